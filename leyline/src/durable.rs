@@ -1,0 +1,36 @@
+//! State that survives the process: what a component hands over for a snapshot or checkpoint, and takes back.
+//!
+//! # For implementers
+//! - **DU-1** `restore(save())` makes the component continue exactly as the one that saved: same outputs, same
+//!   decisions, same random numbers.
+//! - **DU-2** `restore` changes nothing when it returns an error.
+
+use std::collections::BTreeMap;
+
+use candle_core::Tensor;
+
+use crate::error::ErrorType;
+
+/// The whole state of one component.
+#[derive(Debug, Clone, Default)]
+pub struct SavedState {
+    /// Everything but tensors, as one JSON document owned by the component.
+    pub json: String,
+    /// Tensors by name; names are unique within the component.
+    pub tensors: BTreeMap<String, Tensor>,
+}
+
+/// A component whose state can be stored and brought back.
+pub trait Durable: ErrorType {
+    /// The state as it is now. Tensors are copies: later training does not change them.
+    ///
+    /// # Errors
+    /// When a tensor cannot be copied or a value cannot be written down.
+    fn save(&self) -> Result<SavedState, Self::Error>;
+
+    /// Replaces the state by `saved` (DU-1), or leaves it untouched on error (DU-2).
+    ///
+    /// # Errors
+    /// When `saved` was made by an incompatible component or is incomplete; the error names the field.
+    fn restore(&mut self, saved: &SavedState) -> Result<(), Self::Error>;
+}

@@ -1,0 +1,88 @@
+//! A network that can be trained: forward passes, parameters and their layout.
+//!
+//! # For callers
+//! The caller owns the loss. During training it computes one loss from [`Outputs::logits`] and one from each
+//! [`Shadow`], and runs one backward pass for each: a shadow's loss reaches the parameters of its seed only.
+//!
+//! # For implementers
+//! - **TM-1** `parameters()` and `layout()` list the same names in the same order, ordered by name.
+//! - **TM-2** `forward` allocates nothing that depends on the values of its inputs and reads nothing back from the
+//!   device: it may run while a graph is captured.
+//! - **TM-3** the loss of a [`Shadow`] has gradients for the parameters of its seed only, and these are exactly the
+//!   segments marked `isolated`; the loss of the logits has gradients for all other parameters.
+//! - **TM-4** the layout changes only together with its revision.
+
+use candle_core::{Tensor, Var};
+
+use crate::error::ErrorType;
+use crate::id::SeedId;
+use crate::layout::ParameterLayout;
+use crate::unit::Alpha;
+
+/// A trainable tensor with its name.
+#[derive(Debug, Clone)]
+pub struct Parameter {
+    /// Unique name, dotted path.
+    pub name: String,
+    /// The tensor; optimizers write it in place.
+    pub var: Var,
+}
+
+/// Evaluates a seed at another alpha than its own, without changing it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AlphaOverride {
+    /// The seed.
+    pub seed: SeedId,
+    /// The alpha to use for it in this pass.
+    pub alpha: Alpha,
+}
+
+/// What a forward pass is for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pass<'a> {
+    /// Training: the outputs include shadows, gradients are wanted.
+    Train,
+    /// Evaluation: no shadows; seeds act at their own alpha unless overridden.
+    Evaluate {
+        /// Seeds to evaluate at another alpha; an unknown seed is an error.
+        overrides: &'a [AlphaOverride],
+    },
+}
+
+/// The network's output had one seed acted at its target alpha; the host is held fixed.
+#[derive(Debug, Clone)]
+pub struct Shadow {
+    /// The seed in shadow training.
+    pub seed: SeedId,
+    /// Unnormalised scores, shape (B, classes).
+    pub logits: Tensor,
+}
+
+/// Result of a forward pass.
+#[derive(Debug, Clone)]
+pub struct Outputs {
+    /// Unnormalised scores, shape (B, classes).
+    pub logits: Tensor,
+    /// One per seed in shadow training, ordered by seed id; empty outside [`Pass::Train`].
+    pub shadows: Vec<Shadow>,
+}
+
+/// A network that can be trained.
+#[diagnostic::on_unimplemented(note = "the numbered rules TM-1… in `leyline::model` are the implementer's checklist")]
+pub trait TrainableModel: ErrorType {
+    /// Trainable tensors, ordered by name.
+    fn parameters(&self) -> &[Parameter];
+
+    /// Places and owners of the parameters.
+    fn layout(&self) -> &ParameterLayout;
+
+    /// Runs the network.
+    ///
+    /// # Shapes
+    /// `inputs` (B, …) as the network defines; logits (B, classes).
+    /// # Errors
+    /// When shapes do not fit, an override names an unknown seed, or the device fails.
+    /// # Sync
+    /// none
+    fn forward(&self, inputs: &Tensor, pass: Pass<'_>) -> Result<Outputs, Self::Error>;
+}

@@ -1,0 +1,44 @@
+//! What the trainer measured about a seed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{EpochIndex, SeedId};
+
+/// Held-out loss with the seed on and off, paired sample by sample.
+///
+/// For a seed in shadow training "on" is its target alpha; for a seed that acts already, "off" is alpha 0.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Counterfactual {
+    /// Mean of (loss off − loss on), nats per sample; positive when the seed helps.
+    pub loss_gain: f64,
+    /// Standard error of that mean over samples, nats.
+    pub std_error: f64,
+    /// Accuracy on − accuracy off, percentage points.
+    pub accuracy_gain_pp: f64,
+    /// Samples measured.
+    pub num_samples: u64,
+}
+
+/// How a seed's gradient looked over the last epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GradientHealth {
+    /// Root mean square over optimizer steps of the L2 norm of the seed's gradient.
+    pub norm: f64,
+    /// That norm per parameter against the host's: (‖g_s‖/√P_s) / (‖g_h‖/√P_h); absent when the host's norm is 0.
+    pub host_ratio: Option<f64>,
+    /// Fraction of optimizer steps with a finite, non-zero gradient, in `[0, 1]`.
+    pub health: f64,
+}
+
+/// One seed's measurements of one epoch; what was not measured is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The seed.
+    pub seed: SeedId,
+    /// When it was measured.
+    pub epoch: EpochIndex,
+    /// Its effect on held-out data.
+    pub counterfactual: Option<Counterfactual>,
+    /// Its gradient.
+    pub gradient: Option<GradientHealth>,
+}

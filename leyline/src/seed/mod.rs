@@ -1,0 +1,127 @@
+//! The seed manager: grows a network by grafting, training, blending and removing seeds.
+//!
+//! ```text
+//!  Dormant ─► Germinated ─► Training ─► Blending ◄─► Holding ─► Fossilized
+//!                 │             │          │           │
+//!                 └─────────────┴────┬─────┴───────────┘
+//!                                    ▼
+//!                                 Pruned ─► Embargoed ─► Resetting ─► Dormant
+//! ```
+//!
+//! # Terms
+//! *Slot*: a place in the host that can hold one live seed. *Host share*: what no seed is responsible for.
+//! *Evidence*: what the trainer measured about a seed on held-out data.
+//!
+//! # For callers
+//! Every method asks for an [`Eager`] token, so none can be called while a region is recorded. Order within an epoch:
+//! `attribute_batch` per microbatch, `finish_step` per optimizer step, then `record_evidence`, `finish_epoch`,
+//! `export_seed_states`, and `apply` for each command of the policy.
+//!
+//! # For implementers
+//! - **SM-1** every method calls [`Eager::check`] first and changes nothing when it fails.
+//! - **SM-2** `export_seed_states` is ordered by seed id and lists every seed from germination to reset.
+//! - **SM-3** `apply` takes effect whole or not at all; a refusal leaves states, layout and outputs as they were.
+//! - **SM-4** attribution weights are finite, at least 0, sum to at most 1, and name only seeds that can influence the
+//!   loss of this batch; the rest is the host share.
+//! - **SM-5** the layout's revision grows with every change of the computation and never shrinks.
+//! - **SM-6** a command for an unknown seed is refused with [`ErrorKind::UnknownSeed`](crate::error::ErrorKind).
+//! - **SM-7** a move the lifecycle does not allow is refused with
+//!   [`ErrorKind::IllegalTransition`](crate::error::ErrorKind).
+//! - **SM-8** a command whose tag does not verify is refused with [`ErrorKind::Rejected`](crate::error::ErrorKind)
+//!   before anything in it is parsed.
+//! - **SM-9** evidence for an unknown seed is refused, and then none of the given evidence is kept.
+
+mod stage;
+mod state;
+mod attribution;
+mod evidence;
+
+pub use attribution::{Attribution, AttributionError, AttributionMode};
+pub use evidence::{Counterfactual, Evidence, GradientHealth};
+pub use stage::{ParseStageError, SeedStage};
+pub use state::{AlphaMode, BlueprintOffer, GateReport, SeedState, SlotState};
+
+use crate::batch::Batch;
+use crate::command::SignedCommand;
+use crate::durable::Durable;
+use crate::id::{EpochIndex, SeedId, StepIndex};
+use crate::model::TrainableModel;
+use crate::region::Eager;
+
+/// A stage change that took place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transition {
+    /// The seed.
+    pub seed: SeedId,
+    /// Stage before.
+    pub from: SeedStage,
+    /// Stage after.
+    pub to: SeedStage,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Applied {
+    /// The seed concerned; for a germination the new one.
+    pub seed: SeedId,
+    /// Stage changes, in order.
+    pub transitions: Vec<Transition>,
+    /// Whether the computation changed: layout, gradients and captured graphs must be renewed.
+    pub topology_changed: bool,
+}
+
+/// Host-side management of the seeds in one network.
+#[diagnostic::on_unimplemented(note = "the numbered rules SM-1… in `leyline::seed` are the implementer's checklist")]
+pub trait SeedManager: Durable {
+    /// The network it manages.
+    type Model: TrainableModel;
+
+    /// The network as it is now. Its forward pass may run inside a region; the other methods here may not.
+    fn model(&self) -> &Self::Model;
+
+    /// Says how much of a microbatch's loss each seed is responsible for (SM-4).
+    ///
+    /// # Errors
+    /// When a forward pass needed by the attribution mode fails.
+    /// # Sync
+    /// Depends on the mode; `stage` and `alpha` read nothing from the device.
+    fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Self::Error>;
+
+    /// The state of every seed, ordered by seed id (SM-2).
+    ///
+    /// # Errors
+    /// [`RegionError`](crate::region::RegionError) kinds only.
+    fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Self::Error>;
+
+    /// The state of every slot, ordered by position in the network.
+    ///
+    /// # Errors
+    /// As [`Self::export_seed_states`].
+    fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Self::Error>;
+
+    /// Carries out a command, whole or not at all (SM-3).
+    ///
+    /// # Errors
+    /// A typed refusal; nothing was changed.
+    fn apply(&mut self, eager: &mut Eager, command: &SignedCommand) -> Result<Applied, Self::Error>;
+
+    /// Keeps what was measured about seeds, for gates and exports (SM-9).
+    ///
+    /// # Errors
+    /// For an unknown seed.
+    fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Self::Error>;
+
+    /// Ends an optimizer step: moves alpha ramps on.
+    ///
+    /// # Errors
+    /// When a device scalar cannot be written.
+    fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Self::Error>;
+
+    /// Ends an epoch: embargo and reset clocks tick, seeds grow older.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, Self::Error>;
+}
