@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Monotonic and calendar time.
-pub trait Clock: Send + Sync {
+pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Time since an arbitrary fixed origin; never goes back.
     fn now(&self) -> Duration;
 

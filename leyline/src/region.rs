@@ -40,7 +40,7 @@
 //!
 //! | situation | found by | result |
 //! |---|---|---|
-//! | host-side call inside `record` | compiler | E0502 |
+//! | host-side call inside `record` | compiler | E0502; E0499 where the call borrows the token mutably |
 //! | token sent to another thread | compiler | E0277 |
 //! | second token on the thread | [`Eager::acquire`] | [`RegionError::AlreadyHeld`] |
 //! | token acquired inside a region | [`Eager::acquire`] | [`RegionError::Recording`] |

@@ -81,7 +81,7 @@ pub enum Priority {
     Normal = 2,
     /// Before others.
     High = 3,
-    /// Never dropped.
+    /// Dropped last, and counted.
     Critical = 4,
 }
 
@@ -106,4 +106,32 @@ pub struct EventDesc {
     pub help: &'static str,
     /// Names of the attributes it may carry.
     pub attributes: &'static [&'static str],
+}
+
+/// Declares metrics as statics, and `METRICS` with all of them: one line each, the doc comment is the help text.
+///
+/// ```
+/// leyline::declare_metrics! {
+///     /// Optimizer steps taken.
+///     STEPS_TOTAL = Counter "tolaria.steps.total" Count [];
+///     /// Blend coefficient of the seed.
+///     SEED_ALPHA = Gauge "kasmina.seed.alpha" Ratio ["seed_id"];
+/// }
+/// assert_eq!(STEPS_TOTAL.help, "Optimizer steps taken.");
+/// assert_eq!(METRICS.len(), 2);
+/// ```
+#[macro_export]
+macro_rules! declare_metrics {
+    ($($(#[doc = $doc:literal])+ $ident:ident = $kind:ident $name:literal $unit:ident [$($label:literal),*];)+) => {
+        $($(#[doc = $doc])+
+        pub static $ident: $crate::telemetry::MetricDesc = $crate::telemetry::MetricDesc {
+            name: $name,
+            kind: $crate::telemetry::MetricKind::$kind,
+            unit: $crate::telemetry::Unit::$unit,
+            help: ::core::concat!($($doc),+).trim_ascii(),
+            labels: &[$($label),*],
+        };)+
+        /// Every metric of this crate.
+        pub static METRICS: &[&$crate::telemetry::MetricDesc] = &[$(&$ident),+];
+    };
 }

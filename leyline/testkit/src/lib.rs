@@ -1,1 +1,66 @@
-//! x
+//! Executable contracts and test doubles for implementers of `leyline`: a dev-dependency, never a normal one.
+//!
+//! ```text
+//!   harness (yours) ─► rule functions, one per numbered rule ─► one #[test] each ─► "SM-4: …" when it fails
+//!   doubles (ours)  ─► stand in for the subsystems that yours must not depend on
+//! ```
+//!
+//! # For implementers
+//! Write one function that builds a fresh harness, and call the macro in `tests/contract.rs`. Every numbered rule of
+//! the contract becomes a test that carries its number, so a wrong implementation fails its rule by name:
+//!
+//! ```
+//! use candle_core::Device;
+//! use leyline::id::RunId;
+//! use leyline_testkit::fake_seed_manager::{FakeSeedManager, sign};
+//! use leyline_testkit::seed_manager::SeedManagerHarness;
+//! use leyline_testkit::toy;
+//!
+//! fn harness() -> SeedManagerHarness<FakeSeedManager> {
+//!     let run_id = RunId::new("contract").expect("a run id");
+//!     SeedManagerHarness::new(
+//!         FakeSeedManager::new(run_id.clone(), &Device::Cpu).expect("a fake"), // your manager, no seed in it
+//!         toy::blobs(8, 1, &Device::Cpu).expect("a batch"),                    // a batch its network accepts
+//!         run_id,
+//!         sign,                                                                // your signer, with your manager's key
+//!     )
+//! }
+//!
+//! leyline_testkit::seed_manager_conformance!(harness);
+//! # fn main() { leyline_testkit::seed_manager::sm_4_attribution_names_only_seeds_that_act(&harness); }
+//! ```
+//!
+//! Two implementers in one file: put each call into a module of its own.
+//!
+//! | macro | harness | rules |
+//! |---|---|---|
+//! | [`seed_manager_conformance!`] | [`seed_manager::SeedManagerHarness`] | SM-1 to SM-9 |
+//! | [`trainable_model_conformance!`] | [`trainable_model::TrainableModelHarness`] | TM-1 to TM-4 |
+//! | [`policy_conformance!`] | [`policy::PolicyHarness`] | PO-1 to PO-4 |
+//! | [`recorder_conformance!`] | [`recorder::RecorderHarness`] | TE-1 to TE-3 |
+//! | [`durable_conformance!`] | [`durable::DurableHarness`] | DU-1, DU-2 |
+//!
+//! *Invariants*: I-2, and I-3 in [`compile_fail`]. *Not here*: real subsystems; the fakes hold what the rules demand and
+//! nothing more.
+#![forbid(unsafe_code)]
+
+mod error;
+mod rule;
+mod host_read;
+mod lifecycle;
+pub mod clock;
+pub mod toy;
+pub mod fake_seed_manager;
+pub mod fake_policy;
+pub mod recording_recorder;
+pub mod world;
+pub mod seed_manager;
+pub mod trainable_model;
+pub mod policy;
+pub mod recorder;
+pub mod durable;
+pub mod compile_fail;
+
+pub use error::Error;
+pub use host_read::values;
+pub use lifecycle::Lifecycle;

@@ -1,0 +1,81 @@
+//! Invariant I-3: a host-side call inside a region does not compile.
+//!
+//! Each case stands beside a twin that differs in one line and compiles, so the line alone is what the compiler refuses.
+//! Stable rustdoc does not look at the error code E0502; the continuous integration does (see `.ci/run`).
+//!
+//! # Attribution
+//! ```
+//! # use candle_core::Device;
+//! # use leyline::{id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline_testkit::{fake_seed_manager::FakeSeedManager, toy};
+//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let batch = toy::blobs(4, 1, &Device::Cpu)?;
+//! let mut eager = Eager::acquire()?;
+//! let attribution = manager.attribute_batch(&eager, &batch)?;
+//! # assert!(attribution.weights().is_empty());
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! ```compile_fail,E0502
+//! # use candle_core::Device;
+//! # use leyline::{id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline_testkit::{fake_seed_manager::FakeSeedManager, toy};
+//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let batch = toy::blobs(4, 1, &Device::Cpu)?;
+//! let mut eager = Eager::acquire()?;
+//! let attribution = eager.record(|_| manager.attribute_batch(&eager, &batch))?;
+//! # assert!(attribution.weights().is_empty());
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Export
+//! ```
+//! # use candle_core::Device;
+//! # use leyline::{id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
+//! let manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let mut eager = Eager::acquire()?;
+//! let states = manager.export_seed_states(&eager)?;
+//! # assert!(states.is_empty());
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! ```compile_fail,E0502
+//! # use candle_core::Device;
+//! # use leyline::{id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
+//! let manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let mut eager = Eager::acquire()?;
+//! let states = eager.record(|_| manager.export_seed_states(&eager))?;
+//! # assert!(states.is_empty());
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Commands
+//! A command needs the token mutably, so the second borrow is a mutable one and the error is E0499.
+//! ```
+//! # use candle_core::Device;
+//! # use leyline::{command::SignedCommand, id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
+//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let forged = SignedCommand { bytes: Vec::new(), tag: [0; 32] };
+//! let mut eager = Eager::acquire()?;
+//! let refusal = manager.apply(&mut eager, &forged).unwrap_err();
+//! # assert_eq!(refusal.to_string(), "refused: the tag does not verify");
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! ```compile_fail,E0499
+//! # use candle_core::Device;
+//! # use leyline::{command::SignedCommand, id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
+//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let forged = SignedCommand { bytes: Vec::new(), tag: [0; 32] };
+//! let mut eager = Eager::acquire()?;
+//! let refusal = eager.record(|_| manager.apply(&mut eager, &forged)).unwrap_err();
+//! # assert_eq!(refusal.to_string(), "refused: the tag does not verify");
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```

@@ -1,0 +1,366 @@
+//! The rules: each function takes a constructor of harnesses and panics with the number of the rule it finds broken.
+
+use std::collections::BTreeSet;
+
+use leyline::command::{AlphaCurve, AlphaRamp, Operation, SignedCommand};
+use leyline::error::ErrorKind;
+use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
+use leyline::layout::Segment;
+use leyline::model::TrainableModel;
+use leyline::region::declare_recording;
+use leyline::seed::{SeedManager, SeedStage, SeedState, Transition};
+use leyline::unit::Alpha;
+
+use crate::rule::{must, refuse, succeed};
+use crate::seed_manager::SeedManagerHarness;
+use crate::seed_manager::driver::Driver;
+
+/// Rounding slack for sums of weights.
+const SUM_SLACK: f64 = 1e-6;
+/// An id that no manager has given out: ids count from 1.
+const UNKNOWN: SeedId = SeedId(900_000);
+
+/// SM-1: every method fails with [`ErrorKind::Region`] while a capture is open on this thread, and changes nothing.
+pub fn sm_1_every_method_checks_the_region_first<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-1";
+    let mut driver = Driver::new(RULE, make());
+    let (seed, _) = driver.train();
+    let before = driver.observe();
+    let command = driver.command(Operation::Cull { seed });
+    let evidence = [driver.evidence(seed)];
+    {
+        let _capture = declare_recording();
+        let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
+        refuse(RULE, "attribute_batch under a capture", manager.attribute_batch(eager, batch), ErrorKind::Region);
+        refuse(RULE, "export_seed_states under a capture", manager.export_seed_states(eager), ErrorKind::Region);
+        refuse(RULE, "export_slot_states under a capture", manager.export_slot_states(eager), ErrorKind::Region);
+        refuse(RULE, "apply under a capture", manager.apply(eager, &command), ErrorKind::Region);
+        refuse(RULE, "record_evidence under a capture", manager.record_evidence(eager, &evidence), ErrorKind::Region);
+        refuse(RULE, "finish_step under a capture", manager.finish_step(eager, StepIndex(1)), ErrorKind::Region);
+        refuse(RULE, "finish_epoch under a capture", manager.finish_epoch(eager, EpochIndex(1)), ErrorKind::Region);
+    }
+    driver.must_be_unchanged(&before, "a call refused under a capture");
+    let applied = driver.harness.manager.apply(&mut driver.eager, &command);
+    succeed(RULE, "the same command after the capture", applied);
+}
+
+/// SM-2: states are ordered by id, and a seed is listed from its germination until its slot is free again.
+pub fn sm_2_states_are_ordered_and_complete<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-2";
+    let mut driver = Driver::new(RULE, make());
+    must!(RULE, driver.seeds().is_empty(), "the harness must start without seeds");
+    let mut germinated = BTreeSet::new();
+    while driver.germination().is_some() {
+        let seed = driver.germinate();
+        must!(RULE, germinated.insert(seed), "{seed} was given out twice");
+        let listed = check_order(RULE, &driver.seeds());
+        must!(RULE, listed == germinated, "seeds {listed:?} are listed, expected {germinated:?}");
+    }
+    let seed = *germinated.first().expect("germinate panics when nothing can germinate");
+    driver.must_apply(Operation::Cull { seed });
+    for _ in 0..=driver.harness.max_epochs {
+        let listed = check_order(RULE, &driver.seeds());
+        let occupied = driver.slots().iter().any(|slot| slot.occupant == Some(seed));
+        must!(
+            RULE,
+            listed.contains(&seed) == occupied,
+            "{seed} occupies a slot: {occupied}, but is listed: {}",
+            !occupied
+        );
+        if !occupied {
+            return;
+        }
+        driver.finish_epoch();
+    }
+    panic!("{RULE}: the slot of culled {seed} is not free after {} epochs", driver.harness.max_epochs);
+}
+
+/// SM-3: a command takes effect whole, as `Applied` says, or is refused and changes nothing.
+pub fn sm_3_a_refusal_changes_nothing<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-3";
+    let mut driver = Driver::new(RULE, make());
+    let germination = driver.germination();
+    let (seed, applied) = driver.train();
+    check_chain(RULE, &applied.transitions, seed, driver.stage_of(seed));
+    for stage in [SeedStage::Training, SeedStage::Blending] {
+        let before = driver.observe();
+        for operation in germination.iter().cloned().chain([
+            Operation::StartTraining { seed },
+            Operation::Fossilize { seed },
+            Operation::Cull { seed: UNKNOWN },
+        ]) {
+            let what = format!("{operation} while {seed} is {stage}");
+            must!(RULE, driver.apply(operation).is_err(), "{what} was accepted");
+            driver.must_be_unchanged(&before, &what);
+        }
+        if stage == SeedStage::Training {
+            let applied = driver.blend(seed);
+            check_chain(RULE, &applied.transitions, seed, driver.stage_of(seed));
+        }
+    }
+    let applied = driver.must_apply(Operation::Cull { seed });
+    check_chain(RULE, &applied.transitions, seed, driver.stage_of(seed));
+}
+
+/// SM-4: weights are finite, at least 0, sum to at most 1 together with the host share, and name only seeds that can
+/// influence the loss.
+pub fn sm_4_attribution_names_only_seeds_that_act<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-4";
+    let mut driver = Driver::new(RULE, make());
+    let check = |driver: &mut Driver<M>| {
+        let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = driver;
+        let attribution = succeed(RULE, "attribute_batch", manager.attribute_batch(eager, batch));
+        check_weights(RULE, attribution.weights(), attribution.host_share(), &driver.seeds());
+    };
+    check(&mut driver);
+    let seed = driver.germinate();
+    check(&mut driver);
+    driver.insist(Operation::StartTraining { seed });
+    check(&mut driver);
+    driver.blend(seed);
+    check(&mut driver);
+    driver.finish_epoch();
+    check(&mut driver);
+    driver.must_apply(Operation::Cull { seed });
+    check(&mut driver);
+}
+
+/// SM-5: the revision grows exactly when a command says that the topology changed, grows with every change of the
+/// layout, and never shrinks.
+pub fn sm_5_the_revision_grows_with_the_computation<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-5";
+    let mut driver = Driver::new(RULE, make());
+    let mut last = seen(&driver);
+    let mut follow = |driver: &Driver<M>, what: &str, declared: Option<bool>| {
+        let now = seen(driver);
+        let grew = now.0 > last.0;
+        must!(RULE, now.0 >= last.0, "{what} shrank the revision from {} to {}", last.0, now.0);
+        must!(RULE, grew || now.1 == last.1, "{what} changed the layout at revision {}", now.0);
+        if let Some(declared) = declared {
+            must!(RULE, declared == grew, "{what} says topology_changed = {declared}, but the revision grew: {grew}");
+        }
+        last = now;
+    };
+    let germination = driver.germination().expect("a harness has a free slot with an offer");
+    let germinated = driver.must_apply(germination);
+    let seed = germinated.seed;
+    follow(&driver, "germination", Some(germinated.topology_changed));
+    let trained = driver.insist(Operation::StartTraining { seed });
+    must!(RULE, seen(&driver).1.iter().any(|segment| segment.spec.isolated), "training added no isolated parameter");
+    follow(&driver, "the start of training", Some(trained.topology_changed));
+    driver.finish_epoch();
+    follow(&driver, "an epoch of training", None);
+    let blended = driver.blend(seed);
+    follow(&driver, "the start of blending", Some(blended.topology_changed));
+    driver.finish_epoch();
+    follow(&driver, "an epoch of blending", None);
+    let culled = driver.must_apply(Operation::Cull { seed });
+    must!(RULE, culled.topology_changed, "the removal of an acting seed changes the topology");
+    follow(&driver, "the removal", Some(culled.topology_changed));
+    for _ in 0..driver.harness.max_epochs.min(8) {
+        driver.finish_epoch();
+        follow(&driver, "an epoch after the removal", None);
+    }
+}
+
+/// SM-6: every command for a seed that does not exist is refused with [`ErrorKind::UnknownSeed`].
+pub fn sm_6_an_unknown_seed_is_refused<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    let mut driver = Driver::new("SM-6", make());
+    driver.train();
+    let before = driver.observe();
+    for operation in operations_on(UNKNOWN) {
+        let what = operation.to_string();
+        let result = driver.apply(operation);
+        driver.must_be_refused(&what, result, ErrorKind::UnknownSeed, &before);
+    }
+}
+
+/// SM-7: every move that the lifecycle does not allow is refused with [`ErrorKind::IllegalTransition`], and every move
+/// that happens is one it allows.
+pub fn sm_7_an_illegal_move_is_refused<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-7";
+    let mut driver = Driver::new(RULE, make());
+    let seed = driver.germinate();
+    refuse_illegal_moves(&mut driver, seed, SeedStage::Germinated);
+    let mut moves = driver.insist(Operation::StartTraining { seed }).transitions;
+    refuse_illegal_moves(&mut driver, seed, SeedStage::Training);
+    moves.extend(driver.blend(seed).transitions);
+    refuse_illegal_moves(&mut driver, seed, SeedStage::Blending);
+    moves.extend(driver.must_apply(Operation::Cull { seed }).transitions);
+    refuse_illegal_moves(&mut driver, seed, SeedStage::Pruned);
+    for _ in 0..driver.harness.max_epochs.min(8) {
+        moves.extend(driver.finish_epoch());
+    }
+    for moved in moves {
+        must!(RULE, moved.from.may_become(moved.to), "{} went from {} to {}", moved.seed, moved.from, moved.to);
+    }
+}
+
+/// SM-8: a command whose tag does not verify is refused with [`ErrorKind::Rejected`] whatever its bytes are; a sequence
+/// number is accepted once.
+pub fn sm_8_a_forged_command_is_rejected_unread<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-8";
+    let mut driver = Driver::new(RULE, make());
+    let (seed, _) = driver.train();
+    let before = driver.observe();
+    let genuine = driver.command(Operation::Cull { seed });
+    let other = driver.command(Operation::Hold { seed });
+    let mut forgeries = vec![
+        ("another command's tag", SignedCommand { tag: other.tag, ..genuine.clone() }),
+        ("a zero tag", SignedCommand { tag: [0; 32], ..genuine.clone() }),
+        ("bytes that are no command", SignedCommand { bytes: vec![0xff; 7], tag: genuine.tag }),
+        ("no bytes", SignedCommand { bytes: Vec::new(), tag: genuine.tag }),
+    ];
+    for bit in [0, 7, 255] {
+        let mut forged = genuine.clone();
+        forged.tag[bit / 8] ^= 1 << (bit % 8);
+        forgeries.push(("a tag with one bit changed", forged));
+    }
+    for index in 0..genuine.bytes.len() {
+        let mut forged = genuine.clone();
+        forged.bytes[index] ^= 1;
+        forgeries.push(("one byte changed", forged));
+    }
+    for (what, forged) in &forgeries {
+        let result = driver.harness.manager.apply(&mut driver.eager, forged);
+        refuse(RULE, what, result, ErrorKind::Rejected);
+    }
+    driver.must_be_unchanged(&before, "a forged command");
+
+    driver.must_apply(Operation::Cull { seed });
+    let Some(germination) = free_slot(&mut driver) else { return };
+    let before = driver.observe();
+    let repeated = driver.repeated_command(germination);
+    let result = driver.harness.manager.apply(&mut driver.eager, &repeated);
+    must!(RULE, result.is_err(), "a legal command with a sequence number that was used before was accepted");
+    driver.must_be_unchanged(&before, "a repeated sequence number");
+}
+
+/// SM-9: evidence is kept and exported; when one of the named seeds is unknown, none of it is kept.
+pub fn sm_9_evidence_is_kept_for_all_or_for_none<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-9";
+    let mut driver = Driver::new(RULE, make());
+    let (seed, _) = driver.train();
+    let before = driver.observe();
+    let (known, unknown) = (driver.evidence(seed), driver.evidence(UNKNOWN));
+    for evidence in [[known, unknown], [unknown, known]] {
+        let result = driver.harness.manager.record_evidence(&driver.eager, &evidence);
+        must!(RULE, result.is_err(), "evidence for an unknown seed was accepted");
+        driver.must_be_unchanged(&before, "refused evidence");
+    }
+    succeed(RULE, "record_evidence", driver.harness.manager.record_evidence(&driver.eager, &[known]));
+    let states = driver.seeds();
+    let state = states.iter().find(|state| state.seed_id == seed).expect("the seed is in training");
+    must!(RULE, state.counterfactual == known.counterfactual, "the counterfactual given is not the one exported");
+    must!(RULE, state.gradient == known.gradient, "the gradient health given is not the one exported");
+}
+
+fn operations_on(seed: SeedId) -> [Operation; 5] {
+    let ramp = AlphaRamp { target: Alpha::ONE, steps: 4, curve: AlphaCurve::Linear };
+    [
+        Operation::StartTraining { seed },
+        Operation::StartBlending { seed, ramp },
+        Operation::Hold { seed },
+        Operation::Fossilize { seed },
+        Operation::Cull { seed },
+    ]
+}
+
+fn refuse_illegal_moves<M: SeedManager>(driver: &mut Driver<M>, seed: SeedId, stage: SeedStage) {
+    let before = driver.observe();
+    for operation in operations_on(seed) {
+        let next = match &operation {
+            Operation::Germinate { .. } => SeedStage::Germinated,
+            Operation::StartTraining { .. } => SeedStage::Training,
+            Operation::StartBlending { .. } => SeedStage::Blending,
+            Operation::Hold { .. } => SeedStage::Holding,
+            Operation::Fossilize { .. } => SeedStage::Fossilized,
+            Operation::Cull { .. } => SeedStage::Pruned,
+        };
+        if !stage.may_become(next) {
+            let what = format!("{operation} of a seed that is {stage}");
+            let result = driver.apply(operation);
+            driver.must_be_refused(&what, result, ErrorKind::IllegalTransition, &before);
+        }
+    }
+}
+
+/// The germination of a free slot, after as many epochs as an embargo lasts.
+fn free_slot<M: SeedManager>(driver: &mut Driver<M>) -> Option<Operation> {
+    for _ in 0..driver.harness.max_epochs {
+        let germination = driver.germination();
+        if germination.is_some() {
+            return germination;
+        }
+        driver.finish_epoch();
+    }
+    None
+}
+
+fn seen<M: SeedManager>(driver: &Driver<M>) -> (TopologyRevision, Vec<Segment>) {
+    let layout = driver.harness.manager.model().layout();
+    (layout.revision(), layout.segments().to_vec())
+}
+
+fn check_order(rule: &str, states: &[SeedState]) -> BTreeSet<SeedId> {
+    for pair in states.windows(2) {
+        let (first, second) = (pair[0].seed_id, pair[1].seed_id);
+        must!(rule, first < second, "{first} is listed before {second}");
+    }
+    states.iter().map(|state| state.seed_id).collect()
+}
+
+fn check_chain(rule: &str, transitions: &[Transition], seed: SeedId, now: Option<SeedStage>) {
+    must!(rule, transitions.iter().all(|moved| moved.seed == seed), "a command for {seed} moved another seed");
+    let last = transitions.last().map(|moved| moved.to);
+    must!(rule, last.is_some() && last == now, "the transitions end at {last:?}, but {seed} is {now:?}");
+    for pair in transitions.windows(2) {
+        must!(rule, pair[0].to == pair[1].from, "the transitions of {seed} do not follow each other");
+    }
+}
+
+fn check_weights(rule: &str, weights: &[(SeedId, f64)], host_share: f64, states: &[SeedState]) {
+    let mut sum = 0.0;
+    for &(seed, weight) in weights {
+        must!(rule, weight.is_finite() && weight >= 0.0, "the weight of {seed} is {weight}");
+        let state = states.iter().find(|state| state.seed_id == seed);
+        let Some(state) = state else { panic!("{rule}: {seed} has a weight and is not exported") };
+        let reaches_a_loss = state.stage.acts_on_output() || state.stage == SeedStage::Training;
+        must!(rule, reaches_a_loss, "{seed} has a weight and is {}", state.stage);
+        let silent = state.stage.acts_on_output() && state.alpha.is_zero();
+        must!(rule, !(silent && weight > 0.0), "{seed} has the weight {weight} at alpha 0");
+        sum += weight;
+    }
+    must!(rule, sum <= 1.0 + SUM_SLACK, "the weights sum to {sum}");
+    must!(rule, (sum + host_share - 1.0).abs() <= SUM_SLACK, "weights {sum} and host share {host_share} do not make 1");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::Lifecycle;
+
+    #[track_caller]
+    fn check(weights: &[(u32, f64)], host_share: f64, complaint: &str) {
+        let mut life = Lifecycle::new(2);
+        for slot in life.slots().to_vec() {
+            let blueprint = slot.offers[0].blueprint.clone();
+            life.apply(&Operation::Germinate { slot: slot.slot, blueprint }).unwrap();
+        }
+        life.apply(&Operation::StartTraining { seed: SeedId(1) }).unwrap();
+        let weights: Vec<_> = weights.iter().map(|&(seed, weight)| (SeedId(seed), weight)).collect();
+        let outcome = std::panic::catch_unwind(|| check_weights("SM-4", &weights, host_share, life.seeds()));
+        let message = *outcome.unwrap_err().downcast::<String>().unwrap();
+        assert!(message.starts_with("SM-4: ") && message.contains(complaint), "{message}");
+    }
+
+    #[test]
+    fn weights_that_attribution_itself_would_refuse_fail_too() {
+        check(&[(1, 1.2)], 0.0, "sum to 1.2");
+        check(&[(1, f64::NAN)], 0.0, "is NaN");
+        check(&[(1, -0.1)], 1.0, "is -0.1");
+        check(&[(1, 0.5)], 0.9, "do not make 1");
+        check(&[(2, 0.1)], 0.9, "is germinated");
+        check(&[(3, 0.1)], 0.9, "not exported");
+    }
+}

@@ -1,0 +1,233 @@
+//! Broken seed managers.
+
+use candle_core::Device;
+use leyline::batch::Batch;
+use leyline::command::{Command, Operation, SignedCommand};
+use leyline::durable::{Durable, SavedState};
+use leyline::error::ErrorType;
+use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
+use leyline::region::Eager;
+use leyline::seed::{
+    Applied, Attribution, AttributionMode, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition,
+};
+use leyline_testkit::Error;
+use leyline_testkit::fake_seed_manager::{FakeSeedManager, sign};
+use leyline_testkit::seed_manager::{self as rules, SeedManagerHarness};
+use leyline_testkit::toy::{ToyModel, blobs};
+
+use crate::fails;
+
+/// What is wrong with the manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    AttributesUnderACapture,
+    ExportsInReverse,
+    ForgetsCulledSeeds,
+    KeepsAHalfAppliedCommand,
+    NamesASeedThatIsGone,
+    SumsAboveOne,
+    HidesATopologyChange,
+    ReportsAnUnknownSeedAsIllegal,
+    CallsAnIllegalMoveRejected,
+    ParsesBeforeVerifying,
+    AcceptsARepeatedNumber,
+    DropsEvidence,
+    KeepsHalfOfTheEvidence,
+}
+
+#[derive(Debug)]
+struct Broken {
+    inner: FakeSeedManager,
+    fault: Fault,
+    culled: Option<SeedId>,
+}
+
+impl ErrorType for Broken {
+    type Error = Error;
+}
+
+impl Durable for Broken {
+    fn save(&self) -> Result<SavedState, Error> {
+        self.inner.save()
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+        self.inner.restore(saved)
+    }
+}
+
+impl SeedManager for Broken {
+    type Model = ToyModel;
+
+    fn model(&self) -> &ToyModel {
+        self.inner.model()
+    }
+
+    fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Error> {
+        match (self.fault, self.culled) {
+            (Fault::AttributesUnderACapture, _) => Ok(Attribution::host_only()),
+            (Fault::NamesASeedThatIsGone, Some(seed)) => {
+                Ok(Attribution::new(AttributionMode::Stage, vec![(seed, 0.5)]).unwrap())
+            }
+            (Fault::SumsAboveOne, _) => Ok(Attribution::new(AttributionMode::Stage, vec![(SeedId(1), 1.2)])?),
+            _ => self.inner.attribute_batch(eager, batch),
+        }
+    }
+
+    fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
+        let mut states = self.inner.export_seed_states(eager)?;
+        match self.fault {
+            Fault::ExportsInReverse => states.reverse(),
+            Fault::ForgetsCulledSeeds => states.retain(|state| state.stage != SeedStage::Pruned),
+            _ => {}
+        }
+        Ok(states)
+    }
+
+    fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Error> {
+        self.inner.export_slot_states(eager)
+    }
+
+    fn apply(&mut self, eager: &mut Eager, signed: &SignedCommand) -> Result<Applied, Error> {
+        if self.fault == Fault::ParsesBeforeVerifying {
+            eager.check()?;
+            Command::from_bytes(&signed.bytes).map_err(|_| Error::Saved { field: "command".into() })?;
+        }
+        let mut outcome = self.inner.apply(eager, signed);
+        match (&mut outcome, self.fault) {
+            (Ok(applied), Fault::HidesATopologyChange) => applied.topology_changed = false,
+            (Err(error), Fault::ReportsAnUnknownSeedAsIllegal) => {
+                if let Error::UnknownSeed { seed } = *error {
+                    *error = Error::IllegalTransition { seed, stage: SeedStage::Dormant, operation: "any" };
+                }
+            }
+            (Err(error @ Error::IllegalTransition { .. }), Fault::CallsAnIllegalMoveRejected) => {
+                *error = Error::Rejected("not now");
+            }
+            (Err(Error::Rejected("the sequence number was used before")), Fault::AcceptsARepeatedNumber) => {
+                let command = Command::from_bytes(&signed.bytes).unwrap();
+                outcome = self.inner.apply(eager, &sign(&Command { sequence: command.sequence + 1, ..command }));
+            }
+            (Err(Error::IllegalTransition { .. }), Fault::KeepsAHalfAppliedCommand) => {
+                self.inner.finish_step(eager, StepIndex(0))?;
+                self.inner.finish_epoch(eager, EpochIndex(0))?;
+            }
+            _ => {}
+        }
+        if let Ok(Command { operation: Operation::Cull { seed }, .. }) = Command::from_bytes(&signed.bytes) {
+            self.culled = Some(seed);
+        }
+        outcome
+    }
+
+    fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Error> {
+        match self.fault {
+            Fault::DropsEvidence => self.inner.record_evidence(eager, &evidence[..0]).and_then(|()| {
+                let known = self.inner.export_seed_states(eager)?;
+                let stranger = evidence.iter().find(|item| known.iter().all(|state| state.seed_id != item.seed));
+                stranger.map_or(Ok(()), |item| Err(Error::UnknownSeed { seed: item.seed }))
+            }),
+            Fault::KeepsHalfOfTheEvidence => {
+                evidence.iter().try_for_each(|item| self.inner.record_evidence(eager, std::slice::from_ref(item)))
+            }
+            _ => self.inner.record_evidence(eager, evidence),
+        }
+    }
+
+    fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Error> {
+        self.inner.finish_step(eager, step)
+    }
+
+    fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, Error> {
+        self.inner.finish_epoch(eager, epoch)
+    }
+}
+
+fn broken(fault: Fault) -> impl Fn() -> SeedManagerHarness<Broken> {
+    move || {
+        let run_id = RunId::new("broken").unwrap();
+        let inner = FakeSeedManager::new(run_id.clone(), &Device::Cpu).unwrap();
+        let manager = Broken { inner, fault, culled: None };
+        SeedManagerHarness::new(manager, blobs(4, 1, &Device::Cpu).unwrap(), run_id, sign)
+    }
+}
+
+#[test]
+fn a_method_that_works_under_a_capture_fails_sm_1() {
+    let make = broken(Fault::AttributesUnderACapture);
+    fails("SM-1", "attribute_batch under a capture was accepted", || {
+        rules::sm_1_every_method_checks_the_region_first(&make);
+    });
+}
+
+#[test]
+fn states_out_of_order_fail_sm_2() {
+    let make = broken(Fault::ExportsInReverse);
+    fails("SM-2", "seed-2 is listed before seed-1", || rules::sm_2_states_are_ordered_and_complete(&make));
+}
+
+#[test]
+fn a_seed_that_disappears_when_culled_fails_sm_2() {
+    let make = broken(Fault::ForgetsCulledSeeds);
+    fails("SM-2", "occupies a slot: true", || rules::sm_2_states_are_ordered_and_complete(&make));
+}
+
+#[test]
+fn a_refused_command_that_leaves_traces_fails_sm_3() {
+    let make = broken(Fault::KeepsAHalfAppliedCommand);
+    fails("SM-3", "changed seed states", || rules::sm_3_a_refusal_changes_nothing(&make));
+}
+
+#[test]
+fn a_weight_for_a_seed_that_is_gone_fails_sm_4() {
+    let make = broken(Fault::NamesASeedThatIsGone);
+    fails("SM-4", "seed-1 has a weight and is pruned", || rules::sm_4_attribution_names_only_seeds_that_act(&make));
+}
+
+#[test]
+fn weights_that_sum_to_1_2_fail_sm_4() {
+    let make = broken(Fault::SumsAboveOne);
+    fails("SM-4", "the weights sum to 1.2", || rules::sm_4_attribution_names_only_seeds_that_act(&make));
+}
+
+#[test]
+fn a_topology_change_that_is_not_reported_fails_sm_5() {
+    let make = broken(Fault::HidesATopologyChange);
+    fails("SM-5", "topology_changed = false", || rules::sm_5_the_revision_grows_with_the_computation(&make));
+}
+
+#[test]
+fn another_kind_for_an_unknown_seed_fails_sm_6() {
+    let make = broken(Fault::ReportsAnUnknownSeedAsIllegal);
+    fails("SM-6", "expected UnknownSeed", || rules::sm_6_an_unknown_seed_is_refused(&make));
+}
+
+#[test]
+fn another_kind_for_an_illegal_move_fails_sm_7() {
+    let make = broken(Fault::CallsAnIllegalMoveRejected);
+    fails("SM-7", "expected IllegalTransition", || rules::sm_7_an_illegal_move_is_refused(&make));
+}
+
+#[test]
+fn parsing_before_verifying_fails_sm_8() {
+    let make = broken(Fault::ParsesBeforeVerifying);
+    fails("SM-8", "expected Rejected", || rules::sm_8_a_forged_command_is_rejected_unread(&make));
+}
+
+#[test]
+fn a_sequence_number_that_is_accepted_twice_fails_sm_8() {
+    let make = broken(Fault::AcceptsARepeatedNumber);
+    fails("SM-8", "a sequence number that was used before", || rules::sm_8_a_forged_command_is_rejected_unread(&make));
+}
+
+#[test]
+fn evidence_that_is_not_kept_fails_sm_9() {
+    let make = broken(Fault::DropsEvidence);
+    fails("SM-9", "is not the one exported", || rules::sm_9_evidence_is_kept_for_all_or_for_none(&make));
+}
+
+#[test]
+fn evidence_kept_beside_a_refusal_fails_sm_9() {
+    let make = broken(Fault::KeepsHalfOfTheEvidence);
+    fails("SM-9", "refused evidence changed seed states", || rules::sm_9_evidence_is_kept_for_all_or_for_none(&make));
+}
