@@ -1,0 +1,41 @@
+//! A harmful seed for control experiments: gates must keep it out.
+
+use candle_core::{Result, Tensor};
+
+use crate::blueprint::Blueprint;
+use crate::host::SlotShape;
+use crate::weight::{Init, WeightSpec};
+
+/// f(h) = c, a random constant per channel that does not start at zero.
+///
+/// Its gradient is reversed: training moves c uphill, so the seed has a healthy gradient and yet never becomes useful.
+/// Only a measurement of its effect can tell it from a good one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Noise;
+
+impl Blueprint for Noise {
+    fn name(&self) -> &'static str {
+        "noise"
+    }
+
+    fn fits(&self, slot: SlotShape) -> bool {
+        match slot {
+            SlotShape::Vector { .. } | SlotShape::Signal { .. } => true,
+        }
+    }
+
+    fn weights(&self, slot: SlotShape, _width: usize) -> Vec<WeightSpec> {
+        let shape = match slot {
+            SlotShape::Vector { features } => vec![features],
+            SlotShape::Signal { channels, .. } => vec![channels, 1],
+        };
+        vec![WeightSpec::new("constant", shape, Init::Uniform { bound: 2.0 })]
+    }
+
+    fn delta(&self, weights: &[Tensor], h: &Tensor) -> Result<Tensor> {
+        let constant = &weights[0];
+        // Value 2c − c = c, gradient −1.
+        let reversed = (constant.detach().affine(2.0, 0.0)? - constant)?;
+        reversed.broadcast_as(h.shape())
+    }
+}

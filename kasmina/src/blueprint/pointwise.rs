@@ -1,0 +1,90 @@
+//! Seeds that treat each position by itself: a bottleneck of two pointwise layers, with or without normalization.
+
+use candle_core::{Result, Tensor};
+
+use crate::blueprint::Blueprint;
+use crate::host::{SlotShape, from_rows, linear, to_rows};
+use crate::weight::{Init, WeightSpec};
+
+/// f(h) = W₂·relu(W₁·h + b₁) + b₂, pointwise: C → width → C.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mlp;
+
+impl Blueprint for Mlp {
+    fn name(&self) -> &'static str {
+        "mlp"
+    }
+
+    fn fits(&self, slot: SlotShape) -> bool {
+        match slot {
+            SlotShape::Vector { .. } | SlotShape::Signal { .. } => true,
+        }
+    }
+
+    fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {
+        bottleneck_weights(slot, width, 1)
+    }
+
+    fn delta(&self, weights: &[Tensor], h: &Tensor) -> Result<Tensor> {
+        at_each_position(h, |x| bottleneck(weights, x))
+    }
+}
+
+/// The bottleneck of [`Mlp`] over h normalized across C to mean 0 and variance 1.
+///
+/// # Source
+/// Ba et al. 2016 (arXiv 1607.06450), without gain and offset: the next layer contains them. Built from single
+/// operations, because candle's fused layer normalization has no backward pass.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NormMlp;
+
+impl NormMlp {
+    /// Keeps the division finite where all channels agree.
+    const EPSILON: f64 = 1e-5;
+}
+
+impl Blueprint for NormMlp {
+    fn name(&self) -> &'static str {
+        "norm_mlp"
+    }
+
+    fn fits(&self, slot: SlotShape) -> bool {
+        // One channel normalized across itself is always 0.
+        slot.channels() >= 2
+    }
+
+    fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {
+        bottleneck_weights(slot, width, 1)
+    }
+
+    fn delta(&self, weights: &[Tensor], h: &Tensor) -> Result<Tensor> {
+        at_each_position(h, |x| {
+            let centered = x.broadcast_sub(&x.mean_keepdim(1)?)?;
+            let deviation = centered.sqr()?.mean_keepdim(1)?.affine(1.0, Self::EPSILON)?.sqrt()?;
+            bottleneck(weights, &centered.broadcast_div(&deviation)?)
+        })
+    }
+}
+
+/// Weights of C → width → C over `kernel` positions; the way up starts at zero.
+pub(super) fn bottleneck_weights(slot: SlotShape, width: usize, kernel: usize) -> Vec<WeightSpec> {
+    let channels = slot.channels();
+    let down = Init::kaiming(channels * kernel);
+    vec![
+        WeightSpec::new("down.weight", [kernel * channels, width], down),
+        WeightSpec::new("down.bias", [width], down),
+        WeightSpec::new("up.weight", [kernel * width, channels], Init::Zeros),
+        WeightSpec::new("up.bias", [channels], Init::Zeros),
+    ]
+}
+
+/// `x` (B, C) → (B, C).
+fn bottleneck(weights: &[Tensor], x: &Tensor) -> Result<Tensor> {
+    let hidden = linear(x, &weights[0], &weights[1])?.relu()?;
+    linear(&hidden, &weights[2], &weights[3])
+}
+
+/// Applies `f` to each position by itself: a vector is one position, a signal has L.
+fn at_each_position(h: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    if h.rank() == 2 { f(h) } else { from_rows(&f(&to_rows(h)?)?, h.dim(0)?) }
+}

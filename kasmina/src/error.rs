@@ -1,0 +1,235 @@
+//! What can go wrong in the seed manager.
+
+use candle_core::DType;
+use leyline::error::{Error as LeylineError, ErrorKind};
+use leyline::id::{BlueprintId, ParseIdError, SeedId, SlotId};
+use leyline::layout::DuplicateParameter;
+use leyline::region::RegionError;
+use leyline::seed::{AttributionError, GateReport, SeedStage};
+
+use crate::command::Rejection;
+use crate::config::ConfigIssue;
+use crate::host::SlotShape;
+
+/// Error of every function of this crate.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration cannot be used.
+    #[error("{}", join(issues))]
+    Config {
+        /// Everything that is wrong with it.
+        issues: Vec<ConfigIssue>,
+    },
+    /// A region rule was broken.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// A command failed its security checks; its content was not acted on.
+    #[error("the command was rejected")]
+    Command(#[source] Rejection),
+    /// No seed has this id, or it has no parameters (any more).
+    #[error("{seed} is unknown")]
+    UnknownSeed {
+        /// The seed.
+        seed: SeedId,
+    },
+    /// The lifecycle does not allow the move.
+    #[error("{seed} is {from} and cannot become {to}: it may become {}", names(*from))]
+    IllegalTransition {
+        /// The seed.
+        seed: SeedId,
+        /// Its stage.
+        from: SeedStage,
+        /// The stage asked for.
+        to: SeedStage,
+    },
+    /// A new ramp was asked for while one is running.
+    #[error("the alpha ramp of {seed} runs for another {steps_left} optimizer steps")]
+    RampRunning {
+        /// The seed.
+        seed: SeedId,
+        /// Optimizer steps until it ends.
+        steps_left: u64,
+    },
+    /// Blending was to start towards alpha 0.
+    #[error("{seed} cannot start blending towards alpha 0: expected a target above 0")]
+    RampToNothing {
+        /// The seed.
+        seed: SeedId,
+    },
+    /// A gate did not let the seed pass.
+    #[error("{seed} may not become {}: {}", report.target, report.failed.join("; "))]
+    GateFailed {
+        /// The seed.
+        seed: SeedId,
+        /// The verdict.
+        report: GateReport,
+    },
+    /// The host has no such slot.
+    #[error("the host has no slot `{slot}`: expected one of {known}")]
+    UnknownSlot {
+        /// What was asked for.
+        slot: SlotId,
+        /// Slots of the host.
+        known: String,
+    },
+    /// The registry has no such blueprint.
+    #[error("there is no blueprint `{blueprint}`: expected one of {known}")]
+    UnknownBlueprint {
+        /// What was asked for.
+        blueprint: BlueprintId,
+        /// Blueprints of the registry.
+        known: String,
+    },
+    /// A seed is in the slot, or the slot is barred after one was removed.
+    #[error("slot `{slot}` is taken by {seed}, which is {stage}")]
+    SlotOccupied {
+        /// The slot.
+        slot: SlotId,
+        /// Its occupant.
+        seed: SeedId,
+        /// The occupant's stage.
+        stage: SeedStage,
+    },
+    /// The blueprint is not made for the shape of this slot, or failed its shape probe there.
+    #[error("blueprint `{blueprint}` does not fit slot `{slot}` of shape {shape}")]
+    BlueprintDoesNotFit {
+        /// The blueprint.
+        blueprint: BlueprintId,
+        /// The slot.
+        slot: SlotId,
+        /// Shape of one sample at the slot.
+        shape: SlotShape,
+    },
+    /// A seed's output has another shape than its input.
+    #[error("a seed of blueprint `{blueprint}` turned shape {expected:?} into {actual:?}")]
+    ShapeProbe {
+        /// The blueprint.
+        blueprint: BlueprintId,
+        /// Shape at the slot.
+        expected: Vec<usize>,
+        /// Shape of the seed's output.
+        actual: Vec<usize>,
+    },
+    /// A blueprint with this name is registered already.
+    #[error("two blueprints are named `{blueprint}`")]
+    DuplicateBlueprint {
+        /// The name.
+        blueprint: BlueprintId,
+    },
+    /// A name is not an id.
+    #[error(transparent)]
+    Id(#[from] ParseIdError),
+    /// The network cannot take these inputs.
+    #[error("inputs have shape {actual:?}: expected {expected}")]
+    InputShape {
+        /// What the network takes.
+        expected: String,
+        /// What it was given.
+        actual: Vec<usize>,
+    },
+    /// Two parameters have one name.
+    #[error(transparent)]
+    Layout(#[from] DuplicateParameter),
+    /// Attribution weights broke their rule.
+    #[error(transparent)]
+    Attribution(#[from] AttributionError),
+    /// The ids of a run are used up.
+    #[error("no seed id is left in this run")]
+    OutOfSeedIds,
+    /// Saved state lacks a tensor or has one too many.
+    #[error("saved tensor `{name}` {problem}")]
+    SavedTensor {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: TensorProblem,
+    },
+    /// A field of the saved state cannot be used.
+    #[error("saved state: `{field}` is {found}, expected {expected}")]
+    Saved {
+        /// The field.
+        field: String,
+        /// What was found.
+        found: String,
+        /// What is accepted.
+        expected: String,
+    },
+    /// The saved document cannot be written or read.
+    #[error("the saved document cannot be read or written")]
+    SavedDocument(#[from] serde_json::Error),
+    /// The tensor library or the device failed.
+    #[error("a tensor operation failed")]
+    Tensor(#[source] Box<candle_core::Error>),
+}
+
+/// What is wrong with a saved tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TensorProblem {
+    /// It is absent.
+    Missing,
+    /// Nothing needs it.
+    Unexpected,
+    /// It has another shape.
+    Shape {
+        /// What was found.
+        found: Vec<usize>,
+        /// What is needed.
+        expected: Vec<usize>,
+    },
+    /// It has another type of element.
+    DType {
+        /// What was found.
+        found: DType,
+    },
+}
+
+impl std::fmt::Display for TensorProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Missing => f.write_str("is missing"),
+            Self::Unexpected => f.write_str("belongs to no parameter"),
+            Self::Shape { found, expected } => write!(f, "has shape {found:?}, expected {expected:?}"),
+            Self::DType { found } => write!(f, "has elements of {}, expected f32", found.as_str()),
+        }
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(source: candle_core::Error) -> Self {
+        Self::Tensor(Box::new(source))
+    }
+}
+
+impl LeylineError for Error {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Config { .. } | Self::Id(_) | Self::DuplicateBlueprint { .. } => ErrorKind::InvalidConfig,
+            Self::Region(_) => ErrorKind::Region,
+            Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
+            Self::IllegalTransition { .. } | Self::RampRunning { .. } => ErrorKind::IllegalTransition,
+            Self::Command(_)
+            | Self::GateFailed { .. }
+            | Self::RampToNothing { .. }
+            | Self::UnknownSlot { .. }
+            | Self::UnknownBlueprint { .. }
+            | Self::SlotOccupied { .. }
+            | Self::BlueprintDoesNotFit { .. }
+            | Self::ShapeProbe { .. }
+            | Self::OutOfSeedIds => ErrorKind::Rejected,
+            Self::InputShape { .. } | Self::Layout(_) => ErrorKind::LayoutMismatch,
+            Self::Attribution(_) => ErrorKind::Numeric,
+            Self::SavedTensor { .. } | Self::Saved { .. } | Self::SavedDocument(_) => ErrorKind::Corrupt,
+            Self::Tensor(_) => ErrorKind::Device,
+        }
+    }
+}
+
+fn names(from: SeedStage) -> String {
+    let names: Vec<&str> = from.successors().iter().map(|stage| stage.name()).collect();
+    if names.is_empty() { "nothing else".to_owned() } else { names.join(", ") }
+}
+
+fn join(issues: &[ConfigIssue]) -> String {
+    issues.iter().map(ConfigIssue::to_string).collect::<Vec<_>>().join("; ")
+}

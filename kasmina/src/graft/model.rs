@@ -1,0 +1,223 @@
+//! The grafted network: forward passes, and parameters with their layout.
+
+use candle_core::{Device, Tensor};
+use leyline::error::ErrorType;
+use leyline::id::{SeedId, TopologyRevision};
+use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
+use leyline::model::{AlphaOverride, Outputs, Parameter, Pass, Shadow, TrainableModel};
+use leyline::unit::Alpha;
+
+use crate::error::Error;
+use crate::graft::slot::{Observer, Part, SlotGrafts};
+use crate::graft::{Graft, Role};
+use crate::host::Host;
+use crate::weight::View;
+
+/// A host network with seeds at its slots. Clones share their parameters.
+#[derive(Debug, Clone)]
+pub struct GraftedModel {
+    host: Host,
+    /// One per slot of the host, in network order.
+    slots: Vec<SlotGrafts>,
+    device: Device,
+    parameters: Vec<Parameter>,
+    layout: ParameterLayout,
+    /// Which seed takes which part at which slot: the computation of a training step changes exactly with this.
+    structure: Vec<(usize, SeedId, Part)>,
+}
+
+impl GraftedModel {
+    /// The host without seeds.
+    pub(crate) fn new(host: Host, device: Device, revision: TopologyRevision) -> Result<Self, Error> {
+        let slots = vec![SlotGrafts::default(); host.slots().len()];
+        let layout = ParameterLayout::new(revision, Vec::new())?;
+        let mut model = Self { host, slots, device, parameters: Vec::new(), layout, structure: Vec::new() };
+        model.rebuild(revision)?;
+        Ok(model)
+    }
+
+    /// The host network.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Where tensors live.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What `seed` does in a forward pass; none when it is not in the network.
+    #[must_use]
+    pub fn role(&self, seed: SeedId) -> Option<Role> {
+        self.graft(seed).map(|graft| graft.role)
+    }
+
+    /// The parameters of `seed`, whether or not they train now; none when it is not in the network.
+    #[must_use]
+    pub fn seed_parameters(&self, seed: SeedId) -> Option<&[Parameter]> {
+        self.graft(seed).map(|graft| graft.module.weights().parameters())
+    }
+
+    /// The same network, with the same parameters, without the seeds in shadow training.
+    ///
+    /// # Errors
+    /// When the layout cannot be made.
+    pub fn without_shadows(&self) -> Result<Self, Error> {
+        let mut model = self.clone();
+        for slot in &mut model.slots {
+            slot.live.take_if(|graft| graft.role == Role::Shadow);
+        }
+        model.rebuild(self.layout.revision())?;
+        Ok(model)
+    }
+
+    /// A forward pass without gradient in which `observer` sees every acting seed. Logits (B, classes).
+    pub(crate) fn observe(&self, inputs: &Tensor, observer: &mut Observer<'_>) -> Result<Tensor, Error> {
+        let h = self.host.lift(inputs)?;
+        self.run(h, 0, View::Frozen, &[], observer)
+    }
+
+    pub(crate) fn grafts(&self) -> impl Iterator<Item = &Graft> {
+        self.slots.iter().flat_map(SlotGrafts::grafts)
+    }
+
+    pub(crate) fn graft(&self, seed: SeedId) -> Option<&Graft> {
+        self.grafts().find(|graft| graft.seed == seed)
+    }
+
+    /// Where `seed` sits, counted from the inputs.
+    pub(crate) fn slot_index(&self, seed: SeedId) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.grafts().any(|graft| graft.seed == seed))
+    }
+
+    /// Puts `graft` into the slot, behind the permanent seeds or as the live one. [`Self::refresh`] must follow.
+    pub(crate) fn insert(&mut self, slot_index: usize, graft: Graft) {
+        let slot = &mut self.slots[slot_index];
+        match graft.role {
+            Role::Permanent => slot.permanent.push(graft),
+            Role::Idle | Role::Shadow | Role::Acting => slot.live = Some(graft),
+        }
+    }
+
+    /// Takes a live seed out; none when it is not there or is permanent. [`Self::refresh`] must follow.
+    pub(crate) fn take_live(&mut self, seed: SeedId) -> Option<(usize, Graft)> {
+        let mut slots = self.slots.iter_mut().enumerate();
+        slots.find_map(|(index, slot)| Some((index, slot.live.take_if(|graft| graft.seed == seed)?)))
+    }
+
+    /// Writes the device scalar of a live seed. [`Self::refresh`] must follow when α became or was 0.
+    pub(crate) fn write_alpha(&mut self, seed: SeedId, alpha: Alpha) -> Result<(), Error> {
+        let graft = self.slots.iter_mut().find_map(|slot| slot.live.as_mut().filter(|graft| graft.seed == seed));
+        graft.ok_or(Error::UnknownSeed { seed })?.alpha.write(alpha)?;
+        Ok(())
+    }
+
+    /// Brings parameters and layout up to date. The revision grows when the computation of a training step changed.
+    pub(crate) fn refresh(&mut self) -> Result<(), Error> {
+        let revision = self.layout.revision();
+        if self.current_structure() != self.structure {
+            self.rebuild(TopologyRevision(revision.0 + 1))?;
+        }
+        Ok(())
+    }
+
+    /// Brings parameters and layout up to date under this revision.
+    pub(crate) fn rebuild(&mut self, revision: TopologyRevision) -> Result<(), Error> {
+        let host = self.host.weights().flat_map(|set| set.parameters()).map(|p| (p, Owner::Host, false));
+        let seeds = self.grafts().filter_map(|graft| Some((graft, graft.part()?))).flat_map(|(graft, part)| {
+            let owner = Owner::Seed(graft.seed);
+            graft.module.weights().parameters().iter().map(move |p| (p, owner, part == Part::Shadow))
+        });
+        let mut entries: Vec<_> = host.chain(seeds).collect();
+        entries.sort_by(|(a, ..), (b, ..)| a.name.cmp(&b.name));
+        let specs = entries.iter().map(|&(parameter, owner, isolated)| {
+            let shape = parameter.var.dims().to_vec();
+            SegmentSpec { name: parameter.name.clone(), shape, owner, isolated }
+        });
+        let layout = ParameterLayout::new(revision, specs.collect())?;
+        let parameters = entries.into_iter().map(|(parameter, ..)| parameter.clone()).collect();
+        self.structure = self.current_structure();
+        (self.layout, self.parameters) = (layout, parameters);
+        Ok(())
+    }
+
+    fn current_structure(&self) -> Vec<(usize, SeedId, Part)> {
+        let slots = self.slots.iter().enumerate();
+        slots.flat_map(|(i, slot)| slot.grafts().filter_map(move |g| Some((i, g.seed, g.part()?)))).collect()
+    }
+
+    /// From the input of slot `first` to the logits.
+    fn run(
+        &self,
+        mut h: Tensor,
+        first: usize,
+        view: View,
+        overrides: &[AlphaOverride],
+        observer: &mut Observer<'_>,
+    ) -> Result<Tensor, Error> {
+        for (index, slot) in self.slots.iter().enumerate().skip(first) {
+            h = slot.act(h, view, overrides, observer)?;
+            h = self.host.segment(index, h, view)?;
+        }
+        Ok(h)
+    }
+
+    fn train(&self, inputs: &Tensor) -> Result<Outputs, Error> {
+        let mut h = self.host.lift(inputs)?;
+        let mut shadows = Vec::new();
+        for (index, slot) in self.slots.iter().enumerate() {
+            h = slot.act(h, View::Live, &[], &mut nobody)?;
+            if let Some(graft) = slot.shadow() {
+                shadows.push(Shadow { seed: graft.seed, logits: self.shadow_logits(graft, index, &h)? });
+            }
+            h = self.host.segment(index, h, View::Live)?;
+        }
+        shadows.sort_by_key(|shadow| shadow.seed);
+        Ok(Outputs { logits: h, shadows })
+    }
+
+    /// What the network would answer had the seed acted in full, with gradient to the seed alone.
+    fn shadow_logits(&self, graft: &Graft, slot_index: usize, h: &Tensor) -> Result<Tensor, Error> {
+        let h = h.detach();
+        let grafted = (&h + graft.module.delta(&h, View::Live)?)?;
+        let h = self.host.segment(slot_index, grafted, View::Frozen)?;
+        self.run(h, slot_index + 1, View::Frozen, &[], &mut nobody)
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "an observer may fail, this one does not")]
+fn nobody(_: SeedId, _: &Tensor, _: &Tensor) -> candle_core::Result<()> {
+    Ok(())
+}
+
+impl ErrorType for GraftedModel {
+    type Error = Error;
+}
+
+impl TrainableModel for GraftedModel {
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    /// Shadow training sees the seed at α = 1. An evaluation has no gradients; its overrides act on every seed that
+    /// has parameters, in whatever stage.
+    fn forward(&self, inputs: &Tensor, pass: Pass<'_>) -> Result<Outputs, Error> {
+        match pass {
+            Pass::Train => self.train(inputs),
+            Pass::Evaluate { overrides } => {
+                if let Some(unknown) = overrides.iter().find(|o| self.graft(o.seed).is_none()) {
+                    return Err(Error::UnknownSeed { seed: unknown.seed });
+                }
+                let h = self.host.lift(inputs)?;
+                let logits = self.run(h, 0, View::Frozen, overrides, &mut nobody)?;
+                Ok(Outputs { logits, shadows: Vec::new() })
+            }
+        }
+    }
+}

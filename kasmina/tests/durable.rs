@@ -1,0 +1,179 @@
+//! Saving and bringing back: the restored manager continues bit for bit, a failed restore changes nothing.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use candle_core::{DType, Device, Tensor};
+use kasmina::KasminaConfig;
+use leyline::command::Operation;
+use leyline::durable::{Durable, SavedState};
+use leyline::error::{Error as _, ErrorKind};
+use leyline::id::SeedId;
+use leyline::model::TrainableModel;
+use leyline::region::Eager;
+use leyline::seed::{SeedManager, SeedStage};
+use support::{Rig, cnn, config, hosts, mlp, ramp};
+
+/// A rig with seeds in several stages, in the middle of a ramp.
+fn grown(config: KasminaConfig, eager: Eager) -> Rig {
+    let mut rig = Rig::beside(config, eager);
+    let slots: Vec<String> = rig.model().host().slots().iter().map(|slot| slot.id.to_string()).collect();
+    let permanent = rig.germinate(&slots[1], "mlp");
+    rig.bring_to(permanent, SeedStage::Fossilized);
+    let blending = rig.germinate(&slots[1], "norm_mlp");
+    rig.bring_to(blending, SeedStage::Training);
+    for variant in 0..3 {
+        rig.descend(variant);
+    }
+    rig.send(Operation::StartBlending { seed: blending, ramp: ramp(0.8, 9) }).unwrap();
+    let learner = rig.germinate(&slots[2], "norm_mlp");
+    rig.bring_to(learner, SeedStage::Training);
+    let removed = rig.germinate(&slots[0], "mlp");
+    rig.bring_to(removed, SeedStage::Embargoed);
+    for variant in 3..6 {
+        rig.descend(variant);
+    }
+    rig
+}
+
+/// Everything that goes on: steps, epochs, commands, a germination.
+fn go_on(rig: &mut Rig) -> Vec<String> {
+    let mut trace = Vec::new();
+    for round in 0..5 {
+        for variant in 0..3 {
+            rig.descend(10 * round + variant);
+        }
+        let transitions = rig.end_epoch();
+        let attribution = rig.manager.attribute_batch(&rig.eager, &support::batch(round)).unwrap();
+        trace.push(format!("{transitions:?} {attribution:?} {:?} {:?}", rig.states(), rig.parameter_bits()));
+    }
+    // The slot of the removed seed is free again, and the next number and its weights are the same.
+    let slot = rig.model().host().slots()[0].id.to_string();
+    let seed = rig.germinate(&slot, "mlp");
+    rig.bring_to(seed, SeedStage::Training);
+    rig.descend(99);
+    trace.push(format!("{seed} {:?} {:?}", rig.fingerprint().3, rig.parameter_bits()));
+    trace
+}
+
+#[test]
+fn a_restored_manager_continues_bit_for_bit() {
+    for host in hosts() {
+        let mut original = grown(config(host.clone()), Eager::acquire().unwrap());
+        let saved = original.manager.save().unwrap();
+        let revision = original.model().layout().revision();
+        let (sequence, step, epoch) = (original.sequence, original.step, original.epoch);
+        let expected = go_on(&mut original);
+
+        // Another process: other initial weights and widths until it restores; then the saved ones count.
+        let other = KasminaConfig { init_seed: 5, ..config(host) };
+        let mut restored = Rig::beside(other, original.eager);
+        restored.manager.restore(&saved).unwrap();
+        assert_eq!(restored.model().layout().revision(), revision);
+        (restored.sequence, restored.step, restored.epoch) = (sequence, step, epoch);
+        assert_eq!(go_on(&mut restored), expected);
+
+        // The same process, which has moved on: a rollback gets a revision that was never used.
+        let latest = restored.model().layout().revision();
+        restored.manager.restore(&saved).unwrap();
+        assert!(restored.model().layout().revision() > latest);
+        (restored.sequence, restored.step, restored.epoch) = (sequence, step, epoch);
+        assert_eq!(go_on(&mut restored), expected);
+    }
+}
+
+#[test]
+fn only_a_manager_that_did_nothing_takes_the_saved_revision_again() {
+    let mut rig = Rig::new(config(mlp()));
+    let saved = rig.manager.save().unwrap();
+    let revision = rig.model().layout().revision();
+    rig.manager.restore(&saved).unwrap();
+    assert_eq!(rig.model().layout().revision(), revision, "nothing can have been captured yet");
+    rig.manager.restore(&saved).unwrap();
+    assert!(rig.model().layout().revision() > revision, "the tensors are other ones than before");
+}
+
+#[test]
+fn a_seed_is_rebuilt_with_the_width_it_was_born_with() {
+    let mut rig = Rig::new(config(mlp()));
+    let seed = rig.germinate("hidden0", "mlp");
+    rig.bring_to(seed, SeedStage::Training);
+    let (saved, states) = (rig.manager.save().unwrap(), rig.states());
+    let mut wider = Rig::beside(KasminaConfig { seed_width: 16, ..config(mlp()) }, rig.eager);
+    wider.manager.restore(&saved).unwrap();
+    assert_eq!(wider.states(), states);
+}
+
+#[test]
+fn later_training_does_not_change_what_was_saved() {
+    let mut rig = grown(config(mlp()), Eager::acquire().unwrap());
+    let saved = rig.manager.save().unwrap();
+    let copies: Vec<_> = saved.tensors.values().map(support::bits).collect();
+    for variant in 0..3 {
+        rig.descend(variant);
+    }
+    assert_eq!(saved.tensors.values().map(support::bits).collect::<Vec<_>>(), copies);
+}
+
+#[track_caller]
+fn check_damage(rig: &mut Rig, saved: &SavedState, part: &str) {
+    let before = rig.fingerprint();
+    let error = rig.manager.restore(saved).unwrap_err();
+    let source = std::error::Error::source(&error).map_or(String::new(), ToString::to_string);
+    assert!(format!("{error} {source}").contains(part), "{error:?} does not mention {part:?}");
+    assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Rejected), "{error}");
+    assert_eq!(rig.fingerprint(), before, "{part}");
+}
+
+#[test]
+fn a_damaged_state_is_refused_by_name_and_changes_nothing() {
+    let source = grown(config(mlp()), Eager::acquire().unwrap());
+    let good = source.manager.save().unwrap();
+    let mut rig = grown(config(mlp()), source.eager);
+    rig.descend(50);
+    let with_json = |from: &str, to: &str| {
+        assert!(good.json.contains(from), "{from} is not in {}", good.json);
+        SavedState { json: good.json.replacen(from, to, 1), tensors: good.tensors.clone() }
+    };
+    for (from, to, part) in [
+        ("\"format\":1", "\"format\":2", "`format` is 2, expected 1"),
+        ("\"classes\":5", "\"classes\":6", "`host` is"),
+        (
+            "\"next_seed\":5",
+            "\"next_seed\":4",
+            "`seeds.seed-4.id` is seed-4, expected more than seed-3, less than seed-4",
+        ),
+        ("\"id\":\"seed-3\"", "\"id\":\"seed-2\"", "`seeds.seed-2.id`"),
+        ("\"slot\":\"hidden1\"", "\"slot\":\"hidden0\"", "`seeds.seed-3.slot` is hidden0"),
+        ("\"slot\":\"hidden1\"", "\"slot\":\"hidden9\"", "no slot `hidden9`"),
+        ("\"blueprint\":\"norm_mlp\"", "\"blueprint\":\"nothing\"", "no blueprint `nothing`"),
+        ("\"alpha\":1.0", "\"alpha\":0.5", "`seeds.seed-1.alpha` is 0.5"),
+        ("\"alpha\":1.0", "\"alpha\":1.5", "expected a number from 0 to 1"),
+        ("\"stage\":\"training\"", "\"stage\":\"shadowing\"", "unknown variant `shadowing`"),
+        ("\"width\":8", "\"width\":9", "expected [4, 9]"),
+        ("\"init_seed\"", "\"init_sead\"", "unknown field `init_sead`"),
+    ] {
+        check_damage(&mut rig, &with_json(from, to), part);
+    }
+    for name in good.tensors.keys() {
+        let mut damaged = good.clone();
+        damaged.tensors.remove(name);
+        check_damage(&mut rig, &damaged, &format!("saved tensor `{name}` is missing"));
+    }
+    let mut damaged = good.clone();
+    damaged.tensors.insert("seed.0009.x".into(), Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap());
+    check_damage(&mut rig, &damaged, "saved tensor `seed.0009.x` belongs to no parameter");
+    rig.manager.restore(&good).unwrap();
+}
+
+#[test]
+fn the_last_accepted_number_is_part_of_the_state() {
+    let mut rig = Rig::new(config(cnn()));
+    rig.germinate("input", "mlp");
+    let saved = rig.manager.save().unwrap();
+    let mut other = Rig::beside(config(cnn()), rig.eager);
+    other.manager.restore(&saved).unwrap();
+    let replayed = other.send(Operation::StartTraining { seed: SeedId(1) }).unwrap_err();
+    assert_eq!(std::error::Error::source(&replayed).unwrap().to_string(), "its sequence number 1 does not follow 1");
+    other.send(Operation::StartTraining { seed: SeedId(1) }).unwrap();
+}

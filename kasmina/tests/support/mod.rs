@@ -1,0 +1,259 @@
+//! A small trainer around the seed manager: signs commands, takes steps, ends epochs.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor, Var};
+use candle_nn::loss::cross_entropy;
+use hmac::{Hmac, KeyInit, Mac};
+use kasmina::host::{HostConfig, Pool};
+use kasmina::{CommandKey, Error, GraftedModel, Kasmina, KasminaConfig};
+use leyline::batch::Batch;
+use leyline::clock::Clock;
+use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation, SignedCommand};
+use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex};
+use leyline::model::{AlphaOverride, Pass, TrainableModel};
+use leyline::region::Eager;
+use leyline::seed::{
+    Applied, Counterfactual, Evidence, GradientHealth, SeedManager, SeedStage, SeedState, SlotState, Transition,
+};
+use leyline::unit::Alpha;
+use leyline_testkit::clock::ManualClock;
+use leyline_testkit::recording_recorder::RecordingRecorder;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use sha2::Sha256;
+
+pub(crate) const KEY: [u8; 32] = [42; 32];
+pub(crate) const NUM_SAMPLES: usize = 6;
+
+/// Both kinds of host, each small and starved.
+pub(crate) fn hosts() -> [HostConfig; 2] {
+    [mlp(), cnn()]
+}
+
+pub(crate) fn mlp() -> HostConfig {
+    HostConfig::Mlp { inputs: 12, hidden: vec![4, 3], classes: 5 }
+}
+
+pub(crate) fn cnn() -> HostConfig {
+    HostConfig::Cnn1d { length: 12, channels: vec![3, 4], kernel: 3, stride: 2, classes: 5, pool: Pool::Mean }
+}
+
+pub(crate) fn config(host: HostConfig) -> KasminaConfig {
+    KasminaConfig { seed_width: 8, init_seed: 11, noise_blueprint: true, ..KasminaConfig::new(host) }
+}
+
+pub(crate) fn run_id() -> RunId {
+    RunId::new("run-1").unwrap()
+}
+
+pub(crate) fn slot(id: &str) -> SlotId {
+    SlotId::new(id).unwrap()
+}
+
+pub(crate) fn alpha(value: f64) -> Alpha {
+    Alpha::new(value).unwrap()
+}
+
+pub(crate) fn ramp(target: f64, steps: u64) -> AlphaRamp {
+    AlphaRamp { target: alpha(target), steps, curve: AlphaCurve::Cosine }
+}
+
+pub(crate) fn sign(command: &Command) -> SignedCommand {
+    let bytes = command.to_bytes();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
+    mac.update(&bytes);
+    SignedCommand { tag: mac.finalize().into_bytes().into(), bytes }
+}
+
+/// A batch that is the same for the same `variant`.
+pub(crate) fn batch(variant: u32) -> Batch {
+    let mut rng = ChaCha8Rng::seed_from_u64(u64::from(variant));
+    let inputs: Vec<f32> = (0..NUM_SAMPLES * 12).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let targets: Vec<u32> = (0_u32..).take(NUM_SAMPLES).map(|i| (i + variant) % 5).collect();
+    Batch {
+        inputs: Tensor::from_vec(inputs, (NUM_SAMPLES, 12), &Device::Cpu).unwrap(),
+        targets: Tensor::from_vec(targets, NUM_SAMPLES, &Device::Cpu).unwrap(),
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "tests look at values")]
+pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
+    tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+}
+
+/// Everything a refusal must leave alone.
+pub(crate) type Fingerprint = (Vec<SeedState>, Vec<SlotState>, String, Vec<u32>, Vec<Vec<u32>>);
+
+pub(crate) struct Rig {
+    pub(crate) manager: Kasmina,
+    pub(crate) eager: Eager,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) recorder: Arc<RecordingRecorder>,
+    pub(crate) sequence: u64,
+    pub(crate) step: StepIndex,
+    pub(crate) epoch: EpochIndex,
+}
+
+impl Rig {
+    pub(crate) fn new(config: KasminaConfig) -> Self {
+        Self::beside(config, Eager::acquire().unwrap())
+    }
+
+    /// There is one token per thread: a second rig takes over that of the first.
+    pub(crate) fn beside(config: KasminaConfig, eager: Eager) -> Self {
+        let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_000)));
+        let recorder = Arc::new(RecordingRecorder::new());
+        let key = CommandKey::new(KEY);
+        let manager =
+            Kasmina::new(config, &Device::Cpu, run_id(), key, clock.clone(), recorder.clone()).expect("a manager");
+        Self { manager, eager, clock, recorder, sequence: 0, step: StepIndex(0), epoch: EpochIndex(0) }
+    }
+
+    pub(crate) fn command(&mut self, operation: Operation) -> Command {
+        self.sequence += 1;
+        let issued_at_unix_ms = u64::try_from(self.clock.unix().as_millis()).unwrap();
+        let reason = "test".to_owned();
+        Command { run_id: run_id(), sequence: self.sequence, issued_at_unix_ms, operation, reason }
+    }
+
+    pub(crate) fn send(&mut self, operation: Operation) -> Result<Applied, Error> {
+        let signed = sign(&self.command(operation));
+        self.manager.apply(&mut self.eager, &signed)
+    }
+
+    #[track_caller]
+    pub(crate) fn germinate(&mut self, slot_id: &str, blueprint: &str) -> SeedId {
+        let blueprint = BlueprintId::new(blueprint).unwrap();
+        self.send(Operation::Germinate { slot: slot(slot_id), blueprint }).unwrap().seed
+    }
+
+    pub(crate) fn end_step(&mut self) {
+        self.step = self.step.next();
+        self.manager.finish_step(&mut self.eager, self.step).unwrap();
+    }
+
+    pub(crate) fn end_epoch(&mut self) -> Vec<Transition> {
+        self.epoch = self.epoch.next();
+        self.manager.finish_epoch(&mut self.eager, self.epoch).unwrap()
+    }
+
+    /// Evidence on which every gate opens.
+    pub(crate) fn good_evidence(&mut self, seed: SeedId) {
+        let counterfactual =
+            Some(Counterfactual { loss_gain: 0.2, std_error: 0.01, accuracy_gain_pp: 1.5, num_samples: 64 });
+        let gradient = Some(GradientHealth { norm: 0.1, host_ratio: Some(1.0), health: 1.0 });
+        let evidence = Evidence { seed, epoch: self.epoch, counterfactual, gradient };
+        self.manager.record_evidence(&self.eager, &[evidence]).unwrap();
+    }
+
+    /// Ends epochs with good evidence until every gate's time is over.
+    pub(crate) fn ripen(&mut self, seed: SeedId) {
+        for _ in 0..4 {
+            self.good_evidence(seed);
+            self.end_epoch();
+        }
+    }
+
+    /// Brings a newly germinated seed to a stage by commands and epochs.
+    #[track_caller]
+    pub(crate) fn bring_to(&mut self, seed: SeedId, stage: SeedStage) {
+        let path: &[SeedStage] = match stage {
+            SeedStage::Germinated => &[],
+            SeedStage::Training => &[SeedStage::Training],
+            SeedStage::Blending => &[SeedStage::Training, SeedStage::Blending],
+            SeedStage::Holding => &[SeedStage::Training, SeedStage::Blending, SeedStage::Holding],
+            SeedStage::Fossilized => {
+                &[SeedStage::Training, SeedStage::Blending, SeedStage::Holding, SeedStage::Fossilized]
+            }
+            SeedStage::Pruned | SeedStage::Embargoed | SeedStage::Resetting => {
+                self.send(Operation::Cull { seed }).unwrap();
+                while self.stage(seed) != Some(stage) {
+                    self.end_epoch();
+                }
+                return;
+            }
+            SeedStage::Dormant => panic!("no seed is dormant"),
+        };
+        for &next in path {
+            let operation = match next {
+                SeedStage::Training => Operation::StartTraining { seed },
+                SeedStage::Blending => Operation::StartBlending { seed, ramp: ramp(1.0, 0) },
+                SeedStage::Holding => Operation::Hold { seed },
+                _ => Operation::Fossilize { seed },
+            };
+            self.send(operation).unwrap();
+            self.ripen(seed);
+        }
+        assert_eq!(self.stage(seed), Some(stage));
+    }
+
+    pub(crate) fn states(&self) -> Vec<SeedState> {
+        self.manager.export_seed_states(&self.eager).unwrap()
+    }
+
+    pub(crate) fn state(&self, seed: SeedId) -> Option<SeedState> {
+        self.states().into_iter().find(|state| state.seed_id == seed)
+    }
+
+    pub(crate) fn stage(&self, seed: SeedId) -> Option<SeedStage> {
+        self.state(seed).map(|state| state.stage)
+    }
+
+    pub(crate) fn model(&self) -> &GraftedModel {
+        self.manager.model()
+    }
+
+    pub(crate) fn evaluate(&self, overrides: &[AlphaOverride]) -> Vec<u32> {
+        let outputs = self.model().forward(&batch(1).inputs, Pass::Evaluate { overrides }).unwrap();
+        assert!(outputs.shadows.is_empty());
+        bits(&outputs.logits)
+    }
+
+    /// Main logits of a training pass.
+    pub(crate) fn train_logits(&self) -> Vec<u32> {
+        bits(&self.model().forward(&batch(1).inputs, Pass::Train).unwrap().logits)
+    }
+
+    /// One step of plain gradient descent on the main loss and every side loss.
+    pub(crate) fn descend(&mut self, variant: u32) {
+        let batch = batch(variant);
+        let outputs = self.model().forward(&batch.inputs, Pass::Train).unwrap();
+        for logits in std::iter::once(&outputs.logits).chain(outputs.shadows.iter().map(|shadow| &shadow.logits)) {
+            let gradients = cross_entropy(logits, &batch.targets).unwrap().backward().unwrap();
+            for parameter in self.model().parameters() {
+                if let Some(gradient) = gradients.get(&parameter.var) {
+                    let next = (parameter.var.as_tensor() - (gradient * 0.1).unwrap()).unwrap();
+                    parameter.var.set(&next.detach()).unwrap();
+                }
+            }
+        }
+        self.end_step();
+    }
+
+    pub(crate) fn parameter_bits(&self) -> Vec<(String, Vec<u32>)> {
+        self.model().parameters().iter().map(|p| (p.name.clone(), bits(&p.var))).collect()
+    }
+
+    pub(crate) fn seed_vars(&self, seed: SeedId) -> Vec<Var> {
+        self.manager.seed_parameters(seed).unwrap().iter().map(|parameter| parameter.var.clone()).collect()
+    }
+
+    /// Fills every parameter of a seed.
+    pub(crate) fn fill(&self, seed: SeedId, value: f32) {
+        for var in self.seed_vars(seed) {
+            let filled = (Tensor::ones(var.shape(), DType::F32, &Device::Cpu).unwrap() * f64::from(value)).unwrap();
+            var.set(&filled).unwrap();
+        }
+    }
+
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let slots = self.manager.export_slot_states(&self.eager).unwrap();
+        let layout = format!("{:?}", self.model().layout());
+        let outputs = self.model().forward(&batch(1).inputs, Pass::Train).unwrap();
+        let shadows = outputs.shadows.iter().map(|shadow| bits(&shadow.logits)).collect();
+        (self.states(), slots, layout, bits(&outputs.logits), shadows)
+    }
+}
