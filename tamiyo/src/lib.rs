@@ -1,1 +1,31 @@
-//! x
+//! Policy: decides which seeds grow, from measured evidence, and signs what it decides.
+//!
+//! ```text
+//!                 ┌─ heuristic: tracker ─ evidence ─ rules ─ placement ─┐
+//!  SystemState ──►│  fixed: a clock   random: legal dice   off: nothing │──► proposals ──► check ──► sign ──► Decision
+//!                 └─────────────────────────────────────────────────────┘      (PO-2)     HMAC-SHA256
+//! ```
+//!
+//! *Entry points*: [`Tamiyo::new`] with a [`TamiyoConfig`], then [`policy::Heuristic`] for the rules themselves.
+//! *Invariants*: PO-1 to PO-4 of [`leyline::policy`], DU-1 and DU-2 of [`leyline::durable`]. Everything that a
+//! decision depends on is in the state it is given, in the configuration, or in what [`Tamiyo`] saves: no clock, no
+//! ambient randomness. A measurement that is absent or not finite is never evidence.
+//!
+//! *Not here*: carrying commands out and refusing them at gates (seed manager), measuring counterfactuals (trainer),
+//! deadlines.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod config;
+pub mod tracker;
+pub mod evidence;
+pub mod policy;
+mod check;
+mod sign;
+mod tamiyo;
+pub mod telemetry;
+
+pub use config::{ConfigIssue, PolicyKind, TamiyoConfig};
+pub use error::Error;
+pub use sign::SigningKey;
+pub use tamiyo::Tamiyo;

@@ -1,0 +1,223 @@
+//! Settings of the heuristic policy.
+//!
+//! The stage lengths follow one idea: a seed needs `1 + training.min_epochs + blending.ramp_epochs +
+//! holding.min_epochs` epochs from germination to permanence (12 by default). For longer or shorter runs scale all of
+//! them by one factor.
+
+use leyline::command::AlphaCurve;
+use leyline::id::BlueprintId;
+use serde::{Deserialize, Serialize};
+
+use crate::config::issue::Issues;
+
+/// Settings of the heuristic policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HeuristicConfig {
+    /// When the validation loss counts as no longer improving.
+    pub plateau: PlateauConfig,
+    /// When the host counts as stabilized.
+    pub stability: StabilityConfig,
+    /// How measurements become a bound.
+    pub evidence: EvidenceConfig,
+    /// When, where and what germinates.
+    pub germination: GerminationConfig,
+    /// The shadow training of a seed.
+    pub training: TrainingConfig,
+    /// The ramp of a seed.
+    pub blending: BlendingConfig,
+    /// The judgement of a seed.
+    pub holding: HoldingConfig,
+    /// From how many epochs before the end of the run a seed that acts on the output must prove itself or go (epochs,
+    /// default 3: a blending seed at full alpha still has two epochs of holding before the last boundary).
+    pub closing_epochs: u64,
+}
+
+/// When the validation loss counts as no longer improving.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PlateauConfig {
+    /// Measured epochs without improvement that make a plateau (epochs, default 3).
+    pub patience_epochs: u64,
+    /// Smallest improvement of the best loss that counts, relative to it (fraction in `[0, 1]`, default 0.01).
+    pub min_relative_gain: f64,
+}
+
+/// When the host counts as stabilized: for good, once its loss has moved little for some epochs in a row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StabilityConfig {
+    /// Stable epochs in a row that are needed; 0 means stabilized from the start (epochs, default 3).
+    pub epochs: u64,
+    /// A stable epoch raises the loss by less than this, relative to the last (fraction in `[0, 1]`, default 0.05).
+    pub max_relative_rise: f64,
+    /// A stable epoch lowers the loss by less than this, relative to the last (fraction in `[0, 1]`, default 0.03).
+    pub max_relative_fall: f64,
+}
+
+/// How measurements become a bound; see [`crate::evidence`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvidenceConfig {
+    /// Latest measurements of the present stage that are averaged (count in `[1, 1000]`, default 3).
+    pub window: usize,
+    /// Standard errors between the mean and its bound (in `[0, 10]`, default 1.645: one-sided 95 % for a normal mean).
+    ///
+    /// Looked at epoch after epoch, a bound is passed by chance more often than its nominal level; lower this only
+    /// with that in mind.
+    pub confidence_z: f64,
+}
+
+/// When, where and what germinates.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GerminationConfig {
+    /// No germination before this many epochs are completed (epochs, default 4).
+    pub min_epoch: u64,
+    /// Seeds that may live at once (count, default 2).
+    pub max_live_seeds: u64,
+    /// Largest number of parameters in all, as a multiple of the host's at the first decision (ratio in `[1, 1e6]`,
+    /// default 2).
+    pub max_parameter_ratio: f64,
+    /// Largest number of parameters in all; the smaller of both limits holds (count, default: no such limit).
+    pub max_parameters: Option<u64>,
+    /// After a seed was culled, its blueprint stands back for this many germinations of others (count, default 2).
+    ///
+    /// Counted in germinations and not in epochs, because a penalty that decays while nothing germinates is gone
+    /// before it could act. It stands back and is not barred: when every blueprint on offer does, the one that has
+    /// waited longest is taken.
+    pub cooldown_germinations: u64,
+    /// Blueprints that may be used, the preferred ones first; empty means all that are offered (default: empty).
+    pub blueprints: Vec<BlueprintId>,
+}
+
+/// The shadow training of a seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainingConfig {
+    /// Not judged before (epochs, default 5).
+    pub min_epochs: u64,
+    /// Culled without proof after (epochs, at least `min_epochs`, default 10).
+    pub max_epochs: u64,
+    /// Fraction of optimizer steps that must have had a finite, non-zero gradient (in `[0, 1]`, default 0.7).
+    pub min_gradient_health: f64,
+}
+
+/// The ramp of a seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BlendingConfig {
+    /// Length of the ramp from 0 to 1 (epochs, default 3).
+    pub ramp_epochs: u64,
+    /// Shape of the ramp: `linear`, `cosine` or `sigmoid` (default `linear`).
+    pub curve: AlphaCurve,
+    /// Measurements in a row whose upper bound is below 0 that end a seed while it acts (count in `[1, 1000]`,
+    /// default 2).
+    pub harmful_measurements: usize,
+}
+
+/// The judgement of a seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HoldingConfig {
+    /// Not made permanent before (epochs, default 3).
+    pub min_epochs: u64,
+    /// Culled without proof after (epochs, at least `min_epochs`, default 5).
+    pub max_epochs: u64,
+    /// Smallest mean gain worth keeping a seed for (nats per sample, in `[0, 1e6]`, default 0.005).
+    pub min_gain: f64,
+}
+
+impl HeuristicConfig {
+    /// Epochs from germination to permanence when every stage takes its shortest time; the first is spent on the way
+    /// from germinated to training.
+    #[must_use]
+    pub fn life_epochs(&self) -> u64 {
+        1 + self.training.min_epochs + self.blending.ramp_epochs + self.holding.min_epochs
+    }
+
+    pub(super) fn check(&self, issues: &mut Issues) {
+        let Self { plateau, stability, evidence, germination, training, blending, holding, closing_epochs } = self;
+        issues.at_least("heuristic.plateau.patience_epochs", plateau.patience_epochs, 1);
+        issues.within("heuristic.plateau.min_relative_gain", plateau.min_relative_gain, 0.0..=1.0);
+        issues.within("heuristic.stability.max_relative_rise", stability.max_relative_rise, 0.0..=1.0);
+        issues.within("heuristic.stability.max_relative_fall", stability.max_relative_fall, 0.0..=1.0);
+        issues.within("heuristic.evidence.window", evidence.window, 1..=1000);
+        issues.within("heuristic.evidence.confidence_z", evidence.confidence_z, 0.0..=10.0);
+        issues.at_least("heuristic.germination.max_live_seeds", germination.max_live_seeds, 1);
+        issues.within("heuristic.germination.max_parameter_ratio", germination.max_parameter_ratio, 1.0..=1e6);
+        issues.at_least("heuristic.training.min_epochs", training.min_epochs, 1);
+        issues.at_least("heuristic.training.max_epochs", training.max_epochs, training.min_epochs);
+        issues.within("heuristic.training.min_gradient_health", training.min_gradient_health, 0.0..=1.0);
+        issues.at_least("heuristic.blending.ramp_epochs", blending.ramp_epochs, 1);
+        issues.within("heuristic.blending.harmful_measurements", blending.harmful_measurements, 1..=1000);
+        issues.at_least("heuristic.holding.min_epochs", holding.min_epochs, 1);
+        issues.at_least("heuristic.holding.max_epochs", holding.max_epochs, holding.min_epochs);
+        issues.within("heuristic.holding.min_gain", holding.min_gain, 0.0..=1e6);
+        issues.at_least("heuristic.closing_epochs", *closing_epochs, 1);
+    }
+}
+
+impl Default for HeuristicConfig {
+    fn default() -> Self {
+        Self {
+            plateau: PlateauConfig::default(),
+            stability: StabilityConfig::default(),
+            evidence: EvidenceConfig::default(),
+            germination: GerminationConfig::default(),
+            training: TrainingConfig::default(),
+            blending: BlendingConfig::default(),
+            holding: HoldingConfig::default(),
+            closing_epochs: 3,
+        }
+    }
+}
+
+impl Default for PlateauConfig {
+    fn default() -> Self {
+        Self { patience_epochs: 3, min_relative_gain: 0.01 }
+    }
+}
+
+impl Default for StabilityConfig {
+    fn default() -> Self {
+        Self { epochs: 3, max_relative_rise: 0.05, max_relative_fall: 0.03 }
+    }
+}
+
+impl Default for EvidenceConfig {
+    fn default() -> Self {
+        Self { window: 3, confidence_z: 1.645 }
+    }
+}
+
+impl Default for GerminationConfig {
+    fn default() -> Self {
+        Self {
+            min_epoch: 4,
+            max_live_seeds: 2,
+            max_parameter_ratio: 2.0,
+            max_parameters: None,
+            cooldown_germinations: 2,
+            blueprints: Vec::new(),
+        }
+    }
+}
+
+impl Default for TrainingConfig {
+    fn default() -> Self {
+        Self { min_epochs: 5, max_epochs: 10, min_gradient_health: 0.7 }
+    }
+}
+
+impl Default for BlendingConfig {
+    fn default() -> Self {
+        Self { ramp_epochs: 3, curve: AlphaCurve::Linear, harmful_measurements: 2 }
+    }
+}
+
+impl Default for HoldingConfig {
+    fn default() -> Self {
+        Self { min_epochs: 3, max_epochs: 5, min_gain: 0.005 }
+    }
+}

@@ -1,0 +1,39 @@
+//! The policy that weighs evidence.
+//!
+//! At every decision, every seed is judged by the rules of its stage, and at most one new seed germinates:
+//!
+//! | stage | rule | condition | operation |
+//! |---|---|---|---|
+//! | any | `closing` | too few epochs are left; see [`HeuristicConfig::closing_epochs`] | cull, hold or fossilize |
+//! | germinated | `germinated` | always | start training |
+//! | training | `training_harmful` | min epochs, upper bound of the gain < 0 | cull |
+//! | | `training_proven` | min epochs, lower bound > 0, gradient healthy | start blending |
+//! | | `training_unproven` | max epochs | cull |
+//! | blending | `blending_harmful` | upper bound < 0 in measurements in a row | cull |
+//! | | `blending_complete` | alpha is 1 and holds | hold |
+//! | holding | `holding_harmful` | upper bound < 0 in measurements in a row | cull |
+//! | | `holding_proven` | min epochs, mean gain ≥ min gain, lower bound > 0 | fossilize |
+//! | | `holding_unproven` | max epochs | cull |
+//! | (free slot) | `plateau` | host stabilized and on a plateau, epochs, seeds and parameters left | germinate |
+//!
+//! What was not measured proves nothing: such a seed is neither blended nor made permanent, and is culled when its time
+//! is over. When nothing germinates, a waiting proposal says why.
+//!
+//! # The rule `closing`
+//! The run must not end with a seed that acts on the output without having proven itself, and must not spend epochs on
+//! a seed that cannot become permanent any more. The last boundary a policy can count on is the one before the last
+//! epoch. Therefore
+//! - a germinated or training seed is culled as soon as its shortest remaining life reaches beyond that boundary;
+//! - from `closing_epochs` before the end, a holding seed becomes permanent when its lower bound is above 0, whatever
+//!   its time in the stage, and is culled otherwise;
+//! - a blending seed holds then when it acts in full, its lower bound is above 0 and one boundary is left to make it
+//!   permanent; it is culled otherwise;
+//! - nothing germinates that could not live its shortest life.
+//!
+//! [`HeuristicConfig::closing_epochs`]: crate::config::HeuristicConfig::closing_epochs
+
+mod decide;
+mod rules;
+mod placement;
+
+pub use decide::{Heuristic, HeuristicMemory};

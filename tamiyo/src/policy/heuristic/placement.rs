@@ -1,0 +1,144 @@
+//! Where and what to germinate, from what became of earlier seeds.
+//!
+//! Candidates are pairs of a free slot and a blueprint on offer there, within the parameter limit. First come those
+//! whose blueprint is not standing back after a cull; among these the untried pairs, then the tried ones by the mean
+//! gain that their seeds showed. A tried pair of which nothing was ever measured comes last. Ties go to the slot with
+//! fewer germinations, then to the preferred blueprint, then to the slot that comes first in the network.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use leyline::id::{BlueprintId, SlotId};
+use leyline::seed::SlotState;
+use serde::{Deserialize, Serialize};
+
+use crate::config::GerminationConfig;
+use crate::evidence::EndedSeed;
+
+/// What became of earlier germinations.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ledger {
+    num_germinations: u64,
+    pairs: BTreeMap<SlotId, BTreeMap<BlueprintId, PairRecord>>,
+    /// The number of germinations up to which a blueprint stands back.
+    stand_back_until: BTreeMap<BlueprintId, u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PairRecord {
+    num_germinations: u64,
+    num_measured: u64,
+    sum_gain: f64,
+}
+
+/// The pair that was chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Candidate {
+    pub(super) slot: SlotId,
+    pub(super) blueprint: BlueprintId,
+    cooling: u64,
+    tried: bool,
+    mean_gain: Option<f64>,
+    slot_germinations: u64,
+    rank: usize,
+    slot_index: usize,
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.tried, self.mean_gain) {
+            (false, _) => f.write_str("untried pair"),
+            (true, Some(gain)) => write!(f, "pair with mean gain {gain:+.6}"),
+            (true, None) => f.write_str("pair tried without measurement"),
+        }
+    }
+}
+
+impl Ledger {
+    /// The best pair that adds at most `max_new_parameters`.
+    pub(super) fn choose(
+        &self,
+        config: &GerminationConfig,
+        slots: &[SlotState],
+        max_new_parameters: u64,
+    ) -> Option<Candidate> {
+        slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.occupant.is_none())
+            .flat_map(|(index, slot)| {
+                slot.offers
+                    .iter()
+                    .filter(|offer| offer.num_parameters <= max_new_parameters)
+                    .filter_map(move |offer| self.candidate(config, index, &slot.slot, &offer.blueprint))
+            })
+            .min_by(Candidate::order)
+    }
+
+    /// Counts a germination when it is asked for, so that one the seed manager refuses cannot block all others.
+    pub(super) fn record_germination(&mut self, slot: &SlotId, blueprint: &BlueprintId) {
+        self.num_germinations += 1;
+        self.pair_mut(slot, blueprint).num_germinations += 1;
+    }
+
+    /// Takes in how a seed ended; a culled one makes its blueprint stand back for `cooldown` germinations.
+    pub(super) fn record_end(&mut self, ended: &EndedSeed, cooldown: u64) {
+        if let Some(gain) = ended.contribution {
+            let pair = self.pair_mut(&ended.slot, &ended.blueprint);
+            pair.num_measured += 1;
+            pair.sum_gain += gain;
+        }
+        if !ended.fossilized {
+            self.stand_back_until.insert(ended.blueprint.clone(), self.num_germinations.saturating_add(cooldown));
+        }
+    }
+
+    fn candidate(
+        &self,
+        config: &GerminationConfig,
+        slot_index: usize,
+        slot: &SlotId,
+        blueprint: &BlueprintId,
+    ) -> Option<Candidate> {
+        let rank = if config.blueprints.is_empty() {
+            0
+        } else {
+            config.blueprints.iter().position(|allowed| allowed == blueprint)?
+        };
+        let pairs = self.pairs.get(slot);
+        let record = pairs.and_then(|pairs| pairs.get(blueprint)).copied().unwrap_or_default();
+        let until = self.stand_back_until.get(blueprint).copied().unwrap_or(0);
+        Some(Candidate {
+            slot: slot.clone(),
+            blueprint: blueprint.clone(),
+            cooling: until.saturating_sub(self.num_germinations),
+            tried: record.num_germinations > 0,
+            mean_gain: (record.num_measured > 0).then(|| record.sum_gain / record.num_measured as f64),
+            slot_germinations: pairs.map_or(0, |pairs| pairs.values().map(|pair| pair.num_germinations).sum()),
+            rank,
+            slot_index,
+        })
+    }
+
+    fn pair_mut(&mut self, slot: &SlotId, blueprint: &BlueprintId) -> &mut PairRecord {
+        self.pairs.entry(slot.clone()).or_default().entry(blueprint.clone()).or_default()
+    }
+}
+
+impl Candidate {
+    /// The smaller one is preferred; no two candidates are equal.
+    fn order(&self, other: &Self) -> Ordering {
+        let gain = |candidate: &Self| candidate.mean_gain.unwrap_or(f64::NEG_INFINITY);
+        self.cooling
+            .cmp(&other.cooling)
+            .then(self.tried.cmp(&other.tried))
+            .then_with(|| gain(other).total_cmp(&gain(self)))
+            .then(self.slot_germinations.cmp(&other.slot_germinations))
+            .then(self.rank.cmp(&other.rank))
+            .then_with(|| self.blueprint.cmp(&other.blueprint))
+            .then(self.slot_index.cmp(&other.slot_index))
+    }
+}

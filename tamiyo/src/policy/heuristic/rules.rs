@@ -1,0 +1,166 @@
+//! What happens to one seed: the rules of each stage.
+
+use leyline::command::Operation;
+use leyline::seed::{SeedStage, SeedState};
+use leyline::state::SystemState;
+
+use crate::config::HeuristicConfig;
+use crate::evidence::{Estimate, EvidenceLog};
+use crate::policy::Proposal;
+use crate::policy::proposal::{acts_in_full, full_ramp};
+
+/// Epochs left at the last boundary that surely comes: a command after the last epoch may find nobody to obey.
+pub(super) const LAST_BOUNDARY: u64 = 1;
+
+/// Epochs that the run still has.
+pub(super) fn epochs_left(state: &SystemState) -> u64 {
+    state.num_epochs.saturating_sub(state.epoch.0)
+}
+
+/// The operation that the rules want for this seed, if any.
+pub(super) fn judge(
+    config: &HeuristicConfig,
+    evidence: &EvidenceLog,
+    state: &SystemState,
+    seed: &SeedState,
+) -> Option<Proposal> {
+    let case = Case {
+        config,
+        state,
+        seed,
+        estimate: evidence.estimate(&config.evidence, seed.seed_id),
+        harmful_streak: evidence.harmful_streak(&config.evidence, seed.seed_id),
+    };
+    case.closing().or_else(|| match seed.stage {
+        SeedStage::Germinated => Some(case.start_training()),
+        SeedStage::Training => case.training(),
+        SeedStage::Blending => case.harmful("blending_harmful").or_else(|| case.blending()),
+        SeedStage::Holding => case.harmful("holding_harmful").or_else(|| case.holding()),
+        SeedStage::Dormant
+        | SeedStage::Fossilized
+        | SeedStage::Pruned
+        | SeedStage::Embargoed
+        | SeedStage::Resetting => None,
+    })
+}
+
+/// One seed with all that its rules look at.
+struct Case<'a> {
+    config: &'a HeuristicConfig,
+    state: &'a SystemState,
+    seed: &'a SeedState,
+    /// Of the present stage; absent when nothing was measured in it.
+    estimate: Option<Estimate>,
+    harmful_streak: usize,
+}
+
+impl Case<'_> {
+    fn closing(&self) -> Option<Proposal> {
+        let left = epochs_left(self.state);
+        let seed = self.seed.seed_id;
+        let operation = match self.seed.stage {
+            SeedStage::Germinated | SeedStage::Training if left < self.epochs_to_permanence() + LAST_BOUNDARY => {
+                Operation::Cull { seed }
+            }
+            SeedStage::Blending if left <= self.config.closing_epochs => {
+                let in_time = left > LAST_BOUNDARY;
+                if acts_in_full(self.seed) && self.lower_is_positive() && in_time {
+                    Operation::Hold { seed }
+                } else {
+                    Operation::Cull { seed }
+                }
+            }
+            SeedStage::Holding if left <= self.config.closing_epochs => {
+                if self.lower_is_positive() {
+                    Operation::Fossilize { seed }
+                } else {
+                    Operation::Cull { seed }
+                }
+            }
+            SeedStage::Germinated
+            | SeedStage::Training
+            | SeedStage::Blending
+            | SeedStage::Holding
+            | SeedStage::Dormant
+            | SeedStage::Fossilized
+            | SeedStage::Pruned
+            | SeedStage::Embargoed
+            | SeedStage::Resetting => return None,
+        };
+        Some(Proposal::act(operation, "closing", format!("{left} epochs left, {}", self.measured())))
+    }
+
+    fn start_training(&self) -> Proposal {
+        Proposal::act(Operation::StartTraining { seed: self.seed.seed_id }, "germinated", "next stage at once")
+    }
+
+    fn training(&self) -> Option<Proposal> {
+        let config = &self.config.training;
+        if self.seed.epochs_in_stage < config.min_epochs {
+            return None;
+        }
+        if self.estimate.is_some_and(|estimate| estimate.upper(self.z()) < 0.0) {
+            return Some(self.cull("training_harmful"));
+        }
+        let healthy = self.seed.gradient.is_some_and(|gradient| gradient.health >= config.min_gradient_health);
+        if healthy && self.lower_is_positive() {
+            let ramp = full_ramp(self.config.blending.ramp_epochs, self.config.blending.curve, self.state);
+            let operation = Operation::StartBlending { seed: self.seed.seed_id, ramp };
+            return Some(Proposal::act(operation, "training_proven", self.measured()));
+        }
+        (self.seed.epochs_in_stage >= config.max_epochs).then(|| self.cull("training_unproven"))
+    }
+
+    fn harmful(&self, rule: &'static str) -> Option<Proposal> {
+        (self.harmful_streak >= self.config.blending.harmful_measurements).then(|| self.cull(rule))
+    }
+
+    fn blending(&self) -> Option<Proposal> {
+        let operation = Operation::Hold { seed: self.seed.seed_id };
+        acts_in_full(self.seed).then(|| Proposal::act(operation, "blending_complete", self.measured()))
+    }
+
+    fn holding(&self) -> Option<Proposal> {
+        let config = &self.config.holding;
+        let worth_keeping = self.estimate.is_some_and(|estimate| estimate.mean_gain >= config.min_gain);
+        if self.seed.epochs_in_stage >= config.min_epochs && worth_keeping && self.lower_is_positive() {
+            let operation = Operation::Fossilize { seed: self.seed.seed_id };
+            return Some(Proposal::act(operation, "holding_proven", self.measured()));
+        }
+        (self.seed.epochs_in_stage >= config.max_epochs).then(|| self.cull("holding_unproven"))
+    }
+
+    fn cull(&self, rule: &'static str) -> Proposal {
+        let detail = format!("{} epochs in {}, {}", self.seed.epochs_in_stage, self.seed.stage, self.measured());
+        Proposal::act(Operation::Cull { seed: self.seed.seed_id }, rule, detail)
+    }
+
+    fn lower_is_positive(&self) -> bool {
+        self.estimate.is_some_and(|estimate| estimate.lower(self.z()) > 0.0)
+    }
+
+    fn z(&self) -> f64 {
+        self.config.evidence.confidence_z
+    }
+
+    /// Epochs until this seed is permanent when every stage from here on takes its shortest time.
+    fn epochs_to_permanence(&self) -> u64 {
+        let HeuristicConfig { training, blending, holding, .. } = self.config;
+        let trained = if self.seed.stage == SeedStage::Training { self.seed.epochs_in_stage } else { 0 };
+        training.min_epochs.saturating_sub(trained) + blending.ramp_epochs + holding.min_epochs
+    }
+
+    fn measured(&self) -> String {
+        let gradient = match self.seed.gradient {
+            Some(gradient) => format!("gradient health {:.3}", gradient.health),
+            None => "gradient not measured".to_owned(),
+        };
+        match self.estimate {
+            Some(estimate) => {
+                let (lower, upper) = (estimate.lower(self.z()), estimate.upper(self.z()));
+                format!("{estimate}, bounds {lower:+.6} to {upper:+.6}, {gradient}")
+            }
+            None => format!("gain not measured, {gradient}"),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Metrics and events of the policy.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leyline::command::{Command, Operation};
+use leyline::id::SeedId;
+use leyline::state::SystemState;
+use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Level, Recorder};
+
+use crate::tracker::Signals;
+
+leyline::declare_metrics! {
+    /// Mean loss on held-out data at the last decision, nats per sample.
+    VALIDATION_LOSS = Gauge "tamiyo.validation_loss" Nats [];
+    /// That loss minus the one measured before; positive when it got worse.
+    LOSS_DELTA = Gauge "tamiyo.loss_delta" Nats [];
+    /// Duration of the last decision, checking and signing included.
+    INFERENCE_LATENCY = Gauge "tamiyo.inference.latency_ms" Milliseconds [];
+    /// Commands issued.
+    DECISIONS = Counter "tamiyo.decision.total" Count ["operation"];
+    /// Proposals that did not fit the state and were dropped.
+    REFUSED = Counter "tamiyo.proposal.refused_total" Count [];
+    /// Whether the host has stabilized.
+    STABILIZED = Gauge "tamiyo.host.stabilized" Flag [];
+    /// Measured epochs since the validation loss improved.
+    PLATEAU_EPOCHS = Gauge "tamiyo.plateau_epochs" Count [];
+    /// Accuracy with the seed minus accuracy without it, on held-out data.
+    CONTRIBUTION = Gauge "tamiyo.seed.contribution_pp" PercentagePoints ["seed_id"];
+    /// Loss without the seed minus loss with it, on held-out data; positive when the seed helps.
+    LOSS_GAIN = Gauge "tamiyo.seed.loss_gain" Nats ["seed_id"];
+}
+
+/// A command was issued.
+pub static DECISION: EventDesc = EventDesc {
+    name: "tamiyo.decision",
+    level: Level::Info,
+    help: "the policy issued a command",
+    attributes: &["epoch", "sequence", "operation", "seed_id", "slot", "blueprint", "rule", "detail"],
+};
+
+/// A proposal did not fit the state.
+pub static PROPOSAL_REFUSED: EventDesc = EventDesc {
+    name: "tamiyo.proposal_refused",
+    level: Level::Warning,
+    help: "a proposal of the policy did not fit the state and was dropped",
+    attributes: &["epoch", "operation", "rule", "reason"],
+};
+
+/// The host stabilized for the first time.
+pub static INITIATED: EventDesc = EventDesc {
+    name: "tamiyo_initiated",
+    level: Level::Info,
+    help: "the host has stabilized; from now on seeds may germinate",
+    attributes: &["epoch", "stable_epochs", "validation_loss"],
+};
+
+/// The validation loss stopped improving.
+pub static PLATEAU_DETECTED: EventDesc = EventDesc {
+    name: "plateau_detected",
+    level: Level::Info,
+    help: "the validation loss has not improved for as long as the policy is patient",
+    attributes: &["epoch", "plateau_epochs", "best_validation_loss"],
+};
+
+/// Every event of this crate.
+pub static EVENTS: &[&EventDesc] = &[&DECISION, &PROPOSAL_REFUSED, &INITIATED, &PLATEAU_DETECTED];
+
+/// Handles of the metrics, and the edges of the events.
+#[derive(Debug)]
+pub(crate) struct Instruments {
+    recorder: Arc<dyn Recorder>,
+    validation_loss: Gauge,
+    loss_delta: Gauge,
+    latency: Gauge,
+    refused: Counter,
+    stabilized: Gauge,
+    plateau_epochs: Gauge,
+    seeds: BTreeMap<SeedId, SeedGauges>,
+}
+
+#[derive(Debug)]
+struct SeedGauges {
+    contribution: Gauge,
+    loss_gain: Gauge,
+}
+
+impl Instruments {
+    pub(crate) fn new(recorder: Arc<dyn Recorder>) -> Self {
+        Self {
+            validation_loss: recorder.gauge(&VALIDATION_LOSS, &[]),
+            loss_delta: recorder.gauge(&LOSS_DELTA, &[]),
+            latency: recorder.gauge(&INFERENCE_LATENCY, &[]),
+            refused: recorder.counter(&REFUSED, &[]),
+            stabilized: recorder.gauge(&STABILIZED, &[]),
+            plateau_epochs: recorder.gauge(&PLATEAU_EPOCHS, &[]),
+            seeds: BTreeMap::new(),
+            recorder,
+        }
+    }
+
+    /// Sets what was measured; a seed that is no longer live has no contribution any more.
+    pub(crate) fn record_state(&mut self, state: &SystemState, loss: Option<f64>, loss_delta: Option<f64>) {
+        self.validation_loss.set_or_clear(loss);
+        self.loss_delta.set_or_clear(loss_delta);
+        let recorder = &self.recorder;
+        let mut gone = std::mem::take(&mut self.seeds);
+        for seed in state.seeds.iter().filter(|seed| seed.stage.is_live()) {
+            let gauges = gone.remove(&seed.seed_id).unwrap_or_else(|| SeedGauges::new(&**recorder, seed.seed_id));
+            let measured = seed.counterfactual;
+            gauges.contribution.set_or_clear(measured.map(|m| m.accuracy_gain_pp).filter(|gain| gain.is_finite()));
+            gauges.loss_gain.set_or_clear(measured.map(|m| m.loss_gain).filter(|gain| gain.is_finite()));
+            self.seeds.insert(seed.seed_id, gauges);
+        }
+        for gauges in gone.into_values() {
+            gauges.contribution.set_or_clear(None);
+            gauges.loss_gain.set_or_clear(None);
+        }
+    }
+
+    /// Sets the signals and reports what became true with this decision.
+    pub(crate) fn record_signals(
+        &self,
+        state: &SystemState,
+        before: Option<Signals>,
+        after: Option<Signals>,
+        patience_epochs: u64,
+    ) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        self.stabilized.set(f64::from(u8::from(after.stabilized)));
+        self.plateau_epochs.set(after.epochs_since_improvement as f64);
+        if after.stabilized && !before.stabilized {
+            let mut event =
+                Event::new(&INITIATED).with("epoch", state.epoch).with("stable_epochs", after.stable_epochs);
+            if let Some(loss) = after.loss {
+                event = event.with("validation_loss", loss);
+            }
+            self.recorder.event(event);
+        }
+        let on_plateau = |signals: &Signals| signals.epochs_since_improvement >= patience_epochs;
+        if let Some(best) = after.best_loss.filter(|_| on_plateau(&after) && !on_plateau(&before)) {
+            let event = Event::new(&PLATEAU_DETECTED)
+                .with("epoch", state.epoch)
+                .with("plateau_epochs", after.epochs_since_improvement)
+                .with("best_validation_loss", best);
+            self.recorder.event(event);
+        }
+    }
+
+    pub(crate) fn record_decision(&self, state: &SystemState, command: &Command, rule: &str, detail: &str) {
+        let name = command.operation.name();
+        self.recorder.counter(&DECISIONS, &[name]).add(1);
+        let event = Event::new(&DECISION)
+            .with("epoch", state.epoch)
+            .with("sequence", command.sequence)
+            .with("operation", name)
+            .with("rule", rule)
+            .with("detail", detail);
+        let event = match &command.operation {
+            Operation::Germinate { slot, blueprint } => event.with("slot", slot).with("blueprint", blueprint),
+            Operation::StartTraining { seed }
+            | Operation::StartBlending { seed, .. }
+            | Operation::Hold { seed }
+            | Operation::Fossilize { seed }
+            | Operation::Cull { seed } => event.with("seed_id", seed),
+        };
+        self.recorder.event(event);
+    }
+
+    pub(crate) fn record_refusal(&self, state: &SystemState, operation: &Operation, rule: &str, reason: &str) {
+        self.refused.add(1);
+        let event = Event::new(&PROPOSAL_REFUSED)
+            .with("epoch", state.epoch)
+            .with("operation", operation)
+            .with("rule", rule)
+            .with("reason", reason);
+        self.recorder.event(event);
+    }
+
+    pub(crate) fn record_latency(&self, latency: Duration) {
+        self.latency.set(latency.as_secs_f64() * 1e3);
+    }
+}
+
+impl SeedGauges {
+    fn new(recorder: &dyn Recorder, seed: SeedId) -> Self {
+        let label = seed.to_string();
+        Self {
+            contribution: recorder.gauge(&CONTRIBUTION, &[&label]),
+            loss_gain: recorder.gauge(&LOSS_GAIN, &[&label]),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The executable contract: PO-1 to PO-4, DU-1 and DU-2, for every policy that can be configured.
+#![expect(clippy::unwrap_used, reason = "a test says by its panic what is wrong")]
+
+use std::sync::Arc;
+
+use leyline::id::RunId;
+use leyline::policy::{Decision, Policy};
+use leyline::telemetry::NullRecorder;
+use leyline_testkit::clock::ManualClock;
+use leyline_testkit::durable::DurableHarness;
+use leyline_testkit::policy::PolicyHarness;
+use leyline_testkit::world::{Measurements, Outcome, World};
+use tamiyo::config::{FixedConfig, RandomConfig, TrainingConfig};
+use tamiyo::{PolicyKind, SigningKey, Tamiyo, TamiyoConfig};
+
+const NUM_EPOCHS: u64 = 60;
+
+fn run_id() -> RunId {
+    RunId::new("contract").unwrap()
+}
+
+/// Short stages; the network of the testkit is smaller than what grows on it.
+fn tamiyo(policy: PolicyKind) -> Tamiyo {
+    let mut config = TamiyoConfig {
+        policy,
+        fixed: FixedConfig { training_epochs: 3, ..FixedConfig::default() },
+        random: RandomConfig { rate: 0.5, ramp_epochs: 1, ..RandomConfig::default() },
+        ..TamiyoConfig::default()
+    };
+    config.heuristic.germination.max_parameter_ratio = 100.0;
+    config.heuristic.training = TrainingConfig { min_epochs: 3, ..TrainingConfig::default() };
+    let clock = Arc::new(ManualClock::default());
+    Tamiyo::new(config, run_id(), SigningKey([1; 32]), clock, Arc::new(NullRecorder)).unwrap()
+}
+
+/// Advance `n` decides on the states of a run on paper, four epochs at a time; what is observed is every decision.
+fn durable_harness(policy: PolicyKind) -> DurableHarness<Tamiyo> {
+    const EPOCHS_PER_ADVANCE: u64 = 4;
+    let mut reference = tamiyo(policy);
+    let mut world = World::new(run_id(), NUM_EPOCHS, Measurements::all(Outcome::Good));
+    let mut states = Vec::new();
+    while !world.is_over() {
+        states.push(world.state());
+        world.advance(&reference.evaluate(&world.state()).unwrap());
+    }
+    let decide = move |policy: &mut Tamiyo, n: u64| -> Vec<Decision> {
+        let epochs = n * EPOCHS_PER_ADVANCE..(n + 1) * EPOCHS_PER_ADVANCE;
+        epochs.map(|epoch| policy.evaluate(&states[usize::try_from(epoch).unwrap()]).unwrap()).collect()
+    };
+    DurableHarness {
+        component: tamiyo(policy),
+        advance: Box::new(move |policy, n| {
+            decide(policy, n);
+        }),
+        // Deciding changes what is remembered, so the memory is the observation; that equal memories decide equally
+        // is a property test of its own.
+        observe: Box::new(|policy| leyline::durable::Durable::save(policy).unwrap().json),
+    }
+}
+
+mod heuristic {
+    use super::*;
+
+    leyline_testkit::policy_conformance!(|| PolicyHarness::new(tamiyo(PolicyKind::Heuristic), run_id()));
+    leyline_testkit::durable_conformance!(|| durable_harness(PolicyKind::Heuristic));
+}
+
+mod random {
+    use super::*;
+
+    leyline_testkit::policy_conformance!(|| PolicyHarness::new(tamiyo(PolicyKind::Random), run_id()));
+    leyline_testkit::durable_conformance!(|| durable_harness(PolicyKind::Random));
+}
+
+mod fixed {
+    use super::*;
+
+    leyline_testkit::policy_conformance!(|| PolicyHarness::new(tamiyo(PolicyKind::Fixed), run_id()));
+    leyline_testkit::durable_conformance!(|| durable_harness(PolicyKind::Fixed));
+}
+
+mod off {
+    use super::*;
+
+    leyline_testkit::policy_conformance!(|| PolicyHarness {
+        must_act: false,
+        ..PolicyHarness::new(tamiyo(PolicyKind::Off), run_id())
+    });
+}

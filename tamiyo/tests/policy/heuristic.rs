@@ -1,0 +1,421 @@
+//! Every rule of the heuristic, as a table from states to what it says.
+
+use leyline::seed::{AlphaMode, SeedStage, SeedState};
+use leyline::state::SystemState;
+use leyline::unit::Alpha;
+
+use crate::support::{config, decide, gain, score, seed, slot, state, tamiyo, told};
+
+/// Stages of 2 to 4 epochs, a ramp of 2, bounds of two standard errors; a life takes 1 + 2 + 2 + 2 epochs.
+const SHORT: &str = r#"{"heuristic":{
+    "closing_epochs":2,
+    "plateau":{"patience_epochs":2},
+    "stability":{"epochs":2},
+    "evidence":{"window":2,"confidence_z":2.0},
+    "germination":{"min_epoch":3},
+    "training":{"min_epochs":2,"max_epochs":4},
+    "blending":{"ramp_epochs":2},
+    "holding":{"min_epochs":2,"max_epochs":4,"min_gain":0.01}}}"#;
+
+/// Shows the states in order and compares what is said about the last one, germinations apart.
+#[track_caller]
+fn check_seed(history: &[SeedState], expected: &[&str]) {
+    check_seed_at(50, history, expected);
+}
+
+/// As [`check_seed`], with the last state after `epoch` of 100.
+#[track_caller]
+fn check_seed_at(epoch: u64, history: &[SeedState], expected: &[&str]) {
+    let mut policy = tamiyo(config(SHORT));
+    let first = epoch + 1 - history.len() as u64;
+    let mut last = Vec::new();
+    for (shown, epoch) in history.iter().zip(first..) {
+        last = told(&decide(&mut policy, &state(epoch, vec![shown.clone()], vec![slot("a", &[])])));
+    }
+    last.pop().expect("a reason against germination comes last");
+    assert_eq!(last, expected, "{history:?}");
+}
+
+fn at(stage: SeedStage, epochs_in_stage: u64) -> SeedState {
+    seed(1, "a", stage, epochs_in_stage)
+}
+
+fn measured(stage: SeedStage, epochs_in_stage: u64, loss_gain: f64, std_error: f64) -> SeedState {
+    SeedState { counterfactual: gain(loss_gain, std_error), ..at(stage, epochs_in_stage) }
+}
+
+fn ramping(mut seed: SeedState, alpha: f64) -> SeedState {
+    seed.alpha = Alpha::new(alpha).unwrap();
+    seed.alpha_mode = AlphaMode::Up;
+    seed
+}
+
+#[test]
+fn a_germinated_seed_trains_at_once() {
+    check_seed(&[at(SeedStage::Germinated, 0)], &["germinated: start_training seed-1"]);
+}
+
+#[test]
+fn a_training_seed_blends_once_its_lower_bound_is_positive() {
+    use SeedStage::Training;
+    let blends = ["training_proven: start_blending seed-1 to 1 in 20 steps"];
+    check_seed(&[measured(Training, 2, 0.3, 0.1)], &blends);
+    check_seed(&[measured(Training, 1, 0.3, 0.1)], &[]);
+    check_seed(&[measured(Training, 2, 0.2, 0.1)], &[]);
+    check_seed(&[measured(Training, 2, 0.0, 0.0)], &[]);
+    check_seed(&[measured(Training, 4, 0.3, 0.1)], &blends);
+}
+
+#[test]
+fn the_bound_does_not_tighten_with_repetition() {
+    use SeedStage::Training;
+    let three = [measured(Training, 1, 0.19, 0.1), measured(Training, 2, 0.18, 0.1), measured(Training, 3, 0.19, 0.1)];
+    check_seed(&three, &[]);
+}
+
+#[test]
+fn a_training_seed_without_healthy_gradient_does_not_blend() {
+    use SeedStage::Training;
+    let mut ill = measured(Training, 2, 0.3, 0.1);
+    ill.gradient.as_mut().unwrap().health = 0.69;
+    check_seed(&[ill], &[]);
+    check_seed(&[SeedState { gradient: None, ..measured(Training, 2, 0.3, 0.1) }], &[]);
+}
+
+#[test]
+fn a_training_seed_is_culled_when_harmful_or_unproven_for_long() {
+    use SeedStage::Training;
+    check_seed(&[measured(Training, 2, -0.3, 0.1)], &["training_harmful: cull seed-1"]);
+    check_seed(&[measured(Training, 1, -0.3, 0.1)], &[]);
+    check_seed(&[measured(Training, 2, -0.1, 0.1)], &[]);
+    check_seed(&[measured(Training, 3, 0.1, 0.1)], &[]);
+    check_seed(&[measured(Training, 4, 0.1, 0.1)], &["training_unproven: cull seed-1"]);
+}
+
+#[test]
+fn what_was_never_measured_neither_blends_nor_becomes_permanent() {
+    use SeedStage::{Holding, Training};
+    check_seed(&[at(Training, 3)], &[]);
+    check_seed(&[at(Training, 4)], &["training_unproven: cull seed-1"]);
+    check_seed(&[measured(Training, 4, f64::NAN, 0.1)], &["training_unproven: cull seed-1"]);
+    check_seed(&[measured(Training, 4, 0.3, f64::INFINITY)], &["training_unproven: cull seed-1"]);
+    check_seed(&[at(Holding, 3)], &[]);
+    check_seed(&[at(Holding, 4)], &["holding_unproven: cull seed-1"]);
+}
+
+#[test]
+fn evidence_of_training_does_not_carry_into_holding() {
+    use SeedStage::{Blending, Holding, Training};
+    let mut lives = vec![measured(Training, 2, 0.3, 0.1), measured(Blending, 2, 0.4, 0.1)];
+    lives.extend((1..=4).map(|epoch| at(Holding, epoch)));
+    check_seed(&lives, &["holding_unproven: cull seed-1"]);
+}
+
+#[test]
+fn a_blending_seed_holds_when_its_ramp_is_over() {
+    use SeedStage::Blending;
+    check_seed(&[at(Blending, 2)], &["blending_complete: hold seed-1"]);
+    check_seed(&[ramping(at(Blending, 1), 0.5)], &[]);
+    check_seed(&[ramping(at(Blending, 2), 1.0)], &[]);
+    let part_way = SeedState { alpha: Alpha::new(0.5).unwrap(), ..at(Blending, 2) };
+    check_seed(&[part_way], &[]);
+}
+
+#[test]
+fn two_harmful_measurements_in_a_row_end_a_seed_that_acts() {
+    use SeedStage::{Blending, Holding};
+    for (stage, rule) in [(Blending, "blending_harmful"), (Holding, "holding_harmful")] {
+        let culled = format!("{rule}: cull seed-1");
+        let bad = |epoch, value| ramping(measured(stage, epoch, value, 0.1), 0.5);
+        check_seed(&[bad(0, -0.3), bad(1, -0.4)], &[&culled]);
+        check_seed(&[bad(0, -0.3)], &[]);
+        check_seed(&[bad(0, -0.3), bad(1, -0.3)], &[]);
+        check_seed(&[bad(0, -0.3), bad(1, 0.1), bad(1, -0.3)], &[]);
+        check_seed(&[bad(0, -0.1), bad(1, -0.15)], &[]);
+    }
+}
+
+#[test]
+fn a_holding_seed_becomes_permanent_when_it_is_worth_it() {
+    use SeedStage::Holding;
+    let permanent = ["holding_proven: fossilize seed-1"];
+    check_seed(&[measured(Holding, 2, 0.3, 0.1)], &permanent);
+    check_seed(&[measured(Holding, 1, 0.3, 0.1)], &[]);
+    check_seed(&[measured(Holding, 2, 0.2, 0.1)], &[]);
+    check_seed(&[measured(Holding, 2, 0.009, 0.001)], &[]);
+    check_seed(&[measured(Holding, 2, 0.01, 0.001)], &permanent);
+    check_seed(&[measured(Holding, 4, 0.3, 0.1)], &permanent);
+    check_seed(&[measured(Holding, 4, 0.009, 0.001)], &["holding_unproven: cull seed-1"]);
+    check_seed(&[measured(Holding, 4, 0.1, 0.1)], &["holding_unproven: cull seed-1"]);
+}
+
+#[test]
+fn a_seed_that_is_no_longer_live_is_left_alone() {
+    use SeedStage::{Embargoed, Fossilized, Pruned, Resetting};
+    for stage in [Fossilized, Pruned, Embargoed, Resetting] {
+        check_seed(&[measured(stage, 9, -1.0, 0.1)], &[]);
+        check_seed_at(100, &[measured(stage, 9, -1.0, 0.1)], &[]);
+    }
+}
+
+#[test]
+fn closing_culls_what_cannot_become_permanent_in_time() {
+    use SeedStage::{Germinated, Training};
+    let culled = ["closing: cull seed-1"];
+    check_seed_at(93, &[at(Germinated, 0)], &["germinated: start_training seed-1"]);
+    check_seed_at(94, &[at(Germinated, 0)], &culled);
+    check_seed_at(94, &[at(Training, 1)], &[]);
+    check_seed_at(95, &[at(Training, 1)], &culled);
+    check_seed_at(95, &[measured(Training, 2, 0.3, 0.1)], &["training_proven: start_blending seed-1 to 1 in 20 steps"]);
+    check_seed_at(96, &[measured(Training, 2, 0.3, 0.1)], &culled);
+    check_seed_at(100, &[measured(Training, 2, 0.3, 0.1)], &culled);
+}
+
+#[test]
+fn closing_keeps_of_the_acting_seeds_only_the_proven() {
+    use SeedStage::{Blending, Holding};
+    let (culled, permanent) = (["closing: cull seed-1"], ["closing: fossilize seed-1"]);
+    for epoch in [98, 99, 100] {
+        check_seed_at(epoch, &[measured(Holding, 1, 0.3, 0.1)], &permanent);
+        check_seed_at(epoch, &[measured(Holding, 1, 0.1, 0.1)], &culled);
+        check_seed_at(epoch, &[at(Holding, 1)], &culled);
+        check_seed_at(epoch, &[ramping(measured(Blending, 1, 0.3, 0.1), 0.5)], &culled);
+        check_seed_at(epoch, &[at(Blending, 2)], &culled);
+    }
+    check_seed_at(97, &[measured(Holding, 1, 0.3, 0.1)], &[]);
+    check_seed_at(98, &[measured(Blending, 2, 0.3, 0.1)], &["closing: hold seed-1"]);
+    check_seed_at(99, &[measured(Blending, 2, 0.3, 0.1)], &culled);
+}
+
+/// Shows `states` in order to a policy with `json` and compares what is said about the last one.
+#[track_caller]
+fn check(json: &str, states: &[SystemState], expected: &[&str]) {
+    let mut policy = tamiyo(config(json));
+    let mut last = Vec::new();
+    for state in states {
+        last = told(&decide(&mut policy, state));
+    }
+    assert_eq!(last, expected);
+}
+
+/// `num` states on one plateau; the last one is after `epoch`.
+fn plateau(epoch: u64, num: u64) -> Vec<SystemState> {
+    (epoch + 1 - num..=epoch).map(|epoch| state(epoch, vec![], vec![slot("a", &[("mlp", 10)])])).collect()
+}
+
+fn with_last(mut states: Vec<SystemState>, change: impl FnOnce(&mut SystemState)) -> Vec<SystemState> {
+    change(states.last_mut().unwrap());
+    states
+}
+
+#[test]
+fn a_plateau_germinates() {
+    check(SHORT, &plateau(20, 3), &["plateau: germinate mlp in a"]);
+}
+
+#[test]
+fn nothing_germinates_without_patience_stability_time_and_measurement() {
+    check(SHORT, &plateau(20, 2), &["not_stabilized"]);
+    check(SHORT, &plateau(2, 2), &["too_early"]);
+    check(SHORT, &plateau(92, 9), &["plateau: germinate mlp in a"]);
+    check(SHORT, &plateau(93, 9), &["too_late"]);
+    check(SHORT, &with_last(plateau(20, 5), |s| s.validation = Some(score(0.98))), &["improving"]);
+    check(SHORT, &with_last(plateau(20, 5), |s| s.validation = None), &["validation_unmeasured"]);
+    check(SHORT, &with_last(plateau(20, 5), |s| s.validation = Some(score(f64::NAN))), &["validation_unmeasured"]);
+    let never = plateau(20, 9).into_iter().map(|s| SystemState { validation: None, ..s }).collect::<Vec<_>>();
+    check(SHORT, &never, &["validation_unmeasured"]);
+}
+
+#[test]
+fn training_loss_is_not_looked_at() {
+    let states: Vec<SystemState> =
+        plateau(20, 9).into_iter().map(|s| SystemState { train: s.validation, validation: None, ..s }).collect();
+    check(SHORT, &states, &["validation_unmeasured"]);
+}
+
+#[test]
+fn nothing_germinates_where_no_slot_is_free_or_nothing_is_offered() {
+    check(
+        SHORT,
+        &with_last(plateau(20, 3), |s| s.slots[0].occupant = Some(leyline::id::SeedId(9))),
+        &["nothing_to_place"],
+    );
+    check(SHORT, &with_last(plateau(20, 3), |s| s.slots[0].offers.clear()), &["nothing_to_place"]);
+}
+
+#[test]
+fn growth_stays_within_the_parameter_budget() {
+    let offer = |num_parameters| with_last(plateau(20, 3), |s| s.slots[0].offers[0].num_parameters = num_parameters);
+    check(SHORT, &offer(100), &["plateau: germinate mlp in a"]);
+    check(SHORT, &offer(101), &["nothing_to_place"]);
+    let grown = |num_parameters| with_last(plateau(20, 3), |s| s.host_parameters = num_parameters);
+    check(SHORT, &grown(190), &["plateau: germinate mlp in a"]);
+    check(SHORT, &grown(191), &["nothing_to_place"]);
+    let absolute = SHORT.replace(r#""min_epoch":3"#, r#""min_epoch":3,"max_parameters":109"#);
+    check(&absolute, &plateau(20, 3), &["nothing_to_place"]);
+    check(&absolute.replace("109", "110"), &plateau(20, 3), &["plateau: germinate mlp in a"]);
+}
+
+#[test]
+fn a_live_seed_counts_against_seeds_and_parameters() {
+    let slots = || vec![slot("a", &[("mlp", 10)]), slot("b", &[("mlp", 10)]), slot("c", &[("mlp", 10)])];
+    let with = |seeds: fn() -> Vec<SeedState>| -> Vec<SystemState> {
+        (18..=20).map(|epoch| state(epoch, seeds(), slots())).collect()
+    };
+    let one = with(|| vec![seed(1, "a", SeedStage::Training, 1)]);
+    check(SHORT, &one, &["plateau: germinate mlp in b"]);
+    let two = with(|| vec![seed(1, "a", SeedStage::Training, 1), seed(2, "b", SeedStage::Holding, 1)]);
+    check(SHORT, &two, &["seeds_at_limit"]);
+    let big = with(|| vec![SeedState { num_parameters: 95, ..seed(1, "a", SeedStage::Training, 1) }]);
+    check(SHORT, &big, &["nothing_to_place"]);
+    let culled = with(|| vec![seed(1, "a", SeedStage::Training, 9), seed(2, "b", SeedStage::Holding, 1)]);
+    check(SHORT, &culled, &["training_unproven: cull seed-1", "plateau: germinate mlp in c"]);
+}
+
+#[test]
+fn one_seed_germinates_per_epoch_however_often_it_is_asked() {
+    let mut states = plateau(20, 3);
+    states.push(states[2].clone());
+    check(SHORT, &states, &["germinated_already"]);
+}
+
+#[test]
+fn every_seed_is_managed_in_the_order_cull_fossilize_move_germinate() {
+    let seeds = || {
+        vec![
+            seed(1, "a", SeedStage::Germinated, 1),
+            seed(2, "b", SeedStage::Blending, 2),
+            SeedState { counterfactual: gain(0.3, 0.1), ..seed(3, "c", SeedStage::Training, 2) },
+            SeedState { counterfactual: gain(0.3, 0.1), ..seed(4, "d", SeedStage::Holding, 2) },
+            seed(5, "e", SeedStage::Holding, 4),
+        ]
+    };
+    let slots = || ["a", "b", "c", "d", "e", "f"].map(|name| slot(name, &[("mlp", 10)])).to_vec();
+    let json = SHORT.replace(r#""min_epoch":3"#, r#""min_epoch":3,"max_live_seeds":9"#);
+    let mut states = vec![state(18, vec![], slots()), state(19, vec![], slots())];
+    states.push(state(20, seeds(), slots()));
+    check(
+        &json,
+        &states,
+        &[
+            "holding_unproven: cull seed-5",
+            "holding_proven: fossilize seed-4",
+            "germinated: start_training seed-1",
+            "blending_complete: hold seed-2",
+            "training_proven: start_blending seed-3 to 1 in 20 steps",
+            "plateau: germinate mlp in f",
+        ],
+    );
+}
+
+/// Lets germinate in two slots, ends every seed as told by the list of its slot and blueprint, and collects what
+/// germinates.
+#[track_caller]
+fn check_placement(json: &str, offers: &[(&str, u64)], ends: &[(&str, Option<f64>, bool)], expected: &[&str]) {
+    let mut policy = tamiyo(config(json));
+    let slots = || vec![slot("a", offers), slot("b", offers)];
+    let mut epoch = 10;
+    let mut next = |policy: &mut _, seeds: Vec<SeedState>| {
+        epoch += 1;
+        told(&decide(policy, &state(epoch, seeds, slots()))).pop().unwrap()
+    };
+    for _ in 0..2 {
+        next(&mut policy, vec![]);
+    }
+    let mut found = vec![next(&mut policy, vec![])];
+    for (&(name, contribution, fossilized), id) in ends.iter().zip(1..) {
+        let germinated = found.last().unwrap();
+        let (blueprint, place) = germinated.trim_start_matches("plateau: germinate ").split_once(" in ").unwrap();
+        assert_eq!(format!("{blueprint}@{place}"), name, "{found:?}");
+        let mut live = seed(id, place, SeedStage::Holding, 1);
+        live.blueprint = crate::support::blueprint_id(blueprint);
+        live.counterfactual = contribution.and_then(|value| gain(value, 0.001));
+        // While it lives both slots are barred, so that only its end lets the next one germinate.
+        let mut barred = state(epoch_of(&mut epoch), vec![live.clone()], slots());
+        barred.slots.iter_mut().for_each(|slot| slot.occupant = Some(live.seed_id));
+        decide(&mut policy, &barred);
+        live.stage = if fossilized { SeedStage::Fossilized } else { SeedStage::Pruned };
+        let mut after = state(epoch_of(&mut epoch), vec![live], slots());
+        after.slots.iter_mut().for_each(|slot| slot.occupant = None);
+        found.push(told(&decide(&mut policy, &after)).pop().unwrap());
+    }
+    let found: Vec<&str> = found.iter().map(|text| text.trim_start_matches("plateau: germinate ")).collect();
+    assert_eq!(found, expected);
+}
+
+fn epoch_of(epoch: &mut u64) -> u64 {
+    *epoch += 1;
+    *epoch
+}
+
+#[test]
+fn untried_pairs_come_first_spread_over_slots() {
+    check_placement(
+        SHORT,
+        &[("conv", 1), ("mlp", 1)],
+        &[("conv@a", Some(0.1), true), ("conv@b", Some(0.2), true), ("mlp@a", Some(0.3), true)],
+        &["conv in a", "conv in b", "mlp in a", "mlp in b"],
+    );
+}
+
+#[test]
+fn tried_pairs_follow_by_what_they_showed_and_the_unmeasured_last() {
+    check_placement(
+        SHORT,
+        &[("conv", 1), ("mlp", 1)],
+        &[
+            ("conv@a", Some(0.1), true),
+            ("conv@b", Some(0.3), true),
+            ("mlp@a", None, true),
+            ("mlp@b", Some(-0.1), true),
+            ("conv@b", Some(-0.3), true),
+        ],
+        &["conv in a", "conv in b", "mlp in a", "mlp in b", "conv in b", "conv in a"],
+    );
+}
+
+#[test]
+fn a_culled_blueprint_stands_back_for_two_germinations_everywhere() {
+    check_placement(
+        SHORT,
+        &[("conv", 1), ("mlp", 1)],
+        &[
+            ("conv@a", Some(-0.5), false),
+            ("mlp@b", Some(0.3), true),
+            ("mlp@a", Some(0.2), true),
+            ("conv@b", Some(-0.5), false),
+        ],
+        &["conv in a", "mlp in b", "mlp in a", "conv in b", "mlp in b"],
+    );
+}
+
+#[test]
+fn when_every_blueprint_stands_back_the_one_that_waited_longest_is_taken() {
+    check_placement(
+        SHORT,
+        &[("conv", 1), ("mlp", 1)],
+        &[("conv@a", Some(-0.5), false), ("mlp@b", Some(-0.5), false), ("conv@b", Some(-0.5), false)],
+        &["conv in a", "mlp in b", "conv in b", "mlp in a"],
+    );
+}
+
+#[test]
+fn the_list_of_blueprints_selects_and_orders() {
+    let json = SHORT.replace(r#""min_epoch":3"#, r#""min_epoch":3,"blueprints":["mlp","conv"]"#);
+    let offers = [("attention", 1), ("conv", 1), ("mlp", 1)];
+    let ends = [("mlp@a", Some(0.1), true), ("mlp@b", Some(0.1), true), ("conv@a", Some(0.1), true)];
+    check_placement(&json, &offers, &ends, &["mlp in a", "mlp in b", "conv in a", "conv in b"]);
+}
+
+#[test]
+fn a_ramp_takes_its_shape_from_the_configuration() {
+    let json = SHORT.replace(r#""ramp_epochs":2"#, r#""ramp_epochs":3,"curve":"cosine""#);
+    let mut policy = tamiyo(config(&json));
+    let shown = state(50, vec![measured(SeedStage::Training, 2, 0.3, 0.1)], vec![slot("a", &[])]);
+    let decision = decide(&mut policy, &shown);
+    let leyline::command::Operation::StartBlending { ramp, .. } = &decision.commands[0].0.operation else {
+        panic!("{decision:?}");
+    };
+    assert_eq!((ramp.steps, ramp.curve), (30, leyline::command::AlphaCurve::Cosine));
+    assert!(ramp.target.is_one());
+}

@@ -1,0 +1,127 @@
+//! States to decide on, and a policy to ask.
+
+use std::sync::Arc;
+
+use leyline::command::Operation;
+use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
+use leyline::policy::{Decision, Policy};
+use leyline::seed::{AlphaMode, BlueprintOffer, Counterfactual, GradientHealth, SeedStage, SeedState, SlotState};
+use leyline::state::{Score, SystemState};
+use leyline::telemetry::{NullRecorder, Recorder};
+use leyline::unit::Alpha;
+use leyline_testkit::clock::ManualClock;
+use tamiyo::{Error, SigningKey, Tamiyo, TamiyoConfig};
+
+pub(crate) const KEY: [u8; 32] = [7; 32];
+pub(crate) const STEPS_PER_EPOCH: u64 = 10;
+
+pub(crate) fn config(json: &str) -> TamiyoConfig {
+    serde_json::from_str(json).unwrap()
+}
+
+pub(crate) fn run_id() -> RunId {
+    RunId::new("run-1").unwrap()
+}
+
+pub(crate) fn tamiyo(config: TamiyoConfig) -> Tamiyo {
+    try_tamiyo(config, Arc::new(NullRecorder)).unwrap()
+}
+
+/// Its clock stands still at the default of [`ManualClock`].
+pub(crate) fn try_tamiyo(config: TamiyoConfig, recorder: Arc<dyn Recorder>) -> Result<Tamiyo, Error> {
+    Tamiyo::new(config, run_id(), SigningKey(KEY), Arc::new(ManualClock::default()), recorder)
+}
+
+pub(crate) fn slot_id(text: &str) -> SlotId {
+    SlotId::new(text).unwrap()
+}
+
+pub(crate) fn blueprint_id(text: &str) -> BlueprintId {
+    BlueprintId::new(text).unwrap()
+}
+
+pub(crate) fn score(loss: f64) -> Score {
+    Score { loss, accuracy: 0.5, num_samples: 100 }
+}
+
+/// A mean gain and its standard error.
+pub(crate) fn gain(loss_gain: f64, std_error: f64) -> Option<Counterfactual> {
+    Some(Counterfactual { loss_gain, std_error, accuracy_gain_pp: 100.0 * loss_gain, num_samples: 100 })
+}
+
+pub(crate) fn healthy() -> Option<GradientHealth> {
+    Some(GradientHealth { norm: 1.0, host_ratio: Some(1.0), health: 1.0 })
+}
+
+/// A measured seed of ten parameters; alpha as is usual for the stage, the ramp at its end.
+pub(crate) fn seed(id: u32, slot: &str, stage: SeedStage, epochs_in_stage: u64) -> SeedState {
+    let acts = stage.acts_on_output();
+    SeedState {
+        seed_id: SeedId(id),
+        slot: slot_id(slot),
+        blueprint: blueprint_id("mlp"),
+        stage,
+        age_epochs: epochs_in_stage,
+        epochs_in_stage,
+        alpha: if acts { Alpha::ONE } else { Alpha::ZERO },
+        alpha_target: if acts { Alpha::ONE } else { Alpha::ZERO },
+        alpha_mode: AlphaMode::Hold,
+        num_parameters: 10,
+        counterfactual: None,
+        gradient: healthy(),
+        last_gate: None,
+    }
+}
+
+/// A free slot.
+pub(crate) fn slot(name: &str, offers: &[(&str, u64)]) -> SlotState {
+    let offers = offers
+        .iter()
+        .map(|&(blueprint, num_parameters)| BlueprintOffer { blueprint: blueprint_id(blueprint), num_parameters })
+        .collect();
+    SlotState { slot: slot_id(name), occupant: None, num_fossilized: 0, offers }
+}
+
+/// Epoch `epoch` of 100 with a host of 100 parameters; slots are occupied by the seeds that sit in them.
+pub(crate) fn state(epoch: u64, seeds: Vec<SeedState>, mut slots: Vec<SlotState>) -> SystemState {
+    for slot in &mut slots {
+        slot.occupant =
+            seeds.iter().find(|s| s.slot == slot.slot && s.stage != SeedStage::Fossilized).map(|s| s.seed_id);
+    }
+    SystemState {
+        run_id: run_id(),
+        epoch: EpochIndex(epoch),
+        num_epochs: 100,
+        step: StepIndex(epoch * STEPS_PER_EPOCH),
+        steps_per_epoch: STEPS_PER_EPOCH,
+        topology: TopologyRevision(0),
+        host_parameters: 100,
+        train: None,
+        validation: Some(score(1.0)),
+        gradient_norm: None,
+        conflict_ratio: None,
+        seeds,
+        slots,
+    }
+}
+
+pub(crate) fn decide(policy: &mut Tamiyo, state: &SystemState) -> Decision {
+    policy.evaluate(state).unwrap()
+}
+
+pub(crate) fn operations(decision: &Decision) -> Vec<Operation> {
+    decision.commands.iter().map(|(command, _)| command.operation.clone()).collect()
+}
+
+/// `rule: operation` of each command, then `rule` of each reason to wait.
+pub(crate) fn told(decision: &Decision) -> Vec<String> {
+    decision
+        .rationale
+        .iter()
+        .enumerate()
+        .map(|(index, rationale)| match decision.commands.get(index) {
+            Some((command, _)) => format!("{}: {}", rationale.rule, command.operation),
+            None => rationale.rule.clone(),
+        })
+        .collect()
+}
