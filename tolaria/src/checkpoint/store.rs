@@ -1,0 +1,234 @@
+//! Writing generations: aside, durable, visible by one rename; then the old ones go.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::CheckpointError;
+use super::fs::{EntryKind, Fs, LockGuard};
+use super::manifest::{MANIFEST_FILE, Manifest};
+use super::payload::{Payload, STATE_FILE, TENSORS_FILE, encode};
+use super::reader::{CheckpointReader, Loaded};
+use super::snapshot::{Generation, Snapshot, SnapshotMeta};
+
+const LOCK_FILE: &str = "lock";
+
+/// The one writer of a checkpoint directory.
+#[derive(Debug)]
+pub struct CheckpointStore {
+    reader: CheckpointReader,
+    keep_last: NonZeroUsize,
+    /// Generations found whole by this store; retention counts only these.
+    sound: BTreeSet<Generation>,
+    _lock: LockGuard,
+}
+
+impl CheckpointStore {
+    /// Opens `dir`, made when missing, for writing: takes its lock and removes what a crash left half done.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Locked`] while another store has it open; [`CheckpointError::Io`].
+    pub fn open(dir: impl Into<PathBuf>, keep_last: NonZeroUsize, fs: Arc<dyn Fs>) -> Result<Self, CheckpointError> {
+        let dir = dir.into();
+        ensure_dir(&*fs, &dir)?;
+        let lock_path = dir.join(LOCK_FILE);
+        let lock = fs.try_lock(&lock_path).map_err(CheckpointError::io("lock", lock_path))?;
+        let Some(lock) = lock else { return Err(CheckpointError::Locked { dir }) };
+        let store = Self { reader: CheckpointReader::new(dir, fs), keep_last, sound: BTreeSet::new(), _lock: lock };
+        store.sweep()?;
+        Ok(store)
+    }
+
+    /// Stores `snapshot` as a new generation; when this returns, it is durable. Then removes what is older than the
+    /// newest `keep_last` sound generations, the new one included.
+    ///
+    /// # Errors
+    /// [`CheckpointError::InvalidName`], [`UnsupportedDType`](CheckpointError::UnsupportedDType),
+    /// [`Device`](CheckpointError::Device) and [`Unwritable`](CheckpointError::Unwritable) before the directory is
+    /// touched. [`Io`](CheckpointError::Io) when writing failed, and [`Damaged`](CheckpointError::Damaged) when the
+    /// generation reads back wrong: the snapshot is not acknowledged, and nothing older was removed.
+    /// [`Retention`](CheckpointError::Retention) when only the removal failed; the snapshot is durable.
+    ///
+    /// # Sync
+    /// One device-to-host copy per tensor that is not on the CPU.
+    pub fn save(&mut self, snapshot: &Snapshot) -> Result<Generation, CheckpointError> {
+        super::name::check_config_digest(&snapshot.meta.config_digest)?;
+        let payload = encode(&snapshot.components)?;
+        self.sweep()?;
+        let generation = self.next_generation()?;
+        let manifest = Manifest::new(generation, snapshot.meta.clone(), &payload)
+            .to_bytes()
+            .map_err(|fault| CheckpointError::Unwritable { file: MANIFEST_FILE, fault })?;
+
+        let temporary = self.dir().join(generation.temporary_name());
+        if let Err(error) = self.write_and_rename(generation, &temporary, &payload, &manifest) {
+            // A full disk should not stay full until the next sweep.
+            if let Err(left) = self.remove_if_present(&temporary) {
+                tracing::warn!(
+                    error = &left as &dyn std::error::Error,
+                    "an unfinished checkpoint stays until the next sweep"
+                );
+            }
+            return Err(error);
+        }
+        self.sync_dir(self.dir())?;
+
+        self.reader.verify(generation)?;
+        self.sound.insert(generation);
+        self.retain_newest()
+            .map_err(|source| CheckpointError::Retention { committed: generation, source: Box::new(source) })?;
+        Ok(generation)
+    }
+
+    /// Reading, for those who only read.
+    #[must_use]
+    pub fn reader(&self) -> &CheckpointReader {
+        &self.reader
+    }
+
+    /// [`CheckpointReader::dir`].
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.reader.dir()
+    }
+
+    /// [`CheckpointReader::list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn list(&self) -> Result<Vec<Generation>, CheckpointError> {
+        self.reader.list()
+    }
+
+    /// [`CheckpointReader::load_latest`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_latest(&self) -> Result<Option<Loaded>, CheckpointError> {
+        self.reader.load_latest()
+    }
+
+    /// [`CheckpointReader::load`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(&self, generation: Generation) -> Result<Snapshot, CheckpointError> {
+        self.reader.load(generation)
+    }
+
+    /// [`CheckpointReader::verify`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verify(&self, generation: Generation) -> Result<SnapshotMeta, CheckpointError> {
+        self.reader.verify(generation)
+    }
+
+    fn fs(&self) -> &dyn Fs {
+        self.reader.fs()
+    }
+
+    fn next_generation(&self) -> Result<Generation, CheckpointError> {
+        let Some(newest) = self.list()?.last().copied() else { return Ok(Generation(1)) };
+        let next = newest.0.checked_add(1).map(Generation);
+        next.ok_or_else(|| CheckpointError::NumbersExhausted { dir: self.dir().to_owned(), newest })
+    }
+
+    /// Everything up to the moment at which the generation becomes visible.
+    fn write_and_rename(
+        &self,
+        generation: Generation,
+        temporary: &Path,
+        payload: &Payload,
+        manifest: &[u8],
+    ) -> Result<(), CheckpointError> {
+        self.fs().create_dir(temporary).map_err(CheckpointError::io("create", temporary))?;
+        for (name, content) in
+            [(TENSORS_FILE, &*payload.tensors), (STATE_FILE, &*payload.state), (MANIFEST_FILE, manifest)]
+        {
+            let path = temporary.join(name);
+            self.fs().write_synced(&path, content).map_err(CheckpointError::io("write", path))?;
+        }
+        self.sync_dir(temporary)?;
+        let visible = self.dir().join(generation.directory_name());
+        self.fs().rename(temporary, &visible).map_err(CheckpointError::io("rename", temporary))
+    }
+
+    /// Removes what is older than the newest `keep_last` sound generations.
+    fn retain_newest(&mut self) -> Result<(), CheckpointError> {
+        let mut newest_first = self.list()?.into_iter().rev();
+        let mut num_sound = 0;
+        for generation in newest_first.by_ref() {
+            if self.sound.contains(&generation) || self.reader.verify(generation).is_ok() {
+                self.sound.insert(generation);
+                num_sound += 1;
+            }
+            if num_sound == self.keep_last.get() {
+                break;
+            }
+        }
+        let expired: Vec<Generation> = newest_first.collect();
+        let mut temporaries = Vec::new();
+        for generation in expired {
+            let visible = self.dir().join(generation.directory_name());
+            let temporary = self.dir().join(generation.temporary_name());
+            self.fs().rename(&visible, &temporary).map_err(CheckpointError::io("rename", visible))?;
+            self.sound.remove(&generation);
+            temporaries.push(temporary);
+        }
+        if temporaries.is_empty() {
+            return Ok(());
+        }
+        // Otherwise a loss of power could bring the name back without the files.
+        self.sync_dir(self.dir())?;
+        temporaries.iter().try_for_each(|temporary| self.remove(temporary))
+    }
+
+    /// Removes temporary directories, which only a crash or a failure leaves behind.
+    fn sweep(&self) -> Result<(), CheckpointError> {
+        let mut names = self.reader.names()?;
+        names.retain(|name| Generation::from_temporary_name(name).is_some());
+        if names.is_empty() {
+            return Ok(());
+        }
+        // One of them may be an expired generation whose new name is not durable yet, see `retain_newest`.
+        self.sync_dir(self.dir())?;
+        names.iter().try_for_each(|name| self.remove_if_present(&self.dir().join(name)))
+    }
+
+    fn remove_if_present(&self, dir: &Path) -> Result<(), CheckpointError> {
+        match self.fs().kind(dir).map_err(CheckpointError::io("look at", dir))? {
+            Some(EntryKind::Directory) => self.remove(dir),
+            Some(EntryKind::File | EntryKind::Other) | None => Ok(()),
+        }
+    }
+
+    fn remove(&self, dir: &Path) -> Result<(), CheckpointError> {
+        self.fs().remove_dir_all(dir).map_err(CheckpointError::io("remove", dir))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<(), CheckpointError> {
+        self.fs().sync_dir(dir).map_err(CheckpointError::io("sync", dir))
+    }
+}
+
+/// Makes `dir` and its missing ancestors, durably. What exists is taken as it is, a link to a directory included.
+fn ensure_dir(fs: &dyn Fs, dir: &Path) -> Result<(), CheckpointError> {
+    if fs.kind(dir).map_err(CheckpointError::io("look at", dir))?.is_some() {
+        return Ok(());
+    }
+    let parent = match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    ensure_dir(fs, parent)?;
+    match fs.create_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(CheckpointError::io("create", dir)(error));
+        }
+        _ => {}
+    }
+    fs.sync_dir(parent).map_err(CheckpointError::io("sync", parent))
+}

@@ -1,0 +1,142 @@
+//! What can go wrong in the trainer.
+
+use leyline::error::{BoxError, ErrorKind};
+use leyline::id::{EpochIndex, SeedId, StepIndex};
+use leyline::layout::DuplicateParameter;
+use leyline::region::RegionError;
+
+use crate::checkpoint::CheckpointError;
+
+/// Error of this crate.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device or the tensor library failed.
+    #[error("a tensor operation failed")]
+    Candle(#[source] Box<candle_core::Error>),
+    /// Shapes, types or names do not fit each other.
+    #[error("{what}: expected {expected}, found {found}")]
+    LayoutMismatch {
+        /// What was compared.
+        what: String,
+        /// What would fit.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// A backward pass left a parameter of its scope without a gradient.
+    #[error("parameter `{name}` has no gradient")]
+    MissingGradient {
+        /// The parameter.
+        name: String,
+    },
+    /// A setting that cannot work.
+    #[error("`{key}` is invalid: {message}")]
+    InvalidConfig {
+        /// The setting, dotted path.
+        key: String,
+        /// What is accepted.
+        message: String,
+    },
+    /// Data that cannot be trained on.
+    #[error("{what} cannot be used: {message}")]
+    InvalidData {
+        /// Which part of the data.
+        what: &'static str,
+        /// Why, and what is accepted.
+        message: String,
+    },
+    /// Training diverged.
+    #[error("the {what} of epoch {epoch} is not finite")]
+    NonFinite {
+        /// Which value.
+        what: &'static str,
+        /// Epochs completed when it was found.
+        epoch: EpochIndex,
+    },
+    /// A saved state does not fit this run.
+    #[error("saved state `{field}` cannot be used: {message}")]
+    State {
+        /// Which part of the state.
+        field: &'static str,
+        /// Why, and what is accepted.
+        message: String,
+    },
+    /// A seed that this network does not have.
+    #[error("{seed} is unknown: this network has no seeds")]
+    UnknownSeed {
+        /// The seed.
+        seed: SeedId,
+    },
+    /// A command for a network that cannot grow.
+    #[error("the command is refused: this network has no slots")]
+    NoSlots,
+    /// A checkpoint could not be written or read.
+    #[error("the checkpoint store failed")]
+    Checkpoint(#[from] CheckpointError),
+    /// A host-side call inside a region.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The network failed.
+    #[error("the model failed")]
+    Model(#[source] BoxError),
+    /// The seed manager failed.
+    #[error("the seed manager failed at step {step}")]
+    SeedManager {
+        /// Optimizer steps taken.
+        step: StepIndex,
+        /// Why it failed.
+        source: BoxError,
+    },
+    /// The policy failed.
+    #[error("the policy failed")]
+    Policy(#[source] BoxError),
+    /// The observer of the run failed.
+    #[error("the observer of the run failed")]
+    Observer(#[source] BoxError),
+}
+
+impl Error {
+    /// For a comparison that failed.
+    pub(crate) fn mismatch(what: impl Into<String>, expected: impl ToString, found: impl ToString) -> Self {
+        Self::LayoutMismatch { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+    }
+}
+
+impl leyline::error::Error for Error {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Candle(_) => ErrorKind::Device,
+            Self::LayoutMismatch { .. } | Self::MissingGradient { .. } => ErrorKind::LayoutMismatch,
+            Self::InvalidConfig { .. } => ErrorKind::InvalidConfig,
+            Self::InvalidData { .. } => ErrorKind::Rejected,
+            Self::NonFinite { .. } => ErrorKind::Numeric,
+            Self::State { .. } => ErrorKind::Corrupt,
+            Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
+            Self::NoSlots => ErrorKind::Unsupported,
+            Self::Checkpoint(source) => source.kind(),
+            Self::Region(source) => source.kind(),
+            Self::Model(source) | Self::Policy(source) | Self::Observer(source) | Self::SeedManager { source, .. } => {
+                source.kind()
+            }
+        }
+    }
+}
+
+/// An error with all its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(source: candle_core::Error) -> Self {
+        Self::Candle(Box::new(source))
+    }
+}
+
+impl From<DuplicateParameter> for Error {
+    fn from(source: DuplicateParameter) -> Self {
+        Self::mismatch("parameter names", "each once", format!("`{}` twice", source.name))
+    }
+}

@@ -1,0 +1,20 @@
+//! Flat gradients: pooled buffers of P elements, and the copy from a backward pass into one of them.
+//!
+//! ```text
+//!   loss.backward() ──► GradStore ──gather_gradients (scope)──► GradientLease (P,) ──► aggregate ──► optim
+//!                                                                    │ dropped
+//!                                                                    ▼
+//!                                                            GradientBufferPool
+//! ```
+//!
+//! *Entry points*: [`GradientBufferPool::lease`], [`gather_gradients`]. *Invariant*: the order of elements is that of
+//! the [`ParameterLayout`](leyline::layout::ParameterLayout), by name (I-8).
+
+mod pool;
+mod runs;
+mod gather;
+
+pub(crate) use gather::check_parameters;
+pub use gather::{GradientScope, gather_gradients};
+pub use pool::{GradientBufferPool, GradientLease, PoolStats};
+pub(crate) use runs::{Run, runs};

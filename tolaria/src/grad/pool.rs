@@ -1,0 +1,228 @@
+//! Buffers for flat gradients, leased and given back by dropping.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::{DType, Device, DeviceLocation, Tensor};
+
+use crate::error::Error;
+
+/// Idle buffers kept unless said otherwise; more than a window has microbatches in practice.
+const DEFAULT_MAX_IDLE: usize = 64;
+
+/// How a pool is used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Buffers alive: leased or waiting.
+    pub allocated: usize,
+    /// Leases alive.
+    pub outstanding: usize,
+    /// Leases handed out so far.
+    pub leases_total: u64,
+}
+
+/// Buffers of (P,) elements, kept for the next lease of the same size, type and device. A clone is the same pool.
+///
+/// Bounded: beyond its limit of idle buffers the one that waited longest is freed.
+#[derive(Debug, Clone)]
+pub struct GradientBufferPool {
+    shelf: Arc<Mutex<Shelf>>,
+}
+
+impl GradientBufferPool {
+    /// An empty pool that keeps at most 64 idle buffers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_max_idle(DEFAULT_MAX_IDLE)
+    }
+
+    /// An empty pool that keeps at most `max_idle` idle buffers.
+    #[must_use]
+    pub fn with_max_idle(max_idle: usize) -> Self {
+        Self { shelf: Arc::new(Mutex::new(Shelf { idle: Vec::new(), max_idle, outstanding: 0, leases_total: 0 })) }
+    }
+
+    /// A buffer of `num_elements` zeros.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn lease(&self, num_elements: usize, dtype: DType, device: &Device) -> Result<GradientLease, Error> {
+        let key = Key { num_elements, dtype, location: device.location() };
+        let kept = self.shelf().take(&key);
+        let buffer = match kept {
+            Some(buffer) => {
+                buffer.zero_set()?;
+                buffer
+            }
+            None => Tensor::zeros(num_elements, dtype, device)?,
+        };
+        let mut shelf = self.shelf();
+        shelf.outstanding += 1;
+        shelf.leases_total += 1;
+        Ok(GradientLease { key, buffer, shelf: Arc::clone(&self.shelf) })
+    }
+
+    /// Frees idle buffers of any other size, as after a change of the topology.
+    pub fn retain(&self, num_elements: usize) {
+        self.shelf().idle.retain(|(key, _)| key.num_elements == num_elements);
+    }
+
+    /// How the pool is used now.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        let shelf = self.shelf();
+        PoolStats {
+            allocated: shelf.idle.len() + shelf.outstanding,
+            outstanding: shelf.outstanding,
+            leases_total: shelf.leases_total,
+        }
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        lock(&self.shelf)
+    }
+}
+
+impl Default for GradientBufferPool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A buffer of (P,) elements until it is dropped.
+pub struct GradientLease {
+    key: Key,
+    buffer: Tensor,
+    shelf: Arc<Mutex<Shelf>>,
+}
+
+impl GradientLease {
+    /// The buffer, shape (P,). A clone of the tensor must not outlive the lease: the next one writes to the same memory.
+    #[must_use]
+    pub fn as_tensor(&self) -> &Tensor {
+        &self.buffer
+    }
+}
+
+impl fmt::Debug for GradientLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GradientLease").field(&self.key).finish()
+    }
+}
+
+impl Drop for GradientLease {
+    fn drop(&mut self) {
+        lock(&self.shelf).put(self.key, self.buffer.clone());
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    num_elements: usize,
+    dtype: DType,
+    location: DeviceLocation,
+}
+
+#[derive(Debug)]
+struct Shelf {
+    /// In the order of their return.
+    idle: Vec<(Key, Tensor)>,
+    max_idle: usize,
+    outstanding: usize,
+    leases_total: u64,
+}
+
+impl Shelf {
+    /// The buffer that came back last: it is most likely still in the cache.
+    fn take(&mut self, key: &Key) -> Option<Tensor> {
+        let index = self.idle.iter().rposition(|(kept, _)| kept == key)?;
+        Some(self.idle.remove(index).1)
+    }
+
+    fn put(&mut self, key: Key, buffer: Tensor) {
+        self.outstanding -= 1;
+        self.idle.push((key, buffer));
+        if self.idle.len() > self.max_idle {
+            self.idle.remove(0);
+        }
+    }
+}
+
+/// No code panics while it holds the lock, and the shelf is sound after each of its statements.
+fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::values;
+
+    fn lease(pool: &GradientBufferPool, num_elements: usize) -> GradientLease {
+        pool.lease(num_elements, DType::F32, &Device::Cpu).unwrap()
+    }
+
+    #[track_caller]
+    fn stats(pool: &GradientBufferPool, allocated: usize, outstanding: usize, leases_total: u64) {
+        assert_eq!(pool.stats(), PoolStats { allocated, outstanding, leases_total });
+    }
+
+    #[test]
+    fn a_buffer_is_used_again_and_starts_zeroed() {
+        let pool = GradientBufferPool::new();
+        let first = lease(&pool, 4);
+        first.as_tensor().one_set().unwrap();
+        stats(&pool, 1, 1, 1);
+        drop(first);
+        stats(&pool, 1, 0, 1);
+        let again = lease(&pool, 4);
+        assert_eq!(values(again.as_tensor()), [0.0; 4]);
+        stats(&pool, 1, 1, 2);
+    }
+
+    #[test]
+    fn two_leases_never_share_a_buffer() {
+        let pool = GradientBufferPool::new();
+        drop(lease(&pool, 4));
+        let (a, b) = (lease(&pool, 4), lease(&pool, 4));
+        a.as_tensor().one_set().unwrap();
+        assert_eq!(values(b.as_tensor()), [0.0; 4]);
+        stats(&pool, 2, 2, 3);
+    }
+
+    #[test]
+    fn a_buffer_of_another_size_or_type_is_not_handed_out() {
+        let pool = GradientBufferPool::new();
+        drop((lease(&pool, 4), lease(&pool, 5)));
+        let wide = pool.lease(4, DType::F64, &Device::Cpu).unwrap();
+        assert_eq!((wide.as_tensor().elem_count(), wide.as_tensor().dtype()), (4, DType::F64));
+        assert_eq!(lease(&pool, 5).as_tensor().elem_count(), 5);
+        stats(&pool, 3, 1, 4);
+    }
+
+    #[test]
+    fn idle_buffers_are_bounded_and_the_oldest_goes_first() {
+        let pool = GradientBufferPool::with_max_idle(2);
+        let leases = [lease(&pool, 1), lease(&pool, 2), lease(&pool, 3)];
+        stats(&pool, 3, 3, 3);
+        drop(leases);
+        stats(&pool, 2, 0, 3);
+        drop(lease(&pool, 3));
+        stats(&pool, 2, 0, 4);
+        pool.retain(3);
+        stats(&pool, 1, 0, 4);
+    }
+
+    #[test]
+    fn an_early_return_gives_the_buffer_back() {
+        fn fails(pool: &GradientBufferPool) -> Result<(), Error> {
+            let _held = pool.lease(2, DType::F32, &Device::Cpu)?;
+            Err(Error::MissingGradient { name: "a".into() })
+        }
+        let pool = GradientBufferPool::new();
+        assert!(fails(&pool.clone()).is_err());
+        stats(&pool, 1, 0, 1);
+    }
+}

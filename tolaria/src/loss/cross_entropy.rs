@@ -1,0 +1,92 @@
+//! Mean cross-entropy with its gradient, as one operation.
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
+
+use super::rows::{Rows, Softmax, check_shapes};
+use super::score;
+use crate::cpu::{self, Path};
+use crate::error::Error;
+
+/// Mean cross-entropy over the batch, a scalar with a gradient for the logits: `(softmax - onehot) / B`.
+///
+/// # Units
+/// nats, mean over samples
+/// # Errors
+/// [`Error::LayoutMismatch`] for other shapes or an empty batch; [`Error::Candle`] on the CPU for a target that is no
+/// class.
+/// # Sync
+/// none
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
+    check_shapes(logits, targets)?;
+    match Path::of(logits) {
+        Path::Kernel => Ok(logits.contiguous()?.apply_op2(&targets.contiguous()?, Fused)?),
+        Path::Composed => composed(logits, targets),
+    }
+}
+
+pub(super) fn composed(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
+    Ok(score::composed_per_sample(logits, targets)?.mean_all()?)
+}
+
+#[derive(Debug)]
+struct Fused;
+
+impl CustomOp2 for Fused {
+    fn name(&self) -> &'static str {
+        "cross-entropy"
+    }
+
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        logits_layout: &Layout,
+        targets: &CpuStorage,
+        targets_layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let rows = Rows::new(logits, logits_layout, targets, targets_layout)?;
+        let sum: f64 = rows.iter().map(|(row, target)| Softmax::of(row).nats(row[target])).sum();
+        let mean = cpu::to_f32(sum / rows.len() as f64);
+        Ok((CpuStorage::F32(vec![mean]), Shape::from(())))
+    }
+
+    fn bwd(
+        &self,
+        logits: &Tensor,
+        targets: &Tensor,
+        _loss: &Tensor,
+        upstream: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((Some(logits.apply_op3_no_bwd(targets, &upstream.contiguous()?, &Backward)?), None))
+    }
+}
+
+#[derive(Debug)]
+struct Backward;
+
+impl CustomOp3 for Backward {
+    fn name(&self) -> &'static str {
+        "cross-entropy-backward"
+    }
+
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        logits_layout: &Layout,
+        targets: &CpuStorage,
+        targets_layout: &Layout,
+        upstream: &CpuStorage,
+        upstream_layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let rows = Rows::new(logits, logits_layout, targets, targets_layout)?;
+        let weight = f64::from(cpu::slice::<f32>(upstream, upstream_layout)?[0]) / rows.len() as f64;
+        let mut gradient = Vec::with_capacity(logits_layout.shape().elem_count());
+        for (row, target) in rows.iter() {
+            let softmax = Softmax::of(row);
+            let scale = cpu::to_f32(weight / softmax.sum);
+            let target = gradient.len() + target;
+            gradient.extend(row.iter().map(|x| (x - softmax.max).exp() * scale));
+            gradient[target] -= cpu::to_f32(weight);
+        }
+        Ok((CpuStorage::F32(gradient), logits_layout.shape().clone()))
+    }
+}

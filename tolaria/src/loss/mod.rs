@@ -1,0 +1,18 @@
+//! Cross-entropy for training, losses and hits per sample for evaluation.
+//!
+//! Shapes throughout: `logits` (B, C) of floats, `targets` (B,) of `u32` below C. Units: nats.
+//!
+//! On the CPU each function is one kernel over the rows of `f32` logits; elsewhere it is composed of candle operations.
+//! Both subtract the largest logit of a row first, so that no finite logit overflows.
+//!
+//! *Entry points*: [`cross_entropy`], [`per_sample`], [`hits`], [`correct`]. *Not here*: reading any result.
+
+mod rows;
+mod cross_entropy;
+mod score;
+
+pub use cross_entropy::cross_entropy;
+pub use score::{correct, hits, per_sample};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Adam with decoupled weight decay.
+
+use candle_core::{CpuStorage, InplaceOp2, Layout, Tensor, Var};
+
+use crate::cpu;
+use crate::error::Error;
+
+/// Constants of one step of one parameter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AdamW {
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    /// What the parameter is multiplied with.
+    keep: f64,
+    /// `lr / (1 - beta1^t)`.
+    step_size: f64,
+    /// `1 / sqrt(1 - beta2^t)`.
+    root_correction: f64,
+}
+
+impl AdamW {
+    /// `steps`: updates of this parameter so far, this one included; from 1.
+    pub(super) fn new(learning_rate: f64, [beta1, beta2]: [f64; 2], eps: f64, weight_decay: f64, steps: u64) -> Self {
+        let correction = |beta: f64| 1.0 - beta.powf(steps as f64);
+        Self {
+            beta1,
+            beta2,
+            eps,
+            keep: 1.0 - learning_rate * weight_decay,
+            step_size: learning_rate / correction(beta1),
+            root_correction: 1.0 / correction(beta2).sqrt(),
+        }
+    }
+
+    /// Kernels on the CPU: `gradient` is the flat one, and the parameter's part starts at `offset`; `moments` has the
+    /// first moments of all elements, then the second.
+    pub(super) fn kernel(
+        self,
+        parameter: &Var,
+        moments: &Tensor,
+        gradient: &Tensor,
+        offset: usize,
+    ) -> Result<(), Error> {
+        moments.inplace_op2(
+            gradient,
+            &Moments {
+                offset,
+                betas: [cpu::to_f32(self.beta1), cpu::to_f32(self.beta2)],
+                rests: [cpu::to_f32(1.0 - self.beta1), cpu::to_f32(1.0 - self.beta2)],
+            },
+        )?;
+        let update = Update {
+            eps: cpu::to_f32(self.eps),
+            keep: cpu::to_f32(self.keep),
+            step_size: cpu::to_f32(self.step_size),
+            root_correction: cpu::to_f32(self.root_correction),
+        };
+        Ok(parameter.inplace_op2(moments, &update)?)
+    }
+
+    /// Candle operations: `gradient` has the shape of the parameter.
+    pub(super) fn composed(self, parameter: &Var, moments: &Tensor, gradient: &Tensor) -> Result<(), Error> {
+        let before = parameter.as_detached_tensor();
+        let [first, second] =
+            [0, 1].map(|row| moments.narrow(0, row, 1).and_then(|moment| moment.reshape(before.shape())));
+        let first = ((first? * self.beta1)? + (gradient * (1.0 - self.beta1))?)?;
+        let second = ((second? * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
+        let row = (1, before.elem_count());
+        moments.slice_set(&first.reshape(row)?, 0, 0)?;
+        moments.slice_set(&second.reshape(row)?, 0, 1)?;
+        let root = ((second.sqrt()? * self.root_correction)? + self.eps)?;
+        let update = ((first / root)? * self.step_size)?;
+        Ok(parameter.set(&((before * self.keep)? - update)?)?)
+    }
+}
+
+struct Moments {
+    offset: usize,
+    betas: [f32; 2],
+    /// `1 - beta`, rounded once.
+    rests: [f32; 2],
+}
+
+impl InplaceOp2 for Moments {
+    fn name(&self) -> &'static str {
+        "adam-w-moments"
+    }
+
+    fn cpu_fwd(&self, m: &mut CpuStorage, ml: &Layout, g: &CpuStorage, gl: &Layout) -> candle_core::Result<()> {
+        let moments = cpu::slice_mut(m, ml)?;
+        let (first, second) = moments.split_at_mut(moments.len() / 2);
+        let gradient = &cpu::slice::<f32>(g, gl)?[self.offset..self.offset + first.len()];
+        for ((m, v), g) in first.iter_mut().zip(second).zip(gradient) {
+            *m = *m * self.betas[0] + g * self.rests[0];
+            *v = *v * self.betas[1] + (g * g) * self.rests[1];
+        }
+        Ok(())
+    }
+}
+
+struct Update {
+    eps: f32,
+    keep: f32,
+    step_size: f32,
+    root_correction: f32,
+}
+
+impl InplaceOp2 for Update {
+    fn name(&self) -> &'static str {
+        "adam-w-update"
+    }
+
+    fn cpu_fwd(&self, p: &mut CpuStorage, pl: &Layout, m: &CpuStorage, ml: &Layout) -> candle_core::Result<()> {
+        let (parameter, moments) = (cpu::slice_mut(p, pl)?, cpu::slice::<f32>(m, ml)?);
+        let (first, second) = moments.split_at(moments.len() / 2);
+        for ((p, m), v) in parameter.iter_mut().zip(first).zip(second) {
+            let root = v.sqrt() * self.root_correction + self.eps;
+            *p = *p * self.keep - m / root * self.step_size;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! Which optimizer, with which constants.
+
+use serde::{Deserialize, Serialize};
+
+/// How gradients become updates. As TOML: `optimizer = { kind = "sgd", momentum = 0.9 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum OptimizerConfig {
+    /// Stochastic gradient descent as in PyTorch: `d = g + weight_decay p; v = momentum v + d; p -= lr v`, with
+    /// Nesterov `p -= lr (d + momentum v)`.
+    Sgd {
+        /// In `[0, 1)`; 0 keeps no state.
+        #[serde(default)]
+        momentum: f64,
+        /// Looks ahead by one step of momentum.
+        #[serde(default)]
+        nesterov: bool,
+        /// At least 0; added to the gradient.
+        #[serde(default)]
+        weight_decay: f64,
+    },
+    /// Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101), as in PyTorch.
+    AdamW {
+        /// Decay of the first moment, in `[0, 1)`.
+        #[serde(default = "defaults::beta1")]
+        beta1: f64,
+        /// Decay of the second moment, in `[0, 1)`.
+        #[serde(default = "defaults::beta2")]
+        beta2: f64,
+        /// Added to the root of the second moment, above 0.
+        #[serde(default = "defaults::eps")]
+        eps: f64,
+        /// At least 0; the parameter shrinks by `lr weight_decay` per step, whatever its gradient.
+        #[serde(default = "defaults::weight_decay")]
+        weight_decay: f64,
+    },
+}
+
+/// The constants of the paper and of PyTorch.
+mod defaults {
+    pub(super) fn beta1() -> f64 {
+        0.9
+    }
+
+    pub(super) fn beta2() -> f64 {
+        0.999
+    }
+
+    pub(super) fn eps() -> f64 {
+        1e-8
+    }
+
+    pub(super) fn weight_decay() -> f64 {
+        0.01
+    }
+}
+
+impl OptimizerConfig {
+    /// Every setting that cannot work, as (key, what is accepted).
+    #[must_use]
+    pub fn validate(&self) -> Vec<(String, String)> {
+        let fraction = |value: f64| (0.0..1.0).contains(&value);
+        let decay = |value: f64| value >= 0.0 && value.is_finite();
+        let checks = match *self {
+            Self::Sgd { momentum, nesterov, weight_decay } => vec![
+                ("momentum", fraction(momentum), "a number of at least 0 and below 1"),
+                ("nesterov", !nesterov || momentum > 0.0, "false, or a momentum above 0"),
+                ("weight_decay", decay(weight_decay), "a finite number of at least 0"),
+            ],
+            Self::AdamW { beta1, beta2, eps, weight_decay } => vec![
+                ("beta1", fraction(beta1), "a number of at least 0 and below 1"),
+                ("beta2", fraction(beta2), "a number of at least 0 and below 1"),
+                ("eps", eps > 0.0 && eps.is_finite(), "a finite number above 0"),
+                ("weight_decay", decay(weight_decay), "a finite number of at least 0"),
+            ],
+        };
+        let broken = checks.into_iter().filter(|(_, sound, _)| !sound);
+        broken.map(|(key, _, accepted)| (key.to_owned(), accepted.to_owned())).collect()
+    }
+
+    /// The name in configuration files and saved states.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Sgd { .. } => "sgd",
+            Self::AdamW { .. } => "adam_w",
+        }
+    }
+
+    /// Numbers kept per element of a parameter.
+    pub(super) fn num_moments(&self) -> usize {
+        match *self {
+            Self::Sgd { momentum, .. } => usize::from(momentum > 0.0),
+            Self::AdamW { .. } => 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+
+    #[track_caller]
+    fn check(json: &str, expected: OptimizerConfig, broken: &[&str]) {
+        let config: OptimizerConfig = serde_json::from_str(json).unwrap();
+        assert_eq!(config, expected);
+        assert_eq!(serde_json::from_str::<OptimizerConfig>(&serde_json::to_string(&config).unwrap()).unwrap(), config);
+        assert!(json.contains(&format!("\"{}\"", config.name())));
+        let issues = config.validate();
+        assert_eq!(issues.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), broken);
+    }
+
+    #[test]
+    fn settings_have_defaults_and_ranges() {
+        check(r#"{"kind":"sgd"}"#, PLAIN, &[]);
+        check(
+            r#"{"kind":"sgd","momentum":1.0,"nesterov":true,"weight_decay":-1.0}"#,
+            OptimizerConfig::Sgd { momentum: 1.0, nesterov: true, weight_decay: -1.0 },
+            &["momentum", "weight_decay"],
+        );
+        check(
+            r#"{"kind":"sgd","nesterov":true}"#,
+            OptimizerConfig::Sgd { momentum: 0.0, nesterov: true, weight_decay: 0.0 },
+            &["nesterov"],
+        );
+        check(
+            r#"{"kind":"adam_w"}"#,
+            OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+            &[],
+        );
+        check(
+            r#"{"kind":"adam_w","beta1":-0.1,"beta2":1.0,"eps":0.0,"weight_decay":-2.0}"#,
+            OptimizerConfig::AdamW { beta1: -0.1, beta2: 1.0, eps: 0.0, weight_decay: -2.0 },
+            &["beta1", "beta2", "eps", "weight_decay"],
+        );
+    }
+
+    #[test]
+    fn unknown_settings_are_refused() {
+        for bad in [r#"{"kind":"sgd","beta1":0.9}"#, r#"{"kind":"adam"}"#, r#"{"momentum":0.9}"#] {
+            assert!(serde_json::from_str::<OptimizerConfig>(bad).is_err(), "{bad} was accepted");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A candle function with its variables.
+
+use std::fmt;
+
+use candle_core::{Tensor, Var};
+use leyline::error::ErrorType;
+use leyline::id::TopologyRevision;
+use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
+use leyline::model::{Outputs, Parameter, Pass, TrainableModel};
+
+use crate::error::Error;
+
+type Forward = dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync;
+
+/// A network whose structure never changes.
+pub struct PlainModel {
+    parameters: Vec<Parameter>,
+    layout: ParameterLayout,
+    forward: Box<Forward>,
+}
+
+impl PlainModel {
+    /// `forward` maps inputs (B, …) to logits (B, classes) through the named variables.
+    ///
+    /// # Errors
+    /// [`Error::LayoutMismatch`] when two variables have one name.
+    pub fn new(
+        variables: Vec<(String, Var)>,
+        forward: impl Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let specs = variables
+            .iter()
+            .map(|(name, var)| SegmentSpec {
+                name: name.clone(),
+                shape: var.dims().to_vec(),
+                owner: Owner::Host,
+                isolated: false,
+            })
+            .collect();
+        let layout = ParameterLayout::new(TopologyRevision(0), specs)?;
+        let mut parameters: Vec<Parameter> = variables.into_iter().map(|(name, var)| Parameter { name, var }).collect();
+        parameters.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self { parameters, layout, forward: Box::new(forward) })
+    }
+}
+
+impl fmt::Debug for PlainModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlainModel").field("layout", &self.layout).finish_non_exhaustive()
+    }
+}
+
+impl ErrorType for PlainModel {
+    type Error = Error;
+}
+
+impl TrainableModel for PlainModel {
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn layout(&self) -> &ParameterLayout {
+        &self.layout
+    }
+
+    fn forward(&self, inputs: &Tensor, pass: Pass<'_>) -> Result<Outputs, Error> {
+        if let Pass::Evaluate { overrides: [first, ..] } = pass {
+            return Err(Error::UnknownSeed { seed: first.seed });
+        }
+        Ok(Outputs { logits: (self.forward)(inputs)?, shadows: Vec::new() })
+    }
+}

@@ -1,0 +1,94 @@
+//! Metrics and events of the trainer.
+
+use leyline::telemetry::{EventDesc, Level};
+
+leyline::declare_metrics! {
+    /// Mean training loss of the last epoch, nats per sample.
+    TRAINING_LOSS = Gauge "tolaria.training.loss" Nats [];
+    /// Correct training predictions / samples in the last epoch.
+    TRAINING_ACCURACY = Gauge "tolaria.training.accuracy" Ratio [];
+    /// Duration of the last epoch with evaluation and decisions.
+    TRAINING_LATENCY = Gauge "tolaria.training.latency_ms" Milliseconds [];
+    /// Training samples per second of the last epoch.
+    TRAINING_THROUGHPUT = Gauge "tolaria.training.samples_per_s" SamplesPerSecond [];
+    /// Mean loss on held-out data, nats per sample.
+    VALIDATION_LOSS = Gauge "tolaria.validation.loss" Nats [];
+    /// Correct predictions / samples on held-out data.
+    VALIDATION_ACCURACY = Gauge "tolaria.validation.accuracy" Ratio [];
+    /// Global gradient norm of the main loss before clipping, root mean square over the epoch.
+    GRADIENT_NORM = Gauge "tolaria.grad.norm" GradientNorm [];
+    /// Optimizer steps taken.
+    STEPS_TOTAL = Counter "tolaria.steps.total" Count [];
+    /// Epochs completed.
+    EPOCHS_TOTAL = Counter "tolaria.epochs.total" Count [];
+    /// Epochs that ended with an error.
+    EPOCHS_FAILED = Counter "tolaria.epochs.failed" Count [];
+    /// Seeds that hold parameters, fossilized ones included.
+    SEEDS_ACTIVE = Gauge "tolaria.seeds.active" Count [];
+    /// Learning rate of the last optimizer step.
+    LEARNING_RATE = Gauge "tolaria.lr_controller.current_lr" LearningRate [];
+    /// Microbatches aggregated in the last epoch.
+    MICROBATCHES = Gauge "tolaria.grad_agg.microbatches_total" Count [];
+    /// Conflicting ordered pairs of owners in the last epoch.
+    CONFLICTS = Gauge "tolaria.grad_agg.conflicts" Count [];
+    /// Conflicting ordered pairs / all ordered pairs in the last epoch.
+    CONFLICT_RATIO = Gauge "tolaria.grad_agg.conflict_ratio" Ratio [];
+    /// Whether a projection took place in the last epoch.
+    PCGRAD_APPLIED = Gauge "tolaria.grad_agg.pcgrad_applied" Flag [];
+    /// Mean share of the gradient that no seed is responsible for, over the last epoch.
+    TEACHER_SHARE = Gauge "tolaria.grad_agg.teacher_share" Ratio [];
+    /// Whether the step is replayed as a graph.
+    GRAPH_ENABLED = Gauge "tolaria.train.graph_enabled" Flag [];
+    /// Duration of the last decision of the policy with the commands it led to.
+    HOOK_LATENCY = Gauge "tolaria.hook.latency_ms" Milliseconds [];
+    /// Duration of the last durable checkpoint.
+    CHECKPOINT_LATENCY = Gauge "tolaria.checkpoint.save_ms" Milliseconds [];
+    /// Durable checkpoints written.
+    CHECKPOINTS_TOTAL = Counter "tolaria.checkpoint.saves_total" Count [];
+    /// Durable checkpoints that could not be written.
+    CHECKPOINT_FAILURES = Counter "tolaria.checkpoint.save_failures_total" Count [];
+}
+
+/// A seed's command was refused by the seed manager.
+pub static COMMAND_REFUSED: EventDesc = EventDesc {
+    name: "tolaria.command_refused",
+    level: Level::Info,
+    help: "the seed manager refused a command of the policy; nothing was changed",
+    attributes: &["operation", "reason"],
+};
+
+/// The policy failed.
+pub static POLICY_ERROR: EventDesc = EventDesc {
+    name: "tolaria.tamiyo_error",
+    level: Level::Warning,
+    help: "the policy could not decide; the topology stays as it is",
+    attributes: &["error"],
+};
+
+/// The gradients of the owners conflict often.
+pub static CONFLICT_HIGH: EventDesc = EventDesc {
+    name: "grad_conflict_high",
+    level: Level::Warning,
+    help: "conflicting ordered pairs / all ordered pairs reached the warning threshold in this epoch",
+    attributes: &["conflict_ratio"],
+};
+
+/// A checkpoint was not written.
+pub static CHECKPOINT_FAILED: EventDesc = EventDesc {
+    name: "tolaria.checkpoint_failed",
+    level: Level::Error,
+    help: "a durable checkpoint could not be written; the previous one stays valid and training goes on",
+    attributes: &["error"],
+};
+
+/// A damaged checkpoint was passed over.
+pub static CHECKPOINT_SKIPPED: EventDesc = EventDesc {
+    name: "tolaria.rollback.restore_failed",
+    level: Level::Critical,
+    help: "a checkpoint did not verify and an earlier one was used",
+    attributes: &["generation", "reason"],
+};
+
+/// Every event of this crate.
+pub static EVENTS: &[&EventDesc] =
+    &[&COMMAND_REFUSED, &POLICY_ERROR, &CONFLICT_HIGH, &CHECKPOINT_FAILED, &CHECKPOINT_SKIPPED];

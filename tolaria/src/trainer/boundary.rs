@@ -1,0 +1,228 @@
+//! The end of an epoch: measure, let the policy decide, carry it out, report.
+
+use std::time::Duration;
+
+use leyline::command::{Command, SignedCommand};
+use leyline::error::Error as _;
+use leyline::id::StepIndex;
+use leyline::layout::Owner;
+use leyline::model::TrainableModel;
+use leyline::policy::{Decision, Policy};
+use leyline::region::Eager;
+use leyline::seed::{Evidence, GradientHealth, SeedManager, SeedStage, SeedState, Transition};
+use leyline::state::{Score, SystemState};
+use leyline::telemetry::{Boundary, Event, Health, HealthStatus};
+
+use crate::error::{self, Error};
+use crate::telemetry as desc;
+use crate::trainer::evaluate::{Evaluation, Probe, evaluate};
+use crate::trainer::report::{CommandRecord, ConflictRecord, EpochReport, TransitionRecord};
+use crate::trainer::run::Trainer;
+use crate::trainer::sums::EpochTotals;
+
+impl<S: SeedManager, P: Policy> Trainer<S, P> {
+    pub(super) fn finish_epoch(&mut self, eager: &mut Eager, started: Duration) -> Result<EpochReport, Error> {
+        let totals = self.sums.read(&mut self.reads)?;
+        let train = Score {
+            loss: totals.loss_sum / totals.num_samples as f64,
+            accuracy: totals.num_correct / totals.num_samples as f64,
+            num_samples: totals.num_samples,
+        };
+        self.cursor.epoch = self.cursor.epoch.next();
+        self.cursor.window = 0;
+        if !train.loss.is_finite() {
+            return Err(Error::NonFinite { what: "training loss", epoch: self.cursor.epoch });
+        }
+        let topology = self.parts.seeds.model().layout().revision();
+        let evaluation = self.measure(eager, &totals)?;
+        let ticked = self
+            .parts
+            .seeds
+            .finish_epoch(eager, self.cursor.epoch)
+            .map_err(|e| Error::SeedManager { step: self.cursor.step, source: leyline::error::BoxError::new(e) })?;
+        let mut transitions = records(ticked);
+        let commands = self.decide(eager, &totals, train, evaluation.score, &mut transitions)?;
+        self.refit()?;
+
+        let seeds = self.export_seeds(eager)?;
+        let wall_s = (self.parts.clock.now() - started).as_secs_f64();
+        let report = EpochReport {
+            epoch: self.cursor.epoch,
+            step: self.cursor.step,
+            topology,
+            num_parameters: self.parts.seeds.model().layout().num_elements() as u64,
+            learning_rate: self.learning_rate(StepIndex(self.cursor.step.0.saturating_sub(1))),
+            train,
+            validation: evaluation.score,
+            gradient_norm: totals.gradient_norm,
+            conflict: conflict_record(&totals),
+            seeds,
+            commands,
+            transitions,
+            wall_s,
+            samples_per_s: totals.num_samples as f64 / wall_s.max(f64::MIN_POSITIVE),
+        };
+        self.publish(&report, &totals);
+        Ok(report)
+    }
+
+    /// Evaluates on held-out data and hands the seed manager what was found about each live seed.
+    fn measure(&mut self, eager: &mut Eager, totals: &EpochTotals) -> Result<Evaluation, Error> {
+        let states = self.export_seeds(eager)?;
+        let probes: Vec<Probe> = states.iter().filter_map(Probe::of).collect();
+        let batch = self.config.eval_batch_size.get();
+        let evaluation =
+            evaluate(self.parts.seeds.model(), &self.parts.data.validation, batch, &probes, &mut self.reads)?;
+        let evidence: Vec<Evidence> = states
+            .iter()
+            .filter(|state| state.stage.is_live() || state.stage == SeedStage::Fossilized)
+            .map(|state| Evidence {
+                seed: state.seed_id,
+                epoch: self.cursor.epoch,
+                counterfactual: evaluation
+                    .counterfactuals
+                    .iter()
+                    .find(|(seed, _)| *seed == state.seed_id)
+                    .map(|(_, measured)| *measured),
+                gradient: self.gradient_health(Owner::Seed(state.seed_id), totals),
+            })
+            .collect();
+        self.parts.seeds.record_evidence(eager, &evidence).map_err(|e| self.seed_error(e))?;
+        Ok(evaluation)
+    }
+
+    /// Absent for a seed that no optimizer step has touched.
+    fn gradient_health(&self, owner: Owner, totals: &EpochTotals) -> Option<GradientHealth> {
+        let layout = self.parts.seeds.model().layout();
+        let of = |wanted: Owner| totals.owners.iter().find(|(owner, ..)| *owner == wanted);
+        let per_parameter = |norm: f64, owner: Owner| norm / (layout.num_elements_of(owner) as f64).sqrt();
+        let &(_, norm, health) = of(owner).filter(|_| layout.num_elements_of(owner) > 0)?;
+        let host = of(Owner::Host).map(|&(_, norm, _)| per_parameter(norm, Owner::Host));
+        Some(GradientHealth {
+            norm,
+            host_ratio: host.filter(|host| *host > 0.0).map(|host| per_parameter(norm, owner) / host),
+            health,
+        })
+    }
+
+    /// Asks the policy and carries out what it says, command by command.
+    fn decide(
+        &mut self,
+        eager: &mut Eager,
+        totals: &EpochTotals,
+        train: Score,
+        validation: Score,
+        transitions: &mut Vec<TransitionRecord>,
+    ) -> Result<Vec<CommandRecord>, Error> {
+        let started = self.parts.clock.now();
+        let state = self.system_state(eager, totals, train, validation)?;
+        let decision = match self.parts.policy.evaluate(&state) {
+            Ok(decision) => decision,
+            Err(error) => {
+                self.parts.recorder.event(Event::new(&desc::POLICY_ERROR).with("error", error::chain(&error)));
+                Decision::default()
+            }
+        };
+        let mut records = Vec::with_capacity(decision.commands.len());
+        for (command, signed) in decision.commands {
+            records.push(self.carry_out(eager, &command, &signed, transitions)?);
+        }
+        self.instruments.hook_latency.set((self.parts.clock.now() - started).as_secs_f64() * 1e3);
+        Ok(records)
+    }
+
+    fn carry_out(
+        &mut self,
+        eager: &mut Eager,
+        command: &Command,
+        signed: &SignedCommand,
+        transitions: &mut Vec<TransitionRecord>,
+    ) -> Result<CommandRecord, Error> {
+        use leyline::error::ErrorKind;
+        let operation = command.operation.to_string();
+        let refused = match self.parts.seeds.apply(eager, signed) {
+            Ok(applied) => {
+                transitions.extend(self::records(applied.transitions));
+                None
+            }
+            // A refusal is an answer; a broken device or region is not.
+            Err(error) if matches!(error.kind(), ErrorKind::Device | ErrorKind::Region) => {
+                return Err(self.seed_error(error));
+            }
+            Err(error) => {
+                let reason = error::chain(&error);
+                self.parts
+                    .recorder
+                    .event(Event::new(&desc::COMMAND_REFUSED).with("operation", &operation).with("reason", &reason));
+                Some(reason)
+            }
+        };
+        Ok(CommandRecord { sequence: command.sequence, operation, reason: command.reason.clone(), refused })
+    }
+
+    fn system_state(
+        &self,
+        eager: &Eager,
+        totals: &EpochTotals,
+        train: Score,
+        validation: Score,
+    ) -> Result<SystemState, Error> {
+        let layout = self.parts.seeds.model().layout();
+        let seeds = self.export_seeds(eager)?;
+        let permanent = seeds.iter().filter(|seed| seed.stage == SeedStage::Fossilized);
+        let host_parameters = layout.num_elements_of(Owner::Host) as u64;
+        Ok(SystemState {
+            run_id: self.parts.run_id.clone(),
+            epoch: self.cursor.epoch,
+            num_epochs: self.parts.num_epochs,
+            step: self.cursor.step,
+            steps_per_epoch: totals.num_steps,
+            topology: layout.revision(),
+            host_parameters: host_parameters + permanent.map(|seed| seed.num_parameters).sum::<u64>(),
+            train: Some(train),
+            validation: Some(validation),
+            gradient_norm: Some(totals.gradient_norm),
+            conflict_ratio: conflict_record(totals).map(|conflict| conflict.ratio),
+            seeds,
+            slots: self.parts.seeds.export_slot_states(eager).map_err(|e| self.seed_error(e))?,
+        })
+    }
+
+    /// Lets go of buffers and optimizer state of parameters that are gone, and starts the sums of the next epoch.
+    fn refit(&mut self) -> Result<(), Error> {
+        let layout = self.parts.seeds.model().layout();
+        self.optimizer.retain(layout);
+        self.pool.retain(layout.num_elements());
+        self.reset_sums()
+    }
+
+    pub(super) fn export_seeds(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
+        self.parts.seeds.export_seed_states(eager).map_err(|e| self.seed_error(e))
+    }
+
+    fn publish(&self, report: &EpochReport, totals: &EpochTotals) {
+        self.instruments.epoch(report, totals);
+        let mut health = Health { status: HealthStatus::Healthy, summary: "stable".to_owned() };
+        if let Some(conflict) = report.conflict.as_ref().filter(|c| c.ratio >= self.config.conflict_warn) {
+            self.parts
+                .recorder
+                .event(Event::new(&desc::CONFLICT_HIGH).with("conflict_ratio", format_args!("{:.3}", conflict.ratio)));
+            health = Health { status: HealthStatus::Degraded, summary: desc::CONFLICT_HIGH.name.to_owned() };
+        }
+        let (epoch, step) = (report.epoch, report.step);
+        self.parts.recorder.publish(Boundary { epoch, step, source: "tolaria", health });
+    }
+}
+
+fn conflict_record(totals: &EpochTotals) -> Option<ConflictRecord> {
+    let host_share = totals.host_share?;
+    (totals.num_pairs > 0)
+        .then(|| ConflictRecord { ratio: totals.num_conflicts as f64 / totals.num_pairs as f64, host_share })
+}
+
+fn records(transitions: Vec<Transition>) -> Vec<TransitionRecord> {
+    transitions
+        .into_iter()
+        .map(|t| TransitionRecord { seed: t.seed, from: t.from, to: t.to, reason: t.reason })
+        .collect()
+}

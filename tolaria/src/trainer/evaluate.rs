@@ -1,0 +1,149 @@
+//! Evaluation on held-out data, with each live seed switched on and off beside it.
+
+use candle_core::Tensor;
+use leyline::batch::Batch;
+use leyline::error::BoxError;
+use leyline::id::SeedId;
+use leyline::model::{AlphaOverride, Pass, TrainableModel};
+use leyline::seed::{Counterfactual, SeedStage, SeedState};
+use leyline::state::Score;
+use leyline::unit::Alpha;
+
+use crate::batch::Dataset;
+use crate::error::Error;
+use crate::host_read::{self, HostReads};
+use crate::loss;
+
+/// A seed to measure: the override that flips it, and whether it acts without the override.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Probe {
+    /// The seed.
+    pub seed: SeedId,
+    /// Its alpha in the second pass.
+    pub alpha: Alpha,
+    /// Whether the first pass has the seed on.
+    pub acts: bool,
+}
+
+impl Probe {
+    /// What to measure about a seed in this state: its removal when it acts, its target when it trains in the shadow.
+    #[must_use]
+    pub fn of(state: &SeedState) -> Option<Self> {
+        match state.stage {
+            SeedStage::Training => Some(Self { seed: state.seed_id, alpha: state.alpha_target, acts: false }),
+            SeedStage::Blending | SeedStage::Holding if !state.alpha.is_zero() => {
+                Some(Self { seed: state.seed_id, alpha: Alpha::ZERO, acts: true })
+            }
+            SeedStage::Blending
+            | SeedStage::Holding
+            | SeedStage::Dormant
+            | SeedStage::Germinated
+            | SeedStage::Fossilized
+            | SeedStage::Pruned
+            | SeedStage::Embargoed
+            | SeedStage::Resetting => None,
+        }
+    }
+}
+
+/// Result of [`evaluate`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// The network as it is.
+    pub score: Score,
+    /// One per probe, in their order.
+    pub counterfactuals: Vec<(SeedId, Counterfactual)>,
+}
+
+/// Evaluates the network on all of `data` in batches of `batch_size`, and once more per probe.
+///
+/// # Errors
+/// When a forward pass or the device fails.
+/// # Sync
+/// one device-to-host copy: all per-sample losses and hits in one tensor.
+pub fn evaluate<M: TrainableModel>(
+    model: &M,
+    data: &Dataset,
+    batch_size: usize,
+    probes: &[Probe],
+    reads: &mut HostReads,
+) -> Result<Evaluation, Error> {
+    let num_passes = 1 + probes.len();
+    let mut losses = vec![Vec::new(); num_passes];
+    let mut hits = vec![Vec::new(); num_passes];
+    for start in (0..data.len()).step_by(batch_size) {
+        let batch = data.slice(start, batch_size.min(data.len() - start))?;
+        for pass in 0..num_passes {
+            let overrides: Vec<AlphaOverride> = match pass.checked_sub(1) {
+                None => Vec::new(),
+                Some(probe) => vec![AlphaOverride { seed: probes[probe].seed, alpha: probes[probe].alpha }],
+            };
+            let (loss, hit) = one_pass(model, &batch, &overrides)?;
+            losses[pass].push(loss);
+            hits[pass].push(hit);
+        }
+    }
+    let rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
+    let table = host_read::read_vec(&Tensor::cat(&rows, 0)?, "evaluation", reads)?;
+    let table: Vec<&[f32]> = table.chunks(data.len().max(1)).collect();
+    let (losses, hits) = table.split_at(num_passes);
+    Ok(Evaluation {
+        score: Score { loss: mean(losses[0]), accuracy: mean(hits[0]), num_samples: data.len() as u64 },
+        counterfactuals: probes
+            .iter()
+            .enumerate()
+            .map(|(index, probe)| {
+                let (base, flipped) = (0, index + 1);
+                let (on, off) = if probe.acts { (base, flipped) } else { (flipped, base) };
+                (probe.seed, counterfactual((losses[on], hits[on]), (losses[off], hits[off])))
+            })
+            .collect(),
+    })
+}
+
+/// Per-sample losses and hits (1 or 0), both (B,) in `f32`.
+fn one_pass<M: TrainableModel>(
+    model: &M,
+    batch: &Batch,
+    overrides: &[AlphaOverride],
+) -> Result<(Tensor, Tensor), Error> {
+    let outputs =
+        model.forward(&batch.inputs, Pass::Evaluate { overrides }).map_err(|e| Error::Model(BoxError::new(e)))?;
+    Ok((loss::per_sample(&outputs.logits, &batch.targets)?, loss::hits(&outputs.logits, &batch.targets)?))
+}
+
+fn counterfactual(on: (&[f32], &[f32]), off: (&[f32], &[f32])) -> Counterfactual {
+    let gains: Vec<f64> = off.0.iter().zip(on.0).map(|(off, on)| f64::from(*off) - f64::from(*on)).collect();
+    let count = gains.len() as f64;
+    let gain = gains.iter().sum::<f64>() / count;
+    let variance = gains.iter().map(|g| (g - gain).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    Counterfactual {
+        loss_gain: gain,
+        std_error: (variance / count).sqrt(),
+        accuracy_gain_pp: 100.0 * (mean(on.1) - mean(off.1)),
+        num_samples: gains.len() as u64,
+    }
+}
+
+fn mean(values: &[f32]) -> f64 {
+    values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gain_is_paired_sample_by_sample() {
+        let measured = counterfactual((&[1.0, 2.0, 3.0], &[1.0, 1.0, 0.0]), (&[1.5, 2.5, 3.5], &[1.0, 0.0, 0.0]));
+        assert!((measured.loss_gain - 0.5).abs() < 1e-12);
+        assert!(measured.std_error < 1e-12, "a constant gain has no spread: {}", measured.std_error);
+        assert!((measured.accuracy_gain_pp - 100.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_standard_error_is_that_of_a_mean() {
+        let measured = counterfactual((&[0.0; 4], &[0.0; 4]), (&[1.0, -1.0, 1.0, -1.0], &[0.0; 4]));
+        assert!((measured.std_error - (4.0_f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
+    }
+}

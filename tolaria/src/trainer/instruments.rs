@@ -1,0 +1,82 @@
+//! The trainer's metric handles, obtained once.
+
+use std::sync::Arc;
+
+use leyline::telemetry::{Counter, Gauge, Recorder};
+
+use crate::telemetry as desc;
+use crate::trainer::report::EpochReport;
+use crate::trainer::sums::EpochTotals;
+
+#[derive(Debug)]
+pub(super) struct Instruments {
+    pub(super) steps_total: Counter,
+    pub(super) learning_rate: Gauge,
+    pub(super) hook_latency: Gauge,
+    pub(super) checkpoint_latency: Gauge,
+    pub(super) checkpoints_total: Counter,
+    pub(super) checkpoint_failures: Counter,
+    pub(super) epochs_failed: Counter,
+    epochs_total: Counter,
+    training_loss: Gauge,
+    training_accuracy: Gauge,
+    training_latency: Gauge,
+    training_throughput: Gauge,
+    validation_loss: Gauge,
+    validation_accuracy: Gauge,
+    gradient_norm: Gauge,
+    seeds_active: Gauge,
+    microbatches: Gauge,
+    conflicts: Gauge,
+    conflict_ratio: Gauge,
+    pcgrad_applied: Gauge,
+    teacher_share: Gauge,
+}
+
+impl Instruments {
+    pub(super) fn new(recorder: &Arc<dyn Recorder>) -> Self {
+        recorder.gauge(&desc::GRAPH_ENABLED, &[]).set(0.0);
+        Self {
+            steps_total: recorder.counter(&desc::STEPS_TOTAL, &[]),
+            learning_rate: recorder.gauge(&desc::LEARNING_RATE, &[]),
+            hook_latency: recorder.gauge(&desc::HOOK_LATENCY, &[]),
+            checkpoint_latency: recorder.gauge(&desc::CHECKPOINT_LATENCY, &[]),
+            checkpoints_total: recorder.counter(&desc::CHECKPOINTS_TOTAL, &[]),
+            checkpoint_failures: recorder.counter(&desc::CHECKPOINT_FAILURES, &[]),
+            epochs_failed: recorder.counter(&desc::EPOCHS_FAILED, &[]),
+            epochs_total: recorder.counter(&desc::EPOCHS_TOTAL, &[]),
+            training_loss: recorder.gauge(&desc::TRAINING_LOSS, &[]),
+            training_accuracy: recorder.gauge(&desc::TRAINING_ACCURACY, &[]),
+            training_latency: recorder.gauge(&desc::TRAINING_LATENCY, &[]),
+            training_throughput: recorder.gauge(&desc::TRAINING_THROUGHPUT, &[]),
+            validation_loss: recorder.gauge(&desc::VALIDATION_LOSS, &[]),
+            validation_accuracy: recorder.gauge(&desc::VALIDATION_ACCURACY, &[]),
+            gradient_norm: recorder.gauge(&desc::GRADIENT_NORM, &[]),
+            seeds_active: recorder.gauge(&desc::SEEDS_ACTIVE, &[]),
+            microbatches: recorder.gauge(&desc::MICROBATCHES, &[]),
+            conflicts: recorder.gauge(&desc::CONFLICTS, &[]),
+            conflict_ratio: recorder.gauge(&desc::CONFLICT_RATIO, &[]),
+            pcgrad_applied: recorder.gauge(&desc::PCGRAD_APPLIED, &[]),
+            teacher_share: recorder.gauge(&desc::TEACHER_SHARE, &[]),
+        }
+    }
+
+    /// Takes over what an epoch came to; what was not measured becomes absent.
+    pub(super) fn epoch(&self, report: &EpochReport, totals: &EpochTotals) {
+        self.epochs_total.add(1);
+        self.training_loss.set(report.train.loss);
+        self.training_accuracy.set(report.train.accuracy);
+        self.training_latency.set(report.wall_s * 1e3);
+        self.training_throughput.set(report.samples_per_s);
+        self.validation_loss.set(report.validation.loss);
+        self.validation_accuracy.set(report.validation.accuracy);
+        self.gradient_norm.set(report.gradient_norm);
+        self.seeds_active.set(report.seeds.iter().filter(|seed| seed.num_parameters > 0).count() as f64);
+        self.microbatches.set(totals.num_microbatches as f64);
+        let conflict = report.conflict.as_ref();
+        self.conflicts.set_or_clear(conflict.map(|_| totals.num_conflicts as f64));
+        self.conflict_ratio.set_or_clear(conflict.map(|c| c.ratio));
+        self.pcgrad_applied.set_or_clear(conflict.map(|_| f64::from(totals.num_conflicts > 0)));
+        self.teacher_share.set_or_clear(conflict.map(|c| c.host_share));
+    }
+}

@@ -1,0 +1,26 @@
+//! The trainer: epochs of optimizer steps, evaluation on held-out data, decisions, checkpoints.
+//!
+//! ```text
+//!   Sampler ─► window of microbatches ─► step (in a region) ─► finish_step        … for every optimizer step
+//!   held-out data ─► evaluate, each live seed on and off ─► evidence ─► gates
+//!   SystemState ─► Policy ─► signed commands ─► SeedManager::apply                … at the end of every epoch
+//!   EpochReport ─► Observer, Recorder, checkpoint
+//! ```
+//!
+//! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, the end of an epoch in `boundary.rs`.
+
+mod config;
+mod run;
+mod step;
+mod sums;
+mod evaluate;
+mod boundary;
+mod state;
+mod instruments;
+mod observer;
+pub mod report;
+
+pub use config::TrainConfig;
+pub use evaluate::{Evaluation, Probe, evaluate};
+pub use observer::{Flow, NullObserver, Observer};
+pub use run::{Checkpoints, Outcome, Parts, Resumed, Splits, Trainer};

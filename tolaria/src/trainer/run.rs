@@ -1,0 +1,242 @@
+//! The trainer and its main loop.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use candle_core::Device;
+use leyline::clock::Clock;
+use leyline::error::BoxError;
+use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::layout::Owner;
+use leyline::model::TrainableModel;
+use leyline::policy::Policy;
+use leyline::region::Eager;
+use leyline::seed::SeedManager;
+use leyline::telemetry::Recorder;
+
+use crate::batch::{Dataset, Sampler, windows};
+use crate::checkpoint::CheckpointStore;
+use crate::error::Error;
+use crate::grad::GradientBufferPool;
+use crate::host_read::HostReads;
+use crate::optim::Optimizer;
+use crate::trainer::config::TrainConfig;
+use crate::trainer::evaluate::{Evaluation, evaluate};
+use crate::trainer::instruments::Instruments;
+use crate::trainer::observer::{Flow, Observer};
+use crate::trainer::sums::EpochSums;
+
+/// The three parts of a data set; no sample is in two of them.
+#[derive(Debug, Clone)]
+pub struct Splits {
+    /// Trains parameters.
+    pub train: Dataset,
+    /// Held out from training; decisions are made on it.
+    pub validation: Dataset,
+    /// Held out from everything until the end.
+    pub test: Dataset,
+}
+
+/// Where durable checkpoints go, and when.
+#[derive(Debug)]
+pub struct Checkpoints {
+    /// Holds the generations.
+    pub store: CheckpointStore,
+    /// Epochs between two of them; the last epoch always gets one.
+    pub every_epochs: NonZeroU64,
+    /// Digest of the configuration: a checkpoint of another configuration is refused.
+    pub config_digest: String,
+}
+
+/// What a trainer is made of.
+#[derive(Debug)]
+pub struct Parts<S, P> {
+    /// The run.
+    pub run_id: RunId,
+    /// Seed of the order of samples and of projections.
+    pub seed: u64,
+    /// Epochs of the whole run.
+    pub num_epochs: u64,
+    /// Where tensors live; the data must be there already.
+    pub device: Device,
+    /// Data.
+    pub data: Splits,
+    /// The network and its seeds.
+    pub seeds: S,
+    /// Who decides.
+    pub policy: P,
+    /// Durable checkpoints; none are written without it.
+    pub checkpoints: Option<Checkpoints>,
+    /// Telemetry.
+    pub recorder: Arc<dyn Recorder>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All epochs were trained.
+    Completed,
+    /// The observer asked to stop; a checkpoint was written when there is a store.
+    Interrupted,
+}
+
+/// Where a run was taken up again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resumed {
+    /// Generation of the checkpoint.
+    pub generation: String,
+    /// Epochs completed there.
+    pub epoch: EpochIndex,
+    /// Optimizer steps taken there.
+    pub step: StepIndex,
+    /// Newer generations that did not verify, with the reason.
+    pub skipped: Vec<(String, String)>,
+}
+
+/// Where in the run the trainer is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cursor {
+    /// Epochs completed.
+    pub(super) epoch: EpochIndex,
+    /// Windows taken in the current epoch.
+    pub(super) window: u64,
+    /// Optimizer steps taken in the run.
+    pub(super) step: StepIndex,
+}
+
+/// Trains the network of a seed manager and lets a policy decide about its seeds.
+#[derive(Debug)]
+pub struct Trainer<S: SeedManager, P: Policy> {
+    pub(super) config: TrainConfig,
+    pub(super) parts: Parts<S, P>,
+    pub(super) optimizer: Optimizer,
+    pub(super) sampler: Sampler,
+    pub(super) pool: GradientBufferPool,
+    pub(super) cursor: Cursor,
+    pub(super) sums: EpochSums,
+    pub(super) reads: HostReads,
+    pub(super) instruments: Instruments,
+}
+
+impl<S: SeedManager, P: Policy> Trainer<S, P> {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for settings that cannot work, device errors.
+    pub fn new(config: TrainConfig, parts: Parts<S, P>) -> Result<Self, Error> {
+        if let Some((key, accepted)) = config.validate().into_iter().next() {
+            return Err(Error::InvalidConfig { key, message: format!("expected {accepted}") });
+        }
+        if parts.data.train.is_empty() || parts.data.validation.is_empty() {
+            return Err(Error::InvalidConfig {
+                key: "data".to_owned(),
+                message: "expected at least one training and one validation sample".to_owned(),
+            });
+        }
+        let sums = EpochSums::new(owners(&parts.seeds), &parts.device)?;
+        Ok(Self {
+            optimizer: Optimizer::new(config.optimizer),
+            sampler: Sampler::new(parts.seed),
+            pool: GradientBufferPool::new(),
+            cursor: Cursor::default(),
+            sums,
+            reads: HostReads::default(),
+            instruments: Instruments::new(&parts.recorder),
+            config,
+            parts,
+        })
+    }
+
+    /// Trains until all epochs are done or the observer asks to stop.
+    ///
+    /// # Errors
+    /// The first failure; the last durable checkpoint stays valid.
+    pub fn run(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+        let outcome = self.epochs(eager, observer);
+        if outcome.is_err() {
+            self.instruments.epochs_failed.add(1);
+        }
+        outcome
+    }
+
+    fn epochs(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+        while self.cursor.epoch.0 < self.parts.num_epochs {
+            let started = self.parts.clock.now();
+            let order = self.sampler.permutation(self.cursor.epoch, self.parts.data.train.len());
+            let windows = windows(self.parts.data.train.len(), &self.config.batch);
+            let resumed_at = usize::try_from(self.cursor.window).unwrap_or(usize::MAX).min(windows.len());
+            for window in &windows[resumed_at..] {
+                self.step(eager, &order, window)?;
+                if observer.step_finished(self.cursor.step) == Flow::Stop {
+                    self.write_checkpoint()?;
+                    return Ok(Outcome::Interrupted);
+                }
+            }
+            let report = self.finish_epoch(eager, started)?;
+            observer.epoch_finished(&report).map_err(Error::Observer)?;
+            if self.checkpoint_due() {
+                self.write_checkpoint_or_carry_on();
+            }
+        }
+        Ok(Outcome::Completed)
+    }
+
+    /// Evaluates the network as it is on the test data. Nothing that decides may see the result.
+    ///
+    /// # Errors
+    /// As [`evaluate`].
+    pub fn test(&mut self) -> Result<Evaluation, Error> {
+        let batch = self.config.eval_batch_size.get();
+        evaluate(self.parts.seeds.model(), &self.parts.data.test, batch, &[], &mut self.reads)
+    }
+
+    /// The seed manager.
+    pub fn seeds(&self) -> &S {
+        &self.parts.seeds
+    }
+
+    /// Epochs completed and optimizer steps taken.
+    pub fn progress(&self) -> (EpochIndex, StepIndex) {
+        (self.cursor.epoch, self.cursor.step)
+    }
+
+    /// Device-to-host reads so far, by name.
+    pub fn host_reads(&self) -> &BTreeMap<&'static str, u64> {
+        self.reads.counts()
+    }
+
+    /// The optimizer, for inspection.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    /// Checkpoints are written every so many epochs and after the last one.
+    fn checkpoint_due(&self) -> bool {
+        let epoch = self.cursor.epoch.0;
+        let due = |checkpoints: &Checkpoints| epoch.is_multiple_of(checkpoints.every_epochs.get());
+        self.parts.checkpoints.as_ref().is_some_and(due) || epoch == self.parts.num_epochs
+    }
+
+    pub(super) fn seed_error<E: leyline::error::Error>(&self, source: E) -> Error {
+        Error::SeedManager { step: self.cursor.step, source: BoxError::new(source) }
+    }
+
+    /// New sums for an epoch of the network as it is now.
+    pub(super) fn reset_sums(&mut self) -> Result<(), Error> {
+        self.sums = EpochSums::new(owners(&self.parts.seeds), &self.parts.device)?;
+        Ok(())
+    }
+}
+
+/// Host first, then seeds by id: whoever owns a segment.
+pub(super) fn owners<S: SeedManager>(seeds: &S) -> Vec<Owner> {
+    let mut owners: Vec<Owner> = seeds.model().layout().segments().iter().map(|s| s.spec.owner).collect();
+    owners.push(Owner::Host);
+    owners.sort_unstable();
+    owners.dedup();
+    owners
+}

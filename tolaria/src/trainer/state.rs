@@ -1,0 +1,162 @@
+//! Checkpoints of the whole run, and taking one up again.
+
+use std::collections::BTreeMap;
+
+use leyline::durable::{Durable, SavedState};
+use leyline::error::BoxError;
+use leyline::model::TrainableModel;
+use leyline::policy::Policy;
+use leyline::region::Eager;
+use leyline::seed::SeedManager;
+use leyline::telemetry::Event;
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::{Snapshot, SnapshotMeta};
+use crate::error::{self, Error};
+use crate::telemetry as desc;
+use crate::trainer::run::{Cursor, Resumed, Trainer, owners};
+use crate::trainer::sums::{EpochSums, SavedSums};
+
+const TRAINER: &str = "trainer";
+const OPTIMIZER: &str = "optimizer";
+const SEEDS: &str = "seeds";
+const POLICY: &str = "policy";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TrainerState {
+    seed: u64,
+    cursor: Cursor,
+    sums: SavedSums,
+}
+
+impl<S: SeedManager, P: Policy> Trainer<S, P> {
+    /// Everything the run needs to continue bit for bit: parameters, optimizer state, topology and lifecycle of seeds,
+    /// the policy, the position in the data and the sums of the unfinished epoch.
+    ///
+    /// # Errors
+    /// When a component cannot hand over its state.
+    /// # Sync
+    /// reads the sums of the epoch; components copy their tensors.
+    pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
+        let state = TrainerState { seed: self.parts.seed, cursor: self.cursor, sums: self.sums.save(&mut self.reads)? };
+        let trainer = SavedState {
+            json: serde_json::to_string(&state)
+                .map_err(|e| Error::State { field: "trainer", message: e.to_string() })?,
+            tensors: BTreeMap::new(),
+        };
+        let components = BTreeMap::from([
+            (TRAINER.to_owned(), trainer),
+            (OPTIMIZER.to_owned(), self.optimizer.save()?),
+            (SEEDS.to_owned(), self.parts.seeds.save().map_err(|e| self.seed_error(e))?),
+            (POLICY.to_owned(), self.parts.policy.save().map_err(|e| Error::Policy(BoxError::new(e)))?),
+        ]);
+        let meta = SnapshotMeta {
+            run_id: self.parts.run_id.clone(),
+            epoch: self.cursor.epoch,
+            step: self.cursor.step,
+            topology: self.parts.seeds.model().layout().revision(),
+            created_unix_ms: u64::try_from(self.parts.clock.unix().as_millis()).unwrap_or(u64::MAX),
+            config_digest: self.parts.checkpoints.as_ref().map_or_else(String::new, |c| c.config_digest.clone()),
+        };
+        Ok(Snapshot { meta, components })
+    }
+
+    /// Continues from a snapshot.
+    ///
+    /// # Errors
+    /// When a component is missing or refuses its state. The trainer must then not be used any more: an earlier
+    /// component may have taken its state over already.
+    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let component = |name: &'static str| {
+            snapshot
+                .components
+                .get(name)
+                .ok_or(Error::State { field: name, message: "the component is missing".to_owned() })
+        };
+        let state: TrainerState = serde_json::from_str(&component(TRAINER)?.json)
+            .map_err(|e| Error::State { field: TRAINER, message: e.to_string() })?;
+        if state.seed != self.parts.seed {
+            return Err(Error::State {
+                field: "trainer.seed",
+                message: format!("the run was started with seed {}, not {}", state.seed, self.parts.seed),
+            });
+        }
+        self.parts.seeds.restore(component(SEEDS)?).map_err(|e| self.seed_error(e))?;
+        self.parts.policy.restore(component(POLICY)?).map_err(|e| Error::Policy(BoxError::new(e)))?;
+        self.optimizer.restore(component(OPTIMIZER)?)?;
+        self.sums = EpochSums::restore(owners(&self.parts.seeds), &state.sums, &self.parts.device)?;
+        self.cursor = state.cursor;
+        Ok(())
+    }
+
+    /// Takes up the newest checkpoint that verifies; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or the checkpoint belongs to another configuration.
+    pub fn resume(&mut self, _eager: &mut Eager) -> Result<Option<Resumed>, Error> {
+        let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
+        let Some(loaded) = checkpoints.store.load_latest()? else { return Ok(None) };
+        for (generation, reason) in &loaded.skipped {
+            let event = Event::new(&desc::CHECKPOINT_SKIPPED)
+                .with("generation", generation)
+                .with("reason", error::chain(reason));
+            self.parts.recorder.event(event);
+        }
+        let found = &loaded.snapshot.meta.config_digest;
+        if *found != checkpoints.config_digest {
+            return Err(Error::State {
+                field: "config_digest",
+                message: format!(
+                    "the checkpoint belongs to another configuration ({found}, this run has {})",
+                    checkpoints.config_digest
+                ),
+            });
+        }
+        self.restore(&loaded.snapshot)?;
+        Ok(Some(Resumed {
+            generation: loaded.generation.to_string(),
+            epoch: self.cursor.epoch,
+            step: self.cursor.step,
+            skipped: loaded
+                .skipped
+                .iter()
+                .map(|(generation, reason)| (generation.to_string(), error::chain(reason)))
+                .collect(),
+        }))
+    }
+
+    /// Writes a durable checkpoint now; does nothing without a store.
+    ///
+    /// # Errors
+    /// When it cannot be written; the previous one stays valid.
+    pub fn write_checkpoint(&mut self) -> Result<(), Error> {
+        if self.parts.checkpoints.is_none() {
+            return Ok(());
+        }
+        let started = self.parts.clock.now();
+        let snapshot = self.snapshot()?;
+        if let Some(checkpoints) = &mut self.parts.checkpoints {
+            match checkpoints.store.save(&snapshot) {
+                // Durable; only the removal of older generations failed, and the next save tries again.
+                Err(error) if error.committed().is_some() => {
+                    tracing::warn!(error = error::chain(&error), "an old checkpoint was not removed");
+                }
+                saved => drop(saved?),
+            }
+        }
+        self.instruments.checkpoints_total.add(1);
+        self.instruments.checkpoint_latency.set((self.parts.clock.now() - started).as_secs_f64() * 1e3);
+        Ok(())
+    }
+
+    /// A periodic checkpoint that fails is reported and counted; training goes on.
+    pub(super) fn write_checkpoint_or_carry_on(&mut self) {
+        if let Err(error) = self.write_checkpoint() {
+            self.instruments.checkpoint_failures.add(1);
+            let error = error::chain(&error);
+            self.parts.recorder.event(Event::new(&desc::CHECKPOINT_FAILED).with("error", &error));
+            tracing::error!(error, "checkpoint not written; the previous one stays valid");
+        }
+    }
+}
