@@ -1,1 +1,47 @@
-//! x
+//! Telemetry: records what subsystems measure and what happens to them, and writes it down without ever stopping them.
+//!
+//! ```text
+//!  caller threads                                                   worker thread
+//!  Gauge::set, Counter::add ──► cells ◄──┐
+//!                                        │ read at `publish`
+//!  event(Event) ───┬─ critical ─► reserve ┐                       ┌─► FrameSink      packets.bin
+//!                  └─ others ───► common ─┼─► Assembler ─► Packet ┼─► JsonLinesSink  packets.jsonl
+//!  publish(Boundary, values) ───► common ─┘      ▲                └─► MemorySink
+//!         │ no room                              │ names, labels
+//!         ▼                                  Registry ◄── Catalogue ──► Markdown, Prometheus names
+//!   dropped_total
+//! ```
+//!
+//! *Entry points*: [`Catalogue::new`] with the descriptors of all subsystems, then [`TelemetryRecorder::start`].
+//! [`reader::FrameReader`] and [`decode::decode_file`] read what was written.
+//!
+//! *Invariants*: TE-1 to TE-3 of [`leyline::telemetry`]; everything emitted is delivered or counted as dropped
+//! ([`ledger`]); a packet holds the values of its boundary, not those of the moment in which it is written; a frame
+//! that is accepted is the frame that was written ([`codec`]); a sink that fails or stalls costs packets, never steps.
+//!
+//! *Not here*: what is measured (each subsystem's `telemetry.rs`), alert rules, an HTTP endpoint.
+#![forbid(unsafe_code)]
+
+pub mod error;
+mod name;
+pub mod telemetry;
+pub mod catalogue;
+pub mod prometheus;
+pub mod registry;
+pub mod ledger;
+pub mod queue;
+pub mod recorder;
+mod worker;
+mod assembler;
+pub mod packet;
+pub mod codec;
+pub mod reader;
+pub mod sink;
+pub mod decode;
+
+pub use catalogue::Catalogue;
+pub use error::Error;
+pub use ledger::{Counts, Stats};
+pub use packet::Packet;
+pub use queue::QueueConfig;
+pub use recorder::{Guard, Shutdown, TelemetryRecorder};

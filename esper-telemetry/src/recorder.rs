@@ -1,0 +1,159 @@
+//! The recorder: what subsystems hold, and the guard of whoever started it.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, bounded};
+use leyline::clock::Clock;
+use leyline::id::RunId;
+use leyline::telemetry::{Boundary, Counter, Event, Gauge, MetricDesc, Recorder};
+
+use crate::assembler::Assembler;
+use crate::catalogue::Catalogue;
+use crate::error::Error;
+use crate::ledger::{Ledger, Stats};
+use crate::queue::{Closer, Intake, Item, QueueConfig, QueuedEvent, Snapshot, queue};
+use crate::registry::Registry;
+use crate::sink::Sink;
+use crate::worker::{Worker, unix_ms};
+
+/// How long a guard that is merely dropped waits for the queue to empty.
+pub const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
+
+/// Records into series and queues; a worker thread turns them into packets.
+///
+/// `publish` reads all values on the calling thread (one relaxed load each), so that a packet holds the values of its
+/// boundary however late the worker is; names, labels and files are the worker's business. It takes a lock for reading
+/// that is only contended while a handle is handed out for the first time. `event` and `publish` never wait for the
+/// worker: without room in the queue they return at once and the loss is counted.
+#[derive(Debug)]
+pub struct TelemetryRecorder {
+    registry: Arc<Registry>,
+    ledger: Arc<Ledger>,
+    intake: Intake,
+    clock: Arc<dyn Clock>,
+}
+
+/// Keeps the worker of a recorder running.
+#[derive(Debug)]
+#[must_use = "the recorder is closed as soon as its guard is dropped"]
+pub struct Guard {
+    running: Option<Running>,
+    ledger: Arc<Ledger>,
+}
+
+/// How a recorder ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shutdown {
+    /// Whether everything in the queue was handed to the sinks and the sinks were flushed in time. If not, the worker
+    /// still tries as long as the process lives, and `stats` has items in flight.
+    pub finished: bool,
+    /// What became of events and packets.
+    pub stats: Stats,
+}
+
+#[derive(Debug)]
+struct Running {
+    closer: Closer,
+    thread: JoinHandle<()>,
+    /// Disconnected when the thread ends, for whatever reason.
+    done: Receiver<()>,
+}
+
+impl TelemetryRecorder {
+    /// Starts a recorder and its worker thread. Packets go to each of `sinks`, in this order.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] when the thread cannot be started.
+    pub fn start(
+        run_id: RunId,
+        catalogue: Catalogue,
+        sinks: Vec<Box<dyn Sink>>,
+        queue_config: QueueConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Arc<Self>, Guard), Error> {
+        let registry = Arc::new(Registry::new(catalogue));
+        let ledger = Arc::new(Ledger::new(&registry));
+        let (intake, outlet, closer) = queue(&queue_config);
+        let last_sequence = sinks.iter().filter_map(|sink| sink.last_sequence()).max().unwrap_or(0);
+        let next_sequence = last_sequence.saturating_add(1);
+        let assembler = Assembler::new(run_id, Arc::clone(&registry), Arc::clone(&ledger), next_sequence);
+        let worker = Worker::new(outlet, assembler, Arc::clone(&clock), sinks, &registry);
+        let (ended, done) = bounded(0);
+        let body = move || {
+            let _ended = ended;
+            worker.run();
+        };
+        let thread = thread::Builder::new().name("esper-telemetry".to_owned()).spawn(body).map_err(Error::Thread)?;
+        let guard = Guard { running: Some(Running { closer, thread, done }), ledger: Arc::clone(&ledger) };
+        Ok((Arc::new(Self { registry, ledger, intake, clock }), guard))
+    }
+
+    /// The descriptors the recorder was started with, this crate's included.
+    #[must_use]
+    pub fn catalogue(&self) -> &Catalogue {
+        self.registry.catalogue()
+    }
+
+    /// What became of events and packets so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.ledger.stats()
+    }
+}
+
+impl Recorder for TelemetryRecorder {
+    fn gauge(&self, desc: &'static MetricDesc, labels: &[&str]) -> Gauge {
+        self.registry.gauge(desc, labels)
+    }
+
+    fn counter(&self, desc: &'static MetricDesc, labels: &[&str]) -> Counter {
+        self.registry.counter(desc, labels)
+    }
+
+    fn event(&self, event: Event) {
+        let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_event());
+        self.intake.offer(Item::Event(QueuedEvent { order, event, ticket }));
+    }
+
+    fn publish(&self, boundary: Boundary) {
+        let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_packet());
+        let (values, created_unix_ms) = (self.registry.read(), unix_ms(self.clock.as_ref()));
+        self.intake.offer(Item::Snapshot(Snapshot { order, boundary, created_unix_ms, values, ticket }));
+    }
+}
+
+impl Guard {
+    /// Closes the recorder, waits at most `timeout` for the worker to write out what is queued, and says how it ended.
+    /// What is emitted from now on is dropped and counted.
+    pub fn shutdown(mut self, timeout: Duration) -> Shutdown {
+        self.close(timeout)
+    }
+
+    fn close(&mut self, timeout: Duration) -> Shutdown {
+        let finished = self.running.take().is_none_or(|running| running.end(timeout));
+        Shutdown { finished, stats: self.ledger.stats() }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.close(FLUSH_ON_DROP);
+    }
+}
+
+impl Running {
+    fn end(self, timeout: Duration) -> bool {
+        drop(self.closer);
+        if self.done.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(timeout_s = timeout.as_secs_f64(), "telemetry was not written out in time");
+            return false;
+        }
+        let finished = self.thread.join().is_ok();
+        if !finished {
+            tracing::error!("the telemetry worker panicked");
+        }
+        finished
+    }
+}

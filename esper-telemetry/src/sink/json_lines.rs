@@ -1,0 +1,129 @@
+//! Packets as JSON, one object per line.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use crate::error::Error;
+use crate::packet::Packet;
+use crate::sink::Sink;
+use crate::sink::append::AppendFile;
+
+/// Appends one line per packet to a file.
+#[derive(Debug)]
+pub struct JsonLinesSink {
+    file: AppendFile,
+}
+
+impl JsonLinesSink {
+    /// Opens `path` for appending, or creates it. An incomplete last line is cut off.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] when another writer has the file, [`Error::Io`] for everything else.
+    pub fn append(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let mut file = AppendFile::open(path)?;
+        let end = end_of_last_line(file.file(), file.len()).map_err(Error::io("read", path))?;
+        if end < file.len() {
+            let bytes = file.len() - end;
+            tracing::warn!(path = %path.display(), offset = end, bytes, "cut off an incomplete line");
+            file.truncate(end)?;
+        }
+        Ok(Self { file })
+    }
+}
+
+impl Sink for JsonLinesSink {
+    fn name(&self) -> &'static str {
+        "json_lines"
+    }
+
+    fn write(&mut self, packet: &Packet) -> Result<(), Error> {
+        let encode = |source| Error::Json { sequence: packet.sequence, source };
+        let mut line = serde_json::to_vec(packet).map_err(encode)?;
+        line.push(b'\n');
+        self.file.append(&line)
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.file.sync()
+    }
+}
+
+/// Looks for the last line break from the end: files grow long, lines do not.
+fn end_of_last_line(mut file: &File, len: u64) -> io::Result<u64> {
+    const BLOCK: u64 = 64 << 10;
+    let mut end = len;
+    let mut block = Vec::new();
+    while end > 0 {
+        let start = end.saturating_sub(BLOCK);
+        block.clear();
+        file.seek(SeekFrom::Start(start))?;
+        file.take(end - start).read_to_end(&mut block)?;
+        if let Some(at) = block.iter().rposition(|&byte| byte == b'\n') {
+            return Ok(start + at as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::packet::tests::full_packet;
+
+    #[test]
+    fn a_packet_is_one_object_on_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("packets.jsonl");
+        let mut packet = full_packet();
+        packet.events[0].attributes.insert("reason".to_owned(), "two\nlines".to_owned());
+        let mut sink = JsonLinesSink::append(&path).unwrap();
+        sink.write(&packet).unwrap();
+        sink.write(&packet).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 2);
+        let found: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        let expected = json!({
+            "version": 1, "run_id": "run-1", "sequence": 7, "source": "tolaria", "created_unix_ms": 1_700_000_000_123_u64,
+            "epoch": 3, "step": 300, "level": "critical", "priority": "critical",
+            "metrics": [
+                {"name": "tolaria.training.loss", "value": 0.25, "unit": "nats", "kind": "gauge"},
+                {"name": "tolaria.epochs.total", "value": 3.0, "unit": "count", "kind": "counter"},
+                {"name": "kasmina.seed.alpha", "labels": {"seed_id": "seed-1"}, "value": 0.5, "unit": "ratio", "kind": "gauge"},
+                {"name": "kasmina.seed.alpha", "labels": {"seed_id": "seed-2"}, "value": -0.0, "unit": "ratio", "kind": "gauge"},
+            ],
+            "events": [
+                {"name": "seed_stage", "level": "info",
+                 "attributes": {"from": "training", "to": "blending", "reason": "two\nlines"}},
+                {"name": "tolaria.halt", "level": "critical"},
+            ],
+            "health": {"status": "degraded", "summary": "grad_conflict_high"},
+        });
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_incomplete_last_line_is_cut_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("packets.jsonl");
+        let long = "x".repeat(200_000);
+        for (before, after) in [
+            ("", ""),
+            ("{", ""),
+            ("{}\n", "{}\n"),
+            ("{}\n{\"a\":", "{}\n"),
+            (&format!("{{}}\n{long}"), "{}\n"),
+            (&format!("{long}\n{long}\n"), &format!("{long}\n{long}\n")),
+        ] {
+            fs::write(&path, before).unwrap();
+            drop(JsonLinesSink::append(&path).unwrap());
+            assert_eq!(fs::read_to_string(&path).unwrap(), after);
+        }
+    }
+}

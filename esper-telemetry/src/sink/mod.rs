@@ -1,0 +1,46 @@
+//! Sinks: where packets go. They run on the worker thread and may be slow; they must not be relied on.
+//!
+//! # For implementers
+//! - A packet that `write` refused is not offered again; the next one is.
+//! - `write` leaves nothing behind that makes an earlier or later packet unreadable, also when it fails.
+//! - `flush` is called after packets of critical priority and before the worker ends.
+
+mod append;
+mod frame;
+mod json_lines;
+mod memory;
+
+pub use frame::FrameSink;
+pub use json_lines::JsonLinesSink;
+pub use memory::{MemorySink, PacketLog};
+
+use crate::error::Error;
+use crate::packet::Packet;
+
+/// Takes packets.
+pub trait Sink: Send + std::fmt::Debug {
+    /// Short name, for example `frames`; a label value.
+    fn name(&self) -> &'static str;
+
+    /// Takes one packet.
+    ///
+    /// # Errors
+    /// When the packet was not stored. Counted, reported once until the sink works again; the run goes on.
+    fn write(&mut self, packet: &Packet) -> Result<(), Error>;
+
+    /// Makes what was written durable, as far as the sink can.
+    ///
+    /// # Errors
+    /// When it may not be durable.
+    fn flush(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Sequence number of the last packet that an earlier recorder left in this sink. Numbering goes on after it, so
+    /// that a resumed run does not use a number twice.
+    fn last_sequence(&self) -> Option<u64> {
+        None
+    }
+}
+
+const _: fn(&mut dyn Sink) = |_| {};

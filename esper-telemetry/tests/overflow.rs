@@ -1,0 +1,108 @@
+//! Nothing is lost without being counted, and nobody waits: with a sink that is stuck, and under contention.
+
+mod common;
+
+use std::thread;
+
+use common::{GatedSink, HALT, NOTE, PATIENCE, boundary, start};
+use esper_telemetry::sink::MemorySink;
+use esper_telemetry::{Counts, Shutdown, Stats};
+use leyline::telemetry::{Event, Recorder};
+
+#[test]
+fn with_a_stuck_sink_calls_return_and_the_loss_is_exact() {
+    let (sink, gate, log) = GatedSink::new();
+    let (recorder, guard) = start(vec![Box::new(sink)], 8, 2);
+    recorder.publish(boundary(1));
+    gate.wait_until_stuck();
+
+    // The common queue takes 8 of 20; the reserve takes 2 of 5 critical ones, and the common queue is full.
+    (0..20).for_each(|n| recorder.event(Event::new(&NOTE).with("n", n)));
+    (0..5).for_each(|n| recorder.event(Event::new(&HALT).with("n", n)));
+    recorder.publish(boundary(2));
+    let events = Counts { emitted: 25, delivered: 0, dropped: 15 };
+    let packets = Counts { emitted: 2, delivered: 0, dropped: 1 };
+    assert_eq!(recorder.stats(), Stats { events, packets });
+    assert_eq!(events.in_flight(), 10);
+
+    drop(gate);
+    // The events that no boundary followed come in a packet of the recorder's own.
+    let events = Counts { emitted: 25, delivered: 10, dropped: 15 };
+    let packets = Counts { emitted: 3, delivered: 2, dropped: 1 };
+    assert_eq!(guard.shutdown(PATIENCE), Shutdown { finished: true, stats: Stats { events, packets } });
+    let found: Vec<_> = log.all().iter().map(common::notes).collect();
+    let expected = ["0", "1", "2", "3", "4", "5", "6", "7", "0", "1"].map(str::to_owned);
+    assert_eq!(found, [vec![], expected.to_vec()]);
+}
+
+#[test]
+fn a_flood_of_ordinary_events_leaves_the_reserve_to_critical_ones() {
+    let (sink, gate, log) = GatedSink::new();
+    let (recorder, guard) = start(vec![Box::new(sink)], 4, 4);
+    recorder.publish(boundary(1));
+    gate.wait_until_stuck();
+    (0..1_000).for_each(|n| recorder.event(Event::new(&NOTE).with("n", n)));
+    (0..4).for_each(|n| recorder.event(Event::new(&HALT).with("n", n)));
+    drop(gate);
+    let stats = guard.shutdown(PATIENCE).stats;
+    assert_eq!(stats.events, Counts { emitted: 1_004, delivered: 8, dropped: 996 });
+    let halts = log.all().iter().flat_map(|packet| &packet.events).filter(|event| event.name == HALT.name).count();
+    assert_eq!(halts, 4);
+}
+
+#[test]
+fn the_loss_is_in_the_next_packet() {
+    let (sink, gate, log) = GatedSink::new();
+    let (recorder, guard) = start(vec![Box::new(sink)], 4, 1);
+    recorder.publish(boundary(1));
+    gate.wait_until_stuck();
+    (0..3).for_each(|_| recorder.event(Event::new(&NOTE).with("n", 0)));
+    (0..3).for_each(|step| recorder.publish(boundary(step)));
+    drop(gate);
+    while recorder.stats().packets.in_flight() > 0 {
+        thread::yield_now();
+    }
+    recorder.publish(boundary(4));
+    assert!(guard.shutdown(PATIENCE).finished);
+    let last = log.last().unwrap();
+    let dropped = |kind: &str| {
+        let of_kind = |metric: &&esper_telemetry::packet::Metric| {
+            metric.name == "esper.telemetry.dropped_total" && metric.labels["kind"] == kind
+        };
+        last.metrics.iter().find(of_kind).map(|metric| metric.value)
+    };
+    assert_eq!((dropped("event"), dropped("packet")), (Some(0.0), Some(2.0)));
+}
+
+#[test]
+fn under_contention_every_event_is_delivered_or_counted() {
+    const THREADS: u64 = 4;
+    const EVENTS: u64 = 5_000;
+    let sink = MemorySink::new();
+    let log = sink.packets();
+    let (recorder, guard) = start(vec![Box::new(sink)], 16, 2);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for n in 0..EVENTS {
+                    recorder.event(Event::new(if n % 10 == 0 { &HALT } else { &NOTE }).with("n", n));
+                    if n % 50 == 0 {
+                        recorder.publish(boundary(n));
+                    }
+                }
+            });
+        }
+        // Closing in the middle of it must not lose count either.
+        while recorder.stats().events.emitted < THREADS * EVENTS / 2 {
+            thread::yield_now();
+        }
+        assert!(guard.shutdown(PATIENCE).finished);
+    });
+    let Stats { events, packets } = recorder.stats();
+    assert_eq!(events.emitted, THREADS * EVENTS);
+    assert_eq!(events.in_flight(), 0, "{events:?}");
+    assert_eq!(packets.in_flight(), 0, "{packets:?}");
+    assert_eq!(packets.delivered, log.all().len() as u64);
+    assert_eq!(events.delivered, log.all().iter().map(|packet| packet.events.len() as u64).sum::<u64>());
+    assert!(log.all().iter().map(|packet| packet.sequence).eq(1..=packets.delivered));
+}
