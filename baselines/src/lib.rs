@@ -1,1 +1,18 @@
-//! x
+//! Benchmark harness: named works, environment metadata, percentiles, and a comparison of committed results.
+//!
+//! ```text
+//!   work ─► Sampler (warm-up, n repetitions) ─► Measurement ─► BenchResult + Environment ─► JSON ─► compare
+//! ```
+//!
+//! Performance is judged by ratios within one run, never by a timed unit test. *Entry points*: [`works::run`],
+//! [`compare::compare`]. *Not here*: what is measured; that is the subsystems'.
+#![forbid(unsafe_code)]
+
+pub mod environment;
+pub mod measure;
+pub mod result;
+pub mod works;
+pub mod compare;
+mod error;
+
+pub use error::Error;

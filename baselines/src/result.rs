@@ -1,0 +1,66 @@
+//! One benchmark's result as it is committed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::measure::Measurement;
+
+/// Version of the file format.
+pub const SCHEMA: u32 = 1;
+
+/// What was measured, how and where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BenchResult {
+    /// Version of the format.
+    pub schema: u32,
+    /// Name of the work.
+    pub name: String,
+    /// The command that repeats it.
+    pub command: String,
+    /// What the numbers mean and what is inside the timed part.
+    pub notes: String,
+    /// Where it was measured.
+    pub environment: Environment,
+    /// Settings of the work.
+    pub config: BTreeMap<String, String>,
+    /// Quantities by name.
+    pub measurements: BTreeMap<String, Measurement>,
+    /// Names of the telemetry metrics that had a value; a later result must have them too.
+    pub metrics: Vec<String>,
+}
+
+impl BenchResult {
+    /// Writes `DIR/NAME.json`.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn write(&self, dir: &Path) -> Result<PathBuf, Error> {
+        let path = dir.join(format!("{}.json", self.name));
+        let mut text = serde_json::to_string_pretty(self).expect("names and finite numbers are JSON");
+        text.push('\n');
+        std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, text)).map_err(|source| Error::File {
+            action: "writing",
+            path: path.clone(),
+            source,
+        })?;
+        Ok(path)
+    }
+
+    /// Reads a result.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Parse`].
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
+            action: "reading",
+            path: path.to_owned(),
+            source,
+        })?;
+        serde_json::from_str(&text).map_err(|source| Error::Parse { path: path.to_owned(), source })
+    }
+}
