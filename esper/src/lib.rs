@@ -1,1 +1,26 @@
-//! x
+//! The `esper` command as a library: configuration, data, the composition root, the run folder and its report.
+//!
+//! ```text
+//!   flags, file, defaults ─► config ─► data ─► wire (Kasmina + Tamiyo + Tolaria + telemetry) ─► run ─► run folder
+//!                                                                                                        │
+//!                                                             report.html, summary ◄── report ◄──────────┘
+//! ```
+//!
+//! *Entry points*: [`cli::Cli::run`] for the command, [`wire::assemble`] for a trainer made of the real parts.
+//! *Not here*: anything that trains, grows or decides.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod wire;
+pub mod run;
+pub mod progress;
+pub mod report;
+pub mod check;
+pub mod decode;
+pub mod bench;
+pub mod study;
+pub mod exit;
+pub mod logging;
+pub mod threads;

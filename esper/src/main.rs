@@ -1,1 +1,19 @@
-fn main(){}
+//! The `esper` command: parses, runs, maps the result to an exit code.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use esper::cli::Cli;
+use esper::{exit, logging, threads};
+
+fn main() -> ExitCode {
+    if let Err(error) = threads::settle() {
+        return exit::report(&error);
+    }
+    logging::init();
+    match Cli::try_parse() {
+        Ok(cli) => cli.run().unwrap_or_else(|error| exit::report(&error)),
+        Err(usage) => exit::usage(&usage),
+    }
+}

@@ -1,0 +1,203 @@
+//! One source of settings, and the map from positions to places.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::de::DeValue;
+
+use super::{ConfigError, Place};
+
+/// Largest configuration file.
+const LIMIT_BYTES: u64 = 1 << 20;
+
+/// TOML text with the name under which its mistakes are reported.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    origin: Origin,
+    text: String,
+}
+
+#[derive(Debug, Clone)]
+enum Origin {
+    Default(&'static str),
+    File(String),
+    Flag(String),
+}
+
+impl Layer {
+    /// Built-in values.
+    pub fn defaults(name: &'static str, text: &str) -> Self {
+        Self { origin: Origin::Default(name), text: text.into() }
+    }
+
+    /// The content of a file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`], also for bytes that are not UTF-8; [`ConfigError::TooLarge`] above 1 MiB.
+    pub fn file(path: &Path) -> Result<Self, ConfigError> {
+        let failed = |source| ConfigError::Read { path: path.into(), source };
+        let mut text = String::new();
+        let file = File::open(path).map_err(failed)?;
+        let size = file.take(LIMIT_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+        if u64::try_from(size).is_ok_and(|size| size <= LIMIT_BYTES) {
+            Ok(Self::text(&path.display().to_string(), text))
+        } else {
+            Err(ConfigError::TooLarge { path: path.into(), limit_bytes: LIMIT_BYTES })
+        }
+    }
+
+    /// The content of a file that was read already.
+    pub fn text(path: &str, text: impl Into<String>) -> Self {
+        Self { origin: Origin::File(path.into()), text: text.into() }
+    }
+
+    /// A setting of the form `key.path=value`, as given to `--set`.
+    ///
+    /// A value that is not TOML is taken as a string, so `--set run.device=cuda:0` needs no quotes.
+    ///
+    /// # Errors
+    /// [`ConfigError::Flag`] when there is no dotted key before an `=`.
+    pub fn set(setting: &str) -> Result<Self, ConfigError> {
+        let shown = setting.escape_debug().to_string();
+        let bad = || ConfigError::Flag { text: shown.clone() };
+        let (key, value) = setting.split_once('=').ok_or_else(bad)?;
+        Self::flag(&format!("--set {shown}"), key.trim(), value.trim()).ok_or_else(bad)
+    }
+
+    /// The value of a flag with its own name, for example `--epochs 20` for the key `run.epochs`.
+    ///
+    /// `shown` is the flag as it was given. `None` when `key` is not a dotted key.
+    pub fn flag(shown: &str, key: &str, value: &str) -> Option<Self> {
+        let bare = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        if !key.split('.').all(bare) {
+            return None;
+        }
+        let value = if is_toml_value(value) { value.into() } else { toml::Value::from(value).to_string() };
+        Some(Self { origin: Origin::Flag(shown.into()), text: format!("{key} = {value}\n") })
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    fn place(&self, offset: usize) -> Place {
+        match &self.origin {
+            Origin::Default(layer) => Place::Default { layer: (*layer).into() },
+            Origin::Flag(text) => Place::Flag(text.clone()),
+            Origin::File(path) => {
+                let before = self.text.get(..offset).unwrap_or(&self.text);
+                let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+                Place::File {
+                    path: path.clone(),
+                    line: before.matches('\n').count() + 1,
+                    column: before[line_start..].chars().count() + 1,
+                }
+            }
+        }
+    }
+}
+
+/// Whether `value` stands for itself in `key = value`. A line break never does: it would end the setting.
+fn is_toml_value(value: &str) -> bool {
+    !value.contains(['\n', '\r', '#']) && DeValue::parse(value).is_ok()
+}
+
+/// Layers laid end to end, so that one number names a position in any of them.
+#[derive(Debug)]
+pub(super) struct Layers {
+    /// Each layer with the position of its first byte.
+    layers: Vec<(usize, Layer)>,
+}
+
+impl Layers {
+    pub(super) fn new(layers: Vec<Layer>) -> Self {
+        let mut start = 0;
+        let place = |layer: Layer| {
+            let first = start;
+            // A position just past the end still belongs to its layer.
+            start += layer.text.len() + 1;
+            (first, layer)
+        };
+        Self { layers: layers.into_iter().map(place).collect() }
+    }
+
+    /// Each layer with the position of its first byte.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Layer)> {
+        self.layers.iter().map(|(start, layer)| (*start, layer))
+    }
+
+    /// The place of a position.
+    pub(super) fn place(&self, position: usize) -> Place {
+        let index = self.layers.partition_point(|(start, _)| *start <= position).saturating_sub(1);
+        match self.layers.get(index) {
+            Some((start, layer)) => layer.place(position - start),
+            None => Place::Default { layer: "no layer".into() },
+        }
+    }
+
+    /// The text between two positions of one layer.
+    pub(super) fn text(&self, span: Range<usize>) -> Option<&str> {
+        let (start, layer) = self.layers.iter().rfind(|(start, _)| *start <= span.start)?;
+        layer.text.get(span.start - start..span.end.checked_sub(*start)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_set(setting: &str, text: &str) {
+        assert_eq!(Layer::set(setting).unwrap().text, text);
+    }
+
+    #[test]
+    fn values_that_are_not_toml_become_strings() {
+        check_set("run.epochs=3", "run.epochs = 3\n");
+        check_set(" run.epochs = 3 ", "run.epochs = 3\n");
+        check_set("run.device=cuda:0", "run.device = \"cuda:0\"\n");
+        check_set("run.device=\"cpu\"", "run.device = \"cpu\"\n");
+        check_set("a.b=[1, 2]", "a.b = [1, 2]\n");
+        check_set("a.b=[1, 2", "a.b = \"[1, 2\"\n");
+        check_set("a.b=", "a.b = \"\"\n");
+        check_set("a.b=x=y", "a.b = \"x=y\"\n");
+        check_set("a.b=true", "a.b = true\n");
+    }
+
+    #[test]
+    fn a_setting_cannot_bring_a_second_one_along() {
+        check_set("a=1\nb=2", "a = \"\"\"\n1\nb=2\"\"\"\n");
+        check_set("a=1 # c", "a = \"1 # c\"\n");
+        let text = &Layer::set("a=1\nb=2").unwrap().text;
+        assert_eq!(text.parse::<toml::Table>().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_setting_without_a_dotted_key_is_refused() {
+        for setting in ["", "run.epochs", "=3", "run..epochs=3", "run.=3", "[run]\nx=3", "a b=3", "a\"b=1"] {
+            let error = Layer::set(setting).unwrap_err();
+            assert!(matches!(error, ConfigError::Flag { .. }), "{setting}: {error}");
+        }
+    }
+
+    #[test]
+    fn positions_are_places_by_line_and_character() {
+        let layers = Layers::new(vec![
+            Layer::defaults("base", "a = 1\n"),
+            Layer::text("x.toml", "é = 1\nbb = 2"),
+            Layer::set("c=3").unwrap(),
+        ]);
+        let file = |line, column| Place::File { path: "x.toml".into(), line, column };
+        let starts: Vec<usize> = layers.iter().map(|(start, _)| start).collect();
+        assert_eq!(layers.place(0), Place::Default { layer: "base".into() });
+        assert_eq!(layers.place(starts[1]), file(1, 1));
+        // `é` takes two bytes and one column.
+        assert_eq!(layers.place(starts[1] + 2), file(1, 2));
+        assert_eq!(layers.place(starts[1] + 7), file(2, 1));
+        assert_eq!(layers.place(starts[2] - 1), file(2, 7));
+        assert_eq!(layers.place(starts[2]), Place::Flag("--set c=3".into()));
+        assert_eq!(layers.text(starts[1] + 7..starts[1] + 9), Some("bb"));
+    }
+}

@@ -1,0 +1,188 @@
+//! What the command can be told: the sections of a configuration file.
+
+use std::fmt;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::{Path, PathBuf};
+
+use serde::de;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tamiyo::TamiyoConfig;
+use tolaria::trainer::TrainConfig;
+
+use super::network::{self, HostChoice, SeedsConfig};
+use super::{Alternative, ConfigError, Issue, Layer, Loaded, load, load::peek};
+use crate::data::{self, DataConfig, DataName};
+
+/// The whole configuration of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EsperConfig {
+    /// How long, from which seed, on which device.
+    pub run: RunConfig,
+    /// Which samples.
+    pub data: DataConfig,
+    /// Which checkpoints are kept.
+    pub checkpoint: CheckpointConfig,
+    /// What is recorded.
+    pub telemetry: TelemetryConfig,
+    /// Host network.
+    pub host: HostChoice,
+    /// Seed manager.
+    pub seeds: SeedsConfig,
+    /// Policy.
+    #[serde(default)]
+    pub policy: TamiyoConfig,
+    /// Trainer.
+    pub train: TrainConfig,
+}
+
+/// The `[run]` section.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// Passes over the training part.
+    pub epochs: NonZeroU64,
+    /// Seed of everything random in training; the division of the data has its own.
+    pub seed: u64,
+    /// `cpu` or `cuda:N`.
+    pub device: DeviceName,
+    /// Run folder; chosen by the command when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<PathBuf>,
+}
+
+/// The `[checkpoint]` section.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointConfig {
+    /// Epochs between two checkpoints.
+    pub every_epochs: NonZeroU64,
+    /// Checkpoints that are kept; the newest one that verifies is never deleted.
+    pub keep_last: NonZeroUsize,
+}
+
+/// The `[telemetry]` section.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TelemetryConfig {
+    /// Writes one JSON object per packet to `packets.jsonl` of the run folder.
+    pub jsonl: bool,
+    /// Writes packets in the wire format to `packets.bin` of the run folder.
+    pub frames: bool,
+    /// Packets that may wait for the writer; more are dropped and counted.
+    pub queue_packets: NonZeroUsize,
+}
+
+const BASE: &str = include_str!("defaults/base.toml");
+
+/// Sections in which one choice excludes the settings of another.
+const ALTERNATIVES: &[Alternative] = &[
+    Alternative { path: "host", tag: None },
+    Alternative { path: "train.optimizer", tag: Some("kind") },
+    Alternative { path: "train.schedule.decay", tag: Some("kind") },
+];
+
+impl EsperConfig {
+    /// Merges the defaults, those of the data set, the file and the flags, and validates the result.
+    ///
+    /// # Errors
+    /// [`ConfigError`], naming the place, the key and what is accepted.
+    pub fn load(file: Option<&Path>, flags: Vec<Layer>) -> Result<Loaded<Self>, ConfigError> {
+        let mut given: Vec<Layer> = file.map(Layer::file).transpose()?.into_iter().collect();
+        given.extend(flags);
+        Self::from_layers(given)
+    }
+
+    /// As [`EsperConfig::load`], with the file as a layer.
+    ///
+    /// # Errors
+    /// As [`EsperConfig::load`].
+    pub fn from_layers(given: Vec<Layer>) -> Result<Loaded<Self>, ConfigError> {
+        let base = Layer::defaults("every data set", BASE);
+        let mut layers = vec![base];
+        // A name that nobody knows gets no layer of its own; it is refused below, at its place.
+        let name = peek(&given, "data.name").or_else(|| peek(&layers, "data.name"));
+        layers.extend(name.and_then(|name| DataName::parse(&name)).map(|name| defaults_of(&name)));
+        layers.extend(given);
+        load(layers, ALTERNATIVES, Self::issues)
+    }
+
+    /// The configuration when nothing but the data set is said.
+    pub fn defaults_for(name: &DataName) -> Self {
+        let flag = Layer::flag("--data", "data.name", &name.to_string()).expect("a dotted key");
+        Self::from_layers(vec![flag]).expect("the defaults are valid, see the tests").config
+    }
+
+    fn issues(&self) -> Vec<Issue> {
+        let mut issues = Vec::new();
+        for error in self.data.validate() {
+            let issue = match error {
+                data::Error::Config { key, problem } => Issue::new(key, problem),
+                other => Issue::new("data", other.to_string()),
+            };
+            issues.push(issue);
+        }
+        issues.extend(network::issues(&self.host, &self.seeds));
+        let of_policy = self.policy.validate().err().unwrap_or_default();
+        issues.extend(of_policy.into_iter().map(|issue| Issue::new(format!("policy.{}", issue.key), issue.message)));
+        let of_trainer = self.train.validate().into_iter();
+        let expected = |(key, accepted)| Issue::new(format!("train.{key}"), format!("expected {accepted}"));
+        issues.extend(of_trainer.map(expected));
+        issues
+    }
+}
+
+fn defaults_of(name: &DataName) -> Layer {
+    match name {
+        DataName::Digits => Layer::defaults("digits", include_str!("defaults/digits.toml")),
+        DataName::Mnist1d => Layer::defaults("mnist1d", include_str!("defaults/mnist1d.toml")),
+        DataName::Mnist => Layer::defaults("mnist", include_str!("defaults/mnist.toml")),
+        DataName::FashionMnist => Layer::defaults("fashion-mnist", include_str!("defaults/fashion-mnist.toml")),
+        DataName::Csv(_) => Layer::defaults("CSV files", include_str!("defaults/csv.toml")),
+    }
+}
+
+/// A device by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceName {
+    /// `cpu`.
+    Cpu,
+    /// `cuda:N`.
+    Cuda(usize),
+}
+
+impl DeviceName {
+    /// What may be written for a device.
+    pub const ACCEPTED: &'static [&'static str] = &["cpu", "cuda:N"];
+
+    /// The device of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name.strip_prefix("cuda:") {
+            None => (name == "cpu").then_some(Self::Cpu),
+            Some(index) if index.bytes().all(|byte| byte.is_ascii_digit()) => index.parse().ok().map(Self::Cuda),
+            Some(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+impl Serialize for DeviceName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::parse(&name).ok_or_else(|| de::Error::unknown_variant(&name, Self::ACCEPTED))
+    }
+}

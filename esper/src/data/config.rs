@@ -1,0 +1,281 @@
+//! The `[data]` section.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use serde::de::{self, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Error, SplitPlan, mnist1d};
+
+/// Which samples a run sees, and how they are divided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a CSV file (`.csv` or `.csv.gz`).
+    pub name: DataName,
+    /// Folder with the files of `mnist` and `fashion-mnist`; not used by the others.
+    pub folder: PathBuf,
+    /// Seed of the division and of the label permutation, apart from the training seed.
+    pub split_seed: u64,
+    /// Share of the rows for validation: of all rows, or of the training part where a test part was published.
+    pub validation_fraction: Fraction,
+    /// Share of the rows for the test; only for `digits` and CSV files, the others come with a test part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_fraction: Option<Fraction>,
+    /// Permutes the labels of all samples: a control, with which accuracy must stay at chance.
+    #[serde(default)]
+    pub permute_labels: bool,
+    /// Every feature of a CSV file is divided by this number: 255 for bytes, 1 for values that are scaled already.
+    #[serde(default)]
+    pub csv_scale: Scale,
+    /// Sizes of the generated set.
+    pub mnist1d: Mnist1dConfig,
+}
+
+impl DataConfig {
+    /// How the samples are to be divided.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the test fraction is missing, given beside a published test part, or leaves nothing to
+    /// train on.
+    pub fn split_plan(&self) -> Result<SplitPlan, Error> {
+        let wrong = |problem: String| Err(Error::Config { key: "data.test_fraction", problem });
+        let validation_fraction = self.validation_fraction.get();
+        let test_fraction = match (self.name.has_test_part(), self.test_fraction) {
+            (true, None) => 0.0,
+            (true, Some(_)) => return wrong(format!("`{}` comes with a test part; expected no such key", self.name)),
+            (false, None) => return wrong(format!("missing; expected {FRACTION} for `{}`", self.name)),
+            (false, Some(fraction)) => fraction.get(),
+        };
+        if validation_fraction + test_fraction >= 1.0 {
+            return wrong(format!("expected less than {} beside data.validation_fraction", 1.0 - validation_fraction));
+        }
+        Ok(SplitPlan { seed: self.split_seed, validation_fraction, test_fraction, permute_labels: self.permute_labels })
+    }
+
+    /// Everything that cannot work, each naming its key.
+    pub fn validate(&self) -> Vec<Error> {
+        [self.split_plan().err(), self.mnist1d.num_samples().err()].into_iter().flatten().collect()
+    }
+}
+
+/// Sizes and seed of a generated MNIST-1D set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mnist1dConfig {
+    /// Samples of the training part, before validation is cut from it; 4 000 in the publication.
+    pub train_samples: NonZeroUsize,
+    /// Samples of the test part; 1 000 in the publication.
+    pub test_samples: NonZeroUsize,
+    /// Seed of the generator.
+    pub seed: u64,
+}
+
+impl Mnist1dConfig {
+    /// 400 million values, 1.6 GB.
+    const MAX_SAMPLES: usize = 10_000_000;
+
+    /// Samples of both parts, a multiple of the number of classes.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when it is not.
+    pub(super) fn num_samples(&self) -> Result<usize, Error> {
+        let total = self.train_samples.get().saturating_add(self.test_samples.get());
+        if total.is_multiple_of(mnist1d::NUM_CLASSES) && total <= Self::MAX_SAMPLES {
+            return Ok(total);
+        }
+        let problem = format!(
+            "train_samples + test_samples is {total}, expected a multiple of {}, at most {}",
+            mnist1d::NUM_CLASSES,
+            Self::MAX_SAMPLES
+        );
+        Err(Error::Config { key: "data.mnist1d", problem })
+    }
+}
+
+/// A data set by name, or a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataName {
+    /// 1 797 embedded 8×8 digits.
+    Digits,
+    /// Generated signals of 40 points.
+    Mnist1d,
+    /// Handwritten digits, 28×28, from IDX files.
+    Mnist,
+    /// Clothes, 28×28, from IDX files.
+    FashionMnist,
+    /// Features and a label per line.
+    Csv(PathBuf),
+}
+
+impl DataName {
+    /// What may be written for a data set.
+    pub const ACCEPTED: &'static [&'static str] =
+        &["digits", "mnist1d", "mnist", "fashion-mnist", "PATH.csv", "PATH.csv.gz"];
+
+    /// The data set of this name; a name that ends in `.csv` or `.csv.gz` is a path.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "digits" => Self::Digits,
+            "mnist1d" => Self::Mnist1d,
+            "mnist" => Self::Mnist,
+            "fashion-mnist" => Self::FashionMnist,
+            path if is_csv_name(path) => Self::Csv(path.into()),
+            _ => return None,
+        })
+    }
+
+    /// Whether the publisher separated a test part.
+    pub fn has_test_part(&self) -> bool {
+        match self {
+            Self::Digits | Self::Csv(_) => false,
+            Self::Mnist1d | Self::Mnist | Self::FashionMnist => true,
+        }
+    }
+}
+
+fn is_csv_name(name: &str) -> bool {
+    let path = Path::new(name);
+    let is = |path: &Path, extension: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension));
+    is(path, "csv") || is(path, "gz") && path.file_stem().is_some_and(|stem| is(Path::new(stem), "csv"))
+}
+
+impl fmt::Display for DataName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Digits => f.write_str("digits"),
+            Self::Mnist1d => f.write_str("mnist1d"),
+            Self::Mnist => f.write_str("mnist"),
+            Self::FashionMnist => f.write_str("fashion-mnist"),
+            Self::Csv(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl Serialize for DataName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DataName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::parse(&name).ok_or_else(|| de::Error::unknown_variant(&name, Self::ACCEPTED))
+    }
+}
+
+const FRACTION: &str = "a fraction above 0 and below 1";
+
+/// A number above 0 and below 1.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Fraction(f64);
+
+impl Fraction {
+    /// `value`, when it is above 0 and below 1.
+    pub fn new(value: f64) -> Option<Self> {
+        (value > 0.0 && value < 1.0).then_some(Self(value))
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Fraction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = f64::deserialize(deserializer)?;
+        Self::new(value).ok_or_else(|| de::Error::invalid_value(Unexpected::Float(value), &FRACTION))
+    }
+}
+
+/// A finite number above 0 to divide by; 1 when nothing is said.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Scale(f32);
+
+impl Scale {
+    /// `value`, when it is finite and above 0.
+    pub fn new(value: f32) -> Option<Self> {
+        (value > 0.0 && value.is_finite()).then_some(Self(value))
+    }
+
+    /// The number.
+    pub fn get(self) -> f32 {
+        self.0
+    }
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self(1.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Scale {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = f32::deserialize(deserializer)?;
+        let wrong = || de::Error::invalid_value(Unexpected::Float(f64::from(value)), &"a finite number above 0");
+        Self::new(value).ok_or_else(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EsperConfig;
+
+    #[track_caller]
+    fn check_name(name: &str, expected: Option<DataName>) {
+        assert_eq!(DataName::parse(name), expected);
+        if let Some(parsed) = expected {
+            assert_eq!(parsed.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn names_and_csv_paths_are_told_apart() {
+        check_name("digits", Some(DataName::Digits));
+        check_name("mnist1d", Some(DataName::Mnist1d));
+        check_name("mnist", Some(DataName::Mnist));
+        check_name("fashion-mnist", Some(DataName::FashionMnist));
+        check_name("a/b.csv", Some(DataName::Csv("a/b.csv".into())));
+        check_name("b.CSV.gz", Some(DataName::Csv("b.CSV.gz".into())));
+        check_name("digits.gz", None);
+        check_name("digts", None);
+        check_name("", None);
+    }
+
+    #[track_caller]
+    fn check_plan(name: &str, test: Option<f64>, expected: Result<f64, &str>) {
+        let mut config = EsperConfig::defaults_for(&DataName::parse(name).unwrap()).data;
+        config.test_fraction = test.map(|fraction| Fraction::new(fraction).unwrap());
+        let plan = config.split_plan().map(|plan| plan.test_fraction).map_err(|error| error.to_string());
+        match (plan, expected) {
+            (Ok(found), Ok(expected)) => assert!((found - expected).abs() < 1e-12, "{found} is not {expected}"),
+            (Err(found), Err(expected)) => assert_eq!(found, expected),
+            (found, expected) => panic!("{found:?} is not {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn a_test_fraction_belongs_to_sets_without_a_test_part() {
+        check_plan("digits", Some(0.3), Ok(0.3));
+        check_plan("mnist1d", None, Ok(0.0));
+        check_plan("mnist", Some(0.2), Err("data.test_fraction: `mnist` comes with a test part; expected no such key"));
+        check_plan(
+            "a.csv",
+            None,
+            Err("data.test_fraction: missing; expected a fraction above 0 and below 1 for `a.csv`"),
+        );
+        check_plan(
+            "digits",
+            Some(0.8),
+            Err("data.test_fraction: expected less than 0.8 beside data.validation_fraction"),
+        );
+    }
+}

@@ -1,0 +1,243 @@
+//! What a user sees while a run trains: a display on a terminal, plain lines elsewhere; always on standard error.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt;
+use std::io::{self, IsTerminal as _, Write};
+use std::mem;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use leyline::id::SeedId;
+use leyline::seed::SeedState;
+use tolaria::trainer::report::EpochReport;
+
+use crate::report::printable;
+
+/// How much is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ProgressMode {
+    /// The display on a terminal, plain lines otherwise and where `NO_COLOR` is set.
+    #[default]
+    Auto,
+    /// Plain lines.
+    Plain,
+    /// Nothing.
+    Off,
+}
+
+/// Shows epochs and seeds as they come. Text from outside loses its control characters first.
+///
+/// Nothing here can fail: a run does not end because nobody can read its progress any more.
+#[derive(Debug)]
+pub struct Progress {
+    num_epochs: u64,
+    sink: Sink,
+    /// Smoothed duration of an epoch in seconds, for the time that is left.
+    epoch_s: Option<f64>,
+}
+
+enum Sink {
+    Off,
+    Plain(Box<dyn Write + Send>),
+    Display(Display),
+}
+
+struct Display {
+    bars: MultiProgress,
+    epochs: ProgressBar,
+    seeds: BTreeMap<SeedId, ProgressBar>,
+    /// Where lines go once the display is over.
+    out: Box<dyn Write + Send>,
+    /// The last epoch as a plain line.
+    last: Option<String>,
+}
+
+impl Progress {
+    /// Shows a run of `num_epochs` epochs.
+    #[must_use]
+    pub fn new(mode: ProgressMode, num_epochs: u64) -> Self {
+        let sink = match mode {
+            ProgressMode::Off => Sink::Off,
+            ProgressMode::Auto if has_display() => {
+                Sink::Display(Display::new(ProgressDrawTarget::stderr(), Box::new(io::stderr()), num_epochs))
+            }
+            ProgressMode::Auto | ProgressMode::Plain => Sink::Plain(Box::new(io::stderr())),
+        };
+        Self::with_sink(sink, num_epochs)
+    }
+
+    /// Shows a finished epoch, what became of its commands, and its seeds.
+    pub fn epoch(&mut self, report: &EpochReport) {
+        let epoch_s = self.epoch_s.map_or(report.wall_s, |smoothed| 0.7 * smoothed + 0.3 * report.wall_s);
+        self.epoch_s = Some(epoch_s);
+        let left = self.num_epochs.saturating_sub(report.epoch.0);
+        let events = events(report);
+        match &mut self.sink {
+            Sink::Off => {}
+            Sink::Plain(out) => {
+                let mut text = line(report, self.num_epochs);
+                for event in events {
+                    text.push_str(&format!("  {event}\n"));
+                }
+                put(out.as_mut(), &text);
+            }
+            Sink::Display(display) => {
+                for event in events {
+                    display.print(&format!("epoch {}: {event}", report.epoch));
+                }
+                display.epoch(report, epoch_s * left as f64);
+                display.last = Some(line(report, self.num_epochs));
+            }
+        }
+    }
+
+    /// Shows a line of its own.
+    pub fn note(&mut self, text: &str) {
+        let text = printable(text);
+        match &mut self.sink {
+            Sink::Off => {}
+            Sink::Plain(out) => put(out.as_mut(), &format!("{text}\n")),
+            Sink::Display(display) => display.print(&text),
+        }
+    }
+
+    /// Ends the display and leaves the last epoch on the screen as a plain line; what comes later is plain too. Also
+    /// happens when this is dropped.
+    pub fn finish(&mut self) {
+        self.sink = match mem::replace(&mut self.sink, Sink::Off) {
+            Sink::Display(display) => Sink::Plain(display.finish()),
+            other => other,
+        };
+    }
+
+    fn with_sink(sink: Sink, num_epochs: u64) -> Self {
+        Self { num_epochs, sink, epoch_s: None }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "Off",
+            Self::Plain(_) => "Plain",
+            Self::Display(_) => "Display",
+        })
+    }
+}
+
+impl Display {
+    fn new(target: ProgressDrawTarget, out: Box<dyn Write + Send>, num_epochs: u64) -> Self {
+        let bars = MultiProgress::with_draw_target(target);
+        let epochs = bars.add(ProgressBar::new(num_epochs));
+        epochs.set_style(style("epoch {pos:>4}/{len:<4} [{bar:24.green}] {wide_msg}"));
+        // Changes that come faster than the screen is drawn are left out; the tick shows the last of them.
+        epochs.enable_steady_tick(Duration::from_millis(200));
+        Self { bars, epochs, seeds: BTreeMap::new(), out, last: None }
+    }
+
+    fn epoch(&mut self, report: &EpochReport, left_s: f64) {
+        let live: Vec<&SeedState> = report.seeds.iter().filter(|seed| seed.stage.is_live()).collect();
+        let gone: Vec<SeedId> =
+            self.seeds.keys().copied().filter(|id| live.iter().all(|seed| seed.seed_id != *id)).collect();
+        for id in gone {
+            if let Some(bar) = self.seeds.remove(&id) {
+                bar.finish_and_clear();
+                self.bars.remove(&bar);
+            }
+        }
+        for seed in live {
+            let bar = self.seeds.entry(seed.seed_id).or_insert_with(|| {
+                let bar = self.bars.add(ProgressBar::new(100));
+                bar.set_style(style("  {prefix:<34} [{bar:16.cyan}] {wide_msg}"));
+                bar.set_prefix(format!("{} {} in {}", seed.seed_id, seed.blueprint, seed.slot));
+                bar
+            });
+            bar.set_position(hundredths(seed.alpha.get()));
+            bar.set_message(format!("alpha {:.2}  {}", seed.alpha.get(), seed.stage));
+        }
+        self.epochs.set_position(report.epoch.0);
+        self.epochs.set_message(format!("{}  {} left", scores(report), clock(left_s)));
+    }
+
+    fn print(&self, line: &str) {
+        // A closed terminal is no reason to end a run.
+        self.bars.println(line).ok();
+    }
+
+    fn finish(mut self) -> Box<dyn Write + Send> {
+        for bar in self.seeds.values() {
+            bar.finish_and_clear();
+        }
+        self.epochs.finish_and_clear();
+        if let Some(last) = &self.last {
+            put(self.out.as_mut(), last);
+        }
+        self.out
+    }
+}
+
+/// Whether standard error is a screen that a display can be drawn on.
+fn has_display() -> bool {
+    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+    io::stderr().is_terminal() && !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates of this file are well-formed").progress_chars("━╸ ")
+}
+
+fn put(out: &mut dyn Write, text: &str) {
+    // In one write, so that lines of others do not come between. A closed standard error is no reason to end a run.
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
+}
+
+/// An epoch without a display.
+fn line(report: &EpochReport, num_epochs: u64) -> String {
+    format!("epoch {}/{num_epochs}  {}\n", report.epoch, scores(report))
+}
+
+fn scores(report: &EpochReport) -> String {
+    format!(
+        "loss {:.4}  accuracy {:.2}%  validation {:.4}  {:.2}%  {:.0} samples/s",
+        report.train.loss,
+        report.train.accuracy * 100.0,
+        report.validation.loss,
+        report.validation.accuracy * 100.0,
+        report.samples_per_s
+    )
+}
+
+/// Stage changes and refusals, a line each.
+fn events(report: &EpochReport) -> Vec<String> {
+    let changes = report
+        .transitions
+        .iter()
+        .map(|change| format!("{} {} -> {}: {}", change.seed, change.from, change.to, printable(&change.reason)));
+    let refusals = report.commands.iter().filter_map(|command| {
+        let why = command.refused.as_deref()?;
+        Some(format!("refused: {}: {}", printable(&command.operation), printable(why)))
+    });
+    changes.chain(refusals).collect()
+}
+
+/// Seconds as `mm:ss` or `h:mm:ss`.
+fn clock(seconds: f64) -> String {
+    let seconds = seconds.max(0.0).round();
+    let (hours, minutes, rest) = ((seconds / 3600.0).floor(), (seconds / 60.0).floor() % 60.0, seconds % 60.0);
+    if hours > 0.0 { format!("{hours}:{minutes:02}:{rest:02}") } else { format!("{minutes:02}:{rest:02}") }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "alpha is in [0, 1]")]
+fn hundredths(alpha: f64) -> u64 {
+    (alpha * 100.0).round() as u64
+}
+
+#[cfg(test)]
+mod tests;

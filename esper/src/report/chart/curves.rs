@@ -1,0 +1,239 @@
+//! The charts of a run: which quantities are drawn, how, and what each picture says in words.
+
+use tolaria::trainer::report::{ConflictRecord, EpochReport};
+
+use super::axis::Quantity;
+use super::plot::{Plot, Reference, Series, plot};
+use crate::report::format::{count, decimal, percent, rounded};
+use crate::report::history::{SeedEvent, SeedLife};
+use crate::report::{Run, Summary};
+
+/// Colors and dashes of lines in the style sheet.
+const NUM_COLORS: usize = 6;
+const NUM_DASHES: usize = 3;
+/// The first color, dashed: told apart from the second without seeing colors.
+const DASHED: usize = NUM_COLORS;
+
+/// A picture with its words.
+#[derive(Debug)]
+pub(in crate::report) struct Chart {
+    /// Unique in the page.
+    pub(in crate::report) id: &'static str,
+    pub(in crate::report) title: &'static str,
+    pub(in crate::report) unit: &'static str,
+    /// The picture in a sentence, for those who do not see it.
+    pub(in crate::report) description: String,
+    /// Class and name of each line.
+    pub(in crate::report) legend: Vec<(String, String)>,
+    /// Absent when there is nothing to draw; [`Self::note`] says why.
+    pub(in crate::report) plot: Option<Plot>,
+    /// What is missing from the picture.
+    pub(in crate::report) note: Option<String>,
+}
+
+/// What a chart shows, before it is laid out.
+struct Sketch {
+    id: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    quantity: Quantity,
+    show: fn(f64) -> String,
+    series: Vec<Series>,
+    references: Vec<Reference>,
+    note: Option<String>,
+}
+
+/// The curves of the whole network, in the order of the page.
+pub(in crate::report) fn curves(run: &Run, events: &[SeedEvent]) -> Vec<Chart> {
+    let summary = run.summary.as_ref();
+    let reports = run.epochs.as_slice();
+    let sketches = [
+        loss(reports, summary),
+        accuracy(reports, summary),
+        gradient_norm(reports),
+        conflicts(reports),
+        parameters(reports, summary),
+        learning_rate(reports),
+    ];
+    sketches.into_iter().map(|sketch| sketch.finish(run, events)).collect()
+}
+
+/// Alpha of every seed; nothing without seeds.
+pub(in crate::report) fn alphas(run: &Run, lives: &[SeedLife<'_>], events: &[SeedEvent]) -> Option<Chart> {
+    (!lives.is_empty()).then(|| alpha(lives).finish(run, events))
+}
+
+fn loss(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
+    let series = vec![
+        line("train", DASHED, reports, |report| Some(report.train.loss)),
+        line("validation", 1, reports, |report| Some(report.validation.loss)),
+    ];
+    let references = test_value(summary.and_then(|summary| summary.test_loss), decimal);
+    Sketch {
+        id: "loss",
+        title: "Loss",
+        unit: "nats per sample",
+        quantity: Quantity::Number,
+        show: decimal,
+        series,
+        references,
+        note: None,
+    }
+}
+
+fn accuracy(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
+    let series = vec![
+        line("train", DASHED, reports, |report| Some(report.train.accuracy)),
+        line("validation", 1, reports, |report| Some(report.validation.accuracy)),
+    ];
+    let test = summary.and_then(|summary| summary.test_accuracy);
+    let note = (test.is_none() && !reports.is_empty())
+        .then(|| "The test data were not measured: that is done once, when a run completes.".to_owned());
+    Sketch {
+        id: "accuracy",
+        title: "Accuracy",
+        unit: "correct / samples",
+        quantity: Quantity::Fraction,
+        show: percent,
+        series,
+        references: test_value(test, percent),
+        note,
+    }
+}
+
+fn alpha(lives: &[SeedLife<'_>]) -> Sketch {
+    let series = lives
+        .iter()
+        .enumerate()
+        .map(|(index, life)| Series {
+            name: life.last.seed_id.to_string(),
+            class: class(index),
+            points: life.alpha.clone(),
+            is_stepped: false,
+        })
+        .collect();
+    Sketch {
+        id: "alpha",
+        title: "Alpha per seed",
+        unit: "blend coefficient, 0 is the host alone",
+        quantity: Quantity::Unit,
+        show: decimal,
+        series,
+        references: Vec::new(),
+        note: None,
+    }
+}
+
+fn gradient_norm(reports: &[EpochReport]) -> Sketch {
+    Sketch {
+        id: "gradient-norm",
+        title: "Gradient norm",
+        unit: "global, before clipping, root mean square over steps",
+        quantity: Quantity::Number,
+        show: decimal,
+        series: vec![line("gradient norm", 0, reports, |report| Some(report.gradient_norm))],
+        references: Vec::new(),
+        note: None,
+    }
+}
+
+fn conflicts(reports: &[EpochReport]) -> Sketch {
+    let of = |value: fn(&ConflictRecord) -> f64| move |report: &EpochReport| report.conflict.as_ref().map(value);
+    let num_measured = reports.iter().filter(|report| report.conflict.is_some()).count();
+    let note = match reports.len() - num_measured {
+        _ if reports.is_empty() => None,
+        0 => None,
+        _ if num_measured == 0 => {
+            Some("Not measured: no accumulation window of this run was aggregated by attribution.".to_owned())
+        }
+        gaps => Some(format!("Not measured in {gaps} of {} epochs: those are gaps.", count(reports.len() as u64))),
+    };
+    Sketch {
+        id: "conflicts",
+        title: "Gradient conflicts and host share",
+        unit: "share of ordered pairs; share of the gradient",
+        quantity: Quantity::WholeFraction,
+        show: percent,
+        series: vec![
+            line("conflicts", 4, reports, of(|conflict| conflict.ratio)),
+            line("host share", 2, reports, of(|conflict| conflict.host_share)),
+        ],
+        references: Vec::new(),
+        note,
+    }
+}
+
+fn parameters(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
+    let host = summary.map(|summary| Reference {
+        label: format!("host {}", count(summary.host_parameters)),
+        value: summary.host_parameters as f64,
+        at_end: false,
+    });
+    Sketch {
+        id: "parameters",
+        title: "Parameters",
+        unit: "trainable elements, live seeds included",
+        quantity: Quantity::Count,
+        show: |value| count(rounded(value)),
+        series: vec![line("parameters", 2, reports, |report| Some(report.num_parameters as f64)).stepped()],
+        references: host.into_iter().collect(),
+        note: None,
+    }
+}
+
+fn learning_rate(reports: &[EpochReport]) -> Sketch {
+    Sketch {
+        id: "learning-rate",
+        title: "Learning rate",
+        unit: "at the last step of the epoch",
+        quantity: Quantity::FromZero,
+        show: decimal,
+        series: vec![line("learning rate", 3, reports, |report| Some(report.learning_rate))],
+        references: Vec::new(),
+        note: None,
+    }
+}
+
+fn line(name: &str, color: usize, reports: &[EpochReport], value: impl Fn(&EpochReport) -> Option<f64>) -> Series {
+    let points = reports.iter().filter_map(|report| value(report).map(|value| (report.epoch.0, value))).collect();
+    Series { name: name.to_owned(), class: class(color), points, is_stepped: false }
+}
+
+/// Colors first, then dashes: two lines differ in at least one.
+fn class(index: usize) -> String {
+    format!("s{} d{}", index % NUM_COLORS + 1, index / NUM_COLORS % NUM_DASHES)
+}
+
+fn test_value(value: Option<f64>, show: fn(f64) -> String) -> Vec<Reference> {
+    let reference = |value| Reference { label: format!("test {}", show(value)), value, at_end: true };
+    value.map(reference).into_iter().collect()
+}
+
+impl Sketch {
+    fn finish(self, run: &Run, events: &[SeedEvent]) -> Chart {
+        let epochs: Vec<u64> = run.epochs.iter().map(|report| report.epoch.0).collect();
+        let is_empty = self.series.iter().all(|series| series.points.is_empty());
+        let note = self.note.clone().or_else(|| is_empty.then(|| "No epoch was completed.".to_owned()));
+        let description = self.describe();
+        let plot = (!is_empty).then(|| plot(&epochs, self.quantity, &self.series, &self.references, events, self.show));
+        Chart {
+            id: self.id,
+            title: self.title,
+            unit: self.unit,
+            description,
+            legend: self.series.into_iter().map(|series| (series.class, series.name)).collect(),
+            plot,
+            note,
+        }
+    }
+
+    fn describe(&self) -> String {
+        let show = self.show;
+        let lines = self.series.iter().filter_map(|series| {
+            let ((first, from), (last, to)) = (series.points.first()?, series.points.last()?);
+            Some(format!("{}: {} at epoch {first}, {} at epoch {last}.", series.name, show(*from), show(*to)))
+        });
+        let references = self.references.iter().map(|reference| format!("{}.", reference.label));
+        lines.chain(references).collect::<Vec<_>>().join(" ")
+    }
+}

@@ -1,0 +1,14 @@
+//! Charts as plain data, laid out for the templates under `templates/report/`.
+//!
+//! Horizontal positions are percentages and vertical ones pixels, so a chart is as wide as its place and its text keeps
+//! its size, on a phone as on a wall. Colors come from the page's style sheet by class, once for light and once for
+//! dark. A plotting library writes both into the picture, which is why none is used here.
+
+mod axis;
+mod length;
+mod plot;
+mod curves;
+mod lifecycle;
+
+pub(super) use curves::{Chart, alphas, curves};
+pub(super) use lifecycle::{Lifecycle, lifecycle};

@@ -1,0 +1,108 @@
+//! The result of a run in a handful of facts, the same on the page and in the terminal.
+
+use leyline::seed::SeedStage;
+
+use super::Run;
+use super::format::{count, counted, decimal, duration, percent, rounded};
+use super::history::SeedLife;
+
+/// A number that matters, with what puts it in proportion.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fact {
+    pub(super) label: &'static str,
+    pub(super) value: String,
+    pub(super) detail: String,
+}
+
+/// How the run ended, in a word.
+pub(super) fn outcome(run: &Run) -> &'static str {
+    run.summary.as_ref().map_or("unfinished", |summary| summary.outcome.name())
+}
+
+/// The facts, most important first.
+pub(super) fn facts(run: &Run, lives: &[SeedLife<'_>]) -> Vec<Fact> {
+    vec![test(run), validation(run), parameters(run), seeds(lives), epochs(run), time(run)]
+}
+
+const NOT_MEASURED: &str = "not measured";
+
+fn test(run: &Run) -> Fact {
+    let summary = run.summary.as_ref();
+    let accuracy = summary.and_then(|summary| summary.test_accuracy);
+    let loss = summary.and_then(|summary| summary.test_loss);
+    Fact {
+        label: "Test accuracy",
+        value: accuracy.map_or_else(|| NOT_MEASURED.to_owned(), percent),
+        detail: match (loss, accuracy) {
+            (Some(loss), _) => format!("loss {} nats; {}", decimal(loss), samples(run.record.data.num_test)),
+            (None, Some(_)) => samples(run.record.data.num_test),
+            (None, None) => "done once, when a run completes".to_owned(),
+        },
+    }
+}
+
+fn validation(run: &Run) -> Fact {
+    let last = run.epochs.last().map(|report| report.validation.accuracy);
+    let best = run
+        .epochs
+        .iter()
+        .reduce(|best, report| if report.validation.accuracy > best.validation.accuracy { report } else { best });
+    let value = run.summary.as_ref().and_then(|summary| summary.validation_accuracy).or(last);
+    Fact {
+        label: "Validation accuracy",
+        value: value.map_or_else(|| NOT_MEASURED.to_owned(), percent),
+        detail: best.map_or_else(String::new, |best| {
+            format!("best {} at epoch {}", percent(best.validation.accuracy), best.epoch)
+        }),
+    }
+}
+
+fn parameters(run: &Run) -> Fact {
+    let last = run.epochs.last().map(|report| report.num_parameters);
+    let summary = run.summary.as_ref();
+    let value = summary.map(|summary| summary.parameters).or(last);
+    let detail = summary.filter(|summary| summary.host_parameters > 0).map(|summary| {
+        let growth = (summary.parameters as f64 / summary.host_parameters as f64 - 1.0) * 100.0;
+        format!("{growth:+.1}% over the host's {}", count(summary.host_parameters))
+    });
+    Fact {
+        label: "Parameters",
+        value: value.map_or_else(|| "unknown".to_owned(), count),
+        detail: detail.unwrap_or_default(),
+    }
+}
+
+fn seeds(lives: &[SeedLife<'_>]) -> Fact {
+    let num = |wanted: fn(SeedStage) -> bool| lives.iter().filter(|life| wanted(life.fate())).count();
+    let (fossilized, live) = (num(|stage| stage == SeedStage::Fossilized), num(SeedStage::is_live));
+    let parts = [(fossilized, "fossilized"), (live, "live"), (lives.len() - fossilized - live, "pruned")];
+    let detail: Vec<String> =
+        parts.iter().filter(|(num, _)| *num > 0).map(|(num, what)| format!("{num} {what}")).collect();
+    Fact {
+        label: "Seeds",
+        value: count(lives.len() as u64),
+        detail: if lives.is_empty() { "none germinated".to_owned() } else { detail.join(", ") },
+    }
+}
+
+fn epochs(run: &Run) -> Fact {
+    let last = run.epochs.last();
+    let epochs = run.summary.as_ref().map_or_else(|| last.map_or(0, |report| report.epoch.0), |summary| summary.epochs);
+    let steps = run.summary.as_ref().map_or_else(|| last.map_or(0, |report| report.step.0), |summary| summary.steps);
+    Fact { label: "Epochs", value: count(epochs), detail: counted(steps, "optimizer step") }
+}
+
+fn time(run: &Run) -> Fact {
+    let trained = run.epochs.iter().map(|report| report.wall_s).sum::<f64>();
+    let num_samples: f64 = run.epochs.iter().map(|report| report.train.num_samples as f64).sum();
+    let rate = num_samples / trained;
+    Fact {
+        label: "Wall time",
+        value: duration(run.summary.as_ref().map_or(trained, |summary| summary.wall_s)),
+        detail: if rate.is_finite() { format!("{} samples/s", count(rounded(rate))) } else { String::new() },
+    }
+}
+
+fn samples(number: u64) -> String {
+    counted(number, "sample")
+}

@@ -1,0 +1,269 @@
+//! The page: everything the template needs, as text that only has to be escaped.
+
+use askama::Template;
+use leyline::seed::{Counterfactual, GradientHealth, SeedStage};
+use tolaria::trainer::report::EpochReport;
+
+use super::chart::{Chart, Lifecycle, alphas, curves, lifecycle};
+use super::format::{calendar, count, decimal, duration, percent};
+use super::history::{EventKind, Measured, SeedLife, seed_events, seed_lives};
+use super::overview::{Fact, facts, outcome};
+use super::printable::printable;
+use super::{ReportError, Run};
+
+/// Most rows of the table of epochs; the whole is in `metrics.jsonl`.
+const MAX_EPOCH_ROWS: usize = 500;
+
+/// Lays out the page of a run: one HTML document, well-formed as XML too, that needs no script and no other file.
+///
+/// # Errors
+/// [`ReportError::Layout`] when the template engine fails.
+pub fn render_html(run: &Run) -> Result<String, ReportError> {
+    Page::of(run).render().map_err(ReportError::Layout)
+}
+
+#[derive(Template)]
+#[template(path = "report/page.html", whitespace = "minimize")]
+struct Page<'a> {
+    run_id: String,
+    outcome: &'static str,
+    /// Data, device and start in a line.
+    subtitle: String,
+    facts: Vec<Fact>,
+    notes: &'a [String],
+    lifecycle: Option<Lifecycle>,
+    alphas: Option<Chart>,
+    charts: Vec<Chart>,
+    /// Kinds of markers that occur.
+    event_kinds: Vec<&'static str>,
+    seeds: Vec<SeedRow>,
+    verdicts: Vec<VerdictRow>,
+    commands: Vec<CommandRow>,
+    changes: Vec<ChangeRow>,
+    epochs: Vec<EpochRow>,
+    num_epochs: usize,
+    config: &'a str,
+    provenance: Vec<Origin>,
+}
+
+struct SeedRow {
+    seed: String,
+    place: String,
+    stage: SeedStage,
+    alpha: String,
+    num_parameters: String,
+    germinated: u64,
+    effect: Option<Effect>,
+    gradient: Option<String>,
+}
+
+struct Effect {
+    gain: String,
+    accuracy: String,
+    measured: String,
+}
+
+struct VerdictRow {
+    epoch: u64,
+    seed: String,
+    target: SeedStage,
+    passed: bool,
+    met: Vec<String>,
+    failed: Vec<String>,
+}
+
+struct CommandRow {
+    epoch: u64,
+    sequence: u64,
+    operation: String,
+    reason: String,
+    refused: Option<String>,
+}
+
+struct ChangeRow {
+    epoch: u64,
+    seed: String,
+    from: SeedStage,
+    to: SeedStage,
+    reason: String,
+}
+
+struct EpochRow {
+    epoch: u64,
+    /// The other cells, in the order of the table's head; absent ones were not measured.
+    cells: Vec<Option<String>>,
+}
+
+struct Origin {
+    label: &'static str,
+    value: String,
+    /// Whether it is to be copied letter by letter.
+    is_code: bool,
+}
+
+impl<'a> Page<'a> {
+    fn of(run: &'a Run) -> Self {
+        let lives = seed_lives(&run.epochs);
+        let events = seed_events(&run.epochs);
+        let record = &run.record;
+        let (first, last) = (run.epochs.first(), run.epochs.last());
+        let mut kinds: Vec<EventKind> = events.iter().map(|event| event.kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        Self {
+            run_id: record.run_id.to_string(),
+            outcome: outcome(run),
+            subtitle: format!(
+                "{} on {}, started {}",
+                printable(&record.data.name),
+                printable(&record.device),
+                calendar(record.started_unix_ms)
+            ),
+            facts: facts(run, &lives),
+            notes: &run.notes,
+            lifecycle: lifecycle(
+                first.map_or(1, |report| report.epoch.0),
+                last.map_or(1, |report| report.epoch.0),
+                &lives,
+            ),
+            alphas: alphas(run, &lives, &events),
+            charts: curves(run, &events),
+            event_kinds: kinds.into_iter().map(EventKind::name).collect(),
+            seeds: lives.iter().map(SeedRow::of).collect(),
+            verdicts: lives.iter().flat_map(verdicts).collect(),
+            commands: run.epochs.iter().flat_map(commands).collect(),
+            changes: run.epochs.iter().flat_map(changes).collect(),
+            epochs: epoch_rows(&run.epochs),
+            num_epochs: run.epochs.len(),
+            config: &run.config,
+            provenance: provenance(run),
+        }
+    }
+}
+
+impl SeedRow {
+    fn of(life: &SeedLife<'_>) -> Self {
+        Self {
+            seed: life.last.seed_id.to_string(),
+            place: format!("{} in {}", life.last.blueprint, life.last.slot),
+            stage: life.fate(),
+            alpha: format!("{:.2}", life.last.alpha.get()),
+            num_parameters: count(life.num_parameters),
+            germinated: life.germinated,
+            effect: life.effect.as_ref().map(Effect::of),
+            gradient: life.gradient.as_ref().map(gradient),
+        }
+    }
+}
+
+impl Effect {
+    fn of(measured: &Measured<Counterfactual>) -> Self {
+        let Counterfactual { loss_gain, std_error, accuracy_gain_pp, num_samples } = measured.value;
+        let sign = if loss_gain > 0.0 { "+" } else { "" };
+        Self {
+            gain: format!("{sign}{} ± {} nats", decimal(loss_gain), decimal(std_error)),
+            accuracy: format!("{accuracy_gain_pp:+.2} pp accuracy"),
+            measured: format!("{} samples, epoch {}, {}", count(num_samples), measured.epoch, measured.stage),
+        }
+    }
+}
+
+fn gradient(measured: &Measured<GradientHealth>) -> String {
+    let GradientHealth { norm, host_ratio, health } = measured.value;
+    let ratio = host_ratio.map_or_else(String::new, |ratio| format!(", {ratio:.2} × host"));
+    format!("norm {}{ratio}, health {}", decimal(norm), percent(health))
+}
+
+fn verdicts(life: &SeedLife<'_>) -> Vec<VerdictRow> {
+    let lines = |conditions: &[String]| conditions.iter().map(|condition| printable(condition)).collect();
+    life.verdicts
+        .iter()
+        .map(|(epoch, gate)| VerdictRow {
+            epoch: *epoch,
+            seed: life.last.seed_id.to_string(),
+            target: gate.target,
+            passed: gate.passed,
+            met: lines(&gate.met),
+            failed: lines(&gate.failed),
+        })
+        .collect()
+}
+
+fn commands(report: &EpochReport) -> impl Iterator<Item = CommandRow> {
+    report.commands.iter().map(|command| CommandRow {
+        epoch: report.epoch.0,
+        sequence: command.sequence,
+        operation: printable(&command.operation),
+        reason: printable(&command.reason),
+        refused: command.refused.as_deref().map(printable),
+    })
+}
+
+fn changes(report: &EpochReport) -> impl Iterator<Item = ChangeRow> {
+    report.transitions.iter().map(|change| ChangeRow {
+        epoch: report.epoch.0,
+        seed: change.seed.to_string(),
+        from: change.from,
+        to: change.to,
+        reason: printable(&change.reason),
+    })
+}
+
+/// The first, the last, and evenly spaced ones between.
+fn epoch_rows(epochs: &[EpochReport]) -> Vec<EpochRow> {
+    let stride = epochs.len().div_ceil(MAX_EPOCH_ROWS).max(1);
+    let chosen = epochs.iter().enumerate().filter(|(index, _)| index % stride == 0 || index + 1 == epochs.len());
+    chosen
+        .map(|(_, report)| EpochRow {
+            epoch: report.epoch.0,
+            cells: vec![
+                Some(decimal(report.train.loss)),
+                Some(decimal(report.validation.loss)),
+                Some(percent(report.train.accuracy)),
+                Some(percent(report.validation.accuracy)),
+                Some(count(report.num_parameters)),
+                Some(decimal(report.learning_rate)),
+                Some(decimal(report.gradient_norm)),
+                report.conflict.as_ref().map(|conflict| percent(conflict.ratio)),
+                report.conflict.as_ref().map(|conflict| percent(conflict.host_share)),
+                Some(duration(report.wall_s)),
+            ],
+        })
+        .collect()
+}
+
+fn provenance(run: &Run) -> Vec<Origin> {
+    let record = &run.record;
+    let (versions, data) = (&record.versions, &record.data);
+    let text = |label, value: String| Some(Origin { label, value, is_code: false });
+    let code = |label, value: &str| Some(Origin { label, value: printable(value), is_code: true });
+    let summary = run.summary.as_ref();
+    [
+        code("Run", record.run_id.as_str()),
+        text("Started", calendar(record.started_unix_ms)),
+        text("Outcome", outcome(run).to_owned()),
+        summary.and_then(|summary| summary.resumed_from.as_deref()).and_then(|from| code("Resumed from", from)),
+        text("Esper", printable(&format!("{} for {}", versions.esper, versions.target))),
+        versions.rustc.as_deref().and_then(|rustc| text("Compiler", printable(rustc))),
+        versions.git_commit.as_deref().and_then(|commit| code("Commit", commit)),
+        text("Data", printable(&data.name)),
+        code("Data digest", &data.digest),
+        text(
+            "Samples",
+            format!(
+                "{} training, {} validation, {} test",
+                count(data.num_train),
+                count(data.num_validation),
+                count(data.num_test)
+            ),
+        ),
+        text("Device", printable(&record.device)),
+        text("Seed", record.seed.to_string()),
+        summary.and_then(|summary| code("Folder", &summary.out)),
+        code("Resume", &record.resume_command),
+        code("Reproduce", &record.reproduce_command),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,70 @@
+//! `run.json`: where a run came from, written before its first step.
+
+use leyline::id::RunId;
+use serde::{Deserialize, Serialize};
+
+/// Everything needed to tell one run from another and to do it again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunRecord {
+    /// The run.
+    pub run_id: RunId,
+    /// What trained it.
+    pub versions: Versions,
+    /// What it learned from.
+    pub data: DataRecord,
+    /// Where tensors lived: `cpu`, `cuda:0`.
+    pub device: String,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Milliseconds since 1970-01-01 UTC at which the run was first started.
+    pub started_unix_ms: u64,
+    /// Command line that continues the run from its newest checkpoint.
+    pub resume_command: String,
+    /// Command line that does the same run again, from the merged configuration.
+    pub reproduce_command: String,
+}
+
+/// The program that trained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versions {
+    /// Version of `esper`.
+    pub esper: String,
+    /// Compiler, where the build recorded it.
+    pub rustc: Option<String>,
+    /// Processor and operating system: `x86_64-linux`.
+    pub target: String,
+    /// Commit of the sources, where the build recorded it.
+    pub git_commit: Option<String>,
+}
+
+impl Versions {
+    /// This program. A build records its compiler and commit by setting `ESPER_RUSTC` and `ESPER_GIT_COMMIT` in the
+    /// environment of the compiler.
+    #[must_use]
+    pub fn of_this_build() -> Self {
+        Self {
+            esper: env!("CARGO_PKG_VERSION").to_owned(),
+            rustc: option_env!("ESPER_RUSTC").map(str::to_owned),
+            target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
+            git_commit: option_env!("ESPER_GIT_COMMIT").map(str::to_owned),
+        }
+    }
+}
+
+/// The data of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataRecord {
+    /// Name or path, as configured.
+    pub name: String,
+    /// Digest of exactly the bytes of all three parts.
+    pub digest: String,
+    /// Samples that trained (count).
+    pub num_train: u64,
+    /// Samples that decisions were made on (count).
+    pub num_validation: u64,
+    /// Samples looked at once, at the end (count).
+    pub num_test: u64,
+}

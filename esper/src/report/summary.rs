@@ -1,0 +1,99 @@
+//! `summary.json`: what a run came to; also the last line that `esper train --json` prints.
+
+use std::fmt;
+
+use leyline::id::{BlueprintId, SeedId, SlotId};
+use leyline::seed::SeedStage;
+use leyline::unit::Alpha;
+use serde::{Deserialize, Serialize};
+
+/// The result of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Summary {
+    /// Correct predictions / samples on the test data, in `[0, 1]`; absent when it was not measured.
+    pub test_accuracy: Option<f64>,
+    /// Mean loss on the test data, nats per sample; absent when it was not measured.
+    pub test_loss: Option<f64>,
+    /// Correct predictions / samples on the validation data after the last epoch, in `[0, 1]`; absent before the first.
+    pub validation_accuracy: Option<f64>,
+    /// Epochs completed (count).
+    pub epochs: u64,
+    /// Optimizer steps taken (count).
+    pub steps: u64,
+    /// Trainable elements at the end, live seeds included (count).
+    pub parameters: u64,
+    /// Trainable elements of the host network before any seed (count).
+    pub host_parameters: u64,
+    /// Seconds of training, evaluation included; of all parts of a resumed run.
+    pub wall_s: f64,
+    /// The run folder.
+    pub out: String,
+    /// Checkpoint the run was taken up from; absent when it was not interrupted.
+    pub resumed_from: Option<String>,
+    /// How it ended.
+    pub outcome: RunOutcome,
+    /// Seeds at the end, fossilized ones included, by id.
+    pub seeds: Vec<SeedSummary>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunOutcome {
+    /// All epochs were trained.
+    Completed,
+    /// Asked to stop; the newest checkpoint continues it.
+    Interrupted,
+    /// Ended by an error.
+    Failed,
+}
+
+impl RunOutcome {
+    /// The name in lower case, as serialized.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl fmt::Display for RunOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One seed at the end of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeedSummary {
+    /// The seed.
+    pub seed_id: SeedId,
+    /// Where it sits.
+    pub slot: SlotId,
+    /// What it is.
+    pub blueprint: BlueprintId,
+    /// Where it is in its life.
+    pub stage: SeedStage,
+    /// Blend coefficient.
+    pub alpha: Alpha,
+    /// Trainable elements (count).
+    pub parameters: u64,
+}
+
+impl From<&leyline::seed::SeedState> for SeedSummary {
+    fn from(state: &leyline::seed::SeedState) -> Self {
+        Self {
+            seed_id: state.seed_id,
+            slot: state.slot.clone(),
+            blueprint: state.blueprint.clone(),
+            stage: state.stage,
+            alpha: state.alpha,
+            parameters: state.num_parameters,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The report for the terminal.
+
+use std::fmt::Write as _;
+
+use super::Run;
+use super::format::{count, decimal};
+use super::history::{SeedLife, seed_lives};
+use super::overview::{facts, outcome};
+use super::printable::printable;
+
+/// A few lines of plain text: how the run ended, its facts, its seeds, and what to know about its files.
+#[must_use]
+pub fn render_text(run: &Run) -> String {
+    let lives = seed_lives(&run.epochs);
+    let record = &run.record;
+    let mut lines = vec![format!(
+        "{}: {} ({} on {}, seed {})",
+        record.run_id,
+        outcome(run),
+        printable(&record.data.name),
+        printable(&record.device),
+        record.seed
+    )];
+    for fact in facts(run, &lives) {
+        lines.push(format!("  {:<20} {:>12}  {}", fact.label.to_lowercase(), fact.value, fact.detail));
+    }
+    lines.extend(lives.iter().map(seed));
+    lines.extend(run.notes.iter().map(|note| format!("  note: {note}")));
+    let mut text = String::new();
+    for line in lines {
+        writeln!(text, "{}", line.trim_end()).expect("writing to a string does not fail");
+    }
+    text
+}
+
+fn seed(life: &SeedLife<'_>) -> String {
+    let state = life.last;
+    let gain = life.effect.map_or_else(
+        || "gain not measured".to_owned(),
+        |effect| format!("gain {} ± {} nats", decimal(effect.value.loss_gain), decimal(effect.value.std_error)),
+    );
+    format!(
+        "    {:<8} {:<24} {:<11} alpha {:.2}  {:>9} parameters  {gain}",
+        state.seed_id.to_string(),
+        format!("{} in {}", state.blueprint, state.slot),
+        life.fate().name(),
+        state.alpha.get(),
+        count(life.num_parameters),
+    )
+}

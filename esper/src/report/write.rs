@@ -1,0 +1,29 @@
+//! Puts the page into the run folder.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use atomic_write_file::AtomicWriteFile;
+
+use super::{ReportError, Run, render_html};
+
+/// The page.
+pub const PAGE_FILE: &str = "report.html";
+
+/// Reads a run folder and writes its page, whole or not at all. Gives the path of the page.
+///
+/// # Errors
+/// As [`Run::read`] and [`render_html`]; [`ReportError::Write`], and then an earlier page is still there.
+pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
+    let page = render_html(&Run::read(run_dir)?)?;
+    let path = run_dir.join(PAGE_FILE);
+    let put = || {
+        let mut file = AtomicWriteFile::open(&path)?;
+        file.write_all(page.as_bytes())?;
+        file.commit()
+    };
+    match put() {
+        Ok(()) => Ok(path),
+        Err(source) => Err(ReportError::Write { path, source }),
+    }
+}

@@ -1,0 +1,13 @@
+//! `esper train`: one run, from its configuration to its report.
+
+mod folder;
+mod interrupt;
+mod metrics_log;
+mod plan;
+mod watch;
+mod train;
+mod report;
+
+pub use folder::RunFolder;
+pub use report::report;
+pub use train::train;

@@ -1,0 +1,127 @@
+//! What a command line asks for: a new run, or the continuation of an old one, with its configuration.
+
+use std::path::{Path, PathBuf};
+
+use leyline::id::RunId;
+
+use crate::cli::TrainArgs;
+use crate::config::{ConfigError, EsperConfig, Layer, Loaded};
+use crate::exit::UsageError;
+use crate::run::folder::RunFolder;
+
+/// A run that can start.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) loaded: Loaded<EsperConfig>,
+    pub(super) folder: PathBuf,
+    pub(super) resume: bool,
+}
+
+impl Plan {
+    /// Reads files and flags; nothing is written.
+    pub(super) fn of(args: &TrainArgs, now_unix_s: u64) -> anyhow::Result<Self> {
+        if args.resume {
+            return Self::resumed(args);
+        }
+        let loaded = EsperConfig::load(args.config.as_deref(), flags(args)?)?;
+        let folder = match &loaded.config.run.out {
+            Some(out) => out.clone(),
+            None => Path::new("runs").join(run_name(&loaded.config, now_unix_s)),
+        };
+        Ok(Self { loaded, folder, resume: false })
+    }
+
+    /// A resumed run keeps the configuration of its folder; a flag that would change it is refused.
+    fn resumed(args: &TrainArgs) -> anyhow::Result<Self> {
+        let out = args.out.clone().ok_or_else(|| UsageError("--resume: expected --out DIR beside it".to_owned()))?;
+        let folder = RunFolder::open(&out)?;
+        let kept = EsperConfig::load(Some(&folder.config()), Vec::new())?;
+        let asked = EsperConfig::load(Some(args.config.as_deref().unwrap_or(&folder.config())), flags(args)?)?;
+        let changed = differences(&kept.config, &asked.config);
+        if !changed.is_empty() {
+            return Err(UsageError(format!(
+                "--resume: a run keeps its configuration, but these settings differ: {}; \
+                 expected the values of {}",
+                changed.join(", "),
+                folder.config().display()
+            ))
+            .into());
+        }
+        Ok(Self { loaded: kept, folder: out, resume: true })
+    }
+}
+
+/// The flags of `esper train` as settings, in their order of strength.
+fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
+    let mut layers = Vec::new();
+    let mut flag = |name: &str, key: &str, value: &Option<String>| {
+        if let Some(value) = value {
+            layers.extend(Layer::flag(&format!("--{name} {value}"), key, value));
+        }
+    };
+    flag("data", "data.name", &args.data);
+    flag("device", "run.device", &args.device);
+    flag("policy", "policy.policy", &args.policy);
+    flag("epochs", "run.epochs", &args.epochs);
+    flag("seed", "run.seed", &args.seed);
+    let out = args.out.as_ref().map(|out| out.display().to_string());
+    flag("out", "run.out", &out);
+    for setting in &args.set {
+        layers.push(Layer::set(setting)?);
+    }
+    Ok(layers)
+}
+
+/// Dotted paths whose values differ, the run folder aside.
+fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
+    let table = |config: &EsperConfig| {
+        let mut config = config.clone();
+        config.run.out = None;
+        toml::Value::try_from(config).expect("a loaded configuration can be written as TOML")
+    };
+    let mut changed = Vec::new();
+    compare("", &table(kept), &table(asked), &mut changed);
+    changed
+}
+
+fn compare(path: &str, kept: &toml::Value, asked: &toml::Value, changed: &mut Vec<String>) {
+    match (kept, asked) {
+        (toml::Value::Table(kept), toml::Value::Table(asked)) => {
+            let keys: std::collections::BTreeSet<&String> = kept.keys().chain(asked.keys()).collect();
+            for key in keys {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match (kept.get(key), asked.get(key)) {
+                    (Some(kept), Some(asked)) => compare(&path, kept, asked, changed),
+                    (kept, asked) => changed.push(format!("{path} ({} → {})", show(kept), show(asked))),
+                }
+            }
+        }
+        (kept, asked) if kept != asked => changed.push(format!("{path} ({kept} → {asked})")),
+        _ => {}
+    }
+}
+
+fn show(value: Option<&toml::Value>) -> String {
+    value.map_or_else(|| "not set".to_owned(), ToString::to_string)
+}
+
+/// A digest of everything that a resumed run must have in common with the run that it continues.
+pub(super) fn digest(config: &EsperConfig) -> String {
+    let mut config = config.clone();
+    config.run.out = None;
+    let text = toml::to_string(&config).expect("a loaded configuration can be written as TOML");
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+/// `digits-heuristic-0-1732150000`: data, policy, seed, seconds since 1970.
+pub(super) fn run_name(config: &EsperConfig, now_unix_s: u64) -> String {
+    let data = config.data.name.to_string();
+    let stem = Path::new(&data).file_stem().map_or(String::new(), |stem| stem.to_string_lossy().to_lowercase());
+    let clean: String =
+        stem.chars().filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '-').take(24).collect();
+    format!("{clean}-{}-{}-{now_unix_s}", config.policy.policy, config.run.seed)
+}
+
+pub(super) fn run_id(name: &str) -> anyhow::Result<RunId> {
+    Ok(RunId::new(name)?)
+}

@@ -1,0 +1,23 @@
+//! `esper report`: writes the page of a run again and prints its summary.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use crate::cli::ReportArgs;
+use crate::report;
+
+/// Runs the sub-command.
+///
+/// # Errors
+/// When the folder holds no run, or a file of it cannot be read; the error names file and line.
+pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    let page =
+        report::write(&args.run_dir).with_context(|| format!("reading the run in {}", args.run_dir.display()))?;
+    let run = report::Run::read(&args.run_dir)?;
+    let mut out = std::io::stdout().lock();
+    write!(out, "{}", report::render_text(&run))?;
+    writeln!(out, "report: {}", page.display())?;
+    Ok(ExitCode::SUCCESS)
+}

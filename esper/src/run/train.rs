@@ -1,0 +1,205 @@
+//! The command itself.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use esper_telemetry::sink::{FrameSink, JsonLinesSink, Sink};
+use esper_telemetry::{Catalogue, QueueConfig, TelemetryRecorder};
+use leyline::clock::{Clock, SystemClock};
+use leyline::layout::Owner;
+use leyline::model::TrainableModel as _;
+use leyline::region::Eager;
+use leyline::seed::SeedManager as _;
+use tolaria::checkpoint::{CheckpointStore, StdFs};
+use tolaria::trainer::{Checkpoints, Outcome, Resumed};
+
+use crate::cli::{ProgressArg, TrainArgs};
+use crate::config::EsperConfig;
+use crate::data;
+use crate::exit;
+use crate::progress::{Progress, ProgressMode};
+use crate::report::{self, DataRecord, RunOutcome, RunRecord, SeedSummary, Summary, Versions};
+use crate::run::folder::RunFolder;
+use crate::run::interrupt::Interrupt;
+use crate::run::metrics_log::MetricsLog;
+use crate::run::plan::{self, Plan};
+use crate::run::watch::Watch;
+use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble, preflight};
+
+/// Longest wait for telemetry to reach the disk at the end.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// Runs `esper train`.
+///
+/// # Errors
+/// Usage errors before anything is written; afterwards the first failure. The run folder then says so too.
+pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let interrupt = Interrupt::install()?;
+    let plan = Plan::of(args, clock.unix().as_secs())?;
+    let config = &plan.loaded.config;
+    let prepared = data::load(&config.data)?;
+    preflight(config, &prepared.splits)?;
+    let folder = if plan.resume { RunFolder::open(&plan.folder)? } else { RunFolder::create(&plan.folder)? };
+    let record = if plan.resume { read_record(&folder)? } else { write_record(&folder, &plan, &prepared, &*clock)? };
+
+    let (recorder, guard) = TelemetryRecorder::start(
+        record.run_id.clone(),
+        Catalogue::new(DESCRIPTORS)?,
+        sinks(config, &folder)?,
+        QueueConfig { capacity: config.telemetry.queue_packets, ..QueueConfig::default() },
+        Arc::clone(&clock),
+    )?;
+    let around = Surroundings {
+        run_id: record.run_id.clone(),
+        checkpoints: Some(checkpoints(config, &folder)?),
+        recorder,
+        clock: Arc::clone(&clock),
+    };
+    let mut trainer = assemble(config, &prepared.splits, around)?;
+    let host_parameters = trainer.seeds().model().layout().num_elements_of(Owner::Host) as u64;
+    let mut eager = Eager::acquire()?;
+    let resumed = if plan.resume { trainer.resume(&mut eager).context("resuming")? } else { None };
+
+    let log = MetricsLog::open(&folder.metrics(), trainer.progress().0)?;
+    folder.remove(report::SUMMARY_FILE)?;
+    let mode = match args.progress {
+        ProgressArg::Auto => ProgressMode::Auto,
+        ProgressArg::Plain => ProgressMode::Plain,
+        ProgressArg::Off => ProgressMode::Off,
+    };
+    let mut progress = Progress::new(mode, config.run.epochs.get());
+    note_start(&mut progress, &folder, plan.resume, resumed.as_ref());
+    let mut watch = Watch::new(log, progress, interrupt);
+    let ended = trainer.run(&mut eager, &mut watch);
+    watch.progress().finish();
+
+    let outcome = match &ended {
+        Ok(Outcome::Completed) => RunOutcome::Completed,
+        Ok(Outcome::Interrupted) => RunOutcome::Interrupted,
+        Err(_) => RunOutcome::Failed,
+    };
+    let closed =
+        summarize(&mut trainer, &eager, &folder, outcome, host_parameters, resumed.as_ref()).and_then(|summary| {
+            folder.write(report::SUMMARY_FILE, &(serde_json::to_string_pretty(&summary)? + "\n"))?;
+            guard.shutdown(FLUSH);
+            Ok((summary, report::write(folder.path()).context("writing the report")?))
+        });
+    // The failure of the run comes before a failure to describe it.
+    ended.context("training")?;
+    let (summary, page) = closed?;
+    print_result(args, &folder, &page, &summary)?;
+    Ok(match outcome {
+        RunOutcome::Interrupted => ExitCode::from(exit::INTERRUPTED),
+        RunOutcome::Completed | RunOutcome::Failed => ExitCode::SUCCESS,
+    })
+}
+
+fn write_record(
+    folder: &RunFolder,
+    plan: &Plan,
+    prepared: &data::Prepared,
+    clock: &dyn Clock,
+) -> anyhow::Result<RunRecord> {
+    let config = &plan.loaded.config;
+    let unix = clock.unix();
+    let shown = folder.path().display();
+    let record = RunRecord {
+        run_id: plan::run_id(&plan::run_name(config, unix.as_secs()))?,
+        versions: Versions::of_this_build(),
+        data: DataRecord {
+            name: config.data.name.to_string(),
+            digest: prepared.digest.to_string(),
+            num_train: prepared.splits.train.num_samples() as u64,
+            num_validation: prepared.splits.validation.num_samples() as u64,
+            num_test: prepared.splits.test.num_samples() as u64,
+        },
+        device: config.run.device.to_string(),
+        seed: config.run.seed,
+        started_unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
+        resume_command: format!("esper train --resume --out {shown}"),
+        reproduce_command: format!("esper train --config {} --out NEW_DIR", folder.config().display()),
+    };
+    folder.write(report::RECORD_FILE, &(serde_json::to_string_pretty(&record)? + "\n"))?;
+    // Last: a folder with a config.toml is one that can be resumed.
+    folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
+    Ok(record)
+}
+
+fn read_record(folder: &RunFolder) -> anyhow::Result<RunRecord> {
+    let path = folder.path().join(report::RECORD_FILE);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not a run record", path.display()))
+}
+
+fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn Sink>>> {
+    let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
+    if config.telemetry.frames {
+        sinks.push(Box::new(FrameSink::append(folder.packets())?));
+    }
+    if config.telemetry.jsonl {
+        sinks.push(Box::new(JsonLinesSink::append(folder.packets_text())?));
+    }
+    Ok(sinks)
+}
+
+fn checkpoints(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Checkpoints> {
+    let store = CheckpointStore::open(folder.checkpoints(), config.checkpoint.keep_last, Arc::new(StdFs))?;
+    Ok(Checkpoints { store, every_epochs: config.checkpoint.every_epochs, config_digest: plan::digest(config) })
+}
+
+fn note_start(progress: &mut Progress, folder: &RunFolder, resume: bool, resumed: Option<&Resumed>) {
+    let shown = folder.path().display();
+    match resumed {
+        Some(at) => {
+            for (generation, reason) in &at.skipped {
+                progress.note(&format!("checkpoint {generation} does not verify and is passed over: {reason}"));
+            }
+            progress.note(&format!("resuming {shown} from {} (epoch {}, step {})", at.generation, at.epoch, at.step));
+        }
+        None if resume => progress.note(&format!("{shown} has no checkpoint yet: starting from the beginning")),
+        None => progress.note(&format!("run folder {shown}")),
+    }
+}
+
+fn summarize(
+    trainer: &mut EsperTrainer,
+    eager: &Eager,
+    folder: &RunFolder,
+    outcome: RunOutcome,
+    host_parameters: u64,
+    resumed: Option<&Resumed>,
+) -> anyhow::Result<Summary> {
+    // The test data are looked at once, when nothing can be decided any more.
+    let test = if outcome == RunOutcome::Completed { Some(trainer.test()?.score) } else { None };
+    let history = report::Run::read(folder.path())?;
+    let (epoch, step) = trainer.progress();
+    Ok(Summary {
+        test_accuracy: test.map(|score| score.accuracy),
+        test_loss: test.map(|score| score.loss),
+        validation_accuracy: history.epochs.last().map(|epoch| epoch.validation.accuracy),
+        epochs: epoch.0,
+        steps: step.0,
+        parameters: trainer.seeds().model().layout().num_elements() as u64,
+        host_parameters,
+        wall_s: history.epochs.iter().map(|epoch| epoch.wall_s).sum(),
+        out: folder.path().display().to_string(),
+        resumed_from: resumed.map(|at| at.generation.clone()),
+        outcome,
+        seeds: trainer.seeds().export_seed_states(eager)?.iter().map(SeedSummary::from).collect(),
+    })
+}
+
+fn print_result(args: &TrainArgs, folder: &RunFolder, page: &std::path::Path, summary: &Summary) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(summary)?)?;
+    } else {
+        write!(out, "{}", report::render_text(&report::Run::read(folder.path())?))?;
+        writeln!(out, "report: {}", page.display())?;
+    }
+    Ok(())
+}

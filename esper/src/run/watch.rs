@@ -1,0 +1,53 @@
+//! What watches a run of the command: the metrics file, the display, the signal handlers.
+
+use leyline::error::{BoxError, Error, ErrorKind};
+use leyline::id::StepIndex;
+use tolaria::trainer::report::EpochReport;
+use tolaria::trainer::{Flow, Observer};
+
+use crate::progress::Progress;
+use crate::run::interrupt::Interrupt;
+use crate::run::metrics_log::MetricsLog;
+
+/// The metrics file could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+struct LogError(anyhow::Error);
+
+impl Error for LogError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Io
+    }
+}
+
+/// Writes, shows, and asks to stop when the user did.
+#[derive(Debug)]
+pub(super) struct Watch {
+    log: MetricsLog,
+    progress: Progress,
+    interrupt: Interrupt,
+}
+
+impl Watch {
+    /// Watches a run.
+    pub(super) fn new(log: MetricsLog, progress: Progress, interrupt: Interrupt) -> Self {
+        Self { log, progress, interrupt }
+    }
+
+    /// The display.
+    pub(super) fn progress(&mut self) -> &mut Progress {
+        &mut self.progress
+    }
+}
+
+impl Observer for Watch {
+    fn step_finished(&mut self, _step: StepIndex) -> Flow {
+        if self.interrupt.asked() { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        self.log.append(report).map_err(|error| BoxError::new(LogError(error)))?;
+        self.progress.epoch(report);
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! Paired differences with a confidence interval.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// Mean of paired differences with its two-sided 95 % interval (Student's t, n − 1 degrees of freedom).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PairedDifference {
+    /// Mean of `treated − control`.
+    pub mean: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+    /// Pairs.
+    pub n: usize,
+}
+
+impl PairedDifference {
+    /// Compares two arms pair by pair; `None` with fewer than two pairs or unequal lengths.
+    #[must_use]
+    pub fn of(treated: &[f64], control: &[f64]) -> Option<Self> {
+        let n = treated.len();
+        if n < 2 || n != control.len() {
+            return None;
+        }
+        let differences: Vec<f64> = treated.iter().zip(control).map(|(t, c)| t - c).collect();
+        let mean = differences.iter().sum::<f64>() / n as f64;
+        let variance = differences.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
+        let quantile = StudentsT::new(0.0, 1.0, (n - 1) as f64).ok()?.inverse_cdf(0.975);
+        let half = quantile * (variance / n as f64).sqrt();
+        Some(Self { mean, low: mean - half, high: mean + half, n })
+    }
+}
+
+/// Mean and sample standard deviation.
+#[must_use]
+pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    (mean, variance.sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_pairs_use_the_quantile_of_four_degrees_of_freedom() {
+        // Differences 1, 2, 3, 4, 5: mean 3, standard error sqrt(2.5 / 5), t(0.975, 4) = 2.776445.
+        let found = PairedDifference::of(&[2.0, 4.0, 6.0, 8.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert!((found.mean - 3.0).abs() < 1e-12);
+        assert!((found.high - found.mean - 2.776_445 * 0.5_f64.sqrt()).abs() < 1e-5);
+    }
+
+    #[test]
+    fn one_pair_has_no_interval() {
+        assert_eq!(PairedDifference::of(&[1.0], &[0.0]), None);
+        assert_eq!(PairedDifference::of(&[1.0, 2.0], &[0.0]), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! The composition root: builds the parts of a run and puts them together.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use candle_core::Device;
+use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use leyline::clock::Clock;
+use leyline::id::RunId;
+use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
+use tamiyo::{SigningKey, Tamiyo};
+use tolaria::batch::Dataset;
+use tolaria::trainer::{Checkpoints, Parts, Splits, Trainer};
+
+use crate::config::{DeviceName, EsperConfig};
+use crate::data::{self, Table};
+use crate::exit::UsageError;
+
+/// The trainer of a run, with the real seed manager and the real policy.
+pub type EsperTrainer = Trainer<Kasmina, Tamiyo>;
+
+/// The descriptors of every subsystem, for the catalogue.
+pub const DESCRIPTORS: &[(&[&MetricDesc], &[&EventDesc])] = &[
+    (tolaria::telemetry::METRICS, tolaria::telemetry::EVENTS),
+    (kasmina::telemetry::METRICS, kasmina::telemetry::EVENTS),
+    (tamiyo::telemetry::METRICS, tamiyo::telemetry::EVENTS),
+];
+
+/// What a run has besides its configuration and its data.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// Name of the run.
+    pub run_id: RunId,
+    /// Durable checkpoints; none are written without it.
+    pub checkpoints: Option<Checkpoints>,
+    /// Telemetry.
+    pub recorder: Arc<dyn Recorder>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Finds the device and confirms that the network fits the data, before anything is written.
+///
+/// # Errors
+/// [`UsageError`] for a device that this build or machine does not have, or sizes that cannot work.
+pub fn preflight(config: &EsperConfig, data: &data::Splits) -> anyhow::Result<Device> {
+    kasmina_config(config, &data.train)?;
+    device(config.run.device)
+}
+
+/// Builds the trainer of a run.
+///
+/// # Errors
+/// As [`preflight`], else what a part refuses.
+pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings) -> anyhow::Result<EsperTrainer> {
+    let Surroundings { run_id, checkpoints, recorder, clock } = around;
+    let device = preflight(config, data)?;
+    // Commands live as long as the process, so their key does too.
+    let mut key = [0_u8; 32];
+    getrandom::fill(&mut key).map_err(|error| anyhow::anyhow!("drawing a command key: {error}"))?;
+    let seeds = Kasmina::new(
+        kasmina_config(config, &data.train)?,
+        &device,
+        run_id.clone(),
+        CommandKey::new(key),
+        Arc::clone(&clock),
+        Arc::clone(&recorder),
+    )
+    .context("building the network")?;
+    let policy =
+        Tamiyo::new(config.policy.clone(), run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))
+            .context("building the policy")?;
+    let parts = Parts {
+        run_id,
+        seed: config.run.seed,
+        num_epochs: config.run.epochs.get(),
+        data: Splits {
+            train: dataset(&data.train, &device)?,
+            validation: dataset(&data.validation, &device)?,
+            test: dataset(&data.test, &device)?,
+        },
+        device,
+        seeds,
+        policy,
+        checkpoints,
+        recorder,
+        clock,
+    };
+    Trainer::new(config.train.clone(), parts).context("building the trainer")
+}
+
+/// The seed manager's settings: sizes that follow from the data are filled in.
+fn kasmina_config(config: &EsperConfig, train: &Table) -> anyhow::Result<KasminaConfig> {
+    let host = config.host.sized(train.num_features(), train.num_classes());
+    let kasmina = config.seeds.for_host(host, config.run.seed);
+    match kasmina.validate().into_iter().next() {
+        Some(issue) => Err(UsageError(format!("configuration: {issue}")).into()),
+        None => Ok(kasmina),
+    }
+}
+
+/// Samples as vectors (N, F): what a host makes of them is its own.
+fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset> {
+    let (inputs, targets) = table.to_tensors(device)?;
+    let inputs = inputs.reshape((table.num_samples(), table.num_features()))?;
+    Ok(Dataset::new(inputs, targets, table.num_classes())?)
+}
+
+fn device(name: DeviceName) -> anyhow::Result<Device> {
+    match name {
+        DeviceName::Cpu => Ok(Device::Cpu),
+        DeviceName::Cuda(_) if !cfg!(feature = "cuda") => Err(UsageError(format!(
+            "--device {name}: this build has no GPU support; expected cpu, or a build with `--features cuda`"
+        ))
+        .into()),
+        // An own stream, not the per-thread default one: the latter cannot be captured.
+        DeviceName::Cuda(index) => Device::new_cuda_with_stream(index).map_err(|error| {
+            UsageError(format!("--device {name}: {error}; expected cpu or a GPU of this machine")).into()
+        }),
+    }
+}

