@@ -1,1 +1,4 @@
-//! x
+//! Fixtures for tests that wire the real crates together.
+#![forbid(unsafe_code)]
+
+pub mod short_run;

@@ -1,0 +1,190 @@
+//! Invariant I-1: subsystems meet only in `leyline`. Reads `cargo metadata` and compares it with a table.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The workspace crates that a crate may name.
+struct Allowed {
+    krate: &'static str,
+    /// In `[dependencies]`.
+    normal: &'static [&'static str],
+    /// In `[dev-dependencies]`, beside the normal ones. Build scripts may name no crate of the workspace.
+    dev: &'static [&'static str],
+}
+
+const SUBSYSTEM: (&[&str], &[&str]) = (&["leyline"], &["leyline-testkit"]);
+
+/// One line per crate of the workspace. A new line or name here is a new edge in the design: see `CONTRIBUTING.md`.
+const ALLOWED: &[Allowed] = &[
+    Allowed { krate: "leyline", normal: &[], dev: &[] },
+    Allowed { krate: "leyline-testkit", normal: &["leyline"], dev: &[] },
+    Allowed { krate: "tolaria", normal: SUBSYSTEM.0, dev: SUBSYSTEM.1 },
+    Allowed { krate: "kasmina", normal: SUBSYSTEM.0, dev: SUBSYSTEM.1 },
+    Allowed { krate: "tamiyo", normal: SUBSYSTEM.0, dev: SUBSYSTEM.1 },
+    Allowed { krate: "esper-telemetry", normal: SUBSYSTEM.0, dev: SUBSYSTEM.1 },
+    Allowed {
+        krate: "baselines",
+        normal: &["leyline", "tolaria", "kasmina", "tamiyo", "esper-telemetry"],
+        dev: &["leyline-testkit"],
+    },
+    Allowed {
+        krate: "esper",
+        normal: &["leyline", "tolaria", "kasmina", "tamiyo", "esper-telemetry", "baselines"],
+        dev: &["leyline-testkit"],
+    },
+    Allowed {
+        krate: "integration-tests",
+        normal: &[
+            "leyline",
+            "tolaria",
+            "kasmina",
+            "tamiyo",
+            "esper-telemetry",
+            "esper",
+            "baselines",
+            "leyline-testkit",
+        ],
+        dev: &[],
+    },
+];
+
+/// Crates from outside that only these may name, in any section.
+const RESERVED: &[(&str, &[&str], &str)] = &[
+    ("anyhow", &["esper"], "errors between crates have kinds"),
+    ("clap", &["esper"], "only the command has arguments"),
+    ("bincode", &["esper-telemetry"], "the codec must stay replaceable"),
+    ("cudarc", &["tolaria", "esper", "baselines"], "only the trainer talks to the driver"),
+];
+
+/// All that `leyline` may name outside its tests.
+const CONTRACT_DEPENDENCIES: &[&str] = &["candle-core", "serde", "thiserror"];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Edge {
+    from: String,
+    to: String,
+    /// `normal`, `dev` or `build`.
+    section: String,
+}
+
+#[test]
+fn the_workspace_has_only_the_edges_of_the_table() {
+    let metadata = metadata();
+    let edges = edges(&metadata);
+    assert!(edges.iter().any(|edge| edge.from == "esper" && edge.to == "leyline"), "cargo metadata was misread");
+    let found = violations(&crates(&metadata), &edges);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[track_caller]
+fn check(from: &str, to: &str, section: &str, complaint: Option<&str>) {
+    let edge = Edge { from: from.into(), to: to.into(), section: section.into() };
+    let names: Vec<String> = ALLOWED.iter().map(|allowed| allowed.krate.to_owned()).collect();
+    let found = violations(&names, &[edge]);
+    match complaint {
+        Some(complaint) => {
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains(complaint), "`{}` does not contain `{complaint}`", found[0]);
+        }
+        None => assert!(found.is_empty(), "{found:?}"),
+    }
+}
+
+#[test]
+fn a_planted_edge_between_subsystems_is_named() {
+    check("tolaria", "kasmina", "normal", Some("`tolaria` must not name `kasmina` in its normal dependencies"));
+    check("tolaria", "kasmina", "dev", Some("`tolaria` must not name `kasmina` in its dev dependencies"));
+    check("tamiyo", "esper", "build", Some("`tamiyo` must not name `esper` in its build dependencies"));
+}
+
+#[test]
+fn the_testkit_is_for_tests() {
+    check("kasmina", "leyline-testkit", "dev", None);
+    check("kasmina", "leyline-testkit", "normal", Some("`leyline-testkit`"));
+    check("leyline", "leyline-testkit", "dev", Some("`leyline-testkit`"));
+}
+
+#[test]
+fn contracts_stay_free_of_behavior() {
+    check("leyline", "serde", "normal", None);
+    check("leyline", "serde_json", "dev", None);
+    check("leyline", "candle-nn", "normal", Some("`leyline` must not name `candle-nn`"));
+}
+
+#[test]
+fn reserved_crates_are_kept_to_their_owners() {
+    check("esper", "anyhow", "normal", None);
+    check("tamiyo", "anyhow", "dev", Some("errors between crates have kinds"));
+    check("tolaria", "bincode", "normal", Some("the codec must stay replaceable"));
+}
+
+#[test]
+fn a_crate_that_the_table_does_not_know_is_named() {
+    let found = violations(&["stranger".to_owned()], &[]);
+    assert_eq!(found, ["`stranger` is not in the table of integration-tests/tests/dependency_direction.rs"]);
+}
+
+/// What is wrong, one line each.
+fn violations(crates: &[String], edges: &[Edge]) -> Vec<String> {
+    let row = |name: &str| ALLOWED.iter().find(|allowed| allowed.krate == name);
+    let mut found: Vec<String> = crates
+        .iter()
+        .filter(|name| row(name).is_none())
+        .map(|name| format!("`{name}` is not in the table of integration-tests/tests/dependency_direction.rs"))
+        .collect();
+    for Edge { from, to, section } in edges {
+        if row(to).is_some() {
+            let permitted = row(from).is_none_or(|allowed| {
+                let in_dev = section == "dev" && allowed.dev.contains(&to.as_str());
+                section != "build" && (allowed.normal.contains(&to.as_str()) || in_dev)
+            });
+            if !permitted {
+                found.push(format!("`{from}` must not name `{to}` in its {section} dependencies"));
+            }
+        } else if from == "leyline" && section != "dev" && !CONTRACT_DEPENDENCIES.contains(&to.as_str()) {
+            found.push(format!("`leyline` must not name `{to}`: contracts may use {CONTRACT_DEPENDENCIES:?} only"));
+        }
+        for (reserved, owners, reason) in RESERVED {
+            if to == reserved && !owners.contains(&from.as_str()) {
+                found.push(format!("`{from}` must not name `{to}`, only {owners:?} may: {reason}"));
+            }
+        }
+    }
+    found
+}
+
+fn metadata() -> Value {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline", "--manifest-path", manifest])
+        .output()
+        .expect("cargo can be started");
+    assert!(output.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+}
+
+fn crates(metadata: &Value) -> Vec<String> {
+    packages(metadata).map(|package| text(&package["name"])).collect()
+}
+
+fn edges(metadata: &Value) -> Vec<Edge> {
+    let of_package = |package: &Value| {
+        let from = text(&package["name"]);
+        let dependencies = package["dependencies"].as_array().cloned().unwrap_or_default();
+        dependencies.into_iter().map(move |dependency| Edge {
+            from: from.clone(),
+            to: text(&dependency["name"]),
+            section: dependency["kind"].as_str().unwrap_or("normal").to_owned(),
+        })
+    };
+    packages(metadata).flat_map(of_package).collect()
+}
+
+fn packages(metadata: &Value) -> impl Iterator<Item = &Value> {
+    metadata["packages"].as_array().expect("cargo metadata lists packages").iter()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("names are texts").to_owned()
+}

@@ -1,0 +1,53 @@
+//! Invariants I-4 and I-9: rules about files that neither the compiler nor clippy checks.
+
+mod tree;
+mod code;
+mod rules;
+mod contract;
+
+use tree::Tree;
+
+#[track_caller]
+fn report(violations: &[String]) {
+    assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
+}
+
+#[test]
+fn every_file_starts_with_its_purpose() {
+    report(&Tree::read().check(rules::purpose_line));
+}
+
+#[test]
+fn no_file_is_too_long() {
+    report(&Tree::read().check(rules::length));
+}
+
+#[test]
+fn no_test_is_silenced_and_nothing_is_left_undone() {
+    report(&Tree::read().check(rules::banned_code));
+}
+
+#[test]
+fn unsafe_code_stays_in_its_folder() {
+    report(&Tree::read().check(rules::unsafe_code));
+}
+
+#[test]
+fn every_crate_root_forbids_unsafe_code() {
+    report(&Tree::read().check(rules::crate_root));
+}
+
+#[test]
+fn the_codec_is_named_in_one_module() {
+    report(&rules::codec(&Tree::read()));
+}
+
+#[test]
+fn every_crate_takes_the_lints_of_the_workspace() {
+    report(&Tree::read().check(rules::manifest_lints));
+}
+
+#[test]
+fn a_contract_change_is_locked_and_told() {
+    report(&contract::violations(&Tree::read()));
+}

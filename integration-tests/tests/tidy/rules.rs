@@ -1,0 +1,141 @@
+//! The rules about single files. Each says what is wrong with a file, or nothing.
+
+use crate::code::{code_of, has_word};
+use crate::tree::{File, Tree};
+
+const MAX_LINES: usize = 600;
+/// The only folder that may hold unsafe code.
+const UNSAFE_FOLDER: &str = "tolaria/src/graph/";
+/// Text that no source may contain, with the reason.
+const BANNED: &[(&str, &str)] = &[
+    ("#[ignore", "a test that does not run proves nothing"),
+    ("should_panic", "it passes on any panic; assert on the error"),
+    ("todo!", "nothing is committed unfinished"),
+    ("unimplemented!", "nothing is committed unfinished"),
+];
+
+pub(crate) fn purpose_line(file: &File) -> Option<String> {
+    let first = file.text.lines().next().unwrap_or_default();
+    let missing = file.is_rust() && first.strip_prefix("//!").is_none_or(|purpose| purpose.trim().len() < 8);
+    missing.then(|| format!("{}: the first line must be `//!` and say what the file is for", file.path))
+}
+
+pub(crate) fn length(file: &File) -> Option<String> {
+    let num_lines = file.text.lines().count();
+    let long = file.is_rust() && num_lines > MAX_LINES;
+    long.then(|| format!("{}: {num_lines} lines, at most {MAX_LINES} are allowed; split it by idea", file.path))
+}
+
+pub(crate) fn banned_code(file: &File) -> Option<String> {
+    if !file.is_rust() {
+        return None;
+    }
+    let code = code_of(&file.text);
+    let (text, reason) = BANNED.iter().find(|(text, _)| code.contains(text))?;
+    Some(format!("{}: `{text}` is not allowed: {reason}", file.path))
+}
+
+pub(crate) fn unsafe_code(file: &File) -> Option<String> {
+    let exempt = !file.is_rust() || file.is_test() || file.path.starts_with(UNSAFE_FOLDER);
+    let found = !exempt && has_word(&code_of(&file.text), "unsafe");
+    found.then(|| format!("{}: unsafe code is allowed under {UNSAFE_FOLDER} and in tests only", file.path))
+}
+
+pub(crate) fn crate_root(file: &File) -> Option<String> {
+    let is_root = ["/src/lib.rs", "/src/main.rs"].iter().any(|end| file.path.ends_with(end))
+        || (file.is_rust() && file.path.contains("/src/bin/"));
+    let code = code_of(&file.text);
+    let forbids = code.contains("#![forbid(unsafe_code)]");
+    let may_deny = file.path == "tolaria/src/lib.rs" && code.contains("#![deny(unsafe_code)]");
+    let missing = is_root && !forbids && !may_deny;
+    missing.then(|| format!("{}: the crate root must say `#![forbid(unsafe_code)]`", file.path))
+}
+
+pub(crate) fn manifest_lints(file: &File) -> Option<String> {
+    let lines: Vec<_> = file.text.lines().map(|line| line.replace(' ', "")).collect();
+    let inherits = lines.iter().any(|line| line == "lints.workspace=true")
+        || lines.windows(2).any(|pair| pair[0] == "[lints]" && pair[1] == "workspace=true");
+    let missing = file.is_manifest() && !inherits;
+    missing.then(|| format!("{}: `[lints] workspace = true` is missing", file.path))
+}
+
+/// The codec is named in one file at most, its tests aside, so that it can be replaced there.
+pub(crate) fn codec(tree: &Tree) -> Vec<String> {
+    let names_it = |file: &&File| file.is_rust() && !file.is_test() && has_word(&code_of(&file.text), "bincode");
+    let files: Vec<_> = tree.files.iter().filter(names_it).map(|file| file.path.as_str()).collect();
+    if files.len() > 1 { vec![format!("bincode is named in {}: one module may", files.join(", "))] } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File { path: path.into(), text: text.into() }
+    }
+
+    #[track_caller]
+    fn check(rule: impl Fn(&File) -> Option<String>, path: &str, text: &str, complaint: Option<&str>) {
+        match (rule(&file(path, text)), complaint) {
+            (None, None) => {}
+            (Some(found), Some(complaint)) => {
+                assert!(found.starts_with(path) && found.contains(complaint), "{found}");
+            }
+            (found, _) => panic!("{path}: {found:?}, expected {complaint:?}"),
+        }
+    }
+
+    #[test]
+    fn a_planted_file_without_purpose_is_named() {
+        check(purpose_line, "a/src/b.rs", "use x;\n//! Late.", Some("first line"));
+        check(purpose_line, "a/src/b.rs", "//! x\n", Some("first line"));
+        check(purpose_line, "a/src/b.rs", "//! Adds numbers.\n", None);
+        check(purpose_line, "a/Cargo.toml", "[package]", None);
+    }
+
+    #[test]
+    fn a_planted_long_file_is_named() {
+        check(length, "a/src/b.rs", &"x\n".repeat(601), Some("601 lines"));
+        check(length, "a/src/b.rs", &"x\n".repeat(600), None);
+    }
+
+    #[test]
+    fn planted_banned_code_is_named() {
+        for text in ["#[ignore]", "#[ignore = \"slow\"]", "#[should_panic]", "todo!()", "unimplemented!(\"x\")"] {
+            check(banned_code, "a/src/b.rs", text, Some("is not allowed"));
+        }
+        check(banned_code, "a/src/b.rs", "// todo! is not code\nlet x = \"#[ignore]\";", None);
+    }
+
+    #[test]
+    fn planted_unsafe_code_is_named() {
+        check(unsafe_code, "kasmina/src/b.rs", "unsafe { x() }", Some("unsafe code"));
+        check(unsafe_code, "tolaria/src/graph/b.rs", "unsafe { x() }", None);
+        check(unsafe_code, "tolaria/tests/b.rs", "unsafe { x() }", None);
+        check(unsafe_code, "kasmina/src/lib.rs", "#![forbid(unsafe_code)]", None);
+    }
+
+    #[test]
+    fn a_planted_crate_root_without_forbid_is_named() {
+        check(crate_root, "kasmina/src/lib.rs", "// #![forbid(unsafe_code)]", Some("crate root"));
+        check(crate_root, "kasmina/src/lib.rs", "#![deny(unsafe_code)]", Some("crate root"));
+        check(crate_root, "kasmina/src/bin/tool.rs", "fn main() {}", Some("crate root"));
+        check(crate_root, "tolaria/src/lib.rs", "#![deny(unsafe_code)]", None);
+        check(crate_root, "kasmina/src/other.rs", "", None);
+    }
+
+    #[test]
+    fn a_planted_manifest_without_lints_is_named() {
+        check(manifest_lints, "a/Cargo.toml", "[package]\n[lints]\n[dependencies]", Some("is missing"));
+        check(manifest_lints, "a/Cargo.toml", "[lints]\nworkspace = true", None);
+        check(manifest_lints, "a/Cargo.toml", "lints.workspace = true", None);
+    }
+
+    #[test]
+    fn a_planted_second_use_of_the_codec_is_named() {
+        let used = |path| file(path, "use bincode::config;");
+        assert!(codec(&Tree { files: vec![used("a/src/codec.rs"), used("a/src/codec/tests.rs")] }).is_empty());
+        let found = codec(&Tree { files: vec![used("a/src/codec.rs"), used("a/src/other.rs")] });
+        assert_eq!(found, ["bincode is named in a/src/codec.rs, a/src/other.rs: one module may"]);
+    }
+}
