@@ -1,5 +1,6 @@
 //! Reading a sequence of frames from a file or any other stream.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -15,6 +16,12 @@ pub struct TornTail {
     pub offset: u64,
     /// How many bytes of it exist.
     pub bytes: u64,
+}
+
+impl fmt::Display for TornTail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the last frame is cut off: {} bytes of it from byte {}", self.bytes, self.offset)
+    }
 }
 
 /// Iterates over the packets of a stream. Ends after the first error: what follows a damaged frame cannot be found

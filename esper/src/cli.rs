@@ -54,7 +54,7 @@ pub struct TrainArgs {
     /// Seed of everything random.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<String>,
-    /// Run folder; must be new or empty unless `--resume` is given. Default: `runs/DATA-TIME`.
+    /// Run folder; must be new or empty unless `--resume` is given. Default: `runs/DATA-POLICY-SEED-TIME`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Continue the run in `--out` from its newest checkpoint that verifies.

@@ -8,10 +8,8 @@ use esper::cli::Cli;
 use esper::{exit, logging, threads};
 
 fn main() -> ExitCode {
-    if let Err(error) = threads::settle() {
-        return exit::report(&error);
-    }
     logging::init();
+    threads::settle();
     match Cli::try_parse() {
         Ok(cli) => cli.run().unwrap_or_else(|error| exit::report(&error)),
         Err(usage) => exit::usage(&usage),

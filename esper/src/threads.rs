@@ -5,31 +5,22 @@
 
 use std::env;
 
-use anyhow::Context as _;
-
 /// The variable that the tensor library reads.
 pub const VARIABLE: &str = "RAYON_NUM_THREADS";
 
 /// Makes the process run with [`VARIABLE`] set. When it is not, the process replaces itself by the same command with
-/// the variable set to 1; the process id, the terminal and the signals stay.
-///
-/// # Errors
-/// When the program cannot be started again.
-pub fn settle() -> anyhow::Result<()> {
+/// the variable set to 1; the process id, the terminal and the signals stay. Where that fails, the process goes on as it
+/// is: slower, not wrong.
+pub fn settle() {
     if env::var_os(VARIABLE).is_some() {
-        return Ok(());
+        return;
     }
     #[cfg(unix)]
-    {
+    if let Ok(program) = env::current_exe() {
         use std::os::unix::process::CommandExt as _;
-        let program = env::current_exe().context("finding the program's own path")?;
         let mut args = env::args_os();
         let name = args.next().unwrap_or_else(|| program.clone().into_os_string());
-        let failed = std::process::Command::new(&program).arg0(name).args(args).env(VARIABLE, "1").exec();
-        Err(failed).with_context(|| format!("starting {} with {VARIABLE}=1", program.display()))
-    }
-    #[cfg(not(unix))]
-    {
-        Ok(())
+        let error = std::process::Command::new(&program).arg0(name).args(args).env(VARIABLE, "1").exec();
+        tracing::warn!(%error, "{VARIABLE} is not set and {} could not be started again", program.display());
     }
 }

@@ -52,7 +52,8 @@ fn an_interrupted_run_continues_to_the_same_result() {
 
     let child = esper(SETTINGS, &parts);
     wait_for_an_epoch(&parts);
-    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    // The shell's own `kill`: the program of that name is not on every machine.
+    let interrupted = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
     assert!(interrupted.success());
     let (code, stopped, error) = finish(child);
     assert_eq!(code, Some(INTERRUPTED), "{error}");

@@ -1,4 +1,7 @@
-//! Training any candle function, without seeds: [`PlainModel`] names its variables, [`NoSeeds`] manages none.
+//! Training any candle function, without seeds: [`PlainModel`] names its variables, [`NoSeeds`] manages none, and
+//! [`NoPolicy`] decides nothing.
+//!
+//! `examples/train_plain.rs` trains one from beginning to end.
 //!
 //! ```
 //! use candle_core::{Device, Tensor, Var};
@@ -16,6 +19,8 @@
 
 mod model;
 mod no_seeds;
+mod no_policy;
 
 pub use model::PlainModel;
+pub use no_policy::NoPolicy;
 pub use no_seeds::NoSeeds;
