@@ -4,7 +4,7 @@
 //! the four optimizer steps with shuffling, gathering and their telemetry, and `epoch_whole`, which adds the evaluation
 //! on held-out data, the decision of the policy, the report and the packet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,11 +71,12 @@ pub(super) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error> {
     guard.shutdown(Duration::from_secs(5));
 
     let quantities = [("epoch_steps", stopwatch.steps), ("epoch_whole", stopwatch.whole), ("step", stopwatch.single)];
-    let names = packets.last().map(|packet| packet.metrics.iter().map(|m| m.name.clone()).collect());
+    let names: Option<BTreeSet<String>> =
+        packets.last().map(|packet| packet.metrics.iter().map(|m| m.name.clone()).collect());
     Ok(BenchResult {
         schema: SCHEMA,
         name: "reference-cpu".to_owned(),
-        command: "cargo run --release -p esper -- bench reference".to_owned(),
+        command: "cargo run --release -p esper -- bench reference --out baselines/perf/phase0".to_owned(),
         notes: "epoch_steps: 4 optimizer steps of the real trainer with shuffling, gathering and telemetry; \
                 epoch_whole: with evaluation on 16 samples, policy, report and packet; step: one optimizer step"
             .to_owned(),
@@ -96,7 +97,7 @@ pub(super) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error> {
             .into_iter()
             .filter_map(|(name, values)| Some((name.to_owned(), Measurement::of("ms", values)?)))
             .collect(),
-        metrics: names.unwrap_or_default(),
+        metrics: names.unwrap_or_default().into_iter().collect(),
     })
 }
 
