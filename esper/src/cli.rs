@@ -57,7 +57,8 @@ pub struct TrainArgs {
     /// Run folder; must be new or empty unless `--resume` is given. Default: `runs/DATA-POLICY-SEED-TIME`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Continue the run in `--out` from its newest checkpoint that verifies.
+    /// Continue the run in `--out` from its newest checkpoint that verifies, with its configuration; only `--epochs` may
+    /// differ.
     #[arg(long, requires = "out")]
     pub resume: bool,
     /// Any other setting, for example `--set train.batch.batch_size=16`; may be given several times.

@@ -80,3 +80,18 @@ fn a_resumed_run_refuses_another_configuration() {
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("train.batch.batch_size (8 → 5)"), "{error}");
 }
+
+#[test]
+fn a_completed_run_can_be_made_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    assert_eq!(finish(esper(&["--epochs", "2", "--json"], &out)).0, Some(0));
+    let (code, longer, error) = finish(esper(&["--resume", "--epochs", "4", "--json"], &out));
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(longer["epochs"], 4);
+    let kept = std::fs::read_to_string(out.join("config.toml")).unwrap();
+    assert!(kept.contains("epochs = 4"), "{kept}");
+    let (_, again, _) = finish(esper(&["--resume", "--json"], &out));
+    assert_eq!(again["epochs"], 4);
+    assert_eq!(again["test_accuracy"], longer["test_accuracy"]);
+}

@@ -31,7 +31,8 @@ impl Plan {
         Ok(Self { loaded, folder, resume: false })
     }
 
-    /// A resumed run keeps the configuration of its folder; a flag that would change it is refused.
+    /// A resumed run keeps the configuration of its folder, but for the number of epochs: it may be made longer. A flag
+    /// that would change anything else is refused.
     fn resumed(args: &TrainArgs) -> anyhow::Result<Self> {
         let out = args.out.clone().ok_or_else(|| UsageError("--resume: expected --out DIR beside it".to_owned()))?;
         let folder = RunFolder::open(&out)?;
@@ -47,7 +48,7 @@ impl Plan {
             ))
             .into());
         }
-        Ok(Self { loaded: kept, folder: out, resume: true })
+        Ok(Self { loaded: asked, folder: out, resume: true })
     }
 }
 
@@ -72,16 +73,21 @@ fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
     Ok(layers)
 }
 
-/// Dotted paths whose values differ, the run folder aside.
+/// Dotted paths whose values differ, of those that a resumed run must keep.
 fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
-    let table = |config: &EsperConfig| {
-        let mut config = config.clone();
-        config.run.out = None;
-        toml::Value::try_from(config).expect("a loaded configuration can be written as TOML")
-    };
     let mut changed = Vec::new();
-    compare("", &table(kept), &table(asked), &mut changed);
+    compare("", &to_keep(kept), &to_keep(asked), &mut changed);
     changed
+}
+
+/// The part of a configuration that a resumed run must keep: not where it writes, and not when it ends.
+fn to_keep(config: &EsperConfig) -> toml::Value {
+    let mut value = toml::Value::try_from(config).expect("a loaded configuration can be written as TOML");
+    if let Some(run) = value.get_mut("run").and_then(toml::Value::as_table_mut) {
+        run.remove("out");
+        run.remove("epochs");
+    }
+    value
 }
 
 fn compare(path: &str, kept: &toml::Value, asked: &toml::Value, changed: &mut Vec<String>) {
@@ -105,11 +111,9 @@ fn show(value: Option<&toml::Value>) -> String {
     value.map_or_else(|| "not set".to_owned(), ToString::to_string)
 }
 
-/// A digest of everything that a resumed run must have in common with the run that it continues.
+/// A digest of everything that a resumed run must keep.
 pub(super) fn digest(config: &EsperConfig) -> String {
-    let mut config = config.clone();
-    config.run.out = None;
-    let text = toml::to_string(&config).expect("a loaded configuration can be written as TOML");
+    let text = toml::to_string(&to_keep(config)).expect("a TOML value can be written as TOML");
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 

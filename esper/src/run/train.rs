@@ -59,6 +59,8 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         recorder,
         clock: Arc::clone(&clock),
     };
+    // Now that nobody else can be running here. A folder with a config.toml can be resumed, perhaps for more epochs.
+    folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
     let mut trainer = assemble(config, &prepared.splits, around)?;
     let host_parameters = trainer.seeds().model().layout().num_elements_of(Owner::Host) as u64;
     let mut eager = Eager::acquire()?;
@@ -89,7 +91,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
             Ok((summary, report::write(folder.path()).context("writing the report")?))
         });
     // The failure of the run comes before a failure to describe it.
-    ended.context("training")?;
+    ended.with_context(|| format!("training (what there is stays in {})", folder.path().display()))?;
     let (summary, page) = closed?;
     print_result(args, &folder, &page, &summary)?;
     Ok(match outcome {
@@ -124,8 +126,6 @@ fn write_record(
         reproduce_command: format!("esper train --config {} --out NEW_DIR", folder.config().display()),
     };
     folder.write(report::RECORD_FILE, &(serde_json::to_string_pretty(&record)? + "\n"))?;
-    // Last: a folder with a config.toml is one that can be resumed.
-    folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
     Ok(record)
 }
 
