@@ -1,8 +1,8 @@
 //! The layers of hosts and seeds as plain functions of their weights.
 //!
 //! Signals are convolved as one matrix product over *rows*, one row per sample and position, and not with candle's
-//! `conv1d`: in candle 0.11.1 its backward pass gives wrong gradients for the weights (huggingface/candle#3836 for the
-//! CPU, #3853 for CUDA). Rows keep the channels together in memory; a signal made from rows is a transposed view, and
+//! `conv1d`: in candle 0.11.1 its backward pass gives wrong gradients for the weights (`tests/candle_conv1d.rs`
+//! measures it). Rows keep the channels together in memory; a signal made from rows is a transposed view, and
 //! turning it back into rows copies nothing.
 
 use candle_core::{Result, Tensor};
