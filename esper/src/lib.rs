@@ -23,4 +23,3 @@ pub mod bench;
 pub mod study;
 pub mod exit;
 pub mod logging;
-pub mod threads;
