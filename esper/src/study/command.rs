@@ -31,9 +31,12 @@ pub struct StudyArgs {
     /// Policies; every other one is compared with the last.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "heuristic,off")]
     pub policies: Vec<String>,
-    /// Random seeds per arm: 0, 1, 2 …
+    /// Random seeds per arm.
     #[arg(long, value_name = "N", default_value_t = 5)]
-    pub seeds: u64,
+    pub seeds: usize,
+    /// The first of them; the others follow.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub first_seed: u32,
     /// Any other setting, as for `esper train`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -70,7 +73,7 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     }
     let mut runs = Vec::new();
     for data in &args.data {
-        for seed in 0..args.seeds {
+        for seed in (u64::from(args.first_seed)..).take(args.seeds) {
             for policy in &args.policies {
                 let run = train(args, data, policy, seed).with_context(|| format!("{data}, {policy}, seed {seed}"))?;
                 eprintln!(

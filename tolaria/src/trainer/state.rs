@@ -94,7 +94,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ///
     /// # Errors
     /// When the store cannot be read, or the checkpoint belongs to another configuration.
-    pub fn resume(&mut self, _eager: &mut Eager) -> Result<Option<Resumed>, Error> {
+    pub fn resume(&mut self, eager: &mut Eager) -> Result<Option<Resumed>, Error> {
+        eager.check()?;
         let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
         let Some(loaded) = checkpoints.store.load_latest()? else { return Ok(None) };
         for (generation, reason) in &loaded.skipped {
