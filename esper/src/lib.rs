@@ -23,3 +23,4 @@ pub mod bench;
 pub mod study;
 pub mod exit;
 pub mod logging;
+pub mod threads;

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use esper::cli::Cli;
-use esper::{exit, logging};
+use esper::{exit, logging, threads};
 
 fn main() -> ExitCode {
     logging::init();
+    threads::settle();
     match Cli::try_parse() {
         Ok(cli) => cli.run().unwrap_or_else(|error| exit::report(&error)),
         Err(usage) => exit::usage(&usage),
