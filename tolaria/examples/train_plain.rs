@@ -13,7 +13,7 @@ use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
-use tolaria::trainer::{NullObserver, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, TrainConfig, Trainer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::Cpu;
@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         conflict: ConflictResolution::Mean,
         eval_batch_size: eight,
         conflict_warn: 1.0,
+        execution: ExecutionConfig::default(),
     };
     let parts = Parts {
         run_id: RunId::new("example")?,

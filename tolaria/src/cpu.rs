@@ -4,22 +4,6 @@ use std::ops::Range;
 
 use candle_core::{CpuStorage, DType, Error, Layout, Result, Tensor, WithDType};
 
-/// How an operation runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Path {
-    /// A kernel of this crate over slices of `f32` on the CPU.
-    Kernel,
-    /// A composition of candle operations, on any device and for any float type.
-    Composed,
-}
-
-impl Path {
-    /// The path for operations on `tensor`.
-    pub(crate) fn of(tensor: &Tensor) -> Self {
-        if tensor.device().is_cpu() && tensor.dtype() == DType::F32 { Self::Kernel } else { Self::Composed }
-    }
-}
-
 /// The elements of a contiguous tensor.
 pub(crate) fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
     let range = elements(layout)?;

@@ -39,6 +39,30 @@ leyline::declare_metrics! {
     TEACHER_SHARE = Gauge "tolaria.grad_agg.teacher_share" Ratio [];
     /// Whether the step is replayed as a graph.
     GRAPH_ENABLED = Gauge "tolaria.train.graph_enabled" Flag [];
+    /// Time on the device of the last copy of a step's inputs that was measured.
+    GRAPH_STAGE_COPY = Gauge "tolaria.graph.stage_copy_ms" Milliseconds [];
+    /// Host time of the last capture: recording, inspection, instantiation, upload.
+    GRAPH_CAPTURE = Gauge "tolaria.graph.capture_ms" Milliseconds [];
+    /// Time on the device of the last replay that was measured.
+    GRAPH_REPLAY = Gauge "tolaria.graph.replay_ms" Milliseconds [];
+    /// Optimizer steps replayed as a graph.
+    GRAPH_REPLAYS_TOTAL = Counter "tolaria.graph.replays_total" Count [];
+    /// Host time to make the static inputs of the last new shape of step.
+    GRAPH_CAPTURE_CTOR = Gauge "tolaria.graph.capture_ctor_ms" Milliseconds [];
+    /// Host time to switch the stream to recording in the last capture.
+    GRAPH_CAPTURE_CTX = Gauge "tolaria.graph.capture_ctx_ms" Milliseconds [];
+    /// Host time to zero gradients before a capture; absent where zeroing is part of the recorded step.
+    GRAPH_CAPTURE_ZERO = Gauge "tolaria.graph.capture_zero_ms" Milliseconds [];
+    /// Graphs captured.
+    GRAPH_CAPTURES_TOTAL = Counter "tolaria.graph.captures_total" Count [];
+    /// Graphs that went because a newer one needed their place.
+    GRAPH_EVICTIONS_TOTAL = Counter "tolaria.graph.evictions_total" Count [];
+    /// Optimizer steps that ran eagerly because their shape could not be captured.
+    GRAPH_FALLBACKS_TOTAL = Counter "tolaria.graph.fallback_total" Count [];
+    /// Graphs kept now.
+    GRAPH_KEPT = Gauge "tolaria.graph.kept" Count [];
+    /// Device memory that captures took, as far as measured, of the graphs kept now.
+    GRAPH_BYTES = Gauge "tolaria.graph.memory_bytes" Bytes [];
     /// Duration of the last decision of the policy with the commands it led to.
     HOOK_LATENCY = Gauge "tolaria.hook.latency_ms" Milliseconds [];
     /// Duration of the last durable checkpoint.
@@ -89,6 +113,47 @@ pub static CHECKPOINT_SKIPPED: EventDesc = EventDesc {
     attributes: &["generation", "reason"],
 };
 
+/// A shape of step was captured.
+pub static GRAPH_ENABLED_EVENT: EventDesc = EventDesc {
+    name: "tolaria.graph_enabled",
+    level: Level::Info,
+    help: "a shape of step was captured and is replayed from now on",
+    attributes: &["capture_ms"],
+};
+
+/// A shape of step could not be captured or replayed.
+pub static GRAPH_FALLBACK: EventDesc = EventDesc {
+    name: "tolaria.graph_fallback",
+    level: Level::Warning,
+    help: "a shape of step could not be captured or replayed; it runs eagerly and is not tried again",
+    attributes: &["reason", "stage", "error", "message", "failures"],
+};
+
+/// A step has another shape than the one before.
+pub static GRAPH_SHAPE_CHANGED: EventDesc = EventDesc {
+    name: "tolaria.graph_shape_changed",
+    level: Level::Info,
+    help: "a step has a shape that was not seen before; it gets a graph of its own after its warm-up",
+    attributes: &["expected", "actual"],
+};
+
+/// No further shape is captured.
+pub static GRAPH_DISABLED: EventDesc = EventDesc {
+    name: "tolaria.graph_disabled_after_failures",
+    level: Level::Warning,
+    help: "several shapes in a row could not be captured; no further one is tried, and those that were captured are still replayed",
+    attributes: &["failures"],
+};
+
 /// Every event of this crate.
-pub static EVENTS: &[&EventDesc] =
-    &[&COMMAND_REFUSED, &POLICY_ERROR, &CONFLICT_HIGH, &CHECKPOINT_FAILED, &CHECKPOINT_SKIPPED];
+pub static EVENTS: &[&EventDesc] = &[
+    &COMMAND_REFUSED,
+    &POLICY_ERROR,
+    &CONFLICT_HIGH,
+    &CHECKPOINT_FAILED,
+    &CHECKPOINT_SKIPPED,
+    &GRAPH_ENABLED_EVENT,
+    &GRAPH_FALLBACK,
+    &GRAPH_SHAPE_CHANGED,
+    &GRAPH_DISABLED,
+];

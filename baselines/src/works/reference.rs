@@ -115,6 +115,7 @@ fn config() -> TrainConfig {
         conflict: tolaria::aggregate::ConflictResolution::PcGrad,
         eval_batch_size: count(16),
         conflict_warn: 0.5,
+        execution: tolaria::trainer::ExecutionConfig::default(),
     }
 }
 

@@ -80,12 +80,16 @@ fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
     changed
 }
 
-/// The part of a configuration that a resumed run must keep: not where it writes, and not when it ends.
+/// The part of a configuration that a resumed run must keep: not where it writes, not when it ends, and not how its
+/// steps reach the device, which changes no bit of the result.
 fn to_keep(config: &EsperConfig) -> toml::Value {
     let mut value = toml::Value::try_from(config).expect("a loaded configuration can be written as TOML");
     if let Some(run) = value.get_mut("run").and_then(toml::Value::as_table_mut) {
         run.remove("out");
         run.remove("epochs");
+    }
+    if let Some(train) = value.get_mut("train").and_then(toml::Value::as_table_mut) {
+        train.remove("execution");
     }
     value
 }
@@ -128,4 +132,23 @@ pub(super) fn run_name(config: &EsperConfig, now_unix_s: u64) -> String {
 
 pub(super) fn run_id(name: &str) -> anyhow::Result<RunId> {
     Ok(RunId::new(name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::DataName;
+
+    #[test]
+    fn a_resumed_run_may_reach_the_device_in_another_way_but_not_learn_in_another_way() {
+        let kept = EsperConfig::defaults_for(&DataName::Digits);
+        let mut asked = kept.clone();
+        asked.train.execution.graphs = tolaria::graph::GraphMode::Off;
+        asked.train.execution.prefetch = true;
+        assert_eq!(differences(&kept, &asked), Vec::<String>::new());
+        assert_eq!(digest(&kept), digest(&asked));
+        asked.train.clip_norm = Some(2.0);
+        assert_eq!(differences(&kept, &asked), ["train.clip_norm (1.0 → 2.0)"]);
+        assert_ne!(digest(&kept), digest(&asked));
+    }
 }

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
 
-use crate::cpu::{self, Path};
+use crate::cpu;
 use crate::error::Error;
+use crate::path::Path;
 
 /// Elements per block: the block being summed stays in the first-level cache while the rows pass by.
 const BLOCK: usize = 2048;
@@ -19,10 +20,18 @@ pub(super) type Term<'a> = (Range<usize>, &'a [f64]);
 /// rows (P,) of one type and device; one coefficient per row
 /// # Sync
 /// none
-pub(super) fn combine(path: Path, rows: &[&Tensor], terms: &[Term<'_>]) -> Result<(), Error> {
+pub(super) fn combine(path: &Path, rows: &[&Tensor], terms: &[Term<'_>]) -> Result<(), Error> {
     let (first, others) = rows.split_first().expect("a window has at least one microbatch");
     match path {
         Path::Kernel => Ok(first.inplace_op1(&Combine { others, terms })?),
+        Path::Device(kernels) => {
+            for (range, coefficients) in terms {
+                let coefficients: Vec<f32> = coefficients.iter().copied().map(cpu::to_f32).collect();
+                let coefficients = Tensor::from_vec(coefficients, rows.len(), first.device())?;
+                kernels.combine(rows, &coefficients, range)?;
+            }
+            Ok(())
+        }
         Path::Composed => {
             for (range, coefficients) in terms {
                 let mut sum: Option<Tensor> = None;

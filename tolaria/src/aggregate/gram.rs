@@ -4,14 +4,17 @@ use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 
-use crate::cpu::{self, Path};
+use crate::cpu;
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
+use crate::path::Path;
 
 /// Elements per block on the CPU: the blocks of eight microbatches fit into a first-level cache.
 const KERNEL_BLOCK: usize = 1024;
 /// Elements per block elsewhere: bounds the memory of the copy in `f64`.
 const COMPOSED_BLOCK: usize = 1 << 22;
+/// What the copy to the host is counted as.
+const NAME: &str = "pcgrad gram";
 
 /// `gram[i,j] = g_i · g_j`, symmetric (K×K).
 #[derive(Debug, Clone, PartialEq)]
@@ -21,20 +24,28 @@ pub(super) struct Gram {
 }
 
 impl Gram {
+    /// Row-major values of a matrix with so many rows.
+    #[cfg(test)]
+    pub(super) fn from_values(size: usize, values: Vec<f64>) -> Self {
+        assert_eq!(values.len(), size * size);
+        Self { size, values }
+    }
+
     /// Over the elements in `ranges`.
     ///
     /// # Sync
-    /// none on the kernel path; one device-to-host copy of K×K numbers, named `pcgrad gram`, on the composed path
+    /// none on the CPU kernel's path; one device-to-host copy of K×K numbers, named `pcgrad gram`, on the others
     pub(super) fn measure(
-        path: Path,
+        path: &Path,
         rows: &[&Tensor],
         ranges: &[Range<usize>],
         reads: &mut HostReads,
     ) -> Result<Self, Error> {
         let values = match path {
             Path::Kernel => cpu::with_slices(rows, |rows| by_slices(rows, ranges))?,
+            Path::Device(kernels) => host_read::read_vec_f64(&kernels.gram(rows, ranges)?, NAME, reads)?,
             Path::Composed => match composed(rows, ranges)? {
-                Some(gram) => host_read::read_vec_f64(&gram, "pcgrad gram", reads)?,
+                Some(gram) => host_read::read_vec_f64(&gram, NAME, reads)?,
                 None => vec![0.0; rows.len() * rows.len()],
             },
         };
@@ -47,13 +58,13 @@ impl Gram {
 
     /// `aᵀ · gram · b`: the inner product of two combinations of the rows.
     pub(super) fn inner(&self, a: &[f64], b: &[f64]) -> f64 {
-        let row = |i: usize| b.iter().enumerate().map(|(j, b)| self.get(i, j) * b).sum::<f64>();
-        a.iter().enumerate().map(|(i, a)| a * row(i)).sum()
+        let row = |i: usize| b.iter().enumerate().fold(0.0, |sum, (j, b)| sum + self.get(i, j) * b);
+        a.iter().enumerate().fold(0.0, |sum, (i, a)| sum + a * row(i))
     }
 
     /// `Σ |a_i| |g_i|`: how large the norm of the combination can be, and the scale of its rounding errors.
     pub(super) fn scale(&self, a: &[f64]) -> f64 {
-        a.iter().enumerate().map(|(i, a)| a.abs() * self.get(i, i).sqrt()).sum()
+        a.iter().enumerate().fold(0.0, |sum, (i, a)| sum + a.abs() * self.get(i, i).sqrt())
     }
 }
 

@@ -12,7 +12,11 @@
 //! product of two owners' gradients. All inner products that PCGrad needs follow from the Gram matrix of the
 //! microbatches and every projection only changes coefficients, so no vector per owner is ever formed.
 //!
-//! *Entry point*: [`aggregate`]. *Invariants*: without a conflict the result is the plain gradient bit for bit (I-7);
+//! The host's part comes first, as a [`WindowPlan`]: shares and the random orders of projections. [`combine_window`]
+//! follows with device work alone, which on a GPU takes what changes from step to step out of one tensor, so that it
+//! can be part of a graph.
+//!
+//! *Entry points*: [`WindowPlan`] and [`combine_window`]; [`aggregate`] for both at once. *Invariants*: without a conflict the result is the plain gradient bit for bit (I-7);
 //! isolated segments always get the plain gradient. *Not here*: attribution (seed manager), clipping (`optim`).
 //!
 //! # Source
@@ -20,6 +24,7 @@
 
 mod config;
 mod report;
+mod plan;
 mod window;
 mod shares;
 mod gram;
@@ -27,10 +32,13 @@ mod pcgrad;
 mod combine;
 #[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod solve;
 
 pub use config::ConflictResolution;
-pub use report::{Aggregated, ConflictReport, ConflictStats, OwnerReport};
-pub use window::{MicrobatchGradient, ProjectionOrder, aggregate};
+pub use plan::{ProjectionOrder, WindowPlan};
+pub use report::{Aggregated, Combined, ConflictReport, ConflictStats, OwnerReport};
+pub use window::{MicrobatchGradient, aggregate, combine_window};
 
 #[cfg(test)]
 mod tests;

@@ -2,22 +2,25 @@
 //!
 //! For each owner i: start with `G_i`; for every other owner j in random order, when `G_i · G_j < 0`, subtract
 //! `(G_i · G_j / |G_j|²) G_j`, where `G_j` is the original. The result is the sum of all `G_i`.
+//!
+//! `kernels/pcgrad.cu` does the same on the GPU, bit for bit: a change here is a change there.
 
 use rand::Rng;
 
 use super::gram::Gram;
+use super::plan::OwnersPlan;
 use super::report::ConflictStats;
 use super::shares::Shares;
 use crate::rng;
 
 /// An inner product closer to 0 than this part of its scale is rounding: `f64` sums of 10⁷ products err by 1e-13.
-const NEGLIGIBLE_INNER: f64 = 1e-12;
+pub(super) const NEGLIGIBLE_INNER: f64 = 1e-12;
 /// An owner's gradient below this part of its terms' norms is what their rounding to `f32` left of a cancellation; it
 /// has no direction that means anything.
-const CANCELLED: f64 = 1e-5;
+pub(super) const CANCELLED: f64 = 1e-5;
 /// An owner's gradient below this part of the largest one is left out as well: the coefficient of a projection onto it
 /// would leave the range of `f32`.
-const VANISHING: f64 = 1e-30;
+pub(super) const VANISHING: f64 = 1e-30;
 
 /// Result of [`project`].
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +33,7 @@ pub(super) struct Projection {
 }
 
 /// Finds conflicts between owners and resolves them. Ends for any input: NaN conflicts with nothing.
-pub(super) fn project(gram: &Gram, shares: &Shares, rng: &mut impl Rng) -> Projection {
+pub(super) fn project(gram: &Gram, OwnersPlan { shares, orders }: &OwnersPlan) -> Projection {
     let owners = Owners::new(gram, shares);
     let count = owners.count;
     let pairs = (0..count).flat_map(|i| (0..count).filter(move |j| *j != i).map(move |j| (i, j)));
@@ -41,9 +44,9 @@ pub(super) fn project(gram: &Gram, shares: &Shares, rng: &mut impl Rng) -> Proje
     }
     let norms = (0..count).map(|i| norm(owners.inner(i, i))).collect();
     let coefficients = (stats.conflicting_pairs > 0).then(|| {
-        let total = owners.resolve(&visiting_orders(count, rng));
-        let microbatches = 0..shares.row(0).len();
-        microbatches.map(|k| (0..count).map(|owner| total[owner] * shares.row(owner)[k]).sum()).collect()
+        let total = owners.resolve(orders);
+        let coefficient = |k| (0..count).fold(0.0, |sum, owner| sum + total[owner] * shares.row(owner)[k]);
+        (0..shares.row(0).len()).map(coefficient).collect()
     });
     Projection { stats, norms, coefficients }
 }

@@ -1,7 +1,10 @@
 //! What an aggregation came to.
 
+use candle_core::Tensor;
 use leyline::layout::Owner;
 
+use super::pcgrad::Projection;
+use super::shares::Shares;
 use crate::grad::GradientLease;
 
 /// The gradient of one optimizer step.
@@ -16,6 +19,18 @@ pub struct Aggregated {
     pub conflicts: Option<ConflictReport>,
 }
 
+/// The gradient of one optimizer step, as device work leaves it.
+#[derive(Debug)]
+pub struct Combined {
+    /// The combined gradient, shape (P,).
+    pub gradient: GradientLease,
+    /// Ordered pairs of owners with a negative inner product, shape (1,) of `f64`, on the device of the gradient;
+    /// absent when they were not looked for.
+    pub conflicting_pairs: Option<Tensor>,
+    /// More on the conflicts; absent when they were not looked for, and where the GPU found the coefficients.
+    pub report: Option<ConflictReport>,
+}
+
 /// Conflicts between the owners of one window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConflictReport {
@@ -23,6 +38,20 @@ pub struct ConflictReport {
     pub stats: ConflictStats,
     /// The owners: the host first, then seeds by id.
     pub owners: Vec<OwnerReport>,
+}
+
+impl ConflictReport {
+    pub(super) fn new(shares: &Shares, projection: &Projection) -> Self {
+        let norms = &projection.norms;
+        let sum: f64 = norms.iter().sum();
+        let owner = |(index, owner)| OwnerReport {
+            owner,
+            weight: shares.weight(index),
+            norm: norms[index],
+            norm_share: if norms[index] <= 0.0 { 0.0 } else { norms[index] / sum },
+        };
+        Self { stats: projection.stats, owners: shares.owners().iter().copied().enumerate().map(owner).collect() }
+    }
 }
 
 /// Pairs of owners.

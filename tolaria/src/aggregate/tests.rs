@@ -9,10 +9,10 @@ use super::pcgrad::visiting_orders;
 use super::reference::{Reference, pcgrad};
 use super::window::aggregate_on;
 use super::*;
-use crate::cpu::Path;
 use crate::error::Error;
-use crate::grad::GradientBufferPool;
+use crate::grad::{GradientBufferPool, GradientLease};
 use crate::host_read::HostReads;
+use crate::path::Path;
 use crate::rng::{self, Purpose};
 use crate::testing::{HOST, bits, layout, random, seed, values, vector};
 
@@ -51,7 +51,7 @@ struct Run {
 }
 
 fn run_with(
-    path: Path,
+    path: &Path,
     layout: &ParameterLayout,
     rows: &[Row<'_>],
     how: ConflictResolution,
@@ -71,7 +71,7 @@ fn run_with(
     run
 }
 
-fn run(path: Path, layout: &ParameterLayout, rows: &[Row<'_>], how: ConflictResolution) -> Run {
+fn run(path: &Path, layout: &ParameterLayout, rows: &[Row<'_>], how: ConflictResolution) -> Run {
     run_with(path, layout, rows, how, ORDER)
 }
 
@@ -79,7 +79,7 @@ fn run(path: Path, layout: &ParameterLayout, rows: &[Row<'_>], how: ConflictReso
 #[track_caller]
 fn check(rows: &[Row<'_>], conflicting: Option<u64>, expected: &[f32]) {
     let layout = host_layout(expected.len());
-    for path in PATHS {
+    for path in &PATHS {
         let run = run(path, &layout, rows, ConflictResolution::PcGrad);
         assert_eq!(run.gradient, expected, "{path:?}");
         assert_eq!(run.conflicts.map(|report| report.stats.conflicting_pairs), conflicting, "{path:?}");
@@ -110,7 +110,7 @@ fn check_reference(layout: &ParameterLayout, rows: &[Row<'_>]) -> Reference {
         .map(|k| (0..owners.len()).map(|owner| reference.weights[owner] * shares.row(owner)[k]).sum())
         .collect();
 
-    for path in PATHS {
+    for path in &PATHS {
         let run = run(path, layout, rows, ConflictResolution::PcGrad);
         let stats = run.conflicts.expect("conflicts are looked for").stats;
         assert_eq!(stats.conflicting_pairs, reference.conflicting_pairs, "{path:?}");
@@ -131,14 +131,14 @@ fn check_reference(layout: &ParameterLayout, rows: &[Row<'_>]) -> Reference {
 #[test]
 fn one_microbatch_is_its_own_gradient_bit_for_bit() {
     check(&[(&[0.1, -0.0, 3e38], 5, &[(1, 0.5)])], None, &[0.1, -0.0, 3e38]);
-    let run = run(Path::Kernel, &host_layout(1), &[(&[-0.0], 5, &[])], ConflictResolution::PcGrad);
+    let run = run(&Path::Kernel, &host_layout(1), &[(&[-0.0], 5, &[])], ConflictResolution::PcGrad);
     assert_eq!(bits(&run.gradient), bits(&[-0.0]));
 }
 
 #[test]
 fn the_plain_gradient_is_the_mean_over_samples() {
     let rows: [Row<'_>; 3] = [(&[4.0, 0.0], 1, &[]), (&[0.0, 8.0], 2, &[(1, 1.0)]), (&[4.0, -4.0], 1, &[])];
-    for path in PATHS {
+    for path in &PATHS {
         let run = run(path, &host_layout(2), &rows, ConflictResolution::Mean);
         assert_eq!(run.gradient, [2.0, 3.0]);
         assert_eq!((run.conflicts, run.reads), (None, 0));
@@ -151,17 +151,17 @@ fn one_owner_needs_no_gram_matrix() {
     for weights in [&[][..], &[(7, 1.0)]] {
         let rows: [Row<'_>; 2] = [(&[1.0, 0.0], 1, weights), (&[-3.0, 1.0], 1, weights)];
         check(&rows, None, &[-1.0, 0.5]);
-        assert_eq!(run(Path::Composed, &host_layout(2), &rows, ConflictResolution::PcGrad).reads, 0);
+        assert_eq!(run(&Path::Composed, &host_layout(2), &rows, ConflictResolution::PcGrad).reads, 0);
     }
 }
 
 #[test]
 fn only_the_composed_path_reads_and_only_the_gram_matrix() {
     let rows: [Row<'_>; 2] = [(&[1.0, 0.0], 1, &[(1, 1.0)]), (&[-1.0, 1.0], 1, &[])];
-    assert_eq!(run(Path::Kernel, &host_layout(2), &rows, ConflictResolution::PcGrad).reads, 0);
+    assert_eq!(run(&Path::Kernel, &host_layout(2), &rows, ConflictResolution::PcGrad).reads, 0);
     let (pool, mut reads) = (GradientBufferPool::new(), HostReads::default());
     let how = ConflictResolution::PcGrad;
-    aggregate_on(Path::Composed, window(&rows, &pool), &host_layout(2), how, ORDER, &mut reads).unwrap();
+    aggregate_on(&Path::Composed, window(&rows, &pool), &host_layout(2), how, ORDER, &mut reads).unwrap();
     assert_eq!(reads.counts().iter().collect::<Vec<_>>(), [(&"pcgrad gram", &1)]);
 }
 
@@ -194,7 +194,7 @@ fn zero_gradients_conflict_with_nothing() {
 /// Both paths find no conflict and give the plain gradient.
 #[track_caller]
 fn check_plain(rows: &[Row<'_>]) {
-    for path in PATHS {
+    for path in &PATHS {
         let layout = host_layout(rows[0].0.len());
         let plain = run(path, &layout, rows, ConflictResolution::Mean);
         let resolved = run(path, &layout, rows, ConflictResolution::PcGrad);
@@ -230,7 +230,7 @@ fn without_a_conflict_the_result_is_the_plain_gradient_bit_for_bit() {
         let weights: [&[(u32, f64)]; 3] = [&[(1, 0.9)], &[(2, 0.4)], &[(1, 0.3), (2, 0.1)]];
         let rows: Vec<Row<'_>> =
             rows.iter().zip(weights).zip([4, 4, 1]).map(|((row, w), n)| (row.as_slice(), n, w)).collect();
-        for path in PATHS {
+        for path in &PATHS {
             let plain = run(path, &host_layout(count), &rows, ConflictResolution::Mean);
             let resolved = run(path, &host_layout(count), &rows, ConflictResolution::PcGrad);
             assert_eq!(resolved.conflicts.unwrap().stats, ConflictStats { conflicting_pairs: 0, all_pairs: 6 });
@@ -290,7 +290,7 @@ fn isolated_segments_get_the_plain_gradient_and_do_not_conflict() {
     let peaceful: [Row<'_>; 2] = [(&[1.0, 5.0, 2.0], 1, &[(1, 1.0)]), (&[1.0, -5.0, -4.0], 1, &[])];
     // The other way round.
     let opposed: [Row<'_>; 2] = [(&[1.0, 5.0, 2.0], 1, &[(1, 1.0)]), (&[-1.0, 5.0, -4.0], 1, &[])];
-    for path in PATHS {
+    for path in &PATHS {
         let run = |rows| run(path, &layout, rows, ConflictResolution::PcGrad);
         let (first, second) = (run(&peaceful), run(&opposed));
         assert_eq!((first.gradient, first.conflicts.unwrap().stats.conflicting_pairs), (vec![1.0, 0.0, -1.0], 0));
@@ -301,7 +301,7 @@ fn isolated_segments_get_the_plain_gradient_and_do_not_conflict() {
 #[test]
 fn owners_are_reported_with_weight_norm_and_share() {
     let rows: [Row<'_>; 2] = [(&[6.0, 0.0], 1, &[(4, 1.0)]), (&[0.0, 4.0], 3, &[])];
-    for path in PATHS {
+    for path in &PATHS {
         let run = run(path, &host_layout(2), &rows, ConflictResolution::PcGrad);
         let report = run.conflicts.unwrap();
         let expected = [(HOST, 0.75, 3.0, 2.0 / 3.0), (seed(4), 0.25, 1.5, 1.0 / 3.0)];
@@ -324,7 +324,7 @@ fn the_order_of_projections_follows_from_seed_and_step() {
     let rows: Vec<Row<'_>> = rows.iter().zip(weights).map(|(row, w)| (row.as_slice(), 1, w)).collect();
     let of = |seed, step| {
         let order = ProjectionOrder { seed, step: StepIndex(step) };
-        bits(&run_with(Path::Kernel, &host_layout(3), &rows, ConflictResolution::PcGrad, order).gradient)
+        bits(&run_with(&Path::Kernel, &host_layout(3), &rows, ConflictResolution::PcGrad, order).gradient)
     };
     let results: Vec<_> = (0..8).map(|step| of(1, step)).collect();
     assert_eq!(results, (0..8).map(|step| of(1, step)).collect::<Vec<_>>());
@@ -336,7 +336,7 @@ fn a_number_that_is_not_finite_stays_visible() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let rows: [Row<'_>; 3] =
             [(&[bad, 1.0], 1, &[(1, 1.0)]), (&[-1.0, -1.0], 1, &[(2, 0.5)]), (&[1.0, -9.0], 1, &[])];
-        for path in PATHS {
+        for path in &PATHS {
             let run = run(path, &host_layout(2), &rows, ConflictResolution::PcGrad);
             assert!(!run.gradient[0].is_finite(), "{path:?}");
             assert!(run.conflicts.unwrap().owners.iter().any(|owner| !owner.norm.is_finite()));
@@ -366,11 +366,55 @@ fn a_window_that_does_not_fit_is_refused() {
     assert!(error.to_string().contains("expected F32 on Cpu, found F64 on Cpu"), "{error}");
 }
 
+fn leases(rows: &[&[f32]], pool: &GradientBufferPool) -> Vec<GradientLease> {
+    let rows: Vec<Row<'_>> = rows.iter().map(|row| (*row, 1, &[][..])).collect();
+    window(&rows, pool).into_iter().map(|microbatch| microbatch.gradient).collect()
+}
+
+#[test]
+fn a_planned_window_is_combined_with_or_without_arguments() {
+    let conflicting: &[(u32, f64)] = &[(1, 1.0)];
+    for (weights, conflicting, expected) in [(conflicting, Some(2.0), [0.5_f32, 1.5]), (&[], None, [0.0, 1.0])] {
+        let microbatches = [(1, attribution(weights)), (1, attribution(&[]))];
+        let plan = WindowPlan::new(&microbatches, ConflictResolution::PcGrad, ORDER).unwrap();
+        let numbers = plan.arguments(4).unwrap();
+        let given = Tensor::new(numbers.as_slice(), &Device::Cpu).unwrap();
+        for arguments in [None, Some(&given)] {
+            let (pool, mut reads) = (GradientBufferPool::new(), HostReads::default());
+            let rows = leases(&[&[2.0, 0.0], &[-2.0, 2.0]], &pool);
+            let combined = combine_window(rows, &host_layout(2), &plan, arguments, &mut reads).unwrap();
+            assert_eq!(values(combined.gradient.as_tensor()), expected);
+            let pairs = combined.conflicting_pairs.map(|pairs| crate::testing::values_f64(&pairs));
+            assert_eq!(pairs, conflicting.map(|pairs| vec![pairs]));
+            assert_eq!(combined.report.is_some(), plan.resolves_conflicts());
+            assert_eq!((reads.total(), pool.stats().outstanding), (0, 1));
+        }
+    }
+}
+
+#[test]
+fn rows_and_arguments_that_do_not_fit_the_plan_are_refused() {
+    let microbatches = [(1, attribution(&[(1, 1.0)])), (1, attribution(&[]))];
+    let plan = WindowPlan::new(&microbatches, ConflictResolution::PcGrad, ORDER).unwrap();
+    let refusal = |rows: &[&[f32]], arguments: Option<Tensor>| {
+        let (pool, mut reads) = (GradientBufferPool::new(), HostReads::default());
+        let rows = leases(rows, &pool);
+        combine_window(rows, &host_layout(2), &plan, arguments.as_ref(), &mut reads).unwrap_err().to_string()
+    };
+    let zeros = |count: usize, dtype| Some(Tensor::zeros(count, dtype, &Device::Cpu).unwrap());
+    let (row, what) = (&[1.0, 2.0][..], "arguments of a window");
+    assert_eq!(refusal(&[row], None), "microbatches of a window: expected 2, found 1");
+    assert_eq!(refusal(&[], None), "microbatches of a window: expected 2, found 0");
+    assert_eq!(refusal(&[row, row], zeros(8, DType::F64)), format!("{what}: expected at least 9, found 8"));
+    let wrong_type = format!("{what}: expected F64 on Cpu, found F32 on Cpu");
+    assert_eq!(refusal(&[row, row], zeros(9, DType::F32)), wrong_type);
+}
+
 #[test]
 fn a_window_over_isolated_segments_only_has_no_conflicts() {
     let layout = layout(&[("a", 2, seed(1), true)]);
     let rows: [Row<'_>; 2] = [(&[1.0, 0.0], 1, &[(1, 1.0)]), (&[-3.0, 0.0], 1, &[])];
-    for path in PATHS {
+    for path in &PATHS {
         let run = run(path, &layout, &rows, ConflictResolution::PcGrad);
         assert_eq!(run.gradient, [-1.0, 0.0]);
         assert!(run.conflicts.unwrap().owners.iter().all(|owner| owner.norm_share <= 0.0));

@@ -1,6 +1,6 @@
 //! A labeled data set that fits into memory.
 
-use candle_core::{DType, Storage, Tensor};
+use candle_core::{DType, Device, Storage, Tensor};
 use leyline::batch::Batch;
 
 use crate::error::Error;
@@ -97,10 +97,7 @@ impl Dataset {
     /// # Sync
     /// none; off the CPU the indices are copied to the device
     pub fn gather(&self, indices: &[u32]) -> Result<Batch, Error> {
-        if let Some(index) = indices.iter().find(|index| **index as usize >= self.len()) {
-            let message = format!("expected an index below {}, found {index}", self.len());
-            return Err(Error::InvalidData { what: "indices", message });
-        }
+        self.check(indices)?;
         if self.inputs.device().is_cpu() { self.gather_rows(indices) } else { self.gather_on_device(indices) }
     }
 
@@ -115,9 +112,37 @@ impl Dataset {
     }
 
     fn gather_on_device(&self, indices: &[u32]) -> Result<Batch, Error> {
-        let indices = Tensor::new(indices, self.inputs.device())?;
-        Ok(Batch { inputs: self.inputs.index_select(&indices, 0)?, targets: self.targets.index_select(&indices, 0)? })
+        self.select(&Tensor::new(indices, self.inputs.device())?)
     }
+
+    /// The rows at `indices`, as they are on the CPU.
+    pub(crate) fn host_rows(&self, indices: &[u32]) -> Result<(Vec<f32>, Vec<u32>), Error> {
+        Ok((rows(&self.inputs, indices)?, rows(&self.targets, indices)?))
+    }
+
+    /// Confirms that every index names a sample.
+    pub(crate) fn check(&self, indices: &[u32]) -> Result<(), Error> {
+        let Some(index) = indices.iter().find(|index| **index as usize >= self.len()) else { return Ok(()) };
+        let message = format!("expected an index below {}, found {index}", self.len());
+        Err(Error::InvalidData { what: "indices", message })
+    }
+
+    /// The samples at `indices` (B,) of `u32` on the data's device, which the caller has checked.
+    pub(crate) fn select(&self, indices: &Tensor) -> Result<Batch, Error> {
+        Ok(Batch { inputs: self.inputs.index_select(indices, 0)?, targets: self.targets.index_select(indices, 0)? })
+    }
+}
+
+/// The batch on `device`. Of a view only its own elements are copied.
+pub(crate) fn to_device(batch: Batch, device: &Device) -> Result<Batch, Error> {
+    let moved = |tensor: Tensor| -> Result<Tensor, Error> {
+        if tensor.device().same_device(device) {
+            return Ok(tensor);
+        }
+        // Copied first: a tensor moves with the whole storage that it is a view of.
+        Ok(tensor.force_contiguous()?.to_device(device)?)
+    };
+    Ok(Batch { inputs: moved(batch.inputs)?, targets: moved(batch.targets)? })
 }
 
 fn rows<T: candle_core::WithDType>(table: &Tensor, indices: &[u32]) -> Result<Vec<T>, Error> {

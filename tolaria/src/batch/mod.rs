@@ -12,5 +12,6 @@ mod sampler;
 mod windows;
 
 pub use dataset::Dataset;
+pub(crate) use dataset::to_device;
 pub use sampler::Sampler;
 pub use windows::{BatchConfig, Window, num_windows, windows};

@@ -9,6 +9,7 @@ use leyline::model::Parameter;
 
 use super::pool::GradientLease;
 use crate::error::Error;
+use crate::path::Path;
 
 /// Which segments a backward pass has gradients for (rule TM-3 of [`leyline::model`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +62,11 @@ pub fn gather_gradients(
             sources.push((segment.offset, gradient));
         }
     }
-    if flat.device().is_cpu() { Ok(flat.inplace_op1(&Gather(&sources))?) } else { gather_by_slices(flat, &sources) }
+    match Path::of(flat) {
+        Path::Kernel => Ok(flat.inplace_op1(&Gather(&sources))?),
+        Path::Device(kernels) => Ok(kernels.gather(flat, &sources)?),
+        Path::Composed => gather_by_slices(flat, &sources),
+    }
 }
 
 /// Confirms that parameters and segments have the same names in the same order, and the same lengths.

@@ -49,13 +49,22 @@ impl GradientBufferPool {
     /// # Sync
     /// none
     pub fn lease(&self, num_elements: usize, dtype: DType, device: &Device) -> Result<GradientLease, Error> {
+        let lease = self.lease_to_write(num_elements, dtype, device)?;
+        lease.buffer.zero_set()?;
+        Ok(lease)
+    }
+
+    /// As [`Self::lease`], with whatever the buffer held before, for callers that write every element.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn lease_to_write(&self, num_elements: usize, dtype: DType, device: &Device) -> Result<GradientLease, Error> {
         let key = Key { num_elements, dtype, location: device.location() };
         let kept = self.shelf().take(&key);
         let buffer = match kept {
-            Some(buffer) => {
-                buffer.zero_set()?;
-                buffer
-            }
+            Some(buffer) => buffer,
             None => Tensor::zeros(num_elements, dtype, device)?,
         };
         let mut shelf = self.shelf();
@@ -67,6 +76,13 @@ impl GradientBufferPool {
     /// Frees idle buffers of any other size, as after a change of the topology.
     pub fn retain(&self, num_elements: usize) {
         self.shelf().idle.retain(|(key, _)| key.num_elements == num_elements);
+    }
+
+    /// The idle buffers of this size.
+    pub(crate) fn idle(&self, num_elements: usize) -> Vec<Tensor> {
+        let shelf = self.shelf();
+        let of_size = shelf.idle.iter().filter(|(key, _)| key.num_elements == num_elements);
+        of_size.map(|(_, buffer)| buffer.clone()).collect()
     }
 
     /// How the pool is used now.

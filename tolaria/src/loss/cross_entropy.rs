@@ -1,11 +1,13 @@
 //! Mean cross-entropy with its gradient, as one operation.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
 use super::rows::{Rows, Softmax, check_shapes};
 use super::score;
-use crate::cpu::{self, Path};
+use crate::cpu;
 use crate::error::Error;
+use crate::graph::kernels;
+use crate::path::Path;
 
 /// Mean cross-entropy over the batch, a scalar with a gradient for the logits: `(softmax - onehot) / B`.
 ///
@@ -19,7 +21,7 @@ use crate::error::Error;
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
     check_shapes(logits, targets)?;
     match Path::of(logits) {
-        Path::Kernel => Ok(logits.contiguous()?.apply_op2(&targets.contiguous()?, Fused)?),
+        Path::Kernel | Path::Device(_) => Ok(logits.contiguous()?.apply_op2(&targets.contiguous()?, Fused)?),
         Path::Composed => composed(logits, targets),
     }
 }
@@ -47,6 +49,16 @@ impl CustomOp2 for Fused {
         let sum: f64 = rows.iter().map(|(row, target)| Softmax::of(row).nats(row[target])).sum();
         let mean = cpu::to_f32(sum / rows.len() as f64);
         Ok((CpuStorage::F32(vec![mean]), Shape::from(())))
+    }
+
+    fn cuda_fwd(
+        &self,
+        logits: &CudaStorage,
+        logits_layout: &Layout,
+        targets: &CudaStorage,
+        targets_layout: &Layout,
+    ) -> candle_core::Result<(CudaStorage, Shape)> {
+        kernels::cross_entropy((logits, logits_layout), (targets, targets_layout))
     }
 
     fn bwd(
@@ -88,5 +100,17 @@ impl CustomOp3 for Backward {
             gradient[target] -= cpu::to_f32(weight);
         }
         Ok((CpuStorage::F32(gradient), logits_layout.shape().clone()))
+    }
+
+    fn cuda_fwd(
+        &self,
+        logits: &CudaStorage,
+        logits_layout: &Layout,
+        targets: &CudaStorage,
+        targets_layout: &Layout,
+        upstream: &CudaStorage,
+        upstream_layout: &Layout,
+    ) -> candle_core::Result<(CudaStorage, Shape)> {
+        kernels::cross_entropy_backward((logits, logits_layout), (targets, targets_layout), (upstream, upstream_layout))
     }
 }

@@ -3,8 +3,9 @@
 use candle_core::{CpuStorage, CustomOp2, D, DType, Layout, Shape, Tensor};
 
 use super::rows::{Rows, Softmax, check_shapes};
-use crate::cpu::{self, Path};
+use crate::cpu;
 use crate::error::Error;
+use crate::path::Path;
 
 /// Cross-entropy of each sample, shape (B,), detached.
 ///
@@ -18,6 +19,7 @@ pub fn per_sample(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
     check_shapes(logits, targets)?;
     match Path::of(logits) {
         Path::Kernel => per_row(logits, targets, |row, target| cpu::to_f32(Softmax::of(row).nats(row[target]))),
+        Path::Device(kernels) => Ok(kernels.per_sample(&logits.detach(), targets)?),
         Path::Composed => composed_per_sample(&logits.detach(), targets),
     }
 }
@@ -32,6 +34,7 @@ pub fn hits(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
     check_shapes(logits, targets)?;
     match Path::of(logits) {
         Path::Kernel => per_row(logits, targets, |row, target| f32::from(u8::from(is_hit(row, target)))),
+        Path::Device(kernels) => Ok(kernels.hits(logits, targets)?),
         Path::Composed => composed_hits(logits, targets),
     }
 }
@@ -43,7 +46,11 @@ pub fn hits(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
 /// # Sync
 /// none
 pub fn correct(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    Ok(hits(logits, targets)?.sum_all()?)
+    let hits = hits(logits, targets)?;
+    match Path::of(&hits) {
+        Path::Device(kernels) => Ok(kernels.sum(&hits)?),
+        Path::Kernel | Path::Composed => Ok(hits.sum_all()?),
+    }
 }
 
 pub(super) fn composed_per_sample(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {

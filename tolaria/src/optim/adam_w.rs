@@ -33,6 +33,11 @@ impl AdamW {
         }
     }
 
+    /// What changes from step to step, as the kernels of a GPU read it.
+    pub(super) fn row(self) -> [f32; 4] {
+        [self.keep, self.step_size, self.root_correction, 0.0].map(cpu::to_f32)
+    }
+
     /// Kernels on the CPU: `gradient` is the flat one, and the parameter's part starts at `offset`; `moments` has the
     /// first moments of all elements, then the second.
     pub(super) fn kernel(

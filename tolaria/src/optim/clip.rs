@@ -8,9 +8,11 @@ use std::cell::RefCell;
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
 use leyline::layout::{Owner, ParameterLayout};
 
-use crate::cpu::{self, Path};
+use crate::cpu;
 use crate::error::Error;
 use crate::grad::{Run, runs};
+use crate::graph::kernels::{DeviceKernels, NormRun};
+use crate::path::Path;
 
 /// Squared L2 norms before clipping, `f64`, on the device of the gradient.
 #[derive(Debug, Clone)]
@@ -39,12 +41,12 @@ pub fn measure_and_clip(
     owners: &[Owner],
     max_norm: Option<f64>,
 ) -> Result<GradientNorms, Error> {
-    measure_and_clip_on(Path::of(gradient), gradient, layout, owners, max_norm)
+    measure_and_clip_on(&Path::of(gradient), gradient, layout, owners, max_norm)
 }
 
 /// [`measure_and_clip`] on a path of the caller's choice.
 pub(super) fn measure_and_clip_on(
-    path: Path,
+    path: &Path,
     gradient: &Tensor,
     layout: &ParameterLayout,
     owners: &[Owner],
@@ -60,6 +62,7 @@ pub(super) fn measure_and_clip_on(
     }
     match path {
         Path::Kernel => by_slices(gradient, &runs, owners, max_norm),
+        Path::Device(kernels) => on_device(kernels, gradient, &runs, owners, max_norm),
         Path::Composed => composed(gradient, &runs, owners, max_norm),
     }
 }
@@ -115,6 +118,28 @@ impl InplaceOp1 for Kernel<'_> {
     }
 }
 
+fn on_device(
+    kernels: &DeviceKernels,
+    gradient: &Tensor,
+    runs: &[Run],
+    owners: &[Owner],
+    max_norm: Option<f64>,
+) -> Result<GradientNorms, Error> {
+    let index = |owner: Owner| owners.iter().position(|known| *known == owner).expect("owners were checked");
+    let number = |index: usize| u32::try_from(index).expect("owners are few");
+    let table: Vec<NormRun> = runs
+        .iter()
+        .map(|run| NormRun {
+            range: run.range.clone(),
+            owner: number(index(run.owner)),
+            // 0 is the main loss, so that isolated owners count from 1.
+            domain: domain(run).map_or(0, |owner| 1 + number(index(owner))),
+        })
+        .collect();
+    let norms = kernels.measure_and_clip(gradient, &table, owners.len(), max_norm)?;
+    Ok(GradientNorms { main_sq: norms.narrow(0, 0, 1)?.squeeze(0)?, owners_sq: norms.narrow(0, 1, owners.len())? })
+}
+
 fn composed(gradient: &Tensor, runs: &[Run], owners: &[Owner], max_norm: Option<f64>) -> Result<GradientNorms, Error> {
     let zero = Tensor::zeros((), DType::F64, gradient.device())?;
     let part = |run: &Run| gradient.narrow(0, run.range.start, run.range.len());
@@ -168,7 +193,7 @@ mod tests {
     #[track_caller]
     fn check(elements: &[f32], max_norm: Option<f64>, expected: &Expected<'_>) {
         let (layout, owners) = example();
-        for path in [Path::Kernel, Path::Composed] {
+        for path in &[Path::Kernel, Path::Composed] {
             let gradient = vector(elements);
             let norms = measure_and_clip_on(path, &gradient, &layout, &owners, max_norm).unwrap();
             let found: Vec<f64> = values_f64(&norms.main_sq).into_iter().chain(values_f64(&norms.owners_sq)).collect();
@@ -211,7 +236,7 @@ mod tests {
         for wild in [0.0, 1e30, f32::NAN, f32::INFINITY] {
             let (mut elements, mut calm) = (random(9, 1), random(9, 1));
             (elements[7], calm[7]) = (wild, 0.5);
-            for path in [Path::Kernel, Path::Composed] {
+            for path in &[Path::Kernel, Path::Composed] {
                 let clip = |elements: &[f32]| {
                     let gradient = vector(elements);
                     measure_and_clip_on(path, &gradient, &layout, &owners, Some(0.25)).unwrap();
@@ -230,7 +255,7 @@ mod tests {
         let elements = random(5000, 9);
         let norm = elements.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         let expected: Vec<f64> = elements.iter().map(|x| f64::from(*x) * 0.3 / norm).collect();
-        for path in [Path::Kernel, Path::Composed] {
+        for path in &[Path::Kernel, Path::Composed] {
             let gradient = vector(&elements);
             measure_and_clip_on(path, &gradient, &layout, &[HOST], Some(0.3)).unwrap();
             // Elements are below 0.02; a rounded factor and a rounded product.
@@ -241,7 +266,7 @@ mod tests {
     #[test]
     fn what_is_not_finite_stays_visible() {
         let layout = layout(&[("a", 2, HOST, false)]);
-        for path in [Path::Kernel, Path::Composed] {
+        for path in &[Path::Kernel, Path::Composed] {
             for bad in [f32::NAN, f32::INFINITY] {
                 let gradient = vector(&[bad, 1.0]);
                 let norms = measure_and_clip_on(path, &gradient, &layout, &[HOST], Some(1.0)).unwrap();

@@ -20,7 +20,8 @@ mod saved;
 
 pub use clip::{GradientNorms, measure_and_clip};
 pub use config::OptimizerConfig;
-pub use optimizer::Optimizer;
+pub(crate) use optimizer::TABLE_WIDTH;
+pub use optimizer::{Optimizer, UpdatePlan};
 pub use schedule::{Decay, ScheduleConfig};
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use leyline::layout::ParameterLayout;
 use leyline::model::Parameter;
 
 use super::{Optimizer, OptimizerConfig};
-use crate::cpu::Path;
+use crate::path::Path;
 use crate::testing::{HOST, assert_close, bits, flat, layout, parameters, random, seed, values, vector};
 
 const PLAIN: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
@@ -60,7 +60,7 @@ fn setup(config: OptimizerConfig, seeds: &[(&str, usize)]) -> Setup {
 }
 
 impl Setup {
-    fn step_on(&mut self, path: Path, gradient: &[f32]) {
+    fn step_on(&mut self, path: &Path, gradient: &[f32]) {
         self.optimizer.step_on(path, &self.parameters, &self.layout, &vector(gradient), RATE).unwrap();
     }
 
@@ -72,7 +72,7 @@ impl Setup {
 #[test]
 fn updates_equal_their_definition() {
     for config in ALL {
-        for path in [Path::Kernel, Path::Composed] {
+        for path in &[Path::Kernel, Path::Composed] {
             let mut setup = setup(config, &[("b", 2)]);
             let start = flat(&setup.parameters);
             let new = |p: &f32| Reference { p: f64::from(*p), moments: [0.0; 2], steps: 0 };
@@ -96,8 +96,8 @@ fn kernels_and_their_composition_agree_bit_for_bit() {
         let (mut kernel, mut composed) = (setup(config, &[("b", 2)]), setup(config, &[("b", 2)]));
         for step in 0..50 {
             let gradient = kernel.gradient(step);
-            kernel.step_on(Path::Kernel, &gradient);
-            composed.step_on(Path::Composed, &gradient);
+            kernel.step_on(&Path::Kernel, &gradient);
+            composed.step_on(&Path::Composed, &gradient);
             assert_eq!(bits(&flat(&kernel.parameters)), bits(&flat(&composed.parameters)), "{config:?}, step {step}");
         }
         let moments = |setup: &Setup| -> Vec<Vec<u32>> {
@@ -113,7 +113,7 @@ fn a_step_takes_each_parameter_from_its_place() {
     let before = flat(&setup.parameters);
     let mut gradient = vec![0.0; 9];
     gradient[4] = 1.0;
-    setup.step_on(Path::Kernel, &gradient);
+    setup.step_on(&Path::Kernel, &gradient);
     let moved: Vec<usize> = (0..9).filter(|i| bits(&flat(&setup.parameters))[*i] != before[*i].to_bits()).collect();
     assert_eq!((moved, setup.layout.segments()[1].offset), (vec![4], 3));
 }
@@ -138,9 +138,9 @@ fn the_state_of_other_parameters_survives_a_change_of_the_topology() {
                 grown = next;
             }
             let gradient = random(9, step);
-            alone.step_on(Path::Kernel, &host(&gradient));
+            alone.step_on(&Path::Kernel, &host(&gradient));
             let all = if (3..6).contains(&step) { gradient } else { host(&gradient) };
-            grown.step_on(Path::Kernel, &all);
+            grown.step_on(&Path::Kernel, &all);
             let born = (3..6).contains(&step).then(|| step - 2);
             assert_eq!(grown.optimizer.steps_of("b"), born, "a seed counts its own steps");
             assert_eq!(grown.optimizer.steps_of("a"), Some(step + 1));
@@ -156,12 +156,12 @@ fn a_late_parameter_starts_at_its_own_first_step() {
     let mut old = setup(config, &[]);
     for step in 0..20 {
         let gradient = old.gradient(step);
-        old.step_on(Path::Kernel, &gradient);
+        old.step_on(&Path::Kernel, &gradient);
     }
     let mut grown = setup(config, &[("b", 2)]);
     grown.optimizer = old.optimizer;
     let before = values(&grown.parameters[1].var);
-    grown.step_on(Path::Kernel, &[0.5, 0.5, 0.5, 1e-3, -7.0, 0.5, 0.5, 0.5, 0.5]);
+    grown.step_on(&Path::Kernel, &[0.5, 0.5, 0.5, 1e-3, -7.0, 0.5, 0.5, 0.5, 0.5]);
     let expected: Vec<f64> = before.iter().zip([-RATE, RATE]).map(|(p, move_by)| f64::from(*p) + move_by).collect();
     assert_close(&values(&grown.parameters[1].var), &expected, 1e-7);
 }
@@ -172,14 +172,14 @@ fn a_restored_optimizer_continues_bit_for_bit() {
         let mut straight = setup(config, &[("b", 2)]);
         for step in 0..4 {
             let gradient = straight.gradient(step);
-            straight.step_on(Path::Kernel, &gradient);
+            straight.step_on(&Path::Kernel, &gradient);
         }
         let saved = straight.optimizer.save().unwrap();
         let kept = parameters(&straight.layout, &flat(&straight.parameters));
         let finish = |setup: &mut Setup| {
             for step in 4..8 {
                 let gradient = setup.gradient(step);
-                setup.step_on(Path::Kernel, &gradient);
+                setup.step_on(&Path::Kernel, &gradient);
             }
             bits(&flat(&setup.parameters))
         };
@@ -198,7 +198,7 @@ fn a_restored_optimizer_continues_bit_for_bit() {
 fn a_state_that_does_not_fit_is_refused_and_nothing_changes() {
     let mut setup = setup(ADAM_W, &[]);
     let gradient = setup.gradient(0);
-    setup.step_on(Path::Kernel, &gradient);
+    setup.step_on(&Path::Kernel, &gradient);
     let good = setup.optimizer.save().unwrap();
     let mut check = |change: &dyn Fn(&mut SavedState), message: &str| {
         let mut saved = good.clone();
@@ -238,7 +238,7 @@ fn what_does_not_fit_is_refused_before_anything_changes() {
 #[test]
 fn a_state_of_another_size_under_the_same_name_is_refused() {
     let mut old = setup(ADAM_W, &[("b", 2)]);
-    old.step_on(Path::Kernel, &[0.1; 9]);
+    old.step_on(&Path::Kernel, &[0.1; 9]);
     let mut new = setup(ADAM_W, &[("b", 5)]);
     new.optimizer = old.optimizer;
     let before = flat(&new.parameters);

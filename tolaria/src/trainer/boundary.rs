@@ -71,8 +71,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let states = self.export_seeds(eager)?;
         let probes: Vec<Probe> = states.iter().filter_map(Probe::of).collect();
         let batch = self.config.eval_batch_size.get();
-        let evaluation =
-            evaluate(self.parts.seeds.model(), &self.parts.data.validation, batch, &probes, &mut self.reads)?;
+        let (model, data) = (self.parts.seeds.model(), &self.parts.data.validation);
+        let evaluation = evaluate(model, data, &self.parts.device, batch, &probes, &mut self.reads)?;
         let evidence: Vec<Evidence> = states
             .iter()
             .filter(|state| state.stage.is_live() || state.stage == SeedStage::Fossilized)
@@ -193,6 +193,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let layout = self.parts.seeds.model().layout();
         self.optimizer.retain(layout);
         self.pool.retain(layout.num_elements());
+        self.runner.retain(layout.revision());
         self.reset_sums()
     }
 
@@ -200,8 +201,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.parts.seeds.export_seed_states(eager).map_err(|e| self.seed_error(e))
     }
 
-    fn publish(&self, report: &EpochReport, totals: &EpochTotals) {
+    fn publish(&mut self, report: &EpochReport, totals: &EpochTotals) {
         self.instruments.epoch(report, totals);
+        self.runner.publish();
         let mut health = Health { status: HealthStatus::Healthy, summary: "stable".to_owned() };
         if let Some(conflict) = report.conflict.as_ref().filter(|c| c.ratio >= self.config.conflict_warn) {
             self.parts
@@ -216,8 +218,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
 fn conflict_record(totals: &EpochTotals) -> Option<ConflictRecord> {
     let host_share = totals.host_share?;
-    (totals.num_pairs > 0)
-        .then(|| ConflictRecord { ratio: totals.num_conflicts as f64 / totals.num_pairs as f64, host_share })
+    (totals.num_pairs > 0).then(|| ConflictRecord { ratio: totals.num_conflicts / totals.num_pairs as f64, host_share })
 }
 
 fn records(transitions: Vec<Transition>) -> Vec<TransitionRecord> {

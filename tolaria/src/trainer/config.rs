@@ -1,11 +1,12 @@
 //! How a network is trained.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::ConflictResolution;
 use crate::batch::BatchConfig;
+use crate::graph::GraphMode;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 
 /// Settings of the trainer; immutable once it is built.
@@ -28,6 +29,43 @@ pub struct TrainConfig {
     pub eval_batch_size: NonZeroUsize,
     /// Conflict ratio of an epoch from which on a warning is emitted, in `[0, 1]`.
     pub conflict_warn: f64,
+    /// How steps reach the device.
+    #[serde(default)]
+    pub execution: ExecutionConfig,
+}
+
+/// How steps run on a GPU. On the CPU steps always run eagerly, and none of this matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExecutionConfig {
+    /// Whether steps are recorded and replayed: `auto` or `off`.
+    pub graphs: GraphMode,
+    /// Eager steps of one shape before it is recorded.
+    pub warmup_steps: NonZeroU32,
+    /// Graphs kept; the least recently used one goes first.
+    pub max_graphs: NonZeroUsize,
+    /// Shapes in a row that could not be recorded before no further one is tried.
+    pub max_failures: NonZeroU32,
+    /// Copies the data of a step while the one before it computes. Costs a few calls per step: worth it for large inputs.
+    pub prefetch: bool,
+    /// Whether data sets are kept on the device; otherwise every batch is copied there.
+    pub data_on_device: bool,
+    /// Pinned buffers for data on their way to the device; the host runs ahead by as many steps.
+    pub staging_buffers: NonZeroUsize,
+}
+
+impl Default for ExecutionConfig {
+    fn default() -> Self {
+        Self {
+            graphs: GraphMode::Auto,
+            warmup_steps: const { NonZeroU32::new(2).unwrap() },
+            max_graphs: const { NonZeroUsize::new(8).unwrap() },
+            max_failures: const { NonZeroU32::new(3).unwrap() },
+            prefetch: false,
+            data_on_device: true,
+            staging_buffers: const { NonZeroUsize::new(4).unwrap() },
+        }
+    }
 }
 
 impl TrainConfig {

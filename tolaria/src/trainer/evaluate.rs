@@ -1,6 +1,6 @@
 //! Evaluation on held-out data, with each live seed switched on and off beside it.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use leyline::batch::Batch;
 use leyline::error::BoxError;
 use leyline::id::SeedId;
@@ -9,7 +9,7 @@ use leyline::seed::{Counterfactual, SeedStage, SeedState};
 use leyline::state::Score;
 use leyline::unit::Alpha;
 
-use crate::batch::Dataset;
+use crate::batch::{Dataset, to_device};
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
 use crate::loss;
@@ -55,7 +55,8 @@ pub struct Evaluation {
     pub counterfactuals: Vec<(SeedId, Counterfactual)>,
 }
 
-/// Evaluates the network on all of `data` in batches of `batch_size`, and once more per probe.
+/// Evaluates the network on all of `data` in batches of `batch_size`, and once more per probe. Batches are copied to
+/// `device`, where the network is, unless they are there.
 ///
 /// # Errors
 /// When a forward pass or the device fails.
@@ -64,6 +65,7 @@ pub struct Evaluation {
 pub fn evaluate<M: TrainableModel>(
     model: &M,
     data: &Dataset,
+    device: &Device,
     batch_size: usize,
     probes: &[Probe],
     reads: &mut HostReads,
@@ -72,7 +74,8 @@ pub fn evaluate<M: TrainableModel>(
     let mut losses = vec![Vec::new(); num_passes];
     let mut hits = vec![Vec::new(); num_passes];
     for start in (0..data.len()).step_by(batch_size) {
-        let batch = data.slice(start, batch_size.min(data.len() - start))?;
+        let slice = data.slice(start, batch_size.min(data.len() - start))?;
+        let batch = to_device(slice, device)?;
         for pass in 0..num_passes {
             let overrides: Vec<AlphaOverride> = match pass.checked_sub(1) {
                 None => Vec::new(),

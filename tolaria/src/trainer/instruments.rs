@@ -35,7 +35,6 @@ pub(super) struct Instruments {
 
 impl Instruments {
     pub(super) fn new(recorder: &Arc<dyn Recorder>) -> Self {
-        recorder.gauge(&desc::GRAPH_ENABLED, &[]).set(0.0);
         Self {
             steps_total: recorder.counter(&desc::STEPS_TOTAL, &[]),
             learning_rate: recorder.gauge(&desc::LEARNING_RATE, &[]),
@@ -74,9 +73,47 @@ impl Instruments {
         self.seeds_active.set(report.seeds.iter().filter(|seed| seed.num_parameters > 0).count() as f64);
         self.microbatches.set(totals.num_microbatches as f64);
         let conflict = report.conflict.as_ref();
-        self.conflicts.set_or_clear(conflict.map(|_| totals.num_conflicts as f64));
+        self.conflicts.set_or_clear(conflict.map(|_| totals.num_conflicts));
         self.conflict_ratio.set_or_clear(conflict.map(|c| c.ratio));
-        self.pcgrad_applied.set_or_clear(conflict.map(|_| f64::from(totals.num_conflicts > 0)));
+        self.pcgrad_applied.set_or_clear(conflict.map(|_| f64::from(totals.num_conflicts > 0.0)));
         self.teacher_share.set_or_clear(conflict.map(|c| c.host_share));
+    }
+}
+
+/// What is recorded about graphs.
+#[derive(Debug)]
+pub(super) struct GraphInstruments {
+    pub(super) enabled: Gauge,
+    pub(super) stage_copy_ms: Gauge,
+    pub(super) capture_ms: Gauge,
+    pub(super) replay_ms: Gauge,
+    pub(super) capture_ctor_ms: Gauge,
+    pub(super) capture_ctx_ms: Gauge,
+    pub(super) kept: Gauge,
+    pub(super) bytes: Gauge,
+    pub(super) replays_total: Counter,
+    pub(super) captures_total: Counter,
+    pub(super) evictions_total: Counter,
+    pub(super) fallbacks_total: Counter,
+}
+
+impl GraphInstruments {
+    pub(super) fn new(recorder: &Arc<dyn Recorder>) -> Self {
+        let enabled = recorder.gauge(&desc::GRAPH_ENABLED, &[]);
+        enabled.set(0.0);
+        Self {
+            enabled,
+            stage_copy_ms: recorder.gauge(&desc::GRAPH_STAGE_COPY, &[]),
+            capture_ms: recorder.gauge(&desc::GRAPH_CAPTURE, &[]),
+            replay_ms: recorder.gauge(&desc::GRAPH_REPLAY, &[]),
+            capture_ctor_ms: recorder.gauge(&desc::GRAPH_CAPTURE_CTOR, &[]),
+            capture_ctx_ms: recorder.gauge(&desc::GRAPH_CAPTURE_CTX, &[]),
+            kept: recorder.gauge(&desc::GRAPH_KEPT, &[]),
+            bytes: recorder.gauge(&desc::GRAPH_BYTES, &[]),
+            replays_total: recorder.counter(&desc::GRAPH_REPLAYS_TOTAL, &[]),
+            captures_total: recorder.counter(&desc::GRAPH_CAPTURES_TOTAL, &[]),
+            evictions_total: recorder.counter(&desc::GRAPH_EVICTIONS_TOTAL, &[]),
+            fallbacks_total: recorder.counter(&desc::GRAPH_FALLBACKS_TOTAL, &[]),
+        }
     }
 }

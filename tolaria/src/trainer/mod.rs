@@ -7,11 +7,14 @@
 //!   EpochReport ─► Observer, Recorder, checkpoint
 //! ```
 //!
-//! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, the end of an epoch in `boundary.rs`.
+//! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, what it reads in `inputs.rs`, whether it runs
+//! eagerly or as a graph in `runner.rs`, the end of an epoch in `boundary.rs`.
 
 mod config;
 mod run;
 mod step;
+mod inputs;
+mod runner;
 mod sums;
 mod evaluate;
 mod boundary;
@@ -20,7 +23,7 @@ mod instruments;
 mod observer;
 pub mod report;
 
-pub use config::TrainConfig;
+pub use config::{ExecutionConfig, TrainConfig};
 pub use evaluate::{Evaluation, Probe, evaluate};
 pub use observer::{Flow, NullObserver, Observer};
 pub use run::{Checkpoints, Outcome, Parts, Resumed, Splits, Trainer};

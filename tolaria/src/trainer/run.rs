@@ -19,13 +19,18 @@ use crate::batch::{Dataset, Sampler, windows};
 use crate::checkpoint::CheckpointStore;
 use crate::error::Error;
 use crate::grad::GradientBufferPool;
+use crate::graph::{GraphStats, Refusal};
 use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
 use crate::trainer::evaluate::{Evaluation, evaluate};
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer};
+use crate::trainer::runner::StepRunner;
 use crate::trainer::sums::EpochSums;
+
+/// Gradient buffers kept at least: epochs end with shorter windows, and structures of the network take turns.
+const MIN_IDLE_BUFFERS: usize = 64;
 
 /// The three parts of a data set; no sample is in two of them.
 #[derive(Debug, Clone)]
@@ -58,7 +63,7 @@ pub struct Parts<S, P> {
     pub seed: u64,
     /// Epochs of the whole run.
     pub num_epochs: u64,
-    /// Where tensors live; the data must be there already.
+    /// Where tensors live. Data may be there already, or on the CPU: then every batch is copied.
     pub device: Device,
     /// Data.
     pub data: Splits,
@@ -120,6 +125,7 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) sums: EpochSums,
     pub(super) reads: HostReads,
     pub(super) instruments: Instruments,
+    pub(super) runner: StepRunner,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
@@ -137,15 +143,26 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 message: "expected at least one training and one validation sample".to_owned(),
             });
         }
+        for part in [&parts.data.train, &parts.data.validation, &parts.data.test] {
+            let device = part.inputs().device();
+            if !device.is_cpu() && !device.same_device(&parts.device) {
+                return Err(Error::InvalidConfig {
+                    key: "data".to_owned(),
+                    message: "expected it on the CPU or on the very device of the trainer".to_owned(),
+                });
+            }
+        }
         let sums = EpochSums::new(owners(&parts.seeds), &parts.device)?;
         Ok(Self {
             optimizer: Optimizer::new(config.optimizer),
             sampler: Sampler::new(parts.seed),
-            pool: GradientBufferPool::new(),
+            // As many as a window has microbatches: a recorded step must find all of its buffers idle.
+            pool: GradientBufferPool::with_max_idle(config.batch.microbatches_per_step.get().max(MIN_IDLE_BUFFERS)),
             cursor: Cursor::default(),
             sums,
             reads: HostReads::default(),
             instruments: Instruments::new(&parts.recorder),
+            runner: StepRunner::new(&config.execution, &parts.device, &parts.recorder)?,
             config,
             parts,
         })
@@ -191,7 +208,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// As [`evaluate`].
     pub fn test(&mut self) -> Result<Evaluation, Error> {
         let batch = self.config.eval_batch_size.get();
-        evaluate(self.parts.seeds.model(), &self.parts.data.test, batch, &[], &mut self.reads)
+        let model = self.parts.seeds.model();
+        evaluate(model, &self.parts.data.test, &self.parts.device, batch, &[], &mut self.reads)
     }
 
     /// The seed manager.
@@ -207,6 +225,16 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Device-to-host reads so far, by name.
     pub fn host_reads(&self) -> &BTreeMap<&'static str, u64> {
         self.reads.counts()
+    }
+
+    /// What became of the graphs of this trainer.
+    pub fn graph_stats(&self) -> GraphStats {
+        self.runner.stats()
+    }
+
+    /// Why the last shape that could not be recorded could not; absent when every one could.
+    pub fn last_refusal(&self) -> Option<&Refusal> {
+        self.runner.last_refusal()
     }
 
     /// The optimizer, for inspection.
@@ -227,7 +255,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// New sums for an epoch of the network as it is now.
     pub(super) fn reset_sums(&mut self) -> Result<(), Error> {
-        self.sums = EpochSums::new(owners(&self.parts.seeds), &self.parts.device)?;
+        let owners = owners(&self.parts.seeds);
+        if self.sums.reset(owners, &self.parts.device)? {
+            self.runner.clear();
+        }
         Ok(())
     }
 }

@@ -87,6 +87,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.optimizer.restore(component(OPTIMIZER)?)?;
         self.sums = EpochSums::restore(owners(&self.parts.seeds), &state.sums, &self.parts.device)?;
         self.cursor = state.cursor;
+        // Parameters, moments and sums are new tensors.
+        self.runner.clear();
         Ok(())
     }
 

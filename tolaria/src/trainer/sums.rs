@@ -5,17 +5,20 @@ use leyline::layout::Owner;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::graph::kernels::{DeviceKernels, FoldKind};
 use crate::host_read::{self, HostReads};
 
 const LOSS: usize = 0;
 const CORRECT: usize = 1;
 const MAIN_NORM_SQ: usize = 2;
-const OWNERS: usize = 3;
+const CONFLICTS: usize = 3;
+const OWNERS: usize = 4;
 
 /// Sums while the epoch runs.
 #[derive(Debug)]
 pub(super) struct EpochSums {
-    /// `f64`: loss, correct, squared norm of the main gradient, then (squared norm, healthy steps) per owner.
+    /// `f64`: loss, correct, squared norm of the main gradient, conflicting pairs, then the squared norms and the
+    /// healthy steps of the owners. It stays where it is: graphs point at it.
     device: Tensor,
     owners: Vec<Owner>,
     host: HostSums,
@@ -28,7 +31,6 @@ pub(super) struct HostSums {
     pub(super) num_samples: u64,
     pub(super) num_steps: u64,
     pub(super) num_microbatches: u64,
-    pub(super) num_conflicts: u64,
     pub(super) num_pairs: u64,
     /// Sum over aggregated windows of the host share, and their count.
     pub(super) host_share: f64,
@@ -51,7 +53,7 @@ pub(super) struct EpochTotals {
     pub(super) num_samples: u64,
     pub(super) num_steps: u64,
     pub(super) num_microbatches: u64,
-    pub(super) num_conflicts: u64,
+    pub(super) num_conflicts: f64,
     pub(super) num_pairs: u64,
     pub(super) host_share: Option<f64>,
     /// Root mean square over optimizer steps of the main gradient's norm.
@@ -64,6 +66,17 @@ impl EpochSums {
     pub(super) fn new(owners: Vec<Owner>, device: &Device) -> Result<Self, Error> {
         let device = Tensor::zeros(OWNERS + 2 * owners.len(), DType::F64, device)?;
         Ok(Self { device, owners, host: HostSums::default() })
+    }
+
+    /// Starts over, in place where the owners are the same. Whether the sums are somewhere else now.
+    pub(super) fn reset(&mut self, owners: Vec<Owner>, device: &Device) -> Result<bool, Error> {
+        if owners != self.owners {
+            *self = Self::new(owners, device)?;
+            return Ok(true);
+        }
+        self.device.zero_set()?;
+        self.host = HostSums::default();
+        Ok(false)
     }
 
     pub(super) fn restore(owners: Vec<Owner>, saved: &SavedSums, device: &Device) -> Result<Self, Error> {
@@ -96,6 +109,16 @@ impl EpochSums {
         add_scaled(&self.device.narrow(0, CORRECT, 1)?, &correct.flatten_all()?, 1.0)
     }
 
+    /// The sums on the device.
+    pub(super) fn as_tensor(&self) -> &Tensor {
+        &self.device
+    }
+
+    /// Adds a window's conflicting pairs (one element of `f64`).
+    pub(super) fn add_conflicts(&self, pairs: &Tensor) -> Result<(), Error> {
+        add_scaled(&self.device.narrow(0, CONFLICTS, 1)?, &pairs.flatten_all()?, 1.0)
+    }
+
     /// Adds an optimizer step: squared norm of the main gradient (scalar) and of each owner's gradient (owners,).
     pub(super) fn add_norms(&self, main_sq: &Tensor, owners_sq: &Tensor) -> Result<(), Error> {
         add_scaled(&self.device.narrow(0, MAIN_NORM_SQ, 1)?, &main_sq.flatten_all()?, 1.0)?;
@@ -116,7 +139,7 @@ impl EpochSums {
             num_samples: self.host.num_samples,
             num_steps: self.host.num_steps,
             num_microbatches: self.host.num_microbatches,
-            num_conflicts: self.host.num_conflicts,
+            num_conflicts: sums[CONFLICTS],
             num_pairs: self.host.num_pairs,
             host_share: (self.host.num_windows > 0).then(|| self.host.host_share / self.host.num_windows as f64),
             gradient_norm: rms(sums[MAIN_NORM_SQ]),
@@ -129,33 +152,23 @@ impl EpochSums {
 
 /// `sum += scale * addend`, in place, elementwise; `sum` is `f64`.
 fn add_scaled(sum: &Tensor, addend: &Tensor, scale: f64) -> Result<(), Error> {
-    fold(sum, addend, Fold::AddScaled(scale))
+    fold(sum, addend, FoldKind::AddScaled(scale))
 }
 
 /// Adds 1 to each count whose squared norm is finite and above 0.
 fn count_healthy(counts: &Tensor, norms_sq: &Tensor) -> Result<(), Error> {
-    fold(counts, norms_sq, Fold::CountHealthy)
+    fold(counts, norms_sq, FoldKind::CountHealthy)
 }
 
-fn fold(sum: &Tensor, addend: &Tensor, op: Fold) -> Result<(), Error> {
-    let addend = addend.to_dtype(DType::F64)?;
-    if sum.device().is_cpu() {
-        sum.inplace_op2(&addend, &op)?;
-        return Ok(());
+fn fold(sum: &Tensor, addend: &Tensor, kind: FoldKind) -> Result<(), Error> {
+    match DeviceKernels::for_device(sum.device()) {
+        Some(kernels) => kernels.fold(sum, addend, kind)?,
+        None => sum.inplace_op2(&addend.to_dtype(DType::F64)?, &Fold(kind))?,
     }
-    let added = match op {
-        Fold::AddScaled(scale) => (addend * scale)?,
-        Fold::CountHealthy => (addend.gt(0.0)? * addend.lt(f64::INFINITY)?)?.to_dtype(DType::F64)?,
-    };
-    sum.slice_set(&(sum.contiguous()? + added)?, 0, 0)?;
     Ok(())
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Fold {
-    AddScaled(f64),
-    CountHealthy,
-}
+struct Fold(FoldKind);
 
 impl InplaceOp2 for Fold {
     fn name(&self) -> &'static str {
@@ -177,9 +190,9 @@ impl InplaceOp2 for Fold {
             candle_core::bail!("epoch sums must be f64")
         };
         for (sum, addend) in sum[s0..s1].iter_mut().zip(&addend[a0..a1]) {
-            *sum += match self {
-                Self::AddScaled(scale) => scale * addend,
-                Self::CountHealthy => f64::from(*addend > 0.0 && addend.is_finite()),
+            *sum += match self.0 {
+                FoldKind::AddScaled(scale) => scale * addend,
+                FoldKind::CountHealthy => f64::from(*addend > 0.0 && addend.is_finite()),
             };
         }
         Ok(())

@@ -1,0 +1,168 @@
+//! What the fresh process does, and when.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+use std::time::Duration;
+
+use candle_core::{DType, Tensor};
+use leyline::clock::Clock;
+use serde::{Deserialize, Serialize};
+use tolaria::graph::{HostSlice, StagingLane, StagingRing};
+
+use super::modules;
+use crate::error::Error;
+use crate::works::Setting;
+use crate::works::gpu::open::{open_device, open_session, ordinal, refused};
+use crate::works::gpu::samples::ms;
+use crate::works::gpu::step::TrainingStep;
+
+/// How the tensor library's kernels are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Jit {
+    /// All modules one after the other, before the first step.
+    Sequential,
+    /// All modules at once, a thread each, before the first step.
+    Parallel,
+    /// Each when the first step asks for it.
+    Demand,
+}
+
+impl Jit {
+    const ALL: [Self; 3] = [Self::Sequential, Self::Parallel, Self::Demand];
+}
+
+impl fmt::Display for Jit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sequential => "sequential",
+            Self::Parallel => "parallel",
+            Self::Demand => "demand",
+        })
+    }
+}
+
+impl FromStr for Jit {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|jit| jit.to_string() == name);
+        known.ok_or_else(|| format!("expected one of {}", Self::ALL.map(|jit| jit.to_string()).join(", ")))
+    }
+}
+
+/// What one process measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChildReport {
+    /// Milliseconds by name, in the order in which they happened.
+    pub parts: Vec<(String, f64)>,
+}
+
+/// Measures this process, which must have done nothing on the GPU before.
+///
+/// # Errors
+/// [`Error::NeedsGpu`], [`Error::Refused`]; when the device fails.
+/// # Sync
+/// waits for the device after every part
+pub fn child(jit: Jit, setting: &Setting) -> Result<ChildReport, Error> {
+    let ordinal = ordinal(setting)?;
+    let mut laps = Laps::new(setting.clock.as_ref());
+    let device = open_device(ordinal)?;
+    laps.end("1_open_device");
+    let session = open_session(&device)?;
+    let wait = || session.synchronize().map_err(|refusal| refused("waiting for the device", refusal));
+    wait()?;
+    laps.end("2_open_session");
+    let slots = NonZeroUsize::new(1).expect("a literal above 0");
+    let mut ring = StagingRing::new(&session, slots, StagingLane::Compute)?;
+    let arrived = Tensor::zeros(1, DType::F32, &device)?;
+    wait()?;
+    laps.end("3_pinned_ring");
+    // The ring spreads data with a kernel of this project: its first use loads the module with all of them.
+    ring.stage(&[(HostSlice::F32(&[1.0]), &arrived)])?;
+    wait()?;
+    laps.end("4_own_kernels");
+    if jit != Jit::Demand {
+        let each = modules::load_all(&device, jit == Jit::Parallel, setting.clock.as_ref())?;
+        laps.end("5_candle_modules");
+        laps.parts.extend(each.into_iter().map(|(name, time)| (format!("5_candle_modules.{name}"), ms(time))));
+    }
+    let step = TrainingStep::new("mlp", &device)?;
+    wait()?;
+    laps.end("6_make_model");
+    for name in ["7_first_step", "8_second_step"] {
+        step.run()?;
+        wait()?;
+        laps.end(name);
+    }
+    Ok(laps.finish("9_all"))
+}
+
+/// A stopwatch with names.
+struct Laps<'a> {
+    clock: &'a dyn Clock,
+    started: Duration,
+    last: Duration,
+    parts: Vec<(String, f64)>,
+}
+
+impl<'a> Laps<'a> {
+    fn new(clock: &'a dyn Clock) -> Self {
+        let now = clock.now();
+        Self { clock, started: now, last: now, parts: Vec::new() }
+    }
+
+    fn end(&mut self, name: &str) {
+        let now = self.clock.now();
+        self.parts.push((name.to_owned(), ms(now - self.last)));
+        self.last = now;
+    }
+
+    fn finish(mut self, name: &str) -> ChildReport {
+        self.parts.push((name.to_owned(), ms(self.clock.now() - self.started)));
+        ChildReport { parts: self.parts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// Every look takes 10 ms.
+    #[derive(Debug, Default)]
+    struct Ticking(AtomicU64);
+
+    impl Clock for Ticking {
+        fn now(&self) -> Duration {
+            Duration::from_millis(10 * self.0.fetch_add(1, Ordering::Relaxed))
+        }
+
+        fn unix(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn laps_follow_each_other_and_the_last_one_is_all_of_them() {
+        let clock = Ticking::default();
+        let mut laps = Laps::new(&clock);
+        laps.end("first");
+        laps.end("second");
+        let parts = laps.finish("all").parts;
+        let expected = [("first", "10"), ("second", "10"), ("all", "30")];
+        let found: Vec<(&str, String)> =
+            parts.iter().map(|(name, time)| (name.as_str(), format!("{time:.0}"))).collect();
+        assert_eq!(found, expected.map(|(name, time)| (name, time.to_owned())));
+    }
+
+    #[test]
+    fn ways_are_read_as_they_are_written() {
+        for jit in Jit::ALL {
+            assert_eq!(jit.to_string().parse(), Ok(jit));
+        }
+        assert_eq!("eager".parse::<Jit>(), Err("expected one of sequential, parallel, demand".to_owned()));
+    }
+}

@@ -1,0 +1,30 @@
+//! Works that measure the graph manager on a GPU. Each checks what the measured code computed before it reports a time.
+//!
+//! ```text
+//!   Setting ─► Gpu::open ─► work: warm-up, capture, n repetitions ─► Samples ─► check of values ─► BenchResult
+//! ```
+//!
+//! *Entry points*: one function per work.
+
+mod fit;
+mod samples;
+mod open;
+mod step;
+mod launch_model;
+mod capture_profile;
+mod payload;
+mod staging;
+mod cold_start;
+mod graph_check;
+mod graph_bench;
+mod memcheck;
+
+pub use capture_profile::run as capture_profile;
+pub use cold_start::{ChildReport, Jit, child as cold_start_child, run as cold_start};
+pub use fit::{Line, least_squares};
+pub use graph_bench::run as graph_bench;
+pub use graph_check::run as graph_check;
+pub use launch_model::run as launch_model;
+pub use memcheck::run as memcheck;
+pub use open::Gpu;
+pub use staging::run as staging;

@@ -1,0 +1,66 @@
+//! Values collected under names until they are summarized.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::measure::Measurement;
+
+/// Values with their unit, by name.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    values: BTreeMap<String, (&'static str, Vec<f64>)>,
+}
+
+impl Samples {
+    /// One more value. All values of a name have one unit.
+    pub(super) fn push(&mut self, name: impl Into<String>, unit: &'static str, value: f64) {
+        self.values.entry(name.into()).or_insert_with(|| (unit, Vec::new())).1.push(value);
+    }
+
+    /// Half of the values of `name` are at most this; absent when there are none.
+    pub(super) fn median(&self, name: &str) -> Option<f64> {
+        let (unit, values) = self.values.get(name)?;
+        Some(Measurement::of(unit, values.clone())?.median)
+    }
+
+    /// The largest value over the median; absent when there are none.
+    pub(super) fn slowest_over_median(&self, name: &str) -> Option<f64> {
+        let (unit, values) = self.values.get(name)?;
+        let measured = Measurement::of(unit, values.clone())?;
+        Some(measured.max / measured.median)
+    }
+
+    /// What was measured; a name with a value that is no number is left out.
+    pub(super) fn into_measurements(self) -> BTreeMap<String, Measurement> {
+        let measured = |(name, (unit, values))| Some((name, Measurement::of(unit, values)?));
+        self.values.into_iter().filter_map(measured).collect()
+    }
+}
+
+/// Milliseconds.
+pub(super) fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Microseconds.
+pub(super) fn us(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_a_name_are_summarized_together() {
+        let mut samples = Samples::default();
+        for value in [4.0, 1.0, 2.0] {
+            samples.push("capture", "ms", value);
+        }
+        samples.push("broken", "ms", f64::NAN);
+        assert_eq!((samples.median("capture"), samples.median("upload")), (Some(2.0), None));
+        assert_eq!(samples.slowest_over_median("capture"), Some(2.0));
+        let measured = samples.into_measurements();
+        assert_eq!(measured.into_iter().map(|(name, m)| (name, m.n)).collect::<Vec<_>>(), [("capture".to_owned(), 3)]);
+    }
+}

@@ -1,0 +1,30 @@
+//! Three networks with their data, the same that the PyTorch peer measures.
+//!
+//! | name | network | samples per batch | optimizer |
+//! |---|---|---|---|
+//! | `ref` | linear 4→4 with bias | 4 | SGD, lr 0.01 |
+//! | `mlp` | 784-512-512-10, ReLU | 128 | AdamW, lr 1e-3, weight decay 0.01 |
+//! | `tfm5m` | decoder of 6 pre-norm blocks, width 256, 4 heads, vocabulary and context 256 and 64 | 8 | as `mlp` |
+//!
+//! Weights and data follow from a seed and are drawn on the CPU, so that every device starts from the same bits. A
+//! forward pass can be captured: it makes no host read, constants are built once, and matrix products get contiguous
+//! operands or the transpose of one.
+//!
+//! ```text
+//!   Workload::{reference, mlp, transformer} ──► batch(i) ──► loss(&batch) ──► backward
+//! ```
+//!
+//! *Entry points*: [`Workload`]; [`Transformer::forward`] without a trainer. *Not here*: timing.
+
+mod draw;
+mod linear;
+mod layer_norm;
+mod mlp;
+mod transformer;
+mod workload;
+
+pub use draw::{Draw, Variables};
+pub use linear::Linear;
+pub use mlp::{Mlp, MlpConfig};
+pub use transformer::{Transformer, TransformerConfig};
+pub use workload::{NAMES, Workload};

@@ -1,0 +1,399 @@
+//! The shared works in PyTorch, timed by a script that is part of this binary.
+//!
+//! ```text
+//!   PeerConfig ─► python3 -c SCRIPT ─► JSON ─► PeerReport ─► measurements `torch.<work>.<mode>` ─► BenchResult
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use leyline::clock::Clock;
+use serde::Deserialize;
+
+use crate::environment::Environment;
+use crate::measure::Measurement;
+use crate::result::{BenchResult, SCHEMA};
+
+const SCRIPT: &str = include_str!("../../torch/peer.py");
+/// Characters of the script's messages that an error repeats.
+const TAIL_CHARS: usize = 2_000;
+
+/// What the peer is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// The interpreter; a name is looked up in `PATH`.
+    pub python: PathBuf,
+    /// Works, of `ref`, `mlp`, `tfm5m`.
+    pub works: Vec<String>,
+    /// Modes, of `eager`, `compile`, `graph`.
+    pub modes: Vec<String>,
+    /// Repetitions per case; the script takes fewer, down to 200, where they would take too long.
+    pub num_repetitions: usize,
+    /// Matrix products in TF32.
+    pub tf32: bool,
+    /// `AdamW` as one fused kernel, which is not what PyTorch does by itself.
+    pub fused: bool,
+}
+
+impl Default for PeerConfig {
+    /// All works in all modes, in `f32`.
+    fn default() -> Self {
+        let owned = |names: [&str; 3]| names.map(str::to_owned).to_vec();
+        Self {
+            python: PathBuf::from("python3"),
+            works: owned(["ref", "mlp", "tfm5m"]),
+            modes: owned(["eager", "compile", "graph"]),
+            num_repetitions: 500,
+            tf32: false,
+            fused: false,
+        }
+    }
+}
+
+impl PeerConfig {
+    /// Arguments of the script.
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            format!("--works={}", self.works.join(",")),
+            format!("--modes={}", self.modes.join(",")),
+            format!("--n={}", self.num_repetitions),
+        ];
+        arguments.extend(self.tf32.then(|| "--tf32".to_owned()));
+        arguments.extend(self.fused.then(|| "--fused".to_owned()));
+        arguments
+    }
+}
+
+/// The script and its output.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// There is no such interpreter.
+    #[error("no python interpreter was found as `{}`", python.display())]
+    PythonMissing {
+        /// What was looked for.
+        python: PathBuf,
+    },
+    /// The interpreter could not be run.
+    #[error("running `{}`", python.display())]
+    Start {
+        /// The interpreter.
+        python: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The script ended with an error, for example because PyTorch is not installed.
+    #[error("the pytorch peer failed ({status}): {}", if stderr_tail.is_empty() { "no message" } else { stderr_tail })]
+    Failed {
+        /// Exit code or signal.
+        status: String,
+        /// The end of what it wrote to standard error.
+        stderr_tail: String,
+    },
+    /// The script printed something else than its report.
+    #[error("the pytorch peer printed no report but `{start}`")]
+    BadReport {
+        /// The start of what it printed.
+        start: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// Where the peer ran; unknown facts are absent.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerEnvironment {
+    /// Version of PyTorch.
+    pub torch: String,
+    /// Version of CUDA that PyTorch was built with.
+    pub cuda: Option<String>,
+    /// Name of the device.
+    pub gpu: Option<String>,
+    /// Version of the driver.
+    pub driver: Option<String>,
+    /// Whether matrix products were in TF32.
+    #[serde(default)]
+    pub tf32: bool,
+    /// Whether `AdamW` was one fused kernel.
+    #[serde(default)]
+    pub fused: bool,
+}
+
+/// Times of one case.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct PeerTimes {
+    /// Half of the repetitions took at most this.
+    pub median_us: f64,
+    /// 95 % took at most this.
+    pub p95_us: f64,
+    /// The fastest.
+    pub min_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+    /// Mean of repetitions that were enqueued without waiting for each other.
+    pub throughput_us: f64,
+    /// The first repetition, with compilation or with warm-up and capture.
+    pub first_ms: f64,
+    /// Loss at the end.
+    #[serde(default)]
+    pub loss: Option<f64>,
+}
+
+/// One work in one mode.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "Row")]
+pub struct PeerCase {
+    /// Name of the work.
+    pub work: String,
+    /// Name of the mode.
+    pub mode: String,
+    /// Repetitions, 0 after a failure.
+    pub num_repetitions: usize,
+    /// The times, or why there are none.
+    pub outcome: Result<PeerTimes, String>,
+}
+
+impl PeerCase {
+    /// `torch.<work>.<mode>`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("torch.{}.{}", self.work, self.mode)
+    }
+}
+
+/// A case as the script prints it.
+#[derive(Deserialize)]
+struct Row {
+    work: String,
+    mode: String,
+    n: usize,
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(flatten)]
+    times: Option<PeerTimes>,
+}
+
+impl TryFrom<Row> for PeerCase {
+    type Error = String;
+
+    fn try_from(row: Row) -> Result<Self, String> {
+        let outcome = match (row.error, row.times) {
+            (Some(error), _) => Err(error),
+            (None, Some(times)) if row.n > 0 => Ok(times),
+            (None, _) => return Err(format!("{} {} has neither all its times nor an error", row.work, row.mode)),
+        };
+        Ok(Self { work: row.work, mode: row.mode, num_repetitions: row.n, outcome })
+    }
+}
+
+/// What the script found.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerReport {
+    /// Where it ran.
+    pub environment: PeerEnvironment,
+    /// Each case that was asked for.
+    pub results: Vec<PeerCase>,
+}
+
+impl PeerReport {
+    /// Reads what the script prints.
+    ///
+    /// # Errors
+    /// [`PeerError::BadReport`].
+    pub fn parse(text: &str) -> Result<Self, PeerError> {
+        serde_json::from_str(text)
+            .map_err(|source| PeerError::BadReport { start: text.trim().chars().take(200).collect(), source })
+    }
+
+    /// `torch.<work>.<mode>` in `us`, each repetition synchronized; with `.enqueued` the mean of repetitions that were
+    /// not, one value; with `.first` the first one in `ms`. A case that failed has none.
+    #[must_use]
+    pub fn measurements(&self) -> BTreeMap<String, Measurement> {
+        let mut measurements = BTreeMap::new();
+        for case in &self.results {
+            let Ok(times) = &case.outcome else { continue };
+            let synchronized = Measurement {
+                unit: "us".to_owned(),
+                n: case.num_repetitions,
+                min: times.min_us,
+                median: times.median_us,
+                p95: times.p95_us,
+                max: times.max_us,
+            };
+            measurements.insert(case.name(), synchronized);
+            for (name, unit, value) in [("enqueued", "us", times.throughput_us), ("first", "ms", times.first_ms)] {
+                measurements
+                    .extend(Measurement::of(unit, vec![value]).map(|one| (format!("{}.{name}", case.name()), one)));
+            }
+        }
+        measurements
+    }
+
+    /// The result as it is committed; why a case failed is in `config` under `torch.<work>.<mode>.error`.
+    #[must_use]
+    pub fn into_result(self, clock: &dyn Clock) -> BenchResult {
+        let environment = &self.environment;
+        let unknown = || "unknown".to_owned();
+        let facts = [
+            ("torch", environment.torch.clone()),
+            ("cuda", environment.cuda.clone().unwrap_or_else(unknown)),
+            ("gpu", environment.gpu.clone().unwrap_or_else(unknown)),
+            ("driver", environment.driver.clone().unwrap_or_else(unknown)),
+            ("tf32", environment.tf32.to_string()),
+            ("fused_adam_w", environment.fused.to_string()),
+        ];
+        let mut config: BTreeMap<String, String> =
+            facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        for case in &self.results {
+            if let Err(error) = &case.outcome {
+                config.insert(format!("{}.error", case.name()), error.clone());
+            }
+        }
+        BenchResult {
+            schema: SCHEMA,
+            name: "peer-torch".to_owned(),
+            command: "cargo run --release -p esper -- bench peer-torch --out DIR".to_owned(),
+            notes:
+                "torch.ref: an epoch of 4 steps, else one step, each with its batch copied into static inputs on the \
+                    device; every repetition synchronized. `.enqueued`: mean of as many repetitions with one \
+                    synchronization at the end. `.first`: the first repetition with compilation or capture"
+                    .to_owned(),
+            environment: Environment::detect(clock),
+            config,
+            measurements: self.measurements(),
+            metrics: Vec::new(),
+        }
+    }
+}
+
+/// Runs the script, which gives up by itself after two and a half minutes.
+///
+/// # Errors
+/// [`PeerError`]; a case that fails is part of the report instead.
+/// # Sync
+/// none in this process
+pub fn run(config: &PeerConfig) -> Result<PeerReport, PeerError> {
+    run_script(SCRIPT, config)
+}
+
+fn run_script(script: &str, config: &PeerConfig) -> Result<PeerReport, PeerError> {
+    let python = &config.python;
+    let output =
+        Command::new(python).args(["-c", script]).args(config.arguments()).stdin(Stdio::null()).output().map_err(
+            |source| match source.kind() {
+                io::ErrorKind::NotFound => PeerError::PythonMissing { python: python.clone() },
+                _ => PeerError::Start { python: python.clone(), source },
+            },
+        )?;
+    if !output.status.success() {
+        let stderr_tail = tail(&String::from_utf8_lossy(&output.stderr));
+        return Err(PeerError::Failed { status: output.status.to_string(), stderr_tail });
+    }
+    PeerReport::parse(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// The end says what went wrong; the start of a long trace-back does not.
+fn tail(text: &str) -> String {
+    let text = text.trim();
+    let skipped = text.chars().count().saturating_sub(TAIL_CHARS);
+    text.chars().skip(skipped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use leyline::clock::SystemClock;
+
+    use super::*;
+
+    const SAMPLE: &str = r#"{"environment": {"torch": "2.11.0+cu130", "cuda": "13.0", "gpu": "NVIDIA H200",
+        "driver": "580.95.05", "tf32": false, "fused": false}, "results": [
+        {"work": "ref", "mode": "eager", "n": 500, "median_us": 742.5, "p95_us": 801.0, "min_us": 725.1,
+         "max_us": 1204.9, "throughput_us": 731.2, "first_ms": 61.5, "loss": 1.25},
+        {"work": "mlp", "mode": "graph", "n": 200, "median_us": 148.0, "p95_us": 151.0, "min_us": 146.5,
+         "max_us": 190.0, "throughput_us": 139.0, "first_ms": 88.0, "loss": 0.5},
+        {"work": "tfm5m", "mode": "compile", "n": 0, "error": "BackendCompilerFailed: no C compiler"}]}"#;
+
+    #[test]
+    fn a_report_becomes_measurements_by_name() {
+        let measurements = PeerReport::parse(SAMPLE).unwrap().measurements();
+        let names: Vec<&str> = measurements.keys().map(String::as_str).collect();
+        let expected = ["enqueued", "first"];
+        let of = |case: &str| [vec![case.to_owned()], expected.map(|name| format!("{case}.{name}")).to_vec()].concat();
+        assert_eq!(names, [of("torch.mlp.graph"), of("torch.ref.eager")].concat());
+        let unit = |unit: &str| unit.to_owned();
+        let synchronized = Measurement { unit: unit("us"), n: 500, min: 725.1, median: 742.5, p95: 801.0, max: 1204.9 };
+        assert_eq!(measurements["torch.ref.eager"], synchronized);
+        assert_eq!(Some(&measurements["torch.mlp.graph.enqueued"]), Measurement::of("us", vec![139.0]).as_ref());
+        assert_eq!(Some(&measurements["torch.mlp.graph.first"]), Measurement::of("ms", vec![88.0]).as_ref());
+    }
+
+    #[test]
+    fn a_result_says_where_it_ran_and_what_failed() {
+        let result = PeerReport::parse(SAMPLE).unwrap().into_result(&SystemClock::new());
+        assert_eq!(result.name, "peer-torch");
+        assert_eq!(result.measurements.len(), 6);
+        let found = ["torch", "gpu", "driver", "tf32"].map(|key| result.config[key].as_str());
+        assert_eq!(found, ["2.11.0+cu130", "NVIDIA H200", "580.95.05", "false"]);
+        assert_eq!(result.config["torch.tfm5m.compile.error"], "BackendCompilerFailed: no C compiler");
+    }
+
+    #[test]
+    fn half_a_report_is_refused_and_repeated() {
+        for (text, message) in [
+            ("Warning: hello", "printed no report but `Warning: hello`"),
+            ("", "printed no report but ``"),
+            (&SAMPLE.replace("\"min_us\": 725.1,", ""), "printed no report"),
+            (&SAMPLE.replace("\"n\": 500", "\"n\": 0"), "printed no report"),
+        ] {
+            let error = PeerReport::parse(text).unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_those_of_the_script() {
+        let config = PeerConfig { tf32: true, ..PeerConfig::default() };
+        assert_eq!(config.arguments(), ["--works=ref,mlp,tfm5m", "--modes=eager,compile,graph", "--n=500", "--tf32"]);
+        for argument in config.arguments().iter().chain(["--fused".to_owned()].iter()) {
+            let name = argument.split('=').next().unwrap();
+            assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
+        }
+        let known = super::super::models::NAMES.map(str::to_owned);
+        assert_eq!(config.works, known);
+    }
+
+    #[test]
+    fn a_missing_interpreter_is_named() {
+        let config = PeerConfig { python: "no-such-python".into(), ..PeerConfig::default() };
+        let error = run(&config).unwrap_err().to_string();
+        assert_eq!(error, "no python interpreter was found as `no-such-python`");
+    }
+
+    /// A shell stands in for the interpreter: both take a script after `-c`.
+    fn in_shell(script: &str) -> Result<PeerReport, PeerError> {
+        run_script(script, &PeerConfig { python: "sh".into(), ..PeerConfig::default() })
+    }
+
+    #[test]
+    fn the_output_of_the_process_is_the_report() {
+        let report = in_shell(&format!("echo noise >&2; echo '{SAMPLE}'")).unwrap();
+        assert_eq!(report, PeerReport::parse(SAMPLE).unwrap());
+    }
+
+    #[test]
+    fn a_failed_script_shows_the_end_of_its_messages() {
+        let error = in_shell("printf '%03000d' 0 >&2; echo 'no CUDA device' >&2; exit 3").unwrap_err();
+        let PeerError::Failed { status, stderr_tail } = &error else { panic!("{error}") };
+        assert!(status.contains('3'), "{status}");
+        assert_eq!(stderr_tail.len(), TAIL_CHARS);
+        assert!(error.to_string().ends_with("no CUDA device"), "{error}");
+        assert!(in_shell("exit 4").unwrap_err().to_string().ends_with("no message"));
+        assert!(matches!(in_shell("echo {}").unwrap_err(), PeerError::BadReport { .. }));
+    }
+}

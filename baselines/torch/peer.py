@@ -1,0 +1,316 @@
+"""Times the shared works in PyTorch and prints one JSON object.
+
+A repetition of `ref` is an epoch of 4 optimizer steps, of `mlp` and `tfm5m` one step. Each step copies its batch, which
+is on the device already, into static inputs. All modes run the same arithmetic; `compile` compiles forward pass, loss
+and backward pass, `graph` replays the whole step as one CUDA graph.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+
+# Longer than this and what there is gets printed: one hanging compilation must not cost the other results.
+BUDGET_S = 145.0
+# Of one case and one kind of timing.
+CASE_S = 4.0
+MIN_REPETITIONS = 200
+MAX_REPETITIONS = 1000
+WARM_UP = 20
+ADAM_W = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+WORKS = ("ref", "mlp", "tfm5m")
+# The slow one last, so that the budget takes from it first.
+MODES = ("eager", "graph", "compile")
+
+
+def build_modules(torch):
+    """The networks by name, as classes or factories without arguments."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Block(nn.Module):
+        def __init__(self, width, heads):
+            super().__init__()
+            self.heads = heads
+            self.attention_norm = nn.LayerNorm(width)
+            self.perceptron_norm = nn.LayerNorm(width)
+            self.query, self.key, self.value, self.projection = (nn.Linear(width, width) for _ in range(4))
+            self.expand = nn.Linear(width, 4 * width)
+            self.contract = nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            batch, length, width = x.shape
+
+            def split(y):
+                return y.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+
+            y = self.attention_norm(x)
+            mixed = functional.scaled_dot_product_attention(
+                split(self.query(y)), split(self.key(y)), split(self.value(y)), is_causal=True
+            )
+            x = x + self.projection(mixed.transpose(1, 2).reshape(batch, length, width))
+            return x + self.contract(functional.gelu(self.expand(self.perceptron_norm(x))))
+
+    class Transformer(nn.Module):
+        def __init__(self, blocks=6, width=256, heads=4, vocabulary=256, context=64):
+            super().__init__()
+            self.tokens = nn.Embedding(vocabulary, width)
+            self.positions = nn.Parameter(torch.empty(context, width))
+            self.blocks = nn.ModuleList(Block(width, heads) for _ in range(blocks))
+            self.norm = nn.LayerNorm(width)
+            self.head = nn.Linear(width, vocabulary, bias=False)
+            nn.init.normal_(self.tokens.weight, std=0.02)
+            nn.init.normal_(self.positions, std=0.02)
+
+        def forward(self, ids):
+            x = self.tokens(ids) + self.positions
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x)).flatten(0, 1)
+
+    def mlp():
+        return nn.Sequential(
+            nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        )
+
+    return {"ref": lambda: nn.Linear(4, 4), "mlp": mlp, "tfm5m": Transformer}
+
+
+def build_data(torch, work):
+    """Inputs (N, ...) and targets on the device, with samples per batch and targets per sample."""
+    generator = torch.Generator().manual_seed(0)
+    if work == "tfm5m":
+        count, batch, length, vocabulary = 64, 8, 64, 256
+        tokens = torch.randint(vocabulary, (count, 1), generator=generator)
+        columns = [tokens]
+        for _ in range(length):
+            columns.append((5 * columns[-1] + torch.randint(4, (count, 1), generator=generator)) % vocabulary)
+        stream = torch.cat(columns, dim=1)
+        inputs, targets, per_sample = stream[:, :-1].contiguous(), stream[:, 1:].reshape(-1), length
+    else:
+        count, batch, features, classes = (16, 4, 4, 4) if work == "ref" else (1024, 128, 784, 10)
+        inputs = torch.rand(count, features, generator=generator) * 2 - 1
+        targets, per_sample = torch.arange(count) % classes, 1
+    return inputs.cuda(), targets.cuda(), batch, per_sample
+
+
+class Case:
+    """One work in one mode; `repeat(i)` is what is timed."""
+
+    def __init__(self, torch, work, mode, fused):
+        self.torch = torch
+        torch.manual_seed(0)
+        self.module = build_modules(torch)[work]().cuda()
+        parameters = self.module.parameters()
+        if work == "ref":
+            self.optimizer = torch.optim.SGD(parameters, lr=0.01)
+        else:
+            # `fused=False` would also turn off the default of one kernel for many parameters; so it is left out.
+            extra = {"fused": True} if fused else {}
+            self.optimizer = torch.optim.AdamW(parameters, capturable=mode == "graph", **ADAM_W, **extra)
+        inputs, targets, batch, per_sample = build_data(torch, work)
+        self.batches = list(zip(inputs.split(batch), targets.split(batch * per_sample)))
+        self.inputs, self.targets = (part.clone() for part in self.batches[0])
+        self.steps_per_repetition = 4 if work == "ref" else 1
+        self.loss_of = torch.compile(self.loss) if mode == "compile" else self.loss
+        self.last_loss = None
+        self.run_step = self.capture() if mode == "graph" else self.step
+
+    def loss(self, inputs, targets):
+        return self.torch.nn.functional.cross_entropy(self.module(inputs), targets)
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        self.last_loss = self.loss_of(self.inputs, self.targets)
+        self.last_loss.backward()
+        self.optimizer.step()
+
+    def capture(self):
+        """The whole step as a graph, after a warm-up on a side stream."""
+        cuda = self.torch.cuda
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            for _ in range(11):
+                self.step()
+        cuda.current_stream().wait_stream(side)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.last_loss = None
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            self.step()
+        self.graph = graph
+        return graph.replay
+
+    def repeat(self, index):
+        for step in range(self.steps_per_repetition):
+            inputs, targets = self.batches[(index * self.steps_per_repetition + step) % len(self.batches)]
+            self.inputs.copy_(inputs)
+            self.targets.copy_(targets)
+            self.run_step()
+
+    def snapshot(self):
+        return [parameter.detach().clone() for parameter in self.module.parameters()]
+
+
+def percentile(ordered, percent):
+    """Nearest rank, as the harness has it."""
+    return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
+
+
+def measure(torch, work, mode, wanted, fused):
+    """Times one case; raises when it cannot run or does not train."""
+    sync, clock = torch.cuda.synchronize, time.perf_counter
+    if mode == "compile":
+        # What one work compiled must not count against the limits of the next one.
+        torch._dynamo.reset()
+    sync()
+    started = clock()
+    case = Case(torch, work, mode, fused)
+    built = clock()
+    case.repeat(0)
+    sync()
+    # Building the network counts for `graph` only, where it has the capture inside.
+    first_ms = (clock() - (started if mode == "graph" else built)) * 1e3
+
+    before = case.snapshot()
+    for index in range(1, WARM_UP + 1):
+        case.repeat(index)
+    sync()
+    if all(torch.equal(old, new) for old, new in zip(before, case.snapshot())):
+        raise RuntimeError("no parameter moved")
+    started = clock()
+    for index in range(WARM_UP):
+        case.repeat(index)
+        sync()
+    estimate = (clock() - started) / WARM_UP
+    floor = min(MIN_REPETITIONS, wanted)
+    count = max(min(wanted, int(CASE_S / estimate)), floor)
+
+    times = []
+    for index in range(count):
+        sync()
+        started = clock()
+        case.repeat(index)
+        sync()
+        times.append((clock() - started) * 1e6)
+    sync()
+    started = clock()
+    for index in range(count):
+        case.repeat(index)
+    sync()
+    throughput = (clock() - started) / count * 1e6
+
+    loss = float(case.last_loss)
+    if not math.isfinite(loss):
+        raise RuntimeError(f"the loss is {loss}")
+    times.sort()
+    return {
+        "n": count,
+        "median_us": percentile(times, 50),
+        "p95_us": percentile(times, 95),
+        "min_us": times[0],
+        "max_us": times[-1],
+        "throughput_us": throughput,
+        "first_ms": first_ms,
+        "loss": loss,
+    }
+
+
+def driver_version():
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=10).stdout.split()[0]
+    except (OSError, IndexError, subprocess.TimeoutExpired):
+        return None
+
+
+class Report:
+    """What is printed, once, by whoever comes first: the end of the script or the watchdog."""
+
+    def __init__(self, out):
+        self.out, self.lock, self.printed = out, threading.Lock(), False
+        self.environment, self.results = {}, []
+
+    def print(self, unfinished=None):
+        with self.lock:
+            if self.printed:
+                return
+            self.printed = True
+            results = self.results + ([unfinished] if unfinished else [])
+            json.dump({"environment": self.environment, "results": results}, self.out)
+            self.out.write("\n")
+            self.out.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--works", default=",".join(WORKS))
+    parser.add_argument("--modes", default="eager,compile,graph")
+    parser.add_argument("--n", type=int, default=500)
+    parser.add_argument("--tf32", action="store_true", help="matrix products in TF32")
+    parser.add_argument("--fused", action="store_true", help="AdamW as one fused kernel")
+    arguments = parser.parse_args()
+    works, modes = arguments.works.split(","), arguments.modes.split(",")
+    for what, names, known in (("work", works, WORKS), ("mode", modes, MODES)):
+        for name in names:
+            if name not in known:
+                parser.error(f"no {what} is named {name!r}: expected one of {', '.join(known)}")
+    wanted = min(max(arguments.n, 1), MAX_REPETITIONS)
+
+    # Libraries and compilers print to standard output; it is for the result alone.
+    report = Report(os.fdopen(os.dup(1), "w"))
+    os.dup2(2, 1)
+    started = time.monotonic()
+    running = [None]
+
+    def give_up():
+        case = running[0]
+        late = dict(case, n=0, error=f"not finished within the {BUDGET_S:.0f} s of the script") if case else None
+        report.print(late)
+        os._exit(0)
+
+    watchdog = threading.Timer(BUDGET_S, give_up)
+    watchdog.daemon = True
+    watchdog.start()
+
+    # Compilation within this process: a worker that outlives it would hold the output open for whoever reads it.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("no CUDA device is available to PyTorch")
+    torch.set_float32_matmul_precision("high" if arguments.tf32 else "highest")
+    report.environment = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "gpu": torch.cuda.get_device_name(),
+        "driver": driver_version(),
+        "tf32": arguments.tf32,
+        "fused": arguments.fused,
+    }
+    for mode in (mode for mode in MODES if mode in modes):
+        for work in (work for work in WORKS if work in works):
+            running[0] = {"work": work, "mode": mode}
+            try:
+                if time.monotonic() - started > 0.9 * BUDGET_S:
+                    raise RuntimeError("no time was left")
+                result = measure(torch, work, mode, wanted, arguments.fused)
+            except Exception as error:
+                # The type too: messages of some assertions are empty.
+                lines = f"{type(error).__name__}: {error}".strip()
+                result = {"n": 0, "error": lines[:2000]}
+                print(f"{work} {mode}: {lines}", file=sys.stderr)
+            case, running[0] = running[0], None
+            report.results.append(dict(case, **result))
+    report.print()
+    # Not the ordinary end: workers of the compiler may keep the interpreter waiting.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+// Copies between many tensors and one buffer, 32 bits at a time.
+
+struct Pieces {
+    u64 address[64];
+    u64 offset[64];
+    u64 length[64];
+};
+
+// flat[offset[y] + i] = address[y][i]
+extern "C" __global__ void gather_words(Pieces pieces, u32* flat) {
+    const u32* source = (const u32*)pieces.address[blockIdx.y];
+    u32* target = flat + pieces.offset[blockIdx.y];
+    for (u64 i = FIRST; i < pieces.length[blockIdx.y]; i += STRIDE) target[i] = source[i];
+}
+
+// address[y][i] = flat[offset[y] + i]
+extern "C" __global__ void scatter_words(Pieces pieces, const u32* flat) {
+    u32* target = (u32*)pieces.address[blockIdx.y];
+    const u32* source = flat + pieces.offset[blockIdx.y];
+    for (u64 i = FIRST; i < pieces.length[blockIdx.y]; i += STRIDE) target[i] = source[i];
+}

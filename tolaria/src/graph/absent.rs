@@ -1,0 +1,185 @@
+//! Devices that record, in a build without the feature `cuda`: types without values.
+
+use std::fmt::Display;
+use std::num::NonZeroUsize;
+
+use candle_core::{Device, Tensor};
+use leyline::region::{Eager, Recording};
+
+use super::facts::DeviceFacts;
+use super::reason::Refusal;
+use super::report::CaptureReport;
+use super::staging::{HostSlice, StagingLane};
+
+/// One device that records and replays; this build has none.
+#[derive(Debug, Clone)]
+pub enum Session {}
+
+/// A recorded region; this build has none.
+#[derive(Debug)]
+pub enum Captured {}
+
+/// A ring of pinned buffers; this build has none.
+#[derive(Debug)]
+pub enum StagingRing {}
+
+/// Measures on the device; this build has none.
+#[derive(Debug)]
+pub enum DeviceTimer {}
+
+/// State of the device's memory for graphs, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphMemory {
+    /// In use by graphs that run or hold memory.
+    pub used: u64,
+    /// Taken from the device.
+    pub reserved: u64,
+}
+
+impl Session {
+    /// The session of a device.
+    ///
+    /// # Errors
+    /// Always [`Refusal::Unsupported`].
+    pub fn open(_device: &Device) -> Result<Self, Refusal> {
+        Err(Refusal::Unsupported { why: "this build has no GPU support (feature `cuda`)" })
+    }
+
+    /// Which device it is.
+    #[must_use]
+    pub fn facts(&self) -> DeviceFacts {
+        match *self {}
+    }
+
+    /// Runs `work` eagerly in the way a region runs.
+    pub fn warm<R>(&self, _work: impl FnOnce() -> R) -> R {
+        match *self {}
+    }
+
+    /// Records `region` and makes it executable.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn capture<E: Display>(
+        &self,
+        _eager: &mut Eager,
+        _region: impl FnOnce(&Recording) -> Result<(), E>,
+    ) -> Result<Captured, Refusal> {
+        match *self {}
+    }
+
+    pub(crate) fn record<E: Display>(
+        &self,
+        _recording: &Recording,
+        _region: impl FnOnce(&Recording) -> Result<(), E>,
+    ) -> Result<Captured, Refusal> {
+        match *self {}
+    }
+
+    /// Waits until the device has done all it was asked to do.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn synchronize(&self) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// A stopwatch on the device.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn timer(&self) -> Result<DeviceTimer, Refusal> {
+        match *self {}
+    }
+
+    /// The device's memory for graphs.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn graph_memory(&self) -> Result<GraphMemory, Refusal> {
+        match *self {}
+    }
+
+    /// Gives memory that no graph uses back to the device.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn trim_graph_memory(&self) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// Runs `work` with the timer around it.
+    pub fn time<R>(&self, _timer: &mut DeviceTimer, _work: impl FnOnce() -> R) -> R {
+        match *self {}
+    }
+}
+
+impl Captured {
+    /// Keeps `tensor` alive for as long as the graph.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn hold(&mut self, _name: impl Into<String>, _tensor: &Tensor) -> candle_core::Result<()> {
+        match *self {}
+    }
+
+    /// Enqueues the recorded work.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn replay(&self) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// Confirms that every held tensor is where it was at capture.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn check_addresses(&self) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// Confirms that `tensor` is where the tensor held under this name was at capture.
+    ///
+    /// # Errors
+    /// [`Refusal::Moved`].
+    pub fn confirm(&self, _name: &str, _tensor: &Tensor) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// What the capture found and cost.
+    #[must_use]
+    pub fn report(&self) -> &CaptureReport {
+        match *self {}
+    }
+}
+
+impl StagingRing {
+    /// A ring of `num_slots` buffers.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn new(session: &Session, _num_slots: NonZeroUsize, _lane: StagingLane) -> candle_core::Result<Self> {
+        match *session {}
+    }
+
+    /// Copies each part into its tensor.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn stage(&mut self, _parts: &[(HostSlice<'_>, &Tensor)]) -> candle_core::Result<()> {
+        match *self {}
+    }
+
+    /// Time of the last copy that was measured, ms.
+    pub fn copy_ms(&mut self) -> Option<f64> {
+        match *self {}
+    }
+}
+
+impl DeviceTimer {
+    /// The last time that is known, ms.
+    pub fn last_ms(&mut self) -> Option<f64> {
+        match *self {}
+    }
+}

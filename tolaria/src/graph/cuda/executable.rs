@@ -1,0 +1,162 @@
+//! A graph that can be replayed, with everything it points at.
+
+use std::fmt;
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use candle_core::Tensor;
+use cudarc::driver::result;
+use cudarc::driver::sys;
+
+use super::driver::{address, refused};
+use super::session::Session;
+use crate::graph::reason::{Refusal, Stage};
+use crate::graph::report::CaptureReport;
+
+/// A recorded region, ready to be replayed. It owns what the recording points at, so that nothing of it can be freed
+/// before the graph is.
+pub struct Captured {
+    exec: Exec,
+    /// Dropped after `exec`: the order of fields is the order of drops.
+    held: Vec<Held>,
+    session: Session,
+    report: CaptureReport,
+    /// The constants that the region uploads live as long as this thread: candle keeps them per thread.
+    thread: ThreadId,
+}
+
+/// A tensor with the address it had at capture.
+struct Held {
+    name: String,
+    tensor: Tensor,
+    address: u64,
+}
+
+impl Captured {
+    pub(super) fn new(graph: sys::CUgraph, session: Session, mut report: CaptureReport) -> Result<Self, Refusal> {
+        let clock = leyline::clock::SystemClock::new();
+        let before = session.graph_memory().ok();
+        let exec = Exec::instantiate(graph, session.clone())?;
+        report.times.instantiate = clock_now(&clock);
+        let mark = clock_now(&clock);
+        // SAFETY: both handles are live, and the context is bound by `instantiate`.
+        unsafe { result::graph::upload(exec.exec, session.stream().cu_stream()) }
+            .map_err(refused("cuGraphUpload", Stage::Instantiate))?;
+        report.times.upload = clock_now(&clock) - mark;
+        let grown = |before: super::GraphMemory| {
+            session.graph_memory().ok().map(|after| after.reserved.saturating_sub(before.reserved))
+        };
+        report.reserved_bytes = before.and_then(grown);
+        Ok(Self { exec, held: Vec::new(), session, report, thread: thread::current().id() })
+    }
+
+    /// Keeps `tensor` alive for as long as the graph, and remembers where it is.
+    ///
+    /// # Errors
+    /// When the tensor is not contiguous or not on the GPU.
+    pub fn hold(&mut self, name: impl Into<String>, tensor: &Tensor) -> candle_core::Result<()> {
+        let address = address(tensor)?;
+        self.held.push(Held { name: name.into(), tensor: tensor.clone(), address });
+        Ok(())
+    }
+
+    /// Enqueues the recorded work.
+    ///
+    /// # Errors
+    /// [`Refusal::OtherThread`] on another thread than that of the capture; [`Refusal::Driver`]; in debug builds
+    /// [`Refusal::Moved`] when a held tensor is not where it was. Nothing has run then.
+    /// # Sync
+    /// none
+    pub fn replay(&self) -> Result<(), Refusal> {
+        if thread::current().id() != self.thread {
+            return Err(Refusal::OtherThread);
+        }
+        if cfg!(debug_assertions) {
+            self.check_addresses()?;
+        }
+        self.session.context().bind_to_thread().map_err(refused("cuCtxSetCurrent", Stage::Launch))?;
+        // SAFETY: the executable graph is live, its memory is held, and launches of it are ordered by its stream.
+        unsafe { result::graph::launch(self.exec.exec, self.session.stream().cu_stream()) }
+            .map_err(refused("cuGraphLaunch", Stage::Launch))
+    }
+
+    /// Confirms that every held tensor is where it was at capture.
+    ///
+    /// # Errors
+    /// [`Refusal::Moved`].
+    pub fn check_addresses(&self) -> Result<(), Refusal> {
+        let moved = |held: &&Held| address(&held.tensor).ok() != Some(held.address);
+        match self.held.iter().find(moved) {
+            Some(held) => Err(Refusal::Moved { what: held.name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Confirms that `tensor` is where the tensor held under this name was at capture.
+    ///
+    /// # Errors
+    /// [`Refusal::Moved`].
+    pub fn confirm(&self, name: &str, tensor: &Tensor) -> Result<(), Refusal> {
+        let Some(held) = self.held.iter().find(|held| held.name == name) else { return Ok(()) };
+        if address(tensor).ok() == Some(held.address) {
+            Ok(())
+        } else {
+            Err(Refusal::Moved { what: held.name.clone() })
+        }
+    }
+
+    /// What the capture found and cost.
+    #[must_use]
+    pub fn report(&self) -> &CaptureReport {
+        &self.report
+    }
+}
+
+impl fmt::Debug for Captured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Captured").field("nodes", &self.report.nodes.total()).finish_non_exhaustive()
+    }
+}
+
+/// The executable graph alone.
+struct Exec {
+    exec: sys::CUgraphExec,
+    session: Session,
+}
+
+// SAFETY: the driver's graph objects may be used from any thread, one at a time; `replay` is the only use, goes through
+// a shared reference to a value that is not `Sync`, and binds the context to the calling thread.
+unsafe impl Send for Exec {}
+
+impl Exec {
+    /// Takes the graph; it is destroyed whatever happens, the executable form does not need it.
+    fn instantiate(graph: sys::CUgraph, session: Session) -> Result<Self, Refusal> {
+        // No AUTO_FREE: memory that outlives a launch is refused at inspection, and would fail loudly here.
+        // SAFETY: the graph is live and not shared.
+        let exec = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) };
+        // SAFETY: nobody else has the handle.
+        let destroyed = unsafe { result::graph::destroy(graph) };
+        let exec = Self { exec: exec.map_err(refused("cuGraphInstantiate", Stage::Instantiate))?, session };
+        destroyed.map_err(refused("cuGraphDestroy", Stage::Instantiate))?;
+        Ok(exec)
+    }
+}
+
+impl Drop for Exec {
+    /// Waits for a replay that is still running, then returns the memory to the device.
+    fn drop(&mut self) {
+        let context = self.session.context();
+        let fenced = context.bind_to_thread().and_then(|()| self.session.stream().synchronize());
+        // SAFETY: no launch is under way after the fence, and the handle is not used again. A context that is lost
+        // took the graph with it.
+        let destroyed = unsafe { result::graph::exec_destroy(self.exec) };
+        let trimmed = self.session.trim_graph_memory();
+        if fenced.is_err() || destroyed.is_err() || trimmed.is_err() {
+            tracing::warn!(?fenced, ?destroyed, ?trimmed, "a graph was not released in order");
+        }
+    }
+}
+
+fn clock_now(clock: &leyline::clock::SystemClock) -> Duration {
+    leyline::clock::Clock::now(clock)
+}

@@ -1,0 +1,18 @@
+//! Graphs on a CUDA device. The only code that talks to the driver.
+
+mod driver;
+mod event;
+mod inspect;
+mod memory;
+mod session;
+mod capture;
+mod executable;
+mod staging;
+
+pub use event::DeviceTimer;
+pub use executable::Captured;
+pub use memory::GraphMemory;
+pub use session::Session;
+pub use staging::StagingRing;
+
+pub(crate) use driver::{address, address_of, tensor_error};

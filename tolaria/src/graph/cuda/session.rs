@@ -1,0 +1,171 @@
+//! One device that records and replays.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use candle_core::cuda_backend::DeviceId;
+use candle_core::{CudaDevice, Device};
+use cudarc::cublas::sys as cublas;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, sys};
+
+use super::driver::refused;
+use super::event::DeviceTimer;
+use crate::graph::facts::DeviceFacts;
+use crate::graph::reason::{Refusal, Stage};
+
+/// What cuBLAS may use for one product. Without a buffer of its own it would take one per graph.
+const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// A candle device made fit for graphs. Clones, and further sessions of the same candle device, are one and the same.
+///
+/// While one is alive, products on the device use one work space, and the device's tensors are not followed by events:
+/// all work of a candle device is on one stream, which orders it.
+#[derive(Clone)]
+pub struct Session {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    device: CudaDevice,
+    stream: Arc<CudaStream>,
+    /// Held because cuBLAS writes to it.
+    _workspace: CudaSlice<u8>,
+}
+
+/// Sessions of the process that are alive.
+static SESSIONS: Mutex<Vec<(DeviceId, Weak<Shared>)>> = Mutex::new(Vec::new());
+
+impl Session {
+    /// The session of a device.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`] for the CPU, for a device on the per-thread default stream (use
+    /// `Device::new_cuda_with_stream`) and for one without memory pools; [`Refusal::Driver`].
+    pub fn open(device: &Device) -> Result<Self, Refusal> {
+        let Device::Cuda(device) = device else {
+            return Err(Refusal::Unsupported { why: "the device is not a GPU" });
+        };
+        let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|(_, session)| session.strong_count() > 0);
+        // Only the one that is returned is taken hold of: dropping another one here would wait for the lock for ever.
+        let known = sessions.iter().find(|(id, _)| *id == device.id()).and_then(|(_, session)| session.upgrade());
+        if let Some(shared) = known {
+            return Ok(Self { shared });
+        }
+        let shared = Arc::new(Shared::new(device)?);
+        sessions.push((device.id(), Arc::downgrade(&shared)));
+        Ok(Self { shared })
+    }
+
+    /// Which device it is.
+    ///
+    /// # Sync
+    /// none
+    #[must_use]
+    pub fn facts(&self) -> DeviceFacts {
+        let mut version = 0;
+        // SAFETY: the call writes one number to `version` and needs no context.
+        let known = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result().is_ok();
+        DeviceFacts {
+            name: self.context().name().ok(),
+            compute_capability: self.context().compute_capability().ok(),
+            driver_version: known.then_some(version),
+        }
+    }
+
+    /// Runs `work` eagerly in the way a region runs: constants that it uploads are kept for its capture.
+    pub fn warm<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _guard = self.shared.device.enable_cuda_graph_htod_cache();
+        work()
+    }
+
+    /// Waits until the device has done all it was asked to do.
+    ///
+    /// # Errors
+    /// [`Refusal::Driver`] when the device reports a failure.
+    /// # Sync
+    /// waits for the device
+    pub fn synchronize(&self) -> Result<(), Refusal> {
+        self.stream().synchronize().map_err(refused("cuStreamSynchronize", Stage::Launch))
+    }
+
+    /// A stopwatch on the device.
+    ///
+    /// # Errors
+    /// [`Refusal::Driver`].
+    pub fn timer(&self) -> Result<DeviceTimer, Refusal> {
+        DeviceTimer::new(self.context()).map_err(refused("cuEventCreate", Stage::Open))
+    }
+
+    /// Runs `work`, which enqueues on this device, with the timer around it.
+    ///
+    /// # Sync
+    /// none; the timer measures nothing while its last stretch is under way
+    pub fn time<R>(&self, timer: &mut DeviceTimer, work: impl FnOnce() -> R) -> R {
+        timer.around(self.stream(), work)
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
+        &self.shared.stream
+    }
+
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        self.shared.stream.context()
+    }
+
+    pub(crate) fn device(&self) -> &CudaDevice {
+        &self.shared.device
+    }
+}
+
+impl Shared {
+    fn new(device: &CudaDevice) -> Result<Self, Refusal> {
+        let stream = device.cuda_stream();
+        let context = stream.context();
+        // The per-thread default stream has handle 2; it is another stream for every thread.
+        if stream.cu_stream() as usize <= 2 {
+            return Err(Refusal::Unsupported { why: "the device has no stream of its own" });
+        }
+        if !context.has_async_alloc() {
+            return Err(Refusal::Unsupported { why: "the device has no memory pools" });
+        }
+        // SAFETY: a candle device has one stream, so nothing needs events between streams. The staging stream of this
+        // crate orders itself with events of its own.
+        unsafe { context.disable_event_tracking() };
+        let workspace = stream.alloc_zeros::<u8>(WORKSPACE_BYTES).map_err(refused("cuMemAllocAsync", Stage::Open))?;
+        let blas = device.cublas_handle();
+        // SAFETY: the buffer lives as long as the session, and `Drop` takes it away from cuBLAS before it is freed.
+        let status = unsafe {
+            cublas::cublasSetWorkspace_v2(*blas.handle(), workspace.device_ptr(&stream).0 as *mut _, WORKSPACE_BYTES)
+        };
+        if status != cublas::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+            let message = format!("{status:?}");
+            return Err(Refusal::Driver { call: "cublasSetWorkspace", stage: Stage::Open, message });
+        }
+        Ok(Self { device: device.clone(), stream, _workspace: workspace })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = self.device.id();
+        if sessions.iter().any(|(other, session)| *other == id && session.strong_count() > 0) {
+            // A later session of this device has set a work space of its own.
+            return;
+        }
+        let blas = self.device.cublas_handle();
+        // SAFETY: setting the stream again makes cuBLAS forget the work space. Errors leave it as it was; then the
+        // context is lost and no product follows.
+        let status = unsafe { cublas::cublasSetStream_v2(*blas.handle(), self.stream.cu_stream().cast()) };
+        if status != cublas::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+            tracing::warn!(?status, "cuBLAS kept a work space that is freed");
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Session").field(&self.shared.device).finish()
+    }
+}

@@ -1,0 +1,72 @@
+//! What records and replays for a function: a session of the device, or a stand-in in tests.
+
+use std::fmt;
+use std::time::Duration;
+
+use candle_core::{Device, Result, Tensor};
+use leyline::region::Eager;
+
+use crate::graph::reason::Refusal;
+use crate::graph::stats::CaptureCost;
+use crate::graph::{Captured, Session};
+
+/// What records and replays. Tests put a device in its place that does so on the CPU.
+pub(crate) trait Backend: Clone + fmt::Debug {
+    /// A recorded region.
+    type Graph: fmt::Debug;
+
+    fn open(device: &Device) -> std::result::Result<Self, Refusal>;
+
+    fn warm<R>(&self, work: impl FnOnce() -> R) -> R;
+
+    fn capture(
+        &self,
+        eager: &mut Eager,
+        region: impl FnOnce() -> Result<()>,
+    ) -> std::result::Result<Self::Graph, Refusal>;
+
+    fn hold(graph: &mut Self::Graph, name: String, tensor: &Tensor) -> Result<()>;
+
+    fn replay(graph: &Self::Graph) -> std::result::Result<(), Refusal>;
+
+    fn cost(graph: &Self::Graph) -> CaptureCost;
+}
+
+impl Backend for Session {
+    type Graph = Captured;
+
+    fn open(device: &Device) -> std::result::Result<Self, Refusal> {
+        Self::open(device)
+    }
+
+    fn warm<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.warm(work)
+    }
+
+    fn capture(
+        &self,
+        eager: &mut Eager,
+        region: impl FnOnce() -> Result<()>,
+    ) -> std::result::Result<Captured, Refusal> {
+        self.capture(eager, |_| region())
+    }
+
+    fn hold(graph: &mut Captured, name: String, tensor: &Tensor) -> Result<()> {
+        graph.hold(name, tensor)
+    }
+
+    fn replay(graph: &Captured) -> std::result::Result<(), Refusal> {
+        graph.replay()
+    }
+
+    fn cost(graph: &Captured) -> CaptureCost {
+        let report = graph.report();
+        let capture = report.times.capture();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        CaptureCost {
+            capture_ms: ms(capture),
+            instantiate_ms: ms(report.times.total() - capture),
+            bytes: report.reserved_bytes,
+        }
+    }
+}

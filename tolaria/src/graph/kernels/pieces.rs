@@ -1,0 +1,66 @@
+//! Copies between many tensors and one buffer.
+
+use candle_core::{DType, Result, Tensor};
+use cudarc::driver::{CudaSlice, DevicePtr as _, DeviceRepr, PushKernelArg as _};
+
+use super::module::{DeviceKernels, grid};
+use crate::graph::cuda::{address, tensor_error};
+
+const MAX_PIECES: usize = 64;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Pieces {
+    address: [u64; MAX_PIECES],
+    offset: [u64; MAX_PIECES],
+    length: [u64; MAX_PIECES],
+}
+
+// SAFETY: a plain structure of numbers, laid out as the kernel's.
+unsafe impl DeviceRepr for Pieces {}
+
+impl DeviceKernels {
+    /// Copies `f32` tensors to their offsets in `flat`. Sources that are not contiguous are made so first.
+    pub(crate) fn gather(&self, flat: &Tensor, sources: &[(usize, &Tensor)]) -> Result<()> {
+        let whole = sources.iter().map(|(at, tensor)| Ok((*at, tensor.contiguous()?))).collect::<Result<Vec<_>>>()?;
+        let end = whole.iter().map(|(at, tensor)| at + tensor.elem_count()).max().unwrap_or(0);
+        if end > flat.elem_count() || flat.dtype() != DType::F32 || whole.iter().any(|(_, t)| t.dtype() != DType::F32) {
+            candle_core::bail!("gather: {end} elements of f32 do not fit into {flat:?}")
+        }
+        let pieces: Vec<(usize, &Tensor)> = whole.iter().map(|(at, tensor)| (*at, tensor)).collect();
+        self.move_pieces("gather_words", address(flat)?, &pieces)
+    }
+
+    /// Copies the words of `flat` at each offset to its tensor, of any type of 4 or 8 bytes.
+    pub(crate) fn scatter(&self, flat: &CudaSlice<u32>, targets: &[(usize, &Tensor)]) -> Result<()> {
+        let end = targets.iter().map(|(at, tensor)| at + words(tensor)).max().unwrap_or(0);
+        if end > flat.len() {
+            candle_core::bail!("scatter: {end} words are not in a buffer of {}", flat.len())
+        }
+        self.move_pieces("scatter_words", flat.device_ptr(&self.stream()).0, targets)
+    }
+
+    /// Sizes must have been checked.
+    fn move_pieces(&self, kernel: &'static str, flat: u64, pieces: &[(usize, &Tensor)]) -> Result<()> {
+        let stream = self.stream();
+        let function = self.function(kernel)?;
+        for chunk in pieces.chunks(MAX_PIECES) {
+            let mut table = Pieces { address: [0; MAX_PIECES], offset: [0; MAX_PIECES], length: [0; MAX_PIECES] };
+            for (index, (offset, tensor)) in chunk.iter().enumerate() {
+                table.address[index] = address(tensor)?;
+                table.offset[index] = *offset as u64;
+                table.length[index] = words(tensor) as u64;
+            }
+            let longest = chunk.iter().map(|(_, tensor)| words(tensor)).max().unwrap_or(0);
+            let mut launch = stream.launch_builder(&function);
+            launch.arg(&table).arg(&flat);
+            // SAFETY: every piece lies inside its tensor and inside the flat buffer, as checked by the callers.
+            tensor_error(unsafe { launch.launch(grid(longest, chunk.len())) })?;
+        }
+        Ok(())
+    }
+}
+
+fn words(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes() / 4
+}

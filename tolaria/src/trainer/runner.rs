@@ -1,0 +1,326 @@
+//! Whether a step runs eagerly or as a graph.
+//!
+//! ```text
+//!   shape of the step ─► graph kept? ── yes ─► replay ─┬─ enqueued ─► done
+//!                            │ no                       └─ refused ─► eagerly, and never again for this shape
+//!                            ▼
+//!                     eagerly, under warm-up ─► often enough? ─► record (nothing runs) ─► keep, or refuse with a reason
+//! ```
+//!
+//! A step is never lost: what cannot be replayed runs eagerly in the same step. A shape that was refused is not tried
+//! again; a change of the topology makes a new shape.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use leyline::clock::{Clock as _, SystemClock};
+use leyline::id::TopologyRevision;
+use leyline::telemetry::{Event, Recorder};
+
+use crate::batch::{Dataset, to_device};
+use crate::error::Error;
+use crate::graph::{
+    CaptureCost, Captured, DeviceTimer, GraphCache, GraphKey, GraphManager, GraphMode, GraphStats, Refusal, Session,
+    StagingLane, StagingRing,
+};
+use crate::telemetry as desc;
+use crate::trainer::config::ExecutionConfig;
+use crate::trainer::inputs::{InputSizes, StaticInputs, StepInputs, StepValues};
+use crate::trainer::instruments::GraphInstruments;
+
+/// What tells the graphs of one trainer apart; everything else about it never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StepShape {
+    /// Structure of the network.
+    pub(super) topology: TopologyRevision,
+    /// Samples of the window: the rest follows from the sizes of the configuration.
+    pub(super) num_samples: usize,
+    /// Whether conflicts between owners are looked for.
+    pub(super) resolves_conflicts: bool,
+    /// Numbers that the aggregation reads from the device.
+    pub(super) num_arguments: usize,
+}
+
+#[derive(Debug)]
+struct Shape {
+    key: GraphKey,
+    inputs: StaticInputs,
+    /// The optimizer's constants as they are on the device.
+    table: Vec<f32>,
+    warm_steps: u32,
+}
+
+/// Decides, and keeps the graphs.
+#[derive(Debug)]
+pub(super) struct StepRunner {
+    config: ExecutionConfig,
+    gpu: Option<Gpu>,
+    cache: GraphCache<Captured, Refusal>,
+    manager: GraphManager,
+    shapes: BTreeMap<StepShape, Shape>,
+    last_shape: Option<StepShape>,
+    last_refusal: Option<Refusal>,
+    failures: u32,
+    /// Whether no further shape is recorded.
+    disabled: bool,
+    recorder: Arc<dyn Recorder>,
+    instruments: GraphInstruments,
+    clock: SystemClock,
+}
+
+#[derive(Debug)]
+struct Gpu {
+    session: Session,
+    ring: StagingRing,
+    timer: DeviceTimer,
+    num_replays: u64,
+}
+
+/// Replays from one that is measured to the next: events are not free.
+const SAMPLE_EVERY: u64 = 16;
+
+impl Gpu {
+    fn replay(&mut self, captured: &Captured) -> Result<(), Refusal> {
+        let sampled = self.num_replays.is_multiple_of(SAMPLE_EVERY);
+        self.num_replays += 1;
+        if sampled { self.session.time(&mut self.timer, || captured.replay()) } else { captured.replay() }
+    }
+}
+
+/// Confirms that every parameter is where it was at capture.
+fn confirm<'a>(
+    captured: &Captured,
+    mut parameters: impl Iterator<Item = (&'a str, &'a Tensor)>,
+) -> Result<(), Refusal> {
+    parameters.try_for_each(|(name, tensor)| captured.confirm(name, tensor))
+}
+
+impl StepRunner {
+    pub(super) fn new(config: &ExecutionConfig, device: &Device, recorder: &Arc<dyn Recorder>) -> Result<Self, Error> {
+        let manager = GraphManager::global();
+        let mut runner = Self {
+            config: *config,
+            gpu: None,
+            cache: GraphCache::new(config.max_graphs, &manager),
+            manager,
+            shapes: BTreeMap::new(),
+            last_shape: None,
+            last_refusal: None,
+            failures: 0,
+            disabled: false,
+            recorder: Arc::clone(recorder),
+            instruments: GraphInstruments::new(recorder),
+            clock: SystemClock::new(),
+        };
+        if device.is_cpu() {
+            return Ok(runner);
+        }
+        // Also when graphs are off: both ways of running a step then use the same work space, and give the same bits.
+        match Session::open(device).and_then(|session| Ok((session.timer()?, session))) {
+            Ok((timer, session)) => {
+                let lane = if config.prefetch { StagingLane::Own } else { StagingLane::Compute };
+                let ring = StagingRing::new(&session, config.staging_buffers, lane)?;
+                runner.gpu = Some(Gpu { session, ring, timer, num_replays: 0 });
+            }
+            Err(refusal) => {
+                runner.report(&refusal);
+                runner.last_refusal = Some(refusal);
+            }
+        }
+        Ok(runner)
+    }
+
+    /// The device that records; none when steps can only run eagerly.
+    pub(super) fn session(&self) -> Option<Session> {
+        self.gpu.as_ref().map(|gpu| gpu.session.clone())
+    }
+
+    /// Brings the values of a step to the device. `key` and `sizes` describe a shape that was not seen before.
+    pub(super) fn load(
+        &mut self,
+        shape: StepShape,
+        data: &Dataset,
+        device: &Device,
+        values: &StepValues<'_>,
+        describe: impl FnOnce() -> (GraphKey, InputSizes),
+    ) -> Result<StepInputs, Error> {
+        let Some(gpu) = &mut self.gpu else {
+            let batch = |samples: &&[u32]| to_device(data.gather(samples)?, device);
+            return Ok(StepInputs::Direct(values.samples.iter().map(batch).collect::<Result<_, _>>()?));
+        };
+        if !self.shapes.contains_key(&shape) {
+            let (key, sizes) = describe();
+            let before = self.clock.now();
+            let inputs = StaticInputs::new(&sizes, data, device)?;
+            self.instruments.capture_ctor_ms.set((self.clock.now() - before).as_secs_f64() * 1e3);
+            if let Some(last) = self.last_shape.and_then(|last| self.shapes.get(&last)) {
+                let event = Event::new(&desc::GRAPH_SHAPE_CHANGED).with("expected", &last.key).with("actual", &key);
+                self.recorder.event(event);
+            }
+            self.shapes.insert(shape, Shape { key, inputs, table: Vec::new(), warm_steps: 0 });
+        }
+        self.last_shape = Some(shape);
+        let known = self.shapes.get_mut(&shape).expect("inserted above");
+        // Constants that stay the same, as those of SGD at a constant rate, are copied once.
+        let moved = known.table != values.table;
+        known.inputs.load(&mut gpu.ring, data, values, moved)?;
+        if moved {
+            known.table.clone_from(&values.table);
+        }
+        Ok(StepInputs::Static(known.inputs.clone()))
+    }
+
+    /// Enqueues the graph of this shape, when there is one. `parameters` must be those it was recorded with; debug
+    /// builds look.
+    pub(super) fn replay<'a>(
+        &mut self,
+        shape: StepShape,
+        parameters: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    ) -> bool {
+        if !self.is_enabled() {
+            return self.ran_eagerly(shape);
+        }
+        let (Some(gpu), Some(known)) = (&mut self.gpu, self.shapes.get(&shape)) else { return false };
+        let Some(captured) = self.cache.get(&known.key) else { return self.ran_eagerly(shape) };
+        let outcome = if cfg!(debug_assertions) { confirm(captured, parameters) } else { Ok(()) };
+        let outcome = outcome.and_then(|()| gpu.replay(captured));
+        match outcome {
+            Ok(()) => {
+                self.cache.record_replay(&known.key, None);
+                self.instruments.replays_total.add(1);
+                self.instruments.enabled.set(1.0);
+                true
+            }
+            // The run goes on elsewhere: warm up and record there.
+            Err(Refusal::OtherThread) => {
+                self.cache.invalidate(&known.key);
+                if let Some(known) = self.shapes.get_mut(&shape) {
+                    known.warm_steps = 0;
+                }
+                self.ran_eagerly(shape)
+            }
+            Err(refusal) => {
+                self.refuse(shape, refusal);
+                self.ran_eagerly(shape)
+            }
+        }
+    }
+
+    /// Whether an eager step of this shape is a warm-up. Where it is not, constants that the step uploads are not kept:
+    /// what changes from step to step would stay on the device for good.
+    pub(super) fn warms_up(&self, shape: StepShape) -> bool {
+        let known = self.shapes.get(&shape);
+        self.is_enabled() && !self.disabled && known.is_some_and(|known| self.cache.refused(&known.key).is_none())
+    }
+
+    /// Notes an eager step; whether it was the last one of the warm-up, so that the step should be recorded now.
+    pub(super) fn is_warm(&mut self, shape: StepShape) -> bool {
+        let warms_up = self.warms_up(shape);
+        let Some(known) = self.shapes.get_mut(&shape) else { return false };
+        known.warm_steps = known.warm_steps.saturating_add(1);
+        warms_up && known.warm_steps >= self.config.warmup_steps.get()
+    }
+
+    /// Takes the outcome of a recording. `held`: what the graph points at.
+    pub(super) fn recorded(&mut self, shape: StepShape, outcome: Result<Captured, Refusal>, held: &[(String, Tensor)]) {
+        let mut captured = match outcome {
+            Ok(captured) => captured,
+            Err(refusal) => {
+                self.refuse(shape, refusal);
+                return;
+            }
+        };
+        let known = self.shapes.get(&shape).expect("a shape that was loaded");
+        let held = held.iter().map(|(name, tensor)| (name.as_str(), tensor)).chain(known.inputs.tensors());
+        for (name, tensor) in held {
+            if let Err(error) = captured.hold(name, tensor) {
+                self.refuse(shape, Refusal::RegionFailed { message: format!("{name} cannot be held: {error}") });
+                return;
+            }
+        }
+        let report = captured.report();
+        let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
+        let cost = CaptureCost {
+            capture_ms: ms(report.times.capture()),
+            instantiate_ms: ms(report.times.instantiate + report.times.upload),
+            bytes: report.reserved_bytes,
+        };
+        self.instruments.capture_ms.set(ms(report.times.total()));
+        self.instruments.capture_ctx_ms.set(ms(report.times.begin));
+        self.instruments.captures_total.add(1);
+        let text = format!("{:.3}", ms(report.times.total()));
+        self.recorder.event(Event::new(&desc::GRAPH_ENABLED_EVENT).with("capture_ms", text));
+        self.failures = 0;
+        let evicted = self.cache.insert(known.key.clone(), captured, cost);
+        self.instruments.evictions_total.add(evicted.len() as u64);
+    }
+
+    /// Lets go of the graphs and inputs of any other structure of the network.
+    pub(super) fn retain(&mut self, topology: TopologyRevision) {
+        self.shapes.retain(|shape, _| shape.topology == topology);
+        self.cache.invalidate_where(|key| key.topology != topology);
+    }
+
+    /// Lets go of all graphs: what they point at was replaced.
+    pub(super) fn clear(&mut self) {
+        self.cache.clear();
+        self.shapes.clear();
+        self.last_shape = None;
+    }
+
+    /// Hands what was measured on the device to telemetry.
+    pub(super) fn publish(&mut self) {
+        let Some(gpu) = &mut self.gpu else { return };
+        self.instruments.replay_ms.set_or_clear(gpu.timer.last_ms());
+        self.instruments.stage_copy_ms.set_or_clear(gpu.ring.copy_ms());
+        let stats = self.cache.stats();
+        self.instruments.bytes.set_or_clear(stats.total.bytes.map(|bytes| bytes as f64));
+        self.instruments.kept.set(stats.entries as f64);
+    }
+
+    pub(super) fn stats(&self) -> GraphStats {
+        self.cache.stats()
+    }
+
+    pub(super) fn last_refusal(&self) -> Option<&Refusal> {
+        self.last_refusal.as_ref()
+    }
+
+    fn is_enabled(&self) -> bool {
+        self.gpu.is_some() && self.config.graphs == GraphMode::Auto && self.manager.enabled()
+    }
+
+    fn ran_eagerly(&mut self, shape: StepShape) -> bool {
+        self.instruments.enabled.set(0.0);
+        if let Some(known) = self.shapes.get(&shape).filter(|known| self.cache.refused(&known.key).is_some()) {
+            self.cache.record_fallback(&known.key);
+            self.instruments.fallbacks_total.add(1);
+        }
+        false
+    }
+
+    fn refuse(&mut self, shape: StepShape, refusal: Refusal) {
+        self.failures += 1;
+        self.report(&refusal);
+        if let Some(known) = self.shapes.get(&shape) {
+            self.cache.refuse(known.key.clone(), refusal.clone());
+        }
+        self.last_refusal = Some(refusal);
+        if self.failures >= self.config.max_failures.get() && !self.disabled {
+            self.disabled = true;
+            self.recorder.event(Event::new(&desc::GRAPH_DISABLED).with("failures", self.failures));
+        }
+    }
+
+    fn report(&self, refusal: &Refusal) {
+        let event = Event::new(&desc::GRAPH_FALLBACK)
+            .with("reason", refusal.name())
+            .with("stage", refusal.stage())
+            .with("error", refusal.name())
+            .with("message", refusal)
+            .with("failures", self.failures);
+        self.recorder.event(event);
+        tracing::warn!(%refusal, stage = %refusal.stage(), "steps of this shape run eagerly");
+    }
+}
