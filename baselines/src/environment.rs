@@ -5,11 +5,14 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 use tolaria::graph::DeviceFacts;
 
+/// Names the commit of a program that runs outside of its repository.
+const COMMIT: &str = "ESPER_COMMIT";
+
 /// Machine, tool chain and settings; unknown facts are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// Commit of the working tree, with `-dirty` when it has changes.
+    /// `ESPER_COMMIT`, else the commit of the working tree, with `-dirty` when it has changes.
     pub commit: Option<String>,
     /// Processor, as the operating system names it.
     pub cpu: Option<String>,
@@ -38,7 +41,7 @@ impl Environment {
     #[must_use]
     pub fn detect(clock: &dyn leyline::clock::Clock) -> Self {
         Self {
-            commit: commit(),
+            commit: std::env::var(COMMIT).ok().filter(|commit| !commit.is_empty()).or_else(commit),
             cpu: cpu(),
             num_cpus: std::thread::available_parallelism().map_or(1, Into::into),
             target: format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH),

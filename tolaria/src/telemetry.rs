@@ -59,6 +59,12 @@ leyline::declare_metrics! {
     GRAPH_EVICTIONS_TOTAL = Counter "tolaria.graph.evictions_total" Count [];
     /// Optimizer steps that ran eagerly because their shape could not be captured.
     GRAPH_FALLBACKS_TOTAL = Counter "tolaria.graph.fallback_total" Count [];
+    /// Lookups of a graph that found one.
+    GRAPH_HITS = Gauge "tolaria.graph.hits" Count [];
+    /// Lookups of a graph that found none.
+    GRAPH_MISSES = Gauge "tolaria.graph.misses" Count [];
+    /// Host time of the first step on a GPU until the device was done, with what the driver compiles for it.
+    COLD_START = Gauge "tolaria.cold_start_ms" Milliseconds [];
     /// Graphs kept now.
     GRAPH_KEPT = Gauge "tolaria.graph.kept" Count [];
     /// Device memory that captures took, as far as measured, of the graphs kept now.

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 use leyline::clock::{Clock as _, SystemClock};
@@ -64,6 +65,8 @@ pub(super) struct StepRunner {
     failures: u32,
     /// Whether no further shape is recorded.
     disabled: bool,
+    /// Whether a step has run.
+    has_run: bool,
     recorder: Arc<dyn Recorder>,
     instruments: GraphInstruments,
     clock: SystemClock,
@@ -109,6 +112,7 @@ impl StepRunner {
             last_refusal: None,
             failures: 0,
             disabled: false,
+            has_run: false,
             recorder: Arc::clone(recorder),
             instruments: GraphInstruments::new(recorder),
             clock: SystemClock::new(),
@@ -207,6 +211,22 @@ impl StepRunner {
         }
     }
 
+    /// The time before the first step of this trainer on a GPU; absent before later ones.
+    pub(super) fn begin_first_step(&mut self) -> Option<Duration> {
+        let is_first = self.gpu.is_some() && !self.has_run;
+        self.has_run = true;
+        is_first.then(|| self.clock.now())
+    }
+
+    /// Waits for the first step: what the driver compiles on the way is a figure of its own.
+    pub(super) fn end_first_step(&mut self, began: Option<Duration>) {
+        let (Some(began), Some(gpu)) = (began, &self.gpu) else { return };
+        // A failure shows in the next call as well; here only a time would be missing.
+        if gpu.session.synchronize().is_ok() {
+            self.instruments.cold_start_ms.set((self.clock.now() - began).as_secs_f64() * 1e3);
+        }
+    }
+
     /// Whether an eager step of this shape is a warm-up. Where it is not, constants that the step uploads are not kept:
     /// what changes from step to step would stay on the device for good.
     pub(super) fn warms_up(&self, shape: StepShape) -> bool {
@@ -240,7 +260,7 @@ impl StepRunner {
             }
         }
         let report = captured.report();
-        let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
+        let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
         let cost = CaptureCost {
             capture_ms: ms(report.times.capture()),
             instantiate_ms: ms(report.times.instantiate + report.times.upload),
@@ -277,6 +297,8 @@ impl StepRunner {
         let stats = self.cache.stats();
         self.instruments.bytes.set_or_clear(stats.total.bytes.map(|bytes| bytes as f64));
         self.instruments.kept.set(stats.entries as f64);
+        self.instruments.hits.set(stats.total.hits as f64);
+        self.instruments.misses.set(stats.total.misses as f64);
     }
 
     pub(super) fn stats(&self) -> GraphStats {

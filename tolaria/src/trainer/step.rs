@@ -46,7 +46,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let parameters = self.parts.seeds.model().parameters().iter();
         let addressed = parameters.map(|parameter| (parameter.name.as_str(), parameter.var.as_tensor()));
         if !self.runner.replay(shape, addressed) {
+            let began = self.runner.begin_first_step();
             eager.record(|recording| self.run_eagerly(recording, shape, &inputs, &plan))?;
+            self.runner.end_first_step(began);
             if self.runner.is_warm(shape) {
                 let outcome = eager.record(|recording| self.capture(recording, &inputs, &plan));
                 let held = self.held();
