@@ -186,7 +186,7 @@ fn show(outcome: &Outcome, out: Option<&PathBuf>) -> Result<(), Error> {
     Ok(())
 }
 
-fn device_name(name: &str) -> Result<DeviceName, String> {
+pub(crate) fn device_name(name: &str) -> Result<DeviceName, String> {
     DeviceName::parse(name).ok_or_else(|| format!("expected one of {}", DeviceName::ACCEPTED.join(", ")))
 }
 

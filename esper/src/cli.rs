@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{bench, check, decode, run, study};
+use crate::config::DeviceName;
+use crate::{bench, check, decode, run, study, warm_up};
 
 /// Trains networks that grow while they train.
 #[derive(Debug, Parser)]
@@ -29,6 +30,8 @@ enum Command {
     /// Measure, and compare measurements.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Have the driver of a GPU compile the tensor library's kernels ahead of the first run on a machine.
+    WarmUp(WarmUpArgs),
     /// Compare policies over paired random seeds and print the table.
     Study(study::StudyArgs),
 }
@@ -117,6 +120,17 @@ pub struct DecodeArgs {
     pub json: bool,
 }
 
+/// Flags of `esper warm-up`.
+#[derive(Debug, Clone, Args)]
+pub struct WarmUpArgs {
+    /// `cuda:N`.
+    #[arg(long, value_name = "DEVICE", default_value = "cuda:0", value_parser = bench::device_name)]
+    pub device: DeviceName,
+    /// The one module that a process compiles.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub module: Option<String>,
+}
+
 impl Cli {
     /// Runs the sub-command.
     ///
@@ -129,6 +143,7 @@ impl Cli {
             Command::CheckConfig(args) => check::command(&args),
             Command::Telemetry(TelemetryCommand::Decode(args)) => decode::command(&args),
             Command::Bench(command) => command.run(),
+            Command::WarmUp(args) => warm_up::command(&args),
             Command::Study(args) => study::command(&args),
         }
     }

@@ -107,7 +107,11 @@ fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset> {
     Ok(Dataset::new(inputs, targets, table.num_classes())?)
 }
 
-fn device(name: DeviceName) -> anyhow::Result<Device> {
+/// The device of a name.
+///
+/// # Errors
+/// [`UsageError`] for one that this build or machine does not have.
+pub fn device(name: DeviceName) -> anyhow::Result<Device> {
     match name {
         DeviceName::Cpu => Ok(Device::Cpu),
         DeviceName::Cuda(_) if !cfg!(feature = "cuda") => Err(UsageError(format!(

@@ -131,3 +131,9 @@ fn a_mode_of_graphs_that_does_not_exist_is_answered_with_those_that_do() {
         &["a.toml", "train.execution.graphs", "auto", "off"],
     );
 }
+
+#[test]
+fn kernels_are_compiled_ahead_for_a_gpu_only() {
+    check(&[], &["warm-up", "--device", "cpu"], &["--device cpu", "cuda:N"]);
+    check(&[], &["warm-up", "--device", "gpu"], &["gpu", "cuda:N"]);
+}

@@ -3,6 +3,8 @@
 //! `cargo run -p tolaria --example capture_scope`, or with `--features cuda -- cuda:0`.
 #![expect(clippy::print_stdout, reason = "an example shows what happened")]
 
+mod support;
+
 use std::error::Error;
 
 use candle_core::{DType, Device, Tensor};
@@ -32,7 +34,7 @@ impl Buffers {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let device = device()?;
+    let device = support::device()?;
     let buffers = Buffers::new(&device)?;
     let graph = match capture(&device, &buffers) {
         Ok(graph) => {
@@ -73,15 +75,4 @@ fn capture(device: &Device, buffers: &Buffers) -> Result<Captured, Refusal> {
         graph.hold(name, tensor).map_err(|error| failed(error.to_string()))?;
     }
     Ok(graph)
-}
-
-/// The CPU, or the GPU that the first argument names, on a stream of its own.
-fn device() -> Result<Device, Box<dyn Error>> {
-    match std::env::args().nth(1) {
-        None => Ok(Device::Cpu),
-        Some(name) => {
-            let ordinal = name.strip_prefix("cuda:").ok_or("expected cuda:<ordinal>")?.parse()?;
-            Ok(Device::new_cuda_with_stream(ordinal)?)
-        }
-    }
 }

@@ -3,14 +3,16 @@
 //! `cargo run -p tolaria --example graph_function`, or with `--features cuda -- cuda:0`.
 #![expect(clippy::print_stdout, reason = "an example shows what happened")]
 
+mod support;
+
 use std::error::Error;
 
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, Tensor};
 use leyline::region::Eager;
 use tolaria::graph::{GraphFunction, GraphFunctionConfig, GraphManager};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let device = device()?;
+    let device = support::device()?;
     // Softmax and its entropy: six operations, which a replay launches at once.
     let softmax = |inputs: &[Tensor]| {
         let logits = &inputs[0];
@@ -36,15 +38,4 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
-}
-
-/// The CPU, or the GPU that the first argument names, on a stream of its own.
-fn device() -> Result<Device, Box<dyn Error>> {
-    match std::env::args().nth(1) {
-        None => Ok(Device::Cpu),
-        Some(name) => {
-            let ordinal = name.strip_prefix("cuda:").ok_or("expected cuda:<ordinal>")?.parse()?;
-            Ok(Device::new_cuda_with_stream(ordinal)?)
-        }
-    }
 }

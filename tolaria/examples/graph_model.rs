@@ -3,9 +3,11 @@
 //! `cargo run -p tolaria --example graph_model`, or with `--features cuda -- cuda:0`.
 #![expect(clippy::print_stdout, reason = "an example shows what happened")]
 
+mod support;
+
 use std::error::Error;
 
-use candle_core::{DType, Device, Module, Tensor, Var};
+use candle_core::{DType, Module, Tensor, Var};
 use leyline::region::Eager;
 use tolaria::graph::{GraphFunctionConfig, GraphManager, GraphModel};
 
@@ -22,7 +24,7 @@ impl Module for Network {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let device = device()?;
+    let device = support::device()?;
     let hidden = Var::from_tensor(&(Tensor::arange(0.0_f32, 12.0, &device)?.reshape((3, 4))? - 5.0)?)?;
     let output = Var::ones((4, 2), DType::F32, &device)?;
     let mut model =
@@ -45,15 +47,4 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("not replayed: {refusal}");
     }
     Ok(())
-}
-
-/// The CPU, or the GPU that the first argument names, on a stream of its own.
-fn device() -> Result<Device, Box<dyn Error>> {
-    match std::env::args().nth(1) {
-        None => Ok(Device::Cpu),
-        Some(name) => {
-            let ordinal = name.strip_prefix("cuda:").ok_or("expected cuda:<ordinal>")?.parse()?;
-            Ok(Device::new_cuda_with_stream(ordinal)?)
-        }
-    }
 }

@@ -27,7 +27,8 @@ pub struct BadSwitch {
 }
 
 impl GraphMode {
-    /// The environment variable that overrides the configuration. Reading it is the caller's part.
+    /// The environment variable that switches graphs off for a whole process, whatever its configurations say. Reading
+    /// it is the caller's part.
     pub const SWITCH: &'static str = "ESPER_GRAPHS";
 
     /// The mode that the text of [`SWITCH`](Self::SWITCH) asks for; `None` when it is unset or empty.

@@ -134,10 +134,10 @@ mod function;
 mod model;
 
 #[cfg(not(feature = "cuda"))]
-pub use absent::{Captured, DeviceTimer, GraphMemory, Session, StagingRing};
+pub use absent::{Captured, DeviceTimer, GraphMemory, LIBRARY_MODULES, Session, StagingRing};
 pub use cache::GraphCache;
 #[cfg(feature = "cuda")]
-pub use cuda::{Captured, DeviceTimer, GraphMemory, Session, StagingRing};
+pub use cuda::{Captured, DeviceTimer, GraphMemory, LIBRARY_MODULES, Session, StagingRing};
 pub use facts::DeviceFacts;
 pub use function::{GraphFunction, GraphFunctionConfig};
 pub use key::{DeviceKey, ExecutionMode, GraphKey, Precision, TensorKey};

@@ -8,9 +8,11 @@ mod session;
 mod capture;
 mod executable;
 mod staging;
+mod library;
 
 pub use event::DeviceTimer;
 pub use executable::Captured;
+pub use library::LIBRARY_MODULES;
 pub use memory::GraphMemory;
 pub use session::Session;
 pub use staging::StagingRing;

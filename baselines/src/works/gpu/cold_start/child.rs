@@ -75,7 +75,7 @@ pub fn child(jit: Jit, setting: &Setting) -> Result<ChildReport, Error> {
     wait()?;
     laps.end("2_open_session");
     let slots = NonZeroUsize::new(1).expect("a literal above 0");
-    let mut ring = StagingRing::new(&session, slots, StagingLane::Compute)?;
+    let mut ring = StagingRing::new(&session, slots, StagingLane::Own)?;
     let arrived = Tensor::zeros(1, DType::F32, &device)?;
     wait()?;
     laps.end("3_pinned_ring");
@@ -84,7 +84,7 @@ pub fn child(jit: Jit, setting: &Setting) -> Result<ChildReport, Error> {
     wait()?;
     laps.end("4_own_kernels");
     if jit != Jit::Demand {
-        let each = modules::load_all(&device, jit == Jit::Parallel, setting.clock.as_ref())?;
+        let each = modules::load_all(&session, jit == Jit::Parallel, setting.clock.as_ref())?;
         laps.end("5_candle_modules");
         laps.parts.extend(each.into_iter().map(|(name, time)| (format!("5_candle_modules.{name}"), ms(time))));
     }

@@ -11,13 +11,17 @@ use crate::works::gpu::samples::{Samples, ms};
 use crate::works::{Outcome, Setting};
 
 const NAME: &str = "cold-start";
-/// Name, way of loading, cache. The third finds the cache of the second, which the second found empty.
-const RUNS: [(&str, Jit, &str); 4] = [
+/// Name, way of loading, cache. The third finds the cache of the second, which the second found empty; the fifth finds
+/// what `esper warm-up` has left.
+const RUNS: [(&str, Jit, &str); 5] = [
     ("sequential", Jit::Sequential, "sequential"),
     ("parallel", Jit::Parallel, "parallel"),
     ("warm", Jit::Sequential, "parallel"),
     ("demand", Jit::Demand, "demand"),
+    (WARMED, Jit::Demand, WARMED),
 ];
+/// The run after `esper warm-up`.
+const WARMED: &str = "processes";
 /// Characters of a failed process's messages that the error repeats.
 const TAIL_CHARS: usize = 2_000;
 
@@ -33,6 +37,11 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     let mut samples = Samples::default();
     for (name, jit, cache) in RUNS {
         let cache = folders.of(cache)?;
+        if name == WARMED {
+            let started = gpu.now();
+            warm_up(gpu.ordinal, &cache)?;
+            samples.push(format!("{name}.0_warm_up"), "ms", ms(gpu.now() - started));
+        }
         samples.push(format!("{name}.cache_before"), "bytes", size_bytes(&cache) as f64);
         let started = gpu.now();
         let report = measured(name, jit, gpu.ordinal, &cache)?;
@@ -46,7 +55,8 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     let config = [("CUDA_MODULE_LOADING", loading), ("step", "mlp: 784-512-512-10, batch 128, SGD".to_owned())];
     let notes = "A fresh process each, in this order. sequential: empty cache of compiled kernels, all modules one after \
                  the other; parallel: empty cache, a thread per module; warm: as sequential, with the cache of parallel; \
-                 demand: empty cache, nothing loaded ahead. Parts are numbered as they happen; 5_candle_modules: all \
+                 demand: empty cache, nothing loaded ahead; processes: an empty cache that `esper warm-up` has filled, a \
+                 process per module, in 0_warm_up, then as demand. Parts are numbered as they happen; 5_candle_modules: all \
                  modules, then each; 9_all: from opening the device to the second step; process: as the starting process \
                  sees it. The starting process keeps the device open, so that none of the others pays for starting the \
                  driver. cache_before is 0 where a cache is empty";
@@ -55,25 +65,41 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
 
 fn measured(name: &str, jit: Jit, ordinal: usize, cache: &Path) -> Result<ChildReport, Error> {
     let failed = |message: String| Error::Process { what: format!("{NAME} {name}"), message };
-    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
-    let output = Command::new(program)
-        .args(["bench", "cold-start-child", "--jit", &jit.to_string(), "--device", &format!("cuda:{ordinal}")])
+    let device = format!("cuda:{ordinal}");
+    let output = this_program(&["bench", "cold-start-child", "--jit", &jit.to_string(), "--device", &device], cache);
+    report(&output.map_err(|error| failed(error.to_string()))?).map_err(failed)
+}
+
+fn warm_up(ordinal: usize, cache: &Path) -> Result<(), Error> {
+    let failed = |message: String| Error::Process { what: "esper warm-up".to_owned(), message };
+    let output = this_program(&["warm-up", "--device", &format!("cuda:{ordinal}")], cache);
+    let output = output.map_err(|error| failed(error.to_string()))?;
+    if output.status.success() { Ok(()) } else { Err(failed(tail(&output))) }
+}
+
+/// Runs this program with a cache of its own for compiled kernels.
+fn this_program(args: &[&str], cache: &Path) -> std::io::Result<Output> {
+    Command::new(std::env::current_exe()?)
+        .args(args)
         .env("CUDA_CACHE_PATH", cache)
         .env("CUDA_CACHE_DISABLE", "0")
         .env("CUDA_CACHE_MAXSIZE", (1_u32 << 30).to_string())
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| failed(error.to_string()))?;
-    report(&output).map_err(failed)
+}
+
+/// The status of a process with the end of its messages.
+fn tail(output: &Output) -> String {
+    let messages = String::from_utf8_lossy(&output.stderr);
+    let messages = messages.trim();
+    let skipped = messages.chars().count().saturating_sub(TAIL_CHARS);
+    format!("{}: {}", output.status, messages.chars().skip(skipped).collect::<String>())
 }
 
 /// The last line of the output; what went before it is not the report.
 fn report(output: &Output) -> Result<ChildReport, String> {
     if !output.status.success() {
-        let messages = String::from_utf8_lossy(&output.stderr);
-        let messages = messages.trim();
-        let skipped = messages.chars().count().saturating_sub(TAIL_CHARS);
-        return Err(format!("{}: {}", output.status, messages.chars().skip(skipped).collect::<String>()));
+        return Err(tail(output));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.trim_end().lines().next_back().unwrap_or_default();
