@@ -135,6 +135,11 @@ impl StepRunner {
         Ok(runner)
     }
 
+    /// Whether there is a device that records.
+    pub(super) fn can_record(&self) -> bool {
+        self.gpu.is_some()
+    }
+
     /// The device that records; none when steps can only run eagerly.
     pub(super) fn session(&self) -> Option<Session> {
         self.gpu.as_ref().map(|gpu| gpu.session.clone())

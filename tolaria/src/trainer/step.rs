@@ -72,7 +72,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let window = WindowPlan::new(&microbatches, self.config.conflict, order)?;
         let model = self.parts.seeds.model();
         let update = self.optimizer.prepare(model.parameters(), model.layout(), learning_rate)?;
-        let on_device = window.resolves_conflicts() && self.runner.session().is_some();
+        let on_device = window.resolves_conflicts() && self.runner.can_record();
         // A window with an owner that has no parameters does not fit. It is combined from the plan then, which cannot
         // be recorded.
         let arguments =
@@ -98,7 +98,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// Brings what the step reads to the device.
     fn load(&mut self, shape: StepShape, samples: Vec<&[u32]>, plan: &StepPlan) -> Result<StepInputs, Error> {
-        let values = StepValues { samples, table: plan.update.table(), arguments: &plan.arguments };
+        // Nobody reads the table where nothing is recorded.
+        let table = if self.runner.can_record() { plan.update.table() } else { Vec::new() };
+        let values = StepValues { samples, table, arguments: &plan.arguments };
         let (train, device) = (&self.parts.data.train, &self.parts.device);
         let describe = || {
             let mut key = GraphKey::new(ExecutionMode::Train, device)
