@@ -14,6 +14,7 @@ pub mod result;
 pub mod table;
 pub mod works;
 pub mod compare;
+pub mod peer;
 mod error;
 
 pub use error::Error;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use baselines::Error;
 use baselines::compare::compare;
+use baselines::peer::PeerRatios;
 use baselines::result::BenchResult;
 use baselines::table::table;
 use baselines::works::gpu::{Jit, cold_start_child};
@@ -15,6 +16,7 @@ use clap::Subcommand;
 use leyline::clock::SystemClock;
 
 use crate::config::DeviceName;
+use crate::exit::UsageError;
 
 /// Sub-commands of `esper bench`.
 #[derive(Debug, Clone, Subcommand)]
@@ -49,6 +51,13 @@ pub enum BenchCommand {
     PeerTorch(PeerArgs),
     /// Every work that this build and this machine can run.
     All(MeasureArgs),
+    /// Ratios of replayed steps to the CUDA graphs of PyTorch, with the nodes that the time goes to.
+    PeerRatio {
+        /// Result of `graph-bench`.
+        graphs: PathBuf,
+        /// Result of `peer-torch`, from the same machine.
+        peer: PathBuf,
+    },
     /// Ratios of two results; fails when the second lost a measurement or a metric.
     Compare {
         /// Result before.
@@ -134,6 +143,18 @@ impl BenchCommand {
                 Ok(ExitCode::SUCCESS)
             }
             Self::All(args) => measure_all(&args),
+            Self::PeerRatio { graphs, peer } => {
+                let ratios = PeerRatios::new(&BenchResult::read(&graphs)?, &BenchResult::read(&peer)?);
+                if ratios.rows.is_empty() {
+                    return Err(UsageError(
+                        "the two results have no work in common: expected one of `graph-bench` and one of `peer-torch`"
+                            .to_owned(),
+                    )
+                    .into());
+                }
+                print(&ratios.to_string());
+                Ok(ExitCode::SUCCESS)
+            }
             Self::Compare { before, after } => {
                 let comparison = compare(&BenchResult::read(&before)?, &BenchResult::read(&after)?);
                 print(&comparison.to_string());
