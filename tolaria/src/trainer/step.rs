@@ -29,6 +29,15 @@ struct StepPlan {
     update: UpdatePlan,
 }
 
+impl StepPlan {
+    /// Why the step must not be recorded. The recording cannot find out: it uploads what the last warm-up uploaded, the
+    /// shares of this very step, and every replay would repeat them.
+    fn unrecordable(&self) -> Option<Refusal> {
+        let from_host = self.window.resolves_conflicts() && self.arguments.is_empty();
+        from_host.then(|| Refusal::ChangingValue { message: "an owner without parameters has a share".to_owned() })
+    }
+}
+
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Takes one accumulation window. Seeds are asked before and told after; in between nothing but device work happens.
     pub(super) fn step(&mut self, eager: &mut Eager, order: &[u32], window: &Window) -> Result<(), Error> {
@@ -72,11 +81,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let window = WindowPlan::new(&microbatches, self.config.conflict, order)?;
         let model = self.parts.seeds.model();
         let update = self.optimizer.prepare(model.parameters(), model.layout(), learning_rate)?;
-        let on_device = window.resolves_conflicts() && self.runner.can_record();
-        // A window with an owner that has no parameters does not fit. It is combined from the plan then, which cannot
-        // be recorded.
         let arguments =
-            if on_device { window.arguments(self.sums.owners().len()).unwrap_or_default() } else { Vec::new() };
+            if self.runner.can_record() { arguments_of(&window, self.sums.owners().len()) } else { Vec::new() };
         Ok(StepPlan { sizes, window, arguments, update })
     }
 
@@ -139,6 +145,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// The region, recorded; nothing in it runs.
     fn capture(&mut self, recording: &Recording, inputs: &StepInputs, plan: &StepPlan) -> Result<Captured, Refusal> {
+        if let Some(refusal) = plan.unrecordable() {
+            return Err(refusal);
+        }
         let session: Session = self.runner.session().ok_or(Refusal::Unsupported { why: "no device that records" })?;
         let mut missing = None;
         let outcome = session.record(recording, |recording| {
@@ -240,5 +249,44 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.instruments.steps_total.add(1);
         self.instruments.learning_rate.set(learning_rate);
         Ok(())
+    }
+}
+
+/// What the device is to know of a window; empty where it needs nothing, and where an owner without parameters has a
+/// share, for which there is no room: such a window is combined from the plan.
+fn arguments_of(window: &WindowPlan, max_owners: usize) -> Vec<f64> {
+    if window.resolves_conflicts() { window.arguments(max_owners).unwrap_or_default() } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use leyline::id::TopologyRevision;
+    use leyline::seed::AttributionMode;
+
+    use super::*;
+    use crate::optim::{Optimizer, OptimizerConfig};
+
+    /// Two microbatches, the first one attributed to a seed.
+    fn plan(conflict: ConflictResolution, max_owners: usize) -> StepPlan {
+        let layout = ParameterLayout::new(TopologyRevision(0), Vec::new()).unwrap();
+        let sgd = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+        let update = Optimizer::new(sgd).prepare(&[], &layout, 0.1).unwrap();
+        let of_seed = Attribution::new(AttributionMode::Stage, vec![(leyline::id::SeedId(1), 1.0)]).unwrap();
+        let order = ProjectionOrder { seed: 0, step: StepIndex(0) };
+        let window = WindowPlan::new(&[(1, of_seed), (1, Attribution::host_only())], conflict, order).unwrap();
+        let arguments = arguments_of(&window, max_owners);
+        StepPlan { sizes: vec![1, 1], window, arguments, update }
+    }
+
+    #[test]
+    fn a_step_that_reads_its_shares_from_the_host_is_not_recorded() {
+        let refusal = plan(ConflictResolution::PcGrad, 1).unrecordable().unwrap();
+        assert_eq!(refusal.name(), "changing_value", "{refusal}");
+    }
+
+    #[test]
+    fn a_step_that_reads_its_shares_from_the_device_or_has_none_is_recorded() {
+        assert_eq!(plan(ConflictResolution::PcGrad, 2).unrecordable(), None);
+        assert_eq!(plan(ConflictResolution::Mean, 1).unrecordable(), None);
     }
 }
