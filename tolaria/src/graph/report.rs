@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::stats::CaptureCost;
+
 /// Nodes of a graph by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeCounts {
@@ -74,4 +76,17 @@ pub struct CaptureReport {
     pub reserved_bytes: Option<u64>,
     /// What it took.
     pub times: CaptureTimes,
+}
+
+impl CaptureReport {
+    /// What the capture cost, as statistics count it: the upload belongs to making the graph executable.
+    #[must_use]
+    pub fn cost(&self) -> CaptureCost {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        CaptureCost {
+            capture_ms: ms(self.times.capture()),
+            instantiate_ms: ms(self.times.instantiate + self.times.upload),
+            bytes: self.reserved_bytes,
+        }
+    }
 }

@@ -162,7 +162,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             sums,
             reads: HostReads::default(),
             instruments: Instruments::new(&parts.recorder),
-            runner: StepRunner::new(&config.execution, &parts.device, &parts.recorder)?,
+            runner: StepRunner::new(&config.execution, &parts.device, &parts.recorder, &parts.clock)?,
             config,
             parts,
         })

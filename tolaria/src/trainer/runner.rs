@@ -15,15 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{Device, Tensor};
-use leyline::clock::{Clock as _, SystemClock};
+use leyline::clock::Clock;
 use leyline::id::TopologyRevision;
 use leyline::telemetry::{Event, Recorder};
 
 use crate::batch::{Dataset, to_device};
 use crate::error::Error;
 use crate::graph::{
-    CaptureCost, Captured, DeviceTimer, GraphCache, GraphKey, GraphManager, GraphMode, GraphStats, Refusal, Session,
-    StagingLane, StagingRing,
+    Captured, DeviceTimer, GraphCache, GraphKey, GraphManager, GraphMode, GraphStats, Refusal, Session, StagingLane,
+    StagingRing,
 };
 use crate::telemetry as desc;
 use crate::trainer::config::ExecutionConfig;
@@ -69,7 +69,7 @@ pub(super) struct StepRunner {
     has_run: bool,
     recorder: Arc<dyn Recorder>,
     instruments: GraphInstruments,
-    clock: SystemClock,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Debug)]
@@ -100,7 +100,12 @@ fn confirm<'a>(
 }
 
 impl StepRunner {
-    pub(super) fn new(config: &ExecutionConfig, device: &Device, recorder: &Arc<dyn Recorder>) -> Result<Self, Error> {
+    pub(super) fn new(
+        config: &ExecutionConfig,
+        device: &Device,
+        recorder: &Arc<dyn Recorder>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
         let manager = GraphManager::global();
         let mut runner = Self {
             config: *config,
@@ -115,7 +120,7 @@ impl StepRunner {
             has_run: false,
             recorder: Arc::clone(recorder),
             instruments: GraphInstruments::new(recorder),
-            clock: SystemClock::new(),
+            clock: Arc::clone(clock),
         };
         if device.is_cpu() {
             return Ok(runner);
@@ -162,7 +167,7 @@ impl StepRunner {
             let (key, sizes) = describe();
             let before = self.clock.now();
             let inputs = StaticInputs::new(&sizes, data, device)?;
-            self.instruments.capture_ctor_ms.set((self.clock.now() - before).as_secs_f64() * 1e3);
+            self.instruments.capture_ctor_ms.set(ms(self.clock.now() - before));
             if let Some(last) = self.last_shape.and_then(|last| self.shapes.get(&last)) {
                 let event = Event::new(&desc::GRAPH_SHAPE_CHANGED).with("expected", &last.key).with("actual", &key);
                 self.recorder.event(event);
@@ -228,7 +233,7 @@ impl StepRunner {
         let (Some(began), Some(gpu)) = (began, &self.gpu) else { return };
         // A failure shows in the next call as well; here only a time would be missing.
         if gpu.session.synchronize().is_ok() {
-            self.instruments.cold_start_ms.set((self.clock.now() - began).as_secs_f64() * 1e3);
+            self.instruments.cold_start_ms.set(ms(self.clock.now() - began));
         }
     }
 
@@ -264,18 +269,13 @@ impl StepRunner {
                 return;
             }
         }
-        let report = captured.report();
-        let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-        let cost = CaptureCost {
-            capture_ms: ms(report.times.capture()),
-            instantiate_ms: ms(report.times.instantiate + report.times.upload),
-            bytes: report.reserved_bytes,
-        };
-        self.instruments.capture_ms.set(ms(report.times.total()));
-        self.instruments.capture_ctx_ms.set(ms(report.times.begin));
+        let (times, cost) = (captured.report().times, captured.report().cost());
+        let total_ms = ms(times.total());
+        self.instruments.capture_ms.set(total_ms);
+        self.instruments.capture_ctx_ms.set(ms(times.begin));
         self.instruments.captures_total.add(1);
-        let text = format!("{:.3}", ms(report.times.total()));
-        self.recorder.event(Event::new(&desc::GRAPH_ENABLED_EVENT).with("capture_ms", text));
+        let event = Event::new(&desc::GRAPH_ENABLED_EVENT).with("capture_ms", format_args!("{total_ms:.3}"));
+        self.recorder.event(event);
         self.failures = 0;
         let evicted = self.cache.insert(known.key.clone(), captured, cost);
         self.instruments.evictions_total.add(evicted.len() as u64);
@@ -350,4 +350,8 @@ impl StepRunner {
         self.recorder.event(event);
         tracing::warn!(%refusal, stage = %refusal.stage(), "steps of this shape run eagerly");
     }
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }

@@ -1,7 +1,6 @@
 //! What records and replays for a function: a session of the device, or a stand-in in tests.
 
 use std::fmt;
-use std::time::Duration;
 
 use candle_core::{Device, Result, Tensor};
 use leyline::region::Eager;
@@ -60,13 +59,6 @@ impl Backend for Session {
     }
 
     fn cost(graph: &Captured) -> CaptureCost {
-        let report = graph.report();
-        let capture = report.times.capture();
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        CaptureCost {
-            capture_ms: ms(capture),
-            instantiate_ms: ms(report.times.total() - capture),
-            bytes: report.reserved_bytes,
-        }
+        graph.report().cost()
     }
 }
