@@ -3,19 +3,16 @@
 A repetition of `ref` is an epoch of 4 optimizer steps, of `mlp` and `tfm5m` one step. Each step copies its batch, which
 is on the device already, into static inputs. All modes run the same arithmetic; `compile` compiles forward pass, loss
 and backward pass, `graph` replays the whole step as one CUDA graph.
+
+Follows `report.py` in one script.
 """
 
 import argparse
-import json
 import math
 import os
-import subprocess
 import sys
-import threading
 import time
 
-# Longer than this and what there is gets printed: one hanging compilation must not cost the other results.
-BUDGET_S = 145.0
 # Of one case and one kind of timing.
 CASE_S = 4.0
 MIN_REPETITIONS = 200
@@ -156,11 +153,6 @@ class Case:
         return [parameter.detach().clone() for parameter in self.module.parameters()]
 
 
-def percentile(ordered, percent):
-    """Nearest rank, as the harness has it."""
-    return ordered[max(math.ceil(len(ordered) * percent / 100), 1) - 1]
-
-
 def measure(torch, work, mode, wanted, fused):
     """Times one case; raises when it cannot run or does not train."""
     sync, clock = torch.cuda.synchronize, time.perf_counter
@@ -220,34 +212,8 @@ def measure(torch, work, mode, wanted, fused):
     }
 
 
-def driver_version():
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, timeout=10).stdout.split()[0]
-    except (OSError, IndexError, subprocess.TimeoutExpired):
-        return None
-
-
-class Report:
-    """What is printed, once, by whoever comes first: the end of the script or the watchdog."""
-
-    def __init__(self, out):
-        self.out, self.lock, self.printed = out, threading.Lock(), False
-        self.environment, self.results = {}, []
-
-    def print(self, unfinished=None):
-        with self.lock:
-            if self.printed:
-                return
-            self.printed = True
-            results = self.results + ([unfinished] if unfinished else [])
-            json.dump({"environment": self.environment, "results": results}, self.out)
-            self.out.write("\n")
-            self.out.flush()
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Times the shared works in PyTorch and prints one JSON object.")
     parser.add_argument("--works", default=",".join(WORKS))
     parser.add_argument("--modes", default="eager,compile,graph")
     parser.add_argument("--n", type=int, default=500)
@@ -261,21 +227,9 @@ def main():
                 parser.error(f"no {what} is named {name!r}: expected one of {', '.join(known)}")
     wanted = min(max(arguments.n, 1), MAX_REPETITIONS)
 
-    # Libraries and compilers print to standard output; it is for the result alone.
-    report = Report(os.fdopen(os.dup(1), "w"))
-    os.dup2(2, 1)
+    report = Report()
     started = time.monotonic()
-    running = [None]
-
-    def give_up():
-        case = running[0]
-        late = dict(case, n=0, error=f"not finished within the {BUDGET_S:.0f} s of the script") if case else None
-        report.print(late)
-        os._exit(0)
-
-    watchdog = threading.Timer(BUDGET_S, give_up)
-    watchdog.daemon = True
-    watchdog.start()
+    report.watch()
 
     # Compilation within this process: a worker that outlives it would hold the output open for whoever reads it.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -294,7 +248,7 @@ def main():
     }
     for mode in (mode for mode in MODES if mode in modes):
         for work in (work for work in WORKS if work in works):
-            running[0] = {"work": work, "mode": mode}
+            report.running = {"work": work, "mode": mode}
             try:
                 if time.monotonic() - started > 0.9 * BUDGET_S:
                     raise RuntimeError("no time was left")
@@ -304,7 +258,7 @@ def main():
                 lines = f"{type(error).__name__}: {error}".strip()
                 result = {"n": 0, "error": lines[:2000]}
                 print(f"{work} {mode}: {lines}", file=sys.stderr)
-            case, running[0] = running[0], None
+            case, report.running = report.running, None
             report.results.append(dict(case, **result))
     report.print()
     # Not the ordinary end: workers of the compiler may keep the interpreter waiting.

@@ -10,6 +10,7 @@ use baselines::peer::PeerRatios;
 use baselines::result::BenchResult;
 use baselines::table::table;
 use baselines::works::gpu::{Jit, cold_start_child};
+use baselines::works::gradient::torch::GradientPeerConfig;
 use baselines::works::peer_torch::PeerConfig;
 use baselines::works::{self, Outcome, Setting};
 use clap::Subcommand;
@@ -49,6 +50,12 @@ pub enum BenchCommand {
     },
     /// The shared works in PyTorch, which must be installed.
     PeerTorch(PeerArgs),
+    /// Combinations of gradients on the CPU: the engine, projections vector by vector, and the memory's bandwidth.
+    GradientCpu(MeasureArgs),
+    /// Combinations of gradients and whole steps on a GPU, eager and captured.
+    GradientBench(MeasureArgs),
+    /// Combinations of gradients in PyTorch, which must be installed.
+    PeerGradient(PeerGradientArgs),
     /// Every work that this build and this machine can run.
     All(MeasureArgs),
     /// Ratios of replayed steps to the CUDA graphs of PyTorch, with the nodes that the time goes to.
@@ -118,6 +125,46 @@ impl PeerArgs {
     }
 }
 
+/// Flags of `esper bench peer-gradient`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PeerGradientArgs {
+    /// Folder for the result as JSON; printed only when absent.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Interpreter with PyTorch.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub python: PathBuf,
+    /// Numbers of microbatches; 2, 4, 8 and 16 when absent.
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',')]
+    pub rows: Option<Vec<usize>>,
+    /// Numbers of parameters; 1, 10 and 100 million when absent.
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',')]
+    pub elements: Option<Vec<usize>>,
+    /// Ways of combining, of `jd`, `jd_floats`, `torchjd`, `sequential`; all when absent.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub forms: Option<Vec<String>>,
+    /// Repetitions of a quantity at most.
+    #[arg(long, value_name = "N")]
+    pub n: Option<usize>,
+    /// On the CPU instead of a GPU.
+    #[arg(long)]
+    pub cpu: bool,
+}
+
+impl PeerGradientArgs {
+    fn config(&self) -> GradientPeerConfig {
+        let default = GradientPeerConfig::default();
+        GradientPeerConfig {
+            python: self.python.clone(),
+            num_rows: self.rows.clone().unwrap_or(default.num_rows),
+            num_elements: self.elements.clone().unwrap_or(default.num_elements),
+            forms: self.forms.clone().unwrap_or(default.forms),
+            num_repetitions: self.n.unwrap_or(default.num_repetitions),
+            on_cpu: self.cpu,
+        }
+    }
+}
+
 impl BenchCommand {
     /// Runs the sub-command.
     ///
@@ -127,6 +174,8 @@ impl BenchCommand {
         match self {
             Self::Reference(args) => measure("reference", &args),
             Self::LaunchModel(args) => measure("launch-model", &args),
+            Self::GradientCpu(args) => measure("gradient-cpu", &args),
+            Self::GradientBench(args) => measure("gradient-bench", &args),
             Self::CaptureProfile(args) => measure("capture-profile", &args),
             Self::Memcheck(args) => measure("memcheck", &args),
             Self::GraphCheck(args) => measure("graph-check", &args),
@@ -140,6 +189,11 @@ impl BenchCommand {
             }
             Self::PeerTorch(args) => {
                 show(&works::peer(&args.config(), &setting(DeviceName::Cpu))?, args.out.as_ref())?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::PeerGradient(args) => {
+                let outcome = works::gradient_peer(&args.config(), &setting(DeviceName::Cpu))?;
+                show(&outcome, args.out.as_ref())?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::All(args) => measure_all(&args),

@@ -107,7 +107,7 @@ fn every_picture_has_a_title_and_a_description() {
     let page = page(&fixture("completed"));
     let document = parse(&page);
     let pictures: Vec<_> = document.descendants().filter(|node| node.attribute("role") == Some("img")).collect();
-    assert_eq!(pictures.len(), 8, "lifecycle and seven curves");
+    assert_eq!(pictures.len(), 9, "lifecycle, six curves and two charts of gradients");
     for picture in pictures {
         let child = |name| picture.children().find(|node| node.has_tag_name(name)).map(text);
         assert!(child("title").is_some_and(|title| title.contains("over epochs")));
@@ -203,12 +203,48 @@ fn what_was_not_measured_is_a_gap_and_a_sentence() {
 }
 
 #[test]
-fn a_run_without_conflicts_says_so_and_draws_nothing() {
-    let page = page(&fixture("no_seeds"));
+fn the_gradients_of_every_owner_are_shown() {
+    let page = page(&fixture("completed"));
     let document = parse(&page);
-    let conflicts = by_id(&document, "conflicts");
-    assert!(text(conflicts).contains("Not measured: no accumulation window"));
-    assert!(classed(conflicts, "plot").is_empty());
+    let section = by_id(&document, "gradients");
+    let told = text(section);
+    assert!(
+        told.contains("In epoch 24: 4 of 20 ordered pairs of owners conflict (20.00%), host share 62.81%"),
+        "{told}"
+    );
+    let tables: Vec<_> = section.descendants().filter(|node| node.has_tag_name("tbody")).collect();
+    let rows = |table: usize| {
+        let rows = tables[table].children().filter(|node| node.has_tag_name("tr"));
+        rows.map(|row| text(row.first_element_child().unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(0), ["host", "seed-1", "seed-2", "seed-3"]);
+    assert_eq!(rows(1), ["host and seed-3"]);
+    assert_eq!(rows(2).len(), 4 + 5 + 5 + 5);
+    let shares = by_id(&document, "norm-shares");
+    assert_eq!(classed(shares, "line").iter().filter(|node| node.attribute("d") != Some("M1 5H21")).count(), 4);
+    assert!(told.contains("Not measured in 8 of 24 epochs: those are gaps."));
+    assert!(classed(document.root(), "card").len() > 10 && page.contains("href=\"#gradients\""));
+}
+
+#[test]
+fn a_run_that_told_no_owners_apart_has_no_section_about_them() {
+    let page = page(&fixture("no_seeds"));
+    assert!(!page.contains("gradients-title") && !page.contains("#gradients"));
+    let shown = render_text(&Run::read(&fixture("no_seeds")).unwrap());
+    assert!(!shown.contains("ordered pairs"), "{shown}");
+}
+
+#[test]
+fn the_terminal_tells_the_gradients_of_every_owner() {
+    let shown = render_text(&Run::read(&fixture("completed")).unwrap());
+    assert!(shown.contains("  gradients at epoch 24: 4 of 20 ordered pairs of owners conflict (20.00%)"), "{shown}");
+    for owner in ["host", "seed-1", "seed-2", "seed-3"] {
+        let line = shown.lines().find(|line| line.contains("of norms") && line.contains(owner));
+        assert!(
+            line.is_some_and(|line| line.contains("attribution") && line.contains("conflicts")),
+            "{owner}:\n{shown}"
+        );
+    }
 }
 
 #[test]
@@ -365,6 +401,7 @@ fn no_text_of_a_run_can_become_markup() {
             }
         });
         edit_epoch(dir.path(), 14, |epoch| epoch["transitions"][0]["reason"] = text.into());
+        edit_epoch(dir.path(), 24, |epoch| epoch["conflict"]["owners"][0]["layers"][0]["layer"] = text.into());
         page(dir.path())
     };
     let harmless = count(&spoil("harmless"));
@@ -381,6 +418,11 @@ fn no_text_of_a_run_can_become_markup() {
 
 #[test]
 fn an_id_that_could_be_markup_is_not_even_read() {
+    check_refused(
+        |dir| edit_epoch(dir, 5, |epoch| epoch["conflict"]["owners"][1]["owner"] = "<b>\u{1b}[2J".into()),
+        ErrorKind::Corrupt,
+        &["metrics.jsonl:5:", "<b>[2J"],
+    );
     for key in ["slot", "blueprint", "seed_id"] {
         check_refused(
             |dir| edit_epoch(dir, 6, |epoch| epoch["seeds"][0][key] = "<b>\u{1b}[2J".into()),

@@ -30,6 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         conflict: ConflictResolution::Mean,
         eval_batch_size: eight,
         conflict_warn: 1.0,
+        measure_conflicts: false,
+        cagrad_radius: 0.4,
         execution: ExecutionConfig::default(),
     };
     let parts = Parts {

@@ -24,11 +24,12 @@ __device__ double block_sum(double value) {
     return sum;
 }
 
+#include "geometry.cuh"
 #include "gather.cu"
+#include "gram.cu"
+#include "solve.cu"
+#include "combine.cu"
 #include "optimizer.cu"
-#include "aggregate.cu"
-#include "pcgrad.cu"
-#include "norms.cu"
 #include "sums.cu"
 #include "loss.cu"
 #include "random.cu"

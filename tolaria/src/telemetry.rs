@@ -29,14 +29,40 @@ leyline::declare_metrics! {
     LEARNING_RATE = Gauge "tolaria.lr_controller.current_lr" LearningRate [];
     /// Microbatches aggregated in the last epoch.
     MICROBATCHES = Gauge "tolaria.grad_agg.microbatches_total" Count [];
-    /// Conflicting ordered pairs of owners in the last epoch.
+    /// Ordered pairs of owners whose gradients have a negative inner product, over the windows of the last epoch; absent when owners were not told apart.
     CONFLICTS = Gauge "tolaria.grad_agg.conflicts" Count [];
-    /// Conflicting ordered pairs / all ordered pairs in the last epoch.
+    /// Conflicting ordered pairs / all ordered pairs of owners in the last epoch.
     CONFLICT_RATIO = Gauge "tolaria.grad_agg.conflict_ratio" Ratio [];
-    /// Whether a projection took place in the last epoch.
+    /// Mean weight that the method gave to an owner's gradient in the last epoch, over owners and windows; 1 leaves gradients as they are, other values may be above 1.
+    WEIGHTS_MEAN = Gauge "tolaria.grad_agg.weights_mean" Ratio [];
+    /// Whether owners conflicted in the last epoch and a method other than `mean` combined their gradients.
     PCGRAD_APPLIED = Gauge "tolaria.grad_agg.pcgrad_applied" Flag [];
-    /// Mean share of the gradient that no seed is responsible for, over the last epoch.
+    /// Mean share of the samples' attribution that stays with the host, over the windows of the last epoch.
     TEACHER_SHARE = Gauge "tolaria.grad_agg.teacher_share" Ratio [];
+    /// Mean part of the samples that is attributed to the owner, over the windows of the last epoch in which it took part; here and below the host is `host`, and an owner that took no part is absent.
+    OWNER_WEIGHT = Gauge "tolaria.grad_agg.seed.weight" Ratio ["seed_id"];
+    /// L2 norm of the owner's gradient before it is weighed, root mean square over its windows.
+    OWNER_NORM = Gauge "tolaria.grad_agg.seed.norm" GradientNorm ["seed_id"];
+    /// Mean of the norm of the owner's gradient / the sum of all owners' norms; in one window the shares sum to 1.
+    OWNER_SHARE = Gauge "tolaria.grad_agg.seed.share" Ratio ["seed_id"];
+    /// The owner's share minus its share in the epoch before, in [-1, 1]; absent when that epoch has none.
+    OWNER_SHARE_DELTA = Gauge "tolaria.grad_agg.seed.share_delta" Ratio ["seed_id"];
+    /// Mean alpha of the seed over its windows; absent for the host.
+    OWNER_ALPHA = Gauge "tolaria.grad_agg.seed.alpha" Ratio ["seed_id"];
+    /// Other owners whose gradients have a negative inner product with the owner's, summed over its windows.
+    OWNER_CONFLICTS = Gauge "tolaria.grad_agg.seed.conflicts" Count ["seed_id"];
+    /// The owner's conflicts / the other owners in its windows.
+    OWNER_CONFLICT_RATIO = Gauge "tolaria.grad_agg.seed.conflict_ratio" Ratio ["seed_id"];
+    /// Trainable elements of the owner.
+    OWNER_PARAMS = Gauge "tolaria.grad_agg.seed.params" Count ["seed_id"];
+    /// Trainable elements of the owner / those of the whole network.
+    OWNER_MASK_FRACTION = Gauge "tolaria.grad_agg.seed.mask_fraction" Ratio ["seed_id"];
+    /// Mean part of what seeds took over from the host that went to this seed; absent for the host.
+    OWNER_TEACHER_SHARE = Gauge "tolaria.grad_agg.seed.teacher_share" Ratio ["seed_id"];
+    /// Mean cosine between the gradients of seed and host, in [-1, 1], over the windows in which both took part; absent for the host.
+    OWNER_COSINE = Gauge "tolaria.grad_agg.seed.cosine" Ratio ["seed_id"];
+    /// L2 norm of the owner's gradient in one parameter tensor, root mean square over its windows; of at most 8 tensors of an owner, and only while they are among its 8 largest.
+    OWNER_LAYER_NORM = Gauge "tolaria.grad_agg.seed.layer_norm" GradientNorm ["seed_id", "layer"];
     /// Whether the step is replayed as a graph.
     GRAPH_ENABLED = Gauge "tolaria.train.graph_enabled" Flag [];
     /// Time on the device of the last copy of a step's inputs that was measured.
@@ -103,6 +129,22 @@ pub static CONFLICT_HIGH: EventDesc = EventDesc {
     attributes: &["conflict_ratio"],
 };
 
+/// A seed's share of the gradients changed a lot.
+pub static SEED_SHARE_JUMP: EventDesc = EventDesc {
+    name: "seed_share_jump",
+    level: Level::Warning,
+    help: "the seed's share of the owners' gradient norms changed by 0.3 or more from one epoch to the next",
+    attributes: &["seed_id", "delta"],
+};
+
+/// The gradient of a seed conflicts often.
+pub static SEED_CONFLICT_HIGH: EventDesc = EventDesc {
+    name: "seed_conflict_high",
+    level: Level::Warning,
+    help: "conflicts of the seed / the other owners in its windows reached the warning threshold in this epoch",
+    attributes: &["seed_id", "conflict_ratio"],
+};
+
 /// A checkpoint was not written.
 pub static CHECKPOINT_FAILED: EventDesc = EventDesc {
     name: "tolaria.checkpoint_failed",
@@ -156,6 +198,8 @@ pub static EVENTS: &[&EventDesc] = &[
     &COMMAND_REFUSED,
     &POLICY_ERROR,
     &CONFLICT_HIGH,
+    &SEED_SHARE_JUMP,
+    &SEED_CONFLICT_HIGH,
     &CHECKPOINT_FAILED,
     &CHECKPOINT_SKIPPED,
     &GRAPH_ENABLED_EVENT,

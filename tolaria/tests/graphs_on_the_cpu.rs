@@ -41,6 +41,8 @@ fn train(execution: ExecutionConfig) -> (Vec<u32>, GraphStats, bool) {
         conflict: ConflictResolution::PcGrad,
         eval_batch_size: count(5),
         conflict_warn: 1.0,
+        measure_conflicts: false,
+        cagrad_radius: 0.4,
         execution,
     };
     let parts = Parts {

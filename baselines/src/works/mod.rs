@@ -11,10 +11,14 @@
 //! | `graph-bench` | whole training steps, eager against replayed | a GPU |
 //! | `memcheck` | a run under NVIDIA's memory checker | a GPU, compute-sanitizer |
 //! | `peer-torch` | the shared works in PyTorch | a GPU, PyTorch |
+//! | `gradient-cpu` | combinations of gradients, against vector by vector | the CPU |
+//! | `gradient-bench` | combinations of gradients and whole steps | a GPU |
+//! | `peer-gradient` | combinations of gradients in PyTorch | a GPU, PyTorch |
 
 mod reference;
 pub mod models;
 pub mod peer_torch;
+pub mod gradient;
 pub mod launch_plot;
 mod outcome;
 pub mod gpu;
@@ -28,6 +32,7 @@ pub use outcome::{Attachment, Outcome};
 use crate::error::Error;
 use crate::result::BenchResult;
 use gpu::Gpu;
+use gradient::torch::GradientPeerConfig;
 use peer_torch::PeerConfig;
 
 /// Names accepted by [`run`].
@@ -41,6 +46,9 @@ pub const NAMES: &[&str] = &[
     "graph-bench",
     "memcheck",
     "peer-torch",
+    "gradient-cpu",
+    "gradient-bench",
+    "peer-gradient",
 ];
 
 /// What a work is given.
@@ -59,6 +67,8 @@ pub struct Setting {
 pub fn run(name: &str, setting: &Setting) -> Result<Outcome, Error> {
     match name {
         "reference" => Ok(reference::run(&setting.clock)?.into()),
+        "gradient-cpu" => Ok(gradient::on_cpu(&setting.clock)?.into()),
+        "gradient-bench" => gpu::gradient_bench(setting),
         "launch-model" => gpu::launch_model(setting),
         "capture-profile" => gpu::capture_profile(setting),
         "staging" => gpu::staging(setting),
@@ -70,6 +80,10 @@ pub fn run(name: &str, setting: &Setting) -> Result<Outcome, Error> {
             // Closed again at once: the peer has a process of its own.
             drop(Gpu::open(setting)?);
             peer(&PeerConfig::default(), setting)
+        }
+        "peer-gradient" => {
+            drop(Gpu::open(setting)?);
+            gradient_peer(&GradientPeerConfig::default(), setting)
         }
         _ => Err(Error::UnknownWork { name: name.to_owned(), known: NAMES.join(", ") }),
     }
@@ -84,6 +98,15 @@ pub fn peer(config: &PeerConfig, setting: &Setting) -> Result<Outcome, Error> {
     Ok(result.into())
 }
 
+/// Measures combinations of gradients in PyTorch as `config` says.
+///
+/// # Errors
+/// [`Error::Peer`].
+pub fn gradient_peer(config: &GradientPeerConfig, setting: &Setting) -> Result<Outcome, Error> {
+    let result: BenchResult = gradient::torch::run(config)?.into_result(setting.clock.as_ref());
+    Ok(result.into())
+}
+
 #[cfg(test)]
 mod tests {
     use leyline::clock::SystemClock;
@@ -93,7 +116,7 @@ mod tests {
     #[test]
     fn works_of_a_gpu_say_that_they_need_one() {
         let setting = Setting { clock: Arc::new(SystemClock::new()), gpu: None };
-        for name in NAMES.iter().filter(|name| **name != "reference") {
+        for name in NAMES.iter().filter(|name| !["reference", "gradient-cpu"].contains(name)) {
             let error = run(name, &setting).unwrap_err();
             assert!(matches!(error, Error::NeedsGpu { .. }), "{name}: {error}");
             assert!(error.to_string().starts_with("this work needs a GPU: "), "{error}");

@@ -6,17 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use leyline::clock::Clock;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::environment::Environment;
 use crate::measure::Measurement;
 use crate::result::{BenchResult, SCHEMA};
 
-const SCRIPT: &str = include_str!("../../torch/peer.py");
+const SCRIPT: &str = concat!(include_str!("../../torch/report.py"), include_str!("../../torch/peer.py"));
 /// Characters of the script's messages that an error repeats.
 const TAIL_CHARS: usize = 2_000;
 
@@ -124,6 +125,21 @@ pub struct PeerEnvironment {
     pub fused: bool,
 }
 
+impl PeerEnvironment {
+    /// Versions and device by name.
+    pub(super) fn facts(&self) -> BTreeMap<String, String> {
+        let known = |fact: &Option<String>| fact.clone().unwrap_or_else(|| "unknown".to_owned());
+        [
+            ("torch", self.torch.clone()),
+            ("cuda", known(&self.cuda)),
+            ("gpu", known(&self.gpu)),
+            ("driver", known(&self.driver)),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into()
+    }
+}
+
 /// Times of one case.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct PeerTimes {
@@ -207,8 +223,7 @@ impl PeerReport {
     /// # Errors
     /// [`PeerError::BadReport`].
     pub fn parse(text: &str) -> Result<Self, PeerError> {
-        serde_json::from_str(text)
-            .map_err(|source| PeerError::BadReport { start: text.trim().chars().take(200).collect(), source })
+        parse(text)
     }
 
     /// `torch.<work>.<mode>` in `us`, each repetition synchronized; with `.enqueued` the mean of repetitions that were
@@ -238,18 +253,9 @@ impl PeerReport {
     /// The result as it is committed; why a case failed is in `config` under `torch.<work>.<mode>.error`.
     #[must_use]
     pub fn into_result(self, clock: &dyn Clock) -> BenchResult {
-        let environment = &self.environment;
-        let unknown = || "unknown".to_owned();
-        let facts = [
-            ("torch", environment.torch.clone()),
-            ("cuda", environment.cuda.clone().unwrap_or_else(unknown)),
-            ("gpu", environment.gpu.clone().unwrap_or_else(unknown)),
-            ("driver", environment.driver.clone().unwrap_or_else(unknown)),
-            ("tf32", environment.tf32.to_string()),
-            ("fused_adam_w", environment.fused.to_string()),
-        ];
-        let mut config: BTreeMap<String, String> =
-            facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let mut config = self.environment.facts();
+        let settings = [("tf32", self.environment.tf32), ("fused_adam_w", self.environment.fused)];
+        config.extend(settings.map(|(key, value)| (key.to_owned(), value.to_string())));
         for case in &self.results {
             if let Err(error) = &case.outcome {
                 config.insert(format!("{}.error", case.name()), error.clone());
@@ -279,23 +285,32 @@ impl PeerReport {
 /// # Sync
 /// none in this process
 pub fn run(config: &PeerConfig) -> Result<PeerReport, PeerError> {
-    run_script(SCRIPT, config)
+    run_script(SCRIPT, &config.python, &config.arguments())
 }
 
-fn run_script(script: &str, config: &PeerConfig) -> Result<PeerReport, PeerError> {
-    let python = &config.python;
+/// The report that a script prints, as the type that the caller expects.
+pub(super) fn run_script<R: DeserializeOwned>(
+    script: &str,
+    python: &Path,
+    arguments: &[String],
+) -> Result<R, PeerError> {
     let output =
-        Command::new(python).args(["-c", script]).args(config.arguments()).stdin(Stdio::null()).output().map_err(
-            |source| match source.kind() {
-                io::ErrorKind::NotFound => PeerError::PythonMissing { python: python.clone() },
-                _ => PeerError::Start { python: python.clone(), source },
-            },
-        )?;
+        Command::new(python).args(["-c", script]).args(arguments).stdin(Stdio::null()).output().map_err(|source| {
+            match source.kind() {
+                io::ErrorKind::NotFound => PeerError::PythonMissing { python: python.to_owned() },
+                _ => PeerError::Start { python: python.to_owned(), source },
+            }
+        })?;
     if !output.status.success() {
         let stderr_tail = tail(&String::from_utf8_lossy(&output.stderr));
         return Err(PeerError::Failed { status: output.status.to_string(), stderr_tail });
     }
-    PeerReport::parse(&String::from_utf8_lossy(&output.stdout))
+    parse(&String::from_utf8_lossy(&output.stdout))
+}
+
+fn parse<R: DeserializeOwned>(text: &str) -> Result<R, PeerError> {
+    serde_json::from_str(text)
+        .map_err(|source| PeerError::BadReport { start: text.trim().chars().take(200).collect(), source })
 }
 
 /// The end says what went wrong; the start of a long trace-back does not.
@@ -377,7 +392,7 @@ mod tests {
 
     /// A shell stands in for the interpreter: both take a script after `-c`.
     fn in_shell(script: &str) -> Result<PeerReport, PeerError> {
-        run_script(script, &PeerConfig { python: "sh".into(), ..PeerConfig::default() })
+        run_script(script, Path::new("sh"), &PeerConfig::default().arguments())
     }
 
     #[test]

@@ -115,6 +115,8 @@ fn config() -> TrainConfig {
         conflict: tolaria::aggregate::ConflictResolution::PcGrad,
         eval_batch_size: count(16),
         conflict_warn: 0.5,
+        measure_conflicts: false,
+        cagrad_radius: 0.4,
         execution: tolaria::trainer::ExecutionConfig::default(),
     }
 }

@@ -195,14 +195,20 @@ fn the_sections_of_the_subsystems_are_checked_like_the_others() {
     );
     check_refused(
         "[train]\nconflict_warn = 2\noptimizer = { kind = \"sgd\", momentum = 1.0 }\n",
-        &["train.conflict=pcgrad"],
-        "--set train.conflict=pcgrad: `train.conflict` is `pcgrad`; accepted: mean, pc_grad; did you mean `pc_grad`?",
+        &["train.conflict=pc_grad"],
+        "--set train.conflict=pc_grad: `train.conflict` is `pc_grad`; accepted: mean, pcgrad, mgda, upgrad, cagrad, \
+         aligned_mtl; did you mean `pcgrad`?",
     );
     check_refused(
         "[train]\nconflict_warn = 2\noptimizer = { kind = \"sgd\", momentum = 1.0 }\n",
         &[],
         "run.toml:2:1: `train.conflict_warn` is 2, expected a number from 0 to 1\n\
          run.toml:3:29: `train.optimizer.momentum` is 1.0, expected a number of at least 0 and below 1",
+    );
+    check_refused(
+        "[train]\ncagrad_radius = 1.0\n",
+        &["train.conflict=cagrad"],
+        "run.toml:2:1: `train.cagrad_radius` is 1.0, expected a number of at least 0 and below 1",
     );
     check_refused(
         "",

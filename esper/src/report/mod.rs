@@ -22,6 +22,7 @@ mod read;
 mod printable;
 mod format;
 mod history;
+mod gradients;
 mod overview;
 mod chart;
 mod page;

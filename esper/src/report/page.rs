@@ -4,8 +4,9 @@ use askama::Template;
 use leyline::seed::{Counterfactual, GradientHealth, SeedStage};
 use tolaria::trainer::report::EpochReport;
 
-use super::chart::{Chart, Lifecycle, alphas, curves, lifecycle};
+use super::chart::{Chart, Lifecycle, alphas, curves, gradients, lifecycle};
 use super::format::{calendar, count, decimal, duration, percent};
+use super::gradients::Gradients;
 use super::history::{EventKind, Measured, SeedLife, seed_events, seed_lives};
 use super::overview::{Fact, facts, outcome};
 use super::printable::printable;
@@ -34,6 +35,9 @@ struct Page<'a> {
     lifecycle: Option<Lifecycle>,
     alphas: Option<Chart>,
     charts: Vec<Chart>,
+    /// Gradients of host and seeds; absent when they were not told apart.
+    gradients: Option<Gradients>,
+    gradient_charts: Vec<Chart>,
     /// Kinds of markers that occur.
     event_kinds: Vec<&'static str>,
     seeds: Vec<SeedRow>,
@@ -128,6 +132,8 @@ impl<'a> Page<'a> {
             ),
             alphas: alphas(run, &lives, &events),
             charts: curves(run, &events),
+            gradients: Gradients::of(&run.epochs),
+            gradient_charts: gradients(run, &lives, &events),
             event_kinds: kinds.into_iter().map(EventKind::name).collect(),
             seeds: lives.iter().map(SeedRow::of).collect(),
             verdicts: lives.iter().flat_map(verdicts).collect(),

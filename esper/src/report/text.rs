@@ -2,8 +2,11 @@
 
 use std::fmt::Write as _;
 
+use tolaria::trainer::report::{OwnerRecord, owner_name};
+
 use super::Run;
-use super::format::{count, decimal};
+use super::format::{count, decimal, percent};
+use super::gradients::{latest, summary};
 use super::history::{SeedLife, seed_lives};
 use super::overview::{facts, outcome};
 use super::printable::printable;
@@ -25,6 +28,8 @@ pub fn render_text(run: &Run) -> String {
         lines.push(format!("  {:<20} {:>12}  {}", fact.label.to_lowercase(), fact.value, fact.detail));
     }
     lines.extend(lives.iter().map(seed));
+    lines.extend(summary(&run.epochs).map(|sentence| format!("  gradients at {sentence}")));
+    lines.extend(latest(&run.epochs).into_values().map(|(epoch, record)| owner(epoch, record)));
     lines.extend(run.notes.iter().map(|note| format!("  note: {note}")));
     let mut text = String::new();
     for line in lines {
@@ -46,5 +51,17 @@ fn seed(life: &SeedLife<'_>) -> String {
         life.fate().name(),
         state.alpha.get(),
         count(life.num_parameters),
+    )
+}
+
+fn owner(epoch: u64, record: &OwnerRecord) -> String {
+    format!(
+        "    {:<8} {:>7} of norms  norm {:<8} attribution {:>7}  conflicts {:>7}  weight {}  epoch {epoch}",
+        owner_name(record.owner),
+        percent(record.share),
+        decimal(record.norm),
+        percent(record.weight),
+        if record.pairs > 0 { percent(record.conflict_ratio) } else { "–".to_owned() },
+        decimal(record.resolved_weight),
     )
 }

@@ -1,13 +1,16 @@
-//! What the aggregation of a window needs from the host, made before any device work.
+//! What the combination of a window needs from the host, made before any device work.
 
-use leyline::id::StepIndex;
+use leyline::id::{SeedId, StepIndex};
+use leyline::layout::Owner;
 use leyline::seed::Attribution;
+use rand::Rng;
 
-use super::config::ConflictResolution;
-use super::pcgrad::visiting_orders;
-use super::shares::{Shares, host_share};
+use super::config::AggregationConfig;
 use crate::error::Error;
 use crate::rng::{self, Purpose};
+
+/// What [`Attribution`] allows its weights to exceed 1 by is no share of the host either.
+const ROUNDING: f64 = 1e-9;
 
 /// What the random order of projections follows from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,182 +23,263 @@ pub struct ProjectionOrder {
 
 /// How the microbatches of one accumulation window are combined.
 ///
-/// A plan consists of numbers on the host. The part that changes from step to step while the shapes stay the same is
+/// A plan consists of numbers on the host. Of windows of one shape, those that tell owners apart differ only in their
 /// [`arguments`](Self::arguments); the numbers of samples n_k count as shapes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WindowPlan {
-    /// `n_k/N`, one per microbatch.
+    /// `n_k/N`, one per microbatch (K).
     fractions: Vec<f64>,
     host_share: f64,
-    /// Absent when no two gradients can conflict, or conflicts are not looked for.
+    /// Absent when owners are not told apart.
     owners: Option<OwnersPlan>,
 }
 
 /// Two or more owners whose gradients can conflict.
-#[derive(Debug, Clone)]
-pub(super) struct OwnersPlan {
-    pub(super) shares: Shares,
-    /// For each owner the others, in the order in which its gradient is projected onto theirs.
-    pub(super) orders: Vec<Vec<usize>>,
+#[derive(Debug, Clone, PartialEq)]
+struct OwnersPlan {
+    num_slots: usize,
+    num_participants: usize,
+    /// `C[s,k] = A[k,s] n_k/N`, (S, K); zeros for owners that take no part.
+    shares: Vec<f64>,
+    /// For each owner the others, in the order in which its gradient is projected onto theirs, (S, S − 1).
+    orders: Vec<f64>,
+    /// Alpha of each owner, (S); 0 where it is not known.
+    alphas: Vec<f64>,
 }
 
 impl WindowPlan {
-    /// From the number of samples (n_k) and the attribution of each microbatch.
+    /// From the number of samples (n_k) and the attribution of each microbatch. `slots`: the owners that are told apart,
+    /// the host first; what is attributed to a seed that is not among them stays with the host.
+    ///
+    /// Owners are told apart when `config` asks for it and several of them take part in several microbatches.
     ///
     /// # Errors
-    /// [`Error::LayoutMismatch`] for a window without microbatches or without samples.
+    /// [`Error::LayoutMismatch`] for a window without microbatches or without samples, or when the host is not the first
+    /// of `slots`.
     /// # Sync
     /// none
     pub fn new(
         microbatches: &[(usize, Attribution)],
-        resolution: ConflictResolution,
+        slots: &[Owner],
+        config: &AggregationConfig,
         order: ProjectionOrder,
     ) -> Result<Self, Error> {
+        if slots.first() != Some(&Owner::Host) {
+            return Err(Error::mismatch("owners of a window", "the host first", format!("{slots:?}")));
+        }
         let total: usize = microbatches.iter().map(|(num_samples, _)| num_samples).sum();
         if total == 0 {
             return Err(Error::mismatch("accumulation window", "at least one sample", "none"));
         }
         let fractions: Vec<f64> =
             microbatches.iter().map(|(num_samples, _)| *num_samples as f64 / total as f64).collect();
-        let weighted = microbatches.iter().map(|(_, attribution)| attribution).zip(fractions.iter().copied());
-        let host_share = weighted.clone().map(|(attribution, fraction)| host_share(attribution) * fraction).sum();
-        let owners = (resolution == ConflictResolution::PcGrad && microbatches.len() > 1)
-            .then(|| Shares::new(weighted))
-            .filter(|shares| shares.owners().len() > 1)
-            .map(|shares| {
-                let mut rng = rng::stream(order.seed, Purpose::ProjectionOrder, order.step.0);
-                OwnersPlan { orders: visiting_orders(shares.owners().len(), &mut rng), shares }
-            });
+        let shares: Vec<f64> = slots
+            .iter()
+            .flat_map(|slot| microbatches.iter().map(|(_, attribution)| share(attribution, *slot, slots)))
+            .zip(fractions.iter().cycle())
+            .map(|(share, fraction)| share * fraction)
+            .collect();
+        let rows = microbatches.len();
+        let host_share = shares[..rows].iter().sum();
+        let num_participants = shares.chunks(rows).filter(|shares| shares.iter().any(|share| *share > 0.0)).count();
+        let owners = (config.tells_owners_apart() && rows > 1 && num_participants > 1).then(|| {
+            let mut rng = rng::stream(order.seed, Purpose::ProjectionOrder, order.step.0);
+            let orders = visiting_orders(slots.len(), &mut rng);
+            OwnersPlan { num_slots: slots.len(), num_participants, shares, orders, alphas: vec![0.0; slots.len()] }
+        });
         Ok(Self { fractions, host_share, owners })
     }
 
-    /// What no seed is responsible for, averaged over samples, in `[0, 1]`.
+    /// Notes the alpha of each seed, which is averaged for the report and decides nothing.
+    #[must_use]
+    pub fn with_alphas(mut self, slots: &[Owner], alpha: impl Fn(SeedId) -> Option<f64>) -> Self {
+        if let Some(owners) = &mut self.owners {
+            for (noted, slot) in owners.alphas.iter_mut().zip(slots) {
+                if let Owner::Seed(seed) = slot {
+                    *noted = alpha(*seed).unwrap_or(0.0);
+                }
+            }
+        }
+        self
+    }
+
+    /// What stays with the host, averaged over samples, in `[0, 1]`.
     #[must_use]
     pub fn host_share(&self) -> f64 {
         self.host_share
     }
 
-    /// Whether conflicts are looked for: with [`ConflictResolution::PcGrad`], several microbatches and several owners.
-    ///
-    /// Windows of the same shapes that differ in this are combined by different device work.
+    /// Whether owners are told apart: then inner products are formed. Windows of the same shapes that differ in this
+    /// are combined by different device work.
     #[must_use]
-    pub fn resolves_conflicts(&self) -> bool {
+    pub fn tells_owners_apart(&self) -> bool {
         self.owners.is_some()
     }
 
-    /// All ordered pairs of different owners; 0 when conflicts are not looked for.
+    /// All ordered pairs of different owners that take part; 0 when owners are not told apart.
     #[must_use]
     pub fn num_pairs(&self) -> u64 {
-        let owners = self.num_owners() as u64;
-        owners * owners.saturating_sub(1)
+        let participants = self.owners.as_ref().map_or(0, |owners| owners.num_participants as u64);
+        participants * participants.saturating_sub(1)
     }
 
-    /// Length of [`arguments`](Self::arguments).
+    /// Length of [`arguments`](Self::arguments) that tell `num_slots` owners apart.
     #[must_use]
-    pub fn num_arguments(num_microbatches: usize, max_owners: usize) -> usize {
-        1 + num_microbatches + max_owners * num_microbatches + max_owners * max_owners.saturating_sub(1)
+    pub fn num_arguments(num_microbatches: usize, num_slots: usize) -> usize {
+        num_microbatches + num_slots * (num_microbatches + num_slots)
     }
 
-    /// The plan as numbers: the count of owners S, the fractions `n_k/N` (K), the shares `C[s,k]` (S, K), the visiting
-    /// orders (S, S − 1) as indices of owners, then zeros up to the length that `max_owners` gives.
-    ///
-    /// `max_owners` bounds S for all windows of one shape: the owners of the layout, the host among them. When
-    /// conflicts are not looked for, S is 0.
-    ///
-    /// # Errors
-    /// [`Error::LayoutMismatch`] when the window has more than `max_owners` owners.
-    pub fn arguments(&self, max_owners: usize) -> Result<Vec<f64>, Error> {
-        let num_owners = self.num_owners();
-        if num_owners > max_owners {
-            return Err(Error::mismatch("owners of a window", format!("at most {max_owners}"), num_owners));
-        }
-        let length = Self::num_arguments(self.num_microbatches(), max_owners);
-        let mut arguments = Vec::with_capacity(length);
-        arguments.push(num_owners as f64);
-        arguments.extend(&self.fractions);
+    /// The plan as flat numbers: the fractions `n_k/N` (K), and where owners are told apart the shares `C[s,k]` (S, K), the
+    /// visiting orders (S, S − 1) as slots, and the alphas (S).
+    #[must_use]
+    pub fn arguments(&self) -> Vec<f64> {
+        let mut arguments = self.fractions.clone();
         if let Some(owners) = &self.owners {
-            arguments.extend((0..num_owners).flat_map(|owner| owners.shares.row(owner)));
-            arguments.extend(owners.orders.iter().flatten().map(|&owner| owner as f64));
+            arguments.extend(owners.shares.iter().chain(&owners.orders).chain(&owners.alphas));
         }
-        arguments.resize(length, 0.0);
-        Ok(arguments)
+        arguments
     }
 
     pub(super) fn num_microbatches(&self) -> usize {
         self.fractions.len()
     }
 
-    /// 0 when conflicts are not looked for.
-    pub(super) fn num_owners(&self) -> usize {
-        self.owners.as_ref().map_or(0, |owners| owners.shares.owners().len())
-    }
-
     pub(super) fn fractions(&self) -> &[f64] {
         &self.fractions
     }
 
-    pub(super) fn owners(&self) -> Option<&OwnersPlan> {
-        self.owners.as_ref()
+    /// Slots for which there are shares; `None` when owners are not told apart.
+    pub(super) fn num_slots(&self) -> Option<usize> {
+        self.owners.as_ref().map(|owners| owners.num_slots)
     }
+}
+
+/// How much of a microbatch is the owner's; what only rounding leaves to the host is nothing.
+fn share(attribution: &Attribution, owner: Owner, slots: &[Owner]) -> f64 {
+    let weights = attribution.weights().iter();
+    match owner {
+        Owner::Seed(seed) => weights.filter(|(named, _)| *named == seed).map(|(_, weight)| *weight).sum(),
+        Owner::Host => {
+            let strangers = weights.filter(|(named, _)| !slots.contains(&Owner::Seed(*named)));
+            let share = attribution.host_share() + strangers.map(|(_, weight)| weight).sum::<f64>();
+            if share > ROUNDING { share } else { 0.0 }
+        }
+    }
+}
+
+/// For each owner the others, in random order.
+fn visiting_orders(count: usize, rng: &mut impl Rng) -> Vec<f64> {
+    let mut orders = Vec::with_capacity(count * count.saturating_sub(1));
+    for owner in 0..count {
+        let mut others: Vec<usize> = (0..count).filter(|other| *other != owner).collect();
+        rng::shuffle(&mut others, rng);
+        orders.extend(others.into_iter().map(|other| other as f64));
+    }
+    orders
 }
 
 #[cfg(test)]
 mod tests {
-    use leyline::id::SeedId;
     use leyline::seed::AttributionMode;
 
     use super::*;
+    use crate::aggregate::ConflictResolution;
+    use crate::testing::{HOST, seed};
 
     const ORDER: ProjectionOrder = ProjectionOrder { seed: 11, step: StepIndex(3) };
 
-    fn plan(rows: &[(usize, &[(u32, f64)])], resolution: ConflictResolution) -> WindowPlan {
+    fn plan(rows: &[(usize, &[(u32, f64)])], slots: &[Owner], config: &AggregationConfig) -> WindowPlan {
         let row = |&(num_samples, weights): &(usize, &[(u32, f64)])| {
             let weights = weights.iter().map(|&(id, weight)| (SeedId(id), weight)).collect();
             (num_samples, Attribution::new(AttributionMode::Stage, weights).unwrap())
         };
-        WindowPlan::new(&rows.iter().map(row).collect::<Vec<_>>(), resolution, ORDER).unwrap()
+        WindowPlan::new(&rows.iter().map(row).collect::<Vec<_>>(), slots, config, ORDER).unwrap()
+    }
+
+    fn config(method: ConflictResolution) -> AggregationConfig {
+        AggregationConfig { method, ..AggregationConfig::default() }
     }
 
     #[test]
-    fn conflicts_are_looked_for_among_several_owners_of_several_microbatches() {
+    fn owners_are_told_apart_where_several_take_part_in_several_microbatches() {
         use ConflictResolution::{Mean, PcGrad};
+        let slots = [HOST, seed(1), seed(2), seed(3)];
         let two: &[(usize, &[(u32, f64)])] = &[(1, &[(1, 1.0)]), (1, &[])];
         let three: &[(usize, &[(u32, f64)])] = &[(1, &[(1, 0.5)]), (1, &[(2, 0.5)])];
-        for (rows, resolution, num_pairs) in [
+        for (rows, method, num_pairs) in [
             (two, PcGrad, 2),
             (three, PcGrad, 6),
             (two, Mean, 0),
             (&[(2, &[(1, 0.5)])], PcGrad, 0),
             (&[(1, &[]), (1, &[])], PcGrad, 0),
+            (&[(1, &[(1, 1.0)]), (1, &[(1, 1.0)])], PcGrad, 0),
         ] {
-            let plan = plan(rows, resolution);
-            assert_eq!((plan.num_pairs(), plan.resolves_conflicts()), (num_pairs, num_pairs > 0), "{rows:?}");
+            let plan = plan(rows, &slots, &config(method));
+            assert_eq!((plan.num_pairs(), plan.tells_owners_apart()), (num_pairs, num_pairs > 0), "{rows:?}");
         }
+        let measured = AggregationConfig { measure_conflicts: true, ..config(Mean) };
+        assert_eq!(plan(two, &slots, &measured).num_pairs(), 2);
     }
 
     #[test]
-    fn the_arguments_are_count_fractions_shares_and_orders_padded_with_zeros() {
-        let plan = plan(&[(1, &[(1, 1.0)]), (3, &[(2, 0.5)])], ConflictResolution::PcGrad);
-        let [fractions, shares] = [vec![0.25, 0.75], vec![0.0, 0.375, 0.25, 0.0, 0.0, 0.375]];
-        for max_owners in [3, 5] {
-            let arguments = plan.arguments(max_owners).unwrap();
-            assert_eq!(arguments.len(), WindowPlan::num_arguments(2, max_owners));
-            assert_eq!(arguments[..9], [vec![3.0], fractions.clone(), shares.clone()].concat());
-            for (owner, order) in arguments[9..15].chunks(2).enumerate() {
-                let mut all = [order, &[owner as f64]].concat();
-                all.sort_unstable_by(f64::total_cmp);
-                assert_eq!(all, [0.0, 1.0, 2.0], "owner {owner} visits {order:?}");
-            }
-            assert!(arguments[15..].iter().all(|number| number.to_bits() == 0));
+    fn the_arguments_are_fractions_shares_orders_and_alphas() {
+        let slots = [HOST, seed(1), seed(2)];
+        let plan = plan(&[(1, &[(1, 1.0)]), (3, &[(2, 0.5)])], &slots, &config(ConflictResolution::PcGrad));
+        let plan = plan.with_alphas(&slots, |seed| (seed == SeedId(2)).then_some(0.25));
+        let arguments = plan.arguments();
+        assert_eq!(arguments.len(), WindowPlan::num_arguments(2, 3));
+        assert_eq!(arguments[..8], [0.25, 0.75, 0.0, 0.375, 0.25, 0.0, 0.0, 0.375]);
+        for (owner, order) in arguments[8..14].chunks(2).enumerate() {
+            let mut all = [order, &[owner as f64]].concat();
+            all.sort_unstable_by(f64::total_cmp);
+            assert_eq!(all, [0.0, 1.0, 2.0], "owner {owner} visits {order:?}");
         }
-        let error = plan.arguments(2).unwrap_err();
-        assert_eq!(error.to_string(), "owners of a window: expected at most 2, found 3");
+        assert_eq!(arguments[14..], [0.0, 0.0, 0.25]);
     }
 
     #[test]
-    fn a_plan_that_resolves_nothing_has_no_owners_in_its_arguments() {
-        let plan = plan(&[(1, &[(1, 1.0)]), (1, &[])], ConflictResolution::Mean);
-        assert_eq!(plan.arguments(1).unwrap(), [0.0, 0.5, 0.5, 0.0, 0.0]);
-        assert!((plan.host_share() - 0.5).abs() < 1e-12);
+    fn the_same_seed_and_step_give_the_same_orders_and_others_give_others() {
+        let slots: Vec<Owner> = std::iter::once(HOST).chain((1..8).map(seed)).collect();
+        let rows: &[(usize, &[(u32, f64)])] = &[(1, &[(1, 1.0)]), (1, &[])];
+        let orders = |order| {
+            let attribution = |rows: &[(u32, f64)]| {
+                let weights = rows.iter().map(|&(id, weight)| (SeedId(id), weight)).collect();
+                Attribution::new(AttributionMode::Stage, weights).unwrap()
+            };
+            let rows: Vec<_> = rows.iter().map(|(num_samples, row)| (*num_samples, attribution(row))).collect();
+            WindowPlan::new(&rows, &slots, &config(ConflictResolution::PcGrad), order).unwrap().arguments()
+        };
+        let other_step = ProjectionOrder { step: StepIndex(4), ..ORDER };
+        let other_seed = ProjectionOrder { seed: 12, ..ORDER };
+        assert_eq!(orders(ORDER), orders(ORDER));
+        assert_ne!(orders(ORDER), orders(other_step));
+        assert_ne!(orders(ORDER), orders(other_seed));
+    }
+
+    #[test]
+    fn what_is_attributed_to_a_seed_without_parameters_stays_with_the_host() {
+        let rows: &[(usize, &[(u32, f64)])] = &[(1, &[(1, 0.25), (9, 0.5)]), (1, &[(9, 1.0)])];
+        let plan = plan(rows, &[HOST, seed(1)], &config(ConflictResolution::PcGrad));
+        assert_eq!(plan.arguments()[2..6], [0.375, 0.5, 0.125, 0.0]);
+        assert!((plan.host_share() - 0.875).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_rounding_leaves_of_one_does_not_make_the_host_take_part() {
+        let row: (usize, &[(u32, f64)]) = (1, &[(1, 0.1), (2, 0.2), (3, 0.7)]);
+        let rows = &[row; 2];
+        let slots = [HOST, seed(1), seed(2), seed(3)];
+        assert_eq!(plan(rows, &slots, &config(ConflictResolution::PcGrad)).num_pairs(), 6);
+    }
+
+    #[test]
+    fn the_shares_of_all_owners_are_the_fractions() {
+        let rows: &[(usize, &[(u32, f64)])] = &[(3, &[(1, 0.3), (2, 0.2)]), (5, &[]), (1, &[(2, 1.0)])];
+        let plan = plan(rows, &[HOST, seed(1), seed(2)], &config(ConflictResolution::PcGrad));
+        let arguments = plan.arguments();
+        for k in 0..3 {
+            let sum: f64 = (0..3).map(|slot| arguments[3 + slot * 3 + k]).sum();
+            assert!((sum - arguments[k]).abs() < 1e-15, "microbatch {k}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! PCGrad as the paper writes it, over whole vectors in `f64`: what the coefficients are checked against.
+//! `PCGrad` as the paper writes it, over whole vectors in `f64`: what the coefficients are checked against.
 
 /// Result of [`pcgrad`].
 pub(super) struct Reference {

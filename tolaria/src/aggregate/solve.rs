@@ -1,26 +1,278 @@
-//! What `kernels/pcgrad.cu` computes, step by step over the same flat numbers: a change in one is a change in both.
+//! From inner products to coefficients, norms and factors: the tiny part between the two passes over the gradients.
 //!
-//! The kernel is a port of [`solve`], with a thread for each turn of the loops over owners, rows and pairs of owners.
-//! The tests hold [`solve`] against the host's [`project`](super::pcgrad::project).
+//! `kernels/solve.cu` does the same on the GPU; only the parts of the matrix are added in another order there. A change in
+//! one is a change in both.
 
-use super::pcgrad::{CANCELLED, NEGLIGIBLE_INNER, VANISHING};
+use super::plan::WindowPlan;
+use super::sums::{Field, SumsLayout};
+use super::weighting::{self, Owners, Weighting};
 use crate::cpu::to_f32;
-use crate::graph::kernels::MAX_OWNERS;
+use crate::grad::{Geometry, Part};
 
-/// What the kernel leaves.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Solution {
-    /// Row-major (2, rows): of segments that are not isolated, and of those that are.
-    pub(super) coefficients: Vec<f32>,
-    /// Ordered pairs.
-    pub(super) conflicting: f64,
+/// Weights that make the owners' gradients longer than this, relative to the norms of their terms, leave a sum in which
+/// these cancel: what is left is the rounding of gradients to `f32`.
+const LARGEST_GROWTH: f64 = 1e5;
+
+/// Working memory of the kernel in numbers of `f64`, as `Work` in `kernels/solve.cu` lays it out for a block of so many
+/// threads, with what the weighting needs at its end.
+#[cfg(feature = "cuda")]
+pub(crate) fn solver_memory(rows: usize, slots: usize, threads: usize, scratch: usize) -> usize {
+    let arguments = WindowPlan::num_arguments(rows, slots);
+    arguments + rows * rows + slots * rows + slots * slots + 4 * slots + threads + scratch
 }
 
-struct Owners {
-    count: usize,
+/// What a window is solved from.
+#[derive(Clone, Copy)]
+pub(super) struct Problem<'a> {
+    pub(super) geometry: &'a Geometry,
+    /// Of every part, (parts, K, K).
+    pub(super) grams: &'a [f64],
+    /// [`WindowPlan::arguments`], with owners told apart.
+    pub(super) arguments: &'a [f64],
+    pub(super) num_rows: usize,
+    pub(super) weighting: &'a dyn Weighting,
+    pub(super) max_norm: Option<f64>,
+}
+
+/// What follows from it. The same one is used for every window, so that nothing is allocated anew.
+#[derive(Debug, Default)]
+pub(super) struct Solution {
+    /// Row-major (2, K): of parts that are not isolated, and of those that are.
+    pub(super) coefficients: Vec<f32>,
+    /// The same before they are rounded, for rows of other types.
+    pub(super) wide: Vec<f64>,
+    /// One per part.
+    pub(super) factors: Vec<f32>,
+    /// Weight of each owner.
+    pub(super) weights: Vec<f64>,
+    squares: Vec<f64>,
+    domains: Vec<f64>,
+    gram: Vec<f64>,
+    product: Vec<f64>,
     inner: Vec<f64>,
-    scale: Vec<f64>,
-    is_zero: Vec<bool>,
+    scales: Vec<f64>,
+    norms: Vec<f64>,
+    is_idle: Vec<bool>,
+    scratch: Vec<f64>,
+}
+
+/// Places of the arguments.
+struct Window<'a> {
+    num_rows: usize,
+    num_slots: usize,
+    fractions: &'a [f64],
+    shares: &'a [f64],
+    orders: &'a [f64],
+    alphas: &'a [f64],
+}
+
+impl<'a> Window<'a> {
+    fn new(problem: &Problem<'a>) -> Self {
+        let (num_rows, num_slots) = (problem.num_rows, problem.geometry.owners().len());
+        assert_eq!(problem.arguments.len(), WindowPlan::num_arguments(num_rows, num_slots));
+        let (fractions, rest) = problem.arguments.split_at(num_rows);
+        let (shares, rest) = rest.split_at(num_slots * num_rows);
+        let (orders, alphas) = rest.split_at(num_slots * (num_slots - 1));
+        Self { num_rows, num_slots, fractions, shares, orders, alphas }
+    }
+
+    /// `C[slot, ·]`.
+    fn shares_of(&self, slot: usize) -> &[f64] {
+        &self.shares[slot * self.num_rows..][..self.num_rows]
+    }
+
+    fn weight(&self, slot: usize) -> f64 {
+        self.shares_of(slot).iter().fold(0.0, |sum, share| sum + share)
+    }
+
+    fn takes_part(&self, slot: usize) -> bool {
+        self.shares_of(slot).iter().any(|share| *share > 0.0)
+    }
+}
+
+impl Solution {
+    /// Solves a window; `sums` grow by what is known of its owners.
+    pub(super) fn solve(&mut self, problem: &Problem<'_>, mut sums: Option<&mut [f64]>) {
+        let window = Window::new(problem);
+        self.add_grams(problem);
+        self.compare_owners(&window);
+        fill(&mut self.weights, window.num_slots, 1.0);
+        let owners =
+            Owners { count: window.num_slots, inner: &self.inner, scales: &self.scales, is_idle: &self.is_idle };
+        problem.weighting.weigh(&owners, window.orders, &mut self.scratch, &mut self.weights);
+        self.keep_accurate();
+        self.combine_weights(&window);
+        if let Some(sums) = sums.as_deref_mut() {
+            self.add_owners(&window, SumsLayout::new(window.num_slots, problem.geometry.parts().len()), sums);
+        }
+        self.measure_parts(problem, &window, sums.as_deref_mut());
+        let Self { squares, domains, factors, .. } = self;
+        clip_factors(problem.geometry, squares, problem.max_norm, domains, factors, sums);
+    }
+
+    /// The matrix over all parts that are not isolated.
+    fn add_grams(&mut self, problem: &Problem<'_>) {
+        let size = problem.num_rows * problem.num_rows;
+        fill(&mut self.gram, size, 0.0);
+        for (part, gram) in problem.geometry.parts().iter().zip(problem.grams.chunks_exact(size)) {
+            if !part.isolated {
+                self.gram.iter_mut().zip(gram).for_each(|(sum, value)| *sum += value);
+            }
+        }
+    }
+
+    /// Inner products, scales and norms of the owners.
+    fn compare_owners(&mut self, window: &Window<'_>) {
+        let (rows, slots) = (window.num_rows, window.num_slots);
+        fill(&mut self.product, slots * rows, 0.0);
+        fill(&mut self.scales, slots, 0.0);
+        for slot in 0..slots {
+            let shares = window.shares_of(slot);
+            for row in 0..rows {
+                let of_row = &self.gram[row * rows..][..rows];
+                self.product[slot * rows + row] = dot(of_row, shares);
+                self.scales[slot] += shares[row].abs() * of_row[row].sqrt();
+            }
+        }
+        self.inner.clear();
+        for i in 0..slots {
+            for j in 0..slots {
+                self.inner.push(dot(window.shares_of(i), &self.product[j * rows..][..rows]));
+            }
+        }
+        self.norms.clear();
+        self.norms.extend((0..slots).map(|slot| norm_of(self.inner[slot * slots + slot])));
+        fill(&mut self.is_idle, slots, false);
+        weighting::idle(&self.inner, &self.scales, |slot| window.takes_part(slot), &mut self.is_idle);
+    }
+
+    /// All weights are 1 again when the sum that they give would be nothing but rounding.
+    fn keep_accurate(&mut self) {
+        let (mut before, mut after) = (0.0, 0.0);
+        for (weight, scale) in self.weights.iter().zip(&self.scales) {
+            before += scale;
+            after += weight.abs() * scale;
+        }
+        if after > LARGEST_GROWTH * before {
+            self.weights.fill(1.0);
+        }
+    }
+
+    /// The fractions, bit for bit, when no owner has another weight than 1.
+    fn combine_weights(&mut self, window: &Window<'_>) {
+        let (rows, slots) = (window.num_rows, window.num_slots);
+        #[expect(clippy::float_cmp, reason = "a weight that nothing changed is exactly 1")]
+        let plain = self.weights.iter().all(|weight| *weight == 1.0);
+        self.wide.clear();
+        for row in 0..rows {
+            let coefficient = (0..slots).fold(0.0, |sum, slot| sum + self.weights[slot] * window.shares_of(slot)[row]);
+            self.wide.push(if plain { window.fractions[row] } else { coefficient });
+        }
+        self.wide.extend_from_slice(window.fractions);
+        self.coefficients.clear();
+        self.coefficients.extend(self.wide.iter().copied().map(to_f32));
+    }
+
+    fn conflicts(&self, i: usize, j: usize) -> bool {
+        let inner = self.inner[i * self.norms.len() + j];
+        let negligible = weighting::NEGLIGIBLE_INNER * self.scales[i] * self.scales[j];
+        i != j && !self.is_idle[i] && !self.is_idle[j] && inner < -negligible
+    }
+
+    fn add_owners(&self, window: &Window<'_>, layout: SumsLayout, sums: &mut [f64]) {
+        let slots = window.num_slots;
+        let participants = (0..slots).filter(|slot| window.takes_part(*slot)).count();
+        let norms = self.norms.iter().fold(0.0, |sum, norm| sum + norm);
+        let of_seeds = (1..slots).fold(0.0, |sum, slot| sum + window.weight(slot));
+        for slot in (0..slots).filter(|slot| window.takes_part(*slot)) {
+            let conflicts = (0..slots).filter(|other| self.conflicts(slot, *other)).count();
+            let weight = window.weight(slot);
+            let comparable = norms > 0.0 && norms.is_finite();
+            let share = if comparable { self.norms[slot] / norms } else { 1.0 / participants as f64 };
+            let mut add = |field, value: f64| sums[layout.of_slot(field, slot)] += value;
+            add(Field::Windows, 1.0);
+            add(Field::Weight, weight);
+            add(Field::NormSquare, self.norms[slot] * self.norms[slot]);
+            add(Field::Share, share);
+            add(Field::Conflicts, conflicts as f64);
+            add(Field::Pairs, (participants - 1) as f64);
+            add(Field::Resolved, self.weights[slot]);
+            if slot > 0 {
+                add(Field::Alpha, window.alphas[slot]);
+                add(Field::Split, weight / of_seeds);
+            }
+            sums[SumsLayout::CONFLICTS] += conflicts as f64;
+        }
+        for i in 0..slots {
+            for j in i + 1..slots {
+                let cosine = self.inner[i * slots + j] / (self.norms[i] * self.norms[j]);
+                if !self.is_idle[i] && !self.is_idle[j] && cosine.is_finite() {
+                    sums[layout.cosine(i, j)] += cosine.clamp(-1.0, 1.0);
+                    sums[layout.cosine(j, i)] += 1.0;
+                }
+            }
+        }
+    }
+
+    /// Squared norm of the combination in each part, and of the owners' gradients there.
+    fn measure_parts(&mut self, problem: &Problem<'_>, window: &Window<'_>, mut sums: Option<&mut [f64]>) {
+        let rows = window.num_rows;
+        let parts = problem.geometry.parts();
+        let layout = SumsLayout::new(window.num_slots, parts.len());
+        let square = |gram: &[f64], of: &dyn Fn(usize) -> f64| {
+            let product = |row: usize| (0..rows).fold(0.0, |sum, k| sum + gram[row * rows + k] * of(k));
+            let square = (0..rows).fold(0.0, |sum, row| sum + of(row) * product(row));
+            if square < 0.0 { 0.0 } else { square }
+        };
+        self.squares.clear();
+        for (index, (part, gram)) in parts.iter().zip(problem.grams.chunks_exact(rows * rows)).enumerate() {
+            let coefficients = &self.coefficients[if part.isolated { rows } else { 0 }..][..rows];
+            self.squares.push(square(gram, &|row| f64::from(coefficients[row])));
+            let Some(sums) = sums.as_deref_mut().filter(|_| !part.isolated) else { continue };
+            for slot in 0..window.num_slots {
+                let shares = window.shares_of(slot);
+                sums[layout.layer(slot, index)] += square(gram, &|row| shares[row]);
+            }
+        }
+    }
+}
+
+/// One factor per part from the squared norms of the parts: each domain is scaled down to `max_norm`. A domain whose
+/// norm is not finite does not become finite, and leaves the others alone.
+pub(super) fn clip_factors(
+    geometry: &Geometry,
+    squares: &[f64],
+    max_norm: Option<f64>,
+    domains: &mut Vec<f64>,
+    factors: &mut Vec<f32>,
+    sums: Option<&mut [f64]>,
+) {
+    let (parts, slots) = (geometry.parts(), geometry.owners().len());
+    fill(domains, 1 + slots, 0.0);
+    for (part, square) in parts.iter().zip(squares) {
+        domains[part.domain()] += square;
+    }
+    if let Some(sums) = sums {
+        let layout = SumsLayout::new(slots, parts.len());
+        sums[SumsLayout::MAIN_SQUARE] += domains[0];
+        for slot in 0..slots {
+            let own = parts.iter().zip(squares).filter(|(part, _)| part.slot == slot);
+            let square = own.fold(0.0, |sum, (_, square)| sum + square);
+            sums[layout.of_slot(Field::ParameterSquare, slot)] += square;
+            sums[layout.of_slot(Field::Healthy, slot)] += f64::from(square > 0.0 && square.is_finite());
+        }
+    }
+    let max_norm = max_norm.unwrap_or(f64::INFINITY);
+    let factor = |part: &Part| {
+        let scale = max_norm / domains[part.domain()].sqrt();
+        if scale < 1.0 { to_f32(scale) } else { 1.0 }
+    };
+    factors.clear();
+    factors.extend(parts.iter().map(factor));
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
 }
 
 /// Rounding can leave a square slightly below 0; NaN stays NaN.
@@ -28,242 +280,8 @@ fn norm_of(square: f64) -> f64 {
     if square < 0.0 { 0.0 } else { square.sqrt() }
 }
 
-impl Owners {
-    /// The coefficient of the projection of a combination of owners onto owner j, when the two conflict.
-    fn conflict(&self, combination: &[f64], j: usize) -> Option<f64> {
-        let (mut inner, mut scale) = (0.0, 0.0);
-        for (i, weight) in combination.iter().enumerate().take(self.count) {
-            if self.is_zero[i] {
-                continue;
-            }
-            inner += weight * self.inner[i * self.count + j];
-            scale += weight.abs() * self.scale[i];
-        }
-        let conflicts = inner < -NEGLIGIBLE_INNER * scale * self.scale[j] && !self.is_zero[j];
-        conflicts.then(|| inner / self.inner[j * self.count + j])
-    }
-}
-
-/// The kernel over `gram` (rows, rows) and the arguments of a window.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "exact small integers, as in the kernel")]
-pub(super) fn solve(gram: &[f64], arguments: &[f64], rows: usize) -> Solution {
-    let first = arguments[0];
-    let fits = first >= 1.0 && first <= MAX_OWNERS as f64;
-    let count = if fits { first as usize } else { 1 };
-    if !fits || 1 + rows + count * rows + count * (count - 1) > arguments.len() {
-        return Solution { coefficients: vec![f32::NAN; 2 * rows], conflicting: f64::NAN };
-    }
-    let fractions = &arguments[1..];
-    let shares = &fractions[rows..];
-    let orders = &shares[count * rows..];
-
-    let mut product = vec![0.0; count * rows];
-    for (at, product) in product.iter_mut().enumerate() {
-        let (owner, row) = (at / rows, at % rows);
-        for k in 0..rows {
-            *product += gram[row * rows + k] * shares[owner * rows + k];
-        }
-    }
-    let mut scale = vec![0.0; count];
-    for (owner, scale) in scale.iter_mut().enumerate() {
-        for row in 0..rows {
-            *scale += shares[owner * rows + row].abs() * gram[row * rows + row].sqrt();
-        }
-    }
-
-    let mut inner = vec![0.0; count * count];
-    let mut combinations = vec![0.0; count * count];
-    for (pair, inner) in inner.iter_mut().enumerate() {
-        let (i, j) = (pair / count, pair % count);
-        for row in 0..rows {
-            *inner += shares[i * rows + row] * product[j * rows + row];
-        }
-        combinations[pair] = if i == j { 1.0 } else { 0.0 };
-    }
-
-    let mut is_zero = vec![false; count];
-    for (this, is_zero) in is_zero.iter_mut().enumerate() {
-        let mut largest = 0.0_f64;
-        for owner in 0..count {
-            largest = largest.max(norm_of(inner[owner * count + owner]));
-        }
-        let norm = norm_of(inner[this * count + this]);
-        *is_zero = norm <= (CANCELLED * scale[this]).max(VANISHING * largest);
-    }
-
-    let owners = Owners { count, inner, scale, is_zero };
-    let mut num_conflicts = 0_u32;
-    for pair in 0..count * count {
-        let (i, j) = (pair / count, pair % count);
-        let conflicts = i != j && owners.conflict(&combinations[i * count..][..count], j).is_some();
-        num_conflicts += u32::from(conflicts);
-    }
-    let conflicting = f64::from(num_conflicts);
-    if num_conflicts == 0 {
-        let coefficients = (0..2 * rows).map(|at| to_f32(fractions[at % rows])).collect();
-        return Solution { coefficients, conflicting };
-    }
-
-    for owner in 0..count {
-        let combination = &mut combinations[owner * count..][..count];
-        for visit in 0..count - 1 {
-            let visited = orders[owner * (count - 1) + visit];
-            if !(visited >= 0.0 && visited < count as f64) {
-                continue;
-            }
-            if let Some(coefficient) = owners.conflict(combination, visited as usize) {
-                combination[visited as usize] -= coefficient;
-            }
-        }
-    }
-
-    let mut total = vec![0.0; count];
-    for (of, total) in total.iter_mut().enumerate() {
-        for owner in 0..count {
-            *total += combinations[owner * count + of];
-        }
-    }
-
-    let mut coefficients = vec![0.0; 2 * rows];
-    for row in 0..rows {
-        let mut coefficient = 0.0;
-        for owner in 0..count {
-            coefficient += total[owner] * shares[owner * rows + row];
-        }
-        coefficients[row] = to_f32(coefficient);
-        coefficients[rows + row] = to_f32(fractions[row]);
-    }
-    Solution { coefficients, conflicting }
-}
-
-#[cfg(test)]
-mod tests {
-    use leyline::id::{SeedId, StepIndex};
-    use leyline::seed::{Attribution, AttributionMode};
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-    use proptest::test_runner::RngSeed;
-
-    use super::*;
-    use crate::aggregate::gram::Gram;
-    use crate::aggregate::pcgrad::project;
-    use crate::aggregate::{ConflictResolution, ProjectionOrder, WindowPlan};
-    use crate::graph::kernels::MAX_ROWS;
-    use crate::testing::bits;
-
-    /// A window as numbers: microbatches of samples and weights of seeds, and a vector for each.
-    #[derive(Debug, Clone)]
-    struct Window {
-        microbatches: Vec<(usize, Vec<f64>)>,
-        vectors: Vec<Vec<f64>>,
-        step: u64,
-    }
-
-    impl Window {
-        fn plan(&self) -> WindowPlan {
-            let microbatches: Vec<(usize, Attribution)> = self
-                .microbatches
-                .iter()
-                .map(|(num_samples, weights)| {
-                    let sum: f64 = weights.iter().sum();
-                    // Without a remainder for the host in every third window.
-                    let room = if self.step.is_multiple_of(3) { sum } else { sum * 1.25 + 0.1 }.max(1e-300);
-                    let weights = (1..).map(SeedId).zip(weights.iter().map(|weight| weight / room)).collect();
-                    (*num_samples, Attribution::new(AttributionMode::Stage, weights).unwrap())
-                })
-                .collect();
-            let order = ProjectionOrder { seed: 5, step: StepIndex(self.step) };
-            WindowPlan::new(&microbatches, ConflictResolution::PcGrad, order).unwrap()
-        }
-
-        fn gram(&self) -> Vec<f64> {
-            let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
-            self.vectors.iter().flat_map(|a| self.vectors.iter().map(move |b| dot(a, b))).collect()
-        }
-    }
-
-    /// Elements of ordinary size, or zeros, copies, tiny and huge ones, and some that are not finite.
-    fn vectors(rows: usize, dimension: usize) -> impl Strategy<Value = Vec<Vec<f64>>> {
-        let wild = prop_oneof![
-            40 => -1.0..1.0_f64,
-            20 => prop_oneof![Just(0.0), Just(1.0), Just(-1.0)],
-            10 => (-1.0..1.0_f64).prop_map(|x| x * 1e-25),
-            10 => (-1.0..1.0_f64).prop_map(|x| x * 1e18),
-            1 => prop_oneof![Just(f64::NAN), Just(f64::INFINITY)],
-        ];
-        let tame = vec(vec(-1.0..1.0_f64, dimension), rows);
-        prop_oneof![tame, vec(vec(wild, dimension), rows)]
-    }
-
-    fn window() -> impl Strategy<Value = Window> {
-        (2..=MAX_ROWS, 1..MAX_OWNERS, 1..6_usize, any::<u64>()).prop_flat_map(|(rows, seeds, dimension, step)| {
-            let weight = prop_oneof![1 => Just(0.0), 1 => 0.0..1.0_f64];
-            let microbatch = (1..5_usize, vec(weight, seeds));
-            let microbatches = vec(microbatch, rows);
-            let window = move |(microbatches, vectors)| Window { microbatches, vectors, step };
-            (microbatches, vectors(rows, dimension)).prop_map(window)
-        })
-    }
-
-    /// What the host finds in the same plan.
-    fn by_host(window: &Window, plan: &WindowPlan) -> Solution {
-        let gram = Gram::from_values(window.vectors.len(), window.gram());
-        let projection = project(&gram, plan.owners().unwrap());
-        let resolved = projection.coefficients.as_deref().unwrap_or(plan.fractions());
-        Solution {
-            coefficients: resolved.iter().chain(plan.fractions()).copied().map(to_f32).collect(),
-            conflicting: projection.stats.conflicting_pairs as f64,
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig {
-            failure_persistence: None,
-            rng_seed: RngSeed::Fixed(31),
-            cases: 3000,
-            ..Default::default()
-        })]
-
-        #[test]
-        fn the_flat_numbers_give_what_the_host_finds_bit_for_bit(window in window(), room in 0..4_usize) {
-            let plan = window.plan();
-            prop_assume!(plan.resolves_conflicts());
-            let arguments = plan.arguments(plan.num_owners() + room).unwrap();
-            let found = solve(&window.gram(), &arguments, window.vectors.len());
-            let expected = by_host(&window, &plan);
-            prop_assert_eq!(bits(&found.coefficients), bits(&expected.coefficients));
-            prop_assert_eq!(found.conflicting.to_bits(), expected.conflicting.to_bits());
-        }
-    }
-
-    #[test]
-    fn windows_with_and_without_conflicts_are_among_the_cases() {
-        // Three gradients at 120 degrees conflict in every pair, those of one quadrant in none.
-        let weights = [vec![1.0, 0.0], vec![0.0, 1.0], vec![0.0, 0.0]];
-        let microbatches: Vec<_> = weights.into_iter().map(|weights| (1, weights)).collect();
-        let opposed = vec![vec![1.0, 0.0], vec![-0.5, 0.866], vec![-0.5, -0.866]];
-        let agreeing = vec![vec![1.0, 0.0], vec![0.5, 0.5], vec![0.0, 1.0]];
-        for (vectors, conflicting) in [(opposed, 6.0), (agreeing, 0.0)] {
-            let window = Window { microbatches: microbatches.clone(), vectors, step: 1 };
-            let plan = window.plan();
-            let found = solve(&window.gram(), &plan.arguments(3).unwrap(), 3);
-            assert_eq!(found, by_host(&window, &plan));
-            assert_eq!(found.conflicting.to_bits(), f64::to_bits(conflicting));
-            let plain: Vec<f32> = plan.fractions().iter().copied().map(to_f32).collect();
-            assert_eq!(found.coefficients[3..], plain);
-            assert_eq!(found.coefficients[..3] == plain, conflicting <= 0.0);
-        }
-    }
-
-    #[test]
-    fn arguments_that_cannot_be_right_give_nan() {
-        let gram = [1.0, -1.0, -1.0, 1.0];
-        let right = [2.0, 0.5, 0.5, 0.5, 0.0, 0.0, 0.5, 1.0, 0.0];
-        assert_eq!(solve(&gram, &right, 2), Solution { coefficients: vec![1.0, 1.0, 0.5, 0.5], conflicting: 2.0 });
-        for wrong in [0.0, 3.0, 17.0, -1.0, f64::NAN] {
-            let arguments = [&[wrong], &right[1..]].concat();
-            let found = solve(&gram, &arguments, 2);
-            assert!(found.coefficients.iter().all(|x| x.is_nan()) && found.conflicting.is_nan(), "{wrong} owners");
-        }
-    }
+/// `count` times `value`, in the memory that is there.
+fn fill<T: Clone>(values: &mut Vec<T>, count: usize, value: T) {
+    values.clear();
+    values.resize(count, value);
 }

@@ -11,10 +11,11 @@
 //! the [`ParameterLayout`](leyline::layout::ParameterLayout), by name (I-8).
 
 mod pool;
-mod runs;
+mod geometry;
 mod gather;
 
 pub(crate) use gather::check_parameters;
 pub use gather::{GradientScope, gather_gradients};
+pub(crate) use geometry::{Chunk, Part};
+pub use geometry::{Geometry, owners_of};
 pub use pool::{GradientBufferPool, GradientLease, PoolStats};
-pub(crate) use runs::{Run, runs};

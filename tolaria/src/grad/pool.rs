@@ -19,6 +19,8 @@ pub struct PoolStats {
     pub outstanding: usize,
     /// Leases handed out so far.
     pub leases_total: u64,
+    /// Buffers made so far. It stands still once the largest window of the present size has been met.
+    pub allocations_total: u64,
 }
 
 /// Buffers of (P,) elements, kept for the next lease of the same size, type and device. A clone is the same pool.
@@ -39,7 +41,8 @@ impl GradientBufferPool {
     /// An empty pool that keeps at most `max_idle` idle buffers.
     #[must_use]
     pub fn with_max_idle(max_idle: usize) -> Self {
-        Self { shelf: Arc::new(Mutex::new(Shelf { idle: Vec::new(), max_idle, outstanding: 0, leases_total: 0 })) }
+        let shelf = Shelf { idle: Vec::new(), max_idle, outstanding: 0, leases_total: 0, allocations_total: 0 };
+        Self { shelf: Arc::new(Mutex::new(shelf)) }
     }
 
     /// A buffer of `num_elements` zeros.
@@ -65,7 +68,11 @@ impl GradientBufferPool {
         let kept = self.shelf().take(&key);
         let buffer = match kept {
             Some(buffer) => buffer,
-            None => Tensor::zeros(num_elements, dtype, device)?,
+            None => {
+                let made = Tensor::zeros(num_elements, dtype, device)?;
+                self.shelf().allocations_total += 1;
+                made
+            }
         };
         let mut shelf = self.shelf();
         shelf.outstanding += 1;
@@ -93,6 +100,7 @@ impl GradientBufferPool {
             allocated: shelf.idle.len() + shelf.outstanding,
             outstanding: shelf.outstanding,
             leases_total: shelf.leases_total,
+            allocations_total: shelf.allocations_total,
         }
     }
 
@@ -148,6 +156,7 @@ struct Shelf {
     max_idle: usize,
     outstanding: usize,
     leases_total: u64,
+    allocations_total: u64,
 }
 
 impl Shelf {
@@ -182,7 +191,8 @@ mod tests {
 
     #[track_caller]
     fn stats(pool: &GradientBufferPool, allocated: usize, outstanding: usize, leases_total: u64) {
-        assert_eq!(pool.stats(), PoolStats { allocated, outstanding, leases_total });
+        let found = pool.stats();
+        assert_eq!((found.allocated, found.outstanding, found.leases_total), (allocated, outstanding, leases_total));
     }
 
     #[test]
@@ -216,6 +226,21 @@ mod tests {
         assert_eq!((wide.as_tensor().elem_count(), wide.as_tensor().dtype()), (4, DType::F64));
         assert_eq!(lease(&pool, 5).as_tensor().elem_count(), 5);
         stats(&pool, 3, 1, 4);
+    }
+
+    #[test]
+    fn windows_after_the_first_make_no_buffer() {
+        let pool = GradientBufferPool::new();
+        let window = |num_elements: usize| {
+            let rows: Vec<GradientLease> = (0..8).map(|_| lease(&pool, num_elements)).collect();
+            drop(rows);
+            pool.stats().allocations_total
+        };
+        assert_eq!([window(5), window(5), window(5)], [8; 3]);
+        // The network grew, and shrank again.
+        assert_eq!([window(7), window(7), window(5)], [16; 3]);
+        pool.retain(7);
+        assert_eq!([window(7), window(5)], [16, 24]);
     }
 
     #[test]

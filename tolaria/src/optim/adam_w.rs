@@ -1,7 +1,8 @@
 //! Adam with decoupled weight decay.
 
-use candle_core::{CpuStorage, InplaceOp2, Layout, Tensor, Var};
+use candle_core::{Tensor, Var};
 
+use super::fused::Rule;
 use crate::cpu;
 use crate::error::Error;
 
@@ -38,30 +39,16 @@ impl AdamW {
         [self.keep, self.step_size, self.root_correction, 0.0].map(cpu::to_f32)
     }
 
-    /// Kernels on the CPU: `gradient` is the flat one, and the parameter's part starts at `offset`; `moments` has the
-    /// first moments of all elements, then the second.
-    pub(super) fn kernel(
-        self,
-        parameter: &Var,
-        moments: &Tensor,
-        gradient: &Tensor,
-        offset: usize,
-    ) -> Result<(), Error> {
-        moments.inplace_op2(
-            gradient,
-            &Moments {
-                offset,
-                betas: [cpu::to_f32(self.beta1), cpu::to_f32(self.beta2)],
-                rests: [cpu::to_f32(1.0 - self.beta1), cpu::to_f32(1.0 - self.beta2)],
-            },
-        )?;
-        let update = Update {
+    /// The update of one element, as the kernels of the CPU run it.
+    pub(super) fn rule(self) -> Rule {
+        Rule::AdamW(AdamWRule {
+            betas: [cpu::to_f32(self.beta1), cpu::to_f32(self.beta2)],
+            rests: [cpu::to_f32(1.0 - self.beta1), cpu::to_f32(1.0 - self.beta2)],
             eps: cpu::to_f32(self.eps),
             keep: cpu::to_f32(self.keep),
             step_size: cpu::to_f32(self.step_size),
             root_correction: cpu::to_f32(self.root_correction),
-        };
-        Ok(parameter.inplace_op2(moments, &update)?)
+        })
     }
 
     /// Candle operations: `gradient` has the shape of the parameter.
@@ -80,49 +67,26 @@ impl AdamW {
     }
 }
 
-struct Moments {
-    offset: usize,
+/// Constants of one step, rounded once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AdamWRule {
     betas: [f32; 2],
-    /// `1 - beta`, rounded once.
+    /// `1 - beta`.
     rests: [f32; 2],
-}
-
-impl InplaceOp2 for Moments {
-    fn name(&self) -> &'static str {
-        "adam-w-moments"
-    }
-
-    fn cpu_fwd(&self, m: &mut CpuStorage, ml: &Layout, g: &CpuStorage, gl: &Layout) -> candle_core::Result<()> {
-        let moments = cpu::slice_mut(m, ml)?;
-        let (first, second) = moments.split_at_mut(moments.len() / 2);
-        let gradient = &cpu::slice::<f32>(g, gl)?[self.offset..self.offset + first.len()];
-        for ((m, v), g) in first.iter_mut().zip(second).zip(gradient) {
-            *m = *m * self.betas[0] + g * self.rests[0];
-            *v = *v * self.betas[1] + (g * g) * self.rests[1];
-        }
-        Ok(())
-    }
-}
-
-struct Update {
     eps: f32,
     keep: f32,
     step_size: f32,
     root_correction: f32,
 }
 
-impl InplaceOp2 for Update {
-    fn name(&self) -> &'static str {
-        "adam-w-update"
-    }
-
-    fn cpu_fwd(&self, p: &mut CpuStorage, pl: &Layout, m: &CpuStorage, ml: &Layout) -> candle_core::Result<()> {
-        let (parameter, moments) = (cpu::slice_mut(p, pl)?, cpu::slice::<f32>(m, ml)?);
-        let (first, second) = moments.split_at(moments.len() / 2);
-        for ((p, m), v) in parameter.iter_mut().zip(first).zip(second) {
+impl AdamWRule {
+    #[inline(always)]
+    pub(super) fn update(self, parameter: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32]) {
+        for (((p, m), v), g) in parameter.iter_mut().zip(first).zip(second).zip(gradient) {
+            *m = *m * self.betas[0] + g * self.rests[0];
+            *v = *v * self.betas[1] + (g * g) * self.rests[1];
             let root = v.sqrt() * self.root_correction + self.eps;
-            *p = *p * self.keep - m / root * self.step_size;
+            *p = *p * self.keep - *m / root * self.step_size;
         }
-        Ok(())
     }
 }

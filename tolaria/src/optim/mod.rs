@@ -1,24 +1,24 @@
-//! From the gradient of a step to new parameters: norms and clipping, the learning rate, the optimizer.
+//! From the gradient of a step to new parameters: the learning rate, the optimizer.
 //!
 //! ```text
-//!   gradient (P,) ──measure_and_clip──► gradient (P,) ──Optimizer::step (learning rate of the schedule)──► parameters
-//!                         │
-//!                         └──► norms, on the device
+//!   Combination ──Optimizer::apply_combination──┐
+//!   gradient (P,) ──Optimizer::apply, step──────┴──► parameters, moments      (learning rate of the schedule)
 //! ```
 //!
-//! *Entry points*: [`measure_and_clip`], [`ScheduleConfig::at`], [`Optimizer::step`]. *Invariants*: state belongs to a
-//! parameter's name and survives changes of the topology (I-8); the gradient of an isolated seed never scales that of
-//! anybody else. *Not here*: where gradients come from (`grad`, `aggregate`).
+//! A combination is summed where it is used: rows, parameter and moments are read in one pass.
+//!
+//! *Entry points*: [`ScheduleConfig::at`], [`Optimizer::step`], [`Optimizer::apply_combination`]. *Invariant*: state
+//! belongs to a parameter's name and survives changes of the topology (I-8). *Not here*: where gradients come from
+//! (`grad`), how they are combined and clipped (`aggregate`).
 
 mod config;
 mod schedule;
-mod clip;
 mod sgd;
 mod adam_w;
+mod fused;
 mod optimizer;
 mod saved;
 
-pub use clip::{GradientNorms, measure_and_clip};
 pub use config::OptimizerConfig;
 pub(crate) use optimizer::TABLE_WIDTH;
 pub use optimizer::{Optimizer, UpdatePlan};

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Tensor};
 use leyline::layout::{ParameterLayout, Segment};
 use leyline::model::Parameter;
 
 use super::adam_w::AdamW;
 use super::config::OptimizerConfig;
+use super::fused::{self, Rule, Source};
 use super::sgd::Sgd;
+use crate::aggregate::{Coefficients, Combination, Factors, Terms};
 use crate::cpu;
 use crate::error::Error;
-use crate::grad::check_parameters;
-use crate::graph::kernels::{DeviceKernels, ParameterUpdate};
+use crate::grad::{Geometry, check_parameters};
+use crate::graph::kernels::{DeviceKernels, ParameterUpdate, UpdateArgs, UpdateRule, Workspace};
 use crate::path::Path;
 
 /// What the optimizer remembers about one parameter.
@@ -83,7 +85,7 @@ impl Optimizer {
     ) -> Result<(), Error> {
         check_gradient(parameters, layout, gradient)?;
         let plan = self.prepare(parameters, layout, learning_rate)?;
-        self.apply_on(path, parameters, layout, gradient, &plan, None)?;
+        self.apply_on(path, parameters, layout, &formed(gradient), &plan, None)?;
         self.commit(layout, &plan);
         Ok(())
     }
@@ -153,15 +155,36 @@ impl Optimizer {
         table: Option<&Tensor>,
     ) -> Result<(), Error> {
         check_gradient(parameters, layout, gradient)?;
-        self.apply_on(&Path::of(gradient), parameters, layout, gradient, plan, table)
+        self.apply_on(&Path::of(gradient), parameters, layout, &formed(gradient), plan, table)
     }
 
-    fn apply_on(
+    /// [`Self::apply`] with a gradient that has not been formed: on the CPU it never is.
+    ///
+    /// # Shapes
+    /// As [`Self::apply`].
+    /// # Errors
+    /// [`Error::LayoutMismatch`] when the combination or the plan does not fit; then nothing was changed.
+    /// # Sync
+    /// none
+    pub fn apply_combination(
+        &self,
+        parameters: &[Parameter],
+        layout: &ParameterLayout,
+        combination: &Combination,
+        plan: &UpdatePlan,
+        table: Option<&Tensor>,
+    ) -> Result<(), Error> {
+        let gradient = combination.terms();
+        check_gradient(parameters, layout, gradient.rows[0])?;
+        self.apply_on(&Path::of(gradient.rows[0]), parameters, layout, &gradient, plan, table)
+    }
+
+    pub(super) fn apply_on(
         &self,
         path: &Path,
         parameters: &[Parameter],
         layout: &ParameterLayout,
-        gradient: &Tensor,
+        gradient: &Terms<'_>,
         plan: &UpdatePlan,
         table: Option<&Tensor>,
     ) -> Result<(), Error> {
@@ -169,52 +192,119 @@ impl Optimizer {
         if plan.steps.len() != count {
             return Err(Error::mismatch("parameters of an update", count, plan.steps.len()));
         }
-        let moments = |name: &str| self.states.get(name).map(|state| &state.moments);
+        gradient.check(layout.num_elements(), count)?;
         if count == 0 {
             return Ok(());
         }
-        if let Path::Device(kernels) = path {
-            let updates: Vec<ParameterUpdate<'_>> = updated(parameters, layout)
-                .map(|(parameter, segment)| {
-                    let (parameter, moments) = (&parameter.var, moments(&parameter.name));
-                    ParameterUpdate { parameter, moments, offset: segment.offset }
-                })
-                .collect();
-            let own;
-            let table = match table {
-                Some(table) => table,
-                None => {
-                    own = Tensor::from_vec(plan.table(), (count, TABLE_WIDTH), gradient.device())?;
-                    &own
-                }
-            };
-            return self.apply_kernels(kernels, &updates, gradient, table);
+        match path {
+            Path::Kernel => self.apply_slices(parameters, layout, gradient, plan),
+            Path::Device(kernels) => self.apply_device(kernels, parameters, layout, gradient, plan, table),
+            Path::Composed => self.apply_composed(parameters, layout, gradient, plan),
         }
-        for ((parameter, segment), steps) in updated(parameters, layout).zip(&plan.steps) {
-            let update = Update { path, var: &parameter.var, segment, gradient, plan, steps: *steps };
-            update.run(&self.config, moments(&parameter.name))?;
+    }
+
+    /// Kernels of the CPU.
+    fn apply_slices(
+        &self,
+        parameters: &[Parameter],
+        layout: &ParameterLayout,
+        gradient: &Terms<'_>,
+        plan: &UpdatePlan,
+    ) -> Result<(), Error> {
+        let (coefficients, factors) = (gradient.coefficients.host()?, gradient.factors.host()?);
+        cpu::with_slices(&gradient.rows, |rows| {
+            for (index, ((parameter, segment), steps)) in updated(parameters, layout).zip(&plan.steps).enumerate() {
+                let isolated = usize::from(segment.spec.isolated);
+                let source = Source {
+                    rows,
+                    coefficients: &coefficients[isolated * rows.len()..][..rows.len()],
+                    factor: factors.as_ref().map_or(1.0, |factors| factors[index]),
+                    offset: segment.offset,
+                };
+                fused::update(plan.rule(*steps), &parameter.var, self.moments_of(&parameter.name), source)?;
+            }
+            Ok(())
+        })?
+    }
+
+    /// Kernels of a GPU.
+    fn apply_device(
+        &self,
+        kernels: &DeviceKernels,
+        parameters: &[Parameter],
+        layout: &ParameterLayout,
+        gradient: &Terms<'_>,
+        plan: &UpdatePlan,
+        table: Option<&Tensor>,
+    ) -> Result<(), Error> {
+        let updates: Vec<ParameterUpdate<'_>> = updated(parameters, layout)
+            .map(|(parameter, _)| ParameterUpdate {
+                parameter: &parameter.var,
+                moments: self.moments_of(&parameter.name),
+            })
+            .collect();
+        let device = gradient.rows[0].device();
+        let own_table;
+        let constants = match table {
+            Some(table) => table,
+            None => {
+                own_table = Tensor::from_vec(plan.table(), (updates.len(), TABLE_WIDTH), device)?;
+                &own_table
+            }
+        };
+        let own;
+        let workspace = match gradient.workspace {
+            Some(workspace) => workspace,
+            // A gradient that was formed elsewhere: the tables are made for this call.
+            None => {
+                let made = Workspace::new(&Geometry::of(layout)?, gradient.rows.len(), 0, device)?;
+                own = made.ok_or_else(|| Error::mismatch("rows of a gradient", "fewer", gradient.rows.len()))?;
+                &own
+            }
+        };
+        let coefficients = gradient.coefficients.device(device)?;
+        let factors = gradient.factors.device(device)?;
+        let (rows, factors) = (&gradient.rows, factors.as_ref());
+        let args = UpdateArgs { rule: self.rule(), constants, rows, coefficients: &coefficients, factors };
+        Ok(kernels.update(workspace, &updates, &args)?)
+    }
+
+    /// How the kernels of a GPU update.
+    fn rule(&self) -> UpdateRule {
+        match self.config {
+            OptimizerConfig::Sgd { momentum, nesterov, weight_decay } => {
+                let [momentum, weight_decay] = [momentum, weight_decay].map(cpu::to_f32);
+                UpdateRule::Sgd { momentum, weight_decay, nesterov }
+            }
+            OptimizerConfig::AdamW { beta1, beta2, eps, .. } => {
+                UpdateRule::AdamW([beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps].map(cpu::to_f32))
+            }
+        }
+    }
+
+    /// Candle operations.
+    fn apply_composed(
+        &self,
+        parameters: &[Parameter],
+        layout: &ParameterLayout,
+        gradient: &Terms<'_>,
+        plan: &UpdatePlan,
+    ) -> Result<(), Error> {
+        for (index, ((parameter, segment), steps)) in updated(parameters, layout).zip(&plan.steps).enumerate() {
+            let gradient = part(gradient, index, segment)?.reshape(parameter.var.shape())?;
+            let moments = self.moments_of(&parameter.name);
+            match plan.update(*steps) {
+                Update::Sgd(sgd) => sgd.composed(&parameter.var, moments, &gradient)?,
+                Update::AdamW(adam_w) => {
+                    adam_w.composed(&parameter.var, moments.expect("AdamW keeps two moments"), &gradient)?;
+                }
+            }
         }
         Ok(())
     }
 
-    fn apply_kernels(
-        &self,
-        kernels: &DeviceKernels,
-        updates: &[ParameterUpdate<'_>],
-        gradient: &Tensor,
-        table: &Tensor,
-    ) -> Result<(), Error> {
-        match self.config {
-            OptimizerConfig::Sgd { momentum, nesterov, weight_decay } => {
-                let settings = [momentum, weight_decay].map(cpu::to_f32);
-                kernels.sgd(updates, gradient, table, settings, nesterov)?;
-            }
-            OptimizerConfig::AdamW { beta1, beta2, eps, .. } => {
-                let settings = [beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps].map(cpu::to_f32);
-                kernels.adam_w(updates, gradient, table, settings)?;
-            }
-        }
-        Ok(())
+    fn moments_of(&self, name: &str) -> Option<&Tensor> {
+        self.states.get(name).map(|state| &state.moments)
     }
 
     /// What the optimizer remembers about the parameters of `layout`, as far as it does; in its order.
@@ -287,53 +377,46 @@ impl UpdatePlan {
     /// The plan as the kernels of a GPU read it, (parameters with elements, 4), row by row.
     #[must_use]
     pub fn table(&self) -> Vec<f32> {
-        let row = |steps: &u64| match self.config {
-            OptimizerConfig::Sgd { .. } => [self.learning_rate, 0.0, 0.0, 0.0].map(cpu::to_f32),
-            OptimizerConfig::AdamW { beta1, beta2, eps, weight_decay } => {
-                AdamW::new(self.learning_rate, [beta1, beta2], eps, weight_decay, *steps).row()
-            }
+        let row = |steps: &u64| match self.update(*steps) {
+            Update::Sgd(sgd) => [sgd.learning_rate, 0.0, 0.0, 0.0].map(cpu::to_f32),
+            Update::AdamW(adam_w) => adam_w.row(),
         };
         self.steps.iter().flat_map(row).collect()
     }
-}
 
-/// One parameter in one step, on the CPU or composed.
-struct Update<'a> {
-    path: &'a Path,
-    var: &'a Var,
-    segment: &'a Segment,
-    gradient: &'a Tensor,
-    plan: &'a UpdatePlan,
-    steps: u64,
-}
-
-impl Update<'_> {
-    fn run(&self, config: &OptimizerConfig, moments: Option<&Tensor>) -> Result<(), Error> {
-        let (offset, learning_rate) = (self.segment.offset, self.plan.learning_rate);
-        let on_cpu = matches!(self.path, Path::Kernel);
-        match *config {
+    /// The update of a parameter at this step of it.
+    fn update(&self, steps: u64) -> Update {
+        let learning_rate = self.learning_rate;
+        match self.config {
             OptimizerConfig::Sgd { momentum, nesterov, weight_decay } => {
-                let sgd = Sgd { learning_rate, momentum, nesterov, weight_decay };
-                if on_cpu {
-                    sgd.kernel(self.var, moments, self.gradient, offset)
-                } else {
-                    sgd.composed(self.var, moments, &self.part()?)
-                }
+                Update::Sgd(Sgd { learning_rate, momentum, nesterov, weight_decay })
             }
             OptimizerConfig::AdamW { beta1, beta2, eps, weight_decay } => {
-                let moments = moments.expect("AdamW keeps two moments");
-                let adam_w = AdamW::new(learning_rate, [beta1, beta2], eps, weight_decay, self.steps);
-                if on_cpu {
-                    adam_w.kernel(self.var, moments, self.gradient, offset)
-                } else {
-                    adam_w.composed(self.var, moments, &self.part()?)
-                }
+                Update::AdamW(AdamW::new(learning_rate, [beta1, beta2], eps, weight_decay, steps))
             }
         }
     }
 
-    /// The parameter's part of the flat gradient, in its shape.
-    fn part(&self) -> Result<Tensor, Error> {
-        Ok(self.gradient.narrow(0, self.segment.offset, self.segment.len)?.reshape(self.var.shape())?)
+    fn rule(&self, steps: u64) -> Rule {
+        match self.update(steps) {
+            Update::Sgd(sgd) => sgd.rule(),
+            Update::AdamW(adam_w) => adam_w.rule(),
+        }
     }
+}
+
+/// One parameter in one step.
+enum Update {
+    Sgd(Sgd),
+    AdamW(AdamW),
+}
+
+/// A gradient that exists, as a combination.
+fn formed(gradient: &Tensor) -> Terms<'_> {
+    Terms { rows: vec![gradient], coefficients: &Coefficients::One, factors: &Factors::Ones, workspace: None }
+}
+
+/// A parameter's part of the gradient.
+fn part(gradient: &Terms<'_>, index: usize, segment: &Segment) -> Result<Tensor, Error> {
+    gradient.part(index, &(segment.offset..segment.offset + segment.len), segment.spec.isolated)
 }

@@ -1,5 +1,7 @@
 //! Optimizers against their definition in `f64`, kernels against their composition, and the life of their state.
 
+mod fused;
+
 use candle_core::{DType, Device, Tensor};
 use leyline::durable::{Durable, SavedState};
 use leyline::layout::ParameterLayout;

@@ -16,9 +16,18 @@ use leyline::telemetry::{Boundary, Event, Health, HealthStatus};
 use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::evaluate::{Evaluation, Probe, evaluate};
-use crate::trainer::report::{CommandRecord, ConflictRecord, EpochReport, TransitionRecord};
+use crate::trainer::gradients::{conflict_record, shares};
+use crate::trainer::report::{CommandRecord, EpochReport, TransitionRecord};
 use crate::trainer::run::Trainer;
 use crate::trainer::sums::EpochTotals;
+
+/// What the policy is told about the epoch.
+struct Measured<'a> {
+    totals: &'a EpochTotals,
+    train: Score,
+    validation: Score,
+    conflict_ratio: Option<f64>,
+}
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub(super) fn finish_epoch(&mut self, eager: &mut Eager, started: Duration) -> Result<EpochReport, Error> {
@@ -33,7 +42,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if !train.loss.is_finite() {
             return Err(Error::NonFinite { what: "training loss", epoch: self.cursor.epoch });
         }
-        let topology = self.parts.seeds.model().layout().revision();
+        let layout = self.parts.seeds.model().layout();
+        let topology = layout.revision();
+        let conflict = conflict_record(&totals.gradients, layout, &self.shares);
+        self.shares = shares(conflict.as_ref());
         let evaluation = self.measure(eager, &totals)?;
         let ticked = self
             .parts
@@ -41,7 +53,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             .finish_epoch(eager, self.cursor.epoch)
             .map_err(|e| Error::SeedManager { step: self.cursor.step, source: leyline::error::BoxError::new(e) })?;
         let mut transitions = records(ticked);
-        let commands = self.decide(eager, &totals, train, evaluation.score, &mut transitions)?;
+        let conflict_ratio = conflict.as_ref().map(|conflict| conflict.ratio);
+        let measured = Measured { totals: &totals, train, validation: evaluation.score, conflict_ratio };
+        let commands = self.decide(eager, &measured, &mut transitions)?;
         self.refit()?;
 
         let seeds = self.export_seeds(eager)?;
@@ -55,7 +69,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             train,
             validation: evaluation.score,
             gradient_norm: totals.gradient_norm,
-            conflict: conflict_record(&totals),
+            conflict,
             seeds,
             commands,
             transitions,
@@ -109,13 +123,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     fn decide(
         &mut self,
         eager: &mut Eager,
-        totals: &EpochTotals,
-        train: Score,
-        validation: Score,
+        measured: &Measured<'_>,
         transitions: &mut Vec<TransitionRecord>,
     ) -> Result<Vec<CommandRecord>, Error> {
         let started = self.parts.clock.now();
-        let state = self.system_state(eager, totals, train, validation)?;
+        let state = self.system_state(eager, measured)?;
         let decision = match self.parts.policy.evaluate(&state) {
             Ok(decision) => decision,
             Err(error) => {
@@ -160,13 +172,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(CommandRecord { sequence: command.sequence, operation, reason: command.reason.clone(), refused })
     }
 
-    fn system_state(
-        &self,
-        eager: &Eager,
-        totals: &EpochTotals,
-        train: Score,
-        validation: Score,
-    ) -> Result<SystemState, Error> {
+    fn system_state(&self, eager: &Eager, measured: &Measured<'_>) -> Result<SystemState, Error> {
         let layout = self.parts.seeds.model().layout();
         let seeds = self.export_seeds(eager)?;
         let permanent = seeds.iter().filter(|seed| seed.stage == SeedStage::Fossilized);
@@ -176,13 +182,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             epoch: self.cursor.epoch,
             num_epochs: self.parts.num_epochs,
             step: self.cursor.step,
-            steps_per_epoch: totals.num_steps,
+            steps_per_epoch: measured.totals.num_steps,
             topology: layout.revision(),
             host_parameters: host_parameters + permanent.map(|seed| seed.num_parameters).sum::<u64>(),
-            train: Some(train),
-            validation: Some(validation),
-            gradient_norm: Some(totals.gradient_norm),
-            conflict_ratio: conflict_record(totals).map(|conflict| conflict.ratio),
+            train: Some(measured.train),
+            validation: Some(measured.validation),
+            gradient_norm: Some(measured.totals.gradient_norm),
+            conflict_ratio: measured.conflict_ratio,
             seeds,
             slots: self.parts.seeds.export_slot_states(eager).map_err(|e| self.seed_error(e))?,
         })
@@ -203,9 +209,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     fn publish(&mut self, report: &EpochReport, totals: &EpochTotals) {
         self.instruments.epoch(report, totals);
+        let conflict = report.conflict.as_ref();
+        self.gradient_instruments.epoch(conflict, self.config.conflict, self.config.conflict_warn);
         self.runner.publish();
         let mut health = Health { status: HealthStatus::Healthy, summary: "stable".to_owned() };
-        if let Some(conflict) = report.conflict.as_ref().filter(|c| c.ratio >= self.config.conflict_warn) {
+        if let Some(conflict) = conflict.filter(|c| c.ratio >= self.config.conflict_warn) {
             self.parts
                 .recorder
                 .event(Event::new(&desc::CONFLICT_HIGH).with("conflict_ratio", format_args!("{:.3}", conflict.ratio)));
@@ -214,11 +222,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let (epoch, step) = (report.epoch, report.step);
         self.parts.recorder.publish(Boundary { epoch, step, source: "tolaria", health });
     }
-}
-
-fn conflict_record(totals: &EpochTotals) -> Option<ConflictRecord> {
-    let host_share = totals.host_share?;
-    (totals.num_pairs > 0).then(|| ConflictRecord { ratio: totals.num_conflicts / totals.num_pairs as f64, host_share })
 }
 
 fn records(transitions: Vec<Transition>) -> Vec<TransitionRecord> {

@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::ConflictResolution;
+use crate::aggregate::{AggregationConfig, ConflictResolution};
 use crate::batch::BatchConfig;
 use crate::graph::GraphMode;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
@@ -25,6 +25,13 @@ pub struct TrainConfig {
     /// How the gradients of one window become one gradient.
     #[serde(default)]
     pub conflict: ConflictResolution,
+    /// Whether host and seeds are told apart with `conflict = "mean"` too, in order to report on their gradients. The
+    /// other methods always tell them apart.
+    #[serde(default)]
+    pub measure_conflicts: bool,
+    /// How far CAGrad may go from the plain gradient, in norms of it, in `[0, 1)`.
+    #[serde(default = "default_cagrad_radius")]
+    pub cagrad_radius: f64,
     /// Samples per forward pass of an evaluation.
     pub eval_batch_size: NonZeroUsize,
     /// Conflict ratio of an epoch from which on a warning is emitted, in `[0, 1]`.
@@ -68,7 +75,22 @@ impl Default for ExecutionConfig {
     }
 }
 
+fn default_cagrad_radius() -> f64 {
+    0.4
+}
+
 impl TrainConfig {
+    /// How windows are combined and clipped.
+    #[must_use]
+    pub fn aggregation(&self) -> AggregationConfig {
+        AggregationConfig {
+            method: self.conflict,
+            measure_conflicts: self.measure_conflicts,
+            cagrad_radius: self.cagrad_radius,
+            clip_norm: self.clip_norm,
+        }
+    }
+
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {
@@ -79,8 +101,54 @@ impl TrainConfig {
         if !(0.0..=1.0).contains(&self.conflict_warn) {
             issues.push(("conflict_warn".to_owned(), "a number from 0 to 1".to_owned()));
         }
+        if !(0.0..1.0).contains(&self.cagrad_radius) {
+            issues.push(("cagrad_radius".to_owned(), "a number of at least 0 and below 1".to_owned()));
+        }
         issues.extend(self.optimizer.validate().into_iter().map(|(key, text)| (format!("optimizer.{key}"), text)));
         issues.extend(self.schedule.validate().into_iter().map(|(key, text)| (format!("schedule.{key}"), text)));
         issues
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(changes: &str) -> TrainConfig {
+        let mut config = serde_json::json!({
+            "batch": {"batch_size": 4, "microbatches_per_step": 2},
+            "optimizer": {"kind": "sgd"},
+            "schedule": {"learning_rate": 0.1},
+            "eval_batch_size": 8,
+            "conflict_warn": 0.5,
+        });
+        let changes: serde_json::Map<String, serde_json::Value> = serde_json::from_str(changes).unwrap();
+        config.as_object_mut().unwrap().extend(changes);
+        serde_json::from_value(config).unwrap()
+    }
+
+    #[test]
+    fn every_method_but_the_mean_tells_owners_apart() {
+        for (changes, expected) in [
+            (r"{}", false),
+            (r#"{"conflict": "mean"}"#, false),
+            (r#"{"measure_conflicts": true}"#, true),
+            (r#"{"conflict": "pcgrad"}"#, true),
+            (r#"{"conflict": "mgda"}"#, true),
+            (r#"{"conflict": "upgrad"}"#, true),
+            (r#"{"conflict": "cagrad"}"#, true),
+            (r#"{"conflict": "aligned_mtl"}"#, true),
+        ] {
+            assert_eq!(config(changes).aggregation().tells_owners_apart(), expected, "{changes}");
+        }
+    }
+
+    #[test]
+    fn the_radius_of_cagrad_stays_below_one() {
+        for (radius, is_accepted) in [("0.0", true), ("0.4", true), ("0.999", true), ("1.0", false), ("-0.1", false)] {
+            let issues = config(&format!(r#"{{"cagrad_radius": {radius}}}"#)).validate();
+            assert_eq!(issues.iter().all(|(key, _)| key != "cagrad_radius"), is_accepted, "{radius}: {issues:?}");
+        }
+        assert!(config("{}").validate().is_empty(), "the default is accepted");
     }
 }

@@ -27,10 +27,6 @@ pub(super) struct Instruments {
     gradient_norm: Gauge,
     seeds_active: Gauge,
     microbatches: Gauge,
-    conflicts: Gauge,
-    conflict_ratio: Gauge,
-    pcgrad_applied: Gauge,
-    teacher_share: Gauge,
 }
 
 impl Instruments {
@@ -53,10 +49,6 @@ impl Instruments {
             gradient_norm: recorder.gauge(&desc::GRADIENT_NORM, &[]),
             seeds_active: recorder.gauge(&desc::SEEDS_ACTIVE, &[]),
             microbatches: recorder.gauge(&desc::MICROBATCHES, &[]),
-            conflicts: recorder.gauge(&desc::CONFLICTS, &[]),
-            conflict_ratio: recorder.gauge(&desc::CONFLICT_RATIO, &[]),
-            pcgrad_applied: recorder.gauge(&desc::PCGRAD_APPLIED, &[]),
-            teacher_share: recorder.gauge(&desc::TEACHER_SHARE, &[]),
         }
     }
 
@@ -72,11 +64,6 @@ impl Instruments {
         self.gradient_norm.set(report.gradient_norm);
         self.seeds_active.set(report.seeds.iter().filter(|seed| seed.num_parameters > 0).count() as f64);
         self.microbatches.set(totals.num_microbatches as f64);
-        let conflict = report.conflict.as_ref();
-        self.conflicts.set_or_clear(conflict.map(|_| totals.num_conflicts));
-        self.conflict_ratio.set_or_clear(conflict.map(|c| c.ratio));
-        self.pcgrad_applied.set_or_clear(conflict.map(|_| f64::from(totals.num_conflicts > 0.0)));
-        self.teacher_share.set_or_clear(conflict.map(|c| c.host_share));
     }
 }
 

@@ -16,10 +16,12 @@ mod step;
 mod inputs;
 mod runner;
 mod sums;
+mod gradients;
 mod evaluate;
 mod boundary;
 mod state;
 mod instruments;
+mod gradient_instruments;
 mod observer;
 pub mod report;
 

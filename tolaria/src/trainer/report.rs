@@ -1,9 +1,15 @@
 //! What an epoch came to: one record, written as one line of `metrics.jsonl` and shown to the observer.
 
 use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
+use leyline::layout::Owner;
 use leyline::seed::{SeedStage, SeedState};
 use leyline::state::Score;
 use serde::{Deserialize, Serialize};
+
+/// Most layers of an owner that are reported.
+pub const LAYERS_REPORTED: usize = 8;
+
+const HOST: &str = "host";
 
 /// One command of the policy and what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,14 +39,115 @@ pub struct TransitionRecord {
     pub reason: String,
 }
 
-/// Gradient algebra of the epoch; absent when no window was aggregated by attribution.
+/// Gradients of the host and the seeds in an epoch; absent when no window told their owners apart.
+///
+/// An owner's gradient is the sum of the microbatches' gradients, each times its samples' share of the window and the
+/// part of them attributed to the owner. A window is measured when several owners take part in it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConflictRecord {
     /// Conflicting ordered pairs / all ordered pairs, in `[0, 1]`.
     pub ratio: f64,
-    /// Mean share of the gradient that no seed is responsible for, in `[0, 1]`.
+    /// Ordered pairs of owners whose gradients have a negative inner product, over all measured windows (count).
+    pub conflicts: u64,
+    /// Ordered pairs of owners, over all measured windows (count).
+    pub pairs: u64,
+    /// Measured windows (count).
+    pub windows: u64,
+    /// Mean share of the samples' attribution that stays with the host, in `[0, 1]`.
     pub host_share: f64,
+    /// The owners that took part in a measured window: the host first, then seeds by id.
+    pub owners: Vec<OwnerRecord>,
+    /// Every two owners that took part in one measured window.
+    pub cosines: Vec<CosineRecord>,
+}
+
+/// One owner's gradients in an epoch, before the method weighs them. An owner whose gradients were not finite is left
+/// out: a mean over them says nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnerRecord {
+    /// `host` or `seed-N`.
+    #[serde(with = "owner_text")]
+    pub owner: Owner,
+    /// Measured windows in which it took part (count); what follows is about those.
+    pub windows: u64,
+    /// Mean part of the samples that is attributed to it, in `[0, 1]`.
+    pub weight: f64,
+    /// L2 norm of its gradient, root mean square over windows.
+    pub norm: f64,
+    /// Mean of its norm / the sum of all owners' norms, in `[0, 1]`; in one window the shares sum to 1.
+    pub share: f64,
+    /// `share` minus the one of the epoch before; absent when that epoch has none.
+    pub share_delta: Option<f64>,
+    /// Ordered pairs that start at it and have a negative inner product (count).
+    pub conflicts: u64,
+    /// Ordered pairs that start at it (count).
+    pub pairs: u64,
+    /// `conflicts / pairs`, in `[0, 1]`; 0 without a pair.
+    pub conflict_ratio: f64,
+    /// Mean weight that the method gave its gradient; 1 leaves it as it is.
+    pub resolved_weight: f64,
+    /// Mean alpha of the seed; absent for the host.
+    pub alpha: Option<f64>,
+    /// Mean part of what seeds took over from the host that went to this seed, in `[0, 1]`; absent for the host.
+    pub host_split: Option<f64>,
+    /// Its trainable elements (count).
+    pub num_parameters: u64,
+    /// Its trainable elements / those of the whole network, in `[0, 1]`.
+    pub parameter_fraction: f64,
+    /// The parameter tensors in which its gradient is largest, the largest first; at most [`LAYERS_REPORTED`].
+    pub layers: Vec<LayerRecord>,
+}
+
+/// An owner's gradient in one parameter tensor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerRecord {
+    /// Name of the parameter.
+    pub layer: String,
+    /// L2 norm of the owner's gradient there, root mean square over windows.
+    pub norm: f64,
+}
+
+/// The angle between the gradients of two owners.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CosineRecord {
+    /// `host` or `seed-N`.
+    #[serde(with = "owner_text")]
+    pub a: Owner,
+    /// `seed-N`.
+    #[serde(with = "owner_text")]
+    pub b: Owner,
+    /// Mean cosine over the windows in which both took part, in `[-1, 1]`.
+    pub cosine: f64,
+    /// Windows in which both took part (count).
+    pub windows: u64,
+}
+
+/// An owner for people and files: `host` or `seed-N`.
+#[must_use]
+pub fn owner_name(owner: Owner) -> String {
+    match owner {
+        Owner::Host => HOST.to_owned(),
+        Owner::Seed(seed) => seed.to_string(),
+    }
+}
+
+/// An owner as the text of [`owner_name`].
+mod owner_text {
+    use leyline::layout::Owner;
+    use serde::{Deserialize as _, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(owner: &Owner, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&super::owner_name(*owner))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Owner, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == super::HOST { Ok(Owner::Host) } else { text.parse().map(Owner::Seed).map_err(de::Error::custom) }
+    }
 }
 
 /// One epoch.
@@ -63,7 +170,7 @@ pub struct EpochReport {
     pub validation: Score,
     /// Global gradient norm of the main loss before clipping, root mean square over optimizer steps.
     pub gradient_norm: f64,
-    /// Conflicts between owners.
+    /// Gradients of the owners, and how they conflict.
     pub conflict: Option<ConflictRecord>,
     /// Seeds at the end of the epoch, after the commands below.
     pub seeds: Vec<SeedState>,
@@ -75,4 +182,23 @@ pub struct EpochReport {
     pub wall_s: f64,
     /// Training samples per second of `wall_s`.
     pub samples_per_s: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use leyline::id::SeedId;
+
+    use super::*;
+
+    #[test]
+    fn owners_are_written_as_people_name_them() {
+        let record = CosineRecord { a: Owner::Host, b: Owner::Seed(SeedId(7)), cosine: -0.5, windows: 3 };
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(text, r#"{"a":"host","b":"seed-7","cosine":-0.5,"windows":3}"#);
+        assert_eq!(serde_json::from_str::<CosineRecord>(&text).unwrap(), record);
+        for name in ["Host", "seed-", "7", ""] {
+            let refused = text.replace("seed-7", name);
+            assert!(serde_json::from_str::<CosineRecord>(&refused).is_err(), "{refused}");
+        }
+    }
 }

@@ -15,15 +15,17 @@ use leyline::region::Eager;
 use leyline::seed::SeedManager;
 use leyline::telemetry::Recorder;
 
+use crate::aggregate::GradientEngine;
 use crate::batch::{Dataset, Sampler, windows};
 use crate::checkpoint::CheckpointStore;
 use crate::error::Error;
-use crate::grad::GradientBufferPool;
+use crate::grad::{Geometry, GradientBufferPool};
 use crate::graph::{GraphStats, Refusal};
 use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
 use crate::trainer::evaluate::{Evaluation, evaluate};
+use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer};
 use crate::trainer::runner::StepRunner;
@@ -121,10 +123,14 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) optimizer: Optimizer,
     pub(super) sampler: Sampler,
     pub(super) pool: GradientBufferPool,
+    pub(super) engine: GradientEngine,
     pub(super) cursor: Cursor,
     pub(super) sums: EpochSums,
+    /// The owners' shares of gradient norms in the last epoch.
+    pub(super) shares: BTreeMap<Owner, f64>,
     pub(super) reads: HostReads,
     pub(super) instruments: Instruments,
+    pub(super) gradient_instruments: GradientInstruments,
     pub(super) runner: StepRunner,
 }
 
@@ -152,16 +158,20 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 });
             }
         }
-        let sums = EpochSums::new(owners(&parts.seeds), &parts.device)?;
+        let engine = engine(&config, &parts)?;
+        let sums = EpochSums::new(Arc::clone(engine.geometry()), &parts.device)?;
         Ok(Self {
             optimizer: Optimizer::new(config.optimizer),
             sampler: Sampler::new(parts.seed),
             // As many as a window has microbatches: a recorded step must find all of its buffers idle.
             pool: GradientBufferPool::with_max_idle(config.batch.microbatches_per_step.get().max(MIN_IDLE_BUFFERS)),
+            engine,
             cursor: Cursor::default(),
             sums,
+            shares: BTreeMap::new(),
             reads: HostReads::default(),
             instruments: Instruments::new(&parts.recorder),
+            gradient_instruments: GradientInstruments::new(&parts.recorder),
             runner: StepRunner::new(&config.execution, &parts.device, &parts.recorder, &parts.clock)?,
             config,
             parts,
@@ -253,21 +263,29 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Error::SeedManager { step: self.cursor.step, source: BoxError::new(source) }
     }
 
+    /// An engine for the network as it is now, where it has changed.
+    pub(super) fn refit_engine(&mut self) -> Result<bool, Error> {
+        if **self.engine.geometry() == Geometry::of(self.parts.seeds.model().layout())? {
+            return Ok(false);
+        }
+        self.engine = engine(&self.config, &self.parts)?;
+        Ok(true)
+    }
+
     /// New sums for an epoch of the network as it is now.
     pub(super) fn reset_sums(&mut self) -> Result<(), Error> {
-        let owners = owners(&self.parts.seeds);
-        if self.sums.reset(owners, &self.parts.device)? {
+        if self.refit_engine()? {
+            self.sums = EpochSums::new(Arc::clone(self.engine.geometry()), &self.parts.device)?;
+            // Graphs point at the sums and at what the engine keeps.
             self.runner.clear();
+            return Ok(());
         }
-        Ok(())
+        self.sums.reset()
     }
 }
 
-/// Host first, then seeds by id: whoever owns a segment.
-pub(super) fn owners<S: SeedManager>(seeds: &S) -> Vec<Owner> {
-    let mut owners: Vec<Owner> = seeds.model().layout().segments().iter().map(|s| s.spec.owner).collect();
-    owners.push(Owner::Host);
-    owners.sort_unstable();
-    owners.dedup();
-    owners
+fn engine<S: SeedManager, P: Policy>(config: &TrainConfig, parts: &Parts<S, P>) -> Result<GradientEngine, Error> {
+    let geometry = Geometry::of(parts.seeds.model().layout())?;
+    let num_rows = config.batch.microbatches_per_step.get();
+    GradientEngine::new(Arc::new(geometry), config.aggregation(), num_rows, &parts.device)
 }

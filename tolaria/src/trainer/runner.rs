@@ -37,10 +37,8 @@ pub(super) struct StepShape {
     pub(super) topology: TopologyRevision,
     /// Samples of the window: the rest follows from the sizes of the configuration.
     pub(super) num_samples: usize,
-    /// Whether conflicts between owners are looked for.
-    pub(super) resolves_conflicts: bool,
-    /// Numbers that the aggregation reads from the device.
-    pub(super) num_arguments: usize,
+    /// Whether the owners of the window are told apart.
+    pub(super) tells_owners_apart: bool,
 }
 
 #[derive(Debug)]

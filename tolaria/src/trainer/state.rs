@@ -1,9 +1,11 @@
 //! Checkpoints of the whole run, and taking one up again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use leyline::durable::{Durable, SavedState};
 use leyline::error::BoxError;
+use leyline::layout::Owner;
 use leyline::model::TrainableModel;
 use leyline::policy::Policy;
 use leyline::region::Eager;
@@ -14,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::{Snapshot, SnapshotMeta};
 use crate::error::{self, Error};
 use crate::telemetry as desc;
-use crate::trainer::run::{Cursor, Resumed, Trainer, owners};
+use crate::trainer::run::{Cursor, Resumed, Trainer};
 use crate::trainer::sums::{EpochSums, SavedSums};
 
 const TRAINER: &str = "trainer";
@@ -28,18 +30,25 @@ struct TrainerState {
     seed: u64,
     cursor: Cursor,
     sums: SavedSums,
+    /// Shares of the owners in the last epoch.
+    shares: Vec<(Owner, f64)>,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Everything the run needs to continue bit for bit: parameters, optimizer state, topology and lifecycle of seeds,
-    /// the policy, the position in the data and the sums of the unfinished epoch.
+    /// the policy, the position in the data, the sums of the unfinished epoch and the shares of the one before.
     ///
     /// # Errors
     /// When a component cannot hand over its state.
     /// # Sync
     /// reads the sums of the epoch; components copy their tensors.
     pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
-        let state = TrainerState { seed: self.parts.seed, cursor: self.cursor, sums: self.sums.save(&mut self.reads)? };
+        let state = TrainerState {
+            seed: self.parts.seed,
+            cursor: self.cursor,
+            sums: self.sums.save(&mut self.reads)?,
+            shares: self.shares.iter().map(|(owner, share)| (*owner, *share)).collect(),
+        };
         let trainer = SavedState {
             json: serde_json::to_string(&state)
                 .map_err(|e| Error::State { field: "trainer", message: e.to_string() })?,
@@ -85,8 +94,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.parts.seeds.restore(component(SEEDS)?).map_err(|e| self.seed_error(e))?;
         self.parts.policy.restore(component(POLICY)?).map_err(|e| Error::Policy(BoxError::new(e)))?;
         self.optimizer.restore(component(OPTIMIZER)?)?;
-        self.sums = EpochSums::restore(owners(&self.parts.seeds), &state.sums, &self.parts.device)?;
+        self.refit_engine()?;
+        self.sums = EpochSums::restore(Arc::clone(self.engine.geometry()), &state.sums, &self.parts.device)?;
         self.cursor = state.cursor;
+        self.shares = state.shares.into_iter().collect();
         // Parameters, moments and sums are new tensors.
         self.runner.clear();
         Ok(())

@@ -9,13 +9,13 @@ use leyline::policy::Policy;
 use leyline::region::{Eager, Recording};
 use leyline::seed::{Attribution, SeedManager};
 
-use crate::aggregate::{ConflictResolution, ProjectionOrder, WindowPlan, combine_window};
+use crate::aggregate::{ProjectionOrder, WindowPlan};
 use crate::batch::{Window, num_windows, to_device};
 use crate::error::{self, Error};
 use crate::grad::{GradientLease, GradientScope, gather_gradients};
 use crate::graph::{Captured, ExecutionMode, GraphKey, Refusal, Session};
 use crate::loss;
-use crate::optim::{UpdatePlan, measure_and_clip};
+use crate::optim::UpdatePlan;
 use crate::trainer::inputs::{InputSizes, StepInputs, StepValues};
 use crate::trainer::run::Trainer;
 use crate::trainer::runner::StepShape;
@@ -29,15 +29,6 @@ struct StepPlan {
     update: UpdatePlan,
 }
 
-impl StepPlan {
-    /// Why the step must not be recorded. The recording cannot find out: it uploads what the last warm-up uploaded, the
-    /// shares of this very step, and every replay would repeat them.
-    fn unrecordable(&self) -> Option<Refusal> {
-        let from_host = self.window.resolves_conflicts() && self.arguments.is_empty();
-        from_host.then(|| Refusal::ChangingValue { message: "an owner without parameters has a share".to_owned() })
-    }
-}
-
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Takes one accumulation window. Seeds are asked before and told after; in between nothing but device work happens.
     pub(super) fn step(&mut self, eager: &mut Eager, order: &[u32], window: &Window) -> Result<(), Error> {
@@ -47,8 +38,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let shape = StepShape {
             topology: self.parts.seeds.model().layout().revision(),
             num_samples: window.num_samples(),
-            resolves_conflicts: plan.window.resolves_conflicts(),
-            num_arguments: plan.arguments.len(),
+            tells_owners_apart: plan.window.tells_owners_apart(),
         };
         let inputs = self.load(shape, samples, &plan)?;
 
@@ -78,17 +68,34 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let attributions = self.attribute(eager, samples)?;
         let microbatches: Vec<(usize, Attribution)> = sizes.iter().copied().zip(attributions).collect();
         let order = ProjectionOrder { seed: self.parts.seed, step: self.cursor.step };
-        let window = WindowPlan::new(&microbatches, self.config.conflict, order)?;
+        let window = self.window(eager, &microbatches, order)?;
         let model = self.parts.seeds.model();
         let update = self.optimizer.prepare(model.parameters(), model.layout(), learning_rate)?;
-        let arguments =
-            if self.runner.can_record() { arguments_of(&window, self.sums.owners().len()) } else { Vec::new() };
+        let on_device = self.runner.can_record() && window.tells_owners_apart();
+        let arguments = if on_device { window.arguments() } else { Vec::new() };
         Ok(StepPlan { sizes, window, arguments, update })
     }
 
-    /// Attribution matters only where gradients of several microbatches can conflict.
+    fn window(
+        &self,
+        eager: &Eager,
+        microbatches: &[(usize, Attribution)],
+        order: ProjectionOrder,
+    ) -> Result<WindowPlan, Error> {
+        let slots = self.engine.geometry().owners();
+        let plan = WindowPlan::new(microbatches, slots, self.engine.config(), order)?;
+        if !plan.tells_owners_apart() {
+            return Ok(plan);
+        }
+        let seeds = self.export_seeds(eager)?;
+        let alpha = |id| seeds.iter().find(|state| state.seed_id == id).map(|state| state.alpha.get());
+        Ok(plan.with_alphas(slots, alpha))
+    }
+
+    /// Attribution matters only where gradients of several owners and several microbatches are told apart.
     fn attribute(&mut self, eager: &Eager, samples: &[&[u32]]) -> Result<Vec<Attribution>, Error> {
-        if self.config.conflict == ConflictResolution::Mean || samples.len() < 2 {
+        let engine = &self.engine;
+        if !engine.config().tells_owners_apart() || samples.len() < 2 || engine.geometry().owners().len() < 2 {
             return Ok(vec![Attribution::host_only(); samples.len()]);
         }
         let step = self.cursor.step;
@@ -112,8 +119,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let mut key = GraphKey::new(ExecutionMode::Train, device)
                 .optimizer(self.config.optimizer.name())
                 .topology(shape.topology)
-                .tag("resolves_conflicts", shape.resolves_conflicts.to_string())
-                .tag("arguments", shape.num_arguments.to_string());
+                .tag("tells_owners_apart", shape.tells_owners_apart.to_string());
             for size in &plan.sizes {
                 let mut dims = train.inputs().dims().to_vec();
                 dims[0] = *size;
@@ -145,9 +151,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// The region, recorded; nothing in it runs.
     fn capture(&mut self, recording: &Recording, inputs: &StepInputs, plan: &StepPlan) -> Result<Captured, Refusal> {
-        if let Some(refusal) = plan.unrecordable() {
-            return Err(refusal);
-        }
         let session: Session = self.runner.session().ok_or(Refusal::Unsupported { why: "no device that records" })?;
         let mut missing = None;
         let outcome = session.record(recording, |recording| {
@@ -186,14 +189,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             rows.push(gradient);
         }
 
-        let combined = combine_window(rows, layout, &plan.window, inputs.arguments(), &mut self.reads)?;
-        if let Some(pairs) = &combined.conflicting_pairs {
-            self.sums.add_conflicts(pairs)?;
-        }
-        let gradient = combined.gradient.as_tensor();
-        let norms = measure_and_clip(gradient, layout, self.sums.owners(), self.config.clip_norm)?;
-        self.sums.add_norms(&norms.main_sq, &norms.owners_sq)?;
-        self.optimizer.apply(parameters, layout, gradient, &plan.update, inputs.table())
+        let sums = Some(self.sums.as_tensor());
+        let combination = self.engine.combine(rows, &plan.window, inputs.arguments(), sums, &mut self.reads)?;
+        self.optimizer.apply_combination(parameters, layout, &combination, &plan.update, inputs.table())
     }
 
     /// A buffer for the gradient of a microbatch. It needs no zeros where the losses reach every segment.
@@ -220,6 +218,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         held.extend(moments.map(|(name, moments)| (format!("moments of {name}"), moments.clone())));
         held.extend(self.pool.idle(layout.num_elements()).into_iter().map(|b| ("a gradient buffer".to_owned(), b)));
         held.push(("sums of the epoch".to_owned(), self.sums.as_tensor().clone()));
+        held.extend(self.engine.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor)));
         if data.inputs().device().same_device(&self.parts.device) {
             held.push(("inputs of the data set".to_owned(), data.inputs().clone()));
             held.push(("targets of the data set".to_owned(), data.targets().clone()));
@@ -234,7 +233,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         host.num_steps += 1;
         host.num_microbatches += plan.sizes.len() as u64;
         host.num_samples += plan.sizes.iter().map(|size| *size as u64).sum::<u64>();
-        if plan.window.resolves_conflicts() {
+        if plan.window.tells_owners_apart() {
             host.num_pairs += plan.window.num_pairs();
             host.host_share += plan.window.host_share();
             host.num_windows += 1;
@@ -249,44 +248,5 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.instruments.steps_total.add(1);
         self.instruments.learning_rate.set(learning_rate);
         Ok(())
-    }
-}
-
-/// What the device is to know of a window; empty where it needs nothing, and where an owner without parameters has a
-/// share, for which there is no room: such a window is combined from the plan.
-fn arguments_of(window: &WindowPlan, max_owners: usize) -> Vec<f64> {
-    if window.resolves_conflicts() { window.arguments(max_owners).unwrap_or_default() } else { Vec::new() }
-}
-
-#[cfg(test)]
-mod tests {
-    use leyline::id::TopologyRevision;
-    use leyline::seed::AttributionMode;
-
-    use super::*;
-    use crate::optim::{Optimizer, OptimizerConfig};
-
-    /// Two microbatches, the first one attributed to a seed.
-    fn plan(conflict: ConflictResolution, max_owners: usize) -> StepPlan {
-        let layout = ParameterLayout::new(TopologyRevision(0), Vec::new()).unwrap();
-        let sgd = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-        let update = Optimizer::new(sgd).prepare(&[], &layout, 0.1).unwrap();
-        let of_seed = Attribution::new(AttributionMode::Stage, vec![(leyline::id::SeedId(1), 1.0)]).unwrap();
-        let order = ProjectionOrder { seed: 0, step: StepIndex(0) };
-        let window = WindowPlan::new(&[(1, of_seed), (1, Attribution::host_only())], conflict, order).unwrap();
-        let arguments = arguments_of(&window, max_owners);
-        StepPlan { sizes: vec![1, 1], window, arguments, update }
-    }
-
-    #[test]
-    fn a_step_that_reads_its_shares_from_the_host_is_not_recorded() {
-        let refusal = plan(ConflictResolution::PcGrad, 1).unrecordable().unwrap();
-        assert_eq!(refusal.name(), "changing_value", "{refusal}");
-    }
-
-    #[test]
-    fn a_step_that_reads_its_shares_from_the_device_or_has_none_is_recorded() {
-        assert_eq!(plan(ConflictResolution::PcGrad, 2).unrecordable(), None);
-        assert_eq!(plan(ConflictResolution::Mean, 1).unrecordable(), None);
     }
 }

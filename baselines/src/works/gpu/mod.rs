@@ -18,10 +18,12 @@ mod cold_start;
 mod graph_check;
 mod graph_bench;
 mod memcheck;
+mod gradient_bench;
 
 pub use capture_profile::run as capture_profile;
 pub use cold_start::{ChildReport, Jit, child as cold_start_child, run as cold_start};
 pub use fit::{Line, least_squares};
+pub use gradient_bench::run as gradient_bench;
 pub use graph_bench::run as graph_bench;
 pub use graph_check::run as graph_check;
 pub use launch_model::run as launch_model;

@@ -1,6 +1,6 @@
 //! The charts of a run: which quantities are drawn, how, and what each picture says in words.
 
-use tolaria::trainer::report::{ConflictRecord, EpochReport};
+use tolaria::trainer::report::EpochReport;
 
 use super::axis::Quantity;
 use super::plot::{Plot, Reference, Series, plot};
@@ -9,7 +9,7 @@ use crate::report::history::{SeedEvent, SeedLife};
 use crate::report::{Run, Summary};
 
 /// Colors and dashes of lines in the style sheet.
-const NUM_COLORS: usize = 6;
+pub(super) const NUM_COLORS: usize = 6;
 const NUM_DASHES: usize = 3;
 /// The first color, dashed: told apart from the second without seeing colors.
 const DASHED: usize = NUM_COLORS;
@@ -32,15 +32,15 @@ pub(in crate::report) struct Chart {
 }
 
 /// What a chart shows, before it is laid out.
-struct Sketch {
-    id: &'static str,
-    title: &'static str,
-    unit: &'static str,
-    quantity: Quantity,
-    show: fn(f64) -> String,
-    series: Vec<Series>,
-    references: Vec<Reference>,
-    note: Option<String>,
+pub(super) struct Sketch {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) quantity: Quantity,
+    pub(super) show: fn(f64) -> String,
+    pub(super) series: Vec<Series>,
+    pub(super) references: Vec<Reference>,
+    pub(super) note: Option<String>,
 }
 
 /// The curves of the whole network, in the order of the page.
@@ -51,7 +51,6 @@ pub(in crate::report) fn curves(run: &Run, events: &[SeedEvent]) -> Vec<Chart> {
         loss(reports, summary),
         accuracy(reports, summary),
         gradient_norm(reports),
-        conflicts(reports),
         parameters(reports, summary),
         learning_rate(reports),
     ];
@@ -137,32 +136,6 @@ fn gradient_norm(reports: &[EpochReport]) -> Sketch {
     }
 }
 
-fn conflicts(reports: &[EpochReport]) -> Sketch {
-    let of = |value: fn(&ConflictRecord) -> f64| move |report: &EpochReport| report.conflict.as_ref().map(value);
-    let num_measured = reports.iter().filter(|report| report.conflict.is_some()).count();
-    let note = match reports.len() - num_measured {
-        _ if reports.is_empty() => None,
-        0 => None,
-        _ if num_measured == 0 => {
-            Some("Not measured: no accumulation window of this run was aggregated by attribution.".to_owned())
-        }
-        gaps => Some(format!("Not measured in {gaps} of {} epochs: those are gaps.", count(reports.len() as u64))),
-    };
-    Sketch {
-        id: "conflicts",
-        title: "Gradient conflicts and host share",
-        unit: "share of ordered pairs; share of the gradient",
-        quantity: Quantity::WholeFraction,
-        show: percent,
-        series: vec![
-            line("conflicts", 4, reports, of(|conflict| conflict.ratio)),
-            line("host share", 2, reports, of(|conflict| conflict.host_share)),
-        ],
-        references: Vec::new(),
-        note,
-    }
-}
-
 fn parameters(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
     let host = summary.map(|summary| Reference {
         label: format!("host {}", count(summary.host_parameters)),
@@ -194,13 +167,18 @@ fn learning_rate(reports: &[EpochReport]) -> Sketch {
     }
 }
 
-fn line(name: &str, color: usize, reports: &[EpochReport], value: impl Fn(&EpochReport) -> Option<f64>) -> Series {
+pub(super) fn line(
+    name: &str,
+    color: usize,
+    reports: &[EpochReport],
+    value: impl Fn(&EpochReport) -> Option<f64>,
+) -> Series {
     let points = reports.iter().filter_map(|report| value(report).map(|value| (report.epoch.0, value))).collect();
     Series { name: name.to_owned(), class: class(color), points, is_stepped: false }
 }
 
 /// Colors first, then dashes: two lines differ in at least one.
-fn class(index: usize) -> String {
+pub(super) fn class(index: usize) -> String {
     format!("s{} d{}", index % NUM_COLORS + 1, index / NUM_COLORS % NUM_DASHES)
 }
 
@@ -210,7 +188,7 @@ fn test_value(value: Option<f64>, show: fn(f64) -> String) -> Vec<Reference> {
 }
 
 impl Sketch {
-    fn finish(self, run: &Run, events: &[SeedEvent]) -> Chart {
+    pub(super) fn finish(self, run: &Run, events: &[SeedEvent]) -> Chart {
         let epochs: Vec<u64> = run.epochs.iter().map(|report| report.epoch.0).collect();
         let is_empty = self.series.iter().all(|series| series.points.is_empty());
         let note = self.note.clone().or_else(|| is_empty.then(|| "No epoch was completed.".to_owned()));

@@ -8,7 +8,9 @@ mod axis;
 mod length;
 mod plot;
 mod curves;
+mod gradients;
 mod lifecycle;
 
 pub(super) use curves::{Chart, alphas, curves};
+pub(super) use gradients::gradients;
 pub(super) use lifecycle::{Lifecycle, lifecycle};

@@ -1,14 +1,40 @@
 //! The kernels in a build without the feature `cuda`: a type without values, so that no call of it can happen.
 
-use std::ops::Range;
-
 use candle_core::{CudaStorage, Device, Error, Layout, Result, Shape, Tensor};
 
-use super::args::{FoldKind, MaskArgs, NormRun, ParameterUpdate};
+use super::args::{FoldKind, MaskArgs, ParameterUpdate, SolveArgs, UpdateArgs};
+use crate::grad::Geometry;
 
 /// The kernels on one device; there is none.
 #[derive(Debug, Clone)]
 pub(crate) enum DeviceKernels {}
+
+/// What the gradient engine keeps on a GPU; nothing does.
+#[derive(Debug)]
+pub(crate) enum Workspace {}
+
+impl Workspace {
+    pub(crate) fn new(
+        _geometry: &Geometry,
+        _num_rows: usize,
+        _scratch: usize,
+        _device: &Device,
+    ) -> Result<Option<Self>> {
+        Ok(None)
+    }
+
+    pub(crate) fn coefficients(&self, _num_rows: usize) -> Result<Tensor> {
+        match *self {}
+    }
+
+    pub(crate) fn factors(&self) -> &Tensor {
+        match *self {}
+    }
+
+    pub(crate) fn tensors(&self) -> std::iter::Empty<(&'static str, &Tensor)> {
+        match *self {}
+    }
+}
 
 impl DeviceKernels {
     pub(crate) fn of(_tensor: &Tensor) -> Option<Self> {
@@ -23,46 +49,37 @@ impl DeviceKernels {
         match *self {}
     }
 
-    pub(crate) fn sgd(
+    pub(crate) fn resolve(&self, _workspace: &Workspace, _rows: &[&Tensor], _args: &SolveArgs<'_>) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn average(
         &self,
-        _updates: &[ParameterUpdate<'_>],
-        _gradient: &Tensor,
-        _constants: &Tensor,
-        _momentum_and_decay: [f32; 2],
-        _nesterov: bool,
-    ) -> Result<()> {
-        match *self {}
-    }
-
-    pub(crate) fn adam_w(
-        &self,
-        _updates: &[ParameterUpdate<'_>],
-        _gradient: &Tensor,
-        _constants: &Tensor,
-        _settings: [f32; 5],
-    ) -> Result<()> {
-        match *self {}
-    }
-
-    pub(crate) fn combine(&self, _rows: &[&Tensor], _coefficients: &Tensor, _range: &Range<usize>) -> Result<()> {
-        match *self {}
-    }
-
-    pub(crate) fn gram(&self, _rows: &[&Tensor], _ranges: &[Range<usize>]) -> Result<Tensor> {
-        match *self {}
-    }
-
-    pub(crate) fn pcgrad_solve(&self, _gram: &Tensor, _arguments: &Tensor) -> Result<(Tensor, Tensor)> {
-        match *self {}
-    }
-
-    pub(crate) fn measure_and_clip(
-        &self,
-        _gradient: &Tensor,
-        _runs: &[NormRun],
-        _num_owners: usize,
+        _workspace: &Workspace,
+        _rows: &[&Tensor],
+        _coefficients: &Tensor,
         _max_norm: Option<f64>,
-    ) -> Result<Tensor> {
+        _sums: Option<&Tensor>,
+    ) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn combine_rows(
+        &self,
+        _workspace: &Workspace,
+        _rows: &[&Tensor],
+        _coefficients: &Tensor,
+        _factors: Option<&Tensor>,
+    ) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn update(
+        &self,
+        _workspace: &Workspace,
+        _updates: &[ParameterUpdate<'_>],
+        _args: &UpdateArgs<'_>,
+    ) -> Result<()> {
         match *self {}
     }
 

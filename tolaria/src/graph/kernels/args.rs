@@ -1,14 +1,24 @@
 //! What the kernels are told, on any build.
 #![cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "without kernels nobody reads it"))]
 
-use std::ops::Range;
-
 use candle_core::{Tensor, Var};
 
 /// Most rows of one window.
-pub(crate) const MAX_ROWS: usize = 32;
-/// Most owners whose gradients can conflict in one window.
-pub(crate) const MAX_OWNERS: usize = 16;
+pub(crate) const MAX_ROWS: usize = 64;
+
+/// How a window is resolved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SolveArgs<'a> {
+    /// Name of the kernel that finds the weights.
+    pub(crate) kernel: &'static str,
+    /// `WindowPlan::arguments`, of `f64`.
+    pub(crate) arguments: &'a Tensor,
+    /// Radius of CAGrad; unused by the others.
+    pub(crate) radius: f64,
+    pub(crate) max_norm: Option<f64>,
+    /// Sums of the epoch that the owners are added to.
+    pub(crate) sums: Option<&'a Tensor>,
+}
 
 /// One parameter in an optimizer step.
 #[derive(Debug, Clone, Copy)]
@@ -16,18 +26,31 @@ pub(crate) struct ParameterUpdate<'a> {
     pub(crate) parameter: &'a Var,
     /// Shape (moments, elements); absent for plain SGD.
     pub(crate) moments: Option<&'a Tensor>,
-    /// Where the parameter's part of the flat gradient starts.
-    pub(crate) offset: usize,
 }
 
-/// Elements with one norm.
-#[derive(Debug, Clone)]
-pub(crate) struct NormRun {
-    pub(crate) range: Range<usize>,
-    /// Index of the owner.
-    pub(crate) owner: u32,
-    /// 0 for the main loss, else a number per isolated owner.
-    pub(crate) domain: u32,
+/// How parameters follow from gradients; what changes from step to step is in the constants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum UpdateRule {
+    Sgd {
+        momentum: f32,
+        weight_decay: f32,
+        nesterov: bool,
+    },
+    /// β₁, 1 − β₁, β₂, 1 − β₂, ε.
+    AdamW([f32; 5]),
+}
+
+/// What an update is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UpdateArgs<'a> {
+    pub(crate) rule: UpdateRule,
+    /// Four numbers per parameter: the learning rate for SGD; keep, step size, root correction for AdamW.
+    pub(crate) constants: &'a Tensor,
+    pub(crate) rows: &'a [&'a Tensor],
+    /// (2, rows).
+    pub(crate) coefficients: &'a Tensor,
+    /// One per part.
+    pub(crate) factors: Option<&'a Tensor>,
 }
 
 /// What is added to sums in double precision.

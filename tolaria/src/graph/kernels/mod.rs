@@ -11,11 +11,9 @@ mod pieces;
 #[cfg(feature = "cuda")]
 mod optimizer;
 #[cfg(feature = "cuda")]
-mod aggregate;
+mod workspace;
 #[cfg(feature = "cuda")]
-mod pcgrad;
-#[cfg(feature = "cuda")]
-mod norms;
+mod gradient;
 #[cfg(feature = "cuda")]
 mod sums;
 #[cfg(feature = "cuda")]
@@ -27,11 +25,13 @@ mod absent;
 mod args;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::{DeviceKernels, cross_entropy, cross_entropy_backward, dropout_mask};
-pub(crate) use args::{FoldKind, MAX_OWNERS, MAX_ROWS, MaskArgs, NormRun, ParameterUpdate};
+pub(crate) use absent::{DeviceKernels, Workspace, cross_entropy, cross_entropy_backward, dropout_mask};
+pub(crate) use args::{FoldKind, MaskArgs, ParameterUpdate, SolveArgs, UpdateArgs, UpdateRule};
 #[cfg(feature = "cuda")]
 pub(crate) use loss::{cross_entropy, cross_entropy_backward};
 #[cfg(feature = "cuda")]
 pub(crate) use module::DeviceKernels;
 #[cfg(feature = "cuda")]
 pub(crate) use random::dropout_mask;
+#[cfg(feature = "cuda")]
+pub(crate) use workspace::Workspace;

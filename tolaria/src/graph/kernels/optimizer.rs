@@ -1,13 +1,14 @@
-//! Updates of all parameters in a few launches.
+//! Updates of all parameters in a few launches, from a combination of rows that is formed on the way.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result};
 use cudarc::driver::{DeviceRepr, PushKernelArg as _};
 
-use super::args::ParameterUpdate;
-use super::module::{DeviceKernels, expect, grid};
+use super::args::{ParameterUpdate, UpdateArgs, UpdateRule};
+use super::module::{DeviceKernels, blocks_of, count, expect};
+use super::workspace::Workspace;
 use crate::graph::cuda::{address, tensor_error};
 
-const MAX_PARAMETERS: usize = 48;
+const MAX_PARAMETERS: usize = 160;
 /// Numbers per parameter in the table of constants.
 const CONSTANTS: usize = 4;
 
@@ -16,8 +17,7 @@ const CONSTANTS: usize = 4;
 struct Parameters {
     parameter: [u64; MAX_PARAMETERS],
     moments: [u64; MAX_PARAMETERS],
-    offset: [u64; MAX_PARAMETERS],
-    length: [u64; MAX_PARAMETERS],
+    first_part: u32,
 }
 
 #[repr(C)]
@@ -30,79 +30,68 @@ unsafe impl DeviceRepr for Parameters {}
 unsafe impl DeviceRepr for Settings {}
 
 impl DeviceKernels {
-    /// SGD. `constants` (parameters, 4) of `f32`: the learning rate comes first.
-    pub(crate) fn sgd(
+    /// Updates one parameter per part of the geometry, in its order, in place.
+    pub(crate) fn update(
         &self,
+        workspace: &Workspace,
         updates: &[ParameterUpdate<'_>],
-        gradient: &Tensor,
-        constants: &Tensor,
-        [momentum, weight_decay]: [f32; 2],
-        nesterov: bool,
+        args: &UpdateArgs<'_>,
     ) -> Result<()> {
-        let settings = Settings([momentum, weight_decay, f32::from(u8::from(nesterov)), 0.0, 0.0]);
-        self.update("sgd", settings, updates, gradient, constants)
-    }
-
-    /// AdamW. `constants` (parameters, 4) of `f32`: keep, step size, root correction; `settings`: β₁, 1 − β₁, β₂,
-    /// 1 − β₂, ε.
-    pub(crate) fn adam_w(
-        &self,
-        updates: &[ParameterUpdate<'_>],
-        gradient: &Tensor,
-        constants: &Tensor,
-        settings: [f32; 5],
-    ) -> Result<()> {
-        if updates.iter().any(|update| update.moments.is_none()) {
-            candle_core::bail!("AdamW: every parameter needs its two moments")
+        let (kernel, settings, needs_moments) = match args.rule {
+            UpdateRule::Sgd { momentum, weight_decay, nesterov } => {
+                ("update_sgd", Settings([momentum, weight_decay, f32::from(u8::from(nesterov)), 0.0, 0.0]), false)
+            }
+            UpdateRule::AdamW(settings) => ("update_adam_w", Settings(settings), true),
+        };
+        let rows = workspace.rows(args.rows)?;
+        let factors = workspace.check_terms(args.rows.len(), args.coefficients, args.factors)?;
+        if updates.len() != workspace.num_parts {
+            candle_core::bail!("{} parameters are updated: expected {}", updates.len(), workspace.num_parts)
         }
-        self.update("adam_w", Settings(settings), updates, gradient, constants)
-    }
-
-    fn update(
-        &self,
-        kernel: &'static str,
-        settings: Settings,
-        updates: &[ParameterUpdate<'_>],
-        gradient: &Tensor,
-        constants: &Tensor,
-    ) -> Result<()> {
-        expect(constants, DType::F32, CONSTANTS * updates.len(), "optimizer constants")?;
+        expect(args.constants, DType::F32, CONSTANTS * updates.len(), "optimizer constants")?;
+        let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
+        let (coefficients, constants) = (address(args.coefficients)?, address(args.constants)?);
         let function = self.function(kernel)?;
-        let (flat, all_constants) = (address(gradient)?, address(constants)?);
         let stream = self.stream();
-        for (index, chunk) in updates.chunks(MAX_PARAMETERS).enumerate() {
-            let table = table(chunk, gradient)?;
-            let longest = chunk.iter().map(|update| update.parameter.elem_count()).max().unwrap_or(0);
-            let constants = all_constants + (index * MAX_PARAMETERS * CONSTANTS * size_of::<f32>()) as u64;
+        for (index, few) in updates.chunks(MAX_PARAMETERS).enumerate() {
+            let first_part = index * MAX_PARAMETERS;
+            let table = table(few, first_part, workspace, needs_moments)?;
+            let first = workspace.first_chunks[first_part];
+            let num_chunks = workspace.first_chunks[first_part + few.len()] - first;
+            let first_chunk = count(first);
             let mut launch = stream.launch_builder(&function);
-            launch.arg(&table).arg(&settings).arg(&flat).arg(&constants);
-            // SAFETY: `table` confirmed the size of every tensor, `expect` that of the constants.
-            tensor_error(unsafe { launch.launch(grid(longest, chunk.len())) })?;
+            launch.arg(&rows).arg(&table).arg(&settings).arg(&chunks).arg(&parts);
+            launch.arg(&coefficients).arg(&factors).arg(&constants).arg(&first_chunk);
+            // SAFETY: `table` confirmed the size of every tensor, the others were checked above; the chunks of these
+            // parts and no others take part.
+            tensor_error(unsafe { launch.launch(blocks_of(num_chunks, 1)) })?;
         }
         Ok(())
     }
 }
 
-fn table(updates: &[ParameterUpdate<'_>], gradient: &Tensor) -> Result<Parameters> {
-    let mut table = Parameters {
-        parameter: [0; MAX_PARAMETERS],
-        moments: [0; MAX_PARAMETERS],
-        offset: [0; MAX_PARAMETERS],
-        length: [0; MAX_PARAMETERS],
-    };
+fn table(
+    updates: &[ParameterUpdate<'_>],
+    first_part: usize,
+    workspace: &Workspace,
+    needs_moments: bool,
+) -> Result<Parameters> {
+    let (parameter, moments) = ([0; MAX_PARAMETERS], [0; MAX_PARAMETERS]);
+    let mut table = Parameters { parameter, moments, first_part: count(first_part) };
     for (index, update) in updates.iter().enumerate() {
-        let length = update.parameter.elem_count();
+        let part = first_part + index;
+        let length = workspace.starts[part + 1] - workspace.starts[part];
         expect(update.parameter, DType::F32, length, "a parameter")?;
-        if update.offset + length > gradient.elem_count() || gradient.dtype() != DType::F32 {
-            candle_core::bail!("a parameter of {length} elements at {} is not in {gradient:?}", update.offset)
-        }
-        if let Some(moments) = update.moments {
-            expect(moments, DType::F32, length * moments.dims()[0], "moments")?;
-            table.moments[index] = address(moments)?;
+        let wanted = if needs_moments { 2 } else { 1 };
+        match update.moments {
+            Some(moments) => {
+                expect(moments, DType::F32, wanted * length, "moments")?;
+                table.moments[index] = address(moments)?;
+            }
+            None if needs_moments => candle_core::bail!("AdamW: every parameter needs its two moments"),
+            None => {}
         }
         table.parameter[index] = address(update.parameter)?;
-        table.offset[index] = update.offset as u64;
-        table.length[index] = length as u64;
     }
     Ok(table)
 }

@@ -38,6 +38,8 @@ pub(super) fn measure(gpu: &Gpu, eager: &mut Eager, name: &str, samples: &mut Sa
             conflict: ConflictResolution::Mean,
             eval_batch_size: count(1024),
             conflict_warn: 1.0,
+            measure_conflicts: false,
+            cagrad_radius: 0.4,
             execution: ExecutionConfig { graphs, ..ExecutionConfig::default() },
         };
         let train = work.dataset()?;

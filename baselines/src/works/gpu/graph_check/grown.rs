@@ -142,6 +142,8 @@ pub(super) fn train_config(
         conflict,
         eval_batch_size: count(512),
         conflict_warn: 1.0,
+        measure_conflicts: false,
+        cagrad_radius: 0.4,
         execution,
     }
 }

@@ -10,6 +10,7 @@ mod refusals;
 mod function;
 mod memory;
 mod graft;
+mod gradients;
 
 use leyline::region::Eager;
 
@@ -36,5 +37,6 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     refusals::run(&gpu, &mut eager, &mut report);
     memory::run(&gpu, &mut eager, &mut report);
     graft::run(&gpu, &mut eager, &mut report);
+    gradients::run(&gpu, &mut eager, &mut report);
     report.finish(&gpu, NOTES)
 }

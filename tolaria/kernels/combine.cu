@@ -1,0 +1,68 @@
+// Combinations of rows, and squared norms by part.
+
+__device__ const float* coefficients_of(const Part& part, u32 rows, const float* coefficients) {
+    return coefficients + (part.domain == 0 ? 0 : rows);
+}
+
+// row_0 = the combination of all rows, times the factor of its part where there are factors. coefficients (2 x rows): of
+// parts that are not isolated, and of those that are. One block per chunk.
+extern "C" __global__ void combine_rows(
+    const __grid_constant__ Rows rows, const Chunk* chunks, const Part* parts, const float* coefficients, const float* factors) {
+    __shared__ Terms terms;
+    Chunk chunk = chunk_from_end(chunks);
+    load_terms(terms, rows, coefficients_of(parts[chunk.part], rows.count, coefficients));
+    float factor = factors ? factors[chunk.part] : 1.0f;
+    float* target = (float*)rows.row[0];
+    Quads quads(chunk);
+    for (u64 at = quads.start + 4 * threadIdx.x; at < quads.end; at += 4 * blockDim.x) {
+        float4 sum = combine_quad(terms, rows.count, at);
+        if (factor != 1.0f) { sum.x *= factor; sum.y *= factor; sum.z *= factor; sum.w *= factor; }
+        *(float4*)(target + at) = sum;
+    }
+    u64 at;
+    if (quads.single(chunk, &at)) {
+        float sum = combine_one(terms, rows.count, at);
+        target[at] = factor != 1.0f ? sum * factor : sum;
+    }
+}
+
+// As combine_rows without factors; squares[chunk]: squared norm of the result. A single row is only measured.
+extern "C" __global__ void combine_and_square(
+    const __grid_constant__ Rows rows, const Chunk* chunks, const Part* parts, const float* coefficients, double* squares) {
+    __shared__ Terms terms;
+    Chunk chunk = chunks[blockIdx.x];
+    load_terms(terms, rows, coefficients_of(parts[chunk.part], rows.count, coefficients));
+    float* target = (float*)rows.row[0];
+    double square = 0.0;
+    Quads quads(chunk);
+    for (u64 at = quads.start + 4 * threadIdx.x; at < quads.end; at += 4 * blockDim.x) {
+        float4 sum;
+        if (rows.count > 1) {
+            sum = combine_quad(terms, rows.count, at);
+            *(float4*)(target + at) = sum;
+        } else {
+            sum = *(const float4*)(target + at);
+        }
+        square += (double)sum.x * (double)sum.x;
+        square += (double)sum.y * (double)sum.y;
+        square += (double)sum.z * (double)sum.z;
+        square += (double)sum.w * (double)sum.w;
+    }
+    u64 at;
+    if (quads.single(chunk, &at)) {
+        float sum = rows.count > 1 ? combine_one(terms, rows.count, at) : target[at];
+        if (rows.count > 1) target[at] = sum;
+        square += (double)sum * (double)sum;
+    }
+    square = block_sum(square);
+    if (threadIdx.x == 0) squares[blockIdx.x] = square;
+}
+
+// part_squares[part]: the sum over its chunks. One block per part.
+extern "C" __global__ void square_parts(const Part* parts, const double* squares, double* part_squares) {
+    Part part = parts[blockIdx.x];
+    double sum = 0.0;
+    for (u32 c = threadIdx.x; c < part.num_chunks; c += blockDim.x) sum += squares[part.first_chunk + c];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) part_squares[blockIdx.x] = sum;
+}

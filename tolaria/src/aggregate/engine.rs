@@ -1,0 +1,360 @@
+//! Combines the gradients of a window, measures them, and says how they are clipped.
+
+use std::fmt;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::combination::{Coefficients, Combination, Factors};
+use super::composed;
+use super::config::{AggregationConfig, ConflictResolution};
+use super::passes::{combine_and_square, part_grams};
+use super::plan::WindowPlan;
+use super::solve::{Problem, Solution, clip_factors};
+use super::sums::SumsLayout;
+use super::weighting::{self, Weighting};
+use crate::cpu::{self, to_f32};
+use crate::error::Error;
+use crate::grad::{Geometry, GradientLease};
+use crate::graph::kernels::{DeviceKernels, SolveArgs, Workspace};
+use crate::host_read::HostReads;
+use crate::path::Path;
+
+/// Combines windows over one geometry.
+///
+/// With the kernels of the CPU and of the GPU nothing that grows with the number of elements is allocated after the
+/// engine was made, and on a GPU everything is device work, so that a graph can hold it.
+pub struct GradientEngine {
+    geometry: Arc<Geometry>,
+    config: AggregationConfig,
+    weighting: Box<dyn Weighting>,
+    num_rows: usize,
+    device: Device,
+    /// On a GPU, while there are kernels for so many rows.
+    workspace: Option<Arc<Workspace>>,
+    /// Coefficients of windows that do not tell owners apart, by their fractions: what is uploaded once stays valid in a
+    /// recorded step.
+    averages: Vec<(Vec<f32>, Tensor)>,
+    scratch: Scratch,
+}
+
+/// Intermediate results on the host.
+#[derive(Debug, Default)]
+struct Scratch {
+    solution: Solution,
+    grams: Vec<f64>,
+    squares: Vec<f64>,
+    domains: Vec<f64>,
+}
+
+/// Fractions of samples for which coefficients are kept: an epoch has its full windows and the one at its end.
+const MAX_AVERAGES: usize = 8;
+
+impl fmt::Debug for GradientEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GradientEngine")
+            .field("method", &self.weighting.name())
+            .field("config", &self.config)
+            .field("num_rows", &self.num_rows)
+            .field("device", &self.device.location())
+            .finish_non_exhaustive()
+    }
+}
+
+impl GradientEngine {
+    /// An engine for windows of up to `num_rows` microbatches.
+    ///
+    /// # Errors
+    /// When the device has no room for its tables.
+    /// # Sync
+    /// none
+    pub fn new(
+        geometry: Arc<Geometry>,
+        config: AggregationConfig,
+        num_rows: usize,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let weighting: Box<dyn Weighting> = match config.method {
+            ConflictResolution::Mean => Box::new(weighting::Mean),
+            ConflictResolution::PcGrad => Box::new(weighting::PcGrad),
+            ConflictResolution::Mgda => Box::new(weighting::Mgda),
+            ConflictResolution::UpGrad => Box::new(weighting::UpGrad),
+            ConflictResolution::CaGrad => Box::new(weighting::CaGrad { radius: config.cagrad_radius }),
+            ConflictResolution::AlignedMtl => Box::new(weighting::AlignedMtl),
+        };
+        let workspace = if device.is_cuda() {
+            let scratch = weighting.scratch_len(geometry.owners().len());
+            Workspace::new(&geometry, num_rows, scratch, device)?.map(Arc::new)
+        } else {
+            None
+        };
+        let (device, averages) = (device.clone(), Vec::new());
+        Ok(Self { geometry, config, weighting, num_rows, device, workspace, averages, scratch: Scratch::default() })
+    }
+
+    /// Parts and owners that the engine works on.
+    #[must_use]
+    pub fn geometry(&self) -> &Arc<Geometry> {
+        &self.geometry
+    }
+
+    /// How windows are combined.
+    #[must_use]
+    pub fn config(&self) -> &AggregationConfig {
+        &self.config
+    }
+
+    /// Length of the sums that [`combine`](Self::combine) adds to.
+    #[must_use]
+    pub fn num_sums(&self) -> usize {
+        SumsLayout::new(self.geometry.owners().len(), self.geometry.parts().len()).len()
+    }
+
+    /// Turns the gradients g_1 … g_K of a window into one that is not formed yet: `Σ c_k g_k`, scaled per part. The
+    /// result is valid until the next call.
+    ///
+    /// Where `plan` does not tell owners apart, the `c_k` are the fractions `n_k/N`; the rows are read once, and the
+    /// first then holds their combination. Otherwise the inner products of all rows are formed in one read, the weights
+    /// of the owners follow from them, and no row is written; with the weight 1 for every owner the `c_k` are the
+    /// fractions, bit for bit. Isolated parts always get the fractions. Numbers that are not finite stay visible.
+    ///
+    /// Beside underflow, an element of the combination differs from exact arithmetic by at most
+    /// `(K + 1) 2⁻²⁴ Σ_k |c_k g_k|`, and by two more roundings where a factor other than 1 scales it. A norm that
+    /// follows from inner products differs from the norm of the rounded combination by at most
+    /// `(K 2⁻²⁴ + √(n 2⁻⁵³)) Σ_k |c_k| |g_k|`, n being the longest chain of additions in an inner product: 10⁴ for 10⁸
+    /// elements. The root only shows where terms cancel to less than 10⁻⁵ of them.
+    ///
+    /// On a GPU, `arguments` is to have what [`WindowPlan::arguments`] gives before every replay of a recorded step;
+    /// without it those of `plan` are copied there, for work that runs once. `sums` is a vector of
+    /// [`num_sums`](Self::num_sums) numbers to which norms, shares and conflicts of the window are added.
+    ///
+    /// # Shapes
+    /// `rows` (P,) of one type on the engine's device, one per microbatch of `plan`; `arguments` and `sums` flat, of
+    /// `f64`, there
+    /// # Errors
+    /// [`Error::LayoutMismatch`] for rows, arguments or sums that do not fit.
+    /// # Sync
+    /// none with the kernels of the CPU and of the GPU; for other types, and beyond 64 microbatches, telling owners apart
+    /// copies the inner products to the host, counted as `gradient inner products`
+    pub fn combine(
+        &mut self,
+        rows: Vec<GradientLease>,
+        plan: &WindowPlan,
+        arguments: Option<&Tensor>,
+        sums: Option<&Tensor>,
+        reads: &mut HostReads,
+    ) -> Result<Combination, Error> {
+        self.check(&rows, plan, arguments, sums)?;
+        self.combine_on(&Path::of(rows[0].as_tensor()), rows, plan, arguments, sums, reads)
+    }
+
+    /// [`Self::combine`] on a path of the caller's choice, with what was checked.
+    pub(super) fn combine_on(
+        &mut self,
+        path: &Path,
+        rows: Vec<GradientLease>,
+        plan: &WindowPlan,
+        arguments: Option<&Tensor>,
+        sums: Option<&Tensor>,
+        reads: &mut HostReads,
+    ) -> Result<Combination, Error> {
+        match path {
+            Path::Kernel => self.on_cpu(rows, plan, sums),
+            Path::Device(kernels) if self.workspace.is_some() => self.on_device(kernels, rows, plan, arguments, sums),
+            Path::Device(_) | Path::Composed => self.composed(rows, plan, sums, reads),
+        }
+    }
+
+    fn on_cpu(
+        &mut self,
+        rows: Vec<GradientLease>,
+        plan: &WindowPlan,
+        sums: Option<&Tensor>,
+    ) -> Result<Combination, Error> {
+        let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
+        let num_rows = rows.len();
+        let parts = self.geometry.parts().len();
+        let Self { geometry, config, weighting, scratch, .. } = self;
+        let Scratch { solution, grams, squares, domains } = scratch;
+        if plan.tells_owners_apart() {
+            grams.resize(parts * num_rows * num_rows, 0.0);
+            cpu::with_slices(&tensors, |rows| part_grams(rows, geometry, grams))?;
+            let arguments = plan.arguments();
+            let problem = Problem {
+                geometry,
+                grams,
+                arguments: &arguments,
+                num_rows,
+                weighting: weighting.as_ref(),
+                max_norm: config.clip_norm,
+            };
+            cpu::with_sums(sums, |sums| solution.solve(&problem, sums))?;
+            return on_host(rows, solution.coefficients.clone(), solution.factors.clone());
+        }
+        squares.resize(parts, 0.0);
+        let fractions = twice(plan.fractions());
+        cpu::with_slice_mut(tensors[0], |first| {
+            cpu::with_slices(&tensors[1..], |others| combine_and_square(first, others, geometry, &fractions, squares))
+        })??;
+        let mut factors = Vec::new();
+        cpu::with_sums(sums, |sums| {
+            clip_factors(geometry, squares, config.clip_norm, domains, &mut factors, sums);
+        })?;
+        on_host(only_first(rows), vec![1.0; 2], factors)
+    }
+
+    fn on_device(
+        &mut self,
+        kernels: &DeviceKernels,
+        rows: Vec<GradientLease>,
+        plan: &WindowPlan,
+        arguments: Option<&Tensor>,
+        sums: Option<&Tensor>,
+    ) -> Result<Combination, Error> {
+        let workspace = Arc::clone(self.workspace.as_ref().expect("the caller found one"));
+        let max_norm = self.config.clip_norm;
+        if plan.tells_owners_apart() {
+            let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
+            let of_plan;
+            let arguments = match arguments {
+                Some(arguments) => arguments,
+                None => {
+                    of_plan = Tensor::new(plan.arguments(), &self.device)?;
+                    &of_plan
+                }
+            };
+            let (kernel, radius) = (self.config.method.kernel(), self.config.cagrad_radius);
+            kernels.resolve(&workspace, &tensors, &SolveArgs { kernel, arguments, radius, max_norm, sums })?;
+            let coefficients = workspace.coefficients(rows.len())?;
+            return Combination::on_device(rows, workspace, coefficients);
+        }
+        let fractions = self.averages_of(plan)?;
+        let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
+        kernels.average(&workspace, &tensors, &fractions, max_norm, sums)?;
+        let one = self.averages_of_fractions(&[1.0; 2])?;
+        Combination::on_device(only_first(rows), workspace, one)
+    }
+
+    /// Compositions of candle operations, with the solution on the host.
+    fn composed(
+        &mut self,
+        rows: Vec<GradientLease>,
+        plan: &WindowPlan,
+        sums: Option<&Tensor>,
+        reads: &mut HostReads,
+    ) -> Result<Combination, Error> {
+        let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
+        if plan.tells_owners_apart() {
+            let grams = composed::part_grams(&tensors, &self.geometry, reads)?;
+            let arguments = plan.arguments();
+            let problem = Problem {
+                geometry: &self.geometry,
+                grams: &grams,
+                arguments: &arguments,
+                num_rows: rows.len(),
+                weighting: self.weighting.as_ref(),
+                max_norm: self.config.clip_norm,
+            };
+            let mut addends = vec![0.0; self.num_sums()];
+            let solution = &mut self.scratch.solution;
+            solution.solve(&problem, Some(&mut addends));
+            if let Some(sums) = sums {
+                composed::add(sums, &Tensor::new(addends, sums.device())?)?;
+            }
+            let (coefficients, factors) = (solution.wide.clone(), solution.factors.clone());
+            return Combination::new(rows, Coefficients::Wide(coefficients), Factors::Host(factors));
+        }
+        composed::average(&tensors, plan.fractions())?;
+        composed::measure_and_clip(tensors[0], &self.geometry, self.config.clip_norm, sums)?;
+        let factors = vec![1.0; self.geometry.parts().len()];
+        on_host(only_first(rows), vec![1.0; 2], factors)
+    }
+
+    fn averages_of(&mut self, plan: &WindowPlan) -> Result<Tensor, Error> {
+        self.averages_of_fractions(&twice(plan.fractions()))
+    }
+
+    fn averages_of_fractions(&mut self, fractions: &[f32]) -> Result<Tensor, Error> {
+        if let Some((_, tensor)) = self.averages.iter().find(|(known, _)| known == fractions) {
+            return Ok(tensor.clone());
+        }
+        if self.averages.len() == MAX_AVERAGES {
+            self.averages.remove(0);
+        }
+        let tensor = Tensor::new(fractions, &self.device)?;
+        self.averages.push((fractions.to_vec(), tensor.clone()));
+        Ok(tensor)
+    }
+
+    /// What a recorded step points at, with names for messages.
+    pub(crate) fn tensors(&self) -> Vec<(&'static str, Tensor)> {
+        let averages = self.averages.iter().map(|(_, tensor)| ("coefficients of the mean", tensor));
+        let workspace = self.workspace.iter().flat_map(|workspace| workspace.tensors());
+        workspace.chain(averages).map(|(name, tensor)| (name, tensor.clone())).collect()
+    }
+
+    /// Confirms that everything fits.
+    fn check(
+        &self,
+        rows: &[GradientLease],
+        plan: &WindowPlan,
+        arguments: Option<&Tensor>,
+        sums: Option<&Tensor>,
+    ) -> Result<(), Error> {
+        if rows.len() != plan.num_microbatches() {
+            return Err(Error::mismatch("microbatches of a window", plan.num_microbatches(), rows.len()));
+        }
+        if rows.len() > self.num_rows {
+            return Err(Error::mismatch("microbatches of a window", format!("at most {}", self.num_rows), rows.len()));
+        }
+        let dtype = rows[0].as_tensor().dtype();
+        for row in rows.iter().map(GradientLease::as_tensor) {
+            if row.elem_count() != self.geometry.num_elements() {
+                let what = "elements of a microbatch's gradient";
+                return Err(Error::mismatch(what, self.geometry.num_elements(), row.elem_count()));
+            }
+            if row.dtype() != dtype || !row.device().same_device(&self.device) {
+                let expected = format!("{dtype:?} on {:?}", self.device.location());
+                return Err(Error::mismatch("gradients of a window", expected, kind(row)));
+            }
+        }
+        let slots = self.geometry.owners().len();
+        if let Some(found) = plan.num_slots().filter(|found| *found != slots) {
+            return Err(Error::mismatch("owners of a window", slots, found));
+        }
+        let expect = |tensor: &Tensor, length: usize, what: &str| {
+            let fits = tensor.dtype() == DType::F64 && *tensor.dims() == [length];
+            if fits && tensor.device().same_device(&self.device) {
+                return Ok(());
+            }
+            let expected = format!("{length} elements of F64 on {:?}", self.device.location());
+            Err(Error::mismatch(what, expected, format!("{} elements of {}", tensor.elem_count(), kind(tensor))))
+        };
+        if let Some(arguments) = arguments.filter(|_| plan.tells_owners_apart()) {
+            expect(arguments, WindowPlan::num_arguments(rows.len(), slots), "arguments of a window")?;
+        }
+        if let Some(sums) = sums {
+            expect(sums, self.num_sums(), "sums of an epoch")?;
+        }
+        Ok(())
+    }
+}
+
+fn on_host(rows: Vec<GradientLease>, coefficients: Vec<f32>, factors: Vec<f32>) -> Result<Combination, Error> {
+    Combination::new(rows, Coefficients::Host(coefficients), Factors::Host(factors))
+}
+
+/// The same coefficients for parts that are isolated and for those that are not.
+fn twice(fractions: &[f64]) -> Vec<f32> {
+    fractions.iter().chain(fractions).copied().map(to_f32).collect()
+}
+
+/// Gives the other buffers back.
+fn only_first(mut rows: Vec<GradientLease>) -> Vec<GradientLease> {
+    rows.truncate(1);
+    rows
+}
+
+fn kind(tensor: &Tensor) -> String {
+    format!("{:?} on {:?}", tensor.dtype(), tensor.device().location())
+}

@@ -1,0 +1,172 @@
+//! The update of one parameter from rows that are summed on the way: one pass over rows, parameter and moments.
+
+use std::cell::RefCell;
+
+use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
+
+use super::adam_w::AdamWRule;
+use super::sgd::SgdRule;
+use crate::cpu::{self, Divide};
+
+/// Elements per block: its sum, the parameter and the moments stay in the first-level cache.
+const BLOCK: usize = 1024;
+/// Elements that a thread takes at once; a multiple of a block.
+const ELEMENTS_PER_PIECE: usize = 16 * BLOCK;
+
+/// What happens to an element.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rule {
+    Sgd(SgdRule),
+    AdamW(AdamWRule),
+}
+
+/// The gradient of one parameter: `(c_0 g_0 + c_1 g_1) + …`, times `factor`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source<'a> {
+    /// (P,) each.
+    pub(super) rows: &'a [&'a [f32]],
+    /// One per row.
+    pub(super) coefficients: &'a [f32],
+    pub(super) factor: f32,
+    /// Where the parameter starts in the rows.
+    pub(super) offset: usize,
+}
+
+/// Updates a parameter and its moments, (moments, elements), in place.
+pub(super) fn update(
+    rule: Rule,
+    parameter: &Var,
+    moments: Option<&Tensor>,
+    source: Source<'_>,
+) -> candle_core::Result<()> {
+    parameter.inplace_op1(&OnParameter { rule, moments, source })
+}
+
+/// Holds the parameter and asks for the moments.
+struct OnParameter<'a> {
+    rule: Rule,
+    moments: Option<&'a Tensor>,
+    source: Source<'a>,
+}
+
+impl InplaceOp1 for OnParameter<'_> {
+    fn name(&self) -> &'static str {
+        "update-parameter"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let parameter = cpu::slice_mut(storage, layout)?;
+        match self.moments {
+            None => {
+                run(self.rule, self.source, Piece { parameter, moments: [&mut [], &mut []], start: 0 });
+                Ok(())
+            }
+            // Moments are a storage of their own, so that both can be held.
+            Some(moments) => {
+                let parameter = RefCell::new(parameter);
+                moments.inplace_op1(&OnMoments { rule: self.rule, source: self.source, parameter })
+            }
+        }
+    }
+}
+
+struct OnMoments<'a> {
+    rule: Rule,
+    source: Source<'a>,
+    parameter: RefCell<&'a mut [f32]>,
+}
+
+impl InplaceOp1 for OnMoments<'_> {
+    fn name(&self) -> &'static str {
+        "update-moments"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let moments = cpu::slice_mut(storage, layout)?;
+        let mut parameter = self.parameter.borrow_mut();
+        let (first, second) = moments.split_at_mut(parameter.len());
+        run(self.rule, self.source, Piece { parameter: &mut parameter, moments: [first, second], start: 0 });
+        Ok(())
+    }
+}
+
+fn run(rule: Rule, source: Source<'_>, piece: Piece<'_>) {
+    let written = piece.parameter.len() + piece.moments.iter().map(|moment| moment.len()).sum::<usize>();
+    let num_bytes = (source.rows.len() * piece.parameter.len() + 2 * written) * size_of::<f32>();
+    if cpu::worth_threads(num_bytes) {
+        cpu::for_each(piece, ELEMENTS_PER_PIECE, &|piece| piece.run(rule, source));
+    } else {
+        piece.run(rule, source);
+    }
+}
+
+/// Neighboring elements of a parameter.
+struct Piece<'a> {
+    parameter: &'a mut [f32],
+    /// As long as the parameter, or empty where the rule keeps none.
+    moments: [&'a mut [f32]; 2],
+    /// Index of the first element in the parameter.
+    start: usize,
+}
+
+impl Divide for Piece<'_> {
+    fn len(&self) -> usize {
+        self.parameter.len()
+    }
+
+    fn split_at(self, index: usize) -> (Self, Self) {
+        let (left, right) = self.parameter.split_at_mut(index);
+        let [(left_first, right_first), (left_second, right_second)] =
+            self.moments.map(|moment| moment.split_at_mut(index.min(moment.len())));
+        (
+            Self { parameter: left, moments: [left_first, left_second], start: self.start },
+            Self { parameter: right, moments: [right_first, right_second], start: self.start + index },
+        )
+    }
+}
+
+impl Piece<'_> {
+    fn run(self, rule: Rule, source: Source<'_>) {
+        cpu::vectorized(
+            #[inline(always)]
+            || self.run_vectorized(rule, source),
+        );
+    }
+
+    #[inline(always)]
+    fn run_vectorized(self, rule: Rule, source: Source<'_>) {
+        let Self { parameter, moments: [first, second], start } = self;
+        let (mut first, mut second) = (first.chunks_mut(BLOCK), second.chunks_mut(BLOCK));
+        let mut sum = [0.0; BLOCK];
+        let mut at = source.offset + start;
+        for parameter in parameter.chunks_mut(BLOCK) {
+            let gradient = source.sum(at, &mut sum[..parameter.len()]);
+            at += parameter.len();
+            match rule {
+                Rule::Sgd(rule) => rule.update(parameter, first.next(), gradient),
+                Rule::AdamW(rule) => {
+                    let first = first.next().expect("AdamW keeps two moments");
+                    let second = second.next().expect("AdamW keeps two moments");
+                    rule.update(parameter, first, second, gradient);
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Source<'a> {
+    /// The gradient of the elements from `start`, in `buffer` unless it is there already.
+    #[inline(always)]
+    fn sum<'b>(&self, start: usize, buffer: &'b mut [f32]) -> &'b [f32]
+    where
+        'a: 'b,
+    {
+        let range = start..start + buffer.len();
+        if self.rows.len() == 1 && cpu::is_one(self.coefficients[0]) && cpu::is_one(self.factor) {
+            return &self.rows[0][range];
+        }
+        cpu::weigh_into(buffer, self.rows, range, self.coefficients);
+        cpu::scale(buffer, self.factor);
+        buffer
+    }
+}
