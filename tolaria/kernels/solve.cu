@@ -263,7 +263,7 @@ extern "C" __global__ void part_norms(
     u32 count = isolated || !sums.base ? 1 : 1 + window.slots;
     for (u32 first = 0; first < count; first += at_once) {
         u32 index = first + lane;
-        bool takes_part = lane < at_once && index < count;
+        bool takes_part = lane < at_once && index < count, takes_part_in_window = false;
         if (takes_part && index == 0) {
             const float* combined = coefficients + (isolated ? rows : 0);
             double product = 0.0;
@@ -282,9 +282,13 @@ extern "C" __global__ void part_norms(
             double square = 0.0;
 #pragma unroll 8
             for (u32 k = 0; k < rows; k++) square += products[lane * rows + k];
+            // An owner without a share would turn infinite inner products into NaN.
+            for (u32 k = 0; k < rows && index > 0; k++) {
+                takes_part_in_window = takes_part_in_window || window.shares()[(u64)(index - 1) * rows + k] > 0.0;
+            }
             if (square < 0.0) square = 0.0;
             if (index == 0) squares[part] = square;
-            else sums.layer(index - 1, part) += square;
+            else if (takes_part_in_window) sums.layer(index - 1, part) += square;
         }
         __syncthreads();
     }

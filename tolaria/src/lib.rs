@@ -7,7 +7,7 @@
 //! ```
 //!
 //! *Entry points*: [`trainer::Trainer::run`]; [`plain`] to train any candle function; [`checkpoint`] for what is on
-//! disk. *Invariants*: I-1, I-3, I-5, I-7, I-8 of `ARCHITECTURE.md`. *Not here*: deciding about seeds (policy),
+//! disk. *Invariants*: I-1, I-3, I-5, I-6, I-8 of `ARCHITECTURE.md`. *Not here*: deciding about seeds (policy),
 //! building seeds (seed manager), exporting metrics (telemetry).
 #![deny(unsafe_code)]
 

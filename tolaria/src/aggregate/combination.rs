@@ -31,10 +31,8 @@ pub struct Combination {
 pub(crate) enum Coefficients {
     /// 1, of a row alone.
     One,
-    /// Known to the host.
-    Host(Vec<f32>),
-    /// Known to the host, for rows that may be more precise than `f32`.
-    Wide(Vec<f64>),
+    /// Known to the host; rounded where rows are of `f32`.
+    Host(Vec<f64>),
     /// `f32` on the device of the rows.
     Device(Tensor),
 }
@@ -44,8 +42,8 @@ pub(crate) enum Coefficients {
 pub(crate) enum Factors {
     /// All are 1.
     Ones,
-    /// Known to the host.
-    Host(Vec<f32>),
+    /// Known to the host; rounded where rows are of `f32`.
+    Host(Vec<f64>),
     /// `f32` on the device of the rows.
     Device(Tensor),
 }
@@ -55,6 +53,11 @@ impl Combination {
     #[must_use]
     pub fn plain(row: GradientLease) -> Self {
         Self { rows: vec![row], coefficients: Coefficients::One, factors: Factors::Ones, workspace: None }
+    }
+
+    /// One row, as it is, of the parts in `workspace`.
+    pub(super) fn formed(row: GradientLease, workspace: Option<Arc<Workspace>>) -> Self {
+        Self { workspace, ..Self::plain(row) }
     }
 
     /// # Errors
@@ -138,7 +141,6 @@ impl Coefficients {
         match self {
             Self::One => 2,
             Self::Host(values) => values.len(),
-            Self::Wide(values) => values.len(),
             Self::Device(values) => values.elem_count(),
         }
     }
@@ -147,8 +149,7 @@ impl Coefficients {
     pub(crate) fn host(&self) -> candle_core::Result<Cow<'_, [f32]>> {
         match self {
             Self::One => Ok(Cow::Borrowed(&[1.0; 2])),
-            Self::Host(values) => Ok(Cow::Borrowed(values)),
-            Self::Wide(values) => Ok(Cow::Owned(rounded(values))),
+            Self::Host(values) => Ok(Cow::Owned(rounded(values))),
             Self::Device(values) => Ok(Cow::Owned(cpu::with_slices(&[values], |slices| slices[0].to_vec())?)),
         }
     }
@@ -159,8 +160,7 @@ impl Coefficients {
     pub(crate) fn device(&self, device: &Device) -> candle_core::Result<Tensor> {
         match self {
             Self::One => Tensor::ones(2, DType::F32, device),
-            Self::Host(values) => Tensor::new(values.as_slice(), device),
-            Self::Wide(values) => Tensor::new(rounded(values), device),
+            Self::Host(values) => Tensor::new(rounded(values), device),
             Self::Device(values) => Ok(values.clone()),
         }
     }
@@ -171,7 +171,7 @@ impl Factors {
     pub(crate) fn device(&self, device: &Device) -> candle_core::Result<Option<Tensor>> {
         match self {
             Self::Ones => Ok(None),
-            Self::Host(values) => Tensor::new(values.as_slice(), device).map(Some),
+            Self::Host(values) => Tensor::new(rounded(values), device).map(Some),
             Self::Device(values) => Ok(Some(values.clone())),
         }
     }
@@ -180,7 +180,7 @@ impl Factors {
     pub(crate) fn host(&self) -> candle_core::Result<Option<Cow<'_, [f32]>>> {
         match self {
             Self::Ones => Ok(None),
-            Self::Host(values) => Ok(Some(Cow::Borrowed(values))),
+            Self::Host(values) => Ok(Some(Cow::Owned(rounded(values)))),
             Self::Device(values) => Ok(Some(Cow::Owned(cpu::with_slices(&[values], |slices| slices[0].to_vec())?))),
         }
     }
@@ -199,7 +199,7 @@ pub(crate) struct Terms<'a> {
 impl Terms<'_> {
     /// Whether the first row is the sum, bit for bit.
     pub(crate) fn is_plain(&self) -> bool {
-        let is_one = |factor: &f32| cpu::is_one(*factor);
+        let is_one = |factor: &f64| is_one(*factor);
         let scaled = match self.factors {
             Factors::Ones => false,
             Factors::Host(values) => !values.iter().all(is_one),
@@ -208,7 +208,6 @@ impl Terms<'_> {
         let weighted = match self.coefficients {
             Coefficients::One => false,
             Coefficients::Host(values) => !values.iter().all(is_one),
-            Coefficients::Wide(values) => !values.iter().all(|value| is_one_f64(*value)),
             Coefficients::Device(_) => true,
         };
         self.rows.len() == 1 && !scaled && !weighted
@@ -223,6 +222,8 @@ impl Terms<'_> {
         let found = match self.factors {
             Factors::Ones => num_parts,
             Factors::Host(values) => values.len(),
+            // Without a part there is a factor of nothing.
+            Factors::Device(_) if num_parts == 0 => 0,
             Factors::Device(values) => values.elem_count(),
         };
         if found != num_parts {
@@ -244,8 +245,7 @@ impl Terms<'_> {
             let elements = row.narrow(0, range.start, range.len())?;
             let weighted = match self.coefficients {
                 Coefficients::One => elements,
-                Coefficients::Host(values) => times(elements, f64::from(values[first_coefficient + k]))?,
-                Coefficients::Wide(values) => times(elements, values[first_coefficient + k])?,
+                Coefficients::Host(values) => times(elements, values[first_coefficient + k])?,
                 Coefficients::Device(values) => times_element(&elements, values, first_coefficient + k)?,
             };
             sum = Some(match sum {
@@ -256,17 +256,17 @@ impl Terms<'_> {
         let sum = sum.expect("a combination has a row");
         match self.factors {
             Factors::Ones => Ok(sum),
-            Factors::Host(values) => times(sum, f64::from(values[index])),
+            Factors::Host(values) => times(sum, values[index]),
             Factors::Device(values) => times_element(&sum, values, index),
         }
     }
 }
 
 fn times(tensor: Tensor, factor: f64) -> Result<Tensor, Error> {
-    Ok(if is_one_f64(factor) { tensor } else { (tensor * factor)? })
+    Ok(if is_one(factor) { tensor } else { (tensor * factor)? })
 }
 
-fn is_one_f64(factor: f64) -> bool {
+fn is_one(factor: f64) -> bool {
     factor.to_bits() == 1.0_f64.to_bits()
 }
 

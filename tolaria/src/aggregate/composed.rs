@@ -1,5 +1,7 @@
 //! The passes as compositions of candle operations: on any device and for any float type, and slower.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Tensor};
@@ -88,10 +90,16 @@ pub(super) fn measure_and_clip(
         fold(&sums.narrow(0, layout.field(Field::Healthy), slots)?, &owners, FoldKind::CountHealthy)?;
     }
     let Some(max_norm) = max_norm else { return Ok(()) };
+    let mut scales: BTreeMap<usize, Tensor> = BTreeMap::new();
+    for domain in parts.iter().map(Part::domain) {
+        if let Entry::Vacant(place) = scales.entry(domain) {
+            let scale = (sum(&|other| other.domain() == domain)?.sqrt()?.recip()? * max_norm)?;
+            // A comparison, so that a norm that is no number scales nothing.
+            place.insert(scale.lt(1.0)?.where_cond(&scale, &scale.ones_like()?)?.to_dtype(gradient.dtype())?);
+        }
+    }
     for part in parts {
-        let square = sum(&|other| other.domain() == part.domain())?;
-        let scale = (square.sqrt()?.recip()? * max_norm)?.minimum(1.0)?.to_dtype(gradient.dtype())?;
-        gradient.slice_set(&elements(part)?.broadcast_mul(&scale)?, 0, part.range.start)?;
+        gradient.slice_set(&elements(part)?.broadcast_mul(&scales[&part.domain()])?, 0, part.range.start)?;
     }
     Ok(())
 }
@@ -107,7 +115,7 @@ pub(super) fn add(sums: &Tensor, addend: &Tensor) -> Result<(), Error> {
 }
 
 /// `sums += scale * addend`, in place, elementwise; `sums` is `f64`.
-pub(crate) fn add_scaled(sums: &Tensor, addend: &Tensor, scale: f64) -> Result<(), Error> {
+pub(super) fn add_scaled(sums: &Tensor, addend: &Tensor, scale: f64) -> Result<(), Error> {
     fold(sums, addend, FoldKind::AddScaled(scale))
 }
 

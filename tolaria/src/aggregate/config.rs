@@ -46,7 +46,8 @@ impl ConflictResolution {
 pub struct AggregationConfig {
     /// How conflicts are resolved.
     pub method: ConflictResolution,
-    /// Whether owners are told apart for the report even where the method does not need it.
+    /// Whether owners are told apart for the report even where the method does not need it. It changes no bit of the
+    /// result and costs one more read of the gradients.
     pub measure_conflicts: bool,
     /// How far CAGrad goes from the mean, as a part of its norm, in `[0, 1)`.
     pub cagrad_radius: f64,
@@ -62,6 +63,11 @@ impl Default for AggregationConfig {
 }
 
 impl AggregationConfig {
+    /// Whether owners are told apart for the report alone.
+    pub(super) fn only_measures(&self) -> bool {
+        self.method == ConflictResolution::Mean
+    }
+
     /// Whether inner products are worth their cost.
     #[must_use]
     pub fn tells_owners_apart(&self) -> bool {

@@ -16,7 +16,7 @@ use super::weighting::{self, Weighting};
 use crate::cpu::{self, to_f32};
 use crate::error::Error;
 use crate::grad::{Geometry, GradientLease};
-use crate::graph::kernels::{DeviceKernels, SolveArgs, Workspace};
+use crate::graph::kernels::{DeviceKernels, MAX_ROWS, SolveArgs, Workspace};
 use crate::host_read::HostReads;
 use crate::path::Path;
 
@@ -30,11 +30,13 @@ pub struct GradientEngine {
     weighting: Box<dyn Weighting>,
     num_rows: usize,
     device: Device,
-    /// On a GPU, while there are kernels for so many rows.
+    /// On a GPU; for one row where the kernels have no room for as many as a window has.
     workspace: Option<Arc<Workspace>>,
     /// Coefficients of windows that do not tell owners apart, by their fractions: what is uploaded once stays valid in a
     /// recorded step.
     averages: Vec<(Vec<f32>, Tensor)>,
+    /// The coefficients of a row alone, on a GPU.
+    one: Option<Tensor>,
     scratch: Scratch,
 }
 
@@ -83,13 +85,23 @@ impl GradientEngine {
             ConflictResolution::AlignedMtl => Box::new(weighting::AlignedMtl),
         };
         let workspace = if device.is_cuda() {
-            let scratch = weighting.scratch_len(geometry.owners().len());
-            Workspace::new(&geometry, num_rows, scratch, device)?.map(Arc::new)
+            let fits = num_rows <= MAX_ROWS;
+            let solver = (fits && config.tells_owners_apart()).then(|| weighting.scratch_len(geometry.owners().len()));
+            Some(Arc::new(Workspace::new(&geometry, if fits { num_rows } else { 1 }, solver, device)?))
         } else {
             None
         };
-        let (device, averages) = (device.clone(), Vec::new());
-        Ok(Self { geometry, config, weighting, num_rows, device, workspace, averages, scratch: Scratch::default() })
+        Ok(Self {
+            geometry,
+            config,
+            weighting,
+            num_rows,
+            device: device.clone(),
+            workspace,
+            averages: Vec::new(),
+            one: None,
+            scratch: Scratch::default(),
+        })
     }
 
     /// Parts and owners that the engine works on.
@@ -116,7 +128,7 @@ impl GradientEngine {
     /// Where `plan` does not tell owners apart, the `c_k` are the fractions `n_k/N`; the rows are read once, and the
     /// first then holds their combination. Otherwise the inner products of all rows are formed in one read, the weights
     /// of the owners follow from them, and no row is written; with the weight 1 for every owner the `c_k` are the
-    /// fractions, bit for bit. Isolated parts always get the fractions. Numbers that are not finite stay visible.
+    /// fractions, bit for bit. To measure owners that are then averaged costs a third read. Isolated parts always get the fractions. Numbers that are not finite stay visible.
     ///
     /// Beside underflow, an element of the combination differs from exact arithmetic by at most
     /// `(K + 1) 2⁻²⁴ Σ_k |c_k g_k|`, and by two more roundings where a factor other than 1 scales it. A norm that
@@ -160,7 +172,7 @@ impl GradientEngine {
     ) -> Result<Combination, Error> {
         match path {
             Path::Kernel => self.on_cpu(rows, plan, sums),
-            Path::Device(kernels) if self.workspace.is_some() => self.on_device(kernels, rows, plan, arguments, sums),
+            Path::Device(kernels) if self.num_rows <= MAX_ROWS => self.on_device(kernels, rows, plan, arguments, sums),
             Path::Device(_) | Path::Composed => self.composed(rows, plan, sums, reads),
         }
     }
@@ -187,9 +199,12 @@ impl GradientEngine {
                 num_rows,
                 weighting: weighting.as_ref(),
                 max_norm: config.clip_norm,
+                only_measures: config.only_measures(),
             };
             cpu::with_sums(sums, |sums| solution.solve(&problem, sums))?;
-            return on_host(rows, solution.coefficients.clone(), solution.factors.clone());
+            if !config.only_measures() {
+                return on_host(rows, solution.wide.clone(), solution.factors.clone());
+            }
         }
         squares.resize(parts, 0.0);
         let fractions = twice(plan.fractions());
@@ -211,7 +226,7 @@ impl GradientEngine {
         arguments: Option<&Tensor>,
         sums: Option<&Tensor>,
     ) -> Result<Combination, Error> {
-        let workspace = Arc::clone(self.workspace.as_ref().expect("the caller found one"));
+        let workspace = Arc::clone(self.workspace.as_ref().expect("there is one on a GPU"));
         let max_norm = self.config.clip_norm;
         if plan.tells_owners_apart() {
             let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
@@ -224,14 +239,21 @@ impl GradientEngine {
                 }
             };
             let (kernel, radius) = (self.config.method.kernel(), self.config.cagrad_radius);
-            kernels.resolve(&workspace, &tensors, &SolveArgs { kernel, arguments, radius, max_norm, sums })?;
-            let coefficients = workspace.coefficients(rows.len())?;
-            return Combination::on_device(rows, workspace, coefficients);
+            let only_measures = self.config.only_measures();
+            let args = SolveArgs { kernel, arguments, radius, max_norm, only_measures, sums };
+            kernels.resolve(&workspace, &tensors, &args)?;
+            if !only_measures {
+                let coefficients = workspace.coefficients(rows.len())?;
+                return Combination::on_device(rows, workspace, coefficients);
+            }
         }
-        let fractions = self.averages_of(plan)?;
+        let fractions = self.average_of(&twice(plan.fractions()))?;
         let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
         kernels.average(&workspace, &tensors, &fractions, max_norm, sums)?;
-        let one = self.averages_of_fractions(&[1.0; 2])?;
+        let one = match &self.one {
+            Some(one) => one.clone(),
+            None => self.one.insert(Tensor::ones(2, DType::F32, &self.device)?).clone(),
+        };
         Combination::on_device(only_first(rows), workspace, one)
     }
 
@@ -254,6 +276,7 @@ impl GradientEngine {
                 num_rows: rows.len(),
                 weighting: self.weighting.as_ref(),
                 max_norm: self.config.clip_norm,
+                only_measures: self.config.only_measures(),
             };
             let mut addends = vec![0.0; self.num_sums()];
             let solution = &mut self.scratch.solution;
@@ -261,34 +284,39 @@ impl GradientEngine {
             if let Some(sums) = sums {
                 composed::add(sums, &Tensor::new(addends, sums.device())?)?;
             }
-            let (coefficients, factors) = (solution.wide.clone(), solution.factors.clone());
-            return Combination::new(rows, Coefficients::Wide(coefficients), Factors::Host(factors));
+            if !self.config.only_measures() {
+                let combination = on_host(rows, solution.wide.clone(), solution.factors.clone())?;
+                // The kernels that update have no room for so many rows.
+                let Some(tables) = self.workspace.clone() else { return Ok(combination) };
+                let row = combination.materialize_on(&Path::Composed, &self.geometry)?;
+                return Ok(Combination::formed(row, Some(tables)));
+            }
         }
         composed::average(&tensors, plan.fractions())?;
         composed::measure_and_clip(tensors[0], &self.geometry, self.config.clip_norm, sums)?;
-        let factors = vec![1.0; self.geometry.parts().len()];
-        on_host(only_first(rows), vec![1.0; 2], factors)
+        let row = rows.into_iter().next().expect("a checked window has a row");
+        Ok(Combination::formed(row, self.workspace.clone()))
     }
 
-    fn averages_of(&mut self, plan: &WindowPlan) -> Result<Tensor, Error> {
-        self.averages_of_fractions(&twice(plan.fractions()))
-    }
-
-    fn averages_of_fractions(&mut self, fractions: &[f32]) -> Result<Tensor, Error> {
-        if let Some((_, tensor)) = self.averages.iter().find(|(known, _)| known == fractions) {
-            return Ok(tensor.clone());
-        }
+    /// The fractions on the device, twice; those that were asked for last are kept.
+    fn average_of(&mut self, fractions: &[f32]) -> Result<Tensor, Error> {
+        let known = self.averages.iter().position(|(known, _)| known == fractions);
+        let average = match known {
+            Some(index) => self.averages.remove(index),
+            None => (fractions.to_vec(), Tensor::new(fractions, &self.device)?),
+        };
         if self.averages.len() == MAX_AVERAGES {
             self.averages.remove(0);
         }
-        let tensor = Tensor::new(fractions, &self.device)?;
-        self.averages.push((fractions.to_vec(), tensor.clone()));
+        let tensor = average.1.clone();
+        self.averages.push(average);
         Ok(tensor)
     }
 
     /// What a recorded step points at, with names for messages.
     pub(crate) fn tensors(&self) -> Vec<(&'static str, Tensor)> {
-        let averages = self.averages.iter().map(|(_, tensor)| ("coefficients of the mean", tensor));
+        let averages = self.averages.iter().map(|(_, tensor)| tensor).chain(&self.one);
+        let averages = averages.map(|tensor| ("coefficients of the mean", tensor));
         let workspace = self.workspace.iter().flat_map(|workspace| workspace.tensors());
         workspace.chain(averages).map(|(name, tensor)| (name, tensor.clone())).collect()
     }
@@ -340,7 +368,7 @@ impl GradientEngine {
     }
 }
 
-fn on_host(rows: Vec<GradientLease>, coefficients: Vec<f32>, factors: Vec<f32>) -> Result<Combination, Error> {
+fn on_host(rows: Vec<GradientLease>, coefficients: Vec<f64>, factors: Vec<f64>) -> Result<Combination, Error> {
     Combination::new(rows, Coefficients::Host(coefficients), Factors::Host(factors))
 }
 

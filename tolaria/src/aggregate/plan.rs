@@ -266,10 +266,13 @@ mod tests {
 
     #[test]
     fn what_rounding_leaves_of_one_does_not_make_the_host_take_part() {
-        let row: (usize, &[(u32, f64)]) = (1, &[(1, 0.1), (2, 0.2), (3, 0.7)]);
-        let rows = &[row; 2];
-        let slots = [HOST, seed(1), seed(2), seed(3)];
-        assert_eq!(plan(rows, &slots, &config(ConflictResolution::PcGrad)).num_pairs(), 6);
+        // Ten times 0.1 is a little less than 1.
+        let weights: Vec<(u32, f64)> = (1..=10).map(|id| (id, 0.1)).collect();
+        assert!(weights.iter().map(|(_, weight)| weight).sum::<f64>() < 1.0);
+        let slots: Vec<Owner> = std::iter::once(HOST).chain((1..=10).map(seed)).collect();
+        let plan = plan(&[(1, &weights), (1, &weights)], &slots, &config(ConflictResolution::PcGrad));
+        assert_eq!(plan.num_pairs(), 90);
+        assert!(plan.host_share().to_bits() == 0);
     }
 
     #[test]

@@ -32,17 +32,19 @@ pub(super) struct Problem<'a> {
     pub(super) num_rows: usize,
     pub(super) weighting: &'a dyn Weighting,
     pub(super) max_norm: Option<f64>,
+    /// Whether only the owners are measured: norms and factors come from elsewhere.
+    pub(super) only_measures: bool,
 }
 
 /// What follows from it. The same one is used for every window, so that nothing is allocated anew.
 #[derive(Debug, Default)]
 pub(super) struct Solution {
+    /// `wide`, rounded as rows of `f32` need it.
+    coefficients: Vec<f32>,
     /// Row-major (2, K): of parts that are not isolated, and of those that are.
-    pub(super) coefficients: Vec<f32>,
-    /// The same before they are rounded, for rows of other types.
     pub(super) wide: Vec<f64>,
     /// One per part.
-    pub(super) factors: Vec<f32>,
+    pub(super) factors: Vec<f64>,
     /// Weight of each owner.
     pub(super) weights: Vec<f64>,
     squares: Vec<f64>,
@@ -97,17 +99,19 @@ impl Solution {
         self.add_grams(problem);
         self.compare_owners(&window);
         fill(&mut self.weights, window.num_slots, 1.0);
-        let owners =
-            Owners { count: window.num_slots, inner: &self.inner, scales: &self.scales, is_idle: &self.is_idle };
-        problem.weighting.weigh(&owners, window.orders, &mut self.scratch, &mut self.weights);
+        let Self { inner, scales, is_idle, scratch, weights, .. } = self;
+        let owners = Owners { count: window.num_slots, inner, scales, is_idle };
+        problem.weighting.weigh(&owners, window.orders, scratch, weights);
         self.keep_accurate();
         self.combine_weights(&window);
         if let Some(sums) = sums.as_deref_mut() {
             self.add_owners(&window, SumsLayout::new(window.num_slots, problem.geometry.parts().len()), sums);
         }
         self.measure_parts(problem, &window, sums.as_deref_mut());
-        let Self { squares, domains, factors, .. } = self;
-        clip_factors(problem.geometry, squares, problem.max_norm, domains, factors, sums);
+        if !problem.only_measures {
+            let Self { squares, domains, factors, .. } = self;
+            clip_factors(problem.geometry, squares, problem.max_norm, domains, factors, sums);
+        }
     }
 
     /// The matrix over all parts that are not isolated.
@@ -146,6 +150,10 @@ impl Solution {
         weighting::idle(&self.inner, &self.scales, |slot| window.takes_part(slot), &mut self.is_idle);
     }
 
+    fn owners(&self) -> Owners<'_> {
+        Owners { count: self.norms.len(), inner: &self.inner, scales: &self.scales, is_idle: &self.is_idle }
+    }
+
     /// All weights are 1 again when the sum that they give would be nothing but rounding.
     fn keep_accurate(&mut self) {
         let (mut before, mut after) = (0.0, 0.0);
@@ -173,19 +181,14 @@ impl Solution {
         self.coefficients.extend(self.wide.iter().copied().map(to_f32));
     }
 
-    fn conflicts(&self, i: usize, j: usize) -> bool {
-        let inner = self.inner[i * self.norms.len() + j];
-        let negligible = weighting::NEGLIGIBLE_INNER * self.scales[i] * self.scales[j];
-        i != j && !self.is_idle[i] && !self.is_idle[j] && inner < -negligible
-    }
-
     fn add_owners(&self, window: &Window<'_>, layout: SumsLayout, sums: &mut [f64]) {
         let slots = window.num_slots;
+        let owners = self.owners();
         let participants = (0..slots).filter(|slot| window.takes_part(*slot)).count();
         let norms = self.norms.iter().fold(0.0, |sum, norm| sum + norm);
         let of_seeds = (1..slots).fold(0.0, |sum, slot| sum + window.weight(slot));
         for slot in (0..slots).filter(|slot| window.takes_part(*slot)) {
-            let conflicts = (0..slots).filter(|other| self.conflicts(slot, *other)).count();
+            let conflicts = (0..slots).filter(|other| owners.opposed(slot, *other)).count();
             let weight = window.weight(slot);
             let comparable = norms > 0.0 && norms.is_finite();
             let share = if comparable { self.norms[slot] / norms } else { 1.0 / participants as f64 };
@@ -229,7 +232,7 @@ impl Solution {
             let coefficients = &self.coefficients[if part.isolated { rows } else { 0 }..][..rows];
             self.squares.push(square(gram, &|row| f64::from(coefficients[row])));
             let Some(sums) = sums.as_deref_mut().filter(|_| !part.isolated) else { continue };
-            for slot in 0..window.num_slots {
+            for slot in (0..window.num_slots).filter(|slot| window.takes_part(*slot)) {
                 let shares = window.shares_of(slot);
                 sums[layout.layer(slot, index)] += square(gram, &|row| shares[row]);
             }
@@ -244,7 +247,7 @@ pub(super) fn clip_factors(
     squares: &[f64],
     max_norm: Option<f64>,
     domains: &mut Vec<f64>,
-    factors: &mut Vec<f32>,
+    factors: &mut Vec<f64>,
     sums: Option<&mut [f64]>,
 ) {
     let (parts, slots) = (geometry.parts(), geometry.owners().len());
@@ -265,7 +268,7 @@ pub(super) fn clip_factors(
     let max_norm = max_norm.unwrap_or(f64::INFINITY);
     let factor = |part: &Part| {
         let scale = max_norm / domains[part.domain()].sqrt();
-        if scale < 1.0 { to_f32(scale) } else { 1.0 }
+        if scale < 1.0 { scale } else { 1.0 }
     };
     factors.clear();
     factors.extend(parts.iter().map(factor));

@@ -1,8 +1,9 @@
 //! The optimizer: state by parameter name, updates in place.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use leyline::layout::{ParameterLayout, Segment};
 use leyline::model::Parameter;
 
@@ -34,13 +35,15 @@ pub(super) struct ParameterState {
 pub struct Optimizer {
     pub(super) config: OptimizerConfig,
     pub(super) states: BTreeMap<String, ParameterState>,
+    /// On a GPU, of the last gradient that was formed elsewhere.
+    tables: Mutex<Option<(Geometry, Arc<Workspace>)>>,
 }
 
 impl Optimizer {
     /// An optimizer that has seen nothing yet.
     #[must_use]
     pub fn new(config: OptimizerConfig) -> Self {
-        Self { config, states: BTreeMap::new() }
+        Self { config, states: BTreeMap::new(), tables: Mutex::new(None) }
     }
 
     /// Its settings.
@@ -255,11 +258,9 @@ impl Optimizer {
         let own;
         let workspace = match gradient.workspace {
             Some(workspace) => workspace,
-            // A gradient that was formed elsewhere: the tables are made for this call.
             None => {
-                let made = Workspace::new(&Geometry::of(layout)?, gradient.rows.len(), 0, device)?;
-                own = made.ok_or_else(|| Error::mismatch("rows of a gradient", "fewer", gradient.rows.len()))?;
-                &own
+                own = self.tables(layout, gradient.rows.len(), device)?;
+                &*own
             }
         };
         let coefficients = gradient.coefficients.device(device)?;
@@ -267,6 +268,24 @@ impl Optimizer {
         let (rows, factors) = (&gradient.rows, factors.as_ref());
         let args = UpdateArgs { rule: self.rule(), constants, rows, coefficients: &coefficients, factors };
         Ok(kernels.update(workspace, &updates, &args)?)
+    }
+
+    /// Tables for gradients that were formed elsewhere, kept until the layout changes.
+    fn tables(&self, layout: &ParameterLayout, num_rows: usize, device: &Device) -> Result<Arc<Workspace>, Error> {
+        let geometry = Geometry::of(layout)?;
+        let mut kept = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((known, tables))
+                if *known == geometry && num_rows == 1 && tables.factors().device().same_device(device) =>
+            {
+                Ok(Arc::clone(tables))
+            }
+            _ => {
+                let tables = Arc::new(Workspace::new(&geometry, num_rows, None, device)?);
+                *kept = Some((geometry, Arc::clone(&tables)));
+                Ok(tables)
+            }
+        }
     }
 
     /// How the kernels of a GPU update.

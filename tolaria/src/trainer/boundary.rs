@@ -199,7 +199,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let layout = self.parts.seeds.model().layout();
         self.optimizer.retain(layout);
         self.pool.retain(layout.num_elements());
-        self.runner.retain(layout.revision());
         self.reset_sums()
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use leyline::layout::{Owner, ParameterLayout};
 
+use crate::aggregate::OwnerSums;
 use crate::trainer::report::{ConflictRecord, CosineRecord, LAYERS_REPORTED, LayerRecord, OwnerRecord};
 
 /// Sums over the measured windows of an epoch: those in which several owners took part.
@@ -17,26 +18,9 @@ pub(super) struct GradientTotals {
     /// Sum of the shares of attribution that stay with the host.
     pub(super) host_share: f64,
     /// The host first, then seeds by id.
-    pub(super) owners: Vec<OwnerTotals>,
+    pub(super) owners: Vec<OwnerSums>,
     /// Two indices into `owners`, the sum of their cosines, and the windows in which both took part.
     pub(super) cosines: Vec<(usize, usize, f64, f64)>,
-}
-
-/// Totals of an epoch about one owner, as read from the device: sums over the windows in which it took part.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct OwnerTotals {
-    pub(super) owner: Owner,
-    pub(super) windows: f64,
-    pub(super) weight: f64,
-    pub(super) norm_sq: f64,
-    pub(super) share: f64,
-    pub(super) conflicts: f64,
-    pub(super) pairs: f64,
-    pub(super) resolved_weight: f64,
-    pub(super) alpha: f64,
-    pub(super) host_split: f64,
-    /// Squared norm of its gradient per part: per segment that has elements, in the order of the flat vector.
-    pub(super) layers_sq: Vec<f64>,
 }
 
 /// The record of an epoch; absent when no window was measured. `layout` is the one of the epoch's windows, `previous`
@@ -62,12 +46,8 @@ pub(super) fn shares(record: Option<&ConflictRecord>) -> BTreeMap<Owner, f64> {
     record.into_iter().flat_map(|record| &record.owners).map(|owner| (owner.owner, owner.share)).collect()
 }
 
-fn owner_record(
-    totals: &OwnerTotals,
-    layout: &ParameterLayout,
-    previous: &BTreeMap<Owner, f64>,
-) -> Option<OwnerRecord> {
-    let OwnerTotals { owner, windows, .. } = *totals;
+fn owner_record(totals: &OwnerSums, layout: &ParameterLayout, previous: &BTreeMap<Owner, f64>) -> Option<OwnerRecord> {
+    let OwnerSums { owner, windows, .. } = *totals;
     let share = fraction(totals.share, windows)?;
     let num_parameters = layout.num_elements_of(owner);
     let of_seed = |mean: Option<f64>| mean.filter(|_| owner != Owner::Host);
@@ -90,7 +70,7 @@ fn owner_record(
     })
 }
 
-fn largest_layers(totals: &OwnerTotals, layout: &ParameterLayout) -> Vec<LayerRecord> {
+fn largest_layers(totals: &OwnerSums, layout: &ParameterLayout) -> Vec<LayerRecord> {
     let parts = layout.segments().iter().filter(|segment| segment.len > 0);
     let norms = parts.zip(&totals.layers_sq).filter_map(|(segment, sum_sq)| {
         let norm = root_mean_square(*sum_sq, totals.windows)?;
@@ -103,7 +83,7 @@ fn largest_layers(totals: &OwnerTotals, layout: &ParameterLayout) -> Vec<LayerRe
     layers
 }
 
-fn cosine_record(&(a, b, sum, windows): &(usize, usize, f64, f64), owners: &[OwnerTotals]) -> Option<CosineRecord> {
+fn cosine_record(&(a, b, sum, windows): &(usize, usize, f64, f64), owners: &[OwnerSums]) -> Option<CosineRecord> {
     let cosine = mean(sum, windows)?.clamp(-1.0, 1.0);
     Some(CosineRecord { a: owners.get(a)?.owner, b: owners.get(b)?.owner, cosine, windows: count(windows) })
 }
@@ -139,9 +119,11 @@ mod tests {
         layout(&[("a", 30, HOST, false), ("b", 0, seed(1), false), ("c", 8, seed(1), false), ("d", 2, seed(2), false)])
     }
 
-    fn owner(owner: Owner, norm_sq: f64, share: f64) -> OwnerTotals {
-        OwnerTotals {
+    fn owner(owner: Owner, norm_sq: f64, share: f64) -> OwnerSums {
+        OwnerSums {
             owner,
+            parameter_sq: 0.0,
+            healthy: 0.0,
             windows: WINDOWS,
             weight: 2.0,
             norm_sq,
@@ -207,7 +189,7 @@ mod tests {
         let names: Vec<String> = (0..LAYERS_REPORTED + 3).map(|index| format!("layer{index:02}")).collect();
         let wide: Vec<_> = names.iter().map(|name| (name.as_str(), 1, HOST, false)).collect();
         let layers_sq: Vec<f64> = (0..names.len()).map(|index| (index * index) as f64 * WINDOWS).collect();
-        let totals = OwnerTotals { layers_sq, ..owner(HOST, 1.0, 1.0) };
+        let totals = OwnerSums { layers_sq, ..owner(HOST, 1.0, 1.0) };
         let layers = largest_layers(&totals, &layout(&wide));
         assert_eq!((layers.len(), layers[0].layer.as_str()), (LAYERS_REPORTED, "layer10"));
         assert!(layers.iter().all(|layer| layer.norm > 2.5), "{layers:?}");

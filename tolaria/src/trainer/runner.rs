@@ -279,12 +279,6 @@ impl StepRunner {
         self.instruments.evictions_total.add(evicted.len() as u64);
     }
 
-    /// Lets go of the graphs and inputs of any other structure of the network.
-    pub(super) fn retain(&mut self, topology: TopologyRevision) {
-        self.shapes.retain(|shape, _| shape.topology == topology);
-        self.cache.invalidate_where(|key| key.topology != topology);
-    }
-
     /// Lets go of all graphs: what they point at was replaced.
     pub(super) fn clear(&mut self) {
         self.cache.clear();

@@ -19,6 +19,10 @@ fn leases(pool: &GradientBufferPool, rows: &[Vec<f32>]) -> Vec<GradientLease> {
     rows.iter().map(lease).collect()
 }
 
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
+}
+
 #[test]
 fn kernels_candle_and_the_device_s_numbers_give_the_same_bits() {
     let (geometry, pool) = (geometry(), GradientBufferPool::new());
@@ -32,7 +36,7 @@ fn kernels_candle_and_the_device_s_numbers_give_the_same_bits() {
                 let (coefficients, factors) = if on_device {
                     (Coefficients::Device(vector(&coefficients)), Factors::Device(vector(&factors)))
                 } else {
-                    (Coefficients::Host(coefficients.clone()), Factors::Host(factors.clone()))
+                    (Coefficients::Host(wide(&coefficients)), Factors::Host(wide(&factors)))
                 };
                 let combination = Combination::new(leases(&pool, &rows), coefficients, factors).unwrap();
                 let formed = combination.materialize_on(path, &geometry).unwrap();

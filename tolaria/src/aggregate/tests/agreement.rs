@@ -7,17 +7,20 @@ use proptest::prelude::*;
 use super::exact::Exact;
 use super::window::{Outcome, Window, attribution, host_layout, windows};
 use super::{MEAN, MEASURED, METHODS, PATHS, PCGRAD, cases};
-use crate::aggregate::{AggregationConfig, Field, ProjectionOrder};
+use crate::aggregate::ConflictResolution;
+use crate::aggregate::sums::Field;
+use crate::aggregate::{AggregationConfig, ProjectionOrder};
 use crate::cpu::to_f32;
 use crate::path::Path;
 use crate::testing::{bits, random};
 
-/// `(c_0 g_0 + c_1 g_1) + …` in `f32`, written down. Where owners are not told apart, the coefficients are the fractions.
+/// `(c_0 g_0 + c_1 g_1) + …` in `f32`, written down. Where owners are
+/// not told apart for a method, the coefficients are the fractions.
 fn in_order(window: &Window, config: &AggregationConfig, outcome: &Outcome) -> Vec<f32> {
     let (rows, plan) = (window.rows.len(), window.plan(config));
     let fractions: Vec<f32> = plan.arguments()[..rows].iter().copied().map(to_f32).collect();
     let element = |(at, isolated): (usize, bool)| {
-        let resolved = plan.tells_owners_apart() && !isolated;
+        let resolved = plan.tells_owners_apart() && config.method != ConflictResolution::Mean && !isolated;
         let coefficients = if resolved { &outcome.coefficients[..rows] } else { &fractions };
         let products = window.rows.iter().zip(coefficients).map(|(row, coefficient)| row[at] * coefficient);
         products.reduce(|sum, product| sum + product).unwrap()

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::exact::Exact;
 use super::window::{Outcome, Window, windows};
 use super::{MEAN, METHODS, PATHS, PCGRAD, cases};
-use crate::aggregate::{AggregationConfig, Field};
+use crate::aggregate::AggregationConfig;
+use crate::aggregate::sums::Field;
 use crate::path::Path;
 use crate::testing::{HOST, assert_close, bits, layout, random, seed};
 
@@ -98,6 +99,8 @@ fn what_is_not_finite_stays_visible() {
                 assert_eq!(outcome.sums.all(Field::Healthy, 2), [0.0, 1.0]);
                 assert!(outcome.gradient[..2].iter().any(|value| !value.is_finite()), "{path:?} hides {bad}");
                 assert_eq!(outcome.gradient[2..], [1.0], "a domain of its own");
+                // A norm that is no number scales nothing: what is finite stays as it is.
+                assert!(!bad.is_nan() || outcome.gradient[1].to_bits() == 1.0_f32.to_bits(), "{path:?}");
             }
         }
     }

@@ -4,7 +4,8 @@ use candle_core::{DType, Device, Tensor};
 
 use super::window::{Row, Window, host_layout};
 use super::{MEAN, MEASURED, METHODS, PATHS, PCGRAD};
-use crate::aggregate::{AggregationConfig, Field};
+use crate::aggregate::AggregationConfig;
+use crate::aggregate::sums::Field;
 use crate::grad::GradientBufferPool;
 use crate::host_read::HostReads;
 use crate::path::Path;

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::exact::Exact;
 use super::window::{Window, windows};
 use super::{MEASURED, METHODS, PATHS, cases};
-use crate::aggregate::{AggregationConfig, ConflictResolution, Field};
+use crate::aggregate::sums::Field;
+use crate::aggregate::{AggregationConfig, ConflictResolution};
 use crate::testing::random;
 
 /// Two owners at 120 degrees, one twice as long; both halves of the window.

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use super::exact::Exact;
 use super::window::{Sums, Window, alpha, windows};
 use super::{MEASURED, METHODS, PATHS, PCGRAD, cases};
-use crate::aggregate::{AggregationConfig, Field};
+use crate::aggregate::AggregationConfig;
+use crate::aggregate::sums::Field;
 use crate::testing::{HOST, layout, seed};
 
 fn close(found: f64, expected: f64, tolerance: f64) -> bool {

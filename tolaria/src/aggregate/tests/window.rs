@@ -11,9 +11,9 @@ use leyline::seed::{Attribution, AttributionMode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::aggregate::{
-    AggregationConfig, Combination, Field, GradientEngine, ProjectionOrder, SumsLayout, WindowPlan,
-};
+use crate::aggregate::ConflictResolution;
+use crate::aggregate::sums::{Field, SumsLayout};
+use crate::aggregate::{AggregationConfig, Combination, GradientEngine, ProjectionOrder, WindowPlan};
 use crate::grad::{Geometry, GradientBufferPool, GradientLease};
 use crate::host_read::HostReads;
 use crate::path::Path;
@@ -124,7 +124,8 @@ impl Window {
         let sums = SumsLayout::new(geometry.owners().len(), geometry.parts().len());
         let tensor = Tensor::zeros(sums.len(), DType::F64, &Device::Cpu).unwrap();
         let (combination, reads) = self.combine(path, config, &pool, Some(&tensor));
-        let held = if self.plan(config).tells_owners_apart() { self.rows.len() } else { 1 };
+        let resolves = self.plan(config).tells_owners_apart() && config.method != ConflictResolution::Mean;
+        let held = if resolves { self.rows.len() } else { 1 };
         assert_eq!(pool.stats().outstanding, held, "rows that are not needed are given back");
         let terms = combination.terms();
         let coefficients = terms.coefficients.host().unwrap().into_owned();

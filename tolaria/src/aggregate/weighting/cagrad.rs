@@ -18,9 +18,9 @@ use super::{Owners, Weighting, grown, keep_finite};
 /// The most problems solved per call.
 const MAX_STEPS: usize = 60;
 /// `|d − g_0|²` is this close to the radius², relative to it.
-const ON_RADIUS: f64 = 1e-14;
+const ON_RADIUS: f64 = 1e-12;
 /// The value of the least improved owner is this close to the best, relative to `|g_0|` times the largest norm.
-const OPTIMAL: f64 = 1e-15;
+const OPTIMAL: f64 = 1e-13;
 
 /// The gradient's average moved by at most `radius` of its norm.
 #[derive(Debug, Clone, Copy)]
@@ -88,10 +88,17 @@ impl Weighting for CaGrad {
         let mut low = End { s: 0.0, square: solve(0.0, first), point: first };
         // No vector of the hull is longer than 1, the largest gradient.
         let mut high = End { s: 1.0 / radius, square: solve(1.0 / radius, second), point: second };
+        // None is shorter than the first, so s is not below this either. With gradients of very different lengths it
+        // is many orders of magnitude below the other end, hence geometric means.
+        let floor = low.square.sqrt() / radius;
         let mut best = value(low.point, low.square);
         for turn in 0..MAX_STEPS {
-            let part = if turn % 2 == 0 { crossing(inner, &low, &high, radius, step) } else { 0.5 };
-            let s = low.s + part * (high.s - low.s);
+            let from = if low.s > floor { low.s } else { floor };
+            let s = if turn % 2 == 1 && from > 0.0 {
+                (from * high.s).sqrt()
+            } else {
+                low.s + crossing(inner, &low, &high, radius, step) * (high.s - low.s)
+            };
             if !(s > low.s && s < high.s) {
                 break;
             }

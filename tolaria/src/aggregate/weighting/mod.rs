@@ -7,8 +7,8 @@
 //! *Scale rule*: the mean of owners' gradients is all ones. Every weighting gives weights of this *sum* form, which are
 //! n times those of the average form that most papers use, n being the owners that are not idle.
 //!
-//! *Invariants*: a weighting never fails, always ends and never gives a weight that is not finite. Where two owners at
-//! most one of which counts are left, or numbers that no gradients have, all weights are 1 and the result is the plain
+//! *Invariants*: a weighting never fails, always ends and never gives a weight that is not finite. With fewer than two
+//! owners that are not idle, or inner products that no gradients have, all weights are 1 and the result is the plain
 //! gradient; what was not finite stays visible in it.
 //!
 //! The files of `kernels/weights/` do the same on the GPU, bit for bit: a change here is a change there. For this
@@ -30,7 +30,7 @@ pub(crate) use aligned_mtl::AlignedMtl;
 pub(crate) use cagrad::CaGrad;
 pub(crate) use mean::Mean;
 pub(crate) use mgda::Mgda;
-pub(crate) use owners::{NEGLIGIBLE_INNER, Owners, idle};
+pub(crate) use owners::{Owners, idle};
 pub(crate) use pcgrad::PcGrad;
 pub(crate) use upgrad::UpGrad;
 

@@ -1,7 +1,7 @@
 //! What a weighting knows of the owners' gradients.
 
 /// An inner product closer to 0 than this part of its scale is rounding: `f64` sums of 10⁷ products err by 1e-13.
-pub(crate) const NEGLIGIBLE_INNER: f64 = 1e-12;
+pub(super) const NEGLIGIBLE_INNER: f64 = 1e-12;
 /// An owner's gradient below this part of its terms' norms is what their rounding to `f32` left of a cancellation; it
 /// has no direction that means anything.
 pub(super) const CANCELLED: f64 = 1e-5;
@@ -37,6 +37,12 @@ impl Owners<'_> {
         }
         let conflicts = inner < -NEGLIGIBLE_INNER * scale * self.scales[j] && !self.is_idle[j];
         conflicts.then(|| inner / self.inner[j * self.count + j])
+    }
+
+    /// Whether two owners conflict.
+    pub(crate) fn opposed(&self, i: usize, j: usize) -> bool {
+        let negligible = NEGLIGIBLE_INNER * self.scales[i] * self.scales[j];
+        i != j && !self.is_idle[i] && !self.is_idle[j] && self.inner[i * self.count + j] < -negligible
     }
 
     /// Owners that are not idle, in order.

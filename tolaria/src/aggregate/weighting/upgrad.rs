@@ -7,7 +7,6 @@
 //! Quinton & Rey 2024, arXiv 2406.16232, equation 5 and proposition 1.
 
 use super::nonnegative;
-use super::owners::NEGLIGIBLE_INNER;
 use super::{Owners, Weighting, grown, keep_finite};
 
 /// Each gradient is projected onto the dual cone of all gradients.
@@ -45,9 +44,8 @@ impl Weighting for UpGrad {
             let (u, rest) = row.split_at_mut(n);
             let (slopes, rest) = rest.split_at_mut(n);
             for ((j, other), slope) in owners.members().enumerate().zip(slopes.iter_mut()) {
-                let inner = owners.inner[this * owners.count + other];
-                let conflicts = inner < -NEGLIGIBLE_INNER * owners.scales[this] * owners.scales[other];
-                *slope = if conflicts || cosines[i * n + j] > 0.0 { -cosines[i * n + j] } else { 0.0 };
+                *slope =
+                    if owners.opposed(this, other) || cosines[i * n + j] > 0.0 { -cosines[i * n + j] } else { 0.0 };
             }
             nonnegative::solve(cosines, slopes, rest, u);
         }

@@ -17,10 +17,10 @@ impl Workspace {
     pub(crate) fn new(
         _geometry: &Geometry,
         _num_rows: usize,
-        _scratch: usize,
+        _solver: Option<usize>,
         _device: &Device,
-    ) -> Result<Option<Self>> {
-        Ok(None)
+    ) -> Result<Self> {
+        Err(Error::NotCompiledWithCudaSupport)
     }
 
     pub(crate) fn coefficients(&self, _num_rows: usize) -> Result<Tensor> {

@@ -16,6 +16,8 @@ pub(crate) struct SolveArgs<'a> {
     /// Radius of CAGrad; unused by the others.
     pub(crate) radius: f64,
     pub(crate) max_norm: Option<f64>,
+    /// Whether only the owners are measured: norms and factors come from elsewhere.
+    pub(crate) only_measures: bool,
     /// Sums of the epoch that the owners are added to.
     pub(crate) sums: Option<&'a Tensor>,
 }

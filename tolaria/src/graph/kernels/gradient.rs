@@ -8,6 +8,7 @@ use cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg as _};
 use super::args::{MAX_ROWS, SolveArgs};
 use super::module::{DeviceKernels, THREADS, blocks_of, count, expect};
 use super::workspace::{Workspace, pairs_of, tiles_of};
+use crate::aggregate::{SumsLayout, WindowPlan};
 use crate::graph::cuda::{address, tensor_error};
 
 /// Chunks of a part that are added in one go; of more, groups are added first.
@@ -52,7 +53,8 @@ impl DeviceKernels {
         let tiles = tiles_of(num_rows);
         let size = pairs_of(tiles) * 64;
         expect(args.arguments, DType::F64, args.arguments.elem_count(), "arguments of a window")?;
-        if args.arguments.elem_count() < num_rows + slots * (num_rows + slots) {
+        let shared_bytes = workspace.shared_bytes(num_rows)?;
+        if args.arguments.elem_count() < WindowPlan::num_arguments(num_rows, slots) {
             candle_core::bail!(
                 "{} arguments are too few for {num_rows} rows and {slots} owners",
                 args.arguments.elem_count()
@@ -99,11 +101,8 @@ impl DeviceKernels {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&grams).arg(&parts).arg(&parts_u32).arg(&window).arg(&args.radius).arg(&memory);
         launch.arg(&coefficients).arg(&sums);
-        let shape = LaunchConfig {
-            grid_dim: (1, 1, 1),
-            block_dim: (THREADS, 1, 1),
-            shared_mem_bytes: count(workspace.shared_bytes(num_rows)),
-        };
+        let shape =
+            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: count(shared_bytes) };
         // SAFETY: arguments for all owners, working memory as `solver_memory` says, sums of the right length.
         tensor_error(unsafe { launch.launch(shape) })?;
         if num_parts > 0 {
@@ -113,7 +112,7 @@ impl DeviceKernels {
             // SAFETY: a block and a place per part; a window has fewer rows than a block has threads.
             tensor_error(unsafe { launch.launch(blocks_of(num_parts, 1)) })?;
         }
-        self.clip_factors(workspace, args.max_norm, sums)
+        if args.only_measures { Ok(()) } else { self.clip_factors(workspace, args.max_norm, sums) }
     }
 
     /// Combines `rows` into the first with `coefficients`, (2, rows), and leaves the factors of the parts in
@@ -214,7 +213,7 @@ impl Workspace {
     fn sums(&self, sums: Option<&Tensor>) -> Result<Sums> {
         let (slots, parts) = (count(self.slots), count(self.num_parts));
         let Some(sums) = sums else { return Ok(Sums { base: 0, slots, parts }) };
-        let length = crate::aggregate::SumsLayout::new(self.slots, self.num_parts).len();
+        let length = SumsLayout::new(self.slots, self.num_parts).len();
         expect(sums, DType::F64, length, "sums of an epoch")?;
         Ok(Sums { base: address(sums)?, slots, parts })
     }

@@ -44,16 +44,18 @@ pub(crate) struct Workspace {
     pub(super) part_squares: Tensor,
     pub(super) domains: Tensor,
     pub(super) factors: Tensor,
-    scratch: usize,
+    /// What the weighting needs; absent when no window is resolved.
+    solver: Option<usize>,
     /// For the solver, when it needs more than shared memory.
     pub(super) memory: Option<Tensor>,
 }
 
 impl Workspace {
-    /// Memory of zeros; none when the kernels have no room for so many rows. `scratch`: numbers that the weighting needs.
-    pub(crate) fn new(geometry: &Geometry, num_rows: usize, scratch: usize, device: &Device) -> Result<Option<Self>> {
+    /// Memory of zeros for up to `num_rows` rows, which the kernels have room for. `solver`: numbers that the weighting
+    /// needs; without it there is no memory for inner products.
+    pub(crate) fn new(geometry: &Geometry, num_rows: usize, solver: Option<usize>, device: &Device) -> Result<Self> {
         if num_rows == 0 || num_rows > MAX_ROWS {
-            return Ok(None);
+            candle_core::bail!("windows of {num_rows} rows: the kernels take 1 to {MAX_ROWS}")
         }
         let (parts, chunks, slots) = (geometry.parts(), geometry.chunks(), geometry.owners().len());
         let mut first_chunks = Vec::with_capacity(parts.len() + 1);
@@ -90,9 +92,10 @@ impl Workspace {
                 Tensor::from_vec(words, (rows, width), device)
             }
         };
-        let size = pairs_of(tiles_of(num_rows)) * TILE * TILE;
-        let memory = solver_memory(num_rows, slots, THREADS as usize, scratch);
-        Ok(Some(Self {
+        let num_products = if solver.is_some() { num_rows } else { 0 };
+        let size = if solver.is_some() { pairs_of(tiles_of(num_rows)) * TILE * TILE } else { 0 };
+        let memory = solver.map_or(0, |scratch| solver_memory(num_rows, slots, THREADS as usize, scratch));
+        Ok(Self {
             num_rows,
             num_elements: geometry.num_elements(),
             slots,
@@ -106,24 +109,24 @@ impl Workspace {
             parts: table(part_words, PART_WORDS)?,
             partials: numbers(chunks.len() * size)?,
             groups: numbers(first_group * size)?,
-            grams: numbers(parts.len() * num_rows * num_rows)?,
+            grams: numbers(parts.len() * num_products * num_products)?,
             coefficients: Tensor::zeros(2 * num_rows, DType::F32, device)?,
             squares: numbers(chunks.len())?,
             part_squares: numbers(parts.len())?,
             domains: numbers(1 + slots)?,
             factors: Tensor::ones(parts.len().max(1), DType::F32, device)?,
-            scratch,
+            solver,
             memory: (memory * size_of::<f64>() > SHARED_BYTES).then(|| numbers(memory)).transpose()?,
-        }))
+        })
     }
 
     /// Bytes of shared memory that the solver asks for.
-    pub(super) fn shared_bytes(&self, num_rows: usize) -> usize {
-        if self.memory.is_some() {
-            0
-        } else {
-            solver_memory(num_rows, self.slots, THREADS as usize, self.scratch) * size_of::<f64>()
-        }
+    pub(super) fn shared_bytes(&self, num_rows: usize) -> Result<usize> {
+        let Some(scratch) = self.solver else {
+            candle_core::bail!("a window is resolved in memory that was made for averages only")
+        };
+        let memory = solver_memory(num_rows, self.slots, THREADS as usize, scratch);
+        Ok(if self.memory.is_some() { 0 } else { memory * size_of::<f64>() })
     }
 
     /// Coefficients of the last window of so many rows, (2 · rows,): of parts that are not isolated, then of those that

@@ -99,7 +99,8 @@ impl Window {
             lease
         };
         let rows = self.rows.iter().map(lease).collect();
-        let (coefficients, factors) = (self.coefficients.clone(), self.factors.clone());
+        let wide = |values: &[f32]| values.iter().copied().map(f64::from).collect();
+        let (coefficients, factors) = (wide(&self.coefficients), wide(&self.factors));
         Combination::new(rows, Coefficients::Host(coefficients), Factors::Host(factors)).unwrap()
     }
 }

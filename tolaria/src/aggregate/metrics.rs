@@ -1,0 +1,233 @@
+//! What is known of losses, norms and owners, summed over the windows of an epoch.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use leyline::layout::Owner;
+
+use super::composed::add_scaled;
+use super::sums::{Field, SumsLayout};
+use crate::error::Error;
+use crate::grad::Geometry;
+use crate::host_read::{self, HostReads};
+
+/// Sums that grow on the device, in place, one window after the other. The host reads all of them in one copy, as seldom
+/// as it wants to know.
+///
+/// [`GradientEngine::combine`](super::GradientEngine::combine) adds what it finds out about a window when it is given
+/// [`as_tensor`](Self::as_tensor). The tensor stays where it is, so that a recorded step can point at it.
+#[derive(Debug)]
+pub struct SeedMetricsAccumulator {
+    /// `f64`, as [`SumsLayout`] says.
+    sums: Tensor,
+    geometry: Arc<Geometry>,
+}
+
+/// Sums over the windows since the last [`reset`](SeedMetricsAccumulator::reset).
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeedMetrics {
+    /// Of the mean losses of microbatches, each times its samples (nats).
+    pub loss_sum: f64,
+    /// Correct predictions (count).
+    pub num_correct: f64,
+    /// Of the squared norm of the gradient before clipping, over all parts that are not isolated.
+    pub main_norm_sq: f64,
+    /// Ordered pairs of owners with a negative inner product (count).
+    pub conflicts: f64,
+    /// By slot: the host first, then seeds by id.
+    pub owners: Vec<OwnerSums>,
+    /// Two slots, the sum of their cosines, and the windows in which both took part.
+    pub cosines: Vec<(usize, usize, f64, f64)>,
+}
+
+/// Sums about one owner. The first two are over all windows, the others over those in which owners were told apart and
+/// this one took part.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OwnerSums {
+    /// The owner.
+    pub owner: Owner,
+    /// Of the squared norm of the combined gradient on the owner's own parameters.
+    pub parameter_sq: f64,
+    /// Windows in which that was finite and above 0 (count).
+    pub healthy: f64,
+    /// Windows (count).
+    pub windows: f64,
+    /// Of its part of the samples.
+    pub weight: f64,
+    /// Of the squared norm of its gradient.
+    pub norm_sq: f64,
+    /// Of its norm / the sum of all owners' norms.
+    pub share: f64,
+    /// Ordered pairs of it and another that conflict, and all such pairs (count).
+    pub conflicts: f64,
+    /// All ordered pairs of it and another (count).
+    pub pairs: f64,
+    /// Of the weight that the method gave its gradient.
+    pub resolved_weight: f64,
+    /// Of its alpha; 0 for the host.
+    pub alpha: f64,
+    /// Of its part of what seeds took over from the host; 0 for the host.
+    pub host_split: f64,
+    /// Of the squared norm of its gradient on each part, in the order of [`Geometry::part_names`].
+    pub layers_sq: Vec<f64>,
+}
+
+impl SeedMetricsAccumulator {
+    /// Sums of nothing.
+    ///
+    /// # Errors
+    /// When the device has no room.
+    /// # Sync
+    /// none
+    pub fn new(geometry: Arc<Geometry>, device: &Device) -> Result<Self, Error> {
+        let sums = Tensor::zeros(places(&geometry).len(), DType::F64, device)?;
+        Ok(Self { sums, geometry })
+    }
+
+    /// As they were when their [`values`](Self::values) were taken.
+    ///
+    /// # Errors
+    /// [`Error::State`] when they are not those of this geometry.
+    pub fn restore(geometry: Arc<Geometry>, values: &[f64], device: &Device) -> Result<Self, Error> {
+        let expected = places(&geometry).len();
+        if values.len() != expected {
+            let message = format!("expected {expected} numbers, found {}", values.len());
+            return Err(Error::State { field: "sums.device", message });
+        }
+        Ok(Self { sums: Tensor::from_slice(values, expected, device)?, geometry })
+    }
+
+    /// Shape (sums,) of `f64`, on the device.
+    #[must_use]
+    pub fn as_tensor(&self) -> &Tensor {
+        &self.sums
+    }
+
+    /// Starts over, in place.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn reset(&self) -> Result<(), Error> {
+        Ok(self.sums.zero_set()?)
+    }
+
+    /// Adds a microbatch: mean loss (scalar) times its samples, and its number of correct predictions (scalar).
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn add_microbatch(&self, mean_loss: &Tensor, correct: &Tensor, num_samples: usize) -> Result<(), Error> {
+        let place = |place| self.sums.narrow(0, place, 1);
+        add_scaled(&place(SumsLayout::LOSS)?, &mean_loss.flatten_all()?, num_samples as f64)?;
+        add_scaled(&place(SumsLayout::CORRECT)?, &correct.flatten_all()?, 1.0)
+    }
+
+    /// The sums as flat numbers, for a checkpoint.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// one device-to-host copy, counted as `epoch sums`
+    pub fn values(&self, reads: &mut HostReads) -> Result<Vec<f64>, Error> {
+        host_read::read_vec_f64(&self.sums, "epoch sums", reads)
+    }
+
+    /// The sums.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// one device-to-host copy, counted as `epoch sums`
+    pub fn read(&self, reads: &mut HostReads) -> Result<SeedMetrics, Error> {
+        let sums = self.values(reads)?;
+        let layout = places(&self.geometry);
+        let (owners, num_parts) = (self.geometry.owners(), self.geometry.parts().len());
+        let of_owner = |(slot, owner): (usize, &Owner)| {
+            let of = |field| sums[layout.of_slot(field, slot)];
+            OwnerSums {
+                owner: *owner,
+                parameter_sq: of(Field::ParameterSquare),
+                healthy: of(Field::Healthy),
+                windows: of(Field::Windows),
+                weight: of(Field::Weight),
+                norm_sq: of(Field::NormSquare),
+                share: of(Field::Share),
+                conflicts: of(Field::Conflicts),
+                pairs: of(Field::Pairs),
+                resolved_weight: of(Field::Resolved),
+                alpha: of(Field::Alpha),
+                host_split: of(Field::Split),
+                layers_sq: sums[layout.layer(slot, 0)..][..num_parts].to_vec(),
+            }
+        };
+        let pairs = (0..owners.len()).flat_map(|a| (a + 1..owners.len()).map(move |b| (a, b)));
+        Ok(SeedMetrics {
+            loss_sum: sums[SumsLayout::LOSS],
+            num_correct: sums[SumsLayout::CORRECT],
+            main_norm_sq: sums[SumsLayout::MAIN_SQUARE],
+            conflicts: sums[SumsLayout::CONFLICTS],
+            owners: owners.iter().enumerate().map(of_owner).collect(),
+            cosines: pairs.map(|(a, b)| (a, b, sums[layout.cosine(a, b)], sums[layout.cosine(b, a)])).collect(),
+        })
+    }
+}
+
+fn places(geometry: &Geometry) -> SumsLayout {
+    SumsLayout::new(geometry.owners().len(), geometry.parts().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{HOST, layout, seed};
+
+    fn sums() -> SeedMetricsAccumulator {
+        let geometry = Geometry::of(&layout(&[("a", 2, HOST, false), ("b", 3, seed(1), false)])).unwrap();
+        SeedMetricsAccumulator::new(Arc::new(geometry), &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn one_copy_has_everything_that_was_added() {
+        let (sums, mut reads) = (sums(), HostReads::default());
+        let scalar = |v: f32| Tensor::new(v, &Device::Cpu).unwrap();
+        sums.add_microbatch(&scalar(2.0), &scalar(1.0), 4).unwrap();
+        sums.add_microbatch(&scalar(1.0), &scalar(2.0), 2).unwrap();
+        let places = places(&sums.geometry);
+        for (place, value) in [
+            (SumsLayout::MAIN_SQUARE, 25.0),
+            (places.of_slot(Field::Weight, 1), 0.75),
+            (places.cosine(0, 1), -0.5),
+            (places.cosine(1, 0), 2.0),
+            (places.layer(1, 0), 3.0),
+            (places.layer(1, 1), 4.0),
+        ] {
+            let addend = Tensor::new(&[value], &Device::Cpu).unwrap();
+            add_scaled(&sums.sums.narrow(0, place, 1).unwrap(), &addend, 1.0).unwrap();
+        }
+        let metrics = sums.read(&mut reads).unwrap();
+        assert_eq!(reads.total(), 1);
+        let found = [metrics.loss_sum, metrics.num_correct, metrics.main_norm_sq, metrics.owners[1].weight];
+        for (found, expected) in found.into_iter().zip([10.0, 3.0, 25.0, 0.75]) {
+            assert!((found - expected).abs() < 1e-12, "{found}, not {expected}");
+        }
+        assert_eq!((metrics.owners[1].owner, &metrics.owners[1].layers_sq), (seed(1), &vec![3.0, 4.0]));
+        assert_eq!(metrics.cosines, [(0, 1, -0.5, 2.0)]);
+
+        let values = sums.values(&mut reads).unwrap();
+        let again = SeedMetricsAccumulator::restore(Arc::clone(&sums.geometry), &values, &Device::Cpu).unwrap();
+        assert_eq!(again.read(&mut reads).unwrap(), metrics);
+        again.reset().unwrap();
+        assert_eq!(again.read(&mut reads).unwrap(), self::sums().read(&mut reads).unwrap());
+    }
+
+    #[test]
+    fn sums_of_another_network_are_refused() {
+        let values = sums().values(&mut HostReads::default()).unwrap();
+        let other = Arc::new(Geometry::of(&layout(&[("a", 2, HOST, false)])).unwrap());
+        let error = SeedMetricsAccumulator::restore(other, &values, &Device::Cpu).unwrap_err();
+        assert!(error.to_string().contains("expected 17 numbers, found 34"), "{error}");
+    }
+}
