@@ -41,13 +41,20 @@ __device__ inline bool owner_is_idle(
     return !takes_part[owner] || norm_of(inner[owner * count + owner]) <= smallest;
 }
 
-// Whether a combination of owners conflicts with owner j, and then the coefficient of its projection.
-__device__ inline bool conflict(const Owners& owners, const double* combination, u32 j, double* coefficient) {
+// Whether a combination of owners conflicts with owner j, and then the coefficient of its projection. Weight i of the
+// combination is at i * stride.
+__device__ inline bool conflict(
+    const Owners& owners, const double* combination, u32 stride, u32 j, double* coefficient
+) {
     double inner = 0.0, scale = 0.0;
+    // Without a branch, so that loads are under way together: a zero changes no bit of a sum.
+#pragma unroll 8
     for (u32 i = 0; i < owners.count; i++) {
-        if (owners.is_idle[i]) continue;
-        inner += combination[i] * owners.inner[i * owners.count + j];
-        scale += fabs(combination[i]) * owners.scale[i];
+        double weight = combination[i * stride];
+        double product = weight * owners.inner[i * owners.count + j];
+        double length = fabs(weight) * owners.scale[i];
+        inner += owners.is_idle[i] ? 0.0 : product;
+        scale += owners.is_idle[i] ? 0.0 : length;
     }
     if (!(inner < -NEGLIGIBLE_INNER * scale * owners.scale[j] && !owners.is_idle[j])) return false;
     *coefficient = inner / owners.inner[j * owners.count + j];

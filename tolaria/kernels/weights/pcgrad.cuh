@@ -12,21 +12,22 @@ __device__ constexpr u32 pcgrad_scratch(u32 count) {
 __device__ inline void weigh_pcgrad(const Owners& owners, double* scratch, double* weights) {
     u32 count = owners.count;
     for (u32 owner = threadIdx.x; owner < count; owner += blockDim.x) {
-        double* combination = scratch + owner * count;
-        for (u32 i = 0; i < count; i++) combination[i] = 0.0;
-        combination[owner] = 1.0;
+        // Neighboring threads in neighboring places.
+        double* combination = scratch + owner;
+        for (u32 i = 0; i < count; i++) combination[i * count] = i == owner ? 1.0 : 0.0;
         for (u32 visit = 0; visit < count - 1; visit++) {
             double visited = owners.orders[owner * (count - 1) + visit];
             if (!(visited >= 0.0 && visited < (double)count)) continue;
             u32 j = (u32)visited;
             double coefficient;
-            if (conflict(owners, combination, j, &coefficient)) combination[j] -= coefficient;
+            if (conflict(owners, combination, count, j, &coefficient)) combination[j * count] -= coefficient;
         }
     }
     __syncthreads();
     for (u32 of = threadIdx.x; of < count; of += blockDim.x) {
         double total = 0.0;
-        for (u32 owner = 0; owner < count; owner++) total += scratch[owner * count + of];
+#pragma unroll 8
+        for (u32 owner = 0; owner < count; owner++) total += scratch[of * count + owner];
         weights[of] = total;
     }
     keep_finite(owners, weights);
