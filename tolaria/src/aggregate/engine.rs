@@ -35,8 +35,6 @@ pub struct GradientEngine {
     /// Coefficients of windows that do not tell owners apart, by their fractions: what is uploaded once stays valid in a
     /// recorded step.
     averages: Vec<(Vec<f32>, Tensor)>,
-    /// The coefficients of a row alone, on a GPU.
-    one: Option<Tensor>,
     scratch: Scratch,
 }
 
@@ -99,7 +97,6 @@ impl GradientEngine {
             device: device.clone(),
             workspace,
             averages: Vec::new(),
-            one: None,
             scratch: Scratch::default(),
         })
     }
@@ -250,10 +247,7 @@ impl GradientEngine {
         let fractions = self.average_of(&twice(plan.fractions()))?;
         let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
         kernels.average(&workspace, &tensors, &fractions, max_norm, sums)?;
-        let one = match &self.one {
-            Some(one) => one.clone(),
-            None => self.one.insert(Tensor::ones(2, DType::F32, &self.device)?).clone(),
-        };
+        let one = workspace.one().clone();
         Combination::on_device(only_first(rows), workspace, one)
     }
 
@@ -315,8 +309,7 @@ impl GradientEngine {
 
     /// What a recorded step points at, with names for messages.
     pub(crate) fn tensors(&self) -> Vec<(&'static str, Tensor)> {
-        let averages = self.averages.iter().map(|(_, tensor)| tensor).chain(&self.one);
-        let averages = averages.map(|tensor| ("coefficients of the mean", tensor));
+        let averages = self.averages.iter().map(|(_, tensor)| ("coefficients of the mean", tensor));
         let workspace = self.workspace.iter().flat_map(|workspace| workspace.tensors());
         workspace.chain(averages).map(|(name, tensor)| (name, tensor.clone())).collect()
     }

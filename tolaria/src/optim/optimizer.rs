@@ -144,11 +144,12 @@ impl Optimizer {
     /// GPU; without it the plan's own is copied there.
     ///
     /// # Shapes
-    /// As [`Self::step`]; `table` (parameters with elements, 4) of `f32`.
+    /// As [`Self::step`]; `table` (parameters with elements, 4) of `f32`. On a GPU the gradient starts at a multiple of 16
+    /// bytes, as every tensor of its own does.
     /// # Errors
     /// [`Error::LayoutMismatch`] when the gradient or the plan does not fit; then nothing was changed.
     /// # Sync
-    /// none
+    /// none. A recorded step that holds this work points at state of the optimizer, and must not outlive it.
     pub fn apply(
         &self,
         parameters: &[Parameter],
@@ -263,7 +264,10 @@ impl Optimizer {
                 &*own
             }
         };
-        let coefficients = gradient.coefficients.device(device)?;
+        let coefficients = match gradient.coefficients {
+            Coefficients::One => workspace.one().clone(),
+            others => others.device(device)?,
+        };
         let factors = gradient.factors.device(device)?;
         let (rows, factors) = (&gradient.rows, factors.as_ref());
         let args = UpdateArgs { rule: self.rule(), constants, rows, coefficients: &coefficients, factors };

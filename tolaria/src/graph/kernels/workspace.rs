@@ -40,6 +40,7 @@ pub(crate) struct Workspace {
     pub(super) groups: Tensor,
     pub(super) grams: Tensor,
     pub(super) coefficients: Tensor,
+    one: Tensor,
     pub(super) squares: Tensor,
     pub(super) part_squares: Tensor,
     pub(super) domains: Tensor,
@@ -111,6 +112,7 @@ impl Workspace {
             groups: numbers(first_group * size)?,
             grams: numbers(parts.len() * num_products * num_products)?,
             coefficients: Tensor::zeros(2 * num_rows, DType::F32, device)?,
+            one: Tensor::ones(2, DType::F32, device)?,
             squares: numbers(chunks.len())?,
             part_squares: numbers(parts.len())?,
             domains: numbers(1 + slots)?,
@@ -135,6 +137,11 @@ impl Workspace {
         self.coefficients.narrow(0, 0, 2 * num_rows)
     }
 
+    /// The coefficients of a row alone, (2,).
+    pub(crate) fn one(&self) -> &Tensor {
+        &self.one
+    }
+
     /// Factors of the last window, one per part.
     pub(crate) fn factors(&self) -> &Tensor {
         &self.factors
@@ -149,6 +156,7 @@ impl Workspace {
             ("inner products of groups", &self.groups),
             ("inner products of parts", &self.grams),
             ("coefficients", &self.coefficients),
+            ("coefficients of one row", &self.one),
             ("squared norms of chunks", &self.squares),
             ("squared norms of parts", &self.part_squares),
             ("squared norms of domains", &self.domains),
