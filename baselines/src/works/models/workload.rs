@@ -4,6 +4,7 @@ use candle_core::{Device, Tensor};
 use leyline::batch::Batch;
 use leyline::model::{Pass, TrainableModel};
 use tolaria::batch::Dataset;
+use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
 use tolaria::plain::PlainModel;
 
@@ -41,6 +42,21 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// All parameters, one after the other.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// one device-to-host copy each
+    pub fn parameters(&self) -> Result<Vec<f32>, Error> {
+        let mut reads = HostReads::default();
+        let mut values = Vec::new();
+        for parameter in self.model.parameters() {
+            values.extend(read_vec(parameter.var.as_tensor(), "bench", &mut reads)?);
+        }
+        Ok(values)
+    }
+
     /// The workload of a name, with its published sizes.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::exact::Exact;
-use super::window::{Outcome, Window, windows};
+use super::window::{Outcome, Window, layout_with_shadows, windows};
 use super::{MEAN, METHODS, PATHS, PCGRAD, cases};
 use crate::aggregate::AggregationConfig;
 use crate::aggregate::sums::Field;
@@ -12,13 +12,7 @@ use crate::testing::{HOST, assert_close, bits, layout, random, seed};
 
 /// Host (3) with seed 2 (2), isolated seed 1 (2), isolated seed 3 (1); the host again (1).
 fn example(elements: &[f32]) -> [Window; 2] {
-    let layout = layout(&[
-        ("a", 3, HOST, false),
-        ("b", 2, seed(2), false),
-        ("c", 2, seed(1), true),
-        ("d", 1, seed(3), true),
-        ("e", 1, HOST, false),
-    ]);
+    let layout = layout_with_shadows();
     // Alone, and as two halves of the same kind that belong to different owners.
     let alone = Window::new(layout.clone(), &[(elements, 1, &[])]);
     [alone, Window::new(layout, &[(elements, 1, &[(2, 1.0)]), (elements, 1, &[])])]

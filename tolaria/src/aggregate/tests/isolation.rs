@@ -4,23 +4,17 @@ use leyline::layout::Owner;
 use proptest::prelude::*;
 
 use super::exact::Exact;
-use super::window::{Window, windows};
+use super::window::{Window, layout_with_shadows, windows};
 use super::{MEAN, METHODS, PATHS, PCGRAD, cases};
 use crate::aggregate::AggregationConfig;
 use crate::aggregate::sums::Field;
 use crate::grad::GradientBufferPool;
 use crate::optim::{Optimizer, OptimizerConfig};
-use crate::testing::{HOST, bits, flat, layout, parameters, random, seed};
+use crate::testing::{bits, flat, parameters, random};
 
 /// A window with shadows of seeds 1 and 3, in which seed 2 and the host conflict.
 fn example() -> Window {
-    let layout = layout(&[
-        ("a", 3, HOST, false),
-        ("b", 2, seed(2), false),
-        ("c", 2, seed(1), true),
-        ("d", 1, seed(3), true),
-        ("e", 1, HOST, false),
-    ]);
+    let layout = layout_with_shadows();
     let rows: Vec<Vec<f32>> = (0..3).map(|k| random(9, 70 + k)).collect();
     let opposite: Vec<f32> = rows[0].iter().zip(&rows[1]).map(|(a, b)| 0.1 * b - a).collect();
     Window::new(layout, &[(&rows[0], 2, &[(2, 0.9)]), (&opposite, 1, &[]), (&rows[2], 1, &[(1, 0.5), (3, 0.5)])])

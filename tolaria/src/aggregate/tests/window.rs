@@ -157,6 +157,17 @@ impl Window {
     }
 }
 
+/// Host (3), seed 2 (2), isolated seed 1 (2), isolated seed 3 (1), and the host again (1).
+pub(super) fn layout_with_shadows() -> ParameterLayout {
+    layout(&[
+        ("a", 3, HOST, false),
+        ("b", 2, seed(2), false),
+        ("c", 2, seed(1), true),
+        ("d", 1, seed(3), true),
+        ("e", 1, HOST, false),
+    ])
+}
+
 /// One part of the host, and a part without an element for each of the seeds 1 to 5.
 pub(super) fn host_layout(count: usize) -> ParameterLayout {
     let empty = |name, id| (name, 0, seed(id), false);

@@ -8,7 +8,7 @@ use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients};
 use tolaria::graph::{Captured, HostSlice, StagingLane, StagingRing};
-use tolaria::host_read::{HostReads, read_vec};
+
 use tolaria::optim::{Optimizer, UpdatePlan};
 
 use crate::error::Error;
@@ -96,15 +96,6 @@ impl Step {
         self.load()?;
         replay(captured)
     }
-
-    fn values(&self) -> Result<Vec<f32>, Error> {
-        let mut reads = HostReads::default();
-        let mut values = Vec::new();
-        for parameter in self.work.model.parameters() {
-            values.extend(read_vec(parameter.var.as_tensor(), "bench", &mut reads)?);
-        }
-        Ok(values)
-    }
 }
 
 /// Steps that are timed together.
@@ -116,17 +107,17 @@ pub(super) fn unit_of(name: &str) -> usize {
 pub(super) fn measure(gpu: &Gpu, eager: &mut Eager, name: &str, samples: &mut Samples) -> Result<String, Error> {
     let unit = unit_of(name);
     let mut step = Step::new(gpu, name)?;
-    let start = step.values()?;
+    let start = step.work.parameters()?;
     for _ in 0..COMPARED {
         step.eagerly(gpu)?;
     }
-    let expected = step.values()?;
+    let expected = step.work.parameters()?;
 
     let (mut replayed, captured) = recorded(gpu, eager, name)?;
     for _ in replayed.next..COMPARED {
         replayed.replayed(&captured)?;
     }
-    let found = replayed.values()?;
+    let found = replayed.work.parameters()?;
     let differing = expected.iter().zip(&found).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     let moved = start.iter().zip(&found).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     if differing > 0 || moved * 2 < found.len() {

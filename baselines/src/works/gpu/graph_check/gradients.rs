@@ -2,6 +2,7 @@
 //! agrees with the CPU; what is no number stays visible.
 
 use candle_core::{Device, Tensor};
+use leyline::layout::ParameterLayout;
 use leyline::region::Eager;
 use tolaria::aggregate::{AggregationConfig, ConflictResolution};
 
@@ -29,6 +30,9 @@ const SHAPES: u64 = 40;
 const CPU_TOLERANCE: f64 = 1e-5;
 /// Of norms, shares, cosines and counts, over themselves or 1: sums of 10⁵ products in another order.
 const SUMS_TOLERANCE: f64 = 1e-9;
+/// Of parameters after one step of AdamW, which moves each by up to the learning rate of 1e-3: where a gradient is 0 on
+/// one side and rounding on the other, by all of it.
+const UPDATE_TOLERANCE: f64 = 2.1e-3;
 /// The same for one factor in `f32`, and the roundings of a norm.
 const CLIP_TOLERANCE: f64 = 1e-5;
 /// Beyond several chunks, odd, and small beside a network.
@@ -64,6 +68,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             report.check(format!("gradients.captured.{name}.{what}"), |_| captured(gpu, eager, method, kind));
         }
         report.check(format!("gradients.cpu.{name}"), |_| agrees_with_the_cpu(&gpu.device, method));
+        report.check(format!("gradients.many_rows.{name}"), |_| many_rows(&gpu.device, method));
         report.check(format!("gradients.plain.{name}"), |_| nothing_to_resolve(&gpu.device, method));
         report.check(format!("gradients.not_finite.{name}"), |_| not_finite(&gpu.device, method));
         report.check(format!("gradients.clip.{name}"), |_| clipped(&gpu.device, method));
@@ -127,7 +132,7 @@ fn rows(window: &Window, step: u64, device: &Device) -> Result<Vec<Tensor>, Brok
 }
 
 /// A window of random sizes, with parts of any length and isolated ones.
-fn random_shape(draw: &mut Draw) -> Result<(WindowShape, leyline::layout::ParameterLayout), Broken> {
+fn random_shape(draw: &mut Draw) -> Result<(WindowShape, ParameterLayout), Broken> {
     let mut below = |bound: u32| usize::try_from(draw.below(bound)).expect("a small number");
     let num_owners = 2 + below(7);
     let num_rows = 2 + below(15);
@@ -145,27 +150,52 @@ fn agrees_with_the_cpu(device: &Device, method: ConflictResolution) -> Result<St
     let (mut worst, mut identical) = (0.0_f64, 0);
     for step in 0..SHAPES {
         let (shape, layout) = random_shape(&mut draw)?;
-        let on_cpu = Window::new(shape, layout.clone(), step, &Device::Cpu)?;
-        let elsewhere = Window::new(shape, layout, step, device)?;
-        let plan = on_cpu.random_plan(&config, step, &mut draw)?;
-        let (mut found, mut sums, mut scale) = (Vec::new(), Vec::new(), 0.0_f64);
-        for (window, device) in [(&on_cpu, &Device::Cpu), (&elsewhere, device)] {
-            let mut run = EngineRun::new(window, config, plan.clone(), device)?;
-            run.fill()?;
-            run.combine()?;
-            scale = scale.max(run.host_rows()?.iter().map(|row| largest(row)).fold(0.0, f64::max));
-            found.push(run.gradient()?);
-            sums.push(run.sums()?);
-        }
-        let off = sums[0].iter().zip(&sums[1]).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)).fold(0.0, worse);
-        promise(off <= SUMS_TOLERANCE, || format!("window {step} of {shape:?}: sums differ by {off:.3e}"))?;
-        let scale = scale.max(largest(&found[0]));
-        let difference = largest_difference(&found[0], &found[1]) / scale;
-        promise(difference <= CPU_TOLERANCE, || format!("window {step} of {shape:?}: {difference:.3e} of its scale"))?;
+        let (difference, same) = compare(shape, layout, step, &config, device, &mut draw)?;
         worst = worst.max(difference);
-        identical += usize::from(differing(&found[0], &found[1]) == 0);
+        identical += usize::from(same);
     }
     Ok(format!("{SHAPES} windows of random sizes: within {worst:.3e} of the CPU, {identical} bit-identical"))
+}
+
+/// One window on the CPU and on `device`: the largest difference over the scale, and whether all bits are the same.
+fn compare(
+    shape: WindowShape,
+    layout: ParameterLayout,
+    step: u64,
+    config: &AggregationConfig,
+    device: &Device,
+    draw: &mut Draw,
+) -> Result<(f64, bool), Broken> {
+    let on_cpu = Window::new(shape, layout.clone(), step, &Device::Cpu)?;
+    let elsewhere = Window::new(shape, layout, step, device)?;
+    let plan = on_cpu.random_plan(config, step, draw)?;
+    let (mut found, mut updated, mut sums, mut scale) = (Vec::new(), Vec::new(), Vec::new(), 0.0_f64);
+    for (window, device) in [(&on_cpu, &Device::Cpu), (&elsewhere, device)] {
+        let mut run = EngineRun::new(window, *config, plan.clone(), device)?;
+        run.fill()?;
+        run.combine()?;
+        scale = scale.max(run.host_rows()?.iter().map(|row| largest(row)).fold(0.0, f64::max));
+        found.push(run.gradient()?);
+        sums.push(run.sums()?);
+        run.fill()?;
+        run.update()?;
+        updated.push(run.parameters()?);
+    }
+    let off = sums[0].iter().zip(&sums[1]).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)).fold(0.0, worse);
+    promise(off <= SUMS_TOLERANCE, || format!("window {step} of {shape:?}: sums differ by {off:.3e}"))?;
+    let difference = largest_difference(&found[0], &found[1]) / scale.max(largest(&found[0]));
+    promise(difference <= CPU_TOLERANCE, || format!("window {step} of {shape:?}: {difference:.3e} of its scale"))?;
+    let moved = largest_difference(&updated[0], &updated[1]);
+    promise(moved <= UPDATE_TOLERANCE, || format!("window {step} of {shape:?}: parameters differ by {moved:.3e}"))?;
+    Ok((difference, differing(&found[0], &found[1]) == 0))
+}
+
+/// More rows than the kernels take.
+fn many_rows(device: &Device, method: ConflictResolution) -> Result<String, Broken> {
+    let config = AggregationConfig { clip_norm: Some(1.0), ..aggregation(method) };
+    let shape = WindowShape { num_rows: 70, num_elements: 9_001, num_parts: 7, num_owners: 3, isolated: true };
+    let (difference, _) = compare(shape, shape.even_layout(), 1, &config, device, &mut Draw::new(41, &Device::Cpu))?;
+    Ok(format!("{} rows: within {difference:.3e} of the CPU", shape.num_rows))
 }
 
 /// One row, and one owner: the bits of the mean.
@@ -279,6 +309,7 @@ mod tests {
         for (name, method) in METHODS {
             for (what, check) in [
                 ("cpu", agrees_with_the_cpu as fn(&Device, ConflictResolution) -> Result<String, Broken>),
+                ("many_rows", many_rows),
                 ("plain", nothing_to_resolve),
                 ("not_finite", not_finite),
                 ("clip", clipped),
