@@ -36,7 +36,7 @@ pub struct SeedMetrics {
     pub conflicts: f64,
     /// By slot: the host first, then seeds by id.
     pub owners: Vec<OwnerSums>,
-    /// Two slots, the sum of their cosines, and the windows in which both took part.
+    /// Two slots, the sum of their cosines, and the windows in which both had a gradient that counts as more than zero.
     pub cosines: Vec<(usize, usize, f64, f64)>,
 }
 

@@ -120,9 +120,9 @@ pub struct CosineRecord {
     /// `seed-N`.
     #[serde(with = "owner_text")]
     pub b: Owner,
-    /// Mean cosine over the windows in which both took part, in `[-1, 1]`.
+    /// Mean cosine over the windows in which both have a gradient that counts as more than zero, in `[-1, 1]`.
     pub cosine: f64,
-    /// Windows in which both took part (count).
+    /// These windows (count).
     pub windows: u64,
 }
 

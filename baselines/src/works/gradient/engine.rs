@@ -14,6 +14,16 @@ use crate::works::models::Draw;
 const LEARNING_RATE: f64 = 1e-3;
 const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
+/// Every method, with its name in configurations.
+pub(in crate::works) const METHODS: [(&str, ConflictResolution); 6] = [
+    ("mean", ConflictResolution::Mean),
+    ("pcgrad", ConflictResolution::PcGrad),
+    ("mgda", ConflictResolution::Mgda),
+    ("upgrad", ConflictResolution::UpGrad),
+    ("cagrad", ConflictResolution::CaGrad),
+    ("aligned_mtl", ConflictResolution::AlignedMtl),
+];
+
 /// What the works measure unless they say otherwise.
 pub(in crate::works) fn aggregation(method: ConflictResolution) -> AggregationConfig {
     AggregationConfig { method, ..AggregationConfig::default() }

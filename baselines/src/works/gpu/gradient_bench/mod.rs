@@ -16,7 +16,8 @@ const NOTES: &str = "kK.pP.gram_solve_combine: K gradients of P elements, each o
     graph alone, by device events. .floor: (2K+1)4P or (2K+6)4P bytes at the fastest bandwidth of this run; .over_floor: \
     .device over .floor, medians. bandwidth.KIND: GB/s by device events; read: row sums of a matrix. The bits of the eager \
     and of the captured result were compared before any time was taken; the rows are brought back before every \
-    repetition, untimed. step.FORM: a training step of the 784-512-512-10 perceptron with AdamW on 1024 samples: in 8 \
+    repetition, untimed. method.NAME: 8 gradients of 1 M elements by every \
+    method. step.FORM: a training step of the 784-512-512-10 perceptron with AdamW on 1024 samples: in 8 \
     microbatches combined by their mean or by PCGrad between the layers' owners (accumulation_on.mean, .pcgrad), or as \
     one batch (accumulation_off); step.over_big_batch.FORM: ratio of the medians of the captured steps";
 

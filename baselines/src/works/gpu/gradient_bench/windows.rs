@@ -7,12 +7,14 @@ use tolaria::graph::Captured;
 use crate::error::Error;
 use crate::works::gpu::open::{Gpu, capture, refused, replay};
 use crate::works::gpu::samples::{Samples, us};
-use crate::works::gradient::engine::{EngineRun, aggregation};
+use crate::works::gradient::engine::{EngineRun, METHODS, aggregation};
 use crate::works::gradient::floor::{Bandwidth, Traffic};
 use crate::works::gradient::windows::{Window, WindowShape};
 
 const NUM_ROWS: [usize; 4] = [2, 4, 8, 16];
 const NUM_ELEMENTS: [usize; 3] = [1_000_000, 10_000_000, 100_000_000];
+/// Rows and elements of the window that every method combines.
+const METHODS_SHAPE: (usize, usize) = (8, 1_000_000);
 const WARM_UP: usize = 5;
 const REPETITIONS: usize = 100;
 
@@ -72,15 +74,24 @@ pub(super) fn measure(
         for num_rows in NUM_ROWS {
             let shape = WindowShape::square(num_rows, num_elements);
             for kind in Kind::ALL {
-                if let Err(error) = case(gpu, eager, shape, kind, bandwidth, samples) {
+                let name = format!("k{num_rows}.p{num_elements}.{}", kind.name());
+                if let Err(error) =
+                    case(gpu, eager, &name, shape, (kind, ConflictResolution::PcGrad), bandwidth, samples)
+                {
                     if !is_out_of_memory(&error) {
                         return Err(error);
                     }
-                    skipped.push(format!("k{num_rows}.p{num_elements}.{}: {}", kind.name(), error.chain()));
+                    skipped.push(format!("{name}: {}", error.chain()));
                 }
                 gpu.wait()?;
             }
         }
+    }
+    let shape = WindowShape::square(METHODS_SHAPE.0, METHODS_SHAPE.1);
+    for (method_name, method) in METHODS {
+        let name = format!("method.{method_name}");
+        case(gpu, eager, &name, shape, (Kind::Gradient, method), bandwidth, samples)?;
+        gpu.wait()?;
     }
     Ok(skipped)
 }
@@ -94,20 +105,17 @@ fn is_out_of_memory(error: &Error) -> bool {
 fn case(
     gpu: &Gpu,
     eager: &mut Eager,
+    name: &str,
     shape: WindowShape,
-    kind: Kind,
+    (kind, method): (Kind, ConflictResolution),
     bandwidth: Bandwidth,
     samples: &mut Samples,
 ) -> Result<(), Error> {
     let WindowShape { num_rows, num_elements, .. } = shape;
-    let name = format!("k{num_rows}.p{num_elements}.{}", kind.name());
     let window = Window::new(shape, shape.even_layout(), 11, &gpu.device)?;
-    let new_run = || {
-        let method = ConflictResolution::PcGrad;
-        EngineRun::new(&window, aggregation(method), window.plan(&aggregation(method), 0)?, &gpu.device)
-    };
+    let new_run = || EngineRun::new(&window, aggregation(method), window.plan(&aggregation(method), 0)?, &gpu.device);
     let mut direct = new_run()?;
-    let (recorded, graph) = record(gpu, eager, &name, kind, new_run()?)?;
+    let (recorded, graph) = record(gpu, eager, name, kind, new_run()?)?;
     // As many turns of both: two ran as a warm-up of the recording.
     for _ in 0..2 {
         direct.fill()?;

@@ -9,18 +9,10 @@ use tolaria::aggregate::{AggregationConfig, ConflictResolution};
 use super::grown::differing;
 use super::report::{Broken, Report, promise};
 use crate::works::gpu::open::{Gpu, capture, replay};
-use crate::works::gradient::engine::{EngineRun, aggregation};
+use crate::works::gradient::engine::{EngineRun, METHODS, aggregation};
 use crate::works::gradient::windows::{Window, WindowShape};
 use crate::works::models::Draw;
 
-const METHODS: [(&str, ConflictResolution); 6] = [
-    ("mean", ConflictResolution::Mean),
-    ("pcgrad", ConflictResolution::PcGrad),
-    ("mgda", ConflictResolution::Mgda),
-    ("upgrad", ConflictResolution::UpGrad),
-    ("cagrad", ConflictResolution::CaGrad),
-    ("aligned_mtl", ConflictResolution::AlignedMtl),
-];
 /// Windows of a captured run.
 const WINDOWS: u64 = 200;
 /// Windows of random sizes per method.
