@@ -1,6 +1,7 @@
 //! The update of one parameter from rows that are summed on the way: one pass over rows, parameter and moments.
 
 use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
 
@@ -32,14 +33,54 @@ pub(super) struct Source<'a> {
     pub(super) offset: usize,
 }
 
-/// Updates a parameter and its moments, (moments, elements), in place.
-pub(super) fn update(
-    rule: Rule,
-    parameter: &Var,
-    moments: Option<&Tensor>,
-    source: Source<'_>,
-) -> candle_core::Result<()> {
-    parameter.inplace_op1(&OnParameter { rule, moments, source })
+/// One parameter with its moments, (moments, elements), and its gradient.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Update<'a> {
+    pub(super) rule: Rule,
+    pub(super) parameter: &'a Var,
+    pub(super) moments: Option<&'a Tensor>,
+    pub(super) source: Source<'a>,
+}
+
+/// Updates every parameter in place, all of them at once where that is worth threads.
+pub(super) fn update(updates: &[Update<'_>]) -> candle_core::Result<()> {
+    if !cpu::worth_threads(updates.iter().map(Update::num_bytes).sum()) {
+        return updates.iter().try_for_each(Update::run);
+    }
+    let failed = Mutex::new(None);
+    cpu::for_each(Updates(updates), 1, &|Updates(updates)| {
+        if let Err(error) = updates.iter().try_for_each(Update::run) {
+            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+struct Updates<'a>(&'a [Update<'a>]);
+
+impl Divide for Updates<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn split_at(self, index: usize) -> (Self, Self) {
+        let (left, right) = self.0.split_at(index);
+        (Self(left), Self(right))
+    }
+}
+
+impl Update<'_> {
+    fn run(&self) -> candle_core::Result<()> {
+        let Self { rule, parameter, moments, source } = *self;
+        parameter.inplace_op1(&OnParameter { rule, moments, source })
+    }
+
+    /// Read and written: every row once, parameter and moments twice.
+    fn num_bytes(&self) -> usize {
+        let moments = self.moments.map_or(0, Tensor::elem_count);
+        let len = self.parameter.elem_count();
+        (self.source.rows.len() * len + 2 * (len + moments)) * size_of::<f32>()
+    }
 }
 
 /// Holds the parameter and asks for the moments.

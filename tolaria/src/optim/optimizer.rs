@@ -217,6 +217,7 @@ impl Optimizer {
     ) -> Result<(), Error> {
         let (coefficients, factors) = (gradient.coefficients.host()?, gradient.factors.host()?);
         cpu::with_slices(&gradient.rows, |rows| {
+            let mut updates = Vec::with_capacity(plan.steps.len());
             for (index, ((parameter, segment), steps)) in updated(parameters, layout).zip(&plan.steps).enumerate() {
                 let isolated = usize::from(segment.spec.isolated);
                 let source = Source {
@@ -225,9 +226,10 @@ impl Optimizer {
                     factor: factors.as_ref().map_or(1.0, |factors| factors[index]),
                     offset: segment.offset,
                 };
-                fused::update(plan.rule(*steps), &parameter.var, self.moments_of(&parameter.name), source)?;
+                let (rule, moments) = (plan.rule(*steps), self.moments_of(&parameter.name));
+                updates.push(fused::Update { rule, parameter: &parameter.var, moments, source });
             }
-            Ok(())
+            Ok(fused::update(&updates)?)
         })?
     }
 
