@@ -132,6 +132,7 @@ mod absent;
 pub(crate) mod kernels;
 mod function;
 mod model;
+pub mod compile;
 
 #[cfg(not(feature = "cuda"))]
 pub use absent::{Captured, DeviceTimer, GraphMemory, LIBRARY_MODULES, Session, StagingRing};

@@ -1,0 +1,187 @@
+//! Reference interpreter: runs a program on bytes, so that two programs can be compared.
+//!
+//! Kernels are synthetic. What a launch writes is a pseudo-random function of its name, its launch shape, its
+//! parameters and the bytes it reads; never of where these bytes lie. A sum adds bytes modulo 256.
+
+use std::collections::BTreeMap;
+
+use super::block::{BlockId, Lifetime, Region};
+use super::kernel::{Effect, Kernel};
+use super::node::{NodeIndex, NodeKind};
+use super::program::Program;
+
+/// Why a program could not be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterpretError {
+    /// The order given is not one of all nodes, each once and after its dependencies.
+    #[error("the order does not hold every node once, after its dependencies")]
+    Order,
+    /// An external block has no bytes or the wrong number of them.
+    #[error("{block} was not given its bytes")]
+    Input {
+        /// The block.
+        block: BlockId,
+    },
+    /// A node reads bytes that were never written.
+    #[error("{node} reads bytes of {block} that nothing wrote")]
+    Undefined {
+        /// The node.
+        node: NodeIndex,
+        /// The block.
+        block: BlockId,
+    },
+}
+
+/// Runs the nodes of a valid program in the order given, or as listed, and returns the external blocks.
+///
+/// # Errors
+/// [`InterpretError::Order`] for a wrong order, [`InterpretError::Input`] for wrong `external` bytes,
+/// [`InterpretError::Undefined`] where the result would depend on what was in memory before.
+pub fn interpret(
+    program: &Program,
+    order: Option<&[NodeIndex]>,
+    external: &BTreeMap<BlockId, Vec<u8>>,
+) -> Result<BTreeMap<BlockId, Vec<u8>>, InterpretError> {
+    let listed: Vec<NodeIndex> = (0..program.nodes.len()).map(NodeIndex).collect();
+    let order = order.unwrap_or(&listed);
+    check_order(program, order)?;
+    let mut memory = Memory::new(program, external)?;
+    for &node in order {
+        memory.run(node, &program.nodes[node.0].kind)?;
+    }
+    let is_external = |block: &BlockId| program.blocks[block.0].lifetime == Lifetime::External;
+    let blocks = memory.bytes.into_iter().enumerate().map(|(block, bytes)| (BlockId(block), bytes));
+    Ok(blocks
+        .filter(|(block, _)| is_external(block))
+        .map(|(block, bytes)| (block, bytes.into_iter().flatten().collect()))
+        .collect())
+}
+
+fn check_order(program: &Program, order: &[NodeIndex]) -> Result<(), InterpretError> {
+    let mut is_done = vec![false; program.nodes.len()];
+    for &node in order {
+        let dependencies = &program.nodes.get(node.0).ok_or(InterpretError::Order)?.dependencies;
+        if is_done[node.0] || dependencies.iter().any(|dependency| !is_done[dependency.0]) {
+            return Err(InterpretError::Order);
+        }
+        is_done[node.0] = true;
+    }
+    if is_done.iter().all(|&done| done) { Ok(()) } else { Err(InterpretError::Order) }
+}
+
+/// The bytes of all blocks; none where nothing was written.
+struct Memory {
+    bytes: Vec<Vec<Option<u8>>>,
+}
+
+impl Memory {
+    fn new(program: &Program, external: &BTreeMap<BlockId, Vec<u8>>) -> Result<Self, InterpretError> {
+        let mut bytes = Vec::new();
+        for (index, block) in program.blocks.iter().enumerate() {
+            let id = BlockId(index);
+            bytes.push(if block.lifetime == Lifetime::External {
+                let given = external.get(&id).filter(|given| given.len() == block.size_bytes);
+                given.ok_or(InterpretError::Input { block: id })?.iter().copied().map(Some).collect()
+            } else {
+                vec![None; block.size_bytes]
+            });
+        }
+        Ok(Self { bytes })
+    }
+
+    fn run(&mut self, node: NodeIndex, kind: &NodeKind) -> Result<(), InterpretError> {
+        match kind {
+            NodeKind::Kernel(kernel) => self.launch(node, kernel)?,
+            NodeKind::Memset { region, pattern } => {
+                let value = pattern.value.to_le_bytes();
+                let width = pattern.width_bytes;
+                for (position, byte) in self.slice(region).iter_mut().enumerate() {
+                    *byte = Some(value[position % width]);
+                }
+            }
+            NodeKind::Copy { source, destination } => {
+                let bytes = self.read(node, source)?;
+                self.write(destination, &bytes);
+            }
+            NodeKind::Alloc(block) | NodeKind::Free(block) => self.bytes[block.0].fill(None),
+            NodeKind::Empty => {}
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, node: NodeIndex, kernel: &Kernel) -> Result<(), InterpretError> {
+        let mut inputs = Vec::new();
+        for pointer in &kernel.pointers {
+            inputs.push(pointer.read.map_or(Ok(Vec::new()), |region| self.read(node, &region))?);
+        }
+        if let Effect::Sum { terms: [left, right], output } = kernel.effect
+            && let Some(write) = kernel.pointers[output].write
+        {
+            let sums: Vec<u8> = inputs[left].iter().zip(&inputs[right]).map(|(a, b)| a.wrapping_add(*b)).collect();
+            self.write(&write.region, &sums);
+            return Ok(());
+        }
+        let state = digest(kernel, &inputs);
+        for (index, pointer) in kernel.pointers.iter().enumerate() {
+            let Some(write) = pointer.write else { continue };
+            let mut hash = Hash(state);
+            hash.add(index as u64);
+            for byte in self.slice(&write.region) {
+                hash.add(1);
+                let [value, choice, ..] = hash.0.to_le_bytes();
+                if write.is_full || choice % 2 == 0 {
+                    *byte = Some(value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, region: &Region) -> &mut [Option<u8>] {
+        &mut self.bytes[region.block.0][region.start..region.end]
+    }
+
+    fn read(&self, node: NodeIndex, region: &Region) -> Result<Vec<u8>, InterpretError> {
+        let bytes = self.bytes[region.block.0][region.start..region.end].iter().copied();
+        bytes.collect::<Option<_>>().ok_or(InterpretError::Undefined { node, block: region.block })
+    }
+
+    fn write(&mut self, region: &Region, bytes: &[u8]) {
+        for (to, from) in self.slice(region).iter_mut().zip(bytes) {
+            *to = Some(*from);
+        }
+    }
+}
+
+/// Everything that a launch is a function of: the address of a pointer counts as its distance from what it reaches.
+fn digest(kernel: &Kernel, inputs: &[Vec<u8>]) -> u64 {
+    let mut hash = Hash(0);
+    kernel.name.bytes().for_each(|byte| hash.add(byte.into()));
+    kernel.launch.grid.iter().chain(&kernel.launch.block).for_each(|&count| hash.add(count.into()));
+    hash.add(kernel.launch.shared_bytes.into());
+    for (word, &value) in kernel.parameters.iter().enumerate() {
+        let is_pointer = kernel.pointers.iter().any(|pointer| pointer.word_index == word);
+        hash.add(if is_pointer { 0 } else { value });
+    }
+    for (pointer, input) in kernel.pointers.iter().zip(inputs) {
+        let written = pointer.write.map(|write| write.region);
+        for region in pointer.read.iter().chain(&written) {
+            hash.add((pointer.offset_bytes as u64).wrapping_sub(region.start as u64));
+        }
+        input.iter().for_each(|&byte| hash.add(byte.into()));
+    }
+    hash.0
+}
+
+/// A running hash; its step is the finalizer of `SplitMix64` (Steele, Lea and Flood 2014).
+struct Hash(u64);
+
+impl Hash {
+    fn add(&mut self, value: u64) {
+        let mut mixed = (self.0 ^ value.rotate_left(32)).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        self.0 = mixed ^ (mixed >> 31);
+    }
+}

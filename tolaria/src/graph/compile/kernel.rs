@@ -1,0 +1,97 @@
+//! Kernels of a program: parameters, the addresses among them, and what is known of their effect.
+
+use super::block::{BlockId, Region};
+use super::node::Write;
+
+/// A launch of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kernel {
+    /// The name that the driver gives.
+    pub name: String,
+    /// Blocks, threads and shared memory.
+    pub launch: LaunchShape,
+    /// All parameters as 8-byte words. What stands in the word of a pointer is ignored.
+    pub parameters: Vec<u64>,
+    /// The addresses among the words.
+    pub pointers: Vec<Pointer>,
+    /// What is known of it.
+    pub effect: Effect,
+}
+
+/// Blocks, threads and shared memory of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LaunchShape {
+    /// Thread blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+/// A parameter word that is an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pointer {
+    /// Index of the word in [`Kernel::parameters`].
+    pub word_index: usize,
+    /// The block that the address lies in.
+    pub block: BlockId,
+    /// Distance of the address from the start of the block; one past the end is allowed.
+    pub offset_bytes: usize,
+    /// The bytes of the block that may be read through it.
+    pub read: Option<Region>,
+    /// The bytes of the block that may be written through it.
+    pub write: Option<Write>,
+}
+
+/// What is known of a kernel beyond the bytes it reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: each pointer reads and may write all that can be reached through it, and the launch is never dropped.
+    Unknown,
+    /// What it writes is a function of its name, its launch, its parameters and the bytes it reads.
+    Known,
+    /// `output[i] = terms[0][i] + terms[1][i]` for contiguous elements; the numbers are indices into
+    /// [`Kernel::pointers`]. The output may be one of the terms.
+    Sum {
+        /// The two that are read.
+        terms: [usize; 2],
+        /// The one that is written.
+        output: usize,
+    },
+}
+
+impl Pointer {
+    /// An address through which nothing is read or written.
+    #[must_use]
+    pub fn new(word_index: usize, block: BlockId, offset_bytes: usize) -> Self {
+        Self { word_index, block, offset_bytes, read: None, write: None }
+    }
+
+    /// The same address, through which the bytes `start..end` of the block are read.
+    #[must_use]
+    pub fn reading(mut self, start: usize, end: usize) -> Self {
+        self.read = Some(Region::new(self.block, start, end));
+        self
+    }
+
+    /// The same address, through which every byte of `start..end` of the block is written.
+    #[must_use]
+    pub fn writing(mut self, start: usize, end: usize) -> Self {
+        self.write = Some(Write { region: Region::new(self.block, start, end), is_full: true });
+        self
+    }
+
+    /// The same address, through which some bytes of `start..end` of the block may be written.
+    #[must_use]
+    pub fn writing_some(mut self, start: usize, end: usize) -> Self {
+        self.write = Some(Write { region: Region::new(self.block, start, end), is_full: false });
+        self
+    }
+
+    /// An address that an unknown kernel holds in a block of `size_bytes`: any byte may be read and written.
+    #[must_use]
+    pub fn unknown(word_index: usize, block: BlockId, offset_bytes: usize, size_bytes: usize) -> Self {
+        Self::new(word_index, block, offset_bytes).reading(0, size_bytes).writing_some(0, size_bytes)
+    }
+}

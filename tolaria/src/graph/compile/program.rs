@@ -1,0 +1,81 @@
+//! Programs: nodes in a valid order, and the blocks they use.
+
+use std::collections::BTreeSet;
+
+use super::block::{Block, Lifetime};
+use super::node::{Node, NodeIndex, NodeKind};
+
+/// A captured graph, free of addresses and of the driver.
+///
+/// Nodes stand in one valid order; only their dependencies have to be kept. The passes take programs that
+/// [`Program::validate`] accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Program {
+    /// All blocks; one that no node uses does no harm, so that the others keep their number.
+    pub blocks: Vec<Block>,
+    /// All nodes; each depends on earlier ones only.
+    pub nodes: Vec<Node>,
+}
+
+impl Program {
+    /// Number of dependencies, all nodes together.
+    #[must_use]
+    pub fn num_dependencies(&self) -> usize {
+        self.nodes.iter().map(|node| node.dependencies.len()).sum()
+    }
+
+    /// Nodes on the longest chain of dependencies; allocations and releases count.
+    #[must_use]
+    pub fn critical_path(&self) -> usize {
+        let mut depth: Vec<usize> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let longest = node.dependencies.iter().map(|dependency| depth[dependency.0]).max();
+            depth.push(longest.unwrap_or(0) + 1);
+        }
+        depth.into_iter().max().unwrap_or(0)
+    }
+
+    /// Most bytes held at one time by arenas and graph-owned blocks when the nodes run one after the other as listed.
+    #[must_use]
+    pub fn peak_bytes(&self) -> usize {
+        let arenas = self.blocks.iter().filter(|block| block.lifetime == Lifetime::Arena);
+        let mut held: usize = arenas.map(|block| block.size_bytes).sum();
+        let mut peak = held;
+        for node in &self.nodes {
+            match node.kind {
+                NodeKind::Alloc(block) => held += self.blocks[block.0].size_bytes,
+                NodeKind::Free(block) => held -= self.blocks[block.0].size_bytes,
+                NodeKind::Kernel(_) | NodeKind::Memset { .. } | NodeKind::Copy { .. } | NodeKind::Empty => {}
+            }
+            peak = peak.max(held);
+        }
+        peak
+    }
+
+    /// The nodes for which `keep` is true. Two that were ordered, through whatever was in between, still are; two that
+    /// were not are not.
+    pub(super) fn retain(&self, keep: &[bool]) -> Self {
+        // For a kept node its new index; for one that goes, what it stood for.
+        let mut stands_for: Vec<BTreeSet<NodeIndex>> = Vec::with_capacity(self.nodes.len());
+        let mut nodes = Vec::new();
+        for (node, &is_kept) in self.nodes.iter().zip(keep) {
+            let through = node.dependencies.iter().flat_map(|dependency| &stands_for[dependency.0]);
+            let dependencies: BTreeSet<NodeIndex> = through.copied().collect();
+            if is_kept {
+                stands_for.push(BTreeSet::from([NodeIndex(nodes.len())]));
+                nodes.push(Node { kind: node.kind.clone(), dependencies: dependencies.into_iter().collect() });
+            } else {
+                stands_for.push(dependencies);
+            }
+        }
+        Self { blocks: self.blocks.clone(), nodes }
+    }
+
+    /// Drops allocations and releases of blocks that no other node holds an address in.
+    pub(super) fn without_unused_blocks(&self) -> Self {
+        let used: BTreeSet<_> = self.nodes.iter().flat_map(|node| node.kind.blocks()).collect();
+        let keep: Vec<bool> =
+            self.nodes.iter().map(|node| node.kind.lifetime_of().is_none_or(|block| used.contains(&block))).collect();
+        self.retain(&keep)
+    }
+}

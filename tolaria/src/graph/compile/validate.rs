@@ -1,0 +1,184 @@
+//! The rules of programs.
+
+use super::block::{BlockId, Lifetime, Region};
+use super::error::ProgramError;
+use super::kernel::{Effect, Kernel};
+use super::node::{NodeIndex, NodeKind};
+use super::order::Order;
+use super::program::Program;
+
+impl Program {
+    /// Checks everything that the passes rely on.
+    ///
+    /// # Errors
+    /// The first rule that is found broken: dependencies point backward, ranges lie inside their blocks, operands fit
+    /// together, a graph-owned block is used only between its allocation and its release, and of two nodes that touch
+    /// the same byte with a write one is over before the other starts.
+    pub fn validate(&self) -> Result<(), ProgramError> {
+        if let Some(block) = self.blocks.iter().position(|block| block.size_bytes == 0) {
+            return Err(ProgramError::EmptyBlock { block: BlockId(block) });
+        }
+        for index in 0..self.nodes.len() {
+            self.check_dependencies(NodeIndex(index))?;
+        }
+        for index in 0..self.nodes.len() {
+            self.check_operation(NodeIndex(index))?;
+        }
+        let order = Order::of(self);
+        self.check_lifetimes(&order)?;
+        self.check_conflicts(&order)
+    }
+
+    fn check_dependencies(&self, node: NodeIndex) -> Result<(), ProgramError> {
+        let mut next = 0;
+        for &dependency in &self.nodes[node.0].dependencies {
+            if dependency.0 < next || dependency >= node {
+                return Err(ProgramError::Order { node, dependency });
+            }
+            next = dependency.0 + 1;
+        }
+        Ok(())
+    }
+
+    fn check_operation(&self, node: NodeIndex) -> Result<(), ProgramError> {
+        let kind = &self.nodes[node.0].kind;
+        if let Some(&block) = kind.blocks().iter().chain(&kind.lifetime_of()).find(|block| self.size(**block).is_none())
+        {
+            return Err(ProgramError::Range { node, block });
+        }
+        let written = kind.writes().into_iter().map(|write| write.region);
+        for region in kind.reads().into_iter().chain(written) {
+            if region.is_empty() || self.size(region.block).is_none_or(|size_bytes| region.end > size_bytes) {
+                return Err(ProgramError::Range { node, block: region.block });
+            }
+        }
+        let fits = match kind {
+            NodeKind::Kernel(kernel) => {
+                if let Some(pointer) = (0..kernel.pointers.len()).find(|&pointer| !self.is_sound(kernel, pointer)) {
+                    return Err(ProgramError::Pointer { node, pointer });
+                }
+                fits(kernel)
+            }
+            NodeKind::Memset { region, pattern } => {
+                [1, 2, 4].contains(&pattern.width_bytes)
+                    && u64::from(pattern.value) >> (8 * pattern.width_bytes) == 0
+                    && region.len().is_multiple_of(pattern.width_bytes)
+            }
+            NodeKind::Copy { source, destination } => {
+                source.len() == destination.len() && !source.overlaps(destination)
+            }
+            NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => true,
+        };
+        if fits { Ok(()) } else { Err(ProgramError::Operands { node }) }
+    }
+
+    fn is_sound(&self, kernel: &Kernel, index: usize) -> bool {
+        let pointer = &kernel.pointers[index];
+        let written = pointer.write.map(|write| write.region);
+        let agrees = match kernel.effect {
+            Effect::Known => true,
+            Effect::Unknown => {
+                pointer.read == written
+                    && pointer.write.is_some_and(|write| !write.is_full)
+                    && pointer.read.is_some_and(|reach| self.is_all_in_reach(&reach, pointer.offset_bytes))
+            }
+            Effect::Sum { terms, output } => {
+                pointer.read.is_some() == terms.contains(&index)
+                    && pointer.write.is_some() == (index == output)
+                    && pointer.write.is_none_or(|write| write.is_full)
+            }
+        };
+        agrees
+            && pointer.word_index < kernel.parameters.len()
+            && kernel.pointers[..index].iter().all(|other| other.word_index != pointer.word_index)
+            && self.size(pointer.block).is_some_and(|size_bytes| pointer.offset_bytes <= size_bytes)
+            && pointer.read.iter().chain(&written).all(|region| region.block == pointer.block)
+    }
+
+    /// Whether nothing lies beyond what an unknown kernel may use: all of a block, or the block's place in an arena.
+    fn is_all_in_reach(&self, reach: &Region, offset_bytes: usize) -> bool {
+        self.blocks.get(reach.block.0).is_some_and(|block| {
+            let is_whole = reach.start == 0 && reach.end == block.size_bytes;
+            (is_whole || block.lifetime == Lifetime::Arena) && (reach.start..=reach.end).contains(&offset_bytes)
+        })
+    }
+
+    fn check_lifetimes(&self, order: &Order) -> Result<(), ProgramError> {
+        let mut bounds = vec![(Vec::new(), Vec::new()); self.blocks.len()];
+        for (index, node) in self.nodes.iter().enumerate() {
+            match node.kind {
+                NodeKind::Alloc(block) => bounds[block.0].0.push(NodeIndex(index)),
+                NodeKind::Free(block) => bounds[block.0].1.push(NodeIndex(index)),
+                NodeKind::Kernel(_) | NodeKind::Memset { .. } | NodeKind::Copy { .. } | NodeKind::Empty => {}
+            }
+        }
+        let mut is_used = vec![false; self.blocks.len()];
+        for block in self.nodes.iter().flat_map(|node| node.kind.blocks()) {
+            is_used[block.0] = true;
+        }
+        for (index, (allocations, releases)) in bounds.iter().enumerate() {
+            let block = BlockId(index);
+            let is_graph_owned = self.blocks[index].lifetime == Lifetime::Graph;
+            let is_right = match (allocations.as_slice(), releases.as_slice()) {
+                ([], []) => !is_graph_owned || !is_used[index],
+                ([_], [_]) => is_graph_owned,
+                _ => false,
+            };
+            if !is_right {
+                let (allocations, releases) = (allocations.len(), releases.len());
+                return Err(ProgramError::Lifetime { block, allocations, releases });
+            }
+            if let ([allocation], [release]) = (allocations.as_slice(), releases.as_slice())
+                && !order.is_before(*allocation, *release)
+            {
+                return Err(ProgramError::OutsideLifetime { node: *release, block });
+            }
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            let node_index = NodeIndex(index);
+            for block in node.kind.blocks() {
+                if let ([allocation], [release]) = (bounds[block.0].0.as_slice(), bounds[block.0].1.as_slice())
+                    && !(order.is_before(*allocation, node_index) && order.is_before(node_index, *release))
+                {
+                    return Err(ProgramError::OutsideLifetime { node: node_index, block });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_conflicts(&self, order: &Order) -> Result<(), ProgramError> {
+        let mut uses: Vec<(Region, NodeIndex, bool)> = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            uses.extend(node.kind.reads().into_iter().map(|region| (region, NodeIndex(index), false)));
+            uses.extend(node.kind.writes().into_iter().map(|write| (write.region, NodeIndex(index), true)));
+        }
+        uses.sort_by_key(|(region, node, is_write)| (region.block, region.start, *node, *is_write));
+        for (position, (region, node, is_write)) in uses.iter().enumerate() {
+            // Sorted by start: the first that starts past the end is the last to look at.
+            let meeting = uses[position + 1..].iter().take_while(|(other, ..)| region.overlaps(other));
+            for (_, other, other_writes) in meeting {
+                let (first, second) = (*node.min(other), *node.max(other));
+                if (*is_write || *other_writes) && first != second && !order.is_before(first, second) {
+                    return Err(ProgramError::Conflict { first, second, block: region.block });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn size(&self, block: BlockId) -> Option<usize> {
+        self.blocks.get(block.0).map(|block| block.size_bytes)
+    }
+}
+
+/// Whether the terms of a sum and its output are as long as each other, and the same bytes or apart.
+fn fits(kernel: &Kernel) -> bool {
+    let Effect::Sum { terms, output } = kernel.effect else { return true };
+    let written = kernel.pointers.get(output).and_then(|pointer| pointer.write);
+    let Some(written) = written.map(|write| write.region) else { return false };
+    terms.iter().all(|&term| {
+        let read = kernel.pointers.get(term).and_then(|pointer| pointer.read);
+        read.is_some_and(|read| read.len() == written.len() && (read == written || !read.overlaps(&written)))
+    })
+}
