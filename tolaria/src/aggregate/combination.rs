@@ -153,9 +153,7 @@ impl Coefficients {
             Self::Device(values) => Ok(Cow::Owned(cpu::with_slices(&[values], |slices| slices[0].to_vec())?)),
         }
     }
-}
 
-impl Coefficients {
     /// The values on a device.
     pub(crate) fn device(&self, device: &Device) -> candle_core::Result<Tensor> {
         match self {

@@ -46,7 +46,7 @@ pub(super) struct Solution {
     /// One per part.
     pub(super) factors: Vec<f64>,
     /// Weight of each owner.
-    pub(super) weights: Vec<f64>,
+    weights: Vec<f64>,
     squares: Vec<f64>,
     domains: Vec<f64>,
     gram: Vec<f64>,

@@ -133,8 +133,7 @@ impl Geometry {
 }
 
 /// Whoever owns a segment, and the host: the host first, then seeds by id.
-#[must_use]
-pub fn owners_of(layout: &ParameterLayout) -> Vec<Owner> {
+fn owners_of(layout: &ParameterLayout) -> Vec<Owner> {
     let mut owners: Vec<Owner> = layout.segments().iter().map(|segment| segment.spec.owner).collect();
     owners.push(Owner::Host);
     owners.sort_unstable();

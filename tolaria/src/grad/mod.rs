@@ -16,6 +16,6 @@ mod gather;
 
 pub(crate) use gather::check_parameters;
 pub use gather::{GradientScope, gather_gradients};
+pub use geometry::Geometry;
 pub(crate) use geometry::{Chunk, Part};
-pub use geometry::{Geometry, owners_of};
 pub use pool::{GradientBufferPool, GradientLease, PoolStats};

@@ -162,7 +162,8 @@ impl Optimizer {
         self.apply_on(&Path::of(gradient), parameters, layout, &formed(gradient), plan, table)
     }
 
-    /// [`Self::apply`] with a gradient that has not been formed: on the CPU it never is.
+    /// [`Self::apply`] with a gradient that has not been formed; the kernels of the CPU and of a GPU sum it where they use
+    /// it.
     ///
     /// # Shapes
     /// As [`Self::apply`].
@@ -262,7 +263,7 @@ impl Optimizer {
         let workspace = match gradient.workspace {
             Some(workspace) => workspace,
             None => {
-                own = self.tables(layout, gradient.rows.len(), device)?;
+                own = self.tables(layout, device)?;
                 &*own
             }
         };
@@ -277,21 +278,18 @@ impl Optimizer {
     }
 
     /// Tables for gradients that were formed elsewhere, kept until the layout changes.
-    fn tables(&self, layout: &ParameterLayout, num_rows: usize, device: &Device) -> Result<Arc<Workspace>, Error> {
+    fn tables(&self, layout: &ParameterLayout, device: &Device) -> Result<Arc<Workspace>, Error> {
         let geometry = Geometry::of(layout)?;
         let mut kept = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*kept {
-            Some((known, tables))
-                if *known == geometry && num_rows == 1 && tables.factors().device().same_device(device) =>
-            {
-                Ok(Arc::clone(tables))
-            }
-            _ => {
-                let tables = Arc::new(Workspace::new(&geometry, num_rows, None, device)?);
-                *kept = Some((geometry, Arc::clone(&tables)));
-                Ok(tables)
-            }
+        if let Some((known, tables)) = &*kept
+            && *known == geometry
+            && tables.factors().device().same_device(device)
+        {
+            return Ok(Arc::clone(tables));
         }
+        let tables = Arc::new(Workspace::new(&geometry, 1, None, device)?);
+        *kept = Some((geometry, Arc::clone(&tables)));
+        Ok(tables)
     }
 
     /// How the kernels of a GPU update.
