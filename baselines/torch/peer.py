@@ -1,8 +1,11 @@
 """Times the shared works in PyTorch and prints one JSON object.
 
-A repetition of `ref` is an epoch of 4 optimizer steps, of `mlp` and `tfm5m` one step. Each step copies its batch, which
-is on the device already, into static inputs. All modes run the same arithmetic; `compile` compiles forward pass, loss
-and backward pass, `graph` replays the whole step as one CUDA graph.
+A repetition of `ref` is an epoch of 4 optimizer steps, of the other works one step. Each step copies its batch, which is
+on the device already, into static inputs. All modes run the same arithmetic; `compile` compiles forward pass, loss and
+backward pass, `graph` replays the whole step as one CUDA graph, and `compile_graph` is the graph of what was compiled.
+
+Precisions: `f32`; `tf32`, products in TF32; `autocast`, parameters in `f32` and forward pass under autocast to `bf16`;
+`bf16`, parameters, moments and activations in `bf16`. The loss is taken of logits in `f32`.
 
 Follows `report.py` in one script.
 """
@@ -19,13 +22,20 @@ MIN_REPETITIONS = 200
 MAX_REPETITIONS = 1000
 WARM_UP = 20
 ADAM_W = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-WORKS = ("ref", "mlp", "tfm5m")
-# The slow one last, so that the budget takes from it first.
-MODES = ("eager", "graph", "compile")
+WORKS = ("ref", "mlp", "tfm5m", "tfm30m", "mlp4096")
+# The slow ones last, so that the budget takes from them first.
+MODES = ("eager", "graph", "compile", "compile_graph")
+COMPILED_MODES = ("compile", "compile_graph")
+GRAPH_MODES = ("graph", "compile_graph")
+PRECISIONS = ("f32", "tf32", "autocast", "bf16")
+# Blocks, width, heads, vocabulary, context.
+TRANSFORMERS = {"tfm5m": (6, 256, 4, 256, 64), "tfm30m": (10, 512, 8, 256, 128)}
+# Batch, features, classes, samples.
+TABLES = {"ref": (4, 4, 4, 16), "mlp": (128, 784, 10, 1024), "mlp4096": (512, 1024, 1000, 4096)}
 
 
-def build_modules(torch):
-    """The networks by name, as classes or factories without arguments."""
+def build_module(torch, work, joint):
+    """The network of a name; `joint` makes query, key and value one product."""
     nn, functional = torch.nn, torch.nn.functional
 
     class Block(nn.Module):
@@ -34,7 +44,11 @@ def build_modules(torch):
             self.heads = heads
             self.attention_norm = nn.LayerNorm(width)
             self.perceptron_norm = nn.LayerNorm(width)
-            self.query, self.key, self.value, self.projection = (nn.Linear(width, width) for _ in range(4))
+            if joint:
+                self.query_key_value = nn.Linear(width, 3 * width)
+            else:
+                self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+            self.projection = nn.Linear(width, width)
             self.expand = nn.Linear(width, 4 * width)
             self.contract = nn.Linear(4 * width, width)
 
@@ -45,14 +59,14 @@ def build_modules(torch):
                 return y.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
 
             y = self.attention_norm(x)
-            mixed = functional.scaled_dot_product_attention(
-                split(self.query(y)), split(self.key(y)), split(self.value(y)), is_causal=True
-            )
+            parts = self.query_key_value(y).chunk(3, -1) if joint else (self.query(y), self.key(y), self.value(y))
+            query, key, value = map(split, parts)
+            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
             x = x + self.projection(mixed.transpose(1, 2).reshape(batch, length, width))
             return x + self.contract(functional.gelu(self.expand(self.perceptron_norm(x))))
 
     class Transformer(nn.Module):
-        def __init__(self, blocks=6, width=256, heads=4, vocabulary=256, context=64):
+        def __init__(self, blocks, width, heads, vocabulary, context):
             super().__init__()
             self.tokens = nn.Embedding(vocabulary, width)
             self.positions = nn.Parameter(torch.empty(context, width))
@@ -68,19 +82,26 @@ def build_modules(torch):
                 x = block(x)
             return self.head(self.norm(x)).flatten(0, 1)
 
-    def mlp():
+    def perceptron(features, hidden, classes):
         return nn.Sequential(
-            nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+            nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)
         )
 
-    return {"ref": lambda: nn.Linear(4, 4), "mlp": mlp, "tfm5m": Transformer}
+    if work in TRANSFORMERS:
+        return Transformer(*TRANSFORMERS[work])
+    return {
+        "ref": lambda: nn.Linear(4, 4),
+        "mlp": lambda: perceptron(784, 512, 10),
+        "mlp4096": lambda: perceptron(1024, 4096, 1000),
+    }[work]()
 
 
 def build_data(torch, work):
     """Inputs (N, ...) and targets on the device, with samples per batch and targets per sample."""
     generator = torch.Generator().manual_seed(0)
-    if work == "tfm5m":
-        count, batch, length, vocabulary = 64, 8, 64, 256
+    if work in TRANSFORMERS:
+        count, batch = 64, 8
+        *_, vocabulary, length = TRANSFORMERS[work]
         tokens = torch.randint(vocabulary, (count, 1), generator=generator)
         columns = [tokens]
         for _ in range(length):
@@ -88,7 +109,7 @@ def build_data(torch, work):
         stream = torch.cat(columns, dim=1)
         inputs, targets, per_sample = stream[:, :-1].contiguous(), stream[:, 1:].reshape(-1), length
     else:
-        count, batch, features, classes = (16, 4, 4, 4) if work == "ref" else (1024, 128, 784, 10)
+        batch, features, classes, count = TABLES[work]
         inputs = torch.rand(count, features, generator=generator) * 2 - 1
         targets, per_sample = torch.arange(count) % classes, 1
     return inputs.cuda(), targets.cuda(), batch, per_sample
@@ -97,27 +118,36 @@ def build_data(torch, work):
 class Case:
     """One work in one mode; `repeat(i)` is what is timed."""
 
-    def __init__(self, torch, work, mode, fused):
+    def __init__(self, torch, work, mode, precision, arguments):
         self.torch = torch
         torch.manual_seed(0)
-        self.module = build_modules(torch)[work]().cuda()
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        self.is_autocast = precision == "autocast"
+        self.module = build_module(torch, work, arguments.joint_qkv).cuda()
+        inputs, targets, batch, per_sample = build_data(torch, work)
+        if precision == "bf16":
+            self.module.bfloat16()
+            if inputs.is_floating_point():
+                inputs = inputs.bfloat16()
         parameters = self.module.parameters()
-        if work == "ref":
-            self.optimizer = torch.optim.SGD(parameters, lr=0.01)
+        if work in ("ref", "mlp4096"):
+            self.optimizer = torch.optim.SGD(parameters, lr=0.01, foreach=True)
         else:
             # `fused=False` would also turn off the default of one kernel for many parameters; so it is left out.
-            extra = {"fused": True} if fused else {}
-            self.optimizer = torch.optim.AdamW(parameters, capturable=mode == "graph", **ADAM_W, **extra)
-        inputs, targets, batch, per_sample = build_data(torch, work)
+            extra = {"fused": True} if arguments.fused else {}
+            self.optimizer = torch.optim.AdamW(parameters, capturable=mode in GRAPH_MODES, **ADAM_W, **extra)
         self.batches = list(zip(inputs.split(batch), targets.split(batch * per_sample)))
         self.inputs, self.targets = (part.clone() for part in self.batches[0])
         self.steps_per_repetition = 4 if work == "ref" else 1
-        self.loss_of = torch.compile(self.loss) if mode == "compile" else self.loss
+        self.loss_of = torch.compile(self.loss) if mode in COMPILED_MODES else self.loss
         self.last_loss = None
-        self.run_step = self.capture() if mode == "graph" else self.step
+        self.run_step = self.capture() if mode in GRAPH_MODES else self.step
 
     def loss(self, inputs, targets):
-        return self.torch.nn.functional.cross_entropy(self.module(inputs), targets)
+        # Casts are not kept from one use of a weight to the next: there is one use, and a graph must not refer to them.
+        with self.torch.autocast("cuda", dtype=self.torch.bfloat16, enabled=self.is_autocast, cache_enabled=False):
+            logits = self.module(inputs)
+        return self.torch.nn.functional.cross_entropy(logits.float(), targets)
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
@@ -153,20 +183,20 @@ class Case:
         return [parameter.detach().clone() for parameter in self.module.parameters()]
 
 
-def measure(torch, work, mode, wanted, fused):
+def measure(torch, work, mode, precision, wanted, arguments):
     """Times one case; raises when it cannot run or does not train."""
     sync, clock = torch.cuda.synchronize, time.perf_counter
-    if mode == "compile":
+    if mode in COMPILED_MODES:
         # What one work compiled must not count against the limits of the next one.
         torch._dynamo.reset()
     sync()
     started = clock()
-    case = Case(torch, work, mode, fused)
+    case = Case(torch, work, mode, precision, arguments)
     built = clock()
     case.repeat(0)
     sync()
-    # Building the network counts for `graph` only, where it has the capture inside.
-    first_ms = (clock() - (started if mode == "graph" else built)) * 1e3
+    # Building the network counts for graphs only, where it has the capture inside.
+    first_ms = (clock() - (started if mode in GRAPH_MODES else built)) * 1e3
 
     before = case.snapshot()
     for index in range(1, WARM_UP + 1):
@@ -214,14 +244,17 @@ def measure(torch, work, mode, wanted, fused):
 
 def main():
     parser = argparse.ArgumentParser(description="Times the shared works in PyTorch and prints one JSON object.")
-    parser.add_argument("--works", default=",".join(WORKS))
+    parser.add_argument("--works", default="ref,mlp,tfm5m")
     parser.add_argument("--modes", default="eager,compile,graph")
     parser.add_argument("--n", type=int, default=500)
-    parser.add_argument("--tf32", action="store_true", help="matrix products in TF32")
+    parser.add_argument("--precisions", default="f32")
     parser.add_argument("--fused", action="store_true", help="AdamW as one fused kernel")
+    parser.add_argument("--joint-qkv", action="store_true", help="query, key and value as one product")
     arguments = parser.parse_args()
-    works, modes = arguments.works.split(","), arguments.modes.split(",")
-    for what, names, known in (("work", works, WORKS), ("mode", modes, MODES)):
+    works, modes, precisions = (
+        names.split(",") for names in (arguments.works, arguments.modes, arguments.precisions)
+    )
+    for what, names, known in (("work", works, WORKS), ("mode", modes, MODES), ("precision", precisions, PRECISIONS)):
         for name in names:
             if name not in known:
                 parser.error(f"no {what} is named {name!r}: expected one of {', '.join(known)}")
@@ -237,29 +270,35 @@ def main():
 
     if not torch.cuda.is_available():
         sys.exit("no CUDA device is available to PyTorch")
-    torch.set_float32_matmul_precision("high" if arguments.tf32 else "highest")
     report.environment = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "gpu": torch.cuda.get_device_name(),
         "driver": driver_version(),
-        "tf32": arguments.tf32,
         "fused": arguments.fused,
+        "joint_qkv": arguments.joint_qkv,
     }
-    for mode in (mode for mode in MODES if mode in modes):
-        for work in (work for work in WORKS if work in works):
-            report.running = {"work": work, "mode": mode}
-            try:
-                if time.monotonic() - started > 0.9 * BUDGET_S:
-                    raise RuntimeError("no time was left")
-                result = measure(torch, work, mode, wanted, arguments.fused)
-            except Exception as error:
-                # The type too: messages of some assertions are empty.
-                lines = f"{type(error).__name__}: {error}".strip()
-                result = {"n": 0, "error": lines[:2000]}
-                print(f"{work} {mode}: {lines}", file=sys.stderr)
-            case, report.running = report.running, None
-            report.results.append(dict(case, **result))
+    cases = (
+        (work, mode, precision)
+        for mode in MODES
+        for work in WORKS
+        for precision in PRECISIONS
+        # The smallest network has no products to speak of.
+        if mode in modes and work in works and precision in precisions and (work != "ref" or precision == "f32")
+    )
+    for work, mode, precision in cases:
+        report.running = {"work": work, "mode": mode, "precision": precision}
+        try:
+            if time.monotonic() - started > 0.9 * BUDGET_S:
+                raise RuntimeError("no time was left")
+            result = measure(torch, work, mode, precision, wanted, arguments)
+        except Exception as error:
+            # The type too: messages of some assertions are empty.
+            lines = f"{type(error).__name__}: {error}".strip()
+            result = {"n": 0, "error": lines[:2000]}
+            print(f"{work} {mode} {precision}: {lines}", file=sys.stderr)
+        case, report.running = report.running, None
+        report.results.append(dict(case, **result))
     report.print()
     # Not the ordinary end: workers of the compiler may keep the interpreter waiting.
     sys.stderr.flush()

@@ -9,8 +9,9 @@ use baselines::compare::compare;
 use baselines::peer::PeerRatios;
 use baselines::result::BenchResult;
 use baselines::table::table;
-use baselines::works::gpu::{Jit, cold_start_child};
+use baselines::works::gpu::{CompileBenchConfig, Jit, cold_start_child};
 use baselines::works::gradient::torch::GradientPeerConfig;
+use baselines::works::models::Precision;
 use baselines::works::peer_torch::PeerConfig;
 use baselines::works::{self, Outcome, Setting};
 use clap::Subcommand;
@@ -34,6 +35,10 @@ pub enum BenchCommand {
     GraphCheck(MeasureArgs),
     /// Whole training steps: eager against replayed.
     GraphBench(MeasureArgs),
+    /// What compiled steps promise: the bits of captured steps, layers, faults that are found.
+    CompileCheck(MeasureArgs),
+    /// Whole training steps: eager, captured, compiled; beside PyTorch when asked for.
+    CompileBench(CompileBenchArgs),
     /// A training run under NVIDIA's memory checker.
     Memcheck(MeasureArgs),
     /// The first seconds of a process, with and without compiled kernels.
@@ -94,21 +99,24 @@ pub struct PeerArgs {
     /// Interpreter with PyTorch.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub python: PathBuf,
-    /// Works, of `ref`, `mlp`, `tfm5m`; all when absent.
+    /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`; the first three when absent.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub works: Option<Vec<String>>,
-    /// Modes, of `eager`, `compile`, `graph`; all when absent.
+    /// Modes, of `eager`, `compile`, `graph`, `compile_graph`; the first three when absent.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub modes: Option<Vec<String>>,
+    /// Precisions, of `f32`, `tf32`, `autocast`, `bf16`; `f32` when absent.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub precisions: Option<Vec<String>>,
     /// Repetitions per case.
     #[arg(long, value_name = "N")]
     pub n: Option<usize>,
-    /// Matrix products in TF32.
-    #[arg(long)]
-    pub tf32: bool,
     /// `AdamW` as one fused kernel.
     #[arg(long)]
     pub fused: bool,
+    /// Query, key and value as one product.
+    #[arg(long)]
+    pub joint_qkv: bool,
 }
 
 impl PeerArgs {
@@ -119,10 +127,56 @@ impl PeerArgs {
             works: self.works.clone().unwrap_or(default.works),
             modes: self.modes.clone().unwrap_or(default.modes),
             num_repetitions: self.n.unwrap_or(default.num_repetitions),
-            tf32: self.tf32,
+            precisions: self.precisions.clone().unwrap_or(default.precisions),
             fused: self.fused,
+            joint_qkv: self.joint_qkv,
         }
     }
+}
+
+/// Flags of `esper bench compile-bench`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CompileBenchArgs {
+    #[command(flatten)]
+    measure: MeasureArgs,
+    /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`; all when absent.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub works: Option<Vec<String>>,
+    /// Precisions, of `f32`, `tf32`, `bf16`; all when absent.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = precision)]
+    pub precisions: Option<Vec<Precision>>,
+    /// Measures the same works in PyTorch afterwards, and adds the ratios.
+    #[arg(long)]
+    pub with_peer: bool,
+    /// Interpreter with PyTorch.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "with_peer")]
+    pub python: PathBuf,
+    /// Modes of the peer; the ratios are to `graph`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "graph", requires = "with_peer")]
+    pub peer_modes: Vec<String>,
+}
+
+impl CompileBenchArgs {
+    fn config(&self) -> CompileBenchConfig {
+        let default = CompileBenchConfig::default();
+        let peer = || PeerConfig {
+            python: self.python.clone(),
+            modes: self.peer_modes.clone(),
+            num_repetitions: 200,
+            ..PeerConfig::default()
+        };
+        CompileBenchConfig {
+            works: self.works.clone().unwrap_or(default.works),
+            precisions: self.precisions.clone().unwrap_or(default.precisions),
+            peer: self.with_peer.then(peer),
+        }
+    }
+}
+
+fn precision(name: &str) -> Result<Precision, String> {
+    let known = Precision::ALL;
+    let found = known.into_iter().find(|precision| precision.name() == name);
+    found.ok_or_else(|| format!("expected one of {}", known.map(Precision::name).join(", ")))
 }
 
 /// Flags of `esper bench peer-gradient`.
@@ -180,6 +234,12 @@ impl BenchCommand {
             Self::Memcheck(args) => measure("memcheck", &args),
             Self::GraphCheck(args) => measure("graph-check", &args),
             Self::GraphBench(args) => measure("graph-bench", &args),
+            Self::CompileCheck(args) => measure("compile-check", &args),
+            Self::CompileBench(args) => {
+                let outcome = works::compile_bench(&args.config(), &setting(args.measure.device))?;
+                show(&outcome, args.measure.out.as_ref())?;
+                Ok(ExitCode::SUCCESS)
+            }
             Self::Staging(args) => measure("staging", &args),
             Self::ColdStart(args) => measure("cold-start", &args),
             Self::ColdStartChild { jit, device } => {

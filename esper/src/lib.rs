@@ -24,5 +24,6 @@ pub mod bench;
 pub mod study;
 pub mod exit;
 pub mod graphs;
+pub mod kernel_cache;
 pub mod logging;
 pub mod threads;

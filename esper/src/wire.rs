@@ -10,11 +10,12 @@ use leyline::id::RunId;
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
 use tamiyo::{SigningKey, Tamiyo};
 use tolaria::batch::Dataset;
-use tolaria::trainer::{Checkpoints, Parts, Splits, Trainer};
+use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
 use crate::config::{DeviceName, EsperConfig};
 use crate::data::{self, Table};
 use crate::exit::UsageError;
+use crate::kernel_cache;
 
 /// The trainer of a run, with the real seed manager and the real policy.
 pub type EsperTrainer = Trainer<Kasmina, Tamiyo>;
@@ -87,7 +88,8 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
         recorder,
         clock,
     };
-    Trainer::new(config.train.clone(), parts).context("building the trainer")
+    let execution = kernel_cache::settle(config.train.execution.clone());
+    Trainer::new(TrainConfig { execution, ..config.train.clone() }, parts).context("building the trainer")
 }
 
 /// The seed manager's settings: sizes that follow from the data are filled in.

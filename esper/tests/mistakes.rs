@@ -124,11 +124,29 @@ fn a_switch_that_means_nothing_is_answered_with_what_is_accepted() {
 }
 
 #[test]
-fn a_mode_of_graphs_that_does_not_exist_is_answered_with_those_that_do() {
+fn a_mode_of_steps_that_does_not_exist_is_answered_with_those_that_do() {
     check(
-        &[("a.toml", "[train.execution]\ngraphs = \"on\"\n")],
+        &[("a.toml", "[train.execution]\nmode = \"fast\"\n")],
         &["check-config", "a.toml"],
-        &["a.toml", "train.execution.graphs", "auto", "off"],
+        &["a.toml", "train.execution.mode", "eager", "graph", "compiled"],
+    );
+}
+
+#[test]
+fn the_old_switch_of_graphs_is_answered_with_the_keys_that_there_are() {
+    check(
+        &[("a.toml", "[train.execution]\ngraphs = \"off\"\n")],
+        &["check-config", "a.toml"],
+        &["a.toml", "train.execution.graphs", "mode", "compile_warmup_steps", "compile_cache"],
+    );
+}
+
+#[test]
+fn at_least_one_step_is_verified() {
+    check(
+        &[("a.toml", "[train.execution]\ncompile_verify_steps = 0\n")],
+        &["check-config", "a.toml"],
+        &["a.toml", "train.execution.compile_verify_steps"],
     );
 }
 

@@ -9,34 +9,43 @@ struct Allowed {
     krate: &'static str,
     /// In `[dependencies]`.
     normal: &'static [&'static str],
-    /// In `[dev-dependencies]`, beside the normal ones. Build scripts may name no crate of the workspace.
+    /// In `[dev-dependencies]`, beside the normal ones.
     dev: &'static [&'static str],
+    /// In `[build-dependencies]`.
+    build: &'static [&'static str],
 }
 
-const SUBSYSTEM: (&[&str], &[&str]) = (&["leyline"], &["leyline-testkit"]);
+const NONE: &[&str] = &[];
+const TESTKIT: &[&str] = &["leyline-testkit"];
+const KERNELS: &[&str] = &["kernel-build"];
 
 /// One line per crate of the workspace. A new line or name here is a new edge in the design: see `CONTRIBUTING.md`.
 const ALLOWED: &[Allowed] = &[
-    Allowed { krate: "leyline", normal: &[], dev: &[] },
-    Allowed { krate: "leyline-testkit", normal: &["leyline"], dev: &[] },
-    Allowed { krate: "tolaria", normal: SUBSYSTEM.0, dev: SUBSYSTEM.1 },
-    Allowed { krate: "kasmina", normal: SUBSYSTEM.0, dev: SUBSYSTEM.1 },
-    Allowed { krate: "tamiyo", normal: SUBSYSTEM.0, dev: SUBSYSTEM.1 },
-    Allowed { krate: "esper-telemetry", normal: SUBSYSTEM.0, dev: SUBSYSTEM.1 },
+    Allowed { krate: "kernel-build", normal: NONE, dev: NONE, build: NONE },
+    Allowed { krate: "leyline", normal: NONE, dev: NONE, build: NONE },
+    Allowed { krate: "leyline-testkit", normal: &["leyline"], dev: NONE, build: NONE },
+    Allowed { krate: "esper-layers", normal: NONE, dev: NONE, build: KERNELS },
+    Allowed { krate: "tolaria", normal: &["leyline", "esper-layers"], dev: TESTKIT, build: KERNELS },
+    Allowed { krate: "kasmina", normal: &["leyline", "esper-layers"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "tamiyo", normal: &["leyline"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "esper-telemetry", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed {
         krate: "baselines",
-        normal: &["leyline", "tolaria", "kasmina", "tamiyo", "esper-telemetry"],
-        dev: &["leyline-testkit"],
+        normal: &["leyline", "esper-layers", "tolaria", "kasmina", "tamiyo", "esper-telemetry"],
+        dev: TESTKIT,
+        build: NONE,
     },
     Allowed {
         krate: "esper",
-        normal: &["leyline", "tolaria", "kasmina", "tamiyo", "esper-telemetry", "baselines"],
-        dev: &["leyline-testkit"],
+        normal: &["leyline", "esper-layers", "tolaria", "kasmina", "tamiyo", "esper-telemetry", "baselines"],
+        dev: TESTKIT,
+        build: NONE,
     },
     Allowed {
         krate: "integration-tests",
         normal: &[
             "leyline",
+            "esper-layers",
             "tolaria",
             "kasmina",
             "tamiyo",
@@ -45,7 +54,8 @@ const ALLOWED: &[Allowed] = &[
             "baselines",
             "leyline-testkit",
         ],
-        dev: &[],
+        dev: NONE,
+        build: NONE,
     },
 ];
 
@@ -54,7 +64,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("anyhow", &["esper"], "errors between crates have kinds"),
     ("clap", &["esper"], "only the command has arguments"),
     ("bincode", &["esper-telemetry"], "the codec must stay replaceable"),
-    ("cudarc", &["tolaria", "esper", "baselines"], "only the trainer talks to the driver"),
+    ("cudarc", &["esper-layers", "tolaria", "esper", "baselines"], "only layers and the trainer talk to the driver"),
 ];
 
 /// All that `leyline` may name outside its tests.
@@ -106,6 +116,22 @@ fn the_testkit_is_for_tests() {
 }
 
 #[test]
+fn only_build_scripts_compile_kernels() {
+    check("esper-layers", "kernel-build", "build", None);
+    check("tolaria", "kernel-build", "build", None);
+    check("tolaria", "kernel-build", "normal", Some("`kernel-build` in its normal dependencies"));
+    check("tamiyo", "kernel-build", "build", Some("`kernel-build` in its build dependencies"));
+}
+
+#[test]
+fn layers_know_nothing_of_those_who_train_them() {
+    check("kasmina", "esper-layers", "normal", None);
+    check("tamiyo", "esper-layers", "normal", Some("`tamiyo` must not name `esper-layers`"));
+    check("esper-layers", "leyline", "normal", Some("`esper-layers` must not name `leyline`"));
+    check("kasmina", "cudarc", "normal", Some("only layers and the trainer talk to the driver"));
+}
+
+#[test]
 fn contracts_stay_free_of_behavior() {
     check("leyline", "serde", "normal", None);
     check("leyline", "serde_json", "dev", None);
@@ -136,8 +162,12 @@ fn violations(crates: &[String], edges: &[Edge]) -> Vec<String> {
     for Edge { from, to, section } in edges {
         if row(to).is_some() {
             let permitted = row(from).is_none_or(|allowed| {
-                let in_dev = section == "dev" && allowed.dev.contains(&to.as_str());
-                section != "build" && (allowed.normal.contains(&to.as_str()) || in_dev)
+                let named = |list: &[&str]| list.contains(&to.as_str());
+                match section.as_str() {
+                    "build" => named(allowed.build),
+                    "dev" => named(allowed.normal) || named(allowed.dev),
+                    _ => named(allowed.normal),
+                }
             });
             if !permitted {
                 found.push(format!("`{from}` must not name `{to}` in its {section} dependencies"));

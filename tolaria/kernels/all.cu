@@ -33,3 +33,4 @@ __device__ double block_sum(double value) {
 #include "sums.cu"
 #include "loss.cu"
 #include "random.cu"
+#include "verify.cu"

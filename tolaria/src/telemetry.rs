@@ -69,9 +69,9 @@ leyline::declare_metrics! {
     GRAPH_STAGE_COPY = Gauge "tolaria.graph.stage_copy_ms" Milliseconds [];
     /// Host time of the last capture: recording, inspection, instantiation, upload.
     GRAPH_CAPTURE = Gauge "tolaria.graph.capture_ms" Milliseconds [];
-    /// Time on the device of the last replay that was measured.
+    /// Time on the device of the last replay of a captured graph that was measured.
     GRAPH_REPLAY = Gauge "tolaria.graph.replay_ms" Milliseconds [];
-    /// Optimizer steps replayed as a graph.
+    /// Optimizer steps replayed as a graph, captured or compiled.
     GRAPH_REPLAYS_TOTAL = Counter "tolaria.graph.replays_total" Count [];
     /// Host time to make the static inputs of the last new shape of step.
     GRAPH_CAPTURE_CTOR = Gauge "tolaria.graph.capture_ctor_ms" Milliseconds [];
@@ -95,6 +95,34 @@ leyline::declare_metrics! {
     GRAPH_KEPT = Gauge "tolaria.graph.kept" Count [];
     /// Device memory that captures took, as far as measured, of the graphs kept now.
     GRAPH_BYTES = Gauge "tolaria.graph.memory_bytes" Bytes [];
+    /// Whether the last step was a replay of a compiled graph.
+    COMPILE_ENABLED = Gauge "tolaria.train.compile_enabled" Flag [];
+    /// Replays of the captured graph before the last shape of step is compiled; absent where steps are not compiled.
+    COMPILE_WARMUP_REMAINING = Gauge "tolaria.compile_warmup_remaining" Count [];
+    /// Time that the last compile took, all phases; all but the verification in the background.
+    COMPILE_TOTAL = Gauge "tolaria.compile_ms" Milliseconds [];
+    /// Of the last compile: reading both recordings, comparing them, and finding out what each node does.
+    COMPILE_LIFT = Gauge "tolaria.compile.lift_ms" Milliseconds [];
+    /// Of the last compile: the passes, with a check after each.
+    COMPILE_PASSES = Gauge "tolaria.compile.passes_ms" Milliseconds [];
+    /// Of the last compile: generated kernels, from source or from the cache.
+    COMPILE_KERNELS = Gauge "tolaria.compile.kernels_ms" Milliseconds [];
+    /// Of the last compile: building the new graph and making it executable.
+    COMPILE_INSTANTIATE = Gauge "tolaria.compile.instantiate_ms" Milliseconds [];
+    /// Of the last compile: steps taken by both graphs, with results compared.
+    COMPILE_VERIFY = Gauge "tolaria.compile.verify_ms" Milliseconds [];
+    /// Nodes that were recorded for the last compile.
+    COMPILE_NODES_BEFORE = Gauge "tolaria.compile.nodes_before" Count [];
+    /// Nodes of the last compiled graph.
+    COMPILE_NODES_AFTER = Gauge "tolaria.compile.nodes_after" Count [];
+    /// Nodes on the longest chain of dependencies of the last compiled graph.
+    COMPILE_CRITICAL_PATH = Gauge "tolaria.compile.critical_path" Count [];
+    /// Time on the device of the last replay of a compiled graph that was measured.
+    COMPILE_REPLAY = Gauge "tolaria.compile.replay_ms" Milliseconds [];
+    /// Optimizer steps replayed as a compiled graph.
+    COMPILE_REPLAYS_TOTAL = Counter "tolaria.compile.replays_total" Count [];
+    /// Epochs whose steps, after any eager ones at their start, were all replays of compiled graphs, at least one.
+    COMPILED_EPOCHS = Counter "tolaria.compile.compiled_epochs" Count [];
     /// Duration of the last decision of the policy with the commands it led to.
     HOOK_LATENCY = Gauge "tolaria.hook.latency_ms" Milliseconds [];
     /// Duration of the last durable checkpoint.
@@ -193,6 +221,30 @@ pub static GRAPH_DISABLED: EventDesc = EventDesc {
     attributes: &["failures"],
 };
 
+/// A shape of step was compiled.
+pub static COMPILE_ENABLED_EVENT: EventDesc = EventDesc {
+    name: "tolaria.compile_enabled",
+    level: Level::Info,
+    help: "a shape of step was compiled and verified, and its compiled graph is replayed from now on; generated: its generated kernels, cached: those of them that came from the cache",
+    attributes: &["compile_ms", "nodes_before", "nodes_after", "critical_path", "generated", "cached"],
+};
+
+/// A shape of step could not be compiled.
+pub static COMPILE_FALLBACK: EventDesc = EventDesc {
+    name: "tolaria.compile_fallback",
+    level: Level::Warning,
+    help: "a shape of step could not be compiled, or the compiled graph gave another result; the captured graph is replayed, and it is not tried again",
+    attributes: &["reason", "stage", "message"],
+};
+
+/// A compiled step could not be replayed.
+pub static COMPILE_RUNTIME_FALLBACK: EventDesc = EventDesc {
+    name: "tolaria.compile_runtime_fallback",
+    level: Level::Warning,
+    help: "a compiled graph could not be replayed; the captured one took the step, and is replayed from now on",
+    attributes: &["reason", "stage", "message"],
+};
+
 /// Every event of this crate.
 pub static EVENTS: &[&EventDesc] = &[
     &COMMAND_REFUSED,
@@ -206,4 +258,7 @@ pub static EVENTS: &[&EventDesc] = &[
     &GRAPH_FALLBACK,
     &GRAPH_SHAPE_CHANGED,
     &GRAPH_DISABLED,
+    &COMPILE_ENABLED_EVENT,
+    &COMPILE_FALLBACK,
+    &COMPILE_RUNTIME_FALLBACK,
 ];

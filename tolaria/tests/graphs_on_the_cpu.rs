@@ -10,14 +10,14 @@ use leyline::id::RunId;
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
-use leyline::telemetry::NullRecorder;
+use leyline_testkit::recording_recorder::RecordingRecorder;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
-use tolaria::graph::{GraphMode, GraphStats};
+use tolaria::graph::GraphStats;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
-use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, Trainer};
 
 /// Thirteen samples in windows of two microbatches of three: the last window is short.
 fn samples() -> Dataset {
@@ -28,7 +28,7 @@ fn samples() -> Dataset {
     Dataset::new(inputs.unwrap(), targets.unwrap(), 2).unwrap()
 }
 
-fn train(execution: ExecutionConfig) -> (Vec<u32>, GraphStats, bool) {
+fn train(execution: &ExecutionConfig, recorder: &Arc<RecordingRecorder>) -> (Vec<u32>, GraphStats, bool) {
     let weight = Var::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
     let named = vec![("weight".to_owned(), weight.clone())];
     let model = PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap();
@@ -43,7 +43,7 @@ fn train(execution: ExecutionConfig) -> (Vec<u32>, GraphStats, bool) {
         conflict_warn: 1.0,
         measure_conflicts: false,
         cagrad_radius: 0.4,
-        execution,
+        execution: execution.clone(),
     };
     let parts = Parts {
         run_id: RunId::new("cpu").unwrap(),
@@ -54,7 +54,7 @@ fn train(execution: ExecutionConfig) -> (Vec<u32>, GraphStats, bool) {
         seeds: NoSeeds::new(model),
         policy: NoPolicy,
         checkpoints: None,
-        recorder: Arc::new(NullRecorder),
+        recorder: recorder.clone(),
         clock: Arc::new(SystemClock::new()),
     };
     let mut trainer = Trainer::new(config, parts).unwrap();
@@ -62,21 +62,32 @@ fn train(execution: ExecutionConfig) -> (Vec<u32>, GraphStats, bool) {
     let parameter = &trainer.seeds().model().parameters()[0];
     let values = read_vec(parameter.var.as_tensor(), "test", &mut HostReads::default()).unwrap();
     assert!(values.iter().any(|value| *value != 0.0), "nothing was learned");
-    (values.into_iter().map(f32::to_bits).collect(), trainer.graph_stats(), trainer.last_refusal().is_some())
+    let refused = trainer.last_refusal().or(trainer.last_compile_refusal()).is_some();
+    assert!(trainer.compile_report().is_none() && trainer.num_compiled_replays() == 0, "{execution:?}");
+    (values.into_iter().map(f32::to_bits).collect(), trainer.graph_stats(), refused)
 }
 
 #[test]
 fn nothing_is_recorded_and_no_setting_changes_a_bit() {
-    let (expected, ..) = train(ExecutionConfig::default());
+    let recorder = || Arc::new(RecordingRecorder::new());
+    let (expected, ..) = train(&ExecutionConfig::default(), &recorder());
     for execution in [
-        ExecutionConfig { graphs: GraphMode::Off, ..ExecutionConfig::default() },
+        ExecutionConfig { mode: StepMode::Eager, ..ExecutionConfig::default() },
+        ExecutionConfig { mode: StepMode::Graph, ..ExecutionConfig::default() },
+        ExecutionConfig { mode: StepMode::Compiled, compile_warmup_steps: 0, ..ExecutionConfig::default() },
         ExecutionConfig { prefetch: true, data_on_device: false, ..ExecutionConfig::default() },
         ExecutionConfig::default(),
     ] {
-        let (found, stats, refused) = train(execution);
+        let recorder = recorder();
+        let (found, stats, refused) = train(&execution, &recorder);
         assert_eq!(found, expected, "{execution:?}");
         let total = stats.total;
         assert_eq!([total.captures, total.replays, total.misses, total.fallbacks], [0; 4], "{execution:?}");
         assert!(!refused, "the CPU is no reason for a warning");
+        let events: Vec<&str> = recorder.events().iter().map(|event| event.desc.name).collect();
+        assert!(events.iter().all(|name| !name.contains("graph") && !name.contains("compile")), "{events:?}");
+        let gauges = ["tolaria.train.compile_enabled", "tolaria.compile_warmup_remaining", "tolaria.compile_ms"];
+        let values = gauges.map(|name| recorder.gauge_value(name, &[]));
+        assert_eq!(values, [Some(0.0), None, None], "{execution:?}");
     }
 }

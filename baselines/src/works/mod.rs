@@ -9,6 +9,8 @@
 //! | `cold-start` | the first seconds of a process | a GPU |
 //! | `graph-check` | what graphs promise: bits, refusals, memory | a GPU |
 //! | `graph-bench` | whole training steps, eager against replayed | a GPU |
+//! | `compile-check` | what compiled steps promise: bits, layers, planted faults | a GPU |
+//! | `compile-bench` | whole training steps, compiled, in both forms and several precisions | a GPU, for ratios PyTorch |
 //! | `memcheck` | a run under NVIDIA's memory checker | a GPU, compute-sanitizer |
 //! | `peer-torch` | the shared works in PyTorch | a GPU, PyTorch |
 //! | `gradient-cpu` | combinations of gradients, against vector by vector | the CPU |
@@ -31,7 +33,7 @@ pub use outcome::{Attachment, Outcome};
 
 use crate::error::Error;
 use crate::result::BenchResult;
-use gpu::Gpu;
+use gpu::{CompileBenchConfig, Gpu};
 use gradient::torch::GradientPeerConfig;
 use peer_torch::PeerConfig;
 
@@ -44,6 +46,8 @@ pub const NAMES: &[&str] = &[
     "cold-start",
     "graph-check",
     "graph-bench",
+    "compile-check",
+    "compile-bench",
     "memcheck",
     "peer-torch",
     "gradient-cpu",
@@ -75,6 +79,8 @@ pub fn run(name: &str, setting: &Setting) -> Result<Outcome, Error> {
         "cold-start" => gpu::cold_start(setting),
         "graph-check" => gpu::graph_check(setting),
         "graph-bench" => gpu::graph_bench(setting),
+        "compile-check" => gpu::compile_check(setting),
+        "compile-bench" => compile_bench(&CompileBenchConfig::default(), setting),
         "memcheck" => gpu::memcheck(setting),
         "peer-torch" => {
             // Closed again at once: the peer has a process of its own.
@@ -87,6 +93,14 @@ pub fn run(name: &str, setting: &Setting) -> Result<Outcome, Error> {
         }
         _ => Err(Error::UnknownWork { name: name.to_owned(), known: NAMES.join(", ") }),
     }
+}
+
+/// Measures compiled steps as `config` says, beside PyTorch when it asks for that.
+///
+/// # Errors
+/// [`Error::NeedsGpu`] where there is none, else what the work fails with.
+pub fn compile_bench(config: &CompileBenchConfig, setting: &Setting) -> Result<Outcome, Error> {
+    gpu::compile_bench(config, setting)
 }
 
 /// Measures the shared works in PyTorch as `config` says.

@@ -1,7 +1,7 @@
 //! The shared works in PyTorch, timed by a script that is part of this binary.
 //!
 //! ```text
-//!   PeerConfig ─► python3 -c SCRIPT ─► JSON ─► PeerReport ─► measurements `torch.<work>.<mode>` ─► BenchResult
+//!   PeerConfig ─► python3 -c SCRIPT ─► JSON ─► PeerReport ─► measurements `torch.<work>[.<precision>].<mode>` ─► BenchResult
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ use crate::measure::Measurement;
 use crate::result::{BenchResult, SCHEMA};
 
 const SCRIPT: &str = concat!(include_str!("../../torch/report.py"), include_str!("../../torch/peer.py"));
+/// The precision that names of measurements leave out.
+const F32: &str = "f32";
 /// Characters of the script's messages that an error repeats.
 const TAIL_CHARS: usize = 2_000;
 
@@ -26,20 +28,22 @@ const TAIL_CHARS: usize = 2_000;
 pub struct PeerConfig {
     /// The interpreter; a name is looked up in `PATH`.
     pub python: PathBuf,
-    /// Works, of `ref`, `mlp`, `tfm5m`.
+    /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`.
     pub works: Vec<String>,
-    /// Modes, of `eager`, `compile`, `graph`.
+    /// Modes, of `eager`, `compile`, `graph`, `compile_graph`.
     pub modes: Vec<String>,
+    /// Precisions, of `f32`, `tf32`, `autocast`, `bf16`; `ref` runs in `f32` only.
+    pub precisions: Vec<String>,
     /// Repetitions per case; the script takes fewer, down to 200, where they would take too long.
     pub num_repetitions: usize,
-    /// Matrix products in TF32.
-    pub tf32: bool,
     /// `AdamW` as one fused kernel, which is not what PyTorch does by itself.
     pub fused: bool,
+    /// Query, key and value as one product.
+    pub joint_qkv: bool,
 }
 
 impl Default for PeerConfig {
-    /// All works in all modes, in `f32`.
+    /// The three small works in the three plain modes, in `f32`.
     fn default() -> Self {
         let owned = |names: [&str; 3]| names.map(str::to_owned).to_vec();
         Self {
@@ -47,8 +51,9 @@ impl Default for PeerConfig {
             works: owned(["ref", "mlp", "tfm5m"]),
             modes: owned(["eager", "compile", "graph"]),
             num_repetitions: 500,
-            tf32: false,
+            precisions: vec![F32.to_owned()],
             fused: false,
+            joint_qkv: false,
         }
     }
 }
@@ -59,10 +64,11 @@ impl PeerConfig {
         let mut arguments = vec![
             format!("--works={}", self.works.join(",")),
             format!("--modes={}", self.modes.join(",")),
+            format!("--precisions={}", self.precisions.join(",")),
             format!("--n={}", self.num_repetitions),
         ];
-        arguments.extend(self.tf32.then(|| "--tf32".to_owned()));
         arguments.extend(self.fused.then(|| "--fused".to_owned()));
+        arguments.extend(self.joint_qkv.then(|| "--joint-qkv".to_owned()));
         arguments
     }
 }
@@ -117,12 +123,12 @@ pub struct PeerEnvironment {
     pub gpu: Option<String>,
     /// Version of the driver.
     pub driver: Option<String>,
-    /// Whether matrix products were in TF32.
-    #[serde(default)]
-    pub tf32: bool,
     /// Whether `AdamW` was one fused kernel.
     #[serde(default)]
     pub fused: bool,
+    /// Whether query, key and value were one product.
+    #[serde(default)]
+    pub joint_qkv: bool,
 }
 
 impl PeerEnvironment {
@@ -160,7 +166,7 @@ pub struct PeerTimes {
     pub loss: Option<f64>,
 }
 
-/// One work in one mode.
+/// One work in one mode and precision.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Row")]
 pub struct PeerCase {
@@ -168,6 +174,8 @@ pub struct PeerCase {
     pub work: String,
     /// Name of the mode.
     pub mode: String,
+    /// Name of the precision.
+    pub precision: String,
     /// Repetitions, 0 after a failure.
     pub num_repetitions: usize,
     /// The times, or why there are none.
@@ -175,10 +183,11 @@ pub struct PeerCase {
 }
 
 impl PeerCase {
-    /// `torch.<work>.<mode>`.
+    /// `torch.<work>.<mode>` in `f32`, else `torch.<work>.<precision>.<mode>`.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("torch.{}.{}", self.work, self.mode)
+        let Self { work, mode, precision, .. } = self;
+        if precision == F32 { format!("torch.{work}.{mode}") } else { format!("torch.{work}.{precision}.{mode}") }
     }
 }
 
@@ -187,6 +196,7 @@ impl PeerCase {
 struct Row {
     work: String,
     mode: String,
+    precision: String,
     n: usize,
     #[serde(default)]
     error: Option<String>,
@@ -201,9 +211,14 @@ impl TryFrom<Row> for PeerCase {
         let outcome = match (row.error, row.times) {
             (Some(error), _) => Err(error),
             (None, Some(times)) if row.n > 0 => Ok(times),
-            (None, _) => return Err(format!("{} {} has neither all its times nor an error", row.work, row.mode)),
+            (None, _) => {
+                return Err(format!(
+                    "{} {} {} has neither all its times nor an error",
+                    row.work, row.mode, row.precision
+                ));
+            }
         };
-        Ok(Self { work: row.work, mode: row.mode, num_repetitions: row.n, outcome })
+        Ok(Self { work: row.work, mode: row.mode, precision: row.precision, num_repetitions: row.n, outcome })
     }
 }
 
@@ -226,7 +241,7 @@ impl PeerReport {
         parse(text)
     }
 
-    /// `torch.<work>.<mode>` in `us`, each repetition synchronized; with `.enqueued` the mean of repetitions that were
+    /// [`PeerCase::name`] in `us`, each repetition synchronized; with `.enqueued` the mean of repetitions that were
     /// not, one value; with `.first` the first one in `ms`. A case that failed has none.
     #[must_use]
     pub fn measurements(&self) -> BTreeMap<String, Measurement> {
@@ -250,11 +265,11 @@ impl PeerReport {
         measurements
     }
 
-    /// The result as it is committed; why a case failed is in `config` under `torch.<work>.<mode>.error`.
+    /// The result as it is committed; why a case failed is in `config` under its name with `.error`.
     #[must_use]
     pub fn into_result(self, clock: &dyn Clock) -> BenchResult {
         let mut config = self.environment.facts();
-        let settings = [("tf32", self.environment.tf32), ("fused_adam_w", self.environment.fused)];
+        let settings = [("fused_adam_w", self.environment.fused), ("joint_qkv", self.environment.joint_qkv)];
         config.extend(settings.map(|(key, value)| (key.to_owned(), value.to_string())));
         for case in &self.results {
             if let Err(error) = &case.outcome {
@@ -268,7 +283,8 @@ impl PeerReport {
             notes:
                 "torch.ref: an epoch of 4 steps, else one step, each with its batch copied into static inputs on the \
                     device; every repetition synchronized. `.enqueued`: mean of as many repetitions with one \
-                    synchronization at the end. `.first`: the first repetition with compilation or capture"
+                    synchronization at the end. `.first`: the first repetition with compilation or capture. Names without \
+                    a precision are f32; autocast has parameters in f32, bf16 all in bf16"
                     .to_owned(),
             environment: Environment::detect(clock),
             config,
@@ -325,14 +341,15 @@ mod tests {
     use leyline::clock::SystemClock;
 
     use super::*;
+    use crate::works::models;
 
     const SAMPLE: &str = r#"{"environment": {"torch": "2.11.0+cu130", "cuda": "13.0", "gpu": "NVIDIA H200",
-        "driver": "580.95.05", "tf32": false, "fused": false}, "results": [
-        {"work": "ref", "mode": "eager", "n": 500, "median_us": 742.5, "p95_us": 801.0, "min_us": 725.1,
+        "driver": "580.95.05", "fused": false, "joint_qkv": false}, "results": [
+        {"work": "ref", "mode": "eager", "precision": "f32", "n": 500, "median_us": 742.5, "p95_us": 801.0, "min_us": 725.1,
          "max_us": 1204.9, "throughput_us": 731.2, "first_ms": 61.5, "loss": 1.25},
-        {"work": "mlp", "mode": "graph", "n": 200, "median_us": 148.0, "p95_us": 151.0, "min_us": 146.5,
+        {"work": "mlp", "mode": "graph", "precision": "tf32", "n": 200, "median_us": 148.0, "p95_us": 151.0, "min_us": 146.5,
          "max_us": 190.0, "throughput_us": 139.0, "first_ms": 88.0, "loss": 0.5},
-        {"work": "tfm5m", "mode": "compile", "n": 0, "error": "BackendCompilerFailed: no C compiler"}]}"#;
+        {"work": "tfm5m", "mode": "compile", "precision": "f32", "n": 0, "error": "BackendCompilerFailed: no C compiler"}]}"#;
 
     #[test]
     fn a_report_becomes_measurements_by_name() {
@@ -340,12 +357,12 @@ mod tests {
         let names: Vec<&str> = measurements.keys().map(String::as_str).collect();
         let expected = ["enqueued", "first"];
         let of = |case: &str| [vec![case.to_owned()], expected.map(|name| format!("{case}.{name}")).to_vec()].concat();
-        assert_eq!(names, [of("torch.mlp.graph"), of("torch.ref.eager")].concat());
+        assert_eq!(names, [of("torch.mlp.tf32.graph"), of("torch.ref.eager")].concat());
         let unit = |unit: &str| unit.to_owned();
         let synchronized = Measurement { unit: unit("us"), n: 500, min: 725.1, median: 742.5, p95: 801.0, max: 1204.9 };
         assert_eq!(measurements["torch.ref.eager"], synchronized);
-        assert_eq!(Some(&measurements["torch.mlp.graph.enqueued"]), Measurement::of("us", vec![139.0]).as_ref());
-        assert_eq!(Some(&measurements["torch.mlp.graph.first"]), Measurement::of("ms", vec![88.0]).as_ref());
+        assert_eq!(Some(&measurements["torch.mlp.tf32.graph.enqueued"]), Measurement::of("us", vec![139.0]).as_ref());
+        assert_eq!(Some(&measurements["torch.mlp.tf32.graph.first"]), Measurement::of("ms", vec![88.0]).as_ref());
     }
 
     #[test]
@@ -353,7 +370,7 @@ mod tests {
         let result = PeerReport::parse(SAMPLE).unwrap().into_result(&SystemClock::new());
         assert_eq!(result.name, "peer-torch");
         assert_eq!(result.measurements.len(), 6);
-        let found = ["torch", "gpu", "driver", "tf32"].map(|key| result.config[key].as_str());
+        let found = ["torch", "gpu", "driver", "joint_qkv"].map(|key| result.config[key].as_str());
         assert_eq!(found, ["2.11.0+cu130", "NVIDIA H200", "580.95.05", "false"]);
         assert_eq!(result.config["torch.tfm5m.compile.error"], "BackendCompilerFailed: no C compiler");
     }
@@ -373,13 +390,25 @@ mod tests {
 
     #[test]
     fn arguments_are_those_of_the_script() {
-        let config = PeerConfig { tf32: true, ..PeerConfig::default() };
-        assert_eq!(config.arguments(), ["--works=ref,mlp,tfm5m", "--modes=eager,compile,graph", "--n=500", "--tf32"]);
-        for argument in config.arguments().iter().chain(["--fused".to_owned()].iter()) {
+        let config = PeerConfig { fused: true, joint_qkv: true, ..PeerConfig::default() };
+        let arguments = config.arguments();
+        let expected = [
+            "--works=ref,mlp,tfm5m",
+            "--modes=eager,compile,graph",
+            "--precisions=f32",
+            "--n=500",
+            "--fused",
+            "--joint-qkv",
+        ];
+        assert_eq!(arguments, expected);
+        for argument in &arguments {
             let name = argument.split('=').next().unwrap();
             assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
         }
-        let known = super::super::models::NAMES.map(str::to_owned);
+        for name in models::ALL_NAMES.into_iter().chain(["compile_graph", "tf32", "autocast", "bf16"]) {
+            assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
+        }
+        let known = models::NAMES.map(str::to_owned);
         assert_eq!(config.works, known);
     }
 

@@ -143,7 +143,8 @@ mod tests {
     fn a_resumed_run_may_reach_the_device_in_another_way_but_not_learn_in_another_way() {
         let kept = EsperConfig::defaults_for(&DataName::Digits);
         let mut asked = kept.clone();
-        asked.train.execution.graphs = tolaria::graph::GraphMode::Off;
+        asked.train.execution.mode = tolaria::trainer::StepMode::Eager;
+        asked.train.execution.compile_cache = Some("kernels".into());
         asked.train.execution.prefetch = true;
         assert_eq!(differences(&kept, &asked), Vec::<String>::new());
         assert_eq!(digest(&kept), digest(&asked));

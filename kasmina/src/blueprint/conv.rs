@@ -1,6 +1,7 @@
 //! Seeds for signals that look at neighboring positions.
 
 use candle_core::{Result, Tensor};
+use esper_layers::Activation;
 
 use crate::blueprint::Blueprint;
 use crate::blueprint::pointwise::bottleneck_weights;
@@ -34,7 +35,7 @@ impl Blueprint for Conv {
 
     fn delta(&self, weights: &[Tensor], h: &Tensor) -> Result<Tensor> {
         let (padding, num_samples) = (Self::KERNEL / 2, h.dim(0)?);
-        let hidden = from_rows(&conv1d(h, &weights[0], &weights[1], padding, 1)?.relu()?, num_samples)?;
-        from_rows(&conv1d(&hidden, &weights[2], &weights[3], padding, 1)?, num_samples)
+        let hidden = from_rows(&conv1d(h, &weights[0], &weights[1], (padding, 1), Activation::Relu)?, num_samples)?;
+        from_rows(&conv1d(&hidden, &weights[2], &weights[3], (padding, 1), Activation::None)?, num_samples)
     }
 }

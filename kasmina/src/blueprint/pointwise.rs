@@ -1,6 +1,7 @@
 //! Seeds that treat each position by itself: a bottleneck of two pointwise layers, with or without normalization.
 
 use candle_core::{Result, Tensor};
+use esper_layers::Activation;
 
 use crate::blueprint::Blueprint;
 use crate::host::{SlotShape, from_rows, linear, to_rows};
@@ -80,8 +81,8 @@ pub(super) fn bottleneck_weights(slot: SlotShape, width: usize, kernel: usize) -
 
 /// `x` (B, C) → (B, C).
 fn bottleneck(weights: &[Tensor], x: &Tensor) -> Result<Tensor> {
-    let hidden = linear(x, &weights[0], &weights[1])?.relu()?;
-    linear(&hidden, &weights[2], &weights[3])
+    let hidden = linear(x, &weights[0], &weights[1], Activation::Relu)?;
+    linear(&hidden, &weights[2], &weights[3], Activation::None)
 }
 
 /// Applies `f` to each position by itself: a vector is one position, a signal has L.

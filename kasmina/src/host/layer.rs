@@ -6,12 +6,13 @@
 //! turning it back into rows copies nothing.
 
 use candle_core::{Result, Tensor};
+use esper_layers::{Activation, LinearOptions};
 
-/// x·W + b: `x` (B, in), `weight` (in, out), `bias` (out) → (B, out).
+/// activation(x·W + b): `x` (B, in), `weight` (in, out), `bias` (out) → (B, out).
 ///
 /// Weights are stored as the product needs them, so no forward pass has to transpose them.
-pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    x.matmul(weight)?.broadcast_add(bias)
+pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor, activation: Activation) -> Result<Tensor> {
+    esper_layers::linear(x, weight, Some(bias), &LinearOptions { activation, ..LinearOptions::default() })
 }
 
 /// (B, C, L) → rows (B·L, C).
@@ -28,11 +29,17 @@ pub(crate) fn from_rows(rows: &Tensor, num_samples: usize) -> Result<Tensor> {
 
 /// Convolution over positions: `h` (B, in, L), `weight` (kernel·in, out) with the taps outside, `bias` (out) → rows
 /// (B·L', out), L' = (L + 2·padding − kernel) / stride + 1.
-pub(crate) fn conv1d(h: &Tensor, weight: &Tensor, bias: &Tensor, padding: usize, stride: usize) -> Result<Tensor> {
+pub(crate) fn conv1d(
+    h: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    (padding, stride): (usize, usize),
+    activation: Activation,
+) -> Result<Tensor> {
     let kernel = weight.dim(0)? / h.dim(1)?;
     let rows =
         if kernel == 1 && padding == 0 && stride == 1 { to_rows(h)? } else { windows(h, kernel, padding, stride)? };
-    linear(&rows, weight, bias)
+    linear(&rows, weight, bias, activation)
 }
 
 /// What each output of a convolution sees, as rows (B·L', kernel·C).
@@ -75,7 +82,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(9);
         let (h, weight) = (random(&[2, channels, length], &mut rng), random(&[kernel * channels, outputs], &mut rng));
         let bias = random(&[outputs], &mut rng);
-        let result = from_rows(&conv1d(&h, &weight, &bias, padding, stride).unwrap(), 2).unwrap();
+        let result = from_rows(&conv1d(&h, &weight, &bias, (padding, stride), Activation::None).unwrap(), 2).unwrap();
         let num = (length + 2 * padding - kernel) / stride + 1;
         assert_eq!(result.dims(), [2, outputs, num]);
 
@@ -97,7 +104,8 @@ mod tests {
 
         let mix = random(result.dims(), &mut rng);
         let objective = || {
-            let signal = from_rows(&conv1d(&h, &weight, &bias, padding, stride).unwrap(), 2).unwrap();
+            let signal =
+                from_rows(&conv1d(&h, &weight, &bias, (padding, stride), Activation::None).unwrap(), 2).unwrap();
             (signal * mix.as_detached_tensor()).unwrap().sum_all().unwrap()
         };
         let gradients = objective().backward().unwrap();

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use candle_core::{Device, Tensor};
+use esper_layers::Activation;
 use leyline::id::SlotId;
 
 use crate::error::Error;
@@ -65,14 +66,13 @@ pub struct HostSlot {
 
 #[derive(Debug, Clone)]
 enum Layer {
-    Linear(WeightSet),
+    Linear(WeightSet, Activation),
     /// Convolution and `ReLU`, which is applied while the channels lie together in memory.
     ConvRelu {
         weights: WeightSet,
         padding: usize,
         stride: usize,
     },
-    Relu,
     MeanPool,
     Flatten,
 }
@@ -114,8 +114,8 @@ impl Host {
     /// The weights of every layer, in network order.
     pub fn weights(&self) -> impl Iterator<Item = &WeightSet> {
         self.segments.iter().flatten().filter_map(|layer| match layer {
-            Layer::Linear(weights) | Layer::ConvRelu { weights, .. } => Some(weights),
-            Layer::Relu | Layer::MeanPool | Layer::Flatten => None,
+            Layer::Linear(weights, _) | Layer::ConvRelu { weights, .. } => Some(weights),
+            Layer::MeanPool | Layer::Flatten => None,
         })
     }
 
@@ -143,15 +143,15 @@ impl Host {
 impl Layer {
     fn forward(&self, h: &Tensor, view: View) -> candle_core::Result<Tensor> {
         match self {
-            Self::Linear(weights) => {
+            Self::Linear(weights, activation) => {
                 let weights = weights.view(view);
-                linear(h, &weights[0], &weights[1])
+                linear(h, &weights[0], &weights[1], *activation)
             }
             Self::ConvRelu { weights, padding, stride } => {
                 let weights = weights.view(view);
-                from_rows(&conv1d(h, &weights[0], &weights[1], *padding, *stride)?.relu()?, h.dim(0)?)
+                let rows = conv1d(h, &weights[0], &weights[1], (*padding, *stride), Activation::Relu)?;
+                from_rows(&rows, h.dim(0)?)
             }
-            Self::Relu => h.relu(),
             Self::MeanPool => h.mean(2),
             Self::Flatten => h.flatten_from(1),
         }
@@ -170,12 +170,12 @@ impl Builder<'_, '_> {
         let mut features = inputs;
         self.slot("input".into(), SlotShape::Vector { features })?;
         for (index, &width) in hidden.iter().enumerate() {
-            let layer = self.linear(&format!("host.layer{index}"), features, width)?;
-            self.segments.push(vec![layer, Layer::Relu]);
+            let layer = self.linear(&format!("host.layer{index}"), features, width, Activation::Relu)?;
+            self.segments.push(vec![layer]);
             features = width;
             self.slot(format!("hidden{index}"), SlotShape::Vector { features })?;
         }
-        let head = self.linear("host.head", features, classes)?;
+        let head = self.linear("host.head", features, classes, Activation::None)?;
         self.segments.push(vec![head]);
         Ok(())
     }
@@ -206,15 +206,15 @@ impl Builder<'_, '_> {
             Pool::Mean => (Layer::MeanPool, channels),
             Pool::Flatten => (Layer::Flatten, channels * length),
         };
-        let head = self.linear("host.head", features, classes)?;
+        let head = self.linear("host.head", features, classes, Activation::None)?;
         self.segments.push(vec![pooling, head]);
         Ok(())
     }
 
-    fn linear(&mut self, prefix: &str, inputs: usize, outputs: usize) -> Result<Layer, Error> {
+    fn linear(&mut self, prefix: &str, inputs: usize, outputs: usize, activation: Activation) -> Result<Layer, Error> {
         let init = Init::kaiming(inputs);
         let specs = [WeightSpec::new("weight", [inputs, outputs], init), WeightSpec::new("bias", [outputs], init)];
-        Ok(Layer::Linear(self.source.build(prefix, &specs, self.device)?))
+        Ok(Layer::Linear(self.source.build(prefix, &specs, self.device)?, activation))
     }
 
     fn slot(&mut self, id: String, shape: SlotShape) -> Result<(), Error> {

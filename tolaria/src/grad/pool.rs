@@ -25,6 +25,9 @@ pub struct PoolStats {
 
 /// Buffers of (P,) elements, kept for the next lease of the same size, type and device. A clone is the same pool.
 ///
+/// Of several idle buffers the one made first is handed out. So a window finds the buffers of the one before in the
+/// same order, in whichever order they came back, and a step that is recorded again points at the same memory.
+///
 /// Bounded: beyond its limit of idle buffers the one that waited longest is freed.
 #[derive(Debug, Clone)]
 pub struct GradientBufferPool {
@@ -66,30 +69,31 @@ impl GradientBufferPool {
     pub fn lease_to_write(&self, num_elements: usize, dtype: DType, device: &Device) -> Result<GradientLease, Error> {
         let key = Key { num_elements, dtype, location: device.location() };
         let kept = self.shelf().take(&key);
-        let buffer = match kept {
+        let (serial, buffer) = match kept {
             Some(buffer) => buffer,
             None => {
                 let made = Tensor::zeros(num_elements, dtype, device)?;
-                self.shelf().allocations_total += 1;
-                made
+                let mut shelf = self.shelf();
+                shelf.allocations_total += 1;
+                (shelf.allocations_total, made)
             }
         };
         let mut shelf = self.shelf();
         shelf.outstanding += 1;
         shelf.leases_total += 1;
-        Ok(GradientLease { key, buffer, shelf: Arc::clone(&self.shelf) })
+        Ok(GradientLease { key, serial, buffer, shelf: Arc::clone(&self.shelf) })
     }
 
     /// Frees idle buffers of any other size, as after a change of the topology.
     pub fn retain(&self, num_elements: usize) {
-        self.shelf().idle.retain(|(key, _)| key.num_elements == num_elements);
+        self.shelf().idle.retain(|idle| idle.key.num_elements == num_elements);
     }
 
     /// The idle buffers of this size.
     pub(crate) fn idle(&self, num_elements: usize) -> Vec<Tensor> {
         let shelf = self.shelf();
-        let of_size = shelf.idle.iter().filter(|(key, _)| key.num_elements == num_elements);
-        of_size.map(|(_, buffer)| buffer.clone()).collect()
+        let of_size = shelf.idle.iter().filter(|idle| idle.key.num_elements == num_elements);
+        of_size.map(|idle| idle.buffer.clone()).collect()
     }
 
     /// How the pool is used now.
@@ -118,6 +122,7 @@ impl Default for GradientBufferPool {
 /// A buffer of (P,) elements until it is dropped.
 pub struct GradientLease {
     key: Key,
+    serial: u64,
     buffer: Tensor,
     shelf: Arc<Mutex<Shelf>>,
 }
@@ -138,7 +143,7 @@ impl fmt::Debug for GradientLease {
 
 impl Drop for GradientLease {
     fn drop(&mut self) {
-        lock(&self.shelf).put(self.key, self.buffer.clone());
+        lock(&self.shelf).put(Idle { key: self.key, serial: self.serial, buffer: self.buffer.clone() });
     }
 }
 
@@ -150,9 +155,17 @@ struct Key {
 }
 
 #[derive(Debug)]
+struct Idle {
+    key: Key,
+    /// Buffers made before it, and itself.
+    serial: u64,
+    buffer: Tensor,
+}
+
+#[derive(Debug)]
 struct Shelf {
     /// In the order of their return.
-    idle: Vec<(Key, Tensor)>,
+    idle: Vec<Idle>,
     max_idle: usize,
     outstanding: usize,
     leases_total: u64,
@@ -160,15 +173,17 @@ struct Shelf {
 }
 
 impl Shelf {
-    /// The buffer that came back last: it is most likely still in the cache.
-    fn take(&mut self, key: &Key) -> Option<Tensor> {
-        let index = self.idle.iter().rposition(|(kept, _)| kept == key)?;
-        Some(self.idle.remove(index).1)
+    /// The buffer that was made first, with its serial number.
+    fn take(&mut self, key: &Key) -> Option<(u64, Tensor)> {
+        let fitting = self.idle.iter().enumerate().filter(|(_, idle)| idle.key == *key);
+        let (index, _) = fitting.min_by_key(|(_, idle)| idle.serial)?;
+        let Idle { serial, buffer, .. } = self.idle.remove(index);
+        Some((serial, buffer))
     }
 
-    fn put(&mut self, key: Key, buffer: Tensor) {
+    fn put(&mut self, idle: Idle) {
         self.outstanding -= 1;
-        self.idle.push((key, buffer));
+        self.idle.push(idle);
         if self.idle.len() > self.max_idle {
             self.idle.remove(0);
         }
@@ -241,6 +256,22 @@ mod tests {
         assert_eq!([window(7), window(7), window(5)], [16; 3]);
         pool.retain(7);
         assert_eq!([window(7), window(5)], [16, 24]);
+    }
+
+    #[test]
+    fn windows_find_their_buffers_in_one_order_however_they_come_back() {
+        let pool = GradientBufferPool::new();
+        let window = |num_rows: usize, first: usize| {
+            let mut rows: Vec<GradientLease> = (0..num_rows).map(|_| lease(&pool, 3)).collect();
+            let found: Vec<_> = rows.iter().map(|row| row.as_tensor().id()).collect();
+            rows.rotate_left(first % num_rows);
+            drop(rows);
+            found
+        };
+        let widest = window(5, 0);
+        for (num_rows, first) in [(5, 0), (5, 1), (5, 3), (2, 1), (4, 2), (1, 0), (5, 4), (3, 1), (5, 0)] {
+            assert_eq!(window(num_rows, first), widest[..num_rows], "{num_rows} rows, returned from {first} on");
+        }
     }
 
     #[test]

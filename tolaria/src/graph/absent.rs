@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use candle_core::{Device, Tensor};
 use leyline::region::{Eager, Recording};
 
+use super::compile_report::{CompileOptions, CompileReport};
 use super::facts::DeviceFacts;
 use super::reason::Refusal;
 use super::report::CaptureReport;
@@ -18,6 +19,18 @@ pub enum Session {}
 /// A recorded region; this build has none.
 #[derive(Debug)]
 pub enum Captured {}
+
+/// A recorded region that was not made executable; this build has none.
+#[derive(Debug)]
+pub enum Draft {}
+
+/// A recorded region that is being rewritten in the background; this build has none.
+#[derive(Debug)]
+pub enum Compilation {}
+
+/// A rewritten region; this build has none.
+#[derive(Debug)]
+pub enum CompiledGraph {}
 
 /// A ring of pinned buffers; this build has none.
 #[derive(Debug)]
@@ -76,6 +89,18 @@ impl Session {
         _recording: &Recording,
         _region: impl FnOnce(&Recording) -> Result<(), E>,
     ) -> Result<Captured, Refusal> {
+        match *self {}
+    }
+
+    /// Records `region`, inside a region that is open already, without making it executable.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn draft<E: Display>(
+        &self,
+        _recording: &Recording,
+        _region: impl FnOnce(&Recording) -> Result<(), E>,
+    ) -> Result<Draft, Refusal> {
         match *self {}
     }
 
@@ -191,6 +216,76 @@ impl StagingRing {
 impl DeviceTimer {
     /// The last time that is known, ms.
     pub fn last_ms(&mut self) -> Option<f64> {
+        match *self {}
+    }
+}
+
+impl Compilation {
+    /// Rewrites a region in a thread of its own.
+    #[must_use]
+    pub fn start(_session: &Session, drafts: [Draft; 2], _options: CompileOptions) -> Self {
+        let [draft, _] = drafts;
+        match draft {}
+    }
+
+    /// The rewritten region, or why there is none, once it is there.
+    pub fn poll(&mut self) -> Option<Result<CompiledGraph, Refusal>> {
+        match *self {}
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn wait(self) -> Result<CompiledGraph, Refusal> {
+        match self {}
+    }
+}
+
+impl CompiledGraph {
+    /// Runs one step through both graphs and compares what they leave.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn verify(&mut self, _captured: &Captured, _poison: u8) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// Enqueues the rewritten work.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn replay(&self) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// Keeps `tensor` alive for as long as the graph.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn hold(&mut self, _name: impl Into<String>, _tensor: &Tensor) -> candle_core::Result<()> {
+        match *self {}
+    }
+
+    /// Confirms that every held tensor is where it was when it was held.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn check_addresses(&self) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// Confirms that `tensor` is where the tensor held under this name was.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn confirm(&self, _name: &str, _tensor: &Tensor) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// What the compiler did.
+    #[must_use]
+    pub fn report(&self) -> &CompileReport {
         match *self {}
     }
 }

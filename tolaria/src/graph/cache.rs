@@ -64,6 +64,12 @@ impl<G, R: Clone + std::fmt::Debug> GraphCache<G, R> {
         Some(&mut held.graph)
     }
 
+    /// The graph of `key`, for its owner to look after: nothing is counted, and it is used no more recently than before.
+    pub(crate) fn peek(&mut self, key: &GraphKey) -> Option<&mut G> {
+        self.follow_manager();
+        self.held.get_mut(key).map(|held| &mut held.graph)
+    }
+
     /// Holds `graph` as the most recently used one, and returns the graphs that had to go for it.
     ///
     /// These are the graph of the same key, which counts as invalidated, or else the least recently used one of a full

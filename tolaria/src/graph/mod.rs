@@ -105,6 +105,7 @@
 //! | does nothing on the device | `Empty` | |
 //! | needs more memory at once than there is | `OutOfMemory` | smaller batches |
 //! | has a static buffer that moved, at replay | `Moved` | hold it |
+//! | cannot be rewritten, or the rewritten one leaves other results | `NotCompiled` | it is replayed as recorded |
 //! | is replayed on another thread than it was captured on | `OtherThread` | capture there |
 //! | finds the device in error, or the driver unwilling | `ParkedError`, `Driver` | |
 //!
@@ -123,6 +124,13 @@ mod cache;
 mod manager;
 mod reason;
 mod report;
+mod planted_fault;
+mod compile_report;
+mod compile_text;
+#[cfg(any(test, feature = "cuda"))]
+mod kernel_cache;
+#[cfg(any(test, feature = "cuda"))]
+mod translate;
 mod facts;
 mod staging;
 #[cfg(feature = "cuda")]
@@ -135,15 +143,22 @@ mod model;
 pub mod compile;
 
 #[cfg(not(feature = "cuda"))]
-pub use absent::{Captured, DeviceTimer, GraphMemory, LIBRARY_MODULES, Session, StagingRing};
+pub use absent::{
+    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Session, StagingRing,
+};
 pub use cache::GraphCache;
+pub use compile_report::{CompileOptions, CompileReport, CompileTimes};
 #[cfg(feature = "cuda")]
-pub use cuda::{Captured, DeviceTimer, GraphMemory, LIBRARY_MODULES, Session, StagingRing};
+pub use cuda::{
+    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Session, StagingRing,
+};
 pub use facts::DeviceFacts;
 pub use function::{GraphFunction, GraphFunctionConfig};
 pub use key::{DeviceKey, ExecutionMode, GraphKey, Precision, TensorKey};
 pub use manager::{BadSwitch, GraphManager, GraphMode, GraphTotals};
 pub use model::GraphModel;
+#[doc(hidden)]
+pub use planted_fault::PlantedFault;
 pub use reason::{Refusal, Stage};
 pub use report::{CaptureReport, CaptureTimes, NodeCounts};
 pub use staging::{HostSlice, StagingLane};

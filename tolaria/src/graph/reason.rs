@@ -13,6 +13,8 @@ pub enum Stage {
     Inspect,
     /// When the graph was made executable.
     Instantiate,
+    /// When it was rewritten.
+    Compile,
     /// When it was to be replayed.
     Launch,
 }
@@ -24,6 +26,7 @@ impl fmt::Display for Stage {
             Self::Record => "record",
             Self::Inspect => "inspect",
             Self::Instantiate => "instantiate",
+            Self::Compile => "compile",
             Self::Launch => "launch",
         })
     }
@@ -132,6 +135,14 @@ pub enum Refusal {
     /// The region recorded nothing.
     #[error("the region did no work on the device")]
     Empty,
+    /// A recorded region could not be rewritten, or the rewritten one is not the same. The recorded graph goes on.
+    #[error("the region was not compiled: {message}")]
+    NotCompiled {
+        /// One word.
+        why: &'static str,
+        /// What was found, and where.
+        message: String,
+    },
     /// A graph was to be replayed on another thread than the one that recorded it.
     #[error("the graph was recorded on another thread, which owns the constants that it reads")]
     OtherThread,
@@ -162,6 +173,7 @@ impl Refusal {
             Self::Panicked { .. } => "panicked",
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::Empty => "empty",
+            Self::NotCompiled { why, .. } => why,
             Self::OtherThread => "other_thread",
             Self::Moved { .. } => "moved",
         }
@@ -184,6 +196,7 @@ impl Refusal {
             | Self::RegionFailed { .. }
             | Self::Panicked { .. }
             | Self::ParkedError { inside: true, .. } => Stage::Record,
+            Self::NotCompiled { .. } => Stage::Compile,
             Self::Moved { .. } | Self::OtherThread => Stage::Launch,
         }
     }

@@ -1,12 +1,12 @@
 //! How a network is trained.
 
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{AggregationConfig, ConflictResolution};
 use crate::batch::BatchConfig;
-use crate::graph::GraphMode;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 
 /// Settings of the trainer; immutable once it is built.
@@ -41,14 +41,35 @@ pub struct TrainConfig {
     pub execution: ExecutionConfig,
 }
 
+/// How a step reaches a GPU. All ways give the same bits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepMode {
+    /// Operation by operation.
+    Eager,
+    /// Recorded once per shape of step, and replayed.
+    Graph,
+    /// As [`Graph`](Self::Graph), and what was recorded is rewritten in the background, verified, and replayed in its
+    /// place.
+    #[default]
+    Compiled,
+}
+
 /// How steps run on a GPU. On the CPU steps always run eagerly, and none of this matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExecutionConfig {
-    /// Whether steps are recorded and replayed: `auto` or `off`.
-    pub graphs: GraphMode,
+    /// How a step reaches the device: `eager`, `graph` or `compiled`.
+    pub mode: StepMode,
     /// Eager steps of one shape before it is recorded.
     pub warmup_steps: NonZeroU32,
+    /// Replays of a recorded shape before it is compiled.
+    pub compile_warmup_steps: u32,
+    /// Steps that both graphs take, with results compared, before the compiled one is replayed.
+    pub compile_verify_steps: NonZeroU32,
+    /// Folder that keeps generated kernels from run to run; absent keeps none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compile_cache: Option<PathBuf>,
     /// Graphs kept; the least recently used one goes first.
     pub max_graphs: NonZeroUsize,
     /// Shapes in a row that could not be recorded before no further one is tried.
@@ -64,8 +85,11 @@ pub struct ExecutionConfig {
 impl Default for ExecutionConfig {
     fn default() -> Self {
         Self {
-            graphs: GraphMode::Auto,
+            mode: StepMode::Compiled,
             warmup_steps: const { NonZeroU32::new(2).unwrap() },
+            compile_warmup_steps: 8,
+            compile_verify_steps: const { NonZeroU32::new(2).unwrap() },
+            compile_cache: None,
             max_graphs: const { NonZeroUsize::new(8).unwrap() },
             max_failures: const { NonZeroU32::new(3).unwrap() },
             prefetch: false,
@@ -140,6 +164,34 @@ mod tests {
             (r#"{"conflict": "aligned_mtl"}"#, true),
         ] {
             assert_eq!(config(changes).aggregation().tells_owners_apart(), expected, "{changes}");
+        }
+    }
+
+    #[test]
+    fn a_way_to_run_steps_is_named_and_what_is_not_said_has_its_default() {
+        let defaults = ExecutionConfig::default();
+        assert_eq!((defaults.mode, defaults.compile_warmup_steps), (StepMode::Compiled, 8));
+        let changed = ExecutionConfig {
+            mode: StepMode::Graph,
+            compile_warmup_steps: 0,
+            compile_cache: Some("kernels".into()),
+            ..ExecutionConfig::default()
+        };
+        for (text, expected) in [
+            ("{}", Some(defaults.clone())),
+            (r#"{"mode": "compiled"}"#, Some(defaults.clone())),
+            (r#"{"mode": "eager"}"#, Some(ExecutionConfig { mode: StepMode::Eager, ..ExecutionConfig::default() })),
+            (r#"{"mode": "graph", "compile_warmup_steps": 0, "compile_cache": "kernels"}"#, Some(changed.clone())),
+            (r#"{"mode": "auto"}"#, None),
+            (r#"{"graphs": "off"}"#, None),
+            (r#"{"compile_verify_steps": 0}"#, None),
+        ] {
+            assert_eq!(serde_json::from_str::<ExecutionConfig>(text).ok(), expected, "{text}");
+        }
+        for config in [defaults, changed] {
+            let text = serde_json::to_string(&config).unwrap();
+            assert_eq!(text.contains("compile_cache"), config.compile_cache.is_some(), "{text}");
+            assert_eq!(serde_json::from_str::<ExecutionConfig>(&text).unwrap(), config);
         }
     }
 

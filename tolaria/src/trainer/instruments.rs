@@ -1,9 +1,11 @@
 //! The trainer's metric handles, obtained once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use leyline::telemetry::{Counter, Gauge, Recorder};
+use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Recorder};
 
+use crate::graph::{CompileReport, Refusal};
 use crate::telemetry as desc;
 use crate::trainer::report::EpochReport;
 use crate::trainer::sums::EpochTotals;
@@ -109,4 +111,78 @@ impl GraphInstruments {
             fallbacks_total: recorder.counter(&desc::GRAPH_FALLBACKS_TOTAL, &[]),
         }
     }
+}
+
+/// What is recorded about compiled steps.
+#[derive(Debug)]
+pub(super) struct CompileInstruments {
+    pub(super) enabled: Gauge,
+    pub(super) warmup_remaining: Gauge,
+    pub(super) replay_ms: Gauge,
+    pub(super) replays_total: Counter,
+    pub(super) compiled_epochs: Counter,
+    phases: [Gauge; 6],
+    nodes_before: Gauge,
+    nodes_after: Gauge,
+    critical_path: Gauge,
+    recorder: Arc<dyn Recorder>,
+}
+
+impl CompileInstruments {
+    pub(super) fn new(recorder: &Arc<dyn Recorder>) -> Self {
+        let enabled = recorder.gauge(&desc::COMPILE_ENABLED, &[]);
+        enabled.set(0.0);
+        let phases = [
+            &desc::COMPILE_TOTAL,
+            &desc::COMPILE_LIFT,
+            &desc::COMPILE_PASSES,
+            &desc::COMPILE_KERNELS,
+            &desc::COMPILE_INSTANTIATE,
+            &desc::COMPILE_VERIFY,
+        ];
+        Self {
+            enabled,
+            warmup_remaining: recorder.gauge(&desc::COMPILE_WARMUP_REMAINING, &[]),
+            replay_ms: recorder.gauge(&desc::COMPILE_REPLAY, &[]),
+            replays_total: recorder.counter(&desc::COMPILE_REPLAYS_TOTAL, &[]),
+            compiled_epochs: recorder.counter(&desc::COMPILED_EPOCHS, &[]),
+            phases: phases.map(|phase| recorder.gauge(phase, &[])),
+            nodes_before: recorder.gauge(&desc::COMPILE_NODES_BEFORE, &[]),
+            nodes_after: recorder.gauge(&desc::COMPILE_NODES_AFTER, &[]),
+            critical_path: recorder.gauge(&desc::COMPILE_CRITICAL_PATH, &[]),
+            recorder: Arc::clone(recorder),
+        }
+    }
+
+    /// A shape of step is replayed as a compiled graph from now on.
+    pub(super) fn compiled(&self, report: &CompileReport) {
+        let times = &report.times;
+        let phases = [times.total(), times.lift, times.passes, times.kernels, times.instantiate, times.verify];
+        for (gauge, time) in self.phases.iter().zip(phases) {
+            gauge.set(ms(time));
+        }
+        self.nodes_before.set(report.nodes_before as f64);
+        self.nodes_after.set(report.nodes_after as f64);
+        self.critical_path.set(report.critical_path as f64);
+        let event = Event::new(&desc::COMPILE_ENABLED_EVENT)
+            .with("compile_ms", format_args!("{:.3}", ms(times.total())))
+            .with("nodes_before", report.nodes_before)
+            .with("nodes_after", report.nodes_after)
+            .with("critical_path", report.critical_path)
+            .with("generated", report.num_generated)
+            .with("cached", report.num_cached);
+        self.recorder.event(event);
+    }
+
+    /// A shape of step goes on as a captured graph.
+    pub(super) fn fell_back(&self, event: &'static EventDesc, refusal: &Refusal) {
+        let event =
+            Event::new(event).with("reason", refusal.name()).with("stage", refusal.stage()).with("message", refusal);
+        self.recorder.event(event);
+        tracing::warn!(%refusal, stage = %refusal.stage(), "steps of this shape are not compiled");
+    }
+}
+
+pub(super) fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }

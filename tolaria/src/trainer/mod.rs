@@ -8,13 +8,17 @@
 //! ```
 //!
 //! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, what it reads in `inputs.rs`, whether it runs
-//! eagerly or as a graph in `runner.rs`, the end of an epoch in `boundary.rs`.
+//! eagerly or as a graph in `runner.rs`, how a captured step becomes a compiled one in `compile.rs`, the end of an epoch in
+//! `boundary.rs`.
 
 mod config;
 mod run;
 mod step;
 mod inputs;
 mod runner;
+mod compile;
+mod compile_log;
+mod gpu;
 mod sums;
 mod gradients;
 mod evaluate;
@@ -25,7 +29,7 @@ mod gradient_instruments;
 mod observer;
 pub mod report;
 
-pub use config::{ExecutionConfig, TrainConfig};
+pub use config::{ExecutionConfig, StepMode, TrainConfig};
 pub use evaluate::{Evaluation, Probe, evaluate};
 pub use observer::{Flow, NullObserver, Observer};
 pub use run::{Checkpoints, Outcome, Parts, Resumed, Splits, Trainer};

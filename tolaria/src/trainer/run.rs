@@ -20,7 +20,7 @@ use crate::batch::{Dataset, Sampler, windows};
 use crate::checkpoint::CheckpointStore;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientBufferPool};
-use crate::graph::{GraphStats, Refusal};
+use crate::graph::{CompileReport, GraphStats, Refusal};
 use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
@@ -245,6 +245,21 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Why the last shape that could not be recorded could not; absent when every one could.
     pub fn last_refusal(&self) -> Option<&Refusal> {
         self.runner.last_refusal()
+    }
+
+    /// What the compiler did to the last shape of step that it compiled; absent before.
+    pub fn compile_report(&self) -> Option<&CompileReport> {
+        self.runner.compiles().report()
+    }
+
+    /// Why the last shape of step that could not be compiled could not; absent when every one could.
+    pub fn last_compile_refusal(&self) -> Option<&Refusal> {
+        self.runner.compiles().refusal()
+    }
+
+    /// Optimizer steps that were replays of a compiled graph.
+    pub fn num_compiled_replays(&self) -> u64 {
+        self.runner.compiles().num_replays()
     }
 
     /// The optimizer, for inspection.

@@ -1,14 +1,15 @@
 //! Whether a step runs eagerly or as a graph.
 //!
 //! ```text
-//!   shape of the step ─► graph kept? ── yes ─► replay ─┬─ enqueued ─► done
-//!                            │ no                       └─ refused ─► eagerly, and never again for this shape
+//!   shape of the step ─► graph kept? ── yes ─► replay, captured or compiled ─┬─ enqueued ─► done
+//!                            │ no                                             └─ refused ─► eagerly, and never again
 //!                            ▼
 //!                     eagerly, under warm-up ─► often enough? ─► record (nothing runs) ─► keep, or refuse with a reason
 //! ```
 //!
 //! A step is never lost: what cannot be replayed runs eagerly in the same step. A shape that was refused is not tried
-//! again; a change of the topology makes a new shape.
+//! again; a change of the topology makes a new shape. How the captured graph of a shape is replaced by a compiled one
+//! is in `compile.rs`; a compile that fails leaves the captured one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +22,17 @@ use leyline::telemetry::{Event, Recorder};
 
 use crate::batch::{Dataset, to_device};
 use crate::error::Error;
+use crate::graph::compile::PassSet;
 use crate::graph::{
-    Captured, DeviceTimer, GraphCache, GraphKey, GraphManager, GraphMode, GraphStats, Refusal, Session, StagingLane,
-    StagingRing,
+    Captured, CompileOptions, CompileReport, Draft, GraphCache, GraphKey, GraphManager, GraphStats, Refusal, Session,
 };
 use crate::telemetry as desc;
-use crate::trainer::config::ExecutionConfig;
+use crate::trainer::compile::{CompileSchedule, Compiling, Notice, Taken};
+use crate::trainer::compile_log::CompileLog;
+use crate::trainer::config::{ExecutionConfig, StepMode};
+use crate::trainer::gpu::{Gpu, Kept};
 use crate::trainer::inputs::{InputSizes, StaticInputs, StepInputs, StepValues};
-use crate::trainer::instruments::GraphInstruments;
+use crate::trainer::instruments::{GraphInstruments, ms};
 
 /// What tells the graphs of one trainer apart; everything else about it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +52,8 @@ struct Shape {
     /// The optimizer's constants as they are on the device.
     table: Vec<f32>,
     warm_steps: u32,
+    /// Whether its graph was once not compiled: then it is not tried again.
+    compile_refused: bool,
 }
 
 /// Decides, and keeps the graphs.
@@ -55,7 +61,7 @@ struct Shape {
 pub(super) struct StepRunner {
     config: ExecutionConfig,
     gpu: Option<Gpu>,
-    cache: GraphCache<Captured, Refusal>,
+    cache: GraphCache<Kept, Refusal>,
     manager: GraphManager,
     shapes: BTreeMap<StepShape, Shape>,
     last_shape: Option<StepShape>,
@@ -67,34 +73,8 @@ pub(super) struct StepRunner {
     has_run: bool,
     recorder: Arc<dyn Recorder>,
     instruments: GraphInstruments,
+    compiles: CompileLog,
     clock: Arc<dyn Clock>,
-}
-
-#[derive(Debug)]
-struct Gpu {
-    session: Session,
-    ring: StagingRing,
-    timer: DeviceTimer,
-    num_replays: u64,
-}
-
-/// Replays from one that is measured to the next: events are not free.
-const SAMPLE_EVERY: u64 = 16;
-
-impl Gpu {
-    fn replay(&mut self, captured: &Captured) -> Result<(), Refusal> {
-        let sampled = self.num_replays.is_multiple_of(SAMPLE_EVERY);
-        self.num_replays += 1;
-        if sampled { self.session.time(&mut self.timer, || captured.replay()) } else { captured.replay() }
-    }
-}
-
-/// Confirms that every parameter is where it was at capture.
-fn confirm<'a>(
-    captured: &Captured,
-    mut parameters: impl Iterator<Item = (&'a str, &'a Tensor)>,
-) -> Result<(), Refusal> {
-    parameters.try_for_each(|(name, tensor)| captured.confirm(name, tensor))
 }
 
 impl StepRunner {
@@ -106,7 +86,7 @@ impl StepRunner {
     ) -> Result<Self, Error> {
         let manager = GraphManager::global();
         let mut runner = Self {
-            config: *config,
+            config: config.clone(),
             gpu: None,
             cache: GraphCache::new(config.max_graphs, &manager),
             manager,
@@ -118,18 +98,17 @@ impl StepRunner {
             has_run: false,
             recorder: Arc::clone(recorder),
             instruments: GraphInstruments::new(recorder),
+            compiles: CompileLog::new(recorder),
             clock: Arc::clone(clock),
         };
         if device.is_cpu() {
             return Ok(runner);
         }
-        // Also when graphs are off: both ways of running a step then use the same work space, and give the same bits.
-        match Session::open(device).and_then(|session| Ok((session.timer()?, session))) {
-            Ok((timer, session)) => {
-                let lane = if config.prefetch { StagingLane::Own } else { StagingLane::Compute };
-                let ring = StagingRing::new(&session, config.staging_buffers, lane)?;
-                runner.gpu = Some(Gpu { session, ring, timer, num_replays: 0 });
-            }
+        let kernel_cache = config.compile_cache.clone();
+        let options = CompileOptions { kernel_cache, ..CompileOptions::new(PassSet::all()) };
+        // Also when steps run eagerly: all ways of running a step then use the same work space, and give the same bits.
+        match Gpu::open(config, options, device)? {
+            Ok(gpu) => runner.gpu = Some(gpu),
             Err(refusal) => {
                 runner.report(&refusal);
                 runner.last_refusal = Some(refusal);
@@ -170,7 +149,15 @@ impl StepRunner {
                 let event = Event::new(&desc::GRAPH_SHAPE_CHANGED).with("expected", &last.key).with("actual", &key);
                 self.recorder.event(event);
             }
-            self.shapes.insert(shape, Shape { key, inputs, table: Vec::new(), warm_steps: 0 });
+            let new = Shape { key, inputs, table: Vec::new(), warm_steps: 0, compile_refused: false };
+            self.shapes.insert(shape, new);
+        }
+        if self.last_shape.is_some_and(|last| last.topology != shape.topology) {
+            for (_, old) in self.shapes.iter().filter(|(other, _)| other.topology != shape.topology) {
+                if let Some(kept) = self.cache.peek(&old.key) {
+                    kept.compiling.abandon();
+                }
+            }
         }
         self.last_shape = Some(shape);
         let known = self.shapes.get_mut(&shape).expect("inserted above");
@@ -181,6 +168,29 @@ impl StepRunner {
             known.table.clone_from(&values.table);
         }
         Ok(StepInputs::Static(known.inputs.clone()))
+    }
+
+    /// Whether this step should be recorded once more before it is taken, to be compiled.
+    pub(super) fn needs_draft(&mut self, shape: StepShape) -> bool {
+        if !self.is_enabled() {
+            return false;
+        }
+        let Some(known) = self.shapes.get(&shape) else { return false };
+        self.cache.peek(&known.key).is_some_and(|kept| kept.compiling.needs_draft())
+    }
+
+    /// Takes the outcome of a recording that [`Self::needs_draft`] asked for. `held`: what it points at.
+    pub(super) fn drafted(
+        &mut self,
+        shape: StepShape,
+        outcome: Result<Draft, Refusal>,
+        mut held: Vec<(String, Tensor)>,
+    ) {
+        let (Some(gpu), Some(known)) = (&mut self.gpu, self.shapes.get(&shape)) else { return };
+        let Some(kept) = self.cache.peek(&known.key) else { return };
+        held.extend(known.inputs.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())));
+        let notice = kept.compiling.drafted(gpu, outcome, held);
+        self.notice(shape, notice, None);
     }
 
     /// Enqueues the graph of this shape, when there is one. `parameters` must be those it was recorded with; debug
@@ -194,14 +204,19 @@ impl StepRunner {
             return self.ran_eagerly(shape);
         }
         let (Some(gpu), Some(known)) = (&mut self.gpu, self.shapes.get(&shape)) else { return false };
-        let Some(captured) = self.cache.get(&known.key) else { return self.ran_eagerly(shape) };
-        let outcome = if cfg!(debug_assertions) { confirm(captured, parameters) } else { Ok(()) };
-        let outcome = outcome.and_then(|()| gpu.replay(captured));
+        let Some(kept) = self.cache.get(&known.key) else { return self.ran_eagerly(shape) };
+        let outcome = if cfg!(debug_assertions) { kept.confirm(parameters) } else { Ok(()) };
+        let outcome = outcome.and_then(|()| kept.compiling.step(gpu, &kept.captured));
         match outcome {
-            Ok(()) => {
+            Ok((taken, notice)) => {
+                let remaining = kept.compiling.warmup_remaining();
+                let report =
+                    if notice.is_some() { kept.compiling.compiled().map(|c| c.report().clone()) } else { None };
                 self.cache.record_replay(&known.key, None);
                 self.instruments.replays_total.add(1);
                 self.instruments.enabled.set(1.0);
+                self.notice(shape, notice, report);
+                self.note_step(Some(taken), remaining);
                 true
             }
             // The run goes on elsewhere: warm up and record there.
@@ -209,6 +224,7 @@ impl StepRunner {
                 self.cache.invalidate(&known.key);
                 if let Some(known) = self.shapes.get_mut(&shape) {
                     known.warm_steps = 0;
+                    known.compile_refused = false;
                 }
                 self.ran_eagerly(shape)
             }
@@ -275,7 +291,8 @@ impl StepRunner {
         let event = Event::new(&desc::GRAPH_ENABLED_EVENT).with("capture_ms", format_args!("{total_ms:.3}"));
         self.recorder.event(event);
         self.failures = 0;
-        let evicted = self.cache.insert(known.key.clone(), captured, cost);
+        let compiling = Compiling::new(self.schedule().filter(|_| !known.compile_refused));
+        let evicted = self.cache.insert(known.key.clone(), Kept { compiling, captured }, cost);
         self.instruments.evictions_total.add(evicted.len() as u64);
     }
 
@@ -286,10 +303,11 @@ impl StepRunner {
         self.last_shape = None;
     }
 
-    /// Hands what was measured on the device to telemetry.
+    /// Hands what was measured on the device in an epoch to telemetry.
     pub(super) fn publish(&mut self) {
         let Some(gpu) = &mut self.gpu else { return };
-        self.instruments.replay_ms.set_or_clear(gpu.timer.last_ms());
+        self.instruments.replay_ms.set_or_clear(gpu.captured_ms());
+        self.compiles.finish_epoch(gpu.compiled_ms());
         self.instruments.stage_copy_ms.set_or_clear(gpu.ring.copy_ms());
         let stats = self.cache.stats();
         self.instruments.bytes.set_or_clear(stats.total.bytes.map(|bytes| bytes as f64));
@@ -306,12 +324,42 @@ impl StepRunner {
         self.last_refusal.as_ref()
     }
 
+    /// What became of compiled steps.
+    pub(super) fn compiles(&self) -> &CompileLog {
+        &self.compiles
+    }
+
     fn is_enabled(&self) -> bool {
-        self.gpu.is_some() && self.config.graphs == GraphMode::Auto && self.manager.enabled()
+        self.gpu.is_some() && self.config.mode != StepMode::Eager && self.manager.enabled()
+    }
+
+    /// When captured steps are compiled; absent when they are not.
+    fn schedule(&self) -> Option<CompileSchedule> {
+        let is_on = self.config.mode == StepMode::Compiled && self.is_enabled();
+        is_on.then_some(CompileSchedule {
+            warmup_steps: self.config.compile_warmup_steps,
+            verify_steps: self.config.compile_verify_steps,
+        })
+    }
+
+    fn note_step(&mut self, taken: Option<Taken>, warmup_remaining: u32) {
+        let remaining = self.schedule().map(|_| warmup_remaining);
+        self.compiles.step(taken, remaining);
+    }
+
+    fn notice(&mut self, shape: StepShape, notice: Option<Notice>, report: Option<CompileReport>) {
+        let Some(notice) = notice else { return };
+        if notice != Notice::Enabled
+            && let Some(known) = self.shapes.get_mut(&shape)
+        {
+            known.compile_refused = true;
+        }
+        self.compiles.notice(notice, report);
     }
 
     fn ran_eagerly(&mut self, shape: StepShape) -> bool {
         self.instruments.enabled.set(0.0);
+        self.note_step(None, self.config.compile_warmup_steps);
         if let Some(known) = self.shapes.get(&shape).filter(|known| self.cache.refused(&known.key).is_some()) {
             self.cache.record_fallback(&known.key);
             self.instruments.fallbacks_total.add(1);
@@ -342,8 +390,4 @@ impl StepRunner {
         self.recorder.event(event);
         tracing::warn!(%refusal, stage = %refusal.stage(), "steps of this shape run eagerly");
     }
-}
-
-fn ms(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
 }

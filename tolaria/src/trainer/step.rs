@@ -13,7 +13,7 @@ use crate::aggregate::{ProjectionOrder, WindowPlan};
 use crate::batch::{Window, num_windows, to_device};
 use crate::error::{self, Error};
 use crate::grad::{GradientLease, GradientScope, gather_gradients};
-use crate::graph::{Captured, ExecutionMode, GraphKey, Refusal, Session};
+use crate::graph::{Captured, Draft, ExecutionMode, GraphKey, Refusal, Session};
 use crate::loss;
 use crate::optim::UpdatePlan;
 use crate::trainer::inputs::{InputSizes, StepInputs, StepValues};
@@ -42,6 +42,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         };
         let inputs = self.load(shape, samples, &plan)?;
 
+        if self.runner.needs_draft(shape) {
+            let outcome = eager.record(|recording| self.draft(recording, &inputs, &plan));
+            let held = self.held();
+            self.runner.drafted(shape, outcome, held);
+        }
         let parameters = self.parts.seeds.model().parameters().iter();
         let addressed = parameters.map(|parameter| (parameter.name.as_str(), parameter.var.as_tensor()));
         if !self.runner.replay(shape, addressed) {
@@ -151,9 +156,23 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// The region, recorded; nothing in it runs.
     fn capture(&mut self, recording: &Recording, inputs: &StepInputs, plan: &StepPlan) -> Result<Captured, Refusal> {
-        let session: Session = self.runner.session().ok_or(Refusal::Unsupported { why: "no device that records" })?;
+        self.record(inputs, plan, |session, region| session.record(recording, region))
+    }
+
+    /// The region, recorded to be compiled.
+    fn draft(&mut self, recording: &Recording, inputs: &StepInputs, plan: &StepPlan) -> Result<Draft, Refusal> {
+        self.record(inputs, plan, |session, region| session.draft(recording, region))
+    }
+
+    fn record<R>(
+        &mut self,
+        inputs: &StepInputs,
+        plan: &StepPlan,
+        record: impl FnOnce(&Session, &mut dyn FnMut(&Recording) -> Result<(), String>) -> Result<R, Refusal>,
+    ) -> Result<R, Refusal> {
+        let session = self.runner.session().ok_or(Refusal::Unsupported { why: "no device that records" })?;
         let mut missing = None;
-        let outcome = session.record(recording, |recording| {
+        let outcome = record(&session, &mut |recording| {
             self.update(recording, inputs, plan).map_err(|error| {
                 if let Error::MissingGradient { name } = &error {
                     missing = Some(name.clone());

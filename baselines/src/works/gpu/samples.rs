@@ -17,6 +17,20 @@ impl Samples {
         self.values.entry(name.into()).or_insert_with(|| (unit, Vec::new())).1.push(value);
     }
 
+    /// One more value where there is one.
+    pub(super) fn extend_from(&mut self, name: impl Into<String>, unit: &'static str, value: Option<f64>) {
+        if let Some(value) = value {
+            self.push(name, unit, value);
+        }
+    }
+
+    /// The value alone when it is larger than the one there is.
+    pub(super) fn keep_largest(&mut self, name: impl Into<String>, unit: &'static str, value: f64) {
+        let (_, values) = self.values.entry(name.into()).or_insert_with(|| (unit, Vec::new()));
+        let largest = values.iter().copied().fold(value, f64::max);
+        *values = vec![largest];
+    }
+
     /// Half of the values of `name` are at most this; absent when there are none.
     pub(super) fn median(&self, name: &str) -> Option<f64> {
         let (unit, values) = self.values.get(name)?;
@@ -58,9 +72,17 @@ mod tests {
             samples.push("capture", "ms", value);
         }
         samples.push("broken", "ms", f64::NAN);
+        for value in [4.0, 9.0, 2.0] {
+            samples.keep_largest("stall", "ms", value);
+        }
+        samples.extend_from("stall", "ms", None);
+        assert_eq!(samples.median("stall"), Some(9.0));
         assert_eq!((samples.median("capture"), samples.median("upload")), (Some(2.0), None));
         assert_eq!(samples.slowest_over_median("capture"), Some(2.0));
         let measured = samples.into_measurements();
-        assert_eq!(measured.into_iter().map(|(name, m)| (name, m.n)).collect::<Vec<_>>(), [("capture".to_owned(), 3)]);
+        assert_eq!(
+            measured.into_iter().map(|(name, m)| (name, m.n)).collect::<Vec<_>>(),
+            [("capture".to_owned(), 3), ("stall".to_owned(), 1)]
+        );
     }
 }

@@ -1,32 +1,42 @@
-//! Layer normalization from basic operations.
+//! Layer normalization, from basic operations or fused.
 //!
 //! The fused operation of `candle-nn` has no gradient and does not say so.
 
 use candle_core::{D, DType, Tensor, Var};
 
-use super::{Draw, Variables};
+use super::{Draw, Form, Variables};
 
 const EPS: f64 = 1e-5;
 
 /// Normalizes each row, then scales and shifts it (Ba et al. 2016, arXiv 1607.06450).
 #[derive(Debug, Clone)]
 pub(super) struct LayerNorm {
+    form: Form,
     scale: Var,
     shift: Var,
 }
 
 impl LayerNorm {
-    pub(super) fn new(name: &str, width: usize, draw: &Draw, variables: &mut Variables) -> candle_core::Result<Self> {
+    pub(super) fn new(
+        name: &str,
+        width: usize,
+        form: Form,
+        draw: &Draw,
+        variables: &mut Variables,
+    ) -> candle_core::Result<Self> {
         let scale = Var::ones(width, draw.dtype(), draw.device())?;
         let shift = Var::zeros(width, draw.dtype(), draw.device())?;
         variables.push((format!("{name}.scale"), scale.clone()));
         variables.push((format!("{name}.shift"), shift.clone()));
-        Ok(Self { scale, shift })
+        Ok(Self { form, scale, shift })
     }
 
     /// Shape (…, width) stays.
     pub(super) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         debug_assert!(matches!(x.dtype(), DType::F32 | DType::F64));
+        if self.form == Form::Layers {
+            return esper_layers::layer_norm(x, &self.scale, &self.shift, EPS);
+        }
         let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
         let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;
         let deviation = (variance + EPS)?.sqrt()?;
@@ -43,9 +53,15 @@ mod tests {
 
     #[test]
     fn rows_get_mean_0_and_variance_1_before_scale_and_shift() {
+        for form in Form::ALL {
+            check(form);
+        }
+    }
+
+    fn check(form: Form) {
         let mut draw = Draw::new(0, &Device::Cpu).with_dtype(DType::F64);
         let mut variables = Variables::new();
-        let norm = LayerNorm::new("norm", 16, &draw, &mut variables).unwrap();
+        let norm = LayerNorm::new("norm", 16, form, &draw, &mut variables).unwrap();
         norm.shift.set(&Tensor::full(3.0, 16, &Device::Cpu).unwrap()).unwrap();
         norm.scale.set(&Tensor::full(2.0, 16, &Device::Cpu).unwrap()).unwrap();
         let rows = norm.forward(&draw.uniform((5, 16), 4.0).unwrap()).unwrap();

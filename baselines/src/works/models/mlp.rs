@@ -1,9 +1,10 @@
 //! A multilayer perceptron with ReLU.
 
 use candle_core::Tensor;
+use esper_layers::Activation;
 use tolaria::plain::PlainModel;
 
-use super::{Draw, Linear, Variables};
+use super::{Draw, Linear, Variables, Variant};
 
 /// Widths of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,12 @@ impl MlpConfig {
     pub fn mnist() -> Self {
         Self { widths: vec![784, 512, 512, 10] }
     }
+
+    /// 1024-4096-4096-1000: products large enough that their arithmetic is the cost.
+    #[must_use]
+    pub fn wide() -> Self {
+        Self { widths: vec![1024, 4096, 4096, 1000] }
+    }
 }
 
 /// Affine maps with ReLU between them.
@@ -31,16 +38,22 @@ impl Mlp {
     /// Draws the weights.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When there are fewer than two widths; when the device fails.
     /// # Sync
     /// none
-    pub fn new(config: &MlpConfig, draw: &mut Draw) -> candle_core::Result<Self> {
+    pub fn new(config: &MlpConfig, variant: Variant, draw: &mut Draw) -> candle_core::Result<Self> {
+        if config.widths.len() < 2 {
+            candle_core::bail!("expected two widths at least, found {:?}", config.widths)
+        }
         let mut variables = Variables::new();
         let layers = config
             .widths
             .windows(2)
             .enumerate()
-            .map(|(index, pair)| Linear::new(&format!("layers.{index}"), [pair[0], pair[1]], draw, &mut variables))
+            .map(|(index, pair)| {
+                let layer = Linear::new(&format!("layers.{index}"), [pair[0], pair[1]], draw, &mut variables)?;
+                Ok(layer.in_variant(variant))
+            })
             .collect::<candle_core::Result<_>>()?;
         Ok(Self { layers, variables })
     }
@@ -52,14 +65,12 @@ impl Mlp {
     /// # Sync
     /// none
     pub fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let (last, hidden) = self.layers.split_last().expect("two widths at least");
         let mut x = x.clone();
-        for (index, layer) in self.layers.iter().enumerate() {
-            if index > 0 {
-                x = x.relu()?;
-            }
-            x = layer.forward(&x)?;
+        for layer in hidden {
+            x = layer.activated(&x, Activation::Relu)?;
         }
-        Ok(x)
+        last.forward(&x)
     }
 
     /// The network for a trainer.

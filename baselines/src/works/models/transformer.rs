@@ -1,13 +1,14 @@
-//! A decoder-only transformer of basic operations (pre-norm blocks, learned positions, untied output).
+//! A decoder-only transformer (pre-norm blocks, learned positions, untied output), of basic operations or of layers.
 //!
 //! Shapes: ids (B, T); activations (B·T, D) outside attention and (B·H, T, D/H) within. Token ids arrive as `f32`,
 //! because data sets hold that.
 
 use candle_core::{D, DType, Tensor, Var};
+use esper_layers::{Activation, AttentionOptions};
 use tolaria::plain::PlainModel;
 
 use super::layer_norm::LayerNorm;
-use super::{Draw, Linear, Variables};
+use super::{Draw, Form, Linear, Variables, Variant};
 
 /// Half width of uniform embeddings with the usual deviation of 0.02.
 const EMBEDDING_BOUND: f32 = 0.034_641;
@@ -30,12 +31,16 @@ pub struct TransformerConfig {
 impl TransformerConfig {
     /// About 5 million parameters.
     pub const TFM5M: Self = Self { num_blocks: 6, width: 256, num_heads: 4, vocab_size: 256, context_len: 64 };
+
+    /// About 32 million parameters.
+    pub const TFM30M: Self = Self { num_blocks: 10, width: 512, num_heads: 8, vocab_size: 256, context_len: 128 };
 }
 
 /// The network with its variables; a clone shares them.
 #[derive(Debug, Clone)]
 pub struct Transformer {
     config: TransformerConfig,
+    form: Form,
     tokens: Var,
     positions: Var,
     blocks: Vec<Block>,
@@ -53,7 +58,7 @@ impl Transformer {
     /// When the heads do not divide the width; when the device fails.
     /// # Sync
     /// none
-    pub fn new(config: TransformerConfig, draw: &mut Draw) -> candle_core::Result<Self> {
+    pub fn new(config: TransformerConfig, variant: Variant, draw: &mut Draw) -> candle_core::Result<Self> {
         let TransformerConfig { num_blocks, width, num_heads, vocab_size, context_len } = config;
         if num_heads == 0 || !width.is_multiple_of(num_heads) {
             candle_core::bail!("expected a width that {num_heads} heads divide, found {width}")
@@ -64,12 +69,13 @@ impl Transformer {
         variables.push(("tokens".to_owned(), tokens.clone()));
         variables.push(("positions".to_owned(), positions.clone()));
         let blocks = (0..num_blocks)
-            .map(|index| Block::new(&format!("blocks.{index}"), config, draw, &mut variables))
+            .map(|index| Block::new(&format!("blocks.{index}"), config, variant, draw, &mut variables))
             .collect::<candle_core::Result<_>>()?;
-        let norm = LayerNorm::new("norm", width, draw, &mut variables)?;
-        let head = Linear::without_bias("head", [width, vocab_size], draw, &mut variables)?;
+        let form = variant.form;
+        let norm = LayerNorm::new("norm", width, form, draw, &mut variables)?;
+        let head = Linear::without_bias("head", [width, vocab_size], draw, &mut variables)?.in_variant(variant);
         let mask = causal_mask(context_len, draw)?;
-        Ok(Self { config, tokens, positions, blocks, norm, head, mask, variables })
+        Ok(Self { config, form, tokens, positions, blocks, norm, head, mask, variables })
     }
 
     /// Logits of the next token at each position, shape (B·T, vocabulary), of ids (B, T) as `f32`.
@@ -80,6 +86,24 @@ impl Transformer {
     /// # Sync
     /// none
     pub fn forward(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
+        self.head.forward(&self.norm.forward(&self.embed_and_mix(ids)?)?)
+    }
+
+    /// Logits of the token after each sequence, shape (B, vocabulary), of ids (B, T) as `f32`.
+    ///
+    /// # Errors
+    /// As [`Transformer::forward`].
+    /// # Sync
+    /// none
+    pub fn forward_last(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
+        let (batch, len) = ids.dims2()?;
+        let x = self.embed_and_mix(ids)?.reshape((batch, len, self.config.width))?;
+        let last = x.narrow(1, len - 1, 1)?.squeeze(1)?.contiguous()?;
+        self.head.forward(&self.norm.forward(&last)?)
+    }
+
+    /// What the blocks make of ids (B, T), shape (B·T, D).
+    fn embed_and_mix(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
         let TransformerConfig { width, context_len, .. } = self.config;
         let (batch, len) = ids.dims2()?;
         if len != context_len {
@@ -87,12 +111,16 @@ impl Transformer {
         }
         // Detached: candle would look for a gradient of the ids when they are kept in a variable.
         let ids = ids.detach().to_dtype(DType::U32)?.flatten_all()?;
-        let embedded = self.tokens.index_select(&ids, 0)?.reshape((batch, len, width))?;
+        let embedded = match self.form {
+            Form::Primitive => self.tokens.index_select(&ids, 0)?,
+            Form::Layers => esper_layers::embedding(&self.tokens, &ids)?,
+        };
+        let embedded = embedded.reshape((batch, len, width))?;
         let mut x = embedded.broadcast_add(&self.positions)?.reshape((batch * len, width))?;
         for block in &self.blocks {
             x = block.forward(&x, batch, &self.mask)?;
         }
-        self.head.forward(&self.norm.forward(&x)?)
+        Ok(x)
     }
 
     /// Variables by name.
@@ -114,39 +142,84 @@ impl Transformer {
     pub fn into_model(self) -> Result<PlainModel, tolaria::Error> {
         PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward(ids))
     }
+
+    /// The network as a model that gives one row of logits per sample, those of the token after it.
+    ///
+    /// # Errors
+    /// Never in practice: the names are unique.
+    pub fn into_last_model(self) -> Result<PlainModel, tolaria::Error> {
+        PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward_last(ids))
+    }
 }
 
 #[derive(Debug, Clone)]
 struct Block {
     num_heads: usize,
     attention_norm: LayerNorm,
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    inner: Inner,
     projection: Linear,
     perceptron_norm: LayerNorm,
     expand: Linear,
     contract: Linear,
 }
 
+/// What attention compares and mixes.
+#[derive(Debug, Clone)]
+enum Inner {
+    /// Three products: the gradient of a narrowed view of one is padded with zeros to the full width, three times.
+    Apart { query: Linear, key: Linear, value: Linear },
+    /// One product, whose result is read where it lies.
+    Joined(Linear),
+}
+
+impl Inner {
+    fn new(
+        name: &str,
+        width: usize,
+        variant: Variant,
+        draw: &mut Draw,
+        variables: &mut Variables,
+    ) -> candle_core::Result<Self> {
+        // Drawn alike in both forms, so that they start from the same network.
+        let mut drawn = Variables::new();
+        let mut linear = |part: &str| {
+            let linear = Linear::new(&format!("{name}.{part}"), [width, width], draw, &mut drawn)?;
+            Ok::<_, candle_core::Error>(linear.in_variant(variant))
+        };
+        let [query, key, value] = [linear("query")?, linear("key")?, linear("value")?];
+        match variant.form {
+            Form::Primitive => {
+                variables.append(&mut drawn);
+                Ok(Self::Apart { query, key, value })
+            }
+            Form::Layers => {
+                let joined = Linear::joined(&format!("{name}.qkv"), &[query, key, value], variables)?;
+                Ok(Self::Joined(joined.in_variant(variant)))
+            }
+        }
+    }
+}
+
 impl Block {
     fn new(
         name: &str,
         config: TransformerConfig,
+        variant: Variant,
         draw: &mut Draw,
         variables: &mut Variables,
     ) -> candle_core::Result<Self> {
         let d = config.width;
-        let attention_norm = LayerNorm::new(&format!("{name}.attention_norm"), d, draw, variables)?;
-        let perceptron_norm = LayerNorm::new(&format!("{name}.perceptron_norm"), d, draw, variables)?;
-        // Three products: the gradient of a narrowed view of one is padded with zeros to the full width, three times.
-        let mut linear = |part: &str, sizes| Linear::new(&format!("{name}.{part}"), sizes, draw, variables);
+        let attention_norm = LayerNorm::new(&format!("{name}.attention_norm"), d, variant.form, draw, variables)?;
+        let perceptron_norm = LayerNorm::new(&format!("{name}.perceptron_norm"), d, variant.form, draw, variables)?;
+        let inner = Inner::new(name, d, variant, draw, variables)?;
+        let mut linear = |part: &str, sizes| {
+            let linear = Linear::new(&format!("{name}.{part}"), sizes, draw, variables)?;
+            Ok::<_, candle_core::Error>(linear.in_variant(variant))
+        };
         Ok(Self {
             num_heads: config.num_heads,
             attention_norm,
-            query: linear("query", [d, d])?,
-            key: linear("key", [d, d])?,
-            value: linear("value", [d, d])?,
+            inner,
             projection: linear("projection", [d, d])?,
             perceptron_norm,
             expand: linear("expand", [d, 4 * d])?,
@@ -155,22 +228,34 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor, batch: usize, mask: &Tensor) -> candle_core::Result<Tensor> {
-        let attended = self.attend(&self.attention_norm.forward(x)?, batch, mask)?;
+        let normalized = self.attention_norm.forward(x)?;
+        let attended = match &self.inner {
+            Inner::Apart { query, key, value } => {
+                let [query, key, value] = [query, key, value].map(|linear| linear.forward(&normalized));
+                self.attend([query?, key?, value?], batch, mask)?
+            }
+            Inner::Joined(qkv) => {
+                let (rows, width) = x.dims2()?;
+                let qkv = qkv.forward(&normalized)?.reshape((batch, rows / batch, 3 * width))?;
+                let options = AttentionOptions { num_heads: self.num_heads, causal: true };
+                esper_layers::attention(&qkv, &options)?.reshape((rows, width))?
+            }
+        };
         let x = (x + self.projection.forward(&attended)?)?;
-        let hidden = self.expand.forward(&self.perceptron_norm.forward(&x)?)?.gelu_erf()?;
+        let hidden = self.expand.activated(&self.perceptron_norm.forward(&x)?, Activation::GeluErf)?;
         x + self.contract.forward(&hidden)?
     }
 
-    fn attend(&self, x: &Tensor, batch: usize, mask: &Tensor) -> candle_core::Result<Tensor> {
-        let (rows, width) = x.dims2()?;
+    fn attend(&self, [query, key, value]: [Tensor; 3], batch: usize, mask: &Tensor) -> candle_core::Result<Tensor> {
+        let (rows, width) = query.dims2()?;
         let (len, heads) = (rows / batch, self.num_heads);
         let head_width = width / heads;
         let split = |x: Tensor| {
             let by_head = x.reshape((batch, len, heads, head_width))?.transpose(1, 2)?.contiguous()?;
             by_head.reshape((batch * heads, len, head_width))
         };
-        let query = split((self.query.forward(x)? * (1.0 / (head_width as f64).sqrt()))?)?;
-        let (key, value) = (split(self.key.forward(x)?)?, split(self.value.forward(x)?)?);
+        let query = split((query * (1.0 / (head_width as f64).sqrt()))?)?;
+        let (key, value) = (split(key)?, split(value)?);
         let weights = softmax(&query.matmul(&key.t()?)?.broadcast_add(mask)?)?;
         let mixed = weights.matmul(&value)?.reshape((batch, heads, len, head_width))?;
         mixed.transpose(1, 2)?.contiguous()?.reshape((rows, width))

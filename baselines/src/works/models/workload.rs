@@ -8,11 +8,13 @@ use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
 use tolaria::plain::PlainModel;
 
-use super::{Draw, Linear, Mlp, MlpConfig, Transformer, TransformerConfig};
+use super::{Conv2d, Conv2dConfig, Draw, Linear, Mlp, MlpConfig, Transformer, TransformerConfig, Variant};
 use crate::error::Error;
 
-/// Names of the three networks, the same as those of the PyTorch peer.
+/// Names of the three networks that every bench measures, the same as those of the PyTorch peer.
 pub const NAMES: [&str; 3] = ["ref", "mlp", "tfm5m"];
+/// All networks with published sizes, the same as those of the PyTorch peer.
+pub const ALL_NAMES: [&str; 5] = ["ref", "mlp", "tfm5m", "tfm30m", "mlp4096"];
 
 const REFERENCE_INPUTS: usize = 4;
 const REFERENCE_CLASSES: usize = 4;
@@ -23,7 +25,7 @@ const NUM_BATCHES: usize = 8;
 /// Everything a bench needs, on one device.
 #[derive(Debug)]
 pub struct Workload {
-    /// One of [`NAMES`].
+    /// One of [`ALL_NAMES`], or what else tells it apart.
     pub name: &'static str,
     /// The network.
     pub model: PlainModel,
@@ -57,18 +59,35 @@ impl Workload {
         Ok(values)
     }
 
-    /// The workload of a name, with its published sizes.
+    /// The workload of a name, with its published sizes, of basic operations in `f32`.
     ///
     /// # Errors
     /// [`Error::UnknownWork`]; when the device fails.
     /// # Sync
     /// none
     pub fn named(name: &str, seed: u64, device: &Device) -> Result<Self, Error> {
+        Self::of(name, Variant::default(), seed, device)
+    }
+
+    /// The workload of a name, with its published sizes, built as `variant` says. All variants of a name start from the
+    /// same weights and data.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWork`]; when the device fails.
+    /// # Sync
+    /// none
+    pub fn of(name: &str, variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
+        let mut draw = Draw::new(seed, device);
         match name {
-            "ref" => Self::reference(REFERENCE_INPUTS, seed, device),
-            "mlp" => Self::mlp(seed, device),
-            "tfm5m" => Self::transformer(seed, device),
-            _ => Err(Error::UnknownWork { name: name.to_owned(), known: NAMES.join(", ") }),
+            "ref" => Self::reference_of(REFERENCE_INPUTS, variant, &mut draw),
+            "mlp" => Self::mlp_of("mlp", &MlpConfig::mnist(), 128, variant, &mut draw),
+            "tfm5m" => Self::transformer_of("tfm5m", TransformerConfig::TFM5M, 8, variant, &mut draw),
+            "tfm30m" => Self::transformer_of("tfm30m", TransformerConfig::TFM30M, 8, variant, &mut draw),
+            "mlp4096" => {
+                let work = Self::mlp_of("mlp4096", &MlpConfig::wide(), 512, variant, &mut draw)?;
+                Ok(Self { optimizer: SGD, learning_rate: 0.01, ..work })
+            }
+            _ => Err(Error::UnknownWork { name: name.to_owned(), known: ALL_NAMES.join(", ") }),
         }
     }
 
@@ -79,16 +98,19 @@ impl Workload {
     /// # Sync
     /// none
     pub fn reference(num_inputs: usize, seed: u64, device: &Device) -> Result<Self, Error> {
-        let mut draw = Draw::new(seed, device);
-        let model = Linear::model(num_inputs, REFERENCE_CLASSES, &mut draw)?;
+        Self::reference_of(num_inputs, Variant::default(), &mut Draw::new(seed, device))
+    }
+
+    fn reference_of(num_inputs: usize, variant: Variant, draw: &mut Draw) -> Result<Self, Error> {
+        let model = Linear::model(num_inputs, REFERENCE_CLASSES, variant, draw)?;
         Ok(Self {
             name: "ref",
             model,
             inputs: draw.uniform((REFERENCE_SAMPLES, num_inputs), 1.0)?,
-            targets: classes(REFERENCE_SAMPLES, REFERENCE_CLASSES, device)?,
+            targets: classes(REFERENCE_SAMPLES, REFERENCE_CLASSES, draw.device())?,
             num_classes: REFERENCE_CLASSES,
             batch_size: 4,
-            optimizer: OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+            optimizer: SGD,
             learning_rate: 0.01,
         })
     }
@@ -100,24 +122,28 @@ impl Workload {
     /// # Sync
     /// none
     pub fn mlp(seed: u64, device: &Device) -> Result<Self, Error> {
-        let config = MlpConfig::mnist();
-        Self::mlp_of(&config, 128, seed, device)
+        Self::named("mlp", seed, device)
     }
 
-    fn mlp_of(config: &MlpConfig, batch_size: usize, seed: u64, device: &Device) -> Result<Self, Error> {
-        let mut draw = Draw::new(seed, device);
+    fn mlp_of(
+        name: &'static str,
+        config: &MlpConfig,
+        batch_size: usize,
+        variant: Variant,
+        draw: &mut Draw,
+    ) -> Result<Self, Error> {
+        let model = Mlp::new(config, variant, draw)?.into_model()?;
         let (Some(&num_inputs), Some(&num_classes)) = (config.widths.first(), config.widths.last()) else {
             unreachable!("a perceptron has a first and a last width")
         };
-        let model = Mlp::new(config, &mut draw)?.into_model()?;
         Ok(Self {
-            name: "mlp",
+            name,
             model,
             inputs: draw.uniform((NUM_BATCHES * batch_size, num_inputs), 1.0)?,
-            targets: classes(NUM_BATCHES * batch_size, num_classes, device)?,
+            targets: classes(NUM_BATCHES * batch_size, num_classes, draw.device())?,
             num_classes,
             batch_size,
-            optimizer: adam_w(),
+            optimizer: ADAM_W,
             learning_rate: 1e-3,
         })
     }
@@ -129,13 +155,52 @@ impl Workload {
     /// # Sync
     /// none
     pub fn transformer(seed: u64, device: &Device) -> Result<Self, Error> {
-        Self::transformer_of(TransformerConfig::TFM5M, 8, seed, device)
+        Self::named("tfm5m", seed, device)
     }
 
-    fn transformer_of(config: TransformerConfig, batch_size: usize, seed: u64, device: &Device) -> Result<Self, Error> {
-        let mut draw = Draw::new(seed, device);
-        let model = Transformer::new(config, &mut draw)?.into_model()?;
-        let (inputs, targets) = token_stream(config, NUM_BATCHES * batch_size, &mut draw)?;
+    fn transformer_of(
+        name: &'static str,
+        config: TransformerConfig,
+        batch_size: usize,
+        variant: Variant,
+        draw: &mut Draw,
+    ) -> Result<Self, Error> {
+        let model = Transformer::new(config, variant, draw)?.into_model()?;
+        let (inputs, targets) = token_stream(config, NUM_BATCHES * batch_size, draw)?;
+        Ok(Self {
+            name,
+            model,
+            inputs,
+            targets,
+            num_classes: config.vocab_size,
+            batch_size,
+            optimizer: ADAM_W,
+            learning_rate: 1e-3,
+        })
+    }
+
+    /// The transformer of about 5 million parameters that learns the token after each sequence only: one target per
+    /// sample, as a data set has it.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn sequence_ends(variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
+        Self::sequence_ends_of(TransformerConfig::TFM5M, 8, variant, &mut Draw::new(seed, device))
+    }
+
+    fn sequence_ends_of(
+        config: TransformerConfig,
+        batch_size: usize,
+        variant: Variant,
+        draw: &mut Draw,
+    ) -> Result<Self, Error> {
+        let model = Transformer::new(config, variant, draw)?.into_last_model()?;
+        let num_sequences = NUM_BATCHES * batch_size;
+        let (inputs, targets) = token_stream(config, num_sequences, draw)?;
+        let targets = targets.reshape((num_sequences, config.context_len))?;
+        let targets = targets.narrow(1, config.context_len - 1, 1)?.flatten_all()?.contiguous()?;
         Ok(Self {
             name: "tfm5m",
             model,
@@ -143,7 +208,31 @@ impl Workload {
             targets,
             num_classes: config.vocab_size,
             batch_size,
-            optimizer: adam_w(),
+            optimizer: ADAM_W,
+            learning_rate: 1e-3,
+        })
+    }
+
+    /// Two convolutions of stride 2 over images of 2×16×16, then an affine map to 10 classes; batches of 16.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn conv2d(variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
+        let mut draw = Draw::new(seed, device);
+        let config = Conv2dConfig { inputs: 2, size: 16, channels: vec![8, 16], classes: 10 };
+        let model = Conv2d::new(&config, variant, &mut draw)?.into_model()?;
+        let batch_size = 16;
+        let samples = NUM_BATCHES * batch_size;
+        Ok(Self {
+            name: "conv2d",
+            model,
+            inputs: draw.uniform((samples, config.inputs, config.size, config.size), 1.0)?,
+            targets: classes(samples, config.classes, device)?,
+            num_classes: config.classes,
+            batch_size,
+            optimizer: ADAM_W,
             learning_rate: 1e-3,
         })
     }
@@ -199,9 +288,8 @@ impl Workload {
     }
 }
 
-fn adam_w() -> OptimizerConfig {
-    OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }
-}
+const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
 fn classes(count: usize, num_classes: usize, device: &Device) -> candle_core::Result<Tensor> {
     let num_classes = u32::try_from(num_classes).expect("few classes");
@@ -230,104 +318,4 @@ fn token_stream(
 }
 
 #[cfg(test)]
-mod tests {
-    use candle_core::DType;
-    use leyline::model::Parameter;
-    use tolaria::host_read::{HostReads, read_scalar, read_vec};
-
-    use super::*;
-
-    const TINY: TransformerConfig =
-        TransformerConfig { num_blocks: 2, width: 16, num_heads: 2, vocab_size: 8, context_len: 6 };
-
-    fn tiny() -> [Workload; 3] {
-        let widths = vec![6, 8, 8, 3];
-        [
-            Workload::reference(4, 1, &Device::Cpu).unwrap(),
-            Workload::mlp_of(&MlpConfig { widths }, 5, 1, &Device::Cpu).unwrap(),
-            Workload::transformer_of(TINY, 4, 1, &Device::Cpu).unwrap(),
-        ]
-    }
-
-    fn number(tensor: &Tensor) -> f64 {
-        read_scalar(tensor, "test", &mut HostReads::default()).unwrap()
-    }
-
-    #[test]
-    fn parameters_are_as_many_as_published() {
-        for (name, expected) in [("ref", 20), ("mlp", 669_706), ("tfm5m", 4_886_528)] {
-            let work = Workload::named(name, 0, &Device::Cpu).unwrap();
-            assert_eq!((work.name, work.num_parameters()), (name, expected));
-        }
-        assert_eq!(Workload::reference(16, 0, &Device::Cpu).unwrap().num_parameters(), 68);
-        let error = Workload::named("resnet", 0, &Device::Cpu).unwrap_err();
-        assert!(error.to_string().contains("ref, mlp, tfm5m"), "{error}");
-    }
-
-    #[test]
-    fn every_parameter_receives_a_gradient_that_is_not_0() {
-        for work in tiny() {
-            let gradients = work.loss(&work.batch(0).unwrap()).unwrap().backward().unwrap();
-            for Parameter { name, var } in work.model.parameters() {
-                let gradient = gradients.get(var).unwrap_or_else(|| panic!("{}: {name} has no gradient", work.name));
-                assert_eq!(gradient.dims(), var.dims(), "{name}");
-                let largest = number(&gradient.abs().unwrap().max_all().unwrap());
-                // A key bias shifts all scores of a query alike: its gradient is 0 but for rounding.
-                let moves = largest > 0.0 || name.ends_with("key.bias");
-                assert!(moves && largest.is_finite(), "{}: {name} {largest}", work.name);
-            }
-        }
-    }
-
-    #[test]
-    fn the_loss_falls_over_20_steps() {
-        for work in tiny() {
-            let batch = work.batch(0).unwrap();
-            let before = number(&work.loss(&batch).unwrap());
-            for _ in 0..20 {
-                let gradients = work.loss(&batch).unwrap().backward().unwrap();
-                for parameter in work.model.parameters() {
-                    let update = (gradients.get(&parameter.var).unwrap() * 0.2).unwrap();
-                    parameter.var.set(&(parameter.var.as_tensor() - update).unwrap()).unwrap();
-                }
-            }
-            let after = number(&work.loss(&batch).unwrap());
-            assert!(after < 0.95 * before, "{}: {before} -> {after}", work.name);
-        }
-    }
-
-    #[test]
-    fn batches_go_round_and_have_a_target_per_row_of_logits() {
-        for work in tiny() {
-            let batch = work.batch(1).unwrap();
-            let logits = work.model.forward(&batch.inputs, Pass::Train).unwrap().logits;
-            assert_eq!(logits.dims(), [batch.targets.elem_count(), work.num_classes]);
-            assert!(batch.inputs.is_contiguous() && batch.targets.is_contiguous());
-            let again = work.batch(1 + work.num_batches()).unwrap();
-            let values = |tensor: &Tensor| {
-                let tensor = tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap();
-                read_vec(&tensor, "test", &mut HostReads::default()).unwrap()
-            };
-            assert_eq!(values(&batch.inputs), values(&again.inputs));
-            assert_eq!(values(&batch.targets), values(&again.targets));
-            assert_ne!(values(&batch.inputs), values(&work.batch(0).unwrap().inputs), "{}", work.name);
-        }
-    }
-
-    #[test]
-    fn targets_of_a_sequence_are_its_inputs_one_later() {
-        let work = Workload::transformer_of(TINY, 4, 1, &Device::Cpu).unwrap();
-        let mut reads = HostReads::default();
-        let inputs = read_vec(&work.inputs.flatten_all().unwrap(), "test", &mut reads).unwrap();
-        let targets = read_vec(&work.targets.to_dtype(DType::F32).unwrap(), "test", &mut reads).unwrap();
-        for (ids, next) in inputs.chunks(6).zip(targets.chunks(6)) {
-            assert_eq!(ids[1..], next[..5]);
-        }
-    }
-
-    #[test]
-    fn only_works_with_one_target_per_sample_fit_a_data_set() {
-        let fits = tiny().map(|work| work.dataset().is_ok());
-        assert_eq!(fits, [true, true, false]);
-    }
-}
+mod tests;

@@ -74,6 +74,21 @@ fn a_lookup_saves_a_graph_from_being_the_next_to_go() {
 }
 
 #[test]
+fn a_peek_finds_the_graph_counts_nothing_and_saves_it_from_nothing() {
+    let manager = GraphManager::new();
+    let mut cache: Cache<char> = cache(2, &manager);
+    assert!(cache.insert(key(1), 'a', COST).is_empty());
+    assert!(cache.insert(key(2), 'b', COST).is_empty());
+    assert_eq!(cache.peek(&key(1)), Some(&mut 'a'));
+    assert_eq!(cache.peek(&key(3)), None);
+    assert_eq!((cache.stats().total.hits, cache.stats().total.misses), (0, 0));
+    assert_eq!(cache.insert(key(3), 'c', COST), [(key(1), 'a')]);
+    manager.invalidate_all();
+    assert_eq!(cache.peek(&key(2)), None);
+    assert_eq!(cache.len(), 0);
+}
+
+#[test]
 fn an_invalidation_of_everything_drops_what_was_held_and_spares_what_comes_after() {
     let (manager, alive) = (GraphManager::new(), Rc::default());
     let mut looks: Cache<Graph> = cache(2, &manager);

@@ -1,14 +1,22 @@
 //! Reference interpreter: runs a program on bytes, so that two programs can be compared.
 //!
-//! Kernels are synthetic. What a launch writes is a pseudo-random function of its name, its launch shape, its
-//! parameters and the bytes it reads; never of where these bytes lie. A sum adds bytes modulo 256.
+//! Element-wise kernels compute what they say. All others are synthetic: what a launch writes is a pseudo-random
+//! function of its name, its launch shape, its parameters and the bytes it reads; never of where these bytes lie.
+//! Bytes that nobody wrote may be read by a kernel that may also write them, as the output of a library's kernel may
+//! have to be declared; they are the same in every program.
 
 use std::collections::BTreeMap;
 
 use super::block::{BlockId, Lifetime, Region};
-use super::kernel::{Effect, Kernel};
+use super::evaluate::evaluate;
+use super::fused::{Access, Body, index};
+use super::kernel::Kernel;
 use super::node::{NodeIndex, NodeKind};
+use super::pipeline::Compiled;
 use super::program::Program;
+
+/// What a byte that nobody wrote is to a kernel that may also write it.
+const POISON: u8 = 0xA5;
 
 /// Why a program could not be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,19 +51,27 @@ pub fn interpret(
     order: Option<&[NodeIndex]>,
     external: &BTreeMap<BlockId, Vec<u8>>,
 ) -> Result<BTreeMap<BlockId, Vec<u8>>, InterpretError> {
-    let listed: Vec<NodeIndex> = (0..program.nodes.len()).map(NodeIndex).collect();
-    let order = order.unwrap_or(&listed);
-    check_order(program, order)?;
     let mut memory = Memory::new(program, external)?;
-    for &node in order {
-        memory.run(node, &program.nodes[node.0].kind)?;
+    memory.run_all(program, order)?;
+    Ok(memory.into_external(program))
+}
+
+/// Runs the part that runs once, then the program `replays` times, and returns the external blocks.
+///
+/// # Errors
+/// As [`interpret`].
+pub fn interpret_compiled(
+    compiled: &Compiled,
+    order: Option<&[NodeIndex]>,
+    external: &BTreeMap<BlockId, Vec<u8>>,
+    replays: usize,
+) -> Result<BTreeMap<BlockId, Vec<u8>>, InterpretError> {
+    let mut memory = Memory::new(&compiled.program, external)?;
+    memory.run_all(&compiled.once, None)?;
+    for _ in 0..replays {
+        memory.run_all(&compiled.program, order)?;
     }
-    let is_external = |block: &BlockId| program.blocks[block.0].lifetime == Lifetime::External;
-    let blocks = memory.bytes.into_iter().enumerate().map(|(block, bytes)| (BlockId(block), bytes));
-    Ok(blocks
-        .filter(|(block, _)| is_external(block))
-        .map(|(block, bytes)| (block, bytes.into_iter().flatten().collect()))
-        .collect())
+    Ok(memory.into_external(&compiled.program))
 }
 
 fn check_order(program: &Program, order: &[NodeIndex]) -> Result<(), InterpretError> {
@@ -90,6 +106,19 @@ impl Memory {
         Ok(Self { bytes })
     }
 
+    fn run_all(&mut self, program: &Program, order: Option<&[NodeIndex]>) -> Result<(), InterpretError> {
+        let listed: Vec<NodeIndex> = (0..program.nodes.len()).map(NodeIndex).collect();
+        let order = order.unwrap_or(&listed);
+        check_order(program, order)?;
+        order.iter().try_for_each(|&node| self.run(node, &program.nodes[node.0].kind))
+    }
+
+    fn into_external(self, program: &Program) -> BTreeMap<BlockId, Vec<u8>> {
+        let blocks = self.bytes.into_iter().zip(&program.blocks).enumerate();
+        let external = blocks.filter(|(_, (_, block))| block.lifetime == Lifetime::External);
+        external.map(|(block, (bytes, _))| (BlockId(block), bytes.into_iter().flatten().collect())).collect()
+    }
+
     fn run(&mut self, node: NodeIndex, kind: &NodeKind) -> Result<(), InterpretError> {
         match kind {
             NodeKind::Kernel(kernel) => self.launch(node, kernel)?,
@@ -111,16 +140,19 @@ impl Memory {
     }
 
     fn launch(&mut self, node: NodeIndex, kernel: &Kernel) -> Result<(), InterpretError> {
+        if let Some(body) = Body::of(kernel) {
+            return self.compute(node, &body);
+        }
         let mut inputs = Vec::new();
         for pointer in &kernel.pointers {
-            inputs.push(pointer.read.map_or(Ok(Vec::new()), |region| self.read(node, &region))?);
-        }
-        if let Effect::Sum { terms: [left, right], output } = kernel.effect
-            && let Some(write) = kernel.pointers[output].write
-        {
-            let sums: Vec<u8> = inputs[left].iter().zip(&inputs[right]).map(|(a, b)| a.wrapping_add(*b)).collect();
-            self.write(&write.region, &sums);
-            return Ok(());
+            let may_be_output = pointer.write.is_some_and(|write| !write.is_full);
+            inputs.push(match pointer.read {
+                Some(region) if may_be_output => {
+                    self.slice(&region).iter().map(|byte| byte.unwrap_or(POISON)).collect()
+                }
+                Some(region) => self.read(node, &region)?,
+                None => Vec::new(),
+            });
         }
         let state = digest(kernel, &inputs);
         for (index, pointer) in kernel.pointers.iter().enumerate() {
@@ -136,6 +168,38 @@ impl Memory {
             }
         }
         Ok(())
+    }
+
+    /// What an element-wise kernel writes.
+    fn compute(&mut self, node: NodeIndex, body: &Body) -> Result<(), InterpretError> {
+        let types = body.types().expect("the types of a sound body fit");
+        let mut inputs = Vec::new();
+        for access in &body.operands {
+            inputs.push(self.read_elements(node, body.elements, access)?);
+        }
+        let mut results = vec![Vec::new(); body.outputs.len()];
+        let compute = |position: usize| evaluate(&body.steps, &types, |operand| inputs[operand][position]);
+        for values in (0..body.elements).map(compute) {
+            for (store, result) in body.outputs.iter().zip(&mut results) {
+                result.extend_from_slice(&values[store.step].to_le_bytes()[..store.element.size_bytes()]);
+            }
+        }
+        for (store, result) in body.outputs.iter().zip(&results) {
+            self.write(&store.region, result);
+        }
+        Ok(())
+    }
+
+    fn read_elements(&self, node: NodeIndex, elements: usize, access: &Access) -> Result<Vec<u64>, InterpretError> {
+        let size_bytes = access.element.size_bytes();
+        let element = |position: usize| {
+            let start = access.region.start + index(&access.dims, position) * size_bytes;
+            let bytes = self.read(node, &Region::new(access.region.block, start, start + size_bytes))?;
+            let mut word = [0; 8];
+            word[..size_bytes].copy_from_slice(&bytes);
+            Ok(u64::from_le_bytes(word))
+        };
+        (0..elements).map(element).collect()
     }
 
     fn slice(&mut self, region: &Region) -> &mut [Option<u8>] {

@@ -1,21 +1,40 @@
 //! Kernels of a program: parameters, the addresses among them, and what is known of their effect.
 
+use std::sync::Arc;
+
 use super::block::{BlockId, Region};
+use super::fused::Fused;
 use super::node::Write;
+use super::pointwise::Pointwise;
 
 /// A launch of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     /// The name that the driver gives.
     pub name: String,
+    /// Where its code is.
+    pub code: Code,
     /// Blocks, threads and shared memory.
     pub launch: LaunchShape,
-    /// All parameters as 8-byte words. What stands in the word of a pointer is ignored.
+    /// All arguments, one after the other, each from a word of its own on. What stands in the word of a pointer is
+    /// ignored.
     pub parameters: Vec<u64>,
+    /// Length of each argument; an argument takes as many 8-byte words of `parameters` as it needs.
+    pub argument_bytes: Vec<usize>,
     /// The addresses among the words.
     pub pointers: Vec<Pointer>,
     /// What is known of it.
     pub effect: Effect,
+}
+
+/// Where the code of a kernel is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Code {
+    /// That of a kernel node of the capture: its position among the recorded nodes.
+    Recorded(usize),
+    /// CUDA C++ source of one `extern "C"` kernel with the name of the kernel. Empty between the pass that makes a
+    /// fused kernel and the end of [`compile`](super::compile()), which writes source, name and launch.
+    Generated(Arc<str>),
 }
 
 /// Blocks, threads and shared memory of a launch.
@@ -45,20 +64,16 @@ pub struct Pointer {
 }
 
 /// What is known of a kernel beyond the bytes it reads and writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: each pointer reads and may write all that can be reached through it, and the launch is never dropped.
     Unknown,
     /// What it writes is a function of its name, its launch, its parameters and the bytes it reads.
     Known,
-    /// `output[i] = terms[0][i] + terms[1][i]` for contiguous elements; the numbers are indices into
-    /// [`Kernel::pointers`]. The output may be one of the terms.
-    Sum {
-        /// The two that are read.
-        terms: [usize; 2],
-        /// The one that is written.
-        output: usize,
-    },
+    /// As `Known`, and what each element is is written down.
+    Pointwise(Box<Pointwise>),
+    /// As `Pointwise`, with any number of outputs: what passes make.
+    Fused(Box<Fused>),
 }
 
 impl Pointer {

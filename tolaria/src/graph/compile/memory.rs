@@ -3,21 +3,46 @@
 use std::collections::BTreeMap;
 
 use super::block::{Block, BlockId, Lifetime};
-use super::node::{NodeIndex, NodeKind};
+use super::node::{Node, NodeIndex, NodeKind};
 use super::order::{NodeSet, Order};
 use super::pass::{Pass, PassReport};
 use super::program::Program;
 
 /// Alignment of a block in the arena: that of the driver's own allocations.
 pub const ARENA_ALIGNMENT: usize = 256;
+/// An arena that is never too large.
+const SMALL_ARENA_BYTES: usize = 64 << 20;
+/// How many times the memory of the order listed an arena may take.
+const MAX_GROWTH: usize = 4;
 
 /// Places all graph-owned blocks in one arena, and drops allocations and releases.
 ///
 /// Two blocks share bytes only if every use of one is over before any use of the other starts, by the dependencies of
 /// `program`: none is added. So a program in the recorded order shares the most, and one whose dependencies were
 /// recovered keeps its parallelism. Large blocks are placed first, each at the lowest offset that is free.
+///
+/// Where that takes more than 64 MiB and more than four times what the order listed needs, memory goes before
+/// parallelism: the nodes become a chain in the order listed, and blocks share what this order allows.
 #[must_use]
 pub fn plan_memory(program: &Program) -> (Program, PassReport) {
+    let parallel = plan(program);
+    let arena_bytes = parallel.0.peak_bytes();
+    if arena_bytes <= SMALL_ARENA_BYTES || arena_bytes / MAX_GROWTH <= program.peak_bytes() {
+        return parallel;
+    }
+    let (planned, report) = plan(&chain(program));
+    let report = PassReport::new(Pass::Memory, program, &planned, report.num_rewrites);
+    (planned, report)
+}
+
+/// The nodes one after the other, as listed.
+fn chain(program: &Program) -> Program {
+    let nodes = program.nodes.iter().enumerate();
+    let nodes = nodes.map(|(index, node)| Node::new(node.kind.clone(), index.checked_sub(1))).collect();
+    Program { blocks: program.blocks.clone(), nodes }
+}
+
+fn plan(program: &Program) -> (Program, PassReport) {
     let usages = usages(program);
     let places = place(&usages);
     let arena = BlockId(program.blocks.len());

@@ -1,8 +1,8 @@
 //! Captured graphs as programs, and passes that rewrite them.
 //!
 //! ```text
-//!   captured graph ─► Program ─► zero_sums ─► overwritten_zeros ─► dead ─► dependencies ─► memory ─► Program ─► graph
-//!       (absent)                     └──────── validated after each pass, one report each ───────┘      (absent)
+//!   captured graph ─► Program ─► zeros, constants, dead nodes ─► fuse ─► hoist ─► dependencies, memory ─► Program ─► graph
+//!                                └──────────── one report each, checked at the start and at the end ───────────┘
 //! ```
 //!
 //! Not yet reached from a run: nothing here reads a captured graph of the driver or builds one, so that a replay is
@@ -19,10 +19,19 @@
 //!    That cannot be seen here: arrays of addresses in device memory and state of a library need another check.
 //! 3. Blocks share no bytes: two tensors that do are one block.
 //!
-//! Not here: reading and building graphs of the driver, tables of known kernels, fusion.
+//! 4. Blocks start at a multiple of 256 bytes.
+//!
+//! Not here: reading and building graphs of the driver, tables of known kernels, fusion with reductions and products.
 
 mod block;
 mod kernel;
+mod pointwise;
+mod fused;
+mod evaluate;
+mod recorded;
+mod lift;
+mod table;
+mod twins;
 mod node;
 mod program;
 mod order;
@@ -36,19 +45,40 @@ mod zeros;
 mod dead;
 mod dependencies;
 mod memory;
+mod lifetimes;
+mod copies;
+mod place;
+mod constants;
+mod kernelize;
+mod fuse;
+mod hoist;
+mod codegen;
 mod pipeline;
+mod listing;
 #[cfg(test)]
 mod tests;
 
 pub use block::{Block, BlockId, Lifetime, Region};
+pub use constants::inline_constants;
+pub use copies::forward_copies;
 pub use dead::drop_dead;
 pub use dependencies::recover_dependencies;
 pub use error::ProgramError;
-pub use interpret::{InterpretError, interpret};
-pub use kernel::{Effect, Kernel, LaunchShape, Pointer};
+pub use fuse::fuse;
+pub use fused::{Fused, Output, View};
+pub use hoist::{Hoisted, hoist_constants};
+pub use interpret::{InterpretError, interpret, interpret_compiled};
+pub use kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
+pub use kernelize::kernelize;
+pub use lift::{LiftError, Lifted, Memory, lift};
 pub use memory::{ARENA_ALIGNMENT, plan_memory};
 pub use node::{Node, NodeIndex, NodeKind, Pattern, Write};
 pub use pass::{Change, Pass, PassReport, PassSet};
 pub use pipeline::{CompileError, Compiled, compile};
+pub use place::place_at_destinations;
+pub use pointwise::{BinaryOp, Comparison, ElementType, Operand, Pointwise, Step, UnaryOp};
 pub use program::Program;
+pub use recorded::{DeclaredEffect, Recorded, RecordedKind, RecordedNode};
+pub use table::{CANDLE_VERSION, Decoded, Use, Written, decode};
+pub use twins::{TwinError, compare_twins};
 pub use zeros::{copy_zero_sums, drop_overwritten_zeros};

@@ -16,6 +16,10 @@ impl NodeSet {
         self.0[node.0 / 64] |= 1 << (node.0 % 64);
     }
 
+    pub(super) fn remove(&mut self, node: NodeIndex) {
+        self.0[node.0 / 64] &= !(1 << (node.0 % 64));
+    }
+
     pub(super) fn contains(&self, node: NodeIndex) -> bool {
         self.0[node.0 / 64] & (1 << (node.0 % 64)) != 0
     }

@@ -10,10 +10,22 @@ use super::program::Program;
 pub enum Pass {
     /// [`copy_zero_sums`](super::copy_zero_sums): the one pass after which `-0.0` may stand where `+0.0` stood.
     ZeroSums,
+    /// [`forward_copies`](super::forward_copies).
+    Copies,
+    /// [`place_at_destinations`](super::place_at_destinations).
+    Placement,
+    /// [`inline_constants`](super::inline_constants).
+    Constants,
     /// [`drop_overwritten_zeros`](super::drop_overwritten_zeros).
     OverwrittenZeros,
     /// [`drop_dead`](super::drop_dead).
     Dead,
+    /// [`kernelize`](super::kernelize()).
+    Kernelize,
+    /// [`fuse`](super::fuse()).
+    Fuse,
+    /// [`hoist_constants`](super::hoist_constants).
+    Hoist,
     /// [`recover_dependencies`](super::recover_dependencies).
     Dependencies,
     /// [`plan_memory`](super::plan_memory).
@@ -22,15 +34,33 @@ pub enum Pass {
 
 impl Pass {
     /// All passes, in order.
-    pub const ALL: [Self; 5] = [Self::ZeroSums, Self::OverwrittenZeros, Self::Dead, Self::Dependencies, Self::Memory];
+    pub const ALL: [Self; 11] = [
+        Self::ZeroSums,
+        Self::Copies,
+        Self::Placement,
+        Self::Constants,
+        Self::OverwrittenZeros,
+        Self::Dead,
+        Self::Kernelize,
+        Self::Fuse,
+        Self::Hoist,
+        Self::Dependencies,
+        Self::Memory,
+    ];
 
     /// Name in logs and settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::ZeroSums => "zero_sums",
+            Self::Copies => "copies",
+            Self::Placement => "placement",
+            Self::Constants => "constants",
             Self::OverwrittenZeros => "overwritten_zeros",
             Self::Dead => "dead",
+            Self::Kernelize => "kernelize",
+            Self::Fuse => "fuse",
+            Self::Hoist => "hoist",
             Self::Dependencies => "dependencies",
             Self::Memory => "memory",
         }

@@ -1,18 +1,29 @@
-//! Runs passes one after the other, with a check after each.
+//! Runs passes one after the other, and checks what they make.
 
+use super::codegen::generate;
+use super::constants::inline_constants;
+use super::copies::forward_copies;
 use super::dead::drop_dead;
 use super::dependencies::recover_dependencies;
 use super::error::ProgramError;
+use super::fuse::fuse;
+use super::hoist::hoist_constants;
+use super::kernelize::kernelize;
 use super::memory::plan_memory;
+use super::node::NodeKind;
 use super::pass::{Pass, PassReport, PassSet};
+use super::place::place_at_destinations;
 use super::program::Program;
 use super::zeros::{copy_zero_sums, drop_overwritten_zeros};
 
 /// A rewritten program and what each pass did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compiled {
-    /// The program.
+    /// What runs in every replay.
     pub program: Program,
+    /// What runs once, before the first replay, over the same blocks. It writes arenas of its own, whose bytes stay
+    /// from one replay to the next; who overwrites them runs it again. Without such nodes there is nothing to run.
+    pub once: Program,
     /// One report per pass that ran, in order.
     pub reports: Vec<PassReport>,
 }
@@ -33,13 +44,18 @@ pub enum CompileError {
         #[source]
         source: ProgramError,
     },
+    /// What all passes together made breaks a rule.
+    #[error("the program is not valid after all passes")]
+    Output(#[source] ProgramError),
 }
 
-/// Runs the passes of a set over a program.
+/// Runs the passes of a set over a program, and writes the code of the kernels that they made.
+///
+/// The result is checked; in a build with debug assertions, so is what each pass makes.
 ///
 /// # Errors
-/// [`CompileError::Input`] if `program` breaks a rule; [`CompileError::Pass`] if a pass made one that does, so that
-/// the captured graph is to be used instead.
+/// [`CompileError::Input`] if `program` breaks a rule; [`CompileError::Pass`] and [`CompileError::Output`] if a pass
+/// made one that does, so that the captured graph is to be used instead.
 ///
 /// # Examples
 /// ```
@@ -64,24 +80,52 @@ pub enum CompileError {
 /// ```
 pub fn compile(program: &Program, passes: &PassSet) -> Result<Compiled, CompileError> {
     program.validate().map_err(CompileError::Input)?;
-    let mut compiled = Compiled { program: program.clone(), reports: Vec::new() };
+    let once = Program { blocks: program.blocks.clone(), nodes: Vec::new() };
+    let mut compiled = Compiled { program: program.clone(), once, reports: Vec::new() };
     for pass in passes.iter() {
-        let (rewritten, report) = pass.run(&compiled.program);
-        rewritten.validate().map_err(|source| CompileError::Pass { pass, source })?;
-        compiled.program = rewritten;
+        let report = if pass == Pass::Hoist {
+            let (hoisted, report) = hoist_constants(&compiled.program);
+            (compiled.program, compiled.once) = (hoisted.program, hoisted.once);
+            report
+        } else {
+            let (rewritten, report) = pass.run(&compiled.program);
+            compiled.program = rewritten;
+            report
+        };
+        if cfg!(debug_assertions) {
+            compiled.program.validate().map_err(|source| CompileError::Pass { pass, source })?;
+        }
         compiled.reports.push(report);
+    }
+    compiled.once.blocks.clone_from(&compiled.program.blocks);
+    for program in [&mut compiled.program, &mut compiled.once] {
+        for node in &mut program.nodes {
+            if let NodeKind::Kernel(kernel) = &mut node.kind {
+                generate(kernel);
+            }
+        }
+        program.validate().map_err(CompileError::Output)?;
     }
     Ok(compiled)
 }
 
 impl Pass {
-    /// Runs it over a valid program.
+    /// Runs it over a valid program. What [`Pass::Hoist`] moves out is lost here: [`hoist_constants`] returns it.
     #[must_use]
     pub fn run(self, program: &Program) -> (Program, PassReport) {
         match self {
             Self::ZeroSums => copy_zero_sums(program),
+            Self::Copies => forward_copies(program),
+            Self::Placement => place_at_destinations(program),
+            Self::Constants => inline_constants(program),
             Self::OverwrittenZeros => drop_overwritten_zeros(program),
             Self::Dead => drop_dead(program),
+            Self::Kernelize => kernelize(program),
+            Self::Fuse => fuse(program),
+            Self::Hoist => {
+                let (hoisted, report) = hoist_constants(program);
+                (hoisted.program, report)
+            }
             Self::Dependencies => recover_dependencies(program),
             Self::Memory => plan_memory(program),
         }

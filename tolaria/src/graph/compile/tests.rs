@@ -5,13 +5,20 @@ mod properties;
 mod rules;
 mod examples;
 mod planted;
+mod fusion;
+mod recordings;
+mod sources;
+mod decoding;
+mod lifting;
+mod twinning;
+mod rendering;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{BlockId, InterpretError, Lifetime, NodeIndex, NodeKind, Program, interpret};
+use super::{BlockId, Compiled, InterpretError, Lifetime, NodeIndex, NodeKind, Program, interpret, interpret_compiled};
 
 /// Bytes for the external blocks, the same for every program with the same blocks.
 fn inputs(program: &Program) -> BTreeMap<BlockId, Vec<u8>> {
@@ -22,6 +29,11 @@ fn inputs(program: &Program) -> BTreeMap<BlockId, Vec<u8>> {
 
 fn run(program: &Program, order: Option<&[NodeIndex]>) -> Result<BTreeMap<BlockId, Vec<u8>>, InterpretError> {
     interpret(program, order, &inputs(program))
+}
+
+/// As [`run`], with what runs once before it.
+fn replay(compiled: &Compiled, order: Option<&[NodeIndex]>) -> Result<BTreeMap<BlockId, Vec<u8>>, InterpretError> {
+    interpret_compiled(compiled, order, &inputs(&compiled.program), 1)
 }
 
 /// A random order in which every node comes after its dependencies.

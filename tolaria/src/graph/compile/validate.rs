@@ -2,6 +2,7 @@
 
 use super::block::{BlockId, Lifetime, Region};
 use super::error::ProgramError;
+use super::fused::Body;
 use super::kernel::{Effect, Kernel};
 use super::node::{NodeIndex, NodeKind};
 use super::order::Order;
@@ -57,7 +58,8 @@ impl Program {
                 if let Some(pointer) = (0..kernel.pointers.len()).find(|&pointer| !self.is_sound(kernel, pointer)) {
                     return Err(ProgramError::Pointer { node, pointer });
                 }
-                fits(kernel)
+                check_elements(kernel).map_err(|pointer| ProgramError::Pointer { node, pointer })?;
+                matches!(kernel.effect, Effect::Unknown | Effect::Known) || Body::of(kernel).is_some()
             }
             NodeKind::Memset { region, pattern } => {
                 [1, 2, 4].contains(&pattern.width_bytes)
@@ -75,17 +77,12 @@ impl Program {
     fn is_sound(&self, kernel: &Kernel, index: usize) -> bool {
         let pointer = &kernel.pointers[index];
         let written = pointer.write.map(|write| write.region);
-        let agrees = match kernel.effect {
-            Effect::Known => true,
+        let agrees = match &kernel.effect {
+            Effect::Known | Effect::Pointwise(_) | Effect::Fused(_) => true,
             Effect::Unknown => {
                 pointer.read == written
                     && pointer.write.is_some_and(|write| !write.is_full)
                     && pointer.read.is_some_and(|reach| self.is_all_in_reach(&reach, pointer.offset_bytes))
-            }
-            Effect::Sum { terms, output } => {
-                pointer.read.is_some() == terms.contains(&index)
-                    && pointer.write.is_some() == (index == output)
-                    && pointer.write.is_none_or(|write| write.is_full)
             }
         };
         agrees
@@ -172,13 +169,32 @@ impl Program {
     }
 }
 
-/// Whether the terms of a sum and its output are as long as each other, and the same bytes or apart.
-fn fits(kernel: &Kernel) -> bool {
-    let Effect::Sum { terms, output } = kernel.effect else { return true };
-    let written = kernel.pointers.get(output).and_then(|pointer| pointer.write);
-    let Some(written) = written.map(|write| write.region) else { return false };
-    terms.iter().all(|&term| {
-        let read = kernel.pointers.get(term).and_then(|pointer| pointer.read);
-        read.is_some_and(|read| read.len() == written.len() && (read == written || !read.overlaps(&written)))
-    })
+/// The first pointer of an element-wise kernel that does not read and write what the computation says.
+fn check_elements(kernel: &Kernel) -> Result<(), usize> {
+    let (reads, writes): (Vec<usize>, Vec<usize>) = match &kernel.effect {
+        Effect::Unknown | Effect::Known => return Ok(()),
+        Effect::Pointwise(pointwise) => {
+            (pointwise.operands.iter().map(|operand| operand.pointer).collect(), vec![pointwise.output])
+        }
+        Effect::Fused(fused) => (
+            fused.operands.iter().map(|view| view.pointer).collect(),
+            fused.outputs.iter().map(|output| output.pointer).collect(),
+        ),
+    };
+    // An operand or a step that is not there is for the check of the operands.
+    let Some(body) = Body::of(kernel) else { return Ok(()) };
+    for (access, &index) in body.operands.iter().zip(&reads) {
+        let covers = |read: Region| read.start <= access.region.start && access.region.end <= read.end;
+        if !kernel.pointers[index].read.is_some_and(covers) {
+            return Err(index);
+        }
+    }
+    for (store, &index) in body.outputs.iter().zip(&writes) {
+        if !kernel.pointers[index].write.is_some_and(|write| write.is_full && write.region == store.region) {
+            return Err(index);
+        }
+    }
+    let is_extra =
+        |(index, pointer): &(usize, &super::kernel::Pointer)| pointer.write.is_some() && !writes.contains(index);
+    kernel.pointers.iter().enumerate().find(is_extra).map_or(Ok(()), |(index, _)| Err(index))
 }

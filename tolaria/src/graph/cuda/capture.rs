@@ -10,7 +10,8 @@ use leyline::region::{Eager, Recording};
 
 use super::driver::{check, refused};
 use super::executable::Captured;
-use super::inspect::Inventory;
+use super::inspect::{Inventory, balanced_nodes};
+use super::raw::RawGraph;
 use super::session::Session;
 use crate::graph::reason::{Refusal, Stage};
 use crate::graph::report::{CaptureReport, CaptureTimes};
@@ -38,6 +39,30 @@ impl Session {
         recording: &Recording,
         region: impl FnOnce(&Recording) -> Result<(), E>,
     ) -> Result<Captured, Refusal> {
+        let clock = SystemClock::new();
+        let (graph, mut times) = self.record_graph(recording, region)?;
+        let mark = clock.now();
+        let inventory = self.inspect(&graph).inspect_err(|_| self.settle(&graph))?;
+        times.inspect = clock.now() - mark;
+        let report = CaptureReport {
+            nodes: inventory.nodes,
+            allocated_bytes: inventory.allocated_bytes,
+            peak_bytes: inventory.peak_bytes,
+            reserved_bytes: None,
+            times,
+        };
+        Captured::new(graph.into_raw(), self.clone(), report)
+    }
+
+    /// Records `region` without looking the graph through.
+    ///
+    /// # Errors
+    /// The [`Refusal`] says which rule was broken; the device can be used as before.
+    pub(super) fn record_graph<E: Display>(
+        &self,
+        recording: &Recording,
+        region: impl FnOnce(&Recording) -> Result<(), E>,
+    ) -> Result<(RawGraph, CaptureTimes), Refusal> {
         let context = self.context();
         let parked = |inside| {
             move |error: cudarc::driver::DriverError| Refusal::ParkedError { message: error.to_string(), inside }
@@ -58,7 +83,7 @@ impl Session {
         let ended = unsafe { result::stream::end_capture(self.stream().cu_stream()) };
         times.end = clock.now() - mark;
 
-        let graph = RawGraph(ended.as_ref().ok().copied().filter(|graph| !graph.is_null()));
+        let graph = RawGraph::new(ended.as_ref().ok().copied());
         // What the region says comes first: an invalidated recording is its consequence.
         let sound = match outcome {
             Ok(Ok(())) => parked_inside.map_err(parked(true)),
@@ -66,28 +91,29 @@ impl Session {
             Err(payload) => Err(Refusal::Panicked { message: text_of(&*payload) }),
         };
         let sound = sound.and_then(|()| ended.map_err(refused("cuStreamEndCapture", Stage::Record)).map(drop));
-        let mark = clock.now();
-        let inspected = sound.and_then(|()| self.inspect(&graph));
-        times.inspect = clock.now() - mark;
-        let inventory = match inspected {
-            Ok(inventory) => inventory,
+        match sound {
+            Ok(()) => Ok((graph, times)),
             Err(refusal) => {
                 self.settle(&graph);
-                return Err(refusal);
+                Err(refusal)
             }
-        };
-        let report = CaptureReport {
-            nodes: inventory.nodes,
-            allocated_bytes: inventory.allocated_bytes,
-            peak_bytes: inventory.peak_bytes,
-            reserved_bytes: None,
-            times,
-        };
-        Captured::new(graph.into_raw(), self.clone(), report)
+        }
+    }
+
+    /// Confirms that a recording releases as much memory as it takes; looks it through where it does not.
+    ///
+    /// # Errors
+    /// As [`Self::record`].
+    pub(super) fn check_balance(&self, graph: &RawGraph) -> Result<usize, Refusal> {
+        let handle = graph.get().ok_or(Refusal::Empty)?;
+        match balanced_nodes(handle)? {
+            Some(num_nodes) => Ok(num_nodes),
+            None => self.inspect(graph).inspect_err(|_| self.settle(graph)).map(|inventory| inventory.nodes.total()),
+        }
     }
 
     fn inspect(&self, graph: &RawGraph) -> Result<Inventory, Refusal> {
-        let inventory = Inventory::of(graph.0.ok_or(Refusal::Empty)?)?;
+        let inventory = Inventory::of(graph.get().ok_or(Refusal::Empty)?)?;
         inventory.check()?;
         self.check_room(inventory.peak_bytes)?;
         Ok(inventory)
@@ -99,7 +125,7 @@ impl Session {
         if let Err(error) = self.context().check_err() {
             tracing::debug!(%error, "taken after a refused capture");
         }
-        if let Some(graph) = graph.0
+        if let Some(graph) = graph.get()
             && let Err(refusal) = self.give_memory_to_what_escaped(graph)
         {
             tracing::warn!(%refusal, "tensors that escaped from a refused capture have no memory");
@@ -132,27 +158,8 @@ impl Session {
     }
 }
 
-/// A graph that is destroyed unless it is taken.
-struct RawGraph(Option<sys::CUgraph>);
-
-impl RawGraph {
-    fn into_raw(mut self) -> sys::CUgraph {
-        self.0.take().expect("a graph that was checked")
-    }
-}
-
-impl Drop for RawGraph {
-    fn drop(&mut self) {
-        if let Some(graph) = self.0.take() {
-            // SAFETY: the graph was never made executable, and nobody else has the handle.
-            if let Err(error) = unsafe { result::graph::destroy(graph) } {
-                tracing::debug!(%error, "a refused graph was not destroyed");
-            }
-        }
-    }
-}
-
-fn text_of(payload: &(dyn Any + Send)) -> String {
+/// The words of a panic.
+pub(super) fn text_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic without a text").to_owned()
 }

@@ -8,7 +8,8 @@ use candle_core::Tensor;
 use cudarc::driver::result;
 use cudarc::driver::sys;
 
-use super::driver::{address, refused};
+use super::driver::refused;
+use super::held::HeldTensors;
 use super::session::Session;
 use crate::graph::reason::{Refusal, Stage};
 use crate::graph::report::CaptureReport;
@@ -18,18 +19,10 @@ use crate::graph::report::CaptureReport;
 pub struct Captured {
     exec: Exec,
     /// Dropped after `exec`: the order of fields is the order of drops.
-    held: Vec<Held>,
-    session: Session,
+    held: HeldTensors,
     report: CaptureReport,
     /// The constants that the region uploads live as long as this thread: candle keeps them per thread.
     thread: ThreadId,
-}
-
-/// A tensor with the address it had at capture.
-struct Held {
-    name: String,
-    tensor: Tensor,
-    address: u64,
 }
 
 impl Captured {
@@ -39,15 +32,13 @@ impl Captured {
         let exec = Exec::instantiate(graph, session.clone())?;
         report.times.instantiate = clock_now(&clock);
         let mark = clock_now(&clock);
-        // SAFETY: both handles are live, and the context is bound by `instantiate`.
-        unsafe { result::graph::upload(exec.exec, session.stream().cu_stream()) }
-            .map_err(refused("cuGraphUpload", Stage::Instantiate))?;
+        exec.upload()?;
         report.times.upload = clock_now(&clock) - mark;
         let grown = |before: super::GraphMemory| {
             session.graph_memory().ok().map(|after| after.reserved.saturating_sub(before.reserved))
         };
         report.reserved_bytes = before.and_then(grown);
-        Ok(Self { exec, held: Vec::new(), session, report, thread: thread::current().id() })
+        Ok(Self { exec, held: HeldTensors::default(), report, thread: thread::current().id() })
     }
 
     /// Keeps `tensor` alive for as long as the graph, and remembers where it is.
@@ -55,9 +46,7 @@ impl Captured {
     /// # Errors
     /// When the tensor is not contiguous or not on the GPU.
     pub fn hold(&mut self, name: impl Into<String>, tensor: &Tensor) -> candle_core::Result<()> {
-        let address = address(tensor)?;
-        self.held.push(Held { name: name.into(), tensor: tensor.clone(), address });
-        Ok(())
+        self.held.hold(name, tensor)
     }
 
     /// Enqueues the recorded work.
@@ -74,10 +63,8 @@ impl Captured {
         if cfg!(debug_assertions) {
             self.check_addresses()?;
         }
-        self.session.context().bind_to_thread().map_err(refused("cuCtxSetCurrent", Stage::Launch))?;
-        // SAFETY: the executable graph is live, its memory is held, and launches of it are ordered by its stream.
-        unsafe { result::graph::launch(self.exec.exec, self.session.stream().cu_stream()) }
-            .map_err(refused("cuGraphLaunch", Stage::Launch))
+        // SAFETY: what the graph points at is held.
+        unsafe { self.exec.launch() }
     }
 
     /// Confirms that every held tensor is where it was at capture.
@@ -85,11 +72,7 @@ impl Captured {
     /// # Errors
     /// [`Refusal::Moved`].
     pub fn check_addresses(&self) -> Result<(), Refusal> {
-        let moved = |held: &&Held| address(&held.tensor).ok() != Some(held.address);
-        match self.held.iter().find(moved) {
-            Some(held) => Err(Refusal::Moved { what: held.name.clone() }),
-            None => Ok(()),
-        }
+        self.held.check_addresses()
     }
 
     /// Confirms that `tensor` is where the tensor held under this name was at capture.
@@ -97,12 +80,7 @@ impl Captured {
     /// # Errors
     /// [`Refusal::Moved`].
     pub fn confirm(&self, name: &str, tensor: &Tensor) -> Result<(), Refusal> {
-        let Some(held) = self.held.iter().find(|held| held.name == name) else { return Ok(()) };
-        if address(tensor).ok() == Some(held.address) {
-            Ok(())
-        } else {
-            Err(Refusal::Moved { what: held.name.clone() })
-        }
+        self.held.confirm(name, tensor)
     }
 
     /// What the capture found and cost.
@@ -119,13 +97,13 @@ impl fmt::Debug for Captured {
 }
 
 /// The executable graph alone.
-struct Exec {
+pub(super) struct Exec {
     exec: sys::CUgraphExec,
     session: Session,
 }
 
-// SAFETY: the driver's graph objects may be used from any thread, one at a time; `replay` is the only use, goes through
-// a shared reference to a value that is not `Sync`, and binds the context to the calling thread.
+// SAFETY: the driver's graph objects may be used from any thread, one at a time; `launch` and `upload` are the only uses, go through
+// a shared reference to a value that is not `Sync`, and have the context current on the calling thread.
 unsafe impl Send for Exec {}
 
 impl Exec {
@@ -139,6 +117,30 @@ impl Exec {
         let exec = Self { exec: exec.map_err(refused("cuGraphInstantiate", Stage::Instantiate))?, session };
         destroyed.map_err(refused("cuGraphDestroy", Stage::Instantiate))?;
         Ok(exec)
+    }
+
+    /// Takes an executable graph that nobody else has the handle of.
+    pub(super) fn adopt(exec: sys::CUgraphExec, session: Session) -> Self {
+        Self { exec, session }
+    }
+
+    /// Asks for the transfer to the device. The context is current.
+    pub(super) fn upload(&self) -> Result<(), Refusal> {
+        // SAFETY: both handles are live.
+        unsafe { result::graph::upload(self.exec, self.session.stream().cu_stream()) }
+            .map_err(refused("cuGraphUpload", Stage::Instantiate))
+    }
+
+    /// Enqueues the graph.
+    ///
+    /// # Safety
+    /// What the graph points at lives until the stream has caught up.
+    pub(super) unsafe fn launch(&self) -> Result<(), Refusal> {
+        self.session.context().bind_to_thread().map_err(refused("cuCtxSetCurrent", Stage::Launch))?;
+        // SAFETY: the executable graph is live, the caller answers for its memory, and launches of it are ordered by
+        // its stream.
+        unsafe { result::graph::launch(self.exec, self.session.stream().cu_stream()) }
+            .map_err(refused("cuGraphLaunch", Stage::Launch))
     }
 }
 

@@ -110,23 +110,15 @@ impl Inventory {
             sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET => self.nodes.memsets += 1,
             sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
                 self.nodes.allocations += 1;
-                let mut params = MaybeUninit::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
-                // SAFETY: the node is an allocation, and the driver fills the parameters when it succeeds.
-                let result = unsafe { sys::cuGraphMemAllocNodeGetParams(node, params.as_mut_ptr()) };
-                check(result, "cuGraphMemAllocNodeGetParams", Stage::Inspect)?;
-                // SAFETY: filled above.
-                let params = unsafe { params.assume_init() };
-                self.allocated_bytes += params.bytesize as u64;
-                self.held_bytes += params.bytesize as u64;
+                let (address, bytes) = allocation(node)?;
+                self.allocated_bytes += bytes as u64;
+                self.held_bytes += bytes as u64;
                 self.peak_bytes = self.peak_bytes.max(self.held_bytes);
-                self.live.insert(params.dptr, params.bytesize);
+                self.live.insert(address, bytes);
             }
             sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => {
                 self.nodes.frees += 1;
-                let mut pointer = 0;
-                // SAFETY: the node is a release, and `pointer` takes an address.
-                let result = unsafe { sys::cuGraphMemFreeNodeGetParams(node, &raw mut pointer) };
-                check(result, "cuGraphMemFreeNodeGetParams", Stage::Inspect)?;
+                let pointer = released(node)?;
                 match self.live.remove(&pointer) {
                     Some(bytes) => self.held_bytes -= bytes as u64,
                     None => early.push(pointer),
@@ -138,12 +130,7 @@ impl Inventory {
     }
 
     fn add_copy(&mut self, node: sys::CUgraphNode, last_kernel: Option<&String>) -> Result<(), Refusal> {
-        let mut params = MaybeUninit::<sys::CUDA_MEMCPY3D>::zeroed();
-        // SAFETY: the node is a copy, and the driver fills the parameters when it succeeds.
-        let result = unsafe { sys::cuGraphMemcpyNodeGetParams(node, params.as_mut_ptr()) };
-        check(result, "cuGraphMemcpyNodeGetParams", Stage::Inspect)?;
-        // SAFETY: filled above; the zero pattern alone would be no value of the enumerations inside.
-        let params = unsafe { params.assume_init() };
+        let params = copy_params(node)?;
         let host = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
         let (upload, download) = (params.srcMemoryType == host, params.dstMemoryType == host);
         if !upload && !download {
@@ -160,7 +147,51 @@ impl Inventory {
     }
 }
 
-fn nodes_of(graph: sys::CUgraph) -> Result<Vec<sys::CUgraphNode>, Refusal> {
+/// What a copy node copies.
+pub(super) fn copy_params(node: sys::CUgraphNode) -> Result<sys::CUDA_MEMCPY3D, Refusal> {
+    let mut params = MaybeUninit::<sys::CUDA_MEMCPY3D>::zeroed();
+    // SAFETY: the node is a copy, and the driver fills the parameters when it succeeds.
+    let result = unsafe { sys::cuGraphMemcpyNodeGetParams(node, params.as_mut_ptr()) };
+    check(result, "cuGraphMemcpyNodeGetParams", Stage::Inspect)?;
+    // SAFETY: filled above; the zero pattern alone would be no value of the enumerations inside.
+    Ok(unsafe { params.assume_init() })
+}
+
+/// Address and length of what an allocation node takes.
+pub(super) fn allocation(node: sys::CUgraphNode) -> Result<(u64, usize), Refusal> {
+    let mut params = MaybeUninit::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
+    // SAFETY: the node is an allocation, and the driver fills the parameters when it succeeds.
+    let result = unsafe { sys::cuGraphMemAllocNodeGetParams(node, params.as_mut_ptr()) };
+    check(result, "cuGraphMemAllocNodeGetParams", Stage::Inspect)?;
+    // SAFETY: filled above.
+    let params = unsafe { params.assume_init() };
+    Ok((params.dptr, params.bytesize))
+}
+
+/// Address of what a release node gives back.
+pub(super) fn released(node: sys::CUgraphNode) -> Result<u64, Refusal> {
+    let mut address = 0;
+    // SAFETY: the node is a release, and `address` takes an address.
+    let result = unsafe { sys::cuGraphMemFreeNodeGetParams(node, &raw mut address) };
+    check(result, "cuGraphMemFreeNodeGetParams", Stage::Inspect).map(|()| address)
+}
+
+/// The nodes in the driver's order, which means nothing.
+/// The number of nodes, where there are as many releases as allocations among them.
+pub(super) fn balanced_nodes(graph: sys::CUgraph) -> Result<Option<usize>, Refusal> {
+    let nodes = nodes_of(graph)?;
+    let mut held = 0_i64;
+    for &node in &nodes {
+        held += match kind_of(node)? {
+            sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => 1,
+            sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => -1,
+            _ => 0,
+        };
+    }
+    Ok((held == 0 && !nodes.is_empty()).then_some(nodes.len()))
+}
+
+pub(super) fn nodes_of(graph: sys::CUgraph) -> Result<Vec<sys::CUgraphNode>, Refusal> {
     let mut count = 0;
     // SAFETY: with no array the driver only counts.
     let result = unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut count) };
@@ -175,7 +206,8 @@ fn nodes_of(graph: sys::CUgraph) -> Result<Vec<sys::CUgraphNode>, Refusal> {
     Ok(nodes)
 }
 
-fn kind_of(node: sys::CUgraphNode) -> Result<sys::CUgraphNodeType, Refusal> {
+/// What a node does.
+pub(super) fn kind_of(node: sys::CUgraphNode) -> Result<sys::CUgraphNodeType, Refusal> {
     let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
     // SAFETY: the node is one of a live graph.
     let result = unsafe { sys::cuGraphNodeGetType(node, &raw mut kind) };
@@ -184,14 +216,24 @@ fn kind_of(node: sys::CUgraphNode) -> Result<sys::CUgraphNodeType, Refusal> {
 
 /// Empty when the driver does not tell.
 fn kernel_name(node: sys::CUgraphNode) -> String {
+    kernel_params(node).map(|params| function_name(&params)).unwrap_or_default()
+}
+
+/// What a kernel node launches. The arguments it points at belong to the node.
+pub(super) fn kernel_params(node: sys::CUgraphNode) -> Result<sys::CUDA_KERNEL_NODE_PARAMS, Refusal> {
     let mut params = MaybeUninit::<sys::CUDA_KERNEL_NODE_PARAMS>::zeroed();
+    // SAFETY: the node is a kernel, and the driver fills the parameters when it succeeds.
+    let result = unsafe { sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr()) };
+    check(result, "cuGraphKernelNodeGetParams", Stage::Inspect)?;
+    // SAFETY: filled above, and any bytes are a value of numbers and pointers.
+    Ok(unsafe { params.assume_init() })
+}
+
+/// Empty when the driver does not tell.
+pub(super) fn function_name(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> String {
     let mut name = std::ptr::null();
-    // SAFETY: the node is a kernel; handles are only used when the driver gave them.
+    // SAFETY: handles are only used when the driver gave them.
     let found = unsafe {
-        if sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr()) != sys::CUresult::CUDA_SUCCESS {
-            return String::new();
-        }
-        let params = params.assume_init();
         if !params.func.is_null() {
             sys::cuFuncGetName(&raw mut name, params.func) == sys::CUresult::CUDA_SUCCESS
         } else if !params.kern.is_null() {

@@ -29,7 +29,7 @@ struct Shared {
     device: CudaDevice,
     stream: Arc<CudaStream>,
     /// Held because cuBLAS writes to it.
-    _workspace: CudaSlice<u8>,
+    workspace: CudaSlice<u8>,
 }
 
 /// Sessions of the process that are alive.
@@ -109,6 +109,12 @@ impl Session {
         &self.shared.stream
     }
 
+    /// Addresses of the memory that cuBLAS may use, whose bytes mean nothing after a product.
+    pub(super) fn workspace(&self) -> std::ops::Range<u64> {
+        let start = self.shared.workspace.device_ptr(self.stream()).0;
+        start..start + WORKSPACE_BYTES as u64
+    }
+
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         self.shared.stream.context()
     }
@@ -142,7 +148,7 @@ impl Shared {
             let message = format!("{status:?}");
             return Err(Refusal::Driver { call: "cublasSetWorkspace", stage: Stage::Open, message });
         }
-        Ok(Self { device: device.clone(), stream, _workspace: workspace })
+        Ok(Self { device: device.clone(), stream, workspace })
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use candle_core::{DType, Result, Tensor};
 use cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg as _};
+use esper_layers::Effect;
+use esper_layers::device::declare;
 
 use super::args::{MAX_ROWS, SolveArgs};
 use super::module::{DeviceKernels, THREADS, blocks_of, count, expect};
@@ -19,6 +21,8 @@ const FEW_CHUNKS: usize = 128;
 pub(super) struct Rows {
     row: [u64; MAX_ROWS],
     count: u32,
+    /// Named, so that it has a value: two recordings of a launch are compared byte by byte.
+    padding: u32,
 }
 
 #[repr(C)]
@@ -78,7 +82,8 @@ impl DeviceKernels {
             let mut launch = stream.launch_builder(&function);
             launch.arg(&table).arg(&chunks).arg(&partials);
             // SAFETY: `rows` confirmed that every chunk is in every row; there is a place per chunk and pair of tiles.
-            tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) })?;
+            let launch = || tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) });
+            declare(&stream, || updating(workspace.reading_rows(&table, num_rows), &workspace.partials), launch)?;
 
             let by_groups = workspace.most_chunks > FEW_CHUNKS;
             if by_groups {
@@ -86,7 +91,9 @@ impl DeviceKernels {
                 let mut launch = stream.launch_builder(&function);
                 launch.arg(&parts).arg(&partials).arg(&size).arg(&groups);
                 // SAFETY: the table names groups that exist.
-                tensor_error(unsafe { launch.launch(blocks_of(num_parts, workspace.most_groups)) })?;
+                let launch = || tensor_error(unsafe { launch.launch(blocks_of(num_parts, workspace.most_groups)) });
+                let effect = || updating(reading(workspace.reading_parts(), &workspace.partials), &workspace.groups);
+                declare(&stream, effect, launch)?;
             }
 
             let function = self.function("gram_parts")?;
@@ -94,7 +101,10 @@ impl DeviceKernels {
             let mut launch = stream.launch_builder(&function);
             launch.arg(&parts).arg(&sums_of).arg(&of_groups).arg(&tiles_u32).arg(&rows_u32).arg(&grams);
             // SAFETY: a matrix per part, of at most the rows that the workspace was made for.
-            tensor_error(unsafe { launch.launch(blocks_of(num_parts, pairs_of(tiles))) })?;
+            let launch = || tensor_error(unsafe { launch.launch(blocks_of(num_parts, pairs_of(tiles))) });
+            let source = if by_groups { &workspace.groups } else { &workspace.partials };
+            let effect = || updating(reading(workspace.reading_parts(), source), &workspace.grams);
+            declare(&stream, effect, launch)?;
         }
         let memory = workspace.memory.as_ref().map_or(Ok(0), address)?;
         let function = self.function(args.kernel)?;
@@ -104,15 +114,26 @@ impl DeviceKernels {
         let shape =
             LaunchConfig { grid_dim: (1, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: count(shared_bytes) };
         // SAFETY: arguments for all owners, working memory as `solver_memory` says, sums of the right length.
-        tensor_error(unsafe { launch.launch(shape) })?;
+        let launch = || tensor_error(unsafe { launch.launch(shape) });
+        let resolved = || {
+            let effect = reading(reading(workspace.reading_parts(), &workspace.grams), args.arguments);
+            added(effect, args.sums)
+        };
+        let effect = || {
+            let effect = updating(resolved(), &workspace.coefficients);
+            workspace.memory.iter().fold(effect, updating)
+        };
+        declare(&stream, effect, launch)?;
         if num_parts > 0 {
             let function = self.function("part_norms")?;
             let mut launch = stream.launch_builder(&function);
             launch.arg(&grams).arg(&parts).arg(&window).arg(&coefficients).arg(&squares).arg(&sums);
             // SAFETY: a block and a place per part; a window has fewer rows than a block has threads.
-            tensor_error(unsafe { launch.launch(blocks_of(num_parts, 1)) })?;
+            let launch = || tensor_error(unsafe { launch.launch(blocks_of(num_parts, 1)) });
+            let effect = || updating(reading(resolved(), &workspace.coefficients), &workspace.part_squares);
+            declare(&stream, effect, launch)?;
         }
-        if args.only_measures { Ok(()) } else { self.clip_factors(workspace, args.max_norm, sums) }
+        if args.only_measures { Ok(()) } else { self.clip_factors(workspace, args.max_norm, args.sums) }
     }
 
     /// Combines `rows` into the first with `coefficients`, (2, rows), and leaves the factors of the parts in
@@ -127,7 +148,6 @@ impl DeviceKernels {
     ) -> Result<()> {
         let table = workspace.rows(rows)?;
         expect(coefficients, DType::F32, 2 * rows.len(), "coefficients")?;
-        let sums = workspace.sums(sums)?;
         let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
         let (squares, part_squares) = (address(&workspace.squares)?, address(&workspace.part_squares)?);
         let coefficients = address(coefficients)?;
@@ -137,12 +157,20 @@ impl DeviceKernels {
             let mut launch = stream.launch_builder(&function);
             launch.arg(&table).arg(&chunks).arg(&parts).arg(&coefficients).arg(&squares);
             // SAFETY: `rows` confirmed that every chunk is in every row; a place per chunk.
-            tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) })?;
+            let launch = || tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) });
+            let effect = || {
+                let effect = workspace.reading_combination(&table, rows.len(), coefficients, 0);
+                let effect = if rows.len() > 1 { updating(effect, rows[0]) } else { effect };
+                updating(effect, &workspace.squares)
+            };
+            declare(&stream, effect, launch)?;
             let function = self.function("square_parts")?;
             let mut launch = stream.launch_builder(&function);
             launch.arg(&parts).arg(&squares).arg(&part_squares);
             // SAFETY: a block and a place per part.
-            tensor_error(unsafe { launch.launch(blocks_of(workspace.num_parts, 1)) })?;
+            let launch = || tensor_error(unsafe { launch.launch(blocks_of(workspace.num_parts, 1)) });
+            let effect = || updating(reading(workspace.reading_parts(), &workspace.squares), &workspace.part_squares);
+            declare(&stream, effect, launch)?;
         }
         self.clip_factors(workspace, max_norm, sums)
     }
@@ -167,10 +195,13 @@ impl DeviceKernels {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&table).arg(&chunks).arg(&parts).arg(&coefficients).arg(&factors);
         // SAFETY: `rows` confirmed that every chunk is in every row, `check_terms` the sizes of the others.
-        tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) }).map(drop)
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) });
+        let effect = || updating(workspace.reading_combination(&table, rows.len(), coefficients, factors), rows[0]);
+        declare(&stream, effect, launch).map(drop)
     }
 
-    fn clip_factors(&self, workspace: &Workspace, max_norm: Option<f64>, sums: Sums) -> Result<()> {
+    fn clip_factors(&self, workspace: &Workspace, max_norm: Option<f64>, sums: Option<&Tensor>) -> Result<()> {
+        let table = workspace.sums(sums)?;
         let (squares, parts) = (address(&workspace.part_squares)?, address(&workspace.parts)?);
         let (domains, factors) = (address(&workspace.domains)?, address(&workspace.factors)?);
         let (num_parts, slots) = (count(workspace.num_parts), count(workspace.slots));
@@ -179,9 +210,14 @@ impl DeviceKernels {
         let function = self.function("clip_factors")?;
         let mut launch = stream.launch_builder(&function);
         launch.arg(&squares).arg(&parts).arg(&num_parts).arg(&slots).arg(&max_norm);
-        launch.arg(&domains).arg(&factors).arg(&sums);
+        launch.arg(&domains).arg(&factors).arg(&table);
         // SAFETY: a square and a factor per part, a domain per owner and one more, sums of the right length.
-        tensor_error(unsafe { launch.launch(blocks_of(1, 1)) }).map(drop)
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
+        let effect = || {
+            let effect = reading(workspace.reading_parts(), &workspace.part_squares);
+            added(updating(updating(effect, &workspace.domains), &workspace.factors), sums)
+        };
+        declare(&stream, effect, launch).map(drop)
     }
 }
 
@@ -191,7 +227,7 @@ impl Workspace {
         if rows.is_empty() || rows.len() > self.num_rows {
             candle_core::bail!("a window of {} rows: expected 1 to {}", rows.len(), self.num_rows)
         }
-        let mut table = Rows { row: [0; MAX_ROWS], count: count(rows.len()) };
+        let mut table = Rows { row: [0; MAX_ROWS], count: count(rows.len()), padding: 0 };
         for (place, row) in table.row.iter_mut().zip(rows) {
             expect(row, DType::F32, self.num_elements, "a row of a window")?;
             *place = address(row)?;
@@ -200,6 +236,22 @@ impl Workspace {
             }
         }
         Ok(table)
+    }
+
+    /// What a kernel reads that goes through all rows: them and the chunks.
+    fn reading_rows(&self, rows: &Rows, count: usize) -> Effect {
+        let chunks = reading(Effect::new(), &self.chunks);
+        rows.row[..count].iter().fold(chunks, |effect, row| effect.reading(*row, 4 * self.num_elements))
+    }
+
+    /// What a kernel reads that combines rows, beside constants of its own. `factors` is 0 where there are none.
+    pub(super) fn reading_combination(&self, rows: &Rows, count: usize, coefficients: u64, factors: u64) -> Effect {
+        let effect = reading(self.reading_rows(rows, count), &self.parts).reading(coefficients, 8 * count);
+        if factors == 0 { effect } else { effect.reading(factors, 4 * self.num_parts.max(1)) }
+    }
+
+    fn reading_parts(&self) -> Effect {
+        reading(Effect::new(), &self.parts)
     }
 
     /// Confirms the sizes of coefficients and factors; gives the address of the factors, 0 without them.
@@ -217,6 +269,25 @@ impl Workspace {
         expect(sums, DType::F64, length, "sums of an epoch")?;
         Ok(Sums { base: address(sums)?, slots, parts })
     }
+}
+
+const CHECKED: &str = "an address that was taken before the launch";
+
+fn reading(effect: Effect, tensor: &Tensor) -> Effect {
+    effect.reading(address(tensor).expect(CHECKED), bytes_of(tensor))
+}
+
+/// Also for what is written in part: what is not stays as it was.
+fn updating(effect: Effect, tensor: &Tensor) -> Effect {
+    effect.updating(address(tensor).expect(CHECKED), bytes_of(tensor))
+}
+
+fn added(effect: Effect, sums: Option<&Tensor>) -> Effect {
+    sums.into_iter().fold(effect, updating)
+}
+
+fn bytes_of(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
 }
 
 impl fmt::Debug for Rows {

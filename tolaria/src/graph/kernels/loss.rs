@@ -3,6 +3,8 @@
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
 use cudarc::driver::{CudaSlice, DevicePtr as _, PushKernelArg as _};
+use esper_layers::Effect;
+use esper_layers::device::declare;
 
 use super::module::{DeviceKernels, blocks_of, count, grid};
 use crate::graph::cuda::{address, address_of, tensor_error};
@@ -37,6 +39,12 @@ impl Rows {
         })
     }
 
+    /// What every kernel here reads.
+    fn effect(&self) -> Effect {
+        let num_logits = self.rows * self.classes as usize;
+        Effect::new().reading(self.logits, 4 * num_logits).reading(self.targets, 4 * self.rows)
+    }
+
     fn of_tensors(logits: &Tensor, targets: &Tensor) -> Result<Self> {
         let ((a, al), (b, bl)) = (logits.storage_and_layout(), targets.storage_and_layout());
         match (&*a, &*b) {
@@ -61,7 +69,8 @@ pub(crate) fn cross_entropy(
         let mut launch = stream.launch_builder(&function);
         launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&num_rows).arg(&target);
         // SAFETY: logits and targets of so many rows, and one place for the mean.
-        tensor_error(unsafe { launch.launch(blocks_of(1, 1)) })?;
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
+        declare(&stream, || rows.effect().writing(target, 4), launch)?;
     } else {
         let nats = kernels.nats(&rows)?;
         let source = nats.device_ptr(&stream).0;
@@ -69,7 +78,8 @@ pub(crate) fn cross_entropy(
         let mut launch = stream.launch_builder(&function);
         launch.arg(&source).arg(&num_rows).arg(&target);
         // SAFETY: a loss per row, and one place for the mean.
-        tensor_error(unsafe { launch.launch(blocks_of(1, 1)) })?;
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
+        declare(&stream, || Effect::new().reading(source, 8 * rows.rows).writing(target, 4), launch)?;
     }
     Ok((CudaStorage::wrap_cuda_slice(mean, kernels.device), Shape::from(())))
 }
@@ -92,7 +102,8 @@ pub(crate) fn cross_entropy_backward(
     let mut launch = stream.launch_builder(&function);
     launch.arg(&rows.logits).arg(&rows.targets).arg(&upstream).arg(&rows.classes).arg(&num_rows).arg(&target);
     // SAFETY: a block per row, and a place per logit.
-    tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) })?;
+    let launch = || tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) });
+    declare(&stream, || rows.effect().reading(upstream, 4).writing(target, 4 * shape.elem_count()), launch)?;
     Ok((CudaStorage::wrap_cuda_slice(gradient, kernels.device), shape))
 }
 
@@ -109,7 +120,8 @@ impl DeviceKernels {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&source).arg(&num_rows).arg(&target);
         // SAFETY: both hold a number per row.
-        tensor_error(unsafe { launch.launch(grid(rows.rows, 1)) })?;
+        let launch = || tensor_error(unsafe { launch.launch(grid(rows.rows, 1)) });
+        declare(&stream, || Effect::new().reading(source, 8 * rows.rows).writing(target, 4 * rows.rows), launch)?;
         Ok(tensor(&self.device, losses, rows.rows))
     }
 
@@ -124,7 +136,8 @@ impl DeviceKernels {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&target);
         // SAFETY: a block and a place per row.
-        tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) })?;
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) });
+        declare(&stream, || rows.effect().writing(target, 4 * rows.rows), launch)?;
         Ok(tensor(&self.device, hits, rows.rows))
     }
 
@@ -138,7 +151,8 @@ impl DeviceKernels {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&source).arg(&elements).arg(&target);
         // SAFETY: the source has so many elements, and the sum one place.
-        tensor_error(unsafe { launch.launch(blocks_of(1, 1)) })?;
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
+        declare(&stream, || Effect::new().reading(source, 4 * values.elem_count()).writing(target, 4), launch)?;
         Ok(tensor(&self.device, sum, ()))
     }
 
@@ -150,7 +164,8 @@ impl DeviceKernels {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&target);
         // SAFETY: a block and a place per row.
-        tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) })?;
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) });
+        declare(&stream, || rows.effect().writing(target, 8 * rows.rows), launch)?;
         Ok(nats)
     }
 }

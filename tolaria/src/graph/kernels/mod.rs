@@ -20,6 +20,8 @@ mod sums;
 mod loss;
 #[cfg(feature = "cuda")]
 mod random;
+#[cfg(feature = "cuda")]
+mod verify;
 #[cfg(not(feature = "cuda"))]
 mod absent;
 mod args;
@@ -33,5 +35,7 @@ pub(crate) use loss::{cross_entropy, cross_entropy_backward};
 pub(crate) use module::DeviceKernels;
 #[cfg(feature = "cuda")]
 pub(crate) use random::dropout_mask;
+#[cfg(feature = "cuda")]
+pub(crate) use verify::{COUNTS_PER_SPAN, CopiedSpan};
 #[cfg(feature = "cuda")]
 pub(crate) use workspace::Workspace;

@@ -1,31 +1,16 @@
 //! Loading the kernels, and the shape of their launches.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use candle_core::cuda_backend::DeviceId;
 use candle_core::{CudaDevice, DType, Result, Storage, Tensor};
-use cudarc::driver::{CudaFunction, CudaModule, CudaSlice, CudaStream, DeviceRepr, LaunchConfig};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DeviceRepr, LaunchConfig};
+use esper_layers::device::Image;
 
-use crate::graph::cuda::tensor_error;
-
-static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
+static IMAGE: Image = Image::new(include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin")));
 /// Threads of a block; the reductions rely on it.
 pub(super) const THREADS: u32 = 256;
 /// Blocks in a row beyond which more of them gain nothing: threads take further elements in turn.
 const MAX_BLOCKS: usize = 1024;
-
-/// Modules by device. A candle device has a context object of its own, and nothing tells when it goes; its module
-/// stays until the process ends, as the device's own modules do while something refers to them.
-static MODULES: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
-
-struct Loaded {
-    device: DeviceId,
-    module: Arc<CudaModule>,
-    /// Asking the driver for a function at every launch would cost more than the launch.
-    functions: BTreeMap<&'static str, CudaFunction>,
-}
 
 /// The kernels on one device.
 #[derive(Debug, Clone)]
@@ -57,24 +42,7 @@ impl DeviceKernels {
     }
 
     pub(super) fn function(&self, name: &'static str) -> Result<CudaFunction> {
-        let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = self.device.id();
-        let index = match modules.iter().position(|loaded| loaded.device == id) {
-            Some(index) => index,
-            None => {
-                let stream = self.stream();
-                let module = tensor_error(stream.context().load_module(Ptx::from_binary(IMAGE.to_vec())))?;
-                modules.push(Loaded { device: id, module, functions: BTreeMap::new() });
-                modules.len() - 1
-            }
-        };
-        let loaded = &mut modules[index];
-        if let Some(function) = loaded.functions.get(name) {
-            return Ok(function.clone());
-        }
-        let function = tensor_error(loaded.module.load_function(name))?;
-        loaded.functions.insert(name, function.clone());
-        Ok(function)
+        IMAGE.function(&self.device, name)
     }
 
     /// Memory for `len` elements with whatever is in it. The kernel that follows writes every element.

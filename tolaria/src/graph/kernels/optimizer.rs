@@ -2,6 +2,8 @@
 
 use candle_core::{DType, Result};
 use cudarc::driver::{DeviceRepr, PushKernelArg as _};
+use esper_layers::Effect;
+use esper_layers::device::declare;
 
 use super::args::{ParameterUpdate, UpdateArgs, UpdateRule};
 use super::module::{DeviceKernels, blocks_of, count, expect};
@@ -18,6 +20,8 @@ struct Parameters {
     parameter: [u64; MAX_PARAMETERS],
     moments: [u64; MAX_PARAMETERS],
     first_part: u32,
+    /// Named, so that it has a value: two recordings of a launch are compared byte by byte.
+    padding: u32,
 }
 
 #[repr(C)]
@@ -64,10 +68,34 @@ impl DeviceKernels {
             launch.arg(&coefficients).arg(&factors).arg(&constants).arg(&first_chunk);
             // SAFETY: `table` confirmed the size of every tensor, the others were checked above; the chunks of these
             // parts and no others take part.
-            tensor_error(unsafe { launch.launch(blocks_of(num_chunks, 1)) })?;
+            let launch = || tensor_error(unsafe { launch.launch(blocks_of(num_chunks, 1)) });
+            let effect = || {
+                let effect = workspace.reading_combination(&rows, args.rows.len(), coefficients, factors);
+                updated(effect.reading(constants, 16 * updates.len()), few, first_part, workspace, &table)
+            };
+            declare(&stream, effect, launch)?;
         }
         Ok(())
     }
+}
+
+/// The parameters and their moments change.
+fn updated(
+    effect: Effect,
+    updates: &[ParameterUpdate<'_>],
+    first_part: usize,
+    workspace: &Workspace,
+    table: &Parameters,
+) -> Effect {
+    updates.iter().enumerate().fold(effect, |effect, (index, update)| {
+        let part = first_part + index;
+        let length = 4 * (workspace.starts[part + 1] - workspace.starts[part]);
+        let effect = effect.updating(table.parameter[index], length);
+        match update.moments {
+            Some(moments) => effect.updating(table.moments[index], 4 * moments.elem_count()),
+            None => effect,
+        }
+    })
 }
 
 fn table(
@@ -77,7 +105,7 @@ fn table(
     needs_moments: bool,
 ) -> Result<Parameters> {
     let (parameter, moments) = ([0; MAX_PARAMETERS], [0; MAX_PARAMETERS]);
-    let mut table = Parameters { parameter, moments, first_part: count(first_part) };
+    let mut table = Parameters { parameter, moments, first_part: count(first_part), padding: 0 };
     for (index, update) in updates.iter().enumerate() {
         let part = first_part + index;
         let length = workspace.starts[part + 1] - workspace.starts[part];

@@ -2,6 +2,8 @@
 
 use candle_core::{DType, Result, Tensor};
 use cudarc::driver::{CudaSlice, DevicePtr as _, DeviceRepr, PushKernelArg as _};
+use esper_layers::Effect;
+use esper_layers::device::declare;
 
 use super::module::{DeviceKernels, grid};
 use crate::graph::cuda::{address, tensor_error};
@@ -28,7 +30,7 @@ impl DeviceKernels {
             candle_core::bail!("gather: {end} elements of f32 do not fit into {flat:?}")
         }
         let pieces: Vec<(usize, &Tensor)> = whole.iter().map(|(at, tensor)| (*at, tensor)).collect();
-        self.move_pieces("gather_words", address(flat)?, &pieces)
+        self.move_pieces(Direction::ToFlat, address(flat)?, &pieces)
     }
 
     /// Copies the words of `flat` at each offset to its tensor, of any type of 4 or 8 bytes.
@@ -37,28 +39,53 @@ impl DeviceKernels {
         if end > flat.len() {
             candle_core::bail!("scatter: {end} words are not in a buffer of {}", flat.len())
         }
-        self.move_pieces("scatter_words", flat.device_ptr(&self.stream()).0, targets)
+        self.move_pieces(Direction::FromFlat, flat.device_ptr(&self.stream()).0, targets)
     }
 
     /// Sizes must have been checked.
-    fn move_pieces(&self, kernel: &'static str, flat: u64, pieces: &[(usize, &Tensor)]) -> Result<()> {
+    fn move_pieces(&self, direction: Direction, flat: u64, pieces: &[(usize, &Tensor)]) -> Result<()> {
         let stream = self.stream();
-        let function = self.function(kernel)?;
+        let function = self.function(match direction {
+            Direction::ToFlat => "gather_words",
+            Direction::FromFlat => "scatter_words",
+        })?;
         for chunk in pieces.chunks(MAX_PIECES) {
             let mut table = Pieces { address: [0; MAX_PIECES], offset: [0; MAX_PIECES], length: [0; MAX_PIECES] };
+            // The kernel is told where the first of these pieces starts, so that all it touches follows its pointers.
+            let start = chunk.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
+            let flat = flat + 4 * start as u64;
             for (index, (offset, tensor)) in chunk.iter().enumerate() {
                 table.address[index] = address(tensor)?;
-                table.offset[index] = *offset as u64;
+                table.offset[index] = (offset - start) as u64;
                 table.length[index] = words(tensor) as u64;
             }
             let longest = chunk.iter().map(|(_, tensor)| words(tensor)).max().unwrap_or(0);
             let mut launch = stream.launch_builder(&function);
             launch.arg(&table).arg(&flat);
             // SAFETY: every piece lies inside its tensor and inside the flat buffer, as checked by the callers.
-            tensor_error(unsafe { launch.launch(grid(longest, chunk.len())) })?;
+            let launch = || tensor_error(unsafe { launch.launch(grid(longest, chunk.len())) });
+            declare(&stream, || effect(direction, flat, &table, chunk.len()), launch)?;
         }
         Ok(())
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToFlat,
+    FromFlat,
+}
+
+fn effect(direction: Direction, flat: u64, table: &Pieces, count: usize) -> Effect {
+    let pieces = (0..count).filter(|&index| table.length[index] > 0);
+    pieces.fold(Effect::new(), |effect, index| {
+        let (piece, place) = (table.address[index], flat + 4 * table.offset[index]);
+        let bytes = 4 * usize::try_from(table.length[index]).expect("a tensor that is in memory");
+        match direction {
+            Direction::ToFlat => effect.copying(piece, place, bytes),
+            Direction::FromFlat => effect.copying(place, piece, bytes),
+        }
+    })
 }
 
 fn words(tensor: &Tensor) -> usize {

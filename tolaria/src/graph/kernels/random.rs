@@ -2,6 +2,8 @@
 
 use candle_core::{CudaStorage, Layout, Result, Shape};
 use cudarc::driver::{DevicePtr as _, PushKernelArg as _};
+use esper_layers::Effect;
+use esper_layers::device::declare;
 
 use super::args::MaskArgs;
 use super::module::{DeviceKernels, grid, single};
@@ -28,7 +30,8 @@ pub(crate) fn dropout_mask(
     launch.arg(&counter).arg(&args.key[0]).arg(&args.key[1]).arg(&args.layer).arg(&args.drop).arg(&args.scale);
     launch.arg(&target).arg(&count);
     // SAFETY: the counter has two words and the mask `elements` places.
-    tensor_error(unsafe { launch.launch(grid(elements.div_ceil(4), 1)) })?;
+    let launch = || tensor_error(unsafe { launch.launch(grid(elements.div_ceil(4), 1)) });
+    declare(&stream, || Effect::new().reading(counter, 8).writing(target, 4 * elements), launch)?;
     Ok((CudaStorage::wrap_cuda_slice(mask, kernels.device), shape.clone()))
 }
 
@@ -42,6 +45,7 @@ impl DeviceKernels {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&counter);
         // SAFETY: the counter has two words.
-        tensor_error(unsafe { launch.launch(single()) }).map(drop)
+        let launch = || tensor_error(unsafe { launch.launch(single()) });
+        declare(&stream, || Effect::new().updating(counter, 8), launch).map(drop)
     }
 }

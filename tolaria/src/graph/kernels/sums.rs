@@ -2,6 +2,8 @@
 
 use candle_core::{DType, Result, Tensor};
 use cudarc::driver::PushKernelArg as _;
+use esper_layers::Effect;
+use esper_layers::device::declare;
 
 use super::args::FoldKind;
 use super::module::{DeviceKernels, count, expect, grid};
@@ -25,6 +27,8 @@ impl DeviceKernels {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&target).arg(&source).arg(&scale).arg(&elements);
         // SAFETY: both tensors have `len` elements of the kernel's types.
-        tensor_error(unsafe { launch.launch(grid(len, 1)) }).map(drop)
+        let launch = || tensor_error(unsafe { launch.launch(grid(len, 1)) });
+        let added = len * addend.dtype().size_in_bytes();
+        declare(&stream, || Effect::new().updating(target, 8 * len).reading(source, added), launch).map(drop)
     }
 }

@@ -6,20 +6,20 @@ use crate::error::Error;
 
 /// A new folder among the temporary files, removed when it is dropped.
 #[derive(Debug)]
-pub(super) struct CacheFolders {
+pub(in crate::works::gpu) struct CacheFolders {
     root: PathBuf,
 }
 
 impl CacheFolders {
     /// `unique` tells apart what one process makes.
-    pub(super) fn new(unique: u128) -> Result<Self, Error> {
-        let root = std::env::temp_dir().join(format!("esper-cold-start-{}-{unique}", std::process::id()));
+    pub(in crate::works::gpu) fn new(unique: u128) -> Result<Self, Error> {
+        let root = std::env::temp_dir().join(format!("esper-bench-{}-{unique}", std::process::id()));
         make(&root)?;
         Ok(Self { root })
     }
 
     /// The folder of a name, empty at first.
-    pub(super) fn of(&self, name: &str) -> Result<PathBuf, Error> {
+    pub(in crate::works::gpu) fn of(&self, name: &str) -> Result<PathBuf, Error> {
         let folder = self.root.join(name);
         make(&folder)?;
         Ok(folder)
@@ -34,7 +34,7 @@ impl Drop for CacheFolders {
 }
 
 /// Bytes of all files in a folder and below it; what cannot be read counts nothing.
-pub(super) fn size_bytes(folder: &Path) -> u64 {
+pub(in crate::works::gpu) fn size_bytes(folder: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => size_bytes(&entry.path()),

@@ -7,7 +7,7 @@
 //! The tensor library's kernels come as PTX, which the driver compiles and keeps in a folder. A way in which they are
 //! loaded is therefore measured with a folder that is empty, or with that of the run before.
 
-mod cache;
+pub(super) mod cache;
 mod child;
 mod modules;
 mod parent;

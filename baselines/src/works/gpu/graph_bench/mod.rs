@@ -1,6 +1,6 @@
 //! Whole training steps, eager against replayed: the shared works written out by hand, and the real trainer.
 
-mod step;
+pub(super) mod step;
 mod candle;
 mod trained;
 

@@ -11,11 +11,10 @@ use leyline::region::Eager;
 use leyline::telemetry::NullRecorder;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::BatchConfig;
-use tolaria::graph::GraphMode;
 use tolaria::optim::{Decay, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{ExecutionConfig, Observer, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{ExecutionConfig, Observer, Parts, Splits, StepMode, TrainConfig, Trainer};
 
 use crate::error::Error;
 use crate::works::gpu::open::Gpu;
@@ -27,7 +26,7 @@ const EPOCHS: u64 = 220;
 
 /// Measures the epochs of one work.
 pub(super) fn measure(gpu: &Gpu, eager: &mut Eager, name: &str, samples: &mut Samples) -> Result<(), Error> {
-    for (mode, graphs) in [("eager", GraphMode::Off), ("graph", GraphMode::Auto)] {
+    for (name_of_mode, mode) in [("eager", StepMode::Eager), ("graph", StepMode::Graph)] {
         let work = Workload::named(name, 0, &gpu.device)?;
         let count = |n| NonZeroUsize::new(n).expect("sizes above 0");
         let config = TrainConfig {
@@ -40,7 +39,7 @@ pub(super) fn measure(gpu: &Gpu, eager: &mut Eager, name: &str, samples: &mut Sa
             conflict_warn: 1.0,
             measure_conflicts: false,
             cagrad_radius: 0.4,
-            execution: ExecutionConfig { graphs, ..ExecutionConfig::default() },
+            execution: ExecutionConfig { mode, ..ExecutionConfig::default() },
         };
         let train = work.dataset()?;
         let parts = Parts {
@@ -60,10 +59,10 @@ pub(super) fn measure(gpu: &Gpu, eager: &mut Eager, name: &str, samples: &mut Sa
         trainer.run(eager, &mut stopwatch)?;
         let warm = usize::try_from(WARM_UP).expect("a small number");
         for epoch in &stopwatch.epochs[warm..] {
-            samples.push(format!("trainer.{name}.epoch.{mode}"), "us", us(*epoch));
+            samples.push(format!("trainer.{name}.epoch.{name_of_mode}"), "us", us(*epoch));
         }
         let replays = trainer.graph_stats().total.replays;
-        samples.push(format!("trainer.{name}.replays.{mode}"), "count", replays as f64);
+        samples.push(format!("trainer.{name}.replays.{name_of_mode}"), "count", replays as f64);
     }
     Ok(())
 }

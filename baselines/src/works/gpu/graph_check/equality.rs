@@ -5,12 +5,11 @@ use leyline::id::StepIndex;
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
-use tolaria::graph::GraphMode;
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{ExecutionConfig, Flow, NullObserver, Observer};
+use tolaria::trainer::{ExecutionConfig, Flow, NullObserver, Observer, StepMode};
 
-use super::grown::{Growing, differing, values_of};
+use super::grown::{Growing, differing, in_mode, values_of};
 use super::plain;
 use super::report::{Broken, Report, promise};
 use crate::works::gpu::open::Gpu;
@@ -28,7 +27,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             report.check(title, |_| plain::dropout(gpu, eager, optimizer, microbatches));
         }
     }
-    let execution = ExecutionConfig { prefetch: true, ..ExecutionConfig::default() };
+    let execution = ExecutionConfig { prefetch: true, ..in_mode(StepMode::Graph) };
     let staged = Growing { execution, data_on_host: true, ..Growing::small(4, ADAM_W) };
     report.check("equal.staged_from_host", |_| staged_from_host(gpu, eager, &staged));
     report.check("equal.restore", |_| restored(gpu, eager, &Growing::small(4, ADAM_W)));
@@ -38,8 +37,8 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
 /// A network that grows: shadow training, blending, holding, permanent; a tail batch in every epoch.
 fn grown(gpu: &Gpu, eager: &mut Eager, growing: &Growing) -> Result<String, Broken> {
     let start = values_of(growing.trainer(gpu)?.seeds().model().parameters())?;
-    let (plain, expected) = growing.with_graphs(GraphMode::Off).finish(gpu, eager)?;
-    let (trainer, found) = growing.with_graphs(GraphMode::Auto).finish(gpu, eager)?;
+    let (plain, expected) = growing.with_mode(StepMode::Eager).finish(gpu, eager)?;
+    let (trainer, found) = growing.with_mode(StepMode::Graph).finish(gpu, eager)?;
     let stats = trainer.graph_stats().total;
     let steps = trainer.progress().1.0;
     if let Some(refusal) = trainer.last_refusal() {
@@ -66,7 +65,7 @@ fn grown(gpu: &Gpu, eager: &mut Eager, growing: &Growing) -> Result<String, Brok
 /// Samples that are copied from the host for every step, on a stream of their own, give what resident ones do.
 fn staged_from_host(gpu: &Gpu, eager: &mut Eager, staged: &Growing) -> Result<String, Broken> {
     let resident = Growing { data_on_host: false, ..staged.clone() };
-    let (_, expected) = resident.with_graphs(GraphMode::Off).finish(gpu, eager)?;
+    let (_, expected) = resident.with_mode(StepMode::Eager).finish(gpu, eager)?;
     let (trainer, found) = staged.finish(gpu, eager)?;
     let wrong = differing(&expected, &found);
     promise(wrong == 0, || format!("{wrong} of {} parameters differ", found.len()))?;
@@ -111,7 +110,7 @@ impl Observer for StopAt {
 
 fn off(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     let growing = Growing { epochs: 3, ..Growing::small(1, SGD) };
-    let (trainer, _) = growing.with_graphs(GraphMode::Off).finish(gpu, eager)?;
+    let (trainer, _) = growing.with_mode(StepMode::Eager).finish(gpu, eager)?;
     let stats = trainer.graph_stats().total;
     promise(stats.captures + stats.replays == 0, || format!("{stats:?}"))?;
     Ok("0 captures, 0 replays".to_owned())

@@ -5,9 +5,9 @@ use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::optim::OptimizerConfig;
-use tolaria::trainer::ExecutionConfig;
+use tolaria::trainer::StepMode;
 
-use super::grown::Growing;
+use super::grown::{Growing, in_mode, perceptron};
 use super::report::{Broken, Report, promise};
 use crate::works::gpu::open::Gpu;
 use crate::works::gpu::samples::Samples;
@@ -21,15 +21,14 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
 
 fn five_million(gpu: &Gpu, eager: &mut Eager, samples: &mut Samples) -> Result<String, Broken> {
     let growing = Growing {
-        inputs: 784,
-        hidden: vec![2048, 1536],
+        host: perceptron(784, vec![2048, 1536]),
         num_samples: 128 * 16,
         batch_size: 128,
         microbatches: 1,
         epochs: 20,
         optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
         conflict: ConflictResolution::Mean,
-        execution: ExecutionConfig::default(),
+        execution: in_mode(StepMode::Graph),
         data_on_host: false,
         seed_width: 32,
     };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use kasmina::host::HostConfig;
 use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use leyline::clock::Clock;
 use leyline::id::RunId;
 use leyline::model::{Parameter, TrainableModel};
 use leyline::region::Eager;
@@ -15,10 +16,9 @@ use tamiyo::config::FixedConfig;
 use tamiyo::{PolicyKind, SigningKey, Tamiyo, TamiyoConfig};
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
-use tolaria::graph::GraphMode;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{Decay, OptimizerConfig, ScheduleConfig};
-use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, Trainer};
 
 use super::report::Broken;
 use crate::works::gpu::open::Gpu;
@@ -26,32 +26,47 @@ use crate::works::models::Draw;
 
 /// A run of a network that grows.
 #[derive(Debug, Clone)]
-pub(super) struct Growing {
-    pub(super) inputs: usize,
-    pub(super) hidden: Vec<usize>,
-    pub(super) num_samples: usize,
-    pub(super) batch_size: usize,
-    pub(super) microbatches: usize,
-    pub(super) epochs: u64,
-    pub(super) optimizer: OptimizerConfig,
-    pub(super) conflict: ConflictResolution,
-    pub(super) execution: ExecutionConfig,
+pub(in crate::works::gpu) struct Growing {
+    pub(in crate::works::gpu) host: HostConfig,
+    pub(in crate::works::gpu) num_samples: usize,
+    pub(in crate::works::gpu) batch_size: usize,
+    pub(in crate::works::gpu) microbatches: usize,
+    pub(in crate::works::gpu) epochs: u64,
+    pub(in crate::works::gpu) optimizer: OptimizerConfig,
+    pub(in crate::works::gpu) conflict: ConflictResolution,
+    pub(in crate::works::gpu) execution: ExecutionConfig,
     /// Whether the data stay on the host.
-    pub(super) data_on_host: bool,
-    pub(super) seed_width: usize,
+    pub(in crate::works::gpu) data_on_host: bool,
+    pub(in crate::works::gpu) seed_width: usize,
 }
 
-const CLASSES: usize = 10;
+pub(in crate::works::gpu) const CLASSES: usize = 10;
+
+/// Steps that run in one way, and all else as by default.
+pub(in crate::works::gpu) fn in_mode(mode: StepMode) -> ExecutionConfig {
+    ExecutionConfig { mode, ..ExecutionConfig::default() }
+}
+
+/// A host of linear layers.
+pub(in crate::works::gpu) fn perceptron(inputs: usize, hidden: Vec<usize>) -> HostConfig {
+    HostConfig::Mlp { inputs, hidden, classes: CLASSES }
+}
+
+fn width_of(host: &HostConfig) -> usize {
+    match host {
+        HostConfig::Mlp { inputs, .. } => *inputs,
+        HostConfig::Cnn1d { length, .. } => *length,
+    }
+}
 
 /// The trainer of such a run.
-pub(super) type GrowingTrainer = Trainer<Kasmina, Tamiyo>;
+pub(in crate::works::gpu) type GrowingTrainer = Trainer<Kasmina, Tamiyo>;
 
 impl Growing {
     /// A small network: 26 steps of 8 samples per epoch and one of 5, or 7 of up to 32.
-    pub(super) fn small(microbatches: usize, optimizer: OptimizerConfig) -> Self {
+    pub(in crate::works::gpu) fn small(microbatches: usize, optimizer: OptimizerConfig) -> Self {
         Self {
-            inputs: 16,
-            hidden: vec![32, 24],
+            host: perceptron(16, vec![32, 24]),
             num_samples: 205,
             batch_size: 8,
             microbatches,
@@ -59,29 +74,37 @@ impl Growing {
             epochs: if microbatches == 1 { 40 } else { 150 },
             optimizer,
             conflict: ConflictResolution::PcGrad,
-            execution: ExecutionConfig::default(),
+            execution: in_mode(StepMode::Graph),
             data_on_host: false,
             seed_width: 8,
         }
     }
 
-    pub(super) fn with_graphs(&self, graphs: GraphMode) -> Self {
-        Self { execution: ExecutionConfig { graphs, ..self.execution }, ..self.clone() }
+    pub(in crate::works::gpu) fn with_mode(&self, mode: StepMode) -> Self {
+        Self { execution: ExecutionConfig { mode, ..self.execution.clone() }, ..self.clone() }
     }
 
-    pub(super) fn trainer(&self, gpu: &Gpu) -> Result<GrowingTrainer, Broken> {
+    pub(in crate::works::gpu) fn trainer(&self, gpu: &Gpu) -> Result<GrowingTrainer, Broken> {
+        self.trainer_on(&gpu.device, &gpu.clock)
+    }
+
+    /// The trainer on a device.
+    pub(in crate::works::gpu) fn trainer_on(
+        &self,
+        device: &Device,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<GrowingTrainer, Broken> {
         let run_id = RunId::new("graph-check").expect("a literal of allowed characters");
         let recorder: Arc<dyn Recorder> = Arc::new(NullRecorder);
-        let (clock, key) = (Arc::clone(&gpu.clock), [7; 32]);
-        let host = HostConfig::Mlp { inputs: self.inputs, hidden: self.hidden.clone(), classes: CLASSES };
+        let (clock, key) = (Arc::clone(clock), [7; 32]);
         let seeds_config = KasminaConfig {
             attribution: AttributionMode::Alpha,
             seed_width: self.seed_width,
-            ..KasminaConfig::new(host)
+            ..KasminaConfig::new(self.host.clone())
         };
         let seeds = Kasmina::new(
             seeds_config,
-            &gpu.device,
+            device,
             run_id.clone(),
             CommandKey::new(key),
             Arc::clone(&clock),
@@ -94,13 +117,13 @@ impl Growing {
             ..TamiyoConfig::default()
         };
         let policy = Tamiyo::new(policy, run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))?;
-        let device = if self.data_on_host { &Device::Cpu } else { &gpu.device };
-        let train = samples(self.num_samples, self.inputs, CLASSES, device)?;
+        let home = if self.data_on_host { &Device::Cpu } else { device };
+        let train = samples(self.num_samples, width_of(&self.host), CLASSES, home)?;
         let parts = Parts {
             run_id,
             seed: 3,
             num_epochs: self.epochs,
-            device: gpu.device.clone(),
+            device: device.clone(),
             data: Splits { validation: train.clone(), test: train.clone(), train },
             seeds,
             policy,
@@ -112,7 +135,11 @@ impl Growing {
     }
 
     /// Trains to the end; the values of all parameters.
-    pub(super) fn finish(&self, gpu: &Gpu, eager: &mut Eager) -> Result<(GrowingTrainer, Vec<f32>), Broken> {
+    pub(in crate::works::gpu) fn finish(
+        &self,
+        gpu: &Gpu,
+        eager: &mut Eager,
+    ) -> Result<(GrowingTrainer, Vec<f32>), Broken> {
         let mut trainer = self.trainer(gpu)?;
         trainer.run(eager, &mut NullObserver)?;
         let values = values_of(trainer.seeds().model().parameters())?;
@@ -120,12 +147,12 @@ impl Growing {
     }
 
     fn config(&self) -> TrainConfig {
-        train_config(self.batch_size, self.microbatches, self.optimizer, self.conflict, self.execution)
+        train_config(self.batch_size, self.microbatches, self.optimizer, self.conflict, self.execution.clone())
     }
 }
 
 /// Settings that all checks share.
-pub(super) fn train_config(
+pub(in crate::works::gpu) fn train_config(
     batch_size: usize,
     microbatches: usize,
     optimizer: OptimizerConfig,
@@ -149,7 +176,12 @@ pub(super) fn train_config(
 }
 
 /// Random samples of random classes.
-pub(super) fn samples(count: usize, inputs: usize, classes: usize, device: &Device) -> Result<Dataset, Broken> {
+pub(in crate::works::gpu) fn samples(
+    count: usize,
+    inputs: usize,
+    classes: usize,
+    device: &Device,
+) -> Result<Dataset, Broken> {
     let mut draw = Draw::new(5, device);
     let targets: Vec<u32> = (0..u32::try_from(count).expect("few samples"))
         .map(|i| (i * 7 + i / 3) % u32::try_from(classes).expect("few classes"))
@@ -159,7 +191,7 @@ pub(super) fn samples(count: usize, inputs: usize, classes: usize, device: &Devi
 }
 
 /// All elements, parameter after parameter.
-pub(super) fn values_of(parameters: &[Parameter]) -> Result<Vec<f32>, Broken> {
+pub(in crate::works::gpu) fn values_of(parameters: &[Parameter]) -> Result<Vec<f32>, Broken> {
     let mut reads = HostReads::default();
     let mut values = Vec::new();
     for parameter in parameters {
@@ -169,7 +201,7 @@ pub(super) fn values_of(parameters: &[Parameter]) -> Result<Vec<f32>, Broken> {
 }
 
 /// Elements whose bits differ; all of them when the counts differ.
-pub(super) fn differing(a: &[f32], b: &[f32]) -> usize {
+pub(in crate::works::gpu) fn differing(a: &[f32], b: &[f32]) -> usize {
     if a.len() != b.len() {
         return a.len().max(b.len());
     }

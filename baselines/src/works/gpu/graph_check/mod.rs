@@ -1,8 +1,8 @@
 //! What graphs promise, checked on a GPU: same bits as eager steps, every refusal with training going on, memory
 //! returned. One program, one table; a promise that is not kept fails the work.
 
-mod report;
-mod grown;
+pub(super) mod report;
+pub(super) mod grown;
 mod plain;
 mod kernels;
 mod equality;
@@ -38,5 +38,5 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     memory::run(&gpu, &mut eager, &mut report);
     graft::run(&gpu, &mut eager, &mut report);
     gradients::run(&gpu, &mut eager, &mut report);
-    report.finish(&gpu, NOTES)
+    report.finish(&gpu, "graph-check", NOTES)
 }

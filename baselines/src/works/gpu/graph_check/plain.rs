@@ -9,13 +9,12 @@ use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline::telemetry::NullRecorder;
 use tolaria::aggregate::ConflictResolution;
-use tolaria::graph::GraphMode;
 use tolaria::optim::OptimizerConfig;
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::random::{DrawCounter, Dropout};
-use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, Trainer};
+use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, Trainer};
 
-use super::grown::{differing, samples, train_config, values_of};
+use super::grown::{differing, in_mode, samples, train_config, values_of};
 use super::report::{Broken, promise};
 use crate::works::gpu::open::Gpu;
 use crate::works::models::Draw;
@@ -76,7 +75,7 @@ pub(super) fn dropout(
     microbatches: usize,
 ) -> Result<String, Broken> {
     let epochs = if microbatches == 1 { 40 } else { 150 };
-    let mut run = |graphs, frozen: bool| -> Result<(PlainTrainer, Vec<f32>), Broken> {
+    let mut run = |mode, frozen: bool| -> Result<(PlainTrainer, Vec<f32>), Broken> {
         let counter = DrawCounter::new(99, &gpu.device)?;
         let layer = Dropout::new(0.25, 0, &counter)?;
         let middle: Middle = Box::new(move |h| {
@@ -85,15 +84,14 @@ pub(super) fn dropout(
             }
             layer.forward(h, true).map_err(|error| candle_core::Error::Msg(error.to_string()))
         });
-        let execution = ExecutionConfig { graphs, ..ExecutionConfig::default() };
-        let mut trainer = trainer(gpu, middle, optimizer, microbatches, epochs, execution)?;
+        let mut trainer = trainer(gpu, middle, optimizer, microbatches, epochs, in_mode(mode))?;
         trainer.run(eager, &mut NullObserver)?;
         let values = values(&trainer)?;
         Ok((trainer, values))
     };
-    let (_, expected) = run(GraphMode::Off, false)?;
-    let (trainer, found) = run(GraphMode::Auto, false)?;
-    let (_, one_mask) = run(GraphMode::Off, true)?;
+    let (_, expected) = run(StepMode::Eager, false)?;
+    let (trainer, found) = run(StepMode::Graph, false)?;
+    let (_, one_mask) = run(StepMode::Eager, true)?;
     if let Some(refusal) = trainer.last_refusal() {
         return Err(Broken(format!("a shape was refused: {refusal}")));
     }

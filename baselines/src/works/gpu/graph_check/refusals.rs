@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
 use leyline::region::Eager;
-use tolaria::graph::{Captured, GraphMode, Refusal, Session};
+use tolaria::graph::{Captured, Refusal, Session};
 use tolaria::host_read::{HostReads, read_scalar};
 use tolaria::optim::OptimizerConfig;
-use tolaria::trainer::{ExecutionConfig, NullObserver};
+use tolaria::trainer::{NullObserver, StepMode};
 
-use super::grown::differing;
+use super::grown::{differing, in_mode};
 use super::plain::{Middle, trainer, values};
 use super::report::{Broken, Report, promise};
 use crate::works::gpu::open::Gpu;
@@ -134,10 +134,10 @@ fn in_training(gpu: &Gpu, eager: &mut Eager, name: &str, keeps_bits: bool, mista
     let passes = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&passes);
     let middle: Middle = Box::new(move |h| mistake(counted.fetch_add(1, Ordering::Relaxed), h));
-    let mut broken = trainer(gpu, middle, SGD, 1, EPOCHS, ExecutionConfig::default())?;
+    let mut broken = trainer(gpu, middle, SGD, 1, EPOCHS, in_mode(StepMode::Graph))?;
     broken.run(eager, &mut NullObserver)?;
     let identity: Middle = Box::new(|h| Ok(h.clone()));
-    let execution = ExecutionConfig { graphs: GraphMode::Off, ..ExecutionConfig::default() };
+    let execution = in_mode(StepMode::Eager);
     let mut sound = trainer(gpu, identity, SGD, 1, EPOCHS, execution)?;
     sound.run(eager, &mut NullObserver)?;
 

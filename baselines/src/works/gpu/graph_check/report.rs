@@ -7,9 +7,9 @@ use crate::works::gpu::samples::Samples;
 
 /// Checks so far.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(in crate::works::gpu) struct Report {
     rows: Vec<Row>,
-    pub(super) samples: Samples,
+    pub(in crate::works::gpu) samples: Samples,
 }
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ struct Row {
 
 /// Why a check failed.
 #[derive(Debug)]
-pub(super) struct Broken(pub(super) String);
+pub(in crate::works::gpu) struct Broken(pub(in crate::works::gpu) String);
 
 impl<E: Into<Error>> From<E> for Broken {
     fn from(error: E) -> Self {
@@ -30,13 +30,13 @@ impl<E: Into<Error>> From<E> for Broken {
 }
 
 /// Fails a check unless `holds`.
-pub(super) fn promise(holds: bool, text: impl FnOnce() -> String) -> Result<(), Broken> {
+pub(in crate::works::gpu) fn promise(holds: bool, text: impl FnOnce() -> String) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(Broken(text())) }
 }
 
 impl Report {
     /// Runs one check. Its text says what was seen.
-    pub(super) fn check(
+    pub(in crate::works::gpu) fn check(
         &mut self,
         name: impl Into<String>,
         check: impl FnOnce(&mut Samples) -> Result<String, Broken>,
@@ -46,7 +46,7 @@ impl Report {
     }
 
     /// The result, when every promise was kept.
-    pub(super) fn finish(mut self, gpu: &Gpu, notes: &str) -> Result<Outcome, Error> {
+    pub(in crate::works::gpu) fn finish(mut self, gpu: &Gpu, name: &str, notes: &str) -> Result<Outcome, Error> {
         let table: Vec<String> = self
             .rows
             .iter()
@@ -65,6 +65,6 @@ impl Report {
                 config.push((row.name.as_str(), seen.clone()));
             }
         }
-        Ok(gpu.result("graph-check", notes, &config, self.samples).into())
+        Ok(gpu.result(name, notes, &config, self.samples).into())
     }
 }

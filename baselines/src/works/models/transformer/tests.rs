@@ -10,8 +10,12 @@ const TINY: TransformerConfig =
 const BATCH: usize = 2;
 
 fn tiny() -> Transformer {
+    tiny_of(Form::Primitive)
+}
+
+fn tiny_of(form: Form) -> Transformer {
     let mut draw = Draw::new(7, &Device::Cpu).with_dtype(DType::F64);
-    let transformer = Transformer::new(TINY, &mut draw).unwrap();
+    let transformer = Transformer::new(TINY, Variant::of(form), &mut draw).unwrap();
     // Embeddings of the usual size leave so little for attention that its gradients would be lost in rounding.
     for var in [&transformer.tokens, &transformer.positions] {
         var.set(&(var.as_tensor() * 30.0).unwrap()).unwrap();
@@ -49,10 +53,16 @@ fn loss_moved(transformer: &Transformer, var: &Var, index: usize, by: f64) -> f6
 
 #[test]
 fn gradients_agree_with_central_differences() {
+    for (form, at_least) in [(Form::Primitive, 150), (Form::Layers, 130)] {
+        check_gradients(form, at_least);
+    }
+}
+
+fn check_gradients(form: Form, at_least: usize) {
     const STEP: f64 = 1e-5;
     // candle's derivative of GELU has its constants to six digits; the differences are good to 1e-9.
     const TOLERANCE: f64 = 2e-6;
-    let transformer = tiny();
+    let transformer = tiny_of(form);
     let gradients = loss(&transformer).backward().unwrap();
     let mut checked = 0;
     for (name, var) in transformer.variables() {
@@ -68,7 +78,7 @@ fn gradients_agree_with_central_differences() {
             checked += 1;
         }
     }
-    assert!(checked >= 150, "{checked}");
+    assert!(checked >= at_least, "{form:?}: {checked}");
 }
 
 #[test]
@@ -108,7 +118,8 @@ fn unfit_sizes_are_refused() {
     let error = tiny().forward(&ids).unwrap_err().to_string();
     assert!(error.contains("expected sequences of 5 tokens, found 4"), "{error}");
     let mut draw = Draw::new(0, &Device::Cpu);
-    let error = Transformer::new(TransformerConfig { num_heads: 3, ..TINY }, &mut draw).unwrap_err().to_string();
+    let error = Transformer::new(TransformerConfig { num_heads: 3, ..TINY }, Variant::default(), &mut draw);
+    let error = error.unwrap_err().to_string();
     assert!(error.contains("expected a width that 3 heads divide, found 8"), "{error}");
 }
 
@@ -118,4 +129,22 @@ fn rows_of_a_softmax_sum_to_1_whatever_their_size() {
     let x = (draw.uniform((4, 6), 1.0).unwrap() * 1e4).unwrap();
     let sums = softmax(&x).unwrap().sum(D::Minus1).unwrap();
     assert!(values(&sums).iter().all(|sum| (sum - 1.0).abs() < 1e-12));
+}
+
+#[test]
+fn both_forms_compute_the_same_logits() {
+    let [a, b] = Form::ALL.map(tiny_of);
+    assert_eq!(a.num_parameters(), b.num_parameters());
+    let [a, b] = [a, b].map(|transformer| values(&transformer.forward(&ids(1)).unwrap()));
+    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-12));
+}
+
+#[test]
+fn the_last_token_has_the_logits_of_its_row() {
+    let transformer = tiny();
+    let [all, last] =
+        [transformer.forward(&ids(0)), transformer.forward_last(&ids(0))].map(|logits| values(&logits.unwrap()));
+    let expected: Vec<f64> = all.chunks(7).skip(4).step_by(5).flatten().copied().collect();
+    assert_eq!(last.len(), expected.len());
+    assert!(last.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-12));
 }

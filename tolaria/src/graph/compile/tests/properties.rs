@@ -5,13 +5,15 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use super::programs::programs;
-use super::{closure, conflicts, run, shuffled};
+use super::{closure, conflicts, replay, run, shuffled};
 use crate::graph::compile::{Lifetime, Node, Pass, PassSet, Program, compile};
 
-/// Every pass alone, those that keep every bit, all of them, and two that meet in memory planning.
+/// Every pass alone, some that meet, those that keep every bit, and all of them.
 fn sets() -> Vec<PassSet> {
     let mut sets: Vec<PassSet> = Pass::ALL.into_iter().map(|pass| PassSet::none().with(pass)).collect();
     sets.push(PassSet::none().with(Pass::Dead).with(Pass::Memory));
+    sets.push(PassSet::none().with(Pass::Fuse).with(Pass::Memory));
+    sets.push(PassSet::none().with(Pass::Constants).with(Pass::Dead).with(Pass::Fuse));
     sets.push(PassSet::exact());
     sets.push(PassSet::all());
     sets
@@ -38,10 +40,10 @@ proptest! {
         let expected = run(&program, None);
         for passes in sets() {
             let compiled = compile(&program, &passes).map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
-            prop_assert_eq!(&run(&compiled.program, None), &expected, "{:?}", passes);
+            prop_assert_eq!(&replay(&compiled, None), &expected, "{:?}", passes);
             for seed in [seed, seed ^ 1] {
                 let order = shuffled(&compiled.program, seed);
-                prop_assert_eq!(&run(&compiled.program, Some(&order)), &expected, "{:?}", passes);
+                prop_assert_eq!(&replay(&compiled, Some(&order)), &expected, "{:?}", passes);
             }
             prop_assert_eq!(compiled.reports.len(), passes.iter().count());
         }
@@ -84,7 +86,9 @@ proptest! {
         for pass in Pass::ALL {
             let (_, report) = pass.run(&program);
             prop_assert!(report.nodes.after <= report.nodes.before, "{:?}", report);
-            prop_assert!(report.critical_path.after <= report.critical_path.before, "{:?}", report);
+            // What is one kernel waits for all that its parts waited for.
+            let may_wait = matches!(pass, Pass::Fuse | Pass::Copies);
+            prop_assert!(may_wait || report.critical_path.after <= report.critical_path.before, "{:?}", report);
         }
     }
 
@@ -123,6 +127,6 @@ fn random_programs_give_every_pass_something_to_do_and_let_blocks_share_bytes() 
         let owned = program.blocks.iter().filter(|block| block.lifetime == Lifetime::Graph);
         num_sharing += usize::from(report.peak_bytes.after < owned.map(|block| block.size_bytes).sum());
     }
-    assert!(num_rewritten.iter().all(|&count| count >= 40), "{num_rewritten:?}");
+    assert!(num_rewritten.iter().all(|&count| count >= 25), "{num_rewritten:?}");
     assert!(num_sharing >= 40 && num_medium >= 150, "{num_sharing} share, {num_medium} are of medium size");
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::run;
 use crate::graph::compile::{
-    Block, BlockId, CompileError, Effect, InterpretError, Kernel, LaunchShape, Lifetime, Node, NodeIndex, NodeKind,
-    PassSet, Pattern, Pointer, Program, ProgramError, Region, compile, interpret,
+    Block, BlockId, Code, CompileError, Effect, ElementType, InterpretError, Kernel, LaunchShape, Lifetime, Node,
+    NodeIndex, NodeKind, PassSet, Pattern, Pointer, Pointwise, Program, ProgramError, Region, compile, interpret,
 };
 
 const RESULT: BlockId = BlockId(0);
@@ -15,7 +15,9 @@ const SCRATCH: BlockId = BlockId(1);
 fn valid() -> Program {
     let kernel = |name: &str, pointers: Vec<Pointer>, effect| {
         let parameters = vec![0; pointers.len()];
-        NodeKind::Kernel(Kernel { name: name.into(), launch: LaunchShape::default(), parameters, pointers, effect })
+        let argument_bytes = vec![8; parameters.len()];
+        let (name, code, launch) = (name.into(), Code::Recorded(0), LaunchShape::default());
+        NodeKind::Kernel(Kernel { name, code, launch, parameters, argument_bytes, pointers, effect })
     };
     let terms =
         vec![Pointer::new(0, SCRATCH, 0).reading(0, 8).writing(0, 8), Pointer::new(1, SCRATCH, 8).reading(8, 16)];
@@ -23,7 +25,7 @@ fn valid() -> Program {
     let kinds = vec![
         NodeKind::Alloc(SCRATCH),
         NodeKind::Memset { region: source, pattern: Pattern { value: 0x0102, width_bytes: 2 } },
-        kernel("add", terms, Effect::Sum { terms: [0, 1], output: 0 }),
+        kernel("add", terms, Effect::Pointwise(Box::new(Pointwise::sum(8, ElementType::U8, [0, 1], 0)))),
         kernel("mystery", vec![Pointer::unknown(0, SCRATCH, 4, 16)], Effect::Unknown),
         NodeKind::Copy { source, destination: Region::new(RESULT, 0, 16) },
         NodeKind::Free(SCRATCH),
@@ -37,6 +39,13 @@ fn pointer(program: &mut Program, node: usize, index: usize) -> &mut Pointer {
     match &mut program.nodes[node].kind {
         NodeKind::Kernel(kernel) => &mut kernel.pointers[index],
         other => panic!("no kernel: {other:?}"),
+    }
+}
+
+fn pointwise(program: &mut Program, node: usize) -> &mut Pointwise {
+    match &mut program.nodes[node].kind {
+        NodeKind::Kernel(Kernel { effect: Effect::Pointwise(pointwise), .. }) => pointwise,
+        other => panic!("not element-wise: {other:?}"),
     }
 }
 
@@ -91,8 +100,11 @@ fn every_broken_rule_has_its_error() {
         ),
         ("sum of some", |p| *pointer(p, 2, 0) = pointer(p, 2, 0).writing_some(0, 8), bad(2, 0)),
         ("sum with two outputs", |p| *pointer(p, 2, 1) = pointer(p, 2, 1).writing(8, 16), bad(2, 1)),
-        ("sum of unequal length", |p| *pointer(p, 2, 1) = pointer(p, 2, 1).reading(8, 15), operands(2)),
-        ("sum of shifted bytes", |p| *pointer(p, 2, 1) = pointer(p, 2, 1).reading(7, 15), operands(2)),
+        ("sum of unequal length", |p| *pointer(p, 2, 1) = pointer(p, 2, 1).reading(8, 15), bad(2, 1)),
+        ("sum of shifted bytes", |p| *pointer(p, 2, 1) = Pointer::new(1, SCRATCH, 7).reading(7, 15), operands(2)),
+        ("sum of nothing", |p| pointwise(p, 2).operands[1].pointer = 2, operands(2)),
+        ("sum of types", |p| pointwise(p, 2).output_type = ElementType::F32, operands(2)),
+        ("step of later ones", |p| pointwise(p, 2).steps.swap(1, 2), operands(2)),
         ("width", |p| p.nodes[1].kind = memset(Region::new(SCRATCH, 0, 12), 0, 3), operands(1)),
         ("value too wide", |p| p.nodes[1].kind = memset(Region::new(SCRATCH, 0, 16), 256, 1), operands(1)),
         ("no multiple", |p| p.nodes[1].kind = memset(Region::new(SCRATCH, 0, 15), 0, 2), operands(1)),

@@ -1,0 +1,96 @@
+//! Faults planted in the compiler: each is found, and the step it was planted in is right all the same.
+
+use leyline::region::Eager;
+use tolaria::graph::compile::PassSet;
+use tolaria::graph::{Captured, Compilation, CompileOptions, PlantedFault};
+
+use super::super::compiled_step::{captured, drafts, hold_all, start};
+use super::super::graph_check::grown::differing;
+use super::super::graph_check::report::{Broken, Report, promise};
+use super::super::open::{Gpu, refused};
+use super::super::optimizer_step::OptimizerStep;
+use crate::works::models::Workload;
+
+/// Steps that are compared.
+const STEPS: usize = 24;
+/// What the memory of a compiled graph is filled with before it is verified.
+const POISON: u8 = 0xCB;
+
+pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
+    report.check("fault.wrong_pass", |_| wrong_pass(gpu, eager));
+    report.check("fault.unknown_kernel", |_| unknown_kernel(gpu, eager));
+    report.check("fault.pointer_like_number", |_| pointer_like_number(gpu, eager));
+}
+
+/// A result that a pass dropped is missed by the comparison; the step is what the captured graph makes of it.
+fn wrong_pass(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let (mut step, captured, compilation) = started(gpu, eager, PlantedFault::WrongPass)?;
+    let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
+    hold_all(&step, |name, tensor| compiled.hold(name, tensor))?;
+    step.load()?;
+    let Err(refusal) = compiled.verify(&captured, POISON) else {
+        return Err(Broken("the comparison found no difference".to_owned()));
+    };
+    finish_captured(gpu, step, &captured)?;
+    Ok(format!("{refusal}; {STEPS} steps with the bits of eager ones"))
+}
+
+/// A kernel of which nothing is known costs speed, not results.
+fn unknown_kernel(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let (mut step, captured, compilation) = started(gpu, eager, PlantedFault::UnknownKernel)?;
+    let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
+    hold_all(&step, |name, tensor| compiled.hold(name, tensor))?;
+    let unknown = compiled.report().unknown_kernels.clone();
+    promise(unknown.keys().any(|name| name.contains("forgotten")), || format!("unknown kernels: {unknown:?}"))?;
+    step.load()?;
+    compiled.verify(&captured, POISON).map_err(|refusal| refused("the comparison", refusal))?;
+    while step.num_steps() < STEPS {
+        step.load()?;
+        compiled.replay().map_err(|refusal| refused("a replay", refusal))?;
+    }
+    let wrong = differing(&step.parameters()?, &eager_parameters(gpu)?);
+    promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))?;
+    let names: Vec<String> = unknown.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    Ok(format!("{STEPS} steps with the bits of eager ones, unknown: {}", names.join(", ")))
+}
+
+/// A number that stays where addresses move makes the two recordings two programs.
+fn pointer_like_number(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let (step, captured, compilation) = started(gpu, eager, PlantedFault::PointerLikeNumber)?;
+    let refusal = match compilation.wait() {
+        Err(refusal) => refusal,
+        Ok(_) => return Err(Broken("the recordings were taken for one program".to_owned())),
+    };
+    finish_captured(gpu, step, &captured)?;
+    Ok(format!("{refusal}; {STEPS} steps with the bits of eager ones"))
+}
+
+/// A captured step whose compilation, with a fault in it, is under way.
+fn started(
+    gpu: &Gpu,
+    eager: &mut Eager,
+    fault: PlantedFault,
+) -> Result<(OptimizerStep, Captured, Compilation), Broken> {
+    let (step, plan, captured) = captured(gpu, eager, Workload::mlp(0, &gpu.device)?)?;
+    let options = CompileOptions { fault: Some(fault), ..CompileOptions::new(PassSet::all()) };
+    let compilation = start(gpu, drafts(gpu, eager, &step, &plan)?, options)?;
+    Ok((step, captured, compilation))
+}
+
+/// Goes on with the captured graph; nothing that happened before may have left a trace.
+fn finish_captured(gpu: &Gpu, mut step: OptimizerStep, captured: &Captured) -> Result<(), Broken> {
+    while step.num_steps() < STEPS {
+        step.load()?;
+        captured.replay().map_err(|refusal| refused("a replay", refusal))?;
+    }
+    let wrong = differing(&step.parameters()?, &eager_parameters(gpu)?);
+    promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))
+}
+
+fn eager_parameters(gpu: &Gpu) -> Result<Vec<f32>, Broken> {
+    let mut step = OptimizerStep::new(gpu, Workload::mlp(0, &gpu.device)?)?;
+    for _ in 0..STEPS {
+        step.eagerly(gpu)?;
+    }
+    Ok(step.parameters()?)
+}

@@ -1,0 +1,90 @@
+//! Networks that grow while their steps are compiled: every change of structure starts over, and no bit is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::Device;
+use kasmina::host::{HostConfig, Pool};
+use leyline::clock::Clock;
+use leyline::region::Eager;
+use tolaria::trainer::StepMode;
+
+use super::super::graph_check::grown::{CLASSES, Growing};
+use super::super::graph_check::report::{Broken, Report};
+use super::super::open::Gpu;
+use super::case::{Ran, same};
+use super::networks::{ADAM_W, SGD};
+
+/// Compiled steps of a run, percent. Structures that last for a few epochs are captured, and gone before they are compiled.
+const SHARE: u64 = 10;
+/// After each step of the compiled run.
+const PAUSE: Duration = Duration::from_millis(4);
+
+pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
+    for (name, growing) in grafts() {
+        report.check(format!("compiled.{name}"), |_| {
+            let captured = grown(&growing, StepMode::Graph, &gpu.device, &gpu.clock, eager)?;
+            let compiled = grown(&growing, StepMode::Compiled, &gpu.device, &gpu.clock, eager)?;
+            if compiled.parameters.len() <= compiled.start.len() {
+                return Err(Broken("nothing grew".to_owned()));
+            }
+            same(&captured, &compiled, SHARE)
+        });
+    }
+}
+
+fn grafts() -> Vec<(String, Growing)> {
+    let mut grafts = Vec::new();
+    for (name, optimizer) in [("sgd", SGD), ("adam_w", ADAM_W)] {
+        for microbatches in [1, 4] {
+            let growing = Growing::small(microbatches, optimizer);
+            grafts.push((format!("graft.{name}.accumulation{microbatches}"), growing));
+        }
+        let host = HostConfig::Cnn1d {
+            length: 16,
+            channels: vec![6, 8],
+            kernel: 3,
+            stride: 2,
+            classes: CLASSES,
+            pool: Pool::Flatten,
+        };
+        grafts.push((format!("conv1d.{name}"), Growing { host, ..Growing::small(1, optimizer) }));
+    }
+    grafts
+}
+
+fn grown(
+    growing: &Growing,
+    mode: StepMode,
+    device: &Device,
+    clock: &Arc<dyn Clock>,
+    eager: &mut Eager,
+) -> Result<Ran, Broken> {
+    let pause = if mode == StepMode::Compiled { PAUSE } else { Duration::ZERO };
+    Ran::of(growing.with_mode(mode).trainer_on(device, clock)?, eager, pause)
+}
+
+#[cfg(test)]
+mod tests {
+    use leyline::clock::SystemClock;
+
+    use super::*;
+
+    #[test]
+    fn each_of_them_grows_and_two_runs_are_the_same() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let mut eager = Eager::acquire().unwrap();
+        for (name, growing) in
+            grafts().into_iter().filter(|(name, _)| ["graft.sgd.accumulation1", "conv1d.sgd"].contains(&name.as_str()))
+        {
+            let mut run = || {
+                let ran = grown(&growing, StepMode::Graph, &Device::Cpu, &clock, &mut eager);
+                ran.map_err(|broken| broken.0).unwrap()
+            };
+            let [first, second] = [run(), run()];
+            assert!(first.parameters.len() > first.start.len(), "{name} did not grow");
+            let text = same(&first, &second, 0).map_err(|broken| broken.0).unwrap();
+            assert!(text.contains("0 of "), "{name}: {text}");
+        }
+    }
+}

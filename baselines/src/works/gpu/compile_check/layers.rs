@@ -1,0 +1,25 @@
+//! The layers of `esper-layers` on the device, against `f64` on the CPU.
+
+use esper_layers::{check, check_norm_attention};
+
+use super::super::graph_check::report::{Report, promise};
+use super::super::open::Gpu;
+
+pub(super) fn run(gpu: &Gpu, report: &mut Report) {
+    let groups =
+        [("linear", check::linear_cases(&gpu.device)), ("norm_attention", check_norm_attention::cases(&gpu.device))];
+    for (group, cases) in groups {
+        match cases {
+            Ok(cases) => {
+                for (case, error, allowed) in cases {
+                    report.check(format!("layers.{group}.{}", case.replace(' ', "_")), |_| {
+                        // Not the other way round, so that an error which is no number fails.
+                        promise(error <= allowed, || format!("error {error:e}, allowed {allowed:e}"))?;
+                        Ok(format!("error {error:e}, allowed {allowed:e}"))
+                    });
+                }
+            }
+            Err(error) => report.check(format!("layers.{group}"), |_| Err(error.into())),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+// What stands around the products of a linear layer: conversions, activations and their derivatives, and column sums.
+
+namespace linear {
+
+// As `Activation` in src/linear/kernels.rs.
+const u32 RELU = 1;
+const u32 GELU = 2;
+const u32 GELU_ERF = 3;
+
+__device__ float value(float x) { return x; }
+__device__ float value(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+__device__ void put(float& place, float x) { place = x; }
+__device__ void put(__nv_bfloat16& place, float x) { place = __float2bfloat16_rn(x); }
+
+// Four neighbors, moved at once.
+template <class T>
+struct alignas(4 * sizeof(T)) Quad {
+    T at[4];
+};
+
+template <class T>
+__device__ bool in_quads(const T* array) {
+    return ((u64)array & (sizeof(Quad<T>) - 1)) == 0;
+}
+
+// output[i] = map(input[i]). Output may be the input.
+template <class In, class Out, class Map>
+__device__ void map(const In* input, Out* output, u64 count, Map map) {
+    u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    u64 stride = (u64)gridDim.x * blockDim.x;
+    u64 quads = in_quads(input) && in_quads(output) ? count / 4 : 0;
+    for (u64 quad = first; quad < quads; quad += stride) {
+        Quad<In> in = ((const Quad<In>*)input)[quad];
+        Quad<Out> out;
+        for (u32 i = 0; i < 4; i++) put(out.at[i], map(value(in.at[i])));
+        ((Quad<Out>*)output)[quad] = out;
+    }
+    for (u64 i = 4 * quads + first; i < count; i += stride) put(output[i], map(value(input[i])));
+}
+
+// output[i] = map(input[i], gradient[i]).
+template <class In, class Out, class Map>
+__device__ void map_two(const In* input, const In* gradient, Out* output, u64 count, Map map) {
+    u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    u64 stride = (u64)gridDim.x * blockDim.x;
+    u64 quads = in_quads(input) && in_quads(gradient) && in_quads(output) ? count / 4 : 0;
+    for (u64 quad = first; quad < quads; quad += stride) {
+        Quad<In> in = ((const Quad<In>*)input)[quad];
+        Quad<In> upstream = ((const Quad<In>*)gradient)[quad];
+        Quad<Out> out;
+        for (u32 i = 0; i < 4; i++) put(out.at[i], map(value(in.at[i]), value(upstream.at[i])));
+        ((Quad<Out>*)output)[quad] = out;
+    }
+    for (u64 i = 4 * quads + first; i < count; i += stride) put(output[i], map(value(input[i]), value(gradient[i])));
+}
+
+const float SQRT_2_OVER_PI = 0.79788456080286535588f;
+const float SQRT_HALF = 0.70710678118654752440f;
+const float ONE_OVER_SQRT_2_PI = 0.39894228040143267794f;
+const float CUBIC = 0.044715f;
+
+__device__ float activation(float z, u32 kind) {
+    if (kind == RELU) return z > 0.0f ? z : 0.0f;
+    if (kind == GELU) return 0.5f * z * (1.0f + tanhf(SQRT_2_OVER_PI * z * (1.0f + CUBIC * z * z)));
+    return 0.5f * z * (1.0f + erff(z * SQRT_HALF));
+}
+
+// Of the output for RELU, of what was before the activation for the others.
+__device__ float derivative(float kept, u32 kind) {
+    if (kind == RELU) return kept > 0.0f ? 1.0f : 0.0f;
+    if (kind == GELU) {
+        float tangent = tanhf(SQRT_2_OVER_PI * kept * (1.0f + CUBIC * kept * kept));
+        float slope = SQRT_2_OVER_PI * (1.0f + 3.0f * CUBIC * kept * kept);
+        return 0.5f * (1.0f + tangent) + 0.5f * kept * (1.0f - tangent * tangent) * slope;
+    }
+    return 0.5f * (1.0f + erff(kept * SQRT_HALF)) + kept * ONE_OVER_SQRT_2_PI * expf(-0.5f * kept * kept);
+}
+
+template <class T>
+__device__ void activate(const T* before, T* after, u64 count, u32 kind) {
+    map(before, after, count, [kind](float z) { return activation(z, kind); });
+}
+
+// The gradient before an activation from the one after it. A derivative of 0 gives 0, whatever the gradient.
+template <class In, class Out>
+__device__ void activation_gradient(const In* kept, const In* gradient, Out* result, u64 count, u32 kind) {
+    map_two(kept, gradient, result, count, [kind](float kept, float gradient) {
+        if (kind == RELU) return kept > 0.0f ? gradient : 0.0f;
+        return gradient * derivative(kept, kind);
+    });
+}
+
+// rows[r][c] += bias[c]
+template <class T>
+__device__ void add_bias(T* rows, const T* bias, u64 count, u32 columns) {
+    u64 stride = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        put(rows[i], value(rows[i]) + value(bias[i % columns]));
+    }
+}
+
+const u32 LANES = 32;
+const u32 WIDTH = 32;
+
+// Sums of columns over chunks of rows, one row of sums per chunk: blocks of (WIDTH, LANES), a chunk for each blockIdx.y.
+// Always added in the same order: each lane its rows, then the lanes.
+template <class In, class Out>
+__device__ void column_sums(const In* rows, Out* sums, u32 num_rows, u32 columns, u32 rows_per_chunk) {
+    __shared__ float of_lane[LANES][WIDTH];
+    u32 column = blockIdx.x * WIDTH + threadIdx.x;
+    u32 start = blockIdx.y * rows_per_chunk;
+    u32 end = num_rows - start < rows_per_chunk ? num_rows : start + rows_per_chunk;
+    float sum = 0.0f;
+    if (column < columns) {
+        for (u32 row = start + threadIdx.y; row < end; row += LANES) sum += value(rows[(u64)row * columns + column]);
+    }
+    of_lane[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < columns) {
+        for (u32 lane = 1; lane < LANES; lane++) sum += of_lane[lane][threadIdx.x];
+        put(sums[(u64)blockIdx.y * columns + column], sum);
+    }
+}
+
+}  // namespace linear
+
+extern "C" {
+
+__global__ void linear_round(const float* input, __nv_bfloat16* output, u64 count) {
+    linear::map(input, output, count, [](float x) { return x; });
+}
+
+__global__ void linear_activate_f32(const float* before, float* after, u64 count, u32 kind) {
+    linear::activate(before, after, count, kind);
+}
+
+__global__ void linear_activate_bf16(const __nv_bfloat16* before, __nv_bfloat16* after, u64 count, u32 kind) {
+    linear::activate(before, after, count, kind);
+}
+
+__global__ void linear_gradient_f32(const float* kept, const float* gradient, float* result, u64 count, u32 kind) {
+    linear::activation_gradient(kept, gradient, result, count, kind);
+}
+
+__global__ void linear_gradient_f32_bf16(const float* kept, const float* gradient, __nv_bfloat16* result, u64 count,
+                                         u32 kind) {
+    linear::activation_gradient(kept, gradient, result, count, kind);
+}
+
+__global__ void linear_gradient_bf16(const __nv_bfloat16* kept, const __nv_bfloat16* gradient, __nv_bfloat16* result,
+                                     u64 count, u32 kind) {
+    linear::activation_gradient(kept, gradient, result, count, kind);
+}
+
+__global__ void linear_add_bias_f32(float* rows, const float* bias, u64 count, u32 columns) {
+    linear::add_bias(rows, bias, count, columns);
+}
+
+__global__ void linear_add_bias_bf16(__nv_bfloat16* rows, const __nv_bfloat16* bias, u64 count, u32 columns) {
+    linear::add_bias(rows, bias, count, columns);
+}
+
+__global__ void linear_sums_f32(const float* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+}
+
+__global__ void linear_sums_f32_bf16(const float* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
+                                     u32 rows_per_chunk) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+}
+
+__global__ void linear_sums_bf16_f32(const __nv_bfloat16* rows, float* sums, u32 num_rows, u32 columns,
+                                     u32 rows_per_chunk) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+}
+
+__global__ void linear_sums_bf16(const __nv_bfloat16* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
+                                 u32 rows_per_chunk) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+}
+
+}  // extern "C"

@@ -1,0 +1,70 @@
+//! Attention whose queries, keys and values are columns of one tensor.
+
+use candle_core::{D, Device, Result, Tensor};
+
+use super::options::{AttentionOptions, PackedShape};
+use crate::precision::compute_type;
+
+/// `softmax(q kᵀ / √d) v` for each head, with a gradient.
+///
+/// Half precision is computed in `f32`. On a GPU no matrix of weights is stored, and the gradient is the same in every
+/// run; on the CPU, for `f64` and for heads of more than 128 coordinates it is composed of other operations.
+///
+/// # Shapes
+/// `qkv` (B, T, 3·H·d): the columns are q, then k, then v, in each of them one head after the other; the result is
+/// (B, T, H·d)
+/// # Errors
+/// For other shapes, for integers, and when the device fails.
+/// # Sync
+/// none
+/// # Source
+/// Vaswani et al. 2017, "Attention is all you need", arXiv 1706.03762, equation 1; without a matrix of weights: Milakov
+/// and Gimelshein 2018, arXiv 1805.02867, algorithm 3, Dao et al. 2022, arXiv 2205.14135, algorithms 1 and 4, and Dao
+/// 2023, arXiv 2307.08691, section 3
+pub fn attention(qkv: &Tensor, options: &AttentionOptions) -> Result<Tensor> {
+    let shape = PackedShape::of(qkv, options)?;
+    let dtype = compute_type("attention", qkv.dtype())?;
+    if qkv.elem_count() == 0 {
+        return Tensor::zeros(shape.output(), qkv.dtype(), qkv.device());
+    }
+    run(&qkv.to_dtype(dtype)?, shape, options.causal)?.to_dtype(qkv.dtype())
+}
+
+#[cfg(feature = "cuda")]
+fn run(qkv: &Tensor, shape: PackedShape, is_causal: bool) -> Result<Tensor> {
+    if qkv.device().is_cuda() && qkv.dtype() == candle_core::DType::F32 && super::cuda::takes(&shape) {
+        return super::cuda::attention(qkv, shape, is_causal);
+    }
+    composed(qkv, shape, is_causal)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn run(qkv: &Tensor, shape: PackedShape, is_causal: bool) -> Result<Tensor> {
+    composed(qkv, shape, is_causal)
+}
+
+fn composed(qkv: &Tensor, shape: PackedShape, is_causal: bool) -> Result<Tensor> {
+    let PackedShape { batches, length, heads, width } = shape;
+    let parts = qkv.reshape((batches, length, 3, heads, width))?;
+    let part = |index| parts.narrow(2, index, 1)?.squeeze(2)?.transpose(1, 2)?.contiguous();
+    let (q, k, v): (Tensor, Tensor, Tensor) = (part(0)?, part(1)?, part(2)?);
+    let mut scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * shape.scale())?;
+    if is_causal {
+        scores = scores.broadcast_add(&mask(length, qkv.device())?.to_dtype(qkv.dtype())?)?;
+    }
+    // A constant: the gradient does not depend on what is subtracted.
+    let max = scores.max_keepdim(D::Minus1)?.detach();
+    let weights = scores.broadcast_sub(&max)?.exp()?;
+    let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
+    weights.matmul(&v)?.transpose(1, 2)?.reshape(shape.output())
+}
+
+/// (T, T): minus infinity where the position of the column is after that of the row, else 0.
+fn mask(length: usize, device: &Device) -> Result<Tensor> {
+    let rows =
+        (0..length).flat_map(|row| (0..length).map(move |column| if column > row { f32::NEG_INFINITY } else { 0.0 }));
+    Tensor::from_iter(rows, device)?.reshape((length, length))
+}
+
+#[cfg(test)]
+mod tests;

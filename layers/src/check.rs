@@ -1,0 +1,237 @@
+//! Compares layers on a device with their evaluation in `f64` on the CPU.
+
+use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use crate::linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
+
+/// Sums of some thousand products of `f32`.
+const F32_ERROR: f64 = 1e-5;
+/// Operands have 11 significant bits, 2⁻¹¹ = 5e-4; errors of a sum partly cancel.
+const TF32_ERROR: f64 = 2e-3;
+/// Outputs and gradients have 8 significant bits, 2⁻⁸ = 4e-3 between neighbors.
+const BF16_ERROR: f64 = 1e-2;
+
+/// As near to 0 as this part of the largest, the sign of what `Relu` sees is left to rounding.
+const UNSURE: f64 = 0.05;
+
+/// What is multiplied, and what the tensors hold.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Numbers {
+    F32,
+    Tf32,
+    Bf16,
+    /// Inputs of `bf16`, weight and bias of `f32`.
+    Mixed,
+    /// Tensors of `f32`, products of `bf16`.
+    Rounded,
+}
+
+impl Numbers {
+    fn of_inputs(self) -> DType {
+        match self {
+            Self::F32 | Self::Tf32 | Self::Rounded => DType::F32,
+            Self::Bf16 | Self::Mixed => DType::BF16,
+        }
+    }
+
+    fn of_weights(self) -> DType {
+        if self == Self::Bf16 { DType::BF16 } else { DType::F32 }
+    }
+
+    fn precision(self) -> Precision {
+        if self == Self::Rounded { Precision::Bf16 } else { Precision::AsIs }
+    }
+
+    fn allowed(self) -> f64 {
+        match self {
+            Self::F32 => F32_ERROR,
+            Self::Tf32 => TF32_ERROR,
+            Self::Bf16 | Self::Mixed | Self::Rounded => BF16_ERROR,
+        }
+    }
+}
+
+/// One layer: rows, inputs and outputs; order; activation; whether it has a bias; numbers.
+type Case = ([usize; 3], WeightOrder, Activation, bool, Numbers);
+
+const CASES: &[Case] = {
+    use Activation::{Gelu, GeluErf, None, Relu};
+    use Numbers::{Bf16, F32, Mixed, Rounded, Tf32};
+    use WeightOrder::{InOut, OutIn};
+    &[
+        ([512, 4096, 512], InOut, None, true, F32),
+        ([512, 4096, 512], OutIn, Relu, true, Tf32),
+        ([512, 4096, 512], OutIn, Gelu, true, Bf16),
+        ([128, 784, 512], InOut, Relu, true, F32),
+        ([128, 784, 512], OutIn, Gelu, true, F32),
+        ([128, 784, 512], InOut, GeluErf, true, Tf32),
+        ([128, 784, 512], InOut, Relu, true, Bf16),
+        ([128, 784, 512], OutIn, None, true, Rounded),
+        ([128, 784, 512], InOut, Gelu, true, Mixed),
+        ([4, 4, 4], InOut, None, true, F32),
+        ([4, 4, 4], OutIn, Gelu, false, F32),
+        ([4, 4, 4], OutIn, Relu, true, Tf32),
+        ([7, 13, 5], InOut, Relu, true, F32),
+        ([7, 13, 5], OutIn, Gelu, true, F32),
+        ([7, 13, 5], InOut, Gelu, false, Tf32),
+        ([7, 13, 5], OutIn, GeluErf, true, F32),
+        ([7, 13, 5], OutIn, None, true, Bf16),
+        ([7, 13, 5], InOut, Gelu, true, Rounded),
+        ([1, 3, 1], OutIn, None, true, F32),
+        ([1500, 16, 10], InOut, None, true, F32),
+        ([1500, 16, 10], OutIn, Relu, false, F32),
+        ([1500, 16, 24], OutIn, GeluErf, true, Mixed),
+        ([33, 64, 72], InOut, Gelu, true, F32),
+        ([33, 64, 72], OutIn, Gelu, false, Rounded),
+    ]
+};
+
+/// The largest error of every output and gradient of some linear layers, relative to the largest value that it should
+/// have, with the error that is allowed. Candle's switch for TF32 products is turned on and off in between, and is
+/// afterwards as before: nothing else may multiply at the same time.
+///
+/// # Errors
+/// When a layer cannot be evaluated.
+/// # Sync
+/// one device-to-host copy per output and gradient
+pub fn linear_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> {
+    let before = gemm_reduced_precision_f32();
+    let mut found = Vec::new();
+    let mut result = Ok(());
+    for (index, case) in CASES.iter().enumerate() {
+        set_gemm_reduced_precision_f32(case.4 == Numbers::Tf32);
+        result = check(case, index as u64, device, &mut found);
+        if result.is_err() {
+            break;
+        }
+    }
+    set_gemm_reduced_precision_f32(before);
+    result.map(|()| found)
+}
+
+fn check(case: &Case, seed: u64, device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
+    let ([rows, inputs, outputs], order, activation, has_bias, numbers) = *case;
+    let options = LinearOptions { order, activation, precision: numbers.precision() };
+    let exact = LinearOptions { precision: Precision::AsIs, ..options };
+    let mut values = Values(seed);
+    let scale = 1.0 / f64::from(u32::try_from(inputs).expect("a case is small")).sqrt();
+    let weight_shape = match order {
+        WeightOrder::InOut => [inputs, outputs],
+        WeightOrder::OutIn => [outputs, inputs],
+    };
+    let mut arguments = vec![values.tensor(&[rows, inputs], 1.0)?, values.tensor(&weight_shape, scale)?];
+    if has_bias {
+        arguments.push(values.tensor(&[outputs], 1.0)?);
+    }
+    let mix = values.tensor(&[rows, outputs], 1.0)?;
+    let before = linear(
+        &arguments[0],
+        &arguments[1],
+        arguments.get(2),
+        &LinearOptions { activation: Activation::None, ..exact },
+    )?
+    .abs()?;
+    let is_sure = before.broadcast_gt(&(before.max_all()? * UNSURE)?)?.to_dtype(DType::F64)?;
+    let mix = (mix * is_sure)?;
+
+    let expected = evaluate(&arguments, &mix, &exact)?;
+    let types = [numbers.of_inputs(), numbers.of_weights(), numbers.of_weights()];
+    let on_device: Vec<Tensor> = arguments
+        .iter()
+        .zip(types)
+        .map(|(argument, dtype)| argument.to_dtype(dtype)?.to_device(device))
+        .collect::<Result<_>>()?;
+    let mix = mix.to_dtype(numbers.of_inputs())?.to_device(device)?;
+    let results = evaluate(&on_device, &mix, &options)?;
+    for ((name, result), (_, expected)) in results.iter().zip(&expected) {
+        let bias = if has_bias { "bias" } else { "no bias" };
+        let name = format!("{rows}x{inputs}->{outputs} {order:?} {activation:?} {bias} {numbers:?}: {name}");
+        found.push((name, relative_error(result, expected)?, numbers.allowed()));
+    }
+    Ok(())
+}
+
+/// The output and the gradients of the sum of `mix` times it, each with its name.
+fn evaluate(arguments: &[Tensor], mix: &Tensor, options: &LinearOptions) -> Result<Vec<(&'static str, Tensor)>> {
+    let variables: Vec<Var> = arguments.iter().map(Var::from_tensor).collect::<Result<_>>()?;
+    let bias = variables.get(2).map(Var::as_tensor);
+    let output = linear(&variables[0], &variables[1], bias, options)?;
+    let gradients = (&output * mix)?.sum_all()?.backward()?;
+    let mut results = vec![("output", output)];
+    for (name, variable) in ["gradient of x", "gradient of the weight", "gradient of the bias"].iter().zip(&variables) {
+        let Some(gradient) = gradients.get(variable) else { candle_core::bail!("there is no {name}") };
+        if gradient.shape() != variable.shape() || gradient.dtype() != variable.dtype() || !gradient.is_contiguous() {
+            candle_core::bail!("the {name} is {gradient:?} for {variable:?}")
+        }
+        results.push((name, gradient.clone()));
+    }
+    Ok(results)
+}
+
+fn relative_error(found: &Tensor, expected: &Tensor) -> Result<f64> {
+    let (found, expected) = (numbers(found)?, numbers(expected)?);
+    let largest = expected.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+    let mut error: f64 = 0.0;
+    for (found, expected) in found.iter().zip(&expected) {
+        let difference = (found - expected).abs();
+        // `max` would pass over what is not a number.
+        error = if difference.is_nan() { f64::INFINITY } else { error.max(difference) };
+    }
+    Ok(if largest > 0.0 { error / largest } else { error })
+}
+
+#[expect(clippy::disallowed_methods, reason = "a check reads what it compares; no step of training comes here")]
+fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
+    tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
+}
+
+/// Numbers that `bf16` holds exactly, so that every evaluation of a case starts from the same ones.
+///
+/// # Source
+/// Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
+struct Values(u64);
+
+impl Values {
+    fn tensor(&mut self, shape: &[usize], scale: f64) -> Result<Tensor> {
+        let count = shape.iter().product();
+        let values: Vec<f64> = (0..count).map(|_| self.draw() * scale).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(DType::BF16)?.to_dtype(DType::F64)
+    }
+
+    /// Uniform in [-1, 1).
+    fn draw(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        let high = u32::try_from(bits >> 32).expect("half of the bits");
+        f64::from(high) / f64::from(1_u32 << 31) - 1.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_is_within_its_error_on_the_cpu() {
+        let found = linear_cases(&Device::Cpu).unwrap();
+        let quantities: usize = CASES.iter().map(|case| if case.3 { 4 } else { 3 }).sum();
+        assert_eq!(found.len(), quantities);
+        let wrong: Vec<_> = found.iter().filter(|(_, error, allowed)| error > allowed).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        // Rounding must show, or the comparison is with itself.
+        assert!(found.iter().any(|(_, error, _)| *error > 1e-9));
+    }
+
+    #[test]
+    fn an_error_is_relative_to_the_largest_value_and_sees_what_is_not_a_number() {
+        let of = |values: &[f64]| Tensor::new(values, &Device::Cpu).unwrap();
+        let error = |found: &[f64], expected: &[f64]| relative_error(&of(found), &of(expected)).unwrap();
+        assert!((error(&[1.0, -4.5], &[1.0, -4.0]) - 0.125).abs() < 1e-15);
+        assert!(error(&[1.0, f64::NAN, 2.0], &[1.0, 2.0, 2.0]).is_infinite());
+        assert!((error(&[0.5], &[0.0]) - 0.5).abs() < 1e-15);
+    }
+}

@@ -1,0 +1,50 @@
+//! The kernels of this crate.
+
+use candle_core::{CudaDevice, CudaStorage, Device, Error, Layout, Result, Storage, Tensor};
+
+use super::Image;
+use super::address::address_of;
+
+/// All of them, as one image.
+pub(crate) static IMAGE: Image = Image::new(include_bytes!(concat!(env!("OUT_DIR"), "/layers.fatbin")));
+
+/// The GPU that holds a tensor.
+pub(crate) fn gpu_of(tensor: &Tensor) -> Result<&CudaDevice> {
+    match tensor.device() {
+        Device::Cuda(device) => Ok(device),
+        _ => candle_core::bail!("a kernel of the GPU was given a tensor of another device"),
+    }
+}
+
+/// Address of a whole operand of an operation, of `f32`.
+pub(crate) fn operand(storage: &CudaStorage, layout: &Layout, op: &'static str) -> Result<u64> {
+    if !layout.is_contiguous() {
+        return Err(Error::RequiresContiguous { op }.bt());
+    }
+    storage.as_cuda_slice::<f32>()?;
+    address_of(storage, layout.start_offset())
+}
+
+/// Address of the `extra` numbers of `f32` that an operation of this crate keeps in the memory of its result, behind
+/// the result.
+///
+/// An operation of candle has one result. The backward pass gets that very tensor, so that what belongs to it needs no
+/// memory of its own, and lives as long.
+pub(crate) fn behind(result: &Tensor, extra: usize) -> Result<u64> {
+    let (storage, layout) = result.storage_and_layout();
+    let end = layout.start_offset() + result.elem_count();
+    match &*storage {
+        Storage::Cuda(storage) if storage.as_cuda_slice::<f32>()?.len() == end + extra => address_of(storage, end),
+        _ => candle_core::bail!("expected {extra} numbers behind the result, found {result:?} alone"),
+    }
+}
+
+/// A count as kernels take it.
+pub(crate) fn count(value: usize) -> Result<u32> {
+    u32::try_from(value).map_err(|_| Error::Msg(format!("kernels count up to 2^32 - 1, found {value}")).bt())
+}
+
+/// Whether vectors of 16 bytes can be read at all of these addresses.
+pub(crate) fn is_aligned(addresses: &[u64]) -> bool {
+    addresses.iter().all(|address| address.is_multiple_of(16))
+}

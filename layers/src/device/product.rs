@@ -1,0 +1,191 @@
+//! Products of matrices with what follows them, as one call of cuBLASLt.
+
+use std::ffi::c_void;
+
+use candle_core::cuda_backend::gemm_reduced_precision_f32;
+use candle_core::{CudaDevice, Result};
+use cudarc::cublaslt::{result, sys};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
+
+use super::address::tensor_error;
+use super::array::{Array, Scalar};
+use super::declare::declare;
+use super::library::{Choice, Handle, Key, choose, library_error};
+use super::plan::Plan;
+use super::tuning::{MAX_CANDIDATES, fastest, is_tuning};
+use crate::effect::Effect;
+use crate::matrix::Product;
+
+/// The library's own recommendation, and the largest alignment that it asks about.
+const MAX_ALIGNMENT: u32 = 256;
+
+/// Rows of the values before an activation have to be multiples of this many elements.
+const PRE_ACTIVATION_MULTIPLE: usize = 8;
+
+/// What is done with a product (m, n) besides writing it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Epilogue<'a> {
+    /// Nothing.
+    None,
+    /// A bias (n) is added to each row.
+    Bias(Array<'a>),
+    /// Then max(0, ·) is taken.
+    Relu(Option<Array<'a>>),
+    /// Then the form of `gelu` with tanh is taken; the values before it (m, n) are kept if there is a place for them.
+    Gelu { bias: Option<Array<'a>>, pre_activation: Option<Array<'a>> },
+}
+
+impl<'a> Epilogue<'a> {
+    fn code(&self) -> sys::cublasLtEpilogue_t {
+        use sys::cublasLtEpilogue_t as E;
+        match self {
+            Self::None => E::CUBLASLT_EPILOGUE_DEFAULT,
+            Self::Bias(_) => E::CUBLASLT_EPILOGUE_BIAS,
+            Self::Relu(None) => E::CUBLASLT_EPILOGUE_RELU,
+            Self::Relu(Some(_)) => E::CUBLASLT_EPILOGUE_RELU_BIAS,
+            Self::Gelu { bias: None, pre_activation: None } => E::CUBLASLT_EPILOGUE_GELU,
+            Self::Gelu { bias: Some(_), pre_activation: None } => E::CUBLASLT_EPILOGUE_GELU_BIAS,
+            Self::Gelu { bias: None, pre_activation: Some(_) } => E::CUBLASLT_EPILOGUE_GELU_AUX,
+            Self::Gelu { bias: Some(_), pre_activation: Some(_) } => E::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        }
+    }
+
+    pub(super) fn bias(&self) -> Option<Array<'a>> {
+        match *self {
+            Self::None => None,
+            Self::Bias(bias) => Some(bias),
+            Self::Relu(bias) | Self::Gelu { bias, .. } => bias,
+        }
+    }
+
+    pub(super) fn pre_activation(&self) -> Option<Array<'a>> {
+        match *self {
+            Self::Gelu { pre_activation, .. } => pre_activation,
+            _ => None,
+        }
+    }
+
+    /// Whether the arrays have the sizes, and the type of the result, that they must have.
+    fn fits(&self, product: &Product, scalar: Scalar) -> bool {
+        let of_size = |array: Option<Array<'_>>, len| array.is_none_or(|a| a.len() == len && a.scalar() == scalar);
+        of_size(self.bias(), product.n) && of_size(self.pre_activation(), product.m * product.n)
+    }
+}
+
+/// Writes L·R to `result`, added up as `f32`. False where the library cannot do it with this epilogue: then nothing was
+/// done. Operands of `f32` are rounded to TF32 if candle's switch for its own products says so.
+///
+/// # Errors
+/// When sizes do not fit together, or the library fails.
+/// # Sync
+/// none
+pub(crate) fn multiply(
+    device: &CudaDevice,
+    product: &Product,
+    (left, right): (Array<'_>, Array<'_>),
+    result: Array<'_>,
+    epilogue: &Epilogue<'_>,
+) -> Result<bool> {
+    let (m, n, k) = (product.m, product.n, product.k);
+    let fits = (left.len(), right.len(), result.len()) == (m * k, k * n, m * n);
+    if !fits || m * n * k == 0 || !epilogue.fits(product, result.scalar()) || left.scalar() != right.scalar() {
+        candle_core::bail!("a product of sizes that do not fit: {product:?} of {left:?}, {right:?}, {epilogue:?}")
+    }
+    if epilogue.pre_activation().is_some() && !n.is_multiple_of(PRE_ACTIVATION_MULTIPLE) {
+        return Ok(false);
+    }
+    let is_tf32 = left.scalar() == Scalar::F32 && gemm_reduced_precision_f32();
+    let beside = [epilogue.bias(), epilogue.pre_activation()];
+    // The library asks for no alignment of what belongs to an epilogue: as for the result, which it goes along with.
+    let of_result = beside.into_iter().flatten().map(alignment).fold(alignment(result), u32::min);
+    let key = Key {
+        product: *product,
+        scalars: [left.scalar(), right.scalar(), result.scalar()],
+        is_tf32,
+        epilogue: epilogue.code() as u32,
+        alignments: [alignment(left), alignment(right), of_result],
+    };
+    let stream = device.cuda_stream();
+    tensor_error(stream.context().bind_to_thread())?;
+    let plan = Plan::new(&key, epilogue)?;
+    let call = Call { plan: &plan, left, right, result };
+    let (handle, choice) = choose(device, key, |handle| {
+        if !is_tuning(&stream)? {
+            return Ok(plan.algorithms(handle, &key, 1)?.into_iter().next());
+        }
+        let candidates = plan.algorithms(handle, &key, MAX_CANDIDATES)?;
+        fastest(device, &candidates, |choice, workspace| call.run(handle, choice, workspace, &stream))
+    })?;
+    let Some(choice) = choice else { return Ok(false) };
+    let workspace = workspace(device, choice.workspace)?;
+    let place = workspace.as_ref().map_or(0, |slice| slice.device_ptr(&stream).0);
+    let effect = || {
+        let mut effect = Effect::new().reading(left.address(), left.bytes()).reading(right.address(), right.bytes());
+        effect = effect.writing(result.address(), result.bytes());
+        if let Some(bias) = epilogue.bias() {
+            effect = effect.reading(bias.address(), bias.bytes());
+        }
+        if let Some(written) = epilogue.pre_activation() {
+            effect = effect.writing(written.address(), written.bytes());
+        }
+        match choice.workspace {
+            0 => effect,
+            bytes => effect.updating(place, bytes),
+        }
+    };
+    declare(&stream, effect, || call.run(handle, &choice, place, &stream))?;
+    Ok(true)
+}
+
+/// Memory of an algorithm's own.
+pub(super) fn workspace(device: &CudaDevice, bytes: usize) -> Result<Option<CudaSlice<u8>>> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    // SAFETY: bytes of any value; the library writes what it reads.
+    Ok(Some(unsafe { device.alloc::<u8>(bytes)? }))
+}
+
+/// A product with its arrays, which have the sizes that its plan says.
+#[derive(Debug)]
+struct Call<'a> {
+    plan: &'a Plan,
+    left: Array<'a>,
+    right: Array<'a>,
+    result: Array<'a>,
+}
+
+impl Call<'_> {
+    /// Enqueues the product; `workspace` is the address of as many bytes as the choice wants.
+    fn run(&self, handle: Handle, choice: &Choice, workspace: u64, stream: &CudaStream) -> Result<()> {
+        let (alpha, beta) = (1.0_f32, 0.0_f32);
+        // SAFETY: the plan lives, and the arrays, whose sizes were compared with it, as long as their borrows; the
+        // workspace is freed on the stream, after the product. The result is not read as C, because beta is 0.
+        let status = unsafe {
+            result::matmul(
+                handle.0,
+                self.plan.description.0,
+                (&raw const alpha).cast(),
+                (&raw const beta).cast(),
+                self.right.address() as *const c_void,
+                self.plan.a.0,
+                self.left.address() as *const c_void,
+                self.plan.b.0,
+                self.result.address() as *const c_void,
+                self.plan.d.0,
+                self.result.address() as *mut c_void,
+                self.plan.d.0,
+                &raw const choice.algorithm,
+                workspace as *mut c_void,
+                choice.workspace,
+                stream.cu_stream().cast(),
+            )
+        };
+        library_error(status)
+    }
+}
+
+/// The largest power of two that divides an address, as far as the library asks.
+fn alignment(array: Array<'_>) -> u32 {
+    1 << array.address().trailing_zeros().min(MAX_ALIGNMENT.trailing_zeros())
+}

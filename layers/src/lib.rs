@@ -1,0 +1,29 @@
+//! Layers for training with candle, forward and backward, that can be captured in a CUDA graph.
+//!
+//! On the CPU a layer is composed of candle's operations, which define what it computes. On a GPU it is a few kernels
+//! of this crate and of cuBLAS, whose reads and writes are declared (`device::declare`), so that who records a step knows them.
+//!
+//! *Not here*: parameters and their initialization, which belong to the owner of the model.
+#![deny(unsafe_code)]
+
+pub mod effect;
+#[cfg(any(test, feature = "cuda"))]
+mod matrix;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+pub mod device;
+mod precision;
+pub mod norm;
+pub mod attention;
+pub mod embedding;
+pub mod check_norm_attention;
+#[cfg(test)]
+mod testing;
+pub mod linear;
+pub mod check;
+
+pub use attention::{AttentionOptions, attention};
+pub use effect::{Effect, Span};
+pub use embedding::embedding;
+pub use linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
+pub use norm::layer_norm;

@@ -1,0 +1,76 @@
+//! The linear layer as one function of its weights.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::compose::compose;
+use super::options::{LinearOptions, WeightOrder};
+
+/// activation(x·W + b), with gradients for all three.
+///
+/// On a GPU `f32` and `bf16` go to fused products (see [`Precision`](super::Precision) and candle's switch for TF32
+/// products, which applies here too); other types and other devices to candle's operations. The first product on a GPU
+/// creates the handle of its library, which is not possible while a graph is recorded: run the step once before.
+///
+/// # Shapes
+/// `x` (…, in); `weight` (in, out) or (out, in), see [`WeightOrder`]; `bias` (out) → (…, out)
+/// # Errors
+/// When shapes or types do not fit together: `weight` has the type of `x`, or is `f32` for an `x` of `bf16`, and then so
+/// are the gradients of weight and bias; `bias` has the type of `weight`.
+/// # Sync
+/// none
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
+    let num_outputs = check(x, weight, bias, options.order)?;
+    let num_inputs = x.dim(candle_core::D::Minus1)?;
+    let rows = if x.rank() == 2 { x.clone() } else { x.reshape(((), num_inputs))? };
+    let output = evaluate(&rows, weight, bias, options)?;
+    if x.rank() == 2 {
+        return Ok(output);
+    }
+    let mut shape = x.dims().to_vec();
+    shape.pop();
+    shape.push(num_outputs);
+    output.reshape(shape)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn evaluate(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
+    compose(x, weight, bias, options)
+}
+
+#[cfg(feature = "cuda")]
+fn evaluate(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
+    let is_fused = x.device().is_cuda() && matches!(x.dtype(), DType::F32 | DType::BF16);
+    if is_fused && x.elem_count() > 0 && weight.elem_count() > 0 {
+        return super::fused::fused(x, weight, bias, options);
+    }
+    compose(x, weight, bias, options)
+}
+
+/// Number of outputs.
+fn check(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, order: WeightOrder) -> Result<usize> {
+    let (num_inputs, num_outputs) = match (order, weight.dims()) {
+        (WeightOrder::InOut, &[num_inputs, num_outputs]) | (WeightOrder::OutIn, &[num_outputs, num_inputs]) => {
+            (num_inputs, num_outputs)
+        }
+        (_, dims) => bail!("a linear layer has a weight of two dimensions, not {dims:?}"),
+    };
+    if x.dims().last() != Some(&num_inputs) {
+        bail!("a linear layer with {num_inputs} inputs was given {:?}", x.dims())
+    }
+    let (input, found) = (x.dtype(), weight.dtype());
+    if found != input && (found, input) != (DType::F32, DType::BF16) {
+        bail!("a linear layer with weights of {found:?} was given {input:?}")
+    }
+    if let Some(bias) = bias {
+        if bias.dims() != [num_outputs] {
+            bail!("a linear layer with {num_outputs} outputs has a bias of shape {:?}", bias.dims())
+        }
+        if bias.dtype() != found {
+            bail!("a linear layer with weights of {found:?} has a bias of {:?}", bias.dtype())
+        }
+    }
+    Ok(num_outputs)
+}
+
+#[cfg(test)]
+mod tests;

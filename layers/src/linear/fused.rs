@@ -1,0 +1,333 @@
+//! A linear layer of fused products, on a GPU.
+
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::backend::BackendStorage as _;
+use candle_core::{
+    CpuStorage, CudaDevice, CudaStorage, CustomOp2, CustomOp3, Device, Layout, Result, Shape, Tensor, bail,
+};
+
+use super::kernels::{activate, activation_gradient, add_bias, column_sums, round};
+use super::options::{Activation, LinearOptions, Precision, WeightOrder};
+use crate::device::{Array, Epilogue, Scalar, multiply, unwritten, unwritten_tensor};
+use crate::matrix::Product;
+
+/// activation(x·W + b) for `x` (N, in) of `f32` or `bf16`, already checked and not empty.
+pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
+    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
+    let is_tracked = x.track_op() || weight.track_op() || bias.is_some_and(Tensor::track_op);
+    let layer = Layer { options: *options, is_tracked, kept: Mutex::default() };
+    match bias {
+        Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, layer),
+        None => x.apply_op2(&weight, layer),
+    }
+}
+
+/// One evaluation of the layer, which the tensor library keeps for the way back.
+#[derive(Debug)]
+struct Layer {
+    options: LinearOptions,
+    /// A gradient may be asked for.
+    is_tracked: bool,
+    kept: Mutex<Kept>,
+}
+
+/// What the way back needs besides arguments and output. It lives as long as the graph of operations.
+#[derive(Debug, Default, Clone)]
+struct Kept {
+    /// `x` and `weight` as they were multiplied, if not as they came.
+    x: Option<Tensor>,
+    weight: Option<Tensor>,
+    /// x·W + b, for activations whose derivative does not follow from their output.
+    pre_activation: Option<Tensor>,
+}
+
+type Argument<'a> = (&'a CudaStorage, &'a Layout);
+
+impl Layer {
+    fn product(&self, x: &Shape, weight: &Shape) -> Result<Product> {
+        let (num_rows, num_inputs) = x.dims2()?;
+        let (first, second) = weight.dims2()?;
+        let is_out_in = self.options.order == WeightOrder::OutIn;
+        Ok(Product::forward(num_rows, num_inputs, if is_out_in { first } else { second }, is_out_in))
+    }
+
+    /// The type of what is multiplied.
+    fn multiplied(&self, x: Scalar) -> Scalar {
+        match self.options.precision {
+            Precision::AsIs => x,
+            Precision::Bf16 => Scalar::Bf16,
+        }
+    }
+
+    fn forward(
+        &self,
+        x: Argument<'_>,
+        weight: Argument<'_>,
+        bias: Option<Argument<'_>>,
+    ) -> Result<(CudaStorage, Shape)> {
+        let device = x.0.device();
+        let product = self.product(x.1.shape(), weight.1.shape())?;
+        let (x, weight) = (Array::of(x.0, x.1)?, Array::of(weight.0, weight.1)?);
+        let (scalar, multiplied) = (x.scalar(), self.multiplied(x.scalar()));
+        let (rounded_x, rounded_weight) = (rounded(device, x, multiplied)?, rounded(device, weight, multiplied)?);
+        let bias = bias.map(|(storage, layout)| Array::of(storage, layout)).transpose()?;
+        let rounded_bias = bias.map(|bias| rounded(device, bias, scalar)).transpose()?.flatten();
+        let bias = either(rounded_bias.as_ref(), bias)?;
+        let operands = (
+            either(rounded_x.as_ref(), Some(x))?.unwrap_or(x),
+            either(rounded_weight.as_ref(), Some(weight))?.unwrap_or(weight),
+        );
+
+        let shape = Shape::from((product.m, product.n));
+        let output = unwritten(device, shape.elem_count(), scalar)?;
+        let layout = Layout::contiguous(&shape);
+        let result = Array::of(&output, &layout)?;
+        let pre_activation = self.evaluate(device, &product, operands, bias, result)?;
+
+        if self.is_tracked {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            *kept = Kept { x: rounded_x, weight: rounded_weight, pre_activation };
+        }
+        Ok((output, shape))
+    }
+
+    /// Writes the output; returns what was before the activation if the way back needs it.
+    fn evaluate(
+        &self,
+        device: &CudaDevice,
+        product: &Product,
+        operands: (Array<'_>, Array<'_>),
+        bias: Option<Array<'_>>,
+        result: Array<'_>,
+    ) -> Result<Option<Tensor>> {
+        let activation = self.options.activation;
+        let is_done = match activation {
+            Activation::None => {
+                affine(device, product, operands, bias, result)?;
+                true
+            }
+            Activation::Relu => multiply(device, product, operands, result, &Epilogue::Relu(bias))?,
+            Activation::Gelu if !self.is_tracked => {
+                multiply(device, product, operands, result, &Epilogue::Gelu { bias, pre_activation: None })?
+            }
+            Activation::Gelu | Activation::GeluErf => false,
+        };
+        if is_done {
+            return Ok(None);
+        }
+        let before = unwritten_tensor(device, (product.m, product.n), result.scalar())?;
+        let place = Array::of_tensor(&before)?;
+        let epilogue = Epilogue::Gelu { bias, pre_activation: Some(place) };
+        let is_done = activation == Activation::Gelu
+            && self.is_tracked
+            && multiply(device, product, operands, result, &epilogue)?;
+        if !is_done {
+            affine(device, product, operands, bias, place)?;
+            activate(device, place, result, activation)?;
+        }
+        let is_needed = self.is_tracked && activation != Activation::Relu;
+        Ok(is_needed.then_some(before))
+    }
+
+    /// Gradients of `x`, `weight` and `bias`, of those that somebody asks for.
+    fn backward(
+        &self,
+        (x, weight, bias): (&Tensor, &Tensor, Option<&Tensor>),
+        output: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let Device::Cuda(device) = x.device() else { bail!("a layer on the GPU was given a tensor of another device") };
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let product = self.product(x.shape(), weight.shape())?;
+        let gradient = gradient.contiguous()?;
+        let scalar = Scalar::of(x.dtype())?;
+        let multiplied = self.multiplied(scalar);
+
+        let before = self.before_activation(device, &kept, output, &gradient, multiplied)?;
+        let dz = Array::of_tensor(before.as_ref().unwrap_or(&gradient))?;
+        let x_operand = Array::of_tensor(kept.x.as_ref().unwrap_or(x))?;
+        let weight_operand = Array::of_tensor(kept.weight.as_ref().unwrap_or(weight))?;
+
+        let of_x = if x.track_op() {
+            let target = unwritten_tensor(device, x.shape(), scalar)?;
+            let result = Array::of_tensor(&target)?;
+            plain(device, &product.input_gradient(), (dz, weight_operand), result)?;
+            Some(target)
+        } else {
+            None
+        };
+        let of_bias = match bias.filter(|bias| bias.track_op()) {
+            Some(bias) => Some(unwritten_tensor(device, bias.shape(), Scalar::of(bias.dtype())?)?),
+            None => None,
+        };
+        let sums = of_bias.as_ref().map(Array::of_tensor).transpose()?;
+        let of_weight = if weight.track_op() {
+            let target = unwritten_tensor(device, weight.shape(), Scalar::of(weight.dtype())?)?;
+            self.weight_gradient(device, &product, (x_operand, dz), Array::of_tensor(&target)?, sums)?;
+            Some(target)
+        } else {
+            if let Some(sums) = sums {
+                column_sums(device, dz, sums)?;
+            }
+            None
+        };
+        Ok([of_x, of_weight, of_bias])
+    }
+
+    /// The gradient before the activation, in the type that is multiplied; none if it is `gradient` itself.
+    fn before_activation(
+        &self,
+        device: &CudaDevice,
+        kept: &Kept,
+        output: &Tensor,
+        gradient: &Tensor,
+        multiplied: Scalar,
+    ) -> Result<Option<Tensor>> {
+        let source = Array::of_tensor(gradient)?;
+        let decides = match self.options.activation {
+            Activation::None => return rounded(device, source, multiplied),
+            Activation::Relu => output,
+            Activation::Gelu | Activation::GeluErf => match &kept.pre_activation {
+                Some(before) => before,
+                None => bail!("a linear layer was not evaluated before its gradient was taken"),
+            },
+        };
+        let target = unwritten_tensor(device, gradient.shape(), multiplied)?;
+        let result = Array::of_tensor(&target)?;
+        activation_gradient(device, Array::of_tensor(decides)?, source, result, self.options.activation)?;
+        Ok(Some(target))
+    }
+
+    fn weight_gradient(
+        &self,
+        device: &CudaDevice,
+        forward: &Product,
+        (x, dz): (Array<'_>, Array<'_>),
+        result: Array<'_>,
+        sums: Option<Array<'_>>,
+    ) -> Result<()> {
+        let product = forward.weight_gradient();
+        let operands = match self.options.order {
+            WeightOrder::InOut => (x, dz),
+            WeightOrder::OutIn => (dz, x),
+        };
+        // cuBLASLt's epilogue for these sums is a kernel of its own that waits for the product.
+        if let Some(sums) = sums {
+            column_sums(device, dz, sums)?;
+        }
+        plain(device, &product, operands, result)
+    }
+}
+
+/// An array rounded to `bf16` if that is what is multiplied and it is not yet.
+fn rounded(device: &CudaDevice, array: Array<'_>, multiplied: Scalar) -> Result<Option<Tensor>> {
+    if array.scalar() == multiplied || multiplied == Scalar::F32 {
+        return Ok(None);
+    }
+    let target = unwritten_tensor(device, array.len(), multiplied)?;
+    round(device, array, Array::of_tensor(&target)?)?;
+    Ok(Some(target))
+}
+
+fn either<'a>(rounded: Option<&'a Tensor>, array: Option<Array<'a>>) -> Result<Option<Array<'a>>> {
+    match rounded {
+        Some(tensor) => Array::of_tensor(tensor).map(Some),
+        None => Ok(array),
+    }
+}
+
+/// `result` = L·R + `bias`.
+fn affine(
+    device: &CudaDevice,
+    product: &Product,
+    operands: (Array<'_>, Array<'_>),
+    bias: Option<Array<'_>>,
+    result: Array<'_>,
+) -> Result<()> {
+    if let Some(bias) = bias {
+        if !multiply(device, product, operands, result, &Epilogue::Bias(bias))? {
+            plain(device, product, operands, result)?;
+            add_bias(device, result, bias)?;
+        }
+        return Ok(());
+    }
+    plain(device, product, operands, result)
+}
+
+/// `result` = L·R.
+fn plain(device: &CudaDevice, product: &Product, operands: (Array<'_>, Array<'_>), result: Array<'_>) -> Result<()> {
+    if multiply(device, product, operands, result, &Epilogue::None)? {
+        return Ok(());
+    }
+    bail!("cuBLASLt has no algorithm for {product:?} of {operands:?}")
+}
+
+const NAME: &str = "linear";
+
+impl CustomOp2 for Layer {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        bail!("a fused linear layer runs on a GPU")
+    }
+
+    fn cuda_fwd(&self, x: &CudaStorage, xl: &Layout, w: &CudaStorage, wl: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.forward((x, xl), (w, wl), None)
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        output: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let [x, w, _] = self.backward((x, w, None), output, gradient)?;
+        Ok((x, w))
+    }
+}
+
+impl CustomOp3 for Layer {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        bail!("a fused linear layer runs on a GPU")
+    }
+
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        xl: &Layout,
+        w: &CudaStorage,
+        wl: &Layout,
+        b: &CudaStorage,
+        bl: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward((x, xl), (w, wl), Some((b, bl)))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        b: &Tensor,
+        output: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [x, w, b] = self.backward((x, w, Some(b)), output, gradient)?;
+        Ok((x, w, b))
+    }
+}

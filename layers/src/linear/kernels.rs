@@ -1,0 +1,199 @@
+//! Launches of the kernels around the products of a linear layer.
+
+use candle_core::{CudaDevice, Result, bail};
+use cudarc::driver::{LaunchConfig, PushKernelArg as _};
+
+use super::options::Activation;
+use crate::device::{Array, IMAGE, Scalar, declare, tensor_error, unwritten_tensor};
+use crate::effect::Effect;
+
+const THREADS: u32 = 256;
+const PER_THREAD: usize = 4;
+const MAX_BLOCKS: usize = 65_535;
+
+/// The block of a sum of columns, as in the kernel.
+const WIDTH: u32 = 32;
+const LANES: u32 = 32;
+
+/// Up to this many rows are summed in one pass.
+const MAX_ROWS_AT_ONCE: u32 = 1024;
+const MIN_ROWS_PER_CHUNK: u32 = 256;
+const MAX_CHUNKS: u32 = 256;
+
+/// `output` = `input` rounded to the nearest `bf16`, ties to even.
+pub(super) fn round(device: &CudaDevice, input: Array<'_>, output: Array<'_>) -> Result<()> {
+    expect(&[(input, Scalar::F32), (output, Scalar::Bf16)], input.len())?;
+    let function = IMAGE.function(device, "linear_round")?;
+    let (from, to, count) = (input.address(), output.address(), input.len() as u64);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&from).arg(&to).arg(&count);
+    let effect = || Effect::new().reading(from, input.bytes()).writing(to, output.bytes());
+    // SAFETY: both have `count` elements of the kernel's types.
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(input.len())) }))?;
+    Ok(())
+}
+
+/// `after` = activation(`before`).
+pub(super) fn activate(device: &CudaDevice, before: Array<'_>, after: Array<'_>, activation: Activation) -> Result<()> {
+    expect(&[(before, before.scalar()), (after, before.scalar())], before.len())?;
+    let name = match before.scalar() {
+        Scalar::F32 => "linear_activate_f32",
+        Scalar::Bf16 => "linear_activate_bf16",
+    };
+    let function = IMAGE.function(device, name)?;
+    let (from, to, count, kind) = (before.address(), after.address(), before.len() as u64, code(activation));
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&from).arg(&to).arg(&count).arg(&kind);
+    let effect = || Effect::new().reading(from, before.bytes()).writing(to, after.bytes());
+    // SAFETY: both have `count` elements of the kernel's type.
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(before.len())) }))?;
+    Ok(())
+}
+
+/// `result` = `gradient`·activation'(·), where `kept` is the output of `Relu` and what was before the others.
+pub(super) fn activation_gradient(
+    device: &CudaDevice,
+    kept: Array<'_>,
+    gradient: Array<'_>,
+    result: Array<'_>,
+    activation: Activation,
+) -> Result<()> {
+    expect(&[(kept, gradient.scalar()), (gradient, gradient.scalar()), (result, result.scalar())], kept.len())?;
+    let name = match (gradient.scalar(), result.scalar()) {
+        (Scalar::F32, Scalar::F32) => "linear_gradient_f32",
+        (Scalar::F32, Scalar::Bf16) => "linear_gradient_f32_bf16",
+        (Scalar::Bf16, Scalar::Bf16) => "linear_gradient_bf16",
+        (Scalar::Bf16, Scalar::F32) => bail!("the gradient of rounded outputs has their type"),
+    };
+    let function = IMAGE.function(device, name)?;
+    let (kept_at, from, to) = (kept.address(), gradient.address(), result.address());
+    let (count, kind) = (kept.len() as u64, code(activation));
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&kept_at).arg(&from).arg(&to).arg(&count).arg(&kind);
+    let effect =
+        || Effect::new().reading(kept_at, kept.bytes()).reading(from, gradient.bytes()).writing(to, result.bytes());
+    // SAFETY: all have `count` elements of the kernel's types.
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(kept.len())) }))?;
+    Ok(())
+}
+
+/// Adds `bias` to each row of `rows`.
+pub(super) fn add_bias(device: &CudaDevice, rows: Array<'_>, bias: Array<'_>) -> Result<()> {
+    expect(&[(rows, rows.scalar())], rows.len())?;
+    expect(&[(bias, rows.scalar())], bias.len())?;
+    if bias.len() == 0 || !rows.len().is_multiple_of(bias.len()) {
+        bail!("a bias of {} elements is not one of {} elements in rows", bias.len(), rows.len())
+    }
+    let name = match rows.scalar() {
+        Scalar::F32 => "linear_add_bias_f32",
+        Scalar::Bf16 => "linear_add_bias_bf16",
+    };
+    let function = IMAGE.function(device, name)?;
+    let (to, from, count, columns) = (rows.address(), bias.address(), rows.len() as u64, number(bias.len())?);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&to).arg(&from).arg(&count).arg(&columns);
+    let effect = || Effect::new().updating(to, rows.bytes()).reading(from, bias.bytes());
+    // SAFETY: `count` is a number of whole rows of as many columns as the bias has elements.
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(rows.len())) }))?;
+    Ok(())
+}
+
+/// `sums` = the sums of the columns of `rows` (N, columns), added as `f32` and in an order that depends on N alone.
+pub(super) fn column_sums(device: &CudaDevice, rows: Array<'_>, sums: Array<'_>) -> Result<()> {
+    let columns = sums.len();
+    if columns == 0 || rows.len() == 0 || !rows.len().is_multiple_of(columns) {
+        bail!("{columns} sums do not fit {} elements in rows", rows.len())
+    }
+    let num_rows = number(rows.len() / columns)?;
+    let (rows_per_chunk, num_chunks) = chunks(num_rows);
+    if num_chunks == 1 {
+        return sum_chunks(device, rows, sums, columns, (num_rows, num_rows, 1));
+    }
+    let partial = unwritten_tensor(device, (num_chunks as usize, columns), Scalar::F32)?;
+    let partial = Array::of_tensor(&partial)?;
+    sum_chunks(device, rows, partial, columns, (num_rows, rows_per_chunk, num_chunks))?;
+    sum_chunks(device, partial, sums, columns, (num_chunks, num_chunks, 1))
+}
+
+fn sum_chunks(
+    device: &CudaDevice,
+    rows: Array<'_>,
+    sums: Array<'_>,
+    columns: usize,
+    (num_rows, rows_per_chunk, num_chunks): (u32, u32, u32),
+) -> Result<()> {
+    expect(&[(rows, rows.scalar())], num_rows as usize * columns)?;
+    expect(&[(sums, sums.scalar())], num_chunks as usize * columns)?;
+    let name = match (rows.scalar(), sums.scalar()) {
+        (Scalar::F32, Scalar::F32) => "linear_sums_f32",
+        (Scalar::F32, Scalar::Bf16) => "linear_sums_f32_bf16",
+        (Scalar::Bf16, Scalar::F32) => "linear_sums_bf16_f32",
+        (Scalar::Bf16, Scalar::Bf16) => "linear_sums_bf16",
+    };
+    let function = IMAGE.function(device, name)?;
+    let (from, to, columns) = (rows.address(), sums.address(), number(columns)?);
+    let grid_dim = (columns.div_ceil(WIDTH), num_chunks, 1);
+    let config = LaunchConfig { grid_dim, block_dim: (WIDTH, LANES, 1), shared_mem_bytes: 0 };
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&from).arg(&to).arg(&num_rows).arg(&columns).arg(&rows_per_chunk);
+    let effect = || Effect::new().reading(from, rows.bytes()).writing(to, sums.bytes());
+    // SAFETY: the rows have the columns given, and there is a row of sums for each chunk; every chunk has a row.
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(config) }))?;
+    Ok(())
+}
+
+/// Rows per chunk, and number of chunks, none of them empty.
+fn chunks(num_rows: u32) -> (u32, u32) {
+    if num_rows <= MAX_ROWS_AT_ONCE {
+        return (num_rows, 1);
+    }
+    let rows_per_chunk = num_rows.div_ceil(MAX_CHUNKS).max(MIN_ROWS_PER_CHUNK);
+    (rows_per_chunk, num_rows.div_ceil(rows_per_chunk))
+}
+
+fn code(activation: Activation) -> u32 {
+    match activation {
+        Activation::None => 0,
+        Activation::Relu => 1,
+        Activation::Gelu => 2,
+        Activation::GeluErf => 3,
+    }
+}
+
+fn elementwise(count: usize) -> LaunchConfig {
+    let blocks = count.div_ceil(THREADS as usize * PER_THREAD).clamp(1, MAX_BLOCKS);
+    let blocks = u32::try_from(blocks).expect("a clamped number");
+    LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
+}
+
+fn number(count: usize) -> Result<u32> {
+    u32::try_from(count).map_err(|_| candle_core::Error::Msg(format!("{count} is more than a kernel counts")).bt())
+}
+
+fn expect(arrays: &[(Array<'_>, Scalar)], len: usize) -> Result<()> {
+    match arrays.iter().find(|(array, scalar)| array.len() != len || array.scalar() != *scalar || len == 0) {
+        Some((array, scalar)) => bail!("a kernel for {len} elements of {scalar:?} was given {array:?}"),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_hold_every_row_once_and_are_few() {
+        for num_rows in (1..5_000).chain([65_535, 65_536, 65_537, 1 << 20, u32::MAX]) {
+            let (rows_per_chunk, num_chunks) = chunks(num_rows);
+            assert!((1..=MAX_CHUNKS).contains(&num_chunks), "{num_rows}");
+            let before_last = u64::from(rows_per_chunk) * u64::from(num_chunks - 1);
+            let end = before_last + u64::from(rows_per_chunk);
+            assert!(before_last < u64::from(num_rows) && u64::from(num_rows) <= end, "{num_rows}");
+        }
+    }
+}

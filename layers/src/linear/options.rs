@@ -1,0 +1,53 @@
+//! What a linear layer computes beside the product.
+
+/// What is applied to each element of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// max(0, z). At z = 0 its derivative is 1 where candle computes it and 0 on a GPU, where the output alone decides.
+    Relu,
+    /// The Gaussian error linear unit in its form with tanh, as candle's `gelu`.
+    ///
+    /// # Source
+    /// Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2.
+    Gelu,
+    /// z·Φ(z) with the error function, as candle's `gelu_erf`.
+    ///
+    /// # Source
+    /// Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2.
+    GeluErf,
+}
+
+/// How a weight lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightOrder {
+    /// (in, out): the outputs of one input lie together.
+    #[default]
+    InOut,
+    /// (out, in), as PyTorch's `Linear`: the inputs of one output lie together.
+    OutIn,
+}
+
+/// The type of the numbers that are multiplied. Sums are those of `f32` at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// That of the inputs.
+    #[default]
+    AsIs,
+    /// Inputs, weights and the gradients between them are rounded to `bf16` for products; outputs and gradients have the
+    /// types of the inputs.
+    Bf16,
+}
+
+/// Settings of [`linear`](super::linear).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinearOptions {
+    /// How the weight lies in memory.
+    pub order: WeightOrder,
+    /// What follows the product and the bias.
+    pub activation: Activation,
+    /// What is multiplied.
+    pub precision: Precision,
+}

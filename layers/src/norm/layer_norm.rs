@@ -1,0 +1,58 @@
+//! Layer normalization.
+
+use candle_core::{D, Result, Tensor};
+
+use crate::precision::{compute_type, expect_alike};
+
+/// Each row of `x` brought to mean 0 and variance 1, times `scale` plus `shift`, with gradients for all three.
+///
+/// The variance divides by D; `epsilon` is added to it. Half precision is computed in `f32`.
+///
+/// # Shapes
+/// `x` (…, D), `scale` (D), `shift` (D), of one float type; the result has the shape of `x`
+/// # Errors
+/// For other shapes, for types that differ or are no float types, and when the device fails.
+/// # Sync
+/// none
+/// # Source
+/// Ba, Kiros, Hinton 2016, "Layer normalization", arXiv 1607.06450, equation 4
+pub fn layer_norm(x: &Tensor, scale: &Tensor, shift: &Tensor, epsilon: f64) -> Result<Tensor> {
+    let width = match x.dims() {
+        [.., width] if scale.dims() == [*width] && shift.dims() == [*width] => *width,
+        dims => candle_core::bail!(
+            "layer norm: expected x (…, D), scale (D) and shift (D), found {dims:?}, {:?} and {:?}",
+            scale.dims(),
+            shift.dims()
+        ),
+    };
+    expect_alike("layer norm", x, &[scale, shift])?;
+    let dtype = compute_type("layer norm", x.dtype())?;
+    if width == 0 || x.elem_count() == 0 {
+        return Ok(x.clone());
+    }
+    let (wide, scale, shift) = (x.to_dtype(dtype)?, scale.to_dtype(dtype)?, shift.to_dtype(dtype)?);
+    run(&wide, &scale, &shift, epsilon)?.to_dtype(x.dtype())
+}
+
+#[cfg(feature = "cuda")]
+fn run(x: &Tensor, scale: &Tensor, shift: &Tensor, epsilon: f64) -> Result<Tensor> {
+    if x.device().is_cuda() && x.dtype() == candle_core::DType::F32 {
+        return super::cuda::layer_norm(x, scale, shift, epsilon);
+    }
+    composed(x, scale, shift, epsilon)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn run(x: &Tensor, scale: &Tensor, shift: &Tensor, epsilon: f64) -> Result<Tensor> {
+    composed(x, scale, shift, epsilon)
+}
+
+fn composed(x: &Tensor, scale: &Tensor, shift: &Tensor, epsilon: f64) -> Result<Tensor> {
+    let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
+    let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;
+    let normal = centered.broadcast_div(&(variance + epsilon)?.sqrt()?)?;
+    normal.broadcast_mul(scale)?.broadcast_add(shift)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,15 @@
+//! Normalization of rows.
+//!
+//! ```text
+//!   layer_norm ─┬─ CPU, or f64 ──► candle's operations
+//!               └─ GPU ──► one kernel;  backward: one kernel and one for the sums over rows
+//! ```
+
+mod layer_norm;
+#[cfg(any(test, feature = "cuda"))]
+mod plan;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+mod cuda;
+
+pub use layer_norm::layer_norm;

@@ -1,0 +1,225 @@
+//! CUDA C++ of element-wise kernels.
+//!
+//! A kernel gives the same bits as the recorded ones that it stands for, one after the other: each step rounds by
+//! itself, and what those kernels contract is contracted by name. Shapes, strides and constants are part of the
+//! source; only addresses are arguments. The source has no includes and means the same with and without contraction.
+//!
+//! What a block starts at is taken to be a multiple of 256 bytes.
+
+mod expression;
+mod helpers;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::fused::{Access, Body, Store, is_contiguous};
+use super::kernel::{Code, Effect, Kernel, LaunchShape};
+use super::pointwise::{ElementType, Step};
+use expression::expression;
+use helpers::{HELPERS, bits_type, value_type, vector_type};
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Blocks of a launch, at most; a thread goes on where there is more to do.
+const MAX_BLOCKS: usize = 4096;
+/// Elements that a thread takes at once where the tensors allow it.
+const VECTOR: usize = 4;
+/// Their names in a vector.
+const LANES: [&str; VECTOR] = ["x", "y", "z", "w"];
+/// Most elements that a position in 32 bits can name.
+const MAX_ELEMENTS: usize = 1 << 31;
+
+/// Whether every step has code that gives the bits of the recorded kernels.
+pub(super) fn can_generate(body: &Body) -> bool {
+    let is_small = |access: &Access| super::fused::extent(&access.dims) < MAX_ELEMENTS;
+    let is_aligned = |start: usize, element: ElementType| start.is_multiple_of(element.size_bytes());
+    body.elements < MAX_ELEMENTS
+        && body.operands.iter().all(|access| is_small(access) && is_aligned(access.region.start, access.element))
+        && body.outputs.iter().all(|store| is_aligned(store.region.start, store.element))
+        && body.types().is_some_and(|types| body.steps.iter().all(|step| expression(step, &types).is_some()))
+}
+
+/// Writes the source of every fused kernel that has none yet, with its name and launch.
+pub(super) fn generate(kernel: &mut Kernel) {
+    let is_pending = matches!(&kernel.code, Code::Generated(source) if source.is_empty());
+    if !is_pending || !matches!(kernel.effect, Effect::Fused(_)) {
+        return;
+    }
+    let Some(body) = Body::of(kernel) else { return };
+    let Effect::Fused(fused) = &kernel.effect else { return };
+    let reads: Vec<usize> = fused.operands.iter().map(|view| view.pointer).collect();
+    let writes: Vec<usize> = fused.outputs.iter().map(|output| output.pointer).collect();
+    let plan = Plan::of(&body);
+    let text = plan.source(&body, &reads, &writes, kernel.pointers.len());
+    let name = format!("esper_pw_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
+    kernel.code = Code::Generated(Arc::from(text.replace("KERNEL_NAME", &name)));
+    kernel.name = name;
+    let blocks = u32::try_from(plan.blocks).expect("a launch has at most 4096 blocks");
+    let threads = u32::try_from(THREADS).expect("a block has 256 threads");
+    kernel.launch = LaunchShape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 };
+}
+
+/// How the elements are shared out.
+struct Plan {
+    /// Elements of a thread at a time.
+    width: usize,
+    /// Groups of so many elements.
+    units: usize,
+    blocks: usize,
+}
+
+impl Plan {
+    fn of(body: &Body) -> Self {
+        let is_aligned = |store: &Store| store.region.start.is_multiple_of(VECTOR * store.element.size_bytes());
+        // Few elements are better spread over many threads.
+        let is_wide = body.elements.is_multiple_of(VECTOR)
+            && body.elements >= 16 * THREADS * VECTOR
+            && body.outputs.iter().all(is_aligned);
+        let width = if is_wide { VECTOR } else { 1 };
+        let units = body.elements / width;
+        Self { width, units, blocks: units.div_ceil(THREADS).min(MAX_BLOCKS) }
+    }
+
+    fn source(&self, body: &Body, reads: &[usize], writes: &[usize], num_pointers: usize) -> String {
+        let mut text = element_function(body);
+        let parameters: Vec<String> = (0..num_pointers).map(|index| format!("unsigned char *p{index}")).collect();
+        let parameters = parameters.join(", ");
+        let mut line = |code: String| {
+            text.push_str(&code);
+            text.push('\n');
+        };
+        line(format!("extern \"C\" __global__ void __launch_bounds__({THREADS}) KERNEL_NAME({parameters}) {{"));
+        let start = format!("blockIdx.x * {THREADS}u + threadIdx.x");
+        let Self { width, units, blocks } = *self;
+        if units <= blocks * THREADS {
+            line(format!("  const unsigned int unit = {start};\n  if (unit < {units}u) {{"));
+        } else {
+            let step = blocks * THREADS;
+            line(format!("  for (unsigned int unit = {start}; unit < {units}u; unit += {step}u) {{"));
+        }
+        line(format!("    const unsigned int i = unit * {width}u;"));
+        let loads: Vec<[String; VECTOR]> = body
+            .operands
+            .iter()
+            .zip(reads)
+            .enumerate()
+            .map(|(k, (access, &p))| self.load(&mut line, access, k, p))
+            .collect();
+        for (index, store) in body.outputs.iter().enumerate() {
+            match vector_type(store.element).filter(|_| width > 1) {
+                Some(vector) => line(format!("    {vector} w{index};")),
+                None => line(format!("    {} w{index}[{width}];", bits_type(store.element))),
+            }
+        }
+        for (lane, name) in LANES.into_iter().enumerate().take(width) {
+            let inputs = loads.iter().map(|lanes| lanes[lane].clone());
+            let outputs = body.outputs.iter().enumerate().map(|(index, store)| {
+                match vector_type(store.element).filter(|_| width > 1) {
+                    Some(_) => format!("w{index}.{name}"),
+                    None => format!("w{index}[{lane}]"),
+                }
+            });
+            line(format!("    element({});", inputs.chain(outputs).collect::<Vec<_>>().join(", ")));
+        }
+        for (index, (store, pointer)) in body.outputs.iter().zip(writes).enumerate() {
+            match vector_type(store.element).filter(|_| width > 1) {
+                Some(vector) => line(format!("    reinterpret_cast<{vector} *>(p{pointer})[unit] = w{index};")),
+                None => {
+                    let of = bits_type(store.element);
+                    for lane in 0..width {
+                        line(format!("    reinterpret_cast<{of} *>(p{pointer})[i + {lane}u] = w{index}[{lane}];"));
+                    }
+                }
+            }
+        }
+        line("  }\n}".into());
+        let needed = HELPERS.iter().filter(|(name, _)| text.contains(name)).map(|(_, code)| *code);
+        // A helper stands before those that use it, and is asked for by them too.
+        let mut prelude: Vec<&str> = needed.collect();
+        if prelude.iter().any(|code| code.contains("bf16_round(")) && !prelude.contains(&helpers::BF16_ROUND) {
+            prelude.insert(0, helpers::BF16_ROUND);
+        }
+        prelude.concat() + &text
+    }
+
+    /// Reads the elements of an operand for a thread; names them lane by lane.
+    fn load(&self, line: &mut impl FnMut(String), access: &Access, operand: usize, pointer: usize) -> [String; VECTOR] {
+        let of = bits_type(access.element);
+        let size_bytes = access.element.size_bytes();
+        let dims = &access.dims;
+        let (inner, outer) = dims.split_last().map_or(((1, 0), &[][..]), |(inner, outer)| (*inner, outer));
+        let is_even = self.width > 1 && (dims.is_empty() || inner.0.is_multiple_of(VECTOR));
+        if is_even && inner.1 == 0 {
+            // All lanes read the same element.
+            line(format!(
+                "    const {of} v{operand} = reinterpret_cast<const {of} *>(p{pointer})[{}];",
+                position(dims, 0)
+            ));
+            return std::array::from_fn(|_| format!("v{operand}"));
+        }
+        let is_vector = is_even
+            && inner.1 == 1
+            && outer.iter().all(|(_, stride)| stride.is_multiple_of(VECTOR))
+            && access.region.start.is_multiple_of(VECTOR * size_bytes);
+        if let Some(vector) = vector_type(access.element).filter(|_| is_vector) {
+            let at = position(dims, 0);
+            line(format!(
+                "    const {vector} v{operand} = *reinterpret_cast<const {vector} *>(p{pointer} + {size_bytes}ull * ({at}));"
+            ));
+            return LANES.map(|lane| format!("v{operand}.{lane}"));
+        }
+        for lane in 0..self.width {
+            let at = position(dims, lane);
+            line(format!("    const {of} v{operand}_{lane} = reinterpret_cast<const {of} *>(p{pointer})[{at}];"));
+        }
+        std::array::from_fn(|lane| format!("v{operand}_{lane}"))
+    }
+}
+
+/// Where the element at position `i + lane` lies.
+fn position(dims: &[(usize, usize)], lane: usize) -> String {
+    let at = if lane == 0 { "i".to_owned() } else { format!("(i + {lane}u)") };
+    if dims.is_empty() {
+        return "0u".to_owned();
+    }
+    if is_contiguous(dims) {
+        return at;
+    }
+    let mut terms = Vec::new();
+    let mut inner = 1;
+    for (number, (size, stride)) in dims.iter().enumerate().rev() {
+        if *stride > 0 {
+            let quotient = if inner == 1 { at.clone() } else { format!("{at} / {inner}u") };
+            let rest = if number == 0 { quotient } else { format!("({quotient}) % {size}u") };
+            terms.push(if *stride == 1 { rest } else { format!("({rest}) * {stride}u") });
+        }
+        inner *= size;
+    }
+    if terms.is_empty() { "0u".to_owned() } else { terms.join(" + ") }
+}
+
+/// The steps for one element, each rounded by itself.
+fn element_function(body: &Body) -> String {
+    let types = body.types().expect("the types of a sound body fit");
+    let reads = body.operands.iter().enumerate().map(|(k, access)| format!("const {} a{k}", bits_type(access.element)));
+    let writes = body.outputs.iter().enumerate().map(|(k, store)| format!("{} &r{k}", bits_type(store.element)));
+    let parameters: Vec<String> = reads.chain(writes).collect();
+    let mut text = format!("static __device__ __forceinline__ void element({}) {{\n", parameters.join(", "));
+    for (index, step) in body.steps.iter().enumerate() {
+        let value = match step {
+            Step::Load(operand) if types[index] == ElementType::Bf16 => format!("bf16_load(a{operand})"),
+            Step::Load(operand) => format!("a{operand}"),
+            step => expression(step, &types).expect("a kernel is made of steps that have code"),
+        };
+        writeln!(text, "  const {} s{index} = {value};", value_type(types[index])).expect("a string takes all");
+    }
+    for (index, store) in body.outputs.iter().enumerate() {
+        let step = store.step;
+        let value =
+            if store.element == ElementType::Bf16 { format!("bf16_store(s{step})") } else { format!("s{step}") };
+        writeln!(text, "  r{index} = {value};").expect("a string takes all");
+    }
+    text + "}\n"
+}

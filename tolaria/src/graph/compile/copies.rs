@@ -1,0 +1,130 @@
+//! Pass: readers of a copy read what was copied.
+
+use std::collections::BTreeMap;
+
+use super::block::{BlockId, Lifetime, Region};
+use super::dependencies::recover_dependencies;
+use super::lifetimes;
+use super::memory::ARENA_ALIGNMENT;
+use super::node::NodeKind;
+use super::pass::{Pass, PassReport};
+use super::program::Program;
+
+/// Lets the readers of a copy read its source, and drops the copy.
+///
+/// That is the same as long as nobody overwrites the source before the last of them, and nobody else writes the bytes
+/// of the copy, which has to lie in a block that the graph owns. The addresses keep their alignment. Like
+/// [`fuse`](super::fuse()), the result has the dependencies that the data ask for; without a copy that can go, the
+/// program stays as it is.
+#[must_use]
+pub fn forward_copies(program: &Program) -> (Program, PassReport) {
+    let mut kinds = lifetimes::operations(program);
+    let mut num_forwarded = 0;
+    loop {
+        let before = num_forwarded;
+        for index in 0..kinds.len() {
+            if let NodeKind::Copy { source, destination } = kinds[index] {
+                num_forwarded += usize::from(forward(program, &mut kinds, index, source, destination));
+            }
+        }
+        // A copy that went may have been what kept another.
+        if num_forwarded == before {
+            break;
+        }
+    }
+    let rewritten = if num_forwarded == 0 {
+        program.clone()
+    } else {
+        kinds.retain(|kind| *kind != NodeKind::Empty);
+        recover_dependencies(&lifetimes::chain(program, kinds)).0
+    };
+    let report = PassReport::new(Pass::Copies, program, &rewritten, num_forwarded);
+    (rewritten, report)
+}
+
+/// Rewrites the readers of one copy if that is allowed, and leaves an empty node in its place.
+fn forward(program: &Program, kinds: &mut [NodeKind], copy: usize, source: Region, destination: Region) -> bool {
+    let is_owned = program.blocks[destination.block.0].lifetime == Lifetime::Graph;
+    let is_aligned = source.start % ARENA_ALIGNMENT == destination.start % ARENA_ALIGNMENT;
+    if !is_owned || !is_aligned || source.block == destination.block {
+        return false;
+    }
+    let is_inside = |region: &Region| destination.start <= region.start && region.end <= destination.end;
+    let mut readers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut is_source_new = false;
+    for (index, kind) in kinds.iter().enumerate() {
+        let uses_copy = kind.blocks().contains(&destination.block);
+        if index == copy || !(uses_copy || kind.blocks().contains(&source.block)) {
+            continue;
+        }
+        let touches_copy = kind.reads().iter().any(|region| region.overlaps(&destination));
+        if index < copy {
+            continue;
+        }
+        if kind.writes().iter().any(|write| write.region.overlaps(&destination)) {
+            return false;
+        }
+        if touches_copy {
+            let reading = |region: &Region| region.overlaps(&destination);
+            // An address that reaches beyond the copy, or is also written through, cannot move.
+            let pointers: Vec<usize> = match kind {
+                NodeKind::Kernel(kernel) => {
+                    let here = kernel.pointers.iter().enumerate();
+                    let here = here.filter(|(_, pointer)| pointer.read.as_ref().is_some_and(reading));
+                    let can_move = |pointer: &super::kernel::Pointer| {
+                        pointer.write.is_none()
+                            && pointer.read.as_ref().is_some_and(is_inside)
+                            && (destination.start..=destination.end).contains(&pointer.offset_bytes)
+                    };
+                    if !here.clone().all(|(_, pointer)| can_move(pointer)) {
+                        return false;
+                    }
+                    here.map(|(index, _)| index).collect()
+                }
+                NodeKind::Copy { source: read, destination: written } => {
+                    let moved = moved(read, &source, &destination);
+                    if !is_inside(read) || moved.overlaps(written) {
+                        return false;
+                    }
+                    Vec::new()
+                }
+                NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => continue,
+            };
+            if is_source_new || writes_badly(kind, &pointers, &source, &destination) {
+                return false;
+            }
+            readers.insert(index, pointers);
+        }
+        is_source_new |= kind.writes().iter().any(|write| write.region.overlaps(&source));
+    }
+    for (index, pointers) in readers {
+        match &mut kinds[index] {
+            NodeKind::Kernel(kernel) => {
+                for pointer in pointers {
+                    let pointer = &mut kernel.pointers[pointer];
+                    pointer.block = source.block;
+                    pointer.offset_bytes = pointer.offset_bytes - destination.start + source.start;
+                    pointer.read = pointer.read.map(|region| moved(&region, &source, &destination));
+                }
+            }
+            NodeKind::Copy { source: read, .. } => *read = moved(read, &source, &destination),
+            NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => {}
+        }
+    }
+    kinds[copy] = NodeKind::Empty;
+    true
+}
+
+/// Whether a kernel would write bytes that it reads through one of the pointers once that has moved. Such a kernel
+/// would be one in place, which it was not made to be.
+fn writes_badly(kind: &NodeKind, pointers: &[usize], source: &Region, destination: &Region) -> bool {
+    let NodeKind::Kernel(kernel) = kind else { return false };
+    let reads = pointers.iter().filter_map(|&pointer| kernel.pointers[pointer].read);
+    let mut reads = reads.map(|region| moved(&region, source, destination));
+    reads.any(|region| kind.writes().iter().any(|write| write.region.overlaps(&region)))
+}
+
+fn moved(region: &Region, source: &Region, destination: &Region) -> Region {
+    let to = |position: usize| position - destination.start + source.start;
+    Region { block: BlockId(source.block.0), start: to(region.start), end: to(region.end) }
+}

@@ -1,0 +1,73 @@
+//! Pass: element-wise kernels that share data become one.
+
+mod groups;
+mod merge;
+
+use super::block::{BlockId, Lifetime, Region};
+use super::dependencies::recover_dependencies;
+use super::fused::Body;
+use super::lifetimes;
+use super::node::NodeKind;
+use super::pass::{Pass, PassReport};
+use super::program::Program;
+use super::ranges::ByteSet;
+use groups::Groups;
+
+/// Merges element-wise kernels of the same number of elements: one that reads what another computes, element by
+/// element, takes it from a register, and what nobody else reads is not stored; two that read the same data read it
+/// once.
+///
+/// Two become one only if no other node has to run between them, and if no element is read by another position than
+/// the one that writes it. Results keep every bit: the steps are those of the kernels, in their order.
+///
+/// Which kernels may run together is a question of the data alone, so the result has the dependencies that
+/// [`recover_dependencies`] finds, and its allocations stand around the first and the last use. A program in which
+/// nothing can be merged stays as it is.
+#[must_use]
+pub fn fuse(program: &Program) -> (Program, PassReport) {
+    let mut kinds = lifetimes::operations(program);
+    let mut num_merged = 0;
+    loop {
+        let mut groups = Groups::new(program, kinds);
+        let merged = groups.merge_all();
+        kinds = groups.into_kinds();
+        num_merged += merged;
+        if merged == 0 {
+            break;
+        }
+        kinds = without_dead_outputs(program, kinds);
+    }
+    let fused =
+        if num_merged == 0 { program.clone() } else { recover_dependencies(&lifetimes::chain(program, kinds)).0 };
+    let report = PassReport::new(Pass::Fuse, program, &fused, num_merged);
+    (fused, report)
+}
+
+/// Drops stores of fused kernels that nobody reads, and the kernels that store nothing then.
+fn without_dead_outputs(program: &Program, kinds: Vec<NodeKind>) -> Vec<NodeKind> {
+    let mut live = ByteSet::default();
+    for (index, block) in program.blocks.iter().enumerate() {
+        if block.lifetime == Lifetime::External {
+            live.insert(&Region::new(BlockId(index), 0, block.size_bytes));
+        }
+    }
+    let mut kept = Vec::with_capacity(kinds.len());
+    for mut kind in kinds.into_iter().rev() {
+        if let NodeKind::Kernel(kernel) = &mut kind
+            && matches!(kernel.effect, super::kernel::Effect::Fused(_))
+            && let Some(mut body) = Body::of(kernel)
+            && !body.outputs.iter().all(|store| live.overlaps(&store.region))
+        {
+            body.retain_outputs(|store| live.overlaps(&store.region));
+            if body.outputs.is_empty() {
+                continue;
+            }
+            *kernel = body.into_kernel();
+        }
+        kind.writes().iter().filter(|write| write.is_full).for_each(|write| live.remove(&write.region));
+        kind.reads().iter().for_each(|region| live.insert(region));
+        kept.push(kind);
+    }
+    kept.reverse();
+    kept
+}

@@ -1,0 +1,352 @@
+//! Element-wise kernels with several outputs: what fusion makes, and what code is generated from.
+
+use super::block::Region;
+use super::kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
+use super::node::Write;
+use super::pointwise::{BinaryOp, ElementType, Operand, Pointwise, Step};
+
+/// Elements computed from the elements of the operands at the same position, counted through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fused {
+    /// Number of elements; every output is contiguous and has as many.
+    pub elements: usize,
+    /// What is read.
+    pub operands: Vec<View>,
+    /// What is written.
+    pub outputs: Vec<Output>,
+    /// The computation; steps name earlier ones by their index, `Load` an operand by its.
+    pub steps: Vec<Step>,
+}
+
+/// A tensor that is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// Index into [`Kernel::pointers`]; the address is that of the element at position zero.
+    pub pointer: usize,
+    /// Type of its elements.
+    pub element: ElementType,
+    /// Size and stride of each dimension, in elements, the last the fastest. None is of size 1, none could be merged
+    /// with the next: so one of stride 1 is contiguous, and one of stride 0 is the same for all.
+    pub dims: Vec<(usize, usize)>,
+}
+
+/// A tensor that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Output {
+    /// Index into [`Kernel::pointers`]; the address is that of the first element.
+    pub pointer: usize,
+    /// Type of its elements.
+    pub element: ElementType,
+    /// The step that gives it.
+    pub step: usize,
+}
+
+/// Dimensions without those of size 1, and with neighbors as one where the outer continues the inner.
+pub(super) fn merged(shape: &[usize], strides: Option<&[usize]>) -> Vec<(usize, usize)> {
+    let mut dims: Vec<(usize, usize)> = Vec::new();
+    let mut contiguous = 1;
+    for index in (0..shape.len()).rev() {
+        let (size, stride) = (shape[index], strides.map_or(contiguous, |strides| strides[index]));
+        contiguous *= size;
+        match dims.last_mut() {
+            _ if size == 1 => {}
+            Some(inner) if stride == inner.0 * inner.1 => inner.0 *= size,
+            _ => dims.push((size, stride)),
+        }
+    }
+    dims.reverse();
+    dims
+}
+
+/// Elements from the first to the last that are read.
+pub(super) fn extent(dims: &[(usize, usize)]) -> usize {
+    1 + dims.iter().map(|(size, stride)| (size - 1) * stride).sum::<usize>()
+}
+
+/// Where the element at a position lies.
+pub(super) fn index(dims: &[(usize, usize)], mut position: usize) -> usize {
+    let mut index = 0;
+    for (size, stride) in dims.iter().rev() {
+        index += position % size * stride;
+        position /= size;
+    }
+    index
+}
+
+/// Whether the element at each position lies at that position.
+pub(super) fn is_contiguous(dims: &[(usize, usize)]) -> bool {
+    matches!(dims, [] | [(_, 1)])
+}
+
+impl Pointwise {
+    /// The sum of two contiguous tensors of a type; `terms` and `output` are indices of pointers.
+    #[must_use]
+    pub fn sum(elements: usize, element: ElementType, terms: [usize; 2], output: usize) -> Self {
+        let operand = |pointer| Operand { pointer, element, strides: None };
+        Self {
+            shape: vec![elements],
+            operands: terms.map(operand).to_vec(),
+            output,
+            output_type: element,
+            steps: vec![Step::Load(0), Step::Load(1), Step::Binary(BinaryOp::Add, [0, 1])],
+        }
+    }
+}
+
+impl ElementType {
+    /// Whether it is one of the integers.
+    pub(super) fn is_integer(self) -> bool {
+        match self {
+            Self::U8 | Self::U32 | Self::I64 => true,
+            Self::F32 | Self::F64 | Self::Bf16 => false,
+        }
+    }
+}
+
+/// A tensor that is read, by its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Access {
+    /// From the element at position zero to the last that is read.
+    pub(super) region: Region,
+    pub(super) element: ElementType,
+    pub(super) dims: Vec<(usize, usize)>,
+}
+
+/// A tensor that is written, by its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Store {
+    pub(super) region: Region,
+    pub(super) element: ElementType,
+    pub(super) step: usize,
+}
+
+/// An element-wise kernel by the bytes that it uses: what passes work on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Body {
+    pub(super) elements: usize,
+    pub(super) operands: Vec<Access>,
+    pub(super) outputs: Vec<Store>,
+    pub(super) steps: Vec<Step>,
+}
+
+impl Body {
+    /// What a kernel computes, if that is known element by element and contradicts nothing.
+    pub(super) fn of(kernel: &Kernel) -> Option<Self> {
+        let (elements, views, outputs, steps) = match &kernel.effect {
+            Effect::Unknown | Effect::Known => return None,
+            Effect::Fused(fused) => {
+                (fused.elements, fused.operands.clone(), fused.outputs.clone(), fused.steps.clone())
+            }
+            Effect::Pointwise(pointwise) => {
+                let rank = pointwise.shape.len();
+                if pointwise.operands.iter().any(|operand| operand.strides.as_ref().is_some_and(|s| s.len() != rank)) {
+                    return None;
+                }
+                let view = |operand: &Operand| View {
+                    pointer: operand.pointer,
+                    element: operand.element,
+                    dims: merged(&pointwise.shape, operand.strides.as_deref()),
+                };
+                let output = Output {
+                    pointer: pointwise.output,
+                    element: pointwise.output_type,
+                    step: pointwise.steps.len().checked_sub(1)?,
+                };
+                let operands = pointwise.operands.iter().map(view).collect();
+                (pointwise.shape.iter().product(), operands, vec![output], pointwise.steps.clone())
+            }
+        };
+        let operands = views.into_iter().map(|view| {
+            let Pointer { block, offset_bytes: start, .. } = *kernel.pointers.get(view.pointer)?;
+            let len = extent(&view.dims) * view.element.size_bytes();
+            let size: usize = view.dims.iter().map(|(size, _)| size).product();
+            let is_whole = size == elements && view.dims.iter().all(|(size, _)| *size > 1);
+            let region = Region::new(block, start, start + len);
+            is_whole.then_some(Access { region, element: view.element, dims: view.dims })
+        });
+        let stores = outputs.into_iter().map(|output| {
+            let Pointer { block, offset_bytes: start, .. } = *kernel.pointers.get(output.pointer)?;
+            let region = Region::new(block, start, start + elements * output.element.size_bytes());
+            Some(Store { region, element: output.element, step: output.step })
+        });
+        let body = Self {
+            elements,
+            operands: operands.collect::<Option<_>>()?,
+            outputs: stores.collect::<Option<_>>()?,
+            steps,
+        };
+        body.is_sound().then_some(body)
+    }
+
+    /// Whether the steps fit together, and no element is written that another position reads or writes.
+    fn is_sound(&self) -> bool {
+        let Some(types) = self.types() else { return false };
+        self.elements > 0
+            && !self.outputs.is_empty()
+            && self.outputs.iter().all(|store| types.get(store.step) == Some(&store.element))
+            && self.outputs.iter().enumerate().all(|(index, store)| {
+                self.outputs[..index].iter().all(|other| !other.region.overlaps(&store.region))
+                    && self.operands.iter().all(|access| is_clear(access, store))
+            })
+    }
+
+    /// Type of the result of each step.
+    pub(super) fn types(&self) -> Option<Vec<ElementType>> {
+        let mut types: Vec<ElementType> = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            let of = |index: usize| types.get(index).copied();
+            let element = match *step {
+                Step::Load(operand) => self.operands.get(operand)?.element,
+                Step::Constant(element, _) => element,
+                Step::Unary(_, value)
+                | Step::MultiplyAdd { value, .. }
+                | Step::Power(value, _)
+                | Step::Elu(value, _) => of(value)?,
+                Step::Binary(_, [left, right]) => of(left).filter(|&element| of(right) == Some(element))?,
+                Step::Compare(_, [left, right]) => {
+                    of(left).filter(|&element| of(right) == Some(element))?;
+                    ElementType::U8
+                }
+                Step::Select([condition, yes, no]) => {
+                    of(condition).filter(|element| element.is_integer())?;
+                    of(yes).filter(|&element| of(no) == Some(element))?
+                }
+                Step::Convert(element, value) => {
+                    of(value)?;
+                    element
+                }
+            };
+            types.push(element);
+        }
+        Some(types)
+    }
+
+    /// Drops outputs for which `keep` is false, and what only they needed.
+    pub(super) fn retain_outputs(&mut self, keep: impl Fn(&Store) -> bool) {
+        self.outputs.retain(keep);
+        let mut is_needed = vec![false; self.steps.len()];
+        for store in &self.outputs {
+            is_needed[store.step] = true;
+        }
+        for index in (0..self.steps.len()).rev() {
+            if is_needed[index] {
+                inputs(&self.steps[index]).for_each(|input| is_needed[input] = true);
+            }
+        }
+        let mut new_step = vec![0; self.steps.len()];
+        let mut new_operand: Vec<Option<usize>> = vec![None; self.operands.len()];
+        let (mut steps, mut operands) = (Vec::new(), Vec::new());
+        for (index, step) in self.steps.iter().enumerate().filter(|(index, _)| is_needed[*index]) {
+            let mut step = renumbered(step, |input| new_step[input]);
+            if let Step::Load(operand) = &mut step {
+                *operand = *new_operand[*operand].get_or_insert_with(|| {
+                    operands.push(self.operands[*operand].clone());
+                    operands.len() - 1
+                });
+            }
+            new_step[index] = steps.len();
+            steps.push(step);
+        }
+        for store in &mut self.outputs {
+            store.step = new_step[store.step];
+        }
+        (self.steps, self.operands) = (steps, operands);
+    }
+
+    /// The kernel, its code still to be written.
+    pub(super) fn into_kernel(self) -> Kernel {
+        let mut pointers: Vec<Pointer> = Vec::new();
+        let mut pointer = |region: &Region, is_write: bool| {
+            let (read, write) =
+                if is_write { (None, Some(Write { region: *region, is_full: true })) } else { (Some(*region), None) };
+            pointers.iter().position(|other| other.read == read && other.write == write).unwrap_or_else(|| {
+                let (word_index, block, offset_bytes) = (pointers.len(), region.block, region.start);
+                pointers.push(Pointer { word_index, block, offset_bytes, read, write });
+                pointers.len() - 1
+            })
+        };
+        let mut operands = Vec::new();
+        for Access { region, element, dims } in self.operands {
+            operands.push(View { pointer: pointer(&region, false), element, dims });
+        }
+        let mut outputs = Vec::new();
+        for Store { region, element, step } in self.outputs {
+            outputs.push(Output { pointer: pointer(&region, true), element, step });
+        }
+        let fused = Fused { elements: self.elements, operands, outputs, steps: self.steps };
+        Kernel {
+            name: String::new(),
+            code: Code::Generated("".into()),
+            launch: LaunchShape::default(),
+            parameters: vec![0; pointers.len()],
+            argument_bytes: vec![8; pointers.len()],
+            pointers,
+            effect: Effect::Fused(Box::new(fused)),
+        }
+    }
+}
+
+/// Whether no position reads what another writes.
+pub(super) fn is_clear(access: &Access, store: &Store) -> bool {
+    !access.region.overlaps(&store.region)
+        || (access.region == store.region
+            && is_contiguous(&access.dims)
+            && access.element.size_bytes() == store.element.size_bytes())
+}
+
+/// The steps that a step reads.
+pub(super) fn inputs(step: &Step) -> impl Iterator<Item = usize> {
+    let (count, all) = match *step {
+        Step::Load(_) | Step::Constant(..) => (0, [0; 3]),
+        Step::Unary(_, value)
+        | Step::MultiplyAdd { value, .. }
+        | Step::Convert(_, value)
+        | Step::Power(value, _)
+        | Step::Elu(value, _) => (1, [value, 0, 0]),
+        Step::Binary(_, [left, right]) | Step::Compare(_, [left, right]) => (2, [left, right, 0]),
+        Step::Select(all) => (3, all),
+    };
+    all.into_iter().take(count)
+}
+
+/// The step with the steps that it reads under other numbers.
+pub(super) fn renumbered(step: &Step, number: impl Fn(usize) -> usize) -> Step {
+    match *step {
+        Step::Load(_) | Step::Constant(..) => step.clone(),
+        Step::Unary(op, value) => Step::Unary(op, number(value)),
+        Step::Binary(op, of) => Step::Binary(op, of.map(number)),
+        Step::MultiplyAdd { value, factor, term } => Step::MultiplyAdd { value: number(value), factor, term },
+        Step::Compare(comparison, of) => Step::Compare(comparison, of.map(number)),
+        Step::Select(of) => Step::Select(of.map(number)),
+        Step::Convert(element, value) => Step::Convert(element, number(value)),
+        Step::Power(value, exponent) => Step::Power(number(value), exponent),
+        Step::Elu(value, alpha) => Step::Elu(number(value), alpha),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dimensions_merge_where_the_outer_continues_the_inner() {
+        type Case = (&'static [usize], Option<&'static [usize]>, &'static [(usize, usize)]);
+        let cases: [Case; 8] = [
+            (&[], None, &[]),
+            (&[1, 1], None, &[]),
+            (&[2, 3, 4], None, &[(24, 1)]),
+            (&[2, 3, 4], Some(&[12, 4, 1]), &[(24, 1)]),
+            (&[2, 3, 4], Some(&[0, 4, 1]), &[(2, 0), (12, 1)]),
+            (&[2, 3, 4], Some(&[0, 0, 0]), &[(24, 0)]),
+            (&[2, 1, 4], Some(&[1, 77, 2]), &[(2, 1), (4, 2)]),
+            (&[2, 3, 1], Some(&[3, 1, 0]), &[(6, 1)]),
+        ];
+        for (shape, strides, expected) in cases {
+            let dims = merged(shape, strides);
+            assert_eq!(dims, expected, "{shape:?} {strides:?}");
+            let elements: usize = shape.iter().product();
+            let last = (0..elements).map(|position| index(&dims, position)).max().unwrap_or(0);
+            assert_eq!(extent(&dims), last + 1);
+        }
+    }
+}

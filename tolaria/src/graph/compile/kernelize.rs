@@ -1,0 +1,100 @@
+//! Pass: small memsets and copies become kernels, which can be fused.
+
+use std::collections::BTreeMap;
+
+use super::block::{BlockId, Region};
+use super::codegen::can_generate;
+use super::evaluate::constant;
+use super::fused::{Access, Body, Store};
+use super::node::NodeKind;
+use super::pass::{Pass, PassReport};
+use super::pointwise::{ElementType, Step};
+use super::program::Program;
+
+/// Longest memset or copy that becomes a kernel. The engines behind large ones are as fast as a kernel.
+const MAX_BYTES: usize = 1 << 20;
+
+/// Turns memsets and copies of up to 1 MiB into element-wise kernels. A kernel starts sooner than what it replaces, and
+/// can be merged with its neighbors where it has their type of element.
+#[must_use]
+pub fn kernelize(program: &Program) -> (Program, PassReport) {
+    let elements = elements_of_blocks(program);
+    let mut rewritten = program.clone();
+    let mut num_changed = 0;
+    for node in &mut rewritten.nodes {
+        if let Some(body) = body_of(&node.kind, &elements).filter(can_generate) {
+            node.kind = NodeKind::Kernel(body.into_kernel());
+            num_changed += 1;
+        }
+    }
+    let report = PassReport::new(Pass::Kernelize, program, &rewritten, num_changed);
+    (rewritten, report)
+}
+
+/// The type that element-wise kernels first use a block with.
+fn elements_of_blocks(program: &Program) -> BTreeMap<BlockId, ElementType> {
+    let mut elements = BTreeMap::new();
+    for node in &program.nodes {
+        let NodeKind::Kernel(kernel) = &node.kind else { continue };
+        let Some(body) = Body::of(kernel) else { continue };
+        for access in &body.operands {
+            elements.entry(access.region.block).or_insert(access.element);
+        }
+        for store in &body.outputs {
+            elements.entry(store.region.block).or_insert(store.element);
+        }
+    }
+    elements
+}
+
+fn body_of(kind: &NodeKind, elements: &BTreeMap<BlockId, ElementType>) -> Option<Body> {
+    let (destination, source, known) = match kind {
+        NodeKind::Memset { region, .. } => (*region, None, elements.get(&region.block)),
+        NodeKind::Copy { source, destination } => {
+            let known = elements.get(&destination.block).or_else(|| elements.get(&source.block));
+            (*destination, Some(*source), known)
+        }
+        NodeKind::Kernel(_) | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => return None,
+    };
+    if destination.len() > MAX_BYTES {
+        return None;
+    }
+    let fits = |element: ElementType| {
+        let is_multiple = |bytes: usize| bytes.is_multiple_of(element.size_bytes());
+        let starts = is_multiple(destination.start) && source.is_none_or(|source| is_multiple(source.start));
+        starts && is_multiple(destination.len())
+    };
+    let candidates =
+        known.copied().into_iter().chain([ElementType::F32, ElementType::U32, ElementType::Bf16, ElementType::U8]);
+    for element in candidates.filter(|element| fits(*element)) {
+        let step = match kind {
+            NodeKind::Memset { pattern, .. } => {
+                // A pattern that starts at the region, repeated over an element.
+                let value = pattern.value.to_le_bytes();
+                let mut bytes = [0; 8];
+                for (position, byte) in bytes.iter_mut().enumerate().take(element.size_bytes()) {
+                    *byte = value[position % pattern.width_bytes];
+                }
+                let is_whole = element.size_bytes().is_multiple_of(pattern.width_bytes) || pattern.is_zero();
+                constant(element, u64::from_le_bytes(bytes)).filter(|_| is_whole)
+            }
+            _ => Some(Step::Load(0)),
+        };
+        if let Some(step) = step {
+            let num_elements = destination.len() / element.size_bytes();
+            return Some(one_step(num_elements, element, step, source, destination));
+        }
+    }
+    None
+}
+
+fn one_step(elements: usize, element: ElementType, step: Step, source: Option<Region>, destination: Region) -> Body {
+    let dims = if elements == 1 { Vec::new() } else { vec![(elements, 1)] };
+    let operand = |region| Access { region, element, dims: dims.clone() };
+    Body {
+        elements,
+        operands: source.into_iter().map(operand).collect(),
+        outputs: vec![Store { region: destination, element, step: 0 }],
+        steps: vec![step],
+    }
+}

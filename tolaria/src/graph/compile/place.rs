@@ -1,0 +1,158 @@
+//! Pass: what is computed to be copied is computed where it is copied to.
+
+use std::collections::BTreeMap;
+
+use super::block::{BlockId, Lifetime, Region};
+use super::kernel::Effect;
+use super::node::{NodeIndex, NodeKind};
+use super::order::Order;
+use super::pass::{Pass, PassReport};
+use super::program::Program;
+
+/// Distances that addresses may move by are multiples of this: kernels choose wide loads and stores by the alignment of
+/// the addresses that they were launched with.
+const ALIGNMENT: usize = 16;
+
+/// Drops copies of a graph-owned block to an external one by giving all its users the bytes that it is copied to.
+///
+/// Done where nobody else can tell: every other node that touches those bytes comes before all users of the block, or
+/// after the copy and all users that matter to it; no user writes after the copy; no user is an unknown kernel; and
+/// the address moves by a multiple of 16 bytes.
+#[must_use]
+pub fn place_at_destinations(program: &Program) -> (Program, PassReport) {
+    let order = Order::of(program);
+    let mut placed = program.clone();
+    let mut users = Users::new(program);
+    let mut keep = vec![true; program.nodes.len()];
+    for (index, is_kept) in keep.iter_mut().enumerate() {
+        let NodeKind::Copy { source, destination } = placed.nodes[index].kind else { continue };
+        let copy = NodeIndex(index);
+        if !can_move(&placed, &users, &order, copy, &source, &destination) {
+            continue;
+        }
+        let shift = destination.start - source.start;
+        for user in users.take(source.block).into_iter().filter(|user| *user != copy) {
+            placed.nodes[user.0].kind.relocate(|block| (block == source.block).then_some((destination.block, shift)));
+            users.add(destination.block, user);
+        }
+        users.remove(destination.block, copy);
+        *is_kept = false;
+    }
+    let num_dropped = keep.iter().filter(|is_kept| !**is_kept).count();
+    let rewritten = placed.retain(&keep).without_unused_blocks();
+    let report = PassReport::new(Pass::Placement, program, &rewritten, num_dropped);
+    (rewritten, report)
+}
+
+/// Whether all users of the source may work at the destination instead.
+fn can_move(
+    program: &Program,
+    users: &Users,
+    order: &Order,
+    copy: NodeIndex,
+    source: &Region,
+    destination: &Region,
+) -> bool {
+    let lifetime = |region: &Region| program.blocks[region.block.0].lifetime;
+    // At an external destination memory is there for as long as anybody works.
+    let fits = lifetime(source) == Lifetime::Graph && lifetime(destination) == Lifetime::External;
+    if !fits || destination.start < source.start {
+        return false;
+    }
+    if !(destination.start - source.start).is_multiple_of(ALIGNMENT) {
+        return false;
+    }
+    let moved: Vec<Touch> =
+        users.of(source.block).filter(|user| *user != copy).map(|user| touch(program, user, source)).collect();
+    let is_sound = |touch: &Touch| touch.stays_inside && (!touch.writes || order.is_before(touch.node, copy));
+    if !moved.iter().all(is_sound) {
+        return false;
+    }
+    let others = users.of(destination.block).filter(|other| *other != copy);
+    others.filter(|other| !moved.iter().any(|user| user.node == *other)).all(|other| {
+        let other = touch(program, other, destination);
+        !other.meets || {
+            let mut conflicts = moved.iter().filter(|user| user.writes || other.writes);
+            if order.is_before(other.node, copy) {
+                conflicts.all(|user| order.is_before(other.node, user.node))
+            } else {
+                conflicts.all(|user| order.is_before(user.node, other.node))
+            }
+        }
+    }) && moved.iter().all(|user| !touches(program, user.node, destination))
+}
+
+/// Whether a user of the source also has to do with the destination.
+fn touches(program: &Program, node: NodeIndex, region: &Region) -> bool {
+    touch(program, node, region).meets
+}
+
+/// How a node uses the bytes of a region.
+struct Touch {
+    node: NodeIndex,
+    /// It reads or writes some of them.
+    meets: bool,
+    writes: bool,
+    /// It is known to do nothing to other bytes of the block.
+    stays_inside: bool,
+}
+
+fn touch(program: &Program, node: NodeIndex, region: &Region) -> Touch {
+    let kind = &program.nodes[node.0].kind;
+    let is_known = !matches!(kind, NodeKind::Kernel(kernel) if kernel.effect == Effect::Unknown);
+    let inside =
+        |other: &Region| other.block != region.block || (region.start <= other.start && other.end <= region.end);
+    let (reads, writes) = (kind.reads(), kind.writes());
+    let pointers_inside = match kind {
+        NodeKind::Kernel(kernel) => kernel
+            .pointers
+            .iter()
+            .all(|pointer| pointer.block != region.block || (region.start..region.end).contains(&pointer.offset_bytes)),
+        _ => true,
+    };
+    let is_written = writes.iter().any(|write| write.region.overlaps(region));
+    Touch {
+        node,
+        meets: is_written || reads.iter().any(|read| read.overlaps(region)),
+        writes: is_written,
+        stays_inside: is_known
+            && pointers_inside
+            && reads.iter().all(inside)
+            && writes.iter().all(|write| inside(&write.region)),
+    }
+}
+
+/// Nodes by the blocks that they hold an address in, allocations and releases aside.
+struct Users(BTreeMap<BlockId, Vec<NodeIndex>>);
+
+impl Users {
+    fn new(program: &Program) -> Self {
+        let mut users = Self(BTreeMap::new());
+        for (index, node) in program.nodes.iter().enumerate() {
+            for block in node.kind.blocks() {
+                users.add(block, NodeIndex(index));
+            }
+        }
+        users
+    }
+
+    fn of(&self, block: BlockId) -> impl Iterator<Item = NodeIndex> {
+        self.0.get(&block).into_iter().flatten().copied()
+    }
+
+    fn add(&mut self, block: BlockId, node: NodeIndex) {
+        let nodes = self.0.entry(block).or_default();
+        if !nodes.contains(&node) {
+            nodes.push(node);
+        }
+    }
+
+    fn remove(&mut self, block: BlockId, node: NodeIndex) {
+        self.0.entry(block).or_default().retain(|other| *other != node);
+    }
+
+    /// All users of a block, which has none then.
+    fn take(&mut self, block: BlockId) -> Vec<NodeIndex> {
+        self.0.remove(&block).unwrap_or_default()
+    }
+}

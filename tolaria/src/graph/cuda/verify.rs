@@ -1,0 +1,139 @@
+//! Compares a rewritten region with the captured one, on the real inputs of a step.
+
+use cudarc::driver::{CudaSlice, DevicePtr as _, result};
+use esper_layers::Span;
+use leyline::clock::{Clock as _, SystemClock};
+
+use super::compiled::CompiledGraph;
+use super::driver::refused;
+use super::executable::Captured;
+use super::session::Session;
+use crate::graph::kernels::{COUNTS_PER_SPAN, CopiedSpan, DeviceKernels};
+use crate::graph::reason::{Refusal, Stage};
+use crate::graph::translate::{Difference, describe};
+
+/// Where copies start: every kernel reads whole words of them.
+const COPY_ALIGNMENT: usize = 256;
+
+impl CompiledGraph {
+    /// Runs one step through both graphs from the same state and compares what they leave, bit for bit. The rewritten
+    /// one finds `poison` in every byte of its own memory.
+    ///
+    /// This is the step: afterwards the state is what the captured graph made of it, whatever the outcome. Only where
+    /// the captured graph itself could not be replayed, nothing has run.
+    ///
+    /// # Errors
+    /// [`Refusal::NotCompiled`] with `differs` where the results do, and with `no_memory` where there is none for a copy
+    /// of them; [`Refusal::OtherThread`]; [`Refusal::Driver`]. The graph is not replayed then.
+    /// # Sync
+    /// waits for the device
+    pub fn verify(&mut self, captured: &Captured, poison: u8) -> Result<(), Refusal> {
+        self.check_thread()?;
+        let clock = SystemClock::new();
+        self.is_verified = false;
+        let outcome = self.compare_step(captured, poison);
+        self.is_verified = outcome.is_ok();
+        self.report.times.verify += clock.now();
+        outcome
+    }
+
+    fn compare_step(&mut self, captured: &Captured, poison: u8) -> Result<(), Refusal> {
+        let copies = match Copies::take(&self.session, &self.written) {
+            Ok(copies) => copies,
+            Err(refusal) => return captured.replay().and(Err(refusal)),
+        };
+        captured.replay()?;
+        // From here on the copies are the captured results and the state is that before the step.
+        copies.exchange()?;
+        let differences = self.run_poisoned(poison).and_then(|()| copies.differences());
+        copies.put_back()?;
+        match describe(&self.written, &differences?) {
+            Some(message) => Err(Refusal::NotCompiled { why: "differs", message }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Copies of spans, on the device. All work is enqueued on the session's stream.
+struct Copies {
+    session: Session,
+    spans: Vec<CopiedSpan>,
+    buffer: CudaSlice<u8>,
+}
+
+impl Copies {
+    /// Copies the spans as they are.
+    fn take(session: &Session, written: &[Span]) -> Result<Self, Refusal> {
+        let mut bytes = 0_usize;
+        let mut place = |span: &Span| {
+            let offset = bytes.next_multiple_of(COPY_ALIGNMENT);
+            bytes = offset + span.bytes;
+            CopiedSpan { address: span.address, bytes: span.bytes, offset }
+        };
+        let spans: Vec<CopiedSpan> = written.iter().map(&mut place).collect();
+        if spans.is_empty() {
+            let message = "there is nothing to compare".to_owned();
+            return Err(Refusal::NotCompiled { why: "no_results", message });
+        }
+        session.context().bind_to_thread().map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
+        // SAFETY: every byte that is read is written first.
+        let buffer = unsafe { session.stream().alloc::<u8>(bytes) }.map_err(|error| Refusal::NotCompiled {
+            why: "no_memory",
+            message: format!("{bytes} bytes for a copy of the results: {error}"),
+        })?;
+        let copies = Self { session: session.clone(), spans, buffer };
+        copies.each(|span, copy| (span.address, copy))?;
+        Ok(copies)
+    }
+
+    /// Every span changes places with its copy. A failure is one of the device: then nothing more runs on it.
+    fn exchange(&self) -> Result<(), Refusal> {
+        // SAFETY: the spans are apart from each other, lie in memory that the captured graph holds, and were copied from
+        // there to a buffer that is freed on the same stream.
+        unsafe { self.kernels().exchange_spans(&self.spans, self.start()) }.map_err(refused_launch)
+    }
+
+    /// How each span differs from its copy.
+    fn differences(&self) -> Result<Vec<Difference>, Refusal> {
+        let stream = self.session.stream();
+        let unseen = [0, u64::MAX].repeat(self.spans.len());
+        let copied = |call| refused(call, Stage::Compile);
+        let found = stream.clone_htod(&unseen).map_err(copied("cuMemcpyHtoDAsync"))?;
+        // SAFETY: as in `exchange`; there are as many numbers as the kernel writes.
+        unsafe { self.kernels().count_differences(&self.spans, self.start(), found.device_ptr(stream).0) }
+            .map_err(refused_launch)?;
+        let found = stream.clone_dtoh(&found).map_err(copied("cuMemcpyDtoHAsync"))?;
+        self.session.synchronize()?;
+        let difference = |counts: &[u64]| Difference { num_words: counts[0], first_word: counts[1] };
+        Ok(found.chunks_exact(COUNTS_PER_SPAN).map(difference).collect())
+    }
+
+    /// Every span becomes what its copy is.
+    fn put_back(&self) -> Result<(), Refusal> {
+        self.each(|span, copy| (copy, span.address))
+    }
+
+    /// Copies between each span and its copy; `ends` names source and destination.
+    fn each(&self, ends: impl Fn(&CopiedSpan, u64) -> (u64, u64)) -> Result<(), Refusal> {
+        let (stream, start) = (self.session.stream().cu_stream(), self.start());
+        for span in &self.spans {
+            let (source, destination) = ends(span, start + span.offset as u64);
+            // SAFETY: both ranges are memory of the device, and stay until the stream has caught up.
+            unsafe { result::memcpy_dtod_async(destination, source, span.bytes, stream) }
+                .map_err(refused("cuMemcpyDtoDAsync", Stage::Compile))?;
+        }
+        Ok(())
+    }
+
+    fn start(&self) -> u64 {
+        self.buffer.device_ptr(self.session.stream()).0
+    }
+
+    fn kernels(&self) -> DeviceKernels {
+        DeviceKernels::on(self.session.device())
+    }
+}
+
+fn refused_launch(error: candle_core::Error) -> Refusal {
+    Refusal::Driver { call: "cuLaunchKernel", stage: Stage::Compile, message: error.to_string() }
+}

@@ -1,0 +1,107 @@
+//! Where the blocks of a program lie on the device.
+
+use std::collections::BTreeSet;
+
+use crate::graph::compile::{ARENA_ALIGNMENT, Block, BlockId, Lifetime, Program};
+
+/// Where a block lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// At an address that its owner gave it.
+    Address(u64),
+    /// At so many bytes from the start of the memory that the new graph owns.
+    Arena(usize),
+}
+
+/// Where all blocks in use lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::graph) struct Places {
+    places: Vec<Option<Place>>,
+    arena_bytes: usize,
+}
+
+impl Places {
+    /// Blocks of others lie at `addresses`, all others that one of the programs uses one after the other in memory of the
+    /// new graph. So a block that a graph allocated and no pass placed gets memory of its own.
+    ///
+    /// # Errors
+    /// The block of somebody else that has no address.
+    pub(in crate::graph) fn new(
+        blocks: &[Block],
+        addresses: &[Option<u64>],
+        programs: [&Program; 2],
+    ) -> Result<Self, BlockId> {
+        let nodes = programs.into_iter().flat_map(|program| &program.nodes);
+        let used: BTreeSet<BlockId> = nodes.flat_map(|node| node.kind.blocks()).collect();
+        let mut arena_bytes = 0_usize;
+        let mut place = |id: BlockId, block: &Block| {
+            if !used.contains(&id) {
+                return Ok(None);
+            }
+            if block.lifetime == Lifetime::External {
+                let address = addresses.get(id.0).copied().flatten().ok_or(id)?;
+                return Ok(Some(Place::Address(address)));
+            }
+            let offset = arena_bytes.next_multiple_of(ARENA_ALIGNMENT);
+            arena_bytes = offset + block.size_bytes;
+            Ok(Some(Place::Arena(offset)))
+        };
+        let places =
+            blocks.iter().enumerate().map(|(id, block)| place(BlockId(id), block)).collect::<Result<_, _>>()?;
+        Ok(Self { places, arena_bytes })
+    }
+
+    /// Bytes of the memory that the new graph owns.
+    pub(in crate::graph) fn arena_bytes(&self) -> usize {
+        self.arena_bytes
+    }
+
+    /// Address of a block's first byte, where that memory starts at `arena`.
+    pub(in crate::graph) fn address(&self, block: BlockId, arena: u64) -> Option<u64> {
+        match self.places.get(block.0).copied().flatten()? {
+            Place::Address(address) => Some(address),
+            Place::Arena(offset) => Some(arena + offset as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::compile::{Node, NodeKind, Pattern, Region};
+
+    fn filling(blocks: impl IntoIterator<Item = usize>) -> Program {
+        let fill = |block| NodeKind::Memset { region: Region::new(BlockId(block), 0, 1), pattern: Pattern::ZERO };
+        Program { blocks: Vec::new(), nodes: blocks.into_iter().map(|block| Node::new(fill(block), [])).collect() }
+    }
+
+    fn block(size_bytes: usize, lifetime: Lifetime) -> Block {
+        Block { size_bytes, lifetime }
+    }
+
+    #[test]
+    fn blocks_of_others_stay_and_the_rest_is_placed_apart() {
+        let blocks = [
+            block(8, Lifetime::External),
+            block(300, Lifetime::Graph),
+            block(1 << 30, Lifetime::Graph),
+            block(10, Lifetime::Arena),
+            block(1, Lifetime::Arena),
+        ];
+        // Block 2 is used by nobody; block 4 by the program that runs once.
+        let places = Places::new(&blocks, &[Some(0x7000), None, None], [&filling([0, 1, 3]), &filling([4])])
+            .expect("every block of others has an address");
+        let found: Vec<_> = (0..6).map(|id| places.address(BlockId(id), 0x1_0000)).collect();
+        assert_eq!(found, [Some(0x7000), Some(0x1_0000), None, Some(0x1_0200), Some(0x1_0300), None]);
+        assert_eq!(places.arena_bytes(), 0x301);
+    }
+
+    #[test]
+    fn a_block_of_others_without_an_address_is_refused_if_it_is_used() {
+        let blocks = [block(8, Lifetime::External), block(8, Lifetime::External)];
+        let none = filling([]);
+        assert_eq!(Places::new(&blocks, &[Some(1), None], [&filling([0, 1]), &none]), Err(BlockId(1)));
+        assert!(Places::new(&blocks, &[Some(1), None], [&filling([0]), &none]).is_ok());
+        assert_eq!(Places::new(&blocks, &[], [&none, &filling([0])]), Err(BlockId(0)));
+    }
+}

@@ -1,0 +1,297 @@
+//! How a captured step becomes a compiled one while training goes on.
+//!
+//! ```text
+//!   replays of the captured graph ─► two drafts, one per step ─► compiled in the background ─► verified ─► replayed
+//!     (as many as are asked for)        (nothing runs)             (captured graph replayed)   (the captured graph
+//!                                                                                               takes the step)
+//! ```
+//!
+//! Every step is taken exactly once, by the captured graph or by the compiled one. A refusal anywhere ends the attempt
+//! for this shape, and the captured graph goes on in the same step. Nothing here knows a device: [`Compiler`] does.
+
+use std::fmt::Debug;
+use std::num::NonZeroU32;
+
+use candle_core::Tensor;
+
+use crate::graph::{Refusal, Stage};
+
+/// What the compiled graph's memory is filled with before it is verified, in turn: an old value that counts as a
+/// number, and one that is none.
+const POISONS: [u8; 2] = [0xCB, 0xFF];
+
+/// The device as a compiled step needs it. Tests put one in its place that runs on the CPU.
+pub(super) trait Compiler {
+    /// A recorded step that can be replayed.
+    type Captured: Debug;
+    /// A recorded step that cannot.
+    type Draft: Debug;
+    /// A step that is compiled in the background.
+    type Job: Debug;
+    /// A compiled step.
+    type Compiled: Debug;
+
+    /// Compiles in the background. Dropping the job must not wait for it.
+    fn start(&mut self, drafts: [Self::Draft; 2]) -> Self::Job;
+
+    /// What became of the job; absent while it goes on.
+    fn poll(&mut self, job: &mut Self::Job) -> Option<Result<Self::Compiled, Refusal>>;
+
+    /// Keeps a tensor alive for as long as the compiled step.
+    fn hold(&mut self, compiled: &mut Self::Compiled, name: &str, tensor: &Tensor) -> Result<(), Refusal>;
+
+    /// Takes a step with the captured graph, and compares what the compiled one makes of the same state.
+    ///
+    /// # Errors
+    /// Of [`Stage::Compile`]: the captured graph has taken the step. Any other: nothing has run.
+    fn verify(&mut self, compiled: &mut Self::Compiled, captured: &Self::Captured, poison: u8) -> Result<(), Refusal>;
+
+    /// Takes a step with the captured graph.
+    ///
+    /// # Errors
+    /// Nothing has run then.
+    fn replay_captured(&mut self, captured: &Self::Captured) -> Result<(), Refusal>;
+
+    /// Takes a step with the compiled graph.
+    ///
+    /// # Errors
+    /// Nothing has run then.
+    fn replay(&mut self, compiled: &Self::Compiled) -> Result<(), Refusal>;
+}
+
+/// When a captured step is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CompileSchedule {
+    /// Replays of the captured graph before.
+    pub(super) warmup_steps: u32,
+    /// Verified steps before the compiled graph is replayed.
+    pub(super) verify_steps: NonZeroU32,
+}
+
+/// What took a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// The captured graph.
+    Captured,
+    /// The captured graph, with the compiled one beside it.
+    Verified,
+    /// The compiled graph.
+    Compiled,
+}
+
+/// Something to tell about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// The compiled graph is replayed from the next step on.
+    Enabled,
+    /// The step was not compiled.
+    FellBack(Refusal),
+    /// The compiled graph could not be replayed.
+    FellBackAtReplay(Refusal),
+}
+
+/// What lies beside a captured step: nothing, a compile under way, or the compiled step.
+#[derive(Debug)]
+pub(super) struct Compiling<C: Compiler> {
+    schedule: CompileSchedule,
+    state: State<C>,
+}
+
+#[derive(Debug)]
+enum State<C: Compiler> {
+    /// The captured graph, for good.
+    Off,
+    /// Replays of the captured graph that are still to come.
+    Warming(u32),
+    /// The next step records a draft; the first one is here when it was recorded.
+    Drafting(Option<C::Draft>),
+    /// `held`: what the drafts point at, until the compiled graph holds it.
+    Running {
+        job: C::Job,
+        held: Vec<(String, Tensor)>,
+    },
+    /// Steps verified so far.
+    Verifying {
+        compiled: C::Compiled,
+        verified: u32,
+    },
+    Ready(C::Compiled),
+}
+
+impl<C: Compiler> Compiling<C> {
+    /// Beside a new captured graph; `None` never compiles it.
+    pub(super) fn new(schedule: Option<CompileSchedule>) -> Self {
+        match schedule {
+            Some(schedule) => Self { schedule, state: first(schedule) },
+            None => {
+                Self { schedule: CompileSchedule { warmup_steps: 0, verify_steps: NonZeroU32::MIN }, state: State::Off }
+            }
+        }
+    }
+
+    /// Whether this step should be recorded once more before it is taken.
+    pub(super) fn needs_draft(&self) -> bool {
+        matches!(self.state, State::Drafting(_))
+    }
+
+    /// Replays of the captured graph until the step is compiled.
+    pub(super) fn warmup_remaining(&self) -> u32 {
+        if let State::Warming(remaining) = self.state { remaining } else { 0 }
+    }
+
+    /// The compiled graph, once it is replayed.
+    pub(super) fn compiled(&self) -> Option<&C::Compiled> {
+        if let State::Ready(compiled) = &self.state { Some(compiled) } else { None }
+    }
+
+    /// Takes the outcome of a recording that [`Self::needs_draft`] asked for; the second one starts the compile.
+    /// `held`: what the draft points at.
+    pub(super) fn drafted(
+        &mut self,
+        compiler: &mut C,
+        outcome: Result<C::Draft, Refusal>,
+        held: Vec<(String, Tensor)>,
+    ) -> Option<Notice> {
+        let State::Drafting(first) = std::mem::replace(&mut self.state, State::Off) else {
+            return None;
+        };
+        match (first, outcome) {
+            (_, Err(refusal)) => return Some(Notice::FellBack(refusal)),
+            (None, Ok(draft)) => self.state = State::Drafting(Some(draft)),
+            (Some(first), Ok(second)) => {
+                self.state = State::Running { job: compiler.start([first, second]), held };
+            }
+        }
+        None
+    }
+
+    /// Takes one step.
+    ///
+    /// # Errors
+    /// The refusal of the captured graph, or [`Refusal::OtherThread`] of either. Nothing has run then.
+    pub(super) fn step(
+        &mut self,
+        compiler: &mut C,
+        captured: &C::Captured,
+    ) -> Result<(Taken, Option<Notice>), Refusal> {
+        // Whatever goes wrong below leaves the captured graph alone.
+        match std::mem::replace(&mut self.state, State::Off) {
+            State::Off => Ok((replay(compiler, captured)?, None)),
+            State::Warming(remaining) => {
+                let taken = replay(compiler, captured)?;
+                self.state = warming(remaining.saturating_sub(1));
+                Ok((taken, None))
+            }
+            State::Drafting(first) => {
+                self.state = State::Drafting(first);
+                Ok((replay(compiler, captured)?, None))
+            }
+            State::Running { mut job, held } => match compiler.poll(&mut job) {
+                None => {
+                    self.state = State::Running { job, held };
+                    Ok((replay(compiler, captured)?, None))
+                }
+                Some(Err(refusal)) => Self::fall_back(compiler, captured, refusal, Notice::FellBack),
+                Some(Ok(mut compiled)) => {
+                    let mut held = held.iter();
+                    match held.try_for_each(|(name, tensor)| compiler.hold(&mut compiled, name, tensor)) {
+                        Ok(()) => self.verify(compiler, captured, compiled, 0),
+                        Err(refusal) => Self::fall_back(compiler, captured, refusal, Notice::FellBack),
+                    }
+                }
+            },
+            State::Verifying { compiled, verified } => self.verify(compiler, captured, compiled, verified),
+            State::Ready(compiled) => match compiler.replay(&compiled) {
+                Ok(()) => {
+                    self.state = State::Ready(compiled);
+                    Ok((Taken::Compiled, None))
+                }
+                Err(refusal) => Self::fall_back(compiler, captured, refusal, Notice::FellBackAtReplay),
+            },
+        }
+    }
+
+    /// Lets go of a compile that is under way: the network has changed. It starts over should this shape come back.
+    pub(super) fn abandon(&mut self) {
+        if matches!(self.state, State::Warming(_) | State::Drafting(_) | State::Running { .. }) {
+            self.state = first(self.schedule);
+        }
+    }
+
+    fn verify(
+        &mut self,
+        compiler: &mut C,
+        captured: &C::Captured,
+        mut compiled: C::Compiled,
+        verified: u32,
+    ) -> Result<(Taken, Option<Notice>), Refusal> {
+        let poison = POISONS[usize::from(!verified.is_multiple_of(2))];
+        match compiler.verify(&mut compiled, captured, poison) {
+            Ok(()) if verified + 1 >= self.schedule.verify_steps.get() => {
+                self.state = State::Ready(compiled);
+                Ok((Taken::Verified, Some(Notice::Enabled)))
+            }
+            Ok(()) => {
+                self.state = State::Verifying { compiled, verified: verified + 1 };
+                Ok((Taken::Verified, None))
+            }
+            Err(refusal) if refusal.stage() == Stage::Compile => Ok((Taken::Captured, Some(Notice::FellBack(refusal)))),
+            Err(refusal) => Self::fall_back(compiler, captured, refusal, Notice::FellBack),
+        }
+    }
+
+    /// Takes the step with the captured graph, after something refused that ran nothing.
+    fn fall_back(
+        compiler: &mut C,
+        captured: &C::Captured,
+        refusal: Refusal,
+        notice: fn(Refusal) -> Notice,
+    ) -> Result<(Taken, Option<Notice>), Refusal> {
+        // The captured graph belongs to the same thread, and goes the same way.
+        if refusal == Refusal::OtherThread {
+            return Err(refusal);
+        }
+        Ok((replay(compiler, captured)?, Some(notice(refusal))))
+    }
+}
+
+fn first<C: Compiler>(schedule: CompileSchedule) -> State<C> {
+    warming(schedule.warmup_steps)
+}
+
+fn warming<C: Compiler>(remaining: u32) -> State<C> {
+    if remaining == 0 { State::Drafting(None) } else { State::Warming(remaining) }
+}
+
+fn replay<C: Compiler>(compiler: &mut C, captured: &C::Captured) -> Result<Taken, Refusal> {
+    compiler.replay_captured(captured)?;
+    Ok(Taken::Captured)
+}
+
+/// Whether an epoch was a compiled one: its steps, after any eager ones at its start, were all replays of compiled
+/// graphs, and there was at least one.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EpochTally {
+    compiled: u64,
+    other: bool,
+}
+
+impl EpochTally {
+    /// Notes a step; `None` ran eagerly.
+    pub(super) fn note(&mut self, taken: Option<Taken>) {
+        match taken {
+            Some(Taken::Compiled) => self.compiled += 1,
+            None if self.compiled == 0 => {}
+            None | Some(Taken::Captured | Taken::Verified) => self.other = true,
+        }
+    }
+
+    /// Ends the epoch; whether it was a compiled one.
+    pub(super) fn finish(&mut self) -> bool {
+        let Self { compiled, other } = std::mem::take(self);
+        compiled > 0 && !other
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! The device of a trainer that records its steps: what launches graphs, copies inputs and measures.
+
+use candle_core::{Device, Tensor};
+
+use crate::error::Error;
+use crate::graph::{
+    Captured, Compilation, CompileOptions, CompiledGraph, DeviceTimer, Draft, Refusal, Session, StagingLane,
+    StagingRing,
+};
+use crate::trainer::compile::{Compiler, Compiling};
+use crate::trainer::config::ExecutionConfig;
+
+/// Replays from one that is measured to the next: events are not free.
+const SAMPLE_EVERY: u64 = 16;
+
+#[derive(Debug)]
+pub(super) struct Gpu {
+    pub(super) session: Session,
+    pub(super) ring: StagingRing,
+    options: CompileOptions,
+    captured: Stopwatch,
+    compiled: Stopwatch,
+}
+
+/// Times of some of the replays of one kind.
+#[derive(Debug)]
+struct Stopwatch {
+    timer: DeviceTimer,
+    num_replays: u64,
+}
+
+/// What is kept of a shape: the recorded graph, and what the compiler made of it. They come and go together.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) compiling: Compiling<Gpu>,
+    pub(super) captured: Captured,
+}
+
+impl Kept {
+    /// Confirms that every parameter is where it was at capture.
+    pub(super) fn confirm<'a>(
+        &self,
+        mut parameters: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    ) -> Result<(), Refusal> {
+        parameters.try_for_each(|(name, tensor)| self.captured.confirm(name, tensor))
+    }
+}
+
+impl Gpu {
+    /// The session of `device` with what the steps of `config` need; the inner error says why there is none.
+    pub(super) fn open(
+        config: &ExecutionConfig,
+        options: CompileOptions,
+        device: &Device,
+    ) -> Result<Result<Self, Refusal>, Error> {
+        let opened = Session::open(device).and_then(|session| {
+            let stopwatch = || Ok(Stopwatch { timer: session.timer()?, num_replays: 0 });
+            Ok((stopwatch()?, stopwatch()?, session))
+        });
+        let (captured, compiled, session) = match opened {
+            Ok(parts) => parts,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let lane = if config.prefetch { StagingLane::Own } else { StagingLane::Compute };
+        let ring = StagingRing::new(&session, config.staging_buffers, lane)?;
+        Ok(Ok(Self { session, ring, options, captured, compiled }))
+    }
+
+    /// Time on the device of the last replay of a captured graph that was measured, ms.
+    pub(super) fn captured_ms(&mut self) -> Option<f64> {
+        self.captured.timer.last_ms()
+    }
+
+    /// The same of a compiled graph.
+    pub(super) fn compiled_ms(&mut self) -> Option<f64> {
+        self.compiled.timer.last_ms()
+    }
+}
+
+impl Stopwatch {
+    fn around(&mut self, session: &Session, replay: impl FnOnce() -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let sampled = self.num_replays.is_multiple_of(SAMPLE_EVERY);
+        self.num_replays += 1;
+        if sampled { session.time(&mut self.timer, replay) } else { replay() }
+    }
+}
+
+impl Compiler for Gpu {
+    type Captured = Captured;
+    type Draft = Draft;
+    type Job = Compilation;
+    type Compiled = CompiledGraph;
+
+    fn start(&mut self, drafts: [Draft; 2]) -> Compilation {
+        Compilation::start(&self.session, drafts, self.options.clone())
+    }
+
+    fn poll(&mut self, job: &mut Compilation) -> Option<Result<CompiledGraph, Refusal>> {
+        job.poll()
+    }
+
+    fn hold(&mut self, compiled: &mut CompiledGraph, name: &str, tensor: &Tensor) -> Result<(), Refusal> {
+        let refused =
+            |error| Refusal::NotCompiled { why: "not_held", message: format!("{name} cannot be held: {error}") };
+        compiled.hold(name, tensor).map_err(refused)
+    }
+
+    fn verify(&mut self, compiled: &mut CompiledGraph, captured: &Captured, poison: u8) -> Result<(), Refusal> {
+        compiled.verify(captured, poison)
+    }
+
+    fn replay_captured(&mut self, captured: &Captured) -> Result<(), Refusal> {
+        self.captured.around(&self.session, || captured.replay())
+    }
+
+    fn replay(&mut self, compiled: &CompiledGraph) -> Result<(), Refusal> {
+        self.compiled.around(&self.session, || compiled.replay())
+    }
+}
