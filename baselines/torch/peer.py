@@ -131,7 +131,8 @@ class Case:
                 inputs = inputs.bfloat16()
         parameters = self.module.parameters()
         if work in ("ref", "mlp4096"):
-            self.optimizer = torch.optim.SGD(parameters, lr=0.01, foreach=True)
+            extra = {"fused": True} if arguments.fused else {"foreach": True}
+            self.optimizer = torch.optim.SGD(parameters, lr=0.01, **extra)
         else:
             # `fused=False` would also turn off the default of one kernel for many parameters; so it is left out.
             extra = {"fused": True} if arguments.fused else {}
@@ -248,7 +249,7 @@ def main():
     parser.add_argument("--modes", default="eager,compile,graph")
     parser.add_argument("--n", type=int, default=500)
     parser.add_argument("--precisions", default="f32")
-    parser.add_argument("--fused", action="store_true", help="AdamW as one fused kernel")
+    parser.add_argument("--fused", action="store_true", help="the optimizer as one fused kernel")
     parser.add_argument("--joint-qkv", action="store_true", help="query, key and value as one product")
     arguments = parser.parse_args()
     works, modes, precisions = (

@@ -10,6 +10,9 @@ pub struct Span {
 }
 
 /// What a launch reads and writes. A launch without one is taken to read and write all that its arguments point at.
+///
+/// Who rewrites a recorded launch may give it other addresses, which differ from the recorded ones by a multiple of 16
+/// bytes. So a kernel with an effect asks for no more alignment than that.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Effect {
     /// Bytes that it reads.

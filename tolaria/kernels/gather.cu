@@ -19,3 +19,19 @@ extern "C" __global__ void scatter_words(Pieces pieces, const u32* flat) {
     const u32* source = flat + pieces.offset[blockIdx.y];
     for (u64 i = FIRST; i < pieces.length[blockIdx.y]; i += STRIDE) target[i] = source[i];
 }
+
+struct Copies {
+    u64 source[32];
+    u64 target[32];
+    u64 length[32];
+};
+
+// target[y][i] = source[y][i]; 16 bytes at once where addresses and length allow.
+extern "C" __global__ void copy_words(Copies copies) {
+    u64 source = copies.source[blockIdx.y], target = copies.target[blockIdx.y], length = copies.length[blockIdx.y];
+    if ((source | target | length * 4) % 16 == 0) {
+        for (u64 i = FIRST; i < length / 4; i += STRIDE) ((uint4*)target)[i] = ((const uint4*)source)[i];
+    } else {
+        for (u64 i = FIRST; i < length; i += STRIDE) ((u32*)target)[i] = ((const u32*)source)[i];
+    }
+}

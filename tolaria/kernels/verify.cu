@@ -38,15 +38,17 @@ extern "C" __global__ void exchange_spans(Spans spans, unsigned char* copies) {
     }
 }
 
-// found[2 y] += words in which span y differs from its copy; found[2 y + 1] = the first of them, if it is smaller.
-extern "C" __global__ void count_differences(Spans spans, const unsigned char* copies, u64* found) {
+// found[2 y] += words in which span y differs from its copy; found[2 y + 1] = the first of them, if it is smaller. Words
+// that are zero within `mask` are the same.
+extern "C" __global__ void count_differences(Spans spans, const unsigned char* copies, u32 mask, u64* found) {
     const unsigned char* span = (const unsigned char*)spans.address[blockIdx.y];
     const unsigned char* copy = copies + spans.offset[blockIdx.y];
     u64 bytes = spans.bytes[blockIdx.y];
     u64 count = 0;
     u64 first = ~0ull;
     for (u64 i = FIRST; i < (bytes + 3) / 4; i += STRIDE) {
-        if (read_word(span, bytes, i) == read_word(copy, bytes, i)) continue;
+        u32 word = read_word(span, bytes, i), other = read_word(copy, bytes, i);
+        if (word == other || ((word | other) & mask) == 0) continue;
         count++;
         if (i < first) first = i;
     }

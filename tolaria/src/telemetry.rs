@@ -103,7 +103,7 @@ leyline::declare_metrics! {
     COMPILE_TOTAL = Gauge "tolaria.compile_ms" Milliseconds [];
     /// Of the last compile: reading both recordings, comparing them, and finding out what each node does.
     COMPILE_LIFT = Gauge "tolaria.compile.lift_ms" Milliseconds [];
-    /// Of the last compile: the passes, with a check after each.
+    /// Of the last compile: the passes, and a check of the program before and after them.
     COMPILE_PASSES = Gauge "tolaria.compile.passes_ms" Milliseconds [];
     /// Of the last compile: generated kernels, from source or from the cache.
     COMPILE_KERNELS = Gauge "tolaria.compile.kernels_ms" Milliseconds [];

@@ -17,7 +17,7 @@ use crate::effect::Effect;
 use crate::matrix::Product;
 
 /// The library's own recommendation, and the largest alignment that it asks about.
-const MAX_ALIGNMENT: u32 = 256;
+const MAX_ALIGNMENT: u32 = 16;
 
 /// Rows of the values before an activation have to be multiples of this many elements.
 const PRE_ACTIVATION_MULTIPLE: usize = 8;

@@ -46,6 +46,9 @@ pub(super) trait Compiler {
     /// Of [`Stage::Compile`]: the captured graph has taken the step. Any other: nothing has run.
     fn verify(&mut self, compiled: &mut Self::Compiled, captured: &Self::Captured, poison: u8) -> Result<(), Refusal>;
 
+    /// The compiled step takes over, and is compared no more.
+    fn accept(&mut self, compiled: &mut Self::Compiled);
+
     /// Takes a step with the captured graph.
     ///
     /// # Errors
@@ -228,6 +231,7 @@ impl<C: Compiler> Compiling<C> {
         let poison = POISONS[usize::from(!verified.is_multiple_of(2))];
         match compiler.verify(&mut compiled, captured, poison) {
             Ok(()) if verified + 1 >= self.schedule.verify_steps.get() => {
+                compiler.accept(&mut compiled);
                 self.state = State::Ready(compiled);
                 Ok((Taken::Verified, Some(Notice::Enabled)))
             }

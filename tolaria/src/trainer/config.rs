@@ -41,7 +41,8 @@ pub struct TrainConfig {
     pub execution: ExecutionConfig,
 }
 
-/// How a step reaches a GPU. All ways give the same bits.
+/// How a step reaches a GPU. All ways give the same numbers: eager and replayed steps the same bits, compiled ones too but
+/// for the sign of a zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepMode {

@@ -109,6 +109,10 @@ impl Compiler for Gpu {
         compiled.verify(captured, poison)
     }
 
+    fn accept(&mut self, compiled: &mut CompiledGraph) {
+        compiled.end_verification();
+    }
+
     fn replay_captured(&mut self, captured: &Captured) -> Result<(), Refusal> {
         self.captured.around(&self.session, || captured.replay())
     }

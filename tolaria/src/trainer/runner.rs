@@ -24,7 +24,8 @@ use crate::batch::{Dataset, to_device};
 use crate::error::Error;
 use crate::graph::compile::PassSet;
 use crate::graph::{
-    Captured, CompileOptions, CompileReport, Draft, GraphCache, GraphKey, GraphManager, GraphStats, Refusal, Session,
+    Captured, Compilation, CompileOptions, CompileReport, Draft, GraphCache, GraphKey, GraphManager, GraphStats,
+    Refusal, Session,
 };
 use crate::telemetry as desc;
 use crate::trainer::compile::{CompileSchedule, Compiling, Notice, Taken};
@@ -389,5 +390,12 @@ impl StepRunner {
             .with("failures", self.failures);
         self.recorder.event(event);
         tracing::warn!(%refusal, stage = %refusal.stage(), "steps of this shape run eagerly");
+    }
+}
+
+impl Drop for StepRunner {
+    fn drop(&mut self) {
+        self.clear();
+        Compilation::join_abandoned();
     }
 }

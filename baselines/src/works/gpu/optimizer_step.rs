@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 use leyline::batch::Batch;
 use leyline::model::TrainableModel as _;
 use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients};
-use tolaria::graph::{Captured, HostSlice, StagingLane, StagingRing};
+use tolaria::graph::{Captured, HostSlice, Session, StagingLane, StagingRing};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{Optimizer, UpdatePlan};
 
@@ -23,12 +23,14 @@ pub(super) struct OptimizerStep {
     optimizer: Optimizer,
     pool: GradientBufferPool,
     ring: StagingRing,
+    session: Session,
     /// The constants that are on the device.
     loaded: Vec<f32>,
     num_steps: usize,
 }
 
 impl OptimizerStep {
+    #[cfg_attr(not(feature = "cuda"), allow(unreachable_code, reason = "without GPU support there is no session"))]
     pub(super) fn new(gpu: &Gpu, work: Workload) -> Result<Self, Error> {
         let Batch { inputs, targets } = work.batch(0)?;
         let mut optimizer = Optimizer::new(work.optimizer);
@@ -43,6 +45,7 @@ impl OptimizerStep {
             optimizer,
             pool: GradientBufferPool::new(),
             ring: StagingRing::new(&gpu.session, NonZeroUsize::new(4).expect("4 is not 0"), StagingLane::Compute)?,
+            session: gpu.session.clone(),
             loaded: Vec::new(),
             num_steps: 0,
             work,
@@ -66,8 +69,7 @@ impl OptimizerStep {
             self.ring.stage(&[(HostSlice::F32(&table), &self.table)])?;
             self.loaded = table;
         }
-        self.batch.inputs.slice_set(&batch.inputs, 0, 0)?;
-        self.batch.targets.slice_set(&batch.targets, 0, 0)?;
+        self.session.copy_all(&[(&batch.inputs, &self.batch.inputs), (&batch.targets, &self.batch.targets)])?;
         Ok(plan)
     }
 

@@ -261,7 +261,7 @@ impl Body {
                 if is_write { (None, Some(Write { region: *region, is_full: true })) } else { (Some(*region), None) };
             pointers.iter().position(|other| other.read == read && other.write == write).unwrap_or_else(|| {
                 let (word_index, block, offset_bytes) = (pointers.len(), region.block, region.start);
-                pointers.push(Pointer { word_index, block, offset_bytes, read, write });
+                pointers.push(Pointer { read, write, ..Pointer::new(word_index, block, offset_bytes) });
                 pointers.len() - 1
             })
         };

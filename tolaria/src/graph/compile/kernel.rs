@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::block::{BlockId, Region};
 use super::fused::Fused;
+use super::memory::ARENA_ALIGNMENT;
 use super::node::Write;
 use super::pointwise::Pointwise;
 
@@ -48,6 +49,9 @@ pub struct LaunchShape {
     pub shared_bytes: u32,
 }
 
+/// The widest load or store of a kernel whose effect was declared or is in the table, in bytes.
+const WORD_ALIGNMENT: usize = 16;
+
 /// A parameter word that is an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pointer {
@@ -61,6 +65,9 @@ pub struct Pointer {
     pub read: Option<Region>,
     /// The bytes of the block that may be written through it.
     pub write: Option<Write>,
+    /// What an address that takes its place may differ from it by a multiple of, in bytes: kernels choose wide loads and
+    /// stores by the alignment of the addresses that they were launched with.
+    pub alignment: usize,
 }
 
 /// What is known of a kernel beyond the bytes it reads and writes.
@@ -80,7 +87,7 @@ impl Pointer {
     /// An address through which nothing is read or written.
     #[must_use]
     pub fn new(word_index: usize, block: BlockId, offset_bytes: usize) -> Self {
-        Self { word_index, block, offset_bytes, read: None, write: None }
+        Self { word_index, block, offset_bytes, read: None, write: None, alignment: WORD_ALIGNMENT }
     }
 
     /// The same address, through which the bytes `start..end` of the block are read.
@@ -107,6 +114,7 @@ impl Pointer {
     /// An address that an unknown kernel holds in a block of `size_bytes`: any byte may be read and written.
     #[must_use]
     pub fn unknown(word_index: usize, block: BlockId, offset_bytes: usize, size_bytes: usize) -> Self {
-        Self::new(word_index, block, offset_bytes).reading(0, size_bytes).writing_some(0, size_bytes)
+        let pointer = Self::new(word_index, block, offset_bytes).reading(0, size_bytes).writing_some(0, size_bytes);
+        Self { alignment: ARENA_ALIGNMENT, ..pointer }
     }
 }

@@ -5,8 +5,9 @@
 //!                                └──────────── one report each, checked at the start and at the end ───────────┘
 //! ```
 //!
-//! Not yet reached from a run: nothing here reads a captured graph of the driver or builds one, so that a replay is
-//! what was captured. What is here needs no device, and is compiled in every build.
+//! A recording comes in as plain data ([`Recorded`]), is lifted to a program with what is known of its kernels ([`lift()`]),
+//! and compared with a second recording of the same step ([`compare_twins`]). Nothing here needs a device, and all of it
+//! is compiled in every build; [`Compilation`](super::Compilation) reads recordings from the driver and builds new graphs.
 //!
 //! # Terms
 //! *Program*: nodes in a valid order with explicit dependencies, and the blocks of memory they use; addresses are a
@@ -18,10 +19,10 @@
 //! 2. The pointers of a kernel are all it reads and writes, and nothing else that it keeps between launches matters.
 //!    That cannot be seen here: arrays of addresses in device memory and state of a library need another check.
 //! 3. Blocks share no bytes: two tensors that do are one block.
-//!
 //! 4. Blocks start at a multiple of 256 bytes.
+//! 5. A product that was not declared writes to the graph's own memory: candle's do.
 //!
-//! Not here: reading and building graphs of the driver, tables of known kernels, fusion with reductions and products.
+//! Not here: fusion with reductions and products.
 
 mod block;
 mod kernel;

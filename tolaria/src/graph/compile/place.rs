@@ -9,15 +9,11 @@ use super::order::Order;
 use super::pass::{Pass, PassReport};
 use super::program::Program;
 
-/// Distances that addresses may move by are multiples of this: kernels choose wide loads and stores by the alignment of
-/// the addresses that they were launched with.
-const ALIGNMENT: usize = 16;
-
 /// Drops copies of a graph-owned block to an external one by giving all its users the bytes that it is copied to.
 ///
 /// Done where nobody else can tell: every other node that touches those bytes comes before all users of the block, or
 /// after the copy and all users that matter to it; no user writes after the copy; no user is an unknown kernel; and
-/// the address moves by a multiple of 16 bytes.
+/// no address moves by another distance than a multiple of its [`alignment`](super::Pointer::alignment).
 #[must_use]
 pub fn place_at_destinations(program: &Program) -> (Program, PassReport) {
     let order = Order::of(program);
@@ -59,7 +55,15 @@ fn can_move(
     if !fits || destination.start < source.start {
         return false;
     }
-    if !(destination.start - source.start).is_multiple_of(ALIGNMENT) {
+    let shift = destination.start - source.start;
+    let keeps_alignment = |user: NodeIndex| match &program.nodes[user.0].kind {
+        NodeKind::Kernel(kernel) => {
+            let mut here = kernel.pointers.iter().filter(|pointer| pointer.block == source.block);
+            here.all(|pointer| shift.is_multiple_of(pointer.alignment))
+        }
+        _ => true,
+    };
+    if !users.of(source.block).all(keeps_alignment) {
         return false;
     }
     let moved: Vec<Touch> =

@@ -23,9 +23,9 @@ pub fn drop_overwritten_zeros(program: &Program) -> (Program, PassReport) {
 /// Turns sums with a term that a memset made zero into copies of the other term.
 ///
 /// A copy keeps `-0.0`, which the sum makes `+0.0`: of floating-point numbers the results are equal and may differ in
-/// the sign of zero. So only what a kernel left that is not pointwise is copied: a product or a reduction adds to
-/// `+0.0`, which gives `-0.0` for no data. Sums of pointwise results keep their addition, which costs nothing once it
-/// is fused. The memset stays; it is for [`drop_overwritten_zeros`] to drop where nobody else reads it.
+/// the sign of zero. So only what a kernel left that is not pointwise is copied: a product or a reduction, which adds to
+/// `+0.0` and leaves `-0.0` in rare cases only, as where everything it adds underflows. Sums of pointwise results keep
+/// their addition, which costs nothing once it is fused. The memset stays; it is for [`drop_overwritten_zeros`] to drop where nobody else reads it.
 #[must_use]
 pub fn copy_zero_sums(program: &Program) -> (Program, PassReport) {
     let mut zeros = ByteSet::default();

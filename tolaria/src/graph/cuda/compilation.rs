@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
 use esper_layers::Span;
@@ -28,7 +28,8 @@ use super::raw::RawExec;
 use super::read::Reading;
 use super::session::Session;
 use super::side::{Arena, SideStream};
-use crate::graph::compile::{Compiled, Lifted, NodeKind, Program, compare_twins, compile, lift};
+use super::verify::copied_bytes;
+use crate::graph::compile::{Compiled, Lifetime, Lifted, NodeKind, Pass, Program, compare_twins, compile, lift};
 use crate::graph::compile_report::{CompileOptions, CompileReport, CompileTimes};
 use crate::graph::kernel_cache::KernelCache;
 use crate::graph::reason::{Refusal, Stage};
@@ -40,9 +41,15 @@ pub struct Compilation {
     results: Receiver<Result<Rewritten, Refusal>>,
     is_unwanted: Arc<AtomicBool>,
     session: Session,
+    /// The thread that recorded.
     thread: ThreadId,
+    /// The thread that compiles.
+    worker: Option<JoinHandle<()>>,
     is_over: bool,
 }
+
+/// Threads of compilations that were dropped before they were over.
+static ABANDONED: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
 /// What the thread makes: everything but the thread that it is replayed on.
 pub(super) struct Rewritten {
@@ -50,9 +57,15 @@ pub(super) struct Rewritten {
     pub(super) once: Option<RawExec>,
     /// Freed after the graphs that use it: the order of fields is the order of drops.
     pub(super) arena: Arena,
+    /// What of the arena nothing writes once and for all.
+    pub(super) changing: Vec<Range<usize>>,
+    /// For copies of `written`.
+    pub(super) copies: Arena,
     pub(super) modules: Modules,
     /// What both graphs must agree in.
     pub(super) written: Vec<Span>,
+    /// Whether zeros may differ in their sign.
+    pub(super) allows_signs: bool,
     pub(super) report: CompileReport,
 }
 
@@ -75,6 +88,7 @@ impl Compilation {
         let (sender, results) = mpsc::channel();
         let is_unwanted = Arc::new(AtomicBool::new(false));
         let thread = drafts[0].thread;
+        let mut worker = None;
         let refused_at_once = |refusal| drop(sender.send(Err(refusal)));
         match job(session, drafts, options, &is_unwanted) {
             Err(refusal) => refused_at_once(refusal),
@@ -84,12 +98,29 @@ impl Compilation {
                     // Nobody may listen any more; then the result is dropped here.
                     drop(result.send(job.run()));
                 });
-                if let Err(error) = spawned {
-                    refused_at_once(Refusal::NotCompiled { why: "no_thread", message: error.to_string() });
+                match spawned {
+                    Ok(handle) => worker = Some(handle),
+                    Err(error) => {
+                        refused_at_once(Refusal::NotCompiled { why: "no_thread", message: error.to_string() });
+                    }
                 }
             }
         }
-        Self { results, is_unwanted, session: session.clone(), thread, is_over: false }
+        Self { results, is_unwanted, session: session.clone(), thread, worker, is_over: false }
+    }
+
+    /// Waits for the threads of compilations that were dropped before they were over. A process should not end while one
+    /// of them is inside the driver.
+    ///
+    /// # Sync
+    /// waits for threads, which stop at the next opportunity
+    pub fn join_abandoned() {
+        let abandoned = std::mem::take(&mut *ABANDONED.lock().unwrap_or_else(PoisonError::into_inner));
+        for worker in abandoned {
+            if worker.join().is_err() {
+                tracing::warn!("a thread that compiled a graph panicked");
+            }
+        }
     }
 
     /// The rewritten region, or why there is none, once it is there; afterwards nothing more.
@@ -129,6 +160,9 @@ impl Compilation {
 impl Drop for Compilation {
     fn drop(&mut self) {
         self.is_unwanted.store(true, Ordering::Relaxed);
+        if let Some(worker) = self.worker.take().filter(|worker| !worker.is_finished()) {
+            ABANDONED.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+        }
     }
 }
 
@@ -208,6 +242,8 @@ impl Job {
         let mark = clock.now();
         let places = Places::new(&program.blocks, &lifted.addresses, [program, once])
             .map_err(|block| not_compiled("contradiction", format!("{block} has no address")))?;
+        let written = written_spans(&[&lifted.program, program, once], &lifted.addresses, &self.scratch);
+        self.check_room(places.arena_bytes() + copied_bytes(&written))?;
         let arena = Arena::new(&self.side, places.arena_bytes())?;
         let emitter = Emitter { reading: &reading, places: &places, arena: arena.base(), modules: &modules, context };
         let executable = |program: &Program| RawExec::instantiate(&emitter.emit(program)?, context);
@@ -216,7 +252,7 @@ impl Job {
         times.instantiate = clock.now() - mark;
 
         tracing::debug!(%program, "compiled");
-        let written = written_spans(&[&lifted.program, program, once], &lifted.addresses, &self.scratch);
+        let copies = Arena::new(&self.side, copied_bytes(&written))?;
         let report = CompileReport {
             passes: compiled.reports.clone(),
             nodes_before: reading.recorded.nodes.len(),
@@ -230,7 +266,9 @@ impl Job {
             arena_bytes: arena.bytes(),
             times: CompileTimes { verify: Duration::ZERO, ..times },
         };
-        Ok(Rewritten { exec, once: once_exec, arena, modules, written, report })
+        let changing = places.gaps(once);
+        let allows_signs = self.options.passes.iter().any(|pass| pass == Pass::ZeroSums);
+        Ok(Rewritten { exec, once: once_exec, arena, changing, copies, modules, written, allows_signs, report })
     }
 
     /// Reads both recordings and confirms that they are the same step.
@@ -251,6 +289,10 @@ impl Job {
         let (lifted, twin) = (lift(&first)?, lift(&second)?);
         let num_moved = compare_twins((&first.recorded, &lifted), (&second.recorded, &twin))
             .map_err(|error| not_compiled("not_twins", text_of_error(&error)))?;
+        // Where nothing moved, the comparison says nothing about numbers that look like addresses.
+        if num_moved == 0 && lifted.program.blocks.iter().any(|block| block.lifetime == Lifetime::Graph) {
+            return Err(not_compiled("not_moved", "both recordings have their memory at the same addresses"));
+        }
         Ok((first, lifted, num_moved))
     }
 
@@ -261,6 +303,17 @@ impl Job {
             fault.plant_in_program(&mut compiled.program).map_err(|message| not_compiled("fault", message))?;
         }
         Ok(compiled)
+    }
+
+    /// Confirms that there is memory for the new graph, with as much again left for eager work beside it.
+    fn check_room(&self, bytes: usize) -> Result<(), Refusal> {
+        let available = self.session.available()?;
+        let needed = 2 * bytes as u64;
+        if needed <= available {
+            return Ok(());
+        }
+        let message = format!("the new graph and its verification take {bytes} bytes, and {available} are available");
+        Err(not_compiled("no_memory", message))
     }
 
     fn check_wanted(&self) -> Result<(), Refusal> {

@@ -1,6 +1,7 @@
 //! A rewritten region that can be replayed.
 
 use std::fmt;
+use std::ops::Range;
 use std::thread::{self, ThreadId};
 
 use candle_core::Tensor;
@@ -24,10 +25,16 @@ pub struct CompiledGraph {
     once: Option<Exec>,
     /// Dropped after the graphs that use it, as what follows: the order of fields is the order of drops.
     arena: Arena,
+    /// What of the arena nothing writes once and for all.
+    changing: Vec<Range<usize>>,
+    /// For copies of what both graphs write, until they are compared no more.
+    pub(super) copies: Option<Arena>,
     _modules: Modules,
     held: HeldTensors,
     /// What both graphs must agree in.
     pub(super) written: Vec<Span>,
+    /// Whether zeros may differ in their sign.
+    pub(super) allows_signs: bool,
     pub(super) session: Session,
     pub(super) report: CompileReport,
     /// The constants that the region uploads live as long as this thread: candle keeps them per thread.
@@ -38,15 +45,18 @@ pub struct CompiledGraph {
 
 impl CompiledGraph {
     pub(super) fn new(rewritten: Rewritten, session: Session, thread: ThreadId) -> Self {
-        let Rewritten { exec, once, arena, modules, written, report } = rewritten;
+        let Rewritten { exec, once, arena, changing, copies, modules, written, allows_signs, report } = rewritten;
         let adopt = |exec: super::raw::RawExec| Exec::adopt(exec.into_raw(), session.clone());
         Self {
             exec: adopt(exec),
             once: once.map(adopt),
             arena,
+            changing,
+            copies: Some(copies),
             _modules: modules,
             held: HeldTensors::default(),
             written,
+            allows_signs,
             session,
             report,
             thread,
@@ -111,25 +121,34 @@ impl CompiledGraph {
         if thread::current().id() == self.thread { Ok(()) } else { Err(Refusal::OtherThread) }
     }
 
-    /// Enqueues the rewritten work with `poison` in every byte of its own memory that it has not written yet.
+    /// Enqueues the rewritten work with `poison` in every byte of its own memory that it has not written yet; what runs
+    /// once has run, in memory full of it, before the first time.
     pub(super) fn run_poisoned(&mut self, poison: u8) -> Result<(), Refusal> {
         self.session.context().bind_to_thread().map_err(refused("cuCtxSetCurrent", Stage::Launch))?;
         if !self.is_uploaded {
             self.exec.upload()?;
             self.once.as_ref().map_or(Ok(()), Exec::upload)?;
+            self.poison(0..self.arena.bytes(), poison)?;
+            // SAFETY: the graph owns its memory; what else it points at is held by the captured graph.
+            self.once.as_ref().map_or(Ok(()), |once| unsafe { once.launch() })?;
             self.is_uploaded = true;
         }
-        if self.arena.bytes() > 0 {
-            let stream = self.session.stream().cu_stream();
-            // SAFETY: the memory is the graph's own, and its launches are on the same stream.
-            unsafe { result::memset_d8_async(self.arena.base(), poison, self.arena.bytes(), stream) }
-                .map_err(refused("cuMemsetD8Async", Stage::Compile))?;
+        for gap in &self.changing {
+            self.poison(gap.clone(), poison)?;
         }
-        for exec in self.once.iter().chain([&self.exec]) {
-            // SAFETY: the graph owns its memory; what else it points at is held by the captured graph.
-            unsafe { exec.launch() }?;
+        // SAFETY: as above.
+        unsafe { self.exec.launch() }
+    }
+
+    /// Fills a range of the graph's own memory.
+    fn poison(&self, range: Range<usize>, value: u8) -> Result<(), Refusal> {
+        if range.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let stream = self.session.stream().cu_stream();
+        // SAFETY: the memory is the graph's own, and its launches are on the same stream.
+        unsafe { result::memset_d8_async(self.arena.base() + range.start as u64, value, range.len(), stream) }
+            .map_err(refused("cuMemsetD8Async", Stage::Compile))
     }
 }
 

@@ -176,21 +176,21 @@ pub(super) fn released(node: sys::CUgraphNode) -> Result<u64, Refusal> {
     check(result, "cuGraphMemFreeNodeGetParams", Stage::Inspect).map(|()| address)
 }
 
-/// The nodes in the driver's order, which means nothing.
-/// The number of nodes, where there are as many releases as allocations among them.
+/// The number of nodes, where every address is released as often as it is allocated.
 pub(super) fn balanced_nodes(graph: sys::CUgraph) -> Result<Option<usize>, Refusal> {
     let nodes = nodes_of(graph)?;
-    let mut held = 0_i64;
+    let mut held: BTreeMap<u64, i64> = BTreeMap::new();
     for &node in &nodes {
-        held += match kind_of(node)? {
-            sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => 1,
-            sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => -1,
-            _ => 0,
-        };
+        match kind_of(node)? {
+            sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => *held.entry(allocation(node)?.0).or_default() += 1,
+            sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => *held.entry(released(node)?).or_default() -= 1,
+            _ => {}
+        }
     }
-    Ok((held == 0 && !nodes.is_empty()).then_some(nodes.len()))
+    Ok((held.values().all(|&count| count == 0) && !nodes.is_empty()).then_some(nodes.len()))
 }
 
+/// The nodes in the driver's order, which means nothing.
 pub(super) fn nodes_of(graph: sys::CUgraph) -> Result<Vec<sys::CUgraphNode>, Refusal> {
     let mut count = 0;
     // SAFETY: with no array the driver only counts.

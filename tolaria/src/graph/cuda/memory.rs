@@ -51,7 +51,7 @@ impl Session {
         if needed <= available { Ok(()) } else { Err(Refusal::OutOfMemory { needed, available }) }
     }
 
-    fn available(&self) -> Result<u64, Refusal> {
+    pub(super) fn available(&self) -> Result<u64, Refusal> {
         let (free, _) = result::mem_get_info().map_err(refused("cuMemGetInfo", Stage::Inspect))?;
         let pool = self.graph_memory()?;
         Ok(free as u64 + pool.reserved.saturating_sub(pool.used))

@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use candle_core::cuda_backend::DeviceId;
-use candle_core::{CudaDevice, Device};
+use candle_core::{CudaDevice, Device, Tensor};
 use cudarc::cublas::sys as cublas;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, sys};
 
 use super::driver::refused;
 use super::event::DeviceTimer;
 use crate::graph::facts::DeviceFacts;
+use crate::graph::kernels::DeviceKernels;
 use crate::graph::reason::{Refusal, Stage};
 
 /// What cuBLAS may use for one product. Without a buffer of its own it would take one per graph.
@@ -87,6 +88,18 @@ impl Session {
     /// waits for the device
     pub fn synchronize(&self) -> Result<(), Refusal> {
         self.stream().synchronize().map_err(refused("cuStreamSynchronize", Stage::Launch))
+    }
+
+    /// Copies tensors to others, (from, to), in one launch for up to 32 of them.
+    ///
+    /// # Shapes
+    /// Both contiguous, with the same number of elements of the same type, of 4 or 8 bytes.
+    /// # Errors
+    /// For other tensors, and when the launch fails.
+    /// # Sync
+    /// none
+    pub fn copy_all(&self, copies: &[(&Tensor, &Tensor)]) -> candle_core::Result<()> {
+        DeviceKernels::on(&self.shared.device).copy_all(copies)
     }
 
     /// A stopwatch on the device.

@@ -30,6 +30,14 @@ impl SideStream {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(refused("cuStreamCreate", Stage::Compile))?;
         let side = Self { stream, context: Arc::clone(context) };
+        side.wait_for(session)?;
+        Ok(Arc::new(side))
+    }
+
+    /// Holds back what this stream is given from now on until the session's stream has done what it was given by now.
+    /// The session's stream must not be recording.
+    fn wait_for(&self, session: &Session) -> Result<(), Refusal> {
+        enter(&self.context).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
             .map_err(refused("cuEventCreate", Stage::Compile))?;
         // SAFETY: both streams and the event are live; the event is destroyed once, and the driver keeps what it needs
@@ -37,12 +45,11 @@ impl SideStream {
         let ordered = unsafe {
             let recorded = result::event::record(event, session.stream().cu_stream());
             let waits = recorded.and_then(|()| {
-                result::stream::wait_event(side.stream, event, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
+                result::stream::wait_event(self.stream, event, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
             });
             waits.and(result::event::destroy(event))
         };
-        ordered.map_err(refused("cuStreamWaitEvent", Stage::Compile))?;
-        Ok(Arc::new(side))
+        ordered.map_err(refused("cuStreamWaitEvent", Stage::Compile))
     }
 
     /// Copies words from the device to the host. The context is current.
@@ -102,6 +109,17 @@ impl Arena {
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Frees the memory once the session's stream has done what it was given by now.
+    pub(super) fn free_after(self, session: &Session) -> Result<(), Refusal> {
+        let ordered = self.side.wait_for(session);
+        if ordered.is_err() {
+            // Without an order, the memory is free only when nobody can use it any more.
+            session.synchronize()?;
+        }
+        drop(self);
+        ordered
     }
 }
 

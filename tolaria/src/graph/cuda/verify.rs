@@ -8,6 +8,7 @@ use super::compiled::CompiledGraph;
 use super::driver::refused;
 use super::executable::Captured;
 use super::session::Session;
+use super::side::Arena;
 use crate::graph::kernels::{COUNTS_PER_SPAN, CopiedSpan, DeviceKernels};
 use crate::graph::reason::{Refusal, Stage};
 use crate::graph::translate::{Difference, describe};
@@ -16,8 +17,10 @@ use crate::graph::translate::{Difference, describe};
 const COPY_ALIGNMENT: usize = 256;
 
 impl CompiledGraph {
-    /// Runs one step through both graphs from the same state and compares what they leave, bit for bit. The rewritten
-    /// one finds `poison` in every byte of its own memory.
+    /// Runs one step through both graphs from the same state and compares what they leave, bit for bit; only the sign of
+    /// a zero may differ, and only where [`Pass::ZeroSums`](crate::graph::compile::Pass::ZeroSums) ran. The rewritten one
+    /// finds `poison` in its own memory. What is the same in every replay is written before the first comparison and
+    /// stays, as it does afterwards.
     ///
     /// This is the step: afterwards the state is what the captured graph made of it, whatever the outcome. Only where
     /// the captured graph itself could not be replayed, nothing has run.
@@ -37,15 +40,36 @@ impl CompiledGraph {
         outcome
     }
 
+    /// Gives back the memory that comparing needs. A later comparison takes it anew.
+    ///
+    /// # Sync
+    /// none
+    pub fn end_verification(&mut self) {
+        let Some(copies) = self.copies.take() else { return };
+        if let Err(refusal) = copies.free_after(&self.session) {
+            tracing::warn!(%refusal, "the copies of a comparison were not freed in order");
+        }
+    }
+
     fn compare_step(&mut self, captured: &Captured, poison: u8) -> Result<(), Refusal> {
-        let copies = match Copies::take(&self.session, &self.written) {
+        let copies = match Copies::take(&self.session, &self.written, self.copies.as_ref()) {
             Ok(copies) => copies,
             Err(refusal) => return captured.replay().and(Err(refusal)),
         };
         captured.replay()?;
+        // The step is taken: whatever fails from here on fails the comparison.
+        self.compare(&copies, poison).map_err(|refusal| match refusal {
+            Refusal::NotCompiled { .. } => refusal,
+            other => Refusal::NotCompiled { why: "not_compared", message: other.to_string() },
+        })
+    }
+
+    /// Runs the rewritten graph from the state before the step, of which the copies are, and compares.
+    fn compare(&mut self, copies: &Copies, poison: u8) -> Result<(), Refusal> {
         // From here on the copies are the captured results and the state is that before the step.
-        copies.exchange()?;
-        let differences = self.run_poisoned(poison).and_then(|()| copies.differences());
+        let exchanged = copies.exchange();
+        let differences =
+            exchanged.and_then(|()| self.run_poisoned(poison)).and_then(|()| copies.differences(self.allows_signs));
         copies.put_back()?;
         match describe(&self.written, &differences?) {
             Some(message) => Err(Refusal::NotCompiled { why: "differs", message }),
@@ -58,30 +82,50 @@ impl CompiledGraph {
 struct Copies {
     session: Session,
     spans: Vec<CopiedSpan>,
-    buffer: CudaSlice<u8>,
+    /// Where the copies start.
+    start: u64,
+    /// What is freed with this; nothing where the memory was there before.
+    _taken: Option<CudaSlice<u8>>,
+}
+
+/// Where the copy of each span is in a buffer, and how long that is.
+fn placed(written: &[Span]) -> (Vec<CopiedSpan>, usize) {
+    let mut bytes = 0_usize;
+    let mut place = |span: &Span| {
+        let offset = bytes.next_multiple_of(COPY_ALIGNMENT);
+        bytes = offset + span.bytes;
+        CopiedSpan { address: span.address, bytes: span.bytes, offset }
+    };
+    (written.iter().map(&mut place).collect(), bytes)
+}
+
+/// Bytes that copies of these spans take.
+pub(super) fn copied_bytes(written: &[Span]) -> usize {
+    placed(written).1
 }
 
 impl Copies {
-    /// Copies the spans as they are.
-    fn take(session: &Session, written: &[Span]) -> Result<Self, Refusal> {
-        let mut bytes = 0_usize;
-        let mut place = |span: &Span| {
-            let offset = bytes.next_multiple_of(COPY_ALIGNMENT);
-            bytes = offset + span.bytes;
-            CopiedSpan { address: span.address, bytes: span.bytes, offset }
-        };
-        let spans: Vec<CopiedSpan> = written.iter().map(&mut place).collect();
+    /// Copies the spans as they are, to `memory` where there is enough of it.
+    fn take(session: &Session, written: &[Span], memory: Option<&Arena>) -> Result<Self, Refusal> {
+        let (spans, bytes) = placed(written);
         if spans.is_empty() {
             let message = "there is nothing to compare".to_owned();
             return Err(Refusal::NotCompiled { why: "no_results", message });
         }
         session.context().bind_to_thread().map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
-        // SAFETY: every byte that is read is written first.
-        let buffer = unsafe { session.stream().alloc::<u8>(bytes) }.map_err(|error| Refusal::NotCompiled {
-            why: "no_memory",
-            message: format!("{bytes} bytes for a copy of the results: {error}"),
-        })?;
-        let copies = Self { session: session.clone(), spans, buffer };
+        let (start, taken) = match memory.filter(|memory| memory.bytes() >= bytes) {
+            Some(memory) => (memory.base(), None),
+            None => {
+                // SAFETY: every byte that is read is written first.
+                let taken = unsafe { session.stream().alloc::<u8>(bytes) }.map_err(|error| Refusal::NotCompiled {
+                    why: "no_memory",
+                    message: format!("{bytes} bytes for a copy of the results: {error}"),
+                })?;
+                let start = taken.device_ptr(session.stream()).0;
+                (start, Some(taken))
+            }
+        };
+        let copies = Self { session: session.clone(), spans, start, _taken: taken };
         copies.each(|span, copy| (span.address, copy))?;
         Ok(copies)
     }
@@ -90,17 +134,17 @@ impl Copies {
     fn exchange(&self) -> Result<(), Refusal> {
         // SAFETY: the spans are apart from each other, lie in memory that the captured graph holds, and were copied from
         // there to a buffer that is freed on the same stream.
-        unsafe { self.kernels().exchange_spans(&self.spans, self.start()) }.map_err(refused_launch)
+        unsafe { self.kernels().exchange_spans(&self.spans, self.start) }.map_err(refused_launch)
     }
 
-    /// How each span differs from its copy.
-    fn differences(&self) -> Result<Vec<Difference>, Refusal> {
+    /// How each span differs from its copy; zeros of another sign are no difference where that is allowed.
+    fn differences(&self, allows_signs: bool) -> Result<Vec<Difference>, Refusal> {
         let stream = self.session.stream();
         let unseen = [0, u64::MAX].repeat(self.spans.len());
         let copied = |call| refused(call, Stage::Compile);
         let found = stream.clone_htod(&unseen).map_err(copied("cuMemcpyHtoDAsync"))?;
         // SAFETY: as in `exchange`; there are as many numbers as the kernel writes.
-        unsafe { self.kernels().count_differences(&self.spans, self.start(), found.device_ptr(stream).0) }
+        unsafe { self.kernels().count_differences(&self.spans, self.start, allows_signs, found.device_ptr(stream).0) }
             .map_err(refused_launch)?;
         let found = stream.clone_dtoh(&found).map_err(copied("cuMemcpyDtoHAsync"))?;
         self.session.synchronize()?;
@@ -115,7 +159,7 @@ impl Copies {
 
     /// Copies between each span and its copy; `ends` names source and destination.
     fn each(&self, ends: impl Fn(&CopiedSpan, u64) -> (u64, u64)) -> Result<(), Refusal> {
-        let (stream, start) = (self.session.stream().cu_stream(), self.start());
+        let (stream, start) = (self.session.stream().cu_stream(), self.start);
         for span in &self.spans {
             let (source, destination) = ends(span, start + span.offset as u64);
             // SAFETY: both ranges are memory of the device, and stay until the stream has caught up.
@@ -123,10 +167,6 @@ impl Copies {
                 .map_err(refused("cuMemcpyDtoDAsync", Stage::Compile))?;
         }
         Ok(())
-    }
-
-    fn start(&self) -> u64 {
-        self.buffer.device_ptr(self.session.stream()).0
     }
 
     fn kernels(&self) -> DeviceKernels {

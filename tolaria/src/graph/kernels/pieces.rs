@@ -9,6 +9,7 @@ use super::module::{DeviceKernels, grid};
 use crate::graph::cuda::{address, tensor_error};
 
 const MAX_PIECES: usize = 64;
+const MAX_COPIES: usize = 32;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -18,8 +19,18 @@ struct Pieces {
     length: [u64; MAX_PIECES],
 }
 
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Copies {
+    source: [u64; MAX_COPIES],
+    target: [u64; MAX_COPIES],
+    length: [u64; MAX_COPIES],
+}
+
 // SAFETY: a plain structure of numbers, laid out as the kernel's.
 unsafe impl DeviceRepr for Pieces {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Copies {}
 
 impl DeviceKernels {
     /// Copies `f32` tensors to their offsets in `flat`. Sources that are not contiguous are made so first.
@@ -40,6 +51,34 @@ impl DeviceKernels {
             candle_core::bail!("scatter: {end} words are not in a buffer of {}", flat.len())
         }
         self.move_pieces(Direction::FromFlat, flat.device_ptr(&self.stream()).0, targets)
+    }
+
+    /// Copies contiguous tensors to others of the same type and size, of 4 or 8 bytes per element.
+    pub(crate) fn copy_all(&self, copies: &[(&Tensor, &Tensor)]) -> Result<()> {
+        let stream = self.stream();
+        let function = self.function("copy_words")?;
+        for few in copies.chunks(MAX_COPIES) {
+            let mut table = Copies { source: [0; MAX_COPIES], target: [0; MAX_COPIES], length: [0; MAX_COPIES] };
+            let mut effect = Effect::new();
+            for (index, (from, to)) in few.iter().enumerate() {
+                let is_like = from.dtype() == to.dtype() && from.elem_count() == to.elem_count();
+                if !is_like || !matches!(from.dtype().size_in_bytes(), 4 | 8) {
+                    candle_core::bail!(
+                        "a copy from {from:?} to {to:?}: expected the same size, and words of 4 or 8 bytes"
+                    )
+                }
+                (table.source[index], table.target[index]) = (address(from)?, address(to)?);
+                table.length[index] = words(from) as u64;
+                effect = effect.copying(table.source[index], table.target[index], 4 * words(from));
+            }
+            let longest = few.iter().map(|(from, _)| words(from)).max().unwrap_or(0);
+            let mut launch = stream.launch_builder(&function);
+            launch.arg(&table);
+            // SAFETY: each source and each target has as many words as the table says.
+            let launch = || tensor_error(unsafe { launch.launch(grid(longest.div_ceil(4), few.len())) });
+            declare(&stream, || effect, launch)?;
+        }
+        Ok(())
     }
 
     /// Sizes must have been checked.

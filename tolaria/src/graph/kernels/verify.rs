@@ -52,17 +52,25 @@ impl DeviceKernels {
         Ok(())
     }
 
-    /// Adds the differences between the spans and their copies to [`COUNTS_PER_SPAN`] numbers per span at `found`.
+    /// Adds the differences between the spans and their copies to [`COUNTS_PER_SPAN`] numbers per span at `found`. With
+    /// `allows_signs` two words that are zero but for their highest bit are the same.
     ///
     /// # Safety
     /// As for [`Self::exchange_spans`], and `found` has room for these numbers.
-    pub(crate) unsafe fn count_differences(&self, spans: &[CopiedSpan], copies: u64, found: u64) -> Result<()> {
+    pub(crate) unsafe fn count_differences(
+        &self,
+        spans: &[CopiedSpan],
+        copies: u64,
+        allows_signs: bool,
+        found: u64,
+    ) -> Result<()> {
         let (stream, function) = (self.stream(), self.function("count_differences")?);
+        let mask = if allows_signs { 0x7fff_ffff_u32 } else { u32::MAX };
         for (index, chunk) in spans.chunks(MAX_SPANS).enumerate() {
             let table = Spans::of(chunk);
             let found = found + (index * MAX_SPANS * COUNTS_PER_SPAN * size_of::<u64>()) as u64;
             let mut launch = stream.launch_builder(&function);
-            launch.arg(&table).arg(&copies).arg(&found);
+            launch.arg(&table).arg(&copies).arg(&mask).arg(&found);
             // SAFETY: the kernel reads the spans and their copies, and writes the numbers of the spans of its chunk.
             tensor_error(unsafe { launch.launch(grid(longest(chunk), chunk.len())) })?;
         }

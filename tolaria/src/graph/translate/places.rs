@@ -1,8 +1,10 @@
 //! Where the blocks of a program lie on the device.
 
 use std::collections::BTreeSet;
+use std::iter;
+use std::ops::Range;
 
-use crate::graph::compile::{ARENA_ALIGNMENT, Block, BlockId, Lifetime, Program};
+use crate::graph::compile::{ARENA_ALIGNMENT, Block, BlockId, Lifetime, Program, Region};
 
 /// Where a block lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +58,26 @@ impl Places {
         self.arena_bytes
     }
 
+    /// The ranges of that memory which `program` writes nothing in, in ascending order.
+    pub(in crate::graph) fn gaps(&self, program: &Program) -> Vec<Range<usize>> {
+        let region = |region: Region| match self.places.get(region.block.0).copied().flatten()? {
+            Place::Arena(offset) => Some(offset + region.start..offset + region.end),
+            Place::Address(_) => None,
+        };
+        let writes = program.nodes.iter().flat_map(|node| node.kind.writes());
+        let mut written: Vec<Range<usize>> = writes.filter_map(|write| region(write.region)).collect();
+        written.sort_unstable_by_key(|range| (range.start, range.end));
+        let mut gaps = Vec::new();
+        let mut end = 0;
+        for range in written.into_iter().chain(iter::once(self.arena_bytes..self.arena_bytes)) {
+            if range.start > end {
+                gaps.push(end..range.start);
+            }
+            end = end.max(range.end);
+        }
+        gaps
+    }
+
     /// Address of a block's first byte, where that memory starts at `arena`.
     pub(in crate::graph) fn address(&self, block: BlockId, arena: u64) -> Option<u64> {
         match self.places.get(block.0).copied().flatten()? {
@@ -68,7 +90,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::compile::{Node, NodeKind, Pattern, Region};
+    use crate::graph::compile::{Node, NodeKind, Pattern};
 
     fn filling(blocks: impl IntoIterator<Item = usize>) -> Program {
         let fill = |block| NodeKind::Memset { region: Region::new(BlockId(block), 0, 1), pattern: Pattern::ZERO };
@@ -103,5 +125,24 @@ mod tests {
         assert_eq!(Places::new(&blocks, &[Some(1), None], [&filling([0, 1]), &none]), Err(BlockId(1)));
         assert!(Places::new(&blocks, &[Some(1), None], [&filling([0]), &none]).is_ok());
         assert_eq!(Places::new(&blocks, &[], [&none, &filling([0])]), Err(BlockId(0)));
+    }
+
+    #[test]
+    fn what_a_program_does_not_write_are_gaps() {
+        let blocks = [block(100, Lifetime::Arena), block(64, Lifetime::External), block(300, Lifetime::Arena)];
+        let fill = |block, start, end| {
+            let region = Region::new(BlockId(block), start, end);
+            Node::new(NodeKind::Memset { region, pattern: Pattern::ZERO }, [])
+        };
+        let program = |nodes| Program { blocks: blocks.to_vec(), nodes };
+        let all = program(vec![fill(0, 0, 1), fill(1, 0, 1), fill(2, 0, 1)]);
+        let places = Places::new(&blocks, &[None, Some(4096), None], [&all, &all]).unwrap();
+        assert_eq!(places.arena_bytes(), 556);
+        let gaps = |nodes| places.gaps(&program(nodes));
+        let all_of_it = vec![Range { start: 0, end: 556 }];
+        assert_eq!(gaps(vec![]), all_of_it);
+        assert_eq!(gaps(vec![fill(1, 0, 64)]), all_of_it);
+        assert_eq!(gaps(vec![fill(2, 10, 20), fill(0, 0, 100), fill(2, 15, 30)]), [100..266, 286..556]);
+        assert_eq!(gaps(vec![fill(0, 4, 100), fill(2, 0, 300)]), [0..4, 100..256]);
     }
 }

@@ -36,6 +36,7 @@ struct Counting {
     num_polls: u32,
     num_captured: u32,
     poisons: Vec<u8>,
+    num_accepted: u32,
     num_compiled: u32,
     /// Names of what the last compiled graph holds.
     held: Vec<String>,
@@ -96,6 +97,10 @@ impl Compiler for Counting {
             self.state += 1;
         }
         refusal.map_or(Ok(()), Err)
+    }
+
+    fn accept(&mut self, _compiled: &mut Rc<()>) {
+        self.num_accepted += 1;
     }
 
     fn replay_captured(&mut self, _captured: &()) -> Result<(), Refusal> {
@@ -178,6 +183,7 @@ fn a_step_is_warm_then_drafted_twice_then_compiled_then_verified_then_replayed()
         assert_eq!(shape.notices, if is_compiled { vec![Notice::Enabled] } else { Vec::new() }, "{expected}");
         assert_eq!(shape.compiling.compiled().is_some(), is_compiled, "{expected}");
         assert_eq!(shape.device.num_started, u32::from(shape.device.num_drafts == 2), "{expected}");
+        assert_eq!(shape.device.num_accepted, u32::from(is_compiled), "{expected}");
     }
 }
 

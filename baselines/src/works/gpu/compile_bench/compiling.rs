@@ -64,6 +64,7 @@ pub(super) fn compile_meanwhile(
             compiled.verify(&graph, poison).map_err(|refusal| refused(&format!("verifying {case}"), refusal))
         })?;
     }
+    compiled.end_verification();
     phases::push_times(samples, &format!("{case}.compile.cold"), compiled.report());
 
     let again = start(gpu, drafts(gpu, eager, &step, &plan)?, options())?;

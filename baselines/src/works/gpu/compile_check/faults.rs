@@ -31,6 +31,7 @@ fn wrong_pass(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     let Err(refusal) = compiled.verify(&captured, POISON) else {
         return Err(Broken("the comparison found no difference".to_owned()));
     };
+    promise(refusal.name() == "differs", || format!("refused for another reason: {refusal}"))?;
     finish_captured(gpu, step, &captured)?;
     Ok(format!("{refusal}; {STEPS} steps with the bits of eager ones"))
 }
@@ -61,6 +62,7 @@ fn pointer_like_number(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
         Err(refusal) => refusal,
         Ok(_) => return Err(Broken("the recordings were taken for one program".to_owned())),
     };
+    promise(refusal.name() == "not_twins", || format!("refused for another reason: {refusal}"))?;
     finish_captured(gpu, step, &captured)?;
     Ok(format!("{refusal}; {STEPS} steps with the bits of eager ones"))
 }

@@ -47,7 +47,7 @@ fn five_million(gpu: &Gpu, eager: &mut Eager, samples: &mut Samples) -> Result<S
         stalls.push(capture.last + instantiate.last);
     }
     let slowest = stalls.iter().copied().fold(0.0, f64::max);
-    promise(stalls.len() >= 3, || format!("{} structures were captured", stalls.len()))?;
+    promise(stalls.len() >= 2, || format!("{} structures were captured", stalls.len()))?;
     promise(slowest <= BAR_MS, || format!("the slowest capture took {slowest:.3} ms, more than {BAR_MS}"))?;
     let parameters = trainer.seeds().model().layout().num_elements();
     Ok(format!(

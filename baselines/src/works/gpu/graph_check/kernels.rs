@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use leyline::id::TopologyRevision;
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::Parameter;
+use tolaria::host_read::{HostReads, read_scalar};
 use tolaria::optim::{Optimizer, OptimizerConfig};
 
 use super::grown::differing;
@@ -26,6 +27,30 @@ pub(super) fn run(gpu: &Gpu, report: &mut Report) {
     ] {
         report.check(format!("kernels.{name}"), |_| optimizer(gpu, config));
     }
+    report.check("kernels.copies", |_| copies(gpu));
+}
+
+/// Many copies at once, of every type and alignment that there is.
+fn copies(gpu: &Gpu) -> Result<String, Broken> {
+    let mut draw = Draw::new(31, &Device::Cpu);
+    let (mut sources, mut targets) = (Vec::new(), Vec::new());
+    for (index, len) in [1, 3, 4, 1000, 4096, 70_001].into_iter().cycle().take(40).enumerate() {
+        let dtype = [DType::F32, DType::U32, DType::F64, DType::I64][index % 4];
+        let whole = (draw.uniform(len + 1, 100.0)? + 100.0)?.to_dtype(dtype)?.to_device(&gpu.device)?;
+        // Every other one starts where no vector of 16 bytes does.
+        sources.push(whole.narrow(0, index % 2, len)?);
+        targets.push(Tensor::zeros(len, dtype, &gpu.device)?);
+    }
+    let pairs: Vec<(&Tensor, &Tensor)> = sources.iter().zip(&targets).collect();
+    gpu.session.copy_all(&pairs)?;
+    let mut num_elements = 0;
+    for (source, target) in pairs {
+        let different = source.ne(target)?.to_dtype(DType::F32)?.sum_all()?;
+        let count = read_scalar(&different, "copies", &mut HostReads::default())?;
+        promise(count < 0.5, || format!("{count} of {} elements differ", source.elem_count()))?;
+        num_elements += source.elem_count();
+    }
+    Ok(format!("40 tensors of 4 types, {num_elements} elements"))
 }
 
 /// The kernel on the GPU, candle operations on the GPU, and the kernel on the CPU, on the same gradients.

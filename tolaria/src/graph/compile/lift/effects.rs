@@ -8,6 +8,7 @@ use super::library::{self, Written, data_blocks, unknown};
 use super::resolve::{Resolved, ResolvedKernel, Source};
 use crate::graph::compile::block::{Block, BlockId};
 use crate::graph::compile::kernel::{Code, Effect, Kernel, Pointer};
+use crate::graph::compile::memory::ARENA_ALIGNMENT;
 use crate::graph::compile::node::NodeKind;
 
 /// Follows the nodes, and what their blocks hold.
@@ -57,7 +58,12 @@ impl<'a> Effects<'a> {
                 let group = *group;
                 (self.groups.pointers(node, &kernel, group, self.blocks), Effect::Known)
             }
-            Source::Library => library::pointers(&kernel, self.blocks, &self.written, &self.data),
+            Source::Library => {
+                let (mut pointers, effect) = library::pointers(&kernel, self.blocks, &self.written, &self.data);
+                // The library chose it for the addresses that it was given.
+                pointers.iter_mut().for_each(|pointer| pointer.alignment = ARENA_ALIGNMENT);
+                (pointers, effect)
+            }
             Source::Unknown => (Vec::new(), Effect::Unknown),
         };
         // A launch that seems to write nothing would be dropped: it must do something that is not seen.
