@@ -73,6 +73,11 @@ impl KernelCache {
         Self { folder: folder.into() }
     }
 
+    /// Whether nothing was stored, as far as can be seen.
+    pub(super) fn is_empty(&self) -> bool {
+        fs::read_dir(&self.folder).map_or(true, |mut entries| entries.next().is_none())
+    }
+
     /// The machine code stored under a key, if it is there and whole.
     pub(super) fn load(&self, key: &KernelKey) -> Option<Vec<u8>> {
         let path = self.folder.join(key.file_name());
@@ -157,7 +162,9 @@ mod tests {
         let nested = folder.path().join("made/on/demand");
         let cache = KernelCache::new(&nested);
         assert_eq!(cache.load(&key("a")), None);
+        assert!(cache.is_empty());
         cache.store(&key("a"), CODE);
+        assert!(!cache.is_empty());
         cache.store(&key("b"), b"");
         let other = KernelCache::new(&nested);
         assert_eq!(other.load(&key("a")).as_deref(), Some(CODE));

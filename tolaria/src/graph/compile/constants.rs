@@ -1,11 +1,10 @@
 //! Pass: operands that hold one known number become part of the computation.
 
-use std::collections::BTreeMap;
-
 use super::block::{BlockId, Region};
 use super::codegen::can_generate;
 use super::evaluate::{constant, evaluate};
 use super::fused::Body;
+use super::kernel::{Effect, Kernel};
 use super::node::{NodeKind, Pattern};
 use super::pass::{Pass, PassReport};
 use super::pointwise::{BinaryOp, ElementType, Step, UnaryOp};
@@ -16,14 +15,19 @@ use super::program::Program;
 /// `-0.0`. What filled the operand is for [`drop_dead`](super::drop_dead) to drop where nobody else reads it.
 #[must_use]
 pub fn inline_constants(program: &Program) -> (Program, PassReport) {
-    let mut fills = Fills::default();
-    let mut rewritten = program.clone();
+    Pass::Constants.run(program)
+}
+
+pub(super) fn with_inlined_constants(mut program: Program) -> (Program, usize) {
+    let mut fills = Fills(vec![Vec::new(); program.blocks.len()]);
     let mut num_inlined = 0;
-    for node in &mut rewritten.nodes {
+    for node in &mut program.nodes {
         let mut made = Vec::new();
         match &mut node.kind {
             NodeKind::Kernel(kernel) => {
-                if let Some(mut body) = Body::of(kernel) {
+                if may_hold_constants(kernel, &fills)
+                    && let Some(mut body) = Body::of(kernel)
+                {
                     let num_loads = inline(&mut body, &fills);
                     made = constant_outputs(&body);
                     if num_loads > 0 && can_generate(&body) {
@@ -51,11 +55,21 @@ pub fn inline_constants(program: &Program) -> (Program, PassReport) {
             }
             NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => {}
         }
-        node.kind.writes().iter().for_each(|write| fills.remove(&write.region));
+        node.kind.each_write().for_each(|write| fills.remove(&write.region));
         made.into_iter().for_each(|(region, fill)| fills.insert(&region, fill));
     }
-    let report = PassReport::new(Pass::Constants, program, &rewritten, num_inlined);
-    (rewritten, report)
+    (program, num_inlined)
+}
+
+/// Whether a kernel may read a known number, or computes one of nothing. Most do neither, and are passed over.
+fn may_hold_constants(kernel: &Kernel, fills: &Fills) -> bool {
+    let steps = match &kernel.effect {
+        Effect::Unknown | Effect::Known => return false,
+        Effect::Pointwise(pointwise) => &pointwise.steps,
+        Effect::Fused(fused) => &fused.steps,
+    };
+    steps.iter().any(|step| matches!(step, Step::Constant(..)))
+        || kernel.pointers.iter().any(|pointer| fills.has_any(pointer.block))
 }
 
 /// Replaces loads; says how many.
@@ -155,14 +169,14 @@ impl Fill {
     }
 }
 
-/// What is known of the bytes of blocks: ranges in ascending order that do not overlap.
-#[derive(Debug, Default)]
-struct Fills(BTreeMap<BlockId, Vec<(usize, usize, Fill)>>);
+/// What is known of the bytes of each block, by its number: ranges in ascending order that do not overlap.
+#[derive(Debug)]
+struct Fills(Vec<Vec<(usize, usize, Fill)>>);
 
 impl Fills {
     fn insert(&mut self, region: &Region, fill: Fill) {
         self.remove(region);
-        let ranges = self.0.entry(region.block).or_default();
+        let Some(ranges) = self.0.get_mut(region.block.0) else { return };
         let (mut start, mut end) = (region.start, region.end);
         ranges.retain(|&(from, to, of)| {
             let continues = of == fill && (to == start || from == end);
@@ -176,16 +190,23 @@ impl Fills {
     }
 
     fn remove(&mut self, region: &Region) {
-        let Some(ranges) = self.0.get_mut(&region.block) else { return };
+        let Some(ranges) = self.0.get_mut(region.block.0) else { return };
+        if ranges.is_empty() {
+            return;
+        }
         let parts = |&(from, to, fill): &(usize, usize, Fill)| {
             [(from, to.min(region.start), fill), (from.max(region.end), to, fill)]
         };
         *ranges = ranges.iter().flat_map(parts).filter(|(from, to, _)| from < to).collect();
     }
 
+    fn has_any(&self, block: BlockId) -> bool {
+        self.0.get(block.0).is_some_and(|ranges| !ranges.is_empty())
+    }
+
     /// What a whole region is filled with.
     fn of(&self, region: &Region) -> Option<Fill> {
-        let ranges = self.0.get(&region.block)?;
+        let ranges = self.0.get(region.block.0)?;
         ranges.iter().find(|(from, to, _)| *from <= region.start && region.end <= *to).map(|(.., fill)| *fill)
     }
 }

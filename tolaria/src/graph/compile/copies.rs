@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::block::{BlockId, Lifetime, Region};
-use super::dependencies::recover_dependencies;
+use super::dependencies::with_recovered_dependencies;
 use super::lifetimes;
 use super::memory::ARENA_ALIGNMENT;
 use super::node::NodeKind;
@@ -18,13 +18,17 @@ use super::program::Program;
 /// program stays as it is.
 #[must_use]
 pub fn forward_copies(program: &Program) -> (Program, PassReport) {
-    let mut kinds = lifetimes::operations(program);
+    Pass::Copies.run(program)
+}
+
+pub(super) fn with_forwarded_copies(mut program: Program) -> (Program, usize) {
+    let mut users = users(&program);
     let mut num_forwarded = 0;
     loop {
         let before = num_forwarded;
-        for index in 0..kinds.len() {
-            if let NodeKind::Copy { source, destination } = kinds[index] {
-                num_forwarded += usize::from(forward(program, &mut kinds, index, source, destination));
+        for index in 0..program.nodes.len() {
+            if let NodeKind::Copy { source, destination } = program.nodes[index].kind {
+                num_forwarded += usize::from(forward(&mut program, &mut users, index, source, destination));
             }
         }
         // A copy that went may have been what kept another.
@@ -32,18 +36,39 @@ pub fn forward_copies(program: &Program) -> (Program, PassReport) {
             break;
         }
     }
-    let rewritten = if num_forwarded == 0 {
-        program.clone()
-    } else {
-        kinds.retain(|kind| *kind != NodeKind::Empty);
-        recover_dependencies(&lifetimes::chain(program, kinds)).0
-    };
-    let report = PassReport::new(Pass::Copies, program, &rewritten, num_forwarded);
-    (rewritten, report)
+    if num_forwarded == 0 {
+        return (program, 0);
+    }
+    let Program { blocks, nodes } = program;
+    let rewritten = with_recovered_dependencies(lifetimes::chain(blocks, lifetimes::operations(nodes))).0;
+    (rewritten, num_forwarded)
+}
+
+/// By block the nodes that hold an address in it, in ascending order.
+fn users(program: &Program) -> Vec<Vec<usize>> {
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); program.blocks.len()];
+    for (index, node) in program.nodes.iter().enumerate() {
+        for block in node.kind.each_block() {
+            let of = &mut users[block.0];
+            if of.last() != Some(&index) {
+                of.push(index);
+            }
+        }
+    }
+    users
+}
+
+/// Two ascending lists as one, from a position on.
+fn merged_from(first: usize, one: &[usize], other: &[usize]) -> Vec<usize> {
+    let from = |list: &[usize]| list.partition_point(|&index| index < first);
+    let mut merged = [&one[from(one)..], &other[from(other)..]].concat();
+    merged.sort_unstable();
+    merged.dedup();
+    merged
 }
 
 /// Rewrites the readers of one copy if that is allowed, and leaves an empty node in its place.
-fn forward(program: &Program, kinds: &mut [NodeKind], copy: usize, source: Region, destination: Region) -> bool {
+fn forward(program: &mut Program, users: &mut [Vec<usize>], copy: usize, source: Region, destination: Region) -> bool {
     let is_owned = program.blocks[destination.block.0].lifetime == Lifetime::Graph;
     let is_aligned = source.start % ARENA_ALIGNMENT == destination.start % ARENA_ALIGNMENT;
     if !is_owned || !is_aligned || source.block == destination.block {
@@ -52,16 +77,11 @@ fn forward(program: &Program, kinds: &mut [NodeKind], copy: usize, source: Regio
     let is_inside = |region: &Region| destination.start <= region.start && region.end <= destination.end;
     let mut readers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     let mut is_source_new = false;
-    for (index, kind) in kinds.iter().enumerate() {
-        let uses_copy = kind.blocks().contains(&destination.block);
-        if index == copy || !(uses_copy || kind.blocks().contains(&source.block)) {
-            continue;
-        }
-        let touches_copy = kind.reads().iter().any(|region| region.overlaps(&destination));
-        if index < copy {
-            continue;
-        }
-        if kind.writes().iter().any(|write| write.region.overlaps(&destination)) {
+    // Who held an address once may have lost it to a copy before this one: it then touches nothing.
+    for index in merged_from(copy + 1, &users[destination.block.0], &users[source.block.0]) {
+        let kind = &program.nodes[index].kind;
+        let touches_copy = kind.each_read().any(|region| region.overlaps(&destination));
+        if kind.each_write().any(|write| write.region.overlaps(&destination)) {
             return false;
         }
         if touches_copy {
@@ -82,8 +102,7 @@ fn forward(program: &Program, kinds: &mut [NodeKind], copy: usize, source: Regio
                     here.map(|(index, _)| index).collect()
                 }
                 NodeKind::Copy { source: read, destination: written } => {
-                    let moved = moved(read, &source, &destination);
-                    if !is_inside(read) || moved.overlaps(written) {
+                    if !is_inside(read) || moved(read, &source, &destination).overlaps(written) {
                         return false;
                     }
                     Vec::new()
@@ -95,10 +114,11 @@ fn forward(program: &Program, kinds: &mut [NodeKind], copy: usize, source: Regio
             }
             readers.insert(index, pointers);
         }
-        is_source_new |= kind.writes().iter().any(|write| write.region.overlaps(&source));
+        is_source_new |= kind.each_write().any(|write| write.region.overlaps(&source));
     }
+    users[source.block.0] = merged_from(0, &users[source.block.0], &readers.keys().copied().collect::<Vec<_>>());
     for (index, pointers) in readers {
-        match &mut kinds[index] {
+        match &mut program.nodes[index].kind {
             NodeKind::Kernel(kernel) => {
                 for pointer in pointers {
                     let pointer = &mut kernel.pointers[pointer];
@@ -111,7 +131,7 @@ fn forward(program: &Program, kinds: &mut [NodeKind], copy: usize, source: Regio
             NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => {}
         }
     }
-    kinds[copy] = NodeKind::Empty;
+    program.nodes[copy].kind = NodeKind::Empty;
     true
 }
 
@@ -121,7 +141,7 @@ fn writes_badly(kind: &NodeKind, pointers: &[usize], source: &Region, destinatio
     let NodeKind::Kernel(kernel) = kind else { return false };
     let reads = pointers.iter().filter_map(|&pointer| kernel.pointers[pointer].read);
     let mut reads = reads.map(|region| moved(&region, source, destination));
-    reads.any(|region| kind.writes().iter().any(|write| write.region.overlaps(&region)))
+    reads.any(|region| kind.each_write().any(|write| write.region.overlaps(&region)))
 }
 
 fn moved(region: &Region, source: &Region, destination: &Region) -> Region {

@@ -11,13 +11,17 @@ use super::program::Program;
 /// pointer shows.
 #[must_use]
 pub fn drop_dead(program: &Program) -> (Program, PassReport) {
+    Pass::Dead.run(program)
+}
+
+pub(super) fn without_dead(program: Program) -> (Program, usize) {
     let can_go = |kind: &NodeKind| match kind {
         NodeKind::Kernel(Kernel { effect, .. }) => *effect != Effect::Unknown,
         NodeKind::Memset { .. } | NodeKind::Copy { .. } | NodeKind::Empty => true,
         NodeKind::Alloc(_) | NodeKind::Free(_) => false,
     };
-    let living = program.retain(&stays(program, can_go)).without_unused_blocks();
-    let num_dropped = program.nodes.len() - living.nodes.len();
-    let report = PassReport::new(Pass::Dead, program, &living, num_dropped);
-    (living, report)
+    let (num_before, keep) = (program.nodes.len(), stays(&program, can_go));
+    let living = program.retain(&keep).without_unused_blocks();
+    let num_dropped = num_before - living.nodes.len();
+    (living, num_dropped)
 }

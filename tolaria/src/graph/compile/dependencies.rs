@@ -1,10 +1,10 @@
 //! Pass: the recorded order gives way to the dependencies that the data ask for.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
 
 use super::block::Block;
 use super::node::{NodeIndex, NodeKind};
-use super::order::NodeSet;
+use super::order::Ancestors;
 use super::pass::{Pass, PassReport};
 use super::program::Program;
 
@@ -13,37 +13,44 @@ use super::program::Program;
 /// other implies.
 #[must_use]
 pub fn recover_dependencies(program: &Program) -> (Program, PassReport) {
-    let mut history: Vec<History> = program.blocks.iter().map(History::new).collect();
-    let mut ancestors: Vec<NodeSet> = Vec::with_capacity(program.nodes.len());
-    let mut recovered = program.clone();
-    let mut num_changed = 0;
-    for (index, node) in recovered.nodes.iter_mut().enumerate() {
-        let (dependencies, set) = reduce(needs(NodeIndex(index), &node.kind, &mut history), &ancestors, program);
-        num_changed += usize::from(dependencies != node.dependencies);
-        node.dependencies = dependencies;
-        ancestors.push(set);
-    }
-    let report = PassReport::new(Pass::Dependencies, program, &recovered, num_changed);
-    (recovered, report)
+    Pass::Dependencies.run(program)
 }
 
-/// Nodes that `node` has to come after; what it does to memory is added to the history.
-fn needs(node: NodeIndex, kind: &NodeKind, history: &mut [History]) -> BTreeSet<NodeIndex> {
-    let mut needs = BTreeSet::new();
-    for block in kind.blocks() {
-        needs.extend(history[block.0].allocation);
-        history[block.0].users.push(node);
+pub(super) fn with_recovered_dependencies(mut program: Program) -> (Program, usize) {
+    let mut history: Vec<History> = program.blocks.iter().map(History::new).collect();
+    let mut ancestors = Ancestors::with_capacity(program.nodes.len());
+    let mut num_changed = 0;
+    let mut needs: Vec<NodeIndex> = Vec::new();
+    for (index, node) in program.nodes.iter_mut().enumerate() {
+        needs.clear();
+        add_needs(&mut needs, NodeIndex(index), &node.kind, &mut history);
+        reduce(&mut needs, &mut ancestors);
+        if needs != node.dependencies {
+            num_changed += 1;
+            node.dependencies.clone_from(&needs);
+        }
     }
-    for region in kind.reads() {
+    (program, num_changed)
+}
+
+/// Nodes that `node` has to come after, some more than once; what it does to memory is added to the history.
+fn add_needs(needs: &mut Vec<NodeIndex>, node: NodeIndex, kind: &NodeKind, history: &mut [History]) {
+    for block in kind.each_block() {
+        needs.extend(history[block.0].allocation);
+        if history[block.0].users.last() != Some(&node) {
+            history[block.0].users.push(node);
+        }
+    }
+    for region in kind.each_read() {
         for span in history[region.block.0].spans(region.start, region.end) {
             needs.extend(span.writer);
             span.readers.push(node);
         }
     }
-    for write in kind.writes() {
+    for write in kind.each_write() {
         for span in history[write.region.block.0].spans(write.region.start, write.region.end) {
             needs.extend(span.writer);
-            needs.extend(span.readers.drain(..));
+            needs.append(&mut span.readers);
             span.writer = Some(node);
         }
     }
@@ -51,27 +58,25 @@ fn needs(node: NodeIndex, kind: &NodeKind, history: &mut [History]) -> BTreeSet<
         NodeKind::Alloc(block) => history[block.0].allocation = Some(node),
         NodeKind::Free(block) => {
             needs.extend(history[block.0].allocation);
-            needs.extend(history[block.0].users.iter());
+            needs.extend_from_slice(&history[block.0].users);
         }
         NodeKind::Kernel(_) | NodeKind::Memset { .. } | NodeKind::Copy { .. } | NodeKind::Empty => {}
     }
-    needs.remove(&node);
-    needs
+    needs.retain(|need| *need != node);
 }
 
 /// Drops what other needs imply: the latest first, so that whoever implies a node is looked at before it.
-fn reduce(needs: BTreeSet<NodeIndex>, ancestors: &[NodeSet], program: &Program) -> (Vec<NodeIndex>, NodeSet) {
-    let mut set = NodeSet::empty(program.nodes.len());
-    let mut dependencies = Vec::new();
-    for need in needs.into_iter().rev() {
-        if !set.contains(need) {
-            set.union(&ancestors[need.0]);
-            set.insert(need);
-            dependencies.push(need);
+fn reduce(needs: &mut Vec<NodeIndex>, ancestors: &mut Ancestors) {
+    needs.sort_unstable_by_key(|need| Reverse(*need));
+    ancestors.push();
+    needs.retain(|&need| {
+        let is_new = !ancestors.last_contains(need);
+        if is_new {
+            ancestors.insert(need);
         }
-    }
-    dependencies.reverse();
-    (dependencies, set)
+        is_new
+    });
+    needs.reverse();
 }
 
 /// What the nodes so far did to a block.

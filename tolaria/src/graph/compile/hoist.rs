@@ -1,11 +1,11 @@
 //! Pass: what is the same in every replay runs once.
 
 use super::block::{BlockId, Lifetime, Region};
-use super::dependencies::recover_dependencies;
+use super::dependencies::with_recovered_dependencies;
 use super::kernel::Effect;
-use super::lifetimes;
+use super::lifetimes::is_operation;
 use super::node::{Node, NodeKind};
-use super::pass::{Pass, PassReport};
+use super::pass::{Measures, Pass, PassReport};
 use super::program::Program;
 use super::ranges::ByteSet;
 
@@ -27,13 +27,21 @@ pub struct Hoisted {
 /// [`plan_memory`](super::plan_memory) gives their bytes to nobody else.
 #[must_use]
 pub fn hoist_constants(program: &Program) -> (Hoisted, PassReport) {
-    let moves = constant_blocks(program);
-    let is_constant = |kind: &NodeKind| kind.writes().first().is_some_and(|write| moves[write.region.block.0]);
-    let once: Vec<NodeKind> = lifetimes::operations(program).into_iter().filter(is_constant).collect();
+    let before = Measures::of(program);
+    let (hoisted, num_moved) = with_hoisted_constants(program.clone());
+    let report = PassReport::new(Pass::Hoist, &before, &Measures::of(&hoisted.program), num_moved);
+    (hoisted, report)
+}
+
+pub(super) fn with_hoisted_constants(program: Program) -> (Hoisted, usize) {
+    let moves = constant_blocks(&program);
+    let is_constant = |kind: &NodeKind| kind.each_write().next().is_some_and(|write| moves[write.region.block.0]);
+    let kinds = program.nodes.iter().map(|node| &node.kind);
+    let once: Vec<NodeKind> = kinds.filter(|kind| is_operation(kind) && is_constant(kind)).cloned().collect();
     let num_moved = once.len();
     let hoisted = if num_moved == 0 {
         let once = Program { blocks: program.blocks.clone(), nodes: Vec::new() };
-        Hoisted { program: program.clone(), once }
+        Hoisted { program, once }
     } else {
         let mut blocks = program.blocks.clone();
         for (block, _) in blocks.iter_mut().zip(&moves).filter(|(_, moves)| **moves) {
@@ -47,11 +55,10 @@ pub fn hoist_constants(program: &Program) -> (Hoisted, PassReport) {
         let mut rest = program.retain(&keep);
         rest.blocks.clone_from(&blocks);
         let nodes = once.into_iter().enumerate().map(|(index, kind)| Node::new(kind, index.checked_sub(1)));
-        let once = recover_dependencies(&Program { blocks, nodes: nodes.collect() }).0;
+        let once = with_recovered_dependencies(Program { blocks, nodes: nodes.collect() }).0;
         Hoisted { program: rest, once }
     };
-    let report = PassReport::new(Pass::Hoist, program, &hoisted.program, num_moved);
-    (hoisted, report)
+    (hoisted, num_moved)
 }
 
 /// Blocks whose bytes are the same in every replay.
@@ -60,7 +67,7 @@ fn constant_blocks(program: &Program) -> Vec<bool> {
     let mut written = ByteSet::default();
     let mut is_written = vec![false; program.blocks.len()];
     for node in &program.nodes {
-        for write in node.kind.writes() {
+        for write in node.kind.each_write() {
             let Region { block, .. } = write.region;
             moves[block.0] &= write.is_full && !written.overlaps(&write.region) && can_move(&node.kind);
             written.insert(&write.region);
@@ -74,10 +81,9 @@ fn constant_blocks(program: &Program) -> Vec<bool> {
     loop {
         let mut has_changed = false;
         for node in &program.nodes {
-            let writes = node.kind.writes();
-            let targets = || writes.iter().map(|write| write.region.block);
+            let targets = || node.kind.each_write().map(|write| write.region.block);
             let stays = |block: BlockId| !moves[block.0];
-            let keeps = node.kind.reads().iter().any(|region| stays(region.block)) || targets().any(stays);
+            let keeps = node.kind.each_read().any(|region| stays(region.block)) || targets().any(stays);
             if keeps {
                 for block in targets() {
                     has_changed |= moves[block.0];

@@ -1,11 +1,10 @@
 //! Pass: small memsets and copies become kernels, which can be fused.
 
-use std::collections::BTreeMap;
-
 use super::block::{BlockId, Region};
 use super::codegen::can_generate;
 use super::evaluate::constant;
 use super::fused::{Access, Body, Store};
+use super::kernel::Effect;
 use super::node::NodeKind;
 use super::pass::{Pass, PassReport};
 use super::pointwise::{ElementType, Step};
@@ -18,40 +17,53 @@ const MAX_BYTES: usize = 1 << 20;
 /// can be merged with its neighbors where it has their type of element.
 #[must_use]
 pub fn kernelize(program: &Program) -> (Program, PassReport) {
-    let elements = elements_of_blocks(program);
-    let mut rewritten = program.clone();
+    Pass::Kernelize.run(program)
+}
+
+pub(super) fn with_kernels(mut program: Program) -> (Program, usize) {
+    let elements = elements_of_blocks(&program);
     let mut num_changed = 0;
-    for node in &mut rewritten.nodes {
+    for node in &mut program.nodes {
         if let Some(body) = body_of(&node.kind, &elements).filter(can_generate) {
             node.kind = NodeKind::Kernel(body.into_kernel());
             num_changed += 1;
         }
     }
-    let report = PassReport::new(Pass::Kernelize, program, &rewritten, num_changed);
-    (rewritten, report)
+    (program, num_changed)
 }
 
 /// The type that element-wise kernels first use a block with.
-fn elements_of_blocks(program: &Program) -> BTreeMap<BlockId, ElementType> {
-    let mut elements = BTreeMap::new();
+fn elements_of_blocks(program: &Program) -> Vec<Option<ElementType>> {
+    let mut elements = vec![None; program.blocks.len()];
     for node in &program.nodes {
         let NodeKind::Kernel(kernel) = &node.kind else { continue };
-        let Some(body) = Body::of(kernel) else { continue };
-        for access in &body.operands {
-            elements.entry(access.region.block).or_insert(access.element);
-        }
-        for store in &body.outputs {
-            elements.entry(store.region.block).or_insert(store.element);
+        let mut note = |pointer: usize, element: ElementType| {
+            let block = kernel.pointers.get(pointer).map(|pointer| pointer.block);
+            if let Some(of) = block.and_then(|block| elements.get_mut(block.0)) {
+                of.get_or_insert(element);
+            }
+        };
+        match &kernel.effect {
+            Effect::Unknown | Effect::Known => {}
+            Effect::Pointwise(pointwise) => {
+                pointwise.operands.iter().for_each(|operand| note(operand.pointer, operand.element));
+                note(pointwise.output, pointwise.output_type);
+            }
+            Effect::Fused(fused) => {
+                fused.operands.iter().for_each(|view| note(view.pointer, view.element));
+                fused.outputs.iter().for_each(|output| note(output.pointer, output.element));
+            }
         }
     }
     elements
 }
 
-fn body_of(kind: &NodeKind, elements: &BTreeMap<BlockId, ElementType>) -> Option<Body> {
+fn body_of(kind: &NodeKind, elements: &[Option<ElementType>]) -> Option<Body> {
+    let element_of = |block: BlockId| elements.get(block.0).copied().flatten();
     let (destination, source, known) = match kind {
-        NodeKind::Memset { region, .. } => (*region, None, elements.get(&region.block)),
+        NodeKind::Memset { region, .. } => (*region, None, element_of(region.block)),
         NodeKind::Copy { source, destination } => {
-            let known = elements.get(&destination.block).or_else(|| elements.get(&source.block));
+            let known = element_of(destination.block).or_else(|| element_of(source.block));
             (*destination, Some(*source), known)
         }
         NodeKind::Kernel(_) | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => return None,
@@ -64,8 +76,7 @@ fn body_of(kind: &NodeKind, elements: &BTreeMap<BlockId, ElementType>) -> Option
         let starts = is_multiple(destination.start) && source.is_none_or(|source| is_multiple(source.start));
         starts && is_multiple(destination.len())
     };
-    let candidates =
-        known.copied().into_iter().chain([ElementType::F32, ElementType::U32, ElementType::Bf16, ElementType::U8]);
+    let candidates = known.into_iter().chain([ElementType::F32, ElementType::U32, ElementType::Bf16, ElementType::U8]);
     for element in candidates.filter(|element| fits(*element)) {
         let step = match kind {
             NodeKind::Memset { pattern, .. } => {

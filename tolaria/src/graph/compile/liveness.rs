@@ -20,15 +20,14 @@ pub(super) fn stays(program: &Program, may_go: impl Fn(&NodeKind) -> bool) -> Ve
     let mut stays = vec![true; program.nodes.len()];
     for index in (0..program.nodes.len()).rev().map(NodeIndex) {
         let kind = &program.nodes[index.0].kind;
-        let writes = kind.writes();
-        if may_go(kind) && !writes.iter().any(|write| live.overlaps(&write.region)) {
+        if may_go(kind) && !kind.each_write().any(|write| live.overlaps(&write.region)) {
             stays[index.0] = false;
             continue;
         }
-        for write in writes.iter().filter(|write| write.is_full) {
+        for write in kind.each_write().filter(|write| write.is_full) {
             live.remove(&write.region);
         }
-        for region in kind.reads() {
+        for region in kind.each_read() {
             live.insert(&region);
         }
     }

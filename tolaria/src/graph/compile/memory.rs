@@ -1,10 +1,8 @@
 //! Pass: one arena instead of allocations.
 
-use std::collections::BTreeMap;
-
 use super::block::{Block, BlockId, Lifetime};
-use super::node::{Node, NodeIndex, NodeKind};
-use super::order::{NodeSet, Order};
+use super::node::NodeIndex;
+use super::order::Order;
 use super::pass::{Pass, PassReport};
 use super::program::Program;
 
@@ -25,104 +23,141 @@ const MAX_GROWTH: usize = 4;
 /// parallelism: the nodes become a chain in the order listed, and blocks share what this order allows.
 #[must_use]
 pub fn plan_memory(program: &Program) -> (Program, PassReport) {
-    let parallel = plan(program);
-    let arena_bytes = parallel.0.peak_bytes();
+    Pass::Memory.run(program)
+}
+
+pub(super) fn with_planned_memory(program: Program) -> (Program, usize) {
+    let parallel = Plan::of(&program);
+    let arenas = program.blocks.iter().filter(|block| block.lifetime == Lifetime::Arena);
+    let arena_bytes = arenas.map(|block| block.size_bytes).sum::<usize>() + parallel.size_bytes;
     if arena_bytes <= SMALL_ARENA_BYTES || arena_bytes / MAX_GROWTH <= program.peak_bytes() {
-        return parallel;
+        return parallel.applied(program);
     }
-    let (planned, report) = plan(&chain(program));
-    let report = PassReport::new(Pass::Memory, program, &planned, report.num_rewrites);
-    (planned, report)
+    let listed = chain(program);
+    Plan::of(&listed).applied(listed)
 }
 
 /// The nodes one after the other, as listed.
-fn chain(program: &Program) -> Program {
-    let nodes = program.nodes.iter().enumerate();
-    let nodes = nodes.map(|(index, node)| Node::new(node.kind.clone(), index.checked_sub(1))).collect();
-    Program { blocks: program.blocks.clone(), nodes }
+fn chain(mut program: Program) -> Program {
+    for (index, node) in program.nodes.iter_mut().enumerate() {
+        node.dependencies.clear();
+        node.dependencies.extend(index.checked_sub(1).map(NodeIndex));
+    }
+    program
 }
 
-fn plan(program: &Program) -> (Program, PassReport) {
-    let usages = usages(program);
-    let places = place(&usages);
-    let arena = BlockId(program.blocks.len());
-    let is_kept: Vec<bool> = program.nodes.iter().map(|node| node.kind.lifetime_of().is_none()).collect();
-    let mut planned = program.retain(&is_kept);
-    for node in &mut planned.nodes {
-        node.kind.relocate(|block| places.get(&block).map(|&offset| (arena, offset)));
+/// Where the blocks go.
+struct Plan {
+    /// The offset of each block, by its number.
+    places: Vec<Option<usize>>,
+    num_placed: usize,
+    /// Bytes of the new arena; none where there is nothing to place.
+    size_bytes: usize,
+}
+
+impl Plan {
+    fn of(program: &Program) -> Self {
+        let (usages, order) = usages(program);
+        let mut places = vec![None; program.blocks.len()];
+        let mut size_bytes = 0;
+        for (usage, offset) in place(&usages, &order) {
+            places[usage.block.0] = Some(offset);
+            size_bytes = size_bytes.max(offset + usage.size_bytes);
+        }
+        Self { places, num_placed: usages.len(), size_bytes }
     }
-    let end = |usage: &Usage| places[&usage.block] + usage.size_bytes;
-    if let Some(size_bytes) = usages.iter().map(end).max() {
-        planned.blocks.push(Block { size_bytes, lifetime: Lifetime::Arena });
+
+    fn applied(self, program: Program) -> (Program, usize) {
+        let arena = BlockId(program.blocks.len());
+        let is_kept: Vec<bool> = program.nodes.iter().map(|node| node.kind.lifetime_of().is_none()).collect();
+        let mut planned = program.retain(&is_kept);
+        for node in &mut planned.nodes {
+            node.kind.relocate(|block| self.places[block.0].map(|offset| (arena, offset)));
+        }
+        if self.num_placed > 0 {
+            planned.blocks.push(Block { size_bytes: self.size_bytes, lifetime: Lifetime::Arena });
+        }
+        (planned, self.num_placed)
     }
-    let report = PassReport::new(Pass::Memory, program, &planned, usages.len());
-    (planned, report)
 }
 
 /// What is to be placed.
 struct Usage {
     block: BlockId,
     size_bytes: usize,
+    /// In ascending order.
     users: Vec<NodeIndex>,
-    /// Nodes that are over before any user starts.
-    before: NodeSet,
+    /// The users that come before no other user: when they are over, all are.
+    last: Vec<NodeIndex>,
+    /// The users that come after no other user.
+    first: Vec<NodeIndex>,
 }
 
 impl Usage {
-    fn is_after(&self, other: &Self) -> bool {
-        other.users.iter().all(|&user| self.before.contains(user))
+    fn new(block: BlockId, size_bytes: usize, users: Vec<NodeIndex>, order: &Order) -> Self {
+        let (mut first, mut last): (Vec<NodeIndex>, Vec<NodeIndex>) = (Vec::new(), Vec::new());
+        for &user in &users {
+            if !first.iter().any(|&other| order.is_before(other, user)) {
+                first.push(user);
+            }
+        }
+        for &user in users.iter().rev() {
+            if !last.iter().any(|&other| order.is_before(user, other)) {
+                last.push(user);
+            }
+        }
+        Self { block, size_bytes, users, last, first }
     }
 
-    fn is_never_with(&self, other: &Self) -> bool {
-        self.is_after(other) || other.is_after(self)
+    fn is_after(&self, other: &Self, order: &Order) -> bool {
+        // Dependencies point to earlier nodes: the two numbers decide most cases.
+        other.users.last() < self.users.first()
+            && self.first.iter().all(|&user| other.last.iter().all(|&before| order.is_before(before, user)))
+    }
+
+    fn is_never_with(&self, other: &Self, order: &Order) -> bool {
+        self.is_after(other, order) || other.is_after(self, order)
     }
 }
 
-/// The graph-owned blocks in use.
-fn usages(program: &Program) -> Vec<Usage> {
+/// The graph-owned blocks in use, and the order of the nodes.
+fn usages(program: &Program) -> (Vec<Usage>, Order) {
     let order = Order::of(program);
-    let mut usages: BTreeMap<BlockId, Usage> = BTreeMap::new();
+    let mut users: Vec<Vec<NodeIndex>> = vec![Vec::new(); program.blocks.len()];
     for (index, node) in program.nodes.iter().enumerate() {
-        let user = NodeIndex(index);
-        if matches!(node.kind, NodeKind::Alloc(_) | NodeKind::Free(_)) {
-            continue;
-        }
-        for block in node.kind.blocks() {
-            let Block { size_bytes, lifetime } = program.blocks[block.0];
-            if lifetime != Lifetime::Graph {
-                continue;
+        for block in node.kind.each_block() {
+            let of = &mut users[block.0];
+            if program.blocks[block.0].lifetime == Lifetime::Graph && of.last() != Some(&NodeIndex(index)) {
+                of.push(NodeIndex(index));
             }
-            let before = order.ancestors(user);
-            let usage = usages.entry(block).or_insert_with(|| Usage {
-                block,
-                size_bytes,
-                users: Vec::new(),
-                before: before.clone(),
-            });
-            usage.users.push(user);
-            usage.before.intersect(before);
         }
     }
-    usages.into_values().collect()
+    let used = users.into_iter().enumerate().filter(|(_, users)| !users.is_empty());
+    let usage =
+        |(block, users): (usize, _)| Usage::new(BlockId(block), program.blocks[block].size_bytes, users, &order);
+    (used.map(usage).collect(), order)
 }
 
 /// The offset of each block: first fit, large ones first, of equal ones the one with the lower number.
-fn place(usages: &[Usage]) -> BTreeMap<BlockId, usize> {
+fn place<'a>(usages: &'a [Usage], order: &Order) -> Vec<(&'a Usage, usize)> {
     let mut by_size: Vec<&Usage> = usages.iter().collect();
     by_size.sort_by_key(|usage| (std::cmp::Reverse(usage.size_bytes), usage.block));
-    let mut placed: Vec<(usize, &Usage)> = Vec::new();
+    // In ascending order of the offset.
+    let mut placed: Vec<(&Usage, usize)> = Vec::with_capacity(by_size.len());
     for usage in by_size {
-        let others = placed.iter().filter(|(_, other)| !usage.is_never_with(other));
-        let mut taken: Vec<(usize, usize)> = others.map(|&(start, other)| (start, start + other.size_bytes)).collect();
-        taken.sort_unstable();
         let mut offset: usize = 0;
-        for (start, end) in taken {
+        for &(other, start) in &placed {
             if offset + usage.size_bytes <= start {
                 break;
             }
-            offset = offset.max(end.next_multiple_of(ARENA_ALIGNMENT));
+            let free_from = (start + other.size_bytes).next_multiple_of(ARENA_ALIGNMENT);
+            // Whether they are ever there together takes longer to say than whether it matters.
+            if free_from > offset && !usage.is_never_with(other, order) {
+                offset = free_from;
+            }
         }
-        placed.push((offset, usage));
+        let position = placed.partition_point(|&(_, start)| start <= offset);
+        placed.insert(position, (usage, offset));
     }
-    placed.into_iter().map(|(offset, usage)| (usage.block, offset)).collect()
+    placed
 }

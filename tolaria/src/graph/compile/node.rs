@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::block::{BlockId, Region};
-use super::kernel::Kernel;
+use super::kernel::{Kernel, Pointer};
 
 /// Position of a node in [`Program::nodes`](super::Program::nodes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,21 +95,48 @@ impl NodeKind {
     /// The bytes that it may read.
     #[must_use]
     pub fn reads(&self) -> Vec<Region> {
-        match self {
-            Self::Kernel(kernel) => kernel.pointers.iter().filter_map(|pointer| pointer.read).collect(),
-            Self::Copy { source, .. } => vec![*source],
-            Self::Memset { .. } | Self::Alloc(_) | Self::Free(_) | Self::Empty => Vec::new(),
-        }
+        self.each_read().collect()
     }
 
     /// The bytes that it may write. Allocations and releases write none: see [`NodeKind::lifetime_of`].
     #[must_use]
     pub fn writes(&self) -> Vec<Write> {
+        self.each_write().collect()
+    }
+
+    /// As [`NodeKind::reads`], without memory of its own: what passes ask of every node.
+    pub(super) fn each_read(&self) -> impl Iterator<Item = Region> + Clone {
+        let copied = match self {
+            Self::Copy { source, .. } => Some(*source),
+            Self::Kernel(_) | Self::Memset { .. } | Self::Alloc(_) | Self::Free(_) | Self::Empty => None,
+        };
+        self.pointers().iter().filter_map(|pointer| pointer.read).chain(copied)
+    }
+
+    /// As [`NodeKind::writes`], without memory of its own.
+    pub(super) fn each_write(&self) -> impl Iterator<Item = Write> + Clone {
+        let filled = match self {
+            Self::Memset { region, .. } | Self::Copy { destination: region, .. } => Some(*region),
+            Self::Kernel(_) | Self::Alloc(_) | Self::Free(_) | Self::Empty => None,
+        };
+        let filled = filled.map(|region| Write { region, is_full: true });
+        self.pointers().iter().filter_map(|pointer| pointer.write).chain(filled)
+    }
+
+    /// As [`NodeKind::blocks`], without memory of its own, in no order and a block as often as there are addresses.
+    pub(super) fn each_block(&self) -> impl Iterator<Item = BlockId> + Clone {
+        let (first, second) = match self {
+            Self::Memset { region, .. } => (Some(region.block), None),
+            Self::Copy { source, destination } => (Some(source.block), Some(destination.block)),
+            Self::Kernel(_) | Self::Alloc(_) | Self::Free(_) | Self::Empty => (None, None),
+        };
+        self.pointers().iter().map(|pointer| pointer.block).chain(first).chain(second)
+    }
+
+    fn pointers(&self) -> &[Pointer] {
         match self {
-            Self::Kernel(kernel) => kernel.pointers.iter().filter_map(|pointer| pointer.write).collect(),
-            Self::Memset { region, .. } => vec![Write { region: *region, is_full: true }],
-            Self::Copy { destination, .. } => vec![Write { region: *destination, is_full: true }],
-            Self::Alloc(_) | Self::Free(_) | Self::Empty => Vec::new(),
+            Self::Kernel(kernel) => &kernel.pointers,
+            Self::Memset { .. } | Self::Copy { .. } | Self::Alloc(_) | Self::Free(_) | Self::Empty => &[],
         }
     }
 
@@ -125,12 +152,7 @@ impl NodeKind {
     /// The blocks that it holds an address in, in ascending order; those of allocations and releases are not among them.
     #[must_use]
     pub fn blocks(&self) -> Vec<BlockId> {
-        let mut blocks = match self {
-            Self::Kernel(kernel) => kernel.pointers.iter().map(|pointer| pointer.block).collect(),
-            Self::Memset { region, .. } => vec![region.block],
-            Self::Copy { source, destination } => vec![source.block, destination.block],
-            Self::Alloc(_) | Self::Free(_) | Self::Empty => Vec::new(),
-        };
+        let mut blocks: Vec<BlockId> = self.each_block().collect();
         blocks.sort_unstable();
         blocks.dedup();
         blocks

@@ -137,16 +137,36 @@ pub struct PassReport {
     pub peak_bytes: Change,
 }
 
+/// What reports tell of a program.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measures {
+    nodes: usize,
+    dependencies: usize,
+    critical_path: usize,
+    peak_bytes: usize,
+}
+
+impl Measures {
+    pub(super) fn of(program: &Program) -> Self {
+        Self {
+            nodes: program.nodes.len(),
+            dependencies: program.num_dependencies(),
+            critical_path: program.critical_path(),
+            peak_bytes: program.peak_bytes(),
+        }
+    }
+}
+
 impl PassReport {
-    pub(super) fn new(pass: Pass, before: &Program, after: &Program, num_rewrites: usize) -> Self {
-        let change = |count: fn(&Program) -> usize| Change { before: count(before), after: count(after) };
+    pub(super) fn new(pass: Pass, before: &Measures, after: &Measures, num_rewrites: usize) -> Self {
+        let change = |count: fn(&Measures) -> usize| Change { before: count(before), after: count(after) };
         Self {
             pass,
             num_rewrites,
-            nodes: change(|program| program.nodes.len()),
-            dependencies: change(Program::num_dependencies),
-            critical_path: change(Program::critical_path),
-            peak_bytes: change(Program::peak_bytes),
+            nodes: change(|measures| measures.nodes),
+            dependencies: change(|measures| measures.dependencies),
+            critical_path: change(|measures| measures.critical_path),
+            peak_bytes: change(|measures| measures.peak_bytes),
         }
     }
 }

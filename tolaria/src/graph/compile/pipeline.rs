@@ -1,20 +1,20 @@
 //! Runs passes one after the other, and checks what they make.
 
 use super::codegen::generate;
-use super::constants::inline_constants;
-use super::copies::forward_copies;
-use super::dead::drop_dead;
-use super::dependencies::recover_dependencies;
+use super::constants::with_inlined_constants;
+use super::copies::with_forwarded_copies;
+use super::dead::without_dead;
+use super::dependencies::with_recovered_dependencies;
 use super::error::ProgramError;
-use super::fuse::fuse;
-use super::hoist::hoist_constants;
-use super::kernelize::kernelize;
-use super::memory::plan_memory;
+use super::fuse::with_fused_kernels;
+use super::hoist::with_hoisted_constants;
+use super::kernelize::with_kernels;
+use super::memory::with_planned_memory;
 use super::node::NodeKind;
-use super::pass::{Pass, PassReport, PassSet};
-use super::place::place_at_destinations;
+use super::pass::{Measures, Pass, PassReport, PassSet};
+use super::place::with_placed_results;
 use super::program::Program;
-use super::zeros::{copy_zero_sums, drop_overwritten_zeros};
+use super::zeros::{with_copied_zero_sums, without_overwritten_zeros};
 
 /// A rewritten program and what each pass did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,25 +80,30 @@ pub enum CompileError {
 /// ```
 pub fn compile(program: &Program, passes: &PassSet) -> Result<Compiled, CompileError> {
     program.validate().map_err(CompileError::Input)?;
-    let once = Program { blocks: program.blocks.clone(), nodes: Vec::new() };
-    let mut compiled = Compiled { program: program.clone(), once, reports: Vec::new() };
+    let mut program = program.clone();
+    let mut once = Program::default();
+    let mut reports = Vec::new();
+    let mut measures = Measures::of(&program);
     for pass in passes.iter() {
-        let report = if pass == Pass::Hoist {
-            let (hoisted, report) = hoist_constants(&compiled.program);
-            (compiled.program, compiled.once) = (hoisted.program, hoisted.once);
-            report
-        } else {
-            let (rewritten, report) = pass.run(&compiled.program);
-            compiled.program = rewritten;
-            report
+        let num_rewrites;
+        (program, once, num_rewrites) = match pass {
+            Pass::Hoist => {
+                let (hoisted, num_moved) = with_hoisted_constants(program);
+                (hoisted.program, hoisted.once, num_moved)
+            }
+            pass => {
+                let (rewritten, num_rewrites) = pass.rewrite(program);
+                (rewritten, once, num_rewrites)
+            }
         };
         if cfg!(debug_assertions) {
-            compiled.program.validate().map_err(|source| CompileError::Pass { pass, source })?;
+            program.validate().map_err(|source| CompileError::Pass { pass, source })?;
         }
-        compiled.reports.push(report);
+        let before = std::mem::replace(&mut measures, Measures::of(&program));
+        reports.push(PassReport::new(pass, &before, &measures, num_rewrites));
     }
-    compiled.once.blocks.clone_from(&compiled.program.blocks);
-    for program in [&mut compiled.program, &mut compiled.once] {
+    once.blocks.clone_from(&program.blocks);
+    for program in [&mut program, &mut once] {
         for node in &mut program.nodes {
             if let NodeKind::Kernel(kernel) = &mut node.kind {
                 generate(kernel);
@@ -106,28 +111,38 @@ pub fn compile(program: &Program, passes: &PassSet) -> Result<Compiled, CompileE
         }
         program.validate().map_err(CompileError::Output)?;
     }
-    Ok(compiled)
+    Ok(Compiled { program, once, reports })
 }
 
 impl Pass {
     /// Runs it over a valid program. What [`Pass::Hoist`] moves out is lost here: [`hoist_constants`] returns it.
+    ///
+    /// [`hoist_constants`]: super::hoist_constants
     #[must_use]
     pub fn run(self, program: &Program) -> (Program, PassReport) {
+        let before = Measures::of(program);
+        let (rewritten, num_rewrites) = self.rewrite(program.clone());
+        let report = PassReport::new(self, &before, &Measures::of(&rewritten), num_rewrites);
+        (rewritten, report)
+    }
+
+    /// The program that it makes, and the number of rewrites.
+    fn rewrite(self, program: Program) -> (Program, usize) {
         match self {
-            Self::ZeroSums => copy_zero_sums(program),
-            Self::Copies => forward_copies(program),
-            Self::Placement => place_at_destinations(program),
-            Self::Constants => inline_constants(program),
-            Self::OverwrittenZeros => drop_overwritten_zeros(program),
-            Self::Dead => drop_dead(program),
-            Self::Kernelize => kernelize(program),
-            Self::Fuse => fuse(program),
+            Self::ZeroSums => with_copied_zero_sums(program),
+            Self::Copies => with_forwarded_copies(program),
+            Self::Placement => with_placed_results(program),
+            Self::Constants => with_inlined_constants(program),
+            Self::OverwrittenZeros => without_overwritten_zeros(program),
+            Self::Dead => without_dead(program),
+            Self::Kernelize => with_kernels(program),
+            Self::Fuse => with_fused_kernels(program),
             Self::Hoist => {
-                let (hoisted, report) = hoist_constants(program);
-                (hoisted.program, report)
+                let (hoisted, num_moved) = with_hoisted_constants(program);
+                (hoisted.program, num_moved)
             }
-            Self::Dependencies => recover_dependencies(program),
-            Self::Memory => plan_memory(program),
+            Self::Dependencies => with_recovered_dependencies(program),
+            Self::Memory => with_planned_memory(program),
         }
     }
 }

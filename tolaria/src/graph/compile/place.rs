@@ -1,7 +1,5 @@
 //! Pass: what is computed to be copied is computed where it is copied to.
 
-use std::collections::BTreeMap;
-
 use super::block::{BlockId, Lifetime, Region};
 use super::kernel::Effect;
 use super::node::{NodeIndex, NodeKind};
@@ -16,8 +14,12 @@ use super::program::Program;
 /// no address moves by another distance than a multiple of its [`alignment`](super::Pointer::alignment).
 #[must_use]
 pub fn place_at_destinations(program: &Program) -> (Program, PassReport) {
+    Pass::Placement.run(program)
+}
+
+pub(super) fn with_placed_results(mut placed: Program) -> (Program, usize) {
+    let program = &placed;
     let order = Order::of(program);
-    let mut placed = program.clone();
     let mut users = Users::new(program);
     let mut keep = vec![true; program.nodes.len()];
     for (index, is_kept) in keep.iter_mut().enumerate() {
@@ -36,8 +38,7 @@ pub fn place_at_destinations(program: &Program) -> (Program, PassReport) {
     }
     let num_dropped = keep.iter().filter(|is_kept| !**is_kept).count();
     let rewritten = placed.retain(&keep).without_unused_blocks();
-    let report = PassReport::new(Pass::Placement, program, &rewritten, num_dropped);
-    (rewritten, report)
+    (rewritten, num_dropped)
 }
 
 /// Whether all users of the source may work at the destination instead.
@@ -106,7 +107,7 @@ fn touch(program: &Program, node: NodeIndex, region: &Region) -> Touch {
     let is_known = !matches!(kind, NodeKind::Kernel(kernel) if kernel.effect == Effect::Unknown);
     let inside =
         |other: &Region| other.block != region.block || (region.start <= other.start && other.end <= region.end);
-    let (reads, writes) = (kind.reads(), kind.writes());
+    let (mut reads, mut writes) = (kind.each_read(), kind.each_write());
     let pointers_inside = match kind {
         NodeKind::Kernel(kernel) => kernel
             .pointers
@@ -114,26 +115,26 @@ fn touch(program: &Program, node: NodeIndex, region: &Region) -> Touch {
             .all(|pointer| pointer.block != region.block || (region.start..region.end).contains(&pointer.offset_bytes)),
         _ => true,
     };
-    let is_written = writes.iter().any(|write| write.region.overlaps(region));
+    let is_written = writes.clone().any(|write| write.region.overlaps(region));
     Touch {
         node,
-        meets: is_written || reads.iter().any(|read| read.overlaps(region)),
+        meets: is_written || reads.clone().any(|read| read.overlaps(region)),
         writes: is_written,
         stays_inside: is_known
             && pointers_inside
-            && reads.iter().all(inside)
-            && writes.iter().all(|write| inside(&write.region)),
+            && reads.all(|read| inside(&read))
+            && writes.all(|write| inside(&write.region)),
     }
 }
 
 /// Nodes by the blocks that they hold an address in, allocations and releases aside.
-struct Users(BTreeMap<BlockId, Vec<NodeIndex>>);
+struct Users(Vec<Vec<NodeIndex>>);
 
 impl Users {
     fn new(program: &Program) -> Self {
-        let mut users = Self(BTreeMap::new());
+        let mut users = Self(vec![Vec::new(); program.blocks.len()]);
         for (index, node) in program.nodes.iter().enumerate() {
-            for block in node.kind.blocks() {
+            for block in node.kind.each_block() {
                 users.add(block, NodeIndex(index));
             }
         }
@@ -141,22 +142,22 @@ impl Users {
     }
 
     fn of(&self, block: BlockId) -> impl Iterator<Item = NodeIndex> {
-        self.0.get(&block).into_iter().flatten().copied()
+        self.0[block.0].iter().copied()
     }
 
     fn add(&mut self, block: BlockId, node: NodeIndex) {
-        let nodes = self.0.entry(block).or_default();
+        let nodes = &mut self.0[block.0];
         if !nodes.contains(&node) {
             nodes.push(node);
         }
     }
 
     fn remove(&mut self, block: BlockId, node: NodeIndex) {
-        self.0.entry(block).or_default().retain(|other| *other != node);
+        self.0[block.0].retain(|other| *other != node);
     }
 
     /// All users of a block, which has none then.
     fn take(&mut self, block: BlockId) -> Vec<NodeIndex> {
-        self.0.remove(&block).unwrap_or_default()
+        std::mem::take(&mut self.0[block.0])
     }
 }

@@ -1,6 +1,6 @@
 //! Programs: nodes in a valid order, and the blocks they use.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::block::{Block, Lifetime};
 use super::node::{Node, NodeIndex, NodeKind};
@@ -54,28 +54,45 @@ impl Program {
 
     /// The nodes for which `keep` is true. Two that were ordered, through whatever was in between, still are; two that
     /// were not are not.
-    pub(super) fn retain(&self, keep: &[bool]) -> Self {
-        // For a kept node its new index; for one that goes, what it stood for.
-        let mut stands_for: Vec<BTreeSet<NodeIndex>> = Vec::with_capacity(self.nodes.len());
-        let mut nodes = Vec::new();
-        for (node, &is_kept) in self.nodes.iter().zip(keep) {
-            let through = node.dependencies.iter().flat_map(|dependency| &stands_for[dependency.0]);
-            let dependencies: BTreeSet<NodeIndex> = through.copied().collect();
-            if is_kept {
-                stands_for.push(BTreeSet::from([NodeIndex(nodes.len())]));
-                nodes.push(Node { kind: node.kind.clone(), dependencies: dependencies.into_iter().collect() });
-            } else {
-                stands_for.push(dependencies);
-            }
+    pub(super) fn retain(self, keep: &[bool]) -> Self {
+        if keep.iter().all(|is_kept| *is_kept) {
+            return self;
         }
-        Self { blocks: self.blocks.clone(), nodes }
+        // What each node stands for, as a range of a list: a kept node for itself, one that goes for all that it
+        // waited for.
+        let mut stands_for: Vec<Range<usize>> = Vec::with_capacity(self.nodes.len());
+        let mut list: Vec<NodeIndex> = Vec::with_capacity(self.nodes.len());
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        let mut dependencies: Vec<NodeIndex> = Vec::new();
+        for (mut node, &is_kept) in self.nodes.into_iter().zip(keep) {
+            dependencies.clear();
+            for dependency in &node.dependencies {
+                dependencies.extend_from_slice(&list[stands_for[dependency.0].clone()]);
+            }
+            dependencies.sort_unstable();
+            dependencies.dedup();
+            let start = list.len();
+            if is_kept {
+                list.push(NodeIndex(nodes.len()));
+                node.dependencies.clear();
+                node.dependencies.extend_from_slice(&dependencies);
+                nodes.push(node);
+            } else {
+                list.extend_from_slice(&dependencies);
+            }
+            stands_for.push(start..list.len());
+        }
+        Self { blocks: self.blocks, nodes }
     }
 
     /// Drops allocations and releases of blocks that no other node holds an address in.
-    pub(super) fn without_unused_blocks(&self) -> Self {
-        let used: BTreeSet<_> = self.nodes.iter().flat_map(|node| node.kind.blocks()).collect();
+    pub(super) fn without_unused_blocks(self) -> Self {
+        let mut is_used = vec![false; self.blocks.len()];
+        for block in self.nodes.iter().flat_map(|node| node.kind.each_block()) {
+            is_used[block.0] = true;
+        }
         let keep: Vec<bool> =
-            self.nodes.iter().map(|node| node.kind.lifetime_of().is_none_or(|block| used.contains(&block))).collect();
+            self.nodes.iter().map(|node| node.kind.lifetime_of().is_none_or(|block| is_used[block.0])).collect();
         self.retain(&keep)
     }
 }

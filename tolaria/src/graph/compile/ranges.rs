@@ -1,55 +1,61 @@
 //! Sets of bytes of blocks.
 
-use std::collections::BTreeMap;
-
 use super::block::{BlockId, Region};
 
-/// A set of bytes: per block, ranges in ascending order that neither overlap nor touch.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct ByteSet(BTreeMap<BlockId, Vec<(usize, usize)>>);
+/// A set of bytes: per block, by its number, ranges in ascending order that neither overlap nor touch.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ByteSet(Vec<Vec<(usize, usize)>>);
 
 impl ByteSet {
     pub(super) fn insert(&mut self, region: &Region) {
         if region.is_empty() {
             return;
         }
-        let ranges = self.0.entry(region.block).or_default();
-        let (mut start, mut end) = (region.start, region.end);
-        ranges.retain(|&(from, to)| {
-            let is_apart = to < start || end < from;
-            if !is_apart {
-                start = start.min(from);
-                end = end.max(to);
+        if self.0.len() <= region.block.0 {
+            self.0.resize_with(region.block.0 + 1, Vec::new);
+        }
+        let ranges = &mut self.0[region.block.0];
+        // Those that overlap or touch the region become one with it.
+        let first = ranges.partition_point(|&(_, to)| to < region.start);
+        let last = first + ranges[first..].partition_point(|&(from, _)| from <= region.end);
+        match ranges.get_mut(first..last) {
+            Some([only]) => *only = (only.0.min(region.start), only.1.max(region.end)),
+            Some([(start, _), .., (_, end)]) => {
+                let whole = ((*start).min(region.start), (*end).max(region.end));
+                ranges.splice(first..last, [whole]);
             }
-            is_apart
-        });
-        let position = ranges.partition_point(|&(from, _)| from < start);
-        ranges.insert(position, (start, end));
+            _ => ranges.insert(first, (region.start, region.end)),
+        }
     }
 
     pub(super) fn remove(&mut self, region: &Region) {
-        let Some(ranges) = self.0.get_mut(&region.block) else { return };
+        let Some(ranges) = self.0.get_mut(region.block.0) else { return };
         if region.is_empty() {
             return;
         }
-        *ranges = ranges
-            .iter()
-            .flat_map(|&(from, to)| [(from, to.min(region.start)), (from.max(region.end), to)])
-            .filter(|(from, to)| from < to)
-            .collect();
+        let first = ranges.partition_point(|&(_, to)| to <= region.start);
+        let last = first + ranges[first..].partition_point(|&(from, _)| from < region.end);
+        if let Some((&(from, _), &(_, to))) = ranges[first..last].first().zip(ranges[first..last].last()) {
+            let rests = [(from, region.start), (region.end, to)];
+            ranges.splice(first..last, rests.into_iter().filter(|(from, to)| from < to));
+        }
     }
 
     pub(super) fn overlaps(&self, region: &Region) -> bool {
-        self.of(region.block).iter().any(|&(from, to)| from.max(region.start) < to.min(region.end))
+        let ranges = self.of(region.block);
+        let first = ranges.partition_point(|&(_, to)| to <= region.start);
+        ranges.get(first).is_some_and(|&(from, to)| from.max(region.start) < to.min(region.end))
     }
 
     /// Whether every byte of the region is in the set.
     pub(super) fn covers(&self, region: &Region) -> bool {
-        region.is_empty() || self.of(region.block).iter().any(|&(from, to)| from <= region.start && region.end <= to)
+        let ranges = self.of(region.block);
+        let first = ranges.partition_point(|&(_, to)| to <= region.start);
+        region.is_empty() || ranges.get(first).is_some_and(|&(from, to)| from <= region.start && region.end <= to)
     }
 
     fn of(&self, block: BlockId) -> &[(usize, usize)] {
-        self.0.get(&block).map_or(&[], Vec::as_slice)
+        self.0.get(block.0).map_or(&[], Vec::as_slice)
     }
 }
 

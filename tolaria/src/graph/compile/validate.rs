@@ -43,12 +43,13 @@ impl Program {
 
     fn check_operation(&self, node: NodeIndex) -> Result<(), ProgramError> {
         let kind = &self.nodes[node.0].kind;
-        if let Some(&block) = kind.blocks().iter().chain(&kind.lifetime_of()).find(|block| self.size(**block).is_none())
+        if let Some(block) =
+            kind.each_block().chain(kind.lifetime_of()).filter(|block| self.size(*block).is_none()).min()
         {
             return Err(ProgramError::Range { node, block });
         }
-        let written = kind.writes().into_iter().map(|write| write.region);
-        for region in kind.reads().into_iter().chain(written) {
+        let written = kind.each_write().map(|write| write.region);
+        for region in kind.each_read().chain(written) {
             if region.is_empty() || self.size(region.block).is_none_or(|size_bytes| region.end > size_bytes) {
                 return Err(ProgramError::Range { node, block: region.block });
             }
@@ -58,8 +59,7 @@ impl Program {
                 if let Some(pointer) = (0..kernel.pointers.len()).find(|&pointer| !self.is_sound(kernel, pointer)) {
                     return Err(ProgramError::Pointer { node, pointer });
                 }
-                check_elements(kernel).map_err(|pointer| ProgramError::Pointer { node, pointer })?;
-                matches!(kernel.effect, Effect::Unknown | Effect::Known) || Body::of(kernel).is_some()
+                check_elements(kernel).map_err(|pointer| ProgramError::Pointer { node, pointer })?
             }
             NodeKind::Memset { region, pattern } => {
                 [1, 2, 4].contains(&pattern.width_bytes)
@@ -110,7 +110,7 @@ impl Program {
             }
         }
         let mut is_used = vec![false; self.blocks.len()];
-        for block in self.nodes.iter().flat_map(|node| node.kind.blocks()) {
+        for block in self.nodes.iter().flat_map(|node| node.kind.each_block()) {
             is_used[block.0] = true;
         }
         for (index, (allocations, releases)) in bounds.iter().enumerate() {
@@ -133,12 +133,14 @@ impl Program {
         }
         for (index, node) in self.nodes.iter().enumerate() {
             let node_index = NodeIndex(index);
-            for block in node.kind.blocks() {
-                if let ([allocation], [release]) = (bounds[block.0].0.as_slice(), bounds[block.0].1.as_slice())
-                    && !(order.is_before(*allocation, node_index) && order.is_before(node_index, *release))
-                {
-                    return Err(ProgramError::OutsideLifetime { node: node_index, block });
+            let is_outside = |block: &BlockId| match (bounds[block.0].0.as_slice(), bounds[block.0].1.as_slice()) {
+                ([allocation], [release]) => {
+                    !(order.is_before(*allocation, node_index) && order.is_before(node_index, *release))
                 }
+                _ => false,
+            };
+            if let Some(block) = node.kind.each_block().filter(is_outside).min() {
+                return Err(ProgramError::OutsideLifetime { node: node_index, block });
             }
         }
         Ok(())
@@ -147,8 +149,8 @@ impl Program {
     fn check_conflicts(&self, order: &Order) -> Result<(), ProgramError> {
         let mut uses: Vec<(Region, NodeIndex, bool)> = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
-            uses.extend(node.kind.reads().into_iter().map(|region| (region, NodeIndex(index), false)));
-            uses.extend(node.kind.writes().into_iter().map(|write| (write.region, NodeIndex(index), true)));
+            uses.extend(node.kind.each_read().map(|region| (region, NodeIndex(index), false)));
+            uses.extend(node.kind.each_write().map(|write| (write.region, NodeIndex(index), true)));
         }
         uses.sort_by_key(|(region, node, is_write)| (region.block, region.start, *node, *is_write));
         for (position, (region, node, is_write)) in uses.iter().enumerate() {
@@ -169,10 +171,11 @@ impl Program {
     }
 }
 
-/// The first pointer of an element-wise kernel that does not read and write what the computation says.
-fn check_elements(kernel: &Kernel) -> Result<(), usize> {
+/// Whether the computation of a kernel contradicts nothing; else the first pointer of an element-wise kernel that does
+/// not read and write what the computation says.
+fn check_elements(kernel: &Kernel) -> Result<bool, usize> {
     let (reads, writes): (Vec<usize>, Vec<usize>) = match &kernel.effect {
-        Effect::Unknown | Effect::Known => return Ok(()),
+        Effect::Unknown | Effect::Known => return Ok(true),
         Effect::Pointwise(pointwise) => {
             (pointwise.operands.iter().map(|operand| operand.pointer).collect(), vec![pointwise.output])
         }
@@ -181,8 +184,7 @@ fn check_elements(kernel: &Kernel) -> Result<(), usize> {
             fused.outputs.iter().map(|output| output.pointer).collect(),
         ),
     };
-    // An operand or a step that is not there is for the check of the operands.
-    let Some(body) = Body::of(kernel) else { return Ok(()) };
+    let Some(body) = Body::of(kernel) else { return Ok(false) };
     for (access, &index) in body.operands.iter().zip(&reads) {
         let covers = |read: Region| read.start <= access.region.start && access.region.end <= read.end;
         if !kernel.pointers[index].read.is_some_and(covers) {
@@ -196,5 +198,5 @@ fn check_elements(kernel: &Kernel) -> Result<(), usize> {
     }
     let is_extra =
         |(index, pointer): &(usize, &super::kernel::Pointer)| pointer.write.is_some() && !writes.contains(index);
-    kernel.pointers.iter().enumerate().find(is_extra).map_or(Ok(()), |(index, _)| Err(index))
+    kernel.pointers.iter().enumerate().find(is_extra).map_or(Ok(true), |(index, _)| Err(index))
 }

@@ -2,7 +2,7 @@
 
 use super::block::Region;
 use super::fused::{Body, is_contiguous};
-use super::kernel::Kernel;
+use super::kernel::{Effect, Kernel};
 use super::liveness::stays;
 use super::node::NodeKind;
 use super::pass::{Pass, PassReport};
@@ -13,11 +13,15 @@ use super::ranges::ByteSet;
 /// Drops memsets to zero of which no byte is read before it is overwritten.
 #[must_use]
 pub fn drop_overwritten_zeros(program: &Program) -> (Program, PassReport) {
+    Pass::OverwrittenZeros.run(program)
+}
+
+pub(super) fn without_overwritten_zeros(program: Program) -> (Program, usize) {
     let is_zeroing = |kind: &NodeKind| matches!(kind, NodeKind::Memset { pattern, .. } if pattern.is_zero());
-    let rewritten = program.retain(&stays(program, is_zeroing));
-    let num_dropped = program.nodes.len() - rewritten.nodes.len();
-    let report = PassReport::new(Pass::OverwrittenZeros, program, &rewritten, num_dropped);
-    (rewritten, report)
+    let (num_before, keep) = (program.nodes.len(), stays(&program, is_zeroing));
+    let rewritten = program.retain(&keep);
+    let num_dropped = num_before - rewritten.nodes.len();
+    (rewritten, num_dropped)
 }
 
 /// Turns sums with a term that a memset made zero into copies of the other term.
@@ -28,11 +32,14 @@ pub fn drop_overwritten_zeros(program: &Program) -> (Program, PassReport) {
 /// their addition, which costs nothing once it is fused. The memset stays; it is for [`drop_overwritten_zeros`] to drop where nobody else reads it.
 #[must_use]
 pub fn copy_zero_sums(program: &Program) -> (Program, PassReport) {
+    Pass::ZeroSums.run(program)
+}
+
+pub(super) fn with_copied_zero_sums(mut program: Program) -> (Program, usize) {
     let mut zeros = ByteSet::default();
     let mut computed = ByteSet::default();
-    let mut rewritten = program.clone();
     let mut num_copies = 0;
-    for node in &mut rewritten.nodes {
+    for node in &mut program.nodes {
         if let NodeKind::Kernel(kernel) = &node.kind
             && let Some((source, destination)) = as_copy(kernel, &zeros)
             && computed.covers(&source)
@@ -41,26 +48,33 @@ pub fn copy_zero_sums(program: &Program) -> (Program, PassReport) {
             num_copies += 1;
         }
         let is_computed = match &node.kind {
-            NodeKind::Kernel(kernel) => Body::of(kernel).is_none(),
+            // Of a valid program, every kernel that says what each element is says so without contradiction.
+            NodeKind::Kernel(kernel) => matches!(kernel.effect, Effect::Unknown | Effect::Known),
             // The sign of zero comes along.
             NodeKind::Copy { source, .. } => computed.covers(source),
             NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => false,
         };
-        for write in node.kind.writes() {
+        for write in node.kind.each_write() {
             if is_computed { computed.insert(&write.region) } else { computed.remove(&write.region) }
         }
         match &node.kind {
             NodeKind::Memset { region, pattern } if pattern.is_zero() => zeros.insert(region),
-            kind => kind.writes().iter().for_each(|write| zeros.remove(&write.region)),
+            kind => kind.each_write().for_each(|write| zeros.remove(&write.region)),
         }
     }
-    let report = PassReport::new(Pass::ZeroSums, program, &rewritten, num_copies);
-    (rewritten, report)
+    (program, num_copies)
 }
 
 /// Source and destination of the copy that a kernel amounts to where the bytes in `zeros` are zero.
 fn as_copy(kernel: &Kernel, zeros: &ByteSet) -> Option<(Region, Region)> {
-    let (terms, destination) = as_sum(&Body::of(kernel)?)?;
+    let steps = match &kernel.effect {
+        Effect::Pointwise(pointwise) => &pointwise.steps,
+        Effect::Fused(fused) => &fused.steps,
+        Effect::Unknown | Effect::Known => return None,
+    };
+    // Most kernels compute something else: only of a sum the rest is looked at.
+    let terms = sum_of(steps)?;
+    let (terms, destination) = as_sum(&Body::of(kernel)?, terms)?;
     let source = match terms.map(|term| zeros.covers(&term)) {
         [true, _] => terms[1],
         [false, true] => terms[0],
@@ -71,12 +85,17 @@ fn as_copy(kernel: &Kernel, zeros: &ByteSet) -> Option<(Region, Region)> {
 }
 
 /// The terms of a sum of two contiguous tensors, and where it goes.
-fn as_sum(body: &Body) -> Option<([Region; 2], Region)> {
-    let [Step::Load(left), Step::Load(right), Step::Binary(BinaryOp::Add, [0, 1] | [1, 0])] = body.steps[..] else {
-        return None;
-    };
+fn as_sum(body: &Body, operands: [usize; 2]) -> Option<([Region; 2], Region)> {
     let [store] = body.outputs[..] else { return None };
-    let terms = [left, right].map(|operand| &body.operands[operand]);
+    let terms = operands.map(|operand| &body.operands[operand]);
     let is_plain = store.step == 2 && terms.iter().all(|access| is_contiguous(&access.dims));
     is_plain.then(|| (terms.map(|access| access.region), store.region))
+}
+
+/// The operands of two loads and their sum.
+fn sum_of(steps: &[Step]) -> Option<[usize; 2]> {
+    match *steps {
+        [Step::Load(left), Step::Load(right), Step::Binary(BinaryOp::Add, [0, 1] | [1, 0])] => Some([left, right]),
+        _ => None,
+    }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,14 +22,16 @@ use super::compiled::CompiledGraph;
 use super::draft::Draft;
 use super::driver::{enter, refused};
 use super::emit::Emitter;
-use super::generated::Modules;
+use super::generated::{Modules, prepare};
 use super::lookup::DeviceMemory;
 use super::raw::RawExec;
 use super::read::Reading;
 use super::session::Session;
 use super::side::{Arena, SideStream};
 use super::verify::copied_bytes;
-use crate::graph::compile::{Compiled, Lifetime, Lifted, NodeKind, Pass, Program, compare_twins, compile, lift};
+use crate::graph::compile::{
+    Compiled, Lifetime, Lifted, NodeKind, Pass, Program, Recorded, compare_twins, compile, lift,
+};
 use crate::graph::compile_report::{CompileOptions, CompileReport, CompileTimes};
 use crate::graph::kernel_cache::KernelCache;
 use crate::graph::reason::{Refusal, Stage};
@@ -217,10 +219,15 @@ impl Job {
             .unwrap_or_else(|payload| Err(not_compiled("panicked", text_of(&*payload))))
     }
 
-    fn rewrite(self) -> Result<Rewritten, Refusal> {
+    fn rewrite(mut self) -> Result<Rewritten, Refusal> {
         enter(self.session.context()).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
         let clock = SystemClock::new();
         let mut times = CompileTimes::default();
+        let cache = self.options.kernel_cache.as_ref().map(KernelCache::new);
+        if cache.as_ref().is_none_or(KernelCache::is_empty) {
+            // There will be something to compile: the compiler gets ready while the program is made.
+            prepare(self.session.context());
+        }
 
         let (reading, lifted, num_moved_addresses) = self.lift()?;
         times.lift = clock.now();
@@ -234,7 +241,6 @@ impl Job {
 
         let mark = clock.now();
         let context = self.session.context();
-        let cache = self.options.kernel_cache.as_ref().map(KernelCache::new);
         let modules = Modules::of([program, once], context, cache.as_ref())?;
         times.kernels = clock.now() - mark;
         self.check_wanted()?;
@@ -271,23 +277,40 @@ impl Job {
         Ok(Rewritten { exec, once: once_exec, arena, changing, copies, modules, written, allows_signs, report })
     }
 
-    /// Reads both recordings and confirms that they are the same step.
-    fn lift(&self) -> Result<(Reading, Lifted, usize), Refusal> {
-        let [first, second] = &self.drafts;
-        let mut first = Reading::of(&first.graph, &first.declared)?;
-        let mut second = Reading::of(&second.graph, &second.declared)?;
+    /// Reads both recordings and confirms that they are the same step. Each has a thread.
+    fn lift(&mut self) -> Result<(Reading, Lifted, usize), Refusal> {
+        let [first, second] = &mut self.drafts;
+        let context = self.session.context();
+        // Of the second recording the program is enough: what is emitted takes its kernels from the first.
+        let (mut first, mut second) = both(
+            || Reading::of(&first.graph, &first.declared),
+            // The draft is lent as a whole: a graph is read by one thread at a time.
+            move || {
+                enter(context).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
+                let second = &*second;
+                Reading::of(&second.graph, &second.declared).map(|reading| reading.recorded)
+            },
+        )?;
         if let Some(fault) = self.options.fault {
             fault
-                .plant_in_recordings([&mut first.recorded, &mut second.recorded])
+                .plant_in_recordings([&mut first.recorded, &mut second])
                 .map_err(|message| not_compiled("fault", message))?;
         }
         self.check_wanted()?;
-        let mut memory = DeviceMemory::new(&self.side);
-        let mut lift = |reading: &Reading| {
-            lift(&reading.recorded, &mut memory).map_err(|error| not_compiled("not_lifted", text_of_error(&error)))
+        let side = &self.side;
+        let lift = |recorded: &Recorded| {
+            let mut memory = DeviceMemory::new(side);
+            lift(recorded, &mut memory).map_err(|error| not_compiled("not_lifted", text_of_error(&error)))
         };
-        let (lifted, twin) = (lift(&first)?, lift(&second)?);
-        let num_moved = compare_twins((&first.recorded, &lifted), (&second.recorded, &twin))
+        let recorded = &first.recorded;
+        let (lifted, twin) = both(
+            || lift(recorded),
+            || {
+                enter(context).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
+                lift(&second)
+            },
+        )?;
+        let num_moved = compare_twins((&first.recorded, &lifted), (&second, &twin))
             .map_err(|error| not_compiled("not_twins", text_of_error(&error)))?;
         // Where nothing moved, the comparison says nothing about numbers that look like addresses.
         if num_moved == 0 && lifted.program.blocks.iter().any(|block| block.lifetime == Lifetime::Graph) {
@@ -322,6 +345,21 @@ impl Job {
         }
         Ok(())
     }
+}
+
+/// Does two things at once, the second in a thread of its own. Of two failures the first counts.
+fn both<A, B: Send>(
+    first: impl FnOnce() -> Result<A, Refusal>,
+    second: impl FnOnce() -> Result<B, Refusal> + Send,
+) -> Result<(A, B), Refusal> {
+    thread::scope(|scope| {
+        let second = thread::Builder::new()
+            .spawn_scoped(scope, second)
+            .map_err(|error| Refusal::NotCompiled { why: "no_thread", message: error.to_string() })?;
+        let first = first();
+        let second = second.join().unwrap_or_else(|payload| resume_unwind(payload));
+        Ok((first?, second?))
+    })
 }
 
 /// Launches by kernel.

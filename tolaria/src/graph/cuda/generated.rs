@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 
 use cudarc::driver::{CudaContext, result, sys};
@@ -16,8 +16,8 @@ use crate::graph::compile::{Code, NodeKind, Program};
 use crate::graph::kernel_cache::{KernelCache, KernelKey, KernelSource};
 use crate::graph::reason::{Refusal, Stage};
 
-/// More threads than this gain nothing: a compilation takes about 20 ms, whatever the kernel.
-const MAX_THREADS: usize = 8;
+/// A compilation takes about 20 ms and little more for a long kernel, so that each gets a thread where there are cores.
+const MAX_THREADS: usize = 16;
 /// The first compiler that is known to take `--minimal`, which leaves out what a kernel without headers cannot use.
 const MINIMAL_SINCE: (i32, i32) = (13, 0);
 /// Lines of the compiler's complaint that are kept.
@@ -44,6 +44,20 @@ struct Compiler {
     architecture: String,
     version: (i32, i32),
     options: Vec<String>,
+}
+
+/// Lets the compiler load what it needs, in a thread of its own, once per process: its first compilation takes several
+/// times as long as others. The context is current.
+pub(super) fn prepare(context: &CudaContext) {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        // Why there is no compiler is told when it is needed.
+        let Ok(compiler) = Compiler::for_device(context) else { return };
+        let compile = move || drop(machine_code("extern \"C\" __global__ void nothing() {}", &compiler.options));
+        if let Err(error) = thread::Builder::new().name("kernel-compiler".to_owned()).spawn(compile) {
+            tracing::debug!(%error, "the compiler gets ready when it is needed");
+        }
+    });
 }
 
 impl Modules {

@@ -37,8 +37,9 @@ impl Reading {
         let handles: Vec<usize> = nodes.iter().map(|&node| node as usize).collect();
         let launches = Launches::new(&handles, &dependencies);
         let (effects, copies) = (effects(declared, &launches), copies(declared, &launches));
+        let mut functions = Functions::default();
         let recorded = nodes.iter().zip(dependencies).map(|(&node, dependencies)| {
-            let kind = read_node(node)?;
+            let kind = read_node(node, &mut functions)?;
             Ok(RecordedNode { kind, dependencies })
         });
         let recorded = Recorded { nodes: recorded.collect::<Result<_, Refusal>>()?, declared: effects };
@@ -98,9 +99,9 @@ fn copies(declared: &[Declared], launches: &Launches<'_>) -> BTreeMap<usize, Vec
     of_one_node.collect()
 }
 
-fn read_node(node: sys::CUgraphNode) -> Result<RecordedKind, Refusal> {
+fn read_node(node: sys::CUgraphNode, functions: &mut Functions) -> Result<RecordedKind, Refusal> {
     Ok(match kind_of(node)? {
-        sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL => read_kernel(node)?,
+        sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL => read_kernel(node, functions)?,
         sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET => read_memset(node)?,
         sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY => read_copy(node)?,
         sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
@@ -113,10 +114,31 @@ fn read_node(node: sys::CUgraphNode) -> Result<RecordedKind, Refusal> {
     })
 }
 
-fn read_kernel(node: sys::CUgraphNode) -> Result<RecordedKind, Refusal> {
+/// What the driver said of the functions of nodes: a graph launches few functions often, and asking takes a call per
+/// parameter. The graph is not changed meanwhile, so that a handle stands for the same function throughout.
+#[derive(Default)]
+struct Functions(BTreeMap<(usize, usize, bool), Function>);
+
+struct Function {
+    name: String,
+    layout: Option<Vec<(usize, usize)>>,
+}
+
+impl Functions {
+    fn of(&mut self, params: &sys::CUDA_KERNEL_NODE_PARAMS) -> &Function {
+        let key = (params.func as usize, params.kern as usize, has_no_arguments(params));
+        self.0.entry(key).or_insert_with(|| Function { name: function_name(params), layout: parameter_layout(params) })
+    }
+}
+
+fn has_no_arguments(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> bool {
+    params.kernelParams.is_null() && params.extra.is_null()
+}
+
+fn read_kernel(node: sys::CUgraphNode, functions: &mut Functions) -> Result<RecordedKind, Refusal> {
     let params = kernel_params(node)?;
-    let name = function_name(&params);
-    let Some(arguments) = parameter_layout(&params).and_then(|layout| argument_bytes(&params, &layout)) else {
+    let Function { name, layout } = functions.of(&params);
+    let Some(arguments) = layout.as_ref().and_then(|layout| argument_bytes(&params, layout)) else {
         return Ok(RecordedKind::Other(format!("kernel `{name}`, whose arguments the driver does not tell")));
     };
     let launch = LaunchShape {
@@ -124,7 +146,7 @@ fn read_kernel(node: sys::CUgraphNode) -> Result<RecordedKind, Refusal> {
         block: [params.blockDimX, params.blockDimY, params.blockDimZ],
         shared_bytes: params.sharedMemBytes,
     };
-    Ok(RecordedKind::Kernel { name, launch, arguments })
+    Ok(RecordedKind::Kernel { name: name.clone(), launch, arguments })
 }
 
 /// Asks the driver for the offset and the size of the parameter with an index.
@@ -147,7 +169,7 @@ fn parameter_layout(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Option<Vec<(usize,
     ];
     let layouts = ways.iter().filter(|(is_there, _)| *is_there).filter_map(|(_, ask)| layout_by(ask));
     // An empty list may also mean the wrong kind of handle, so it is believed only where the node has no arguments.
-    let has_none = params.kernelParams.is_null() && params.extra.is_null();
+    let has_none = has_no_arguments(params);
     layouts.into_iter().find(|layout| !layout.is_empty() || has_none)
 }
 

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::merge::{can_merge, merge, share_data};
-use crate::graph::compile::block::BlockId;
+use crate::graph::compile::block::{Block, BlockId};
 use crate::graph::compile::codegen::can_generate;
-use crate::graph::compile::dependencies::recover_dependencies;
+use crate::graph::compile::dependencies::with_recovered_dependencies;
 use crate::graph::compile::fused::Body;
 use crate::graph::compile::node::{Node, NodeIndex, NodeKind};
 use crate::graph::compile::order::NodeSet;
@@ -25,6 +25,9 @@ pub(super) struct Groups {
     /// The group that an operation is in, by the number of its first member.
     group_of: Vec<usize>,
     groups: Vec<Option<Group>>,
+    /// For each group an operation such that no later one has to be over before it: what a look at all groups starts
+    /// with, because the sets of most need none.
+    latest: Vec<usize>,
 }
 
 struct Group {
@@ -38,12 +41,17 @@ struct Group {
 
 impl Groups {
     /// Each operation by itself.
-    pub(super) fn new(program: &Program, kinds: Vec<NodeKind>) -> Self {
+    pub(super) fn new(blocks: &[Block], kinds: Vec<NodeKind>) -> Self {
         let nodes = kinds.into_iter().enumerate().map(|(index, kind)| Node::new(kind, index.checked_sub(1)));
-        let listed = Program { blocks: program.blocks.clone(), nodes: nodes.collect() };
-        let (recovered, _) = recover_dependencies(&listed);
+        let listed = Program { blocks: blocks.to_vec(), nodes: nodes.collect() };
+        let (recovered, _) = with_recovered_dependencies(listed);
         let (kinds, dependencies) = recovered.nodes.into_iter().map(|node| (node.kind, node.dependencies)).unzip();
-        Self { kinds, dependencies, group_of: Vec::new(), groups: Vec::new() }
+        Self { kinds, dependencies, group_of: Vec::new(), groups: Vec::new(), latest: Vec::new() }
+    }
+
+    /// The operations as they were given, of which none was merged.
+    pub(super) fn unmerged(self) -> Vec<NodeKind> {
+        self.kinds
     }
 
     /// Merges what can be merged; says how many merges there were.
@@ -76,11 +84,15 @@ impl Groups {
 
     fn add(&mut self, node: usize) {
         let mut ancestors = NodeSet::empty(self.kinds.len());
-        let mut depth = 0;
+        let (mut depth, mut latest) = (0, 0);
         for dependency in &self.dependencies[node] {
             let group = self.group(dependency.0);
             ancestors.union(&group.ancestors);
-            group.members.iter().for_each(|&member| ancestors.insert(NodeIndex(member)));
+            for &member in &group.members {
+                ancestors.insert(NodeIndex(member));
+                latest = latest.max(member);
+            }
+            latest = latest.max(self.latest[self.group_of[dependency.0]]);
             depth = depth.max(group.depth + 1);
         }
         let body = match &self.kinds[node] {
@@ -88,6 +100,7 @@ impl Groups {
             _ => None,
         };
         self.group_of.push(node);
+        self.latest.push(latest);
         self.groups.push(Some(Group { members: vec![node], body, ancestors, depth }));
     }
 
@@ -135,10 +148,10 @@ impl Groups {
     fn unite(&mut self, one: usize, other: usize, body: Body) {
         let (kept, gone) = (one.min(other), one.max(other));
         let gone_group = self.groups[gone].take().expect("a node points to a group that is there");
+        let mut group = self.groups[kept].take().expect("a node points to a group that is there");
         for &member in &gone_group.members {
             self.group_of[member] = kept;
         }
-        let group = self.groups[kept].as_mut().expect("a node points to a group that is there");
         group.members.extend(gone_group.members);
         group.body = Some(body);
         group.depth = group.depth.max(gone_group.depth);
@@ -146,14 +159,22 @@ impl Groups {
         for &member in &group.members {
             group.ancestors.remove(NodeIndex(member));
         }
-        let (members, ancestors) = (group.members.clone(), group.ancestors.clone());
-        for later in self.groups.iter_mut().flatten() {
+        let latest = group.members.iter().copied().fold(self.latest[kept].max(self.latest[gone]), usize::max);
+        for (later, of_later) in self.groups.iter_mut().zip(&mut self.latest) {
+            if *of_later < kept {
+                continue;
+            }
             // All members of a group are ancestors where one is: the first stands for them.
-            if members.iter().any(|&member| later.ancestors.contains(NodeIndex(member))) {
-                later.ancestors.union(&ancestors);
-                members.iter().for_each(|&member| later.ancestors.insert(NodeIndex(member)));
+            if let Some(later) = later
+                && (later.ancestors.contains(NodeIndex(kept)) || later.ancestors.contains(NodeIndex(gone)))
+            {
+                later.ancestors.union(&group.ancestors);
+                group.members.iter().for_each(|&member| later.ancestors.insert(NodeIndex(member)));
+                *of_later = latest.max(*of_later);
             }
         }
+        self.latest[kept] = latest;
+        self.groups[kept] = Some(group);
     }
 
     /// The operations in an order of the groups that is as near as can be to the one given.

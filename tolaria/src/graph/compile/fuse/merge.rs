@@ -1,5 +1,6 @@
 //! Two element-wise kernels as one.
 
+use crate::graph::compile::block::Region;
 use crate::graph::compile::fused::{Access, Body, Store, is_clear, renumbered};
 use crate::graph::compile::pointwise::Step;
 
@@ -40,12 +41,12 @@ fn num_pointers(first: &Body, second: &Body) -> usize {
 
 /// Whether they read or write a tensor in common.
 pub(super) fn share_data(first: &Body, second: &Body) -> bool {
-    let regions = |body: &Body| {
-        let reads = body.operands.iter().map(|access| access.region);
-        reads.chain(body.outputs.iter().map(|store| store.region)).collect::<Vec<_>>()
-    };
-    let others = regions(second);
-    regions(first).iter().any(|region| others.contains(region))
+    regions(first).any(|region| regions(second).any(|other| region == other))
+}
+
+fn regions(body: &Body) -> impl Iterator<Item = Region> {
+    let reads = body.operands.iter().map(|access| access.region);
+    reads.chain(body.outputs.iter().map(|store| store.region))
 }
 
 /// The kernel that does what `first` and then `second` do, where [`can_merge`] allows it.

@@ -3,8 +3,8 @@
 mod groups;
 mod merge;
 
-use super::block::{BlockId, Lifetime, Region};
-use super::dependencies::recover_dependencies;
+use super::block::{Block, BlockId, Lifetime, Region};
+use super::dependencies::with_recovered_dependencies;
 use super::fused::Body;
 use super::lifetimes;
 use super::node::NodeKind;
@@ -21,32 +21,44 @@ use groups::Groups;
 /// the one that writes it. Results keep every bit: the steps are those of the kernels, in their order.
 ///
 /// Which kernels may run together is a question of the data alone, so the result has the dependencies that
-/// [`recover_dependencies`] finds, and its allocations stand around the first and the last use. A program in which
-/// nothing can be merged stays as it is.
+/// [`recover_dependencies`](super::recover_dependencies) finds, and its allocations stand around the first and the last
+/// use. A program in which nothing can be merged stays as it is.
 #[must_use]
 pub fn fuse(program: &Program) -> (Program, PassReport) {
-    let mut kinds = lifetimes::operations(program);
-    let mut num_merged = 0;
+    Pass::Fuse.run(program)
+}
+
+pub(super) fn with_fused_kernels(mut program: Program) -> (Program, usize) {
+    let is_operation = |index: &usize| lifetimes::is_operation(&program.nodes[*index].kind);
+    let places: Vec<usize> = (0..program.nodes.len()).filter(is_operation).collect();
+    let take = |place: &usize| std::mem::replace(&mut program.nodes[*place].kind, NodeKind::Empty);
+    let mut groups = Groups::new(&program.blocks, places.iter().map(take).collect());
+    let mut num_merged = groups.merge_all();
+    if num_merged == 0 {
+        for (place, kind) in places.into_iter().zip(groups.unmerged()) {
+            program.nodes[place].kind = kind;
+        }
+        return (program, 0);
+    }
+    let blocks = program.blocks;
+    let mut kinds = without_dead_outputs(&blocks, groups.into_kinds());
     loop {
-        let mut groups = Groups::new(program, kinds);
+        let mut groups = Groups::new(&blocks, kinds);
         let merged = groups.merge_all();
         kinds = groups.into_kinds();
         num_merged += merged;
         if merged == 0 {
             break;
         }
-        kinds = without_dead_outputs(program, kinds);
+        kinds = without_dead_outputs(&blocks, kinds);
     }
-    let fused =
-        if num_merged == 0 { program.clone() } else { recover_dependencies(&lifetimes::chain(program, kinds)).0 };
-    let report = PassReport::new(Pass::Fuse, program, &fused, num_merged);
-    (fused, report)
+    (with_recovered_dependencies(lifetimes::chain(blocks, kinds)).0, num_merged)
 }
 
 /// Drops stores of fused kernels that nobody reads, and the kernels that store nothing then.
-fn without_dead_outputs(program: &Program, kinds: Vec<NodeKind>) -> Vec<NodeKind> {
+fn without_dead_outputs(blocks: &[Block], kinds: Vec<NodeKind>) -> Vec<NodeKind> {
     let mut live = ByteSet::default();
-    for (index, block) in program.blocks.iter().enumerate() {
+    for (index, block) in blocks.iter().enumerate() {
         if block.lifetime == Lifetime::External {
             live.insert(&Region::new(BlockId(index), 0, block.size_bytes));
         }
@@ -64,8 +76,8 @@ fn without_dead_outputs(program: &Program, kinds: Vec<NodeKind>) -> Vec<NodeKind
             }
             *kernel = body.into_kernel();
         }
-        kind.writes().iter().filter(|write| write.is_full).for_each(|write| live.remove(&write.region));
-        kind.reads().iter().for_each(|region| live.insert(region));
+        kind.each_write().filter(|write| write.is_full).for_each(|write| live.remove(&write.region));
+        kind.each_read().for_each(|region| live.insert(&region));
         kept.push(kind);
     }
     kept.reverse();

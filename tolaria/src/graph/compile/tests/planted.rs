@@ -12,7 +12,7 @@ use crate::graph::compile::{Block, BlockId, Lifetime, NodeIndex, NodeKind, Pass,
 /// Memory planning that puts every block at the start of the arena.
 fn plan_all_at_once(program: &Program) -> Program {
     let is_kept: Vec<bool> = program.nodes.iter().map(|node| node.kind.lifetime_of().is_none()).collect();
-    let mut planned = program.retain(&is_kept);
+    let mut planned = program.clone().retain(&is_kept);
     let arena = BlockId(planned.blocks.len());
     let owned: Vec<bool> = planned.blocks.iter().map(|block| block.lifetime == Lifetime::Graph).collect();
     for node in &mut planned.nodes {
@@ -79,7 +79,7 @@ fn most_random_programs_notice_blocks_at_one_place_or_a_lost_node() {
             if matches!(living.nodes[lost].kind, NodeKind::Kernel(_)) {
                 let keep: Vec<bool> = (0..living.nodes.len()).map(|node| node != lost).collect();
                 num_nodes += 1;
-                num_losses_caught += usize::from(is_caught(&living.retain(&keep)));
+                num_losses_caught += usize::from(is_caught(&living.clone().retain(&keep)));
             }
         }
     }
