@@ -2,7 +2,9 @@
 //!
 //! The real trainer runs it with the real recorder, a packet per epoch. Two times are taken per epoch: `epoch_steps`,
 //! the four optimizer steps with shuffling, gathering and their telemetry, and `epoch_whole`, which adds the evaluation
-//! on held-out data, the decision of the policy, the report and the packet.
+//! on held-out data, the decision of the policy, the report and the packet. Steps against candle's own are in `steps.rs`.
+
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{Device, Tensor, Var};
+use esper_layers::{LinearOptions, WeightOrder};
 use leyline::clock::Clock;
 use leyline::error::BoxError;
 use leyline::id::{RunId, StepIndex};
@@ -68,17 +71,25 @@ pub(super) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error> {
     let mut stopwatch = Stopwatch::new(Arc::clone(clock));
     let mut eager = Eager::acquire()?;
     trainer.run(&mut eager, &mut stopwatch)?;
+    drop(eager);
     guard.shutdown(Duration::from_secs(5));
 
     let quantities = [("epoch_steps", stopwatch.steps), ("epoch_whole", stopwatch.whole), ("step", stopwatch.single)];
     let names: Option<BTreeSet<String>> =
         packets.last().map(|packet| packet.metrics.iter().map(|m| m.name.clone()).collect());
+    let mut measurements: BTreeMap<String, Measurement> = quantities
+        .into_iter()
+        .filter_map(|(name, values)| Some((name.to_owned(), Measurement::of("ms", values)?)))
+        .collect();
+    measurements.extend(steps::measure(clock)?);
     Ok(BenchResult {
         schema: SCHEMA,
         name: "reference-cpu".to_owned(),
         command: "cargo run --release -p esper -- bench reference --out baselines/perf/phase0".to_owned(),
         notes: "epoch_steps: 4 optimizer steps of the real trainer with shuffling, gathering and telemetry; \
-                epoch_whole: with evaluation on 16 samples, policy, report and packet; step: one optimizer step"
+                epoch_whole: with evaluation on 16 samples, policy, report and packet; step: one optimizer step. \
+                WORK.candle_step: a step of candle's operations, loss and SGD; WORK.composed_step: of the trainer with a network \
+                of candle's operations; WORK.step: of the trainer with one of esper_layers; parameters are compared first"
             .to_owned(),
         environment: Environment::detect(clock.as_ref()),
         config: BTreeMap::from(
@@ -93,16 +104,16 @@ pub(super) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error> {
             ]
             .map(|(key, value)| (key.to_owned(), value.to_owned())),
         ),
-        measurements: quantities
-            .into_iter()
-            .filter_map(|(name, values)| Some((name.to_owned(), Measurement::of("ms", values)?)))
-            .collect(),
+        measurements,
         metrics: names.unwrap_or_default().into_iter().collect(),
     })
 }
 
+fn count(n: usize) -> NonZeroUsize {
+    NonZeroUsize::new(n).expect("works have sizes above 0")
+}
+
 fn config() -> TrainConfig {
-    let count = |n| NonZeroUsize::new(n).expect("a literal above 0");
     TrainConfig {
         batch: BatchConfig { batch_size: count(4), microbatches_per_step: count(1) },
         optimizer: tolaria::optim::OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
@@ -137,7 +148,8 @@ fn linear() -> Result<PlainModel, Error> {
     let weight = Var::from_tensor(&Tensor::from_vec(weights, (4, 16), &Device::Cpu)?)?;
     let bias = Var::zeros(4, candle_core::DType::F32, &Device::Cpu)?;
     let named = vec![("weight".to_owned(), weight.clone()), ("bias".to_owned(), bias.clone())];
-    Ok(PlainModel::new(named, move |x: &Tensor| x.matmul(&weight.t()?)?.broadcast_add(&bias))?)
+    let options = LinearOptions { order: WeightOrder::OutIn, ..LinearOptions::default() };
+    Ok(PlainModel::new(named, move |x: &Tensor| esper_layers::linear(x, &weight, Some(&bias), &options))?)
 }
 
 /// Takes the times at the trainer's own call-backs.

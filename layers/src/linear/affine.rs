@@ -3,13 +3,16 @@
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::compose::compose;
+use super::cpu;
 use super::options::{LinearOptions, WeightOrder};
 
 /// activation(x·W + b), with gradients for all three.
 ///
-/// On a GPU `f32` and `bf16` go to fused products (see [`Precision`](super::Precision) and candle's switch for TF32
-/// products, which applies here too); other types and other devices to candle's operations. The first product on a GPU
-/// creates the handle of its library, which is not possible while a graph is recorded: run the step once before.
+/// On the CPU contiguous `f32` goes to one operation with the bits of candle's, which computes the gradients that are asked
+/// for and no others. On a GPU `f32` and `bf16` go to fused products (see [`Precision`](super::Precision) and candle's switch
+/// for TF32 products, which applies here too). Other types, layouts and devices go to candle's operations. The first product
+/// on a GPU creates the handle of its library, which is not possible while a graph is recorded: run the step once before.
+/// Gradients of gradients exist on the last of these ways only.
 ///
 /// # Shapes
 /// `x` (…, in); `weight` (in, out) or (out, in), see [`WeightOrder`]; `bias` (out) → (…, out)
@@ -32,15 +35,16 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &Line
     output.reshape(shape)
 }
 
-#[cfg(not(feature = "cuda"))]
 fn evaluate(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
-    compose(x, weight, bias, options)
-}
-
-#[cfg(feature = "cuda")]
-fn evaluate(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
-    let is_fused = x.device().is_cuda() && matches!(x.dtype(), DType::F32 | DType::BF16);
-    if is_fused && x.elem_count() > 0 && weight.elem_count() > 0 {
+    if cpu::is_fused(x, weight, bias, options) {
+        return cpu::fused(x, weight, bias, options);
+    }
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda()
+        && matches!(x.dtype(), DType::F32 | DType::BF16)
+        && x.elem_count() > 0
+        && weight.elem_count() > 0
+    {
         return super::fused::fused(x, weight, bias, options);
     }
     compose(x, weight, bias, options)

@@ -1,12 +1,16 @@
 //! Affine maps with an activation, `activation(x·W + b)`.
 //!
 //! ```text
-//!   linear ─┬─ compose: candle's operations, on the CPU and for types that no kernel takes
-//!           └─ fused:   one product forward; backward a pointwise kernel and a product per gradient   (GPU)
+//!   linear ─┬─ cpu:     one operation, with the bits of the composition; contiguous f32                (CPU)
+//!           ├─ fused:   one product forward; backward a pointwise kernel and a product per gradient   (GPU)
+//!           └─ compose: candle's operations, which define the result; for all that the others do not take
 //! ```
 
 mod affine;
 mod compose;
+mod cpu;
+#[allow(unsafe_code)]
+mod product;
 #[cfg(feature = "cuda")]
 mod fused;
 #[cfg(feature = "cuda")]

@@ -7,9 +7,11 @@ use leyline::layout::Owner;
 
 use super::composed::add_scaled;
 use super::sums::{Field, SumsLayout};
+use crate::cpu;
 use crate::error::Error;
 use crate::grad::Geometry;
 use crate::host_read::{self, HostReads};
+use crate::path::Path;
 
 /// Sums that grow on the device, in place, one window after the other. The host reads all of them in one copy, as seldom
 /// as it wants to know.
@@ -120,9 +122,29 @@ impl SeedMetricsAccumulator {
     /// # Sync
     /// none
     pub fn add_microbatch(&self, mean_loss: &Tensor, correct: &Tensor, num_samples: usize) -> Result<(), Error> {
+        if let (Path::Kernel, Path::Kernel) = (Path::of(mean_loss), Path::of(correct)) {
+            return self.add_on_cpu(mean_loss, correct, num_samples as f64);
+        }
         let place = |place| self.sums.narrow(0, place, 1);
         add_scaled(&place(SumsLayout::LOSS)?, &mean_loss.flatten_all()?, num_samples as f64)?;
         add_scaled(&place(SumsLayout::CORRECT)?, &correct.flatten_all()?, 1.0)
+    }
+
+    /// Both sums at once, without views and without tensors of `f64`.
+    fn add_on_cpu(&self, mean_loss: &Tensor, correct: &Tensor, num_samples: f64) -> Result<(), Error> {
+        let scalar = |values: &[f32]| match values {
+            [value] => Ok(f64::from(*value)),
+            _ => Err(Error::mismatch("elements of a sum", 1, values.len())),
+        };
+        cpu::with_slices(&[mean_loss, correct], |values| {
+            let (mean_loss, correct) = (scalar(values[0])?, scalar(values[1])?);
+            cpu::with_sums(Some(&self.sums), |sums| {
+                let sums = sums.expect("sums were given");
+                sums[SumsLayout::LOSS] += num_samples * mean_loss;
+                sums[SumsLayout::CORRECT] += correct;
+            })?;
+            Ok(())
+        })?
     }
 
     /// The sums as flat numbers, for a checkpoint.
@@ -221,6 +243,25 @@ mod tests {
         assert_eq!(again.read(&mut reads).unwrap(), metrics);
         again.reset().unwrap();
         assert_eq!(again.read(&mut reads).unwrap(), self::sums().read(&mut reads).unwrap());
+    }
+
+    #[test]
+    fn the_kernel_of_the_cpu_adds_what_the_composition_adds() {
+        let [fast, slow] = [sums(), sums()];
+        let scalar = |v: f32| Tensor::new(v, &Device::Cpu).unwrap();
+        for (mean_loss, correct, num_samples) in [(0.1, 3.0, 7), (f32::NAN, 0.0, 1), (1e30, 2.0, 3)] {
+            let [narrow, wide] = [DType::F32, DType::F64].map(|dtype| scalar(mean_loss).to_dtype(dtype).unwrap());
+            fast.add_microbatch(&narrow, &scalar(correct), num_samples).unwrap();
+            slow.add_microbatch(&wide, &scalar(correct), num_samples).unwrap();
+            let [found, expected] = [&fast, &slow].map(|sums| {
+                let values = sums.values(&mut HostReads::default()).unwrap();
+                values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
+            });
+            assert_eq!(found, expected);
+        }
+        let two = Tensor::new(&[1.0_f32, 2.0], &Device::Cpu).unwrap();
+        let error = fast.add_microbatch(&two, &scalar(1.0), 1).unwrap_err().to_string();
+        assert_eq!(error, "elements of a sum: expected 1, found 2");
     }
 
     #[test]

@@ -46,10 +46,11 @@ pub fn hits(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
 /// # Sync
 /// none
 pub fn correct(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    let hits = hits(logits, targets)?;
-    match Path::of(&hits) {
-        Path::Device(kernels) => Ok(kernels.sum(&hits)?),
-        Path::Kernel | Path::Composed => Ok(hits.sum_all()?),
+    check_shapes(logits, targets)?;
+    match Path::of(logits) {
+        Path::Kernel => Ok(logits.contiguous()?.apply_op2_no_bwd(&targets.contiguous()?, &CountHits)?),
+        Path::Device(kernels) => Ok(kernels.sum(&kernels.hits(logits, targets)?)?),
+        Path::Composed => Ok(composed_hits(logits, targets)?.sum_all()?),
     }
 }
 
@@ -93,5 +94,25 @@ impl CustomOp2 for PerRow {
         let rows = Rows::new(logits, logits_layout, targets, targets_layout)?;
         let scores: Vec<f32> = rows.iter().map(|(row, target)| (self.0)(row, target)).collect();
         Ok((CpuStorage::F32(scores), Shape::from(rows.len())))
+    }
+}
+
+struct CountHits;
+
+impl CustomOp2 for CountHits {
+    fn name(&self) -> &'static str {
+        "count-hits"
+    }
+
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        logits_layout: &Layout,
+        targets: &CpuStorage,
+        targets_layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let rows = Rows::new(logits, logits_layout, targets, targets_layout)?;
+        let count = rows.iter().filter(|(row, target)| is_hit(row, *target)).count();
+        Ok((CpuStorage::F32(vec![cpu::to_f32(count as f64)]), Shape::from(())))
     }
 }

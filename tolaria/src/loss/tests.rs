@@ -131,6 +131,8 @@ fn of_equal_logits_the_first_is_the_prediction() {
     assert_eq!(values(&hits(&logits, &labels).unwrap()), expected);
     assert_eq!(values(&super::score::composed_hits(&logits, &labels).unwrap()), expected);
     assert_eq!(values(&correct(&logits, &labels).unwrap()), [3.0]);
+    let wide = logits.to_dtype(candle_core::DType::F64).unwrap();
+    assert_eq!(values(&correct(&wide, &labels).unwrap()), [3.0]);
 }
 
 #[test]

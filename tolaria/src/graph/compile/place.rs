@@ -17,7 +17,20 @@ pub fn place_at_destinations(program: &Program) -> (Program, PassReport) {
     Pass::Placement.run(program)
 }
 
-pub(super) fn with_placed_results(mut placed: Program) -> (Program, usize) {
+pub(super) fn with_placed_results(mut program: Program) -> (Program, usize) {
+    let mut num_dropped = 0;
+    loop {
+        let (placed, num_copies) = place_once(program);
+        program = placed;
+        num_dropped += num_copies;
+        // A copy that went may have been what kept another.
+        if num_copies == 0 {
+            return (program, num_dropped);
+        }
+    }
+}
+
+fn place_once(mut placed: Program) -> (Program, usize) {
     let program = &placed;
     let order = Order::of(program);
     let mut users = Users::new(program);
@@ -37,6 +50,9 @@ pub(super) fn with_placed_results(mut placed: Program) -> (Program, usize) {
         *is_kept = false;
     }
     let num_dropped = keep.iter().filter(|is_kept| !**is_kept).count();
+    if num_dropped == 0 {
+        return (placed, 0);
+    }
     let rewritten = placed.retain(&keep).without_unused_blocks();
     (rewritten, num_dropped)
 }

@@ -1,0 +1,224 @@
+//! A linear layer as one operation on the CPU: product, bias and rectifier into one buffer, and on the way back only the
+//! gradients that somebody asks for.
+//!
+//! Composed of candle's operations, a layer is up to four nodes forward; the way back forms the gradient of `x` even where
+//! `x` is data, and copies gradients from node to node. All sums are formed in the order of the composition, so that outputs
+//! and gradients have its bits, but for the gradient of a weight of [`WeightOrder::OutIn`], whose product is formed transposed.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, bail};
+
+use super::options::{Activation, LinearOptions, Precision, WeightOrder};
+use super::product::{Matrix, multiply};
+
+/// Whether [`fused`] takes the operands: contiguous `f32` of the CPU with elements, multiplied as they are.
+pub(super) fn is_fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> bool {
+    let fits = |tensor: &Tensor| {
+        tensor.dtype() == DType::F32 && tensor.device().is_cpu() && tensor.is_contiguous() && tensor.elem_count() > 0
+    };
+    options.precision == Precision::AsIs && fits(x) && fits(weight) && bias.is_none_or(fits)
+}
+
+/// activation(x·W + b) for operands that [`is_fused`] accepts, `x` (N, in), already checked.
+pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
+    let is_tracked = x.track_op() || weight.track_op() || bias.is_some_and(Tensor::track_op);
+    let rectifies = options.activation == Activation::Relu;
+    let layer = Layer { order: options.order, rectifies, is_tracked, passes: OnceLock::new() };
+    let output = match bias {
+        Some(bias) => x.apply_op3(weight, bias, layer)?,
+        None => x.apply_op2(weight, layer)?,
+    };
+    match options.activation {
+        Activation::None | Activation::Relu => Ok(output),
+        // Candle's own, whose constants decide the bits of the derivatives.
+        Activation::Gelu => output.gelu(),
+        Activation::GeluErf => output.gelu_erf(),
+    }
+}
+
+/// One evaluation of the layer, which the tensor library keeps for the way back.
+#[derive(Debug)]
+struct Layer {
+    order: WeightOrder,
+    rectifies: bool,
+    /// A gradient may be asked for.
+    is_tracked: bool,
+    /// Where the rectifier passes gradients on: not below 0, as candle has it. The output alone does not tell 0 from below.
+    passes: OnceLock<Vec<bool>>,
+}
+
+/// Rows, inputs and outputs.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+impl Layer {
+    fn sizes(&self, x: &Shape, weight: &Shape) -> Result<Sizes> {
+        let (rows, inputs) = x.dims2()?;
+        let (first, second) = weight.dims2()?;
+        Ok(Sizes { rows, inputs, outputs: if self.order == WeightOrder::OutIn { first } else { second } })
+    }
+
+    /// `weight` as (in, out).
+    fn weight<'a>(&self, values: &'a [f32], sizes: Sizes) -> Matrix<'a> {
+        match self.order {
+            WeightOrder::InOut => Matrix::new(values, sizes.inputs, sizes.outputs),
+            WeightOrder::OutIn => Matrix::new(values, sizes.outputs, sizes.inputs).transposed(),
+        }
+    }
+
+    fn forward(
+        &self,
+        x: (&CpuStorage, &Layout),
+        weight: (&CpuStorage, &Layout),
+        bias: Option<(&CpuStorage, &Layout)>,
+    ) -> Result<(CpuStorage, Shape)> {
+        let sizes = self.sizes(x.1.shape(), weight.1.shape())?;
+        let (x, weight) = (elements(x)?, elements(weight)?);
+        let mut output = multiply(Matrix::new(x, sizes.rows, sizes.inputs), self.weight(weight, sizes));
+        if let Some(bias) = bias {
+            let bias = elements(bias)?;
+            for row in output.chunks_exact_mut(sizes.outputs) {
+                row.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+            }
+        }
+        if self.rectifies {
+            if self.is_tracked {
+                self.passes.get_or_init(|| output.iter().map(|z| *z >= 0.0).collect());
+            }
+            output.iter_mut().for_each(|z| *z = z.max(0.0));
+        }
+        Ok((CpuStorage::F32(output), Shape::from((sizes.rows, sizes.outputs))))
+    }
+
+    /// The gradient of x·W + b from that of the output.
+    fn before_rectifier<'a>(&self, upstream: &'a [f32]) -> Result<Cow<'a, [f32]>> {
+        if !self.rectifies {
+            return Ok(Cow::Borrowed(upstream));
+        }
+        let Some(passes) = self.passes.get() else { bail!("a linear layer is asked for a gradient before its output") };
+        // A product, not a choice: what is infinite or NaN shows in the gradient, as in the composition.
+        let scaled = upstream.iter().zip(passes).map(|(gradient, passes)| gradient * f32::from(u8::from(*passes)));
+        Ok(Cow::Owned(scaled.collect()))
+    }
+
+    /// Gradients of `x`, `weight` and `bias`, as far as they are tracked.
+    fn backward(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, upstream: &Tensor) -> Result<Gradients> {
+        let sizes = self.sizes(x.shape(), weight.shape())?;
+        let upstream = upstream.contiguous()?;
+        with_elements(&upstream, |upstream| {
+            let gradient = self.before_rectifier(upstream)?;
+            let of_outputs = Matrix::new(&gradient, sizes.rows, sizes.outputs);
+            let of_x = || {
+                let product = with_elements(weight, |w| Ok(multiply(of_outputs, self.weight(w, sizes).transposed())))?;
+                Tensor::from_vec(product, x.shape(), x.device())
+            };
+            let of_weight = || {
+                let product = with_elements(x, |x| {
+                    let x = Matrix::new(x, sizes.rows, sizes.inputs);
+                    Ok(match self.order {
+                        WeightOrder::InOut => multiply(x.transposed(), of_outputs),
+                        WeightOrder::OutIn => multiply(of_outputs.transposed(), x),
+                    })
+                })?;
+                Tensor::from_vec(product, weight.shape(), weight.device())
+            };
+            let of_bias = || {
+                let mut sum = vec![0.0_f32; sizes.outputs];
+                for row in gradient.chunks_exact(sizes.outputs) {
+                    sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+                }
+                Tensor::from_vec(sum, sizes.outputs, weight.device())
+            };
+            Ok((
+                x.track_op().then(of_x).transpose()?,
+                weight.track_op().then(of_weight).transpose()?,
+                bias.is_some_and(Tensor::track_op).then(of_bias).transpose()?,
+            ))
+        })
+    }
+}
+
+/// Of `x`, `weight` and `bias`; absent where nobody asks.
+type Gradients = (Option<Tensor>, Option<Tensor>, Option<Tensor>);
+
+impl CustomOp2 for Layer {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward((x, x_layout), (weight, weight_layout), None)
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _output: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (x, weight, _) = self.backward(x, weight, None, upstream)?;
+        Ok((x, weight))
+    }
+}
+
+impl CustomOp3 for Layer {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward((x, x_layout), (weight, weight_layout), Some((bias, bias_layout)))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        _output: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<Gradients> {
+        self.backward(x, weight, Some(bias), upstream)
+    }
+}
+
+/// The elements of a contiguous operand.
+fn elements<'a>((storage, layout): (&'a CpuStorage, &Layout)) -> Result<&'a [f32]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
+        None => bail!("a linear layer was given an operand that is not contiguous"),
+    }
+}
+
+/// Runs `work` on the elements of a contiguous tensor of the CPU.
+fn with_elements<R>(tensor: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => work(elements((storage, layout))?),
+        _ => bail!("a linear layer of the CPU was given a tensor of another device"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
