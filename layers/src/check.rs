@@ -133,7 +133,8 @@ fn check(case: &Case, seed: u64, device: &Device, found: &mut Vec<(String, f64, 
     )?
     .abs()?;
     let is_sure = before.broadcast_gt(&(before.max_all()? * UNSURE)?)?.to_dtype(DType::F64)?;
-    let mix = (mix * is_sure)?;
+    // Only where the derivative jumps: the others bend around zero, and that is to be compared.
+    let mix = if activation == Activation::Relu { (mix * is_sure)? } else { mix };
 
     let expected = evaluate(&arguments, &mix, &exact)?;
     let types = [numbers.of_inputs(), numbers.of_weights(), numbers.of_weights()];
