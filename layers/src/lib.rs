@@ -17,7 +17,6 @@ mod precision;
 pub mod norm;
 pub mod attention;
 pub mod embedding;
-pub mod check_norm_attention;
 #[cfg(test)]
 mod testing;
 pub mod linear;

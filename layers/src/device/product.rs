@@ -16,7 +16,8 @@ use super::tuning::{MAX_CANDIDATES, fastest, is_tuning};
 use crate::effect::Effect;
 use crate::matrix::Product;
 
-/// The library's own recommendation, and the largest alignment that it asks about.
+/// Who rewrites a recorded launch may move its addresses by a multiple of this (see [`Effect`]): no algorithm is asked for
+/// that relies on more.
 const MAX_ALIGNMENT: u32 = 16;
 
 /// Rows of the values before an activation have to be multiples of this many elements.

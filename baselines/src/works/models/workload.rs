@@ -167,16 +167,7 @@ impl Workload {
     ) -> Result<Self, Error> {
         let model = Transformer::new(config, variant, draw)?.into_model()?;
         let (inputs, targets) = token_stream(config, NUM_BATCHES * batch_size, draw)?;
-        Ok(Self {
-            name,
-            model,
-            inputs,
-            targets,
-            num_classes: config.vocab_size,
-            batch_size,
-            optimizer: ADAM_W,
-            learning_rate: 1e-3,
-        })
+        Ok(Self::of_tokens(name, model, [inputs, targets], config.vocab_size, batch_size))
     }
 
     /// The transformer of about 5 million parameters that learns the token after each sequence only: one target per
@@ -201,16 +192,17 @@ impl Workload {
         let (inputs, targets) = token_stream(config, num_sequences, draw)?;
         let targets = targets.reshape((num_sequences, config.context_len))?;
         let targets = targets.narrow(1, config.context_len - 1, 1)?.flatten_all()?.contiguous()?;
-        Ok(Self {
-            name: "tfm5m",
-            model,
-            inputs,
-            targets,
-            num_classes: config.vocab_size,
-            batch_size,
-            optimizer: ADAM_W,
-            learning_rate: 1e-3,
-        })
+        Ok(Self::of_tokens("tfm5m", model, [inputs, targets], config.vocab_size, batch_size))
+    }
+
+    fn of_tokens(
+        name: &'static str,
+        model: PlainModel,
+        [inputs, targets]: [Tensor; 2],
+        num_classes: usize,
+        batch_size: usize,
+    ) -> Self {
+        Self { name, model, inputs, targets, num_classes, batch_size, optimizer: ADAM_W, learning_rate: 1e-3 }
     }
 
     /// Two convolutions of stride 2 over images of 2×16×16, then an affine map to 10 classes; batches of 16.

@@ -1,4 +1,4 @@
-//! A recording that was looked through but not made executable: what a compiler takes.
+//! A recording that is not made executable: what a compiler takes.
 
 use std::fmt::{self, Display};
 use std::thread::{self, ThreadId};

@@ -66,11 +66,12 @@ impl CompiledGraph {
 
     /// Runs the rewritten graph from the state before the step, of which the copies are, and compares.
     fn compare(&mut self, copies: &Copies, poison: u8) -> Result<(), Refusal> {
-        // From here on the copies are the captured results and the state is that before the step.
-        let exchanged = copies.exchange();
+        // Of the spans that changed places the copies are the captured results; the others still hold theirs.
+        let mut num_exchanged = 0;
+        let exchanged = copies.exchange(&mut num_exchanged);
         let differences =
             exchanged.and_then(|()| self.run_poisoned(poison)).and_then(|()| copies.differences(self.allows_signs));
-        copies.put_back()?;
+        copies.put_back(num_exchanged)?;
         match describe(&self.written, &differences?) {
             Some(message) => Err(Refusal::NotCompiled { why: "differs", message }),
             None => Ok(()),
@@ -126,15 +127,15 @@ impl Copies {
             }
         };
         let copies = Self { session: session.clone(), spans, start, _taken: taken };
-        copies.each(|span, copy| (span.address, copy))?;
+        copies.each(copies.spans.len(), |span, copy| (span.address, copy))?;
         Ok(copies)
     }
 
-    /// Every span changes places with its copy. A failure is one of the device: then nothing more runs on it.
-    fn exchange(&self) -> Result<(), Refusal> {
+    /// Every span changes places with its copy; `num_exchanged` says how many did, from the first on.
+    fn exchange(&self, num_exchanged: &mut usize) -> Result<(), Refusal> {
         // SAFETY: the spans are apart from each other, lie in memory that the captured graph holds, and were copied from
         // there to a buffer that is freed on the same stream.
-        unsafe { self.kernels().exchange_spans(&self.spans, self.start) }.map_err(refused_launch)
+        unsafe { self.kernels().exchange_spans(&self.spans, self.start, num_exchanged) }.map_err(refused_launch)
     }
 
     /// How each span differs from its copy; zeros of another sign are no difference where that is allowed.
@@ -152,15 +153,16 @@ impl Copies {
         Ok(found.chunks_exact(COUNTS_PER_SPAN).map(difference).collect())
     }
 
-    /// Every span becomes what its copy is.
-    fn put_back(&self) -> Result<(), Refusal> {
-        self.each(|span, copy| (copy, span.address))
+    /// Each of the first spans becomes what its copy is. A copy that cannot be enqueued is a failure of the device, on
+    /// which nothing runs afterwards.
+    fn put_back(&self, num_spans: usize) -> Result<(), Refusal> {
+        self.each(num_spans, |span, copy| (copy, span.address))
     }
 
-    /// Copies between each span and its copy; `ends` names source and destination.
-    fn each(&self, ends: impl Fn(&CopiedSpan, u64) -> (u64, u64)) -> Result<(), Refusal> {
+    /// Copies between each of the first spans and its copy; `ends` names source and destination.
+    fn each(&self, num_spans: usize, ends: impl Fn(&CopiedSpan, u64) -> (u64, u64)) -> Result<(), Refusal> {
         let (stream, start) = (self.session.stream().cu_stream(), self.start);
-        for span in &self.spans {
+        for span in &self.spans[..num_spans] {
             let (source, destination) = ends(span, start + span.offset as u64);
             // SAFETY: both ranges are memory of the device, and stay until the stream has caught up.
             unsafe { result::memcpy_dtod_async(destination, source, span.bytes, stream) }

@@ -35,12 +35,18 @@ pub(crate) const COUNTS_PER_SPAN: usize = 2;
 
 // Neither launch is declared: they compare graphs, and are never recorded.
 impl DeviceKernels {
-    /// Every span changes places with its copy in the buffer at `copies`.
+    /// Every span changes places with its copy in the buffer at `copies`. `num_exchanged` grows by those that do, from the
+    /// first on, also where a launch fails.
     ///
     /// # Safety
     /// The spans and their copies are memory of this device, no two of them share a byte, and all live until the stream
     /// has caught up.
-    pub(crate) unsafe fn exchange_spans(&self, spans: &[CopiedSpan], copies: u64) -> Result<()> {
+    pub(crate) unsafe fn exchange_spans(
+        &self,
+        spans: &[CopiedSpan],
+        copies: u64,
+        num_exchanged: &mut usize,
+    ) -> Result<()> {
         let (stream, function) = (self.stream(), self.function("exchange_spans")?);
         for chunk in spans.chunks(MAX_SPANS) {
             let table = Spans::of(chunk);
@@ -48,6 +54,7 @@ impl DeviceKernels {
             launch.arg(&table).arg(&copies);
             // SAFETY: the kernel stays inside of the spans and of their copies.
             tensor_error(unsafe { launch.launch(grid(longest(chunk), chunk.len())) })?;
+            *num_exchanged += chunk.len();
         }
         Ok(())
     }

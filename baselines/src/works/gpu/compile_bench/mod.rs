@@ -65,6 +65,16 @@ impl CompileBenchConfig {
         Ok(cases)
     }
 
+    /// The arguments that ask for this, as the command line has them.
+    fn arguments(&self) -> String {
+        let precisions: Vec<&str> = self.precisions.iter().map(|precision| precision.name()).collect();
+        let mut arguments = format!(" --works {} --precisions {}", self.works.join(","), precisions.join(","));
+        if let Some(peer) = &self.peer {
+            arguments += &format!(" --with-peer --peer-modes {}", peer.modes.join(","));
+        }
+        arguments
+    }
+
     /// What the peer is asked for: the best that it does with the same networks.
     fn peer(&self) -> Option<PeerConfig> {
         let precisions = self.precisions.iter().flat_map(|precision| match precision {
@@ -107,6 +117,7 @@ pub fn run(config: &CompileBenchConfig, setting: &Setting) -> Result<Outcome, Er
     let peer = config.peer().map(|peer| peer_torch::run(&peer)).transpose()?;
     let mut result = gpu.result("compile-bench", NOTES, &[], samples);
     result.config = facts;
+    result.command += &config.arguments();
     if let Some(peer) = peer {
         let peer = peer.into_result(setting.clock.as_ref());
         result.measurements.extend(peer.measurements);
@@ -131,6 +142,10 @@ mod tests {
         assert_eq!(peer.precisions, ["f32", "tf32", "autocast", "bf16"]);
         assert_eq!(peer.works, config.works);
         assert_eq!(CompileBenchConfig::default().peer(), None);
+        let arguments = " --works ref,mlp,tfm5m,tfm30m,mlp4096 --precisions f32,tf32,bf16";
+        assert_eq!(CompileBenchConfig::default().arguments(), arguments);
+        let modes = PeerConfig::default().modes.join(",");
+        assert_eq!(config.arguments(), format!("{arguments} --with-peer --peer-modes {modes}"));
         let error = CompileBenchConfig { works: vec!["lenet".to_owned()], ..config }.cases().unwrap_err();
         assert!(error.to_string().contains("lenet"), "{error}");
     }

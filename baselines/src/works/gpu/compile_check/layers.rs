@@ -1,13 +1,12 @@
 //! The layers of `esper-layers` on the device, against `f64` on the CPU.
 
-use esper_layers::{check, check_norm_attention};
+use esper_layers::check::{linear_cases, norm_attention_cases};
 
 use super::super::graph_check::report::{Report, promise};
 use super::super::open::Gpu;
 
 pub(super) fn run(gpu: &Gpu, report: &mut Report) {
-    let groups =
-        [("linear", check::linear_cases(&gpu.device)), ("norm_attention", check_norm_attention::cases(&gpu.device))];
+    let groups = [("linear", linear_cases(&gpu.device)), ("norm_attention", norm_attention_cases(&gpu.device))];
     for (group, cases) in groups {
         match cases {
             Ok(cases) => {

@@ -3,6 +3,7 @@
 use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
+use super::compare::{SplitMix, largest, largest_difference, read};
 use crate::linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 
 /// Sums of some thousand products of `f32`.
@@ -114,7 +115,7 @@ fn check(case: &Case, seed: u64, device: &Device, found: &mut Vec<(String, f64, 
     let ([rows, inputs, outputs], order, activation, has_bias, numbers) = *case;
     let options = LinearOptions { order, activation, precision: numbers.precision() };
     let exact = LinearOptions { precision: Precision::AsIs, ..options };
-    let mut values = Values(seed);
+    let mut values = Values(SplitMix(seed));
     let scale = 1.0 / f64::from(u32::try_from(inputs).expect("a case is small")).sqrt();
     let weight_shape = match order {
         WeightOrder::InOut => [inputs, outputs],
@@ -171,27 +172,13 @@ fn evaluate(arguments: &[Tensor], mix: &Tensor, options: &LinearOptions) -> Resu
 }
 
 fn relative_error(found: &Tensor, expected: &Tensor) -> Result<f64> {
-    let (found, expected) = (numbers(found)?, numbers(expected)?);
-    let largest = expected.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
-    let mut error: f64 = 0.0;
-    for (found, expected) in found.iter().zip(&expected) {
-        let difference = (found - expected).abs();
-        // `max` would pass over what is not a number.
-        error = if difference.is_nan() { f64::INFINITY } else { error.max(difference) };
-    }
+    let (found, expected) = (read(found)?, read(expected)?);
+    let (error, largest) = (largest_difference(&expected, &found), largest(&expected, 0.0));
     Ok(if largest > 0.0 { error / largest } else { error })
 }
 
-#[expect(clippy::disallowed_methods, reason = "a check reads what it compares; no step of training comes here")]
-fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
-    tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
-}
-
 /// Numbers that `bf16` holds exactly, so that every evaluation of a case starts from the same ones.
-///
-/// # Source
-/// Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
-struct Values(u64);
+struct Values(SplitMix);
 
 impl Values {
     fn tensor(&mut self, shape: &[usize], scale: f64) -> Result<Tensor> {
@@ -202,12 +189,7 @@ impl Values {
 
     /// Uniform in [-1, 1).
     fn draw(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        let high = u32::try_from(bits >> 32).expect("half of the bits");
+        let high = u32::try_from(self.0.word() >> 32).expect("half of the bits");
         f64::from(high) / f64::from(1_u32 << 31) - 1.0
     }
 }

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 
+use super::compare::{SplitMix, largest, largest_difference, read};
 use crate::{AttentionOptions, attention, embedding, layer_norm};
 
 /// Largest error of results and of gradients, as a share of the largest value.
@@ -16,7 +17,7 @@ const SMALLEST: f64 = 1e-2;
 /// When the device fails.
 /// # Sync
 /// Many copies to the host.
-pub fn cases(device: &Device) -> Result<Vec<(String, f64, f64)>> {
+pub fn norm_attention_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> {
     let mut found = Vec::new();
     for (rows, width) in NORMS {
         norm_case(*rows, *width, device, &mut found)?;
@@ -53,24 +54,25 @@ const ATTENTIONS: &[([usize; 4], bool)] = &[
 const EMBEDDINGS: &[(usize, usize, usize)] = &[(65, 256, 512), (3000, 130, 700), (5, 3, 1000), (65_536, 8, 300)];
 
 fn norm_case(rows: usize, width: usize, device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
-    let mut numbers = Numbers(1);
+    let mut numbers = SplitMix(1);
     let inputs = [
-        Input { name: "x", values: numbers.take(rows * width), shape: vec![rows, width] },
-        Input { name: "scale", values: numbers.take(width), shape: vec![width] },
-        Input { name: "shift", values: numbers.take(width), shape: vec![width] },
+        Input { name: "x", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] },
+        Input { name: "scale", values: in_range(&mut numbers, width), shape: vec![width] },
+        Input { name: "shift", values: in_range(&mut numbers, width), shape: vec![width] },
     ];
-    let weights = Input { name: "", values: numbers.take(rows * width), shape: vec![rows, width] };
+    let weights = Input { name: "", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] };
     let run = |at: &[Tensor]| layer_norm(&at[0], &at[1], &at[2], 1e-5);
     check(&format!("layer norm ({rows}, {width})"), &inputs, &weights, run, device, found)
 }
 
 fn attention_case(shape: [usize; 4], causal: bool, device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
     let [batches, length, num_heads, width] = shape;
-    let mut numbers = Numbers(2);
+    let mut numbers = SplitMix(2);
     let count = batches * length * num_heads * width;
     let packed = vec![batches, length, 3 * num_heads * width];
-    let inputs = [Input { name: "qkv", values: numbers.take(3 * count), shape: packed }];
-    let weights = Input { name: "", values: numbers.take(count), shape: vec![batches, length, num_heads * width] };
+    let inputs = [Input { name: "qkv", values: in_range(&mut numbers, 3 * count), shape: packed }];
+    let weights =
+        Input { name: "", values: in_range(&mut numbers, count), shape: vec![batches, length, num_heads * width] };
     let run = |at: &[Tensor]| attention(&at[0], &AttentionOptions { num_heads, causal });
     let kind = if causal { "causal" } else { "full" };
     check(&format!("{kind} attention {shape:?}"), &inputs, &weights, run, device, found)
@@ -81,9 +83,9 @@ fn embedding_case(
     device: &Device,
     found: &mut Vec<(String, f64, f64)>,
 ) -> Result<()> {
-    let mut numbers = Numbers(3);
-    let inputs = [Input { name: "table", values: numbers.take(rows * width), shape: vec![rows, width] }];
-    let weights = Input { name: "", values: numbers.take(positions * width), shape: vec![positions, width] };
+    let mut numbers = SplitMix(3);
+    let inputs = [Input { name: "table", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] }];
+    let weights = Input { name: "", values: in_range(&mut numbers, positions * width), shape: vec![positions, width] };
     let ids: Vec<u32> =
         (0..positions as u64).map(|_| u32::try_from(numbers.word() % rows as u64).unwrap_or(0)).collect();
     let run = |at: &[Tensor]| embedding(&at[0], &Tensor::new(ids.as_slice(), at[0].device())?);
@@ -123,8 +125,8 @@ fn check(
     let mut again: f64 = 0.0;
     for (((part, expected), first), second) in names.zip(&expected).zip(&first).zip(&second) {
         let what = if part == "result" { part.to_owned() } else { format!("gradient of {part}") };
-        let largest = expected.iter().fold(SMALLEST, |max, value| max.max(value.abs()));
-        found.push((format!("{name}: {what}"), largest_difference(expected, first) / largest, ALLOWED));
+        let error = largest_difference(expected, first) / largest(expected, SMALLEST);
+        found.push((format!("{name}: {what}"), error, ALLOWED));
         again = again.max(largest_difference(first, second));
     }
     found.push((format!("{name}: again"), again, 0.0));
@@ -156,60 +158,22 @@ fn evaluate(
     Ok(found)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a check reads results; it is no part of a step")]
-fn read(tensor: &Tensor) -> Result<Vec<f64>> {
-    tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
-}
-
-/// Infinite where a number is none.
-fn largest_difference(expected: &[f64], found: &[f64]) -> f64 {
-    if expected.len() != found.len() {
-        return f64::INFINITY;
-    }
-    let differences = expected.iter().zip(found).map(|(a, b)| (a - b).abs());
-    differences.fold(0.0, |max: f64, value| if value.is_nan() { f64::INFINITY } else { max.max(value) })
-}
-
-/// `SplitMix64`.
-///
-/// # Source
-/// Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", figure 19
-struct Numbers(u64);
-
-impl Numbers {
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// In [-2, 2).
-    fn take(&mut self, count: usize) -> Vec<f64> {
-        (0..count).map(|_| (self.word() >> 11) as f64 / 2.0_f64.powi(51) - 2.0).collect()
-    }
+/// Numbers in [-2, 2).
+fn in_range(numbers: &mut SplitMix, count: usize) -> Vec<f64> {
+    (0..count).map(|_| (numbers.word() >> 11) as f64 / 2.0_f64.powi(51) - 2.0).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
 
-    use super::{cases, largest_difference};
+    use super::norm_attention_cases;
 
     #[test]
     fn all_cases_hold_on_the_cpu() {
-        let found = cases(&Device::Cpu).unwrap();
+        let found = norm_attention_cases(&Device::Cpu).unwrap();
         let wrong: Vec<_> = found.iter().filter(|(_, error, allowed)| error > allowed || error.is_nan()).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
         assert!(found.len() > 80, "{}", found.len());
-    }
-
-    #[test]
-    fn what_is_no_number_or_has_another_length_is_an_error() {
-        assert!(largest_difference(&[1.0, 2.0], &[1.0, f64::NAN]).is_infinite());
-        assert!(largest_difference(&[1.0, 2.0], &[1.0]).is_infinite());
-        assert!(largest_difference(&[], &[]).abs() < f64::MIN_POSITIVE);
-        assert!((largest_difference(&[1.0, 2.0], &[1.5, 2.0]) - 0.5).abs() < f64::EPSILON);
     }
 }
