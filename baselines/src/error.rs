@@ -83,6 +83,9 @@ pub enum Error {
     /// The trainer failed.
     #[error("the work failed")]
     Trainer(#[from] tolaria::Error),
+    /// The seed manager could not be built or led.
+    #[error("the seed manager failed")]
+    Seeds(#[from] kasmina::Error),
     /// The policy could not be built.
     #[error("the policy failed")]
     Policy(#[from] tamiyo::Error),

@@ -61,6 +61,12 @@ pub enum BenchCommand {
     GradientBench(MeasureArgs),
     /// Combinations of gradients in PyTorch, which must be installed.
     PeerGradient(PeerGradientArgs),
+    /// Attribution among seeds in each mode, and the isolation audit, on the CPU.
+    Attribution(MeasureArgs),
+    /// What seeds cost a forward and backward pass, in each phase of their lives; on the CPU with `--device cpu`.
+    SeedCost(MeasureArgs),
+    /// Prefetch of blueprint weights on the CPU: what it adds to a store, and a store that dies in the middle.
+    Prefetch(MeasureArgs),
     /// Every work that this build and this machine can run.
     All(MeasureArgs),
     /// Ratios of replayed steps to the CUDA graphs of PyTorch, with the nodes that the time goes to.
@@ -229,7 +235,10 @@ impl BenchCommand {
             Self::Reference(args) => measure("reference", &args),
             Self::LaunchModel(args) => measure("launch-model", &args),
             Self::GradientCpu(args) => measure("gradient-cpu", &args),
+            Self::Prefetch(args) => measure("prefetch", &args),
             Self::GradientBench(args) => measure("gradient-bench", &args),
+            Self::Attribution(args) => measure("attribution", &args),
+            Self::SeedCost(args) => measure("seed-cost", &args),
             Self::CaptureProfile(args) => measure("capture-profile", &args),
             Self::Memcheck(args) => measure("memcheck", &args),
             Self::GraphCheck(args) => measure("graph-check", &args),

@@ -1,11 +1,13 @@
 //! The composition root: builds the parts of a run and puts them together.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use candle_core::Device;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use kasmina::{CommandKey, Journal, Kasmina, KasminaConfig, KeyRing};
 use leyline::clock::Clock;
+use leyline::command::KeyId;
 use leyline::id::RunId;
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
 use tamiyo::{SigningKey, Tamiyo};
@@ -34,6 +36,8 @@ pub struct Surroundings {
     pub run_id: RunId,
     /// Durable checkpoints; none are written without it.
     pub checkpoints: Option<Checkpoints>,
+    /// Where accepted commands are written down; they are remembered in memory only without it.
+    pub command_journal: Option<PathBuf>,
     /// Telemetry.
     pub recorder: Arc<dyn Recorder>,
     /// Time.
@@ -54,33 +58,36 @@ pub fn preflight(config: &EsperConfig, data: &data::Splits) -> anyhow::Result<De
 /// # Errors
 /// As [`preflight`], else what a part refuses.
 pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings) -> anyhow::Result<EsperTrainer> {
-    let Surroundings { run_id, checkpoints, recorder, clock } = around;
+    let Surroundings { run_id, checkpoints, command_journal, recorder, clock } = around;
     let device = preflight(config, data)?;
-    // Commands live as long as the process, so their key does too.
-    let mut key = [0_u8; 32];
-    getrandom::fill(&mut key).map_err(|error| anyhow::anyhow!("drawing a command key: {error}"))?;
-    let seeds = Kasmina::new(
+    let journal = command_journal.map(|path| Journal::open(&path, clock.unix())).transpose()?;
+    if let Some(torn) = journal.as_ref().and_then(Journal::torn_tail) {
+        tracing::warn!("command journal: {torn}");
+    }
+    let (key_id, key) = draw_key(journal.as_ref())?;
+    let mut seeds = Kasmina::new(
         kasmina_config(config, &data.train)?,
         &device,
         run_id.clone(),
-        CommandKey::new(key),
+        KeyRing::single(key_id, CommandKey::new(key)),
         Arc::clone(&clock),
         Arc::clone(&recorder),
     )
     .context("building the network")?;
+    if let Some(journal) = journal {
+        seeds = seeds.with_journal(journal);
+    }
     let policy =
         Tamiyo::new(config.policy.clone(), run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))
-            .context("building the policy")?;
+            .context("building the policy")?
+            .with_key_id(key_id);
     let beside = if config.train.execution.data_on_device { &device } else { &Device::Cpu };
+    let train = dataset(&data.train, beside)?;
     let parts = Parts {
         run_id,
         seed: config.run.seed,
         num_epochs: config.run.epochs.get(),
-        data: Splits {
-            train: dataset(&data.train, beside)?,
-            validation: dataset(&data.validation, beside)?,
-            test: dataset(&data.test, beside)?,
-        },
+        data: Splits { train, validation: dataset(&data.validation, beside)?, test: dataset(&data.test, beside)? },
         device,
         seeds,
         policy,
@@ -92,8 +99,27 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
     Trainer::new(TrainConfig { execution, ..config.train.clone() }, parts).context("building the trainer")
 }
 
+/// A key for the commands of this process, under an id that the journal does not know.
+///
+/// Commands live as long as the process, so their key does too: those of an earlier process of the run verify under
+/// no key any more. Numbers belong to a key id. A process that resumes from a checkpoint gives out some numbers again
+/// that the journal holds for the key of the process before it, so its key must not have the same id.
+fn draw_key(journal: Option<&Journal>) -> anyhow::Result<(KeyId, [u8; 32])> {
+    let mut key = [0_u8; 32];
+    getrandom::fill(&mut key).map_err(|error| anyhow::anyhow!("drawing a command key: {error}"))?;
+    loop {
+        let id = getrandom::u32().map_err(|error| anyhow::anyhow!("drawing the id of a command key: {error}"))?;
+        if !journal.is_some_and(|journal| journal.knows(KeyId(id))) {
+            return Ok((KeyId(id), key));
+        }
+    }
+}
+
 /// The seed manager's settings: sizes that follow from the data are filled in.
 fn kasmina_config(config: &EsperConfig, train: &Table) -> anyhow::Result<KasminaConfig> {
+    if let Some(issue) = config.host.misfit(train.num_features()) {
+        return Err(UsageError(format!("configuration: `{}` {}", issue.key, issue.problem)).into());
+    }
     let host = config.host.sized(train.num_features(), train.num_classes());
     let kasmina = config.seeds.for_host(host, config.run.seed);
     match kasmina.validate().into_iter().next() {

@@ -80,6 +80,19 @@ fn an_unknown_device_and_a_device_that_is_not_there_are_told_apart() {
 }
 
 #[test]
+fn tokens_that_do_not_divide_a_sample_are_answered_with_both_sizes() {
+    let file = ("run.toml", "[host.transformer]\npatch = 7\nwidth = 8\nheads = 2\nlayers = 1\n");
+    let parts = ["`host.transformer.patch` is 7", "divisor of 64, the features of a sample"];
+    check(&[file], &["train", "--config", "run.toml", "--data", "digits"], &parts);
+}
+
+#[test]
+fn a_host_for_other_images_than_the_data_has_is_answered_with_both_sizes() {
+    let host = "[host.cnn2d]\nheight = 8\nwidth = 7\nchannels = [4]\nkernel = 3\nstride = 1\n";
+    check(&[("a.toml", host)], &["train", "--config", "a.toml"], &["host.cnn2d", "is 56", "64 features of the data"]);
+}
+
+#[test]
 fn a_setting_without_a_value_is_shown_how_to_write_it() {
     check(&[], &["train", "--set", "run.epochs"], &["run.epochs", "KEY=VALUE"]);
 }

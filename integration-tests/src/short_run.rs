@@ -66,6 +66,7 @@ pub fn trainer(config: &EsperConfig, dir: Option<&Path>) -> EsperTrainer {
     let around = Surroundings {
         run_id: RunId::new("short-run").expect("a literal of allowed characters"),
         checkpoints,
+        command_journal: dir.map(|dir| dir.join("commands.journal")),
         recorder: Arc::new(NullRecorder),
         clock: Arc::new(SystemClock::new()),
     };

@@ -16,7 +16,7 @@ use kasmina::host::HostConfig;
 use kasmina::{CommandKey, Kasmina, KasminaConfig};
 use leyline::batch::Batch;
 use leyline::clock::{Clock, SystemClock};
-use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation, SignedCommand};
+use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, SignedCommand};
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex};
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
@@ -148,9 +148,7 @@ impl Trainer {
     fn decide(&mut self, epoch: u64, seed: &mut Option<SeedId>) -> Result<()> {
         let states = self.manager.export_seed_states(&self.eager)?;
         let operation = match (states.first().map(|state| state.stage), *seed) {
-            (None, _) if epoch >= 3 => {
-                Operation::Germinate { slot: SlotId::new("input")?, blueprint: BlueprintId::new("mlp")? }
-            }
+            (None, _) if epoch >= 3 => Operation::germinate(SlotId::new("input")?, BlueprintId::new("mlp")?),
             (Some(SeedStage::Germinated), Some(seed)) => Operation::StartTraining { seed },
             (Some(SeedStage::Training), Some(seed)) => {
                 let ramp = AlphaRamp { target: Alpha::ONE, steps: 3 * STEPS_PER_EPOCH, curve: AlphaCurve::Cosine };
@@ -163,7 +161,7 @@ impl Trainer {
         self.sequence += 1;
         let issued_at_unix_ms = u64::try_from(self.clock.unix().as_millis())?;
         let (run_id, sequence, reason) = (self.run_id.clone(), self.sequence, "example".to_owned());
-        let command = Command { run_id, sequence, issued_at_unix_ms, operation, reason };
+        let command = Command::new(run_id, sequence, issued_at_unix_ms, operation, reason);
         match self.manager.apply(&mut self.eager, &sign(&command)?) {
             Ok(applied) => {
                 println!("       {}", command.operation);
@@ -186,8 +184,8 @@ impl Trainer {
 }
 
 fn sign(command: &Command) -> Result<SignedCommand> {
-    let bytes = command.to_bytes();
+    let (key_id, bytes) = (KeyId::default(), command.to_bytes());
     let mut mac = Hmac::<Sha256>::new_from_slice(&KEY)?;
-    mac.update(&bytes);
-    Ok(SignedCommand { tag: mac.finalize().into_bytes().into(), bytes })
+    mac.update(&SignedCommand::signed_message(key_id, &bytes));
+    Ok(SignedCommand { key_id, tag: mac.finalize().into_bytes().into(), bytes })
 }

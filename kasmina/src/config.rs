@@ -1,12 +1,18 @@
 //! Configuration of the seed manager.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use leyline::seed::AttributionMode;
 use serde::{Deserialize, Serialize};
 
+use crate::attribution::AttributionScope;
+use crate::blueprint::Registry;
 use crate::host::HostConfig;
+use crate::init::InitMode;
+use crate::isolation::IsolationConfig;
 use crate::lifecycle::GateConfig;
+use crate::weight::ElementType;
 
 /// A value that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +47,12 @@ pub struct KasminaConfig {
     /// How the loss of a microbatch is attributed to seeds.
     #[serde(default)]
     pub attribution: AttributionMode,
+    /// What shares are measured over.
+    #[serde(default)]
+    pub attribution_scope: AttributionScope,
+    /// How often isolation is checked.
+    #[serde(default)]
+    pub isolation: IsolationConfig,
     /// Width of a seed's bottleneck (features or channels).
     #[serde(default = "default_seed_width")]
     pub seed_width: usize,
@@ -53,6 +65,22 @@ pub struct KasminaConfig {
     /// Offers the harmful `noise` blueprint too; for control experiments.
     #[serde(default)]
     pub noise_blueprint: bool,
+    /// Nonces of accepted commands that are remembered of each key (count); more commands than this within their
+    /// validity are refused.
+    #[serde(default = "default_nonce_capacity")]
+    pub nonce_capacity: usize,
+    /// Type of weights and signals.
+    #[serde(default)]
+    pub dtype: ElementType,
+    /// How the first layer of a new seed starts.
+    #[serde(default)]
+    pub seed_init: InitMode,
+    /// Blueprints on offer, of all there are; without it the standard ones. The order does not matter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blueprints: Option<Vec<String>>,
+    /// Elements that a seed of a blueprint may have (count); without an entry as many as it needs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub blueprint_budgets: BTreeMap<String, u64>,
 }
 
 fn default_seed_width() -> usize {
@@ -63,9 +91,15 @@ fn default_embargo_epochs() -> u64 {
     3
 }
 
+fn default_nonce_capacity() -> usize {
+    10_000
+}
+
 impl KasminaConfig {
     /// Largest accepted bottleneck.
     const MAX_SEED_WIDTH: usize = 65_536;
+    /// Largest accepted ledger: 24 bytes for each nonce.
+    const MAX_NONCE_CAPACITY: usize = 1_000_000;
 
     /// The defaults for this host.
     #[must_use]
@@ -74,21 +108,39 @@ impl KasminaConfig {
             host,
             gates: GateConfig::default(),
             attribution: AttributionMode::default(),
+            attribution_scope: AttributionScope::default(),
+            isolation: IsolationConfig::default(),
             seed_width: default_seed_width(),
             embargo_epochs: default_embargo_epochs(),
             init_seed: 0,
             noise_blueprint: false,
+            nonce_capacity: default_nonce_capacity(),
+            dtype: ElementType::default(),
+            seed_init: InitMode::default(),
+            blueprints: None,
+            blueprint_budgets: BTreeMap::new(),
         }
     }
 
     /// Everything that is wrong with the values; empty when they can be used.
     #[must_use]
     pub fn validate(&self) -> Vec<ConfigIssue> {
+        let mut issues = self.validate_values();
+        issues.extend(Registry::on_offer(self).issues(self));
+        issues
+    }
+
+    /// As [`Self::validate`], but for the names of blueprints.
+    pub(crate) fn validate_values(&self) -> Vec<ConfigIssue> {
         let mut issues = self.host.validate();
         issues.extend(self.gates.validate());
         if !(1..=Self::MAX_SEED_WIDTH).contains(&self.seed_width) {
             let message = format!("is {}: expected 1 to {}", self.seed_width, Self::MAX_SEED_WIDTH);
             issues.push(ConfigIssue::new("seed_width", message));
+        }
+        if !(1..=Self::MAX_NONCE_CAPACITY).contains(&self.nonce_capacity) {
+            let message = format!("is {}: expected 1 to {}", self.nonce_capacity, Self::MAX_NONCE_CAPACITY);
+            issues.push(ConfigIssue::new("nonce_capacity", message));
         }
         issues
     }
@@ -127,14 +179,42 @@ mod tests {
         let host = r#""host":{"mlp":{"inputs":64,"hidden":[4],"classes":10}}"#;
         check(&format!("{{{host}}}"), None);
         check(&format!(r#"{{{host},"seed_width":0}}"#), Some("`seed_width` is 0: expected 1 to 65536"));
+        check(&format!(r#"{{{host},"nonce_capacity":0}}"#), Some("`nonce_capacity` is 0: expected 1 to 1000000"));
         check(&format!(r#"{{{host},"seed_with":3}}"#), Some("unknown field `seed_with`"));
         check(
             &format!(r#"{{{host},"gates":{{"min_gradient_health":2.0}}}}"#),
             Some("`gates.min_gradient_health` is 2"),
         );
+        check(&format!(r#"{{{host},"attribution_scope":"sample","isolation":{{"strict":true}}}}"#), None);
+        check(&format!(r#"{{{host},"isolation":{{"check_every":2}}}}"#), Some("unknown field `check_every`"));
         check(r#"{"host":{"mlp":{"inputs":0,"hidden":[4],"classes":10}}}"#, Some("`host.mlp.inputs` is 0"));
         check(r#"{"host":{"mlp":{"inputs":64,"hidden":[4,0],"classes":10}}}"#, Some("`host.mlp.hidden[1]` is 0"));
         check(r#"{"host":{"mlp":{"inputs":64,"hidden":[4],"classes":10,"depth":2}}}"#, Some("unknown field `depth`"));
+        check(&format!(r#"{{{host},"dtype":"bf16","seed_init":"grad_max","blueprints":["noise"]}}"#), None);
+        check(
+            &format!(r#"{{{host},"dtype":"f16"}}"#),
+            Some("unknown variant `f16`, expected one of `f32`, `f64`, `bf16`"),
+        );
+        check(&format!(r#"{{{host},"seed_init":"best"}}"#), Some("unknown variant `best`"));
+        for (names, part) in [
+            (
+                r#"["mlp","mpl"]"#,
+                "`blueprints[1]` is `mpl`: expected one of attention, conv, depthwise, low_rank, mlp, noise, norm, norm_mlp",
+            ),
+            (r#"["mlp","mlp"]"#, "`blueprints[1]` is `mlp` again"),
+            ("[]", "`blueprints` is empty"),
+        ] {
+            check(&format!(r#"{{{host},"blueprints":{names}}}"#), Some(part));
+        }
+        let noise = format!(r#"{{{host},"noise_blueprint":true,"blueprints":["mlp"]}}"#);
+        check(&noise, Some("`noise_blueprint` is true, but `blueprints` does not name `noise`"));
+        check(
+            &format!(r#"{{{host},"blueprint_budgets":{{"noise":10}}}}"#),
+            Some(
+                "`blueprint_budgets.noise` names no blueprint on offer: expected one of attention, conv, mlp, norm_mlp",
+            ),
+        );
+        check(&format!(r#"{{{host},"blueprint_budgets":{{"mlp":0}}}}"#), Some("`blueprint_budgets.mlp` is 0"));
         let cnn = r#"{"host":{"cnn1d":{"length":8,"channels":[4],"kernel":9,"stride":1,"classes":3,"pool":"mean"}}}"#;
         check(cnn, Some("`host.cnn1d.kernel` is 9"));
     }

@@ -7,9 +7,12 @@ use leyline::layout::DuplicateParameter;
 use leyline::region::RegionError;
 use leyline::seed::{AttributionError, GateReport, SeedStage};
 
+use crate::blueprint::ArtifactError;
 use crate::command::Rejection;
 use crate::config::ConfigIssue;
 use crate::host::SlotShape;
+use crate::isolation::Violation;
+use crate::prefetch::PrefetchError;
 
 /// Error of every function of this crate.
 #[non_exhaustive]
@@ -65,6 +68,42 @@ pub enum Error {
         /// The verdict.
         report: GateReport,
     },
+    /// A paused seed can only be resumed or removed.
+    #[error("{seed} is paused: expected resume, cull or cull_gradually")]
+    SeedPaused {
+        /// The seed.
+        seed: SeedId,
+    },
+    /// A seed was to be resumed that is not paused.
+    #[error("{seed} is not paused")]
+    NotPaused {
+        /// The seed.
+        seed: SeedId,
+    },
+    /// The seed has no part in the computation that could be interrupted, or none that could be given back.
+    #[error("{seed} is {stage} and cannot be paused")]
+    CannotPause {
+        /// The seed.
+        seed: SeedId,
+        /// Its stage.
+        stage: SeedStage,
+    },
+    /// A seed that loses its influence before its removal can only be removed at once or paused.
+    #[error("{seed} is being removed gradually: expected cull or pause")]
+    SeedFading {
+        /// The seed.
+        seed: SeedId,
+    },
+    /// The gate before germination refused: the seed would exceed a parameter budget.
+    #[error("blueprint `{blueprint}` may not germinate in slot `{slot}`: {}", report.failed.join("; "))]
+    OverBudget {
+        /// What was to germinate.
+        blueprint: BlueprintId,
+        /// Where.
+        slot: SlotId,
+        /// The verdict.
+        report: GateReport,
+    },
     /// The host has no such slot.
     #[error("the host has no slot `{slot}`: expected one of {known}")]
     UnknownSlot {
@@ -101,6 +140,24 @@ pub enum Error {
         /// Shape of one sample at the slot.
         shape: SlotShape,
     },
+    /// A blend has another number of channel weights than the slot has channels.
+    #[error("{found} channel weights were given for a slot of shape {shape}: expected {expected}")]
+    ChannelWeights {
+        /// Weights given (count).
+        found: usize,
+        /// Channels of the slot (count).
+        expected: usize,
+        /// Shape of one sample at the slot.
+        shape: SlotShape,
+    },
+    /// A blend by confidence at a slot where there is nothing to be confident about.
+    #[error(
+        "a slot of shape {shape} has one channel and no margin between two: expected another blend than confidence"
+    )]
+    NoMargin {
+        /// Shape of one sample at the slot.
+        shape: SlotShape,
+    },
     /// A seed's output has another shape than its input.
     #[error("a seed of blueprint `{blueprint}` turned shape {expected:?} into {actual:?}")]
     ShapeProbe {
@@ -111,6 +168,33 @@ pub enum Error {
         /// Shape of the seed's output.
         actual: Vec<usize>,
     },
+    /// A blueprint asked to be registered cannot run on a shape it claims to fit.
+    #[error("blueprint `{blueprint}` does not run at shape {shape}, which it claims to fit")]
+    ProbeFailed {
+        /// The blueprint.
+        blueprint: BlueprintId,
+        /// Shape of one sample.
+        shape: SlotShape,
+        /// What went wrong.
+        #[source]
+        source: Box<candle_core::Error>,
+    },
+    /// The blueprint would add more elements than its budget allows.
+    #[error("blueprint `{blueprint}` needs {num_parameters} parameters: its budget is {budget}")]
+    BlueprintOverBudget {
+        /// The blueprint.
+        blueprint: BlueprintId,
+        /// Elements it needs at the slot (count).
+        num_parameters: u64,
+        /// Elements it may have (count).
+        budget: u64,
+    },
+    /// The weights of a new seed could not be asked for.
+    #[error("the weights of the blueprint cannot be fetched now")]
+    Prefetch(#[source] PrefetchError),
+    /// Weights given for a seed cannot be used.
+    #[error(transparent)]
+    Artifact(#[from] ArtifactError),
     /// A blueprint with this name is registered already.
     #[error("two blueprints are named `{blueprint}`")]
     DuplicateBlueprint {
@@ -134,6 +218,12 @@ pub enum Error {
     /// Attribution weights broke their rule.
     #[error(transparent)]
     Attribution(#[from] AttributionError),
+    /// A strict check found leaks between a seed in shadow training and the host.
+    #[error("isolation is violated: {}", join(violations))]
+    IsolationViolated {
+        /// Every leak.
+        violations: Vec<Violation>,
+    },
     /// The ids of a run are used up.
     #[error("no seed id is left in this run")]
     OutOfSeedIds,
@@ -181,6 +271,8 @@ pub enum TensorProblem {
     DType {
         /// What was found.
         found: DType,
+        /// Type of the network's elements.
+        expected: DType,
     },
 }
 
@@ -190,7 +282,9 @@ impl std::fmt::Display for TensorProblem {
             Self::Missing => f.write_str("is missing"),
             Self::Unexpected => f.write_str("belongs to no parameter"),
             Self::Shape { found, expected } => write!(f, "has shape {found:?}, expected {expected:?}"),
-            Self::DType { found } => write!(f, "has elements of {}, expected f32", found.as_str()),
+            Self::DType { found, expected } => {
+                write!(f, "has elements of {}, expected {}", found.as_str(), expected.as_str())
+            }
         }
     }
 }
@@ -211,15 +305,29 @@ impl LeylineError for Error {
             Self::Command(_)
             | Self::GateFailed { .. }
             | Self::RampToNothing { .. }
+            | Self::SeedPaused { .. }
+            | Self::NotPaused { .. }
+            | Self::CannotPause { .. }
+            | Self::SeedFading { .. }
+            | Self::OverBudget { .. }
             | Self::UnknownSlot { .. }
             | Self::UnknownBlueprint { .. }
             | Self::SlotOccupied { .. }
             | Self::BlueprintDoesNotFit { .. }
+            | Self::ChannelWeights { .. }
+            | Self::NoMargin { .. }
             | Self::ShapeProbe { .. }
+            | Self::ProbeFailed { .. }
+            | Self::BlueprintOverBudget { .. }
+            | Self::Prefetch(_)
             | Self::OutOfSeedIds => ErrorKind::Rejected,
             Self::InputShape { .. } | Self::Layout(_) => ErrorKind::LayoutMismatch,
             Self::Attribution(_) => ErrorKind::Numeric,
-            Self::SavedTensor { .. } | Self::Saved { .. } | Self::SavedDocument(_) => ErrorKind::Corrupt,
+            // A promise of the network's structure is broken, and every number may be finite.
+            Self::IsolationViolated { .. } => ErrorKind::Other,
+            Self::Artifact(_) | Self::SavedTensor { .. } | Self::Saved { .. } | Self::SavedDocument(_) => {
+                ErrorKind::Corrupt
+            }
             Self::Tensor(_) => ErrorKind::Device,
         }
     }
@@ -230,6 +338,6 @@ fn names(from: SeedStage) -> String {
     if names.is_empty() { "nothing else".to_owned() } else { names.join(", ") }
 }
 
-fn join(issues: &[ConfigIssue]) -> String {
-    issues.iter().map(ConfigIssue::to_string).collect::<Vec<_>>().join("; ")
+fn join(items: &[impl ToString]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

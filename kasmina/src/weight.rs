@@ -9,6 +9,10 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::error::{Error, TensorProblem};
 
+mod element_type;
+
+pub use element_type::ElementType;
+
 /// How a tensor starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
@@ -19,6 +23,8 @@ pub enum Init {
     },
     /// All elements 0.
     Zeros,
+    /// All elements 1.
+    Ones,
 }
 
 impl Init {
@@ -69,6 +75,8 @@ pub enum View {
 /// The tensors of one module, in the order in which it described them.
 #[derive(Debug, Clone)]
 pub struct WeightSet {
+    /// Within the module.
+    names: Vec<&'static str>,
     parameters: Vec<Parameter>,
     live: Vec<Tensor>,
     // Detached once here and not in each forward pass: they share the storage that optimizers write in place.
@@ -91,6 +99,11 @@ impl WeightSet {
         &self.parameters
     }
 
+    /// The trainable tensors with their names within the module, in the order in which it described them.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&'static str, &Var)> {
+        self.names.iter().copied().zip(self.parameters.iter().map(|parameter| &parameter.var))
+    }
+
     /// Elements of all tensors (count).
     #[must_use]
     pub fn num_elements(&self) -> usize {
@@ -106,18 +119,36 @@ impl WeightSet {
     }
 }
 
-/// Where the values of new tensors come from.
-pub(crate) enum WeightSource<'a> {
-    /// Drawn from a seeded generator.
+/// Where the values of new tensors come from, and their type.
+pub(crate) struct WeightSource<'a> {
+    origin: Origin<'a>,
+    dtype: DType,
+}
+
+enum Origin<'a> {
     Draw(Box<ChaCha8Rng>),
-    /// Taken from a saved state; each tensor may be taken once.
     Saved(&'a mut BTreeMap<String, Tensor>),
 }
 
-impl WeightSource<'_> {
-    /// Draws from this generator.
+impl<'a> WeightSource<'a> {
+    /// Draws from this generator; tensors of `f32`.
     pub(crate) fn draw(rng: ChaCha8Rng) -> Self {
-        Self::Draw(Box::new(rng))
+        Self { origin: Origin::Draw(Box::new(rng)), dtype: DType::F32 }
+    }
+
+    /// Takes the tensors of a saved state, each once; tensors of `f32`.
+    pub(crate) fn saved(tensors: &'a mut BTreeMap<String, Tensor>) -> Self {
+        Self { origin: Origin::Saved(tensors), dtype: DType::F32 }
+    }
+
+    /// The same source for tensors of `dtype`: drawn values are converted, saved tensors must have it.
+    pub(crate) fn with_dtype(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
+    }
+
+    /// Type of the tensors it makes.
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Makes the tensors of one module; full names are `prefix.name`.
@@ -125,15 +156,19 @@ impl WeightSource<'_> {
         let mut parameters = Vec::with_capacity(specs.len());
         for spec in specs {
             let name = format!("{prefix}.{}", spec.name);
-            let var = match self {
-                Self::Draw(rng) => Var::from_vec(draw(spec, rng), spec.shape.as_slice(), device)?,
-                Self::Saved(tensors) => take(tensors, &name, spec, device)?,
+            let var = match &mut self.origin {
+                Origin::Draw(rng) => {
+                    let drawn = Tensor::from_vec(draw(spec, rng), spec.shape.as_slice(), device)?;
+                    Var::from_tensor(&drawn.to_dtype(self.dtype)?)?
+                }
+                Origin::Saved(tensors) => take(tensors, &name, spec, self.dtype, device)?,
             };
             parameters.push(Parameter { name, var });
         }
+        let names = specs.iter().map(|spec| spec.name).collect();
         let live = parameters.iter().map(|parameter| parameter.var.as_tensor().clone()).collect();
         let frozen = parameters.iter().map(|parameter| parameter.var.as_detached_tensor()).collect();
-        Ok(WeightSet { parameters, live, frozen })
+        Ok(WeightSet { names, parameters, live, frozen })
     }
 }
 
@@ -141,18 +176,25 @@ fn draw(spec: &WeightSpec, rng: &mut ChaCha8Rng) -> Vec<f32> {
     match spec.init {
         Init::Uniform { bound } => (0..spec.num_elements()).map(|_| rng.random_range(-bound..bound)).collect(),
         Init::Zeros => vec![0.0; spec.num_elements()],
+        Init::Ones => vec![1.0; spec.num_elements()],
     }
 }
 
-fn take(tensors: &mut BTreeMap<String, Tensor>, name: &str, spec: &WeightSpec, device: &Device) -> Result<Var, Error> {
+fn take(
+    tensors: &mut BTreeMap<String, Tensor>,
+    name: &str,
+    spec: &WeightSpec,
+    dtype: DType,
+    device: &Device,
+) -> Result<Var, Error> {
     let refuse = |problem| Error::SavedTensor { name: name.to_owned(), problem };
     let saved = tensors.remove(name).ok_or_else(|| refuse(TensorProblem::Missing))?;
     if saved.dims() != spec.shape {
         let problem = TensorProblem::Shape { found: saved.dims().to_vec(), expected: spec.shape.clone() };
         return Err(refuse(problem));
     }
-    if saved.dtype() != DType::F32 {
-        return Err(refuse(TensorProblem::DType { found: saved.dtype() }));
+    if saved.dtype() != dtype {
+        return Err(refuse(TensorProblem::DType { found: saved.dtype(), expected: dtype }));
     }
     // A variable made from a variable would share its storage; detached, its elements are copied.
     Ok(Var::from_tensor(&saved.detach().to_device(device)?)?)
@@ -205,7 +247,7 @@ mod tests {
             ),
         ] {
             let mut tensors: BTreeMap<_, _> = tensor.into_iter().map(|t| ("m.w".to_owned(), t)).collect();
-            let error = WeightSource::Saved(&mut tensors).build("m", &spec, &Device::Cpu).unwrap_err();
+            let error = WeightSource::saved(&mut tensors).build("m", &spec, &Device::Cpu).unwrap_err();
             assert_eq!(error.to_string(), expected);
         }
     }
@@ -215,7 +257,7 @@ mod tests {
         let spec = [WeightSpec::new("w", [2], Init::Zeros)];
         let saved = Var::zeros(2, DType::F32, &Device::Cpu).unwrap();
         let mut tensors = BTreeMap::from([("m.w".to_owned(), saved.as_tensor().clone())]);
-        let set = WeightSource::Saved(&mut tensors).build("m", &spec, &Device::Cpu).unwrap();
+        let set = WeightSource::saved(&mut tensors).build("m", &spec, &Device::Cpu).unwrap();
         saved.set(&Tensor::ones(2, DType::F32, &Device::Cpu).unwrap()).unwrap();
         assert_eq!(read_f32(&set.view(View::Live)[0]).unwrap(), [0.0, 0.0]);
     }

@@ -3,11 +3,16 @@
 
 mod support;
 
+use candle_core::{Device, Tensor};
 use kasmina::KasminaConfig;
+use kasmina::attribution::{AttributionScope, SampleAttribution};
+use leyline::batch::Batch;
 use leyline::command::Operation;
 use leyline::id::SeedId;
 use leyline::seed::{Attribution, AttributionMode, SeedManager, SeedStage};
-use support::{Rig, batch, config, mlp, ramp};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use support::{NUM_SAMPLES, Rig, batch, batch_for, config, configurations, mlp, ramp};
 
 const MODES: [AttributionMode; 5] = [
     AttributionMode::HostOnly,
@@ -118,4 +123,221 @@ fn without_acting_seeds_everything_is_the_hosts() {
         assert_eq!(attribute(&mut rig), Attribution::host_only());
         assert_eq!(rig.recorder.counter_value("kasmina.attribution.fallbacks_total", &[]), Some(0));
     }
+}
+
+fn attribute_samples(rig: &mut Rig, batch: &Batch) -> SampleAttribution {
+    rig.manager.attribute_samples(&rig.eager, batch).unwrap()
+}
+
+#[track_caller]
+fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= tolerance;
+    assert!(found.iter().zip(expected).all(close), "{found:?} against {expected:?}");
+}
+
+fn weights_of(attribution: &Attribution) -> Vec<f64> {
+    attribution.weights().iter().map(|(_, weight)| *weight).collect()
+}
+
+/// Rounding of the network, whose products may be summed in another order when a sample stands in another place.
+const ROUNDING: f64 = 1e-4;
+
+#[test]
+fn with_one_sample_both_scopes_agree() {
+    for mode in MODES {
+        let mut rig = rig(mode);
+        let whole = batch(1);
+        let one = Batch {
+            inputs: whole.inputs.narrow(0, 2, 1).unwrap().copy().unwrap(),
+            targets: whole.targets.narrow(0, 2, 1).unwrap().copy().unwrap(),
+        };
+        let of_batch = rig.manager.attribute_batch(&rig.eager, &one).unwrap();
+        let of_sample = attribute_samples(&mut rig, &one);
+        assert_eq!(of_sample.used(), of_batch.used());
+        assert_close(of_sample.weights(), &weights_of(&of_batch), 1e-6);
+        // And a sample's row does not depend on the samples beside it.
+        assert_close(attribute_samples(&mut rig, &whole).row(2).unwrap(), of_sample.weights(), ROUNDING);
+    }
+}
+
+/// One seed in a host of one weight: h is the input, f(h) = c, logits (0, h + α·c), so every score has a closed form.
+#[test]
+fn scores_per_sample_follow_their_closed_form() {
+    let (alpha, constant) = (0.5_f64, 3.0_f64);
+    let inputs = [0.5_f32, -2.0, 4.0];
+    let targets = [1_u32, 0, 1];
+    let host = kasmina::host::HostConfig::Mlp { inputs: 1, hidden: vec![], classes: 2 };
+    let samples = Batch {
+        inputs: Tensor::from_slice(&inputs, (3, 1), &Device::Cpu).unwrap(),
+        targets: Tensor::from_slice(&targets, 3, &Device::Cpu).unwrap(),
+    };
+    let nats = |logit: f64, target: u32| if target == 1 { (-logit).exp().ln_1p() } else { logit.exp().ln_1p() };
+    let mut eager = None;
+    for mode in [AttributionMode::Contribution, AttributionMode::Probe] {
+        let config =
+            KasminaConfig { attribution: mode, attribution_scope: AttributionScope::Sample, ..config(host.clone()) };
+        let mut rig = match eager.take() {
+            None => Rig::new(config),
+            Some(eager) => Rig::beside(config, eager),
+        };
+        let seed = rig.germinate("input", "noise");
+        rig.bring_to(seed, SeedStage::Training);
+        rig.send(Operation::StartBlending { seed, ramp: ramp(alpha, 0) }).unwrap();
+        rig.fill(seed, 3.0);
+        for parameter in leyline::model::TrainableModel::parameters(rig.model()) {
+            let value = match parameter.name.as_str() {
+                "host.head.weight" => Tensor::from_slice(&[0.0_f32, 1.0], (1, 2), &Device::Cpu),
+                "host.head.bias" => Tensor::from_slice(&[0.0_f32, 0.0], 2, &Device::Cpu),
+                _ => continue,
+            };
+            parameter.var.set(&value.unwrap()).unwrap();
+        }
+        let expected: Vec<f64> = inputs
+            .iter()
+            .zip(targets)
+            .map(|(&h, target)| {
+                let h = f64::from(h);
+                let (seed, host) = match mode {
+                    AttributionMode::Contribution => (alpha * constant, h.abs()),
+                    _ => {
+                        let (on, off) = (nats(h + alpha * constant, target), nats(h, target));
+                        ((off - on).abs(), on)
+                    }
+                };
+                seed / (seed + host)
+            })
+            .collect();
+        let found = attribute_samples(&mut rig, &samples);
+        assert_eq!((found.used(), found.seeds()), (mode, [seed].as_slice()));
+        assert_close(found.weights(), &expected, 1e-5);
+        let mean = rig.manager.attribute_batch(&rig.eager, &samples).unwrap();
+        assert_close(&weights_of(&mean), &[expected.iter().sum::<f64>() / 3.0], 1e-5);
+        eager = Some(rig.eager);
+    }
+}
+
+#[test]
+fn a_sample_in_which_nothing_is_to_share_is_the_hosts() {
+    let mut rig = rig(AttributionMode::Contribution);
+    for seed in 1..=3 {
+        rig.fill(SeedId(seed), 0.0);
+    }
+    // With weights and biases of the host at zero, h is zero at every slot behind the first layer.
+    for parameter in leyline::model::TrainableModel::parameters(rig.model()) {
+        if parameter.name.starts_with("host.") {
+            parameter.var.set(&parameter.var.zeros_like().unwrap()).unwrap();
+        }
+    }
+    let silent = attribute_samples(&mut rig, &batch(1));
+    assert_eq!(silent.used(), AttributionMode::Alpha, "all are silent: nothing is measured");
+    let one_speaks = {
+        let bias = rig.seed_vars(SeedId(1)).pop().unwrap();
+        bias.set(&bias.ones_like().unwrap()).unwrap();
+        attribute_samples(&mut rig, &batch(1))
+    };
+    assert_eq!(one_speaks.used(), AttributionMode::Contribution);
+}
+
+#[test]
+fn a_sample_that_is_not_finite_takes_the_whole_batch_to_alpha() {
+    for mode in [AttributionMode::Contribution, AttributionMode::Probe] {
+        let config = KasminaConfig { attribution: mode, attribution_scope: AttributionScope::Sample, ..config(mlp()) };
+        let mut rig = Rig::new(config);
+        let seed = rig.germinate("hidden0", "mlp");
+        rig.bring_to(seed, SeedStage::Holding);
+        let mut poisoned = batch(1);
+        let infinite = Tensor::new(&[[f32::INFINITY]], &Device::Cpu).unwrap();
+        poisoned.inputs = poisoned.inputs.slice_assign(&[3..4, 0..1], &infinite).unwrap();
+        for _ in 0..2 {
+            let attribution = rig.manager.attribute_batch(&rig.eager, &poisoned).unwrap();
+            assert_eq!((attribution.used(), weights_of(&attribution)), (AttributionMode::Alpha, vec![0.5]));
+        }
+        let samples = attribute_samples(&mut rig, &poisoned);
+        assert_eq!((samples.used(), samples.weights()), (AttributionMode::Alpha, [0.5; NUM_SAMPLES].as_slice()));
+        assert_eq!(rig.recorder.counter_value("kasmina.attribution.fallbacks_total", &[]), Some(3));
+        assert_eq!(rig.recorder.events_named("attribution_fallback").len(), 1);
+    }
+}
+
+/// The same samples in another order: sample i of the result is sample `order[i]` of `batch`.
+fn permuted(batch: &Batch, order: &[u32]) -> Batch {
+    let order = Tensor::new(order, &Device::Cpu).unwrap();
+    Batch {
+        inputs: batch.inputs.index_select(&order, 0).unwrap(),
+        targets: batch.targets.index_select(&order, 0).unwrap(),
+    }
+}
+
+#[test]
+fn shares_of_samples_obey_their_rules_whatever_the_network() {
+    let configurations = configurations();
+    let samples = 0..u32::try_from(NUM_SAMPLES).unwrap();
+    let stages = prop_oneof![
+        Just(None),
+        Just(Some(SeedStage::Training)),
+        Just(Some(SeedStage::Blending)),
+        Just(Some(SeedStage::Holding)),
+        Just(Some(SeedStage::Fossilized)),
+    ];
+    let strategy = (
+        (0..configurations.len(), 0..MODES.len(), any::<u64>(), any::<u32>()),
+        proptest::collection::vec((stages, 0.05_f64..=1.0, -0.5_f32..0.5), 8),
+        Just(samples.collect::<Vec<u32>>()).prop_shuffle(),
+    );
+    let settings =
+        ProptestConfig { rng_seed: RngSeed::Fixed(4), failure_persistence: None, ..ProptestConfig::with_cases(300) };
+    proptest!(settings, |(((which, mode, init_seed, variant), occupants, order) in strategy)| {
+        let mode = MODES[mode];
+        let scope = AttributionScope::Sample;
+        let base = configurations[which].clone();
+        let mut rig = Rig::new(KasminaConfig { attribution: mode, attribution_scope: scope, init_seed, ..base });
+        let (mut acting, mut silent) = (Vec::new(), Vec::new());
+        let slots = rig.manager.export_slot_states(&rig.eager).unwrap();
+        for (slot, (stage, alpha, weight)) in slots.iter().zip(occupants) {
+            let Some(stage) = stage else { continue };
+            let seed = rig.germinate(slot.slot.as_str(), "mlp");
+            let first = if stage == SeedStage::Blending { SeedStage::Training } else { stage };
+            rig.bring_to(seed, first);
+            if stage == SeedStage::Blending {
+                rig.send(Operation::StartBlending { seed, ramp: ramp(alpha, 0) }).unwrap();
+            }
+            let weight = if weight < -0.3 { 0.0 } else { weight };
+            rig.fill(seed, weight);
+            if stage != SeedStage::Training {
+                acting.push(seed);
+                if weight == 0.0 {
+                    silent.push(seed);
+                }
+            }
+        }
+        let batch = batch_for(&rig.manager.config().host.clone(), variant);
+        let rows = attribute_samples(&mut rig, &batch);
+        let expected: &[SeedId] = if mode == AttributionMode::HostOnly { &[] } else { &acting };
+        prop_assert_eq!(rows.seeds(), expected, "only seeds that act");
+        prop_assert_eq!((rows.num_samples(), rows.weights().len()), (NUM_SAMPLES, NUM_SAMPLES * expected.len()));
+        for sample in 0..NUM_SAMPLES {
+            let row = rows.row(sample).unwrap();
+            prop_assert!(row.iter().all(|weight| weight.is_finite() && (0.0..=1.0).contains(weight)), "{:?}", row);
+            prop_assert!(row.iter().sum::<f64>() <= 1.0 + 1e-9, "{:?}", row);
+            let measured = [AttributionMode::Contribution, AttributionMode::Probe].contains(&rows.used());
+            for (seed, weight) in rows.seeds().iter().zip(row).filter(|_| measured) {
+                prop_assert!(!silent.contains(seed) || *weight <= 0.0, "{} has no effect and {}", seed, weight);
+            }
+        }
+
+        let of_batch = rig.manager.attribute_batch(&rig.eager, &batch).unwrap();
+        prop_assert_eq!(of_batch.used(), rows.used());
+        for (index, weight) in weights_of(&of_batch).into_iter().enumerate() {
+            let column: f64 = (0..NUM_SAMPLES).map(|sample| rows.row(sample).unwrap()[index]).sum();
+            #[allow(clippy::cast_precision_loss, reason = "a handful of samples")]
+            let mean = column / NUM_SAMPLES as f64;
+            prop_assert!((weight - mean).abs() < 1e-12);
+        }
+
+        let moved = attribute_samples(&mut rig, &permuted(&batch, &order));
+        for (to, &from) in order.iter().enumerate() {
+            assert_close(moved.row(to).unwrap(), rows.row(from as usize).unwrap(), ROUNDING);
+        }
+    });
 }

@@ -12,7 +12,7 @@ use leyline::seed::{SeedManager, SeedStage};
 use support::{Rig, config, mlp, sign, slot};
 
 fn germination() -> Operation {
-    Operation::Germinate { slot: slot("input"), blueprint: BlueprintId::new("mlp").unwrap() }
+    Operation::germinate(slot("input"), BlueprintId::new("mlp").unwrap())
 }
 
 #[track_caller]
@@ -74,12 +74,12 @@ fn an_impossible_germination_is_refused_with_what_is_possible() {
     let mut rig = Rig::new(config(mlp()));
     for (slot_id, blueprint, message) in [
         ("nowhere", "mlp", "the host has no slot `nowhere`: expected one of input, hidden0, hidden1"),
-        ("input", "nothing", "there is no blueprint `nothing`: expected one of conv, mlp, noise, norm_mlp"),
+        ("input", "nothing", "there is no blueprint `nothing`: expected one of attention, conv, mlp, noise, norm_mlp"),
         ("input", "conv", "blueprint `conv` does not fit slot `input` of shape (12)"),
     ] {
         let before = rig.fingerprint();
         let blueprint = BlueprintId::new(blueprint).unwrap();
-        let error = rig.send(Operation::Germinate { slot: slot(slot_id), blueprint }).unwrap_err();
+        let error = rig.send(Operation::germinate(slot(slot_id), blueprint)).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Rejected, message));
         assert_eq!(rig.fingerprint(), before);
     }

@@ -33,8 +33,7 @@ fn apply(manager: &mut Kasmina, sequence: u64, operation: Operation) {
 }
 
 fn apply_with(manager: &mut Kasmina, eager: &mut Eager, sequence: u64, operation: Operation) {
-    let issued_at_unix_ms = ISSUED_AT_UNIX_MS;
-    let command = Command { run_id: run_id(), sequence, issued_at_unix_ms, operation, reason: String::new() };
+    let command = Command::new(run_id(), sequence, ISSUED_AT_UNIX_MS, operation, String::new());
     manager.apply(eager, &sign(&command)).unwrap();
 }
 
@@ -76,8 +75,7 @@ mod graft {
     use super::*;
 
     fn harness() -> TrainableModelHarness<Kasmina, GraftedModel> {
-        let germinate =
-            |id: &str, name: &str| Operation::Germinate { slot: slot(id), blueprint: BlueprintId::new(name).unwrap() };
+        let germinate = |id: &str, name: &str| Operation::germinate(slot(id), BlueprintId::new(name).unwrap());
         let (a, b) = (SeedId(1), SeedId(2));
         let operations = [
             germinate("block0", "conv"),
@@ -113,24 +111,31 @@ mod graft {
 }
 
 mod durability {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
+    /// Of the latest command. A number that was used stays used for a manager that goes back and for one that takes
+    /// over its state, so every command has a new one.
+    static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+
     fn advance(manager: &mut Kasmina, n: u64) {
+        let sequence = SEQUENCE.fetch_add(1, Ordering::SeqCst);
         match n {
             0 => {
                 let blueprint = BlueprintId::new("mlp").unwrap();
-                apply(manager, 1, Operation::Germinate { slot: slot("hidden0"), blueprint });
+                apply(manager, sequence, Operation::germinate(slot("hidden0"), blueprint));
             }
-            1 => apply(manager, 2, Operation::StartTraining { seed: SeedId(1) }),
+            1 => apply(manager, sequence, Operation::StartTraining { seed: SeedId(1) }),
             3 => {
                 let mut eager = Eager::acquire().unwrap();
                 ripen(manager, &mut eager, SeedId(1));
                 let operation = Operation::StartBlending { seed: SeedId(1), ramp: ramp(1.0, 7) };
-                apply_with(manager, &mut eager, 3, operation);
+                apply_with(manager, &mut eager, sequence, operation);
             }
             9 => {
                 let blueprint = BlueprintId::new("norm_mlp").unwrap();
-                apply(manager, 4, Operation::Germinate { slot: slot("hidden1"), blueprint });
+                apply(manager, sequence, Operation::germinate(slot("hidden1"), blueprint));
             }
             _ => {
                 let mut eager = Eager::acquire().unwrap();

@@ -5,7 +5,7 @@ mod support;
 
 use candle_core::{DType, Device, Tensor};
 use kasmina::KasminaConfig;
-use leyline::command::Operation;
+use leyline::command::{AlphaCurve, Operation};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::SeedId;
@@ -77,7 +77,8 @@ fn a_restored_manager_continues_bit_for_bit() {
         let latest = restored.model().layout().revision();
         restored.manager.restore(&saved).unwrap();
         assert!(restored.model().layout().revision() > latest);
-        (restored.sequence, restored.step, restored.epoch) = (sequence, step, epoch);
+        // Its numbers stay used, so those of the commands go on.
+        (restored.step, restored.epoch) = (step, epoch);
         assert_eq!(go_on(&mut restored), expected);
     }
 }
@@ -136,7 +137,7 @@ fn a_damaged_state_is_refused_by_name_and_changes_nothing() {
         SavedState { json: good.json.replacen(from, to, 1), tensors: good.tensors.clone() }
     };
     for (from, to, part) in [
-        ("\"format\":1", "\"format\":2", "`format` is 2, expected 1"),
+        ("\"format\":2", "\"format\":1", "`format` is 1, expected 2"),
         ("\"classes\":5", "\"classes\":6", "`host` is"),
         (
             "\"next_seed\":5",
@@ -150,6 +151,20 @@ fn a_damaged_state_is_refused_by_name_and_changes_nothing() {
         ("\"alpha\":1.0", "\"alpha\":0.5", "`seeds.seed-1.alpha` is 0.5"),
         ("\"alpha\":1.0", "\"alpha\":1.5", "expected a number from 0 to 1"),
         ("\"stage\":\"training\"", "\"stage\":\"shadowing\"", "unknown variant `shadowing`"),
+        (
+            "\"previous_stage\":\"holding\"",
+            "\"previous_stage\":null",
+            "`seeds.seed-1.previous_stage` is none, expected holding",
+        ),
+        ("\"to\":\"fossilized\"", "\"to\":\"holding\"", "`seeds.seed-1.history` is holding, expected fossilized"),
+        ("\"paused\":false", "\"paused\":true", "`seeds.seed-1.paused` is true"),
+        ("\"fading\":null", "\"fading\":\"x\"", "`seeds.seed-1.fading` is present"),
+        ("\"gains\":[", "\"gains\":[0,0,0,0,0,0,0,0,", "expected at most 8"),
+        (
+            "\"unreturned\":[]",
+            "\"unreturned\":[{\"seed\":\"seed-9\",\"from\":\"blending\",\"to\":\"pruned\",\"reason\":\"\"}]",
+            "`unreturned` is seed-9",
+        ),
         ("\"width\":8", "\"width\":9", "expected [4, 9]"),
         ("\"init_seed\"", "\"init_sead\"", "unknown field `init_sead`"),
     ] {
@@ -176,4 +191,53 @@ fn the_last_accepted_number_is_part_of_the_state() {
     let replayed = other.send(Operation::StartTraining { seed: SeedId(1) }).unwrap_err();
     assert_eq!(std::error::Error::source(&replayed).unwrap().to_string(), "its sequence number 1 does not follow 1");
     other.send(Operation::StartTraining { seed: SeedId(1) }).unwrap();
+}
+
+/// A paused seed in the middle of its ramp, a fading one, and one that has just faded away.
+fn halted(eager: Eager) -> (Rig, [SeedId; 3]) {
+    let mut rig = Rig::beside(config(mlp()), eager);
+    let seeds = ["input", "hidden0", "hidden1"].map(|slot| rig.germinate(slot, "mlp"));
+    for seed in seeds {
+        rig.bring_to(seed, SeedStage::Training);
+        rig.fill(seed, 0.3);
+        rig.send(Operation::StartBlending { seed, ramp: ramp(1.0, 6) }).unwrap();
+    }
+    let [paused, fading, faded] = seeds;
+    rig.end_step();
+    rig.send(Operation::Pause { seed: paused }).unwrap();
+    rig.send(Operation::CullGradually { seed: fading, steps: 4, curve: AlphaCurve::Sigmoid }).unwrap();
+    rig.send(Operation::CullGradually { seed: faded, steps: 1, curve: AlphaCurve::Sigmoid }).unwrap();
+    rig.end_step();
+    assert_eq!(rig.stage(faded), Some(SeedStage::Pruned));
+    (rig, seeds)
+}
+
+/// What follows, told seed by seed.
+fn afterwards(rig: &mut Rig, [paused, fading, faded]: [SeedId; 3]) -> Vec<String> {
+    let mut trace = vec![format!("{:?} {:?}", rig.fingerprint(), rig.end_epoch())];
+    rig.send(Operation::Resume { seed: paused }).unwrap();
+    for variant in 0..5 {
+        rig.descend(variant);
+        trace.push(format!("{:?} {:?}", rig.states(), rig.parameter_bits()));
+    }
+    trace.push(format!("{:?}", rig.end_epoch()));
+    for seed in [paused, fading, faded] {
+        trace.push(format!("{:?}", rig.manager.history(seed).unwrap().collect::<Vec<_>>()));
+    }
+    trace
+}
+
+#[test]
+fn pauses_fades_and_what_is_still_to_be_returned_are_part_of_the_state() {
+    let (mut original, seeds) = halted(Eager::acquire().unwrap());
+    let saved = original.manager.save().unwrap();
+    let (sequence, step, epoch) = (original.sequence, original.step, original.epoch);
+    let expected = afterwards(&mut original, seeds);
+    assert!(expected[0].contains("to: Pruned"), "the removal between epochs is returned: {}", expected[0]);
+    assert_eq!(expected.iter().filter(|line| line.contains("from: Blending, to: Pruned")).count(), 4, "{expected:?}");
+
+    let mut restored = Rig::beside(config(mlp()), original.eager);
+    restored.manager.restore(&saved).unwrap();
+    (restored.sequence, restored.step, restored.epoch) = (sequence, step, epoch);
+    assert_eq!(afterwards(&mut restored, seeds), expected);
 }

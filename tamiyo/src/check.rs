@@ -38,13 +38,18 @@ impl<'a> Outlook<'a> {
     /// Takes the operation in, or says why it cannot be.
     pub(crate) fn admit(&mut self, operation: &Operation) -> Result<(), Refusal> {
         match operation {
-            Operation::Germinate { slot, blueprint } => self.germinate(slot, blueprint),
+            Operation::Germinate { slot, blueprint, .. } => self.germinate(slot, blueprint),
             Operation::StartTraining { seed } => self.advance(*seed, SeedStage::Training),
             Operation::StartBlending { seed, .. } => self.advance(*seed, SeedStage::Blending),
             Operation::Hold { seed } => self.advance(*seed, SeedStage::Holding),
             Operation::Fossilize { seed } => self.advance(*seed, SeedStage::Fossilized),
-            Operation::Cull { seed } => self.advance(*seed, SeedStage::Pruned),
+            Operation::Cull { seed } | Operation::CullGradually { seed, .. } => self.advance(*seed, SeedStage::Pruned),
+            Operation::Pause { seed } | Operation::Resume { seed } => self.known(*seed),
         }
+    }
+
+    fn known(&self, seed: SeedId) -> Result<(), Refusal> {
+        self.stages.contains_key(&seed).then_some(()).ok_or(Refusal::UnknownSeed(seed))
     }
 
     fn advance(&mut self, seed: SeedId, to: SeedStage) -> Result<(), Refusal> {
@@ -82,7 +87,7 @@ mod tests {
     }
 
     fn germinate(at: &str, blueprint: &str) -> Operation {
-        Operation::Germinate { slot: slot(at), blueprint: BlueprintId::new(blueprint).unwrap() }
+        Operation::germinate(slot(at), BlueprintId::new(blueprint).unwrap())
     }
 
     /// One seed (id 1) in `stage`, a slot `full` that it occupies, and a free slot `free` that offers `mlp`.

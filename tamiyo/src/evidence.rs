@@ -176,7 +176,6 @@ fn is_usable(measured: &Counterfactual) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use leyline::unit::Alpha;
 
     use super::*;
 
@@ -184,24 +183,16 @@ mod tests {
 
     fn seed(stage: SeedStage, epochs_in_stage: u64, measured: Option<(f64, f64)>) -> SeedState {
         SeedState {
-            seed_id: SeedId(1),
-            slot: SlotId::new("a").unwrap(),
-            blueprint: BlueprintId::new("mlp").unwrap(),
             stage,
             age_epochs: epochs_in_stage,
             epochs_in_stage,
-            alpha: Alpha::ZERO,
-            alpha_target: Alpha::ONE,
-            alpha_mode: leyline::seed::AlphaMode::Hold,
-            num_parameters: 10,
             counterfactual: measured.map(|(loss_gain, std_error)| Counterfactual {
                 loss_gain,
                 std_error,
                 accuracy_gain_pp: 0.0,
                 num_samples: 100,
             }),
-            gradient: None,
-            last_gate: None,
+            ..SeedState::germinated(SeedId(1), SlotId::new("a").unwrap(), BlueprintId::new("mlp").unwrap(), 10)
         }
     }
 

@@ -21,6 +21,7 @@ pub mod tracker;
 pub mod evidence;
 pub mod policy;
 mod check;
+mod coverage;
 mod sign;
 mod tamiyo;
 pub mod telemetry;

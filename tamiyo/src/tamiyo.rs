@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leyline::clock::Clock;
-use leyline::command::{Command, Operation};
+use leyline::command::{Command, KeyId, Operation};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::RunId;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Outlook;
 use crate::config::TamiyoConfig;
+use crate::coverage::input_coverage;
 use crate::error::Error;
 use crate::policy::{Memory, Proposal, Proposer};
 use crate::sign::SigningKey;
@@ -31,6 +32,7 @@ const MAX_REASON_BYTES: usize = 256;
 #[derive(Debug)]
 pub struct Tamiyo {
     run_id: RunId,
+    key_id: KeyId,
     key: SigningKey,
     clock: Arc<dyn Clock>,
     instruments: Instruments,
@@ -72,6 +74,7 @@ impl Tamiyo {
         config.validate().map_err(|issues| Error::Config { issues })?;
         Ok(Self {
             run_id,
+            key_id: KeyId::default(),
             key,
             clock,
             instruments: Instruments::new(recorder),
@@ -79,6 +82,13 @@ impl Tamiyo {
             policy: crate::policy::build(config),
             progress: Progress::default(),
         })
+    }
+
+    /// Signs under this id: what the receiver calls the key. Without it, under id 0.
+    #[must_use]
+    pub fn with_key_id(mut self, key_id: KeyId) -> Self {
+        self.key_id = key_id;
+        self
     }
 
     fn check(&self, state: &SystemState) -> Result<(), Error> {
@@ -108,9 +118,9 @@ impl Tamiyo {
                 without_command.push(Rationale { rule: rule.to_owned(), detail: format!("dropped: {reason}") });
                 continue;
             }
-            let command = self.number(operation, rule, &detail);
+            let command = self.number(operation, rule, &detail, input_coverage(state));
             self.instruments.record_decision(state, &command, rule, &detail);
-            let signed = self.key.sign(&command);
+            let signed = self.key.sign_as(self.key_id, &command);
             decision.commands.push((command, signed));
             decision.rationale.push(Rationale { rule: rule.to_owned(), detail });
         }
@@ -118,17 +128,13 @@ impl Tamiyo {
         decision
     }
 
-    fn number(&mut self, operation: Operation, rule: &str, detail: &str) -> Command {
+    fn number(&mut self, operation: Operation, rule: &str, detail: &str, coverage: f64) -> Command {
         self.progress.sequence += 1;
         let mut reason = format!("{rule}: {detail}");
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        Command {
-            run_id: self.run_id.clone(),
-            sequence: self.progress.sequence,
-            issued_at_unix_ms: u64::try_from(self.clock.unix().as_millis()).unwrap_or(u64::MAX),
-            operation,
-            reason,
-        }
+        let issued_at_unix_ms = u64::try_from(self.clock.unix().as_millis()).unwrap_or(u64::MAX);
+        let command = Command::new(self.run_id.clone(), self.progress.sequence, issued_at_unix_ms, operation, reason);
+        Command { input_coverage: Some(coverage), ..command }
     }
 }
 
@@ -171,7 +177,9 @@ impl Durable for Tamiyo {
             return Err(Error::RestoreFormat { expected: FORMAT, found: format });
         }
         self.policy.recall(memory)?;
-        self.progress = progress;
+        // Numbers that were given out stay used, also after going back: the receiver takes each once (PO-4).
+        let sequence = progress.sequence.max(self.progress.sequence);
+        self.progress = Progress { sequence, ..progress };
         Ok(())
     }
 }

@@ -158,12 +158,15 @@ impl Instruments {
             .with("rule", rule)
             .with("detail", detail);
         let event = match &command.operation {
-            Operation::Germinate { slot, blueprint } => event.with("slot", slot).with("blueprint", blueprint),
+            Operation::Germinate { slot, blueprint, .. } => event.with("slot", slot).with("blueprint", blueprint),
             Operation::StartTraining { seed }
             | Operation::StartBlending { seed, .. }
             | Operation::Hold { seed }
             | Operation::Fossilize { seed }
-            | Operation::Cull { seed } => event.with("seed_id", seed),
+            | Operation::Cull { seed }
+            | Operation::CullGradually { seed, .. }
+            | Operation::Pause { seed }
+            | Operation::Resume { seed } => event.with("seed_id", seed),
         };
         self.recorder.event(event);
     }

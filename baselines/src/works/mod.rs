@@ -3,6 +3,8 @@
 //! | name | measures | needs |
 //! |---|---|---|
 //! | `reference` | the trainer on the smallest workload | the CPU |
+//! | `prefetch` | prefetch of blueprint weights, with a store that dies | the CPU |
+//! | `attribution` | attribution among seeds, and the isolation audit | the CPU |
 //! | `launch-model` | launches of kernels, eager against one replay | a GPU |
 //! | `capture-profile` | captures by part, fresh and reused | a GPU |
 //! | `staging` | copies to the device beside computation | a GPU |
@@ -15,12 +17,16 @@
 //! | `peer-torch` | the shared works in PyTorch | a GPU, PyTorch |
 //! | `gradient-cpu` | combinations of gradients, against vector by vector | the CPU |
 //! | `gradient-bench` | combinations of gradients and whole steps | a GPU |
+//! | `seed-cost` | a forward and backward pass with free slots and with seeds in each phase of life | the CPU or a GPU |
 //! | `peer-gradient` | combinations of gradients in PyTorch | a GPU, PyTorch |
 
 mod reference;
+mod attribution;
 pub mod models;
 pub mod peer_torch;
 pub mod gradient;
+mod seed_cost;
+mod prefetch;
 pub mod launch_plot;
 mod outcome;
 pub mod gpu;
@@ -40,6 +46,7 @@ use peer_torch::PeerConfig;
 /// Names accepted by [`run`].
 pub const NAMES: &[&str] = &[
     "reference",
+    "attribution",
     "launch-model",
     "capture-profile",
     "staging",
@@ -52,7 +59,9 @@ pub const NAMES: &[&str] = &[
     "peer-torch",
     "gradient-cpu",
     "gradient-bench",
+    "seed-cost",
     "peer-gradient",
+    "prefetch",
 ];
 
 /// What a work is given.
@@ -71,8 +80,12 @@ pub struct Setting {
 pub fn run(name: &str, setting: &Setting) -> Result<Outcome, Error> {
     match name {
         "reference" => Ok(reference::run(&setting.clock)?.into()),
+        "attribution" => Ok(attribution::run(&setting.clock)?.into()),
         "gradient-cpu" => Ok(gradient::on_cpu(&setting.clock)?.into()),
+        "prefetch" => Ok(prefetch::run(&setting.clock)?.into()),
         "gradient-bench" => gpu::gradient_bench(setting),
+        "seed-cost" if setting.gpu.is_none() => Ok(seed_cost::on_cpu(&setting.clock)?.into()),
+        "seed-cost" => gpu::seed_cost(setting),
         "launch-model" => gpu::launch_model(setting),
         "capture-profile" => gpu::capture_profile(setting),
         "staging" => gpu::staging(setting),
@@ -130,7 +143,8 @@ mod tests {
     #[test]
     fn works_of_a_gpu_say_that_they_need_one() {
         let setting = Setting { clock: Arc::new(SystemClock::new()), gpu: None };
-        for name in NAMES.iter().filter(|name| !["reference", "gradient-cpu"].contains(name)) {
+        let on_cpu = ["reference", "attribution", "gradient-cpu", "prefetch", "seed-cost"];
+        for name in NAMES.iter().filter(|name| !on_cpu.contains(name)) {
             let error = run(name, &setting).unwrap_err();
             assert!(matches!(error, Error::NeedsGpu { .. }), "{name}: {error}");
             assert!(error.to_string().starts_with("this work needs a GPU: "), "{error}");

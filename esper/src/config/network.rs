@@ -1,8 +1,12 @@
 //! The `[host]` and `[seeds]` sections: the network, without the sizes that follow from the data.
 
+use std::collections::BTreeMap;
+
 use kasmina::KasminaConfig;
 use kasmina::host::{HostConfig, Pool};
+use kasmina::init::InitMode;
 use kasmina::lifecycle::GateConfig;
+use kasmina::weight::ElementType;
 use leyline::seed::AttributionMode;
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +33,64 @@ pub enum HostChoice {
         #[serde(default)]
         pool: Pool,
     },
+    /// A transformer encoder over equal parts of a sample.
+    Transformer {
+        /// Features of one token: a divisor of the features of a sample.
+        patch: usize,
+        /// Features of one position inside.
+        width: usize,
+        /// Heads of each self-attention: a divisor of the width.
+        heads: usize,
+        /// Blocks.
+        layers: usize,
+        /// Width inside the two-layer part of a block, as a multiple of `width`.
+        #[serde(default = "default_mlp_ratio")]
+        mlp_ratio: usize,
+    },
+    /// Blocks of 2-D convolution and `ReLU`, then a linear layer.
+    Cnn2d {
+        /// Rows of one sample.
+        height: usize,
+        /// Columns of one sample.
+        width: usize,
+        /// Channels of one sample, by default 1.
+        #[serde(default = "one_channel")]
+        input_channels: usize,
+        /// Channels of each block.
+        channels: Vec<usize>,
+        /// Positions one output sees along each side.
+        kernel: usize,
+        /// Positions from one output to the next along each side.
+        stride: usize,
+        /// How an image becomes a vector before the last layer: `mean` or `flatten`.
+        #[serde(default)]
+        pool: Pool,
+    },
+}
+
+fn default_mlp_ratio() -> usize {
+    HostConfig::DEFAULT_MLP_RATIO
+}
+
+fn one_channel() -> usize {
+    1
 }
 
 impl HostChoice {
+    /// Largest sample of any data.
+    const MAX_FEATURES: usize = 1 << 20;
+
+    /// A size of samples that allows all that any data allow: the largest one, or the largest whole number of tokens.
+    fn most_features(&self) -> usize {
+        match self {
+            Self::Mlp { .. } | Self::Cnn1d { .. } | Self::Cnn2d { .. } => Self::MAX_FEATURES,
+            &Self::Transformer { patch, .. } if (1..=Self::MAX_FEATURES).contains(&patch) => {
+                Self::MAX_FEATURES - Self::MAX_FEATURES % patch
+            }
+            Self::Transformer { .. } => Self::MAX_FEATURES,
+        }
+    }
+
     /// The host for samples of so many features and classes.
     #[must_use]
     pub fn sized(&self, num_features: usize, num_classes: usize) -> HostConfig {
@@ -40,7 +99,36 @@ impl HostChoice {
             Self::Cnn1d { channels, kernel, stride, pool } => {
                 HostConfig::Cnn1d { length: num_features, channels, kernel, stride, classes: num_classes, pool }
             }
+            Self::Transformer { patch, width, heads, layers, mlp_ratio } => {
+                let (inputs, classes) = (num_features, num_classes);
+                HostConfig::Transformer { inputs, patch, width, heads, layers, mlp_ratio, classes }
+            }
+            Self::Cnn2d { height, width, input_channels, channels, kernel, stride, pool } => HostConfig::Cnn2d {
+                height,
+                width,
+                input_channels,
+                channels,
+                kernel,
+                stride,
+                classes: num_classes,
+                pool,
+            },
         }
+    }
+
+    /// What is wrong where the samples have so many features; a host that takes its size from the data fits them all.
+    #[must_use]
+    pub fn misfit(&self, num_features: usize) -> Option<Issue> {
+        let &Self::Cnn2d { height, width, input_channels, .. } = self else { return None };
+        // Sides of a loaded configuration are small; others must not wrap around into a size that fits.
+        let size = height.saturating_mul(width).saturating_mul(input_channels);
+        (size != num_features).then(|| {
+            let message = format!(
+                "height {height} times width {width} times input_channels {input_channels} is {size}: expected the \
+                 {num_features} features of the data"
+            );
+            Issue::new("host.cnn2d", message)
+        })
     }
 }
 
@@ -58,6 +146,18 @@ pub struct SeedsConfig {
     /// Offers the harmful `noise` blueprint too; for control experiments.
     #[serde(default)]
     pub noise_blueprint: bool,
+    /// Type of weights and signals: `f32`, `f64` or `bf16`.
+    #[serde(default)]
+    pub dtype: ElementType,
+    /// How the first layer of a new seed starts: `zero`, as drawn, or `grad_max`, from a batch.
+    #[serde(default)]
+    pub seed_init: InitMode,
+    /// Blueprints on offer, of all there are; without it the standard ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blueprints: Option<Vec<String>>,
+    /// Parameters that a seed of a blueprint may have (count); without an entry as many as it needs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub blueprint_budgets: BTreeMap<String, u64>,
     /// Conditions for stage changes.
     #[serde(default)]
     pub gates: GateConfig,
@@ -68,23 +168,27 @@ impl SeedsConfig {
     #[must_use]
     pub fn for_host(&self, host: HostConfig, init_seed: u64) -> KasminaConfig {
         KasminaConfig {
-            host,
             gates: self.gates.clone(),
             attribution: self.attribution,
             seed_width: self.seed_width,
             embargo_epochs: self.embargo_epochs,
             init_seed,
             noise_blueprint: self.noise_blueprint,
+            dtype: self.dtype,
+            seed_init: self.seed_init,
+            blueprints: self.blueprints.clone(),
+            blueprint_budgets: self.blueprint_budgets.clone(),
+            ..KasminaConfig::new(host)
         }
     }
 }
 
 /// What cannot work in both sections, whatever the data are.
 ///
-/// A kernel wider than a sample shows only with the data; the sizes taken here allow all that any data allow.
+/// A kernel wider than a sample, or tokens that do not divide one, show only with the data; the sizes taken here allow all
+/// that any data allow.
 pub(super) fn issues(host: &HostChoice, seeds: &SeedsConfig) -> Vec<Issue> {
-    const LARGEST_SAMPLE: usize = 1 << 20;
     let key = |key: String| if key.starts_with("host.") { key } else { format!("seeds.{key}") };
-    let issues = seeds.for_host(host.sized(LARGEST_SAMPLE, 2), 0).validate();
+    let issues = seeds.for_host(host.sized(host.most_features(), 2), 0).validate();
     issues.into_iter().map(|issue| Issue::new(key(issue.key), issue.message)).collect()
 }

@@ -219,8 +219,52 @@ fn the_sections_of_the_subsystems_are_checked_like_the_others() {
     check_refused(
         "[host.cnn]\nkernel = 3\n",
         &[],
-        "run.toml:1:7: `host.cnn` is not a setting; accepted: mlp, cnn1d; did you mean `cnn1d`?",
+        "run.toml:1:7: `host.cnn` is not a setting; accepted: mlp, cnn1d, transformer, cnn2d; did you mean `cnn1d`?",
     );
+    check_refused(
+        "[host.cnn2d]\nheight = 8\nwidth = 4\nchannels = [4, 0]\nkernel = 5\nstride = 1\n",
+        &[],
+        "run.toml:5:1: `host.cnn2d.kernel` is 5: expected 1 to 4\n\
+         run.toml:4:16: `host.cnn2d.channels[1]` is 0: expected 1 to 1048576",
+    );
+}
+
+#[test]
+fn a_host_of_images_says_which_samples_it_takes() {
+    let file = "[host.cnn2d]\nheight = 8\nwidth = 8\nchannels = [4]\nkernel = 3\nstride = 1\n";
+    let host = load_esper(file, &[]).unwrap().config.host;
+    assert_eq!(host.misfit(64), None);
+    let problem = "height 8 times width 8 times input_channels 1 is 64: expected the 784 features of the data";
+    assert_eq!(host.misfit(784), Some(Issue::new("host.cnn2d", problem)));
+    let color = load_esper(file, &["host.cnn2d.input_channels=3"]).unwrap().config.host;
+    assert_eq!((color.misfit(192), color.misfit(64).is_some()), (None, true));
+    assert_eq!(load_esper("", &[]).unwrap().config.host.misfit(7), None);
+}
+
+#[test]
+fn the_sizes_of_a_transformer_are_checked_as_far_as_they_show_without_data() {
+    let file = |rest: &str| format!("[host.transformer]\nwidth = 32\nlayers = 2\n{rest}");
+    let host = |patch| HostChoice::Transformer { patch, width: 32, heads: 4, layers: 2, mlp_ratio: 4 };
+    for patch in [1, 7, 8, 1 << 20] {
+        let loaded = load_esper(&file(&format!("heads = 4\npatch = {patch}\n")), &[]).unwrap().config;
+        assert_eq!(loaded.host, host(patch));
+    }
+    check_refused(
+        &file("heads = 3\npatch = 8\n"),
+        &[],
+        "run.toml:4:1: `host.transformer.heads` is 3: expected a divisor of 32, the width",
+    );
+    check_refused(
+        &file("heads = 4\npatch = 1048577\n"),
+        &[],
+        "run.toml:5:1: `host.transformer.patch` is 1048577: expected 1 to 1048576",
+    );
+    check_refused(
+        &file("heads = 4\npatch = 0\n"),
+        &[],
+        "run.toml:5:1: `host.transformer.patch` is 0: expected 1 to 1048576",
+    );
+    check_refused(&file("heads = 4\n"), &[], "run.toml:1:1: `host.transformer.patch` is missing");
 }
 
 #[test]

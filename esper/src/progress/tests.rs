@@ -72,19 +72,12 @@ impl TermLike for Screen {
 fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
     let score = Score { loss: 0.5, accuracy: 0.75, num_samples: 100 };
     let state = |&(id, stage, alpha)| SeedState {
-        seed_id: SeedId(id),
-        slot: "hidden".parse().unwrap(),
-        blueprint: "mlp".parse().unwrap(),
         stage,
         age_epochs: 1,
         epochs_in_stage: 1,
         alpha: Alpha::new(alpha).unwrap(),
-        alpha_target: Alpha::ONE,
         alpha_mode: AlphaMode::Up,
-        num_parameters: 10,
-        counterfactual: None,
-        gradient: None,
-        last_gate: None,
+        ..SeedState::germinated(SeedId(id), "hidden".parse().unwrap(), "mlp".parse().unwrap(), 10)
     };
     EpochReport {
         epoch: EpochIndex(epoch),

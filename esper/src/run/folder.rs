@@ -7,6 +7,7 @@
 //! | `metrics.jsonl` | one line per epoch |
 //! | `packets.bin`, `packets.jsonl` | telemetry packets, as frames and as text |
 //! | `checkpoints/` | durable generations |
+//! | `commands.journal` | accepted commands, so that none is accepted twice |
 //! | `summary.json` | the result, as printed by `--json` |
 //! | `report.html` | the page |
 
@@ -99,6 +100,12 @@ impl RunFolder {
     #[must_use]
     pub fn checkpoints(&self) -> PathBuf {
         self.dir.join("checkpoints")
+    }
+
+    /// Accepted commands.
+    #[must_use]
+    pub fn command_journal(&self) -> PathBuf {
+        self.dir.join("commands.journal")
     }
 
     /// Writes a whole file of the folder, or leaves the old one.

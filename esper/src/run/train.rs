@@ -56,6 +56,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let around = Surroundings {
         run_id: record.run_id.clone(),
         checkpoints: Some(checkpoints(config, &folder)?),
+        command_journal: Some(folder.command_journal()),
         recorder,
         clock: Arc::clone(&clock),
     };

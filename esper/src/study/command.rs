@@ -112,7 +112,8 @@ fn train(args: &StudyArgs, data: &str, policy: &str, seed: u64) -> anyhow::Resul
     let prepared = data::load(&config.data)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let run_id = RunId::new(format!("study-{seed}"))?;
-    let around = Surroundings { run_id, checkpoints: None, recorder: Arc::new(NullRecorder), clock };
+    let recorder = Arc::new(NullRecorder);
+    let around = Surroundings { run_id, checkpoints: None, command_journal: None, recorder, clock };
     let mut trainer = assemble(&config, &prepared.splits, around)?;
     let mut eager = Eager::acquire()?;
     trainer.run(&mut eager, &mut NullObserver)?;

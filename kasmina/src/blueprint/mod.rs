@@ -5,20 +5,40 @@
 //!
 //! | name | slots | f(h) |
 //! |---|---|---|
-//! | `mlp` | vectors, signals | bottleneck of two pointwise layers |
-//! | `norm_mlp` | vectors, signals with C ≥ 2 | normalization over C, then the bottleneck |
-//! | `conv` | signals | bottleneck of two convolutions over three positions |
-//! | `noise` | vectors, signals | a harmful constant, for control experiments; only on request |
+//! | `mlp` | all | bottleneck of two pointwise layers |
+//! | `norm_mlp` | all with C ≥ 2 | normalization over C, then the bottleneck |
+//! | `conv` | signals, images | bottleneck of two convolutions over three positions along each side |
+//! | `depthwise` | signals, images; only in the extended registry | depthwise convolution over as many, then a pointwise layer |
+//! | `attention` | sequences with L, C ≥ 2 | normalization over C, then self-attention |
+//! | `low_rank` | all; only in the extended registry | a pointwise linear map of low rank |
+//! | `norm` | all with C ≥ 2; only in the extended registry | normalization over C with gain and offset |
+//! | `noise` | all | a harmful constant, for control experiments; only on request |
+//!
+//! Whatever the slot, a blueprint sees the channels second: (B, C), (B, C, L) or (B, C, H, W).
+//! [`SeedModule`] turns sequences (B, L, C) there and back, which copies nothing.
 
+mod position;
 mod pointwise;
+mod norm;
+mod low_rank;
 mod conv;
+mod attention;
+mod depthwise;
 mod noise;
 mod registry;
 mod module;
+mod artifact;
+#[cfg(test)]
+mod testing;
 
+pub use artifact::{ArtifactError, SeedWeights};
+pub use attention::Attention;
 pub use conv::Conv;
+pub use depthwise::Depthwise;
+pub use low_rank::LowRank;
 pub use module::SeedModule;
 pub use noise::Noise;
+pub use norm::Norm;
 pub use pointwise::{Mlp, NormMlp};
 pub use registry::Registry;
 
@@ -28,6 +48,17 @@ use candle_core::Tensor;
 
 use crate::host::SlotShape;
 use crate::weight::WeightSpec;
+
+/// The layer of a module that leads from C features into its bottleneck: relu(x·W + b).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DownLayer {
+    /// Which of [`Blueprint::weights`] is W, of shape (taps·C, width) with the taps outside.
+    pub weight: usize,
+    /// Which of them is b, of shape (width).
+    pub bias: Option<usize>,
+    /// Positions the layer sees (count); odd, the middle one being the position itself.
+    pub num_taps: usize,
+}
 
 /// A kind of seed.
 ///
@@ -45,7 +76,23 @@ pub trait Blueprint: fmt::Debug + Send + Sync {
     /// Its tensors at this slot, for a bottleneck of `width`; each name once.
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec>;
 
-    /// f(h): `h` and the result (B, C) or (B, C, L); `weights` in the order of [`Self::weights`].
+    /// The first layer of the module at this slot, for initializations that choose it from data; none where it has no such layer.
+    fn down_layer(&self, _slot: SlotShape) -> Option<DownLayer> {
+        None
+    }
+
+    /// What that layer sees of the positions `rows` (N, C): (N, C).
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn down_inputs(&self, rows: &Tensor) -> candle_core::Result<Tensor> {
+        Ok(rows.clone())
+    }
+
+    /// f(h); `weights` in the order of [`Self::weights`].
+    ///
+    /// # Shapes
+    /// `h` and the result (B, C) for a vector, (B, C, L) for a signal or a sequence, (B, C, H, W) for an image
     ///
     /// # Errors
     /// When the device fails.

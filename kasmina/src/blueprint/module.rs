@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use leyline::clock::Clock;
 use leyline::id::{BlueprintId, SeedId};
 
 use crate::blueprint::Blueprint;
@@ -15,6 +16,8 @@ use crate::weight::{View, WeightSet, WeightSource};
 pub struct SeedModule {
     blueprint: Arc<dyn Blueprint>,
     weights: WeightSet,
+    /// Values at the slot are (B, L, C), but a blueprint sees (B, C, L).
+    is_channels_last: bool,
 }
 
 impl SeedModule {
@@ -33,15 +36,42 @@ impl SeedModule {
         // Padded, so that the order by name is the order by id.
         let prefix = format!("seed.{:04}", seed.0);
         let weights = source.build(&prefix, &blueprint.weights(slot, width), device)?;
-        let module = Self { blueprint: Arc::clone(blueprint), weights };
+        let is_channels_last = matches!(slot, SlotShape::Sequence { .. });
+        let module = Self { blueprint: Arc::clone(blueprint), weights, is_channels_last };
         let expected = slot.batch(2);
-        let probe = Tensor::zeros(expected.as_slice(), DType::F32, device)?;
+        let probe = Tensor::zeros(expected.as_slice(), source.dtype(), device)?;
         let actual = module.delta(&probe, View::Frozen)?.dims().to_vec();
         if actual != expected {
             let blueprint = BlueprintId::new(blueprint.name())?;
             return Err(Error::ShapeProbe { blueprint, expected, actual });
         }
         Ok(module)
+    }
+
+    /// Its kind.
+    pub(crate) fn blueprint(&self) -> &dyn Blueprint {
+        &*self.blueprint
+    }
+
+    /// Time of a forward pass after the first one, on two samples of zeros, ms.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// the device is waited for twice
+    pub(crate) fn prewarm(
+        &self,
+        slot: SlotShape,
+        dtype: DType,
+        clock: &dyn Clock,
+        device: &Device,
+    ) -> candle_core::Result<f64> {
+        let probe = Tensor::zeros(slot.batch(2).as_slice(), dtype, device)?;
+        device.synchronize()?;
+        let started = clock.now();
+        self.delta(&probe, View::Frozen)?;
+        device.synchronize()?;
+        Ok(clock.now().saturating_sub(started).as_secs_f64() * 1e3)
     }
 
     /// f(h), of the shape of `h`.
@@ -51,7 +81,11 @@ impl SeedModule {
     /// # Sync
     /// none
     pub fn delta(&self, h: &Tensor, view: View) -> candle_core::Result<Tensor> {
-        self.blueprint.delta(self.weights.view(view), h)
+        let weights = self.weights.view(view);
+        if self.is_channels_last {
+            return self.blueprint.delta(weights, &h.transpose(1, 2)?)?.transpose(1, 2);
+        }
+        self.blueprint.delta(weights, h)
     }
 
     /// Its tensors.
@@ -63,6 +97,7 @@ impl SeedModule {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Var;
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
@@ -71,10 +106,20 @@ mod tests {
     use crate::host_read::read_f32;
     use crate::weight::WeightSpec;
 
-    const SLOTS: [SlotShape; 3] = [
+    const SLOTS: [SlotShape; 13] = [
         SlotShape::Vector { features: 6 },
         SlotShape::Signal { channels: 3, length: 9 },
         SlotShape::Signal { channels: 1, length: 1 },
+        SlotShape::Sequence { length: 5, features: 6 },
+        SlotShape::Sequence { length: 6, features: 1 },
+        SlotShape::Sequence { length: 1, features: 4 },
+        SlotShape::Sequence { length: 1, features: 1 },
+        SlotShape::Image { channels: 3, height: 2, width: 4 },
+        SlotShape::Image { channels: 3, height: 5, width: 4 },
+        SlotShape::Image { channels: 2, height: 1, width: 2 },
+        SlotShape::Image { channels: 2, height: 2, width: 1 },
+        SlotShape::Image { channels: 3, height: 1, width: 1 },
+        SlotShape::Image { channels: 1, height: 1, width: 1 },
     ];
 
     fn build(blueprint: &Arc<dyn Blueprint>, slot: SlotShape) -> Result<SeedModule, Error> {
@@ -84,14 +129,66 @@ mod tests {
 
     #[test]
     fn a_newborn_seed_does_nothing_wherever_it_fits() {
-        let registry = Registry::standard();
+        let registry = Registry::extended();
         for slot in SLOTS {
+            assert!(!registry.offers(slot, 4).is_empty(), "nothing for {slot}");
             for offer in registry.offers(slot, 4) {
                 let module = build(registry.get(&offer.blueprint).unwrap(), slot).unwrap();
                 assert_eq!(module.weights().num_elements() as u64, offer.num_parameters);
                 let h = Tensor::ones(slot.batch(2), DType::F32, &Device::Cpu).unwrap();
                 let delta = read_f32(&module.delta(&h, View::Live).unwrap()).unwrap();
                 assert!(delta.iter().all(|&d| d == 0.0), "{} at {slot}: {delta:?}", offer.blueprint);
+            }
+        }
+    }
+
+    /// A batch of two whose values all differ.
+    fn ramp(slot: SlotShape) -> Var {
+        let shape = slot.batch(2);
+        let count = shape.iter().product::<usize>();
+        let values: Vec<f32> = (0_u8..).take(count).map(|i| (f32::from(i) * 0.7).sin()).collect();
+        Var::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn a_newborn_seed_learns_from_its_last_layer_on() {
+        let registry = Registry::extended();
+        for slot in SLOTS {
+            for offer in registry.offers(slot, 4) {
+                let module = build(registry.get(&offer.blueprint).unwrap(), slot).unwrap();
+                let delta = module.delta(&ramp(slot), View::Live).unwrap();
+                let gradients = delta.sum_all().unwrap().backward().unwrap();
+                for parameter in &module.weights().parameters()[2..] {
+                    let gradient = read_f32(gradients.get(&parameter.var).unwrap()).unwrap();
+                    assert!(gradient.iter().any(|&g| g != 0.0), "{} of {} at {slot}", parameter.name, offer.blueprint);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_reach_the_input_and_every_weight_of_a_grown_seed() {
+        let registry = Registry::extended();
+        for slot in SLOTS {
+            for offer in registry.offers(slot, 4) {
+                let module = build(registry.get(&offer.blueprint).unwrap(), slot).unwrap();
+                // What starts at zero, as if it had learned something; all different, or norms would hide it.
+                for var in module.weights().parameters().iter().map(|parameter| &parameter.var) {
+                    if read_f32(var).unwrap().iter().all(|&value| value == 0.0) {
+                        let values = (0_u16..).take(var.elem_count()).map(|i| (f32::from(i) * 1.3).cos());
+                        let values = Tensor::from_vec(values.collect::<Vec<_>>(), var.shape(), &Device::Cpu);
+                        var.set(&values.unwrap()).unwrap();
+                    }
+                }
+                let h = ramp(slot);
+                let delta = module.delta(&h, View::Live).unwrap();
+                let gradients = (&delta * &delta).unwrap().sum_all().unwrap().backward().unwrap();
+                let all = module.weights().parameters().iter().map(|parameter| (&parameter.name[..], &parameter.var));
+                for (name, var) in all.chain([("input", &h)]) {
+                    let gradient = read_f32(gradients.get(var).unwrap()).unwrap();
+                    assert!(gradient.iter().all(|g| g.is_finite()), "{name} of {} at {slot}", offer.blueprint);
+                    assert!(gradient.iter().any(|&g| g != 0.0), "{name} of {} at {slot}", offer.blueprint);
+                }
             }
         }
     }
@@ -126,6 +223,23 @@ mod tests {
         fn delta(&self, _weights: &[Tensor], h: &Tensor) -> candle_core::Result<Tensor> {
             h.narrow(1, 0, h.dim(1)? / 2)
         }
+    }
+
+    #[test]
+    fn a_value_is_changed_at_its_own_position_of_a_signal_and_of_a_sequence() {
+        let registry = Registry::standard();
+        let mlp = registry.get(&BlueprintId::new("mlp").unwrap()).unwrap();
+        let signal = build(mlp, SlotShape::Signal { channels: 3, length: 5 }).unwrap();
+        let sequence = build(mlp, SlotShape::Sequence { length: 5, features: 3 }).unwrap();
+        // Awake: all weights 0.1.
+        for parameter in signal.weights().parameters().iter().chain(sequence.weights().parameters()) {
+            parameter.var.set(&parameter.var.ones_like().unwrap().affine(0.1, 0.0).unwrap()).unwrap();
+        }
+        let h = Tensor::arange(0.0_f32, 30.0, &Device::Cpu).unwrap().reshape((2, 5, 3)).unwrap();
+        let of_signal = signal.delta(&h.transpose(1, 2).unwrap().contiguous().unwrap(), View::Live).unwrap();
+        let of_sequence = sequence.delta(&h, View::Live).unwrap();
+        assert_eq!(of_sequence.dims(), [2, 5, 3]);
+        assert_eq!(read_f32(&of_signal.transpose(1, 2).unwrap()).unwrap(), read_f32(&of_sequence).unwrap());
     }
 
     #[test]

@@ -20,14 +20,18 @@ impl Blueprint for Noise {
 
     fn fits(&self, slot: SlotShape) -> bool {
         match slot {
-            SlotShape::Vector { .. } | SlotShape::Signal { .. } => true,
+            SlotShape::Vector { .. }
+            | SlotShape::Signal { .. }
+            | SlotShape::Image { .. }
+            | SlotShape::Sequence { .. } => true,
         }
     }
 
     fn weights(&self, slot: SlotShape, _width: usize) -> Vec<WeightSpec> {
         let shape = match slot {
             SlotShape::Vector { features } => vec![features],
-            SlotShape::Signal { channels, .. } => vec![channels, 1],
+            SlotShape::Signal { channels, .. } | SlotShape::Sequence { features: channels, .. } => vec![channels, 1],
+            SlotShape::Image { channels, .. } => vec![channels, 1, 1],
         };
         vec![WeightSpec::new("constant", shape, Init::Uniform { bound: 2.0 })]
     }

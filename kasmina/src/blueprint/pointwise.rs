@@ -3,8 +3,10 @@
 use candle_core::{Result, Tensor};
 use esper_layers::Activation;
 
-use crate::blueprint::Blueprint;
-use crate::host::{SlotShape, from_rows, linear, to_rows};
+use crate::blueprint::norm::normalize;
+use crate::blueprint::position::at_each_position;
+use crate::blueprint::{Blueprint, DownLayer};
+use crate::host::{SlotShape, linear};
 use crate::weight::{Init, WeightSpec};
 
 /// f(h) = W₂·relu(W₁·h + b₁) + b₂, pointwise: C → width → C.
@@ -18,12 +20,19 @@ impl Blueprint for Mlp {
 
     fn fits(&self, slot: SlotShape) -> bool {
         match slot {
-            SlotShape::Vector { .. } | SlotShape::Signal { .. } => true,
+            SlotShape::Vector { .. }
+            | SlotShape::Signal { .. }
+            | SlotShape::Image { .. }
+            | SlotShape::Sequence { .. } => true,
         }
     }
 
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {
         bottleneck_weights(slot, width, 1)
+    }
+
+    fn down_layer(&self, _slot: SlotShape) -> Option<DownLayer> {
+        Some(DownLayer { weight: 0, bias: Some(1), num_taps: 1 })
     }
 
     fn delta(&self, weights: &[Tensor], h: &Tensor) -> Result<Tensor> {
@@ -34,15 +43,9 @@ impl Blueprint for Mlp {
 /// The bottleneck of [`Mlp`] over h normalized across C to mean 0 and variance 1.
 ///
 /// # Source
-/// Ba et al. 2016 (arXiv 1607.06450), without gain and offset: the next layer contains them. Built from single
-/// operations, because candle's fused layer normalization has no backward pass.
+/// Ba et al. 2016 (arXiv 1607.06450), without gain and offset: the next layer contains them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NormMlp;
-
-impl NormMlp {
-    /// Keeps the division finite where all channels agree.
-    const EPSILON: f64 = 1e-5;
-}
 
 impl Blueprint for NormMlp {
     fn name(&self) -> &'static str {
@@ -58,12 +61,16 @@ impl Blueprint for NormMlp {
         bottleneck_weights(slot, width, 1)
     }
 
+    fn down_layer(&self, _slot: SlotShape) -> Option<DownLayer> {
+        Some(DownLayer { weight: 0, bias: Some(1), num_taps: 1 })
+    }
+
+    fn down_inputs(&self, rows: &Tensor) -> Result<Tensor> {
+        normalize(rows)
+    }
+
     fn delta(&self, weights: &[Tensor], h: &Tensor) -> Result<Tensor> {
-        at_each_position(h, |x| {
-            let centered = x.broadcast_sub(&x.mean_keepdim(1)?)?;
-            let deviation = centered.sqr()?.mean_keepdim(1)?.affine(1.0, Self::EPSILON)?.sqrt()?;
-            bottleneck(weights, &centered.broadcast_div(&deviation)?)
-        })
+        at_each_position(h, |x| bottleneck(weights, &self.down_inputs(x)?))
     }
 }
 
@@ -83,9 +90,4 @@ pub(super) fn bottleneck_weights(slot: SlotShape, width: usize, kernel: usize) -
 fn bottleneck(weights: &[Tensor], x: &Tensor) -> Result<Tensor> {
     let hidden = linear(x, &weights[0], &weights[1], Activation::Relu)?;
     linear(&hidden, &weights[2], &weights[3], Activation::None)
-}
-
-/// Applies `f` to each position by itself: a vector is one position, a signal has L.
-fn at_each_position(h: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-    if h.rank() == 2 { f(h) } else { from_rows(&f(&to_rows(h)?)?, h.dim(0)?) }
 }

@@ -1,12 +1,15 @@
 //! The grafted network: forward passes, and parameters with their layout.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
+use candle_nn::loss::cross_entropy;
+use leyline::batch::Batch;
 use leyline::error::ErrorType;
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::{AlphaOverride, Outputs, Parameter, Pass, Shadow, TrainableModel};
 use leyline::unit::Alpha;
 
+use crate::blueprint::SeedWeights;
 use crate::error::Error;
 use crate::graft::slot::{Observer, Part, SlotGrafts};
 use crate::graft::{Graft, Role};
@@ -48,6 +51,12 @@ impl GraftedModel {
         &self.device
     }
 
+    /// Type of weights and signals; logits are `f32` for a network of `bf16`.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.host.dtype()
+    }
+
     /// What `seed` does in a forward pass; none when it is not in the network.
     #[must_use]
     pub fn role(&self, seed: SeedId) -> Option<Role> {
@@ -56,8 +65,30 @@ impl GraftedModel {
 
     /// The parameters of `seed`, whether or not they train now; none when it is not in the network.
     #[must_use]
-    pub fn seed_parameters(&self, seed: SeedId) -> Option<&[Parameter]> {
-        self.graft(seed).map(|graft| graft.module.weights().parameters())
+    pub fn seed_parameters(&self, seed: SeedId) -> Option<Vec<Parameter>> {
+        self.graft(seed).map(|graft| graft.weights().flat_map(|set| set.parameters()).cloned().collect())
+    }
+
+    /// The weights of the module of `seed` as safetensors bytes, for a library of weights.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSeed`] when it is not in the network; when the device fails.
+    /// # Sync
+    /// One device-to-host copy for each tensor.
+    pub fn export_seed(&self, seed: SeedId) -> Result<Vec<u8>, Error> {
+        self.graft(seed).ok_or(Error::UnknownSeed { seed })?.module.export()
+    }
+
+    /// Copies weights into the tensors of the module of `seed` in place, all or none; every clone of this network sees
+    /// them.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSeed`] when it is not in the network, [`Error::Artifact`] when the weights do not fit; when the
+    /// device fails.
+    /// # Sync
+    /// none
+    pub fn load_seed(&self, seed: SeedId, weights: &SeedWeights) -> Result<(), Error> {
+        self.graft(seed).ok_or(Error::UnknownSeed { seed })?.module.load(weights)
     }
 
     /// The same network, with the same parameters, without the seeds in shadow training.
@@ -65,9 +96,14 @@ impl GraftedModel {
     /// # Errors
     /// When the layout cannot be made.
     pub fn without_shadows(&self) -> Result<Self, Error> {
+        self.keeping_shadows(|_| false)
+    }
+
+    /// The same, but for the seeds to keep.
+    pub(crate) fn keeping_shadows(&self, keep: impl Fn(SeedId) -> bool) -> Result<Self, Error> {
         let mut model = self.clone();
         for slot in &mut model.slots {
-            slot.live.take_if(|graft| graft.role == Role::Shadow);
+            slot.live.take_if(|graft| graft.role == Role::Shadow && !keep(graft.seed));
         }
         model.rebuild(self.layout.revision())?;
         Ok(model)
@@ -76,7 +112,24 @@ impl GraftedModel {
     /// A forward pass without gradient in which `observer` sees every acting seed. Logits (B, classes).
     pub(crate) fn observe(&self, inputs: &Tensor, observer: &mut Observer<'_>) -> Result<Tensor, Error> {
         let h = self.host.lift(inputs)?;
-        self.run(h, 0, View::Frozen, &[], observer)
+        self.run(h, 0, View::Frozen, &[], Some(observer))
+    }
+
+    /// The value behind the acting seeds of a slot, and the gradient of the batch's mean cross-entropy with respect to
+    /// it; both of the shape of the slot.
+    pub(crate) fn slot_gradient(&self, batch: &Batch, slot_index: usize) -> Result<(Tensor, Tensor), Error> {
+        let mut h = self.host.lift(&batch.inputs)?;
+        for (index, slot) in self.slots[..slot_index].iter().enumerate() {
+            h = slot.act(h, View::Frozen, &[], None)?;
+            h = self.host.segment(index, h, View::Frozen)?;
+        }
+        h = self.slots[slot_index].act(h, View::Frozen, &[], None)?;
+        let y = Var::from_tensor(&h.detach())?;
+        let next = self.host.segment(slot_index, y.as_tensor().clone(), View::Frozen)?;
+        let logits = self.run(next, slot_index + 1, View::Frozen, &[], None)?;
+        let gradients = cross_entropy(&logits, &batch.targets)?.backward()?;
+        let gradient = gradients.get(&y).cloned().map_or_else(|| h.zeros_like(), Ok)?;
+        Ok((h, gradient))
     }
 
     pub(crate) fn grafts(&self) -> impl Iterator<Item = &Graft> {
@@ -97,7 +150,7 @@ impl GraftedModel {
         let slot = &mut self.slots[slot_index];
         match graft.role {
             Role::Permanent => slot.permanent.push(graft),
-            Role::Idle | Role::Shadow | Role::Acting => slot.live = Some(graft),
+            Role::Idle | Role::Shadow | Role::Acting | Role::Fading => slot.live = Some(graft),
         }
     }
 
@@ -126,9 +179,11 @@ impl GraftedModel {
     /// Brings parameters and layout up to date under this revision.
     pub(crate) fn rebuild(&mut self, revision: TopologyRevision) -> Result<(), Error> {
         let host = self.host.weights().flat_map(|set| set.parameters()).map(|p| (p, Owner::Host, false));
-        let seeds = self.grafts().filter_map(|graft| Some((graft, graft.part()?))).flat_map(|(graft, part)| {
+        let learning = self.grafts().filter_map(|graft| Some((graft, graft.part()?)));
+        let seeds = learning.filter(|(_, part)| *part != Part::Fading).flat_map(|(graft, part)| {
             let owner = Owner::Seed(graft.seed);
-            graft.module.weights().parameters().iter().map(move |p| (p, owner, part == Part::Shadow))
+            let parameters = graft.weights().flat_map(|set| set.parameters());
+            parameters.map(move |p| (p, owner, part == Part::Shadow))
         });
         let mut entries: Vec<_> = host.chain(seeds).collect();
         entries.sort_by(|(a, ..), (b, ..)| a.name.cmp(&b.name));
@@ -155,10 +210,10 @@ impl GraftedModel {
         first: usize,
         view: View,
         overrides: &[AlphaOverride],
-        observer: &mut Observer<'_>,
+        mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Tensor, Error> {
         for (index, slot) in self.slots.iter().enumerate().skip(first) {
-            h = slot.act(h, view, overrides, observer)?;
+            h = slot.act(h, view, overrides, observer.as_deref_mut())?;
             h = self.host.segment(index, h, view)?;
         }
         Ok(h)
@@ -168,7 +223,7 @@ impl GraftedModel {
         let mut h = self.host.lift(inputs)?;
         let mut shadows = Vec::new();
         for (index, slot) in self.slots.iter().enumerate() {
-            h = slot.act(h, View::Live, &[], &mut nobody)?;
+            h = slot.act(h, View::Live, &[], None)?;
             if let Some(graft) = slot.shadow() {
                 shadows.push(Shadow { seed: graft.seed, logits: self.shadow_logits(graft, index, &h)? });
             }
@@ -181,15 +236,9 @@ impl GraftedModel {
     /// What the network would answer had the seed acted in full, with gradient to the seed alone.
     fn shadow_logits(&self, graft: &Graft, slot_index: usize, h: &Tensor) -> Result<Tensor, Error> {
         let h = h.detach();
-        let grafted = (&h + graft.module.delta(&h, View::Live)?)?;
-        let h = self.host.segment(slot_index, grafted, View::Frozen)?;
-        self.run(h, slot_index + 1, View::Frozen, &[], &mut nobody)
+        let h = self.host.segment(slot_index, graft.act_in_full(&h, View::Live)?, View::Frozen)?;
+        self.run(h, slot_index + 1, View::Frozen, &[], None)
     }
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "an observer may fail, this one does not")]
-fn nobody(_: SeedId, _: &Tensor, _: &Tensor) -> candle_core::Result<()> {
-    Ok(())
 }
 
 impl ErrorType for GraftedModel {
@@ -215,7 +264,7 @@ impl TrainableModel for GraftedModel {
                     return Err(Error::UnknownSeed { seed: unknown.seed });
                 }
                 let h = self.host.lift(inputs)?;
-                let logits = self.run(h, 0, View::Frozen, overrides, &mut nobody)?;
+                let logits = self.run(h, 0, View::Frozen, overrides, None)?;
                 Ok(Outputs { logits, shadows: Vec::new() })
             }
         }

@@ -3,12 +3,12 @@
 use candle_core::Tensor;
 use leyline::id::SeedId;
 use leyline::model::AlphaOverride;
-use leyline::seed::SeedStage;
 use leyline::unit::Alpha;
 
 use crate::blueprint::SeedModule;
 use crate::graft::AlphaCell;
-use crate::weight::View;
+use crate::graft::blend::{SeedBlend, Strength};
+use crate::weight::{View, WeightSet};
 
 /// What a seed does in a forward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,21 +19,10 @@ pub enum Role {
     Shadow,
     /// It acts at its α.
     Acting,
+    /// It acts at its α and no longer learns.
+    Fading,
     /// It is part of the host.
     Permanent,
-}
-
-impl Role {
-    /// The role of a seed in this stage; none when it has no parameters then.
-    pub(crate) fn of(stage: SeedStage) -> Option<Self> {
-        match stage {
-            SeedStage::Germinated => Some(Self::Idle),
-            SeedStage::Training => Some(Self::Shadow),
-            SeedStage::Blending | SeedStage::Holding => Some(Self::Acting),
-            SeedStage::Fossilized => Some(Self::Permanent),
-            SeedStage::Dormant | SeedStage::Pruned | SeedStage::Embargoed | SeedStage::Resetting => None,
-        }
-    }
 }
 
 /// A seed in the network.
@@ -42,6 +31,7 @@ pub(crate) struct Graft {
     pub(crate) seed: SeedId,
     pub(crate) role: Role,
     pub(crate) module: SeedModule,
+    pub(crate) blend: SeedBlend,
     pub(crate) alpha: AlphaCell,
 }
 
@@ -52,15 +42,10 @@ pub(crate) enum Part {
     Shadow,
     /// Multiplied by its device scalar.
     Scaled,
+    /// The same, with its parameters held fixed.
+    Fading,
     /// In full.
     Full,
-}
-
-enum Strength<'a> {
-    Off,
-    Full,
-    Cell(&'a Tensor),
-    Fixed(f64),
 }
 
 impl Graft {
@@ -70,39 +55,48 @@ impl Graft {
             Role::Idle => None,
             Role::Shadow => Some(Part::Shadow),
             Role::Acting => (!self.alpha.is_zero()).then_some(Part::Scaled),
+            Role::Fading => (!self.alpha.is_zero()).then_some(Part::Fading),
             Role::Permanent => Some(Part::Full),
         }
     }
 
-    fn strength(&self, overrides: &[AlphaOverride]) -> Strength<'_> {
+    /// The sets of tensors that belong to the seed: its module's, then its blend's.
+    pub(crate) fn weights(&self) -> impl Iterator<Item = &WeightSet> {
+        std::iter::once(self.module.weights()).chain(self.blend.weights())
+    }
+
+    /// How much of it acts; none when it does not.
+    fn strength(&self, overrides: &[AlphaOverride]) -> Option<Strength<'_>> {
         match overrides.iter().find(|o| o.seed == self.seed).map(|o| o.alpha) {
-            Some(alpha) if alpha.is_zero() => Strength::Off,
-            Some(alpha) if alpha.is_one() => Strength::Full,
-            Some(alpha) => Strength::Fixed(Alpha::get(alpha)),
+            Some(alpha) if self.alpha.rounds_to_zero(alpha) => None,
+            Some(alpha) if alpha.is_one() => Some(Strength::Full),
+            Some(alpha) => Some(Strength::Fixed(Alpha::get(alpha))),
             None => match self.part() {
-                None | Some(Part::Shadow) => Strength::Off,
-                Some(Part::Scaled) => Strength::Cell(self.alpha.tensor()),
-                Some(Part::Full) => Strength::Full,
+                None | Some(Part::Shadow) => None,
+                Some(Part::Scaled | Part::Fading) => Some(Strength::Cell(self.alpha.tensor())),
+                Some(Part::Full) => Some(Strength::Full),
             },
         }
     }
 
-    /// α·f(h); none when the seed does not act.
-    fn share(&self, h: &Tensor, view: View, overrides: &[AlphaOverride]) -> candle_core::Result<Option<Tensor>> {
-        let strength = self.strength(overrides);
-        if let Strength::Off = strength {
-            return Ok(None);
-        }
-        let delta = self.module.delta(h, view)?;
-        Ok(Some(match strength {
-            Strength::Off | Strength::Full => delta,
-            Strength::Cell(alpha) => delta.broadcast_mul(alpha)?,
-            Strength::Fixed(alpha) => delta.affine(alpha, 0.0)?,
-        }))
+    /// The slot's output for its value `h`; none when the seed does not act.
+    fn act(&self, h: &Tensor, view: View, overrides: &[AlphaOverride]) -> candle_core::Result<Option<Tensor>> {
+        let view = if self.role == Role::Fading { View::Frozen } else { view };
+        self.strength(overrides).map(|strength| self.mix(h, strength, view)).transpose()
+    }
+
+    fn mix(&self, h: &Tensor, strength: Strength<'_>, view: View) -> candle_core::Result<Tensor> {
+        self.blend.mix(h, self.module.delta(h, view)?, strength, view)
+    }
+
+    /// The slot's output for its value `h` if the seed acted in full.
+    pub(crate) fn act_in_full(&self, h: &Tensor, view: View) -> candle_core::Result<Tensor> {
+        self.mix(h, Strength::Full, view)
     }
 }
 
-/// Looks on while a seed acts: its id, the value before it, and its share α·f(h).
+/// Looks on while a seed acts: its id, the value before it, and its share of the output, which is the value after it less
+/// the value before it.
 pub(crate) type Observer<'a> = dyn FnMut(SeedId, &Tensor, &Tensor) -> candle_core::Result<()> + 'a;
 
 /// One slot with its seeds.
@@ -118,18 +112,20 @@ impl SlotGrafts {
         self.permanent.iter().chain(&self.live)
     }
 
-    /// Lets every acting seed add its share to `h`.
+    /// Lets every seed act on `h`. What an observer sees is computed only for one.
     pub(crate) fn act(
         &self,
         mut h: Tensor,
         view: View,
         overrides: &[AlphaOverride],
-        observer: &mut Observer<'_>,
+        mut observer: Option<&mut Observer<'_>>,
     ) -> candle_core::Result<Tensor> {
         for graft in self.grafts() {
-            if let Some(share) = graft.share(&h, view, overrides)? {
-                observer(graft.seed, &h, &share)?;
-                h = (&h + share)?;
+            if let Some(output) = graft.act(&h, view, overrides)? {
+                if let Some(observer) = observer.as_deref_mut() {
+                    observer(graft.seed, &h, &(&output - &h)?)?;
+                }
+                h = output;
             }
         }
         Ok(h)

@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigIssue;
 
-/// How a signal becomes a vector before the last layer.
+/// How a signal or an image becomes a vector before the last layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pool {
-    /// Mean over positions: (B, C, L) → (B, C).
+    /// Mean over positions: (B, C, L) or (B, C, H, W) → (B, C).
     #[default]
     Mean,
-    /// All positions: (B, C, L) → (B, C·L).
+    /// All positions: (B, C, L) → (B, C·L), (B, C, H, W) → (B, C·H·W).
     Flatten,
 }
 
@@ -49,11 +49,79 @@ pub enum HostConfig {
         #[serde(default)]
         pool: Pool,
     },
+    /// A transformer encoder over equal parts of a sample, for vectors (B, inputs) or sequences (B, inputs / patch, patch).
+    ///
+    /// Each part is a token: a linear embedding plus a learned position, then pre-norm blocks of self-attention and a
+    /// layer of `mlp_ratio`·`width` features, then the mean over positions. Slots: `input` before the sample is divided,
+    /// `embedded` after the embedding, `block0`… after each block.
+    ///
+    /// # Source
+    /// Vaswani et al. 2017 (arXiv 1706.03762); normalization before each layer: Xiong et al. 2020 (arXiv 2002.04745).
+    Transformer {
+        /// Features of one sample.
+        inputs: usize,
+        /// Features of one token.
+        patch: usize,
+        /// Features of one position inside.
+        width: usize,
+        /// Heads of each self-attention.
+        heads: usize,
+        /// Blocks.
+        layers: usize,
+        /// Width inside the two-layer part of a block, as a multiple of `width`.
+        #[serde(default = "default_mlp_ratio")]
+        mlp_ratio: usize,
+        /// Classes.
+        classes: usize,
+    },
+    /// Blocks of 2-D convolution and `ReLU`, then a linear layer, for images (B, `input_channels`, height, width), which
+    /// may come as vectors.
+    ///
+    /// Convolutions are padded by `kernel / 2` on every side. Slots: `input` after vectors became images, `block0`…
+    /// after each activation.
+    Cnn2d {
+        /// Rows of one sample.
+        height: usize,
+        /// Columns of one sample.
+        width: usize,
+        /// Channels of one sample.
+        #[serde(default = "one_channel")]
+        input_channels: usize,
+        /// Channels of each block.
+        channels: Vec<usize>,
+        /// Positions one output sees along each side.
+        kernel: usize,
+        /// Positions from one output to the next along each side.
+        stride: usize,
+        /// Classes.
+        classes: usize,
+        /// How an image becomes a vector before the last layer.
+        #[serde(default)]
+        pool: Pool,
+    },
+}
+
+fn default_mlp_ratio() -> usize {
+    HostConfig::DEFAULT_MLP_RATIO
+}
+
+fn one_channel() -> usize {
+    1
 }
 
 impl HostConfig {
     /// Largest accepted value of any size: products of three of them still fit into 64 bits.
     const MAX_SIZE: usize = 1 << 20;
+    /// Most blocks of a transformer.
+    const MAX_LAYERS: usize = 1024;
+    /// Largest ratio of the widths inside a block of a transformer.
+    const MAX_MLP_RATIO: usize = 64;
+
+    /// Ratio of the widths inside a block of a transformer where none is given: that of Vaswani et al. 2017.
+    pub const DEFAULT_MLP_RATIO: usize = 4;
+
+    /// Largest accepted side of an image: the square of one still leaves room for two other sizes.
+    const MAX_SIDE: usize = 1 << 10;
 
     /// Everything that is wrong with the values; keys start with `host.`.
     #[must_use]
@@ -81,7 +149,92 @@ impl HostConfig {
                     within(format!("cnn1d.channels[{index}]"), width, 1, Self::MAX_SIZE);
                 }
             }
+            Self::Transformer { inputs, patch, width, heads, layers, mlp_ratio, classes } => {
+                within("transformer.inputs".into(), *inputs, 1, Self::MAX_SIZE);
+                within("transformer.patch".into(), *patch, 1, *inputs);
+                // A single feature normalized across itself is always 0.
+                within("transformer.width".into(), *width, 2, Self::MAX_SIZE);
+                within("transformer.heads".into(), *heads, 1, *width);
+                within("transformer.layers".into(), *layers, 1, Self::MAX_LAYERS);
+                within("transformer.mlp_ratio".into(), *mlp_ratio, 1, Self::MAX_MLP_RATIO);
+                within("transformer.classes".into(), *classes, 2, Self::MAX_SIZE);
+                for (key, part, whole, what) in
+                    [("patch", *patch, *inputs, "the features of a sample"), ("heads", *heads, *width, "the width")]
+                {
+                    if (1..=whole).contains(&part) && !whole.is_multiple_of(part) {
+                        let message = format!("is {part}: expected a divisor of {whole}, {what}");
+                        issues.push(ConfigIssue::new(format!("host.transformer.{key}"), message));
+                    }
+                }
+            }
+            Self::Cnn2d { height, width, input_channels, channels, kernel, stride, classes, pool: _ } => {
+                let shorter = *height.min(width);
+                within("cnn2d.height".into(), *height, 1, Self::MAX_SIDE);
+                within("cnn2d.width".into(), *width, 1, Self::MAX_SIDE);
+                within("cnn2d.input_channels".into(), *input_channels, 1, Self::MAX_SIZE);
+                within("cnn2d.kernel".into(), *kernel, 1, shorter);
+                within("cnn2d.stride".into(), *stride, 1, shorter);
+                within("cnn2d.classes".into(), *classes, 2, Self::MAX_SIZE);
+                for (index, &width) in channels.iter().enumerate() {
+                    within(format!("cnn2d.channels[{index}]"), width, 1, Self::MAX_SIZE);
+                }
+            }
         }
         issues
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(json: &str, issues: &[&str]) {
+        let config: HostConfig = serde_json::from_str(json).unwrap();
+        let found: Vec<String> = config.validate().iter().map(ToString::to_string).collect();
+        assert_eq!(found, issues);
+    }
+
+    #[test]
+    fn the_sizes_of_a_transformer_must_divide_each_other() {
+        let host = |rest: &str| format!(r#"{{"transformer":{{"inputs":64,"layers":2,"classes":10,{rest}}}}}"#);
+        check(&host(r#""patch":8,"width":32,"heads":4"#), &[]);
+        check(&host(r#""patch":64,"width":2,"heads":2,"mlp_ratio":1"#), &[]);
+        check(
+            &host(r#""patch":7,"width":32,"heads":3"#),
+            &[
+                "`host.transformer.patch` is 7: expected a divisor of 64, the features of a sample",
+                "`host.transformer.heads` is 3: expected a divisor of 32, the width",
+            ],
+        );
+        check(
+            &host(r#""patch":65,"width":1,"heads":0,"mlp_ratio":65"#),
+            &[
+                "`host.transformer.patch` is 65: expected 1 to 64",
+                "`host.transformer.width` is 1: expected 2 to 1048576",
+                "`host.transformer.heads` is 0: expected 1 to 1",
+                "`host.transformer.mlp_ratio` is 65: expected 1 to 64",
+            ],
+        );
+        check(
+            &host(r#""patch":0,"width":4,"heads":5"#),
+            &["`host.transformer.patch` is 0: expected 1 to 64", "`host.transformer.heads` is 5: expected 1 to 4"],
+        );
+        let none = r#"{"transformer":{"inputs":8,"patch":2,"width":4,"heads":2,"layers":0,"classes":1}}"#;
+        check(
+            none,
+            &[
+                "`host.transformer.layers` is 0: expected 1 to 1024",
+                "`host.transformer.classes` is 1: expected 2 to 1048576",
+            ],
+        );
+    }
+
+    #[test]
+    fn the_ratio_of_the_widths_has_a_default() {
+        let json = r#"{"transformer":{"inputs":8,"patch":2,"width":4,"heads":2,"layers":1,"classes":3}}"#;
+        let expected =
+            HostConfig::Transformer { inputs: 8, patch: 2, width: 4, heads: 2, layers: 1, mlp_ratio: 4, classes: 3 };
+        assert_eq!(serde_json::from_str::<HostConfig>(json).unwrap(), expected);
     }
 }

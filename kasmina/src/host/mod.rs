@@ -4,13 +4,21 @@
 //!  inputs ─► lift ─► slot 0 ─► segment 0 ─► slot 1 ─► segment 1 ─► … ─► slot n−1 ─► segment n−1 ─► logits
 //! ```
 //!
-//! Shapes: B samples, C features or channels, L positions. Vectors are (B, C), signals (B, C, L).
+//! Shapes: B samples, C features or channels, L positions. Vectors are (B, C), signals
+//! (B, C, L), images (B, C, H, W), sequences (B, L, C).
 
+mod slot_shape;
 mod config;
 mod layer;
+mod self_attention;
+mod build;
 mod network;
 
 pub use config::{HostConfig, Pool};
-pub use network::{Host, HostSlot, SlotShape};
+pub use network::{Host, HostSlot};
+pub use slot_shape::SlotShape;
 
-pub(crate) use layer::{conv1d, from_rows, linear, to_rows};
+pub(crate) use layer::{
+    Window, conv1d, conv2d, depthwise1d, depthwise2d, from_rows, image_from_rows, image_to_rows, linear, to_rows,
+};
+pub(crate) use self_attention::self_attention;

@@ -3,7 +3,7 @@
 use std::f64::consts::FRAC_PI_2;
 
 use leyline::command::{AlphaCurve, AlphaRamp};
-use leyline::seed::AlphaMode;
+use leyline::seed::{AlphaMode, RampProgress};
 use leyline::unit::Alpha;
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ impl AlphaController {
         self.ramp.map(|ramp| ramp.steps_done)
     }
 
-    /// Starts a ramp; one of 0 steps jumps to its target.
+    /// Starts a ramp; one of 0 steps jumps to its target. None is replaced but by a removal.
     ///
     /// # Errors
     /// [`RampRunning`] while one runs.
@@ -87,6 +87,21 @@ impl AlphaController {
         self.ramp = Some(RunningRamp { start: self.alpha, target, steps, curve, steps_done: 0 });
         self.follow();
         Ok(())
+    }
+
+    /// Starts the way to 0 from where α is, in the place of whatever ramp runs; one of 0 steps jumps.
+    ///
+    /// A removal is the only case in which a running ramp is replaced: waiting for its end would let a seed that is to
+    /// go gain influence first.
+    pub(crate) fn fade(&mut self, steps: u64, curve: AlphaCurve) {
+        self.ramp = Some(RunningRamp { start: self.alpha, target: Alpha::ZERO, steps, curve, steps_done: 0 });
+        self.follow();
+    }
+
+    /// How far the running ramp is; none when none runs.
+    #[must_use]
+    pub fn progress(&self) -> Option<RampProgress> {
+        self.ramp.map(|ramp| RampProgress { steps_done: ramp.steps_done, steps_total: ramp.steps })
     }
 
     /// Ends an optimizer step. Whether a ramp ended with it.
@@ -190,6 +205,26 @@ mod tests {
         let before = controller;
         assert_eq!(controller.retarget(ramp(0.0, 5, AlphaCurve::Linear)), Err(RampRunning { steps_left: 4 }));
         assert_eq!(controller, before);
+    }
+
+    #[test]
+    fn a_fade_replaces_a_ramp_and_falls_to_zero_from_where_alpha_is() {
+        for curve in CURVES {
+            for steps in [0, 1, 5] {
+                let mut controller = AlphaController::new(Alpha::ZERO);
+                controller.retarget(ramp(1.0, 9, AlphaCurve::Linear)).unwrap();
+                controller.advance();
+                let mut last = controller.alpha();
+                controller.fade(steps, curve);
+                for _ in 0..steps {
+                    assert_eq!(controller.mode(), AlphaMode::Down);
+                    assert!(controller.alpha() < last && !controller.alpha().is_zero(), "{curve:?}");
+                    last = controller.alpha();
+                    controller.advance();
+                }
+                assert_eq!(controller, AlphaController::new(Alpha::ZERO), "{curve:?} {steps}");
+            }
+        }
     }
 
     fn curves() -> impl Strategy<Value = AlphaCurve> {

@@ -4,7 +4,7 @@ use leyline::seed::{Counterfactual, GradientHealth};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A float that survives JSON whatever its value: a number when finite, else `nan`, `inf` or `-inf`.
-mod float {
+pub(super) mod float {
     use serde::de::Error;
 
     use super::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,7 +16,7 @@ mod float {
         Text(String),
     }
 
-    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(in super::super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         let written = match *value {
             finite if finite.is_finite() => Written::Number(finite),
             nan if nan.is_nan() => Written::Text("nan".into()),
@@ -26,7 +26,7 @@ mod float {
         written.serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         match Written::deserialize(deserializer)? {
             Written::Number(number) => Ok(number),
             Written::Text(text) => match text.as_str() {

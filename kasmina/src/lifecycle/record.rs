@@ -1,14 +1,27 @@
-//! The record of one seed: its stage, age, alpha and evidence, and the moves between stages.
+//! The record of one seed: its stage, clocks, alpha, evidence and history, and the moves between stages.
+//!
+//! What a move does is said by [`table`]; here its effects on the record are carried out.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use leyline::command::{AlphaRamp, Blend};
 use leyline::id::{BlueprintId, SeedId, SlotId};
-use leyline::seed::{Counterfactual, Evidence, GateReport, GradientHealth, SeedStage, SeedState, Transition};
+use leyline::seed::{
+    AlphaMode, Counterfactual, Evidence, GateReport, GradientHealth, SeedStage, SeedState, Transition,
+};
 use leyline::unit::Alpha;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::lifecycle::gate::{self, Subject};
-use crate::lifecycle::{AlphaController, GateConfig, measured};
+use crate::graft::Role;
+use crate::lifecycle::gate::{self, Germination, Subject, Surroundings};
+use crate::lifecycle::history::Ring;
+use crate::lifecycle::table::{self, Condition, Effect, MOVES, Move, Trigger};
+use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry, measured};
+
+/// Moves that a history holds.
+const MAX_HISTORY: usize = 100;
+/// Measurements that stability looks back on.
+const MAX_GAINS: usize = 8;
 
 /// Everything about a seed but its tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,159 +30,400 @@ pub(crate) struct SeedRecord {
     pub(crate) id: SeedId,
     pub(crate) slot: SlotId,
     pub(crate) blueprint: BlueprintId,
+    pub(crate) blend: Blend,
     /// Width of its bottleneck.
     pub(crate) width: usize,
     /// Trainable elements; 0 once pruned.
     pub(crate) num_parameters: u64,
     pub(crate) alpha: AlphaController,
     stage: SeedStage,
+    previous_stage: Option<SeedStage>,
+    paused: bool,
+    weights_pending: bool,
+    /// Why it is being removed, while it fades.
+    fading: Option<String>,
     age_epochs: u64,
     epochs_in_stage: u64,
+    isolation_violations: u64,
+    /// Latency of its first forward passes, where a budget asks for it.
+    prewarm_ms: Option<f64>,
     #[serde(with = "measured::counterfactual")]
     counterfactual: Option<Counterfactual>,
     #[serde(with = "measured::gradient")]
     gradient: Option<GradientHealth>,
+    /// In this stage.
+    gains: Ring<Gain, MAX_GAINS>,
     last_gate: Option<GateReport>,
+    history: Ring<HistoryEntry, MAX_HISTORY>,
+    /// Moves so far, those that the history has dropped included.
+    num_moves: u64,
+}
+
+/// A measured loss gain, nats per sample.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Gain(#[serde(with = "measured::float")] f64);
+
+/// What a germination makes a record from.
+#[derive(Debug, Clone)]
+pub(crate) struct Newborn {
+    pub(crate) id: SeedId,
+    pub(crate) slot: SlotId,
+    pub(crate) blueprint: BlueprintId,
+    pub(crate) blend: Blend,
+    /// Width of its bottleneck.
+    pub(crate) width: usize,
+    /// Trainable elements.
+    pub(crate) num_parameters: u64,
+    pub(crate) prewarm_ms: Option<f64>,
+}
+
+/// Why a row is followed, and where alpha is to go if it starts alpha on a way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cause<'a> {
+    pub(crate) reason: &'a str,
+    pub(crate) ramp: Option<AlphaRamp>,
+}
+
+/// What the end of an epoch did to a seed.
+#[derive(Debug, Default)]
+pub(crate) struct EpochEnd {
+    pub(crate) transitions: Vec<Transition>,
+    /// The verdict of a gate that began to keep the seed where it is.
+    pub(crate) kept_by: Option<GateReport>,
+}
+
+/// Two fields of a record that contradict each other.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Contradiction {
+    pub(crate) field: &'static str,
+    pub(crate) found: String,
+    pub(crate) expected: String,
 }
 
 impl SeedRecord {
-    /// A seed that just germinated.
+    /// A seed that germinates now, if G0 lets it.
+    ///
+    /// # Errors
+    /// The verdict of G0.
     pub(crate) fn germinated(
-        id: SeedId,
-        slot: SlotId,
-        blueprint: BlueprintId,
-        width: usize,
-        num_parameters: u64,
-    ) -> Self {
-        Self {
+        newborn: Newborn,
+        gates: &GateConfig,
+        germination: &Germination,
+        reason: &str,
+    ) -> Result<(Self, Vec<Transition>), GateReport> {
+        let verdict = gate::evaluate_germination(gates, germination);
+        if !verdict.passed {
+            return Err(verdict);
+        }
+        let Newborn { id, slot, blueprint, blend, width, num_parameters, prewarm_ms } = newborn;
+        let mut record = Self {
             id,
             slot,
             blueprint,
+            blend,
             width,
             num_parameters,
             alpha: AlphaController::new(Alpha::ZERO),
-            stage: SeedStage::Germinated,
+            stage: SeedStage::Dormant,
+            previous_stage: None,
+            paused: false,
+            weights_pending: false,
+            fading: None,
             age_epochs: 0,
             epochs_in_stage: 0,
+            isolation_violations: 0,
+            prewarm_ms,
             counterfactual: None,
             gradient: None,
+            gains: Ring::new(),
             last_gate: None,
-        }
+            history: Ring::new(),
+            num_moves: 0,
+        };
+        let row = Move::find(SeedStage::Dormant, Condition::Active, Trigger::Germinate)
+            .expect("the table has a row for germination");
+        let transition = record
+            .follow(row, Some(verdict), Cause { reason, ramp: None })
+            .expect("no effect of germination can be refused");
+        Ok((record, transition.into_iter().collect()))
     }
 
     pub(crate) fn stage(&self) -> SeedStage {
         self.stage
     }
 
+    /// Whether it was taken out of the computation for a while.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Why it is being removed, if it fades and is not paused.
+    pub(crate) fn fading(&self) -> Option<&str> {
+        self.fading.as_deref().filter(|_| !self.paused)
+    }
+
     /// Whether it bars its slot for others.
     pub(crate) fn occupies_slot(&self) -> bool {
-        match self.stage {
-            SeedStage::Germinated
-            | SeedStage::Training
-            | SeedStage::Blending
-            | SeedStage::Holding
-            | SeedStage::Pruned
-            | SeedStage::Embargoed
-            | SeedStage::Resetting => true,
-            SeedStage::Dormant | SeedStage::Fossilized => false,
+        !table::leaves_slot(self.stage)
+    }
+
+    /// Its moves, oldest first: the latest 100.
+    pub(crate) fn history(&self) -> impl ExactSizeIterator<Item = &HistoryEntry> {
+        self.history.iter()
+    }
+
+    /// Says whether its weights are still being fetched.
+    #[allow(dead_code, reason = "weights that are fetched beforehand set it")]
+    /// Violations of isolation charged to it (count).
+    pub(crate) fn num_violations(&self) -> u64 {
+        self.isolation_violations
+    }
+
+    /// Time of a forward pass when it germinated, ms; absent when it was not taken.
+    pub(crate) fn prewarm_ms(&self) -> Option<f64> {
+        self.prewarm_ms
+    }
+
+    /// Moves that its history holds, and moves that it has dropped (count).
+    pub(crate) fn history_size(&self) -> (u64, u64) {
+        let size = self.history.iter().len() as u64;
+        (size, self.num_moves.saturating_sub(size))
+    }
+
+    pub(crate) fn set_weights_pending(&mut self, pending: bool) {
+        self.weights_pending = pending;
+    }
+
+    /// Counts leaks between it and the host.
+    #[allow(dead_code, reason = "the isolation monitor counts per seed")]
+    pub(crate) fn add_violations(&mut self, count: u64) {
+        self.isolation_violations = self.isolation_violations.saturating_add(count);
+    }
+
+    /// Its role in the network; none when it has no place there.
+    pub(crate) fn role(&self) -> Option<Role> {
+        self.unpaused_role().map(|role| if self.paused { Role::Idle } else { role })
+    }
+
+    /// The role it has when it is not paused.
+    fn unpaused_role(&self) -> Option<Role> {
+        table::role(self.stage).map(|role| if self.fading.is_some() { Role::Fading } else { role })
+    }
+
+    fn condition(&self) -> Condition {
+        match (self.paused, &self.fading) {
+            (true, _) => Condition::Paused,
+            (false, Some(_)) => Condition::Fading,
+            (false, None) => Condition::Active,
         }
     }
 
-    /// Refuses a move that the lifecycle does not allow.
-    pub(crate) fn check_move(&self, to: SeedStage) -> Result<(), Error> {
-        if self.stage.may_become(to) {
-            Ok(())
-        } else {
-            Err(Error::IllegalTransition { seed: self.id, from: self.stage, to })
+    /// The row of the table for what is asked of this seed.
+    ///
+    /// # Errors
+    /// [`Error::IllegalTransition`] and [`Error::CannotPause`] when the stage does not allow it in whatever condition,
+    /// [`Error::NotPaused`] for a resumption, else [`Error::SeedPaused`] or [`Error::SeedFading`].
+    pub(crate) fn find_move(&self, trigger: Trigger) -> Result<&'static Move, Error> {
+        let (seed, stage) = (self.id, self.stage);
+        // A seed without influence has none to lose.
+        let at_once = trigger == Trigger::CullGradually && stage.acts_on_output() && self.alpha.alpha().is_zero();
+        let trigger = if at_once { Trigger::Cull } else { trigger };
+        let condition = self.condition();
+        if let Some(row) = Move::find(stage, condition, trigger) {
+            return Ok(row);
         }
+        let legal_otherwise = Move::find(stage, Condition::Active, trigger).is_some();
+        Err(match (condition, trigger.aim()) {
+            (Condition::Paused, _) if legal_otherwise => Error::SeedPaused { seed },
+            (Condition::Fading, _) if legal_otherwise => Error::SeedFading { seed },
+            (_, Some(to)) => Error::IllegalTransition { seed, from: stage, to },
+            (_, None) if trigger == Trigger::Resume => Error::NotPaused { seed },
+            (_, None) => Error::CannotPause { seed, stage },
+        })
     }
 
-    /// The verdict of the gate before `to`; none when the move has no gate.
-    pub(crate) fn judge(&self, gates: &GateConfig, to: SeedStage) -> Option<GateReport> {
+    /// The verdict of the gate of a row; none when it has no gate.
+    pub(crate) fn judge(&self, gates: &GateConfig, around: Surroundings, row: &Move) -> Option<GateReport> {
         let subject = Subject {
             stage: self.stage,
             epochs_in_stage: self.epochs_in_stage,
+            paused: self.paused,
+            weights_pending: self.weights_pending,
+            isolation_violations: self.isolation_violations,
+            num_parameters: self.num_parameters,
+            prewarm_ms: self.prewarm_ms,
             alpha: &self.alpha,
             counterfactual: self.counterfactual,
             gradient: self.gradient,
+            stability: self.stability(),
+            last_move: self.history.last(),
         };
-        gate::evaluate(gates, &subject, to)
+        gate::evaluate(gates, &subject, around, row)
     }
 
-    /// Asks the gate a live seed stands before, and keeps the verdict as the latest one. Returns it when it lets the
-    /// seed pass and did not before.
-    pub(crate) fn judge_next(&mut self, gates: &GateConfig) -> Option<&GateReport> {
-        let next = match self.stage {
-            SeedStage::Germinated => SeedStage::Training,
-            SeedStage::Training => SeedStage::Blending,
-            SeedStage::Blending => SeedStage::Holding,
-            SeedStage::Holding => SeedStage::Fossilized,
-            SeedStage::Dormant
-            | SeedStage::Fossilized
-            | SeedStage::Pruned
-            | SeedStage::Embargoed
-            | SeedStage::Resetting => return None,
-        };
-        let verdict = self.judge(gates, next);
+    /// Asks the gate that an active live seed stands before, and keeps the verdict as the latest one. Returns it when it
+    /// lets the seed pass and did not before.
+    pub(crate) fn judge_next(&mut self, gates: &GateConfig, around: Surroundings) -> Option<&GateReport> {
+        if !self.stage.is_live() || self.condition() != Condition::Active {
+            return None;
+        }
+        let ahead = |row: &&Move| row.from == self.stage && row.when == Condition::Active && row.gate.is_some();
+        let row = MOVES.iter().find(ahead)?;
+        let verdict = self.judge(gates, around, row);
         let before = std::mem::replace(&mut self.last_gate, verdict);
-        let passed_before = before.is_some_and(|before| before.target == next && before.passed);
+        let passed_before = before.is_some_and(|before| before.target == row.to && before.passed);
         self.last_gate.as_ref().filter(|report| report.passed && !passed_before)
     }
 
-    /// Moves on. What was measured before does not count in the new stage.
+    /// Carries out the effects of a row on the record. Returns the stage change, if it is one.
     ///
     /// # Errors
-    /// [`Error::IllegalTransition`]; nothing changed.
-    pub(crate) fn move_to(
+    /// [`Error::RampRunning`] when a ramp is to start while one runs; what came before in the row was carried out, so
+    /// callers follow a row on a copy.
+    pub(crate) fn follow(
         &mut self,
-        to: SeedStage,
+        row: &Move,
         verdict: Option<GateReport>,
-        reason: String,
-    ) -> Result<Transition, Error> {
-        self.check_move(to)?;
-        let from = std::mem::replace(&mut self.stage, to);
-        self.epochs_in_stage = 0;
-        (self.counterfactual, self.gradient) = (None, None);
-        if verdict.is_some() {
+        cause: Cause<'_>,
+    ) -> Result<Option<Transition>, Error> {
+        for &effect in row.effects {
+            self.carry_out(effect, row, cause)?;
+        }
+        self.stage = row.to;
+        // A resumption is no step of the life: the gate ahead is still the one to show.
+        if verdict.is_some() && row.changes_stage() {
             self.last_gate = verdict;
         }
-        if to == SeedStage::Pruned {
-            self.alpha = AlphaController::new(Alpha::ZERO);
-            self.num_parameters = 0;
+        let transition = Transition { seed: self.id, from: row.from, to: row.to, reason: cause.reason.to_owned() };
+        Ok(row.changes_stage().then_some(transition))
+    }
+
+    fn carry_out(&mut self, effect: Effect, row: &Move, cause: Cause<'_>) -> Result<(), Error> {
+        match effect {
+            Effect::RecordHistory => {
+                self.previous_stage = Some(row.from).filter(|from| *from != SeedStage::Dormant);
+                self.num_moves += 1;
+                self.history.push(HistoryEntry {
+                    age_epochs: self.age_epochs,
+                    from: row.from,
+                    to: row.to,
+                    epochs_in_stage: self.epochs_in_stage,
+                    reason: cause.reason.to_owned(),
+                });
+            }
+            Effect::ResetEpochs => self.epochs_in_stage = 0,
+            Effect::ForgetEvidence => {
+                (self.counterfactual, self.gradient) = (None, None);
+                self.gains.clear();
+            }
+            Effect::StartRamp => {
+                let seed = self.id;
+                let started = cause.ramp.map_or(Ok(()), |ramp| self.alpha.retarget(ramp));
+                started.map_err(|running| Error::RampRunning { seed, steps_left: running.steps_left })?;
+            }
+            Effect::StartFade => {
+                let ramp = cause.ramp.unwrap_or(AlphaRamp { target: Alpha::ZERO, steps: 0, curve: <_>::default() });
+                self.alpha.fade(ramp.steps, ramp.curve);
+            }
+            Effect::StartPause => self.paused = true,
+            Effect::EndPause => self.paused = false,
+            Effect::Become(Role::Fading) => self.fading = Some(cause.reason.to_owned()),
+            Effect::ZeroAlpha => {
+                self.alpha = AlphaController::new(Alpha::ZERO);
+                self.fading = None;
+            }
+            Effect::FreeParameters => {
+                self.num_parameters = 0;
+                self.weights_pending = false;
+            }
+            // Parts of the network and of the slot, which the manager changes or derives from the stage.
+            Effect::Become(Role::Idle | Role::Shadow | Role::Acting | Role::Permanent)
+            | Effect::LeaveNetwork
+            | Effect::FreeSlot => {}
         }
-        Ok(Transition { seed: self.id, from, to, reason })
+        Ok(())
     }
 
     /// Keeps what was measured; what was not measured this time stays as it was.
     pub(crate) fn record(&mut self, evidence: &Evidence) {
+        if let Some(measured) = evidence.counterfactual.filter(|measured| measured.num_samples > 0) {
+            self.gains.push(Gain(measured.loss_gain));
+        }
         self.counterfactual = evidence.counterfactual.or(self.counterfactual);
         self.gradient = evidence.gradient.or(self.gradient);
     }
 
-    /// Ends an epoch: the seed grows older, and one that was removed moves towards the release of its slot.
-    pub(crate) fn finish_epoch(&mut self, embargo_epochs: u64) -> Result<Vec<Transition>, Error> {
-        self.age_epochs += 1;
-        self.epochs_in_stage += 1;
-        let mut transitions = Vec::new();
-        while let Some((next, reason)) = self.due(embargo_epochs) {
-            transitions.push(self.move_to(next, None, reason.to_owned())?);
-        }
-        Ok(transitions)
+    /// Share of the latest measurements in this stage that showed a gain; none before the first.
+    #[expect(clippy::cast_precision_loss, reason = "there are eight at most")]
+    fn stability(&self) -> Option<f64> {
+        let gains = self.gains.iter();
+        let (num_gains, num_positive) = (gains.len(), gains.filter(|gain| gain.0 > 0.0).count());
+        (num_gains > 0).then(|| num_positive as f64 / num_gains as f64)
     }
 
-    fn due(&self, embargo_epochs: u64) -> Option<(SeedStage, &'static str)> {
-        let (epochs, next, reason) = match self.stage {
-            SeedStage::Pruned => (1, SeedStage::Embargoed, "the slot is barred after a removal"),
-            SeedStage::Embargoed => (embargo_epochs, SeedStage::Resetting, "the embargo is over"),
-            SeedStage::Resetting => (1, SeedStage::Dormant, "the slot is free"),
+    /// Ends an epoch: the seed grows older, and one that was removed moves towards the release of its slot. A gate that
+    /// does not let it pass keeps it in its stage.
+    pub(crate) fn finish_epoch(&mut self, gates: &GateConfig, around: Surroundings) -> Result<EpochEnd, Error> {
+        self.age_epochs += 1;
+        let mut end = EpochEnd::default();
+        if self.paused {
+            return Ok(end);
+        }
+        self.epochs_in_stage += 1;
+        while let Some((row, reason)) = self.due(around.embargo_epochs) {
+            let verdict = self.judge(gates, around, row);
+            if verdict.as_ref().is_some_and(|report| !report.passed) {
+                let before = std::mem::replace(&mut self.last_gate, verdict.clone());
+                let kept_before = before.is_some_and(|before| before.target == row.to && !before.passed);
+                end.kept_by = verdict.filter(|_| !kept_before);
+                break;
+            }
+            end.transitions.extend(self.follow(row, verdict, Cause { reason, ramp: None })?);
+        }
+        Ok(end)
+    }
+
+    fn due(&self, embargo_epochs: u64) -> Option<(&'static Move, &'static str)> {
+        let row = Move::find(self.stage, self.condition(), Trigger::EpochEnd)?;
+        let (epochs, reason) = match row.to {
+            SeedStage::Embargoed => (1, "the slot is barred after a removal"),
+            SeedStage::Resetting => (embargo_epochs, "the embargo is over"),
             SeedStage::Dormant
             | SeedStage::Germinated
             | SeedStage::Training
             | SeedStage::Blending
             | SeedStage::Holding
-            | SeedStage::Fossilized => return None,
+            | SeedStage::Fossilized
+            | SeedStage::Pruned => (1, "the slot is free"),
         };
-        (self.epochs_in_stage >= epochs).then_some((next, reason))
+        (self.epochs_in_stage >= epochs).then_some((row, reason))
+    }
+
+    /// The first field that contradicts another; none for a record that a life can lead to.
+    pub(crate) fn contradiction(&self) -> Option<Contradiction> {
+        let (stage, alpha) = (self.stage, self.alpha.alpha());
+        let (alpha_fits, fades) = match self.unpaused_role() {
+            Some(Role::Acting) => (true, false),
+            Some(Role::Fading) => (!alpha.is_zero(), true),
+            Some(Role::Permanent) => (alpha.is_one(), false),
+            Some(Role::Idle | Role::Shadow) | None => (alpha.is_zero(), false),
+        };
+        let falls = self.alpha.mode() == AlphaMode::Down && self.alpha.target().is_zero();
+        let fade_fits = self.fading.is_none() || (fades && falls && stage == SeedStage::Blending);
+        let last = self.history.last();
+        let previous = last.map(|last| last.from).filter(|from| *from != SeedStage::Dormant);
+        let name = |stage: Option<SeedStage>| stage.map_or("none", SeedStage::name).to_owned();
+        let latency_fits = self.prewarm_ms.is_none_or(|latency| latency >= 0.0);
+        let rows = [
+            ("alpha", alpha_fits, alpha.to_string(), format!("one that fits stage {stage}")),
+            ("fading", fade_fits, "present".into(), "none, or a blending seed on its way to alpha 0".into()),
+            ("paused", !self.paused || stage.is_live(), self.paused.to_string(), format!("false in stage {stage}")),
+            ("history", last.is_some_and(|l| l.to == stage), name(last.map(|l| l.to)), format!("{stage} at its end")),
+            ("previous_stage", previous == self.previous_stage, name(self.previous_stage), name(previous)),
+            ("prewarm_ms", latency_fits, format!("{:?}", self.prewarm_ms), "at least 0".into()),
+        ];
+        let broken = rows.into_iter().find(|(_, fits, ..)| !fits);
+        broken.map(|(field, _, found, expected)| Contradiction { field, found, expected })
     }
 
     /// The seed as others see it.
@@ -186,85 +440,26 @@ impl SeedRecord {
             | SeedStage::Resetting => self.alpha.target(),
         };
         SeedState {
-            seed_id: self.id,
-            slot: self.slot.clone(),
-            blueprint: self.blueprint.clone(),
             stage: self.stage,
+            previous_stage: self.previous_stage,
+            paused: self.paused,
+            weights_pending: self.weights_pending,
             age_epochs: self.age_epochs,
             epochs_in_stage: self.epochs_in_stage,
+            blend: self.blend.mode(),
             alpha: self.alpha.alpha(),
             alpha_target,
             alpha_mode: self.alpha.mode(),
-            num_parameters: self.num_parameters,
+            alpha_ramp: self.alpha.progress(),
             counterfactual: self.counterfactual,
             gradient: self.gradient,
+            stability: self.stability(),
+            isolation_violations: self.isolation_violations,
             last_gate: self.last_gate.clone(),
+            ..SeedState::germinated(self.id, self.slot.clone(), self.blueprint.clone(), self.num_parameters)
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use leyline::id::EpochIndex;
-
-    use super::*;
-
-    fn record() -> SeedRecord {
-        let (slot, blueprint) = (SlotId::new("input").unwrap(), BlueprintId::new("mlp").unwrap());
-        SeedRecord::germinated(SeedId(1), slot, blueprint, 8, 76)
-    }
-
-    #[test]
-    fn every_pair_of_stages_moves_or_is_refused_as_the_contract_says() {
-        for from in SeedStage::ALL {
-            for to in SeedStage::ALL {
-                let mut seed = SeedRecord { stage: from, epochs_in_stage: 3, ..record() };
-                let before = seed.clone();
-                match seed.move_to(to, None, "test".into()) {
-                    Ok(transition) => {
-                        assert!(from.may_become(to), "{from} became {to}");
-                        assert_eq!((transition.from, transition.to, seed.stage), (from, to, to));
-                        assert_eq!(seed.epochs_in_stage, 0);
-                    }
-                    Err(Error::IllegalTransition { .. }) => {
-                        assert!(!from.may_become(to), "{from} did not become {to}");
-                        assert_eq!(seed, before);
-                    }
-                    Err(other) => panic!("{other}"),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_move_forgets_the_evidence_of_the_stage_before() {
-        let mut seed = record();
-        let gradient = Some(GradientHealth { norm: 1.0, host_ratio: None, health: 1.0 });
-        let measured = Counterfactual { loss_gain: 1.0, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples: 1 };
-        seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(1), counterfactual: Some(measured), gradient });
-        seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(2), counterfactual: None, gradient: None });
-        assert_eq!((seed.export().counterfactual, seed.export().gradient), (Some(measured), gradient));
-        seed.move_to(SeedStage::Training, None, String::new()).unwrap();
-        assert_eq!((seed.export().counterfactual, seed.export().gradient), (None, None));
-    }
-
-    #[track_caller]
-    fn check_cooldown(embargo_epochs: u64, stages: &[SeedStage]) {
-        let mut seed = record();
-        seed.move_to(SeedStage::Pruned, None, String::new()).unwrap();
-        for (epoch, &expected) in stages.iter().enumerate() {
-            assert!(seed.occupies_slot());
-            seed.finish_epoch(embargo_epochs).unwrap();
-            assert_eq!(seed.stage, expected, "after epoch {}", epoch + 1);
-        }
-        assert!(!seed.occupies_slot());
-    }
-
-    #[test]
-    fn a_removed_seed_bars_its_slot_for_the_embargo_and_one_epoch_of_reset() {
-        use SeedStage::{Dormant, Embargoed, Resetting};
-        check_cooldown(0, &[Resetting, Dormant]);
-        check_cooldown(1, &[Embargoed, Resetting, Dormant]);
-        check_cooldown(3, &[Embargoed, Embargoed, Embargoed, Resetting, Dormant]);
-    }
-}
+mod tests;

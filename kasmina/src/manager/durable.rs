@@ -9,18 +9,23 @@ use std::collections::BTreeMap;
 use leyline::durable::{Durable, SavedState};
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::model::TrainableModel;
+use leyline::seed::{SeedStage, Transition};
+use leyline::telemetry::Event;
 use serde::{Deserialize, Serialize};
 
 use crate::blueprint::SeedModule;
+use crate::command::ReplayWindow;
 use crate::error::{Error, TensorProblem};
-use crate::graft::{AlphaCell, Graft, GraftedModel, Role};
+use crate::graft::{AlphaCell, Graft, GraftedModel, SeedBlend};
 use crate::host::{Host, HostConfig};
-use crate::lifecycle::SeedRecord;
+use crate::init;
+use crate::lifecycle::{Contradiction, SeedRecord};
 use crate::manager::Kasmina;
 use crate::manager::state::State;
+use crate::telemetry::events;
 use crate::weight::WeightSource;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,9 +35,32 @@ struct Document {
     revision: TopologyRevision,
     init_seed: u64,
     next_seed: u32,
-    last_sequence: Option<u64>,
+    replay_window: ReplayWindow,
     /// Ordered by id.
     seeds: Vec<SeedRecord>,
+    /// Stage changes that the next end of an epoch has to return.
+    unreturned: Vec<SavedTransition>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedTransition {
+    seed: SeedId,
+    from: SeedStage,
+    to: SeedStage,
+    reason: String,
+}
+
+impl From<&Transition> for SavedTransition {
+    fn from(Transition { seed, from, to, reason }: &Transition) -> Self {
+        Self { seed: *seed, from: *from, to: *to, reason: reason.clone() }
+    }
+}
+
+impl From<SavedTransition> for Transition {
+    fn from(SavedTransition { seed, from, to, reason }: SavedTransition) -> Self {
+        Self { seed, from, to, reason }
+    }
 }
 
 impl Durable for Kasmina {
@@ -44,61 +72,85 @@ impl Durable for Kasmina {
             revision: state.model.layout().revision(),
             init_seed: state.init_seed,
             next_seed: state.next_seed,
-            last_sequence: self.verifier.last_sequence(),
+            replay_window: self.verifier.window().clone(),
             seeds: state.seeds.values().cloned().collect(),
+            unreturned: state.unreturned.iter().map(SavedTransition::from).collect(),
         };
         let mut tensors = BTreeMap::new();
         for weights in state.model.host().weights() {
             weights.save(&mut tensors)?;
         }
         for graft in state.model.grafts() {
-            graft.module.weights().save(&mut tensors)?;
+            for weights in graft.weights() {
+                weights.save(&mut tensors)?;
+            }
         }
+        init::save_batch(state.latest_batch.as_ref(), &mut tensors)?;
         Ok(SavedState { json: serde_json::to_string(&document)?, tensors })
     }
 
     fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
-        let document: Document = serde_json::from_str(&saved.json)?;
-        let last_sequence = document.last_sequence;
+        let mut document: Document = serde_json::from_str(&saved.json)?;
+        let replay_window = std::mem::take(&mut document.replay_window);
+        let began = self.clock.now();
         let state = self.rebuild(document, saved)?;
+        let gone: Vec<SeedId> = self.state.seeds.keys().copied().collect();
         self.state = state;
         self.untouched = false;
-        self.verifier.set_last_sequence(last_sequence);
+        if let Some(library) = &mut self.library {
+            gone.iter().for_each(|&seed| library.forget(seed, "registry_reset", &self.telemetry));
+        }
+        self.await_restored()?;
+        // Never narrowed: an older state does not let in again what was accepted since.
+        self.verifier.merge(&replay_window);
+        self.telemetry.event(Event::new(&events::TEACHER_DEREGISTERED));
+        self.report_host();
         self.update_gauges();
+        self.telemetry.restored(self.clock.now().saturating_sub(began));
         Ok(())
     }
 }
 
 impl Kasmina {
     fn rebuild(&self, document: Document, saved: &SavedState) -> Result<State, Error> {
-        let Document { format, host, revision, init_seed, next_seed, last_sequence: _, seeds: records } = document;
+        let Document { format, host, revision, init_seed, next_seed, replay_window: _, seeds: records, unreturned } =
+            document;
         require("format", format == FORMAT, format, FORMAT)?;
         let own = &self.config.host;
         require("host", host == *own, format_args!("{host:?}"), format_args!("{own:?}"))?;
 
         let device = self.state.model.device();
+        let dtype = self.config.dtype.dtype();
         let mut tensors = saved.tensors.clone();
-        let host = Host::build(&host, &mut WeightSource::Saved(&mut tensors), device)?;
+        let latest_batch = init::take_batch(&mut tensors, device)?;
+        let host = Host::build(&host, &mut WeightSource::saved(&mut tensors).with_dtype(dtype), device)?;
         let current = self.state.model.layout().revision();
         let is_new = revision > current || (self.untouched && revision == current);
         let revision = if is_new { revision } else { current.next() };
         let mut state = State {
             model: GraftedModel::new(host, device.clone(), revision)?,
             seeds: BTreeMap::new(),
+            unreturned: unreturned.into_iter().map(Transition::from).collect(),
             next_seed,
             init_seed,
+            latest_batch,
         };
         for record in records {
             check_record(&state, &record)?;
-            if let Some(role) = Role::of(record.stage()) {
+            if let Some(role) = record.role() {
                 let (slot_index, slot) = state.slot(&record.slot)?;
                 let blueprint = self.registry.get(&record.blueprint)?;
-                let mut source = WeightSource::Saved(&mut tensors);
+                let mut source = WeightSource::saved(&mut tensors).with_dtype(dtype);
                 let module = SeedModule::build(blueprint, record.id, slot.shape, record.width, &mut source, device)?;
-                let alpha = AlphaCell::new(record.alpha.alpha(), device)?;
-                state.model.insert(slot_index, Graft { seed: record.id, role, module, alpha });
+                let blend = SeedBlend::build(&record.blend, record.id, slot.shape, &mut source, device)?;
+                let alpha = AlphaCell::new(record.alpha.alpha(), dtype, device)?;
+                state.model.insert(slot_index, Graft { seed: record.id, role, module, blend, alpha });
             }
             state.seeds.insert(record.id, record);
+        }
+        for Transition { seed, from, to, .. } in &state.unreturned {
+            let legal = seed.0 < next_seed && from.may_become(*to);
+            require("unreturned", legal, format_args!("{seed} from {from} to {to}"), "a move of a known seed")?;
         }
         if let Some(name) = tensors.into_keys().next() {
             return Err(Error::SavedTensor { name, problem: TensorProblem::Unexpected });
@@ -119,13 +171,10 @@ fn check_record(state: &State, record: &SeedRecord) -> Result<(), Error> {
         let other = state.occupant(&record.slot);
         require(&field("slot"), other.is_none(), &record.slot, "a slot that no other live seed has")?;
     }
-    let alpha = record.alpha.alpha();
-    let consistent = match Role::of(record.stage()) {
-        Some(Role::Acting) => true,
-        Some(Role::Permanent) => alpha.is_one(),
-        Some(Role::Idle | Role::Shadow) | None => alpha.is_zero(),
-    };
-    require(&field("alpha"), consistent, alpha, format_args!("one that fits stage {}", record.stage()))
+    match record.contradiction() {
+        None => Ok(()),
+        Some(Contradiction { field: name, found, expected }) => require(&field(name), false, found, expected),
+    }
 }
 
 fn require(

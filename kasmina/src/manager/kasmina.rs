@@ -6,28 +6,29 @@ use std::sync::Arc;
 use candle_core::Device;
 use leyline::batch::Batch;
 use leyline::clock::Clock;
-use leyline::command::{Command, SignedCommand};
+use leyline::command::{Blend, Command, Operation, SignedCommand};
 use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex, TopologyRevision};
 use leyline::model::Parameter;
 use leyline::region::Eager;
-use leyline::seed::{
-    AlphaMode, Applied, Attribution, AttributionMode, Evidence, SeedManager, SeedStage, SeedState, SlotState,
-    Transition,
-};
+use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition};
 use leyline::telemetry::{Event, Recorder};
 
-use crate::attribution::{self, Acting};
+use crate::attribution::Acting;
 use crate::blueprint::Registry;
-use crate::command::{CommandKey, Verifier};
+use crate::command::{Journal, KeyRing, NonceLedger, Rejection, Verifier};
 use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::GraftedModel;
 use crate::host::Host;
-use crate::isolation::{self, Violation};
+use crate::init::InitMode;
+use crate::isolation::{Ledger, Monitor};
+use crate::manager::device_cache::DeviceCache;
+use crate::manager::library::Library;
+use crate::manager::operation::Tools;
 use crate::manager::state::{State, weight_rng};
-use crate::telemetry::{self, Telemetry};
-use crate::weight::WeightSource;
+use crate::telemetry::{SeedReading, Telemetry, events};
+use crate::weight::{WeightSet, WeightSource};
 
 /// The seed manager of one run.
 #[derive(Debug)]
@@ -40,10 +41,15 @@ pub struct Kasmina {
     pub(super) untouched: bool,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) telemetry: Telemetry,
+    pub(super) monitor: Monitor,
+    pub(super) violations: Ledger,
+    pub(super) library: Option<Library>,
+    pub(super) device_cache: DeviceCache,
 }
 
 impl Kasmina {
-    /// Builds the host without seeds, with the blueprints that the configuration asks for.
+    /// Builds the host without seeds, with the blueprints that the configuration asks for. Commands are accepted under
+    /// `keys`: a [`CommandKey`](crate::CommandKey) alone counts as key 0.
     ///
     /// # Errors
     /// [`Error::Config`] with every unusable value, or when the device fails.
@@ -51,15 +57,16 @@ impl Kasmina {
         config: KasminaConfig,
         device: &Device,
         run_id: RunId,
-        key: CommandKey,
+        keys: impl Into<KeyRing>,
         clock: Arc<dyn Clock>,
         recorder: Arc<dyn Recorder>,
     ) -> Result<Self, Error> {
-        let registry = if config.noise_blueprint { Registry::with_noise() } else { Registry::standard() };
-        Self::with_registry(config, registry, device, run_id, key, clock, recorder)
+        let registry = Registry::on_offer(&config);
+        Self::with_registry(config, registry, device, run_id, keys, clock, recorder)
     }
 
-    /// As [`Self::new`], with blueprints of the caller's choice; `noise_blueprint` of the configuration is not used.
+    /// As [`Self::new`], with blueprints of the caller's choice, from which `blueprints` of the configuration chooses;
+    /// `noise_blueprint` is not used.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -68,22 +75,67 @@ impl Kasmina {
         registry: Registry,
         device: &Device,
         run_id: RunId,
-        key: CommandKey,
+        keys: impl Into<KeyRing>,
         clock: Arc<dyn Clock>,
         recorder: Arc<dyn Recorder>,
     ) -> Result<Self, Error> {
-        let issues = config.validate();
+        let mut registry = registry;
+        let mut issues = config.validate_values();
+        issues.extend(registry.issues(&config));
         if !issues.is_empty() {
             return Err(Error::Config { issues });
         }
-        let host = Host::build(&config.host, &mut WeightSource::draw(weight_rng(config.init_seed, 0)), device)?;
+        registry.configure(&config)?;
+        let mut source = WeightSource::draw(weight_rng(config.init_seed, 0)).with_dtype(config.dtype.dtype());
+        let host = Host::build(&config.host, &mut source, device)?;
         let model = GraftedModel::new(host, device.clone(), TopologyRevision(1))?;
-        let state = State { model, seeds: BTreeMap::new(), next_seed: 1, init_seed: config.init_seed };
-        let verifier = Verifier::new(run_id, key);
-        let telemetry = Telemetry::new(recorder);
-        let mut manager = Self { config, registry, state, verifier, untouched: true, clock, telemetry };
+        let (seeds, unreturned) = (BTreeMap::new(), Vec::new());
+        let (init_seed, latest_batch) = (config.init_seed, None);
+        let state = State { model, seeds, unreturned, next_seed: 1, init_seed, latest_batch };
+        let verifier = Verifier::new(run_id, keys.into(), config.nonce_capacity);
+        let mut manager = Self {
+            config,
+            registry,
+            state,
+            verifier,
+            untouched: true,
+            clock,
+            device_cache: DeviceCache::new(0, &*recorder),
+            telemetry: Telemetry::new(recorder),
+            monitor: Monitor::default(),
+            violations: Ledger::default(),
+            library: None,
+        };
+        manager.report_host();
         manager.update_gauges();
         Ok(manager)
+    }
+
+    /// Writes accepted commands down before they are carried out, so that none can be replayed after a restart.
+    /// Without a journal, what was accepted is remembered in memory and in saved states.
+    #[must_use]
+    pub fn with_journal(mut self, journal: Journal) -> Self {
+        self.verifier.set_journal(journal);
+        self
+    }
+
+    /// Accepts commands under these keys only. What was accepted under others stays used.
+    pub fn set_keys(&mut self, keys: impl Into<KeyRing>) {
+        self.verifier.set_keys(keys.into());
+    }
+
+    /// How many nonces of accepted commands it remembers.
+    #[must_use]
+    pub fn nonce_ledger(&self) -> NonceLedger {
+        self.verifier.ledger()
+    }
+
+    /// Keeps a batch from which new seeds may start, see [`InitMode`]; the one before is dropped. Batches that are
+    /// attributed are kept by themselves. Nothing is kept where seeds start as drawn.
+    pub fn keep_batch(&mut self, batch: &Batch) {
+        if self.config.seed_init == InitMode::GradMax {
+            self.state.latest_batch = Some(batch.clone());
+        }
     }
 
     /// What it was built from.
@@ -94,38 +146,84 @@ impl Kasmina {
 
     /// The parameters of a seed, whether or not they train now; none once it is pruned.
     #[must_use]
-    pub fn seed_parameters(&self, seed: SeedId) -> Option<&[Parameter]> {
+    pub fn seed_parameters(&self, seed: SeedId) -> Option<Vec<Parameter>> {
         self.state.model.seed_parameters(seed)
     }
 
-    /// Runs the [isolation audit](isolation::audit) on a batch, and counts and reports what it finds.
+    /// Removes every seed that is not permanent, at once and in the order of their ids. Their slots are embargoed. What was
+    /// accepted under the keys stays used.
     ///
     /// # Errors
-    /// When a forward or backward pass fails.
-    /// # Sync
-    /// As the audit.
-    pub fn audit_isolation(&mut self, eager: &Eager, batch: &Batch) -> Result<Vec<Violation>, Error> {
+    /// When the layout cannot be made; seeds before the one that failed are removed then.
+    pub fn reset_registry(&mut self, eager: &mut Eager) -> Result<(), Error> {
         eager.check()?;
-        let violations = isolation::audit(&self.state.model, &self.state.model.without_shadows()?, batch)?;
-        if let Some(first) = violations.first() {
-            self.telemetry.violations(violations.len() as u64, &first.to_string());
+        self.untouched = false;
+        let live = self.state.seeds.values().filter(|record| record.stage().is_live());
+        let seeds: Vec<SeedId> = live.map(|record| record.id).collect();
+        for &seed in &seeds {
+            let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
+            let applied = self.state.carry_out(&Operation::Cull { seed }, "registry reset", tools)?;
+            for transition in applied.transitions {
+                self.report_transition(&transition);
+                self.state.unreturned.push(transition);
+            }
         }
-        Ok(violations)
+        self.telemetry.event(Event::new(&events::REGISTRY_RESET).with("seeds_removed", seeds.len()));
+        self.update_gauges();
+        Ok(())
     }
 
     /// Brings every gauge up to date.
     pub(super) fn update_gauges(&mut self) {
-        let seeds = self.state.seeds.values();
-        self.telemetry.seeds(seeds.map(|record| (record.export(), record.alpha.steps_done())));
+        let host = self.state.model.host().weights().map(WeightSet::num_elements).sum::<usize>() as u64;
+        let (library, violations) = (&self.library, &self.violations);
+        let readings = self.state.export_seeds().into_iter().map(|state| {
+            let fetched = library.as_ref().map(|library| library.fetched(state.seed_id)).unwrap_or_default();
+            SeedReading {
+                fetch_ms: fetched.latency_ms,
+                is_fallback: fetched.is_fallback,
+                leaks: violations.latest(state.seed_id),
+                host_norm: host_norm(&state, host),
+                state,
+            }
+        });
+        self.telemetry.seeds(readings);
+        let histories = self.state.seeds.values().map(|record| record.history_size());
+        let (size, dropped) = histories.fold((0, 0), |sum, (size, dropped)| (sum.0 + size, sum.1 + dropped));
+        self.telemetry.histories(size, dropped);
+        self.telemetry.ledger(self.verifier.ledger());
     }
 
-    fn report_transition(&self, transition: &Transition) {
-        let alpha = self.state.seeds.get(&transition.seed).map_or(0.0, |record| record.alpha.alpha().get());
+    /// Says that the host stands, and how large it is.
+    pub(super) fn report_host(&self) {
+        let weights = self.state.model.host().weights();
+        let parameters: usize = weights.map(WeightSet::num_elements).sum();
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        let gib = (parameters * self.config.dtype.dtype().size_in_bytes()) as f64 / f64::from(1 << 30);
+        let event = Event::new(&events::TEACHER_REGISTERED)
+            .with("memory_gb", format_args!("{gib:.6}"))
+            .with("parameters", parameters);
+        self.telemetry.event(event);
+    }
+
+    pub(super) fn report_transition(&mut self, transition: &Transition) {
+        let seed = transition.seed;
+        let alpha = self.state.seeds.get(&seed).map_or(0.0, |record| record.alpha.alpha().get());
         self.telemetry.transition(transition, alpha);
+        if transition.to == SeedStage::Pruned {
+            let event = Event::new(&events::ROLLBACK_READY)
+                .with("seed_id", seed)
+                .with("stage", transition.from)
+                .with("reason", &transition.reason);
+            self.telemetry.event(event);
+            if let Some(library) = &mut self.library {
+                library.forget(seed, "seed_retired", &self.telemetry);
+            }
+        }
     }
 
     fn report_applied(&mut self, command: &Command, applied: &Applied) {
-        let mut event = Event::new(&telemetry::SEED_OPERATION)
+        let mut event = Event::new(&events::SEED_OPERATION)
             .with("operation", command.operation.name())
             .with("seed_id", applied.seed)
             .with("sequence", command.sequence)
@@ -134,14 +232,45 @@ impl Kasmina {
             event = event.with("blueprint_id", &record.blueprint).with("slot_id", &record.slot);
         }
         self.telemetry.event(event);
+        self.report_details(&command.operation, applied.seed);
         for transition in &applied.transitions {
             self.report_transition(transition);
         }
         self.update_gauges();
     }
 
+    /// What an operation says beside its answer.
+    fn report_details(&self, operation: &Operation, seed: SeedId) {
+        let stage = self.state.seeds.get(&seed).map(|record| record.stage());
+        let about = |desc| {
+            let event = Event::new(desc).with("seed_id", seed);
+            stage.into_iter().fold(event, |event, stage| event.with("stage", stage))
+        };
+        match operation {
+            Operation::Germinate { blend, .. } => {
+                let event = Event::new(&events::BLEND_CONFIG).with("seed_id", seed).with("mode", blend.mode());
+                let event = event.with("source", "command");
+                self.telemetry.event(match blend {
+                    Blend::Channel(weights) => event.with("alpha_vec_len", weights.get().len()),
+                    Blend::Convex | Blend::Residual | Blend::Confidence(_) | Blend::Multiply | Blend::Gate => event,
+                });
+                if let Some(latency) = self.state.seeds.get(&seed).and_then(|record| record.prewarm_ms()) {
+                    self.telemetry.prewarmed(latency);
+                }
+            }
+            Operation::Pause { .. } => self.telemetry.event(about(&events::SEED_PAUSED)),
+            Operation::Resume { .. } => self.telemetry.event(about(&events::SEED_RESUMED)),
+            Operation::StartTraining { .. }
+            | Operation::StartBlending { .. }
+            | Operation::Hold { .. }
+            | Operation::Fossilize { .. }
+            | Operation::Cull { .. }
+            | Operation::CullGradually { .. } => {}
+        }
+    }
+
     fn report_refused(&self, command: &Command, error: &Error) {
-        let mut event = Event::new(&telemetry::OPERATION_REFUSED)
+        let mut event = Event::new(&events::OPERATION_REFUSED)
             .with("operation", command.operation.name())
             .with("sequence", command.sequence)
             .with("error", error);
@@ -150,22 +279,49 @@ impl Kasmina {
         }
         self.telemetry.event(event);
         if let Error::GateFailed { seed, report } = error {
-            let event = Event::new(&telemetry::GATE_FAILURE)
-                .with("seed_id", seed)
-                .with("target", report.target)
-                .with("failed", report.failed.join("; "));
-            self.telemetry.event(event);
+            self.telemetry.gate(*seed, report);
         }
     }
 
-    /// Seeds that can influence the loss, ordered by id.
-    fn acting(&self) -> Vec<Acting> {
-        let acting = self.state.seeds.values().filter(|record| record.stage().acts_on_output());
+    fn report_rejected(&self, rejection: &Rejection) {
+        self.telemetry.rejected(rejection);
+        let detail = match rejection {
+            Rejection::Unsupported(name) => Event::new(&events::UNSUPPORTED_SEED_OPERATION).with("operation", name),
+            Rejection::Malformed(_) => {
+                Event::new(&events::COMMAND_VALIDATION_FAILED).with("reason", rejection.reason())
+            }
+            _ => return,
+        };
+        self.telemetry.event(detail);
+    }
+
+    /// Carries out an operation with what it needs from the library: all of it or nothing.
+    fn carry_out(&mut self, command: &Command) -> Result<Applied, Error> {
+        let ticket = self.request_weights(&command.operation)?;
+        let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
+        let applied = self.state.carry_out(&command.operation, &command.reason, tools)?;
+        if let Some(ticket) = ticket {
+            self.await_weights(applied.seed, ticket);
+        }
+        Ok(applied)
+    }
+
+    /// Seeds that can influence the loss, ordered by id. A paused one cannot.
+    pub(super) fn acting(&self) -> Vec<Acting> {
+        let acting = self.state.seeds.values().filter(|record| record.stage().acts_on_output() && !record.is_paused());
         acting
             .map(|record| Acting { seed: record.id, stage: record.stage(), alpha: record.alpha.alpha() })
             .filter(|acting| !acting.alpha.is_zero())
             .collect()
     }
+}
+
+/// Norm of the host's gradient, from the seed's and their ratio per parameter.
+#[expect(clippy::cast_precision_loss, reason = "parameters are counted far below 2^53")]
+fn host_norm(state: &SeedState, host_parameters: u64) -> Option<f64> {
+    let gradient = state.gradient?;
+    let ratio = gradient.host_ratio.filter(|ratio| *ratio > 0.0 && state.num_parameters > 0)?;
+    Some(gradient.norm / ratio * (host_parameters as f64 / state.num_parameters as f64).sqrt())
 }
 
 impl ErrorType for Kasmina {
@@ -181,17 +337,13 @@ impl SeedManager for Kasmina {
 
     fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Error> {
         eager.check()?;
-        let wanted = self.config.attribution;
-        let acting = self.acting();
-        let attribution = attribution::attribute(wanted, &self.state.model, &acting, batch)?;
-        let fell_back = !acting.is_empty() && wanted != AttributionMode::HostOnly && attribution.used() != wanted;
-        self.telemetry.attribution(wanted, attribution.used(), fell_back);
-        Ok(attribution)
+        self.keep_batch(batch);
+        self.measure_batch(eager, batch)
     }
 
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
         eager.check()?;
-        Ok(self.state.seeds.values().map(|record| record.export()).collect())
+        Ok(self.state.export_seeds())
     }
 
     fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Error> {
@@ -199,21 +351,41 @@ impl SeedManager for Kasmina {
         Ok(self.state.export_slots(&self.registry, self.config.seed_width))
     }
 
-    /// A refused operation uses up the command's sequence number, a command that fails its security checks does not.
+    /// Every command is answered by exactly one event: `seed_operation` when it was carried out, `operation_refused`
+    /// when it was authentic and its operation was not possible or the device failed, `command_rejected` when it
+    /// failed a security check. A `gate_failure` may follow an `operation_refused` with the conditions that failed; it
+    /// is no answer of its own. A call that breaks a region rule looks at no command and is answered by its error alone.
+    ///
+    /// An accepted command stays used when its operation is then refused or fails; a rejected one is not used up.
     fn apply(&mut self, eager: &mut Eager, command: &SignedCommand) -> Result<Applied, Error> {
         eager.check()?;
         self.untouched = false;
-        let command = self.verifier.accept(command, &*self.clock).map_err(|rejection| {
-            self.telemetry.rejected(&rejection);
+        let began = self.clock.now();
+        let accepted = self.verifier.accept(command, &*self.clock);
+        self.telemetry.verified(self.clock.now().saturating_sub(began));
+        let command = accepted.map_err(|rejection| {
+            self.report_rejected(&rejection);
             Error::Command(rejection)
         })?;
         self.telemetry.accepted.add(1);
-        let outcome = self.state.carry_out(&command.operation, &command.reason, &self.config, &self.registry);
+        let outcome = self.carry_out(&command);
         match &outcome {
             Ok(applied) => self.report_applied(&command, applied),
             Err(error) => self.report_refused(&command, error),
         }
+        self.telemetry.annotations(&command);
+        self.telemetry.applied(self.clock.now().saturating_sub(began));
         outcome
+    }
+
+    fn wants_batch(&self) -> bool {
+        self.config.seed_init == InitMode::GradMax || self.audit_is_due()
+    }
+
+    fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
+        eager.check()?;
+        self.keep_batch(batch);
+        self.audit_when_due(eager, batch)
     }
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Error> {
@@ -229,48 +401,13 @@ impl SeedManager for Kasmina {
         Ok(())
     }
 
-    /// When a ramp ends at 0 the seed leaves the computation, and the layout's revision grows.
+    /// When a ramp ends at 0 the seed leaves the computation, and the layout's revision grows. A seed that was fading is
+    /// removed; the transition is reported at once and returned by the next [`Self::finish_epoch`].
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Error> {
-        eager.check()?;
-        self.untouched = false;
-        let ramping = self.state.seeds.values_mut().filter(|record| record.alpha.mode() != AlphaMode::Hold);
-        for record in ramping {
-            let mut alpha = record.alpha;
-            let finished = alpha.advance();
-            self.state.model.write_alpha(record.id, alpha.alpha())?;
-            record.alpha = alpha;
-            self.telemetry.alpha(record.id, alpha.alpha().get(), alpha.steps_done());
-            if finished {
-                let event = Event::new(&telemetry::RAMP_FINISHED)
-                    .with("seed_id", record.id)
-                    .with("alpha", alpha.alpha())
-                    .with("step", step);
-                self.telemetry.event(event);
-            }
-        }
-        self.state.model.refresh()
+        self.end_step(eager, step)
     }
 
-    fn finish_epoch(&mut self, eager: &mut Eager, _epoch: EpochIndex) -> Result<Vec<Transition>, Error> {
-        eager.check()?;
-        self.untouched = false;
-        let mut transitions = Vec::new();
-        for record in self.state.seeds.values_mut() {
-            transitions.extend(record.finish_epoch(self.config.embargo_epochs)?);
-            let seed_id = record.id;
-            if let Some(report) = record.judge_next(&self.config.gates) {
-                let event = Event::new(&telemetry::GATE_PASSED)
-                    .with("seed_id", seed_id)
-                    .with("target", report.target)
-                    .with("met", report.met.join("; "));
-                self.telemetry.event(event);
-            }
-        }
-        self.state.seeds.retain(|_, record| record.stage() != SeedStage::Dormant);
-        for transition in &transitions {
-            self.report_transition(transition);
-        }
-        self.update_gauges();
-        Ok(transitions)
+    fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, Error> {
+        self.end_epoch(eager, epoch)
     }
 }

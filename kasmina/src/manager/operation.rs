@@ -3,7 +3,8 @@
 //! A copy of the network shares its tensors and costs a few reference counts.
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use leyline::command::{AlphaRamp, Operation};
+use leyline::clock::Clock;
+use leyline::command::{AlphaRamp, Blend, Operation};
 use leyline::id::{BlueprintId, SeedId, SlotId};
 use leyline::model::TrainableModel;
 use leyline::seed::{Applied, SeedStage, Transition};
@@ -12,10 +13,20 @@ use leyline::unit::Alpha;
 use crate::blueprint::{Registry, SeedModule};
 use crate::config::KasminaConfig;
 use crate::error::Error;
-use crate::graft::{AlphaCell, Graft, GraftedModel, Role};
-use crate::lifecycle::SeedRecord;
+use crate::graft::{AlphaCell, Graft, GraftedModel, Role, SeedBlend};
+use crate::init::{self, InitMode};
+use crate::lifecycle::table::{Effect, Move, Trigger};
+use crate::lifecycle::{Cause, Germination, Newborn, SeedRecord};
 use crate::manager::state::{State, weight_rng};
-use crate::weight::WeightSource;
+use crate::weight::{WeightSet, WeightSource};
+
+/// What an operation needs beside the state.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tools<'a> {
+    pub(super) config: &'a KasminaConfig,
+    pub(super) registry: &'a Registry,
+    pub(super) clock: &'a dyn Clock,
+}
 
 impl State {
     /// Carries out an operation, whole or not at all.
@@ -23,26 +34,37 @@ impl State {
         &mut self,
         operation: &Operation,
         reason: &str,
-        config: &KasminaConfig,
-        registry: &Registry,
+        tools: Tools<'_>,
     ) -> Result<Applied, Error> {
-        match operation {
-            Operation::Germinate { slot, blueprint } => self.germinate(slot, blueprint, reason, config, registry),
-            Operation::StartTraining { seed } => self.advance(*seed, SeedStage::Training, None, reason, config),
-            Operation::StartBlending { seed, ramp } => self.start_blending(*seed, *ramp, reason, config),
-            Operation::Hold { seed } => self.advance(*seed, SeedStage::Holding, None, reason, config),
-            Operation::Fossilize { seed } => self.advance(*seed, SeedStage::Fossilized, None, reason, config),
-            Operation::Cull { seed } => self.advance(*seed, SeedStage::Pruned, None, reason, config),
-        }
+        let (seed, ramp) = match operation {
+            Operation::Germinate { slot, blueprint, blend } => {
+                return self.germinate((slot, blueprint, blend), reason, tools);
+            }
+            Operation::StartBlending { seed, ramp } => {
+                let stage = self.record(*seed)?.stage();
+                if stage == SeedStage::Training && ramp.target.is_zero() {
+                    return Err(Error::RampToNothing { seed: *seed });
+                }
+                (*seed, Some(*ramp))
+            }
+            Operation::CullGradually { seed, steps, curve } => {
+                (*seed, Some(AlphaRamp { target: Alpha::ZERO, steps: *steps, curve: *curve }))
+            }
+            Operation::StartTraining { seed }
+            | Operation::Hold { seed }
+            | Operation::Fossilize { seed }
+            | Operation::Cull { seed }
+            | Operation::Pause { seed }
+            | Operation::Resume { seed } => (*seed, None),
+        };
+        self.follow(seed, Trigger::of(operation), Cause { reason, ramp }, tools.config)
     }
 
     fn germinate(
         &mut self,
-        slot: &SlotId,
-        blueprint: &BlueprintId,
+        (slot, blueprint, blend): (&SlotId, &BlueprintId, &Blend),
         reason: &str,
-        config: &KasminaConfig,
-        registry: &Registry,
+        Tools { config, registry, clock }: Tools<'_>,
     ) -> Result<Applied, Error> {
         let (slot_index, host_slot) = self.slot(slot)?;
         if let Some(record) = self.occupant(slot) {
@@ -53,72 +75,75 @@ impl State {
         if !kind.fits(shape) {
             return Err(Error::BlueprintDoesNotFit { blueprint: blueprint.clone(), slot: slot.clone(), shape });
         }
+        registry.check_budget(blueprint, shape, config.seed_width)?;
         let seed = SeedId(self.next_seed);
         let next_seed = self.next_seed.checked_add(1).ok_or(Error::OutOfSeedIds)?;
-        let mut source = WeightSource::draw(weight_rng(self.init_seed, seed.0));
+        let mut source = WeightSource::draw(weight_rng(self.init_seed, seed.0)).with_dtype(self.model.dtype());
         let device = self.model.device();
         let module = SeedModule::build(kind, seed, shape, config.seed_width, &mut source, device)?;
-        let num_parameters = module.weights().num_elements() as u64;
-        let graft = Graft { seed, role: Role::Idle, module, alpha: AlphaCell::new(Alpha::ZERO, device)? };
+        if let (InitMode::GradMax, Some(batch)) = (config.seed_init, &self.latest_batch) {
+            init::grad_max(&self.model, slot_index, batch, &module, config.seed_width)?;
+        }
+        let seed_blend = SeedBlend::build(blend, seed, shape, &mut source, device)?;
+        let alpha = AlphaCell::new(Alpha::ZERO, self.model.dtype(), device)?;
+        let graft = Graft { seed, role: Role::Idle, module, blend: seed_blend, alpha };
+        let num_parameters = graft.weights().map(WeightSet::num_elements).sum::<usize>() as u64;
+        // What was not so has a typed refusal of its own above; the report says that it was looked at.
+        let germination = Germination {
+            slot_is_free: true,
+            blueprint_is_known: true,
+            blueprint_fits: true,
+            shape_is_kept: true,
+            num_parameters,
+            network_parameters: self.network_parameters().saturating_add(num_parameters),
+        };
+        // A time differs from run to run, and so would the saved state: none is taken that no gate asks for.
+        let timed =
+            config.gates.latency_budget_ms.map(|_| graft.module.prewarm(shape, self.model.dtype(), clock, device));
+        let newborn = Newborn {
+            id: seed,
+            slot: slot.clone(),
+            blueprint: blueprint.clone(),
+            blend: blend.clone(),
+            width: config.seed_width,
+            num_parameters,
+            prewarm_ms: timed.transpose()?,
+        };
+        let (record, transitions) = SeedRecord::germinated(newborn, &config.gates, &germination, reason)
+            .map_err(|report| Error::OverBudget { blueprint: blueprint.clone(), slot: slot.clone(), report })?;
         let mut model = self.model.clone();
         model.insert(slot_index, graft);
-
-        let (slot, blueprint) = (slot.clone(), blueprint.clone());
-        let record = SeedRecord::germinated(seed, slot, blueprint, config.seed_width, num_parameters);
-        let transition =
-            Transition { seed, from: SeedStage::Dormant, to: SeedStage::Germinated, reason: reason.to_owned() };
         self.next_seed = next_seed;
-        self.commit(model, record, vec![transition])
+        self.commit(model, record, transitions)
     }
 
-    fn start_blending(
+    /// Follows the row of the table for a trigger, if there is one and its gate lets the seed pass.
+    fn follow(
         &mut self,
         seed: SeedId,
-        ramp: AlphaRamp,
-        reason: &str,
-        config: &KasminaConfig,
-    ) -> Result<Applied, Error> {
-        let record = self.record(seed)?;
-        if record.stage() == SeedStage::Blending {
-            // A seed that rests at a partial alpha gets another target; its stage stays.
-            let mut record = record.clone();
-            let mut model = self.model.clone();
-            retarget(&mut record, &mut model, ramp)?;
-            return self.commit(model, record, Vec::new());
-        }
-        if record.stage() == SeedStage::Training && ramp.target.is_zero() {
-            return Err(Error::RampToNothing { seed });
-        }
-        self.advance(seed, SeedStage::Blending, Some(ramp), reason, config)
-    }
-
-    /// Moves a seed to another stage, if the lifecycle and the gate allow it.
-    fn advance(
-        &mut self,
-        seed: SeedId,
-        to: SeedStage,
-        ramp: Option<AlphaRamp>,
-        reason: &str,
+        trigger: Trigger,
+        cause: Cause<'_>,
         config: &KasminaConfig,
     ) -> Result<Applied, Error> {
         let mut record = self.record(seed)?.clone();
-        record.check_move(to)?;
-        let verdict = record.judge(&config.gates, to);
+        let row = record.find_move(trigger)?;
+        let verdict = record.judge(&config.gates, self.surroundings(seed, config), row);
         if let Some(report) = verdict.as_ref().filter(|report| !report.passed) {
             return Err(Error::GateFailed { seed, report: report.clone() });
         }
         let mut model = self.model.clone();
-        let (slot_index, mut graft) = model.take_live(seed).ok_or(Error::UnknownSeed { seed })?;
-        let transition = record.move_to(to, verdict, reason.to_owned())?;
-        // A removed seed is not put back: its tensors are freed with the last copy of the network that has it.
-        if let Some(role) = Role::of(to) {
-            graft.role = role;
-            model.insert(slot_index, graft);
-        }
-        if let Some(ramp) = ramp {
-            retarget(&mut record, &mut model, ramp)?;
-        }
-        self.commit(model, record, vec![transition])
+        let transition = record.follow(row, verdict, cause)?;
+        arrange(&mut model, &record, row)?;
+        self.commit(model, record, transition.into_iter().collect())
+    }
+
+    /// Removes a seed whose fade has ended. The caller renews the layout.
+    pub(super) fn end_fade(&mut self, seed: SeedId, reason: &str) -> Result<Option<Transition>, Error> {
+        let record = self.seeds.get_mut(&seed).ok_or(Error::UnknownSeed { seed })?;
+        let row = record.find_move(Trigger::FadeEnd)?;
+        let transition = record.follow(row, None, Cause { reason, ramp: None })?;
+        arrange(&mut self.model, record, row)?;
+        Ok(transition)
     }
 
     fn commit(
@@ -136,8 +161,32 @@ impl State {
     }
 }
 
-fn retarget(record: &mut SeedRecord, model: &mut GraftedModel, ramp: AlphaRamp) -> Result<(), Error> {
+/// Carries out the effects of a row on the network, after those on the record.
+fn arrange(model: &mut GraftedModel, record: &SeedRecord, row: &Move) -> Result<(), Error> {
     let seed = record.id;
-    record.alpha.retarget(ramp).map_err(|running| Error::RampRunning { seed, steps_left: running.steps_left })?;
-    model.write_alpha(seed, record.alpha.alpha())
+    for effect in row.effects {
+        match effect {
+            // Its tensors are freed with the last copy of the network that has it.
+            Effect::LeaveNetwork => {
+                model.take_live(seed).ok_or(Error::UnknownSeed { seed })?;
+            }
+            Effect::Become(_) => {
+                let (slot_index, graft) = model.take_live(seed).ok_or(Error::UnknownSeed { seed })?;
+                // A paused seed that was fading takes that role up again: the record knows.
+                let role = record.role().ok_or(Error::UnknownSeed { seed })?;
+                model.insert(slot_index, Graft { role, ..graft });
+            }
+            Effect::StartRamp | Effect::StartFade => model.write_alpha(seed, record.alpha.alpha())?,
+            // Parts of the record.
+            Effect::RecordHistory
+            | Effect::ResetEpochs
+            | Effect::ForgetEvidence
+            | Effect::StartPause
+            | Effect::EndPause
+            | Effect::ZeroAlpha
+            | Effect::FreeParameters
+            | Effect::FreeSlot => {}
+        }
+    }
+    Ok(())
 }

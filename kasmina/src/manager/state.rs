@@ -2,16 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use leyline::batch::Batch;
 use leyline::id::{SeedId, SlotId};
-use leyline::seed::SlotState;
+use leyline::layout::Owner;
+use leyline::model::TrainableModel;
+use leyline::seed::{SeedState, SlotState, Transition};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::blueprint::Registry;
+use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::GraftedModel;
 use crate::host::HostSlot;
-use crate::lifecycle::SeedRecord;
+use crate::lifecycle::{SeedRecord, Surroundings};
+use crate::weight::WeightSet;
 
 /// Network and records.
 #[derive(Debug)]
@@ -19,9 +24,13 @@ pub(super) struct State {
     pub(super) model: GraftedModel,
     /// From germination to the end of the reset; permanent seeds for good.
     pub(super) seeds: BTreeMap<SeedId, SeedRecord>,
+    /// Stage changes between ends of epochs that the next one has to return.
+    pub(super) unreturned: Vec<Transition>,
     pub(super) next_seed: u32,
     /// All initial weights follow from it.
     pub(super) init_seed: u64,
+    /// The batch that was seen last, where new seeds start from one.
+    pub(super) latest_batch: Option<Batch>,
 }
 
 impl State {
@@ -40,6 +49,32 @@ impl State {
 
     pub(super) fn occupant(&self, slot: &SlotId) -> Option<&SeedRecord> {
         self.seeds.values().find(|record| record.slot == *slot && record.occupies_slot())
+    }
+
+    /// Trainable elements of the host and of every seed, whether or not they train now (count).
+    pub(super) fn network_parameters(&self) -> u64 {
+        let host: usize = self.model.host().weights().map(WeightSet::num_elements).sum();
+        self.seeds.values().fold(host as u64, |sum, record| sum.saturating_add(record.num_parameters))
+    }
+
+    /// What the gates look at around a seed.
+    pub(super) fn surroundings(&self, seed: SeedId, config: &KasminaConfig) -> Surroundings {
+        let in_layout = self.model.layout().num_elements_of(Owner::Seed(seed)) > 0;
+        Surroundings {
+            network_parameters: self.network_parameters(),
+            in_network: in_layout || self.model.graft(seed).is_some(),
+            embargo_epochs: config.embargo_epochs,
+        }
+    }
+
+    pub(super) fn export_seeds(&self) -> Vec<SeedState> {
+        let slots = self.model.host().slots();
+        let depth = |id: &SlotId| slots.iter().position(|slot| slot.id == *id).unwrap_or_default();
+        let states = self.seeds.values().map(|record| SeedState {
+            layer_depth: u32::try_from(depth(&record.slot)).unwrap_or(u32::MAX),
+            ..record.export()
+        });
+        states.collect()
     }
 
     pub(super) fn export_slots(&self, registry: &Registry, width: usize) -> Vec<SlotState> {

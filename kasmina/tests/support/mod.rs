@@ -7,17 +7,20 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::loss::cross_entropy;
 use hmac::{Hmac, KeyInit, Mac};
+use kasmina::blueprint::Registry;
 use kasmina::host::{HostConfig, Pool};
+use kasmina::weight::ElementType;
 use kasmina::{CommandKey, Error, GraftedModel, Kasmina, KasminaConfig};
 use leyline::batch::Batch;
 use leyline::clock::Clock;
-use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation, SignedCommand};
+use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, SignedCommand};
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex};
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{
     Applied, Counterfactual, Evidence, GradientHealth, SeedManager, SeedStage, SeedState, SlotState, Transition,
 };
+use leyline::telemetry::Recorder;
 use leyline::unit::Alpha;
 use leyline_testkit::clock::ManualClock;
 use leyline_testkit::recording_recorder::RecordingRecorder;
@@ -28,9 +31,24 @@ use sha2::Sha256;
 pub(crate) const KEY: [u8; 32] = [42; 32];
 pub(crate) const NUM_SAMPLES: usize = 6;
 
-/// Both kinds of host, each small and starved.
-pub(crate) fn hosts() -> [HostConfig; 2] {
-    [mlp(), cnn()]
+/// Every kind of host in every dtype: what is to hold whatever the network runs through this list.
+pub(crate) fn configurations() -> Vec<KasminaConfig> {
+    let dtypes = [ElementType::F32, ElementType::F64, ElementType::Bf16];
+    hosts().into_iter().flat_map(|host| dtypes.map(|dtype| KasminaConfig { dtype, ..config(host.clone()) })).collect()
+}
+
+/// Shape of one sample.
+fn sample_shape(host: &HostConfig) -> Vec<usize> {
+    match host {
+        HostConfig::Mlp { inputs, .. } | HostConfig::Transformer { inputs, .. } => vec![*inputs],
+        HostConfig::Cnn1d { length, .. } => vec![*length],
+        HostConfig::Cnn2d { height, width, input_channels, .. } => vec![*input_channels, *height, *width],
+    }
+}
+
+/// Every kind of host, each small and starved.
+pub(crate) fn hosts() -> [HostConfig; 4] {
+    [mlp(), cnn(), cnn2d(), transformer()]
 }
 
 pub(crate) fn mlp() -> HostConfig {
@@ -39,6 +57,23 @@ pub(crate) fn mlp() -> HostConfig {
 
 pub(crate) fn cnn() -> HostConfig {
     HostConfig::Cnn1d { length: 12, channels: vec![3, 4], kernel: 3, stride: 2, classes: 5, pool: Pool::Mean }
+}
+
+pub(crate) fn cnn2d() -> HostConfig {
+    HostConfig::Cnn2d {
+        height: 3,
+        width: 4,
+        input_channels: 1,
+        channels: vec![3, 4],
+        kernel: 3,
+        stride: 2,
+        classes: 5,
+        pool: Pool::Mean,
+    }
+}
+
+pub(crate) fn transformer() -> HostConfig {
+    HostConfig::Transformer { inputs: 12, patch: 3, width: 4, heads: 2, layers: 1, mlp_ratio: 2, classes: 5 }
 }
 
 pub(crate) fn config(host: HostConfig) -> KasminaConfig {
@@ -62,26 +97,42 @@ pub(crate) fn ramp(target: f64, steps: u64) -> AlphaRamp {
 }
 
 pub(crate) fn sign(command: &Command) -> SignedCommand {
-    let bytes = command.to_bytes();
+    let (key_id, bytes) = (KeyId::default(), command.to_bytes());
     let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
-    mac.update(&bytes);
-    SignedCommand { tag: mac.finalize().into_bytes().into(), bytes }
+    mac.update(&SignedCommand::signed_message(key_id, &bytes));
+    SignedCommand { key_id, tag: mac.finalize().into_bytes().into(), bytes }
 }
 
 /// A batch that is the same for the same `variant`.
 pub(crate) fn batch(variant: u32) -> Batch {
+    batch_for(&mlp(), variant)
+}
+
+/// The same for any host.
+pub(crate) fn batch_for(host: &HostConfig, variant: u32) -> Batch {
     let mut rng = ChaCha8Rng::seed_from_u64(u64::from(variant));
-    let inputs: Vec<f32> = (0..NUM_SAMPLES * 12).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let shape: Vec<usize> = std::iter::once(NUM_SAMPLES).chain(sample_shape(host)).collect();
+    let inputs: Vec<f32> = (0..shape.iter().product()).map(|_| rng.random_range(-1.0..1.0)).collect();
     let targets: Vec<u32> = (0_u32..).take(NUM_SAMPLES).map(|i| (i + variant) % 5).collect();
     Batch {
-        inputs: Tensor::from_vec(inputs, (NUM_SAMPLES, 12), &Device::Cpu).unwrap(),
+        inputs: Tensor::from_vec(inputs, shape, &Device::Cpu).unwrap(),
         targets: Tensor::from_vec(targets, NUM_SAMPLES, &Device::Cpu).unwrap(),
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "tests look at values")]
 pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
-    tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+    // Exact for every narrower type.
+    tensor
+        .to_dtype(DType::F32)
+        .unwrap()
+        .flatten_all()
+        .unwrap()
+        .to_vec1::<f32>()
+        .unwrap()
+        .into_iter()
+        .map(f32::to_bits)
+        .collect()
 }
 
 /// Everything a refusal must leave alone.
@@ -104,19 +155,32 @@ impl Rig {
 
     /// There is one token per thread: a second rig takes over that of the first.
     pub(crate) fn beside(config: KasminaConfig, eager: Eager) -> Self {
+        let build = |run_id, key, clock, recorder| Kasmina::new(config, &Device::Cpu, run_id, key, clock, recorder);
+        Self::around(build, eager)
+    }
+
+    /// With blueprints of the test's choice.
+    pub(crate) fn with_registry(config: KasminaConfig, registry: Registry, eager: Eager) -> Self {
+        let build = |run_id, key, clock, recorder| {
+            Kasmina::with_registry(config, registry, &Device::Cpu, run_id, key, clock, recorder)
+        };
+        Self::around(build, eager)
+    }
+
+    fn around(
+        build: impl FnOnce(RunId, CommandKey, Arc<dyn Clock>, Arc<dyn Recorder>) -> Result<Kasmina, Error>,
+        eager: Eager,
+    ) -> Self {
         let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_000)));
         let recorder = Arc::new(RecordingRecorder::new());
-        let key = CommandKey::new(KEY);
-        let manager =
-            Kasmina::new(config, &Device::Cpu, run_id(), key, clock.clone(), recorder.clone()).expect("a manager");
+        let manager = build(run_id(), CommandKey::new(KEY), clock.clone(), recorder.clone()).expect("a manager");
         Self { manager, eager, clock, recorder, sequence: 0, step: StepIndex(0), epoch: EpochIndex(0) }
     }
 
     pub(crate) fn command(&mut self, operation: Operation) -> Command {
         self.sequence += 1;
         let issued_at_unix_ms = u64::try_from(self.clock.unix().as_millis()).unwrap();
-        let reason = "test".to_owned();
-        Command { run_id: run_id(), sequence: self.sequence, issued_at_unix_ms, operation, reason }
+        Command::new(run_id(), self.sequence, issued_at_unix_ms, operation, "test".to_owned())
     }
 
     pub(crate) fn send(&mut self, operation: Operation) -> Result<Applied, Error> {
@@ -127,7 +191,7 @@ impl Rig {
     #[track_caller]
     pub(crate) fn germinate(&mut self, slot_id: &str, blueprint: &str) -> SeedId {
         let blueprint = BlueprintId::new(blueprint).unwrap();
-        self.send(Operation::Germinate { slot: slot(slot_id), blueprint }).unwrap().seed
+        self.send(Operation::germinate(slot(slot_id), blueprint)).unwrap().seed
     }
 
     pub(crate) fn end_step(&mut self) {
@@ -142,8 +206,13 @@ impl Rig {
 
     /// Evidence on which every gate opens.
     pub(crate) fn good_evidence(&mut self, seed: SeedId) {
+        self.evidence(seed, 0.2);
+    }
+
+    /// A measured gain, nats per sample, with a healthy gradient.
+    pub(crate) fn evidence(&mut self, seed: SeedId, loss_gain: f64) {
         let counterfactual =
-            Some(Counterfactual { loss_gain: 0.2, std_error: 0.01, accuracy_gain_pp: 1.5, num_samples: 64 });
+            Some(Counterfactual { loss_gain, std_error: 0.01, accuracy_gain_pp: 1.5, num_samples: 64 });
         let gradient = Some(GradientHealth { norm: 0.1, host_ratio: Some(1.0), health: 1.0 });
         let evidence = Evidence { seed, epoch: self.epoch, counterfactual, gradient };
         self.manager.record_evidence(&self.eager, &[evidence]).unwrap();
@@ -219,7 +288,7 @@ impl Rig {
 
     /// One step of plain gradient descent on the main loss and every side loss.
     pub(crate) fn descend(&mut self, variant: u32) {
-        let batch = batch(variant);
+        let batch = batch_for(&self.manager.config().host, variant);
         let outputs = self.model().forward(&batch.inputs, Pass::Train).unwrap();
         for logits in std::iter::once(&outputs.logits).chain(outputs.shadows.iter().map(|shadow| &shadow.logits)) {
             let gradients = cross_entropy(logits, &batch.targets).unwrap().backward().unwrap();
@@ -245,7 +314,7 @@ impl Rig {
     pub(crate) fn fill(&self, seed: SeedId, value: f32) {
         for var in self.seed_vars(seed) {
             let filled = (Tensor::ones(var.shape(), DType::F32, &Device::Cpu).unwrap() * f64::from(value)).unwrap();
-            var.set(&filled).unwrap();
+            var.set(&filled.to_dtype(var.dtype()).unwrap()).unwrap();
         }
     }
 

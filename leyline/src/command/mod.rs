@@ -3,9 +3,18 @@
 //! A command is written as canonical bytes ([`Command::to_bytes`]), signed by its issuer and verified by its receiver
 //! over exactly these bytes before anything in them is parsed. Signing and verifying live with issuer and receiver;
 //! this module fixes the bytes.
+//!
+//! ```text
+//!  Command ─► to_bytes ─► sign: HMAC-SHA256(key, key id ‖ bytes) ─► SignedCommand ─► to_wire ─► … ─► from_wire
+//!          ─► verify in constant time ─► from_bytes ─► sequence, nonce, age ─► operation
+//! ```
 
+mod blend;
+mod envelope;
 mod wire;
 
+pub use blend::{Blend, BlendMode, ChannelWeights, ConfidenceGate};
+pub use envelope::{EnvelopeError, KeyId, Nonce, SignedCommand};
 pub use wire::WireError;
 
 use std::fmt;
@@ -49,6 +58,8 @@ pub enum Operation {
         slot: SlotId,
         /// What.
         blueprint: BlueprintId,
+        /// How the seed's output is to be mixed with the host's value.
+        blend: Blend,
     },
     /// Start shadow training \[2\].
     StartTraining {
@@ -77,10 +88,35 @@ pub enum Operation {
         /// The seed.
         seed: SeedId,
     },
+    /// Let a seed that acts lose its influence, then remove it. Its parameters are frozen meanwhile \[10\].
+    CullGradually {
+        /// The seed.
+        seed: SeedId,
+        /// Optimizer steps until alpha is 0 and the seed is removed; 0 removes it at once.
+        steps: u64,
+        /// Shape of the way to 0.
+        curve: AlphaCurve,
+    },
+    /// Take the seed out of the computation without losing it \[11\].
+    Pause {
+        /// The seed.
+        seed: SeedId,
+    },
+    /// Put a paused seed back \[12\].
+    Resume {
+        /// The seed.
+        seed: SeedId,
+    },
 }
 
 impl Operation {
-    /// The wire number. 5 (evaluate), 6 (fine-tune) and 9 (cancel) of the older system are not used.
+    /// A germination with the default blend.
+    #[must_use]
+    pub fn germinate(slot: SlotId, blueprint: BlueprintId) -> Self {
+        Self::Germinate { slot, blueprint, blend: Blend::default() }
+    }
+
+    /// The wire number. 5 (evaluate), 6 (fine-tune) and 9 (cancel) of the older system are refused by name.
     #[must_use]
     pub const fn wire(&self) -> u8 {
         match self {
@@ -90,6 +126,9 @@ impl Operation {
             Self::Hold { .. } => 4,
             Self::Fossilize { .. } => 7,
             Self::Cull { .. } => 8,
+            Self::CullGradually { .. } => 10,
+            Self::Pause { .. } => 11,
+            Self::Resume { .. } => 12,
         }
     }
 
@@ -102,7 +141,10 @@ impl Operation {
             | Self::StartBlending { seed, .. }
             | Self::Hold { seed }
             | Self::Fossilize { seed }
-            | Self::Cull { seed } => Some(*seed),
+            | Self::Cull { seed }
+            | Self::CullGradually { seed, .. }
+            | Self::Pause { seed }
+            | Self::Resume { seed } => Some(*seed),
         }
     }
 
@@ -116,6 +158,9 @@ impl Operation {
             Self::Hold { .. } => "hold",
             Self::Fossilize { .. } => "fossilize",
             Self::Cull { .. } => "cull",
+            Self::CullGradually { .. } => "cull_gradually",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
         }
     }
 }
@@ -123,13 +168,22 @@ impl Operation {
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Germinate { slot, blueprint } => write!(f, "germinate {blueprint} in {slot}"),
+            Self::Germinate { slot, blueprint, blend } if *blend == Blend::default() => {
+                write!(f, "germinate {blueprint} in {slot}")
+            }
+            Self::Germinate { slot, blueprint, blend } => {
+                write!(f, "germinate {blueprint} in {slot} with blend {}", blend.mode())
+            }
             Self::StartBlending { seed, ramp } => {
                 write!(f, "start_blending {seed} to {} in {} steps", ramp.target, ramp.steps)
             }
-            Self::StartTraining { seed } | Self::Hold { seed } | Self::Fossilize { seed } | Self::Cull { seed } => {
-                write!(f, "{} {seed}", self.name())
-            }
+            Self::CullGradually { seed, steps, .. } => write!(f, "cull_gradually {seed} in {steps} steps"),
+            Self::StartTraining { seed }
+            | Self::Hold { seed }
+            | Self::Fossilize { seed }
+            | Self::Cull { seed }
+            | Self::Pause { seed }
+            | Self::Resume { seed } => write!(f, "{} {seed}", self.name()),
         }
     }
 }
@@ -139,21 +193,30 @@ impl fmt::Display for Operation {
 pub struct Command {
     /// The run it is meant for.
     pub run_id: RunId,
-    /// Grows from command to command; the receiver accepts each number once and in order.
+    /// Grows from command to command of one key; the receiver accepts each number once and in order.
     pub sequence: u64,
+    /// Never used twice under one key while a command that bears it may be accepted.
+    pub nonce: Nonce,
     /// Milliseconds since 1970-01-01 UTC.
     pub issued_at_unix_ms: u64,
+    /// For how long after that it may be applied, milliseconds; receivers accept at most [`Command::MAX_VALID_FOR_MS`].
+    pub valid_for_ms: u32,
     /// What is to happen.
     pub operation: Operation,
+    /// Share of its inputs that the issuer had measured when it decided, in `[0, 1]`; absent when it does not say.
+    pub input_coverage: Option<f64>,
     /// Why, for people; at most 256 bytes.
     pub reason: String,
 }
 
-/// Canonical bytes of a command with their HMAC-SHA256 tag.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SignedCommand {
-    /// See [`Command::to_bytes`].
-    pub bytes: Vec<u8>,
-    /// HMAC-SHA256 over `bytes`.
-    pub tag: [u8; 32],
+impl Command {
+    /// The longest time between issue and application that a receiver accepts, milliseconds.
+    pub const MAX_VALID_FOR_MS: u32 = 60_000;
+
+    /// A command that is valid for as long as receivers accept, with a nonce from its sequence number.
+    #[must_use]
+    pub fn new(run_id: RunId, sequence: u64, issued_at_unix_ms: u64, operation: Operation, reason: String) -> Self {
+        let (nonce, valid_for_ms) = (Nonce::from_counter(sequence), Self::MAX_VALID_FOR_MS);
+        Self { run_id, sequence, nonce, issued_at_unix_ms, valid_for_ms, operation, input_coverage: None, reason }
+    }
 }

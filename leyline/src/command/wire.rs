@@ -3,12 +3,14 @@
 //! Layout, little-endian: domain `esper.command`, version `u8`, then the fields in the order of [`Command`]; texts are
 //! a `u16` length and UTF-8; floats are IEEE-754 bits.
 
-use crate::command::{AlphaCurve, AlphaRamp, Command, Operation};
+use crate::command::{
+    AlphaCurve, AlphaRamp, Blend, BlendMode, ChannelWeights, Command, ConfidenceGate, Nonce, Operation,
+};
 use crate::id::{BlueprintId, ParseIdError, RunId, SeedId, SlotId};
 use crate::unit::{Alpha, RangeError};
 
 const DOMAIN: &[u8] = b"esper.command";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const MAX_REASON_BYTES: usize = 256;
 
 /// Bytes that are no command.
@@ -40,6 +42,14 @@ pub enum WireError {
         /// What was found.
         number: u8,
     },
+    /// An operation of the older system that has no meaning here.
+    #[error("operation `{name}` [{number}] is not supported: see the operations of this version")]
+    Retired {
+        /// Its wire number.
+        number: u8,
+        /// Its name.
+        name: &'static str,
+    },
     /// A text is not UTF-8 or too long.
     #[error("`{field}` is not a text of the accepted length")]
     Text {
@@ -63,23 +73,37 @@ impl Command {
         out.push(VERSION);
         put_text(&mut out, self.run_id.as_str());
         out.extend_from_slice(&self.sequence.to_le_bytes());
+        out.extend_from_slice(&self.nonce.0);
         out.extend_from_slice(&self.issued_at_unix_ms.to_le_bytes());
+        out.extend_from_slice(&self.valid_for_ms.to_le_bytes());
         out.push(self.operation.wire());
         match &self.operation {
-            Operation::Germinate { slot, blueprint } => {
+            Operation::Germinate { slot, blueprint, blend } => {
                 put_text(&mut out, slot.as_str());
                 put_text(&mut out, blueprint.as_str());
+                put_blend(&mut out, blend);
             }
             Operation::StartBlending { seed, ramp } => {
                 out.extend_from_slice(&seed.0.to_le_bytes());
-                out.extend_from_slice(&ramp.target.get().to_bits().to_le_bytes());
+                put_float(&mut out, ramp.target.get());
                 out.extend_from_slice(&ramp.steps.to_le_bytes());
                 out.push(curve_number(ramp.curve));
             }
             Operation::StartTraining { seed }
             | Operation::Hold { seed }
             | Operation::Fossilize { seed }
-            | Operation::Cull { seed } => out.extend_from_slice(&seed.0.to_le_bytes()),
+            | Operation::Cull { seed }
+            | Operation::Pause { seed }
+            | Operation::Resume { seed } => out.extend_from_slice(&seed.0.to_le_bytes()),
+            Operation::CullGradually { seed, steps, curve } => {
+                out.extend_from_slice(&seed.0.to_le_bytes());
+                out.extend_from_slice(&steps.to_le_bytes());
+                out.push(curve_number(*curve));
+            }
+        }
+        out.push(u8::from(self.input_coverage.is_some()));
+        if let Some(coverage) = self.input_coverage {
+            put_float(&mut out, coverage);
         }
         put_text(&mut out, &self.reason[..self.reason.floor_char_boundary(MAX_REASON_BYTES)]);
         out
@@ -100,25 +124,45 @@ impl Command {
         }
         let run_id = RunId::new(input.text("run_id")?)?;
         let sequence = input.u64("sequence")?;
+        let nonce = Nonce(input.array("nonce")?);
         let issued_at_unix_ms = input.u64("issued_at")?;
+        let valid_for_ms = u32::from_le_bytes(input.array("valid_for")?);
         let operation = match input.byte("operation")? {
             1 => Operation::Germinate {
                 slot: SlotId::new(input.text("slot")?)?,
                 blueprint: BlueprintId::new(input.text("blueprint")?)?,
+                blend: input.blend()?,
             },
             2 => Operation::StartTraining { seed: input.seed()? },
             3 => Operation::StartBlending {
                 seed: input.seed()?,
                 ramp: AlphaRamp {
-                    target: Alpha::new(f64::from_bits(input.u64("target")?))?,
+                    target: Alpha::new(input.float("target")?)?,
                     steps: input.u64("steps")?,
                     curve: curve_from(input.byte("curve")?)?,
                 },
             },
             4 => Operation::Hold { seed: input.seed()? },
             7 => Operation::Fossilize { seed: input.seed()? },
+            5 => return Err(WireError::Retired { number: 5, name: "evaluate" }),
+            6 => return Err(WireError::Retired { number: 6, name: "fine_tune" }),
             8 => Operation::Cull { seed: input.seed()? },
+            9 => return Err(WireError::Retired { number: 9, name: "cancel" }),
+            10 => Operation::CullGradually {
+                seed: input.seed()?,
+                steps: input.u64("steps")?,
+                curve: curve_from(input.byte("curve")?)?,
+            },
+            11 => Operation::Pause { seed: input.seed()? },
+            12 => Operation::Resume { seed: input.seed()? },
             number => return Err(WireError::Number { field: "operation", number }),
+        };
+        let input_coverage = match input.byte("input_coverage")? {
+            0 => None,
+            1 => Some(
+                Alpha::new(input.float("input_coverage")?).map_err(|e| RangeError { quantity: "coverage", ..e })?.get(),
+            ),
+            number => return Err(WireError::Number { field: "input_coverage", number }),
         };
         let reason = input.text("reason")?;
         if reason.len() > MAX_REASON_BYTES {
@@ -127,7 +171,8 @@ impl Command {
         if !input.rest.is_empty() {
             return Err(WireError::Trailing(input.rest.len()));
         }
-        Ok(Self { run_id, sequence, issued_at_unix_ms, operation, reason: reason.to_owned() })
+        let reason = reason.to_owned();
+        Ok(Self { run_id, sequence, nonce, issued_at_unix_ms, valid_for_ms, operation, input_coverage, reason })
     }
 }
 
@@ -145,6 +190,27 @@ fn curve_from(number: u8) -> Result<AlphaCurve, WireError> {
         2 => Ok(AlphaCurve::Cosine),
         3 => Ok(AlphaCurve::Sigmoid),
         number => Err(WireError::Number { field: "curve", number }),
+    }
+}
+
+fn put_float(out: &mut Vec<u8>, value: f64) {
+    out.extend_from_slice(&value.to_bits().to_le_bytes());
+}
+
+fn put_blend(out: &mut Vec<u8>, blend: &Blend) {
+    out.push(blend.mode().wire());
+    match blend {
+        Blend::Convex | Blend::Residual | Blend::Multiply | Blend::Gate => {}
+        Blend::Channel(weights) => {
+            let len = u16::try_from(weights.get().len()).expect("at most 4096 weights");
+            out.extend_from_slice(&len.to_le_bytes());
+            weights.get().iter().for_each(|&weight| put_float(out, weight));
+        }
+        Blend::Confidence(gate) => {
+            for value in [gate.steepness(), gate.threshold(), gate.low(), gate.high()] {
+                put_float(out, value);
+            }
+        }
     }
 }
 
@@ -177,6 +243,30 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
+    fn float(&mut self, field: &'static str) -> Result<f64, WireError> {
+        Ok(f64::from_bits(self.u64(field)?))
+    }
+
+    fn blend(&mut self) -> Result<Blend, WireError> {
+        let number = self.byte("blend")?;
+        let mode = BlendMode::from_wire(number).ok_or(WireError::Number { field: "blend", number })?;
+        Ok(match mode {
+            BlendMode::Convex => Blend::Convex,
+            BlendMode::Residual => Blend::Residual,
+            BlendMode::Multiply => Blend::Multiply,
+            BlendMode::Gate => Blend::Gate,
+            BlendMode::Channel => {
+                let len = u16::from_le_bytes(self.array("channel weights")?);
+                let weights = (0..len).map(|_| self.float("channel weights")).collect::<Result<_, _>>()?;
+                Blend::Channel(ChannelWeights::new(weights)?)
+            }
+            BlendMode::Confidence => {
+                let mut next = || self.float("confidence");
+                Blend::Confidence(ConfidenceGate::new(next()?, next()?, next()?, next()?)?)
+            }
+        })
+    }
+
     fn seed(&mut self) -> Result<SeedId, WireError> {
         Ok(SeedId(u32::from_le_bytes(self.array("seed")?)))
     }
@@ -194,21 +284,37 @@ mod tests {
     fn commands() -> Vec<Command> {
         let seed = SeedId(3);
         let ramp = AlphaRamp { target: Alpha::new(0.7).unwrap(), steps: 90, curve: AlphaCurve::Cosine };
+        let germinate = |blend| Operation::Germinate {
+            slot: SlotId::new("r0c1").unwrap(),
+            blueprint: BlueprintId::new("mlp").unwrap(),
+            blend,
+        };
         [
-            Operation::Germinate { slot: SlotId::new("r0c1").unwrap(), blueprint: BlueprintId::new("mlp").unwrap() },
+            germinate(Blend::Convex),
+            germinate(Blend::Residual),
+            germinate(Blend::Channel(ChannelWeights::new(vec![0.0, 0.5, 1.0]).unwrap())),
+            germinate(Blend::Confidence(ConfidenceGate::default())),
+            germinate(Blend::Multiply),
+            germinate(Blend::Gate),
             Operation::StartTraining { seed },
             Operation::StartBlending { seed, ramp },
             Operation::Hold { seed },
             Operation::Fossilize { seed },
             Operation::Cull { seed },
+            Operation::CullGradually { seed, steps: 30, curve: AlphaCurve::Sigmoid },
+            Operation::Pause { seed },
+            Operation::Resume { seed },
         ]
         .into_iter()
         .enumerate()
         .map(|(index, operation)| Command {
             run_id: RunId::new("run-1").unwrap(),
             sequence: index as u64,
+            nonce: Nonce([u8::try_from(index).unwrap(); 16]),
             issued_at_unix_ms: 1_700_000_000_000,
+            valid_for_ms: 5_000,
             operation,
+            input_coverage: (index % 2 == 0).then_some(0.75),
             reason: "größer".into(),
         })
         .collect()
@@ -246,6 +352,16 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_operation_of_the_older_system_is_refused_by_its_name() {
+        let mut bytes = commands().pop().unwrap().to_bytes();
+        let at = bytes.iter().rposition(|&byte| byte == 12).unwrap();
+        for (number, name) in [(5, "evaluate"), (6, "fine_tune"), (9, "cancel")] {
+            bytes[at] = number;
+            assert_eq!(Command::from_bytes(&bytes), Err(WireError::Retired { number, name }));
         }
     }
 

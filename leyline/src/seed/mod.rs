@@ -14,7 +14,7 @@
 //!
 //! # For callers
 //! Every method asks for an [`Eager`] token, so none can be called while a region is recorded. Order within an epoch:
-//! `attribute_batch` per microbatch, `finish_step` per optimizer step, then `record_evidence`, `finish_epoch`,
+//! `inspect_batch` where it is wanted, `attribute_batch` per microbatch, `finish_step` per optimizer step, then `record_evidence`, `finish_epoch`,
 //! `export_seed_states`, and `apply` for each command of the policy.
 //!
 //! # For implementers
@@ -30,16 +30,20 @@
 //! - **SM-8** a command whose tag does not verify is refused with [`ErrorKind::Rejected`](crate::error::ErrorKind)
 //!   before anything in it is parsed.
 //! - **SM-9** evidence for an unknown seed is refused, and then none of the given evidence is kept.
+//! - **SM-10** a paused seed takes no part in the computation and its stage, alpha and clocks stand still; resumed, it goes on
+//!   where it was. A seed that was paused already, or was not, is a refusal.
 
 mod stage;
 mod state;
+mod gate;
 mod attribution;
 mod evidence;
 
 pub use attribution::{Attribution, AttributionError, AttributionMode};
 pub use evidence::{Counterfactual, Evidence, GradientHealth};
+pub use gate::{Gate, GateReport};
 pub use stage::{ParseStageError, SeedStage};
-pub use state::{AlphaMode, BlueprintOffer, GateReport, SeedState, SlotState};
+pub use state::{AlphaMode, BlueprintOffer, RampProgress, SeedState, SlotState};
 
 use crate::batch::Batch;
 use crate::command::SignedCommand;
@@ -88,6 +92,20 @@ pub trait SeedManager: Durable {
     /// # Sync
     /// Depends on the mode; `stage` and `alpha` read nothing from the device.
     fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Self::Error>;
+
+    /// Whether [`Self::inspect_batch`] is to be called before the first step of an epoch.
+    fn wants_batch(&self) -> bool {
+        false
+    }
+
+    /// Looks at the first microbatch of an epoch, before any of its steps: for checks, and for seeds that are to start from
+    /// data. Called where [`Self::wants_batch`] says so.
+    ///
+    /// # Errors
+    /// When a forward or backward pass fails, or a check finds what must not be.
+    /// # Sync
+    /// May read from the device.
+    fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Self::Error>;
 
     /// The state of every seed, ordered by seed id (SM-2).
     ///

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::command::BlendMode;
 use crate::id::{BlueprintId, SeedId, SlotId};
-use crate::seed::{Counterfactual, GradientHealth, SeedStage};
+use crate::seed::{Counterfactual, GateReport, GradientHealth, SeedStage};
 use crate::unit::Alpha;
 
 /// What an alpha controller is doing.
@@ -19,48 +20,98 @@ pub enum AlphaMode {
     Down,
 }
 
-/// Verdict of a gate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GateReport {
-    /// Stage the gate guards.
-    pub target: SeedStage,
-    /// Whether the seed may pass.
-    pub passed: bool,
-    /// Conditions that were met.
-    pub met: Vec<String>,
-    /// Conditions that were not met, with the measured value or `not measured`.
-    pub failed: Vec<String>,
+/// How far an alpha ramp is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RampProgress {
+    /// Optimizer steps of it that are over (count).
+    pub steps_done: u64,
+    /// Optimizer steps it takes (count).
+    pub steps_total: u64,
 }
 
-/// One seed as it is now.
+/// One seed as it is now. Fields that earlier versions did not write are read as the defaults of their types.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeedState {
     /// The seed.
     pub seed_id: SeedId,
     /// Where it sits.
     pub slot: SlotId,
+    /// Position of its slot in the network, from 0 at the inputs.
+    #[serde(default)]
+    pub layer_depth: u32,
     /// What it is.
     pub blueprint: BlueprintId,
     /// Where it is in its life.
     pub stage: SeedStage,
+    /// The stage before this one; absent before the first change.
+    #[serde(default)]
+    pub previous_stage: Option<SeedStage>,
+    /// Whether it was taken out of the computation for a while.
+    #[serde(default)]
+    pub paused: bool,
+    /// Whether its weights are still being fetched.
+    #[serde(default)]
+    pub weights_pending: bool,
     /// Epochs since germination (count).
     pub age_epochs: u64,
     /// Epochs in this stage (count).
     pub epochs_in_stage: u64,
+    /// How it is mixed with the host's value.
+    #[serde(default)]
+    pub blend: BlendMode,
     /// Blend coefficient now.
     pub alpha: Alpha,
     /// Where the ramp leads.
     pub alpha_target: Alpha,
     /// What the alpha controller does.
     pub alpha_mode: AlphaMode,
+    /// The running ramp; absent when none runs.
+    #[serde(default)]
+    pub alpha_ramp: Option<RampProgress>,
     /// Trainable elements (count); 0 once pruned.
     pub num_parameters: u64,
     /// Latest measurement of its effect; absent until measured in this stage.
     pub counterfactual: Option<Counterfactual>,
     /// Latest measurement of its gradient; absent until measured.
     pub gradient: Option<GradientHealth>,
+    /// Share of its measurements in this stage that showed a gain, in `[0, 1]`; absent until measured.
+    #[serde(default)]
+    pub stability: Option<f64>,
+    /// Leaks between it and the host that were found while it trained in the shadow (count).
+    #[serde(default)]
+    pub isolation_violations: u64,
     /// Latest verdict of a gate.
     pub last_gate: Option<GateReport>,
+}
+
+impl SeedState {
+    /// A seed that just germinated with its weights, by a residual blend in the first slot.
+    #[must_use]
+    pub fn germinated(seed_id: SeedId, slot: SlotId, blueprint: BlueprintId, num_parameters: u64) -> Self {
+        Self {
+            seed_id,
+            slot,
+            layer_depth: 0,
+            blueprint,
+            stage: SeedStage::Germinated,
+            previous_stage: None,
+            paused: false,
+            weights_pending: false,
+            age_epochs: 0,
+            epochs_in_stage: 0,
+            blend: BlendMode::Residual,
+            alpha: Alpha::ZERO,
+            alpha_target: Alpha::ONE,
+            alpha_mode: AlphaMode::Hold,
+            alpha_ramp: None,
+            num_parameters,
+            counterfactual: None,
+            gradient: None,
+            stability: None,
+            isolation_violations: 0,
+            last_gate: None,
+        }
+    }
 }
 
 /// A blueprint that fits a slot.

@@ -57,10 +57,10 @@
 //! A command needs the token mutably, so the second borrow is a mutable one and the error is E0499.
 //! ```
 //! # use candle_core::Device;
-//! # use leyline::{command::SignedCommand, id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline::{command::{KeyId, SignedCommand}, id::RunId, region::Eager, seed::SeedManager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
 //! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
-//! let forged = SignedCommand { bytes: Vec::new(), tag: [0; 32] };
+//! let forged = SignedCommand { key_id: KeyId::default(), bytes: Vec::new(), tag: [0; 32] };
 //! let mut eager = Eager::acquire()?;
 //! let refusal = manager.apply(&mut eager, &forged).unwrap_err();
 //! # assert_eq!(refusal.to_string(), "refused: the tag does not verify");
@@ -69,10 +69,10 @@
 //! ```
 //! ```compile_fail,E0499
 //! # use candle_core::Device;
-//! # use leyline::{command::SignedCommand, id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline::{command::{KeyId, SignedCommand}, id::RunId, region::Eager, seed::SeedManager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
 //! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
-//! let forged = SignedCommand { bytes: Vec::new(), tag: [0; 32] };
+//! let forged = SignedCommand { key_id: KeyId::default(), bytes: Vec::new(), tag: [0; 32] };
 //! let mut eager = Eager::acquire()?;
 //! let refusal = eager.record(|_| manager.apply(&mut eager, &forged)).unwrap_err();
 //! # assert_eq!(refusal.to_string(), "refused: the tag does not verify");

@@ -86,13 +86,7 @@ impl Policy for FakePolicy {
         let commands = line
             .into_iter()
             .map(|operation| {
-                let command = Command {
-                    run_id: state.run_id.clone(),
-                    sequence: self.next_sequence,
-                    issued_at_unix_ms: 0,
-                    operation,
-                    reason: "script".into(),
-                };
+                let command = Command::new(state.run_id.clone(), self.next_sequence, 0, operation, "script".into());
                 self.next_sequence += 1;
                 let signed = (self.sign)(&command);
                 (command, signed)

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use candle_core::{Device, Tensor, Var};
 use leyline::batch::Batch;
-use leyline::command::{Command, Operation, SignedCommand};
+use leyline::command::{Command, KeyId, Operation, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{ErrorKind, ErrorType};
 use leyline::id::{EpochIndex, RunId, StepIndex, TopologyRevision};
@@ -25,6 +25,8 @@ use crate::toy::{Graft, Role, ToyModel, scalar};
 pub enum Call {
     /// `attribute_batch` with this many samples.
     AttributeBatch(usize),
+    /// `inspect_batch` with this many samples.
+    InspectBatch(usize),
     /// `export_seed_states`.
     ExportSeedStates,
     /// `export_slot_states`.
@@ -66,8 +68,9 @@ struct Saved {
 #[must_use]
 pub fn sign(command: &Command) -> SignedCommand {
     let bytes = command.to_bytes();
-    let tag = tag(&bytes);
-    SignedCommand { bytes, tag }
+    let key_id = KeyId::default();
+    let tag = tag(&SignedCommand::signed_message(key_id, &bytes));
+    SignedCommand { key_id, bytes, tag }
 }
 
 impl FakeSeedManager {
@@ -107,7 +110,7 @@ impl FakeSeedManager {
     }
 
     fn verified(&self, signed: &SignedCommand) -> Result<Command, Error> {
-        if tag(&signed.bytes) != signed.tag {
+        if tag(&SignedCommand::signed_message(signed.key_id, &signed.bytes)) != signed.tag {
             return Err(Error::Rejected("the tag does not verify"));
         }
         let command = Command::from_bytes(&signed.bytes).map_err(|_| Error::Rejected("the bytes are no command"))?;
@@ -127,7 +130,7 @@ impl FakeSeedManager {
                 self.model.grafts.push(Graft::new(state.seed_id, self.model.weight.device())?);
             }
             let graft = self.model.grafts.iter_mut().find(|graft| graft.seed == state.seed_id).expect("pushed above");
-            graft.role = role(state.stage);
+            graft.role = if state.paused { Role::Idle } else { role(state.stage) };
             graft.target = state.alpha_target;
             graft.alpha.set(&scalar(state.alpha, graft.alpha.device())?)?;
         }
@@ -161,6 +164,12 @@ impl SeedManager for FakeSeedManager {
         Ok(Attribution::new(AttributionMode::Alpha, weights)?)
     }
 
+    fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
+        self.enter(eager)?;
+        self.log(Call::InspectBatch(batch.num_samples()));
+        Ok(())
+    }
+
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
         self.enter(eager)?;
         self.log(Call::ExportSeedStates);
@@ -192,8 +201,8 @@ impl SeedManager for FakeSeedManager {
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Error> {
         self.enter(eager)?;
         self.log(Call::FinishStep(step));
-        self.life.finish_step();
-        self.settle(false)
+        let removed = self.life.finish_step();
+        self.settle(removed)
     }
 
     fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, Error> {

@@ -19,6 +19,7 @@ struct RampProgress {
     from: Alpha,
     ramp: AlphaRamp,
     steps_taken: u64,
+    then_cull: bool,
 }
 
 /// Seeds and slots with their clocks.
@@ -67,7 +68,7 @@ impl Lifecycle {
     /// [`Error::UnknownSeed`], [`Error::IllegalTransition`], or [`Error::Rejected`] for a germination that has no place.
     pub fn apply(&mut self, operation: &Operation) -> Result<Applied, Error> {
         match operation {
-            Operation::Germinate { slot, blueprint } => self.germinate(slot, blueprint),
+            Operation::Germinate { slot, blueprint, .. } => self.germinate(slot, blueprint),
             Operation::StartTraining { seed } => self.advance(*seed, SeedStage::Training, operation),
             Operation::StartBlending { seed, ramp } => {
                 let applied = self.advance(*seed, SeedStage::Blending, operation)?;
@@ -83,13 +84,18 @@ impl Lifecycle {
                 slot.num_fossilized += 1;
                 Ok(applied)
             }
-            Operation::Cull { seed } => {
-                let applied = self.advance(*seed, SeedStage::Pruned, operation)?;
-                self.ramps.retain(|ramp| ramp.seed != *seed);
-                let state = self.state_mut(*seed)?;
-                (state.num_parameters, state.alpha, state.alpha_mode) = (0, Alpha::ZERO, AlphaMode::Hold);
-                Ok(applied)
+            Operation::Cull { seed } => self.cull(*seed, operation),
+            Operation::CullGradually { seed, steps, curve } => {
+                let acts = self.state_mut(*seed)?.stage.acts_on_output();
+                if *steps == 0 || !acts || self.state_mut(*seed)?.stage == SeedStage::Fossilized {
+                    return self.cull(*seed, operation);
+                }
+                self.start_ramp(*seed, AlphaRamp { target: Alpha::ZERO, steps: *steps, curve: *curve });
+                self.ramps.iter_mut().filter(|ramp| ramp.seed == *seed).for_each(|ramp| ramp.then_cull = true);
+                Ok(Applied { seed: *seed, transitions: Vec::new(), topology_changed: false })
             }
+            Operation::Pause { seed } => self.set_paused(*seed, true),
+            Operation::Resume { seed } => self.set_paused(*seed, false),
         }
     }
 
@@ -109,11 +115,15 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Moves ramps on by one optimizer step.
-    pub fn finish_step(&mut self) {
+    /// Moves ramps on by one optimizer step. Whether a seed was removed at the end of its ramp.
+    pub fn finish_step(&mut self) -> bool {
         for index in 0..self.ramps.len() {
+            let seed = self.ramps[index].seed;
+            if self.seeds.iter().any(|state| state.seed_id == seed && state.paused) {
+                continue;
+            }
             self.ramps[index].steps_taken += 1;
-            let RampProgress { seed, from, ramp, steps_taken } = self.ramps[index].clone();
+            let RampProgress { seed, from, ramp, steps_taken, .. } = self.ramps[index].clone();
             let alpha = interpolate(from, ramp, steps_taken);
             if let Some(state) = self.seeds.iter_mut().find(|state| state.seed_id == seed) {
                 state.alpha = alpha;
@@ -122,7 +132,12 @@ impl Lifecycle {
                 }
             }
         }
-        self.ramps.retain(|ramp| ramp.steps_taken < ramp.ramp.steps);
+        let ended: Vec<_> = self.ramps.extract_if(.., |ramp| ramp.steps_taken >= ramp.ramp.steps).collect();
+        let mut removed = false;
+        for ramp in ended.into_iter().filter(|ramp| ramp.then_cull) {
+            removed |= self.cull(ramp.seed, &Operation::Cull { seed: ramp.seed }).is_ok();
+        }
+        removed
     }
 
     /// Moves clocks on by one epoch: pruned → embargoed → resetting → gone.
@@ -130,6 +145,9 @@ impl Lifecycle {
         let mut transitions = Vec::new();
         for state in &mut self.seeds {
             state.age_epochs += 1;
+            if state.paused {
+                continue;
+            }
             state.epochs_in_stage += 1;
             let next = match state.stage {
                 SeedStage::Pruned => SeedStage::Embargoed,
@@ -158,27 +176,38 @@ impl Lifecycle {
         let seed = SeedId(self.num_germinated);
         place.occupant = Some(seed);
         let mut state = SeedState {
-            seed_id: seed,
-            slot: slot.clone(),
-            blueprint: blueprint.clone(),
             stage: SeedStage::Dormant,
-            age_epochs: 0,
-            epochs_in_stage: 0,
-            alpha: Alpha::ZERO,
-            alpha_target: Alpha::ONE,
-            alpha_mode: AlphaMode::Hold,
-            num_parameters,
-            counterfactual: None,
-            gradient: None,
-            last_gate: None,
+            ..SeedState::germinated(seed, slot.clone(), blueprint.clone(), num_parameters)
         };
         let transition = enter(&mut state, SeedStage::Germinated, "germinate");
         self.seeds.push(state);
         Ok(Applied { seed, transitions: vec![transition], topology_changed: false })
     }
 
+    fn cull(&mut self, seed: SeedId, operation: &Operation) -> Result<Applied, Error> {
+        let applied = self.advance(seed, SeedStage::Pruned, operation)?;
+        self.ramps.retain(|ramp| ramp.seed != seed);
+        let state = self.state_mut(seed)?;
+        (state.num_parameters, state.alpha, state.alpha_mode) = (0, Alpha::ZERO, AlphaMode::Hold);
+        state.paused = false;
+        Ok(applied)
+    }
+
+    fn set_paused(&mut self, seed: SeedId, paused: bool) -> Result<Applied, Error> {
+        let state = self.state_mut(seed)?;
+        if !state.stage.is_live() || state.paused == paused {
+            return Err(Error::Rejected("only a live seed is paused, and only a paused one resumed"));
+        }
+        state.paused = paused;
+        let topology_changed = state.stage != SeedStage::Germinated;
+        Ok(Applied { seed, transitions: Vec::new(), topology_changed })
+    }
+
     fn advance(&mut self, seed: SeedId, next: SeedStage, operation: &Operation) -> Result<Applied, Error> {
         let state = self.state_mut(seed)?;
+        if state.paused && next != SeedStage::Pruned {
+            return Err(Error::Rejected("the seed is paused"));
+        }
         if !state.stage.may_become(next) {
             return Err(Error::IllegalTransition { seed, stage: state.stage, operation: operation.name() });
         }
@@ -197,7 +226,7 @@ impl Lifecycle {
             return;
         }
         state.alpha_mode = if ramp.target >= from { AlphaMode::Up } else { AlphaMode::Down };
-        self.ramps.push(RampProgress { seed, from, ramp, steps_taken: 0 });
+        self.ramps.push(RampProgress { seed, from, ramp, steps_taken: 0, then_cull: false });
     }
 
     fn index_of(&self, seed: SeedId) -> Result<usize, Error> {
@@ -216,6 +245,7 @@ impl Lifecycle {
 
 fn enter(state: &mut SeedState, to: SeedStage, reason: &str) -> Transition {
     let transition = Transition { seed: state.seed_id, from: state.stage, to, reason: reason.to_owned() };
+    state.previous_stage = Some(state.stage);
     state.stage = to;
     state.epochs_in_stage = 0;
     state.counterfactual = None;
@@ -260,7 +290,7 @@ mod tests {
     #[test]
     fn a_culled_seed_leaves_after_its_embargo_and_its_slot_is_free_again() {
         let mut life = Lifecycle::new(1);
-        let operation = Operation::Germinate { slot: life.slots()[0].slot.clone(), blueprint: blueprint() };
+        let operation = Operation::germinate(life.slots()[0].slot.clone(), blueprint());
         let seed = life.apply(&operation).unwrap().seed;
         life.apply(&Operation::Cull { seed }).unwrap();
         let stages: Vec<_> =
@@ -276,7 +306,7 @@ mod tests {
         for curve in [AlphaCurve::Linear, AlphaCurve::Cosine, AlphaCurve::Sigmoid] {
             let mut life = Lifecycle::new(1);
             let slot = life.slots()[0].slot.clone();
-            let seed = life.apply(&Operation::Germinate { slot, blueprint: blueprint() }).unwrap().seed;
+            let seed = life.apply(&Operation::germinate(slot, blueprint())).unwrap().seed;
             life.apply(&Operation::StartTraining { seed }).unwrap();
             let ramp = AlphaRamp { target: Alpha::ONE, steps: 3, curve };
             life.apply(&Operation::StartBlending { seed, ramp }).unwrap();

@@ -194,13 +194,16 @@ fn promotions(state: &SystemState, decision: &Decision) -> Vec<Operation> {
         Operation::Germinate { .. }
         | Operation::StartTraining { .. }
         | Operation::Hold { .. }
-        | Operation::Cull { .. } => false,
+        | Operation::Cull { .. }
+        | Operation::CullGradually { .. }
+        | Operation::Pause { .. }
+        | Operation::Resume { .. } => false,
     };
     operations(decision).into_iter().filter(raises).collect()
 }
 
 fn check_named(rule: &str, state: &SystemState, operation: &Operation) {
-    if let Operation::Germinate { slot, blueprint } = operation {
+    if let Operation::Germinate { slot, blueprint, .. } = operation {
         let Some(shown) = state.slots.iter().find(|shown| shown.slot == *slot) else {
             panic!("{rule}: epoch {}: {operation}, but there is no such slot", state.epoch)
         };

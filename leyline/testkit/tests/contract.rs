@@ -38,7 +38,7 @@ fn life() -> [Operation; 5] {
     let ramp = AlphaRamp { target: Alpha::ONE, steps: 2, curve: AlphaCurve::Cosine };
     let (slot, blueprint) = (SlotId::new("slot-0").unwrap(), BlueprintId::new("linear").unwrap());
     [
-        Operation::Germinate { slot, blueprint },
+        Operation::germinate(slot, blueprint),
         Operation::StartTraining { seed: SEED },
         Operation::StartBlending { seed: SEED, ramp },
         Operation::Hold { seed: SEED },
@@ -47,7 +47,7 @@ fn life() -> [Operation; 5] {
 }
 
 fn apply(manager: &mut FakeSeedManager, sequence: u64, operation: Operation) {
-    let command = Command { run_id: run_id(), sequence, issued_at_unix_ms: 0, operation, reason: String::new() };
+    let command = Command::new(run_id(), sequence, 0, operation, String::new());
     manager.apply(&mut Eager::acquire().unwrap(), &sign(&command)).unwrap();
 }
 

@@ -70,7 +70,7 @@ impl Fixed {
             };
             taken.push(slot.clone());
             self.memory.num_germinated += 1;
-            proposals.push(Proposal::act(Operation::Germinate { slot, blueprint }, "schedule", detail));
+            proposals.push(Proposal::act(Operation::germinate(slot, blueprint), "schedule", detail));
         }
     }
 }

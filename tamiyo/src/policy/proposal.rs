@@ -33,9 +33,14 @@ impl Proposal {
     #[must_use]
     pub fn precedence(&self) -> u8 {
         match &self.operation {
-            Some(Operation::Cull { .. }) => 0,
+            Some(Operation::Cull { .. } | Operation::CullGradually { .. } | Operation::Pause { .. }) => 0,
             Some(Operation::Fossilize { .. }) => 1,
-            Some(Operation::Hold { .. } | Operation::StartBlending { .. } | Operation::StartTraining { .. }) => 2,
+            Some(
+                Operation::Hold { .. }
+                | Operation::StartBlending { .. }
+                | Operation::StartTraining { .. }
+                | Operation::Resume { .. },
+            ) => 2,
             Some(Operation::Germinate { .. }) => 3,
             None => 4,
         }

@@ -91,11 +91,7 @@ impl Proposer for Random {
             let slot = *self.draw(&free);
             let blueprint = self.draw(&slot.offers).blueprint.clone();
             let detail = format!("one of {} offers in one of {} free slots", slot.offers.len(), free.len());
-            proposals.push(Proposal::act(
-                Operation::Germinate { slot: slot.slot.clone(), blueprint },
-                "random",
-                detail,
-            ));
+            proposals.push(Proposal::act(Operation::germinate(slot.slot.clone(), blueprint), "random", detail));
         }
         proposals
     }

@@ -101,7 +101,7 @@ fn assert_legal(state: &SystemState, decision: &Decision) {
     let mut taken = Vec::new();
     for (command, _) in &decision.commands {
         let to = match &command.operation {
-            Operation::Germinate { slot, blueprint } => {
+            Operation::Germinate { slot, blueprint, .. } => {
                 let found = state.slots.iter().find(|s| s.slot == *slot).expect("the slot is in the state");
                 assert!(found.occupant.is_none() && found.offers.iter().any(|offer| offer.blueprint == *blueprint));
                 assert!(!taken.contains(slot), "{slot} twice");
@@ -112,7 +112,8 @@ fn assert_legal(state: &SystemState, decision: &Decision) {
             Operation::StartBlending { .. } => SeedStage::Blending,
             Operation::Hold { .. } => SeedStage::Holding,
             Operation::Fossilize { .. } => SeedStage::Fossilized,
-            Operation::Cull { .. } => SeedStage::Pruned,
+            Operation::Cull { .. } | Operation::CullGradually { .. } => SeedStage::Pruned,
+            Operation::Pause { .. } | Operation::Resume { .. } => continue,
         };
         let id = command.operation.seed().unwrap();
         let found = state.seeds.iter().find(|s| s.seed_id == id).expect("the seed is in the state");
@@ -133,7 +134,10 @@ fn assert_measured(state: &SystemState, decision: &Decision) {
             Operation::StartTraining { .. }
             | Operation::Hold { .. }
             | Operation::Fossilize { .. }
-            | Operation::Cull { .. } => {}
+            | Operation::Cull { .. }
+            | Operation::CullGradually { .. }
+            | Operation::Pause { .. }
+            | Operation::Resume { .. } => {}
         }
     }
 }

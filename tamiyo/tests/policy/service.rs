@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
-use leyline::command::Command;
+use leyline::command::{Command, KeyId, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::RunId;
@@ -37,11 +37,49 @@ fn commands_are_signed_numbered_and_dated() {
             assert_eq!((command.sequence, command.issued_at_unix_ms), (sequence, 1_700_000_000_000));
             assert_eq!(command.run_id, run_id());
             assert_eq!(&Command::from_bytes(&signed.bytes).unwrap(), command);
+            assert_eq!(signed.key_id, KeyId(0));
             let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
-            mac.update(&signed.bytes);
+            mac.update(&SignedCommand::signed_message(KeyId(0), &signed.bytes));
             mac.verify_slice(&signed.tag).unwrap();
         }
     }
+}
+
+#[test]
+fn commands_name_the_key_they_are_signed_with_and_what_they_rest_on() {
+    let mut policy = tamiyo(config(EAGER)).with_key_id(KeyId(77));
+    let shown = state(1, vec![seed(1, "a", SeedStage::Germinated, 0), seed(2, "b", SeedStage::Training, 99)], vec![]);
+    // Of six inputs, the counterfactual of the seed in training is absent.
+    let shown = SystemState { train: shown.validation, gradient_norm: Some(1.0), conflict_ratio: Some(0.0), ..shown };
+    let decision = decide(&mut policy, &shown);
+    assert!(!decision.commands.is_empty());
+    for (command, signed) in &decision.commands {
+        assert_eq!(signed.key_id, KeyId(77));
+        let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
+        mac.update(&SignedCommand::signed_message(KeyId(77), &signed.bytes));
+        mac.verify_slice(&signed.tag).unwrap();
+        assert_eq!(command.input_coverage, Some(5.0 / 6.0));
+    }
+}
+
+#[test]
+fn numbers_go_on_after_going_back_and_continue_in_a_new_process() {
+    let two = |epoch| {
+        let seeds = vec![seed(1, "a", SeedStage::Germinated, 0), seed(2, "b", SeedStage::Training, 99)];
+        state(epoch, seeds, vec![])
+    };
+    let numbers = |policy: &mut tamiyo::Tamiyo, epoch| -> Vec<u64> {
+        decide(policy, &two(epoch)).commands.iter().map(|(command, _)| command.sequence).collect()
+    };
+    let mut policy = tamiyo(config(EAGER));
+    assert_eq!(numbers(&mut policy, 1), [1, 2]);
+    let saved = policy.save().unwrap();
+    assert_eq!(numbers(&mut policy, 2), [3, 4]);
+    policy.restore(&saved).unwrap();
+    assert_eq!(numbers(&mut policy, 2), [5, 6], "3 and 4 were given out already");
+    let mut fresh = tamiyo(config(EAGER));
+    fresh.restore(&saved).unwrap();
+    assert_eq!(numbers(&mut fresh, 2), [3, 4]);
 }
 
 #[test]

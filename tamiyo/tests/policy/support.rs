@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leyline::command::Operation;
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
 use leyline::policy::{Decision, Policy};
-use leyline::seed::{AlphaMode, BlueprintOffer, Counterfactual, GradientHealth, SeedStage, SeedState, SlotState};
+use leyline::seed::{BlueprintOffer, Counterfactual, GradientHealth, SeedStage, SeedState, SlotState};
 use leyline::state::{Score, SystemState};
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline::unit::Alpha;
@@ -57,19 +57,13 @@ pub(crate) fn healthy() -> Option<GradientHealth> {
 pub(crate) fn seed(id: u32, slot: &str, stage: SeedStage, epochs_in_stage: u64) -> SeedState {
     let acts = stage.acts_on_output();
     SeedState {
-        seed_id: SeedId(id),
-        slot: slot_id(slot),
-        blueprint: blueprint_id("mlp"),
         stage,
         age_epochs: epochs_in_stage,
         epochs_in_stage,
         alpha: if acts { Alpha::ONE } else { Alpha::ZERO },
         alpha_target: if acts { Alpha::ONE } else { Alpha::ZERO },
-        alpha_mode: AlphaMode::Hold,
-        num_parameters: 10,
-        counterfactual: None,
         gradient: healthy(),
-        last_gate: None,
+        ..SeedState::germinated(SeedId(id), slot_id(slot), blueprint_id("mlp"), 10)
     }
 }
 

@@ -120,7 +120,7 @@ impl World {
 
     fn apply(&mut self, command: &Command) -> bool {
         match &command.operation {
-            Operation::Germinate { slot, blueprint } => {
+            Operation::Germinate { slot, blueprint, .. } => {
                 self.num_germinated += 1;
                 let mut state = seed(self.num_germinated, slot.as_str(), SeedStage::Germinated, 0);
                 state.blueprint = blueprint.clone();
@@ -148,7 +148,8 @@ impl World {
                 self.host_parameters += 10;
                 entered
             }
-            Operation::Cull { seed } => self.enter(*seed, SeedStage::Pruned),
+            Operation::Cull { seed } | Operation::CullGradually { seed, .. } => self.enter(*seed, SeedStage::Pruned),
+            Operation::Pause { .. } | Operation::Resume { .. } => false,
         }
     }
 

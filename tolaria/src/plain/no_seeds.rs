@@ -96,6 +96,10 @@ impl<M: TrainableModel> SeedManager for NoSeeds<M> {
         Ok(Attribution::host_only())
     }
 
+    fn inspect_batch(&mut self, eager: &Eager, _batch: &Batch) -> Result<(), Error> {
+        Ok(eager.check()?)
+    }
+
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
         eager.check()?;
         Ok(Vec::new())

@@ -1,6 +1,6 @@
 //! Evaluation on held-out data, with each live seed switched on and off beside it.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use leyline::batch::Batch;
 use leyline::error::BoxError;
 use leyline::id::SeedId;
@@ -86,7 +86,8 @@ pub fn evaluate<M: TrainableModel>(
             hits[pass].push(hit);
         }
     }
-    let rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
+    let rows: Vec<Tensor> =
+        losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)?.to_dtype(DType::F32)).collect::<Result<_, _>>()?;
     let table = host_read::read_vec(&Tensor::cat(&rows, 0)?, "evaluation", reads)?;
     let table: Vec<&[f32]> = table.chunks(data.len().max(1)).collect();
     let (losses, hits) = table.split_at(num_passes);

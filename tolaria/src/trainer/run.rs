@@ -196,6 +196,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let order = self.sampler.permutation(self.cursor.epoch, self.parts.data.train.len());
             let windows = windows(self.parts.data.train.len(), &self.config.batch);
             let resumed_at = usize::try_from(self.cursor.window).unwrap_or(usize::MAX).min(windows.len());
+            if let Some(window) = windows.get(resumed_at).filter(|_| self.parts.seeds.wants_batch()) {
+                self.show_first_batch(eager, &order, window)?;
+            }
             for window in &windows[resumed_at..] {
                 self.step(eager, &order, window)?;
                 if observer.step_finished(self.cursor.step) == Flow::Stop {

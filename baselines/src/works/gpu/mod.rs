@@ -24,6 +24,7 @@ mod compile_check;
 mod compile_bench;
 mod memcheck;
 mod gradient_bench;
+mod seed_cost;
 
 pub use capture_profile::run as capture_profile;
 pub use cold_start::{ChildReport, Jit, child as cold_start_child, run as cold_start};
@@ -36,4 +37,5 @@ pub use graph_check::run as graph_check;
 pub use launch_model::run as launch_model;
 pub use memcheck::run as memcheck;
 pub use open::Gpu;
+pub use seed_cost::run as seed_cost;
 pub use staging::run as staging;

@@ -1,7 +1,7 @@
 //! Lives and events of made-up runs.
 
 use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
-use leyline::seed::AlphaMode;
+use leyline::seed::Gate;
 use leyline::state::Score;
 use leyline::unit::Alpha;
 use tolaria::trainer::report::TransitionRecord;
@@ -19,19 +19,10 @@ const STAGES: [Option<SeedStage>; 6] = [
 
 fn state(stage: SeedStage) -> SeedState {
     SeedState {
-        seed_id: SeedId(1),
-        slot: "hidden".parse().unwrap(),
-        blueprint: "mlp".parse().unwrap(),
         stage,
-        age_epochs: 0,
-        epochs_in_stage: 0,
-        alpha: Alpha::ZERO,
         alpha_target: Alpha::ZERO,
-        alpha_mode: AlphaMode::Hold,
         num_parameters: if stage.is_live() { 10 } else { 0 },
-        counterfactual: None,
-        gradient: None,
-        last_gate: None,
+        ..SeedState::germinated(SeedId(1), "hidden".parse().unwrap(), "mlp".parse().unwrap(), 10)
     }
 }
 
@@ -99,7 +90,14 @@ fn a_measurement_keeps_the_epoch_in_which_it_was_made() {
 #[test]
 fn a_verdict_is_told_once_until_it_changes() {
     let mut epochs = run(&[Some(SeedStage::Training); 4]);
-    let gate = |passed| GateReport { target: SeedStage::Blending, passed, met: Vec::new(), failed: Vec::new() };
+    let gate = |passed| GateReport {
+        gate: Gate::Stability,
+        target: SeedStage::Blending,
+        passed,
+        score: if passed { 1.0 } else { 0.5 },
+        met: Vec::new(),
+        failed: Vec::new(),
+    };
     for (index, passed) in [(0, false), (1, false), (2, true), (3, false)] {
         epochs[index].seeds[0].last_gate = Some(gate(passed));
     }

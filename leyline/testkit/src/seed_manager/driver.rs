@@ -20,7 +20,7 @@ pub(super) struct Observation {
     seeds: Vec<SeedState>,
     slots: Vec<SlotState>,
     layout: ParameterLayout,
-    parameters: Vec<(String, Vec<u32>)>,
+    pub(super) parameters: Vec<(String, Vec<u32>)>,
     logits: Vec<u32>,
 }
 
@@ -52,13 +52,13 @@ impl<M: SeedManager> Driver<M> {
     }
 
     fn command_at(&self, sequence: u64, operation: Operation) -> SignedCommand {
-        (self.harness.sign)(&Command {
-            run_id: self.harness.run_id.clone(),
+        (self.harness.sign)(&Command::new(
+            self.harness.run_id.clone(),
             sequence,
-            issued_at_unix_ms: self.harness.issued_at_unix_ms,
+            self.harness.issued_at_unix_ms,
             operation,
-            reason: "contract".into(),
-        })
+            "contract".into(),
+        ))
     }
 
     pub(super) fn apply(&mut self, operation: Operation) -> std::result::Result<Applied, M::Error> {
@@ -92,7 +92,7 @@ impl<M: SeedManager> Driver<M> {
     pub(super) fn germination(&self) -> Option<Operation> {
         self.slots().into_iter().find_map(|slot| {
             let blueprint = slot.offers.into_iter().next()?.blueprint;
-            slot.occupant.is_none().then_some(Operation::Germinate { slot: slot.slot, blueprint })
+            slot.occupant.is_none().then_some(Operation::germinate(slot.slot, blueprint))
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use leyline::command::{AlphaCurve, AlphaRamp, Operation, SignedCommand};
+use leyline::command::{AlphaCurve, AlphaRamp, KeyId, Operation, SignedCommand};
 use leyline::error::ErrorKind;
 use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::layout::Segment;
@@ -31,6 +31,7 @@ pub fn sm_1_every_method_checks_the_region_first<M: SeedManager>(make: &impl Fn(
     {
         let _capture = declare_recording();
         let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
+        refuse(RULE, "inspect_batch under a capture", manager.inspect_batch(eager, batch), ErrorKind::Region);
         refuse(RULE, "attribute_batch under a capture", manager.attribute_batch(eager, batch), ErrorKind::Region);
         refuse(RULE, "export_seed_states under a capture", manager.export_seed_states(eager), ErrorKind::Region);
         refuse(RULE, "export_slot_states under a capture", manager.export_slot_states(eager), ErrorKind::Region);
@@ -208,8 +209,9 @@ pub fn sm_8_a_forged_command_is_rejected_unread<M: SeedManager>(make: &impl Fn()
     let mut forgeries = vec![
         ("another command's tag", SignedCommand { tag: other.tag, ..genuine.clone() }),
         ("a zero tag", SignedCommand { tag: [0; 32], ..genuine.clone() }),
-        ("bytes that are no command", SignedCommand { bytes: vec![0xff; 7], tag: genuine.tag }),
-        ("no bytes", SignedCommand { bytes: Vec::new(), tag: genuine.tag }),
+        ("bytes that are no command", SignedCommand { bytes: vec![0xff; 7], ..genuine.clone() }),
+        ("no bytes", SignedCommand { bytes: Vec::new(), ..genuine.clone() }),
+        ("another key id", SignedCommand { key_id: KeyId(genuine.key_id.0 ^ 1), ..genuine.clone() }),
     ];
     for bit in [0, 7, 255] {
         let mut forged = genuine.clone();
@@ -255,6 +257,38 @@ pub fn sm_9_evidence_is_kept_for_all_or_for_none<M: SeedManager>(make: &impl Fn(
     must!(RULE, state.gradient == known.gradient, "the gradient health given is not the one exported");
 }
 
+/// SM-10: a paused seed leaves the computation, keeps its stage and its weights, and comes back; neither is done twice.
+pub fn sm_10_a_paused_seed_takes_no_part_and_comes_back<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-10";
+    let mut driver = Driver::new(RULE, make());
+    let (seed, _) = driver.train();
+    let names = |driver: &Driver<M>| -> Vec<String> {
+        driver.harness.manager.model().parameters().iter().map(|parameter| parameter.name.clone()).collect()
+    };
+    let (training, training_bits) = (names(&driver), driver.observe().parameters);
+    driver.must_apply(Operation::Pause { seed });
+    let paused = driver.observe();
+    must!(RULE, names(&driver).len() < training.len(), "the parameters of a paused seed are still trained");
+    let twice = driver.apply(Operation::Pause { seed });
+    driver.must_be_refused("a second pause", twice, ErrorKind::Rejected, &paused);
+    let blend =
+        Operation::StartBlending { seed, ramp: AlphaRamp { target: Alpha::ONE, steps: 1, curve: AlphaCurve::Linear } };
+    let refused = driver.apply(blend);
+    driver.must_be_refused("a move of a paused seed", refused, ErrorKind::Rejected, &paused);
+    let epochs = |driver: &Driver<M>| {
+        driver.seeds().into_iter().find(|s| s.seed_id == seed).map(|s| (s.stage, s.epochs_in_stage))
+    };
+    let before = epochs(&driver);
+    driver.finish_epoch();
+    must!(RULE, epochs(&driver) == before, "the clock of a paused seed went on");
+    driver.must_apply(Operation::Resume { seed });
+    must!(RULE, names(&driver) == training, "a resumed seed does not train as before");
+    must!(RULE, driver.observe().parameters == training_bits, "a pause changed parameters");
+    let resumed = driver.observe();
+    let again = driver.apply(Operation::Resume { seed });
+    driver.must_be_refused("a second resumption", again, ErrorKind::Rejected, &resumed);
+}
+
 fn operations_on(seed: SeedId) -> [Operation; 5] {
     let ramp = AlphaRamp { target: Alpha::ONE, steps: 4, curve: AlphaCurve::Linear };
     [
@@ -275,7 +309,9 @@ fn refuse_illegal_moves<M: SeedManager>(driver: &mut Driver<M>, seed: SeedId, st
             Operation::StartBlending { .. } => SeedStage::Blending,
             Operation::Hold { .. } => SeedStage::Holding,
             Operation::Fossilize { .. } => SeedStage::Fossilized,
-            Operation::Cull { .. } => SeedStage::Pruned,
+            Operation::Cull { .. } | Operation::CullGradually { .. } => SeedStage::Pruned,
+            // Not a move: SM-10.
+            Operation::Pause { .. } | Operation::Resume { .. } => continue,
         };
         if !stage.may_become(next) {
             let what = format!("{operation} of a seed that is {stage}");
@@ -345,7 +381,7 @@ mod tests {
         let mut life = Lifecycle::new(2);
         for slot in life.slots().to_vec() {
             let blueprint = slot.offers[0].blueprint.clone();
-            life.apply(&Operation::Germinate { slot: slot.slot, blueprint }).unwrap();
+            life.apply(&Operation::germinate(slot.slot, blueprint)).unwrap();
         }
         life.apply(&Operation::StartTraining { seed: SeedId(1) }).unwrap();
         let weights: Vec<_> = weights.iter().map(|&(seed, weight)| (SeedId(seed), weight)).collect();

@@ -33,6 +33,8 @@ enum Fault {
     AcceptsARepeatedNumber,
     DropsEvidence,
     KeepsHalfOfTheEvidence,
+    LetsTheClockOfAPausedSeedRun,
+    PausesTwice,
 }
 
 #[derive(Debug)]
@@ -74,11 +76,19 @@ impl SeedManager for Broken {
         }
     }
 
+    fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
+        self.inner.inspect_batch(eager, batch)
+    }
+
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
         let mut states = self.inner.export_seed_states(eager)?;
         match self.fault {
             Fault::ExportsInReverse => states.reverse(),
             Fault::ForgetsCulledSeeds => states.retain(|state| state.stage != SeedStage::Pruned),
+            Fault::LetsTheClockOfAPausedSeedRun => {
+                let paused = states.iter_mut().filter(|state| state.paused);
+                paused.for_each(|state| state.epochs_in_stage = state.age_epochs);
+            }
             _ => {}
         }
         Ok(states)
@@ -113,6 +123,10 @@ impl SeedManager for Broken {
                 self.inner.finish_epoch(eager, EpochIndex(0))?;
             }
             _ => {}
+        }
+        let paused = Command::from_bytes(&signed.bytes).is_ok_and(|c| matches!(c.operation, Operation::Pause { .. }));
+        if self.fault == Fault::PausesTwice && paused && matches!(outcome, Err(Error::Rejected(_))) {
+            outcome = Ok(Applied { seed: SeedId(1), transitions: Vec::new(), topology_changed: false });
         }
         if let Ok(Command { operation: Operation::Cull { seed }, .. }) = Command::from_bytes(&signed.bytes) {
             self.culled = Some(seed);
@@ -230,4 +244,18 @@ fn evidence_that_is_not_kept_fails_sm_9() {
 fn evidence_kept_beside_a_refusal_fails_sm_9() {
     let make = broken(Fault::KeepsHalfOfTheEvidence);
     fails("SM-9", "refused evidence changed seed states", || rules::sm_9_evidence_is_kept_for_all_or_for_none(&make));
+}
+
+#[test]
+fn a_paused_seed_whose_clock_runs_fails_sm_10() {
+    let make = broken(Fault::LetsTheClockOfAPausedSeedRun);
+    fails("SM-10", "the clock of a paused seed went on", || {
+        rules::sm_10_a_paused_seed_takes_no_part_and_comes_back(&make);
+    });
+}
+
+#[test]
+fn a_seed_that_is_paused_twice_fails_sm_10() {
+    let make = broken(Fault::PausesTwice);
+    fails("SM-10", "a second pause was accepted", || rules::sm_10_a_paused_seed_takes_no_part_and_comes_back(&make));
 }

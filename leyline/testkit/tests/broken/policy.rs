@@ -81,7 +81,7 @@ impl Policy for Greedy {
     fn evaluate(&mut self, state: &SystemState) -> Result<Decision, Error> {
         let free = state.slots.iter().filter(|slot| slot.occupant.is_none() && slot.num_fossilized == 0);
         let mut operations: Vec<_> = free
-            .map(|slot| Operation::Germinate { slot: slot.slot.clone(), blueprint: slot.offers[0].blueprint.clone() })
+            .map(|slot| Operation::germinate(slot.slot.clone(), slot.offers[0].blueprint.clone()))
             .chain(state.seeds.iter().filter_map(|seed| self.operation(seed)))
             .collect();
         match self.fault {
@@ -93,13 +93,7 @@ impl Policy for Greedy {
         let mut decision = Decision::default();
         for operation in operations {
             self.sequence += u64::from(self.fault != Fault::RepeatsSequenceNumbers);
-            let command = Command {
-                run_id: state.run_id.clone(),
-                sequence: self.sequence,
-                issued_at_unix_ms: 0,
-                operation,
-                reason: String::new(),
-            };
+            let command = Command::new(state.run_id.clone(), self.sequence, 0, operation, String::new());
             let mut signed = command.clone();
             signed.sequence += u64::from(self.fault == Fault::SignsAnotherCommand);
             decision.commands.push((command, sign(&signed)));

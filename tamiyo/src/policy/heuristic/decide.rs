@@ -91,7 +91,7 @@ impl Heuristic {
         let detail = format!("loss {loss:.6}, {since} epochs without improvement, {choice}");
         self.memory.ledger.record_germination(&choice.slot, &choice.blueprint);
         self.memory.last_germination = Some(state.epoch);
-        Proposal::act(Operation::Germinate { slot: choice.slot, blueprint: choice.blueprint }, "plateau", detail)
+        Proposal::act(Operation::germinate(choice.slot, choice.blueprint), "plateau", detail)
     }
 
     fn parameter_limit(&self) -> u64 {

@@ -54,8 +54,9 @@ pub(in crate::works::gpu) fn perceptron(inputs: usize, hidden: Vec<usize>) -> Ho
 
 fn width_of(host: &HostConfig) -> usize {
     match host {
-        HostConfig::Mlp { inputs, .. } => *inputs,
+        HostConfig::Mlp { inputs, .. } | HostConfig::Transformer { inputs, .. } => *inputs,
         HostConfig::Cnn1d { length, .. } => *length,
+        HostConfig::Cnn2d { height, width, input_channels, .. } => height * width * input_channels,
     }
 }
 

@@ -10,6 +10,7 @@ mod refusals;
 mod function;
 mod memory;
 mod graft;
+mod ramp;
 mod gradients;
 
 use leyline::region::Eager;
@@ -37,6 +38,7 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     refusals::run(&gpu, &mut eager, &mut report);
     memory::run(&gpu, &mut eager, &mut report);
     graft::run(&gpu, &mut eager, &mut report);
+    ramp::run(&gpu, &mut eager, &mut report);
     gradients::run(&gpu, &mut eager, &mut report);
     report.finish(&gpu, "graph-check", NOTES)
 }

@@ -1,0 +1,224 @@
+//! What the seed manager measures on a batch: attribution among 16 acting seeds, and the isolation audit.
+
+mod grown;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use candle_nn::loss::cross_entropy;
+use kasmina::attribution::AttributionScope;
+use kasmina::host::HostConfig;
+use kasmina::{Kasmina, KasminaConfig};
+use leyline::batch::Batch;
+use leyline::clock::Clock;
+use leyline::model::{Pass, TrainableModel};
+use leyline::region::Eager;
+use leyline::seed::{AttributionMode, SeedManager, SeedStage};
+
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::measure::Measurement;
+use crate::result::{BenchResult, SCHEMA};
+use grown::Grown;
+
+const NUM_ACTING: usize = 16;
+const BATCH_SIZE: usize = 32;
+const INPUTS: usize = 64;
+const HIDDEN: usize = 32;
+const CLASSES: usize = 10;
+const WARM_UP: usize = 20;
+/// Without and with passes through the network.
+const REPETITIONS: [usize; 2] = [5_000, 300];
+const CASES: [(&str, AttributionMode, usize); 5] = [
+    ("host_only", AttributionMode::HostOnly, REPETITIONS[0]),
+    ("stage", AttributionMode::Stage, REPETITIONS[0]),
+    ("alpha", AttributionMode::Alpha, REPETITIONS[0]),
+    ("contribution", AttributionMode::Contribution, REPETITIONS[1]),
+    ("probe", AttributionMode::Probe, REPETITIONS[1]),
+];
+const SCOPES: [(&str, AttributionScope); 2] =
+    [("batch", AttributionScope::Batch), ("sample", AttributionScope::Sample)];
+const NOTES: &str = "MODE.SCOPE: one call of attribute_batch with 16 blending seeds at 16 slots of a perceptron of 15 hidden layers \
+    of 32, no seed in the shadow; MODE.rows: one of attribute_samples; forward: one pass without gradient through it. \
+    audit: one isolation audit of a perceptron 64-32-10 with one seed in the shadow (audit.two: with two); audit.step: \
+    forward and backward passes of a training step of the same network with one, main and side loss; audit.over_step: \
+    medians; unaudited: attribute_batch (alpha) in the same epoch after the audit";
+
+pub(super) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error> {
+    let eager = Eager::acquire()?;
+    let mut found = Found { clock: Arc::clone(clock), measurements: BTreeMap::new() };
+    let eager = attributions(clock, eager, REPETITIONS, &mut found)?;
+    audits(clock, eager, REPETITIONS[1], &mut found)?;
+    let config = [
+        ("acting_seeds", NUM_ACTING.to_string()),
+        ("batch_size", BATCH_SIZE.to_string()),
+        ("blueprint", "mlp".to_owned()),
+        ("seed_width", "32".to_owned()),
+        ("threads", candle_core::utils::get_num_threads().to_string()),
+    ];
+    Ok(BenchResult {
+        schema: SCHEMA,
+        name: "attribution-cpu".to_owned(),
+        command: "cargo run --release -p esper -- bench attribution --out DIR".to_owned(),
+        notes: NOTES.to_owned(),
+        environment: Environment::detect(clock.as_ref()),
+        config: config.map(|(key, value)| (key.to_owned(), value)).into(),
+        measurements: found.measurements,
+        metrics: Vec::new(),
+    })
+}
+
+fn attributions(
+    clock: &Arc<dyn Clock>,
+    mut eager: Eager,
+    limits: [usize; 2],
+    found: &mut Found,
+) -> Result<Eager, Error> {
+    let batch = batch()?;
+    for (mode_name, mode, repetitions) in CASES {
+        let repetitions = repetitions.min(if repetitions == REPETITIONS[0] { limits[0] } else { limits[1] });
+        for (scope_name, scope) in SCOPES {
+            let config = KasminaConfig { attribution: mode, attribution_scope: scope, ..config(NUM_ACTING - 1) };
+            let mut grown = Grown::new(config, clock, eager)?;
+            let slots: Vec<String> = std::iter::once("input".to_owned())
+                .chain((0..NUM_ACTING - 1).map(|layer| format!("hidden{layer}")))
+                .collect();
+            grown.grow(&slots, SeedStage::Blending)?;
+            found.time(&format!("{mode_name}.{scope_name}"), "us", repetitions, || {
+                let attribution = grown.manager.attribute_batch(&grown.eager, &batch)?;
+                expect("seeds with a share", attribution.weights().len(), acting(mode))?;
+                expect("fallbacks", usize::from(attribution.used() != mode), 0)
+            })?;
+            if scope == AttributionScope::Sample {
+                found.time(&format!("{mode_name}.rows"), "us", repetitions, || {
+                    let samples = grown.manager.attribute_samples(&grown.eager, &batch)?;
+                    expect("shares", samples.weights().len(), BATCH_SIZE * acting(mode))
+                })?;
+            }
+            if mode == AttributionMode::Probe && scope == AttributionScope::Batch {
+                found.time("forward", "us", repetitions, || {
+                    let pass = Pass::Evaluate { overrides: &[] };
+                    grown.manager.model().forward(&batch.inputs, pass).map(drop).map_err(Error::from)
+                })?;
+            }
+            eager = grown.eager;
+        }
+    }
+    Ok(eager)
+}
+
+fn audits(clock: &Arc<dyn Clock>, eager: Eager, repetitions: usize, found: &mut Found) -> Result<(), Error> {
+    let batch = batch()?;
+    let mut grown = Grown::new(config(1), clock, eager)?;
+    grown.grow(&["hidden0".to_owned()], SeedStage::Training)?;
+    let audit = found.time("audit", "ms", repetitions, || audit(&mut grown, &batch))?;
+    let step = found.time("audit.step", "ms", repetitions, || step(&grown.manager, &batch))?;
+    found.keep("audit.over_step", "ratio", vec![audit / step]);
+    found.time("unaudited", "us", repetitions, || {
+        Ok(grown.manager.attribute_batch(&grown.eager, &batch).map(drop)?)
+    })?;
+    grown.grow(&["input".to_owned()], SeedStage::Training)?;
+    found.time("audit.two", "ms", repetitions, || self::audit(&mut grown, &batch))?;
+    Ok(())
+}
+
+fn audit(grown: &mut Grown, batch: &Batch) -> Result<(), Error> {
+    let violations = grown.manager.audit_isolation(&grown.eager, batch)?;
+    expect("isolation violations", violations.len(), 0)
+}
+
+fn step(manager: &Kasmina, batch: &Batch) -> Result<(), Error> {
+    let outputs = manager.model().forward(&batch.inputs, Pass::Train)?;
+    for logits in std::iter::once(&outputs.logits).chain(outputs.shadows.iter().map(|shadow| &shadow.logits)) {
+        std::hint::black_box(cross_entropy(logits, &batch.targets)?.backward()?);
+    }
+    Ok(())
+}
+
+/// Seeds that share the loss in this mode.
+fn acting(mode: AttributionMode) -> usize {
+    if mode == AttributionMode::HostOnly { 0 } else { NUM_ACTING }
+}
+
+fn config(num_hidden: usize) -> KasminaConfig {
+    KasminaConfig::new(HostConfig::Mlp { inputs: INPUTS, hidden: vec![HIDDEN; num_hidden], classes: CLASSES })
+}
+
+/// Fixed values: they do not matter for the time.
+fn batch() -> Result<Batch, Error> {
+    let inputs: Vec<f32> =
+        (0..BATCH_SIZE * INPUTS).map(|i| u8::try_from((i * 7 + 3) % 11).map_or(0.0, f32::from) / 11.0 - 0.5).collect();
+    let targets: Vec<u32> = (0..10).cycle().take(BATCH_SIZE).collect();
+    Ok(Batch {
+        inputs: Tensor::from_vec(inputs, (BATCH_SIZE, INPUTS), &Device::Cpu)?,
+        targets: Tensor::from_vec(targets, BATCH_SIZE, &Device::Cpu)?,
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of seeds and shares")]
+fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::WrongResult { what: what.to_owned(), expected: expected as f64, found: found as f64 })
+}
+
+/// What was measured so far.
+struct Found {
+    clock: Arc<dyn Clock>,
+    measurements: BTreeMap<String, Measurement>,
+}
+
+impl Found {
+    fn keep(&mut self, name: &str, unit: &str, values: Vec<f64>) -> f64 {
+        let Some(measured) = Measurement::of(unit, values) else { return f64::NAN };
+        let median = measured.median;
+        self.measurements.insert(name.to_owned(), measured);
+        median
+    }
+
+    /// Times of `work` in `us` or `ms`; returns their median.
+    fn time(
+        &mut self,
+        name: &str,
+        unit: &str,
+        repetitions: usize,
+        mut work: impl FnMut() -> Result<(), Error>,
+    ) -> Result<f64, Error> {
+        let scale = if unit == "us" { 1e6 } else { 1e3 };
+        let mut times = Vec::with_capacity(repetitions);
+        for turn in 0..WARM_UP + repetitions {
+            let started = self.clock.now();
+            work()?;
+            let took = self.clock.now() - started;
+            if turn >= WARM_UP {
+                times.push(took.as_secs_f64() * scale);
+            }
+        }
+        Ok(self.keep(name, unit, times))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leyline::clock::SystemClock;
+
+    use super::*;
+
+    #[test]
+    fn every_mode_in_both_scopes_and_the_audit_are_measured() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let mut found = Found { clock: Arc::clone(&clock), measurements: BTreeMap::new() };
+        let eager = attributions(&clock, Eager::acquire().unwrap(), [2, 2], &mut found).unwrap();
+        audits(&clock, eager, 2, &mut found).unwrap();
+        let names: Vec<&str> = found.measurements.keys().map(String::as_str).collect();
+        let modes =
+            CASES.iter().flat_map(|(mode, ..)| ["batch", "sample", "rows"].map(|what| format!("{mode}.{what}")));
+        let mut expected: Vec<String> = modes.collect();
+        expected
+            .extend(["forward", "audit", "audit.step", "audit.over_step", "audit.two", "unaudited"].map(str::to_owned));
+        expected.sort();
+        assert_eq!(names, expected);
+    }
+}

@@ -1,0 +1,101 @@
+//! The cost of seeds on a GPU: kernels and device time of a recorded forward and backward pass.
+
+use candle_core::{DType, Tensor, Var};
+use leyline::region::Eager;
+
+use super::open::{Gpu, refused, replay};
+use super::samples::Samples;
+use crate::error::Error;
+use crate::works::seed_cost::{COUNTS, Grown, Phase, Widths, forward_backward, plain};
+use crate::works::{Outcome, Setting};
+
+const WIDTHS: Widths = Widths { inputs: 784, hidden: &[512, 512, 512, 512, 512], classes: 10 };
+const BATCH: usize = 128;
+const SEED_WIDTH: usize = 32;
+const WARM_UP: usize = 20;
+const REPETITIONS: usize = 300;
+
+const NOTES: &str = "plain: forward, loss and backward of the layers alone, recorded as one CUDA graph; none: the same layers \
+    as a host with six free slots; PHASE_K: with K seeds of the first blueprint on offer. NAME.kernels, memsets: nodes of the graph (fails \
+    unless plain, none and germinated_K agree). NAME.replay: device time of a replay by events (us). over_none: difference of the \
+    medians. Graphs are as recorded, not compiled";
+
+/// Measures the cost of seeds.
+///
+/// # Errors
+/// [`Error::NeedsGpu`]; [`Error::WrongResult`] when a slot without an active seed adds a kernel.
+pub fn run(setting: &Setting) -> Result<Outcome, Error> {
+    let gpu = Gpu::open(setting)?;
+    let mut eager = Eager::acquire()?;
+    let mut samples = Samples::default();
+    let values: Vec<f32> = (0..BATCH * WIDTHS.inputs).map(|i| ((i * 7 + 3) % 11) as f32 / 11.0 - 0.5).collect();
+    let inputs = Tensor::from_vec(values, (BATCH, WIDTHS.inputs), &gpu.device)?;
+    let targets: Vec<u32> = (0..10).cycle().take(BATCH).collect();
+    let targets = Tensor::from_vec(targets, BATCH, &gpu.device)?;
+    let loss = Var::zeros(1, DType::F32, &gpu.device)?;
+
+    let layers = plain(WIDTHS, &gpu.device)?;
+    let alone = || {
+        let mut h = inputs.clone();
+        for (index, [weight, bias]) in layers.iter().enumerate() {
+            let activation =
+                if index + 1 < layers.len() { esper_layers::Activation::Relu } else { esper_layers::Activation::None };
+            let options = esper_layers::LinearOptions { activation, ..esper_layers::LinearOptions::default() };
+            h = esper_layers::linear(&h, weight.as_tensor(), Some(bias.as_tensor()), &options)?;
+        }
+        let value = candle_nn::loss::cross_entropy(&h, &targets)?;
+        value.backward()?;
+        Ok(loss.slice_set(&value.detach().reshape(1)?, 0, 0)?)
+    };
+    let (kernels, _) = measure(&gpu, &mut eager, "plain", &mut samples, alone)?;
+
+    let mut base = None;
+    let mut variants = vec![("none".to_owned(), None)];
+    for phase in Phase::ALL {
+        variants.extend(COUNTS.map(|count| (format!("{}_{count}", phase.name()), Some((phase, count)))));
+    }
+    for (name, seeds) in variants {
+        let mut network = Grown::new(WIDTHS, SEED_WIDTH, &gpu.device, &gpu.clock)?;
+        if let Some((phase, count)) = seeds {
+            network.grow(&mut eager, count, phase)?;
+        }
+        let region = || {
+            let value = forward_backward(network.model(), &inputs, &targets)?;
+            Ok(loss.slice_set(&value.detach().reshape(1)?, 0, 0)?)
+        };
+        let (found, median) = measure(&gpu, &mut eager, &name, &mut samples, region)?;
+        let is_idle = seeds.is_none_or(|(phase, _)| phase == Phase::Germinated);
+        if is_idle && found != kernels {
+            let what = format!("{name}: kernels of a step without an active seed");
+            return Err(Error::WrongResult { what, expected: kernels as f64, found: found as f64 });
+        }
+        let none = *base.get_or_insert(median);
+        samples.push(format!("{name}.over_none"), "us", median - none);
+    }
+    let config = [("network", format!("{WIDTHS}, batch {BATCH}, f32, seed width {SEED_WIDTH}"))];
+    Ok(gpu.result("seed-cost", NOTES, &config, samples).into())
+}
+
+/// Kernels and median device time of a region.
+fn measure(
+    gpu: &Gpu,
+    eager: &mut Eager,
+    name: &str,
+    samples: &mut Samples,
+    region: impl Fn() -> Result<(), Error>,
+) -> Result<(usize, f64), Error> {
+    let captured = gpu.warm_and_capture(eager, name, region)?;
+    let nodes = &captured.report().nodes;
+    samples.push(format!("{name}.kernels"), "count", nodes.kernels as f64);
+    samples.push(format!("{name}.memsets"), "count", nodes.memsets as f64);
+    let kernels = nodes.kernels;
+    let mut timer = gpu.session.timer().map_err(|refusal| refused("a timer", refusal))?;
+    for index in 0..WARM_UP + REPETITIONS {
+        gpu.session.time(&mut timer, || replay(&captured))?;
+        gpu.wait()?;
+        if let Some(ms) = timer.last_ms().filter(|_| index >= WARM_UP) {
+            samples.push(format!("{name}.replay"), "us", ms * 1e3);
+        }
+    }
+    Ok((kernels, samples.median(&format!("{name}.replay")).unwrap_or(f64::NAN)))
+}

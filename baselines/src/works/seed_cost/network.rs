@@ -1,0 +1,182 @@
+//! Networks with seeds in a chosen phase of their lives.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor, Var};
+use kasmina::host::HostConfig;
+use kasmina::lifecycle::GateConfig;
+use kasmina::{CommandKey, GraftedModel, Kasmina, KasminaConfig};
+use leyline::clock::Clock;
+use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation};
+use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
+use leyline::model::{Pass, TrainableModel};
+use leyline::region::Eager;
+use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager};
+use leyline::telemetry::NullRecorder;
+use leyline::unit::Alpha;
+use tamiyo::SigningKey;
+
+use crate::error::Error;
+
+const KEY: [u8; 32] = [3; 32];
+
+/// Sizes of a perceptron.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::works) struct Widths {
+    pub(in crate::works) inputs: usize,
+    pub(in crate::works) hidden: &'static [usize],
+    pub(in crate::works) classes: usize,
+}
+
+impl fmt::Display for Widths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.inputs)?;
+        self.hidden.iter().chain([&self.classes]).try_for_each(|width| write!(f, "-{width}"))
+    }
+}
+
+/// What the seeds of a network do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::works) enum Phase {
+    /// Nothing yet.
+    Germinated,
+    /// They learn from their side losses.
+    Shadow,
+    /// They act at a partial alpha.
+    Acting,
+    /// They are part of the host.
+    Permanent,
+}
+
+impl Phase {
+    pub(in crate::works) const ALL: [Self; 4] = [Self::Germinated, Self::Shadow, Self::Acting, Self::Permanent];
+
+    pub(in crate::works) fn name(self) -> &'static str {
+        match self {
+            Self::Germinated => "germinated",
+            Self::Shadow => "shadow",
+            Self::Acting => "acting",
+            Self::Permanent => "permanent",
+        }
+    }
+}
+
+/// A seed manager whose network is being grown by commands.
+pub(in crate::works) struct Grown {
+    manager: Kasmina,
+    run_id: RunId,
+    sequence: u64,
+    clock: Arc<dyn Clock>,
+}
+
+impl Grown {
+    /// A perceptron with a slot before each layer, and no seeds.
+    pub(in crate::works) fn new(
+        Widths { inputs, hidden, classes }: Widths,
+        seed_width: usize,
+        device: &Device,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let run_id = RunId::new("seed-cost").expect("a literal of allowed characters");
+        let config = KasminaConfig {
+            seed_width,
+            gates: GateConfig { training_min_epochs: 0, holding_min_epochs: 0, ..GateConfig::default() },
+            ..KasminaConfig::new(HostConfig::Mlp { inputs, hidden: hidden.to_vec(), classes })
+        };
+        let (key, recorder) = (CommandKey::new(KEY), Arc::new(NullRecorder));
+        let manager = Kasmina::new(config, device, run_id.clone(), key, Arc::clone(clock), recorder)?;
+        Ok(Self { manager, run_id, sequence: 0, clock: Arc::clone(clock) })
+    }
+
+    pub(in crate::works) fn model(&self) -> &GraftedModel {
+        self.manager.model()
+    }
+
+    /// Puts a seed into each of the last `count` slots, and leads it to its phase.
+    pub(in crate::works) fn grow(&mut self, eager: &mut Eager, count: usize, phase: Phase) -> Result<(), Error> {
+        let slots = self.manager.export_slot_states(eager)?;
+        for slot in slots.iter().rev().take(count) {
+            let blueprint = slot.offers.first().expect("vectors are offered blueprints").blueprint.clone();
+            let seed = self.apply(eager, Operation::germinate(slot.slot.clone(), blueprint))?;
+            let ramp = |target, steps| AlphaRamp { target, steps, curve: AlphaCurve::Linear };
+            let half = Alpha::new(0.5).expect("a fraction");
+            let way = match phase {
+                Phase::Germinated => vec![],
+                Phase::Shadow => vec![Operation::StartTraining { seed }],
+                Phase::Acting => {
+                    vec![Operation::StartTraining { seed }, Operation::StartBlending { seed, ramp: ramp(half, 0) }]
+                }
+                Phase::Permanent => vec![
+                    Operation::StartTraining { seed },
+                    Operation::StartBlending { seed, ramp: ramp(Alpha::ONE, 0) },
+                    Operation::Hold { seed },
+                    Operation::Fossilize { seed },
+                ],
+            };
+            for operation in way {
+                self.measured(eager, seed)?;
+                self.apply(eager, operation)?;
+            }
+        }
+        self.manager.finish_step(eager, StepIndex(1))?;
+        Ok(())
+    }
+
+    fn measured(&mut self, eager: &Eager, seed: SeedId) -> Result<(), Error> {
+        let evidence = Evidence {
+            seed,
+            epoch: EpochIndex(1),
+            counterfactual: Some(Counterfactual {
+                loss_gain: 0.5,
+                std_error: 0.01,
+                accuracy_gain_pp: 1.0,
+                num_samples: 1_000,
+            }),
+            gradient: Some(GradientHealth { norm: 1.0, host_ratio: Some(1.0), health: 1.0 }),
+        };
+        Ok(self.manager.record_evidence(eager, &[evidence])?)
+    }
+
+    fn apply(&mut self, eager: &mut Eager, operation: Operation) -> Result<SeedId, Error> {
+        self.sequence += 1;
+        let now = u64::try_from(self.clock.unix().as_millis()).unwrap_or(u64::MAX);
+        let command = Command::new(self.run_id.clone(), self.sequence, now, operation, "measured".to_owned());
+        Ok(self.manager.apply(eager, &SigningKey(KEY).sign(&command))?.seed)
+    }
+}
+
+/// The same perceptron as plain layers, without slots; its tensors are its own.
+pub(in crate::works) fn plain(
+    Widths { inputs, hidden, classes }: Widths,
+    device: &Device,
+) -> Result<Vec<[Var; 2]>, Error> {
+    let ends: Vec<usize> = std::iter::once(inputs).chain(hidden.iter().copied()).chain([classes]).collect();
+    ends.windows(2)
+        .map(|pair| {
+            let weight = Var::ones((pair[0], pair[1]), DType::F32, device)?;
+            Ok([weight, Var::zeros(pair[1], DType::F32, device)?])
+        })
+        .collect()
+}
+
+/// One forward pass with the losses, and their backward passes; the gradients are dropped. The loss of the answers.
+pub(in crate::works) fn forward_backward(
+    model: &GraftedModel,
+    inputs: &Tensor,
+    targets: &Tensor,
+) -> Result<Tensor, Error> {
+    let outputs = model.forward(inputs, Pass::Train)?;
+    let loss = candle_nn::loss::cross_entropy(&outputs.logits, targets)?;
+    loss.backward()?;
+    for shadow in &outputs.shadows {
+        candle_nn::loss::cross_entropy(&shadow.logits, targets)?.backward()?;
+    }
+    Ok(loss)
+}
+
+/// Microseconds.
+pub(super) fn us(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}

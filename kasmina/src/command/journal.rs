@@ -1,0 +1,274 @@
+//! The journal of accepted commands: what brings the replay window through a restart.
+//!
+//! # Format
+//! Slots of 64 bytes, numbers little-endian. First `ESPRCMDJ`, a version `u32` and zeros; then one slot per accepted
+//! command: key id `u32`, sequence `u64`, nonce (16 bytes), expiry in milliseconds since 1970-01-01 UTC `u64`, 24
+//! zeros, and CRC-32C over the 60 bytes before it.
+//!
+//! # What a crash leaves
+//! A slot is written and made durable before its command is carried out. Slots lie within sectors, so a write that
+//! did not complete leaves less than a slot, or a slot of zeros: such a tail is cut off, and its command was never
+//! carried out. Anything else that does not verify, the last slot included, was durable once and is damage: to cut it
+//! off would let a command in again, so opening fails instead. Opening replaces a file that holds more than needed by
+//! a short one: written beside it, made durable, renamed.
+
+use std::fmt;
+use std::fs::{File, TryLockError};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leyline::command::{KeyId, Nonce};
+use leyline::error::{Error as LeylineError, ErrorKind};
+
+use crate::command::ReplayWindow;
+use crate::command::ledger::Acceptance;
+
+const MAGIC: &[u8; 8] = b"ESPRCMDJ";
+const VERSION: u32 = 1;
+/// Divides the size of every sector.
+const SLOT: usize = 64;
+const CHECKED: usize = SLOT - 4;
+
+/// Bytes of a write that did not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TornTail {
+    /// Where they began, bytes from the start of the file.
+    pub offset: u64,
+    /// How many they were.
+    pub bytes: u64,
+}
+
+impl fmt::Display for TornTail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of a write that did not complete were cut off at byte {}", self.bytes, self.offset)
+    }
+}
+
+/// Why a journal cannot be used.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file system failed.
+    #[error("{action} the command journal {} failed", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else has it open.
+    #[error("the command journal {} is in use", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It does not begin as a journal does.
+    #[error("{} is not a command journal", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It was written by another version.
+    #[error("the command journal {} has version {found}: this build reads version {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// A slot does not verify.
+    #[error("the command journal {} is damaged at byte {offset}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the slot begins, bytes from the start of the file.
+        offset: u64,
+    },
+}
+
+impl LeylineError for JournalError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Io { .. } | Self::InUse { .. } => ErrorKind::Io,
+            Self::Foreign { .. } | Self::Version { .. } | Self::Damaged { .. } => ErrorKind::Corrupt,
+        }
+    }
+}
+
+/// An open journal; nobody else can open it meanwhile.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Through the last durable slot, bytes.
+    len: u64,
+    /// Whether a write failed and may have left something behind `len`.
+    is_torn: bool,
+    window: ReplayWindow,
+    torn_tail: Option<TornTail>,
+    /// The file that this one replaced: who opened it before the rename is kept out by its lock.
+    _replaced: Option<File>,
+}
+
+impl Journal {
+    /// Opens a journal, or makes an empty one. `now` is the calendar time since 1970-01-01 UTC: nonces that expired
+    /// before it are dropped from the file.
+    ///
+    /// # Errors
+    /// [`JournalError`]; the file is as it was.
+    pub fn open(path: &Path, now: Duration) -> Result<Self, JournalError> {
+        let io = |action| move |source| JournalError::Io { action, path: path.to_owned(), source };
+        let (existing, bytes) = match File::options().read(true).write(true).open(path) {
+            Ok(mut file) => {
+                lock(&file, path)?;
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes).map_err(io("reading"))?;
+                (Some(file), bytes)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, header().to_vec()),
+            Err(error) => return Err(io("opening")(error)),
+        };
+        let (mut window, torn_tail) = read(path, &bytes)?;
+        window.forget_expired(now);
+        let compact = write(&window);
+        let (file, replaced) = match existing {
+            Some(file) if bytes == compact => (file, None),
+            existing => (replace(path, &compact)?, existing),
+        };
+        let (path, len) = (path.to_owned(), compact.len() as u64);
+        Ok(Self { path, file, len, is_torn: false, window, torn_tail, _replaced: replaced })
+    }
+
+    /// What was cut off when it was opened.
+    #[must_use]
+    pub fn torn_tail(&self) -> Option<TornTail> {
+        self.torn_tail
+    }
+
+    /// Whether it held a command of this key when it was opened: the key's id must not be given to another key.
+    #[must_use]
+    pub fn knows(&self, key_id: KeyId) -> bool {
+        self.window.knows(key_id)
+    }
+
+    /// What it held when it was opened.
+    pub(super) fn window(&self) -> &ReplayWindow {
+        &self.window
+    }
+
+    /// Makes an acceptance durable. After a failure the command may or may not be found when the journal is opened
+    /// again; the next call cuts off what is left of it.
+    pub(super) fn append(&mut self, new: &Acceptance) -> Result<(), JournalError> {
+        let appended = self.try_append(new);
+        self.is_torn = appended.is_err();
+        appended.map_err(|source| JournalError::Io { action: "writing to", path: self.path.clone(), source })
+    }
+
+    fn try_append(&mut self, new: &Acceptance) -> io::Result<()> {
+        if self.is_torn {
+            self.file.set_len(self.len)?;
+        }
+        self.file.seek(SeekFrom::Start(self.len))?;
+        self.file.write_all(&slot(new))?;
+        self.file.sync_data()?;
+        self.len += SLOT as u64;
+        Ok(())
+    }
+}
+
+fn header() -> [u8; SLOT] {
+    let mut header = [0; SLOT];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header
+}
+
+fn slot(new: &Acceptance) -> [u8; SLOT] {
+    let mut slot = [0; SLOT];
+    slot[..4].copy_from_slice(&new.key_id.0.to_le_bytes());
+    slot[4..12].copy_from_slice(&new.sequence.to_le_bytes());
+    slot[12..28].copy_from_slice(&new.nonce.0);
+    slot[28..36].copy_from_slice(&new.expires_unix_ms.to_le_bytes());
+    let sum = crc32c::crc32c(&slot[..CHECKED]);
+    slot[CHECKED..].copy_from_slice(&sum.to_le_bytes());
+    slot
+}
+
+/// None when the slot does not verify.
+fn acceptance(slot: &[u8]) -> Option<Acceptance> {
+    let (checked, sum) = slot.split_last_chunk::<4>()?;
+    if crc32c::crc32c(checked) != u32::from_le_bytes(*sum) {
+        return None;
+    }
+    let (key_id, rest) = checked.split_first_chunk::<4>()?;
+    let (sequence, rest) = rest.split_first_chunk::<8>()?;
+    let (nonce, rest) = rest.split_first_chunk::<16>()?;
+    let (expires, _) = rest.split_first_chunk::<8>()?;
+    Some(Acceptance {
+        key_id: KeyId(u32::from_le_bytes(*key_id)),
+        sequence: u64::from_le_bytes(*sequence),
+        nonce: Nonce(*nonce),
+        expires_unix_ms: u64::from_le_bytes(*expires),
+    })
+}
+
+/// The content of the shortest file that holds this window.
+fn write(window: &ReplayWindow) -> Vec<u8> {
+    let mut bytes = header().to_vec();
+    window.acceptances().iter().for_each(|one| bytes.extend_from_slice(&slot(one)));
+    bytes
+}
+
+fn read(path: &Path, bytes: &[u8]) -> Result<(ReplayWindow, Option<TornTail>), JournalError> {
+    let damaged = |offset: usize| JournalError::Damaged { path: path.to_owned(), offset: offset as u64 };
+    let found = bytes.strip_prefix(MAGIC).ok_or_else(|| JournalError::Foreign { path: path.to_owned() })?;
+    let found = u32::from_le_bytes(*found.first_chunk().ok_or_else(|| damaged(0))?);
+    if found != VERSION {
+        return Err(JournalError::Version { path: path.to_owned(), found });
+    }
+    let mut slots = bytes.strip_prefix(header().as_slice()).ok_or_else(|| damaged(0))?.chunks(SLOT).peekable();
+    let mut window = ReplayWindow::default();
+    let mut offset = SLOT;
+    while let Some(slot) = slots.next() {
+        let is_last = slots.peek().is_none();
+        let is_unwritten = slot.len() < SLOT || slot.iter().all(|&byte| byte == 0);
+        if is_last && is_unwritten {
+            return Ok((window, Some(TornTail { offset: offset as u64, bytes: slot.len() as u64 })));
+        }
+        window.insert(&acceptance(slot).ok_or_else(|| damaged(offset))?);
+        offset += SLOT;
+    }
+    Ok((window, None))
+}
+
+/// Gives the path another content: after a crash it has the old one or the new one, whole.
+fn replace(path: &Path, bytes: &[u8]) -> Result<File, JournalError> {
+    let io = |source| JournalError::Io { action: "replacing", path: path.to_owned(), source };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    // Emptied only once it is locked: whoever holds it is about to rename it.
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&beside).map_err(io)?;
+    lock(&file, path)?;
+    file.set_len(0).map_err(io)?;
+    file.write_all(bytes).map_err(io)?;
+    file.sync_all().map_err(io)?;
+    std::fs::rename(&beside, path).map_err(io)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)?;
+    Ok(file)
+}
+
+fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => JournalError::InUse { path: path.to_owned() },
+        TryLockError::Error(source) => JournalError::Io { action: "locking", path: path.to_owned(), source },
+    })
+}
+
+#[cfg(test)]
+mod tests;

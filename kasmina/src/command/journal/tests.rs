@@ -1,0 +1,276 @@
+//! Crashes and damage: whatever happens to the file, nothing that it held whole is accepted again.
+
+use std::fs;
+use std::sync::Arc;
+
+use candle_core::Device;
+use leyline::command::{Command, SignedCommand};
+use leyline::region::Eager;
+use leyline::seed::SeedManager as _;
+use leyline_testkit::clock::ManualClock;
+use leyline_testkit::recording_recorder::RecordingRecorder;
+use tempfile::TempDir;
+
+use super::*;
+use crate::command::signed::{NOW_MS, command, key, run_id, sign, verifier};
+use crate::command::{Rejection, Verifier};
+use crate::host::HostConfig;
+use crate::{Kasmina, KasminaConfig};
+
+const NOW: Duration = Duration::from_millis(NOW_MS);
+
+struct Folder {
+    _dir: TempDir,
+    path: PathBuf,
+}
+
+impl Folder {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("commands.journal");
+        Self { _dir: dir, path }
+    }
+
+    fn open(&self) -> Result<Journal, JournalError> {
+        Journal::open(&self.path, NOW)
+    }
+
+    fn verifier(&self) -> Verifier {
+        let mut verifier = verifier();
+        verifier.set_journal(self.open().unwrap());
+        verifier
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.path).unwrap()
+    }
+}
+
+fn accept(verifier: &mut Verifier, signed: &SignedCommand) -> Result<Command, Rejection> {
+    verifier.accept(signed, &ManualClock::new(NOW))
+}
+
+/// Commands of two keys, with different nonces, accepted in this order; and the journal they leave.
+fn written() -> (Vec<SignedCommand>, Vec<u8>) {
+    let folder = Folder::new();
+    let mut verifier = folder.verifier();
+    let of = |(id, sequence, nonce)| sign(id, &Command { nonce: Nonce([nonce; 16]), ..command(sequence) });
+    let commands = [(0, 3, 0xA0), (1, 3, 0xA1), (0, 4, 0), (0, 9, 0xFF)].map(of).to_vec();
+    for signed in &commands {
+        accept(&mut verifier, signed).unwrap();
+    }
+    let bytes = folder.bytes();
+    assert_eq!(bytes.len(), SLOT * (1 + commands.len()));
+    (commands, bytes)
+}
+
+#[test]
+fn after_a_restart_nothing_is_accepted_again() {
+    let folder = Folder::new();
+    let mut first = folder.verifier();
+    for sequence in [1, 2, 5] {
+        accept(&mut first, &sign(0, &command(sequence))).unwrap();
+    }
+    drop(first);
+    for _ in 0..2 {
+        let mut restarted = folder.verifier();
+        for sequence in [1, 2, 5] {
+            let reason = accept(&mut restarted, &sign(0, &command(sequence))).unwrap_err().reason();
+            assert_eq!(reason, "sequence_replayed");
+        }
+        let reused = Command { nonce: command(2).nonce, ..command(6) };
+        assert_eq!(accept(&mut restarted, &sign(0, &reused)).unwrap_err().reason(), "nonce_replayed");
+    }
+    let mut restarted = folder.verifier();
+    accept(&mut restarted, &sign(0, &command(6))).unwrap();
+    assert!(folder.open().is_err(), "it is in use");
+    drop(restarted);
+    assert!(folder.open().unwrap().knows(KeyId(0)));
+    assert!(!folder.open().unwrap().knows(KeyId(1)));
+}
+
+#[test]
+fn a_file_cut_anywhere_lets_nothing_in_that_it_still_holds() {
+    let (commands, bytes) = written();
+    for len in 0..=bytes.len() {
+        let folder = Folder::new();
+        fs::write(&folder.path, &bytes[..len]).unwrap();
+        let journal = match folder.open() {
+            Ok(journal) => journal,
+            Err(error) => {
+                assert!(len < SLOT, "{len} bytes: {error}");
+                assert_eq!(folder.bytes(), bytes[..len], "a journal that is refused is left alone");
+                continue;
+            }
+        };
+        let rest = len % SLOT;
+        let torn = (rest > 0).then_some(TornTail { offset: (len - rest) as u64, bytes: rest as u64 });
+        assert_eq!(journal.torn_tail(), torn, "{len} bytes");
+        let mut verifier = verifier();
+        verifier.set_journal(journal);
+        for signed in &commands[..len / SLOT - 1] {
+            let reason = accept(&mut verifier, signed).unwrap_err().reason();
+            assert_eq!(reason, "sequence_replayed", "{len} bytes");
+        }
+        // The others were never carried out. They are taken up, and survive.
+        for signed in &commands[len / SLOT - 1..] {
+            accept(&mut verifier, signed).unwrap();
+        }
+        drop(verifier);
+        let mut reopened = folder.verifier();
+        assert!(commands.iter().all(|signed| accept(&mut reopened, signed).is_err()), "{len} bytes");
+    }
+}
+
+#[test]
+fn every_altered_byte_is_an_error_that_says_where() {
+    let (_, bytes) = written();
+    let folder = Folder::new();
+    for position in 0..bytes.len() {
+        for flip in 1..=255 {
+            let mut altered = bytes.clone();
+            altered[position] ^= flip;
+            // Without the file: opening would only add a read.
+            match read(&folder.path, &altered).unwrap_err() {
+                JournalError::Foreign { .. } => assert!(position < 8),
+                JournalError::Version { .. } => assert!((8..12).contains(&position)),
+                JournalError::Damaged { offset, .. } => assert_eq!(offset, (position - position % SLOT) as u64),
+                other => panic!("{other}"),
+            }
+        }
+        let mut altered = bytes.clone();
+        altered[position] ^= 1;
+        fs::write(&folder.path, &altered).unwrap();
+        assert_eq!(folder.open().unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(folder.bytes(), altered, "a journal that is refused is left alone");
+    }
+}
+
+#[test]
+fn a_slot_that_was_never_filled_is_cut_off_at_the_end_and_damage_before_it() {
+    let (commands, bytes) = written();
+    let zeros = [0; SLOT];
+    let folder = Folder::new();
+    fs::write(&folder.path, [bytes.as_slice(), &zeros].concat()).unwrap();
+    let mut journal = folder.open().unwrap();
+    assert_eq!(journal.torn_tail.take(), Some(TornTail { offset: bytes.len() as u64, bytes: SLOT as u64 }));
+    drop(journal);
+    assert!(commands.iter().all(|signed| accept(&mut folder.verifier(), signed).is_err()));
+
+    let last = bytes.len() - SLOT;
+    for content in [[&bytes[..last], &zeros, &bytes[last..]].concat(), [bytes.as_slice(), &zeros, &zeros].concat()] {
+        fs::write(&folder.path, content).unwrap();
+        let offset = match folder.open().unwrap_err() {
+            JournalError::Damaged { offset, .. } => offset,
+            other => panic!("{other}"),
+        };
+        assert!(offset == last as u64 || offset == bytes.len() as u64, "{offset}");
+    }
+}
+
+#[test]
+fn opening_drops_what_expired_and_keeps_the_number_of_every_key() {
+    let folder = Folder::new();
+    let mut verifier = folder.verifier();
+    for sequence in 1..=50 {
+        accept(&mut verifier, &sign(0, &command(sequence))).unwrap();
+    }
+    accept(&mut verifier, &sign(1, &command(7))).unwrap();
+    drop(verifier);
+    let long = folder.bytes();
+    drop(folder.open().unwrap());
+    assert_eq!(folder.bytes().len(), long.len(), "every nonce could still be used");
+
+    let later = NOW + Duration::from_millis(60_001);
+    drop(Journal::open(&folder.path, later).unwrap());
+    let short = folder.bytes();
+    assert_eq!(short.len(), 3 * SLOT, "a header and one slot for each key");
+    drop(Journal::open(&folder.path, later).unwrap());
+    assert_eq!(folder.bytes(), short, "there is nothing left to drop");
+    let mut restarted = folder.verifier();
+    for signed in [sign(0, &command(50)), sign(1, &command(7))] {
+        assert_eq!(accept(&mut restarted, &signed).unwrap_err().reason(), "sequence_replayed");
+    }
+    accept(&mut restarted, &sign(0, &command(51))).unwrap();
+}
+
+#[test]
+fn a_crash_while_the_file_is_replaced_leaves_the_old_one_in_force() {
+    let (commands, bytes) = written();
+    let folder = Folder::new();
+    for len in [0, 1, SLOT, bytes.len() - 1] {
+        fs::write(&folder.path, &bytes).unwrap();
+        fs::write(folder.path.with_file_name("commands.journal.new"), &bytes[..len]).unwrap();
+        let mut restarted = folder.verifier();
+        assert!(commands.iter().all(|signed| accept(&mut restarted, signed).is_err()), "{len}");
+    }
+}
+
+#[test]
+fn what_is_no_journal_or_of_another_version_is_refused_and_left_alone() {
+    let folder = Folder::new();
+    let mut newer = header();
+    newer[8] = 2;
+    for (content, message) in [
+        (b"thesis".as_slice(), "is not a command journal"),
+        (b"", "is not a command journal"),
+        (&newer, "has version 2: this build reads version 1"),
+        (&header()[..SLOT - 1], "is damaged at byte 0"),
+    ] {
+        fs::write(&folder.path, content).unwrap();
+        let error = folder.open().unwrap_err();
+        assert!(error.to_string().ends_with(message), "{error}");
+        assert_eq!((error.kind(), folder.bytes().as_slice()), (ErrorKind::Corrupt, content));
+    }
+    let nowhere = Journal::open(&folder.path.join("below"), NOW).unwrap_err();
+    assert_eq!(nowhere.kind(), ErrorKind::Io);
+}
+
+/// Its file can be read only.
+fn unwritable(folder: &Folder) -> Journal {
+    let mut journal = folder.open().unwrap();
+    journal.file = File::open(&folder.path).unwrap();
+    journal
+}
+
+#[test]
+fn after_a_failed_write_the_next_one_starts_where_the_last_durable_one_ended() {
+    let folder = Folder::new();
+    let new = |sequence| Acceptance { key_id: KeyId(0), sequence, nonce: Nonce([1; 16]), expires_unix_ms: NOW_MS };
+    let mut journal = unwritable(&folder);
+    assert!(journal.append(&new(1)).is_err());
+    // What a write that failed half way leaves, then the medium recovers.
+    fs::write(&folder.path, [header().as_slice(), &slot(&new(1))[..9]].concat()).unwrap();
+    journal.file = File::options().write(true).open(&folder.path).unwrap();
+    journal.append(&new(2)).unwrap();
+    journal.append(&new(3)).unwrap();
+    assert_eq!(folder.bytes(), [header(), slot(&new(2)), slot(&new(3))].concat());
+}
+
+#[test]
+fn a_command_that_cannot_be_written_down_is_rejected_with_its_cause_and_not_carried_out() {
+    let folder = Folder::new();
+    let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
+    let recorder = Arc::new(RecordingRecorder::new());
+    let clock = Arc::new(ManualClock::new(NOW));
+    let keys = key(0).1;
+    let manager = Kasmina::new(config, &Device::Cpu, run_id(), keys, clock, recorder.clone()).unwrap();
+    let mut manager = manager.with_journal(unwritable(&folder));
+    let operation = leyline::command::Operation::germinate(
+        leyline::id::SlotId::new("input").unwrap(),
+        leyline::id::BlueprintId::new("mlp").unwrap(),
+    );
+    let key_zero = |sequence| Command { operation: operation.clone(), ..command(sequence) };
+    let mut eager = Eager::acquire().unwrap();
+    let saved = leyline::durable::Durable::save(&manager).unwrap().json;
+    for _ in 0..2 {
+        let error = manager.apply(&mut eager, &sign(0, &key_zero(1))).unwrap_err();
+        assert!(matches!(&error, crate::Error::Command(Rejection::Journal(JournalError::Io { .. }))), "{error:?}");
+        assert_eq!(leyline::durable::Durable::save(&manager).unwrap().json, saved, "nothing was used up or changed");
+    }
+    let events = recorder.events().into_iter().filter(|event| event.desc.name != "teacher_registered");
+    let answers: Vec<_> = events.map(|event| (event.desc.name, event.attributes)).collect();
+    assert_eq!(answers, vec![("command_rejected", vec![("reason", "journal_failed".to_owned())]); 2]);
+    let mut manager = manager.with_journal(folder.open().unwrap_or_else(|error| panic!("{error}")));
+    manager.apply(&mut eager, &sign(0, &key_zero(1))).unwrap();
+}

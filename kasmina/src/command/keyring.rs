@@ -1,0 +1,142 @@
+//! The keys that commands may be signed with.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hint::black_box;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use leyline::command::{KeyId, SignedCommand};
+use sha2::Sha256;
+
+use crate::command::Rejection;
+
+/// A key that policy and seed manager share. Its bytes are never shown.
+#[derive(Clone)]
+pub struct CommandKey([u8; 32]);
+
+/// Stands in for a key that is not held, so that an unknown id costs what a known one does. A tag under it is refused
+/// like any other.
+const DECOY: CommandKey = CommandKey([0; 32]);
+
+impl CommandKey {
+    /// Takes 32 secret bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Whether `tag` is the HMAC-SHA256 of `message`; takes as long for a wrong tag as for the right one.
+    fn verifies(&self, message: &[u8], tag: &[u8; 32]) -> bool {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(message);
+        mac.verify_slice(tag).is_ok()
+    }
+}
+
+impl fmt::Debug for CommandKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CommandKey(..)")
+    }
+}
+
+/// The keys a seed manager accepts, by id. Without any, every command is refused.
+///
+/// A key is replaced by adding the next one under a new id and giving the old one a time at which it retires; both
+/// are accepted in between. An id must never be given to another key: the numbers accepted under it stay used.
+#[derive(Debug, Clone, Default)]
+pub struct KeyRing {
+    keys: BTreeMap<KeyId, HeldKey>,
+}
+
+#[derive(Debug, Clone)]
+struct HeldKey {
+    key: CommandKey,
+    /// Since 1970-01-01 UTC.
+    retired_at: Option<Duration>,
+}
+
+impl KeyRing {
+    /// One key.
+    #[must_use]
+    pub fn single(id: KeyId, key: CommandKey) -> Self {
+        Self::default().with(id, key)
+    }
+
+    /// Adds a key, or replaces the one of this id.
+    #[must_use]
+    pub fn with(mut self, id: KeyId, key: CommandKey) -> Self {
+        self.keys.insert(id, HeldKey { key, retired_at: None });
+        self
+    }
+
+    /// Adds a key that is refused from `retired_at` on, a time since 1970-01-01 UTC; or replaces the one of this id.
+    #[must_use]
+    pub fn with_until(mut self, id: KeyId, key: CommandKey, retired_at: Duration) -> Self {
+        self.keys.insert(id, HeldKey { key, retired_at: Some(retired_at) });
+        self
+    }
+
+    /// Whether the command was signed with a key of this ring that is in use at `now`. Its bytes are not looked into.
+    pub(crate) fn verify(&self, signed: &SignedCommand, now: Duration) -> Result<(), Rejection> {
+        let SignedCommand { key_id, bytes, tag } = signed;
+        let held = self.keys.get(key_id);
+        let key = held.map_or(&DECOY, |held| &held.key);
+        // Not to be left out by the compiler where the answer is known already.
+        let genuine = black_box(key.verifies(&SignedCommand::signed_message(*key_id, bytes), tag));
+        match held {
+            None => Err(Rejection::UnknownKey),
+            Some(_) if !genuine => Err(Rejection::InvalidSignature),
+            Some(held) if held.retired_at.is_some_and(|at| now >= at) => Err(Rejection::RetiredKey { key_id: *key_id }),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl From<CommandKey> for KeyRing {
+    /// The only key, under id 0.
+    fn from(key: CommandKey) -> Self {
+        Self::single(KeyId::default(), key)
+    }
+}
+
+impl FromIterator<(KeyId, CommandKey)> for KeyRing {
+    fn from_iter<I: IntoIterator<Item = (KeyId, CommandKey)>>(keys: I) -> Self {
+        keys.into_iter().fold(Self::default(), |ring, (id, key)| ring.with(id, key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tag_is_the_standard_one() {
+        // RFC 4231, test case 1 has a key of 20 bytes 0x0b; padded with zeros to 32 bytes it is the same HMAC key.
+        let mut key = [0; 32];
+        key[..20].fill(0x0b);
+        let expected = "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7";
+        let tag: Vec<u8> = (0..32).map(|i| u8::from_str_radix(&expected[2 * i..2 * i + 2], 16).unwrap()).collect();
+        assert!(CommandKey::new(key).verifies(b"Hi There", &tag.try_into().unwrap()));
+    }
+
+    #[test]
+    fn a_tag_under_the_stand_in_opens_nothing() {
+        let (key_id, bytes) = (KeyId(9), b"esper.command".to_vec());
+        let mut mac = Hmac::<Sha256>::new_from_slice(&DECOY.0).unwrap();
+        mac.update(&SignedCommand::signed_message(key_id, &bytes));
+        let tag = mac.finalize().into_bytes().into();
+        let signed = SignedCommand { key_id, bytes, tag };
+        for ring in [KeyRing::default(), CommandKey::new([1; 32]).into()] {
+            assert!(matches!(ring.verify(&signed, Duration::ZERO), Err(Rejection::UnknownKey)));
+        }
+    }
+
+    #[test]
+    fn keys_are_never_shown() {
+        let ring = KeyRing::from(CommandKey::new([77; 32])).with_until(KeyId(1), CommandKey([78; 32]), Duration::MAX);
+        let shown = format!("{ring:?}");
+        assert_eq!(shown.matches("CommandKey(..)").count(), 2, "{shown}");
+        assert!(!shown.contains("77") && !shown.contains("78"), "{shown}");
+    }
+}

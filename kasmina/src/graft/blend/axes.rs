@@ -1,0 +1,39 @@
+//! Where samples, channels and positions lie in the value of a slot.
+
+use candle_core::{DType, Result, Tensor};
+
+use crate::host::SlotShape;
+
+/// The mean over the positions, (B, C), of a value at a slot of this shape.
+///
+/// Types of half the width are summed in `f32`: the sum over thousands of positions is not lost to rounding.
+pub(super) fn pooled(x: &Tensor, slot: SlotShape) -> Result<Tensor> {
+    let x = x.to_dtype(wide(x.dtype()))?;
+    match slot {
+        SlotShape::Vector { .. } => Ok(x),
+        SlotShape::Signal { .. } => x.mean(2),
+        SlotShape::Image { .. } => x.mean((2, 3)),
+        SlotShape::Sequence { .. } => x.mean(1),
+    }
+}
+
+/// The type in which means and probabilities of values of this type are computed.
+fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// The shape in which one weight per channel broadcasts to the value of a slot.
+pub(super) fn per_channel(slot: SlotShape) -> Vec<usize> {
+    match slot {
+        SlotShape::Vector { features: channels } | SlotShape::Sequence { features: channels, .. } => vec![channels],
+        SlotShape::Signal { channels, .. } => vec![channels, 1],
+        SlotShape::Image { channels, .. } => vec![channels, 1, 1],
+    }
+}
+
+/// One weight per sample, (B, 1), in the shape in which it broadcasts to `like`, and in its type.
+pub(super) fn per_sample(weight: &Tensor, like: &Tensor) -> Result<Tensor> {
+    let mut shape = vec![1; like.rank()];
+    shape[0] = like.dim(0)?;
+    weight.reshape(shape)?.to_dtype(like.dtype())
+}

@@ -1,0 +1,75 @@
+//! Slots and segments of a host that is being built.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use esper_layers::Activation;
+use leyline::id::SlotId;
+
+use crate::error::Error;
+use crate::host::network::HostLayer;
+use crate::host::{HostSlot, SlotShape, linear};
+use crate::weight::{Init, View, WeightSet, WeightSource, WeightSpec};
+
+/// Collects slots and segments in network order: a slot, then the segment behind it.
+pub(in crate::host) struct Builder<'a, 'b> {
+    source: &'a mut WeightSource<'b>,
+    device: &'a Device,
+    slots: Vec<HostSlot>,
+    segments: Vec<Vec<Arc<dyn HostLayer>>>,
+}
+
+impl<'a, 'b> Builder<'a, 'b> {
+    pub(in crate::host) fn new(source: &'a mut WeightSource<'b>, device: &'a Device) -> Self {
+        Self { source, device, slots: Vec::new(), segments: Vec::new() }
+    }
+
+    pub(in crate::host) fn finish(self) -> (Vec<HostSlot>, Vec<Vec<Arc<dyn HostLayer>>>) {
+        (self.slots, self.segments)
+    }
+
+    pub(super) fn slot(&mut self, id: impl Into<String>, shape: SlotShape) -> Result<(), Error> {
+        self.slots.push(HostSlot { id: SlotId::new(id.into())?, shape });
+        Ok(())
+    }
+
+    /// The layers from the latest slot to the next one, or to the logits.
+    pub(super) fn segment(&mut self, layers: Vec<Arc<dyn HostLayer>>) {
+        self.segments.push(layers);
+    }
+
+    /// The tensors of one layer, named `prefix.name`.
+    pub(super) fn weights(&mut self, prefix: &str, specs: &[WeightSpec]) -> Result<WeightSet, Error> {
+        self.source.build(prefix, specs, self.device)
+    }
+
+    pub(super) fn linear(
+        &mut self,
+        prefix: &str,
+        inputs: usize,
+        outputs: usize,
+        activation: Activation,
+    ) -> Result<Arc<dyn HostLayer>, Error> {
+        let init = Init::kaiming(inputs);
+        let specs = [WeightSpec::new("weight", [inputs, outputs], init), WeightSpec::new("bias", [outputs], init)];
+        Ok(Arc::new(Linear { weights: self.weights(prefix, &specs)?, activation }))
+    }
+}
+
+/// activation(h·W + b), for vectors.
+#[derive(Debug)]
+struct Linear {
+    weights: WeightSet,
+    activation: Activation,
+}
+
+impl HostLayer for Linear {
+    fn forward(&self, h: &Tensor, view: View) -> candle_core::Result<Tensor> {
+        let weights = self.weights.view(view);
+        linear(h, &weights[0], &weights[1], self.activation)
+    }
+
+    fn weights(&self) -> Option<&WeightSet> {
+        Some(&self.weights)
+    }
+}

@@ -1,0 +1,83 @@
+//! Blocks of 1-D convolution and `ReLU`, then a linear layer.
+
+use std::sync::Arc;
+
+use candle_core::{Result as TensorResult, Tensor};
+use esper_layers::Activation;
+
+use crate::error::Error;
+use crate::host::build::Builder;
+use crate::host::network::HostLayer;
+use crate::host::{Pool, SlotShape, conv1d, from_rows};
+use crate::weight::{Init, View, WeightSet, WeightSpec};
+
+pub(in crate::host) fn cnn1d(
+    builder: &mut Builder<'_, '_>,
+    length: usize,
+    blocks: &[usize],
+    (kernel, stride): (usize, usize),
+    classes: usize,
+    pool: Pool,
+) -> Result<(), Error> {
+    let padding = kernel / 2;
+    let (mut channels, mut length) = (1, length);
+    builder.slot("input", SlotShape::Signal { channels, length })?;
+    for (index, &width) in blocks.iter().enumerate() {
+        let init = Init::kaiming(channels * kernel);
+        let shape = [kernel * channels, width];
+        let specs = [WeightSpec::new("weight", shape, init), WeightSpec::new("bias", [width], init)];
+        let weights = builder.weights(&format!("host.block{index}"), &specs)?;
+        builder.segment(vec![Arc::new(ConvRelu { weights, padding, stride })]);
+        // Later blocks see shorter signals; with padding at least one window always fits, see the test of hosts.
+        length = (length + 2 * padding).saturating_sub(kernel) / stride + 1;
+        channels = width;
+        builder.slot(format!("block{index}"), SlotShape::Signal { channels, length })?;
+    }
+    let (pooling, features): (Arc<dyn HostLayer>, _) = match pool {
+        Pool::Mean => (Arc::new(MeanPool), channels),
+        Pool::Flatten => (Arc::new(Flatten), channels * length),
+    };
+    let head = builder.linear("host.head", features, classes, Activation::None)?;
+    builder.segment(vec![pooling, head]);
+    Ok(())
+}
+
+/// Convolution and `ReLU`, which is applied while the channels lie together in memory.
+#[derive(Debug)]
+struct ConvRelu {
+    weights: WeightSet,
+    padding: usize,
+    stride: usize,
+}
+
+impl HostLayer for ConvRelu {
+    fn forward(&self, h: &Tensor, view: View) -> TensorResult<Tensor> {
+        let weights = self.weights.view(view);
+        let rows = conv1d(h, &weights[0], &weights[1], (self.padding, self.stride), Activation::Relu)?;
+        from_rows(&rows, h.dim(0)?)
+    }
+
+    fn weights(&self) -> Option<&WeightSet> {
+        Some(&self.weights)
+    }
+}
+
+/// Mean over positions: (B, C, L) → (B, C).
+#[derive(Debug)]
+struct MeanPool;
+
+impl HostLayer for MeanPool {
+    fn forward(&self, h: &Tensor, _view: View) -> TensorResult<Tensor> {
+        h.mean(2)
+    }
+}
+
+/// (B, C, L) → (B, C·L).
+#[derive(Debug)]
+struct Flatten;
+
+impl HostLayer for Flatten {
+    fn forward(&self, h: &Tensor, _view: View) -> TensorResult<Tensor> {
+        h.flatten_from(1)
+    }
+}

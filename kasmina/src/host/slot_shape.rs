@@ -1,0 +1,81 @@
+//! The shape of one sample at a slot.
+
+use std::fmt;
+
+/// Shape of one sample at a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotShape {
+    /// (B, features).
+    Vector {
+        /// Features (C).
+        features: usize,
+    },
+    /// (B, channels, length).
+    Signal {
+        /// Channels (C).
+        channels: usize,
+        /// Positions (L).
+        length: usize,
+    },
+    /// (B, channels, height, width).
+    Image {
+        /// Channels (C).
+        channels: usize,
+        /// Rows (H).
+        height: usize,
+        /// Columns (W).
+        width: usize,
+    },
+    /// (B, length, features).
+    Sequence {
+        /// Positions (L).
+        length: usize,
+        /// Features of one position (C).
+        features: usize,
+    },
+}
+
+impl SlotShape {
+    /// The shape of a batch of `num_samples`.
+    #[must_use]
+    pub fn batch(self, num_samples: usize) -> Vec<usize> {
+        match self {
+            Self::Vector { features } => vec![num_samples, features],
+            Self::Signal { channels, length } => vec![num_samples, channels, length],
+            Self::Image { channels, height, width } => vec![num_samples, channels, height, width],
+            Self::Sequence { length, features } => vec![num_samples, length, features],
+        }
+    }
+
+    /// Positions that share their weights: 1 for a vector.
+    #[must_use]
+    pub fn num_positions(self) -> usize {
+        match self {
+            Self::Vector { .. } => 1,
+            Self::Signal { length, .. } | Self::Sequence { length, .. } => length,
+            Self::Image { height, width, .. } => height * width,
+        }
+    }
+
+    /// Features of a vector or of a position of a sequence, channels of a signal or an image.
+    #[must_use]
+    pub fn channels(self) -> usize {
+        match self {
+            Self::Vector { features: channels }
+            | Self::Signal { channels, .. }
+            | Self::Image { channels, .. }
+            | Self::Sequence { features: channels, .. } => channels,
+        }
+    }
+}
+
+impl fmt::Display for SlotShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vector { features } => write!(f, "({features})"),
+            Self::Signal { channels, length } => write!(f, "({channels}, {length})"),
+            Self::Image { channels, height, width } => write!(f, "({channels}, {height}, {width})"),
+            Self::Sequence { length, features } => write!(f, "({length}, {features})"),
+        }
+    }
+}

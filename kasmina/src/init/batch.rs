@@ -1,0 +1,32 @@
+//! The batch from which new seeds start, as a part of a saved state.
+
+use std::collections::BTreeMap;
+
+use candle_core::{Device, Tensor};
+use leyline::batch::Batch;
+
+// No parameter can have these names: those of the network begin with `host.` or `seed.`.
+const INPUTS: &str = "latest_batch.inputs";
+const TARGETS: &str = "latest_batch.targets";
+
+/// Copies the batch into `tensors`; a batch that is a slice of its data set is copied without the rest.
+pub(crate) fn save_batch(batch: Option<&Batch>, tensors: &mut BTreeMap<String, Tensor>) -> candle_core::Result<()> {
+    if let Some(batch) = batch {
+        tensors.insert(INPUTS.to_owned(), batch.inputs.force_contiguous()?);
+        tensors.insert(TARGETS.to_owned(), batch.targets.force_contiguous()?);
+    }
+    Ok(())
+}
+
+/// Takes the batch out of `tensors`; none when it is not there in full.
+pub(crate) fn take_batch(
+    tensors: &mut BTreeMap<String, Tensor>,
+    device: &Device,
+) -> candle_core::Result<Option<Batch>> {
+    let (inputs, targets) = (tensors.remove(INPUTS), tensors.remove(TARGETS));
+    let on_device = |tensor: Tensor| tensor.detach().force_contiguous()?.to_device(device);
+    inputs
+        .zip(targets)
+        .map(|(inputs, targets)| Ok(Batch { inputs: on_device(inputs)?, targets: on_device(targets)? }))
+        .transpose()
+}

@@ -1,0 +1,20 @@
+//! How often isolation is checked during a run, and what a violation leads to.
+
+use serde::{Deserialize, Serialize};
+
+/// The monitor's part of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IsolationConfig {
+    /// Epochs from one check to the next: the first batch that is attributed in the epoch is checked, if a seed trains
+    /// in the shadow then (count; 0 for no checks).
+    pub check_every_epochs: u64,
+    /// Whether a violation is an error; if not, it is counted and reported.
+    pub strict: bool,
+}
+
+impl Default for IsolationConfig {
+    fn default() -> Self {
+        Self { check_every_epochs: 1, strict: false }
+    }
+}

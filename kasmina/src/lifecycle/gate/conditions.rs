@@ -1,0 +1,106 @@
+//! Conditions of a gate as they are checked, with the degree to which each is met.
+
+use leyline::seed::{AlphaMode, Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
+
+use crate::lifecycle::{AlphaController, GateConfig};
+
+/// What an unmet condition counts at most.
+const UNMET: f64 = 0.99;
+
+/// The conditions of one gate.
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
+    met: Vec<String>,
+    failed: Vec<String>,
+    degrees: f64,
+}
+
+impl Conditions {
+    /// `met` must be false for NaN. `degree`: the share of what is needed that is there, if it is not met.
+    fn add(&mut self, met: bool, degree: f64, text: String) {
+        let list = if met { &mut self.met } else { &mut self.failed };
+        list.push(text);
+        let degree = if degree.is_nan() { 0.0 } else { degree.clamp(0.0, UNMET) };
+        self.degrees += if met { 1.0 } else { degree };
+    }
+
+    /// A condition without a degree.
+    pub(super) fn holds(&mut self, met: bool, text: impl Into<String>) {
+        self.add(met, 0.0, text.into());
+    }
+
+    pub(super) fn epochs(&mut self, stage: SeedStage, epochs: u64, min: u64) {
+        self.add(epochs >= min, share(epochs, min), format!("{epochs} epochs in {stage}, needs {min}"));
+    }
+
+    pub(super) fn gradient(&mut self, gradient: Option<GradientHealth>, min: f64) {
+        let Some(GradientHealth { norm, host_ratio: _, health }) = gradient else {
+            return self.holds(false, "gradient health not measured");
+        };
+        self.add(health >= min, health / min, format!("gradient health {health:.3}, needs {min}"));
+        self.holds(norm.is_finite(), format!("gradient norm {norm:.3e}, needs a finite one"));
+    }
+
+    pub(super) fn gain(&mut self, counterfactual: Option<Counterfactual>, z: f64, min: f64) {
+        let measured = counterfactual.filter(|measured| measured.num_samples > 0);
+        let Some(Counterfactual { loss_gain, std_error, .. }) = measured else {
+            return self.holds(false, "loss gain not measured");
+        };
+        let bound = loss_gain - z * std_error;
+        let text =
+            format!("loss gain {loss_gain:.5} with standard error {std_error:.5}: bound {bound:.5}, needs > {min}");
+        let met = std_error >= 0.0 && loss_gain.is_finite() && bound > min;
+        self.add(met, if min > 0.0 { bound / min } else { 0.0 }, text);
+    }
+
+    pub(super) fn stability(&mut self, stability: Option<f64>, min: f64) {
+        let Some(stability) = stability else { return self.holds(false, "stability not measured") };
+        self.add(stability >= min, stability / min, format!("stability {stability:.3}, needs {min}"));
+    }
+
+    pub(super) fn isolation(&mut self, violations: u64) {
+        self.holds(violations == 0, format!("{violations} isolation violations, needs 0"));
+    }
+
+    pub(super) fn weights(&mut self, pending: bool) {
+        self.holds(!pending, if pending { "weights pending" } else { "weights present" });
+    }
+
+    pub(super) fn latency(&mut self, prewarm_ms: Option<f64>, budget_ms: Option<f64>) {
+        let Some(budget) = budget_ms else { return };
+        let Some(latency) = prewarm_ms else { return self.holds(false, "latency not measured") };
+        self.add(latency <= budget, budget / latency, format!("latency {latency:.3} ms, needs at most {budget} ms"));
+    }
+
+    pub(super) fn parameters(&mut self, config: &GateConfig, of_seed: u64, of_network: u64) {
+        let budgets = [("of the seed", of_seed, config.max_seed_parameters)].into_iter().chain([(
+            "of the network",
+            of_network,
+            config.max_total_parameters,
+        )]);
+        for (whose, used, budget) in budgets {
+            if let Some(budget) = budget {
+                let text = format!("{used} parameters {whose}, needs at most {budget}");
+                self.add(used <= budget, share(budget, used), text);
+            }
+        }
+    }
+
+    pub(super) fn ramp(&mut self, alpha: &AlphaController) {
+        let (mode, target) = (alpha.mode(), alpha.target());
+        self.add(mode == AlphaMode::Hold, alpha.alpha().get(), format!("alpha ramp {mode:?}, needs Hold"));
+        self.add(target.is_one(), target.get(), format!("alpha target {target}, needs 1"));
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a gate has a handful of conditions")]
+    pub(super) fn report(self, gate: Gate, target: SeedStage) -> GateReport {
+        let Self { met, failed, degrees } = self;
+        let score = degrees / (met.len() + failed.len()) as f64;
+        GateReport { gate, target, passed: failed.is_empty(), score, met, failed }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share for people")]
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}

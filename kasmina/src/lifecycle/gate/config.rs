@@ -1,0 +1,102 @@
+//! What the gates ask for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigIssue;
+
+/// Conditions for stage changes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GateConfig {
+    /// Epochs of shadow training before a seed may blend (count).
+    pub training_min_epochs: u64,
+    /// Least fraction of optimizer steps with a finite, non-zero gradient, in `[0, 1]`.
+    pub min_gradient_health: f64,
+    /// Whether a seed must have shown a gain on held-out data, and steadily, before it may blend.
+    pub require_gain: bool,
+    /// How many standard errors are taken off a measured gain; 1.2816 is one-sided 90 %.
+    pub confidence_z: f64,
+    /// Least share of a seed's latest 8 measurements in its stage that showed a gain, in `[0, 1]`. Before blending it
+    /// counts only together with `require_gain`.
+    pub min_stability: f64,
+    /// Epochs in holding before a seed may become permanent (count).
+    pub holding_min_epochs: u64,
+    /// Gain that must be exceeded to become permanent, nats per sample.
+    pub min_loss_gain: f64,
+    /// Most time that a forward pass of the seed alone, on two samples, may take, ms. Without it nothing is timed: times
+    /// differ from run to run.
+    pub latency_budget_ms: Option<f64>,
+    /// Most trainable elements of one seed (count).
+    pub max_seed_parameters: Option<u64>,
+    /// Most trainable elements of the network with all its seeds, the host included (count).
+    pub max_total_parameters: Option<u64>,
+}
+
+impl Default for GateConfig {
+    fn default() -> Self {
+        Self {
+            training_min_epochs: 4,
+            min_gradient_health: 0.7,
+            require_gain: true,
+            confidence_z: 1.2816,
+            min_stability: 0.5,
+            holding_min_epochs: 2,
+            min_loss_gain: 0.0,
+            latency_budget_ms: None,
+            max_seed_parameters: None,
+            max_total_parameters: None,
+        }
+    }
+}
+
+impl GateConfig {
+    pub(crate) fn validate(&self) -> Vec<ConfigIssue> {
+        let latency = self.latency_budget_ms.unwrap_or(1.0);
+        let rows = [
+            ("min_gradient_health", self.min_gradient_health, 0.0..=1.0, "0 to 1"),
+            ("confidence_z", self.confidence_z, 0.0..=10.0, "0 to 10"),
+            ("min_stability", self.min_stability, 0.0..=1.0, "0 to 1"),
+            ("min_loss_gain", self.min_loss_gain, f64::MIN..=f64::MAX, "a finite number"),
+            ("latency_budget_ms", latency, f64::MIN_POSITIVE..=f64::MAX, "a finite number above 0"),
+        ];
+        let bad = rows.into_iter().filter(|(_, value, range, _)| !range.contains(value));
+        let mut issues: Vec<_> = bad
+            .map(|(key, value, _, accepted)| {
+                ConfigIssue::new(format!("gates.{key}"), format!("is {value}: expected {accepted}"))
+            })
+            .collect();
+        let budgets =
+            [("max_seed_parameters", self.max_seed_parameters), ("max_total_parameters", self.max_total_parameters)];
+        for (key, _) in budgets.into_iter().filter(|(_, budget)| *budget == Some(0)) {
+            issues.push(ConfigIssue::new(format!("gates.{key}"), "is 0: expected at least 1"));
+        }
+        issues
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unusable_value_is_named() {
+        let bad = GateConfig {
+            min_gradient_health: f64::NAN,
+            min_stability: 1.5,
+            latency_budget_ms: Some(0.0),
+            max_seed_parameters: Some(0),
+            max_total_parameters: Some(0),
+            ..GateConfig::default()
+        };
+        let keys: Vec<String> = bad.validate().into_iter().map(|issue| issue.key).collect();
+        let expected = [
+            "min_gradient_health",
+            "min_stability",
+            "latency_budget_ms",
+            "max_seed_parameters",
+            "max_total_parameters",
+        ];
+        assert_eq!(keys, expected.map(|key| format!("gates.{key}")));
+        assert_eq!(GateConfig::default().validate(), []);
+    }
+}

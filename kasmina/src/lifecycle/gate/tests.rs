@@ -1,0 +1,299 @@
+//! Each gate with evidence around its thresholds.
+
+use leyline::command::{AlphaCurve, AlphaRamp};
+use leyline::seed::{Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
+use leyline::unit::Alpha;
+use proptest::prelude::*;
+
+use crate::lifecycle::gate::{Germination, Subject, Surroundings, evaluate, evaluate_germination};
+use crate::lifecycle::table::{Condition, MOVES, Move, Trigger};
+use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry};
+
+const HEALTHY: GradientHealth = GradientHealth { norm: 0.3, host_ratio: Some(1.0), health: 1.0 };
+const USEFUL: Counterfactual =
+    Counterfactual { loss_gain: 0.1, std_error: 0.01, accuracy_gain_pp: 1.0, num_samples: 100 };
+const AROUND: Surroundings = Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3 };
+
+fn resting(alpha: f64) -> AlphaController {
+    AlphaController::new(Alpha::new(alpha).unwrap())
+}
+
+fn running() -> AlphaController {
+    let mut alpha = resting(0.0);
+    alpha.retarget(AlphaRamp { target: Alpha::ONE, steps: 3, curve: AlphaCurve::Linear }).unwrap();
+    alpha
+}
+
+fn verdict(config: &GateConfig, subject: &Subject<'_>, around: Surroundings, gate: Gate) -> GateReport {
+    let row = MOVES.iter().find(|row| row.gate == Some(gate) && row.trigger != Trigger::Resume).unwrap();
+    evaluate(config, subject, around, row).unwrap()
+}
+
+/// `failed`: a part of each failed condition, in order.
+#[track_caller]
+fn check_report(report: &GateReport, failed: &[&str]) {
+    assert_eq!(report.failed.len(), failed.len(), "{report:?}");
+    for (found, part) in report.failed.iter().zip(failed) {
+        assert!(found.contains(part), "`{found}` does not contain `{part}`");
+    }
+    assert_eq!(report.passed, failed.is_empty());
+    assert_eq!(report.passed, report.score >= 1.0, "{report:?}");
+    assert!((0.0..=1.0).contains(&report.score), "{report:?}");
+    assert!(!report.met.is_empty() || !report.passed, "a passed gate says what was met");
+}
+
+#[track_caller]
+fn check_with(config: &GateConfig, subject: Subject<'_>, gate: Gate, failed: &[&str]) {
+    check_report(&verdict(config, &subject, AROUND, gate), failed);
+}
+
+#[track_caller]
+fn check(subject: Subject<'_>, gate: Gate, failed: &[&str]) {
+    check_with(&GateConfig::default(), subject, gate, failed);
+}
+
+fn subject(stage: SeedStage, epochs_in_stage: u64, alpha: &AlphaController) -> Subject<'_> {
+    Subject {
+        stage,
+        epochs_in_stage,
+        paused: false,
+        weights_pending: false,
+        isolation_violations: 0,
+        num_parameters: 40,
+        prewarm_ms: None,
+        alpha,
+        counterfactual: Some(USEFUL),
+        gradient: Some(HEALTHY),
+        stability: Some(1.0),
+        last_move: None,
+    }
+}
+
+#[test]
+fn germination_has_a_report_with_every_condition() {
+    let config = GateConfig { max_seed_parameters: Some(40), max_total_parameters: Some(100), ..GateConfig::default() };
+    let good = Germination {
+        slot_is_free: true,
+        blueprint_is_known: true,
+        blueprint_fits: true,
+        shape_is_kept: true,
+        num_parameters: 40,
+        network_parameters: 100,
+    };
+    let check = |germination: Germination, failed: &[&str]| {
+        check_report(&evaluate_germination(&config, &germination), failed);
+    };
+    check(good, &[]);
+    check(Germination { slot_is_free: false, blueprint_fits: false, ..good }, &["slot free", "blueprint fits"]);
+    check(Germination { blueprint_is_known: false, shape_is_kept: false, ..good }, &["blueprint known", "shape kept"]);
+    check(Germination { num_parameters: 41, ..good }, &["41 parameters of the seed, needs at most 40"]);
+    check(Germination { network_parameters: 101, ..good }, &["101 parameters of the network, needs at most 100"]);
+}
+
+#[test]
+fn training_starts_from_germination_with_weights_and_without_a_leak() {
+    let alpha = resting(0.0);
+    let good = subject(SeedStage::Germinated, 0, &alpha);
+    let gate = Gate::GradientHealth;
+    check(good, gate, &[]);
+    check(subject(SeedStage::Holding, 0, &alpha), gate, &["stage holding"]);
+    check(Subject { weights_pending: true, ..good }, gate, &["weights pending"]);
+    check(Subject { paused: true, ..good }, gate, &["paused"]);
+    check(Subject { isolation_violations: 2, ..good }, gate, &["2 isolation violations"]);
+}
+
+#[test]
+fn a_resumption_needs_weights_and_no_leak_in_whatever_stage() {
+    let alpha = resting(0.4);
+    for row in MOVES.iter().filter(|row| row.trigger == Trigger::Resume) {
+        let good = Subject { paused: true, ..subject(row.from, 0, &alpha) };
+        let judge = |subject| evaluate(&GateConfig::default(), &subject, AROUND, row).unwrap();
+        check_report(&judge(good), &[]);
+        check_report(&judge(Subject { weights_pending: true, ..good }), &["weights pending"]);
+        check_report(&judge(Subject { isolation_violations: 1, ..good }), &["1 isolation violations"]);
+    }
+}
+
+#[test]
+fn blending_needs_time_a_healthy_gradient_and_a_certain_gain() {
+    let alpha = resting(0.0);
+    let good = subject(SeedStage::Training, 4, &alpha);
+    let gate = Gate::Stability;
+    check(good, gate, &[]);
+    check(Subject { epochs_in_stage: 3, ..good }, gate, &["3 epochs in training, needs 4"]);
+    check(Subject { gradient: None, ..good }, gate, &["gradient health not measured"]);
+    for (health, passes) in [(0.7, true), (0.699, false), (f64::NAN, false)] {
+        let failed: &[&str] = if passes { &[] } else { &["gradient health"] };
+        check(Subject { gradient: Some(GradientHealth { health, ..HEALTHY }), ..good }, gate, failed);
+    }
+    let exploding = GradientHealth { norm: f64::INFINITY, ..HEALTHY };
+    check(Subject { gradient: Some(exploding), ..good }, gate, &["gradient norm inf"]);
+    check(Subject { counterfactual: None, ..good }, gate, &["loss gain not measured"]);
+    for (loss_gain, std_error, passes) in [
+        (0.1, 0.078, true),
+        (0.1, 0.079, false),
+        (0.0, 0.0, false),
+        (-0.1, 0.01, false),
+        (f64::NAN, 0.01, false),
+        (0.1, f64::NAN, false),
+        (0.1, -1.0, false),
+        (f64::INFINITY, 0.01, false),
+    ] {
+        let measured = Counterfactual { loss_gain, std_error, ..USEFUL };
+        let failed: &[&str] = if passes { &[] } else { &["loss gain"] };
+        check(Subject { counterfactual: Some(measured), ..good }, gate, failed);
+    }
+    let nobody = Counterfactual { num_samples: 0, ..USEFUL };
+    check(Subject { counterfactual: Some(nobody), ..good }, gate, &["loss gain not measured"]);
+    check(Subject { isolation_violations: 1, ..good }, gate, &["1 isolation violations"]);
+}
+
+#[test]
+fn a_gain_must_be_steady_where_a_gain_is_asked_for() {
+    let (alpha, full) = (resting(0.0), resting(1.0));
+    for (good, gate) in [
+        (subject(SeedStage::Training, 4, &alpha), Gate::Stability),
+        (subject(SeedStage::Holding, 2, &full), Gate::SystemImpact),
+    ] {
+        for (stability, passes) in [(0.5, true), (0.49, false), (f64::NAN, false)] {
+            let failed: &[&str] = if passes { &[] } else { &["stability"] };
+            check(Subject { stability: Some(stability), ..good }, gate, failed);
+        }
+        check(Subject { stability: None, ..good }, gate, &["stability not measured"]);
+    }
+    let lenient = GateConfig { require_gain: false, ..GateConfig::default() };
+    let unmeasured = Subject { counterfactual: None, stability: None, ..subject(SeedStage::Training, 4, &alpha) };
+    check_with(&lenient, unmeasured, Gate::Stability, &[]);
+}
+
+#[test]
+fn a_seed_that_is_too_slow_or_was_not_timed_may_not_blend() {
+    let alpha = resting(0.0);
+    let good = subject(SeedStage::Training, 4, &alpha);
+    let config = GateConfig { latency_budget_ms: Some(2.0), ..GateConfig::default() };
+    for (prewarm_ms, failed) in [
+        (Some(2.0), None),
+        (Some(2.5), Some("latency 2.500 ms")),
+        (Some(f64::NAN), Some("latency NaN")),
+        (None, Some("latency not measured")),
+    ] {
+        check_with(&config, Subject { prewarm_ms, ..good }, Gate::Stability, failed.as_slice());
+    }
+}
+
+#[test]
+fn holding_needs_the_end_of_a_ramp_to_one() {
+    let (ended, partial, running) = (resting(1.0), resting(0.5), running());
+    let gate = Gate::Interface;
+    check(subject(SeedStage::Blending, 0, &ended), gate, &[]);
+    check(subject(SeedStage::Blending, 9, &partial), gate, &["alpha target 0.5"]);
+    check(subject(SeedStage::Blending, 9, &running), gate, &["alpha ramp Up"]);
+}
+
+#[test]
+fn becoming_permanent_needs_time_a_gain_above_the_threshold_and_room() {
+    let alpha = resting(1.0);
+    let good = subject(SeedStage::Holding, 2, &alpha);
+    let gate = Gate::SystemImpact;
+    check(good, gate, &[]);
+    check(Subject { epochs_in_stage: 1, ..good }, gate, &["1 epochs in holding, needs 2"]);
+    check(Subject { counterfactual: None, ..good }, gate, &["loss gain not measured"]);
+    let demanding = GateConfig { min_loss_gain: 0.2, ..GateConfig::default() };
+    check_with(&demanding, good, gate, &["needs > 0.2"]);
+    for (max_seed_parameters, max_total_parameters, failed) in [
+        (Some(40), Some(100), &[][..]),
+        (Some(39), Some(99), &["40 parameters of the seed", "100 parameters of the network"]),
+    ] {
+        let config = GateConfig { max_seed_parameters, max_total_parameters, ..GateConfig::default() };
+        check_with(&config, good, gate, failed);
+    }
+}
+
+#[test]
+fn a_slot_is_free_when_nothing_of_the_seed_is_left() {
+    let alpha = resting(0.0);
+    let embargoed = |to, epochs_in_stage| HistoryEntry {
+        age_epochs: 9,
+        from: SeedStage::Embargoed,
+        to,
+        epochs_in_stage,
+        reason: String::new(),
+    };
+    let (whole, short) = (embargoed(SeedStage::Resetting, 2), embargoed(SeedStage::Resetting, 1));
+    let elsewhere = embargoed(SeedStage::Pruned, 2);
+    let good = Subject { num_parameters: 0, last_move: Some(&whole), ..subject(SeedStage::Resetting, 1, &alpha) };
+    let judge = |subject: Subject<'_>, around: Surroundings, failed: &[&str]| {
+        check_report(&verdict(&GateConfig::default(), &subject, around, Gate::Reset), failed);
+    };
+    judge(good, AROUND, &[]);
+    judge(good, Surroundings { in_network: true, ..AROUND }, &["a graft is left"]);
+    judge(Subject { num_parameters: 7, ..good }, AROUND, &["7 parameters left"]);
+    judge(Subject { last_move: Some(&short), ..good }, AROUND, &["2 epochs in embargoed, needs 3"]);
+    judge(Subject { last_move: Some(&short), epochs_in_stage: 2, ..good }, AROUND, &[]);
+    judge(Subject { last_move: Some(&elsewhere), ..good }, AROUND, &["history incomplete"]);
+    judge(Subject { last_move: None, ..good }, AROUND, &["0 epochs in embargoed", "history incomplete"]);
+}
+
+#[test]
+fn a_row_without_a_gate_has_no_verdict() {
+    let alpha = resting(1.0);
+    for row in MOVES.iter().filter(|row| row.gate.is_none()) {
+        assert_eq!(evaluate(&GateConfig::default(), &subject(row.from, 0, &alpha), AROUND, row), None, "{row:?}");
+    }
+}
+
+#[test]
+fn a_score_is_the_mean_degree() {
+    let alpha = resting(0.0);
+    let blending = Move::find(SeedStage::Training, Condition::Active, Trigger::StartBlending).unwrap();
+    let half = Subject { epochs_in_stage: 2, ..subject(SeedStage::Training, 2, &alpha) };
+    let report = evaluate(&GateConfig::default(), &half, AROUND, blending).unwrap();
+    // Epochs, health, norm, gain, stability, isolation: one of the six is half done.
+    assert!((report.score - 5.5 / 6.0).abs() < 1e-12, "{report:?}");
+}
+
+fn any_float() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        4 => -2.0..2.0_f64,
+        1 => prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0]),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_score_is_one_exactly_for_a_seed_that_may_pass(
+        gate in prop::sample::select(Gate::ALL[1..].to_vec()),
+        stage in prop::sample::select(SeedStage::ALL.to_vec()),
+        (epochs_in_stage, isolation_violations) in (0..8_u64, 0..2_u64),
+        (paused, weights_pending, in_network) in (any::<bool>(), any::<bool>(), any::<bool>()),
+        (loss_gain, std_error, health, norm) in (any_float(), any_float(), any_float(), any_float()),
+        stability in prop::option::of(any_float()),
+        prewarm_ms in prop::option::of(any_float()),
+        (min_loss_gain, min_stability) in (-1.0..1.0_f64, 0.0..=1.0_f64),
+        alpha in 0.0..=1.0_f64,
+    ) {
+        let alpha = resting(alpha);
+        let subject = Subject {
+            epochs_in_stage,
+            isolation_violations,
+            paused,
+            weights_pending,
+            stability,
+            prewarm_ms,
+            counterfactual: Some(Counterfactual { loss_gain, std_error, ..USEFUL }),
+            gradient: Some(GradientHealth { health, norm, host_ratio: None }),
+            ..subject(stage, 0, &alpha)
+        };
+        let config = GateConfig {
+            min_loss_gain,
+            min_stability,
+            latency_budget_ms: Some(1.0),
+            max_total_parameters: Some(99),
+            ..GateConfig::default()
+        };
+        let report = verdict(&config, &subject, Surroundings { in_network, ..AROUND }, gate);
+        prop_assert_eq!(report.passed, report.failed.is_empty());
+        prop_assert_eq!(report.passed, report.score >= 1.0, "{:?}", &report);
+        prop_assert!((0.0..=1.0).contains(&report.score), "{:?}", &report);
+    }
+}

@@ -1,0 +1,249 @@
+//! One record through its life.
+
+use leyline::id::EpochIndex;
+
+use super::*;
+
+const AROUND: Surroundings = Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3 };
+const GERMINATION: Germination = Germination {
+    slot_is_free: true,
+    blueprint_is_known: true,
+    blueprint_fits: true,
+    shape_is_kept: true,
+    num_parameters: 76,
+    network_parameters: 100,
+};
+
+fn record() -> SeedRecord {
+    let newborn = Newborn {
+        id: SeedId(1),
+        slot: SlotId::new("input").unwrap(),
+        blueprint: BlueprintId::new("mlp").unwrap(),
+        blend: Blend::default(),
+        width: 8,
+        num_parameters: 76,
+        prewarm_ms: None,
+    };
+    SeedRecord::germinated(newborn, &GateConfig::default(), &GERMINATION, "test").unwrap().0
+}
+
+/// Follows the row of a trigger without asking its gate.
+fn go(seed: &mut SeedRecord, trigger: Trigger) -> Option<Transition> {
+    let ramp = AlphaRamp { target: Alpha::ONE, steps: 4, curve: <_>::default() };
+    let row = seed.find_move(trigger).unwrap();
+    seed.follow(row, None, Cause { reason: "test", ramp: Some(ramp) }).unwrap()
+}
+
+fn measure(seed: &mut SeedRecord, loss_gain: f64) {
+    let measured = Counterfactual { loss_gain, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples: 1 };
+    let evidence = Evidence { seed: seed.id, epoch: EpochIndex(1), counterfactual: Some(measured), gradient: None };
+    seed.record(&evidence);
+}
+
+#[test]
+fn a_newborn_seed_has_the_verdict_of_its_germination_and_one_entry_of_history() {
+    let seed = record();
+    assert_eq!((seed.stage, seed.previous_stage, seed.role()), (SeedStage::Germinated, None, Some(Role::Idle)));
+    assert_eq!(
+        seed.history().map(|entry| (entry.from, entry.to)).collect::<Vec<_>>(),
+        [(SeedStage::Dormant, SeedStage::Germinated)]
+    );
+    assert!(seed.last_gate.as_ref().unwrap().passed);
+    assert_eq!(seed.contradiction(), None);
+}
+
+#[test]
+fn a_germination_that_g0_refuses_leaves_its_verdict() {
+    let newborn = Newborn {
+        id: SeedId(1),
+        slot: SlotId::new("input").unwrap(),
+        blueprint: BlueprintId::new("mlp").unwrap(),
+        blend: Blend::default(),
+        width: 8,
+        num_parameters: 76,
+        prewarm_ms: None,
+    };
+    let gates = GateConfig { max_seed_parameters: Some(75), ..GateConfig::default() };
+    let verdict = SeedRecord::germinated(newborn, &gates, &GERMINATION, "test").unwrap_err();
+    assert_eq!(verdict.failed, ["76 parameters of the seed, needs at most 75"]);
+}
+
+#[test]
+fn every_row_is_followed_as_it_is_written() {
+    for row in MOVES.iter().filter(|row| row.from != SeedStage::Dormant) {
+        let mut seed = SeedRecord { stage: row.from, epochs_in_stage: 3, age_epochs: 7, ..record() };
+        if row.from.acts_on_output() {
+            seed.alpha = AlphaController::new(Alpha::new(0.5).unwrap());
+        }
+        seed.paused = row.when == Condition::Paused;
+        seed.fading = (row.when == Condition::Fading).then(|| "gone".to_owned());
+        measure(&mut seed, 1.0);
+        if !matches!(row.trigger, Trigger::EpochEnd) {
+            assert_eq!(seed.find_move(row.trigger).unwrap(), row);
+        }
+        let num_entries = seed.history.iter().len();
+        let ramp = AlphaRamp { target: Alpha::ONE, steps: 4, curve: <_>::default() };
+        let transition = seed.follow(row, None, Cause { reason: "why", ramp: Some(ramp) }).unwrap();
+        assert_eq!(transition.is_some(), row.changes_stage());
+        assert_eq!(seed.stage, row.to);
+        for effect in row.effects {
+            let holds = match effect {
+                Effect::RecordHistory => {
+                    let last = seed.history.last().unwrap();
+                    seed.history.iter().len() == num_entries + 1
+                        && (last.from, last.to, last.age_epochs, last.epochs_in_stage) == (row.from, row.to, 7, 3)
+                        && seed.previous_stage == Some(row.from)
+                }
+                Effect::ResetEpochs => seed.epochs_in_stage == 0,
+                Effect::ForgetEvidence => seed.counterfactual.is_none() && seed.stability().is_none(),
+                Effect::StartRamp => seed.alpha.mode() == AlphaMode::Up,
+                Effect::StartFade => seed.alpha.mode() == AlphaMode::Down && seed.alpha.target().is_zero(),
+                Effect::StartPause => seed.paused,
+                Effect::EndPause => !seed.paused,
+                Effect::Become(role) => seed.role() == Some(*role),
+                Effect::ZeroAlpha => seed.alpha == AlphaController::new(Alpha::ZERO) && seed.fading.is_none(),
+                Effect::LeaveNetwork => seed.role().is_none(),
+                Effect::FreeParameters => seed.num_parameters == 0,
+                Effect::FreeSlot => !seed.occupies_slot(),
+            };
+            assert!(holds, "{effect:?} of {row:?}");
+        }
+    }
+}
+
+#[test]
+fn what_has_no_row_is_refused_by_the_reason_that_stands_in_the_way() {
+    let with = |stage, paused, fading: bool| SeedRecord {
+        stage,
+        paused,
+        fading: fading.then(String::new),
+        alpha: AlphaController::new(Alpha::new(0.5).unwrap()),
+        ..record()
+    };
+    for (seed, trigger, message) in [
+        (with(SeedStage::Training, true, false), Trigger::StartBlending, "seed-1 is paused"),
+        (with(SeedStage::Training, true, false), Trigger::Pause, "seed-1 is paused"),
+        (with(SeedStage::Training, true, false), Trigger::Fossilize, "seed-1 is training and cannot become fossilized"),
+        (with(SeedStage::Blending, false, true), Trigger::Hold, "seed-1 is being removed gradually"),
+        (with(SeedStage::Blending, false, true), Trigger::CullGradually, "seed-1 is being removed gradually"),
+        (with(SeedStage::Blending, false, true), Trigger::Resume, "seed-1 is not paused"),
+        (with(SeedStage::Fossilized, false, false), Trigger::Pause, "seed-1 is fossilized and cannot be paused"),
+        (with(SeedStage::Pruned, false, false), Trigger::Resume, "seed-1 is not paused"),
+        (with(SeedStage::Fossilized, false, false), Trigger::CullGradually, "cannot become pruned"),
+    ] {
+        let error = seed.find_move(trigger).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_paused_seed_grows_older_while_its_stage_stands_still() {
+    let mut seed = record();
+    go(&mut seed, Trigger::StartTraining);
+    seed.finish_epoch(&GateConfig::default(), AROUND).unwrap();
+    measure(&mut seed, 1.0);
+    go(&mut seed, Trigger::Pause);
+    seed.finish_epoch(&GateConfig::default(), AROUND).unwrap();
+    assert_eq!((seed.age_epochs, seed.epochs_in_stage, seed.role()), (2, 1, Some(Role::Idle)));
+    assert!(seed.judge_next(&GateConfig::default(), AROUND).is_none());
+    assert!(go(&mut seed, Trigger::Resume).is_none());
+    assert_eq!((seed.epochs_in_stage, seed.counterfactual, seed.role()), (1, None, Some(Role::Shadow)));
+}
+
+#[test]
+fn a_seed_that_was_fading_fades_on_after_a_pause() {
+    let mut seed = record();
+    go(&mut seed, Trigger::StartTraining);
+    go(&mut seed, Trigger::StartBlending);
+    assert!(go(&mut seed, Trigger::CullGradually).is_none());
+    assert_eq!((seed.role(), seed.fading()), (Some(Role::Fading), Some("test")));
+    go(&mut seed, Trigger::Pause);
+    assert_eq!((seed.role(), seed.fading()), (Some(Role::Idle), None));
+    assert_eq!(seed.contradiction(), None);
+    go(&mut seed, Trigger::Resume);
+    assert_eq!(seed.role(), Some(Role::Fading));
+}
+
+#[test]
+fn stability_is_the_share_of_gains_among_the_latest_eight() {
+    let mut seed = record();
+    assert_eq!(seed.stability(), None);
+    for (gain, expected) in [(1.0, 1.0), (-1.0, 0.5), (f64::NAN, 1.0 / 3.0), (0.0, 0.25)] {
+        measure(&mut seed, gain);
+        assert!((seed.stability().unwrap() - expected).abs() < 1e-12, "{gain}");
+    }
+    let nobody = Counterfactual { loss_gain: 1.0, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples: 0 };
+    let unmeasured = Evidence { seed: seed.id, epoch: EpochIndex(1), counterfactual: Some(nobody), gradient: None };
+    seed.record(&unmeasured);
+    assert_eq!(seed.gains.iter().len(), 4, "nobody was measured");
+    for _ in 0..8 {
+        measure(&mut seed, 1.0);
+    }
+    assert_eq!((seed.stability(), seed.gains.iter().len()), (Some(1.0), 8));
+    let json = serde_json::to_string(&SeedRecord { gains: Ring::new(), ..seed.clone() }).unwrap();
+    let longer = json.replace("\"gains\":[]", "\"gains\":[1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,\"nan\"]");
+    let error = serde_json::from_str::<SeedRecord>(&longer).unwrap_err().to_string();
+    assert!(error.contains("9 entries: expected at most 8"), "{error}");
+}
+
+#[test]
+fn evidence_that_was_not_taken_again_stays() {
+    let mut seed = record();
+    let gradient = Some(GradientHealth { norm: 1.0, host_ratio: None, health: 1.0 });
+    let measured = Counterfactual { loss_gain: 1.0, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples: 1 };
+    seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(1), counterfactual: Some(measured), gradient });
+    seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(2), counterfactual: None, gradient: None });
+    assert_eq!((seed.export().counterfactual, seed.export().gradient), (Some(measured), gradient));
+}
+
+#[track_caller]
+fn check_cooldown(embargo_epochs: u64, stages: &[SeedStage]) {
+    let mut seed = record();
+    go(&mut seed, Trigger::Cull);
+    let around = Surroundings { embargo_epochs, ..AROUND };
+    for (epoch, &expected) in stages.iter().enumerate() {
+        assert!(seed.occupies_slot());
+        seed.finish_epoch(&GateConfig::default(), around).unwrap();
+        assert_eq!(seed.stage, expected, "after epoch {}", epoch + 1);
+    }
+    assert!(!seed.occupies_slot());
+    assert!(seed.last_gate.as_ref().is_some_and(|report| report.passed && report.target == SeedStage::Dormant));
+}
+
+#[test]
+fn a_removed_seed_bars_its_slot_for_the_embargo_and_one_epoch_of_reset() {
+    use SeedStage::{Dormant, Embargoed, Resetting};
+    check_cooldown(0, &[Resetting, Dormant]);
+    check_cooldown(1, &[Embargoed, Resetting, Dormant]);
+    check_cooldown(3, &[Embargoed, Embargoed, Embargoed, Resetting, Dormant]);
+}
+
+#[test]
+fn a_seed_that_left_something_behind_keeps_its_slot_and_says_so_once() {
+    let mut seed = record();
+    go(&mut seed, Trigger::Cull);
+    let (gates, left_behind) = (GateConfig::default(), Surroundings { in_network: true, embargo_epochs: 0, ..AROUND });
+    let mut reports = Vec::new();
+    for _ in 0..4 {
+        reports.extend(seed.finish_epoch(&gates, left_behind).unwrap().kept_by);
+    }
+    assert_eq!(seed.stage, SeedStage::Resetting);
+    assert_eq!(reports.len(), 1, "once when it begins, not once per epoch");
+    assert_eq!(reports[0].failed, ["a graft is left"]);
+    let end = seed.finish_epoch(&gates, Surroundings { in_network: false, ..left_behind }).unwrap();
+    assert_eq!((end.transitions.len(), seed.stage), (1, SeedStage::Dormant));
+}
+
+#[test]
+fn a_record_that_no_life_leads_to_is_found_out() {
+    let half = AlphaController::new(Alpha::new(0.5).unwrap());
+    let life = |broken: SeedRecord, field: &str| {
+        assert_eq!(broken.contradiction().map(|c| c.field), Some(field), "{broken:?}");
+    };
+    life(SeedRecord { alpha: half, ..record() }, "alpha");
+    life(SeedRecord { fading: Some(String::new()), alpha: half, ..record() }, "fading");
+    life(SeedRecord { stage: SeedStage::Pruned, paused: true, ..record() }, "paused");
+    life(SeedRecord { stage: SeedStage::Training, ..record() }, "history");
+    life(SeedRecord { previous_stage: Some(SeedStage::Holding), ..record() }, "previous_stage");
+    life(SeedRecord { prewarm_ms: Some(-1.0), ..record() }, "prewarm_ms");
+}

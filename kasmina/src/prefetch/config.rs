@@ -1,0 +1,113 @@
+//! Configuration of the prefetch.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigIssue;
+
+/// How artifacts are fetched and kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PrefetchConfig {
+    /// Fetches at a time: one thread each (count).
+    pub concurrency: usize,
+    /// Time from a request to its answer.
+    pub deadline_ms: u64,
+    /// Bytes of artifacts kept; 0 keeps none.
+    pub cache_bytes: u64,
+    /// How long an artifact is kept, from its arrival (seconds); 0 = until it is displaced.
+    pub cache_ttl_s: u64,
+    /// Fetches that may wait for a worker (count).
+    pub queue: usize,
+    /// When a failing store is left alone.
+    pub breaker: BreakerConfig,
+}
+
+impl Default for PrefetchConfig {
+    fn default() -> Self {
+        Self {
+            concurrency: 6,
+            deadline_ms: 1_000,
+            cache_bytes: 512 << 20,
+            cache_ttl_s: 300,
+            queue: 256,
+            breaker: BreakerConfig::default(),
+        }
+    }
+}
+
+/// When a failing store is left alone, and when it is trusted again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BreakerConfig {
+    /// Failures in a row that open it (count).
+    pub failures: u32,
+    /// How long it stays open after the last failure.
+    pub open_ms: u64,
+    /// Successes in a row that close it again (count).
+    pub successes: u32,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        Self { failures: 3, open_ms: 30_000, successes: 2 }
+    }
+}
+
+impl PrefetchConfig {
+    /// Most threads and most waiting fetches: beyond these a number is a slip, not a wish.
+    const MAX_CONCURRENCY: usize = 256;
+    const MAX_QUEUE: usize = 65_536;
+    /// A day.
+    const MAX_MS: u64 = 86_400_000;
+
+    /// Everything that is wrong with the values; empty when they can be used.
+    #[must_use]
+    pub fn validate(&self) -> Vec<ConfigIssue> {
+        let count = |n: usize| n as u64;
+        let rows = [
+            ("prefetch.concurrency", count(self.concurrency), count(Self::MAX_CONCURRENCY)),
+            ("prefetch.deadline_ms", self.deadline_ms, Self::MAX_MS),
+            ("prefetch.queue", count(self.queue), count(Self::MAX_QUEUE)),
+            ("prefetch.breaker.failures", self.breaker.failures.into(), u32::MAX.into()),
+            ("prefetch.breaker.open_ms", self.breaker.open_ms, Self::MAX_MS),
+            ("prefetch.breaker.successes", self.breaker.successes.into(), u32::MAX.into()),
+        ];
+        let bad = rows.into_iter().filter(|(_, value, max)| !(1..=*max).contains(value));
+        bad.map(|(key, value, max)| ConfigIssue::new(key, format!("is {value}: expected 1 to {max}"))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_said_is_the_default_and_the_default_can_be_used() {
+        let read: PrefetchConfig = serde_json::from_str("{}").unwrap();
+        assert_eq!(read, PrefetchConfig::default());
+        assert_eq!(read.validate(), []);
+        let text = serde_json::to_string(&read).unwrap();
+        assert_eq!(serde_json::from_str::<PrefetchConfig>(&text).unwrap(), read);
+    }
+
+    #[test]
+    fn an_unusable_value_is_reported_with_its_key() {
+        for (json, expected) in [
+            (r#"{"concurrency":0}"#, "`prefetch.concurrency` is 0: expected 1 to 256"),
+            (r#"{"concurrency":257}"#, "`prefetch.concurrency` is 257"),
+            (r#"{"deadline_ms":0}"#, "`prefetch.deadline_ms` is 0"),
+            (r#"{"queue":0}"#, "`prefetch.queue` is 0"),
+            (r#"{"breaker":{"failures":0}}"#, "`prefetch.breaker.failures` is 0"),
+            (r#"{"breaker":{"successes":0}}"#, "`prefetch.breaker.successes` is 0"),
+            (r#"{"breaker":{"open_ms":86400001}}"#, "`prefetch.breaker.open_ms` is 86400001: expected 1 to 86400000"),
+        ] {
+            let config: PrefetchConfig = serde_json::from_str(json).unwrap();
+            let issues: Vec<String> = config.validate().iter().map(ToString::to_string).collect();
+            assert!(issues.len() == 1 && issues[0].starts_with(expected), "{json}: {issues:?}");
+        }
+        for json in [r#"{"cache_byte":1}"#, r#"{"breaker":{"success":1}}"#] {
+            let error = serde_json::from_str::<PrefetchConfig>(json).unwrap_err().to_string();
+            assert!(error.contains("unknown field"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Events of the seed manager, and the names of the older system that have no meaning here.
+
+use leyline::telemetry::{EventDesc, Level};
+
+/// One line per event: name, level, attributes, and what it means as the doc comment.
+macro_rules! events {
+    ($($(#[doc = $doc:literal])+ $ident:ident = $level:ident $name:literal [$($attribute:literal),*];)+) => {
+        $($(#[doc = $doc])+
+        pub static $ident: EventDesc = EventDesc {
+            name: $name,
+            level: Level::$level,
+            help: ::core::concat!($($doc),+).trim_ascii(),
+            attributes: &[$($attribute),*],
+        };)+
+        /// Every event of this crate.
+        pub static EVENTS: &[&EventDesc] = &[$(&$ident),+];
+    };
+}
+
+events! {
+    /// A command was carried out.
+    SEED_OPERATION = Info "seed_operation" ["operation", "seed_id", "blueprint_id", "slot_id", "sequence", "reason"];
+    /// An authentic command was refused; nothing changed
+    OPERATION_REFUSED = Warning "operation_refused" ["operation", "seed_id", "sequence", "error"];
+    /// A command failed a security check; nothing of its content is repeated
+    COMMAND_REJECTED = Error "command_rejected" ["reason"];
+    /// An authentic command asked for an operation of the older system; answered by `command_rejected` as well
+    UNSUPPORTED_SEED_OPERATION = Warning "unsupported_seed_operation" ["operation"];
+    /// An authentic command could not be read; answered by `command_rejected` as well
+    COMMAND_VALIDATION_FAILED = Error "command_validation_failed" ["reason"];
+    /// Nonces that no fresh command can bear were forgotten
+    NONCE_LEDGER_TRUNCATED = Info "nonce_ledger_truncated" ["removed", "size"];
+    /// What the issuer of a command says about its inputs
+    TAMIYO_ANNOTATIONS = Info "tamiyo_annotations" ["coverage", "sequence"];
+    /// The issuer of a command had measured less than 0.3 of its inputs
+    DEGRADED_INPUTS = Warning "degraded_inputs" ["coverage", "sequence"];
+    /// How a new seed is mixed with the host's value
+    BLEND_CONFIG = Info "blend_config" ["seed_id", "mode", "source", "alpha_vec_len"];
+    /// A seed changed its stage
+    SEED_STAGE_CHANGED = Info "seed_stage" ["seed_id", "from", "stage", "alpha", "reason"];
+    /// A gate began to let the seed pass, or let it pass on a command
+    GATE_PASSED = Info "gate_event" ["seed_id", "gate", "target", "score", "met"];
+    /// A gate refused a seed that a command wanted to pass
+    GATE_FAILURE = Warning "gate_failure" ["seed_id", "gate", "target", "score", "failed"];
+    /// A seed was removed, and the network computes again as it did before the seed acted
+    ROLLBACK_READY = Info "rollback_ready" ["seed_id", "stage", "reason"];
+    /// A seed was taken out of the computation for a while
+    SEED_PAUSED = Warning "seed_paused" ["seed_id", "stage"];
+    /// A paused seed is back
+    SEED_RESUMED = Info "seed_resumed" ["seed_id", "stage"];
+    /// An alpha ramp reached its target
+    RAMP_FINISHED = Info "ramp_finished" ["seed_id", "alpha", "step"];
+    /// An isolation audit found leaks between a seed in shadow training and the host
+    VIOLATION_RECORDED = Critical "violation_recorded" ["violations", "first"];
+    /// Leaks were found in this run: the total at the end of an epoch in which it grew
+    ISOLATION_TOTAL = Warning "isolation_violations" ["violations"];
+    /// The configured attribution mode began to have no result
+    ATTRIBUTION_FALLBACK = Warning "attribution_fallback" ["wanted", "used"];
+    /// The breaker before the store of weights changed its state
+    BREAKER_EVENT = Warning "breaker_event" ["breaker_state", "failures"];
+    /// The weights of a new seed were asked for
+    PREFETCH_REQUESTED = Info "prefetch_requested" ["seed_id", "blueprint_id"];
+    /// The weights of a seed arrived and are in place
+    PREFETCH_READY = Info "prefetch_ready" ["seed_id", "blueprint_id", "latency_ms"];
+    /// Weights arrived that do not fit their seed
+    PREFETCH_ATTACH_FAILED = Warning "prefetch_attach_failed" ["seed_id", "blueprint_id", "reason"];
+    /// The weights of a seed could not be fetched
+    PREFETCH_ERROR = Warning "prefetch_error" ["seed_id", "blueprint_id", "reason"];
+    /// The weights of a seed did not arrive in time
+    PREFETCH_TIMEOUT = Critical "prefetch_timeout" ["seed_id", "blueprint_id"];
+    /// Nobody waits for the weights any more
+    PREFETCH_CANCELED = Warning "prefetch_canceled" ["seed_id", "blueprint_id", "reason"];
+    /// A seed starts from fresh weights because those of its blueprint could not be fetched
+    FALLBACK_APPLIED = Warning "fallback_applied" ["seed_id", "blueprint_id", "reason"];
+    /// A request waited more than 100 ms for the lock of the cache
+    CACHE_LOCK_CONTENTION = Warning "cache_lock_contention" ["wait_ms"];
+    /// Weights that were kept too long were dropped
+    MEMORY_GC = Info "memory_gc" ["kernel_cache_expired", "gc_epoch"];
+    /// Everything that can be fetched again was dropped
+    EMERGENCY_CLEANUP = Critical "emergency_cleanup" ["kernel_cache_cleared", "gpu_cache_cleared"];
+    /// The host network stands, with this much memory in its parameters
+    TEACHER_REGISTERED = Info "teacher_registered" ["memory_gb", "parameters"];
+    /// The host's parameters were given up for restored ones
+    TEACHER_DEREGISTERED = Warning "teacher_deregistered" [];
+    /// Every live seed was removed by the operator
+    REGISTRY_RESET = Warning "registry_reset" ["seeds_removed"];
+}
+
+/// Events of the older system without a counterpart, and why.
+pub const RETIRED_EVENTS: &[(&str, &str)] = &[
+    ("breaker_command_invalid", "no command sets a breaker"),
+    (
+        "confidence_gate_fallback",
+        "the gate has no way to fail: a slot that it cannot work at is refused at germination",
+    ),
+    ("confidence_gate_missing_logits", "the gate reads the seed's own output"),
+    ("fallback_status_rejected", "a gate looks at measurements, not at a reported status"),
+    ("isolation_breaker", "violations fail the gates of their own seed, and nothing else is held up"),
+    ("mesh_coverage_missing", "a seed needs its own slot only, and an unknown slot is a refusal"),
+    ("optimizer_adjust", "optimizers belong to the trainer"),
+    ("seed_blend_error", "a forward pass that fails is an error of the step, never swallowed"),
+    ("seed_forward_error", "as `seed_blend_error`"),
+    ("seed_queue_dropped", "there are no queues per seed; the recorder counts what it drops"),
+    ("tamiyo_fallback_requested", "commands carry no flags"),
+    ("unsupported_command", "commands have one type; operations that are not supported have their own event"),
+];

@@ -1,0 +1,93 @@
+//! How much of what a decision could rest on was measured.
+
+use leyline::seed::SeedStage;
+use leyline::state::{Score, SystemState};
+
+/// Share of the optional inputs that were measured, in `[0, 1]`.
+///
+/// They are the training and the validation score, the gradient norm and the conflict ratio, and of each seed that
+/// could be measured its counterfactual and its gradient. A seed that has only germinated, is paused or waits for its
+/// weights takes part in nothing, so nothing of it is missing. A number that is not finite was not measured (PO-3).
+pub(crate) fn input_coverage(state: &SystemState) -> f64 {
+    let score = |score: Option<Score>| score.is_some_and(|s| s.loss.is_finite() && s.accuracy.is_finite());
+    let number = |number: Option<f64>| number.is_some_and(f64::is_finite);
+    let mut inputs =
+        vec![score(state.train), score(state.validation), number(state.gradient_norm), number(state.conflict_ratio)];
+    let takes_part = |stage: SeedStage| stage.is_live() && stage != SeedStage::Germinated;
+    for seed in state.seeds.iter().filter(|s| takes_part(s.stage) && !s.paused && !s.weights_pending) {
+        inputs.push(seed.counterfactual.is_some_and(|c| c.loss_gain.is_finite() && c.std_error.is_finite()));
+        inputs.push(seed.gradient.is_some_and(|g| g.norm.is_finite() && g.health.is_finite()));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a few inputs for each of a few seeds")]
+    let share = |count: usize| count as f64 / inputs.len() as f64;
+    share(inputs.iter().filter(|&&measured| measured).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
+    use leyline::seed::{Counterfactual, GradientHealth, SeedState};
+
+    use super::*;
+
+    fn state() -> SystemState {
+        let score = Some(Score { loss: 1.0, accuracy: 0.5, num_samples: 100 });
+        SystemState {
+            run_id: RunId::new("run-1").unwrap(),
+            epoch: EpochIndex(1),
+            num_epochs: 10,
+            step: StepIndex(10),
+            steps_per_epoch: 10,
+            topology: TopologyRevision(1),
+            host_parameters: 100,
+            train: score,
+            validation: score,
+            gradient_norm: Some(1.0),
+            conflict_ratio: Some(0.0),
+            seeds: Vec::new(),
+            slots: Vec::new(),
+        }
+    }
+
+    fn seed(stage: SeedStage) -> SeedState {
+        let (slot, blueprint) = (SlotId::new("a").unwrap(), BlueprintId::new("mlp").unwrap());
+        SeedState { stage, ..SeedState::germinated(SeedId(1), slot, blueprint, 10) }
+    }
+
+    #[track_caller]
+    fn check(state: &SystemState, measured: u32, inputs: u32) {
+        let expected = f64::from(measured) / f64::from(inputs);
+        assert!((input_coverage(state) - expected).abs() < 1e-12, "{} of {state:?}", input_coverage(state));
+    }
+
+    #[test]
+    fn what_is_absent_or_no_number_was_not_measured() {
+        check(&state(), 4, 4);
+        check(&SystemState { conflict_ratio: None, ..state() }, 3, 4);
+        check(&SystemState { gradient_norm: Some(f64::NAN), train: None, ..state() }, 2, 4);
+        let broken = Some(Score { loss: f64::INFINITY, accuracy: 0.5, num_samples: 1 });
+        check(&SystemState { validation: broken, ..state() }, 3, 4);
+        let nothing =
+            SystemState { train: None, validation: None, gradient_norm: None, conflict_ratio: None, ..state() };
+        check(&nothing, 0, 4);
+    }
+
+    #[test]
+    fn a_seed_that_takes_part_has_two_inputs_and_another_none() {
+        let counterfactual =
+            Some(Counterfactual { loss_gain: 0.1, std_error: 0.1, accuracy_gain_pp: 0.0, num_samples: 9 });
+        let gradient = Some(GradientHealth { norm: 1.0, host_ratio: None, health: 1.0 });
+        let with = |seed| SystemState { seeds: vec![seed], ..state() };
+        let training = || seed(SeedStage::Training);
+        check(&with(training()), 4, 6);
+        check(&with(SeedState { gradient, ..training() }), 5, 6);
+        check(&with(SeedState { gradient, counterfactual, ..training() }), 6, 6);
+        let not_finite = counterfactual.map(|c| Counterfactual { std_error: f64::NAN, ..c });
+        check(&with(SeedState { gradient, counterfactual: not_finite, ..training() }), 5, 6);
+        for stage in [SeedStage::Germinated, SeedStage::Fossilized, SeedStage::Pruned, SeedStage::Embargoed] {
+            check(&with(seed(stage)), 4, 4);
+        }
+        check(&with(SeedState { paused: true, ..training() }), 4, 4);
+        check(&with(SeedState { weights_pending: true, ..training() }), 4, 4);
+    }
+}
