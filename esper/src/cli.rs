@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::DeviceName;
-use crate::{bench, check, decode, run, study, warm_up};
+use crate::{bench, check, decode, library, run, study, warm_up};
 
 /// Trains networks that grow while they train.
 #[derive(Debug, Parser)]
@@ -24,6 +24,9 @@ enum Command {
     Report(ReportArgs),
     /// Check a configuration file without training.
     CheckConfig(CheckArgs),
+    /// Take seeds out of runs.
+    #[command(subcommand)]
+    Seeds(SeedsCommand),
     /// Read telemetry files.
     #[command(subcommand)]
     Telemetry(TelemetryCommand),
@@ -105,6 +108,31 @@ pub struct CheckArgs {
 }
 
 #[derive(Debug, Subcommand)]
+enum SeedsCommand {
+    /// Publish the weights of a seed in a library, from which other runs can start: `[seeds.library]`.
+    Export(SeedsExportArgs),
+}
+
+/// Flags of `esper seeds export`.
+#[derive(Debug, Clone, Args)]
+pub struct SeedsExportArgs {
+    /// Folder that `esper train` wrote; the newest checkpoint in it that verifies is read.
+    pub run_dir: PathBuf,
+    /// Number of the seed.
+    #[arg(long, value_name = "N")]
+    pub seed: u32,
+    /// Folder of the library; made when absent.
+    #[arg(long, value_name = "DIR")]
+    pub library: PathBuf,
+    /// Name under which the weights are published. Default: the seed's blueprint.
+    #[arg(long = "as", value_name = "BLUEPRINT")]
+    pub blueprint: Option<String>,
+    /// Replace weights of that name.
+    #[arg(long)]
+    pub replace: bool,
+}
+
+#[derive(Debug, Subcommand)]
 enum TelemetryCommand {
     /// Print the packets of a frame file.
     Decode(DecodeArgs),
@@ -141,6 +169,7 @@ impl Cli {
             Command::Train(args) => run::train(&args),
             Command::Report(args) => run::report(&args),
             Command::CheckConfig(args) => check::command(&args),
+            Command::Seeds(SeedsCommand::Export(args)) => library::export(&args),
             Command::Telemetry(TelemetryCommand::Decode(args)) => decode::command(&args),
             Command::Bench(command) => command.run(),
             Command::WarmUp(args) => warm_up::command(&args),

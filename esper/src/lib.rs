@@ -19,6 +19,7 @@ pub mod progress;
 pub mod report;
 pub mod check;
 pub mod decode;
+pub mod library;
 pub mod warm_up;
 pub mod bench;
 pub mod study;

@@ -18,6 +18,7 @@ use crate::config::{DeviceName, EsperConfig};
 use crate::data::{self, Table};
 use crate::exit::UsageError;
 use crate::kernel_cache;
+use crate::library;
 
 /// The trainer of a run, with the real seed manager and the real policy.
 pub type EsperTrainer = Trainer<Kasmina, Tamiyo>;
@@ -44,12 +45,15 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Finds the device and confirms that the network fits the data, before anything is written.
+/// Finds the device and confirms that the network fits the data and that a library can be opened, before anything is
+/// written.
 ///
 /// # Errors
-/// [`UsageError`] for a device that this build or machine does not have, or sizes that cannot work.
+/// [`UsageError`] for a device that this build or machine does not have, sizes that cannot work, or a library that
+/// cannot be used.
 pub fn preflight(config: &EsperConfig, data: &data::Splits) -> anyhow::Result<Device> {
     kasmina_config(config, &data.train)?;
+    config.seeds.library.as_ref().map(library::open).transpose()?;
     device(config.run.device)
 }
 
@@ -76,6 +80,10 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
     .context("building the network")?;
     if let Some(journal) = journal {
         seeds = seeds.with_journal(journal);
+    }
+    if let Some(config) = &config.seeds.library {
+        let store = Arc::new(library::open(config)?);
+        seeds = seeds.with_library(store, config.for_seeds()).context("starting the library of weights")?;
     }
     let policy =
         Tamiyo::new(config.policy.clone(), run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))

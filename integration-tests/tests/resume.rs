@@ -1,4 +1,5 @@
 //! An interrupted run that is resumed is the uninterrupted run: parameters, optimizer state, decisions, bit for bit.
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ use rand_chacha::ChaCha8Rng;
 use tolaria::trainer::Outcome;
 
 const INTERRUPTIONS: usize = 20;
+/// Of the short run.
+const NUM_EPOCHS: u64 = 14;
 
 /// Bytes of a tensor: equal bits, not merely equal numbers.
 fn bits(tensor: &Tensor) -> Vec<u8> {
@@ -45,9 +48,10 @@ fn assert_same(name: &str, left: &SavedState, right: &SavedState) {
     }
 }
 
-#[test]
-fn a_resumed_run_is_the_uninterrupted_run_bit_for_bit() {
-    let config = config(&[]);
+/// Trains without a break, and once more for each of the steps that `stops` takes from the number of all steps,
+/// interrupted after it; whatever each run leaves must be the same.
+fn compare(settings: &[&str], stops: impl FnOnce(u64) -> Vec<StepIndex>) {
+    let config = config(settings);
     let mut eager = Eager::acquire().unwrap();
     let mut whole = trainer(&config, None);
     let mut recorded = Recorded::default();
@@ -56,10 +60,7 @@ fn a_resumed_run_is_the_uninterrupted_run_bit_for_bit() {
     let transitions: usize = recorded.epochs.iter().map(|epoch| epoch.transitions.len()).sum();
     assert!(transitions >= 8, "only {transitions} stage changes: the run says nothing about seeds");
 
-    let last = usize::try_from(whole.progress().1.0).unwrap();
-    let stops = sample(&mut ChaCha8Rng::seed_from_u64(7), last - 1, INTERRUPTIONS);
-    for stop in stops {
-        let stop = StepIndex(stop as u64 + 1);
+    for stop in stops(whole.progress().1.0) {
         let dir = tempfile::tempdir().unwrap();
         let mut first = Recorded { stop_after: Some(stop), ..Recorded::default() };
         let mut interrupted = trainer(&config, Some(dir.path()));
@@ -83,5 +84,30 @@ fn a_resumed_run_is_the_uninterrupted_run_bit_for_bit() {
         for (name, state) in &expected.components {
             assert_same(name, state, &found.components[name]);
         }
+    }
+}
+
+/// Steps of the run but the last, drawn without repetition.
+fn drawn(last: u64) -> Vec<StepIndex> {
+    let last = usize::try_from(last).unwrap();
+    let stops = sample(&mut ChaCha8Rng::seed_from_u64(7), last - 1, INTERRUPTIONS);
+    stops.into_iter().map(|stop| StepIndex(stop as u64 + 1)).collect()
+}
+
+#[test]
+fn a_resumed_run_is_the_uninterrupted_run_bit_for_bit() {
+    compare(&[], drawn);
+}
+
+#[test]
+fn a_resumed_run_whose_seeds_start_from_data_is_the_uninterrupted_run_bit_for_bit() {
+    // Gradients are summed in one run and told apart in the other: only there a batch is kept in every step.
+    for conflict in ["train.conflict=mean", "train.conflict=pcgrad"] {
+        compare(&["seeds.seed_init=grad_max", conflict], |last| {
+            let per_epoch = last / NUM_EPOCHS;
+            // Right after the first step of an epoch, in its middle and after its last step; the first seeds germinate early.
+            let of_epoch = |epoch: u64| [1, per_epoch / 2, per_epoch].map(|step| StepIndex(epoch * per_epoch + step));
+            (0..4).flat_map(of_epoch).collect()
+        });
     }
 }

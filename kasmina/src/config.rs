@@ -56,7 +56,9 @@ pub struct KasminaConfig {
     /// Width of a seed's bottleneck (features or channels).
     #[serde(default = "default_seed_width")]
     pub seed_width: usize,
-    /// Epochs for which a slot is barred after its seed was removed (count).
+    /// Epochs for which a removed seed stays embargoed (count). Its slot is empty for two more: the end of the epoch of
+    /// the removal begins the embargo, and after it comes one epoch of reset. With 0 the slot is free at the second end
+    /// of an epoch after the removal.
     #[serde(default = "default_embargo_epochs")]
     pub embargo_epochs: u64,
     /// Seed of every initial weight: the same number gives the same weights.

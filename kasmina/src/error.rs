@@ -54,8 +54,8 @@ pub enum Error {
         /// Optimizer steps until it ends.
         steps_left: u64,
     },
-    /// Blending was to start towards alpha 0.
-    #[error("{seed} cannot start blending towards alpha 0: expected a target above 0")]
+    /// A ramp was to lead to alpha 0, or so near that the network's elements hold it as 0.
+    #[error("{seed} cannot blend towards alpha 0: expected a target above 0; a gradual cull leads to 0")]
     RampToNothing {
         /// The seed.
         seed: SeedId,
@@ -179,15 +179,47 @@ pub enum Error {
         #[source]
         source: Box<candle_core::Error>,
     },
-    /// The blueprint would add more elements than its budget allows.
+    /// A seed of the blueprint would add more elements than its budget allows.
     #[error("blueprint `{blueprint}` needs {num_parameters} parameters: its budget is {budget}")]
     BlueprintOverBudget {
         /// The blueprint.
         blueprint: BlueprintId,
-        /// Elements it needs at the slot (count).
+        /// Elements a seed needs at the slot, those of its blend included (count).
         num_parameters: u64,
         /// Elements it may have (count).
         budget: u64,
+    },
+    /// A seed would be larger than any may be.
+    #[error(
+        "a seed of blueprint `{blueprint}` needs {num_parameters} parameters at shape {shape}: expected at most {limit}"
+    )]
+    SeedTooLarge {
+        /// The blueprint.
+        blueprint: BlueprintId,
+        /// Shape of one sample at the slot.
+        shape: SlotShape,
+        /// Elements it needs there, those of its blend included (count).
+        num_parameters: u64,
+        /// Elements a seed may have (count).
+        limit: u64,
+    },
+    /// Two tensors of a blueprint have one name.
+    #[error("blueprint `{blueprint}` has two tensors named `{name}`")]
+    DuplicateTensor {
+        /// The blueprint.
+        blueprint: BlueprintId,
+        /// The name.
+        name: String,
+    },
+    /// A tensor of a blueprint has a name that a tensor of a blend may have.
+    #[error("blueprint `{blueprint}` names a tensor `{name}`: `{reserved}` is reserved for blends")]
+    ReservedTensor {
+        /// The blueprint.
+        blueprint: BlueprintId,
+        /// The name.
+        name: String,
+        /// What it must not start with.
+        reserved: String,
     },
     /// The weights of a new seed could not be asked for.
     #[error("the weights of the blueprint cannot be fetched now")]
@@ -319,6 +351,9 @@ impl LeylineError for Error {
             | Self::ShapeProbe { .. }
             | Self::ProbeFailed { .. }
             | Self::BlueprintOverBudget { .. }
+            | Self::SeedTooLarge { .. }
+            | Self::DuplicateTensor { .. }
+            | Self::ReservedTensor { .. }
             | Self::Prefetch(_)
             | Self::OutOfSeedIds => ErrorKind::Rejected,
             Self::InputShape { .. } | Self::Layout(_) => ErrorKind::LayoutMismatch,

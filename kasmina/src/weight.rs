@@ -63,6 +63,15 @@ impl WeightSpec {
     }
 }
 
+/// Most elements of a network without seeds, and of one seed (count): 8 GiB of `f32`.
+pub(crate) const MAX_ELEMENTS: u64 = 1 << 31;
+
+/// Elements of all these tensors (count); the largest number where there are more.
+pub(crate) fn num_elements(specs: &[WeightSpec]) -> u64 {
+    let of_one = |spec: &WeightSpec| spec.shape.iter().fold(1_u64, |count, &size| count.saturating_mul(size as u64));
+    specs.iter().fold(0, |count, spec| count.saturating_add(of_one(spec)))
+}
+
 /// Whether gradients flow to the parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
@@ -128,6 +137,8 @@ pub(crate) struct WeightSource<'a> {
 enum Origin<'a> {
     Draw(Box<ChaCha8Rng>),
     Saved(&'a mut BTreeMap<String, Tensor>),
+    /// Makes nothing and counts elements.
+    Count(u64),
 }
 
 impl<'a> WeightSource<'a> {
@@ -139,6 +150,19 @@ impl<'a> WeightSource<'a> {
     /// Takes the tensors of a saved state, each once; tensors of `f32`.
     pub(crate) fn saved(tensors: &'a mut BTreeMap<String, Tensor>) -> Self {
         Self { origin: Origin::Saved(tensors), dtype: DType::F32 }
+    }
+
+    /// Makes no tensors: a module is built without any, which shows how large it would be.
+    pub(crate) fn count() -> Self {
+        Self { origin: Origin::Count(0), dtype: DType::F32 }
+    }
+
+    /// Elements that were asked for (count); 0 for a source that makes tensors.
+    pub(crate) fn num_counted(&self) -> u64 {
+        match self.origin {
+            Origin::Count(count) => count,
+            Origin::Draw(_) | Origin::Saved(_) => 0,
+        }
     }
 
     /// The same source for tensors of `dtype`: drawn values are converted, saved tensors must have it.
@@ -153,6 +177,10 @@ impl<'a> WeightSource<'a> {
 
     /// Makes the tensors of one module; full names are `prefix.name`.
     pub(crate) fn build(&mut self, prefix: &str, specs: &[WeightSpec], device: &Device) -> Result<WeightSet, Error> {
+        if let Origin::Count(count) = &mut self.origin {
+            *count = count.saturating_add(num_elements(specs));
+            return Ok(WeightSet { names: Vec::new(), parameters: Vec::new(), live: Vec::new(), frozen: Vec::new() });
+        }
         let mut parameters = Vec::with_capacity(specs.len());
         for spec in specs {
             let name = format!("{prefix}.{}", spec.name);
@@ -162,6 +190,7 @@ impl<'a> WeightSource<'a> {
                     Var::from_tensor(&drawn.to_dtype(self.dtype)?)?
                 }
                 Origin::Saved(tensors) => take(tensors, &name, spec, self.dtype, device)?,
+                Origin::Count(_) => continue,
             };
             parameters.push(Parameter { name, var });
         }

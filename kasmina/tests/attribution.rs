@@ -4,8 +4,8 @@
 mod support;
 
 use candle_core::{Device, Tensor};
-use kasmina::KasminaConfig;
 use kasmina::attribution::{AttributionScope, SampleAttribution};
+use kasmina::{Error, KasminaConfig};
 use leyline::batch::Batch;
 use leyline::command::Operation;
 use leyline::id::SeedId;
@@ -125,6 +125,26 @@ fn without_acting_seeds_everything_is_the_hosts() {
     }
 }
 
+/// SM-4: what the network multiplies by zero cannot influence the loss, so such an alpha is refused and nothing acts.
+#[test]
+fn an_alpha_that_is_zero_in_the_type_of_the_network_is_refused_and_nobody_acts() {
+    for mode in MODES {
+        let mut rig = Rig::new(KasminaConfig { attribution: mode, ..config(mlp()) });
+        let seed = rig.germinate("hidden0", "mlp");
+        rig.bring_to(seed, SeedStage::Training);
+        rig.fill(seed, 0.2);
+        let refused = rig.send(Operation::StartBlending { seed, ramp: ramp(1e-60, 0) });
+        assert!(matches!(refused, Err(Error::RampToNothing { .. })), "{refused:?}");
+        assert_eq!(attribute(&mut rig), Attribution::host_only(), "{mode:?}");
+        let samples = attribute_samples(&mut rig, &batch(1));
+        assert_eq!(samples.seeds(), [], "{mode:?}");
+        assert_eq!(rig.recorder.counter_value("kasmina.attribution.fallbacks_total", &[]), Some(0), "{mode:?}");
+        rig.send(Operation::StartBlending { seed, ramp: ramp(1e-3, 0) }).unwrap();
+        let expected: &[u32] = if mode == AttributionMode::HostOnly { &[] } else { &[1] };
+        assert_eq!(ids(&attribute(&mut rig)), expected, "{mode:?}");
+    }
+}
+
 fn attribute_samples(rig: &mut Rig, batch: &Batch) -> SampleAttribution {
     rig.manager.attribute_samples(&rig.eager, batch).unwrap()
 }
@@ -231,12 +251,33 @@ fn a_sample_in_which_nothing_is_to_share_is_the_hosts() {
     }
     let silent = attribute_samples(&mut rig, &batch(1));
     assert_eq!(silent.used(), AttributionMode::Alpha, "all are silent: nothing is measured");
-    let one_speaks = {
-        let bias = rig.seed_vars(SeedId(1)).pop().unwrap();
-        bias.set(&bias.ones_like().unwrap()).unwrap();
-        attribute_samples(&mut rig, &batch(1))
-    };
-    assert_eq!(one_speaks.used(), AttributionMode::Contribution);
+    // Seed 1 without biases: it says something where h does, and nothing about a sample of zeros.
+    rig.fill(SeedId(1), 0.2);
+    for parameter in rig.manager.seed_parameters(SeedId(1)).unwrap() {
+        if parameter.name.ends_with(".bias") {
+            parameter.var.set(&parameter.var.zeros_like().unwrap()).unwrap();
+        }
+    }
+    for parameter in leyline::model::TrainableModel::parameters(rig.model()) {
+        if parameter.name == "host.layer0.weight" {
+            parameter.var.set(&parameter.var.ones_like().unwrap()).unwrap();
+        }
+    }
+    let silent_row = 3;
+    let inputs: Vec<f32> = (0..NUM_SAMPLES).flat_map(|row| [if row == silent_row { 0.0 } else { 0.5 }; 12]).collect();
+    let mixed =
+        Batch { inputs: Tensor::from_vec(inputs, (NUM_SAMPLES, 12), &Device::Cpu).unwrap(), targets: batch(1).targets };
+    let found = attribute_samples(&mut rig, &mixed);
+    assert_eq!((found.used(), found.seeds()), (AttributionMode::Contribution, [1, 2, 3].map(SeedId).as_slice()));
+    for row in 0..NUM_SAMPLES {
+        let shares = found.row(row).unwrap();
+        if row == silent_row {
+            assert_eq!(shares, [0.0; 3], "nothing is to share: it is the host's");
+        } else {
+            assert!(shares[0] > 0.0 && shares[0] < 1.0, "row {row}: {shares:?}");
+            assert_eq!(shares[1..], [0.0; 2], "row {row}");
+        }
+    }
 }
 
 #[test]

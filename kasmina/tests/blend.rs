@@ -6,7 +6,7 @@ mod support;
 use candle_nn::loss::cross_entropy;
 use kasmina::KasminaConfig;
 use kasmina::host::HostConfig;
-use leyline::command::{Blend, ChannelWeights, ConfidenceGate, Operation};
+use leyline::command::{AlphaCurve, Blend, ChannelWeights, ConfidenceGate, Operation};
 use leyline::durable::Durable;
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::{BlueprintId, SeedId};
@@ -82,8 +82,9 @@ fn at_alpha_zero_every_blend_is_the_exact_host_even_with_a_seed_of_nan() {
             assert_eq!(rig.evaluate(&[zero]), bare.0, "{blend:?} evaluated at {tiny}");
             assert_ne!(rig.evaluate(&[]), bare.0, "{blend:?} acts");
         }
-        rig.send(Operation::StartBlending { seed, ramp: ramp(0.0, 0) }).unwrap();
-        assert_eq!(function(rig, &[]), bare, "{blend:?} blending at 0");
+        rig.send(Operation::CullGradually { seed, steps: 1, curve: AlphaCurve::Linear }).unwrap();
+        rig.end_step();
+        assert_eq!(function(rig, &[]), bare, "{blend:?} culled gradually");
     });
 }
 
@@ -119,9 +120,11 @@ fn an_evaluation_at_another_alpha_agrees_with_being_there() {
     });
 }
 
-/// α and revision for each step of a ramp, and after the last.
+/// α and revision for each step of a ramp, and after the last; a gradual cull leads to 0.
 fn steps_of(rig: &mut Rig, seed: SeedId, target: f64) -> Vec<(f64, u64)> {
-    rig.send(Operation::StartBlending { seed, ramp: ramp(target, 20) }).unwrap();
+    let cull = Operation::CullGradually { seed, steps: 20, curve: AlphaCurve::Cosine };
+    let blend = || Operation::StartBlending { seed, ramp: ramp(target, 20) };
+    rig.send(if target > 0.0 { blend() } else { cull }).unwrap();
     let now = |rig: &Rig| (rig.state(seed).unwrap().alpha.get(), rig.model().layout().revision().0);
     let mut seen = vec![now(rig)];
     while rig.state(seed).unwrap().alpha_mode != AlphaMode::Hold {
@@ -138,13 +141,14 @@ fn a_ramp_costs_one_revision_and_none_is_shared_between_zero_and_more() {
     for_every_blend(|rig, blend| {
         let seed = learned(rig, blend.clone());
         let before = rig.model().layout().revision().0;
-        // Down to 0.25 and back up, then away: only the last step changes the computation.
-        for target in [1.0, 0.25, 0.75, 0.0, 0.5, 0.0] {
+        // Down to 0.25 and back up, then away.
+        for target in [1.0, 0.25, 0.75, 0.0] {
             let from = rig.state(seed).unwrap().alpha.get();
             let old = rig.model().layout().revision().0;
             let steps = steps_of(rig, seed, target);
             let (last, ramping) = steps.split_last().unwrap();
-            let acting = if from > 0.0 { old } else { old + 1 };
+            // It begins to act, or its parameters are frozen.
+            let acting = if from > 0.0 && target > 0.0 { old } else { old + 1 };
             let inside = |&(alpha, revision): &(f64, u64)| alpha > 0.0 && revision == acting;
             assert!(ramping.iter().all(inside), "{blend:?} to {target}: {steps:?}");
             let up = if target > from { 1.0 } else { -1.0 };
@@ -152,7 +156,7 @@ fn a_ramp_costs_one_revision_and_none_is_shared_between_zero_and_more() {
             let expected = (target, if target > 0.0 { acting } else { acting + 1 });
             assert_eq!((last.0.to_bits(), last.1), (expected.0.to_bits(), expected.1), "{blend:?} to {target}");
         }
-        assert_eq!(rig.model().layout().revision().0, before + 4, "acts, stops, acts, stops");
+        assert_eq!(rig.model().layout().revision().0, before + 3, "acts, is frozen, goes");
     });
 }
 
@@ -254,6 +258,60 @@ fn a_blend_that_does_not_fit_its_slot_is_refused_and_changes_nothing() {
         assert_eq!(germinate(&mut rig, 1, "mlp", Blend::Residual), SeedId(1), "no id was used up");
         eager = Some(rig.eager);
     }
+}
+
+#[test]
+fn a_budget_counts_the_tensors_of_the_blend_too() {
+    let elements = |blend: Blend, eager| {
+        let mut rig = Rig::beside(config(mlp()), eager);
+        let seed = germinate(&mut rig, 1, "mlp", blend);
+        (rig.state(seed).unwrap().num_parameters, rig.eager)
+    };
+    let (bare, eager) = elements(Blend::Residual, Eager::acquire().unwrap());
+    let (gated, mut eager) = elements(Blend::Gate, eager);
+    assert!(gated > bare);
+    for (budget, blend, refused) in [
+        (bare, Blend::Residual, None),
+        (bare - 1, Blend::Residual, Some(bare)),
+        (gated, Blend::Gate, None),
+        (gated - 1, Blend::Gate, Some(gated)),
+        (bare, Blend::Gate, Some(gated)),
+    ] {
+        let blueprint_budgets = [("mlp".to_owned(), budget)].into();
+        let mut rig = Rig::beside(KasminaConfig { blueprint_budgets, ..config(mlp()) }, eager);
+        let before = rig.fingerprint();
+        let slot = rig.model().host().slots()[1].id.clone();
+        let found =
+            rig.send(Operation::Germinate { slot, blueprint: BlueprintId::new("mlp").unwrap(), blend: blend.clone() });
+        if let Some(needed) = refused {
+            let error = found.unwrap_err();
+            let expected = format!("blueprint `mlp` needs {needed} parameters: its budget is {budget}");
+            assert_eq!((error.to_string(), error.kind()), (expected, ErrorKind::Rejected), "{blend:?}");
+            assert_eq!(rig.fingerprint(), before, "{blend:?}");
+        } else {
+            found.unwrap();
+        }
+        eager = rig.eager;
+    }
+}
+
+/// A gate over so many channels has 2^38 elements: it is refused before they are drawn.
+#[test]
+fn a_seed_that_is_too_large_with_its_blend_is_refused_before_it_is_made() {
+    let host = HostConfig::Mlp { inputs: 1 << 20, hidden: vec![1], classes: 2 };
+    let mut rig = Rig::new(KasminaConfig { seed_width: 1, ..config(host) });
+    let operation = |blend| {
+        let slot = support::slot("input");
+        Operation::Germinate { slot, blueprint: BlueprintId::new("mlp").unwrap(), blend }
+    };
+    let error = rig.send(operation(Blend::Gate)).unwrap_err();
+    let (module, gate) = ((3 << 20) + 1_u64, (1 << 38) + (2 << 18) + 1_u64);
+    let needed = module + gate;
+    let expected =
+        format!("a seed of blueprint `mlp` needs {needed} parameters at shape (1048576): expected at most 2147483648");
+    assert_eq!((error.to_string(), error.kind()), (expected, ErrorKind::Rejected));
+    assert_eq!(rig.states(), []);
+    assert_eq!(rig.send(operation(Blend::Residual)).unwrap().seed, SeedId(1), "no id was used up");
 }
 
 /// What counts is what the seed changed: the output less the host's value.

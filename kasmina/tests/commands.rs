@@ -3,13 +3,22 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use candle_core::{Device, Tensor};
+use kasmina::blueprint::{Blueprint, Registry};
+use kasmina::host::SlotShape;
+use kasmina::weight::WeightSpec;
+use kasmina::{CommandKey, Kasmina};
+use leyline::clock::Clock;
 use leyline::command::{Command, Operation, SignedCommand};
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::{BlueprintId, RunId, SeedId};
+use leyline::region::Eager;
 use leyline::seed::{SeedManager, SeedStage};
-use support::{Rig, config, mlp, sign, slot};
+use support::{KEY, Rig, config, mlp, run_id, sign, slot};
 
 fn germination() -> Operation {
     Operation::germinate(slot("input"), BlueprintId::new("mlp").unwrap())
@@ -85,6 +94,79 @@ fn an_impossible_germination_is_refused_with_what_is_possible() {
     }
     assert_eq!(rig.germinate("input", "mlp"), SeedId(1), "a refused germination uses up no seed id");
     assert_eq!(rig.recorder.events_named("operation_refused").len(), 3);
+}
+
+/// A blueprint without parameters.
+#[derive(Debug)]
+struct Bare;
+
+impl Blueprint for Bare {
+    fn name(&self) -> &'static str {
+        "bare"
+    }
+
+    fn fits(&self, _slot: SlotShape) -> bool {
+        true
+    }
+
+    fn weights(&self, _slot: SlotShape, _width: usize) -> Vec<WeightSpec> {
+        Vec::new()
+    }
+
+    fn delta(&self, _weights: &[Tensor], h: &Tensor) -> candle_core::Result<Tensor> {
+        h.affine(0.5, 0.0)
+    }
+}
+
+#[test]
+fn a_live_seed_without_parameters_counts_as_attached() {
+    let mut registry = Registry::with_noise();
+    registry.register(Arc::new(Bare)).unwrap();
+    let mut rig = Rig::with_registry(config(mlp()), registry, Eager::acquire().unwrap());
+    let attached = |rig: &Rig| rig.recorder.gauge_value("kasmina.seed.kernel_attached", &["seed-1"]);
+    let seed = rig.germinate("hidden0", "bare");
+    assert_eq!((attached(&rig), rig.state(seed).unwrap().num_parameters), (Some(1.0), 0));
+    rig.send(Operation::Cull { seed }).unwrap();
+    assert_eq!(attached(&rig), Some(0.0));
+}
+
+#[test]
+fn the_gauge_of_nonces_follows_refusals_and_the_ends_of_epochs() {
+    let mut rig = Rig::new(config(mlp()));
+    let size = |rig: &Rig| rig.recorder.gauge_value("kasmina.nonce_ledger.size", &[]);
+    let seed = rig.germinate("hidden0", "mlp");
+    assert_eq!(size(&rig), Some(1.0));
+    rig.send(Operation::Hold { seed }).unwrap_err();
+    assert_eq!(size(&rig), Some(2.0), "a refused command is used up too");
+    rig.clock.advance(Duration::from_millis(60_001));
+    rig.end_epoch();
+    assert_eq!(size(&rig), Some(0.0));
+    assert_eq!(rig.recorder.counter_value("kasmina.nonce_ledger.evictions_total", &[]), Some(2));
+}
+
+/// Every look at it takes a millisecond.
+#[derive(Debug)]
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn unix(&self) -> Duration {
+        Duration::from_secs(1_000_000)
+    }
+}
+
+#[test]
+fn a_rejected_command_is_timed_as_every_other() {
+    let mut rig = Rig::new(config(mlp()));
+    let clock = Arc::new(Ticking(AtomicU64::new(0)));
+    let (key, recorder) = (CommandKey::new(KEY), rig.recorder.clone());
+    rig.manager = Kasmina::new(config(mlp()), &Device::Cpu, run_id(), key, clock, recorder).unwrap();
+    let signed = sign(&rig.command(germination()));
+    rig.manager.apply(&mut rig.eager, &SignedCommand { tag: [0; 32], ..signed }).unwrap_err();
+    assert!(rig.recorder.gauge_value("kasmina.apply_ms", &[]).is_some_and(|took| took >= 2.0));
 }
 
 #[test]

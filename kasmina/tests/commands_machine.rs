@@ -27,7 +27,8 @@ use support::{Rig, alpha, bits, slot};
 const NUM_SEQUENCES: u32 = 10_000;
 
 fn tiny() -> KasminaConfig {
-    let gates = GateConfig { training_min_epochs: 1, holding_min_epochs: 1, ..GateConfig::default() };
+    let gates =
+        GateConfig { training_min_epochs: 1, holding_min_epochs: 1, min_stability: 0.5, ..GateConfig::default() };
     let host = HostConfig::Mlp { inputs: 3, hidden: vec![2], classes: 2 };
     KasminaConfig { gates, seed_width: 1, embargo_epochs: 1, init_seed: 3, ..KasminaConfig::new(host) }
 }

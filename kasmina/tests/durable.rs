@@ -5,13 +5,14 @@ mod support;
 
 use candle_core::{DType, Device, Tensor};
 use kasmina::KasminaConfig;
-use leyline::command::{AlphaCurve, Operation};
+use leyline::command::{AlphaCurve, Operation, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::SeedId;
 use leyline::model::TrainableModel;
 use leyline::region::Eager;
 use leyline::seed::{SeedManager, SeedStage};
+use serde_json::{Value, json};
 use support::{Rig, cnn, config, hosts, mlp, ramp};
 
 /// A rig with seeds in several stages, in the middle of a ramp.
@@ -118,12 +119,13 @@ fn later_training_does_not_change_what_was_saved() {
 
 #[track_caller]
 fn check_damage(rig: &mut Rig, saved: &SavedState, part: &str) {
-    let before = rig.fingerprint();
+    let (before, document) = (rig.fingerprint(), rig.manager.save().unwrap().json);
     let error = rig.manager.restore(saved).unwrap_err();
     let source = std::error::Error::source(&error).map_or(String::new(), ToString::to_string);
     assert!(format!("{error} {source}").contains(part), "{error:?} does not mention {part:?}");
     assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Rejected), "{error}");
     assert_eq!(rig.fingerprint(), before, "{part}");
+    assert_eq!(rig.manager.save().unwrap().json, document, "{part}");
 }
 
 #[test]
@@ -137,7 +139,13 @@ fn a_damaged_state_is_refused_by_name_and_changes_nothing() {
         SavedState { json: good.json.replacen(from, to, 1), tensors: good.tensors.clone() }
     };
     for (from, to, part) in [
-        ("\"format\":2", "\"format\":1", "`format` is 1, expected 2"),
+        ("\"format\":3", "\"format\":2", "`format` is 2, expected 3"),
+        ("\"next_seed\":5", "\"next_seed\":0", "`next_seed` is 0, expected at least 1"),
+        ("\"weights_pending\":false", "\"weights_pending\":true", "`seeds.seed-1.weights_pending` is true"),
+        ("\"num_parameters\":76", "\"num_parameters\":77", "`seeds.seed-1.num_parameters` is 77, expected 76"),
+        ("\"steps_done\":3", "\"steps_done\":9", "`seeds.seed-2.alpha.ramp`"),
+        ("\"start\":0.0", "\"start\":0.7", "`seeds.seed-2.alpha.ramp`"),
+        ("\"num_moves\":5", "\"num_moves\":4", "`seeds.seed-1.num_moves` is 4, expected at least 5"),
         ("\"classes\":5", "\"classes\":6", "`host` is"),
         (
             "\"next_seed\":5",
@@ -156,7 +164,11 @@ fn a_damaged_state_is_refused_by_name_and_changes_nothing() {
             "\"previous_stage\":null",
             "`seeds.seed-1.previous_stage` is none, expected holding",
         ),
-        ("\"to\":\"fossilized\"", "\"to\":\"holding\"", "`seeds.seed-1.history` is holding, expected fossilized"),
+        (
+            "\"to\":\"fossilized\"",
+            "\"to\":\"holding\"",
+            "`seeds.seed-1.history` is holding, expected legal moves with fossilized at their end",
+        ),
         ("\"paused\":false", "\"paused\":true", "`seeds.seed-1.paused` is true"),
         ("\"fading\":null", "\"fading\":\"x\"", "`seeds.seed-1.fading` is present"),
         ("\"gains\":[", "\"gains\":[0,0,0,0,0,0,0,0,", "expected at most 8"),
@@ -191,6 +203,155 @@ fn the_last_accepted_number_is_part_of_the_state() {
     let replayed = other.send(Operation::StartTraining { seed: SeedId(1) }).unwrap_err();
     assert_eq!(std::error::Error::source(&replayed).unwrap().to_string(), "its sequence number 1 does not follow 1");
     other.send(Operation::StartTraining { seed: SeedId(1) }).unwrap();
+}
+
+/// Pointers to everything in a document that is no object.
+fn fields(value: &Value, at: &str, found: &mut Vec<String>) {
+    let below: Vec<(String, &Value)> = match value {
+        Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), value)).collect(),
+        Value::Array(list) => list.iter().enumerate().map(|(index, value)| (index.to_string(), value)).collect(),
+        _ => Vec::new(),
+    };
+    if !value.is_object() {
+        found.push(at.to_owned());
+    }
+    for (key, value) in below {
+        fields(value, &format!("{at}/{key}"), found);
+    }
+}
+
+/// Other values of a field: of its type and not, small and large.
+fn others(value: &Value) -> Vec<Value> {
+    let mut others = vec![json!(null), json!(true), json!(false), json!("x"), json!("seed-1"), json!([]), json!(-1)];
+    others.extend([0, 1, 2, 9, u64::MAX / 2, u64::MAX - 1, u64::MAX].map(|number| json!(number)));
+    others.extend([0.5, 1e300].map(|number| json!(number)));
+    if let Value::Array(list) = value {
+        others.extend(list.first().map(|first| json!([first, first])));
+        others.extend(list.split_last().map(|(_, rest)| json!(rest)));
+    }
+    if let Some(number) = value.as_u64() {
+        others.push(json!(number + 1));
+    }
+    others.retain(|other| other != value);
+    others
+}
+
+/// A document without what a restore raises or merges, and with one way to write a number.
+fn comparable(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(key, _)| !["revision", "replay_window"].contains(&key.as_str()));
+            kept.map(|(key, value)| (key.clone(), comparable(value))).collect()
+        }
+        Value::Array(list) => list.iter().map(comparable).collect(),
+        Value::Number(number) => json!(number.as_f64().unwrap().to_string()),
+        other => other.clone(),
+    }
+}
+
+/// Whichever field is damaged, and however: all of the document is taken up or nothing, and what was taken up lives on.
+#[test]
+fn a_document_with_any_field_altered_is_taken_up_whole_or_not_at_all() {
+    let (halted, _) = halted(Eager::acquire().unwrap());
+    let good = halted.manager.save().unwrap();
+    let document: Value = serde_json::from_str(&good.json).unwrap();
+    let mut pointers = Vec::new();
+    fields(&document, "", &mut pointers);
+    let mut rig = Rig::beside(config(mlp()), halted.eager);
+    rig.germinate("input", "norm_mlp");
+    let (mut before, mut own) = (rig.fingerprint(), rig.manager.save().unwrap());
+    let (mut num_refused, mut num_restored) = (0, 0);
+    for pointer in &pointers {
+        for other in others(document.pointer(pointer).unwrap()) {
+            let mut altered = document.clone();
+            *altered.pointer_mut(pointer).unwrap() = other.clone();
+            let saved = SavedState { json: altered.to_string(), tensors: good.tensors.clone() };
+            match rig.manager.restore(&saved) {
+                Err(_) => {
+                    num_refused += 1;
+                    assert_eq!(rig.manager.save().unwrap().json, own.json, "{pointer} = {other}");
+                    assert_eq!(rig.fingerprint(), before, "{pointer} = {other}");
+                }
+                Ok(()) => {
+                    num_restored += 1;
+                    let taken: Value = serde_json::from_str(&rig.manager.save().unwrap().json).unwrap();
+                    // A verdict without gate and score is one of an earlier version, and gets both.
+                    let derived = other.is_null() && pointer.contains("/last_gate/");
+                    assert!(derived || comparable(&taken) == comparable(&altered), "{pointer} = {other}: {taken}");
+                    for _ in 0..3 {
+                        rig.end_step();
+                    }
+                    rig.end_epoch();
+                    // A new one, with numbers and revision that no altered document has left behind.
+                    rig = Rig::beside(config(mlp()), rig.eager);
+                    rig.germinate("input", "norm_mlp");
+                    (before, own) = (rig.fingerprint(), rig.manager.save().unwrap());
+                }
+            }
+        }
+    }
+    assert!(num_refused > 1_000 && num_restored > 50, "{num_refused} were refused and {num_restored} restored");
+}
+
+#[test]
+fn a_restored_seed_whose_weights_nobody_has_is_removed_and_that_is_told() {
+    let mut rig = Rig::new(config(mlp()));
+    rig.germinate("hidden0", "mlp");
+    let saved = rig.manager.save().unwrap();
+    let waiting = saved.json.replace("\"weights_pending\":false", "\"weights_pending\":true");
+    assert_ne!(waiting, saved.json);
+    let mut restored = Rig::beside(config(mlp()), rig.eager);
+    restored.manager.restore(&SavedState { json: waiting, ..saved }).unwrap();
+    let state = restored.state(SeedId(1)).unwrap();
+    assert_eq!((state.stage, state.weights_pending, state.num_parameters), (SeedStage::Pruned, false, 0));
+    assert_eq!(restored.model().role(SeedId(1)), None);
+    let moves: Vec<_> = restored.end_epoch().iter().map(|moved| (moved.from, moved.to)).collect();
+    assert_eq!(moves[0], (SeedStage::Germinated, SeedStage::Pruned));
+}
+
+#[test]
+fn what_is_no_accepted_command_leaves_a_new_manager_untouched() {
+    let mut rig = Rig::new(config(mlp()));
+    let saved = rig.manager.save().unwrap();
+    let revision = rig.model().layout().revision();
+    let germination = Operation::germinate(support::slot("input"), leyline::id::BlueprintId::new("mlp").unwrap());
+    let forged = SignedCommand { tag: [0; 32], ..support::sign(&rig.command(germination)) };
+    rig.manager.apply(&mut rig.eager, &forged).unwrap_err();
+    let damaged = SavedState { json: saved.json.replace("\"format\":3", "\"format\":9"), ..saved.clone() };
+    rig.manager.restore(&damaged).unwrap_err();
+    rig.manager.restore(&saved).unwrap();
+    assert_eq!(rig.model().layout().revision(), revision);
+}
+
+#[test]
+fn an_epoch_that_is_taken_up_in_its_middle_is_not_audited_again() {
+    let audits = |rig: &Rig| rig.recorder.counter_value("kasmina.isolation.audits_total", &[]);
+    let leaks = |rig: &Rig| rig.recorder.gauge_value("kasmina.seed.isolation.dot", &["seed-1"]);
+    let mut rig = Rig::new(config(mlp()));
+    let seed = rig.germinate("hidden0", "mlp");
+    rig.bring_to(seed, SeedStage::Training);
+    rig.manager.attribute_batch(&rig.eager, &support::batch(1)).unwrap();
+    let saved = rig.manager.save().unwrap();
+    rig.end_epoch();
+    assert_eq!((audits(&rig), leaks(&rig)), (Some(1), Some(0.0)));
+    rig.manager.restore(&saved).unwrap();
+    assert_eq!(leaks(&rig), None, "nothing was audited since");
+
+    let mut restored = Rig::beside(config(mlp()), rig.eager);
+    restored.manager.restore(&saved).unwrap();
+    for (end_epoch, expected) in [(false, 0), (false, 0), (true, 1), (false, 1)] {
+        if end_epoch {
+            restored.end_epoch();
+        }
+        restored.manager.attribute_batch(&restored.eager, &support::batch(1)).unwrap();
+        assert_eq!(audits(&restored).unwrap_or(0), expected);
+    }
+    restored.good_evidence(seed);
+    restored.end_epoch();
+    assert_eq!(leaks(&restored), Some(0.0));
+    restored.sequence = 9;
+    restored.send(Operation::StartBlending { seed, ramp: ramp(1.0, 3) }).unwrap();
+    assert_eq!(leaks(&restored), None, "it is not in the shadow any more");
 }
 
 /// A paused seed in the middle of its ramp, a fading one, and one that has just faded away.

@@ -5,10 +5,10 @@ mod support;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
-use kasmina::KasminaConfig;
 use kasmina::host::HostConfig;
 use kasmina::init::InitMode;
 use kasmina::weight::ElementType;
+use kasmina::{Kasmina, KasminaConfig};
 use leyline::batch::Batch;
 use leyline::durable::Durable;
 use leyline::id::SeedId;
@@ -109,6 +109,10 @@ fn the_batch_is_part_of_the_state() {
     // A manager that keeps none ignores it.
     let mut plain = Rig::beside(started(mlp(), InitMode::Zero), restored.eager);
     plain.manager.restore(&saved).unwrap();
+    let kept = |manager: &Kasmina| {
+        manager.save().unwrap().tensors.keys().filter(|name| name.starts_with("latest_batch.")).count()
+    };
+    assert_eq!((kept(&restored.manager), kept(&plain.manager)), (2, 0), "what it ignores it does not hand on");
 }
 
 /// A problem that a linear map defines, and its host.

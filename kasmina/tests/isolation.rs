@@ -11,10 +11,11 @@ use candle_core::{Tensor, Var};
 use candle_nn::loss::cross_entropy;
 use kasmina::blueprint::{Blueprint, Mlp, Registry};
 use kasmina::host::SlotShape;
-use kasmina::isolation::{IsolationConfig, Violation, audit};
+use kasmina::isolation::{Audited, IsolationConfig, Violation, audit};
 use kasmina::weight::WeightSpec;
 use kasmina::{Error, GraftedModel, KasminaConfig};
 use leyline::batch::Batch;
+use leyline::command::{AlphaCurve, Operation};
 use leyline::error::{Error as _, ErrorKind, ErrorType};
 use leyline::id::SeedId;
 use leyline::layout::{Owner, ParameterLayout};
@@ -231,28 +232,55 @@ enum Leak {
     NoSideLoss,
     /// The seed and the host have one variable.
     SharedVariable,
+    /// The main loss trains a seed that does not train.
+    MainToIdle,
+    /// The same, and without the seeds in the shadow as well.
+    MainToIdleAlways,
+    /// The side loss trains a seed that does not train.
+    SideToIdle,
+    /// The seed and one that does not train have one variable.
+    SharedWithIdle,
+    /// The host and a seed that does not train have one variable.
+    HostSharesIdle,
+    /// A pass writes a tensor of a seed that does not train.
+    WritesIdle,
 }
 
-/// A network with a planted leak.
+/// A network with a planted leak. Seed 1 is in the shadow; seed 2 has no place in the layout where there is one.
 struct Leaky<'a> {
     model: &'a GraftedModel,
     leak: Leak,
     parameters: Vec<Parameter>,
+    seed_tensors: Vec<(SeedId, Parameter)>,
 }
 
 impl<'a> Leaky<'a> {
     fn new(model: &'a GraftedModel, leak: Leak) -> Self {
         let mut parameters = model.parameters().to_vec();
-        if let Leak::SharedVariable = leak {
-            let host = parameters[0].var.clone();
-            parameters.last_mut().unwrap().var = host;
+        let seed_tensors = model.seed_tensors();
+        let idle = || seed_tensors.iter().find(|(seed, _)| *seed == SeedId(2)).unwrap().1.var.clone();
+        match leak {
+            Leak::SharedVariable => parameters.last_mut().unwrap().var = parameters[0].var.clone(),
+            Leak::SharedWithIdle => parameters.last_mut().unwrap().var = idle(),
+            Leak::HostSharesIdle => parameters[0].var = idle(),
+            _ => {}
         }
-        Self { model, leak, parameters }
+        Self { model, leak, parameters, seed_tensors }
+    }
+
+    fn idle(&self) -> &Var {
+        &self.seed_tensors.iter().find(|(seed, _)| *seed == SeedId(2)).unwrap().1.var
     }
 }
 
 impl ErrorType for Leaky<'_> {
     type Error = Error;
+}
+
+impl Audited for Leaky<'_> {
+    fn seed_tensors(&self) -> Vec<(SeedId, Parameter)> {
+        self.seed_tensors.clone()
+    }
 }
 
 impl TrainableModel for Leaky<'_> {
@@ -275,7 +303,14 @@ impl TrainableModel for Leaky<'_> {
             Leak::SideToHost => shadows[0].logits = (&shadows[0].logits + ghost(&logits)?)?,
             Leak::Gradient => logits = (&logits + ghost(&(&logits * 1e-3)?)?)?,
             Leak::NoSideLoss => shadows.clear(),
-            Leak::SharedVariable => {}
+            Leak::MainToIdle | Leak::MainToIdleAlways => {
+                logits = logits.broadcast_add(&ghost(&self.idle().as_tensor().mean_all()?)?)?;
+            }
+            Leak::SideToIdle => {
+                shadows[0].logits = shadows[0].logits.broadcast_add(&ghost(&self.idle().as_tensor().mean_all()?)?)?;
+            }
+            Leak::WritesIdle => self.idle().set(&(self.idle().as_detached_tensor() * 1.001)?)?,
+            Leak::SharedVariable | Leak::SharedWithIdle | Leak::HostSharesIdle => {}
         }
         Ok(Outputs { logits, shadows })
     }
@@ -297,7 +332,12 @@ fn describe(violation: &Violation) -> String {
 #[track_caller]
 fn check_leak(rig: &Rig, leak: Leak, expected: &str) {
     let reference = rig.model().without_shadows().unwrap();
-    let violations = audit(&Leaky::new(rig.model(), leak), &reference, &batch(2)).unwrap();
+    let leaky = Leaky::new(rig.model(), leak);
+    let violations = match leak {
+        Leak::MainToIdleAlways => audit(&leaky, &Leaky::new(&reference, leak), &batch(2)),
+        _ => audit(&leaky, &reference, &batch(2)),
+    };
+    let violations = violations.unwrap();
     let names: Vec<String> = violations.iter().map(describe).collect();
     assert!(names.iter().any(|name| name == expected), "{leak:?}: `{expected}` is not among {names:?}");
     let counts = violations.iter().filter_map(|violation| match violation {
@@ -325,6 +365,27 @@ fn every_leak_planted_in_a_network_is_found_by_its_name() {
     check_leak(&rig, Leak::SharedVariable, "main loss reaches seed.0001.up.weight");
     rig.fill(seed, 1.0);
     check_leak(&rig, Leak::TinyAnswer, "output differs");
+}
+
+#[test]
+fn every_leak_to_a_seed_outside_the_layout_is_found_by_its_name() {
+    let mut eager = Eager::acquire().unwrap();
+    for how in HIDDEN {
+        let mut rig = Rig::beside(config(mlp()), eager);
+        let seed = rig.germinate("hidden0", "mlp");
+        rig.bring_to(seed, SeedStage::Training);
+        let hidden = rig.germinate("input", "mlp");
+        hide(&mut rig, hidden, how);
+        rig.descend(0);
+        check_leak(&rig, Leak::MainToIdle, "gradient of seed.0002.down.weight differs");
+        check_leak(&rig, Leak::MainToIdleAlways, "main loss reaches seed.0002.down.weight");
+        check_leak(&rig, Leak::SideToIdle, "side loss reaches seed.0002.down.weight");
+        check_leak(&rig, Leak::SharedWithIdle, "seed.0001.up.weight shares seed.0002.down.weight");
+        check_leak(&rig, Leak::SharedWithIdle, "seed.0002.down.weight shares seed.0001.up.weight");
+        check_leak(&rig, Leak::HostSharesIdle, "seed.0002.down.weight shares host.head.bias");
+        check_leak(&rig, Leak::WritesIdle, "seed.0002.down.weight written");
+        eager = rig.eager;
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -419,7 +480,58 @@ fn every_fault_planted_in_a_blueprint_is_found_and_charged_to_its_seed_alone() {
     check_fault(Fault::WritesAnother, "host.layer0.weight", &["host.layer0.weight written"]);
     check_fault(Fault::WritesAnother, "host.layer1.weight", &["host.layer1.weight written", "output differs"]);
     check_fault(Fault::WritesAnother, "seed.0003.down.weight", &["seed.0003.down.weight written"]);
+    // Another seed in the shadow, which is in the layout and not in the computation that is compared.
+    check_fault(Fault::UsesAnother, "seed.0001.up.weight", &["side loss reaches seed.0001.up.weight"]);
+    check_fault(Fault::WritesAnother, "seed.0001.down.weight", &["seed.0001.down.weight written"]);
+    check_fault(Fault::WritesAnother, "seed.0002.down.bias", &["seed.0002.down.bias written"]);
     check_fault(Fault::HoldsItsOwn, "host.layer0.weight", &["side loss misses seed.0002.up.bias"]);
+}
+
+/// How a seed has tensors and no place in the layout.
+const HIDDEN: [&str; 3] = ["germinated", "paused", "fading"];
+
+/// Brings a germinated seed to where it has tensors and no place in the layout.
+fn hide(rig: &mut Rig, seed: SeedId, how: &str) {
+    if how == "germinated" {
+        return;
+    }
+    rig.bring_to(seed, SeedStage::Blending);
+    rig.send(match how {
+        "paused" => Operation::Pause { seed },
+        _ => Operation::CullGradually { seed, steps: 9, curve: AlphaCurve::Linear },
+    })
+    .unwrap();
+}
+
+#[test]
+fn seeds_outside_the_layout_are_watched_as_well() {
+    let mut eager = Eager::acquire().unwrap();
+    for how in HIDDEN {
+        for fault in [Fault::UsesAnother, Fault::WritesAnother] {
+            let mut registry = Registry::standard();
+            let target = Arc::new(Mutex::new(None));
+            registry.register(Arc::new(Faulty { fault, other: Arc::clone(&target) })).unwrap();
+            let mut rig = Rig::with_registry(config(mlp()), registry, eager);
+            let [hidden, learner] =
+                [("input", "mlp"), ("hidden0", "faulty")].map(|(slot, blueprint)| rig.germinate(slot, blueprint));
+            rig.bring_to(learner, SeedStage::Training);
+            hide(&mut rig, hidden, how);
+            assert_eq!(rig.manager.audit_isolation(&rig.eager, &batch(2)).unwrap(), [], "{how}");
+            assert!(rig.model().parameters().iter().all(|parameter| !parameter.name.starts_with("seed.0001.")));
+            let parameter = rig.manager.seed_parameters(hidden).unwrap().swap_remove(0);
+            *target.lock().unwrap() = Some(parameter.var);
+            let violations = rig.manager.audit_isolation(&rig.eager, &batch(2)).unwrap();
+            let names: Vec<String> = violations.iter().map(describe).collect();
+            let expected = match fault {
+                Fault::WritesAnother => format!("{} written", parameter.name),
+                _ => format!("side loss reaches {}", parameter.name),
+            };
+            assert!(names.contains(&expected), "{how}, {fault:?}: `{expected}` is not among {names:?}");
+            assert_eq!(rig.manager.num_isolation_violations(hidden), 0, "{how}, {fault:?}");
+            assert_eq!(rig.manager.num_isolation_violations(learner), violations.len() as u64, "{how}, {fault:?}");
+            eager = rig.eager;
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod support;
 
 use kasmina::graft::Role;
-use kasmina::lifecycle::table::{Condition, Effect, Move, Trigger};
+use kasmina::lifecycle::table::{Condition, Effect, MOVES, Move, Trigger};
 use kasmina::lifecycle::{GateConfig, HistoryEntry};
 use kasmina::{Error, KasminaConfig};
 use leyline::command::{AlphaCurve, Operation};
@@ -12,6 +12,7 @@ use leyline::durable::Durable;
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::{BlueprintId, SeedId};
 use leyline::model::TrainableModel;
+use leyline::region::Eager;
 use leyline::seed::{AlphaMode, Gate, SeedManager, SeedStage, SeedState};
 use support::{Rig, alpha, batch, bits, config, mlp, ramp, slot};
 
@@ -25,6 +26,67 @@ const STAGES: [SeedStage; 8] = [
     SeedStage::Embargoed,
     SeedStage::Resetting,
 ];
+
+/// Stage, condition and trigger of everything that is legal, written down once more: the table is not to be its own judge.
+const LEGAL: [(SeedStage, Condition, Trigger); 37] = {
+    use Condition::{Active, Fading, Paused};
+    use SeedStage::{Blending, Dormant, Embargoed, Germinated, Holding, Pruned, Resetting, Training};
+    [
+        (Dormant, Active, Trigger::Germinate),
+        (Germinated, Active, Trigger::StartTraining),
+        (Germinated, Active, Trigger::Cull),
+        (Germinated, Active, Trigger::CullGradually),
+        (Germinated, Active, Trigger::Pause),
+        (Germinated, Paused, Trigger::Resume),
+        (Germinated, Paused, Trigger::Cull),
+        (Germinated, Paused, Trigger::CullGradually),
+        (Training, Active, Trigger::StartBlending),
+        (Training, Active, Trigger::Cull),
+        (Training, Active, Trigger::CullGradually),
+        (Training, Active, Trigger::Pause),
+        (Training, Paused, Trigger::Resume),
+        (Training, Paused, Trigger::Cull),
+        (Training, Paused, Trigger::CullGradually),
+        (Blending, Active, Trigger::StartBlending),
+        (Blending, Active, Trigger::Hold),
+        (Blending, Active, Trigger::Cull),
+        (Blending, Active, Trigger::CullGradually),
+        (Blending, Active, Trigger::Pause),
+        (Blending, Fading, Trigger::Cull),
+        (Blending, Fading, Trigger::Pause),
+        (Blending, Fading, Trigger::FadeEnd),
+        (Blending, Paused, Trigger::Resume),
+        (Blending, Paused, Trigger::Cull),
+        (Blending, Paused, Trigger::CullGradually),
+        (Holding, Active, Trigger::StartBlending),
+        (Holding, Active, Trigger::Fossilize),
+        (Holding, Active, Trigger::Cull),
+        (Holding, Active, Trigger::CullGradually),
+        (Holding, Active, Trigger::Pause),
+        (Holding, Paused, Trigger::Resume),
+        (Holding, Paused, Trigger::Cull),
+        (Holding, Paused, Trigger::CullGradually),
+        (Pruned, Active, Trigger::EpochEnd),
+        (Embargoed, Active, Trigger::EpochEnd),
+        (Resetting, Active, Trigger::EpochEnd),
+    ]
+};
+
+#[test]
+fn the_table_allows_what_is_legal_and_nothing_else() {
+    for stage in SeedStage::ALL {
+        for when in [Condition::Active, Condition::Fading, Condition::Paused] {
+            for trigger in Trigger::ALL {
+                let legal = LEGAL.contains(&(stage, when, trigger));
+                assert_eq!(Move::find(stage, when, trigger).is_some(), legal, "{stage} {when:?} {trigger}");
+            }
+        }
+    }
+    for row in MOVES {
+        assert!(LEGAL.contains(&(row.from, row.when, row.trigger)), "{row:?}");
+    }
+    assert_eq!(MOVES.len(), LEGAL.len());
+}
 
 /// Every state of a seed that can be reached, with how it is reached from its stage.
 fn states() -> Vec<(SeedStage, Condition, bool)> {
@@ -248,17 +310,6 @@ fn a_fading_seed_can_be_paused_and_fades_on() {
 }
 
 #[test]
-fn a_seed_without_influence_is_removed_at_once() {
-    let mut rig = Rig::new(config(mlp()));
-    let seed = rig.germinate("hidden0", "mlp");
-    rig.bring_to(seed, SeedStage::Blending);
-    rig.send(Operation::StartBlending { seed, ramp: ramp(0.0, 0) }).unwrap();
-    let applied = rig.send(Operation::CullGradually { seed, steps: 9, curve: AlphaCurve::Linear }).unwrap();
-    assert_eq!(applied.transitions.len(), 1);
-    assert_eq!(rig.stage(seed), Some(SeedStage::Pruned));
-}
-
-#[test]
 fn a_budget_refuses_a_germination_with_a_report_and_leaves_no_trace() {
     let host = Rig::new(config(mlp())).model().layout().num_elements() as u64;
     for (gates, failed) in [
@@ -300,7 +351,8 @@ fn a_latency_budget_times_a_seed_at_its_germination() {
 
 #[test]
 fn a_gain_that_comes_and_goes_does_not_open_the_gate() {
-    let mut rig = Rig::new(config(mlp()));
+    let gates = GateConfig { min_stability: 0.5, ..GateConfig::default() };
+    let mut rig = Rig::new(KasminaConfig { gates, ..config(mlp()) });
     let seed = rig.germinate("hidden0", "mlp");
     rig.bring_to(seed, SeedStage::Training);
     for gain in [-0.2, -0.2, -0.2, -0.2, -0.2, -0.2, 0.2] {
@@ -373,7 +425,8 @@ fn the_gate_ahead_is_judged_at_every_epoch_end() {
     rig.bring_to(seed, SeedStage::Training);
     let gate = rig.state(seed).unwrap().last_gate.unwrap();
     assert_eq!((gate.target, gate.passed), (SeedStage::Blending, true), "{gate:?}");
-    assert_eq!(rig.recorder.events_named("gate_event").len(), 1, "once when it begins to pass, not once per epoch");
+    let told = rig.recorder.events_named("gate_event").len();
+    assert_eq!(told, 3, "G0, G1, and G2 once when it begins to pass, not once per epoch");
 }
 
 #[test]
@@ -390,6 +443,7 @@ fn a_slot_takes_one_seed_at_a_time_and_is_barred_after_a_removal() {
         stages.extend(rig.end_epoch().into_iter().map(|transition| transition.to));
     }
     assert_eq!(stages, [SeedStage::Embargoed, SeedStage::Resetting, SeedStage::Dormant]);
+    assert_eq!(rig.manager.config().embargo_epochs, 3, "two less than the ends of epochs that it took");
     assert_eq!(rig.state(first), None);
     let unknown = rig.send(Operation::Cull { seed: first }).unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::UnknownSeed);
@@ -423,7 +477,7 @@ fn a_ramp_counts_optimizer_steps_and_only_structure_changes_the_revision() {
         assert!(state.alpha > alpha(0.0) && state.alpha < alpha(1.0));
         let early = rig.send(Operation::Hold { seed }).unwrap_err();
         assert!(early.to_string().contains("alpha ramp Up"), "{early}");
-        let again = rig.send(Operation::StartBlending { seed, ramp: ramp(0.0, 3) }).unwrap_err();
+        let again = rig.send(Operation::StartBlending { seed, ramp: ramp(0.5, 3) }).unwrap_err();
         assert_eq!(again.kind(), ErrorKind::IllegalTransition);
         rig.end_step();
     }
@@ -435,18 +489,39 @@ fn a_ramp_counts_optimizer_steps_and_only_structure_changes_the_revision() {
 }
 
 #[test]
-fn blending_towards_nothing_is_refused_from_training_and_takes_the_seed_out_later() {
+fn blending_towards_nothing_is_refused_in_every_stage_and_says_what_leads_there() {
+    let mut eager = Some(Eager::acquire().unwrap());
+    for stage in STAGES {
+        let mut rig = Rig::beside(config(mlp()), eager.take().unwrap());
+        let seed = rig.germinate("hidden0", "mlp");
+        rig.bring_to(seed, stage);
+        let before = rig.fingerprint();
+        // The last one is above 0, and the network's elements hold it as 0.
+        let tiny: &[f64] = if stage == SeedStage::Blending { &[1e-60] } else { &[] };
+        for &target in [0.0].iter().chain(tiny) {
+            for steps in [0, 2] {
+                let refused = rig.send(Operation::StartBlending { seed, ramp: ramp(target, steps) }).unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Rejected);
+                let expected =
+                    "seed-1 cannot blend towards alpha 0: expected a target above 0; a gradual cull leads to 0";
+                assert_eq!(refused.to_string(), expected);
+            }
+        }
+        assert_eq!(rig.fingerprint(), before);
+        eager = Some(rig.eager);
+    }
+}
+
+#[test]
+fn a_ramp_of_a_seed_that_acts_moves_no_parameter_in_or_out_of_the_layout() {
     let mut rig = Rig::new(config(mlp()));
     let seed = rig.germinate("hidden0", "mlp");
-    rig.bring_to(seed, SeedStage::Training);
-    let refused = rig.send(Operation::StartBlending { seed, ramp: ramp(0.0, 3) }).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Rejected);
-    rig.send(Operation::StartBlending { seed, ramp: ramp(1.0, 0) }).unwrap();
-    rig.send(Operation::StartBlending { seed, ramp: ramp(0.0, 2) }).unwrap();
-    let revision = rig.model().layout().revision();
-    rig.end_step();
-    assert_eq!(rig.model().layout().revision(), revision);
-    rig.end_step();
-    assert!(rig.model().layout().revision() > revision, "the branch is left out at alpha 0");
-    assert!(rig.model().parameters().iter().all(|parameter| parameter.name.starts_with("host.")));
+    rig.bring_to(seed, SeedStage::Blending);
+    let layout = rig.model().layout().clone();
+    for target in [0.5, 1.0, 1e-30, 0.25] {
+        rig.send(Operation::StartBlending { seed, ramp: ramp(target, 2) }).unwrap();
+        rig.end_step();
+        rig.end_step();
+        assert_eq!(rig.model().layout(), &layout, "{target}");
+    }
 }

@@ -1,32 +1,47 @@
 //! How much of what a decision could rest on was measured.
 
-use leyline::seed::SeedStage;
+use leyline::seed::{AlphaMode, SeedStage, SeedState};
 use leyline::state::{Score, SystemState};
 
 /// Share of the optional inputs that were measured, in `[0, 1]`.
 ///
 /// They are the training and the validation score, the gradient norm and the conflict ratio, and of each seed that
 /// could be measured its counterfactual and its gradient. A seed that has only germinated, is paused or waits for its
-/// weights takes part in nothing, so nothing of it is missing. A number that is not finite was not measured (PO-3).
+/// weights takes part in nothing, so nothing of it is missing. Nor does one that is to act at alpha 0, and one that fades
+/// learns nothing any more: only its counterfactual counts. A number that is not finite was not measured (PO-3).
 pub(crate) fn input_coverage(state: &SystemState) -> f64 {
     let score = |score: Option<Score>| score.is_some_and(|s| s.loss.is_finite() && s.accuracy.is_finite());
     let number = |number: Option<f64>| number.is_some_and(f64::is_finite);
     let mut inputs =
         vec![score(state.train), score(state.validation), number(state.gradient_norm), number(state.conflict_ratio)];
-    let takes_part = |stage: SeedStage| stage.is_live() && stage != SeedStage::Germinated;
-    for seed in state.seeds.iter().filter(|s| takes_part(s.stage) && !s.paused && !s.weights_pending) {
+    for seed in state.seeds.iter().filter(|seed| takes_part(seed)) {
         inputs.push(seed.counterfactual.is_some_and(|c| c.loss_gain.is_finite() && c.std_error.is_finite()));
-        inputs.push(seed.gradient.is_some_and(|g| g.norm.is_finite() && g.health.is_finite()));
+        if !is_fading(seed) {
+            inputs.push(seed.gradient.is_some_and(|g| g.norm.is_finite() && g.health.is_finite()));
+        }
     }
     #[expect(clippy::cast_precision_loss, reason = "a few inputs for each of a few seeds")]
     let share = |count: usize| count as f64 / inputs.len() as f64;
     share(inputs.iter().filter(|&&measured| measured).count())
 }
 
+/// Whether the seed trains or acts.
+fn takes_part(seed: &SeedState) -> bool {
+    let takes_part = seed.stage.is_live() && seed.stage != SeedStage::Germinated;
+    let is_without_effect = seed.stage.acts_on_output() && seed.alpha.is_zero();
+    takes_part && !seed.paused && !seed.weights_pending && !is_without_effect
+}
+
+/// Whether the seed leaves by a ramp to 0.
+fn is_fading(seed: &SeedState) -> bool {
+    seed.alpha_mode == AlphaMode::Down && seed.alpha_target.is_zero()
+}
+
 #[cfg(test)]
 mod tests {
     use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
-    use leyline::seed::{Counterfactual, GradientHealth, SeedState};
+    use leyline::seed::{Counterfactual, GradientHealth};
+    use leyline::unit::Alpha;
 
     use super::*;
 
@@ -89,5 +104,23 @@ mod tests {
         }
         check(&with(SeedState { paused: true, ..training() }), 4, 4);
         check(&with(SeedState { weights_pending: true, ..training() }), 4, 4);
+    }
+
+    #[test]
+    fn nothing_is_missing_of_a_seed_without_effect_and_no_gradient_of_one_that_fades() {
+        let counterfactual =
+            Some(Counterfactual { loss_gain: 0.1, std_error: 0.1, accuracy_gain_pp: 0.0, num_samples: 9 });
+        let with = |seed| SystemState { seeds: vec![seed], ..state() };
+        for stage in [SeedStage::Blending, SeedStage::Holding] {
+            let acting = |alpha| SeedState { alpha: Alpha::new(alpha).unwrap(), counterfactual, ..seed(stage) };
+            check(&with(acting(0.5)), 5, 6);
+            check(&with(acting(0.0)), 4, 4);
+            let falling = SeedState { alpha_mode: AlphaMode::Down, ..acting(0.5) };
+            let fading = SeedState { alpha_target: Alpha::ZERO, ..falling.clone() };
+            check(&with(falling), 5, 6);
+            check(&with(fading.clone()), 5, 5);
+            check(&with(SeedState { counterfactual: None, ..fading.clone() }), 4, 5);
+            check(&with(SeedState { alpha: Alpha::ZERO, ..fading }), 4, 4);
+        }
     }
 }

@@ -84,7 +84,8 @@ impl EvidenceLog {
     /// before and are no longer, in order of id.
     ///
     /// A measurement that equals the last one of the stage bit for bit is that one, shown again, and does not count twice. One
-    /// that is not finite, has a negative standard error or fewer than two samples is no measurement.
+    /// that is not finite, has a negative standard error or fewer than two samples is no measurement. A pause ends the
+    /// evidence of a seed: the network goes on without it, and what it was worth before says nothing about its return.
     pub fn observe(&mut self, config: &EvidenceConfig, keep: usize, seeds: &[SeedState]) -> Vec<EndedSeed> {
         let mut before = std::mem::take(&mut self.seeds);
         for seed in seeds.iter().filter(|seed| seed.stage.is_live()) {
@@ -141,7 +142,14 @@ impl SeedLog {
             self.last_seen = None;
         }
         self.epochs_in_stage = seed.epochs_in_stage;
-        let Some(measured) = seed.counterfactual.filter(is_usable) else { return };
+        let measured = seed.counterfactual.filter(is_usable);
+        if seed.paused {
+            self.measurements.clear();
+            // What is shown during the pause is of before it, and may be shown again after it.
+            self.last_seen = measured.or(self.last_seen);
+            return;
+        }
+        let Some(measured) = measured else { return };
         if self.last_seen == Some(measured) {
             return;
         }
@@ -256,6 +264,37 @@ mod tests {
         assert_eq!(log.estimate(&CONFIG, SeedId(1)).unwrap().num_measurements, 1);
         observe(&mut log, &[seed(SeedStage::Blending, 1, None)]);
         assert_eq!(log.estimate(&CONFIG, SeedId(1)), None, "the stage was entered again");
+    }
+
+    #[test]
+    fn a_pause_ends_the_evidence_of_a_seed() {
+        let mut log = EvidenceLog::default();
+        let holding = |epoch, gain| seed(SeedStage::Holding, epoch, Some((gain, 0.125)));
+        let paused = |state: SeedState| SeedState { paused: true, ..state };
+        for (epoch, gain) in [(1, -1.0), (2, -2.0)] {
+            observe(&mut log, &[holding(epoch, gain)]);
+        }
+        assert_eq!(log.harmful_streak(&CONFIG, SeedId(1)), 2);
+        for (epoch, gain) in [(2, -2.0), (3, -3.0)] {
+            observe(&mut log, &[paused(holding(epoch, gain))]);
+            assert_eq!(log.estimate(&CONFIG, SeedId(1)), None, "a paused seed has no evidence");
+            assert_eq!(log.harmful_streak(&CONFIG, SeedId(1)), 0);
+        }
+        observe(&mut log, &[paused(seed(SeedStage::Holding, 3, None))]);
+        observe(&mut log, &[holding(4, -3.0)]);
+        assert_eq!(log.estimate(&CONFIG, SeedId(1)), None, "the measurement of before the pause, shown again");
+        observe(&mut log, &[holding(5, 0.5)]);
+        let estimate = log.estimate(&CONFIG, SeedId(1)).unwrap();
+        assert_eq!((estimate.mean_gain, estimate.num_measurements), (0.5, 1));
+    }
+
+    #[test]
+    fn a_seed_that_ends_in_a_pause_has_the_contribution_of_before() {
+        let mut log = EvidenceLog::default();
+        observe(&mut log, &[seed(SeedStage::Holding, 1, Some((0.5, 0.1)))]);
+        observe(&mut log, &[SeedState { paused: true, ..seed(SeedStage::Holding, 2, Some((9.0, 0.1))) }]);
+        let ended = observe(&mut log, &[]);
+        assert_eq!((ended.len(), ended[0].contribution), (1, Some(0.5)));
     }
 
     #[test]

@@ -24,6 +24,14 @@ pub enum Error {
         /// What is there.
         found: String,
     },
+    /// A parameter of a type that the trainer does not train.
+    #[error("parameter `{name}` is {found}: only f32 is trained, build the network with f32 parameters")]
+    UnsupportedParameter {
+        /// The first such parameter.
+        name: String,
+        /// Its element type.
+        found: &'static str,
+    },
     /// A backward pass left a parameter of its scope without a gradient.
     #[error("parameter `{name}` has no gradient")]
     MissingGradient {
@@ -113,7 +121,7 @@ impl leyline::error::Error for Error {
             Self::NonFinite { .. } => ErrorKind::Numeric,
             Self::State { .. } => ErrorKind::Corrupt,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
-            Self::NoSlots => ErrorKind::Unsupported,
+            Self::NoSlots | Self::UnsupportedParameter { .. } => ErrorKind::Unsupported,
             Self::Checkpoint(source) => source.kind(),
             Self::Region(source) => source.kind(),
             Self::Model(source) | Self::Policy(source) | Self::Observer(source) | Self::SeedManager { source, .. } => {

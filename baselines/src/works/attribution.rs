@@ -40,16 +40,17 @@ const CASES: [(&str, AttributionMode, usize); 5] = [
 const SCOPES: [(&str, AttributionScope); 2] =
     [("batch", AttributionScope::Batch), ("sample", AttributionScope::Sample)];
 const NOTES: &str = "MODE.SCOPE: one call of attribute_batch with 16 blending seeds at 16 slots of a perceptron of 15 hidden layers \
-    of 32, no seed in the shadow; MODE.rows: one of attribute_samples; forward: one pass without gradient through it. \
-    audit: one isolation audit of a perceptron 64-32-10 with one seed in the shadow (audit.two: with two); audit.step: \
+    of 32, no seed in the shadow; MODE.rows: one of attribute_samples; forward: one pass without gradient through it; \
+    export_seed_states: the states of the 16 seeds. audit: one isolation audit of a perceptron 64-32-10 with one seed in the shadow (audit.two: with two); audit.step: \
     forward and backward passes of a training step of the same network with one, main and side loss; audit.over_step: \
-    medians; unaudited: attribute_batch (alpha) in the same epoch after the audit";
+    medians; unaudited: attribute_batch (alpha) with the 16 blending seeds and one more in the shadow, in the same epoch \
+    after the audit: beside alpha.batch it shows what a seed in the shadow costs where no audit is due";
 
 pub(super) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error> {
     let eager = Eager::acquire()?;
     let mut found = Found { clock: Arc::clone(clock), measurements: BTreeMap::new() };
     let eager = attributions(clock, eager, REPETITIONS, &mut found)?;
-    audits(clock, eager, REPETITIONS[1], &mut found)?;
+    audits(clock, eager, REPETITIONS, &mut found)?;
     let config = [
         ("acting_seeds", NUM_ACTING.to_string()),
         ("batch_size", BATCH_SIZE.to_string()),
@@ -81,10 +82,7 @@ fn attributions(
         for (scope_name, scope) in SCOPES {
             let config = KasminaConfig { attribution: mode, attribution_scope: scope, ..config(NUM_ACTING - 1) };
             let mut grown = Grown::new(config, clock, eager)?;
-            let slots: Vec<String> = std::iter::once("input".to_owned())
-                .chain((0..NUM_ACTING - 1).map(|layer| format!("hidden{layer}")))
-                .collect();
-            grown.grow(&slots, SeedStage::Blending)?;
+            grown.grow(&slots(NUM_ACTING), SeedStage::Blending)?;
             found.time(&format!("{mode_name}.{scope_name}"), "us", repetitions, || {
                 let attribution = grown.manager.attribute_batch(&grown.eager, &batch)?;
                 expect("seeds with a share", attribution.weights().len(), acting(mode))?;
@@ -94,6 +92,12 @@ fn attributions(
                 found.time(&format!("{mode_name}.rows"), "us", repetitions, || {
                     let samples = grown.manager.attribute_samples(&grown.eager, &batch)?;
                     expect("shares", samples.weights().len(), BATCH_SIZE * acting(mode))
+                })?;
+            }
+            if mode == AttributionMode::Alpha && scope == AttributionScope::Batch {
+                found.time("export_seed_states", "us", repetitions, || {
+                    let states = grown.manager.export_seed_states(&grown.eager)?;
+                    expect("states of seeds", states.len(), NUM_ACTING)
                 })?;
             }
             if mode == AttributionMode::Probe && scope == AttributionScope::Batch {
@@ -108,19 +112,34 @@ fn attributions(
     Ok(eager)
 }
 
-fn audits(clock: &Arc<dyn Clock>, eager: Eager, repetitions: usize, found: &mut Found) -> Result<(), Error> {
-    let batch = batch()?;
+fn audits(clock: &Arc<dyn Clock>, eager: Eager, limits: [usize; 2], found: &mut Found) -> Result<(), Error> {
+    let (batch, repetitions) = (batch()?, limits[1]);
     let mut grown = Grown::new(config(1), clock, eager)?;
     grown.grow(&["hidden0".to_owned()], SeedStage::Training)?;
     let audit = found.time("audit", "ms", repetitions, || audit(&mut grown, &batch))?;
     let step = found.time("audit.step", "ms", repetitions, || step(&grown.manager, &batch))?;
     found.keep("audit.over_step", "ratio", vec![audit / step]);
-    found.time("unaudited", "us", repetitions, || {
-        Ok(grown.manager.attribute_batch(&grown.eager, &batch).map(drop)?)
-    })?;
     grown.grow(&["input".to_owned()], SeedStage::Training)?;
     found.time("audit.two", "ms", repetitions, || self::audit(&mut grown, &batch))?;
-    Ok(())
+    unaudited(clock, grown.eager, limits[0], found)
+}
+
+/// Attribution after the audit of the epoch, while a seed trains in the shadow of those that act.
+fn unaudited(clock: &Arc<dyn Clock>, eager: Eager, repetitions: usize, found: &mut Found) -> Result<(), Error> {
+    let batch = batch()?;
+    let config = KasminaConfig { attribution: AttributionMode::Alpha, ..config(NUM_ACTING) };
+    let mut grown = Grown::new(config, clock, eager)?;
+    let slots = slots(NUM_ACTING + 1);
+    grown.grow(&slots[..NUM_ACTING], SeedStage::Blending)?;
+    grown.grow(&slots[NUM_ACTING..], SeedStage::Training)?;
+    expect("audits that are due", usize::from(grown.manager.wants_batch()), 1)?;
+    grown.manager.attribute_batch(&grown.eager, &batch)?;
+    expect("audits that are due after one", usize::from(grown.manager.wants_batch()), 0)?;
+    found.time("unaudited", "us", repetitions, || {
+        let attribution = grown.manager.attribute_batch(&grown.eager, &batch)?;
+        expect("seeds with a share", attribution.weights().len(), NUM_ACTING)
+    })?;
+    expect("isolation violations", usize::from(grown.manager.total_isolation_violations() > 0), 0)
 }
 
 fn audit(grown: &mut Grown, batch: &Batch) -> Result<(), Error> {
@@ -139,6 +158,11 @@ fn step(manager: &Kasmina, batch: &Batch) -> Result<(), Error> {
 /// Seeds that share the loss in this mode.
 fn acting(mode: AttributionMode) -> usize {
     if mode == AttributionMode::HostOnly { 0 } else { NUM_ACTING }
+}
+
+/// The first slots of a perceptron, by name.
+fn slots(count: usize) -> Vec<String> {
+    std::iter::once("input".to_owned()).chain((0..count - 1).map(|layer| format!("hidden{layer}"))).collect()
 }
 
 fn config(num_hidden: usize) -> KasminaConfig {
@@ -211,13 +235,14 @@ mod tests {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let mut found = Found { clock: Arc::clone(&clock), measurements: BTreeMap::new() };
         let eager = attributions(&clock, Eager::acquire().unwrap(), [2, 2], &mut found).unwrap();
-        audits(&clock, eager, 2, &mut found).unwrap();
+        audits(&clock, eager, [2, 2], &mut found).unwrap();
         let names: Vec<&str> = found.measurements.keys().map(String::as_str).collect();
         let modes =
             CASES.iter().flat_map(|(mode, ..)| ["batch", "sample", "rows"].map(|what| format!("{mode}.{what}")));
         let mut expected: Vec<String> = modes.collect();
-        expected
-            .extend(["forward", "audit", "audit.step", "audit.over_step", "audit.two", "unaudited"].map(str::to_owned));
+        let others =
+            ["forward", "export_seed_states", "audit", "audit.step", "audit.over_step", "audit.two", "unaudited"];
+        expected.extend(others.map(str::to_owned));
         expected.sort();
         assert_eq!(names, expected);
     }

@@ -19,11 +19,13 @@ mod layer;
 mod tree;
 mod diagnose;
 mod load;
+mod library;
 mod network;
 mod sections;
 
 pub use error::{ConfigError, Diagnostic, Place};
 pub use layer::Layer;
+pub use library::LibraryConfig;
 pub use load::{Alternative, Issue, Loaded, load};
 pub use network::{HostChoice, SeedsConfig};
 pub use sections::{CheckpointConfig, DeviceName, EsperConfig, RunConfig, TelemetryConfig};

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use kasmina::KasminaConfig;
+use kasmina::attribution::AttributionScope;
 use kasmina::host::{HostConfig, Pool};
 use kasmina::init::InitMode;
+use kasmina::isolation::IsolationConfig;
 use kasmina::lifecycle::GateConfig;
-use kasmina::weight::ElementType;
 use leyline::seed::AttributionMode;
 use serde::{Deserialize, Serialize};
 
-use super::Issue;
+use super::{Issue, LibraryConfig};
 
 /// The host network; one table named after its kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,17 +139,20 @@ impl HostChoice {
 pub struct SeedsConfig {
     /// Width of a seed's bottleneck (features or channels).
     pub seed_width: usize,
-    /// Epochs for which a slot is barred after its seed was removed (count).
+    /// Epochs for which a slot stays embargoed after its seed was removed (count); in all it is empty for two more.
     pub embargo_epochs: u64,
     /// How the loss of a microbatch is attributed to seeds: `host_only`, `stage`, `alpha`, `contribution` or `probe`.
     #[serde(default)]
     pub attribution: AttributionMode,
+    /// What shares are measured over: `batch` or `sample`.
+    #[serde(default)]
+    pub attribution_scope: AttributionScope,
     /// Offers the harmful `noise` blueprint too; for control experiments.
     #[serde(default)]
     pub noise_blueprint: bool,
-    /// Type of weights and signals: `f32`, `f64` or `bf16`.
-    #[serde(default)]
-    pub dtype: ElementType,
+    /// Nonces of accepted commands that are remembered (count).
+    #[serde(default = "default_nonce_capacity")]
+    pub nonce_capacity: usize,
     /// How the first layer of a new seed starts: `zero`, as drawn, or `grad_max`, from a batch.
     #[serde(default)]
     pub seed_init: InitMode,
@@ -161,6 +165,17 @@ pub struct SeedsConfig {
     /// Conditions for stage changes.
     #[serde(default)]
     pub gates: GateConfig,
+    /// How often isolation is checked, and what a violation leads to.
+    #[serde(default)]
+    pub isolation: IsolationConfig,
+    /// Where the weights of new seeds come from; they are drawn without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<LibraryConfig>,
+}
+
+fn default_nonce_capacity() -> usize {
+    // The seed manager's default does not depend on the host.
+    KasminaConfig::new(HostConfig::Mlp { inputs: 1, hidden: Vec::new(), classes: 1 }).nonce_capacity
 }
 
 impl SeedsConfig {
@@ -170,11 +185,13 @@ impl SeedsConfig {
         KasminaConfig {
             gates: self.gates.clone(),
             attribution: self.attribution,
+            attribution_scope: self.attribution_scope,
+            isolation: self.isolation.clone(),
+            nonce_capacity: self.nonce_capacity,
             seed_width: self.seed_width,
             embargo_epochs: self.embargo_epochs,
             init_seed,
             noise_blueprint: self.noise_blueprint,
-            dtype: self.dtype,
             seed_init: self.seed_init,
             blueprints: self.blueprints.clone(),
             blueprint_budgets: self.blueprint_budgets.clone(),
@@ -189,6 +206,9 @@ impl SeedsConfig {
 /// that any data allow.
 pub(super) fn issues(host: &HostChoice, seeds: &SeedsConfig) -> Vec<Issue> {
     let key = |key: String| if key.starts_with("host.") { key } else { format!("seeds.{key}") };
-    let issues = seeds.for_host(host.sized(host.most_features(), 2), 0).validate();
-    issues.into_iter().map(|issue| Issue::new(key(issue.key), issue.message)).collect()
+    let whole = seeds.for_host(host.sized(host.most_features(), 2), 0);
+    let mut issues: Vec<Issue> =
+        whole.validate().into_iter().map(|issue| Issue::new(key(issue.key), issue.message)).collect();
+    issues.extend(seeds.library.iter().flat_map(|library| library.issues(&whole)));
+    issues
 }

@@ -24,15 +24,16 @@ impl MetricsLog {
     /// When the file cannot be read or written.
     pub(super) fn open(path: &Path, epoch: EpochIndex) -> anyhow::Result<Self> {
         let open = || {
-            let text = match fs::read_to_string(path) {
-                Ok(text) => text,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            // Bytes, not text: a torn line may end inside a character.
+            let bytes = match fs::read(path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
                 Err(error) => return Err(error),
             };
             let mut file = AtomicWriteFile::open(path)?;
-            for line in text.lines() {
-                match serde_json::from_str::<EpochReport>(line) {
-                    Ok(report) if report.epoch <= epoch => writeln!(file, "{line}")?,
+            for line in bytes.split(|&byte| byte == b'\n') {
+                match serde_json::from_slice::<EpochReport>(line) {
+                    Ok(report) if report.epoch <= epoch => file.write_all(&[line, b"\n"].concat())?,
                     Ok(_) | Err(_) => break,
                 }
             }
@@ -56,8 +57,10 @@ impl MetricsLog {
 
 #[cfg(test)]
 mod tests {
-    use leyline::id::{StepIndex, TopologyRevision};
+    use leyline::id::{SeedId, StepIndex, TopologyRevision};
+    use leyline::seed::SeedStage;
     use leyline::state::Score;
+    use tolaria::trainer::report::TransitionRecord;
 
     use super::*;
 
@@ -95,5 +98,30 @@ mod tests {
         let epochs: Vec<u64> =
             text.lines().map(|line| serde_json::from_str::<EpochReport>(line).unwrap().epoch.0).collect();
         assert_eq!(epochs, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_anywhere_can_be_opened_and_keeps_its_whole_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let mut log = MetricsLog::open(&path, EpochIndex(0)).unwrap();
+        for epoch in 1..=2 {
+            let reason = "gain 0,5 ± 0,1 – größer als 0 🌱".to_owned();
+            let seed = SeedId(1);
+            let (from, to) = (SeedStage::Training, SeedStage::Blending);
+            let report =
+                EpochReport { transitions: vec![TransitionRecord { seed, from, to, reason }], ..report(epoch) };
+            log.append(&report).unwrap();
+        }
+        let whole = fs::read(&path).unwrap();
+        assert!(whole.iter().any(|byte| !byte.is_ascii()), "no character takes several bytes");
+        for len in 0..=whole.len() {
+            fs::write(&path, &whole[..len]).unwrap();
+            MetricsLog::open(&path, EpochIndex(2)).unwrap();
+            // The last byte of a line is its line break, without which it is whole too.
+            let mut ends = (0..whole.len()).filter(|&at| whole[at] == b'\n' && at <= len);
+            let expected = ends.next_back().map_or(&[][..], |end| &whole[..=end]);
+            assert_eq!(fs::read(&path).unwrap(), expected, "cut after {len} bytes");
+        }
     }
 }

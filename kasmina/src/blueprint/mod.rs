@@ -1,7 +1,9 @@
 //! Blueprints: the kinds of seeds, and the registry of those on offer.
 //!
-//! A seed computes a *delta* f(h) from the value h at its slot; the slot's output becomes h + α·f(h). The last layer
-//! starts at zero, so f = 0 at birth: a new seed changes nothing before it has learned something.
+//! A seed computes a *delta* f(h) from the value h at its slot; its blend mixes the two
+//! ([`graft::blend`](crate::graft::blend)): h + α·f(h) by default. The last layer starts at zero, so f = 0 at birth: through
+//! the blends `residual`, `multiply` and `gate` a new seed changes nothing before it has learned something, while
+//! `convex`, `channel` and `confidence` take a part of h away from the first α above 0 on.
 //!
 //! | name | slots | f(h) |
 //! |---|---|---|
@@ -73,7 +75,8 @@ pub trait Blueprint: fmt::Debug + Send + Sync {
     /// Whether it is made for this slot.
     fn fits(&self, slot: SlotShape) -> bool;
 
-    /// Its tensors at this slot, for a bottleneck of `width`; each name once.
+    /// Its tensors at this slot, for a bottleneck of `width`; each name once, and none that starts with `gate.`,
+    /// which names the tensors of a blend.
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec>;
 
     /// The first layer of the module at this slot, for initializations that choose it from data; none where it has no such layer.

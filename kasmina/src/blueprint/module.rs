@@ -8,8 +8,9 @@ use leyline::id::{BlueprintId, SeedId};
 
 use crate::blueprint::Blueprint;
 use crate::error::Error;
+use crate::graft::SeedBlend;
 use crate::host::SlotShape;
-use crate::weight::{View, WeightSet, WeightSource};
+use crate::weight::{View, WeightSet, WeightSource, WeightSpec};
 
 /// A blueprint with its tensors.
 #[derive(Debug, Clone)]
@@ -24,7 +25,8 @@ impl SeedModule {
     /// Makes the tensors and probes the shape of the output on two samples of zeros.
     ///
     /// # Errors
-    /// [`Error::ShapeProbe`] when the output has another shape than the slot, or the tensors cannot be made.
+    /// [`Error::DuplicateTensor`] or [`Error::ReservedTensor`] for names that cannot be used, [`Error::ShapeProbe`] when the
+    /// output has another shape than the slot, or when the tensors cannot be made.
     pub(crate) fn build(
         blueprint: &Arc<dyn Blueprint>,
         seed: SeedId,
@@ -33,9 +35,13 @@ impl SeedModule {
         source: &mut WeightSource<'_>,
         device: &Device,
     ) -> Result<Self, Error> {
-        // Padded, so that the order by name is the order by id.
+        // Padded, so that up to seed 9999 the order by name is the order by id. Beyond, `seed.10000.` stands before
+        // `seed.9999.`: nothing relies on that order but people. Names stay unique, and a seed's stay together, because a
+        // dot stands before every digit.
         let prefix = format!("seed.{:04}", seed.0);
-        let weights = source.build(&prefix, &blueprint.weights(slot, width), device)?;
+        let specs = blueprint.weights(slot, width);
+        check_names(&**blueprint, &specs)?;
+        let weights = source.build(&prefix, &specs, device)?;
         let is_channels_last = matches!(slot, SlotShape::Sequence { .. });
         let module = Self { blueprint: Arc::clone(blueprint), weights, is_channels_last };
         let expected = slot.batch(2);
@@ -95,6 +101,21 @@ impl SeedModule {
     }
 }
 
+/// Refuses names that occur twice or are those of a blend's tensors.
+fn check_names(blueprint: &dyn Blueprint, specs: &[WeightSpec]) -> Result<(), Error> {
+    let reserved = format!("{}.", SeedBlend::PREFIX);
+    for (index, spec) in specs.iter().enumerate() {
+        let (id, name) = (BlueprintId::new(blueprint.name())?, spec.name.to_owned());
+        if spec.name.starts_with(&reserved) {
+            return Err(Error::ReservedTensor { blueprint: id, name, reserved });
+        }
+        if specs[..index].iter().any(|other| other.name == spec.name) {
+            return Err(Error::DuplicateTensor { blueprint: id, name });
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
@@ -104,7 +125,6 @@ mod tests {
     use super::*;
     use crate::blueprint::Registry;
     use crate::host_read::read_f32;
-    use crate::weight::WeightSpec;
 
     const SLOTS: [SlotShape; 13] = [
         SlotShape::Vector { features: 6 },
@@ -121,6 +141,27 @@ mod tests {
         SlotShape::Image { channels: 3, height: 1, width: 1 },
         SlotShape::Image { channels: 1, height: 1, width: 1 },
     ];
+
+    /// Names beyond the padding are still unique, and those of one seed together.
+    #[test]
+    fn the_tensors_of_each_seed_lie_together_whatever_its_id() {
+        let registry = Registry::standard();
+        let mlp = registry.get(&BlueprintId::new("mlp").unwrap()).unwrap();
+        let mut names: Vec<(String, u32)> = Vec::new();
+        for seed in [1, 10, 999, 1000, 9999, 10_000, 10_001, 99_999, 100_000, u32::MAX] {
+            let mut source = WeightSource::draw(ChaCha8Rng::seed_from_u64(5));
+            let module = SeedModule::build(mlp, SeedId(seed), SLOTS[0], 4, &mut source, &Device::Cpu).unwrap();
+            names.extend(module.weights().parameters().iter().map(|parameter| (parameter.name.clone(), seed)));
+        }
+        names.sort();
+        let mut owners: Vec<u32> = names.iter().map(|(_, seed)| *seed).collect();
+        owners.dedup();
+        assert_eq!(owners.len(), 10, "{owners:?}");
+        let padded: Vec<u32> = owners.iter().copied().filter(|&seed| seed <= 9999).collect();
+        assert_eq!(padded, [1, 10, 999, 1000, 9999]);
+        names.dedup_by(|a, b| a.0 == b.0);
+        assert_eq!(names.len(), 40);
+    }
 
     fn build(blueprint: &Arc<dyn Blueprint>, slot: SlotShape) -> Result<SeedModule, Error> {
         let mut source = WeightSource::draw(ChaCha8Rng::seed_from_u64(5));

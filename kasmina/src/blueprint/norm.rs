@@ -5,7 +5,7 @@ use esper_layers::layer_norm;
 
 use crate::blueprint::Blueprint;
 use crate::blueprint::position::at_each_position;
-use crate::host::SlotShape;
+use crate::host::{SlotShape, in_wide};
 use crate::weight::{Init, WeightSpec};
 
 /// Keeps the division finite where all channels agree.
@@ -40,13 +40,17 @@ impl Blueprint for Norm {
 
 /// Mean 0 and variance 1 across the last dimension, without gain and offset.
 pub(super) fn normalize(x: &Tensor) -> Result<Tensor> {
-    let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
-    let deviation = centered.sqr()?.mean_keepdim(D::Minus1)?.affine(1.0, EPSILON)?.sqrt()?;
-    centered.broadcast_div(&deviation)
+    in_wide(x, |x| {
+        let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
+        let deviation = centered.sqr()?.mean_keepdim(D::Minus1)?.affine(1.0, EPSILON)?.sqrt()?;
+        centered.broadcast_div(&deviation)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use candle_core::{DType, Device};
+
     use super::*;
     use crate::blueprint::testing::{assert_gradients, numbers, read, tensor};
 
@@ -82,5 +86,11 @@ mod tests {
             let variance = row.iter().map(|value| value * value).sum::<f64>() / 6.0;
             assert!(mean.abs() < 1e-12 && (variance - 1.0).abs() < 1e-4, "{mean} {variance}");
         }
+    }
+    #[test]
+    fn the_mean_over_many_channels_is_not_lost_to_rounding() {
+        let rows = normalize(&Tensor::ones((2, 1024), DType::BF16, &Device::Cpu).unwrap()).unwrap();
+        assert_eq!(rows.dtype(), DType::BF16);
+        assert!(read(&rows).iter().all(|value| value.abs() <= 0.0));
     }
 }

@@ -11,10 +11,16 @@
 //! carried out. Anything else that does not verify, the last slot included, was durable once and is damage: to cut it
 //! off would let a command in again, so opening fails instead. Opening replaces a file that holds more than needed by
 //! a short one: written beside it, made durable, renamed.
+//!
+//! # Who may write
+//! Whoever holds the lock of the file that is found under the path. A file may be replaced between its opening and its
+//! locking, so device and inode of both are compared once the lock is held, and opening starts again if they differ. The
+//! first file is written and locked beside, and linked to the path, which fails if somebody else was first.
 
 use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,6 +35,27 @@ const VERSION: u32 = 1;
 /// Divides the size of every sector.
 const SLOT: usize = 64;
 const CHECKED: usize = SLOT - 4;
+/// Beginnings of an opening: another one is needed only when somebody else replaced or made the file meanwhile.
+const MAX_ATTEMPTS: u32 = 100;
+
+/// Where an opening stands when it lets others come in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// There is no file.
+    Missing,
+    /// The first file was opened beside the path.
+    FirstOpened,
+    /// It is locked and written.
+    FirstWritten,
+    /// The path has it.
+    FirstLinked,
+    /// The file was opened.
+    Opened,
+    /// It is locked, and the path still has it.
+    Locked,
+    /// What is to replace it is written.
+    Replacing,
+}
 
 /// Bytes of a write that did not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,24 +148,19 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]; the file is as it was.
     pub fn open(path: &Path, now: Duration) -> Result<Self, JournalError> {
-        let io = |action| move |source| JournalError::Io { action, path: path.to_owned(), source };
-        let (existing, bytes) = match File::options().read(true).write(true).open(path) {
-            Ok(mut file) => {
-                lock(&file, path)?;
-                let mut bytes = Vec::new();
-                file.read_to_end(&mut bytes).map_err(io("reading"))?;
-                (Some(file), bytes)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, header().to_vec()),
-            Err(error) => return Err(io("opening")(error)),
-        };
+        Self::open_in_steps(path, now, &mut |_| {})
+    }
+
+    /// As [`Self::open`]; `at` is called between the steps.
+    fn open_in_steps(path: &Path, now: Duration, at: &mut dyn FnMut(Step)) -> Result<Self, JournalError> {
+        let mut file = take(path, at)?;
+        let mut bytes = Vec::new();
+        let reading = |source| JournalError::Io { action: "reading", path: path.to_owned(), source };
+        file.read_to_end(&mut bytes).map_err(reading)?;
         let (mut window, torn_tail) = read(path, &bytes)?;
         window.forget_expired(now);
         let compact = write(&window);
-        let (file, replaced) = match existing {
-            Some(file) if bytes == compact => (file, None),
-            existing => (replace(path, &compact)?, existing),
-        };
+        let (file, replaced) = if bytes == compact { (file, None) } else { (replace(path, &compact, at)?, Some(file)) };
         let (path, len) = (path.to_owned(), compact.len() as u64);
         Ok(Self { path, file, len, is_torn: false, window, torn_tail, _replaced: replaced })
     }
@@ -245,21 +267,90 @@ fn read(path: &Path, bytes: &[u8]) -> Result<(ReplayWindow, Option<TornTail>), J
     Ok((window, None))
 }
 
-/// Gives the path another content: after a crash it has the old one or the new one, whole.
-fn replace(path: &Path, bytes: &[u8]) -> Result<File, JournalError> {
-    let io = |source| JournalError::Io { action: "replacing", path: path.to_owned(), source };
+/// The file under the path, locked; a new one if there is none.
+fn take(path: &Path, at: &mut dyn FnMut(Step)) -> Result<File, JournalError> {
+    let io = |source| JournalError::Io { action: "opening", path: path.to_owned(), source };
+    for _ in 0..MAX_ATTEMPTS {
+        match File::options().read(true).write(true).open(path) {
+            Ok(file) => {
+                at(Step::Opened);
+                lock(&file, path)?;
+                if is_at(&file, path).map_err(io)? {
+                    at(Step::Locked);
+                    return Ok(file);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                at(Step::Missing);
+                create(path, at)?;
+            }
+            Err(error) => return Err(io(error)),
+        }
+    }
+    Err(JournalError::InUse { path: path.to_owned() })
+}
+
+/// Makes the first file, unless somebody else does.
+fn create(path: &Path, at: &mut dyn FnMut(Step)) -> Result<(), JournalError> {
+    let io = |source| JournalError::Io { action: "creating", path: path.to_owned(), source };
+    let first = beside(path, ".first");
+    // Emptied only once it is locked: whoever holds it is about to link it.
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&first).map_err(io)?;
+    at(Step::FirstOpened);
+    lock(&file, path)?;
+    if !is_at(&file, &first).map_err(io)? {
+        return Ok(());
+    }
+    // A crash may have left it as a second name of a journal, which may have moved since: that one is not to be emptied.
+    if file.metadata().map_err(io)?.nlink() > 1 {
+        return std::fs::remove_file(&first).map_err(io);
+    }
+    file.set_len(0).map_err(io)?;
+    file.write_all(&header()).map_err(io)?;
+    file.sync_all().map_err(io)?;
+    at(Step::FirstWritten);
+    match std::fs::hard_link(&first, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+        _ => at(Step::FirstLinked),
+    }
+    std::fs::remove_file(&first).map_err(io)?;
+    sync_folder(path).map_err(io)
+}
+
+/// Whether the path still has this file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let beside = path.with_file_name(name);
+    name.push(ending);
+    path.with_file_name(name)
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(dir)?.sync_all()
+}
+
+/// Gives the path, whose file the caller has locked, another content: after a crash it has the old one or the new one, whole.
+fn replace(path: &Path, bytes: &[u8], at: &mut dyn FnMut(Step)) -> Result<File, JournalError> {
+    let io = |source| JournalError::Io { action: "replacing", path: path.to_owned(), source };
+    let new = beside(path, ".new");
     // Emptied only once it is locked: whoever holds it is about to rename it.
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&beside).map_err(io)?;
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&new).map_err(io)?;
     lock(&file, path)?;
     file.set_len(0).map_err(io)?;
     file.write_all(bytes).map_err(io)?;
     file.sync_all().map_err(io)?;
-    std::fs::rename(&beside, path).map_err(io)?;
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)?;
+    at(Step::Replacing);
+    std::fs::rename(&new, path).map_err(io)?;
+    sync_folder(path).map_err(io)?;
     Ok(file)
 }
 

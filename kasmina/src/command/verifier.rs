@@ -52,6 +52,11 @@ impl Verifier {
         self.window.merge(saved);
     }
 
+    /// Forgets the nonces that no fresh command can bear any more.
+    pub(crate) fn forget_expired(&mut self, clock: &dyn Clock) {
+        self.num_forgotten += self.window.forget_expired(clock.unix());
+    }
+
     /// The command, once every check has passed; its number and nonce are used then, durably if there is a journal.
     pub(crate) fn accept(&mut self, signed: &SignedCommand, clock: &dyn Clock) -> Result<Command, Rejection> {
         let now = clock.unix();

@@ -47,9 +47,9 @@ impl AlphaCell {
     }
 }
 
-/// `alpha` as an element of `dtype` holds it.
+/// `alpha` as a device scalar of `dtype` holds it: rounded to `f32` first where that is wider.
 #[expect(clippy::cast_possible_truncation, reason = "rounding is what it is for")]
-fn rounded(alpha: f64, dtype: DType) -> f64 {
+pub(crate) fn rounded(alpha: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F64 => alpha,
         DType::BF16 => {

@@ -29,6 +29,6 @@ mod model;
 pub use model::GraftedModel;
 pub use slot::Role;
 
-pub(crate) use alpha_cell::AlphaCell;
+pub(crate) use alpha_cell::{AlphaCell, rounded};
 pub(crate) use blend::SeedBlend;
 pub(crate) use slot::Graft;

@@ -11,6 +11,7 @@ use leyline::unit::Alpha;
 
 use crate::blueprint::SeedWeights;
 use crate::error::Error;
+use crate::graft::blend::{SeedBlend, Strength};
 use crate::graft::slot::{Observer, Part, SlotGrafts};
 use crate::graft::{Graft, Role};
 use crate::host::Host;
@@ -115,20 +116,26 @@ impl GraftedModel {
         self.run(h, 0, View::Frozen, &[], Some(observer))
     }
 
-    /// The value behind the acting seeds of a slot, and the gradient of the batch's mean cross-entropy with respect to
-    /// it; both of the shape of the slot.
-    pub(crate) fn slot_gradient(&self, batch: &Batch, slot_index: usize) -> Result<(Tensor, Tensor), Error> {
+    /// The value h behind the acting seeds of a slot, and the gradient of the batch's mean cross-entropy with respect to
+    /// the output f of a newborn seed there, f = 0, that is seen in full through `blend`; both of the shape of the slot.
+    pub(crate) fn slot_gradient(
+        &self,
+        batch: &Batch,
+        slot_index: usize,
+        blend: &SeedBlend,
+    ) -> Result<(Tensor, Tensor), Error> {
         let mut h = self.host.lift(&batch.inputs)?;
         for (index, slot) in self.slots[..slot_index].iter().enumerate() {
             h = slot.act(h, View::Frozen, &[], None)?;
             h = self.host.segment(index, h, View::Frozen)?;
         }
-        h = self.slots[slot_index].act(h, View::Frozen, &[], None)?;
-        let y = Var::from_tensor(&h.detach())?;
-        let next = self.host.segment(slot_index, y.as_tensor().clone(), View::Frozen)?;
+        h = self.slots[slot_index].act(h, View::Frozen, &[], None)?.detach();
+        let f = Var::from_tensor(&h.zeros_like()?)?;
+        let y = blend.mix(&h, f.as_tensor().clone(), Strength::Full, View::Frozen)?;
+        let next = self.host.segment(slot_index, y, View::Frozen)?;
         let logits = self.run(next, slot_index + 1, View::Frozen, &[], None)?;
         let gradients = cross_entropy(&logits, &batch.targets)?.backward()?;
-        let gradient = gradients.get(&y).cloned().map_or_else(|| h.zeros_like(), Ok)?;
+        let gradient = gradients.get(&f).cloned().map_or_else(|| h.zeros_like(), Ok)?;
         Ok((h, gradient))
     }
 

@@ -110,7 +110,8 @@ fn one_channel() -> usize {
 }
 
 impl HostConfig {
-    /// Largest accepted value of any size: products of three of them still fit into 64 bits.
+    /// Largest accepted value of any size: products of three of them still fit into 64 bits. What they amount to together is
+    /// checked where a network is built, because a size may stand for all that data can have.
     const MAX_SIZE: usize = 1 << 20;
     /// Most blocks of a transformer.
     const MAX_LAYERS: usize = 1024;
@@ -123,7 +124,8 @@ impl HostConfig {
     /// Largest accepted side of an image: the square of one still leaves room for two other sizes.
     const MAX_SIDE: usize = 1 << 10;
 
-    /// Everything that is wrong with the values; keys start with `host.`.
+    /// Everything that is wrong with the values, each by itself; keys start with `host.`. A network of more than 2^31 elements
+    /// is refused when it is built, before anything is allocated.
     #[must_use]
     pub fn validate(&self) -> Vec<ConfigIssue> {
         let mut issues = Vec::new();

@@ -19,6 +19,7 @@ pub use network::{Host, HostSlot};
 pub use slot_shape::SlotShape;
 
 pub(crate) use layer::{
-    Window, conv1d, conv2d, depthwise1d, depthwise2d, from_rows, image_from_rows, image_to_rows, linear, to_rows,
+    Window, conv1d, conv2d, depthwise1d, depthwise2d, from_rows, image_from_rows, image_to_rows, in_wide, linear,
+    to_rows, wide,
 };
 pub(crate) use self_attention::self_attention;

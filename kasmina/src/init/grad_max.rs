@@ -1,8 +1,9 @@
 //! The first layer of a new seed, chosen so that the gradient of the last one is large.
 //!
 //! A bottleneck computes f(h) = W₂ᵀ·a, a = relu(W₁ᵀ·x), with W₂ = 0 and x = (h, 1), so that W₁ contains the bias. Let the
-//! rows hₙ be the values at the slot for every sample and position of a batch, and gₙ = ∂L/∂yₙ the gradients of the loss
-//! there. Then
+//! rows hₙ be the values at the slot for every sample and position of a batch, and gₙ = ∂L/∂fₙ the gradients of the loss
+//! with respect to what the seed computes there. They are taken through the blend of the seed, in full as in shadow
+//! training, at f = 0: that is where a newborn seed is, so that they are exact whatever the blend. Then
 //!
 //! ```text
 //!   ∂L/∂W₂ = Σₙ aₙ·gₙᵀ                                       M = Σₙ gₙ·xₙᵀ  (C×(C+1))
@@ -29,7 +30,7 @@ use nalgebra::{DMatrix, SVD};
 
 use crate::blueprint::{DownLayer, SeedModule};
 use crate::error::Error;
-use crate::graft::GraftedModel;
+use crate::graft::{GraftedModel, SeedBlend};
 use crate::host::SlotShape;
 use crate::host_read::read_f64;
 use crate::weight::{Init, WeightSpec};
@@ -43,7 +44,7 @@ const RELATIVE_RANK: f64 = 1e-5;
 const MAX_ITERATIONS: usize = 100_000;
 
 /// Rewrites the first layer of `module`, which is not in the network yet, and says whether it did: not where the blueprint
-/// names no such layer, or the batch has no finite gradient at the slot. `width` and the slot as the module was built.
+/// names no such layer, or the batch has no finite gradient at the slot. `blend`, `width` and the slot are those of the seed.
 ///
 /// # Errors
 /// When the network does not take the batch, or the device fails; the module must not be used then.
@@ -54,6 +55,7 @@ pub(crate) fn grad_max(
     slot_index: usize,
     batch: &Batch,
     module: &SeedModule,
+    blend: &SeedBlend,
     width: usize,
 ) -> Result<bool, Error> {
     let slot = model.host().slots()[slot_index].shape;
@@ -64,7 +66,7 @@ pub(crate) fn grad_max(
     if slot.channels() > MAX_FEATURES {
         return Ok(false);
     }
-    let (h, gradient) = model.slot_gradient(batch, slot_index)?;
+    let (h, gradient) = model.slot_gradient(batch, slot_index, blend)?;
     let mut x = blueprint.down_inputs(&rows(&h, slot)?)?;
     if layer.bias.is_some() {
         x = Tensor::cat(&[&x, &Tensor::ones((x.dim(0)?, 1), x.dtype(), x.device())?], 1)?;

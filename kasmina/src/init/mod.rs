@@ -1,7 +1,9 @@
 //! Initial weights of a seed beyond the random draw of its blueprint.
 //!
-//! The last layer of a seed starts at zero, so the first layer is free: whatever it is, a newborn seed changes nothing.
-//! What it is decides in which directions the last layer can learn at its first steps.
+//! The last layer of a seed starts at zero, so the first layer is free: whatever it is, f = 0 at birth. Through the blends
+//! `residual`, `multiply` and `gate` a newborn seed then changes nothing; `convex`, `channel` and `confidence` take a part
+//! of the host's value away all the same. What the first layer is decides in which directions the last one can learn at its
+//! first steps.
 
 mod mode;
 mod grad_max;

@@ -7,12 +7,13 @@ use leyline::id::SeedId;
 
 use crate::error::Error;
 use crate::graft::{GraftedModel, Role};
-use crate::isolation::{Violation, audit};
+use crate::isolation::audit::audit_watching;
+use crate::isolation::{Audited, Violation};
 
 /// Violations by seed (count), for those that an audit of `model` found.
 ///
-/// A difference between whole networks is looked for again with one seed in the shadow at a time. When no seed shows
-/// it alone, it is charged to all of them.
+/// A difference between whole networks is looked for again with one seed in the shadow at a time, the tensors of the others
+/// being watched all the same. When no seed shows it alone, it is charged to all of them.
 ///
 /// # Errors
 /// As the audit.
@@ -35,10 +36,10 @@ pub(crate) fn blame(
         model.grafts().filter(|graft| graft.role == Role::Shadow).map(|graft| graft.seed).collect();
     let mut convicted = Vec::new();
     if suspects.len() > 1 {
-        let reference = model.without_shadows()?;
+        let (reference, seed_tensors) = (model.without_shadows()?, model.seed_tensors());
         for &suspect in &suspects {
             let alone = model.keeping_shadows(|seed| seed == suspect)?;
-            let found = num_anonymous(&audit(&alone, &reference, batch)?);
+            let found = num_anonymous(&audit_watching(&alone, &reference, &seed_tensors, batch)?);
             if found > 0 {
                 convicted.push((suspect, found));
             }

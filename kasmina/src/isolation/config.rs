@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IsolationConfig {
-    /// Epochs from one check to the next: the first batch that is attributed in the epoch is checked, if a seed trains
-    /// in the shadow then (count; 0 for no checks).
+    /// Epochs from one check to the next: the batch of `inspect_batch`, the first of the epoch, is checked, if a seed trains
+    /// in the shadow then (count; 0 for no checks). Where a caller skips that, the first batch that is attributed is.
     pub check_every_epochs: u64,
     /// Whether a violation is an error; if not, it is counted and reported.
     pub strict: bool,

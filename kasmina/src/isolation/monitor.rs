@@ -1,9 +1,12 @@
 //! When the next audit is due.
 
+use serde::{Deserialize, Serialize};
+
 use crate::isolation::IsolationConfig;
 
 /// The schedule of audits.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(crate) struct Monitor {
     /// Epochs that ended since the last audit; none before the first.
     epochs_since_audit: Option<u64>,

@@ -19,14 +19,14 @@ pub enum Violation {
         /// Elements that differ (count).
         num_differing: u64,
     },
-    /// A forward or backward pass writes a parameter outside shadow training.
+    /// A forward or backward pass writes a parameter, whosever it is.
     ParameterWritten {
         /// The parameter.
         parameter: String,
         /// Elements that changed (count).
         num_differing: u64,
     },
-    /// The main loss reaches a parameter of a seed in shadow training.
+    /// The main loss reaches a parameter of a seed in shadow training, or of one that does not train.
     MainLossReachesSeed {
         /// The seed.
         seed: SeedId,
@@ -47,7 +47,8 @@ pub enum Violation {
         /// The parameter.
         parameter: String,
     },
-    /// A parameter of a seed in shadow training lies in the memory of another one: an update of one is one of both.
+    /// A parameter of a seed that is in shadow training or does not train lies in the storage of another one: an update of
+    /// one is one of both.
     SharedStorage {
         /// The seed.
         seed: SeedId,

@@ -104,6 +104,14 @@ impl AlphaController {
         self.ramp.map(|ramp| RampProgress { steps_done: ramp.steps_done, steps_total: ramp.steps })
     }
 
+    /// Whether ramps and their steps can have led here: a running ramp is not over, and α is between its ends.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.ramp.is_none_or(|RunningRamp { start, target, steps, steps_done, .. }| {
+            let (low, high) = if start <= target { (start, target) } else { (target, start) };
+            steps_done < steps && (low..=high).contains(&self.alpha)
+        })
+    }
+
     /// Ends an optimizer step. Whether a ramp ended with it.
     pub fn advance(&mut self) -> bool {
         let Some(ramp) = &mut self.ramp else { return false };
@@ -224,6 +232,24 @@ mod tests {
                 }
                 assert_eq!(controller, AlphaController::new(Alpha::ZERO), "{curve:?} {steps}");
             }
+        }
+    }
+
+    #[test]
+    fn what_no_ramp_leads_to_is_found_out() {
+        let mut good = AlphaController::new(alpha(0.2));
+        good.retarget(ramp(0.8, 5, AlphaCurve::Linear)).unwrap();
+        let ramp = good.ramp.unwrap();
+        assert!(good.is_reachable() && AlphaController::new(alpha(0.3)).is_reachable());
+        let falling = RunningRamp { start: alpha(0.8), target: alpha(0.2), ..ramp };
+        assert!(AlphaController { ramp: Some(falling), ..good }.is_reachable());
+        for broken in [
+            AlphaController { ramp: Some(RunningRamp { steps_done: 5, ..ramp }), ..good },
+            AlphaController { ramp: Some(RunningRamp { steps: 0, ..ramp }), ..good },
+            AlphaController { alpha: alpha(0.1), ..good },
+            AlphaController { alpha: alpha(0.9), ..good },
+        ] {
+            assert!(!broken.is_reachable(), "{broken:?}");
         }
     }
 

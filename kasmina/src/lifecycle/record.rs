@@ -20,6 +20,8 @@ use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry, measured};
 
 /// Moves that a history holds.
 const MAX_HISTORY: usize = 100;
+/// The largest count that is taken up from a saved record: more than enough can be counted after it.
+const MAX_COUNT: u64 = u64::MAX / 2;
 /// Measurements that stability looks back on.
 const MAX_GAINS: usize = 8;
 
@@ -88,8 +90,8 @@ pub(crate) struct Cause<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct EpochEnd {
     pub(crate) transitions: Vec<Transition>,
-    /// The verdict of a gate that began to keep the seed where it is.
-    pub(crate) kept_by: Option<GateReport>,
+    /// The verdict of a gate that let the seed pass, or that began to keep it where it is.
+    pub(crate) verdict: Option<GateReport>,
 }
 
 /// Two fields of a record that contradict each other.
@@ -172,8 +174,6 @@ impl SeedRecord {
         self.history.iter()
     }
 
-    /// Says whether its weights are still being fetched.
-    #[allow(dead_code, reason = "weights that are fetched beforehand set it")]
     /// Violations of isolation charged to it (count).
     pub(crate) fn num_violations(&self) -> u64 {
         self.isolation_violations
@@ -184,18 +184,28 @@ impl SeedRecord {
         self.prewarm_ms
     }
 
+    /// Whether it comes before the gate that looks at a latency, and has none.
+    pub(crate) fn lacks_latency(&self) -> bool {
+        self.prewarm_ms.is_none() && matches!(self.stage, SeedStage::Germinated | SeedStage::Training)
+    }
+
+    /// Keeps a time of a forward pass, ms.
+    pub(crate) fn set_prewarm_ms(&mut self, latency_ms: f64) {
+        self.prewarm_ms = Some(latency_ms);
+    }
+
     /// Moves that its history holds, and moves that it has dropped (count).
     pub(crate) fn history_size(&self) -> (u64, u64) {
         let size = self.history.iter().len() as u64;
         (size, self.num_moves.saturating_sub(size))
     }
 
+    /// Says whether its weights are still being fetched.
     pub(crate) fn set_weights_pending(&mut self, pending: bool) {
         self.weights_pending = pending;
     }
 
     /// Counts leaks between it and the host.
-    #[allow(dead_code, reason = "the isolation monitor counts per seed")]
     pub(crate) fn add_violations(&mut self, count: u64) {
         self.isolation_violations = self.isolation_violations.saturating_add(count);
     }
@@ -270,9 +280,21 @@ impl SeedRecord {
         let ahead = |row: &&Move| row.from == self.stage && row.when == Condition::Active && row.gate.is_some();
         let row = MOVES.iter().find(ahead)?;
         let verdict = self.judge(gates, around, row);
-        let before = std::mem::replace(&mut self.last_gate, verdict);
-        let passed_before = before.is_some_and(|before| before.target == row.to && before.passed);
-        self.last_gate.as_ref().filter(|report| report.passed && !passed_before)
+        let announced = self.has_announced(row);
+        self.last_gate = verdict;
+        self.last_gate.as_ref().filter(|report| report.passed && !announced)
+    }
+
+    /// Whether the end of an epoch has announced already that the gate of a row lets the seed pass. The verdict of a
+    /// resumption is announced by nothing but the resumption.
+    pub(crate) fn has_announced(&self, row: &Move) -> bool {
+        let latest = self.last_gate.as_ref().filter(|_| row.changes_stage());
+        latest.is_some_and(|report| Some(report.gate) == row.gate && report.target == row.to && report.passed)
+    }
+
+    /// The latest verdict of a gate.
+    pub(crate) fn latest_gate(&self) -> Option<&GateReport> {
+        self.last_gate.as_ref()
     }
 
     /// Carries out the effects of a row on the record. Returns the stage change, if it is one.
@@ -291,7 +313,8 @@ impl SeedRecord {
         }
         self.stage = row.to;
         // A resumption is no step of the life: the gate ahead is still the one to show.
-        if verdict.is_some() && row.changes_stage() {
+        // On the way back to blending, what was judged before does not count any more.
+        if row.changes_stage() && (verdict.is_some() || row.to.is_live()) {
             self.last_gate = verdict;
         }
         let transition = Transition { seed: self.id, from: row.from, to: row.to, reason: cause.reason.to_owned() };
@@ -375,9 +398,10 @@ impl SeedRecord {
             if verdict.as_ref().is_some_and(|report| !report.passed) {
                 let before = std::mem::replace(&mut self.last_gate, verdict.clone());
                 let kept_before = before.is_some_and(|before| before.target == row.to && !before.passed);
-                end.kept_by = verdict.filter(|_| !kept_before);
+                end.verdict = verdict.filter(|_| !kept_before);
                 break;
             }
+            end.verdict = verdict.clone().or(end.verdict);
             end.transitions.extend(self.follow(row, verdict, Cause { reason, ramp: None })?);
         }
         Ok(end)
@@ -399,6 +423,14 @@ impl SeedRecord {
         (self.epochs_in_stage >= epochs).then_some((row, reason))
     }
 
+    /// Whether every entry of the history is a legal move from where the one before led, and none is later than now.
+    fn history_is_a_life(&self) -> bool {
+        let (entries, later) = (self.history.iter(), self.history.iter().skip(1));
+        let legal = self.history.iter().all(|entry| entry.from.may_become(entry.to));
+        let follow = entries.zip(later).all(|(a, b)| a.to == b.from && a.age_epochs <= b.age_epochs);
+        legal && follow && self.history.last().is_none_or(|last| last.age_epochs <= self.age_epochs)
+    }
+
     /// The first field that contradicts another; none for a record that a life can lead to.
     pub(crate) fn contradiction(&self) -> Option<Contradiction> {
         let (stage, alpha) = (self.stage, self.alpha.alpha());
@@ -408,18 +440,35 @@ impl SeedRecord {
             Some(Role::Permanent) => (alpha.is_one(), false),
             Some(Role::Idle | Role::Shadow) | None => (alpha.is_zero(), false),
         };
+        let alpha_fits = alpha_fits && (stage != SeedStage::Holding || alpha.is_one());
+        let ramps = self.alpha.mode() != AlphaMode::Hold;
+        let ramp_fits = self.alpha.is_reachable() && (!ramps || stage == SeedStage::Blending);
         let falls = self.alpha.mode() == AlphaMode::Down && self.alpha.target().is_zero();
         let fade_fits = self.fading.is_none() || (fades && falls && stage == SeedStage::Blending);
-        let last = self.history.last();
+        let (last, num_kept) = (self.history.last(), self.history.iter().len() as u64);
+        let history_fits = last.is_some_and(|last| last.to == stage) && self.history_is_a_life();
         let previous = last.map(|last| last.from).filter(|from| *from != SeedStage::Dormant);
         let name = |stage: Option<SeedStage>| stage.map_or("none", SeedStage::name).to_owned();
         let latency_fits = self.prewarm_ms.is_none_or(|latency| latency >= 0.0);
+        let waiting_fits = !self.weights_pending || stage == SeedStage::Germinated;
+        let parameters = self.num_parameters;
+        let parameters_fit = parameters == 0 || self.unpaused_role().is_some();
+        let (in_stage, age) = (self.epochs_in_stage, self.age_epochs);
+        let score_fits = self.last_gate.as_ref().is_none_or(|report| (0.0..=1.0).contains(&report.score));
         let rows = [
+            ("alpha.ramp", ramp_fits, "contradictory".into(), "none, or one of a blending seed on its way".into()),
             ("alpha", alpha_fits, alpha.to_string(), format!("one that fits stage {stage}")),
             ("fading", fade_fits, "present".into(), "none, or a blending seed on its way to alpha 0".into()),
             ("paused", !self.paused || stage.is_live(), self.paused.to_string(), format!("false in stage {stage}")),
-            ("history", last.is_some_and(|l| l.to == stage), name(last.map(|l| l.to)), format!("{stage} at its end")),
+            ("history", history_fits, name(last.map(|l| l.to)), format!("legal moves with {stage} at their end")),
+            ("num_moves", self.num_moves >= num_kept, self.num_moves.to_string(), format!("at least {num_kept}")),
             ("previous_stage", previous == self.previous_stage, name(self.previous_stage), name(previous)),
+            ("weights_pending", waiting_fits, self.weights_pending.to_string(), format!("false in stage {stage}")),
+            ("num_parameters", parameters_fit, parameters.to_string(), format!("0 in stage {stage}")),
+            ("age_epochs", age <= MAX_COUNT, age.to_string(), format!("at most {MAX_COUNT}")),
+            ("num_moves", self.num_moves <= MAX_COUNT, self.num_moves.to_string(), format!("at most {MAX_COUNT}")),
+            ("epochs_in_stage", in_stage <= age, in_stage.to_string(), format!("at most {age}, its age")),
+            ("last_gate.score", score_fits, "out of range".into(), "0 to 1".into()),
             ("prewarm_ms", latency_fits, format!("{:?}", self.prewarm_ms), "at least 0".into()),
         ];
         let broken = rows.into_iter().find(|(_, fits, ..)| !fits);

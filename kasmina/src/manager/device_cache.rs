@@ -19,7 +19,7 @@ pub(super) struct DeviceCache {
     /// Most recently used last.
     entries: Vec<Entry>,
     num_hits: u64,
-    num_lookups: u64,
+    num_attached: u64,
     size: Gauge,
     hit_rate: Gauge,
     evictions: Counter,
@@ -42,7 +42,7 @@ impl DeviceCache {
             capacity,
             entries: Vec::new(),
             num_hits: 0,
-            num_lookups: 0,
+            num_attached: 0,
             size,
             hit_rate: recorder.gauge(&metrics::CACHE_GPU_HIT_RATE, &[]),
             evictions: recorder.counter(&metrics::CACHE_GPU_EVICTIONS, &[]),
@@ -52,20 +52,24 @@ impl DeviceCache {
     /// The weights of this artifact, if they are kept. Whoever uses them copies them, so that two seeds never share a
     /// tensor.
     pub(super) fn get(&mut self, artifact: &Artifact) -> Option<Weights> {
-        self.num_lookups += 1;
-        let found = self
-            .entries
-            .iter()
-            .position(|entry| entry.blueprint == *artifact.blueprint() && entry.sha256 == artifact.sha256());
-        let weights = found.map(|index| {
-            self.num_hits += 1;
-            let entry = self.entries.remove(index);
-            let weights = Arc::clone(&entry.weights);
-            self.entries.push(entry);
-            weights
-        });
+        let is_it = |entry: &Entry| entry.blueprint == *artifact.blueprint() && entry.sha256 == artifact.sha256();
+        let index = self.entries.iter().position(is_it)?;
+        let entry = self.entries.remove(index);
+        let weights = Arc::clone(&entry.weights);
+        self.entries.push(entry);
+        Some(weights)
+    }
+
+    /// Weights were attached: those from here, or others. What was found and did not fit is neither.
+    pub(super) fn count(&mut self, is_hit: bool) {
+        self.num_attached += 1;
+        self.num_hits += u64::from(is_hit);
         self.report();
-        weights
+    }
+
+    /// Whether it is worth copying weights for it.
+    pub(super) fn keeps_any(&self) -> bool {
+        self.capacity > 0
     }
 
     /// Keeps the weights of this artifact, and lets go of those used longest ago where there are too many.
@@ -75,7 +79,8 @@ impl DeviceCache {
         self.entries.push(Entry { blueprint, sha256, weights: Arc::new(weights) });
         let num_over = self.entries.len().saturating_sub(self.capacity);
         self.entries.drain(..num_over);
-        self.evictions.add(if self.capacity == 0 { 0 } else { num_over as u64 });
+        // What is never kept is not dropped either.
+        self.evictions.add(if self.keeps_any() { num_over as u64 } else { 0 });
         self.report();
     }
 
@@ -89,8 +94,8 @@ impl DeviceCache {
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     fn report(&self) {
         self.size.set(self.entries.len() as f64);
-        let rate = self.num_hits as f64 / self.num_lookups.max(1) as f64;
-        self.hit_rate.set_or_clear((self.num_lookups > 0).then_some(rate));
+        let rate = self.num_hits as f64 / self.num_attached.max(1) as f64;
+        self.hit_rate.set_or_clear((self.num_attached > 0).then_some(rate));
     }
 }
 
@@ -98,6 +103,7 @@ impl DeviceCache {
 mod tests {
     use candle_core::{DType, Device};
     use leyline::telemetry::NullRecorder;
+    use leyline_testkit::recording_recorder::RecordingRecorder;
 
     use super::*;
     use crate::prefetch::HostTensor;
@@ -121,7 +127,21 @@ mod tests {
         cache.insert(&other, weights());
         assert!(cache.get(&b).is_none(), "it was used longest ago");
         assert!(cache.get(&a).is_some() && cache.get(&other).is_some());
-        assert_eq!((cache.num_lookups, cache.num_hits, cache.clear()), (5, 3, 2));
+        assert_eq!(cache.clear(), 2);
+    }
+
+    #[test]
+    fn the_hit_rate_is_that_of_attached_weights_and_absent_before_the_first() {
+        let recorder = RecordingRecorder::new();
+        let mut cache = DeviceCache::new(1, &recorder);
+        let rate = || recorder.gauge_value("kasmina.cache.gpu_hit_rate", &[]);
+        cache.insert(&artifact("a", 1.0), weights());
+        assert!(cache.get(&artifact("a", 1.0)).is_some());
+        assert_eq!(rate(), None, "a look attaches nothing");
+        for (is_hit, expected) in [(false, 0.0), (true, 0.5), (false, 1.0 / 3.0)] {
+            cache.count(is_hit);
+            assert_eq!(rate(), Some(expected));
+        }
     }
 
     #[test]

@@ -18,14 +18,18 @@ use crate::command::ReplayWindow;
 use crate::error::{Error, TensorProblem};
 use crate::graft::{AlphaCell, Graft, GraftedModel, SeedBlend};
 use crate::host::{Host, HostConfig};
-use crate::init;
+use crate::init::{self, InitMode};
+use crate::isolation::Monitor;
 use crate::lifecycle::{Contradiction, SeedRecord};
 use crate::manager::Kasmina;
+use crate::manager::operation::least_latency;
 use crate::manager::state::State;
 use crate::telemetry::events;
-use crate::weight::WeightSource;
+use crate::weight::{WeightSet, WeightSource};
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// The largest revision that is taken up: there are more after it than changes can be made.
+const MAX_REVISION: u64 = u64::MAX / 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +44,8 @@ struct Document {
     seeds: Vec<SeedRecord>,
     /// Stage changes that the next end of an epoch has to return.
     unreturned: Vec<SavedTransition>,
+    /// Without it an epoch that is taken up in its middle would be audited twice, and leaks charged twice.
+    epochs_since_audit: Monitor,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,6 +81,7 @@ impl Durable for Kasmina {
             replay_window: self.verifier.window().clone(),
             seeds: state.seeds.values().cloned().collect(),
             unreturned: state.unreturned.iter().map(SavedTransition::from).collect(),
+            epochs_since_audit: self.monitor,
         };
         let mut tensors = BTreeMap::new();
         for weights in state.model.host().weights() {
@@ -92,17 +99,22 @@ impl Durable for Kasmina {
     fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
         let mut document: Document = serde_json::from_str(&saved.json)?;
         let replay_window = std::mem::take(&mut document.replay_window);
+        let monitor = document.epochs_since_audit;
         let began = self.clock.now();
         let state = self.rebuild(document, saved)?;
-        let gone: Vec<SeedId> = self.state.seeds.keys().copied().collect();
-        self.state = state;
-        self.untouched = false;
-        if let Some(library) = &mut self.library {
-            gone.iter().for_each(|&seed| library.forget(seed, "registry_reset", &self.telemetry));
+        let previous = self.take_over(state);
+        // A seed that waits for weights is germinated, which was checked, and can be removed without a change of the
+        // layout. Should the removal fail all the same, the state before is back, and its seeds wait anew.
+        if let Err(error) = self.await_restored() {
+            self.take_over(previous);
+            self.await_restored()?;
+            return Err(error);
         }
-        self.await_restored()?;
-        // Never narrowed: an older state does not let in again what was accepted since.
+        // From here on nothing can fail. An older state does not let in again what was accepted since.
         self.verifier.merge(&replay_window);
+        self.monitor = monitor;
+        self.violations.audited(std::iter::empty(), 0, &BTreeMap::new());
+        self.untouched = false;
         self.telemetry.event(Event::new(&events::TEACHER_DEREGISTERED));
         self.report_host();
         self.update_gauges();
@@ -112,17 +124,29 @@ impl Durable for Kasmina {
 }
 
 impl Kasmina {
+    /// Puts a state in the place of the present one, whose seeds wait for no weights any more; returns that one.
+    fn take_over(&mut self, state: State) -> State {
+        let previous = std::mem::replace(&mut self.state, state);
+        if let Some(library) = &mut self.library {
+            previous.seeds.keys().for_each(|&seed| library.forget(seed, "registry_reset", &self.telemetry));
+        }
+        previous
+    }
+
     fn rebuild(&self, document: Document, saved: &SavedState) -> Result<State, Error> {
-        let Document { format, host, revision, init_seed, next_seed, replay_window: _, seeds: records, unreturned } =
-            document;
+        let Document { format, host, revision, init_seed, next_seed, seeds: records, unreturned, .. } = document;
         require("format", format == FORMAT, format, FORMAT)?;
+        require("revision", revision.0 <= MAX_REVISION, revision.0, format_args!("at most {MAX_REVISION}"))?;
+        require("next_seed", next_seed > 0, next_seed, "at least 1")?;
         let own = &self.config.host;
         require("host", host == *own, format_args!("{host:?}"), format_args!("{own:?}"))?;
 
         let device = self.state.model.device();
         let dtype = self.config.dtype.dtype();
         let mut tensors = saved.tensors.clone();
+        // Taken out in any case: no parameter has its name.
         let latest_batch = init::take_batch(&mut tensors, device)?;
+        let latest_batch = latest_batch.filter(|_| self.config.seed_init == InitMode::GradMax);
         let host = Host::build(&host, &mut WeightSource::saved(&mut tensors).with_dtype(dtype), device)?;
         let current = self.state.model.layout().revision();
         let is_new = revision > current || (self.untouched && revision == current);
@@ -135,7 +159,7 @@ impl Kasmina {
             init_seed,
             latest_batch,
         };
-        for record in records {
+        for mut record in records {
             check_record(&state, &record)?;
             if let Some(role) = record.role() {
                 let (slot_index, slot) = state.slot(&record.slot)?;
@@ -144,7 +168,16 @@ impl Kasmina {
                 let module = SeedModule::build(blueprint, record.id, slot.shape, record.width, &mut source, device)?;
                 let blend = SeedBlend::build(&record.blend, record.id, slot.shape, &mut source, device)?;
                 let alpha = AlphaCell::new(record.alpha.alpha(), dtype, device)?;
-                state.model.insert(slot_index, Graft { seed: record.id, role, module, blend, alpha });
+                let graft = Graft { seed: record.id, role, module, blend, alpha };
+                let num_parameters = graft.weights().map(WeightSet::num_elements).sum::<usize>() as u64;
+                let (field, found) = (field_of(&record, "num_parameters"), record.num_parameters);
+                require(&field, found == num_parameters, found, num_parameters)?;
+                // The gate before blending waits for a latency that only a germination would take.
+                if self.config.gates.latency_budget_ms.is_some() && record.lacks_latency() {
+                    let clock = &*self.clock;
+                    record.set_prewarm_ms(least_latency(&graft.module, slot.shape, dtype, clock, device)?);
+                }
+                state.model.insert(slot_index, graft);
             }
             state.seeds.insert(record.id, record);
         }
@@ -162,7 +195,7 @@ impl Kasmina {
 
 /// Refuses a record that contradicts itself or those before it.
 fn check_record(state: &State, record: &SeedRecord) -> Result<(), Error> {
-    let field = |name: &str| format!("seeds.{}.{name}", record.id);
+    let field = |name: &str| field_of(record, name);
     let last = state.seeds.last_key_value().map_or(SeedId(0), |(id, _)| *id);
     let in_order = record.id > last && record.id.0 < state.next_seed;
     require(&field("id"), in_order, record.id, format_args!("more than {last}, less than seed-{}", state.next_seed))?;
@@ -175,6 +208,10 @@ fn check_record(state: &State, record: &SeedRecord) -> Result<(), Error> {
         None => Ok(()),
         Some(Contradiction { field: name, found, expected }) => require(&field(name), false, found, expected),
     }
+}
+
+fn field_of(record: &SeedRecord, name: &str) -> String {
+    format!("seeds.{}.{name}", record.id)
 }
 
 fn require(

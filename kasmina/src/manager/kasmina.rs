@@ -19,13 +19,13 @@ use crate::blueprint::Registry;
 use crate::command::{Journal, KeyRing, NonceLedger, Rejection, Verifier};
 use crate::config::KasminaConfig;
 use crate::error::Error;
-use crate::graft::GraftedModel;
+use crate::graft::{GraftedModel, Role};
 use crate::host::Host;
 use crate::init::InitMode;
 use crate::isolation::{Ledger, Monitor};
 use crate::manager::device_cache::DeviceCache;
 use crate::manager::library::Library;
-use crate::manager::operation::Tools;
+use crate::manager::operation::{Done, Tools};
 use crate::manager::state::{State, weight_rng};
 use crate::telemetry::{SeedReading, Telemetry, events};
 use crate::weight::{WeightSet, WeightSource};
@@ -176,13 +176,13 @@ impl Kasmina {
     /// Brings every gauge up to date.
     pub(super) fn update_gauges(&mut self) {
         let host = self.state.model.host().weights().map(WeightSet::num_elements).sum::<usize>() as u64;
-        let (library, violations) = (&self.library, &self.violations);
+        let (library, violations, model) = (&self.library, &self.violations, &self.state.model);
         let readings = self.state.export_seeds().into_iter().map(|state| {
             let fetched = library.as_ref().map(|library| library.fetched(state.seed_id)).unwrap_or_default();
             SeedReading {
                 fetch_ms: fetched.latency_ms,
                 is_fallback: fetched.is_fallback,
-                leaks: violations.latest(state.seed_id),
+                leaks: violations.latest(state.seed_id).filter(|_| model.role(state.seed_id) == Some(Role::Shadow)),
                 host_norm: host_norm(&state, host),
                 state,
             }
@@ -222,7 +222,7 @@ impl Kasmina {
         }
     }
 
-    fn report_applied(&mut self, command: &Command, applied: &Applied) {
+    fn report_applied(&mut self, command: &Command, Done { applied, passed }: &Done) {
         let mut event = Event::new(&events::SEED_OPERATION)
             .with("operation", command.operation.name())
             .with("seed_id", applied.seed)
@@ -233,6 +233,9 @@ impl Kasmina {
         }
         self.telemetry.event(event);
         self.report_details(&command.operation, applied.seed);
+        if let Some(report) = passed {
+            self.telemetry.gate(Some(applied.seed), report);
+        }
         for transition in &applied.transitions {
             self.report_transition(transition);
         }
@@ -278,8 +281,10 @@ impl Kasmina {
             event = event.with("seed_id", seed);
         }
         self.telemetry.event(event);
-        if let Error::GateFailed { seed, report } = error {
-            self.telemetry.gate(*seed, report);
+        match error {
+            Error::GateFailed { seed, report } => self.telemetry.gate(Some(*seed), report),
+            Error::OverBudget { report, .. } => self.telemetry.gate(None, report),
+            _ => {}
         }
     }
 
@@ -295,23 +300,38 @@ impl Kasmina {
         self.telemetry.event(detail);
     }
 
-    /// Carries out an operation with what it needs from the library: all of it or nothing.
-    fn carry_out(&mut self, command: &Command) -> Result<Applied, Error> {
-        let ticket = self.request_weights(&command.operation)?;
-        let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
-        let applied = self.state.carry_out(&command.operation, &command.reason, tools)?;
-        if let Some(ticket) = ticket {
-            self.await_weights(applied.seed, ticket);
+    /// Carries out an accepted command and answers it.
+    fn act_on(&mut self, command: &Command) -> Result<Applied, Error> {
+        self.untouched = false;
+        self.telemetry.accepted.add(1);
+        let outcome = self.carry_out(command);
+        match &outcome {
+            Ok(done) => self.report_applied(command, done),
+            Err(error) => self.report_refused(command, error),
         }
-        Ok(applied)
+        self.telemetry.annotations(command);
+        outcome.map(|done| done.applied)
     }
 
-    /// Seeds that can influence the loss, ordered by id. A paused one cannot.
+    /// Carries out an operation with what it needs from the library: all of it or nothing.
+    fn carry_out(&mut self, command: &Command) -> Result<Done, Error> {
+        let ticket = self.request_weights(&command.operation)?;
+        let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
+        let done = self.state.perform(&command.operation, &command.reason, tools)?;
+        if let Some(ticket) = ticket {
+            self.await_weights(done.applied.seed, ticket);
+        }
+        Ok(done)
+    }
+
+    /// Seeds that can influence the loss, ordered by id. A paused one cannot, nor one whose α is zero in the type of the
+    /// network: the graft knows.
     pub(super) fn acting(&self) -> Vec<Acting> {
+        let acts = |seed| self.state.model.graft(seed).is_some_and(|graft| graft.part().is_some());
         let acting = self.state.seeds.values().filter(|record| record.stage().acts_on_output() && !record.is_paused());
         acting
             .map(|record| Acting { seed: record.id, stage: record.stage(), alpha: record.alpha.alpha() })
-            .filter(|acting| !acting.alpha.is_zero())
+            .filter(|acting| !acting.alpha.is_zero() && acts(acting.seed))
             .collect()
     }
 }
@@ -359,21 +379,15 @@ impl SeedManager for Kasmina {
     /// An accepted command stays used when its operation is then refused or fails; a rejected one is not used up.
     fn apply(&mut self, eager: &mut Eager, command: &SignedCommand) -> Result<Applied, Error> {
         eager.check()?;
-        self.untouched = false;
         let began = self.clock.now();
         let accepted = self.verifier.accept(command, &*self.clock);
         self.telemetry.verified(self.clock.now().saturating_sub(began));
-        let command = accepted.map_err(|rejection| {
+        let outcome = accepted.map_err(|rejection| {
             self.report_rejected(&rejection);
             Error::Command(rejection)
-        })?;
-        self.telemetry.accepted.add(1);
-        let outcome = self.carry_out(&command);
-        match &outcome {
-            Ok(applied) => self.report_applied(&command, applied),
-            Err(error) => self.report_refused(&command, error),
-        }
-        self.telemetry.annotations(&command);
+        });
+        let outcome = outcome.and_then(|command| self.act_on(&command));
+        self.telemetry.ledger(self.verifier.ledger());
         self.telemetry.applied(self.clock.now().saturating_sub(began));
         outcome
     }
@@ -401,8 +415,8 @@ impl SeedManager for Kasmina {
         Ok(())
     }
 
-    /// When a ramp ends at 0 the seed leaves the computation, and the layout's revision grows. A seed that was fading is
-    /// removed; the transition is reported at once and returned by the next [`Self::finish_epoch`].
+    /// A seed whose gradual cull ends leaves the computation, and the layout's revision grows; its parameters left the
+    /// layout when the cull began. The transition is reported at once and returned by the next [`Self::finish_epoch`].
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Error> {
         self.end_step(eager, step)
     }

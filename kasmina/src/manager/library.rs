@@ -12,7 +12,9 @@ use leyline::id::{BlueprintId, SeedId};
 use leyline::telemetry::{Counter, Event, Gauge, Recorder};
 use serde::{Deserialize, Serialize};
 
-use crate::config::ConfigIssue;
+use crate::blueprint::Registry;
+use crate::config::{ConfigIssue, KasminaConfig};
+use crate::error::Error;
 use crate::prefetch::{
     Artifact, BreakerState, KernelStore, Poll, PrefetchConfig, PrefetchError, PrefetchStats, Prefetcher, Ticket,
 };
@@ -57,16 +59,45 @@ impl LibraryConfig {
     /// Everything that is wrong with the values; empty when they can be used.
     #[must_use]
     pub fn validate(&self) -> Vec<ConfigIssue> {
-        self.prefetch.validate()
+        let mut issues = self.prefetch.validate();
+        if self.blueprints.as_ref().is_some_and(Vec::is_empty) {
+            issues.push(ConfigIssue::new("blueprints", "is empty: expected at least one name, or no such key for all"));
+        }
+        issues
+    }
+
+    /// As [`Self::validate`], with the names of blueprints, of which `seeds` has to offer every one.
+    #[must_use]
+    pub fn validate_for(&self, seeds: &KasminaConfig) -> Vec<ConfigIssue> {
+        let mut registry = Registry::on_offer(seeds);
+        match registry.configure(seeds) {
+            Ok(()) => self.validate_with(&registry),
+            // The other section has issues of its own, and nobody knows what it offers.
+            Err(_) => self.validate(),
+        }
+    }
+
+    /// As [`Self::validate`], with the names of blueprints: no germination could ask for one that nobody offers.
+    pub(super) fn validate_with(&self, registry: &Registry) -> Vec<ConfigIssue> {
+        let mut issues = self.validate();
+        for (index, blueprint) in self.blueprints.iter().flatten().enumerate() {
+            if let Err(Error::UnknownBlueprint { known, .. }) = registry.get(blueprint) {
+                let message = format!("is `{blueprint}`: expected one of {known}");
+                issues.push(ConfigIssue::new(format!("blueprints[{index}]"), message));
+            }
+        }
+        issues
     }
 }
 
 /// What became of a seed's request.
-pub(super) enum Arrival {
-    /// Its weights, and the milliseconds since the request.
-    Weights(Artifact, f64),
-    /// There will be none.
-    Failure(PrefetchError),
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) blueprint: BlueprintId,
+    /// Since the request.
+    pub(super) latency_ms: f64,
+    /// Its weights, or why there will be none.
+    pub(super) outcome: Result<Artifact, PrefetchError>,
 }
 
 /// What is known of a seed whose request was answered.
@@ -126,28 +157,29 @@ impl Library {
         self.pending.insert(seed, Pending { ticket, since: self.clock.now() });
     }
 
-    /// Requests that were decided since the last call.
-    pub(super) fn arrivals(&mut self) -> Vec<(SeedId, BlueprintId, Arrival)> {
-        let mut arrivals = Vec::new();
-        let now = self.clock.now();
-        let Self { prefetcher, pending, .. } = self;
-        pending.retain(|&seed, Pending { ticket, since }| {
-            let arrival = match prefetcher.poll(ticket) {
-                Poll::Pending => return true,
-                Poll::Ready(artifact) => Arrival::Weights(artifact, now.saturating_sub(*since).as_secs_f64() * 1e3),
-                Poll::Failed(error) => Arrival::Failure(error),
-            };
-            arrivals.push((seed, ticket.blueprint().clone(), arrival));
-            false
-        });
-        arrivals
+    /// Seeds whose requests are not settled.
+    pub(super) fn waiting(&self) -> Vec<SeedId> {
+        self.pending.keys().copied().collect()
     }
 
-    pub(super) fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+    /// What became of the request of a seed; none while it is undecided. The answer stays until it is settled.
+    pub(super) fn arrival(&self, seed: SeedId) -> Option<Arrival> {
+        let Pending { ticket, since } = self.pending.get(&seed)?;
+        let outcome = match self.prefetcher.poll(ticket) {
+            Poll::Pending => return None,
+            Poll::Ready(artifact) => Ok(artifact),
+            Poll::Failed(error) => Err(error),
+        };
+        let latency_ms = self.clock.now().saturating_sub(*since).as_secs_f64() * 1e3;
+        Some(Arrival { blueprint: ticket.blueprint().clone(), latency_ms, outcome })
     }
 
-    /// The seed is gone: nobody waits for its weights.
+    /// The seed acted on the answer.
+    pub(super) fn settled(&mut self, seed: SeedId) {
+        self.pending.remove(&seed);
+    }
+
+    /// The seed is gone: nobody waits for its weights, also where an answer is there that it has not seen.
     pub(super) fn forget(&mut self, seed: SeedId, reason: &str, telemetry: &Telemetry) {
         self.fetched.remove(&seed);
         if let Some(Pending { ticket, .. }) = self.pending.remove(&seed) {
@@ -157,6 +189,7 @@ impl Library {
                 .with("reason", reason);
             telemetry.event(event);
             self.prefetcher.cancel(ticket);
+            self.report(Some(telemetry));
         }
     }
 
@@ -253,7 +286,11 @@ impl Gauges {
         let Some(telemetry) = telemetry else { return };
         if self.seen_state != stats.breaker_state {
             self.seen_state = stats.breaker_state;
-            let event = Event::new(&events::BREAKER_EVENT)
+            let desc = match stats.breaker_state {
+                BreakerState::Open => &events::BREAKER_EVENT,
+                BreakerState::HalfOpen | BreakerState::Closed => &events::BREAKER_RECOVERED,
+            };
+            let event = Event::new(desc)
                 .with("breaker_state", format_args!("{:?}", stats.breaker_state))
                 .with("failures", stats.breaker_failures);
             telemetry.event(event);

@@ -3,22 +3,27 @@
 //! A copy of the network shares its tensors and costs a few reference counts.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use candle_core::{DType, Device};
 use leyline::clock::Clock;
 use leyline::command::{AlphaRamp, Blend, Operation};
 use leyline::id::{BlueprintId, SeedId, SlotId};
 use leyline::model::TrainableModel;
-use leyline::seed::{Applied, SeedStage, Transition};
+use leyline::seed::{Applied, GateReport, Transition};
 use leyline::unit::Alpha;
 
 use crate::blueprint::{Registry, SeedModule};
 use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{AlphaCell, Graft, GraftedModel, Role, SeedBlend};
+use crate::host::SlotShape;
 use crate::init::{self, InitMode};
 use crate::lifecycle::table::{Effect, Move, Trigger};
 use crate::lifecycle::{Cause, Germination, Newborn, SeedRecord};
 use crate::manager::state::{State, weight_rng};
 use crate::weight::{WeightSet, WeightSource};
+
+/// Forward passes that a latency is taken from.
+const NUM_PASSES: usize = 5;
 
 /// What an operation needs beside the state.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +31,14 @@ pub(super) struct Tools<'a> {
     pub(super) config: &'a KasminaConfig,
     pub(super) registry: &'a Registry,
     pub(super) clock: &'a dyn Clock,
+}
+
+/// What an operation did.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) applied: Applied,
+    /// The verdict of the gate that let the seed pass, unless the end of an epoch has announced it.
+    pub(super) passed: Option<GateReport>,
 }
 
 impl State {
@@ -36,13 +49,20 @@ impl State {
         reason: &str,
         tools: Tools<'_>,
     ) -> Result<Applied, Error> {
+        self.perform(operation, reason, tools).map(|done| done.applied)
+    }
+
+    /// As [`Self::carry_out`], with the verdict of a gate that is still to be told.
+    pub(super) fn perform(&mut self, operation: &Operation, reason: &str, tools: Tools<'_>) -> Result<Done, Error> {
         let (seed, ramp) = match operation {
             Operation::Germinate { slot, blueprint, blend } => {
                 return self.germinate((slot, blueprint, blend), reason, tools);
             }
             Operation::StartBlending { seed, ramp } => {
-                let stage = self.record(*seed)?.stage();
-                if stage == SeedStage::Training && ramp.target.is_zero() {
+                self.record(*seed)?;
+                // At the end of such a ramp its parameters would leave the layout in the middle of an epoch.
+                let cell = self.model.graft(*seed).map(|graft| &graft.alpha);
+                if ramp.target.is_zero() || cell.is_some_and(|cell| cell.rounds_to_zero(ramp.target)) {
                     return Err(Error::RampToNothing { seed: *seed });
                 }
                 (*seed, Some(*ramp))
@@ -65,7 +85,7 @@ impl State {
         (slot, blueprint, blend): (&SlotId, &BlueprintId, &Blend),
         reason: &str,
         Tools { config, registry, clock }: Tools<'_>,
-    ) -> Result<Applied, Error> {
+    ) -> Result<Done, Error> {
         let (slot_index, host_slot) = self.slot(slot)?;
         if let Some(record) = self.occupant(slot) {
             return Err(Error::SlotOccupied { slot: slot.clone(), seed: record.id, stage: record.stage() });
@@ -75,16 +95,17 @@ impl State {
         if !kind.fits(shape) {
             return Err(Error::BlueprintDoesNotFit { blueprint: blueprint.clone(), slot: slot.clone(), shape });
         }
-        registry.check_budget(blueprint, shape, config.seed_width)?;
+        // Before anything is allocated.
+        registry.check_size(blueprint, shape, config.seed_width, SeedBlend::num_elements(blend, shape))?;
         let seed = SeedId(self.next_seed);
         let next_seed = self.next_seed.checked_add(1).ok_or(Error::OutOfSeedIds)?;
         let mut source = WeightSource::draw(weight_rng(self.init_seed, seed.0)).with_dtype(self.model.dtype());
         let device = self.model.device();
         let module = SeedModule::build(kind, seed, shape, config.seed_width, &mut source, device)?;
-        if let (InitMode::GradMax, Some(batch)) = (config.seed_init, &self.latest_batch) {
-            init::grad_max(&self.model, slot_index, batch, &module, config.seed_width)?;
-        }
         let seed_blend = SeedBlend::build(blend, seed, shape, &mut source, device)?;
+        if let (InitMode::GradMax, Some(batch)) = (config.seed_init, &self.latest_batch) {
+            init::grad_max(&self.model, slot_index, batch, &module, &seed_blend, config.seed_width)?;
+        }
         let alpha = AlphaCell::new(Alpha::ZERO, self.model.dtype(), device)?;
         let graft = Graft { seed, role: Role::Idle, module, blend: seed_blend, alpha };
         let num_parameters = graft.weights().map(WeightSet::num_elements).sum::<usize>() as u64;
@@ -98,8 +119,10 @@ impl State {
             network_parameters: self.network_parameters().saturating_add(num_parameters),
         };
         // A time differs from run to run, and so would the saved state: none is taken that no gate asks for.
-        let timed =
-            config.gates.latency_budget_ms.map(|_| graft.module.prewarm(shape, self.model.dtype(), clock, device));
+        let timed = config
+            .gates
+            .latency_budget_ms
+            .map(|_| least_latency(&graft.module, shape, self.model.dtype(), clock, device));
         let newborn = Newborn {
             id: seed,
             slot: slot.clone(),
@@ -113,8 +136,10 @@ impl State {
             .map_err(|report| Error::OverBudget { blueprint: blueprint.clone(), slot: slot.clone(), report })?;
         let mut model = self.model.clone();
         model.insert(slot_index, graft);
+        let passed = record.latest_gate().cloned();
+        let applied = self.commit(model, record, transitions)?;
         self.next_seed = next_seed;
-        self.commit(model, record, transitions)
+        Ok(Done { applied, passed })
     }
 
     /// Follows the row of the table for a trigger, if there is one and its gate lets the seed pass.
@@ -124,7 +149,7 @@ impl State {
         trigger: Trigger,
         cause: Cause<'_>,
         config: &KasminaConfig,
-    ) -> Result<Applied, Error> {
+    ) -> Result<Done, Error> {
         let mut record = self.record(seed)?.clone();
         let row = record.find_move(trigger)?;
         let verdict = record.judge(&config.gates, self.surroundings(seed, config), row);
@@ -132,9 +157,11 @@ impl State {
             return Err(Error::GateFailed { seed, report: report.clone() });
         }
         let mut model = self.model.clone();
+        let passed = verdict.clone().filter(|_| !record.has_announced(row));
         let transition = record.follow(row, verdict, cause)?;
         arrange(&mut model, &record, row)?;
-        self.commit(model, record, transition.into_iter().collect())
+        let applied = self.commit(model, record, transition.into_iter().collect())?;
+        Ok(Done { applied, passed })
     }
 
     /// Removes a seed whose fade has ended. The caller renews the layout.
@@ -159,6 +186,18 @@ impl State {
         self.seeds.insert(seed, record);
         Ok(Applied { seed, transitions, topology_changed })
     }
+}
+
+/// Least time of five forward passes of a seed's module, ms: one alone may have met a busy machine or a cold cache.
+pub(super) fn least_latency(
+    module: &SeedModule,
+    shape: SlotShape,
+    dtype: DType,
+    clock: &dyn Clock,
+    device: &Device,
+) -> candle_core::Result<f64> {
+    let passes = (0..NUM_PASSES).map(|_| module.prewarm(shape, dtype, clock, device));
+    passes.reduce(|least, next| Ok(least?.min(next?))).expect("there is a first pass")
 }
 
 /// Carries out the effects of a row on the network, after those on the record.

@@ -72,11 +72,11 @@ impl Kasmina {
             let Some(record) = self.state.seeds.get_mut(&seed) else { continue };
             let end = record.finish_epoch(gates, around)?;
             transitions.extend(end.transitions);
-            if let Some(report) = end.kept_by {
-                self.telemetry.gate(seed, &report);
+            if let Some(report) = end.verdict {
+                self.telemetry.gate(Some(seed), &report);
             }
             if let Some(report) = record.judge_next(gates, around) {
-                self.telemetry.gate(seed, report);
+                self.telemetry.gate(Some(seed), report);
             }
         }
         self.state.seeds.retain(|_, record| record.stage() != SeedStage::Dormant);
@@ -85,6 +85,7 @@ impl Kasmina {
         }
         self.telemetry.repeat_violations();
         self.tidy_library(epoch.0);
+        self.verifier.forget_expired(&*self.clock);
         self.update_gauges();
         self.telemetry.epoch_finished(self.clock.now().saturating_sub(began));
         let mut since_last = std::mem::take(&mut self.state.unreturned);

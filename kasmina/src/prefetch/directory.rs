@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leyline::id::BlueprintId;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::prefetch::artifact::Artifact;
 use crate::prefetch::cancel::CancelToken;
 use crate::prefetch::error::{FormatError, StoreError, unhex};
 use crate::prefetch::store::KernelStore;
 
-const MANIFEST_FILE: &str = "manifest.json";
+pub(super) const MANIFEST_FILE: &str = "manifest.json";
 const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 /// Bytes read between two looks at the cancellation.
 const READ_CHUNK_BYTES: usize = 1 << 20;
@@ -40,11 +40,22 @@ struct Pin {
     bytes: u64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ManifestEntry {
-    sha256: String,
-    bytes: u64,
+pub(super) struct ManifestEntry {
+    pub(super) sha256: String,
+    pub(super) bytes: u64,
+}
+
+/// The manifest of a folder as it is written.
+pub(super) fn read_manifest(dir: &Path) -> Result<BTreeMap<BlueprintId, ManifestEntry>, StoreError> {
+    let text = read_plain(dir, MANIFEST_FILE, MAX_MANIFEST_BYTES, &CancelToken::never())?;
+    Ok(serde_json::from_slice(&text).map_err(|source| FormatError::Manifest(Arc::new(source)))?)
+}
+
+/// The characters of an id leave no way to name another folder.
+pub(super) fn artifact_file(blueprint: &BlueprintId) -> String {
+    format!("{blueprint}.safetensors")
 }
 
 impl DirectoryStore {
@@ -58,11 +69,8 @@ impl DirectoryStore {
     /// is a link.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, StoreError> {
         let dir = dir.as_ref().canonicalize()?;
-        let text = read_plain(&dir, MANIFEST_FILE, MAX_MANIFEST_BYTES, &CancelToken::never())?;
-        let entries: BTreeMap<BlueprintId, ManifestEntry> =
-            serde_json::from_slice(&text).map_err(|source| FormatError::Manifest(Arc::new(source)))?;
         let mut pins = BTreeMap::new();
-        for (blueprint, ManifestEntry { sha256, bytes }) in entries {
+        for (blueprint, ManifestEntry { sha256, bytes }) in read_manifest(&dir)? {
             let Some(digest) = unhex(&sha256) else {
                 return Err(FormatError::Digest { blueprint, found: sha256 }.into());
             };
@@ -89,8 +97,7 @@ impl KernelStore for DirectoryStore {
         if pin.bytes > self.max_artifact_bytes {
             return Err(StoreError::TooLarge { bytes: pin.bytes, limit: self.max_artifact_bytes });
         }
-        // The characters of an id leave no way to name another folder.
-        let bytes = match read_plain(&self.dir, &format!("{blueprint}.safetensors"), self.max_artifact_bytes, cancel) {
+        let bytes = match read_plain(&self.dir, &artifact_file(blueprint), self.max_artifact_bytes, cancel) {
             Err(StoreError::Io(source)) if source.kind() == io::ErrorKind::NotFound => return Err(StoreError::Missing),
             read => read?,
         };

@@ -38,11 +38,11 @@ events! {
     BLEND_CONFIG = Info "blend_config" ["seed_id", "mode", "source", "alpha_vec_len"];
     /// A seed changed its stage
     SEED_STAGE_CHANGED = Info "seed_stage" ["seed_id", "from", "stage", "alpha", "reason"];
-    /// A gate began to let the seed pass, or let it pass on a command
+    /// A gate lets a seed pass: told once, at the end of the epoch in which it began to, else when the seed passes
     GATE_PASSED = Info "gate_event" ["seed_id", "gate", "target", "score", "met"];
-    /// A gate refused a seed that a command wanted to pass
+    /// A gate refused a seed; without an id when it was to germinate
     GATE_FAILURE = Warning "gate_failure" ["seed_id", "gate", "target", "score", "failed"];
-    /// A seed was removed, and the network computes again as it did before the seed acted
+    /// A seed was removed, and nothing of it acts any more; the host keeps what it has learned meanwhile
     ROLLBACK_READY = Info "rollback_ready" ["seed_id", "stage", "reason"];
     /// A seed was taken out of the computation for a while
     SEED_PAUSED = Warning "seed_paused" ["seed_id", "stage"];
@@ -56,8 +56,10 @@ events! {
     ISOLATION_TOTAL = Warning "isolation_violations" ["violations"];
     /// The configured attribution mode began to have no result
     ATTRIBUTION_FALLBACK = Warning "attribution_fallback" ["wanted", "used"];
-    /// The breaker before the store of weights changed its state
+    /// The breaker before the store of weights opened: nothing is asked of the store
     BREAKER_EVENT = Warning "breaker_event" ["breaker_state", "failures"];
+    /// The breaker before the store of weights lets requests through again: one to try (half open), or all (closed)
+    BREAKER_RECOVERED = Info "breaker_recovered" ["breaker_state", "failures"];
     /// The weights of a new seed were asked for
     PREFETCH_REQUESTED = Info "prefetch_requested" ["seed_id", "blueprint_id"];
     /// The weights of a seed arrived and are in place

@@ -146,15 +146,18 @@ impl Telemetry {
         self.event(event);
     }
 
-    /// A gate's verdict: that it began to let the seed pass, or that it refused a command.
-    pub(crate) fn gate(&self, seed: SeedId, report: &GateReport) {
+    /// A gate's verdict: that it lets a seed pass, or that it refused one. There is no id yet where germination was
+    /// refused.
+    pub(crate) fn gate(&self, seed: Option<SeedId>, report: &GateReport) {
         let (desc, name, conditions) = if report.passed {
             (&events::GATE_PASSED, "met", &report.met)
         } else {
             (&events::GATE_FAILURE, "failed", &report.failed)
         };
-        let event = Event::new(desc)
-            .with("seed_id", seed)
+        let about = Event::new(desc);
+        let event = seed
+            .into_iter()
+            .fold(about, |event, seed| event.with("seed_id", seed))
             .with("gate", report.gate)
             .with("target", report.target)
             .with("score", format_args!("{:.3}", report.score))

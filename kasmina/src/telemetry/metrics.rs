@@ -13,17 +13,17 @@ leyline::declare_metrics! {
     SEED_ALPHA_STEPS = Gauge "kasmina.seed.alpha_steps" Count ["seed_id"];
     /// Trainable elements of the seed.
     SEED_PARAMETERS = Gauge "kasmina.seed.parameters" Count ["seed_id"];
-    /// Whether the seed has weights in the network: 0 while they are fetched and once it is removed.
+    /// Whether the seed is in the network with all its weights: 0 while they are fetched and once it is removed.
     SEED_KERNEL_ATTACHED = Gauge "kasmina.seed.kernel_attached" Flag ["seed_id"];
     /// Whether the seed started from fresh weights because those of its blueprint could not be fetched.
     SEED_FALLBACK_USED = Gauge "kasmina.seed.fallback_used" Flag ["seed_id"];
-    /// From the request of the seed's weights to their arrival; absent when none were fetched.
+    /// From the request of the seed's weights until they were in place, which is looked after at the ends of steps; absent when none were fetched in this process.
     SEED_KERNEL_LATENCY = Gauge "kasmina.seed.kernel_latency_ms" Milliseconds ["seed_id"];
     /// The older name of `kasmina.seed.kernel_latency_ms`, with the same value.
     SEED_LAST_KERNEL_LATENCY = Gauge "kasmina.seed.last_kernel_latency_ms" Milliseconds ["seed_id"];
     /// Leaks between this seed and the host found while it trained in the shadow.
     SEED_ISOLATION_VIOLATIONS = Gauge "kasmina.seed.isolation_violations" Count ["seed_id"];
-    /// Leaks between the seed and the host that the latest audit charged to it; 0 when it is isolated, absent outside audits.
+    /// Leaks that the latest audit charged to the seed: 0 when it is isolated; absent outside the shadow and before an audit.
     SEED_ISOLATION_DOT = Gauge "kasmina.seed.isolation.dot" Count ["seed_id"];
     /// Root mean square norm of the host's gradient in the epoch in which the seed's was measured; absent until measured.
     SEED_HOST_NORM = Gauge "kasmina.seed.isolation.host_norm" GradientNorm ["seed_id"];
@@ -40,13 +40,13 @@ leyline::declare_metrics! {
     COMMANDS_REJECTED = Counter "kasmina.command_verifier.rejections_total" Count ["reason"];
     /// Time the checks of the latest command took.
     VALIDATION_LATENCY = Gauge "kasmina.command_verifier.validation_latency_ms" Milliseconds [];
-    /// Nonces that would be refused as used.
+    /// Nonces that would be refused as used; those that expired are forgotten at the next command or end of an epoch.
     NONCE_LEDGER_SIZE = Gauge "kasmina.nonce_ledger.size" Count [];
     /// Nonces forgotten because no command with them could be fresh any more.
     NONCE_LEDGER_EVICTIONS = Counter "kasmina.nonce_ledger.evictions_total" Count [];
     /// For how long a nonce is remembered at most.
     NONCE_LEDGER_TTL = Gauge "kasmina.nonce_ledger.ttl_seconds" Count [];
-    /// Time the latest command took, from its bytes to its answer.
+    /// Time the latest command took, from its bytes to its answer, whatever that was.
     APPLY_MS = Gauge "kasmina.apply_ms" Milliseconds [];
     /// Time the seed manager's end of the latest epoch took.
     FINALIZE_MS = Gauge "kasmina.finalize_ms" Milliseconds [];
@@ -60,9 +60,9 @@ leyline::declare_metrics! {
     /// Microbatches whose attribution could not be measured in the configured mode.
     ATTRIBUTION_FALLBACKS = Counter "kasmina.attribution.fallbacks_total" Count [];
 
-    /// Time of one forward pass of the latest new seed on two samples, the device synchronized.
+    /// Least time of five forward passes of the latest new seed on two samples, the device synchronized.
     PREWARM_LATENCY = Gauge "kasmina.prewarm.latency_ms" Milliseconds [];
-    /// From the request of the latest fetched weights to their arrival.
+    /// From the request of the latest fetched weights until they were in place.
     FETCH_LATENCY = Gauge "kasmina.kernel.fetch_latency_ms" Milliseconds [];
     /// State of the breaker before the store of weights: 1 closed, 2 open, 3 half open.
     BREAKER_STATE = Gauge "kasmina.breaker.state" State [];
@@ -92,7 +92,7 @@ leyline::declare_metrics! {
     CACHE_LOCK_WAIT = Gauge "kasmina.cache.lock_wait_ms" Milliseconds [];
     /// Seeds whose weights are being fetched.
     PREFETCH_INFLIGHT = Gauge "kasmina.prefetch.inflight" Count [];
-    /// Requests for weights by how they ended; `scheduled` counts all.
+    /// Accepted requests for weights by how they ended; `scheduled` counts all of them.
     PREFETCH_REQUESTS = Counter "kasmina.prefetch.requests_total" Count ["status"];
     /// Mean time from request to arrival of all fetched weights.
     PREFETCH_LATENCY = Gauge "kasmina.prefetch.latency_ms" Milliseconds [];

@@ -60,7 +60,9 @@ impl Gauges {
     fn values(reading: &SeedReading) -> [Option<f64>; DESCS.len()] {
         let state = &reading.state;
         let flag = |value: bool| Some(f64::from(u8::from(value)));
-        let has_weights = state.num_parameters > 0 && !state.weights_pending;
+        // A blueprint may have no parameters: what counts is that the seed is in the network.
+        let is_there = state.stage.is_live() || state.stage == SeedStage::Fossilized;
+        let has_weights = is_there && !state.weights_pending;
         [
             Some(f64::from(state.stage.wire())),
             Some(state.alpha.get()),

@@ -219,7 +219,7 @@ impl Life {
     }
 
     fn carry_out(&mut self, seed: u32, order: Order) -> Outcome {
-        if let (SeedStage::Training, Order::StartBlending { target, .. }) = (self.stage, order)
+        if let Order::StartBlending { target, .. } = order
             && target <= 0.0
         {
             return Outcome::Refused(ErrorKind::Rejected);

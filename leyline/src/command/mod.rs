@@ -66,7 +66,9 @@ pub enum Operation {
         /// The seed.
         seed: SeedId,
     },
-    /// Start blending, or retarget a seed that holds \[3\].
+    /// Start blending, or retarget a seed that blends or holds \[3\]. A target of 0 is refused in every stage: parameters
+    /// leave the layout only between epochs, and a ramp ends in the middle of one. [`Self::CullGradually`] leads to 0, with
+    /// the parameters frozen from its beginning.
     StartBlending {
         /// The seed.
         seed: SeedId,

@@ -30,8 +30,10 @@
 //! - **SM-8** a command whose tag does not verify is refused with [`ErrorKind::Rejected`](crate::error::ErrorKind)
 //!   before anything in it is parsed.
 //! - **SM-9** evidence for an unknown seed is refused, and then none of the given evidence is kept.
-//! - **SM-10** a paused seed takes no part in the computation and its stage, alpha and clocks stand still; resumed, it goes on
-//!   where it was. A seed that was paused already, or was not, is a refusal.
+//! - **SM-10** a paused seed takes no part in the computation; its stage, its alpha and its epochs in the stage stand still,
+//!   and its age grows. Resumed, it goes on with the parameters that it had. What was measured before does not count any
+//!   more, and the trainer, which drops the moments of parameters outside the layout, starts its moments anew. A seed that
+//!   was paused already, or was not, is a refusal.
 
 mod stage;
 mod state;

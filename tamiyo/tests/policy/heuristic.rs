@@ -1,6 +1,6 @@
 //! Every rule of the heuristic, as a table from states to what it says.
 
-use leyline::seed::{AlphaMode, SeedStage, SeedState};
+use leyline::seed::{AlphaMode, Gate, GateReport, SeedStage, SeedState};
 use leyline::state::SystemState;
 use leyline::unit::Alpha;
 
@@ -147,6 +147,60 @@ fn a_holding_seed_becomes_permanent_when_it_is_worth_it() {
     check_seed(&[measured(Holding, 4, 0.3, 0.1)], &permanent);
     check_seed(&[measured(Holding, 4, 0.009, 0.001)], &["holding_unproven: cull seed-1"]);
     check_seed(&[measured(Holding, 4, 0.1, 0.1)], &["holding_unproven: cull seed-1"]);
+}
+
+/// The seed after its gate to `target` spoke.
+fn judged(seed: SeedState, target: SeedStage, passed: bool) -> SeedState {
+    let gate = Gate::before(seed.stage, target).expect("a move that has a gate");
+    let failed = if passed { vec![] } else { vec!["over budget".to_owned()] };
+    let score = if passed { 1.0 } else { 0.5 };
+    SeedState { last_gate: Some(GateReport { gate, target, passed, score, met: vec![], failed }), ..seed }
+}
+
+#[test]
+fn a_training_seed_that_leaks_is_culled_whatever_it_is_worth() {
+    use SeedStage::Training;
+    let leaks = |seed: SeedState| SeedState { isolation_violations: 1, ..seed };
+    for seed in [at(Training, 0), measured(Training, 1, 0.3, 0.1), measured(Training, 2, 0.3, 0.1)] {
+        check_seed(&[leaks(seed)], &["training_leaks: cull seed-1"]);
+    }
+    // It acts: what it did in the shadow is over.
+    check_seed(&[leaks(at(SeedStage::Blending, 2))], &["blending_complete: hold seed-1"]);
+}
+
+#[test]
+fn a_gate_that_stays_shut_is_asked_until_the_time_of_the_stage_is_up() {
+    use SeedStage::{Blending, Fossilized, Holding, Training};
+    let blends = "training_proven: start_blending seed-1 to 1 in 20 steps";
+    let permanent = "holding_proven: fossilize seed-1";
+    for (stage, next, asks, gives_up) in [
+        (Training, Blending, blends, "training_refused: cull seed-1"),
+        (Holding, Fossilized, permanent, "holding_refused: cull seed-1"),
+    ] {
+        let proven = |epoch| measured(stage, epoch, 0.3, 0.1);
+        for epoch in [2, 3] {
+            check_seed(&[judged(proven(epoch), next, false)], &[asks]);
+        }
+        for epoch in [4, 5] {
+            check_seed(&[judged(proven(epoch), next, false)], &[gives_up]);
+            check_seed(&[judged(proven(epoch), next, true)], &[asks]);
+            check_seed(&[proven(epoch)], &[asks]);
+        }
+    }
+    // The verdict of another gate says nothing about the next one.
+    let germinated = judged(at(SeedStage::Germinated, 0), Training, false);
+    check_seed(&[SeedState { last_gate: germinated.last_gate, ..measured(Training, 4, 0.3, 0.1) }], &[blends]);
+    let in_blending = judged(at(Blending, 1), Holding, false);
+    check_seed(&[SeedState { last_gate: in_blending.last_gate, ..measured(Holding, 4, 0.3, 0.1) }], &[permanent]);
+}
+
+#[test]
+fn a_seed_that_returns_from_a_pause_is_judged_anew() {
+    use SeedStage::Holding;
+    let bad = |epoch, value| measured(Holding, epoch, value, 0.1);
+    let paused = |seed: SeedState| SeedState { paused: true, ..seed };
+    check_seed(&[bad(0, -0.3), paused(bad(1, -0.3)), bad(1, -0.4)], &[]);
+    check_seed(&[bad(0, -0.3), paused(bad(1, -0.3)), bad(1, -0.4), bad(1, -0.5)], &["holding_harmful: cull seed-1"]);
 }
 
 #[test]

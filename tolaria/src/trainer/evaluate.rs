@@ -1,6 +1,6 @@
 //! Evaluation on held-out data, with each live seed switched on and off beside it.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use leyline::batch::Batch;
 use leyline::error::BoxError;
 use leyline::id::SeedId;
@@ -26,9 +26,13 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// What to measure about a seed in this state: its removal when it acts, its target when it trains in the shadow.
+    /// What to measure about a seed in this state: its removal when it acts, its target when it trains in the shadow;
+    /// nothing while it is paused, for then it is not in the computation.
     #[must_use]
     pub fn of(state: &SeedState) -> Option<Self> {
+        if state.paused {
+            return None;
+        }
         match state.stage {
             SeedStage::Training => Some(Self { seed: state.seed_id, alpha: state.alpha_target, acts: false }),
             SeedStage::Blending | SeedStage::Holding if !state.alpha.is_zero() => {
@@ -86,8 +90,7 @@ pub fn evaluate<M: TrainableModel>(
             hits[pass].push(hit);
         }
     }
-    let rows: Vec<Tensor> =
-        losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)?.to_dtype(DType::F32)).collect::<Result<_, _>>()?;
+    let rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
     let table = host_read::read_vec(&Tensor::cat(&rows, 0)?, "evaluation", reads)?;
     let table: Vec<&[f32]> = table.chunks(data.len().max(1)).collect();
     let (losses, hits) = table.split_at(num_passes);
@@ -135,7 +138,29 @@ fn mean(values: &[f32]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use leyline::id::{BlueprintId, SlotId};
+
     use super::*;
+
+    #[test]
+    fn what_is_measured_follows_from_the_stage_and_a_paused_seed_is_not_measured() {
+        let of = |stage: SeedStage, alpha: f64, paused: bool| {
+            let (slot, blueprint) = (SlotId::new("a").unwrap(), BlueprintId::new("mlp").unwrap());
+            let seed = SeedState::germinated(SeedId(1), slot, blueprint, 10);
+            Probe::of(&SeedState { stage, alpha: Alpha::new(alpha).unwrap(), paused, ..seed })
+        };
+        let probe = |alpha, acts| Some(Probe { seed: SeedId(1), alpha, acts });
+        for stage in SeedStage::ALL {
+            let (idle, acting) = match stage {
+                SeedStage::Training => (probe(Alpha::ONE, false), probe(Alpha::ONE, false)),
+                SeedStage::Blending | SeedStage::Holding => (None, probe(Alpha::ZERO, true)),
+                _ => (None, None),
+            };
+            assert_eq!(of(stage, 0.0, false), idle, "{stage}");
+            assert_eq!(of(stage, 0.5, false), acting, "{stage}");
+            assert_eq!([of(stage, 0.0, true), of(stage, 0.5, true)], [None, None], "{stage}");
+        }
+    }
 
     #[test]
     fn a_gain_is_paired_sample_by_sample() {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use candle_core::Device;
+use candle_core::{DType, Device};
 use leyline::clock::Clock;
 use leyline::error::BoxError;
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::layout::Owner;
-use leyline::model::TrainableModel;
+use leyline::model::{Parameter, TrainableModel};
 use leyline::policy::Policy;
 use leyline::region::Eager;
 use leyline::seed::SeedManager;
@@ -138,7 +138,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Puts the parts together.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for settings that cannot work, device errors.
+    /// [`Error::InvalidConfig`] for settings that cannot work, [`Error::UnsupportedParameter`] for a network of another
+    /// type than `f32`, device errors.
     pub fn new(config: TrainConfig, parts: Parts<S, P>) -> Result<Self, Error> {
         if let Some((key, accepted)) = config.validate().into_iter().next() {
             return Err(Error::InvalidConfig { key, message: format!("expected {accepted}") });
@@ -158,6 +159,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 });
             }
         }
+        require_f32(parts.seeds.model().parameters())?;
         let engine = engine(&config, &parts)?;
         let sums = EpochSums::new(Arc::clone(engine.geometry()), &parts.device)?;
         Ok(Self {
@@ -196,7 +198,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let order = self.sampler.permutation(self.cursor.epoch, self.parts.data.train.len());
             let windows = windows(self.parts.data.train.len(), &self.config.batch);
             let resumed_at = usize::try_from(self.cursor.window).unwrap_or(usize::MAX).min(windows.len());
-            if let Some(window) = windows.get(resumed_at).filter(|_| self.parts.seeds.wants_batch()) {
+            // An epoch that is taken up in the middle showed its first microbatch before it was interrupted; what the
+            // seed manager keeps of it is in its saved state.
+            if let Some(window) = windows.first().filter(|_| resumed_at == 0 && self.parts.seeds.wants_batch()) {
                 self.show_first_batch(eager, &order, window)?;
             }
             for window in &windows[resumed_at..] {
@@ -282,7 +286,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     /// An engine for the network as it is now, where it has changed.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedParameter`] when the change brought a parameter of another type than `f32`, device errors.
     pub(super) fn refit_engine(&mut self) -> Result<bool, Error> {
+        require_f32(self.parts.seeds.model().parameters())?;
         if **self.engine.geometry() == Geometry::of(self.parts.seeds.model().layout())? {
             return Ok(false);
         }
@@ -300,6 +308,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         self.sums.reset()
     }
+}
+
+/// Recorded steps, moments and sums are those of `f32`: host scalars baked into them would go stale in any other type, and
+/// AdamW's moments lose what they add up in a shorter one.
+fn require_f32(parameters: &[Parameter]) -> Result<(), Error> {
+    let other = parameters.iter().find(|parameter| parameter.var.dtype() != DType::F32);
+    other.map_or(Ok(()), |parameter| {
+        Err(Error::UnsupportedParameter { name: parameter.name.clone(), found: parameter.var.dtype().as_str() })
+    })
 }
 
 fn engine<S: SeedManager, P: Policy>(config: &TrainConfig, parts: &Parts<S, P>) -> Result<GradientEngine, Error> {

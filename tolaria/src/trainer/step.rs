@@ -62,7 +62,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.finish_step(eager, &plan, learning_rate)
     }
 
-    /// Shows the seed manager the first microbatch of an epoch, or of what is left of it.
+    /// Shows the seed manager the first microbatch of an epoch, which `window` begins.
     pub(super) fn show_first_batch(&mut self, eager: &Eager, order: &[u32], window: &Window) -> Result<(), Error> {
         let Some(positions) = window.microbatches().next() else { return Ok(()) };
         let batch = to_device(self.parts.data.train.gather(&order[positions])?, &self.parts.device)?;
@@ -226,11 +226,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let scopes: Vec<GradientScope> = std::iter::once(GradientScope::Main).chain(shadows).collect();
         let is_written = |segment: &Segment| scopes.iter().any(|scope| scope.contains(segment));
         let (count, device) = (layout.num_elements(), &self.parts.device);
-        let dtype = self.parts.seeds.model().parameters().first().map_or(DType::F32, |parameter| parameter.var.dtype());
         if layout.segments().iter().all(is_written) {
-            self.pool.lease_to_write(count, dtype, device)
+            self.pool.lease_to_write(count, DType::F32, device)
         } else {
-            self.pool.lease(count, dtype, device)
+            self.pool.lease(count, DType::F32, device)
         }
     }
 

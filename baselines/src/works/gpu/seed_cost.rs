@@ -2,11 +2,12 @@
 
 use candle_core::{DType, Tensor, Var};
 use leyline::region::Eager;
+use tolaria::graph::NodeCounts;
 
 use super::open::{Gpu, refused, replay};
 use super::samples::Samples;
 use crate::error::Error;
-use crate::works::seed_cost::{COUNTS, Grown, Phase, Widths, forward_backward, plain};
+use crate::works::seed_cost::{Grown, Phase, Variant, Widths, forward_backward, plain};
 use crate::works::{Outcome, Setting};
 
 const WIDTHS: Widths = Widths { inputs: 784, hidden: &[512, 512, 512, 512, 512], classes: 10 };
@@ -16,14 +17,16 @@ const WARM_UP: usize = 20;
 const REPETITIONS: usize = 300;
 
 const NOTES: &str = "plain: forward, loss and backward of the layers alone, recorded as one CUDA graph; none: the same layers \
-    as a host with six free slots; PHASE_K: with K seeds of the first blueprint on offer. NAME.kernels, memsets: nodes of the graph (fails \
-    unless plain, none and germinated_K agree). NAME.replay: device time of a replay by events (us). over_none: difference of the \
+    as a host with six free slots; PHASE_K: with K seeds of the first blueprint on offer, in the last K \
+    slots; shadow_first_K, shadow_last_K: K shadows in the first and in the last K slots (with 4 of 6, two slots are in \
+    both), since a side loss runs through all layers behind its seed. NAME.kernels, memsets, device_copies: nodes of the \
+    graph (fails unless plain, none and germinated_K agree in each of the three). NAME.replay: device time of a replay by events (us). over_none: difference of the \
     medians. Graphs are as recorded, not compiled";
 
 /// Measures the cost of seeds.
 ///
 /// # Errors
-/// [`Error::NeedsGpu`]; [`Error::WrongResult`] when a slot without an active seed adds a kernel.
+/// [`Error::NeedsGpu`]; [`Error::WrongResult`] when a slot without an active seed adds a kernel, a fill or a copy.
 pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     let gpu = Gpu::open(setting)?;
     let mut eager = Eager::acquire()?;
@@ -47,27 +50,23 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
         value.backward()?;
         Ok(loss.slice_set(&value.detach().reshape(1)?, 0, 0)?)
     };
-    let (kernels, _) = measure(&gpu, &mut eager, "plain", &mut samples, alone)?;
+    let (plain_nodes, _) = measure(&gpu, &mut eager, "plain", &mut samples, alone)?;
 
     let mut base = None;
     let mut variants = vec![("none".to_owned(), None)];
-    for phase in Phase::ALL {
-        variants.extend(COUNTS.map(|count| (format!("{}_{count}", phase.name()), Some((phase, count)))));
-    }
+    variants.extend(Variant::all().into_iter().map(|variant| (variant.name(), Some(variant))));
     for (name, seeds) in variants {
         let mut network = Grown::new(WIDTHS, SEED_WIDTH, &gpu.device, &gpu.clock)?;
-        if let Some((phase, count)) = seeds {
-            network.grow(&mut eager, count, phase)?;
+        if let Some(variant) = seeds {
+            network.grow(&mut eager, variant)?;
         }
         let region = || {
             let value = forward_backward(network.model(), &inputs, &targets)?;
             Ok(loss.slice_set(&value.detach().reshape(1)?, 0, 0)?)
         };
         let (found, median) = measure(&gpu, &mut eager, &name, &mut samples, region)?;
-        let is_idle = seeds.is_none_or(|(phase, _)| phase == Phase::Germinated);
-        if is_idle && found != kernels {
-            let what = format!("{name}: kernels of a step without an active seed");
-            return Err(Error::WrongResult { what, expected: kernels as f64, found: found as f64 });
+        if seeds.is_none_or(|variant: Variant| variant.phase == Phase::Germinated) {
+            require_same(&name, &found, &plain_nodes)?;
         }
         let none = *base.get_or_insert(median);
         samples.push(format!("{name}.over_none"), "us", median - none);
@@ -76,19 +75,34 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     Ok(gpu.result("seed-cost", NOTES, &config, samples).into())
 }
 
-/// Kernels and median device time of a region.
+/// Fails where a step without an active seed does other work than one without slots.
+fn require_same(name: &str, found: &NodeCounts, expected: &NodeCounts) -> Result<(), Error> {
+    for (kind, found, expected) in [
+        ("kernels", found.kernels, expected.kernels),
+        ("memsets", found.memsets, expected.memsets),
+        ("device copies", found.device_copies, expected.device_copies),
+    ] {
+        if found != expected {
+            let what = format!("{name}: {kind} of a step without an active seed");
+            return Err(Error::WrongResult { what, expected: expected as f64, found: found as f64 });
+        }
+    }
+    Ok(())
+}
+
+/// Nodes and median device time of a region.
 fn measure(
     gpu: &Gpu,
     eager: &mut Eager,
     name: &str,
     samples: &mut Samples,
     region: impl Fn() -> Result<(), Error>,
-) -> Result<(usize, f64), Error> {
+) -> Result<(NodeCounts, f64), Error> {
     let captured = gpu.warm_and_capture(eager, name, region)?;
-    let nodes = &captured.report().nodes;
+    let nodes = captured.report().nodes.clone();
     samples.push(format!("{name}.kernels"), "count", nodes.kernels as f64);
     samples.push(format!("{name}.memsets"), "count", nodes.memsets as f64);
-    let kernels = nodes.kernels;
+    samples.push(format!("{name}.device_copies"), "count", nodes.device_copies as f64);
     let mut timer = gpu.session.timer().map_err(|refusal| refused("a timer", refusal))?;
     for index in 0..WARM_UP + REPETITIONS {
         gpu.session.time(&mut timer, || replay(&captured))?;
@@ -97,5 +111,5 @@ fn measure(
             samples.push(format!("{name}.replay"), "us", ms * 1e3);
         }
     }
-    Ok((kernels, samples.median(&format!("{name}.replay")).unwrap_or(f64::NAN)))
+    Ok((nodes, samples.median(&format!("{name}.replay")).unwrap_or(f64::NAN)))
 }

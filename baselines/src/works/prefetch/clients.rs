@@ -17,6 +17,8 @@ const HANG: Duration = Duration::from_secs(30);
 pub(super) struct Asked {
     /// Which blueprint.
     pub(super) index: usize,
+    /// When, on the clock of the store.
+    pub(super) started: Duration,
     /// From the request to its end, as the client sees it.
     pub(super) latency: Duration,
     pub(super) end: End,
@@ -34,7 +36,7 @@ pub(super) enum End {
     Hung,
 }
 
-/// Asks for every blueprint once, from as many threads as requests may be under way.
+/// Asks for every blueprint once, from as many threads as clients, each with one request at a time.
 pub(super) fn ask(
     prefetcher: &Prefetcher,
     num_requests: usize,
@@ -85,7 +87,7 @@ fn one(prefetcher: &Prefetcher, index: usize, clock: &dyn Clock) -> Asked {
             }
         }
     };
-    Asked { index, latency: clock.now() - started, end, polls }
+    Asked { index, started, latency: clock.now() - started, end, polls }
 }
 
 fn end_of(error: PrefetchError) -> End {

@@ -6,8 +6,9 @@
 //!            overhead = the first minus the second, of the same request
 //! ```
 //!
-//! Three runs: a healthy store; one that fails for good in the middle, where every request has to end in a known way
-//! and nothing wrong may be kept; and requests for what is cached. *Not here*: real files, whose speed is the disk's.
+//! Four runs: a healthy store; one that four times as many clients ask as there are workers, so that requests wait for
+//! one; one that fails for good in the middle, where every request has to end in a known way and nothing wrong may be
+//! kept; and requests for what is cached. *Not here*: real files, whose speed is the disk's.
 
 mod store;
 mod clients;

@@ -24,8 +24,15 @@ pub(super) struct Latency {
 pub(super) struct Entry {
     pub(super) artifact: Artifact,
     sleep: Duration,
-    /// How long its last fetch took, by the store's own measurement.
-    took: Mutex<Option<Duration>>,
+    /// Its last fetch, by the store's own measurement.
+    fetched: Mutex<Option<Fetched>>,
+}
+
+/// One fetch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fetched {
+    pub(super) began: Duration,
+    pub(super) took: Duration,
 }
 
 /// Sleeps, hashes and hands out; fails for good once so many fetches have begun.
@@ -54,7 +61,7 @@ impl SimulatedStore {
             Ok(Entry {
                 artifact: Artifact::from_tensors(blueprint(index), &[tensor])?,
                 sleep: Duration::from_secs_f64(ms.max(0.0) / 1e3),
-                took: Mutex::new(None),
+                fetched: Mutex::new(None),
             })
         };
         let entries = (0..num_entries).map(entry).collect::<Result<_, StoreError>>()?;
@@ -68,9 +75,9 @@ impl SimulatedStore {
 }
 
 impl Entry {
-    /// How long its last fetch took.
-    pub(super) fn took(&self) -> Option<Duration> {
-        *self.took.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Its last fetch; absent before one succeeded.
+    pub(super) fn fetched(&self) -> Option<Fetched> {
+        *self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,7 +86,7 @@ impl KernelStore for SimulatedStore {
         if self.begun.fetch_add(1, Ordering::SeqCst) >= self.killed_after {
             return Err(std::io::Error::other("the store was killed").into());
         }
-        let started = self.clock.now();
+        let began = self.clock.now();
         let entry = self.entries.iter().find(|entry| entry.artifact.blueprint() == blueprint);
         let entry = entry.ok_or(StoreError::Missing)?;
         if cancel.wait(entry.sleep) {
@@ -87,8 +94,8 @@ impl KernelStore for SimulatedStore {
         }
         let (bytes, sha256) = (Arc::clone(entry.artifact.bytes()), entry.artifact.sha256());
         let artifact = Artifact::verified(blueprint.clone(), bytes, sha256, cancel)?;
-        let took = self.clock.now() - started;
-        *entry.took.lock().unwrap_or_else(PoisonError::into_inner) = Some(took);
+        let fetched = Fetched { began, took: self.clock.now() - began };
+        *entry.fetched.lock().unwrap_or_else(PoisonError::into_inner) = Some(fetched);
         Ok(artifact)
     }
 }

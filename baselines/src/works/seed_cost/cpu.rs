@@ -8,7 +8,7 @@ use leyline::clock::Clock;
 use leyline::region::Eager;
 
 use super::network::us;
-use super::{COUNTS, Grown, Phase, Widths, forward_backward};
+use super::{Grown, Variant, Widths, forward_backward};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::measure::Measurement;
@@ -47,12 +47,10 @@ pub(in crate::works) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error
         // Interleaved, so that all of them see the same machine.
         let mut grown =
             vec![(format!("{name}.none"), Grown::new(widths, seed_width, &Device::Cpu, clock)?, Vec::new())];
-        for phase in Phase::ALL {
-            for count in COUNTS {
-                let mut network = Grown::new(widths, seed_width, &Device::Cpu, clock)?;
-                network.grow(&mut eager, count, phase)?;
-                grown.push((format!("{name}.{}_{count}", phase.name()), network, Vec::new()));
-            }
+        for variant in Variant::all() {
+            let mut network = Grown::new(widths, seed_width, &Device::Cpu, clock)?;
+            network.grow(&mut eager, variant)?;
+            grown.push((format!("{name}.{}", variant.name()), network, Vec::new()));
         }
         for repetition in 0..WARM_UP + REPETITIONS {
             for (_, network, times) in &mut grown {
@@ -76,7 +74,9 @@ pub(in crate::works) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error
         name: "seed-cost-cpu".to_owned(),
         command: "cargo run --release -p esper -- bench seed-cost --device cpu --out DIR".to_owned(),
         notes: "WORK.none: forward, loss and backward of a host with six free slots (us). WORK.PHASE_K: the same with K seeds \
-                of the first blueprint on offer, in the last K slots. over_none: difference of the medians. Variants take turns"
+                of the first blueprint on offer, in the last K slots; WORK.shadow_first_K, WORK.shadow_last_K: K shadows in the \
+                first and in the last K slots (with 4 of 6, two slots are in both), since a side loss runs through all \
+                layers behind its seed. over_none: difference of the medians. Variants take turns"
             .to_owned(),
         environment: Environment::detect(clock.as_ref()),
         config: WORKS

@@ -18,6 +18,7 @@ use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
 use tamiyo::SigningKey;
 
+use super::Variant;
 use crate::error::Error;
 
 const KEY: [u8; 32] = [3; 32];
@@ -63,6 +64,26 @@ impl Phase {
     }
 }
 
+/// Which slots have the seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::works) enum Place {
+    /// Those at the inputs.
+    First,
+    /// Those at the outputs.
+    Last,
+}
+
+impl Place {
+    pub(in crate::works) const ALL: [Self; 2] = [Self::First, Self::Last];
+
+    pub(in crate::works) fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Last => "last",
+        }
+    }
+}
+
 /// A seed manager whose network is being grown by commands.
 pub(in crate::works) struct Grown {
     manager: Kasmina,
@@ -94,10 +115,17 @@ impl Grown {
         self.manager.model()
     }
 
-    /// Puts a seed into each of the last `count` slots, and leads it to its phase.
-    pub(in crate::works) fn grow(&mut self, eager: &mut Eager, count: usize, phase: Phase) -> Result<(), Error> {
-        let slots = self.manager.export_slot_states(eager)?;
-        for slot in slots.iter().rev().take(count) {
+    /// Puts a seed into each of the first or last `count` slots, and leads it to its phase.
+    pub(in crate::works) fn grow(
+        &mut self,
+        eager: &mut Eager,
+        Variant { phase, place, count }: Variant,
+    ) -> Result<(), Error> {
+        let mut slots = self.manager.export_slot_states(eager)?;
+        if place == Place::Last {
+            slots.reverse();
+        }
+        for slot in slots.iter().take(count) {
             let blueprint = slot.offers.first().expect("vectors are offered blueprints").blueprint.clone();
             let seed = self.apply(eager, Operation::germinate(slot.slot.clone(), blueprint))?;
             let ramp = |target, steps| AlphaRamp { target, steps, curve: AlphaCurve::Linear };
@@ -122,6 +150,13 @@ impl Grown {
         }
         self.manager.finish_step(eager, StepIndex(1))?;
         Ok(())
+    }
+
+    /// Positions of the slots with a seed.
+    #[cfg(test)]
+    pub(super) fn occupied(&self, eager: &Eager) -> Result<Vec<usize>, Error> {
+        let slots = self.manager.export_slot_states(eager)?;
+        Ok((0..slots.len()).filter(|&position| slots[position].occupant.is_some()).collect())
     }
 
     fn measured(&mut self, eager: &Eager, seed: SeedId) -> Result<(), Error> {

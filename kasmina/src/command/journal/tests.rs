@@ -274,3 +274,104 @@ fn a_command_that_cannot_be_written_down_is_rejected_with_its_cause_and_not_carr
     let mut manager = manager.with_journal(folder.open().unwrap_or_else(|error| panic!("{error}")));
     manager.apply(&mut eager, &sign(0, &key_zero(1))).unwrap();
 }
+
+/// What the second opener does between two steps of the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Other {
+    /// It holds the journal until the first one has ended.
+    Holds,
+    /// It accepts a command and closes the journal.
+    Leaves,
+    /// It finds the nonces expired, so that it replaces the file, accepts a command and closes the journal.
+    Replaces,
+}
+
+/// What came of two openers: the steps of the first, and whether the second got the journal at the step.
+fn interleave(existing: Option<&[u8]>, step: Step, other: Other) -> (Vec<Step>, bool) {
+    let folder = Folder::new();
+    if let Some(bytes) = existing {
+        fs::write(&folder.path, bytes).unwrap();
+    }
+    let later = NOW + Duration::from_millis(60_001);
+    let new = Acceptance { key_id: KeyId(5), sequence: 77, nonce: Nonce([3; 16]), expires_unix_ms: NOW_MS };
+    let (mut steps, mut held, mut was_open) = (Vec::new(), None, false);
+    let first = Journal::open_in_steps(&folder.path, NOW, &mut |now| {
+        steps.push(now);
+        if now != step || was_open {
+            return;
+        }
+        match Journal::open(&folder.path, if other == Other::Replaces { later } else { NOW }) {
+            Ok(mut second) => {
+                was_open = true;
+                second.append(&new).unwrap();
+                held = (other == Other::Holds).then_some(second);
+            }
+            Err(error) => assert!(matches!(error, JournalError::InUse { .. }), "{step:?}: {error}"),
+        }
+    });
+    let what = format!("{step:?} {other:?} {steps:?}");
+    match first {
+        Ok(mut first) => {
+            assert!(held.is_none(), "{what}: two have it");
+            assert_eq!(first.knows(KeyId(5)), was_open, "{what}: what the other accepted is not known");
+            assert!(is_at(&first.file, &folder.path).unwrap(), "{what}: its file is not the one at the path");
+            assert!(matches!(folder.open(), Err(JournalError::InUse { .. })), "{what}");
+            first.append(&Acceptance { key_id: KeyId(6), ..new }).unwrap();
+        }
+        Err(error) => {
+            assert!(matches!(error, JournalError::InUse { .. }), "{what}: {error}");
+            assert!(held.is_some(), "{what}: nobody has it");
+        }
+    }
+    drop(held);
+    let reopened = folder.open().unwrap();
+    assert_eq!(reopened.knows(KeyId(5)), was_open, "{what}");
+    assert_eq!(reopened.knows(KeyId(0)), existing.is_some(), "{what}");
+    let names = fs::read_dir(folder.path.parent().unwrap()).unwrap().count();
+    assert_eq!(names, 1, "{what}: something is left beside it");
+    (steps, was_open)
+}
+
+#[test]
+fn two_that_open_a_journal_at_once_never_both_have_it_and_none_loses_what_the_other_accepted() {
+    use Step::{FirstLinked, FirstOpened, FirstWritten, Locked, Missing, Opened, Replacing};
+    let bytes = written().1;
+    let torn = [bytes.as_slice(), &[1, 2, 3]].concat();
+    let all = [Missing, FirstOpened, FirstWritten, FirstLinked, Opened, Locked, Replacing];
+    let (mut reached, mut got_in) = (Vec::new(), 0);
+    for existing in [None, Some(bytes.as_slice()), Some(torn.as_slice())] {
+        for step in all {
+            for other in [Other::Holds, Other::Leaves, Other::Replaces] {
+                let (steps, was_open) = interleave(existing, step, other);
+                reached.extend(steps);
+                got_in += u32::from(was_open);
+            }
+        }
+    }
+    assert!(all.iter().all(|step| reached.contains(step)), "never reached: {reached:?}");
+    assert!(got_in >= 9, "the second one came in {got_in} times only");
+}
+
+#[test]
+fn a_crash_before_the_second_name_of_the_first_file_is_gone_does_no_harm() {
+    let folder = Folder::new();
+    let first = folder.path.with_file_name("commands.journal.first");
+    for (leftover, linked) in [(b"".as_slice(), false), (&header()[..9], false), (&header(), true)] {
+        fs::write(&first, leftover).unwrap();
+        if linked {
+            fs::hard_link(&first, &folder.path).unwrap();
+        }
+        let mut journal = folder.open().unwrap();
+        let new = Acceptance { key_id: KeyId(1), sequence: 1, nonce: Nonce([1; 16]), expires_unix_ms: NOW_MS };
+        journal.append(&new).unwrap();
+        drop(journal);
+        assert!(folder.open().unwrap().knows(KeyId(1)));
+        // Moved away: the new journal is another file, whatever names the old one has.
+        let (moved, whole) = (folder.path.with_file_name("old"), folder.bytes());
+        fs::rename(&folder.path, &moved).unwrap();
+        assert!(!folder.open().unwrap().knows(KeyId(1)));
+        assert_eq!(fs::read(&moved).unwrap(), whole);
+        assert!(!first.exists());
+        fs::remove_file(&folder.path).unwrap();
+    }
+}

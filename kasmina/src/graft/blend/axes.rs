@@ -1,12 +1,12 @@
 //! Where samples, channels and positions lie in the value of a slot.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
-use crate::host::SlotShape;
+use crate::host::{SlotShape, wide};
 
 /// The mean over the positions, (B, C), of a value at a slot of this shape.
 ///
-/// Types of half the width are summed in `f32`: the sum over thousands of positions is not lost to rounding.
+/// In the type in which its values are summed: what follows is as exact.
 pub(super) fn pooled(x: &Tensor, slot: SlotShape) -> Result<Tensor> {
     let x = x.to_dtype(wide(x.dtype()))?;
     match slot {
@@ -15,11 +15,6 @@ pub(super) fn pooled(x: &Tensor, slot: SlotShape) -> Result<Tensor> {
         SlotShape::Image { .. } => x.mean((2, 3)),
         SlotShape::Sequence { .. } => x.mean(1),
     }
-}
-
-/// The type in which means and probabilities of values of this type are computed.
-fn wide(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
 /// The shape in which one weight per channel broadcasts to the value of a slot.

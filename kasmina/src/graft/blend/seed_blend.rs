@@ -10,7 +10,7 @@ use super::strength::{Strength, scaled, toward};
 use super::{axes, gate};
 use crate::error::Error;
 use crate::host::SlotShape;
-use crate::weight::{View, WeightSet, WeightSource};
+use crate::weight::{View, WeightSet, WeightSource, num_elements};
 
 /// A blend with the tensors it needs at one slot.
 #[derive(Debug, Clone)]
@@ -33,6 +33,9 @@ pub(super) enum Formula {
 }
 
 impl SeedBlend {
+    /// What the names of its tensors begin with within a seed; those of a module must not.
+    pub(crate) const PREFIX: &str = "gate";
+
     /// Makes what the blend needs at this slot.
     ///
     /// # Errors
@@ -60,10 +63,19 @@ impl SeedBlend {
             Blend::Confidence(_) if channels < 2 => return Err(Error::NoMargin { shape: slot }),
             Blend::Confidence(settings) => Formula::Confidence(Confidence::new(*settings, channels, device)?),
             Blend::Gate => {
-                Formula::Gate(source.build(&format!("seed.{:04}.gate", seed.0), &gate::weights(channels), device)?)
+                let prefix = format!("seed.{:04}.{}", seed.0, Self::PREFIX);
+                Formula::Gate(source.build(&prefix, &gate::weights(channels), device)?)
             }
         };
         Ok(Self { slot, formula })
+    }
+
+    /// Elements of the tensors that the blend needs at this slot and that belong to the seed (count).
+    pub(crate) fn num_elements(blend: &Blend, slot: SlotShape) -> u64 {
+        match blend {
+            Blend::Gate => num_elements(&gate::weights(slot.channels())),
+            Blend::Residual | Blend::Convex | Blend::Multiply | Blend::Channel(_) | Blend::Confidence(_) => 0,
+        }
     }
 
     /// Trainable tensors of the blend itself, which belong to the seed.

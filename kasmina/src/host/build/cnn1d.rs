@@ -7,6 +7,7 @@ use esper_layers::Activation;
 
 use crate::error::Error;
 use crate::host::build::Builder;
+use crate::host::build::head::pooled_head;
 use crate::host::network::HostLayer;
 use crate::host::{Pool, SlotShape, conv1d, from_rows};
 use crate::weight::{Init, View, WeightSet, WeightSpec};
@@ -33,13 +34,7 @@ pub(in crate::host) fn cnn1d(
         channels = width;
         builder.slot(format!("block{index}"), SlotShape::Signal { channels, length })?;
     }
-    let (pooling, features): (Arc<dyn HostLayer>, _) = match pool {
-        Pool::Mean => (Arc::new(MeanPool), channels),
-        Pool::Flatten => (Arc::new(Flatten), channels * length),
-    };
-    let head = builder.linear("host.head", features, classes, Activation::None)?;
-    builder.segment(vec![pooling, head]);
-    Ok(())
+    pooled_head(builder, SlotShape::Signal { channels, length }, pool, classes)
 }
 
 /// Convolution and `ReLU`, which is applied while the channels lie together in memory.
@@ -59,25 +54,5 @@ impl HostLayer for ConvRelu {
 
     fn weights(&self) -> Option<&WeightSet> {
         Some(&self.weights)
-    }
-}
-
-/// Mean over positions: (B, C, L) → (B, C).
-#[derive(Debug)]
-struct MeanPool;
-
-impl HostLayer for MeanPool {
-    fn forward(&self, h: &Tensor, _view: View) -> TensorResult<Tensor> {
-        h.mean(2)
-    }
-}
-
-/// (B, C, L) → (B, C·L).
-#[derive(Debug)]
-struct Flatten;
-
-impl HostLayer for Flatten {
-    fn forward(&self, h: &Tensor, _view: View) -> TensorResult<Tensor> {
-        h.flatten_from(1)
     }
 }

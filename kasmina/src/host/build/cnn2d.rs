@@ -7,6 +7,7 @@ use esper_layers::Activation;
 
 use crate::error::Error;
 use crate::host::build::Builder;
+use crate::host::build::head::pooled_head;
 use crate::host::network::HostLayer;
 use crate::host::{Pool, SlotShape, Window, conv2d};
 use crate::weight::{Init, View, WeightSet, WeightSpec};
@@ -47,13 +48,7 @@ pub(in crate::host) fn cnn2d(
         image = Image { channels, height, width };
         builder.slot(format!("block{index}"), image.slot())?;
     }
-    let (pooling, features): (Arc<dyn HostLayer>, _) = match pool {
-        Pool::Mean => (Arc::new(MeanPool), image.channels),
-        Pool::Flatten => (Arc::new(Flatten), image.channels * image.height * image.width),
-    };
-    let head = builder.linear("host.head", features, classes, Activation::None)?;
-    builder.segment(vec![pooling, head]);
-    Ok(())
+    pooled_head(builder, image.slot(), pool, classes)
 }
 
 /// Convolution and `ReLU`, which is applied while the channels lie together in memory.
@@ -71,25 +66,5 @@ impl HostLayer for ConvRelu {
 
     fn weights(&self) -> Option<&WeightSet> {
         Some(&self.weights)
-    }
-}
-
-/// Mean over positions: (B, C, H, W) → (B, C).
-#[derive(Debug)]
-struct MeanPool;
-
-impl HostLayer for MeanPool {
-    fn forward(&self, h: &Tensor, _view: View) -> TensorResult<Tensor> {
-        h.mean((2, 3))
-    }
-}
-
-/// (B, C, H, W) → (B, C·H·W).
-#[derive(Debug)]
-struct Flatten;
-
-impl HostLayer for Flatten {
-    fn forward(&self, h: &Tensor, _view: View) -> TensorResult<Tensor> {
-        h.flatten_from(1)
     }
 }

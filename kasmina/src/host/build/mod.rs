@@ -1,6 +1,7 @@
 //! Hosts from their configurations: one file per kind, and what they have in common.
 
 mod builder;
+mod head;
 mod cnn1d;
 mod cnn2d;
 mod mlp;

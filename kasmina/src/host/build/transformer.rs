@@ -8,7 +8,7 @@ use esper_layers::{Activation, layer_norm};
 use crate::error::Error;
 use crate::host::build::Builder;
 use crate::host::network::HostLayer;
-use crate::host::{SlotShape, linear, self_attention};
+use crate::host::{SlotShape, in_wide, linear, self_attention};
 use crate::weight::{Init, View, WeightSet, WeightSpec};
 
 /// Keeps the division finite where all features of a position agree.
@@ -154,7 +154,7 @@ struct MeanOfNorm {
 impl HostLayer for MeanOfNorm {
     fn forward(&self, h: &Tensor, view: View) -> TensorResult<Tensor> {
         let weights = self.weights.view(view);
-        layer_norm(h, &weights[0], &weights[1], EPSILON)?.mean(1)
+        in_wide(&layer_norm(h, &weights[0], &weights[1], EPSILON)?, |x| x.mean(1))
     }
 
     fn weights(&self) -> Option<&WeightSet> {

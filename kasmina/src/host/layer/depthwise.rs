@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::Window;
 use super::conv2d::unfold;
+use super::wide::in_wide;
 
 /// weight ∗ h + bias, channel by channel: `h` (B, C, L), `weight` (kernel, C), `bias` (C) → rows (B·L', C).
 pub(crate) fn depthwise1d(h: &Tensor, weight: &Tensor, bias: &Tensor, window: Window) -> Result<Tensor> {
@@ -23,18 +24,21 @@ pub(crate) fn depthwise2d(h: &Tensor, weight: &Tensor, bias: &Tensor, windows: [
 /// with an own start on a GPU, for the same traffic.
 fn sum_over_taps(rows: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (taps, channels) = weight.dims2()?;
-    // Wider weights act in the type of the values, as in a linear layer.
-    let (weight, bias) = (weight.to_dtype(rows.dtype())?, bias.to_dtype(rows.dtype())?);
-    rows.reshape((rows.dim(0)?, taps, channels))?.broadcast_mul(&weight)?.sum(1)?.broadcast_add(&bias)
+    in_wide(rows, |x| {
+        // Wider weights act in the type of the values, as in a linear layer.
+        let [weight, bias] = [weight, bias].map(|weight| weight.to_dtype(rows.dtype())?.to_dtype(x.dtype()));
+        x.reshape((x.dim(0)?, taps, channels))?.broadcast_mul(&weight?)?.sum(1)?.broadcast_add(&bias?)
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
+    use candle_core::{DType, Device, Var};
 
     use super::super::testing::{Case, check, windows};
     use super::super::{from_rows, image_from_rows};
     use super::*;
+    use crate::host_read::read_f64;
 
     #[test]
     fn a_depthwise_convolution_of_signals_and_its_gradients_follow_the_definition() {
@@ -65,6 +69,23 @@ mod tests {
                         image_from_rows(&depthwise2d(h, weight, bias, windows)?, sides)
                     });
                 }
+            }
+        }
+    }
+    #[test]
+    fn sums_over_many_taps_and_their_gradients_over_many_rows_are_not_lost_to_rounding() {
+        let ones = |dims: &[usize]| Var::ones(dims, DType::BF16, &Device::Cpu).unwrap();
+        for (num_rows, taps) in [(2, 1024), (1024, 2)] {
+            let (weight, bias) = (ones(&[taps, 3]), ones(&[3]));
+            let sums = sum_over_taps(&ones(&[num_rows, taps * 3]), &weight, &bias).unwrap();
+            assert_eq!(sums.dtype(), DType::BF16);
+            let expected = if taps == 2 { 3.0 } else { 1024.0 };
+            assert!(read_f64(&sums).unwrap().iter().all(|sum| sum.to_bits() == f64::to_bits(expected)), "{sums}");
+            let gradients = sums.backward().unwrap();
+            for var in [weight, bias] {
+                let gradient = read_f64(gradients.get(&var).unwrap()).unwrap();
+                let expected = if num_rows == 2 { 2.0 } else { 1024.0 };
+                assert!(gradient.iter().all(|value| value.to_bits() == f64::to_bits(expected)), "{gradient:?}");
             }
         }
     }

@@ -12,6 +12,7 @@
 //!                                          └─► ∘ weight (taps, C), summed over taps ─► depthwise convolution
 //! ```
 
+mod wide;
 mod dense;
 mod window;
 mod conv1d;
@@ -24,4 +25,5 @@ pub(crate) use conv1d::{conv1d, from_rows, to_rows};
 pub(crate) use conv2d::{conv2d, image_from_rows, image_to_rows};
 pub(crate) use dense::linear;
 pub(crate) use depthwise::{depthwise1d, depthwise2d};
+pub(crate) use wide::{in_wide, wide};
 pub(crate) use window::Window;

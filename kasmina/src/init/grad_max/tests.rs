@@ -3,12 +3,17 @@
 use std::sync::Arc;
 
 use candle_core::Device;
+use candle_nn::loss::cross_entropy;
+use leyline::command::{Blend, ChannelWeights, ConfidenceGate};
 use leyline::id::{SeedId, TopologyRevision};
+use leyline::model::{Pass, TrainableModel};
+use leyline::unit::Alpha;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::blueprint::{Blueprint, Conv, Mlp, Noise, NormMlp};
+use crate::graft::{AlphaCell, Graft, Role, SeedBlend};
 use crate::host::{Host, HostConfig, Pool};
 use crate::weight::{View, WeightSource};
 
@@ -60,14 +65,42 @@ fn taught(rng: &mut ChaCha8Rng, num_samples: usize, num_features: usize) -> Batc
     Batch { inputs: plain.inputs, targets: Tensor::from_vec(targets, num_samples, &CPU).unwrap() }
 }
 
-/// The norm of the gradient of its last weight when it acts in full.
-fn gradient_norm(model: &GraftedModel, slot_index: usize, batch: &Batch, module: &SeedModule) -> f64 {
-    let (h, upstream) = model.slot_gradient(batch, slot_index).unwrap();
-    // ∂L/∂W₂ is that of the sum of upstream·f(h), because the seed is zero.
-    let objective = (module.delta(&h, View::Live).unwrap() * upstream).unwrap().sum_all().unwrap();
-    let gradients = objective.backward().unwrap();
-    let up: &Var = module.weights().entries().find(|(name, _)| *name == "up.weight").unwrap().1;
-    read_f64(gradients.get(up).unwrap()).unwrap().iter().map(|value| value * value).sum::<f64>().sqrt()
+/// The gradient of its last weight in shadow training, through this blend.
+fn seed_gradient(model: &GraftedModel, slot_index: usize, batch: &Batch, module: &SeedModule, mode: &Blend) -> Tensor {
+    let (module, seed) = (module.clone(), SeedId(1));
+    let alpha = AlphaCell::new(Alpha::ZERO, model.dtype(), &CPU).unwrap();
+    let mut model = model.clone();
+    model.insert(slot_index, Graft { seed, role: Role::Shadow, module, blend: blend(&model, slot_index, mode), alpha });
+    model.refresh().unwrap();
+    let logits = model.forward(&batch.inputs, Pass::Train).unwrap().shadows.remove(0).logits;
+    let gradients = cross_entropy(&logits, &batch.targets).unwrap().backward().unwrap();
+    let parameters = model.seed_parameters(seed).unwrap();
+    let up = parameters.iter().find(|parameter| parameter.name == "seed.0001.up.weight").unwrap();
+    gradients.get(&up.var).unwrap().clone()
+}
+
+fn gradient_norm(model: &GraftedModel, slot_index: usize, batch: &Batch, module: &SeedModule, mode: &Blend) -> f64 {
+    let gradient = read_f64(&seed_gradient(model, slot_index, batch, module, mode)).unwrap();
+    gradient.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+fn blend(model: &GraftedModel, slot_index: usize, mode: &Blend) -> SeedBlend {
+    let shape = model.host().slots()[slot_index].shape;
+    let mut source = WeightSource::draw(ChaCha8Rng::seed_from_u64(9)).with_dtype(model.dtype());
+    SeedBlend::build(mode, SeedId(1), shape, &mut source, &CPU).unwrap()
+}
+
+/// Every mode at a slot of so many channels.
+fn modes(channels: usize) -> [Blend; 6] {
+    let weights = [0.0, 1.0, 0.25, 0.5].into_iter().cycle().take(channels).collect();
+    [
+        Blend::Residual,
+        Blend::Convex,
+        Blend::Channel(ChannelWeights::new(weights).unwrap()),
+        Blend::Confidence(ConfidenceGate::new(4.0, 0.2, 0.25, 1.0).unwrap()),
+        Blend::Multiply,
+        Blend::Gate,
+    ]
 }
 
 /// Random orthonormal directions, by Gram and Schmidt.
@@ -130,7 +163,13 @@ fn a_matrix_without_usable_directions_has_none() {
 }
 
 /// Norms of the last layer's gradient: as drawn, along random directions, along singular vectors.
-fn norms(config: &HostConfig, slot_index: usize, blueprint: &Arc<dyn Blueprint>, problem: u64) -> [f64; 3] {
+fn norms(
+    config: &HostConfig,
+    slot_index: usize,
+    blueprint: &Arc<dyn Blueprint>,
+    mode: &Blend,
+    problem: u64,
+) -> [f64; 3] {
     let mut rng = ChaCha8Rng::seed_from_u64(1000 + problem);
     let (model, batch, width) = (host(config, problem, DType::F32), taught(&mut rng, 64, 24), 8);
     let drawn = module(&model, slot_index, blueprint, width);
@@ -141,8 +180,8 @@ fn norms(config: &HostConfig, slot_index: usize, blueprint: &Arc<dyn Blueprint>,
     let directions = random_directions(&mut rng, shape.channels() + 1, width / 2);
     point(&pointed, layer, &directions, norm, width).unwrap();
     let chosen = module(&model, slot_index, blueprint, width);
-    assert!(grad_max(&model, slot_index, &batch, &chosen, width).unwrap());
-    [&drawn, &pointed, &chosen].map(|module| gradient_norm(&model, slot_index, &batch, module))
+    assert!(grad_max(&model, slot_index, &batch, &chosen, &blend(&model, slot_index, mode), width).unwrap());
+    [&drawn, &pointed, &chosen].map(|module| gradient_norm(&model, slot_index, &batch, module, mode))
 }
 
 #[test]
@@ -157,7 +196,8 @@ fn the_last_layer_has_a_larger_gradient_than_as_drawn_and_than_along_random_dire
         (cnn(), 1, Arc::new(Conv), [2.0, 1.2]),
         (cnn(), 2, Arc::new(NormMlp), [1.9, 1.3]),
     ] {
-        let all: Vec<_> = (0..50).map(|problem| norms(&config, slot_index, &blueprint, problem)).collect();
+        let all: Vec<_> =
+            (0..50).map(|problem| norms(&config, slot_index, &blueprint, &Blend::Residual, problem)).collect();
         for (against, least) in least.into_iter().enumerate() {
             let ratio = median(all.iter().map(|norms| norms[2] / norms[against]).collect());
             assert!(ratio >= least, "{} at slot {slot_index}: {ratio} times {against}", blueprint.name());
@@ -166,15 +206,70 @@ fn the_last_layer_has_a_larger_gradient_than_as_drawn_and_than_along_random_dire
 }
 
 #[test]
+fn whatever_the_blend_the_last_layer_has_a_larger_gradient_than_as_drawn_and_than_along_random_directions() {
+    // Measured over both slots: 2.02 and 1.95, 2.16 and 1.86, 2.09 and 1.92, 2.11 and 1.85, 1.70 and 1.79, 2.02 and 1.95. With
+    // the gradient behind the blend in place of that with respect to f, `multiply` had 1.41 and 1.46.
+    for (slot_index, blueprint) in [(0, Arc::new(Mlp) as Arc<dyn Blueprint>), (1, Arc::new(NormMlp))] {
+        let channels = [24, 16][slot_index];
+        for (mode, least) in modes(channels).into_iter().zip([1.8, 1.8, 1.8, 1.8, 1.6, 1.8]) {
+            let all: Vec<_> = (0..50).map(|problem| norms(&mlp(), slot_index, &blueprint, &mode, problem)).collect();
+            for against in 0..2 {
+                let ratio = median(all.iter().map(|norms| norms[2] / norms[against]).collect());
+                assert!(ratio >= least, "{mode:?} at slot {slot_index}: {ratio} times {against}");
+            }
+        }
+    }
+}
+
+/// ∂L/∂W₂ of shadow training is Σ aₙ·gₙᵀ with the gradients from which directions are chosen.
+#[test]
+fn the_gradient_of_the_slot_is_that_with_respect_to_what_the_seed_computes_whatever_the_blend() {
+    let mut rng = ChaCha8Rng::seed_from_u64(12);
+    let batch = batch(&mut rng, 32, 24);
+    let blueprint: Arc<dyn Blueprint> = Arc::new(Mlp);
+    for config in [mlp(), cnn()] {
+        let model = host(&config, 4, DType::F64);
+        let channels = model.host().slots()[1].shape.channels();
+        for mode in modes(channels) {
+            let module = module(&model, 1, &blueprint, 8);
+            let (h, upstream) = model.slot_gradient(&batch, 1, &blend(&model, 1, &mode)).unwrap();
+            let objective = (module.delta(&h, View::Live).unwrap() * upstream).unwrap().sum_all().unwrap();
+            let gradients = objective.backward().unwrap();
+            let up: &Var = module.weights().entries().find(|(name, _)| *name == "up.weight").unwrap().1;
+            let expected = read_f64(&seed_gradient(&model, 1, &batch, &module, &mode)).unwrap();
+            for (found, expected) in read_f64(gradients.get(up).unwrap()).unwrap().iter().zip(&expected) {
+                assert!((found - expected).abs() < 1e-12, "{mode:?}: {found} against {expected}");
+            }
+            assert!(expected.iter().any(|value| value.abs() > 1e-4), "{mode:?}: {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn through_a_residual_blend_it_is_the_gradient_of_the_value_at_the_slot_bit_for_bit() {
+    let mut rng = ChaCha8Rng::seed_from_u64(13);
+    let batch = batch(&mut rng, 32, 24);
+    for config in [mlp(), cnn()] {
+        let model = host(&config, 4, DType::F32);
+        let (h, found) = model.slot_gradient(&batch, 1, &blend(&model, 1, &Blend::Residual)).unwrap();
+        let y = Var::from_tensor(&h).unwrap();
+        let next = model.host().segment(1, y.as_tensor().clone(), View::Frozen).unwrap();
+        let logits = model.host().segment(2, next, View::Frozen).unwrap();
+        let gradients = cross_entropy(&logits, &batch.targets).unwrap().backward().unwrap();
+        assert_eq!(read_f64(&found).unwrap(), read_f64(gradients.get(&y).unwrap()).unwrap());
+    }
+}
+
+#[test]
 fn each_pair_has_at_least_the_gradient_of_its_bound() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let (model, batch) = (host(&mlp(), 4, DType::F64), batch(&mut rng, 32, 24));
     let blueprint: Arc<dyn Blueprint> = Arc::new(Mlp);
-    let (h, upstream) = model.slot_gradient(&batch, 1).unwrap();
+    let (h, upstream) = model.slot_gradient(&batch, 1, &blend(&model, 1, &Blend::Residual)).unwrap();
     let ones = Tensor::ones((32, 1), DType::F64, &CPU).unwrap();
     let matrix = moment(&upstream, &Tensor::cat(&[h, ones], 1).unwrap()).unwrap();
     let chosen = module(&model, 1, &blueprint, 2);
-    assert!(grad_max(&model, 1, &batch, &chosen, 2).unwrap());
+    assert!(grad_max(&model, 1, &batch, &chosen, &blend(&model, 1, &Blend::Residual), 2).unwrap());
     let weights = chosen.weights().view(View::Frozen);
     let weight = [&weights[0], &weights[1]].map(|tensor| read_f64(tensor).unwrap()).concat();
     let unit: Vec<f64> = weight.iter().step_by(2).copied().collect();
@@ -182,7 +277,7 @@ fn each_pair_has_at_least_the_gradient_of_its_bound() {
     assert!((dot(&unit, &unit).sqrt() - (17.0_f64 / 48.0).sqrt()).abs() < 1e-6, "the norm of a drawn unit");
     let image = image(&matrix, &unit);
     let bound = (0.5 * dot(&image, &image)).sqrt();
-    let norm = gradient_norm(&model, 1, &batch, &chosen);
+    let norm = gradient_norm(&model, 1, &batch, &chosen, &Blend::Residual);
     assert!(norm >= bound * 0.999_999, "{norm} against {bound}");
 }
 
@@ -195,7 +290,10 @@ fn units_beyond_the_pairs_stay_as_drawn() {
     for (width, num_chosen) in [(1, 0), (2, 2), (5, 4), (12, 12), (20, 12)] {
         let model = host(&cnn(), 6, DType::F32);
         let (drawn, chosen) = (module(&model, 1, &blueprint, width), module(&model, 1, &blueprint, width));
-        assert_eq!(grad_max(&model, 1, &batch, &chosen, width).unwrap(), num_chosen > 0);
+        assert_eq!(
+            grad_max(&model, 1, &batch, &chosen, &blend(&model, 1, &Blend::Residual), width).unwrap(),
+            num_chosen > 0
+        );
         let values = |module: &SeedModule| -> Vec<Vec<f64>> {
             module.weights().view(View::Frozen).iter().map(|tensor| read_f64(tensor).unwrap()).collect()
         };
@@ -223,8 +321,12 @@ fn a_blueprint_without_such_a_layer_and_a_batch_without_a_gradient_change_nothin
     let model = host(&mlp(), 6, DType::F32);
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let (good, noise) = (batch(&mut rng, 16, 24), Arc::new(Noise) as Arc<dyn Blueprint>);
-    assert!(!grad_max(&model, 1, &good, &module(&model, 1, &noise, 8), 8).unwrap());
+    assert!(
+        !grad_max(&model, 1, &good, &module(&model, 1, &noise, 8), &blend(&model, 1, &Blend::Residual), 8).unwrap()
+    );
     let broken = Batch { inputs: (good.inputs.clone() * f64::NAN).unwrap(), targets: good.targets.clone() };
     let mlp: Arc<dyn Blueprint> = Arc::new(Mlp);
-    assert!(!grad_max(&model, 0, &broken, &module(&model, 0, &mlp, 8), 8).unwrap());
+    assert!(
+        !grad_max(&model, 0, &broken, &module(&model, 0, &mlp, 8), &blend(&model, 0, &Blend::Residual), 8).unwrap()
+    );
 }

@@ -37,7 +37,9 @@ impl Conditions {
         let Some(GradientHealth { norm, host_ratio: _, health }) = gradient else {
             return self.holds(false, "gradient health not measured");
         };
-        self.add(health >= min, health / min, format!("gradient health {health:.3}, needs {min}"));
+        // A fraction: more than 1 is no better health but a wrong measurement.
+        let met = (min..=1.0).contains(&health);
+        self.add(met, health / min, format!("gradient health {health:.3}, needs {min} to 1"));
         self.holds(norm.is_finite(), format!("gradient norm {norm:.3e}, needs a finite one"));
     }
 
@@ -53,7 +55,11 @@ impl Conditions {
         self.add(met, if min > 0.0 { bound / min } else { 0.0 }, text);
     }
 
+    /// Nothing is asked for at 0.
     pub(super) fn stability(&mut self, stability: Option<f64>, min: f64) {
+        if min <= 0.0 {
+            return;
+        }
         let Some(stability) = stability else { return self.holds(false, "stability not measured") };
         self.add(stability >= min, stability / min, format!("stability {stability:.3}, needs {min}"));
     }

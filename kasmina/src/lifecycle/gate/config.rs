@@ -16,14 +16,18 @@ pub struct GateConfig {
     pub require_gain: bool,
     /// How many standard errors are taken off a measured gain; 1.2816 is one-sided 90 %.
     pub confidence_z: f64,
-    /// Least share of a seed's latest 8 measurements in its stage that showed a gain, in `[0, 1]`. Before blending it
-    /// counts only together with `require_gain`.
+    /// Least share of a seed's latest 8 measurements in its stage that showed a gain, in `[0, 1]`; 0, the default, asks
+    /// for none. A policy sees the share as the seed's `stability` and not what is asked for: where this is above 0, a
+    /// seed that it wants to move on may be refused. Before blending it counts only together with `require_gain`.
     pub min_stability: f64,
+    /// Epochs in blending before a seed may be held (count), those of the ramp included.
+    pub blending_min_epochs: u64,
     /// Epochs in holding before a seed may become permanent (count).
     pub holding_min_epochs: u64,
     /// Gain that must be exceeded to become permanent, nats per sample.
     pub min_loss_gain: f64,
-    /// Most time that a forward pass of the seed alone, on two samples, may take, ms. Without it nothing is timed: times
+    /// Most time that a forward pass of the seed alone, on two samples, may take, ms: the least of five passes counts,
+    /// taken at germination, or when a state is restored in which there is none. Without it nothing is timed: times
     /// differ from run to run.
     pub latency_budget_ms: Option<f64>,
     /// Most trainable elements of one seed (count).
@@ -39,7 +43,8 @@ impl Default for GateConfig {
             min_gradient_health: 0.7,
             require_gain: true,
             confidence_z: 1.2816,
-            min_stability: 0.5,
+            min_stability: 0.0,
+            blending_min_epochs: 0,
             holding_min_epochs: 2,
             min_loss_gain: 0.0,
             latency_budget_ms: None,

@@ -90,7 +90,10 @@ pub(in crate::lifecycle) fn evaluate(
             conditions.isolation(subject.isolation_violations);
             conditions.latency(subject.prewarm_ms, config.latency_budget_ms);
         }
-        Gate::Interface => conditions.ramp(subject.alpha),
+        Gate::Interface => {
+            conditions.epochs(subject.stage, subject.epochs_in_stage, config.blending_min_epochs);
+            conditions.ramp(subject.alpha);
+        }
         Gate::SystemImpact => {
             conditions.epochs(subject.stage, subject.epochs_in_stage, config.holding_min_epochs);
             conditions.gain(subject.counterfactual, config.confidence_z, config.min_loss_gain);

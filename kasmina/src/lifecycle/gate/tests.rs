@@ -122,7 +122,15 @@ fn blending_needs_time_a_healthy_gradient_and_a_certain_gain() {
     check(good, gate, &[]);
     check(Subject { epochs_in_stage: 3, ..good }, gate, &["3 epochs in training, needs 4"]);
     check(Subject { gradient: None, ..good }, gate, &["gradient health not measured"]);
-    for (health, passes) in [(0.7, true), (0.699, false), (f64::NAN, false)] {
+    for (health, passes) in [
+        (0.7, true),
+        (1.0, true),
+        (0.699, false),
+        (-1.0, false),
+        (1.1, false),
+        (f64::INFINITY, false),
+        (f64::NAN, false),
+    ] {
         let failed: &[&str] = if passes { &[] } else { &["gradient health"] };
         check(Subject { gradient: Some(GradientHealth { health, ..HEALTHY }), ..good }, gate, failed);
     }
@@ -151,17 +159,20 @@ fn blending_needs_time_a_healthy_gradient_and_a_certain_gain() {
 #[test]
 fn a_gain_must_be_steady_where_a_gain_is_asked_for() {
     let (alpha, full) = (resting(0.0), resting(1.0));
+    let steady = GateConfig { min_stability: 0.5, ..GateConfig::default() };
     for (good, gate) in [
         (subject(SeedStage::Training, 4, &alpha), Gate::Stability),
         (subject(SeedStage::Holding, 2, &full), Gate::SystemImpact),
     ] {
         for (stability, passes) in [(0.5, true), (0.49, false), (f64::NAN, false)] {
             let failed: &[&str] = if passes { &[] } else { &["stability"] };
-            check(Subject { stability: Some(stability), ..good }, gate, failed);
+            check_with(&steady, Subject { stability: Some(stability), ..good }, gate, failed);
+            check(Subject { stability: Some(stability), ..good }, gate, &[]);
         }
-        check(Subject { stability: None, ..good }, gate, &["stability not measured"]);
+        check_with(&steady, Subject { stability: None, ..good }, gate, &["stability not measured"]);
+        check(Subject { stability: None, ..good }, gate, &[]);
     }
-    let lenient = GateConfig { require_gain: false, ..GateConfig::default() };
+    let lenient = GateConfig { require_gain: false, ..steady };
     let unmeasured = Subject { counterfactual: None, stability: None, ..subject(SeedStage::Training, 4, &alpha) };
     check_with(&lenient, unmeasured, Gate::Stability, &[]);
 }
@@ -188,6 +199,9 @@ fn holding_needs_the_end_of_a_ramp_to_one() {
     check(subject(SeedStage::Blending, 0, &ended), gate, &[]);
     check(subject(SeedStage::Blending, 9, &partial), gate, &["alpha target 0.5"]);
     check(subject(SeedStage::Blending, 9, &running), gate, &["alpha ramp Up"]);
+    let patient = GateConfig { blending_min_epochs: 3, ..GateConfig::default() };
+    check_with(&patient, subject(SeedStage::Blending, 2, &ended), gate, &["2 epochs in blending, needs 3"]);
+    check_with(&patient, subject(SeedStage::Blending, 3, &ended), gate, &[]);
 }
 
 #[test]
@@ -248,8 +262,8 @@ fn a_score_is_the_mean_degree() {
     let blending = Move::find(SeedStage::Training, Condition::Active, Trigger::StartBlending).unwrap();
     let half = Subject { epochs_in_stage: 2, ..subject(SeedStage::Training, 2, &alpha) };
     let report = evaluate(&GateConfig::default(), &half, AROUND, blending).unwrap();
-    // Epochs, health, norm, gain, stability, isolation: one of the six is half done.
-    assert!((report.score - 5.5 / 6.0).abs() < 1e-12, "{report:?}");
+    // Epochs, health, norm, gain, isolation: one of the five is half done.
+    assert!((report.score - 4.5 / 5.0).abs() < 1e-12, "{report:?}");
 }
 
 fn any_float() -> impl Strategy<Value = f64> {

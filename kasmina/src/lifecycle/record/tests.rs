@@ -201,6 +201,7 @@ fn check_cooldown(embargo_epochs: u64, stages: &[SeedStage]) {
     let mut seed = record();
     go(&mut seed, Trigger::Cull);
     let around = Surroundings { embargo_epochs, ..AROUND };
+    assert_eq!(stages.len() as u64, embargo_epochs + 2);
     for (epoch, &expected) in stages.iter().enumerate() {
         assert!(seed.occupies_slot());
         seed.finish_epoch(&GateConfig::default(), around).unwrap();
@@ -211,7 +212,7 @@ fn check_cooldown(embargo_epochs: u64, stages: &[SeedStage]) {
 }
 
 #[test]
-fn a_removed_seed_bars_its_slot_for_the_embargo_and_one_epoch_of_reset() {
+fn a_removed_seed_bars_its_slot_for_two_epochs_more_than_the_embargo() {
     use SeedStage::{Dormant, Embargoed, Resetting};
     check_cooldown(0, &[Resetting, Dormant]);
     check_cooldown(1, &[Embargoed, Resetting, Dormant]);
@@ -225,13 +226,44 @@ fn a_seed_that_left_something_behind_keeps_its_slot_and_says_so_once() {
     let (gates, left_behind) = (GateConfig::default(), Surroundings { in_network: true, embargo_epochs: 0, ..AROUND });
     let mut reports = Vec::new();
     for _ in 0..4 {
-        reports.extend(seed.finish_epoch(&gates, left_behind).unwrap().kept_by);
+        reports.extend(seed.finish_epoch(&gates, left_behind).unwrap().verdict);
     }
     assert_eq!(seed.stage, SeedStage::Resetting);
     assert_eq!(reports.len(), 1, "once when it begins, not once per epoch");
     assert_eq!(reports[0].failed, ["a graft is left"]);
     let end = seed.finish_epoch(&gates, Surroundings { in_network: false, ..left_behind }).unwrap();
     assert_eq!((end.transitions.len(), seed.stage), (1, SeedStage::Dormant));
+    let passed = end.verdict.unwrap();
+    assert!(passed.passed && passed.gate == leyline::seed::Gate::Reset, "{passed:?}");
+}
+
+#[test]
+fn a_gate_is_announced_once_and_again_for_another_way_through_it() {
+    let gates = GateConfig::default();
+    let mut seed = record();
+    let ahead = |seed: &SeedRecord, trigger| seed.has_announced(seed.find_move(trigger).unwrap());
+    assert!(!ahead(&seed, Trigger::StartTraining));
+    assert!(seed.judge_next(&gates, AROUND).is_some_and(|report| report.passed));
+    assert!(ahead(&seed, Trigger::StartTraining) && seed.judge_next(&gates, AROUND).is_none());
+    go(&mut seed, Trigger::StartTraining);
+    go(&mut seed, Trigger::StartBlending);
+    seed.alpha = AlphaController::new(Alpha::ONE);
+    assert!(seed.judge_next(&gates, AROUND).is_some());
+    go(&mut seed, Trigger::Pause);
+    assert!(!ahead(&seed, Trigger::Resume), "the verdict on holding is none on the resumption");
+    go(&mut seed, Trigger::Resume);
+    assert!(ahead(&seed, Trigger::Hold));
+    go(&mut seed, Trigger::Hold);
+    go(&mut seed, Trigger::StartBlending);
+    seed.alpha = AlphaController::new(Alpha::ONE);
+    assert!(!ahead(&seed, Trigger::Hold), "it was announced for the first time in blending");
+}
+
+#[test]
+fn a_gradual_cull_of_a_seed_at_alpha_zero_is_a_cull() {
+    let resting = |alpha| SeedRecord { stage: SeedStage::Blending, alpha: AlphaController::new(alpha), ..record() };
+    assert_eq!(resting(Alpha::ZERO).find_move(Trigger::CullGradually).unwrap().to, SeedStage::Pruned);
+    assert_eq!(resting(Alpha::ONE).find_move(Trigger::CullGradually).unwrap().to, SeedStage::Blending);
 }
 
 #[test]
@@ -246,4 +278,25 @@ fn a_record_that_no_life_leads_to_is_found_out() {
     life(SeedRecord { stage: SeedStage::Training, ..record() }, "history");
     life(SeedRecord { previous_stage: Some(SeedStage::Holding), ..record() }, "previous_stage");
     life(SeedRecord { prewarm_ms: Some(-1.0), ..record() }, "prewarm_ms");
+    life(SeedRecord { epochs_in_stage: 1, ..record() }, "epochs_in_stage");
+    life(SeedRecord { num_moves: 0, ..record() }, "num_moves");
+    let mut ramping = AlphaController::new(Alpha::ZERO);
+    let ramp = AlphaRamp { target: Alpha::ONE, steps: 4, curve: <_>::default() };
+    ramping.retarget(ramp).unwrap();
+    life(SeedRecord { alpha: ramping, ..record() }, "alpha.ramp");
+    let mut seed = record();
+    go(&mut seed, Trigger::StartTraining);
+    assert_eq!(seed.contradiction(), None);
+    life(SeedRecord { weights_pending: true, ..seed.clone() }, "weights_pending");
+    go(&mut seed, Trigger::StartBlending);
+    assert_eq!(seed.contradiction(), None);
+    let skipped = SeedRecord { history: record().history, ..seed.clone() };
+    life(skipped, "history");
+    go(&mut seed, Trigger::Hold);
+    life(seed.clone(), "alpha.ramp");
+    life(SeedRecord { alpha: half, ..seed.clone() }, "alpha");
+    go(&mut seed, Trigger::Cull);
+    assert_eq!(seed.contradiction(), None);
+    life(SeedRecord { num_parameters: 76, ..seed.clone() }, "num_parameters");
+    life(SeedRecord { age_epochs: 0, epochs_in_stage: 1, ..seed }, "epochs_in_stage");
 }

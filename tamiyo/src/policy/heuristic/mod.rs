@@ -6,18 +6,22 @@
 //! |---|---|---|---|
 //! | any | `closing` | too few epochs are left; see [`HeuristicConfig::closing_epochs`] | cull, hold or fossilize |
 //! | germinated | `germinated` | always | start training |
-//! | training | `training_harmful` | min epochs, upper bound of the gain < 0 | cull |
+//! | training | `training_leaks` | a violation of isolation was found | cull |
+//! | | `training_harmful` | min epochs, upper bound of the gain < 0 | cull |
+//! | | `training_refused` | max epochs, the gate to blending spoke last and kept it out | cull |
 //! | | `training_proven` | min epochs, lower bound > 0, gradient healthy | start blending |
 //! | | `training_unproven` | max epochs | cull |
 //! | blending | `blending_harmful` | upper bound < 0 in measurements in a row | cull |
 //! | | `blending_complete` | alpha is 1 and holds | hold |
 //! | holding | `holding_harmful` | upper bound < 0 in measurements in a row | cull |
+//! | | `holding_refused` | max epochs, the gate to permanence spoke last and kept it out | cull |
 //! | | `holding_proven` | min epochs, mean gain ≥ min gain, lower bound > 0 | fossilize |
 //! | | `holding_unproven` | max epochs | cull |
 //! | (free slot) | `plateau` | host stabilized and on a plateau, epochs, seeds and parameters left | germinate |
 //!
 //! What was not measured proves nothing: such a seed is neither blended nor made permanent, and is culled when its time
-//! is over. When nothing germinates, a waiting proposal says why.
+//! is over. Nor is a gate asked for ever: one that still refuses when the time of the stage is over may never open. When
+//! nothing germinates, a waiting proposal says why.
 //!
 //! # The rule `closing`
 //! The run must not end with a seed that acts on the output without having proven itself, and must not spend epochs on

@@ -96,11 +96,20 @@ impl Case<'_> {
 
     fn training(&self) -> Option<Proposal> {
         let config = &self.config.training;
+        // Violations are counted over a life and never forgotten: its gate cannot open any more.
+        if self.seed.isolation_violations > 0 {
+            let detail = format!("{} isolation violations, {}", self.seed.isolation_violations, self.measured());
+            return Some(Proposal::act(Operation::Cull { seed: self.seed.seed_id }, "training_leaks", detail));
+        }
         if self.seed.epochs_in_stage < config.min_epochs {
             return None;
         }
         if self.estimate.is_some_and(|estimate| estimate.upper(self.z()) < 0.0) {
             return Some(self.cull("training_harmful"));
+        }
+        let is_overdue = self.seed.epochs_in_stage >= config.max_epochs;
+        if is_overdue && self.is_refused(SeedStage::Blending) {
+            return Some(self.cull("training_refused"));
         }
         let healthy = self.seed.gradient.is_some_and(|gradient| gradient.health >= config.min_gradient_health);
         if healthy && self.lower_is_positive() {
@@ -108,7 +117,7 @@ impl Case<'_> {
             let operation = Operation::StartBlending { seed: self.seed.seed_id, ramp };
             return Some(Proposal::act(operation, "training_proven", self.measured()));
         }
-        (self.seed.epochs_in_stage >= config.max_epochs).then(|| self.cull("training_unproven"))
+        is_overdue.then(|| self.cull("training_unproven"))
     }
 
     fn harmful(&self, rule: &'static str) -> Option<Proposal> {
@@ -122,17 +131,27 @@ impl Case<'_> {
 
     fn holding(&self) -> Option<Proposal> {
         let config = &self.config.holding;
+        let is_overdue = self.seed.epochs_in_stage >= config.max_epochs;
+        if is_overdue && self.is_refused(SeedStage::Fossilized) {
+            return Some(self.cull("holding_refused"));
+        }
         let worth_keeping = self.estimate.is_some_and(|estimate| estimate.mean_gain >= config.min_gain);
         if self.seed.epochs_in_stage >= config.min_epochs && worth_keeping && self.lower_is_positive() {
             let operation = Operation::Fossilize { seed: self.seed.seed_id };
             return Some(Proposal::act(operation, "holding_proven", self.measured()));
         }
-        (self.seed.epochs_in_stage >= config.max_epochs).then(|| self.cull("holding_unproven"))
+        is_overdue.then(|| self.cull("holding_unproven"))
     }
 
     fn cull(&self, rule: &'static str) -> Proposal {
         let detail = format!("{} epochs in {}, {}", self.seed.epochs_in_stage, self.seed.stage, self.measured());
         Proposal::act(Operation::Cull { seed: self.seed.seed_id }, rule, detail)
+    }
+
+    /// Whether the gate to `next` was the last to speak, and kept the seed out. It may be one that never opens, such as a
+    /// budget that is spent: who asks on past its time would ask for ever.
+    fn is_refused(&self, next: SeedStage) -> bool {
+        self.seed.last_gate.as_ref().is_some_and(|gate| gate.target == next && !gate.passed)
     }
 
     fn lower_is_positive(&self) -> bool {

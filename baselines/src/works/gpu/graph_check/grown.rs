@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kasmina::host::HostConfig;
+use kasmina::isolation::IsolationConfig;
 use kasmina::{CommandKey, Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::id::RunId;
@@ -101,6 +102,8 @@ impl Growing {
         let seeds_config = KasminaConfig {
             attribution: AttributionMode::Alpha,
             seed_width: self.seed_width,
+            // A false alarm of the monitor would end the run.
+            isolation: IsolationConfig { check_every_epochs: 1, strict: true },
             ..KasminaConfig::new(self.host.clone())
         };
         let seeds = Kasmina::new(

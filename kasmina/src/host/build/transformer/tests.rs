@@ -7,9 +7,11 @@ use leyline::model::Parameter;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
+use super::MeanOfNorm;
+use crate::host::network::HostLayer as _;
 use crate::host::{Host, HostConfig};
 use crate::host_read::read_f32;
-use crate::weight::{View, WeightSource};
+use crate::weight::{Init, View, WeightSource, WeightSpec};
 
 const LENGTH: usize = 4;
 const PATCH: usize = 2;
@@ -131,4 +133,15 @@ fn held_fixed_it_passes_gradients_to_its_inputs_and_to_no_weight() {
     let gradients = logits(&host, &inputs, View::Frozen).sqr().unwrap().sum_all().unwrap().backward().unwrap();
     assert!(gradients.get(&inputs).is_some());
     assert!(parameters(&host).iter().all(|parameter| gradients.get(&parameter.var).is_none()));
+}
+
+#[test]
+fn the_mean_over_many_positions_is_not_lost_to_rounding() {
+    // Equal features are normalized to 0, so that every position is the shift.
+    let specs = [WeightSpec::new("scale", [4], Init::Ones), WeightSpec::new("shift", [4], Init::Ones)];
+    let mut source = WeightSource::draw(ChaCha8Rng::seed_from_u64(1)).with_dtype(DType::BF16);
+    let pool = MeanOfNorm { weights: source.build("pool", &specs, &Device::Cpu).unwrap() };
+    let mean = pool.forward(&Tensor::ones((2, 1024, 4), DType::BF16, &Device::Cpu).unwrap(), View::Live).unwrap();
+    assert_eq!((mean.dtype(), mean.dims()), (DType::BF16, [2, 4].as_slice()));
+    assert_eq!(read_f32(&mean).unwrap(), [1.0; 8]);
 }

@@ -1,0 +1,66 @@
+//! `esper seeds export`: the weights of a seed, from the newest checkpoint of a run into a library.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use kasmina::prefetch::{Artifact, IfPublished, PublishError, publish};
+use leyline::id::{BlueprintId, SeedId};
+use tolaria::checkpoint::{CheckpointReader, Loaded, StdFs};
+
+use super::saved;
+use crate::cli::SeedsExportArgs;
+use crate::exit::UsageError;
+
+/// Name of the seed manager's part of a checkpoint.
+const SEEDS: &str = "seeds";
+
+/// Runs the sub-command.
+///
+/// # Errors
+/// [`UsageError`] when the folder has no checkpoint, the checkpoint no such seed, or the library has weights of that name
+/// and `--replace` is not given; otherwise what cannot be read or written.
+#[expect(clippy::print_stdout, reason = "what was published is the command's result")]
+pub fn export(args: &SeedsExportArgs) -> anyhow::Result<ExitCode> {
+    let asked = args.blueprint.as_deref().map(BlueprintId::new).transpose();
+    let asked = asked.map_err(|error| UsageError(format!("--as: {error}")))?;
+    let Loaded { snapshot, generation, skipped } = newest_checkpoint(&args.run_dir)?;
+    for (generation, reason) in skipped {
+        tracing::warn!("checkpoint {generation} does not verify and is passed over: {reason}");
+    }
+    let state = snapshot.components.get(SEEDS).context("the checkpoint has no seed manager in it")?;
+    let (seed, tensors) = saved::weights(state, SeedId(args.seed))?;
+    let blueprint = asked.unwrap_or_else(|| seed.blueprint.clone());
+    let artifact = Artifact::from_tensors(blueprint.clone(), &tensors).context("writing the weights as safetensors")?;
+    let if_published = if args.replace { IfPublished::Replace } else { IfPublished::Refuse };
+    let library = args.library.display();
+    match publish(&args.library, &blueprint, artifact.bytes(), if_published) {
+        Err(PublishError::Published { .. }) => Err(UsageError(format!(
+            "--library {library}: `{blueprint}` is published already; expected --replace, or --as with another name"
+        ))
+        .into()),
+        published => {
+            published.with_context(|| format!("publishing in {library}"))?;
+            let (id, epoch) = (seed.id, snapshot.meta.epoch);
+            println!(
+                "{id} ({}, {}) of checkpoint {generation}, epoch {epoch}: published as `{blueprint}` in {library}",
+                seed.blueprint, seed.stage
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn newest_checkpoint(run_dir: &Path) -> anyhow::Result<Loaded> {
+    let dir = run_dir.join("checkpoints");
+    let nothing = || {
+        let shown = run_dir.display();
+        UsageError(format!("{shown} has no checkpoint; expected a folder that `esper train` wrote, after an epoch"))
+    };
+    if !dir.is_dir() {
+        return Err(nothing().into());
+    }
+    let loaded = CheckpointReader::new(&dir, Arc::new(StdFs)).load_latest();
+    loaded.with_context(|| format!("reading {}", dir.display()))?.ok_or_else(|| nothing().into())
+}

@@ -1,0 +1,253 @@
+//! What the trainer asks of a seed manager beside its steps: batches to look at, and parameters that it can train.
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor, Var};
+use leyline::batch::Batch;
+use leyline::command::SignedCommand;
+use leyline::durable::{Durable, SavedState};
+use leyline::error::{BoxError, Error as _, ErrorKind, ErrorType};
+use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::region::Eager;
+use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
+use leyline::telemetry::NullRecorder;
+use leyline_testkit::clock::ManualClock;
+use leyline_testkit::fake_seed_manager::FakeSeedManager;
+use leyline_testkit::toy;
+use leyline_testkit::values;
+use tolaria::Error;
+use tolaria::aggregate::ConflictResolution;
+use tolaria::batch::{BatchConfig, Dataset, Sampler};
+use tolaria::checkpoint::{CheckpointStore, StdFs};
+use tolaria::optim::{OptimizerConfig, ScheduleConfig};
+use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::trainer::report::EpochReport;
+use tolaria::trainer::{
+    Checkpoints, ExecutionConfig, Flow, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, Trainer,
+};
+
+const SEED: u64 = 4;
+const NUM_EPOCHS: u64 = 3;
+const NUM_SAMPLES: usize = 13;
+const BATCH_SIZE: usize = 3;
+/// Windows of two microbatches of three: five microbatches, the last one short.
+const STEPS_PER_EPOCH: u64 = 3;
+
+/// Another manager with a note of the batches that it was shown; it may become yet another one when an epoch ends.
+#[derive(Debug)]
+struct Watched<S> {
+    inner: S,
+    /// Takes the place of `inner` at the end of the first epoch.
+    successor: Option<S>,
+    wants_batch: bool,
+    /// Inputs of each batch.
+    shown: Vec<Vec<f32>>,
+}
+
+impl<S> Watched<S> {
+    fn new(inner: S, wants_batch: bool) -> Self {
+        Self { inner, successor: None, wants_batch, shown: Vec::new() }
+    }
+}
+
+impl<S: ErrorType> ErrorType for Watched<S> {
+    type Error = S::Error;
+}
+
+impl<S: SeedManager> SeedManager for Watched<S> {
+    type Model = S::Model;
+
+    fn model(&self) -> &S::Model {
+        self.inner.model()
+    }
+
+    fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, S::Error> {
+        self.inner.attribute_batch(eager, batch)
+    }
+
+    fn wants_batch(&self) -> bool {
+        self.wants_batch
+    }
+
+    fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), S::Error> {
+        self.shown.push(values(&batch.inputs).unwrap());
+        self.inner.inspect_batch(eager, batch)
+    }
+
+    fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, S::Error> {
+        self.inner.export_seed_states(eager)
+    }
+
+    fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, S::Error> {
+        self.inner.export_slot_states(eager)
+    }
+
+    fn apply(&mut self, eager: &mut Eager, command: &SignedCommand) -> Result<Applied, S::Error> {
+        self.inner.apply(eager, command)
+    }
+
+    fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), S::Error> {
+        self.inner.record_evidence(eager, evidence)
+    }
+
+    fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), S::Error> {
+        self.inner.finish_step(eager, step)
+    }
+
+    fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, S::Error> {
+        if let Some(successor) = self.successor.take() {
+            self.inner = successor;
+        }
+        self.inner.finish_epoch(eager, epoch)
+    }
+}
+
+impl<S: SeedManager> Durable for Watched<S> {
+    fn save(&self) -> Result<SavedState, S::Error> {
+        self.inner.save()
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), S::Error> {
+        self.inner.restore(saved)
+    }
+}
+
+/// Stops after a step.
+#[derive(Debug)]
+struct StopAfter(StepIndex);
+
+impl Observer for StopAfter {
+    fn step_finished(&mut self, step: StepIndex) -> Flow {
+        if step == self.0 { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+fn samples() -> Dataset {
+    let batch = toy::blobs(NUM_SAMPLES, 7, &Device::Cpu).unwrap();
+    Dataset::new(batch.inputs, batch.targets, toy::NUM_CLASSES).unwrap()
+}
+
+fn fake() -> FakeSeedManager {
+    FakeSeedManager::new(RunId::new("run-1").unwrap(), &Device::Cpu).unwrap()
+}
+
+fn trainer<S: SeedManager>(seeds: S, dir: Option<&Path>) -> Result<Trainer<S, NoPolicy>, Error> {
+    let count = |n| NonZeroUsize::new(n).unwrap();
+    let config = TrainConfig {
+        batch: BatchConfig { batch_size: count(BATCH_SIZE), microbatches_per_step: count(2) },
+        optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+        schedule: ScheduleConfig::constant(0.1),
+        clip_norm: None,
+        conflict: ConflictResolution::PcGrad,
+        eval_batch_size: count(5),
+        conflict_warn: 1.0,
+        measure_conflicts: false,
+        cagrad_radius: 0.4,
+        execution: ExecutionConfig::default(),
+    };
+    let checkpoints = dir.map(|dir| Checkpoints {
+        store: CheckpointStore::open(dir, NonZeroUsize::MIN, Arc::new(StdFs)).unwrap(),
+        every_epochs: NonZeroU64::MIN,
+        config_digest: String::new(),
+    });
+    let parts = Parts {
+        run_id: RunId::new("run-1").unwrap(),
+        seed: SEED,
+        num_epochs: NUM_EPOCHS,
+        device: Device::Cpu,
+        data: Splits { train: samples(), validation: samples(), test: samples() },
+        seeds,
+        policy: NoPolicy,
+        checkpoints,
+        recorder: Arc::new(NullRecorder),
+        clock: Arc::new(ManualClock::default()),
+    };
+    Trainer::new(config, parts)
+}
+
+/// Inputs of the first microbatch of every epoch.
+fn first_microbatches() -> Vec<Vec<f32>> {
+    let (data, sampler) = (samples(), Sampler::new(SEED));
+    (0..NUM_EPOCHS)
+        .map(|epoch| {
+            let order = sampler.permutation(EpochIndex(epoch), NUM_SAMPLES);
+            values(&data.gather(&order[..BATCH_SIZE]).unwrap().inputs).unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn a_manager_that_wants_batches_is_shown_the_first_microbatch_of_every_epoch() {
+    let mut eager = Eager::acquire().unwrap();
+    for wants_batch in [true, false] {
+        let mut trainer = trainer(Watched::new(fake(), wants_batch), None).unwrap();
+        trainer.run(&mut eager, &mut NullObserver).unwrap();
+        assert_eq!(trainer.progress().1, StepIndex(NUM_EPOCHS * STEPS_PER_EPOCH));
+        let expected = if wants_batch { first_microbatches() } else { Vec::new() };
+        assert_eq!(trainer.seeds().shown, expected, "wants_batch: {wants_batch}");
+    }
+}
+
+#[test]
+fn an_epoch_that_is_taken_up_in_the_middle_shows_nothing_again() {
+    let mut eager = Eager::acquire().unwrap();
+    for stop in 1..=NUM_EPOCHS * STEPS_PER_EPOCH {
+        let dir = tempfile::tempdir().unwrap();
+        let mut interrupted = trainer(Watched::new(fake(), true), Some(dir.path())).unwrap();
+        let outcome = interrupted.run(&mut eager, &mut StopAfter(StepIndex(stop))).unwrap();
+        assert_eq!(outcome, Outcome::Interrupted);
+        let mut shown = interrupted.seeds().shown.clone();
+        drop(interrupted);
+
+        let mut resumed = trainer(Watched::new(fake(), true), Some(dir.path())).unwrap();
+        assert_eq!(resumed.resume(&mut eager).unwrap().unwrap().step, StepIndex(stop));
+        assert_eq!(resumed.run(&mut eager, &mut NullObserver).unwrap(), Outcome::Completed);
+        shown.extend(resumed.seeds().shown.iter().cloned());
+        assert_eq!(shown, first_microbatches(), "interrupted after step {stop}");
+    }
+}
+
+/// One linear layer; `offset` is of this type and takes no part.
+fn linear(offset: DType) -> NoSeeds<PlainModel> {
+    let weight = Var::zeros((toy::NUM_INPUTS, toy::NUM_CLASSES), DType::F32, &Device::Cpu).unwrap();
+    let offset = Var::zeros(toy::NUM_CLASSES, offset, &Device::Cpu).unwrap();
+    let named = vec![("weight".to_owned(), weight.clone()), ("offset".to_owned(), offset.clone())];
+    let forward = move |x: &Tensor| x.matmul(&weight)?.broadcast_add(&offset.to_dtype(DType::F32)?);
+    NoSeeds::new(PlainModel::new(named, forward).unwrap())
+}
+
+#[track_caller]
+fn assert_refused(error: &Error, found_type: &str) {
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let text = error.to_string();
+    let expected =
+        format!("parameter `offset` is {found_type}: only f32 is trained, build the network with f32 parameters");
+    assert_eq!(text, expected);
+    assert!(matches!(error, Error::UnsupportedParameter { name, .. } if name == "offset"));
+}
+
+#[test]
+fn a_network_with_a_parameter_of_another_type_is_refused() {
+    for (dtype, name) in [(DType::F64, "f64"), (DType::BF16, "bf16"), (DType::F16, "f16")] {
+        assert_refused(&trainer(linear(dtype), None).unwrap_err(), name);
+    }
+    assert!(trainer(linear(DType::F32), None).is_ok());
+}
+
+#[test]
+fn a_parameter_of_another_type_that_comes_with_growth_is_refused() {
+    let mut eager = Eager::acquire().unwrap();
+    let mut seeds = Watched::new(linear(DType::F32), false);
+    seeds.successor = Some(linear(DType::BF16));
+    let mut trainer = trainer(seeds, None).unwrap();
+    let error = trainer.run(&mut eager, &mut NullObserver).unwrap_err();
+    assert_refused(&error, "bf16");
+    assert_eq!(trainer.progress(), (EpochIndex(1), StepIndex(STEPS_PER_EPOCH)), "a step was taken with it");
+}
