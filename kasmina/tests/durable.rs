@@ -5,6 +5,7 @@ mod support;
 
 use candle_core::{DType, Device, Tensor};
 use kasmina::KasminaConfig;
+use kasmina::isolation::IsolationConfig;
 use leyline::command::{AlphaCurve, Operation, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{Error as _, ErrorKind};
@@ -327,7 +328,9 @@ fn what_is_no_accepted_command_leaves_a_new_manager_untouched() {
 fn an_epoch_that_is_taken_up_in_its_middle_is_not_audited_again() {
     let audits = |rig: &Rig| rig.recorder.counter_value("kasmina.isolation.audits_total", &[]);
     let leaks = |rig: &Rig| rig.recorder.gauge_value("kasmina.seed.isolation.dot", &["seed-1"]);
-    let mut rig = Rig::new(config(mlp()));
+    let isolation = IsolationConfig { check_every_epochs: 1, strict: false };
+    let every_epoch = KasminaConfig { isolation, ..config(mlp()) };
+    let mut rig = Rig::new(every_epoch.clone());
     let seed = rig.germinate("hidden0", "mlp");
     rig.bring_to(seed, SeedStage::Training);
     rig.manager.attribute_batch(&rig.eager, &support::batch(1)).unwrap();
@@ -337,7 +340,7 @@ fn an_epoch_that_is_taken_up_in_its_middle_is_not_audited_again() {
     rig.manager.restore(&saved).unwrap();
     assert_eq!(leaks(&rig), None, "nothing was audited since");
 
-    let mut restored = Rig::beside(config(mlp()), rig.eager);
+    let mut restored = Rig::beside(every_epoch, rig.eager);
     restored.manager.restore(&saved).unwrap();
     for (end_epoch, expected) in [(false, 0), (false, 0), (true, 1), (false, 1)] {
         if end_epoch {

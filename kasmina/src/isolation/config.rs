@@ -15,6 +15,6 @@ pub struct IsolationConfig {
 
 impl Default for IsolationConfig {
     fn default() -> Self {
-        Self { check_every_epochs: 1, strict: false }
+        Self { check_every_epochs: 4, strict: false }
     }
 }

@@ -40,17 +40,39 @@ fn grafts() -> Vec<(String, Growing)> {
             let growing = Growing::small(microbatches, optimizer);
             grafts.push((format!("graft.{name}.accumulation{microbatches}"), growing));
         }
-        let host = HostConfig::Cnn1d {
-            length: 16,
-            channels: vec![6, 8],
-            kernel: 3,
-            stride: 2,
-            classes: CLASSES,
-            pool: Pool::Flatten,
-        };
-        grafts.push((format!("conv1d.{name}"), Growing { host, ..Growing::small(1, optimizer) }));
+        for (host_name, host) in hosts() {
+            grafts.push((format!("{host_name}.{name}"), Growing { host, ..Growing::small(1, optimizer) }));
+        }
     }
     grafts
+}
+
+/// The other kinds of host, for samples of 16 features.
+fn hosts() -> [(&'static str, HostConfig); 3] {
+    let (kernel, stride, classes) = (3, 2, CLASSES);
+    [
+        (
+            "conv1d",
+            HostConfig::Cnn1d { length: 16, channels: vec![6, 8], kernel, stride, classes, pool: Pool::Flatten },
+        ),
+        (
+            "host_conv2d",
+            HostConfig::Cnn2d {
+                height: 4,
+                width: 4,
+                input_channels: 1,
+                channels: vec![6, 8],
+                kernel,
+                stride,
+                classes,
+                pool: Pool::Mean,
+            },
+        ),
+        (
+            "host_transformer",
+            HostConfig::Transformer { inputs: 16, patch: 4, width: 8, heads: 2, layers: 1, mlp_ratio: 2, classes },
+        ),
+    ]
 }
 
 fn grown(
@@ -74,9 +96,8 @@ mod tests {
     fn each_of_them_grows_and_two_runs_are_the_same() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let mut eager = Eager::acquire().unwrap();
-        for (name, growing) in
-            grafts().into_iter().filter(|(name, _)| ["graft.sgd.accumulation1", "conv1d.sgd"].contains(&name.as_str()))
-        {
+        let shown = ["graft.sgd.accumulation1", "conv1d.sgd", "host_conv2d.sgd", "host_transformer.sgd"];
+        for (name, growing) in grafts().into_iter().filter(|(name, _)| shown.contains(&name.as_str())) {
             let mut run = || {
                 let ran = grown(&growing, StepMode::Graph, &Device::Cpu, &clock, &mut eager);
                 ran.map_err(|broken| broken.0).unwrap()
