@@ -1,71 +1,33 @@
 //! Ten thousand seeds grow and go while the network trains: nothing of them is left in the trainer or in its state.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
-use candle_core::{Device, Tensor};
-use hmac::{Hmac, KeyInit, Mac};
-use kasmina::host::HostConfig;
-use kasmina::lifecycle::GateConfig;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
-use leyline::clock::Clock;
-use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, SignedCommand};
-use leyline::durable::{Durable, SavedState};
-use leyline::error::{BoxError, ErrorType};
-use leyline::id::{BlueprintId, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
-use leyline::policy::{Decision, Policy};
+use candle_core::Tensor;
+use integration_tests::scripted;
+use leyline::command::{AlphaCurve, AlphaRamp, Operation};
+use leyline::durable::SavedState;
+use leyline::error::BoxError;
+use leyline::id::{BlueprintId, SeedId, SlotId, StepIndex, TopologyRevision};
 use leyline::region::Eager;
 use leyline::seed::SeedStage;
-use leyline::state::SystemState;
 use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
-use leyline_testkit::clock::ManualClock;
-use sha2::Sha256;
-use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::checkpoint::Snapshot;
-use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{ExecutionConfig, Flow, Observer, Outcome, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{Flow, Observer, Outcome};
 
-const KEY: [u8; 32] = [7; 32];
 /// One seed germinates in each epoch, and lives for four.
 const NUM_EPOCHS: u64 = 10_000;
 const WARM_UP: u64 = 100;
 const SLOTS: [&str; 4] = ["input", "hidden0", "hidden1", "hidden2"];
 
 /// Germinates in every epoch, lets the seed of the epoch before blend, and the one before that fade.
-#[derive(Debug)]
-struct Churn {
-    clock: Arc<ManualClock>,
-    epoch: u32,
-    sequence: u64,
-}
-
-impl ErrorType for Churn {
-    type Error = leyline_testkit::Error;
-}
-
-impl Durable for Churn {
-    fn save(&self) -> Result<SavedState, Self::Error> {
-        Ok(SavedState::default())
-    }
-
-    fn restore(&mut self, _: &SavedState) -> Result<(), Self::Error> {
-        Ok(())
-    }
-}
-
-impl Policy for Churn {
-    fn name(&self) -> &'static str {
-        "churn"
-    }
-
-    fn evaluate(&mut self, state: &SystemState) -> Result<Decision, Self::Error> {
-        self.clock.advance(Duration::from_secs(1));
-        let newborn = self.epoch + 1;
-        let slot = SlotId::new(SLOTS[self.epoch as usize % SLOTS.len()]).unwrap();
+fn churn() -> scripted::Script {
+    let mut epoch = 0_u32;
+    Box::new(move || {
+        let newborn = epoch + 1;
+        let slot = SlotId::new(SLOTS[epoch as usize % SLOTS.len()]).unwrap();
         let mut operations = vec![
             Operation::germinate(slot, BlueprintId::new("mlp").unwrap()),
             Operation::StartTraining { seed: SeedId(newborn) },
@@ -78,23 +40,9 @@ impl Policy for Churn {
             let (seed, curve) = (SeedId(newborn - 2), AlphaCurve::Cosine);
             operations.push(Operation::CullGradually { seed, steps: 2, curve });
         }
-        self.epoch = newborn;
-        let now = u64::try_from(self.clock.unix().as_millis()).unwrap();
-        let commands = operations.into_iter().map(|operation| {
-            self.sequence += 1;
-            let command = Command::new(state.run_id.clone(), self.sequence, now, operation, "churn".to_owned());
-            let signed = sign(&command);
-            (command, signed)
-        });
-        Ok(Decision { commands: commands.collect(), rationale: Vec::new() })
-    }
-}
-
-fn sign(command: &Command) -> SignedCommand {
-    let (key_id, bytes) = (KeyId::default(), command.to_bytes());
-    let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
-    mac.update(&SignedCommand::signed_message(key_id, &bytes));
-    SignedCommand { key_id, tag: mac.finalize().into_bytes().into(), bytes }
+        epoch = newborn;
+        operations
+    })
 }
 
 /// Follows the run, and breaks it off in the middle of an epoch.
@@ -132,50 +80,6 @@ impl Observer for Watch {
     }
 }
 
-fn samples() -> Dataset {
-    let inputs: Vec<f32> = (0..12_u8).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4).collect();
-    let (inputs, targets) =
-        (Tensor::from_vec(inputs, (4, 3), &Device::Cpu), Tensor::new(&[0_u32, 1, 1, 0], &Device::Cpu));
-    Dataset::new(inputs.unwrap(), targets.unwrap(), 2).unwrap()
-}
-
-fn trainer() -> Trainer<Kasmina, Churn> {
-    let (run_id, clock) = (RunId::new("churn").unwrap(), Arc::new(ManualClock::default()));
-    let gates =
-        GateConfig { training_min_epochs: 0, min_gradient_health: 0.0, require_gain: false, ..GateConfig::default() };
-    let host = HostConfig::Mlp { inputs: 3, hidden: vec![2, 2, 2], classes: 2 };
-    let config = KasminaConfig { gates, seed_width: 1, embargo_epochs: 0, ..KasminaConfig::new(host) };
-    let recorder = Arc::new(NullRecorder);
-    let key = CommandKey::new(KEY);
-    let seeds = Kasmina::new(config, &Device::Cpu, run_id.clone(), key, clock.clone(), recorder.clone()).unwrap();
-    let count = |n| NonZeroUsize::new(n).unwrap();
-    let config = TrainConfig {
-        batch: BatchConfig { batch_size: count(2), microbatches_per_step: count(1) },
-        optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
-        schedule: ScheduleConfig::constant(1e-3),
-        clip_norm: Some(1.0),
-        conflict: <_>::default(),
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
-        eval_batch_size: count(4),
-        conflict_warn: 1.0,
-        execution: ExecutionConfig::default(),
-    };
-    let parts = Parts {
-        run_id,
-        seed: 1,
-        num_epochs: NUM_EPOCHS,
-        device: Device::Cpu,
-        data: Splits { train: samples(), validation: samples(), test: samples() },
-        seeds,
-        policy: Churn { clock: Arc::clone(&clock), epoch: 0, sequence: 0 },
-        checkpoints: None,
-        recorder,
-        clock,
-    };
-    Trainer::new(config, parts).unwrap()
-}
-
 /// Seeds that a component's tensors belong to.
 fn owners(snapshot: &Snapshot, component: &str) -> Vec<u32> {
     let names = snapshot.components[component].tensors.keys();
@@ -197,7 +101,7 @@ fn sizes(snapshot: &Snapshot) -> Vec<(String, usize, usize)> {
 
 #[test]
 fn ten_thousand_seeds_leave_no_trace_in_the_optimizer_or_the_saved_state() {
-    let mut trainer = trainer();
+    let mut trainer = scripted::trainer(vec![2, 2, 2], 0, (4, NUM_EPOCHS), Arc::new(NullRecorder), churn());
     let mut eager = Eager::acquire().unwrap();
     let mut watch = Watch::default();
     // Two steps an epoch: each stop is after the first one, with a seed that fades, one that blends and one that trains.

@@ -1,86 +1,22 @@
 //! Ramps and gradual culls end in the middle of epochs, and training goes on.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
-use candle_core::{Device, Tensor};
-use hmac::{Hmac, KeyInit, Mac};
-use kasmina::host::HostConfig;
-use kasmina::lifecycle::GateConfig;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
-use leyline::clock::Clock;
-use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, SignedCommand};
-use leyline::durable::{Durable, SavedState};
-use leyline::error::{BoxError, ErrorType};
-use leyline::id::{BlueprintId, RunId, SeedId, SlotId};
-use leyline::policy::{Decision, Policy};
+use integration_tests::scripted;
+use leyline::command::{AlphaCurve, AlphaRamp, Operation};
+use leyline::error::BoxError;
+use leyline::id::{BlueprintId, SeedId, SlotId};
 use leyline::region::Eager;
 use leyline::seed::SeedStage;
-use leyline::state::SystemState;
-use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
-use leyline_testkit::clock::ManualClock;
 use leyline_testkit::recording_recorder::RecordingRecorder;
-use sha2::Sha256;
-use tolaria::batch::{BatchConfig, Dataset};
-use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{ExecutionConfig, Observer, Outcome, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{Observer, Outcome};
 
-const KEY: [u8; 32] = [7; 32];
 const STEPS_PER_EPOCH: u64 = 4;
 const NUM_EPOCHS: u64 = 6;
 const SEED: SeedId = SeedId(1);
-
-/// Sends what is written for each end of an epoch.
-#[derive(Debug)]
-struct Script {
-    clock: Arc<ManualClock>,
-    epochs: std::vec::IntoIter<Vec<Operation>>,
-    sequence: u64,
-}
-
-impl ErrorType for Script {
-    type Error = leyline_testkit::Error;
-}
-
-impl Durable for Script {
-    fn save(&self) -> Result<SavedState, Self::Error> {
-        Ok(SavedState::default())
-    }
-
-    fn restore(&mut self, _: &SavedState) -> Result<(), Self::Error> {
-        Ok(())
-    }
-}
-
-impl Policy for Script {
-    fn name(&self) -> &'static str {
-        "script"
-    }
-
-    fn evaluate(&mut self, state: &SystemState) -> Result<Decision, Self::Error> {
-        self.clock.advance(Duration::from_secs(1));
-        let now = u64::try_from(self.clock.unix().as_millis()).unwrap();
-        let operations = self.epochs.next().unwrap_or_default();
-        let commands = operations.into_iter().map(|operation| {
-            self.sequence += 1;
-            let command = Command::new(state.run_id.clone(), self.sequence, now, operation, "script".to_owned());
-            let signed = sign(&command);
-            (command, signed)
-        });
-        Ok(Decision { commands: commands.collect(), rationale: Vec::new() })
-    }
-}
-
-fn sign(command: &Command) -> SignedCommand {
-    let (key_id, bytes) = (KeyId::default(), command.to_bytes());
-    let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
-    mac.update(&SignedCommand::signed_message(key_id, &bytes));
-    SignedCommand { key_id, tag: mac.finalize().into_bytes().into(), bytes }
-}
 
 /// What each epoch reports.
 #[derive(Debug, Default)]
@@ -101,53 +37,18 @@ impl Observer for Reports {
     }
 }
 
-fn samples() -> Dataset {
-    let inputs: Vec<f32> = (0..24_u8).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4).collect();
-    let inputs = Tensor::from_vec(inputs, (8, 3), &Device::Cpu).unwrap();
-    let targets = Tensor::new(&[0_u32, 1, 1, 0, 1, 0, 0, 1], &Device::Cpu).unwrap();
-    Dataset::new(inputs, targets, 2).unwrap()
-}
-
 fn ramp(target: Alpha, steps: u64) -> Operation {
     Operation::StartBlending { seed: SEED, ramp: AlphaRamp { target, steps, curve: AlphaCurve::Linear } }
 }
 
 /// Trains under a script; what was reported, and the steps at which ramps ended.
 fn train(eager: &mut Eager, script: Vec<Vec<Operation>>) -> (Reports, Vec<u64>) {
-    let (run_id, clock) = (RunId::new("fade").unwrap(), Arc::new(ManualClock::default()));
-    let gates =
-        GateConfig { training_min_epochs: 0, min_gradient_health: 0.0, require_gain: false, ..GateConfig::default() };
-    let host = HostConfig::Mlp { inputs: 3, hidden: vec![2], classes: 2 };
-    let config = KasminaConfig { gates, seed_width: 1, ..KasminaConfig::new(host) };
     let recorder = Arc::new(RecordingRecorder::new());
-    let key = CommandKey::new(KEY);
-    let seeds = Kasmina::new(config, &Device::Cpu, run_id.clone(), key, clock.clone(), recorder.clone()).unwrap();
-    let count = |n| NonZeroUsize::new(n).unwrap();
-    let config = TrainConfig {
-        batch: BatchConfig { batch_size: count(2), microbatches_per_step: count(1) },
-        optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
-        schedule: ScheduleConfig::constant(1e-3),
-        clip_norm: Some(1.0),
-        conflict: <_>::default(),
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
-        eval_batch_size: count(4),
-        conflict_warn: 1.0,
-        execution: ExecutionConfig::default(),
-    };
-    let parts = Parts {
-        run_id,
-        seed: 1,
-        num_epochs: NUM_EPOCHS,
-        device: Device::Cpu,
-        data: Splits { train: samples(), validation: samples(), test: samples() },
-        seeds,
-        policy: Script { clock: Arc::clone(&clock), epochs: script.into_iter(), sequence: 0 },
-        checkpoints: None,
-        recorder: Arc::new(NullRecorder),
-        clock,
-    };
-    let mut trainer = Trainer::new(config, parts).unwrap();
+    let mut epochs = script.into_iter();
+    let script = Box::new(move || epochs.next().unwrap_or_default());
+    // Two samples a step.
+    let sizes = (8, NUM_EPOCHS);
+    let mut trainer = scripted::trainer(vec![2], 3, sizes, recorder.clone(), script);
     let mut reports = Reports::default();
     assert_eq!(trainer.run(eager, &mut reports).unwrap(), Outcome::Completed);
     let ends = recorder.events_named("ramp_finished").into_iter();

@@ -1,6 +1,6 @@
 //! Rule PO-2: a decision names only what is in its state, and only moves that the lifecycle allows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leyline::command::Operation;
 use leyline::id::{BlueprintId, SeedId, SlotId};
@@ -14,6 +14,8 @@ pub(crate) enum Refusal {
     UnknownSeed(SeedId),
     #[error("{seed} is {from} and cannot become {to}")]
     IllegalMove { seed: SeedId, from: SeedStage, to: SeedStage },
+    #[error("{0} is paused, or its weights are still being fetched")]
+    Waiting(SeedId),
     #[error("{0} is not in the state")]
     UnknownSlot(SlotId),
     #[error("{0} is not free")]
@@ -25,6 +27,8 @@ pub(crate) enum Refusal {
 /// The state as it will be after the operations admitted so far.
 pub(crate) struct Outlook<'a> {
     stages: BTreeMap<SeedId, SeedStage>,
+    /// Seeds that can only be removed now: paused ones, and those without their weights.
+    waiting: BTreeSet<SeedId>,
     slots: &'a [SlotState],
     taken: Vec<SlotId>,
 }
@@ -32,7 +36,9 @@ pub(crate) struct Outlook<'a> {
 impl<'a> Outlook<'a> {
     pub(crate) fn of(state: &'a SystemState) -> Self {
         let stages = state.seeds.iter().map(|seed| (seed.seed_id, seed.stage)).collect();
-        Self { stages, slots: &state.slots, taken: Vec::new() }
+        let waiting = state.seeds.iter().filter(|seed| seed.paused || seed.weights_pending);
+        let waiting = waiting.map(|seed| seed.seed_id).collect();
+        Self { stages, waiting, slots: &state.slots, taken: Vec::new() }
     }
 
     /// Takes the operation in, or says why it cannot be.
@@ -56,6 +62,9 @@ impl<'a> Outlook<'a> {
         let from = self.stages.get_mut(&seed).ok_or(Refusal::UnknownSeed(seed))?;
         if !from.may_become(to) {
             return Err(Refusal::IllegalMove { seed, from: *from, to });
+        }
+        if to != SeedStage::Pruned && self.waiting.contains(&seed) {
+            return Err(Refusal::Waiting(seed));
         }
         *from = to;
         Ok(())
@@ -93,6 +102,11 @@ mod tests {
     /// One seed (id 1) in `stage`, a slot `full` that it occupies, and a free slot `free` that offers `mlp`.
     #[track_caller]
     fn check(stage: SeedStage, operations: &[Operation], expected: &[Option<Refusal>]) {
+        check_while(false, stage, operations, expected);
+    }
+
+    #[track_caller]
+    fn check_while(waits: bool, stage: SeedStage, operations: &[Operation], expected: &[Option<Refusal>]) {
         let offers = vec![BlueprintOffer { blueprint: BlueprintId::new("mlp").unwrap(), num_parameters: 1 }];
         let slots = [("full", Some(SeedId(1))), ("free", None)].map(|(name, occupant)| SlotState {
             slot: slot(name),
@@ -101,7 +115,8 @@ mod tests {
             offers: offers.clone(),
         });
         let stages = BTreeMap::from([(SeedId(1), stage)]);
-        let mut outlook = Outlook { stages, slots: &slots, taken: Vec::new() };
+        let waiting = waits.then_some(SeedId(1)).into_iter().collect();
+        let mut outlook = Outlook { stages, waiting, slots: &slots, taken: Vec::new() };
         let found: Vec<Option<Refusal>> = operations.iter().map(|op| outlook.admit(op).err()).collect();
         assert_eq!(found, expected);
     }
@@ -123,6 +138,20 @@ mod tests {
                 check(from, std::slice::from_ref(operation), &[refusal]);
             }
         }
+    }
+
+    #[test]
+    fn a_seed_that_waits_is_removed_or_left_alone() {
+        let seed = SeedId(1);
+        let waiting = || Some(Refusal::Waiting(seed));
+        check_while(true, SeedStage::Germinated, &[Operation::StartTraining { seed }], &[waiting()]);
+        check_while(
+            true,
+            SeedStage::Blending,
+            &[Operation::Hold { seed }, Operation::Cull { seed }],
+            &[waiting(), None],
+        );
+        check_while(true, SeedStage::Training, &[Operation::Resume { seed }], &[None]);
     }
 
     #[test]

@@ -20,15 +20,6 @@ impl Blueprint for LowRank {
         "low_rank"
     }
 
-    fn fits(&self, slot: SlotShape) -> bool {
-        match slot {
-            SlotShape::Vector { .. }
-            | SlotShape::Signal { .. }
-            | SlotShape::Image { .. }
-            | SlotShape::Sequence { .. } => true,
-        }
-    }
-
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {
         let channels = slot.channels();
         vec![

@@ -72,8 +72,10 @@ pub trait Blueprint: fmt::Debug + Send + Sync {
     /// Its name: a [`BlueprintId`](leyline::id::BlueprintId) as text.
     fn name(&self) -> &'static str;
 
-    /// Whether it is made for this slot.
-    fn fits(&self, slot: SlotShape) -> bool;
+    /// Whether it is made for this slot; for every one unless it says otherwise.
+    fn fits(&self, _slot: SlotShape) -> bool {
+        true
+    }
 
     /// Its tensors at this slot, for a bottleneck of `width`; each name once, and none that starts with `gate.`,
     /// which names the tensors of a blend.

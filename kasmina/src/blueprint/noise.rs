@@ -18,15 +18,6 @@ impl Blueprint for Noise {
         "noise"
     }
 
-    fn fits(&self, slot: SlotShape) -> bool {
-        match slot {
-            SlotShape::Vector { .. }
-            | SlotShape::Signal { .. }
-            | SlotShape::Image { .. }
-            | SlotShape::Sequence { .. } => true,
-        }
-    }
-
     fn weights(&self, slot: SlotShape, _width: usize) -> Vec<WeightSpec> {
         let shape = match slot {
             SlotShape::Vector { features } => vec![features],

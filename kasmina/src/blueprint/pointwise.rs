@@ -18,15 +18,6 @@ impl Blueprint for Mlp {
         "mlp"
     }
 
-    fn fits(&self, slot: SlotShape) -> bool {
-        match slot {
-            SlotShape::Vector { .. }
-            | SlotShape::Signal { .. }
-            | SlotShape::Image { .. }
-            | SlotShape::Sequence { .. } => true,
-        }
-    }
-
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {
         bottleneck_weights(slot, width, 1)
     }

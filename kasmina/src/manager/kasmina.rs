@@ -151,7 +151,7 @@ impl Kasmina {
     }
 
     /// Removes every seed that is not permanent, at once and in the order of their ids. Their slots are embargoed. What was
-    /// accepted under the keys stays used.
+    /// accepted under the keys stays used. For the place where commands are applied, between epochs.
     ///
     /// # Errors
     /// When the layout cannot be made; seeds before the one that failed are removed then.
