@@ -120,6 +120,13 @@ pub(crate) fn batch_for(host: &HostConfig, variant: u32) -> Batch {
     }
 }
 
+/// The elements with every bit they have, whatever their type: each fits into `f64`.
+#[allow(clippy::disallowed_methods, reason = "tests look at values")]
+pub(crate) fn exact_bits(tensor: &Tensor) -> Vec<u64> {
+    let wide = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
+    wide.to_vec1::<f64>().unwrap().into_iter().map(f64::to_bits).collect()
+}
+
 #[allow(clippy::disallowed_methods, reason = "tests look at values")]
 pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
     // Exact for every narrower type.
