@@ -7,13 +7,14 @@
 //!   EpochReport ─► Observer, Recorder, checkpoint
 //! ```
 //!
-//! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, what it reads in `inputs.rs`, whether it runs
-//! eagerly or as a graph in `runner.rs`, how a captured step becomes a compiled one in `compile.rs`, the end of an epoch in
-//! `boundary.rs`.
+//! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, what of it may be recorded in `region.rs`, what
+//! it reads in `inputs.rs`, whether it runs eagerly or as a graph in `runner.rs`, how a captured step becomes a compiled one
+//! in `compile.rs`, the end of an epoch in `boundary.rs`.
 
 mod config;
 mod run;
 mod step;
+mod region;
 mod inputs;
 mod runner;
 mod compile;

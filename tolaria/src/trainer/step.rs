@@ -1,33 +1,21 @@
-//! One optimizer step, from samples to updated parameters.
+//! One optimizer step: what the host decides before it and knows after it. What runs on the device is in `region.rs`.
 
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
-use leyline::layout::{ParameterLayout, Segment};
-use leyline::model::{Outputs, Pass, TrainableModel};
+use leyline::model::TrainableModel;
 use leyline::policy::Policy;
-use leyline::region::{Eager, Recording};
+use leyline::region::Eager;
 use leyline::seed::{Attribution, SeedManager};
 
 use crate::aggregate::{ProjectionOrder, WindowPlan};
 use crate::batch::{Window, num_windows, to_device};
-use crate::error::{self, Error};
-use crate::grad::{GradientLease, GradientScope, gather_gradients};
-use crate::graph::{Captured, Draft, ExecutionMode, GraphKey, Refusal, Session};
-use crate::loss;
-use crate::optim::UpdatePlan;
+use crate::error::Error;
+use crate::graph::{ExecutionMode, GraphKey};
 use crate::trainer::inputs::{InputSizes, StepInputs, StepValues};
+use crate::trainer::region::{Region, StepPlan};
 use crate::trainer::run::Trainer;
 use crate::trainer::runner::StepShape;
-
-/// What the host decides about a step before it runs.
-struct StepPlan {
-    sizes: Vec<usize>,
-    window: WindowPlan,
-    /// What the aggregation reads from the device; empty where it reads the plan.
-    arguments: Vec<f64>,
-    update: UpdatePlan,
-}
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Takes one accumulation window. Seeds are asked before and told after; in between nothing but device work happens.
@@ -42,21 +30,30 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         };
         let inputs = self.load(shape, samples, &plan)?;
 
+        let mut region = Region {
+            model: self.parts.seeds.model(),
+            data: &self.parts.data.train,
+            device: &self.parts.device,
+            inputs: &inputs,
+            plan: &plan,
+            engine: &mut self.engine,
+            optimizer: &self.optimizer,
+            sums: &self.sums,
+            pool: &self.pool,
+            reads: &mut self.reads,
+        };
         if self.runner.needs_draft(shape) {
-            let outcome = eager.record(|recording| self.draft(recording, &inputs, &plan));
-            let held = self.held();
-            self.runner.drafted(shape, outcome, held);
+            let outcome = region.draft(eager, self.runner.session());
+            self.runner.drafted(shape, outcome, region.held());
         }
-        let parameters = self.parts.seeds.model().parameters().iter();
-        let addressed = parameters.map(|parameter| (parameter.name.as_str(), parameter.var.as_tensor()));
-        if !self.runner.replay(shape, addressed) {
+        if !self.runner.replay(shape, region.parameters()) {
             let began = self.runner.begin_first_step();
-            eager.record(|recording| self.run_eagerly(recording, shape, &inputs, &plan))?;
+            let warm_up = self.runner.session().filter(|_| self.runner.warms_up(shape));
+            region.run_eagerly(eager, warm_up.as_ref())?;
             self.runner.end_first_step(began);
             if self.runner.is_warm(shape) {
-                let outcome = eager.record(|recording| self.capture(recording, &inputs, &plan));
-                let held = self.held();
-                self.runner.recorded(shape, outcome, &held);
+                let outcome = region.capture(eager, self.runner.session());
+                self.runner.recorded(shape, outcome, &region.held());
             }
         }
         self.finish_step(eager, &plan, learning_rate)
@@ -145,111 +142,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             (key, sizes)
         };
         self.runner.load(shape, train, device, &values, describe)
-    }
-
-    /// The region, eagerly.
-    fn run_eagerly(
-        &mut self,
-        recording: &Recording,
-        shape: StepShape,
-        inputs: &StepInputs,
-        plan: &StepPlan,
-    ) -> Result<(), Error> {
-        match self.runner.session().filter(|_| self.runner.warms_up(shape)) {
-            Some(session) => session.warm(|| self.update(recording, inputs, plan)),
-            None => self.update(recording, inputs, plan),
-        }
-    }
-
-    /// The region, recorded; nothing in it runs.
-    fn capture(&mut self, recording: &Recording, inputs: &StepInputs, plan: &StepPlan) -> Result<Captured, Refusal> {
-        self.record(inputs, plan, |session, region| session.record(recording, region))
-    }
-
-    /// The region, recorded to be compiled.
-    fn draft(&mut self, recording: &Recording, inputs: &StepInputs, plan: &StepPlan) -> Result<Draft, Refusal> {
-        self.record(inputs, plan, |session, region| session.draft(recording, region))
-    }
-
-    fn record<R>(
-        &mut self,
-        inputs: &StepInputs,
-        plan: &StepPlan,
-        record: impl FnOnce(&Session, &mut dyn FnMut(&Recording) -> Result<(), String>) -> Result<R, Refusal>,
-    ) -> Result<R, Refusal> {
-        let session = self.runner.session().ok_or(Refusal::Unsupported { why: "no device that records" })?;
-        let mut missing = None;
-        let outcome = record(&session, &mut |recording| {
-            self.update(recording, inputs, plan).map_err(|error| {
-                if let Error::MissingGradient { name } = &error {
-                    missing = Some(name.clone());
-                }
-                error::chain(&error)
-            })
-        });
-        match missing {
-            Some(name) => outcome.map_err(|_| Refusal::MissingGradient { name }),
-            None => outcome,
-        }
-    }
-
-    /// Forward, backward, combination, clipping and update: the region. What it reads besides tensors is the same for
-    /// all steps of one shape.
-    fn update(&mut self, _recording: &Recording, inputs: &StepInputs, plan: &StepPlan) -> Result<(), Error> {
-        let model = self.parts.seeds.model();
-        let (parameters, layout) = (model.parameters(), model.layout());
-        let mut rows = Vec::with_capacity(plan.sizes.len());
-        for (index, num_samples) in plan.sizes.iter().enumerate() {
-            let batch = inputs.batch(&self.parts.data.train, index)?;
-            let outputs =
-                model.forward(&batch.inputs, Pass::Train).map_err(|source| Error::Model(BoxError::new(source)))?;
-            let gradient = self.lease(layout, &outputs)?;
-            let main = loss::cross_entropy(&outputs.logits, &batch.targets)?;
-            gather_gradients(&main.backward()?, parameters, layout, GradientScope::Main, &gradient)?;
-            for shadow in &outputs.shadows {
-                let side = loss::cross_entropy(&shadow.logits, &batch.targets)?;
-                gather_gradients(&side.backward()?, parameters, layout, GradientScope::Shadow(shadow.seed), &gradient)?;
-            }
-            let correct = loss::correct(&outputs.logits, &batch.targets)?;
-            self.sums.add_microbatch(&main.detach(), &correct, *num_samples)?;
-            rows.push(gradient);
-        }
-
-        let sums = Some(self.sums.as_tensor());
-        let combination = self.engine.combine(rows, &plan.window, inputs.arguments(), sums, &mut self.reads)?;
-        self.optimizer.apply_combination(parameters, layout, &combination, &plan.update, inputs.table())
-    }
-
-    /// A buffer for the gradient of a microbatch. It needs no zeros where the losses reach every segment.
-    fn lease(&self, layout: &ParameterLayout, outputs: &Outputs) -> Result<GradientLease, Error> {
-        let shadows = outputs.shadows.iter().map(|shadow| GradientScope::Shadow(shadow.seed));
-        let scopes: Vec<GradientScope> = std::iter::once(GradientScope::Main).chain(shadows).collect();
-        let is_written = |segment: &Segment| scopes.iter().any(|scope| scope.contains(segment));
-        let (count, device) = (layout.num_elements(), &self.parts.device);
-        if layout.segments().iter().all(is_written) {
-            self.pool.lease_to_write(count, DType::F32, device)
-        } else {
-            self.pool.lease(count, DType::F32, device)
-        }
-    }
-
-    /// What a recorded step points at, beside its inputs.
-    fn held(&self) -> Vec<(String, Tensor)> {
-        let model = self.parts.seeds.model();
-        let layout = model.layout();
-        let data = &self.parts.data.train;
-        let mut held: Vec<(String, Tensor)> =
-            model.parameters().iter().map(|p| (p.name.clone(), p.var.as_tensor().clone())).collect();
-        let moments = self.optimizer.moments(layout);
-        held.extend(moments.map(|(name, moments)| (format!("moments of {name}"), moments.clone())));
-        held.extend(self.pool.idle(layout.num_elements()).into_iter().map(|b| ("a gradient buffer".to_owned(), b)));
-        held.push(("sums of the epoch".to_owned(), self.sums.as_tensor().clone()));
-        held.extend(self.engine.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor)));
-        if data.inputs().device().same_device(&self.parts.device) {
-            held.push(("inputs of the data set".to_owned(), data.inputs().clone()));
-            held.push(("targets of the data set".to_owned(), data.targets().clone()));
-        }
-        held
     }
 
     /// What the host knows after a step, however it ran.
