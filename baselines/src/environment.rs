@@ -1,19 +1,34 @@
 //! Where a result was measured.
 
-use std::process::Command;
-
 use serde::{Deserialize, Serialize};
 use tolaria::graph::DeviceFacts;
 
-/// Names the commit of a program that runs outside of its repository.
-const COMMIT: &str = "ESPER_COMMIT";
+/// What the measuring program was built from, as its build script saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Build {
+    /// The commit; none where the build saw no repository.
+    pub commit: Option<&'static str>,
+    /// Whether sources differed from the commit.
+    pub dirty: bool,
+}
+
+impl Build {
+    /// Whether results of this program say which code they belong to.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.commit.is_some() && !self.dirty
+    }
+}
 
 /// Machine, tool chain and settings; unknown facts are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// `ESPER_COMMIT`, else the commit of the working tree, with `-dirty` when it has changes.
+    /// The commit that the measuring program was built from.
     pub commit: Option<String>,
+    /// Whether its sources differed from that commit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dirty: bool,
     /// Processor, as the operating system names it.
     pub cpu: Option<String>,
     /// Processors this process may use.
@@ -37,11 +52,12 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Looks at this machine.
+    /// Looks at this machine. The program's commit is told by [`Environment::built_from`].
     #[must_use]
     pub fn detect(clock: &dyn leyline::clock::Clock) -> Self {
         Self {
-            commit: std::env::var(COMMIT).ok().filter(|commit| !commit.is_empty()).or_else(commit),
+            commit: None,
+            dirty: false,
             cpu: cpu(),
             num_cpus: std::thread::available_parallelism().map_or(1, Into::into),
             target: format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH),
@@ -52,6 +68,12 @@ impl Environment {
             driver_cuda: None,
             measured_at_unix_s: clock.unix().as_secs(),
         }
+    }
+
+    /// With what the program was built from.
+    #[must_use]
+    pub fn built_from(self, build: Build) -> Self {
+        Self { commit: build.commit.map(str::to_owned), dirty: build.dirty, ..self }
     }
 
     /// With the facts of the GPU that was measured.
@@ -66,16 +88,6 @@ fn locked_version(name: &str) -> Option<String> {
     let entry = lock.split("[[package]]").find(|entry| entry.contains(&format!("name = \"{name}\"\n")))?;
     let line = entry.lines().find_map(|line| line.strip_prefix("version = "))?;
     Some(line.trim_matches('"').to_owned())
-}
-
-fn commit() -> Option<String> {
-    let git = |args: &[&str]| {
-        let output = Command::new("git").args(args).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let head = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let clean = git(&["status", "--porcelain"]).is_some_and(|changes| changes.is_empty());
-    Some(if clean { head } else { format!("{head}-dirty") })
 }
 
 fn cpu() -> Option<String> {

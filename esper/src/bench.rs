@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use baselines::Error;
 use baselines::compare::compare;
+use baselines::environment::Build;
 use baselines::peer::PeerRatios;
 use baselines::result::BenchResult;
 use baselines::table::table;
@@ -19,6 +21,12 @@ use leyline::clock::SystemClock;
 
 use crate::config::DeviceName;
 use crate::exit::UsageError;
+
+/// From the build script, which looked at the repository.
+const BUILD: Build = Build {
+    commit: if env!("ESPER_BUILD_COMMIT").is_empty() { None } else { Some(env!("ESPER_BUILD_COMMIT")) },
+    dirty: env!("ESPER_BUILD_DIRTY").len() == "true".len(),
+};
 
 /// Sub-commands of `esper bench`.
 #[derive(Debug, Clone, Subcommand)]
@@ -245,9 +253,8 @@ impl BenchCommand {
             Self::GraphBench(args) => measure("graph-bench", &args),
             Self::CompileCheck(args) => measure("compile-check", &args),
             Self::CompileBench(args) => {
-                let outcome = works::compile_bench(&args.config(), &setting(args.measure.device))?;
-                show(&outcome, args.measure.out.as_ref())?;
-                Ok(ExitCode::SUCCESS)
+                let setting = setting(args.measure.device);
+                measured(args.measure.out.as_ref(), || works::compile_bench(&args.config(), &setting))
             }
             Self::Staging(args) => measure("staging", &args),
             Self::ColdStart(args) => measure("cold-start", &args),
@@ -257,13 +264,10 @@ impl BenchCommand {
                 Ok(ExitCode::SUCCESS)
             }
             Self::PeerTorch(args) => {
-                show(&works::peer(&args.config(), &setting(DeviceName::Cpu))?, args.out.as_ref())?;
-                Ok(ExitCode::SUCCESS)
+                measured(args.out.as_ref(), || works::peer(&args.config(), &setting(DeviceName::Cpu)))
             }
             Self::PeerGradient(args) => {
-                let outcome = works::gradient_peer(&args.config(), &setting(DeviceName::Cpu))?;
-                show(&outcome, args.out.as_ref())?;
-                Ok(ExitCode::SUCCESS)
+                measured(args.out.as_ref(), || works::gradient_peer(&args.config(), &setting(DeviceName::Cpu)))
             }
             Self::All(args) => measure_all(&args),
             Self::PeerRatio { graphs, peer } => {
@@ -288,16 +292,40 @@ impl BenchCommand {
 }
 
 fn measure(name: &str, args: &MeasureArgs) -> anyhow::Result<ExitCode> {
-    show(&works::run(name, &setting(args.device))?, args.out.as_ref())?;
+    measured(args.out.as_ref(), || works::run(name, &setting(args.device)))
+}
+
+fn measured(out: Option<&PathBuf>, work: impl FnOnce() -> Result<Outcome, Error>) -> anyhow::Result<ExitCode> {
+    may_be_written(out, BUILD)?;
+    show(work()?, out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Results under `baselines/perf` are committed, so they must say which code they belong to.
+fn may_be_written(out: Option<&PathBuf>, build: Build) -> anyhow::Result<()> {
+    let Some(dir) = out else { return Ok(()) };
+    let dir = std::path::absolute(dir).with_context(|| format!("--out {}", dir.display()))?;
+    let parts: Vec<_> = dir.components().map(|part| part.as_os_str()).collect();
+    let is_kept = parts.windows(2).any(|pair| pair == ["baselines", "perf"]);
+    if is_kept && !build.is_known() {
+        let why = if build.commit.is_none() { "knows no commit" } else { "has sources that differ from its commit" };
+        return Err(UsageError(format!(
+            "--out {}: results there are committed, and this build {why}; expected a build of a committed tree, or \
+             another folder",
+            dir.display()
+        ))
+        .into());
+    }
+    Ok(())
 }
 
 /// Works that cannot run here are named with what they lack; one that fails ends the command.
 fn measure_all(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
+    may_be_written(args.out.as_ref(), BUILD)?;
     let setting = setting(args.device);
     for name in works::NAMES {
         match works::run(name, &setting) {
-            Ok(outcome) => show(&outcome, args.out.as_ref())?,
+            Ok(outcome) => show(outcome, args.out.as_ref())?,
             Err(error) if error.is_unavailable() => print(&format!("{name}\n  skipped: {}\n", error.chain())),
             Err(error) => return Err(anyhow::Error::new(error).context(format!("bench {name}"))),
         }
@@ -314,7 +342,8 @@ fn setting(device: DeviceName) -> Setting {
 }
 
 /// Prints a result as a table, and writes it when a folder is given.
-fn show(outcome: &Outcome, out: Option<&PathBuf>) -> Result<(), Error> {
+fn show(mut outcome: Outcome, out: Option<&PathBuf>) -> Result<(), Error> {
+    outcome.result.environment = outcome.result.environment.built_from(BUILD);
     let result = &outcome.result;
     let mut text = format!("{}\n", result.name);
     if let Some(gpu) = &result.environment.gpu {
@@ -337,4 +366,38 @@ pub(crate) fn device_name(name: &str) -> Result<DeviceName, String> {
 #[expect(clippy::print_stdout, reason = "results of a command belong on standard output")]
 fn print(text: &str) {
     print!("{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(out: &str, commit: Option<&'static str>, dirty: bool, complaint: Option<&str>) {
+        let found = may_be_written(Some(&PathBuf::from(out)), Build { commit, dirty });
+        match (found, complaint) {
+            (Ok(()), None) => {}
+            (Err(error), Some(complaint)) => assert!(error.to_string().contains(complaint), "{error}"),
+            (found, complaint) => panic!("{out}: {found:?}, expected {complaint:?}"),
+        }
+    }
+
+    #[test]
+    fn committed_results_need_a_build_of_a_committed_tree() {
+        check("baselines/perf/seeds", Some("abc"), false, None);
+        check("baselines/perf/seeds", Some("abc"), true, Some("differ from its commit"));
+        check("/any/baselines/perf", None, false, Some("knows no commit"));
+        check("perf", Some("abc"), true, None);
+        check("/tmp/out", None, false, None);
+    }
+
+    #[test]
+    fn the_build_names_the_commit_of_its_repository() {
+        let head = std::process::Command::new("git").args(["rev-parse", "HEAD"]).output();
+        let head = head.ok().filter(|output| output.status.success());
+        let head = head.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        if let (Some(head), Some(commit)) = (head, BUILD.commit) {
+            assert_eq!(commit, head);
+        }
+    }
 }

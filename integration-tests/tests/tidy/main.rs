@@ -4,6 +4,7 @@ mod tree;
 mod code;
 mod rules;
 mod contract;
+mod results;
 
 use tree::Tree;
 
@@ -50,4 +51,18 @@ fn every_crate_takes_the_lints_of_the_workspace() {
 #[test]
 fn a_contract_change_is_locked_and_told() {
     report(&contract::violations(&Tree::read()));
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a check that cannot be made has to say so")]
+fn results_name_the_commit_that_they_were_measured_at() {
+    match results::History::read() {
+        Some(history) => {
+            if history.is_cut {
+                eprintln!("a shallow clone: commits that are missing here are taken as older");
+            }
+            report(&results::violations(&Tree::read(), &history));
+        }
+        None => eprintln!("skipped: this is a copy without its history"),
+    }
 }

@@ -1,4 +1,4 @@
-//! The files of the workspace that rules look at: Rust sources, manifests and the records of the contract.
+//! The files of the workspace that rules look at: sources, manifests, documents, results, records of the contract.
 
 use std::fs;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<File>) {
             if !is_output(&name, &entry.path()) {
                 collect(&entry.path(), &format!("{path}/"), files);
             }
-        } else if [".rs", "Cargo.toml", "contract.lock", "CHANGELOG.md"].iter().any(|end| name.ends_with(end)) {
+        } else if [".rs", ".md", ".json", "Cargo.toml", "contract.lock"].iter().any(|end| name.ends_with(end)) {
             let text = fs::read_to_string(entry.path()).unwrap_or_else(|error| panic!("{path}: {error}"));
             files.push(File { path, text: text.replace("\r\n", "\n") });
         }
