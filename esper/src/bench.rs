@@ -21,6 +21,7 @@ use leyline::clock::SystemClock;
 
 use crate::config::DeviceName;
 use crate::exit::UsageError;
+use crate::output;
 
 /// From the build script, which looked at the repository.
 const BUILD: Build = Build {
@@ -260,7 +261,7 @@ impl BenchCommand {
             Self::ColdStart(args) => measure("cold-start", &args),
             Self::ColdStartChild { jit, device } => {
                 let report = cold_start_child(jit, &setting(device))?;
-                print(&format!("{}\n", serde_json::to_string(&report)?));
+                output::print(&format!("{}\n", serde_json::to_string(&report)?))?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::PeerTorch(args) => {
@@ -279,12 +280,12 @@ impl BenchCommand {
                     )
                     .into());
                 }
-                print(&ratios.to_string());
+                output::print(&ratios.to_string())?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::Compare { before, after } => {
                 let comparison = compare(&BenchResult::read(&before)?, &BenchResult::read(&after)?);
-                print(&comparison.to_string());
+                output::print(&comparison.to_string())?;
                 Ok(if comparison.passed() { ExitCode::SUCCESS } else { ExitCode::from(crate::exit::FAILED) })
             }
         }
@@ -326,7 +327,9 @@ fn measure_all(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     for name in works::NAMES {
         match works::run(name, &setting) {
             Ok(outcome) => show(outcome, args.out.as_ref())?,
-            Err(error) if error.is_unavailable() => print(&format!("{name}\n  skipped: {}\n", error.chain())),
+            Err(error) if error.is_unavailable() => {
+                output::print(&format!("{name}\n  skipped: {}\n", error.chain()))?;
+            }
             Err(error) => return Err(anyhow::Error::new(error).context(format!("bench {name}"))),
         }
     }
@@ -342,7 +345,7 @@ fn setting(device: DeviceName) -> Setting {
 }
 
 /// Prints a result as a table, and writes it when a folder is given.
-fn show(mut outcome: Outcome, out: Option<&PathBuf>) -> Result<(), Error> {
+fn show(mut outcome: Outcome, out: Option<&PathBuf>) -> anyhow::Result<()> {
     outcome.result.environment = outcome.result.environment.built_from(BUILD);
     let result = &outcome.result;
     let mut text = format!("{}\n", result.name);
@@ -355,17 +358,11 @@ fn show(mut outcome: Outcome, out: Option<&PathBuf>) -> Result<(), Error> {
             text += &format!("  written to {}\n", path.display());
         }
     }
-    print(&text);
-    Ok(())
+    Ok(output::print(&text)?)
 }
 
 pub(crate) fn device_name(name: &str) -> Result<DeviceName, String> {
     DeviceName::parse(name).ok_or_else(|| format!("expected one of {}", DeviceName::ACCEPTED.join(", ")))
-}
-
-#[expect(clippy::print_stdout, reason = "results of a command belong on standard output")]
-fn print(text: &str) {
-    print!("{text}");
 }
 
 #[cfg(test)]

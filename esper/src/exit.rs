@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use crate::config::ConfigError;
 use crate::data::Error as DataError;
+use crate::output;
 use crate::report::ReportError;
 
 /// The run failed.
@@ -27,9 +28,8 @@ pub const INTERRUPTED: u8 = 130;
 pub struct UsageError(pub String);
 
 /// Prints an error with its causes, and gives its exit code.
-#[expect(clippy::print_stderr, reason = "the command's own error output")]
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
+    output::tell(&format!("error: {error:#}\n"));
     let usage = error.chain().any(|cause| {
         cause.is::<UsageError>()
             || cause.is::<ConfigError>()

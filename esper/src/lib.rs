@@ -23,6 +23,7 @@ pub mod library;
 pub mod warm_up;
 pub mod bench;
 pub mod study;
+pub mod output;
 pub mod exit;
 pub mod graphs;
 pub mod kernel_cache;

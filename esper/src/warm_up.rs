@@ -14,6 +14,7 @@ use tolaria::graph::{LIBRARY_MODULES, Session};
 use crate::cli::WarmUpArgs;
 use crate::config::DeviceName;
 use crate::exit::UsageError;
+use crate::output;
 use crate::wire;
 
 /// Runs the sub-command.
@@ -32,7 +33,8 @@ pub fn command(args: &WarmUpArgs) -> anyhow::Result<ExitCode> {
             // Confirms the device, and stays open so that none of the processes pays for starting the driver.
             let _device = wire::device(args.device)?;
             all(args.device)?;
-            report(LIBRARY_MODULES.len(), (started.now() - began).as_secs_f64());
+            let (count, seconds) = (LIBRARY_MODULES.len(), (started.now() - began).as_secs_f64());
+            output::print(&format!("{count} modules are compiled and kept in the driver's cache ({seconds:.1} s)\n"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -59,9 +61,4 @@ fn all(device: DeviceName) -> anyhow::Result<()> {
         }
     }
     if failed.is_empty() { Ok(()) } else { bail!("not compiled: {}", failed.join(", ")) }
-}
-
-#[expect(clippy::print_stdout, reason = "results of a command belong on standard output")]
-fn report(count: usize, seconds: f64) {
-    println!("{count} modules are compiled and kept in the driver's cache ({seconds:.1} s)");
 }

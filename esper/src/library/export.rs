@@ -12,6 +12,7 @@ use tolaria::checkpoint::{CheckpointReader, Loaded, StdFs};
 use super::saved;
 use crate::cli::SeedsExportArgs;
 use crate::exit::UsageError;
+use crate::output;
 
 /// Name of the seed manager's part of a checkpoint.
 const SEEDS: &str = "seeds";
@@ -21,7 +22,6 @@ const SEEDS: &str = "seeds";
 /// # Errors
 /// [`UsageError`] when the folder has no checkpoint, the checkpoint no such seed, or the library has weights of that name
 /// and `--replace` is not given; otherwise what cannot be read or written.
-#[expect(clippy::print_stdout, reason = "what was published is the command's result")]
 pub fn export(args: &SeedsExportArgs) -> anyhow::Result<ExitCode> {
     let asked = args.blueprint.as_deref().map(BlueprintId::new).transpose();
     let asked = asked.map_err(|error| UsageError(format!("--as: {error}")))?;
@@ -43,10 +43,10 @@ pub fn export(args: &SeedsExportArgs) -> anyhow::Result<ExitCode> {
         published => {
             published.with_context(|| format!("publishing in {library}"))?;
             let (id, epoch) = (seed.id, snapshot.meta.epoch);
-            println!(
-                "{id} ({}, {}) of checkpoint {generation}, epoch {epoch}: published as `{blueprint}` in {library}",
+            output::print(&format!(
+                "{id} ({}, {}) of checkpoint {generation}, epoch {epoch}: published as `{blueprint}` in {library}\n",
                 seed.blueprint, seed.stage
-            );
+            ))?;
             Ok(ExitCode::SUCCESS)
         }
     }

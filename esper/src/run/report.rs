@@ -1,12 +1,11 @@
 //! `esper report`: writes the page of a run again and prints its summary.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
 use crate::cli::ReportArgs;
-use crate::report;
+use crate::{output, report};
 
 /// Runs the sub-command.
 ///
@@ -16,8 +15,6 @@ pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let page =
         report::write(&args.run_dir).with_context(|| format!("reading the run in {}", args.run_dir.display()))?;
     let run = report::Run::read(&args.run_dir)?;
-    let mut out = std::io::stdout().lock();
-    write!(out, "{}", report::render_text(&run))?;
-    writeln!(out, "report: {}", page.display())?;
+    output::print(&format!("{}report: {}\n", report::render_text(&run), page.display()))?;
     Ok(ExitCode::SUCCESS)
 }

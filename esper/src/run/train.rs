@@ -1,6 +1,5 @@
 //! The command itself.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use crate::cli::{ProgressArg, TrainArgs};
 use crate::config::EsperConfig;
 use crate::data;
 use crate::exit;
+use crate::output;
 use crate::progress::{Progress, ProgressMode};
 use crate::report::{self, DataRecord, RunOutcome, RunRecord, SeedSummary, Summary, Versions};
 use crate::run::folder::RunFolder;
@@ -195,12 +195,10 @@ fn summarize(
 }
 
 fn print_result(args: &TrainArgs, folder: &RunFolder, page: &std::path::Path, summary: &Summary) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string(summary)?)?;
+    let text = if args.json {
+        serde_json::to_string(summary)? + "\n"
     } else {
-        write!(out, "{}", report::render_text(&report::Run::read(folder.path())?))?;
-        writeln!(out, "report: {}", page.display())?;
-    }
-    Ok(())
+        format!("{}report: {}\n", report::render_text(&report::Run::read(folder.path())?), page.display())
+    };
+    Ok(output::print(&text)?)
 }

@@ -20,6 +20,7 @@ use super::paired::{PairedDifference, mean_and_deviation};
 use crate::config::{EsperConfig, Layer};
 use crate::data;
 use crate::exit::UsageError;
+use crate::output;
 use crate::wire::{Surroundings, assemble};
 
 /// Flags of `esper study`.
@@ -62,11 +63,6 @@ struct Run {
 ///
 /// # Errors
 /// The first run that fails.
-#[expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "the table belongs on standard output, progress does not"
-)]
 pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     if args.policies.is_empty() || args.seeds == 0 {
         return Err(UsageError("--policies, --seeds: expected at least one of each".to_owned()).into());
@@ -76,17 +72,17 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
         for seed in (u64::from(args.first_seed)..).take(args.seeds) {
             for policy in &args.policies {
                 let run = train(args, data, policy, seed).with_context(|| format!("{data}, {policy}, seed {seed}"))?;
-                eprintln!(
-                    "{data} {policy} seed {seed}: {:.2} % test accuracy, {} parameters, {} seeds fossilized",
+                output::tell(&format!(
+                    "{data} {policy} seed {seed}: {:.2} % test accuracy, {} parameters, {} seeds fossilized\n",
                     100.0 * run.test_accuracy,
                     run.parameters,
                     run.num_fossilized
-                );
+                ));
                 runs.push(run);
             }
         }
     }
-    print!("{}", table(args, &runs));
+    output::print(&table(args, &runs))?;
     if let Some(path) = &args.out {
         let text = serde_json::to_string_pretty(&runs)? + "\n";
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
