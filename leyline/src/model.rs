@@ -11,6 +11,9 @@
 //! - **TM-3** the loss of a [`Shadow`] has gradients for the parameters of its seed only, and these are exactly the
 //!   segments marked `isolated`; the loss of the logits has gradients for all other parameters.
 //! - **TM-4** the layout changes only together with its revision.
+//! - **TM-5** a `forward` pass changes nothing on the host, so that it may run once more only to be recorded. Where
+//!   [`host_numbers`](TrainableModel::host_numbers) is [`HostNumbers::Fixed`], what it computes follows from the inputs,
+//!   the pass, the revision of the layout and the tensors of the model alone.
 
 use candle_core::{Tensor, Var};
 
@@ -67,6 +70,17 @@ pub struct Outputs {
     pub shadows: Vec<Shadow>,
 }
 
+/// Whether numbers that a model keeps on the host may move while its layout keeps its revision: a temperature, a
+/// probability, a count of passes. A step that is recorded and replayed keeps such a number as it was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HostNumbers {
+    /// They may: whoever replays the model records it again in every epoch, to see whether one has.
+    #[default]
+    MayMove,
+    /// They never do (TM-5). What moves is in tensors on the device.
+    Fixed,
+}
+
 /// A network that can be trained.
 #[diagnostic::on_unimplemented(note = "the numbered rules TM-1… in `leyline::model` are the implementer's checklist")]
 pub trait TrainableModel: ErrorType {
@@ -75,6 +89,11 @@ pub trait TrainableModel: ErrorType {
 
     /// Places and owners of the parameters.
     fn layout(&self) -> &ParameterLayout;
+
+    /// Whether the model promises that no number on the host moves under a layout of one revision.
+    fn host_numbers(&self) -> HostNumbers {
+        HostNumbers::MayMove
+    }
 
     /// Runs the network.
     ///

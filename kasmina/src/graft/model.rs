@@ -6,7 +6,7 @@ use leyline::batch::Batch;
 use leyline::error::ErrorType;
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
-use leyline::model::{AlphaOverride, Outputs, Parameter, Pass, Shadow, TrainableModel};
+use leyline::model::{AlphaOverride, HostNumbers, Outputs, Parameter, Pass, Shadow, TrainableModel};
 use leyline::unit::Alpha;
 
 use crate::blueprint::SeedWeights;
@@ -259,6 +259,11 @@ impl TrainableModel for GraftedModel {
 
     fn layout(&self) -> &ParameterLayout {
         &self.layout
+    }
+
+    /// Hosts and blueprints are built once; α and draws are in tensors, and every change of a seed is one of the layout.
+    fn host_numbers(&self) -> HostNumbers {
+        HostNumbers::Fixed
     }
 
     /// Shadow training sees the seed at α = 1. An evaluation has no gradients; its overrides act on every seed that

@@ -1,4 +1,4 @@
-//! Rules TM-1 to TM-4 of [`leyline::model`] as functions, and the harness they run on.
+//! Rules TM-1 to TM-5 of [`leyline::model`] as functions, and the harness they run on.
 //!
 //! TM-2 is only partly testable without a device: the rule runs `forward` inside a region, and checks that names,
 //! shapes and errors do not depend on the values of the inputs. A read of the device must be found by counting.
@@ -11,10 +11,11 @@ use candle_core::backprop::GradStore;
 use leyline::batch::Batch;
 use leyline::id::SeedId;
 use leyline::layout::Owner;
-use leyline::model::{AlphaOverride, Outputs, Pass, TrainableModel};
+use leyline::model::{AlphaOverride, HostNumbers, Outputs, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::unit::Alpha;
 
+use crate::host_read::bits;
 use crate::rule::{must, succeed};
 
 /// Changes something about the owner of a model.
@@ -45,7 +46,7 @@ impl<O: fmt::Debug, M> fmt::Debug for TrainableModelHarness<O, M> {
     }
 }
 
-/// One `#[test]` per rule TM-1 to TM-4. The argument is a function or closure without arguments that builds a fresh
+/// One `#[test]` per rule TM-1 to TM-5. The argument is a function or closure without arguments that builds a fresh
 /// [`TrainableModelHarness`](crate::trainable_model::TrainableModelHarness).
 #[macro_export]
 macro_rules! trainable_model_conformance {
@@ -57,6 +58,7 @@ macro_rules! trainable_model_conformance {
             tm_2_forward_may_be_captured,
             tm_3_losses_reach_their_own_parameters_only,
             tm_4_the_layout_changes_with_its_revision,
+            tm_5_a_fixed_number_of_the_host_does_not_move,
         );
     };
 }
@@ -155,6 +157,33 @@ pub fn tm_4_the_layout_changes_with_its_revision<O, M: TrainableModel>(
             let same = last.segments() == now.segments();
             let (from, to) = (last.revision(), now.revision());
             must!(RULE, same || to > from, "the layout changed while its revision went from {from} to {to}");
+        }
+    });
+}
+
+/// TM-5: where the model promises it, passes over the same batch give the same bits, whatever passes lie between them.
+///
+/// A model that draws on the device moves its counter with each pass, and is to be checked without drawing.
+pub fn tm_5_a_fixed_number_of_the_host_does_not_move<O, M: TrainableModel>(
+    make: &impl Fn() -> TrainableModelHarness<O, M>,
+) {
+    const RULE: &str = "TM-5";
+    after_every_change(make(), |model, batch| {
+        if model.host_numbers() == HostNumbers::MayMove {
+            return;
+        }
+        let passes = [Pass::Train, Pass::Evaluate { overrides: &[] }];
+        let outputs = |pass| {
+            let Outputs { logits, shadows } = succeed(RULE, "forward", model.forward(&batch.inputs, pass));
+            let all = std::iter::once(logits).chain(shadows.into_iter().map(|shadow| shadow.logits));
+            all.map(|logits| bits(&logits).expect("logits can be read")).collect::<Vec<_>>()
+        };
+        let first = passes.map(outputs);
+        let one = batch.inputs.narrow(0, 0, 1).expect("a batch has a sample");
+        for (turn, pass) in [passes[1], passes[0], passes[0], passes[1]].into_iter().enumerate() {
+            succeed(RULE, "forward over one sample", model.forward(&one, pass));
+            let again = passes.map(outputs);
+            must!(RULE, again == first, "the same batch gives other outputs after {} more passes", 3 * turn + 1);
         }
     });
 }

@@ -1,11 +1,13 @@
 //! Broken models: two linear layers, of which one may be in shadow training.
 
+use std::cell::Cell;
+
 use candle_core::{DType, Device, Tensor, Var};
 use leyline::batch::Batch;
 use leyline::error::ErrorType;
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
-use leyline::model::{Outputs, Parameter, Pass, Shadow, TrainableModel};
+use leyline::model::{HostNumbers, Outputs, Parameter, Pass, Shadow, TrainableModel};
 use leyline_testkit::Error;
 use leyline_testkit::toy::{NUM_CLASSES, NUM_INPUTS, blobs};
 use leyline_testkit::trainable_model::{self as rules, TrainableModelHarness};
@@ -20,6 +22,7 @@ enum Fault {
     LetsTheShadowReachTheHost,
     AcceptsUnknownOverrides,
     KeepsTheRevision,
+    CountsItsPasses,
 }
 
 #[derive(Debug)]
@@ -27,6 +30,7 @@ struct Broken {
     fault: Fault,
     parameters: Vec<Parameter>,
     layout: ParameterLayout,
+    num_passes: Cell<u8>,
 }
 
 const SEED: SeedId = SeedId(1);
@@ -39,7 +43,7 @@ impl Broken {
         if fault == Fault::ListsParametersInReverse {
             parameters.reverse();
         }
-        Self { fault, parameters, layout: layout(TopologyRevision(0), true) }
+        Self { fault, parameters, layout: layout(TopologyRevision(0), true), num_passes: Cell::new(0) }
     }
 
     fn stop_shadow_training(&mut self) {
@@ -72,6 +76,10 @@ impl TrainableModel for Broken {
         &self.layout
     }
 
+    fn host_numbers(&self) -> HostNumbers {
+        HostNumbers::Fixed
+    }
+
     fn forward(&self, inputs: &Tensor, pass: Pass<'_>) -> Result<Outputs, Error> {
         if self.fault == Fault::LooksAtTheValues && values(inputs)?.iter().any(|value| value.is_nan()) {
             return Err(Error::Rejected("the inputs are not finite"));
@@ -85,7 +93,11 @@ impl TrainableModel for Broken {
             let parameter = self.parameters.iter().find(|parameter| parameter.name == name).unwrap();
             inputs.matmul(&parameter.var.t()?)
         };
-        let logits = layer("host.weight")?;
+        let mut logits = layer("host.weight")?;
+        if self.fault == Fault::CountsItsPasses {
+            self.num_passes.set(self.num_passes.get().wrapping_add(1));
+            logits = (logits * f64::from(self.num_passes.get()))?;
+        }
         let host = if self.fault == Fault::LetsTheShadowReachTheHost { logits.clone() } else { logits.detach() };
         let shadow = Shadow { seed: SEED, logits: (host + layer("seed-1.weight")?)? };
         let training = pass == Pass::Train && self.layout.segments()[1].spec.isolated;
@@ -130,4 +142,11 @@ fn an_override_of_an_unknown_seed_that_is_accepted_fails_tm_3() {
 fn a_layout_that_changes_at_the_same_revision_fails_tm_4() {
     let make = broken(Fault::KeepsTheRevision);
     fails("TM-4", "the layout changed while", || rules::tm_4_the_layout_changes_with_its_revision(&make));
+}
+
+#[test]
+fn a_number_of_the_host_that_moves_with_each_pass_fails_tm_5() {
+    let rule = rules::tm_5_a_fixed_number_of_the_host_does_not_move;
+    fails("TM-5", "the same batch gives other outputs after 1 more passes", || rule(&broken(Fault::CountsItsPasses)));
+    rule(&broken(Fault::LooksAtTheValues));
 }
