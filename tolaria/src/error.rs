@@ -6,6 +6,7 @@ use leyline::layout::DuplicateParameter;
 use leyline::region::RegionError;
 
 use crate::checkpoint::CheckpointError;
+use crate::graph::Stale;
 
 /// Error of this crate.
 #[non_exhaustive]
@@ -61,6 +62,20 @@ pub enum Error {
         what: &'static str,
         /// Epochs completed when it was found.
         epoch: EpochIndex,
+    },
+    /// Steps were replayed with a number that had changed on the host: what they trained is not what the model says.
+    #[error(
+        "steps {first} to {last} cannot be trusted; the last checkpoint is from before them, and can be resumed with \
+         `train.execution.mode = \"eager\"` or with the number in a `tolaria::graph::DeviceScalar`"
+    )]
+    FrozenValue {
+        /// The first step after the last test that agreed.
+        first: StepIndex,
+        /// The last step that was taken.
+        last: StepIndex,
+        /// What was found.
+        #[source]
+        stale: Stale,
     },
     /// A saved state does not fit this run.
     #[error("saved state `{field}` cannot be used: {message}")]
@@ -119,6 +134,7 @@ impl leyline::error::Error for Error {
             Self::InvalidConfig { .. } => ErrorKind::InvalidConfig,
             Self::InvalidData { .. } => ErrorKind::Rejected,
             Self::NonFinite { .. } => ErrorKind::Numeric,
+            Self::FrozenValue { .. } => ErrorKind::Region,
             Self::State { .. } => ErrorKind::Corrupt,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
             Self::NoSlots | Self::UnsupportedParameter { .. } => ErrorKind::Unsupported,

@@ -85,6 +85,10 @@ leyline::declare_metrics! {
     GRAPH_EVICTIONS_TOTAL = Counter "tolaria.graph.evictions_total" Count [];
     /// Optimizer steps that ran eagerly because their shape could not be captured.
     GRAPH_FALLBACKS_TOTAL = Counter "tolaria.graph.fallback_total" Count [];
+    /// Captured steps that were recorded again and compared.
+    GRAPH_TESTS_TOTAL = Counter "tolaria.graph.tests_total" Count [];
+    /// Host time of all tests of captured steps so far.
+    GRAPH_TEST = Gauge "tolaria.graph.test_ms" Milliseconds [];
     /// Lookups of a graph that found one.
     GRAPH_HITS = Gauge "tolaria.graph.hits" Count [];
     /// Lookups of a graph that found none.

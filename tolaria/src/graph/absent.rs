@@ -2,10 +2,12 @@
 
 use std::fmt::Display;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use leyline::region::{Eager, Recording};
 
+use super::compile::Recorded;
 use super::compile_report::{CompileOptions, CompileReport};
 use super::facts::DeviceFacts;
 use super::reason::Refusal;
@@ -191,9 +193,35 @@ impl Captured {
         match *self {}
     }
 
+    /// Confirms that `region` is still what was captured.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn test<E: Display>(
+        &self,
+        _eager: &mut Eager,
+        _region: impl FnOnce(&Recording) -> Result<(), E>,
+    ) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    pub(crate) fn recorded(&self) -> Arc<Recorded> {
+        match *self {}
+    }
+
+    pub(crate) fn is_of_this_thread(&self) -> bool {
+        match *self {}
+    }
+
     /// What the capture found and cost.
     #[must_use]
     pub fn report(&self) -> &CaptureReport {
+        match *self {}
+    }
+}
+
+impl Draft {
+    pub(crate) fn agrees_with(&self, _recorded: &Recorded) -> Result<(), Refusal> {
         match *self {}
     }
 }

@@ -32,10 +32,14 @@ pub(super) use engine::Graphs;
 /// 3. A key that was refused is not captured again before [`invalidate`](Self::invalidate), [`clear`](Self::clear) or
 ///    [`GraphManager::invalidate_all`].
 /// 4. On the CPU, and while switched off, nothing is captured and no static buffer exists.
+/// 5. Before the first replay of a graph, and after 1, 2, 4, … more, `F` is recorded once more and compared with the graph.
+///    Where a number or a tensor of the host has changed, the key is refused ([`Refusal::FrozenValue`]). If replays
+///    since the last test may have used the old one, that call fails with [`Stale`](super::Stale); later ones run `F`.
 ///
 /// # For implementers
 /// `F` must depend on nothing but its inputs and tensors that it owns. A replay runs none of its code: a number that was
-/// computed on the host, a branch taken, a side effect belong to the capture. The tensors it owns may change their
+/// computed on the host, a branch taken, a side effect belong to the capture; a number that moves comes in through a
+/// [`DeviceScalar`](super::DeviceScalar). The tensors it owns may change their
 /// elements in place (`Var::set`), and must not be replaced by others without [`clear`](Self::clear). `F` must keep no
 /// tensor that it makes: that refuses the capture, and the kept tensor has no memory behind it.
 ///
@@ -70,7 +74,8 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> GraphFunction<F> {
     /// The results of the function. No later call changes them.
     ///
     /// # Errors
-    /// Those of the function, when the device fails, and [`RegionError`](leyline::region::RegionError) inside a region.
+    /// Those of the function, when the device fails, [`RegionError`](leyline::region::RegionError) inside a region, and
+    /// [`Stale`](super::Stale) as its text: results of earlier calls may be wrong.
     /// # Sync
     /// none; a call that captures, or that drops a graph, waits for the device
     pub fn call(&mut self, eager: &mut Eager, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {

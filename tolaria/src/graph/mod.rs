@@ -82,7 +82,8 @@
 //!    [`Captured::hold`] keeps it alive, and debug builds check its address before each replay. [`GraphFunction`] and
 //!    [`GraphModel`] do that for inputs and results; the tensors that the function owns must not be replaced.
 //! 2. Numbers computed on the host, branches and side effects are those of the capture. What differs between replays
-//!    comes in through a static buffer.
+//!    comes in through a static buffer: a number through a [`DeviceScalar`]. [`Captured::test`] finds what has changed all
+//!    the same; the trainer, [`GraphFunction`] and [`GraphModel`] test at growing distances.
 //! 3. A tensor made in the region does not leave it. Where one did, the capture is refused, and that tensor has
 //!    memory but no values: it can be dropped, but must not be used.
 //! 4. A graph is replayed on the thread that captured it: constants that a region uploads (`Tensor::new` of a few
@@ -105,6 +106,7 @@
 //! | does nothing on the device | `Empty` | |
 //! | needs more memory at once than there is | `OutOfMemory` | smaller batches |
 //! | has a static buffer that moved, at replay | `Moved` | hold it |
+//! | takes a number or a tensor of the host that has changed since the capture | `FrozenValue` | a [`DeviceScalar`] |
 //! | cannot be rewritten, or the rewritten one leaves other results | `NotCompiled` | it is replayed as recorded |
 //! | is replayed on another thread than it was captured on | `OtherThread` | capture there |
 //! | finds the device in error, or the driver unwilling | `ParkedError`, `Driver` | |
@@ -123,6 +125,8 @@ mod stats;
 mod cache;
 mod manager;
 mod reason;
+mod retest;
+mod scalar;
 mod report;
 mod planted_fault;
 mod compile_report;
@@ -161,5 +165,8 @@ pub use model::GraphModel;
 pub use planted_fault::PlantedFault;
 pub use reason::{Refusal, Stage};
 pub use report::{CaptureReport, CaptureTimes, NodeCounts};
+pub use retest::{GraphTests, Stale};
+pub(crate) use retest::{Hypothesis, Judgment};
+pub use scalar::DeviceScalar;
 pub use staging::{HostSlice, StagingLane};
 pub use stats::{CaptureCost, Elapsed, GraphStats, KeyStats};

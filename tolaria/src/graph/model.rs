@@ -45,7 +45,8 @@ impl<M: Module> GraphModel<M> {
     /// What the model returns for `inputs`. No later call changes it, and no gradient flows through it.
     ///
     /// # Errors
-    /// Those of the model, when the device fails, and [`RegionError`](leyline::region::RegionError) inside a region.
+    /// Those of the model, when the device fails, [`RegionError`](leyline::region::RegionError) inside a region, and
+    /// [`Stale`](super::Stale) as its text: results of earlier calls may be wrong.
     /// # Sync
     /// none; a call that captures, or that drops a graph, waits for the device
     pub fn forward(&mut self, eager: &mut Eager, inputs: &Tensor) -> Result<Tensor> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::compile::TwinError;
+
 /// Where on the way to a replay it was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
@@ -143,6 +145,17 @@ pub enum Refusal {
         /// What was found, and where.
         message: String,
     },
+    /// The region was recorded again, and is not what is replayed: a number on the host has changed, or a branch, or a
+    /// tensor was replaced by another one.
+    #[error("a number or a choice of the host is frozen in the graph and has changed since: {message}")]
+    FrozenValue {
+        /// The kernel that was launched with another argument; absent where the difference is none of an argument.
+        kernel: Option<String>,
+        /// Which argument, counted from 0.
+        argument: Option<usize>,
+        /// What was found, and where.
+        message: String,
+    },
     /// A graph was to be replayed on another thread than the one that recorded it.
     #[error("the graph was recorded on another thread, which owns the constants that it reads")]
     OtherThread,
@@ -174,6 +187,7 @@ impl Refusal {
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::Empty => "empty",
             Self::NotCompiled { why, .. } => why,
+            Self::FrozenValue { .. } => "frozen_value",
             Self::OtherThread => "other_thread",
             Self::Moved { .. } => "moved",
         }
@@ -197,7 +211,29 @@ impl Refusal {
             | Self::Panicked { .. }
             | Self::ParkedError { inside: true, .. } => Stage::Record,
             Self::NotCompiled { .. } => Stage::Compile,
-            Self::Moved { .. } | Self::OtherThread => Stage::Launch,
+            Self::FrozenValue { .. } | Self::Moved { .. } | Self::OtherThread => Stage::Launch,
+        }
+    }
+
+    /// For a later recording that differs from what is replayed.
+    pub(crate) fn frozen(difference: &TwinError) -> Self {
+        let (kernel, argument) = match difference {
+            TwinError::Byte { kernel, argument, .. } | TwinError::Address { kernel, argument, .. } => {
+                (Some(kernel.clone()), Some(*argument))
+            }
+            TwinError::Launch { kernel, .. } => (Some(kernel.clone()), None),
+            _ => (None, None),
+        };
+        Self::FrozenValue { kernel, argument, message: difference.to_string() }
+    }
+
+    /// For a region that was captured and could not be recorded once more: what lies in the region has changed.
+    pub(crate) fn or_frozen(self) -> Self {
+        match self.stage() {
+            Stage::Record | Stage::Inspect => {
+                Self::FrozenValue { kernel: None, argument: None, message: self.to_string() }
+            }
+            _ => self,
         }
     }
 

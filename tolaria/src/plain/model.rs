@@ -6,7 +6,7 @@ use candle_core::{Tensor, Var};
 use leyline::error::ErrorType;
 use leyline::id::TopologyRevision;
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
-use leyline::model::{Outputs, Parameter, Pass, TrainableModel};
+use leyline::model::{HostNumbers, Outputs, Parameter, Pass, TrainableModel};
 
 use crate::error::Error;
 
@@ -17,6 +17,7 @@ pub struct PlainModel {
     parameters: Vec<Parameter>,
     layout: ParameterLayout,
     forward: Box<Forward>,
+    host_numbers: HostNumbers,
 }
 
 impl PlainModel {
@@ -40,7 +41,15 @@ impl PlainModel {
         let layout = ParameterLayout::new(TopologyRevision(0), specs)?;
         let mut parameters: Vec<Parameter> = variables.into_iter().map(|(name, var)| Parameter { name, var }).collect();
         parameters.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { parameters, layout, forward: Box::new(forward) })
+        Ok(Self { parameters, layout, forward: Box::new(forward), host_numbers: HostNumbers::MayMove })
+    }
+
+    /// With what the function promises of numbers that it keeps on the host; without it they may move, and replayed
+    /// steps are tested in every epoch ([`TrainableModel::host_numbers`]).
+    #[must_use]
+    pub fn with_host_numbers(mut self, host_numbers: HostNumbers) -> Self {
+        self.host_numbers = host_numbers;
+        self
     }
 }
 
@@ -61,6 +70,10 @@ impl TrainableModel for PlainModel {
 
     fn layout(&self) -> &ParameterLayout {
         &self.layout
+    }
+
+    fn host_numbers(&self) -> HostNumbers {
+        self.host_numbers
     }
 
     fn forward(&self, inputs: &Tensor, pass: Pass<'_>) -> Result<Outputs, Error> {

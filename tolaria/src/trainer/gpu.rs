@@ -1,6 +1,6 @@
 //! The device of a trainer that records its steps: what launches graphs, copies inputs and measures.
 
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Tensor, TensorId};
 
 use crate::error::Error;
 use crate::graph::{
@@ -34,16 +34,24 @@ struct Stopwatch {
 pub(super) struct Kept {
     pub(super) compiling: Compiling<Gpu>,
     pub(super) captured: Captured,
+    /// The tensors that are held, parameters first.
+    pub(super) ids: Vec<TensorId>,
 }
 
 impl Kept {
-    /// Confirms that every parameter is where it was at capture.
-    pub(super) fn confirm<'a>(
-        &self,
-        mut parameters: impl Iterator<Item = (&'a str, &'a Tensor)>,
-    ) -> Result<(), Refusal> {
-        parameters.try_for_each(|(name, tensor)| self.captured.confirm(name, tensor))
+    /// Confirms that every parameter is the tensor that it was at capture.
+    pub(super) fn confirm<'a>(&self, parameters: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Result<(), Refusal> {
+        match first_other(&self.ids, parameters) {
+            Some(name) => Err(Refusal::Moved { what: name.to_owned() }),
+            None => Ok(()),
+        }
     }
+}
+
+/// The first parameter that is another tensor than the one in its place.
+fn first_other<'a>(ids: &[TensorId], parameters: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Option<&'a str> {
+    let mut ids = ids.iter();
+    parameters.filter_map(|(name, tensor)| (ids.next() != Some(&tensor.id())).then_some(name)).next()
 }
 
 impl Gpu {
@@ -119,5 +127,27 @@ impl Compiler for Gpu {
 
     fn replay(&mut self, compiled: &CompiledGraph) -> Result<(), Refusal> {
         self.compiled.around(&self.session, || compiled.replay())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::*;
+
+    #[test]
+    fn a_parameter_that_was_written_is_the_same_and_one_that_was_replaced_is_found() {
+        let var = || Var::new(&[1.0_f32, 2.0], &Device::Cpu).unwrap();
+        let parameters = [("a", var()), ("b", var())];
+        let ids: Vec<TensorId> = parameters.iter().map(|(_, var)| var.as_tensor().id()).collect();
+        let other = |now: &[(&'static str, Var)]| {
+            first_other(&ids, now.iter().map(|(name, var)| (*name, var.as_tensor()))).map(str::to_owned)
+        };
+        parameters[1].1.set(&Tensor::new(&[3.0_f32, 4.0], &Device::Cpu).unwrap()).unwrap();
+        assert_eq!(other(&parameters), None);
+        let [a, _] = parameters.clone();
+        assert_eq!(other(&[a.clone(), ("b", var())]).as_deref(), Some("b"));
+        assert_eq!(other(&[a.clone(), parameters[1].clone(), ("c", var())]).as_deref(), Some("c"));
     }
 }

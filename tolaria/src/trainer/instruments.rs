@@ -87,6 +87,8 @@ pub(super) struct GraphInstruments {
     pub(super) captures_total: Counter,
     pub(super) evictions_total: Counter,
     pub(super) fallbacks_total: Counter,
+    pub(super) tests_total: Counter,
+    pub(super) test_ms: Gauge,
 }
 
 impl GraphInstruments {
@@ -109,6 +111,8 @@ impl GraphInstruments {
             captures_total: recorder.counter(&desc::GRAPH_CAPTURES_TOTAL, &[]),
             evictions_total: recorder.counter(&desc::GRAPH_EVICTIONS_TOTAL, &[]),
             fallbacks_total: recorder.counter(&desc::GRAPH_FALLBACKS_TOTAL, &[]),
+            tests_total: recorder.counter(&desc::GRAPH_TESTS_TOTAL, &[]),
+            test_ms: recorder.gauge(&desc::GRAPH_TEST, &[]),
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::trainer::inputs::StepInputs;
 use crate::trainer::sums::EpochSums;
 
 /// What the host decides about a step before it runs.
+#[derive(Debug)]
 pub(super) struct StepPlan {
     /// Samples of each microbatch.
     pub(super) sizes: Vec<usize>,

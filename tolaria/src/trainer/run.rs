@@ -20,7 +20,7 @@ use crate::batch::{Dataset, Sampler, windows};
 use crate::checkpoint::CheckpointStore;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientBufferPool};
-use crate::graph::{CompileReport, GraphStats, Refusal};
+use crate::graph::{CompileReport, GraphStats, GraphTests, Refusal};
 use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
@@ -28,7 +28,8 @@ use crate::trainer::evaluate::{Evaluation, evaluate};
 use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer};
-use crate::trainer::runner::StepRunner;
+use crate::trainer::region::StepPlan;
+use crate::trainer::runner::{StepRunner, StepShape};
 use crate::trainer::sums::EpochSums;
 
 /// Gradient buffers kept at least: epochs end with shorter windows, and structures of the network take turns.
@@ -132,6 +133,8 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) instruments: Instruments,
     pub(super) gradient_instruments: GradientInstruments,
     pub(super) runner: StepRunner,
+    /// The last plan of each shape of step, to record one again.
+    pub(super) plans: BTreeMap<StepShape, StepPlan>,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
@@ -175,6 +178,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             instruments: Instruments::new(&parts.recorder),
             gradient_instruments: GradientInstruments::new(&parts.recorder),
             runner: StepRunner::new(&config.execution, &parts.device, &parts.recorder, &parts.clock)?,
+            plans: BTreeMap::new(),
             config,
             parts,
         })
@@ -183,7 +187,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Trains until all epochs are done or the observer asks to stop.
     ///
     /// # Errors
-    /// The first failure; the last durable checkpoint stays valid.
+    /// The first failure; the last durable checkpoint stays valid. Among them [`Error::FrozenValue`]: after it the trainer
+    /// is neither evaluated nor saved before it was [restored](Self::restore).
     pub fn run(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let outcome = self.epochs(eager, observer);
         if outcome.is_err() {
@@ -203,9 +208,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             if let Some(window) = windows.first().filter(|_| resumed_at == 0 && self.parts.seeds.wants_batch()) {
                 self.show_first_batch(eager, &order, window)?;
             }
-            for window in &windows[resumed_at..] {
+            for (index, window) in windows.iter().enumerate().skip(resumed_at) {
                 self.step(eager, &order, window)?;
+                if index + 1 == windows.len() {
+                    self.settle(eager)?;
+                }
                 if observer.step_finished(self.cursor.step) == Flow::Stop {
+                    self.settle(eager)?;
                     self.write_checkpoint()?;
                     return Ok(Outcome::Interrupted);
                 }
@@ -222,8 +231,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Evaluates the network as it is on the test data. Nothing that decides may see the result.
     ///
     /// # Errors
-    /// As [`evaluate`].
+    /// As [`evaluate`]; [`Error::FrozenValue`] where a run ended with it.
     pub fn test(&mut self) -> Result<Evaluation, Error> {
+        self.runner.check()?;
         let batch = self.config.eval_batch_size.get();
         let model = self.parts.seeds.model();
         evaluate(model, &self.parts.data.test, &self.parts.device, batch, &[], &mut self.reads)
@@ -247,6 +257,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// What became of the graphs of this trainer.
     pub fn graph_stats(&self) -> GraphStats {
         self.runner.stats()
+    }
+
+    /// How often captured steps were recorded again to be tested, and what that took.
+    pub fn graph_tests(&self) -> GraphTests {
+        self.runner.tests()
     }
 
     /// Why the last shape that could not be recorded could not; absent when every one could.

@@ -7,6 +7,10 @@
 //!                     eagerly, under warm-up ─► often enough? ─► record (nothing runs) ─► keep, or refuse with a reason
 //! ```
 //!
+//! What was captured is a hypothesis: it is recorded again in some later steps, right before the replay, and at the end of
+//! every epoch, and compared. Where the recordings differ, its shape runs eagerly from then on, and the run ends where
+//! something was replayed since the last recording that agreed (decision 15).
+//!
 //! A step is never lost: what cannot be replayed runs eagerly in the same step. A shape that was refused is not tried
 //! again; a change of the topology makes a new shape. How the captured graph of a shape is replaced by a compiled one
 //! is in `compile.rs`; a compile that fails leaves the captured one.
@@ -17,15 +21,16 @@ use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 use leyline::clock::Clock;
-use leyline::id::TopologyRevision;
+use leyline::id::{StepIndex, TopologyRevision};
+use leyline::model::HostNumbers;
 use leyline::telemetry::{Event, Recorder};
 
 use crate::batch::{Dataset, to_device};
 use crate::error::Error;
-use crate::graph::compile::PassSet;
+use crate::graph::compile::{PassSet, Recorded, compare_recordings};
 use crate::graph::{
     Captured, Compilation, CompileOptions, CompileReport, Draft, GraphCache, GraphKey, GraphManager, GraphStats,
-    Refusal, Session,
+    GraphTests, Hypothesis, Judgment, Refusal, Session, Stale,
 };
 use crate::telemetry as desc;
 use crate::trainer::compile::{CompileSchedule, Compiling, Notice, Taken};
@@ -55,6 +60,18 @@ struct Shape {
     warm_steps: u32,
     /// Whether its graph was once not compiled: then it is not tried again.
     compile_refused: bool,
+    /// What was captured, until it was found to be wrong. It outlives the graph: replays are to be confirmed after that
+    /// has made room for another one, too.
+    tested: Option<Tested>,
+}
+
+/// What was captured, and how far it was confirmed.
+#[derive(Debug)]
+struct Tested {
+    recorded: Arc<Recorded>,
+    hypothesis: Hypothesis,
+    /// The first step after the last test.
+    since: StepIndex,
 }
 
 /// Decides, and keeps the graphs.
@@ -72,6 +89,10 @@ pub(super) struct StepRunner {
     disabled: bool,
     /// Whether a step has run.
     has_run: bool,
+    /// Tests of captured steps, and the time of the host that they took.
+    tests: GraphTests,
+    /// Why what the trainer holds cannot be trusted.
+    frozen: Option<(StepIndex, StepIndex, Stale)>,
     recorder: Arc<dyn Recorder>,
     instruments: GraphInstruments,
     compiles: CompileLog,
@@ -97,6 +118,8 @@ impl StepRunner {
             failures: 0,
             disabled: false,
             has_run: false,
+            tests: GraphTests::default(),
+            frozen: None,
             recorder: Arc::clone(recorder),
             instruments: GraphInstruments::new(recorder),
             compiles: CompileLog::new(recorder),
@@ -150,7 +173,7 @@ impl StepRunner {
                 let event = Event::new(&desc::GRAPH_SHAPE_CHANGED).with("expected", &last.key).with("actual", &key);
                 self.recorder.event(event);
             }
-            let new = Shape { key, inputs, table: Vec::new(), warm_steps: 0, compile_refused: false };
+            let new = Shape { key, inputs, table: Vec::new(), warm_steps: 0, compile_refused: false, tested: None };
             self.shapes.insert(shape, new);
         }
         if self.last_shape.is_some_and(|last| last.topology != shape.topology) {
@@ -171,31 +194,122 @@ impl StepRunner {
         Ok(StepInputs::Static(known.inputs.clone()))
     }
 
-    /// Whether this step should be recorded once more before it is taken, to be compiled.
+    /// Whether this step should be recorded once more before it is taken: to be tested, or to be compiled.
     pub(super) fn needs_draft(&mut self, shape: StepShape) -> bool {
         if !self.is_enabled() {
             return false;
         }
         let Some(known) = self.shapes.get(&shape) else { return false };
-        self.cache.peek(&known.key).is_some_and(|kept| kept.compiling.needs_draft())
+        let Some(kept) = self.cache.peek(&known.key).filter(|kept| kept.captured.is_of_this_thread()) else {
+            return false;
+        };
+        kept.compiling.needs_draft() || known.tested.as_ref().is_some_and(|tested| tested.hypothesis.is_due())
     }
 
-    /// Takes the outcome of a recording that [`Self::needs_draft`] asked for. `held`: what it points at.
+    /// Takes the outcome of a recording that [`Self::needs_draft`] asked for: tests what was captured, and hands the
+    /// recording to the compiler where that waits for one. `held`: what the step points at.
+    ///
+    /// # Errors
+    /// As [`Self::test`].
     pub(super) fn drafted(
         &mut self,
         shape: StepShape,
+        step: StepIndex,
+        began: Duration,
         outcome: Result<Draft, Refusal>,
-        mut held: Vec<(String, Tensor)>,
-    ) {
-        let (Some(gpu), Some(known)) = (&mut self.gpu, self.shapes.get(&shape)) else { return };
-        let Some(kept) = self.cache.peek(&known.key) else { return };
+        held: impl FnOnce() -> Vec<(String, Tensor)>,
+    ) -> Result<(), Error> {
+        let Some(draft) = self.test(shape, step, began, outcome)? else { return Ok(()) };
+        let (Some(gpu), Some(known)) = (&mut self.gpu, self.shapes.get(&shape)) else { return Ok(()) };
+        let Some(kept) = self.cache.peek(&known.key).filter(|kept| kept.compiling.needs_draft()) else { return Ok(()) };
+        let mut held = held();
         held.extend(known.inputs.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())));
-        let notice = kept.compiling.drafted(gpu, outcome, held);
+        let notice = kept.compiling.drafted(gpu, Ok(draft), held);
         self.notice(shape, notice, None);
+        Ok(())
     }
 
-    /// Enqueues the graph of this shape, when there is one. `parameters` must be those it was recorded with; debug
-    /// builds look.
+    /// Compares the recording of a step, which began then, with what was captured; returns it where they agree. Where
+    /// they do not, steps of this shape run eagerly from now on.
+    ///
+    /// # Errors
+    /// [`Error::FrozenValue`] where something was replayed since the last recording that agreed.
+    pub(super) fn test(
+        &mut self,
+        shape: StepShape,
+        step: StepIndex,
+        began: Duration,
+        outcome: Result<Draft, Refusal>,
+    ) -> Result<Option<Draft>, Error> {
+        let drafted = outcome.map_err(Refusal::or_frozen);
+        let Some(tested) = self.shapes.get_mut(&shape).and_then(|known| known.tested.as_mut()) else { return Ok(None) };
+        let drafted = drafted.and_then(|draft| draft.agrees_with(&tested.recorded).map(|()| draft));
+        let judged = tested.hypothesis.judge(drafted.as_ref().map(drop).map_err(Clone::clone));
+        let first = std::mem::replace(&mut tested.since, step);
+        self.tests.num_tests += 1;
+        self.tests.time += self.clock.now() - began;
+        self.instruments.tests_total.add(1);
+        self.judged(shape, judged, first, step)?;
+        Ok(drafted.ok())
+    }
+
+    fn judged(
+        &mut self,
+        shape: StepShape,
+        judged: Result<(), Judgment>,
+        first: StepIndex,
+        step: StepIndex,
+    ) -> Result<(), Error> {
+        let (refusal, stale) = match judged {
+            Ok(()) => return Ok(()),
+            Err(Judgment::InTime(refusal)) => (refusal, None),
+            Err(Judgment::TooLate(stale)) => (stale.refusal.clone(), Some(stale)),
+        };
+        if let Some(known) = self.shapes.get_mut(&shape) {
+            known.tested = None;
+        }
+        self.refuse(shape, refusal);
+        if let Some(stale) = stale {
+            self.frozen = Some((first, StepIndex(step.0.saturating_sub(1)), stale));
+        }
+        self.check()
+    }
+
+    /// Shapes with replays that a test has to confirm before anybody builds on them.
+    pub(super) fn open_shapes(&self) -> Vec<StepShape> {
+        let is_open = |known: &Shape| known.tested.as_ref().is_some_and(|tested| tested.hypothesis.is_open());
+        self.shapes.iter().filter(|(_, known)| is_open(known)).map(|(shape, _)| *shape).collect()
+    }
+
+    /// The inputs of a shape that was loaded.
+    pub(super) fn inputs(&self, shape: StepShape) -> Option<StepInputs> {
+        self.shapes.get(&shape).map(|known| StepInputs::Static(known.inputs.clone()))
+    }
+
+    /// Others have their turn: what promises nothing is tested before it is replayed again.
+    pub(super) fn doubt(&mut self) {
+        for tested in self.shapes.values_mut().filter_map(|known| known.tested.as_mut()) {
+            tested.hypothesis.doubt();
+        }
+    }
+
+    /// Confirms that what was trained can be built on.
+    ///
+    /// # Errors
+    /// [`Error::FrozenValue`].
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match &self.frozen {
+            Some((first, last, stale)) => Err(Error::FrozenValue { first: *first, last: *last, stale: stale.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Tests of captured steps so far.
+    pub(super) fn tests(&self) -> GraphTests {
+        self.tests
+    }
+
+    /// Enqueues the graph of this shape, when there is one, and `parameters` are those it was recorded with.
     pub(super) fn replay<'a>(
         &mut self,
         shape: StepShape,
@@ -206,14 +320,16 @@ impl StepRunner {
         }
         let (Some(gpu), Some(known)) = (&mut self.gpu, self.shapes.get(&shape)) else { return false };
         let Some(kept) = self.cache.get(&known.key) else { return self.ran_eagerly(shape) };
-        let outcome = if cfg!(debug_assertions) { kept.confirm(parameters) } else { Ok(()) };
-        let outcome = outcome.and_then(|()| kept.compiling.step(gpu, &kept.captured));
+        let outcome = kept.confirm(parameters).and_then(|()| kept.compiling.step(gpu, &kept.captured));
         match outcome {
             Ok((taken, notice)) => {
                 let remaining = kept.compiling.warmup_remaining();
                 let report =
                     if notice.is_some() { kept.compiling.compiled().map(|c| c.report().clone()) } else { None };
                 self.cache.record_replay(&known.key, None);
+                if let Some(tested) = self.shapes.get_mut(&shape).and_then(|known| known.tested.as_mut()) {
+                    tested.hypothesis.replayed();
+                }
                 self.instruments.replays_total.add(1);
                 self.instruments.enabled.set(1.0);
                 self.notice(shape, notice, report);
@@ -267,23 +383,50 @@ impl StepRunner {
         warms_up && known.warm_steps >= self.config.warmup_steps.get()
     }
 
-    /// Takes the outcome of a recording. `held`: what the graph points at.
-    pub(super) fn recorded(&mut self, shape: StepShape, outcome: Result<Captured, Refusal>, held: &[(String, Tensor)]) {
+    /// Takes the outcome of the recording of a step before this one. `held`: what the graph points at; `promise`: what
+    /// the model says of its numbers.
+    ///
+    /// # Errors
+    /// [`Error::FrozenValue`] where replays of an earlier graph of this shape were not confirmed, and now cannot be.
+    pub(super) fn recorded(
+        &mut self,
+        shape: StepShape,
+        next_step: StepIndex,
+        outcome: Result<Captured, Refusal>,
+        held: &[(String, Tensor)],
+        promise: HostNumbers,
+    ) -> Result<(), Error> {
+        let known = self.shapes.get_mut(&shape).expect("a shape that was loaded");
+        if let Some(Tested { recorded, mut hypothesis, since }) =
+            known.tested.take().filter(|tested| tested.hypothesis.num_untested() > 0)
+        {
+            let again = outcome.as_ref().map_err(|refusal| refusal.clone().or_frozen());
+            let again = again.and_then(|captured| {
+                compare_recordings(&recorded, &captured.recorded()).map_err(|error| Refusal::frozen(&error))
+            });
+            let judged = hypothesis.judge(again);
+            self.judged(shape, judged, since, next_step)?;
+        }
         let mut captured = match outcome {
             Ok(captured) => captured,
             Err(refusal) => {
                 self.refuse(shape, refusal);
-                return;
+                return Ok(());
             }
         };
-        let known = self.shapes.get(&shape).expect("a shape that was loaded");
+        let schedule = self.schedule();
+        let known = self.shapes.get_mut(&shape).expect("a shape that was loaded");
+        let ids = held.iter().map(|(_, tensor)| tensor.id());
         let held = held.iter().map(|(name, tensor)| (name.as_str(), tensor)).chain(known.inputs.tensors());
         for (name, tensor) in held {
             if let Err(error) = captured.hold(name, tensor) {
                 self.refuse(shape, Refusal::RegionFailed { message: format!("{name} cannot be held: {error}") });
-                return;
+                return Ok(());
             }
         }
+        let ids = ids.collect();
+        let recorded = captured.recorded();
+        known.tested = Some(Tested { recorded, hypothesis: Hypothesis::new(promise), since: next_step });
         let (times, cost) = (captured.report().times, captured.report().cost());
         let total_ms = ms(times.total());
         self.instruments.capture_ms.set(total_ms);
@@ -292,9 +435,10 @@ impl StepRunner {
         let event = Event::new(&desc::GRAPH_ENABLED_EVENT).with("capture_ms", format_args!("{total_ms:.3}"));
         self.recorder.event(event);
         self.failures = 0;
-        let compiling = Compiling::new(self.schedule().filter(|_| !known.compile_refused));
-        let evicted = self.cache.insert(known.key.clone(), Kept { compiling, captured }, cost);
+        let compiling = Compiling::new(schedule.filter(|_| !known.compile_refused));
+        let evicted = self.cache.insert(known.key.clone(), Kept { compiling, captured, ids }, cost);
         self.instruments.evictions_total.add(evicted.len() as u64);
+        Ok(())
     }
 
     /// Lets go of all graphs: what they point at was replaced.
@@ -302,11 +446,13 @@ impl StepRunner {
         self.cache.clear();
         self.shapes.clear();
         self.last_shape = None;
+        self.frozen = None;
     }
 
     /// Hands what was measured on the device in an epoch to telemetry.
     pub(super) fn publish(&mut self) {
         let Some(gpu) = &mut self.gpu else { return };
+        self.instruments.test_ms.set(ms(self.tests.time));
         self.instruments.replay_ms.set_or_clear(gpu.captured_ms());
         self.compiles.finish_epoch(gpu.compiled_ms());
         self.instruments.stage_copy_ms.set_or_clear(gpu.ring.copy_ms());

@@ -39,10 +39,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// the policy, the position in the data, the sums of the unfinished epoch and the shares of the one before.
     ///
     /// # Errors
-    /// When a component cannot hand over its state.
+    /// When a component cannot hand over its state; [`Error::FrozenValue`] where a run ended with it.
     /// # Sync
     /// reads the sums of the epoch; components copy their tensors.
     pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
+        self.runner.check()?;
         let state = TrainerState {
             seed: self.parts.seed,
             cursor: self.cursor,

@@ -42,9 +42,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             pool: &self.pool,
             reads: &mut self.reads,
         };
+        let step = self.cursor.step;
         if self.runner.needs_draft(shape) {
+            let began = self.parts.clock.now();
             let outcome = region.draft(eager, self.runner.session());
-            self.runner.drafted(shape, outcome, region.held());
+            self.runner.drafted(shape, step, began, outcome, || region.held())?;
         }
         if !self.runner.replay(shape, region.parameters()) {
             let began = self.runner.begin_first_step();
@@ -53,10 +55,43 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             self.runner.end_first_step(began);
             if self.runner.is_warm(shape) {
                 let outcome = region.capture(eager, self.runner.session());
-                self.runner.recorded(shape, outcome, &region.held());
+                let promise = region.model.host_numbers();
+                self.runner.recorded(shape, step.next(), outcome, &region.held(), promise)?;
             }
         }
-        self.finish_step(eager, &plan, learning_rate)
+        self.finish_step(eager, &plan, learning_rate)?;
+        if self.runner.can_record() {
+            self.plans.insert(shape, plan);
+        }
+        Ok(())
+    }
+
+    /// Confirms that the steps replayed so far are what the model says: before they are evaluated or saved. Steps
+    /// replayed afterwards are tested anew.
+    ///
+    /// # Errors
+    /// [`Error::FrozenValue`].
+    pub(super) fn settle(&mut self, eager: &mut Eager) -> Result<(), Error> {
+        for shape in self.runner.open_shapes() {
+            let (Some(plan), Some(inputs)) = (self.plans.get(&shape), self.runner.inputs(shape)) else { continue };
+            let mut region = Region {
+                model: self.parts.seeds.model(),
+                data: &self.parts.data.train,
+                device: &self.parts.device,
+                inputs: &inputs,
+                plan,
+                engine: &mut self.engine,
+                optimizer: &self.optimizer,
+                sums: &self.sums,
+                pool: &self.pool,
+                reads: &mut self.reads,
+            };
+            let began = self.parts.clock.now();
+            let outcome = region.draft(eager, self.runner.session());
+            self.runner.test(shape, self.cursor.step, began, outcome)?;
+        }
+        self.runner.doubt();
+        Ok(())
     }
 
     /// Shows the seed manager the first microbatch of an epoch, which `window` begins.

@@ -33,6 +33,7 @@ mod recorded;
 mod lift;
 mod table;
 mod twins;
+mod agree;
 mod node;
 mod program;
 mod order;
@@ -59,6 +60,7 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
+pub use agree::compare_recordings;
 pub use block::{Block, BlockId, Lifetime, Region};
 pub use constants::inline_constants;
 pub use copies::forward_copies;

@@ -11,6 +11,7 @@ mod sources;
 mod decoding;
 mod lifting;
 mod twinning;
+mod agreeing;
 mod rendering;
 
 use std::collections::{BTreeMap, BTreeSet};

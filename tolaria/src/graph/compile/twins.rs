@@ -3,7 +3,7 @@
 use super::kernel::{Code, Kernel, Pointer};
 use super::lift::Lifted;
 use super::node::{Node, NodeIndex, NodeKind};
-use super::recorded::{Recorded, RecordedKind};
+use super::recorded::{Recorded, RecordedKind, RecordedNode};
 
 /// How two recordings of one region differ.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +63,14 @@ pub enum TwinError {
         /// Its name.
         kernel: String,
     },
+    /// A node whose arguments nobody tells, so that it cannot be compared.
+    #[error("node {node} is {kind}, which cannot be compared")]
+    Untold {
+        /// The node.
+        node: usize,
+        /// Its kind in words.
+        kind: String,
+    },
     /// An operation of the programs differs in what it does or waits for.
     #[error("{node} of the program differs")]
     Operation {
@@ -92,15 +100,7 @@ pub fn compare_twins(first: (&Recorded, &Lifted), second: (&Recorded, &Lifted)) 
     let mut kernels = [kernels(first_lifted, first.nodes.len()), kernels(second_lifted, second.nodes.len())];
     let mut num_moved = 0;
     for (node, (one, other)) in first.nodes.iter().zip(&second.nodes).enumerate() {
-        let sorted = |dependencies: &[usize]| {
-            let mut sorted = dependencies.to_vec();
-            sorted.sort_unstable();
-            sorted.dedup();
-            sorted
-        };
-        if std::mem::discriminant(&one.kind) != std::mem::discriminant(&other.kind)
-            || (one.dependencies != other.dependencies && sorted(&one.dependencies) != sorted(&other.dependencies))
-        {
+        if !has_same_order(one, other) {
             return Err(TwinError::Node { node });
         }
         num_moved += match (kernels[0][node].take(), kernels[1][node].take()) {
@@ -116,6 +116,18 @@ pub fn compare_twins(first: (&Recorded, &Lifted), second: (&Recorded, &Lifted)) 
     compare_blocks(first_lifted, second_lifted)?;
     compare_nodes(first_lifted, second_lifted)?;
     Ok(num_moved)
+}
+
+/// Whether two nodes are of one kind and wait for the same nodes.
+pub(super) fn has_same_order(one: &RecordedNode, other: &RecordedNode) -> bool {
+    let sorted = |dependencies: &[usize]| {
+        let mut sorted = dependencies.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        sorted
+    };
+    std::mem::discriminant(&one.kind) == std::mem::discriminant(&other.kind)
+        && (one.dependencies == other.dependencies || sorted(&one.dependencies) == sorted(&other.dependencies))
 }
 
 /// The kernels of a program by their recorded node.
@@ -193,7 +205,7 @@ fn is_same_place(pointer: &Pointer, twin: &Pointer, first: &Lifted, second: &Lif
 }
 
 /// How many addresses of an operation moved; where they lie is compared block by block.
-fn compare_operations(node: usize, first: &RecordedKind, second: &RecordedKind) -> Result<usize, TwinError> {
+pub(super) fn compare_operations(node: usize, first: &RecordedKind, second: &RecordedKind) -> Result<usize, TwinError> {
     let moved = |one: u64, other: u64| usize::from(one != other);
     let (is_same, num_moved) = match (first, second) {
         (

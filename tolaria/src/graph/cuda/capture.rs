@@ -12,6 +12,7 @@ use super::driver::{check, refused};
 use super::executable::Captured;
 use super::inspect::{Inventory, balanced_nodes};
 use super::raw::RawGraph;
+use super::read::Reading;
 use super::session::Session;
 use crate::graph::reason::{Refusal, Stage};
 use crate::graph::report::{CaptureReport, CaptureTimes};
@@ -43,6 +44,7 @@ impl Session {
         let (graph, mut times) = self.record_graph(recording, region)?;
         let mark = clock.now();
         let inventory = self.inspect(&graph).inspect_err(|_| self.settle(&graph))?;
+        let recorded = Reading::of(&graph, &[]).inspect_err(|_| self.settle(&graph))?.recorded;
         times.inspect = clock.now() - mark;
         let report = CaptureReport {
             nodes: inventory.nodes,
@@ -51,7 +53,7 @@ impl Session {
             reserved_bytes: None,
             times,
         };
-        Captured::new(graph.into_raw(), self.clone(), report)
+        Captured::new(graph.into_raw(), recorded, self.clone(), report)
     }
 
     /// Records `region` without looking the graph through.

@@ -7,7 +7,9 @@ use esper_layers::device::{Declared, collect};
 use leyline::region::Recording;
 
 use super::raw::RawGraph;
+use super::read::Reading;
 use super::session::Session;
+use crate::graph::compile::{Recorded, compare_recordings};
 use crate::graph::reason::Refusal;
 
 /// A recorded region that was not made executable, with what its launches said they read and write.
@@ -37,6 +39,20 @@ impl Session {
         let (graph, _) = recorded?;
         let num_nodes = self.check_balance(&graph)?;
         Ok(Draft { graph, declared, session: self.clone(), thread: thread::current().id(), num_nodes })
+    }
+}
+
+impl Draft {
+    /// Confirms that this is the work that was recorded before: nothing but the places of its own memory may differ.
+    ///
+    /// # Errors
+    /// [`Refusal::FrozenValue`].
+    /// # Sync
+    /// none
+    pub(crate) fn agrees_with(&self, recorded: &Recorded) -> Result<(), Refusal> {
+        // What was declared of launches is left aside in both: it is for the compiler.
+        let again = Reading::of(&self.graph, &[])?.recorded;
+        compare_recordings(recorded, &again).map_err(|error| Refusal::frozen(&error))
     }
 }
 

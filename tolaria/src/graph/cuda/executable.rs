@@ -1,16 +1,19 @@
 //! A graph that can be replayed, with everything it points at.
 
-use std::fmt;
+use std::fmt::{self, Display};
+use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use candle_core::Tensor;
 use cudarc::driver::result;
 use cudarc::driver::sys;
+use leyline::region::{Eager, Recording};
 
 use super::driver::refused;
 use super::held::HeldTensors;
 use super::session::Session;
+use crate::graph::compile::Recorded;
 use crate::graph::reason::{Refusal, Stage};
 use crate::graph::report::CaptureReport;
 
@@ -20,13 +23,20 @@ pub struct Captured {
     exec: Exec,
     /// Dropped after `exec`: the order of fields is the order of drops.
     held: HeldTensors,
+    /// What was recorded, for later recordings to be compared with.
+    recorded: Arc<Recorded>,
     report: CaptureReport,
     /// The constants that the region uploads live as long as this thread: candle keeps them per thread.
     thread: ThreadId,
 }
 
 impl Captured {
-    pub(super) fn new(graph: sys::CUgraph, session: Session, mut report: CaptureReport) -> Result<Self, Refusal> {
+    pub(super) fn new(
+        graph: sys::CUgraph,
+        recorded: Recorded,
+        session: Session,
+        mut report: CaptureReport,
+    ) -> Result<Self, Refusal> {
         let clock = leyline::clock::SystemClock::new();
         let before = session.graph_memory().ok();
         let exec = Exec::instantiate(graph, session.clone())?;
@@ -38,7 +48,8 @@ impl Captured {
             session.graph_memory().ok().map(|after| after.reserved.saturating_sub(before.reserved))
         };
         report.reserved_bytes = before.and_then(grown);
-        Ok(Self { exec, held: HeldTensors::default(), report, thread: thread::current().id() })
+        let (held, recorded) = (HeldTensors::default(), Arc::new(recorded));
+        Ok(Self { exec, held, recorded, report, thread: thread::current().id() })
     }
 
     /// Keeps `tensor` alive for as long as the graph, and remembers where it is.
@@ -57,7 +68,7 @@ impl Captured {
     /// # Sync
     /// none
     pub fn replay(&self) -> Result<(), Refusal> {
-        if thread::current().id() != self.thread {
+        if !self.is_of_this_thread() {
             return Err(Refusal::OtherThread);
         }
         if cfg!(debug_assertions) {
@@ -81,6 +92,36 @@ impl Captured {
     /// [`Refusal::Moved`].
     pub fn confirm(&self, name: &str, tensor: &Tensor) -> Result<(), Refusal> {
         self.held.confirm(name, tensor)
+    }
+
+    /// Confirms that `region` is still what was captured: it is recorded once more, and nothing runs. A number that
+    /// changed on the host since, another branch or another tensor is found; where this succeeds right before a replay,
+    /// that replay does what the region would.
+    ///
+    /// # Errors
+    /// [`Refusal::FrozenValue`]; [`Refusal::OtherThread`]; what [`Session::capture`] refuses.
+    /// # Sync
+    /// none
+    pub fn test<E: Display>(
+        &self,
+        eager: &mut Eager,
+        region: impl FnOnce(&Recording) -> Result<(), E>,
+    ) -> Result<(), Refusal> {
+        if !self.is_of_this_thread() {
+            return Err(Refusal::OtherThread);
+        }
+        let draft = eager.record(|recording| self.exec.session.draft(recording, region));
+        draft.map_err(Refusal::or_frozen)?.agrees_with(&self.recorded)
+    }
+
+    /// What was recorded.
+    pub(crate) fn recorded(&self) -> Arc<Recorded> {
+        Arc::clone(&self.recorded)
+    }
+
+    /// Whether it may be replayed and tested on this thread.
+    pub(crate) fn is_of_this_thread(&self) -> bool {
+        thread::current().id() == self.thread
     }
 
     /// What the capture found and cost.

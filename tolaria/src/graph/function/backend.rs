@@ -24,6 +24,13 @@ pub(crate) trait Backend: Clone + fmt::Debug {
         region: impl FnOnce() -> Result<()>,
     ) -> std::result::Result<Self::Graph, Refusal>;
 
+    /// Records the region once more; fails when that is not what was captured.
+    fn test(
+        graph: &Self::Graph,
+        eager: &mut Eager,
+        region: impl FnOnce() -> Result<()>,
+    ) -> std::result::Result<(), Refusal>;
+
     fn hold(graph: &mut Self::Graph, name: String, tensor: &Tensor) -> Result<()>;
 
     fn replay(graph: &Self::Graph) -> std::result::Result<(), Refusal>;
@@ -48,6 +55,14 @@ impl Backend for Session {
         region: impl FnOnce() -> Result<()>,
     ) -> std::result::Result<Captured, Refusal> {
         self.capture(eager, |_| region())
+    }
+
+    fn test(
+        graph: &Captured,
+        eager: &mut Eager,
+        region: impl FnOnce() -> Result<()>,
+    ) -> std::result::Result<(), Refusal> {
+        graph.test(eager, |_| region())
     }
 
     fn hold(graph: &mut Captured, name: String, tensor: &Tensor) -> Result<()> {

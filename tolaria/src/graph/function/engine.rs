@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::thread::{self, ThreadId};
 
 use candle_core::{Device, Error, Result, Tensor};
+use leyline::model::HostNumbers;
 use leyline::region::Eager;
 
 use super::backend::Backend;
@@ -13,6 +14,7 @@ use crate::graph::cache::GraphCache;
 use crate::graph::key::{DeviceKey, ExecutionMode, GraphKey};
 use crate::graph::manager::{GraphManager, GraphMode};
 use crate::graph::reason::{Refusal, Stage};
+use crate::graph::retest::{Hypothesis, Judgment, Stale};
 use crate::graph::stats::GraphStats;
 
 type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
@@ -37,6 +39,7 @@ pub(super) struct Entry<G> {
     /// Dropped before the buffers that it points at.
     graph: G,
     buffers: Buffers,
+    hypothesis: Hypothesis,
     /// Constants that the region uploads lie in a cache of this thread, and are gone when it ends.
     thread: ThreadId,
 }
@@ -59,6 +62,8 @@ enum Outcome {
     Static(Vec<Tensor>),
     /// With the results of an eager run if there was one.
     Refused(Refusal, Option<Vec<Tensor>>),
+    /// Results of earlier calls may be wrong.
+    Stale(Stale),
 }
 
 impl<B: Backend> Graphs<B> {
@@ -143,6 +148,11 @@ impl<B: Backend> Graphs<B> {
                 self.cache.record_fallback(&key);
                 results.map_or_else(|| run_eagerly(inputs, function), Ok).map(Results::Fresh)
             }
+            Outcome::Stale(stale) => {
+                tracing::warn!(%key, %stale, refusal = %stale.refusal, "results of a function may be wrong");
+                self.cache.refuse(key, stale.refusal.clone());
+                Err(Error::wrap(stale))
+            }
         }
     }
 
@@ -164,7 +174,6 @@ impl<B: Backend> Graphs<B> {
         key
     }
 
-    /// Fails only with the errors of the function.
     fn replay_or_warm_up(
         &mut self,
         eager: &mut Eager,
@@ -174,8 +183,18 @@ impl<B: Backend> Graphs<B> {
     ) -> Result<Outcome> {
         if let Some(entry) = self.cache.get(key) {
             if entry.thread == thread::current().id() {
+                if entry.hypothesis.is_due() {
+                    let (buffers, arguments) = (&entry.buffers, entry.buffers.arguments());
+                    let tested = B::test(&entry.graph, eager, || buffers.store(&function(&arguments)?));
+                    match entry.hypothesis.judge(tested) {
+                        Ok(()) => {}
+                        Err(Judgment::InTime(refusal)) => return Ok(Outcome::Refused(refusal, None)),
+                        Err(Judgment::TooLate(stale)) => return Ok(Outcome::Stale(stale)),
+                    }
+                }
                 return Ok(match entry.buffers.load(inputs, Stage::Launch).and_then(|()| B::replay(&entry.graph)) {
                     Ok(()) => {
+                        entry.hypothesis.replayed();
                         let results = entry.buffers.results();
                         self.cache.record_replay(key, None);
                         Outcome::Static(results)
@@ -264,7 +283,8 @@ impl<B: Backend> Graphs<B> {
             Ok(mut graph) => {
                 hold::<B>(&mut graph, &buffers);
                 let cost = B::cost(&graph);
-                let entry = Entry { graph, buffers, thread: thread::current().id() };
+                let hypothesis = Hypothesis::new(HostNumbers::MayMove);
+                let entry = Entry { graph, buffers, hypothesis, thread: thread::current().id() };
                 drop(self.cache.insert(key.clone(), entry, cost));
                 Ok(Outcome::Static(results))
             }

@@ -8,6 +8,7 @@ mod cpu;
 mod warm_up;
 mod results;
 mod refusals;
+mod retests;
 
 use std::num::{NonZeroU32, NonZeroUsize};
 

@@ -28,6 +28,7 @@ pub(super) enum Step {
     Open,
     Warm,
     Capture,
+    Test,
     Hold,
     Replay,
 }
@@ -46,8 +47,13 @@ impl Script {
     }
 }
 
-/// The steps since the last look, without those that every call has.
+/// The steps since the last look, without those that every call has and without tests.
 pub(super) fn steps() -> Vec<Step> {
+    steps_and_tests().into_iter().filter(|step| *step != Step::Test).collect()
+}
+
+/// The same with tests.
+pub(super) fn steps_and_tests() -> Vec<Step> {
     let steps = SCRIPT.with_borrow_mut(|script| std::mem::take(&mut script.steps));
     steps.into_iter().filter(|step| !matches!(step, Step::Hold | Step::Open)).collect()
 }
@@ -59,6 +65,12 @@ pub(super) fn refuse(step: impl Into<Option<Step>>) {
 /// What graphs that are captured from now on run in a replay.
 pub(super) fn replay_with(program: Program) {
     SCRIPT.with_borrow_mut(|script| script.program = program);
+}
+
+/// What a test finds that the script refuses.
+pub(super) fn frozen() -> Refusal {
+    let message = "argument 3 of affine_f32".to_owned();
+    Refusal::FrozenValue { kernel: Some("affine_f32".to_owned()), argument: Some(3), message }
 }
 
 /// Replays by running the script's program on what it holds.
@@ -96,6 +108,17 @@ impl Backend for Fake {
         }
         let program = SCRIPT.with_borrow(|script| script.program);
         Ok(FakeGraph { program, inputs: Vec::new(), outputs: Vec::new() })
+    }
+
+    fn test(
+        _graph: &FakeGraph,
+        eager: &mut Eager,
+        region: impl FnOnce() -> Result<()>,
+    ) -> std::result::Result<(), Refusal> {
+        let is_refused = Script::take(Step::Test);
+        // The stand-in records nothing: what the region would do is done, to buffers that the replay writes again.
+        eager.record(|_| region()).map_err(|error| Refusal::of_region(&error.to_string()))?;
+        if is_refused { Err(frozen()) } else { Ok(()) }
     }
 
     fn hold(graph: &mut FakeGraph, name: String, tensor: &Tensor) -> Result<()> {
