@@ -64,7 +64,7 @@ fn errors(text: &str) -> Option<u64> {
 }
 
 /// The last value of a metric in lines of packets.
-fn last_value(packets: &str, name: &str) -> Option<f64> {
+pub(super) fn last_value(packets: &str, name: &str) -> Option<f64> {
     let pattern = format!("\"name\":\"{name}\",\"value\":");
     let (_, rest) = packets.rsplit_once(&pattern)?;
     rest.split([',', '}']).next()?.parse().ok()

@@ -1,6 +1,7 @@
 //! A convolutional network for images, with candle's own convolution.
 
 use candle_core::{Tensor, Var};
+use leyline::model::HostNumbers;
 use tolaria::plain::PlainModel;
 
 use super::{Draw, Linear, Variables, Variant};
@@ -79,7 +80,8 @@ impl Conv2d {
     /// # Errors
     /// Never in practice: the names are unique.
     pub fn into_model(self) -> Result<PlainModel, tolaria::Error> {
-        PlainModel::new(self.variables.clone(), move |x: &Tensor| self.forward(x))
+        Ok(PlainModel::new(self.variables.clone(), move |x: &Tensor| self.forward(x))?
+            .with_host_numbers(HostNumbers::Fixed))
     }
 }
 

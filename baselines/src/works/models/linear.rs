@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Tensor, Var};
 use esper_layers::{Activation, LinearOptions, WeightOrder};
+use leyline::model::HostNumbers;
 use tolaria::plain::PlainModel;
 
 use super::{Draw, Form, Precision, Variables, Variant};
@@ -142,7 +143,7 @@ impl Linear {
     ) -> Result<PlainModel, tolaria::Error> {
         let mut variables = Variables::new();
         let linear = Self::new("linear", [inputs, outputs], draw, &mut variables)?.in_variant(variant);
-        PlainModel::new(variables, move |x: &Tensor| linear.forward(x))
+        Ok(PlainModel::new(variables, move |x: &Tensor| linear.forward(x))?.with_host_numbers(HostNumbers::Fixed))
     }
 }
 

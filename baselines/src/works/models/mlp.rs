@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 use esper_layers::Activation;
+use leyline::model::HostNumbers;
 use tolaria::plain::PlainModel;
 
 use super::{Draw, Linear, Variables, Variant};
@@ -78,6 +79,7 @@ impl Mlp {
     /// # Errors
     /// Never in practice: the names are unique.
     pub fn into_model(self) -> Result<PlainModel, tolaria::Error> {
-        PlainModel::new(self.variables.clone(), move |x: &Tensor| self.forward(x))
+        Ok(PlainModel::new(self.variables.clone(), move |x: &Tensor| self.forward(x))?
+            .with_host_numbers(HostNumbers::Fixed))
     }
 }

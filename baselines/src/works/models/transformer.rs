@@ -5,6 +5,7 @@
 
 use candle_core::{D, DType, Tensor, Var};
 use esper_layers::{Activation, AttentionOptions};
+use leyline::model::HostNumbers;
 use tolaria::plain::PlainModel;
 
 use super::layer_norm::LayerNorm;
@@ -140,7 +141,8 @@ impl Transformer {
     /// # Errors
     /// Never in practice: the names are unique.
     pub fn into_model(self) -> Result<PlainModel, tolaria::Error> {
-        PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward(ids))
+        Ok(PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward(ids))?
+            .with_host_numbers(HostNumbers::Fixed))
     }
 
     /// The network as a model that gives one row of logits per sample, those of the token after it.
@@ -148,7 +150,8 @@ impl Transformer {
     /// # Errors
     /// Never in practice: the names are unique.
     pub fn into_last_model(self) -> Result<PlainModel, tolaria::Error> {
-        PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward_last(ids))
+        Ok(PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward_last(ids))?
+            .with_host_numbers(HostNumbers::Fixed))
     }
 }
 

@@ -7,6 +7,8 @@ mod plain;
 mod kernels;
 mod equality;
 mod refusals;
+mod frozen;
+mod retest;
 mod function;
 mod memory;
 mod graft;
@@ -22,7 +24,8 @@ use report::Report;
 
 const NOTES: &str = "check.NAME is 1 when the promise was kept, and config says what was seen; a work with a broken \
                      promise writes no result. graft.* are host times of the captures of a network of about 5 million \
-                     parameters that grows.";
+                     parameters that grows. retest.*: host time of tests of captured steps over the rest of the time of \
+                     their epochs.";
 
 /// Runs every check.
 ///
@@ -36,6 +39,8 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     equality::run(&gpu, &mut eager, &mut report);
     function::run(&gpu, &mut eager, &mut report);
     refusals::run(&gpu, &mut eager, &mut report);
+    frozen::run(&gpu, &mut eager, &mut report);
+    retest::run(&gpu, &mut eager, &mut report);
     memory::run(&gpu, &mut eager, &mut report);
     graft::run(&gpu, &mut eager, &mut report);
     ramp::run(&gpu, &mut eager, &mut report);
