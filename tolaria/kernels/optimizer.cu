@@ -1,5 +1,5 @@
 // Updates of many parameters in one launch, from a combination of rows that is formed on the way. What changes from step
-// to step is read from device memory.
+// to step is read from device memory. An element whose update is not finite stays as it is.
 
 const u32 MAX_PARAMETERS = 160;
 
@@ -67,12 +67,15 @@ struct Sgd {
     }
 
     __device__ float update(float x, float& speed, float g) const {
-        float direction = g + x * weight_decay;
+        float direction = g + x * weight_decay, next_speed = speed;
         if (velocity) {
-            speed = speed * momentum + direction;
-            direction = nesterov ? direction + speed * momentum : speed;
+            next_speed = speed * momentum + direction;
+            direction = nesterov ? direction + next_speed * momentum : next_speed;
         }
-        return x - direction * learning_rate;
+        float next = x - direction * learning_rate;
+        if (!isfinite(next) || !isfinite(next_speed)) return x;
+        speed = next_speed;
+        return next;
     }
 
     // Whether four neighbors can be read at once.
@@ -117,10 +120,14 @@ struct AdamW {
     }
 
     __device__ float update(float x, float& m, float& v, float g) const {
-        m = m * beta1 + g * rest1;
-        v = v * beta2 + (g * g) * rest2;
-        float root = sqrtf(v) * root_correction + eps;
-        return x * keep - m / root * step_size;
+        float next_m = m * beta1 + g * rest1;
+        float next_v = v * beta2 + (g * g) * rest2;
+        float root = sqrtf(next_v) * root_correction + eps;
+        float next = x * keep - next_m / root * step_size;
+        if (!isfinite(next) || !isfinite(next_m) || !isfinite(next_v)) return x;
+        m = next_m;
+        v = next_v;
+        return next;
     }
 
     __device__ bool aligned() const { return ((u64)first | (u64)second) % 16 == 0; }
@@ -151,6 +158,8 @@ __device__ void update_chunk(
     float* parameter = (float*)parameters.parameter[index];
     Optimizer optimizer(settings, constants + 4 * chunk.part, (float*)parameters.moments[index], part.length);
     float factor = factors ? factors[chunk.part] : 1.0f;
+    // The window is not finite.
+    if (isnan(factor)) return;
     Quads quads(chunk);
     // Rows are read in fours wherever the part starts in them; the parameter only where it starts at a multiple of four.
     if (part.start % 4 == 0 && (u64)parameter % 16 == 0 && optimizer.aligned()) {

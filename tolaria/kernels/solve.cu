@@ -13,6 +13,7 @@
 // Weights that make the owners' gradients longer than this, relative to the norms of their terms, leave a sum in which
 // these cancel.
 const double LARGEST_GROWTH = 1e5;
+const double LARGEST_F32 = 3.4028234663852886e38;
 
 // Where things are in the packed sums of an epoch, as in src/aggregate/sums.rs.
 struct Sums {
@@ -20,16 +21,22 @@ struct Sums {
     u32 slots;
     u32 parts;
 
+    __device__ double& loss() const { return base[0]; }
     __device__ double& main_square() const { return base[2]; }
     __device__ double& conflicts() const { return base[3]; }
-    __device__ double& of_slot(u32 field, u32 slot) const { return base[4 + field * slots + slot]; }
-    __device__ double& cosine(u32 i, u32 j) const { return base[4 + FIELDS * slots + i * slots + j]; }
+    __device__ double& skipped_samples() const { return base[4]; }
+    __device__ double& of_slot(u32 field, u32 slot) const { return base[OWNERS + field * slots + slot]; }
+    __device__ double& cosine(u32 i, u32 j) const { return base[OWNERS + FIELDS * slots + i * slots + j]; }
     __device__ double& layer(u32 slot, u32 part) const {
-        return base[4 + FIELDS * slots + slots * slots + slot * parts + part];
+        return base[OWNERS + FIELDS * slots + slots * slots + slot * parts + part];
     }
+    // Sums of the windows before, as many.
+    __device__ u32 length() const { return OWNERS + slots * (FIELDS + slots + parts); }
+    __device__ double* before() const { return base + length(); }
 
-    static const u32 PARAMETER_SQUARE = 0, HEALTHY = 1, WINDOWS = 2, WEIGHT = 3, NORM_SQUARE = 4, SHARE = 5;
-    static const u32 CONFLICTS = 6, PAIRS = 7, RESOLVED = 8, ALPHA = 9, SPLIT = 10, FIELDS = 11;
+    static const u32 OWNERS = 5;
+    static const u32 PARAMETER_SQUARE = 0, HEALTHY = 1, SKIPPED = 2, WINDOWS = 3, WEIGHT = 4, NORM_SQUARE = 5, SHARE = 6;
+    static const u32 CONFLICTS = 7, PAIRS = 8, RESOLVED = 9, ALPHA = 10, SPLIT = 11, FIELDS = 12;
 };
 
 // Numbers of a window on the device, as WindowPlan::arguments lays them out.
@@ -269,7 +276,10 @@ extern "C" __global__ void part_norms(
             double product = 0.0;
 #pragma unroll 8
             for (u32 k = 0; k < rows; k++) product += gram[row * rows + k] * (double)combined[k];
-            products[threadIdx.x] = (double)combined[row] * product;
+            // Elements beyond what f32 holds, though their inner products in f64 are finite.
+            double largest = LARGEST_F32 / (double)rows, coefficient = (double)combined[row];
+            bool fits = coefficient * coefficient * gram[row * rows + row] <= largest * largest;
+            products[threadIdx.x] = fits ? coefficient * product : (double)INFINITY;
         } else if (takes_part) {
             const double* shares = window.shares() + (u64)(index - 1) * rows;
             double product = 0.0;
@@ -296,16 +306,20 @@ extern "C" __global__ void part_norms(
 
 const u32 PARTS_AT_ONCE = 512;
 
-// From the squared norms of the parts to one factor per part: a domain is scaled down to max_norm.
+// From the squared norms of the parts to one factor per part: a domain is scaled down to max_norm. The factor of a domain
+// that is not finite is no number, which leaves its parameters as they are; where that is the first, or the loss is not
+// finite, the window is taken out of the sums again. domains: of each its squared norm, of each owner that of its parts
+// and whether some of them are in the first domain.
 extern "C" __global__ void clip_factors(
-    const double* squares, const Part* parts, u32 num_parts, u32 slots, double max_norm, double* domains, float* factors,
-    Sums sums) {
+    const double* squares, const Part* parts, u32 num_parts, u32 slots, double max_norm, double num_samples, double* domains,
+    float* factors, Sums sums) {
     __shared__ double square[PARTS_AT_ONCE];
     __shared__ u32 domain[PARTS_AT_ONCE], slot[PARTS_AT_ONCE];
     // Domains and owners: each is the sum over its parts in their order.
     for (u32 round = 0; round <= 2 * slots; round += blockDim.x) {
         u32 index = round + threadIdx.x;
         double sum = 0.0;
+        bool is_host = index == slots + 1, in_main = is_host;
         for (u32 first = 0; first < num_parts; first += PARTS_AT_ONCE) {
             u32 count = min(PARTS_AT_ONCE, num_parts - first);
             for (u32 part = threadIdx.x; part < count; part += blockDim.x) {
@@ -317,20 +331,42 @@ extern "C" __global__ void clip_factors(
             const u32* group = index <= slots ? domain : slot;
             u32 own = index <= slots ? index : index - slots - 1;
 #pragma unroll 8
-            for (u32 part = 0; part < count; part++) sum += group[part] == own ? square[part] : 0.0;
+            for (u32 part = 0; part < count; part++) {
+                sum += group[part] == own ? square[part] : 0.0;
+                in_main = in_main || (group[part] == own && domain[part] == 0);
+            }
             __syncthreads();
         }
-        if (index <= slots) {
-            domains[index] = sum;
-            if (index == 0 && sums.base) sums.main_square() += sum;
-        } else if (index <= 2 * slots && sums.base) {
-            sums.of_slot(Sums::PARAMETER_SQUARE, index - slots - 1) += sum;
-            if (sum > 0.0 && isfinite(sum)) sums.of_slot(Sums::HEALTHY, index - slots - 1) += 1.0;
-        }
+        if (index <= 2 * slots) domains[index] = sum;
+        if (index > slots && index <= 2 * slots) domains[index + slots] = in_main ? 1.0 : 0.0;
     }
     __syncthreads();
+    bool counts = isfinite(domains[0]) && (!sums.base || isfinite(sums.loss()));
     for (u32 part = threadIdx.x; part < num_parts; part += blockDim.x) {
-        double scale = max_norm / sqrt(domains[parts[part].domain]);
-        factors[part] = scale < 1.0 ? (float)scale : 1.0f;
+        u32 own = parts[part].domain;
+        double scale = max_norm / sqrt(domains[own]);
+        float factor = scale < 1.0 ? (float)scale : 1.0f;
+        factors[part] = (own == 0 ? counts : isfinite(domains[own])) ? factor : __int_as_float(0x7fc00000);
     }
+    if (!sums.base) return;
+    // Every thread has looked at the loss.
+    __syncthreads();
+    double* before = sums.before();
+    for (u32 at = threadIdx.x; at < sums.length() && !counts; at += blockDim.x) sums.base[at] = before[at];
+    __syncthreads();
+    for (u32 owner = threadIdx.x; owner < slots; owner += blockDim.x) {
+        double sum = domains[1 + slots + owner];
+        bool in_main = domains[1 + 2 * slots + owner] != 0.0;
+        if ((in_main && !counts) || !isfinite(domains[1 + owner])) {
+            sums.of_slot(Sums::SKIPPED, owner) += 1.0;
+        } else {
+            sums.of_slot(Sums::PARAMETER_SQUARE, owner) += sum;
+            if (sum > 0.0) sums.of_slot(Sums::HEALTHY, owner) += 1.0;
+        }
+        if (owner > 0) continue;
+        if (counts) sums.main_square() += domains[0];
+        else sums.skipped_samples() += num_samples;
+    }
+    __syncthreads();
+    for (u32 at = threadIdx.x; at < sums.length(); at += blockDim.x) before[at] = sums.base[at];
 }

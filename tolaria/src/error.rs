@@ -55,12 +55,15 @@ pub enum Error {
         /// Why, and what is accepted.
         message: String,
     },
-    /// Training diverged.
-    #[error("the {what} of epoch {epoch} is not finite")]
+    /// The network gives numbers that are not finite.
+    #[error(
+        "the {what} of epoch {epoch} is not finite; expected a lower learning rate or `clip_norm`, and data without such \
+         numbers"
+    )]
     NonFinite {
         /// Which value.
         what: &'static str,
-        /// Epochs completed when it was found.
+        /// The epoch, from 1.
         epoch: EpochIndex,
     },
     /// Steps were replayed with a number that had changed on the host: what they trained is not what the model says.
@@ -76,6 +79,25 @@ pub enum Error {
         /// What was found.
         #[source]
         stale: Stale,
+    },
+    /// Most steps of an epoch had a loss or a gradient that is not finite.
+    #[error(
+        "training diverged: the loss or the gradient of {num_skipped} of the {num_steps} steps of epoch {epoch} is not \
+         finite; expected a lower learning rate or `clip_norm`, and data without such numbers"
+    )]
+    Diverged {
+        /// Steps that changed nothing.
+        num_skipped: u64,
+        /// Steps of the epoch.
+        num_steps: u64,
+        /// The epoch, from 1.
+        epoch: EpochIndex,
+    },
+    /// A state with a number that is not finite is not saved.
+    #[error("`{tensor}` has a number that is not finite: no checkpoint is made of it")]
+    NonFiniteState {
+        /// Component and tensor.
+        tensor: String,
     },
     /// A saved state does not fit this run.
     #[error("saved state `{field}` cannot be used: {message}")]
@@ -133,8 +155,8 @@ impl leyline::error::Error for Error {
             Self::LayoutMismatch { .. } | Self::MissingGradient { .. } => ErrorKind::LayoutMismatch,
             Self::InvalidConfig { .. } => ErrorKind::InvalidConfig,
             Self::InvalidData { .. } => ErrorKind::Rejected,
-            Self::NonFinite { .. } => ErrorKind::Numeric,
             Self::FrozenValue { .. } => ErrorKind::Region,
+            Self::NonFinite { .. } | Self::Diverged { .. } | Self::NonFiniteState { .. } => ErrorKind::Numeric,
             Self::State { .. } => ErrorKind::Corrupt,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
             Self::NoSlots | Self::UnsupportedParameter { .. } => ErrorKind::Unsupported,

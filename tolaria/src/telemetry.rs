@@ -19,6 +19,8 @@ leyline::declare_metrics! {
     GRADIENT_NORM = Gauge "tolaria.grad.norm" GradientNorm [];
     /// Optimizer steps taken.
     STEPS_TOTAL = Counter "tolaria.steps.total" Count [];
+    /// Optimizer steps that changed nothing, because their loss or gradient was not finite.
+    STEPS_SKIPPED_TOTAL = Counter "tolaria.steps.skipped_total" Count [];
     /// Epochs completed.
     EPOCHS_TOTAL = Counter "tolaria.epochs.total" Count [];
     /// Epochs that ended with an error.
@@ -177,6 +179,14 @@ pub static SEED_CONFLICT_HIGH: EventDesc = EventDesc {
     attributes: &["seed_id", "conflict_ratio"],
 };
 
+/// Steps of an epoch changed nothing.
+pub static STEPS_SKIPPED: EventDesc = EventDesc {
+    name: "tolaria.steps_skipped",
+    level: Level::Warning,
+    help: "the loss or the gradient of steps of this epoch was not finite; they left the owner's parameters and moments as they were",
+    attributes: &["owner", "skipped", "steps"],
+};
+
 /// A checkpoint was not written.
 pub static CHECKPOINT_FAILED: EventDesc = EventDesc {
     name: "tolaria.checkpoint_failed",
@@ -256,6 +266,7 @@ pub static EVENTS: &[&EventDesc] = &[
     &CONFLICT_HIGH,
     &SEED_SHARE_JUMP,
     &SEED_CONFLICT_HIGH,
+    &STEPS_SKIPPED,
     &CHECKPOINT_FAILED,
     &CHECKPOINT_SKIPPED,
     &GRAPH_ENABLED_EVENT,

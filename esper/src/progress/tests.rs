@@ -94,6 +94,7 @@ fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
         transitions: Vec::new(),
         wall_s: 2.0,
         samples_per_s: 50.0,
+        skipped_steps: 0,
     }
 }
 

@@ -81,6 +81,7 @@ mod tests {
             transitions: Vec::new(),
             wall_s: 0.5,
             samples_per_s: 6.0,
+            skipped_steps: 0,
         }
     }
 

@@ -37,14 +37,14 @@ pub(crate) enum Coefficients {
     Device(Tensor),
 }
 
-/// What each part is multiplied with, (parts,).
+/// What each part is multiplied with, (parts,); no number where its parameters stay as they are.
 #[derive(Debug, Clone)]
 pub(crate) enum Factors {
     /// All are 1.
     Ones,
     /// Known to the host; rounded where rows are of `f32`.
     Host(Vec<f64>),
-    /// `f32` on the device of the rows.
+    /// On the device of the rows, of their type.
     Device(Tensor),
 }
 
@@ -55,9 +55,9 @@ impl Combination {
         Self { rows: vec![row], coefficients: Coefficients::One, factors: Factors::Ones, workspace: None }
     }
 
-    /// One row, as it is, of the parts in `workspace`.
-    pub(super) fn formed(row: GradientLease, workspace: Option<Arc<Workspace>>) -> Self {
-        Self { workspace, ..Self::plain(row) }
+    /// One row, each part times its factor, of the parts in `workspace`.
+    pub(super) fn formed(row: GradientLease, factors: Factors, workspace: Option<Arc<Workspace>>) -> Self {
+        Self { factors, workspace, ..Self::plain(row) }
     }
 
     /// # Errors

@@ -1,11 +1,11 @@
 //! The passes as compositions of candle operations: on any device and for any float type, and slower.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Tensor};
 
+use super::combination::Factors;
+use super::solve::Clipping;
 use super::sums::{Field, SumsLayout};
 use crate::error::Error;
 use crate::grad::{Geometry, Part};
@@ -62,46 +62,73 @@ fn weighted_sum(
     terms.try_fold(first, |sum, term| sum + term?)
 }
 
-/// Adds the norms of `gradient` to `sums` and scales each domain in place to at most `max_norm`.
-pub(super) fn measure_and_clip(
-    gradient: &Tensor,
+/// Squared norm of each part, of `f64`.
+pub(super) fn part_squares(gradient: &Tensor, geometry: &Geometry) -> Result<Vec<Tensor>, Error> {
+    let square = |part: &Part| {
+        let elements = gradient.narrow(0, part.range.start, part.range.len())?;
+        elements.to_dtype(DType::F64)?.sqr()?.sum_all()
+    };
+    Ok(geometry.parts().iter().map(square).collect::<candle_core::Result<_>>()?)
+}
+
+/// What [`clip_factors`](super::solve::clip_factors) does, with one factor per part of the type and on the device of
+/// `gradient`.
+pub(super) fn clip_factors(
+    squares: &[Tensor],
     geometry: &Geometry,
-    max_norm: Option<f64>,
+    clipping: Clipping,
     sums: Option<&Tensor>,
-) -> Result<(), Error> {
+    gradient: &Tensor,
+) -> Result<Factors, Error> {
     let (parts, slots) = (geometry.parts(), geometry.owners().len());
     let zero = Tensor::zeros((), DType::F64, gradient.device())?;
-    let elements = |part: &Part| gradient.narrow(0, part.range.start, part.range.len());
-    let squares: Vec<Tensor> = parts
-        .iter()
-        .map(|part| elements(part)?.to_dtype(DType::F64)?.sqr()?.sum_all())
-        .collect::<candle_core::Result<_>>()?;
     let sum = |belongs: &dyn Fn(&Part) -> bool| {
-        let own = parts.iter().zip(&squares).filter(|(part, _)| belongs(part));
+        let own = parts.iter().zip(squares).filter(|(part, _)| belongs(part));
         own.map(|(_, square)| square).try_fold(zero.clone(), |sum, square| sum + square)
     };
+    let domains: Vec<Tensor> =
+        (0..=slots).map(|domain| sum(&|part| part.domain() == domain)).collect::<candle_core::Result<_>>()?;
+    // 1 where all is finite, else 0.
+    let mut counts: Vec<Tensor> = domains.iter().map(is_finite).collect::<candle_core::Result<_>>()?;
     if let Some(sums) = sums {
         let layout = SumsLayout::new(slots, parts.len());
-        add(&sums.narrow(0, SumsLayout::MAIN_SQUARE, 1)?, &sum(&|part| part.domain() == 0)?.reshape(1)?)?;
-        let owners: Vec<Tensor> =
-            (0..slots).map(|slot| sum(&|part| part.slot == slot)).collect::<candle_core::Result<_>>()?;
-        let owners = Tensor::stack(&owners, 0)?;
-        add(&sums.narrow(0, layout.field(Field::ParameterSquare), slots)?, &owners)?;
-        fold(&sums.narrow(0, layout.field(Field::Healthy), slots)?, &owners, FoldKind::CountHealthy)?;
-    }
-    let Some(max_norm) = max_norm else { return Ok(()) };
-    let mut scales: BTreeMap<usize, Tensor> = BTreeMap::new();
-    for domain in parts.iter().map(Part::domain) {
-        if let Entry::Vacant(place) = scales.entry(domain) {
-            let scale = (sum(&|other| other.domain() == domain)?.sqrt()?.recip()? * max_norm)?;
-            // A comparison, so that a norm that is no number scales nothing.
-            place.insert(scale.lt(1.0)?.where_cond(&scale, &scale.ones_like()?)?.to_dtype(gradient.dtype())?);
+        let place = |place: usize| sums.narrow(0, place, 1);
+        counts[0] = (&counts[0] * is_finite(&place(SumsLayout::LOSS)?.reshape(())?)?)?;
+        let before = sums.narrow(0, layout.len(), layout.len())?;
+        let counted = counts[0].broadcast_as(layout.len())?.gt(0.0)?;
+        sums.slice_set(&counted.where_cond(&sums.narrow(0, 0, layout.len())?, &before)?, 0, 0)?;
+        let where_counted = |value: &Tensor, counts: &Tensor| counts.gt(0.0)?.where_cond(value, &zero)?.reshape(1);
+        let skipped = |counts: &Tensor| counts.affine(-1.0, 1.0)?.reshape(1);
+        add(&place(SumsLayout::MAIN_SQUARE)?, &where_counted(&domains[0], &counts[0])?)?;
+        add_scaled(&place(SumsLayout::SKIPPED_SAMPLES)?, &skipped(&counts[0])?, clipping.num_samples as f64)?;
+        for slot in 0..slots {
+            let in_main = slot == 0 || parts.iter().any(|part| part.slot == slot && !part.isolated);
+            let counts = if in_main { (&counts[0] * &counts[1 + slot])? } else { counts[1 + slot].clone() };
+            let square = where_counted(&sum(&|part| part.slot == slot)?, &counts)?;
+            add(&place(layout.of_slot(Field::ParameterSquare, slot))?, &square)?;
+            fold(&place(layout.of_slot(Field::Healthy, slot))?, &square, FoldKind::CountHealthy)?;
+            add(&place(layout.of_slot(Field::Skipped, slot))?, &skipped(&counts)?)?;
         }
+        sums.slice_set(&sums.narrow(0, 0, layout.len())?.copy()?, 0, layout.len())?;
     }
-    for part in parts {
-        gradient.slice_set(&elements(part)?.broadcast_mul(&scales[&part.domain()])?, 0, part.range.start)?;
+    let factor = |part: &Part| {
+        let (domain, counts) = (&domains[part.domain()], &counts[part.domain()]);
+        let scale = (domain.sqrt()?.recip()? * clipping.max_norm.unwrap_or(f64::INFINITY))?;
+        // A comparison, so that a norm of 0 scales nothing.
+        let scale = scale.lt(1.0)?.where_cond(&scale, &scale.ones_like()?)?;
+        // Nothing over nothing is no number.
+        (scale * counts)? / counts
+    };
+    let factors = parts.iter().map(factor).collect::<candle_core::Result<Vec<_>>>()?;
+    if factors.is_empty() {
+        return Ok(Factors::Ones);
     }
-    Ok(())
+    Ok(Factors::Device(Tensor::stack(&factors, 0)?.to_dtype(gradient.dtype())?))
+}
+
+/// 1 for a number that is finite, else 0.
+fn is_finite(number: &Tensor) -> candle_core::Result<Tensor> {
+    (number - number)?.eq(0.0)?.to_dtype(DType::F64)
 }
 
 fn blocks(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {

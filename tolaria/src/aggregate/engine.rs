@@ -10,7 +10,7 @@ use super::composed;
 use super::config::{AggregationConfig, ConflictResolution};
 use super::passes::{combine_and_square, part_grams};
 use super::plan::WindowPlan;
-use super::solve::{Problem, Solution, clip_factors};
+use super::solve::{Clipping, Problem, Solution, clip_factors};
 use super::sums::SumsLayout;
 use super::weighting::{self, Weighting};
 use crate::cpu::{self, to_f32};
@@ -116,7 +116,7 @@ impl GradientEngine {
     /// Length of the sums that [`combine`](Self::combine) adds to.
     #[must_use]
     pub fn num_sums(&self) -> usize {
-        SumsLayout::new(self.geometry.owners().len(), self.geometry.parts().len()).len()
+        SumsLayout::new(self.geometry.owners().len(), self.geometry.parts().len()).num_stored()
     }
 
     /// Turns the gradients g_1 … g_K of a window into one that is not formed yet: `Σ c_k g_k`, scaled per part. The
@@ -125,7 +125,12 @@ impl GradientEngine {
     /// Where `plan` does not tell owners apart, the `c_k` are the fractions `n_k/N`; the rows are read once, and the
     /// first then holds their combination. Otherwise the inner products of all rows are formed in one read, the weights
     /// of the owners follow from them, and no row is written; with the weight 1 for every owner the `c_k` are the
-    /// fractions, bit for bit. To measure owners that are then averaged costs a third read. Isolated parts always get the fractions. Numbers that are not finite stay visible.
+    /// fractions, bit for bit. To measure
+    /// owners that are then averaged costs a third read. Isolated parts always get the fractions.
+    ///
+    /// Where the gradient of the parts that are not isolated, or the loss in `sums`, is not finite, the combination is no
+    /// number on all of these parts: an update with it changes nothing, and of the window `sums` say only that it was
+    /// skipped. The same goes for the isolated parts of each seed, for these alone.
     ///
     /// Beside underflow, an element of the combination differs from exact arithmetic by at most
     /// `(K + 1) 2⁻²⁴ Σ_k |c_k g_k|`, and by two more roundings where a factor other than 1 scales it. A norm that
@@ -184,6 +189,7 @@ impl GradientEngine {
         let num_rows = rows.len();
         let parts = self.geometry.parts().len();
         let Self { geometry, config, weighting, scratch, .. } = self;
+        let clipping = Clipping { max_norm: config.clip_norm, num_samples: plan.num_samples() };
         let Scratch { solution, grams, squares, domains } = scratch;
         if plan.tells_owners_apart() {
             grams.resize(parts * num_rows * num_rows, 0.0);
@@ -195,7 +201,7 @@ impl GradientEngine {
                 arguments: &arguments,
                 num_rows,
                 weighting: weighting.as_ref(),
-                max_norm: config.clip_norm,
+                clipping,
                 only_measures: config.only_measures(),
             };
             cpu::with_sums(sums, |sums| solution.solve(&problem, sums))?;
@@ -210,7 +216,7 @@ impl GradientEngine {
         })??;
         let mut factors = Vec::new();
         cpu::with_sums(sums, |sums| {
-            clip_factors(geometry, squares, config.clip_norm, domains, &mut factors, sums);
+            clip_factors(geometry, squares, clipping, domains, &mut factors, sums);
         })?;
         on_host(only_first(rows), vec![1.0; 2], factors)
     }
@@ -224,7 +230,7 @@ impl GradientEngine {
         sums: Option<&Tensor>,
     ) -> Result<Combination, Error> {
         let workspace = Arc::clone(self.workspace.as_ref().expect("there is one on a GPU"));
-        let max_norm = self.config.clip_norm;
+        let clipping = Clipping { max_norm: self.config.clip_norm, num_samples: plan.num_samples() };
         if plan.tells_owners_apart() {
             let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
             let of_plan;
@@ -237,7 +243,7 @@ impl GradientEngine {
             };
             let (kernel, radius) = (self.config.method.kernel(), self.config.cagrad_radius);
             let only_measures = self.config.only_measures();
-            let args = SolveArgs { kernel, arguments, radius, max_norm, only_measures, sums };
+            let args = SolveArgs { kernel, arguments, radius, clipping, only_measures, sums };
             kernels.resolve(&workspace, &tensors, &args)?;
             if !only_measures {
                 let coefficients = workspace.coefficients(rows.len())?;
@@ -246,7 +252,7 @@ impl GradientEngine {
         }
         let fractions = self.average_of(&twice(plan.fractions()))?;
         let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
-        kernels.average(&workspace, &tensors, &fractions, max_norm, sums)?;
+        kernels.average(&workspace, &tensors, &fractions, clipping, sums)?;
         let one = workspace.one().clone();
         Combination::on_device(only_first(rows), workspace, one)
     }
@@ -260,6 +266,8 @@ impl GradientEngine {
         reads: &mut HostReads,
     ) -> Result<Combination, Error> {
         let tensors: Vec<&Tensor> = rows.iter().map(GradientLease::as_tensor).collect();
+        let clipping = Clipping { max_norm: self.config.clip_norm, num_samples: plan.num_samples() };
+        let clip = |squares: Vec<Tensor>| composed::clip_factors(&squares, &self.geometry, clipping, sums, tensors[0]);
         if plan.tells_owners_apart() {
             let grams = composed::part_grams(&tensors, &self.geometry, reads)?;
             let arguments = plan.arguments();
@@ -269,8 +277,9 @@ impl GradientEngine {
                 arguments: &arguments,
                 num_rows: rows.len(),
                 weighting: self.weighting.as_ref(),
-                max_norm: self.config.clip_norm,
-                only_measures: self.config.only_measures(),
+                clipping,
+                // Norms and factors follow below.
+                only_measures: true,
             };
             let mut addends = vec![0.0; self.num_sums()];
             let solution = &mut self.scratch.solution;
@@ -279,17 +288,21 @@ impl GradientEngine {
                 composed::add(sums, &Tensor::new(addends, sums.device())?)?;
             }
             if !self.config.only_measures() {
-                let combination = on_host(rows, solution.wide.clone(), solution.factors.clone())?;
+                let squares = Tensor::new(&*solution.squares, &self.device)?;
+                let factors =
+                    clip((0..solution.squares.len()).map(|part| squares.get(part)).collect::<Result<_, _>>()?)?;
+                let coefficients = Coefficients::Host(solution.wide.clone());
                 // The kernels that update have no room for so many rows.
-                let Some(tables) = self.workspace.clone() else { return Ok(combination) };
-                let row = combination.materialize_on(&Path::Composed, &self.geometry)?;
-                return Ok(Combination::formed(row, Some(tables)));
+                let Some(tables) = self.workspace.clone() else { return Combination::new(rows, coefficients, factors) };
+                let sum = Combination::new(rows, coefficients, Factors::Ones)?;
+                let row = sum.materialize_on(&Path::Composed, &self.geometry)?;
+                return Ok(Combination::formed(row, factors, Some(tables)));
             }
         }
         composed::average(&tensors, plan.fractions())?;
-        composed::measure_and_clip(tensors[0], &self.geometry, self.config.clip_norm, sums)?;
+        let factors = clip(composed::part_squares(tensors[0], &self.geometry)?)?;
         let row = rows.into_iter().next().expect("a checked window has a row");
-        Ok(Combination::formed(row, self.workspace.clone()))
+        Ok(Combination::formed(row, factors, self.workspace.clone()))
     }
 
     /// The fractions on the device, twice; those that were asked for last are kept.

@@ -36,13 +36,15 @@ pub struct SeedMetrics {
     pub main_norm_sq: f64,
     /// Ordered pairs of owners with a negative inner product (count).
     pub conflicts: f64,
+    /// Samples of windows that were left out, because the loss or the gradient was not finite (count).
+    pub skipped_samples: f64,
     /// By slot: the host first, then seeds by id.
     pub owners: Vec<OwnerSums>,
     /// Two slots, the sum of their cosines, and the windows in which both had a gradient that counts as more than zero.
     pub cosines: Vec<(usize, usize, f64, f64)>,
 }
 
-/// Sums about one owner. The first two are over all windows, the others over those in which owners were told apart and
+/// Sums about one owner. The first three are over all windows, the others over those in which owners were told apart and
 /// this one took part.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnerSums {
@@ -50,8 +52,10 @@ pub struct OwnerSums {
     pub owner: Owner,
     /// Of the squared norm of the combined gradient on the owner's own parameters.
     pub parameter_sq: f64,
-    /// Windows in which that was finite and above 0 (count).
+    /// Windows in which its parameters were updated and that was above 0 (count).
     pub healthy: f64,
+    /// Windows that left its parameters as they were, because the loss or the gradient was not finite (count).
+    pub skipped: f64,
     /// Windows (count).
     pub windows: f64,
     /// Of its part of the samples.
@@ -82,7 +86,7 @@ impl SeedMetricsAccumulator {
     /// # Sync
     /// none
     pub fn new(geometry: Arc<Geometry>, device: &Device) -> Result<Self, Error> {
-        let sums = Tensor::zeros(places(&geometry).len(), DType::F64, device)?;
+        let sums = Tensor::zeros(places(&geometry).num_stored(), DType::F64, device)?;
         Ok(Self { sums, geometry })
     }
 
@@ -96,10 +100,11 @@ impl SeedMetricsAccumulator {
             let message = format!("expected {expected} numbers, found {}", values.len());
             return Err(Error::State { field: "sums.device", message });
         }
-        Ok(Self { sums: Tensor::from_slice(values, expected, device)?, geometry })
+        // Between windows, what comes back when the next one is not finite is what there is.
+        Ok(Self { sums: Tensor::new([values, values].concat(), device)?, geometry })
     }
 
-    /// Shape (sums,) of `f64`, on the device.
+    /// Shape (2 · sums,) of `f64`, on the device: the sums, and those of the windows before the one that is under way.
     #[must_use]
     pub fn as_tensor(&self) -> &Tensor {
         &self.sums
@@ -154,7 +159,7 @@ impl SeedMetricsAccumulator {
     /// # Sync
     /// one device-to-host copy, counted as `epoch sums`
     pub fn values(&self, reads: &mut HostReads) -> Result<Vec<f64>, Error> {
-        host_read::read_vec_f64(&self.sums, "epoch sums", reads)
+        host_read::read_vec_f64(&self.sums.narrow(0, 0, places(&self.geometry).len())?, "epoch sums", reads)
     }
 
     /// The sums.
@@ -173,6 +178,7 @@ impl SeedMetricsAccumulator {
                 owner: *owner,
                 parameter_sq: of(Field::ParameterSquare),
                 healthy: of(Field::Healthy),
+                skipped: of(Field::Skipped),
                 windows: of(Field::Windows),
                 weight: of(Field::Weight),
                 norm_sq: of(Field::NormSquare),
@@ -191,6 +197,7 @@ impl SeedMetricsAccumulator {
             num_correct: sums[SumsLayout::CORRECT],
             main_norm_sq: sums[SumsLayout::MAIN_SQUARE],
             conflicts: sums[SumsLayout::CONFLICTS],
+            skipped_samples: sums[SumsLayout::SKIPPED_SAMPLES],
             owners: owners.iter().enumerate().map(of_owner).collect(),
             cosines: pairs.map(|(a, b)| (a, b, sums[layout.cosine(a, b)], sums[layout.cosine(b, a)])).collect(),
         })
@@ -269,6 +276,6 @@ mod tests {
         let values = sums().values(&mut HostReads::default()).unwrap();
         let other = Arc::new(Geometry::of(&layout(&[("a", 2, HOST, false)])).unwrap());
         let error = SeedMetricsAccumulator::restore(other, &values, &Device::Cpu).unwrap_err();
-        assert!(error.to_string().contains("expected 17 numbers, found 34"), "{error}");
+        assert!(error.to_string().contains("expected 19 numbers, found 37"), "{error}");
     }
 }

@@ -93,6 +93,7 @@ pub use config::{AggregationConfig, ConflictResolution};
 pub use engine::GradientEngine;
 pub use metrics::{OwnerSums, SeedMetrics, SeedMetricsAccumulator};
 pub use plan::{ProjectionOrder, WindowPlan};
+pub(crate) use solve::Clipping;
 #[cfg(feature = "cuda")]
 pub(crate) use solve::solver_memory;
 #[cfg(feature = "cuda")]

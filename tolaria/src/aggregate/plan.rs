@@ -29,6 +29,7 @@ pub struct ProjectionOrder {
 pub struct WindowPlan {
     /// `n_k/N`, one per microbatch (K).
     fractions: Vec<f64>,
+    num_samples: usize,
     host_share: f64,
     /// Absent when owners are not told apart.
     owners: Option<OwnersPlan>,
@@ -87,7 +88,7 @@ impl WindowPlan {
             let orders = visiting_orders(slots.len(), &mut rng);
             OwnersPlan { num_slots: slots.len(), num_participants, shares, orders, alphas: vec![0.0; slots.len()] }
         });
-        Ok(Self { fractions, host_share, owners })
+        Ok(Self { fractions, num_samples: total, host_share, owners })
     }
 
     /// Notes the alpha of each seed, which is averaged for the report and decides nothing.
@@ -101,6 +102,12 @@ impl WindowPlan {
             }
         }
         self
+    }
+
+    /// Samples of the window.
+    #[must_use]
+    pub fn num_samples(&self) -> usize {
+        self.num_samples
     }
 
     /// What stays with the host, averaged over samples, in `[0, 1]`.

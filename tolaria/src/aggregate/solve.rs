@@ -31,9 +31,17 @@ pub(super) struct Problem<'a> {
     pub(super) arguments: &'a [f64],
     pub(super) num_rows: usize,
     pub(super) weighting: &'a dyn Weighting,
-    pub(super) max_norm: Option<f64>,
+    pub(super) clipping: Clipping,
     /// Whether only the owners are measured: norms and factors come from elsewhere.
     pub(super) only_measures: bool,
+}
+
+/// What a window is clipped by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clipping {
+    pub(crate) max_norm: Option<f64>,
+    /// Samples of the window.
+    pub(crate) num_samples: usize,
 }
 
 /// What follows from it. The same one is used for every window, so that nothing is allocated anew.
@@ -47,7 +55,8 @@ pub(super) struct Solution {
     pub(super) factors: Vec<f64>,
     /// Weight of each owner.
     weights: Vec<f64>,
-    squares: Vec<f64>,
+    /// Squared norm of the combination in each part.
+    pub(super) squares: Vec<f64>,
     domains: Vec<f64>,
     gram: Vec<f64>,
     product: Vec<f64>,
@@ -110,7 +119,7 @@ impl Solution {
         self.measure_parts(problem, &window, sums.as_deref_mut());
         if !problem.only_measures {
             let Self { squares, domains, factors, .. } = self;
-            clip_factors(problem.geometry, squares, problem.max_norm, domains, factors, sums);
+            clip_factors(problem.geometry, squares, problem.clipping, domains, factors, sums);
         }
     }
 
@@ -230,7 +239,11 @@ impl Solution {
         self.squares.clear();
         for (index, (part, gram)) in parts.iter().zip(problem.grams.chunks_exact(rows * rows)).enumerate() {
             let coefficients = &self.coefficients[if part.isolated { rows } else { 0 }..][..rows];
-            self.squares.push(square(gram, &|row| f64::from(coefficients[row])));
+            // Elements beyond what `f32` holds, though their inner products in `f64` are finite.
+            let largest = f64::from(f32::MAX) / rows as f64;
+            let fits = |row: usize| f64::from(coefficients[row]).powi(2) * gram[row * (rows + 1)] <= largest * largest;
+            let combined = square(gram, &|row| f64::from(coefficients[row]));
+            self.squares.push(if (0..rows).all(fits) { combined } else { f64::INFINITY });
             let Some(sums) = sums.as_deref_mut().filter(|_| !part.isolated) else { continue };
             for slot in (0..window.num_slots).filter(|slot| window.takes_part(*slot)) {
                 let shares = window.shares_of(slot);
@@ -240,12 +253,14 @@ impl Solution {
     }
 }
 
-/// One factor per part from the squared norms of the parts: each domain is scaled down to `max_norm`. A domain whose
-/// norm is not finite does not become finite, and leaves the others alone.
+/// One factor per part from the squared norms of the parts: each domain is scaled down to the largest norm.
+///
+/// The factor of a domain whose norm is not finite is no number, which leaves its parameters as they are, and nobody
+/// else's. Where that is the main domain, or the loss is not finite, the window is taken out of `sums` again.
 pub(super) fn clip_factors(
     geometry: &Geometry,
     squares: &[f64],
-    max_norm: Option<f64>,
+    clipping: Clipping,
     domains: &mut Vec<f64>,
     factors: &mut Vec<f64>,
     sums: Option<&mut [f64]>,
@@ -255,20 +270,35 @@ pub(super) fn clip_factors(
     for (part, square) in parts.iter().zip(squares) {
         domains[part.domain()] += square;
     }
+    let loss = sums.as_deref().map_or(0.0, |sums| sums[SumsLayout::LOSS]);
+    let is_finite = |domain: usize| domains[domain].is_finite() && (domain > 0 || loss.is_finite());
     if let Some(sums) = sums {
         let layout = SumsLayout::new(slots, parts.len());
-        sums[SumsLayout::MAIN_SQUARE] += domains[0];
-        for slot in 0..slots {
-            let own = parts.iter().zip(squares).filter(|(part, _)| part.slot == slot);
-            let square = own.fold(0.0, |sum, (_, square)| sum + square);
-            sums[layout.of_slot(Field::ParameterSquare, slot)] += square;
-            sums[layout.of_slot(Field::Healthy, slot)] += f64::from(square > 0.0 && square.is_finite());
+        let (sums, before) = sums.split_at_mut(layout.len());
+        if is_finite(0) {
+            sums[SumsLayout::MAIN_SQUARE] += domains[0];
+        } else {
+            sums.copy_from_slice(before);
+            sums[SumsLayout::SKIPPED_SAMPLES] += clipping.num_samples as f64;
         }
+        for slot in 0..slots {
+            let own = || parts.iter().zip(squares).filter(|(part, _)| part.slot == slot);
+            let in_main = slot == 0 || own().any(|(part, _)| !part.isolated);
+            if (is_finite(0) || !in_main) && is_finite(1 + slot) {
+                let square = own().fold(0.0, |sum, (_, square)| sum + square);
+                sums[layout.of_slot(Field::ParameterSquare, slot)] += square;
+                sums[layout.of_slot(Field::Healthy, slot)] += f64::from(square > 0.0);
+            } else {
+                sums[layout.of_slot(Field::Skipped, slot)] += 1.0;
+            }
+        }
+        before.copy_from_slice(sums);
     }
-    let max_norm = max_norm.unwrap_or(f64::INFINITY);
+    let max_norm = clipping.max_norm.unwrap_or(f64::INFINITY);
     let factor = |part: &Part| {
         let scale = max_norm / domains[part.domain()].sqrt();
-        if scale < 1.0 { scale } else { 1.0 }
+        let factor = if scale < 1.0 { scale } else { 1.0 };
+        if is_finite(part.domain()) { factor } else { f64::NAN }
     };
     factors.clear();
     factors.extend(parts.iter().map(factor));

@@ -1,19 +1,22 @@
 //! Where the sums of an epoch are in their one vector.
 //!
 //! ```text
-//!   loss, correct, squared main norm, conflicts │ fields × slots │ cosines (slots × slots) │ layers (slots × parts)
+//!   loss, correct, squared main norm, conflicts, skipped samples │ fields × slots │ cosines (slots × slots) │ layers (slots × parts)
 //! ```
 //!
 //! `kernels/solve.cu` has the same places. The cosines are above the diagonal of their square, and below it is how many
-//! there were.
+//! there were. The vector has as many numbers again: the sums of the windows before, which come back when a window is not
+//! finite.
 
 /// What is summed per owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Field {
     /// Squared norm of the combined gradient on the owner's own parameters.
     ParameterSquare,
-    /// Steps in which that was finite and above 0.
+    /// Steps in which its parameters were updated and that was above 0.
     Healthy,
+    /// Steps that left its parameters as they were: their gradient, or the loss, was not finite.
+    Skipped,
     /// Measured windows in which the owner took part.
     Windows,
     /// Its part of the samples.
@@ -35,7 +38,7 @@ pub(crate) enum Field {
 }
 
 const FIELDS: usize = Field::Split as usize + 1;
-const OWNERS: usize = 4;
+const OWNERS: usize = 5;
 
 /// Places of sums for so many owners and parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,8 @@ impl SumsLayout {
     pub(crate) const CORRECT: usize = 1;
     pub(crate) const MAIN_SQUARE: usize = 2;
     pub(crate) const CONFLICTS: usize = 3;
+    /// Samples of the windows that left the host's parameters as they were.
+    pub(crate) const SKIPPED_SAMPLES: usize = 4;
 
     pub(crate) fn new(slots: usize, parts: usize) -> Self {
         Self { slots, parts }
@@ -56,6 +61,11 @@ impl SumsLayout {
 
     pub(crate) fn len(self) -> usize {
         self.layer(self.slots, 0)
+    }
+
+    /// Length of the vector, with the sums of the windows before.
+    pub(crate) fn num_stored(self) -> usize {
+        2 * self.len()
     }
 
     /// First of the places of a field, one per slot.
@@ -88,6 +98,7 @@ mod tests {
         let fields = [
             Field::ParameterSquare,
             Field::Healthy,
+            Field::Skipped,
             Field::Windows,
             Field::Weight,
             Field::NormSquare,
@@ -99,9 +110,7 @@ mod tests {
             Field::Split,
         ];
         assert_eq!(fields.len(), FIELDS);
-        for place in [SumsLayout::LOSS, SumsLayout::CORRECT, SumsLayout::MAIN_SQUARE, SumsLayout::CONFLICTS] {
-            uses[place] += 1;
-        }
+        (0..=SumsLayout::SKIPPED_SAMPLES).for_each(|place| uses[place] += 1);
         for slot in 0..3 {
             fields.iter().for_each(|field| uses[layout.of_slot(*field, slot)] += 1);
             (0..3).for_each(|other| uses[layout.cosine(slot, other)] += 1);

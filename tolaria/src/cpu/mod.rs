@@ -14,6 +14,6 @@ pub(crate) use dot::dot;
 pub(crate) use dot::{LANES, add_products, sum_of_lanes};
 pub(crate) use round::to_f32;
 pub(crate) use simd::vectorized;
-pub(crate) use slices::{slice, slice_mut, with_slice_mut, with_slices, with_sums};
+pub(crate) use slices::{all_elements, slice, slice_mut, with_slice_mut, with_slices, with_sums};
 pub(crate) use threads::{Divide, for_each, worth_threads};
 pub(crate) use weigh::{is_one, scale, weigh, weigh_into};

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use candle_core::{CpuStorage, DType, Error, InplaceOp1, Layout, Result, Tensor, WithDType};
+use candle_core::{CpuStorage, DType, Error, InplaceOp1, Layout, Result, Storage, Tensor, WithDType};
 
 /// The elements of a contiguous tensor.
 pub(crate) fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
@@ -26,7 +26,7 @@ pub(crate) fn with_slices<R>(tensors: &[&Tensor], f: impl FnOnce(&[&[f32]]) -> R
     let slices = guards
         .iter()
         .map(|(storage, layout)| match &**storage {
-            candle_core::Storage::Cpu(storage) => slice::<f32>(storage, layout),
+            Storage::Cpu(storage) => slice::<f32>(storage, layout),
             _ => Err(Error::Msg("a CPU kernel was given a tensor of another device".to_owned()).bt()),
         })
         .collect::<Result<Vec<_>>>()?;
@@ -47,6 +47,19 @@ pub(crate) fn with_sums<R>(tensor: Option<&Tensor>, f: impl FnOnce(Option<&mut [
         _ => Err(Error::UnsupportedDTypeForOp(storage_dtype(storage), "f64 kernel").bt()),
     });
     once.run(tensor)
+}
+
+/// Whether every element of a contiguous tensor of the CPU is as `fits` wants it; one that is no float is.
+pub(crate) fn all_elements(tensor: &Tensor, fits: impl Fn(f64) -> bool) -> Result<bool> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let range = elements(layout)?;
+    Ok(match &*storage {
+        Storage::Cpu(CpuStorage::F16(values)) => values[range].iter().all(|value| fits(value.to_f64())),
+        Storage::Cpu(CpuStorage::BF16(values)) => values[range].iter().all(|value| fits(value.to_f64())),
+        Storage::Cpu(CpuStorage::F32(values)) => values[range].iter().all(|value| fits(f64::from(*value))),
+        Storage::Cpu(CpuStorage::F64(values)) => values[range].iter().all(|value| fits(*value)),
+        _ => true,
+    })
 }
 
 /// An operation in place that happens once and gives a value.

@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::fused::Rule;
+use super::fused::{Rule, is_finite};
 use crate::cpu;
 use crate::error::Error;
 
@@ -56,14 +56,16 @@ impl AdamW {
         let before = parameter.as_detached_tensor();
         let [first, second] =
             [0, 1].map(|row| moments.narrow(0, row, 1).and_then(|moment| moment.reshape(before.shape())));
-        let first = ((first? * self.beta1)? + (gradient * (1.0 - self.beta1))?)?;
-        let second = ((second? * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
+        let (first, second) = (first?, second?);
+        let next_first = ((&first * self.beta1)? + (gradient * (1.0 - self.beta1))?)?;
+        let next_second = ((&second * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
+        let root = ((next_second.sqrt()? * self.root_correction)? + self.eps)?;
+        let next = ((&before * self.keep)? - ((&next_first / root)? * self.step_size)?)?;
+        let updates = ((is_finite(&next)? * is_finite(&next_first)?)? * is_finite(&next_second)?)?;
         let row = (1, before.elem_count());
-        moments.slice_set(&first.reshape(row)?, 0, 0)?;
-        moments.slice_set(&second.reshape(row)?, 0, 1)?;
-        let root = ((second.sqrt()? * self.root_correction)? + self.eps)?;
-        let update = ((first / root)? * self.step_size)?;
-        Ok(parameter.set(&((before * self.keep)? - update)?)?)
+        moments.slice_set(&updates.where_cond(&next_first, &first)?.reshape(row)?, 0, 0)?;
+        moments.slice_set(&updates.where_cond(&next_second, &second)?.reshape(row)?, 0, 1)?;
+        Ok(parameter.set(&updates.where_cond(&next, &before)?)?)
     }
 }
 
@@ -83,10 +85,14 @@ impl AdamWRule {
     #[inline(always)]
     pub(super) fn update(self, parameter: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32]) {
         for (((p, m), v), g) in parameter.iter_mut().zip(first).zip(second).zip(gradient) {
-            *m = *m * self.betas[0] + g * self.rests[0];
-            *v = *v * self.betas[1] + (g * g) * self.rests[1];
-            let root = v.sqrt() * self.root_correction + self.eps;
-            *p = *p * self.keep - *m / root * self.step_size;
+            let first = *m * self.betas[0] + g * self.rests[0];
+            let second = *v * self.betas[1] + (g * g) * self.rests[1];
+            let root = second.sqrt() * self.root_correction + self.eps;
+            let next = *p * self.keep - first / root * self.step_size;
+            let updates = next.is_finite() & first.is_finite() & second.is_finite();
+            *p = if updates { next } else { *p };
+            *m = if updates { first } else { *m };
+            *v = if updates { second } else { *v };
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The update of one parameter from rows that are summed on the way: one pass over rows, parameter and moments.
+//! The update of one parameter from rows that are summed on the way: one pass over rows, parameter and moments. An element
+//! whose update is not finite stays as it is.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
@@ -28,6 +29,7 @@ pub(super) struct Source<'a> {
     pub(super) rows: &'a [&'a [f32]],
     /// One per row.
     pub(super) coefficients: &'a [f32],
+    /// No number where the parameter is to stay as it is.
     pub(super) factor: f32,
     /// Where the parameter starts in the rows.
     pub(super) offset: usize,
@@ -40,6 +42,11 @@ pub(super) struct Update<'a> {
     pub(super) parameter: &'a Var,
     pub(super) moments: Option<&'a Tensor>,
     pub(super) source: Source<'a>,
+}
+
+/// 1 where an element is finite, else 0.
+pub(super) fn is_finite(values: &Tensor) -> candle_core::Result<Tensor> {
+    (values - values)?.eq(0.0)
 }
 
 /// Updates every parameter in place, all of them at once where that is worth threads.
@@ -72,6 +79,9 @@ impl Divide for Updates<'_> {
 impl Update<'_> {
     fn run(&self) -> candle_core::Result<()> {
         let Self { rule, parameter, moments, source } = *self;
+        if source.factor.is_nan() {
+            return Ok(());
+        }
         parameter.inplace_op1(&OnParameter { rule, moments, source })
     }
 

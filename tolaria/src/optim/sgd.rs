@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::fused::Rule;
+use super::fused::{Rule, is_finite};
 use crate::cpu;
 use crate::error::Error;
 
@@ -30,15 +30,17 @@ impl Sgd {
     pub(super) fn composed(self, parameter: &Var, velocity: Option<&Tensor>, gradient: &Tensor) -> Result<(), Error> {
         let before = parameter.as_detached_tensor();
         let direction = (gradient + (&before * self.weight_decay)?)?;
-        let update = match velocity {
-            None => direction,
-            Some(velocity) => {
-                let speed = ((velocity.reshape(before.shape())? * self.momentum)? + &direction)?;
-                velocity.slice_set(&speed.reshape(velocity.shape())?, 0, 0)?;
-                if self.nesterov { (direction + (speed * self.momentum)?)? } else { speed }
-            }
+        let Some(velocity) = velocity else {
+            let next = (&before - (direction * self.learning_rate)?)?;
+            return Ok(parameter.set(&is_finite(&next)?.where_cond(&next, &before)?)?);
         };
-        Ok(parameter.set(&(before - (update * self.learning_rate)?)?)?)
+        let speed = velocity.reshape(before.shape())?;
+        let next_speed = ((&speed * self.momentum)? + &direction)?;
+        let update = if self.nesterov { (direction + (&next_speed * self.momentum)?)? } else { next_speed.clone() };
+        let next = (&before - (update * self.learning_rate)?)?;
+        let updates = (is_finite(&next)? * is_finite(&next_speed)?)?;
+        velocity.slice_set(&updates.where_cond(&next_speed, &speed)?.reshape(velocity.shape())?, 0, 0)?;
+        Ok(parameter.set(&updates.where_cond(&next, &before)?)?)
     }
 }
 
@@ -57,20 +59,25 @@ impl SgdRule {
         match velocity {
             None => {
                 for (p, g) in parameter.iter_mut().zip(gradient) {
-                    *p -= self.direction(*g, *p) * self.learning_rate;
+                    let next = *p - self.direction(*g, *p) * self.learning_rate;
+                    *p = if next.is_finite() { next } else { *p };
                 }
             }
             Some(velocity) if self.nesterov => {
                 for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
                     let direction = self.direction(*g, *p);
-                    *v = *v * self.momentum + direction;
-                    *p -= (direction + *v * self.momentum) * self.learning_rate;
+                    let speed = *v * self.momentum + direction;
+                    let next = *p - (direction + speed * self.momentum) * self.learning_rate;
+                    let updates = next.is_finite() & speed.is_finite();
+                    (*p, *v) = (if updates { next } else { *p }, if updates { speed } else { *v });
                 }
             }
             Some(velocity) => {
                 for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
-                    *v = *v * self.momentum + self.direction(*g, *p);
-                    *p -= *v * self.learning_rate;
+                    let speed = *v * self.momentum + self.direction(*g, *p);
+                    let next = *p - speed * self.learning_rate;
+                    let updates = next.is_finite() & speed.is_finite();
+                    (*p, *v) = (if updates { next } else { *p }, if updates { speed } else { *v });
                 }
             }
         }

@@ -16,8 +16,8 @@ use leyline::telemetry::{Boundary, Event, Health, HealthStatus};
 use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::evaluate::{Evaluation, Probe, evaluate};
-use crate::trainer::gradients::{conflict_record, shares};
-use crate::trainer::report::{CommandRecord, EpochReport, TransitionRecord};
+use crate::trainer::gradients::{conflict_record, count, shares};
+use crate::trainer::report::{CommandRecord, EpochReport, TransitionRecord, owner_name};
 use crate::trainer::run::Trainer;
 use crate::trainer::sums::EpochTotals;
 
@@ -32,21 +32,29 @@ struct Measured<'a> {
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub(super) fn finish_epoch(&mut self, eager: &mut Eager, started: Duration) -> Result<EpochReport, Error> {
         let totals = self.sums.read(&mut self.reads)?;
+        // Until all is measured, the run stands at the end of this epoch: what is found here is found again by a run that
+        // is taken up there.
+        let (epoch, steps) = (self.cursor.epoch.next(), totals.num_steps);
+        self.warn_of_skips(&totals);
+        if 2 * totals.num_skipped > steps {
+            return Err(Error::Diverged { num_skipped: totals.num_skipped, num_steps: steps, epoch });
+        }
         let train = Score {
             loss: totals.loss_sum / totals.num_samples as f64,
             accuracy: totals.num_correct / totals.num_samples as f64,
             num_samples: totals.num_samples,
         };
-        self.cursor.epoch = self.cursor.epoch.next();
-        self.cursor.window = 0;
-        if !train.loss.is_finite() {
-            return Err(Error::NonFinite { what: "training loss", epoch: self.cursor.epoch });
+        let states = self.export_seeds(eager)?;
+        let evaluation = self.evaluate(&states)?;
+        if !evaluation.score.loss.is_finite() {
+            return Err(Error::NonFinite { what: "validation loss", epoch });
         }
+        (self.cursor.epoch, self.cursor.window) = (epoch, 0);
         let layout = self.parts.seeds.model().layout();
         let topology = layout.revision();
         let conflict = conflict_record(&totals.gradients, layout, &self.shares);
         self.shares = shares(conflict.as_ref());
-        let evaluation = self.measure(eager, &totals)?;
+        self.record_evidence(eager, &states, &evaluation, &totals)?;
         let ticked = self
             .parts
             .seeds
@@ -75,18 +83,47 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             transitions,
             wall_s,
             samples_per_s: totals.num_samples as f64 / wall_s.max(f64::MIN_POSITIVE),
+            skipped_steps: totals.num_skipped,
         };
         self.publish(&report, &totals);
         Ok(report)
     }
 
-    /// Evaluates on held-out data and hands the seed manager what was found about each live seed.
-    fn measure(&mut self, eager: &mut Eager, totals: &EpochTotals) -> Result<Evaluation, Error> {
-        let states = self.export_seeds(eager)?;
+    /// Says of whom steps left the parameters as they were.
+    fn warn_of_skips(&self, totals: &EpochTotals) {
+        for owner in totals.gradients.owners.iter().filter(|owner| owner.skipped > 0.0) {
+            let event = Event::new(&desc::STEPS_SKIPPED)
+                .with("owner", owner_name(owner.owner))
+                .with("skipped", count(owner.skipped))
+                .with("steps", totals.num_steps);
+            self.parts.recorder.event(event);
+        }
+        if totals.num_skipped > 0 {
+            tracing::warn!(
+                skipped = totals.num_skipped,
+                steps = totals.num_steps,
+                "the loss or the gradient of optimizer steps was not finite; they changed nothing"
+            );
+            self.instruments.steps_skipped.add(totals.num_skipped);
+        }
+    }
+
+    /// Evaluates on held-out data, with each live seed switched on and off beside it.
+    fn evaluate(&mut self, states: &[SeedState]) -> Result<Evaluation, Error> {
         let probes: Vec<Probe> = states.iter().filter_map(Probe::of).collect();
         let batch = self.config.eval_batch_size.get();
         let (model, data) = (self.parts.seeds.model(), &self.parts.data.validation);
-        let evaluation = evaluate(model, data, &self.parts.device, batch, &probes, &mut self.reads)?;
+        evaluate(model, data, &self.parts.device, batch, &probes, &mut self.reads)
+    }
+
+    /// Hands the seed manager what was found about each live seed; what is not finite was not measured.
+    fn record_evidence(
+        &mut self,
+        eager: &mut Eager,
+        states: &[SeedState],
+        evaluation: &Evaluation,
+        totals: &EpochTotals,
+    ) -> Result<(), Error> {
         let evidence: Vec<Evidence> = states
             .iter()
             .filter(|state| state.stage.is_live() || state.stage == SeedStage::Fossilized)
@@ -97,12 +134,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                     .counterfactuals
                     .iter()
                     .find(|(seed, _)| *seed == state.seed_id)
-                    .map(|(_, measured)| *measured),
+                    .map(|(_, measured)| *measured)
+                    .filter(|measured| measured.loss_gain.is_finite() && measured.std_error.is_finite()),
                 gradient: self.gradient_health(Owner::Seed(state.seed_id), totals),
             })
             .collect();
-        self.parts.seeds.record_evidence(eager, &evidence).map_err(|e| self.seed_error(e))?;
-        Ok(evaluation)
+        self.parts.seeds.record_evidence(eager, &evidence).map_err(|e| self.seed_error(e))
     }
 
     /// Absent for a seed that no optimizer step has touched.
@@ -212,6 +249,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.gradient_instruments.epoch(conflict, self.config.conflict, self.config.conflict_warn);
         self.runner.publish();
         let mut health = Health { status: HealthStatus::Healthy, summary: "stable".to_owned() };
+        if report.skipped_steps > 0 {
+            health = Health { status: HealthStatus::Degraded, summary: desc::STEPS_SKIPPED.name.to_owned() };
+        }
         if let Some(conflict) = conflict.filter(|c| c.ratio >= self.config.conflict_warn) {
             self.parts
                 .recorder

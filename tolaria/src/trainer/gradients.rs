@@ -104,7 +104,7 @@ fn root_mean_square(sum_sq: f64, number: f64) -> Option<f64> {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, and counts are far below 2^53")]
-fn count(number: f64) -> u64 {
+pub(super) fn count(number: f64) -> u64 {
     number.round() as u64
 }
 
@@ -124,6 +124,7 @@ mod tests {
             owner,
             parameter_sq: 0.0,
             healthy: 0.0,
+            skipped: 0.0,
             windows: WINDOWS,
             weight: 2.0,
             norm_sq,

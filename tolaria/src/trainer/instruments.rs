@@ -13,6 +13,7 @@ use crate::trainer::sums::EpochTotals;
 #[derive(Debug)]
 pub(super) struct Instruments {
     pub(super) steps_total: Counter,
+    pub(super) steps_skipped: Counter,
     pub(super) learning_rate: Gauge,
     pub(super) hook_latency: Gauge,
     pub(super) checkpoint_latency: Gauge,
@@ -34,6 +35,7 @@ pub(super) struct Instruments {
 impl Instruments {
     pub(super) fn new(recorder: &Arc<dyn Recorder>) -> Self {
         Self {
+            steps_skipped: recorder.counter(&desc::STEPS_SKIPPED_TOTAL, &[]),
             steps_total: recorder.counter(&desc::STEPS_TOTAL, &[]),
             learning_rate: recorder.gauge(&desc::LEARNING_RATE, &[]),
             hook_latency: recorder.gauge(&desc::HOOK_LATENCY, &[]),

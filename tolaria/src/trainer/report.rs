@@ -182,6 +182,10 @@ pub struct EpochReport {
     pub wall_s: f64,
     /// Training samples per second of `wall_s`.
     pub samples_per_s: f64,
+    /// Optimizer steps that changed nothing, because their loss or gradient was not finite (count); `train` and
+    /// `gradient_norm` are over the others.
+    #[serde(default)]
+    pub skipped_steps: u64,
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use candle_core::Device;
 use leyline::durable::{Durable, SavedState};
 use leyline::error::BoxError;
 use leyline::layout::Owner;
@@ -14,6 +15,7 @@ use leyline::telemetry::Event;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Snapshot, SnapshotMeta};
+use crate::cpu;
 use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::run::{Cursor, Resumed, Trainer};
@@ -144,13 +146,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Writes a durable checkpoint now; does nothing without a store.
     ///
     /// # Errors
-    /// When it cannot be written; the previous one stays valid.
+    /// [`Error::NonFiniteState`] when a parameter, a moment or another tensor of the seed manager is not finite. When it
+    /// cannot be written. The previous one stays valid.
     pub fn write_checkpoint(&mut self) -> Result<(), Error> {
         if self.parts.checkpoints.is_none() {
             return Ok(());
         }
         let started = self.parts.clock.now();
-        let snapshot = self.snapshot()?;
+        let mut snapshot = self.snapshot()?;
+        self.require_finite(&mut snapshot)?;
         if let Some(checkpoints) = &mut self.parts.checkpoints {
             match checkpoints.store.save(&snapshot) {
                 // Durable; only the removal of older generations failed, and the next save tries again.
@@ -162,6 +166,25 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         self.instruments.checkpoints_total.add(1);
         self.instruments.checkpoint_latency.set((self.parts.clock.now() - started).as_secs_f64() * 1e3);
+        Ok(())
+    }
+
+    /// A checkpoint of numbers that are not finite would take the place of a good one. What is neither a parameter nor a
+    /// moment may be infinite, as masks are.
+    fn require_finite(&self, snapshot: &mut Snapshot) -> Result<(), Error> {
+        let layout = self.parts.seeds.model().layout();
+        let is_parameter = |name: &str| layout.segments().iter().any(|segment| segment.spec.name == name);
+        for (component, saved) in &mut snapshot.components {
+            for (name, tensor) in &mut saved.tensors {
+                // From here they are written: a checkpoint copies each tensor once.
+                *tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
+                let may_be_infinite = component != OPTIMIZER && !is_parameter(name);
+                let fits = |value: f64| value.is_finite() || (may_be_infinite && value.is_infinite());
+                if !cpu::all_elements(tensor, fits)? {
+                    return Err(Error::NonFiniteState { tensor: format!("{component}/{name}") });
+                }
+            }
+        }
         Ok(())
     }
 

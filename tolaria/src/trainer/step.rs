@@ -187,7 +187,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         host.num_microbatches += plan.sizes.len() as u64;
         host.num_samples += plan.sizes.iter().map(|size| *size as u64).sum::<u64>();
         if plan.window.tells_owners_apart() {
-            host.num_pairs += plan.window.num_pairs();
             host.host_share += plan.window.host_share();
             host.num_windows += 1;
         }

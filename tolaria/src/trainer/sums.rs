@@ -6,11 +6,11 @@ use candle_core::{Device, Tensor};
 use leyline::layout::Owner;
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::SeedMetricsAccumulator;
+use crate::aggregate::{OwnerSums, SeedMetricsAccumulator};
 use crate::error::Error;
 use crate::grad::Geometry;
 use crate::host_read::HostReads;
-use crate::trainer::gradients::GradientTotals;
+use crate::trainer::gradients::{GradientTotals, count};
 
 /// Sums while the epoch runs.
 #[derive(Debug)]
@@ -26,7 +26,6 @@ pub(super) struct HostSums {
     pub(super) num_samples: u64,
     pub(super) num_steps: u64,
     pub(super) num_microbatches: u64,
-    pub(super) num_pairs: u64,
     /// Sum over measured windows of the host share, and their count.
     pub(super) host_share: f64,
     pub(super) num_windows: u64,
@@ -46,14 +45,18 @@ pub(super) struct SavedSums {
 pub(super) struct EpochTotals {
     pub(super) loss_sum: f64,
     pub(super) num_correct: f64,
+    /// Of the windows that count: whose loss and gradient were finite.
     pub(super) num_samples: u64,
     pub(super) num_steps: u64,
+    /// Steps that left the host's parameters as they were.
+    pub(super) num_skipped: u64,
     pub(super) num_microbatches: u64,
     /// About the owners' gradients.
     pub(super) gradients: GradientTotals,
-    /// Root mean square over optimizer steps of the main gradient's norm.
+    /// Root mean square over the steps that count of the main gradient's norm.
     pub(super) gradient_norm: f64,
-    /// Per owner: root mean square of the gradient norm of its parameters, and the fraction of healthy steps.
+    /// Per owner: root mean square of the gradient norm of its parameters over the steps that updated them, and the
+    /// fraction of healthy steps.
     pub(super) owners: Vec<(Owner, f64, f64)>,
 }
 
@@ -96,19 +99,23 @@ impl EpochSums {
     pub(super) fn read(&self, reads: &mut HostReads) -> Result<EpochTotals, Error> {
         let metrics = self.device.read(reads)?;
         let steps = (self.host.num_steps as f64).max(1.0);
-        let rms = |sum: f64| (sum / steps).sqrt();
+        let rms = |sum: f64, skipped: f64| (sum / (steps - skipped).max(1.0)).sqrt();
+        // The host comes first.
+        let skipped = metrics.owners.first().map_or(0.0, |host| host.skipped);
+        let of_owner = |of: &OwnerSums| (of.owner, rms(of.parameter_sq, of.skipped), of.healthy / steps);
         Ok(EpochTotals {
             loss_sum: metrics.loss_sum,
             num_correct: metrics.num_correct,
-            num_samples: self.host.num_samples,
+            num_samples: self.host.num_samples.saturating_sub(count(metrics.skipped_samples)),
             num_steps: self.host.num_steps,
+            num_skipped: count(skipped),
             num_microbatches: self.host.num_microbatches,
-            gradient_norm: rms(metrics.main_norm_sq),
-            owners: metrics.owners.iter().map(|of| (of.owner, rms(of.parameter_sq), of.healthy / steps)).collect(),
+            gradient_norm: rms(metrics.main_norm_sq, skipped),
+            owners: metrics.owners.iter().map(of_owner).collect(),
             gradients: GradientTotals {
                 windows: self.host.num_windows,
                 conflicts: metrics.conflicts,
-                pairs: self.host.num_pairs as f64,
+                pairs: metrics.owners.iter().map(|owner| owner.pairs).sum(),
                 host_share: self.host.host_share,
                 owners: metrics.owners,
                 cosines: metrics.cosines,
@@ -141,7 +148,7 @@ mod tests {
         let device = SeedMetricsAccumulator::new(Arc::new(geometry), &Device::Cpu).unwrap();
         let mut sums = EpochSums { device, host: HostSums::default() };
         // The squared main norm, then those on the owners' parameters, then their healthy steps.
-        for (place, value) in [(2, 25.0), (4, 18.0), (5, 8.0), (6, 2.0), (7, 1.0)] {
+        for (place, value) in [(2, 25.0), (5, 18.0), (6, 8.0), (7, 2.0), (8, 1.0)] {
             sums.as_tensor().slice_set(&Tensor::new(&[value], &Device::Cpu).unwrap(), 0, place).unwrap();
         }
         *sums.host() = HostSums { num_samples: 6, num_steps: 2, ..HostSums::default() };

@@ -55,6 +55,7 @@ fn run(conflicts: Vec<Option<ConflictRecord>>) -> Vec<EpochReport> {
         transitions: Vec::new(),
         wall_s: 1.0,
         samples_per_s: 100.0,
+        skipped_steps: 0,
     };
     conflicts.into_iter().enumerate().map(report).collect()
 }

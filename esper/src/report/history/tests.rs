@@ -44,6 +44,7 @@ fn run(stages: &[Option<SeedStage>]) -> Vec<EpochReport> {
         transitions: Vec::new(),
         wall_s: 1.0,
         samples_per_s: 100.0,
+        skipped_steps: 0,
     };
     stages.iter().enumerate().map(report).collect()
 }

@@ -82,18 +82,18 @@ fn more_microbatches_than_the_engine_was_made_for_are_refused() {
 
 #[test]
 fn sums_and_arguments_that_do_not_fit_are_refused() {
-    // 4 of the window, 11 and a row of cosines and layers per owner.
-    let num_sums = 4 + 6 * (11 + 6 + 1);
+    // 5 of the window, 12 and a row of cosines and layers per owner; and those of the windows before.
+    let num_sums = 2 * (5 + 6 * (12 + 6 + 1));
     for config in [MEAN, PCGRAD] {
         assert_eq!(window().engine(&config).num_sums(), num_sums);
         for (sums, found) in [
-            (zeros(num_sums - 1, DType::F64), "111 elements of F64 on Cpu"),
-            (zeros(num_sums + 1, DType::F64), "113 elements of F64 on Cpu"),
-            (zeros(num_sums, DType::F32), "112 elements of F32 on Cpu"),
-            (zeros(num_sums, DType::F64).reshape((2, ())).unwrap(), "112 elements of F64 on Cpu"),
+            (zeros(num_sums - 1, DType::F64), "237 elements of F64 on Cpu"),
+            (zeros(num_sums + 1, DType::F64), "239 elements of F64 on Cpu"),
+            (zeros(num_sums, DType::F32), "238 elements of F32 on Cpu"),
+            (zeros(num_sums, DType::F64).reshape((2, ())).unwrap(), "238 elements of F64 on Cpu"),
         ] {
             let call = Call { sums: Some(sums), ..Call::of(config, &[ROW, ROW]) };
-            let expected = format!("sums of an epoch: expected 112 elements of F64 on Cpu, found {found}");
+            let expected = format!("sums of an epoch: expected 238 elements of F64 on Cpu, found {found}");
             call.refused_by_window(&expected);
         }
     }

@@ -121,21 +121,22 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_finite_leaves_shares_weights_and_counts_alone(window in windows(false), at in any::<prop::sample::Index>()) {
+    fn a_window_that_is_not_finite_adds_nothing_but_that_it_was_skipped(window in windows(false), at in any::<prop::sample::Index>()) {
         let isolated = window.is_isolated();
         let free: Vec<usize> = (0..isolated.len()).filter(|at| !isolated[*at]).collect();
-        let Some(exact) = Exact::of(&window, &PCGRAD).filter(|_| !free.is_empty()) else { return Ok(()) };
-        let slots = exact.owners.len();
+        if free.is_empty() {
+            return Ok(());
+        }
         let mut bad = window.clone();
         bad.rows[0][*at.get(&free)] = f32::NAN;
-        for path in &PATHS {
-            let sums = bad.run(path, &PCGRAD).sums;
-            let total = |field| sums.all(field, slots).iter().sum::<f64>();
-            prop_assert!(close(total(Field::Share), 1.0, 1e-12) && close(total(Field::Weight), 1.0, 1e-12));
-            prop_assert!(close(total(Field::Resolved), exact.num_participants() as f64, 0.0));
-            prop_assert_eq!(sums.conflicts().to_bits(), 0);
-            let cosines = (0..slots).flat_map(|i| (0..slots).map(move |j| sums.layout.cosine(i, j)));
-            prop_assert!(cosines.into_iter().all(|place| sums.values[place].to_bits() == 0));
+        let num_samples: usize = window.microbatches.iter().map(|(num_samples, _)| num_samples).sum();
+        for config in [PCGRAD, MEASURED] {
+            for path in &PATHS {
+                let sums = bad.run(path, &config).sums;
+                prop_assert!(sums.of_owners(window.geometry().owners().len()).iter().all(|sum| sum.to_bits() == 0));
+                prop_assert_eq!((sums.of(Field::Skipped, 0), sums.main_square()), (1.0, 0.0));
+                prop_assert!(close(sums.skipped_samples(), num_samples as f64, 0.0));
+            }
         }
     }
 }

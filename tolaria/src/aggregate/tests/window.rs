@@ -122,7 +122,7 @@ impl Window {
         let pool = GradientBufferPool::new();
         let geometry = self.geometry();
         let sums = SumsLayout::new(geometry.owners().len(), geometry.parts().len());
-        let tensor = Tensor::zeros(sums.len(), DType::F64, &Device::Cpu).unwrap();
+        let tensor = Tensor::zeros(sums.num_stored(), DType::F64, &Device::Cpu).unwrap();
         let (combination, reads) = self.combine(path, config, &pool, Some(&tensor));
         let resolves = self.plan(config).tells_owners_apart() && config.method != ConflictResolution::Mean;
         let held = if resolves { self.rows.len() } else { 1 };
@@ -136,7 +136,10 @@ impl Window {
         let elements = values(gradient.as_tensor());
         drop(gradient);
         assert_eq!(pool.stats().outstanding, 0);
-        let sums = Sums { layout: sums, values: values_f64(&tensor) };
+        let mut values = values_f64(&tensor);
+        let before = values.split_off(sums.len());
+        assert_eq!(words(&values), words(&before), "what the next window starts from");
+        let sums = Sums { layout: sums, values };
         Outcome { gradient: elements, coefficients, factors, sums, reads }
     }
 
@@ -149,6 +152,12 @@ impl Window {
     /// Whether each element belongs to an isolated part.
     pub(super) fn is_isolated(&self) -> Vec<bool> {
         self.parts().into_iter().flat_map(|(range, _, isolated)| range.map(move |_| isolated)).collect()
+    }
+
+    /// Whether every element that is not isolated is finite.
+    pub(super) fn counts(&self) -> bool {
+        let isolated = self.is_isolated();
+        self.rows.iter().all(|row| row.iter().zip(&isolated).all(|(value, isolated)| *isolated || value.is_finite()))
     }
 
     /// Whether every element is finite.
@@ -173,6 +182,13 @@ pub(super) fn host_layout(count: usize) -> ParameterLayout {
     let empty = |name, id| (name, 0, seed(id), false);
     layout(&[("a", count, HOST, false), empty("b", 1), empty("c", 2), empty("d", 3), empty("e", 4), empty("f", 5)])
 }
+
+fn words(values: &[f64]) -> Vec<u64> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// What every window adds to the sums of an owner.
+pub(super) const OF_ALL_WINDOWS: [Field; 3] = [Field::ParameterSquare, Field::Healthy, Field::Skipped];
 
 /// The sums that a window was added to.
 #[derive(Debug, Clone, PartialEq)]
@@ -199,6 +215,10 @@ impl Sums {
         self.values[SumsLayout::MAIN_SQUARE]
     }
 
+    pub(super) fn skipped_samples(&self) -> f64 {
+        self.values[SumsLayout::SKIPPED_SAMPLES]
+    }
+
     pub(super) fn layer(&self, slot: usize, part: usize) -> f64 {
         self.values[self.layout.layer(slot, part)]
     }
@@ -206,7 +226,8 @@ impl Sums {
     /// Everything that only windows that tell owners apart add to.
     pub(super) fn of_owners(&self, slots: usize) -> Vec<f64> {
         let norms: Vec<usize> = (0..slots)
-            .flat_map(|slot| [Field::ParameterSquare, Field::Healthy].map(|field| self.layout.of_slot(field, slot)))
+            .flat_map(|slot| OF_ALL_WINDOWS.map(|field| self.layout.of_slot(field, slot)))
+            .chain([SumsLayout::SKIPPED_SAMPLES])
             .collect();
         let places = (SumsLayout::CONFLICTS..self.values.len()).filter(|place| !norms.contains(place));
         places.map(|place| self.values[place]).collect()

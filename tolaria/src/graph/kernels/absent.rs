@@ -3,6 +3,7 @@
 use candle_core::{CudaStorage, Device, Error, Layout, Result, Shape, Tensor};
 
 use super::args::{FoldKind, MaskArgs, ParameterUpdate, SolveArgs, UpdateArgs};
+use crate::aggregate::Clipping;
 use crate::grad::Geometry;
 
 /// The kernels on one device; there is none.
@@ -62,7 +63,7 @@ impl DeviceKernels {
         _workspace: &Workspace,
         _rows: &[&Tensor],
         _coefficients: &Tensor,
-        _max_norm: Option<f64>,
+        _clipping: Clipping,
         _sums: Option<&Tensor>,
     ) -> Result<()> {
         match *self {}

@@ -3,6 +3,8 @@
 
 use candle_core::{Tensor, Var};
 
+use crate::aggregate::Clipping;
+
 /// Most rows of one window.
 pub(crate) const MAX_ROWS: usize = 64;
 
@@ -15,7 +17,7 @@ pub(crate) struct SolveArgs<'a> {
     pub(crate) arguments: &'a Tensor,
     /// Radius of CAGrad; unused by the others.
     pub(crate) radius: f64,
-    pub(crate) max_norm: Option<f64>,
+    pub(crate) clipping: Clipping,
     /// Whether only the owners are measured: norms and factors come from elsewhere.
     pub(crate) only_measures: bool,
     /// Sums of the epoch that the owners are added to.

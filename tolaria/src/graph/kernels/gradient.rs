@@ -10,7 +10,7 @@ use esper_layers::device::declare;
 use super::args::{MAX_ROWS, SolveArgs};
 use super::module::{DeviceKernels, THREADS, blocks_of, count, expect};
 use super::workspace::{Workspace, pairs_of, tiles_of};
-use crate::aggregate::{SumsLayout, WindowPlan};
+use crate::aggregate::{Clipping, SumsLayout, WindowPlan};
 use crate::graph::cuda::{address, tensor_error};
 
 /// Chunks of a part that are added in one go; of more, groups are added first.
@@ -133,7 +133,7 @@ impl DeviceKernels {
             let effect = || updating(reading(resolved(), &workspace.coefficients), &workspace.part_squares);
             declare(&stream, effect, launch)?;
         }
-        if args.only_measures { Ok(()) } else { self.clip_factors(workspace, args.max_norm, args.sums) }
+        if args.only_measures { Ok(()) } else { self.clip_factors(workspace, args.clipping, args.sums) }
     }
 
     /// Combines `rows` into the first with `coefficients`, (2, rows), and leaves the factors of the parts in
@@ -143,7 +143,7 @@ impl DeviceKernels {
         workspace: &Workspace,
         rows: &[&Tensor],
         coefficients: &Tensor,
-        max_norm: Option<f64>,
+        clipping: Clipping,
         sums: Option<&Tensor>,
     ) -> Result<()> {
         let table = workspace.rows(rows)?;
@@ -172,7 +172,7 @@ impl DeviceKernels {
             let effect = || updating(reading(workspace.reading_parts(), &workspace.squares), &workspace.part_squares);
             declare(&stream, effect, launch)?;
         }
-        self.clip_factors(workspace, max_norm, sums)
+        self.clip_factors(workspace, clipping, sums)
     }
 
     /// Replaces the first row by the combination of all, scaled by `factors` of the parts where there are any.
@@ -200,18 +200,18 @@ impl DeviceKernels {
         declare(&stream, effect, launch).map(drop)
     }
 
-    fn clip_factors(&self, workspace: &Workspace, max_norm: Option<f64>, sums: Option<&Tensor>) -> Result<()> {
+    fn clip_factors(&self, workspace: &Workspace, clipping: Clipping, sums: Option<&Tensor>) -> Result<()> {
         let table = workspace.sums(sums)?;
         let (squares, parts) = (address(&workspace.part_squares)?, address(&workspace.parts)?);
         let (domains, factors) = (address(&workspace.domains)?, address(&workspace.factors)?);
         let (num_parts, slots) = (count(workspace.num_parts), count(workspace.slots));
-        let max_norm = max_norm.unwrap_or(f64::INFINITY);
+        let (max_norm, num_samples) = (clipping.max_norm.unwrap_or(f64::INFINITY), clipping.num_samples as f64);
         let stream = self.stream();
         let function = self.function("clip_factors")?;
         let mut launch = stream.launch_builder(&function);
         launch.arg(&squares).arg(&parts).arg(&num_parts).arg(&slots).arg(&max_norm);
-        launch.arg(&domains).arg(&factors).arg(&table);
-        // SAFETY: a square and a factor per part, a domain per owner and one more, sums of the right length.
+        launch.arg(&num_samples).arg(&domains).arg(&factors).arg(&table);
+        // SAFETY: a square and a factor per part, three numbers per owner and one more, sums of the right length.
         let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
         let effect = || {
             let effect = reading(workspace.reading_parts(), &workspace.part_squares);
@@ -265,7 +265,7 @@ impl Workspace {
     fn sums(&self, sums: Option<&Tensor>) -> Result<Sums> {
         let (slots, parts) = (count(self.slots), count(self.num_parts));
         let Some(sums) = sums else { return Ok(Sums { base: 0, slots, parts }) };
-        let length = SumsLayout::new(self.slots, self.num_parts).len();
+        let length = SumsLayout::new(self.slots, self.num_parts).num_stored();
         expect(sums, DType::F64, length, "sums of an epoch")?;
         Ok(Sums { base: address(sums)?, slots, parts })
     }

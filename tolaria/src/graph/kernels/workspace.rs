@@ -115,7 +115,7 @@ impl Workspace {
             one: Tensor::ones(2, DType::F32, device)?,
             squares: numbers(chunks.len())?,
             part_squares: numbers(parts.len())?,
-            domains: numbers(1 + slots)?,
+            domains: numbers(1 + 3 * slots)?,
             factors: Tensor::ones(parts.len().max(1), DType::F32, device)?,
             solver,
             memory: (memory * size_of::<f64>() > SHARED_BYTES).then(|| numbers(memory)).transpose()?,
