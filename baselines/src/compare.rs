@@ -1,7 +1,13 @@
-//! Two results beside each other: ratios, and what was lost.
+//! Two results beside each other: ratios with their intervals, what became worse, and what was lost.
+
+mod interval;
+mod rules;
 
 use std::fmt;
 
+pub use rules::{Better, Rule, rule_of};
+
+use crate::measure::Measurement;
 use crate::result::BenchResult;
 
 /// A quantity in both results.
@@ -11,8 +17,42 @@ pub struct Ratio {
     pub name: String,
     /// Median now / median before.
     pub median: f64,
+    /// 95 % bootstrap interval of that ratio; absent where a result has no samples.
+    pub interval: Option<[f64; 2]>,
     /// 95th percentile now / before.
     pub p95: f64,
+    /// Which direction is worse, and how far is too far.
+    pub rule: Rule,
+}
+
+impl Ratio {
+    fn of(name: &str, old: &Measurement, new: &Measurement) -> Self {
+        let quotient = |new: f64, old: f64| if new.to_bits() == old.to_bits() { 1.0 } else { new / old };
+        Self {
+            name: name.to_owned(),
+            median: quotient(new.median, old.median),
+            interval: interval::of_medians(&old.samples, &new.samples),
+            p95: quotient(new.p95, old.p95),
+            rule: rule_of(name, &new.unit),
+        }
+    }
+
+    /// Whether it became worse by more than the threshold: the whole interval lies beyond, or, without one, the ratio.
+    #[must_use]
+    pub fn is_worse(&self) -> bool {
+        let [low, high] = self.interval.unwrap_or([self.median; 2]);
+        let limit = 1.0 + self.rule.threshold;
+        // A ratio that is no number came from something that was 0 or less, and is no improvement.
+        match self.rule.better {
+            Better::Lower => low.is_nan() || low > limit,
+            Better::Higher => high.is_nan() || high < limit.recip(),
+            Better::Neither => false,
+        }
+    }
+
+    fn interval_text(&self) -> String {
+        self.interval.map_or_else(|| "medians only".to_owned(), |[low, high]| format!("[{low:.3}, {high:.3}]"))
+    }
 }
 
 /// The difference between two results.
@@ -27,10 +67,10 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether everything that was there still is.
+    /// Whether everything that was there still is, and nothing is worse by more than its threshold.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.lost.is_empty()
+        self.lost.is_empty() && !self.ratios.iter().any(Ratio::is_worse)
     }
 }
 
@@ -40,11 +80,8 @@ pub fn compare(before: &BenchResult, after: &BenchResult) -> Comparison {
     let mut comparison = Comparison::default();
     for (name, old) in &before.measurements {
         match after.measurements.get(name) {
-            Some(new) => comparison.ratios.push(Ratio {
-                name: name.clone(),
-                median: new.median / old.median,
-                p95: new.p95 / old.p95,
-            }),
+            Some(new) if new.unit == old.unit => comparison.ratios.push(Ratio::of(name, old, new)),
+            Some(new) => comparison.lost.push(format!("measurement {name} in {}: it is in {} now", old.unit, new.unit)),
             None => comparison.lost.push(format!("measurement {name}")),
         }
     }
@@ -58,6 +95,7 @@ pub fn compare(before: &BenchResult, after: &BenchResult) -> Comparison {
     };
     differs("work", &before.name, &after.name);
     differs("processor", &before.environment.cpu, &after.environment.cpu);
+    differs("GPU", &before.environment.gpu, &after.environment.gpu);
     differs("profile", &before.environment.profile, &after.environment.profile);
     differs("config", &before.config, &after.config);
     comparison
@@ -68,59 +106,26 @@ impl fmt::Display for Comparison {
         for warning in &self.warnings {
             writeln!(f, "warning: {warning}")?;
         }
+        let width = self.ratios.iter().map(|ratio| ratio.name.len()).max().unwrap_or(0);
         for ratio in &self.ratios {
-            writeln!(f, "{:<32} median ×{:.3}  p95 ×{:.3}", ratio.name, ratio.median, ratio.p95)?;
+            let interval = ratio.interval_text();
+            writeln!(f, "{:<width$}  median ×{:.3} {interval:<16}  p95 ×{:.3}", ratio.name, ratio.median, ratio.p95)?;
         }
         for lost in &self.lost {
             writeln!(f, "lost: {lost}")?;
+        }
+        let worse: Vec<&Ratio> = self.ratios.iter().filter(|ratio| ratio.is_worse()).collect();
+        if !worse.is_empty() {
+            writeln!(f, "\n{:<width$}  {:>7}  {:<16}  threshold", "worse", "ratio", "95 % interval")?;
+        }
+        for ratio in worse {
+            let sign = if ratio.rule.better == Better::Lower { '+' } else { '-' };
+            let (interval, percent) = (ratio.interval_text(), 100.0 * ratio.rule.threshold);
+            writeln!(f, "{:<width$}  {:>7.3}  {interval:<16}  {sign}{percent:.0} %", ratio.name, ratio.median)?;
         }
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use leyline::clock::SystemClock;
-
-    use super::*;
-    use crate::environment::Environment;
-    use crate::measure::Measurement;
-
-    fn result(values: &[(&str, f64)], metrics: &[&str]) -> BenchResult {
-        let measure = |value| Measurement::of("ms", vec![value]).unwrap();
-        BenchResult {
-            schema: crate::result::SCHEMA,
-            name: "reference".to_owned(),
-            command: String::new(),
-            notes: String::new(),
-            environment: Environment::detect(&SystemClock::new()),
-            config: BTreeMap::new(),
-            measurements: values.iter().map(|&(name, value)| (name.to_owned(), measure(value))).collect(),
-            metrics: metrics.iter().map(|&name| name.to_owned()).collect(),
-        }
-    }
-
-    #[test]
-    fn ratios_are_new_over_old() {
-        let found = compare(&result(&[("epoch", 2.0)], &["a"]), &result(&[("epoch", 3.0)], &["a", "b"]));
-        assert!(found.passed());
-        assert!((found.ratios[0].median - 1.5).abs() < 1e-12);
-    }
-
-    #[test]
-    fn a_lost_metric_or_measurement_fails() {
-        let found = compare(&result(&[("epoch", 2.0), ("step", 1.0)], &["a"]), &result(&[("epoch", 2.0)], &[]));
-        assert!(!found.passed());
-        assert_eq!(found.lost, ["measurement step", "metric a"]);
-    }
-
-    #[test]
-    fn a_result_survives_its_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let original = result(&[("epoch", 0.123_456_789)], &["a"]);
-        let path = original.write(dir.path()).unwrap();
-        assert_eq!(BenchResult::read(&path).unwrap(), original);
-    }
-}
+mod tests;

@@ -30,6 +30,14 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
+    /// A figure of a document cannot be made.
+    #[error("{place}: {message}")]
+    Figures {
+        /// The document and the line.
+        place: String,
+        /// Why.
+        message: String,
+    },
     /// No work has this name.
     #[error("no benchmark is named `{name}`: expected one of {known}")]
     UnknownWork {

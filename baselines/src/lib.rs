@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Performance is judged by ratios within one run, never by a timed unit test. *Entry points*: [`works::run`],
-//! [`compare::compare`]. *Not here*: what is measured; that is the subsystems'.
+//! [`compare::compare`], [`figures::render`]. *Not here*: what is measured; that is the subsystems'.
 #![forbid(unsafe_code)]
 
 pub mod environment;
@@ -14,7 +14,9 @@ pub mod result;
 pub mod table;
 pub mod works;
 pub mod compare;
+pub mod figures;
 pub mod peer;
+mod pattern;
 mod error;
 
 pub use error::Error;

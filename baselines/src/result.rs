@@ -1,6 +1,7 @@
 //! One benchmark's result as it is committed.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -41,8 +42,11 @@ impl BenchResult {
     /// [`Error::File`].
     pub fn write(&self, dir: &Path) -> Result<PathBuf, Error> {
         let path = dir.join(format!("{}.json", self.name));
-        let mut text = serde_json::to_string_pretty(self).expect("names and finite numbers are JSON");
-        text.push('\n');
+        let mut text = Vec::new();
+        let lines = Lines(serde_json::ser::PrettyFormatter::new());
+        self.serialize(&mut serde_json::Serializer::with_formatter(&mut text, lines))
+            .expect("names and finite numbers are JSON");
+        text.push(b'\n');
         std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, text)).map_err(|source| Error::File {
             action: "writing",
             path: path.clone(),
@@ -62,5 +66,34 @@ impl BenchResult {
             source,
         })?;
         serde_json::from_str(&text).map_err(|source| Error::Parse { path: path.to_owned(), source })
+    }
+}
+
+/// A line per quantity, with each list in one line.
+struct Lines(serde_json::ser::PrettyFormatter<'static>);
+
+impl serde_json::ser::Formatter for Lines {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_object(writer)
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_object(writer)
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(writer)
+    }
+
+    fn end_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_object_value(writer)
     }
 }

@@ -1,6 +1,6 @@
 //! `esper bench`: measures, and compares measurements.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use baselines::Error;
 use baselines::compare::compare;
 use baselines::environment::Build;
+use baselines::figures::{Stale, stale};
 use baselines::peer::PeerRatios;
 use baselines::result::BenchResult;
 use baselines::table::table;
@@ -24,7 +25,7 @@ use crate::exit::UsageError;
 use crate::output;
 
 /// From the build script, which looked at the repository.
-const BUILD: Build = Build {
+pub(crate) const BUILD: Build = Build {
     commit: if env!("ESPER_BUILD_COMMIT").is_empty() { None } else { Some(env!("ESPER_BUILD_COMMIT")) },
     dirty: env!("ESPER_BUILD_DIRTY").len() == "true".len(),
 };
@@ -85,7 +86,13 @@ pub enum BenchCommand {
         /// Result of `peer-torch`, from the same machine.
         peer: PathBuf,
     },
-    /// Ratios of two results; fails when the second lost a measurement or a metric.
+    /// Writes the figures of `README.md` and `docs/` anew from the results under `baselines/perf`; run in the repository.
+    Figures {
+        /// Changes nothing, and fails when a figure differs.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Ratios of two results; fails when the second is worse past a threshold, or lost a measurement or a metric.
     Compare {
         /// Result before.
         before: PathBuf,
@@ -283,6 +290,7 @@ impl BenchCommand {
                 output::print(&ratios.to_string())?;
                 Ok(ExitCode::SUCCESS)
             }
+            Self::Figures { check } => figures(check),
             Self::Compare { before, after } => {
                 let comparison = compare(&BenchResult::read(&before)?, &BenchResult::read(&after)?);
                 output::print(&comparison.to_string())?;
@@ -292,26 +300,43 @@ impl BenchCommand {
     }
 }
 
+fn figures(check: bool) -> anyhow::Result<ExitCode> {
+    let root = Path::new(".");
+    if !root.join("baselines/perf").is_dir() {
+        return Err(
+            UsageError("bench figures: expected the root of the repository as the current folder".to_owned()).into()
+        );
+    }
+    let found = stale(root)?;
+    for Stale { path, text, difference } in &found {
+        output::print(&format!("{}: {difference}\n", path.display()))?;
+        if !check {
+            std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        }
+    }
+    Ok(if check && !found.is_empty() { ExitCode::from(crate::exit::FAILED) } else { ExitCode::SUCCESS })
+}
+
 fn measure(name: &str, args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     measured(args.out.as_ref(), || works::run(name, &setting(args.device)))
 }
 
 fn measured(out: Option<&PathBuf>, work: impl FnOnce() -> Result<Outcome, Error>) -> anyhow::Result<ExitCode> {
-    may_be_written(out, BUILD)?;
+    may_be_written(out.map(PathBuf::as_path), BUILD)?;
     show(work()?, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Results under `baselines/perf` are committed, so they must say which code they belong to.
-fn may_be_written(out: Option<&PathBuf>, build: Build) -> anyhow::Result<()> {
+pub(crate) fn may_be_written(out: Option<&Path>, build: Build) -> anyhow::Result<()> {
     let Some(dir) = out else { return Ok(()) };
-    let dir = std::path::absolute(dir).with_context(|| format!("--out {}", dir.display()))?;
+    let dir = std::path::absolute(dir).with_context(|| dir.display().to_string())?;
     let parts: Vec<_> = dir.components().map(|part| part.as_os_str()).collect();
     let is_kept = parts.windows(2).any(|pair| pair == ["baselines", "perf"]);
     if is_kept && !build.is_known() {
         let why = if build.commit.is_none() { "knows no commit" } else { "has sources that differ from its commit" };
         return Err(UsageError(format!(
-            "--out {}: results there are committed, and this build {why}; expected a build of a committed tree, or \
+            "{}: results there are committed, and this build {why}; expected a build of a committed tree, or \
              another folder",
             dir.display()
         ))
@@ -322,7 +347,7 @@ fn may_be_written(out: Option<&PathBuf>, build: Build) -> anyhow::Result<()> {
 
 /// Works that cannot run here are named with what they lack; one that fails ends the command.
 fn measure_all(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
-    may_be_written(args.out.as_ref(), BUILD)?;
+    may_be_written(args.out.as_deref(), BUILD)?;
     let setting = setting(args.device);
     for name in works::NAMES {
         match works::run(name, &setting) {
@@ -371,7 +396,7 @@ mod tests {
 
     #[track_caller]
     fn check(out: &str, commit: Option<&'static str>, dirty: bool, complaint: Option<&str>) {
-        let found = may_be_written(Some(&PathBuf::from(out)), Build { commit, dirty });
+        let found = may_be_written(Some(Path::new(out)), Build { commit, dirty });
         match (found, complaint) {
             (Ok(()), None) => {}
             (Err(error), Some(complaint)) => assert!(error.to_string().contains(complaint), "{error}"),

@@ -255,6 +255,7 @@ impl PeerReport {
                 median: times.median_us,
                 p95: times.p95_us,
                 max: times.max_us,
+                samples: Vec::new(),
             };
             measurements.insert(case.name(), synchronized);
             for (name, unit, value) in [("enqueued", "us", times.throughput_us), ("first", "ms", times.first_ms)] {
@@ -359,7 +360,15 @@ mod tests {
         let of = |case: &str| [vec![case.to_owned()], expected.map(|name| format!("{case}.{name}")).to_vec()].concat();
         assert_eq!(names, [of("torch.mlp.tf32.graph"), of("torch.ref.eager")].concat());
         let unit = |unit: &str| unit.to_owned();
-        let synchronized = Measurement { unit: unit("us"), n: 500, min: 725.1, median: 742.5, p95: 801.0, max: 1204.9 };
+        let synchronized = Measurement {
+            unit: unit("us"),
+            n: 500,
+            min: 725.1,
+            median: 742.5,
+            p95: 801.0,
+            max: 1204.9,
+            samples: Vec::new(),
+        };
         assert_eq!(measurements["torch.ref.eager"], synchronized);
         assert_eq!(Some(&measurements["torch.mlp.tf32.graph.enqueued"]), Measurement::of("us", vec![139.0]).as_ref());
         assert_eq!(Some(&measurements["torch.mlp.tf32.graph.first"]), Measurement::of("ms", vec![88.0]).as_ref());

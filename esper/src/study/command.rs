@@ -17,6 +17,8 @@ use serde::Serialize;
 use tolaria::trainer::NullObserver;
 
 use super::paired::{PairedDifference, mean_and_deviation};
+use super::result::result;
+use crate::bench::{BUILD, may_be_written};
 use crate::config::{EsperConfig, Layer};
 use crate::data;
 use crate::exit::UsageError;
@@ -44,19 +46,22 @@ pub struct StudyArgs {
     /// Also writes the runs as JSON.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Also writes the table as a benchmark result, `study-FIRST.json`, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub result: Option<PathBuf>,
 }
 
 /// One run of the study.
 #[derive(Debug, Clone, Serialize)]
-struct Run {
-    data: String,
-    policy: String,
-    seed: u64,
-    test_accuracy: f64,
-    test_loss: f64,
-    steps: u64,
-    parameters: usize,
-    num_fossilized: usize,
+pub(super) struct Run {
+    pub(super) data: String,
+    pub(super) policy: String,
+    pub(super) seed: u64,
+    pub(super) test_accuracy: f64,
+    pub(super) test_loss: f64,
+    pub(super) steps: u64,
+    pub(super) parameters: usize,
+    pub(super) num_fossilized: usize,
 }
 
 /// Runs `esper study`.
@@ -67,6 +72,7 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     if args.policies.is_empty() || args.seeds == 0 {
         return Err(UsageError("--policies, --seeds: expected at least one of each".to_owned()).into());
     }
+    may_be_written(args.result.as_deref(), BUILD)?;
     let mut runs = Vec::new();
     for data in &args.data {
         for seed in (u64::from(args.first_seed)..).take(args.seeds) {
@@ -86,6 +92,9 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.out {
         let text = serde_json::to_string_pretty(&runs)? + "\n";
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    if let Some(dir) = &args.result {
+        result(args, &runs).write(dir)?;
     }
     Ok(ExitCode::SUCCESS)
 }

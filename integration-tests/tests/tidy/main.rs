@@ -5,6 +5,7 @@ mod code;
 mod rules;
 mod contract;
 mod results;
+mod documents;
 
 use tree::Tree;
 
@@ -65,4 +66,15 @@ fn results_name_the_commit_that_they_were_measured_at() {
         }
         None => eprintln!("skipped: this is a copy without its history"),
     }
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let paths = documents::paths();
+    report(&Tree::read().check(|file| documents::dead_path(file, &paths)));
+}
+
+#[test]
+fn times_in_documents_come_from_results() {
+    report(&Tree::read().check(documents::typed_figure));
 }

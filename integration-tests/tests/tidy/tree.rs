@@ -33,9 +33,14 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn read() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");
+        let root = root();
         let mut files = Vec::new();
-        collect(root, "", &mut files);
+        walk(root, "", &mut |path| {
+            if [".rs", ".md", ".json", "Cargo.toml", "contract.lock"].iter().any(|end| path.ends_with(end)) {
+                let text = fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+                files.push(File { path: path.to_owned(), text: text.replace("\r\n", "\n") });
+            }
+        });
         files.sort_by(|a, b| a.path.cmp(&b.path));
         for expected in ["leyline/src/lib.rs", "esper/Cargo.toml", "leyline/contract.lock"] {
             assert!(files.iter().any(|file| file.path == expected), "{expected} was not found under {root:?}");
@@ -53,20 +58,22 @@ impl Tree {
     }
 }
 
-fn collect(folder: &Path, prefix: &str, files: &mut Vec<File>) {
+/// The root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
+}
+
+/// Gives `found` the path of each file under `folder`, after `prefix`.
+pub(crate) fn walk(folder: &Path, prefix: &str, found: &mut impl FnMut(&str)) {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder:?} cannot be listed: {error}"));
     for entry in entries {
         let entry = entry.expect("an entry of a folder that can be listed");
         let name = entry.file_name().into_string().expect("names of files are UTF-8");
         let path = format!("{prefix}{name}");
-        let kind = entry.file_type().expect("an entry has a type");
-        if kind.is_dir() {
-            if !is_output(&name, &entry.path()) {
-                collect(&entry.path(), &format!("{path}/"), files);
-            }
-        } else if [".rs", ".md", ".json", "Cargo.toml", "contract.lock"].iter().any(|end| name.ends_with(end)) {
-            let text = fs::read_to_string(entry.path()).unwrap_or_else(|error| panic!("{path}: {error}"));
-            files.push(File { path, text: text.replace("\r\n", "\n") });
+        if !entry.file_type().expect("an entry has a type").is_dir() {
+            found(&path);
+        } else if !is_output(&name, &entry.path()) {
+            walk(&entry.path(), &format!("{path}/"), found);
         }
     }
 }

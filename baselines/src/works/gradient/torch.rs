@@ -90,7 +90,7 @@ impl TryFrom<Row> for PeerQuantity {
             Row { error: Some(error), .. } => Err(error),
             Row {
                 n, unit: Some(unit), min: Some(min), median: Some(median), p95: Some(p95), max: Some(max), ..
-            } if n > 0 => Ok(Measurement { unit, n, min, median, p95, max }),
+            } if n > 0 => Ok(Measurement { unit, n, min, median, p95, max, samples: Vec::new() }),
             _ => return Err(format!("{} has neither all its values nor an error", row.name)),
         };
         Ok(Self { name: row.name, outcome })
@@ -166,7 +166,15 @@ mod tests {
         let script = format!("echo '{SAMPLE}'");
         let report: GradientPeerReport = run_script(&script, Path::new("sh"), &[]).unwrap();
         let result = report.into_result(&SystemClock::new());
-        let expected = Measurement { unit: "us".to_owned(), n: 10, min: 1.0, median: 2.0, p95: 3.0, max: 4.0 };
+        let expected = Measurement {
+            unit: "us".to_owned(),
+            n: 10,
+            min: 1.0,
+            median: 2.0,
+            p95: 3.0,
+            max: 4.0,
+            samples: Vec::new(),
+        };
         assert_eq!(result.measurements, BTreeMap::from([("torch.k2.p1000.jd".to_owned(), expected)]));
         let facts = ["torch", "gpu", "torch.k2.p1000.torchjd.error"].map(|key| result.config[key].as_str());
         assert_eq!(facts, ["2.11.0", "unknown", "ModuleNotFoundError: no torchjd"]);

@@ -1,0 +1,26 @@
+//! The interval of a ratio of medians.
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+const NUM_DRAWS: usize = 200;
+
+/// Middle 95 % of the ratios of medians of samples drawn with replacement, always the same draws (percentile
+/// bootstrap). Absent where one side has fewer than two samples. Of more than [`crate::measure::MAX_SAMPLES`] values
+/// not all are kept, so the interval is then wider than it would have to be.
+pub(super) fn of_medians(before: &[f64], after: &[f64]) -> Option<[f64; 2]> {
+    if before.len().min(after.len()) < 2 {
+        return None;
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    let mut ratios: Vec<f64> =
+        (0..NUM_DRAWS).map(|_| median_of_draw(after, &mut random) / median_of_draw(before, &mut random)).collect();
+    ratios.sort_by(f64::total_cmp);
+    Some([ratios[NUM_DRAWS / 40], ratios[NUM_DRAWS - 1 - NUM_DRAWS / 40]])
+}
+
+fn median_of_draw(values: &[f64], random: &mut ChaCha8Rng) -> f64 {
+    let mut drawn: Vec<f64> = (0..values.len()).map(|_| values[random.random_range(0..values.len())]).collect();
+    let middle = (drawn.len() - 1) / 2;
+    *drawn.select_nth_unstable_by(middle, f64::total_cmp).1
+}

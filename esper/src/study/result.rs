@@ -1,0 +1,108 @@
+//! A study as a result that is kept, from which the table of the README is made.
+
+use std::collections::BTreeMap;
+
+use baselines::environment::Environment;
+use baselines::measure::Measurement;
+use baselines::result::{BenchResult, SCHEMA};
+use leyline::clock::SystemClock;
+
+use super::command::{Run, StudyArgs};
+use super::paired::{PairedDifference, mean_and_deviation};
+use crate::bench::BUILD;
+
+const NOTES: &str = "DATA.POLICY.test_accuracy: accuracy on the test part after the last epoch (%), one value per random seed, which fixes \
+                     weights, division and order of the data; .mean and .deviation of them; .difference: mean of the paired \
+                     differences to the last policy, .low and .high: its 95 % interval (Student's t) (points); .steps, .parameters \
+                     and .seeds_kept: means over the random seeds.";
+
+/// Everything that the table shows, as `study-FIRST`, where FIRST is the first random seed.
+pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
+    let mut measurements = BTreeMap::new();
+    let arm = |data: &str, policy: &str| -> Vec<&Run> {
+        runs.iter().filter(|run| run.data == data && run.policy == policy).collect()
+    };
+    let accuracies = |runs: &[&Run]| runs.iter().map(|run| 100.0 * run.test_accuracy).collect::<Vec<f64>>();
+    let control = args.policies.last().map_or("", String::as_str);
+    for (data, policy) in args.data.iter().flat_map(|data| args.policies.iter().map(move |policy| (data, policy))) {
+        let runs = arm(data, policy);
+        let mut add = |what: &str, unit: &str, values: Vec<f64>| {
+            measurements.extend(Measurement::of(unit, values).map(|one| (format!("{data}.{policy}.{what}"), one)));
+        };
+        let mean =
+            |of: fn(&Run) -> f64| vec![mean_and_deviation(&runs.iter().map(|run| of(run)).collect::<Vec<f64>>()).0];
+        let found = accuracies(&runs);
+        let (average, deviation) = mean_and_deviation(&found);
+        let difference = PairedDifference::of(&found, &accuracies(&arm(data, control))).filter(|_| policy != control);
+        add("test_accuracy", "%", found);
+        add("test_accuracy.mean", "%", vec![average]);
+        add("test_accuracy.deviation", "points", vec![deviation]);
+        add("steps", "count", mean(|run| run.steps as f64));
+        add("parameters", "count", mean(|run| run.parameters as f64));
+        add("seeds_kept", "count", mean(|run| run.num_fossilized as f64));
+        if let Some(PairedDifference { mean, low, high, .. }) = difference {
+            for (what, value) in [("difference", mean), ("difference.low", low), ("difference.high", high)] {
+                add(what, "points", vec![value]);
+            }
+        }
+    }
+    let (data, policies) = (args.data.join(","), args.policies.join(","));
+    let settings: String = args.set.iter().map(|setting| format!(" --set {setting}")).collect();
+    BenchResult {
+        schema: SCHEMA,
+        name: format!("study-{}", args.first_seed),
+        command: format!(
+            "cargo run --release -p esper -- study --data {data} --policies {policies} --seeds {} --first-seed {}{settings} --result DIR",
+            args.seeds, args.first_seed
+        ),
+        notes: NOTES.to_owned(),
+        environment: Environment::detect(&SystemClock::new()).built_from(BUILD),
+        config: BTreeMap::from([("random_seeds".to_owned(), args.seeds.to_string())]),
+        measurements,
+        metrics: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_of_the_table_is_a_quantity() {
+        let args = StudyArgs {
+            data: vec!["digits".to_owned()],
+            policies: vec!["heuristic".to_owned(), "off".to_owned()],
+            seeds: 2,
+            first_seed: 7,
+            set: Vec::new(),
+            out: None,
+            result: None,
+        };
+        let run = |policy: &str, seed, test_accuracy| Run {
+            data: "digits".to_owned(),
+            policy: policy.to_owned(),
+            seed,
+            test_accuracy,
+            test_loss: 0.0,
+            steps: 10,
+            parameters: 20,
+            num_fossilized: 1,
+        };
+        let runs = [run("heuristic", 7, 0.9), run("off", 7, 0.5), run("heuristic", 8, 0.7), run("off", 8, 0.6)];
+        let result = result(&args, &runs);
+        let value = |name: &str| result.measurements.get(&format!("digits.{name}")).map(|m| (10.0 * m.median).round());
+        assert_eq!(result.name, "study-7");
+        for (name, expected) in [
+            ("heuristic.test_accuracy.mean", Some(800.0)),
+            ("heuristic.test_accuracy.deviation", Some(141.0)),
+            ("heuristic.difference", Some(250.0)),
+            ("heuristic.difference.low", Some(-1656.0)),
+            ("heuristic.steps", Some(100.0)),
+            ("off.seeds_kept", Some(10.0)),
+            ("off.difference", None),
+        ] {
+            assert_eq!(value(name), expected, "{name}");
+        }
+        assert_eq!(result.measurements["digits.off.test_accuracy"].samples, [50.0, 60.0]);
+    }
+}
