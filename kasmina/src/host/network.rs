@@ -49,19 +49,23 @@ impl Host {
     /// [`Error::Config`] when it would have more than 2^31 elements, before any is allocated; when the tensors cannot be
     /// made.
     pub(crate) fn build(config: &HostConfig, source: &mut WeightSource<'_>, device: &Device) -> Result<Self, Error> {
-        let num_elements = Self::num_elements(config)?;
+        Self::preview(config)?;
+        Self::assemble(config, source, device)
+    }
+
+    /// The network without its tensors, so that there is one description of it, and the elements it would have (count).
+    ///
+    /// # Errors
+    /// [`Error::Config`] when they are more than 2^31.
+    pub(crate) fn preview(config: &HostConfig) -> Result<(Self, u64), Error> {
+        let mut source = WeightSource::count();
+        let host = Self::assemble(config, &mut source, &Device::Cpu)?;
+        let num_elements = source.num_counted();
         if num_elements > MAX_ELEMENTS {
             let message = format!("needs {num_elements} parameters: expected at most {MAX_ELEMENTS}");
             return Err(Error::Config { issues: vec![ConfigIssue::new("host", message)] });
         }
-        Self::assemble(config, source, device)
-    }
-
-    /// Elements that the network would have (count). Built without tensors, so that there is one description of them.
-    fn num_elements(config: &HostConfig) -> Result<u64, Error> {
-        let mut source = WeightSource::count();
-        Self::assemble(config, &mut source, &Device::Cpu)?;
-        Ok(source.num_counted())
+        Ok((host, num_elements))
     }
 
     fn assemble(config: &HostConfig, source: &mut WeightSource<'_>, device: &Device) -> Result<Self, Error> {

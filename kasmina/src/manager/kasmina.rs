@@ -20,7 +20,7 @@ use crate::command::{Journal, KeyRing, NonceLedger, Rejection, Verifier};
 use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{GraftedModel, Role};
-use crate::host::Host;
+use crate::host::{Host, HostSlot};
 use crate::init::InitMode;
 use crate::isolation::{Ledger, Monitor};
 use crate::manager::device_cache::DeviceCache;
@@ -109,6 +109,27 @@ impl Kasmina {
         manager.report_host();
         manager.update_gauges();
         Ok(manager)
+    }
+
+    /// The slots of the network that `config` describes, all free, with what is on offer there. No tensor is made.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with every value that [`Self::new`] would refuse.
+    pub fn preview(config: &KasminaConfig) -> Result<Vec<SlotState>, Error> {
+        let issues = config.validate();
+        if !issues.is_empty() {
+            return Err(Error::Config { issues });
+        }
+        let mut registry = Registry::on_offer(config);
+        registry.configure(config)?;
+        let (host, _) = Host::preview(&config.host)?;
+        let free = |slot: &HostSlot| SlotState {
+            slot: slot.id.clone(),
+            occupant: None,
+            num_fossilized: 0,
+            offers: registry.offers(slot.shape, config.seed_width),
+        };
+        Ok(host.slots().iter().map(free).collect())
     }
 
     /// Writes accepted commands down before they are carried out, so that none can be replayed after a restart.

@@ -2,6 +2,7 @@
 
 use leyline::command::AlphaCurve;
 use leyline::id::{BlueprintId, SlotId};
+use leyline::seed::SlotState;
 use serde::{Deserialize, Serialize};
 
 use crate::config::issue::Issues;
@@ -63,6 +64,21 @@ impl FixedConfig {
         issues.at_least("fixed.training_epochs", self.training_epochs, 1);
         issues.at_least("fixed.ramp_epochs", self.ramp_epochs, 1);
         issues.at_least("fixed.holding_epochs", self.holding_epochs, 1);
+    }
+
+    pub(super) fn check_names(&self, slots: &[SlotState], issues: &mut Issues) {
+        let known = slots.iter().map(|slot| slot.slot.as_str()).collect::<Vec<_>>().join(", ");
+        for (index, entry) in self.germinations.iter().enumerate() {
+            let key = |name: &str| format!("fixed.germinations[{index}].{name}");
+            let found = entry.slot.as_ref().and_then(|wanted| slots.iter().find(|slot| slot.slot == *wanted));
+            if let (Some(wanted), None) = (&entry.slot, found) {
+                issues.require(false, &key("slot"), format_args!("`{wanted}`"), format_args!("one of {known}"));
+            }
+            if let Some(blueprint) = &entry.blueprint {
+                let eligible = found.map_or_else(|| slots.iter().collect(), |slot| vec![slot]);
+                issues.offered(&key("blueprint"), blueprint, &eligible);
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use leyline::command::AlphaCurve;
 use leyline::id::BlueprintId;
+use leyline::seed::SlotState;
 use serde::{Deserialize, Serialize};
 
 use crate::config::issue::Issues;
@@ -134,6 +135,13 @@ impl HeuristicConfig {
     #[must_use]
     pub fn life_epochs(&self) -> u64 {
         1 + self.training.min_epochs + self.blending.ramp_epochs + self.holding.min_epochs
+    }
+
+    pub(super) fn check_names(&self, slots: &[SlotState], issues: &mut Issues) {
+        for (index, blueprint) in self.germination.blueprints.iter().enumerate() {
+            let key = format!("heuristic.germination.blueprints[{index}]");
+            issues.offered(&key, blueprint, &slots.iter().collect::<Vec<_>>());
+        }
     }
 
     pub(super) fn check(&self, issues: &mut Issues) {

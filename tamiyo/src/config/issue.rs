@@ -1,7 +1,11 @@
 //! Values that cannot be used, each with its key and the accepted values.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
+
+use leyline::id::BlueprintId;
+use leyline::seed::SlotState;
 
 /// A value that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +43,16 @@ impl Issues {
     /// `value` must be at least `least`.
     pub(super) fn at_least(&mut self, key: &str, value: u64, least: u64) {
         self.require(value >= least, key, value, format_args!("at least {least}"));
+    }
+
+    /// `blueprint` must be on offer in one of the slots.
+    pub(super) fn offered(&mut self, key: &str, blueprint: &BlueprintId, slots: &[&SlotState]) {
+        let offers: BTreeSet<&BlueprintId> =
+            slots.iter().flat_map(|slot| &slot.offers).map(|offer| &offer.blueprint).collect();
+        let place = if let [slot] = slots { format!(", on offer in `{}`", slot.slot) } else { String::new() };
+        let names = offers.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(", ");
+        let expected = format!("one of {}{place}", if names.is_empty() { "none" } else { &names });
+        self.require(offers.contains(blueprint), key, format_args!("`{blueprint}`"), expected);
     }
 
     pub(super) fn finish(self) -> Result<(), Vec<ConfigIssue>> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use leyline::seed::SlotState;
 use serde::{Deserialize, Serialize};
 
 use crate::config::issue::Issues;
@@ -67,10 +68,24 @@ impl TamiyoConfig {
         self.random.check(&mut issues);
         issues.finish()
     }
+
+    /// Checks the slots and blueprints that the settings name against those of a network: a policy would wait for others
+    /// for ever.
+    ///
+    /// # Errors
+    /// As [`Self::validate`].
+    pub fn validate_for(&self, slots: &[SlotState]) -> Result<(), Vec<ConfigIssue>> {
+        let mut issues = Issues::default();
+        self.heuristic.check_names(slots, &mut issues);
+        self.fixed.check_names(slots, &mut issues);
+        issues.finish()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use leyline::seed::BlueprintOffer;
+
     use super::*;
 
     #[track_caller]
@@ -110,6 +125,46 @@ mod tests {
         check(r#"{"heuristic":{"training":{"min_epoch":3}}}"#, &["expected one of `min_epochs`, `max_epochs`"]);
         check(r#"{"fixed":{"curve":"square"}}"#, &["expected one of `linear`, `cosine`, `sigmoid`"]);
         check(r#"{"fixed":{"germinations":[{"epoch":1,"blueprint":"A B"}]}}"#, &["`A B` is not a blueprint id"]);
+    }
+
+    #[test]
+    fn names_that_the_network_does_not_have_are_reported_with_those_it_has() {
+        let slot = |name: &str, blueprints: &[&str]| SlotState {
+            slot: name.parse().unwrap(),
+            occupant: None,
+            num_fossilized: 0,
+            offers: blueprints
+                .iter()
+                .map(|blueprint| BlueprintOffer { blueprint: blueprint.parse().unwrap(), num_parameters: 1 })
+                .collect(),
+        };
+        let slots = [slot("input", &["mlp", "norm_mlp"]), slot("block0", &["conv", "mlp"])];
+        let found = |json: &str| -> Vec<String> {
+            let config: TamiyoConfig = serde_json::from_str(json).unwrap();
+            let issues = config.validate_for(&slots).err().unwrap_or_default();
+            issues.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(found("{}"), [""; 0]);
+        let good = r#"{"epoch":1},{"epoch":2,"slot":"input"},{"epoch":3,"blueprint":"conv"},{"epoch":4,"slot":"block0","blueprint":"conv"}"#;
+        assert_eq!(found(&format!(r#"{{"fixed":{{"germinations":[{good}]}}}}"#)), [""; 0]);
+        assert_eq!(
+            found(
+                r#"{"heuristic":{"germination":{"blueprints":["mlp","nosuch"]}},"fixed":{"germinations":[
+                    {"epoch":1,"slot":"hidden0"},
+                    {"epoch":2,"slot":"hidden0","blueprint":"nosuch"},
+                    {"epoch":3,"blueprint":"nosuch"},
+                    {"epoch":4,"slot":"input","blueprint":"conv"}
+                ]}}"#
+            ),
+            [
+                "`heuristic.germination.blueprints[1]` is `nosuch`: expected one of conv, mlp, norm_mlp",
+                "`fixed.germinations[0].slot` is `hidden0`: expected one of input, block0",
+                "`fixed.germinations[1].slot` is `hidden0`: expected one of input, block0",
+                "`fixed.germinations[1].blueprint` is `nosuch`: expected one of conv, mlp, norm_mlp",
+                "`fixed.germinations[2].blueprint` is `nosuch`: expected one of conv, mlp, norm_mlp",
+                "`fixed.germinations[3].blueprint` is `conv`: expected one of mlp, norm_mlp, on offer in `input`",
+            ]
+        );
     }
 
     #[test]
