@@ -30,6 +30,9 @@ pub(crate) const BUILD: Build = Build {
     dirty: env!("ESPER_BUILD_DIRTY").len() == "true".len(),
 };
 
+/// What this build can do.
+const DEFAULT_DEVICE: &str = if cfg!(feature = "cuda") { "cuda:0" } else { "cpu" };
+
 /// Sub-commands of `esper bench`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
@@ -108,7 +111,7 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// `cpu` or `cuda:N`; most works need a GPU, and `reference` always runs on the CPU.
-    #[arg(long, value_name = "DEVICE", default_value = "cuda:0", value_parser = device_name)]
+    #[arg(long, value_name = "DEVICE", default_value = DEFAULT_DEVICE, value_parser = device_name)]
     pub device: DeviceName,
 }
 

@@ -5,7 +5,6 @@
 //! | 0 | done |
 //! | 1 | the run failed |
 //! | 2 | bad usage or configuration |
-//! | 3 | halted by an emergency |
 //! | 130 | interrupted, after writing a checkpoint |
 
 use std::process::ExitCode;

@@ -50,7 +50,9 @@ impl DataConfig {
             (false, Some(fraction)) => fraction.get(),
         };
         if validation_fraction + test_fraction >= 1.0 {
-            return wrong(format!("expected less than {} beside data.validation_fraction", 1.0 - validation_fraction));
+            // Without the last digits, which are those of binary fractions: 1 - 0.7 is not 0.3.
+            let limit = ((1.0 - validation_fraction) * 1e9).round() / 1e9;
+            return wrong(format!("expected less than {limit} beside data.validation_fraction"));
         }
         Ok(SplitPlan { seed: self.split_seed, validation_fraction, test_fraction, permute_labels: self.permute_labels })
     }
@@ -277,5 +279,10 @@ mod tests {
             Some(0.8),
             Err("data.test_fraction: expected less than 0.8 beside data.validation_fraction"),
         );
+        let mut config = EsperConfig::defaults_for(&DataName::Digits).data;
+        config.validation_fraction = Fraction::new(0.7).unwrap();
+        config.test_fraction = Fraction::new(0.4);
+        let error = config.split_plan().unwrap_err().to_string();
+        assert_eq!(error, "data.test_fraction: expected less than 0.3 beside data.validation_fraction");
     }
 }

@@ -1,5 +1,6 @@
 //! Comma-separated samples: features, then the label, no header, one sample per line.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::error::quoted;
@@ -33,18 +34,41 @@ pub(super) fn read(path: &Path, scale: f32) -> Result<Table, Error> {
     let rules = Rules { num_features: None, max_level: None, max_label: MAX_LABEL };
     let (features, labels) = parse(&bytes, &place, rules)?;
     let num_features = features.len() / labels.len();
-    let num_classes = labels.iter().max().map_or(0, |&label| usize::try_from(label).unwrap_or(usize::MAX) + 1);
+    let num_classes = num_classes(&labels, &place)?;
     let inputs = features.into_iter().map(|value| value / scale).collect();
     Table::new(inputs, vec![num_features], labels, num_classes)
 }
 
-/// Features in row-major order, and one label per line.
+/// Classes, which are counted from 0 without gaps: a class without a row is an output that nothing teaches.
+fn num_classes(labels: &[u32], place: &str) -> Result<usize, Error> {
+    let found: BTreeSet<u32> = labels.iter().copied().collect();
+    let wrong = |found: String, expected: String| Err(Error::Labels { place: place.into(), found, expected });
+    let (first, last) = (found.first().copied().unwrap_or(0), found.last().copied().unwrap_or(0));
+    let missing = (0..=last).find(|label| !found.contains(label));
+    match missing {
+        _ if found.len() < 2 => {
+            wrong(format!("the label {first} in every row"), "at least two classes in the last column".into())
+        }
+        Some(0) if (1..=last).all(|label| found.contains(&label)) => wrong(
+            format!("labels from 1 to {last}"),
+            format!("labels from 0 to {}: subtract 1 from the last column", last - 1),
+        ),
+        Some(missing) => wrong(
+            format!("no row with the label {missing}"),
+            format!("every label from 0 to {last}, the largest, in the last column"),
+        ),
+        None => Ok(found.len()),
+    }
+}
+
+/// Features in row-major order, and one label per line. A byte-order mark is passed over.
 ///
 /// # Errors
 /// [`Error::Csv`] for the first cell or line that breaks a rule, also for an empty file.
 pub(super) fn parse(bytes: &[u8], place: &str, rules: Rules) -> Result<(Vec<f32>, Vec<u32>), Error> {
     let mut num_features = rules.num_features;
     let (mut features, mut labels) = (Vec::new(), Vec::new());
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let lines = bytes.strip_suffix(b"\n").unwrap_or(bytes).split(|&byte| byte == b'\n');
     for (line_index, line) in lines.enumerate() {
         let wrong = |column: usize, found: String, expected: String| Error::Csv {
@@ -58,6 +82,11 @@ pub(super) fn parse(bytes: &[u8], place: &str, rules: Rules) -> Result<(Vec<f32>
         let line = std::str::from_utf8(line).map_err(|error| {
             wrong(1, format!("a byte that is not UTF-8 at offset {}", error.valid_up_to()), "text".into())
         })?;
+        if let Some(separator) = [';', '\t'].into_iter().find(|&separator| line.contains(separator)) {
+            let found = format!("columns separated by {}", quoted(&separator.to_string()));
+            let column = line.split(separator).next().map_or(1, |before| before.split(',').count());
+            return Err(wrong(column, found, "`,` between columns, and `.` in numbers".into()));
+        }
         let num_cells = if line.trim().is_empty() { 0 } else { line.split(',').count() };
         let expected_features = *num_features.get_or_insert(num_cells.saturating_sub(1).max(1));
         if num_cells != expected_features + 1 {
@@ -116,6 +145,42 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_number() {
+        check("\u{feff}0,16,3\n1,2,9\n", OPEN, &[0.0, 16.0, 1.0, 2.0], &[3, 9]);
+    }
+
+    #[test]
+    fn other_separators_are_named() {
+        let expected = "expected `,` between columns, and `.` in numbers";
+        check_refused(b"1;2;0\n", OPEN, &format!("x.csv:1:1: found columns separated by `;`, {expected}"));
+        check_refused(b"width;label\n", OPEN, &format!("x.csv:1:1: found columns separated by `;`, {expected}"));
+        check_refused(b"0,5;1,5;0\n", OPEN, &format!("x.csv:1:2: found columns separated by `;`, {expected}"));
+        check_refused(b"1\t2\t0\n", DIGITS, &format!("x.csv:1:1: found columns separated by `\\t`, {expected}"));
+    }
+
+    #[test]
+    fn labels_are_counted_from_0_without_gaps() {
+        for (labels, expected) in [
+            (&[0, 1, 0][..], Ok(2)),
+            (&[2, 0, 1], Ok(3)),
+            (&[0, 0], Err("found the label 0 in every row, expected at least two classes in the last column")),
+            (&[1, 1], Err("found the label 1 in every row, expected at least two classes in the last column")),
+            (&[1, 3, 2], Err("found labels from 1 to 3, expected labels from 0 to 2: subtract 1 from the last column")),
+            (
+                &[0, 3, 1],
+                Err("found no row with the label 2, expected every label from 0 to 3, the largest, in the last column"),
+            ),
+            (
+                &[2, 4, 3],
+                Err("found no row with the label 0, expected every label from 0 to 4, the largest, in the last column"),
+            ),
+        ] {
+            let found = num_classes(labels, "x.csv").map_err(|error| error.to_string());
+            assert_eq!(found, expected.map_err(|message| format!("x.csv: {message}")), "{labels:?}");
+        }
+    }
+
+    #[test]
     fn each_mistake_is_named_with_line_and_column() {
         let columns = "expected 3 columns (2 features, then the label)";
         check_refused(b"", OPEN, "x.csv:1:1: found an empty line, expected 2 columns (1 features, then the label)");
@@ -148,7 +213,7 @@ mod tests {
     fn a_file_is_scaled_and_its_classes_counted_plain_or_packed() {
         let folder = tempfile::tempdir().unwrap();
         let (plain, packed) = (folder.path().join("a.csv"), folder.path().join("a.csv.gz"));
-        let text = b"0,8,0\n16,4,2\n";
+        let text = b"0,8,0\n16,4,1\n";
         std::fs::write(&plain, text).unwrap();
         std::fs::write(&packed, unpack::tests::gzip(text)).unwrap();
         let table = read(&plain, 16.0).unwrap();
@@ -156,7 +221,7 @@ mod tests {
         assert_eq!(table.inputs(), [0.0, 0.5, 1.0, 0.25]);
         assert_eq!(
             (table.targets(), table.num_classes(), table.sample_shape()),
-            ([0, 2].as_slice(), 3, [2].as_slice())
+            ([0, 1].as_slice(), 2, [2].as_slice())
         );
     }
 }

@@ -57,6 +57,16 @@ pub enum Error {
         /// What may stand there.
         expected: String,
     },
+    /// The labels of a CSV file are not those of classes.
+    #[error("{place}: found {found}, expected {expected}")]
+    Labels {
+        /// The file.
+        place: String,
+        /// What stands in the column of labels.
+        found: String,
+        /// What may stand there.
+        expected: String,
+    },
     /// A header field or the length of an IDX file is not acceptable.
     #[error("{place}: {field} is {found}, expected {expected}")]
     Idx {
@@ -125,7 +135,9 @@ impl leyline::error::Error for Error {
             | Self::WrongSum { .. }
             | Self::Csv { .. }
             | Self::Idx { .. } => ErrorKind::Corrupt,
-            Self::Table { .. } | Self::ClassTooSmall { .. } | Self::Config { .. } => ErrorKind::InvalidConfig,
+            Self::Labels { .. } | Self::Table { .. } | Self::ClassTooSmall { .. } | Self::Config { .. } => {
+                ErrorKind::InvalidConfig
+            }
             Self::Tensor(_) => ErrorKind::Device,
         }
     }
