@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::mem;
 use std::time::Duration;
 
+use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use leyline::id::SeedId;
 use leyline::seed::SeedState;
@@ -17,7 +18,7 @@ use crate::report::printable;
 /// How much is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ProgressMode {
-    /// The display on a terminal, plain lines otherwise and where `NO_COLOR` is set.
+    /// The display on a terminal, plain lines otherwise. `NO_COLOR` takes its colors.
     #[default]
     Auto,
     /// Plain lines.
@@ -44,6 +45,7 @@ enum Sink {
 }
 
 struct Display {
+    look: Look,
     bars: MultiProgress,
     epochs: ProgressBar,
     seeds: BTreeMap<SeedId, ProgressBar>,
@@ -53,6 +55,13 @@ struct Display {
     last: Option<String>,
 }
 
+/// What the terminal allows.
+struct Look {
+    /// Columns of the terminal at this moment.
+    width: Box<dyn Fn() -> usize + Send>,
+    has_color: bool,
+}
+
 impl Progress {
     /// Shows a run of `num_epochs` epochs.
     #[must_use]
@@ -60,7 +69,9 @@ impl Progress {
         let sink = match mode {
             ProgressMode::Off => Sink::Off,
             ProgressMode::Auto if has_display() => {
-                Sink::Display(Display::new(ProgressDrawTarget::stderr(), Box::new(io::stderr()), num_epochs))
+                let width = Box::new(|| usize::from(Term::stderr().size().1));
+                let look = Look { width, has_color: !is_set("NO_COLOR") };
+                Sink::Display(Display::new(look, ProgressDrawTarget::stderr(), Box::new(io::stderr()), num_epochs))
             }
             ProgressMode::Auto | ProgressMode::Plain => Sink::Plain(Box::new(io::stderr())),
         };
@@ -133,13 +144,13 @@ impl fmt::Debug for Sink {
 }
 
 impl Display {
-    fn new(target: ProgressDrawTarget, out: Box<dyn Write + Send>, num_epochs: u64) -> Self {
+    fn new(look: Look, target: ProgressDrawTarget, out: Box<dyn Write + Send>, num_epochs: u64) -> Self {
         let bars = MultiProgress::with_draw_target(target);
         let epochs = bars.add(ProgressBar::new(num_epochs));
-        epochs.set_style(style("epoch {pos:>4}/{len:<4} [{bar:24.green}] {wide_msg}"));
+        epochs.set_style(look.epochs());
         // Changes that come faster than the screen is drawn are left out; the tick shows the last of them.
         epochs.enable_steady_tick(Duration::from_millis(200));
-        Self { bars, epochs, seeds: BTreeMap::new(), out, last: None }
+        Self { look, bars, epochs, seeds: BTreeMap::new(), out, last: None }
     }
 
     fn epoch(&mut self, report: &EpochReport, left_s: f64) {
@@ -155,15 +166,16 @@ impl Display {
         for seed in live {
             let bar = self.seeds.entry(seed.seed_id).or_insert_with(|| {
                 let bar = self.bars.add(ProgressBar::new(100));
-                bar.set_style(style("  {prefix:<34} [{bar:16.cyan}] {wide_msg}"));
                 bar.set_prefix(format!("{} {} in {}", seed.seed_id, seed.blueprint, seed.slot));
                 bar
             });
+            bar.set_style(self.look.seed());
             bar.set_position(hundredths(seed.alpha.get()));
             bar.set_message(format!("alpha {:.2}  {}", seed.alpha.get(), seed.stage));
         }
+        self.epochs.set_style(self.look.epochs());
         self.epochs.set_position(report.epoch.0);
-        self.epochs.set_message(format!("{}  {} left", scores(report), clock(left_s)));
+        self.epochs.set_message(self.look.fields(report, left_s));
     }
 
     fn print(&self, line: &str) {
@@ -183,14 +195,67 @@ impl Display {
     }
 }
 
-/// Whether standard error is a screen that a display can be drawn on.
-fn has_display() -> bool {
-    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
-    io::stderr().is_terminal() && !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb")
+impl Look {
+    /// Columns for the bar of the epochs, with the space around it.
+    fn epoch_bar(&self) -> usize {
+        match (self.width)() {
+            0..60 => 0,
+            60..110 => 10,
+            _ => 24,
+        }
+    }
+
+    fn epochs(&self) -> ProgressStyle {
+        self.style("epoch {pos:>4}/{len:<4}", self.epoch_bar(), "green")
+    }
+
+    fn seed(&self) -> ProgressStyle {
+        match (self.width)() {
+            0..60 => self.style("  {prefix}", 0, "cyan"),
+            60..80 => self.style("  {prefix:<34}", 0, "cyan"),
+            _ => self.style("  {prefix:<34}", 16, "cyan"),
+        }
+    }
+
+    fn style(&self, head: &str, bar: usize, color: &str) -> ProgressStyle {
+        let style = ProgressStyle::with_template(&self.template(head, bar, color));
+        style.expect("the templates of this file are well-formed").progress_chars("━╸ ")
+    }
+
+    fn template(&self, head: &str, bar: usize, color: &str) -> String {
+        let color = if self.has_color { format!(".{color}") } else { String::new() };
+        let bar = if bar > 0 { format!(" [{{bar:{bar}{color}}}]") } else { String::new() };
+        format!("{head}{bar} {{wide_msg}}")
+    }
+
+    /// The numbers of an epoch that fit beside its bar: rather few than half of one.
+    fn fields(&self, report: &EpochReport, left_s: f64) -> String {
+        // `epoch 1234/1234 [bar] `
+        let head = if self.epoch_bar() > 0 { 19 + self.epoch_bar() } else { 16 };
+        let room = (self.width)().saturating_sub(head);
+        let [loss, accuracy, validation, speed] = scores(report);
+        let left = format!("{} left", clock(left_s));
+        // By the width that each needs to be shown, the most dispensable first.
+        let choices: [&[&str]; 6] = [
+            &[&loss, &accuracy, &validation, &speed, &left],
+            &[&loss, &accuracy, &validation, &left],
+            &[&loss, &validation, &left],
+            &[&validation, &left],
+            &[&validation],
+            &[],
+        ];
+        let mut texts = choices.iter().map(|fields| fields.join("  "));
+        texts.find(|text| text.chars().count() <= room).unwrap_or_default()
+    }
 }
 
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the templates of this file are well-formed").progress_chars("━╸ ")
+/// Whether standard error is a screen that a display can be drawn on.
+fn has_display() -> bool {
+    io::stderr().is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+fn is_set(name: &str) -> bool {
+    env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
 fn put(out: &mut dyn Write, text: &str) {
@@ -200,18 +265,18 @@ fn put(out: &mut dyn Write, text: &str) {
 
 /// An epoch without a display.
 fn line(report: &EpochReport, num_epochs: u64) -> String {
-    format!("epoch {}/{num_epochs}  {}\n", report.epoch, scores(report))
+    format!("epoch {}/{num_epochs}  {}\n", report.epoch, scores(report).join("  "))
 }
 
-fn scores(report: &EpochReport) -> String {
-    format!(
-        "loss {:.4}  accuracy {:.2}%  validation {:.4}  {:.2}%  {:.0} samples/s",
-        report.train.loss,
-        report.train.accuracy * 100.0,
-        report.validation.loss,
-        report.validation.accuracy * 100.0,
-        report.samples_per_s
-    )
+/// Loss and accuracy of the training, both of the validation, and the speed.
+fn scores(report: &EpochReport) -> [String; 4] {
+    let (train, validation) = (&report.train, &report.validation);
+    [
+        format!("loss {:.4}", train.loss),
+        format!("accuracy {:.2}%", train.accuracy * 100.0),
+        format!("validation {:.4}  {:.2}%", validation.loss, validation.accuracy * 100.0),
+        format!("{:.0} samples/s", report.samples_per_s),
+    ]
 }
 
 /// Stage changes and refusals, a line each.

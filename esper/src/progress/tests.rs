@@ -11,9 +11,15 @@ use tolaria::trainer::report::{CommandRecord, TransitionRecord};
 
 use super::*;
 
-/// Everything that was written, as text; stands for a terminal of 100 columns or for a file.
-#[derive(Debug, Clone, Default)]
-struct Screen(Arc<Mutex<String>>);
+/// Everything that was written, as text; stands for a terminal of so many columns or for a file.
+#[derive(Debug, Clone)]
+struct Screen(Arc<Mutex<String>>, u16);
+
+impl Default for Screen {
+    fn default() -> Self {
+        Self(Arc::default(), 140)
+    }
+}
 
 impl Screen {
     fn text(&self) -> String {
@@ -38,7 +44,7 @@ impl Write for Screen {
 
 impl TermLike for Screen {
     fn width(&self) -> u16 {
-        140
+        self.1
     }
     fn move_cursor_up(&self, _: usize) -> io::Result<()> {
         Ok(())
@@ -103,10 +109,19 @@ fn plain() -> (Progress, Screen) {
     (Progress::with_sink(Sink::Plain(Box::new(screen.clone())), 4), screen)
 }
 
-fn display() -> (Progress, Screen) {
-    let screen = Screen::default();
+fn look(width: u16, has_color: bool) -> Look {
+    Look { width: Box::new(move || usize::from(width)), has_color }
+}
+
+fn display_of(width: u16) -> (Progress, Screen) {
+    let screen = Screen(Arc::default(), width);
     let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
-    (Progress::with_sink(Sink::Display(Display::new(target, Box::new(screen.clone()), 4)), 4), screen)
+    let display = Display::new(look(width, false), target, Box::new(screen.clone()), 4);
+    (Progress::with_sink(Sink::Display(display), 4), screen)
+}
+
+fn display() -> (Progress, Screen) {
+    display_of(140)
 }
 
 #[test]
@@ -167,6 +182,47 @@ fn the_display_has_a_line_for_each_live_seed() {
     assert!(!text.contains("seed-3"), "a fossilized seed is part of the host: {text}");
     assert!(text.contains("1/4") && text.contains("validation 0.2500"), "{text}");
     assert!(text.contains("00:06 left"), "three epochs of 2 s are left: {text}");
+}
+
+#[test]
+fn fields_that_do_not_fit_are_left_out_and_none_is_cut() {
+    let (loss, accuracy) = ("loss 0.5000", "accuracy 75.00%");
+    let (validation, speed, left) = ("validation 0.2500  87.50%", "50 samples/s", "00:06 left");
+    for (width, expected) in [
+        (140, vec![loss, accuracy, validation, speed, left]),
+        (120, vec![loss, accuracy, validation, left]),
+        (100, vec![loss, accuracy, validation, left]),
+        (80, vec![loss, validation, left]),
+        (60, vec![validation]),
+        (50, vec![validation]),
+        (30, vec![]),
+    ] {
+        let (mut progress, screen) = display_of(width);
+        progress.epoch(&report(1, &[(1, SeedStage::Germinated, 0.42)]));
+        let text = screen.text();
+        let drawn = text.rsplit_once("epoch ").unwrap().1;
+        let line = drawn.split("  seed-1").next().unwrap();
+        let found: Vec<&str> =
+            [loss, accuracy, validation, speed, left].into_iter().filter(|field| line.contains(field)).collect();
+        assert_eq!(found, expected, "{width} columns: {line:?}");
+        // `epoch`, both numbers, and the frame of the bar are no fields.
+        let others = expected.iter().fold(line.to_owned(), |line, field| line.replace(field, ""));
+        assert!(!others.chars().any(char::is_alphabetic), "{width} columns: {others:?} is cut off");
+        if width >= 60 {
+            assert!(drawn.contains("seed-1 mlp in hidden") && drawn.contains("alpha 0.42  germinated"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn without_colors_the_display_is_the_same_but_for_them() {
+    let template = |has_color| look(100, has_color).template("{pos}", 10, "green");
+    assert_eq!(template(true), "{pos} [{bar:10.green}] {wide_msg}");
+    assert_eq!(template(false), "{pos} [{bar:10}] {wide_msg}");
+    let (mut progress, screen) = display_of(100);
+    progress.epoch(&report(1, &[]));
+    assert!(!screen.text().contains("\u{1b}[3"), "{:?}", screen.text());
+    assert!(screen.text().contains("[━"), "{:?}", screen.text());
 }
 
 #[test]
