@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leyline::id::SeedId;
+use leyline::id::{SeedId, SlotId};
 use leyline::seed::{Counterfactual, GateReport, GradientHealth, SeedStage, SeedState};
 use tolaria::trainer::report::EpochReport;
 
@@ -109,6 +109,36 @@ pub(super) fn seed_lives(epochs: &[EpochReport]) -> Vec<SeedLife<'_>> {
     lives.into_values().collect()
 }
 
+/// With more seeds than this, those that were removed are told together, slot by slot.
+const MAX_TOLD: usize = 24;
+
+/// The lives of a run in two parts: those that are told one by one, and of many those that ended, by slot.
+pub(super) struct Told<'l, 'a> {
+    /// Each with its number among all.
+    pub(super) alone: Vec<(usize, &'l SeedLife<'a>)>,
+    /// A slot holds one seed at a time, so that the lives in it follow each other.
+    pub(super) together: BTreeMap<&'a SlotId, Vec<&'l SeedLife<'a>>>,
+}
+
+impl<'l, 'a> Told<'l, 'a> {
+    pub(super) fn of(lives: &'l [SeedLife<'a>]) -> Self {
+        let (mut alone, mut together) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+        for (index, life) in lives.iter().enumerate() {
+            if lives.len() > MAX_TOLD && life.has_ended() {
+                together.entry(&life.last.slot).or_default().push(life);
+            } else {
+                alone.push((index, life));
+            }
+        }
+        Self { alone, together }
+    }
+
+    /// Seeds that are told together (count).
+    pub(super) fn num_together(&self) -> usize {
+        self.together.values().map(Vec::len).sum()
+    }
+}
+
 /// Germinations, fossilizations and prunes, in order.
 pub(super) fn seed_events(epochs: &[EpochReport]) -> Vec<SeedEvent> {
     let changes = epochs.iter().flat_map(|report| report.transitions.iter().map(|change| (report.epoch.0, change)));
@@ -121,6 +151,12 @@ impl<'a> SeedLife<'a> {
     /// Where it ended: a seed whose slot was cleared is not resetting for ever, it was pruned.
     pub(super) fn fate(&self) -> SeedStage {
         if self.is_listed { self.last.stage } else { SeedStage::Pruned }
+    }
+
+    /// Whether it was removed from the network, or is about to be.
+    pub(super) fn has_ended(&self) -> bool {
+        let fate = self.fate();
+        fate != SeedStage::Fossilized && !fate.is_live()
     }
 
     fn new(germinated: u64, last: &'a SeedState) -> Self {

@@ -7,10 +7,13 @@ use tolaria::trainer::report::EpochReport;
 use super::chart::{Chart, Lifecycle, alphas, curves, gradients, lifecycle};
 use super::format::{calendar, count, decimal, duration, percent};
 use super::gradients::Gradients;
-use super::history::{EventKind, Measured, SeedLife, seed_events, seed_lives};
+use super::history::{EventKind, Measured, SeedLife, Told, seed_events, seed_lives};
 use super::overview::{Fact, facts, outcome};
 use super::printable::printable;
 use super::{ReportError, Run};
+
+/// With more commands than this, their table is folded up.
+const MAX_COMMAND_ROWS: usize = 60;
 
 /// Most rows of the table of epochs; the whole is in `metrics.jsonl`.
 const MAX_EPOCH_ROWS: usize = 500;
@@ -40,9 +43,11 @@ struct Page<'a> {
     gradient_charts: Vec<Chart>,
     /// Kinds of markers that occur.
     event_kinds: Vec<&'static str>,
-    seeds: Vec<SeedRow>,
+    /// Tables of seeds, behind a heading when they are not to be seen at once.
+    seeds: Vec<(Option<String>, Vec<SeedRow>)>,
     verdicts: Vec<VerdictRow>,
     commands: Vec<CommandRow>,
+    are_commands_folded: bool,
     changes: Vec<ChangeRow>,
     epochs: Vec<EpochRow>,
     num_epochs: usize,
@@ -135,8 +140,9 @@ impl<'a> Page<'a> {
             gradients: Gradients::of(&run.epochs),
             gradient_charts: gradients(run, &lives, &events),
             event_kinds: kinds.into_iter().map(EventKind::name).collect(),
-            seeds: lives.iter().map(SeedRow::of).collect(),
+            seeds: seed_tables(&lives),
             verdicts: lives.iter().flat_map(verdicts).collect(),
+            are_commands_folded: run.epochs.iter().flat_map(commands).count() > MAX_COMMAND_ROWS,
             commands: run.epochs.iter().flat_map(commands).collect(),
             changes: run.epochs.iter().flat_map(changes).collect(),
             epochs: epoch_rows(&run.epochs),
@@ -145,6 +151,17 @@ impl<'a> Page<'a> {
             provenance: provenance(run),
         }
     }
+}
+
+fn seed_tables(lives: &[SeedLife<'_>]) -> Vec<(Option<String>, Vec<SeedRow>)> {
+    let told = Told::of(lives);
+    let alone: Vec<SeedRow> = told.alone.iter().map(|(_, life)| SeedRow::of(life)).collect();
+    let mut together: Vec<&SeedLife<'_>> = told.together.values().flatten().copied().collect();
+    together.sort_by_key(|life| life.last.seed_id);
+    let heading = format!("Pruned seeds ({})", together.len());
+    let together = together.into_iter().map(SeedRow::of).collect();
+    let tables = [(None, alone), (Some(heading), together)];
+    tables.into_iter().filter(|(_, rows): &(_, Vec<SeedRow>)| !rows.is_empty()).collect()
 }
 
 impl SeedRow {

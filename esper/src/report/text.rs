@@ -7,7 +7,7 @@ use tolaria::trainer::report::{OwnerRecord, owner_name};
 use super::Run;
 use super::format::{count, decimal, percent};
 use super::gradients::{latest, summary};
-use super::history::{SeedLife, seed_lives};
+use super::history::{SeedLife, Told, seed_lives};
 use super::overview::{facts, outcome};
 use super::printable::printable;
 
@@ -27,7 +27,11 @@ pub fn render_text(run: &Run) -> String {
     for fact in facts(run, &lives) {
         lines.push(format!("  {:<20} {:>12}  {}", fact.label.to_lowercase(), fact.value, fact.detail));
     }
-    lines.extend(lives.iter().map(seed));
+    let told = Told::of(&lives);
+    lines.extend(told.alone.iter().map(|(_, life)| seed(life)));
+    lines.extend(
+        (told.num_together() > 0).then(|| format!("    {} pruned seeds are in the report", told.num_together())),
+    );
     lines.extend(summary(&run.epochs).map(|sentence| format!("  gradients at {sentence}")));
     lines.extend(latest(&run.epochs).into_values().map(|(epoch, record)| owner(epoch, record)));
     lines.extend(run.notes.iter().map(|note| format!("  note: {note}")));

@@ -5,7 +5,7 @@ use tolaria::trainer::report::EpochReport;
 use super::axis::Quantity;
 use super::plot::{Plot, Reference, Series, plot};
 use crate::report::format::{count, decimal, percent, rounded};
-use crate::report::history::{SeedEvent, SeedLife};
+use crate::report::history::{SeedEvent, SeedLife, Told};
 use crate::report::{Run, Summary};
 
 /// Colors and dashes of lines in the style sheet.
@@ -101,16 +101,21 @@ fn accuracy(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
 }
 
 fn alpha(lives: &[SeedLife<'_>]) -> Sketch {
-    let series = lives
-        .iter()
-        .enumerate()
-        .map(|(index, life)| Series {
-            name: life.last.seed_id.to_string(),
-            class: class(index),
-            points: life.alpha.clone(),
-            is_stepped: false,
-        })
-        .collect();
+    let told = Told::of(lives);
+    let alone = told.alone.iter().map(|(index, life)| Series {
+        name: life.last.seed_id.to_string(),
+        class: class(*index),
+        points: life.alpha.clone(),
+        is_stepped: false,
+    });
+    let together = told.together.iter().map(|(slot, lives)| Series {
+        name: format!("{} pruned in {slot}", lives.len()),
+        class: "gone".to_owned(),
+        points: lives.iter().flat_map(|life| life.alpha.iter().copied()).collect(),
+        is_stepped: false,
+    });
+    // Below the others.
+    let series = together.chain(alone).collect();
     Sketch {
         id: "alpha",
         title: "Alpha per seed",

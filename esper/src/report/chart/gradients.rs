@@ -8,7 +8,7 @@ use super::plot::Series;
 use crate::report::Run;
 use crate::report::format::{count, percent};
 use crate::report::gradients::owners;
-use crate::report::history::{SeedEvent, SeedLife};
+use crate::report::history::{SeedEvent, SeedLife, Told};
 
 /// The first color with the last dash: seeds have the first colors, as in the chart of their alphas.
 const HOST: usize = 2 * NUM_COLORS;
@@ -37,8 +37,13 @@ fn conflicts(reports: &[EpochReport]) -> Sketch {
 }
 
 fn norm_shares(reports: &[EpochReport], lives: &[SeedLife<'_>]) -> Sketch {
-    let series = owners(reports).into_iter().map(|owner| {
-        let name = owner_name(owner);
+    let told = Told::of(lives);
+    let is_told_alone = |name: &str| {
+        let mut together = told.together.values().flatten();
+        !together.any(|life| life.last.seed_id.to_string() == name)
+    };
+    let owners = owners(reports).into_iter().map(|owner| (owner, owner_name(owner)));
+    let series = owners.filter(|(_, name)| is_told_alone(name)).map(|(owner, name)| {
         let seed = lives.iter().position(|life| life.last.seed_id.to_string() == name);
         let points = reports.iter().filter_map(|report| {
             let found = report.conflict.as_ref()?.owners.iter().find(|record| record.owner == owner)?;
@@ -54,7 +59,10 @@ fn norm_shares(reports: &[EpochReport], lives: &[SeedLife<'_>]) -> Sketch {
         show: percent,
         series: series.collect(),
         references: Vec::new(),
-        note: gaps(reports, |conflict| !conflict.owners.is_empty()),
+        note: match told.num_together() {
+            0 => gaps(reports, |conflict| !conflict.owners.is_empty()),
+            num => Some(format!("Without {num} pruned seeds.")),
+        },
     }
 }
 

@@ -1,11 +1,12 @@
 //! The lives of all seeds: a row each, a colored band per stage.
 
+use leyline::id::SeedId;
 use leyline::seed::SeedStage;
 
 use super::axis::EpochAxis;
 use super::length::Percent;
 use crate::report::format::counted;
-use crate::report::history::{Band, SeedLife};
+use crate::report::history::{Band, SeedLife, Told};
 
 /// Height of a row with its label line, in pixels.
 const ROW_HEIGHT: usize = 46;
@@ -55,26 +56,40 @@ pub(in crate::report) fn lifecycle(first: u64, last: u64, lives: &[SeedLife<'_>]
         return None;
     }
     let x = EpochAxis::new(first, last);
-    let rows: Vec<Row> = lives
-        .iter()
-        .enumerate()
-        .map(|(index, life)| Row {
-            y: index * ROW_HEIGHT,
-            seed: life.last.seed_id.to_string(),
-            place: format!("{} in {}", life.last.blueprint, life.last.slot),
-            stage: life.fate(),
-            bands: life.bands.iter().map(|band| place(*band, last, x)).collect(),
-        })
-        .collect();
+    let told = Told::of(lives);
+    let bands = |life: &&SeedLife<'_>| {
+        let seed = life.last.seed_id;
+        life.bands.iter().map(|band| place(seed, *band, last, x)).collect::<Vec<_>>()
+    };
+    let alone = told.alone.iter().map(|(_, life)| Row {
+        y: 0,
+        seed: life.last.seed_id.to_string(),
+        place: format!("{} in {}", life.last.blueprint, life.last.slot),
+        stage: life.fate(),
+        bands: bands(life),
+    });
+    let together = told.together.iter().map(|(slot, lives)| Row {
+        y: 0,
+        seed: counted(lives.len() as u64, "seed"),
+        place: format!("one after the other in {slot}"),
+        stage: SeedStage::Pruned,
+        bands: lives.iter().flat_map(bands).collect(),
+    });
+    let mut rows: Vec<Row> = alone.chain(together).collect();
+    for (index, row) in rows.iter_mut().enumerate() {
+        row.y = index * ROW_HEIGHT;
+    }
     let legend = SeedStage::ALL
         .into_iter()
         .filter(|stage| lives.iter().any(|life| life.bands.iter().any(|band| band.stage == *stage)))
         .collect();
-    let description = lives.iter().map(describe).collect::<Vec<_>>().join(" ");
+    let alone = told.alone.iter().map(|(_, life)| describe(life));
+    let together = told.together.iter().map(|(slot, lives)| format!("{} pruned in {slot}.", lives.len()));
+    let description = alone.chain(together).collect::<Vec<_>>().join(" ");
     Some(Lifecycle { height: rows.len() * ROW_HEIGHT, rows, x_ticks: x.ticks(), legend, description })
 }
 
-fn place(band: Band, last: u64, x: EpochAxis) -> PlacedBand {
+fn place(seed: SeedId, band: Band, last: u64, x: EpochAxis) -> PlacedBand {
     let from = x.place(band.from as f64);
     let width = Percent(x.place_end(band.to).0 - from.0);
     let span = if band.to > last {
@@ -87,7 +102,7 @@ fn place(band: Band, last: u64, x: EpochAxis) -> PlacedBand {
         share if share >= WIDE => "name wide",
         _ => "name none",
     };
-    PlacedBand { x: from, width, stage: band.stage, title: format!("{} {span}", band.stage), room }
+    PlacedBand { x: from, width, stage: band.stage, title: format!("{seed}: {} {span}", band.stage), room }
 }
 
 fn describe(life: &SeedLife<'_>) -> String {

@@ -12,6 +12,12 @@ const PATH_WIDTH: f64 = 1000.0;
 /// A line of more points than this is drawn by the lowest and highest point of as many pieces as half of it.
 const MAX_POINTS: usize = 1200;
 
+/// Most markers: more would stand on each other.
+const MAX_MARKERS: usize = 24;
+
+/// Most seeds that a marker names.
+const MAX_NAMED: usize = 8;
+
 /// Most columns that tell their values.
 const MAX_COLUMNS: usize = 240;
 
@@ -168,21 +174,41 @@ fn place(reference: &Reference, epochs: &[u64], x: EpochAxis, y: &ValueAxis) -> 
 }
 
 fn markers(events: &[SeedEvent], x: EpochAxis) -> Vec<Marker> {
-    let same_epoch = events.chunk_by(|before, after| before.epoch == after.epoch);
-    same_epoch
+    let first = events.first().map_or(0, |event| event.epoch);
+    let span = events.last().map_or(0, |event| event.epoch) - first + 1;
+    let num_epochs = events.chunk_by(|before, after| before.epoch == after.epoch).count();
+    // As many epochs share a marker as it takes for the markers to be few.
+    let stride = if num_epochs > MAX_MARKERS { span.div_ceil(MAX_MARKERS as u64) } else { 1 };
+    let part = |event: &SeedEvent| (event.epoch - first) / stride;
+    let together = events.chunk_by(|before, after| part(before) == part(after));
+    together
         .map(|events| {
             let mut glyphs = Vec::new();
-            let mut title = format!("end of epoch {}", events[0].epoch);
+            let (from, to) = (events[0].epoch, events[events.len() - 1].epoch);
+            let mut title =
+                if from == to { format!("end of epoch {from}") } else { format!("ends of epochs {from} to {to}") };
             for kind in EventKind::ALL {
                 let seeds: Vec<String> =
                     events.iter().filter(|event| event.kind == kind).map(|event| event.seed.to_string()).collect();
                 if !seeds.is_empty() {
                     glyphs.push((kind.name(), glyphs.len() * 11));
-                    write!(title, "\n{}: {}", kind.name(), seeds.join(", "))
-                        .expect("writing to a string does not fail");
+                    let seeds =
+                        if seeds.len() > MAX_NAMED { format!("{} seeds", seeds.len()) } else { seeds.join(", ") };
+                    write!(title, "\n{}: {seeds}", kind.name()).expect("writing to a string does not fail");
                 }
             }
-            Marker { x: x.place(events[0].epoch as f64), title, glyphs }
+            if stride > 1 {
+                // No room for several: a seed that stays says more than those that come and go.
+                let stays = EventKind::Fossilization.name();
+                glyphs = glyphs
+                    .iter()
+                    .find(|(kind, _)| *kind == stays)
+                    .or(glyphs.first())
+                    .map(|(kind, _)| (*kind, 0))
+                    .into_iter()
+                    .collect();
+            }
+            Marker { x: x.place((from + to) as f64 / 2.0), title, glyphs }
         })
         .collect()
 }
@@ -252,6 +278,26 @@ mod tests {
         assert!(path.matches('L').count() <= MAX_POINTS, "{} points", path.matches('L').count());
         assert!(plot.columns.len() <= MAX_COLUMNS);
         assert!(thinned(&points).iter().any(|(_, value)| *value > 8.0), "the peak is gone");
+    }
+
+    #[test]
+    fn events_of_many_epochs_share_few_markers_and_what_stays_is_seen() {
+        let event = |epoch: u32| {
+            let kind = match epoch {
+                500 => EventKind::Fossilization,
+                _ if epoch % 2 == 0 => EventKind::Prune,
+                _ => EventKind::Germination,
+            };
+            SeedEvent { epoch: u64::from(epoch), kind, seed: SeedId(epoch) }
+        };
+        let events: Vec<SeedEvent> = (1..=600).map(event).collect();
+        let found = markers(&events, EpochAxis::new(1, 600));
+        assert_eq!(found.len(), MAX_MARKERS);
+        assert!(found.iter().all(|marker| marker.glyphs.len() == 1));
+        let kept: Vec<&str> =
+            found.iter().map(|marker| marker.glyphs[0].0).filter(|kind| *kind == "fossilization").collect();
+        assert_eq!(kept.len(), 1);
+        assert_eq!(found[0].title, "ends of epochs 1 to 25\ngermination: 13 seeds\nprune: 12 seeds");
     }
 
     #[test]
