@@ -1,18 +1,125 @@
-//! `esper check-config`: reads a configuration as `esper train` would, and says what is wrong with it.
+//! What is confirmed before a run creates anything; `esper check-config` does that alone.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use crate::cli::CheckArgs;
-use crate::config::{EsperConfig, Layer};
-use crate::output;
+use kasmina::Kasmina;
+use tolaria::batch::num_windows;
 
-/// Runs the sub-command.
+use crate::cli::CheckArgs;
+use crate::config::{ConfigError, Diagnostic, EsperConfig, Issue, Layer, Loaded};
+use crate::data::{self, DataConfig, Prepared, Table};
+use crate::{library, output, wire};
+
+/// A configuration that can run, with its data.
+#[derive(Debug)]
+pub struct Checked {
+    /// The configuration.
+    pub loaded: Loaded<EsperConfig>,
+    /// The data that it names.
+    pub prepared: Prepared,
+    /// What works, and hardly as it was meant.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Runs `esper check-config`.
 ///
 /// # Errors
-/// [`ConfigError`](crate::config::ConfigError) with every mistake that can be found at once.
+/// As [`check`].
 pub fn command(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let flags = args.set.iter().map(|setting| Layer::set(setting)).collect::<Result<Vec<_>, _>>()?;
-    let loaded = EsperConfig::load(Some(&args.file), flags)?;
-    output::print(&loaded.to_toml()?)?;
+    let checked = check(Some(&args.file), Layer::flags(Vec::new(), &args.set)?)?;
+    warn(&checked.warnings);
+    output::print(&checked.loaded.to_toml()?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells the warnings.
+pub fn warn(warnings: &[Diagnostic]) {
+    output::tell(&warnings.iter().map(|warning| format!("warning: {warning}\n")).collect::<String>());
+}
+
+/// Reads a configuration and everything that it refers to: data, device, library, and the names of slots and blueprints.
+/// Nothing is written.
+///
+/// # Errors
+/// [`ConfigError`] with every mistake that can be found at once.
+pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigError> {
+    let (loaded, mut mistakes) = EsperConfig::gather(file, flags)?;
+    let config = &loaded.config;
+    let mut issues = Vec::new();
+    let prepared = data::load(&config.data).map_err(|error| issues.push(unloadable(&config.data, error))).ok();
+    issues
+        .extend(wire::device(config.run.device).err().map(|problem| Issue::new("run.device", format!("is {problem}"))));
+    let library = config.seeds.library.as_ref().map(library::open);
+    issues.extend(library.and_then(Result::err).into_iter().flatten());
+    if let Some(prepared) = &prepared {
+        issues.extend(network(config, &prepared.splits.train));
+    }
+    // What is wrong by itself is wrong beside the data too, and was told already.
+    issues.retain(|issue| mistakes.iter().all(|told| told.key != issue.key));
+    mistakes.extend(issues.into_iter().map(|issue| loaded.locate(issue)));
+    match prepared {
+        Some(prepared) if mistakes.is_empty() => {
+            let warnings = doubts(config, prepared.splits.train.num_samples());
+            let warnings = warnings.into_iter().map(|issue| loaded.locate(issue)).collect();
+            Ok(Checked { loaded, prepared, warnings })
+        }
+        _ => Err(ConfigError::Invalid(mistakes)),
+    }
+}
+
+fn unloadable(config: &DataConfig, error: data::Error) -> Issue {
+    match error {
+        data::Error::Config { key, problem } => Issue::new(key, problem),
+        other => {
+            let name = &config.name;
+            Issue::new("data.name", format!("is `{name}`, which cannot be used: {:#}", anyhow::Error::new(other)))
+        }
+    }
+}
+
+/// What does not fit the data, and names that the network does not have.
+fn network(config: &EsperConfig, train: &Table) -> Vec<Issue> {
+    let kasmina = match wire::kasmina_config(config, train) {
+        Ok(kasmina) => kasmina,
+        Err(issues) => return issues,
+    };
+    match Kasmina::preview(&kasmina) {
+        Ok(slots) => {
+            let issues = config.policy.validate_for(&slots).err().unwrap_or_default();
+            issues.into_iter().map(|issue| Issue::new(format!("policy.{}", issue.key), issue.message)).collect()
+        }
+        Err(kasmina::Error::Config { issues }) => issues.into_iter().map(Issue::of_network).collect(),
+        Err(error) => vec![Issue::new("host", format!("cannot be built: {error}"))],
+    }
+}
+
+/// Sizes that are larger than what they are sizes of.
+fn doubts(config: &EsperConfig, num_samples: usize) -> Vec<Issue> {
+    let (batch, schedule, epochs) = (&config.train.batch, &config.train.schedule, config.run.epochs.get());
+    let (size, of_step) = (batch.batch_size.get(), batch.samples_per_step());
+    let steps = num_windows(num_samples, batch) as u64;
+    let num_steps = steps.saturating_mul(epochs);
+    let mut doubts = Vec::new();
+    if size > num_samples {
+        let problem =
+            format!("is {size}, but the training part has {num_samples} samples: every step takes all of them");
+        doubts.push(Issue::new("train.batch.batch_size", problem));
+    } else if of_step > num_samples {
+        let problem = format!(
+            "is {}, {of_step} samples a step, but the training part has {num_samples}: an epoch is one step of fewer \
+             microbatches",
+            batch.microbatches_per_step
+        );
+        doubts.push(Issue::new("train.batch.microbatches_per_step", problem));
+    }
+    if schedule.warmup_steps > num_steps {
+        let problem = format!(
+            "is {}, but the run has {epochs} epochs of {steps} steps, {num_steps} in all: the learning rate never reaches \
+             {}",
+            schedule.warmup_steps, schedule.learning_rate
+        );
+        doubts.push(Issue::new("train.schedule.warmup_steps", problem));
+    }
+    doubts
 }

@@ -25,13 +25,18 @@ pub fn command(args: &WarmUpArgs) -> anyhow::Result<ExitCode> {
     if args.device == DeviceName::Cpu {
         return Err(UsageError("--device cpu: nothing is compiled for the CPU; expected cuda:N".to_owned()).into());
     }
+    if !cfg!(feature = "cuda") {
+        let message = "warm-up: this build has no GPU support, so there is nothing to compile; expected a build with \
+                       `--features cuda`";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    let device = wire::device(args.device).map_err(|problem| UsageError(format!("--device {problem}")))?;
     match &args.module {
-        Some(module) => one(&wire::device(args.device)?, module)?,
+        Some(module) => one(&device, module)?,
         None => {
             let started = SystemClock::new();
             let began = started.now();
-            // Confirms the device, and stays open so that none of the processes pays for starting the driver.
-            let _device = wire::device(args.device)?;
+            // The device stays open, so that none of the processes pays for starting the driver.
             all(args.device)?;
             let (count, seconds) = (LIBRARY_MODULES.len(), (started.now() - began).as_secs_f64());
             output::print(&format!("{count} modules are compiled and kept in the driver's cache ({seconds:.1} s)\n"))?;

@@ -14,7 +14,7 @@ use tamiyo::{SigningKey, Tamiyo};
 use tolaria::batch::Dataset;
 use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
-use crate::config::{DeviceName, EsperConfig};
+use crate::config::{DeviceName, EsperConfig, Issue};
 use crate::data::{self, Table};
 use crate::exit::UsageError;
 use crate::kernel_cache;
@@ -45,32 +45,22 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Finds the device and confirms that the network fits the data and that a library can be opened, before anything is
-/// written.
-///
-/// # Errors
-/// [`UsageError`] for a device that this build or machine does not have, sizes that cannot work, or a library that
-/// cannot be used.
-pub fn preflight(config: &EsperConfig, data: &data::Splits) -> anyhow::Result<Device> {
-    kasmina_config(config, &data.train)?;
-    config.seeds.library.as_ref().map(library::open).transpose()?;
-    device(config.run.device)
-}
-
 /// Builds the trainer of a run.
 ///
 /// # Errors
-/// As [`preflight`], else what a part refuses.
+/// What a part refuses; nothing that [`crate::check::check`] lets pass.
 pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings) -> anyhow::Result<EsperTrainer> {
     let Surroundings { run_id, checkpoints, command_journal, recorder, clock } = around;
-    let device = preflight(config, data)?;
+    let device = device(config.run.device).map_err(UsageError)?;
+    let kasmina = kasmina_config(config, &data.train).map_err(unusable)?;
+    let store = config.seeds.library.as_ref().map(library::open).transpose().map_err(unusable)?;
     let journal = command_journal.map(|path| Journal::open(&path, clock.unix())).transpose()?;
     if let Some(torn) = journal.as_ref().and_then(Journal::torn_tail) {
         tracing::warn!("command journal: {torn}");
     }
     let (key_id, key) = draw_key(journal.as_ref())?;
     let mut seeds = Kasmina::new(
-        kasmina_config(config, &data.train)?,
+        kasmina,
         &device,
         run_id.clone(),
         KeyRing::single(key_id, CommandKey::new(key)),
@@ -81,9 +71,9 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
     if let Some(journal) = journal {
         seeds = seeds.with_journal(journal);
     }
-    if let Some(config) = &config.seeds.library {
-        let store = Arc::new(library::open(config)?);
-        seeds = seeds.with_library(store, config.for_seeds()).context("starting the library of weights")?;
+    if let (Some(config), Some(store)) = (&config.seeds.library, store) {
+        let library = seeds.with_library(Arc::new(store), config.for_seeds());
+        seeds = library.context("starting the library of weights")?;
     }
     let policy =
         Tamiyo::new(config.policy.clone(), run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))
@@ -124,16 +114,22 @@ fn draw_key(journal: Option<&Journal>) -> anyhow::Result<(KeyId, [u8; 32])> {
 }
 
 /// The seed manager's settings: sizes that follow from the data are filled in.
-fn kasmina_config(config: &EsperConfig, train: &Table) -> anyhow::Result<KasminaConfig> {
+///
+/// # Errors
+/// What does not fit the data.
+pub(crate) fn kasmina_config(config: &EsperConfig, train: &Table) -> Result<KasminaConfig, Vec<Issue>> {
     if let Some(issue) = config.host.misfit(train.num_features()) {
-        return Err(UsageError(format!("configuration: `{}` {}", issue.key, issue.problem)).into());
+        return Err(vec![issue]);
     }
     let host = config.host.sized(train.num_features(), train.num_classes());
     let kasmina = config.seeds.for_host(host, config.run.seed);
-    match kasmina.validate().into_iter().next() {
-        Some(issue) => Err(UsageError(format!("configuration: {issue}")).into()),
-        None => Ok(kasmina),
-    }
+    let issues: Vec<Issue> = kasmina.validate().into_iter().map(Issue::of_network).collect();
+    if issues.is_empty() { Ok(kasmina) } else { Err(issues) }
+}
+
+fn unusable(issues: Vec<Issue>) -> UsageError {
+    let lines = issues.iter().map(|issue| format!("configuration: `{}` {}", issue.key, issue.problem));
+    UsageError(lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// Samples as vectors (N, F): what a host makes of them is its own.
@@ -146,17 +142,15 @@ fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset> {
 /// The device of a name.
 ///
 /// # Errors
-/// [`UsageError`] for one that this build or machine does not have.
-pub fn device(name: DeviceName) -> anyhow::Result<Device> {
+/// Why this build or machine does not have it, and what is accepted.
+pub fn device(name: DeviceName) -> Result<Device, String> {
     match name {
         DeviceName::Cpu => Ok(Device::Cpu),
-        DeviceName::Cuda(_) if !cfg!(feature = "cuda") => Err(UsageError(format!(
-            "--device {name}: this build has no GPU support; expected cpu, or a build with `--features cuda`"
-        ))
-        .into()),
+        DeviceName::Cuda(_) if !cfg!(feature = "cuda") => {
+            Err(format!("{name}: this build has no GPU support; expected cpu, or a build with `--features cuda`"))
+        }
         // An own stream, not the per-thread default one: the latter cannot be captured.
-        DeviceName::Cuda(index) => Device::new_cuda_with_stream(index).map_err(|error| {
-            UsageError(format!("--device {name}: {error}; expected cpu or a GPU of this machine")).into()
-        }),
+        DeviceName::Cuda(index) => Device::new_cuda_with_stream(index)
+            .map_err(|error| format!("{name}: {error}; expected cpu or a GPU of this machine")),
     }
 }

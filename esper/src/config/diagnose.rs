@@ -2,12 +2,36 @@
 
 use toml::de::DeValue;
 
-use super::Diagnostic;
 use super::layer::Layers;
 use super::tree::{self, Tree};
+use super::{Alternative, Diagnostic};
+
+/// What the deserializer refused.
+pub(super) struct Rejected {
+    pub(super) diagnostic: Diagnostic,
+    /// Whether it is a key that nothing knows, and not in a list: without it the others mean the same.
+    pub(super) is_no_setting: bool,
+    /// Whether a key is missing.
+    pub(super) is_missing: bool,
+}
+
+impl Rejected {
+    /// The path of what has to go before the others can be looked at: a list as a whole, and of a section that is one of
+    /// several alternatives all, because its keys belong together.
+    pub(super) fn set_aside(&self, alternatives: &[Alternative]) -> String {
+        let key = self.diagnostic.key.as_str();
+        if self.is_no_setting {
+            return key.to_owned();
+        }
+        let whole = key.split_once('[').map_or(key, |(list, _)| list);
+        let around =
+            alternatives.iter().find(|one| whole.strip_prefix(one.path).is_some_and(|rest| rest.starts_with('.')));
+        around.map_or(whole, |section| section.path).to_owned()
+    }
+}
 
 /// Explains an error of deserializing `tree`.
-pub(super) fn rejected(error: &toml::de::Error, tree: &Tree<'_>, layers: &Layers) -> Diagnostic {
+pub(super) fn rejected(error: &toml::de::Error, tree: &Tree<'_>, layers: &Layers) -> Rejected {
     let message = Message::parse(error.message());
     let span = error.span().unwrap_or(0..0);
     let mut key = tree::locate(tree, &span).unwrap_or_default();
@@ -21,7 +45,11 @@ pub(super) fn rejected(error: &toml::de::Error, tree: &Tree<'_>, layers: &Layers
     }
     let nearest = message.nearest(tree, &key);
     let (problem, accepted) = message.explain(&key, tree, layers);
-    Diagnostic { place: layers.place(position), key, problem, accepted, nearest }
+    Rejected {
+        is_no_setting: matches!(message, Message::UnknownField { .. }) && !key.contains('['),
+        is_missing: matches!(message, Message::MissingField { .. }),
+        diagnostic: Diagnostic { place: layers.place(position), key, problem, accepted, nearest },
+    }
 }
 
 /// Explains why the text of a layer that starts at `start` is not TOML.
@@ -181,6 +209,16 @@ impl<'a> Message<'a> {
                     .and_then(|(_, value)| layers.text(value.span()));
                 let found = text.filter(|text| text.len() <= 60 && !text.contains('\n')).unwrap_or(found);
                 (format!("is {found}, expected {}", in_plain_words(expected)), Vec::new())
+            }
+            // A section that holds one table named after an alternative.
+            Self::Other(text) if text.starts_with("wanted exactly 1 element") => {
+                let table = if key.is_empty() { None } else { tree::find(tree, key) };
+                let table = table.and_then(|(_, value)| value.get_ref().as_table());
+                let names: Vec<&str> =
+                    table.iter().flat_map(|table| table.keys()).map(|key| key.get_ref().as_ref()).collect();
+                let found =
+                    if names.is_empty() { "is empty".to_owned() } else { format!("holds {}", names.join(" and ")) };
+                (format!("{found}, expected exactly one table"), Vec::new())
             }
             Self::Other(text) => ((*text).to_owned(), Vec::new()),
         }

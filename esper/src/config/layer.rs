@@ -7,7 +7,7 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::{ConfigError, Place};
+use super::{ConfigError, Diagnostic, Place, tree};
 
 /// Largest configuration file.
 const LIMIT_BYTES: u64 = 1 << 20;
@@ -66,6 +66,37 @@ impl Layer {
         Self::flag(&format!("--set {shown}"), key.trim(), value.trim()).ok_or_else(bad)
     }
 
+    /// The flags with names of their own, then what was given to `--set`, which cannot say something else than they do.
+    ///
+    /// # Errors
+    /// As [`Self::set`]; [`ConfigError::Invalid`] with every setting that contradicts a flag.
+    pub fn flags(named: Vec<Self>, settings: &[String]) -> Result<Vec<Self>, ConfigError> {
+        let mut settings = settings.iter().map(|setting| Self::set(setting)).collect::<Result<Vec<_>, _>>()?;
+        let contradicting = settings.iter().flat_map(|setting| named.iter().filter_map(|flag| setting.against(flag)));
+        let mistakes: Vec<Diagnostic> = contradicting.collect();
+        if !mistakes.is_empty() {
+            return Err(ConfigError::Invalid(mistakes));
+        }
+        let mut layers = named;
+        layers.append(&mut settings);
+        Ok(layers)
+    }
+
+    /// What is wrong when this setting and a flag give one key different values.
+    fn against(&self, flag: &Self) -> Option<Diagnostic> {
+        let (own, other) = (tree::parse(&self.text, 0).ok()?, tree::parse(&flag.text, 0).ok()?);
+        let mut found = None;
+        tree::walk(&other, &mut |path, _, value| {
+            let asked = (!value.get_ref().is_table()).then(|| tree::find(&own, path)).flatten();
+            if asked.is_some_and(|(_, asked)| self.text.get(asked.span()) != flag.text.get(value.span())) {
+                let problem = format!("contradicts `{}`; expected one of them", flag.place(0));
+                let (place, key) = (self.place(0), path.to_owned());
+                found = Some(Diagnostic { place, key, problem, accepted: Vec::new(), nearest: None });
+            }
+        });
+        found
+    }
+
     /// The value of a flag with its own name, for example `--epochs 20` for the key `run.epochs`.
     ///
     /// `shown` is the flag as it was given. `None` when `key` is not a dotted key.
@@ -76,6 +107,10 @@ impl Layer {
         }
         let value = if is_toml_value(value) { value.into() } else { toml::Value::from(value).to_string() };
         Some(Self { origin: Origin::Flag(shown.into()), text: format!("{key} = {value}\n") })
+    }
+
+    pub(super) fn is_default(&self) -> bool {
+        matches!(self.origin, Origin::Default(_))
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -105,7 +140,7 @@ fn is_toml_value(value: &str) -> bool {
 }
 
 /// Layers laid end to end, so that one number names a position in any of them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Layers {
     /// Each layer with the position of its first byte.
     layers: Vec<(usize, Layer)>,
@@ -180,6 +215,23 @@ mod tests {
             let error = Layer::set(setting).unwrap_err();
             assert!(matches!(error, ConfigError::Flag { .. }), "{setting}: {error}");
         }
+    }
+
+    #[test]
+    fn a_setting_may_repeat_a_flag_and_not_contradict_it() {
+        let flags = |settings: &[&str]| {
+            let named = ["--epochs 5", "--seed 1"].map(|shown| {
+                let (name, value) = shown.split_once(' ').unwrap();
+                Layer::flag(shown, &format!("run.{}", &name[2..]), value).unwrap()
+            });
+            let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+            Layer::flags(named.to_vec(), &settings).map(|layers| layers.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(flags(&["run.epochs=5", "run.device=cpu"]), Ok(4));
+        let message = "--set run.epochs=6: `run.epochs` contradicts `--epochs 5`; expected one of them\n\
+                       --set run={seed = 2}: `run.seed` contradicts `--seed 1`; expected one of them";
+        assert_eq!(flags(&["run.epochs=6", "run={seed = 2}"]), Err(message.to_owned()));
+        assert!(flags(&["run.epochs"]).unwrap_err().contains("KEY=VALUE"));
     }
 
     #[test]

@@ -46,35 +46,84 @@ pub struct Loaded<T> {
     pub config: T,
     /// Where each value came from, by dotted path; a value that no layer holds is missing here.
     pub provenance: BTreeMap<String, Place>,
+    layers: Layers,
+    alternatives: &'static [Alternative],
 }
 
 /// Merges `layers` (later ones win) into a `T`, which `validate` may still refuse.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] with the first mistake of syntax or type, or with every unusable number and every issue of
-/// `validate`; [`ConfigError::Unwritable`] when `T` has no form in TOML.
+/// [`ConfigError::Invalid`] with the first mistake of syntax, every unusable number, every value of the wrong type, or
+/// every key that is no setting and every issue of `validate`; [`ConfigError::Unwritable`] when `T` has no form in TOML.
 pub fn load<T: DeserializeOwned + Serialize>(
     layers: Vec<Layer>,
-    alternatives: &[Alternative],
+    alternatives: &'static [Alternative],
     validate: impl FnOnce(&T) -> Vec<Issue>,
 ) -> Result<Loaded<T>, ConfigError> {
+    let (loaded, mistakes) = gather(layers, alternatives, validate)?;
+    refuse(mistakes)?;
+    Ok(loaded)
+}
+
+/// As [`load`], but for mistakes beside which every value is the one that was asked for: they are returned, so that
+/// others can be looked for.
+pub(super) fn gather<T: DeserializeOwned + Serialize>(
+    layers: Vec<Layer>,
+    alternatives: &'static [Alternative],
+    validate: impl FnOnce(&T) -> Vec<Issue>,
+) -> Result<(Loaded<T>, Vec<Diagnostic>), ConfigError> {
     let layers = Layers::new(layers);
-    let tree = merge(&layers, alternatives)?;
+    let mut tree = merge(&layers, alternatives, |_| true)?;
     refuse(diagnose::unusable_numbers(&tree, &layers))?;
-    let deserializer = toml::Deserializer::from(Spanned::new(0..0, tree.clone()));
-    let config = T::deserialize(deserializer)
-        .map_err(|error| ConfigError::Invalid(vec![diagnose::rejected(&error, &tree, &layers)]))?;
-    refuse(validate(&config).into_iter().map(|issue| locate(issue, &tree, &layers)).collect())?;
+    let (config, mut mistakes) = deserialize(&mut tree, &layers, alternatives)?;
+    mistakes.extend(validate(&config).into_iter().map(|issue| locate(issue, &tree, &layers)));
     let mut provenance = BTreeMap::new();
     tree::walk(&tree, &mut |path, key_span, value| {
         if let (Some(span), false) = (key_span, value.get_ref().is_table()) {
             provenance.insert(path.to_owned(), layers.place(span.start));
         }
     });
-    let loaded = Loaded { config, provenance };
+    drop(tree);
+    let loaded = Loaded { config, provenance, layers, alternatives };
     // Found out now, not after the first epoch when the run folder is written.
     loaded.to_toml()?;
-    Ok(loaded)
+    Ok((loaded, mistakes))
+}
+
+/// Deserializes the tree, and again without what was refused, so that all mistakes are found. A key that is no setting
+/// is left out, and the rest is what was asked for; a value of the wrong type gives way to the default, with which
+/// nothing but the types of the others can be judged.
+fn deserialize<'a, T: DeserializeOwned>(
+    tree: &mut Tree<'a>,
+    layers: &'a Layers,
+    alternatives: &[Alternative],
+) -> Result<(T, Vec<Diagnostic>), ConfigError> {
+    let defaults = merge(layers, alternatives, Layer::is_default)?;
+    let (mut mistakes, mut is_as_asked) = (Vec::new(), true);
+    loop {
+        let error = match T::deserialize(toml::Deserializer::from(Spanned::new(0..0, tree.clone()))) {
+            Ok(config) if is_as_asked => return Ok((config, mistakes)),
+            Ok(_) => break,
+            Err(error) => error,
+        };
+        let rejected = diagnose::rejected(&error, tree, layers);
+        let section = |key: &str| key.rsplit_once('.').map(|(section, _)| section.to_owned());
+        let beside = section(&rejected.diagnostic.key);
+        let is_misspelt = || mistakes.iter().any(|told: &Diagnostic| section(&told.key) == beside);
+        if mistakes.contains(&rejected.diagnostic) || rejected.is_missing && (!is_as_asked || is_misspelt()) {
+            // Follows from what was set aside.
+            break;
+        }
+        let path = rejected.set_aside(alternatives);
+        mistakes.push(rejected.diagnostic);
+        is_as_asked &= rejected.is_no_setting;
+        let default = tree::get(&defaults, &path).filter(|_| !rejected.is_no_setting);
+        if rejected.is_missing || !tree::replace(tree, &path, default.map(|(key, value)| (key.clone(), value.clone())))
+        {
+            break;
+        }
+    }
+    Err(ConfigError::Invalid(mistakes))
 }
 
 /// The text at a dotted path in the uppermost layer that has one; layers that cannot be parsed are passed over.
@@ -84,6 +133,15 @@ pub(super) fn peek(layers: &[Layer], path: &str) -> Option<String> {
         tree::get(&tree, path).and_then(|(_, value)| value.get_ref().as_str().map(str::to_owned))
     };
     layers.iter().rev().find_map(text)
+}
+
+impl<T> Loaded<T> {
+    /// What is wrong with a setting, at its place.
+    #[must_use]
+    pub fn locate(&self, issue: Issue) -> Diagnostic {
+        let tree = merge(&self.layers, self.alternatives, |_| true).expect("these layers were merged before");
+        locate(issue, &tree, &self.layers)
+    }
 }
 
 impl<T: Serialize> Loaded<T> {
@@ -121,9 +179,13 @@ impl<T: Serialize> Loaded<T> {
     }
 }
 
-fn merge<'a>(layers: &'a Layers, alternatives: &[Alternative]) -> Result<Tree<'a>, ConfigError> {
+fn merge<'a>(
+    layers: &'a Layers,
+    alternatives: &[Alternative],
+    wanted: impl Fn(&Layer) -> bool,
+) -> Result<Tree<'a>, ConfigError> {
     let mut merged = Tree::new();
-    for (start, layer) in layers.iter() {
+    for (start, layer) in layers.iter().filter(|(_, layer)| wanted(layer)) {
         let tree = tree::parse(layer.as_str(), start)
             .map_err(|error| ConfigError::Invalid(vec![diagnose::unreadable(&error, start, layers)]))?;
         tree::overlay(&mut merged, tree, "", alternatives);

@@ -200,15 +200,21 @@ impl SeedsConfig {
     }
 }
 
+impl Issue {
+    /// What the seed manager refuses: a setting of the host, or one of its own section.
+    pub(crate) fn of_network(issue: kasmina::ConfigIssue) -> Self {
+        let is_host = issue.key == "host" || issue.key.starts_with("host.");
+        Self::new(if is_host { issue.key } else { format!("seeds.{}", issue.key) }, issue.message)
+    }
+}
+
 /// What cannot work in both sections, whatever the data are.
 ///
 /// A kernel wider than a sample, or tokens that do not divide one, show only with the data; the sizes taken here allow all
 /// that any data allow.
 pub(super) fn issues(host: &HostChoice, seeds: &SeedsConfig) -> Vec<Issue> {
-    let key = |key: String| if key.starts_with("host.") { key } else { format!("seeds.{key}") };
     let whole = seeds.for_host(host.sized(host.most_features(), 2), 0);
-    let mut issues: Vec<Issue> =
-        whole.validate().into_iter().map(|issue| Issue::new(key(issue.key), issue.message)).collect();
+    let mut issues: Vec<Issue> = whole.validate().into_iter().map(Issue::of_network).collect();
     issues.extend(seeds.library.iter().flat_map(|library| library.issues(&whole)));
     issues
 }

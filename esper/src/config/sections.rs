@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tamiyo::TamiyoConfig;
 use tolaria::trainer::TrainConfig;
 
+use super::load::{gather, peek};
 use super::network::{self, HostChoice, SeedsConfig};
-use super::{Alternative, ConfigError, Issue, Layer, Loaded, load, load::peek};
+use super::{Alternative, ConfigError, Diagnostic, Issue, Layer, Loaded, load};
 use crate::data::{self, DataConfig, DataName};
 
 /// The whole configuration of a run.
@@ -88,9 +89,7 @@ impl EsperConfig {
     /// # Errors
     /// [`ConfigError`], naming the place, the key and what is accepted.
     pub fn load(file: Option<&Path>, flags: Vec<Layer>) -> Result<Loaded<Self>, ConfigError> {
-        let mut given: Vec<Layer> = file.map(Layer::file).transpose()?.into_iter().collect();
-        given.extend(flags);
-        Self::from_layers(given)
+        Self::from_layers(Self::given(file, flags)?)
     }
 
     /// As [`EsperConfig::load`], with the file as a layer.
@@ -98,13 +97,31 @@ impl EsperConfig {
     /// # Errors
     /// As [`EsperConfig::load`].
     pub fn from_layers(given: Vec<Layer>) -> Result<Loaded<Self>, ConfigError> {
+        load(Self::with_defaults(given), ALTERNATIVES, Self::issues)
+    }
+
+    /// As [`EsperConfig::load`], but returns the mistakes beside which others can be looked for.
+    pub(crate) fn gather(
+        file: Option<&Path>,
+        flags: Vec<Layer>,
+    ) -> Result<(Loaded<Self>, Vec<Diagnostic>), ConfigError> {
+        gather(Self::with_defaults(Self::given(file, flags)?), ALTERNATIVES, Self::issues)
+    }
+
+    fn given(file: Option<&Path>, flags: Vec<Layer>) -> Result<Vec<Layer>, ConfigError> {
+        let mut given: Vec<Layer> = file.map(Layer::file).transpose()?.into_iter().collect();
+        given.extend(flags);
+        Ok(given)
+    }
+
+    fn with_defaults(given: Vec<Layer>) -> Vec<Layer> {
         let base = Layer::defaults("every data set", BASE);
         let mut layers = vec![base];
         // A name that nobody knows gets no layer of its own; it is refused below, at its place.
         let name = peek(&given, "data.name").or_else(|| peek(&layers, "data.name"));
         layers.extend(name.and_then(|name| DataName::parse(&name)).map(|name| defaults_of(&name)));
         layers.extend(given);
-        load(layers, ALTERNATIVES, Self::issues)
+        layers
     }
 
     /// The configuration when nothing but the data set is said.

@@ -70,6 +70,23 @@ pub(super) fn get<'t, 'a>(tree: &'t Tree<'a>, path: &str) -> Option<(&'t Key<'a>
     }
 }
 
+/// Puts `entry` in the place of what is at a dotted path, or nothing; false when nothing was there.
+pub(super) fn replace<'a>(tree: &mut Tree<'a>, path: &str, entry: Option<(Key<'a>, Node<'a>)>) -> bool {
+    match path.split_once('.') {
+        Some((first, rest)) => match tree.get_mut(first).map(Spanned::get_mut) {
+            Some(DeValue::Table(table)) => replace(table, rest, entry),
+            _ => false,
+        },
+        None => {
+            let was_there = tree.remove(path).is_some();
+            if let (Some((key, value)), true) = (entry, was_there) {
+                tree.insert(key, value);
+            }
+            was_there
+        }
+    }
+}
+
 /// The value at a path as [`walk`] spells it, list elements included, with the span of its key.
 pub(super) fn find<'t, 'a>(tree: &'t Tree<'a>, wanted: &str) -> Option<(Option<Range<usize>>, &'t Node<'a>)> {
     let mut found = None;

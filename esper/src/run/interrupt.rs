@@ -11,7 +11,7 @@ use crate::exit;
 
 /// Whether the user asked to stop.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Interrupt {
+pub(crate) struct Interrupt {
     asked: Arc<AtomicBool>,
 }
 
@@ -20,7 +20,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// When the operating system refuses.
-    pub(super) fn install() -> anyhow::Result<Self> {
+    pub(crate) fn install() -> anyhow::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
             // Order matters: the exit acts only when an earlier signal has set the flag.
@@ -33,7 +33,7 @@ impl Interrupt {
 
     /// Whether a signal has come.
     #[must_use]
-    pub(super) fn asked(&self) -> bool {
+    pub(crate) fn asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 }

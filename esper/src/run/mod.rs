@@ -9,5 +9,6 @@ mod train;
 mod report;
 
 pub use folder::RunFolder;
+pub(crate) use interrupt::Interrupt;
 pub use report::report;
 pub use train::train;

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use leyline::id::RunId;
 
+use crate::check::{Checked, check};
 use crate::cli::TrainArgs;
-use crate::config::{ConfigError, EsperConfig, Layer, Loaded};
+use crate::config::{ConfigError, Diagnostic, EsperConfig, Layer, Loaded};
+use crate::data::Prepared;
 use crate::exit::UsageError;
 use crate::run::folder::RunFolder;
 
@@ -13,6 +15,9 @@ use crate::run::folder::RunFolder;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) loaded: Loaded<EsperConfig>,
+    pub(super) prepared: Prepared,
+    /// What is told when the run starts.
+    pub(super) warnings: Vec<Diagnostic>,
     pub(super) folder: PathBuf,
     pub(super) resume: bool,
 }
@@ -23,12 +28,12 @@ impl Plan {
         if args.resume {
             return Self::resumed(args);
         }
-        let loaded = EsperConfig::load(args.config.as_deref(), flags(args)?)?;
+        let Checked { loaded, prepared, warnings } = check(args.config.as_deref(), flags(args)?)?;
         let folder = match &loaded.config.run.out {
             Some(out) => out.clone(),
             None => Path::new("runs").join(run_name(&loaded.config, now_unix_s)),
         };
-        Ok(Self { loaded, folder, resume: false })
+        Ok(Self { loaded, prepared, warnings, folder, resume: false })
     }
 
     /// A resumed run keeps the configuration of its folder, but for the number of epochs: it may be made longer. A flag
@@ -37,8 +42,9 @@ impl Plan {
         let out = args.out.clone().ok_or_else(|| UsageError("--resume: expected --out DIR beside it".to_owned()))?;
         let folder = RunFolder::open(&out)?;
         let kept = EsperConfig::load(Some(&folder.config()), Vec::new())?;
-        let asked = EsperConfig::load(Some(args.config.as_deref().unwrap_or(&folder.config())), flags(args)?)?;
-        let changed = differences(&kept.config, &asked.config);
+        let asked = check(Some(args.config.as_deref().unwrap_or(&folder.config())), flags(args)?)?;
+        let Checked { loaded, prepared, warnings } = asked;
+        let changed = differences(&kept.config, &loaded.config);
         if !changed.is_empty() {
             return Err(UsageError(format!(
                 "--resume: a run keeps its configuration, but these settings differ: {}; \
@@ -48,7 +54,7 @@ impl Plan {
             ))
             .into());
         }
-        Ok(Self { loaded: asked, folder: out, resume: true })
+        Ok(Self { loaded, prepared, warnings, folder: out, resume: true })
     }
 }
 
@@ -67,10 +73,7 @@ fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
     flag("seed", "run.seed", &args.seed);
     let out = args.out.as_ref().map(|out| out.display().to_string());
     flag("out", "run.out", &out);
-    for setting in &args.set {
-        layers.push(Layer::set(setting)?);
-    }
-    Ok(layers)
+    Layer::flags(layers, &args.set)
 }
 
 /// Dotted paths whose values differ, of those that a resumed run must keep.

@@ -15,9 +15,9 @@ use leyline::seed::SeedManager as _;
 use tolaria::checkpoint::{CheckpointStore, StdFs};
 use tolaria::trainer::{Checkpoints, Outcome, Resumed};
 
+use crate::check;
 use crate::cli::{ProgressArg, TrainArgs};
 use crate::config::EsperConfig;
-use crate::data;
 use crate::exit;
 use crate::output;
 use crate::progress::{Progress, ProgressMode};
@@ -27,7 +27,7 @@ use crate::run::interrupt::Interrupt;
 use crate::run::metrics_log::MetricsLog;
 use crate::run::plan::{self, Plan};
 use crate::run::watch::Watch;
-use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble, preflight};
+use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble};
 
 /// Longest wait for telemetry to reach the disk at the end.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -40,11 +40,10 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let interrupt = Interrupt::install()?;
     let plan = Plan::of(args, clock.unix().as_secs())?;
-    let config = &plan.loaded.config;
-    let prepared = data::load(&config.data)?;
-    preflight(config, &prepared.splits)?;
+    let (config, prepared) = (&plan.loaded.config, &plan.prepared);
+    check::warn(&plan.warnings);
     let folder = if plan.resume { RunFolder::open(&plan.folder)? } else { RunFolder::create(&plan.folder)? };
-    let record = if plan.resume { read_record(&folder)? } else { write_record(&folder, &plan, &prepared, &*clock)? };
+    let record = if plan.resume { read_record(&folder)? } else { write_record(&folder, &plan, &*clock)? };
 
     let (recorder, guard) = TelemetryRecorder::start(
         record.run_id.clone(),
@@ -101,13 +100,8 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn write_record(
-    folder: &RunFolder,
-    plan: &Plan,
-    prepared: &data::Prepared,
-    clock: &dyn Clock,
-) -> anyhow::Result<RunRecord> {
-    let config = &plan.loaded.config;
+fn write_record(folder: &RunFolder, plan: &Plan, clock: &dyn Clock) -> anyhow::Result<RunRecord> {
+    let (config, prepared) = (&plan.loaded.config, &plan.prepared);
     let unix = clock.unix();
     let shown = folder.path().display();
     let record = RunRecord {
