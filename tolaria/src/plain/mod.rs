@@ -16,6 +16,30 @@
 //! assert_eq!(logits.dims(), [2, 4]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! With dropout, which acts in training alone. The counter belongs to what a checkpoint saves: without it a run that is
+//! taken up draws its masks again.
+//!
+//! ```
+//! use candle_core::{DType, Device, Error, Tensor, Var};
+//! use leyline::model::Pass;
+//! use tolaria::plain::{NoSeeds, PlainModel};
+//! use tolaria::random::{DrawCounter, Dropout};
+//!
+//! let weight = Var::zeros((16, 4), DType::F32, &Device::Cpu)?;
+//! let counter = DrawCounter::new(7, &Device::Cpu)?;
+//! let (dropout, draws) = (Dropout::new(0.5, 0, &counter)?, counter.as_var().clone());
+//! let model = PlainModel::with_pass(vec![("weight".into(), weight.clone())], move |x: &Tensor, pass: Pass<'_>| {
+//!     let is_training = pass == Pass::Train;
+//!     if is_training {
+//!         counter.advance().map_err(Error::wrap)?;
+//!     }
+//!     dropout.forward(x, is_training).map_err(Error::wrap)?.matmul(&weight)
+//! })?;
+//! let seeds = NoSeeds::with_buffers(model, vec![("draws".into(), draws)])?;
+//! # drop(seeds);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod model;
 mod no_seeds;

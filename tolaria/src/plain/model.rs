@@ -10,7 +10,7 @@ use leyline::model::{HostNumbers, Outputs, Parameter, Pass, TrainableModel};
 
 use crate::error::Error;
 
-type Forward = dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync;
+type Forward = dyn Fn(&Tensor, Pass<'_>) -> candle_core::Result<Tensor> + Send + Sync;
 
 /// A network whose structure never changes.
 pub struct PlainModel {
@@ -21,13 +21,26 @@ pub struct PlainModel {
 }
 
 impl PlainModel {
-    /// `forward` maps inputs (B, …) to logits (B, classes) through the named variables.
+    /// `forward` maps inputs (B, …) to logits (B, classes) through the named variables, in training as in evaluation.
     ///
     /// # Errors
     /// [`Error::LayoutMismatch`] when two variables have one name.
     pub fn new(
         variables: Vec<(String, Var)>,
         forward: impl Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        Self::with_pass(variables, move |inputs, _| forward(inputs))
+    }
+
+    /// As [`Self::new`], for a function that is told what the pass is for: with dropout, or with statistics that grow
+    /// in training. What it changes beside the variables belongs to the state of the run, see
+    /// [`NoSeeds::with_buffers`](super::NoSeeds::with_buffers).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_pass(
+        variables: Vec<(String, Var)>,
+        forward: impl Fn(&Tensor, Pass<'_>) -> candle_core::Result<Tensor> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let specs = variables
             .iter()
@@ -80,6 +93,6 @@ impl TrainableModel for PlainModel {
         if let Pass::Evaluate { overrides: [first, ..] } = pass {
             return Err(Error::UnknownSeed { seed: first.seed });
         }
-        Ok(Outputs { logits: (self.forward)(inputs)?, shadows: Vec::new() })
+        Ok(Outputs { logits: (self.forward)(inputs, pass)?, shadows: Vec::new() })
     }
 }

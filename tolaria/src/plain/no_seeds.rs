@@ -1,7 +1,8 @@
 //! A seed manager without seeds, for networks that do not grow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use candle_core::Var;
 use leyline::batch::Batch;
 use leyline::command::SignedCommand;
 use leyline::durable::{Durable, SavedState};
@@ -17,7 +18,7 @@ use crate::error::Error;
 
 const FORMAT: u32 = 1;
 
-/// Everything but the parameters: a network without seeds has nothing else.
+/// Everything but the tensors: a network without seeds has nothing else.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -28,12 +29,34 @@ struct Document {
 #[derive(Debug)]
 pub struct NoSeeds<M> {
     model: M,
+    /// What training changes beside the parameters.
+    buffers: Vec<(String, Var)>,
 }
 
 impl<M: TrainableModel> NoSeeds<M> {
-    /// Wraps `model`.
+    /// Wraps `model`, which changes nothing but its parameters.
     pub fn new(model: M) -> Self {
-        Self { model }
+        Self { model, buffers: Vec::new() }
+    }
+
+    /// Wraps `model`, which in training changes `buffers` beside its parameters: counters of random draws
+    /// ([`DrawCounter::as_var`](crate::random::DrawCounter::as_var)), running statistics. They are saved, and restored in
+    /// place, so that a run that is taken up goes on as if it had not stopped.
+    ///
+    /// # Errors
+    /// [`Error::LayoutMismatch`] when two of them, or a parameter, have one name.
+    pub fn with_buffers(model: M, buffers: Vec<(String, Var)>) -> Result<Self, Error> {
+        let mut names: BTreeSet<&str> = model.parameters().iter().map(|parameter| parameter.name.as_str()).collect();
+        if let Some((name, _)) = buffers.iter().find(|(name, _)| !names.insert(name)) {
+            return Err(Error::mismatch("buffers", "names of their own", format!("`{name}` twice")));
+        }
+        Ok(Self { model, buffers })
+    }
+
+    /// Parameters and buffers.
+    fn variables(&self) -> impl Iterator<Item = (&str, &Var)> {
+        let parameters = self.model.parameters().iter().map(|parameter| (parameter.name.as_str(), &parameter.var));
+        parameters.chain(self.buffers.iter().map(|(name, var)| (name.as_str(), var)))
     }
 }
 
@@ -44,10 +67,8 @@ impl<M: TrainableModel> ErrorType for NoSeeds<M> {
 impl<M: TrainableModel> Durable for NoSeeds<M> {
     fn save(&self) -> Result<SavedState, Error> {
         let tensors = self
-            .model
-            .parameters()
-            .iter()
-            .map(|p| Ok((p.name.clone(), p.var.as_tensor().copy()?)))
+            .variables()
+            .map(|(name, var)| Ok((name.to_owned(), var.as_tensor().copy()?)))
             .collect::<Result<BTreeMap<_, _>, Error>>()?;
         let json = serde_json::to_string(&Document { format: FORMAT })
             .map_err(|e| Error::State { field: "seeds", message: e.to_string() })?;
@@ -61,21 +82,20 @@ impl<M: TrainableModel> Durable for NoSeeds<M> {
             let message = format!("expected format {FORMAT}, found {}", document.format);
             return Err(Error::State { field: "seeds", message });
         }
-        let known = self.model.parameters();
-        if let Some(name) = saved.tensors.keys().find(|name| !known.iter().any(|p| p.name == **name)) {
-            return Err(Error::State { field: "seeds", message: format!("no parameter is named `{name}`") });
+        if let Some(name) = saved.tensors.keys().find(|name| !self.variables().any(|(known, _)| known == *name)) {
+            return Err(Error::State { field: "seeds", message: format!("no parameter or buffer is named `{name}`") });
         }
         let mut updates = Vec::with_capacity(saved.tensors.len());
-        for parameter in self.model.parameters() {
+        for (name, var) in self.variables() {
             let tensor = saved
                 .tensors
-                .get(&parameter.name)
-                .filter(|t| t.dims() == parameter.var.dims() && t.dtype() == parameter.var.dtype())
+                .get(name)
+                .filter(|tensor| tensor.dims() == var.dims() && tensor.dtype() == var.dtype())
                 .ok_or_else(|| Error::State {
                     field: "seeds",
-                    message: format!("no tensor of the right shape and dtype for `{}`", parameter.name),
+                    message: format!("no tensor of the right shape and dtype for `{name}`"),
                 })?;
-            updates.push((&parameter.var, tensor.to_device(parameter.var.device())?));
+            updates.push((var, tensor.to_device(var.device())?));
         }
         for (var, tensor) in updates {
             var.set(&tensor)?;

@@ -1,6 +1,6 @@
 //! How many draws were made, counted where the random numbers are drawn.
 
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Tensor};
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Tensor, Var};
 
 use super::philox::words;
 use crate::error::Error;
@@ -15,7 +15,7 @@ use crate::host_read::{self, HostReads};
 pub struct DrawCounter {
     seed: u64,
     /// Shape (2,) of `u32`: the low word, the high word.
-    draws: Tensor,
+    draws: Var,
 }
 
 impl DrawCounter {
@@ -26,7 +26,7 @@ impl DrawCounter {
     /// # Sync
     /// none
     pub fn new(seed: u64, device: &Device) -> Result<Self, Error> {
-        Ok(Self { seed, draws: Tensor::new(&[0_u32; 2], device)? })
+        Ok(Self { seed, draws: Var::new(&[0_u32; 2], device)? })
     }
 
     /// The seed.
@@ -73,8 +73,10 @@ impl DrawCounter {
         Ok(())
     }
 
-    /// Shape (2,) of `u32`: the low word, the high word.
-    pub(super) fn draws(&self) -> &Tensor {
+    /// The number on the device, shape (2,) of `u32`: the low word, the high word. It belongs to the state of a run, see
+    /// [`NoSeeds::with_buffers`](crate::plain::NoSeeds::with_buffers).
+    #[must_use]
+    pub fn as_var(&self) -> &Var {
         &self.draws
     }
 }

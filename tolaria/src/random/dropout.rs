@@ -72,7 +72,7 @@ impl Dropout {
         }
         let mask = Mask { args: self.mask_args(), shape: inputs.shape().clone() };
         // Without a gradient: the mask is a constant, which the backward pass finds as the forward pass used it.
-        let mask = self.counter.draws().apply_op1_no_bwd(&mask)?.to_dtype(inputs.dtype())?;
+        let mask = self.counter.as_var().apply_op1_no_bwd(&mask)?.to_dtype(inputs.dtype())?;
         Ok((inputs * mask)?)
     }
 

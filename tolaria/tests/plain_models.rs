@@ -1,0 +1,167 @@
+//! A model that is told what a pass is for, with state beside its parameters: taken up, it goes on as if it had not stopped.
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Error, Tensor, Var};
+use leyline::clock::SystemClock;
+use leyline::durable::Durable as _;
+use leyline::error::BoxError;
+use leyline::id::{RunId, StepIndex};
+use leyline::model::Pass;
+use leyline::region::Eager;
+use leyline::telemetry::NullRecorder;
+use tolaria::aggregate::ConflictResolution;
+use tolaria::batch::{BatchConfig, Dataset};
+use tolaria::checkpoint::{CheckpointStore, StdFs};
+use tolaria::host_read::{HostReads, read_vec, read_vec_u32};
+use tolaria::optim::{OptimizerConfig, ScheduleConfig};
+use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::random::{DrawCounter, Dropout};
+use tolaria::trainer::report::EpochReport;
+use tolaria::trainer::{
+    Checkpoints, ExecutionConfig, Flow, NullObserver, Observer, Parts, Splits, TrainConfig, Trainer,
+};
+
+const NUM_EPOCHS: u64 = 3;
+const STEPS_PER_EPOCH: u64 = 4;
+
+fn count(n: usize) -> NonZeroUsize {
+    NonZeroUsize::new(n).unwrap()
+}
+
+fn samples() -> Dataset {
+    let inputs = Tensor::from_iter((0..96_u16).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4), &Device::Cpu).unwrap();
+    let targets = Tensor::from_iter((0..12_u32).map(|i| i % 2), &Device::Cpu).unwrap();
+    Dataset::new(inputs.reshape((12, 8)).unwrap(), targets, 2).unwrap()
+}
+
+/// One linear layer over inputs without their running mean, with dropout; all that training changes beside the weight.
+struct Network {
+    seeds: NoSeeds<PlainModel>,
+    draws: Var,
+}
+
+impl Network {
+    fn new(is_saved: bool) -> Self {
+        let weight = Var::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+        let mean = Var::zeros((1, 8), DType::F32, &Device::Cpu).unwrap();
+        let counter = DrawCounter::new(7, &Device::Cpu).unwrap();
+        let (dropout, draws) = (Dropout::new(0.5, 0, &counter).unwrap(), counter.as_var().clone());
+        let buffers = vec![("draws".to_owned(), draws.clone()), ("mean".to_owned(), mean.clone())];
+        let named = vec![("weight".to_owned(), weight.clone())];
+        let model = PlainModel::with_pass(named, move |x: &Tensor, pass: Pass<'_>| {
+            let is_training = pass == Pass::Train;
+            if is_training {
+                counter.advance().map_err(Error::wrap)?;
+                mean.set(&((mean.as_detached_tensor() * 0.9)? + (x.mean_keepdim(0)? * 0.1)?)?)?;
+            }
+            let centered = x.broadcast_sub(&mean.as_detached_tensor())?;
+            dropout.forward(&centered, is_training).map_err(Error::wrap)?.matmul(&weight)
+        });
+        let (model, buffers) = (model.unwrap(), if is_saved { buffers } else { Vec::new() });
+        Self { seeds: NoSeeds::with_buffers(model, buffers).unwrap(), draws }
+    }
+}
+
+fn trainer(seeds: NoSeeds<PlainModel>, dir: Option<&Path>) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
+    let config = TrainConfig {
+        batch: BatchConfig { batch_size: count(3), microbatches_per_step: count(1) },
+        optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+        schedule: ScheduleConfig::constant(0.1),
+        clip_norm: Some(1.0),
+        conflict: ConflictResolution::Mean,
+        eval_batch_size: count(5),
+        conflict_warn: 1.0,
+        measure_conflicts: false,
+        cagrad_radius: 0.4,
+        execution: ExecutionConfig::default(),
+    };
+    let open = |dir: &Path| Checkpoints {
+        store: CheckpointStore::open(dir, count(1), Arc::new(StdFs)).unwrap(),
+        every_epochs: NonZeroU64::new(100).unwrap(),
+        config_digest: String::new(),
+    };
+    let parts = Parts {
+        run_id: RunId::new("plain").unwrap(),
+        seed: 4,
+        num_epochs: NUM_EPOCHS,
+        device: Device::Cpu,
+        data: Splits { train: samples(), validation: samples(), test: samples() },
+        seeds,
+        policy: NoPolicy,
+        checkpoints: dir.map(open),
+        recorder: Arc::new(NullRecorder),
+        clock: Arc::new(SystemClock::new()),
+    };
+    Trainer::new(config, parts).unwrap()
+}
+
+struct StopAfter(u64);
+
+impl Observer for StopAfter {
+    fn step_finished(&mut self, step: StepIndex) -> Flow {
+        if step.0 == self.0 { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+/// Bits of parameters and buffers, and the test loss, of a run that was stopped after these steps and taken up.
+fn run(is_saved: bool, stop: Option<u64>) -> (Vec<u32>, u64) {
+    let (mut eager, dir) = (Eager::acquire().unwrap(), tempfile::tempdir().unwrap());
+    let mut last = trainer(Network::new(is_saved).seeds, Some(dir.path()));
+    if let Some(stop) = stop {
+        last.run(&mut eager, &mut StopAfter(stop)).unwrap();
+        drop(last);
+        last = trainer(Network::new(is_saved).seeds, Some(dir.path()));
+        last.resume(&mut eager).unwrap().unwrap();
+    }
+    last.run(&mut eager, &mut NullObserver).unwrap();
+    let mut reads = HostReads::default();
+    let tensors = last.seeds().save().unwrap().tensors.into_values();
+    let bits = tensors.flat_map(|tensor| match tensor.dtype() {
+        DType::U32 => read_vec_u32(&tensor, "test", &mut reads).unwrap(),
+        _ => read_vec(&tensor, "test", &mut reads).unwrap().into_iter().map(f32::to_bits).collect(),
+    });
+    (bits.collect(), last.test().unwrap().score.loss.to_bits())
+}
+
+#[test]
+fn a_run_with_dropout_and_running_statistics_that_is_stopped_and_taken_up_has_the_bits_of_one_that_was_not() {
+    let expected = run(true, None);
+    for stop in 1..NUM_EPOCHS * STEPS_PER_EPOCH {
+        assert_eq!(run(true, Some(stop)), expected, "stopped after step {stop}");
+        assert_ne!(run(false, Some(stop)).1, run(false, None).1, "masks and statistics matter");
+    }
+}
+
+#[test]
+fn evaluation_drops_nothing_and_draws_nothing() {
+    let Network { seeds, draws } = Network::new(true);
+    let mut trainer = trainer(seeds, None);
+    let mut reads = HostReads::default();
+    let first = trainer.test().unwrap();
+    trainer.run(&mut Eager::acquire().unwrap(), &mut NullObserver).unwrap();
+    let drawn = read_vec_u32(draws.as_tensor(), "test", &mut reads).unwrap();
+    assert_eq!(drawn, [u32::try_from(NUM_EPOCHS * STEPS_PER_EPOCH).unwrap(), 0], "one draw per training pass");
+    let last = trainer.test().unwrap();
+    assert_eq!(last, trainer.test().unwrap());
+    assert_ne!(last, first);
+    assert_eq!(read_vec_u32(draws.as_tensor(), "test", &mut reads).unwrap(), drawn);
+}
+
+#[test]
+fn names_of_buffers_are_their_own() {
+    let var = || Var::zeros(2, DType::F32, &Device::Cpu).unwrap();
+    let model = || PlainModel::new(vec![("weight".to_owned(), var())], |x| Ok(x.clone())).unwrap();
+    for names in [["weight", "mean"], ["mean", "mean"]] {
+        let buffers = names.map(|name| (name.to_owned(), var())).to_vec();
+        let error = NoSeeds::with_buffers(model(), buffers).unwrap_err().to_string();
+        assert!(error.starts_with("buffers: expected names of their own, found `"), "{error}");
+    }
+}
