@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | the run failed |
+//! | 1 | the run failed or diverged |
 //! | 2 | bad usage or configuration |
 //! | 130 | interrupted, after writing a checkpoint |
 

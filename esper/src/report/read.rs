@@ -136,6 +136,14 @@ fn notes(epochs: &[EpochReport], summary: Option<&Summary>, torn: Option<usize>)
             "{METRICS_FILE} ends in the middle of line {line}: the writer was cut off, and that line is left out."
         ));
     }
+    notes.extend(summary.and_then(|summary| summary.reason.as_ref()).map(|reason| printable(reason)));
+    let skipped: u64 = epochs.iter().map(|report| report.skipped_steps).sum();
+    if skipped > 0 {
+        notes.push(format!(
+            "{} changed nothing, because the loss or the gradient was not finite: look for such values in the data.",
+            counted(skipped, "optimizer step")
+        ));
+    }
     match summary {
         None if epochs.is_empty() => notes.push("No epoch was completed yet: there is nothing to draw.".to_owned()),
         None => notes.push(format!("There is no {SUMMARY_FILE}: the run is still going, or was ended from outside.")),

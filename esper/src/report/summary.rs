@@ -33,6 +33,9 @@ pub struct Summary {
     pub resumed_from: Option<String>,
     /// How it ended.
     pub outcome: RunOutcome,
+    /// Why it failed or diverged, with what can be done; absent otherwise.
+    #[serde(default)]
+    pub reason: Option<String>,
     /// Seeds at the end, fossilized ones included, by id.
     pub seeds: Vec<SeedSummary>,
 }
@@ -45,6 +48,8 @@ pub enum RunOutcome {
     Completed,
     /// Asked to stop; the newest checkpoint continues it.
     Interrupted,
+    /// Its numbers are not finite, or it is worse than a guess on training and validation data.
+    Diverged,
     /// Ended by an error.
     Failed,
 }
@@ -56,6 +61,7 @@ impl RunOutcome {
         match self {
             Self::Completed => "completed",
             Self::Interrupted => "interrupted",
+            Self::Diverged => "diverged",
             Self::Failed => "failed",
         }
     }

@@ -5,6 +5,7 @@ mod interrupt;
 mod metrics_log;
 mod plan;
 mod watch;
+mod verdict;
 mod train;
 mod report;
 

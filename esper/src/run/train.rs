@@ -26,6 +26,7 @@ use crate::run::folder::RunFolder;
 use crate::run::interrupt::Interrupt;
 use crate::run::metrics_log::MetricsLog;
 use crate::run::plan::{self, Plan};
+use crate::run::verdict::verdict;
 use crate::run::watch::Watch;
 use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble};
 
@@ -79,25 +80,27 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let ended = trainer.run(&mut eager, &mut watch);
     watch.progress().finish();
 
-    let outcome = match &ended {
-        Ok(Outcome::Completed) => RunOutcome::Completed,
-        Ok(Outcome::Interrupted) => RunOutcome::Interrupted,
-        Err(_) => RunOutcome::Failed,
-    };
-    let closed =
-        summarize(&mut trainer, &eager, &folder, outcome, host_parameters, resumed.as_ref()).and_then(|summary| {
+    let num_classes = prepared.splits.train.num_classes();
+    let closed = summarize(&mut trainer, &eager, &folder, &ended, num_classes, host_parameters, resumed.as_ref())
+        .and_then(|summary| {
             folder.write(report::SUMMARY_FILE, &(serde_json::to_string_pretty(&summary)? + "\n"))?;
             guard.shutdown(FLUSH);
             Ok((summary, report::write(folder.path()).context("writing the report")?))
         });
+    // A program that reads the result is told of a failure too.
+    let printed = match &closed {
+        Ok((summary, page)) if ended.is_ok() || args.json => print_result(args, &folder, page, summary),
+        Ok(_) | Err(_) => Ok(()),
+    };
     // The failure of the run comes before a failure to describe it.
     ended.with_context(|| format!("training (what there is stays in {})", folder.path().display()))?;
-    let (summary, page) = closed?;
-    print_result(args, &folder, &page, &summary)?;
-    Ok(match outcome {
-        RunOutcome::Interrupted => ExitCode::from(exit::INTERRUPTED),
-        RunOutcome::Completed | RunOutcome::Failed => ExitCode::SUCCESS,
-    })
+    let (summary, _) = closed?;
+    printed?;
+    match (summary.outcome, summary.reason) {
+        (RunOutcome::Interrupted, _) => Ok(ExitCode::from(exit::INTERRUPTED)),
+        (RunOutcome::Completed, _) => Ok(ExitCode::SUCCESS),
+        (RunOutcome::Diverged | RunOutcome::Failed, reason) => Err(anyhow::Error::msg(reason.unwrap_or_default())),
+    }
 }
 
 fn write_record(folder: &RunFolder, plan: &Plan, clock: &dyn Clock) -> anyhow::Result<RunRecord> {
@@ -164,13 +167,15 @@ fn summarize(
     trainer: &mut EsperTrainer,
     eager: &Eager,
     folder: &RunFolder,
-    outcome: RunOutcome,
+    ended: &Result<Outcome, tolaria::Error>,
+    num_classes: usize,
     host_parameters: u64,
     resumed: Option<&Resumed>,
 ) -> anyhow::Result<Summary> {
     // The test data are looked at once, when nothing can be decided any more.
-    let test = if outcome == RunOutcome::Completed { Some(trainer.test()?.score) } else { None };
+    let test = if matches!(ended, Ok(Outcome::Completed)) { Some(trainer.test()?.score) } else { None };
     let history = report::Run::read(folder.path())?;
+    let (outcome, reason) = verdict(ended, &history.epochs, num_classes);
     let (epoch, step) = trainer.progress();
     Ok(Summary {
         test_accuracy: test.map(|score| score.accuracy),
@@ -184,6 +189,7 @@ fn summarize(
         out: folder.path().display().to_string(),
         resumed_from: resumed.map(|at| at.generation.clone()),
         outcome,
+        reason,
         seeds: trainer.seeds().export_seed_states(eager)?.iter().map(SeedSummary::from).collect(),
     })
 }

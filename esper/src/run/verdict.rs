@@ -1,0 +1,101 @@
+//! How a run ended, and why where it did not end well.
+
+use leyline::error::{Error as _, ErrorKind};
+use tolaria::trainer::Outcome;
+use tolaria::trainer::report::EpochReport;
+
+use crate::report::RunOutcome;
+
+/// A run whose losses end above so many times that of a uniform guess has diverged: no network that learned anything is so
+/// sure of what is wrong, and one that only knows its training data by heart does better on them.
+const GUESSES: f64 = 2.0;
+const REMEDY: &str = "expected a lower train.schedule.learning_rate or train.clip_norm";
+
+/// The outcome, and the reason unless the run completed or was interrupted.
+pub(super) fn verdict(
+    ended: &Result<Outcome, tolaria::Error>,
+    epochs: &[EpochReport],
+    num_classes: usize,
+) -> (RunOutcome, Option<String>) {
+    match ended {
+        Err(error) => {
+            let outcome = if error.kind() == ErrorKind::Numeric { RunOutcome::Diverged } else { RunOutcome::Failed };
+            (outcome, Some(chain(error)))
+        }
+        Ok(Outcome::Interrupted) => (RunOutcome::Interrupted, None),
+        Ok(Outcome::Completed) => match epochs.last().and_then(|last| worse_than_guessing(last, num_classes)) {
+            Some(reason) => (RunOutcome::Diverged, Some(reason)),
+            None => (RunOutcome::Completed, None),
+        },
+    }
+}
+
+fn worse_than_guessing(last: &EpochReport, num_classes: usize) -> Option<String> {
+    let guess = (num_classes as f64).ln();
+    let (train, validation) = (last.train.loss, last.validation.loss);
+    (num_classes > 1 && train.min(validation) > GUESSES * guess).then(|| {
+        format!(
+            "training diverged: the losses of epoch {} are {train:.3} nats in training and {validation:.3} in validation, a \
+             guess among {num_classes} classes has {guess:.3}; {REMEDY}",
+            last.epoch
+        )
+    })
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
+    use leyline::state::Score;
+
+    use super::*;
+
+    fn epoch(train: f64, validation: f64) -> EpochReport {
+        let score = |loss| Score { loss, accuracy: 0.1, num_samples: 3 };
+        EpochReport {
+            epoch: EpochIndex(4),
+            step: StepIndex(8),
+            topology: TopologyRevision(0),
+            num_parameters: 1,
+            learning_rate: 0.1,
+            train: score(train),
+            validation: score(validation),
+            gradient_norm: 1.0,
+            conflict: None,
+            seeds: Vec::new(),
+            commands: Vec::new(),
+            transitions: Vec::new(),
+            wall_s: 0.5,
+            samples_per_s: 6.0,
+            skipped_steps: 0,
+        }
+    }
+
+    #[track_caller]
+    fn check(ended: Result<Outcome, tolaria::Error>, losses: [f64; 2], expected: RunOutcome, reason: Option<&str>) {
+        let (outcome, found) = verdict(&ended, &[epoch(losses[0], losses[1])], 10);
+        assert_eq!((outcome, found.as_deref()), (expected, reason));
+    }
+
+    #[test]
+    fn a_run_has_diverged_when_its_numbers_are_not_finite_or_it_is_worse_than_guessing() {
+        let completed = || Ok(Outcome::Completed);
+        check(completed(), [2.5, 2.6], RunOutcome::Completed, None);
+        check(completed(), [0.1, 40.0], RunOutcome::Completed, None);
+        let reason = "training diverged: the losses of epoch 4 are 431.000 nats in training and 430.500 in validation, a \
+                      guess among 10 classes has 2.303; expected a lower train.schedule.learning_rate or train.clip_norm";
+        check(completed(), [431.0, 430.5], RunOutcome::Diverged, Some(reason));
+        check(Ok(Outcome::Interrupted), [431.0, 430.5], RunOutcome::Interrupted, None);
+        let diverged = tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1) };
+        let text = diverged.to_string();
+        check(Err(diverged), [1.0, 1.0], RunOutcome::Diverged, Some(&text));
+        let failed = tolaria::Error::NoSlots;
+        let text = failed.to_string();
+        check(Err(failed), [1.0, 1.0], RunOutcome::Failed, Some(&text));
+    }
+}
