@@ -182,12 +182,12 @@ impl Case {
 }
 
 /// Compiled steps are there after a few replays.
-fn execution(mode: StepMode) -> ExecutionConfig {
+pub(super) fn execution(mode: StepMode) -> ExecutionConfig {
     ExecutionConfig { compile_warmup_steps: 2, compile_verify_steps: NonZeroU32::MIN, ..in_mode(mode) }
 }
 
 /// No false alarm.
-fn goes_on(trainer: &PlainTrainer, mode: StepMode) -> Result<(), Broken> {
+pub(super) fn goes_on(trainer: &PlainTrainer, mode: StepMode) -> Result<(), Broken> {
     if let Some(refusal) = trainer.last_refusal() {
         return Err(Broken(format!("a shape was refused: {refusal}")));
     }

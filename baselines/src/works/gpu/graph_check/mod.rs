@@ -8,6 +8,7 @@ mod kernels;
 mod equality;
 mod refusals;
 mod frozen;
+mod finite;
 mod retest;
 mod function;
 mod memory;
@@ -40,6 +41,7 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     function::run(&gpu, &mut eager, &mut report);
     refusals::run(&gpu, &mut eager, &mut report);
     frozen::run(&gpu, &mut eager, &mut report);
+    finite::run(&gpu, &mut eager, &mut report);
     retest::run(&gpu, &mut eager, &mut report);
     memory::run(&gpu, &mut eager, &mut report);
     graft::run(&gpu, &mut eager, &mut report);

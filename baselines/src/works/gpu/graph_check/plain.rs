@@ -9,6 +9,7 @@ use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline::telemetry::NullRecorder;
 use tolaria::aggregate::ConflictResolution;
+use tolaria::batch::Dataset;
 use tolaria::optim::OptimizerConfig;
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::random::{DrawCounter, Dropout};
@@ -23,7 +24,7 @@ const INPUTS: usize = 16;
 const HIDDEN: usize = 32;
 const CLASSES: usize = 10;
 const SAMPLES: usize = 205;
-const BATCH: usize = 8;
+pub(super) const BATCH: usize = 8;
 
 /// The trainer of a network that does not grow.
 pub(super) type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
@@ -40,18 +41,35 @@ pub(super) fn trainer(
     epochs: u64,
     execution: ExecutionConfig,
 ) -> Result<PlainTrainer, Broken> {
+    trainer_on(gpu, data(gpu)?, middle, optimizer, microbatches, epochs, execution)
+}
+
+/// What [`trainer`] trains on.
+pub(super) fn data(gpu: &Gpu) -> Result<Dataset, Broken> {
+    samples(SAMPLES, INPUTS, CLASSES, &gpu.device)
+}
+
+/// [`trainer`] on other samples.
+pub(super) fn trainer_on(
+    gpu: &Gpu,
+    train: Dataset,
+    middle: Middle,
+    optimizer: OptimizerConfig,
+    microbatches: usize,
+    epochs: u64,
+    execution: ExecutionConfig,
+) -> Result<PlainTrainer, Broken> {
     let mut draw = Draw::new(11, &gpu.device);
     let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
     let (first, second) = (weight(INPUTS, HIDDEN)?, weight(HIDDEN, CLASSES)?);
     let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
     let model = PlainModel::new(named, move |x: &Tensor| middle(&x.matmul(&first)?.relu()?)?.matmul(&second))?;
-    let train = samples(SAMPLES, INPUTS, CLASSES, &gpu.device)?;
     let parts = Parts {
         run_id: RunId::new("graph-check").expect("a literal of allowed characters"),
         seed: 3,
         num_epochs: epochs,
         device: gpu.device.clone(),
-        data: Splits { validation: train.clone(), test: train.clone(), train },
+        data: Splits { validation: data(gpu)?, test: data(gpu)?, train },
         seeds: NoSeeds::new(model),
         policy: NoPolicy,
         checkpoints: None,
