@@ -6,7 +6,7 @@
 //!
 //! Performance is judged by ratios within one run, never by a timed unit test. *Entry points*: [`works::run`],
 //! [`compare::compare`], [`figures::render`]. *Not here*: what is measured; that is the subsystems'.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod environment;
 pub mod measure;

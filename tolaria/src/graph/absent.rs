@@ -169,6 +169,15 @@ impl Captured {
         match *self {}
     }
 
+    /// Lets the graph be replayed though not all is held that it points at.
+    ///
+    /// # Safety
+    /// Never called.
+    #[must_use]
+    pub unsafe fn assume_held(self) -> Self {
+        match self {}
+    }
+
     /// Enqueues the recorded work.
     ///
     /// # Errors
@@ -300,14 +309,6 @@ impl CompiledGraph {
     /// # Errors
     /// Never called.
     pub fn replay(&self) -> Result<(), Refusal> {
-        match *self {}
-    }
-
-    /// Keeps `tensor` alive for as long as the graph.
-    ///
-    /// # Errors
-    /// Never called.
-    pub fn hold(&mut self, _name: impl Into<String>, _tensor: &Tensor) -> candle_core::Result<()> {
         match *self {}
     }
 

@@ -79,8 +79,9 @@
 //! A graph holds addresses, and a replay runs no code of the region. What the types cannot see is the caller's part:
 //!
 //! 1. Whatever the region reads or writes and did not allocate itself lives as long as the graph, at the same address:
-//!    [`Captured::hold`] keeps it alive, and debug builds check its address before each replay. [`GraphFunction`] and
-//!    [`GraphModel`] do that for inputs and results; the tensors that the function owns must not be replaced.
+//!    [`Captured::hold`] keeps it alive, and a graph that points at more than it holds is not replayed ([`Refusal::NotHeld`]).
+//!    Debug builds check addresses before each replay. [`GraphFunction`] and [`GraphModel`] own the function and their
+//!    buffers; the tensors that the function owns must not be replaced.
 //! 2. Numbers computed on the host, branches and side effects are those of the capture. What differs between replays
 //!    comes in through a static buffer: a number through a [`DeviceScalar`]. [`Captured::test`] finds what has changed all
 //!    the same; the trainer, [`GraphFunction`] and [`GraphModel`] test at growing distances.
@@ -105,6 +106,7 @@
 //! | returns an error or panics | `RegionFailed`, `Panicked` | |
 //! | does nothing on the device | `Empty` | |
 //! | needs more memory at once than there is | `OutOfMemory` | smaller batches |
+//! | uses a tensor that the graph does not hold, at replay | `NotHeld` | hold it |
 //! | has a static buffer that moved, at replay | `Moved` | hold it |
 //! | takes a number or a tensor of the host that has changed since the capture | `FrozenValue` | a [`DeviceScalar`] |
 //! | cannot be rewritten, or the rewritten one leaves other results | `NotCompiled` | it is replayed as recorded |

@@ -159,6 +159,14 @@ pub enum Refusal {
     /// A graph was to be replayed on another thread than the one that recorded it.
     #[error("the graph was recorded on another thread, which owns the constants that it reads")]
     OtherThread,
+    /// The graph points at memory that no tensor which it holds keeps alive.
+    #[error("no tensor that the graph holds keeps {bytes} bytes alive that it points at{}", used_by(.kernel))]
+    NotHeld {
+        /// Length of the allocation.
+        bytes: usize,
+        /// The first kernel that was given its address; absent where it is only filled or copied.
+        kernel: Option<String>,
+    },
     /// A static buffer is not where it was at capture.
     #[error("{what} moved since the capture")]
     Moved {
@@ -189,6 +197,7 @@ impl Refusal {
             Self::NotCompiled { why, .. } => why,
             Self::FrozenValue { .. } => "frozen_value",
             Self::OtherThread => "other_thread",
+            Self::NotHeld { .. } => "not_held",
             Self::Moved { .. } => "moved",
         }
     }
@@ -211,16 +220,14 @@ impl Refusal {
             | Self::Panicked { .. }
             | Self::ParkedError { inside: true, .. } => Stage::Record,
             Self::NotCompiled { .. } => Stage::Compile,
-            Self::FrozenValue { .. } | Self::Moved { .. } | Self::OtherThread => Stage::Launch,
+            Self::FrozenValue { .. } | Self::NotHeld { .. } | Self::Moved { .. } | Self::OtherThread => Stage::Launch,
         }
     }
 
     /// For a later recording that differs from what is replayed.
     pub(crate) fn frozen(difference: &TwinError) -> Self {
         let (kernel, argument) = match difference {
-            TwinError::Byte { kernel, argument, .. } | TwinError::Address { kernel, argument, .. } => {
-                (Some(kernel.clone()), Some(*argument))
-            }
+            TwinError::Word { kernel, argument, .. } => (Some(kernel.clone()), Some(*argument)),
             TwinError::Launch { kernel, .. } => (Some(kernel.clone()), None),
             _ => (None, None),
         };
@@ -249,6 +256,10 @@ impl Refusal {
             Self::RegionFailed { message }
         }
     }
+}
+
+fn used_by(kernel: &Option<String>) -> String {
+    kernel.as_ref().map_or_else(String::new, |kernel| format!(", the first kernel with it is `{kernel}`"))
 }
 
 fn near(after: &Option<String>) -> String {

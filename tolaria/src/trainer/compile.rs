@@ -12,8 +12,6 @@
 use std::fmt::Debug;
 use std::num::NonZeroU32;
 
-use candle_core::Tensor;
-
 use crate::graph::{Refusal, Stage};
 
 /// What the compiled graph's memory is filled with before it is verified, in turn: an old value that counts as a
@@ -36,9 +34,6 @@ pub(super) trait Compiler {
 
     /// What became of the job; absent while it goes on.
     fn poll(&mut self, job: &mut Self::Job) -> Option<Result<Self::Compiled, Refusal>>;
-
-    /// Keeps a tensor alive for as long as the compiled step.
-    fn hold(&mut self, compiled: &mut Self::Compiled, name: &str, tensor: &Tensor) -> Result<(), Refusal>;
 
     /// Takes a step with the captured graph, and compares what the compiled one makes of the same state.
     ///
@@ -108,11 +103,7 @@ enum State<C: Compiler> {
     Warming(u32),
     /// The next step records a draft; the first one is here when it was recorded.
     Drafting(Option<C::Draft>),
-    /// `held`: what the drafts point at, until the compiled graph holds it.
-    Running {
-        job: C::Job,
-        held: Vec<(String, Tensor)>,
-    },
+    Running(C::Job),
     /// Steps verified so far.
     Verifying {
         compiled: C::Compiled,
@@ -147,25 +138,14 @@ impl<C: Compiler> Compiling<C> {
         if let State::Ready(compiled) = &self.state { Some(compiled) } else { None }
     }
 
-    /// Takes the outcome of a recording that [`Self::needs_draft`] asked for; the second one starts the compile.
-    /// `held`: what the draft points at.
-    pub(super) fn drafted(
-        &mut self,
-        compiler: &mut C,
-        outcome: Result<C::Draft, Refusal>,
-        held: Vec<(String, Tensor)>,
-    ) -> Option<Notice> {
-        let State::Drafting(first) = std::mem::replace(&mut self.state, State::Off) else {
-            return None;
+    /// Takes a recording that [`Self::needs_draft`] asked for; the second one starts the compile. The captured graph holds
+    /// what it points at.
+    pub(super) fn drafted(&mut self, compiler: &mut C, draft: C::Draft) {
+        self.state = match std::mem::replace(&mut self.state, State::Off) {
+            State::Drafting(None) => State::Drafting(Some(draft)),
+            State::Drafting(Some(first)) => State::Running(compiler.start([first, draft])),
+            other => other,
         };
-        match (first, outcome) {
-            (_, Err(refusal)) => return Some(Notice::FellBack(refusal)),
-            (None, Ok(draft)) => self.state = State::Drafting(Some(draft)),
-            (Some(first), Ok(second)) => {
-                self.state = State::Running { job: compiler.start([first, second]), held };
-            }
-        }
-        None
     }
 
     /// Takes one step.
@@ -189,19 +169,13 @@ impl<C: Compiler> Compiling<C> {
                 self.state = State::Drafting(first);
                 Ok((replay(compiler, captured)?, None))
             }
-            State::Running { mut job, held } => match compiler.poll(&mut job) {
+            State::Running(mut job) => match compiler.poll(&mut job) {
                 None => {
-                    self.state = State::Running { job, held };
+                    self.state = State::Running(job);
                     Ok((replay(compiler, captured)?, None))
                 }
                 Some(Err(refusal)) => Self::fall_back(compiler, captured, refusal, Notice::FellBack),
-                Some(Ok(mut compiled)) => {
-                    let mut held = held.iter();
-                    match held.try_for_each(|(name, tensor)| compiler.hold(&mut compiled, name, tensor)) {
-                        Ok(()) => self.verify(compiler, captured, compiled, 0),
-                        Err(refusal) => Self::fall_back(compiler, captured, refusal, Notice::FellBack),
-                    }
-                }
+                Some(Ok(compiled)) => self.verify(compiler, captured, compiled, 0),
             },
             State::Verifying { compiled, verified } => self.verify(compiler, captured, compiled, verified),
             State::Ready(compiled) => match compiler.replay(&compiled) {
@@ -216,7 +190,7 @@ impl<C: Compiler> Compiling<C> {
 
     /// Lets go of a compile that is under way: the network has changed. It starts over should this shape come back.
     pub(super) fn abandon(&mut self) {
-        if matches!(self.state, State::Warming(_) | State::Drafting(_) | State::Running { .. }) {
+        if matches!(self.state, State::Warming(_) | State::Drafting(_) | State::Running(_)) {
             self.state = first(self.schedule);
         }
     }

@@ -107,12 +107,6 @@ impl Compiler for Gpu {
         job.poll()
     }
 
-    fn hold(&mut self, compiled: &mut CompiledGraph, name: &str, tensor: &Tensor) -> Result<(), Refusal> {
-        let refused =
-            |error| Refusal::NotCompiled { why: "not_held", message: format!("{name} cannot be held: {error}") };
-        compiled.hold(name, tensor).map_err(refused)
-    }
-
     fn verify(&mut self, compiled: &mut CompiledGraph, captured: &Captured, poison: u8) -> Result<(), Refusal> {
         compiled.verify(captured, poison)
     }

@@ -207,7 +207,7 @@ impl StepRunner {
     }
 
     /// Takes the outcome of a recording that [`Self::needs_draft`] asked for: tests what was captured, and hands the
-    /// recording to the compiler where that waits for one. `held`: what the step points at.
+    /// recording to the compiler where that waits for one.
     ///
     /// # Errors
     /// As [`Self::test`].
@@ -217,15 +217,12 @@ impl StepRunner {
         step: StepIndex,
         began: Duration,
         outcome: Result<Draft, Refusal>,
-        held: impl FnOnce() -> Vec<(String, Tensor)>,
     ) -> Result<(), Error> {
         let Some(draft) = self.test(shape, step, began, outcome)? else { return Ok(()) };
         let (Some(gpu), Some(known)) = (&mut self.gpu, self.shapes.get(&shape)) else { return Ok(()) };
-        let Some(kept) = self.cache.peek(&known.key).filter(|kept| kept.compiling.needs_draft()) else { return Ok(()) };
-        let mut held = held();
-        held.extend(known.inputs.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())));
-        let notice = kept.compiling.drafted(gpu, Ok(draft), held);
-        self.notice(shape, notice, None);
+        if let Some(kept) = self.cache.peek(&known.key) {
+            kept.compiling.drafted(gpu, draft);
+        }
         Ok(())
     }
 

@@ -46,7 +46,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if self.runner.needs_draft(shape) {
             let began = self.parts.clock.now();
             let outcome = region.draft(eager, self.runner.session());
-            self.runner.drafted(shape, step, began, outcome, || region.held())?;
+            self.runner.drafted(shape, step, began, outcome)?;
         }
         if !self.runner.replay(shape, region.parameters()) {
             let began = self.runner.begin_first_step();

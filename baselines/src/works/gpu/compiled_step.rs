@@ -1,7 +1,6 @@
 //! A training step that is captured, compiled in the background while it goes on, verified, and replayed: what the
 //! trainer does, with every part in the hand of who measures it.
 
-use candle_core::Tensor;
 use leyline::region::Eager;
 use tolaria::graph::{Captured, Compilation, CompileOptions, Draft};
 use tolaria::optim::UpdatePlan;
@@ -23,7 +22,7 @@ pub(super) fn captured(
     let plan = step.load()?;
     gpu.session.warm(|| step.region(&plan))?;
     let mut captured = capture(&gpu.session, eager, step.work.name, || step.region(&plan))?;
-    hold_all(&step, |name, tensor| captured.hold(name, tensor))?;
+    step.held().try_for_each(|(name, tensor)| captured.hold(name, tensor))?;
     Ok((step, plan, captured))
 }
 
@@ -50,12 +49,4 @@ pub(super) fn start(gpu: &Gpu, drafts: Vec<Draft>, options: CompileOptions) -> R
     <[Draft; 2]>::try_from(drafts).map(|drafts| Compilation::start(&gpu.session, drafts, options)).map_err(|drafts| {
         Error::WrongResult { what: "recording a step twice".to_owned(), expected: 2.0, found: drafts.len() as f64 }
     })
-}
-
-/// Has a graph hold all that the step is made of.
-pub(super) fn hold_all(
-    step: &OptimizerStep,
-    mut hold: impl FnMut(&str, &Tensor) -> candle_core::Result<()>,
-) -> Result<(), Error> {
-    step.held().try_for_each(|(name, tensor)| hold(name, tensor)).map_err(Error::from)
 }

@@ -104,7 +104,9 @@ pub(super) fn open_session(device: &Device) -> Result<Session, Error> {
     Session::open(device).map_err(|refusal| Error::NeedsGpu { why: refusal.to_string() })
 }
 
-/// Records `region`, which ran under `Session::warm` before.
+/// Records `region`, which ran under `Session::warm` before. Whoever asks keeps what the region uses beside its graph.
+#[allow(unsafe_code)]
+#[cfg_attr(not(feature = "cuda"), allow(unreachable_code, reason = "without GPU support nothing is captured"))]
 pub(super) fn capture(
     session: &Session,
     eager: &mut Eager,
@@ -113,7 +115,10 @@ pub(super) fn capture(
 ) -> Result<Captured, Error> {
     // The causes too: a refusal tells apart what the tensor library said.
     let captured = session.capture(eager, |_| region().map_err(|error| error.chain()));
-    captured.map_err(|refusal| refused(&format!("the capture of {what}"), refusal))
+    let captured = captured.map_err(|refusal| refused(&format!("the capture of {what}"), refusal))?;
+    // SAFETY: a work makes the network, its optimizer and its buffers before the graph of a step, replaces none of their
+    // tensors, and drops them with or after it.
+    Ok(unsafe { captured.assume_held() })
 }
 
 /// Enqueues a replay.

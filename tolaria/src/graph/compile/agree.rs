@@ -1,6 +1,7 @@
 //! Whether a region that was recorded again is still the region that was recorded.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::recorded::{Recorded, RecordedKind};
 use super::twins::{TwinError, compare_operations, has_same_order};
@@ -45,6 +46,22 @@ pub fn compare_recordings(first: &Recorded, second: &Recorded) -> Result<(), Twi
         }
     }
     Ok(())
+}
+
+/// Sets every word of an argument to 0 that is an address on the stack of the thread that recorded, which lay in `stack`.
+///
+/// The library of products hands kernels the address at which its caller had a factor, beside the factor itself. No kernel
+/// can read there, and the address depends on how deep in the program the region was recorded.
+pub fn forget_stack(recorded: &mut Recorded, stack: &Range<u64>) {
+    let kernels = recorded.nodes.iter_mut().filter_map(|node| match &mut node.kind {
+        RecordedKind::Kernel { arguments, .. } => Some(arguments),
+        _ => None,
+    });
+    for word in kernels.flatten().flat_map(|argument| argument.chunks_exact_mut(8)) {
+        if <[u8; 8]>::try_from(&*word).is_ok_and(|word| stack.contains(&u64::from_le_bytes(word))) {
+            word.fill(0);
+        }
+    }
 }
 
 /// What an operation reads and writes from.
@@ -120,11 +137,8 @@ impl Blocks {
                 if agree {
                     continue;
                 }
-                let (kernel, byte) = (kernel.to_owned(), word * 8);
-                return Err(match one.iter().zip(other).position(|(one, other)| one != other) {
-                    Some(position) => TwinError::Byte { node, kernel, argument, byte: byte + position },
-                    None => TwinError::Address { node, kernel, argument, byte },
-                });
+                let (kernel, byte, before, now) = (kernel.to_owned(), word * 8, one.to_vec(), other.to_vec());
+                return Err(TwinError::Word { node, kernel, argument, byte, before, now });
             }
         }
         Ok(())

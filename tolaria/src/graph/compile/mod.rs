@@ -60,7 +60,7 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
-pub use agree::compare_recordings;
+pub use agree::{compare_recordings, forget_stack};
 pub use block::{Block, BlockId, Lifetime, Region};
 pub use constants::inline_constants;
 pub use copies::forward_copies;
@@ -73,7 +73,7 @@ pub use hoist::{Hoisted, hoist_constants};
 pub use interpret::{InterpretError, interpret, interpret_compiled};
 pub use kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 pub use kernelize::kernelize;
-pub use lift::{LiftError, Lifted, Memory, lift};
+pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::{ARENA_ALIGNMENT, plan_memory};
 pub use node::{Node, NodeIndex, NodeKind, Pattern, Write};
 pub use pass::{Change, Pass, PassReport, PassSet};

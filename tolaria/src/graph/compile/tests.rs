@@ -12,6 +12,7 @@ mod decoding;
 mod lifting;
 mod twinning;
 mod agreeing;
+mod outside;
 mod rendering;
 
 use std::collections::{BTreeMap, BTreeSet};

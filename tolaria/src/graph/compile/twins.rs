@@ -55,6 +55,24 @@ pub enum TwinError {
         /// The byte in the argument.
         byte: usize,
     },
+    /// A word of an argument is another one, and leads to no memory that moved.
+    #[error(
+        "bytes {byte} on of argument {argument} of {kernel} at node {node} were {} and are {}", shown(.before), shown(.now)
+    )]
+    Word {
+        /// The node.
+        node: usize,
+        /// Its name.
+        kernel: String,
+        /// The argument.
+        argument: usize,
+        /// First byte of the word in the argument.
+        byte: usize,
+        /// What the first recording has there, at most 8 bytes.
+        before: Vec<u8>,
+        /// What the second recording has there.
+        now: Vec<u8>,
+    },
     /// What is known of a kernel differs: dimensions in device memory, or what was declared.
     #[error("the effect of {kernel} at node {node} differs")]
     Effect {
@@ -83,6 +101,15 @@ pub enum TwinError {
         /// Index of the block.
         block: usize,
     },
+}
+
+/// A number of up to 8 bytes, and as a float where it has the length of one.
+fn shown(bytes: &[u8]) -> String {
+    let number = bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    match <[u8; 4]>::try_from(bytes) {
+        Ok(bytes) => format!("{number:#x} ({} as f32)", f32::from_le_bytes(bytes)),
+        Err(_) => format!("{number:#x}"),
+    }
 }
 
 /// Compares two recordings of one region, made at different addresses, and what they were lifted to.

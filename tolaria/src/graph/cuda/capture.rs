@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt::Display;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cudarc::driver::{result, sys};
@@ -14,15 +15,32 @@ use super::inspect::{Inventory, balanced_nodes};
 use super::raw::RawGraph;
 use super::read::Reading;
 use super::session::Session;
+use crate::graph::compile::forget_stack;
 use crate::graph::reason::{Refusal, Stage};
 use crate::graph::report::{CaptureReport, CaptureTimes};
 
 /// Other threads may go on allocating, and an unsafe call of this one fails instead of being hidden.
 const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
+/// How far below this module's frame those of a region may lie, and above it what was inlined with them.
+const STACK_BYTES: u64 = 8 << 20;
+const FRAME_BYTES: u64 = 64 << 10;
+
+/// A recording as the driver gave it.
+pub(super) struct RecordedGraph {
+    pub(super) graph: RawGraph,
+    pub(super) times: CaptureTimes,
+    /// Where the frames of the region were on the stack.
+    pub(super) stack: Range<u64>,
+}
+
 impl Session {
     /// Records `region` and makes it executable. Nothing in it runs. It must have run under [`Session::warm`] on this
     /// thread before, with tensors of the same shapes, and must leave no tensor behind.
+    ///
+    /// Before the first replay the graph has to [hold](Captured::hold) every tensor that the region reads or writes and did
+    /// not make. Up to 4 KiB that it only copies from are taken for a constant that it uploads, which lives as long as
+    /// this thread.
     ///
     /// # Errors
     /// The [`Refusal`] says which rule was broken; the device can be used as before.
@@ -31,20 +49,24 @@ impl Session {
         eager: &mut Eager,
         region: impl FnOnce(&Recording) -> Result<(), E>,
     ) -> Result<Captured, Refusal> {
-        eager.record(|recording| self.record(recording, region))
+        let mut captured = eager.record(|recording| self.record(recording, region))?;
+        captured.require_held();
+        Ok(captured)
     }
 
-    /// [`Self::capture`] inside a region that is open already.
+    /// [`Self::capture`] inside a region that is open already, for a caller that owns what the region points at and keeps it
+    /// beside the graph.
     pub(crate) fn record<E: Display>(
         &self,
         recording: &Recording,
         region: impl FnOnce(&Recording) -> Result<(), E>,
     ) -> Result<Captured, Refusal> {
         let clock = SystemClock::new();
-        let (graph, mut times) = self.record_graph(recording, region)?;
+        let RecordedGraph { graph, mut times, stack } = self.record_graph(recording, region)?;
         let mark = clock.now();
         let inventory = self.inspect(&graph).inspect_err(|_| self.settle(&graph))?;
-        let recorded = Reading::of(&graph, &[]).inspect_err(|_| self.settle(&graph))?.recorded;
+        let mut recorded = Reading::of(&graph, &[]).inspect_err(|_| self.settle(&graph))?.recorded;
+        forget_stack(&mut recorded, &stack);
         times.inspect = clock.now() - mark;
         let report = CaptureReport {
             nodes: inventory.nodes,
@@ -64,7 +86,10 @@ impl Session {
         &self,
         recording: &Recording,
         region: impl FnOnce(&Recording) -> Result<(), E>,
-    ) -> Result<(RawGraph, CaptureTimes), Refusal> {
+    ) -> Result<RecordedGraph, Refusal> {
+        let here = 0_u8;
+        let here = (&raw const here).addr() as u64;
+        let stack = here.saturating_sub(STACK_BYTES)..here + FRAME_BYTES;
         let context = self.context();
         let parked = |inside| {
             move |error: cudarc::driver::DriverError| Refusal::ParkedError { message: error.to_string(), inside }
@@ -94,7 +119,7 @@ impl Session {
         };
         let sound = sound.and_then(|()| ended.map_err(refused("cuStreamEndCapture", Stage::Record)).map(drop));
         match sound {
-            Ok(()) => Ok((graph, times)),
+            Ok(()) => Ok(RecordedGraph { graph, times, stack }),
             Err(refusal) => {
                 self.settle(&graph);
                 Err(refusal)

@@ -64,6 +64,8 @@ pub(super) struct Rewritten {
     /// For copies of `written`.
     pub(super) copies: Arena,
     pub(super) modules: Modules,
+    /// Allocations of others that it points at, by address.
+    pub(super) outside: Vec<(u64, usize)>,
     /// What both graphs must agree in.
     pub(super) written: Vec<Span>,
     /// Whether zeros may differ in their sign.
@@ -273,8 +275,23 @@ impl Job {
             times: CompileTimes { verify: Duration::ZERO, ..times },
         };
         let changing = places.gaps(once);
+        let blocks = lifted.program.blocks.iter().zip(&lifted.addresses);
+        let mut outside: Vec<(u64, usize)> =
+            blocks.filter_map(|(block, address)| Some(((*address)?, block.size_bytes))).collect();
+        outside.sort_unstable();
         let allows_signs = self.options.passes.iter().any(|pass| pass == Pass::ZeroSums);
-        Ok(Rewritten { exec, once: once_exec, arena, changing, copies, modules, written, allows_signs, report })
+        Ok(Rewritten {
+            exec,
+            once: once_exec,
+            arena,
+            changing,
+            copies,
+            modules,
+            outside,
+            written,
+            allows_signs,
+            report,
+        })
     }
 
     /// Reads both recordings and confirms that they are the same step. Each has a thread.

@@ -30,7 +30,9 @@ pub struct CompiledGraph {
     /// For copies of what both graphs write, until they are compared no more.
     pub(super) copies: Option<Arena>,
     _modules: Modules,
-    held: HeldTensors,
+    /// What the captured graph held when they were compared.
+    pub(super) held: HeldTensors,
+    pub(super) outside: Vec<(u64, usize)>,
     /// What both graphs must agree in.
     pub(super) written: Vec<Span>,
     /// Whether zeros may differ in their sign.
@@ -45,7 +47,8 @@ pub struct CompiledGraph {
 
 impl CompiledGraph {
     pub(super) fn new(rewritten: Rewritten, session: Session, thread: ThreadId) -> Self {
-        let Rewritten { exec, once, arena, changing, copies, modules, written, allows_signs, report } = rewritten;
+        let Rewritten { exec, once, arena, changing, copies, modules, outside, written, allows_signs, report } =
+            rewritten;
         let adopt = |exec: super::raw::RawExec| Exec::adopt(exec.into_raw(), session.clone());
         Self {
             exec: adopt(exec),
@@ -55,6 +58,7 @@ impl CompiledGraph {
             copies: Some(copies),
             _modules: modules,
             held: HeldTensors::default(),
+            outside,
             written,
             allows_signs,
             session,
@@ -63,15 +67,6 @@ impl CompiledGraph {
             is_uploaded: false,
             is_verified: false,
         }
-    }
-
-    /// Keeps `tensor` alive for as long as the graph, and remembers where it is. Everything that the captured graph
-    /// holds has to be held here, too, before the captured graph goes.
-    ///
-    /// # Errors
-    /// When the tensor is not contiguous or not on the GPU.
-    pub fn hold(&mut self, name: impl Into<String>, tensor: &Tensor) -> candle_core::Result<()> {
-        self.held.hold(name, tensor)
     }
 
     /// Enqueues the rewritten work.
@@ -91,7 +86,7 @@ impl CompiledGraph {
         if cfg!(debug_assertions) {
             self.check_addresses()?;
         }
-        // SAFETY: the graph owns its memory and holds what else it points at.
+        // SAFETY: the graph owns its memory and holds what the captured one held, which points at all that it does.
         unsafe { self.exec.launch() }
     }
 

@@ -1,20 +1,23 @@
 //! A recording that is not made executable: what a compiler takes.
 
 use std::fmt::{self, Display};
+use std::ops::Range;
 use std::thread::{self, ThreadId};
 
 use esper_layers::device::{Declared, collect};
 use leyline::region::Recording;
 
+use super::capture::RecordedGraph;
 use super::raw::RawGraph;
 use super::read::Reading;
 use super::session::Session;
-use crate::graph::compile::{Recorded, compare_recordings};
+use crate::graph::compile::{Recorded, compare_recordings, forget_stack};
 use crate::graph::reason::Refusal;
 
 /// A recorded region that was not made executable, with what its launches said they read and write.
 pub struct Draft {
     pub(super) graph: RawGraph,
+    stack: Range<u64>,
     pub(super) declared: Vec<Declared>,
     /// Kernels of the recording belong to it.
     pub(super) session: Session,
@@ -36,9 +39,9 @@ impl Session {
         region: impl FnOnce(&Recording) -> Result<(), E>,
     ) -> Result<Draft, Refusal> {
         let (recorded, declared) = collect(|| self.record_graph(recording, region));
-        let (graph, _) = recorded?;
+        let RecordedGraph { graph, stack, .. } = recorded?;
         let num_nodes = self.check_balance(&graph)?;
-        Ok(Draft { graph, declared, session: self.clone(), thread: thread::current().id(), num_nodes })
+        Ok(Draft { graph, stack, declared, session: self.clone(), thread: thread::current().id(), num_nodes })
     }
 }
 
@@ -51,7 +54,8 @@ impl Draft {
     /// none
     pub(crate) fn agrees_with(&self, recorded: &Recorded) -> Result<(), Refusal> {
         // What was declared of launches is left aside in both: it is for the compiler.
-        let again = Reading::of(&self.graph, &[])?.recorded;
+        let mut again = Reading::of(&self.graph, &[])?.recorded;
+        forget_stack(&mut again, &self.stack);
         compare_recordings(recorded, &again).map_err(|error| Refusal::frozen(&error))
     }
 }

@@ -12,17 +12,20 @@ use leyline::region::{Eager, Recording};
 
 use super::driver::refused;
 use super::held::HeldTensors;
+use super::lookup::allocation;
 use super::session::Session;
-use crate::graph::compile::Recorded;
+use crate::graph::compile::{Outside, Recorded, outside};
 use crate::graph::reason::{Refusal, Stage};
 use crate::graph::report::CaptureReport;
 
-/// A recorded region, ready to be replayed. It owns what the recording points at, so that nothing of it can be freed
+/// A recorded region, ready to be replayed once it owns what the recording points at, so that nothing of it can be freed
 /// before the graph is.
 pub struct Captured {
     exec: Exec,
     /// Dropped after `exec`: the order of fields is the order of drops.
-    held: HeldTensors,
+    pub(super) held: HeldTensors,
+    /// Memory that the recording points at and that nobody is known to keep alive; absent where an owner answers for it.
+    unheld: Option<Vec<Outside>>,
     /// What was recorded, for later recordings to be compared with.
     recorded: Arc<Recorded>,
     report: CaptureReport,
@@ -49,7 +52,7 @@ impl Captured {
         };
         report.reserved_bytes = before.and_then(grown);
         let (held, recorded) = (HeldTensors::default(), Arc::new(recorded));
-        Ok(Self { exec, held, recorded, report, thread: thread::current().id() })
+        Ok(Self { exec, held, unheld: None, recorded, report, thread: thread::current().id() })
     }
 
     /// Keeps `tensor` alive for as long as the graph, and remembers where it is.
@@ -57,24 +60,64 @@ impl Captured {
     /// # Errors
     /// When the tensor is not contiguous or not on the GPU.
     pub fn hold(&mut self, name: impl Into<String>, tensor: &Tensor) -> candle_core::Result<()> {
-        self.held.hold(name, tensor)
+        let address = self.held.hold(name, tensor)?;
+        if let Some(unheld) = &mut self.unheld {
+            unheld.retain(|outside| !(outside.address..outside.address + outside.bytes as u64).contains(&address));
+        }
+        Ok(())
+    }
+
+    /// Looks up what has to be held before the graph is replayed. The context is current.
+    pub(super) fn require_held(&mut self) {
+        let scratch = self.exec.session.workspace();
+        let mut unheld = outside(&self.recorded, allocation);
+        unheld.retain(|outside| !outside.is_constant && !scratch.contains(&outside.address));
+        self.unheld = Some(unheld);
+    }
+
+    /// Confirms that these allocations, sorted by address, are among those that the recording points at.
+    pub(super) fn contains(&self, allocations: &[(u64, usize)]) -> Result<(), Refusal> {
+        if self.unheld.is_none() {
+            return Ok(());
+        }
+        let found = outside(&self.recorded, |address| {
+            let (base, bytes) = allocations[..allocations.partition_point(|(base, _)| *base <= address)].last()?;
+            (address - base < *bytes as u64).then_some((*base, *bytes))
+        });
+        let is_missing = |(base, _): &&(u64, usize)| !found.iter().any(|outside| outside.address == *base);
+        let missing = allocations.iter().find(is_missing);
+        missing.map_or(Ok(()), |(_, bytes)| Err(Refusal::NotHeld { bytes: *bytes, kernel: None }))
+    }
+
+    /// Lets the graph be replayed though not all is held that it points at.
+    ///
+    /// # Safety
+    /// Whatever the region read or wrote and did not make is alive, and the same tensor, in every replay.
+    #[must_use]
+    pub unsafe fn assume_held(mut self) -> Self {
+        self.unheld = None;
+        self
     }
 
     /// Enqueues the recorded work.
     ///
     /// # Errors
-    /// [`Refusal::OtherThread`] on another thread than that of the capture; [`Refusal::Driver`]; in debug builds
-    /// [`Refusal::Moved`] when a held tensor is not where it was. Nothing has run then.
+    /// [`Refusal::OtherThread`] on another thread than that of the capture; [`Refusal::NotHeld`] where the graph points at
+    /// memory that no held tensor keeps alive; [`Refusal::Driver`]; in debug builds [`Refusal::Moved`] when a held tensor
+    /// is not where it was. Nothing has run then.
     /// # Sync
     /// none
     pub fn replay(&self) -> Result<(), Refusal> {
         if !self.is_of_this_thread() {
             return Err(Refusal::OtherThread);
         }
+        if let Some(Outside { bytes, kernel, .. }) = self.unheld.as_ref().and_then(|unheld| unheld.first()) {
+            return Err(Refusal::NotHeld { bytes: *bytes, kernel: kernel.clone() });
+        }
         if cfg!(debug_assertions) {
             self.check_addresses()?;
         }
-        // SAFETY: what the graph points at is held.
+        // SAFETY: what the graph points at is held, or kept by an owner who answers for it.
         unsafe { self.exec.launch() }
     }
 

@@ -6,10 +6,10 @@ use super::driver::address;
 use crate::graph::reason::Refusal;
 
 /// Tensors that are kept alive, with the addresses they had when they were taken hold of.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct HeldTensors(Vec<Held>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Held {
     name: String,
     tensor: Tensor,
@@ -17,14 +17,14 @@ struct Held {
 }
 
 impl HeldTensors {
-    /// Keeps `tensor` alive and remembers where it is.
+    /// Keeps `tensor` alive and remembers where it is, which it returns.
     ///
     /// # Errors
     /// When the tensor is not contiguous or not on the GPU.
-    pub(super) fn hold(&mut self, name: impl Into<String>, tensor: &Tensor) -> candle_core::Result<()> {
+    pub(super) fn hold(&mut self, name: impl Into<String>, tensor: &Tensor) -> candle_core::Result<u64> {
         let address = address(tensor)?;
         self.0.push(Held { name: name.into(), tensor: tensor.clone(), address });
-        Ok(())
+        Ok(address)
     }
 
     /// Confirms that each is where it was.

@@ -23,15 +23,8 @@ impl DeviceMemory {
 }
 
 impl Memory for DeviceMemory {
-    /// Numbers that are no addresses are asked for too: the driver says no, and nothing else happens.
     fn allocation(&mut self, address: u64) -> Option<(u64, usize)> {
-        if !is_on_device(address) {
-            return None;
-        }
-        let (mut base, mut bytes) = (0, 0);
-        // SAFETY: the call writes two numbers; the address is only looked up.
-        let result = unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address) };
-        (result == sys::CUresult::CUDA_SUCCESS && bytes > 0).then_some((base, bytes))
+        allocation(address)
     }
 
     fn words(&mut self, address: u64, count: usize) -> Option<Vec<u64>> {
@@ -46,6 +39,18 @@ impl Memory for DeviceMemory {
         }
         Some(words)
     }
+}
+
+/// First address and length of the allocation that an address lies in. Numbers that are no addresses are asked for too: the
+/// driver says no, and nothing else happens. The context is current.
+pub(super) fn allocation(address: u64) -> Option<(u64, usize)> {
+    if !is_on_device(address) {
+        return None;
+    }
+    let (mut base, mut bytes) = (0, 0);
+    // SAFETY: the call writes two numbers; the address is only looked up.
+    let result = unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address) };
+    (result == sys::CUresult::CUDA_SUCCESS && bytes > 0).then_some((base, bytes))
 }
 
 /// Whether it is memory of a device and not of the host.

@@ -27,15 +27,18 @@ impl CompiledGraph {
     ///
     /// # Errors
     /// [`Refusal::NotCompiled`] with `differs` where the results do, and with `no_memory` where there is none for a copy
-    /// of them; [`Refusal::OtherThread`]; [`Refusal::Driver`]. The graph is not replayed then.
+    /// of them; [`Refusal::OtherThread`]; [`Refusal::NotHeld`] where this graph points at memory that the captured one does
+    /// not, or that it does not hold; [`Refusal::Driver`]. The graph is not replayed then.
     /// # Sync
     /// waits for the device
     pub fn verify(&mut self, captured: &Captured, poison: u8) -> Result<(), Refusal> {
         self.check_thread()?;
+        captured.contains(&self.outside)?;
         let clock = SystemClock::new();
         self.is_verified = false;
         let outcome = self.compare_step(captured, poison);
         self.is_verified = outcome.is_ok();
+        self.held = captured.held.clone();
         self.report.times.verify += clock.now();
         outcome
     }

@@ -54,7 +54,8 @@ impl Backend for Session {
         eager: &mut Eager,
         region: impl FnOnce() -> Result<()>,
     ) -> std::result::Result<Captured, Refusal> {
-        self.capture(eager, |_| region())
+        // The wrapper owns the function and with it what that owns, and keeps its buffers beside the graph.
+        eager.record(|recording| self.record(recording, |_| region()))
     }
 
     fn test(

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use candle_core::Device;
 use proptest::prelude::*;
 
 use super::*;
@@ -10,13 +9,10 @@ use super::*;
 /// What goes wrong, and when.
 #[derive(Debug, Clone, Default)]
 struct Script {
-    /// Draft that is refused, 0 or 1.
-    draft_refused: Option<u32>,
     /// Polls that find the job still going on.
     num_pending: u32,
     /// Why the job ends without a graph.
     job_refused: Option<Refusal>,
-    hold_refused: bool,
     /// Verification that fails, and with what.
     verify_refused: Option<(u32, Refusal)>,
     /// Replay of the compiled graph that fails, and with what.
@@ -38,8 +34,6 @@ struct Counting {
     poisons: Vec<u8>,
     num_accepted: u32,
     num_compiled: u32,
-    /// Names of what the last compiled graph holds.
-    held: Vec<String>,
     /// Steps that changed the state.
     state: u32,
 }
@@ -79,14 +73,6 @@ impl Compiler for Counting {
             Some(refusal) => Err(refusal.clone()),
             None => Ok(Rc::clone(&job[0])),
         })
-    }
-
-    fn hold(&mut self, _compiled: &mut Rc<()>, name: &str, _tensor: &Tensor) -> Result<(), Refusal> {
-        if self.script.hold_refused {
-            return Err(Refusal::NotCompiled { why: "not_held", message: name.to_owned() });
-        }
-        self.held.push(name.to_owned());
-        Ok(())
     }
 
     fn verify(&mut self, _compiled: &mut Rc<()>, _captured: &(), poison: u8) -> Result<(), Refusal> {
@@ -141,12 +127,9 @@ impl Shape {
     /// One step, as the runner takes it.
     fn step(&mut self) -> Result<Taken, Refusal> {
         if self.compiling.needs_draft() {
-            let refused = self.device.script.draft_refused == Some(self.device.num_drafts);
             self.device.num_drafts += 1;
-            let outcome = if refused { Err(broken()) } else { Ok(Rc::clone(&self.device.alive)) };
-            let tensor = Tensor::new(&[1.0_f32], &Device::Cpu).unwrap();
-            let held = vec![(format!("weight of draft {}", self.device.num_drafts), tensor)];
-            self.notices.extend(self.compiling.drafted(&mut self.device, outcome, held));
+            let draft = Rc::clone(&self.device.alive);
+            self.compiling.drafted(&mut self.device, draft);
         }
         let (taken, notice) = self.compiling.step(&mut self.device, &())?;
         self.notices.extend(notice);
@@ -206,29 +189,15 @@ fn memory_is_poisoned_with_both_patterns_in_turn() {
 }
 
 #[test]
-fn the_compiled_graph_holds_what_the_second_draft_points_at() {
-    let mut shape = Shape::new(0, 1, Script::default());
-    shape.steps(3);
-    assert_eq!(shape.device.held, ["weight of draft 2"]);
-}
-
-#[test]
 fn a_refusal_leaves_the_captured_graph_and_is_told_once() {
     let not_compiled = Refusal::NotCompiled { why: "unknown_copy", message: "node 3".to_owned() };
     let script = Script::default;
     // (what goes wrong, what takes each step, what is told)
     for (script, expected, notice) in [
-        (Script { draft_refused: Some(0), ..script() }, "cccccccc", Notice::FellBack(broken())),
-        (Script { draft_refused: Some(1), ..script() }, "cccccccc", Notice::FellBack(broken())),
         (
             Script { job_refused: Some(not_compiled.clone()), num_pending: 2, ..script() },
             "cccccccc",
             Notice::FellBack(not_compiled),
-        ),
-        (
-            Script { hold_refused: true, ..script() },
-            "cccccccc",
-            Notice::FellBack(Refusal::NotCompiled { why: "not_held", message: "weight of draft 2".to_owned() }),
         ),
         (Script { verify_refused: Some((0, differs())), ..script() }, "cccccccc", Notice::FellBack(differs())),
         (Script { verify_refused: Some((1, differs())), ..script() }, "ccvccccc", Notice::FellBack(differs())),
@@ -346,25 +315,15 @@ fn refusal() -> impl Strategy<Value = Refusal> {
 
 fn script() -> impl Strategy<Value = Script> {
     let at = || proptest::option::of((0..4_u32, refusal()));
-    (
-        proptest::option::of(0..4_u32),
-        0..4_u32,
-        proptest::option::weighted(0.2, refusal()),
-        proptest::bool::weighted(0.1),
-        at(),
-        at(),
+    (0..4_u32, proptest::option::weighted(0.2, refusal()), at(), at()).prop_map(
+        |(num_pending, job_refused, verify_refused, replay_refused)| Script {
+            num_pending,
+            job_refused,
+            verify_refused,
+            replay_refused,
+            captured_refused: None,
+        },
     )
-        .prop_map(|(draft_refused, num_pending, job_refused, hold_refused, verify_refused, replay_refused)| {
-            Script {
-                draft_refused,
-                num_pending,
-                job_refused,
-                hold_refused,
-                verify_refused,
-                replay_refused,
-                captured_refused: None,
-            }
-        })
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use tolaria::graph::{CompileOptions, CompiledGraph};
 
 use super::phases;
 use crate::error::Error;
-use crate::works::gpu::compiled_step::{captured, draft, drafts, hold_all, start};
+use crate::works::gpu::compiled_step::{captured, draft, drafts, start};
 use crate::works::gpu::open::{Gpu, refused};
 use crate::works::gpu::optimizer_step::OptimizerStep;
 use crate::works::gpu::samples::{Samples, us};
@@ -57,7 +57,6 @@ pub(super) fn compile_meanwhile(
         }
     };
     let mut compiled = outcome.map_err(|refusal| refused(&format!("compiling {case}"), refusal))?;
-    hold_all(&step, |name, tensor| compiled.hold(name, tensor))?;
     for poison in POISONS {
         stalls.around("verify", || {
             step.load()?;

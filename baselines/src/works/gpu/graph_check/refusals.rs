@@ -41,6 +41,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     });
     report.check("refusal.parked_error", |_| parked(gpu, eager));
     report.check("refusal.moved", |_| moved(gpu, eager));
+    report.check("refusal.not_held", |_| not_held(gpu, eager));
     report.check("refusal.host_copies", |_| host_copies(gpu, eager));
     report.check("refusal.driver", |_| driver(gpu, eager));
     report.check("refusal.other_thread", |_| other_thread(gpu, eager));
@@ -163,10 +164,12 @@ fn expect<T>(outcome: Result<T, Refusal>, name: &str) -> Result<String, Broken> 
     }
 }
 
-/// A graph that doubles `input` into `output`.
+/// A graph that doubles `input` into `output` and holds neither.
 fn doubling(gpu: &Gpu, eager: &mut Eager, input: &Tensor, output: &Tensor) -> Result<Captured, Broken> {
-    let region = || Ok(output.slice_set(&(input * 2.0)?, 0, 0)?);
-    Ok(gpu.warm_and_capture(eager, "a doubling", region)?)
+    let region = || output.slice_set(&(input * 2.0)?, 0, 0);
+    gpu.session.warm(region)?;
+    let captured = gpu.session.capture(eager, |_| region());
+    captured.map_err(|refusal| Broken(refusal.to_string()))
 }
 
 /// A tensor from before the region is dropped in it: freeing it there is an error that only a later call reports.
@@ -191,6 +194,29 @@ fn moved(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     captured.hold("input", &input)?;
     captured.confirm("input", &input).map_err(|refusal| Broken(refusal.to_string()))?;
     expect(captured.confirm("input", &make()?), "moved")
+}
+
+/// What a graph does not hold may be gone: it is replayed once it holds all that it points at, and then owns it.
+fn not_held(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let make = |value: f32| Tensor::full(value, 1 << 20, &gpu.device);
+    let (input, output) = (make(1.0)?, make(0.0)?);
+    let mut captured = doubling(gpu, eager, &input, &output)?;
+    let nothing = expect(captured.replay(), "not_held")?;
+    captured.hold("input", &input)?;
+    expect(captured.replay(), "not_held")?;
+    captured.hold("output", &output)?;
+    captured.replay().map_err(|refusal| Broken(refusal.to_string()))?;
+    let result = output.clone();
+    drop((input, output));
+    // Memory of the same size, which the tensors would have left behind.
+    let others: Vec<Tensor> = (0..8).map(|_| make(7.0)).collect::<Result<_, _>>()?;
+    captured.replay().map_err(|refusal| Broken(refusal.to_string()))?;
+    let mut reads = HostReads::default();
+    for (tensor, expected) in others.iter().chain([&result]).zip([7.0; 8].into_iter().chain([2.0])) {
+        let mean = read_scalar(&tensor.mean_all()?, "check", &mut reads)?;
+        promise((mean - expected).abs() < 1e-6, || format!("{mean} where {expected} was expected"))?;
+    }
+    Ok(format!("{nothing}; held tensors outlive those who made them"))
 }
 
 /// An upload that goes past candle's own checks, straight to the stream.
@@ -236,7 +262,9 @@ fn host_copies(_gpu: &Gpu, _eager: &mut Eager) -> Result<String, Broken> {
 /// After all these refusals the device records and replays as if nothing had happened.
 fn usable_afterwards(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     let (input, output) = (Tensor::ones(64, DType::F32, &gpu.device)?, Tensor::zeros(64, DType::F32, &gpu.device)?);
-    let captured = doubling(gpu, eager, &input, &output)?;
+    let mut captured = doubling(gpu, eager, &input, &output)?;
+    captured.hold("input", &input)?;
+    captured.hold("output", &output)?;
     captured.replay().map_err(|refusal| Broken(refusal.to_string()))?;
     let sum = read_scalar(&output.sum_all()?, "check", &mut HostReads::default())?;
     promise((sum - 128.0).abs() < f64::EPSILON, || format!("a replay gave {sum}, expected 128"))?;

@@ -30,7 +30,9 @@ mod declared;
 mod library;
 mod effects;
 mod lifted;
+mod outside;
 
 pub use error::LiftError;
 pub use lifted::{Lifted, lift};
 pub use memory::Memory;
+pub use outside::{Outside, outside};

@@ -8,7 +8,7 @@ use crate::graph::compile::block::{Block, BlockId, Lifetime, Region};
 use crate::graph::compile::recorded::{Recorded, RecordedKind};
 
 /// Addresses below and from here on belong to no device memory; most numbers are outside.
-const ADDRESSES: std::ops::Range<u64> = 0x1_0000..1 << 57;
+pub(super) const ADDRESSES: std::ops::Range<u64> = 0x1_0000..1 << 57;
 
 /// Words in device memory: address and number.
 pub(super) type Read = (u64, usize);
@@ -158,7 +158,7 @@ impl Memory for Space<'_> {
 }
 
 /// All memory that the nodes allocate.
-fn owned(recorded: &Recorded) -> BTreeMap<u64, u64> {
+pub(super) fn owned(recorded: &Recorded) -> BTreeMap<u64, u64> {
     let mut ranges: Vec<(u64, u64)> = recorded
         .nodes
         .iter()

@@ -1,7 +1,7 @@
 //! A region that is recorded again, and what tells it from the one that was recorded.
 
 use super::recordings::{alloc, chain, free, kernel, single, word, zeros};
-use crate::graph::compile::{Recorded, RecordedKind, TwinError, compare_recordings};
+use crate::graph::compile::{Recorded, RecordedKind, TwinError, compare_recordings, forget_stack};
 
 const WEIGHT: u64 = 0x100_0000;
 const HERE: u64 = 0x7000_0000;
@@ -35,6 +35,10 @@ fn arguments(kind: &mut RecordedKind) -> &mut Vec<Vec<u8>> {
     }
 }
 
+fn differing(node: usize, kernel: &str, argument: usize, before: Vec<u8>, now: Vec<u8>) -> TwinError {
+    TwinError::Word { node, kernel: kernel.to_owned(), argument, byte: 0, before, now }
+}
+
 #[test]
 fn a_region_that_only_moved_is_the_same() {
     let first = recording(HERE, 1.0);
@@ -45,29 +49,25 @@ fn a_region_that_only_moved_is_the_same() {
 
 #[test]
 fn a_number_that_was_passed_by_value_and_moved_is_named() {
-    let byte = |byte| Err(TwinError::Byte { node: 3, kernel: "affine_f32".into(), argument: 3, byte });
-    assert_eq!(compare_recordings(&recording(HERE, 1.0), &recording(THERE, 1.5)), byte(2));
-    assert_eq!(compare_recordings(&recording(HERE, 1.0), &recording(HERE, f32::from_bits(0x3f80_0001))), byte(0));
+    let moved = compare_recordings(&recording(HERE, 1.0), &recording(THERE, 1.5)).unwrap_err();
+    let expected = differing(3, "affine_f32", 3, single(1.0), single(1.5));
+    assert_eq!(moved, expected);
+    assert_eq!(
+        moved.to_string(),
+        "bytes 0 on of argument 3 of affine_f32 at node 3 were 0x3f800000 (1 as f32) and are 0x3fc00000 (1.5 as f32)"
+    );
     let inside = changed(4, |kind| arguments(kind)[3][0] = 8);
-    assert_eq!(inside, Err(TwinError::Byte { node: 4, kernel: "bsub_f32".into(), argument: 3, byte: 0 }));
+    assert_eq!(inside, Err(differing(4, "bsub_f32", 3, word(7), word(8))));
 }
 
 #[test]
 fn an_address_must_move_with_its_memory_and_stay_outside_of_the_graph() {
     let of = |node, argument, address: u64| changed(node, |kind| arguments(kind)[argument] = word(address));
-    let kernel = || "bsub_f32".to_owned();
     // Another tensor of the graph, operands that changed places, another tensor outside.
-    assert_eq!(
-        of(4, 1, THERE + 64),
-        Err(TwinError::Byte { node: 4, kernel: kernel(), argument: 1, byte: 0 }),
-        "another operand"
-    );
-    assert_eq!(
-        of(3, 1, WEIGHT + 256).map_err(|error| error.to_string()).unwrap_err().split(" of ").next(),
-        Some("byte 1")
-    );
+    assert_eq!(of(4, 1, THERE + 64), Err(differing(4, "bsub_f32", 1, word(HERE), word(THERE + 64))));
+    assert_eq!(of(3, 1, WEIGHT + 256), Err(differing(3, "affine_f32", 1, word(WEIGHT), word(WEIGHT + 256))));
     // In memory of the graph both times, and not in the same.
-    assert_eq!(of(4, 1, HERE), Err(TwinError::Address { node: 4, kernel: kernel(), argument: 1, byte: 0 }));
+    assert_eq!(of(4, 1, HERE), Err(differing(4, "bsub_f32", 1, word(HERE), word(HERE))));
     // The end of a block is an address, too.
     let ending = |block: u64| {
         let mut recorded = recording(block, 1.0);
@@ -137,4 +137,22 @@ fn what_nobody_tells_cannot_be_compared() {
     let host = || chain(vec![RecordedKind::Other("host".to_owned())]);
     let untold = TwinError::Untold { node: 0, kind: "host".to_owned() };
     assert_eq!(compare_recordings(&host(), &host()), Err(untold));
+}
+
+#[test]
+fn where_the_host_had_a_factor_on_its_stack_does_not_matter() {
+    let stack = |top: u64| top - 4096..top;
+    let recording = |factor_at: u64, number: u64| {
+        let inside = [word(factor_at), word(number), vec![1, 2, 3]].concat();
+        let mut recorded = chain(vec![kernel("splitKreduce", vec![single(1.0), word(factor_at - 8), inside])]);
+        forget_stack(&mut recorded, &stack(factor_at + 100));
+        recorded
+    };
+    let (here, there) = (0x7ffd_1000_0000, 0x7ffd_2000_0000);
+    assert_eq!(compare_recordings(&recording(here, 3), &recording(there, 3)), Ok(()));
+    let found = compare_recordings(&recording(here, 3), &recording(there, 4));
+    assert!(matches!(found, Err(TwinError::Word { argument: 2, byte: 8, .. })), "{found:?}");
+    // Above and far below of the region's frames it is an address as any other.
+    assert!(compare_recordings(&recording(here, here + 100), &recording(there, there + 100)).is_err());
+    assert!(compare_recordings(&recording(here, here - 4096), &recording(there, there - 4096)).is_err());
 }
