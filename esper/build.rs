@@ -8,7 +8,6 @@ const NOT_SOURCES: &[&str] =
     &["docs", "*.md", ".ci", "baselines/perf", "integration-tests", "*/tests/*", "*/examples/*"];
 
 /// Without the repository this crate belongs to (a package, a copy inside another repository) the commit stays unknown.
-#[expect(clippy::print_stdout, reason = "what a build script prints is what it tells cargo")]
 fn main() {
     let (mut commit, mut dirty) = (String::new(), false);
     println!("cargo::rerun-if-changed=build.rs");

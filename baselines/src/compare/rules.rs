@@ -47,6 +47,7 @@ const RULES: &[(&str, &str, Better, f64)] = &[
     ("processes.*", "ms", Better::Lower, ROUGH),
     ("*.compile.*", "*", Better::Lower, ROUGH),
     ("*.stall*", "*", Better::Lower, ROUGH),
+    ("retest.*", "*", Better::Lower, ROUGH),
     ("graft.*", "ms", Better::Lower, ROUGH),
     ("*.capture", "ms", Better::Lower, ROUGH),
     ("*.instantiate", "ms", Better::Lower, ROUGH),

@@ -14,15 +14,17 @@ fn is_document(file: &File) -> bool {
         || (path.starts_with("docs/") && path.ends_with(".md"))
 }
 
-/// The lines outside of blocks of code.
+/// The lines outside of blocks of code and of templates of figures.
 fn prose(file: &File) -> Vec<(usize, &str)> {
-    let mut is_code = false;
+    let (mut is_code, mut is_template) = (false, false);
     let lines = file.text.lines().enumerate().map(|(index, line)| (index + 1, line));
     lines
         .filter(|(_, line)| {
             let is_fence = line.trim_start().starts_with("```");
             is_code ^= is_fence;
-            !is_code && !is_fence
+            let is_shown = !is_code && !is_fence && !is_template;
+            is_template = (is_template || line.starts_with(FIGURES[0])) && *line != "-->";
+            is_shown
         })
         .collect()
 }
@@ -127,6 +129,8 @@ mod tests {
             ("`x/src/y.rs`", Some("no `x/src/y.rs`")),
             ("`rc/z.rs`", Some("no `rc/z.rs`")),
             ("```text\n`x/src/y.rs`\n```", None),
+            ("<!-- figures a.json\n[d](d.md)\n-->\n[c](c.md)\n<!-- /figures -->", None),
+            ("<!-- figures a.json\n-->\n[d](d.md)\n<!-- /figures -->", Some("b.md:3: there is no `docs/a/d.md`")),
         ] {
             check(dead_path(&document(text), &paths), complaint);
         }

@@ -70,6 +70,9 @@ fn complaint(file: &File, history: &History) -> Option<String> {
     if environment["dirty"] == true {
         return Some("was measured by a build whose sources differed from its commit".to_owned());
     }
+    if environment["profile"] == "debug" {
+        return Some("was measured by a debug build".to_owned());
+    }
     let Some(commit) = environment["commit"].as_str() else { return Some("names no commit".to_owned()) };
     let is_named = commit.len() >= 7 && history.commits.iter().any(|known| known.starts_with(commit));
     let may_be_older = history.is_cut && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -102,6 +105,7 @@ mod tests {
         expect(r#"{"commit": "657af3261d6e"}"#, true, &[], None);
         expect(r#"{"commit": "0123456-dirty"}"#, true, &[], Some("which is not in this history"));
         expect(r#"{"commit": "0123456", "dirty": true}"#, false, &[], Some("sources differed"));
+        expect(r#"{"commit": "0123456", "profile": "debug"}"#, false, &[], Some("debug build"));
         expect(r#"{"commit": null}"#, false, &[], Some("names no commit"));
         expect(r#"{"commit": "01"}"#, false, &[], Some("which is not in this history"));
     }
