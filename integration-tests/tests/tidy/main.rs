@@ -1,4 +1,4 @@
-//! Invariants I-4 and I-9: rules about files that neither the compiler nor clippy checks.
+//! Invariants I-4, I-9 and I-10: rules about files that neither the compiler nor clippy checks.
 
 mod tree;
 mod code;
