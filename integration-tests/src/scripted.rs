@@ -15,6 +15,7 @@ use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::RunId;
 use leyline::policy::{Decision, Policy};
+use leyline::region::Eager;
 use leyline::state::SystemState;
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline_testkit::clock::ManualClock;
@@ -46,12 +47,12 @@ impl ErrorType for Scripted {
 }
 
 impl Durable for Scripted {
-    fn save(&self) -> Result<SavedState, Self::Error> {
-        Ok(SavedState::default())
+    fn save(&self, eager: &Eager) -> Result<SavedState, Self::Error> {
+        Ok(eager.check().map(|()| SavedState::default())?)
     }
 
-    fn restore(&mut self, _: &SavedState) -> Result<(), Self::Error> {
-        Ok(())
+    fn restore(&mut self, eager: &mut Eager, _: &SavedState) -> Result<(), Self::Error> {
+        Ok(eager.check()?)
     }
 }
 

@@ -56,7 +56,7 @@ fn compare(settings: &[&str], stops: impl FnOnce(u64) -> Vec<StepIndex>) {
     let mut whole = trainer(&config, None);
     let mut recorded = Recorded::default();
     assert_eq!(whole.run(&mut eager, &mut recorded).unwrap(), Outcome::Completed);
-    let expected = whole.snapshot().unwrap();
+    let expected = whole.snapshot(&eager).unwrap();
     let transitions: usize = recorded.epochs.iter().map(|epoch| epoch.transitions.len()).sum();
     assert!(transitions >= 8, "only {transitions} stage changes: the run says nothing about seeds");
 
@@ -79,7 +79,7 @@ fn compare(settings: &[&str], stops: impl FnOnce(u64) -> Vec<StepIndex>) {
             let line = |report| serde_json::to_string(report).unwrap();
             assert_eq!(line(found), line(expected), "after an interruption at step {stop}");
         }
-        let found = resumed.snapshot().unwrap();
+        let found = resumed.snapshot(&eager).unwrap();
         assert_eq!(expected.components.keys().collect::<Vec<_>>(), found.components.keys().collect::<Vec<_>>());
         for (name, state) in &expected.components {
             assert_same(name, state, &found.components[name]);

@@ -110,7 +110,7 @@ fn ten_thousand_seeds_leave_no_trace_in_the_optimizer_or_the_saved_state() {
     for epoch in [WARM_UP, NUM_EPOCHS - 4] {
         watch.stop_after = Some(StepIndex(2 * epoch + 1));
         assert_eq!(trainer.run(&mut eager, &mut watch).unwrap(), Outcome::Interrupted);
-        snapshots.push((epoch, trainer.snapshot().unwrap()));
+        snapshots.push((epoch, trainer.snapshot(&eager).unwrap()));
     }
     watch.stop_after = None;
     assert_eq!(trainer.run(&mut eager, &mut watch).unwrap(), Outcome::Completed);

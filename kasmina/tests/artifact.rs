@@ -66,12 +66,12 @@ fn what_is_exported_comes_back_bit_for_bit_in_every_type_and_slot() {
                 let seed = source.germinate(at, blueprint);
                 source.bring_to(seed, SeedStage::Training);
                 source.descend(1);
-                let bytes = source.model().export_seed(seed).unwrap();
+                let bytes = source.manager.export_seed(&source.eager, seed).unwrap();
                 let mut other = Rig::beside(KasminaConfig { init_seed: 77, ..config }, source.eager);
                 other.germinate(at, blueprint);
-                assert_ne!(other.model().export_seed(seed).unwrap(), bytes, "{blueprint}");
-                other.model().load_seed(seed, &SeedWeights::from_bytes(&bytes).unwrap()).unwrap();
-                assert_eq!(other.model().export_seed(seed).unwrap(), bytes, "{blueprint} as {dtype:?}");
+                assert_ne!(other.manager.export_seed(&other.eager, seed).unwrap(), bytes, "{blueprint}");
+                other.manager.load_seed(&mut other.eager, seed, &SeedWeights::from_bytes(&bytes).unwrap()).unwrap();
+                assert_eq!(other.manager.export_seed(&other.eager, seed).unwrap(), bytes, "{blueprint} as {dtype:?}");
                 eager = other.eager;
             }
         }
@@ -81,13 +81,13 @@ fn what_is_exported_comes_back_bit_for_bit_in_every_type_and_slot() {
 #[test]
 fn loading_writes_the_tensors_that_optimizers_hold_and_bytes_equal_plain_tensors() {
     for dtype in [ElementType::F32, ElementType::F64, ElementType::Bf16] {
-        let rig = rig(dtype, Eager::acquire().unwrap());
+        let mut rig = rig(dtype, Eager::acquire().unwrap());
         let held = rig.seed_vars(SEED);
         let mut tensors = fitting();
         tensors.push(("gate.weight".to_owned(), vec![3], vec![f32::NAN; 3]));
         let plain = SeedWeights::from_f32(tensors.clone()).unwrap();
         assert_eq!(SeedWeights::from_bytes(&stored(&tensors)).unwrap(), plain);
-        rig.model().load_seed(SEED, &plain).unwrap();
+        rig.manager.load_seed(&mut rig.eager, SEED, &plain).unwrap();
         for (var, (name, _, values)) in held.iter().zip(fitting()) {
             let var = var.as_detached_tensor().to_dtype(candle_core::DType::F32).unwrap();
             let expected: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
@@ -97,20 +97,20 @@ fn loading_writes_the_tensors_that_optimizers_hold_and_bytes_equal_plain_tensors
 }
 
 #[track_caller]
-fn refuse(rig: &Rig, bytes: &[u8], message: &str) {
-    let before = rig.model().export_seed(SEED).unwrap();
+fn refuse(rig: &mut Rig, bytes: &[u8], message: &str) {
+    let before = rig.manager.export_seed(&rig.eager, SEED).unwrap();
     let error = SeedWeights::from_bytes(bytes)
         .map_err(Error::from)
-        .and_then(|weights| rig.model().load_seed(SEED, &weights))
+        .and_then(|weights| rig.manager.load_seed(&mut rig.eager, SEED, &weights))
         .unwrap_err();
     assert_eq!(error.to_string(), message);
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert_eq!(rig.model().export_seed(SEED).unwrap(), before, "{message}");
+    assert_eq!(rig.manager.export_seed(&rig.eager, SEED).unwrap(), before, "{message}");
 }
 
 #[test]
 fn a_tensor_that_does_not_fit_is_named_and_nothing_is_written() {
-    let rig = rig(ElementType::F32, Eager::acquire().unwrap());
+    let mut rig = rig(ElementType::F32, Eager::acquire().unwrap());
     let names = "down.weight, down.bias, up.weight, up.bias";
     for (change, message) in [
         (
@@ -134,7 +134,7 @@ fn a_tensor_that_does_not_fit_is_named_and_nothing_is_written() {
     ] {
         let mut tensors = fitting();
         change(&mut tensors);
-        refuse(&rig, &stored(&tensors), &message);
+        refuse(&mut rig, &stored(&tensors), &message);
     }
     let mut tensors = fitting();
     tensors[1].2.pop();
@@ -148,22 +148,22 @@ fn a_tensor_that_does_not_fit_is_named_and_nothing_is_written() {
 #[test]
 fn a_type_that_would_be_rounded_or_does_not_hold_the_value_is_refused() {
     let wide = rig(ElementType::F64, Eager::acquire().unwrap());
-    let bytes = wide.model().export_seed(SEED).unwrap();
-    let narrow = rig(ElementType::F32, wide.eager);
-    refuse(&narrow, &bytes, "artifact tensor `down.weight` has elements of f64: expected f32");
-    let half = rig(ElementType::Bf16, narrow.eager);
-    refuse(&half, &bytes, "artifact tensor `down.weight` has elements of f64: expected f32 or bf16");
+    let bytes = wide.manager.export_seed(&wide.eager, SEED).unwrap();
+    let mut narrow = rig(ElementType::F32, wide.eager);
+    refuse(&mut narrow, &bytes, "artifact tensor `down.weight` has elements of f64: expected f32");
+    let mut half = rig(ElementType::Bf16, narrow.eager);
+    refuse(&mut half, &bytes, "artifact tensor `down.weight` has elements of f64: expected f32 or bf16");
     let mut tensors = fitting();
     tensors[1].2[0] = f32::MAX;
     let message = format!(
         "artifact tensor `down.bias` has the value {} at 0: expected finite values of bf16",
         f64::from(f32::MAX)
     );
-    refuse(&half, &stored(&tensors), &message);
+    refuse(&mut half, &stored(&tensors), &message);
     let integers = [0_u8; 16];
     let view = TensorView::new(Dtype::I32, vec![4], &integers).unwrap();
     let bytes = serialize([("up.bias", view)], None).unwrap();
-    refuse(&half, &bytes, "artifact tensor `up.bias` has elements of i32: expected f32, f64 or bf16");
+    refuse(&mut half, &bytes, "artifact tensor `up.bias` has elements of i32: expected f32, f64 or bf16");
 }
 
 #[test]
@@ -203,10 +203,13 @@ fn a_header_whose_length_looks_like_a_pickle_is_read_all_the_same() {
 
 #[test]
 fn an_unknown_seed_is_refused() {
-    let rig = rig(ElementType::F32, Eager::acquire().unwrap());
+    let mut rig = rig(ElementType::F32, Eager::acquire().unwrap());
     let weights = SeedWeights::from_f32(fitting()).unwrap();
-    assert!(matches!(rig.model().load_seed(SeedId(9), &weights), Err(Error::UnknownSeed { seed: SeedId(9) })));
-    assert!(matches!(rig.model().export_seed(SeedId(9)), Err(Error::UnknownSeed { seed: SeedId(9) })));
+    assert!(matches!(
+        rig.manager.load_seed(&mut rig.eager, SeedId(9), &weights),
+        Err(Error::UnknownSeed { seed: SeedId(9) })
+    ));
+    assert!(matches!(rig.manager.export_seed(&rig.eager, SeedId(9)), Err(Error::UnknownSeed { seed: SeedId(9) })));
 }
 
 #[test]

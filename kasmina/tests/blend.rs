@@ -220,15 +220,15 @@ fn a_gate_is_saved_and_brought_back_bit_for_bit() {
         for variant in 0..5 {
             rig.descend(variant);
         }
-        let (saved, found) = (rig.manager.save().unwrap(), (function(&rig, &[]), rig.parameter_bits()));
+        let (saved, found) = (rig.manager.save(&rig.eager).unwrap(), (function(&rig, &[]), rig.parameter_bits()));
         assert!(saved.tensors.contains_key("seed.0001.gate.up.weight"));
         let mut other = Rig::beside(KasminaConfig { init_seed: 5, ..config(host) }, rig.eager);
-        other.manager.restore(&saved).unwrap();
+        other.manager.restore(&mut other.eager, &saved).unwrap();
         assert_eq!((function(&other, &[]), other.parameter_bits()), found);
 
         let mut damaged = saved.clone();
         damaged.tensors.remove("seed.0001.gate.down.bias");
-        let error = other.manager.restore(&damaged).unwrap_err();
+        let error = other.manager.restore(&mut other.eager, &damaged).unwrap_err();
         assert_eq!(error.to_string(), "saved tensor `seed.0001.gate.down.bias` is missing");
         assert_eq!((function(&other, &[]), other.parameter_bits()), found, "a failed restore changes nothing");
     }

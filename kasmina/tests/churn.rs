@@ -112,7 +112,7 @@ fn ten_thousand_seeds_leave_nothing_behind() {
     let (key, recorder) = (CommandKey::new(KEY), Arc::new(NullRecorder));
     let manager = Kasmina::new(config, &Device::Cpu, run_id(), key, clock.clone(), recorder).unwrap();
     let mut churn = Churn { manager, eager: Eager::acquire().unwrap(), clock, sequence: 0 };
-    let empty = churn.manager.save().unwrap();
+    let empty = churn.manager.save(&churn.eager).unwrap();
     let mut revision = churn.manager.model().layout().revision();
     let mut after_warm_up = 0;
     for cycle in 0..CYCLES {
@@ -128,7 +128,7 @@ fn ten_thousand_seeds_leave_nothing_behind() {
     let grown = IN_USE.load(Ordering::Relaxed) - after_warm_up;
     assert!(grown.abs() <= 4_096, "{grown} bytes more in use after {CYCLES} cycles than after {WARM_UP}");
 
-    let saved = churn.manager.save().unwrap();
+    let saved = churn.manager.save(&churn.eager).unwrap();
     assert_eq!(saved.tensors.keys().collect::<Vec<_>>(), empty.tensors.keys().collect::<Vec<_>>());
     let document: serde_json::Value = serde_json::from_str(&saved.json).unwrap();
     for list in ["seeds", "unreturned"] {

@@ -82,9 +82,9 @@ fn check_attack(mut attack: impl FnMut(&[u8], &mut dyn FnMut(&[u8]))) {
     for operation in operations() {
         let what = operation.to_string();
         let wire = sign(&rig.command(operation)).to_wire();
-        let (before, saved) = (rig.fingerprint(), rig.manager.save().unwrap().json);
+        let (before, saved) = (rig.fingerprint(), rig.manager.save(&rig.eager).unwrap().json);
         attack(&wire, &mut |forged| assert!(!deliver(&mut rig, forged), "{what} was let in as {forged:?}"));
-        assert_eq!((rig.fingerprint(), rig.manager.save().unwrap().json), (before, saved), "{what}");
+        assert_eq!((rig.fingerprint(), rig.manager.save(&rig.eager).unwrap().json), (before, saved), "{what}");
         assert!(deliver(&mut rig, &wire), "{what}");
     }
 }
@@ -130,7 +130,7 @@ fn a_million_random_tags_are_refused() {
     let (clock, recorder) = (rig.clock.clone(), Arc::new(NullRecorder));
     rig.manager = Kasmina::new(config(mlp()), &Device::Cpu, run_id(), key, clock, recorder).unwrap();
     let genuine = sign(&rig.command(germination()));
-    let (before, saved) = (rig.fingerprint(), rig.manager.save().unwrap().json);
+    let (before, saved) = (rig.fingerprint(), rig.manager.save(&rig.eager).unwrap().json);
     let mut forged = genuine.clone();
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     for _ in 0..1_000_000 {
@@ -138,16 +138,16 @@ fn a_million_random_tags_are_refused() {
         assert_ne!(forged.tag, genuine.tag, "this would be the tag");
         assert!(rig.manager.apply(&mut rig.eager, &forged).is_err());
     }
-    assert_eq!((rig.fingerprint(), rig.manager.save().unwrap().json), (before, saved));
+    assert_eq!((rig.fingerprint(), rig.manager.save(&rig.eager).unwrap().json), (before, saved));
     rig.manager.apply(&mut rig.eager, &genuine).unwrap();
 }
 
 #[track_caller]
 fn check_replay(rig: &mut Rig, signed: &SignedCommand) {
-    let (before, saved) = (rig.fingerprint(), rig.manager.save().unwrap().json);
+    let (before, saved) = (rig.fingerprint(), rig.manager.save(&rig.eager).unwrap().json);
     let error = rig.manager.apply(&mut rig.eager, signed).unwrap_err();
     assert!(matches!(&error, Error::Command(rejection) if rejection.reason() == "sequence_replayed"), "{error:?}");
-    assert_eq!((rig.fingerprint(), rig.manager.save().unwrap().json), (before, saved));
+    assert_eq!((rig.fingerprint(), rig.manager.save(&rig.eager).unwrap().json), (before, saved));
 }
 
 /// As a new process has it: another manager under the same key.
@@ -174,9 +174,9 @@ fn a_replay_is_refused_at_once_and_by_whoever_restores_the_state() {
     let first = sign(&rig.command(germination()));
     rig.manager.apply(&mut rig.eager, &first).unwrap();
     check_replay(&mut rig, &first);
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     let mut fresh = restarted(rig);
-    fresh.manager.restore(&saved).unwrap();
+    fresh.manager.restore(&mut fresh.eager, &saved).unwrap();
     check_replay(&mut fresh, &first);
     // The nonce alone, too.
     let reused =
@@ -209,24 +209,24 @@ fn a_replay_is_refused_after_a_restart_with_nothing_but_the_journal() {
 #[test]
 fn going_back_to_a_snapshot_lets_nothing_in_again() {
     let mut rig = Rig::new(config(mlp()));
-    let before = rig.manager.save().unwrap();
+    let before = rig.manager.save(&rig.eager).unwrap();
     let first = sign(&rig.command(germination()));
     rig.manager.apply(&mut rig.eager, &first).unwrap();
-    let between = rig.manager.save().unwrap();
+    let between = rig.manager.save(&rig.eager).unwrap();
     let second = sign(&rig.command(Operation::StartTraining { seed: SeedId(1) }));
     rig.manager.apply(&mut rig.eager, &second).unwrap();
 
     for snapshot in [&between, &before] {
-        rig.manager.restore(snapshot).unwrap();
+        rig.manager.restore(&mut rig.eager, snapshot).unwrap();
         check_replay(&mut rig, &first);
         check_replay(&mut rig, &second);
     }
     assert!(rig.states().is_empty());
     assert_eq!(rig.germinate("input", "mlp"), SeedId(1), "new commands are carried out");
     // What was learned after a snapshot is part of the next one.
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     let mut fresh = restarted(rig);
-    fresh.manager.restore(&saved).unwrap();
+    fresh.manager.restore(&mut fresh.eager, &saved).unwrap();
     check_replay(&mut fresh, &second);
 }
 
@@ -235,12 +235,12 @@ fn a_refused_restore_leaves_what_was_accepted() {
     let mut rig = Rig::new(config(mlp()));
     let first = sign(&rig.command(germination()));
     rig.manager.apply(&mut rig.eager, &first).unwrap();
-    let mut saved = rig.manager.save().unwrap();
+    let mut saved = rig.manager.save(&rig.eager).unwrap();
     for (from, to) in [("\"last_sequence\":1", "\"last_sequence\":-1"), ("\"init_seed\"", "\"init_sead\"")] {
         let damaged = saved.json.replacen(from, to, 1);
         assert_ne!(damaged, saved.json);
         let whole = std::mem::replace(&mut saved.json, damaged);
-        assert_eq!(rig.manager.restore(&saved).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(rig.manager.restore(&mut rig.eager, &saved).unwrap_err().kind(), ErrorKind::Corrupt);
         saved.json = whole;
         check_replay(&mut rig, &first);
     }

@@ -88,10 +88,10 @@ fn a_network_of_each_type_trains_blends_and_comes_back_as_it_was() {
             assert_eq!(attribution.used(), AttributionMode::Probe);
             assert_eq!(rig.manager.audit_isolation(&rig.eager, &batch(3)).unwrap(), []);
 
-            let saved = rig.manager.save().unwrap();
+            let saved = rig.manager.save(&rig.eager).unwrap();
             let (before, weights) = (evaluate(&rig, &[]), parameters(&rig));
             let mut restored = Rig::beside(KasminaConfig { init_seed: 5, ..typed(host.clone(), dtype) }, rig.eager);
-            restored.manager.restore(&saved).unwrap();
+            restored.manager.restore(&mut restored.eager, &saved).unwrap();
             assert_eq!(evaluate(&restored, &[]), before);
             assert_eq!(parameters(&restored), weights);
             restored.descend(9);
@@ -106,12 +106,12 @@ fn a_state_of_another_type_is_refused_with_the_name_of_its_first_tensor() {
     let mut eager = Eager::acquire().unwrap();
     for saved_as in TYPES {
         let (rig, _) = grown(typed(support::mlp(), saved_as), eager);
-        let saved = rig.manager.save().unwrap();
+        let saved = rig.manager.save(&rig.eager).unwrap();
         eager = rig.eager;
         for other in TYPES.into_iter().filter(|other| *other != saved_as) {
             let mut rig = Rig::beside(typed(support::mlp(), other), eager);
             let before = parameters(&rig);
-            let error = rig.manager.restore(&saved).unwrap_err();
+            let error = rig.manager.restore(&mut rig.eager, &saved).unwrap_err();
             let name = "saved tensor `host.layer0.weight`";
             let (found, expected) = (saved_as.dtype().as_str(), other.dtype().as_str());
             assert_eq!(error.to_string(), format!("{name} has elements of {found}, expected {expected}"));

@@ -62,7 +62,7 @@ fn go_on(rig: &mut Rig) -> Vec<String> {
 fn a_restored_manager_continues_bit_for_bit() {
     for host in hosts() {
         let mut original = grown(config(host.clone()), Eager::acquire().unwrap());
-        let saved = original.manager.save().unwrap();
+        let saved = original.manager.save(&original.eager).unwrap();
         let revision = original.model().layout().revision();
         let (sequence, step, epoch) = (original.sequence, original.step, original.epoch);
         let expected = go_on(&mut original);
@@ -70,14 +70,14 @@ fn a_restored_manager_continues_bit_for_bit() {
         // Another process: other initial weights and widths until it restores; then the saved ones count.
         let other = KasminaConfig { init_seed: 5, ..config(host) };
         let mut restored = Rig::beside(other, original.eager);
-        restored.manager.restore(&saved).unwrap();
+        restored.manager.restore(&mut restored.eager, &saved).unwrap();
         assert_eq!(restored.model().layout().revision(), revision);
         (restored.sequence, restored.step, restored.epoch) = (sequence, step, epoch);
         assert_eq!(go_on(&mut restored), expected);
 
         // The same process, which has moved on: a rollback gets a revision that was never used.
         let latest = restored.model().layout().revision();
-        restored.manager.restore(&saved).unwrap();
+        restored.manager.restore(&mut restored.eager, &saved).unwrap();
         assert!(restored.model().layout().revision() > latest);
         // Its numbers stay used, so those of the commands go on.
         (restored.step, restored.epoch) = (step, epoch);
@@ -88,11 +88,11 @@ fn a_restored_manager_continues_bit_for_bit() {
 #[test]
 fn only_a_manager_that_did_nothing_takes_the_saved_revision_again() {
     let mut rig = Rig::new(config(mlp()));
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     let revision = rig.model().layout().revision();
-    rig.manager.restore(&saved).unwrap();
+    rig.manager.restore(&mut rig.eager, &saved).unwrap();
     assert_eq!(rig.model().layout().revision(), revision, "nothing can have been captured yet");
-    rig.manager.restore(&saved).unwrap();
+    rig.manager.restore(&mut rig.eager, &saved).unwrap();
     assert!(rig.model().layout().revision() > revision, "the tensors are other ones than before");
 }
 
@@ -101,16 +101,16 @@ fn a_seed_is_rebuilt_with_the_width_it_was_born_with() {
     let mut rig = Rig::new(config(mlp()));
     let seed = rig.germinate("hidden0", "mlp");
     rig.bring_to(seed, SeedStage::Training);
-    let (saved, states) = (rig.manager.save().unwrap(), rig.states());
+    let (saved, states) = (rig.manager.save(&rig.eager).unwrap(), rig.states());
     let mut wider = Rig::beside(KasminaConfig { seed_width: 16, ..config(mlp()) }, rig.eager);
-    wider.manager.restore(&saved).unwrap();
+    wider.manager.restore(&mut wider.eager, &saved).unwrap();
     assert_eq!(wider.states(), states);
 }
 
 #[test]
 fn later_training_does_not_change_what_was_saved() {
     let mut rig = grown(config(mlp()), Eager::acquire().unwrap());
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     let copies: Vec<_> = saved.tensors.values().map(support::bits).collect();
     for variant in 0..3 {
         rig.descend(variant);
@@ -120,19 +120,19 @@ fn later_training_does_not_change_what_was_saved() {
 
 #[track_caller]
 fn check_damage(rig: &mut Rig, saved: &SavedState, part: &str) {
-    let (before, document) = (rig.fingerprint(), rig.manager.save().unwrap().json);
-    let error = rig.manager.restore(saved).unwrap_err();
+    let (before, document) = (rig.fingerprint(), rig.manager.save(&rig.eager).unwrap().json);
+    let error = rig.manager.restore(&mut rig.eager, saved).unwrap_err();
     let source = std::error::Error::source(&error).map_or(String::new(), ToString::to_string);
     assert!(format!("{error} {source}").contains(part), "{error:?} does not mention {part:?}");
     assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Rejected), "{error}");
     assert_eq!(rig.fingerprint(), before, "{part}");
-    assert_eq!(rig.manager.save().unwrap().json, document, "{part}");
+    assert_eq!(rig.manager.save(&rig.eager).unwrap().json, document, "{part}");
 }
 
 #[test]
 fn a_damaged_state_is_refused_by_name_and_changes_nothing() {
     let source = grown(config(mlp()), Eager::acquire().unwrap());
-    let good = source.manager.save().unwrap();
+    let good = source.manager.save(&source.eager).unwrap();
     let mut rig = grown(config(mlp()), source.eager);
     rig.descend(50);
     let with_json = |from: &str, to: &str| {
@@ -191,16 +191,16 @@ fn a_damaged_state_is_refused_by_name_and_changes_nothing() {
     let mut damaged = good.clone();
     damaged.tensors.insert("seed.0009.x".into(), Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap());
     check_damage(&mut rig, &damaged, "saved tensor `seed.0009.x` belongs to no parameter");
-    rig.manager.restore(&good).unwrap();
+    rig.manager.restore(&mut rig.eager, &good).unwrap();
 }
 
 #[test]
 fn the_last_accepted_number_is_part_of_the_state() {
     let mut rig = Rig::new(config(cnn()));
     rig.germinate("input", "mlp");
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     let mut other = Rig::beside(config(cnn()), rig.eager);
-    other.manager.restore(&saved).unwrap();
+    other.manager.restore(&mut other.eager, &saved).unwrap();
     let replayed = other.send(Operation::StartTraining { seed: SeedId(1) }).unwrap_err();
     assert_eq!(std::error::Error::source(&replayed).unwrap().to_string(), "its sequence number 1 does not follow 1");
     other.send(Operation::StartTraining { seed: SeedId(1) }).unwrap();
@@ -254,28 +254,28 @@ fn comparable(value: &Value) -> Value {
 #[test]
 fn a_document_with_any_field_altered_is_taken_up_whole_or_not_at_all() {
     let (halted, _) = halted(Eager::acquire().unwrap());
-    let good = halted.manager.save().unwrap();
+    let good = halted.manager.save(&halted.eager).unwrap();
     let document: Value = serde_json::from_str(&good.json).unwrap();
     let mut pointers = Vec::new();
     fields(&document, "", &mut pointers);
     let mut rig = Rig::beside(config(mlp()), halted.eager);
     rig.germinate("input", "norm_mlp");
-    let (mut before, mut own) = (rig.fingerprint(), rig.manager.save().unwrap());
+    let (mut before, mut own) = (rig.fingerprint(), rig.manager.save(&rig.eager).unwrap());
     let (mut num_refused, mut num_restored) = (0, 0);
     for pointer in &pointers {
         for other in others(document.pointer(pointer).unwrap()) {
             let mut altered = document.clone();
             *altered.pointer_mut(pointer).unwrap() = other.clone();
             let saved = SavedState { json: altered.to_string(), tensors: good.tensors.clone() };
-            match rig.manager.restore(&saved) {
+            match rig.manager.restore(&mut rig.eager, &saved) {
                 Err(_) => {
                     num_refused += 1;
-                    assert_eq!(rig.manager.save().unwrap().json, own.json, "{pointer} = {other}");
+                    assert_eq!(rig.manager.save(&rig.eager).unwrap().json, own.json, "{pointer} = {other}");
                     assert_eq!(rig.fingerprint(), before, "{pointer} = {other}");
                 }
                 Ok(()) => {
                     num_restored += 1;
-                    let taken: Value = serde_json::from_str(&rig.manager.save().unwrap().json).unwrap();
+                    let taken: Value = serde_json::from_str(&rig.manager.save(&rig.eager).unwrap().json).unwrap();
                     // A verdict without gate and score is one of an earlier version, and gets both.
                     let derived = other.is_null() && pointer.contains("/last_gate/");
                     assert!(derived || comparable(&taken) == comparable(&altered), "{pointer} = {other}: {taken}");
@@ -286,7 +286,7 @@ fn a_document_with_any_field_altered_is_taken_up_whole_or_not_at_all() {
                     // A new one, with numbers and revision that no altered document has left behind.
                     rig = Rig::beside(config(mlp()), rig.eager);
                     rig.germinate("input", "norm_mlp");
-                    (before, own) = (rig.fingerprint(), rig.manager.save().unwrap());
+                    (before, own) = (rig.fingerprint(), rig.manager.save(&rig.eager).unwrap());
                 }
             }
         }
@@ -298,11 +298,11 @@ fn a_document_with_any_field_altered_is_taken_up_whole_or_not_at_all() {
 fn a_restored_seed_whose_weights_nobody_has_is_removed_and_that_is_told() {
     let mut rig = Rig::new(config(mlp()));
     rig.germinate("hidden0", "mlp");
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     let waiting = saved.json.replace("\"weights_pending\":false", "\"weights_pending\":true");
     assert_ne!(waiting, saved.json);
     let mut restored = Rig::beside(config(mlp()), rig.eager);
-    restored.manager.restore(&SavedState { json: waiting, ..saved }).unwrap();
+    restored.manager.restore(&mut restored.eager, &SavedState { json: waiting, ..saved }).unwrap();
     let state = restored.state(SeedId(1)).unwrap();
     assert_eq!((state.stage, state.weights_pending, state.num_parameters), (SeedStage::Pruned, false, 0));
     assert_eq!(restored.model().role(SeedId(1)), None);
@@ -313,14 +313,14 @@ fn a_restored_seed_whose_weights_nobody_has_is_removed_and_that_is_told() {
 #[test]
 fn what_is_no_accepted_command_leaves_a_new_manager_untouched() {
     let mut rig = Rig::new(config(mlp()));
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     let revision = rig.model().layout().revision();
     let germination = Operation::germinate(support::slot("input"), leyline::id::BlueprintId::new("mlp").unwrap());
     let forged = SignedCommand { tag: [0; 32], ..support::sign(&rig.command(germination)) };
     rig.manager.apply(&mut rig.eager, &forged).unwrap_err();
     let damaged = SavedState { json: saved.json.replace("\"format\":3", "\"format\":9"), ..saved.clone() };
-    rig.manager.restore(&damaged).unwrap_err();
-    rig.manager.restore(&saved).unwrap();
+    rig.manager.restore(&mut rig.eager, &damaged).unwrap_err();
+    rig.manager.restore(&mut rig.eager, &saved).unwrap();
     assert_eq!(rig.model().layout().revision(), revision);
 }
 
@@ -334,14 +334,14 @@ fn an_epoch_that_is_taken_up_in_its_middle_is_not_audited_again() {
     let seed = rig.germinate("hidden0", "mlp");
     rig.bring_to(seed, SeedStage::Training);
     rig.manager.attribute_batch(&rig.eager, &support::batch(1)).unwrap();
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     rig.end_epoch();
     assert_eq!((audits(&rig), leaks(&rig)), (Some(1), Some(0.0)));
-    rig.manager.restore(&saved).unwrap();
+    rig.manager.restore(&mut rig.eager, &saved).unwrap();
     assert_eq!(leaks(&rig), None, "nothing was audited since");
 
     let mut restored = Rig::beside(every_epoch, rig.eager);
-    restored.manager.restore(&saved).unwrap();
+    restored.manager.restore(&mut restored.eager, &saved).unwrap();
     for (end_epoch, expected) in [(false, 0), (false, 0), (true, 1), (false, 1)] {
         if end_epoch {
             restored.end_epoch();
@@ -394,14 +394,14 @@ fn afterwards(rig: &mut Rig, [paused, fading, faded]: [SeedId; 3]) -> Vec<String
 #[test]
 fn pauses_fades_and_what_is_still_to_be_returned_are_part_of_the_state() {
     let (mut original, seeds) = halted(Eager::acquire().unwrap());
-    let saved = original.manager.save().unwrap();
+    let saved = original.manager.save(&original.eager).unwrap();
     let (sequence, step, epoch) = (original.sequence, original.step, original.epoch);
     let expected = afterwards(&mut original, seeds);
     assert!(expected[0].contains("to: Pruned"), "the removal between epochs is returned: {}", expected[0]);
     assert_eq!(expected.iter().filter(|line| line.contains("from: Blending, to: Pruned")).count(), 4, "{expected:?}");
 
     let mut restored = Rig::beside(config(mlp()), original.eager);
-    restored.manager.restore(&saved).unwrap();
+    restored.manager.restore(&mut restored.eager, &saved).unwrap();
     (restored.sequence, restored.step, restored.epoch) = (sequence, step, epoch);
     assert_eq!(afterwards(&mut restored, seeds), expected);
 }

@@ -113,7 +113,7 @@ fn one_slow_pass_does_not_decide_on_a_latency() {
         rig.manager = Kasmina::new(config, &Device::Cpu, run_id(), key, clock, recorder).unwrap();
         rig.sequence = 0;
         rig.germinate("hidden0", "mlp");
-        assert!(rig.manager.save().unwrap().json.contains("\"prewarm_ms\":1.0"), "a spike at tick {spike}");
+        assert!(rig.manager.save(&rig.eager).unwrap().json.contains("\"prewarm_ms\":1.0"), "a spike at tick {spike}");
     }
 }
 
@@ -122,15 +122,15 @@ fn a_seed_that_was_never_timed_is_timed_when_it_is_restored_under_a_budget() {
     let mut rig = Rig::new(config(mlp()));
     let seed = rig.germinate("hidden0", "mlp");
     rig.bring_to(seed, SeedStage::Training);
-    let saved = rig.manager.save().unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     let gates = GateConfig { latency_budget_ms: Some(1.0), ..GateConfig::default() };
     let mut timed = Rig::beside(KasminaConfig { gates, ..config(mlp()) }, rig.eager);
-    timed.manager.restore(&saved).unwrap();
+    timed.manager.restore(&mut timed.eager, &saved).unwrap();
     timed.sequence = 9;
     timed.send(Operation::StartBlending { seed, ramp: ramp(1.0, 3) }).unwrap();
     let met = timed.state(seed).unwrap().last_gate.unwrap().met.join("; ");
     assert!(met.contains("latency 0.000 ms"), "{met}");
-    let again = timed.manager.save().unwrap();
-    timed.manager.restore(&again).unwrap();
-    assert_eq!(timed.manager.save().unwrap().json.matches("\"prewarm_ms\":0.0").count(), 1);
+    let again = timed.manager.save(&timed.eager).unwrap();
+    timed.manager.restore(&mut timed.eager, &again).unwrap();
+    assert_eq!(timed.manager.save(&timed.eager).unwrap().json.matches("\"prewarm_ms\":0.0").count(), 1);
 }

@@ -73,7 +73,7 @@ fn without_a_batch_or_without_the_mode_a_seed_starts_as_drawn() {
     let born = |seed_init, seen: bool, eager| {
         let mut rig = Rig::beside(started(mlp(), seed_init), eager);
         if seen {
-            rig.manager.keep_batch(&batch(7));
+            rig.manager.keep_batch(&rig.eager, &batch(7)).unwrap();
         }
         let seed = rig.germinate("hidden0", "mlp");
         (weights(&rig, seed), rig.eager)
@@ -92,25 +92,25 @@ fn without_a_batch_or_without_the_mode_a_seed_starts_as_drawn() {
 #[test]
 fn the_batch_is_part_of_the_state() {
     let mut rig = Rig::new(started(mlp(), InitMode::GradMax));
-    rig.manager.keep_batch(&batch(7));
-    let saved = rig.manager.save().unwrap();
+    rig.manager.keep_batch(&rig.eager, &batch(7)).unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
     // Later batches do not reach into the saved state.
-    rig.manager.keep_batch(&batch(8));
+    rig.manager.keep_batch(&rig.eager, &batch(8)).unwrap();
     let other = rig.germinate("hidden0", "mlp");
     let other = weights(&rig, other);
-    rig.manager.restore(&saved).unwrap();
+    rig.manager.restore(&mut rig.eager, &saved).unwrap();
     let expected = rig.germinate("hidden0", "mlp");
     let expected = weights(&rig, expected);
     assert_ne!(expected, other);
     let mut restored = Rig::beside(started(mlp(), InitMode::GradMax), rig.eager);
-    restored.manager.restore(&saved).unwrap();
+    restored.manager.restore(&mut restored.eager, &saved).unwrap();
     let seed = restored.germinate("hidden0", "mlp");
     assert_eq!(weights(&restored, seed), expected);
     // A manager that keeps none ignores it.
     let mut plain = Rig::beside(started(mlp(), InitMode::Zero), restored.eager);
-    plain.manager.restore(&saved).unwrap();
+    plain.manager.restore(&mut plain.eager, &saved).unwrap();
     let kept = |manager: &Kasmina| {
-        manager.save().unwrap().tensors.keys().filter(|name| name.starts_with("latest_batch.")).count()
+        manager.save(&plain.eager).unwrap().tensors.keys().filter(|name| name.starts_with("latest_batch.")).count()
     };
     assert_eq!((kept(&restored.manager), kept(&plain.manager)), (2, 0), "what it ignores it does not hand on");
 }
@@ -129,7 +129,7 @@ fn problem(number: u64) -> (KasminaConfig, Batch) {
 /// The side loss of a newborn seed at its first steps of gradient descent.
 fn first_losses(config: KasminaConfig, batch: &Batch, rate: f64, eager: Eager) -> (Vec<f64>, Eager) {
     let mut rig = Rig::beside(config, eager);
-    rig.manager.keep_batch(batch);
+    rig.manager.keep_batch(&rig.eager, batch).unwrap();
     let seed = rig.germinate("hidden0", "mlp");
     rig.bring_to(seed, SeedStage::Training);
     let vars = rig.seed_vars(seed);

@@ -93,7 +93,7 @@ fn an_audit_reads_once_in_an_epoch_with_a_seed_in_the_shadow(eager: &mut Option<
 fn a_seed_that_starts_from_a_batch_reads_once(eager: &mut Option<Eager>) {
     let config = KasminaConfig { seed_init: InitMode::GradMax, ..config(mlp()) };
     let mut rig = rig_in(config, eager);
-    rig.manager.keep_batch(&batch(1));
+    rig.manager.keep_batch(&rig.eager, &batch(1)).unwrap();
     let before = num_host_reads();
     rig.germinate("hidden0", "mlp");
     assert_eq!(num_host_reads() - before, 1, "a seed that starts from a batch");

@@ -344,7 +344,7 @@ fn a_latency_budget_times_a_seed_at_its_germination() {
         let met = rig.state(seed).unwrap().last_gate.unwrap().met.join("; ");
         assert_eq!(met.contains("latency"), latency_budget_ms.is_some());
         assert!(met.contains(expected), "{met}");
-        let saved = rig.manager.save().unwrap().json;
+        let saved = rig.manager.save(&rig.eager).unwrap().json;
         assert!(saved.contains(if latency_budget_ms.is_some() { "\"prewarm_ms\":0.0" } else { "\"prewarm_ms\":null" }));
     }
 }

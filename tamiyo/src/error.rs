@@ -2,6 +2,7 @@
 
 use leyline::error::{Error as LeylineError, ErrorKind};
 use leyline::id::{RunId, SeedId};
+use leyline::region::RegionError;
 
 use crate::config::{ConfigIssue, PolicyKind};
 
@@ -15,6 +16,9 @@ pub enum Error {
         /// Everything that is wrong with it.
         issues: Vec<ConfigIssue>,
     },
+    /// A region rule was broken.
+    #[error(transparent)]
+    Region(#[from] RegionError),
     /// The state belongs to another run, so commands for this one would be signed on foreign evidence.
     #[error("the state belongs to run {found}: expected run {expected}")]
     ForeignRun {
@@ -57,6 +61,7 @@ impl LeylineError for Error {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Config { .. } => ErrorKind::InvalidConfig,
+            Self::Region(error) => error.kind(),
             Self::ForeignRun { .. } | Self::SeedOrder { .. } => ErrorKind::Rejected,
             Self::Save(_) => ErrorKind::Other,
             Self::Restore(_) | Self::RestoreFormat { .. } | Self::RestorePolicy { .. } => ErrorKind::Corrupt,

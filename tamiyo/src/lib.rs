@@ -7,7 +7,7 @@
 //! ```
 //!
 //! *Entry points*: [`Tamiyo::new`] with a [`TamiyoConfig`], then [`policy::Heuristic`] for the rules themselves.
-//! *Invariants*: PO-1 to PO-4 of [`leyline::policy`], DU-1 and DU-2 of [`leyline::durable`]. Everything that a
+//! *Invariants*: PO-1 to PO-4 of [`leyline::policy`], DU-1 to DU-3 of [`leyline::durable`]. Everything that a
 //! decision depends on is in the state it is given, in the configuration, or in what [`Tamiyo`] saves: no clock, no
 //! ambient randomness. A measurement that is absent or not finite is never evidence.
 //!

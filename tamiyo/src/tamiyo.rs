@@ -8,6 +8,7 @@ use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::RunId;
 use leyline::policy::{Decision, Policy, Rationale};
+use leyline::region::Eager;
 use leyline::state::SystemState;
 use leyline::telemetry::Recorder;
 use serde::{Deserialize, Serialize};
@@ -165,13 +166,15 @@ impl Policy for Tamiyo {
 }
 
 impl Durable for Tamiyo {
-    fn save(&self) -> Result<SavedState, Error> {
+    fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
+        eager.check()?;
         let saved = Saved { format: FORMAT, progress: self.progress, memory: self.policy.memory() };
         let json = serde_json::to_string(&saved).map_err(Error::Save)?;
         Ok(SavedState { json, ..SavedState::default() })
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        eager.check()?;
         let Saved { format, progress, memory } = serde_json::from_str(&saved.json).map_err(Error::Restore)?;
         if format != FORMAT {
             return Err(Error::RestoreFormat { expected: FORMAT, found: format });

@@ -1,10 +1,11 @@
-//! The executable contract: PO-1 to PO-4, DU-1 and DU-2, for every policy that can be configured.
+//! The executable contract: PO-1 to PO-4, DU-1 to DU-3, for every policy that can be configured.
 #![expect(clippy::unwrap_used, reason = "a test says by its panic what is wrong")]
 
 use std::sync::Arc;
 
 use leyline::id::RunId;
 use leyline::policy::{Decision, Policy};
+use leyline::region::Eager;
 use leyline::telemetry::NullRecorder;
 use leyline_testkit::clock::ManualClock;
 use leyline_testkit::durable::DurableHarness;
@@ -55,7 +56,7 @@ fn durable_harness(policy: PolicyKind) -> DurableHarness<Tamiyo> {
         // Deciding changes what is remembered, so the memory is the observation; that equal memories decide equally
         // is a property test of its own. Numbers that were given out stay used, so they do not go back (PO-4).
         observe: Box::new(|policy| {
-            let json = leyline::durable::Durable::save(policy).unwrap().json;
+            let json = leyline::durable::Durable::save(policy, &Eager::acquire().unwrap()).unwrap().json;
             let mut saved: serde_json::Value = serde_json::from_str(&json).unwrap();
             saved["progress"]["sequence"].take();
             saved.to_string()

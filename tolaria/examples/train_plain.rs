@@ -47,8 +47,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         clock: Arc::new(SystemClock::new()),
     };
     let mut trainer = Trainer::new(config, parts)?;
-    trainer.run(&mut Eager::acquire()?, &mut NullObserver)?;
-    let accuracy = trainer.test()?.score.accuracy;
+    let mut eager = Eager::acquire()?;
+    trainer.run(&mut eager, &mut NullObserver)?;
+    let accuracy = trainer.test(&eager)?.score.accuracy;
     if accuracy < 1.0 {
         return Err(format!("the classes are separable, but the accuracy is {accuracy}").into());
     }

@@ -2,11 +2,15 @@
 #![expect(clippy::disallowed_methods, reason = "tests look at tensors")]
 
 use candle_core::{Device, Tensor, Var};
+use leyline::durable::{Durable as _, SavedState};
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::Parameter;
+use leyline::region::Eager;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use crate::optim::Optimizer;
 
 pub(crate) const HOST: Owner = Owner::Host;
 
@@ -72,4 +76,9 @@ pub(crate) fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
         let error = (f64::from(*found) - expected).abs();
         assert!(error <= tolerance, "element {index}: {found} is {error:e} from {expected}");
     }
+}
+
+/// What a checkpoint keeps of an optimizer.
+pub(crate) fn saved_state(optimizer: &Optimizer) -> SavedState {
+    optimizer.save(&Eager::acquire().unwrap()).unwrap()
 }

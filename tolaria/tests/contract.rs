@@ -1,7 +1,9 @@
 //! The rules of `leyline::model` and `leyline::durable`, run on what this crate implements.
 
 use candle_core::{DType, Device, Tensor, Var};
+use leyline::durable::Durable;
 use leyline::model::TrainableModel as _;
+use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline_testkit::durable::DurableHarness;
 use leyline_testkit::toy;
@@ -67,7 +69,7 @@ mod optimizer {
             component: Optimizer::new(config),
             advance: Box::new(move |optimizer, number| step(optimizer, &linear(), number)),
             observe: Box::new(move |optimizer| {
-                let saved = leyline::durable::Durable::save(optimizer).expect("a state");
+                let saved = Durable::save(optimizer, &Eager::acquire().expect("a token")).expect("a state");
                 let moments = saved.tensors.iter().map(|(name, t)| format!("{name} {:?}\n", values(t)));
                 moments.chain([saved.json.clone()]).collect()
             }),

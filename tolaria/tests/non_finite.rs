@@ -131,7 +131,7 @@ impl Observer for Watcher {
 }
 
 fn state(trainer: &mut Plain) -> Vec<f32> {
-    let snapshot = trainer.snapshot().unwrap();
+    let snapshot = trainer.snapshot(&Eager::acquire().unwrap()).unwrap();
     let mut reads = HostReads::default();
     let tensors = ["optimizer", "seeds"].into_iter().flat_map(|name| snapshot.components[name].tensors.values());
     tensors.flat_map(|tensor| read_vec(tensor, "test", &mut reads).unwrap()).collect()

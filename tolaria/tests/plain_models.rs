@@ -123,12 +123,12 @@ fn run(is_saved: bool, stop: Option<u64>) -> (Vec<u32>, u64) {
     }
     last.run(&mut eager, &mut NullObserver).unwrap();
     let mut reads = HostReads::default();
-    let tensors = last.seeds().save().unwrap().tensors.into_values();
+    let tensors = last.seeds().save(&eager).unwrap().tensors.into_values();
     let bits = tensors.flat_map(|tensor| match tensor.dtype() {
         DType::U32 => read_vec_u32(&tensor, "test", &mut reads).unwrap(),
         _ => read_vec(&tensor, "test", &mut reads).unwrap().into_iter().map(f32::to_bits).collect(),
     });
-    (bits.collect(), last.test().unwrap().score.loss.to_bits())
+    (bits.collect(), last.test(&eager).unwrap().score.loss.to_bits())
 }
 
 #[test]
@@ -144,13 +144,13 @@ fn a_run_with_dropout_and_running_statistics_that_is_stopped_and_taken_up_has_th
 fn evaluation_drops_nothing_and_draws_nothing() {
     let Network { seeds, draws } = Network::new(true);
     let mut trainer = trainer(seeds, None);
-    let mut reads = HostReads::default();
-    let first = trainer.test().unwrap();
-    trainer.run(&mut Eager::acquire().unwrap(), &mut NullObserver).unwrap();
+    let (mut eager, mut reads) = (Eager::acquire().unwrap(), HostReads::default());
+    let first = trainer.test(&eager).unwrap();
+    trainer.run(&mut eager, &mut NullObserver).unwrap();
     let drawn = read_vec_u32(draws.as_tensor(), "test", &mut reads).unwrap();
     assert_eq!(drawn, [u32::try_from(NUM_EPOCHS * STEPS_PER_EPOCH).unwrap(), 0], "one draw per training pass");
-    let last = trainer.test().unwrap();
-    assert_eq!(last, trainer.test().unwrap());
+    let last = trainer.test(&eager).unwrap();
+    assert_eq!(last, trainer.test(&eager).unwrap());
     assert_ne!(last, first);
     assert_eq!(read_vec_u32(draws.as_tensor(), "test", &mut reads).unwrap(), drawn);
 }

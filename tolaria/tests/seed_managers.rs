@@ -11,7 +11,7 @@ use leyline::command::SignedCommand;
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{BoxError, Error as _, ErrorKind, ErrorType};
 use leyline::id::{EpochIndex, RunId, StepIndex};
-use leyline::region::Eager;
+use leyline::region::{Eager, RegionError, declare_recording};
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
 use leyline::telemetry::NullRecorder;
 use leyline_testkit::clock::ManualClock;
@@ -21,7 +21,7 @@ use leyline_testkit::values;
 use tolaria::Error;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset, Sampler};
-use tolaria::checkpoint::{CheckpointStore, StdFs};
+use tolaria::checkpoint::{CheckpointStore, Snapshot, StdFs};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::trainer::report::EpochReport;
@@ -68,7 +68,7 @@ impl<S: SeedManager> SeedManager for Watched<S> {
         self.inner.attribute_batch(eager, batch)
     }
 
-    fn wants_batch(&self) -> bool {
+    fn wants_batch(&self, _eager: &Eager) -> bool {
         self.wants_batch
     }
 
@@ -106,12 +106,12 @@ impl<S: SeedManager> SeedManager for Watched<S> {
 }
 
 impl<S: SeedManager> Durable for Watched<S> {
-    fn save(&self) -> Result<SavedState, S::Error> {
-        self.inner.save()
+    fn save(&self, eager: &Eager) -> Result<SavedState, S::Error> {
+        self.inner.save(eager)
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), S::Error> {
-        self.inner.restore(saved)
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), S::Error> {
+        self.inner.restore(eager, saved)
     }
 }
 
@@ -250,4 +250,39 @@ fn a_parameter_of_another_type_that_comes_with_growth_is_refused() {
     let error = trainer.run(&mut eager, &mut NullObserver).unwrap_err();
     assert_refused(&error, "bf16");
     assert_eq!(trainer.progress(), (EpochIndex(1), StepIndex(STEPS_PER_EPOCH)), "a step was taken with it");
+}
+
+#[test]
+fn host_side_calls_on_a_trainer_are_refused_under_a_capture() {
+    type Call = fn(&mut Trainer<NoSeeds<PlainModel>, NoPolicy>, &mut Eager, &Snapshot) -> Result<(), Error>;
+    let mut eager = Eager::acquire().unwrap();
+    let mut trainer = trainer(linear(DType::F32), None).unwrap();
+    let snapshot = trainer.snapshot(&eager).unwrap();
+    let calls: [(&str, Call); 5] = [
+        ("run", |trainer, eager, _| trainer.run(eager, &mut NullObserver).map(drop)),
+        ("test", |trainer, eager, _| trainer.test(eager).map(drop)),
+        ("snapshot", |trainer, eager, _| trainer.snapshot(eager).map(drop)),
+        ("restore", |trainer, eager, snapshot| trainer.restore(eager, snapshot)),
+        ("resume", |trainer, eager, _| trainer.resume(eager).map(drop)),
+    ];
+    for (name, call) in calls {
+        let capture = declare_recording();
+        let refused = call(&mut trainer, &mut eager, &snapshot);
+        assert!(matches!(refused, Err(Error::Region(RegionError::Recording))), "{name}: {refused:?}");
+        drop(capture);
+        call(&mut trainer, &mut eager, &snapshot).unwrap();
+    }
+}
+
+#[test]
+fn a_plain_network_is_left_alone_by_a_thread_that_is_started_inside_a_region() {
+    let (mut seeds, mut eager) = (linear(DType::F32), Eager::acquire().unwrap());
+    let saved = seeds.save(&eager).unwrap();
+    let mut elsewhere = || {
+        let restore = || seeds.restore(&mut Eager::acquire().unwrap(), &saved);
+        std::thread::scope(|scope| scope.spawn(restore).join()).unwrap()
+    };
+    let refused = eager.record(|_| elsewhere());
+    assert!(matches!(refused, Err(Error::Region(RegionError::ForeignToken))), "{refused:?}");
+    elsewhere().unwrap();
 }

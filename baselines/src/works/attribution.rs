@@ -132,9 +132,9 @@ fn unaudited(clock: &Arc<dyn Clock>, eager: Eager, repetitions: usize, found: &m
     let slots = slots(NUM_ACTING + 1);
     grown.grow(&slots[..NUM_ACTING], SeedStage::Blending)?;
     grown.grow(&slots[NUM_ACTING..], SeedStage::Training)?;
-    expect("audits that are due", usize::from(grown.manager.wants_batch()), 1)?;
+    expect("audits that are due", usize::from(grown.manager.wants_batch(&grown.eager)), 1)?;
     grown.manager.attribute_batch(&grown.eager, &batch)?;
-    expect("audits that are due after one", usize::from(grown.manager.wants_batch()), 0)?;
+    expect("audits that are due after one", usize::from(grown.manager.wants_batch(&grown.eager)), 0)?;
     found.time("unaudited", "us", repetitions, || {
         let attribution = grown.manager.attribute_batch(&grown.eager, &batch)?;
         expect("seeds with a share", attribution.weights().len(), NUM_ACTING)

@@ -173,7 +173,7 @@ fn summarize(
     resumed: Option<&Resumed>,
 ) -> anyhow::Result<Summary> {
     // The test data are looked at once, when nothing can be decided any more.
-    let test = if matches!(ended, Ok(Outcome::Completed)) { Some(trainer.test()?.score) } else { None };
+    let test = if matches!(ended, Ok(Outcome::Completed)) { Some(trainer.test(eager)?.score) } else { None };
     let history = report::Run::read(folder.path())?;
     let (outcome, reason) = verdict(ended, &history.epochs, num_classes);
     let (epoch, step) = trainer.progress();

@@ -221,7 +221,7 @@ fn train(arm: &Arm, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
     if trainer.run(&mut eager, &mut StopWhenAsked(interrupt))? == Outcome::Interrupted {
         return Ok(None);
     }
-    let test = trainer.test()?.score;
+    let test = trainer.test(&eager)?.score;
     let states = trainer.seeds().export_seed_states(&eager)?;
     Ok(Some(Run {
         data: data.clone(),

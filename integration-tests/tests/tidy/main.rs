@@ -1,4 +1,4 @@
-//! Invariants I-4, I-9 and I-10: rules about files that neither the compiler nor clippy checks.
+//! Invariants I-4, I-9 and I-10, and a part of I-3: rules about files that neither the compiler nor clippy checks.
 
 mod tree;
 mod code;
@@ -42,6 +42,11 @@ fn every_crate_root_forbids_unsafe_code() {
 #[test]
 fn the_codec_is_named_in_one_module() {
     report(&rules::codec(&Tree::read()));
+}
+
+#[test]
+fn what_the_trainer_records_cannot_name_who_decides() {
+    report(&Tree::read().check(rules::trainer_region));
 }
 
 #[test]

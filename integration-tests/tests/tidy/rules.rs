@@ -18,6 +18,9 @@ const UNSAFE_PATHS: &[&str] = &[
 ];
 /// Crate roots that deny unsafe code and allow it to such a folder or file.
 const DENYING_ROOTS: &[&str] = &["tolaria/src/lib.rs", "layers/src/lib.rs", "baselines/src/lib.rs"];
+/// The only file of the trainer that opens regions, and what it must not name.
+const REGION: &str = "tolaria/src/trainer/region.rs";
+const OUTSIDE_REGIONS: &[&str] = &["SeedManager", "Policy", "Trainer", "StepRunner"];
 /// Text that no source may contain, with the reason.
 const BANNED: &[(&str, &str)] = &[
     ("#[ignore", "a test that does not run proves nothing"),
@@ -70,6 +73,19 @@ pub(crate) fn manifest_lints(file: &File) -> Option<String> {
         || lines.windows(2).any(|pair| pair[0] == "[lints]" && pair[1] == "workspace=true");
     let missing = file.is_manifest() && !inherits;
     missing.then(|| format!("{}: `[lints] workspace = true` is missing", file.path))
+}
+
+/// What the trainer records is opened where no seed manager, policy or trainer is known.
+pub(crate) fn trainer_region(file: &File) -> Option<String> {
+    if file.is_test() || !file.path.starts_with("tolaria/src/trainer/") {
+        return None;
+    }
+    let code = code_of(&file.text);
+    if file.path != REGION {
+        return code.contains("eager.record(").then(|| format!("{}: regions are opened in {REGION} only", file.path));
+    }
+    let name = OUTSIDE_REGIONS.iter().find(|name| has_word(&code, name))?;
+    Some(format!("{}: `{name}` is named where steps are recorded", file.path))
 }
 
 /// The codec is named in one file at most, its tests aside, so that it can be replaced there.
@@ -126,6 +142,15 @@ mod tests {
         check(unsafe_code, "tolaria/src/graph/b.rs", "unsafe { x() }", None);
         check(unsafe_code, "tolaria/tests/b.rs", "unsafe { x() }", None);
         check(unsafe_code, "kasmina/src/lib.rs", "#![forbid(unsafe_code)]", None);
+    }
+
+    #[test]
+    fn a_planted_region_that_knows_the_manager_is_named() {
+        check(trainer_region, "tolaria/src/trainer/step.rs", "eager.record(|_| ())", Some("regions are opened in"));
+        check(trainer_region, "tolaria/src/trainer/step.rs", "region.run_eagerly(eager, None)", None);
+        check(trainer_region, "tolaria/src/trainer/step/tests.rs", "eager.record(|_| ())", None);
+        check(trainer_region, REGION, "use leyline::seed::SeedManager;", Some("`SeedManager` is named"));
+        check(trainer_region, REGION, "eager.record(|_| ()) // not SeedManager", None);
     }
 
     #[test]

@@ -9,7 +9,6 @@ use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::{AlphaOverride, HostNumbers, Outputs, Parameter, Pass, Shadow, TrainableModel};
 use leyline::unit::Alpha;
 
-use crate::blueprint::SeedWeights;
 use crate::error::Error;
 use crate::graft::blend::{SeedBlend, Strength};
 use crate::graft::slot::{Observer, Part, SlotGrafts};
@@ -17,7 +16,8 @@ use crate::graft::{Graft, Role};
 use crate::host::Host;
 use crate::weight::View;
 
-/// A host network with seeds at its slots. Clones share their parameters.
+/// A host network with seeds at its slots. Clones share their parameters. It has no host-side method: what changes it, or
+/// reads its tensors, is a method of the manager, which asks for a token.
 #[derive(Debug, Clone)]
 pub struct GraftedModel {
     host: Host,
@@ -68,28 +68,6 @@ impl GraftedModel {
     #[must_use]
     pub fn seed_parameters(&self, seed: SeedId) -> Option<Vec<Parameter>> {
         self.graft(seed).map(|graft| graft.weights().flat_map(|set| set.parameters()).cloned().collect())
-    }
-
-    /// The weights of the module of `seed` as safetensors bytes, for a library of weights.
-    ///
-    /// # Errors
-    /// [`Error::UnknownSeed`] when it is not in the network; when the device fails.
-    /// # Sync
-    /// One device-to-host copy for each tensor.
-    pub fn export_seed(&self, seed: SeedId) -> Result<Vec<u8>, Error> {
-        self.graft(seed).ok_or(Error::UnknownSeed { seed })?.module.export()
-    }
-
-    /// Copies weights into the tensors of the module of `seed` in place, all or none; every clone of this network sees
-    /// them.
-    ///
-    /// # Errors
-    /// [`Error::UnknownSeed`] when it is not in the network, [`Error::Artifact`] when the weights do not fit; when the
-    /// device fails.
-    /// # Sync
-    /// none
-    pub fn load_seed(&self, seed: SeedId, weights: &SeedWeights) -> Result<(), Error> {
-        self.graft(seed).ok_or(Error::UnknownSeed { seed })?.module.load(weights)
     }
 
     /// The same network, with the same parameters, without the seeds in shadow training.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leyline::command::Operation;
 use leyline::id::{BlueprintId, SeedId};
+use leyline::region::Eager;
 use leyline::telemetry::{Event, EventDesc};
 
 use crate::blueprint::SeedWeights;
@@ -40,13 +41,18 @@ impl Kasmina {
 
     /// Drops everything that can be fetched again, on host and device, and cancels what is being fetched; the seeds that
     /// wait for it are treated at the end of the step as if their fetch had failed.
-    pub fn emergency_cleanup(&mut self) {
+    ///
+    /// # Errors
+    /// [`Error::Region`] only.
+    pub fn emergency_cleanup(&mut self, eager: &mut Eager) -> Result<(), Error> {
+        self.thread.check(eager)?;
         let kept = self.library.as_mut().map_or(0, Library::clear);
         let event = Event::new(&events::EMERGENCY_CLEANUP)
             .with("kernel_cache_cleared", kept)
             .with("gpu_cache_cleared", self.device_cache.clear());
         self.telemetry.event(event);
         self.report_library();
+        Ok(())
     }
 
     /// Asks for the weights of a germination; none for other operations and where no library has them. Whoever drops the

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use leyline::durable::{Durable, SavedState};
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::model::TrainableModel;
+use leyline::region::Eager;
 use leyline::seed::{SeedStage, Transition};
 use leyline::telemetry::Event;
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,8 @@ impl From<SavedTransition> for Transition {
 }
 
 impl Durable for Kasmina {
-    fn save(&self) -> Result<SavedState, Error> {
+    fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
+        self.thread.check(eager)?;
         let state = &self.state;
         let document = Document {
             format: FORMAT,
@@ -96,7 +98,8 @@ impl Durable for Kasmina {
         Ok(SavedState { json: serde_json::to_string(&document)?, tensors })
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        self.thread.check(eager)?;
         let mut document: Document = serde_json::from_str(&saved.json)?;
         let replay_window = std::mem::take(&mut document.replay_window);
         let monitor = document.epochs_since_audit;

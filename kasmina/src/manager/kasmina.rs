@@ -10,12 +10,12 @@ use leyline::command::{Blend, Command, Operation, SignedCommand};
 use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex, TopologyRevision};
 use leyline::model::Parameter;
-use leyline::region::Eager;
+use leyline::region::{Eager, ThreadBinding};
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition};
 use leyline::telemetry::{Event, Recorder};
 
 use crate::attribution::Acting;
-use crate::blueprint::Registry;
+use crate::blueprint::{Registry, SeedWeights};
 use crate::command::{Journal, KeyRing, NonceLedger, Rejection, Verifier};
 use crate::config::KasminaConfig;
 use crate::error::Error;
@@ -45,6 +45,7 @@ pub struct Kasmina {
     pub(super) violations: Ledger,
     pub(super) library: Option<Library>,
     pub(super) device_cache: DeviceCache,
+    pub(super) thread: ThreadBinding,
 }
 
 impl Kasmina {
@@ -105,6 +106,7 @@ impl Kasmina {
             monitor: Monitor::default(),
             violations: Ledger::default(),
             library: None,
+            thread: ThreadBinding::new(),
         };
         manager.report_host();
         manager.update_gauges();
@@ -141,8 +143,13 @@ impl Kasmina {
     }
 
     /// Accepts commands under these keys only. What was accepted under others stays used.
-    pub fn set_keys(&mut self, keys: impl Into<KeyRing>) {
+    ///
+    /// # Errors
+    /// [`Error::Region`] only.
+    pub fn set_keys(&mut self, eager: &mut Eager, keys: impl Into<KeyRing>) -> Result<(), Error> {
+        self.thread.check(eager)?;
         self.verifier.set_keys(keys.into());
+        Ok(())
     }
 
     /// How many nonces of accepted commands it remembers.
@@ -153,10 +160,90 @@ impl Kasmina {
 
     /// Keeps a batch from which new seeds may start, see [`InitMode`]; the one before is dropped. Batches that are
     /// attributed are kept by themselves. Nothing is kept where seeds start as drawn.
-    pub fn keep_batch(&mut self, batch: &Batch) {
+    ///
+    /// # Errors
+    /// [`Error::Region`] only.
+    pub fn keep_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
+        self.thread.check(eager)?;
         if self.config.seed_init == InitMode::GradMax {
             self.state.latest_batch = Some(batch.clone());
         }
+        Ok(())
+    }
+
+    /// The weights of the module of `seed` as safetensors bytes, for a library of weights.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSeed`] when it is not in the network; when the device fails.
+    /// # Sync
+    /// One device-to-host copy for each tensor.
+    pub fn export_seed(&self, eager: &Eager, seed: SeedId) -> Result<Vec<u8>, Error> {
+        self.thread.check(eager)?;
+        self.state.model.graft(seed).ok_or(Error::UnknownSeed { seed })?.module.export()
+    }
+
+    /// Copies weights into the tensors of the module of `seed` in place, all or none; every clone of the network sees them.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, blueprint::SeedWeights, host::HostConfig};
+    /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
+    /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
+    /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
+    /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
+    /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
+    /// let weights = SeedWeights::from_f32([("up.bias", vec![1], vec![0.5])])?;
+    /// let mut eager = Eager::acquire()?;
+    /// let refused = manager.load_seed(&mut eager, SeedId(9), &weights);
+    /// # eager.record(|_| ());
+    /// assert!(matches!(refused, Err(Error::UnknownSeed { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Not while a region is recorded:
+    ///
+    /// ```compile_fail,E0499
+    /// # use std::sync::Arc;
+    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, blueprint::SeedWeights, host::HostConfig};
+    /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
+    /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
+    /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
+    /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
+    /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
+    /// let weights = SeedWeights::from_f32([("up.bias", vec![1], vec![0.5])])?;
+    /// let mut eager = Eager::acquire()?;
+    /// let refused = eager.record(|_| manager.load_seed(&mut eager, SeedId(9), &weights));
+    /// # eager.record(|_| ());
+    /// assert!(matches!(refused, Err(Error::UnknownSeed { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// and not by way of the network, which a region may run:
+    ///
+    /// ```compile_fail,E0599
+    /// # use std::sync::Arc;
+    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, blueprint::SeedWeights, host::HostConfig};
+    /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
+    /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
+    /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
+    /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
+    /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
+    /// let weights = SeedWeights::from_f32([("up.bias", vec![1], vec![0.5])])?;
+    /// let mut eager = Eager::acquire()?;
+    /// let refused = manager.model().load_seed(&mut eager, SeedId(9), &weights);
+    /// # eager.record(|_| ());
+    /// assert!(matches!(refused, Err(Error::UnknownSeed { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownSeed`] when it is not in the network, [`Error::Artifact`] when the weights do not fit; when the
+    /// device fails.
+    /// # Sync
+    /// none
+    pub fn load_seed(&mut self, eager: &mut Eager, seed: SeedId, weights: &SeedWeights) -> Result<(), Error> {
+        self.thread.check(eager)?;
+        self.state.model.graft(seed).ok_or(Error::UnknownSeed { seed })?.module.load(weights)
     }
 
     /// What it was built from.
@@ -177,7 +264,7 @@ impl Kasmina {
     /// # Errors
     /// When the layout cannot be made; seeds before the one that failed are removed then.
     pub fn reset_registry(&mut self, eager: &mut Eager) -> Result<(), Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         self.untouched = false;
         let live = self.state.seeds.values().filter(|record| record.stage().is_live());
         let seeds: Vec<SeedId> = live.map(|record| record.id).collect();
@@ -377,18 +464,17 @@ impl SeedManager for Kasmina {
     }
 
     fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Error> {
-        eager.check()?;
-        self.keep_batch(batch);
+        self.keep_batch(eager, batch)?;
         self.measure_batch(eager, batch)
     }
 
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         Ok(self.state.export_seeds())
     }
 
     fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         Ok(self.state.export_slots(&self.registry, self.config.seed_width))
     }
 
@@ -399,7 +485,7 @@ impl SeedManager for Kasmina {
     ///
     /// An accepted command stays used when its operation is then refused or fails; a rejected one is not used up.
     fn apply(&mut self, eager: &mut Eager, command: &SignedCommand) -> Result<Applied, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         let began = self.clock.now();
         let accepted = self.verifier.accept(command, &*self.clock);
         self.telemetry.verified(self.clock.now().saturating_sub(began));
@@ -413,18 +499,17 @@ impl SeedManager for Kasmina {
         outcome
     }
 
-    fn wants_batch(&self) -> bool {
+    fn wants_batch(&self, _eager: &Eager) -> bool {
         self.config.seed_init == InitMode::GradMax || self.audit_is_due()
     }
 
     fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
-        eager.check()?;
-        self.keep_batch(batch);
+        self.keep_batch(eager, batch)?;
         self.audit_when_due(eager, batch)
     }
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         for item in evidence {
             self.state.record(item.seed)?;
         }

@@ -22,7 +22,7 @@ impl Kasmina {
     /// One device-to-host copy; one more for each seed in the shadow where several are and the network's answer,
     /// gradients or parameters differ.
     pub fn audit_isolation(&mut self, eager: &Eager, batch: &Batch) -> Result<Vec<Violation>, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         let model = &self.state.model;
         let violations = isolation::audit(model, &model.without_shadows()?, batch)?;
         let charged =
@@ -59,7 +59,7 @@ impl Kasmina {
     /// # Sync
     /// As the mode; see [`attribution`].
     pub fn attribute_samples(&mut self, eager: &Eager, batch: &Batch) -> Result<SampleAttribution, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         let acting = self.acting();
         let found = attribution::attribute_samples(self.config.attribution, &self.state.model, &acting, batch)?;
         self.report_attribution(!acting.is_empty(), found.used());

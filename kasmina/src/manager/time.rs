@@ -19,7 +19,7 @@ impl Kasmina {
 
     /// Moves ramps on, and removes the seeds whose fade ends. They are returned by the next [`Self::end_epoch`].
     pub(super) fn end_step(&mut self, eager: &Eager, step: StepIndex) -> Result<(), Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         self.untouched = false;
         let mut faded = Vec::new();
         let ramping = self.state.seeds.values_mut();
@@ -59,7 +59,7 @@ impl Kasmina {
     /// Moves clocks on and asks the gates ahead. Returns the stage changes since the last end of an epoch that no
     /// command made, each once.
     pub(super) fn end_epoch(&mut self, eager: &Eager, epoch: EpochIndex) -> Result<Vec<Transition>, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         self.untouched = false;
         let began = self.clock.now();
         self.monitor.finish_epoch();

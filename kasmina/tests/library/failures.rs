@@ -148,7 +148,7 @@ fn an_emergency_drops_what_is_kept_and_gives_up_what_is_under_way() {
     call.answer();
     shelf.rig.end_step();
     let (second, call) = shelf.waiting("hidden1", "norm_mlp");
-    shelf.rig.manager.emergency_cleanup();
+    shelf.rig.manager.emergency_cleanup(&mut shelf.rig.eager).unwrap();
     let event = &shelf.events("emergency_cleanup")[0];
     let expected = [("kernel_cache_cleared", "1"), ("gpu_cache_cleared", "1")];
     assert_eq!(event.attributes, expected.map(|(name, value)| (name, value.to_owned())));

@@ -112,11 +112,11 @@ impl Play {
             Act::EndStep => self.shelf.rig.end_step(),
             Act::EndEpoch => drop(self.shelf.rig.end_epoch()),
             Act::Restore => {
-                let saved = self.shelf.rig.manager.save().unwrap();
+                let saved = self.shelf.rig.manager.save(&self.shelf.rig.eager).unwrap();
                 let waiting: Vec<usize> = (0..SLOTS.len())
                     .filter(|&at| self.occupant(at).is_some_and(|seed| self.shelf.is_waiting(seed)))
                     .collect();
-                self.shelf.rig.manager.restore(&saved).unwrap();
+                self.shelf.rig.manager.restore(&mut self.shelf.rig.eager, &saved).unwrap();
                 // In the order of the seeds, not of the slots.
                 let mut begun: BTreeMap<BlueprintId, Call> = BTreeMap::new();
                 for _ in &waiting {
@@ -128,7 +128,7 @@ impl Play {
                     self.num_fetches += 1;
                 }
             }
-            Act::Cleanup => self.shelf.rig.manager.emergency_cleanup(),
+            Act::Cleanup => self.shelf.rig.manager.emergency_cleanup(&mut self.shelf.rig.eager).unwrap(),
         }
     }
 

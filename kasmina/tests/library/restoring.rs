@@ -12,10 +12,10 @@ use crate::support::{Rig, config};
 fn a_restored_seed_that_waited_is_asked_for_again() {
     let mut shelf = Shelf::new(remove());
     let (seed, old) = shelf.waiting("hidden0", "mlp");
-    let saved = shelf.rig.manager.save().unwrap();
+    let saved = shelf.rig.manager.save(&shelf.rig.eager).unwrap();
 
     // In the manager that saved: the request of before is taken back.
-    shelf.rig.manager.restore(&saved).unwrap();
+    shelf.rig.manager.restore(&mut shelf.rig.eager, &saved).unwrap();
     assert!(old.cancel.is_cancelled());
     assert_eq!(shelf.events("prefetch_canceled").len(), 1);
     assert_eq!(shelf.events("prefetch_requested").len(), 2);
@@ -29,7 +29,7 @@ fn a_restored_seed_that_waited_is_asked_for_again() {
 
     // In a new one.
     let mut other = Shelf::around(Rig::beside(config(host()), shelf.rig.eager), remove());
-    other.rig.manager.restore(&saved).unwrap();
+    other.rig.manager.restore(&mut other.rig.eager, &saved).unwrap();
     assert!(other.is_waiting(seed));
     other.check_requests([0; 4], 1);
     other.call("mlp").answer();
@@ -43,10 +43,10 @@ fn a_restored_seed_whose_weights_cannot_be_asked_for_is_given_up_by_the_rule() {
     let mut shelf = Shelf::new(remove());
     let (seed, _call) = shelf.waiting("hidden0", "mlp");
     let drawn = shelf.weights(seed);
-    let saved = shelf.rig.manager.save().unwrap();
+    let saved = shelf.rig.manager.save(&shelf.rig.eager).unwrap();
 
     let mut alone = Rig::beside(config(host()), shelf.rig.eager);
-    alone.manager.restore(&saved).unwrap();
+    alone.manager.restore(&mut alone.eager, &saved).unwrap();
     assert_eq!(alone.stage(seed), Some(SeedStage::Pruned));
     assert_eq!(alone.recorder.events_named("prefetch_error").len(), 1);
     let moves = alone.end_epoch();
@@ -55,7 +55,7 @@ fn a_restored_seed_whose_weights_cannot_be_asked_for_is_given_up_by_the_rule() {
 
     let library = LibraryConfig { blueprints: Some(vec![id("norm_mlp")]), ..fresh() };
     let mut other = Shelf::around(Rig::beside(config(host()), alone.eager), library);
-    other.rig.manager.restore(&saved).unwrap();
+    other.rig.manager.restore(&mut other.rig.eager, &saved).unwrap();
     assert!(!other.is_waiting(seed));
     assert_eq!(other.weights(seed), drawn);
     assert_eq!(other.of_seed("kasmina.seed.fallback_used", seed), Some(1.0));

@@ -150,7 +150,7 @@ impl Shelf {
     }
 
     pub(crate) fn weights(&self, seed: SeedId) -> SeedWeights {
-        SeedWeights::from_bytes(&self.rig.model().export_seed(seed).unwrap()).unwrap()
+        SeedWeights::from_bytes(&self.rig.manager.export_seed(&self.rig.eager, seed).unwrap()).unwrap()
     }
 
     pub(crate) fn gauge(&self, name: &str) -> Option<f64> {

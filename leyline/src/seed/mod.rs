@@ -13,12 +13,14 @@
 //! *Evidence*: what the trainer measured about a seed on held-out data.
 //!
 //! # For callers
-//! Every method asks for an [`Eager`] token, so none can be called while a region is recorded. Order within an epoch:
+//! Every method but `model` asks for an [`Eager`] token, saving and restoring included, so none can be called while a region
+//! is recorded. Order within an epoch:
 //! `inspect_batch` where it is wanted, `attribute_batch` per microbatch, `finish_step` per optimizer step, then `record_evidence`, `finish_epoch`,
 //! `export_seed_states`, and `apply` for each command of the policy.
 //!
 //! # For implementers
-//! - **SM-1** every method calls [`Eager::check`] first and changes nothing when it fails.
+//! - **SM-1** every method calls [`Eager::check`] first and changes nothing when it fails. The network that `model` returns
+//!   has no host-side method of its own: what changes it, or reads its tensors, is a method of the manager.
 //! - **SM-2** `export_seed_states` is ordered by seed id and lists every seed from germination to reset.
 //! - **SM-3** `apply` takes effect whole or not at all; a refusal leaves states, layout and outputs as they were.
 //! - **SM-4** attribution weights are finite, at least 0, sum to at most 1, and name only seeds that can influence the
@@ -34,6 +36,9 @@
 //!   and its age grows. Resumed, it goes on with the parameters that it had. What was measured before does not count any
 //!   more, and the trainer, which drops the moments of parameters outside the layout, starts its moments anew. A seed that
 //!   was paused already, or was not, is a refusal.
+//! - **SM-11** while the thread records that the manager was made or last used on, every method refuses the tokens of other
+//!   threads with [`ErrorKind::Region`](crate::error::ErrorKind) and changes nothing: a
+//!   [`ThreadBinding`](crate::region::ThreadBinding) checks both this and SM-1.
 
 mod stage;
 mod state;
@@ -84,7 +89,8 @@ pub trait SeedManager: Durable {
     /// The network it manages.
     type Model: TrainableModel;
 
-    /// The network as it is now. Its forward pass may run inside a region; the other methods here may not.
+    /// The network as it is now. Its forward pass may run inside a region; the other methods here may not. A region that
+    /// may be captured is given this network, and not the manager.
     fn model(&self) -> &Self::Model;
 
     /// Says how much of a microbatch's loss each seed is responsible for (SM-4).
@@ -96,7 +102,7 @@ pub trait SeedManager: Durable {
     fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Self::Error>;
 
     /// Whether [`Self::inspect_batch`] is to be called before the first step of an epoch.
-    fn wants_batch(&self) -> bool {
+    fn wants_batch(&self, _eager: &Eager) -> bool {
         false
     }
 

@@ -79,3 +79,54 @@
 //! # eager.record(|_| ());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Saving
+//! ```
+//! # use candle_core::Device;
+//! # use leyline::{durable::Durable, id::RunId, region::Eager};
+//! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
+//! let manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let mut eager = Eager::acquire()?;
+//! let saved = manager.save(&eager)?;
+//! # assert!(!saved.tensors.is_empty());
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! ```compile_fail,E0502
+//! # use candle_core::Device;
+//! # use leyline::{durable::Durable, id::RunId, region::Eager};
+//! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
+//! let manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let mut eager = Eager::acquire()?;
+//! let saved = eager.record(|_| manager.save(&eager))?;
+//! # assert!(!saved.tensors.is_empty());
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Restoring
+//! As a command, it needs the token mutably.
+//! ```
+//! # use candle_core::Device;
+//! # use leyline::{durable::{Durable, SavedState}, id::RunId, region::Eager};
+//! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
+//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let nothing = SavedState::default();
+//! let mut eager = Eager::acquire()?;
+//! let refusal = manager.restore(&mut eager, &nothing).unwrap_err();
+//! # assert!(refusal.to_string().starts_with("the saved state has no usable"));
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! ```compile_fail,E0499
+//! # use candle_core::Device;
+//! # use leyline::{durable::{Durable, SavedState}, id::RunId, region::Eager};
+//! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
+//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let nothing = SavedState::default();
+//! let mut eager = Eager::acquire()?;
+//! let refusal = eager.record(|_| manager.restore(&mut eager, &nothing)).unwrap_err();
+//! # assert!(refusal.to_string().starts_with("the saved state has no usable"));
+//! # eager.record(|_| ());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```

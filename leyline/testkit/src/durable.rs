@@ -1,18 +1,20 @@
-//! Rules DU-1 and DU-2 of [`leyline::durable`] as functions, and the harness they run on.
+//! Rules DU-1 to DU-3 of [`leyline::durable`] as functions, and the harness they run on.
 
 use std::fmt;
 
 use candle_core::Tensor;
 use leyline::durable::{Durable, SavedState};
+use leyline::error::ErrorKind;
+use leyline::region::{Eager, declare_recording};
 
-use crate::rule::{must, succeed};
+use crate::rule::{must, refuse, succeed};
 
 /// Advances of the component before and after it is saved.
 const NUM_ADVANCES: u64 = 6;
 
-/// Moves a component on; the number says which advance it is.
+/// Moves a component on; the number says which advance it is. The thread's token is free.
 pub type Advance<D> = Box<dyn FnMut(&mut D, u64)>;
-/// Describes what can be seen of a component.
+/// Describes what can be seen of a component. The thread's token is free.
 pub type Observe<D> = Box<dyn FnMut(&mut D) -> String>;
 
 /// A fresh component with what is needed to watch it.
@@ -33,7 +35,7 @@ impl<D: fmt::Debug> fmt::Debug for DurableHarness<D> {
     }
 }
 
-/// One `#[test]` per rule DU-1 and DU-2. The argument is a function or closure without arguments that builds a fresh
+/// One `#[test]` per rule DU-1 to DU-3. The argument is a function or closure without arguments that builds a fresh
 /// [`DurableHarness`](crate::durable::DurableHarness).
 #[macro_export]
 macro_rules! durable_conformance {
@@ -43,6 +45,7 @@ macro_rules! durable_conformance {
             $make,
             du_1_a_restored_component_continues_as_the_saved_one,
             du_2_a_failed_restore_changes_nothing,
+            du_3_neither_call_is_possible_while_recording,
         );
     };
 }
@@ -59,7 +62,7 @@ pub fn du_1_a_restored_component_continues_as_the_saved_one<D: Durable>(make: &i
     }
     must!(RULE, trace.windows(2).any(|pair| pair[0] != pair[1]), "no advance of the harness changes what is observed");
 
-    let saved = succeed(RULE, "save", original.component.save());
+    let saved = original.save(RULE);
     let mut expected = vec![original.observe()];
     must!(RULE, expected[0] == trace[trace.len() - 1], "saving changed the component");
     for n in NUM_ADVANCES..2 * NUM_ADVANCES {
@@ -67,7 +70,7 @@ pub fn du_1_a_restored_component_continues_as_the_saved_one<D: Durable>(make: &i
         expected.push(original.observe());
     }
     for (what, mut restored) in [("a fresh component", make()), ("the component that saved", original)] {
-        succeed(RULE, &format!("restore into {what}"), restored.component.restore(&saved));
+        succeed(RULE, &format!("restore into {what}"), restored.component.restore(&mut token(RULE), &saved));
         for (n, expected) in (NUM_ADVANCES..).zip(&expected) {
             let found = restored.observe();
             let advances = n - NUM_ADVANCES;
@@ -84,12 +87,12 @@ pub fn du_2_a_failed_restore_changes_nothing<D: Durable>(make: &impl Fn() -> Dur
     for n in 0..NUM_ADVANCES {
         source.advance(n);
     }
-    let saved = succeed(RULE, "save", source.component.save());
+    let saved = source.save(RULE);
     for (what, damaged) in damaged(&saved) {
         let (mut damaged_in, mut twin) = (make(), make());
         damaged_in.advance(0);
         twin.advance(0);
-        let outcome = damaged_in.component.restore(&damaged);
+        let outcome = damaged_in.component.restore(&mut token(RULE), &damaged);
         must!(RULE, outcome.is_err(), "a state with {what} was restored");
         for n in 1..NUM_ADVANCES {
             let (found, expected) = (damaged_in.observe(), twin.observe());
@@ -97,6 +100,36 @@ pub fn du_2_a_failed_restore_changes_nothing<D: Durable>(make: &impl Fn() -> Dur
             damaged_in.advance(n);
             twin.advance(n);
         }
+    }
+}
+
+/// DU-3: while a capture is open on this thread both calls fail with [`ErrorKind::Region`], and nothing changes.
+pub fn du_3_neither_call_is_possible_while_recording<D: Durable>(make: &impl Fn() -> DurableHarness<D>) {
+    const RULE: &str = "DU-3";
+    let mut harness = make();
+    let other = harness.save(RULE);
+    for n in 0..NUM_ADVANCES {
+        harness.advance(n);
+    }
+    let before = harness.observe();
+    {
+        let mut eager = token(RULE);
+        let _capture = declare_recording();
+        refuse(RULE, "save under a capture", harness.component.save(&eager), ErrorKind::Region);
+        let restored = harness.component.restore(&mut eager, &other);
+        refuse(RULE, "restore under a capture", restored, ErrorKind::Region);
+    }
+    let after = harness.observe();
+    must!(RULE, after == before, "calls refused under a capture changed the component: {after}\nexpected: {before}");
+}
+
+fn token(rule: &str) -> Eager {
+    succeed(rule, "acquiring this thread's token", Eager::acquire())
+}
+
+impl<D: Durable> DurableHarness<D> {
+    fn save(&self, rule: &str) -> SavedState {
+        succeed(rule, "save", self.component.save(&token(rule)))
     }
 }
 

@@ -8,6 +8,7 @@ use leyline::command::{Command, Operation, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{ErrorKind, ErrorType};
 use leyline::policy::{Decision, Policy, Rationale};
+use leyline::region::Eager;
 use leyline::state::SystemState;
 use serde::{Deserialize, Serialize};
 
@@ -97,13 +98,15 @@ impl Policy for FakePolicy {
 }
 
 impl Durable for FakePolicy {
-    fn save(&self) -> Result<SavedState, Error> {
+    fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
+        eager.check()?;
         let saved = Saved { script: self.script.clone(), next_sequence: self.next_sequence };
         let json = serde_json::to_string(&saved).map_err(|error| Error::Saved { field: error.to_string() })?;
         Ok(SavedState { json, ..SavedState::default() })
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        eager.check()?;
         let state: Saved =
             serde_json::from_str(&saved.json).map_err(|error| Error::Saved { field: error.to_string() })?;
         (self.script, self.next_sequence) = (state.script, state.next_sequence);

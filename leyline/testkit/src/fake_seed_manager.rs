@@ -10,7 +10,7 @@ use leyline::durable::{Durable, SavedState};
 use leyline::error::{ErrorKind, ErrorType};
 use leyline::id::{EpochIndex, RunId, StepIndex, TopologyRevision};
 use leyline::model::TrainableModel;
-use leyline::region::Eager;
+use leyline::region::{Eager, ThreadBinding};
 use leyline::seed::{
     Applied, Attribution, AttributionMode, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition,
 };
@@ -52,6 +52,7 @@ pub struct FakeSeedManager {
     next_sequence: u64,
     planted: RefCell<Option<ErrorKind>>,
     calls: RefCell<Vec<Call>>,
+    thread: ThreadBinding,
 }
 
 /// Everything but tensors.
@@ -86,6 +87,7 @@ impl FakeSeedManager {
             next_sequence: 0,
             planted: RefCell::new(None),
             calls: RefCell::new(Vec::new()),
+            thread: ThreadBinding::new(),
         })
     }
 
@@ -101,7 +103,7 @@ impl FakeSeedManager {
     }
 
     fn enter(&self, eager: &Eager) -> Result<(), Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         self.planted.borrow_mut().take().map_or(Ok(()), |kind| Err(Error::Planted(kind)))
     }
 
@@ -215,7 +217,8 @@ impl SeedManager for FakeSeedManager {
 }
 
 impl Durable for FakeSeedManager {
-    fn save(&self) -> Result<SavedState, Error> {
+    fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
+        self.thread.check(eager)?;
         let saved = Saved {
             run_id: self.run_id.clone(),
             revision: self.model.layout().revision(),
@@ -229,7 +232,8 @@ impl Durable for FakeSeedManager {
         Ok(SavedState { json, tensors: copied.collect::<Result<_, Error>>()? })
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        self.thread.check(eager)?;
         let state: Saved =
             serde_json::from_str(&saved.json).map_err(|error| Error::Saved { field: error.to_string() })?;
         let mut other = Self::new(state.run_id, self.model.device())?;

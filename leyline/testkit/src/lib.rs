@@ -34,11 +34,11 @@
 //!
 //! | macro | harness | rules |
 //! |---|---|---|
-//! | [`seed_manager_conformance!`] | [`seed_manager::SeedManagerHarness`] | SM-1 to SM-10 |
+//! | [`seed_manager_conformance!`] | [`seed_manager::SeedManagerHarness`] | SM-1 to SM-11 |
 //! | [`trainable_model_conformance!`] | [`trainable_model::TrainableModelHarness`] | TM-1 to TM-5 |
 //! | [`policy_conformance!`] | [`policy::PolicyHarness`] | PO-1 to PO-4 |
 //! | [`recorder_conformance!`] | [`recorder::RecorderHarness`] | TE-1 to TE-3 |
-//! | [`durable_conformance!`] | [`durable::DurableHarness`] | DU-1, DU-2 |
+//! | [`durable_conformance!`] | [`durable::DurableHarness`] | DU-1 to DU-3 |
 //!
 //! *Invariants*: I-2, and I-3 in [`compile_fail`]. *Not here*: real subsystems; the fakes hold what the rules demand and
 //! nothing more.

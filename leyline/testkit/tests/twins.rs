@@ -6,7 +6,7 @@ fn every_failing_case_differs_from_its_compiling_twin_in_one_line() {
     let documentation = include_str!("../src/compile_fail.rs").replace("//! ", "");
     let blocks: Vec<Vec<&str>> =
         documentation.split("```").skip(1).step_by(2).map(|block| block.lines().collect()).collect();
-    assert_eq!(blocks.len(), 6, "three cases with a twin each");
+    assert_eq!(blocks.len(), 10, "five cases with a twin each");
     for pair in blocks.chunks_exact(2) {
         let (twin, case) = (&pair[0], &pair[1]);
         assert_eq!(twin[0], "", "the twin must compile and run");

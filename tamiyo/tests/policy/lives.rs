@@ -1,8 +1,6 @@
 //! Whole runs in a scripted world: helpful seeds stay, others go, and nothing half-grown is left.
 
-use leyline::durable::Durable;
-
-use crate::support::{config, decide, tamiyo};
+use crate::support::{config, decide, restore, save, tamiyo};
 use crate::world::{Fate, World};
 
 const SHORT: &str = r#"{"heuristic":{
@@ -69,9 +67,9 @@ fn a_run_that_is_interrupted_goes_on_as_if_it_was_not() {
     let mut parts = tamiyo(config(SHORT));
     let mut world = World::new(5, 120);
     while let Some(state) = world.next_state() {
-        let saved = parts.save().unwrap();
+        let saved = save(&parts);
         parts = tamiyo(config(SHORT));
-        parts.restore(&saved).unwrap();
+        restore(&mut parts, &saved).unwrap();
         let decision = decide(&mut whole, &state);
         assert_eq!(decide(&mut parts, &state), decision, "epoch {}", state.epoch);
         world.obey(&decision);

@@ -1,7 +1,6 @@
 //! Properties over arbitrary states: legal whatever it sees, the same on the same states, and the same after a restore.
 
 use leyline::command::Operation;
-use leyline::durable::Durable;
 use leyline::id::{EpochIndex, SeedId};
 use leyline::policy::Decision;
 use leyline::seed::{AlphaMode, BlueprintOffer, Counterfactual, GradientHealth, SeedStage, SeedState, SlotState};
@@ -10,7 +9,7 @@ use leyline::unit::Alpha;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::support::{blueprint_id, config, decide, score, seed, slot_id, state, tamiyo};
+use crate::support::{blueprint_id, config, decide, restore, save, score, seed, slot_id, state, tamiyo};
 
 const POLICIES: [&str; 4] = [
     r#"{"heuristic":{"plateau":{"patience_epochs":1},"stability":{"epochs":0},"germination":{"min_epoch":0,
@@ -183,12 +182,12 @@ proptest! {
             let mut second = tamiyo(config(json));
             for (index, state) in history.iter().enumerate() {
                 if index == cut {
-                    let saved = second.save().unwrap();
+                    let saved = save(&second);
                     second = tamiyo(config(json));
-                    second.restore(&saved).unwrap();
+                    restore(&mut second, &saved).unwrap();
                 }
                 prop_assert_eq!(decide(&mut first, state), decide(&mut second, state));
-                prop_assert_eq!(first.save().unwrap().json, second.save().unwrap().json);
+                prop_assert_eq!(save(&first).json, save(&second).json);
             }
         }
     }

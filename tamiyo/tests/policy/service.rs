@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
 use leyline::command::{Command, KeyId, SignedCommand};
-use leyline::durable::{Durable, SavedState};
+use leyline::durable::SavedState;
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::RunId;
 use leyline::policy::Policy;
@@ -15,7 +15,7 @@ use leyline_testkit::recording_recorder::RecordingRecorder;
 use sha2::Sha256;
 use tamiyo::Error;
 
-use crate::support::{KEY, config, decide, gain, run_id, seed, slot, state, tamiyo, try_tamiyo};
+use crate::support::{KEY, config, decide, gain, restore, run_id, save, seed, slot, state, tamiyo, try_tamiyo};
 
 const EAGER: &str = r#"{"heuristic":{"plateau":{"patience_epochs":1},"stability":{"epochs":1},
     "germination":{"min_epoch":0}}}"#;
@@ -73,12 +73,12 @@ fn numbers_go_on_after_going_back_and_continue_in_a_new_process() {
     };
     let mut policy = tamiyo(config(EAGER));
     assert_eq!(numbers(&mut policy, 1), [1, 2]);
-    let saved = policy.save().unwrap();
+    let saved = save(&policy);
     assert_eq!(numbers(&mut policy, 2), [3, 4]);
-    policy.restore(&saved).unwrap();
+    restore(&mut policy, &saved).unwrap();
     assert_eq!(numbers(&mut policy, 2), [5, 6], "3 and 4 were given out already");
     let mut fresh = tamiyo(config(EAGER));
-    fresh.restore(&saved).unwrap();
+    restore(&mut fresh, &saved).unwrap();
     assert_eq!(numbers(&mut fresh, 2), [3, 4]);
 }
 
@@ -97,7 +97,7 @@ fn every_command_has_its_rationale_in_the_same_place() {
 fn states_that_are_not_of_this_run_or_out_of_order_are_refused_and_change_nothing() {
     let mut policy = tamiyo(config(EAGER));
     decide(&mut policy, &quiet(1));
-    let before = policy.save().unwrap().json;
+    let before = save(&policy).json;
 
     let foreign = SystemState { run_id: RunId::new("run-2").unwrap(), ..quiet(2) };
     let error = policy.evaluate(&foreign).unwrap_err();
@@ -109,7 +109,7 @@ fn states_that_are_not_of_this_run_or_out_of_order_are_refused_and_change_nothin
         let error = policy.evaluate(&state(2, seeds, vec![])).unwrap_err();
         assert!(matches!(error, Error::SeedOrder { .. }), "{error}");
     }
-    assert_eq!(policy.save().unwrap().json, before);
+    assert_eq!(save(&policy).json, before);
 }
 
 #[test]
@@ -185,24 +185,24 @@ fn every_descriptor_is_listed_once() {
 fn check_restore(json: &str, kind: ErrorKind, part_of_error: &str) {
     let mut policy = tamiyo(config(EAGER));
     decide(&mut policy, &quiet(1));
-    let before = policy.save().unwrap().json;
-    let error = policy.restore(&SavedState { json: json.to_owned(), ..SavedState::default() }).unwrap_err();
+    let before = save(&policy).json;
+    let error = restore(&mut policy, &SavedState { json: json.to_owned(), ..SavedState::default() }).unwrap_err();
     let mut text = error.to_string();
     if let Some(source) = std::error::Error::source(&error) {
         text = format!("{text}: {source}");
     }
     assert_eq!(error.kind(), kind, "{text}");
     assert!(text.contains(part_of_error), "{text}");
-    assert_eq!(policy.save().unwrap().json, before, "a refused state changes nothing");
+    assert_eq!(save(&policy).json, before, "a refused state changes nothing");
 }
 
 #[test]
 fn a_saved_state_that_does_not_fit_is_refused_and_changes_nothing() {
-    let saved = tamiyo(config(EAGER)).save().unwrap().json;
+    let saved = save(&tamiyo(config(EAGER))).json;
     check_restore("", ErrorKind::Corrupt, "EOF");
     check_restore(&saved[..saved.len() - 2], ErrorKind::Corrupt, "EOF");
     check_restore(&saved.replace("sequence", "sequel"), ErrorKind::Corrupt, "unknown field `sequel`");
     check_restore(&saved.replace("\"format\":1", "\"format\":2"), ErrorKind::Corrupt, "`format`");
-    let off = tamiyo(config(r#"{"policy":"off"}"#)).save().unwrap().json;
+    let off = save(&tamiyo(config(r#"{"policy":"off"}"#))).json;
     check_restore(&off, ErrorKind::Corrupt, "saved by the policy `off`: expected `heuristic`");
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use leyline::command::Operation;
+use leyline::durable::{Durable, SavedState};
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
 use leyline::policy::{Decision, Policy};
+use leyline::region::Eager;
 use leyline::seed::{BlueprintOffer, Counterfactual, GradientHealth, SeedStage, SeedState, SlotState};
 use leyline::state::{Score, SystemState};
 use leyline::telemetry::{NullRecorder, Recorder};
@@ -101,6 +103,14 @@ pub(crate) fn state(epoch: u64, seeds: Vec<SeedState>, mut slots: Vec<SlotState>
 
 pub(crate) fn decide(policy: &mut Tamiyo, state: &SystemState) -> Decision {
     policy.evaluate(state).unwrap()
+}
+
+pub(crate) fn save(policy: &Tamiyo) -> SavedState {
+    policy.save(&Eager::acquire().unwrap()).unwrap()
+}
+
+pub(crate) fn restore(policy: &mut Tamiyo, saved: &SavedState) -> Result<(), Error> {
+    policy.restore(&mut Eager::acquire().unwrap(), saved)
 }
 
 pub(crate) fn operations(decision: &Decision) -> Vec<Operation> {

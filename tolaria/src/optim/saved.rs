@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Tensor};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
+use leyline::region::Eager;
 use serde::{Deserialize, Serialize};
 
 use super::optimizer::{Optimizer, ParameterState};
@@ -29,7 +30,8 @@ impl ErrorType for Optimizer {
 }
 
 impl Durable for Optimizer {
-    fn save(&self) -> Result<SavedState, Error> {
+    fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
+        eager.check()?;
         let document = Document {
             version: VERSION,
             optimizer: self.config.name().to_owned(),
@@ -46,7 +48,8 @@ impl Durable for Optimizer {
     }
 
     /// The constants of the optimizer may differ from those of the one that saved; its kind may not.
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        eager.check()?;
         let document: Document = serde_json::from_str(&saved.json).map_err(|error| refused(error.to_string()))?;
         if document.version != VERSION {
             return Err(refused(format!("expected version {VERSION}, found {}", document.version)));

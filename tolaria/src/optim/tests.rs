@@ -6,10 +6,11 @@ use candle_core::{DType, Device, Tensor};
 use leyline::durable::{Durable, SavedState};
 use leyline::layout::ParameterLayout;
 use leyline::model::Parameter;
+use leyline::region::Eager;
 
 use super::{Optimizer, OptimizerConfig};
 use crate::path::Path;
-use crate::testing::{HOST, assert_close, bits, flat, layout, parameters, random, seed, values, vector};
+use crate::testing::{HOST, assert_close, bits, flat, layout, parameters, random, saved_state, seed, values, vector};
 
 const PLAIN: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
 const MOMENTUM: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.05 };
@@ -103,7 +104,7 @@ fn kernels_and_their_composition_agree_bit_for_bit() {
             assert_eq!(bits(&flat(&kernel.parameters)), bits(&flat(&composed.parameters)), "{config:?}, step {step}");
         }
         let moments = |setup: &Setup| -> Vec<Vec<u32>> {
-            setup.optimizer.save().unwrap().tensors.values().map(|tensor| bits(&values(tensor))).collect()
+            saved_state(&setup.optimizer).tensors.values().map(|tensor| bits(&values(tensor))).collect()
         };
         assert_eq!(moments(&kernel), moments(&composed), "{config:?}");
     }
@@ -176,7 +177,7 @@ fn a_restored_optimizer_continues_bit_for_bit() {
             let gradient = straight.gradient(step);
             straight.step_on(&Path::Kernel, &gradient);
         }
-        let saved = straight.optimizer.save().unwrap();
+        let saved = saved_state(&straight.optimizer);
         let kept = parameters(&straight.layout, &flat(&straight.parameters));
         let finish = |setup: &mut Setup| {
             for step in 4..8 {
@@ -189,8 +190,8 @@ fn a_restored_optimizer_continues_bit_for_bit() {
         for attempt in 0..2 {
             let mut resumed = setup(config, &[("b", 2)]);
             resumed.parameters = parameters(&straight.layout, &flat(&kept));
-            resumed.optimizer.restore(&saved).unwrap();
-            assert_eq!(resumed.optimizer.save().unwrap().json, saved.json);
+            resumed.optimizer.restore(&mut Eager::acquire().unwrap(), &saved).unwrap();
+            assert_eq!(saved_state(&resumed.optimizer).json, saved.json);
             assert_eq!(finish(&mut resumed), expected, "{config:?}: restore {attempt} changed the saved state");
         }
     }
@@ -201,13 +202,13 @@ fn a_state_that_does_not_fit_is_refused_and_nothing_changes() {
     let mut setup = setup(ADAM_W, &[]);
     let gradient = setup.gradient(0);
     setup.step_on(&Path::Kernel, &gradient);
-    let good = setup.optimizer.save().unwrap();
+    let good = saved_state(&setup.optimizer);
     let mut check = |change: &dyn Fn(&mut SavedState), message: &str| {
         let mut saved = good.clone();
         change(&mut saved);
-        let error = setup.optimizer.restore(&saved).unwrap_err().to_string();
+        let error = setup.optimizer.restore(&mut Eager::acquire().unwrap(), &saved).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
-        assert_eq!(setup.optimizer.save().unwrap().json, good.json);
+        assert_eq!(saved_state(&setup.optimizer).json, good.json);
     };
     let replace = |from: &'static str, to: &'static str| move |s: &mut SavedState| s.json = s.json.replace(from, to);
     check(&replace("adam_w", "sgd"), "expected `adam_w`, found `sgd`");

@@ -1,10 +1,9 @@
 //! A policy that decides nothing, for networks that do not grow.
 
-use std::convert::Infallible;
-
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::policy::{Decision, Policy};
+use leyline::region::{Eager, RegionError};
 use leyline::state::SystemState;
 
 /// Issues no command.
@@ -12,16 +11,16 @@ use leyline::state::SystemState;
 pub struct NoPolicy;
 
 impl ErrorType for NoPolicy {
-    type Error = Infallible;
+    type Error = RegionError;
 }
 
 impl Durable for NoPolicy {
-    fn save(&self) -> Result<SavedState, Infallible> {
-        Ok(SavedState::default())
+    fn save(&self, eager: &Eager) -> Result<SavedState, RegionError> {
+        eager.check().map(|()| SavedState::default())
     }
 
-    fn restore(&mut self, _saved: &SavedState) -> Result<(), Infallible> {
-        Ok(())
+    fn restore(&mut self, eager: &mut Eager, _saved: &SavedState) -> Result<(), RegionError> {
+        eager.check()
     }
 }
 
@@ -30,7 +29,7 @@ impl Policy for NoPolicy {
         "none"
     }
 
-    fn evaluate(&mut self, _state: &SystemState) -> Result<Decision, Infallible> {
+    fn evaluate(&mut self, _state: &SystemState) -> Result<Decision, RegionError> {
         Ok(Decision::default())
     }
 }

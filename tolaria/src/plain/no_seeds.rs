@@ -9,7 +9,7 @@ use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, StepIndex};
 use leyline::model::TrainableModel;
-use leyline::region::Eager;
+use leyline::region::{Eager, ThreadBinding};
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
 
 use serde::{Deserialize, Serialize};
@@ -31,12 +31,13 @@ pub struct NoSeeds<M> {
     model: M,
     /// What training changes beside the parameters.
     buffers: Vec<(String, Var)>,
+    thread: ThreadBinding,
 }
 
 impl<M: TrainableModel> NoSeeds<M> {
     /// Wraps `model`, which changes nothing but its parameters.
     pub fn new(model: M) -> Self {
-        Self { model, buffers: Vec::new() }
+        Self { model, buffers: Vec::new(), thread: ThreadBinding::new() }
     }
 
     /// Wraps `model`, which in training changes `buffers` beside its parameters: counters of random draws
@@ -50,7 +51,7 @@ impl<M: TrainableModel> NoSeeds<M> {
         if let Some((name, _)) = buffers.iter().find(|(name, _)| !names.insert(name)) {
             return Err(Error::mismatch("buffers", "names of their own", format!("`{name}` twice")));
         }
-        Ok(Self { model, buffers })
+        Ok(Self { model, buffers, thread: ThreadBinding::new() })
     }
 
     /// Parameters and buffers.
@@ -65,7 +66,8 @@ impl<M: TrainableModel> ErrorType for NoSeeds<M> {
 }
 
 impl<M: TrainableModel> Durable for NoSeeds<M> {
-    fn save(&self) -> Result<SavedState, Error> {
+    fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
+        self.thread.check(eager)?;
         let tensors = self
             .variables()
             .map(|(name, var)| Ok((name.to_owned(), var.as_tensor().copy()?)))
@@ -75,7 +77,8 @@ impl<M: TrainableModel> Durable for NoSeeds<M> {
         Ok(SavedState { json, tensors })
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        self.thread.check(eager)?;
         let document: Document =
             serde_json::from_str(&saved.json).map_err(|e| Error::State { field: "seeds", message: e.to_string() })?;
         if document.format != FORMAT {
@@ -112,31 +115,31 @@ impl<M: TrainableModel> SeedManager for NoSeeds<M> {
     }
 
     fn attribute_batch(&mut self, eager: &Eager, _batch: &Batch) -> Result<Attribution, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         Ok(Attribution::host_only())
     }
 
     fn inspect_batch(&mut self, eager: &Eager, _batch: &Batch) -> Result<(), Error> {
-        Ok(eager.check()?)
+        Ok(self.thread.check(eager)?)
     }
 
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         Ok(Vec::new())
     }
 
     fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         Ok(Vec::new())
     }
 
     fn apply(&mut self, eager: &mut Eager, _command: &SignedCommand) -> Result<Applied, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         Err(Error::NoSlots)
     }
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         match evidence.first() {
             Some(first) => Err(Error::UnknownSeed { seed: first.seed }),
             None => Ok(()),
@@ -144,11 +147,11 @@ impl<M: TrainableModel> SeedManager for NoSeeds<M> {
     }
 
     fn finish_step(&mut self, eager: &mut Eager, _step: StepIndex) -> Result<(), Error> {
-        Ok(eager.check()?)
+        Ok(self.thread.check(eager)?)
     }
 
     fn finish_epoch(&mut self, eager: &mut Eager, _epoch: EpochIndex) -> Result<Vec<Transition>, Error> {
-        eager.check()?;
+        self.thread.check(eager)?;
         Ok(Vec::new())
     }
 }

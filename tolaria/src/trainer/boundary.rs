@@ -45,7 +45,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             num_samples: totals.num_samples,
         };
         let states = self.export_seeds(eager)?;
-        let evaluation = self.evaluate(&states)?;
+        let evaluation = self.evaluate(eager, &states)?;
         if !evaluation.score.loss.is_finite() {
             return Err(Error::NonFinite { what: "validation loss", epoch });
         }
@@ -109,11 +109,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     /// Evaluates on held-out data, with each live seed switched on and off beside it.
-    fn evaluate(&mut self, states: &[SeedState]) -> Result<Evaluation, Error> {
+    fn evaluate(&mut self, eager: &Eager, states: &[SeedState]) -> Result<Evaluation, Error> {
         let probes: Vec<Probe> = states.iter().filter_map(Probe::of).collect();
         let batch = self.config.eval_batch_size.get();
         let (model, data) = (self.parts.seeds.model(), &self.parts.data.validation);
-        evaluate(model, data, &self.parts.device, batch, &probes, &mut self.reads)
+        evaluate(eager, model, data, &self.parts.device, batch, &probes, &mut self.reads)
     }
 
     /// Hands the seed manager what was found about each live seed; what is not finite was not measured.

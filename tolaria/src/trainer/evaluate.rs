@@ -5,6 +5,7 @@ use leyline::batch::Batch;
 use leyline::error::BoxError;
 use leyline::id::SeedId;
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
+use leyline::region::Eager;
 use leyline::seed::{Counterfactual, SeedStage, SeedState};
 use leyline::state::Score;
 use leyline::unit::Alpha;
@@ -67,6 +68,7 @@ pub struct Evaluation {
 /// # Sync
 /// one device-to-host copy: all per-sample losses and hits in one tensor.
 pub fn evaluate<M: TrainableModel>(
+    eager: &Eager,
     model: &M,
     data: &Dataset,
     device: &Device,
@@ -74,6 +76,7 @@ pub fn evaluate<M: TrainableModel>(
     probes: &[Probe],
     reads: &mut HostReads,
 ) -> Result<Evaluation, Error> {
+    eager.check()?;
     let num_passes = 1 + probes.len();
     let mut losses = vec![Vec::new(); num_passes];
     let mut hits = vec![Vec::new(); num_passes];

@@ -190,6 +190,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// The first failure; the last durable checkpoint stays valid. Among them [`Error::FrozenValue`]: after it the trainer
     /// is neither evaluated nor saved before it was [restored](Self::restore).
     pub fn run(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+        eager.check()?;
         let outcome = self.epochs(eager, observer);
         if outcome.is_err() {
             self.instruments.epochs_failed.add(1);
@@ -205,7 +206,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let resumed_at = usize::try_from(self.cursor.window).unwrap_or(usize::MAX).min(windows.len());
             // An epoch that is taken up in the middle showed its first microbatch before it was interrupted; what the
             // seed manager keeps of it is in its saved state.
-            if let Some(window) = windows.first().filter(|_| resumed_at == 0 && self.parts.seeds.wants_batch()) {
+            if let Some(window) = windows.first().filter(|_| resumed_at == 0 && self.parts.seeds.wants_batch(eager)) {
                 self.show_first_batch(eager, &order, window)?;
             }
             for (index, window) in windows.iter().enumerate().skip(resumed_at) {
@@ -215,14 +216,14 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 }
                 if observer.step_finished(self.cursor.step) == Flow::Stop {
                     self.settle(eager)?;
-                    self.write_checkpoint()?;
+                    self.write_checkpoint(eager)?;
                     return Ok(Outcome::Interrupted);
                 }
             }
             let report = self.finish_epoch(eager, started)?;
             observer.epoch_finished(&report).map_err(Error::Observer)?;
             if self.checkpoint_due() {
-                self.write_checkpoint_or_carry_on();
+                self.write_checkpoint_or_carry_on(eager);
             }
         }
         Ok(Outcome::Completed)
@@ -232,11 +233,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ///
     /// # Errors
     /// As [`evaluate`]; [`Error::FrozenValue`] where a run ended with it.
-    pub fn test(&mut self) -> Result<Evaluation, Error> {
+    pub fn test(&mut self, eager: &Eager) -> Result<Evaluation, Error> {
         self.runner.check()?;
         let batch = self.config.eval_batch_size.get();
         let model = self.parts.seeds.model();
-        evaluate(model, &self.parts.data.test, &self.parts.device, batch, &[], &mut self.reads)
+        evaluate(eager, model, &self.parts.data.test, &self.parts.device, batch, &[], &mut self.reads)
     }
 
     /// The seed manager.

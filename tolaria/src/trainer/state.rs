@@ -44,7 +44,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// When a component cannot hand over its state; [`Error::FrozenValue`] where a run ended with it.
     /// # Sync
     /// reads the sums of the epoch; components copy their tensors.
-    pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
+    pub fn snapshot(&mut self, eager: &Eager) -> Result<Snapshot, Error> {
+        eager.check()?;
         self.runner.check()?;
         let state = TrainerState {
             seed: self.parts.seed,
@@ -59,9 +60,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         };
         let components = BTreeMap::from([
             (TRAINER.to_owned(), trainer),
-            (OPTIMIZER.to_owned(), self.optimizer.save()?),
-            (SEEDS.to_owned(), self.parts.seeds.save().map_err(|e| self.seed_error(e))?),
-            (POLICY.to_owned(), self.parts.policy.save().map_err(|e| Error::Policy(BoxError::new(e)))?),
+            (OPTIMIZER.to_owned(), self.optimizer.save(eager)?),
+            (SEEDS.to_owned(), self.parts.seeds.save(eager).map_err(|e| self.seed_error(e))?),
+            (POLICY.to_owned(), self.parts.policy.save(eager).map_err(|e| Error::Policy(BoxError::new(e)))?),
         ]);
         let meta = SnapshotMeta {
             run_id: self.parts.run_id.clone(),
@@ -79,7 +80,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Errors
     /// When a component is missing or refuses its state. The trainer must then not be used any more: an earlier
     /// component may have taken its state over already.
-    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+    pub fn restore(&mut self, eager: &mut Eager, snapshot: &Snapshot) -> Result<(), Error> {
+        eager.check()?;
         let component = |name: &'static str| {
             snapshot
                 .components
@@ -94,9 +96,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 message: format!("the run was started with seed {}, not {}", state.seed, self.parts.seed),
             });
         }
-        self.parts.seeds.restore(component(SEEDS)?).map_err(|e| self.seed_error(e))?;
-        self.parts.policy.restore(component(POLICY)?).map_err(|e| Error::Policy(BoxError::new(e)))?;
-        self.optimizer.restore(component(OPTIMIZER)?)?;
+        self.parts.seeds.restore(eager, component(SEEDS)?).map_err(|e| self.seed_error(e))?;
+        self.parts.policy.restore(eager, component(POLICY)?).map_err(|e| Error::Policy(BoxError::new(e)))?;
+        self.optimizer.restore(eager, component(OPTIMIZER)?)?;
         self.refit_engine()?;
         self.sums = EpochSums::restore(Arc::clone(self.engine.geometry()), &state.sums, &self.parts.device)?;
         self.cursor = state.cursor;
@@ -130,7 +132,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 ),
             });
         }
-        self.restore(&loaded.snapshot)?;
+        self.restore(eager, &loaded.snapshot)?;
         Ok(Some(Resumed {
             generation: loaded.generation.to_string(),
             epoch: self.cursor.epoch,
@@ -148,12 +150,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Errors
     /// [`Error::NonFiniteState`] when a parameter, a moment or another tensor of the seed manager is not finite. When it
     /// cannot be written. The previous one stays valid.
-    pub fn write_checkpoint(&mut self) -> Result<(), Error> {
+    pub fn write_checkpoint(&mut self, eager: &Eager) -> Result<(), Error> {
         if self.parts.checkpoints.is_none() {
             return Ok(());
         }
         let started = self.parts.clock.now();
-        let mut snapshot = self.snapshot()?;
+        let mut snapshot = self.snapshot(eager)?;
         self.require_finite(&mut snapshot)?;
         if let Some(checkpoints) = &mut self.parts.checkpoints {
             match checkpoints.store.save(&snapshot) {
@@ -189,8 +191,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     /// A periodic checkpoint that fails is reported and counted; training goes on.
-    pub(super) fn write_checkpoint_or_carry_on(&mut self) {
-        if let Err(error) = self.write_checkpoint() {
+    pub(super) fn write_checkpoint_or_carry_on(&mut self, eager: &Eager) {
+        if let Err(error) = self.write_checkpoint(eager) {
             self.instruments.checkpoint_failures.add(1);
             let error = error::chain(&error);
             self.parts.recorder.event(Event::new(&desc::CHECKPOINT_FAILED).with("error", &error));

@@ -262,11 +262,15 @@ fn a_command_that_cannot_be_written_down_is_rejected_with_its_cause_and_not_carr
     );
     let key_zero = |sequence| Command { operation: operation.clone(), ..command(sequence) };
     let mut eager = Eager::acquire().unwrap();
-    let saved = leyline::durable::Durable::save(&manager).unwrap().json;
+    let saved = leyline::durable::Durable::save(&manager, &eager).unwrap().json;
     for _ in 0..2 {
         let error = manager.apply(&mut eager, &sign(0, &key_zero(1))).unwrap_err();
         assert!(matches!(&error, crate::Error::Command(Rejection::Journal(JournalError::Io { .. }))), "{error:?}");
-        assert_eq!(leyline::durable::Durable::save(&manager).unwrap().json, saved, "nothing was used up or changed");
+        assert_eq!(
+            leyline::durable::Durable::save(&manager, &eager).unwrap().json,
+            saved,
+            "nothing was used up or changed"
+        );
     }
     let events = recorder.events().into_iter().filter(|event| event.desc.name != "teacher_registered");
     let answers: Vec<_> = events.map(|event| (event.desc.name, event.attributes)).collect();

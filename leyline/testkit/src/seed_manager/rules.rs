@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use leyline::batch::Batch;
 use leyline::command::{AlphaCurve, AlphaRamp, KeyId, Operation, SignedCommand};
+use leyline::durable::SavedState;
 use leyline::error::ErrorKind;
 use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::layout::Segment;
 use leyline::model::TrainableModel;
-use leyline::region::declare_recording;
-use leyline::seed::{SeedManager, SeedStage, SeedState, Transition};
+use leyline::region::{Eager, declare_recording};
+use leyline::seed::{Evidence, SeedManager, SeedStage, SeedState, Transition};
 use leyline::unit::Alpha;
 
 use crate::rule::{must, refuse, succeed};
@@ -26,23 +28,82 @@ pub fn sm_1_every_method_checks_the_region_first<M: SeedManager>(make: &impl Fn(
     let mut driver = Driver::new(RULE, make());
     let (seed, _) = driver.train();
     let before = driver.observe();
-    let command = driver.command(Operation::Cull { seed });
-    let evidence = [driver.evidence(seed)];
+    let saved = succeed(RULE, "save", driver.harness.manager.save(&driver.eager));
+    let (command, evidence) = (driver.command(Operation::Cull { seed }), [driver.evidence(seed)]);
     {
         let _capture = declare_recording();
         let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
-        refuse(RULE, "inspect_batch under a capture", manager.inspect_batch(eager, batch), ErrorKind::Region);
-        refuse(RULE, "attribute_batch under a capture", manager.attribute_batch(eager, batch), ErrorKind::Region);
-        refuse(RULE, "export_seed_states under a capture", manager.export_seed_states(eager), ErrorKind::Region);
-        refuse(RULE, "export_slot_states under a capture", manager.export_slot_states(eager), ErrorKind::Region);
-        refuse(RULE, "apply under a capture", manager.apply(eager, &command), ErrorKind::Region);
-        refuse(RULE, "record_evidence under a capture", manager.record_evidence(eager, &evidence), ErrorKind::Region);
-        refuse(RULE, "finish_step under a capture", manager.finish_step(eager, StepIndex(1)), ErrorKind::Region);
-        refuse(RULE, "finish_epoch under a capture", manager.finish_epoch(eager, EpochIndex(1)), ErrorKind::Region);
+        refuse_every_call(
+            RULE,
+            "under a capture",
+            manager,
+            eager,
+            &Arguments { batch, command: &command, evidence: &evidence, saved: &saved },
+        );
     }
     driver.must_be_unchanged(&before, "a call refused under a capture");
     let applied = driver.harness.manager.apply(&mut driver.eager, &command);
     succeed(RULE, "the same command after the capture", applied);
+}
+
+/// SM-11: while the manager's thread records, every method fails with [`ErrorKind::Region`] on a thread that was started
+/// inside the region, and changes nothing; a manager that was only made is refused too.
+pub fn sm_11_a_thread_started_inside_a_region_is_refused<M: SeedManager + Send>(
+    make: &impl Fn() -> SeedManagerHarness<M>,
+) {
+    const RULE: &str = "SM-11";
+    let mut unused = make().manager;
+    let mut driver = Driver::new(RULE, make());
+    let (seed, _) = driver.train();
+    let before = driver.observe();
+    let saved = succeed(RULE, "save", driver.harness.manager.save(&driver.eager));
+    let (command, evidence) = (driver.command(Operation::Cull { seed }), [driver.evidence(seed)]);
+    {
+        let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
+        let arguments = Arguments { batch, command: &command, evidence: &evidence, saved: &saved };
+        let what = "on a thread started inside the region";
+        eager.record(|_| elsewhere(RULE, |eager| refuse_every_call(RULE, what, manager, eager, &arguments)));
+        let what = "of a manager that was only made, on a thread started inside the region";
+        eager.record(|_| elsewhere(RULE, |eager| refuse_every_call(RULE, what, &mut unused, eager, &arguments)));
+    }
+    driver.must_be_unchanged(&before, "a call refused on another thread");
+    let manager = &mut driver.harness.manager;
+    let moved = elsewhere(RULE, |eager| manager.apply(eager, &command));
+    succeed(RULE, "the same command on another thread after the region", moved);
+}
+
+/// What the host-side methods of a manager are called with.
+struct Arguments<'a> {
+    batch: &'a Batch,
+    command: &'a SignedCommand,
+    evidence: &'a [Evidence],
+    saved: &'a SavedState,
+}
+
+/// Fails `rule` unless each host-side method refuses this token.
+#[track_caller]
+fn refuse_every_call<M: SeedManager>(rule: &str, what: &str, manager: &mut M, eager: &mut Eager, with: &Arguments<'_>) {
+    let name = |method: &str| format!("{method} {what}");
+    let kind = ErrorKind::Region;
+    refuse(rule, &name("inspect_batch"), manager.inspect_batch(eager, with.batch), kind);
+    refuse(rule, &name("attribute_batch"), manager.attribute_batch(eager, with.batch), kind);
+    refuse(rule, &name("export_seed_states"), manager.export_seed_states(eager), kind);
+    refuse(rule, &name("export_slot_states"), manager.export_slot_states(eager), kind);
+    refuse(rule, &name("apply"), manager.apply(eager, with.command), kind);
+    refuse(rule, &name("record_evidence"), manager.record_evidence(eager, with.evidence), kind);
+    refuse(rule, &name("finish_step"), manager.finish_step(eager, StepIndex(1)), kind);
+    refuse(rule, &name("finish_epoch"), manager.finish_epoch(eager, EpochIndex(1)), kind);
+    refuse(rule, &name("save"), manager.save(eager), kind);
+    refuse(rule, &name("restore"), manager.restore(eager, with.saved), kind);
+}
+
+/// Runs `work` on a thread of its own, with that thread's token.
+fn elsewhere<R: Send>(rule: &str, work: impl FnOnce(&mut Eager) -> R + Send) -> R {
+    let run = || work(&mut succeed(rule, "acquiring a token on another thread", Eager::acquire()));
+    match std::thread::scope(|scope| scope.spawn(run).join()) {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
 }
 
 /// SM-2: states are ordered by id, and a seed is listed from its germination until its slot is free again.

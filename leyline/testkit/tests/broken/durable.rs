@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use candle_core::{Device, Tensor};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
+use leyline::region::Eager;
 use leyline_testkit::durable::{self as rules, DurableHarness};
 use leyline_testkit::{Error, values};
 
@@ -16,6 +17,7 @@ enum Fault {
     ForgetsTheStep,
     WritesBeforeItChecks,
     AcceptsAnyShape,
+    RestoresUnderACapture,
 }
 
 #[derive(Debug)]
@@ -30,12 +32,16 @@ impl ErrorType for Counting {
 }
 
 impl Durable for Counting {
-    fn save(&self) -> Result<SavedState, Error> {
+    fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
+        eager.check()?;
         let tensors = BTreeMap::from([("sum".to_owned(), self.sum.copy()?)]);
         Ok(SavedState { json: format!("{{\"step\":{}}}", self.step), tensors })
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        if self.fault != Fault::RestoresUnderACapture {
+            eager.check()?;
+        }
         let damaged = |field: &str| Error::Saved { field: field.into() };
         let digits = saved.json.strip_prefix("{\"step\":").and_then(|rest| rest.strip_suffix('}'));
         let step = digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| damaged("step"))?;
@@ -87,6 +93,14 @@ fn a_half_written_restore_fails_du_2() {
 fn a_tensor_of_another_shape_that_is_accepted_fails_du_2() {
     let make = counting(Fault::AcceptsAnyShape);
     fails("DU-2", "another shape of `sum` was restored", || rules::du_2_a_failed_restore_changes_nothing(&make));
+}
+
+#[test]
+fn a_restore_under_a_capture_fails_du_3() {
+    let make = counting(Fault::RestoresUnderACapture);
+    fails("DU-3", "restore under a capture was accepted", || {
+        rules::du_3_neither_call_is_possible_while_recording(&make);
+    });
 }
 
 #[test]

@@ -35,6 +35,7 @@ enum Fault {
     KeepsHalfOfTheEvidence,
     LetsTheClockOfAPausedSeedRun,
     PausesTwice,
+    ServesAnyToken,
 }
 
 #[derive(Debug)]
@@ -49,12 +50,12 @@ impl ErrorType for Broken {
 }
 
 impl Durable for Broken {
-    fn save(&self) -> Result<SavedState, Error> {
-        self.inner.save()
+    fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
+        self.inner.save(eager)
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
-        self.inner.restore(saved)
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        self.inner.restore(eager, saved)
     }
 }
 
@@ -68,6 +69,7 @@ impl SeedManager for Broken {
     fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Error> {
         match (self.fault, self.culled) {
             (Fault::AttributesUnderACapture, _) => Ok(Attribution::host_only()),
+            (Fault::ServesAnyToken, _) => Ok(eager.check().map(|()| Attribution::host_only())?),
             (Fault::NamesASeedThatIsGone, Some(seed)) => {
                 Ok(Attribution::new(AttributionMode::Stage, vec![(seed, 0.5)]).unwrap())
             }
@@ -171,6 +173,14 @@ fn a_method_that_works_under_a_capture_fails_sm_1() {
     let make = broken(Fault::AttributesUnderACapture);
     fails("SM-1", "attribute_batch under a capture was accepted", || {
         rules::sm_1_every_method_checks_the_region_first(&make);
+    });
+}
+
+#[test]
+fn a_method_that_works_for_a_thread_started_inside_a_region_fails_sm_11() {
+    let make = broken(Fault::ServesAnyToken);
+    fails("SM-11", "attribute_batch on a thread started inside the region was accepted", || {
+        rules::sm_11_a_thread_started_inside_a_region_is_refused(&make);
     });
 }
 

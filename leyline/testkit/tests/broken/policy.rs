@@ -7,6 +7,7 @@ use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::{RunId, SeedId};
 use leyline::policy::{Decision, Policy};
+use leyline::region::Eager;
 use leyline::seed::{SeedStage, SeedState};
 use leyline::state::SystemState;
 use leyline::unit::Alpha;
@@ -63,11 +64,11 @@ impl ErrorType for Greedy {
 }
 
 impl Durable for Greedy {
-    fn save(&self) -> Result<SavedState, Error> {
+    fn save(&self, _: &Eager) -> Result<SavedState, Error> {
         Ok(SavedState { json: self.sequence.to_string(), ..SavedState::default() })
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), Error> {
+    fn restore(&mut self, _: &mut Eager, saved: &SavedState) -> Result<(), Error> {
         self.sequence = saved.json.parse().map_err(|_| Error::Saved { field: "sequence".into() })?;
         Ok(())
     }

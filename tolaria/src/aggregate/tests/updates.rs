@@ -1,6 +1,5 @@
 //! Updates with a combination that is not formed are those with the formed one.
 
-use leyline::durable::Durable;
 use proptest::prelude::*;
 
 use super::window::{Window, windows};
@@ -9,7 +8,7 @@ use crate::aggregate::AggregationConfig;
 use crate::grad::GradientBufferPool;
 use crate::optim::{Optimizer, OptimizerConfig};
 use crate::path::Path;
-use crate::testing::{bits, flat, parameters, random, values};
+use crate::testing::{bits, flat, parameters, random, saved_state, values};
 
 const OPTIMIZERS: [OptimizerConfig; 4] = [
     OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
@@ -38,7 +37,7 @@ fn train(window: &Window, config: &AggregationConfig, optimizer: OptimizerConfig
         }
     }
     assert_eq!(pool.stats().outstanding, 0);
-    let moments = optimizer.save().unwrap().tensors.values().flat_map(values).collect::<Vec<_>>();
+    let moments = saved_state(&optimizer).tensors.values().flat_map(values).collect::<Vec<_>>();
     bits(&[flat(&parameters), moments].concat())
 }
 

@@ -9,8 +9,7 @@ use crate::aggregate::{Coefficients, Combination, Factors};
 use crate::cpu::to_f32;
 use crate::grad::GradientBufferPool;
 use crate::path::Path;
-use crate::testing::{HOST, bits, flat, layout, parameters, random, seed, values, vector};
-use leyline::durable::Durable as _;
+use crate::testing::{HOST, bits, flat, layout, parameters, random, saved_state, seed, values, vector};
 use leyline::layout::ParameterLayout;
 
 /// Every element on its own, as the definition has it, each operation rounded to `f32`.
@@ -123,7 +122,7 @@ fn run(config: OptimizerConfig, layout: &ParameterLayout, count: usize, factors:
         assert_eq!(bits(&flat(&vars)), bits(&reference.parameter), "{config:?}, step {number} on {path:?}");
         results.push(bits(&flat(&vars)));
     }
-    for (name, tensor) in optimizer.save().unwrap().tensors {
+    for (name, tensor) in saved_state(&optimizer).tensors {
         let segment = layout.segments().iter().find(|segment| segment.spec.name == name).unwrap();
         let range = segment.offset..segment.offset + segment.len;
         let moments = reference.moments.iter().flat_map(|moment| &moment[range.clone()]).copied();

@@ -79,10 +79,10 @@ fn restored(gpu: &Gpu, eager: &mut Eager, growing: &Growing) -> Result<String, B
     let (_, expected) = growing.finish(gpu, eager)?;
     let mut trainer = growing.trainer(gpu)?;
     trainer.run(eager, &mut StopAt(120))?;
-    let snapshot = trainer.snapshot()?;
+    let snapshot = trainer.snapshot(eager)?;
     trainer.run(eager, &mut StopAt(300))?;
     let (before, step) = (trainer.graph_stats().total.replays, trainer.progress().1);
-    trainer.restore(&snapshot)?;
+    trainer.restore(eager, &snapshot)?;
     trainer.run(eager, &mut NullObserver)?;
     let found = values_of(trainer.seeds().model().parameters())?;
     let wrong = differing(&expected, &found);

@@ -94,7 +94,7 @@ impl Case {
     ) -> Result<(PlainTrainer, Vec<f32>, Vec<u64>), Broken> {
         let (mut trainer, mut skips) = (self.trainer(gpu, EPOCHS, mode)?, Skips::default());
         trainer.run(eager, &mut skips)?;
-        let state = state(&trainer.snapshot()?)?;
+        let state = state(&trainer.snapshot(eager)?)?;
         Ok((trainer, state, skips.of_epochs))
     }
 
@@ -121,13 +121,13 @@ impl Case {
         promise(window > 0, || "the window is the first, before which nothing can be saved".to_owned())?;
         let mut trainer = self.trainer(gpu, 1, StepMode::Eager)?;
         trainer.run(eager, &mut Skips { stop_at: Some(window), ..Skips::default() })?;
-        let before = trainer.snapshot()?;
+        let before = trainer.snapshot(eager)?;
         let mut reference = self.trainer(gpu, 1, StepMode::Eager)?;
-        reference.restore(&passing_over_a_window(before.clone())?)?;
+        reference.restore(eager, &passing_over_a_window(before.clone())?)?;
         for trainer in [&mut trainer, &mut reference] {
             trainer.run(eager, &mut Skips::default())?;
         }
-        let (found, expected) = (state(&trainer.snapshot()?)?, state(&reference.snapshot()?)?);
+        let (found, expected) = (state(&trainer.snapshot(eager)?)?, state(&reference.snapshot(eager)?)?);
         let wrong = differing(&expected, &found);
         promise(wrong == 0, || format!("{wrong} of {} parameters and moments differ", found.len()))?;
         let moved = differing(&state(&before)?, &found);

@@ -149,7 +149,7 @@ impl Case {
             promise(refusal.is_some_and(named), || format!("last refusal: {refusal:?}; {told}"))?;
         }
         if expected == Expected::Error {
-            return ended_with_the_name(found, &told);
+            return ended_with_the_name(eager, found, &told);
         }
         found.ended?;
         let wrong = differing(&plain.values, &found.values);
@@ -200,7 +200,7 @@ pub(super) fn goes_on(trainer: &PlainTrainer, mode: StepMode) -> Result<(), Brok
 }
 
 /// The run ended with the error, and nothing builds on what it trained.
-fn ended_with_the_name(mut found: Run, told: &str) -> Result<String, Broken> {
+fn ended_with_the_name(eager: &Eager, mut found: Run, told: &str) -> Result<String, Broken> {
     let steps = found.trainer.progress().1;
     let text = match &found.ended {
         Err(error @ tolaria::Error::FrozenValue { first, last, stale }) => {
@@ -211,8 +211,8 @@ fn ended_with_the_name(mut found: Run, told: &str) -> Result<String, Broken> {
         Err(other) => return Err(Broken(format!("the run ended with {other}; {told}"))),
         Ok(outcome) => return Err(Broken(format!("the run was {outcome:?}; {told}"))),
     };
-    promise(found.trainer.snapshot().is_err(), || "what cannot be trusted was saved".to_owned())?;
-    promise(found.trainer.test().is_err(), || "what cannot be trusted was evaluated".to_owned())?;
+    promise(found.trainer.snapshot(eager).is_err(), || "what cannot be trusted was saved".to_owned())?;
+    promise(found.trainer.test(eager).is_err(), || "what cannot be trusted was evaluated".to_owned())?;
     Ok(format!("{text}; {told}"))
 }
 

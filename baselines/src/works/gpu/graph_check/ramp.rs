@@ -180,12 +180,12 @@ impl ErrorType for Blending {
 }
 
 impl Durable for Blending {
-    fn save(&self) -> Result<SavedState, tamiyo::Error> {
-        self.schedule.save()
+    fn save(&self, eager: &Eager) -> Result<SavedState, tamiyo::Error> {
+        self.schedule.save(eager)
     }
 
-    fn restore(&mut self, saved: &SavedState) -> Result<(), tamiyo::Error> {
-        self.schedule.restore(saved)
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), tamiyo::Error> {
+        self.schedule.restore(eager, saved)
     }
 }
 
