@@ -256,3 +256,24 @@ fn no_checkpoint_holds_a_number_that_is_not_finite_and_the_last_good_one_stays()
         assert_eq!(generations(dir.path()), good);
     }
 }
+
+#[test]
+fn a_run_with_skipped_steps_that_is_stopped_and_taken_up_is_the_one_that_was_not() {
+    let case = Case::new(OPTIMIZERS[3], samples(f32::NAN, &[9]));
+    let reports = |trainer: &mut Plain, watcher: &mut Watcher| {
+        run(trainer, watcher).unwrap();
+        let timeless = |report: EpochReport| EpochReport { wall_s: 0.0, samples_per_s: 0.0, ..report };
+        watcher.reports.drain(..).map(timeless).collect::<Vec<_>>()
+    };
+    let mut whole = case.trainer(2, None, &recorder());
+    let expected = (reports(&mut whole, &mut Watcher::default()), state(&mut whole));
+    for stop in 1..2 * STEPS {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stopping = Watcher { stop_at: Some(stop), ..Watcher::default() };
+        let mut first = reports(&mut case.trainer(2, Some(dir.path()), &recorder()), &mut stopping);
+        let mut resumed = case.trainer(2, Some(dir.path()), &recorder());
+        resumed.resume(&mut Eager::acquire().unwrap()).unwrap().unwrap();
+        first.extend(reports(&mut resumed, &mut Watcher::default()));
+        assert_eq!((first, state(&mut resumed)), expected, "stopped after step {stop}");
+    }
+}

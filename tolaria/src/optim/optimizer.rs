@@ -130,7 +130,8 @@ impl Optimizer {
         Ok(UpdatePlan { config: self.config, learning_rate, steps })
     }
 
-    /// Counts an update that was enqueued.
+    /// Counts an update that was enqueued, also one that changed nothing because the window was not finite: the host does
+    /// not wait to know.
     pub fn commit(&mut self, layout: &ParameterLayout, plan: &UpdatePlan) {
         let updated = layout.segments().iter().filter(|segment| segment.len > 0);
         for (segment, steps) in updated.zip(&plan.steps) {
