@@ -1,5 +1,5 @@
 // Updates of many parameters in one launch, from a combination of rows that is formed on the way. What changes from step
-// to step is read from device memory. An element whose update is not finite stays as it is.
+// to step is read from device memory.
 
 const u32 MAX_PARAMETERS = 160;
 
@@ -67,15 +67,12 @@ struct Sgd {
     }
 
     __device__ float update(float x, float& speed, float g) const {
-        float direction = g + x * weight_decay, next_speed = speed;
+        float direction = g + x * weight_decay;
         if (velocity) {
-            next_speed = speed * momentum + direction;
-            direction = nesterov ? direction + next_speed * momentum : next_speed;
+            speed = speed * momentum + direction;
+            direction = nesterov ? direction + speed * momentum : speed;
         }
-        float next = x - direction * learning_rate;
-        if (!isfinite(next) || !isfinite(next_speed)) return x;
-        speed = next_speed;
-        return next;
+        return x - direction * learning_rate;
     }
 
     // Whether four neighbors can be read at once.
@@ -120,14 +117,10 @@ struct AdamW {
     }
 
     __device__ float update(float x, float& m, float& v, float g) const {
-        float next_m = m * beta1 + g * rest1;
-        float next_v = v * beta2 + (g * g) * rest2;
-        float root = sqrtf(next_v) * root_correction + eps;
-        float next = x * keep - next_m / root * step_size;
-        if (!isfinite(next) || !isfinite(next_m) || !isfinite(next_v)) return x;
-        m = next_m;
-        v = next_v;
-        return next;
+        m = m * beta1 + g * rest1;
+        v = v * beta2 + (g * g) * rest2;
+        float root = sqrtf(v) * root_correction + eps;
+        return x * keep - m / root * step_size;
     }
 
     __device__ bool aligned() const { return ((u64)first | (u64)second) % 16 == 0; }

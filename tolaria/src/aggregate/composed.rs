@@ -128,7 +128,7 @@ pub(super) fn clip_factors(
 
 /// 1 for a number that is finite, else 0.
 fn is_finite(number: &Tensor) -> candle_core::Result<Tensor> {
-    (number - number)?.eq(0.0)?.to_dtype(DType::F64)
+    (number * 0.0)?.eq(0.0)?.to_dtype(DType::F64)
 }
 
 fn blocks(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {

@@ -85,14 +85,10 @@ impl AdamWRule {
     #[inline(always)]
     pub(super) fn update(self, parameter: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32]) {
         for (((p, m), v), g) in parameter.iter_mut().zip(first).zip(second).zip(gradient) {
-            let first = *m * self.betas[0] + g * self.rests[0];
-            let second = *v * self.betas[1] + (g * g) * self.rests[1];
-            let root = second.sqrt() * self.root_correction + self.eps;
-            let next = *p * self.keep - first / root * self.step_size;
-            let updates = next.is_finite() & first.is_finite() & second.is_finite();
-            *p = if updates { next } else { *p };
-            *m = if updates { first } else { *m };
-            *v = if updates { second } else { *v };
+            *m = *m * self.betas[0] + g * self.rests[0];
+            *v = *v * self.betas[1] + (g * g) * self.rests[1];
+            let root = v.sqrt() * self.root_correction + self.eps;
+            *p = *p * self.keep - *m / root * self.step_size;
         }
     }
 }

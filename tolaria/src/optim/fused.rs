@@ -1,5 +1,4 @@
-//! The update of one parameter from rows that are summed on the way: one pass over rows, parameter and moments. An element
-//! whose update is not finite stays as it is.
+//! The update of one parameter from rows that are summed on the way: one pass over rows, parameter and moments.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
@@ -46,7 +45,7 @@ pub(super) struct Update<'a> {
 
 /// 1 where an element is finite, else 0.
 pub(super) fn is_finite(values: &Tensor) -> candle_core::Result<Tensor> {
-    (values - values)?.eq(0.0)
+    (values * 0.0)?.eq(0.0)
 }
 
 /// Updates every parameter in place, all of them at once where that is worth threads.

@@ -59,25 +59,20 @@ impl SgdRule {
         match velocity {
             None => {
                 for (p, g) in parameter.iter_mut().zip(gradient) {
-                    let next = *p - self.direction(*g, *p) * self.learning_rate;
-                    *p = if next.is_finite() { next } else { *p };
+                    *p -= self.direction(*g, *p) * self.learning_rate;
                 }
             }
             Some(velocity) if self.nesterov => {
                 for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
                     let direction = self.direction(*g, *p);
-                    let speed = *v * self.momentum + direction;
-                    let next = *p - (direction + speed * self.momentum) * self.learning_rate;
-                    let updates = next.is_finite() & speed.is_finite();
-                    (*p, *v) = (if updates { next } else { *p }, if updates { speed } else { *v });
+                    *v = *v * self.momentum + direction;
+                    *p -= (direction + *v * self.momentum) * self.learning_rate;
                 }
             }
             Some(velocity) => {
                 for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
-                    let speed = *v * self.momentum + self.direction(*g, *p);
-                    let next = *p - speed * self.learning_rate;
-                    let updates = next.is_finite() & speed.is_finite();
-                    (*p, *v) = (if updates { next } else { *p }, if updates { speed } else { *v });
+                    *v = *v * self.momentum + self.direction(*g, *p);
+                    *p -= *v * self.learning_rate;
                 }
             }
         }
