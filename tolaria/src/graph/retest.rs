@@ -46,13 +46,15 @@ pub(crate) struct Hypothesis {
 }
 
 impl Hypothesis {
-    /// Of a new capture, which is tested before its first replay.
-    pub(crate) fn new(promise: HostNumbers) -> Self {
+    /// Of a new capture, which is tested before its first replay; a promise may wait where somebody else is going to record
+    /// the region soon.
+    pub(crate) fn new(promise: HostNumbers, is_recorded_soon: bool) -> Self {
         let distance = match promise {
             HostNumbers::MayMove => 1,
             HostNumbers::Fixed => PROMISED_DISTANCE,
         };
-        Self { promise, is_doubted: true, num_since: 0, distance }
+        let is_doubted = promise == HostNumbers::MayMove || !is_recorded_soon;
+        Self { promise, is_doubted, num_since: 0, distance }
     }
 
     /// Whether it is to be tested before the next replay.
@@ -111,7 +113,10 @@ mod tests {
 
     /// Replays before which each test is made, of so many in each of so many stretches.
     fn tests(promise: HostNumbers, num_stretches: usize, num_replays: usize) -> Vec<Vec<usize>> {
-        let mut hypothesis = Hypothesis::new(promise);
+        tests_of(Hypothesis::new(promise, false), num_stretches, num_replays)
+    }
+
+    fn tests_of(mut hypothesis: Hypothesis, num_stretches: usize, num_replays: usize) -> Vec<Vec<usize>> {
         let stretch = |_| {
             let mut tested = Vec::new();
             for replay in 0..num_replays {
@@ -144,15 +149,18 @@ mod tests {
         assert_eq!(tests(HostNumbers::Fixed, 4, 1000), expected);
         let num_tests: usize = tests(HostNumbers::Fixed, 1000, 100).iter().map(Vec::len).sum();
         assert_eq!(num_tests, 8, "of 100 000 replays");
+        let soon = Hypothesis::new(HostNumbers::Fixed, true);
+        assert_eq!(tests_of(soon, 2, 600), [vec![512], vec![]], "the compiler records it before");
+        assert!(Hypothesis::new(HostNumbers::MayMove, true).is_due());
     }
 
     #[test]
     fn a_difference_is_in_time_only_where_nothing_was_replayed_since_the_last_test() {
         let refusal = || Refusal::Empty;
         for promise in [HostNumbers::MayMove, HostNumbers::Fixed] {
-            let mut hypothesis = Hypothesis::new(promise);
+            let mut hypothesis = Hypothesis::new(promise, false);
             assert_eq!(hypothesis.judge(Err(refusal())), Err(Judgment::InTime(refusal())));
-            let mut hypothesis = Hypothesis::new(promise);
+            let mut hypothesis = Hypothesis::new(promise, false);
             hypothesis.judge(Ok(())).unwrap();
             hypothesis.replayed();
             assert_eq!(hypothesis.judge(Err(refusal())), Err(Judgment::InTime(refusal())), "that replay was tested");

@@ -283,7 +283,7 @@ impl<B: Backend> Graphs<B> {
             Ok(mut graph) => {
                 hold::<B>(&mut graph, &buffers);
                 let cost = B::cost(&graph);
-                let hypothesis = Hypothesis::new(HostNumbers::MayMove);
+                let hypothesis = Hypothesis::new(HostNumbers::MayMove, false);
                 let entry = Entry { graph, buffers, hypothesis, thread: thread::current().id() };
                 drop(self.cache.insert(key.clone(), entry, cost));
                 Ok(Outcome::Static(results))
