@@ -115,8 +115,7 @@ fn doubts(config: &EsperConfig, num_samples: usize) -> Vec<Issue> {
     }
     if schedule.warmup_steps > num_steps {
         let problem = format!(
-            "is {}, but the run has {epochs} epochs of {steps} steps, {num_steps} in all: the learning rate never reaches \
-             {}",
+            "is {}, but the steps of the run are {epochs} × {steps} = {num_steps}: the learning rate never reaches {}",
             schedule.warmup_steps, schedule.learning_rate
         );
         doubts.push(Issue::new("train.schedule.warmup_steps", problem));
