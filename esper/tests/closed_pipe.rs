@@ -9,6 +9,10 @@ use std::process::{Command, Stdio};
 use clap::CommandFactory as _;
 use esper::cli::Cli;
 
+/// A seed after the first epoch, which trains in the next ones.
+const GROWING: [&str; 6] =
+    ["--policy", "fixed", "--set", "policy.fixed.training_epochs=1", "--set", "train.batch.microbatches_per_step=1"];
+
 /// A pipe that nobody reads.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -34,14 +38,6 @@ fn every_sub_command_ends_as_it_does_when_somebody_reads() {
     std::fs::write(dir.path().join("a.toml"), "[run]\nepochs = 3\n").unwrap();
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../baselines/perf/wp100/graph-bench.json");
     let results = results.to_str().unwrap();
-    const GROWING: [&str; 6] = [
-        "--policy",
-        "fixed",
-        "--set",
-        "policy.fixed.training_epochs=1",
-        "--set",
-        "train.batch.microbatches_per_step=1",
-    ];
     let train = |out| [&["train", "--epochs", "3", "--out", out][..], &GROWING].concat();
     assert_eq!(code(dir.path(), &train("run"), Stdio::null(), Stdio::null()), Some(0));
     let cases: &[(&[&str], i32)] = &[

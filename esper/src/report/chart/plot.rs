@@ -285,7 +285,7 @@ mod tests {
         let event = |epoch: u32| {
             let kind = match epoch {
                 500 => EventKind::Fossilization,
-                _ if epoch % 2 == 0 => EventKind::Prune,
+                _ if epoch.is_multiple_of(2) => EventKind::Prune,
                 _ => EventKind::Germination,
             };
             SeedEvent { epoch: u64::from(epoch), kind, seed: SeedId(epoch) }
