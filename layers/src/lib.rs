@@ -20,6 +20,7 @@ pub mod embedding;
 #[cfg(test)]
 mod testing;
 pub mod linear;
+mod relu;
 pub mod check;
 
 pub use attention::{AttentionOptions, attention};
@@ -27,3 +28,4 @@ pub use effect::{Effect, Span};
 pub use embedding::embedding;
 pub use linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 pub use norm::layer_norm;
+pub use relu::relu;

@@ -1,7 +1,7 @@
 //! Seeds for signals and images that look at neighboring positions of one channel at a time.
 
 use candle_core::{Result, Tensor};
-use esper_layers::Activation;
+use esper_layers::{Activation, relu};
 
 use crate::blueprint::Blueprint;
 use crate::blueprint::conv::num_taps;
@@ -52,7 +52,7 @@ impl Blueprint for Depthwise {
         } else {
             depthwise1d(h, &weights[0], &weights[1], window)?
         };
-        let rows = linear(&hidden.relu()?, &weights[2], &weights[3], Activation::None)?;
+        let rows = linear(&relu(&hidden)?, &weights[2], &weights[3], Activation::None)?;
         if is_image { image_from_rows(&rows, (h.dim(2)?, h.dim(3)?)) } else { from_rows(&rows, h.dim(0)?) }
     }
 }

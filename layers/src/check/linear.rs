@@ -56,6 +56,8 @@ impl Numbers {
 /// One layer: rows, inputs and outputs; order; activation; whether it has a bias; numbers.
 type Case = ([usize; 3], WeightOrder, Activation, bool, Numbers);
 
+const NUMBERS: [Numbers; 5] = [Numbers::F32, Numbers::Tf32, Numbers::Bf16, Numbers::Mixed, Numbers::Rounded];
+
 const CASES: &[Case] = {
     use Activation::{Gelu, GeluErf, None, Relu};
     use Numbers::{Bf16, F32, Mixed, Rounded, Tf32};
@@ -107,6 +109,11 @@ pub fn linear_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> {
             break;
         }
     }
+    for (index, numbers) in NUMBERS.into_iter().enumerate() {
+        set_gemm_reduced_precision_f32(numbers == Numbers::Tf32);
+        let order = [WeightOrder::InOut, WeightOrder::OutIn][index % 2];
+        result = result.and_then(|()| check_at_zero(order, numbers, device, &mut found));
+    }
     set_gemm_reduced_precision_f32(before);
     result.map(|()| found)
 }
@@ -150,6 +157,37 @@ fn check(case: &Case, seed: u64, device: &Device, found: &mut Vec<(String, f64, 
         let bias = if has_bias { "bias" } else { "no bias" };
         let name = format!("{rows}x{inputs}->{outputs} {order:?} {activation:?} {bias} {numbers:?}: {name}");
         found.push((name, relative_error(result, expected)?, numbers.allowed()));
+    }
+    Ok(())
+}
+
+/// A layer that is 0 before its `Relu` in half of its elements, where nothing passes on the way back. All numbers are
+/// small and whole, so that every evaluation has the same bits.
+fn check_at_zero(
+    order: WeightOrder,
+    numbers: Numbers,
+    device: &Device,
+    found: &mut Vec<(String, f64, f64)>,
+) -> Result<()> {
+    let x = [[1.0, -1.0], [0.0, 0.0], [2.0, 1.0], [-1.0, -3.0]];
+    let weight = [[1.0, 0.0, 2.0, -1.0], [1.0, 0.0, 1.0, 1.0]];
+    let x = Tensor::new(&x, &Device::Cpu)?;
+    let weight = Tensor::new(&weight, &Device::Cpu)?;
+    let bias = Tensor::zeros(4, DType::F64, &Device::Cpu)?;
+    let mix = Tensor::arange(1.0, 17.0, &Device::Cpu)?.reshape((4, 4))?;
+    let before = x.matmul(&weight)?.broadcast_add(&bias)?;
+    let upstream = before.gt(&before.zeros_like()?)?.where_cond(&mix, &mix.zeros_like()?)?;
+    let of_weight = x.t()?.matmul(&upstream)?;
+    let turned = |tensor: Tensor| if order == WeightOrder::OutIn { tensor.t()?.contiguous() } else { Ok(tensor) };
+    let expected = [before.maximum(0.0)?, upstream.matmul(&weight.t()?)?, turned(of_weight)?, upstream.sum(0)?];
+
+    let types = [numbers.of_inputs(), numbers.of_weights(), numbers.of_weights()];
+    let place = |(tensor, dtype): (Tensor, DType)| tensor.to_dtype(dtype)?.to_device(device);
+    let arguments = [x, turned(weight)?, bias].into_iter().zip(types).map(place).collect::<Result<Vec<_>>>()?;
+    let options = LinearOptions { order, activation: Activation::Relu, precision: numbers.precision() };
+    let results = evaluate(&arguments, &place((mix, numbers.of_inputs()))?, &options)?;
+    for ((name, result), expected) in results.iter().zip(&expected) {
+        found.push((format!("Relu at 0, {order:?} {numbers:?}: {name}"), relative_error(result, expected)?, 0.0));
     }
     Ok(())
 }
@@ -201,7 +239,7 @@ mod tests {
     #[test]
     fn every_case_is_within_its_error_on_the_cpu() {
         let found = linear_cases(&Device::Cpu).unwrap();
-        let quantities: usize = CASES.iter().map(|case| if case.3 { 4 } else { 3 }).sum();
+        let quantities: usize = CASES.iter().map(|case| if case.3 { 4 } else { 3 }).sum::<usize>() + 4 * NUMBERS.len();
         assert_eq!(found.len(), quantities);
         let wrong: Vec<_> = found.iter().filter(|(_, error, allowed)| error > allowed).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");

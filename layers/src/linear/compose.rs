@@ -3,6 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::options::{Activation, LinearOptions, Precision, WeightOrder};
+use crate::relu::relu;
 
 /// activation(x·W + b) for `x` (N, in), already checked.
 pub(super) fn compose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
@@ -29,7 +30,7 @@ fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOp
     };
     match options.activation {
         Activation::None => Ok(sum),
-        Activation::Relu => sum.relu(),
+        Activation::Relu => relu(&sum),
         Activation::Gelu => sum.gelu(),
         Activation::GeluErf => sum.gelu_erf(),
     }

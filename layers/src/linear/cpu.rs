@@ -6,7 +6,6 @@
 //! and gradients have its bits, but for the gradient of a weight of [`WeightOrder::OutIn`], whose product is formed transposed.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, bail};
 
@@ -23,9 +22,7 @@ pub(super) fn is_fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, optio
 
 /// activation(x·W + b) for operands that [`is_fused`] accepts, `x` (N, in), already checked.
 pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
-    let is_tracked = x.track_op() || weight.track_op() || bias.is_some_and(Tensor::track_op);
-    let rectifies = options.activation == Activation::Relu;
-    let layer = Layer { order: options.order, rectifies, is_tracked, passes: OnceLock::new() };
+    let layer = Layer { order: options.order, rectifies: options.activation == Activation::Relu };
     let output = match bias {
         Some(bias) => x.apply_op3(weight, bias, layer)?,
         None => x.apply_op2(weight, layer)?,
@@ -38,15 +35,11 @@ pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options:
     }
 }
 
-/// One evaluation of the layer, which the tensor library keeps for the way back.
+/// The layer, which the tensor library keeps for the way back.
 #[derive(Debug)]
 struct Layer {
     order: WeightOrder,
     rectifies: bool,
-    /// A gradient may be asked for.
-    is_tracked: bool,
-    /// Where the rectifier passes gradients on: not below 0, as candle has it. The output alone does not tell 0 from below.
-    passes: OnceLock<Vec<bool>>,
 }
 
 /// Rows, inputs and outputs.
@@ -88,31 +81,33 @@ impl Layer {
             }
         }
         if self.rectifies {
-            if self.is_tracked {
-                self.passes.get_or_init(|| output.iter().map(|z| *z >= 0.0).collect());
-            }
             output.iter_mut().for_each(|z| *z = z.max(0.0));
         }
         Ok((CpuStorage::F32(output), Shape::from((sizes.rows, sizes.outputs))))
     }
 
-    /// The gradient of x·W + b from that of the output.
-    fn before_rectifier<'a>(&self, upstream: &'a [f32]) -> Result<Cow<'a, [f32]>> {
+    /// The gradient of x·W + b from that of the output: where the output is 0, the rectifier passes nothing on.
+    fn before_rectifier<'a>(&self, output: &Tensor, upstream: &'a [f32]) -> Result<Cow<'a, [f32]>> {
         if !self.rectifies {
             return Ok(Cow::Borrowed(upstream));
         }
-        let Some(passes) = self.passes.get() else { bail!("a linear layer is asked for a gradient before its output") };
-        // A product, not a choice: what is infinite or NaN shows in the gradient, as in the composition.
-        let scaled = upstream.iter().zip(passes).map(|(gradient, passes)| gradient * f32::from(u8::from(*passes)));
-        Ok(Cow::Owned(scaled.collect()))
+        with_elements(output, |output| {
+            let passed = upstream.iter().zip(output).map(|(&gradient, &z)| if z > 0.0 { gradient } else { 0.0 });
+            Ok(Cow::Owned(passed.collect()))
+        })
     }
 
     /// Gradients of `x`, `weight` and `bias`, as far as they are tracked.
-    fn backward(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, upstream: &Tensor) -> Result<Gradients> {
+    fn backward(
+        &self,
+        (x, weight, bias): (&Tensor, &Tensor, Option<&Tensor>),
+        output: &Tensor,
+        upstream: &Tensor,
+    ) -> Result<Gradients> {
         let sizes = self.sizes(x.shape(), weight.shape())?;
         let upstream = upstream.contiguous()?;
         with_elements(&upstream, |upstream| {
-            let gradient = self.before_rectifier(upstream)?;
+            let gradient = self.before_rectifier(output, upstream)?;
             let of_outputs = Matrix::new(&gradient, sizes.rows, sizes.outputs);
             let of_x = || {
                 let product = with_elements(weight, |w| Ok(multiply(of_outputs, self.weight(w, sizes).transposed())))?;
@@ -166,10 +161,10 @@ impl CustomOp2 for Layer {
         &self,
         x: &Tensor,
         weight: &Tensor,
-        _output: &Tensor,
+        output: &Tensor,
         upstream: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (x, weight, _) = self.backward(x, weight, None, upstream)?;
+        let (x, weight, _) = self.backward((x, weight, None), output, upstream)?;
         Ok((x, weight))
     }
 }
@@ -191,15 +186,8 @@ impl CustomOp3 for Layer {
         self.forward((x, x_layout), (weight, weight_layout), Some((bias, bias_layout)))
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _output: &Tensor,
-        upstream: &Tensor,
-    ) -> Result<Gradients> {
-        self.backward(x, weight, Some(bias), upstream)
+    fn bwd(&self, x: &Tensor, weight: &Tensor, bias: &Tensor, output: &Tensor, upstream: &Tensor) -> Result<Gradients> {
+        self.backward((x, weight, Some(bias)), output, upstream)
     }
 }
 

@@ -6,7 +6,7 @@ pub enum Activation {
     /// Nothing.
     #[default]
     None,
-    /// max(0, z). At z = 0 its derivative is 1 where candle computes it and 0 on a GPU, where the output alone decides.
+    /// max(0, z), with the derivative 0 at z = 0, as [`relu`](crate::relu()).
     Relu,
     /// The Gaussian error linear unit in its form with tanh, as candle's `gelu`.
     ///

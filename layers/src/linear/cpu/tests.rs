@@ -164,8 +164,8 @@ fn only_gradients_that_are_asked_for_are_formed() {
             _ => Var::from_tensor(tensor).unwrap().into_inner(),
         };
         let (x, weight, bias) = (argument(0, &x), argument(1, &weight), argument(2, &bias));
-        let layer = Layer { order: WeightOrder::InOut, rectifies: false, is_tracked: true, passes: OnceLock::new() };
-        let (of_x, of_weight, of_bias) = layer.backward(&x, &weight, Some(&bias), &upstream).unwrap();
+        let layer = Layer { order: WeightOrder::InOut, rectifies: false };
+        let (of_x, of_weight, of_bias) = layer.backward((&x, &weight, Some(&bias)), &upstream, &upstream).unwrap();
         let found = [of_x, of_weight, of_bias].map(|gradient| gradient.is_some());
         assert_eq!(found, [0, 1, 2].map(|index| asked >> index & 1 == 1));
     }

@@ -85,6 +85,8 @@ fn networks() -> Vec<Network> {
             if form == Form::Primitive {
                 networks.push(of("dropout", 16, 1, Box::new(dropout)));
             }
+            let rectify = if form == Form::Primitive { Tensor::relu } else { esper_layers::relu };
+            networks.push(of("relu_at_zero", 16, 1, Box::new(move |device| relu_at_zero(rectify, device))));
         }
         networks.push(Network {
             name: format!("tfm5m.{}.adam_w", form.name()),
@@ -157,6 +159,25 @@ fn dropout(device: &Device) -> Result<(PlainModel, Dataset), Error> {
     Ok((model, data))
 }
 
+/// 16-32-10 with a rectifier between the layers that sees nothing but zeros, through which the first layer gets a second
+/// gradient or does not: that depends on the derivative at 0.
+fn relu_at_zero(
+    rectify: fn(&Tensor) -> candle_core::Result<Tensor>,
+    device: &Device,
+) -> Result<(PlainModel, Dataset), Error> {
+    let mut draw = Draw::new(13, device);
+    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
+    let (first, second) = (weight(16, 32)?, weight(32, 10)?);
+    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
+    let model = PlainModel::new(named, move |x: &Tensor| {
+        let hidden = x.matmul(&first)?;
+        let zeros = (&hidden - hidden.detach())?;
+        (hidden + rectify(&zeros)?)?.matmul(&second)
+    })?;
+    let data = samples(128, 16, 10, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
+    Ok((model, data))
+}
+
 #[cfg(test)]
 mod tests {
     use leyline::clock::SystemClock;
@@ -178,7 +199,7 @@ mod tests {
         let count = names.len();
         names.sort();
         names.dedup();
-        assert_eq!((names.len(), count), (20, 20), "{names:?}");
+        assert_eq!((names.len(), count), (24, 24), "{names:?}");
     }
 
     #[test]
