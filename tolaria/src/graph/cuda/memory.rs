@@ -34,6 +34,22 @@ impl Session {
         })
     }
 
+    /// Bytes that tensors of this GPU hold, of all its streams: what its current memory pool has given out.
+    ///
+    /// # Errors
+    /// [`Refusal::Driver`].
+    pub fn tensor_memory(&self) -> Result<u64, Refusal> {
+        let mut bytes = 0_u64;
+        let used = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+        // SAFETY: the device is that of a live context, its current pool outlives the call, and the attribute is a 64-bit
+        // number.
+        let asked = unsafe {
+            result::device::get_mem_pool(self.context().cu_device())
+                .and_then(|pool| result::mem_pool::get_attribute(pool, used, (&raw mut bytes).cast()))
+        };
+        asked.map_err(refused("cuMemPoolGetAttribute", Stage::Inspect)).map(|()| bytes)
+    }
+
     /// Confirms that a graph with `needed` bytes at once fits. The driver would find out at the upload, but then keep
     /// what it has taken until the process ends (seen with driver 580).
     pub(super) fn check_room(&self, needed: u64) -> Result<(), Refusal> {

@@ -1,5 +1,6 @@
 //! Memory of graphs: what a capture takes, and that eviction and clearing give it back.
 
+use std::cell::RefCell;
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use candle_core::{DType, Tensor};
@@ -26,6 +27,81 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             seen.one, seen.full, seen.cleared
         ))
     });
+    report.check("memory.evictions_return", |_| {
+        let (evictions, full) = evictions(gpu, eager, false)?;
+        Ok(format!(
+            "{evictions} evictions among {SAME} shapes of one size: never more than the {full} bytes of {LIMIT}"
+        ))
+    });
+    report.check("memory.a_leak_is_found", |_| match evictions(gpu, eager, true) {
+        Err(Broken(text)) if text.contains(STAYED) => Ok(format!("planted: {text}")),
+        Err(other) => Err(other),
+        Ok(_) => Err(Broken("a function that keeps what evicted graphs read was not found out".to_owned())),
+    });
+}
+
+/// Shapes with as many elements each, so that every graph takes as much as any other.
+const SAME: usize = 8;
+const ELEMENTS: usize = 1 << 20;
+const ELEMENTS_BYTES: u64 = 4 << 20;
+/// How often every shape is called.
+const ROUNDS: usize = 4;
+/// Bytes that may come on top of the graphs: constants of shapes. One graph that stays takes four times as much.
+const SLACK: u64 = ELEMENTS_BYTES / 4;
+/// What is said of memory that does not return.
+const STAYED: &str = "stayed after evictions";
+
+/// Calls a function in more shapes than it may keep, again and again; after every eviction no more memory is in use than
+/// when as many graphs as may be were kept for the first time. Returns the number of evictions and of bytes.
+///
+/// With `keeps` the function keeps what it is given, so that what evicted graphs read stays.
+fn evictions(gpu: &Gpu, eager: &mut Eager, keeps: bool) -> Result<(u64, u64), Broken> {
+    let used = || -> Result<u64, Broken> {
+        gpu.wait()?;
+        let asked = gpu
+            .session
+            .trim_graph_memory()
+            .and_then(|()| Ok(gpu.session.graph_memory()?.reserved + gpu.session.tensor_memory()?));
+        asked.map_err(|refusal| Broken(refusal.to_string()))
+    };
+    let before = used()?;
+    let config = GraphFunctionConfig {
+        warmup_calls: NonZeroU32::MIN,
+        limit: NonZeroUsize::new(LIMIT).expect("a literal above 0"),
+        ..GraphFunctionConfig::default()
+    };
+    let kept = RefCell::new(Vec::new());
+    let work = |inputs: &[Tensor]| -> candle_core::Result<Vec<Tensor>> {
+        if keeps {
+            kept.borrow_mut().push(inputs[0].clone());
+        }
+        Ok(vec![(&inputs[0] * 2.0)?.sum_keepdim(1)?])
+    };
+    let mut wrapped = GraphFunction::new(work, config, &GraphManager::global());
+    let mut full = 0;
+    for call in 0..ROUNDS * SAME {
+        let rows = 8 << (call % SAME);
+        let input = Tensor::ones((rows, ELEMENTS / rows), DType::F32, &gpu.device)?;
+        for _ in 0..2 {
+            drop(wrapped.call(eager, &[&input])?);
+        }
+        drop(input);
+        if call < LIMIT {
+            full = used()?;
+            continue;
+        }
+        let more = used()?.saturating_sub(full);
+        let evicted = wrapped.stats().total.evictions;
+        promise(more <= SLACK, || format!("{more} bytes {STAYED}: {evicted} graphs had to go by then"))?;
+    }
+    let stats = wrapped.stats().total;
+    promise(stats.evictions == (ROUNDS * SAME - LIMIT) as u64, || format!("{stats:?}"))?;
+    let taken = full.saturating_sub(before);
+    promise(taken >= LIMIT as u64 * ELEMENTS_BYTES, || format!("{LIMIT} graphs take {taken} bytes only"))?;
+    wrapped.clear();
+    let cleared = used()?.saturating_sub(before);
+    promise(cleared <= SLACK, || format!("{cleared} bytes {STAYED} and a clear"))?;
+    Ok((stats.evictions, taken))
 }
 
 struct Seen {
