@@ -6,7 +6,7 @@ use leyline::layout::DuplicateParameter;
 use leyline::region::RegionError;
 
 use crate::checkpoint::CheckpointError;
-use crate::graph::Stale;
+use crate::graph::{SHARED_DEVICE, Stale};
 
 /// Error of this crate.
 #[non_exhaustive]
@@ -55,6 +55,9 @@ pub enum Error {
         /// Why, and what is accepted.
         message: String,
     },
+    /// Another thread trains or records on the device.
+    #[error("{}", SHARED_DEVICE)]
+    SharedDevice,
     /// The network gives numbers that are not finite.
     #[error(
         "the {what} of epoch {epoch} is not finite; expected a lower learning rate or `clip_norm`, and data without such \
@@ -154,7 +157,7 @@ impl leyline::error::Error for Error {
             Self::Candle(_) => ErrorKind::Device,
             Self::LayoutMismatch { .. } | Self::MissingGradient { .. } => ErrorKind::LayoutMismatch,
             Self::InvalidConfig { .. } => ErrorKind::InvalidConfig,
-            Self::InvalidData { .. } => ErrorKind::Rejected,
+            Self::InvalidData { .. } | Self::SharedDevice => ErrorKind::Rejected,
             Self::FrozenValue { .. } => ErrorKind::Region,
             Self::NonFinite { .. } | Self::Diverged { .. } | Self::NonFiniteState { .. } => ErrorKind::Numeric,
             Self::State { .. } => ErrorKind::Corrupt,

@@ -54,6 +54,20 @@ pub struct GraphMemory {
     pub reserved: u64,
 }
 
+/// A thread's hold of a GPU; this build has none.
+#[derive(Debug)]
+pub(crate) enum DeviceClaim {}
+
+impl DeviceClaim {
+    pub(crate) fn of(_device: &Device) -> Result<Option<Self>, Refusal> {
+        Ok(None)
+    }
+}
+
+pub(crate) fn between_recordings<R>(_device: &Device, work: impl FnOnce() -> R) -> R {
+    work()
+}
+
 impl Session {
     /// The session of a device.
     ///
@@ -61,6 +75,14 @@ impl Session {
     /// Always [`Refusal::Unsupported`].
     pub fn open(_device: &Device) -> Result<Self, Refusal> {
         Err(Refusal::Unsupported { why: "this build has no GPU support (feature `cuda`)" })
+    }
+
+    pub(crate) fn claimed(device: &Device, _claim: Option<Arc<DeviceClaim>>) -> Result<Self, Refusal> {
+        Self::open(device)
+    }
+
+    pub(crate) fn enter(&self) -> Result<(), Refusal> {
+        match *self {}
     }
 
     /// Which device it is.
@@ -143,6 +165,20 @@ impl Session {
     /// # Errors
     /// Never called.
     pub fn graph_memory(&self) -> Result<GraphMemory, Refusal> {
+        match *self {}
+    }
+
+    /// Bytes that tensors of this GPU hold.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn tensor_memory(&self) -> Result<u64, Refusal> {
+        match *self {}
+    }
+
+    /// Launches a kernel that a program brings itself.
+    #[doc(hidden)]
+    pub fn launch_planted(&self, _name: &str, _tensors: [&Tensor; 3]) -> candle_core::Result<()> {
         match *self {}
     }
 

@@ -90,8 +90,9 @@
 //! 4. A graph is replayed on the thread that captured it: constants that a region uploads (`Tensor::new` of a few
 //!    elements, a scalar operand) lie in a cache of that thread. Elsewhere [`Captured::replay`] refuses;
 //!    [`GraphFunction`] and [`GraphModel`] capture anew.
-//! 5. While a region is recorded, no other thread uses the tensors of its device: what it enqueues would become part of
-//!    the graph instead of running.
+//! 5. A device is one thread's: while a session or a trainer of it lives, other threads are refused another one
+//!    (`SharedDevice`), and use no tensors of it, because what they enqueue while a region is recorded would become part of
+//!    the graph instead of running. Threads that work side by side have a device each.
 //! 6. Settings of the process that pick kernels, such as reduced precision of products, are part of the key
 //!    ([`GraphKey::precision`], [`GraphKey::tag`]), or the graphs are dropped when they change.
 //!
@@ -111,6 +112,7 @@
 //! | takes a number or a tensor of the host that has changed since the capture | `FrozenValue` | a [`DeviceScalar`] |
 //! | cannot be rewritten, or the rewritten one leaves other results | `NotCompiled` | it is replayed as recorded |
 //! | is replayed on another thread than it was captured on | `OtherThread` | capture there |
+//! | is on a device that another thread has a session of | `SharedDevice` | `Device::new_cuda_with_stream` for each thread |
 //! | finds the device in error, or the driver unwilling | `ParkedError`, `Driver` | |
 //!
 //! A refusal leaves the device usable, and is remembered per [`GraphKey`]: nothing is tried twice.
@@ -122,6 +124,8 @@
 //! limit. More shapes in turn than the limit mean a capture per call: raise the limit, or pad the inputs.
 
 mod sync;
+#[cfg(any(test, feature = "cuda"))]
+mod claim;
 mod key;
 mod stats;
 mod cache;
@@ -152,12 +156,16 @@ pub mod compile;
 pub use absent::{
     Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Session, StagingRing,
 };
+#[cfg(not(feature = "cuda"))]
+pub(crate) use absent::{DeviceClaim, between_recordings};
 pub use cache::GraphCache;
 pub use compile_report::{CompileOptions, CompileReport, CompileTimes};
 #[cfg(feature = "cuda")]
 pub use cuda::{
     Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Session, StagingRing,
 };
+#[cfg(feature = "cuda")]
+pub(crate) use cuda::{DeviceClaim, between_recordings};
 pub use facts::DeviceFacts;
 pub use function::{GraphFunction, GraphFunctionConfig};
 pub use key::{DeviceKey, ExecutionMode, GraphKey, Precision, TensorKey};
@@ -165,6 +173,7 @@ pub use manager::{BadSwitch, GraphManager, GraphMode, GraphTotals};
 pub use model::GraphModel;
 #[doc(hidden)]
 pub use planted_fault::PlantedFault;
+pub(crate) use reason::SHARED_DEVICE;
 pub use reason::{Refusal, Stage};
 pub use report::{CaptureReport, CaptureTimes, NodeCounts};
 pub use retest::{GraphTests, Stale};

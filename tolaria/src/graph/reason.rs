@@ -34,6 +34,11 @@ impl fmt::Display for Stage {
     }
 }
 
+/// What to do about a device that two threads want.
+pub(crate) const SHARED_DEVICE: &str = "the device is in use by a session or a trainer of another thread, and a candle \
+    device is one thread's at a time: give each thread a device of its own, \
+    `Device::new_cuda_with_stream(ordinal)`, or let go of the other one first";
+
 /// A rule that a region broke, or a device that cannot replay. The region still runs eagerly.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -167,6 +172,9 @@ pub enum Refusal {
         /// The first kernel that was given its address; absent where it is only filled or copied.
         kernel: Option<String>,
     },
+    /// The device is in use by another thread.
+    #[error("{}", SHARED_DEVICE)]
+    SharedDevice,
     /// A static buffer is not where it was at capture.
     #[error("{what} moved since the capture")]
     Moved {
@@ -198,6 +206,7 @@ impl Refusal {
             Self::FrozenValue { .. } => "frozen_value",
             Self::OtherThread => "other_thread",
             Self::NotHeld { .. } => "not_held",
+            Self::SharedDevice => "shared_device",
             Self::Moved { .. } => "moved",
         }
     }
@@ -206,7 +215,10 @@ impl Refusal {
     #[must_use]
     pub fn stage(&self) -> Stage {
         match self {
-            Self::Unsupported { .. } | Self::SwitchedOff | Self::ParkedError { inside: false, .. } => Stage::Open,
+            Self::Unsupported { .. }
+            | Self::SwitchedOff
+            | Self::SharedDevice
+            | Self::ParkedError { inside: false, .. } => Stage::Open,
             Self::Driver { stage, .. } => *stage,
             Self::HostCopies { .. }
             | Self::UnfreedAllocations { .. }

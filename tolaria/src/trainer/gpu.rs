@@ -1,11 +1,13 @@
 //! The device of a trainer that records its steps: what launches graphs, copies inputs and measures.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor, TensorId};
 
 use crate::error::Error;
 use crate::graph::{
-    Captured, Compilation, CompileOptions, CompiledGraph, DeviceTimer, Draft, Refusal, Session, StagingLane,
-    StagingRing,
+    Captured, Compilation, CompileOptions, CompiledGraph, DeviceClaim, DeviceTimer, Draft, Refusal, Session,
+    StagingLane, StagingRing,
 };
 use crate::trainer::compile::{Compiler, Compiling};
 use crate::trainer::config::ExecutionConfig;
@@ -60,8 +62,9 @@ impl Gpu {
         config: &ExecutionConfig,
         options: CompileOptions,
         device: &Device,
+        claim: Option<Arc<DeviceClaim>>,
     ) -> Result<Result<Self, Refusal>, Error> {
-        let opened = Session::open(device).and_then(|session| {
+        let opened = Session::claimed(device, claim).and_then(|session| {
             let stopwatch = || Ok(Stopwatch { timer: session.timer()?, num_replays: 0 });
             Ok((stopwatch()?, stopwatch()?, session))
         });

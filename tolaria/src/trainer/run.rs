@@ -20,7 +20,7 @@ use crate::batch::{Dataset, Sampler, windows};
 use crate::checkpoint::CheckpointStore;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientBufferPool};
-use crate::graph::{CompileReport, GraphStats, GraphTests, Refusal};
+use crate::graph::{CompileReport, DeviceClaim, GraphStats, GraphTests, Refusal, between_recordings};
 use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
@@ -142,7 +142,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for settings that cannot work, [`Error::UnsupportedParameter`] for a network of another
-    /// type than `f32`, device errors.
+    /// type than `f32`, [`Error::SharedDevice`] for a GPU on which a trainer or a session of another thread lives, device
+    /// errors.
     pub fn new(config: TrainConfig, parts: Parts<S, P>) -> Result<Self, Error> {
         if let Some((key, accepted)) = config.validate().into_iter().next() {
             return Err(Error::InvalidConfig { key, message: format!("expected {accepted}") });
@@ -163,6 +164,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             }
         }
         require_f32(parts.seeds.model().parameters())?;
+        let claim = match DeviceClaim::of(&parts.device) {
+            Ok(claim) => claim.map(Arc::new),
+            Err(_) => {
+                // Whoever has the device may be recording, and must not record what is given back here.
+                let device = parts.device.clone();
+                between_recordings(&device, move || drop(parts));
+                return Err(Error::SharedDevice);
+            }
+        };
         let engine = engine(&config, &parts)?;
         let sums = EpochSums::new(Arc::clone(engine.geometry()), &parts.device)?;
         Ok(Self {
@@ -177,7 +187,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             reads: HostReads::default(),
             instruments: Instruments::new(&parts.recorder),
             gradient_instruments: GradientInstruments::new(&parts.recorder),
-            runner: StepRunner::new(&config.execution, &parts.device, &parts.recorder, &parts.clock)?,
+            runner: StepRunner::new(&config.execution, &parts.device, claim, &parts.recorder, &parts.clock)?,
             plans: BTreeMap::new(),
             config,
             parts,

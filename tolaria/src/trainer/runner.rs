@@ -29,8 +29,8 @@ use crate::batch::{Dataset, to_device};
 use crate::error::Error;
 use crate::graph::compile::{PassSet, Recorded, compare_recordings};
 use crate::graph::{
-    Captured, Compilation, CompileOptions, CompileReport, Draft, GraphCache, GraphKey, GraphManager, GraphStats,
-    GraphTests, Hypothesis, Judgment, Refusal, Session, Stale,
+    Captured, Compilation, CompileOptions, CompileReport, DeviceClaim, Draft, GraphCache, GraphKey, GraphManager,
+    GraphStats, GraphTests, Hypothesis, Judgment, Refusal, Session, Stale,
 };
 use crate::telemetry as desc;
 use crate::trainer::compile::{CompileSchedule, Compiling, Notice, Taken};
@@ -79,6 +79,8 @@ struct Tested {
 pub(super) struct StepRunner {
     config: ExecutionConfig,
     gpu: Option<Gpu>,
+    /// The thread's hold of a GPU, whether steps of it can be recorded or not.
+    _claim: Option<Arc<DeviceClaim>>,
     cache: GraphCache<Kept, Refusal>,
     manager: GraphManager,
     shapes: BTreeMap<StepShape, Shape>,
@@ -103,6 +105,7 @@ impl StepRunner {
     pub(super) fn new(
         config: &ExecutionConfig,
         device: &Device,
+        claim: Option<Arc<DeviceClaim>>,
         recorder: &Arc<dyn Recorder>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, Error> {
@@ -110,6 +113,7 @@ impl StepRunner {
         let mut runner = Self {
             config: config.clone(),
             gpu: None,
+            _claim: claim.clone(),
             cache: GraphCache::new(config.max_graphs, &manager),
             manager,
             shapes: BTreeMap::new(),
@@ -131,7 +135,7 @@ impl StepRunner {
         let kernel_cache = config.compile_cache.clone();
         let options = CompileOptions { kernel_cache, ..CompileOptions::new(PassSet::all()) };
         // Also when steps run eagerly: all ways of running a step then use the same work space, and give the same bits.
-        match Gpu::open(config, options, device)? {
+        match Gpu::open(config, options, device, claim)? {
             Ok(gpu) => runner.gpu = Some(gpu),
             Err(refusal) => {
                 runner.report(&refusal);

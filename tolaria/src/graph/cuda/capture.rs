@@ -90,6 +90,8 @@ impl Session {
         let here = 0_u8;
         let here = (&raw const here).addr() as u64;
         let stack = here.saturating_sub(STACK_BYTES)..here + FRAME_BYTES;
+        self.enter()?;
+        let _recording = self.recording();
         let context = self.context();
         let parked = |inside| {
             move |error: cudarc::driver::DriverError| Refusal::ParkedError { message: error.to_string(), inside }

@@ -20,6 +20,7 @@ mod compiled;
 mod verify;
 mod staging;
 mod library;
+mod planted;
 
 pub use compilation::Compilation;
 pub use compiled::CompiledGraph;
@@ -29,6 +30,7 @@ pub use executable::Captured;
 pub use library::LIBRARY_MODULES;
 pub use memory::GraphMemory;
 pub use session::Session;
+pub(crate) use session::{DeviceClaim, between_recordings};
 pub use staging::StagingRing;
 
 pub(crate) use driver::{address, address_of, tensor_error};

@@ -1,7 +1,7 @@
 //! One device that records and replays.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use candle_core::cuda_backend::DeviceId;
 use candle_core::{CudaDevice, Device, Tensor};
@@ -10,6 +10,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, sys};
 
 use super::driver::refused;
 use super::event::DeviceTimer;
+use crate::graph::claim::{Claim, Claims, HeldElsewhere};
 use crate::graph::facts::DeviceFacts;
 use crate::graph::kernels::DeviceKernels;
 use crate::graph::reason::{Refusal, Stage};
@@ -24,26 +25,72 @@ const WORKSPACE_BYTES: usize = 32 << 20;
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<Shared>,
+    claim: Arc<DeviceClaim>,
 }
+
+/// A thread's hold of a device, shared by the clones of what was opened.
+#[derive(Debug)]
+pub(crate) struct DeviceClaim(Claim<'static, DeviceId>);
 
 struct Shared {
     device: CudaDevice,
     stream: Arc<CudaStream>,
+    /// Held while a region is recorded.
+    recording: Mutex<()>,
     /// Held because cuBLAS writes to it.
     workspace: CudaSlice<u8>,
 }
 
 /// Sessions of the process that are alive.
 static SESSIONS: Mutex<Vec<(DeviceId, Weak<Shared>)>> = Mutex::new(Vec::new());
+static CLAIMS: Claims<DeviceId> = Claims::new();
+
+impl DeviceClaim {
+    /// Claims a GPU for this thread; the CPU is everybody's.
+    ///
+    /// # Errors
+    /// [`Refusal::SharedDevice`].
+    pub(crate) fn of(device: &Device) -> Result<Option<Self>, Refusal> {
+        let Device::Cuda(device) = device else { return Ok(None) };
+        CLAIMS.take(device.id()).map(|claim| Some(Self(claim))).map_err(|HeldElsewhere| Refusal::SharedDevice)
+    }
+
+    /// Confirms that this thread may go on with the device, or takes it along where there is no other claim.
+    ///
+    /// # Errors
+    /// [`Refusal::SharedDevice`].
+    pub(crate) fn enter(&self) -> Result<(), Refusal> {
+        self.0.enter().map_err(|HeldElsewhere| Refusal::SharedDevice)
+    }
+}
+
+/// Runs `work` while no session of the device records: what a thread gives back that may not use the device is not to
+/// become part of another thread's recording.
+pub(crate) fn between_recordings<R>(device: &Device, work: impl FnOnce() -> R) -> R {
+    let Device::Cuda(device) = device else { return work() };
+    let known = {
+        let sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.iter().find(|(id, _)| *id == device.id()).and_then(|(_, session)| session.upgrade())
+    };
+    let _recording = known.as_ref().map(|shared| shared.recording.lock().unwrap_or_else(PoisonError::into_inner));
+    work()
+}
 
 impl Session {
     /// The session of a device.
     ///
     /// # Errors
     /// [`Refusal::Unsupported`] for the CPU, for a device on the per-thread default stream (use
-    /// `Device::new_cuda_with_stream`) and for one without memory pools; [`Refusal::Driver`].
+    /// `Device::new_cuda_with_stream`) and for one without memory pools; [`Refusal::SharedDevice`] where a session or a
+    /// trainer of the device lives that belongs to another thread; [`Refusal::Driver`].
     pub fn open(device: &Device) -> Result<Self, Refusal> {
-        let Device::Cuda(device) = device else {
+        let claim = DeviceClaim::of(device)?;
+        Self::claimed(device, claim.map(Arc::new))
+    }
+
+    /// The session of a device that is claimed; none where it is the CPU.
+    pub(crate) fn claimed(device: &Device, claim: Option<Arc<DeviceClaim>>) -> Result<Self, Refusal> {
+        let (Device::Cuda(device), Some(claim)) = (device, claim) else {
             return Err(Refusal::Unsupported { why: "the device is not a GPU" });
         };
         let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,11 +98,21 @@ impl Session {
         // Only the one that is returned is taken hold of: dropping another one here would wait for the lock for ever.
         let known = sessions.iter().find(|(id, _)| *id == device.id()).and_then(|(_, session)| session.upgrade());
         if let Some(shared) = known {
-            return Ok(Self { shared });
+            return Ok(Self { shared, claim });
         }
         let shared = Arc::new(Shared::new(device)?);
         sessions.push((device.id(), Arc::downgrade(&shared)));
-        Ok(Self { shared })
+        Ok(Self { shared, claim })
+    }
+
+    /// For as long as a region is recorded.
+    pub(super) fn recording(&self) -> MutexGuard<'_, ()> {
+        self.shared.recording.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`DeviceClaim::enter`].
+    pub(crate) fn enter(&self) -> Result<(), Refusal> {
+        self.claim.enter()
     }
 
     /// Which device it is.
@@ -161,7 +218,7 @@ impl Shared {
             let message = format!("{status:?}");
             return Err(Refusal::Driver { call: "cublasSetWorkspace", stage: Stage::Open, message });
         }
-        Ok(Self { device: device.clone(), stream, workspace })
+        Ok(Self { device: device.clone(), stream, recording: Mutex::new(()), workspace })
     }
 }
 

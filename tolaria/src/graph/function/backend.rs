@@ -16,6 +16,9 @@ pub(crate) trait Backend: Clone + fmt::Debug {
 
     fn open(device: &Device) -> std::result::Result<Self, Refusal>;
 
+    /// Confirms that this thread may use the device.
+    fn enter(&self) -> std::result::Result<(), Refusal>;
+
     fn warm<R>(&self, work: impl FnOnce() -> R) -> R;
 
     fn capture(
@@ -43,6 +46,10 @@ impl Backend for Session {
 
     fn open(device: &Device) -> std::result::Result<Self, Refusal> {
         Self::open(device)
+    }
+
+    fn enter(&self) -> std::result::Result<(), Refusal> {
+        self.enter()
     }
 
     fn warm<R>(&self, work: impl FnOnce() -> R) -> R {

@@ -135,6 +135,7 @@ impl<B: Backend> Graphs<B> {
         if self.is_off() {
             return run_eagerly(inputs, function).map(Results::Fresh);
         }
+        self.enter(inputs).map_err(Error::wrap)?;
         let key = self.key(inputs);
         if self.cache.refused(&key).is_some() {
             self.cache.record_fallback(&key);
@@ -142,6 +143,8 @@ impl<B: Backend> Graphs<B> {
         }
         match self.replay_or_warm_up(eager, &key, inputs, function)? {
             Outcome::Static(results) => Ok(Results::Static(results)),
+            // Not even eagerly: the other thread may be recording.
+            Outcome::Refused(refusal @ Refusal::SharedDevice, _) => Err(Error::wrap(refusal)),
             Outcome::Refused(refusal, results) => {
                 tracing::info!(%key, %refusal, "a function is not replayed");
                 self.cache.refuse(key.clone(), refusal);
@@ -209,6 +212,13 @@ impl<B: Backend> Graphs<B> {
             Ok((backend, warm_up)) => self.warm_up(eager, key, &backend, warm_up, function),
             Err(refusal) => Ok(Outcome::Refused(refusal, None)),
         }
+    }
+
+    /// Confirms that this thread may use a device that was opened before.
+    fn enter(&self, inputs: &[&Tensor]) -> std::result::Result<(), Refusal> {
+        let Some(first) = inputs.first() else { return Ok(()) };
+        let known = self.devices.iter().find(|(known, _)| known.same_device(first.device()));
+        known.and_then(|(_, backend)| backend.as_ref()).map_or(Ok(()), Backend::enter)
     }
 
     fn open(&mut self, inputs: &[&Tensor]) -> std::result::Result<B, Refusal> {

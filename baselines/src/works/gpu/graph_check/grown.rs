@@ -96,6 +96,15 @@ impl Growing {
         device: &Device,
         clock: &Arc<dyn Clock>,
     ) -> Result<GrowingTrainer, Broken> {
+        Ok(Trainer::new(self.config(), self.parts_on(device, clock)?)?)
+    }
+
+    /// What the trainer is made of.
+    pub(in crate::works::gpu) fn parts_on(
+        &self,
+        device: &Device,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Parts<Kasmina, Tamiyo>, Broken> {
         let run_id = RunId::new("graph-check").expect("a literal of allowed characters");
         let recorder: Arc<dyn Recorder> = Arc::new(NullRecorder);
         let (clock, key) = (Arc::clone(clock), [7; 32]);
@@ -123,7 +132,7 @@ impl Growing {
         let policy = Tamiyo::new(policy, run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))?;
         let home = if self.data_on_host { &Device::Cpu } else { device };
         let train = samples(self.num_samples, width_of(&self.host), CLASSES, home)?;
-        let parts = Parts {
+        Ok(Parts {
             run_id,
             seed: 3,
             num_epochs: self.epochs,
@@ -134,8 +143,7 @@ impl Growing {
             checkpoints: None,
             recorder,
             clock,
-        };
-        Ok(Trainer::new(self.config(), parts)?)
+        })
     }
 
     /// Trains to the end; the values of all parameters.
@@ -150,7 +158,7 @@ impl Growing {
         Ok((trainer, values))
     }
 
-    fn config(&self) -> TrainConfig {
+    pub(in crate::works::gpu) fn config(&self) -> TrainConfig {
         train_config(self.batch_size, self.microbatches, self.optimizer, self.conflict, self.execution.clone())
     }
 }

@@ -12,6 +12,7 @@ mod finite;
 mod retest;
 mod function;
 mod memory;
+mod threads;
 mod graft;
 mod ramp;
 mod gradients;
@@ -44,6 +45,7 @@ pub fn run(setting: &Setting) -> Result<Outcome, Error> {
     finite::run(&gpu, &mut eager, &mut report);
     retest::run(&gpu, &mut eager, &mut report);
     memory::run(&gpu, &mut eager, &mut report);
+    threads::run(&gpu, &mut eager, &mut report);
     graft::run(&gpu, &mut eager, &mut report);
     ramp::run(&gpu, &mut eager, &mut report);
     gradients::run(&gpu, &mut eager, &mut report);

@@ -26,6 +26,8 @@ struct Script {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Step {
     Open,
+    /// Also when a device is opened.
+    Enter,
     Warm,
     Capture,
     Test,
@@ -55,7 +57,7 @@ pub(super) fn steps() -> Vec<Step> {
 /// The same with tests.
 pub(super) fn steps_and_tests() -> Vec<Step> {
     let steps = SCRIPT.with_borrow_mut(|script| std::mem::take(&mut script.steps));
-    steps.into_iter().filter(|step| !matches!(step, Step::Hold | Step::Open)).collect()
+    steps.into_iter().filter(|step| !matches!(step, Step::Hold | Step::Open | Step::Enter)).collect()
 }
 
 pub(super) fn refuse(step: impl Into<Option<Step>>) {
@@ -88,7 +90,15 @@ impl Backend for Fake {
     type Graph = FakeGraph;
 
     fn open(_device: &Device) -> std::result::Result<Self, Refusal> {
-        if Script::take(Step::Open) { Err(Refusal::Unsupported { why: "scripted" }) } else { Ok(Self) }
+        if Script::take(Step::Open) {
+            Err(Refusal::Unsupported { why: "scripted" })
+        } else {
+            Self.enter().map(|()| Self)
+        }
+    }
+
+    fn enter(&self) -> std::result::Result<(), Refusal> {
+        if Script::take(Step::Enter) { Err(Refusal::SharedDevice) } else { Ok(()) }
     }
 
     fn warm<R>(&self, work: impl FnOnce() -> R) -> R {

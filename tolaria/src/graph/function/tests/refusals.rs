@@ -48,6 +48,27 @@ fn a_refusal_is_met_by_an_eager_result_in_the_same_call_and_never_tried_again() 
 }
 
 #[test]
+fn a_function_on_the_device_of_another_thread_fails_and_does_not_run() {
+    let mut eager = Eager::acquire().unwrap();
+    for calls_before in 0..4 {
+        let mut graphs = fake(2);
+        for call in 0..calls_before {
+            graphs.call(&mut eager, &[&matrix(2, call)], &affine).unwrap();
+        }
+        refuse(Step::Enter);
+        steps();
+        let never = |_: &[Tensor]| -> candle_core::Result<Vec<Tensor>> { panic!("it ran") };
+        let error = graphs.call(&mut eager, &[&matrix(2, 9)], &never).unwrap_err();
+        assert!(error.to_string().contains("Device::new_cuda_with_stream(ordinal)"), "{error}");
+        assert_eq!(steps(), [], "after {calls_before} calls");
+        refuse(None);
+        let x = matrix(2, 9);
+        let found = graphs.call(&mut eager, &[&x], &affine).unwrap();
+        assert_eq!(contents(&found), expected(&[&x]), "it is no refusal to remember");
+    }
+}
+
+#[test]
 fn a_refused_shape_leaves_the_others_alone() {
     let mut eager = Eager::acquire().unwrap();
     let mut graphs = fake(1);
