@@ -121,7 +121,7 @@ mod tests {
 
     fn launch(name: &str) -> RecordedKind {
         let arguments = vec![vec![0; 8]];
-        RecordedKind::Kernel { name: name.to_owned(), launch: LaunchShape::default(), arguments }
+        RecordedKind::Kernel { name: name.to_owned(), launch: LaunchShape::default(), arguments, is_of_library: false }
     }
 
     /// Nodes 1 and 2 declared.

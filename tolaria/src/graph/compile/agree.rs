@@ -23,8 +23,8 @@ pub fn compare_recordings(first: &Recorded, second: &Recorded) -> Result<(), Twi
             return Err(TwinError::Node { node });
         }
         if let (
-            RecordedKind::Kernel { name, launch, arguments },
-            RecordedKind::Kernel { name: twin_name, launch: twin_launch, arguments: twin_arguments },
+            RecordedKind::Kernel { name, launch, arguments, .. },
+            RecordedKind::Kernel { name: twin_name, launch: twin_launch, arguments: twin_arguments, .. },
         ) = (&one.kind, &other.kind)
         {
             let lengths = |arguments: &[Vec<u8>]| arguments.iter().map(Vec::len).collect::<Vec<_>>();

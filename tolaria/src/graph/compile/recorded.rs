@@ -31,6 +31,9 @@ pub enum RecordedKind {
         launch: LaunchShape,
         /// The bytes of each argument.
         arguments: Vec<Vec<u8>>,
+        /// Whether its code came to the device with a library of the process, as that of cuBLAS does; the code of a module
+        /// that a program loads itself does not.
+        is_of_library: bool,
     },
     /// Fills `height` rows of `width` values, `pitch_bytes` apart.
     Memset {

@@ -122,12 +122,17 @@ struct Functions(BTreeMap<(usize, usize, bool), Function>);
 struct Function {
     name: String,
     layout: Option<Vec<(usize, usize)>>,
+    is_of_library: bool,
 }
 
 impl Functions {
     fn of(&mut self, params: &sys::CUDA_KERNEL_NODE_PARAMS) -> &Function {
         let key = (params.func as usize, params.kern as usize, has_no_arguments(params));
-        self.0.entry(key).or_insert_with(|| Function { name: function_name(params), layout: parameter_layout(params) })
+        self.0.entry(key).or_insert_with(|| Function {
+            name: function_name(params),
+            layout: parameter_layout(params),
+            is_of_library: is_of_library(params),
+        })
     }
 }
 
@@ -137,7 +142,7 @@ fn has_no_arguments(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> bool {
 
 fn read_kernel(node: sys::CUgraphNode, functions: &mut Functions) -> Result<RecordedKind, Refusal> {
     let params = kernel_params(node)?;
-    let Function { name, layout } = functions.of(&params);
+    let Function { name, layout, is_of_library } = functions.of(&params);
     let Some(arguments) = layout.as_ref().and_then(|layout| argument_bytes(&params, layout)) else {
         return Ok(RecordedKind::Other(format!("kernel `{name}`, whose arguments the driver does not tell")));
     };
@@ -146,7 +151,19 @@ fn read_kernel(node: sys::CUgraphNode, functions: &mut Functions) -> Result<Reco
         block: [params.blockDimX, params.blockDimY, params.blockDimZ],
         shared_bytes: params.sharedMemBytes,
     };
-    Ok(RecordedKind::Kernel { name: name.clone(), launch, arguments })
+    Ok(RecordedKind::Kernel { name: name.clone(), launch, arguments, is_of_library: *is_of_library })
+}
+
+/// Whether the driver knows the code as a part of a library that came with the process, which is how the runtime inside
+/// of cuBLAS loads its kernels. Functions of modules, which programs load by themselves, are handles of another kind.
+fn is_of_library(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> bool {
+    // See `parameter_layout`: kernels are handed out in the place of functions, too.
+    let kernel = if params.kern.is_null() { params.func.cast() } else { params.kern };
+    let mut library = ptr::null_mut();
+    // SAFETY: the handle is that of a live node, and the driver refuses one that is none of a kernel; the call writes a
+    // handle.
+    let known = unsafe { sys::cuKernelGetLibrary(&raw mut library, kernel) };
+    known == sys::CUresult::CUDA_SUCCESS && !library.is_null()
 }
 
 /// Asks the driver for the offset and the size of the parameter with an index.

@@ -1,15 +1,18 @@
 //! Faults planted in the compiler: each is found, and the step it was planted in is right all the same.
 
+use candle_core::{DType, Tensor};
 use leyline::region::Eager;
 use tolaria::graph::compile::PassSet;
 use tolaria::graph::{Captured, Compilation, CompileOptions, PlantedFault};
+use tolaria::host_read::{HostReads, read_vec};
 
 use super::super::compiled_step::{captured, drafts, start};
 use super::super::graph_check::grown::differing;
 use super::super::graph_check::report::{Broken, Report, promise};
-use super::super::open::{Gpu, refused};
+use super::super::open::{Gpu, capture, refused};
 use super::super::optimizer_step::OptimizerStep;
-use crate::works::models::Workload;
+use crate::error::Error;
+use crate::works::models::{Draw, Workload};
 
 /// Steps that are compared.
 const STEPS: usize = 24;
@@ -20,6 +23,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     report.check("fault.wrong_pass", |_| wrong_pass(gpu, eager));
     report.check("fault.unknown_kernel", |_| unknown_kernel(gpu, eager));
     report.check("fault.pointer_like_number", |_| pointer_like_number(gpu, eager));
+    report.check("fault.named_like_a_product", |_| named_like_a_product(gpu, eager));
 }
 
 /// A result that a pass dropped is missed by the comparison; the step is what the captured graph makes of it.
@@ -63,6 +67,57 @@ fn pointer_like_number(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     promise(refusal.name() == "not_twins", || format!("refused for another reason: {refusal}"))?;
     finish_captured(gpu, step, &captured)?;
     Ok(format!("{refusal}; {STEPS} steps with the bits of eager ones"))
+}
+
+/// Kernels of a program that accumulate like a product, but write to an operand too. They are left unknown, whatever they
+/// are called, and the product of cuBLAS among them is not.
+fn named_like_a_product(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    const NAMES: [&str; 2] = ["my_gemm_accumulate", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_of_a_program"];
+    const SIDE: usize = 64;
+    let x = Draw::new(23, &gpu.device).uniform((SIDE, SIDE), 0.5)?;
+    let zeros = || Tensor::zeros((SIDE, SIDE), DType::F32, &gpu.device);
+    let results = [zeros()?, zeros()?, zeros()?, zeros()?];
+    let region = || -> Result<(), Error> {
+        let b = x.affine(2.0, 1.0)?;
+        let product = x.matmul(&b)?;
+        results[0].slice_set(&b.affine(3.0, 0.0)?, 0, 0)?;
+        for (name, result) in NAMES.into_iter().zip(&results[1..]) {
+            let sums = zeros()?;
+            gpu.session.launch_planted(name, [&product, &b, &sums])?;
+            result.slice_set(&(sums + &b)?, 0, 0)?;
+        }
+        Ok(results[3].slice_set(&b.affine(5.0, 0.0)?, 0, 0)?)
+    };
+    let read = || -> Result<Vec<f32>, Broken> {
+        let mut reads = HostReads::default();
+        let values =
+            results.iter().map(|result| read_vec(result, "check", &mut reads)).collect::<Result<Vec<_>, _>>()?;
+        Ok(values.concat())
+    };
+    for _ in 0..2 {
+        gpu.session.warm(region)?;
+    }
+    let expected = read()?;
+    let mut captured = capture(&gpu.session, eager, "a program's kernels", region)?;
+    captured.hold("x", &x)?;
+    results.iter().try_for_each(|result| captured.hold("a result", result))?;
+    let mut drafts = Vec::new();
+    for _ in 0..2 {
+        let draft = eager.record(|recording| gpu.session.draft(recording, |_| region().map_err(|error| error.chain())));
+        drafts.push(draft.map_err(|refusal| refused("a recording of a program's kernels", refusal))?);
+    }
+    let compilation = start(gpu, drafts, CompileOptions::new(PassSet::all()))?;
+    let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
+    compiled.verify(&captured, POISON).map_err(|refusal| refused("the comparison", refusal))?;
+    for _ in 0..STEPS {
+        results.iter().try_for_each(Tensor::zero_set)?;
+        compiled.replay().map_err(|refusal| refused("a replay", refusal))?;
+        let wrong = differing(&expected, &read()?);
+        promise(wrong == 0, || format!("{wrong} of {} results differ from eager ones", expected.len()))?;
+    }
+    let unknown: Vec<&str> = compiled.report().unknown_kernels.keys().map(String::as_str).collect();
+    promise(unknown == NAMES, || format!("expected only the program's own kernels to be unknown, found {unknown:?}"))?;
+    Ok(format!("{STEPS} replays with the bits of eager runs, unknown: {}", unknown.join(", ")))
 }
 
 /// A captured step whose compilation, with a fault in it, is under way.

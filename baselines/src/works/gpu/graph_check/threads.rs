@@ -131,12 +131,13 @@ fn handed_over(gpu: &Gpu, eager: &mut Eager, growing: &Growing) -> Result<String
         let ended = thread::scope(|scope| scope.spawn(|| train(&mut Eager::acquire()?)).join());
         ended.unwrap_or_else(|_| Err(Broken("a thread panicked".to_owned())))
     };
-    let session = open_session(&device)?;
-    let refused = elsewhere();
+    let refused = {
+        let _session = open_session(&device)?;
+        elsewhere()
+    };
     promise(matches!(&refused, Err(Broken(text)) if text.contains("another thread")), || {
         format!("with a session of this thread alive: {:?}", refused.as_ref().map(|ran| ran.replays))
     })?;
-    drop(session);
     same(&expected, &elsewhere()?)?;
     same(&expected, &train(eager)?)?;
     Ok("the bits of the run alone on another thread, and on this one after it".to_owned())

@@ -7,14 +7,24 @@ use crate::graph::compile::block::{Block, BlockId, Lifetime};
 use crate::graph::compile::kernel::{Effect, Pointer};
 use crate::graph::compile::node::NodeKind;
 
-/// Parts of the names of such kernels, in lower case.
-const NAMES: [&str; 9] =
-    ["gemm", "gemv", "splitk", "cublas", "cutlass", "xmma", "nvjet", "dot_kernel", "reduce_1block"];
+/// Types that only kernels of cuBLAS are made of, as they stand in mangled names.
+const TYPES: [&str; 4] = ["cublasGemv", "cublasGemm", "cublasDot", "cublasSplitK"];
+/// What cuBLAS calls the processors that a kernel was written for.
+const PROCESSORS: [&str; 5] = ["maxwell_", "volta_", "turing_", "ampere_", "hopper_"];
 
-/// Whether a kernel belongs to a library of matrix products.
-pub(super) fn is_library(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    NAMES.iter().any(|part| name.contains(part))
+/// Whether cuBLAS gives such a name to a kernel of a product. Anyone may: where the code came from decides as well.
+pub(super) fn names_a_product(name: &str) -> bool {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    if let Some(kernel) = name.strip_prefix("_ZN7cutlass7Kernel2I") {
+        // A type with the name of the kernel. Other templates of CUTLASS are what programs instantiate, too.
+        return kernel[digits(kernel)..].starts_with("cutlass_");
+    }
+    if name.starts_with("_Z") {
+        return name.starts_with("_ZN8cublasLt") || TYPES.iter().any(|of| name.contains(of));
+    }
+    let of_processor = PROCESSORS.iter().any(|processor| name.starts_with(processor)) && name.contains("gemm_");
+    let of_capability = name.strip_prefix("sm").is_some_and(|rest| rest[digits(rest)..].starts_with("_xmma_gemm_"));
+    of_processor || of_capability || name.starts_with("nvjet_sm")
 }
 
 /// What was last written to a block since its allocation.
@@ -77,4 +87,39 @@ pub(super) fn pointers(
 /// The same address, through which any byte of its block may be read and written.
 pub(super) fn unknown(pointer: Pointer, blocks: &[Block]) -> Pointer {
     Pointer::unknown(pointer.word_index, pointer.block, pointer.offset_bytes, blocks[pointer.block.0].size_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_a_product;
+
+    #[test]
+    fn names_of_products_are_those_that_cublas_gives() {
+        for name in [
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute",
+            "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x128x32_warpgroupsize1x1x1_execute",
+            "ampere_sgemm_32x32_sliced1x4_nn",
+            "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNT",
+            "_ZN7cutlass7Kernel2I43cutlass_80_simt_sgemm_256x128_8x4_nt_align1EEvNT_6ParamsE",
+            "_ZN8cublasLt19splitKreduce_kernelILi32ELi16EiffffLb0EfffLb1ELb0ELb0ELb0EEEvNS_18cublasSplitKParamsIT4_EE",
+            "_Z16gemmSN_NN_kernelIfLi128ELi2ELi4ELi8ELi4ELi4ELb0E30cublasGemvTensorStridedBatchedIKfES2_S0_IfEEv",
+            "_Z10dot_kernelIfLi128ELi0E15cublasDotParamsI16cublasGemvTensorIKfES0_IfEEEvT2_",
+        ] {
+            assert!(names_a_product(name), "{name}");
+        }
+        for name in [
+            "my_gemm_accumulate",
+            "gemm",
+            "cublas",
+            "splitKreduce",
+            "small_xmma_gemm_and_more",
+            "_Z18my_gemm_accumulatePfS_S_i",
+            "_ZN7cutlass6KernelINS_4gemm6kernel4GemmI7MyEpilogueEEEEvNT_6ParamsE",
+            "_ZN7cutlass7Kernel2I9my_kernelEEvNT_6ParamsE",
+            "_Z16flash_fwd_kernelI23Flash_fwd_kernel_traitsIN7cutlass10bfloat16_tEEEvv",
+            "",
+        ] {
+            assert!(!names_a_product(name), "{name}");
+        }
+    }
 }

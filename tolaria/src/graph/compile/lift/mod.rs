@@ -8,7 +8,8 @@
 //!
 //! # Terms
 //! *Declared* effect: what the region said of a launch when it recorded it. *Span*: a range of addresses that was
-//! declared. *Library* kernel: one of a matrix product, recognized by its name. *Number*: a word that is no address.
+//! declared. *Library* kernel: one of a matrix product of cuBLAS, recognized by where its code came from and by its name; a
+//! kernel that a program loads itself is none, whatever its name. *Number*: a word that is no address.
 //!
 //! # What is assumed
 //! 1. A pointer is an aligned 8-byte word of an argument; [`compare_twins`](super::compare_twins) finds most of what

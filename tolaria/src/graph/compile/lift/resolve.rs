@@ -2,7 +2,7 @@
 
 use super::declared::Groups;
 use super::error::LiftError;
-use super::library::is_library;
+use super::library::names_a_product;
 use super::space::Space;
 use super::words::Words;
 use crate::graph::compile::block::{BlockId, Region};
@@ -49,8 +49,8 @@ pub(super) fn resolve<'a>(
     let mut resolved = Vec::with_capacity(recorded.nodes.len());
     for (node, of) in recorded.nodes.iter().enumerate() {
         resolved.push(match &of.kind {
-            RecordedKind::Kernel { name, launch, arguments } => {
-                let kernel = kernel(space, groups, node, (name, *launch, arguments))?;
+            RecordedKind::Kernel { name, launch, arguments, is_of_library } => {
+                let kernel = kernel(space, groups, node, (name, *launch, arguments), *is_of_library)?;
                 groups.see_kernel(node, &kernel, space)?;
                 Resolved::Kernel(Box::new(kernel))
             }
@@ -102,6 +102,7 @@ fn kernel<'a>(
     groups: &Groups,
     node: usize,
     (name, launch, arguments): (&'a str, LaunchShape, &[Vec<u8>]),
+    is_of_library: bool,
 ) -> Result<ResolvedKernel<'a>, LiftError> {
     let mut words = Words::of(arguments);
     let declared = groups.of(node);
@@ -111,7 +112,7 @@ fn kernel<'a>(
         (Some((pointers, pointwise)), _) => (pointers, Source::Table(pointwise.map(Box::new))),
         (None, Some(group)) => (scan(space, node, &words)?, Source::Declared(group)),
         (None, None) => {
-            let source = if is_library(name) { Source::Library } else { Source::Unknown };
+            let source = if is_of_library && names_a_product(name) { Source::Library } else { Source::Unknown };
             (scan(space, node, &words)?, source)
         }
     };

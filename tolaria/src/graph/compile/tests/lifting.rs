@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
-use super::recordings::{Device, alloc, chain, free, kernel, launch, single, unary, word, words, zeros};
+use super::recordings::{
+    Device, PRODUCT, SUM_OF_PARTS, alloc, chain, free, kernel, launch, of_library, single, unary, word, words, zeros,
+};
 use crate::graph::compile::{
-    BlockId, DeclaredEffect, Effect, Kernel, Lifetime, LiftError, Lifted, NodeKind, PassSet, Recorded, RecordedKind,
-    Region, compile, lift,
+    BlockId, Code, DeclaredEffect, Effect, Kernel, Lifetime, LiftError, Lifted, Node, NodeKind, PassSet, Recorded,
+    RecordedKind, Region, compile, lift,
 };
 
 const INPUT: u64 = 0x100_0000;
@@ -177,7 +179,7 @@ fn addresses_of_memory_that_is_not_allocated_then_are_numbers() {
 
 #[test]
 fn a_matrix_product_writes_the_operand_that_nothing_has_written() {
-    let product = words("sgemm_nt", &[FIRST, RESULT, SECOND, WORKSPACE]);
+    let product = of_library(words(PRODUCT, &[FIRST, RESULT, SECOND, WORKSPACE]));
     let lifted = lifted(&between(vec![unary("uexp_f32", 16, INPUT, RESULT), product.clone()]));
     assert_eq!(reach(&lifted, 4), [reads(64), reads(256), fills(64), both(1024)]);
     assert_eq!(kernel_at(&lifted, 4).effect, Effect::Known);
@@ -188,26 +190,62 @@ fn a_matrix_product_writes_the_operand_that_nothing_has_written() {
 
 #[test]
 fn zeros_that_a_matrix_product_adds_to_are_read() {
-    let lifted = lifted(&between(vec![zeros(SECOND, 64), words("splitK_gemm", &[FIRST, SECOND])]));
+    let lifted = lifted(&between(vec![zeros(SECOND, 64), of_library(words(PRODUCT, &[FIRST, SECOND]))]));
     assert_eq!(reach(&lifted, 4), [reads(64), both(64)]);
     assert_eq!(kernel_at(&lifted, 4).effect, Effect::Known);
 }
 
 #[test]
 fn a_matrix_product_with_no_output_or_two_is_unknown() {
-    let none = lifted(&between(vec![zeros(SECOND, 64), unary("uexp_f32", 16, FIRST, SECOND), words("gemm", &[FIRST])]));
+    let none = lifted(&between(vec![
+        zeros(SECOND, 64),
+        unary("uexp_f32", 16, FIRST, SECOND),
+        of_library(words(PRODUCT, &[FIRST])),
+    ]));
     assert_eq!(kernel_at(&none, 5).effect, Effect::Unknown);
     let third = 0x7000_2000;
     let two = lifted(&between(vec![
         alloc(third, 64),
-        words("gemm", &[FIRST, SECOND, third]),
-        words("gemm", &[FIRST, SECOND, third]),
+        of_library(words(PRODUCT, &[FIRST, SECOND, third])),
+        of_library(words(PRODUCT, &[FIRST, SECOND, third])),
         free(third),
     ]));
     assert_eq!(reach(&two, 4), [both(64); 3]);
     assert_eq!(kernel_at(&two, 4).effect, Effect::Unknown);
     // By now all three hold data.
-    assert_eq!((kernel_at(&two, 5).effect.clone(), two.unknown_kernels["gemm"]), (Effect::Unknown, 2));
+    assert_eq!((kernel_at(&two, 5).effect.clone(), two.unknown_kernels[PRODUCT]), (Effect::Unknown, 2));
+}
+
+#[test]
+fn a_kernel_that_is_only_named_like_a_product_is_unknown_and_keeps_its_place() {
+    // It adds to FIRST, and to SECOND as well, which is read before and after.
+    for (name, is_known) in [("my_gemm_accumulate", false), (PRODUCT, false), ("my_gemm_accumulate", true)] {
+        let of = |kind| if is_known { of_library(kind) } else { kind };
+        let lifted = lifted(&between(vec![
+            unary("uexp_f32", 16, INPUT, SECOND),
+            unary("usqr_f32", 16, SECOND, RESULT),
+            zeros(FIRST, 64),
+            of(words(name, &[INPUT, SECOND, FIRST])),
+            unary("usin_f32", 16, SECOND, RESULT + 64),
+        ]));
+        assert_eq!(kernel_at(&lifted, 6).effect, Effect::Unknown, "{name}");
+        assert_eq!(lifted.unknown_kernels[name], 1);
+        let compiled = compile(&lifted.program, &PassSet::all()).unwrap().program;
+        let at = |code: usize| {
+            let is_it = |node: &Node| matches!(&node.kind, NodeKind::Kernel(of) if of.code == Code::Recorded(code));
+            compiled.nodes.iter().position(is_it)
+        };
+        let before = super::closure(&compiled);
+        let accumulates = at(6).expect("a kernel of unknown effect stays");
+        for (position, set) in before.iter().enumerate() {
+            let touches = compiled.nodes[position].kind.reads().iter().any(|region| {
+                let accumulated = &compiled.nodes[accumulates].kind;
+                accumulated.writes().iter().any(|write| write.region.overlaps(region))
+            });
+            let is_ordered = position == accumulates || set.contains(&accumulates);
+            assert!(!touches || is_ordered || before[accumulates].contains(&position), "{name}: node {position}");
+        }
+    }
 }
 
 #[test]
@@ -217,8 +255,8 @@ fn kernels_that_hand_a_result_on_in_a_workspace_stay_ordered() {
     for workspace in [WORKSPACE, third] {
         let recorded = between(vec![
             alloc(third, 1024),
-            words("gemm_splitk", &[FIRST, INPUT, workspace]),
-            words("splitKreduce", &[workspace, SECOND]),
+            of_library(words(PRODUCT, &[FIRST, INPUT, workspace])),
+            of_library(words(SUM_OF_PARTS, &[workspace, SECOND])),
             unary("uexp_f32", 16, SECOND, RESULT),
             free(third),
         ]);
@@ -228,7 +266,7 @@ fn kernels_that_hand_a_result_on_in_a_workspace_stay_ordered() {
             compiled.nodes.iter().position(|node| matches!(&node.kind, NodeKind::Kernel(of) if of.name == name))
         };
         let before = super::closure(&compiled);
-        let (parts, sum) = (position("gemm_splitk").unwrap(), position("splitKreduce").unwrap());
+        let (parts, sum) = (position(PRODUCT).unwrap(), position(SUM_OF_PARTS).unwrap());
         assert!(before[sum].contains(&parts), "{workspace:#x}");
     }
 }

@@ -47,7 +47,19 @@ pub(super) fn launch(blocks: u32, threads: u32) -> LaunchShape {
 }
 
 pub(super) fn kernel(name: &str, arguments: Vec<Vec<u8>>) -> RecordedKind {
-    RecordedKind::Kernel { name: name.to_owned(), launch: launch(1, 32), arguments }
+    RecordedKind::Kernel { name: name.to_owned(), launch: launch(1, 32), arguments, is_of_library: false }
+}
+
+/// A product of cuBLAS, and what adds up its parts.
+pub(super) const PRODUCT: &str = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3";
+pub(super) const SUM_OF_PARTS: &str = "_ZN8cublasLt19splitKreduce_kernelILi32ELi16EiffffLb0EfffLb1ELb0ELb0ELb0EEEv";
+
+/// A kernel that came with a library.
+pub(super) fn of_library(mut kind: RecordedKind) -> RecordedKind {
+    if let RecordedKind::Kernel { is_of_library, .. } = &mut kind {
+        *is_of_library = true;
+    }
+    kind
 }
 
 /// `out = op(in)` for `numel` contiguous elements.

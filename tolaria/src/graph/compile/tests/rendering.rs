@@ -168,7 +168,12 @@ fn rendered(program: &Program, seed: u64) -> (Recorded, Device, Addresses) {
                     words[pointer.word_index] = addresses.of_block[&pointer.block] + pointer.offset_bytes as u64;
                 }
                 let arguments = words.iter().map(|word| word.to_le_bytes().to_vec()).collect();
-                RecordedKind::Kernel { name: kernel.name.clone(), launch: kernel.launch, arguments }
+                RecordedKind::Kernel {
+                    name: kernel.name.clone(),
+                    launch: kernel.launch,
+                    arguments,
+                    is_of_library: false,
+                }
             }
         });
     }
