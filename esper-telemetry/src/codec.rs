@@ -32,7 +32,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 /// Most memory that decoding may claim: the payload, and lists while they are being filled.
 const DECODE_LIMIT: usize = 24 << 20;
 
-const MAGIC: [u8; 8] = *b"ESPRTELM";
+pub(crate) const MAGIC: [u8; 8] = *b"ESPRTELM";
 const KIND_PACKET: u16 = 1;
 
 /// Bytes that are no frame of a packet.
@@ -89,6 +89,13 @@ pub enum FrameError {
     /// The packet breaks a rule.
     #[error("the packet breaks a rule")]
     Invalid(#[from] InvalidPacket),
+}
+
+impl FrameError {
+    /// Whether the bytes are not what was written; otherwise another build wrote them.
+    pub(crate) fn is_damage(&self) -> bool {
+        !matches!(self, Self::Version { .. } | Self::Kind { .. })
+    }
 }
 
 /// The frame of `packet`.

@@ -37,8 +37,10 @@ pub mod packet;
 pub mod codec;
 pub mod reader;
 pub mod sink;
+mod aside;
 pub mod decode;
 
+pub use aside::set_aside;
 pub use catalogue::Catalogue;
 pub use error::Error;
 pub use ledger::{Counts, Stats};

@@ -98,7 +98,7 @@ impl<S: Storage> AppendFile<S> {
 }
 
 #[cfg(unix)]
-fn private_options() -> OpenOptions {
+pub(crate) fn private_options() -> OpenOptions {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = OpenOptions::new();
     options.mode(0o600);
@@ -106,7 +106,7 @@ fn private_options() -> OpenOptions {
 }
 
 #[cfg(not(unix))]
-fn private_options() -> OpenOptions {
+pub(crate) fn private_options() -> OpenOptions {
     OpenOptions::new()
 }
 

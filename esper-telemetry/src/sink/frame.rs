@@ -3,7 +3,8 @@
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use crate::codec::{FrameError, encode_frame};
+use crate::aside::set_aside;
+use crate::codec::{FrameError, MAGIC, decode_frame, encode_frame};
 use crate::error::Error;
 use crate::packet::Packet;
 use crate::reader::{FrameReader, TornTail};
@@ -21,15 +22,23 @@ pub struct FrameSink {
 impl FrameSink {
     /// Opens `path` for appending, or creates it. All frames in it are verified first. An incomplete frame at the end,
     /// or an end of nothing but zeros, is what a stopped writer or machine leaves behind: it is cut off and reported
-    /// ([`FrameSink::repaired`]).
+    /// ([`FrameSink::repaired`]). A file with a damaged frame is set aside with a warning ([`set_aside`]): appending after the
+    /// frame would make the new ones unreadable. In its place stays what can be read, frames after the damage included.
     ///
     /// # Errors
-    /// [`Error::InUse`] when another writer has the file, [`Error::File`] when a frame is damaged: appending after
-    /// it would make the new frames unreadable. [`Error::Io`] for everything else.
+    /// [`Error::InUse`] when another writer has the file, [`Error::File`] when a frame has a version or kind that this build
+    /// does not read. [`Error::Io`] for everything else.
     pub fn append(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let mut file = AppendFile::open(path)?;
-        let (last_sequence, repaired) = scan(&file).map_err(Error::file(path))?;
+        let mut last_sequence = None;
+        let repaired = match scan(&file, &mut last_sequence) {
+            Err(Error::Frame { offset, source }) if source.is_damage() => {
+                recover(&mut file, offset, &source, &mut last_sequence)?;
+                None
+            }
+            scanned => scanned.map_err(Error::file(path))?,
+        };
         if let Some(torn) = repaired {
             file.truncate(torn.offset)?;
             let (offset, bytes) = (torn.offset, torn.bytes);
@@ -66,19 +75,55 @@ impl Sink for FrameSink {
     }
 }
 
-fn scan(file: &AppendFile) -> Result<(Option<u64>, Option<TornTail>), Error> {
-    let mut last_sequence = None;
+/// Verifies all frames and notes the sequence number of the last one.
+fn scan(file: &AppendFile, last_sequence: &mut Option<u64>) -> Result<Option<TornTail>, Error> {
     for packet in FrameReader::new(BufReader::new(file.file()), file.len()) {
         match packet {
-            Ok(packet) => last_sequence = Some(packet.sequence),
-            Err(Error::TornTail(torn)) => return Ok((last_sequence, Some(torn))),
+            Ok(packet) => *last_sequence = Some(packet.sequence),
+            Err(Error::TornTail(torn)) => return Ok(Some(torn)),
             Err(Error::Frame { offset, source: FrameError::Magic }) if is_zero_from(file, offset)? => {
-                return Ok((last_sequence, Some(TornTail { offset, bytes: file.len() - offset })));
+                return Ok(Some(TornTail { offset, bytes: file.len() - offset }));
             }
             Err(error) => return Err(error),
         }
     }
-    Ok((last_sequence, None))
+    Ok(None)
+}
+
+/// Sets the file aside, and takes out of it what is no frame from byte `offset` on, where one is damaged. A frame after the
+/// damage is found by its magic number, and believed because its header and its payload verify.
+fn recover(
+    file: &mut AppendFile,
+    offset: u64,
+    reason: &FrameError,
+    last_sequence: &mut Option<u64>,
+) -> Result<(), Error> {
+    let path = file.path().to_owned();
+    let aside = set_aside(&path).map_err(Error::io("set aside", &path))?;
+    let mut input = file.file();
+    let mut bytes = Vec::new();
+    input
+        .seek(SeekFrom::Start(offset))
+        .and_then(|_| input.read_to_end(&mut bytes))
+        .map_err(Error::io("read", &path))?;
+    file.truncate(offset)?;
+    let (mut at, mut num_found) = (0, 0);
+    while let Some(skipped) = bytes[at..].windows(MAGIC.len()).position(|bytes| bytes == MAGIC) {
+        at += skipped;
+        let Ok((packet, len)) = decode_frame(&bytes[at..]) else {
+            at += 1;
+            continue;
+        };
+        file.append(&bytes[at..at + len])?;
+        *last_sequence = (*last_sequence).max(Some(packet.sequence));
+        num_found += 1;
+        at += len;
+    }
+    tracing::warn!(
+        path = %path.display(), offset, %reason, aside = %aside.display(), num_found,
+        "a frame is damaged: the file is set aside, and the frames that can be read stay"
+    );
+    Ok(())
 }
 
 fn is_zero_from(file: &AppendFile, offset: u64) -> Result<bool, Error> {
@@ -141,17 +186,70 @@ mod tests {
         assert_eq!(sequences(&path), [1, 2]);
     }
 
+    /// The only file beside `packets.bin`, which is removed.
+    fn aside(dir: &Path) -> Vec<u8> {
+        let path = dir.join("packets.damaged-1.bin");
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 1);
+        bytes
+    }
+
     #[test]
-    fn damage_before_the_end_is_refused_and_left_as_it_is() {
+    fn a_file_that_is_damaged_anywhere_is_set_aside_and_loses_the_damaged_frame_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("packets.bin");
-        let mut bytes = [encode_frame(&packet(1)).unwrap(), encode_frame(&packet(2)).unwrap()].concat();
-        bytes[100] ^= 4;
+        let frame_bytes = encode_frame(&packet(1)).unwrap().len();
+        let whole = [1, 2, 3].map(|sequence| encode_frame(&packet(sequence)).unwrap()).concat();
+        // Not every one, for each is made durable.
+        for at in (0..whole.len()).step_by(11) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            fs::write(&path, &bytes).unwrap();
+            let mut sink = FrameSink::append(&path).unwrap();
+            let mut left: Vec<u64> = vec![1, 2, 3];
+            left.remove(at / frame_bytes);
+            assert_eq!(sink.last_sequence(), left.last().copied(), "byte {at}");
+            sink.write(&packet(4)).unwrap();
+            left.push(4);
+            assert_eq!(sequences(&path), left, "byte {at}");
+            assert_eq!(aside(dir.path()), bytes, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn damage_of_any_length_before_a_torn_end_is_recovered_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("packets.bin");
+        let frames = [1, 2, 3].map(|sequence| encode_frame(&packet(sequence)).unwrap());
+        for damage in
+            [&b""[..], b"E", b"ESPRTELM", &[0; 100], &[b"ESPRTELM".as_slice(), &[7; 80]].concat(), &frames[1][..90]]
+        {
+            let bytes = [&frames[0], damage, &frames[2], &frames[0][..70]].concat();
+            fs::write(&path, &bytes).unwrap();
+            let mut sink = FrameSink::append(&path).unwrap();
+            sink.write(&packet(4)).unwrap();
+            assert_eq!(sequences(&path), [1, 3, 4], "{damage:?}");
+            if !damage.is_empty() {
+                assert_eq!(aside(dir.path()), bytes, "{damage:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn frames_of_another_version_are_refused_and_left_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("packets.bin");
+        let mut bytes = encode_frame(&packet(1)).unwrap();
+        bytes[8] = 9;
+        let checksum = crc32c::crc32c(&bytes[..60]);
+        bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
         fs::write(&path, &bytes).unwrap();
         let error = FrameSink::append(&path).unwrap_err();
         assert!(matches!(&error, Error::File { source, .. } if matches!(**source, Error::Frame { offset: 0, .. })));
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert_eq!(fs::read(&path).unwrap(), bytes);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]
