@@ -149,7 +149,7 @@ impl Fs for StdFs {
     }
 
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        let file = open_unlinked(path)?;
+        let file = open_unlinked(path, OpenOptions::new().read(true))?;
         let size = file.metadata()?.len();
         if size > limit {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -173,7 +173,8 @@ impl Fs for StdFs {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => drop(other?),
         }
-        let file = open_unlinked(path)?;
+        // For writing, although nothing is written: NFS gives an exclusive lock to no other.
+        let file = open_unlinked(path, OpenOptions::new().write(true))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(LockGuard::new(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -182,15 +183,15 @@ impl Fs for StdFs {
     }
 }
 
-/// Opens a regular file for reading, and proves that no link was followed on the way.
-fn open_unlinked(path: &Path) -> io::Result<File> {
+/// Opens a regular file, and proves that no link was followed on the way.
+fn open_unlinked(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let refused = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
     // Looked at before opening, because opening a pipe waits for its other end.
     let before = fs::symlink_metadata(path)?;
     if !before.is_file() {
         return Err(refused());
     }
-    let file = File::open(path)?;
+    let file = options.open(path)?;
     if is_same_file(&before, &file.metadata()?) { Ok(file) } else { Err(refused()) }
 }
 
@@ -246,5 +247,23 @@ mod tests {
         let metadata = |path| fs::metadata(path).unwrap();
         assert!(is_same_file(&metadata(&a), &metadata(&c)));
         assert!(!is_same_file(&metadata(&a), &metadata(&b)));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_lock_is_held_on_a_file_that_is_open_for_writing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("lock");
+        for made in ["now", "before"] {
+            let lock = StdFs.try_lock(&path).unwrap().unwrap();
+            let mut names = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().file_name());
+            let is_it = |name: &std::ffi::OsString| fs::read_link(Path::new("/proc/self/fd").join(name)).ok();
+            let name = names.find(|name| is_it(name).as_ref() == Some(&path)).unwrap();
+            let info = fs::read_to_string(Path::new("/proc/self/fdinfo").join(name)).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+            // The lowest two bits are the access: 0 reads only.
+            assert_ne!(u32::from_str_radix(flags, 8).unwrap() & 0b11, 0, "made {made}: {flags}");
+            drop(lock);
+        }
     }
 }
