@@ -191,7 +191,7 @@ pub static STEPS_SKIPPED: EventDesc = EventDesc {
 pub static CHECKPOINT_FAILED: EventDesc = EventDesc {
     name: "tolaria.checkpoint_failed",
     level: Level::Error,
-    help: "a durable checkpoint could not be written; the previous one stays valid and training goes on",
+    help: "a durable checkpoint could not be written; the previous one stays valid, and training goes on unless it was the last",
     attributes: &["error"],
 };
 

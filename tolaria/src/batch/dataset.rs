@@ -12,6 +12,7 @@ pub struct Dataset {
     inputs: Tensor,
     targets: Tensor,
     num_classes: usize,
+    labels: blake3::Hash,
 }
 
 impl Dataset {
@@ -47,7 +48,12 @@ impl Dataset {
             let found = format!("expected classes below {num_classes}, found {} at sample {index}", labels[index]);
             return refuse("targets", found);
         }
-        Ok(Self { inputs: inputs.contiguous()?, targets: targets.contiguous()?, num_classes })
+        let mut hasher = blake3::Hasher::new();
+        for label in &labels {
+            hasher.update(&label.to_le_bytes());
+        }
+        let (inputs, targets, labels) = (inputs.contiguous()?, targets.contiguous()?, hasher.finalize());
+        Ok(Self { inputs, targets, num_classes, labels })
     }
 
     /// Samples (N).
@@ -66,6 +72,11 @@ impl Dataset {
     #[must_use]
     pub fn num_classes(&self) -> usize {
         self.num_classes
+    }
+
+    /// BLAKE3 of the targets as little-endian `u32`: tells other samples, or another order of them, from these.
+    pub(crate) fn labels(&self) -> blake3::Hash {
+        self.labels
     }
 
     /// All inputs, shape (N, …).

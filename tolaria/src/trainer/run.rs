@@ -102,6 +102,9 @@ pub struct Resumed {
     pub step: StepIndex,
     /// Newer generations that did not verify, with the reason.
     pub skipped: Vec<(String, String)>,
+    /// Whether the checkpoint said which batches and data it was trained with, and they were compared with this run's. Those
+    /// of earlier builds do not say it: then only the seed and the caller's digest were compared.
+    pub is_compared: bool,
 }
 
 /// Where in the run the trainer is.
@@ -114,6 +117,13 @@ pub(super) struct Cursor {
     pub(super) window: u64,
     /// Optimizer steps taken in the run.
     pub(super) step: StepIndex,
+}
+
+impl Cursor {
+    /// Epochs completed, and the one that is under way.
+    pub(super) fn epochs_begun(&self) -> u64 {
+        self.epoch.0 + u64::from(self.window > 0)
+    }
 }
 
 /// Trains the network of a seed manager and lets a policy decide about its seeds.
@@ -197,8 +207,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Trains until all epochs are done or the observer asks to stop.
     ///
     /// # Errors
-    /// The first failure; the last durable checkpoint stays valid. Among them [`Error::FrozenValue`]: after it the trainer
-    /// is neither evaluated nor saved before it was [restored](Self::restore).
+    /// The first failure, a final checkpoint that cannot be written included; the last durable checkpoint stays valid. Among
+    /// them [`Error::FrozenValue`]: after it the trainer is neither evaluated nor saved before it was
+    /// [restored](Self::restore).
     pub fn run(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         eager.check()?;
         let outcome = self.epochs(eager, observer);
@@ -233,7 +244,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let report = self.finish_epoch(eager, started)?;
             observer.epoch_finished(&report).map_err(Error::Observer)?;
             if self.checkpoint_due() {
-                self.write_checkpoint_or_carry_on(eager);
+                self.write_due_checkpoint(eager)?;
             }
         }
         Ok(Outcome::Completed)

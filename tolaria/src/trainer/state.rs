@@ -19,6 +19,7 @@ use crate::cpu;
 use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::run::{Cursor, Resumed, Trainer};
+use crate::trainer::setup::{self, Setup};
 use crate::trainer::sums::{EpochSums, SavedSums};
 
 const TRAINER: &str = "trainer";
@@ -30,6 +31,9 @@ const POLICY: &str = "policy";
 #[serde(deny_unknown_fields)]
 struct TrainerState {
     seed: u64,
+    /// Absent in what earlier builds wrote.
+    #[serde(default)]
+    setup: Option<Setup>,
     cursor: Cursor,
     sums: SavedSums,
     /// Shares of the owners in the last epoch.
@@ -49,6 +53,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.runner.check()?;
         let state = TrainerState {
             seed: self.parts.seed,
+            setup: Some(self.setup()),
             cursor: self.cursor,
             sums: self.sums.save(&mut self.reads)?,
             shares: self.shares.iter().map(|(owner, share)| (*owner, *share)).collect(),
@@ -78,23 +83,28 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Continues from a snapshot.
     ///
     /// # Errors
-    /// When a component is missing or refuses its state. The trainer must then not be used any more: an earlier
-    /// component may have taken its state over already.
+    /// [`Error::State`] before anything is restored when the snapshot was taken with another seed, other sizes of batches
+    /// or other data, or has begun more epochs than this run is to have. When a component is missing or refuses its
+    /// state; the trainer must then not be used any more: an earlier component may have taken its state over already.
     pub fn restore(&mut self, eager: &mut Eager, snapshot: &Snapshot) -> Result<(), Error> {
+        self.restore_compared(eager, snapshot).map(drop)
+    }
+
+    /// As [`Self::restore`]; whether the snapshot said what it was trained with.
+    fn restore_compared(&mut self, eager: &mut Eager, snapshot: &Snapshot) -> Result<bool, Error> {
         eager.check()?;
-        let component = |name: &'static str| {
-            snapshot
-                .components
-                .get(name)
-                .ok_or(Error::State { field: name, message: "the component is missing".to_owned() })
-        };
-        let state: TrainerState = serde_json::from_str(&component(TRAINER)?.json)
-            .map_err(|e| Error::State { field: TRAINER, message: e.to_string() })?;
+        let component = |name| component(snapshot, name);
+        let state = trainer_state(snapshot)?;
         if state.seed != self.parts.seed {
-            return Err(Error::State {
-                field: "trainer.seed",
-                message: format!("the run was started with seed {}, not {}", state.seed, self.parts.seed),
-            });
+            return Err(setup::differs("trainer.seed", state.seed, self.parts.seed));
+        }
+        if let Some(saved) = &state.setup {
+            saved.compare(&self.setup())?;
+        }
+        let begun = state.cursor.epochs_begun();
+        if begun > self.parts.num_epochs {
+            let message = format!("{begun} epochs were begun, but this run is to have {}", self.parts.num_epochs);
+            return Err(Error::State { field: "trainer.epoch", message });
         }
         self.parts.seeds.restore(eager, component(SEEDS)?).map_err(|e| self.seed_error(e))?;
         self.parts.policy.restore(eager, component(POLICY)?).map_err(|e| Error::Policy(BoxError::new(e)))?;
@@ -105,7 +115,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.shares = state.shares.into_iter().collect();
         // Parameters, moments and sums are new tensors.
         self.runner.clear();
-        Ok(())
+        Ok(state.setup.is_some())
+    }
+
+    fn setup(&self) -> Setup {
+        Setup::of(&self.config.batch, &self.parts.data)
     }
 
     /// Takes up the newest checkpoint that verifies; `None` when there is none.
@@ -132,8 +146,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 ),
             });
         }
-        self.restore(eager, &loaded.snapshot)?;
+        let is_compared = self.restore_compared(eager, &loaded.snapshot)?;
         Ok(Some(Resumed {
+            is_compared,
             generation: loaded.generation.to_string(),
             epoch: self.cursor.epoch,
             step: self.cursor.step,
@@ -190,13 +205,34 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(())
     }
 
-    /// A periodic checkpoint that fails is reported and counted; training goes on.
-    pub(super) fn write_checkpoint_or_carry_on(&mut self, eager: &Eager) {
-        if let Err(error) = self.write_checkpoint(eager) {
+    /// A checkpoint that fails is reported and counted. Training goes on, but not past the last epoch: a run whose result
+    /// is not kept has failed.
+    pub(super) fn write_due_checkpoint(&mut self, eager: &Eager) -> Result<(), Error> {
+        let written = self.write_checkpoint(eager);
+        if let Err(error) = &written {
             self.instruments.checkpoint_failures.add(1);
-            let error = error::chain(&error);
+            let error = error::chain(error);
             self.parts.recorder.event(Event::new(&desc::CHECKPOINT_FAILED).with("error", &error));
             tracing::error!(error, "checkpoint not written; the previous one stays valid");
         }
+        if self.cursor.epoch.0 < self.parts.num_epochs { Ok(()) } else { written }
     }
+}
+
+/// Epochs that the run of a snapshot has begun, the completed ones included: a run that takes it up must have as many.
+///
+/// # Errors
+/// [`Error::State`] when it is not the snapshot of a trainer.
+pub fn epochs_begun(snapshot: &Snapshot) -> Result<u64, Error> {
+    Ok(trainer_state(snapshot)?.cursor.epochs_begun())
+}
+
+fn component<'a>(snapshot: &'a Snapshot, name: &'static str) -> Result<&'a SavedState, Error> {
+    let missing = || Error::State { field: name, message: "the component is missing".to_owned() };
+    snapshot.components.get(name).ok_or_else(missing)
+}
+
+fn trainer_state(snapshot: &Snapshot) -> Result<TrainerState, Error> {
+    serde_json::from_str(&component(snapshot, TRAINER)?.json)
+        .map_err(|e| Error::State { field: TRAINER, message: e.to_string() })
 }

@@ -1,0 +1,76 @@
+//! What a run must keep to be continued: it decides which samples a saved position means, and which were never trained on.
+
+use std::fmt::Display;
+use std::num::NonZeroUsize;
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::BatchConfig;
+use crate::error::Error;
+use crate::trainer::run::Splits;
+
+/// Stored with every checkpoint, and compared field by field before anything of it is restored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Setup {
+    batch_size: NonZeroUsize,
+    microbatches_per_step: NonZeroUsize,
+    num_train: usize,
+    num_validation: usize,
+    num_test: usize,
+    /// Dimensions of one sample.
+    sample_shape: Vec<usize>,
+    num_classes: usize,
+    /// Digests of the labels: the same number of samples may be other samples.
+    train_labels: String,
+    validation_labels: String,
+    test_labels: String,
+}
+
+impl Setup {
+    pub(super) fn of(batch: &BatchConfig, data: &Splits) -> Self {
+        let Splits { train, validation, test } = data;
+        Self {
+            batch_size: batch.batch_size,
+            microbatches_per_step: batch.microbatches_per_step,
+            num_train: train.len(),
+            num_validation: validation.len(),
+            num_test: test.len(),
+            sample_shape: train.inputs().dims()[1..].to_vec(),
+            num_classes: train.num_classes(),
+            train_labels: train.labels().to_string(),
+            validation_labels: validation.labels().to_string(),
+            test_labels: test.labels().to_string(),
+        }
+    }
+
+    /// Whether `self`, which was saved, is what a run is `given`.
+    ///
+    /// # Errors
+    /// [`Error::State`] with the first field that differs.
+    pub(super) fn compare(&self, given: &Self) -> Result<(), Error> {
+        let pairs = self.fields().into_iter().zip(given.fields());
+        let other = pairs.into_iter().find(|((_, saved), (_, given))| saved != given);
+        other.map_or(Ok(()), |((field, saved), (_, given))| Err(differs(field, saved, given)))
+    }
+
+    fn fields(&self) -> [(&'static str, String); 10] {
+        [
+            ("trainer.batch_size", self.batch_size.to_string()),
+            ("trainer.microbatches_per_step", self.microbatches_per_step.to_string()),
+            ("trainer.num_train", self.num_train.to_string()),
+            ("trainer.num_validation", self.num_validation.to_string()),
+            ("trainer.num_test", self.num_test.to_string()),
+            ("trainer.sample_shape", format!("{:?}", self.sample_shape)),
+            ("trainer.num_classes", self.num_classes.to_string()),
+            ("trainer.train_labels", self.train_labels.clone()),
+            ("trainer.validation_labels", self.validation_labels.clone()),
+            ("trainer.test_labels", self.test_labels.clone()),
+        ]
+    }
+}
+
+/// A setting of the saved run that this run does not have.
+pub(super) fn differs(field: &'static str, saved: impl Display, given: impl Display) -> Error {
+    Error::State { field, message: format!("the checkpoint was trained with {saved}, but this run has {given}") }
+}
