@@ -18,9 +18,9 @@
 //! first file is written and locked beside, and linked to the path, which fails if somebody else was first.
 
 use std::fmt;
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -295,7 +295,7 @@ fn create(path: &Path, at: &mut dyn FnMut(Step)) -> Result<(), JournalError> {
     let io = |source| JournalError::Io { action: "creating", path: path.to_owned(), source };
     let first = beside(path, ".first");
     // Emptied only once it is locked: whoever holds it is about to link it.
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&first).map_err(io)?;
+    let mut file = private().open(&first).map_err(io)?;
     at(Step::FirstOpened);
     lock(&file, path)?;
     if !is_at(&file, &first).map_err(io)? {
@@ -327,6 +327,13 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Opens for reading and writing what is there, or makes a file that only its owner can use.
+fn private() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options
+}
+
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(ending);
@@ -343,7 +350,7 @@ fn replace(path: &Path, bytes: &[u8], at: &mut dyn FnMut(Step)) -> Result<File, 
     let io = |source| JournalError::Io { action: "replacing", path: path.to_owned(), source };
     let new = beside(path, ".new");
     // Emptied only once it is locked: whoever holds it is about to rename it.
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&new).map_err(io)?;
+    let mut file = private().open(&new).map_err(io)?;
     lock(&file, path)?;
     file.set_len(0).map_err(io)?;
     file.write_all(bytes).map_err(io)?;
