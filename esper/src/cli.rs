@@ -60,7 +60,8 @@ pub struct TrainArgs {
     /// Seed of everything random.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<String>,
-    /// Run folder; must be new or empty unless `--resume` is given. Default: `runs/DATA-POLICY-SEED-TIME`.
+    /// Run folder; must be new or empty unless `--resume` is given. Default: a name of its own,
+    /// `runs/DATA-POLICY-SEED-TIME-RANDOM`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Continue the run in `--out` from its newest checkpoint that verifies, with its configuration; only `--epochs` may

@@ -17,6 +17,7 @@ pub mod wire;
 pub mod run;
 pub mod progress;
 pub mod report;
+mod whole_file;
 pub mod check;
 pub mod decode;
 pub mod library;

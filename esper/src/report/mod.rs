@@ -33,7 +33,7 @@ pub use error::ReportError;
 pub use page::render_html;
 pub use printable::printable;
 pub use read::{CONFIG_FILE, METRICS_FILE, RECORD_FILE, Run, SUMMARY_FILE};
-pub use run_record::{DataRecord, RunRecord, Versions};
+pub use run_record::{DataRecord, ResumedRecord, RunRecord, Versions};
 pub use summary::{RunOutcome, SeedSummary, Summary};
 pub use text::render_text;
 pub use write::{PAGE_FILE, write};

@@ -1,10 +1,10 @@
-//! `run.json`: where a run came from, written before its first step.
+//! `run.json`: where a run came from, written before its first step and when it is resumed.
 
 use leyline::id::RunId;
 use serde::{Deserialize, Serialize};
 
 /// Everything needed to tell one run from another and to do it again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunRecord {
     /// The run.
@@ -19,10 +19,23 @@ pub struct RunRecord {
     pub seed: u64,
     /// Milliseconds since 1970-01-01 UTC at which the run was first started.
     pub started_unix_ms: u64,
+    /// The newest part of a run that was resumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<ResumedRecord>,
     /// Command line that continues the run from its newest checkpoint.
     pub resume_command: String,
     /// Command line that does the same run again, from the merged configuration.
     pub reproduce_command: String,
+}
+
+/// When a run was resumed last.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResumedRecord {
+    /// Milliseconds since 1970-01-01 UTC at which it was.
+    pub unix_ms: u64,
+    /// Seconds that the parts before it took. Of a part that was killed those up to its newest checkpoint are known.
+    pub earlier_s: f64,
 }
 
 /// The program that trained.

@@ -25,7 +25,8 @@ pub struct Summary {
     pub parameters: u64,
     /// Trainable elements of the host network before any seed (count).
     pub host_parameters: u64,
-    /// Seconds of training, evaluation included; of all parts of a resumed run.
+    /// Seconds from the start of the command to its result; of all parts of a resumed run, see
+    /// [`ResumedRecord::earlier_s`](super::ResumedRecord::earlier_s).
     pub wall_s: f64,
     /// The run folder.
     pub out: String,

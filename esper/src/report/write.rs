@@ -1,11 +1,9 @@
 //! Puts the page into the run folder.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use atomic_write_file::AtomicWriteFile;
-
 use super::{ReportError, Run, render_html};
+use crate::whole_file;
 
 /// The page.
 pub const PAGE_FILE: &str = "report.html";
@@ -17,12 +15,7 @@ pub const PAGE_FILE: &str = "report.html";
 pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
     let page = render_html(&Run::read(run_dir)?)?;
     let path = run_dir.join(PAGE_FILE);
-    let put = || {
-        let mut file = AtomicWriteFile::open(&path)?;
-        file.write_all(page.as_bytes())?;
-        file.commit()
-    };
-    match put() {
+    match whole_file::write(&path, page.as_bytes()) {
         Ok(()) => Ok(path),
         Err(source) => Err(ReportError::Write { path, source }),
     }

@@ -4,66 +4,122 @@
 //! |---|---|
 //! | `config.toml` | the merged configuration, with where each value came from |
 //! | `run.json` | versions, data digest, device, seed, commands to resume and to reproduce |
+//! | `run.lock` | empty; locked by the process that trains |
 //! | `metrics.jsonl` | one line per epoch |
 //! | `packets.bin`, `packets.jsonl` | telemetry packets, as frames and as text |
 //! | `checkpoints/` | durable generations |
 //! | `commands.journal` | accepted commands, so that none is accepted twice |
 //! | `summary.json` | the result, as printed by `--json` |
 //! | `report.html` | the page |
+//! | `*.damaged-N.*` | a file that was found damaged by a resume, which went on with what is readable |
+//!
+//! A run begins when its `config.toml` is there: before, it can be started again; from then on it can be resumed. All files
+//! are for their owner alone.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use atomic_write_file::AtomicWriteFile;
-use std::io::Write as _;
+use tolaria::checkpoint::{Fs as _, LockGuard, StdFs};
 
 use crate::exit::UsageError;
+use crate::report::{CONFIG_FILE, METRICS_FILE, PAGE_FILE, RECORD_FILE, SUMMARY_FILE};
+use crate::whole_file;
+
+const LOCK_FILE: &str = "run.lock";
+/// What is written whole or not at all.
+const WHOLE_FILES: &[&str] = &[CONFIG_FILE, METRICS_FILE, PAGE_FILE, RECORD_FILE, SUMMARY_FILE];
 
 /// A folder that belongs to one run.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct RunFolder {
     dir: PathBuf,
+    /// Held by the process that trains.
+    lock: Option<LockGuard>,
 }
 
 impl RunFolder {
-    /// Makes a folder for a new run.
+    /// Makes a folder for a new run, and locks it. A run that was killed before it began may have left it behind.
     ///
     /// # Errors
-    /// [`UsageError`] when it holds something already; nothing is changed then.
+    /// [`UsageError`] when it holds something else already, or another process has it; nothing is changed then.
     pub fn create(dir: &Path) -> anyhow::Result<Self> {
-        let occupied = match fs::read_dir(dir) {
-            Ok(mut entries) => entries.next().is_some(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-            Err(error) => {
-                return Err(UsageError(format!("--out {}: {error}; expected a folder", dir.display())).into());
-            }
-        };
-        if occupied {
-            let dir = dir.display();
-            return Err(UsageError(format!(
-                "--out {dir}: the folder is not empty; expected a new or empty folder, or --resume to continue its run"
-            ))
-            .into());
-        }
+        let mut folder = Self { dir: dir.to_owned(), lock: None };
+        folder.expect_free()?;
         fs::create_dir_all(dir).with_context(|| format!("making the run folder {}", dir.display()))?;
-        Ok(Self { dir: dir.to_owned() })
+        folder.lock()?;
+        // Before the lock, another process may have begun and even ended a run here.
+        folder.expect_free()?;
+        Ok(folder)
     }
 
-    /// Opens the folder of an earlier run.
+    /// Opens the folder of an earlier run, to look at it: it is not locked.
     ///
     /// # Errors
     /// [`UsageError`] when it holds no run.
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
-        let folder = Self { dir: dir.to_owned() };
-        if !folder.config().is_file() {
-            let dir = dir.display();
+        let folder = Self { dir: dir.to_owned(), lock: None };
+        if folder.config().is_file() {
+            return Ok(folder);
+        }
+        let expected = if folder.expect_free().is_ok() && dir.join(LOCK_FILE).exists() {
+            "the command without --resume, for its run was ended before it began"
+        } else {
+            "a folder that `esper train` wrote (with a config.toml)"
+        };
+        Err(UsageError(format!("--out {}: nothing to resume; expected {expected}", dir.display())).into())
+    }
+
+    /// Takes the folder for this process, until this is dropped, and removes what killed processes left half written.
+    ///
+    /// # Errors
+    /// [`UsageError`] when another process has it.
+    pub fn lock(&mut self) -> anyhow::Result<()> {
+        let path = self.dir.join(LOCK_FILE);
+        self.lock = StdFs.try_lock(&path).with_context(|| format!("locking {}", path.display()))?;
+        if self.lock.is_none() {
+            let dir = self.dir.display();
             return Err(UsageError(format!(
-                "--out {dir}: nothing to resume; expected a folder that `esper train` wrote (with a config.toml)"
+                "--out {dir}: another process is training in this folder; expected one that nobody uses"
             ))
             .into());
         }
-        Ok(folder)
+        for name in self.names().with_context(|| format!("reading {}", self.dir.display()))? {
+            if WHOLE_FILES.iter().any(|file| whole_file::is_left_over(&name, file)) {
+                self.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Confirms that no run has begun here and that nothing else is here. What stands beside a lock file and before a
+    /// `config.toml` is from a run that was killed before it began.
+    fn expect_free(&self) -> anyhow::Result<()> {
+        let names = match self.names() {
+            Ok(names) => names,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                return Err(UsageError(format!("--out {}: {error}; expected a folder", self.dir.display())).into());
+            }
+        };
+        let is_ours = |name: &String| {
+            name == LOCK_FILE
+                || name == RECORD_FILE
+                || WHOLE_FILES.iter().any(|file| whole_file::is_left_over(name, file))
+        };
+        if names.is_empty() || names.iter().any(|name| name == LOCK_FILE) && names.iter().all(is_ours) {
+            return Ok(());
+        }
+        let dir = self.dir.display();
+        Err(UsageError(format!(
+            "--out {dir}: the folder is not empty; expected a new or empty folder, or --resume to continue its run"
+        ))
+        .into())
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        fs::read_dir(&self.dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     /// The folder itself.
@@ -75,13 +131,13 @@ impl RunFolder {
     /// The merged configuration.
     #[must_use]
     pub fn config(&self) -> PathBuf {
-        self.dir.join("config.toml")
+        self.dir.join(CONFIG_FILE)
     }
 
     /// One line per epoch.
     #[must_use]
     pub fn metrics(&self) -> PathBuf {
-        self.dir.join("metrics.jsonl")
+        self.dir.join(METRICS_FILE)
     }
 
     /// Telemetry as frames.
@@ -114,12 +170,7 @@ impl RunFolder {
     /// When it cannot be written.
     pub fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let path = self.dir.join(name);
-        let write = || {
-            let mut file = AtomicWriteFile::open(&path)?;
-            file.write_all(text.as_bytes())?;
-            file.commit()
-        };
-        write().with_context(|| format!("writing {}", path.display()))?;
+        whole_file::write(&path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
     }
 
@@ -130,7 +181,7 @@ impl RunFolder {
     pub fn remove(&self, name: &str) -> anyhow::Result<()> {
         let path = self.dir.join(name);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("removing {}", path.display()))
             }
             Ok(()) | Err(_) => Ok(()),
@@ -158,5 +209,45 @@ mod tests {
         let folder = RunFolder::create(&dir.path().join("new")).unwrap();
         folder.write("config.toml", "").unwrap();
         assert!(RunFolder::open(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn a_folder_has_one_process_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = RunFolder::create(dir.path()).unwrap();
+        let refused = RunFolder::create(dir.path()).unwrap_err();
+        assert!(refused.is::<UsageError>() && refused.to_string().contains("another process"), "{refused}");
+        drop(first);
+        assert!(RunFolder::create(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn a_run_that_was_killed_before_it_began_can_be_started_again() {
+        let dir = tempfile::tempdir().unwrap();
+        for left in
+            [&["run.lock"][..], &["run.lock", "run.json"], &["run.lock", ".run.json.aB3dE6", ".config.toml.aB3dE6"]]
+        {
+            for name in left {
+                fs::write(dir.path().join(name), "").unwrap();
+            }
+            let refused = RunFolder::open(dir.path()).unwrap_err().to_string();
+            assert!(refused.contains("without --resume"), "{refused}");
+            drop(RunFolder::create(dir.path()).unwrap());
+            assert!(
+                fs::read_dir(dir.path()).unwrap().all(|entry| !entry
+                    .unwrap()
+                    .file_name()
+                    .to_string_lossy()
+                    .starts_with('.'))
+            );
+        }
+        for foreign in ["thesis.txt", "config.toml"] {
+            fs::write(dir.path().join(foreign), "years of work").unwrap();
+            assert!(RunFolder::create(dir.path()).unwrap_err().is::<UsageError>(), "{foreign}");
+            fs::remove_file(dir.path().join(foreign)).unwrap();
+        }
+        // Without a lock, `run.json` is not of this program.
+        fs::remove_file(dir.path().join("run.lock")).unwrap();
+        assert!(RunFolder::create(dir.path()).is_err());
     }
 }

@@ -5,9 +5,11 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use atomic_write_file::AtomicWriteFile;
+use esper_telemetry::set_aside;
 use leyline::id::EpochIndex;
 use tolaria::trainer::report::EpochReport;
+
+use crate::whole_file;
 
 /// Appends epochs to the file.
 #[derive(Debug)]
@@ -18,7 +20,7 @@ pub(super) struct MetricsLog {
 
 impl MetricsLog {
     /// Opens the file for a run that has completed `epoch` epochs: whole lines of up to that epoch are kept, later ones
-    /// and a torn last line go.
+    /// and a torn last line go. A file with a line that is damaged is set aside first, with a warning.
     ///
     /// # Errors
     /// When the file cannot be read or written.
@@ -30,14 +32,19 @@ impl MetricsLog {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
                 Err(error) => return Err(error),
             };
-            let mut file = AtomicWriteFile::open(path)?;
-            for line in bytes.split(|&byte| byte == b'\n') {
-                match serde_json::from_slice::<EpochReport>(line) {
-                    Ok(report) if report.epoch <= epoch => file.write_all(&[line, b"\n"].concat())?,
-                    Ok(_) | Err(_) => break,
-                }
+            let Kept { lines, last, num_damaged } = Kept::of(&bytes, epoch);
+            if num_damaged > 0 {
+                let (path, aside) = (path.display(), set_aside(path)?);
+                let aside = aside.display();
+                tracing::warn!(
+                    "{path}: {num_damaged} lines are damaged; it is kept as {aside}, and the other lines stay"
+                );
             }
-            file.commit()?;
+            if last < epoch.0 {
+                let path = path.display();
+                tracing::warn!("{path}: nothing can be read of the epochs from {} to {epoch}", last + 1);
+            }
+            whole_file::write(path, &lines)?;
             OpenOptions::new().append(true).open(path)
         };
         let file = open().with_context(|| format!("opening {}", path.display()))?;
@@ -52,6 +59,42 @@ impl MetricsLog {
         let line = serde_json::to_string(report).context("writing an epoch as JSON")?;
         // One write, so that a crash tears at most the last line.
         self.file.write_all(format!("{line}\n").as_bytes()).with_context(|| format!("writing {}", self.path.display()))
+    }
+}
+
+/// What a resumed run keeps of its file.
+struct Kept {
+    lines: Vec<u8>,
+    /// Epoch of the last of them.
+    last: u64,
+    num_damaged: usize,
+}
+
+impl Kept {
+    fn of(bytes: &[u8], epoch: EpochIndex) -> Self {
+        let mut kept = Self { lines: Vec::new(), last: 0, num_damaged: 0 };
+        let mut readable = Vec::new();
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            match serde_json::from_slice::<EpochReport>(line) {
+                Ok(report) => readable.push((report.epoch.0, line.trim_ascii_end())),
+                // The writer was cut off.
+                Err(error) if error.is_eof() && !line.ends_with(b"\n") => {}
+                Err(_) => kept.num_damaged += 1,
+            }
+        }
+        for (index, &(number, line)) in readable.iter().enumerate() {
+            // Epochs ascend: a number that skips some and stands in the way of the next one is damaged.
+            let is_in_the_way =
+                |&(next, _): &(u64, _)| (kept.last + 1..=number).contains(&next) && number > kept.last + 1;
+            if number <= kept.last || readable.get(index + 1).is_some_and(is_in_the_way) {
+                kept.num_damaged += 1;
+            } else if number <= epoch.0 {
+                kept.lines.extend_from_slice(line);
+                kept.lines.push(b'\n');
+                kept.last = number;
+            }
+        }
+        kept
     }
 }
 
@@ -124,5 +167,73 @@ mod tests {
             let expected = ends.next_back().map_or(&[][..], |end| &whole[..=end]);
             assert_eq!(fs::read(&path).unwrap(), expected, "cut after {len} bytes");
         }
+    }
+    #[test]
+    fn damage_anywhere_is_found_and_costs_the_damaged_lines_only() {
+        let lines = [1, 2, 3].map(|epoch| serde_json::to_string(&report(epoch)).unwrap() + "\n");
+        let whole = lines.concat().into_bytes();
+        let mut num_found = 0;
+        // One bit makes a digit another digit, the other makes it none.
+        for (at, bit) in (0..whole.len()).flat_map(|at| [(at, 0x01), (at, 0x80)]) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= bit;
+            let kept = Kept::of(&bytes, EpochIndex(3));
+            if kept.num_damaged == 0 {
+                // Another number: nothing tells it from what was written.
+                assert!(kept.lines == bytes && bit == 0x01 && whole[at].is_ascii_digit(), "byte {at}");
+                continue;
+            }
+            num_found += 1;
+            let (text, hit) = (String::from_utf8(kept.lines).unwrap(), at / lines[0].len());
+            for (index, line) in lines.iter().enumerate() {
+                // A line break that is damaged takes the next line with it.
+                let is_hit = index == hit || index == hit + 1 && whole[at] == b'\n';
+                assert!(is_hit || text.contains(line.as_str()), "byte {at}, bit {bit:#x}: line {index} is lost");
+            }
+        }
+        assert!(num_found > whole.len(), "{num_found} of {}", 2 * whole.len());
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_whenever_it_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let line = |epoch| serde_json::to_string(&report(epoch)).unwrap() + "\n";
+        for number in 1..=3 {
+            let damaged = format!("{}\u{7f}{}{}", line(1), line(2), line(3));
+            fs::write(&path, &damaged).unwrap();
+            MetricsLog::open(&path, EpochIndex(3)).unwrap().append(&report(4)).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), [line(1), line(3), line(4)].concat());
+            let aside = dir.path().join(format!("metrics.damaged-{number}.jsonl"));
+            assert_eq!(fs::read_to_string(aside).unwrap(), damaged);
+        }
+        // What was set aside once is no damage any more.
+        drop(MetricsLog::open(&path, EpochIndex(4)).unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
+    }
+
+    #[track_caller]
+    fn check_epochs(found: &[u64], completed: u64, kept: &[u64], num_damaged: usize) {
+        let lines: String = found.iter().map(|&epoch| serde_json::to_string(&report(epoch)).unwrap() + "\n").collect();
+        let found = Kept::of(lines.as_bytes(), EpochIndex(completed));
+        let text = String::from_utf8(found.lines).unwrap();
+        let epochs: Vec<u64> =
+            text.lines().map(|line| serde_json::from_str::<EpochReport>(line).unwrap().epoch.0).collect();
+        assert_eq!((epochs.as_slice(), found.num_damaged), (kept, num_damaged));
+    }
+
+    #[test]
+    fn a_damaged_number_of_an_epoch_costs_its_own_line() {
+        check_epochs(&[1, 2, 3], 3, &[1, 2, 3], 0);
+        check_epochs(&[1, 2, 3], 1, &[1], 0);
+        // Damaged before: the gap is no new damage.
+        check_epochs(&[1, 2, 4, 5], 5, &[1, 2, 4, 5], 0);
+        check_epochs(&[1, 2, 9, 4], 4, &[1, 2, 4], 1);
+        check_epochs(&[1, 2, 9, 4], 3, &[1, 2], 1);
+        check_epochs(&[1, 3, 3, 4], 4, &[1, 3, 4], 1);
+        check_epochs(&[1, 2, 2], 3, &[1, 2], 1);
+        check_epochs(&[1, 2, 2, 4], 4, &[1, 2, 4], 1);
+        check_epochs(&[1, 2, 0, 4], 4, &[1, 2, 4], 1);
+        check_epochs(&[9, 2, 3, 4], 4, &[2, 3, 4], 1);
     }
 }

@@ -4,6 +4,7 @@ mod folder;
 mod interrupt;
 mod metrics_log;
 mod plan;
+mod resume;
 mod watch;
 mod verdict;
 mod train;

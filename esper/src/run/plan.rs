@@ -19,7 +19,8 @@ pub(super) struct Plan {
     /// What is told when the run starts.
     pub(super) warnings: Vec<Diagnostic>,
     pub(super) folder: PathBuf,
-    pub(super) resume: bool,
+    /// Name of a new run, unlike that of any other; none for a run that has one.
+    pub(super) name: Option<String>,
 }
 
 impl Plan {
@@ -29,11 +30,10 @@ impl Plan {
             return Self::resumed(args);
         }
         let Checked { loaded, prepared, warnings } = check(args.config.as_deref(), flags(args)?)?;
-        let folder = match &loaded.config.run.out {
-            Some(out) => out.clone(),
-            None => Path::new("runs").join(run_name(&loaded.config, now_unix_s)),
-        };
-        Ok(Self { loaded, prepared, warnings, folder, resume: false })
+        let random = getrandom::u32().map_err(|error| anyhow::anyhow!("drawing the name of the run: {error}"))?;
+        let name = run_name(&loaded.config, now_unix_s, random);
+        let folder = loaded.config.run.out.clone().unwrap_or_else(|| Path::new("runs").join(&name));
+        Ok(Self { loaded, prepared, warnings, folder, name: Some(name) })
     }
 
     /// A resumed run keeps the configuration of its folder, but for the number of epochs: it may be made longer. A flag
@@ -54,7 +54,7 @@ impl Plan {
             ))
             .into());
         }
-        Ok(Self { loaded, prepared, warnings, folder: out, resume: true })
+        Ok(Self { loaded, prepared, warnings, folder: out, name: None })
     }
 }
 
@@ -124,13 +124,16 @@ pub(super) fn digest(config: &EsperConfig) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// `digits-heuristic-0-1732150000`: data, policy, seed, seconds since 1970.
-pub(super) fn run_name(config: &EsperConfig, now_unix_s: u64) -> String {
+/// `digits-heuristic-0-1732150000-9f3a61c2`: data, policy, seed, seconds since 1970, and a random number, for several runs
+/// may start in one second. A long name of the data is cut, so that the whole is the name of a run.
+fn run_name(config: &EsperConfig, now_unix_s: u64, random: u32) -> String {
+    let rest = format!("-{}-{}-{now_unix_s}-{random:08x}", config.policy.policy, config.run.seed);
+    let room = 64_usize.saturating_sub(rest.len()).min(24);
     let data = config.data.name.to_string();
     let stem = Path::new(&data).file_stem().map_or(String::new(), |stem| stem.to_string_lossy().to_lowercase());
     let clean: String =
-        stem.chars().filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '-').take(24).collect();
-    format!("{clean}-{}-{}-{now_unix_s}", config.policy.policy, config.run.seed)
+        stem.chars().filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '-').take(room).collect();
+    clean + &rest
 }
 
 pub(super) fn run_id(name: &str) -> anyhow::Result<RunId> {
@@ -141,6 +144,20 @@ pub(super) fn run_id(name: &str) -> anyhow::Result<RunId> {
 mod tests {
     use super::*;
     use crate::data::DataName;
+
+    #[test]
+    fn the_name_of_a_run_is_its_own_and_accepted_whatever_the_data_are_called() {
+        for data in ["digits", "a-very-long-name-of-a-data-set-in-a-file.csv", "ΔΣ.csv"] {
+            let mut config = EsperConfig::defaults_for(&DataName::parse(data).unwrap());
+            config.run.seed = u64::MAX;
+            let names = [1, 2].map(|random| run_name(&config, 1_732_150_000, random));
+            assert_ne!(names[0], names[1]);
+            assert!(run_id(&names[0]).is_ok(), "{names:?}");
+        }
+        let config = EsperConfig::defaults_for(&DataName::Digits);
+        let expected = format!("digits-heuristic-{}-1732150000-9f3a61c2", config.run.seed);
+        assert_eq!(run_name(&config, 1_732_150_000, 0x9f3a_61c2), expected);
+    }
 
     #[test]
     fn a_resumed_run_may_reach_the_device_in_another_way_but_not_learn_in_another_way() {

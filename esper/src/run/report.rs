@@ -1,4 +1,4 @@
-//! `esper report`: writes the page of a run again and prints its summary.
+//! `esper report`: prints the summary of a run and writes its page again.
 
 use std::process::ExitCode;
 
@@ -10,11 +10,12 @@ use crate::{output, report};
 /// Runs the sub-command.
 ///
 /// # Errors
-/// When the folder holds no run, or a file of it cannot be read; the error names file and line.
+/// When the folder holds no run, or a file of it cannot be read; the error names file and line. When the page cannot be
+/// written; the summary has been printed then.
 pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    let page =
-        report::write(&args.run_dir).with_context(|| format!("reading the run in {}", args.run_dir.display()))?;
-    let run = report::Run::read(&args.run_dir)?;
-    output::print(&format!("{}report: {}\n", report::render_text(&run), page.display()))?;
+    let reading = || format!("reading the run in {}", args.run_dir.display());
+    let run = report::Run::read(&args.run_dir).with_context(reading)?;
+    output::print(&report::render_text(&run))?;
+    output::print(&format!("report: {}\n", report::write(&args.run_dir)?.display()))?;
     Ok(ExitCode::SUCCESS)
 }

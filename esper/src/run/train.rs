@@ -1,5 +1,6 @@
 //! The command itself.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::run::folder::RunFolder;
 use crate::run::interrupt::Interrupt;
 use crate::run::metrics_log::MetricsLog;
 use crate::run::plan::{self, Plan};
+use crate::run::resume;
 use crate::run::verdict::verdict;
 use crate::run::watch::Watch;
 use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble};
@@ -39,12 +41,20 @@ const FLUSH: Duration = Duration::from_secs(5);
 /// Usage errors before anything is written; afterwards the first failure. The run folder then says so too.
 pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let started = clock.now();
     let interrupt = Interrupt::install()?;
     let plan = Plan::of(args, clock.unix().as_secs())?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
     check::warn(&plan.warnings);
-    let folder = if plan.resume { RunFolder::open(&plan.folder)? } else { RunFolder::create(&plan.folder)? };
-    let record = if plan.resume { read_record(&folder)? } else { write_record(&folder, &plan, &*clock)? };
+    let (folder, record) = match &plan.name {
+        Some(name) => begin(name, &plan, &*clock)?,
+        None => {
+            let mut folder = RunFolder::open(&plan.folder)?;
+            let record = resume::check(&folder, config, prepared.digest, unix_ms(&*clock))?;
+            folder.lock()?;
+            (folder, record)
+        }
+    };
 
     let (recorder, guard) = TelemetryRecorder::start(
         record.run_id.clone(),
@@ -60,12 +70,16 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         recorder,
         clock: Arc::clone(&clock),
     };
-    // Now that nobody else can be running here. A folder with a config.toml can be resumed, perhaps for more epochs.
-    folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
     let mut trainer = assemble(config, &prepared.splits, around)?;
     let host_parameters = trainer.seeds().model().layout().num_elements_of(Owner::Host) as u64;
     let mut eager = Eager::acquire()?;
-    let resumed = if plan.resume { trainer.resume(&mut eager).context("resuming")? } else { None };
+    let is_new = plan.name.is_some();
+    let resumed = if is_new { None } else { trainer.resume(&mut eager).context("resuming")? };
+    if !is_new {
+        folder.write(report::RECORD_FILE, &(serde_json::to_string_pretty(&record)? + "\n"))?;
+        // Perhaps for more epochs.
+        folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
+    }
 
     let log = MetricsLog::open(&folder.metrics(), trainer.progress().0)?;
     folder.remove(report::SUMMARY_FILE)?;
@@ -75,27 +89,30 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         ProgressArg::Off => ProgressMode::Off,
     };
     let mut progress = Progress::new(mode, config.run.epochs.get());
-    note_start(&mut progress, &folder, plan.resume, resumed.as_ref());
+    note_start(&mut progress, &folder, is_new, resumed.as_ref());
     let mut watch = Watch::new(log, progress, interrupt);
     let ended = trainer.run(&mut eager, &mut watch);
     watch.progress().finish();
 
+    let earlier_s = record.resumed.as_ref().map_or(0.0, |resumed| resumed.earlier_s);
     let num_classes = prepared.splits.train.num_classes();
     let closed = summarize(&mut trainer, &eager, &folder, &ended, num_classes, host_parameters, resumed.as_ref())
         .and_then(|summary| {
+            let summary = Summary { wall_s: earlier_s + (clock.now() - started).as_secs_f64(), ..summary };
             folder.write(report::SUMMARY_FILE, &(serde_json::to_string_pretty(&summary)? + "\n"))?;
             guard.shutdown(FLUSH);
-            Ok((summary, report::write(folder.path()).context("writing the report")?))
+            Ok((summary, report::write(folder.path())))
         });
     // A program that reads the result is told of a failure too.
     let printed = match &closed {
-        Ok((summary, page)) if ended.is_ok() || args.json => print_result(args, &folder, page, summary),
+        Ok((summary, page)) if ended.is_ok() || args.json => print_result(args, &folder, page.as_deref().ok(), summary),
         Ok(_) | Err(_) => Ok(()),
     };
     // The failure of the run comes before a failure to describe it.
     ended.with_context(|| format!("training (what there is stays in {})", folder.path().display()))?;
-    let (summary, _) = closed?;
+    let (summary, page) = closed?;
     printed?;
+    page.context("writing the report")?;
     match (summary.outcome, summary.reason) {
         (RunOutcome::Interrupted, _) => Ok(ExitCode::from(exit::INTERRUPTED)),
         (RunOutcome::Completed, _) => Ok(ExitCode::SUCCESS),
@@ -103,12 +120,13 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn write_record(folder: &RunFolder, plan: &Plan, clock: &dyn Clock) -> anyhow::Result<RunRecord> {
+/// Makes the folder of a new run. With its `config.toml`, which comes last, the run can be resumed.
+fn begin(name: &str, plan: &Plan, clock: &dyn Clock) -> anyhow::Result<(RunFolder, RunRecord)> {
+    let folder = RunFolder::create(&plan.folder)?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
-    let unix = clock.unix();
     let shown = folder.path().display();
     let record = RunRecord {
-        run_id: plan::run_id(&plan::run_name(config, unix.as_secs()))?,
+        run_id: plan::run_id(name)?,
         versions: Versions::of_this_build(),
         data: DataRecord {
             name: config.data.name.to_string(),
@@ -119,18 +137,18 @@ fn write_record(folder: &RunFolder, plan: &Plan, clock: &dyn Clock) -> anyhow::R
         },
         device: config.run.device.to_string(),
         seed: config.run.seed,
-        started_unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
+        started_unix_ms: unix_ms(clock),
+        resumed: None,
         resume_command: format!("esper train --resume --out {shown}"),
         reproduce_command: format!("esper train --config {} --out NEW_DIR", folder.config().display()),
     };
     folder.write(report::RECORD_FILE, &(serde_json::to_string_pretty(&record)? + "\n"))?;
-    Ok(record)
+    folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
+    Ok((folder, record))
 }
 
-fn read_record(folder: &RunFolder) -> anyhow::Result<RunRecord> {
-    let path = folder.path().join(report::RECORD_FILE);
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is not a run record", path.display()))
+fn unix_ms(clock: &dyn Clock) -> u64 {
+    u64::try_from(clock.unix().as_millis()).unwrap_or(u64::MAX)
 }
 
 fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn Sink>>> {
@@ -149,17 +167,22 @@ fn checkpoints(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Check
     Ok(Checkpoints { store, every_epochs: config.checkpoint.every_epochs, config_digest: plan::digest(config) })
 }
 
-fn note_start(progress: &mut Progress, folder: &RunFolder, resume: bool, resumed: Option<&Resumed>) {
+fn note_start(progress: &mut Progress, folder: &RunFolder, is_new: bool, resumed: Option<&Resumed>) {
     let shown = folder.path().display();
     match resumed {
         Some(at) => {
             for (generation, reason) in &at.skipped {
                 progress.note(&format!("checkpoint {generation} does not verify and is passed over: {reason}"));
             }
+            if !at.is_compared {
+                progress.note(
+                    "the checkpoint does not say which batches and data it was trained with: they are not compared",
+                );
+            }
             progress.note(&format!("resuming {shown} from {} (epoch {}, step {})", at.generation, at.epoch, at.step));
         }
-        None if resume => progress.note(&format!("{shown} has no checkpoint yet: starting from the beginning")),
-        None => progress.note(&format!("run folder {shown}")),
+        None if is_new => progress.note(&format!("run folder {shown}")),
+        None => progress.note(&format!("{shown} has no checkpoint yet: starting from the beginning")),
     }
 }
 
@@ -185,7 +208,7 @@ fn summarize(
         steps: step.0,
         parameters: trainer.seeds().model().layout().num_elements() as u64,
         host_parameters,
-        wall_s: history.epochs.iter().map(|epoch| epoch.wall_s).sum(),
+        wall_s: 0.0,
         out: folder.path().display().to_string(),
         resumed_from: resumed.map(|at| at.generation.clone()),
         outcome,
@@ -194,11 +217,12 @@ fn summarize(
     })
 }
 
-fn print_result(args: &TrainArgs, folder: &RunFolder, page: &std::path::Path, summary: &Summary) -> anyhow::Result<()> {
+fn print_result(args: &TrainArgs, folder: &RunFolder, page: Option<&Path>, summary: &Summary) -> anyhow::Result<()> {
     let text = if args.json {
         serde_json::to_string(summary)? + "\n"
     } else {
-        format!("{}report: {}\n", report::render_text(&report::Run::read(folder.path())?), page.display())
+        let page = page.map_or_else(String::new, |page| format!("report: {}\n", page.display()));
+        report::render_text(&report::Run::read(folder.path())?) + &page
     };
     Ok(output::print(&text)?)
 }
