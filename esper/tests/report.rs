@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use esper::report::{ReportError, Run, RunOutcome, Summary, Versions, render_html, render_text, write};
 use leyline::error::{Error as _, ErrorKind};
 use roxmltree::{Document, Node, ParsingOptions};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -255,6 +255,26 @@ fn a_run_without_seeds_has_a_whole_page() {
     assert!(text(by_id(&document, "commands")).contains("The policy gave no command."));
     assert_eq!(classed(by_id(&document, "loss"), "plot").len(), 1);
     assert!(classed(document.root(), "marker").is_empty());
+}
+
+#[test]
+fn what_the_policy_waited_for_is_told_where_nothing_germinated() {
+    let dir = copy("no_seeds");
+    let shown = render_text(&Run::read(dir.path()).unwrap());
+    assert!(shown.contains("none germinated: the policy gave no reason"), "{shown}");
+    edit_epoch(dir.path(), 1, |epoch| {
+        epoch["waiting"] = json!([{"rule": "improving", "detail": "2 of 3 <b>epochs</b>"}]);
+    });
+    let shown = render_text(&Run::read(dir.path()).unwrap());
+    for part in
+        ["none germinated: improving (1 epoch)", "waited: improving (1 epoch), last at epoch 1: 2 of 3 <b>epochs"]
+    {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    let page = page(dir.path());
+    let document = parse(&page);
+    assert!(text(by_id(&document, "results")).contains("none germinated: improving (1 epoch)"));
+    assert!(text(by_id(&document, "commands")).contains("2 of 3 <b>epochs</b>"));
 }
 
 #[test]

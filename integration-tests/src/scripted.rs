@@ -48,11 +48,14 @@ impl ErrorType for Scripted {
 
 impl Durable for Scripted {
     fn save(&self, eager: &Eager) -> Result<SavedState, Self::Error> {
-        Ok(eager.check().map(|()| SavedState::default())?)
+        eager.check()?;
+        Ok(SavedState { json: self.sequence.to_string(), ..SavedState::default() })
     }
 
-    fn restore(&mut self, eager: &mut Eager, _: &SavedState) -> Result<(), Self::Error> {
-        Ok(eager.check()?)
+    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Self::Error> {
+        eager.check()?;
+        self.sequence = saved.json.parse().expect("what was saved is a number");
+        Ok(())
     }
 }
 

@@ -99,8 +99,11 @@ impl Trainer {
     /// One epoch of gradient descent on the main loss and on the side loss of a seed in shadow training.
     fn epoch(&mut self, seed: Option<SeedId>) -> Result<Option<GradientHealth>> {
         let mut squares = Vec::new();
-        for _ in 0..STEPS_PER_EPOCH {
+        for step in 0..STEPS_PER_EPOCH {
             let batch = self.batch(64)?;
+            if step == 0 && self.manager.wants_batch(&self.eager) {
+                self.manager.inspect_batch(&self.eager, &batch)?;
+            }
             let model = self.manager.model();
             let outputs = model.forward(&batch.inputs, Pass::Train)?;
             let losses = std::iter::once(&outputs.logits).chain(outputs.shadows.iter().map(|shadow| &shadow.logits));

@@ -35,6 +35,7 @@ fn rig(mode: AttributionMode) -> Rig {
         rig.bring_to(seed, stage);
         rig.fill(seed, 0.2);
     }
+    rig.ripen(SeedId(2));
     rig.send(Operation::StartBlending { seed: SeedId(2), ramp: ramp(0.5, 0) }).unwrap();
     rig
 }

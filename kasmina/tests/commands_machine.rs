@@ -9,8 +9,10 @@ use candle_core::{Device, Tensor};
 use kasmina::KasminaConfig;
 use kasmina::graft::Role;
 use kasmina::host::HostConfig;
+use kasmina::isolation::IsolationConfig;
 use kasmina::lifecycle::GateConfig;
 use kasmina::lifecycle::table::{Condition, MOVES, Trigger};
+use leyline::batch::Batch;
 use leyline::command::{AlphaCurve, AlphaRamp, Operation};
 use leyline::error::Error as _;
 use leyline::id::{BlueprintId, SeedId, TopologyRevision};
@@ -30,7 +32,9 @@ fn tiny() -> KasminaConfig {
     let gates =
         GateConfig { training_min_epochs: 1, holding_min_epochs: 1, min_stability: 0.5, ..GateConfig::default() };
     let host = HostConfig::Mlp { inputs: 3, hidden: vec![2], classes: 2 };
-    KasminaConfig { gates, seed_width: 1, embargo_epochs: 1, init_seed: 3, ..KasminaConfig::new(host) }
+    // Each seed once, before it is first measured.
+    let isolation = IsolationConfig { check_every_epochs: u64::MAX, strict: true };
+    KasminaConfig { gates, isolation, seed_width: 1, embargo_epochs: 1, init_seed: 3, ..KasminaConfig::new(host) }
 }
 
 /// The manager with what the host was before any seed.
@@ -74,6 +78,11 @@ impl System {
             }
             Action::EndEpoch => return Outcome::Moved(moves(&self.rig.end_epoch())),
             Action::Measure { seed, useful } => {
+                if self.rig.manager.wants_batch(&self.rig.eager) {
+                    let targets = Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap();
+                    let batch = Batch { inputs: self.inputs.clone(), targets };
+                    self.rig.manager.inspect_batch(&self.rig.eager, &batch).unwrap();
+                }
                 if self.rig.state(SeedId(seed)).is_some() {
                     self.rig.evidence(SeedId(seed), if useful { 0.2 } else { -0.2 });
                 }

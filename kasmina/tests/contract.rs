@@ -43,6 +43,9 @@ fn ripen(manager: &mut Kasmina, eager: &mut Eager, seed: SeedId) {
     let gradient = Some(GradientHealth { norm: 1.0, host_ratio: Some(1.0), health: 1.0 });
     for epoch in 0..4 {
         let epoch = EpochIndex(epoch);
+        if manager.wants_batch(eager) {
+            manager.inspect_batch(eager, &batch(1)).unwrap();
+        }
         manager.record_evidence(eager, &[Evidence { seed, epoch, counterfactual, gradient }]).unwrap();
         manager.finish_epoch(eager, epoch).unwrap();
     }

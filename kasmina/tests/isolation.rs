@@ -25,7 +25,7 @@ use leyline::region::Eager;
 use leyline::seed::{SeedManager, SeedStage};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use support::{Rig, batch, batch_for, bits, config, configurations, exact_bits, hosts, mlp};
+use support::{Rig, batch, batch_for, bits, config, configurations, exact_bits, hosts, mlp, ramp};
 
 /// A blueprint at a slot of a host.
 #[derive(Debug, Clone)]
@@ -449,13 +449,12 @@ fn faulty_rig(fault: Fault, other: &str, isolation: IsolationConfig) -> Rig {
     registry.register(Arc::new(Faulty { fault, other: Arc::clone(&target) })).unwrap();
     let config = KasminaConfig { isolation, ..config(mlp()) };
     let mut rig = Rig::with_registry(config, registry, Eager::acquire().unwrap());
-    for (slot, blueprint, stage) in [
-        ("hidden1", "mlp", SeedStage::Training),
-        ("hidden0", "faulty", SeedStage::Training),
-        ("input", "mlp", SeedStage::Holding),
-    ] {
-        let seed = rig.germinate(slot, blueprint);
-        rig.bring_to(seed, stage);
+    let seeds = [("hidden1", "mlp"), ("hidden0", "faulty"), ("input", "mlp")];
+    let [sound, faulty, acting] = seeds.map(|(slot, blueprint)| rig.germinate(slot, blueprint));
+    rig.bring_to(acting, SeedStage::Holding);
+    // Last, and without an epoch: nothing has been audited with them.
+    for seed in [sound, faulty] {
+        rig.send(Operation::StartTraining { seed }).unwrap();
     }
     rig.descend(0);
     let parameter = rig.model().parameters().iter().find(|parameter| parameter.name == other).unwrap();
@@ -543,7 +542,7 @@ fn seeds_outside_the_layout_are_watched_as_well() {
 
 #[test]
 fn the_monitor_audits_the_first_batch_of_every_nth_epoch_and_goes_on() {
-    for (check_every_epochs, expected) in [(0, [0, 0, 0, 0, 0]), (1, [1, 2, 3, 4, 5]), (2, [1, 1, 2, 2, 3])] {
+    for (check_every_epochs, expected) in [(1, [1, 2, 3, 4, 5]), (2, [1, 1, 2, 2, 3])] {
         let isolation = IsolationConfig { check_every_epochs, strict: false };
         let mut rig = faulty_rig(Fault::UsesAnother, "host.layer0.weight", isolation);
         for audits in expected {
@@ -553,6 +552,32 @@ fn the_monitor_audits_the_first_batch_of_every_nth_epoch_and_goes_on() {
             }
             rig.end_epoch();
         }
+    }
+}
+
+#[test]
+fn without_audits_no_seed_trains_and_the_refusal_says_why() {
+    let isolation = IsolationConfig { check_every_epochs: 0, strict: false };
+    let mut rig = Rig::new(KasminaConfig { isolation, ..config(mlp()) });
+    let seed = rig.germinate("hidden0", "mlp");
+    for _ in 0..3 {
+        let error = rig.send(Operation::StartTraining { seed }).unwrap_err().to_string();
+        assert!(error.ends_with("isolation not measured: `isolation.check_every_epochs` is 0, needs 1"), "{error}");
+        rig.show_batch();
+        rig.good_evidence(seed);
+        rig.end_epoch();
+    }
+}
+
+#[test]
+fn a_seed_that_begins_to_train_between_two_audits_is_audited_at_once() {
+    let isolation = IsolationConfig { check_every_epochs: 100, strict: false };
+    let mut rig = Rig::new(KasminaConfig { isolation, ..config(mlp()) });
+    for (slot, audits) in [("hidden0", 1), ("hidden1", 2)] {
+        let seed = rig.germinate(slot, "mlp");
+        rig.bring_to(seed, SeedStage::Training);
+        assert_eq!(rig.recorder.counter_value("kasmina.isolation.audits_total", &[]), Some(audits));
+        rig.send(Operation::StartBlending { seed, ramp: ramp(1.0, 0) }).unwrap();
     }
 }
 

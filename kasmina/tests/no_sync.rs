@@ -59,7 +59,11 @@ fn a_training_step_reads_nothing_and_a_measuring_attribution_reads_once(eager: &
             rig.end_step();
         }
         rig.end_epoch();
-        assert_eq!(num_host_reads(), before, "commands, steps and epochs read nothing");
+        assert_eq!(
+            num_host_reads(),
+            before + 1,
+            "commands, steps and epochs read nothing, the audit of the shadow once"
+        );
         assert_eq!(attribution_reads(&mut rig), reads, "{mode:?} {scope:?}");
         let before = num_host_reads();
         rig.manager.attribute_samples(&rig.eager, &batch(1)).unwrap();
@@ -69,7 +73,7 @@ fn a_training_step_reads_nothing_and_a_measuring_attribution_reads_once(eager: &
 }
 
 fn an_audit_reads_once_in_an_epoch_with_a_seed_in_the_shadow(eager: &mut Option<Eager>) {
-    for (check_every_epochs, reads) in [(0, [0, 0, 0]), (1, [1, 1, 1]), (2, [1, 0, 1])] {
+    for (check_every_epochs, reads) in [(1, [1, 1, 1]), (2, [1, 0, 1])] {
         let isolation = IsolationConfig { check_every_epochs, strict: true };
         let mut rig = rig_in(KasminaConfig { isolation, ..config(mlp()) }, eager);
         assert_eq!(attribution_reads(&mut rig), 0, "without a seed");

@@ -355,13 +355,18 @@ fn a_gain_that_comes_and_goes_does_not_open_the_gate() {
     let mut rig = Rig::new(KasminaConfig { gates, ..config(mlp()) });
     let seed = rig.germinate("hidden0", "mlp");
     rig.bring_to(seed, SeedStage::Training);
-    for gain in [-0.2, -0.2, -0.2, -0.2, -0.2, -0.2, 0.2] {
+    let measure = |rig: &mut Rig, gain| {
+        rig.show_batch();
         rig.evidence(seed, gain);
+        rig.end_epoch();
+    };
+    for gain in [-0.2, -0.2, -0.2, -0.2, -0.2, -0.2, 0.2] {
+        measure(&mut rig, gain);
     }
     let error = rig.send(Operation::StartBlending { seed, ramp: ramp(1.0, 5) }).unwrap_err();
     assert!(error.to_string().ends_with("stability 0.250, needs 0.5"), "{error}");
     for _ in 0..3 {
-        rig.evidence(seed, 0.2);
+        measure(&mut rig, 0.2);
     }
     rig.send(Operation::StartBlending { seed, ramp: ramp(1.0, 5) }).unwrap();
 }
@@ -388,13 +393,19 @@ fn an_unmet_gate_refuses_and_names_the_condition() {
     let before = rig.fingerprint();
     let error = rig.send(Operation::StartBlending { seed, ramp: ramp(1.0, 5) }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Rejected);
-    for part in ["0 epochs in training, needs 4", "gradient health not measured", "loss gain not measured"] {
+    for part in [
+        "0 epochs in training, needs 4",
+        "gradient health not measured",
+        "loss gain not measured",
+        "isolation not measured: no audit in this stage",
+    ] {
         assert!(error.to_string().contains(part), "{error}");
     }
     assert_eq!(rig.fingerprint(), before);
     assert_eq!(rig.recorder.events_named("gate_failure").len(), 1);
 
     for _ in 0..4 {
+        rig.show_batch();
         rig.end_epoch();
     }
     rig.good_evidence(seed);

@@ -26,7 +26,7 @@ pub struct Rationale {
 pub struct Decision {
     /// Each command as it was meant, beside its signed form.
     pub commands: Vec<(Command, SignedCommand)>,
-    /// Why these and no others.
+    /// Why these: one for each command, in their order. Then why no others: what the policy waits for, what it dropped.
     pub rationale: Vec<Rationale>,
 }
 

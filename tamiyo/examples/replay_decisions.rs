@@ -69,6 +69,7 @@ fn one_life() -> Vec<String> {
                     r#"{{"seed_id":"seed-1","slot":"hidden-0","blueprint":"mlp","stage":"{stage}",
                     "age_epochs":{epoch},"epochs_in_stage":{in_stage},"alpha":{alpha},"alpha_target":1.0,
                     "alpha_mode":"{mode}","num_parameters":100,"last_gate":null,
+                    "counterfactual_epoch":{epoch},"gradient_epoch":{epoch},
                     "counterfactual":{{"loss_gain":{gain},"std_error":0.01,"accuracy_gain_pp":1.0,"num_samples":400}},
                     "gradient":{{"norm":0.1,"host_ratio":1.0,"health":1.0}}}}"#
                 )

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use leyline::id::{BlueprintId, SeedId, SlotId};
+use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId};
 use leyline::seed::{Counterfactual, SeedStage, SeedState};
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,17 @@ pub struct EndedSeed {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvidenceLog {
+    /// Of the latest state.
+    epoch: EpochIndex,
     seeds: BTreeMap<SeedId, SeedLog>,
+}
+
+/// A measurement and its epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Measured {
+    epoch: EpochIndex,
+    value: Counterfactual,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,24 +83,31 @@ struct SeedLog {
     stage: SeedStage,
     epochs_in_stage: u64,
     /// Of this stage, oldest first.
-    measurements: Vec<Counterfactual>,
-    /// Of this stage, to tell a new measurement from one that is shown again.
-    last_seen: Option<Counterfactual>,
+    measurements: Vec<Measured>,
+    /// Epoch of the latest measurement that was shown, to tell a new one from one that is shown again.
+    last_seen: Option<EpochIndex>,
     contribution: Option<f64>,
 }
 
 impl EvidenceLog {
-    /// Takes in the seeds of a state, keeps at most `keep` measurements of each, and returns the seeds that were live
-    /// before and are no longer, in order of id.
+    /// Takes in the seeds of a state after `epoch`, keeps at most `keep` measurements of each and none that is older than
+    /// so many epochs, and returns the seeds that were live before and are no longer, in order of id.
     ///
-    /// A measurement that equals the last one of the stage bit for bit is that one, shown again, and does not count twice. One
-    /// that is not finite, has a negative standard error or fewer than two samples is no measurement. A pause ends the
+    /// A measurement of an epoch that was shown before is that one, shown again, and does not count twice. One of no known
+    /// epoch, that is not finite, has a negative standard error or fewer than two samples is no measurement. A pause ends the
     /// evidence of a seed: the network goes on without it, and what it was worth before says nothing about its return.
-    pub fn observe(&mut self, config: &EvidenceConfig, keep: usize, seeds: &[SeedState]) -> Vec<EndedSeed> {
+    pub fn observe(
+        &mut self,
+        config: &EvidenceConfig,
+        keep: usize,
+        epoch: EpochIndex,
+        seeds: &[SeedState],
+    ) -> Vec<EndedSeed> {
+        self.epoch = epoch;
         let mut before = std::mem::take(&mut self.seeds);
         for seed in seeds.iter().filter(|seed| seed.stage.is_live()) {
             let mut log = before.remove(&seed.seed_id).unwrap_or_else(|| SeedLog::new(seed));
-            log.observe(config, keep, seed);
+            log.observe(config, keep, epoch, seed);
             self.seeds.insert(seed.seed_id, log);
         }
         let fossilized =
@@ -106,17 +123,16 @@ impl EvidenceLog {
             .collect()
     }
 
-    /// The latest measurements of the present stage, averaged; absent when there is none.
+    /// The latest measurements of the present stage, averaged; absent when there is none within the window.
     #[must_use]
     pub fn estimate(&self, config: &EvidenceConfig, seed: SeedId) -> Option<Estimate> {
-        self.seeds.get(&seed).and_then(|log| log.estimate(config.window))
+        self.seeds.get(&seed).and_then(|log| log.estimate(config.window, self.epoch))
     }
 
     /// How many of the latest measurements in a row, of the present stage, have an upper bound below 0.
     #[must_use]
     pub fn harmful_streak(&self, config: &EvidenceConfig, seed: SeedId) -> usize {
-        let harmful =
-            |measured: &&Counterfactual| estimate(std::slice::from_ref(*measured)).upper(config.confidence_z) < 0.0;
+        let harmful = |measured: &&Measured| estimate(std::slice::from_ref(*measured)).upper(config.confidence_z) < 0.0;
         self.seeds.get(&seed).map_or(0, |log| log.measurements.iter().rev().take_while(harmful).count())
     }
 }
@@ -134,45 +150,46 @@ impl SeedLog {
         }
     }
 
-    fn observe(&mut self, config: &EvidenceConfig, keep: usize, seed: &SeedState) {
+    fn observe(&mut self, config: &EvidenceConfig, keep: usize, now: EpochIndex, seed: &SeedState) {
         // Fewer epochs than before: the stage was left and entered again between two decisions.
         if seed.stage != self.stage || seed.epochs_in_stage < self.epochs_in_stage {
             self.stage = seed.stage;
             self.measurements.clear();
-            self.last_seen = None;
         }
         self.epochs_in_stage = seed.epochs_in_stage;
-        let measured = seed.counterfactual.filter(is_usable);
+        let shown = seed.counterfactual_epoch.filter(|epoch| *epoch <= now && Some(*epoch) > self.last_seen);
+        // What is shown during a pause is of before it, and may be shown again after it.
+        self.last_seen = shown.or(self.last_seen);
         if seed.paused {
             self.measurements.clear();
-            // What is shown during the pause is of before it, and may be shown again after it.
-            self.last_seen = measured.or(self.last_seen);
             return;
         }
-        let Some(measured) = measured else { return };
-        if self.last_seen == Some(measured) {
-            return;
-        }
-        self.last_seen = Some(measured);
-        self.measurements.push(measured);
+        self.measurements.retain(|measured| is_within(keep, measured.epoch, now));
+        let Some((epoch, value)) = shown.zip(seed.counterfactual.filter(is_usable)) else { return };
+        self.measurements.push(Measured { epoch, value });
         let surplus = self.measurements.len().saturating_sub(keep);
         self.measurements.drain(..surplus);
-        self.contribution = self.estimate(config.window).map(|estimate| estimate.mean_gain);
+        self.contribution = self.estimate(config.window, epoch).map(|estimate| estimate.mean_gain);
     }
 
-    fn estimate(&self, window: usize) -> Option<Estimate> {
-        let start = self.measurements.len().saturating_sub(window);
-        let latest = &self.measurements[start..];
-        (!latest.is_empty()).then(|| estimate(latest))
+    fn estimate(&self, window: usize, now: EpochIndex) -> Option<Estimate> {
+        let start = self.measurements.iter().position(|measured| is_within(window, measured.epoch, now))?;
+        Some(estimate(&self.measurements[start..]))
     }
 }
 
+/// Whether an epoch is one of the latest `window`.
+pub(crate) fn is_within(window: usize, epoch: EpochIndex, now: EpochIndex) -> bool {
+    now.0.checked_sub(epoch.0).is_some_and(|age| age < window as u64)
+}
+
 /// `measurements` is not empty.
-fn estimate(measurements: &[Counterfactual]) -> Estimate {
+fn estimate(measurements: &[Measured]) -> Estimate {
     let count = measurements.len() as f64;
+    let sum = |of: fn(&Counterfactual) -> f64| measurements.iter().map(|measured| of(&measured.value)).sum::<f64>();
     Estimate {
-        mean_gain: measurements.iter().map(|m| m.loss_gain).sum::<f64>() / count,
-        std_error: measurements.iter().map(|m| m.std_error).sum::<f64>() / count,
+        mean_gain: sum(|value| value.loss_gain) / count,
+        std_error: sum(|value| value.std_error) / count,
         num_measurements: measurements.len(),
     }
 }
@@ -200,12 +217,20 @@ mod tests {
                 accuracy_gain_pp: 0.0,
                 num_samples: 100,
             }),
+            counterfactual_epoch: Some(EpochIndex(epochs_in_stage)),
             ..SeedState::germinated(SeedId(1), SlotId::new("a").unwrap(), BlueprintId::new("mlp").unwrap(), 10)
         }
     }
 
+    /// After the latest epoch in which a seed was measured, or after the one before.
     fn observe(log: &mut EvidenceLog, seeds: &[SeedState]) -> Vec<EndedSeed> {
-        log.observe(&CONFIG, 8, seeds)
+        let now = seeds.iter().filter_map(|seed| seed.counterfactual_epoch).chain([log.epoch]).max().unwrap();
+        log.observe(&CONFIG, 8, now, seeds)
+    }
+
+    /// The same measurement of another epoch.
+    fn of_epoch(epoch: u64, seed: SeedState) -> SeedState {
+        SeedState { counterfactual_epoch: Some(EpochIndex(epoch)), ..seed }
     }
 
     /// Feeds one measurement per epoch of one stage.
@@ -233,8 +258,36 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_shown_again_counts_once() {
-        check(&[(-1.0, 0.125), (-1.0, 0.125), (-1.0, 0.125)], Some((-1.0, 0.125, 1)), 1);
+    fn an_epoch_is_measured_once_and_equal_measurements_of_several_are_several() {
+        check(&[(-1.0, 0.125), (-1.0, 0.125), (-1.0, 0.125)], Some((-1.0, 0.125, 3)), 3);
+        let mut log = EvidenceLog::default();
+        for (shown, gain) in [(1, -1.0), (1, -1.0), (1, -2.0), (0, -2.0)] {
+            let state = of_epoch(shown, seed(SeedStage::Training, 1, Some((gain, 0.125))));
+            log.observe(&CONFIG, 8, EpochIndex(1), &[state]);
+        }
+        let estimate = log.estimate(&CONFIG, SeedId(1)).unwrap();
+        assert_eq!((estimate.mean_gain, estimate.num_measurements), (-1.0, 1));
+    }
+
+    #[test]
+    fn a_measurement_counts_for_as_many_epochs_as_the_window_has() {
+        let mut log = EvidenceLog::default();
+        let measured = seed(SeedStage::Training, 1, Some((-1.0, 0.125)));
+        for (now, is_known, streak) in [(1, true, 1), (3, true, 1), (4, false, 1), (8, false, 1), (9, false, 0)] {
+            log.observe(&CONFIG, 8, EpochIndex(now), std::slice::from_ref(&measured));
+            assert_eq!(log.estimate(&CONFIG, SeedId(1)).is_some(), is_known, "after epoch {now}");
+            assert_eq!(log.harmful_streak(&CONFIG, SeedId(1)), streak, "after epoch {now}");
+        }
+    }
+
+    #[test]
+    fn a_measurement_of_no_known_epoch_is_none() {
+        for epoch in [None, Some(EpochIndex(9))] {
+            let mut log = EvidenceLog::default();
+            let state = SeedState { counterfactual_epoch: epoch, ..seed(SeedStage::Training, 1, Some((1.0, 0.1))) };
+            log.observe(&CONFIG, 8, EpochIndex(8), &[state]);
+            assert_eq!(log.estimate(&CONFIG, SeedId(1)), None);
+        }
     }
 
     #[test]
@@ -258,9 +311,9 @@ mod tests {
     fn evidence_of_an_earlier_stage_is_forgotten() {
         let mut log = EvidenceLog::default();
         observe(&mut log, &[seed(SeedStage::Training, 3, Some((1.0, 0.1)))]);
-        observe(&mut log, &[seed(SeedStage::Blending, 1, None)]);
+        observe(&mut log, &[of_epoch(3, seed(SeedStage::Blending, 1, Some((1.0, 0.1))))]);
         assert_eq!(log.estimate(&CONFIG, SeedId(1)), None);
-        observe(&mut log, &[seed(SeedStage::Blending, 2, Some((1.0, 0.1)))]);
+        observe(&mut log, &[of_epoch(4, seed(SeedStage::Blending, 2, Some((1.0, 0.1))))]);
         assert_eq!(log.estimate(&CONFIG, SeedId(1)).unwrap().num_measurements, 1);
         observe(&mut log, &[seed(SeedStage::Blending, 1, None)]);
         assert_eq!(log.estimate(&CONFIG, SeedId(1)), None, "the stage was entered again");
@@ -281,7 +334,7 @@ mod tests {
             assert_eq!(log.harmful_streak(&CONFIG, SeedId(1)), 0);
         }
         observe(&mut log, &[paused(seed(SeedStage::Holding, 3, None))]);
-        observe(&mut log, &[holding(4, -3.0)]);
+        observe(&mut log, &[of_epoch(3, holding(4, -3.0))]);
         assert_eq!(log.estimate(&CONFIG, SeedId(1)), None, "the measurement of before the pause, shown again");
         observe(&mut log, &[holding(5, 0.5)]);
         let estimate = log.estimate(&CONFIG, SeedId(1)).unwrap();
@@ -299,12 +352,12 @@ mod tests {
 
     #[test]
     fn a_seed_that_ends_is_reported_once_with_its_contribution() {
-        let mut log = EvidenceLog::default();
         for (last, fossilized) in [
             (vec![seed(SeedStage::Pruned, 0, None)], false),
             (vec![], false),
             (vec![seed(SeedStage::Fossilized, 0, Some((9.0, 0.1)))], true),
         ] {
+            let mut log = EvidenceLog::default();
             observe(&mut log, &[seed(SeedStage::Holding, 1, Some((0.5, 0.1)))]);
             let ended = observe(&mut log, &last);
             assert_eq!(ended.len(), 1);

@@ -21,7 +21,7 @@ use crate::policy::{Memory, Proposal, Proposer};
 use crate::sign::SigningKey;
 use crate::telemetry::Instruments;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A reason that is longer would not survive the canonical bytes.
 const MAX_REASON_BYTES: usize = 256;
 
@@ -110,6 +110,7 @@ impl Tamiyo {
         let mut without_command = Vec::new();
         for Proposal { operation, rule, detail } in proposals {
             let Some(operation) = operation else {
+                self.instruments.record_waiting(state, rule, &detail);
                 without_command.push(Rationale { rule: rule.to_owned(), detail });
                 continue;
             };

@@ -48,6 +48,14 @@ pub static PROPOSAL_REFUSED: EventDesc = EventDesc {
     attributes: &["epoch", "operation", "rule", "reason"],
 };
 
+/// The policy waits.
+pub static WAITING: EventDesc = EventDesc {
+    name: "tamiyo.waiting",
+    level: Level::Info,
+    help: "why the policy issued no more commands at a decision",
+    attributes: &["epoch", "rule", "detail"],
+};
+
 /// The host stabilized for the first time.
 pub static INITIATED: EventDesc = EventDesc {
     name: "tamiyo_initiated",
@@ -65,7 +73,7 @@ pub static PLATEAU_DETECTED: EventDesc = EventDesc {
 };
 
 /// Every event of this crate.
-pub static EVENTS: &[&EventDesc] = &[&DECISION, &PROPOSAL_REFUSED, &INITIATED, &PLATEAU_DETECTED];
+pub static EVENTS: &[&EventDesc] = &[&DECISION, &PROPOSAL_REFUSED, &WAITING, &INITIATED, &PLATEAU_DETECTED];
 
 /// Handles of the metrics, and the edges of the events.
 #[derive(Debug)]
@@ -178,6 +186,11 @@ impl Instruments {
             .with("operation", operation)
             .with("rule", rule)
             .with("reason", reason);
+        self.recorder.event(event);
+    }
+
+    pub(crate) fn record_waiting(&self, state: &SystemState, rule: &str, detail: &str) {
+        let event = Event::new(&WAITING).with("epoch", state.epoch).with("rule", rule).with("detail", detail);
         self.recorder.event(event);
     }
 

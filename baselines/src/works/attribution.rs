@@ -82,7 +82,7 @@ fn attributions(
         for (scope_name, scope) in SCOPES {
             let config = KasminaConfig { attribution: mode, attribution_scope: scope, ..config(NUM_ACTING - 1) };
             let mut grown = Grown::new(config, clock, eager)?;
-            grown.grow(&slots(NUM_ACTING), SeedStage::Blending)?;
+            grown.grow(&slots(NUM_ACTING), SeedStage::Blending, &batch)?;
             found.time(&format!("{mode_name}.{scope_name}"), "us", repetitions, || {
                 let attribution = grown.manager.attribute_batch(&grown.eager, &batch)?;
                 expect("seeds with a share", attribution.weights().len(), acting(mode))?;
@@ -115,11 +115,11 @@ fn attributions(
 fn audits(clock: &Arc<dyn Clock>, eager: Eager, limits: [usize; 2], found: &mut Found) -> Result<(), Error> {
     let (batch, repetitions) = (batch()?, limits[1]);
     let mut grown = Grown::new(config(1), clock, eager)?;
-    grown.grow(&["hidden0".to_owned()], SeedStage::Training)?;
+    grown.grow(&["hidden0".to_owned()], SeedStage::Training, &batch)?;
     let audit = found.time("audit", "ms", repetitions, || audit(&mut grown, &batch))?;
     let step = found.time("audit.step", "ms", repetitions, || step(&grown.manager, &batch))?;
     found.keep("audit.over_step", "ratio", vec![audit / step]);
-    grown.grow(&["input".to_owned()], SeedStage::Training)?;
+    grown.grow(&["input".to_owned()], SeedStage::Training, &batch)?;
     found.time("audit.two", "ms", repetitions, || self::audit(&mut grown, &batch))?;
     unaudited(clock, grown.eager, limits[0], found)
 }
@@ -130,8 +130,8 @@ fn unaudited(clock: &Arc<dyn Clock>, eager: Eager, repetitions: usize, found: &m
     let config = KasminaConfig { attribution: AttributionMode::Alpha, ..config(NUM_ACTING) };
     let mut grown = Grown::new(config, clock, eager)?;
     let slots = slots(NUM_ACTING + 1);
-    grown.grow(&slots[..NUM_ACTING], SeedStage::Blending)?;
-    grown.grow(&slots[NUM_ACTING..], SeedStage::Training)?;
+    grown.grow(&slots[..NUM_ACTING], SeedStage::Blending, &batch)?;
+    grown.grow(&slots[NUM_ACTING..], SeedStage::Training, &batch)?;
     expect("audits that are due", usize::from(grown.manager.wants_batch(&grown.eager)), 1)?;
     grown.manager.attribute_batch(&grown.eager, &batch)?;
     expect("audits that are due after one", usize::from(grown.manager.wants_batch(&grown.eager)), 0)?;

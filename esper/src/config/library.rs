@@ -134,6 +134,10 @@ mod tests {
         assert_eq!(whole("").isolation, IsolationConfig::default());
         let found = whole("[seeds.isolation]\ncheck_every_epochs = 3\nstrict = true\n").isolation;
         assert_eq!(found, IsolationConfig { check_every_epochs: 3, strict: true });
+        let error = load("[seeds.isolation]\ncheck_every_epochs = 0\n").unwrap_err();
+        let expected = "run.toml:2:1: `seeds.isolation.check_every_epochs` is 0, expected at least 1, or `policy.policy` to be `off`";
+        assert!(error.starts_with(expected), "{error}");
+        assert!(load("[seeds.isolation]\ncheck_every_epochs = 0\n[policy]\npolicy = \"off\"\n").is_ok());
         let error = load("[seeds.isolation]\ncheck_every = 3\n").unwrap_err();
         assert!(error.starts_with("run.toml:2:1: `seeds.isolation.check_every` is not a setting"), "{error}");
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tamiyo::TamiyoConfig;
+use tamiyo::{PolicyKind, TamiyoConfig};
 use tolaria::trainer::TrainConfig;
 
 use super::load::{gather, peek};
@@ -140,6 +140,10 @@ impl EsperConfig {
             issues.push(issue);
         }
         issues.extend(network::issues(&self.host, &self.seeds));
+        if self.seeds.isolation.check_every_epochs == 0 && self.policy.policy != PolicyKind::Off {
+            let problem = "expected at least 1, or `policy.policy` to be `off`: isolation that is never checked is not measured, and no gate lets a seed train";
+            issues.push(Issue::new("seeds.isolation.check_every_epochs", problem));
+        }
         let of_policy = self.policy.validate().err().unwrap_or_default();
         issues.extend(of_policy.into_iter().map(|issue| Issue::new(format!("policy.{}", issue.key), issue.message)));
         let of_trainer = self.train.validate().into_iter();

@@ -97,6 +97,7 @@ fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
         conflict: None,
         seeds: seeds.iter().map(state).collect(),
         commands: Vec::new(),
+        waiting: Vec::new(),
         transitions: Vec::new(),
         wall_s: 2.0,
         samples_per_s: 50.0,

@@ -23,11 +23,14 @@ mod printable;
 mod format;
 mod history;
 mod gradients;
+mod waiting;
 mod overview;
 mod chart;
 mod page;
 mod write;
 mod text;
+#[cfg(test)]
+mod testing;
 
 pub use error::ReportError;
 pub use page::render_html;
@@ -36,4 +39,5 @@ pub use read::{CONFIG_FILE, METRICS_FILE, RECORD_FILE, Run, SUMMARY_FILE};
 pub use run_record::{DataRecord, ResumedRecord, RunRecord, Versions};
 pub use summary::{RunOutcome, SeedSummary, Summary};
 pub use text::render_text;
+pub use waiting::{Waiting, waiting};
 pub use write::{PAGE_FILE, write};

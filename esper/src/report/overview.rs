@@ -5,6 +5,7 @@ use leyline::seed::SeedStage;
 use super::Run;
 use super::format::{count, counted, decimal, duration, percent, rounded};
 use super::history::SeedLife;
+use super::waiting::{Waiting, waiting};
 
 /// A number that matters, with what puts it in proportion.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(super) fn outcome(run: &Run) -> &'static str {
 
 /// The facts, most important first.
 pub(super) fn facts(run: &Run, lives: &[SeedLife<'_>]) -> Vec<Fact> {
-    vec![test(run), validation(run), parameters(run), seeds(lives), epochs(run), time(run)]
+    vec![test(run), validation(run), parameters(run), seeds(run, lives), epochs(run), time(run)]
 }
 
 const NOT_MEASURED: &str = "not measured";
@@ -72,7 +73,7 @@ fn parameters(run: &Run) -> Fact {
     }
 }
 
-fn seeds(lives: &[SeedLife<'_>]) -> Fact {
+fn seeds(run: &Run, lives: &[SeedLife<'_>]) -> Fact {
     let num = |wanted: fn(SeedStage) -> bool| lives.iter().filter(|life| wanted(life.fate())).count();
     let (fossilized, live) = (num(|stage| stage == SeedStage::Fossilized), num(SeedStage::is_live));
     let parts = [(fossilized, "fossilized"), (live, "live"), (lives.len() - fossilized - live, "pruned")];
@@ -81,8 +82,15 @@ fn seeds(lives: &[SeedLife<'_>]) -> Fact {
     Fact {
         label: "Seeds",
         value: count(lives.len() as u64),
-        detail: if lives.is_empty() { "none germinated".to_owned() } else { detail.join(", ") },
+        detail: if lives.is_empty() { none_germinated(run) } else { detail.join(", ") },
     }
+}
+
+/// What the policy waited for.
+fn none_germinated(run: &Run) -> String {
+    let reasons: Vec<String> = waiting(&run.epochs).iter().map(Waiting::short).collect();
+    let reasons = if reasons.is_empty() { "the policy gave no reason".to_owned() } else { reasons.join(", ") };
+    format!("none germinated: {reasons}")
 }
 
 fn epochs(run: &Run) -> Fact {

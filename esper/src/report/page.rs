@@ -10,6 +10,7 @@ use super::gradients::Gradients;
 use super::history::{EventKind, Measured, SeedLife, Told, seed_events, seed_lives};
 use super::overview::{Fact, facts, outcome};
 use super::printable::printable;
+use super::waiting::{Waiting, waiting};
 use super::{ReportError, Run};
 
 /// With more commands than this, their table is folded up.
@@ -48,6 +49,8 @@ struct Page<'a> {
     verdicts: Vec<VerdictRow>,
     commands: Vec<CommandRow>,
     are_commands_folded: bool,
+    /// What the policy waited for.
+    waiting: Vec<Waiting>,
     changes: Vec<ChangeRow>,
     epochs: Vec<EpochRow>,
     num_epochs: usize,
@@ -144,6 +147,7 @@ impl<'a> Page<'a> {
             verdicts: lives.iter().flat_map(verdicts).collect(),
             are_commands_folded: run.epochs.iter().flat_map(commands).count() > MAX_COMMAND_ROWS,
             commands: run.epochs.iter().flat_map(commands).collect(),
+            waiting: waiting(&run.epochs),
             changes: run.epochs.iter().flat_map(changes).collect(),
             epochs: epoch_rows(&run.epochs),
             num_epochs: run.epochs.len(),

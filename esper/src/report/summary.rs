@@ -7,6 +7,8 @@ use leyline::seed::SeedStage;
 use leyline::unit::Alpha;
 use serde::{Deserialize, Serialize};
 
+use super::waiting::Waiting;
+
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,6 +41,9 @@ pub struct Summary {
     pub reason: Option<String>,
     /// Seeds at the end, fossilized ones included, by id.
     pub seeds: Vec<SeedSummary>,
+    /// Why the policy gave no more commands, the latest reason first.
+    #[serde(default)]
+    pub waiting: Vec<Waiting>,
 }
 
 /// How a run ended.

@@ -10,8 +10,10 @@ use super::gradients::{latest, summary};
 use super::history::{SeedLife, Told, seed_lives};
 use super::overview::{facts, outcome};
 use super::printable::printable;
+use super::waiting::{Waiting, waiting};
 
-/// A few lines of plain text: how the run ended, its facts, its seeds, and what to know about its files.
+/// A few lines of plain text: how the run ended, its facts, its seeds, what the policy waited for, and what to know about its
+/// files.
 #[must_use]
 pub fn render_text(run: &Run) -> String {
     let lives = seed_lives(&run.epochs);
@@ -32,6 +34,7 @@ pub fn render_text(run: &Run) -> String {
     lines.extend(
         (told.num_together() > 0).then(|| format!("    {} pruned seeds are in the report", told.num_together())),
     );
+    lines.extend(waiting(&run.epochs).iter().map(reason));
     lines.extend(summary(&run.epochs).map(|sentence| format!("  gradients at {sentence}")));
     lines.extend(latest(&run.epochs).into_values().map(|(epoch, record)| owner(epoch, record)));
     lines.extend(run.notes.iter().map(|note| format!("  note: {note}")));
@@ -56,6 +59,10 @@ fn seed(life: &SeedLife<'_>) -> String {
         state.alpha.get(),
         count(life.num_parameters),
     )
+}
+
+fn reason(reason: &Waiting) -> String {
+    format!("    waited: {}, last at epoch {}: {}", reason.short(), reason.last_epoch, reason.detail)
 }
 
 fn owner(epoch: u64, record: &OwnerRecord) -> String {

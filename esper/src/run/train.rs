@@ -214,6 +214,7 @@ fn summarize(
         outcome,
         reason,
         seeds: trainer.seeds().export_seed_states(eager)?.iter().map(SeedSummary::from).collect(),
+        waiting: report::waiting(&history.epochs),
     })
 }
 

@@ -69,6 +69,7 @@ mod tests {
             conflict: None,
             seeds: Vec::new(),
             commands: Vec::new(),
+            waiting: Vec::new(),
             transitions: Vec::new(),
             wall_s: 0.5,
             samples_per_s: 6.0,

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct IsolationConfig {
     /// Epochs from one check to the next: the batch of `inspect_batch`, the first of the epoch, is checked, if a seed trains
-    /// in the shadow then (count; 0 for no checks). Where a caller skips that, the first batch that is attributed is.
+    /// in the shadow then, and in any case when one does that was never checked (count). Where a caller skips that, the
+    /// first batch that is attributed is. With 0 there are no checks, and the gates let no seed train or blend.
     pub check_every_epochs: u64,
     /// Whether a violation is an error; if not, it is counted and reported.
     pub strict: bool,

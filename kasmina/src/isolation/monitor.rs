@@ -13,10 +13,10 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Whether the next batch with a seed in the shadow is to be audited.
-    pub(crate) fn is_due(&self, config: &IsolationConfig) -> bool {
+    /// Whether the next batch with a seed in the shadow is to be audited. `has_new`: one of them never was.
+    pub(crate) fn is_due(&self, config: &IsolationConfig, has_new: bool) -> bool {
         config.check_every_epochs > 0
-            && self.epochs_since_audit.is_none_or(|epochs| epochs >= config.check_every_epochs)
+            && (has_new || self.epochs_since_audit.is_none_or(|epochs| epochs >= config.check_every_epochs))
     }
 
     /// An audit took place.
@@ -34,9 +34,9 @@ impl Monitor {
 mod tests {
     use super::*;
 
-    /// One character per batch, three batches per epoch: `!` is an audit.
+    /// One character per batch, three batches per epoch: `!` is an audit. `new`: batches with a seed that was never audited.
     #[track_caller]
-    fn check(check_every_epochs: u64, expected: &str) {
+    fn check(check_every_epochs: u64, new: &[usize], expected: &str) {
         let config = IsolationConfig { check_every_epochs, strict: false };
         let mut monitor = Monitor::default();
         let mut found = String::new();
@@ -44,7 +44,7 @@ mod tests {
             if batch > 0 && batch % 3 == 0 {
                 monitor.finish_epoch();
             }
-            let due = monitor.is_due(&config);
+            let due = monitor.is_due(&config, new.contains(&batch));
             if due {
                 monitor.audited();
             }
@@ -55,9 +55,16 @@ mod tests {
 
     #[test]
     fn one_batch_is_audited_in_every_nth_epoch() {
-        check(0, "......");
-        check(1, "!..!..!..");
-        check(2, "!.....!.....!..");
-        check(u64::MAX, "!........");
+        check(0, &[], "......");
+        check(1, &[], "!..!..!..");
+        check(2, &[], "!.....!.....!..");
+        check(u64::MAX, &[], "!........");
+    }
+
+    #[test]
+    fn a_seed_that_was_never_audited_is_not_kept_waiting() {
+        check(0, &[0, 1, 4], "......");
+        check(2, &[0, 4], "!...!.......!..");
+        check(u64::MAX, &[6], "!.....!..");
     }
 }

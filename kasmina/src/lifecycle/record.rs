@@ -4,7 +4,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use leyline::command::{AlphaRamp, Blend};
-use leyline::id::{BlueprintId, SeedId, SlotId};
+use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId};
 use leyline::seed::{
     AlphaMode, Counterfactual, Evidence, GateReport, GradientHealth, SeedStage, SeedState, Transition,
 };
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::graft::Role;
-use crate::lifecycle::gate::{self, Germination, Subject, Surroundings};
+use crate::lifecycle::gate::{self, Aged, Germination, MIN_SAMPLES, Subject, Surroundings};
 use crate::lifecycle::history::Ring;
 use crate::lifecycle::table::{self, Condition, Effect, MOVES, Move, Trigger};
 use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry, measured};
@@ -47,12 +47,28 @@ pub(crate) struct SeedRecord {
     age_epochs: u64,
     epochs_in_stage: u64,
     isolation_violations: u64,
+    /// Epochs that ended since an audit of isolation in which it trained in the shadow; none before the first one since it
+    /// entered its stage or came back.
+    #[serde(default)]
+    epochs_since_audit: Option<u64>,
+    /// The latest epoch that ended; none before the first one of its life.
+    #[serde(default)]
+    epoch: Option<EpochIndex>,
     /// Latency of its first forward passes, where a budget asks for it.
     prewarm_ms: Option<f64>,
     #[serde(with = "measured::counterfactual")]
     counterfactual: Option<Counterfactual>,
+    /// When that was measured.
+    #[serde(default)]
+    counterfactual_epoch: Option<EpochIndex>,
     #[serde(with = "measured::gradient")]
     gradient: Option<GradientHealth>,
+    /// When that was measured.
+    #[serde(default)]
+    gradient_epoch: Option<EpochIndex>,
+    /// What was measured in this epoch or before does not count: it is about another stage, or about before a pause.
+    #[serde(default)]
+    evidence_after: Option<EpochIndex>,
     /// In this stage.
     gains: Ring<Gain, MAX_GAINS>,
     last_gate: Option<GateReport>,
@@ -134,9 +150,14 @@ impl SeedRecord {
             age_epochs: 0,
             epochs_in_stage: 0,
             isolation_violations: 0,
+            epochs_since_audit: None,
+            epoch: None,
             prewarm_ms,
             counterfactual: None,
+            counterfactual_epoch: None,
             gradient: None,
+            gradient_epoch: None,
+            evidence_after: None,
             gains: Ring::new(),
             last_gate: None,
             history: Ring::new(),
@@ -205,6 +226,16 @@ impl SeedRecord {
         self.weights_pending = pending;
     }
 
+    /// Isolation was audited while it trained in the shadow.
+    pub(crate) fn note_audit(&mut self) {
+        self.epochs_since_audit = Some(0);
+    }
+
+    /// Whether isolation was audited since it entered its stage or came back.
+    pub(crate) fn is_audited(&self) -> bool {
+        self.epochs_since_audit.is_some()
+    }
+
     /// Counts leaks between it and the host.
     pub(crate) fn add_violations(&mut self, count: u64) {
         self.isolation_violations = self.isolation_violations.saturating_add(count);
@@ -254,17 +285,19 @@ impl SeedRecord {
 
     /// The verdict of the gate of a row; none when it has no gate.
     pub(crate) fn judge(&self, gates: &GateConfig, around: Surroundings, row: &Move) -> Option<GateReport> {
+        let aged = |epoch: Option<EpochIndex>| epoch.and_then(|epoch| self.age_of(epoch));
         let subject = Subject {
             stage: self.stage,
             epochs_in_stage: self.epochs_in_stage,
             paused: self.paused,
             weights_pending: self.weights_pending,
             isolation_violations: self.isolation_violations,
+            epochs_since_audit: self.epochs_since_audit,
             num_parameters: self.num_parameters,
             prewarm_ms: self.prewarm_ms,
             alpha: &self.alpha,
-            counterfactual: self.counterfactual,
-            gradient: self.gradient,
+            counterfactual: self.counterfactual.map(|value| Aged { value, age: aged(self.counterfactual_epoch) }),
+            gradient: self.gradient.map(|value| Aged { value, age: aged(self.gradient_epoch) }),
             stability: self.stability(),
             last_move: self.history.last(),
         };
@@ -336,7 +369,11 @@ impl SeedRecord {
             }
             Effect::ResetEpochs => self.epochs_in_stage = 0,
             Effect::ForgetEvidence => {
-                (self.counterfactual, self.gradient) = (None, None);
+                let epochs = [self.epoch, self.counterfactual_epoch, self.gradient_epoch];
+                self.evidence_after = epochs.into_iter().fold(self.evidence_after, Option::max);
+                (self.counterfactual, self.counterfactual_epoch) = (None, None);
+                (self.gradient, self.gradient_epoch) = (None, None);
+                self.epochs_since_audit = None;
                 self.gains.clear();
             }
             Effect::StartRamp => {
@@ -367,13 +404,25 @@ impl SeedRecord {
         Ok(())
     }
 
-    /// Keeps what was measured; what was not measured this time stays as it was.
+    /// Keeps what was measured; what was not measured this time stays as it was. What is no later than what is kept, or
+    /// than the entry into the stage, does not count: an epoch is measured once.
     pub(crate) fn record(&mut self, evidence: &Evidence) {
-        if let Some(measured) = evidence.counterfactual.filter(|measured| measured.num_samples > 0) {
-            self.gains.push(Gain(measured.loss_gain));
+        let epoch = Some(evidence.epoch);
+        if evidence.counterfactual.is_some() && epoch > self.counterfactual_epoch.max(self.evidence_after) {
+            (self.counterfactual, self.counterfactual_epoch) = (evidence.counterfactual, epoch);
+            let usable = evidence.counterfactual.filter(|measured| measured.num_samples >= MIN_SAMPLES);
+            usable.into_iter().for_each(|measured| self.gains.push(Gain(measured.loss_gain)));
         }
-        self.counterfactual = evidence.counterfactual.or(self.counterfactual);
-        self.gradient = evidence.gradient.or(self.gradient);
+        if evidence.gradient.is_some() && epoch > self.gradient_epoch.max(self.evidence_after) {
+            (self.gradient, self.gradient_epoch) = (evidence.gradient, epoch);
+        }
+    }
+
+    /// Epochs that ended since this one; none for an epoch that cannot be over yet.
+    fn age_of(&self, epoch: EpochIndex) -> Option<u64> {
+        let Some(now) = self.epoch else { return Some(0) };
+        // Evidence comes shortly before the end of its epoch.
+        (epoch.0 <= now.0.saturating_add(1)).then(|| now.0.saturating_sub(epoch.0))
     }
 
     /// Share of the latest measurements in this stage that showed a gain; none before the first.
@@ -386,13 +435,20 @@ impl SeedRecord {
 
     /// Ends an epoch: the seed grows older, and one that was removed moves towards the release of its slot. A gate that
     /// does not let it pass keeps it in its stage.
-    pub(crate) fn finish_epoch(&mut self, gates: &GateConfig, around: Surroundings) -> Result<EpochEnd, Error> {
+    pub(crate) fn finish_epoch(
+        &mut self,
+        gates: &GateConfig,
+        around: Surroundings,
+        epoch: EpochIndex,
+    ) -> Result<EpochEnd, Error> {
         self.age_epochs += 1;
+        self.epoch = Some(epoch);
         let mut end = EpochEnd::default();
         if self.paused {
             return Ok(end);
         }
         self.epochs_in_stage += 1;
+        self.epochs_since_audit = self.epochs_since_audit.map(|epochs| epochs.saturating_add(1));
         while let Some((row, reason)) = self.due(around.embargo_epochs) {
             let verdict = self.judge(gates, around, row);
             if verdict.as_ref().is_some_and(|report| !report.passed) {
@@ -501,7 +557,9 @@ impl SeedRecord {
             alpha_mode: self.alpha.mode(),
             alpha_ramp: self.alpha.progress(),
             counterfactual: self.counterfactual,
+            counterfactual_epoch: self.counterfactual_epoch,
             gradient: self.gradient,
+            gradient_epoch: self.gradient_epoch,
             stability: self.stability(),
             isolation_violations: self.isolation_violations,
             last_gate: self.last_gate.clone(),

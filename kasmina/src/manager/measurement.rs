@@ -28,8 +28,11 @@ impl Kasmina {
         let charged =
             if violations.is_empty() { BTreeMap::new() } else { isolation::blame(model, &violations, batch)? };
         let total = violations.len() as u64;
-        let shadows = model.grafts().filter(|graft| graft.role == Role::Shadow).map(|graft| graft.seed);
-        self.violations.audited(shadows, total, &charged);
+        let shadows = self.shadows();
+        self.violations.audited(shadows.iter().copied(), total, &charged);
+        for seed in shadows {
+            self.state.seeds.get_mut(&seed).into_iter().for_each(|record| record.note_audit());
+        }
         for (seed, count) in charged {
             if let Some(record) = self.state.seeds.get_mut(&seed) {
                 record.add_violations(count);
@@ -76,9 +79,12 @@ impl Kasmina {
         Ok(found)
     }
 
-    /// Whether the next batch that is looked at is to be audited.
+    /// Whether the next batch that is looked at is to be audited: in turn, or because a seed in the shadow never was.
     pub(super) fn audit_is_due(&self) -> bool {
-        self.monitor.is_due(&self.config.isolation) && self.trains_in_shadow()
+        let shadows = self.shadows();
+        let is_new = |seed| self.state.seeds.get(seed).is_some_and(|record| !record.is_audited());
+        let config = &self.config.isolation;
+        !shadows.is_empty() && self.monitor.is_due(config, shadows.iter().any(is_new))
     }
 
     /// Audits the batch when that is due; under `strict` a violation is an error.
@@ -94,8 +100,9 @@ impl Kasmina {
         Ok(())
     }
 
-    fn trains_in_shadow(&self) -> bool {
-        self.state.model.grafts().any(|graft| graft.role == Role::Shadow)
+    /// Seeds that train in the shadow.
+    fn shadows(&self) -> Vec<SeedId> {
+        self.state.model.grafts().filter(|graft| graft.role == Role::Shadow).map(|graft| graft.seed).collect()
     }
 
     fn report_attribution(&mut self, acts: bool, used: AttributionMode) {

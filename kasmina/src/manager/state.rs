@@ -64,6 +64,7 @@ impl State {
             network_parameters: self.network_parameters(),
             in_network: in_layout || self.model.graft(seed).is_some(),
             embargo_epochs: config.embargo_epochs,
+            audit_every_epochs: config.isolation.check_every_epochs,
         }
     }
 

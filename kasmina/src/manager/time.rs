@@ -70,7 +70,7 @@ impl Kasmina {
         for seed in seeds {
             let around = self.state.surroundings(seed, &self.config);
             let Some(record) = self.state.seeds.get_mut(&seed) else { continue };
-            let end = record.finish_epoch(gates, around)?;
+            let end = record.finish_epoch(gates, around, epoch)?;
             transitions.extend(end.transitions);
             if let Some(report) = end.verdict {
                 self.telemetry.gate(Some(seed), &report);

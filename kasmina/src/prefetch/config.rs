@@ -10,6 +10,8 @@ use crate::config::ConfigIssue;
 pub struct PrefetchConfig {
     /// Fetches at a time: one thread each (count).
     pub concurrency: usize,
+    /// Threads beside these that may be left behind in a store that does not come back; each was replaced (count).
+    pub abandoned: usize,
     /// Time from a request to its answer.
     pub deadline_ms: u64,
     /// Bytes of artifacts kept; 0 keeps none.
@@ -26,6 +28,7 @@ impl Default for PrefetchConfig {
     fn default() -> Self {
         Self {
             concurrency: 6,
+            abandoned: 32,
             deadline_ms: 1_000,
             cache_bytes: 512 << 20,
             cache_ttl_s: 300,
@@ -66,6 +69,7 @@ impl PrefetchConfig {
         let count = |n: usize| n as u64;
         let rows = [
             ("prefetch.concurrency", count(self.concurrency), count(Self::MAX_CONCURRENCY)),
+            ("prefetch.abandoned", count(self.abandoned), count(Self::MAX_CONCURRENCY)),
             ("prefetch.deadline_ms", self.deadline_ms, Self::MAX_MS),
             ("prefetch.queue", count(self.queue), count(Self::MAX_QUEUE)),
             ("prefetch.breaker.failures", self.breaker.failures.into(), u32::MAX.into()),
@@ -95,6 +99,7 @@ mod tests {
         for (json, expected) in [
             (r#"{"concurrency":0}"#, "`prefetch.concurrency` is 0: expected 1 to 256"),
             (r#"{"concurrency":257}"#, "`prefetch.concurrency` is 257"),
+            (r#"{"abandoned":0}"#, "`prefetch.abandoned` is 0: expected 1 to 256"),
             (r#"{"deadline_ms":0}"#, "`prefetch.deadline_ms` is 0"),
             (r#"{"queue":0}"#, "`prefetch.queue` is 0"),
             (r#"{"breaker":{"failures":0}}"#, "`prefetch.breaker.failures` is 0"),

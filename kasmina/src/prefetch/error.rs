@@ -137,6 +137,12 @@ pub enum PrefetchError {
         /// How many may.
         limit: usize,
     },
+    /// Every thread that may be started is inside the store, and nobody waits for any of them any more.
+    #[error("{threads} threads wait for the store, which has answered none of them: no more are started")]
+    StoreHangs {
+        /// How many.
+        threads: usize,
+    },
     /// The store failed too often lately.
     #[error("the store failed too often: it is asked again in {retry_in_ms} ms")]
     BreakerOpen {
@@ -189,6 +195,7 @@ impl PrefetchError {
             | Self::Spawn(_)
             | Self::QueueFull { .. }
             | Self::BreakerOpen { .. }
+            | Self::StoreHangs { .. }
             | Self::Cancelled
             | Self::ForeignTicket => false,
         }
@@ -202,6 +209,7 @@ impl LeylineError for PrefetchError {
             Self::TimedOut { .. } => ErrorKind::DeadlineExceeded,
             Self::QueueFull { .. }
             | Self::BreakerOpen { .. }
+            | Self::StoreHangs { .. }
             | Self::Cancelled
             | Self::ForeignTicket
             | Self::Store(StoreError::Missing | StoreError::TooLarge { .. } | StoreError::Cancelled) => {

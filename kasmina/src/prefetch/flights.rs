@@ -11,7 +11,7 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use leyline::id::BlueprintId;
 
 use crate::prefetch::artifact::Artifact;
-use crate::prefetch::breaker::{Breaker, Permit, Refused, Verdict};
+use crate::prefetch::breaker::{Breaker, BreakerState, Permit, Refused, Verdict};
 use crate::prefetch::cache::Cache;
 use crate::prefetch::cancel::{CancelSource, CancelToken};
 use crate::prefetch::config::PrefetchConfig;
@@ -45,6 +45,13 @@ pub(super) enum Accepted {
 #[derive(Debug)]
 pub(super) struct Flights {
     max_queued: usize,
+    /// Workers that there should be, and threads that there may be with those that were given up.
+    max_workers: usize,
+    max_threads: usize,
+    /// Threads that serve the queue, inside the store or not.
+    workers: usize,
+    /// Threads inside the store whose answer nobody wants any more: nothing says that they come back.
+    abandoned: usize,
     /// Age up to which a flight takes more tickets.
     boarding: Duration,
     cache: Cache,
@@ -69,10 +76,21 @@ struct Flight {
     /// Undecided tickets.
     tickets: BTreeSet<TicketId>,
     permit: Permit,
-    is_begun: bool,
+    phase: Phase,
     token: CancelToken,
     /// Raises the token when the flight is dropped.
     _cancel: CancelSource,
+}
+
+/// Where the fetch of a flight is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It waits for a worker.
+    Queued,
+    /// A worker is inside the store.
+    Fetching,
+    /// The worker is back.
+    Back,
 }
 
 #[derive(Debug)]
@@ -95,7 +113,7 @@ struct Counts {
     canceled: u64,
     refused_queue_full: u64,
     refused_breaker_open: u64,
-    fetching: u64,
+    fetching: usize,
     latencies: u64,
     latency_sum: Duration,
     latency_last: Duration,
@@ -108,6 +126,10 @@ impl Flights {
         let ttl = (config.cache_ttl_s > 0).then(|| Duration::from_secs(config.cache_ttl_s));
         Self {
             max_queued: config.queue,
+            max_workers: config.concurrency,
+            max_threads: config.concurrency + config.abandoned,
+            workers: config.concurrency,
+            abandoned: 0,
             boarding: Duration::from_millis(config.deadline_ms),
             cache: Cache::new(config.cache_bytes, ttl),
             breaker: Breaker::new(config.breaker),
@@ -140,6 +162,10 @@ impl Flights {
         if let Some(flight) = joined {
             return Ok(Accepted::Joined(self.board(flight, limit, now)));
         }
+        if self.workers == 0 && self.abandoned >= self.max_threads {
+            self.counts.refused_breaker_open += 1;
+            return Err(PrefetchError::StoreHangs { threads: self.abandoned });
+        }
         if self.queue.len() >= self.max_queued {
             self.counts.refused_queue_full += 1;
             return Err(PrefetchError::QueueFull { limit: self.max_queued });
@@ -155,7 +181,7 @@ impl Flights {
             boards_until: now.saturating_add(self.boarding.max(limit)),
             tickets: BTreeSet::new(),
             permit,
-            is_begun: false,
+            phase: Phase::Queued,
             token,
             _cancel: cancel,
         };
@@ -217,7 +243,7 @@ impl Flights {
             let flight = self.flights.get_mut(&id).expect("a flight that ends leaves the queue");
             match self.breaker.confirm(flight.permit, now) {
                 Ok(permit) => {
-                    (flight.permit, flight.is_begun) = (permit, true);
+                    (flight.permit, flight.phase) = (permit, Phase::Fetching);
                     self.counts.fetching += 1;
                     return Some(Job { flight: id, blueprint: flight.blueprint.clone(), cancel: flight.token.clone() });
                 }
@@ -228,17 +254,38 @@ impl Flights {
         None
     }
 
-    /// A worker came back. Unless everybody who waited is gone, its result decides all tickets of the flight.
-    pub(super) fn finish(&mut self, flight: FlightId, result: Result<Artifact, PrefetchError>, now: Duration) {
+    /// A worker came back. Unless everybody who waited is gone, its result decides all tickets of the flight. Whether the
+    /// thread is to go on: one that was given up may have been replaced.
+    pub(super) fn finish(&mut self, flight: FlightId, result: Result<Artifact, PrefetchError>, now: Duration) -> bool {
         self.counts.fetching -= 1;
         self.decide_deadlines(now);
-        if self.flights.contains_key(&flight) {
+        let is_wanted = self.flights.get_mut(&flight).map(|flight| flight.phase = Phase::Back).is_some();
+        if is_wanted {
             self.land(flight, &result, now);
             if let Ok(artifact) = &result {
                 self.cache.insert(artifact.clone(), now, &mut self.freed);
             }
+        } else {
+            self.abandoned -= 1;
         }
         self.freed.extend(result);
+        let is_missing = self.workers < self.max_workers;
+        self.workers += usize::from(!is_wanted && is_missing);
+        is_wanted || is_missing
+    }
+
+    /// Workers to be started for fetches that no thread is free for, in the place of those that were given up.
+    pub(super) fn take_missing(&mut self) -> usize {
+        let threads = self.workers + self.abandoned;
+        let wanted = self.queue.len().saturating_sub(threads - self.counts.fetching);
+        let missing = wanted.min(self.max_workers - self.workers).min(self.max_threads - threads);
+        self.workers += missing;
+        missing
+    }
+
+    /// A worker could not be started.
+    pub(super) fn not_started(&mut self) {
+        self.workers -= 1;
     }
 
     fn land(&mut self, id: FlightId, result: &Result<Artifact, PrefetchError>, now: Duration) {
@@ -287,11 +334,20 @@ impl Flights {
         if self.boards.get(&flight.blueprint) == Some(&id) {
             self.boards.remove(&flight.blueprint);
         }
-        if !flight.is_begun {
-            self.queue.retain(|queued| *queued != id);
-        }
-        // A fetch that never began says nothing about the store.
-        let verdict = if flight.is_begun { verdict } else { Verdict::Neither };
+        // A fetch that never began says nothing about the store, unless it was a trial: then no answer is an answer.
+        let is_trial = self.breaker.state() == BreakerState::HalfOpen && verdict == Verdict::Failure;
+        let verdict = match flight.phase {
+            Phase::Queued => {
+                self.queue.retain(|queued| *queued != id);
+                if is_trial { verdict } else { Verdict::Neither }
+            }
+            Phase::Fetching => {
+                self.workers -= 1;
+                self.abandoned += 1;
+                verdict
+            }
+            Phase::Back => verdict,
+        };
         self.breaker.record(flight.permit, verdict, now);
     }
 
@@ -355,7 +411,8 @@ impl Flights {
             refused_breaker_open: counts.refused_breaker_open,
             inflight: self.deadlines.len() as u64,
             queued: self.queue.len() as u64,
-            fetching: counts.fetching,
+            fetching: counts.fetching as u64,
+            abandoned: self.abandoned as u64,
             latency_mean_ms: is_measured.then(|| ms(counts.latency_sum) / counts.latencies as f64),
             latency_last_ms: is_measured.then(|| ms(counts.latency_last)),
             cache_entries: self.cache.len() as u64,

@@ -23,7 +23,8 @@
 //!   one. An artifact under another id is refused.
 //! - KS-2: a blueprint that is not there is [`StoreError::Missing`]: an answer, not a fault.
 //! - KS-3: look at the [`CancelToken`] now and then; nobody wants the answer once it is raised. A store that does not
-//!   look keeps its worker until it returns, and nothing else.
+//!   look keeps its thread until it returns. The thread is given up and replaced; when as many hang as
+//!   [`PrefetchConfig::abandoned`] allows beside the workers, requests are refused until one comes back.
 //!
 //! # What happens when
 //! | the store | the tickets of the flight | the breaker | the cache |
@@ -33,7 +34,7 @@
 //! | answers after the last cancellation | cancelled already | neither | takes nothing |
 //! | has no such blueprint; its artifact is too large or no safetensors | that error | neither | takes nothing |
 //! | fails, damages bytes, answers with another blueprint, panics | that error | failure | takes nothing |
-//! | never returns | timed out at their deadlines | failure, once begun | takes nothing |
+//! | never returns | timed out at their deadlines | failure, once begun; a trial counts begun or not | takes nothing |
 //!
 //! A late answer is thrown away although it may be sound: its token was raised, so it counts as cancelled. A store
 //! that is slower than the deadline calls for a longer deadline, not for a cache that hides it.

@@ -22,6 +22,9 @@ const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 /// Fetches artifacts on threads of its own and keeps those of late.
 ///
+/// A thread inside a store that does not answer is given up when nobody waits for it any more: at the deadline of its
+/// fetch, or when that is cancelled. Another one takes its place, as many times as [`PrefetchConfig::abandoned`] says.
+///
 /// Dropping it cancels every request and returns at once. Its threads are not joined: one may be inside a store that
 /// never returns, and then the drop would not either. The others end as soon as they come back.
 #[derive(Debug)]
@@ -38,6 +41,7 @@ pub(super) struct Shared {
     store: Arc<dyn KernelStore>,
     clock: Arc<dyn Clock>,
     flights: Mutex<Flights>,
+    woken: Receiver<()>,
 }
 
 impl Prefetcher {
@@ -54,13 +58,11 @@ impl Prefetcher {
         if !issues.is_empty() {
             return Err(PrefetchError::Config { issues });
         }
-        let shared = Arc::new(Shared { store, clock, flights: Mutex::new(Flights::new(&config)) });
         let (wake, woken) = bounded(config.queue);
-        for index in 0..config.concurrency {
-            let (shared, woken) = (Arc::clone(&shared), woken.clone());
-            let thread = std::thread::Builder::new().name(format!("prefetch-{index}"));
+        let shared = Arc::new(Shared { store, clock, flights: Mutex::new(Flights::new(&config)), woken });
+        for _ in 0..config.concurrency {
             // Workers that did start end with `wake`, when this returns early.
-            thread.spawn(move || work(&shared, &woken)).map_err(|source| PrefetchError::Spawn(Arc::new(source)))?;
+            shared.start_worker().map_err(|source| PrefetchError::Spawn(Arc::new(source)))?;
         }
         Ok(Self { shared, wake, deadline: Duration::from_millis(config.deadline_ms) })
     }
@@ -71,7 +73,8 @@ impl Prefetcher {
     /// this request too, unless it is older than its own deadline.
     ///
     /// # Errors
-    /// [`PrefetchError::QueueFull`], [`PrefetchError::BreakerOpen`]; the request was not accepted then.
+    /// [`PrefetchError::QueueFull`], [`PrefetchError::BreakerOpen`], [`PrefetchError::StoreHangs`]; the request was not
+    /// accepted then.
     pub fn request(&self, blueprint: &BlueprintId) -> Result<Ticket, PrefetchError> {
         self.request_within(blueprint, self.deadline)
     }
@@ -184,8 +187,13 @@ impl Drop for Prefetcher {
 }
 
 impl Shared {
-    /// Runs `f` with the lock, and frees what it let go of without it.
-    fn with<R>(&self, f: impl FnOnce(&mut Flights, Duration) -> R) -> R {
+    fn start_worker(self: &Arc<Self>) -> std::io::Result<()> {
+        let shared = Arc::clone(self);
+        std::thread::Builder::new().name("prefetch".to_owned()).spawn(move || work(&shared)).map(drop)
+    }
+
+    /// Runs `f` with the lock; without it, frees what `f` let go of and starts the workers that are missing.
+    fn with<R>(self: &Arc<Self>, f: impl FnOnce(&mut Flights, Duration) -> R) -> R {
         let (mut flights, waited) = match self.flights.try_lock() {
             Ok(flights) => (flights, Duration::ZERO),
             Err(TryLockError::Poisoned(poisoned)) => (poisoned.into_inner(), Duration::ZERO),
@@ -199,19 +207,25 @@ impl Shared {
         // Read with the lock held, so that decisions are made in the order of their times.
         let now = self.clock.now();
         let result = f(&mut flights, now);
-        let freed = flights.take_freed();
+        let (freed, missing) = (flights.take_freed(), flights.take_missing());
         drop(flights);
         drop(freed);
+        for _ in 0..missing {
+            if self.start_worker().is_err() {
+                // Tried again at the next call.
+                self.flights.lock().unwrap_or_else(PoisonError::into_inner).not_started();
+            }
+        }
         result
     }
 
-    pub(super) fn forget(&self, ticket: TicketId) {
+    pub(super) fn forget(self: &Arc<Self>, ticket: TicketId) {
         self.with(|flights, now| flights.forget(ticket, now));
     }
 }
 
-fn work(shared: &Shared, woken: &Receiver<()>) {
-    while woken.recv().is_ok() {
+fn work(shared: &Arc<Shared>) {
+    while shared.woken.recv().is_ok() {
         if let Some(Job { flight, blueprint, cancel }) = shared.with(Flights::begin) {
             // Nothing of ours is touched inside; the store's own state after a panic is the store's business.
             let fetched = catch_unwind(AssertUnwindSafe(|| shared.store.fetch(&blueprint, &cancel)));
@@ -222,7 +236,9 @@ fn work(shared: &Shared, woken: &Receiver<()>) {
                 Ok(answer) => answer.map_err(PrefetchError::Store),
                 Err(panic) => Err(PrefetchError::StorePanicked { message: message(panic.as_ref()) }),
             };
-            shared.with(|flights, now| flights.finish(flight, result, now));
+            if !shared.with(|flights, now| flights.finish(flight, result, now)) {
+                return;
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct PrefetchStats {
     pub canceled: u64,
     /// Requests that were not accepted, because the queue was full.
     pub refused_queue_full: u64,
-    /// Requests that were not accepted, because the breaker was open.
+    /// Requests that were not accepted, because the breaker was open or every thread hangs.
     pub refused_breaker_open: u64,
     /// Undecided requests: `kasmina.prefetch.inflight`.
     pub inflight: u64,
@@ -26,6 +26,8 @@ pub struct PrefetchStats {
     pub queued: u64,
     /// Workers inside the store, those included whose answer nobody wants any more.
     pub fetching: u64,
+    /// Threads among these that were given up, because everybody who waited for their answer was gone.
+    pub abandoned: u64,
     /// Mean time from request to artifact, of those the store answered: `kasmina.prefetch.latency_ms`.
     pub latency_mean_ms: Option<f64>,
     /// The same of the last one: `kasmina.prefetch.last_latency_ms`.

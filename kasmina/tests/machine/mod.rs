@@ -93,6 +93,8 @@ pub(crate) struct Life {
     ramp: Option<Ramp>,
     /// Whether each measurement in this stage showed a gain, latest last.
     gains: Vec<bool>,
+    /// Ends of epochs since the latest measurement; an epoch is measured once.
+    since_measured: Option<u64>,
 }
 
 /// All seeds.
@@ -118,6 +120,7 @@ impl Life {
             rest: 0.0,
             ramp: None,
             gains: Vec::new(),
+            since_measured: None,
         }
     }
 
@@ -174,7 +177,9 @@ impl Life {
     }
 
     fn passes(&self, gate: Gate) -> bool {
-        let useful = self.gains.last() == Some(&true) && self.stability().is_some_and(|share| share >= 0.5);
+        // Of the epoch that just ended, or of the one before.
+        let fresh = self.since_measured.is_some_and(|epochs| epochs <= 2);
+        let useful = fresh && self.gains.last() == Some(&true) && self.stability().is_some_and(|share| share >= 0.5);
         match gate {
             Gate::Sanity | Gate::GradientHealth | Gate::Reset => true,
             Gate::Stability | Gate::SystemImpact => self.epochs >= 1 && useful,
@@ -184,12 +189,25 @@ impl Life {
 
     /// What the gate ahead waits for.
     fn missing(&self, seed: u32) -> Option<Action> {
+        let measure = || if self.is_measured() { Action::EndEpoch } else { Action::Measure { seed, useful: true } };
         match self.stage {
             SeedStage::Training | SeedStage::Holding if self.epochs == 0 => Some(Action::EndEpoch),
-            SeedStage::Training if !self.passes(Gate::Stability) => Some(Action::Measure { seed, useful: true }),
-            SeedStage::Holding if !self.passes(Gate::SystemImpact) => Some(Action::Measure { seed, useful: true }),
+            SeedStage::Training if !self.passes(Gate::Stability) => Some(measure()),
+            SeedStage::Holding if !self.passes(Gate::SystemImpact) => Some(measure()),
             SeedStage::Blending if self.ramp.is_some() => Some(Action::EndStep),
             _ => None,
+        }
+    }
+
+    /// In the epoch that is not over yet.
+    fn is_measured(&self) -> bool {
+        self.since_measured == Some(0)
+    }
+
+    fn measure(&mut self, useful: bool) {
+        if !self.is_measured() {
+            self.gains.push(useful);
+            self.since_measured = Some(0);
         }
     }
 
@@ -270,6 +288,7 @@ impl Life {
 
     fn end_epoch(&mut self, seed: u32, moved: &mut Vec<Moved>) {
         self.age += 1;
+        self.since_measured = self.since_measured.map(|epochs| epochs + 1);
         if self.paused {
             return;
         }
@@ -377,7 +396,7 @@ impl ReferenceStateMachine for Lives {
             },
             Action::Measure { seed, useful } => {
                 if let Some(life) = state.seeds.get_mut(&seed) {
-                    life.gains.push(useful);
+                    life.measure(useful);
                 }
                 Outcome::Moved(Vec::new())
             }

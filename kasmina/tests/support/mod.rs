@@ -113,7 +113,12 @@ pub(crate) fn batch_for(host: &HostConfig, variant: u32) -> Batch {
     let mut rng = ChaCha8Rng::seed_from_u64(u64::from(variant));
     let shape: Vec<usize> = std::iter::once(NUM_SAMPLES).chain(sample_shape(host)).collect();
     let inputs: Vec<f32> = (0..shape.iter().product()).map(|_| rng.random_range(-1.0..1.0)).collect();
-    let targets: Vec<u32> = (0_u32..).take(NUM_SAMPLES).map(|i| (i + variant) % 5).collect();
+    let (HostConfig::Mlp { classes, .. }
+    | HostConfig::Cnn1d { classes, .. }
+    | HostConfig::Cnn2d { classes, .. }
+    | HostConfig::Transformer { classes, .. }) = host;
+    let classes = u32::try_from(*classes).unwrap();
+    let targets: Vec<u32> = (0_u32..).take(NUM_SAMPLES).map(|i| (i + variant) % classes).collect();
     Batch {
         inputs: Tensor::from_vec(inputs, shape, &Device::Cpu).unwrap(),
         targets: Tensor::from_vec(targets, NUM_SAMPLES, &Device::Cpu).unwrap(),
@@ -216,18 +221,27 @@ impl Rig {
         self.evidence(seed, 0.2);
     }
 
-    /// A measured gain, nats per sample, with a healthy gradient.
+    /// A measured gain, nats per sample, with a healthy gradient, of the epoch that is not over yet.
     pub(crate) fn evidence(&mut self, seed: SeedId, loss_gain: f64) {
         let counterfactual =
             Some(Counterfactual { loss_gain, std_error: 0.01, accuracy_gain_pp: 1.5, num_samples: 64 });
         let gradient = Some(GradientHealth { norm: 0.1, host_ratio: Some(1.0), health: 1.0 });
-        let evidence = Evidence { seed, epoch: self.epoch, counterfactual, gradient };
+        let evidence = Evidence { seed, epoch: self.epoch.next(), counterfactual, gradient };
         self.manager.record_evidence(&self.eager, &[evidence]).unwrap();
+    }
+
+    /// The first batch of an epoch, where the manager wants to see it.
+    pub(crate) fn show_batch(&mut self) {
+        if self.manager.wants_batch(&self.eager) {
+            let batch = batch_for(&self.manager.config().host, 1);
+            self.manager.inspect_batch(&self.eager, &batch).unwrap();
+        }
     }
 
     /// Ends epochs with good evidence until every gate's time is over.
     pub(crate) fn ripen(&mut self, seed: SeedId) {
         for _ in 0..4 {
+            self.show_batch();
             self.good_evidence(seed);
             self.end_epoch();
         }

@@ -11,7 +11,7 @@ use crate::id::{EpochIndex, SeedId};
 pub struct Counterfactual {
     /// Mean of (loss off − loss on), nats per sample; positive when the seed helps.
     pub loss_gain: f64,
-    /// Standard error of that mean over samples, nats.
+    /// Standard error of that mean over samples, nats; fewer than two samples have none, and measure nothing.
     pub std_error: f64,
     /// Accuracy on − accuracy off, percentage points.
     pub accuracy_gain_pp: f64,

@@ -31,11 +31,12 @@
 //!   [`ErrorKind::IllegalTransition`](crate::error::ErrorKind).
 //! - **SM-8** a command whose tag does not verify is refused with [`ErrorKind::Rejected`](crate::error::ErrorKind)
 //!   before anything in it is parsed.
-//! - **SM-9** evidence for an unknown seed is refused, and then none of the given evidence is kept.
+//! - **SM-9** evidence for an unknown seed is refused, and then none of the given evidence is kept. It is exported with its
+//!   epoch, and counts once: a measurement whose epoch is not after that of the one kept changes nothing.
 //! - **SM-10** a paused seed takes no part in the computation; its stage, its alpha and its epochs in the stage stand still,
-//!   and its age grows. Resumed, it goes on with the parameters that it had. What was measured before does not count any
-//!   more, and the trainer, which drops the moments of parameters outside the layout, starts its moments anew. A seed that
-//!   was paused already, or was not, is a refusal.
+//!   and its age grows. Resumed, it goes on with the parameters that it had, and the trainer with their moments, which it
+//!   keeps for as long as the seed is exported as paused. What was measured before does not count any more. A seed that was
+//!   paused already, or was not, is a refusal.
 //! - **SM-11** while the thread records that the manager was made or last used on, every method refuses the tokens of other
 //!   threads with [`ErrorKind::Region`](crate::error::ErrorKind) and changes nothing: a
 //!   [`ThreadBinding`](crate::region::ThreadBinding) checks both this and SM-1.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::command::BlendMode;
-use crate::id::{BlueprintId, SeedId, SlotId};
+use crate::id::{BlueprintId, EpochIndex, SeedId, SlotId};
 use crate::seed::{Counterfactual, GateReport, GradientHealth, SeedStage};
 use crate::unit::Alpha;
 
@@ -72,8 +72,14 @@ pub struct SeedState {
     pub num_parameters: u64,
     /// Latest measurement of its effect; absent until measured in this stage.
     pub counterfactual: Option<Counterfactual>,
+    /// Epoch of that measurement; absent when it is not known, and then the measurement counts for nothing.
+    #[serde(default)]
+    pub counterfactual_epoch: Option<EpochIndex>,
     /// Latest measurement of its gradient; absent until measured.
     pub gradient: Option<GradientHealth>,
+    /// Epoch of that measurement; absent when it is not known, and then the measurement counts for nothing.
+    #[serde(default)]
+    pub gradient_epoch: Option<EpochIndex>,
     /// Share of its measurements in this stage that showed a gain, in `[0, 1]`; absent until measured.
     #[serde(default)]
     pub stability: Option<f64>,
@@ -106,7 +112,9 @@ impl SeedState {
             alpha_ramp: None,
             num_parameters,
             counterfactual: None,
+            counterfactual_epoch: None,
             gradient: None,
+            gradient_epoch: None,
             stability: None,
             isolation_violations: 0,
             last_gate: None,

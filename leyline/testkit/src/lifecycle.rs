@@ -109,8 +109,12 @@ impl Lifecycle {
         }
         for item in evidence {
             let state = self.state_mut(item.seed)?;
-            state.counterfactual = item.counterfactual.or(state.counterfactual);
-            state.gradient = item.gradient.or(state.gradient);
+            if item.counterfactual.is_some() && Some(item.epoch) > state.counterfactual_epoch {
+                (state.counterfactual, state.counterfactual_epoch) = (item.counterfactual, Some(item.epoch));
+            }
+            if item.gradient.is_some() && Some(item.epoch) > state.gradient_epoch {
+                (state.gradient, state.gradient_epoch) = (item.gradient, Some(item.epoch));
+            }
         }
         Ok(())
     }
@@ -248,7 +252,7 @@ fn enter(state: &mut SeedState, to: SeedStage, reason: &str) -> Transition {
     state.previous_stage = Some(state.stage);
     state.stage = to;
     state.epochs_in_stage = 0;
-    state.counterfactual = None;
+    (state.counterfactual, state.counterfactual_epoch) = (None, None);
     transition
 }
 

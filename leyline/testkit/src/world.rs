@@ -120,6 +120,7 @@ pub fn remeasured(mut state: SystemState, measurements: Measurements) -> SystemS
     for seed in state.seeds.iter_mut().filter(|seed| seed.stage.is_live()) {
         seed.counterfactual = pick(measurements.counterfactual, good, bad);
         seed.gradient = pick(measurements.gradient, healthy, dead);
+        (seed.counterfactual_epoch, seed.gradient_epoch) = (Some(state.epoch), Some(state.epoch));
     }
     state.train = score(measurements.network, state.epoch, 0.0);
     state.validation = score(measurements.network, state.epoch, 0.02);

@@ -60,7 +60,8 @@ pub struct StabilityConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvidenceConfig {
-    /// Latest measurements of the present stage that are averaged (count in `[1, 1000]`, default 3).
+    /// Latest measurements of the present stage that are averaged, and epochs for which one counts (count in `[1, 1000]`,
+    /// default 3).
     pub window: usize,
     /// Standard errors between the mean and its bound (in `[0, 10]`, default 1.645: one-sided 95 % for a normal mean).
     ///

@@ -6,7 +6,7 @@ use crate::config::PolicyKind;
 use crate::error::Error;
 use crate::policy::{Memory, Proposal, Proposer};
 
-/// Never does anything.
+/// Never does anything, and says so.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Off;
 
@@ -16,7 +16,7 @@ impl Proposer for Off {
     }
 
     fn propose(&mut self, _state: &SystemState) -> Vec<Proposal> {
-        Vec::new()
+        vec![Proposal::wait("off", "the policy is `off`: nothing germinates")]
     }
 
     fn memory(&self) -> Memory {

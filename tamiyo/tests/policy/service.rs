@@ -202,7 +202,7 @@ fn a_saved_state_that_does_not_fit_is_refused_and_changes_nothing() {
     check_restore("", ErrorKind::Corrupt, "EOF");
     check_restore(&saved[..saved.len() - 2], ErrorKind::Corrupt, "EOF");
     check_restore(&saved.replace("sequence", "sequel"), ErrorKind::Corrupt, "unknown field `sequel`");
-    check_restore(&saved.replace("\"format\":1", "\"format\":2"), ErrorKind::Corrupt, "`format`");
+    check_restore(&saved.replace("\"format\":2", "\"format\":3"), ErrorKind::Corrupt, "`format`");
     let off = save(&tamiyo(config(r#"{"policy":"off"}"#))).json;
     check_restore(&off, ErrorKind::Corrupt, "saved by the policy `off`: expected `heuristic`");
 }

@@ -78,8 +78,16 @@ pub(crate) fn slot(name: &str, offers: &[(&str, u64)]) -> SlotState {
     SlotState { slot: slot_id(name), occupant: None, num_fossilized: 0, offers }
 }
 
+/// The seed, measured in this epoch where it does not say another.
+pub(crate) fn measured_in(epoch: u64, mut seed: SeedState) -> SeedState {
+    seed.counterfactual_epoch.get_or_insert(EpochIndex(epoch));
+    seed.gradient_epoch.get_or_insert(EpochIndex(epoch));
+    seed
+}
+
 /// Epoch `epoch` of 100 with a host of 100 parameters; slots are occupied by the seeds that sit in them.
-pub(crate) fn state(epoch: u64, seeds: Vec<SeedState>, mut slots: Vec<SlotState>) -> SystemState {
+pub(crate) fn state(epoch: u64, mut seeds: Vec<SeedState>, mut slots: Vec<SlotState>) -> SystemState {
+    seeds = seeds.into_iter().map(|seed| measured_in(epoch, seed)).collect();
     for slot in &mut slots {
         slot.occupant =
             seeds.iter().find(|s| s.slot == slot.slot && s.stage != SeedStage::Fossilized).map(|s| s.seed_id);

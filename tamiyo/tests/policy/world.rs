@@ -9,7 +9,7 @@ use leyline::unit::Alpha;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{STEPS_PER_EPOCH, healthy, run_id, score, seed, slot};
+use crate::support::{STEPS_PER_EPOCH, healthy, measured_in, run_id, score, seed, slot};
 
 /// Standard error of every measurement, nats.
 const STD_ERROR: f64 = 0.01;
@@ -95,7 +95,7 @@ impl World {
             validation: Some(score(HOST_LOSS - effect)),
             gradient_norm: None,
             conflict_ratio: None,
-            seeds: self.seeds.iter().map(|seed| seed.state.clone()).collect(),
+            seeds: self.seeds.iter().map(|seed| measured_in(self.epoch, seed.state.clone())).collect(),
             slots: self.slots.clone(),
         })
     }

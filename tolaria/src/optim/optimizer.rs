@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
-use leyline::layout::{ParameterLayout, Segment};
+use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
 
 use super::adam_w::AdamW;
@@ -21,6 +21,8 @@ use crate::path::Path;
 /// What the optimizer remembers about one parameter.
 #[derive(Debug, Clone)]
 pub(super) struct ParameterState {
+    /// Whose parameter it was in the latest update.
+    pub(super) owner: Owner,
     /// Updates so far.
     pub(super) steps: u64,
     /// Shape (moments, elements), the type of the parameter: the velocity, or the first and second moments.
@@ -110,6 +112,7 @@ impl Optimizer {
         let num_moments = self.config.num_moments();
         let mut steps = Vec::with_capacity(parameters.len());
         for (parameter, segment) in updated(parameters, layout) {
+            let owner = segment.spec.owner;
             if num_moments == 0 {
                 steps.push(0);
                 continue;
@@ -118,9 +121,10 @@ impl Optimizer {
             if !self.states.contains_key(&parameter.name) {
                 let shape = (num_moments, segment.len);
                 let moments = Tensor::zeros(shape, parameter.var.dtype(), parameter.var.device())?;
-                self.states.insert(parameter.name.clone(), ParameterState { steps: 0, moments });
+                self.states.insert(parameter.name.clone(), ParameterState { owner, steps: 0, moments });
             }
             let state = self.states.get_mut(&parameter.name).expect("the state was inserted above");
+            state.owner = owner;
             // A restored state comes back on the CPU.
             if !state.moments.device().same_device(parameter.var.device()) {
                 state.moments = state.moments.to_device(parameter.var.device())?;
@@ -337,10 +341,12 @@ impl Optimizer {
         names.filter_map(|name| Some((name, &self.states.get(name)?.moments)))
     }
 
-    /// Forgets parameters that `layout` does not name, and keeps the state of the others bit for bit.
-    pub fn retain(&mut self, layout: &ParameterLayout) {
+    /// Forgets parameters that `layout` does not name, but for those of owners that are `parked`: these come back. Keeps
+    /// the state of the others bit for bit.
+    pub fn retain(&mut self, layout: &ParameterLayout, parked: &[Owner]) {
         let segments = layout.segments();
-        self.states.retain(|name, _| segments.binary_search_by(|segment| segment.spec.name.cmp(name)).is_ok());
+        let is_named = |name: &String| segments.binary_search_by(|segment| segment.spec.name.cmp(name)).is_ok();
+        self.states.retain(|name, state| parked.contains(&state.owner) || is_named(name));
     }
 
     fn check(&self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {

@@ -1,13 +1,15 @@
 //! The optimizer's state in snapshots and checkpoints.
 //!
-//! The document is `{"version":1,"optimizer":"adam_w","steps":{"<parameter>":<updates>, …}}`; the tensor of a
-//! parameter has its name and shape (moments, elements): the velocity, or the first and second moments.
+//! The document is `{"version":1,"optimizer":"adam_w","steps":{"<parameter>":<updates>, …},"owners":{"<parameter>":<owner>, …}}`,
+//! with the owners of the parameters that are not the host's; the tensor of a parameter has its name and shape (moments,
+//! elements): the velocity, or the first and second moments.
 
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Tensor};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
+use leyline::layout::Owner;
 use leyline::region::Eager;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,9 @@ struct Document {
     version: u32,
     optimizer: String,
     steps: BTreeMap<String, u64>,
+    /// Earlier versions wrote none, and kept nothing of a seed that is paused.
+    #[serde(default)]
+    owners: BTreeMap<String, Owner>,
 }
 
 impl ErrorType for Optimizer {
@@ -32,10 +37,12 @@ impl ErrorType for Optimizer {
 impl Durable for Optimizer {
     fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
         eager.check()?;
+        let of_seeds = self.states.iter().filter(|(_, state)| state.owner != Owner::Host);
         let document = Document {
             version: VERSION,
             optimizer: self.config.name().to_owned(),
             steps: self.states.iter().map(|(name, state)| (name.clone(), state.steps)).collect(),
+            owners: of_seeds.map(|(name, state)| (name.clone(), state.owner)).collect(),
         };
         Ok(SavedState {
             json: serde_json::to_string(&document).map_err(|error| refused(error.to_string()))?,
@@ -64,8 +71,9 @@ impl Durable for Optimizer {
         for (name, steps) in document.steps {
             let moments = saved.tensors.get(&name).ok_or_else(|| refused(format!("`{name}` has no moments")))?;
             check_moments(&name, moments, self.config.num_moments())?;
+            let owner = document.owners.get(&name).copied().unwrap_or(Owner::Host);
             // A copy: the update works in place, and a snapshot may be restored more than once.
-            states.insert(name, ParameterState { steps, moments: moments.contiguous()?.copy()? });
+            states.insert(name, ParameterState { owner, steps, moments: moments.contiguous()?.copy()? });
         }
         self.states = states;
         Ok(())

@@ -136,7 +136,7 @@ fn the_state_of_other_parameters_survives_a_change_of_the_topology() {
                         parameter.var = kept.var.clone();
                     }
                 }
-                grown.optimizer.retain(&next.layout);
+                grown.optimizer.retain(&next.layout, &[]);
                 next.optimizer = grown.optimizer;
                 grown = next;
             }

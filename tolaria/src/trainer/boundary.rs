@@ -7,7 +7,7 @@ use leyline::error::Error as _;
 use leyline::id::StepIndex;
 use leyline::layout::Owner;
 use leyline::model::TrainableModel;
-use leyline::policy::{Decision, Policy};
+use leyline::policy::{Decision, Policy, Rationale};
 use leyline::region::Eager;
 use leyline::seed::{Evidence, GradientHealth, SeedManager, SeedStage, SeedState, Transition};
 use leyline::state::{Score, SystemState};
@@ -63,10 +63,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let mut transitions = records(ticked);
         let conflict_ratio = conflict.as_ref().map(|conflict| conflict.ratio);
         let measured = Measured { totals: &totals, train, validation: evaluation.score, conflict_ratio };
-        let commands = self.decide(eager, &measured, &mut transitions)?;
-        self.refit()?;
-
+        let (commands, waiting) = self.decide(eager, &measured, &mut transitions)?;
         let seeds = self.export_seeds(eager)?;
+        self.refit(&seeds)?;
         let wall_s = (self.parts.clock.now() - started).as_secs_f64();
         let report = EpochReport {
             epoch: self.cursor.epoch,
@@ -80,6 +79,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             conflict,
             seeds,
             commands,
+            waiting,
             transitions,
             wall_s,
             samples_per_s: totals.num_samples as f64 / wall_s.max(f64::MIN_POSITIVE),
@@ -142,12 +142,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.parts.seeds.record_evidence(eager, &evidence).map_err(|e| self.seed_error(e))
     }
 
-    /// Absent for a seed that no optimizer step has touched.
+    /// Absent for a seed that no optimizer step of the epoch has touched.
     fn gradient_health(&self, owner: Owner, totals: &EpochTotals) -> Option<GradientHealth> {
         let layout = self.parts.seeds.model().layout();
         let of = |wanted: Owner| totals.owners.iter().find(|(owner, ..)| *owner == wanted);
         let per_parameter = |norm: f64, owner: Owner| norm / (layout.num_elements_of(owner) as f64).sqrt();
-        let &(_, norm, health) = of(owner).filter(|_| layout.num_elements_of(owner) > 0)?;
+        let &(_, norm, health) = of(owner).filter(|_| totals.num_steps > 0 && layout.num_elements_of(owner) > 0)?;
         let host = of(Owner::Host).map(|&(_, norm, _)| per_parameter(norm, Owner::Host));
         Some(GradientHealth {
             norm,
@@ -156,28 +156,31 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         })
     }
 
-    /// Asks the policy and carries out what it says, command by command.
+    /// Asks the policy and carries out what it says, command by command. Returns them, and why there are no more.
     fn decide(
         &mut self,
         eager: &mut Eager,
         measured: &Measured<'_>,
         transitions: &mut Vec<TransitionRecord>,
-    ) -> Result<Vec<CommandRecord>, Error> {
+    ) -> Result<(Vec<CommandRecord>, Vec<Rationale>), Error> {
         let started = self.parts.clock.now();
         let state = self.system_state(eager, measured)?;
         let decision = match self.parts.policy.evaluate(&state) {
             Ok(decision) => decision,
             Err(error) => {
-                self.parts.recorder.event(Event::new(&desc::POLICY_ERROR).with("error", error::chain(&error)));
-                Decision::default()
+                let error = error::chain(&error);
+                self.parts.recorder.event(Event::new(&desc::POLICY_ERROR).with("error", &error));
+                let rationale = vec![Rationale { rule: "policy_error".to_owned(), detail: error }];
+                Decision { rationale, ..Decision::default() }
             }
         };
+        let waiting = decision.rationale.into_iter().skip(decision.commands.len()).collect();
         let mut records = Vec::with_capacity(decision.commands.len());
         for (command, signed) in decision.commands {
             records.push(self.carry_out(eager, &command, &signed, transitions)?);
         }
         self.instruments.hook_latency.set((self.parts.clock.now() - started).as_secs_f64() * 1e3);
-        Ok(records)
+        Ok((records, waiting))
     }
 
     fn carry_out(
@@ -231,10 +234,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         })
     }
 
-    /// Lets go of buffers and optimizer state of parameters that are gone, and starts the sums of the next epoch.
-    fn refit(&mut self) -> Result<(), Error> {
+    /// Lets go of buffers and optimizer state of parameters that are gone, and starts the sums of the next epoch. A paused
+    /// seed is not gone.
+    fn refit(&mut self, seeds: &[SeedState]) -> Result<(), Error> {
         let layout = self.parts.seeds.model().layout();
-        self.optimizer.retain(layout);
+        let paused = seeds.iter().filter(|seed| seed.paused);
+        let parked: Vec<Owner> = paused.map(|seed| Owner::Seed(seed.seed_id)).collect();
+        self.optimizer.retain(layout, &parked);
         self.pool.retain(layout.num_elements());
         self.reset_sums()
     }

@@ -56,7 +56,7 @@ impl Probe {
 pub struct Evaluation {
     /// The network as it is.
     pub score: Score,
-    /// One per probe, in their order.
+    /// One per probe, in their order; none where there are fewer than two samples, of which no error can be told.
     pub counterfactuals: Vec<(SeedId, Counterfactual)>,
 }
 
@@ -102,10 +102,10 @@ pub fn evaluate<M: TrainableModel>(
         counterfactuals: probes
             .iter()
             .enumerate()
-            .map(|(index, probe)| {
+            .filter_map(|(index, probe)| {
                 let (base, flipped) = (0, index + 1);
                 let (on, off) = if probe.acts { (base, flipped) } else { (flipped, base) };
-                (probe.seed, counterfactual((losses[on], hits[on]), (losses[off], hits[off])))
+                Some((probe.seed, counterfactual((losses[on], hits[on]), (losses[off], hits[off]))?))
             })
             .collect(),
     })
@@ -122,17 +122,20 @@ fn one_pass<M: TrainableModel>(
     Ok((loss::per_sample(&outputs.logits, &batch.targets)?, loss::hits(&outputs.logits, &batch.targets)?))
 }
 
-fn counterfactual(on: (&[f32], &[f32]), off: (&[f32], &[f32])) -> Counterfactual {
+fn counterfactual(on: (&[f32], &[f32]), off: (&[f32], &[f32])) -> Option<Counterfactual> {
     let gains: Vec<f64> = off.0.iter().zip(on.0).map(|(off, on)| f64::from(*off) - f64::from(*on)).collect();
+    if gains.len() < 2 {
+        return None;
+    }
     let count = gains.len() as f64;
     let gain = gains.iter().sum::<f64>() / count;
-    let variance = gains.iter().map(|g| (g - gain).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-    Counterfactual {
+    let variance = gains.iter().map(|g| (g - gain).powi(2)).sum::<f64>() / (count - 1.0);
+    Some(Counterfactual {
         loss_gain: gain,
         std_error: (variance / count).sqrt(),
         accuracy_gain_pp: 100.0 * (mean(on.1) - mean(off.1)),
         num_samples: gains.len() as u64,
-    }
+    })
 }
 
 fn mean(values: &[f32]) -> f64 {
@@ -167,7 +170,8 @@ mod tests {
 
     #[test]
     fn a_gain_is_paired_sample_by_sample() {
-        let measured = counterfactual((&[1.0, 2.0, 3.0], &[1.0, 1.0, 0.0]), (&[1.5, 2.5, 3.5], &[1.0, 0.0, 0.0]));
+        let measured =
+            counterfactual((&[1.0, 2.0, 3.0], &[1.0, 1.0, 0.0]), (&[1.5, 2.5, 3.5], &[1.0, 0.0, 0.0])).unwrap();
         assert!((measured.loss_gain - 0.5).abs() < 1e-12);
         assert!(measured.std_error < 1e-12, "a constant gain has no spread: {}", measured.std_error);
         assert!((measured.accuracy_gain_pp - 100.0 / 3.0).abs() < 1e-9);
@@ -175,7 +179,15 @@ mod tests {
 
     #[test]
     fn the_standard_error_is_that_of_a_mean() {
-        let measured = counterfactual((&[0.0; 4], &[0.0; 4]), (&[1.0, -1.0, 1.0, -1.0], &[0.0; 4]));
+        let measured = counterfactual((&[0.0; 4], &[0.0; 4]), (&[1.0, -1.0, 1.0, -1.0], &[0.0; 4])).unwrap();
         assert!((measured.std_error - (4.0_f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn fewer_than_two_samples_measure_nothing() {
+        for (samples, is_measured) in [(0, false), (1, false), (2, true)] {
+            let (on, off) = (vec![0.0; samples], vec![1.0; samples]);
+            assert_eq!(counterfactual((&on, &on), (&off, &on)).is_some(), is_measured, "{samples}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
 use leyline::layout::Owner;
+use leyline::policy::Rationale;
 use leyline::seed::{SeedStage, SeedState};
 use leyline::state::Score;
 use serde::{Deserialize, Serialize};
@@ -176,6 +177,9 @@ pub struct EpochReport {
     pub seeds: Vec<SeedState>,
     /// Commands of the policy at the end of the epoch.
     pub commands: Vec<CommandRecord>,
+    /// Why the policy gave no more of them: what it waits for, what it dropped.
+    #[serde(default)]
+    pub waiting: Vec<Rationale>,
     /// Stage changes at the end of the epoch.
     pub transitions: Vec<TransitionRecord>,
     /// Time the epoch took, evaluation and decisions included, in seconds.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use leyline::batch::Batch;
 use leyline::clock::Clock;
 use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation};
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId};
@@ -39,18 +40,18 @@ impl Grown {
     }
 
     /// Brings an `mlp` seed in each slot to training or, from there, to blending at one half.
-    pub(super) fn grow(&mut self, slots: &[String], stage: SeedStage) -> Result<(), Error> {
+    pub(super) fn grow(&mut self, slots: &[String], stage: SeedStage, batch: &Batch) -> Result<(), Error> {
         let mut seeds = Vec::with_capacity(slots.len());
         for slot in slots {
             let slot = SlotId::new(slot).expect("slots have names of allowed characters");
             let blueprint = BlueprintId::new("mlp").expect("a literal of allowed characters");
             seeds.push(self.send(Operation::germinate(slot, blueprint))?);
         }
-        self.ripen(&seeds)?;
+        self.ripen(&seeds, batch)?;
         for &seed in &seeds {
             self.send(Operation::StartTraining { seed })?;
         }
-        self.ripen(&seeds)?;
+        self.ripen(&seeds, batch)?;
         if stage == SeedStage::Blending {
             let target = Alpha::new(ALPHA).expect("one half is an alpha");
             for &seed in &seeds {
@@ -70,15 +71,18 @@ impl Grown {
     }
 
     /// Ends epochs with evidence on which every gate opens.
-    fn ripen(&mut self, seeds: &[SeedId]) -> Result<(), Error> {
+    fn ripen(&mut self, seeds: &[SeedId], batch: &Batch) -> Result<(), Error> {
         for _ in 0..EPOCHS_PER_STAGE {
+            if self.manager.wants_batch(&self.eager) {
+                self.manager.inspect_batch(&self.eager, batch)?;
+            }
             let measured = Counterfactual { loss_gain: 0.2, std_error: 0.01, accuracy_gain_pp: 1.5, num_samples: 64 };
             let gradient = GradientHealth { norm: 0.1, host_ratio: Some(1.0), health: 1.0 };
             let evidence: Vec<Evidence> = seeds
                 .iter()
                 .map(|&seed| Evidence {
                     seed,
-                    epoch: self.epoch,
+                    epoch: self.epoch.next(),
                     counterfactual: Some(measured),
                     gradient: Some(gradient),
                 })

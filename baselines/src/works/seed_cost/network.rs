@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use kasmina::host::HostConfig;
 use kasmina::lifecycle::GateConfig;
 use kasmina::{CommandKey, GraftedModel, Kasmina, KasminaConfig};
+use leyline::batch::Batch;
 use leyline::clock::Clock;
 use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation};
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
@@ -89,6 +90,9 @@ pub(in crate::works) struct Grown {
     manager: Kasmina,
     run_id: RunId,
     sequence: u64,
+    num_inputs: usize,
+    /// Of the latest evidence.
+    epoch: EpochIndex,
     clock: Arc<dyn Clock>,
 }
 
@@ -108,7 +112,7 @@ impl Grown {
         };
         let (key, recorder) = (CommandKey::new(KEY), Arc::new(NullRecorder));
         let manager = Kasmina::new(config, device, run_id.clone(), key, Arc::clone(clock), recorder)?;
-        Ok(Self { manager, run_id, sequence: 0, clock: Arc::clone(clock) })
+        Ok(Self { manager, run_id, sequence: 0, num_inputs: inputs, epoch: EpochIndex(0), clock: Arc::clone(clock) })
     }
 
     pub(in crate::works) fn model(&self) -> &GraftedModel {
@@ -159,10 +163,17 @@ impl Grown {
         Ok((0..slots.len()).filter(|&position| slots[position].occupant.is_some()).collect())
     }
 
+    /// An audit and evidence on which every gate opens.
     fn measured(&mut self, eager: &Eager, seed: SeedId) -> Result<(), Error> {
+        if self.manager.wants_batch(eager) {
+            let device = self.manager.model().device().clone();
+            let inputs = Tensor::zeros((2, self.num_inputs), DType::F32, &device)?;
+            self.manager.inspect_batch(eager, &Batch { inputs, targets: Tensor::zeros(2, DType::U32, &device)? })?;
+        }
+        self.epoch = self.epoch.next();
         let evidence = Evidence {
             seed,
-            epoch: EpochIndex(1),
+            epoch: self.epoch,
             counterfactual: Some(Counterfactual {
                 loss_gain: 0.5,
                 std_error: 0.01,

@@ -1,10 +1,10 @@
 //! Histories written by hand.
 
-use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
-use leyline::state::Score;
+use leyline::id::SeedId;
 use tolaria::trainer::report::LayerRecord;
 
 use super::*;
+use crate::report::testing::epoch;
 
 const FIRST: Owner = Owner::Seed(SeedId(1));
 const SECOND: Owner = Owner::Seed(SeedId(2));
@@ -39,24 +39,7 @@ fn conflict(owners: &[(Owner, f64)]) -> ConflictRecord {
 
 /// A run with these records at the ends of epochs 1, 2, …
 fn run(conflicts: Vec<Option<ConflictRecord>>) -> Vec<EpochReport> {
-    let score = Score { loss: 0.5, accuracy: 0.75, num_samples: 100 };
-    let report = |(index, conflict)| EpochReport {
-        epoch: EpochIndex(index as u64 + 1),
-        step: StepIndex(0),
-        topology: TopologyRevision(0),
-        num_parameters: 100,
-        learning_rate: 0.1,
-        train: score,
-        validation: score,
-        gradient_norm: 1.0,
-        conflict,
-        seeds: Vec::new(),
-        commands: Vec::new(),
-        transitions: Vec::new(),
-        wall_s: 1.0,
-        samples_per_s: 100.0,
-        skipped_steps: 0,
-    };
+    let report = |(index, conflict)| EpochReport { conflict, ..epoch(index as u64 + 1) };
     conflicts.into_iter().enumerate().map(report).collect()
 }
 

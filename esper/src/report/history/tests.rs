@@ -1,12 +1,11 @@
 //! Lives and events of made-up runs.
 
-use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
 use leyline::seed::Gate;
-use leyline::state::Score;
 use leyline::unit::Alpha;
 use tolaria::trainer::report::TransitionRecord;
 
 use super::*;
+use crate::report::testing::epoch;
 
 const STAGES: [Option<SeedStage>; 6] = [
     None,
@@ -28,23 +27,9 @@ fn state(stage: SeedStage) -> SeedState {
 
 /// A run in which one seed has these stages at the ends of epochs 1, 2, …
 fn run(stages: &[Option<SeedStage>]) -> Vec<EpochReport> {
-    let score = Score { loss: 0.5, accuracy: 0.75, num_samples: 100 };
     let report = |(index, stage): (usize, &Option<SeedStage>)| EpochReport {
-        epoch: EpochIndex(index as u64 + 1),
-        step: StepIndex(0),
-        topology: TopologyRevision(0),
-        num_parameters: 100,
-        learning_rate: 0.1,
-        train: score,
-        validation: score,
-        gradient_norm: 1.0,
-        conflict: None,
         seeds: stage.iter().map(|stage| state(*stage)).collect(),
-        commands: Vec::new(),
-        transitions: Vec::new(),
-        wall_s: 1.0,
-        samples_per_s: 100.0,
-        skipped_steps: 0,
+        ..epoch(index as u64 + 1)
     };
     stages.iter().enumerate().map(report).collect()
 }

@@ -2,6 +2,7 @@
 
 use leyline::seed::{AlphaMode, Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
 
+use crate::lifecycle::gate::{Aged, MIN_SAMPLES};
 use crate::lifecycle::{AlphaController, GateConfig};
 
 /// What an unmet condition counts at most.
@@ -33,22 +34,37 @@ impl Conditions {
         self.add(epochs >= min, share(epochs, min), format!("{epochs} epochs in {stage}, needs {min}"));
     }
 
-    pub(super) fn gradient(&mut self, gradient: Option<GradientHealth>, min: f64) {
-        let Some(GradientHealth { norm, host_ratio: _, health }) = gradient else {
-            return self.holds(false, "gradient health not measured");
+    /// The measurement, if it is there and not too old; else a failed condition.
+    fn fresh<T>(&mut self, config: &GateConfig, what: &str, measured: Option<Aged<T>>) -> Option<T> {
+        let max = config.max_evidence_age_epochs;
+        let failed = match measured {
+            None => format!("{what} not measured"),
+            Some(Aged { age: None, .. }) => format!("{what} not measured in an epoch that is known"),
+            Some(Aged { age: Some(age), .. }) if age > max => {
+                format!("{what} measured {age} epochs ago, needs at most {max}")
+            }
+            Some(Aged { value, .. }) => return Some(value),
         };
+        self.holds(false, failed);
+        None
+    }
+
+    pub(super) fn gradient(&mut self, config: &GateConfig, measured: Option<Aged<GradientHealth>>) {
+        let Some(measured) = self.fresh(config, "gradient health", measured) else { return };
+        let (GradientHealth { norm, host_ratio: _, health }, min) = (measured, config.min_gradient_health);
         // A fraction: more than 1 is no better health but a wrong measurement.
         let met = (min..=1.0).contains(&health);
         self.add(met, health / min, format!("gradient health {health:.3}, needs {min} to 1"));
-        self.holds(norm.is_finite(), format!("gradient norm {norm:.3e}, needs a finite one"));
+        self.holds((0.0..f64::INFINITY).contains(&norm), format!("gradient norm {norm:.3e}, needs a finite one"));
     }
 
-    pub(super) fn gain(&mut self, counterfactual: Option<Counterfactual>, z: f64, min: f64) {
-        let measured = counterfactual.filter(|measured| measured.num_samples > 0);
-        let Some(Counterfactual { loss_gain, std_error, .. }) = measured else {
-            return self.holds(false, "loss gain not measured");
-        };
-        let bound = loss_gain - z * std_error;
+    pub(super) fn gain(&mut self, config: &GateConfig, measured: Option<Aged<Counterfactual>>, min: f64) {
+        let Some(measured) = self.fresh(config, "loss gain", measured) else { return };
+        let Counterfactual { loss_gain, std_error, accuracy_gain_pp: _, num_samples } = measured;
+        if num_samples < MIN_SAMPLES {
+            return self.holds(false, format!("loss gain not measured: {num_samples} samples, needs {MIN_SAMPLES}"));
+        }
+        let bound = loss_gain - config.confidence_z * std_error;
         let text =
             format!("loss gain {loss_gain:.5} with standard error {std_error:.5}: bound {bound:.5}, needs > {min}");
         let met = std_error >= 0.0 && loss_gain.is_finite() && bound > min;
@@ -64,8 +80,18 @@ impl Conditions {
         self.add(stability >= min, stability / min, format!("stability {stability:.3}, needs {min}"));
     }
 
-    pub(super) fn isolation(&mut self, violations: u64) {
-        self.holds(violations == 0, format!("{violations} isolation violations, needs 0"));
+    /// `audited`: epochs that ended since the latest audit, if there was one.
+    pub(super) fn isolation(&mut self, every: u64, audited: Option<u64>, violations: u64) {
+        match audited {
+            _ if every == 0 => {
+                self.holds(false, "isolation not measured: `isolation.check_every_epochs` is 0, needs 1")
+            }
+            None => self.holds(false, "isolation not measured: no audit in this stage"),
+            Some(age) if age > every => {
+                self.holds(false, format!("isolation measured {age} epochs ago, needs at most {every}"));
+            }
+            Some(_) => self.holds(violations == 0, format!("{violations} isolation violations, needs 0")),
+        }
     }
 
     pub(super) fn weights(&mut self, pending: bool) {

@@ -16,6 +16,9 @@ pub struct GateConfig {
     pub require_gain: bool,
     /// How many standard errors are taken off a measured gain; 1.2816 is one-sided 90 %.
     pub confidence_z: f64,
+    /// Epochs that may have ended since a gain or a gradient was measured (count); what is older counts as not measured. 0
+    /// asks for measurements of the epoch that just ended.
+    pub max_evidence_age_epochs: u64,
     /// Least share of a seed's latest 8 measurements in its stage that showed a gain, in `[0, 1]`; 0, the default, asks
     /// for none. A policy sees the share as the seed's `stability` and not what is asked for: where this is above 0, a
     /// seed that it wants to move on may be refused. Before blending it counts only together with `require_gain`.
@@ -43,6 +46,7 @@ impl Default for GateConfig {
             min_gradient_health: 0.7,
             require_gain: true,
             confidence_z: 1.2816,
+            max_evidence_age_epochs: 1,
             min_stability: 0.0,
             blending_min_epochs: 0,
             holding_min_epochs: 2,

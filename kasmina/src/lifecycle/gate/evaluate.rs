@@ -7,6 +7,17 @@ use crate::lifecycle::gate::conditions::Conditions;
 use crate::lifecycle::table::{Move, Trigger};
 use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry};
 
+/// Fewer samples have no standard error.
+pub(crate) const MIN_SAMPLES: u64 = 2;
+
+/// A measurement, and how long ago it was taken.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lifecycle) struct Aged<T> {
+    pub(in crate::lifecycle) value: T,
+    /// Epochs that ended since; none when that is not known.
+    pub(in crate::lifecycle) age: Option<u64>,
+}
+
 /// What a gate looks at in a seed.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::lifecycle) struct Subject<'a> {
@@ -15,11 +26,12 @@ pub(in crate::lifecycle) struct Subject<'a> {
     pub(in crate::lifecycle) paused: bool,
     pub(in crate::lifecycle) weights_pending: bool,
     pub(in crate::lifecycle) isolation_violations: u64,
+    pub(in crate::lifecycle) epochs_since_audit: Option<u64>,
     pub(in crate::lifecycle) num_parameters: u64,
     pub(in crate::lifecycle) prewarm_ms: Option<f64>,
     pub(in crate::lifecycle) alpha: &'a AlphaController,
-    pub(in crate::lifecycle) counterfactual: Option<Counterfactual>,
-    pub(in crate::lifecycle) gradient: Option<GradientHealth>,
+    pub(in crate::lifecycle) counterfactual: Option<Aged<Counterfactual>>,
+    pub(in crate::lifecycle) gradient: Option<Aged<GradientHealth>>,
     pub(in crate::lifecycle) stability: Option<f64>,
     pub(in crate::lifecycle) last_move: Option<&'a HistoryEntry>,
 }
@@ -33,6 +45,8 @@ pub(crate) struct Surroundings {
     pub(crate) in_network: bool,
     /// Epochs for which a slot is barred (count).
     pub(crate) embargo_epochs: u64,
+    /// Epochs from one audit of isolation to the next (count; 0 for no audits).
+    pub(crate) audit_every_epochs: u64,
 }
 
 /// What G0 looks at: there is no seed yet.
@@ -78,16 +92,17 @@ pub(in crate::lifecycle) fn evaluate(
                 conditions.holds(!subject.paused, if subject.paused { "paused" } else { "not paused" });
             }
             conditions.weights(subject.weights_pending);
-            conditions.isolation(subject.isolation_violations);
+            // Where it does not train in the shadow there is nothing to audit yet: what can be asked is that somebody will.
+            conditions.isolation(around.audit_every_epochs, Some(0), subject.isolation_violations);
         }
         Gate::Stability => {
             conditions.epochs(subject.stage, subject.epochs_in_stage, config.training_min_epochs);
-            conditions.gradient(subject.gradient, config.min_gradient_health);
+            conditions.gradient(config, subject.gradient);
             if config.require_gain {
-                conditions.gain(subject.counterfactual, config.confidence_z, 0.0);
+                conditions.gain(config, subject.counterfactual, 0.0);
                 conditions.stability(subject.stability, config.min_stability);
             }
-            conditions.isolation(subject.isolation_violations);
+            conditions.isolation(around.audit_every_epochs, subject.epochs_since_audit, subject.isolation_violations);
             conditions.latency(subject.prewarm_ms, config.latency_budget_ms);
         }
         Gate::Interface => {
@@ -96,7 +111,7 @@ pub(in crate::lifecycle) fn evaluate(
         }
         Gate::SystemImpact => {
             conditions.epochs(subject.stage, subject.epochs_in_stage, config.holding_min_epochs);
-            conditions.gain(subject.counterfactual, config.confidence_z, config.min_loss_gain);
+            conditions.gain(config, subject.counterfactual, config.min_loss_gain);
             conditions.stability(subject.stability, config.min_stability);
             conditions.parameters(config, subject.num_parameters, around.network_parameters);
         }

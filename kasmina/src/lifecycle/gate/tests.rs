@@ -5,17 +5,23 @@ use leyline::seed::{Counterfactual, Gate, GateReport, GradientHealth, SeedStage}
 use leyline::unit::Alpha;
 use proptest::prelude::*;
 
-use crate::lifecycle::gate::{Germination, Subject, Surroundings, evaluate, evaluate_germination};
+use crate::lifecycle::gate::{Aged, Germination, Subject, Surroundings, evaluate, evaluate_germination};
 use crate::lifecycle::table::{Condition, MOVES, Move, Trigger};
 use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry};
 
 const HEALTHY: GradientHealth = GradientHealth { norm: 0.3, host_ratio: Some(1.0), health: 1.0 };
 const USEFUL: Counterfactual =
     Counterfactual { loss_gain: 0.1, std_error: 0.01, accuracy_gain_pp: 1.0, num_samples: 100 };
-const AROUND: Surroundings = Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3 };
+const AROUND: Surroundings =
+    Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3, audit_every_epochs: 4 };
 
 fn resting(alpha: f64) -> AlphaController {
     AlphaController::new(Alpha::new(alpha).unwrap())
+}
+
+/// Measured in the epoch that just ended.
+fn now<T>(value: T) -> Option<Aged<T>> {
+    Some(Aged { value, age: Some(0) })
 }
 
 fn running() -> AlphaController {
@@ -62,8 +68,9 @@ fn subject(stage: SeedStage, epochs_in_stage: u64, alpha: &AlphaController) -> S
         num_parameters: 40,
         prewarm_ms: None,
         alpha,
-        counterfactual: Some(USEFUL),
-        gradient: Some(HEALTHY),
+        epochs_since_audit: Some(1),
+        counterfactual: now(USEFUL),
+        gradient: now(HEALTHY),
         stability: Some(1.0),
         last_move: None,
     }
@@ -132,10 +139,10 @@ fn blending_needs_time_a_healthy_gradient_and_a_certain_gain() {
         (f64::NAN, false),
     ] {
         let failed: &[&str] = if passes { &[] } else { &["gradient health"] };
-        check(Subject { gradient: Some(GradientHealth { health, ..HEALTHY }), ..good }, gate, failed);
+        check(Subject { gradient: now(GradientHealth { health, ..HEALTHY }), ..good }, gate, failed);
     }
     let exploding = GradientHealth { norm: f64::INFINITY, ..HEALTHY };
-    check(Subject { gradient: Some(exploding), ..good }, gate, &["gradient norm inf"]);
+    check(Subject { gradient: now(exploding), ..good }, gate, &["gradient norm inf"]);
     check(Subject { counterfactual: None, ..good }, gate, &["loss gain not measured"]);
     for (loss_gain, std_error, passes) in [
         (0.1, 0.078, true),
@@ -149,10 +156,10 @@ fn blending_needs_time_a_healthy_gradient_and_a_certain_gain() {
     ] {
         let measured = Counterfactual { loss_gain, std_error, ..USEFUL };
         let failed: &[&str] = if passes { &[] } else { &["loss gain"] };
-        check(Subject { counterfactual: Some(measured), ..good }, gate, failed);
+        check(Subject { counterfactual: now(measured), ..good }, gate, failed);
     }
     let nobody = Counterfactual { num_samples: 0, ..USEFUL };
-    check(Subject { counterfactual: Some(nobody), ..good }, gate, &["loss gain not measured"]);
+    check(Subject { counterfactual: now(nobody), ..good }, gate, &["loss gain not measured"]);
     check(Subject { isolation_violations: 1, ..good }, gate, &["1 isolation violations"]);
 }
 
@@ -248,6 +255,107 @@ fn a_slot_is_free_when_nothing_of_the_seed_is_left() {
     judge(Subject { last_move: None, ..good }, AROUND, &["0 epochs in embargoed", "history incomplete"]);
 }
 
+/// Everything that a gate measures, missing, old, no number or of too few samples.
+#[test]
+fn no_gate_passes_on_what_was_not_measured() {
+    let (zero, full, running, nan) = (resting(0.0), resting(1.0), running(), f64::NAN);
+    let strict = GateConfig { min_stability: 0.5, latency_budget_ms: Some(1.0), ..GateConfig::default() };
+    let germinated = subject(SeedStage::Germinated, 0, &zero);
+    let training = Subject { prewarm_ms: Some(0.5), ..subject(SeedStage::Training, 4, &zero) };
+    let (blending, holding) = (subject(SeedStage::Blending, 0, &full), subject(SeedStage::Holding, 2, &full));
+    let served = HistoryEntry {
+        age_epochs: 9,
+        from: SeedStage::Embargoed,
+        to: SeedStage::Resetting,
+        epochs_in_stage: 3,
+        reason: String::new(),
+    };
+    let resetting = Subject { num_parameters: 0, last_move: Some(&served), ..subject(SeedStage::Resetting, 0, &zero) };
+    let gain = |loss_gain, std_error, num_samples| {
+        now(Counterfactual { loss_gain, std_error, accuracy_gain_pp: 0.0, num_samples })
+    };
+    let health = |health, norm| now(GradientHealth { health, norm, host_ratio: None });
+    let aged = |age| (Some(Aged { value: USEFUL, age }), Some(Aged { value: HEALTHY, age }));
+    let ((old_gain, old_health), (lost_gain, lost_health)) = (aged(Some(2)), aged(None));
+    let unwatched = Surroundings { audit_every_epochs: 0, ..AROUND };
+
+    let check = |what: &str, subject: Subject<'_>, around: Surroundings, gate: Gate, failed: &str| {
+        let report = verdict(&strict, &subject, around, gate);
+        let is_named = report.failed.iter().any(|condition| condition.contains(failed));
+        assert!(!report.passed && is_named, "{gate}, {what}: {report:?}");
+    };
+    for (gate, good) in [
+        (Gate::GradientHealth, germinated),
+        (Gate::Stability, training),
+        (Gate::Interface, blending),
+        (Gate::SystemImpact, holding),
+        (Gate::Reset, resetting),
+    ] {
+        check_report(&verdict(&strict, &good, AROUND, gate), &[]);
+    }
+    for (gate, good) in [(Gate::Stability, training), (Gate::SystemImpact, holding)] {
+        for (what, counterfactual, failed) in [
+            ("no gain", None, "loss gain not measured"),
+            ("an old gain", old_gain, "loss gain measured 2 epochs ago, needs at most 1"),
+            ("a gain of no known epoch", lost_gain, "loss gain not measured in an epoch that is known"),
+            ("no sample", gain(1.0, 0.0, 0), "loss gain not measured: 0 samples"),
+            ("one sample", gain(1.0, 0.0, 1), "loss gain not measured: 1 samples"),
+            ("a gain that is no number", gain(nan, 0.1, 9), "loss gain NaN"),
+            ("an infinite gain", gain(f64::INFINITY, 0.1, 9), "loss gain inf"),
+            ("an error that is no number", gain(1.0, nan, 9), "standard error NaN"),
+            ("an infinite error", gain(1.0, f64::INFINITY, 9), "standard error inf"),
+            ("a negative error", gain(1.0, -1.0, 9), "standard error -1"),
+        ] {
+            check(what, Subject { counterfactual, ..good }, AROUND, gate, failed);
+        }
+        check("no stability", Subject { stability: None, ..good }, AROUND, gate, "stability not measured");
+        check("a stability of NaN", Subject { stability: Some(nan), ..good }, AROUND, gate, "stability NaN");
+    }
+    for (what, gradient, failed) in [
+        ("no gradient", None, "gradient health not measured"),
+        ("an old gradient", old_health, "gradient health measured 2 epochs ago, needs at most 1"),
+        ("a gradient of no known epoch", lost_health, "gradient health not measured in an epoch that is known"),
+        ("a health that is no number", health(nan, 1.0), "gradient health NaN"),
+        ("a norm that is no number", health(1.0, nan), "gradient norm NaN"),
+        ("an infinite norm", health(1.0, f64::INFINITY), "gradient norm inf"),
+        ("a negative norm", health(1.0, -1.0), "gradient norm -1"),
+    ] {
+        check(what, Subject { gradient, ..training }, AROUND, Gate::Stability, failed);
+    }
+    for (what, prewarm_ms) in [("no latency", None), ("a latency of NaN", Some(nan))] {
+        check(what, Subject { prewarm_ms, ..training }, AROUND, Gate::Stability, "latency ");
+    }
+    for (what, epochs_since_audit, failed) in [
+        ("no audit", None, "isolation not measured: no audit in this stage"),
+        ("an old audit", Some(5), "isolation measured 5 epochs ago, needs at most 4"),
+    ] {
+        check(what, Subject { epochs_since_audit, ..training }, AROUND, Gate::Stability, failed);
+    }
+    for (gate, good) in [(Gate::GradientHealth, germinated), (Gate::Stability, training)] {
+        check("no audits", good, unwatched, gate, "isolation not measured: `isolation.check_every_epochs` is 0");
+    }
+    check("a ramp", Subject { alpha: &running, ..blending }, AROUND, Gate::Interface, "alpha ramp");
+    check("no history", Subject { last_move: None, ..resetting }, AROUND, Gate::Reset, "history incomplete");
+    for row in MOVES.iter().filter(|row| row.trigger == Trigger::Resume) {
+        let report = evaluate(&strict, &subject(row.from, 0, &zero), unwatched, row).unwrap();
+        check_report(&report, &["isolation not measured"]);
+    }
+}
+
+#[test]
+fn how_old_evidence_may_be_is_a_setting() {
+    let alpha = resting(1.0);
+    for max_evidence_age_epochs in 0..3 {
+        let config = GateConfig { max_evidence_age_epochs, ..GateConfig::default() };
+        for age in 0..5 {
+            let counterfactual = Some(Aged { value: USEFUL, age: Some(age) });
+            let holding = Subject { counterfactual, ..subject(SeedStage::Holding, 2, &alpha) };
+            let report = verdict(&config, &holding, AROUND, Gate::SystemImpact);
+            assert_eq!(report.passed, age <= max_evidence_age_epochs, "{report:?}");
+        }
+    }
+}
+
 #[test]
 fn a_row_without_a_gate_has_no_verdict() {
     let alpha = resting(1.0);
@@ -294,8 +402,8 @@ proptest! {
             weights_pending,
             stability,
             prewarm_ms,
-            counterfactual: Some(Counterfactual { loss_gain, std_error, ..USEFUL }),
-            gradient: Some(GradientHealth { health, norm, host_ratio: None }),
+            counterfactual: now(Counterfactual { loss_gain, std_error, ..USEFUL }),
+            gradient: now(GradientHealth { health, norm, host_ratio: None }),
             ..subject(stage, 0, &alpha)
         };
         let config = GateConfig {

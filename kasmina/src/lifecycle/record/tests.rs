@@ -4,7 +4,8 @@ use leyline::id::EpochIndex;
 
 use super::*;
 
-const AROUND: Surroundings = Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3 };
+const AROUND: Surroundings =
+    Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3, audit_every_epochs: 4 };
 const GERMINATION: Germination = Germination {
     slot_is_free: true,
     blueprint_is_known: true,
@@ -34,10 +35,22 @@ fn go(seed: &mut SeedRecord, trigger: Trigger) -> Option<Transition> {
     seed.follow(row, None, Cause { reason: "test", ramp: Some(ramp) }).unwrap()
 }
 
+/// Evidence of the epoch after the latest one that was measured.
 fn measure(seed: &mut SeedRecord, loss_gain: f64) {
-    let measured = Counterfactual { loss_gain, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples: 1 };
-    let evidence = Evidence { seed: seed.id, epoch: EpochIndex(1), counterfactual: Some(measured), gradient: None };
-    seed.record(&evidence);
+    let latest = seed.counterfactual_epoch.max(seed.evidence_after).max(seed.epoch);
+    measure_in(seed, latest.map_or(1, |latest| latest.0 + 1), loss_gain, 2);
+}
+
+fn measure_in(seed: &mut SeedRecord, epoch: u64, loss_gain: f64, num_samples: u64) {
+    let measured = Counterfactual { loss_gain, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples };
+    let gradient = Some(GradientHealth { norm: loss_gain.abs(), host_ratio: None, health: 1.0 });
+    seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(epoch), counterfactual: Some(measured), gradient });
+}
+
+/// Ends an epoch, and asks the gate ahead.
+fn end_epoch(seed: &mut SeedRecord, around: Surroundings) -> EpochEnd {
+    let epoch = EpochIndex(seed.age_epochs + 1);
+    seed.finish_epoch(&GateConfig::default(), around, epoch).unwrap()
 }
 
 #[test]
@@ -140,10 +153,10 @@ fn what_has_no_row_is_refused_by_the_reason_that_stands_in_the_way() {
 fn a_paused_seed_grows_older_while_its_stage_stands_still() {
     let mut seed = record();
     go(&mut seed, Trigger::StartTraining);
-    seed.finish_epoch(&GateConfig::default(), AROUND).unwrap();
+    end_epoch(&mut seed, AROUND);
     measure(&mut seed, 1.0);
     go(&mut seed, Trigger::Pause);
-    seed.finish_epoch(&GateConfig::default(), AROUND).unwrap();
+    end_epoch(&mut seed, AROUND);
     assert_eq!((seed.age_epochs, seed.epochs_in_stage, seed.role()), (2, 1, Some(Role::Idle)));
     assert!(seed.judge_next(&GateConfig::default(), AROUND).is_none());
     assert!(go(&mut seed, Trigger::Resume).is_none());
@@ -172,10 +185,10 @@ fn stability_is_the_share_of_gains_among_the_latest_eight() {
         measure(&mut seed, gain);
         assert!((seed.stability().unwrap() - expected).abs() < 1e-12, "{gain}");
     }
-    let nobody = Counterfactual { loss_gain: 1.0, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples: 0 };
-    let unmeasured = Evidence { seed: seed.id, epoch: EpochIndex(1), counterfactual: Some(nobody), gradient: None };
-    seed.record(&unmeasured);
-    assert_eq!(seed.gains.iter().len(), 4, "nobody was measured");
+    for too_few in 0..2 {
+        measure_in(&mut seed, 5 + too_few, 1.0, too_few);
+    }
+    assert_eq!(seed.gains.iter().len(), 4, "fewer than two samples measure nothing");
     for _ in 0..8 {
         measure(&mut seed, 1.0);
     }
@@ -187,13 +200,81 @@ fn stability_is_the_share_of_gains_among_the_latest_eight() {
 }
 
 #[test]
-fn evidence_that_was_not_taken_again_stays() {
+fn evidence_that_was_not_taken_again_stays_and_is_of_its_epoch() {
     let mut seed = record();
-    let gradient = Some(GradientHealth { norm: 1.0, host_ratio: None, health: 1.0 });
-    let measured = Counterfactual { loss_gain: 1.0, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples: 1 };
-    seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(1), counterfactual: Some(measured), gradient });
-    seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(2), counterfactual: None, gradient: None });
-    assert_eq!((seed.export().counterfactual, seed.export().gradient), (Some(measured), gradient));
+    measure_in(&mut seed, 3, 1.0, 9);
+    let before = seed.export();
+    seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(4), counterfactual: None, gradient: None });
+    assert_eq!(seed.export(), before);
+    assert!(before.counterfactual.is_some() && before.gradient.is_some());
+    assert_eq!((before.counterfactual_epoch, before.gradient_epoch), (Some(EpochIndex(3)), Some(EpochIndex(3))));
+}
+
+#[test]
+fn an_epoch_is_measured_once_and_never_after_a_later_one() {
+    let mut seed = record();
+    measure_in(&mut seed, 3, 1.0, 9);
+    let once = seed.clone();
+    for epoch in [3, 3, 2, 0] {
+        measure_in(&mut seed, epoch, -1.0, 9);
+        assert_eq!(seed, once, "epoch {epoch}");
+    }
+    measure_in(&mut seed, 4, -1.0, 9);
+    assert_eq!(seed.stability(), Some(0.5));
+}
+
+#[test]
+fn what_was_measured_before_a_move_or_a_pause_is_not_taken_for_new_after_it() {
+    for leave in [&[Trigger::StartBlending][..], &[Trigger::Pause, Trigger::Resume]] {
+        let mut seed = record();
+        go(&mut seed, Trigger::StartTraining);
+        for _ in 0..5 {
+            end_epoch(&mut seed, AROUND);
+        }
+        measure_in(&mut seed, 5, 1.0, 9);
+        leave.iter().for_each(|trigger| drop(go(&mut seed, *trigger)));
+        for epoch in [5, 4] {
+            measure_in(&mut seed, epoch, 1.0, 9);
+            assert_eq!((seed.counterfactual, seed.gradient, seed.stability()), (None, None, None), "epoch {epoch}");
+        }
+        measure_in(&mut seed, 6, 1.0, 9);
+        assert_eq!((seed.counterfactual_epoch, seed.stability()), (Some(EpochIndex(6)), Some(1.0)));
+    }
+}
+
+/// The conditions that keep a seed in training after an epoch.
+fn kept_by(seed: &mut SeedRecord) -> Vec<String> {
+    end_epoch(seed, AROUND);
+    seed.judge_next(&GateConfig::default(), AROUND);
+    seed.last_gate.clone().unwrap().failed
+}
+
+#[test]
+fn evidence_and_audits_grow_old_from_epoch_to_epoch() {
+    let mut seed = record();
+    go(&mut seed, Trigger::StartTraining);
+    for _ in 0..3 {
+        end_epoch(&mut seed, AROUND);
+    }
+    let old = |age: u64| {
+        let measured = ["gradient health", "loss gain"];
+        measured.map(|what| format!("{what} measured {age} epochs ago, needs at most 1"))
+    };
+    let unaudited = "isolation not measured: no audit in this stage".to_owned();
+    measure_in(&mut seed, 4, 1.0, 9);
+    assert_eq!(kept_by(&mut seed), [unaudited], "measured in the epoch that ends");
+    seed.note_audit();
+    assert_eq!(kept_by(&mut seed), [""; 0], "one epoch old");
+    assert_eq!(kept_by(&mut seed), old(2));
+    // Written down and read again it is as old as it was.
+    seed = serde_json::from_str(&serde_json::to_string(&seed).unwrap()).unwrap();
+    assert_eq!(kept_by(&mut seed), old(3));
+    kept_by(&mut seed);
+    let audited = "isolation measured 5 epochs ago, needs at most 4".to_owned();
+    assert_eq!(kept_by(&mut seed), [old(5).as_slice(), &[audited]].concat());
+    // An epoch that cannot be over yet would stay young for as long.
+    measure_in(&mut seed, 1_000, 1.0, 9);
+    assert!(kept_by(&mut seed)[0].contains("not measured in an epoch that is known"));
 }
 
 #[track_caller]
@@ -204,7 +285,7 @@ fn check_cooldown(embargo_epochs: u64, stages: &[SeedStage]) {
     assert_eq!(stages.len() as u64, embargo_epochs + 2);
     for (epoch, &expected) in stages.iter().enumerate() {
         assert!(seed.occupies_slot());
-        seed.finish_epoch(&GateConfig::default(), around).unwrap();
+        end_epoch(&mut seed, around);
         assert_eq!(seed.stage, expected, "after epoch {}", epoch + 1);
     }
     assert!(!seed.occupies_slot());
@@ -223,15 +304,15 @@ fn a_removed_seed_bars_its_slot_for_two_epochs_more_than_the_embargo() {
 fn a_seed_that_left_something_behind_keeps_its_slot_and_says_so_once() {
     let mut seed = record();
     go(&mut seed, Trigger::Cull);
-    let (gates, left_behind) = (GateConfig::default(), Surroundings { in_network: true, embargo_epochs: 0, ..AROUND });
+    let left_behind = Surroundings { in_network: true, embargo_epochs: 0, ..AROUND };
     let mut reports = Vec::new();
     for _ in 0..4 {
-        reports.extend(seed.finish_epoch(&gates, left_behind).unwrap().verdict);
+        reports.extend(end_epoch(&mut seed, left_behind).verdict);
     }
     assert_eq!(seed.stage, SeedStage::Resetting);
     assert_eq!(reports.len(), 1, "once when it begins, not once per epoch");
     assert_eq!(reports[0].failed, ["a graft is left"]);
-    let end = seed.finish_epoch(&gates, Surroundings { in_network: false, ..left_behind }).unwrap();
+    let end = end_epoch(&mut seed, Surroundings { in_network: false, ..left_behind });
     assert_eq!((end.transitions.len(), seed.stage), (1, SeedStage::Dormant));
     let passed = end.verdict.unwrap();
     assert!(passed.passed && passed.gate == leyline::seed::Gate::Reset, "{passed:?}");

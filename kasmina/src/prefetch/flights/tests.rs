@@ -68,6 +68,8 @@ struct World {
     now: Duration,
     held: Vec<Held>,
     running: Vec<Job>,
+    /// Threads there are, inside the store or not.
+    threads: usize,
     num_begun: usize,
     num_hits: u64,
     num_refused: u64,
@@ -90,11 +92,22 @@ impl World {
                     Ok(Accepted::Joined(id) | Accepted::Queued(id)) => {
                         self.held.push(Held { id, blueprint, deadline: self.now + limit, shown: None });
                     }
+                    Err(PrefetchError::StoreHangs { threads }) => {
+                        prop_assert_eq!(
+                            (threads, self.running.len()),
+                            (self.threads, self.threads),
+                            "a thread is free"
+                        );
+                        self.num_refused += 1;
+                    }
                     Err(PrefetchError::QueueFull { .. } | PrefetchError::BreakerOpen { .. }) => self.num_refused += 1,
                     Err(error) => prop_assert!(false, "{error}"),
                 }
             }
             Event::Begin => {
+                if self.running.len() == self.threads {
+                    return Ok(());
+                }
                 if let Some(job) = flights.begin(self.now) {
                     prop_assert!(!job.cancel.is_cancelled(), "an unwanted fetch was begun");
                     self.num_begun += 1;
@@ -117,7 +130,7 @@ impl World {
                 if let (true, Ok(artifact)) = (is_wanted, &result) {
                     self.wanted.push(artifact.clone());
                 }
-                flights.finish(job.flight, result, self.now);
+                self.finish(flights, &job, result);
                 prop_assert!(job.cancel.is_cancelled(), "the flight is over");
             }
             Event::Forget(index) if !self.held.is_empty() => {
@@ -136,7 +149,13 @@ impl World {
         Ok(())
     }
 
+    fn finish(&mut self, flights: &mut Flights, job: &Job, result: Result<Artifact, PrefetchError>) {
+        let goes_on = flights.finish(job.flight, result, self.now);
+        self.threads -= usize::from(!goes_on);
+    }
+
     fn check(&mut self, flights: &mut Flights) -> Result<(), TestCaseError> {
+        self.threads += flights.take_missing();
         let mut undecided = 0;
         for held in &mut self.held {
             let shown = match flights.poll(held.id, self.now) {
@@ -164,8 +183,13 @@ impl World {
         prop_assert!(flights.cached().iter().all(|kept| self.wanted.contains(kept)), "an unwanted answer was kept");
 
         prop_assert!(flights.queue.len() <= flights.max_queued);
-        let waiting = flights.flights.iter().filter(|(_, flight)| !flight.is_begun).count();
+        let waiting = flights.flights.iter().filter(|(_, flight)| flight.phase == Phase::Queued).count();
         prop_assert_eq!(flights.queue.len(), waiting);
+        let given_up = self.running.iter().filter(|job| job.cancel.is_cancelled()).count();
+        prop_assert_eq!((flights.workers + flights.abandoned, flights.abandoned), (self.threads, given_up));
+        prop_assert!(flights.workers <= flights.max_workers && self.threads <= flights.max_threads);
+        let is_served = flights.workers > 0 || self.threads == flights.max_threads || waiting == 0;
+        prop_assert!(is_served, "a fetch waits, and no thread is there for it");
         for (id, flight) in &flights.flights {
             prop_assert!(!flight.tickets.is_empty(), "{id:?} flies for nobody");
             prop_assert!(flight.tickets.iter().all(|ticket| flights.tickets[ticket].decision.is_none()));
@@ -185,6 +209,8 @@ proptest! {
         events in proptest::collection::vec(event(), 1..120),
     ) {
         let config = PrefetchConfig {
+            concurrency: 3,
+            abandoned: 2,
             deadline_ms: 60,
             queue: 3,
             cache_bytes: 250,
@@ -192,7 +218,8 @@ proptest! {
             breaker: BreakerConfig { failures: 3, open_ms: 100, successes: 2 },
             ..PrefetchConfig::default()
         };
-        let (mut flights, mut world) = (Flights::new(&config), World::default());
+        let mut flights = Flights::new(&config);
+        let mut world = World { threads: config.concurrency, ..World::default() };
         for event in events {
             world.apply(&mut flights, event)?;
             world.check(&mut flights)?;
@@ -201,8 +228,9 @@ proptest! {
         world.now += Duration::from_secs(10);
         flights.clear(world.now);
         while let Some(job) = world.running.pop() {
-            flights.finish(job.flight, Err(PrefetchError::Store(StoreError::Missing)), world.now);
+            world.finish(&mut flights, &job, Err(PrefetchError::Store(StoreError::Missing)));
         }
+        prop_assert_eq!((world.threads, flights.workers, flights.abandoned), (3, 3, 0));
         world.now += Duration::from_secs(10);
         for name in 0..2 {
             let accepted = flights.request(&blueprint(name), Duration::from_secs(1), world.now);
@@ -276,7 +304,7 @@ fn whoever_waits_is_woken_by_the_decision() {
 
     type Decide = fn(&mut Flights, Job);
     let decisions: [Decide; 3] = [
-        |flights, job| flights.finish(job.flight, Ok(artifact(&job.blueprint, 1)), at(1)),
+        |flights, job| assert!(flights.finish(job.flight, Ok(artifact(&job.blueprint, 1)), at(1))),
         |flights, _| assert_eq!(flights.expire(at(100)), 0),
         |flights, _| assert_eq!(flights.clear(at(1)), 0),
     ];

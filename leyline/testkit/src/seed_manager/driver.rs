@@ -84,8 +84,9 @@ impl<M: SeedManager> Driver<M> {
         self.seeds().into_iter().find(|state| state.seed_id == seed).map(|state| state.stage)
     }
 
+    /// Good evidence of the epoch that is not over yet.
     pub(super) fn evidence(&self, seed: SeedId) -> Evidence {
-        (self.harness.evidence)(seed, EpochIndex(self.epoch))
+        (self.harness.evidence)(seed, EpochIndex(self.epoch + 1))
     }
 
     /// The germination of the first offer of the first free slot.
@@ -138,9 +139,9 @@ impl<M: SeedManager> Driver<M> {
             self.step += 1;
             succeed(rule, "finish_step", harness.manager.finish_step(eager, StepIndex(self.step)));
         }
-        self.epoch += 1;
         let live = self.seeds().into_iter().filter(|state| state.stage.is_live());
         let evidence: Vec<_> = live.map(|state| self.evidence(state.seed_id)).collect();
+        self.epoch += 1;
         let Self { rule, harness, eager, epoch, .. } = self;
         succeed(rule, "record_evidence", harness.manager.record_evidence(eager, &evidence));
         succeed(rule, "finish_epoch", harness.manager.finish_epoch(eager, EpochIndex(*epoch)))

@@ -10,7 +10,7 @@ use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::layout::Segment;
 use leyline::model::TrainableModel;
 use leyline::region::{Eager, declare_recording};
-use leyline::seed::{Evidence, SeedManager, SeedStage, SeedState, Transition};
+use leyline::seed::{Counterfactual, Evidence, SeedManager, SeedStage, SeedState, Transition};
 use leyline::unit::Alpha;
 
 use crate::rule::{must, refuse, succeed};
@@ -299,7 +299,8 @@ pub fn sm_8_a_forged_command_is_rejected_unread<M: SeedManager>(make: &impl Fn()
     driver.must_be_unchanged(&before, "a repeated sequence number");
 }
 
-/// SM-9: evidence is kept and exported; when one of the named seeds is unknown, none of it is kept.
+/// SM-9: evidence is kept and exported with its epoch, of which it counts once; when one of the named seeds is unknown, none of
+/// it is kept.
 pub fn sm_9_evidence_is_kept_for_all_or_for_none<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-9";
     let mut driver = Driver::new(RULE, make());
@@ -316,6 +317,18 @@ pub fn sm_9_evidence_is_kept_for_all_or_for_none<M: SeedManager>(make: &impl Fn(
     let state = states.iter().find(|state| state.seed_id == seed).expect("the seed is in training");
     must!(RULE, state.counterfactual == known.counterfactual, "the counterfactual given is not the one exported");
     must!(RULE, state.gradient == known.gradient, "the gradient health given is not the one exported");
+    let epochs = (state.counterfactual_epoch, state.gradient_epoch);
+    must!(
+        RULE,
+        epochs == (Some(known.epoch), Some(known.epoch)),
+        "evidence of {} is exported as of {epochs:?}",
+        known.epoch
+    );
+    let before = driver.observe();
+    let worse = known.counterfactual.map(|measured| Counterfactual { loss_gain: -1.0, ..measured });
+    let again = Evidence { counterfactual: worse, ..known };
+    succeed(RULE, "record_evidence", driver.harness.manager.record_evidence(&driver.eager, &[again]));
+    driver.must_be_unchanged(&before, "evidence of an epoch that was recorded already");
 }
 
 /// SM-10: a paused seed leaves the computation, keeps its stage and its weights, and comes back; neither is done twice.

@@ -33,6 +33,7 @@ enum Fault {
     AcceptsARepeatedNumber,
     DropsEvidence,
     KeepsHalfOfTheEvidence,
+    TakesAnEpochTwice,
     LetsTheClockOfAPausedSeedRun,
     PausesTwice,
     ServesAnyToken,
@@ -146,6 +147,17 @@ impl SeedManager for Broken {
             Fault::KeepsHalfOfTheEvidence => {
                 evidence.iter().try_for_each(|item| self.inner.record_evidence(eager, std::slice::from_ref(item)))
             }
+            Fault::TakesAnEpochTwice => {
+                let known = self.inner.export_seed_states(eager)?;
+                let is_known = |item: &Evidence| {
+                    known.iter().any(|s| s.seed_id == item.seed && s.counterfactual_epoch == Some(item.epoch))
+                };
+                let taken = |item: &Evidence| {
+                    let epoch = if is_known(item) { item.epoch.next() } else { item.epoch };
+                    Evidence { epoch, ..*item }
+                };
+                self.inner.record_evidence(eager, &evidence.iter().map(taken).collect::<Vec<_>>())
+            }
             _ => self.inner.record_evidence(eager, evidence),
         }
     }
@@ -254,6 +266,13 @@ fn evidence_that_is_not_kept_fails_sm_9() {
 fn evidence_kept_beside_a_refusal_fails_sm_9() {
     let make = broken(Fault::KeepsHalfOfTheEvidence);
     fails("SM-9", "refused evidence changed seed states", || rules::sm_9_evidence_is_kept_for_all_or_for_none(&make));
+}
+
+#[test]
+fn evidence_of_one_epoch_that_counts_twice_fails_sm_9() {
+    let make = broken(Fault::TakesAnEpochTwice);
+    let complaint = "evidence of an epoch that was recorded already changed seed states";
+    fails("SM-9", complaint, || rules::sm_9_evidence_is_kept_for_all_or_for_none(&make));
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Heuristic {
         memory.tracker.observe(&config.plateau, &config.stability, state.epoch, state.validation);
         memory.initial_parameters.get_or_insert(state.host_parameters);
         let keep = config.evidence.window.max(config.blending.harmful_measurements);
-        for ended in memory.evidence.observe(&config.evidence, keep, &state.seeds) {
+        for ended in memory.evidence.observe(&config.evidence, keep, state.epoch, &state.seeds) {
             memory.ledger.record_end(&ended, config.germination.cooldown_germinations);
         }
     }

@@ -1,11 +1,11 @@
 //! What happens to one seed: the rules of each stage.
 
 use leyline::command::Operation;
-use leyline::seed::{SeedStage, SeedState};
+use leyline::seed::{GradientHealth, SeedStage, SeedState};
 use leyline::state::SystemState;
 
 use crate::config::HeuristicConfig;
-use crate::evidence::{Estimate, EvidenceLog};
+use crate::evidence::{Estimate, EvidenceLog, is_within};
 use crate::policy::Proposal;
 use crate::policy::proposal::{acts_in_full, full_ramp};
 
@@ -24,10 +24,12 @@ pub(super) fn judge(
     state: &SystemState,
     seed: &SeedState,
 ) -> Option<Proposal> {
+    let is_fresh = seed.gradient_epoch.is_some_and(|epoch| is_within(config.evidence.window, epoch, state.epoch));
     let case = Case {
         config,
         state,
         seed,
+        gradient: seed.gradient.filter(|_| is_fresh),
         estimate: evidence.estimate(&config.evidence, seed.seed_id),
         harmful_streak: evidence.harmful_streak(&config.evidence, seed.seed_id),
     };
@@ -49,7 +51,9 @@ struct Case<'a> {
     config: &'a HeuristicConfig,
     state: &'a SystemState,
     seed: &'a SeedState,
-    /// Of the present stage; absent when nothing was measured in it.
+    /// Absent when it was not measured lately.
+    gradient: Option<GradientHealth>,
+    /// Of the present stage; absent when nothing was measured in it lately.
     estimate: Option<Estimate>,
     harmful_streak: usize,
 }
@@ -111,7 +115,7 @@ impl Case<'_> {
         if is_overdue && self.is_refused(SeedStage::Blending) {
             return Some(self.cull("training_refused"));
         }
-        let healthy = self.seed.gradient.is_some_and(|gradient| gradient.health >= config.min_gradient_health);
+        let healthy = self.gradient.is_some_and(|gradient| gradient.health >= config.min_gradient_health);
         if healthy && self.lower_is_positive() {
             let ramp = full_ramp(self.config.blending.ramp_epochs, self.config.blending.curve, self.state);
             let operation = Operation::StartBlending { seed: self.seed.seed_id, ramp };
@@ -170,7 +174,7 @@ impl Case<'_> {
     }
 
     fn measured(&self) -> String {
-        let gradient = match self.seed.gradient {
+        let gradient = match self.gradient {
             Some(gradient) => format!("gradient health {:.3}", gradient.health),
             None => "gradient not measured".to_owned(),
         };
