@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn a_seed_that_was_never_audited_is_not_kept_waiting() {
         check(0, &[0, 1, 4], "......");
-        check(2, &[0, 4], "!...!.......!..");
+        check(2, &[0, 4], "!...!....!.....");
         check(u64::MAX, &[6], "!.....!..");
     }
 }
