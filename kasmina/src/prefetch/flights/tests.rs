@@ -216,7 +216,6 @@ proptest! {
             cache_bytes: 250,
             cache_ttl_s: 1,
             breaker: BreakerConfig { failures: 3, open_ms: 100, successes: 2 },
-            ..PrefetchConfig::default()
         };
         let mut flights = Flights::new(&config);
         let mut world = World { threads: config.concurrency, ..World::default() };
@@ -318,4 +317,18 @@ fn whoever_waits_is_woken_by_the_decision() {
         assert_eq!(decided.try_recv(), Err(TryRecvError::Disconnected));
         assert!(flights.watch(id, at(1)).is_none(), "there is nothing left to wait for");
     }
+}
+
+#[test]
+fn a_trial_that_no_thread_begins_in_time_has_failed() {
+    let mut flights = flights();
+    for _ in 0..3 {
+        request(&mut flights, 0);
+        let job = flights.begin(at(0)).unwrap();
+        let fault = PrefetchError::StorePanicked { message: "planted".to_owned() };
+        assert!(flights.finish(job.flight, Err(fault), at(0)));
+    }
+    assert!(request(&mut flights, 30_000).1, "a trial");
+    assert_eq!(flights.stats(at(30_099)).breaker_state, BreakerState::HalfOpen);
+    assert_eq!(flights.stats(at(30_100)).breaker_state, BreakerState::Open);
 }
