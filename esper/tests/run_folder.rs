@@ -9,8 +9,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use leyline::clock::{Clock as _, SystemClock};
 use serde_json::Value;
 
 const FAILED: i32 = 1;
@@ -192,9 +193,9 @@ fn damaged_files_are_set_aside_and_the_run_goes_on() {
 
 #[track_caller]
 fn wait_for(condition: impl Fn() -> bool) {
-    let started = Instant::now();
+    let clock = SystemClock::new();
     while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(30), "waited for 30 s");
+        assert!(clock.now() < Duration::from_secs(30), "waited for 30 s");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -322,12 +323,12 @@ fn the_wall_time_is_that_of_the_run_over_all_its_parts() {
         let text = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["wall_s"].as_f64().unwrap()).sum()
     };
-    let started = Instant::now();
+    let clock = SystemClock::new();
     let first = trained(&out, &["--epochs", "2"])["wall_s"].as_f64().unwrap();
-    assert!(epochs_s() < first && first < started.elapsed().as_secs_f64(), "{first} s");
-    let started = Instant::now();
+    assert!(epochs_s() < first && first < clock.now().as_secs_f64(), "{first} s");
+    let clock = SystemClock::new();
     let second = trained(&out, &["--resume", "--epochs", "3"])["wall_s"].as_f64().unwrap();
-    assert!(first < second && second - first < started.elapsed().as_secs_f64(), "{first} s, then {second} s");
+    assert!(first < second && second - first < clock.now().as_secs_f64(), "{first} s, then {second} s");
 
     // Of a part that was killed, the time up to its newest checkpoint is known.
     fs::remove_file(out.join("summary.json")).unwrap();
