@@ -83,6 +83,12 @@ pub enum Error {
         #[source]
         stale: Stale,
     },
+    /// A run broke off between a replay and the test that confirms it.
+    #[error(
+        "a run broke off in the middle of an epoch, and its last replayed steps were not tested again; restore a \
+         checkpoint, or go on with `run`"
+    )]
+    Unconfirmed,
     /// Most steps of an epoch had a loss or a gradient that is not finite.
     #[error(
         "training diverged: the loss or the gradient of {num_skipped} of the {num_steps} steps of epoch {epoch} is not \
@@ -158,7 +164,7 @@ impl leyline::error::Error for Error {
             Self::LayoutMismatch { .. } | Self::MissingGradient { .. } => ErrorKind::LayoutMismatch,
             Self::InvalidConfig { .. } => ErrorKind::InvalidConfig,
             Self::InvalidData { .. } | Self::SharedDevice => ErrorKind::Rejected,
-            Self::FrozenValue { .. } => ErrorKind::Region,
+            Self::FrozenValue { .. } | Self::Unconfirmed => ErrorKind::Region,
             Self::NonFinite { .. } | Self::Diverged { .. } | Self::NonFiniteState { .. } => ErrorKind::Numeric,
             Self::State { .. } => ErrorKind::Corrupt,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,

@@ -253,9 +253,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Evaluates the network as it is on the test data. Nothing that decides may see the result.
     ///
     /// # Errors
-    /// As [`evaluate`]; [`Error::FrozenValue`] where a run ended with it.
+    /// As [`evaluate`]; [`Error::FrozenValue`] where a run ended with it; [`Error::Unconfirmed`].
     pub fn test(&mut self, eager: &Eager) -> Result<Evaluation, Error> {
-        self.runner.check()?;
+        self.runner.confirmed()?;
         let batch = self.config.eval_batch_size.get();
         let model = self.parts.seeds.model();
         evaluate(eager, model, &self.parts.data.test, &self.parts.device, batch, &[], &mut self.reads)

@@ -309,6 +309,12 @@ impl StepRunner {
         }
     }
 
+    /// Confirms that the parameters may be evaluated or saved: no step so far waits for a test.
+    pub(super) fn confirmed(&self) -> Result<(), Error> {
+        self.check()?;
+        if self.open_shapes().is_empty() { Ok(()) } else { Err(Error::Unconfirmed) }
+    }
+
     /// Tests of captured steps so far.
     pub(super) fn tests(&self) -> GraphTests {
         self.tests

@@ -50,7 +50,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// reads the sums of the epoch; components copy their tensors.
     pub fn snapshot(&mut self, eager: &Eager) -> Result<Snapshot, Error> {
         eager.check()?;
-        self.runner.check()?;
+        self.runner.confirmed()?;
         let state = TrainerState {
             seed: self.parts.seed,
             setup: Some(self.setup()),

@@ -23,7 +23,8 @@ use crate::graph::report::{CaptureReport, CaptureTimes};
 const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
 /// How far below this module's frame those of a region may lie, and above it what was inlined with them.
-const STACK_BYTES: u64 = 8 << 20;
+/// A thread of Rust has 2 MiB, and what lies beyond its stack may be memory of the device.
+const STACK_BYTES: u64 = 1 << 20;
 const FRAME_BYTES: u64 = 64 << 10;
 
 /// A recording as the driver gave it.
