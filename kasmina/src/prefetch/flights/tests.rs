@@ -155,7 +155,6 @@ impl World {
     }
 
     fn check(&mut self, flights: &mut Flights) -> Result<(), TestCaseError> {
-        self.threads += flights.take_missing();
         let mut undecided = 0;
         for held in &mut self.held {
             let shown = match flights.poll(held.id, self.now) {
@@ -175,6 +174,8 @@ impl World {
             held.shown = shown;
         }
         let stats = flights.stats(self.now);
+        // Last, as behind the lock: a look may be what finds that a deadline passed and gives a thread up.
+        self.threads += flights.take_missing();
         prop_assert_eq!(stats.inflight, undecided);
         prop_assert_eq!(stats.scheduled, stats.ready + stats.error + stats.timeout + stats.canceled + stats.inflight);
         prop_assert_eq!(stats.scheduled + self.num_refused, self.num_requests);
