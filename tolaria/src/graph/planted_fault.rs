@@ -1,17 +1,15 @@
 //! Faults that are planted on purpose, to see that the checks of the compiler find them.
 //!
 //! None of them is ever switched on by a setting: a test asks for one in
-//! [`CompileOptions::fault`](super::CompileOptions::fault).
+//! [`CompileOptions::fault`](super::CompileOptions::fault). One in a pass: `PassSet::with_wrong_rewrite`.
 
 #[cfg(any(test, feature = "cuda"))]
-use super::compile::{Lifetime, NodeKind, Program, Recorded, RecordedKind};
+use super::compile::{Recorded, RecordedKind};
 
 /// A fault for the checks to find.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedFault {
-    /// A pass drops work whose result is kept: the comparison with the captured graph must refuse.
-    WrongPass,
     /// Nothing is known of the kernel that is launched most: results stay right.
     UnknownKernel,
     /// A kernel takes a number that looks like an address of the first recording: the two recordings must not be taken
@@ -27,7 +25,6 @@ impl PlantedFault {
     /// When there is nothing that the fault could be planted in.
     pub(super) fn plant_in_recordings(self, recordings: [&mut Recorded; 2]) -> Result<(), &'static str> {
         match self {
-            Self::WrongPass => Ok(()),
             Self::UnknownKernel => {
                 let name = most_launched(recordings[0]).ok_or("no kernel to forget")?;
                 recordings.into_iter().for_each(|recorded| forget(recorded, &name));
@@ -44,25 +41,6 @@ impl PlantedFault {
                 Ok(())
             }
         }
-    }
-
-    /// Changes what the passes made.
-    ///
-    /// # Errors
-    /// When there is nothing that the fault could be planted in.
-    pub(super) fn plant_in_program(self, program: &mut Program) -> Result<(), &'static str> {
-        if self != Self::WrongPass {
-            return Ok(());
-        }
-        let is_kept = |kind: &NodeKind| {
-            let mut writes = kind.writes().into_iter();
-            matches!(kind, NodeKind::Kernel(_) | NodeKind::Copy { .. })
-                && writes
-                    .any(|write| write.is_full && program.blocks[write.region.block.0].lifetime == Lifetime::External)
-        };
-        let last = program.nodes.iter().rposition(|node| is_kept(&node.kind)).ok_or("no result to drop")?;
-        program.nodes[last].kind = NodeKind::Empty;
-        Ok(())
     }
 }
 
@@ -115,9 +93,7 @@ fn number_for_a_kernel(recorded: &Recorded) -> Option<(usize, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::compile::{
-        Block, BlockId, Code, DeclaredEffect, Effect, Kernel, LaunchShape, Node, Pointer, RecordedNode, Region,
-    };
+    use crate::graph::compile::{DeclaredEffect, LaunchShape, RecordedNode};
 
     fn launch(name: &str) -> RecordedKind {
         let arguments = vec![vec![0; 8]];
@@ -173,52 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_kept_result_is_dropped() {
-        let kernel = |pointer: Pointer| {
-            NodeKind::Kernel(Kernel {
-                name: "k".to_owned(),
-                code: Code::Recorded(0),
-                launch: LaunchShape::default(),
-                parameters: vec![0],
-                argument_bytes: vec![8],
-                pointers: vec![pointer],
-                effect: Effect::Known,
-            })
-        };
-        let [kept, arena] = [BlockId(0), BlockId(1)];
-        let mut program = Program {
-            blocks: vec![
-                Block { size_bytes: 64, lifetime: Lifetime::External },
-                Block { size_bytes: 64, lifetime: Lifetime::Arena },
-            ],
-            nodes: vec![
-                Node::new(kernel(Pointer::new(0, kept, 0).writing(0, 8)), []),
-                Node::new(
-                    NodeKind::Copy { source: Region::new(arena, 0, 8), destination: Region::new(kept, 8, 16) },
-                    [0],
-                ),
-                Node::new(kernel(Pointer::new(0, arena, 0).writing(0, 8)), [1]),
-                Node::new(kernel(Pointer::new(0, kept, 0).writing_some(0, 64)), [2]),
-            ],
-        };
-        let mut expected = program.clone();
-        expected.nodes[1].kind = NodeKind::Empty;
-        PlantedFault::WrongPass.plant_in_program(&mut program).expect("there is a result");
-        assert_eq!(program, expected);
-        assert!(PlantedFault::WrongPass.plant_in_program(&mut Program::default()).is_err());
-    }
-
-    #[test]
-    fn a_fault_changes_only_what_it_is_about() {
-        let untouched = recorded(0x100);
-        let (mut first, mut second) = (untouched.clone(), untouched.clone());
-        PlantedFault::WrongPass.plant_in_recordings([&mut first, &mut second]).expect("nothing to do");
-        assert_eq!([first, second], [untouched.clone(), untouched]);
+    fn recordings_with_nothing_to_change_are_refused() {
         for fault in [PlantedFault::UnknownKernel, PlantedFault::PointerLikeNumber] {
-            fault.plant_in_program(&mut Program::default()).expect("nothing to do");
-            let mut empty = [Recorded::default(), Recorded::default()];
-            let [first, second] = &mut empty;
-            assert!(fault.plant_in_recordings([first, second]).is_err());
+            let [mut first, mut second] = [Recorded::default(), Recorded::default()];
+            assert!(fault.plant_in_recordings([&mut first, &mut second]).is_err());
         }
     }
 }

@@ -3,24 +3,18 @@
 use super::block::{BlockId, Region};
 use super::codegen::can_generate;
 use super::evaluate::{constant, evaluate};
+use super::fuel::Fuel;
 use super::fused::Body;
 use super::kernel::{Effect, Kernel};
 use super::node::{NodeKind, Pattern};
-use super::pass::{Pass, PassReport};
 use super::pointwise::{BinaryOp, ElementType, Step, UnaryOp};
 use super::program::Program;
 
 /// Puts the number in place of a load where every byte of an operand was filled with it, by a memset or by a kernel
 /// that computes the same for all elements; a copy of such bytes becomes a memset. The operation stays, so that every bit does: `0 + g` makes `+0.0` of
-/// `-0.0`. What filled the operand is for [`drop_dead`](super::drop_dead) to drop where nobody else reads it.
-#[must_use]
-pub fn inline_constants(program: &Program) -> (Program, PassReport) {
-    Pass::Constants.run(program)
-}
-
-pub(super) fn with_inlined_constants(mut program: Program) -> (Program, usize) {
+/// `-0.0`. What filled the operand is for [`Pass::Dead`](super::Pass::Dead) to drop where nobody else reads it.
+pub(super) fn inline_constants(mut program: Program, fuel: &mut Fuel) -> Program {
     let mut fills = Fills(vec![Vec::new(); program.blocks.len()]);
-    let mut num_inlined = 0;
     for node in &mut program.nodes {
         let mut made = Vec::new();
         match &mut node.kind {
@@ -28,12 +22,11 @@ pub(super) fn with_inlined_constants(mut program: Program) -> (Program, usize) {
                 if may_hold_constants(kernel, &fills)
                     && let Some(mut body) = Body::of(kernel)
                 {
-                    let num_loads = inline(&mut body, &fills);
+                    let has_changed = inline(&mut body, &fills);
                     made = constant_outputs(&body);
-                    if num_loads > 0 && can_generate(&body) {
+                    if has_changed && can_generate(&body) && fuel.burn() {
                         body.retain_outputs(|_| true);
                         *kernel = body.into_kernel();
-                        num_inlined += num_loads;
                     }
                 }
             }
@@ -47,9 +40,10 @@ pub(super) fn with_inlined_constants(mut program: Program) -> (Program, usize) {
                 if let Some(fill) = fills.of(source) {
                     let fill = fill.shifted(source.start, destination.start);
                     made.push((*destination, fill));
-                    if let Some(pattern) = fill.pattern(destination) {
+                    if let Some(pattern) = fill.pattern(destination)
+                        && fuel.burn()
+                    {
                         node.kind = NodeKind::Memset { region: *destination, pattern };
-                        num_inlined += 1;
                     }
                 }
             }
@@ -58,7 +52,7 @@ pub(super) fn with_inlined_constants(mut program: Program) -> (Program, usize) {
         node.kind.each_write().for_each(|write| fills.remove(&write.region));
         made.into_iter().for_each(|(region, fill)| fills.insert(&region, fill));
     }
-    (program, num_inlined)
+    program
 }
 
 /// Whether a kernel may read a known number, or computes one of nothing. Most do neither, and are passed over.
@@ -72,20 +66,20 @@ fn may_hold_constants(kernel: &Kernel, fills: &Fills) -> bool {
         || kernel.pointers.iter().any(|pointer| fills.has_any(pointer.block))
 }
 
-/// Replaces loads; says how many.
-fn inline(body: &mut Body, fills: &Fills) -> usize {
-    let mut num_loads = 0;
+/// Replaces loads; says whether there was one.
+fn inline(body: &mut Body, fills: &Fills) -> bool {
+    let mut has_changed = false;
     for step in &mut body.steps {
         if let Step::Load(operand) = *step {
             let access = &body.operands[operand];
             let bits = fills.of(&access.region).and_then(|fill| fill.element(access.region.start, access.element));
             if let Some(number) = bits.and_then(|bits| constant(access.element, bits)) {
                 *step = number;
-                num_loads += 1;
+                has_changed = true;
             }
         }
     }
-    num_loads
+    has_changed
 }
 
 /// Outputs that hold one number, which the processor computes to the bit.

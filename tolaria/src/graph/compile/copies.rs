@@ -3,45 +3,39 @@
 use std::collections::BTreeMap;
 
 use super::block::{BlockId, Lifetime, Region};
-use super::dependencies::with_recovered_dependencies;
+use super::dependencies::recovered;
+use super::fuel::Fuel;
 use super::lifetimes;
 use super::memory::ARENA_ALIGNMENT;
 use super::node::NodeKind;
-use super::pass::{Pass, PassReport};
 use super::program::Program;
 
 /// Lets the readers of a copy read its source, and drops the copy.
 ///
 /// That is the same as long as nobody overwrites the source before the last of them, and nobody else writes the bytes
 /// of the copy, which has to lie in a block that the graph owns. The addresses keep their alignment. Like
-/// [`fuse`](super::fuse()), the result has the dependencies that the data ask for; without a copy that can go, the
+/// fusion, the result has the dependencies that the data ask for; without a copy that can go, the
 /// program stays as it is.
-#[must_use]
-pub fn forward_copies(program: &Program) -> (Program, PassReport) {
-    Pass::Copies.run(program)
-}
-
-pub(super) fn with_forwarded_copies(mut program: Program) -> (Program, usize) {
+pub(super) fn forward_copies(mut program: Program, fuel: &mut Fuel) -> Program {
     let mut users = users(&program);
-    let mut num_forwarded = 0;
+    let num_before = fuel.burnt();
     loop {
-        let before = num_forwarded;
+        let num_so_far = fuel.burnt();
         for index in 0..program.nodes.len() {
             if let NodeKind::Copy { source, destination } = program.nodes[index].kind {
-                num_forwarded += usize::from(forward(&mut program, &mut users, index, source, destination));
+                forward(&mut program, &mut users, index, source, destination, fuel);
             }
         }
         // A copy that went may have been what kept another.
-        if num_forwarded == before {
+        if fuel.burnt() == num_so_far {
             break;
         }
     }
-    if num_forwarded == 0 {
-        return (program, 0);
+    if fuel.burnt() == num_before {
+        return program;
     }
     let Program { blocks, nodes } = program;
-    let rewritten = with_recovered_dependencies(lifetimes::chain(blocks, lifetimes::operations(nodes))).0;
-    (rewritten, num_forwarded)
+    recovered(lifetimes::chain(blocks, lifetimes::operations(nodes)))
 }
 
 /// By block the nodes that hold an address in it, in ascending order.
@@ -68,11 +62,18 @@ fn merged_from(first: usize, one: &[usize], other: &[usize]) -> Vec<usize> {
 }
 
 /// Rewrites the readers of one copy if that is allowed, and leaves an empty node in its place.
-fn forward(program: &mut Program, users: &mut [Vec<usize>], copy: usize, source: Region, destination: Region) -> bool {
+fn forward(
+    program: &mut Program,
+    users: &mut [Vec<usize>],
+    copy: usize,
+    source: Region,
+    destination: Region,
+    fuel: &mut Fuel,
+) {
     let is_owned = program.blocks[destination.block.0].lifetime == Lifetime::Graph;
     let is_aligned = source.start % ARENA_ALIGNMENT == destination.start % ARENA_ALIGNMENT;
     if !is_owned || !is_aligned || source.block == destination.block {
-        return false;
+        return;
     }
     let is_inside = |region: &Region| destination.start <= region.start && region.end <= destination.end;
     let mut readers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -82,7 +83,7 @@ fn forward(program: &mut Program, users: &mut [Vec<usize>], copy: usize, source:
         let kind = &program.nodes[index].kind;
         let touches_copy = kind.each_read().any(|region| region.overlaps(&destination));
         if kind.each_write().any(|write| write.region.overlaps(&destination)) {
-            return false;
+            return;
         }
         if touches_copy {
             let reading = |region: &Region| region.overlaps(&destination);
@@ -97,24 +98,27 @@ fn forward(program: &mut Program, users: &mut [Vec<usize>], copy: usize, source:
                             && (destination.start..=destination.end).contains(&pointer.offset_bytes)
                     };
                     if !here.clone().all(|(_, pointer)| can_move(pointer)) {
-                        return false;
+                        return;
                     }
                     here.map(|(index, _)| index).collect()
                 }
                 NodeKind::Copy { source: read, destination: written } => {
                     if !is_inside(read) || moved(read, &source, &destination).overlaps(written) {
-                        return false;
+                        return;
                     }
                     Vec::new()
                 }
                 NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => continue,
             };
             if is_source_new || writes_badly(kind, &pointers, &source, &destination) {
-                return false;
+                return;
             }
             readers.insert(index, pointers);
         }
         is_source_new |= kind.each_write().any(|write| write.region.overlaps(&source));
+    }
+    if !fuel.burn() {
+        return;
     }
     users[source.block.0] = merged_from(0, &users[source.block.0], &readers.keys().copied().collect::<Vec<_>>());
     for (index, pointers) in readers {
@@ -132,7 +136,6 @@ fn forward(program: &mut Program, users: &mut [Vec<usize>], copy: usize, source:
         }
     }
     program.nodes[copy].kind = NodeKind::Empty;
-    true
 }
 
 /// Whether a kernel would write bytes that it reads through one of the pointers once that has moved. Such a kernel

@@ -3,34 +3,38 @@
 use std::cmp::Reverse;
 
 use super::block::Block;
+use super::fuel::Fuel;
 use super::node::{NodeIndex, NodeKind};
 use super::order::Ancestors;
-use super::pass::{Pass, PassReport};
 use super::program::Program;
 
 /// Makes a node depend on exactly those it must come after: a read after a write, a write after a read, a write after
 /// a write of the same byte, a use after the allocation, a release after the uses; and of these only the ones that no
 /// other implies.
-#[must_use]
-pub fn recover_dependencies(program: &Program) -> (Program, PassReport) {
-    Pass::Dependencies.run(program)
-}
-
-pub(super) fn with_recovered_dependencies(mut program: Program) -> (Program, usize) {
+///
+/// Without fuel a node keeps what it waited for beside what it needs.
+pub(super) fn recover_dependencies(mut program: Program, fuel: &mut Fuel) -> Program {
     let mut history: Vec<History> = program.blocks.iter().map(History::new).collect();
     let mut ancestors = Ancestors::with_capacity(program.nodes.len());
-    let mut num_changed = 0;
     let mut needs: Vec<NodeIndex> = Vec::new();
     for (index, node) in program.nodes.iter_mut().enumerate() {
         needs.clear();
         add_needs(&mut needs, NodeIndex(index), &node.kind, &mut history);
+        if fuel.is_out() {
+            needs.extend_from_slice(&node.dependencies);
+        }
         reduce(&mut needs, &mut ancestors);
         if needs != node.dependencies {
-            num_changed += 1;
+            fuel.burn();
             node.dependencies.clone_from(&needs);
         }
     }
-    (program, num_changed)
+    program
+}
+
+/// What other passes end with once they have changed the nodes: the dependencies of what they made.
+pub(super) fn recovered(program: Program) -> Program {
+    recover_dependencies(program, &mut Fuel::new(None))
 }
 
 /// Nodes that `node` has to come after, some more than once; what it does to memory is added to the history.

@@ -3,10 +3,10 @@
 use super::block::{BlockId, Region};
 use super::codegen::can_generate;
 use super::evaluate::constant;
+use super::fuel::Fuel;
 use super::fused::{Access, Body, Store};
 use super::kernel::Effect;
 use super::node::NodeKind;
-use super::pass::{Pass, PassReport};
 use super::pointwise::{ElementType, Step};
 use super::program::Program;
 
@@ -15,21 +15,16 @@ const MAX_BYTES: usize = 1 << 20;
 
 /// Turns memsets and copies of up to 1 MiB into element-wise kernels. A kernel starts sooner than what it replaces, and
 /// can be merged with its neighbors where it has their type of element.
-#[must_use]
-pub fn kernelize(program: &Program) -> (Program, PassReport) {
-    Pass::Kernelize.run(program)
-}
-
-pub(super) fn with_kernels(mut program: Program) -> (Program, usize) {
+pub(super) fn kernelize(mut program: Program, fuel: &mut Fuel) -> Program {
     let elements = elements_of_blocks(&program);
-    let mut num_changed = 0;
     for node in &mut program.nodes {
-        if let Some(body) = body_of(&node.kind, &elements).filter(can_generate) {
+        if let Some(body) = body_of(&node.kind, &elements).filter(can_generate)
+            && fuel.burn()
+        {
             node.kind = NodeKind::Kernel(body.into_kernel());
-            num_changed += 1;
         }
     }
-    (program, num_changed)
+    program
 }
 
 /// The type that element-wise kernels first use a block with.

@@ -1,9 +1,9 @@
 //! Pass: one arena instead of allocations.
 
 use super::block::{Block, BlockId, Lifetime};
-use super::node::NodeIndex;
+use super::fuel::Fuel;
+use super::node::{Node, NodeIndex};
 use super::order::Order;
-use super::pass::{Pass, PassReport};
 use super::program::Program;
 
 /// Alignment of a block in the arena: that of the driver's own allocations.
@@ -21,20 +21,22 @@ const MAX_GROWTH: usize = 4;
 ///
 /// Where that takes more than 64 MiB and more than four times what the order listed needs, memory goes before
 /// parallelism: the nodes become a chain in the order listed, and blocks share what this order allows.
-#[must_use]
-pub fn plan_memory(program: &Program) -> (Program, PassReport) {
-    Pass::Memory.run(program)
-}
-
-pub(super) fn with_planned_memory(program: Program) -> (Program, usize) {
-    let parallel = Plan::of(&program);
+pub(super) fn plan_memory(program: Program, fuel: &mut Fuel) -> Program {
+    let is_owned = program.blocks.iter().map(|block| block.lifetime == Lifetime::Graph);
+    let mut placed: Vec<bool> = is_owned.collect();
+    let mut is_used = vec![false; program.blocks.len()];
+    program.nodes.iter().flat_map(|node| node.kind.each_block()).for_each(|block| is_used[block.0] = true);
+    for (placed, is_used) in placed.iter_mut().zip(is_used) {
+        *placed = *placed && is_used && fuel.burn();
+    }
+    let parallel = Plan::of(&program, &placed);
     let arenas = program.blocks.iter().filter(|block| block.lifetime == Lifetime::Arena);
     let arena_bytes = arenas.map(|block| block.size_bytes).sum::<usize>() + parallel.size_bytes;
     if arena_bytes <= SMALL_ARENA_BYTES || arena_bytes / MAX_GROWTH <= program.peak_bytes() {
-        return parallel.applied(program);
+        return parallel.applied(program, fuel);
     }
     let listed = chain(program);
-    Plan::of(&listed).applied(listed)
+    Plan::of(&listed, &placed).applied(listed, fuel)
 }
 
 /// The nodes one after the other, as listed.
@@ -50,34 +52,36 @@ fn chain(mut program: Program) -> Program {
 struct Plan {
     /// The offset of each block, by its number.
     places: Vec<Option<usize>>,
-    num_placed: usize,
     /// Bytes of the new arena; none where there is nothing to place.
     size_bytes: usize,
 }
 
 impl Plan {
-    fn of(program: &Program) -> Self {
-        let (usages, order) = usages(program);
+    fn of(program: &Program, placed: &[bool]) -> Self {
+        let (usages, order) = usages(program, placed);
         let mut places = vec![None; program.blocks.len()];
         let mut size_bytes = 0;
         for (usage, offset) in place(&usages, &order) {
             places[usage.block.0] = Some(offset);
             size_bytes = size_bytes.max(offset + usage.size_bytes);
         }
-        Self { places, num_placed: usages.len(), size_bytes }
+        Self { places, size_bytes }
     }
 
-    fn applied(self, program: Program) -> (Program, usize) {
+    /// Blocks that the fuel did not reach keep their allocation and their release.
+    fn applied(self, program: Program, fuel: &mut Fuel) -> Program {
         let arena = BlockId(program.blocks.len());
-        let is_kept: Vec<bool> = program.nodes.iter().map(|node| node.kind.lifetime_of().is_none()).collect();
+        let is_placed = |block: BlockId| self.places[block.0].is_some();
+        let is_kept = |node: &Node| node.kind.lifetime_of().is_none_or(|block| !is_placed(block));
+        let is_kept: Vec<bool> = program.nodes.iter().map(is_kept).collect();
         let mut planned = program.retain(&is_kept);
         for node in &mut planned.nodes {
             node.kind.relocate(|block| self.places[block.0].map(|offset| (arena, offset)));
         }
-        if self.num_placed > 0 {
+        if self.size_bytes > 0 {
             planned.blocks.push(Block { size_bytes: self.size_bytes, lifetime: Lifetime::Arena });
         }
-        (planned, self.num_placed)
+        planned.without_unused_blocks(fuel)
     }
 }
 
@@ -120,14 +124,14 @@ impl Usage {
     }
 }
 
-/// The graph-owned blocks in use, and the order of the nodes.
-fn usages(program: &Program) -> (Vec<Usage>, Order) {
+/// The blocks that are to be placed, and the order of the nodes.
+fn usages(program: &Program, placed: &[bool]) -> (Vec<Usage>, Order) {
     let order = Order::of(program);
     let mut users: Vec<Vec<NodeIndex>> = vec![Vec::new(); program.blocks.len()];
     for (index, node) in program.nodes.iter().enumerate() {
         for block in node.kind.each_block() {
             let of = &mut users[block.0];
-            if program.blocks[block.0].lifetime == Lifetime::Graph && of.last() != Some(&NodeIndex(index)) {
+            if placed[block.0] && of.last() != Some(&NodeIndex(index)) {
                 of.push(NodeIndex(index));
             }
         }

@@ -1,34 +1,35 @@
 //! Passes by name, sets of them, and what they report.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::program::Program;
 
-/// A pass, in the order in which [`compile`](super::compile) runs them.
+/// A pass, in the order in which [`compile`](super::compile()) runs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Pass {
-    /// [`copy_zero_sums`](super::copy_zero_sums): the one pass after which `-0.0` may stand where `+0.0` stood.
+    /// Sums of a product with zeros become copies: the one pass after which `-0.0` may stand where `+0.0` stood.
     ZeroSums,
-    /// [`forward_copies`](super::forward_copies).
+    /// Readers of a copy read what was copied.
     Copies,
-    /// [`place_at_destinations`](super::place_at_destinations).
+    /// What is computed to be copied is computed where it is copied to.
     Placement,
-    /// [`inline_constants`](super::inline_constants).
+    /// Operands that hold one known number become part of the computation.
     Constants,
-    /// [`drop_overwritten_zeros`](super::drop_overwritten_zeros).
+    /// Zeros that are overwritten before they are read are not filled in.
     OverwrittenZeros,
-    /// [`drop_dead`](super::drop_dead).
+    /// Nodes whose results nobody reads go.
     Dead,
-    /// [`kernelize`](super::kernelize()).
+    /// Small memsets and copies become kernels.
     Kernelize,
-    /// [`fuse`](super::fuse()).
+    /// Element-wise kernels that share data become one.
     Fuse,
-    /// [`hoist_constants`](super::hoist_constants).
+    /// What is the same in every replay runs once.
     Hoist,
-    /// [`recover_dependencies`](super::recover_dependencies).
+    /// The recorded order gives way to the dependencies that the data ask for.
     Dependencies,
-    /// [`plan_memory`](super::plan_memory).
+    /// One arena instead of allocations.
     Memory,
 }
 
@@ -65,11 +66,21 @@ impl Pass {
             Self::Memory => "memory",
         }
     }
+
+    /// The pass of a name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|pass| pass.name() == name)
+    }
 }
 
-/// The passes that are switched on.
+/// The passes that are switched on, and how many rewrites they may do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PassSet(BTreeSet<Pass>);
+pub struct PassSet {
+    passes: BTreeSet<Pass>,
+    fuel: Option<usize>,
+    wrong: Option<(Pass, usize)>,
+}
 
 impl PassSet {
     /// No pass.
@@ -81,7 +92,7 @@ impl PassSet {
     /// Every pass.
     #[must_use]
     pub fn all() -> Self {
-        Self(BTreeSet::from(Pass::ALL))
+        Self { passes: BTreeSet::from(Pass::ALL), ..Self::default() }
     }
 
     /// Every pass that keeps each bit of every result.
@@ -93,20 +104,46 @@ impl PassSet {
     /// The set with a pass switched on.
     #[must_use]
     pub fn with(mut self, pass: Pass) -> Self {
-        self.0.insert(pass);
+        self.passes.insert(pass);
         self
     }
 
     /// The set with a pass switched off.
     #[must_use]
     pub fn without(mut self, pass: Pass) -> Self {
-        self.0.remove(&pass);
+        self.passes.remove(&pass);
         self
+    }
+
+    /// The set with so many rewrites, all passes together; then they stop. Any number gives a program that is right.
+    #[must_use]
+    pub fn with_fuel(mut self, num_rewrites: usize) -> Self {
+        self.fuel = Some(num_rewrites);
+        self
+    }
+
+    /// How many rewrites there may be; absent where there is no limit.
+    #[must_use]
+    pub fn fuel(&self) -> Option<usize> {
+        self.fuel
+    }
+
+    /// The set with a fault for the checks to find: the rewrite of a pass, counted from 1, also drops a result.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_wrong_rewrite(mut self, pass: Pass, rewrite: usize) -> Self {
+        self.wrong = Some((pass, rewrite));
+        self
+    }
+
+    /// The fault that was planted.
+    pub(super) fn wrong_rewrite(&self) -> Option<(Pass, usize)> {
+        self.wrong
     }
 
     /// The passes, in the order in which they run.
     pub fn iter(&self) -> impl Iterator<Item = Pass> {
-        self.0.iter().copied()
+        self.passes.iter().copied()
     }
 }
 
@@ -125,8 +162,10 @@ pub struct Change {
 pub struct PassReport {
     /// The pass.
     pub pass: Pass,
-    /// Rewrites: nodes dropped or changed, or blocks placed.
+    /// Rewrites, as fuel counts them: nodes dropped, changed or merged, blocks placed or moved out.
     pub num_rewrites: usize,
+    /// What it took.
+    pub time: Duration,
     /// Nodes.
     pub nodes: Change,
     /// Dependencies.
@@ -158,11 +197,12 @@ impl Measures {
 }
 
 impl PassReport {
-    pub(super) fn new(pass: Pass, before: &Measures, after: &Measures, num_rewrites: usize) -> Self {
+    pub(super) fn new(pass: Pass, [before, after]: [&Measures; 2], num_rewrites: usize, time: Duration) -> Self {
         let change = |count: fn(&Measures) -> usize| Change { before: count(before), after: count(after) };
         Self {
             pass,
             num_rewrites,
+            time,
             nodes: change(|measures| measures.nodes),
             dependencies: change(|measures| measures.dependencies),
             critical_path: change(|measures| measures.critical_path),

@@ -1,10 +1,10 @@
 //! Pass: what is computed to be copied is computed where it is copied to.
 
 use super::block::{BlockId, Lifetime, Region};
+use super::fuel::Fuel;
 use super::kernel::Effect;
 use super::node::{NodeIndex, NodeKind};
 use super::order::Order;
-use super::pass::{Pass, PassReport};
 use super::program::Program;
 
 /// Drops copies of a graph-owned block to an external one by giving all its users the bytes that it is copied to.
@@ -12,25 +12,18 @@ use super::program::Program;
 /// Done where nobody else can tell: every other node that touches those bytes comes before all users of the block, or
 /// after the copy and all users that matter to it; no user writes after the copy; no user is an unknown kernel; and
 /// no address moves by another distance than a multiple of its [`alignment`](super::Pointer::alignment).
-#[must_use]
-pub fn place_at_destinations(program: &Program) -> (Program, PassReport) {
-    Pass::Placement.run(program)
-}
-
-pub(super) fn with_placed_results(mut program: Program) -> (Program, usize) {
-    let mut num_dropped = 0;
+pub(super) fn place_at_destinations(mut program: Program, fuel: &mut Fuel) -> Program {
     loop {
-        let (placed, num_copies) = place_once(program);
-        program = placed;
-        num_dropped += num_copies;
+        let num_so_far = fuel.burnt();
+        program = place_once(program, fuel);
         // A copy that went may have been what kept another.
-        if num_copies == 0 {
-            return (program, num_dropped);
+        if fuel.burnt() == num_so_far {
+            return program;
         }
     }
 }
 
-fn place_once(mut placed: Program) -> (Program, usize) {
+fn place_once(mut placed: Program, fuel: &mut Fuel) -> Program {
     let program = &placed;
     let order = Order::of(program);
     let mut users = Users::new(program);
@@ -38,7 +31,7 @@ fn place_once(mut placed: Program) -> (Program, usize) {
     for (index, is_kept) in keep.iter_mut().enumerate() {
         let NodeKind::Copy { source, destination } = placed.nodes[index].kind else { continue };
         let copy = NodeIndex(index);
-        if !can_move(&placed, &users, &order, copy, &source, &destination) {
+        if !can_move(&placed, &users, &order, copy, &source, &destination) || !fuel.burn() {
             continue;
         }
         let shift = destination.start - source.start;
@@ -49,12 +42,10 @@ fn place_once(mut placed: Program) -> (Program, usize) {
         users.remove(destination.block, copy);
         *is_kept = false;
     }
-    let num_dropped = keep.iter().filter(|is_kept| !**is_kept).count();
-    if num_dropped == 0 {
-        return (placed, 0);
+    if keep.iter().all(|is_kept| *is_kept) {
+        return placed;
     }
-    let rewritten = placed.retain(&keep).without_unused_blocks();
-    (rewritten, num_dropped)
+    placed.retain(&keep).without_unused_blocks(&mut Fuel::new(None))
 }
 
 /// Whether all users of the source may work at the destination instead.

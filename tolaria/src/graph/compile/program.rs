@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::block::{Block, Lifetime};
+use super::fuel::Fuel;
 use super::node::{Node, NodeIndex, NodeKind};
 
 /// A captured graph, free of addresses and of the driver.
@@ -85,14 +86,19 @@ impl Program {
         Self { blocks: self.blocks, nodes }
     }
 
-    /// Drops allocations and releases of blocks that no other node holds an address in.
-    pub(super) fn without_unused_blocks(self) -> Self {
-        let mut is_used = vec![false; self.blocks.len()];
+    /// Drops allocations and releases of blocks that no other node holds an address in, block by block.
+    pub(super) fn without_unused_blocks(self, fuel: &mut Fuel) -> Self {
+        let mut stays = vec![false; self.blocks.len()];
         for block in self.nodes.iter().flat_map(|node| node.kind.each_block()) {
-            is_used[block.0] = true;
+            stays[block.0] = true;
+        }
+        for node in &self.nodes {
+            if let NodeKind::Alloc(block) = node.kind {
+                stays[block.0] = stays[block.0] || !fuel.burn();
+            }
         }
         let keep: Vec<bool> =
-            self.nodes.iter().map(|node| node.kind.lifetime_of().is_none_or(|block| is_used[block.0])).collect();
+            self.nodes.iter().map(|node| node.kind.lifetime_of().is_none_or(|block| stays[block.0])).collect();
         self.retain(&keep)
     }
 }

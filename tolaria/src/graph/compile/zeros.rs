@@ -1,27 +1,20 @@
 //! Passes: zeros that are filled in and never needed.
 
 use super::block::Region;
+use super::fuel::Fuel;
 use super::fused::{Body, is_contiguous};
 use super::kernel::{Effect, Kernel};
 use super::liveness::stays;
 use super::node::NodeKind;
-use super::pass::{Pass, PassReport};
 use super::pointwise::{BinaryOp, Step};
 use super::program::Program;
 use super::ranges::ByteSet;
 
 /// Drops memsets to zero of which no byte is read before it is overwritten.
-#[must_use]
-pub fn drop_overwritten_zeros(program: &Program) -> (Program, PassReport) {
-    Pass::OverwrittenZeros.run(program)
-}
-
-pub(super) fn without_overwritten_zeros(program: Program) -> (Program, usize) {
+pub(super) fn drop_overwritten_zeros(program: Program, fuel: &mut Fuel) -> Program {
     let is_zeroing = |kind: &NodeKind| matches!(kind, NodeKind::Memset { pattern, .. } if pattern.is_zero());
-    let (num_before, keep) = (program.nodes.len(), stays(&program, is_zeroing));
-    let rewritten = program.retain(&keep);
-    let num_dropped = num_before - rewritten.nodes.len();
-    (rewritten, num_dropped)
+    let keep = stays(&program, is_zeroing, fuel);
+    program.retain(&keep)
 }
 
 /// Turns sums with a term that a memset made zero into copies of the other term.
@@ -29,23 +22,18 @@ pub(super) fn without_overwritten_zeros(program: Program) -> (Program, usize) {
 /// A copy keeps `-0.0`, which the sum makes `+0.0`: of floating-point numbers the results are equal and may differ in
 /// the sign of zero. So only what a kernel left that is not pointwise is copied: a product or a reduction, which adds to
 /// `+0.0` and leaves `-0.0` in rare cases only, as where everything it adds underflows. Sums of pointwise results keep
-/// their addition, which costs nothing once it is fused. The memset stays; it is for [`drop_overwritten_zeros`] to drop where nobody else reads it.
-#[must_use]
-pub fn copy_zero_sums(program: &Program) -> (Program, PassReport) {
-    Pass::ZeroSums.run(program)
-}
-
-pub(super) fn with_copied_zero_sums(mut program: Program) -> (Program, usize) {
+/// their addition, which costs nothing once it is fused. The memset stays; it is for
+/// [`drop_overwritten_zeros`] to drop where nobody else reads it.
+pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
     let mut zeros = ByteSet::default();
     let mut computed = ByteSet::default();
-    let mut num_copies = 0;
     for node in &mut program.nodes {
         if let NodeKind::Kernel(kernel) = &node.kind
             && let Some((source, destination)) = as_copy(kernel, &zeros)
             && computed.covers(&source)
+            && fuel.burn()
         {
             node.kind = NodeKind::Copy { source, destination };
-            num_copies += 1;
         }
         let is_computed = match &node.kind {
             // Of a valid program, every kernel that says what each element is says so without contradiction.
@@ -62,7 +50,7 @@ pub(super) fn with_copied_zero_sums(mut program: Program) -> (Program, usize) {
             kind => kind.each_write().for_each(|write| zeros.remove(&write.region)),
         }
     }
-    (program, num_copies)
+    program
 }
 
 /// Source and destination of the copy that a kernel amounts to where the bytes in `zeros` are zero.

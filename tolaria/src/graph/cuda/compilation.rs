@@ -337,12 +337,7 @@ impl Job {
     }
 
     fn compile(&self, program: &Program) -> Result<Compiled, Refusal> {
-        let compiled = compile(program, &self.options.passes);
-        let mut compiled = compiled.map_err(|error| not_compiled("not_valid", text_of_error(&error)))?;
-        if let Some(fault) = self.options.fault {
-            fault.plant_in_program(&mut compiled.program).map_err(|message| not_compiled("fault", message))?;
-        }
-        Ok(compiled)
+        compile(program, &self.options.passes).map_err(|error| not_compiled("not_valid", text_of_error(&error)))
     }
 
     /// Confirms that there is memory for the new graph, with as much again left for eager work beside it.

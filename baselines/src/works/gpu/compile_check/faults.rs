@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use leyline::region::Eager;
-use tolaria::graph::compile::PassSet;
+use tolaria::graph::compile::{Pass, PassSet};
 use tolaria::graph::{Captured, Compilation, CompileOptions, PlantedFault};
 use tolaria::host_read::{HostReads, read_vec};
 
@@ -26,9 +26,10 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     report.check("fault.named_like_a_product", |_| named_like_a_product(gpu, eager));
 }
 
-/// A result that a pass dropped is missed by the comparison; the step is what the captured graph makes of it.
+/// A result that a rewrite of a pass dropped is missed by the comparison; the step is what the captured graph makes of it.
 fn wrong_pass(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
-    let (mut step, captured, compilation) = started(gpu, eager, PlantedFault::WrongPass)?;
+    let (mut step, captured, compilation) =
+        started(gpu, eager, CompileOptions::new(PassSet::all().with_wrong_rewrite(Pass::Fuse, 3)))?;
     let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
     step.load()?;
     let Err(refusal) = compiled.verify(&captured, POISON) else {
@@ -41,7 +42,7 @@ fn wrong_pass(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
 
 /// A kernel of which nothing is known costs speed, not results.
 fn unknown_kernel(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
-    let (mut step, captured, compilation) = started(gpu, eager, PlantedFault::UnknownKernel)?;
+    let (mut step, captured, compilation) = started(gpu, eager, with_fault(PlantedFault::UnknownKernel))?;
     let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
     let unknown = compiled.report().unknown_kernels.clone();
     promise(unknown.keys().any(|name| name.contains("forgotten")), || format!("unknown kernels: {unknown:?}"))?;
@@ -59,7 +60,7 @@ fn unknown_kernel(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
 
 /// A number that stays where addresses move makes the two recordings two programs.
 fn pointer_like_number(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
-    let (step, captured, compilation) = started(gpu, eager, PlantedFault::PointerLikeNumber)?;
+    let (step, captured, compilation) = started(gpu, eager, with_fault(PlantedFault::PointerLikeNumber))?;
     let refusal = match compilation.wait() {
         Err(refusal) => refusal,
         Ok(_) => return Err(Broken("the recordings were taken for one program".to_owned())),
@@ -120,14 +121,17 @@ fn named_like_a_product(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> 
     Ok(format!("{STEPS} replays with the bits of eager runs, unknown: {}", unknown.join(", ")))
 }
 
+fn with_fault(fault: PlantedFault) -> CompileOptions {
+    CompileOptions { fault: Some(fault), ..CompileOptions::new(PassSet::all()) }
+}
+
 /// A captured step whose compilation, with a fault in it, is under way.
 fn started(
     gpu: &Gpu,
     eager: &mut Eager,
-    fault: PlantedFault,
+    options: CompileOptions,
 ) -> Result<(OptimizerStep, Captured, Compilation), Broken> {
     let (step, plan, captured) = captured(gpu, eager, Workload::mlp(0, &gpu.device)?)?;
-    let options = CompileOptions { fault: Some(fault), ..CompileOptions::new(PassSet::all()) };
     let compilation = start(gpu, drafts(gpu, eager, &step, &plan)?, options)?;
     Ok((step, captured, compilation))
 }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use super::merge::{can_merge, merge, share_data};
 use crate::graph::compile::block::{Block, BlockId};
 use crate::graph::compile::codegen::can_generate;
-use crate::graph::compile::dependencies::with_recovered_dependencies;
+use crate::graph::compile::dependencies::recovered;
+use crate::graph::compile::fuel::Fuel;
 use crate::graph::compile::fused::Body;
 use crate::graph::compile::node::{Node, NodeIndex, NodeKind};
 use crate::graph::compile::order::NodeSet;
@@ -44,8 +45,8 @@ impl Groups {
     pub(super) fn new(blocks: &[Block], kinds: Vec<NodeKind>) -> Self {
         let nodes = kinds.into_iter().enumerate().map(|(index, kind)| Node::new(kind, index.checked_sub(1)));
         let listed = Program { blocks: blocks.to_vec(), nodes: nodes.collect() };
-        let (recovered, _) = with_recovered_dependencies(listed);
-        let (kinds, dependencies) = recovered.nodes.into_iter().map(|node| (node.kind, node.dependencies)).unzip();
+        let (kinds, dependencies) =
+            recovered(listed).nodes.into_iter().map(|node| (node.kind, node.dependencies)).unzip();
         Self { kinds, dependencies, group_of: Vec::new(), groups: Vec::new(), latest: Vec::new() }
     }
 
@@ -54,10 +55,10 @@ impl Groups {
         self.kinds
     }
 
-    /// Merges what can be merged; says how many merges there were.
-    pub(super) fn merge_all(&mut self) -> usize {
+    /// Merges what can be merged; says whether anything was.
+    pub(super) fn merge_all(&mut self, fuel: &mut Fuel) -> bool {
         let mut readers: BTreeMap<(BlockId, usize, usize), Vec<usize>> = BTreeMap::new();
-        let mut num_merged = 0;
+        let mut has_merged = false;
         for node in 0..self.kinds.len() {
             self.add(node);
             let Some(body) = self.body(node) else { continue };
@@ -76,10 +77,10 @@ impl Groups {
                 of.push(node);
             }
             for (candidate, is_dependency) in candidates {
-                num_merged += usize::from(self.try_merge(candidate, node, is_dependency));
+                has_merged |= self.try_merge(candidate, node, is_dependency, fuel);
             }
         }
-        num_merged
+        has_merged
     }
 
     fn add(&mut self, node: usize) {
@@ -113,7 +114,7 @@ impl Groups {
     }
 
     /// Merges the groups of two operations if that is right and pays.
-    fn try_merge(&mut self, one: usize, other: usize, is_dependency: bool) -> bool {
+    fn try_merge(&mut self, one: usize, other: usize, is_dependency: bool, fuel: &mut Fuel) -> bool {
         let (one, other) = (self.group_of[one], self.group_of[other]);
         if one == other {
             return false;
@@ -127,7 +128,8 @@ impl Groups {
         // The one that has to come first, if one has to.
         let starts_with_other = one_group.ancestors.contains(NodeIndex(other));
         let (first, second) = if starts_with_other { (other_body, one_body) } else { (one_body, other_body) };
-        if !can_merge(first, second) || self.is_between(one, other) || self.is_between(other, one) {
+        let can_merge = can_merge(first, second) && !self.is_between(one, other) && !self.is_between(other, one);
+        if !can_merge || !fuel.burn() {
             return false;
         }
         let body = merge(first, second);

@@ -4,11 +4,11 @@ mod groups;
 mod merge;
 
 use super::block::{Block, BlockId, Lifetime, Region};
-use super::dependencies::with_recovered_dependencies;
+use super::dependencies::recovered;
+use super::fuel::Fuel;
 use super::fused::Body;
 use super::lifetimes;
 use super::node::NodeKind;
-use super::pass::{Pass, PassReport};
 use super::program::Program;
 use super::ranges::ByteSet;
 use groups::Groups;
@@ -21,42 +21,35 @@ use groups::Groups;
 /// the one that writes it. Results keep every bit: the steps are those of the kernels, in their order.
 ///
 /// Which kernels may run together is a question of the data alone, so the result has the dependencies that
-/// [`recover_dependencies`](super::recover_dependencies) finds, and its allocations stand around the first and the last
+/// [`Pass::Dependencies`](super::Pass::Dependencies) finds, and its allocations stand around the first and the last
 /// use. A program in which nothing can be merged stays as it is.
-#[must_use]
-pub fn fuse(program: &Program) -> (Program, PassReport) {
-    Pass::Fuse.run(program)
-}
-
-pub(super) fn with_fused_kernels(mut program: Program) -> (Program, usize) {
+pub(super) fn fuse(mut program: Program, fuel: &mut Fuel) -> Program {
     let is_operation = |index: &usize| lifetimes::is_operation(&program.nodes[*index].kind);
     let places: Vec<usize> = (0..program.nodes.len()).filter(is_operation).collect();
     let take = |place: &usize| std::mem::replace(&mut program.nodes[*place].kind, NodeKind::Empty);
     let mut groups = Groups::new(&program.blocks, places.iter().map(take).collect());
-    let mut num_merged = groups.merge_all();
-    if num_merged == 0 {
+    if !groups.merge_all(fuel) {
         for (place, kind) in places.into_iter().zip(groups.unmerged()) {
             program.nodes[place].kind = kind;
         }
-        return (program, 0);
+        return program;
     }
     let blocks = program.blocks;
-    let mut kinds = without_dead_outputs(&blocks, groups.into_kinds());
+    let mut kinds = without_dead_outputs(&blocks, groups.into_kinds(), fuel);
     loop {
         let mut groups = Groups::new(&blocks, kinds);
-        let merged = groups.merge_all();
+        let has_merged = groups.merge_all(fuel);
         kinds = groups.into_kinds();
-        num_merged += merged;
-        if merged == 0 {
+        if !has_merged {
             break;
         }
-        kinds = without_dead_outputs(&blocks, kinds);
+        kinds = without_dead_outputs(&blocks, kinds, fuel);
     }
-    (with_recovered_dependencies(lifetimes::chain(blocks, kinds)).0, num_merged)
+    recovered(lifetimes::chain(blocks, kinds))
 }
 
 /// Drops stores of fused kernels that nobody reads, and the kernels that store nothing then.
-fn without_dead_outputs(blocks: &[Block], kinds: Vec<NodeKind>) -> Vec<NodeKind> {
+fn without_dead_outputs(blocks: &[Block], kinds: Vec<NodeKind>, fuel: &mut Fuel) -> Vec<NodeKind> {
     let mut live = ByteSet::default();
     for (index, block) in blocks.iter().enumerate() {
         if block.lifetime == Lifetime::External {
@@ -69,6 +62,7 @@ fn without_dead_outputs(blocks: &[Block], kinds: Vec<NodeKind>) -> Vec<NodeKind>
             && matches!(kernel.effect, super::kernel::Effect::Fused(_))
             && let Some(mut body) = Body::of(kernel)
             && !body.outputs.iter().all(|store| live.overlaps(&store.region))
+            && fuel.burn()
         {
             body.retain_outputs(|store| live.overlaps(&store.region));
             if body.outputs.is_empty() {

@@ -6,7 +6,7 @@ use proptest::test_runner::TestRunner;
 
 use super::programs::programs;
 use super::{closure, conflicts, replay, run, shuffled};
-use crate::graph::compile::{Lifetime, Node, Pass, PassSet, Program, compile};
+use crate::graph::compile::{Compiled, Lifetime, Node, Pass, PassSet, Program, compile};
 
 /// Every pass alone, some that meet, those that keep every bit, and all of them.
 fn sets() -> Vec<PassSet> {
@@ -109,6 +109,27 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+proptest! {
+    // Every number of rewrites of each.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn any_number_of_rewrites_gives_the_same_result(program in programs()) {
+        let expected = run(&program, None);
+        let count = |compiled: &Compiled| compiled.reports.iter().map(|report| report.num_rewrites).sum::<usize>();
+        let total = count(&compile(&program, &PassSet::all()).expect("valid"));
+        for fuel in 0..=total {
+            let compiled = compile(&program, &PassSet::all().with_fuel(fuel));
+            let compiled = compiled.map_err(|error| TestCaseError::fail(format!("fuel {fuel}: {error:?}")))?;
+            prop_assert_eq!(count(&compiled), fuel);
+            prop_assert_eq!(&replay(&compiled, None), &expected, "fuel {}", fuel);
+            prop_assert_eq!(&replay(&compiled, Some(&shuffled(&compiled.program, 5))), &expected, "fuel {}", fuel);
+        }
+        let unchanged = compile(&program, &PassSet::all().with_fuel(0)).expect("valid").program;
+        prop_assert_eq!(unchanged, program);
     }
 }
 
