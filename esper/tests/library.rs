@@ -7,7 +7,7 @@ use std::process::Output;
 use std::sync::Arc;
 
 use assert_cmd::Command;
-use kasmina::prefetch::{CancelToken, DirectoryStore, KernelStore as _};
+use esper_weights::{CancelToken, DirectoryStore, KernelStore as _};
 use leyline::durable::SavedState;
 use leyline::id::BlueprintId;
 use serde_json::Value;
@@ -101,8 +101,8 @@ fn weights(state: &SavedState) -> Vec<(String, Vec<u32>)> {
 fn published(library: &Path) -> Vec<(String, Vec<u32>)> {
     let store = DirectoryStore::open(library).unwrap();
     let artifact = store.fetch(&BlueprintId::new("mlp").unwrap(), &CancelToken::never()).unwrap();
-    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
-    artifact.tensors().into_iter().map(|tensor| (tensor.name, bits(tensor.values))).collect()
+    let bits = |values: Vec<f64>| values.into_iter().map(|value| (value as f32).to_bits()).collect();
+    artifact.weights().tensors().map(|(name, _, values)| (name.to_owned(), bits(values))).collect()
 }
 
 /// Names of the events of a run, in order, of those about weights from a library.

@@ -25,19 +25,29 @@ const ALLOWED: &[Allowed] = &[
     Allowed { krate: "leyline", normal: NONE, dev: NONE, build: NONE },
     Allowed { krate: "leyline-testkit", normal: &["leyline"], dev: NONE, build: NONE },
     Allowed { krate: "esper-layers", normal: NONE, dev: NONE, build: KERNELS },
+    Allowed { krate: "esper-weights", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed { krate: "tolaria", normal: &["leyline", "esper-layers"], dev: TESTKIT, build: KERNELS },
-    Allowed { krate: "kasmina", normal: &["leyline", "esper-layers"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "kasmina", normal: &["leyline", "esper-layers", "esper-weights"], dev: TESTKIT, build: NONE },
     Allowed { krate: "tamiyo", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-telemetry", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed {
         krate: "baselines",
-        normal: &["leyline", "esper-layers", "tolaria", "kasmina", "tamiyo", "esper-telemetry"],
+        normal: &["leyline", "esper-layers", "esper-weights", "tolaria", "kasmina", "tamiyo", "esper-telemetry"],
         dev: TESTKIT,
         build: NONE,
     },
     Allowed {
         krate: "esper",
-        normal: &["leyline", "esper-layers", "tolaria", "kasmina", "tamiyo", "esper-telemetry", "baselines"],
+        normal: &[
+            "leyline",
+            "esper-layers",
+            "esper-weights",
+            "tolaria",
+            "kasmina",
+            "tamiyo",
+            "esper-telemetry",
+            "baselines",
+        ],
         dev: TESTKIT,
         build: NONE,
     },
@@ -46,6 +56,7 @@ const ALLOWED: &[Allowed] = &[
         normal: &[
             "leyline",
             "esper-layers",
+            "esper-weights",
             "tolaria",
             "kasmina",
             "tamiyo",
@@ -129,6 +140,13 @@ fn layers_know_nothing_of_those_who_train_them() {
     check("tamiyo", "esper-layers", "normal", Some("`tamiyo` must not name `esper-layers`"));
     check("esper-layers", "leyline", "normal", Some("`esper-layers` must not name `leyline`"));
     check("kasmina", "cudarc", "normal", Some("only layers and the trainer talk to the driver"));
+}
+
+#[test]
+fn weights_know_nothing_of_the_seeds_that_take_them() {
+    check("kasmina", "esper-weights", "normal", None);
+    check("esper-weights", "kasmina", "dev", Some("`esper-weights` must not name `kasmina`"));
+    check("tolaria", "esper-weights", "normal", Some("`tolaria` must not name `esper-weights`"));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Configuration of the seed manager.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+pub use leyline::config::ConfigIssue;
 use leyline::seed::AttributionMode;
 use serde::{Deserialize, Serialize};
 
@@ -13,27 +13,6 @@ use crate::init::InitMode;
 use crate::isolation::IsolationConfig;
 use crate::lifecycle::GateConfig;
 use crate::weight::ElementType;
-
-/// A value that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigIssue {
-    /// Which value: a dotted path below the seed manager's section.
-    pub key: String,
-    /// What is wrong and what is accepted.
-    pub message: String,
-}
-
-impl ConfigIssue {
-    pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { key: key.into(), message: message.into() }
-    }
-}
-
-impl fmt::Display for ConfigIssue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` {}", self.key, self.message)
-    }
-}
 
 /// The section of the seed manager.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

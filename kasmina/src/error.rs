@@ -1,18 +1,17 @@
 //! What can go wrong in the seed manager.
 
 use candle_core::DType;
+use esper_weights::{PrefetchError, WeightsError};
 use leyline::error::{Error as LeylineError, ErrorKind};
 use leyline::id::{BlueprintId, ParseIdError, SeedId, SlotId};
 use leyline::layout::DuplicateParameter;
 use leyline::region::RegionError;
 use leyline::seed::{AttributionError, GateReport, SeedStage};
 
-use crate::blueprint::ArtifactError;
 use crate::command::Rejection;
 use crate::config::ConfigIssue;
 use crate::host::SlotShape;
 use crate::isolation::Violation;
-use crate::prefetch::PrefetchError;
 
 /// Error of every function of this crate.
 #[non_exhaustive]
@@ -226,7 +225,7 @@ pub enum Error {
     Prefetch(#[source] PrefetchError),
     /// Weights given for a seed cannot be used.
     #[error(transparent)]
-    Artifact(#[from] ArtifactError),
+    Artifact(#[from] WeightsError),
     /// A blueprint with this name is registered already.
     #[error("two blueprints are named `{blueprint}`")]
     DuplicateBlueprint {

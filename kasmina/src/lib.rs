@@ -26,7 +26,7 @@ pub mod attribution;
 pub mod isolation;
 pub mod telemetry;
 pub mod manager;
-pub mod prefetch;
+mod cross_entropy;
 mod host_read;
 
 pub use command::{CommandKey, Journal, KeyRing};

@@ -3,7 +3,7 @@
 
 mod support;
 
-use kasmina::blueprint::{ArtifactError, SeedWeights};
+use esper_weights::{Weights, WeightsError};
 use kasmina::weight::ElementType;
 use kasmina::{Error, KasminaConfig};
 use leyline::command::Operation;
@@ -66,12 +66,17 @@ fn what_is_exported_comes_back_bit_for_bit_in_every_type_and_slot() {
                 let seed = source.germinate(at, blueprint);
                 source.bring_to(seed, SeedStage::Training);
                 source.descend(1);
-                let bytes = source.manager.export_seed(&source.eager, seed).unwrap();
+                let exported = source.manager.export_seed(&source.eager, seed).unwrap();
                 let mut other = Rig::beside(KasminaConfig { init_seed: 77, ..config }, source.eager);
                 other.germinate(at, blueprint);
-                assert_ne!(other.manager.export_seed(&other.eager, seed).unwrap(), bytes, "{blueprint}");
-                other.manager.load_seed(&mut other.eager, seed, &SeedWeights::from_bytes(&bytes).unwrap()).unwrap();
-                assert_eq!(other.manager.export_seed(&other.eager, seed).unwrap(), bytes, "{blueprint} as {dtype:?}");
+                assert_ne!(other.manager.export_seed(&other.eager, seed).unwrap(), exported, "{blueprint}");
+                let read = Weights::from_bytes(exported.bytes().clone()).unwrap();
+                other.manager.load_seed(&mut other.eager, seed, &read).unwrap();
+                assert_eq!(
+                    other.manager.export_seed(&other.eager, seed).unwrap(),
+                    exported,
+                    "{blueprint} as {dtype:?}"
+                );
                 eager = other.eager;
             }
         }
@@ -85,8 +90,8 @@ fn loading_writes_the_tensors_that_optimizers_hold_and_bytes_equal_plain_tensors
         let held = rig.seed_vars(SEED);
         let mut tensors = fitting();
         tensors.push(("gate.weight".to_owned(), vec![3], vec![f32::NAN; 3]));
-        let plain = SeedWeights::from_f32(tensors.clone()).unwrap();
-        assert_eq!(SeedWeights::from_bytes(&stored(&tensors)).unwrap(), plain);
+        let plain = Weights::from_f32(tensors.clone()).unwrap();
+        assert_eq!(Weights::from_bytes(stored(&tensors)).unwrap(), plain);
         rig.manager.load_seed(&mut rig.eager, SEED, &plain).unwrap();
         for (var, (name, _, values)) in held.iter().zip(fitting()) {
             let var = var.as_detached_tensor().to_dtype(candle_core::DType::F32).unwrap();
@@ -99,7 +104,7 @@ fn loading_writes_the_tensors_that_optimizers_hold_and_bytes_equal_plain_tensors
 #[track_caller]
 fn refuse(rig: &mut Rig, bytes: &[u8], message: &str) {
     let before = rig.manager.export_seed(&rig.eager, SEED).unwrap();
-    let error = SeedWeights::from_bytes(bytes)
+    let error = Weights::from_bytes(bytes)
         .map_err(Error::from)
         .and_then(|weights| rig.manager.load_seed(&mut rig.eager, SEED, &weights))
         .unwrap_err();
@@ -138,21 +143,22 @@ fn a_tensor_that_does_not_fit_is_named_and_nothing_is_written() {
     }
     let mut tensors = fitting();
     tensors[1].2.pop();
-    let error = SeedWeights::from_f32(tensors).unwrap_err().to_string();
+    let error = Weights::from_f32(tensors).unwrap_err().to_string();
     assert_eq!(error, "artifact tensor `down.bias` has 7 values: expected 8 for shape [8]");
     let twice = [fitting(), fitting()].concat();
-    let error = SeedWeights::from_f32(twice).unwrap_err().to_string();
+    let error = Weights::from_f32(twice).unwrap_err().to_string();
     assert_eq!(error, "the artifact has two tensors `down.weight`");
 }
 
 #[test]
 fn a_type_that_would_be_rounded_or_does_not_hold_the_value_is_refused() {
     let wide = rig(ElementType::F64, Eager::acquire().unwrap());
-    let bytes = wide.manager.export_seed(&wide.eager, SEED).unwrap();
+    let exported = wide.manager.export_seed(&wide.eager, SEED).unwrap();
+    let bytes = exported.bytes();
     let mut narrow = rig(ElementType::F32, wide.eager);
-    refuse(&mut narrow, &bytes, "artifact tensor `down.weight` has elements of f64: expected f32");
+    refuse(&mut narrow, bytes, "artifact tensor `down.weight` has elements of f64: expected f32");
     let mut half = rig(ElementType::Bf16, narrow.eager);
-    refuse(&mut half, &bytes, "artifact tensor `down.weight` has elements of f64: expected f32 or bf16");
+    refuse(&mut half, bytes, "artifact tensor `down.weight` has elements of f64: expected f32 or bf16");
     let mut tensors = fitting();
     tensors[1].2[0] = f32::MAX;
     let message = format!(
@@ -175,16 +181,16 @@ fn what_is_no_safetensors_is_refused_by_its_first_bytes_and_damage_by_its_reader
         (b"\x7fELF\x02\x01\x01\x00\x00\x00", "an executable"),
         (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03", "a gzip archive"),
     ] {
-        let error = SeedWeights::from_bytes(start).unwrap_err();
+        let error = Weights::from_bytes(start).unwrap_err();
         assert_eq!(error.to_string(), format!("the artifact is {kind}: expected safetensors"));
     }
     let good = stored(&fitting());
     for length in [0, 1, 7, 8, 20, good.len() - 1] {
-        let error = SeedWeights::from_bytes(&good[..length]).unwrap_err();
-        assert!(matches!(error, ArtifactError::Format(_)), "{length}: {error}");
+        let error = Weights::from_bytes(&good[..length]).unwrap_err();
+        assert!(matches!(error, WeightsError::Format(_)), "{length}: {error}");
     }
-    let too_large = vec![0_u8; SeedWeights::MAX_BYTES + 1];
-    let error = SeedWeights::from_bytes(&too_large).unwrap_err().to_string();
+    let too_large = vec![0_u8; Weights::MAX_BYTES + 1];
+    let error = Weights::from_bytes(too_large).unwrap_err().to_string();
     assert_eq!(error, "the artifact has 268435457 bytes: expected at most 268435456");
 }
 
@@ -197,14 +203,14 @@ fn a_header_whose_length_looks_like_a_pickle_is_read_all_the_same() {
     assert_eq!(bytes[..2], [0x80, 2]);
     bytes.extend(header);
     bytes.extend(0.5_f32.to_le_bytes());
-    let read = SeedWeights::from_bytes(&bytes).unwrap();
-    assert_eq!(read, SeedWeights::from_f32([("up.bias", vec![1], vec![0.5])]).unwrap());
+    let read = Weights::from_bytes(bytes).unwrap();
+    assert_eq!(read, Weights::from_f32([("up.bias", vec![1], vec![0.5])]).unwrap());
 }
 
 #[test]
 fn an_unknown_seed_is_refused() {
     let mut rig = rig(ElementType::F32, Eager::acquire().unwrap());
-    let weights = SeedWeights::from_f32(fitting()).unwrap();
+    let weights = Weights::from_f32(fitting()).unwrap();
     assert!(matches!(
         rig.manager.load_seed(&mut rig.eager, SeedId(9), &weights),
         Err(Error::UnknownSeed { seed: SeedId(9) })

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod config;
 pub mod id;
 pub mod unit;
 pub mod clock;

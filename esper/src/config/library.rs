@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use esper_weights::PrefetchConfig;
 use kasmina::KasminaConfig;
 use kasmina::manager::OnFailure;
-use kasmina::prefetch::PrefetchConfig;
 use leyline::id::BlueprintId;
 use serde::{Deserialize, Serialize};
 

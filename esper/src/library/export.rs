@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use kasmina::prefetch::{Artifact, IfPublished, PublishError, publish};
+use esper_weights::{Artifact, IfPublished, PublishError, publish};
 use leyline::id::{BlueprintId, SeedId};
 use tolaria::checkpoint::{CheckpointReader, Loaded, StdFs};
 

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::iter;
 
-use kasmina::prefetch::DirectoryStore;
+use esper_weights::DirectoryStore;
 
 use crate::config::{Issue, LibraryConfig};
 

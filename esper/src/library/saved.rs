@@ -5,7 +5,7 @@
 
 use anyhow::Context as _;
 use candle_core::{DType, Device, Tensor};
-use kasmina::prefetch::HostTensor;
+use esper_weights::HostTensor;
 use leyline::durable::SavedState;
 use leyline::id::{BlueprintId, SeedId};
 use serde::Deserialize;

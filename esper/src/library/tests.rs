@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use kasmina::prefetch::{Artifact, HostTensor, IfPublished, publish};
+use esper_weights::{Artifact, HostTensor, IfPublished, publish};
 use leyline::durable::SavedState;
 use leyline::id::{BlueprintId, SeedId};
 

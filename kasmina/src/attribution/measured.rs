@@ -1,14 +1,13 @@
 //! Scores that are measured on a batch.
 
-use candle_core::{D, DType, Result as CandleResult, Tensor};
-use candle_nn::loss::cross_entropy;
-use candle_nn::ops::log_softmax;
+use candle_core::{DType, Result as CandleResult, Tensor};
 use leyline::batch::Batch;
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::unit::Alpha;
 
 use crate::attribution::AttributionScope;
 use crate::attribution::shares::{Acting, Scores};
+use crate::cross_entropy;
 use crate::error::Error;
 use crate::graft::GraftedModel;
 use crate::host_read::read_f32;
@@ -109,9 +108,7 @@ fn squared_norm(x: &Tensor, scope: AttributionScope) -> CandleResult<Tensor> {
 fn loss(logits: &Tensor, targets: &Tensor, scope: AttributionScope) -> CandleResult<Tensor> {
     let logits = logits.to_dtype(DType::F32)?;
     match scope {
-        AttributionScope::Batch => cross_entropy(&logits, targets),
-        AttributionScope::Sample => {
-            log_softmax(&logits, D::Minus1)?.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?.neg()
-        }
+        AttributionScope::Batch => cross_entropy::mean(&logits, targets),
+        AttributionScope::Sample => cross_entropy::per_sample(&logits, targets),
     }
 }

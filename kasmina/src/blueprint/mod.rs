@@ -33,7 +33,6 @@ mod artifact;
 #[cfg(test)]
 mod testing;
 
-pub use artifact::{ArtifactError, SeedWeights};
 pub use attention::Attention;
 pub use conv::Conv;
 pub use depthwise::Depthwise;

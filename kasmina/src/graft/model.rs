@@ -1,7 +1,6 @@
 //! The grafted network: forward passes, and parameters with their layout.
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_nn::loss::cross_entropy;
 use leyline::batch::Batch;
 use leyline::error::ErrorType;
 use leyline::id::{SeedId, TopologyRevision};
@@ -9,6 +8,7 @@ use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::{AlphaOverride, HostNumbers, Outputs, Parameter, Pass, Shadow, TrainableModel};
 use leyline::unit::Alpha;
 
+use crate::cross_entropy;
 use crate::error::Error;
 use crate::graft::blend::{SeedBlend, Strength};
 use crate::graft::slot::{Observer, Part, SlotGrafts};
@@ -112,7 +112,7 @@ impl GraftedModel {
         let y = blend.mix(&h, f.as_tensor().clone(), Strength::Full, View::Frozen)?;
         let next = self.host.segment(slot_index, y, View::Frozen)?;
         let logits = self.run(next, slot_index + 1, View::Frozen, &[], None)?;
-        let gradients = cross_entropy(&logits, &batch.targets)?.backward()?;
+        let gradients = cross_entropy::mean(&logits, &batch.targets)?.backward()?;
         let gradient = gradients.get(&f).cloned().map_or_else(|| h.zeros_like(), Ok)?;
         Ok((h, gradient))
     }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
-use candle_nn::loss::cross_entropy;
 use leyline::batch::Batch;
 use leyline::id::SeedId;
 use leyline::layout::Owner;
 use leyline::model::{Outputs, Parameter, Pass, TrainableModel};
 
+use crate::cross_entropy;
 use crate::error::Error;
 use crate::graft::{Graft, GraftedModel};
 use crate::isolation::Violation;
@@ -140,7 +140,7 @@ fn entries<'a, W: TrainableModel>(with: &'a W, seed_tensors: &'a [(SeedId, Param
 }
 
 fn loss(logits: &Tensor, batch: &Batch) -> candle_core::Result<Tensor> {
-    cross_entropy(&logits.to_dtype(DType::F32)?, &batch.targets)
+    cross_entropy::mean(&logits.to_dtype(DType::F32)?, &batch.targets)
 }
 
 /// Seeds whose tensors the main loss must not reach. Where it does so only beside the seeds in the shadow, a tensor that

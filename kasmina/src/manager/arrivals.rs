@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
+use esper_weights::{Artifact, KernelStore, PrefetchError, Ticket};
 use leyline::command::Operation;
 use leyline::id::{BlueprintId, SeedId};
 use leyline::region::Eager;
 use leyline::telemetry::{Event, EventDesc};
 
-use crate::blueprint::SeedWeights;
 use crate::error::Error;
 use crate::manager::Kasmina;
 use crate::manager::device_cache::DeviceCache;
 use crate::manager::library::{Arrival, Fetched, Library, LibraryConfig, OnFailure};
 use crate::manager::operation::Tools;
-use crate::prefetch::{Artifact, KernelStore, PrefetchError, Ticket};
 use crate::telemetry::events;
 
 impl Kasmina {
@@ -167,8 +166,7 @@ impl Kasmina {
             self.device_cache.count(true);
             return Ok(());
         }
-        let tensors = artifact.tensors().into_iter().map(|tensor| (tensor.name, tensor.shape, tensor.values));
-        module.load(&SeedWeights::from_f32(tensors)?)?;
+        module.load(artifact.weights())?;
         self.device_cache.count(false);
         // The seed has its weights: a copy for others that finds no room is done without.
         if self.device_cache.keeps_any()

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use esper_weights::Artifact;
 use leyline::id::BlueprintId;
 use leyline::telemetry::{Counter, Gauge, Recorder};
 
-use crate::prefetch::Artifact;
 use crate::telemetry::metrics;
 
 /// Tensors by name, as a module has them.
@@ -102,11 +102,11 @@ impl DeviceCache {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
+    use esper_weights::HostTensor;
     use leyline::telemetry::NullRecorder;
     use leyline_testkit::recording_recorder::RecordingRecorder;
 
     use super::*;
-    use crate::prefetch::HostTensor;
 
     fn artifact(name: &str, value: f32) -> Artifact {
         let tensor = HostTensor { name: "w".into(), shape: vec![1], values: vec![value] };

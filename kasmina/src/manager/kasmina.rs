@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Device;
+use esper_weights::Weights;
 use leyline::batch::Batch;
 use leyline::clock::Clock;
 use leyline::command::{Blend, Command, Operation, SignedCommand};
@@ -15,7 +16,7 @@ use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedStage, Seed
 use leyline::telemetry::{Event, Recorder};
 
 use crate::attribution::Acting;
-use crate::blueprint::{Registry, SeedWeights};
+use crate::blueprint::Registry;
 use crate::command::{Journal, KeyRing, NonceLedger, Rejection, Verifier};
 use crate::config::KasminaConfig;
 use crate::error::Error;
@@ -171,13 +172,13 @@ impl Kasmina {
         Ok(())
     }
 
-    /// The weights of the module of `seed` as safetensors bytes, for a library of weights.
+    /// The weights of the module of `seed`, in the type of the network, for a library of weights.
     ///
     /// # Errors
     /// [`Error::UnknownSeed`] when it is not in the network; when the device fails.
     /// # Sync
     /// One device-to-host copy for each tensor.
-    pub fn export_seed(&self, eager: &Eager, seed: SeedId) -> Result<Vec<u8>, Error> {
+    pub fn export_seed(&self, eager: &Eager, seed: SeedId) -> Result<Weights, Error> {
         self.thread.check(eager)?;
         self.state.model.graft(seed).ok_or(Error::UnknownSeed { seed })?.module.export()
     }
@@ -186,13 +187,14 @@ impl Kasmina {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, blueprint::SeedWeights, host::HostConfig};
+    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, host::HostConfig};
+    /// # use esper_weights::Weights;
     /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
     /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
     /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
     /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
     /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
-    /// let weights = SeedWeights::from_f32([("up.bias", vec![1], vec![0.5])])?;
+    /// let weights = Weights::from_f32([("up.bias", vec![1], vec![0.5])])?;
     /// let mut eager = Eager::acquire()?;
     /// let refused = manager.load_seed(&mut eager, SeedId(9), &weights);
     /// # eager.record(|_| ());
@@ -204,13 +206,14 @@ impl Kasmina {
     ///
     /// ```compile_fail,E0499
     /// # use std::sync::Arc;
-    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, blueprint::SeedWeights, host::HostConfig};
+    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, host::HostConfig};
+    /// # use esper_weights::Weights;
     /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
     /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
     /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
     /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
     /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
-    /// let weights = SeedWeights::from_f32([("up.bias", vec![1], vec![0.5])])?;
+    /// let weights = Weights::from_f32([("up.bias", vec![1], vec![0.5])])?;
     /// let mut eager = Eager::acquire()?;
     /// let refused = eager.record(|_| manager.load_seed(&mut eager, SeedId(9), &weights));
     /// # eager.record(|_| ());
@@ -222,13 +225,14 @@ impl Kasmina {
     ///
     /// ```compile_fail,E0599
     /// # use std::sync::Arc;
-    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, blueprint::SeedWeights, host::HostConfig};
+    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, host::HostConfig};
+    /// # use esper_weights::Weights;
     /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
     /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
     /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
     /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
     /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
-    /// let weights = SeedWeights::from_f32([("up.bias", vec![1], vec![0.5])])?;
+    /// let weights = Weights::from_f32([("up.bias", vec![1], vec![0.5])])?;
     /// let mut eager = Eager::acquire()?;
     /// let refused = manager.model().load_seed(&mut eager, SeedId(9), &weights);
     /// # eager.record(|_| ());
@@ -241,7 +245,7 @@ impl Kasmina {
     /// device fails.
     /// # Sync
     /// none
-    pub fn load_seed(&mut self, eager: &mut Eager, seed: SeedId, weights: &SeedWeights) -> Result<(), Error> {
+    pub fn load_seed(&mut self, eager: &mut Eager, seed: SeedId, weights: &Weights) -> Result<(), Error> {
         self.thread.check(eager)?;
         self.state.model.graft(seed).ok_or(Error::UnknownSeed { seed })?.module.load(weights)
     }

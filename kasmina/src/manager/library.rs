@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use esper_weights::{
+    Artifact, BreakerState, KernelStore, Poll, PrefetchConfig, PrefetchError, PrefetchStats, Prefetcher, Ticket,
+};
 use leyline::clock::Clock;
 use leyline::id::{BlueprintId, SeedId};
 use leyline::telemetry::{Counter, Event, Gauge, Recorder};
@@ -15,9 +18,6 @@ use serde::{Deserialize, Serialize};
 use crate::blueprint::Registry;
 use crate::config::{ConfigIssue, KasminaConfig};
 use crate::error::Error;
-use crate::prefetch::{
-    Artifact, BreakerState, KernelStore, Poll, PrefetchConfig, PrefetchError, PrefetchStats, Prefetcher, Ticket,
-};
 use crate::telemetry::{Telemetry, events, metrics};
 
 /// A wait for the lock of the cache that is reported, milliseconds.

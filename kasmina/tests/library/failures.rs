@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::unbounded;
+use esper_weights::{Artifact, HostTensor, PrefetchConfig, StoreError};
 use kasmina::Error;
 use kasmina::manager::{LibraryConfig, OnFailure};
-use kasmina::prefetch::{Artifact, HostTensor, PrefetchConfig, StoreError};
 use leyline::command::Operation;
 use leyline::region::Eager;
 use leyline::seed::SeedStage;

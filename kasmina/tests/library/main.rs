@@ -13,9 +13,8 @@ mod support;
 
 use std::time::Duration;
 
+use esper_weights::{BreakerConfig, PrefetchConfig, PrefetchError, StoreError};
 use kasmina::Error;
-use kasmina::blueprint::SeedWeights;
-use kasmina::prefetch::{BreakerConfig, PrefetchConfig, PrefetchError, StoreError};
 use leyline::command::Operation;
 use leyline::id::SeedId;
 use leyline::seed::SeedManager as _;
@@ -36,7 +35,7 @@ fn a_seed_waits_and_starts_from_the_library_bit_for_bit_when_a_step_ends() {
     assert!(refused.to_string().contains("weights pending"), "{refused}");
 
     shelf.rig.clock.advance(Duration::from_millis(7));
-    let weights = SeedWeights::from_bytes(artifact(&id("mlp")).bytes()).unwrap();
+    let weights = artifact(&id("mlp")).weights().clone();
     call.answer();
     assert!(shelf.is_waiting(seed), "an answer alone changes nothing in the middle of a step");
     assert_eq!(shelf.weights(seed), drawn);
@@ -192,7 +191,7 @@ fn a_paused_seed_gets_its_weights_and_is_resumed_only_with_them() {
     call.answer();
     shelf.rig.end_step();
     assert!(!shelf.is_waiting(seed));
-    assert_eq!(shelf.weights(seed), SeedWeights::from_bytes(artifact(&id("mlp")).bytes()).unwrap());
+    assert_eq!(shelf.weights(seed), artifact(&id("mlp")).weights().clone());
     shelf.rig.send(Operation::Resume { seed }).unwrap();
     shelf.train(seed).unwrap();
 

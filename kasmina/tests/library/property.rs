@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use esper_weights::{Artifact, BreakerConfig, PrefetchConfig, StoreError};
 use kasmina::KasminaConfig;
 use kasmina::manager::{LibraryConfig, OnFailure};
-use kasmina::prefetch::{Artifact, BreakerConfig, PrefetchConfig, StoreError};
 use leyline::command::Operation;
 use leyline::durable::Durable as _;
 use leyline::id::{BlueprintId, SeedId};

@@ -1,6 +1,5 @@
 //! Seeds that wait in a saved state, or for a library that another one takes the place of.
 
-use kasmina::blueprint::SeedWeights;
 use kasmina::manager::LibraryConfig;
 use leyline::durable::Durable as _;
 use leyline::seed::SeedStage;
@@ -34,7 +33,7 @@ fn a_restored_seed_that_waited_is_asked_for_again() {
     other.check_requests([0; 4], 1);
     other.call("mlp").answer();
     other.rig.end_step();
-    assert_eq!(other.weights(seed), SeedWeights::from_bytes(artifact(&id("mlp")).bytes()).unwrap());
+    assert_eq!(other.weights(seed), artifact(&id("mlp")).weights().clone());
     other.check_one_event("prefetch_ready", seed, "");
 }
 

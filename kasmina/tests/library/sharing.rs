@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use kasmina::blueprint::SeedWeights;
+use esper_weights::PrefetchConfig;
 use kasmina::manager::LibraryConfig;
-use kasmina::prefetch::PrefetchConfig;
 use leyline::region::Eager;
 
 use crate::shelf::{Shelf, artifact, host, id, prefetch, remove};
@@ -18,7 +17,7 @@ fn seeds_of_one_blueprint_share_a_fetch_and_no_tensor() {
     shelf.check_requests([0; 4], 2);
     call.answer();
     shelf.rig.end_step();
-    let weights = SeedWeights::from_bytes(artifact(&id("mlp")).bytes()).unwrap();
+    let weights = artifact(&id("mlp")).weights().clone();
     assert_eq!((shelf.weights(first), shelf.weights(second)), (weights.clone(), weights.clone()));
     assert_eq!(shelf.gauge("kasmina.cache.gpu_size"), Some(1.0));
     assert_eq!(shelf.gauge("kasmina.cache.gpu_hit_rate"), Some(0.5), "the second one's were on the device");

@@ -5,11 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
+use esper_weights::Weights;
+use esper_weights::{Artifact, CancelToken, HostTensor, KernelStore, PrefetchConfig, StoreError};
 use kasmina::Error;
-use kasmina::blueprint::SeedWeights;
 use kasmina::host::HostConfig;
 use kasmina::manager::{LibraryConfig, OnFailure};
-use kasmina::prefetch::{Artifact, CancelToken, HostTensor, KernelStore, PrefetchConfig, StoreError};
 use leyline::command::Operation;
 use leyline::id::{BlueprintId, SeedId};
 use leyline::seed::{SeedStage, Transition};
@@ -149,8 +149,8 @@ impl Shelf {
         self.rig.state(seed).is_some_and(|state| state.weights_pending)
     }
 
-    pub(crate) fn weights(&self, seed: SeedId) -> SeedWeights {
-        SeedWeights::from_bytes(&self.rig.manager.export_seed(&self.rig.eager, seed).unwrap()).unwrap()
+    pub(crate) fn weights(&self, seed: SeedId) -> Weights {
+        self.rig.manager.export_seed(&self.rig.eager, seed).unwrap()
     }
 
     pub(crate) fn gauge(&self, name: &str) -> Option<f64> {

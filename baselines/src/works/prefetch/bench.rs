@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kasmina::prefetch::{Artifact, KernelStore, Poll, PrefetchConfig, PrefetchError, Prefetcher, StoreError};
+use esper_weights::{Artifact, KernelStore, Poll, PrefetchConfig, PrefetchError, Prefetcher, StoreError};
 use leyline::clock::Clock;
 
 use super::clients::{Asked, End, ask};

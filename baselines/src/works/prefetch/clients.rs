@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kasmina::prefetch::{Artifact, Outcome, Poll, PrefetchError, Prefetcher};
+use esper_weights::{Artifact, Outcome, Poll, PrefetchError, Prefetcher};
 use leyline::clock::Clock;
 
 use super::store::blueprint;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kasmina::prefetch::{Artifact, CancelToken, HostTensor, KernelStore, StoreError};
+use esper_weights::{Artifact, CancelToken, HostTensor, KernelStore, StoreError};
 use leyline::clock::Clock;
 use leyline::id::BlueprintId;
 use rand::{Rng, SeedableRng};

@@ -10,30 +10,30 @@ use std::time::Duration;
 use crossbeam::channel::{Receiver, Sender, bounded};
 use leyline::id::BlueprintId;
 
-use crate::prefetch::artifact::Artifact;
-use crate::prefetch::breaker::{Breaker, BreakerState, Permit, Refused, Verdict};
-use crate::prefetch::cache::Cache;
-use crate::prefetch::cancel::{CancelSource, CancelToken};
-use crate::prefetch::config::PrefetchConfig;
-use crate::prefetch::error::PrefetchError;
-use crate::prefetch::stats::PrefetchStats;
-use crate::prefetch::ticket::{Poll, TicketId};
+use crate::artifact::Artifact;
+use crate::breaker::{Breaker, BreakerState, Permit, Refused, Verdict};
+use crate::cache::Cache;
+use crate::cancel::{CancelSource, CancelToken};
+use crate::config::PrefetchConfig;
+use crate::error::PrefetchError;
+use crate::stats::PrefetchStats;
+use crate::ticket::{Poll, TicketId};
 
 /// Number of a flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FlightId(u64);
+pub(crate) struct FlightId(u64);
 
 /// A fetch for a worker.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) flight: FlightId,
-    pub(super) blueprint: BlueprintId,
-    pub(super) cancel: CancelToken,
+pub(crate) struct Job {
+    pub(crate) flight: FlightId,
+    pub(crate) blueprint: BlueprintId,
+    pub(crate) cancel: CancelToken,
 }
 
 /// How a request was accepted.
 #[derive(Debug)]
-pub(super) enum Accepted {
+pub(crate) enum Accepted {
     Cached(Artifact),
     /// Somebody asked before: that fetch is for both.
     Joined(TicketId),
@@ -43,7 +43,7 @@ pub(super) enum Accepted {
 
 /// Everything behind the lock.
 #[derive(Debug)]
-pub(super) struct Flights {
+pub(crate) struct Flights {
     max_queued: usize,
     /// Workers that there should be, and threads that there may be with those that were given up.
     max_workers: usize,
@@ -122,7 +122,7 @@ struct Counts {
 }
 
 impl Flights {
-    pub(super) fn new(config: &PrefetchConfig) -> Self {
+    pub(crate) fn new(config: &PrefetchConfig) -> Self {
         let ttl = (config.cache_ttl_s > 0).then(|| Duration::from_secs(config.cache_ttl_s));
         Self {
             max_queued: config.queue,
@@ -145,7 +145,7 @@ impl Flights {
     }
 
     /// A ticket with `limit` to its deadline.
-    pub(super) fn request(
+    pub(crate) fn request(
         &mut self,
         blueprint: &BlueprintId,
         limit: Duration,
@@ -207,7 +207,7 @@ impl Flights {
         self.next_id
     }
 
-    pub(super) fn poll(&mut self, id: TicketId, now: Duration) -> Poll {
+    pub(crate) fn poll(&mut self, id: TicketId, now: Duration) -> Poll {
         self.decide_deadlines(now);
         match &self.tickets.get(&id).expect("a ticket is forgotten when it is dropped").decision {
             None => Poll::Pending,
@@ -217,7 +217,7 @@ impl Flights {
     }
 
     /// A channel that ends at the ticket's decision, and its deadline; none when it is decided.
-    pub(super) fn watch(&mut self, id: TicketId, now: Duration) -> Option<(Receiver<Infallible>, Duration)> {
+    pub(crate) fn watch(&mut self, id: TicketId, now: Duration) -> Option<(Receiver<Infallible>, Duration)> {
         self.decide_deadlines(now);
         let ticket = self.tickets.get_mut(&id).filter(|ticket| ticket.decision.is_none())?;
         let (waker, decided) = bounded(1);
@@ -226,7 +226,7 @@ impl Flights {
     }
 
     /// The holder of a ticket is gone.
-    pub(super) fn forget(&mut self, id: TicketId, now: Duration) {
+    pub(crate) fn forget(&mut self, id: TicketId, now: Duration) {
         self.decide_deadlines(now);
         self.decide(id, Err(PrefetchError::Cancelled));
         let Some(ticket) = self.tickets.remove(&id) else { return };
@@ -237,7 +237,7 @@ impl Flights {
     }
 
     /// The next fetch, for a worker that is free now.
-    pub(super) fn begin(&mut self, now: Duration) -> Option<Job> {
+    pub(crate) fn begin(&mut self, now: Duration) -> Option<Job> {
         self.decide_deadlines(now);
         while let Some(id) = self.queue.pop_front() {
             let flight = self.flights.get_mut(&id).expect("a flight that ends leaves the queue");
@@ -256,7 +256,7 @@ impl Flights {
 
     /// A worker came back. Unless everybody who waited is gone, its result decides all tickets of the flight. Whether the
     /// thread is to go on: one that was given up may have been replaced.
-    pub(super) fn finish(&mut self, flight: FlightId, result: Result<Artifact, PrefetchError>, now: Duration) -> bool {
+    pub(crate) fn finish(&mut self, flight: FlightId, result: Result<Artifact, PrefetchError>, now: Duration) -> bool {
         self.counts.fetching -= 1;
         self.decide_deadlines(now);
         let is_wanted = self.flights.get_mut(&flight).map(|flight| flight.phase = Phase::Back).is_some();
@@ -275,7 +275,7 @@ impl Flights {
     }
 
     /// Workers to be started for fetches that no thread is free for, in the place of those that were given up.
-    pub(super) fn take_missing(&mut self) -> usize {
+    pub(crate) fn take_missing(&mut self) -> usize {
         let threads = self.workers + self.abandoned;
         let wanted = self.queue.len().saturating_sub(threads - self.counts.fetching);
         let missing = wanted.min(self.max_workers - self.workers).min(self.max_threads - threads);
@@ -284,7 +284,7 @@ impl Flights {
     }
 
     /// A worker could not be started.
-    pub(super) fn not_started(&mut self) {
+    pub(crate) fn not_started(&mut self) {
         self.workers -= 1;
     }
 
@@ -366,13 +366,13 @@ impl Flights {
     }
 
     /// Lets go of artifacts that are too old; how many.
-    pub(super) fn expire(&mut self, now: Duration) -> usize {
+    pub(crate) fn expire(&mut self, now: Duration) -> usize {
         self.decide_deadlines(now);
         self.cache.expire(now, &mut self.freed)
     }
 
     /// Cancels everything undecided and empties the cache; how many artifacts it had.
-    pub(super) fn clear(&mut self, now: Duration) -> usize {
+    pub(crate) fn clear(&mut self, now: Duration) -> usize {
         self.decide_deadlines(now);
         let undecided: Vec<TicketId> = self.deadlines.iter().map(|&(_, id)| id).collect();
         for id in undecided {
@@ -383,21 +383,21 @@ impl Flights {
         self.cache.clear(&mut self.freed)
     }
 
-    pub(super) fn cached(&self) -> Vec<Artifact> {
+    pub(crate) fn cached(&self) -> Vec<Artifact> {
         self.cache.artifacts()
     }
 
     /// What the caller of the last method has to free without the lock.
-    pub(super) fn take_freed(&mut self) -> Vec<Artifact> {
+    pub(crate) fn take_freed(&mut self) -> Vec<Artifact> {
         std::mem::take(&mut self.freed)
     }
 
-    pub(super) fn note_lock_wait(&mut self, wait: Duration) {
+    pub(crate) fn note_lock_wait(&mut self, wait: Duration) {
         self.counts.lock_wait_last = wait;
         self.counts.lock_wait_max = self.counts.lock_wait_max.max(wait);
     }
 
-    pub(super) fn stats(&mut self, now: Duration) -> PrefetchStats {
+    pub(crate) fn stats(&mut self, now: Duration) -> PrefetchStats {
         self.decide_deadlines(now);
         let (counts, cache) = (&self.counts, self.cache.counts());
         let is_measured = counts.latencies > 0;

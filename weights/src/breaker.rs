@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use crate::prefetch::config::BreakerConfig;
+use crate::config::BreakerConfig;
 
 /// Whether fetches are let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,13 +37,13 @@ impl BreakerState {
 
 /// Leave to fetch, for the period in which it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Permit {
+pub(crate) struct Permit {
     period: u64,
 }
 
 /// What a fetch says about the health of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Success,
     Failure,
     /// Nothing: it was cancelled, or the artifact was at fault.
@@ -52,12 +52,12 @@ pub(super) enum Verdict {
 
 /// The breaker is open: try again after so long; zero while the trials are running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Refused {
-    pub(super) retry_in: Duration,
+pub(crate) struct Refused {
+    pub(crate) retry_in: Duration,
 }
 
 #[derive(Debug)]
-pub(super) struct Breaker {
+pub(crate) struct Breaker {
     config: BreakerConfig,
     state: BreakerState,
     /// Grows with every change of state.
@@ -72,21 +72,21 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    pub(super) fn new(config: BreakerConfig) -> Self {
+    pub(crate) fn new(config: BreakerConfig) -> Self {
         let (state, open_until) = (BreakerState::Closed, Duration::ZERO);
         Self { config, state, period: 0, failures: 0, successes: 0, trials: 0, open_until }
     }
 
-    pub(super) fn state(&self) -> BreakerState {
+    pub(crate) fn state(&self) -> BreakerState {
         self.state
     }
 
-    pub(super) fn failures(&self) -> u32 {
+    pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
     /// Asks to fetch. Every permit must come back through [`Self::record`].
-    pub(super) fn allow(&mut self, now: Duration) -> Result<Permit, Refused> {
+    pub(crate) fn allow(&mut self, now: Duration) -> Result<Permit, Refused> {
         if self.state == BreakerState::Open {
             if now < self.open_until {
                 return Err(Refused { retry_in: self.open_until - now });
@@ -105,7 +105,7 @@ impl Breaker {
     }
 
     /// Whether a permit that waited in a queue still holds; it is renewed when it does.
-    pub(super) fn confirm(&self, permit: Permit, now: Duration) -> Result<Permit, Refused> {
+    pub(crate) fn confirm(&self, permit: Permit, now: Duration) -> Result<Permit, Refused> {
         match self.state {
             BreakerState::Closed => Ok(Permit { period: self.period }),
             BreakerState::HalfOpen if permit.period == self.period => Ok(permit),
@@ -115,7 +115,7 @@ impl Breaker {
     }
 
     /// Takes a permit back.
-    pub(super) fn record(&mut self, permit: Permit, verdict: Verdict, now: Duration) {
+    pub(crate) fn record(&mut self, permit: Permit, verdict: Verdict, now: Duration) {
         let is_current = permit.period == self.period;
         match (self.state, verdict) {
             (BreakerState::Open, Verdict::Failure) => self.open_until = self.until(now),

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 
+use leyline::config::ConfigIssue;
 use leyline::error::{Error as LeylineError, ErrorKind};
 use leyline::id::BlueprintId;
-use safetensors::SafeTensorError;
 
-use crate::config::ConfigIssue;
+use crate::tensors::WeightsError;
 
 /// Why a store has no artifact to give.
 #[non_exhaustive]
@@ -60,32 +60,14 @@ impl From<FormatError> for StoreError {
 #[non_exhaustive]
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum FormatError {
-    /// The bytes are of a form that can carry code.
-    #[error("`{blueprint}` is a {form} archive: expected safetensors")]
-    Archive {
-        /// Whose weights they should be.
-        blueprint: BlueprintId,
-        /// `pickle` or `zip`.
-        form: &'static str,
-    },
-    /// The bytes are no safetensors.
-    #[error("`{blueprint}` is not valid safetensors")]
-    Safetensors {
+    /// They are not weights that go into every network.
+    #[error("the weights of `{blueprint}` cannot be used")]
+    Weights {
         /// Whose weights they should be.
         blueprint: BlueprintId,
         /// Why.
         #[source]
-        source: Arc<SafeTensorError>,
-    },
-    /// A tensor has elements of another type.
-    #[error("tensor `{tensor}` of `{blueprint}` has elements of {found}: expected F32")]
-    ElementType {
-        /// Whose weights they should be.
-        blueprint: BlueprintId,
-        /// The tensor.
-        tensor: String,
-        /// Its type of element.
-        found: String,
+        source: WeightsError,
     },
     /// The artifact's length is not the published one, although its digest is.
     #[error("`{blueprint}` has {found} bytes: published were {expected}")]
@@ -263,10 +245,10 @@ mod tests {
     #[test]
     fn answers_about_one_artifact_are_no_fault_of_the_store() {
         let blueprint = BlueprintId::new("mlp").unwrap();
-        let archive = FormatError::Archive { blueprint: blueprint.clone(), form: "pickle" };
+        let length = FormatError::Length { blueprint: blueprint.clone(), expected: 1, found: 2 };
         for (error, expected) in [
             (PrefetchError::Store(StoreError::Missing), false),
-            (PrefetchError::Store(StoreError::Format(archive)), false),
+            (PrefetchError::Store(StoreError::Format(length)), false),
             (PrefetchError::Store(StoreError::TooLarge { bytes: 2, limit: 1 }), false),
             (PrefetchError::Store(StoreError::Cancelled), false),
             (PrefetchError::Cancelled, false),

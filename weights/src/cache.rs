@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leyline::id::BlueprintId;
 
-use crate::prefetch::artifact::Artifact;
+use crate::artifact::Artifact;
 
 /// Keeps artifacts under their own ids. What it lets go of is handed back, so that freeing it needs no lock.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
     max_bytes: u64,
     ttl: Option<Duration>,
     entries: BTreeMap<BlueprintId, Entry>,
@@ -29,21 +29,21 @@ struct Entry {
 
 /// Events since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct CacheCounts {
-    pub(super) hits: u64,
-    pub(super) misses: u64,
+pub(crate) struct CacheCounts {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
     /// Displaced or expired; not those that were cleared.
-    pub(super) evictions: u64,
+    pub(crate) evictions: u64,
 }
 
 impl Cache {
-    pub(super) fn new(max_bytes: u64, ttl: Option<Duration>) -> Self {
+    pub(crate) fn new(max_bytes: u64, ttl: Option<Duration>) -> Self {
         let (entries, order) = (BTreeMap::new(), BTreeMap::new());
         Self { max_bytes, ttl, entries, order, next_use: 0, num_bytes: 0, counts: CacheCounts::default() }
     }
 
     /// The artifact, now the most recently used one; an expired one is let go of.
-    pub(super) fn get(
+    pub(crate) fn get(
         &mut self,
         blueprint: &BlueprintId,
         now: Duration,
@@ -67,7 +67,7 @@ impl Cache {
     }
 
     /// Keeps the artifact under its own id, unless it alone is over the limit; others make room.
-    pub(super) fn insert(&mut self, artifact: Artifact, now: Duration, freed: &mut Vec<Artifact>) {
+    pub(crate) fn insert(&mut self, artifact: Artifact, now: Duration, freed: &mut Vec<Artifact>) {
         if artifact.num_bytes() > self.max_bytes {
             freed.push(artifact);
             return;
@@ -85,7 +85,7 @@ impl Cache {
     }
 
     /// Lets go of what is too old; how many.
-    pub(super) fn expire(&mut self, now: Duration, freed: &mut Vec<Artifact>) -> usize {
+    pub(crate) fn expire(&mut self, now: Duration, freed: &mut Vec<Artifact>) -> usize {
         let old: Vec<BlueprintId> =
             self.entries.iter().filter(|(_, e)| self.is_expired(e, now)).map(|(id, _)| id.clone()).collect();
         for blueprint in &old {
@@ -95,7 +95,7 @@ impl Cache {
     }
 
     /// Lets go of everything; how many.
-    pub(super) fn clear(&mut self, freed: &mut Vec<Artifact>) -> usize {
+    pub(crate) fn clear(&mut self, freed: &mut Vec<Artifact>) -> usize {
         let num_entries = self.entries.len();
         freed.extend(std::mem::take(&mut self.entries).into_values().map(|entry| entry.artifact));
         self.order.clear();
@@ -103,20 +103,20 @@ impl Cache {
         num_entries
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn num_bytes(&self) -> u64 {
+    pub(crate) fn num_bytes(&self) -> u64 {
         self.num_bytes
     }
 
-    pub(super) fn counts(&self) -> CacheCounts {
+    pub(crate) fn counts(&self) -> CacheCounts {
         self.counts
     }
 
     /// What is kept, least recently used first. Counts as no use.
-    pub(super) fn artifacts(&self) -> Vec<Artifact> {
+    pub(crate) fn artifacts(&self) -> Vec<Artifact> {
         self.order.values().map(|blueprint| self.entries[blueprint].artifact.clone()).collect()
     }
 
@@ -144,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::prefetch::artifact::HostTensor;
+    use crate::artifact::HostTensor;
 
     fn artifact(name: usize, num_values: usize) -> Artifact {
         let values = vec![0.5; num_values];

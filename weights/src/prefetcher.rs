@@ -9,13 +9,13 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use leyline::clock::Clock;
 use leyline::id::BlueprintId;
 
-use crate::prefetch::artifact::Artifact;
-use crate::prefetch::config::PrefetchConfig;
-use crate::prefetch::error::PrefetchError;
-use crate::prefetch::flights::{Accepted, Flights, Job};
-use crate::prefetch::stats::PrefetchStats;
-use crate::prefetch::store::KernelStore;
-use crate::prefetch::ticket::{Outcome, Poll, Source, Ticket, TicketId};
+use crate::artifact::Artifact;
+use crate::config::PrefetchConfig;
+use crate::error::PrefetchError;
+use crate::flights::{Accepted, Flights, Job};
+use crate::stats::PrefetchStats;
+use crate::store::KernelStore;
+use crate::ticket::{Outcome, Poll, Source, Ticket, TicketId};
 
 /// Shortest sleep of [`Prefetcher::wait`]: a clock may stand still just before a deadline.
 const MIN_SLEEP: Duration = Duration::from_millis(1);
@@ -37,7 +37,7 @@ pub struct Prefetcher {
 
 /// What callers, tickets and workers have in common.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     store: Arc<dyn KernelStore>,
     clock: Arc<dyn Clock>,
     flights: Mutex<Flights>,
@@ -219,7 +219,7 @@ impl Shared {
         result
     }
 
-    pub(super) fn forget(self: &Arc<Self>, ticket: TicketId) {
+    pub(crate) fn forget(self: &Arc<Self>, ticket: TicketId) {
         self.with(|flights, now| flights.forget(ticket, now));
     }
 }

@@ -1,4 +1,5 @@
-//! Prefetch of blueprint weights: asked for when a seed germinates, so that no step ever waits for a store.
+//! Weights of seeds: the one form in which they are stored, stores that hand them out, and a prefetch that asks for them
+//! when a seed germinates, so that no step ever waits for a store.
 //!
 //! ```text
 //!  request ─► cache ──hit──────────────────────────────────────────► Ticket (ready at once)
@@ -12,6 +13,9 @@
 //!
 //! Terms: an *artifact* is the weights of one blueprint, as the bytes that were hashed; a *flight* is one fetch with
 //! everybody who waits for it; a *ticket* is one request, with a deadline of its own.
+//!
+//! *Entry points*: [`Weights`], [`DirectoryStore`], [`publish`](publish()) and [`Prefetcher`]. *Not here*: modules that take weights, and what becomes of
+//! a seed whose weights do not come (seed manager).
 //!
 //! # For callers
 //! [`Prefetcher::request`] and [`Prefetcher::poll`] never wait for a store: they hold one lock, and that only while
@@ -38,7 +42,9 @@
 //!
 //! A late answer is thrown away although it may be sound: its token was raised, so it counts as cancelled. A store
 //! that is slower than the deadline calls for a longer deadline, not for a cache that hides it.
+#![forbid(unsafe_code)]
 
+pub mod tensors;
 pub mod cancel;
 pub mod error;
 pub mod artifact;
@@ -63,4 +69,8 @@ pub use prefetcher::Prefetcher;
 pub use publish::{IfPublished, PublishError, publish};
 pub use stats::PrefetchStats;
 pub use store::KernelStore;
+pub use tensors::{Weights, WeightsError};
 pub use ticket::{Outcome, Poll, Ticket};
+
+/// Types of stored elements.
+pub use safetensors::Dtype;

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use kasmina::prefetch::{BreakerConfig, BreakerState, Outcome, PrefetchConfig, PrefetchError};
+use esper_weights::{BreakerConfig, BreakerState, Outcome, PrefetchConfig, PrefetchError};
 
 use crate::rig::{Call, Rig, WATCHDOG, assert_breaker_open, assert_timed_out, id, ms, must_return};
 

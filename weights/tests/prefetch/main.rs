@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam::channel::{bounded, unbounded};
-use kasmina::prefetch::{
+use esper_weights::{
     Artifact, BreakerConfig, BreakerState, CancelToken, HostTensor, KernelStore, Outcome, Poll, PrefetchConfig,
     PrefetchError, Prefetcher, StoreError,
 };

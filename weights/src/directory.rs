@@ -16,12 +16,12 @@ use std::sync::Arc;
 use leyline::id::BlueprintId;
 use serde::{Deserialize, Serialize};
 
-use crate::prefetch::artifact::Artifact;
-use crate::prefetch::cancel::CancelToken;
-use crate::prefetch::error::{FormatError, StoreError, unhex};
-use crate::prefetch::store::KernelStore;
+use crate::artifact::Artifact;
+use crate::cancel::CancelToken;
+use crate::error::{FormatError, StoreError, unhex};
+use crate::store::KernelStore;
 
-pub(super) const MANIFEST_FILE: &str = "manifest.json";
+pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 /// Bytes read between two looks at the cancellation.
 const READ_CHUNK_BYTES: usize = 1 << 20;
@@ -42,19 +42,19 @@ struct Pin {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ManifestEntry {
-    pub(super) sha256: String,
-    pub(super) bytes: u64,
+pub(crate) struct ManifestEntry {
+    pub(crate) sha256: String,
+    pub(crate) bytes: u64,
 }
 
 /// The manifest of a folder as it is written.
-pub(super) fn read_manifest(dir: &Path) -> Result<BTreeMap<BlueprintId, ManifestEntry>, StoreError> {
+pub(crate) fn read_manifest(dir: &Path) -> Result<BTreeMap<BlueprintId, ManifestEntry>, StoreError> {
     let text = read_plain(dir, MANIFEST_FILE, MAX_MANIFEST_BYTES, &CancelToken::never())?;
     Ok(serde_json::from_slice(&text).map_err(|source| FormatError::Manifest(Arc::new(source)))?)
 }
 
 /// The characters of an id leave no way to name another folder.
-pub(super) fn artifact_file(blueprint: &BlueprintId) -> String {
+pub(crate) fn artifact_file(blueprint: &BlueprintId) -> String {
     format!("{blueprint}.safetensors")
 }
 
@@ -163,8 +163,8 @@ fn is_same_file(_: &fs::Metadata, b: &fs::Metadata) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prefetch::artifact::HostTensor;
-    use crate::prefetch::error::hex;
+    use crate::artifact::HostTensor;
+    use crate::error::hex;
 
     fn id(name: &str) -> BlueprintId {
         BlueprintId::new(name).unwrap()
@@ -196,7 +196,7 @@ mod tests {
         let store = DirectoryStore::open(dir.path()).unwrap();
         assert_eq!(store.blueprints().collect::<Vec<_>>(), [&id("mlp")]);
         let fetched = fetch(&store).unwrap();
-        assert_eq!((&fetched, fetched.tensors()), (&artifact(0.5), artifact(0.5).tensors()));
+        assert_eq!((&fetched, fetched.weights()), (&artifact(0.5), artifact(0.5).weights()));
         let exact = store.with_max_bytes(fetched.num_bytes());
         assert!(fetch(&exact).is_ok(), "the limit itself is accepted");
     }
@@ -237,7 +237,7 @@ mod tests {
         let fetched = fetch(&DirectoryStore::open(dir.path()).unwrap()).unwrap();
         // In place: a mapping of the file, or a second read of it, would see the new bytes.
         fs::write(dir.path().join("mlp.safetensors"), artifact(9.0).bytes()).unwrap();
-        assert_eq!(fetched.tensors(), artifact(0.5).tensors());
+        assert_eq!(fetched.weights(), artifact(0.5).weights());
     }
 
     #[test]
@@ -245,15 +245,14 @@ mod tests {
         for (bytes, text) in [
             (
                 &b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00K\x01."[..],
-                "`mlp` is a pickle archive: expected safetensors",
+                "the artifact is a pickle: expected safetensors",
             ),
-            (b"PK\x03\x04\x14\x00\x00\x00\x00\x00", "`mlp` is a zip archive: expected safetensors"),
+            (b"PK\x03\x04\x14\x00\x00\x00\x00\x00", "the artifact is a zip archive: expected safetensors"),
         ] {
             let dir = folder(bytes);
-            let StoreError::Format(error) = fetch(&DirectoryStore::open(dir.path()).unwrap()).unwrap_err() else {
-                panic!("another kind of error")
-            };
-            assert_eq!(error.to_string(), text);
+            let error = fetch(&DirectoryStore::open(dir.path()).unwrap()).unwrap_err();
+            let StoreError::Format(FormatError::Weights { source, .. }) = error else { panic!("{error}") };
+            assert_eq!(source.to_string(), text);
         }
     }
 

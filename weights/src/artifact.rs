@@ -4,37 +4,26 @@ use std::fmt;
 use std::sync::Arc;
 
 use leyline::id::BlueprintId;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use sha2::{Digest, Sha256};
 
-use crate::prefetch::cancel::CancelToken;
-use crate::prefetch::error::{FormatError, StoreError, hex};
+use crate::cancel::CancelToken;
+use crate::error::{FormatError, StoreError, hex};
+use crate::tensors::{Weights, WeightsError};
 
 /// Bytes hashed between two looks at the cancellation.
 const HASH_CHUNK_BYTES: usize = 1 << 20;
-/// Bytes before the header: its length.
-const PREFIX_BYTES: usize = 8;
 
 /// Weights of a blueprint as safetensors. A copy shares the bytes.
 ///
-/// One that exists is sound: its digest is that of its bytes, and they are safetensors of `f32`. The values may still
-/// be anything, NaN included; whoever builds a module from them decides about that.
+/// One that exists is sound: its digest is that of its bytes, and they are safetensors of `f32`, which goes into every
+/// network. The values may still be anything, NaN included; whoever builds a module from them decides about that.
 #[derive(Clone)]
 pub struct Artifact(Arc<Content>);
 
 struct Content {
     blueprint: BlueprintId,
-    bytes: Arc<[u8]>,
     sha256: [u8; 32],
-    tensors: Vec<Placed>,
-}
-
-/// Where a tensor is in the bytes.
-struct Placed {
-    name: String,
-    shape: Vec<usize>,
-    start: usize,
-    end: usize,
+    weights: Weights,
 }
 
 /// A tensor in the memory of the host.
@@ -56,7 +45,7 @@ impl Artifact {
     pub fn new(blueprint: BlueprintId, bytes: impl Into<Arc<[u8]>>) -> Result<Self, StoreError> {
         let bytes = bytes.into();
         let sha256 = digest(&bytes, &CancelToken::never())?;
-        Self::parse(blueprint, bytes, sha256)
+        Self::hashed(blueprint, Weights::read(bytes), sha256)
     }
 
     /// Takes bytes that must hash to `expected`. These very bytes are hashed and kept: there is no second read.
@@ -75,56 +64,36 @@ impl Artifact {
         if found != expected {
             return Err(StoreError::Integrity { expected, found });
         }
-        Self::parse(blueprint, bytes, found)
+        Self::hashed(blueprint, Weights::read(bytes), found)
     }
 
     /// Makes the bytes from tensors.
     ///
     /// # Errors
-    /// [`StoreError::Format`] when a tensor has not as many values as its shape says.
+    /// [`StoreError::Format`] when a tensor has not as many values as its shape says, or a name occurs twice.
     pub fn from_tensors(blueprint: BlueprintId, tensors: &[HostTensor]) -> Result<Self, StoreError> {
-        let invalid = |blueprint: &BlueprintId, source| FormatError::Safetensors {
-            blueprint: blueprint.clone(),
-            source: Arc::new(source),
-        };
-        let data: Vec<Vec<u8>> =
-            tensors.iter().map(|tensor| tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
-        let views: Result<Vec<(&str, TensorView<'_>)>, _> = tensors
-            .iter()
-            .zip(&data)
-            .map(|(tensor, data)| Ok((&*tensor.name, TensorView::new(Dtype::F32, tensor.shape.clone(), data)?)))
-            .collect();
-        let views = views.map_err(|source| invalid(&blueprint, source))?;
-        let bytes = safetensors::serialize(views, None).map_err(|source| invalid(&blueprint, source))?;
-        Self::new(blueprint, bytes)
+        let tensors = tensors.iter().map(|tensor| (&*tensor.name, tensor.shape.clone(), &tensor.values));
+        match Weights::from_f32(tensors) {
+            Ok(weights) => Self::of(blueprint, weights),
+            Err(source) => Err(FormatError::Weights { blueprint, source }.into()),
+        }
     }
 
-    fn parse(blueprint: BlueprintId, bytes: Arc<[u8]>, sha256: [u8; 32]) -> Result<Self, StoreError> {
-        let (header_len, metadata) = match SafeTensors::read_metadata(&bytes) {
-            Ok(read) => read,
-            // Only now: the length of a valid header may begin with any byte, those of an archive included.
-            Err(source) => {
-                return Err(match archive_form(&bytes) {
-                    Some(form) => FormatError::Archive { blueprint, form },
-                    None => FormatError::Safetensors { blueprint, source: Arc::new(source) },
-                }
-                .into());
-            }
-        };
-        let mut names = metadata.offset_keys();
-        names.sort_unstable();
-        let mut tensors = Vec::with_capacity(names.len());
-        for name in names {
-            let info = metadata.info(&name).expect("the name is one of its keys");
-            if info.dtype != Dtype::F32 {
-                let found = info.dtype.to_string();
-                return Err(FormatError::ElementType { blueprint, tensor: name, found }.into());
-            }
-            let data = PREFIX_BYTES + header_len;
-            let (start, end) = (data + info.data_offsets.0, data + info.data_offsets.1);
-            tensors.push(Placed { name, shape: info.shape.clone(), start, end });
+    /// Weights that were read already.
+    pub(crate) fn of(blueprint: BlueprintId, weights: Weights) -> Result<Self, StoreError> {
+        let sha256 = digest(weights.bytes(), &CancelToken::never())?;
+        Self::hashed(blueprint, Ok(weights), sha256)
+    }
+
+    fn hashed(
+        blueprint: BlueprintId,
+        weights: Result<Weights, WeightsError>,
+        sha256: [u8; 32],
+    ) -> Result<Self, StoreError> {
+        match weights.and_then(|weights| weights.check_portable().map(|()| weights)) {
+            Ok(weights) => Ok(Self(Arc::new(Content { blueprint, sha256, weights }))),
+            Err(source) => Err(FormatError::Weights { blueprint, source }.into()),
         }
-        Ok(Self(Arc::new(Content { blueprint, bytes, sha256, tensors })))
     }
 
     /// Whose weights they are.
@@ -136,7 +105,7 @@ impl Artifact {
     /// The bytes that were hashed.
     #[must_use]
     pub fn bytes(&self) -> &Arc<[u8]> {
-        &self.0.bytes
+        self.0.weights.bytes()
     }
 
     /// SHA-256 of the bytes.
@@ -148,21 +117,13 @@ impl Artifact {
     /// Number of bytes.
     #[must_use]
     pub fn num_bytes(&self) -> u64 {
-        self.0.bytes.len() as u64
+        self.bytes().len() as u64
     }
 
-    /// Every tensor by name, its values copied out of the bytes.
-    ///
-    /// # Sync
-    /// none; plain host data
+    /// The tensors in the bytes.
     #[must_use]
-    pub fn tensors(&self) -> Vec<HostTensor> {
-        let values = |placed: &Placed| {
-            let elements = self.0.bytes[placed.start..placed.end].chunks_exact(4);
-            elements.map(|b| f32::from_le_bytes(b.try_into().expect("chunks of four bytes"))).collect()
-        };
-        let tensor = |p: &Placed| HostTensor { name: p.name.clone(), shape: p.shape.clone(), values: values(p) };
-        self.0.tensors.iter().map(tensor).collect()
+    pub fn weights(&self) -> &Weights {
+        &self.0.weights
     }
 }
 
@@ -170,7 +131,7 @@ impl fmt::Debug for Artifact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Artifact")
             .field("blueprint", &self.0.blueprint)
-            .field("num_bytes", &self.0.bytes.len())
+            .field("num_bytes", &self.bytes().len())
             .field("sha256", &hex(&self.0.sha256))
             .finish_non_exhaustive()
     }
@@ -193,19 +154,10 @@ fn digest(bytes: &[u8], cancel: &CancelToken) -> Result<[u8; 32], StoreError> {
     Ok(hasher.finalize().into())
 }
 
-/// Names a form that can carry code, by its first bytes.
-fn archive_form(bytes: &[u8]) -> Option<&'static str> {
-    match bytes {
-        // Opcode PROTO with its protocol, 2 to 5; older protocols have no mark of their own.
-        [0x80, 2..=5, ..] => Some("pickle"),
-        // A local file, an empty archive, a spanned one.
-        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] | [b'P', b'K', 7, 8, ..] => Some("zip"),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use safetensors::tensor::{Dtype, TensorView};
+
     use super::*;
 
     fn id(name: &str) -> BlueprintId {
@@ -222,11 +174,13 @@ mod tests {
     #[test]
     fn tensors_survive_their_bytes() {
         let artifact = Artifact::from_tensors(id("mlp"), &two_tensors()).unwrap();
-        assert_eq!(artifact.tensors(), two_tensors());
+        let tensors = two_tensors();
+        let expected = tensors.iter().map(|t| (&*t.name, &*t.shape, t.values.iter().copied().map(f64::from).collect()));
+        assert_eq!(artifact.weights().tensors().collect::<Vec<_>>(), expected.collect::<Vec<_>>());
         let again = Artifact::new(id("mlp"), artifact.bytes().to_vec()).unwrap();
         assert_eq!(again, artifact);
-        assert_eq!(again.tensors(), two_tensors());
-        assert_eq!(Artifact::from_tensors(id("none"), &[]).unwrap().tensors(), []);
+        assert_eq!(again.weights(), artifact.weights());
+        assert_eq!(Artifact::from_tensors(id("none"), &[]).unwrap().weights().tensors().count(), 0);
     }
 
     #[test]
@@ -260,24 +214,33 @@ mod tests {
         let StoreError::Format(error) = Artifact::new(id("mlp"), bytes).unwrap_err() else {
             panic!("another kind of error")
         };
-        assert!(error.to_string().contains(text), "{error}");
+        assert_eq!(error.to_string(), "the weights of `mlp` cannot be used");
+        let source = std::error::Error::source(&error).unwrap();
+        assert!(source.to_string().contains(text), "{source}");
     }
 
     #[test]
     fn bytes_that_are_no_safetensors_are_refused_with_what_they_are() {
         let whole = Artifact::from_tensors(id("mlp"), &two_tensors()).unwrap();
-        check_refused(b"\x80\x02}q\x00.", "`mlp` is a pickle archive: expected safetensors");
-        check_refused(b"\x80\x05\x95\x00\x00\x00\x00\x00\x00\x00\x00.", "pickle archive");
-        check_refused(b"PK\x03\x04\x00\x00\x00\x00\x00\x00\x00\x00", "`mlp` is a zip archive: expected safetensors");
+        check_refused(b"\x80\x02}q\x00.", "the artifact is a pickle: expected safetensors");
+        check_refused(b"\x80\x05\x95\x00\x00\x00\x00\x00\x00\x00\x00.", "a pickle");
+        check_refused(
+            b"PK\x03\x04\x00\x00\x00\x00\x00\x00\x00\x00",
+            "the artifact is a zip archive: expected safetensors",
+        );
         check_refused(b"PK\x05\x06", "zip archive");
         check_refused(b"", "not valid safetensors");
         check_refused(&[0xff; 64], "not valid safetensors");
         check_refused(&whole.bytes()[..whole.bytes().len() - 1], "not valid safetensors");
         check_refused(&[whole.bytes(), &b"x"[..]].concat(), "not valid safetensors");
         let data = [0_u8; 4];
-        let half = TensorView::new(Dtype::F16, vec![2], &data).unwrap();
-        let half = safetensors::serialize([("w", half)], None).unwrap();
-        check_refused(&half, "tensor `w` of `mlp` has elements of F16: expected F32");
+        for (dtype, num, text) in
+            [(Dtype::F16, 2, "f16: expected f32, f64 or bf16"), (Dtype::BF16, 2, "bf16: expected f32")]
+        {
+            let view = TensorView::new(dtype, vec![num], &data).unwrap();
+            let bytes = safetensors::serialize([("w", view)], None).unwrap();
+            check_refused(&bytes, &format!("artifact tensor `w` has elements of {text}"));
+        }
         let short = HostTensor { name: "w".into(), shape: vec![3], values: vec![0.0] };
         assert!(matches!(Artifact::from_tensors(id("mlp"), &[short]), Err(StoreError::Format(_))));
     }
@@ -289,8 +252,8 @@ mod tests {
         assert_eq!(bytes[..2], [0x80, 2], "as a pickle of protocol 2 begins");
         bytes.extend(format!("{header:<640}").bytes());
         bytes.extend(1.5_f32.to_le_bytes());
-        let tensors = Artifact::new(id("mlp"), bytes).unwrap().tensors();
-        assert_eq!(tensors, [HostTensor { name: "w".into(), shape: vec![1], values: vec![1.5] }]);
+        let read = Artifact::new(id("mlp"), bytes).unwrap();
+        assert_eq!(read.weights().tensors().collect::<Vec<_>>(), [("w", &[1][..], vec![1.5])]);
     }
 
     #[test]

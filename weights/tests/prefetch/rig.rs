@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
-use kasmina::prefetch::{
+use esper_weights::{
     Artifact, CancelToken, HostTensor, KernelStore, Outcome, Poll, PrefetchConfig, PrefetchError, Prefetcher,
     StoreError,
 };

@@ -23,10 +23,10 @@ use std::path::{Path, PathBuf};
 use leyline::error::{Error as LeylineError, ErrorKind};
 use leyline::id::BlueprintId;
 
-use crate::blueprint::{ArtifactError, SeedWeights};
-use crate::prefetch::artifact::Artifact;
-use crate::prefetch::directory::{MANIFEST_FILE, ManifestEntry, artifact_file, read_manifest};
-use crate::prefetch::error::{StoreError, hex};
+use crate::artifact::Artifact;
+use crate::directory::{MANIFEST_FILE, ManifestEntry, artifact_file, read_manifest};
+use crate::error::{StoreError, hex};
+use crate::tensors::{Weights, WeightsError};
 
 /// Held while one process publishes, so that no entry of another is lost.
 const LOCK_FILE: &str = ".publish.lock";
@@ -46,20 +46,10 @@ pub enum IfPublished {
 pub enum PublishError {
     /// No seed could load them.
     #[error("the weights cannot be published")]
-    Weights(#[from] ArtifactError),
+    Weights(#[from] WeightsError),
     /// No store could hand them out, or the folder has no valid manifest.
     #[error("the library cannot take the weights")]
     Store(#[from] StoreError),
-    /// A value that no seed accepts.
-    #[error("tensor `{tensor}` has the value {value} at {index}: expected finite values")]
-    NotFinite {
-        /// The tensor.
-        tensor: String,
-        /// Where, in row-major order.
-        index: usize,
-        /// The value.
-        value: f32,
-    },
     /// There are weights of this name.
     #[error("`{blueprint}` is published already")]
     Published {
@@ -79,9 +69,8 @@ pub enum PublishError {
 impl LeylineError for PublishError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Weights(_) | Self::NotFinite { .. } => ErrorKind::Corrupt,
             Self::Store(StoreError::Io(_)) | Self::Io { .. } => ErrorKind::Io,
-            Self::Store(_) => ErrorKind::Corrupt,
+            Self::Weights(_) | Self::Store(_) => ErrorKind::Corrupt,
             Self::Published { .. } => ErrorKind::Rejected,
         }
     }
@@ -93,7 +82,7 @@ impl LeylineError for PublishError {
 /// Stores that are open keep the digests they began with: they refuse what was replaced, and do not see what is new.
 ///
 /// # Errors
-/// Before anything is written: [`PublishError::Weights`] and [`PublishError::NotFinite`] for what no seed could load,
+/// Before anything is written: [`PublishError::Weights`] for what no seed could load,
 /// [`PublishError::Store`] for what no store could hand out and for a manifest that is not valid,
 /// [`PublishError::Published`]. [`PublishError::Io`] at any time; the table of the module says what is there then.
 pub fn publish(
@@ -113,9 +102,9 @@ fn publish_in_steps(
     if_published: IfPublished,
     reached: &mut dyn FnMut(&'static str) -> io::Result<()>,
 ) -> Result<[u8; 32], PublishError> {
-    SeedWeights::from_bytes(bytes)?;
-    let artifact = Artifact::new(blueprint.clone(), bytes)?;
-    check_finite(&artifact)?;
+    let weights = Weights::from_bytes(bytes)?;
+    weights.check_finite()?;
+    let artifact = Artifact::of(blueprint.clone(), weights)?;
     let at = |path: &Path| {
         let path = path.to_owned();
         |source| PublishError::Io { path, source }
@@ -177,22 +166,13 @@ fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn check_finite(artifact: &Artifact) -> Result<(), PublishError> {
-    for tensor in artifact.tensors() {
-        if let Some(index) = tensor.values.iter().position(|value| !value.is_finite()) {
-            return Err(PublishError::NotFinite { value: tensor.values[index], tensor: tensor.name, index });
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prefetch::artifact::HostTensor;
-    use crate::prefetch::cancel::CancelToken;
-    use crate::prefetch::directory::DirectoryStore;
-    use crate::prefetch::store::KernelStore as _;
+    use crate::artifact::HostTensor;
+    use crate::cancel::CancelToken;
+    use crate::directory::DirectoryStore;
+    use crate::store::KernelStore as _;
 
     const STEPS: usize = 10;
 
@@ -302,8 +282,11 @@ mod tests {
             (&b"PK\x03\x04 an archive"[..], "the artifact is a zip archive: expected safetensors"),
             (b"", "the artifact is not valid safetensors"),
             (&half, "artifact tensor `w` has elements of f16: expected f32, f64 or bf16"),
-            (&double, "tensor `w` of `mlp` has elements of F64: expected F32"),
-            (artifact("mlp", f32::NAN).bytes(), "tensor `w` has the value NaN at 0: expected finite values"),
+            (&double, "artifact tensor `w` has elements of f64: expected f32"),
+            (
+                artifact("mlp", f32::NAN).bytes(),
+                "artifact tensor `w` has the value NaN at 0: expected finite values of f32",
+            ),
         ] {
             let error = publish(&library, &id("mlp"), bytes, IfPublished::Replace).unwrap_err();
             let mut texts = vec![error.to_string()];

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::ConfigIssue;
+use leyline::config::ConfigIssue;
 
 /// How artifacts are fetched and kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::prefetch::artifact::HostTensor;
-use crate::prefetch::breaker::BreakerState;
-use crate::prefetch::config::BreakerConfig;
-use crate::prefetch::error::StoreError;
+use crate::artifact::HostTensor;
+use crate::breaker::BreakerState;
+use crate::config::BreakerConfig;
+use crate::error::StoreError;
 
 fn blueprint(name: usize) -> BlueprintId {
     BlueprintId::new(format!("b{name}")).unwrap()

@@ -4,24 +4,24 @@ use std::sync::Weak;
 
 use leyline::id::BlueprintId;
 
-use crate::prefetch::artifact::Artifact;
-use crate::prefetch::error::PrefetchError;
-use crate::prefetch::prefetcher::Shared;
+use crate::artifact::Artifact;
+use crate::error::PrefetchError;
+use crate::prefetcher::Shared;
 
 /// Number of a ticket that waits for a flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct TicketId(pub(super) u64);
+pub(crate) struct TicketId(pub(crate) u64);
 
 /// One request for one artifact. Dropping it is the same as [`Prefetcher::cancel`](super::Prefetcher::cancel).
 #[derive(Debug)]
 #[must_use = "a request whose ticket is dropped is cancelled"]
 pub struct Ticket {
-    pub(super) blueprint: BlueprintId,
-    pub(super) source: Source,
+    pub(crate) blueprint: BlueprintId,
+    pub(crate) source: Source,
 }
 
 #[derive(Debug)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// It was in the cache.
     Cache(Artifact),
     /// Its flight decides. The link is weak, so that a forgotten ticket keeps no cache alive.
