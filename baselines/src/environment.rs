@@ -1,7 +1,7 @@
 //! Where a result was measured.
 
+use esper_graph::DeviceFacts;
 use serde::{Deserialize, Serialize};
-use tolaria::graph::DeviceFacts;
 
 /// What the measuring program was built from, as its build script saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tolaria::graph::Refusal;
+use esper_graph::Refusal;
 
 use crate::works::peer_torch::PeerError;
 

@@ -3,7 +3,7 @@
 use std::env;
 
 use anyhow::Context as _;
-use tolaria::graph::{GraphManager, GraphMode};
+use esper_graph::{GraphManager, GraphMode};
 
 use crate::exit::UsageError;
 

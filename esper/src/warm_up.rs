@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, bail};
 use candle_core::Device;
+use esper_graph::{LIBRARY_MODULES, Session};
 use leyline::clock::{Clock as _, SystemClock};
-use tolaria::graph::{LIBRARY_MODULES, Session};
 
 use crate::cli::WarmUpArgs;
 use crate::config::DeviceName;

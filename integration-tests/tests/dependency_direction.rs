@@ -24,15 +24,25 @@ const ALLOWED: &[Allowed] = &[
     Allowed { krate: "kernel-build", normal: NONE, dev: NONE, build: NONE },
     Allowed { krate: "leyline", normal: NONE, dev: NONE, build: NONE },
     Allowed { krate: "leyline-testkit", normal: &["leyline"], dev: NONE, build: NONE },
-    Allowed { krate: "esper-layers", normal: NONE, dev: NONE, build: KERNELS },
+    Allowed { krate: "esper-graph", normal: &["leyline"], dev: NONE, build: KERNELS },
+    Allowed { krate: "esper-layers", normal: &["esper-graph"], dev: NONE, build: KERNELS },
     Allowed { krate: "esper-weights", normal: &["leyline"], dev: TESTKIT, build: NONE },
-    Allowed { krate: "tolaria", normal: &["leyline", "esper-layers"], dev: TESTKIT, build: KERNELS },
+    Allowed { krate: "tolaria", normal: &["leyline", "esper-graph"], dev: TESTKIT, build: KERNELS },
     Allowed { krate: "kasmina", normal: &["leyline", "esper-layers", "esper-weights"], dev: TESTKIT, build: NONE },
     Allowed { krate: "tamiyo", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-telemetry", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed {
         krate: "baselines",
-        normal: &["leyline", "esper-layers", "esper-weights", "tolaria", "kasmina", "tamiyo", "esper-telemetry"],
+        normal: &[
+            "leyline",
+            "esper-graph",
+            "esper-layers",
+            "esper-weights",
+            "tolaria",
+            "kasmina",
+            "tamiyo",
+            "esper-telemetry",
+        ],
         dev: TESTKIT,
         build: NONE,
     },
@@ -40,6 +50,7 @@ const ALLOWED: &[Allowed] = &[
         krate: "esper",
         normal: &[
             "leyline",
+            "esper-graph",
             "esper-layers",
             "esper-weights",
             "tolaria",
@@ -55,6 +66,7 @@ const ALLOWED: &[Allowed] = &[
         krate: "integration-tests",
         normal: &[
             "leyline",
+            "esper-graph",
             "esper-layers",
             "esper-weights",
             "tolaria",
@@ -75,7 +87,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("anyhow", &["esper"], "errors between crates have kinds"),
     ("clap", &["esper"], "only the command has arguments"),
     ("bincode", &["esper-telemetry"], "the codec must stay replaceable"),
-    ("cudarc", &["esper-layers", "tolaria", "esper", "baselines"], "only layers and the trainer talk to the driver"),
+    ("cudarc", &["esper-graph", "esper-layers", "tolaria"], "only graphs, layers and the trainer talk to the driver"),
 ];
 
 /// All that `leyline` may name outside its tests.
@@ -139,7 +151,17 @@ fn layers_know_nothing_of_those_who_train_them() {
     check("kasmina", "esper-layers", "normal", None);
     check("tamiyo", "esper-layers", "normal", Some("`tamiyo` must not name `esper-layers`"));
     check("esper-layers", "leyline", "normal", Some("`esper-layers` must not name `leyline`"));
-    check("kasmina", "cudarc", "normal", Some("only layers and the trainer talk to the driver"));
+    check("esper-layers", "esper-graph", "normal", None);
+    check("kasmina", "cudarc", "normal", Some("only graphs, layers and the trainer talk to the driver"));
+}
+
+#[test]
+fn graphs_know_nothing_of_what_is_recorded() {
+    for krate in ["esper-layers", "tolaria", "kasmina"] {
+        check("esper-graph", krate, "normal", Some(&format!("`esper-graph` must not name `{krate}`")));
+        check("esper-graph", krate, "dev", Some(&format!("`esper-graph` must not name `{krate}`")));
+    }
+    check("tolaria", "esper-graph", "normal", None);
 }
 
 #[test]

@@ -2,12 +2,11 @@
 //!
 //! A layer is composed of candle's operations, which define what it computes. On the CPU an affine map of `f32` is one
 //! operation with the same bits. On a GPU a layer is a few kernels of this crate and of cuBLAS, whose reads and writes are
-//! declared (`device::declare`), so that who records a step knows them.
+//! declared (`esper_graph::launch::declare`), so that who records a step knows them.
 //!
 //! *Not here*: parameters and their initialization, which belong to the owner of the model.
 #![deny(unsafe_code)]
 
-pub mod effect;
 #[cfg(any(test, feature = "cuda"))]
 mod matrix;
 #[cfg(feature = "cuda")]
@@ -24,7 +23,6 @@ mod relu;
 pub mod check;
 
 pub use attention::{AttentionOptions, attention};
-pub use effect::{Effect, Span};
 pub use embedding::embedding;
 pub use linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 pub use norm::layer_norm;

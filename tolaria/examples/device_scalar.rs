@@ -3,6 +3,7 @@
 //! `cargo run -p tolaria --example device_scalar`, or with `--features cuda -- cuda:0`.
 #![expect(clippy::print_stdout, reason = "an example shows what happened")]
 
+#[path = "../../graph/examples/support/mod.rs"]
 mod support;
 
 use std::error::Error;
@@ -10,6 +11,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
+use esper_graph::DeviceScalar;
 use leyline::clock::SystemClock;
 use leyline::error::BoxError;
 use leyline::id::{RunId, StepIndex};
@@ -19,7 +21,6 @@ use leyline::seed::SeedManager as _;
 use leyline::telemetry::NullRecorder;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
-use tolaria::graph::DeviceScalar;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};

@@ -25,7 +25,6 @@ __device__ double block_sum(double value) {
 }
 
 #include "geometry.cuh"
-#include "gather.cu"
 #include "gram.cu"
 #include "solve.cu"
 #include "combine.cu"
@@ -33,4 +32,3 @@ __device__ double block_sum(double value) {
 #include "sums.cu"
 #include "loss.cu"
 #include "random.cu"
-#include "verify.cu"

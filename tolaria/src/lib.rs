@@ -13,6 +13,9 @@
 
 pub mod error;
 mod cpu;
+// Launches kernels of this crate.
+#[allow(unsafe_code)]
+mod kernels;
 mod path;
 mod rng;
 pub mod host_read;
@@ -23,9 +26,6 @@ pub mod grad;
 pub mod aggregate;
 pub mod optim;
 pub mod checkpoint;
-// The one place that talks to the driver.
-#[allow(unsafe_code)]
-pub mod graph;
 pub mod trainer;
 pub mod plain;
 pub mod telemetry;

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
-use crate::graph::kernels::DeviceKernels;
+use crate::kernels::DeviceKernels;
 
 /// How an operation runs. All give the same result to rounding; the first two to the bit where nothing is summed.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
+use esper_graph::GraphStats;
 use leyline::clock::SystemClock;
 use leyline::id::RunId;
 use leyline::model::TrainableModel as _;
@@ -13,7 +14,6 @@ use leyline::seed::SeedManager as _;
 use leyline_testkit::recording_recorder::RecordingRecorder;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
-use tolaria::graph::GraphStats;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};

@@ -3,12 +3,10 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use cudarc::driver::{DevicePtr as _, LaunchConfig, PushKernelArg as _};
+use esper_graph::launch::{Effect, address, declare, tensor_error};
 
 use super::options::PackedShape;
-use crate::device::{
-    IMAGE, Scalar, address, behind, count, declare, gpu_of, is_aligned, operand, tensor_error, unwritten_tensor,
-};
-use crate::effect::Effect;
+use crate::device::{IMAGE, Scalar, behind, count, gpu_of, is_aligned, operand, unwritten_tensor};
 
 /// Bytes of a number.
 const NUMBER: usize = size_of::<f32>();

@@ -5,8 +5,7 @@ use std::marker::PhantomData;
 use candle_core::backend::BackendStorage as _;
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
-
-use super::address::address_of;
+use esper_graph::launch::address_of;
 
 /// Types that kernels of layers take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,9 +1,7 @@
 //! The kernels of this crate.
 
 use candle_core::{CudaDevice, CudaStorage, Device, Error, Layout, Result, Storage, Tensor};
-
-use super::Image;
-use super::address::address_of;
+use esper_graph::launch::{Image, address_of};
 
 /// All of them, as one image.
 pub(crate) static IMAGE: Image = Image::new(include_bytes!(concat!(env!("OUT_DIR"), "/layers.fatbin")));

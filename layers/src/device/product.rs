@@ -6,14 +6,12 @@ use candle_core::cuda_backend::gemm_reduced_precision_f32;
 use candle_core::{CudaDevice, Result};
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
+use esper_graph::launch::{Effect, declare, tensor_error};
 
-use super::address::tensor_error;
 use super::array::{Array, Scalar};
-use super::declare::declare;
 use super::library::{Choice, Handle, Key, choose, library_error};
 use super::plan::Plan;
 use super::tuning::{MAX_CANDIDATES, fastest, is_tuning};
-use crate::effect::Effect;
 use crate::matrix::Product;
 
 /// Who rewrites a recorded launch may move its addresses by a multiple of this (see [`Effect`]): no algorithm is asked for

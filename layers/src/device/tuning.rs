@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::{CudaDevice, Result};
 use cudarc::driver::{CudaStream, DevicePtr as _, sys};
+use esper_graph::launch::tensor_error;
 
-use super::address::tensor_error;
 use super::library::Choice;
 use super::product::workspace;
 

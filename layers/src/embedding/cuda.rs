@@ -3,11 +3,9 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CudaStorage, CustomOp2, DType, Error, Layout, Result, Shape, Tensor};
 use cudarc::driver::{DevicePtr as _, LaunchConfig, PushKernelArg as _};
+use esper_graph::launch::{Effect, address, address_of, declare, tensor_error};
 
-use crate::device::{
-    IMAGE, Scalar, address, address_of, count, declare, gpu_of, operand, tensor_error, unwritten_tensor,
-};
-use crate::effect::Effect;
+use crate::device::{IMAGE, Scalar, count, gpu_of, operand, unwritten_tensor};
 
 /// Bytes of a number, and of an id.
 const NUMBER: usize = size_of::<f32>();

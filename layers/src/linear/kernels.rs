@@ -2,10 +2,10 @@
 
 use candle_core::{CudaDevice, Result, bail};
 use cudarc::driver::{LaunchConfig, PushKernelArg as _};
+use esper_graph::launch::{Effect, declare, tensor_error};
 
 use super::options::Activation;
-use crate::device::{Array, IMAGE, Scalar, declare, tensor_error, unwritten_tensor};
-use crate::effect::Effect;
+use crate::device::{Array, IMAGE, Scalar, unwritten_tensor};
 
 const THREADS: u32 = 256;
 const PER_THREAD: usize = 4;

@@ -10,7 +10,7 @@ use super::passes;
 use crate::cpu;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientLease};
-use crate::graph::kernels::Workspace;
+use crate::kernels::Workspace;
 use crate::path::Path;
 
 /// `Σ_k c_k row_k`, each parameter's part scaled by a factor of its own.

@@ -9,8 +9,8 @@ use super::solve::Clipping;
 use super::sums::{Field, SumsLayout};
 use crate::error::Error;
 use crate::grad::{Geometry, Part};
-use crate::graph::kernels::{DeviceKernels, FoldKind};
 use crate::host_read::{self, HostReads};
+use crate::kernels::{DeviceKernels, FoldKind};
 
 /// Elements per block: bounds the memory of the copy in `f64`.
 const BLOCK: usize = 1 << 22;

@@ -16,8 +16,8 @@ use super::weighting::{self, Weighting};
 use crate::cpu::{self, to_f32};
 use crate::error::Error;
 use crate::grad::{Geometry, GradientLease};
-use crate::graph::kernels::{DeviceKernels, MAX_ROWS, SolveArgs, Workspace};
 use crate::host_read::HostReads;
+use crate::kernels::{DeviceKernels, MAX_ROWS, SolveArgs, Workspace};
 use crate::path::Path;
 
 /// Combines windows over one geometry.

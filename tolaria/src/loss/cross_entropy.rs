@@ -6,7 +6,7 @@ use super::rows::{Rows, Softmax, check_shapes};
 use super::score;
 use crate::cpu;
 use crate::error::Error;
-use crate::graph::kernels;
+use crate::kernels;
 use crate::path::Path;
 
 /// Mean cross-entropy over the batch, a scalar with a gradient for the logits: `(softmax - onehot) / B`.

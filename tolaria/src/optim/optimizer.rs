@@ -15,7 +15,7 @@ use crate::aggregate::{Coefficients, Combination, Factors, Terms};
 use crate::cpu;
 use crate::error::Error;
 use crate::grad::{Geometry, check_parameters};
-use crate::graph::kernels::{DeviceKernels, ParameterUpdate, UpdateArgs, UpdateRule, Workspace};
+use crate::kernels::{DeviceKernels, ParameterUpdate, UpdateArgs, UpdateRule, Workspace};
 use crate::path::Path;
 
 /// What the optimizer remembers about one parameter.

@@ -4,8 +4,8 @@ use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Tensor, Var};
 
 use super::philox::words;
 use crate::error::Error;
-use crate::graph::kernels::DeviceKernels;
 use crate::host_read::{self, HostReads};
+use crate::kernels::DeviceKernels;
 
 /// The seed of a model's random numbers and, on its device, the number of draws; clones share the latter.
 ///

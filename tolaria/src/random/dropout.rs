@@ -6,7 +6,7 @@ use super::counter::DrawCounter;
 use super::philox::{philox4x32, words};
 use crate::cpu;
 use crate::error::Error;
-use crate::graph::kernels::{self, MaskArgs};
+use crate::kernels::{self, MaskArgs};
 
 /// In training, sets elements to 0 with a probability and scales the others, so that their expectation stays.
 ///

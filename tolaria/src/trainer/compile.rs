@@ -12,7 +12,7 @@
 use std::fmt::Debug;
 use std::num::NonZeroU32;
 
-use crate::graph::{Refusal, Stage};
+use esper_graph::{Refusal, Stage};
 
 /// What the compiled graph's memory is filled with before it is verified, in turn: an old value that counts as a
 /// number, and one that is none.

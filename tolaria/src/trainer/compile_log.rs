@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use leyline::telemetry::Recorder;
 
-use crate::graph::{CompileReport, Refusal};
 use crate::telemetry as desc;
 use crate::trainer::compile::{EpochTally, Notice, Taken};
 use crate::trainer::instruments::CompileInstruments;
+use esper_graph::{CompileReport, Refusal};
 
 #[derive(Debug)]
 pub(super) struct CompileLog {

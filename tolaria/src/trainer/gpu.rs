@@ -5,12 +5,12 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor, TensorId};
 
 use crate::error::Error;
-use crate::graph::{
+use crate::trainer::compile::{Compiler, Compiling};
+use crate::trainer::config::ExecutionConfig;
+use esper_graph::{
     Captured, Compilation, CompileOptions, CompiledGraph, DeviceClaim, DeviceTimer, Draft, Refusal, Session,
     StagingLane, StagingRing,
 };
-use crate::trainer::compile::{Compiler, Compiling};
-use crate::trainer::config::ExecutionConfig;
 
 /// Replays from one that is measured to the next: events are not free.
 const SAMPLE_EVERY: u64 = 16;

@@ -8,8 +8,8 @@ use leyline::batch::Batch;
 
 use crate::batch::Dataset;
 use crate::error::Error;
-use crate::graph::{HostSlice, StagingRing};
 use crate::optim::TABLE_WIDTH;
+use esper_graph::{HostSlice, StagingRing};
 
 /// Sizes of the inputs of one shape of step.
 #[derive(Debug, Clone, PartialEq, Eq)]

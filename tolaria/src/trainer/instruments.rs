@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Recorder};
 
-use crate::graph::{CompileReport, Refusal};
 use crate::telemetry as desc;
 use crate::trainer::report::EpochReport;
 use crate::trainer::sums::EpochTotals;
+use esper_graph::{CompileReport, Refusal};
 
 #[derive(Debug)]
 pub(super) struct Instruments {

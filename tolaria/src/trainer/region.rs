@@ -13,12 +13,12 @@ use crate::aggregate::{GradientEngine, WindowPlan};
 use crate::batch::Dataset;
 use crate::error::{self, Error};
 use crate::grad::{GradientBufferPool, GradientLease, GradientScope, gather_gradients};
-use crate::graph::{Captured, Draft, Refusal, Session};
 use crate::host_read::HostReads;
 use crate::loss;
 use crate::optim::{Optimizer, UpdatePlan};
 use crate::trainer::inputs::StepInputs;
 use crate::trainer::sums::EpochSums;
+use esper_graph::{Captured, Draft, Refusal, Session};
 
 /// What the host decides about a step before it runs.
 #[derive(Debug)]

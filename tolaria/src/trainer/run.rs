@@ -20,7 +20,6 @@ use crate::batch::{Dataset, Sampler, windows};
 use crate::checkpoint::CheckpointStore;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientBufferPool};
-use crate::graph::{CompileReport, DeviceClaim, GraphStats, GraphTests, Refusal, between_recordings};
 use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
@@ -31,6 +30,7 @@ use crate::trainer::observer::{Flow, Observer};
 use crate::trainer::region::StepPlan;
 use crate::trainer::runner::{StepRunner, StepShape};
 use crate::trainer::sums::EpochSums;
+use esper_graph::{CompileReport, DeviceClaim, GraphStats, GraphTests, Refusal, between_recordings};
 
 /// Gradient buffers kept at least: epochs end with shorter windows, and structures of the network take turns.
 const MIN_IDLE_BUFFERS: usize = 64;

@@ -27,11 +27,6 @@ use leyline::telemetry::{Event, Recorder};
 
 use crate::batch::{Dataset, to_device};
 use crate::error::Error;
-use crate::graph::compile::{PassSet, Recorded, compare_recordings};
-use crate::graph::{
-    Captured, Compilation, CompileOptions, CompileReport, DeviceClaim, Draft, GraphCache, GraphKey, GraphManager,
-    GraphStats, GraphTests, Hypothesis, Judgment, Refusal, Session, Stale,
-};
 use crate::telemetry as desc;
 use crate::trainer::compile::{CompileSchedule, Compiling, Notice, Taken};
 use crate::trainer::compile_log::CompileLog;
@@ -39,6 +34,11 @@ use crate::trainer::config::{ExecutionConfig, StepMode};
 use crate::trainer::gpu::{Gpu, Kept};
 use crate::trainer::inputs::{InputSizes, StaticInputs, StepInputs, StepValues};
 use crate::trainer::instruments::{GraphInstruments, ms};
+use esper_graph::compile::{PassSet, Recorded, compare_recordings};
+use esper_graph::{
+    Captured, Compilation, CompileOptions, CompileReport, DeviceClaim, Draft, GraphCache, GraphKey, GraphManager,
+    GraphStats, GraphTests, Hypothesis, Judgment, Refusal, Session, Stale,
+};
 
 /// What tells the graphs of one trainer apart; everything else about it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,11 +11,11 @@ use leyline::seed::{Attribution, SeedManager};
 use crate::aggregate::{ProjectionOrder, WindowPlan};
 use crate::batch::{Window, num_windows, to_device};
 use crate::error::Error;
-use crate::graph::{ExecutionMode, GraphKey};
 use crate::trainer::inputs::{InputSizes, StepInputs, StepValues};
 use crate::trainer::region::{Region, StepPlan};
 use crate::trainer::run::Trainer;
 use crate::trainer::runner::StepShape;
+use esper_graph::{ExecutionMode, GraphKey};
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Takes one accumulation window. Seeds are asked before and told after; in between nothing but device work happens.
@@ -161,7 +161,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let (train, device) = (&self.parts.data.train, &self.parts.device);
         let describe = || {
             let mut key = GraphKey::new(ExecutionMode::Train, device)
-                .optimizer(self.config.optimizer.name())
+                .tag("optimizer", self.config.optimizer.name())
                 .topology(shape.topology)
                 .tag("tells_owners_apart", shape.tells_owners_apart.to_string());
             for size in &plan.sizes {

@@ -1,7 +1,7 @@
 //! What a capture costs, by part: ten fresh set-ups in a row, and ten captures of one model.
 
+use esper_graph::{CaptureReport, GraphMemory};
 use leyline::region::Eager;
-use tolaria::graph::{CaptureReport, GraphMemory};
 
 use super::open::{Gpu, capture, refused, replay};
 use super::samples::{Samples, ms};

@@ -1,8 +1,8 @@
 //! A training step that is captured, compiled in the background while it goes on, verified, and replayed: what the
 //! trainer does, with every part in the hand of who measures it.
 
+use esper_graph::{Captured, Compilation, CompileOptions, Draft};
 use leyline::region::Eager;
-use tolaria::graph::{Captured, Compilation, CompileOptions, Draft};
 use tolaria::optim::UpdatePlan;
 
 use super::open::{Gpu, capture, refused};

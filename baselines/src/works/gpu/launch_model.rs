@@ -1,8 +1,8 @@
 //! What launches cost the host and the device: `k` small kernels eagerly, against one replay of a graph of the same.
 
 use candle_core::{DType, Tensor, Var};
+use esper_graph::{Captured, DeviceTimer};
 use leyline::region::Eager;
-use tolaria::graph::{Captured, DeviceTimer};
 use tolaria::host_read::{HostReads, read_vec};
 
 use super::fit::{Line, least_squares};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Device;
+use esper_graph::{Captured, Refusal, Session};
 use leyline::clock::Clock;
 use leyline::region::Eager;
-use tolaria::graph::{Captured, Refusal, Session};
 
 use super::samples::Samples;
 use crate::environment::Environment;

@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 
 use candle_core::{DType, Tensor};
+use esper_graph::{Captured, HostSlice, Session, StagingLane, StagingRing};
 use leyline::batch::Batch;
 use leyline::model::TrainableModel as _;
 use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients};
-use tolaria::graph::{Captured, HostSlice, Session, StagingLane, StagingRing};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{Optimizer, UpdatePlan};
 

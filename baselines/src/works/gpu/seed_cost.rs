@@ -1,8 +1,8 @@
 //! The cost of seeds on a GPU: kernels and device time of a recorded forward and backward pass.
 
 use candle_core::{DType, Tensor, Var};
+use esper_graph::NodeCounts;
 use leyline::region::Eager;
-use tolaria::graph::NodeCounts;
 
 use super::open::{Gpu, refused, replay};
 use super::samples::Samples;

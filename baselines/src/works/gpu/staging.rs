@@ -4,8 +4,8 @@
 use std::num::NonZeroUsize;
 
 use candle_core::{DType, Tensor, Var};
+use esper_graph::{Captured, HostSlice, StagingLane, StagingRing};
 use leyline::region::Eager;
-use tolaria::graph::{Captured, HostSlice, StagingLane, StagingRing};
 use tolaria::host_read::{HostReads, read_scalar};
 
 use super::fit::least_squares;

@@ -1,9 +1,9 @@
 //! A training step written out by hand: forward pass, cross-entropy, backward pass, SGD.
 
 use candle_core::{DType, Device, Tensor, Var};
+use esper_graph::Refusal;
 use leyline::batch::Batch;
 use leyline::model::TrainableModel as _;
-use tolaria::graph::Refusal;
 use tolaria::host_read::{HostReads, read_scalar};
 
 use crate::error::Error;

@@ -114,7 +114,7 @@ pub fn largest_gradient_error(device: &candle_core::Device) -> Result<f64, crate
     let mut largest = 0.0_f64;
     for ((name, var), (_, exact_var)) in network.variables.iter().zip(&exact.variables) {
         let Some(gradient) = gradients.get(var) else {
-            let source = tolaria::graph::Refusal::MissingGradient { name: name.clone() };
+            let source = esper_graph::Refusal::MissingGradient { name: name.clone() };
             return Err(crate::error::Error::Refused { what: "the gradient of a convolution".to_owned(), source });
         };
         let found = read_vec(&gradient.flatten_all()?, "check", &mut reads)?;

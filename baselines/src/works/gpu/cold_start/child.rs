@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use candle_core::{DType, Tensor};
+use esper_graph::{HostSlice, StagingLane, StagingRing};
 use leyline::clock::Clock;
 use serde::{Deserialize, Serialize};
-use tolaria::graph::{HostSlice, StagingLane, StagingRing};
 
 use super::modules;
 use crate::error::Error;

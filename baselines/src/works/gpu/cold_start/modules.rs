@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use esper_graph::{LIBRARY_MODULES, Session};
 use leyline::clock::Clock;
-use tolaria::graph::{LIBRARY_MODULES, Session};
 
 use crate::error::Error;
 use crate::works::gpu::open::refused;

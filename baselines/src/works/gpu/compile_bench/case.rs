@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use esper_graph::CompileReport;
 use leyline::region::Eager;
-use tolaria::graph::CompileReport;
 
 use super::compiling::compile_meanwhile;
 use super::phases;

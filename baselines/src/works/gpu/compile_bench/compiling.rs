@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use esper_graph::compile::PassSet;
+use esper_graph::{CompileOptions, CompiledGraph};
 use leyline::region::Eager;
-use tolaria::graph::compile::PassSet;
-use tolaria::graph::{CompileOptions, CompiledGraph};
 
 use super::phases;
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! What the compiler reports, as samples.
 
-use tolaria::graph::CompileReport;
+use esper_graph::CompileReport;
 
 use crate::works::gpu::samples::{Samples, ms};
 
@@ -42,7 +42,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use tolaria::graph::CompileTimes;
+    use esper_graph::CompileTimes;
 
     use super::*;
 

@@ -1,9 +1,9 @@
 //! Faults planted in the compiler: each is found, and the step it was planted in is right all the same.
 
 use candle_core::{DType, Tensor};
+use esper_graph::compile::{Pass, PassSet};
+use esper_graph::{Captured, Compilation, CompileOptions, PlantedFault};
 use leyline::region::Eager;
-use tolaria::graph::compile::{Pass, PassSet};
-use tolaria::graph::{Captured, Compilation, CompileOptions, PlantedFault};
 use tolaria::host_read::{HostReads, read_vec};
 
 use super::super::compiled_step::{captured, drafts, start};

@@ -1,8 +1,8 @@
 //! Windows of many sizes through the engine, eagerly and captured.
 
+use esper_graph::Captured;
 use leyline::region::Eager;
 use tolaria::aggregate::ConflictResolution;
-use tolaria::graph::Captured;
 
 use crate::error::Error;
 use crate::works::gpu::open::{Gpu, capture, refused, replay};

@@ -1,7 +1,7 @@
 //! Steps of the shared works, eager against replayed.
 
+use esper_graph::Captured;
 use leyline::region::Eager;
-use tolaria::graph::Captured;
 
 use crate::error::Error;
 use crate::works::gpu::compiled_step::captured as recorded;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use candle_core::Tensor;
+use esper_graph::{DeviceScalar, GraphFunction, GraphFunctionConfig, GraphManager, Refusal};
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::region::Eager;
-use tolaria::graph::{DeviceScalar, GraphFunction, GraphFunctionConfig, GraphManager, Refusal};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;

@@ -3,9 +3,9 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use candle_core::Tensor;
+use esper_graph::{GraphFunction, GraphFunctionConfig, GraphManager};
 use leyline::model::{Pass, TrainableModel as _};
 use leyline::region::Eager;
-use tolaria::graph::{GraphFunction, GraphFunctionConfig, GraphManager};
 use tolaria::host_read::{HostReads, read_vec};
 
 use super::grown::differing;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use candle_core::{DType, Tensor};
+use esper_graph::{GraphFunction, GraphFunctionConfig, GraphManager};
 use leyline::region::Eager;
-use tolaria::graph::{GraphFunction, GraphFunctionConfig, GraphManager};
 
 use super::report::{Broken, Report, promise};
 use crate::works::gpu::open::Gpu;

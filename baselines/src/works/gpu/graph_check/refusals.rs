@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
+use esper_graph::{Captured, Refusal, Session};
 use leyline::region::Eager;
-use tolaria::graph::{Captured, Refusal, Session};
 use tolaria::host_read::{HostReads, read_scalar};
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::{NullObserver, StepMode};

@@ -1,0 +1,91 @@
+//! Two element-wise kernels as one.
+
+use crate::compile::block::Region;
+use crate::compile::fused::{Access, Body, Store, is_clear, renumbered};
+use crate::compile::pointwise::Step;
+
+/// Most addresses of a kernel: more tensors at once fill the registers and gain little.
+const MAX_POINTERS: usize = 24;
+/// Most steps of a kernel.
+const MAX_STEPS: usize = 192;
+
+/// Whether one kernel may do what `first` and then `second` do.
+pub(super) fn can_merge(first: &Body, second: &Body) -> bool {
+    first.elements == second.elements
+        && first.steps.len() + second.steps.len() <= MAX_STEPS
+        && first.outputs.iter().all(|store| {
+            second.operands.iter().all(|access| is_same_place(access, store))
+                && second.outputs.iter().all(|other| {
+                    !other.region.overlaps(&store.region)
+                        || (other.region == store.region && other.element == store.element)
+                })
+        })
+        && second.outputs.iter().all(|store| first.operands.iter().all(|access| is_clear(access, store)))
+        && num_pointers(first, second) <= MAX_POINTERS
+}
+
+/// Whether an operand is apart from what is stored, or reads at each position what is stored there.
+fn is_same_place(access: &Access, store: &Store) -> bool {
+    is_clear(access, store) && (!access.region.overlaps(&store.region) || access.element == store.element)
+}
+
+/// Addresses of the merged kernel, at most.
+fn num_pointers(first: &Body, second: &Body) -> usize {
+    let is_known = |access: &Access| {
+        first.operands.iter().any(|other| other.region == access.region)
+            || first.outputs.iter().any(|store| store.region == access.region)
+    };
+    let added = second.operands.iter().filter(|access| !is_known(access)).count();
+    first.operands.len() + first.outputs.len() + added + second.outputs.len()
+}
+
+/// Whether they read or write a tensor in common.
+pub(super) fn share_data(first: &Body, second: &Body) -> bool {
+    regions(first).any(|region| regions(second).any(|other| region == other))
+}
+
+fn regions(body: &Body) -> impl Iterator<Item = Region> {
+    let reads = body.operands.iter().map(|access| access.region);
+    reads.chain(body.outputs.iter().map(|store| store.region))
+}
+
+/// The kernel that does what `first` and then `second` do, where [`can_merge`] allows it.
+pub(super) fn merge(first: &Body, second: &Body) -> Body {
+    let mut merged = first.clone();
+    let mut numbers: Vec<usize> = Vec::with_capacity(second.steps.len());
+    for step in &second.steps {
+        let number = match step {
+            Step::Load(operand) => {
+                let access = &second.operands[*operand];
+                match first.outputs.iter().find(|store| store.region == access.region) {
+                    Some(store) => store.step,
+                    None => load(&mut merged, access),
+                }
+            }
+            step => {
+                let step = renumbered(step, |input| numbers[input]);
+                position_or_push(&mut merged.steps, step)
+            }
+        };
+        numbers.push(number);
+    }
+    merged.outputs.retain(|store| second.outputs.iter().all(|other| other.region != store.region));
+    merged.outputs.extend(second.outputs.iter().map(|store| Store { step: numbers[store.step], ..*store }));
+    merged
+}
+
+/// The step that loads an operand, which may be there already.
+fn load(body: &mut Body, access: &Access) -> usize {
+    let operand = body.operands.iter().position(|other| other == access).unwrap_or_else(|| {
+        body.operands.push(access.clone());
+        body.operands.len() - 1
+    });
+    position_or_push(&mut body.steps, Step::Load(operand))
+}
+
+fn position_or_push(steps: &mut Vec<Step>, step: Step) -> usize {
+    steps.iter().position(|other| *other == step).unwrap_or_else(|| {
+        steps.push(step);
+        steps.len() - 1
+    })
+}

@@ -1,0 +1,384 @@
+//! Rewrites a recorded region in a thread of its own.
+//!
+//! ```text
+//!   two drafts ─► read ─► lift ─► the same step? ─► passes ─► kernels ─► new graph ─► executable ─► poll, wait
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::time::Duration;
+
+use leyline::clock::{Clock as _, SystemClock};
+
+use super::capture::text_of;
+use super::compiled::CompiledGraph;
+use super::draft::Draft;
+use super::driver::{enter, refused};
+use super::emit::Emitter;
+use super::generated::{Modules, prepare};
+use super::lookup::DeviceMemory;
+use super::raw::RawExec;
+use super::read::Reading;
+use super::session::Session;
+use super::side::{Arena, SideStream};
+use super::verify::copied_bytes;
+use crate::compile::{Compiled, Lifetime, Lifted, NodeKind, Pass, Program, Recorded, compare_twins, compile, lift};
+use crate::compile_report::{CompileOptions, CompileReport, CompileTimes};
+use crate::kernel_cache::KernelCache;
+use crate::launch::Span;
+use crate::reason::{Refusal, Stage};
+use crate::translate::{Places, written_spans};
+
+/// A recorded region that is being rewritten in the background. Dropping it does not wait: the thread stops at the next
+/// opportunity and lets go of what it has.
+pub struct Compilation {
+    results: Receiver<Result<Rewritten, Refusal>>,
+    is_unwanted: Arc<AtomicBool>,
+    session: Session,
+    /// The thread that recorded.
+    thread: ThreadId,
+    /// The thread that compiles.
+    worker: Option<JoinHandle<()>>,
+    is_over: bool,
+}
+
+/// Threads of compilations that were dropped before they were over.
+static ABANDONED: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
+/// What the thread makes: everything but the thread that it is replayed on.
+pub(super) struct Rewritten {
+    pub(super) exec: RawExec,
+    pub(super) once: Option<RawExec>,
+    /// Freed after the graphs that use it: the order of fields is the order of drops.
+    pub(super) arena: Arena,
+    /// What of the arena nothing writes once and for all.
+    pub(super) changing: Vec<Range<usize>>,
+    /// For copies of `written`.
+    pub(super) copies: Arena,
+    pub(super) modules: Modules,
+    /// Allocations of others that it points at, by address.
+    pub(super) outside: Vec<(u64, usize)>,
+    /// What both graphs must agree in.
+    pub(super) written: Vec<Span>,
+    /// Whether zeros may differ in their sign.
+    pub(super) allows_signs: bool,
+    pub(super) report: CompileReport,
+}
+
+/// What the thread is given.
+struct Job {
+    session: Session,
+    drafts: [Draft; 2],
+    side: Arc<SideStream>,
+    /// Memory whose bytes mean nothing after a step.
+    scratch: Range<u64>,
+    options: CompileOptions,
+    is_unwanted: Arc<AtomicBool>,
+}
+
+impl Compilation {
+    /// Rewrites a region, of which there are two recordings, in a thread of its own. The session's stream must not be
+    /// recording; afterwards it may.
+    #[must_use]
+    pub fn start(session: &Session, drafts: [Draft; 2], options: CompileOptions) -> Self {
+        let (sender, results) = mpsc::channel();
+        let is_unwanted = Arc::new(AtomicBool::new(false));
+        let thread = drafts[0].thread;
+        let mut worker = None;
+        let refused_at_once = |refusal| drop(sender.send(Err(refusal)));
+        match job(session, drafts, options, &is_unwanted) {
+            Err(refusal) => refused_at_once(refusal),
+            Ok(job) => {
+                let result = sender.clone();
+                let spawned = thread::Builder::new().name("graph-compiler".to_owned()).spawn(move || {
+                    // Nobody may listen any more; then the result is dropped here.
+                    drop(result.send(job.run()));
+                });
+                match spawned {
+                    Ok(handle) => worker = Some(handle),
+                    Err(error) => {
+                        refused_at_once(Refusal::NotCompiled { why: "no_thread", message: error.to_string() });
+                    }
+                }
+            }
+        }
+        Self { results, is_unwanted, session: session.clone(), thread, worker, is_over: false }
+    }
+
+    /// Waits for the threads of compilations that were dropped before they were over. A process should not end while one
+    /// of them is inside the driver.
+    ///
+    /// # Sync
+    /// waits for threads, which stop at the next opportunity
+    pub fn join_abandoned() {
+        let abandoned = std::mem::take(&mut *ABANDONED.lock().unwrap_or_else(PoisonError::into_inner));
+        for worker in abandoned {
+            if worker.join().is_err() {
+                tracing::warn!("a thread that compiled a graph panicked");
+            }
+        }
+    }
+
+    /// The rewritten region, or why there is none, once it is there; afterwards nothing more.
+    ///
+    /// # Sync
+    /// none
+    pub fn poll(&mut self) -> Option<Result<CompiledGraph, Refusal>> {
+        if self.is_over {
+            return None;
+        }
+        let result = match self.results.try_recv() {
+            Ok(result) => result,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Err(vanished()),
+        };
+        self.is_over = true;
+        Some(result.map(|rewritten| self.finish(rewritten)))
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// [`Refusal::NotCompiled`] and [`Refusal::Driver`]: the region goes on as it was recorded. The same when the result
+    /// was taken before.
+    /// # Sync
+    /// waits for the thread, not for the device
+    pub fn wait(self) -> Result<CompiledGraph, Refusal> {
+        let result = self.results.recv().unwrap_or_else(|_| Err(vanished()));
+        result.map(|rewritten| self.finish(rewritten))
+    }
+
+    fn finish(&self, rewritten: Rewritten) -> CompiledGraph {
+        CompiledGraph::new(rewritten, self.session.clone(), self.thread)
+    }
+}
+
+impl Drop for Compilation {
+    fn drop(&mut self) {
+        self.is_unwanted.store(true, Ordering::Relaxed);
+        if let Some(worker) = self.worker.take().filter(|worker| !worker.is_finished()) {
+            ABANDONED.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+        }
+    }
+}
+
+impl fmt::Debug for Compilation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compilation").field("is_over", &self.is_over).finish_non_exhaustive()
+    }
+}
+
+fn vanished() -> Refusal {
+    not_compiled("vanished", "the thread ended without a result")
+}
+
+fn not_compiled(why: &'static str, message: impl Into<String>) -> Refusal {
+    Refusal::NotCompiled { why, message: message.into() }
+}
+
+/// An error with everything that caused it.
+fn text_of_error(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+fn job(
+    session: &Session,
+    drafts: [Draft; 2],
+    options: CompileOptions,
+    is_unwanted: &Arc<AtomicBool>,
+) -> Result<Job, Refusal> {
+    if drafts[0].thread != drafts[1].thread {
+        return Err(Refusal::OtherThread);
+    }
+    if drafts.iter().any(|draft| !Arc::ptr_eq(draft.session.context(), session.context())) {
+        return Err(not_compiled("other_device", "the drafts are those of another device"));
+    }
+    // Constants that the regions read may still be on their way to the device.
+    let side = SideStream::after(session)?;
+    let (session, scratch) = (session.clone(), session.workspace());
+    Ok(Job { session, drafts, side, scratch, options, is_unwanted: Arc::clone(is_unwanted) })
+}
+
+impl Job {
+    /// The last step of the thread. What the thread holds is let go of in here, before the result is sent.
+    fn run(self) -> Result<Rewritten, Refusal> {
+        catch_unwind(AssertUnwindSafe(|| self.rewrite()))
+            .unwrap_or_else(|payload| Err(not_compiled("panicked", text_of(&*payload))))
+    }
+
+    fn rewrite(mut self) -> Result<Rewritten, Refusal> {
+        enter(self.session.context()).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
+        let clock = SystemClock::new();
+        let mut times = CompileTimes::default();
+        let cache = self.options.kernel_cache.as_ref().map(KernelCache::new);
+        if cache.as_ref().is_none_or(KernelCache::is_empty) {
+            // There will be something to compile: the compiler gets ready while the program is made.
+            prepare(self.session.context());
+        }
+
+        let (reading, lifted, num_moved_addresses) = self.lift()?;
+        times.lift = clock.now();
+        self.check_wanted()?;
+
+        let mark = clock.now();
+        let compiled = self.compile(&lifted.program)?;
+        let Compiled { program, once, .. } = &compiled;
+        times.passes = clock.now() - mark;
+        self.check_wanted()?;
+
+        let mark = clock.now();
+        let context = self.session.context();
+        let modules = Modules::of([program, once], context, cache.as_ref())?;
+        times.kernels = clock.now() - mark;
+        self.check_wanted()?;
+
+        let mark = clock.now();
+        let places = Places::new(&program.blocks, &lifted.addresses, [program, once])
+            .map_err(|block| not_compiled("contradiction", format!("{block} has no address")))?;
+        let written = written_spans(&[&lifted.program, program, once], &lifted.addresses, &self.scratch);
+        self.check_room(places.arena_bytes() + copied_bytes(&written))?;
+        let arena = Arena::new(&self.side, places.arena_bytes())?;
+        let emitter = Emitter { reading: &reading, places: &places, arena: arena.base(), modules: &modules, context };
+        let executable = |program: &Program| RawExec::instantiate(&emitter.emit(program)?, context);
+        let exec = executable(program)?;
+        let once_exec = (!once.nodes.is_empty()).then(|| executable(once)).transpose()?;
+        times.instantiate = clock.now() - mark;
+
+        tracing::debug!(%program, "compiled");
+        let copies = Arena::new(&self.side, copied_bytes(&written))?;
+        let report = CompileReport {
+            passes: compiled.reports.clone(),
+            nodes_before: reading.recorded.nodes.len(),
+            nodes_after: program.nodes.len(),
+            critical_path: program.critical_path(),
+            kernels: launches(program),
+            unknown_kernels: lifted.unknown_kernels,
+            num_moved_addresses,
+            num_generated: modules.len(),
+            num_cached: modules.num_cached(),
+            arena_bytes: arena.bytes(),
+            times: CompileTimes { verify: Duration::ZERO, ..times },
+        };
+        let changing = places.gaps(once);
+        let blocks = lifted.program.blocks.iter().zip(&lifted.addresses);
+        let mut outside: Vec<(u64, usize)> =
+            blocks.filter_map(|(block, address)| Some(((*address)?, block.size_bytes))).collect();
+        outside.sort_unstable();
+        let allows_signs = self.options.passes.iter().any(|pass| pass == Pass::ZeroSums);
+        Ok(Rewritten {
+            exec,
+            once: once_exec,
+            arena,
+            changing,
+            copies,
+            modules,
+            outside,
+            written,
+            allows_signs,
+            report,
+        })
+    }
+
+    /// Reads both recordings and confirms that they are the same step. Each has a thread.
+    fn lift(&mut self) -> Result<(Reading, Lifted, usize), Refusal> {
+        let [first, second] = &mut self.drafts;
+        let context = self.session.context();
+        // Of the second recording the program is enough: what is emitted takes its kernels from the first.
+        let (mut first, mut second) = both(
+            || Reading::of(&first.graph, &first.declared),
+            // The draft is lent as a whole: a graph is read by one thread at a time.
+            move || {
+                enter(context).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
+                let second = &*second;
+                Reading::of(&second.graph, &second.declared).map(|reading| reading.recorded)
+            },
+        )?;
+        if let Some(fault) = self.options.fault {
+            fault
+                .plant_in_recordings([&mut first.recorded, &mut second])
+                .map_err(|message| not_compiled("fault", message))?;
+        }
+        self.check_wanted()?;
+        let side = &self.side;
+        let lift = |recorded: &Recorded| {
+            let mut memory = DeviceMemory::new(side);
+            lift(recorded, &mut memory).map_err(|error| not_compiled("not_lifted", text_of_error(&error)))
+        };
+        let recorded = &first.recorded;
+        let (lifted, twin) = both(
+            || lift(recorded),
+            || {
+                enter(context).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
+                lift(&second)
+            },
+        )?;
+        let num_moved = compare_twins((&first.recorded, &lifted), (&second, &twin))
+            .map_err(|error| not_compiled("not_twins", text_of_error(&error)))?;
+        // Where nothing moved, the comparison says nothing about numbers that look like addresses.
+        if num_moved == 0 && lifted.program.blocks.iter().any(|block| block.lifetime == Lifetime::Graph) {
+            return Err(not_compiled("not_moved", "both recordings have their memory at the same addresses"));
+        }
+        Ok((first, lifted, num_moved))
+    }
+
+    fn compile(&self, program: &Program) -> Result<Compiled, Refusal> {
+        compile(program, &self.options.passes).map_err(|error| not_compiled("not_valid", text_of_error(&error)))
+    }
+
+    /// Confirms that there is memory for the new graph, with as much again left for eager work beside it.
+    fn check_room(&self, bytes: usize) -> Result<(), Refusal> {
+        let available = self.session.available()?;
+        let needed = 2 * bytes as u64;
+        if needed <= available {
+            return Ok(());
+        }
+        let message = format!("the new graph and its verification take {bytes} bytes, and {available} are available");
+        Err(not_compiled("no_memory", message))
+    }
+
+    fn check_wanted(&self) -> Result<(), Refusal> {
+        if self.is_unwanted.load(Ordering::Relaxed) {
+            return Err(not_compiled("unwanted", "nobody waits for it any more"));
+        }
+        Ok(())
+    }
+}
+
+/// Does two things at once, the second in a thread of its own. Of two failures the first counts.
+fn both<A, B: Send>(
+    first: impl FnOnce() -> Result<A, Refusal>,
+    second: impl FnOnce() -> Result<B, Refusal> + Send,
+) -> Result<(A, B), Refusal> {
+    thread::scope(|scope| {
+        let second = thread::Builder::new()
+            .spawn_scoped(scope, second)
+            .map_err(|error| Refusal::NotCompiled { why: "no_thread", message: error.to_string() })?;
+        let first = first();
+        let second = second.join().unwrap_or_else(|payload| resume_unwind(payload));
+        Ok((first?, second?))
+    })
+}
+
+/// Launches by kernel.
+fn launches(program: &Program) -> BTreeMap<String, usize> {
+    let mut launches = BTreeMap::new();
+    for node in &program.nodes {
+        if let NodeKind::Kernel(kernel) = &node.kind {
+            *launches.entry(kernel.name.clone()).or_default() += 1;
+        }
+    }
+    launches
+}

@@ -1,0 +1,248 @@
+//! Copies to the device through a ring of pinned buffers.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtr as _, DriverError, result};
+
+use super::event::DeviceTimer;
+use super::session::Session;
+use crate::kernels::scatter;
+use crate::launch::address;
+use crate::staging::{HostSlice, StagingLane};
+
+const WORD: usize = 4;
+/// Words between the starts of two parts: what the device reads fastest.
+const ALIGN_WORDS: usize = 64;
+/// Up to so many parts are copied to their tensors one by one, where nothing can overlap anyway: fewer calls than a
+/// buffer on the device and a kernel that deals it out.
+const MAX_DIRECT: usize = 3;
+/// Copies from one that is measured to the next: the events cost as much as a small copy.
+const SAMPLE_EVERY: u64 = 16;
+/// Smallest buffer, words.
+const MIN_WORDS: usize = 4096;
+
+/// A ring of pinned host buffers, each with its buffer on the device. The host runs ahead of the device by at most the
+/// number of buffers.
+///
+/// ```text
+///   host parts ─► pinned[i] ─(copy, own stream)─► device[i] ─(kernel, compute stream)─► static tensors
+///                    ▲ waits for its last copy       ▲ waits for its last kernel
+/// ```
+/// On the compute stream a few parts are copied to their tensors directly.
+pub struct StagingRing {
+    session: Session,
+    lane: Arc<CudaStream>,
+    overlaps: bool,
+    slots: Vec<Slot>,
+    next: usize,
+    timer: DeviceTimer,
+    num_copies: u64,
+}
+
+struct Slot {
+    pinned: Pinned,
+    device: CudaSlice<u32>,
+    copied: CudaEvent,
+    consumed: CudaEvent,
+}
+
+impl StagingRing {
+    /// A ring of `num_slots` buffers.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn new(session: &Session, num_slots: NonZeroUsize, lane: StagingLane) -> candle_core::Result<Self> {
+        Self::open(session, num_slots, lane).map_err(candle_core::Error::wrap)
+    }
+
+    fn open(session: &Session, num_slots: NonZeroUsize, lane: StagingLane) -> Result<Self, DriverError> {
+        let overlaps = lane == StagingLane::Own;
+        let stream = if overlaps { session.context().new_stream()? } else { Arc::clone(session.stream()) };
+        let slots = (0..num_slots.get()).map(|_| Slot::new(session, MIN_WORDS)).collect::<Result<_, _>>()?;
+        let timer = DeviceTimer::new(session.context())?;
+        Ok(Self { session: session.clone(), lane: stream, overlaps, slots, next: 0, timer, num_copies: 0 })
+    }
+
+    /// Copies each part into its tensor, in the order of the compute stream.
+    ///
+    /// # Errors
+    /// When a part does not fit its tensor, before anything is copied; when the device fails.
+    /// # Sync
+    /// waits for the copy that used this buffer before, one turn of the ring ago
+    pub fn stage(&mut self, parts: &[(HostSlice<'_>, &Tensor)]) -> candle_core::Result<()> {
+        if let Some((part, tensor)) = parts.iter().find(|(part, tensor)| !part.fits(tensor)) {
+            candle_core::bail!(
+                "{} words cannot be staged into {:?} {:?}",
+                part.num_words(),
+                tensor.dtype(),
+                tensor.dims()
+            )
+        }
+        let mut offsets = Vec::with_capacity(parts.len());
+        let mut words = 0;
+        for (part, _) in parts {
+            offsets.push(words);
+            words += part.num_words().next_multiple_of(ALIGN_WORDS);
+        }
+        let wrap = |error: DriverError| candle_core::Error::wrap(error);
+        self.fill(parts, &offsets, words).map_err(wrap)?;
+        let index = self.next;
+        self.next = (index + 1) % self.slots.len();
+        if !self.overlaps && parts.len() <= MAX_DIRECT {
+            let targets = parts.iter().zip(&offsets).map(|((part, tensor), offset)| {
+                Ok(Copy { from: *offset, words: part.num_words(), to: address(tensor)? })
+            });
+            let targets = targets.collect::<candle_core::Result<Vec<_>>>()?;
+            return self.copy(index, &targets).map_err(wrap);
+        }
+        let slot = &self.slots[index];
+        let whole = Copy { from: 0, words, to: slot.device.device_ptr(&self.lane).0 };
+        self.copy(index, &[whole]).map_err(wrap)?;
+        let slot = &self.slots[index];
+        let targets: Vec<(usize, &Tensor)> =
+            offsets.into_iter().zip(parts).map(|(at, (_, tensor))| (at, *tensor)).collect();
+        scatter(self.session.device(), &slot.device, &targets)?;
+        if self.overlaps {
+            slot.consumed.record(self.session.stream()).map_err(wrap)?;
+        }
+        Ok(())
+    }
+
+    /// Time of the last copy to the device that was measured, ms; absent before the first one.
+    pub fn copy_ms(&mut self) -> Option<f64> {
+        self.timer.last_ms()
+    }
+
+    fn fill(&mut self, parts: &[(HostSlice<'_>, &Tensor)], offsets: &[usize], words: usize) -> Result<(), DriverError> {
+        let slot = &mut self.slots[self.next];
+        slot.copied.synchronize()?;
+        if slot.pinned.words < words {
+            // Rare: sizes change with the key of a step. The old buffers must be idle before they go.
+            slot.consumed.synchronize()?;
+            self.session.stream().synchronize()?;
+            *slot = Slot::new(&self.session, words.next_power_of_two())?;
+        }
+        for ((part, _), offset) in parts.iter().zip(offsets) {
+            slot.pinned.write(*offset, part);
+        }
+        Ok(())
+    }
+
+    /// Enqueues copies out of a pinned buffer on the lane; the compute stream waits for them.
+    fn copy(&mut self, index: usize, copies: &[Copy]) -> Result<(), DriverError> {
+        let (slot, lane) = (&self.slots[index], &self.lane);
+        self.session.context().bind_to_thread()?;
+        if self.overlaps {
+            lane.wait(&slot.consumed)?;
+        }
+        let enqueue = || {
+            copies.iter().try_for_each(|copy| {
+                assert!(copy.from + copy.words <= slot.pinned.words, "a copy must stay in its buffer");
+                // SAFETY: the pinned words are initialized and not written before `copied` has come; the target is as
+                // long, as `stage` checked, and neither is freed before the lane was waited for.
+                unsafe {
+                    let source = slot.pinned.start.as_ptr().cast_const().add(copy.from);
+                    let source = std::slice::from_raw_parts(source, copy.words);
+                    result::memcpy_htod_async(copy.to, source, lane.cu_stream())
+                }
+            })
+        };
+        let sampled = self.num_copies.is_multiple_of(SAMPLE_EVERY);
+        self.num_copies += 1;
+        if sampled { self.timer.around(lane, enqueue) } else { enqueue() }?;
+        slot.copied.record(lane)?;
+        if self.overlaps {
+            self.session.stream().wait(&slot.copied)?;
+        }
+        Ok(())
+    }
+}
+
+/// Words of a pinned buffer on their way to an address of the device.
+struct Copy {
+    from: usize,
+    words: usize,
+    to: u64,
+}
+
+impl Drop for StagingRing {
+    fn drop(&mut self) {
+        // The buffers are the streams' until both have caught up.
+        let waited = self.lane.synchronize().and_then(|()| self.session.stream().synchronize());
+        if let Err(error) = waited {
+            tracing::warn!(%error, "a staging ring was dropped on a failed device");
+        }
+    }
+}
+
+impl fmt::Debug for StagingRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StagingRing").field("slots", &self.slots.len()).field("overlaps", &self.overlaps).finish()
+    }
+}
+
+impl Slot {
+    fn new(session: &Session, words: usize) -> Result<Self, DriverError> {
+        let context = session.context();
+        // SAFETY: a copy writes the words before a kernel reads them.
+        let device = unsafe { session.stream().alloc(words) }?;
+        let (copied, consumed) = (context.new_event(None)?, context.new_event(None)?);
+        // The memory is there once the compute stream has got so far; the first copy waits for it.
+        consumed.record(session.stream())?;
+        Ok(Self { pinned: Pinned::new(session, words)?, device, copied, consumed })
+    }
+}
+
+/// Page-locked words, zero at first.
+struct Pinned {
+    start: NonNull<u32>,
+    words: usize,
+    session: Session,
+}
+
+// SAFETY: the memory belongs to this value alone and to no thread in particular.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    fn new(session: &Session, words: usize) -> Result<Self, DriverError> {
+        session.context().bind_to_thread()?;
+        // SAFETY: the result is checked, and freed in `Drop`.
+        let start = unsafe { result::malloc_host(words * WORD, 0) }?.cast::<u32>();
+        let start = NonNull::new(start).expect("the driver returns memory or an error");
+        // SAFETY: `words` words were allocated.
+        unsafe { start.as_ptr().write_bytes(0, words) };
+        Ok(Self { start, words, session: session.clone() })
+    }
+
+    /// Writes `part` from word `offset` on; the caller has made it fit.
+    fn write(&mut self, offset: usize, part: &HostSlice<'_>) {
+        assert!(offset + part.num_words() <= self.words, "a part must fit into the buffer");
+        let source = match part {
+            HostSlice::F32(values) => values.as_ptr().cast::<u8>(),
+            HostSlice::U32(values) => values.as_ptr().cast(),
+            HostSlice::F64(values) => values.as_ptr().cast(),
+        };
+        // SAFETY: in bounds as asserted; source and target are different allocations.
+        unsafe {
+            self.start.as_ptr().add(offset).cast::<u8>().copy_from_nonoverlapping(source, part.num_words() * WORD)
+        };
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the memory came from `malloc_host` and no copy from it is under way: the ring waits first.
+        let freed = self
+            .session
+            .context()
+            .bind_to_thread()
+            .and_then(|()| unsafe { result::free_host(self.start.as_ptr().cast()) });
+        if let Err(error) = freed {
+            tracing::warn!(%error, "pinned memory was not freed");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Copies between many tensors and one buffer.
+
+use candle_core::{CudaDevice, DType, Result, Tensor};
+use cudarc::driver::{CudaSlice, DevicePtr as _, DeviceRepr, PushKernelArg as _};
+
+use super::IMAGE;
+use crate::launch::{Effect, address, declare, grid, tensor_error};
+
+const MAX_PIECES: usize = 64;
+const MAX_COPIES: usize = 32;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Pieces {
+    address: [u64; MAX_PIECES],
+    offset: [u64; MAX_PIECES],
+    length: [u64; MAX_PIECES],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Copies {
+    source: [u64; MAX_COPIES],
+    target: [u64; MAX_COPIES],
+    length: [u64; MAX_COPIES],
+}
+
+// SAFETY: a plain structure of numbers, laid out as the kernel's.
+unsafe impl DeviceRepr for Pieces {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Copies {}
+
+/// Copies tensors to their offsets in `flat`, in a launch for up to 64 of them. Sources that are not contiguous are made so
+/// first.
+///
+/// # Shapes
+/// `flat` (N,), all of `f32`; each source ends within it.
+/// # Errors
+/// For other tensors, before anything is copied, and when a launch fails.
+/// # Sync
+/// none
+pub fn gather(device: &CudaDevice, flat: &Tensor, sources: &[(usize, &Tensor)]) -> Result<()> {
+    let whole = sources.iter().map(|(at, tensor)| Ok((*at, tensor.contiguous()?))).collect::<Result<Vec<_>>>()?;
+    let end = whole.iter().map(|(at, tensor)| at + tensor.elem_count()).max().unwrap_or(0);
+    if end > flat.elem_count() || flat.dtype() != DType::F32 || whole.iter().any(|(_, t)| t.dtype() != DType::F32) {
+        candle_core::bail!("gather: {end} elements of f32 do not fit into {flat:?}")
+    }
+    let pieces: Vec<(usize, &Tensor)> = whole.iter().map(|(at, tensor)| (*at, tensor)).collect();
+    move_pieces(device, Direction::ToFlat, address(flat)?, &pieces)
+}
+
+/// Copies the words of `flat` at each offset to its tensor, of any type of 4 or 8 bytes.
+pub(crate) fn scatter(device: &CudaDevice, flat: &CudaSlice<u32>, targets: &[(usize, &Tensor)]) -> Result<()> {
+    let end = targets.iter().map(|(at, tensor)| at + words(tensor)).max().unwrap_or(0);
+    if end > flat.len() {
+        candle_core::bail!("scatter: {end} words are not in a buffer of {}", flat.len())
+    }
+    move_pieces(device, Direction::FromFlat, flat.device_ptr(&device.cuda_stream()).0, targets)
+}
+
+/// Copies contiguous tensors to others of the same type and size, of 4 or 8 bytes per element.
+pub(crate) fn copy_all(device: &CudaDevice, copies: &[(&Tensor, &Tensor)]) -> Result<()> {
+    let stream = device.cuda_stream();
+    let function = IMAGE.function(device, "copy_words")?;
+    for few in copies.chunks(MAX_COPIES) {
+        let mut table = Copies { source: [0; MAX_COPIES], target: [0; MAX_COPIES], length: [0; MAX_COPIES] };
+        let mut effect = Effect::new();
+        for (index, (from, to)) in few.iter().enumerate() {
+            let is_like = from.dtype() == to.dtype() && from.elem_count() == to.elem_count();
+            if !is_like || !matches!(from.dtype().size_in_bytes(), 4 | 8) {
+                candle_core::bail!("a copy from {from:?} to {to:?}: expected the same size, and words of 4 or 8 bytes")
+            }
+            (table.source[index], table.target[index]) = (address(from)?, address(to)?);
+            table.length[index] = words(from) as u64;
+            effect = effect.copying(table.source[index], table.target[index], 4 * words(from));
+        }
+        let longest = few.iter().map(|(from, _)| words(from)).max().unwrap_or(0);
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&table);
+        // SAFETY: each source and each target has as many words as the table says.
+        let launch = || tensor_error(unsafe { launch.launch(grid(longest.div_ceil(4), few.len())) });
+        declare(&stream, || effect, launch)?;
+    }
+    Ok(())
+}
+
+/// Sizes must have been checked.
+fn move_pieces(device: &CudaDevice, direction: Direction, flat: u64, pieces: &[(usize, &Tensor)]) -> Result<()> {
+    let stream = device.cuda_stream();
+    let function = IMAGE.function(
+        device,
+        match direction {
+            Direction::ToFlat => "gather_words",
+            Direction::FromFlat => "scatter_words",
+        },
+    )?;
+    for chunk in pieces.chunks(MAX_PIECES) {
+        let mut table = Pieces { address: [0; MAX_PIECES], offset: [0; MAX_PIECES], length: [0; MAX_PIECES] };
+        // The kernel is told where the first of these pieces starts, so that all it touches follows its pointers.
+        let start = chunk.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
+        let flat = flat + 4 * start as u64;
+        for (index, (offset, tensor)) in chunk.iter().enumerate() {
+            table.address[index] = address(tensor)?;
+            table.offset[index] = (offset - start) as u64;
+            table.length[index] = words(tensor) as u64;
+        }
+        let longest = chunk.iter().map(|(_, tensor)| words(tensor)).max().unwrap_or(0);
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&table).arg(&flat);
+        // SAFETY: every piece lies inside its tensor and inside the flat buffer, as checked by the callers.
+        let launch = || tensor_error(unsafe { launch.launch(grid(longest, chunk.len())) });
+        declare(&stream, || effect(direction, flat, &table, chunk.len()), launch)?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToFlat,
+    FromFlat,
+}
+
+fn effect(direction: Direction, flat: u64, table: &Pieces, count: usize) -> Effect {
+    let pieces = (0..count).filter(|&index| table.length[index] > 0);
+    pieces.fold(Effect::new(), |effect, index| {
+        let (piece, place) = (table.address[index], flat + 4 * table.offset[index]);
+        let bytes = 4 * usize::try_from(table.length[index]).expect("a tensor that is in memory");
+        match direction {
+            Direction::ToFlat => effect.copying(piece, place, bytes),
+            Direction::FromFlat => effect.copying(place, piece, bytes),
+        }
+    })
+}
+
+fn words(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes() / 4
+}

@@ -1,0 +1,195 @@
+//! What all graph caches of a process share: a switch, a generation and counters.
+
+use serde::{Deserialize, Serialize};
+
+use super::stats::Event;
+use super::sync::{Arc, AtomicBool, AtomicU64, OnceSlot, Ordering};
+
+static GLOBAL: OnceSlot<GraphManager> = OnceSlot::new();
+
+/// Whether training steps and inference functions are captured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GraphMode {
+    /// Where it is possible.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// The switch for graphs has a value that means nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the environment variable {} is `{value}`: expected 0, off, false, 1, auto, on or true", GraphMode::SWITCH)]
+pub struct BadSwitch {
+    /// What was found.
+    pub value: String,
+}
+
+impl GraphMode {
+    /// The environment variable that switches graphs off for a whole process, whatever its configurations say. Reading
+    /// it is the caller's part.
+    pub const SWITCH: &'static str = "ESPER_GRAPHS";
+
+    /// The mode that the text of [`SWITCH`](Self::SWITCH) asks for; `None` when it is unset or empty.
+    ///
+    /// # Errors
+    /// [`BadSwitch`] for a text that is none of the accepted ones.
+    pub fn from_switch(value: Option<&str>) -> Result<Option<Self>, BadSwitch> {
+        match value {
+            None | Some("") => Ok(None),
+            Some("0" | "off" | "false") => Ok(Some(Self::Off)),
+            Some("1" | "auto" | "on" | "true") => Ok(Some(Self::Auto)),
+            Some(other) => Err(BadSwitch { value: other.to_owned() }),
+        }
+    }
+}
+
+/// Counters of all caches of a manager, alive or gone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GraphTotals {
+    /// Graphs captured.
+    pub captures: u64,
+    /// Replays of a graph.
+    pub replays: u64,
+    /// Lookups that found a graph.
+    pub hits: u64,
+    /// Lookups that found none.
+    pub misses: u64,
+    /// Graphs dropped to keep to a limit.
+    pub evictions: u64,
+    /// Graphs dropped for any other reason, the end of their cache included.
+    pub invalidations: u64,
+    /// Runs of a region outside of a graph because it could not be captured.
+    pub fallbacks: u64,
+    /// Graphs held now.
+    pub live_graphs: u64,
+    /// Device memory of the graphs held now, as far as measured.
+    pub live_bytes: u64,
+}
+
+/// A handle to what all graph caches of a process share. Clones share the same state.
+///
+/// Graphs themselves are not shared: each [`GraphCache`](super::GraphCache) has one owner and one thread.
+///
+/// # Contract
+/// 1. [`global`](Self::global) makes one manager per process, whichever thread comes first.
+/// 2. After [`invalidate_all`](Self::invalidate_all) has returned, no lookup returns a graph inserted before the call.
+/// 3. Counters lose no event, and count each one once.
+///
+/// Model-checked by `cargo test -p esper-graph --features model-check --lib manager`.
+#[derive(Debug, Clone, Default)]
+pub struct GraphManager {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    off: AtomicBool,
+    generation: AtomicU64,
+    captures: AtomicU64,
+    replays: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
+    invalidations: AtomicU64,
+    fallbacks: AtomicU64,
+    live_graphs: AtomicU64,
+    live_bytes: AtomicU64,
+}
+
+impl GraphManager {
+    /// A manager of its own, in mode [`GraphMode::Auto`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The manager of this process.
+    #[must_use]
+    pub fn global() -> Self {
+        GLOBAL.get_or_init(Self::new)
+    }
+
+    /// Sets the mode. Graphs that are held stay held.
+    pub fn set_mode(&self, mode: GraphMode) {
+        self.shared.off.store(mode == GraphMode::Off, Ordering::Release);
+    }
+
+    /// The mode.
+    #[must_use]
+    pub fn mode(&self) -> GraphMode {
+        if self.shared.off.load(Ordering::Acquire) { GraphMode::Off } else { GraphMode::Auto }
+    }
+
+    /// Whether graphs may be captured and replayed.
+    #[must_use]
+    pub fn enabled(&self) -> bool {
+        self.mode() == GraphMode::Auto
+    }
+
+    /// Makes every cache drop the graphs it holds and forget its refusals, at its next lookup or insertion.
+    ///
+    /// Device memory returns at that point and not here, because a graph belongs to the thread of its cache.
+    pub fn invalidate_all(&self) {
+        // Wrapping is out of reach: a bump per nanosecond takes 584 years.
+        self.shared.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Number of calls of [`invalidate_all`](Self::invalidate_all) so far.
+    pub(super) fn generation(&self) -> u64 {
+        self.shared.generation.load(Ordering::Acquire)
+    }
+
+    /// The counters. Each is exact, but they are read one after the other while caches go on counting.
+    #[must_use]
+    pub fn totals(&self) -> GraphTotals {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let shared = &*self.shared;
+        GraphTotals {
+            captures: read(&shared.captures),
+            replays: read(&shared.replays),
+            hits: read(&shared.hits),
+            misses: read(&shared.misses),
+            evictions: read(&shared.evictions),
+            invalidations: read(&shared.invalidations),
+            fallbacks: read(&shared.fallbacks),
+            live_graphs: read(&shared.live_graphs),
+            live_bytes: read(&shared.live_bytes),
+        }
+    }
+
+    /// Counts an event of any cache.
+    pub(super) fn count(&self, event: Event) {
+        let add = |counter: &AtomicU64, amount: u64| {
+            counter.fetch_add(amount, Ordering::Relaxed);
+        };
+        // The thread that takes away is the one that added, so a gauge never falls below zero.
+        let release = |bytes: Option<u64>| {
+            self.shared.live_graphs.fetch_sub(1, Ordering::Relaxed);
+            self.shared.live_bytes.fetch_sub(bytes.unwrap_or(0), Ordering::Relaxed);
+        };
+        match event {
+            Event::Hit => add(&self.shared.hits, 1),
+            Event::Miss => add(&self.shared.misses, 1),
+            Event::Fallback => add(&self.shared.fallbacks, 1),
+            Event::Replay(_) => add(&self.shared.replays, 1),
+            Event::Capture(cost) => {
+                add(&self.shared.captures, 1);
+                add(&self.shared.live_graphs, 1);
+                add(&self.shared.live_bytes, cost.bytes.unwrap_or(0));
+            }
+            Event::Eviction(bytes) => {
+                add(&self.shared.evictions, 1);
+                release(bytes);
+            }
+            Event::Invalidation(bytes) => {
+                add(&self.shared.invalidations, 1);
+                release(bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

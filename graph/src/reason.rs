@@ -1,0 +1,307 @@
+//! Why a region runs eagerly instead of being replayed.
+
+use std::fmt;
+
+use super::compile::TwinError;
+
+/// Where on the way to a replay it was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// Before anything was recorded.
+    Open,
+    /// While the region was recorded.
+    Record,
+    /// After the recording, when the graph was looked through.
+    Inspect,
+    /// When the graph was made executable.
+    Instantiate,
+    /// When it was rewritten.
+    Compile,
+    /// When it was to be replayed.
+    Launch,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Record => "record",
+            Self::Inspect => "inspect",
+            Self::Instantiate => "instantiate",
+            Self::Compile => "compile",
+            Self::Launch => "launch",
+        })
+    }
+}
+
+/// What to do about a device that two threads want.
+pub const SHARED_DEVICE: &str = "the device is in use by a session or a trainer of another thread, and a candle \
+    device is one thread's at a time: give each thread a device of its own, \
+    `Device::new_cuda_with_stream(ordinal)`, or let go of the other one first";
+
+/// A rule that a region broke, or a device that cannot replay. The region still runs eagerly.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No device that replays graphs.
+    #[error("graphs are not available: {why}")]
+    Unsupported {
+        /// What is missing.
+        why: &'static str,
+    },
+    /// Graphs are switched off.
+    #[error("graphs are switched off")]
+    SwitchedOff,
+    /// An error of an earlier call was waiting on the device.
+    #[error("the device reported an earlier error: {message}")]
+    ParkedError {
+        /// The driver's words.
+        message: String,
+        /// Whether it arose inside the region.
+        inside: bool,
+    },
+    /// The driver refused a call.
+    #[error("{call} failed: {message}")]
+    Driver {
+        /// The call.
+        call: &'static str,
+        /// Where.
+        stage: Stage,
+        /// The driver's words.
+        message: String,
+    },
+    /// The region copies between host and device. A replay would use host memory that is long gone.
+    #[error(
+        "the region copies between host and device ({uploads} times to the device, {downloads} times to the host, {bytes} bytes{})",
+        near(.after)
+    )]
+    HostCopies {
+        /// Copies to the device.
+        uploads: usize,
+        /// Copies to the host.
+        downloads: usize,
+        /// Bytes of all of them.
+        bytes: usize,
+        /// The kernel before the first of them.
+        after: Option<String>,
+    },
+    /// The region read a device value on the host.
+    #[error("the region reads a value of the device on the host: {message}")]
+    HostRead {
+        /// The tensor library's words.
+        message: String,
+    },
+    /// The region uploads a value that its warm-up did not have.
+    #[error("the region uploads a value that changes or was not there in warm-up: {message}")]
+    ChangingValue {
+        /// The tensor library's words.
+        message: String,
+    },
+    /// Memory taken in the region is still held after it.
+    #[error("{count} tensors made in the region outlive it ({bytes} bytes); copy results into tensors made before")]
+    UnfreedAllocations {
+        /// Allocations.
+        count: usize,
+        /// Their bytes.
+        bytes: usize,
+    },
+    /// The region draws from a generator whose state is on the host.
+    #[error(
+        "the region draws random numbers from a generator on the host (kernel `{kernel}`); use a counter-based one"
+    )]
+    HostRandom {
+        /// The generator's kernel.
+        kernel: String,
+    },
+    /// A parameter got no gradient.
+    #[error("parameter `{name}` has no gradient")]
+    MissingGradient {
+        /// The parameter.
+        name: String,
+    },
+    /// The region returned an error.
+    #[error("the region failed: {message}")]
+    RegionFailed {
+        /// Its words.
+        message: String,
+    },
+    /// The region panicked.
+    #[error("the region panicked: {message}")]
+    Panicked {
+        /// The panic's words.
+        message: String,
+    },
+    /// The graph would not fit into the memory of the device. A driver that finds that out itself keeps what it took.
+    #[error("the graph needs {needed} bytes of device memory at once, {available} are available")]
+    OutOfMemory {
+        /// Most bytes that its allocations hold at one time.
+        needed: u64,
+        /// Free bytes, those that graphs could reuse included.
+        available: u64,
+    },
+    /// The region recorded nothing.
+    #[error("the region did no work on the device")]
+    Empty,
+    /// A recorded region could not be rewritten, or the rewritten one is not the same. The recorded graph goes on.
+    #[error("the region was not compiled: {message}")]
+    NotCompiled {
+        /// One word.
+        why: &'static str,
+        /// What was found, and where.
+        message: String,
+    },
+    /// The region was recorded again, and is not what is replayed: a number on the host has changed, or a branch, or a
+    /// tensor was replaced by another one.
+    #[error("a number or a choice of the host is frozen in the graph and has changed since: {message}")]
+    FrozenValue {
+        /// The kernel that was launched with another argument; absent where the difference is none of an argument.
+        kernel: Option<String>,
+        /// Which argument, counted from 0.
+        argument: Option<usize>,
+        /// What was found, and where.
+        message: String,
+    },
+    /// A graph was to be replayed on another thread than the one that recorded it.
+    #[error("the graph was recorded on another thread, which owns the constants that it reads")]
+    OtherThread,
+    /// The graph points at memory that no tensor which it holds keeps alive.
+    #[error("no tensor that the graph holds keeps {bytes} bytes alive that it points at{}", used_by(.kernel))]
+    NotHeld {
+        /// Length of the allocation.
+        bytes: usize,
+        /// The first kernel that was given its address; absent where it is only filled or copied.
+        kernel: Option<String>,
+    },
+    /// The device is in use by another thread.
+    #[error("{}", SHARED_DEVICE)]
+    SharedDevice,
+    /// A static buffer is not where it was at capture.
+    #[error("{what} moved since the capture")]
+    Moved {
+        /// Which buffer.
+        what: String,
+    },
+}
+
+impl Refusal {
+    /// One word for telemetry.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Unsupported { .. } => "unsupported",
+            Self::SwitchedOff => "switched_off",
+            Self::ParkedError { .. } => "parked_error",
+            Self::Driver { .. } => "driver",
+            Self::HostCopies { .. } => "host_copies",
+            Self::HostRead { .. } => "host_read",
+            Self::ChangingValue { .. } => "changing_value",
+            Self::UnfreedAllocations { .. } => "unfreed_allocations",
+            Self::HostRandom { .. } => "host_random",
+            Self::MissingGradient { .. } => "missing_gradient",
+            Self::RegionFailed { .. } => "region_failed",
+            Self::Panicked { .. } => "panicked",
+            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::Empty => "empty",
+            Self::NotCompiled { why, .. } => why,
+            Self::FrozenValue { .. } => "frozen_value",
+            Self::OtherThread => "other_thread",
+            Self::NotHeld { .. } => "not_held",
+            Self::SharedDevice => "shared_device",
+            Self::Moved { .. } => "moved",
+        }
+    }
+
+    /// Where it was decided.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        match self {
+            Self::Unsupported { .. }
+            | Self::SwitchedOff
+            | Self::SharedDevice
+            | Self::ParkedError { inside: false, .. } => Stage::Open,
+            Self::Driver { stage, .. } => *stage,
+            Self::HostCopies { .. }
+            | Self::UnfreedAllocations { .. }
+            | Self::HostRandom { .. }
+            | Self::OutOfMemory { .. }
+            | Self::Empty => Stage::Inspect,
+            Self::HostRead { .. }
+            | Self::ChangingValue { .. }
+            | Self::MissingGradient { .. }
+            | Self::RegionFailed { .. }
+            | Self::Panicked { .. }
+            | Self::ParkedError { inside: true, .. } => Stage::Record,
+            Self::NotCompiled { .. } => Stage::Compile,
+            Self::FrozenValue { .. } | Self::NotHeld { .. } | Self::Moved { .. } | Self::OtherThread => Stage::Launch,
+        }
+    }
+
+    /// For a later recording that differs from what is replayed.
+    #[must_use]
+    pub fn frozen(difference: &TwinError) -> Self {
+        let (kernel, argument) = match difference {
+            TwinError::Word { kernel, argument, .. } => (Some(kernel.clone()), Some(*argument)),
+            TwinError::Launch { kernel, .. } => (Some(kernel.clone()), None),
+            _ => (None, None),
+        };
+        Self::FrozenValue { kernel, argument, message: difference.to_string() }
+    }
+
+    /// For a region that was captured and could not be recorded once more: what lies in the region has changed.
+    #[must_use]
+    pub fn or_frozen(self) -> Self {
+        match self.stage() {
+            Stage::Record | Stage::Inspect => {
+                Self::FrozenValue { kernel: None, argument: None, message: self.to_string() }
+            }
+            _ => self,
+        }
+    }
+
+    /// For an error that the region returned: what candle refuses under capture is told apart from other failures.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a device that records refuses"))]
+    pub(crate) fn of_region(message: &str) -> Self {
+        let message = message.lines().next().unwrap_or_default().to_owned();
+        if ["cache miss", "missing cached host data", "uncached host data"].iter().any(|text| message.contains(text)) {
+            Self::ChangingValue { message }
+        } else if message.contains("host/device copies are not") {
+            Self::HostRead { message }
+        } else {
+            Self::RegionFailed { message }
+        }
+    }
+}
+
+fn used_by(kernel: &Option<String>) -> String {
+    kernel.as_ref().map_or_else(String::new, |kernel| format!(", the first kernel with it is `{kernel}`"))
+}
+
+fn near(after: &Option<String>) -> String {
+    after.as_ref().map_or_else(String::new, |kernel| format!(", the first after kernel `{kernel}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_tensor_library_refuses_is_told_apart() {
+        for (message, name) in [
+            ("h2d param cache miss during CUDA graph capture: [3]\n  at foo", "changing_value"),
+            ("CUDA graph capture missing cached host data", "changing_value"),
+            ("to_cpu_storage during CUDA graph capture: host/device copies are not permitted", "host_read"),
+            ("shape mismatch in matmul", "region_failed"),
+        ] {
+            assert_eq!(Refusal::of_region(message).name(), name, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_text_names_the_rule_and_the_operation() {
+        let refusal = Refusal::HostCopies { uploads: 2, downloads: 0, bytes: 704, after: Some("badd_f32".to_owned()) };
+        let expected = "the region copies between host and device (2 times to the device, 0 times to the host, 704 \
+                        bytes, the first after kernel `badd_f32`)";
+        assert_eq!(refusal.to_string(), expected);
+        assert_eq!(refusal.stage(), Stage::Inspect);
+    }
+}

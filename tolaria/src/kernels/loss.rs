@@ -1,0 +1,174 @@
+//! Cross-entropy of rows of logits.
+
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
+use cudarc::driver::{CudaSlice, DevicePtr as _, PushKernelArg as _};
+use esper_graph::launch::{Effect, address, address_of, blocks_of, count, declare, expect, grid, tensor_error};
+
+use super::module::DeviceKernels;
+
+/// Up to these sizes one block computes the mean loss, in one launch.
+const SMALL_ROWS: usize = 1024;
+const SMALL_CLASSES: u32 = 64;
+
+/// Logits (rows, classes) with their targets (rows,), as addresses.
+struct Rows {
+    logits: u64,
+    targets: u64,
+    rows: usize,
+    classes: u32,
+}
+
+impl Rows {
+    fn of(logits: (&CudaStorage, &Layout), targets: (&CudaStorage, &Layout)) -> Result<Self> {
+        let (rows, classes) = logits.1.shape().dims2()?;
+        let whole = logits.1.is_contiguous() && targets.1.is_contiguous();
+        if !whole || targets.1.shape().elem_count() != rows || rows == 0 || classes == 0 {
+            return Err(Error::RequiresContiguous { op: "cross-entropy" }.bt());
+        }
+        // Confirms the types.
+        logits.0.as_cuda_slice::<f32>()?;
+        targets.0.as_cuda_slice::<u32>()?;
+        Ok(Self {
+            logits: address_of(logits.0, logits.1.start_offset())?,
+            targets: address_of(targets.0, targets.1.start_offset())?,
+            rows,
+            classes: count(classes),
+        })
+    }
+
+    /// What every kernel here reads.
+    fn effect(&self) -> Effect {
+        let num_logits = self.rows * self.classes as usize;
+        Effect::new().reading(self.logits, 4 * num_logits).reading(self.targets, 4 * self.rows)
+    }
+
+    fn of_tensors(logits: &Tensor, targets: &Tensor) -> Result<Self> {
+        let ((a, al), (b, bl)) = (logits.storage_and_layout(), targets.storage_and_layout());
+        match (&*a, &*b) {
+            (Storage::Cuda(a), Storage::Cuda(b)) => Self::of((a, al), (b, bl)),
+            _ => candle_core::bail!("cross-entropy: expected logits and targets on the GPU"),
+        }
+    }
+}
+
+/// Mean loss: a scalar.
+pub(crate) fn cross_entropy(
+    logits: (&CudaStorage, &Layout),
+    targets: (&CudaStorage, &Layout),
+) -> Result<(CudaStorage, Shape)> {
+    let kernels = DeviceKernels::on(&logits.0.device);
+    let rows = Rows::of(logits, targets)?;
+    let mean = kernels.unwritten::<f32>(1)?;
+    let stream = kernels.stream();
+    let (target, num_rows) = (mean.device_ptr(&stream).0, count(rows.rows));
+    if rows.rows <= SMALL_ROWS && rows.classes <= SMALL_CLASSES {
+        let function = kernels.function("cross_entropy_small")?;
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&num_rows).arg(&target);
+        // SAFETY: logits and targets of so many rows, and one place for the mean.
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
+        declare(&stream, || rows.effect().writing(target, 4), launch)?;
+    } else {
+        let nats = kernels.nats(&rows)?;
+        let source = nats.device_ptr(&stream).0;
+        let function = kernels.function("mean_of_rows")?;
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&source).arg(&num_rows).arg(&target);
+        // SAFETY: a loss per row, and one place for the mean.
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
+        declare(&stream, || Effect::new().reading(source, 8 * rows.rows).writing(target, 4), launch)?;
+    }
+    Ok((CudaStorage::wrap_cuda_slice(mean, kernels.device), Shape::from(())))
+}
+
+/// Gradient of the mean loss with respect to the logits, times the scalar `upstream`.
+pub(crate) fn cross_entropy_backward(
+    logits: (&CudaStorage, &Layout),
+    targets: (&CudaStorage, &Layout),
+    upstream: (&CudaStorage, &Layout),
+) -> Result<(CudaStorage, Shape)> {
+    let kernels = DeviceKernels::on(&logits.0.device);
+    let rows = Rows::of(logits, targets)?;
+    upstream.0.as_cuda_slice::<f32>()?;
+    let upstream = address_of(upstream.0, upstream.1.start_offset())?;
+    let shape = logits.1.shape().clone();
+    let gradient: CudaSlice<f32> = kernels.unwritten(shape.elem_count())?;
+    let stream = kernels.stream();
+    let (target, num_rows) = (gradient.device_ptr(&stream).0, count(rows.rows));
+    let function = kernels.function("cross_entropy_backward")?;
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&rows.logits).arg(&rows.targets).arg(&upstream).arg(&rows.classes).arg(&num_rows).arg(&target);
+    // SAFETY: a block per row, and a place per logit.
+    let launch = || tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) });
+    declare(&stream, || rows.effect().reading(upstream, 4).writing(target, 4 * shape.elem_count()), launch)?;
+    Ok((CudaStorage::wrap_cuda_slice(gradient, kernels.device), shape))
+}
+
+impl DeviceKernels {
+    /// Loss of each row, (rows,).
+    pub(crate) fn per_sample(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let (logits, targets) = (logits.contiguous()?, targets.contiguous()?);
+        let rows = Rows::of_tensors(&logits, &targets)?;
+        let nats = self.nats(&rows)?;
+        let losses = self.unwritten::<f32>(rows.rows)?;
+        let stream = self.stream();
+        let (source, target, num_rows) = (nats.device_ptr(&stream).0, losses.device_ptr(&stream).0, count(rows.rows));
+        let function = self.function("nats_to_f32")?;
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&source).arg(&num_rows).arg(&target);
+        // SAFETY: both hold a number per row.
+        let launch = || tensor_error(unsafe { launch.launch(grid(rows.rows, 1)) });
+        declare(&stream, || Effect::new().reading(source, 8 * rows.rows).writing(target, 4 * rows.rows), launch)?;
+        Ok(tensor(&self.device, losses, rows.rows))
+    }
+
+    /// 1 for each row whose target has the largest logit, else 0; (rows,).
+    pub(crate) fn hits(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let (logits, targets) = (logits.contiguous()?, targets.contiguous()?);
+        let rows = Rows::of_tensors(&logits, &targets)?;
+        let hits = self.unwritten::<f32>(rows.rows)?;
+        let stream = self.stream();
+        let target = hits.device_ptr(&stream).0;
+        let function = self.function("row_hits")?;
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&target);
+        // SAFETY: a block and a place per row.
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) });
+        declare(&stream, || rows.effect().writing(target, 4 * rows.rows), launch)?;
+        Ok(tensor(&self.device, hits, rows.rows))
+    }
+
+    /// The sum of a vector of `f32`, a scalar, always added in the same order.
+    pub(crate) fn sum(&self, values: &Tensor) -> Result<Tensor> {
+        expect(values, DType::F32, values.elem_count(), "a sum")?;
+        let sum = self.unwritten::<f32>(1)?;
+        let stream = self.stream();
+        let (source, elements, target) = (address(values)?, count(values.elem_count()), sum.device_ptr(&stream).0);
+        let function = self.function("sum_f32")?;
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&source).arg(&elements).arg(&target);
+        // SAFETY: the source has so many elements, and the sum one place.
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
+        declare(&stream, || Effect::new().reading(source, 4 * values.elem_count()).writing(target, 4), launch)?;
+        Ok(tensor(&self.device, sum, ()))
+    }
+
+    fn nats(&self, rows: &Rows) -> Result<CudaSlice<f64>> {
+        let nats = self.unwritten::<f64>(rows.rows)?;
+        let stream = self.stream();
+        let target = nats.device_ptr(&stream).0;
+        let function = self.function("cross_entropy_rows")?;
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&target);
+        // SAFETY: a block and a place per row.
+        let launch = || tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) });
+        declare(&stream, || rows.effect().writing(target, 8 * rows.rows), launch)?;
+        Ok(nats)
+    }
+}
+
+fn tensor(device: &CudaDevice, values: CudaSlice<f32>, shape: impl Into<Shape>) -> Tensor {
+    let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(values, device.clone()));
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
+}
