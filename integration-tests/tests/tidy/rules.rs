@@ -75,7 +75,8 @@ pub(crate) fn manifest_lints(file: &File) -> Option<String> {
     let lines: Vec<_> = file.text.lines().map(|line| line.replace(' ', "")).collect();
     let inherits = lines.iter().any(|line| line == "lints.workspace=true")
         || lines.windows(2).any(|pair| pair[0] == "[lints]" && pair[1] == "workspace=true");
-    let missing = file.is_manifest() && !inherits;
+    // Consumers are strangers: a workspace of their own.
+    let missing = file.is_manifest() && !file.path.starts_with("consumers/") && !inherits;
     missing.then(|| format!("{}: `[lints] workspace = true` is missing", file.path))
 }
 
