@@ -65,7 +65,7 @@ mod tests {
     fn a_user_file_of_the_digits_form_gives_the_embedded_digits() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mine.csv.gz");
-        std::fs::write(&path, include_bytes!("../../../data/digits/digits.csv.gz")).unwrap();
+        std::fs::write(&path, include_bytes!("../../data/digits/digits.csv.gz")).unwrap();
         let mut config = config_for(DataName::Csv(path));
         config.csv_scale = Scale::new(16.0).unwrap();
         let (mine, embedded) = (load(&config).unwrap(), load(&config_for(DataName::Digits)).unwrap());
