@@ -268,13 +268,18 @@ fn line(report: &EpochReport, num_epochs: u64) -> String {
     format!("epoch {}/{num_epochs}  {}\n", report.epoch, scores(report).join("  "))
 }
 
+/// A fraction in percent, or that it was not measured.
+fn percent(fraction: Option<f64>) -> String {
+    fraction.map_or_else(|| "-".to_owned(), |fraction| format!("{:.2}%", fraction * 100.0))
+}
+
 /// Loss and accuracy of the training, both of the validation, and the speed.
 fn scores(report: &EpochReport) -> [String; 4] {
     let (train, validation) = (&report.train, &report.validation);
     [
         format!("loss {:.4}", train.loss),
-        format!("accuracy {:.2}%", train.accuracy * 100.0),
-        format!("validation {:.4}  {:.2}%", validation.loss, validation.accuracy * 100.0),
+        format!("accuracy {}", percent(train.accuracy())),
+        format!("validation {:.4}  {}", validation.loss, percent(validation.accuracy())),
         format!("{:.0} samples/s", report.samples_per_s),
     ]
 }

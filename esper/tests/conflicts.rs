@@ -112,7 +112,8 @@ fn measuring_changes_nothing_even_where_gradients_are_clipped() {
     let (plain, _) = run(&CLIPPED);
     let (measured, _) = run(&[&CLIPPED[..], &["--set", "train.measure_conflicts=true"]].concat());
     assert!(conflicts(&plain).is_empty() && !conflicts(&measured).is_empty());
-    let scores =
-        |epochs: &[EpochReport]| epochs.iter().map(|epoch| (epoch.train, epoch.validation)).collect::<Vec<_>>();
+    let scores = |epochs: &[EpochReport]| {
+        epochs.iter().map(|epoch| (epoch.train.clone(), epoch.validation.clone())).collect::<Vec<_>>()
+    };
     assert_eq!(scores(&plain), scores(&measured));
 }

@@ -107,6 +107,7 @@ pub fn trainer(
         conflict: <_>::default(),
         measure_conflicts: false,
         cagrad_radius: 0.4,
+        measures: Vec::new(),
         eval_batch_size: count(4),
         conflict_warn: 1.0,
         execution: ExecutionConfig::default(),

@@ -1,19 +1,61 @@
 //! What the policy sees: everything measured, nothing invented.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{EpochIndex, RunId, StepIndex, TopologyRevision};
 use crate::seed::{SeedState, SlotState};
 
-/// Averages over a set of samples.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// What a set of samples came to: the loss, and every quality that was measured beside it.
+///
+/// ```
+/// use leyline::state::{ACCURACY, Score};
+///
+/// let score = Score::new(0.25, 8).with(ACCURACY, 0.75);
+/// assert_eq!(serde_json::to_string(&score)?, r#"{"loss":0.25,"num_samples":8,"accuracy":0.75}"#);
+/// assert_eq!((score.accuracy(), score.measures.get("top5_accuracy")), (Some(0.75), None));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     /// Mean loss, nats per sample.
     pub loss: f64,
-    /// Correct predictions / samples, in `[0, 1]`.
-    pub accuracy: f64,
     /// Samples (count).
     pub num_samples: u64,
+    /// The qualities by name; what is absent was not measured. On the wire each is a field beside the loss.
+    #[serde(flatten)]
+    pub measures: BTreeMap<String, f64>,
+}
+
+/// Name of the measure correct predictions / samples, in `[0, 1]`.
+pub const ACCURACY: &str = "accuracy";
+
+impl Score {
+    /// A loss in nats per sample over so many samples.
+    #[must_use]
+    pub fn new(loss: f64, num_samples: u64) -> Self {
+        Self { loss, num_samples, measures: BTreeMap::new() }
+    }
+
+    /// With a quality in the unit of its measure.
+    #[must_use]
+    pub fn with(mut self, measure: &str, value: f64) -> Self {
+        self.measures.insert(measure.to_owned(), value);
+        self
+    }
+
+    /// Correct predictions / samples, in `[0, 1]`; absent where it was not measured.
+    #[must_use]
+    pub fn accuracy(&self) -> Option<f64> {
+        self.measures.get(ACCURACY).copied()
+    }
+
+    /// Whether the loss and every measure are numbers.
+    #[must_use]
+    pub fn is_finite(&self) -> bool {
+        self.loss.is_finite() && self.measures.values().all(|value| value.is_finite())
+    }
 }
 
 /// The trainer at a decision boundary. An absent value was not measured.

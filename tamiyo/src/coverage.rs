@@ -10,10 +10,14 @@ use leyline::state::{Score, SystemState};
 /// weights takes part in nothing, so nothing of it is missing. Nor does one that is to act at alpha 0, and one that fades
 /// learns nothing any more: only its counterfactual counts. A number that is not finite was not measured (PO-3).
 pub(crate) fn input_coverage(state: &SystemState) -> f64 {
-    let score = |score: Option<Score>| score.is_some_and(|s| s.loss.is_finite() && s.accuracy.is_finite());
+    let score = |score: Option<&Score>| score.is_some_and(Score::is_finite);
     let number = |number: Option<f64>| number.is_some_and(f64::is_finite);
-    let mut inputs =
-        vec![score(state.train), score(state.validation), number(state.gradient_norm), number(state.conflict_ratio)];
+    let mut inputs = vec![
+        score(state.train.as_ref()),
+        score(state.validation.as_ref()),
+        number(state.gradient_norm),
+        number(state.conflict_ratio),
+    ];
     for seed in state.seeds.iter().filter(|seed| takes_part(seed)) {
         inputs.push(seed.counterfactual.is_some_and(|c| c.loss_gain.is_finite() && c.std_error.is_finite()));
         if !is_fading(seed) {
@@ -41,12 +45,13 @@ fn is_fading(seed: &SeedState) -> bool {
 mod tests {
     use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
     use leyline::seed::{Counterfactual, GradientHealth};
+    use leyline::state::ACCURACY;
     use leyline::unit::Alpha;
 
     use super::*;
 
     fn state() -> SystemState {
-        let score = Some(Score { loss: 1.0, accuracy: 0.5, num_samples: 100 });
+        let score = Some(Score::new(1.0, 100).with(ACCURACY, 0.5));
         SystemState {
             run_id: RunId::new("run-1").unwrap(),
             epoch: EpochIndex(1),
@@ -55,7 +60,7 @@ mod tests {
             steps_per_epoch: 10,
             topology: TopologyRevision(1),
             host_parameters: 100,
-            train: score,
+            train: score.clone(),
             validation: score,
             gradient_norm: Some(1.0),
             conflict_ratio: Some(0.0),
@@ -80,8 +85,9 @@ mod tests {
         check(&state(), 4, 4);
         check(&SystemState { conflict_ratio: None, ..state() }, 3, 4);
         check(&SystemState { gradient_norm: Some(f64::NAN), train: None, ..state() }, 2, 4);
-        let broken = Some(Score { loss: f64::INFINITY, accuracy: 0.5, num_samples: 1 });
-        check(&SystemState { validation: broken, ..state() }, 3, 4);
+        for broken in [Score::new(f64::INFINITY, 1), Score::new(1.0, 1).with(ACCURACY, f64::NAN)] {
+            check(&SystemState { validation: Some(broken), ..state() }, 3, 4);
+        }
         let nothing =
             SystemState { train: None, validation: None, gradient_norm: None, conflict_ratio: None, ..state() };
         check(&nothing, 0, 4);

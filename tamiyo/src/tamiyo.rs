@@ -152,7 +152,7 @@ impl Policy for Tamiyo {
     fn evaluate(&mut self, state: &SystemState) -> Result<Decision, Error> {
         let started = self.clock.now();
         self.check(state)?;
-        let loss = state.validation.map(|score| score.loss).filter(|loss| loss.is_finite());
+        let loss = state.validation.as_ref().map(|score| score.loss).filter(|loss| loss.is_finite());
         let delta = loss.zip(self.progress.validation_loss).map(|(now, before)| now - before);
         self.progress.validation_loss = loss.or(self.progress.validation_loss);
         self.instruments.record_state(state, loss, delta);

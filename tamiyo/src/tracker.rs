@@ -50,7 +50,7 @@ impl Tracker {
         plateau: &PlateauConfig,
         stability: &StabilityConfig,
         epoch: EpochIndex,
-        validation: Option<Score>,
+        validation: Option<&Score>,
     ) {
         if self.epoch.is_some_and(|seen| epoch <= seen) {
             return;
@@ -101,8 +101,8 @@ mod tests {
             .iter()
             .zip(1..)
             .map(|(&loss, epoch)| {
-                let score = (!loss.is_nan()).then_some(Score { loss, accuracy: 0.5, num_samples: 10 });
-                tracker.observe(&PlateauConfig::default(), stability, EpochIndex(epoch), score);
+                let score = (!loss.is_nan()).then(|| Score::new(loss, 10));
+                tracker.observe(&PlateauConfig::default(), stability, EpochIndex(epoch), score.as_ref());
                 tracker.signals(stability)
             })
             .collect()
@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn an_epoch_counts_once() {
         let (plateau, stability) = (PlateauConfig::default(), StabilityConfig::default());
-        let score = Some(Score { loss: 1.0, accuracy: 0.5, num_samples: 10 });
+        let score = Score::new(1.0, 10);
         let mut tracker = Tracker::default();
         for epoch in [1, 2, 2, 2, 1] {
-            tracker.observe(&plateau, &stability, EpochIndex(epoch), score);
+            tracker.observe(&plateau, &stability, EpochIndex(epoch), Some(&score));
         }
         assert_eq!(tracker.signals(&stability).epochs_since_improvement, 1);
     }
@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn a_score_of_no_samples_is_no_measurement() {
         let mut tracker = Tracker::default();
-        let score = Some(Score { loss: 1.0, accuracy: 0.5, num_samples: 0 });
-        tracker.observe(&PlateauConfig::default(), &StabilityConfig::default(), EpochIndex(1), score);
+        let score = Score::new(1.0, 0);
+        tracker.observe(&PlateauConfig::default(), &StabilityConfig::default(), EpochIndex(1), Some(&score));
         assert_eq!(tracker.signals(&StabilityConfig::default()).loss, None);
     }
 }

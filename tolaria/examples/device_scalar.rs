@@ -70,6 +70,7 @@ fn train(device: &Device, mode: StepMode) -> Result<Vec<u32>, Box<dyn Error>> {
         schedule: ScheduleConfig::constant(0.1),
         clip_norm: None,
         conflict: ConflictResolution::Mean,
+        measures: Vec::new(),
         eval_batch_size: eight,
         conflict_warn: 1.0,
         measure_conflicts: false,

@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         schedule: ScheduleConfig::constant(0.1),
         clip_norm: None,
         conflict: ConflictResolution::Mean,
+        measures: Vec::new(),
         eval_batch_size: eight,
         conflict_warn: 1.0,
         measure_conflicts: false,
@@ -49,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut trainer = Trainer::new(config, parts)?;
     let mut eager = Eager::acquire()?;
     trainer.run(&mut eager, &mut NullObserver)?;
-    let accuracy = trainer.test(&eager)?.score.accuracy;
+    let accuracy = trainer.test(&eager)?.score.accuracy().unwrap_or(0.0);
     if accuracy < 1.0 {
         return Err(format!("the classes are separable, but the accuracy is {accuracy}").into());
     }

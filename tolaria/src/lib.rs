@@ -21,6 +21,7 @@ mod rng;
 pub mod host_read;
 pub mod batch;
 pub mod loss;
+pub mod measure;
 pub mod random;
 pub mod grad;
 pub mod aggregate;

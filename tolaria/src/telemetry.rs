@@ -15,6 +15,8 @@ leyline::declare_metrics! {
     VALIDATION_LOSS = Gauge "tolaria.validation.loss" Nats [];
     /// Correct predictions / samples on held-out data.
     VALIDATION_ACCURACY = Gauge "tolaria.validation.accuracy" Ratio [];
+    /// A further measure on held-out data, by its name.
+    VALIDATION_MEASURE = Gauge "tolaria.validation.measure" Ratio ["measure"];
     /// Global gradient norm of the main loss before clipping, root mean square over the epoch.
     GRADIENT_NORM = Gauge "tolaria.grad.norm" GradientNorm [];
     /// Optimizer steps taken.

@@ -78,6 +78,7 @@ impl Job {
             schedule: ScheduleConfig::constant(0.1),
             clip_norm: None,
             conflict: ConflictResolution::Mean,
+            measures: Vec::new(),
             eval_batch_size: count(8),
             conflict_warn: 1.0,
             measure_conflicts: false,

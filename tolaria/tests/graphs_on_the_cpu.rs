@@ -39,6 +39,7 @@ fn train(execution: &ExecutionConfig, recorder: &Arc<RecordingRecorder>) -> (Vec
         schedule: ScheduleConfig::constant(0.1),
         clip_norm: Some(1.0),
         conflict: ConflictResolution::PcGrad,
+        measures: Vec::new(),
         eval_batch_size: count(5),
         conflict_warn: 1.0,
         measure_conflicts: false,

@@ -85,6 +85,7 @@ impl Case {
             schedule: ScheduleConfig::constant(self.learning_rate),
             clip_norm: self.clip_norm,
             conflict: self.method,
+            measures: Vec::new(),
             eval_batch_size: count(8),
             conflict_warn: 1.0,
             measure_conflicts: true,

@@ -73,6 +73,7 @@ fn trainer(seeds: NoSeeds<PlainModel>, dir: Option<&Path>) -> Trainer<NoSeeds<Pl
         schedule: ScheduleConfig::constant(0.1),
         clip_norm: Some(1.0),
         conflict: ConflictResolution::Mean,
+        measures: Vec::new(),
         eval_batch_size: count(5),
         conflict_warn: 1.0,
         measure_conflicts: false,

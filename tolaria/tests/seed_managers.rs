@@ -146,6 +146,7 @@ fn trainer<S: SeedManager>(seeds: S, dir: Option<&Path>) -> Result<Trainer<S, No
         schedule: ScheduleConfig::constant(0.1),
         clip_norm: None,
         conflict: ConflictResolution::PcGrad,
+        measures: Vec::new(),
         eval_batch_size: count(5),
         conflict_warn: 1.0,
         measure_conflicts: false,

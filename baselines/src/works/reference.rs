@@ -124,6 +124,7 @@ fn config() -> TrainConfig {
         },
         clip_norm: None,
         conflict: tolaria::aggregate::ConflictResolution::PcGrad,
+        measures: Vec::new(),
         eval_batch_size: count(16),
         conflict_warn: 0.5,
         measure_conflicts: false,

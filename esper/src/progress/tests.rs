@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use indicatif::TermLike;
 use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
 use leyline::seed::{AlphaMode, SeedStage};
-use leyline::state::Score;
+use leyline::state::{ACCURACY, Score};
 use leyline::unit::Alpha;
 use tolaria::trainer::report::{CommandRecord, TransitionRecord};
 
@@ -76,7 +76,7 @@ impl TermLike for Screen {
 }
 
 fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
-    let score = Score { loss: 0.5, accuracy: 0.75, num_samples: 100 };
+    let score = Score::new(0.5, 100).with(ACCURACY, 0.75);
     let state = |&(id, stage, alpha)| SeedState {
         stage,
         age_epochs: 1,
@@ -92,7 +92,7 @@ fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
         num_parameters: 100,
         learning_rate: 0.1,
         train: score,
-        validation: Score { loss: 0.25, accuracy: 0.875, ..score },
+        validation: Score::new(0.25, 100).with(ACCURACY, 0.875),
         gradient_norm: 1.0,
         conflict: None,
         seeds: seeds.iter().map(state).collect(),

@@ -43,18 +43,15 @@ fn test(run: &Run) -> Fact {
 }
 
 fn validation(run: &Run) -> Fact {
-    let last = run.epochs.last().map(|report| report.validation.accuracy);
-    let best = run
-        .epochs
-        .iter()
-        .reduce(|best, report| if report.validation.accuracy > best.validation.accuracy { report } else { best });
+    let last = run.epochs.last().and_then(|report| report.validation.accuracy());
+    let measured = run.epochs.iter().filter_map(|report| Some((report.validation.accuracy()?, report.epoch)));
+    let best = measured.reduce(|best, epoch| if epoch.0 > best.0 { epoch } else { best });
     let value = run.summary.as_ref().and_then(|summary| summary.validation_accuracy).or(last);
     Fact {
         label: "Validation accuracy",
         value: value.map_or_else(|| NOT_MEASURED.to_owned(), percent),
-        detail: best.map_or_else(String::new, |best| {
-            format!("best {} at epoch {}", percent(best.validation.accuracy), best.epoch)
-        }),
+        detail: best
+            .map_or_else(String::new, |(accuracy, epoch)| format!("best {} at epoch {epoch}", percent(accuracy))),
     }
 }
 

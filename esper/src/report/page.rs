@@ -246,8 +246,8 @@ fn epoch_rows(epochs: &[EpochReport]) -> Vec<EpochRow> {
             cells: vec![
                 Some(decimal(report.train.loss)),
                 Some(decimal(report.validation.loss)),
-                Some(percent(report.train.accuracy)),
-                Some(percent(report.validation.accuracy)),
+                report.train.accuracy().map(percent),
+                report.validation.accuracy().map(percent),
                 Some(count(report.num_parameters)),
                 Some(decimal(report.learning_rate)),
                 Some(decimal(report.gradient_norm)),

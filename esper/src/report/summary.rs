@@ -1,9 +1,11 @@
 //! `summary.json`: what a run came to; also the last line that `esper train --json` prints.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use leyline::id::{BlueprintId, SeedId, SlotId};
 use leyline::seed::SeedStage;
+use leyline::state::ACCURACY;
 use leyline::unit::Alpha;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +17,9 @@ use super::waiting::Waiting;
 pub struct Summary {
     /// Correct predictions / samples on the test data, in `[0, 1]`; absent when it was not measured.
     pub test_accuracy: Option<f64>,
+    /// What else the test data were measured by, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub test_measures: BTreeMap<String, f64>,
     /// Mean loss on the test data, nats per sample; absent when it was not measured.
     pub test_loss: Option<f64>,
     /// Correct predictions / samples on the validation data after the last epoch, in `[0, 1]`; absent before the first.
@@ -44,6 +49,13 @@ pub struct Summary {
     /// Why the policy gave no more commands, the latest reason first.
     #[serde(default)]
     pub waiting: Vec<Waiting>,
+}
+
+impl Summary {
+    /// A measure on the test data; absent where it was not taken.
+    pub(crate) fn test_measure(&self, name: &str) -> Option<f64> {
+        if name == ACCURACY { self.test_accuracy } else { self.test_measures.get(name).copied() }
+    }
 }
 
 /// How a run ended.

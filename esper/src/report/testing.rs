@@ -1,19 +1,19 @@
 //! What tests of several parts of the report begin with.
 
 use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
-use leyline::state::Score;
+use leyline::state::{ACCURACY, Score};
 use tolaria::trainer::report::EpochReport;
 
 /// An epoch in which nothing happened.
 pub(crate) fn epoch(number: u64) -> EpochReport {
-    let score = Score { loss: 0.5, accuracy: 0.75, num_samples: 100 };
+    let score = Score::new(0.5, 100).with(ACCURACY, 0.75);
     EpochReport {
         epoch: EpochIndex(number),
         step: StepIndex(0),
         topology: TopologyRevision(0),
         num_parameters: 100,
         learning_rate: 0.1,
-        train: score,
+        train: score.clone(),
         validation: score,
         gradient_norm: 1.0,
         conflict: None,

@@ -102,20 +102,20 @@ impl Kept {
 mod tests {
     use leyline::id::{SeedId, StepIndex, TopologyRevision};
     use leyline::seed::SeedStage;
-    use leyline::state::Score;
+    use leyline::state::{ACCURACY, Score};
     use tolaria::trainer::report::TransitionRecord;
 
     use super::*;
 
     fn report(epoch: u64) -> EpochReport {
-        let score = Score { loss: 0.1, accuracy: 0.9, num_samples: 3 };
+        let score = Score::new(0.1, 3).with(ACCURACY, 0.9);
         EpochReport {
             epoch: EpochIndex(epoch),
             step: StepIndex(epoch * 2),
             topology: TopologyRevision(0),
             num_parameters: 1,
             learning_rate: 0.1,
-            train: score,
+            train: score.clone(),
             validation: score,
             gradient_norm: 1.0,
             conflict: None,

@@ -1,5 +1,6 @@
 //! The command itself.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use leyline::layout::Owner;
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
+use leyline::state::{ACCURACY, Score};
 use tolaria::checkpoint::{CheckpointStore, StdFs};
 use tolaria::trainer::{Checkpoints, Outcome, Resumed};
 
@@ -201,9 +203,12 @@ fn summarize(
     let (outcome, reason) = verdict(ended, &history.epochs, num_classes);
     let (epoch, step) = trainer.progress();
     Ok(Summary {
-        test_accuracy: test.map(|score| score.accuracy),
-        test_loss: test.map(|score| score.loss),
-        validation_accuracy: history.epochs.last().map(|epoch| epoch.validation.accuracy),
+        test_accuracy: test.as_ref().and_then(Score::accuracy),
+        test_loss: test.as_ref().map(|score| score.loss),
+        test_measures: test.map_or_else(BTreeMap::new, |score| {
+            score.measures.into_iter().filter(|(name, _)| name != ACCURACY).collect()
+        }),
+        validation_accuracy: history.epochs.last().and_then(|epoch| epoch.validation.accuracy()),
         epochs: epoch.0,
         steps: step.0,
         parameters: trainer.seeds().model().layout().num_elements() as u64,

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn epoch(train: f64, validation: f64) -> EpochReport {
-        let score = |loss| Score { loss, accuracy: 0.1, num_samples: 3 };
+        let score = |loss| Score::new(loss, 3);
         EpochReport {
             epoch: EpochIndex(4),
             step: StepIndex(8),

@@ -227,7 +227,7 @@ fn train(arm: &Arm, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
         data: data.clone(),
         policy: policy.clone(),
         seed: *seed,
-        test_accuracy: test.accuracy,
+        test_accuracy: test.accuracy().context("the accuracy of the test data")?,
         test_loss: test.loss,
         steps: trainer.progress().1.0,
         parameters: trainer.seeds().model().layout().num_elements(),

@@ -7,7 +7,7 @@ use leyline::command::Operation;
 use leyline::id::{EpochIndex, RunId, StepIndex, TopologyRevision};
 use leyline::policy::Decision;
 use leyline::seed::{Counterfactual, GradientHealth};
-use leyline::state::{Score, SystemState};
+use leyline::state::{ACCURACY, Score, SystemState};
 
 use crate::lifecycle::Lifecycle;
 use crate::toy::{NUM_CLASSES, NUM_INPUTS};
@@ -135,8 +135,8 @@ fn score(outcome: Outcome, epoch: EpochIndex, gap: f64) -> Option<Score> {
     let rising = 0.5 + 0.2 * epoch.0 as f64;
     pick(
         outcome,
-        Score { loss: falling + gap, accuracy: 0.8 - gap, num_samples: 4_096 },
-        Score { loss: rising + gap, accuracy: 0.25, num_samples: 4_096 },
+        Score::new(falling + gap, 4_096).with(ACCURACY, 0.8 - gap),
+        Score::new(rising + gap, 4_096).with(ACCURACY, 0.25),
     )
 }
 

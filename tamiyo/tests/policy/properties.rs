@@ -128,7 +128,9 @@ fn assert_measured(state: &SystemState, decision: &Decision) {
     for (command, _) in &decision.commands {
         let of = |id: SeedId| state.seeds.iter().find(|s| s.seed_id == id).unwrap();
         match &command.operation {
-            Operation::Germinate { .. } => assert!(state.validation.is_some_and(|score| score.loss.is_finite())),
+            Operation::Germinate { .. } => {
+                assert!(state.validation.as_ref().is_some_and(|score| score.loss.is_finite()))
+            }
             Operation::StartBlending { seed, .. } => assert!(of(*seed).gradient.is_some()),
             Operation::StartTraining { .. }
             | Operation::Hold { .. }

@@ -50,7 +50,8 @@ fn commands_name_the_key_they_are_signed_with_and_what_they_rest_on() {
     let mut policy = tamiyo(config(EAGER)).with_key_id(KeyId(77));
     let shown = state(1, vec![seed(1, "a", SeedStage::Germinated, 0), seed(2, "b", SeedStage::Training, 99)], vec![]);
     // Of six inputs, the counterfactual of the seed in training is absent.
-    let shown = SystemState { train: shown.validation, gradient_norm: Some(1.0), conflict_ratio: Some(0.0), ..shown };
+    let shown =
+        SystemState { train: shown.validation.clone(), gradient_norm: Some(1.0), conflict_ratio: Some(0.0), ..shown };
     let decision = decide(&mut policy, &shown);
     assert!(!decision.commands.is_empty());
     for (command, signed) in &decision.commands {

@@ -8,7 +8,7 @@ use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, Top
 use leyline::policy::{Decision, Policy};
 use leyline::region::Eager;
 use leyline::seed::{BlueprintOffer, Counterfactual, GradientHealth, SeedStage, SeedState, SlotState};
-use leyline::state::{Score, SystemState};
+use leyline::state::{ACCURACY, Score, SystemState};
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline::unit::Alpha;
 use leyline_testkit::clock::ManualClock;
@@ -43,7 +43,7 @@ pub(crate) fn blueprint_id(text: &str) -> BlueprintId {
 }
 
 pub(crate) fn score(loss: f64) -> Score {
-    Score { loss, accuracy: 0.5, num_samples: 100 }
+    Score::new(loss, 100).with(ACCURACY, 0.5)
 }
 
 /// A mean gain and its standard error.

@@ -10,12 +10,12 @@ use leyline::model::TrainableModel;
 use leyline::policy::{Decision, Policy, Rationale};
 use leyline::region::Eager;
 use leyline::seed::{Evidence, GradientHealth, SeedManager, SeedStage, SeedState, Transition};
-use leyline::state::{Score, SystemState};
+use leyline::state::{ACCURACY, Score, SystemState};
 use leyline::telemetry::{Boundary, Event, Health, HealthStatus};
 
 use crate::error::{self, Error};
 use crate::telemetry as desc;
-use crate::trainer::evaluate::{Evaluation, Probe, evaluate};
+use crate::trainer::evaluate::{Evaluation, Probe};
 use crate::trainer::gradients::{conflict_record, count, shares};
 use crate::trainer::report::{CommandRecord, EpochReport, TransitionRecord, owner_name};
 use crate::trainer::run::Trainer;
@@ -24,8 +24,8 @@ use crate::trainer::sums::EpochTotals;
 /// What the policy is told about the epoch.
 struct Measured<'a> {
     totals: &'a EpochTotals,
-    train: Score,
-    validation: Score,
+    train: &'a Score,
+    validation: &'a Score,
     conflict_ratio: Option<f64>,
 }
 
@@ -39,11 +39,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if 2 * totals.num_skipped > steps {
             return Err(Error::Diverged { num_skipped: totals.num_skipped, num_steps: steps, epoch });
         }
-        let train = Score {
-            loss: totals.loss_sum / totals.num_samples as f64,
-            accuracy: totals.num_correct / totals.num_samples as f64,
-            num_samples: totals.num_samples,
-        };
+        let mean = |sum: f64| sum / totals.num_samples as f64;
+        let train = Score::new(mean(totals.loss_sum), totals.num_samples).with(ACCURACY, mean(totals.num_correct));
         let states = self.export_seeds(eager)?;
         let evaluation = self.evaluate(eager, &states)?;
         if !evaluation.score.loss.is_finite() {
@@ -62,7 +59,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             .map_err(|e| Error::SeedManager { step: self.cursor.step, source: leyline::error::BoxError::new(e) })?;
         let mut transitions = records(ticked);
         let conflict_ratio = conflict.as_ref().map(|conflict| conflict.ratio);
-        let measured = Measured { totals: &totals, train, validation: evaluation.score, conflict_ratio };
+        let measured = Measured { totals: &totals, train: &train, validation: &evaluation.score, conflict_ratio };
         let (commands, waiting) = self.decide(eager, &measured, &mut transitions)?;
         let seeds = self.export_seeds(eager)?;
         self.refit(&seeds)?;
@@ -111,9 +108,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Evaluates on held-out data, with each live seed switched on and off beside it.
     fn evaluate(&mut self, eager: &Eager, states: &[SeedState]) -> Result<Evaluation, Error> {
         let probes: Vec<Probe> = states.iter().filter_map(Probe::of).collect();
-        let batch = self.config.eval_batch_size.get();
-        let (model, data) = (self.parts.seeds.model(), &self.parts.data.validation);
-        evaluate(eager, model, data, &self.parts.device, batch, &probes, &mut self.reads)
+        self.evaluate_on(eager, |data| &data.validation, &probes)
     }
 
     /// Hands the seed manager what was found about each live seed; what is not finite was not measured.
@@ -225,8 +220,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             steps_per_epoch: measured.totals.num_steps,
             topology: layout.revision(),
             host_parameters: host_parameters + permanent.map(|seed| seed.num_parameters).sum::<u64>(),
-            train: Some(measured.train),
-            validation: Some(measured.validation),
+            train: Some(measured.train.clone()),
+            validation: Some(measured.validation.clone()),
             gradient_norm: Some(measured.totals.gradient_norm),
             conflict_ratio: measured.conflict_ratio,
             seeds,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{AggregationConfig, ConflictResolution};
 use crate::batch::BatchConfig;
+use crate::measure::{self, ACCURACY, MEASURES, QualityMeasure};
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 
 /// Settings of the trainer; immutable once it is built.
@@ -32,6 +33,9 @@ pub struct TrainConfig {
     /// How far CAGrad may go from the plain gradient, in norms of it, in `[0, 1)`.
     #[serde(default = "default_cagrad_radius")]
     pub cagrad_radius: f64,
+    /// Names of [`MEASURES`] that held-out data are measured by, beside loss and accuracy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measures: Vec<String>,
     /// Samples per forward pass of an evaluation.
     pub eval_batch_size: NonZeroUsize,
     /// Conflict ratio of an epoch from which on a warning is emitted, in `[0, 1]`.
@@ -116,6 +120,12 @@ impl TrainConfig {
         }
     }
 
+    /// What held-out data are measured by, beside loss and accuracy; in the order of reports.
+    pub(super) fn further_measures(&self) -> Vec<QualityMeasure> {
+        let is_asked = |measure: &QualityMeasure| self.measures.iter().any(|name| name == measure.name);
+        MEASURES.into_iter().filter(|measure| measure.name != ACCURACY.name && is_asked(measure)).collect()
+    }
+
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {
@@ -128,6 +138,10 @@ impl TrainConfig {
         }
         if !(0.0..1.0).contains(&self.cagrad_radius) {
             issues.push(("cagrad_radius".to_owned(), "a number of at least 0 and below 1".to_owned()));
+        }
+        if self.measures.iter().any(|name| measure::named(name).is_none()) {
+            let names = MEASURES.map(|measure| measure.name).join(", ");
+            issues.push(("measures".to_owned(), format!("a list of some of: {names}")));
         }
         issues.extend(self.optimizer.validate().into_iter().map(|(key, text)| (format!("optimizer.{key}"), text)));
         issues.extend(self.schedule.validate().into_iter().map(|(key, text)| (format!("schedule.{key}"), text)));
@@ -194,6 +208,17 @@ mod tests {
             assert_eq!(text.contains("compile_cache"), config.compile_cache.is_some(), "{text}");
             assert_eq!(serde_json::from_str::<ExecutionConfig>(&text).unwrap(), config);
         }
+    }
+
+    #[test]
+    fn measures_are_named_and_the_accuracy_is_measured_anyway() {
+        for (named, expected) in [("[]", vec![]), (r#"["accuracy", "top5_accuracy"]"#, vec!["top5_accuracy"])] {
+            let config = config(&format!(r#"{{"measures": {named}}}"#));
+            assert_eq!(config.further_measures().iter().map(|measure| measure.name).collect::<Vec<_>>(), expected);
+            assert!(config.validate().is_empty());
+        }
+        let issue = ("measures".to_owned(), "a list of some of: accuracy, top5_accuracy".to_owned());
+        assert_eq!(config(r#"{"measures": ["top5"]}"#).validate(), [issue]);
     }
 
     #[test]

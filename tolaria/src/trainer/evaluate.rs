@@ -1,19 +1,19 @@
 //! Evaluation on held-out data, with each live seed switched on and off beside it.
 
 use candle_core::{Device, Tensor};
-use leyline::batch::Batch;
 use leyline::error::BoxError;
 use leyline::id::SeedId;
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, SeedStage, SeedState};
-use leyline::state::Score;
+use leyline::state::{ACCURACY, Score};
 use leyline::unit::Alpha;
 
 use crate::batch::{Dataset, to_device};
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
 use crate::loss;
+use crate::measure::QualityMeasure;
 
 /// A seed to measure: the override that flips it, and whether it acts without the override.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,26 +60,38 @@ pub struct Evaluation {
     pub counterfactuals: Vec<(SeedId, Counterfactual)>,
 }
 
-/// Evaluates the network on all of `data` in batches of `batch_size`, and once more per probe. Batches are copied to
-/// `device`, where the network is, unless they are there.
+/// What a network is evaluated on.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldOut<'a> {
+    /// All of it.
+    pub data: &'a Dataset,
+    /// Where the network is; batches are copied there unless they are there.
+    pub device: &'a Device,
+    /// Samples per forward pass, above 0.
+    pub batch_size: usize,
+    /// What is measured of the network as it is, beside loss and accuracy.
+    pub measures: &'a [QualityMeasure],
+}
+
+/// Evaluates the network on all of the data, and once more per probe.
 ///
 /// # Errors
 /// When a forward pass or the device fails.
 /// # Sync
-/// one device-to-host copy: all per-sample losses and hits in one tensor.
+/// one device-to-host copy: all per-sample losses and hits, and the counts of the measures, in one tensor.
 pub fn evaluate<M: TrainableModel>(
     eager: &Eager,
     model: &M,
-    data: &Dataset,
-    device: &Device,
-    batch_size: usize,
+    held_out: &HeldOut<'_>,
     probes: &[Probe],
     reads: &mut HostReads,
 ) -> Result<Evaluation, Error> {
     eager.check()?;
+    let HeldOut { data, device, batch_size, measures } = *held_out;
     let num_passes = 1 + probes.len();
     let mut losses = vec![Vec::new(); num_passes];
     let mut hits = vec![Vec::new(); num_passes];
+    let mut counts = vec![Vec::new(); measures.len()];
     for start in (0..data.len()).step_by(batch_size) {
         let slice = data.slice(start, batch_size.min(data.len() - start))?;
         let batch = to_device(slice, device)?;
@@ -88,17 +100,30 @@ pub fn evaluate<M: TrainableModel>(
                 None => Vec::new(),
                 Some(probe) => vec![AlphaOverride { seed: probes[probe].seed, alpha: probes[probe].alpha }],
             };
-            let (loss, hit) = one_pass(model, &batch, &overrides)?;
-            losses[pass].push(loss);
-            hits[pass].push(hit);
+            let pass_of = Pass::Evaluate { overrides: &overrides };
+            let outputs = model.forward(&batch.inputs, pass_of).map_err(|e| Error::Model(BoxError::new(e)))?;
+            losses[pass].push(loss::per_sample(&outputs.logits, &batch.targets)?);
+            hits[pass].push(loss::hits(&outputs.logits, &batch.targets)?);
+            for (measure, counts) in measures.iter().zip(&mut counts).filter(|_| pass == 0) {
+                counts.push((measure.counts)(&outputs.logits, &batch.targets)?);
+            }
         }
     }
-    let rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
+    let counts: Vec<Tensor> = counts.iter().map(|rows| Tensor::cat(rows, 0)).collect::<Result<_, _>>()?;
+    let mut rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
+    rows.extend(counts.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>, _>>()?);
     let table = host_read::read_vec(&Tensor::cat(&rows, 0)?, "evaluation", reads)?;
-    let table: Vec<&[f32]> = table.chunks(data.len().max(1)).collect();
-    let (losses, hits) = table.split_at(num_passes);
+    let (per_sample, mut rest) = table.split_at(2 * num_passes * data.len());
+    let per_sample: Vec<&[f32]> = per_sample.chunks(data.len().max(1)).collect();
+    let (losses, hits) = per_sample.split_at(num_passes);
+    let mut score = Score::new(mean(losses[0]), data.len() as u64).with(ACCURACY, mean(hits[0]));
+    for (measure, counts) in measures.iter().zip(&counts) {
+        let (of_measure, others) = rest.split_at(counts.elem_count());
+        score = score.with(measure.name, (measure.value)(&column_sums(of_measure, counts.dim(1)?), data.len() as f64));
+        rest = others;
+    }
     Ok(Evaluation {
-        score: Score { loss: mean(losses[0]), accuracy: mean(hits[0]), num_samples: data.len() as u64 },
+        score,
         counterfactuals: probes
             .iter()
             .enumerate()
@@ -111,15 +136,10 @@ pub fn evaluate<M: TrainableModel>(
     })
 }
 
-/// Per-sample losses and hits (1 or 0), both (B,) in `f32`.
-fn one_pass<M: TrainableModel>(
-    model: &M,
-    batch: &Batch,
-    overrides: &[AlphaOverride],
-) -> Result<(Tensor, Tensor), Error> {
-    let outputs =
-        model.forward(&batch.inputs, Pass::Evaluate { overrides }).map_err(|e| Error::Model(BoxError::new(e)))?;
-    Ok((loss::per_sample(&outputs.logits, &batch.targets)?, loss::hits(&outputs.logits, &batch.targets)?))
+/// The sum of each of so many columns of a table, row by row.
+fn column_sums(table: &[f32], width: usize) -> Vec<f64> {
+    let column = |column: usize| table.iter().skip(column).step_by(width).map(|count| f64::from(*count)).sum();
+    (0..width).map(column).collect()
 }
 
 fn counterfactual(on: (&[f32], &[f32]), off: (&[f32], &[f32])) -> Option<Counterfactual> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Recorder};
 
+use crate::measure::QualityMeasure;
 use crate::telemetry as desc;
 use crate::trainer::report::EpochReport;
 use crate::trainer::sums::EpochTotals;
@@ -27,14 +28,18 @@ pub(super) struct Instruments {
     training_throughput: Gauge,
     validation_loss: Gauge,
     validation_accuracy: Gauge,
+    /// By the name of their measure.
+    validation_measures: Vec<(&'static str, Gauge)>,
     gradient_norm: Gauge,
     seeds_active: Gauge,
     microbatches: Gauge,
 }
 
 impl Instruments {
-    pub(super) fn new(recorder: &Arc<dyn Recorder>) -> Self {
+    pub(super) fn new(recorder: &Arc<dyn Recorder>, measures: &[QualityMeasure]) -> Self {
+        let of = |measure: &QualityMeasure| (measure.name, recorder.gauge(&desc::VALIDATION_MEASURE, &[measure.name]));
         Self {
+            validation_measures: measures.iter().map(of).collect(),
             steps_skipped: recorder.counter(&desc::STEPS_SKIPPED_TOTAL, &[]),
             steps_total: recorder.counter(&desc::STEPS_TOTAL, &[]),
             learning_rate: recorder.gauge(&desc::LEARNING_RATE, &[]),
@@ -60,11 +65,14 @@ impl Instruments {
     pub(super) fn epoch(&self, report: &EpochReport, totals: &EpochTotals) {
         self.epochs_total.add(1);
         self.training_loss.set(report.train.loss);
-        self.training_accuracy.set(report.train.accuracy);
+        self.training_accuracy.set_or_clear(report.train.accuracy());
         self.training_latency.set(report.wall_s * 1e3);
         self.training_throughput.set(report.samples_per_s);
         self.validation_loss.set(report.validation.loss);
-        self.validation_accuracy.set(report.validation.accuracy);
+        self.validation_accuracy.set_or_clear(report.validation.accuracy());
+        for (name, gauge) in &self.validation_measures {
+            gauge.set_or_clear(report.validation.measures.get(*name).copied());
+        }
         self.gradient_norm.set(report.gradient_norm);
         self.seeds_active.set(report.seeds.iter().filter(|seed| seed.num_parameters > 0).count() as f64);
         self.microbatches.set(totals.num_microbatches as f64);

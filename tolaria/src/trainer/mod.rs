@@ -32,7 +32,7 @@ mod observer;
 pub mod report;
 
 pub use config::{ExecutionConfig, StepMode, TrainConfig};
-pub use evaluate::{Evaluation, Probe, evaluate};
+pub use evaluate::{Evaluation, HeldOut, Probe, evaluate};
 pub use observer::{Flow, NullObserver, Observer};
 pub use run::{Checkpoints, Outcome, Parts, Resumed, Splits, Trainer};
 pub use state::epochs_begun;

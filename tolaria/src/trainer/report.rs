@@ -5,7 +5,9 @@ use leyline::layout::Owner;
 use leyline::policy::Rationale;
 use leyline::seed::{SeedStage, SeedState};
 use leyline::state::Score;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::measure;
 
 /// Most layers of an owner that are reported.
 pub const LAYERS_REPORTED: usize = 8;
@@ -151,6 +153,15 @@ mod owner_text {
     }
 }
 
+/// A score of [`MEASURES`](crate::measure::MEASURES) alone: a name that is none of them is damage.
+fn of_known_measures<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Score, D::Error> {
+    let score = Score::deserialize(deserializer)?;
+    match score.measures.keys().find(|name| measure::named(name).is_none()) {
+        None => Ok(score),
+        Some(name) => Err(de::Error::custom(format!("there is no measure `{name}`"))),
+    }
+}
+
 /// One epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -166,8 +177,10 @@ pub struct EpochReport {
     /// Learning rate of the last step.
     pub learning_rate: f64,
     /// Training data, averaged while it trained.
+    #[serde(deserialize_with = "of_known_measures")]
     pub train: Score,
     /// Held-out data that decisions may use.
+    #[serde(deserialize_with = "of_known_measures")]
     pub validation: Score,
     /// Global gradient norm of the main loss before clipping, root mean square over optimizer steps.
     pub gradient_norm: f64,

@@ -23,7 +23,7 @@ use crate::grad::{Geometry, GradientBufferPool};
 use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
-use crate::trainer::evaluate::{Evaluation, evaluate};
+use crate::trainer::evaluate::{Evaluation, HeldOut, Probe, evaluate};
 use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer};
@@ -195,7 +195,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             sums,
             shares: BTreeMap::new(),
             reads: HostReads::default(),
-            instruments: Instruments::new(&parts.recorder),
+            instruments: Instruments::new(&parts.recorder, &config.further_measures()),
             gradient_instruments: GradientInstruments::new(&parts.recorder),
             runner: StepRunner::new(&config.execution, &parts.device, claim, &parts.recorder, &parts.clock)?,
             plans: BTreeMap::new(),
@@ -256,9 +256,23 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// As [`evaluate`]; [`Error::FrozenValue`] where a run ended with it; [`Error::Unconfirmed`].
     pub fn test(&mut self, eager: &Eager) -> Result<Evaluation, Error> {
         self.runner.confirmed()?;
-        let batch = self.config.eval_batch_size.get();
-        let model = self.parts.seeds.model();
-        evaluate(eager, model, &self.parts.data.test, &self.parts.device, batch, &[], &mut self.reads)
+        self.evaluate_on(eager, |data| &data.test, &[])
+    }
+
+    /// Evaluates the network on a part of the data, and once more per probe.
+    pub(super) fn evaluate_on(
+        &mut self,
+        eager: &Eager,
+        part: fn(&Splits) -> &Dataset,
+        probes: &[Probe],
+    ) -> Result<Evaluation, Error> {
+        let held_out = HeldOut {
+            data: part(&self.parts.data),
+            device: &self.parts.device,
+            batch_size: self.config.eval_batch_size.get(),
+            measures: &self.config.further_measures(),
+        };
+        evaluate(eager, self.parts.seeds.model(), &held_out, probes, &mut self.reads)
     }
 
     /// The seed manager.

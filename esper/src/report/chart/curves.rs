@@ -1,5 +1,8 @@
 //! The charts of a run: which quantities are drawn, how, and what each picture says in words.
 
+use leyline::state::Score;
+use leyline::telemetry::Unit;
+use tolaria::measure::{ACCURACY, MEASURES, QualityMeasure};
 use tolaria::trainer::report::EpochReport;
 
 use super::axis::Quantity;
@@ -47,14 +50,14 @@ pub(super) struct Sketch {
 pub(in crate::report) fn curves(run: &Run, events: &[SeedEvent]) -> Vec<Chart> {
     let summary = run.summary.as_ref();
     let reports = run.epochs.as_slice();
-    let sketches = [
-        loss(reports, summary),
-        accuracy(reports, summary),
-        gradient_norm(reports),
-        parameters(reports, summary),
-        learning_rate(reports),
-    ];
-    sketches.into_iter().map(|sketch| sketch.finish(run, events)).collect()
+    let is_measured = |measure: &QualityMeasure| {
+        let is_in = |report: &EpochReport| report.validation.measures.contains_key(measure.name);
+        measure.name == ACCURACY.name || reports.iter().any(is_in)
+    };
+    let qualities = MEASURES.into_iter().filter(is_measured).map(|measure| quality(measure, reports, summary));
+    let of_training = [gradient_norm(reports), parameters(reports, summary), learning_rate(reports)];
+    let sketches = [loss(reports, summary)].into_iter().chain(qualities).chain(of_training);
+    sketches.map(|sketch| sketch.finish(run, events)).collect()
 }
 
 /// Alpha of every seed; nothing without seeds.
@@ -80,22 +83,28 @@ fn loss(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
     }
 }
 
-fn accuracy(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
-    let series = vec![
-        line("train", DASHED, reports, |report| Some(report.train.accuracy)),
-        line("validation", 1, reports, |report| Some(report.validation.accuracy)),
+fn quality(measure: QualityMeasure, reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
+    let of = |score: &Score| score.measures.get(measure.name).copied();
+    let mut series = vec![
+        line("train", DASHED, reports, |report| of(&report.train)),
+        line("validation", 1, reports, |report| of(&report.validation)),
     ];
-    let test = summary.and_then(|summary| summary.test_accuracy);
+    series.retain(|series| !series.points.is_empty() || reports.is_empty());
+    let test = summary.and_then(|summary| summary.test_measure(measure.name));
+    let (quantity, show): (_, fn(f64) -> String) = match measure.unit {
+        Unit::Ratio => (Quantity::Fraction, percent),
+        _ => (Quantity::Number, decimal),
+    };
     let note = (test.is_none() && !reports.is_empty())
         .then(|| "The test data were not measured: that is done once, when a run completes.".to_owned());
     Sketch {
-        id: "accuracy",
-        title: "Accuracy",
-        unit: "correct / samples",
-        quantity: Quantity::Fraction,
-        show: percent,
+        id: measure.name,
+        title: measure.title,
+        unit: measure.formula,
+        quantity,
+        show,
         series,
-        references: test_value(test, percent),
+        references: test_value(test, show),
         note,
     }
 }

@@ -42,7 +42,7 @@ impl Heuristic {
 
     fn observe(&mut self, state: &SystemState) {
         let Self { config, memory } = self;
-        memory.tracker.observe(&config.plateau, &config.stability, state.epoch, state.validation);
+        memory.tracker.observe(&config.plateau, &config.stability, state.epoch, state.validation.as_ref());
         memory.initial_parameters.get_or_insert(state.host_parameters);
         let keep = config.evidence.window.max(config.blending.harmful_measurements);
         for ended in memory.evidence.observe(&config.evidence, keep, state.epoch, &state.seeds) {

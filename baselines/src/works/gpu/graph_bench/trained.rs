@@ -35,6 +35,7 @@ pub(super) fn measure(gpu: &Gpu, eager: &mut Eager, name: &str, samples: &mut Sa
             schedule: ScheduleConfig { learning_rate: work.learning_rate, warmup_steps: 0, decay: Decay::Constant },
             clip_norm: None,
             conflict: ConflictResolution::Mean,
+            measures: Vec::new(),
             eval_batch_size: count(1024),
             conflict_warn: 1.0,
             measure_conflicts: false,

@@ -179,6 +179,7 @@ pub(in crate::works::gpu) fn train_config(
         schedule: ScheduleConfig { learning_rate: 0.01, warmup_steps: 20, decay: Decay::Constant },
         clip_norm: Some(1.0),
         conflict,
+        measures: Vec::new(),
         eval_batch_size: count(512),
         conflict_warn: 1.0,
         measure_conflicts: false,

@@ -1,0 +1,34 @@
+//! How often the target is among the five largest logits.
+
+use candle_core::{DType, Tensor};
+use leyline::telemetry::Unit;
+
+use super::QualityMeasure;
+use crate::error::Error;
+
+/// Classes among which the target has to be.
+const BEST: usize = 5;
+
+/// Targets among the five largest logits / samples. Of equal logits the first is the larger; among five classes or fewer
+/// it is 1.
+pub const TOP5: QualityMeasure = QualityMeasure {
+    name: "top5_accuracy",
+    title: "Top-5 accuracy",
+    formula: "targets among the five largest logits / samples",
+    unit: Unit::Ratio,
+    larger_is_better: true,
+    counts,
+    value: |hits, num_samples| hits[0] / num_samples,
+};
+
+/// A logit that is no number is below none, so that beside it nothing is recognized.
+fn counts(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
+    let (_, num_classes) = logits.dims2()?;
+    let targets = targets.unsqueeze(1)?;
+    let own = logits.contiguous()?.gather(&targets.contiguous()?, 1)?;
+    let classes = u32::try_from(num_classes).map_err(candle_core::Error::wrap)?;
+    let is_later = Tensor::arange(0, classes, logits.device())?.unsqueeze(0)?.broadcast_gt(&targets)?;
+    let is_below = (logits.broadcast_lt(&own)? + (logits.broadcast_eq(&own)? * is_later)?)?;
+    let num_below = is_below.to_dtype(DType::F32)?.sum_keepdim(1)?;
+    Ok(num_below.ge(num_classes.saturating_sub(BEST) as f64)?.to_dtype(DType::F32)?)
+}
