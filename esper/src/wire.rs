@@ -118,10 +118,8 @@ fn draw_key(journal: Option<&Journal>) -> anyhow::Result<(KeyId, [u8; 32])> {
 /// # Errors
 /// What does not fit the data.
 pub(crate) fn kasmina_config(config: &EsperConfig, train: &Table) -> Result<KasminaConfig, Vec<Issue>> {
-    if let Some(issue) = config.host.misfit(train.num_features()) {
-        return Err(vec![issue]);
-    }
     let host = config.host.sized(train.num_features(), train.num_classes());
+    let host = host.map_err(|issue| vec![Issue::of_network(issue)])?;
     let kasmina = config.seeds.for_host(host, config.run.seed);
     let issues: Vec<Issue> = kasmina.validate().into_iter().map(Issue::of_network).collect();
     if issues.is_empty() { Ok(kasmina) } else { Err(issues) }

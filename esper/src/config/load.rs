@@ -20,6 +20,8 @@ pub struct Alternative {
     pub path: &'static str,
     /// Key whose value names the alternative; absent when the section holds one table named after it.
     pub tag: Option<&'static str>,
+    /// Settings in it that are filled in and not written: nobody is told that they are accepted.
+    pub filled_in: &'static [&'static str],
 }
 
 /// A setting that has the right type and still cannot work.
@@ -106,7 +108,12 @@ fn deserialize<'a, T: DeserializeOwned>(
             Ok(_) => break,
             Err(error) => error,
         };
-        let rejected = diagnose::rejected(&error, tree, layers);
+        let mut rejected = diagnose::rejected(&error, tree, layers);
+        for Alternative { path, filled_in, .. } in alternatives {
+            if rejected.diagnostic.key.starts_with(&format!("{path}.")) {
+                rejected.diagnostic.accepted.retain(|name| !filled_in.contains(&name.as_str()));
+            }
+        }
         let section = |key: &str| key.rsplit_once('.').map(|(section, _)| section.to_owned());
         let beside = section(&rejected.diagnostic.key);
         let is_misspelt = || mistakes.iter().any(|told: &Diagnostic| section(&told.key) == beside);

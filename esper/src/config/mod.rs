@@ -27,7 +27,7 @@ pub use error::{ConfigError, Diagnostic, Place};
 pub use layer::Layer;
 pub use library::LibraryConfig;
 pub use load::{Alternative, Issue, Loaded, load};
-pub use network::{HostChoice, SeedsConfig};
+pub use network::SeedsConfig;
 pub use sections::{CheckpointConfig, DeviceName, EsperConfig, RunConfig, TelemetryConfig};
 
 #[cfg(test)]

@@ -4,13 +4,14 @@ use std::fmt;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
+use kasmina::host::HostConfig;
 use serde::de;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tamiyo::{PolicyKind, TamiyoConfig};
 use tolaria::trainer::TrainConfig;
 
 use super::load::{gather, peek};
-use super::network::{self, HostChoice, SeedsConfig};
+use super::network::{self, SeedsConfig};
 use super::{Alternative, ConfigError, Diagnostic, Issue, Layer, Loaded, load};
 use crate::data::{self, DataConfig, DataName};
 
@@ -26,8 +27,8 @@ pub struct EsperConfig {
     pub checkpoint: CheckpointConfig,
     /// What is recorded.
     pub telemetry: TelemetryConfig,
-    /// Host network.
-    pub host: HostChoice,
+    /// Host network: one table named after its kind, without the sizes that follow from the data.
+    pub host: HostConfig,
     /// Seed manager.
     pub seeds: SeedsConfig,
     /// Policy.
@@ -78,9 +79,9 @@ const BASE: &str = include_str!("defaults/base.toml");
 
 /// Sections in which one choice excludes the settings of another.
 const ALTERNATIVES: &[Alternative] = &[
-    Alternative { path: "host", tag: None },
-    Alternative { path: "train.optimizer", tag: Some("kind") },
-    Alternative { path: "train.schedule.decay", tag: Some("kind") },
+    Alternative { path: "host", tag: None, filled_in: &HostConfig::OPEN_SIZES },
+    Alternative { path: "train.optimizer", tag: Some("kind"), filled_in: &[] },
+    Alternative { path: "train.schedule.decay", tag: Some("kind"), filled_in: &[] },
 ];
 
 impl EsperConfig {

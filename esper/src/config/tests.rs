@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
+use kasmina::ConfigIssue;
+use kasmina::host::HostConfig;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -233,18 +235,25 @@ fn the_sections_of_the_subsystems_are_checked_like_the_others() {
 fn a_host_of_images_says_which_samples_it_takes() {
     let file = "[host.cnn2d]\nheight = 8\nwidth = 8\nchannels = [4]\nkernel = 3\nstride = 1\n";
     let host = load_esper(file, &[]).unwrap().config.host;
-    assert_eq!(host.misfit(64), None);
-    let problem = "height 8 times width 8 times input_channels 1 is 64: expected the 784 features of the data";
-    assert_eq!(host.misfit(784), Some(Issue::new("host.cnn2d", problem)));
+    assert!(host.sized(64, 10).is_ok());
+    let problem = "takes samples of [1, 8, 8], that is 64: expected the 784 features of the data";
+    assert_eq!(host.sized(784, 10), Err(ConfigIssue::new("host.cnn2d", problem)));
     let color = load_esper(file, &["host.cnn2d.input_channels=3"]).unwrap().config.host;
-    assert_eq!((color.misfit(192), color.misfit(64).is_some()), (None, true));
-    assert_eq!(load_esper("", &[]).unwrap().config.host.misfit(7), None);
+    assert!(color.sized(192, 10).is_ok() && color.sized(64, 10).is_err());
+    assert!(load_esper("", &[]).unwrap().config.host.sized(7, 10).is_ok());
+    for (file, message) in [
+        ("[host.mlp]\ninputs = 7\n", "`host.mlp.inputs` is 7: expected none, it follows from the data"),
+        ("[host.mlp]\nclasses = 2\n", "`host.mlp.classes` is 2: expected none, it follows from the data"),
+    ] {
+        check_refused(file, &[], &format!("run.toml:2:1: {message}"));
+    }
 }
 
 #[test]
 fn the_sizes_of_a_transformer_are_checked_as_far_as_they_show_without_data() {
     let file = |rest: &str| format!("[host.transformer]\nwidth = 32\nlayers = 2\n{rest}");
-    let host = |patch| HostChoice::Transformer { patch, width: 32, heads: 4, layers: 2, mlp_ratio: 4 };
+    let host =
+        |patch| HostConfig::Transformer { inputs: 0, patch, width: 32, heads: 4, layers: 2, mlp_ratio: 4, classes: 0 };
     for patch in [1, 7, 8, 1 << 20] {
         let loaded = load_esper(&file(&format!("heads = 4\npatch = {patch}\n")), &[]).unwrap().config;
         assert_eq!(loaded.host, host(patch));
@@ -271,9 +280,19 @@ fn the_sizes_of_a_transformer_are_checked_as_far_as_they_show_without_data() {
 fn another_host_replaces_the_default_one() {
     let file = "[host.cnn1d]\nchannels = [4]\nkernel = 3\nstride = 1\n";
     let host = load_esper(file, &["host.cnn1d.stride=2"]).unwrap().config.host;
-    assert_eq!(host, HostChoice::Cnn1d { channels: vec![4], kernel: 3, stride: 2, pool: kasmina::host::Pool::Mean });
+    assert_eq!(
+        host,
+        HostConfig::Cnn1d {
+            length: 0,
+            channels: vec![4],
+            kernel: 3,
+            stride: 2,
+            classes: 0,
+            pool: kasmina::host::Pool::Mean
+        }
+    );
     let wider = load_esper("", &["host.mlp.hidden=[12, 12]"]).unwrap().config.host;
-    assert_eq!(wider, HostChoice::Mlp { hidden: vec![12, 12] });
+    assert_eq!(wider, HostConfig::Mlp { inputs: 0, hidden: vec![12, 12], classes: 0 });
 }
 
 /// Shapes of settings that subsystems use: tagged alternatives, lists of tables, counts above zero.
@@ -301,7 +320,7 @@ struct StepShape {
     share: Fraction,
 }
 
-const POLICY: &[Alternative] = &[Alternative { path: "policy", tag: Some("kind") }];
+const POLICY: &[Alternative] = &[Alternative { path: "policy", tag: Some("kind"), filled_in: &[] }];
 const SHAPES: &str = "batch_size = 32\n[policy]\nkind = \"heuristic\"\nrate = 0.5\n";
 
 fn load_shapes(file: &str, settings: &[&str]) -> Result<Loaded<Shapes>, ConfigError> {

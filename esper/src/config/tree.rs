@@ -174,8 +174,10 @@ fn shift<T>(item: Spanned<T>, start: usize, inner: impl FnOnce(T) -> T) -> Spann
 mod tests {
     use super::*;
 
-    const ALTERNATIVES: &[Alternative] =
-        &[Alternative { path: "host", tag: None }, Alternative { path: "policy", tag: Some("kind") }];
+    const ALTERNATIVES: &[Alternative] = &[
+        Alternative { path: "host", tag: None, filled_in: &[] },
+        Alternative { path: "policy", tag: Some("kind"), filled_in: &[] },
+    ];
 
     #[track_caller]
     fn check_overlay(lower: &str, upper: &str, merged: &str) {

@@ -44,11 +44,36 @@ pub use pointwise::{Mlp, NormMlp};
 pub use registry::Registry;
 
 use std::fmt;
+use std::sync::Arc;
 
 use candle_core::Tensor;
 
 use crate::host::SlotShape;
 use crate::weight::WeightSpec;
+
+/// When a blueprint of this crate is on offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Offered {
+    Always,
+    /// Where the configuration names it.
+    ByName,
+    /// As `ByName`, or in control experiments.
+    AsControl,
+}
+
+/// Every blueprint of this crate.
+fn built_in() -> [(Offered, Arc<dyn Blueprint>); 8] {
+    [
+        (Offered::Always, Arc::new(Mlp)),
+        (Offered::Always, Arc::new(NormMlp)),
+        (Offered::Always, Arc::new(Conv)),
+        (Offered::Always, Arc::new(Attention)),
+        (Offered::ByName, Arc::new(Depthwise)),
+        (Offered::ByName, Arc::new(LowRank)),
+        (Offered::ByName, Arc::new(Norm)),
+        (Offered::AsControl, Arc::new(Noise)),
+    ]
+}
 
 /// The layer of a module that leads from C features into its bottleneck: relu(x·W + b).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

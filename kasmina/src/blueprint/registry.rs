@@ -9,7 +9,7 @@ use leyline::seed::BlueprintOffer;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::blueprint::{Attention, Blueprint, Conv, Depthwise, LowRank, Mlp, Noise, Norm, NormMlp, SeedModule};
+use crate::blueprint::{Blueprint, Noise, Offered, SeedModule, built_in};
 use crate::config::{ConfigIssue, KasminaConfig};
 use crate::error::Error;
 use crate::host::SlotShape;
@@ -23,50 +23,39 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The useful blueprints: `mlp`, `norm_mlp`, `conv`, and `attention` for sequences.
+    /// The useful blueprints.
     #[must_use]
     pub fn standard() -> Self {
-        let mut registry = Self::default();
-        let standard: [Arc<dyn Blueprint>; 4] = [Arc::new(Mlp), Arc::new(NormMlp), Arc::new(Conv), Arc::new(Attention)];
-        for blueprint in standard {
-            registry.register(blueprint).expect("the standard blueprints have different names and pass their probes");
-        }
-        registry
+        Self::built_in(&[Offered::Always])
     }
 
-    /// The standard blueprints and those that are offered on request only: `depthwise`, `low_rank`, `norm`.
+    /// The useful blueprints and those that are offered by name only.
     ///
     /// What a slot is offered decides what a policy tries there, so that more offers at the slots of a known network
     /// would change its runs.
     #[must_use]
     pub fn extended() -> Self {
-        let mut registry = Self::standard();
-        let more: [Arc<dyn Blueprint>; 3] = [Arc::new(Depthwise), Arc::new(LowRank), Arc::new(Norm)];
-        for blueprint in more {
-            registry.register(blueprint).expect("the standard blueprints have different names and pass their probes");
-        }
-        registry
+        Self::built_in(&[Offered::Always, Offered::ByName])
     }
 
-    /// The useful blueprints and the harmful `noise`, for control experiments.
+    /// The useful blueprints and the harmful ones, for control experiments.
     #[must_use]
     pub fn with_noise() -> Self {
-        let mut registry = Self::standard();
-        registry.register(Arc::new(Noise)).expect("the standard blueprints have different names and pass their probes");
-        registry
+        Self::built_in(&[Offered::Always, Offered::AsControl])
     }
 
-    /// All blueprints there are.
-    fn all() -> Self {
-        let mut registry = Self::extended();
-        registry.register(Arc::new(Noise)).expect("the standard blueprints have different names and pass their probes");
+    fn built_in(which: &[Offered]) -> Self {
+        let mut registry = Self::default();
+        for (_, blueprint) in built_in().into_iter().filter(|(offered, _)| which.contains(offered)) {
+            registry.register(blueprint).expect("blueprints of this crate have different names and pass their probes");
+        }
         registry
     }
 
     /// What the configuration may choose from: everything where it names blueprints.
     pub(crate) fn on_offer(config: &KasminaConfig) -> Self {
         match (&config.blueprints, config.noise_blueprint) {
-            (Some(_), _) => Self::all(),
+            (Some(_), _) => Self::built_in(&[Offered::Always, Offered::ByName, Offered::AsControl]),
             (None, true) => Self::with_noise(),
             (None, false) => Self::standard(),
         }

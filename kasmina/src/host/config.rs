@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigIssue;
 
+/// Name of the size that every kind has.
+const CLASSES: &str = "classes";
+
 /// How a signal or an image becomes a vector before the last layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -16,6 +19,9 @@ pub enum Pool {
 }
 
 /// A host network.
+///
+/// The features of a sample and the number of classes follow from the data: a file leaves them out, [`HostConfig::sized`]
+/// fills them in, and only then can a network be built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum HostConfig {
@@ -24,10 +30,12 @@ pub enum HostConfig {
     /// Slots: `input` before the first layer, `hidden0`… after each activation.
     Mlp {
         /// Features of one sample.
+        #[serde(default, skip_serializing_if = "is_open")]
         inputs: usize,
         /// Width of each hidden layer.
         hidden: Vec<usize>,
         /// Classes.
+        #[serde(default, skip_serializing_if = "is_open")]
         classes: usize,
     },
     /// Blocks of 1-D convolution and `ReLU`, then a linear layer, for signals (B, length) or (B, 1, length).
@@ -36,6 +44,7 @@ pub enum HostConfig {
     /// `block0`… after each activation.
     Cnn1d {
         /// Positions of one sample.
+        #[serde(default, skip_serializing_if = "is_open")]
         length: usize,
         /// Channels of each block.
         channels: Vec<usize>,
@@ -44,6 +53,7 @@ pub enum HostConfig {
         /// Positions from one output to the next.
         stride: usize,
         /// Classes.
+        #[serde(default, skip_serializing_if = "is_open")]
         classes: usize,
         /// How a signal becomes a vector before the last layer.
         #[serde(default)]
@@ -59,6 +69,7 @@ pub enum HostConfig {
     /// Vaswani et al. 2017 (arXiv 1706.03762); normalization before each layer: Xiong et al. 2020 (arXiv 2002.04745).
     Transformer {
         /// Features of one sample.
+        #[serde(default, skip_serializing_if = "is_open")]
         inputs: usize,
         /// Features of one token.
         patch: usize,
@@ -72,6 +83,7 @@ pub enum HostConfig {
         #[serde(default = "default_mlp_ratio")]
         mlp_ratio: usize,
         /// Classes.
+        #[serde(default, skip_serializing_if = "is_open")]
         classes: usize,
     },
     /// Blocks of 2-D convolution and `ReLU`, then a linear layer, for images (B, `input_channels`, height, width), which
@@ -94,11 +106,18 @@ pub enum HostConfig {
         /// Positions from one output to the next along each side.
         stride: usize,
         /// Classes.
+        #[serde(default, skip_serializing_if = "is_open")]
         classes: usize,
         /// How an image becomes a vector before the last layer.
         #[serde(default)]
         pool: Pool,
     },
+}
+
+/// Whether a size is left to the data.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_open(size: &usize) -> bool {
+    *size == 0
 }
 
 fn default_mlp_ratio() -> usize {
@@ -110,6 +129,9 @@ fn one_channel() -> usize {
 }
 
 impl HostConfig {
+    /// Sizes that follow from the data, of whatever kind: they are filled in and not written.
+    pub const OPEN_SIZES: [&str; 3] = ["inputs", "length", CLASSES];
+
     /// Largest accepted value of any size: products of three of them still fit into 64 bits. What they amount to together is
     /// checked where a network is built, because a size may stand for all that data can have.
     const MAX_SIZE: usize = 1 << 20;
@@ -124,42 +146,123 @@ impl HostConfig {
     /// Largest accepted side of an image: the square of one still leaves room for two other sizes.
     const MAX_SIDE: usize = 1 << 10;
 
+    /// Its name in a file.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Mlp { .. } => "mlp",
+            Self::Cnn1d { .. } => "cnn1d",
+            Self::Transformer { .. } => "transformer",
+            Self::Cnn2d { .. } => "cnn2d",
+        }
+    }
+
+    /// Shape of one sample as the network sees it; vectors of as many features are taken too.
+    #[must_use]
+    pub fn sample_shape(&self) -> Vec<usize> {
+        match *self {
+            Self::Mlp { inputs, .. } => vec![inputs],
+            Self::Cnn1d { length, .. } => vec![1, length],
+            Self::Transformer { inputs, patch, .. } => vec![inputs / patch.max(1), patch],
+            Self::Cnn2d { height, width, input_channels, .. } => vec![input_channels, height, width],
+        }
+    }
+
+    /// The sizes that follow from the data, by name: features of one sample, unless they are given, and classes.
+    fn open_sizes(&mut self) -> Vec<(&'static str, &mut usize)> {
+        match self {
+            Self::Mlp { inputs, classes, .. } | Self::Transformer { inputs, classes, .. } => {
+                vec![("inputs", inputs), (CLASSES, classes)]
+            }
+            Self::Cnn1d { length, classes, .. } => vec![("length", length), (CLASSES, classes)],
+            Self::Cnn2d { classes, .. } => vec![(CLASSES, classes)],
+        }
+    }
+
+    /// The network for samples of so many features and classes.
+    ///
+    /// ```
+    /// # use kasmina::host::HostConfig;
+    /// let host: HostConfig = serde_json::from_str(r#"{"mlp":{"hidden":[4]}}"#)?;
+    /// assert_eq!(host.sized(64, 10), Ok(HostConfig::Mlp { inputs: 64, hidden: vec![4], classes: 10 }));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What does not fit the data, where the shape of a sample is given.
+    pub fn sized(&self, num_features: usize, num_classes: usize) -> Result<Self, ConfigIssue> {
+        let mut sized = self.clone();
+        let mut open = sized.open_sizes();
+        for (name, size) in &mut open {
+            **size = if *name == CLASSES { num_classes } else { num_features };
+        }
+        let (is_given, shape) = (open.len() == 1, sized.sample_shape());
+        // Sides that nobody has checked must not wrap around into a size that fits.
+        let size = shape.iter().fold(1_usize, |size, side| size.saturating_mul(*side));
+        if is_given && size != num_features {
+            let message =
+                format!("takes samples of {shape:?}, that is {size}: expected the {num_features} features of the data");
+            return Err(ConfigIssue::new(format!("host.{}", self.kind()), message));
+        }
+        Ok(sized)
+    }
+
+    /// What is wrong whatever the data are: sizes that only they can give, and values that no data allow. A kernel wider
+    /// than a sample, or tokens that do not divide one, show only with the data.
+    #[must_use]
+    pub fn validate_open(&self) -> Vec<ConfigIssue> {
+        let (kind, mut widest) = (self.kind(), self.clone());
+        let most = match *self {
+            Self::Transformer { patch, .. } if (1..=Self::MAX_SIZE).contains(&patch) => {
+                Self::MAX_SIZE - Self::MAX_SIZE % patch
+            }
+            _ => Self::MAX_SIZE,
+        };
+        let mut issues = Vec::new();
+        for (name, size) in widest.open_sizes() {
+            if *size != 0 {
+                let message = format!("is {size}: expected none, it follows from the data");
+                issues.push(ConfigIssue::new(format!("host.{kind}.{name}"), message));
+            }
+            *size = if name == CLASSES { 2 } else { most };
+        }
+        issues.extend(widest.validate());
+        issues
+    }
+
     /// Everything that is wrong with the values, each by itself; keys start with `host.`. A network of more than 2^31 elements
     /// is refused when it is built, before anything is allocated.
     #[must_use]
     pub fn validate(&self) -> Vec<ConfigIssue> {
-        let mut issues = Vec::new();
-        let mut within = |key: String, value: usize, min: usize, max: usize| {
+        let (kind, mut issues) = (self.kind(), Vec::new());
+        let mut within = |key: &str, value: usize, min: usize, max: usize| {
             if !(min..=max).contains(&value) {
-                issues.push(ConfigIssue::new(format!("host.{key}"), format!("is {value}: expected {min} to {max}")));
+                let message = format!("is {value}: expected {min} to {max}");
+                issues.push(ConfigIssue::new(format!("host.{kind}.{key}"), message));
             }
         };
-        match self {
+        let blocks = match self {
             Self::Mlp { inputs, hidden, classes } => {
-                within("mlp.inputs".into(), *inputs, 1, Self::MAX_SIZE);
-                within("mlp.classes".into(), *classes, 2, Self::MAX_SIZE);
-                for (index, &width) in hidden.iter().enumerate() {
-                    within(format!("mlp.hidden[{index}]"), width, 1, Self::MAX_SIZE);
-                }
+                within("inputs", *inputs, 1, Self::MAX_SIZE);
+                within(CLASSES, *classes, 2, Self::MAX_SIZE);
+                ("hidden", hidden)
             }
-            Self::Cnn1d { length, channels, kernel, stride, classes, pool: Pool::Mean | Pool::Flatten } => {
-                within("cnn1d.length".into(), *length, 1, Self::MAX_SIZE);
-                within("cnn1d.kernel".into(), *kernel, 1, *length);
-                within("cnn1d.stride".into(), *stride, 1, *length);
-                within("cnn1d.classes".into(), *classes, 2, Self::MAX_SIZE);
-                for (index, &width) in channels.iter().enumerate() {
-                    within(format!("cnn1d.channels[{index}]"), width, 1, Self::MAX_SIZE);
-                }
+            Self::Cnn1d { length, channels, kernel, stride, classes, pool: _ } => {
+                within("length", *length, 1, Self::MAX_SIZE);
+                within("kernel", *kernel, 1, *length);
+                within("stride", *stride, 1, *length);
+                within(CLASSES, *classes, 2, Self::MAX_SIZE);
+                ("channels", channels)
             }
             Self::Transformer { inputs, patch, width, heads, layers, mlp_ratio, classes } => {
-                within("transformer.inputs".into(), *inputs, 1, Self::MAX_SIZE);
-                within("transformer.patch".into(), *patch, 1, *inputs);
+                within("inputs", *inputs, 1, Self::MAX_SIZE);
+                within("patch", *patch, 1, *inputs);
                 // A single feature normalized across itself is always 0.
-                within("transformer.width".into(), *width, 2, Self::MAX_SIZE);
-                within("transformer.heads".into(), *heads, 1, *width);
-                within("transformer.layers".into(), *layers, 1, Self::MAX_LAYERS);
-                within("transformer.mlp_ratio".into(), *mlp_ratio, 1, Self::MAX_MLP_RATIO);
-                within("transformer.classes".into(), *classes, 2, Self::MAX_SIZE);
+                within("width", *width, 2, Self::MAX_SIZE);
+                within("heads", *heads, 1, *width);
+                within("layers", *layers, 1, Self::MAX_LAYERS);
+                within("mlp_ratio", *mlp_ratio, 1, Self::MAX_MLP_RATIO);
+                within(CLASSES, *classes, 2, Self::MAX_SIZE);
                 for (key, part, whole, what) in
                     [("patch", *patch, *inputs, "the features of a sample"), ("heads", *heads, *width, "the width")]
                 {
@@ -168,19 +271,21 @@ impl HostConfig {
                         issues.push(ConfigIssue::new(format!("host.transformer.{key}"), message));
                     }
                 }
+                return issues;
             }
             Self::Cnn2d { height, width, input_channels, channels, kernel, stride, classes, pool: _ } => {
                 let shorter = *height.min(width);
-                within("cnn2d.height".into(), *height, 1, Self::MAX_SIDE);
-                within("cnn2d.width".into(), *width, 1, Self::MAX_SIDE);
-                within("cnn2d.input_channels".into(), *input_channels, 1, Self::MAX_SIZE);
-                within("cnn2d.kernel".into(), *kernel, 1, shorter);
-                within("cnn2d.stride".into(), *stride, 1, shorter);
-                within("cnn2d.classes".into(), *classes, 2, Self::MAX_SIZE);
-                for (index, &width) in channels.iter().enumerate() {
-                    within(format!("cnn2d.channels[{index}]"), width, 1, Self::MAX_SIZE);
-                }
+                within("height", *height, 1, Self::MAX_SIDE);
+                within("width", *width, 1, Self::MAX_SIDE);
+                within("input_channels", *input_channels, 1, Self::MAX_SIZE);
+                within("kernel", *kernel, 1, shorter);
+                within("stride", *stride, 1, shorter);
+                within(CLASSES, *classes, 2, Self::MAX_SIZE);
+                ("channels", channels)
             }
+        };
+        for (index, &width) in blocks.1.iter().enumerate() {
+            within(&format!("{}[{index}]", blocks.0), width, 1, Self::MAX_SIZE);
         }
         issues
     }

@@ -8,7 +8,7 @@ use leyline::id::SlotId;
 
 use crate::config::ConfigIssue;
 use crate::error::Error;
-use crate::host::build::{self, Builder, Encoder};
+use crate::host::build::{self, Builder};
 use crate::host::{HostConfig, SlotShape};
 use crate::weight::{MAX_ELEMENTS, View, WeightSet, WeightSource};
 
@@ -71,20 +71,7 @@ impl Host {
     fn assemble(config: &HostConfig, source: &mut WeightSource<'_>, device: &Device) -> Result<Self, Error> {
         let dtype = source.dtype();
         let mut builder = Builder::new(source, device);
-        match config {
-            HostConfig::Mlp { inputs, hidden, classes } => build::mlp(&mut builder, *inputs, hidden, *classes)?,
-            HostConfig::Cnn1d { length, channels, kernel, stride, classes, pool } => {
-                build::cnn1d(&mut builder, *length, channels, (*kernel, *stride), *classes, *pool)?;
-            }
-            &HostConfig::Transformer { inputs, patch, width, heads, layers, mlp_ratio, classes } => {
-                let encoder = Encoder { patch, width, heads, layers, mlp_ratio };
-                build::transformer(&mut builder, inputs, encoder, classes)?;
-            }
-            HostConfig::Cnn2d { height, width, input_channels, channels, kernel, stride, classes, pool } => {
-                let image = build::Image { channels: *input_channels, height: *height, width: *width };
-                build::cnn2d(&mut builder, image, channels, (*kernel, *stride), *classes, *pool)?;
-            }
-        }
+        build::assemble(config, &mut builder)?;
         let (slots, segments) = builder.finish();
         Ok(Self { config: config.clone(), slots, segments, dtype })
     }
@@ -115,34 +102,18 @@ impl Host {
     /// Checks the inputs and gives them the shape of the first slot and the type of the network.
     pub(crate) fn lift(&self, inputs: &Tensor) -> Result<Tensor, Error> {
         let inputs = &inputs.to_dtype(self.dtype)?;
-        let refuse = |expected| Error::InputShape { expected, actual: inputs.dims().to_vec() };
-        match (&self.config, inputs.dims()) {
-            (HostConfig::Mlp { inputs: features, .. }, &[_, found]) if found == *features => Ok(inputs.clone()),
-            (HostConfig::Mlp { inputs: features, .. }, _) => Err(refuse(format!("(B, {features})"))),
-            (HostConfig::Cnn1d { length, .. }, &[_, 1, found]) if found == *length => Ok(inputs.clone()),
-            (HostConfig::Cnn1d { length, .. }, &[_, found]) if found == *length => Ok(inputs.unsqueeze(1)?),
-            (HostConfig::Cnn1d { length, .. }, _) => Err(refuse(format!("(B, {length}) or (B, 1, {length})"))),
-            (HostConfig::Transformer { inputs: features, .. }, &[_, found]) if found == *features => Ok(inputs.clone()),
-            (HostConfig::Transformer { inputs: features, patch, .. }, &[_, length, found])
-                if found == *patch && length == features / patch =>
-            {
-                Ok(inputs.flatten_from(1)?)
+        let (shape, dims) = (self.config.sample_shape(), inputs.dims());
+        let (num_features, first_slot) = (shape.iter().product::<usize>(), self.slots[0].shape);
+        match dims {
+            [num_samples, sample @ ..] if *sample == shape || *sample == [num_features] => {
+                let wanted = first_slot.batch(*num_samples);
+                if *dims == wanted { Ok(inputs.clone()) } else { Ok(inputs.reshape(wanted)?) }
             }
-            (HostConfig::Transformer { inputs: features, patch, .. }, _) => {
-                Err(refuse(format!("(B, {features}) or (B, {}, {patch})", features / patch)))
-            }
-            (HostConfig::Cnn2d { height, width, input_channels, .. }, dims) => {
-                let (image, features) = ([*input_channels, *height, *width], input_channels * height * width);
-                match dims {
-                    [_, found @ ..] if *found == image => Ok(inputs.clone()),
-                    &[num_samples, found] if found == features => {
-                        Ok(inputs.reshape((num_samples, *input_channels, *height, *width))?)
-                    }
-                    _ => {
-                        let image = format!("(B, {input_channels}, {height}, {width})");
-                        Err(refuse(format!("(B, {features}) or {image}")))
-                    }
-                }
+            _ => {
+                let sizes = shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                let vector = format!("(B, {num_features})");
+                let expected = if shape.len() == 1 { vector } else { format!("{vector} or (B, {sizes})") };
+                Err(Error::InputShape { expected, actual: dims.to_vec() })
             }
         }
     }

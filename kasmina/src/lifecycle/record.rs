@@ -341,8 +341,21 @@ impl SeedRecord {
         verdict: Option<GateReport>,
         cause: Cause<'_>,
     ) -> Result<Option<Transition>, Error> {
+        if row.changes_stage() {
+            self.previous_stage = Some(row.from).filter(|from| *from != SeedStage::Dormant);
+            self.num_moves += 1;
+            self.history.push(HistoryEntry {
+                age_epochs: self.age_epochs,
+                from: row.from,
+                to: row.to,
+                epochs_in_stage: self.epochs_in_stage,
+                reason: cause.reason.to_owned(),
+            });
+            self.epochs_in_stage = 0;
+            self.forget_evidence();
+        }
         for &effect in row.effects {
-            self.carry_out(effect, row, cause)?;
+            self.carry_out(effect, cause)?;
         }
         self.stage = row.to;
         // A resumption is no step of the life: the gate ahead is still the one to show.
@@ -354,28 +367,18 @@ impl SeedRecord {
         Ok(row.changes_stage().then_some(transition))
     }
 
-    fn carry_out(&mut self, effect: Effect, row: &Move, cause: Cause<'_>) -> Result<(), Error> {
+    fn forget_evidence(&mut self) {
+        let epochs = [self.epoch, self.counterfactual_epoch, self.gradient_epoch];
+        self.evidence_after = epochs.into_iter().fold(self.evidence_after, Option::max);
+        (self.counterfactual, self.counterfactual_epoch) = (None, None);
+        (self.gradient, self.gradient_epoch) = (None, None);
+        self.epochs_since_audit = None;
+        self.gains.clear();
+    }
+
+    fn carry_out(&mut self, effect: Effect, cause: Cause<'_>) -> Result<(), Error> {
         match effect {
-            Effect::RecordHistory => {
-                self.previous_stage = Some(row.from).filter(|from| *from != SeedStage::Dormant);
-                self.num_moves += 1;
-                self.history.push(HistoryEntry {
-                    age_epochs: self.age_epochs,
-                    from: row.from,
-                    to: row.to,
-                    epochs_in_stage: self.epochs_in_stage,
-                    reason: cause.reason.to_owned(),
-                });
-            }
-            Effect::ResetEpochs => self.epochs_in_stage = 0,
-            Effect::ForgetEvidence => {
-                let epochs = [self.epoch, self.counterfactual_epoch, self.gradient_epoch];
-                self.evidence_after = epochs.into_iter().fold(self.evidence_after, Option::max);
-                (self.counterfactual, self.counterfactual_epoch) = (None, None);
-                (self.gradient, self.gradient_epoch) = (None, None);
-                self.epochs_since_audit = None;
-                self.gains.clear();
-            }
+            Effect::ForgetEvidence => self.forget_evidence(),
             Effect::StartRamp => {
                 let seed = self.id;
                 let started = cause.ramp.map_or(Ok(()), |ramp| self.alpha.retarget(ramp));

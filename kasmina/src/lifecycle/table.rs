@@ -2,48 +2,8 @@
 //! to a seed is what the row says; what has no row is refused.
 //!
 //! A row without a change of stage is no move: it has no [`Transition`](leyline::seed::Transition) and no entry in the
-//! history. *moved* stands for: record history, reset epochs, forget evidence. *removed* stands for: *moved*, end pause,
-//! zero alpha, leave network, free parameters.
-//!
-//! | from | when | trigger | to | gate | effects |
-//! |---|---|---|---|---|---|
-//! | dormant | active | germinate | germinated | G0 | record history, become idle |
-//! | germinated | active | start_training | training | G1 | *moved*, become shadow |
-//! | training | active | start_blending | blending | G2 | *moved*, become acting, start ramp |
-//! | blending | active | start_blending | blending | - | start ramp |
-//! | holding | active | start_blending | blending | - | *moved*, become acting, start ramp |
-//! | blending | active | hold | holding | G3 | *moved*, become acting |
-//! | holding | active | fossilize | fossilized | G4 | *moved*, become permanent, free slot |
-//! | germinated | active | cull | pruned | - | *removed* |
-//! | training | active | cull | pruned | - | *removed* |
-//! | blending | active | cull | pruned | - | *removed* |
-//! | holding | active | cull | pruned | - | *removed* |
-//! | germinated | active | cull_gradually | pruned | - | *removed* |
-//! | training | active | cull_gradually | pruned | - | *removed* |
-//! | blending | active | cull_gradually | blending | - | start fade, become fading |
-//! | holding | active | cull_gradually | blending | - | *moved*, start fade, become fading |
-//! | germinated | active | pause | germinated | - | start pause, become idle |
-//! | training | active | pause | training | - | start pause, become idle |
-//! | blending | active | pause | blending | - | start pause, become idle |
-//! | holding | active | pause | holding | - | start pause, become idle |
-//! | blending | fading | cull | pruned | - | *removed* |
-//! | blending | fading | pause | blending | - | start pause, become idle |
-//! | blending | fading | fade end | pruned | - | *removed* |
-//! | germinated | paused | resume | germinated | G1 | end pause, forget evidence, become idle |
-//! | training | paused | resume | training | G1 | end pause, forget evidence, become shadow |
-//! | blending | paused | resume | blending | G1 | end pause, forget evidence, become acting |
-//! | holding | paused | resume | holding | G1 | end pause, forget evidence, become acting |
-//! | germinated | paused | cull | pruned | - | *removed* |
-//! | training | paused | cull | pruned | - | *removed* |
-//! | blending | paused | cull | pruned | - | *removed* |
-//! | holding | paused | cull | pruned | - | *removed* |
-//! | germinated | paused | cull_gradually | pruned | - | *removed* |
-//! | training | paused | cull_gradually | pruned | - | *removed* |
-//! | blending | paused | cull_gradually | pruned | - | *removed* |
-//! | holding | paused | cull_gradually | pruned | - | *removed* |
-//! | pruned | active | epoch end | embargoed | - | *moved* |
-//! | embargoed | active | epoch end | resetting | - | *moved* |
-//! | resetting | active | epoch end | dormant | G5 | *moved*, free slot |
+//! history. Every move is recorded, starts the epochs of the stage at 0 and forgets what was measured; a row says what it
+//! does beyond that.
 //!
 //! A gradual removal over 0 steps, or of a seed whose alpha is 0 already, is a cull. A paused seed that was fading goes
 //! on fading when it is resumed. The gate of a resumption is G1 with the conditions that still apply: the weights are
@@ -98,10 +58,6 @@ pub enum Trigger {
 /// What a row does to a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The history gets an entry, and the stage before is kept.
-    RecordHistory,
-    /// The epochs in the stage count from 0.
-    ResetEpochs,
     /// What was measured does not count any more.
     ForgetEvidence,
     /// Alpha starts on its way to the target of the operation.
@@ -144,26 +100,27 @@ pub struct Move {
 /// Every legal move; one row at most for a stage, a condition and a trigger.
 pub const MOVES: &[Move] = {
     use Condition::{Active, Fading, Paused};
+    use Effect::{Become, EndPause, ForgetEvidence, FreeSlot, StartFade, StartRamp};
     use SeedStage::{Blending, Dormant, Embargoed, Fossilized, Germinated, Holding, Pruned, Resetting, Training};
     use Trigger::{
         Cull, CullGradually, EpochEnd, FadeEnd, Fossilize, Germinate, Hold, Pause, Resume, StartBlending, StartTraining,
     };
     &[
-        Move::new(Dormant, Active, Germinate, Germinated, &[Effect::RecordHistory, Effect::Become(Role::Idle)]),
-        Move::new(Germinated, Active, StartTraining, Training, TRAIN),
-        Move::new(Training, Active, StartBlending, Blending, BLEND),
-        Move::new(Blending, Active, StartBlending, Blending, &[Effect::StartRamp]),
-        Move::new(Holding, Active, StartBlending, Blending, BLEND),
-        Move::new(Blending, Active, Hold, Holding, HOLD),
-        Move::new(Holding, Active, Fossilize, Fossilized, STAY),
+        Move::new(Dormant, Active, Germinate, Germinated, &[Become(Role::Idle)]),
+        Move::new(Germinated, Active, StartTraining, Training, &[Become(Role::Shadow)]),
+        Move::new(Training, Active, StartBlending, Blending, &[Become(Role::Acting), StartRamp]),
+        Move::new(Blending, Active, StartBlending, Blending, &[StartRamp]),
+        Move::new(Holding, Active, StartBlending, Blending, &[Become(Role::Acting), StartRamp]),
+        Move::new(Blending, Active, Hold, Holding, &[Become(Role::Acting)]),
+        Move::new(Holding, Active, Fossilize, Fossilized, &[Become(Role::Permanent), FreeSlot]),
         Move::new(Germinated, Active, Cull, Pruned, REMOVE),
         Move::new(Training, Active, Cull, Pruned, REMOVE),
         Move::new(Blending, Active, Cull, Pruned, REMOVE),
         Move::new(Holding, Active, Cull, Pruned, REMOVE),
         Move::new(Germinated, Active, CullGradually, Pruned, REMOVE),
         Move::new(Training, Active, CullGradually, Pruned, REMOVE),
-        Move::new(Blending, Active, CullGradually, Blending, &[Effect::StartFade, Effect::Become(Role::Fading)]),
-        Move::new(Holding, Active, CullGradually, Blending, FADE),
+        Move::new(Blending, Active, CullGradually, Blending, &[StartFade, Become(Role::Fading)]),
+        Move::new(Holding, Active, CullGradually, Blending, &[StartFade, Become(Role::Fading)]),
         Move::new(Germinated, Active, Pause, Germinated, PAUSE),
         Move::new(Training, Active, Pause, Training, PAUSE),
         Move::new(Blending, Active, Pause, Blending, PAUSE),
@@ -171,10 +128,10 @@ pub const MOVES: &[Move] = {
         Move::new(Blending, Fading, Cull, Pruned, REMOVE),
         Move::new(Blending, Fading, Pause, Blending, PAUSE),
         Move::new(Blending, Fading, FadeEnd, Pruned, REMOVE),
-        Move::new(Germinated, Paused, Resume, Germinated, &resume(Role::Idle)),
-        Move::new(Training, Paused, Resume, Training, &resume(Role::Shadow)),
-        Move::new(Blending, Paused, Resume, Blending, &resume(Role::Acting)),
-        Move::new(Holding, Paused, Resume, Holding, &resume(Role::Acting)),
+        Move::new(Germinated, Paused, Resume, Germinated, &[EndPause, ForgetEvidence, Become(Role::Idle)]),
+        Move::new(Training, Paused, Resume, Training, &[EndPause, ForgetEvidence, Become(Role::Shadow)]),
+        Move::new(Blending, Paused, Resume, Blending, &[EndPause, ForgetEvidence, Become(Role::Acting)]),
+        Move::new(Holding, Paused, Resume, Holding, &[EndPause, ForgetEvidence, Become(Role::Acting)]),
         Move::new(Germinated, Paused, Cull, Pruned, REMOVE),
         Move::new(Training, Paused, Cull, Pruned, REMOVE),
         Move::new(Blending, Paused, Cull, Pruned, REMOVE),
@@ -183,53 +140,14 @@ pub const MOVES: &[Move] = {
         Move::new(Training, Paused, CullGradually, Pruned, REMOVE),
         Move::new(Blending, Paused, CullGradually, Pruned, REMOVE),
         Move::new(Holding, Paused, CullGradually, Pruned, REMOVE),
-        Move::new(Pruned, Active, EpochEnd, Embargoed, MOVED),
-        Move::new(Embargoed, Active, EpochEnd, Resetting, MOVED),
-        Move::new(Resetting, Active, EpochEnd, Dormant, RELEASE),
+        Move::new(Pruned, Active, EpochEnd, Embargoed, &[]),
+        Move::new(Embargoed, Active, EpochEnd, Resetting, &[]),
+        Move::new(Resetting, Active, EpochEnd, Dormant, &[FreeSlot]),
     ]
 };
 
-const MOVED: &[Effect] = &[Effect::RecordHistory, Effect::ResetEpochs, Effect::ForgetEvidence];
-const TRAIN: &[Effect] =
-    &[Effect::RecordHistory, Effect::ResetEpochs, Effect::ForgetEvidence, Effect::Become(Role::Shadow)];
-const BLEND: &[Effect] = &[
-    Effect::RecordHistory,
-    Effect::ResetEpochs,
-    Effect::ForgetEvidence,
-    Effect::Become(Role::Acting),
-    Effect::StartRamp,
-];
-const HOLD: &[Effect] =
-    &[Effect::RecordHistory, Effect::ResetEpochs, Effect::ForgetEvidence, Effect::Become(Role::Acting)];
-const STAY: &[Effect] = &[
-    Effect::RecordHistory,
-    Effect::ResetEpochs,
-    Effect::ForgetEvidence,
-    Effect::Become(Role::Permanent),
-    Effect::FreeSlot,
-];
-const FADE: &[Effect] = &[
-    Effect::RecordHistory,
-    Effect::ResetEpochs,
-    Effect::ForgetEvidence,
-    Effect::StartFade,
-    Effect::Become(Role::Fading),
-];
-const REMOVE: &[Effect] = &[
-    Effect::RecordHistory,
-    Effect::ResetEpochs,
-    Effect::ForgetEvidence,
-    Effect::EndPause,
-    Effect::ZeroAlpha,
-    Effect::LeaveNetwork,
-    Effect::FreeParameters,
-];
+const REMOVE: &[Effect] = &[Effect::EndPause, Effect::ZeroAlpha, Effect::LeaveNetwork, Effect::FreeParameters];
 const PAUSE: &[Effect] = &[Effect::StartPause, Effect::Become(Role::Idle)];
-const RELEASE: &[Effect] = &[Effect::RecordHistory, Effect::ResetEpochs, Effect::ForgetEvidence, Effect::FreeSlot];
-
-const fn resume(role: Role) -> [Effect; 3] {
-    [Effect::EndPause, Effect::ForgetEvidence, Effect::Become(role)]
-}
 
 impl Move {
     const fn new(
@@ -359,42 +277,6 @@ impl fmt::Display for Trigger {
 mod tests {
     use super::*;
 
-    const MODULE: &str = include_str!("table.rs");
-
-    fn words(effects: &[Effect]) -> String {
-        let words: Vec<String> = effects
-            .iter()
-            .map(|effect| match effect {
-                Effect::RecordHistory => "record history".to_owned(),
-                Effect::ResetEpochs => "reset epochs".to_owned(),
-                Effect::ForgetEvidence => "forget evidence".to_owned(),
-                Effect::StartRamp => "start ramp".to_owned(),
-                Effect::StartFade => "start fade".to_owned(),
-                Effect::StartPause => "start pause".to_owned(),
-                Effect::EndPause => "end pause".to_owned(),
-                Effect::Become(role) => format!("become {role:?}").to_lowercase(),
-                Effect::ZeroAlpha => "zero alpha".to_owned(),
-                Effect::LeaveNetwork => "leave network".to_owned(),
-                Effect::FreeParameters => "free parameters".to_owned(),
-                Effect::FreeSlot => "free slot".to_owned(),
-            })
-            .collect();
-        let moved = words.join(", ").replace("record history, reset epochs, forget evidence", "*moved*");
-        moved.replace("*moved*, end pause, zero alpha, leave network, free parameters", "*removed*")
-    }
-
-    #[test]
-    fn the_table_in_the_documentation_is_this_one() {
-        let rows = MOVES.iter().map(|row| {
-            let when = format!("{:?}", row.when).to_lowercase();
-            let gate = row.gate.map_or("-", Gate::name);
-            format!("//! | {} | {when} | {} | {} | {gate} | {} |", row.from, row.trigger, row.to, words(row.effects))
-        });
-        let written =
-            MODULE.lines().take_while(|line| line.starts_with("//!")).filter(|line| line.starts_with("//! | "));
-        assert_eq!(rows.collect::<Vec<_>>(), written.skip(1).collect::<Vec<_>>());
-    }
-
     #[test]
     fn the_table_has_the_moves_of_the_contract_and_their_gates() {
         for from in SeedStage::ALL {
@@ -414,17 +296,6 @@ mod tests {
             let same = MOVES.iter().filter(|r| (r.from, r.when, r.trigger) == (row.from, row.when, row.trigger));
             assert_eq!(same.count(), 1, "{row:?}");
             assert_eq!(Move::find(row.from, row.when, row.trigger), Some(row));
-        }
-    }
-
-    #[test]
-    fn a_move_is_recorded_and_forgets_what_was_measured() {
-        for row in MOVES {
-            let has = |effect| row.effects.contains(&effect);
-            assert_eq!(row.changes_stage(), has(Effect::RecordHistory), "{row:?}");
-            if row.changes_stage() && row.from != SeedStage::Dormant {
-                assert!(has(Effect::ResetEpochs) && has(Effect::ForgetEvidence), "{row:?}");
-            }
         }
     }
 

@@ -217,9 +217,7 @@ fn arrange(model: &mut GraftedModel, record: &SeedRecord, row: &Move) -> Result<
             }
             Effect::StartRamp | Effect::StartFade => model.write_alpha(seed, record.alpha.alpha())?,
             // Parts of the record.
-            Effect::RecordHistory
-            | Effect::ResetEpochs
-            | Effect::ForgetEvidence
+            Effect::ForgetEvidence
             | Effect::StartPause
             | Effect::EndPause
             | Effect::ZeroAlpha

@@ -4,6 +4,7 @@ use candle_core::{DType, Tensor};
 use leyline::command::Blend;
 
 use super::*;
+use crate::blueprint::Mlp;
 use crate::blueprint::testing::{awake, numbers, read, seen, tensor};
 use crate::graft::SeedBlend;
 use crate::weight::WeightSpec;

@@ -8,7 +8,24 @@ mod mlp;
 mod transformer;
 
 pub(super) use builder::Builder;
-pub(super) use cnn1d::cnn1d;
-pub(super) use cnn2d::{Image, cnn2d};
-pub(super) use mlp::mlp;
-pub(super) use transformer::{Encoder, transformer};
+
+use crate::error::Error;
+use crate::host::HostConfig;
+
+/// Adds the slots and segments of a host.
+pub(super) fn assemble(config: &HostConfig, builder: &mut Builder<'_, '_>) -> Result<(), Error> {
+    match config {
+        HostConfig::Mlp { inputs, hidden, classes } => mlp::mlp(builder, *inputs, hidden, *classes),
+        HostConfig::Cnn1d { length, channels, kernel, stride, classes, pool } => {
+            cnn1d::cnn1d(builder, *length, channels, (*kernel, *stride), *classes, *pool)
+        }
+        &HostConfig::Transformer { inputs, patch, width, heads, layers, mlp_ratio, classes } => {
+            let encoder = transformer::Encoder { patch, width, heads, layers, mlp_ratio };
+            transformer::transformer(builder, inputs, encoder, classes)
+        }
+        HostConfig::Cnn2d { height, width, input_channels, channels, kernel, stride, classes, pool } => {
+            let image = cnn2d::Image { channels: *input_channels, height: *height, width: *width };
+            cnn2d::cnn2d(builder, image, channels, (*kernel, *stride), *classes, *pool)
+        }
+    }
+}

@@ -99,15 +99,15 @@ fn every_row_is_followed_as_it_is_written() {
         let transition = seed.follow(row, None, Cause { reason: "why", ramp: Some(ramp) }).unwrap();
         assert_eq!(transition.is_some(), row.changes_stage());
         assert_eq!(seed.stage, row.to);
+        assert_eq!(seed.history.iter().len(), num_entries + usize::from(row.changes_stage()));
+        if row.changes_stage() {
+            let last = seed.history.last().unwrap();
+            assert_eq!((last.from, last.to, last.age_epochs, last.epochs_in_stage), (row.from, row.to, 7, 3));
+            assert_eq!((seed.previous_stage, seed.epochs_in_stage), (Some(row.from), 0));
+            assert!(seed.counterfactual.is_none() && seed.stability().is_none());
+        }
         for effect in row.effects {
             let holds = match effect {
-                Effect::RecordHistory => {
-                    let last = seed.history.last().unwrap();
-                    seed.history.iter().len() == num_entries + 1
-                        && (last.from, last.to, last.age_epochs, last.epochs_in_stage) == (row.from, row.to, 7, 3)
-                        && seed.previous_stage == Some(row.from)
-                }
-                Effect::ResetEpochs => seed.epochs_in_stage == 0,
                 Effect::ForgetEvidence => seed.counterfactual.is_none() && seed.stability().is_none(),
                 Effect::StartRamp => seed.alpha.mode() == AlphaMode::Up,
                 Effect::StartFade => seed.alpha.mode() == AlphaMode::Down && seed.alpha.target().is_zero(),

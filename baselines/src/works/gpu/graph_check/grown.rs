@@ -53,14 +53,6 @@ pub(in crate::works::gpu) fn perceptron(inputs: usize, hidden: Vec<usize>) -> Ho
     HostConfig::Mlp { inputs, hidden, classes: CLASSES }
 }
 
-fn width_of(host: &HostConfig) -> usize {
-    match host {
-        HostConfig::Mlp { inputs, .. } | HostConfig::Transformer { inputs, .. } => *inputs,
-        HostConfig::Cnn1d { length, .. } => *length,
-        HostConfig::Cnn2d { height, width, input_channels, .. } => height * width * input_channels,
-    }
-}
-
 /// The trainer of such a run.
 pub(in crate::works::gpu) type GrowingTrainer = Trainer<Kasmina, Tamiyo>;
 
@@ -131,7 +123,7 @@ impl Growing {
         };
         let policy = Tamiyo::new(policy, run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))?;
         let home = if self.data_on_host { &Device::Cpu } else { device };
-        let train = samples(self.num_samples, width_of(&self.host), CLASSES, home)?;
+        let train = samples(self.num_samples, self.host.sample_shape().iter().product(), CLASSES, home)?;
         Ok(Parts {
             run_id,
             seed: 3,
