@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use esper_graph::Refusal;
 
-use crate::works::peer_torch::PeerError;
+use crate::torch::PeerError;
 
 /// Errors of this crate.
 #[non_exhaustive]

@@ -4,7 +4,7 @@
 //!   work ─► Sampler (warm-up, n repetitions) ─► Measurement ─► BenchResult + Environment ─► JSON ─► compare
 //! ```
 //!
-//! Performance is judged by ratios within one run, never by a timed unit test. *Entry points*: [`works::run`],
+//! Performance is judged by ratios within one run, never by a timed unit test. *Entry points*: [`works::ALL`],
 //! [`compare::compare`], [`figures::render`]. *Not here*: what is measured; that is the subsystems'.
 #![deny(unsafe_code)]
 
@@ -12,7 +12,13 @@ pub mod environment;
 pub mod measure;
 pub mod result;
 pub mod table;
+pub mod work;
 pub mod works;
+mod gpu;
+mod gradient;
+mod models;
+mod samples;
+mod torch;
 pub mod compare;
 pub mod figures;
 pub mod peer;
@@ -20,3 +26,4 @@ mod pattern;
 mod error;
 
 pub use error::Error;
+pub use torch::PeerError;

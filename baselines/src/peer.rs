@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::models::NAMES;
 use crate::result::BenchResult;
-use crate::works::models::NAMES;
 
 /// One work in both.
 #[derive(Debug, Clone, PartialEq)]

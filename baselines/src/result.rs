@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use leyline::clock::Clock;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
@@ -36,6 +37,21 @@ pub struct BenchResult {
 }
 
 impl BenchResult {
+    /// A result of `esper bench NAME` without numbers, measured now on this machine.
+    #[must_use]
+    pub fn new(name: &str, notes: &str, clock: &dyn Clock) -> Self {
+        Self {
+            schema: SCHEMA,
+            name: name.to_owned(),
+            command: format!("cargo run --release -p esper -- bench {name} --out DIR"),
+            notes: notes.to_owned(),
+            environment: Environment::detect(clock),
+            config: BTreeMap::new(),
+            measurements: BTreeMap::new(),
+            metrics: Vec::new(),
+        }
+    }
+
     /// Writes `DIR/NAME.json`.
     ///
     /// # Errors

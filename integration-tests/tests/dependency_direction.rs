@@ -85,7 +85,7 @@ const ALLOWED: &[Allowed] = &[
 /// Crates from outside that only these may name, in any section.
 const RESERVED: &[(&str, &[&str], &str)] = &[
     ("anyhow", &["esper"], "errors between crates have kinds"),
-    ("clap", &["esper"], "only the command has arguments"),
+    ("clap", &["esper", "baselines"], "only the command and the works that it measures have arguments"),
     ("bincode", &["esper-telemetry"], "the codec must stay replaceable"),
     ("cudarc", &["esper-graph", "esper-layers", "tolaria"], "only graphs, layers and the trainer talk to the driver"),
 ];

@@ -12,7 +12,7 @@ const UNSAFE_PATHS: &[&str] = &[
     "graph/src/kernels/",
     "graph/src/launch/",
     "tolaria/src/kernels/",
-    "baselines/src/works/gpu/open.rs",
+    "baselines/src/gpu/open.rs",
     "layers/src/device/",
     "layers/src/attention/cuda.rs",
     "layers/src/embedding/cuda.rs",

@@ -1,18 +1,17 @@
 //! The four runs and their numbers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use esper_weights::{Artifact, KernelStore, Poll, PrefetchConfig, PrefetchError, Prefetcher, StoreError};
 use leyline::clock::Clock;
 
+use super::WORK;
 use super::clients::{Asked, End, ask};
 use super::store::{Fetched, Latency, SimulatedStore, blueprint};
-use crate::environment::Environment;
 use crate::error::Error;
 use crate::measure::Measurement;
-use crate::result::{BenchResult, SCHEMA};
+use crate::samples::{Samples, ms, us};
+use crate::work::{Outcome, Setting, settings};
 
 /// Sizes of the runs.
 #[derive(Debug, Clone, Copy)]
@@ -46,19 +45,14 @@ const NOTES: &str = "fetch: of the store, by its own clock readings, its hashing
     poll in that run, .cached.wrong: artifacts in the cache that differ from the published ones or that nobody was \
     given. hit: a request and a poll for what is cached";
 
-/// Measures the prefetch.
-///
-/// # Errors
-/// [`Error::BrokenPromises`] when a request ends as none should, something wrong is cached, or the overhead is above
-/// its bar.
-pub(in crate::works) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error> {
-    let mut measurements = BTreeMap::new();
-    healthy(&PLAN, clock, &mut measurements)?;
-    queued(&PLAN, clock, &mut measurements)?;
-    killed(&PLAN, clock, &mut measurements)?;
-    hits(&PLAN, clock, &mut measurements)?;
+/// Fails when a request ends as none should, something wrong is cached, or the overhead is above its bar.
+pub(super) fn run(setting: &Setting) -> Result<Outcome, Error> {
+    let (clock, mut samples) = (&setting.clock, Samples::default());
+    for part in [healthy, queued, killed, hits] {
+        part(&PLAN, clock, &mut samples)?;
+    }
     let defaults = PrefetchConfig::default();
-    let config = [
+    let config = settings([
         ("requests", PLAN.num_requests.to_string()),
         ("concurrency", PLAN.concurrency.to_string()),
         ("clients", PLAN.concurrency.to_string()),
@@ -69,20 +63,9 @@ pub(in crate::works) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error
         ("killed_after", PLAN.killed_after.to_string()),
         ("deadline_ms", defaults.deadline_ms.to_string()),
         ("breaker_failures", defaults.breaker.failures.to_string()),
-    ];
-    Ok(BenchResult {
-        schema: SCHEMA,
-        name: "prefetch".to_owned(),
-        command: "cargo run --release -p esper -- bench prefetch --out DIR".to_owned(),
-        notes: NOTES.to_owned(),
-        environment: Environment::detect(clock.as_ref()),
-        config: config.map(|(key, value)| (key.to_owned(), value)).into(),
-        measurements,
-        metrics: Vec::new(),
-    })
+    ]);
+    Ok(samples.into_result(WORK.name, WORK.name, NOTES, config, clock.as_ref()).into())
 }
-
-type Measurements = BTreeMap<String, Measurement>;
 
 /// One request that ended as it should.
 struct Answered {
@@ -92,14 +75,14 @@ struct Answered {
     latency: f64,
 }
 
-fn healthy(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Measurements) -> Result<(), Error> {
+fn healthy(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Samples) -> Result<(), Error> {
     let answered = answers(plan, plan.concurrency, clock)?;
     let overheads: Vec<f64> = answered.iter().map(|one| one.latency - one.fetch).collect();
-    add(found, "fetch", "ms", answered.iter().map(|one| one.fetch).collect());
-    add(found, "latency", "ms", answered.iter().map(|one| one.latency).collect());
-    add(found, "overhead", "ms", overheads.clone());
+    found.extend("fetch", "ms", answered.iter().map(|one| one.fetch).collect());
+    found.extend("latency", "ms", answered.iter().map(|one| one.latency).collect());
+    found.extend("overhead", "ms", overheads.clone());
     let within = overheads.iter().filter(|overhead| **overhead <= plan.bar_ms).count();
-    add(found, "overhead.within_bar", "ratio", vec![within as f64 / overheads.len() as f64]);
+    found.push("overhead.within_bar", "ratio", within as f64 / overheads.len() as f64);
     require_within(plan.bar_ms, overheads)
 }
 
@@ -114,7 +97,7 @@ fn require_within(bar_ms: f64, overheads: Vec<f64>) -> Result<(), Error> {
     }
 }
 
-fn queued(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Measurements) -> Result<(), Error> {
+fn queued(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Samples) -> Result<(), Error> {
     let answered = answers(plan, plan.num_queuing, clock)?;
     type Part = fn(&Answered) -> f64;
     let parts: [(&str, Part); 4] = [
@@ -124,7 +107,7 @@ fn queued(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Measurements) -> Resu
         ("overhead", |one| one.latency - one.queue - one.fetch),
     ];
     for (name, part) in parts {
-        add(found, &format!("queued.{name}"), "ms", answered.iter().map(part).collect());
+        found.extend(format!("queued.{name}"), "ms", answered.iter().map(part).collect());
     }
     Ok(())
 }
@@ -148,7 +131,7 @@ fn answers(plan: &Plan, num_clients: usize, clock: &Arc<dyn Clock>) -> Result<Ve
     Ok(answered)
 }
 
-fn killed(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Measurements) -> Result<(), Error> {
+fn killed(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Samples) -> Result<(), Error> {
     let (store, prefetcher) = open(plan, plan.killed_after as u64, clock)?;
     let asked = ask(&prefetcher, plan.num_requests, plan.concurrency, clock);
     let count = |is_one: fn(&End) -> bool| asked.iter().filter(|asked| is_one(&asked.end)).count();
@@ -163,12 +146,12 @@ fn killed(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Measurements) -> Resu
         ("cached.wrong", wrong_in_cache(&prefetcher, &store, &asked, ready)?),
     ];
     for (name, count) in counts {
-        add(found, &format!("killed.{name}"), "count", vec![count as f64]);
+        found.push(format!("killed.{name}"), "count", count as f64);
     }
     let polls: Vec<f64> = asked.iter().flat_map(|asked| &asked.polls).map(|took| us(*took)).collect();
     let longest = polls.iter().copied().fold(0.0, f64::max);
-    add(found, "killed.poll", "us", polls);
-    add(found, "killed.poll.longest", "us", vec![longest]);
+    found.extend("killed.poll", "us", polls);
+    found.push("killed.poll.longest", "us", longest);
     for Asked { index, end, .. } in &asked {
         match end {
             End::Ready(_) | End::Refused | End::TimedOut => {}
@@ -180,7 +163,7 @@ fn killed(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Measurements) -> Resu
     Ok(())
 }
 
-fn hits(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Measurements) -> Result<(), Error> {
+fn hits(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Samples) -> Result<(), Error> {
     let (_, prefetcher) = open(plan, u64::MAX, clock)?;
     ask(&prefetcher, 1, 1, clock);
     let mut times = Vec::with_capacity(plan.num_hits);
@@ -198,7 +181,7 @@ fn hits(plan: &Plan, clock: &Arc<dyn Clock>, found: &mut Measurements) -> Result
     if hits != plan.num_hits as u64 {
         return Err(broken(format!("{hits} hits were counted of {}", plan.num_hits)));
     }
-    add(found, "hit", "us", times);
+    found.extend("hit", "us", times);
     Ok(())
 }
 
@@ -231,22 +214,8 @@ fn wrong_in_cache(
     Ok(wrong)
 }
 
-fn add(found: &mut Measurements, name: &str, unit: &str, values: Vec<f64>) {
-    if let Some(measured) = Measurement::of(unit, values) {
-        found.insert(name.to_owned(), measured);
-    }
-}
-
 fn broken(what: String) -> Error {
     Error::BrokenPromises { table: what }
-}
-
-fn ms(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
-}
-
-fn us(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e6
 }
 
 #[cfg(test)]
@@ -269,11 +238,12 @@ mod tests {
             killed_after: 10,
             num_hits: 20,
         };
-        let mut found = BTreeMap::new();
+        let mut found = Samples::default();
         healthy(&plan, &clock, &mut found).unwrap();
         queued(&plan, &clock, &mut found).unwrap();
         killed(&plan, &clock, &mut found).unwrap();
         hits(&plan, &clock, &mut found).unwrap();
+        let found = found.into_measurements();
         let count = |name: &str| found[&format!("killed.{name}")].median.to_string().parse::<usize>().unwrap();
         assert_eq!((count("ready"), count("hung"), count("cached"), count("cached.wrong")), (10, 0, 10, 0));
         assert!(count("error") >= 3, "three failures open the breaker");

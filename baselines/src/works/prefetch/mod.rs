@@ -14,4 +14,11 @@ mod store;
 mod clients;
 mod bench;
 
-pub(super) use bench::run;
+use crate::work::{Needs, Work};
+
+pub(super) const WORK: Work = Work::new(
+    "prefetch",
+    "Prefetch of blueprint weights on the CPU: what it adds to a store, and a store that dies in the middle",
+    Needs::Nothing,
+    bench::run,
+);

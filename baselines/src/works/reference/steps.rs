@@ -4,7 +4,6 @@
 //! candle's operations; the trainer with a network of `esper_layers`. Their parameters are compared before a time is taken. Then
 //! they take turns, a block of steps each. A step starts with the indices of its samples and ends with updated parameters.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,10 +23,11 @@ use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Flow, Observer, Parts, Splits, TrainConfig, Trainer};
 
-use super::{count, ms};
+use super::count;
 use crate::error::Error;
 use crate::measure::Measurement;
-use crate::works::models::{Draw, Form, Linear, Variant, Workload};
+use crate::models::{Draw, Form, Linear, Variant, Workload};
+use crate::samples::{Samples, ms};
 
 const LEARNING_RATE: f64 = 0.1;
 const BLOCKS: usize = 20;
@@ -52,19 +52,11 @@ const CASES: [Case; 3] = [
 ];
 
 /// Times of the forms, and how many times longer candle's takes than each of the others.
-pub(super) fn measure(clock: &Arc<dyn Clock>) -> Result<BTreeMap<String, Measurement>, Error> {
-    let mut measurements = BTreeMap::new();
-    for case in &CASES {
-        measure_case(case, clock, &mut measurements)?;
-    }
-    Ok(measurements)
+pub(super) fn measure(clock: &Arc<dyn Clock>, samples: &mut Samples) -> Result<(), Error> {
+    CASES.iter().try_for_each(|case| measure_case(case, clock, samples))
 }
 
-fn measure_case(
-    case: &Case,
-    clock: &Arc<dyn Clock>,
-    measurements: &mut BTreeMap<String, Measurement>,
-) -> Result<(), Error> {
+fn measure_case(case: &Case, clock: &Arc<dyn Clock>, samples: &mut Samples) -> Result<(), Error> {
     let [primitive, layers] = [Form::Primitive, Form::Layers];
     let mut candle = Candle::new((case.make)(primitive)?, clock)?;
     let mut composed = Trained::new((case.make)(primitive)?, clock)?;
@@ -89,31 +81,19 @@ fn measure_case(
         }
     }
 
-    let mut times: [Vec<f64>; 3] = Default::default();
-    let mut ratios: [Vec<f64>; 2] = Default::default();
     for _ in 0..BLOCKS {
-        let block = [
-            candle.take(case.steps_per_block)?,
-            composed.take(case.steps_per_block, &mut eager)?,
-            fused.take(case.steps_per_block, &mut eager)?,
+        let blocks = [
+            ("candle_step", candle.take(case.steps_per_block)?),
+            ("composed_step", composed.take(case.steps_per_block, &mut eager)?),
+            ("step", fused.take(case.steps_per_block, &mut eager)?),
         ];
         let median = |times: &Vec<f64>| Measurement::of("ms", times.clone()).map_or(f64::NAN, |of| of.median);
-        let medians = block.each_ref().map(median);
-        for (ratios, median) in ratios.iter_mut().zip(&medians[1..]) {
-            ratios.push(medians[0] / median);
+        let [candle, composed, fused] = blocks.each_ref().map(|(_, times)| median(times));
+        samples.push(format!("{}.speedup_of_composed_step", case.name), "ratio", candle / composed);
+        samples.push(format!("{}.speedup", case.name), "ratio", candle / fused);
+        for (what, times) in blocks {
+            samples.extend(format!("{}.{what}", case.name), "ms", times);
         }
-        times.iter_mut().zip(block).for_each(|(times, block)| times.extend(block));
-    }
-    let [candle, composed, fused] = times;
-    let [of_composed, of_fused] = ratios;
-    for (what, unit, values) in [
-        ("candle_step", "ms", candle),
-        ("composed_step", "ms", composed),
-        ("step", "ms", fused),
-        ("speedup_of_composed_step", "ratio", of_composed),
-        ("speedup", "ratio", of_fused),
-    ] {
-        measurements.extend(Measurement::of(unit, values).map(|of| (format!("{}.{what}", case.name), of)));
     }
     Ok(())
 }

@@ -1,21 +1,20 @@
 //! The cost of seeds on the CPU.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use candle_core::{Device, Tensor};
-use leyline::clock::Clock;
 use leyline::region::Eager;
 
-use super::network::us;
 use super::{Grown, Variant, Widths, forward_backward};
-use crate::environment::Environment;
 use crate::error::Error;
-use crate::measure::Measurement;
-use crate::result::{BenchResult, SCHEMA};
+use crate::samples::{Samples, us};
+use crate::work::{Outcome, Setting, settings};
 
 const WARM_UP: usize = 50;
 const REPETITIONS: usize = 500;
+
+const NOTES: &str = "WORK.none: forward, loss and backward of a host with six free slots (us). WORK.PHASE_K: the same with K seeds \
+    of the first blueprint on offer, in the last K slots; WORK.shadow_first_K, WORK.shadow_last_K: K shadows in the \
+    first and in the last K slots (with 4 of 6, two slots are in both), since a side loss runs through all \
+    layers behind its seed. over_none: difference of the medians. Variants take turns";
 
 struct Work {
     name: &'static str,
@@ -39,55 +38,39 @@ const WORKS: [Work; 2] = [
     },
 ];
 
-pub(in crate::works) fn run(clock: &Arc<dyn Clock>) -> Result<BenchResult, Error> {
+pub(super) fn run(setting: &Setting) -> Result<Outcome, Error> {
+    let clock = &setting.clock;
     let mut eager = Eager::acquire()?;
-    let mut measurements = BTreeMap::new();
+    let mut samples = Samples::default();
     for Work { name, widths, batch, seed_width } in WORKS {
         let (inputs, targets) = batch_of(widths, batch)?;
         // Interleaved, so that all of them see the same machine.
-        let mut grown =
-            vec![(format!("{name}.none"), Grown::new(widths, seed_width, &Device::Cpu, clock)?, Vec::new())];
+        let mut grown = vec![(format!("{name}.none"), Grown::new(widths, seed_width, &Device::Cpu, clock)?)];
         for variant in Variant::all() {
             let mut network = Grown::new(widths, seed_width, &Device::Cpu, clock)?;
             network.grow(&mut eager, variant)?;
-            grown.push((format!("{name}.{}", variant.name()), network, Vec::new()));
+            grown.push((format!("{name}.{}", variant.name()), network));
         }
         for repetition in 0..WARM_UP + REPETITIONS {
-            for (_, network, times) in &mut grown {
+            for (name, network) in &grown {
                 let began = clock.now();
                 forward_backward(network.model(), &inputs, &targets)?;
+                let took = clock.now() - began;
                 if repetition >= WARM_UP {
-                    times.push(us(clock.now() - began));
+                    samples.push(name, "us", us(took));
                 }
             }
         }
-        let base = Measurement::of("us", grown[0].2.clone()).map_or(f64::NAN, |none| none.median);
-        for (name, _, times) in grown {
-            let Some(measured) = Measurement::of("us", times) else { continue };
-            let over = Measurement::of("us", vec![measured.median - base]);
-            measurements.extend(over.map(|over| (format!("{name}.over_none"), over)));
-            measurements.insert(name, measured);
+        let base = samples.median(&grown[0].0).unwrap_or(f64::NAN);
+        for (name, _) in grown {
+            let median = samples.median(&name);
+            samples.extend_from(format!("{name}.over_none"), "us", median.map(|median| median - base));
         }
     }
-    Ok(BenchResult {
-        schema: SCHEMA,
-        name: "seed-cost-cpu".to_owned(),
-        command: "cargo run --release -p esper -- bench seed-cost --device cpu --out DIR".to_owned(),
-        notes: "WORK.none: forward, loss and backward of a host with six free slots (us). WORK.PHASE_K: the same with K seeds \
-                of the first blueprint on offer, in the last K slots; WORK.shadow_first_K, WORK.shadow_last_K: K shadows in the \
-                first and in the last K slots (with 4 of 6, two slots are in both), since a side loss runs through all \
-                layers behind its seed. over_none: difference of the medians. Variants take turns"
-            .to_owned(),
-        environment: Environment::detect(clock.as_ref()),
-        config: WORKS
-            .iter()
-            .map(|Work { name, widths, batch, seed_width }| {
-                ((*name).to_owned(), format!("{widths}, batch {batch}, seed width {seed_width}"))
-            })
-            .collect(),
-        measurements,
-        metrics: Vec::new(),
-    })
+    let config = WORKS.map(|Work { name, widths, batch, seed_width }| {
+        (name, format!("{widths}, batch {batch}, seed width {seed_width}"))
+    });
+    Ok(samples.into_result("seed-cost-cpu", "seed-cost --device cpu", NOTES, settings(config), clock.as_ref()).into())
 }
 
 /// Samples whose values do not matter for the time.

@@ -4,33 +4,46 @@
 //! same per parameter whoever owns it.
 
 mod cpu;
+mod gpu;
 mod network;
 
-pub(super) use cpu::run as on_cpu;
-pub(super) use network::{Grown, Phase, Place, Widths, forward_backward, plain};
+use crate::error::Error;
+use crate::work::{Needs, Outcome, Setting, Work};
+use network::{Grown, Phase, Place, Widths, forward_backward, plain};
+
+pub(super) const WORK: Work = Work::new(
+    "seed-cost",
+    "What seeds cost a forward and backward pass, in each phase of their lives; on the CPU with `--device cpu`",
+    Needs::Nothing,
+    run,
+);
+
+fn run(setting: &Setting) -> Result<Outcome, Error> {
+    if setting.gpu.is_some() { gpu::run(setting) } else { cpu::run(setting) }
+}
 
 /// How many seeds are measured together.
 const COUNTS: [usize; 3] = [1, 2, 4];
 
 /// Seeds that are measured together.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Variant {
-    pub(super) phase: Phase,
-    pub(super) place: Place,
-    pub(super) count: usize,
+struct Variant {
+    phase: Phase,
+    place: Place,
+    count: usize,
 }
 
 impl Variant {
     /// Every phase with every count, in the last slots; shadows in the first slots as well. A side loss runs through all
     /// layers behind its seed, so the last slot is the cheapest for a shadow and the first one the dearest.
-    pub(super) fn all() -> Vec<Self> {
+    fn all() -> Vec<Self> {
         let of = |phase, place| COUNTS.map(|count| Self { phase, place, count });
         let places = |phase: Phase| if phase == Phase::Shadow { &Place::ALL[..] } else { &[Place::Last] };
         Phase::ALL.iter().flat_map(|&phase| places(phase).iter().flat_map(move |&place| of(phase, place))).collect()
     }
 
     /// `PHASE_K`; of shadows `shadow_PLACE_K`.
-    pub(super) fn name(self) -> String {
+    fn name(self) -> String {
         let Self { phase, place, count } = self;
         if phase == Phase::Shadow {
             format!("{}_{}_{count}", phase.name(), place.name())

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
 use kasmina::host::HostConfig;
@@ -26,10 +25,10 @@ const KEY: [u8; 32] = [3; 32];
 
 /// Sizes of a perceptron.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::works) struct Widths {
-    pub(in crate::works) inputs: usize,
-    pub(in crate::works) hidden: &'static [usize],
-    pub(in crate::works) classes: usize,
+pub(super) struct Widths {
+    pub(super) inputs: usize,
+    pub(super) hidden: &'static [usize],
+    pub(super) classes: usize,
 }
 
 impl fmt::Display for Widths {
@@ -41,7 +40,7 @@ impl fmt::Display for Widths {
 
 /// What the seeds of a network do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::works) enum Phase {
+pub(super) enum Phase {
     /// Nothing yet.
     Germinated,
     /// They learn from their side losses.
@@ -53,9 +52,9 @@ pub(in crate::works) enum Phase {
 }
 
 impl Phase {
-    pub(in crate::works) const ALL: [Self; 4] = [Self::Germinated, Self::Shadow, Self::Acting, Self::Permanent];
+    pub(super) const ALL: [Self; 4] = [Self::Germinated, Self::Shadow, Self::Acting, Self::Permanent];
 
-    pub(in crate::works) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Germinated => "germinated",
             Self::Shadow => "shadow",
@@ -67,7 +66,7 @@ impl Phase {
 
 /// Which slots have the seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::works) enum Place {
+pub(super) enum Place {
     /// Those at the inputs.
     First,
     /// Those at the outputs.
@@ -75,9 +74,9 @@ pub(in crate::works) enum Place {
 }
 
 impl Place {
-    pub(in crate::works) const ALL: [Self; 2] = [Self::First, Self::Last];
+    pub(super) const ALL: [Self; 2] = [Self::First, Self::Last];
 
-    pub(in crate::works) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::First => "first",
             Self::Last => "last",
@@ -86,7 +85,7 @@ impl Place {
 }
 
 /// A seed manager whose network is being grown by commands.
-pub(in crate::works) struct Grown {
+pub(super) struct Grown {
     manager: Kasmina,
     run_id: RunId,
     sequence: u64,
@@ -98,7 +97,7 @@ pub(in crate::works) struct Grown {
 
 impl Grown {
     /// A perceptron with a slot before each layer, and no seeds.
-    pub(in crate::works) fn new(
+    pub(super) fn new(
         Widths { inputs, hidden, classes }: Widths,
         seed_width: usize,
         device: &Device,
@@ -115,16 +114,12 @@ impl Grown {
         Ok(Self { manager, run_id, sequence: 0, num_inputs: inputs, epoch: EpochIndex(0), clock: Arc::clone(clock) })
     }
 
-    pub(in crate::works) fn model(&self) -> &GraftedModel {
+    pub(super) fn model(&self) -> &GraftedModel {
         self.manager.model()
     }
 
     /// Puts a seed into each of the first or last `count` slots, and leads it to its phase.
-    pub(in crate::works) fn grow(
-        &mut self,
-        eager: &mut Eager,
-        Variant { phase, place, count }: Variant,
-    ) -> Result<(), Error> {
+    pub(super) fn grow(&mut self, eager: &mut Eager, Variant { phase, place, count }: Variant) -> Result<(), Error> {
         let mut slots = self.manager.export_slot_states(eager)?;
         if place == Place::Last {
             slots.reverse();
@@ -194,10 +189,7 @@ impl Grown {
 }
 
 /// The same perceptron as plain layers, without slots; its tensors are its own.
-pub(in crate::works) fn plain(
-    Widths { inputs, hidden, classes }: Widths,
-    device: &Device,
-) -> Result<Vec<[Var; 2]>, Error> {
+pub(super) fn plain(Widths { inputs, hidden, classes }: Widths, device: &Device) -> Result<Vec<[Var; 2]>, Error> {
     let ends: Vec<usize> = std::iter::once(inputs).chain(hidden.iter().copied()).chain([classes]).collect();
     ends.windows(2)
         .map(|pair| {
@@ -208,11 +200,7 @@ pub(in crate::works) fn plain(
 }
 
 /// One forward pass with the losses, and their backward passes; the gradients are dropped. The loss of the answers.
-pub(in crate::works) fn forward_backward(
-    model: &GraftedModel,
-    inputs: &Tensor,
-    targets: &Tensor,
-) -> Result<Tensor, Error> {
+pub(super) fn forward_backward(model: &GraftedModel, inputs: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
     let outputs = model.forward(inputs, Pass::Train)?;
     let loss = candle_nn::loss::cross_entropy(&outputs.logits, targets)?;
     loss.backward()?;
@@ -220,9 +208,4 @@ pub(in crate::works) fn forward_backward(
         candle_nn::loss::cross_entropy(&shadow.logits, targets)?.backward()?;
     }
     Ok(loss)
-}
-
-/// Microseconds.
-pub(super) fn us(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e6
 }

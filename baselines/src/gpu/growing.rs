@@ -1,0 +1,197 @@
+//! The real trainer with the real seed manager and a policy that grows by the clock.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use kasmina::host::HostConfig;
+use kasmina::isolation::IsolationConfig;
+use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use leyline::clock::Clock;
+use leyline::id::RunId;
+use leyline::model::{Parameter, TrainableModel};
+use leyline::region::Eager;
+use leyline::seed::{AttributionMode, SeedManager};
+use leyline::telemetry::{NullRecorder, Recorder};
+use tamiyo::config::FixedConfig;
+use tamiyo::{PolicyKind, SigningKey, Tamiyo, TamiyoConfig};
+use tolaria::aggregate::ConflictResolution;
+use tolaria::batch::{BatchConfig, Dataset};
+use tolaria::host_read::{HostReads, read_vec};
+use tolaria::optim::{Decay, OptimizerConfig, ScheduleConfig};
+use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, Trainer};
+
+use super::report::Broken;
+use crate::gpu::open::Gpu;
+use crate::models::Draw;
+
+/// A run of a network that grows.
+#[derive(Debug, Clone)]
+pub(crate) struct Growing {
+    pub(crate) host: HostConfig,
+    pub(crate) num_samples: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) microbatches: usize,
+    pub(crate) epochs: u64,
+    pub(crate) optimizer: OptimizerConfig,
+    pub(crate) conflict: ConflictResolution,
+    pub(crate) execution: ExecutionConfig,
+    /// Whether the data stay on the host.
+    pub(crate) data_on_host: bool,
+    pub(crate) seed_width: usize,
+}
+
+pub(crate) const CLASSES: usize = 10;
+
+/// Steps that run in one way, and all else as by default.
+pub(crate) fn in_mode(mode: StepMode) -> ExecutionConfig {
+    ExecutionConfig { mode, ..ExecutionConfig::default() }
+}
+
+/// A host of linear layers.
+pub(crate) fn perceptron(inputs: usize, hidden: Vec<usize>) -> HostConfig {
+    HostConfig::Mlp { inputs, hidden, classes: CLASSES }
+}
+
+/// The trainer of such a run.
+pub(crate) type GrowingTrainer = Trainer<Kasmina, Tamiyo>;
+
+impl Growing {
+    /// A small network: 26 steps of 8 samples per epoch and one of 5, or 7 of up to 32.
+    pub(crate) fn small(microbatches: usize, optimizer: OptimizerConfig) -> Self {
+        Self {
+            host: perceptron(16, vec![32, 24]),
+            num_samples: 205,
+            batch_size: 8,
+            microbatches,
+            // More than 1 000 steps.
+            epochs: if microbatches == 1 { 40 } else { 150 },
+            optimizer,
+            conflict: ConflictResolution::PcGrad,
+            execution: in_mode(StepMode::Graph),
+            data_on_host: false,
+            seed_width: 8,
+        }
+    }
+
+    pub(crate) fn with_mode(&self, mode: StepMode) -> Self {
+        Self { execution: ExecutionConfig { mode, ..self.execution.clone() }, ..self.clone() }
+    }
+
+    pub(crate) fn trainer(&self, gpu: &Gpu) -> Result<GrowingTrainer, Broken> {
+        self.trainer_on(&gpu.device, &gpu.clock)
+    }
+
+    /// The trainer on a device.
+    pub(crate) fn trainer_on(&self, device: &Device, clock: &Arc<dyn Clock>) -> Result<GrowingTrainer, Broken> {
+        Ok(Trainer::new(self.config(), self.parts_on(device, clock)?)?)
+    }
+
+    /// What the trainer is made of.
+    pub(crate) fn parts_on(&self, device: &Device, clock: &Arc<dyn Clock>) -> Result<Parts<Kasmina, Tamiyo>, Broken> {
+        let run_id = RunId::new("graph-check").expect("a literal of allowed characters");
+        let recorder: Arc<dyn Recorder> = Arc::new(NullRecorder);
+        let (clock, key) = (Arc::clone(clock), [7; 32]);
+        let seeds_config = KasminaConfig {
+            attribution: AttributionMode::Alpha,
+            seed_width: self.seed_width,
+            // A false alarm of the monitor would end the run.
+            isolation: IsolationConfig { check_every_epochs: 1, strict: true },
+            ..KasminaConfig::new(self.host.clone())
+        };
+        let seeds = Kasmina::new(
+            seeds_config,
+            device,
+            run_id.clone(),
+            CommandKey::new(key),
+            Arc::clone(&clock),
+            Arc::clone(&recorder),
+        )
+        .map_err(|error| Broken(format!("the seed manager: {error}")))?;
+        let policy = TamiyoConfig {
+            policy: PolicyKind::Fixed,
+            fixed: FixedConfig { training_epochs: 2, ramp_epochs: 2, holding_epochs: 2, ..FixedConfig::default() },
+            ..TamiyoConfig::default()
+        };
+        let policy = Tamiyo::new(policy, run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))?;
+        let home = if self.data_on_host { &Device::Cpu } else { device };
+        let train = samples(self.num_samples, self.host.sample_shape().iter().product(), CLASSES, home)?;
+        Ok(Parts {
+            run_id,
+            seed: 3,
+            num_epochs: self.epochs,
+            device: device.clone(),
+            data: Splits { validation: train.clone(), test: train.clone(), train },
+            seeds,
+            policy,
+            checkpoints: None,
+            recorder,
+            clock,
+        })
+    }
+
+    /// Trains to the end; the values of all parameters.
+    pub(crate) fn finish(&self, gpu: &Gpu, eager: &mut Eager) -> Result<(GrowingTrainer, Vec<f32>), Broken> {
+        let mut trainer = self.trainer(gpu)?;
+        trainer.run(eager, &mut NullObserver)?;
+        let values = values_of(trainer.seeds().model().parameters())?;
+        Ok((trainer, values))
+    }
+
+    pub(crate) fn config(&self) -> TrainConfig {
+        train_config(self.batch_size, self.microbatches, self.optimizer, self.conflict, self.execution.clone())
+    }
+}
+
+/// Settings that all checks share.
+pub(crate) fn train_config(
+    batch_size: usize,
+    microbatches: usize,
+    optimizer: OptimizerConfig,
+    conflict: ConflictResolution,
+    execution: ExecutionConfig,
+) -> TrainConfig {
+    let count = |n| NonZeroUsize::new(n).expect("a literal above 0");
+    TrainConfig {
+        batch: BatchConfig { batch_size: count(batch_size), microbatches_per_step: count(microbatches) },
+        optimizer,
+        // The learning rate moves, so that a recorded step that kept one would be found out.
+        schedule: ScheduleConfig { learning_rate: 0.01, warmup_steps: 20, decay: Decay::Constant },
+        clip_norm: Some(1.0),
+        conflict,
+        measures: Vec::new(),
+        eval_batch_size: count(512),
+        conflict_warn: 1.0,
+        measure_conflicts: false,
+        cagrad_radius: 0.4,
+        execution,
+    }
+}
+
+/// Random samples of random classes.
+pub(crate) fn samples(count: usize, inputs: usize, classes: usize, device: &Device) -> Result<Dataset, Broken> {
+    let mut draw = Draw::new(5, device);
+    let targets: Vec<u32> = (0..u32::try_from(count).expect("few samples"))
+        .map(|i| (i * 7 + i / 3) % u32::try_from(classes).expect("few classes"))
+        .collect();
+    let inputs = draw.uniform((count, inputs), 1.0)?;
+    Ok(Dataset::new(inputs, Tensor::from_vec(targets, count, device)?, classes)?)
+}
+
+/// All elements, parameter after parameter.
+pub(crate) fn values_of(parameters: &[Parameter]) -> Result<Vec<f32>, Broken> {
+    let mut reads = HostReads::default();
+    let mut values = Vec::new();
+    for parameter in parameters {
+        values.extend(read_vec(parameter.var.as_tensor(), "check", &mut reads)?);
+    }
+    Ok(values)
+}
+
+/// Elements whose bits differ; all of them when the counts differ.
+pub(crate) fn differing(a: &[f32], b: &[f32]) -> usize {
+    if a.len() != b.len() {
+        return a.len().max(b.len());
+    }
+    a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count()
+}

@@ -1,0 +1,126 @@
+//! A training step made of the trainer's parts: forward pass, loss, backward pass, flat gradient, optimizer.
+
+use std::num::NonZeroUsize;
+
+use candle_core::{DType, Tensor};
+use esper_graph::{Captured, HostSlice, Session, StagingLane, StagingRing};
+use leyline::batch::Batch;
+use leyline::model::TrainableModel as _;
+use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients};
+use tolaria::host_read::{HostReads, read_vec};
+use tolaria::optim::{Optimizer, UpdatePlan};
+
+use super::open::{Gpu, replay};
+use crate::error::Error;
+use crate::models::Workload;
+
+/// Steps that are timed together: of `ref` its epoch.
+pub(crate) fn unit_of(name: &str) -> usize {
+    if name == "ref" { 4 } else { 1 }
+}
+
+/// A step whose inputs are static tensors.
+pub(crate) struct OptimizerStep {
+    pub(crate) work: Workload,
+    batch: Batch,
+    table: Tensor,
+    loss: Tensor,
+    optimizer: Optimizer,
+    pool: GradientBufferPool,
+    ring: StagingRing,
+    session: Session,
+    /// The constants that are on the device.
+    loaded: Vec<f32>,
+    num_steps: usize,
+}
+
+impl OptimizerStep {
+    #[cfg_attr(not(feature = "cuda"), allow(unreachable_code, reason = "without GPU support there is no session"))]
+    pub(crate) fn new(gpu: &Gpu, work: Workload) -> Result<Self, Error> {
+        let Batch { inputs, targets } = work.batch(0)?;
+        let mut optimizer = Optimizer::new(work.optimizer);
+        let model = &work.model;
+        // Makes the moments; the count of updates starts with the first step all the same in every run.
+        let plan = optimizer.prepare(model.parameters(), model.layout(), work.learning_rate)?;
+        let rows = plan.table().len();
+        Ok(Self {
+            batch: Batch { inputs: inputs.copy()?, targets: targets.copy()? },
+            table: Tensor::zeros(rows, DType::F32, &gpu.device)?,
+            loss: Tensor::zeros(1, DType::F32, &gpu.device)?,
+            optimizer,
+            pool: GradientBufferPool::new(),
+            ring: StagingRing::new(&gpu.session, NonZeroUsize::new(4).expect("4 is not 0"), StagingLane::Compute)?,
+            session: gpu.session.clone(),
+            loaded: Vec::new(),
+            num_steps: 0,
+            work,
+        })
+    }
+
+    /// Steps that were loaded.
+    pub(crate) fn num_steps(&self) -> usize {
+        self.num_steps
+    }
+
+    /// Brings the next batch and the optimizer's constants to the device.
+    pub(crate) fn load(&mut self) -> Result<UpdatePlan, Error> {
+        let model = &self.work.model;
+        let plan = self.optimizer.prepare(model.parameters(), model.layout(), self.work.learning_rate)?;
+        let batch = self.work.batch(self.num_steps)?;
+        self.num_steps += 1;
+        self.optimizer.commit(model.layout(), &plan);
+        let table = plan.table();
+        if table != self.loaded {
+            self.ring.stage(&[(HostSlice::F32(&table), &self.table)])?;
+            self.loaded = table;
+        }
+        self.session.copy_all(&[(&batch.inputs, &self.batch.inputs), (&batch.targets, &self.batch.targets)])?;
+        Ok(plan)
+    }
+
+    /// Device work only; leaves no tensor behind.
+    pub(crate) fn region(&self, plan: &UpdatePlan) -> Result<(), Error> {
+        let model = &self.work.model;
+        let (parameters, layout) = (model.parameters(), model.layout());
+        let loss = self.work.loss(&self.batch)?;
+        let gradient = self.pool.lease_to_write(layout.num_elements(), DType::F32, self.loss.device())?;
+        gather_gradients(&loss.backward()?, parameters, layout, GradientScope::Main, &gradient)?;
+        self.optimizer.apply(parameters, layout, gradient.as_tensor(), plan, Some(&self.table))?;
+        Ok(self.loss.slice_set(&loss.detach().reshape(1)?, 0, 0)?)
+    }
+
+    /// The next step, one launch after the other, in the way a region runs.
+    pub(crate) fn eagerly(&mut self, gpu: &Gpu) -> Result<(), Error> {
+        let plan = self.load()?;
+        gpu.session.warm(|| self.region(&plan))
+    }
+
+    /// The next step as a replay.
+    pub(crate) fn replayed(&mut self, captured: &Captured) -> Result<(), Error> {
+        self.load()?;
+        replay(captured)
+    }
+
+    /// Values of all parameters. Waits for the device.
+    pub(crate) fn parameters(&self) -> Result<Vec<f32>, Error> {
+        self.work.parameters()
+    }
+
+    /// Loss before the last step. Waits for the device.
+    pub(crate) fn last_loss(&self) -> Result<f32, Error> {
+        Ok(read_vec(&self.loss, "bench_loss", &mut HostReads::default())?[0])
+    }
+
+    /// What a graph of the step must keep alive and this value does not.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        let parameters = self.work.model.parameters().iter();
+        let parameters = parameters.map(|parameter| (parameter.name.as_str(), parameter.var.as_tensor()));
+        let buffers = [
+            ("inputs", &self.batch.inputs),
+            ("targets", &self.batch.targets),
+            ("table", &self.table),
+            ("loss", &self.loss),
+        ];
+        parameters.chain(buffers)
+    }
+}

@@ -1,0 +1,63 @@
+//! The table of checks.
+
+use crate::error::Error;
+use crate::samples::Samples;
+use crate::work::Settings;
+
+/// Checks so far.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+    pub(crate) samples: Samples,
+}
+
+#[derive(Debug)]
+struct Row {
+    name: String,
+    /// What was seen, or what went wrong.
+    outcome: Result<String, String>,
+}
+
+/// Why a check failed.
+#[derive(Debug)]
+pub(crate) struct Broken(pub(crate) String);
+
+impl<E: Into<Error>> From<E> for Broken {
+    fn from(error: E) -> Self {
+        Self(error.into().chain())
+    }
+}
+
+/// Fails a check unless `holds`.
+pub(crate) fn promise(holds: bool, text: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken(text())) }
+}
+
+impl Report {
+    /// Runs one check. Its text says what was seen.
+    pub(crate) fn check(
+        &mut self,
+        name: impl Into<String>,
+        check: impl FnOnce(&mut Samples) -> Result<String, Broken>,
+    ) {
+        let outcome = check(&mut self.samples).map_err(|Broken(text)| text);
+        self.rows.push(Row { name: name.into(), outcome });
+    }
+
+    /// What was seen, when every promise was kept.
+    pub(crate) fn finish(mut self, samples: &mut Samples) -> Result<Settings, Error> {
+        let line = |row: &Row| match &row.outcome {
+            Ok(seen) => format!("kept    {}: {seen}", row.name),
+            Err(broken) => format!("BROKEN  {}: {broken}", row.name),
+        };
+        let table: Vec<String> = self.rows.iter().map(line).collect();
+        let mut config = Settings::new();
+        for Row { name, outcome } in self.rows {
+            let Ok(seen) = outcome else { return Err(Error::BrokenPromises { table: table.join("\n") }) };
+            self.samples.push(format!("check.{name}"), "kept", 1.0);
+            config.insert(name, seen);
+        }
+        *samples = self.samples;
+        Ok(config)
+    }
+}

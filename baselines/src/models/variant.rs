@@ -1,0 +1,88 @@
+//! What the networks are built of.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Who computes a layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Form {
+    /// Basic operations of candle, as in a model that knows nothing of this project.
+    #[default]
+    Primitive,
+    /// The functions of `esper-layers`.
+    Layers,
+}
+
+impl Form {
+    /// Both.
+    pub(crate) const ALL: [Self; 2] = [Self::Primitive, Self::Layers];
+
+    /// Its name in results.
+    #[must_use]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Primitive => "primitive",
+            Self::Layers => "layers",
+        }
+    }
+}
+
+/// Arithmetic of the products with weights. Parameters, attention and everything else stay in `f32`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Precision {
+    /// `f32`.
+    #[default]
+    F32,
+    /// `f32` with factors rounded to 10 bits. A setting of the process, which whoever measures switches; a network is
+    /// built as for `f32`.
+    Tf32,
+    /// Factors rounded to `bf16`, as PyTorch's autocast does it.
+    Bf16,
+}
+
+impl Precision {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::F32, Self::Tf32, Self::Bf16];
+
+    /// Its name in results.
+    #[must_use]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Tf32 => "tf32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|precision| precision.name() == name);
+        found.ok_or_else(|| format!("expected one of {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+/// One way to build a network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Variant {
+    /// Who computes a layer.
+    pub(crate) form: Form,
+    /// Arithmetic of the products.
+    pub(crate) precision: Precision,
+}
+
+impl Variant {
+    /// In `f32`.
+    #[must_use]
+    pub(crate) fn of(form: Form) -> Self {
+        Self { form, precision: Precision::F32 }
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.precision.name(), self.form.name())
+    }
+}

@@ -1,0 +1,163 @@
+//! Whole training steps three ways: eager, captured, compiled; of basic operations and of layers, in several
+//! precisions, and beside PyTorch's CUDA graph of the same step.
+
+mod case;
+mod compiling;
+mod phases;
+mod timing;
+mod ratios;
+
+use std::path::PathBuf;
+
+use leyline::region::Eager;
+
+use super::peer_torch::{self, PeerConfig};
+use crate::error::Error;
+use crate::gpu::cache::CacheFolders;
+use crate::gpu::open::Gpu;
+use crate::gpu::precision::PrecisionGuard;
+use crate::models::{ALL_NAMES, Form, Precision, Variant};
+use crate::samples::Samples;
+use crate::work::{Flags, Needs, Outcome, Setting, Settings, Work};
+
+pub(super) const WORK: Work = Work::with_flags::<CompileBenchConfig>(
+    "compile-bench",
+    "Whole training steps: eager, captured, compiled; beside PyTorch when asked for",
+    Needs::Gpu,
+);
+
+const NOTES: &str = "CASE is WORK.PRECISION.FORM; FORM: basic operations of candle (primitive) or functions of \
+    esper-layers (layers). CASE.eager, .graph, .compiled: one step with its inputs and optimizer constants brought to \
+    the device, each synchronised (us); ref is an epoch of 4 steps, as in the PyTorch peer. .pipelined: mean over 100 \
+    repetitions with one synchronisation. .device: the graph alone, by device events; of ref one of four. \
+    CASE.speedup.graph: ratio of the medians graph / compiled. CASE.compile.cold.PHASE and .warm.PHASE: the compiler, \
+    with an empty folder for generated kernels and with that of the run before (ms). CASE.stall.PHASE: steps while the \
+    compiler works: draft, background, verify, each with the step it takes and synchronised (us); \
+    .stall.over_eager: what the longest of them takes beyond a captured step, over the median of eager steps. CASE.nodes, .critical_path, .pass.NAME: what \
+    is left after all passes and after each. torch.*: the peer, when it was asked for. ratio.CASE: compiled over \
+    the peer's graph, medians; .pipelined the same without synchronisation; bf16 against autocast over parameters in f32. \
+    Before any time was taken, parameters and loss after the same number of eager, captured and compiled steps were \
+    compared bit for bit.";
+
+/// What is measured.
+#[derive(Debug, Clone, clap::Args)]
+struct CompileBenchConfig {
+    /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`; all when absent.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = ALL_NAMES, hide_default_value = true)]
+    works: Vec<String>,
+    /// Precisions, of `f32`, `tf32`, `bf16`; all when absent, and only `f32` for `ref`.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "f32,tf32,bf16",
+        hide_default_value = true
+    )]
+    precisions: Vec<Precision>,
+    /// Measures the same works in PyTorch afterwards, and adds the ratios.
+    #[arg(long)]
+    with_peer: bool,
+    /// Interpreter with PyTorch.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "with_peer")]
+    python: PathBuf,
+    /// Modes of the peer; the ratios are to `graph`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "graph", requires = "with_peer")]
+    peer_modes: Vec<String>,
+}
+
+impl CompileBenchConfig {
+    /// Works with their precisions, in the order in which they are measured.
+    fn cases(&self) -> Result<Vec<(&'static str, Precision)>, Error> {
+        let mut cases = Vec::new();
+        for asked in &self.works {
+            let Some(work) = ALL_NAMES.into_iter().find(|name| name == asked) else {
+                return Err(Error::UnknownWork { name: asked.clone(), known: ALL_NAMES.join(", ") });
+            };
+            let applies = |precision: &Precision| *precision == Precision::F32 || work != "ref";
+            cases.extend(self.precisions.iter().copied().filter(applies).map(|precision| (work, precision)));
+        }
+        Ok(cases)
+    }
+
+    /// The arguments that ask for this, as the command line has them.
+    fn arguments(&self) -> String {
+        let precisions: Vec<&str> = self.precisions.iter().map(|precision| precision.name()).collect();
+        let mut arguments = format!(" --works {} --precisions {}", self.works.join(","), precisions.join(","));
+        if self.with_peer {
+            arguments += &format!(" --with-peer --peer-modes {}", self.peer_modes.join(","));
+        }
+        arguments
+    }
+
+    /// What the peer is asked for: the best that it does with the same networks.
+    fn peer(&self) -> Option<PeerConfig> {
+        let precisions = self.precisions.iter().flat_map(|precision| match precision {
+            Precision::Bf16 => vec!["autocast", "bf16"],
+            precision => vec![precision.name()],
+        });
+        self.with_peer.then(|| PeerConfig {
+            python: self.python.clone(),
+            works: self.works.clone(),
+            modes: self.peer_modes.clone(),
+            precisions: precisions.map(str::to_owned).collect(),
+            num_repetitions: 200,
+            fused: true,
+            joint_qkv: true,
+        })
+    }
+}
+
+impl Flags for CompileBenchConfig {
+    fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
+        let cases = self.cases()?;
+        let gpu = Gpu::open(setting)?;
+        let mut eager = Eager::acquire()?;
+        let mut samples = Samples::default();
+        let folders = CacheFolders::new(setting.clock.unix().as_nanos())?;
+        let mut facts = Settings::new();
+        for &(work, precision) in &cases {
+            let _guard = PrecisionGuard::set(precision);
+            for form in Form::ALL {
+                let variant = Variant { form, precision };
+                let case = format!("{work}.{variant}");
+                let folder = folders.of(&case)?;
+                let fact = case::measure(&gpu, &mut eager, work, variant, &folder, &mut samples)?;
+                facts.insert(case, fact);
+            }
+        }
+        // What the steps keep on the device is dropped by now: the peer has it to itself.
+        let peer = self.peer().map(|peer| peer_torch::run(&peer)).transpose()?;
+        let mut result = gpu.result(WORK.name, NOTES, facts, samples);
+        result.command += &self.arguments();
+        if let Some(peer) = peer {
+            let peer = peer.into_result(setting.clock.as_ref());
+            result.measurements.extend(peer.measurements);
+            result.config.extend(peer.config.into_iter().map(|(key, value)| (format!("peer.{key}"), value)));
+            let ratios = ratios::of(&cases, &result.measurements);
+            result.measurements.extend(ratios);
+        }
+        Ok(result.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_is_measured_in_one_precision_and_the_peer_in_both_kinds_of_bf16() {
+        let config = CompileBenchConfig { with_peer: true, ..CompileBenchConfig::by_default() };
+        let cases = config.cases().unwrap();
+        assert_eq!(cases.len(), 1 + 4 * 3);
+        assert_eq!(cases.iter().filter(|(work, _)| *work == "ref").count(), 1);
+        let peer = config.peer().unwrap();
+        assert_eq!(peer.precisions, ["f32", "tf32", "autocast", "bf16"]);
+        assert_eq!(peer.works, config.works);
+        assert_eq!(CompileBenchConfig::by_default().peer(), None);
+        let arguments = " --works ref,mlp,tfm5m,tfm30m,mlp4096 --precisions f32,tf32,bf16";
+        assert_eq!(CompileBenchConfig::by_default().arguments(), arguments);
+        assert_eq!(config.arguments(), format!("{arguments} --with-peer --peer-modes graph"));
+        let error = CompileBenchConfig { works: vec!["lenet".to_owned()], ..config }.cases().unwrap_err();
+        assert!(error.to_string().contains("lenet"), "{error}");
+    }
+}

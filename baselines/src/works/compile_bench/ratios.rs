@@ -1,0 +1,70 @@
+//! Compiled steps over the peer's CUDA graph of the same work, from one run.
+
+use std::collections::BTreeMap;
+
+use crate::measure::Measurement;
+use crate::models::{Form, Precision, Variant};
+
+/// `ratio.WORK.PRECISION.FORM`, of medians, and with `.pipelined` of repetitions that were not waited for one by one.
+/// Cases that one side lacks are left out.
+pub(super) fn of(
+    cases: &[(&'static str, Precision)],
+    measurements: &BTreeMap<String, Measurement>,
+) -> BTreeMap<String, Measurement> {
+    let median = |name: &str| Some(measurements.get(name)?.median);
+    let mut ratios = BTreeMap::new();
+    for &(work, precision) in cases {
+        let peer = match precision {
+            Precision::F32 => format!("torch.{work}.graph"),
+            Precision::Tf32 => format!("torch.{work}.tf32.graph"),
+            // Parameters in f32 on both sides.
+            Precision::Bf16 => format!("torch.{work}.autocast.graph"),
+        };
+        for form in Form::ALL {
+            let case = format!("{work}.{}", Variant { form, precision });
+            for (ours, theirs, name) in [("compiled", "", ""), ("compiled.pipelined", ".enqueued", ".pipelined")] {
+                let ours = median(&format!("{case}.{ours}"));
+                let theirs = median(&format!("{peer}{theirs}"));
+                let ratio = ours.zip(theirs).and_then(|(ours, theirs)| Measurement::of("ratio", vec![ours / theirs]));
+                ratios.extend(ratio.map(|ratio| (format!("ratio.{case}{name}"), ratio)));
+            }
+        }
+    }
+    ratios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_precision_is_divided_by_its_own_peer() {
+        let measured = |pairs: &[(&str, f64)]| -> BTreeMap<String, Measurement> {
+            let of = |&(name, value): &(&str, f64)| (name.to_owned(), Measurement::of("us", vec![value]).unwrap());
+            pairs.iter().map(of).collect()
+        };
+        let measurements = measured(&[
+            ("mlp.f32.primitive.compiled", 200.0),
+            ("mlp.f32.layers.compiled", 100.0),
+            ("mlp.f32.layers.compiled.pipelined", 90.0),
+            ("mlp.tf32.layers.compiled", 30.0),
+            ("mlp.bf16.layers.compiled", 20.0),
+            ("torch.mlp.graph", 200.0),
+            ("torch.mlp.graph.enqueued", 180.0),
+            ("torch.mlp.tf32.graph", 60.0),
+            ("torch.mlp.bf16.graph", 10.0),
+            ("torch.mlp.autocast.graph", 80.0),
+        ]);
+        let cases: Vec<_> = Precision::ALL.map(|precision| ("mlp", precision)).to_vec();
+        let found: Vec<(String, String)> =
+            of(&cases, &measurements).into_iter().map(|(name, ratio)| (name, ratio.median.to_string())).collect();
+        let expected = [
+            ("ratio.mlp.bf16.layers", "0.25"),
+            ("ratio.mlp.f32.layers", "0.5"),
+            ("ratio.mlp.f32.layers.pipelined", "0.5"),
+            ("ratio.mlp.f32.primitive", "1"),
+            ("ratio.mlp.tf32.layers", "0.5"),
+        ];
+        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+}

@@ -1,0 +1,155 @@
+//! Faults planted in the compiler: each is found, and the step it was planted in is right all the same.
+
+use candle_core::{DType, Tensor};
+use esper_graph::compile::{Pass, PassSet};
+use esper_graph::{Captured, Compilation, CompileOptions, PlantedFault};
+use leyline::region::Eager;
+use tolaria::host_read::{HostReads, read_vec};
+
+use crate::error::Error;
+use crate::gpu::compiled_step::{captured, drafts, start};
+use crate::gpu::growing::differing;
+use crate::gpu::open::{Gpu, capture, refused};
+use crate::gpu::optimizer_step::OptimizerStep;
+use crate::gpu::report::{Broken, Report, promise};
+use crate::models::{Draw, Workload};
+
+/// Steps that are compared.
+const STEPS: usize = 24;
+/// What the memory of a compiled graph is filled with before it is verified.
+const POISON: u8 = 0xCB;
+
+pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
+    report.check("fault.wrong_pass", |_| wrong_pass(gpu, eager));
+    report.check("fault.unknown_kernel", |_| unknown_kernel(gpu, eager));
+    report.check("fault.pointer_like_number", |_| pointer_like_number(gpu, eager));
+    report.check("fault.named_like_a_product", |_| named_like_a_product(gpu, eager));
+}
+
+/// A result that a rewrite of a pass dropped is missed by the comparison; the step is what the captured graph makes of it.
+fn wrong_pass(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let (mut step, captured, compilation) =
+        started(gpu, eager, CompileOptions::new(PassSet::all().with_wrong_rewrite(Pass::Fuse, 3)))?;
+    let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
+    step.load()?;
+    let Err(refusal) = compiled.verify(&captured, POISON) else {
+        return Err(Broken("the comparison found no difference".to_owned()));
+    };
+    promise(refusal.name() == "differs", || format!("refused for another reason: {refusal}"))?;
+    finish_captured(gpu, step, &captured)?;
+    Ok(format!("{refusal}; {STEPS} steps with the bits of eager ones"))
+}
+
+/// A kernel of which nothing is known costs speed, not results.
+fn unknown_kernel(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let (mut step, captured, compilation) = started(gpu, eager, with_fault(PlantedFault::UnknownKernel))?;
+    let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
+    let unknown = compiled.report().unknown_kernels.clone();
+    promise(unknown.keys().any(|name| name.contains("forgotten")), || format!("unknown kernels: {unknown:?}"))?;
+    step.load()?;
+    compiled.verify(&captured, POISON).map_err(|refusal| refused("the comparison", refusal))?;
+    while step.num_steps() < STEPS {
+        step.load()?;
+        compiled.replay().map_err(|refusal| refused("a replay", refusal))?;
+    }
+    let wrong = differing(&step.parameters()?, &eager_parameters(gpu)?);
+    promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))?;
+    let names: Vec<String> = unknown.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    Ok(format!("{STEPS} steps with the bits of eager ones, unknown: {}", names.join(", ")))
+}
+
+/// A number that stays where addresses move makes the two recordings two programs.
+fn pointer_like_number(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let (step, captured, compilation) = started(gpu, eager, with_fault(PlantedFault::PointerLikeNumber))?;
+    let refusal = match compilation.wait() {
+        Err(refusal) => refusal,
+        Ok(_) => return Err(Broken("the recordings were taken for one program".to_owned())),
+    };
+    promise(refusal.name() == "not_twins", || format!("refused for another reason: {refusal}"))?;
+    finish_captured(gpu, step, &captured)?;
+    Ok(format!("{refusal}; {STEPS} steps with the bits of eager ones"))
+}
+
+/// Kernels of a program that accumulate like a product, but write to an operand too. They are left unknown, whatever they
+/// are called, and the product of cuBLAS among them is not.
+fn named_like_a_product(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    const NAMES: [&str; 2] = ["my_gemm_accumulate", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_of_a_program"];
+    const SIDE: usize = 64;
+    let x = Draw::new(23, &gpu.device).uniform((SIDE, SIDE), 0.5)?;
+    let zeros = || Tensor::zeros((SIDE, SIDE), DType::F32, &gpu.device);
+    let results = [zeros()?, zeros()?, zeros()?, zeros()?];
+    let region = || -> Result<(), Error> {
+        let b = x.affine(2.0, 1.0)?;
+        let product = x.matmul(&b)?;
+        results[0].slice_set(&b.affine(3.0, 0.0)?, 0, 0)?;
+        for (name, result) in NAMES.into_iter().zip(&results[1..]) {
+            let sums = zeros()?;
+            gpu.session.launch_planted(name, [&product, &b, &sums])?;
+            result.slice_set(&(sums + &b)?, 0, 0)?;
+        }
+        Ok(results[3].slice_set(&b.affine(5.0, 0.0)?, 0, 0)?)
+    };
+    let read = || -> Result<Vec<f32>, Broken> {
+        let mut reads = HostReads::default();
+        let values =
+            results.iter().map(|result| read_vec(result, "check", &mut reads)).collect::<Result<Vec<_>, _>>()?;
+        Ok(values.concat())
+    };
+    for _ in 0..2 {
+        gpu.session.warm(region)?;
+    }
+    let expected = read()?;
+    let mut captured = capture(&gpu.session, eager, "a program's kernels", region)?;
+    captured.hold("x", &x)?;
+    results.iter().try_for_each(|result| captured.hold("a result", result))?;
+    let mut drafts = Vec::new();
+    for _ in 0..2 {
+        let draft = eager.record(|recording| gpu.session.draft(recording, |_| region().map_err(|error| error.chain())));
+        drafts.push(draft.map_err(|refusal| refused("a recording of a program's kernels", refusal))?);
+    }
+    let compilation = start(gpu, drafts, CompileOptions::new(PassSet::all()))?;
+    let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
+    compiled.verify(&captured, POISON).map_err(|refusal| refused("the comparison", refusal))?;
+    for _ in 0..STEPS {
+        results.iter().try_for_each(Tensor::zero_set)?;
+        compiled.replay().map_err(|refusal| refused("a replay", refusal))?;
+        let wrong = differing(&expected, &read()?);
+        promise(wrong == 0, || format!("{wrong} of {} results differ from eager ones", expected.len()))?;
+    }
+    let unknown: Vec<&str> = compiled.report().unknown_kernels.keys().map(String::as_str).collect();
+    promise(unknown == NAMES, || format!("expected only the program's own kernels to be unknown, found {unknown:?}"))?;
+    Ok(format!("{STEPS} replays with the bits of eager runs, unknown: {}", unknown.join(", ")))
+}
+
+fn with_fault(fault: PlantedFault) -> CompileOptions {
+    CompileOptions { fault: Some(fault), ..CompileOptions::new(PassSet::all()) }
+}
+
+/// A captured step whose compilation, with a fault in it, is under way.
+fn started(
+    gpu: &Gpu,
+    eager: &mut Eager,
+    options: CompileOptions,
+) -> Result<(OptimizerStep, Captured, Compilation), Broken> {
+    let (step, plan, captured) = captured(gpu, eager, Workload::mlp(0, &gpu.device)?)?;
+    let compilation = start(gpu, drafts(gpu, eager, &step, &plan)?, options)?;
+    Ok((step, captured, compilation))
+}
+
+/// Goes on with the captured graph; nothing that happened before may have left a trace.
+fn finish_captured(gpu: &Gpu, mut step: OptimizerStep, captured: &Captured) -> Result<(), Broken> {
+    while step.num_steps() < STEPS {
+        step.load()?;
+        captured.replay().map_err(|refusal| refused("a replay", refusal))?;
+    }
+    let wrong = differing(&step.parameters()?, &eager_parameters(gpu)?);
+    promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))
+}
+
+fn eager_parameters(gpu: &Gpu) -> Result<Vec<f32>, Broken> {
+    let mut step = OptimizerStep::new(gpu, Workload::mlp(0, &gpu.device)?)?;
+    for _ in 0..STEPS {
+        step.eagerly(gpu)?;
+    }
+    Ok(step.parameters()?)
+}

@@ -1,0 +1,220 @@
+//! Networks that do not grow: those of the benches in both forms, convolutions, accumulation, dropout.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::{Device, Tensor, Var};
+use leyline::clock::Clock;
+use leyline::id::RunId;
+use leyline::region::Eager;
+use leyline::telemetry::NullRecorder;
+use tolaria::aggregate::ConflictResolution;
+use tolaria::batch::Dataset;
+use tolaria::optim::OptimizerConfig;
+use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::random::{DrawCounter, Dropout};
+use tolaria::trainer::{Parts, Splits, StepMode, Trainer};
+
+use super::case::{Ran, same};
+use crate::error::Error;
+use crate::gpu::growing::{in_mode, samples, train_config};
+use crate::gpu::open::Gpu;
+use crate::gpu::report::{Broken, Report, promise};
+use crate::models::{Draw, Form, Variant, Workload, largest_gradient_error};
+
+pub(super) const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
+pub(super) const ADAM_W: OptimizerConfig =
+    OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+/// Compiled steps of a run, percent.
+const SHARE: u64 = 50;
+/// Of a gradient in `f32`, summed in another order than that of the CPU.
+const GRADIENT_TOLERANCE: f64 = 1e-3;
+
+type Build = Box<dyn Fn(&Device) -> Result<(PlainModel, Dataset), Error>>;
+
+/// A network with its data, and how it is trained.
+struct Network {
+    name: String,
+    build: Build,
+    optimizer: OptimizerConfig,
+    batch_size: usize,
+    microbatches: usize,
+    epochs: u64,
+    /// After each step.
+    pause: Duration,
+}
+
+pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
+    report.check("conv2d.gradient", |_| {
+        let error = largest_gradient_error(&gpu.device)?;
+        promise(error < GRADIENT_TOLERANCE, || format!("a gradient of candle's convolution is off by {error:e}"))?;
+        Ok(format!("largest difference from difference quotients {error:e}"))
+    });
+    for network in networks() {
+        report.check(format!("compiled.{}", network.name), |_| {
+            let captured = network.run(StepMode::Graph, &gpu.device, &gpu.clock, eager)?;
+            let compiled = network.run(StepMode::Compiled, &gpu.device, &gpu.clock, eager)?;
+            same(&captured, &compiled, SHARE)
+        });
+    }
+}
+
+fn networks() -> Vec<Network> {
+    let mut networks = Vec::new();
+    for form in Form::ALL {
+        let variant = Variant::of(form);
+        for (optimizer_name, optimizer) in [("sgd", SGD), ("adam_w", ADAM_W)] {
+            let of = |work: &str, batch_size, microbatches, build: Build| Network {
+                name: format!("{work}.{}.{optimizer_name}", form.name()),
+                build,
+                optimizer,
+                batch_size,
+                microbatches,
+                epochs: if work == "ref" { 250 } else { 125 },
+                pause: Duration::from_millis(2),
+            };
+            let named = move |name: &'static str| -> Build {
+                Box::new(move |device| parts_of(Workload::of(name, variant, 0, device)?))
+            };
+            networks.push(of("ref", 4, 1, named("ref")));
+            networks.push(of("mlp", 128, 1, named("mlp")));
+            networks.push(of("accumulation4", 32, 4, named("mlp")));
+            let conv2d = Box::new(move |device: &Device| parts_of(Workload::conv2d(variant, 0, device)?));
+            networks.push(of("conv2d", 16, 1, conv2d));
+            if form == Form::Primitive {
+                networks.push(of("dropout", 16, 1, Box::new(dropout)));
+            }
+            let rectify = if form == Form::Primitive { Tensor::relu } else { esper_layers::relu };
+            networks.push(of("relu_at_zero", 16, 1, Box::new(move |device| relu_at_zero(rectify, device))));
+        }
+        networks.push(Network {
+            name: format!("tfm5m.{}.adam_w", form.name()),
+            build: Box::new(move |device| parts_of(Workload::sequence_ends(variant, 0, device)?)),
+            optimizer: ADAM_W,
+            batch_size: 8,
+            microbatches: 1,
+            epochs: 125,
+            pause: Duration::from_millis(1),
+        });
+    }
+    networks
+}
+
+impl Network {
+    fn run(&self, mode: StepMode, device: &Device, clock: &Arc<dyn Clock>, eager: &mut Eager) -> Result<Ran, Broken> {
+        let pause = if mode == StepMode::Compiled { self.pause } else { Duration::ZERO };
+        Ran::of(self.trainer(mode, self.epochs, device, clock)?, eager, pause)
+    }
+
+    fn trainer(
+        &self,
+        mode: StepMode,
+        num_epochs: u64,
+        device: &Device,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Trainer<NoSeeds<PlainModel>, NoPolicy>, Broken> {
+        let (model, train) = (self.build)(device)?;
+        let parts = Parts {
+            run_id: RunId::new("compile-check").expect("a literal of allowed characters"),
+            seed: 3,
+            num_epochs,
+            device: device.clone(),
+            data: Splits { validation: train.clone(), test: train.clone(), train },
+            seeds: NoSeeds::new(model),
+            policy: NoPolicy,
+            checkpoints: None,
+            recorder: Arc::new(NullRecorder),
+            clock: Arc::clone(clock),
+        };
+        let execution = in_mode(mode);
+        let mut config =
+            train_config(self.batch_size, self.microbatches, self.optimizer, ConflictResolution::Mean, execution);
+        config.schedule.learning_rate = 1e-3;
+        config.eval_batch_size = const { NonZeroUsize::new(1024).unwrap() };
+        Ok(Trainer::new(config, parts)?)
+    }
+}
+
+fn parts_of(work: Workload) -> Result<(PlainModel, Dataset), Error> {
+    let dataset = work.dataset()?;
+    Ok((work.model, dataset))
+}
+
+/// 16-32-10 with dropout between the layers, over 128 samples.
+fn dropout(device: &Device) -> Result<(PlainModel, Dataset), Error> {
+    let as_candle = |error: tolaria::Error| candle_core::Error::Msg(error.to_string());
+    let mut draw = Draw::new(11, device);
+    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
+    let (first, second) = (weight(16, 32)?, weight(32, 10)?);
+    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
+    let counter = DrawCounter::new(99, device)?;
+    let layer = Dropout::new(0.25, 0, &counter)?;
+    let model = PlainModel::new(named, move |x: &Tensor| {
+        counter.advance().map_err(as_candle)?;
+        let hidden = layer.forward(&x.matmul(&first)?.relu()?, true).map_err(as_candle)?;
+        hidden.matmul(&second)
+    })?;
+    let data = samples(128, 16, 10, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
+    Ok((model, data))
+}
+
+/// 16-32-10 with a rectifier between the layers that sees nothing but zeros, through which the first layer gets a second
+/// gradient or does not: that depends on the derivative at 0.
+fn relu_at_zero(
+    rectify: fn(&Tensor) -> candle_core::Result<Tensor>,
+    device: &Device,
+) -> Result<(PlainModel, Dataset), Error> {
+    let mut draw = Draw::new(13, device);
+    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
+    let (first, second) = (weight(16, 32)?, weight(32, 10)?);
+    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
+    let model = PlainModel::new(named, move |x: &Tensor| {
+        let hidden = x.matmul(&first)?;
+        let zeros = (&hidden - hidden.detach())?;
+        (hidden + rectify(&zeros)?)?.matmul(&second)
+    })?;
+    let data = samples(128, 16, 10, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
+    Ok((model, data))
+}
+
+#[cfg(test)]
+mod tests {
+    use leyline::clock::SystemClock;
+
+    use super::*;
+
+    #[test]
+    fn every_network_takes_a_thousand_steps_and_has_a_name_of_its_own() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let mut names = Vec::new();
+        for network in networks() {
+            let (_, data) = (network.build)(&Device::Cpu).unwrap();
+            let steps =
+                data.len() / (network.batch_size * network.microbatches) * usize::try_from(network.epochs).unwrap();
+            assert_eq!(steps, 1000, "{}", network.name);
+            assert!(network.trainer(StepMode::Graph, 1, &Device::Cpu, &clock).is_ok(), "{}", network.name);
+            names.push(network.name);
+        }
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!((names.len(), count), (24, 24), "{names:?}");
+    }
+
+    #[test]
+    fn an_epoch_of_the_small_networks_moves_their_parameters() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let mut eager = Eager::acquire().unwrap();
+        for network in networks()
+            .into_iter()
+            .filter(|network| !["tfm5m", "mlp", "acc"].iter().any(|large| network.name.starts_with(large)))
+        {
+            let trainer =
+                network.trainer(StepMode::Compiled, 1, &Device::Cpu, &clock).map_err(|broken| broken.0).unwrap();
+            let ran = Ran::of(trainer, &mut eager, Duration::ZERO).map_err(|broken| broken.0).unwrap();
+            let moved = ran.start.iter().zip(&ran.parameters).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            assert!(moved * 2 > ran.start.len(), "{}: {moved} of {}", network.name, ran.start.len());
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The crate's own kernels against compositions of candle operations, and against the CPU.
+
+use candle_core::{DType, Device, Tensor, Var};
+use leyline::id::TopologyRevision;
+use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
+use leyline::model::Parameter;
+use tolaria::host_read::{HostReads, read_scalar};
+use tolaria::optim::{Optimizer, OptimizerConfig};
+
+use crate::gpu::growing::differing;
+use crate::gpu::open::Gpu;
+use crate::gpu::report::{Broken, Report, promise};
+use crate::models::Draw;
+
+const STEPS: usize = 200;
+const SHAPES: [(usize, usize); 3] = [(37, 19), (1, 64), (128, 5)];
+const LEARNING_RATE: f64 = 0.003;
+
+pub(super) fn run(gpu: &Gpu, report: &mut Report) {
+    let sgd = |momentum, nesterov| OptimizerConfig::Sgd { momentum, nesterov, weight_decay: 1e-2 };
+    let adam_w = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+    for (name, config) in [
+        ("sgd", sgd(0.0, false)),
+        ("sgd_momentum", sgd(0.9, false)),
+        ("sgd_nesterov", sgd(0.9, true)),
+        ("adam_w", adam_w),
+    ] {
+        report.check(format!("kernels.{name}"), |_| optimizer(gpu, config));
+    }
+    report.check("kernels.copies", |_| copies(gpu));
+}
+
+/// Many copies at once, of every type and alignment that there is.
+fn copies(gpu: &Gpu) -> Result<String, Broken> {
+    let mut draw = Draw::new(31, &Device::Cpu);
+    let (mut sources, mut targets) = (Vec::new(), Vec::new());
+    for (index, len) in [1, 3, 4, 1000, 4096, 70_001].into_iter().cycle().take(40).enumerate() {
+        let dtype = [DType::F32, DType::U32, DType::F64, DType::I64][index % 4];
+        let whole = (draw.uniform(len + 1, 100.0)? + 100.0)?.to_dtype(dtype)?.to_device(&gpu.device)?;
+        // Every other one starts where no vector of 16 bytes does.
+        sources.push(whole.narrow(0, index % 2, len)?);
+        targets.push(Tensor::zeros(len, dtype, &gpu.device)?);
+    }
+    let pairs: Vec<(&Tensor, &Tensor)> = sources.iter().zip(&targets).collect();
+    gpu.session.copy_all(&pairs)?;
+    let mut num_elements = 0;
+    for (source, target) in pairs {
+        let different = source.ne(target)?.to_dtype(DType::F32)?.sum_all()?;
+        let count = read_scalar(&different, "copies", &mut HostReads::default())?;
+        promise(count < 0.5, || format!("{count} of {} elements differ", source.elem_count()))?;
+        num_elements += source.elem_count();
+    }
+    Ok(format!("40 tensors of 4 types, {num_elements} elements"))
+}
+
+/// The kernel on the GPU, candle operations on the GPU, and the kernel on the CPU, on the same gradients.
+fn optimizer(gpu: &Gpu, config: OptimizerConfig) -> Result<String, Broken> {
+    let mut on_gpu = Updated::new(&gpu.device, config)?;
+    let mut on_cpu = Updated::new(&Device::Cpu, config)?;
+    let mut reference = Reference::new(&gpu.device, config)?;
+    let mut draw = Draw::new(23, &Device::Cpu);
+    let start = on_gpu.values()?;
+    for step in 1..=STEPS {
+        let gradient = draw.uniform(on_cpu.layout.num_elements(), 1.0)?;
+        on_cpu.step(&gradient)?;
+        let gradient = gradient.to_device(&gpu.device)?;
+        on_gpu.step(&gradient)?;
+        reference.step(&gradient, step)?;
+    }
+    let (kernel, cpu, composed) = (on_gpu.values()?, on_cpu.values()?, reference.values()?);
+    let (from_candle, from_cpu) = (differing(&kernel, &composed), differing(&kernel, &cpu));
+    let moved = differing(&kernel, &start);
+    promise(moved == kernel.len(), || format!("{moved} of {} elements moved", kernel.len()))?;
+    promise(from_candle == 0, || format!("{from_candle} of {} elements differ from candle operations", kernel.len()))?;
+    promise(from_cpu == 0, || format!("{from_cpu} of {} elements differ from the CPU", kernel.len()))?;
+    Ok(format!("{STEPS} steps of {} elements: the bits of candle operations and of the CPU", kernel.len()))
+}
+
+fn parameters(device: &Device) -> Result<Vec<Parameter>, Broken> {
+    let mut draw = Draw::new(29, &Device::Cpu);
+    let mut parameter = |(index, shape): (usize, (usize, usize))| -> Result<Parameter, Broken> {
+        let value = draw.uniform(shape, 0.5)?.to_device(device)?;
+        Ok(Parameter { name: format!("p{index}"), var: Var::from_tensor(&value)? })
+    };
+    SHAPES.into_iter().enumerate().map(&mut parameter).collect()
+}
+
+fn values(parameters: &[Parameter]) -> Result<Vec<f32>, Broken> {
+    crate::gpu::growing::values_of(parameters)
+}
+
+/// Parameters with the optimizer of the trainer.
+struct Updated {
+    parameters: Vec<Parameter>,
+    layout: ParameterLayout,
+    optimizer: Optimizer,
+}
+
+impl Updated {
+    fn new(device: &Device, config: OptimizerConfig) -> Result<Self, Broken> {
+        let parameters = parameters(device)?;
+        let spec = |parameter: &Parameter| SegmentSpec {
+            name: parameter.name.clone(),
+            shape: parameter.var.dims().to_vec(),
+            owner: Owner::Host,
+            isolated: false,
+        };
+        let layout = ParameterLayout::new(TopologyRevision(0), parameters.iter().map(spec).collect())
+            .map_err(|error| Broken(error.to_string()))?;
+        Ok(Self { parameters, layout, optimizer: Optimizer::new(config) })
+    }
+
+    fn step(&mut self, gradient: &Tensor) -> Result<(), Broken> {
+        Ok(self.optimizer.step(&self.parameters, &self.layout, gradient, LEARNING_RATE)?)
+    }
+
+    fn values(&self) -> Result<Vec<f32>, Broken> {
+        values(&self.parameters)
+    }
+}
+
+/// The same formulas, one candle operation after the other.
+struct Reference {
+    parameters: Vec<Parameter>,
+    config: OptimizerConfig,
+    first: Vec<Tensor>,
+    second: Vec<Tensor>,
+}
+
+impl Reference {
+    fn new(device: &Device, config: OptimizerConfig) -> Result<Self, Broken> {
+        let parameters = parameters(device)?;
+        let zeros = || parameters.iter().map(|p| Tensor::zeros(p.var.shape(), DType::F32, device));
+        let (first, second) = (zeros().collect::<Result<_, _>>()?, zeros().collect::<Result<_, _>>()?);
+        Ok(Self { first, second, parameters, config })
+    }
+
+    fn step(&mut self, gradient: &Tensor, step: usize) -> Result<(), Broken> {
+        let mut offset = 0;
+        for (index, parameter) in self.parameters.iter().enumerate() {
+            let before = parameter.var.as_detached_tensor();
+            let part = gradient.narrow(0, offset, before.elem_count())?.reshape(before.shape())?;
+            offset += before.elem_count();
+            let after = match self.config {
+                OptimizerConfig::Sgd { momentum, nesterov, weight_decay } => {
+                    let direction = (part + (&before * weight_decay)?)?;
+                    let update = if momentum > 0.0 {
+                        let speed = ((&self.first[index] * momentum)? + &direction)?;
+                        self.first[index] = speed.clone();
+                        if nesterov { (direction + (speed * momentum)?)? } else { speed }
+                    } else {
+                        direction
+                    };
+                    (before - (update * LEARNING_RATE)?)?
+                }
+                OptimizerConfig::AdamW { beta1, beta2, eps, weight_decay } => {
+                    let correction = |beta: f64| 1.0 - beta.powf(step as f64);
+                    let first = ((&self.first[index] * beta1)? + (&part * (1.0 - beta1))?)?;
+                    let second = ((&self.second[index] * beta2)? + (part.sqr()? * (1.0 - beta2))?)?;
+                    let root = ((second.sqrt()? * (1.0 / correction(beta2).sqrt()))? + eps)?;
+                    let update = ((&first / root)? * (LEARNING_RATE / correction(beta1)))?;
+                    (self.first[index], self.second[index]) = (first, second);
+                    ((before * (1.0 - LEARNING_RATE * weight_decay))? - update)?
+                }
+            };
+            parameter.var.set(&after)?;
+        }
+        Ok(())
+    }
+
+    fn values(&self) -> Result<Vec<f32>, Broken> {
+        values(&self.parameters)
+    }
+}

@@ -1,0 +1,124 @@
+//! Networks that do not grow: with dropout, and with deliberate mistakes.
+
+use std::sync::Arc;
+
+use candle_core::{Tensor, Var};
+use leyline::id::RunId;
+use leyline::model::TrainableModel as _;
+use leyline::region::Eager;
+use leyline::seed::SeedManager as _;
+use leyline::telemetry::NullRecorder;
+use tolaria::aggregate::ConflictResolution;
+use tolaria::batch::Dataset;
+use tolaria::optim::OptimizerConfig;
+use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::random::{DrawCounter, Dropout};
+use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, Trainer};
+
+use crate::gpu::growing::{differing, in_mode, samples, train_config, values_of};
+use crate::gpu::open::Gpu;
+use crate::gpu::report::{Broken, promise};
+use crate::models::Draw;
+
+const INPUTS: usize = 16;
+const HIDDEN: usize = 32;
+const CLASSES: usize = 10;
+const SAMPLES: usize = 205;
+pub(super) const BATCH: usize = 8;
+
+/// The trainer of a network that does not grow.
+pub(super) type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
+
+/// What a layer between the two linear ones does.
+pub(super) type Middle = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync>;
+
+/// 16-32-10 with `middle` after the first layer.
+pub(super) fn trainer(
+    gpu: &Gpu,
+    middle: Middle,
+    optimizer: OptimizerConfig,
+    microbatches: usize,
+    epochs: u64,
+    execution: ExecutionConfig,
+) -> Result<PlainTrainer, Broken> {
+    trainer_on(gpu, data(gpu)?, middle, optimizer, microbatches, epochs, execution)
+}
+
+/// What [`trainer`] trains on.
+pub(super) fn data(gpu: &Gpu) -> Result<Dataset, Broken> {
+    samples(SAMPLES, INPUTS, CLASSES, &gpu.device)
+}
+
+/// [`trainer`] on other samples.
+pub(super) fn trainer_on(
+    gpu: &Gpu,
+    train: Dataset,
+    middle: Middle,
+    optimizer: OptimizerConfig,
+    microbatches: usize,
+    epochs: u64,
+    execution: ExecutionConfig,
+) -> Result<PlainTrainer, Broken> {
+    let mut draw = Draw::new(11, &gpu.device);
+    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
+    let (first, second) = (weight(INPUTS, HIDDEN)?, weight(HIDDEN, CLASSES)?);
+    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
+    let model = PlainModel::new(named, move |x: &Tensor| middle(&x.matmul(&first)?.relu()?)?.matmul(&second))?;
+    let parts = Parts {
+        run_id: RunId::new("graph-check").expect("a literal of allowed characters"),
+        seed: 3,
+        num_epochs: epochs,
+        device: gpu.device.clone(),
+        data: Splits { validation: data(gpu)?, test: data(gpu)?, train },
+        seeds: NoSeeds::new(model),
+        policy: NoPolicy,
+        checkpoints: None,
+        recorder: Arc::new(NullRecorder),
+        clock: Arc::clone(&gpu.clock),
+    };
+    let config = train_config(BATCH, microbatches, optimizer, ConflictResolution::Mean, execution);
+    Ok(Trainer::new(config, parts)?)
+}
+
+/// Values of all parameters.
+pub(super) fn values(trainer: &PlainTrainer) -> Result<Vec<f32>, Broken> {
+    values_of(trainer.seeds().model().parameters())
+}
+
+/// Dropout between the layers: replays draw fresh masks, and the same ones as eager steps.
+pub(super) fn dropout(
+    gpu: &Gpu,
+    eager: &mut Eager,
+    optimizer: OptimizerConfig,
+    microbatches: usize,
+) -> Result<String, Broken> {
+    let epochs = if microbatches == 1 { 40 } else { 150 };
+    let mut run = |mode, frozen: bool| -> Result<(PlainTrainer, Vec<f32>), Broken> {
+        let counter = DrawCounter::new(99, &gpu.device)?;
+        let layer = Dropout::new(0.25, 0, &counter)?;
+        let middle: Middle = Box::new(move |h| {
+            if !frozen {
+                counter.advance().map_err(|error| candle_core::Error::Msg(error.to_string()))?;
+            }
+            layer.forward(h, true).map_err(|error| candle_core::Error::Msg(error.to_string()))
+        });
+        let mut trainer = trainer(gpu, middle, optimizer, microbatches, epochs, in_mode(mode))?;
+        trainer.run(eager, &mut NullObserver)?;
+        let values = values(&trainer)?;
+        Ok((trainer, values))
+    };
+    let (_, expected) = run(StepMode::Eager, false)?;
+    let (trainer, found) = run(StepMode::Graph, false)?;
+    let (_, one_mask) = run(StepMode::Eager, true)?;
+    if let Some(refusal) = trainer.last_refusal() {
+        return Err(Broken(format!("a shape was refused: {refusal}")));
+    }
+    let wrong = differing(&expected, &found);
+    promise(wrong == 0, || format!("{wrong} of {} parameters differ", found.len()))?;
+    let other = differing(&one_mask, &found);
+    promise(other * 2 > found.len(), || "the masks did not change from step to step".to_owned())?;
+    let steps = trainer.progress().1.0;
+    let replays = trainer.graph_stats().total.replays;
+    promise(replays * 10 > steps * 8, || format!("{replays} of {steps} steps were replays"))?;
+    Ok(format!("{steps} steps, {replays} replays, 0 of {} parameters differ, {other} with one mask", found.len()))
+}
