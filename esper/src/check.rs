@@ -1,15 +1,25 @@
 //! What is confirmed before a run creates anything; `esper check-config` does that alone.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Args;
 use kasmina::Kasmina;
 use tolaria::batch::num_windows;
 
-use crate::cli::CheckArgs;
 use crate::config::{ConfigError, Diagnostic, EsperConfig, Issue, Layer, Loaded};
 use crate::data::{self, DataConfig, Prepared, Table};
 use crate::{library, output, wire};
+
+/// Flags of `esper check-config`.
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// TOML file.
+    pub file: PathBuf,
+    /// Settings on top of the file, as for `esper train`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
 
 /// A configuration that can run, with its data.
 #[derive(Debug)]

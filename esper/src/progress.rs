@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::mem;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use leyline::id::SeedId;
@@ -16,9 +17,9 @@ use tolaria::trainer::report::EpochReport;
 use crate::report::printable;
 
 /// How much is shown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProgressMode {
-    /// The display on a terminal, plain lines otherwise. `NO_COLOR` takes its colors.
+    /// A display on a terminal, plain lines otherwise.
     #[default]
     Auto,
     /// Plain lines.

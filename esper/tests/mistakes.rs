@@ -139,13 +139,11 @@ fn values_of_the_wrong_type_are_found_all_at_once() {
 
 #[test]
 fn data_of_another_form_are_answered_with_what_to_change() {
-    let row = |label: usize, separator: &str| ["0", "1", &label.to_string()].join(separator) + "\n";
-    let rows =
-        |labels: &[usize], separator: &str| labels.iter().map(|&label| row(label, separator)).collect::<String>();
+    let rows = |labels: &[usize]| labels.iter().map(|label| format!("0,1,{label}\n")).collect::<String>();
     for (text, parts) in [
-        (rows(&[1, 2, 3], ","), ["a.csv", "labels from 1 to 3", "subtract 1"]),
-        (rows(&[0, 0, 0], ","), ["a.csv", "the label 0 in every row", "two classes"]),
-        (rows(&[0, 1], ";"), ["a.csv:1:1", "separated by `;`", "`,` between columns"]),
+        (rows(&[1, 2, 3]), ["a.csv", "labels from 1 to 3", "subtract 1"]),
+        (rows(&[0, 0, 0]), ["a.csv", "the label 0 in every row", "two classes"]),
+        ("0,5;1;0\n1,5;1;1\n".to_owned(), ["a.csv:1:1", "found `0,5`", "with `.` before decimals"]),
     ] {
         check(&[("a.csv", &text)], &["train", "--data", "a.csv"], &parts);
     }

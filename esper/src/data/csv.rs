@@ -1,7 +1,9 @@
-//! Comma-separated samples: features, then the label, no header, one sample per line.
+//! Samples as rows of a CSV file: features, then the label. Cells may be quoted; a first row of names is passed over.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+
+use csv::{ByteRecord, ReaderBuilder, Trim};
 
 use super::error::quoted;
 use super::{Error, Table, unpack};
@@ -61,49 +63,71 @@ fn num_classes(labels: &[u32], place: &str) -> Result<usize, Error> {
     }
 }
 
-/// Features in row-major order, and one label per line. A byte-order mark is passed over.
+/// Features in row-major order, and one label per row. A byte-order mark and empty lines are passed over.
 ///
 /// # Errors
-/// [`Error::Csv`] for the first cell or line that breaks a rule, also for an empty file.
+/// [`Error::Csv`] for the first cell or row that breaks a rule, also for a file without rows.
 pub(super) fn parse(bytes: &[u8], place: &str, rules: Rules) -> Result<(Vec<f32>, Vec<u32>), Error> {
-    let mut num_features = rules.num_features;
+    let mut reader = ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .trim(Trim::All)
+        .delimiter(delimiter(bytes))
+        .from_reader(bytes);
     let (mut features, mut labels) = (Vec::new(), Vec::new());
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let lines = bytes.strip_suffix(b"\n").unwrap_or(bytes).split(|&byte| byte == b'\n');
-    for (line_index, line) in lines.enumerate() {
-        let wrong = |column: usize, found: String, expected: String| Error::Csv {
-            place: place.into(),
-            line: line_index + 1,
-            column,
-            found,
-            expected,
+    let (mut num_features, mut may_be_header, mut row) = (rules.num_features, true, ByteRecord::new());
+    while reader.read_byte_record(&mut row).expect("bytes can be read, and rows may have any length") {
+        let wrong = |column: usize, found: String, expected: String| {
+            let start = row.position().map_or(0, |position| usize::try_from(position.byte()).unwrap_or(usize::MAX));
+            Error::Csv { place: place.into(), line: line_of(bytes, start), column, found, expected }
         };
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let line = std::str::from_utf8(line).map_err(|error| {
-            wrong(1, format!("a byte that is not UTF-8 at offset {}", error.valid_up_to()), "text".into())
-        })?;
-        if let Some(separator) = [';', '\t'].into_iter().find(|&separator| line.contains(separator)) {
-            let found = format!("columns separated by {}", quoted(&separator.to_string()));
-            let column = line.split(separator).next().map_or(1, |before| before.split(',').count());
-            return Err(wrong(column, found, "`,` between columns, and `.` in numbers".into()));
+        let text = |(index, cell)| {
+            let text = std::str::from_utf8(cell).map_err(|error| {
+                let found = format!("a byte that is not UTF-8 at offset {}", error.valid_up_to());
+                wrong(index + 1, found, "text".into())
+            });
+            Ok((index + 1, text?))
+        };
+        let cells = row.iter().enumerate().map(text).collect::<Result<Vec<(usize, &str)>, Error>>()?;
+        if std::mem::take(&mut may_be_header) && cells.iter().all(|(_, cell)| is_name(cell)) {
+            continue;
         }
-        let num_cells = if line.trim().is_empty() { 0 } else { line.split(',').count() };
-        let expected_features = *num_features.get_or_insert(num_cells.saturating_sub(1).max(1));
-        if num_cells != expected_features + 1 {
-            let found = if num_cells == 0 { "an empty line".into() } else { format!("{num_cells} columns") };
+        let expected_features = *num_features.get_or_insert(row.len().saturating_sub(1).max(1));
+        if row.len() != expected_features + 1 {
             let expected = format!("{} columns ({expected_features} features, then the label)", expected_features + 1);
-            return Err(wrong(num_cells.min(expected_features + 1).max(1), found, expected));
+            return Err(wrong(row.len().min(expected_features + 1), format!("{} columns", row.len()), expected));
         }
-        for (cell_index, cell) in line.split(',').map(str::trim).enumerate() {
-            let wrong = |expected: String| wrong(cell_index + 1, quoted(cell), expected);
-            if cell_index < expected_features {
+        for (column, cell) in cells {
+            let wrong = |expected| wrong(column, quoted(cell), expected);
+            if column <= expected_features {
                 features.push(feature(cell, rules.max_level).map_err(wrong)?);
             } else {
                 labels.push(label(cell, rules.max_label).map_err(wrong)?);
             }
         }
     }
+    if labels.is_empty() {
+        let (found, expected) = ("no row of numbers".into(), "rows of features, then the label".into());
+        return Err(Error::Csv { place: place.into(), line: 1, column: 1, found, expected });
+    }
     Ok((features, labels))
+}
+
+/// `;` or a tab where the first line has one, since no number does, else `,`.
+fn delimiter(bytes: &[u8]) -> u8 {
+    let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    [b';', b'\t'].into_iter().find(|delimiter| line.contains(delimiter)).unwrap_or(b',')
+}
+
+/// The line of a row, from 1; the row starts behind the line breaks at `start`.
+fn line_of(bytes: &[u8], start: usize) -> usize {
+    let breaks = bytes[start..].iter().take_while(|&byte| matches!(byte, b'\r' | b'\n')).count();
+    1 + bytes[..start + breaks].iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// Whether a cell is the name of a column.
+fn is_name(cell: &str) -> bool {
+    cell.starts_with(|first: char| first.is_alphabetic() || first == '_') && cell.parse::<f32>().is_err()
 }
 
 fn feature(cell: &str, max_level: Option<u8>) -> Result<f32, String> {
@@ -112,7 +136,7 @@ fn feature(cell: &str, max_level: Option<u8>) -> Result<f32, String> {
         return level.map(f32::from).ok_or_else(|| format!("a whole number from 0 to {max}"));
     }
     let value = cell.parse::<f32>().ok().filter(|value| value.is_finite());
-    value.ok_or_else(|| "a finite number (a header line is not part of the format)".into())
+    value.ok_or_else(|| "a finite number, with `.` before decimals".into())
 }
 
 fn label(cell: &str, max: u32) -> Result<u32, String> {
@@ -150,12 +174,32 @@ mod tests {
     }
 
     #[test]
-    fn other_separators_are_named() {
-        let expected = "expected `,` between columns, and `.` in numbers";
-        check_refused(b"1;2;0\n", OPEN, &format!("x.csv:1:1: found columns separated by `;`, {expected}"));
-        check_refused(b"width;label\n", OPEN, &format!("x.csv:1:1: found columns separated by `;`, {expected}"));
-        check_refused(b"0,5;1,5;0\n", OPEN, &format!("x.csv:1:2: found columns separated by `;`, {expected}"));
-        check_refused(b"1\t2\t0\n", DIGITS, &format!("x.csv:1:1: found columns separated by `\\t`, {expected}"));
+    fn files_are_read_as_spreadsheets_write_them() {
+        for text in [
+            "0.5,2,1\n3,4,0\n",
+            "0.5;2;1\n3;4;0\n",
+            "0.5\t2\t1\r\n3\t4\t0\r\n",
+            "width,height,label\n0.5,2,1\n3,4,0\n",
+            "\u{feff}width;height;\"the; label\"\r\n0.5;2;1\r\n3;4;0",
+            "\"0.5\",\"2\",\"1\"\n\n3,4,0\n\n",
+        ] {
+            check(text, OPEN, &[0.5, 2.0, 3.0, 4.0], &[1, 0]);
+        }
+    }
+
+    #[test]
+    fn the_line_of_a_mistake_is_that_of_its_row() {
+        let number = "expected a finite number, with `.` before decimals";
+        for (text, place) in [
+            ("1,0\nx,0\n", "2:1"),
+            ("1,0\r\nx,0\r\n", "2:1"),
+            ("1,0\n\n\nx,0\n", "4:1"),
+            ("a,b\n\"1\",0\nx,0\n", "3:1"),
+            ("\"a\nb\",c\n1,0\nx,0\n", "4:1"),
+            ("1;0\nx;0\n", "2:1"),
+        ] {
+            check_refused(text.as_bytes(), OPEN, &format!("x.csv:{place}: found `x`, {number}"));
+        }
     }
 
     #[test]
@@ -183,13 +227,15 @@ mod tests {
     #[test]
     fn each_mistake_is_named_with_line_and_column() {
         let columns = "expected 3 columns (2 features, then the label)";
-        check_refused(b"", OPEN, "x.csv:1:1: found an empty line, expected 2 columns (1 features, then the label)");
+        let empty = "x.csv:1:1: found no row of numbers, expected rows of features, then the label";
+        check_refused(b"", OPEN, empty);
+        check_refused(b"width,label\n", OPEN, empty);
         check_refused(b"1,2,3\n1,2\n", OPEN, &format!("x.csv:2:2: found 2 columns, {columns}"));
         check_refused(b"1,2,3\n1,2,3,4\n", OPEN, &format!("x.csv:2:3: found 4 columns, {columns}"));
-        check_refused(b"1,2,3\n\n1,2,3\n", OPEN, &format!("x.csv:2:1: found an empty line, {columns}"));
         check_refused(b"1,2\n", DIGITS, &format!("x.csv:1:2: found 2 columns, {columns}"));
-        let number = "expected a finite number (a header line is not part of the format)";
-        check_refused(b"width,label\n1,0\n", OPEN, &format!("x.csv:1:1: found `width`, {number}"));
+        let number = "expected a finite number, with `.` before decimals";
+        check_refused(b"width,0\n1,0\n", OPEN, &format!("x.csv:1:1: found `width`, {number}"));
+        check_refused(b"0,5;1;0\n", OPEN, &format!("x.csv:1:1: found `0,5`, {number}"));
         check_refused(b"1,2,0\n1,NaN,0\n", OPEN, &format!("x.csv:2:2: found `NaN`, {number}"));
         check_refused(b"1,,0\n", OPEN, &format!("x.csv:1:2: found ``, {number}"));
         check_refused(b"1,1e39,0\n", OPEN, &format!("x.csv:1:2: found `1e39`, {number}"));

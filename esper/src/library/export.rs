@@ -1,21 +1,40 @@
 //! `esper seeds export`: the weights of a seed, from the newest checkpoint of a run into a library.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use clap::Args;
 use esper_weights::{Artifact, IfPublished, PublishError, publish};
 use leyline::id::{BlueprintId, SeedId};
 use tolaria::checkpoint::{CheckpointReader, Loaded, StdFs};
 
 use super::saved;
-use crate::cli::SeedsExportArgs;
 use crate::exit::UsageError;
 use crate::output;
 
 /// Name of the seed manager's part of a checkpoint.
 const SEEDS: &str = "seeds";
+
+/// Flags of `esper seeds export`.
+#[derive(Debug, Clone, Args)]
+pub struct SeedsExportArgs {
+    /// Folder that `esper train` wrote; the newest checkpoint in it that verifies is read.
+    pub run_dir: PathBuf,
+    /// Number of the seed.
+    #[arg(long, value_name = "N")]
+    pub seed: u32,
+    /// Folder of the library; made when absent.
+    #[arg(long, value_name = "DIR")]
+    pub library: PathBuf,
+    /// Name under which the weights are published. Default: the seed's blueprint.
+    #[arg(long = "as", value_name = "BLUEPRINT")]
+    pub blueprint: Option<String>,
+    /// Replace weights of that name.
+    #[arg(long)]
+    pub replace: bool,
+}
 
 /// Runs the sub-command.
 ///

@@ -10,7 +10,7 @@ mod open;
 mod saved;
 mod export;
 
-pub use export::export;
+pub use export::{SeedsExportArgs, export};
 pub use open::open;
 
 #[cfg(test)]

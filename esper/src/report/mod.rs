@@ -30,7 +30,7 @@ mod page;
 mod write;
 mod text;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use error::ReportError;
 pub use page::render_html;

@@ -100,34 +100,12 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use leyline::id::{SeedId, StepIndex, TopologyRevision};
+    use leyline::id::SeedId;
     use leyline::seed::SeedStage;
-    use leyline::state::{ACCURACY, Score};
     use tolaria::trainer::report::TransitionRecord;
 
     use super::*;
-
-    fn report(epoch: u64) -> EpochReport {
-        let score = Score::new(0.1, 3).with(ACCURACY, 0.9);
-        EpochReport {
-            epoch: EpochIndex(epoch),
-            step: StepIndex(epoch * 2),
-            topology: TopologyRevision(0),
-            num_parameters: 1,
-            learning_rate: 0.1,
-            train: score.clone(),
-            validation: score,
-            gradient_norm: 1.0,
-            conflict: None,
-            seeds: Vec::new(),
-            commands: Vec::new(),
-            waiting: Vec::new(),
-            transitions: Vec::new(),
-            wall_s: 0.5,
-            samples_per_s: 6.0,
-            skipped_steps: 0,
-        }
-    }
+    use crate::report::testing::epoch as report;
 
     #[test]
     fn lines_after_the_checkpoint_and_a_torn_line_are_dropped() {

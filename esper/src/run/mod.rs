@@ -8,9 +8,7 @@ mod resume;
 mod watch;
 mod verdict;
 mod train;
-mod report;
 
 pub use folder::RunFolder;
 pub(crate) use interrupt::Interrupt;
-pub use report::report;
-pub use train::train;
+pub use train::{TrainArgs, train};

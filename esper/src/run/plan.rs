@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use leyline::id::RunId;
 
 use crate::check::{Checked, check};
-use crate::cli::TrainArgs;
 use crate::config::{ConfigError, Diagnostic, EsperConfig, Layer, Loaded};
 use crate::data::Prepared;
 use crate::exit::UsageError;
+use crate::run::TrainArgs;
 use crate::run::folder::RunFolder;
 
 /// A run that can start.

@@ -1,12 +1,13 @@
 //! The command itself.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::Args;
 use esper_telemetry::sink::{FrameSink, JsonLinesSink, Sink};
 use esper_telemetry::{Catalogue, QueueConfig, TelemetryRecorder};
 use leyline::clock::{Clock, SystemClock};
@@ -19,7 +20,6 @@ use tolaria::checkpoint::{CheckpointStore, StdFs};
 use tolaria::trainer::{Checkpoints, Outcome, Resumed};
 
 use crate::check;
-use crate::cli::{ProgressArg, TrainArgs};
 use crate::config::EsperConfig;
 use crate::exit;
 use crate::output;
@@ -36,6 +36,46 @@ use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble};
 
 /// Longest wait for telemetry to reach the disk at the end.
 const FLUSH: Duration = Duration::from_secs(5);
+
+/// Flags of `esper train`.
+#[derive(Debug, Clone, Args)]
+pub struct TrainArgs {
+    /// TOML file with settings; see `esper check-config`.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a CSV file with the label in the last column.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub data: Option<String>,
+    /// `cpu`, or `cuda:N` in a build with the `cuda` feature.
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// `heuristic`, `off`, `fixed` or `random`.
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// Passes over the training data.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub epochs: Option<String>,
+    /// Seed of everything random.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub seed: Option<String>,
+    /// Run folder; must be new or empty unless `--resume` is given. Default: a name of its own,
+    /// `runs/DATA-POLICY-SEED-TIME-RANDOM`.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Continue the run in `--out` from its newest checkpoint that verifies, with its configuration; only `--epochs` may
+    /// differ.
+    #[arg(long, requires = "out")]
+    pub resume: bool,
+    /// Any other setting, for example `--set train.batch.batch_size=16`; may be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print one JSON object with the summary as the last line on standard output.
+    #[arg(long)]
+    pub json: bool,
+    /// How progress is shown on standard error.
+    #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
+    pub progress: ProgressMode,
+}
 
 /// Runs `esper train`.
 ///
@@ -85,12 +125,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
 
     let log = MetricsLog::open(&folder.metrics(), trainer.progress().0)?;
     folder.remove(report::SUMMARY_FILE)?;
-    let mode = match args.progress {
-        ProgressArg::Auto => ProgressMode::Auto,
-        ProgressArg::Plain => ProgressMode::Plain,
-        ProgressArg::Off => ProgressMode::Off,
-    };
-    let mut progress = Progress::new(mode, config.run.epochs.get());
+    let mut progress = Progress::new(args.progress, config.run.epochs.get());
     note_start(&mut progress, &folder, is_new, resumed.as_ref());
     let mut watch = Watch::new(log, progress, interrupt);
     let ended = trainer.run(&mut eager, &mut watch);

@@ -50,36 +50,16 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
+    use leyline::id::EpochIndex;
     use leyline::state::Score;
 
     use super::*;
-
-    fn epoch(train: f64, validation: f64) -> EpochReport {
-        let score = |loss| Score::new(loss, 3);
-        EpochReport {
-            epoch: EpochIndex(4),
-            step: StepIndex(8),
-            topology: TopologyRevision(0),
-            num_parameters: 1,
-            learning_rate: 0.1,
-            train: score(train),
-            validation: score(validation),
-            gradient_norm: 1.0,
-            conflict: None,
-            seeds: Vec::new(),
-            commands: Vec::new(),
-            waiting: Vec::new(),
-            transitions: Vec::new(),
-            wall_s: 0.5,
-            samples_per_s: 6.0,
-            skipped_steps: 0,
-        }
-    }
+    use crate::report::testing::epoch;
 
     #[track_caller]
     fn check(ended: Result<Outcome, tolaria::Error>, losses: [f64; 2], expected: RunOutcome, reason: Option<&str>) {
-        let (outcome, found) = verdict(&ended, &[epoch(losses[0], losses[1])], 10);
+        let [train, validation] = losses.map(|loss| Score::new(loss, 3));
+        let (outcome, found) = verdict(&ended, &[EpochReport { train, validation, ..epoch(4) }], 10);
         assert_eq!((outcome, found.as_deref()), (expected, reason));
     }
 

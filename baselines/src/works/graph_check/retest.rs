@@ -18,11 +18,11 @@ use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Observer, Parts, Splits, StepMode, Trainer};
 
 use crate::gpu::growing::{in_mode, train_config};
-use crate::works::memcheck::last_value;
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
 use crate::models::Workload;
 use crate::samples::{Samples, ms};
+use crate::works::memcheck::last_value;
 
 const STEPS_PER_EPOCH: usize = 100;
 const EPOCHS: u64 = 100;

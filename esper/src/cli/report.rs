@@ -1,18 +1,26 @@
 //! `esper report`: prints the summary of a run and writes its page again.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::Args;
 
-use crate::cli::ReportArgs;
 use crate::{output, report};
+
+/// Flags of `esper report`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ReportArgs {
+    /// Folder that `esper train` wrote.
+    run_dir: PathBuf,
+}
 
 /// Runs the sub-command.
 ///
 /// # Errors
 /// When the folder holds no run, or a file of it cannot be read; the error names file and line. When the page cannot be
 /// written; the summary has been printed then.
-pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn command(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let reading = || format!("reading the run in {}", args.run_dir.display());
     let run = report::Run::read(&args.run_dir).with_context(reading)?;
     output::print(&report::render_text(&run))?;

@@ -8,20 +8,32 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, bail};
 use candle_core::Device;
+use clap::Args;
 use esper_graph::{LIBRARY_MODULES, Session};
 use leyline::clock::{Clock as _, SystemClock};
 
-use crate::cli::WarmUpArgs;
+use crate::bench::device_name;
 use crate::config::DeviceName;
 use crate::exit::UsageError;
 use crate::output;
 use crate::wire;
 
+/// Flags of `esper warm-up`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct WarmUpArgs {
+    /// `cuda:N`.
+    #[arg(long, value_name = "DEVICE", default_value = "cuda:0", value_parser = device_name)]
+    device: DeviceName,
+    /// The one module that a process compiles.
+    #[arg(long, value_name = "NAME", hide = true)]
+    module: Option<String>,
+}
+
 /// Runs the sub-command.
 ///
 /// # Errors
 /// [`UsageError`] for a device that is no GPU of this build and machine; when a module cannot be compiled.
-pub fn command(args: &WarmUpArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn command(args: &WarmUpArgs) -> anyhow::Result<ExitCode> {
     if args.device == DeviceName::Cpu {
         return Err(UsageError("--device cpu: nothing is compiled for the CPU; expected cuda:N".to_owned()).into());
     }
