@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use candle_core::Device;
-use kasmina::{CommandKey, Journal, Kasmina, KasminaConfig, KeyRing};
+use esper_signing::{CommandKey, Journal, KeyRing, Signed, Verified};
+use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::command::KeyId;
 use leyline::id::RunId;
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
-use tamiyo::{SigningKey, Tamiyo};
+use tamiyo::Tamiyo;
 use tolaria::batch::Dataset;
 use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
@@ -20,14 +21,15 @@ use crate::exit::UsageError;
 use crate::kernel_cache;
 use crate::library;
 
-/// The trainer of a run, with the real seed manager and the real policy.
-pub type EsperTrainer = Trainer<Kasmina, Tamiyo>;
+/// The trainer of a run, with the real seed manager and the real policy; orders between them are signed.
+pub type EsperTrainer = Trainer<Verified<Kasmina>, Signed<Tamiyo>>;
 
 /// The descriptors of every subsystem, for the catalogue.
 pub const DESCRIPTORS: &[(&[&MetricDesc], &[&EventDesc])] = &[
     (tolaria::telemetry::METRICS, tolaria::telemetry::EVENTS),
     (kasmina::telemetry::METRICS, kasmina::telemetry::EVENTS),
     (tamiyo::telemetry::METRICS, tamiyo::telemetry::EVENTS),
+    (esper_signing::telemetry::METRICS, esper_signing::telemetry::EVENTS),
 ];
 
 /// What a run has besides its configuration and its data.
@@ -54,31 +56,25 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
     let device = device(config.run.device).map_err(UsageError)?;
     let kasmina = kasmina_config(config, &data.train).map_err(unusable)?;
     let store = config.seeds.library.as_ref().map(library::open).transpose().map_err(unusable)?;
-    let journal = command_journal.map(|path| Journal::open(&path, clock.unix())).transpose()?;
+    let journal = command_journal.map(|path| Journal::open(&path)).transpose()?;
     if let Some(torn) = journal.as_ref().and_then(Journal::torn_tail) {
         tracing::warn!("command journal: {torn}");
     }
     let (key_id, key) = draw_key(journal.as_ref())?;
-    let mut seeds = Kasmina::new(
-        kasmina,
-        &device,
-        run_id.clone(),
-        KeyRing::single(key_id, CommandKey::new(key)),
-        Arc::clone(&clock),
-        Arc::clone(&recorder),
-    )
-    .context("building the network")?;
-    if let Some(journal) = journal {
-        seeds = seeds.with_journal(journal);
-    }
+    let mut seeds =
+        Kasmina::new(kasmina, &device, Arc::clone(&clock), Arc::clone(&recorder)).context("building the network")?;
     if let (Some(config), Some(store)) = (&config.seeds.library, store) {
         let library = seeds.with_library(Arc::new(store), config.for_seeds());
         seeds = library.context("starting the library of weights")?;
     }
-    let policy =
-        Tamiyo::new(config.policy.clone(), run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))
-            .context("building the policy")?
-            .with_key_id(key_id);
+    let keys = KeyRing::single(key_id, key.clone());
+    let mut seeds = Verified::new(seeds, run_id.clone(), keys, Arc::clone(&clock), Arc::clone(&recorder));
+    if let Some(journal) = journal {
+        seeds = seeds.with_journal(journal);
+    }
+    let policy = Tamiyo::new(config.policy.clone(), Arc::clone(&clock), Arc::clone(&recorder));
+    let policy = policy.context("building the policy")?;
+    let policy = Signed::new(policy, run_id.clone(), key_id, key, Arc::clone(&clock));
     let beside = if config.train.execution.data_on_device { &device } else { &Device::Cpu };
     let train = dataset(&data.train, beside)?;
     let parts = Parts {
@@ -102,13 +98,13 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
 /// Commands live as long as the process, so their key does too: those of an earlier process of the run verify under
 /// no key any more. Numbers belong to a key id. A process that resumes from a checkpoint gives out some numbers again
 /// that the journal holds for the key of the process before it, so its key must not have the same id.
-fn draw_key(journal: Option<&Journal>) -> anyhow::Result<(KeyId, [u8; 32])> {
+fn draw_key(journal: Option<&Journal>) -> anyhow::Result<(KeyId, CommandKey)> {
     let mut key = [0_u8; 32];
     getrandom::fill(&mut key).map_err(|error| anyhow::anyhow!("drawing a command key: {error}"))?;
     loop {
         let id = getrandom::u32().map_err(|error| anyhow::anyhow!("drawing the id of a command key: {error}"))?;
         if !journal.is_some_and(|journal| journal.knows(KeyId(id))) {
-            return Ok((KeyId(id), key));
+            return Ok((KeyId(id), CommandKey::new(key)));
         }
     }
 }

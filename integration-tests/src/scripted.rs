@@ -6,20 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{Device, Tensor};
+use esper_signing::{CommandKey, Signed, Verified};
 use kasmina::host::HostConfig;
 use kasmina::lifecycle::GateConfig;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
-use leyline::clock::Clock;
-use leyline::command::{Command, Operation};
+use kasmina::{Kasmina, KasminaConfig};
+use leyline::command::{KeyId, Operation, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::RunId;
 use leyline::policy::{Decision, Policy};
-use leyline::region::Eager;
+use leyline::region::{Eager, RegionError};
 use leyline::state::SystemState;
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline_testkit::clock::ManualClock;
-use tamiyo::SigningKey;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::trainer::{ExecutionConfig, Parts, Splits, TrainConfig, Trainer};
@@ -29,33 +28,29 @@ const KEY: [u8; 32] = [7; 32];
 /// What is to happen at the next end of an epoch.
 pub type Script = Box<dyn FnMut() -> Vec<Operation> + Send>;
 
-/// Signs and sends what its script says. A second passes with each epoch.
+/// Orders what its script says. A second passes with each epoch.
 pub struct Scripted {
     clock: Arc<ManualClock>,
     script: Script,
-    sequence: u64,
 }
 
 impl fmt::Debug for Scripted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scripted").field("sequence", &self.sequence).finish_non_exhaustive()
+        f.debug_struct("Scripted").finish_non_exhaustive()
     }
 }
 
 impl ErrorType for Scripted {
-    type Error = leyline_testkit::Error;
+    type Error = RegionError;
 }
 
 impl Durable for Scripted {
-    fn save(&self, eager: &Eager) -> Result<SavedState, Self::Error> {
-        eager.check()?;
-        Ok(SavedState { json: self.sequence.to_string(), ..SavedState::default() })
+    fn save(&self, eager: &Eager) -> Result<SavedState, RegionError> {
+        eager.check().map(|()| SavedState::default())
     }
 
-    fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Self::Error> {
-        eager.check()?;
-        self.sequence = saved.json.parse().expect("what was saved is a number");
-        Ok(())
+    fn restore(&mut self, eager: &mut Eager, _saved: &SavedState) -> Result<(), RegionError> {
+        eager.check()
     }
 }
 
@@ -64,18 +59,15 @@ impl Policy for Scripted {
         "scripted"
     }
 
-    fn evaluate(&mut self, state: &SystemState) -> Result<Decision, Self::Error> {
+    fn decide(&mut self, _state: &SystemState) -> Result<Decision, RegionError> {
         self.clock.advance(Duration::from_secs(1));
-        let now = u64::try_from(self.clock.unix().as_millis()).unwrap_or(u64::MAX);
-        let commands = (self.script)().into_iter().map(|operation| {
-            self.sequence += 1;
-            let command = Command::new(state.run_id.clone(), self.sequence, now, operation, "script".to_owned());
-            let signed = SigningKey(KEY).sign(&command);
-            (command, signed)
-        });
-        Ok(Decision { commands: commands.collect(), rationale: Vec::new() })
+        let orders = (self.script)().into_iter().map(|operation| Order::new(operation, "script"));
+        Ok(Decision { orders: orders.collect(), waiting: Vec::new() })
     }
 }
+
+/// The trainer of [`trainer`]: its orders are signed, as those of a run are.
+pub type ScriptedTrainer = Trainer<Verified<Kasmina>, Signed<Scripted>>;
 
 /// A trainer of a perceptron for three features and two classes, with two samples a step, whose seeds pass every gate but
 /// that to permanence.
@@ -89,7 +81,7 @@ pub fn trainer(
     (num_samples, num_epochs): (u8, u64),
     recorder: Arc<dyn Recorder>,
     script: Script,
-) -> Trainer<Kasmina, Scripted> {
+) -> ScriptedTrainer {
     let run_id = RunId::new("scripted").expect("a literal of allowed characters");
     let clock = Arc::new(ManualClock::default());
     let gates =
@@ -97,7 +89,10 @@ pub fn trainer(
     let host = HostConfig::Mlp { inputs: 3, hidden, classes: 2 };
     let config = KasminaConfig { gates, seed_width: 1, embargo_epochs, ..KasminaConfig::new(host) };
     let key = CommandKey::new(KEY);
-    let seeds = Kasmina::new(config, &Device::Cpu, run_id.clone(), key, clock.clone(), recorder).expect("a manager");
+    let seeds = Kasmina::new(config, &Device::Cpu, clock.clone(), Arc::clone(&recorder)).expect("a manager");
+    let seeds = Verified::new(seeds, run_id.clone(), key.clone(), clock.clone(), recorder);
+    let policy = Scripted { clock: Arc::clone(&clock), script };
+    let policy = Signed::new(policy, run_id.clone(), KeyId::default(), key, clock.clone());
     let count = |n| NonZeroUsize::new(n).expect("sizes above 0");
     let config = TrainConfig {
         batch: BatchConfig { batch_size: count(2), microbatches_per_step: count(1) },
@@ -120,7 +115,7 @@ pub fn trainer(
         device: Device::Cpu,
         data: Splits { train: data.clone(), validation: data.clone(), test: data },
         seeds,
-        policy: Scripted { clock: Arc::clone(&clock), script, sequence: 0 },
+        policy,
         checkpoints: None,
         recorder: Arc::new(NullRecorder),
         clock,

@@ -30,6 +30,7 @@ const ALLOWED: &[Allowed] = &[
     Allowed { krate: "tolaria", normal: &["leyline", "esper-graph"], dev: TESTKIT, build: KERNELS },
     Allowed { krate: "kasmina", normal: &["leyline", "esper-layers", "esper-weights"], dev: TESTKIT, build: NONE },
     Allowed { krate: "tamiyo", normal: &["leyline"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "esper-signing", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-telemetry", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed {
         krate: "baselines",
@@ -56,6 +57,7 @@ const ALLOWED: &[Allowed] = &[
             "tolaria",
             "kasmina",
             "tamiyo",
+            "esper-signing",
             "esper-telemetry",
             "baselines",
         ],
@@ -72,6 +74,7 @@ const ALLOWED: &[Allowed] = &[
             "tolaria",
             "kasmina",
             "tamiyo",
+            "esper-signing",
             "esper-telemetry",
             "esper",
             "baselines",
@@ -128,6 +131,8 @@ fn check(from: &str, to: &str, section: &str, complaint: Option<&str>) {
 fn a_planted_edge_between_subsystems_is_named() {
     check("tolaria", "kasmina", "normal", Some("`tolaria` must not name `kasmina` in its normal dependencies"));
     check("tolaria", "kasmina", "dev", Some("`tolaria` must not name `kasmina` in its dev dependencies"));
+    check("kasmina", "esper-signing", "normal", Some("`kasmina` must not name `esper-signing`"));
+    check("tamiyo", "esper-signing", "dev", Some("`tamiyo` must not name `esper-signing`"));
     check("tamiyo", "esper", "build", Some("`tamiyo` must not name `esper` in its build dependencies"));
 }
 

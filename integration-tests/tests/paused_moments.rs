@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use integration_tests::scripted::{self, Scripted};
-use kasmina::Kasmina;
+use integration_tests::scripted::{self, ScriptedTrainer};
 use leyline::command::Operation;
 use leyline::error::BoxError;
 use leyline::id::{BlueprintId, SeedId, SlotId, StepIndex};
@@ -19,7 +18,7 @@ use leyline::telemetry::NullRecorder;
 use serde_json::Value;
 use tolaria::checkpoint::Snapshot;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, Outcome, Trainer};
+use tolaria::trainer::{Flow, Observer, Outcome};
 
 const SEED: SeedId = SeedId(1);
 /// Four samples, two a step.
@@ -46,7 +45,7 @@ fn script(done: u64, after_the_pause: Operation) -> scripted::Script {
     })
 }
 
-fn trainer(done: u64, after_the_pause: Operation) -> Trainer<Kasmina, Scripted> {
+fn trainer(done: u64, after_the_pause: Operation) -> ScriptedTrainer {
     scripted::trainer(vec![2], 0, (4, NUM_EPOCHS), Arc::new(NullRecorder), script(done, after_the_pause))
 }
 
@@ -66,7 +65,7 @@ impl Observer for StopAfter {
 }
 
 /// The state after that many steps, before the end of an epoch that they make full.
-fn state_after(trainer: &mut Trainer<Kasmina, Scripted>, step: u64) -> Snapshot {
+fn state_after(trainer: &mut ScriptedTrainer, step: u64) -> Snapshot {
     let mut eager = Eager::acquire().unwrap();
     let ended = trainer.run(&mut eager, &mut StopAfter(StepIndex(step))).unwrap();
     let expected = if step > NUM_EPOCHS * STEPS_PER_EPOCH { Outcome::Completed } else { Outcome::Interrupted };

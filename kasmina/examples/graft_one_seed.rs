@@ -11,13 +11,12 @@ use std::sync::Arc;
 use candle_core::{D, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 use candle_nn::ops::log_softmax;
-use hmac::{Hmac, KeyInit, Mac};
 use kasmina::host::HostConfig;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use kasmina::{Kasmina, KasminaConfig};
 use leyline::batch::Batch;
-use leyline::clock::{Clock, SystemClock};
-use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, SignedCommand};
-use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex};
+use leyline::clock::SystemClock;
+use leyline::command::{AlphaCurve, AlphaRamp, Operation, Order};
+use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId, StepIndex};
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager, SeedStage};
@@ -25,11 +24,9 @@ use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sha2::Sha256;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const KEY: [u8; 32] = [1; 32];
 const INPUTS: usize = 6;
 const CLASSES: usize = 4;
 const STEPS_PER_EPOCH: u64 = 100;
@@ -39,18 +36,8 @@ fn main() -> Result<()> {
     let host = HostConfig::Mlp { inputs: INPUTS, hidden: vec![3], classes: CLASSES };
     let config = KasminaConfig { init_seed: 3, ..KasminaConfig::new(host) };
     let clock = Arc::new(SystemClock::new());
-    let run_id = RunId::new("example")?;
-    let key = CommandKey::new(KEY);
-    let manager = Kasmina::new(config, &Device::Cpu, run_id.clone(), key, clock.clone(), Arc::new(NullRecorder))?;
-    let mut trainer = Trainer {
-        manager,
-        eager: Eager::acquire()?,
-        clock,
-        run_id,
-        rng: ChaCha8Rng::seed_from_u64(1),
-        sequence: 0,
-        step: 0,
-    };
+    let manager = Kasmina::new(config, &Device::Cpu, clock, Arc::new(NullRecorder))?;
+    let mut trainer = Trainer { manager, eager: Eager::acquire()?, rng: ChaCha8Rng::seed_from_u64(1), step: 0 };
     let held_out = trainer.batch(512)?;
 
     println!("epoch  stage        alpha  held-out loss   gain of the seed");
@@ -77,10 +64,7 @@ fn main() -> Result<()> {
 struct Trainer {
     manager: Kasmina,
     eager: Eager,
-    clock: Arc<SystemClock>,
-    run_id: RunId,
     rng: ChaCha8Rng,
-    sequence: u64,
     step: u64,
 }
 
@@ -161,13 +145,10 @@ impl Trainer {
             (Some(SeedStage::Holding), Some(seed)) => Operation::Fossilize { seed },
             _ => return Ok(()),
         };
-        self.sequence += 1;
-        let issued_at_unix_ms = u64::try_from(self.clock.unix().as_millis())?;
-        let (run_id, sequence, reason) = (self.run_id.clone(), self.sequence, "example".to_owned());
-        let command = Command::new(run_id, sequence, issued_at_unix_ms, operation, reason);
-        match self.manager.apply(&mut self.eager, &sign(&command)?) {
+        let order = Order::new(operation, "example");
+        match self.manager.apply(&mut self.eager, &order) {
             Ok(applied) => {
-                println!("       {}", command.operation);
+                println!("       {}", order.operation);
                 *seed = Some(applied.seed);
             }
             Err(error) => println!("       {error}"),
@@ -184,11 +165,4 @@ impl Trainer {
         println!("{epoch:5}  {stage:12} {alpha:.3}  {loss:.4}          {gain}");
         Ok(())
     }
-}
-
-fn sign(command: &Command) -> Result<SignedCommand> {
-    let (key_id, bytes) = (KeyId::default(), command.to_bytes());
-    let mut mac = Hmac::<Sha256>::new_from_slice(&KEY)?;
-    mac.update(&SignedCommand::signed_message(key_id, &bytes));
-    Ok(SignedCommand { key_id, tag: mac.finalize().into_bytes().into(), bytes })
 }

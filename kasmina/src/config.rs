@@ -46,10 +46,6 @@ pub struct KasminaConfig {
     /// Offers the harmful `noise` blueprint too; for control experiments.
     #[serde(default)]
     pub noise_blueprint: bool,
-    /// Nonces of accepted commands that are remembered of each key (count); more commands than this within their
-    /// validity are refused.
-    #[serde(default = "default_nonce_capacity")]
-    pub nonce_capacity: usize,
     /// Type of weights and signals.
     #[serde(default)]
     pub dtype: ElementType,
@@ -72,15 +68,9 @@ fn default_embargo_epochs() -> u64 {
     3
 }
 
-fn default_nonce_capacity() -> usize {
-    10_000
-}
-
 impl KasminaConfig {
     /// Largest accepted bottleneck.
     const MAX_SEED_WIDTH: usize = 65_536;
-    /// Largest accepted ledger: 24 bytes for each nonce.
-    const MAX_NONCE_CAPACITY: usize = 1_000_000;
 
     /// The defaults for this host.
     #[must_use]
@@ -95,7 +85,6 @@ impl KasminaConfig {
             embargo_epochs: default_embargo_epochs(),
             init_seed: 0,
             noise_blueprint: false,
-            nonce_capacity: default_nonce_capacity(),
             dtype: ElementType::default(),
             seed_init: InitMode::default(),
             blueprints: None,
@@ -118,10 +107,6 @@ impl KasminaConfig {
         if !(1..=Self::MAX_SEED_WIDTH).contains(&self.seed_width) {
             let message = format!("is {}: expected 1 to {}", self.seed_width, Self::MAX_SEED_WIDTH);
             issues.push(ConfigIssue::new("seed_width", message));
-        }
-        if !(1..=Self::MAX_NONCE_CAPACITY).contains(&self.nonce_capacity) {
-            let message = format!("is {}: expected 1 to {}", self.nonce_capacity, Self::MAX_NONCE_CAPACITY);
-            issues.push(ConfigIssue::new("nonce_capacity", message));
         }
         issues
     }
@@ -160,7 +145,6 @@ mod tests {
         let host = r#""host":{"mlp":{"inputs":64,"hidden":[4],"classes":10}}"#;
         check(&format!("{{{host}}}"), None);
         check(&format!(r#"{{{host},"seed_width":0}}"#), Some("`seed_width` is 0: expected 1 to 65536"));
-        check(&format!(r#"{{{host},"nonce_capacity":0}}"#), Some("`nonce_capacity` is 0: expected 1 to 1000000"));
         check(&format!(r#"{{{host},"seed_with":3}}"#), Some("unknown field `seed_with`"));
         check(
             &format!(r#"{{{host},"gates":{{"min_gradient_health":2.0}}}}"#),

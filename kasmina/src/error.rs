@@ -8,7 +8,6 @@ use leyline::layout::DuplicateParameter;
 use leyline::region::RegionError;
 use leyline::seed::{AttributionError, GateReport, SeedStage};
 
-use crate::command::Rejection;
 use crate::config::ConfigIssue;
 use crate::host::SlotShape;
 use crate::isolation::Violation;
@@ -26,9 +25,6 @@ pub enum Error {
     /// A region rule was broken.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// A command failed its security checks; its content was not acted on.
-    #[error("the command was rejected")]
-    Command(#[source] Rejection),
     /// No seed has this id, or it has no parameters (any more).
     #[error("{seed} is unknown")]
     UnknownSeed {
@@ -333,8 +329,7 @@ impl LeylineError for Error {
             Self::Region(_) => ErrorKind::Region,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
             Self::IllegalTransition { .. } | Self::RampRunning { .. } => ErrorKind::IllegalTransition,
-            Self::Command(_)
-            | Self::GateFailed { .. }
+            Self::GateFailed { .. }
             | Self::RampToNothing { .. }
             | Self::SeedPaused { .. }
             | Self::NotPaused { .. }

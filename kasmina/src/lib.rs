@@ -2,14 +2,14 @@
 //! them in when measured evidence allows it, and makes them permanent or removes them.
 //!
 //! ```text
-//!  SignedCommand ─► command (verify) ─► manager ─► lifecycle (stage, alpha, gates) ─► graft (GraftedModel)
-//!                                          ▲                                            │ host + blueprint
-//!          Evidence, step and epoch ends ──┘                                            ▼
-//!                                   SeedState, SlotState, Attribution          logits and shadows
+//!                         Order ─► manager ─► lifecycle (stage, alpha, gates) ─► graft (GraftedModel)
+//!                                     ▲                                            │ host + blueprint
+//!     Evidence, step and epoch ends ──┘                                            ▼
+//!                              SeedState, SlotState, Attribution          logits and shadows
 //! ```
 //!
 //! *Entry points*: [`Kasmina`] with its [`KasminaConfig`], then [`graft::GraftedModel`]. *Invariants*: I-1, I-3, I-7
-//! and I-8 of `ARCHITECTURE.md`. *Not here*: deciding about seeds (policy), losses and optimizers (trainer), where
+//! and I-8 of `ARCHITECTURE.md`. *Not here*: deciding about seeds (policy), signatures (a layer around the manager), losses and optimizers (trainer), where
 //! metrics go (telemetry).
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,6 @@ pub mod blueprint;
 pub mod init;
 pub mod graft;
 pub mod lifecycle;
-pub mod command;
 pub mod attribution;
 pub mod isolation;
 pub mod telemetry;
@@ -29,7 +28,6 @@ pub mod manager;
 mod cross_entropy;
 mod host_read;
 
-pub use command::{CommandKey, Journal, KeyRing};
 pub use config::{ConfigIssue, KasminaConfig};
 pub use error::Error;
 pub use graft::GraftedModel;

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use candle_core::Device;
 use kasmina::host::HostConfig;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
-use leyline::clock::Clock;
-use leyline::command::{AlphaCurve, Command, Operation};
+use kasmina::{Kasmina, KasminaConfig};
+use leyline::command::{AlphaCurve, Operation};
 use leyline::durable::Durable;
 use leyline::id::{BlueprintId, EpochIndex, SeedId, StepIndex};
 use leyline::model::TrainableModel;
@@ -22,7 +21,7 @@ use leyline::region::Eager;
 use leyline::seed::SeedManager;
 use leyline::telemetry::NullRecorder;
 use leyline_testkit::clock::ManualClock;
-use support::{KEY, config, run_id, sign, slot};
+use support::{config, slot};
 
 const CYCLES: u32 = 10_000;
 const WARM_UP: u32 = 1_000;
@@ -71,15 +70,11 @@ struct Churn {
     manager: Kasmina,
     eager: Eager,
     clock: Arc<ManualClock>,
-    sequence: u64,
 }
 
 impl Churn {
     fn send(&mut self, operation: Operation) -> SeedId {
-        self.sequence += 1;
-        let now = u64::try_from(self.clock.unix().as_millis()).unwrap();
-        let command = Command::new(run_id(), self.sequence, now, operation, "churn".to_owned());
-        self.manager.apply(&mut self.eager, &sign(&command)).unwrap().seed
+        self.manager.apply(&mut self.eager, &operation.into()).unwrap().seed
     }
 
     /// A seed germinates, trains, is paused now and then, and is removed; its slot becomes free.
@@ -109,9 +104,8 @@ fn ten_thousand_seeds_leave_nothing_behind() {
     let host = HostConfig::Mlp { inputs: 3, hidden: vec![2], classes: 2 };
     let config = KasminaConfig { seed_width: 1, embargo_epochs: 0, ..config(host) };
     let clock = Arc::new(ManualClock::default());
-    let (key, recorder) = (CommandKey::new(KEY), Arc::new(NullRecorder));
-    let manager = Kasmina::new(config, &Device::Cpu, run_id(), key, clock.clone(), recorder).unwrap();
-    let mut churn = Churn { manager, eager: Eager::acquire().unwrap(), clock, sequence: 0 };
+    let manager = Kasmina::new(config, &Device::Cpu, clock.clone(), Arc::new(NullRecorder)).unwrap();
+    let mut churn = Churn { manager, eager: Eager::acquire().unwrap(), clock };
     let empty = churn.manager.save(&churn.eager).unwrap();
     let mut revision = churn.manager.model().layout().revision();
     let mut after_warm_up = 0;
@@ -134,9 +128,6 @@ fn ten_thousand_seeds_leave_nothing_behind() {
     for list in ["seeds", "unreturned"] {
         assert_eq!(document[list], serde_json::json!([]), "{list}");
     }
-    // One second per cycle: what may still be fresh, and no more.
-    let ledger = churn.manager.nonce_ledger();
-    assert!(ledger.size < 300, "{} nonces are remembered", ledger.size);
     let parameters = churn.manager.model().parameters();
     assert!(parameters.iter().all(|parameter| parameter.name.starts_with("host.")));
 }

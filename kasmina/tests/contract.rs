@@ -6,8 +6,8 @@ mod support;
 use std::sync::Arc;
 
 use candle_core::Device;
-use kasmina::{CommandKey, GraftedModel, Kasmina, KasminaConfig};
-use leyline::command::{Command, Operation};
+use kasmina::{GraftedModel, Kasmina, KasminaConfig};
+use leyline::command::Operation;
 use leyline::id::{BlueprintId, EpochIndex, SeedId, StepIndex};
 use leyline::model::{Pass, TrainableModel};
 use leyline::region::Eager;
@@ -17,24 +17,21 @@ use leyline_testkit::clock::ManualClock;
 use leyline_testkit::durable::DurableHarness;
 use leyline_testkit::seed_manager::SeedManagerHarness;
 use leyline_testkit::trainable_model::{Change, TrainableModelHarness};
-use support::{KEY, batch, cnn, config, mlp, ramp, run_id, sign, slot};
-
-const ISSUED_AT_UNIX_MS: u64 = 1_700_000_000_000;
+use support::{batch, cnn, config, mlp, ramp, slot};
 
 fn manager(config: KasminaConfig) -> Kasmina {
     let (clock, recorder) = (Arc::new(ManualClock::default()), Arc::new(NullRecorder));
-    Kasmina::new(config, &Device::Cpu, run_id(), CommandKey::new(KEY), clock, recorder).unwrap()
+    Kasmina::new(config, &Device::Cpu, clock, recorder).unwrap()
 }
 
 /// Applies one command in an otherwise empty run.
-fn apply(manager: &mut Kasmina, sequence: u64, operation: Operation) {
+fn apply(manager: &mut Kasmina, operation: Operation) {
     let mut eager = Eager::acquire().unwrap();
-    apply_with(manager, &mut eager, sequence, operation);
+    apply_with(manager, &mut eager, operation);
 }
 
-fn apply_with(manager: &mut Kasmina, eager: &mut Eager, sequence: u64, operation: Operation) {
-    let command = Command::new(run_id(), sequence, ISSUED_AT_UNIX_MS, operation, String::new());
-    manager.apply(eager, &sign(&command)).unwrap();
+fn apply_with(manager: &mut Kasmina, eager: &mut Eager, operation: Operation) {
+    manager.apply(eager, &operation.into()).unwrap();
 }
 
 fn ripen(manager: &mut Kasmina, eager: &mut Eager, seed: SeedId) {
@@ -55,7 +52,7 @@ mod seed_manager_with_mlp {
     use super::*;
 
     fn harness() -> SeedManagerHarness<Kasmina> {
-        SeedManagerHarness::new(manager(config(mlp())), batch(1), run_id(), sign)
+        SeedManagerHarness::new(manager(config(mlp())), batch(1))
     }
 
     leyline_testkit::seed_manager_conformance!(harness);
@@ -68,7 +65,7 @@ mod seed_manager_with_cnn {
 
     fn harness() -> SeedManagerHarness<Kasmina> {
         let config = KasminaConfig { attribution: AttributionMode::Contribution, ..config(cnn()) };
-        SeedManagerHarness::new(manager(config), batch(1), run_id(), sign)
+        SeedManagerHarness::new(manager(config), batch(1))
     }
 
     leyline_testkit::seed_manager_conformance!(harness);
@@ -88,7 +85,7 @@ mod graft {
             Operation::StartBlending { seed: a, ramp: ramp(0.5, 3) },
             Operation::Cull { seed: b },
         ];
-        let change = |(index, operation): (usize, Operation)| -> Change<Kasmina> {
+        let change = |operation: Operation| -> Change<Kasmina> {
             Box::new(move |manager| {
                 // On a thread of its own: some rules hold this thread's token while they change the topology.
                 let change = || {
@@ -96,12 +93,12 @@ mod graft {
                     if let Operation::StartBlending { seed, .. } = &operation {
                         ripen(manager, &mut eager, *seed);
                     }
-                    apply_with(manager, &mut eager, index as u64, operation.clone());
+                    apply_with(manager, &mut eager, operation.clone());
                 };
                 std::thread::scope(|scope| scope.spawn(change).join()).unwrap();
             })
         };
-        let changes = operations.into_iter().enumerate().map(change).collect();
+        let changes = operations.into_iter().map(change).collect();
         TrainableModelHarness {
             owner: manager(config(cnn())),
             model: |manager| manager.model(),
@@ -114,31 +111,24 @@ mod graft {
 }
 
 mod durability {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
     use super::*;
 
-    /// Of the latest command. A number that was used stays used for a manager that goes back and for one that takes
-    /// over its state, so every command has a new one.
-    static SEQUENCE: AtomicU64 = AtomicU64::new(0);
-
     fn advance(manager: &mut Kasmina, n: u64) {
-        let sequence = SEQUENCE.fetch_add(1, Ordering::SeqCst);
         match n {
             0 => {
                 let blueprint = BlueprintId::new("mlp").unwrap();
-                apply(manager, sequence, Operation::germinate(slot("hidden0"), blueprint));
+                apply(manager, Operation::germinate(slot("hidden0"), blueprint));
             }
-            1 => apply(manager, sequence, Operation::StartTraining { seed: SeedId(1) }),
+            1 => apply(manager, Operation::StartTraining { seed: SeedId(1) }),
             3 => {
                 let mut eager = Eager::acquire().unwrap();
                 ripen(manager, &mut eager, SeedId(1));
                 let operation = Operation::StartBlending { seed: SeedId(1), ramp: ramp(1.0, 7) };
-                apply_with(manager, &mut eager, sequence, operation);
+                apply_with(manager, &mut eager, operation);
             }
             9 => {
                 let blueprint = BlueprintId::new("norm_mlp").unwrap();
-                apply(manager, sequence, Operation::germinate(slot("hidden1"), blueprint));
+                apply(manager, Operation::germinate(slot("hidden1"), blueprint));
             }
             _ => {
                 let mut eager = Eager::acquire().unwrap();

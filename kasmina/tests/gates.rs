@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use candle_core::Device;
 use kasmina::lifecycle::GateConfig;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::command::Operation;
 use leyline::durable::Durable;
 use leyline::id::BlueprintId;
 use leyline::seed::SeedStage;
 use leyline::telemetry::Event;
-use support::{KEY, Rig, config, mlp, ramp, run_id, slot};
+use support::{Rig, config, mlp, ramp, slot};
 
 /// The events of gates after the first `from` events.
 fn told(rig: &Rig, from: usize) -> Vec<String> {
@@ -108,10 +108,9 @@ fn one_slow_pass_does_not_decide_on_a_latency() {
     let gates = GateConfig { latency_budget_ms: Some(2.0), ..GateConfig::default() };
     for spike in 0..20 {
         let clock = Arc::new(Spiky { now: AtomicU64::new(0), ticks: AtomicU64::new(0), spike });
-        let (key, recorder) = (CommandKey::new(KEY), rig.recorder.clone());
+        let recorder = rig.recorder.clone();
         let config = KasminaConfig { gates: gates.clone(), ..config(mlp()) };
-        rig.manager = Kasmina::new(config, &Device::Cpu, run_id(), key, clock, recorder).unwrap();
-        rig.sequence = 0;
+        rig.manager = Kasmina::new(config, &Device::Cpu, clock, recorder).unwrap();
         rig.germinate("hidden0", "mlp");
         assert!(rig.manager.save(&rig.eager).unwrap().json.contains("\"prewarm_ms\":1.0"), "a spike at tick {spike}");
     }
@@ -126,7 +125,6 @@ fn a_seed_that_was_never_timed_is_timed_when_it_is_restored_under_a_budget() {
     let gates = GateConfig { latency_budget_ms: Some(1.0), ..GateConfig::default() };
     let mut timed = Rig::beside(KasminaConfig { gates, ..config(mlp()) }, rig.eager);
     timed.manager.restore(&mut timed.eager, &saved).unwrap();
-    timed.sequence = 9;
     timed.send(Operation::StartBlending { seed, ramp: ramp(1.0, 3) }).unwrap();
     let met = timed.state(seed).unwrap().last_gate.unwrap().met.join("; ");
     assert!(met.contains("latency 0.000 ms"), "{met}");

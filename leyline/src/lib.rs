@@ -1,7 +1,7 @@
 //! Contracts of Esper: the traits, plain types and region tokens through which the subsystems meet, and nothing else.
 //!
 //! ```text
-//!   trainer ──forward──► TrainableModel ◄──owns── SeedManager ◄──apply── SignedCommand
+//!   trainer ──forward──► TrainableModel ◄──owns── SeedManager ◄──apply── Order
 //!      │                  (ParameterLayout)          │                        ▲
 //!      │ Eager token: proof that nothing is captured │ SeedState, Evidence    │ Decision
 //!      └──────────────► Recorder                     └──► SystemState ──► Policy
@@ -25,6 +25,7 @@ pub mod batch;
 pub mod layout;
 pub mod model;
 pub mod durable;
+pub mod network;
 pub mod seed;
 pub mod command;
 pub mod state;

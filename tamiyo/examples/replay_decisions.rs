@@ -11,7 +11,7 @@ use leyline::clock::SystemClock;
 use leyline::policy::Policy;
 use leyline::state::SystemState;
 use leyline::telemetry::NullRecorder;
-use tamiyo::{SigningKey, Tamiyo, TamiyoConfig};
+use tamiyo::{Tamiyo, TamiyoConfig};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -24,25 +24,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => TamiyoConfig::default(),
     };
     let mut out = std::io::stdout().lock();
-    let mut policy: Option<Tamiyo> = None;
+    let mut policy = Tamiyo::new(config, Arc::new(SystemClock::new()), Arc::new(NullRecorder))?;
     for (index, line) in lines.lines().enumerate() {
         let state: SystemState = serde_json::from_str(line).map_err(|error| format!("line {}: {error}", index + 1))?;
-        let policy = match &mut policy {
-            Some(policy) => policy,
-            // Nobody obeys these commands, so nobody has to know the key.
-            None => policy.insert(Tamiyo::new(
-                config.clone(),
-                state.run_id.clone(),
-                SigningKey([0; 32]),
-                Arc::new(SystemClock::new()),
-                Arc::new(NullRecorder),
-            )?),
-        };
-        let decision = policy.evaluate(&state)?;
-        for (command, _) in &decision.commands {
-            writeln!(out, "epoch {:>3}  {}  [{}]", state.epoch, command.operation, command.reason)?;
+        let decision = policy.decide(&state)?;
+        for order in &decision.orders {
+            writeln!(out, "epoch {:>3}  {}  [{}]", state.epoch, order.operation, order.reason)?;
         }
-        for waiting in &decision.rationale[decision.commands.len()..] {
+        for waiting in &decision.waiting {
             writeln!(out, "epoch {:>3}  wait  [{}: {}]", state.epoch, waiting.rule, waiting.detail)?;
         }
     }

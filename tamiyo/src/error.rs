@@ -1,7 +1,7 @@
 //! What can go wrong in the policy.
 
 use leyline::error::{Error as LeylineError, ErrorKind};
-use leyline::id::{RunId, SeedId};
+use leyline::id::SeedId;
 use leyline::region::RegionError;
 
 use crate::config::{ConfigIssue, PolicyKind};
@@ -19,14 +19,6 @@ pub enum Error {
     /// A region rule was broken.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The state belongs to another run, so commands for this one would be signed on foreign evidence.
-    #[error("the state belongs to run {found}: expected run {expected}")]
-    ForeignRun {
-        /// The run this policy signs for.
-        expected: RunId,
-        /// The run of the state.
-        found: RunId,
-    },
     /// The seeds of the state are not in strict order of their ids.
     #[error("{seed} is out of order or listed twice in the state: expected seeds in ascending order of id")]
     SeedOrder {
@@ -62,7 +54,7 @@ impl LeylineError for Error {
         match self {
             Self::Config { .. } => ErrorKind::InvalidConfig,
             Self::Region(error) => error.kind(),
-            Self::ForeignRun { .. } | Self::SeedOrder { .. } => ErrorKind::Rejected,
+            Self::SeedOrder { .. } => ErrorKind::Rejected,
             Self::Save(_) => ErrorKind::Other,
             Self::Restore(_) | Self::RestoreFormat { .. } | Self::RestorePolicy { .. } => ErrorKind::Corrupt,
         }

@@ -1,9 +1,9 @@
-//! Policy: decides which seeds grow, from measured evidence, and signs what it decides.
+//! Policy: decides which seeds grow, from measured evidence.
 //!
 //! ```text
 //!                 ┌─ heuristic: tracker ─ evidence ─ rules ─ placement ─┐
-//!  SystemState ──►│  fixed: a clock   random: legal dice   off: nothing │──► proposals ──► check ──► sign ──► Decision
-//!                 └─────────────────────────────────────────────────────┘      (PO-2)     HMAC-SHA256
+//!  SystemState ──►│  fixed: a clock   random: legal dice   off: nothing │──► proposals ──► check ──► Decision
+//!                 └─────────────────────────────────────────────────────┘      (PO-2)
 //! ```
 //!
 //! *Entry points*: [`Tamiyo::new`] with a [`TamiyoConfig`], then [`policy::Heuristic`] for the rules themselves.
@@ -12,7 +12,7 @@
 //! ambient randomness. A measurement that is absent or not finite is never evidence.
 //!
 //! *Not here*: carrying commands out and refusing them at gates (seed manager), measuring counterfactuals (trainer),
-//! deadlines.
+//! signatures (a layer around the policy), deadlines.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -22,11 +22,9 @@ pub mod evidence;
 pub mod policy;
 mod check;
 mod coverage;
-mod sign;
 mod tamiyo;
 pub mod telemetry;
 
 pub use config::{ConfigIssue, PolicyKind, TamiyoConfig};
 pub use error::Error;
-pub use sign::SigningKey;
 pub use tamiyo::Tamiyo;

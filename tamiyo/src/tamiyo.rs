@@ -1,16 +1,16 @@
-//! The policy as the trainer sees it: proposals checked, numbered, dated and signed.
+//! The policy as the trainer sees it: proposals checked and put into order.
 
 use std::sync::Arc;
 
 use leyline::clock::Clock;
-use leyline::command::{Command, KeyId, Operation};
+use leyline::command::Order;
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
-use leyline::id::RunId;
 use leyline::policy::{Decision, Policy, Rationale};
 use leyline::region::Eager;
 use leyline::state::SystemState;
 use leyline::telemetry::Recorder;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Outlook;
@@ -18,23 +18,16 @@ use crate::config::TamiyoConfig;
 use crate::coverage::input_coverage;
 use crate::error::Error;
 use crate::policy::{Memory, Proposal, Proposer};
-use crate::sign::SigningKey;
 use crate::telemetry::Instruments;
 
 const FORMAT: u32 = 2;
-/// A reason that is longer would not survive the canonical bytes.
-const MAX_REASON_BYTES: usize = 256;
 
-/// Turns states into signed commands by the configured policy.
+/// Turns states into orders by the configured policy.
 ///
-/// In a decision the rationales of the commands come first, in the order of the commands; those of proposals that
-/// were dropped and the reasons for waiting follow. The clock only dates commands and measures latency; no operation
-/// depends on it.
+/// The reason of an order is its rule and the values that it fired on. Those of proposals that were dropped and the reasons
+/// for waiting are in [`Decision::waiting`]. The clock only measures latency.
 #[derive(Debug)]
 pub struct Tamiyo {
-    run_id: RunId,
-    key_id: KeyId,
-    key: SigningKey,
     clock: Arc<dyn Clock>,
     instruments: Instruments,
     patience_epochs: u64,
@@ -46,8 +39,9 @@ pub struct Tamiyo {
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Progress {
-    /// Of the last command; the first one has 1.
-    sequence: u64,
+    /// Earlier builds kept the number of the last command here, and a layer around the policy keeps it now.
+    #[serde(default, skip_serializing, rename = "sequence")]
+    _sequence: IgnoredAny,
     /// Last finite validation loss.
     validation_loss: Option<f64>,
 }
@@ -61,22 +55,13 @@ struct Saved {
 }
 
 impl Tamiyo {
-    /// A policy with nothing observed yet that signs for `run_id`.
+    /// A policy with nothing observed yet.
     ///
     /// # Errors
     /// [`Error::Config`] with everything that is wrong with the configuration.
-    pub fn new(
-        config: TamiyoConfig,
-        run_id: RunId,
-        key: SigningKey,
-        clock: Arc<dyn Clock>,
-        recorder: Arc<dyn Recorder>,
-    ) -> Result<Self, Error> {
+    pub fn new(config: TamiyoConfig, clock: Arc<dyn Clock>, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
         config.validate().map_err(|issues| Error::Config { issues })?;
         Ok(Self {
-            run_id,
-            key_id: KeyId::default(),
-            key,
             clock,
             instruments: Instruments::new(recorder),
             patience_epochs: config.heuristic.plateau.patience_epochs,
@@ -85,58 +70,35 @@ impl Tamiyo {
         })
     }
 
-    /// Signs under this id: what the receiver calls the key. Without it, under id 0.
-    #[must_use]
-    pub fn with_key_id(mut self, key_id: KeyId) -> Self {
-        self.key_id = key_id;
-        self
-    }
-
-    fn check(&self, state: &SystemState) -> Result<(), Error> {
-        if state.run_id != self.run_id {
-            return Err(Error::ForeignRun { expected: self.run_id.clone(), found: state.run_id.clone() });
-        }
+    fn check(state: &SystemState) -> Result<(), Error> {
         match state.seeds.windows(2).find(|pair| pair[0].seed_id >= pair[1].seed_id) {
             Some(pair) => Err(Error::SeedOrder { seed: pair[1].seed_id }),
             None => Ok(()),
         }
     }
 
-    /// Checks the proposals against the state and signs those that fit.
-    fn issue(&mut self, state: &SystemState, mut proposals: Vec<Proposal>) -> Decision {
+    /// Checks the proposals against the state and orders those that fit.
+    fn issue(&self, state: &SystemState, mut proposals: Vec<Proposal>) -> Decision {
         proposals.sort_by_key(Proposal::precedence);
         let mut outlook = Outlook::of(state);
         let mut decision = Decision::default();
-        let mut without_command = Vec::new();
+        let input_coverage = Some(input_coverage(state));
         for Proposal { operation, rule, detail } in proposals {
             let Some(operation) = operation else {
                 self.instruments.record_waiting(state, rule, &detail);
-                without_command.push(Rationale { rule: rule.to_owned(), detail });
+                decision.waiting.push(Rationale { rule: rule.to_owned(), detail });
                 continue;
             };
             if let Err(refusal) = outlook.admit(&operation) {
                 let reason = refusal.to_string();
                 self.instruments.record_refusal(state, &operation, rule, &reason);
-                without_command.push(Rationale { rule: rule.to_owned(), detail: format!("dropped: {reason}") });
+                decision.waiting.push(Rationale { rule: rule.to_owned(), detail: format!("dropped: {reason}") });
                 continue;
             }
-            let command = self.number(operation, rule, &detail, input_coverage(state));
-            self.instruments.record_decision(state, &command, rule, &detail);
-            let signed = self.key.sign_as(self.key_id, &command);
-            decision.commands.push((command, signed));
-            decision.rationale.push(Rationale { rule: rule.to_owned(), detail });
+            self.instruments.record_decision(state, &operation, rule, &detail);
+            decision.orders.push(Order { input_coverage, ..Order::new(operation, format!("{rule}: {detail}")) });
         }
-        decision.rationale.append(&mut without_command);
         decision
-    }
-
-    fn number(&mut self, operation: Operation, rule: &str, detail: &str, coverage: f64) -> Command {
-        self.progress.sequence += 1;
-        let mut reason = format!("{rule}: {detail}");
-        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        let issued_at_unix_ms = u64::try_from(self.clock.unix().as_millis()).unwrap_or(u64::MAX);
-        let command = Command::new(self.run_id.clone(), self.progress.sequence, issued_at_unix_ms, operation, reason);
-        Command { input_coverage: Some(coverage), ..command }
     }
 }
 
@@ -149,9 +111,9 @@ impl Policy for Tamiyo {
         self.policy.kind().name()
     }
 
-    fn evaluate(&mut self, state: &SystemState) -> Result<Decision, Error> {
+    fn decide(&mut self, state: &SystemState) -> Result<Decision, Error> {
         let started = self.clock.now();
-        self.check(state)?;
+        Self::check(state)?;
         let loss = state.validation.as_ref().map(|score| score.loss).filter(|loss| loss.is_finite());
         let delta = loss.zip(self.progress.validation_loss).map(|(now, before)| now - before);
         self.progress.validation_loss = loss.or(self.progress.validation_loss);
@@ -181,9 +143,7 @@ impl Durable for Tamiyo {
             return Err(Error::RestoreFormat { expected: FORMAT, found: format });
         }
         self.policy.recall(memory)?;
-        // Numbers that were given out stay used, also after going back: the receiver takes each once (PO-4).
-        let sequence = progress.sequence.max(self.progress.sequence);
-        self.progress = Progress { sequence, ..progress };
+        self.progress = progress;
         Ok(())
     }
 }

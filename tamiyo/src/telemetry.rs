@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leyline::command::{Command, Operation};
+use leyline::command::Operation;
 use leyline::id::SeedId;
 use leyline::state::SystemState;
 use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Level, Recorder};
@@ -16,9 +16,9 @@ leyline::declare_metrics! {
     VALIDATION_LOSS = Gauge "tamiyo.validation_loss" Nats [];
     /// That loss minus the one measured before; positive when it got worse.
     LOSS_DELTA = Gauge "tamiyo.loss_delta" Nats [];
-    /// Duration of the last decision, checking and signing included.
+    /// Duration of the last decision, checking included.
     INFERENCE_LATENCY = Gauge "tamiyo.inference.latency_ms" Milliseconds [];
-    /// Commands issued.
+    /// Orders given.
     DECISIONS = Counter "tamiyo.decision.total" Count ["operation"];
     /// Proposals that did not fit the state and were dropped.
     REFUSED = Counter "tamiyo.proposal.refused_total" Count [];
@@ -32,12 +32,12 @@ leyline::declare_metrics! {
     LOSS_GAIN = Gauge "tamiyo.seed.loss_gain" Nats ["seed_id"];
 }
 
-/// A command was issued.
+/// An order was given.
 pub static DECISION: EventDesc = EventDesc {
     name: "tamiyo.decision",
     level: Level::Info,
-    help: "the policy issued a command",
-    attributes: &["epoch", "sequence", "operation", "seed_id", "slot", "blueprint", "rule", "detail"],
+    help: "the policy gave an order",
+    attributes: &["epoch", "operation", "seed_id", "slot", "blueprint", "rule", "detail"],
 };
 
 /// A proposal did not fit the state.
@@ -52,7 +52,7 @@ pub static PROPOSAL_REFUSED: EventDesc = EventDesc {
 pub static WAITING: EventDesc = EventDesc {
     name: "tamiyo.waiting",
     level: Level::Info,
-    help: "why the policy issued no more commands at a decision",
+    help: "why the policy gave no more orders at a decision",
     attributes: &["epoch", "rule", "detail"],
 };
 
@@ -156,27 +156,19 @@ impl Instruments {
         }
     }
 
-    pub(crate) fn record_decision(&self, state: &SystemState, command: &Command, rule: &str, detail: &str) {
-        let name = command.operation.name();
+    pub(crate) fn record_decision(&self, state: &SystemState, operation: &Operation, rule: &str, detail: &str) {
+        let name = operation.name();
         self.recorder.counter(&DECISIONS, &[name]).add(1);
         let event = Event::new(&DECISION)
             .with("epoch", state.epoch)
-            .with("sequence", command.sequence)
             .with("operation", name)
             .with("rule", rule)
             .with("detail", detail);
-        let event = match &command.operation {
+        let event = operation.seed().into_iter().fold(event, |event, seed| event.with("seed_id", seed));
+        self.recorder.event(match operation {
             Operation::Germinate { slot, blueprint, .. } => event.with("slot", slot).with("blueprint", blueprint),
-            Operation::StartTraining { seed }
-            | Operation::StartBlending { seed, .. }
-            | Operation::Hold { seed }
-            | Operation::Fossilize { seed }
-            | Operation::Cull { seed }
-            | Operation::CullGradually { seed, .. }
-            | Operation::Pause { seed }
-            | Operation::Resume { seed } => event.with("seed_id", seed),
-        };
-        self.recorder.event(event);
+            _ => event,
+        });
     }
 
     pub(crate) fn record_refusal(&self, state: &SystemState, operation: &Operation, rule: &str, reason: &str) {

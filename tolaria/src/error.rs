@@ -122,9 +122,6 @@ pub enum Error {
         /// The seed.
         seed: SeedId,
     },
-    /// A command for a network that cannot grow.
-    #[error("the command is refused: this network has no slots")]
-    NoSlots,
     /// A checkpoint could not be written or read.
     #[error("the checkpoint store failed")]
     Checkpoint(#[from] CheckpointError),
@@ -168,7 +165,7 @@ impl leyline::error::Error for Error {
             Self::NonFinite { .. } | Self::Diverged { .. } | Self::NonFiniteState { .. } => ErrorKind::Numeric,
             Self::State { .. } => ErrorKind::Corrupt,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
-            Self::NoSlots | Self::UnsupportedParameter { .. } => ErrorKind::Unsupported,
+            Self::UnsupportedParameter { .. } => ErrorKind::Unsupported,
             Self::Checkpoint(source) => source.kind(),
             Self::Region(source) => source.kind(),
             Self::Model(source) | Self::Policy(source) | Self::Observer(source) | Self::SeedManager { source, .. } => {

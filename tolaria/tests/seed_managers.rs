@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
 use leyline::batch::Batch;
-use leyline::command::SignedCommand;
+use leyline::command::Order;
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{BoxError, Error as _, ErrorKind, ErrorType};
 use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::network::NetworkError;
 use leyline::region::{Eager, RegionError, declare_recording};
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
 use leyline::telemetry::NullRecorder;
@@ -85,8 +86,8 @@ impl<S: SeedManager> SeedManager for Watched<S> {
         self.inner.export_slot_states(eager)
     }
 
-    fn apply(&mut self, eager: &mut Eager, command: &SignedCommand) -> Result<Applied, S::Error> {
-        self.inner.apply(eager, command)
+    fn apply(&mut self, eager: &mut Eager, order: &Order) -> Result<Applied, S::Error> {
+        self.inner.apply(eager, order)
     }
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), S::Error> {
@@ -135,7 +136,7 @@ fn samples() -> Dataset {
 }
 
 fn fake() -> FakeSeedManager {
-    FakeSeedManager::new(RunId::new("run-1").unwrap(), &Device::Cpu).unwrap()
+    FakeSeedManager::new(&Device::Cpu).unwrap()
 }
 
 fn trainer<S: SeedManager>(seeds: S, dir: Option<&Path>) -> Result<Trainer<S, NoPolicy>, Error> {
@@ -284,6 +285,6 @@ fn a_plain_network_is_left_alone_by_a_thread_that_is_started_inside_a_region() {
         std::thread::scope(|scope| scope.spawn(restore).join()).unwrap()
     };
     let refused = eager.record(|_| elsewhere());
-    assert!(matches!(refused, Err(Error::Region(RegionError::ForeignToken))), "{refused:?}");
+    assert!(matches!(refused, Err(NetworkError::Region(RegionError::ForeignToken))), "{refused:?}");
     elsewhere().unwrap();
 }

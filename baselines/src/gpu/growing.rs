@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use kasmina::host::HostConfig;
 use kasmina::isolation::IsolationConfig;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::id::RunId;
 use leyline::model::{Parameter, TrainableModel};
@@ -14,7 +14,7 @@ use leyline::region::Eager;
 use leyline::seed::{AttributionMode, SeedManager};
 use leyline::telemetry::{NullRecorder, Recorder};
 use tamiyo::config::FixedConfig;
-use tamiyo::{PolicyKind, SigningKey, Tamiyo, TamiyoConfig};
+use tamiyo::{PolicyKind, Tamiyo, TamiyoConfig};
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::host_read::{HostReads, read_vec};
@@ -91,7 +91,7 @@ impl Growing {
     pub(crate) fn parts_on(&self, device: &Device, clock: &Arc<dyn Clock>) -> Result<Parts<Kasmina, Tamiyo>, Broken> {
         let run_id = RunId::new("graph-check").expect("a literal of allowed characters");
         let recorder: Arc<dyn Recorder> = Arc::new(NullRecorder);
-        let (clock, key) = (Arc::clone(clock), [7; 32]);
+        let clock = Arc::clone(clock);
         let seeds_config = KasminaConfig {
             attribution: AttributionMode::Alpha,
             seed_width: self.seed_width,
@@ -99,21 +99,14 @@ impl Growing {
             isolation: IsolationConfig { check_every_epochs: 1, strict: true },
             ..KasminaConfig::new(self.host.clone())
         };
-        let seeds = Kasmina::new(
-            seeds_config,
-            device,
-            run_id.clone(),
-            CommandKey::new(key),
-            Arc::clone(&clock),
-            Arc::clone(&recorder),
-        )
-        .map_err(|error| Broken(format!("the seed manager: {error}")))?;
+        let seeds = Kasmina::new(seeds_config, device, Arc::clone(&clock), Arc::clone(&recorder))
+            .map_err(|error| Broken(format!("the seed manager: {error}")))?;
         let policy = TamiyoConfig {
             policy: PolicyKind::Fixed,
             fixed: FixedConfig { training_epochs: 2, ramp_epochs: 2, holding_epochs: 2, ..FixedConfig::default() },
             ..TamiyoConfig::default()
         };
-        let policy = Tamiyo::new(policy, run_id.clone(), SigningKey(key), Arc::clone(&clock), Arc::clone(&recorder))?;
+        let policy = Tamiyo::new(policy, Arc::clone(&clock), Arc::clone(&recorder))?;
         let home = if self.data_on_host { &Device::Cpu } else { device };
         let train = samples(self.num_samples, self.host.sample_shape().iter().product(), CLASSES, home)?;
         Ok(Parts {

@@ -8,23 +8,20 @@ use std::sync::Arc;
 use candle_core::{D, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 use candle_nn::ops::log_softmax;
-use hmac::{Hmac, KeyInit, Mac};
 use kasmina::host::HostConfig;
-use kasmina::{CommandKey, GraftedModel, Kasmina, KasminaConfig};
+use kasmina::{GraftedModel, Kasmina, KasminaConfig};
 use leyline::batch::Batch;
-use leyline::clock::{Clock, SystemClock};
-use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, SignedCommand};
-use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex};
+use leyline::clock::SystemClock;
+use leyline::command::{AlphaCurve, AlphaRamp, Operation, Order};
+use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId, StepIndex};
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager, SeedStage};
 use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
-use sha2::Sha256;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const KEY: [u8; 32] = [1; 32];
 const STEPS_PER_EPOCH: u64 = 50;
 const LEARNING_RATE: f64 = 0.1;
 
@@ -46,8 +43,8 @@ pub struct Growth {
 pub fn grow() -> Result<Growth> {
     let host = HostConfig::Mlp { inputs: 2, hidden: vec![3], classes: 4 };
     let config = KasminaConfig { seed_width: 8, ..KasminaConfig::new(host) };
-    let (clock, run_id, key) = (Arc::new(SystemClock::new()), RunId::new("grow-perceptron")?, CommandKey::new(KEY));
-    let mut seeds = Kasmina::new(config, &Device::Cpu, run_id.clone(), key, clock.clone(), Arc::new(NullRecorder))?;
+    let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
+    let mut seeds = Kasmina::new(config, &Device::Cpu, clock, recorder)?;
     let mut eager = Eager::acquire()?;
     let data = grid()?;
     let (mut before, mut refusal, mut step) = (None, None, 0);
@@ -86,10 +83,8 @@ pub fn grow() -> Result<Growth> {
             }
         };
         before.get_or_insert(now);
-        let issued_at_unix_ms = u64::try_from(clock.unix().as_millis())?;
-        let command = Command::new(run_id.clone(), epoch, issued_at_unix_ms, operation, "its turn".to_owned());
         // A gate that is not open yet refuses; the next epoch asks again.
-        refusal = seeds.apply(&mut eager, &sign(&command)?).err();
+        refusal = seeds.apply(&mut eager, &Order::new(operation, "its turn")).err();
     }
     Err(format!("the seed did not become permanent: {refusal:?}").into())
 }
@@ -149,11 +144,4 @@ fn health(squares: &[f64]) -> Option<GradientHealth> {
 
 fn mean(values: &[f32]) -> f32 {
     values.iter().sum::<f32>() / values.len() as f32
-}
-
-fn sign(command: &Command) -> Result<SignedCommand> {
-    let (key_id, bytes) = (KeyId::default(), command.to_bytes());
-    let mut mac = Hmac::<Sha256>::new_from_slice(&KEY)?;
-    mac.update(&SignedCommand::signed_message(key_id, &bytes));
-    Ok(SignedCommand { key_id, tag: mac.finalize().into_bytes().into(), bytes })
 }

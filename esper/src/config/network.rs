@@ -30,7 +30,7 @@ pub struct SeedsConfig {
     /// Offers the harmful `noise` blueprint too; for control experiments.
     #[serde(default)]
     pub noise_blueprint: bool,
-    /// Nonces of accepted commands that are remembered (count).
+    /// Accepted for configurations of earlier versions, and without effect: numbers refuse what was accepted before.
     #[serde(default = "default_nonce_capacity")]
     pub nonce_capacity: usize,
     /// How the first layer of a new seed starts: `zero`, as drawn, or `grad_max`, from a batch.
@@ -54,8 +54,7 @@ pub struct SeedsConfig {
 }
 
 fn default_nonce_capacity() -> usize {
-    // The seed manager's default does not depend on the host.
-    KasminaConfig::new(HostConfig::Mlp { inputs: 1, hidden: Vec::new(), classes: 1 }).nonce_capacity
+    10_000
 }
 
 impl SeedsConfig {
@@ -67,7 +66,6 @@ impl SeedsConfig {
             attribution: self.attribution,
             attribution_scope: self.attribution_scope,
             isolation: self.isolation.clone(),
-            nonce_capacity: self.nonce_capacity,
             seed_width: self.seed_width,
             embargo_epochs: self.embargo_epochs,
             init_seed,

@@ -143,7 +143,7 @@ fn stage_changes_and_refusals_are_lines_below_their_epoch() {
         reason: "no gain".to_owned(),
     });
     report.commands.push(CommandRecord {
-        sequence: 1,
+        sequence: Some(1),
         operation: "germinate mlp in hidden".to_owned(),
         reason: "plateau".to_owned(),
         refused: Some("slot taken".to_owned()),

@@ -86,7 +86,7 @@ struct VerdictRow {
 
 struct CommandRow {
     epoch: u64,
-    sequence: u64,
+    sequence: String,
     operation: String,
     reason: String,
     refused: Option<String>,
@@ -219,7 +219,7 @@ fn verdicts(life: &SeedLife<'_>) -> Vec<VerdictRow> {
 fn commands(report: &EpochReport) -> impl Iterator<Item = CommandRow> {
     report.commands.iter().map(|command| CommandRow {
         epoch: report.epoch.0,
-        sequence: command.sequence,
+        sequence: command.sequence.map_or_else(String::new, |sequence| sequence.to_string()),
         operation: printable(&command.operation),
         reason: printable(&command.reason),
         refused: command.refused.as_deref().map(printable),

@@ -66,7 +66,7 @@ mod tests {
     fn a_reason_is_counted_once_an_epoch_and_has_its_latest_detail() {
         let reason = |rule: &str, detail: &str| Rationale { rule: rule.to_owned(), detail: detail.to_owned() };
         let command = |operation: &str, refused: Option<&str>| CommandRecord {
-            sequence: 1,
+            sequence: Some(1),
             operation: operation.to_owned(),
             reason: String::new(),
             refused: refused.map(str::to_owned),

@@ -75,7 +75,7 @@ mod tests {
         let diverged = tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1) };
         let text = diverged.to_string();
         check(Err(diverged), [1.0, 1.0], RunOutcome::Diverged, Some(&text));
-        let failed = tolaria::Error::NoSlots;
+        let failed = tolaria::Error::SharedDevice;
         let text = failed.to_string();
         check(Err(failed), [1.0, 1.0], RunOutcome::Failed, Some(&text));
     }

@@ -15,7 +15,6 @@ use leyline::telemetry::Event;
 use serde::{Deserialize, Serialize};
 
 use crate::blueprint::SeedModule;
-use crate::command::ReplayWindow;
 use crate::error::{Error, TensorProblem};
 use crate::graft::{AlphaCell, Graft, GraftedModel, SeedBlend};
 use crate::host::{Host, HostConfig};
@@ -40,7 +39,6 @@ struct Document {
     revision: TopologyRevision,
     init_seed: u64,
     next_seed: u32,
-    replay_window: ReplayWindow,
     /// Ordered by id.
     seeds: Vec<SeedRecord>,
     /// Stage changes that the next end of an epoch has to return.
@@ -80,7 +78,6 @@ impl Durable for Kasmina {
             revision: state.model.layout().revision(),
             init_seed: state.init_seed,
             next_seed: state.next_seed,
-            replay_window: self.verifier.window().clone(),
             seeds: state.seeds.values().cloned().collect(),
             unreturned: state.unreturned.iter().map(SavedTransition::from).collect(),
             epochs_since_audit: self.monitor,
@@ -100,8 +97,7 @@ impl Durable for Kasmina {
 
     fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
         self.thread.check(eager)?;
-        let mut document: Document = serde_json::from_str(&saved.json)?;
-        let replay_window = std::mem::take(&mut document.replay_window);
+        let document: Document = serde_json::from_str(&saved.json)?;
         let monitor = document.epochs_since_audit;
         let began = self.clock.now();
         let state = self.rebuild(document, saved)?;
@@ -113,8 +109,7 @@ impl Durable for Kasmina {
             self.await_restored()?;
             return Err(error);
         }
-        // From here on nothing can fail. An older state does not let in again what was accepted since.
-        self.verifier.merge(&replay_window);
+        // From here on nothing can fail.
         self.monitor = monitor;
         self.violations.audited(std::iter::empty(), 0, &BTreeMap::new());
         self.untouched = false;

@@ -7,9 +7,9 @@ use candle_core::Device;
 use esper_weights::Weights;
 use leyline::batch::Batch;
 use leyline::clock::Clock;
-use leyline::command::{Blend, Command, Operation, SignedCommand};
+use leyline::command::{Blend, Operation, Order};
 use leyline::error::ErrorType;
-use leyline::id::{EpochIndex, RunId, SeedId, StepIndex, TopologyRevision};
+use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::model::Parameter;
 use leyline::region::{Eager, ThreadBinding};
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition};
@@ -17,7 +17,6 @@ use leyline::telemetry::{Event, Recorder};
 
 use crate::attribution::Acting;
 use crate::blueprint::Registry;
-use crate::command::{Journal, KeyRing, NonceLedger, Rejection, Verifier};
 use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{GraftedModel, Role};
@@ -37,7 +36,6 @@ pub struct Kasmina {
     pub(super) config: KasminaConfig,
     pub(super) registry: Registry,
     pub(super) state: State,
-    pub(super) verifier: Verifier,
     /// Whether nothing was trained, applied or restored yet: nobody can have captured this network.
     pub(super) untouched: bool,
     pub(super) clock: Arc<dyn Clock>,
@@ -50,21 +48,18 @@ pub struct Kasmina {
 }
 
 impl Kasmina {
-    /// Builds the host without seeds, with the blueprints that the configuration asks for. Commands are accepted under
-    /// `keys`: a [`CommandKey`](crate::CommandKey) alone counts as key 0.
+    /// Builds the host without seeds, with the blueprints that the configuration asks for.
     ///
     /// # Errors
     /// [`Error::Config`] with every unusable value, or when the device fails.
     pub fn new(
         config: KasminaConfig,
         device: &Device,
-        run_id: RunId,
-        keys: impl Into<KeyRing>,
         clock: Arc<dyn Clock>,
         recorder: Arc<dyn Recorder>,
     ) -> Result<Self, Error> {
         let registry = Registry::on_offer(&config);
-        Self::with_registry(config, registry, device, run_id, keys, clock, recorder)
+        Self::with_registry(config, registry, device, clock, recorder)
     }
 
     /// As [`Self::new`], with blueprints of the caller's choice, from which `blueprints` of the configuration chooses;
@@ -76,8 +71,6 @@ impl Kasmina {
         config: KasminaConfig,
         registry: Registry,
         device: &Device,
-        run_id: RunId,
-        keys: impl Into<KeyRing>,
         clock: Arc<dyn Clock>,
         recorder: Arc<dyn Recorder>,
     ) -> Result<Self, Error> {
@@ -94,12 +87,10 @@ impl Kasmina {
         let (seeds, unreturned) = (BTreeMap::new(), Vec::new());
         let (init_seed, latest_batch) = (config.init_seed, None);
         let state = State { model, seeds, unreturned, next_seed: 1, init_seed, latest_batch };
-        let verifier = Verifier::new(run_id, keys.into(), config.nonce_capacity);
         let mut manager = Self {
             config,
             registry,
             state,
-            verifier,
             untouched: true,
             clock,
             device_cache: DeviceCache::new(0, &*recorder),
@@ -135,30 +126,6 @@ impl Kasmina {
         Ok(host.slots().iter().map(free).collect())
     }
 
-    /// Writes accepted commands down before they are carried out, so that none can be replayed after a restart.
-    /// Without a journal, what was accepted is remembered in memory and in saved states.
-    #[must_use]
-    pub fn with_journal(mut self, journal: Journal) -> Self {
-        self.verifier.set_journal(journal);
-        self
-    }
-
-    /// Accepts commands under these keys only. What was accepted under others stays used.
-    ///
-    /// # Errors
-    /// [`Error::Region`] only.
-    pub fn set_keys(&mut self, eager: &mut Eager, keys: impl Into<KeyRing>) -> Result<(), Error> {
-        self.thread.check(eager)?;
-        self.verifier.set_keys(keys.into());
-        Ok(())
-    }
-
-    /// How many nonces of accepted commands it remembers.
-    #[must_use]
-    pub fn nonce_ledger(&self) -> NonceLedger {
-        self.verifier.ledger()
-    }
-
     /// Keeps a batch from which new seeds may start, see [`InitMode`]; the one before is dropped. Batches that are
     /// attributed are kept by themselves. Nothing is kept where seeds start as drawn.
     ///
@@ -187,13 +154,13 @@ impl Kasmina {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, host::HostConfig};
+    /// # use kasmina::{Error, Kasmina, KasminaConfig, host::HostConfig};
     /// # use esper_weights::Weights;
-    /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
+    /// # use leyline::{clock::SystemClock, id::SeedId, region::Eager, seed::SeedManager, telemetry::NullRecorder};
     /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
-    /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
+    /// # let device = candle_core::Device::Cpu;
     /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
-    /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
+    /// let mut manager = Kasmina::new(config, &device, clock, recorder)?;
     /// let weights = Weights::from_f32([("up.bias", vec![1], vec![0.5])])?;
     /// let mut eager = Eager::acquire()?;
     /// let refused = manager.load_seed(&mut eager, SeedId(9), &weights);
@@ -206,13 +173,13 @@ impl Kasmina {
     ///
     /// ```compile_fail,E0499
     /// # use std::sync::Arc;
-    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, host::HostConfig};
+    /// # use kasmina::{Error, Kasmina, KasminaConfig, host::HostConfig};
     /// # use esper_weights::Weights;
-    /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
+    /// # use leyline::{clock::SystemClock, id::SeedId, region::Eager, seed::SeedManager, telemetry::NullRecorder};
     /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
-    /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
+    /// # let device = candle_core::Device::Cpu;
     /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
-    /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
+    /// let mut manager = Kasmina::new(config, &device, clock, recorder)?;
     /// let weights = Weights::from_f32([("up.bias", vec![1], vec![0.5])])?;
     /// let mut eager = Eager::acquire()?;
     /// let refused = eager.record(|_| manager.load_seed(&mut eager, SeedId(9), &weights));
@@ -225,13 +192,13 @@ impl Kasmina {
     ///
     /// ```compile_fail,E0599
     /// # use std::sync::Arc;
-    /// # use kasmina::{CommandKey, Error, Kasmina, KasminaConfig, host::HostConfig};
+    /// # use kasmina::{Error, Kasmina, KasminaConfig, host::HostConfig};
     /// # use esper_weights::Weights;
-    /// # use leyline::{clock::SystemClock, id::{RunId, SeedId}, region::Eager, seed::SeedManager, telemetry::NullRecorder};
+    /// # use leyline::{clock::SystemClock, id::SeedId, region::Eager, seed::SeedManager, telemetry::NullRecorder};
     /// # let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
-    /// # let (run, key, device) = (RunId::new("run")?, CommandKey::new([7; 32]), candle_core::Device::Cpu);
+    /// # let device = candle_core::Device::Cpu;
     /// # let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
-    /// let mut manager = Kasmina::new(config, &device, run, key, clock, recorder)?;
+    /// let mut manager = Kasmina::new(config, &device, clock, recorder)?;
     /// let weights = Weights::from_f32([("up.bias", vec![1], vec![0.5])])?;
     /// let mut eager = Eager::acquire()?;
     /// let refused = manager.model().load_seed(&mut eager, SeedId(9), &weights);
@@ -262,8 +229,8 @@ impl Kasmina {
         self.state.model.seed_parameters(seed)
     }
 
-    /// Removes every seed that is not permanent, at once and in the order of their ids. Their slots are embargoed. What was
-    /// accepted under the keys stays used. For the place where commands are applied, between epochs.
+    /// Removes every seed that is not permanent, at once and in the order of their ids. Their slots are embargoed. For
+    /// the place where orders are applied, between epochs.
     ///
     /// # Errors
     /// When the layout cannot be made; seeds before the one that failed are removed then.
@@ -303,7 +270,6 @@ impl Kasmina {
         let histories = self.state.seeds.values().map(|record| record.history_size());
         let (size, dropped) = histories.fold((0, 0), |sum, (size, dropped)| (sum.0 + size, sum.1 + dropped));
         self.telemetry.histories(size, dropped);
-        self.telemetry.ledger(self.verifier.ledger());
     }
 
     /// Says that the host stands, and how large it is.
@@ -334,17 +300,14 @@ impl Kasmina {
         }
     }
 
-    fn report_applied(&mut self, command: &Command, Done { applied, passed }: &Done) {
-        let mut event = Event::new(&events::SEED_OPERATION)
-            .with("operation", command.operation.name())
-            .with("seed_id", applied.seed)
-            .with("sequence", command.sequence)
-            .with("reason", &command.reason);
+    fn report_applied(&mut self, order: &Order, Done { applied, passed }: &Done) {
+        let event = Event::new(&events::SEED_OPERATION).with("operation", order.operation.name());
+        let mut event = numbered(event.with("seed_id", applied.seed), order).with("reason", &order.reason);
         if let Some(record) = self.state.seeds.get(&applied.seed) {
             event = event.with("blueprint_id", &record.blueprint).with("slot_id", &record.slot);
         }
         self.telemetry.event(event);
-        self.report_details(&command.operation, applied.seed);
+        self.report_details(&order.operation, applied.seed);
         if let Some(report) = passed {
             self.telemetry.gate(Some(applied.seed), report);
         }
@@ -384,12 +347,10 @@ impl Kasmina {
         }
     }
 
-    fn report_refused(&self, command: &Command, error: &Error) {
-        let mut event = Event::new(&events::OPERATION_REFUSED)
-            .with("operation", command.operation.name())
-            .with("sequence", command.sequence)
-            .with("error", error);
-        if let Some(seed) = command.operation.seed() {
+    fn report_refused(&self, order: &Order, error: &Error) {
+        let event = Event::new(&events::OPERATION_REFUSED).with("operation", order.operation.name());
+        let mut event = numbered(event, order).with("error", error);
+        if let Some(seed) = order.operation.seed() {
             event = event.with("seed_id", seed);
         }
         self.telemetry.event(event);
@@ -400,36 +361,23 @@ impl Kasmina {
         }
     }
 
-    fn report_rejected(&self, rejection: &Rejection) {
-        self.telemetry.rejected(rejection);
-        let detail = match rejection {
-            Rejection::Unsupported(name) => Event::new(&events::UNSUPPORTED_SEED_OPERATION).with("operation", name),
-            Rejection::Malformed(_) => {
-                Event::new(&events::COMMAND_VALIDATION_FAILED).with("reason", rejection.reason())
-            }
-            _ => return,
-        };
-        self.telemetry.event(detail);
-    }
-
-    /// Carries out an accepted command and answers it.
-    fn act_on(&mut self, command: &Command) -> Result<Applied, Error> {
+    /// Carries out an order and answers it.
+    fn act_on(&mut self, order: &Order) -> Result<Applied, Error> {
         self.untouched = false;
-        self.telemetry.accepted.add(1);
-        let outcome = self.carry_out(command);
+        let outcome = self.carry_out(order);
         match &outcome {
-            Ok(done) => self.report_applied(command, done),
-            Err(error) => self.report_refused(command, error),
+            Ok(done) => self.report_applied(order, done),
+            Err(error) => self.report_refused(order, error),
         }
-        self.telemetry.annotations(command);
+        self.telemetry.annotations(order);
         outcome.map(|done| done.applied)
     }
 
     /// Carries out an operation with what it needs from the library: all of it or nothing.
-    fn carry_out(&mut self, command: &Command) -> Result<Done, Error> {
-        let ticket = self.request_weights(&command.operation)?;
+    fn carry_out(&mut self, order: &Order) -> Result<Done, Error> {
+        let ticket = self.request_weights(&order.operation)?;
         let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
-        let done = self.state.perform(&command.operation, &command.reason, tools)?;
+        let done = self.state.perform(&order.operation, &order.reason, tools)?;
         if let Some(ticket) = ticket {
             self.await_weights(done.applied.seed, ticket);
         }
@@ -446,6 +394,11 @@ impl Kasmina {
             .filter(|acting| !acting.alpha.is_zero() && acts(acting.seed))
             .collect()
     }
+}
+
+/// An event with the number of the order that it is about, where it has one.
+pub(crate) fn numbered(event: Event, order: &Order) -> Event {
+    order.sequence.into_iter().fold(event, |event, sequence| event.with("sequence", sequence))
 }
 
 /// Norm of the host's gradient, from the seed's and their ratio per parameter.
@@ -482,23 +435,14 @@ impl SeedManager for Kasmina {
         Ok(self.state.export_slots(&self.registry, self.config.seed_width))
     }
 
-    /// Every command is answered by exactly one event: `seed_operation` when it was carried out, `operation_refused`
-    /// when it was authentic and its operation was not possible or the device failed, `command_rejected` when it
-    /// failed a security check. A `gate_failure` may follow an `operation_refused` with the conditions that failed; it
-    /// is no answer of its own. A call that breaks a region rule looks at no command and is answered by its error alone.
-    ///
-    /// An accepted command stays used when its operation is then refused or fails; a rejected one is not used up.
-    fn apply(&mut self, eager: &mut Eager, command: &SignedCommand) -> Result<Applied, Error> {
+    /// Every order is answered by exactly one event: `seed_operation` when it was carried out, `operation_refused` when its
+    /// operation was not possible or the device failed. A `gate_failure` may follow an `operation_refused` with the conditions
+    /// that failed; it is no answer of its own. A call that breaks a region rule looks at no order and is answered by its
+    /// error alone.
+    fn apply(&mut self, eager: &mut Eager, order: &Order) -> Result<Applied, Error> {
         self.thread.check(eager)?;
         let began = self.clock.now();
-        let accepted = self.verifier.accept(command, &*self.clock);
-        self.telemetry.verified(self.clock.now().saturating_sub(began));
-        let outcome = accepted.map_err(|rejection| {
-            self.report_rejected(&rejection);
-            Error::Command(rejection)
-        });
-        let outcome = outcome.and_then(|command| self.act_on(&command));
-        self.telemetry.ledger(self.verifier.ledger());
+        let outcome = self.act_on(order);
         self.telemetry.applied(self.clock.now().saturating_sub(began));
         outcome
     }

@@ -21,4 +21,5 @@ mod arrivals;
 mod durable;
 
 pub use kasmina::Kasmina;
+pub(crate) use kasmina::numbered;
 pub use library::{LibraryConfig, OnFailure};

@@ -85,7 +85,6 @@ impl Kasmina {
         }
         self.telemetry.repeat_violations();
         self.tidy_library(epoch.0);
-        self.verifier.forget_expired(&*self.clock);
         self.update_gauges();
         self.telemetry.epoch_finished(self.clock.now().saturating_sub(began));
         let mut since_last = std::mem::take(&mut self.state.unreturned);

@@ -18,18 +18,10 @@ macro_rules! events {
 }
 
 events! {
-    /// A command was carried out.
+    /// An order was carried out
     SEED_OPERATION = Info "seed_operation" ["operation", "seed_id", "blueprint_id", "slot_id", "sequence", "reason"];
-    /// An authentic command was refused; nothing changed
+    /// An order was refused; nothing changed
     OPERATION_REFUSED = Warning "operation_refused" ["operation", "seed_id", "sequence", "error"];
-    /// A command failed a security check; nothing of its content is repeated
-    COMMAND_REJECTED = Error "command_rejected" ["reason"];
-    /// An authentic command asked for an operation of the older system; answered by `command_rejected` as well
-    UNSUPPORTED_SEED_OPERATION = Warning "unsupported_seed_operation" ["operation"];
-    /// An authentic command could not be read; answered by `command_rejected` as well
-    COMMAND_VALIDATION_FAILED = Error "command_validation_failed" ["reason"];
-    /// Nonces that no fresh command can bear were forgotten
-    NONCE_LEDGER_TRUNCATED = Info "nonce_ledger_truncated" ["removed", "size"];
     /// What the issuer of a command says about its inputs
     TAMIYO_ANNOTATIONS = Info "tamiyo_annotations" ["coverage", "sequence"];
     /// The issuer of a command had measured less than 0.3 of its inputs

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leyline::command::Command;
+use leyline::command::Order;
 use leyline::id::SeedId;
 use leyline::seed::{AttributionMode, GateReport, Transition};
 use leyline::telemetry::{Counter, Event, Gauge, Recorder};
 
 use super::seeds::{SeedGauges, SeedReading, count};
 use super::{events, metrics};
-use crate::command::{MAX_AHEAD, NonceLedger, Rejection};
+use crate::manager::numbered;
 
-/// Coverage of a command's inputs below which it is reported.
+/// Coverage of an order's inputs below which it is reported.
 const DEGRADED_COVERAGE: f64 = 0.3;
 
 /// The handles of the seed manager.
@@ -20,9 +20,6 @@ const DEGRADED_COVERAGE: f64 = 0.3;
 pub(crate) struct Telemetry {
     recorder: Arc<dyn Recorder>,
     seeds: SeedGauges,
-    pub(crate) accepted: Counter,
-    rejected: [Counter; Rejection::REASONS.len()],
-    validation_ms: Gauge,
     apply_ms: Gauge,
     finalize_ms: Gauge,
     restore_ms: Gauge,
@@ -35,20 +32,13 @@ pub(crate) struct Telemetry {
     in_fallback: bool,
     history_size: Gauge,
     history_dropped: (Counter, u64),
-    ledger_size: Gauge,
-    ledger_forgotten: (Counter, u64),
 }
 
 impl Telemetry {
     pub(crate) fn new(recorder: Arc<dyn Recorder>) -> Self {
         let (gauge, counter) = (|desc| recorder.gauge(desc, &[]), |desc| recorder.counter(desc, &[]));
-        let remembered = Duration::from_millis(Command::MAX_VALID_FOR_MS.into()) + MAX_AHEAD;
-        recorder.gauge(&metrics::NONCE_LEDGER_TTL, &[]).set(remembered.as_secs_f64());
         Self {
             seeds: SeedGauges::new(Arc::clone(&recorder)),
-            accepted: counter(&metrics::COMMANDS_ACCEPTED),
-            rejected: Rejection::REASONS.map(|reason| recorder.counter(&metrics::COMMANDS_REJECTED, &[reason])),
-            validation_ms: gauge(&metrics::VALIDATION_LATENCY),
             apply_ms: gauge(&metrics::APPLY_MS),
             finalize_ms: gauge(&metrics::FINALIZE_MS),
             restore_ms: gauge(&metrics::ROLLBACK_LATENCY),
@@ -61,8 +51,6 @@ impl Telemetry {
             in_fallback: false,
             history_size: gauge(&metrics::CACHE_TELEMETRY_SIZE),
             history_dropped: (counter(&metrics::TELEMETRY_DROPPED), 0),
-            ledger_size: gauge(&metrics::NONCE_LEDGER_SIZE),
-            ledger_forgotten: (counter(&metrics::NONCE_LEDGER_EVICTIONS), 0),
             recorder,
         }
     }
@@ -73,10 +61,6 @@ impl Telemetry {
 
     pub(crate) fn recorder(&self) -> &Arc<dyn Recorder> {
         &self.recorder
-    }
-
-    pub(crate) fn verified(&self, took: Duration) {
-        self.validation_ms.set(millis(took));
     }
 
     pub(crate) fn applied(&self, took: Duration) {
@@ -104,32 +88,10 @@ impl Telemetry {
         *seen = dropped;
     }
 
-    /// What is remembered of accepted commands.
-    pub(crate) fn ledger(&mut self, ledger: NonceLedger) {
-        self.ledger_size.set(count(ledger.size));
-        let (counter, seen) = &mut self.ledger_forgotten;
-        let removed = ledger.num_forgotten.saturating_sub(*seen);
-        if removed > 0 {
-            *seen = ledger.num_forgotten;
-            counter.add(removed);
-            let event = Event::new(&events::NONCE_LEDGER_TRUNCATED).with("removed", removed).with("size", ledger.size);
-            self.recorder.event(event);
-        }
-    }
-
-    pub(crate) fn rejected(&self, rejection: &Rejection) {
-        let reason = rejection.reason();
-        for (known, counter) in Rejection::REASONS.iter().zip(&self.rejected) {
-            counter.add(u64::from(*known == reason));
-        }
-        self.event(Event::new(&events::COMMAND_REJECTED).with("reason", reason));
-    }
-
-    /// What an accepted command says about its issuer.
-    pub(crate) fn annotations(&self, command: &Command) {
-        let Some(coverage) = command.input_coverage else { return };
-        let about =
-            |desc| Event::new(desc).with("coverage", format_args!("{coverage:.3}")).with("sequence", command.sequence);
+    /// What an order says about its issuer.
+    pub(crate) fn annotations(&self, order: &Order) {
+        let Some(coverage) = order.input_coverage else { return };
+        let about = |desc| numbered(Event::new(desc).with("coverage", format_args!("{coverage:.3}")), order);
         self.event(about(&events::TAMIYO_ANNOTATIONS));
         if coverage < DEGRADED_COVERAGE {
             self.event(about(&events::DEGRADED_INPUTS));

@@ -34,19 +34,7 @@ leyline::declare_metrics! {
     /// Whether the seed is paused.
     SEED_PAUSED = Gauge "kasmina.seed.paused" Flag ["seed_id"];
 
-    /// Commands that passed all security checks.
-    COMMANDS_ACCEPTED = Counter "kasmina.command_verifier.accepted_total" Count [];
-    /// Commands that failed a security check.
-    COMMANDS_REJECTED = Counter "kasmina.command_verifier.rejections_total" Count ["reason"];
-    /// Time the checks of the latest command took.
-    VALIDATION_LATENCY = Gauge "kasmina.command_verifier.validation_latency_ms" Milliseconds [];
-    /// Nonces that would be refused as used; those that expired are forgotten at the next command or end of an epoch.
-    NONCE_LEDGER_SIZE = Gauge "kasmina.nonce_ledger.size" Count [];
-    /// Nonces forgotten because no command with them could be fresh any more.
-    NONCE_LEDGER_EVICTIONS = Counter "kasmina.nonce_ledger.evictions_total" Count [];
-    /// For how long a nonce is remembered at most.
-    NONCE_LEDGER_TTL = Gauge "kasmina.nonce_ledger.ttl_seconds" Count [];
-    /// Time the latest command took, from its bytes to its answer, whatever that was.
+    /// Time the latest order took until it was answered, checks of its signature not included.
     APPLY_MS = Gauge "kasmina.apply_ms" Milliseconds [];
     /// Time the seed manager's end of the latest epoch took.
     FINALIZE_MS = Gauge "kasmina.finalize_ms" Milliseconds [];

@@ -1,4 +1,4 @@
-//! A small trainer around the seed manager: signs commands, takes steps, ends epochs.
+//! A small trainer around the seed manager: gives orders, takes steps, ends epochs.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::sync::Arc;
@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::loss::cross_entropy;
-use hmac::{Hmac, KeyInit, Mac};
 use kasmina::blueprint::Registry;
 use kasmina::host::{HostConfig, Pool};
 use kasmina::weight::ElementType;
-use kasmina::{CommandKey, Error, GraftedModel, Kasmina, KasminaConfig};
+use kasmina::{Error, GraftedModel, Kasmina, KasminaConfig};
 use leyline::batch::Batch;
 use leyline::clock::Clock;
-use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, SignedCommand};
-use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex};
+use leyline::command::{AlphaCurve, AlphaRamp, Operation, Order};
+use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId, StepIndex};
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{
@@ -26,9 +25,7 @@ use leyline_testkit::clock::ManualClock;
 use leyline_testkit::recording_recorder::RecordingRecorder;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sha2::Sha256;
 
-pub(crate) const KEY: [u8; 32] = [42; 32];
 pub(crate) const NUM_SAMPLES: usize = 6;
 
 /// Every kind of host in every dtype: what is to hold whatever the network runs through this list.
@@ -80,10 +77,6 @@ pub(crate) fn config(host: HostConfig) -> KasminaConfig {
     KasminaConfig { seed_width: 8, init_seed: 11, noise_blueprint: true, ..KasminaConfig::new(host) }
 }
 
-pub(crate) fn run_id() -> RunId {
-    RunId::new("run-1").unwrap()
-}
-
 pub(crate) fn slot(id: &str) -> SlotId {
     SlotId::new(id).unwrap()
 }
@@ -94,13 +87,6 @@ pub(crate) fn alpha(value: f64) -> Alpha {
 
 pub(crate) fn ramp(target: f64, steps: u64) -> AlphaRamp {
     AlphaRamp { target: alpha(target), steps, curve: AlphaCurve::Cosine }
-}
-
-pub(crate) fn sign(command: &Command) -> SignedCommand {
-    let (key_id, bytes) = (KeyId::default(), command.to_bytes());
-    let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
-    mac.update(&SignedCommand::signed_message(key_id, &bytes));
-    SignedCommand { key_id, tag: mac.finalize().into_bytes().into(), bytes }
 }
 
 /// A batch that is the same for the same `variant`.
@@ -155,7 +141,6 @@ pub(crate) struct Rig {
     pub(crate) eager: Eager,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) recorder: Arc<RecordingRecorder>,
-    pub(crate) sequence: u64,
     pub(crate) step: StepIndex,
     pub(crate) epoch: EpochIndex,
 }
@@ -167,37 +152,25 @@ impl Rig {
 
     /// There is one token per thread: a second rig takes over that of the first.
     pub(crate) fn beside(config: KasminaConfig, eager: Eager) -> Self {
-        let build = |run_id, key, clock, recorder| Kasmina::new(config, &Device::Cpu, run_id, key, clock, recorder);
+        let build = |clock, recorder| Kasmina::new(config, &Device::Cpu, clock, recorder);
         Self::around(build, eager)
     }
 
     /// With blueprints of the test's choice.
     pub(crate) fn with_registry(config: KasminaConfig, registry: Registry, eager: Eager) -> Self {
-        let build = |run_id, key, clock, recorder| {
-            Kasmina::with_registry(config, registry, &Device::Cpu, run_id, key, clock, recorder)
-        };
+        let build = |clock, recorder| Kasmina::with_registry(config, registry, &Device::Cpu, clock, recorder);
         Self::around(build, eager)
     }
 
-    fn around(
-        build: impl FnOnce(RunId, CommandKey, Arc<dyn Clock>, Arc<dyn Recorder>) -> Result<Kasmina, Error>,
-        eager: Eager,
-    ) -> Self {
+    fn around(build: impl FnOnce(Arc<dyn Clock>, Arc<dyn Recorder>) -> Result<Kasmina, Error>, eager: Eager) -> Self {
         let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_000)));
         let recorder = Arc::new(RecordingRecorder::new());
-        let manager = build(run_id(), CommandKey::new(KEY), clock.clone(), recorder.clone()).expect("a manager");
-        Self { manager, eager, clock, recorder, sequence: 0, step: StepIndex(0), epoch: EpochIndex(0) }
-    }
-
-    pub(crate) fn command(&mut self, operation: Operation) -> Command {
-        self.sequence += 1;
-        let issued_at_unix_ms = u64::try_from(self.clock.unix().as_millis()).unwrap();
-        Command::new(run_id(), self.sequence, issued_at_unix_ms, operation, "test".to_owned())
+        let manager = build(clock.clone(), recorder.clone()).expect("a manager");
+        Self { manager, eager, clock, recorder, step: StepIndex(0), epoch: EpochIndex(0) }
     }
 
     pub(crate) fn send(&mut self, operation: Operation) -> Result<Applied, Error> {
-        let signed = sign(&self.command(operation));
-        self.manager.apply(&mut self.eager, &signed)
+        self.manager.apply(&mut self.eager, &Order::new(operation, "test"))
     }
 
     #[track_caller]

@@ -1,20 +1,23 @@
-//! Commands of the policy to the seed manager, and the signed bytes in which they travel.
+//! What a policy orders of a seed manager, and the signed bytes in which orders travel.
 //!
-//! A command is written as canonical bytes ([`Command::to_bytes`]), signed by its issuer and verified by its receiver
-//! over exactly these bytes before anything in them is parsed. Signing and verifying live with issuer and receiver;
-//! this module fixes the bytes.
+//! An [`Order`] is an operation with its reason, and all that policies and seed managers know of. Where the way between
+//! them is not to be trusted, a layer around the policy signs and one around the manager verifies, as `esper-signing` does:
+//! the order then carries a [`Command`] as canonical bytes ([`Command::to_bytes`]), over which the signature is verified
+//! before anything in them is parsed. This module fixes the bytes.
 //!
 //! ```text
-//!  Command ─► to_bytes ─► sign: HMAC-SHA256(key, key id ‖ bytes) ─► SignedCommand ─► to_wire ─► … ─► from_wire
-//!          ─► verify in constant time ─► from_bytes ─► sequence, nonce, age ─► operation
+//!  Order ─► Command ─► to_bytes ─► sign: HMAC-SHA256(key, key id ‖ bytes) ─► SignedCommand ─► to_wire ─► … ─► from_wire
+//!          ─► verify in constant time ─► from_bytes ─► age, sequence ─► Order
 //! ```
 
 mod blend;
+mod order;
 mod envelope;
 mod wire;
 
 pub use blend::{Blend, BlendMode, ChannelWeights, ConfidenceGate};
 pub use envelope::{EnvelopeError, KeyId, Nonce, SignedCommand};
+pub use order::Order;
 pub use wire::WireError;
 
 use std::fmt;
@@ -197,7 +200,7 @@ pub struct Command {
     pub run_id: RunId,
     /// Grows from command to command of one key; the receiver accepts each number once and in order.
     pub sequence: u64,
-    /// Never used twice under one key while a command that bears it may be accepted.
+    /// Of the issuer's choice. It is signed and written down; that a command is accepted once is the number's doing.
     pub nonce: Nonce,
     /// Milliseconds since 1970-01-01 UTC.
     pub issued_at_unix_ms: u64,

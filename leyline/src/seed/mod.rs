@@ -12,11 +12,23 @@
 //! *Slot*: a place in the host that can hold one live seed. *Host share*: what no seed is responsible for.
 //! *Evidence*: what the trainer measured about a seed on held-out data.
 //!
+//! # Parts
+//! | part | methods | without an implementation of one's own |
+//! |---|---|---|
+//! | grow | `model`, `apply`, `export_seed_states` | required |
+//! | | `export_slot_states` | no slots |
+//! | tick | `finish_step`, `finish_epoch` | nothing moves by itself |
+//! | observe | `wants_batch`, `inspect_batch`, `record_evidence` | nothing is looked at or kept |
+//! | attribute | `attribute_batch` | everything belongs to the host |
+//!
+//! What is provided does nothing, but asks `export_seed_states` first: a manager that refuses a token there refuses it
+//! everywhere. Commands are signed and verified by layers around policies and managers; see [`crate::command`].
+//!
 //! # For callers
 //! Every method but `model` asks for an [`Eager`] token, saving and restoring included, so none can be called while a region
 //! is recorded. Order within an epoch:
 //! `inspect_batch` where it is wanted, `attribute_batch` per microbatch, `finish_step` per optimizer step, then `record_evidence`, `finish_epoch`,
-//! `export_seed_states`, and `apply` for each command of the policy.
+//! `export_seed_states`, and `apply` for each order of the policy.
 //!
 //! # For implementers
 //! - **SM-1** every method calls [`Eager::check`] first and changes nothing when it fails. The network that `model` returns
@@ -26,11 +38,12 @@
 //! - **SM-4** attribution weights are finite, at least 0, sum to at most 1, and name only seeds that can influence the
 //!   loss of this batch; the rest is the host share.
 //! - **SM-5** the layout's revision grows with every change of the computation and never shrinks.
-//! - **SM-6** a command for an unknown seed is refused with [`ErrorKind::UnknownSeed`](crate::error::ErrorKind).
+//! - **SM-6** an order for an unknown seed is refused with [`ErrorKind::UnknownSeed`](crate::error::ErrorKind).
 //! - **SM-7** a move the lifecycle does not allow is refused with
 //!   [`ErrorKind::IllegalTransition`](crate::error::ErrorKind).
-//! - **SM-8** a command whose tag does not verify is refused with [`ErrorKind::Rejected`](crate::error::ErrorKind)
-//!   before anything in it is parsed.
+//! - **SM-8** a manager that verifies orders refuses one that is not signed, or whose tag does not verify, with
+//!   [`ErrorKind::Rejected`](crate::error::ErrorKind) before anything in it is parsed, looks at what was signed alone, and
+//!   accepts each number once.
 //! - **SM-9** evidence for an unknown seed is refused, and then none of the given evidence is kept. It is exported with its
 //!   epoch, and counts once: a measurement whose epoch is not after that of the one kept changes nothing.
 //! - **SM-10** a paused seed takes no part in the computation; its stage, its alpha and its epochs in the stage stand still,
@@ -40,6 +53,45 @@
 //! - **SM-11** while the thread records that the manager was made or last used on, every method refuses the tokens of other
 //!   threads with [`ErrorKind::Region`](crate::error::ErrorKind) and changes nothing: a
 //!   [`ThreadBinding`](crate::region::ThreadBinding) checks both this and SM-1.
+//!
+//! # A manager without seeds
+//! ```
+//! use leyline::command::Order;
+//! use leyline::durable::{Durable, SavedState};
+//! use leyline::error::ErrorType;
+//! use leyline::model::TrainableModel;
+//! use leyline::network::{Network, NetworkError};
+//! use leyline::region::Eager;
+//! use leyline::seed::{Applied, SeedManager, SeedState};
+//!
+//! struct NoSeeds<M>(Network<M>);
+//!
+//! impl<M: TrainableModel> ErrorType for NoSeeds<M> {
+//!     type Error = NetworkError;
+//! }
+//! impl<M: TrainableModel> Durable for NoSeeds<M> {
+//!     fn save(&self, eager: &Eager) -> Result<SavedState, NetworkError> {
+//!         self.0.save(eager)
+//!     }
+//!     fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), NetworkError> {
+//!         self.0.restore(eager, saved)
+//!     }
+//! }
+//! impl<M: TrainableModel> SeedManager for NoSeeds<M> {
+//!     type Model = M;
+//!     fn model(&self) -> &M {
+//!         self.0.model()
+//!     }
+//!     fn apply(&mut self, eager: &mut Eager, order: &Order) -> Result<Applied, NetworkError> {
+//!         Err(self.0.refusal(eager, order))
+//!     }
+//!     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, NetworkError> {
+//!         Ok(self.0.check(eager).map(|()| Vec::new())?)
+//!     }
+//! }
+//! ```
+//! What tempts: to export without a look at the token, since there is nothing to export. Then no provided method looks at it
+//! either, and the manager fails SM-1 and SM-11; `leyline_testkit::seed_manager` shows that, and a manager with seeds.
 
 mod stage;
 mod state;
@@ -54,7 +106,7 @@ pub use stage::{ParseStageError, SeedStage};
 pub use state::{AlphaMode, BlueprintOffer, RampProgress, SeedState, SlotState};
 
 use crate::batch::Batch;
-use crate::command::SignedCommand;
+use crate::command::Order;
 use crate::durable::Durable;
 use crate::id::{EpochIndex, SeedId, StepIndex};
 use crate::model::TrainableModel;
@@ -94,13 +146,41 @@ pub trait SeedManager: Durable {
     /// may be captured is given this network, and not the manager.
     fn model(&self) -> &Self::Model;
 
-    /// Says how much of a microbatch's loss each seed is responsible for (SM-4).
+    /// Carries out an order, whole or not at all (SM-3).
     ///
     /// # Errors
-    /// When a forward pass needed by the attribution mode fails.
-    /// # Sync
-    /// Depends on the mode; `stage` and `alpha` read nothing from the device.
-    fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Self::Error>;
+    /// A typed refusal; nothing was changed.
+    fn apply(&mut self, eager: &mut Eager, order: &Order) -> Result<Applied, Self::Error>;
+
+    /// The state of every seed, ordered by seed id (SM-2).
+    ///
+    /// # Errors
+    /// [`RegionError`](crate::region::RegionError) kinds only.
+    fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Self::Error>;
+
+    /// The state of every slot, ordered by position in the network.
+    ///
+    /// # Errors
+    /// As [`Self::export_seed_states`].
+    fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Self::Error> {
+        self.export_seed_states(eager).map(|_| Vec::new())
+    }
+
+    /// Ends an optimizer step: moves alpha ramps on.
+    ///
+    /// # Errors
+    /// When a device scalar cannot be written.
+    fn finish_step(&mut self, eager: &mut Eager, _step: StepIndex) -> Result<(), Self::Error> {
+        self.export_seed_states(eager).map(drop)
+    }
+
+    /// Ends an epoch: embargo and reset clocks tick, seeds grow older.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    fn finish_epoch(&mut self, eager: &mut Eager, _epoch: EpochIndex) -> Result<Vec<Transition>, Self::Error> {
+        self.export_seed_states(eager).map(|_| Vec::new())
+    }
 
     /// Whether [`Self::inspect_batch`] is to be called before the first step of an epoch.
     fn wants_batch(&self, _eager: &Eager) -> bool {
@@ -114,41 +194,25 @@ pub trait SeedManager: Durable {
     /// When a forward or backward pass fails, or a check finds what must not be.
     /// # Sync
     /// May read from the device.
-    fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Self::Error>;
-
-    /// The state of every seed, ordered by seed id (SM-2).
-    ///
-    /// # Errors
-    /// [`RegionError`](crate::region::RegionError) kinds only.
-    fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Self::Error>;
-
-    /// The state of every slot, ordered by position in the network.
-    ///
-    /// # Errors
-    /// As [`Self::export_seed_states`].
-    fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Self::Error>;
-
-    /// Carries out a command, whole or not at all (SM-3).
-    ///
-    /// # Errors
-    /// A typed refusal; nothing was changed.
-    fn apply(&mut self, eager: &mut Eager, command: &SignedCommand) -> Result<Applied, Self::Error>;
+    fn inspect_batch(&mut self, eager: &Eager, _batch: &Batch) -> Result<(), Self::Error> {
+        self.export_seed_states(eager).map(drop)
+    }
 
     /// Keeps what was measured about seeds, for gates and exports (SM-9).
     ///
     /// # Errors
     /// For an unknown seed.
-    fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Self::Error>;
+    fn record_evidence(&mut self, eager: &Eager, _evidence: &[Evidence]) -> Result<(), Self::Error> {
+        self.export_seed_states(eager).map(drop)
+    }
 
-    /// Ends an optimizer step: moves alpha ramps on.
+    /// Says how much of a microbatch's loss each seed is responsible for (SM-4).
     ///
     /// # Errors
-    /// When a device scalar cannot be written.
-    fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Self::Error>;
-
-    /// Ends an epoch: embargo and reset clocks tick, seeds grow older.
-    ///
-    /// # Errors
-    /// As [`Self::apply`].
-    fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, Self::Error>;
+    /// When a forward pass needed by the attribution mode fails.
+    /// # Sync
+    /// Depends on the mode; `stage` and `alpha` read nothing from the device.
+    fn attribute_batch(&mut self, eager: &Eager, _batch: &Batch) -> Result<Attribution, Self::Error> {
+        self.export_seed_states(eager).map(|_| Attribution::host_only())
+    }
 }

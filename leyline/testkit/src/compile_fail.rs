@@ -6,9 +6,9 @@
 //! # Attribution
 //! ```
 //! # use candle_core::Device;
-//! # use leyline::{id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline::{region::Eager, seed::SeedManager};
 //! # use leyline_testkit::{fake_seed_manager::FakeSeedManager, toy};
-//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let mut manager = FakeSeedManager::new(&Device::Cpu)?;
 //! let batch = toy::blobs(4, 1, &Device::Cpu)?;
 //! let mut eager = Eager::acquire()?;
 //! let attribution = manager.attribute_batch(&eager, &batch)?;
@@ -18,9 +18,9 @@
 //! ```
 //! ```compile_fail,E0502
 //! # use candle_core::Device;
-//! # use leyline::{id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline::{region::Eager, seed::SeedManager};
 //! # use leyline_testkit::{fake_seed_manager::FakeSeedManager, toy};
-//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let mut manager = FakeSeedManager::new(&Device::Cpu)?;
 //! let batch = toy::blobs(4, 1, &Device::Cpu)?;
 //! let mut eager = Eager::acquire()?;
 //! let attribution = eager.record(|_| manager.attribute_batch(&eager, &batch))?;
@@ -32,9 +32,9 @@
 //! # Export
 //! ```
 //! # use candle_core::Device;
-//! # use leyline::{id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline::{region::Eager, seed::SeedManager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
-//! let manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let manager = FakeSeedManager::new(&Device::Cpu)?;
 //! let mut eager = Eager::acquire()?;
 //! let states = manager.export_seed_states(&eager)?;
 //! # assert!(states.is_empty());
@@ -43,9 +43,9 @@
 //! ```
 //! ```compile_fail,E0502
 //! # use candle_core::Device;
-//! # use leyline::{id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline::{region::Eager, seed::SeedManager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
-//! let manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let manager = FakeSeedManager::new(&Device::Cpu)?;
 //! let mut eager = Eager::acquire()?;
 //! let states = eager.record(|_| manager.export_seed_states(&eager))?;
 //! # assert!(states.is_empty());
@@ -53,29 +53,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Commands
-//! A command needs the token mutably, so the second borrow is a mutable one and the error is E0499.
+//! # Orders
+//! An order needs the token mutably, so the second borrow is a mutable one and the error is E0499.
 //! ```
 //! # use candle_core::Device;
-//! # use leyline::{command::{KeyId, SignedCommand}, id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline::{command::Operation, id::SeedId, region::Eager, seed::SeedManager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
-//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
-//! let forged = SignedCommand { key_id: KeyId::default(), bytes: Vec::new(), tag: [0; 32] };
+//! let mut manager = FakeSeedManager::new(&Device::Cpu)?;
+//! let order = Operation::Cull { seed: SeedId(7) }.into();
 //! let mut eager = Eager::acquire()?;
-//! let refusal = manager.apply(&mut eager, &forged).unwrap_err();
-//! # assert_eq!(refusal.to_string(), "refused: the tag does not verify");
+//! let refusal = manager.apply(&mut eager, &order).unwrap_err();
+//! # assert_eq!(refusal.to_string(), "no seed-7 is known");
 //! # eager.record(|_| ());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //! ```compile_fail,E0499
 //! # use candle_core::Device;
-//! # use leyline::{command::{KeyId, SignedCommand}, id::RunId, region::Eager, seed::SeedManager};
+//! # use leyline::{command::Operation, id::SeedId, region::Eager, seed::SeedManager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
-//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
-//! let forged = SignedCommand { key_id: KeyId::default(), bytes: Vec::new(), tag: [0; 32] };
+//! let mut manager = FakeSeedManager::new(&Device::Cpu)?;
+//! let order = Operation::Cull { seed: SeedId(7) }.into();
 //! let mut eager = Eager::acquire()?;
-//! let refusal = eager.record(|_| manager.apply(&mut eager, &forged)).unwrap_err();
-//! # assert_eq!(refusal.to_string(), "refused: the tag does not verify");
+//! let refusal = eager.record(|_| manager.apply(&mut eager, &order)).unwrap_err();
+//! # assert_eq!(refusal.to_string(), "no seed-7 is known");
 //! # eager.record(|_| ());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -83,9 +83,9 @@
 //! # Saving
 //! ```
 //! # use candle_core::Device;
-//! # use leyline::{durable::Durable, id::RunId, region::Eager};
+//! # use leyline::{durable::Durable, region::Eager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
-//! let manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let manager = FakeSeedManager::new(&Device::Cpu)?;
 //! let mut eager = Eager::acquire()?;
 //! let saved = manager.save(&eager)?;
 //! # assert!(!saved.tensors.is_empty());
@@ -94,9 +94,9 @@
 //! ```
 //! ```compile_fail,E0502
 //! # use candle_core::Device;
-//! # use leyline::{durable::Durable, id::RunId, region::Eager};
+//! # use leyline::{durable::Durable, region::Eager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
-//! let manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let manager = FakeSeedManager::new(&Device::Cpu)?;
 //! let mut eager = Eager::acquire()?;
 //! let saved = eager.record(|_| manager.save(&eager))?;
 //! # assert!(!saved.tensors.is_empty());
@@ -105,12 +105,12 @@
 //! ```
 //!
 //! # Restoring
-//! As a command, it needs the token mutably.
+//! As an order, it needs the token mutably.
 //! ```
 //! # use candle_core::Device;
-//! # use leyline::{durable::{Durable, SavedState}, id::RunId, region::Eager};
+//! # use leyline::{durable::{Durable, SavedState}, region::Eager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
-//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let mut manager = FakeSeedManager::new(&Device::Cpu)?;
 //! let nothing = SavedState::default();
 //! let mut eager = Eager::acquire()?;
 //! let refusal = manager.restore(&mut eager, &nothing).unwrap_err();
@@ -120,9 +120,9 @@
 //! ```
 //! ```compile_fail,E0499
 //! # use candle_core::Device;
-//! # use leyline::{durable::{Durable, SavedState}, id::RunId, region::Eager};
+//! # use leyline::{durable::{Durable, SavedState}, region::Eager};
 //! # use leyline_testkit::fake_seed_manager::FakeSeedManager;
-//! let mut manager = FakeSeedManager::new(RunId::new("run")?, &Device::Cpu)?;
+//! let mut manager = FakeSeedManager::new(&Device::Cpu)?;
 //! let nothing = SavedState::default();
 //! let mut eager = Eager::acquire()?;
 //! let refusal = eager.record(|_| manager.restore(&mut eager, &nothing)).unwrap_err();

@@ -37,6 +37,9 @@ pub enum Error {
         /// The field or tensor.
         field: String,
     },
+    /// The tensors of a network cannot be copied or written back.
+    #[error(transparent)]
+    Network(#[from] leyline::network::NetworkError),
     /// Two parameters have one name.
     #[error(transparent)]
     Layout(#[from] leyline::layout::DuplicateParameter),
@@ -46,9 +49,12 @@ pub enum Error {
     /// The tensor library failed.
     #[error("a tensor operation failed")]
     Tensor(#[from] candle_core::Error),
-    /// The script of the double asked for this failure.
-    #[error("planted failure")]
-    Planted(ErrorKind),
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Saved { field: error.to_string() }
+    }
 }
 
 impl error::Error for Error {
@@ -59,10 +65,10 @@ impl error::Error for Error {
             Self::IllegalTransition { .. } => ErrorKind::IllegalTransition,
             Self::Rejected(_) => ErrorKind::Rejected,
             Self::Saved { .. } => ErrorKind::Corrupt,
+            Self::Network(error) => error::Error::kind(error),
             Self::Layout(error) => error::Error::kind(error),
             Self::Attribution(_) => ErrorKind::Numeric,
             Self::Tensor(_) => ErrorKind::Device,
-            Self::Planted(kind) => *kind,
         }
     }
 }

@@ -11,18 +11,14 @@
 //!
 //! ```
 //! use candle_core::Device;
-//! use leyline::id::RunId;
-//! use leyline_testkit::fake_seed_manager::{FakeSeedManager, sign};
+//! use leyline_testkit::fake_seed_manager::FakeSeedManager;
 //! use leyline_testkit::seed_manager::SeedManagerHarness;
 //! use leyline_testkit::toy;
 //!
 //! fn harness() -> SeedManagerHarness<FakeSeedManager> {
-//!     let run_id = RunId::new("contract").expect("a run id");
 //!     SeedManagerHarness::new(
-//!         FakeSeedManager::new(run_id.clone(), &Device::Cpu).expect("a fake"), // your manager, no seed in it
-//!         toy::blobs(8, 1, &Device::Cpu).expect("a batch"),                    // a batch its network accepts
-//!         run_id,
-//!         sign,                                                                // your signer, with your manager's key
+//!         FakeSeedManager::new(&Device::Cpu).expect("a fake"), // your manager, no seed in it
+//!         toy::blobs(8, 1, &Device::Cpu).expect("a batch"),    // a batch its network accepts
 //!     )
 //! }
 //!
@@ -43,6 +39,8 @@
 //! *Invariants*: I-2, and I-3 in [`compile_fail`]. *Not here*: real subsystems; the fakes hold what the rules demand and
 //! nothing more.
 #![forbid(unsafe_code)]
+
+extern crate self as leyline_testkit;
 
 mod error;
 mod rule;

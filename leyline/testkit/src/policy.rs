@@ -16,7 +16,7 @@ use crate::world::{Measurements, Outcome, World, remeasured};
 pub struct PolicyHarness<P> {
     /// A policy that has seen nothing. Two harnesses in a row hold equal policies.
     pub policy: P,
-    /// The run it issues commands for.
+    /// The run that it is asked about.
     pub run_id: RunId,
     /// Epochs of the run; by default 60.
     pub num_epochs: u64,
@@ -83,13 +83,8 @@ pub fn po_2_a_decision_names_only_what_it_was_shown<P: Policy>(make: &impl Fn() 
         let mut state =
             World::new(harness.run_id.clone(), harness.num_epochs, Measurements::all(Outcome::Good)).state();
         (state.seeds, state.slots) = (Vec::new(), Vec::new());
-        let decision = succeed("PO-2", "evaluate", harness.policy.evaluate(&state));
-        must!(
-            "PO-2",
-            decision.commands.is_empty(),
-            "commands for a network without slots: {:?}",
-            operations(&decision)
-        );
+        let decision = succeed("PO-2", "decide", harness.policy.decide(&state));
+        must!("PO-2", decision.orders.is_empty(), "orders for a network without slots: {:?}", operations(&decision));
     }
 }
 
@@ -126,21 +121,26 @@ pub fn po_3_an_absent_measurement_is_not_a_good_one<P: Policy>(make: &impl Fn() 
     }
 }
 
-/// PO-4: sequence numbers grow from command to command, and the signed bytes are those of the command beside them.
+/// PO-4: of orders that are signed, the numbers grow, and the signed bytes are those of the order beside them.
 pub fn po_4_sequence_numbers_grow<P: Policy>(make: &impl Fn() -> PolicyHarness<P>) {
     const RULE: &str = "PO-4";
-    let (mut last, mut num_commands) = (None, 0);
+    let (mut last, mut num_orders) = (None, 0);
     let must_act = make().must_act;
     play(RULE, make(), Measurements::all(Outcome::Good), |state, decision| {
-        for (command, signed) in &decision.commands {
+        num_orders += decision.orders.len();
+        for order in &decision.orders {
+            let Some(signed) = &order.signed else { continue };
+            let Ok(command) = Command::from_bytes(&signed.bytes) else {
+                panic!("{RULE}: what is signed is no command")
+            };
             let (now, before) = (command.sequence, last.replace(command.sequence));
             must!(RULE, before.is_none_or(|before| now > before), "sequence number {now} follows {before:?}");
-            must!(RULE, signed.bytes == command.to_bytes(), "the signed bytes of {now} are another command's");
+            let is_same = (&command.operation, Some(now)) == (&order.operation, order.sequence);
+            must!(RULE, is_same, "the signed bytes of {now} are another order's");
             must!(RULE, command.run_id == state.run_id, "command {now} is for run {}", command.run_id);
-            num_commands += 1;
         }
     });
-    must!(RULE, !must_act || num_commands > 0, "no command was issued although everything measured is good");
+    must!(RULE, !must_act || num_orders > 0, "no order was given although everything measured is good");
 }
 
 fn play<P: Policy>(
@@ -152,7 +152,7 @@ fn play<P: Policy>(
     let mut world = World::new(harness.run_id.clone(), harness.num_epochs, measurements);
     while !world.is_over() {
         let state = world.state();
-        let decision = succeed(rule, "evaluate", harness.policy.evaluate(&state));
+        let decision = succeed(rule, "decide", harness.policy.decide(&state));
         look(&state, &decision);
         world.advance(&decision);
     }
@@ -175,13 +175,13 @@ impl<P: Policy> Branch<P> {
 
     fn promotions_at(&mut self, state: &SystemState) -> Vec<Operation> {
         let seen = remeasured(state.clone(), self.measurements);
-        let decision = succeed(self.rule, "evaluate", self.policy.evaluate(&seen));
+        let decision = succeed(self.rule, "decide", self.policy.decide(&seen));
         promotions(&seen, &decision)
     }
 }
 
 fn operations(decision: &Decision) -> Vec<Operation> {
-    decision.commands.iter().map(|(Command { operation, .. }, _)| operation.clone()).collect()
+    decision.orders.iter().map(|order| order.operation.clone()).collect()
 }
 
 /// Operations that give a seed more influence for good reasons.

@@ -93,8 +93,8 @@ impl World {
 
     /// Applies `decision` and lets one epoch pass.
     pub fn advance(&mut self, decision: &Decision) {
-        for (command, _) in &decision.commands {
-            self.apply(&command.operation);
+        for order in &decision.orders {
+            self.apply(&order.operation);
         }
         for _ in 0..STEPS_PER_EPOCH {
             self.life.finish_step();

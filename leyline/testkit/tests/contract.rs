@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation};
+use leyline::command::{AlphaCurve, AlphaRamp, Operation};
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex};
 use leyline::model::{Pass, TrainableModel};
 use leyline::policy::Policy;
@@ -13,7 +13,7 @@ use leyline::seed::SeedManager;
 use leyline::unit::Alpha;
 use leyline_testkit::durable::DurableHarness;
 use leyline_testkit::fake_policy::FakePolicy;
-use leyline_testkit::fake_seed_manager::{FakeSeedManager, sign};
+use leyline_testkit::fake_seed_manager::FakeSeedManager;
 use leyline_testkit::policy::PolicyHarness;
 use leyline_testkit::recorder::{RecorderHarness, Sent};
 use leyline_testkit::recording_recorder::RecordingRecorder;
@@ -30,7 +30,7 @@ fn run_id() -> RunId {
 }
 
 fn fake() -> FakeSeedManager {
-    FakeSeedManager::new(run_id(), &Device::Cpu).unwrap()
+    FakeSeedManager::new(&Device::Cpu).unwrap()
 }
 
 /// What can be done with the first seed, in order.
@@ -46,16 +46,15 @@ fn life() -> [Operation; 5] {
     ]
 }
 
-fn apply(manager: &mut FakeSeedManager, sequence: u64, operation: Operation) {
-    let command = Command::new(run_id(), sequence, 0, operation, String::new());
-    manager.apply(&mut Eager::acquire().unwrap(), &sign(&command)).unwrap();
+fn apply(manager: &mut FakeSeedManager, operation: Operation) {
+    manager.apply(&mut Eager::acquire().unwrap(), &operation.into()).unwrap();
 }
 
 mod seed_manager {
     use super::*;
 
     leyline_testkit::seed_manager_conformance!(|| {
-        SeedManagerHarness::new(fake(), blobs(8, 1, &Device::Cpu).unwrap(), run_id(), sign)
+        SeedManagerHarness::new(fake(), blobs(8, 1, &Device::Cpu).unwrap())
     });
 }
 
@@ -66,7 +65,7 @@ mod seed_manager_state {
         component: fake(),
         advance: Box::new(|manager, n| {
             if let Some(operation) = life().into_iter().nth(usize::try_from(n).unwrap()) {
-                apply(manager, n, operation);
+                apply(manager, operation);
             }
             manager.finish_step(&mut Eager::acquire().unwrap(), StepIndex(n)).unwrap();
             manager.finish_epoch(&mut Eager::acquire().unwrap(), EpochIndex(n)).unwrap();
@@ -93,21 +92,21 @@ mod toy_model_with_seeds {
     use super::*;
 
     leyline_testkit::trainable_model_conformance!(|| {
-        let change = |(n, operation): (u64, Operation)| -> Change<FakeSeedManager> {
-            Box::new(move |manager| apply(manager, n, operation.clone()))
+        let change = |operation: Operation| -> Change<FakeSeedManager> {
+            Box::new(move |manager| apply(manager, operation.clone()))
         };
         TrainableModelHarness {
             owner: fake(),
             model: FakeSeedManager::model,
             batch: blobs(8, 1, &Device::Cpu).unwrap(),
-            changes: (0..).zip(life()).map(change).collect(),
+            changes: life().into_iter().map(change).collect(),
         }
     });
 }
 
 fn scripted() -> FakePolicy {
     let wait = || (0..3).map(|_| Vec::new());
-    FakePolicy::new(wait().chain(life().map(|operation| vec![operation])).chain(wait()), sign)
+    FakePolicy::new(wait().chain(life().map(|operation| vec![operation])).chain(wait()))
 }
 
 mod policy {
@@ -128,7 +127,7 @@ mod policy_without_script {
 
     leyline_testkit::policy_conformance!(|| PolicyHarness {
         must_act: false,
-        ..PolicyHarness::new(FakePolicy::new([], sign), run_id())
+        ..PolicyHarness::new(FakePolicy::new([]), run_id())
     });
 }
 
@@ -139,7 +138,7 @@ mod policy_state {
         component: scripted(),
         advance: Box::new(|policy, _| {
             let state = World::new(run_id(), 1, Measurements::all(Outcome::Good)).state();
-            policy.evaluate(&state).unwrap();
+            policy.decide(&state).unwrap();
         }),
         observe: Box::new(|policy| format!("{policy:?}")),
     });

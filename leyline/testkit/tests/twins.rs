@@ -1,6 +1,21 @@
 //! Each case of `compile_fail` differs from the twin before it in one line, so nothing else can be what is refused.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+/// Lines that are code: no comments, no blank lines, no imports.
+fn code_lines(text: &str) -> usize {
+    let is_code = |line: &&str| !(line.is_empty() || line.starts_with("//") || line.starts_with("use "));
+    text.lines().map(str::trim).filter(is_code).count()
+}
+
+#[test]
+fn a_manager_fits_on_a_screen_and_one_without_seeds_in_a_paragraph() {
+    let contract = include_str!("../../src/seed/mod.rs").replace("//! ", "");
+    let example = contract.split("```").find(|block| block.contains("struct NoSeeds")).unwrap();
+    assert!(code_lines(example) <= 25, "{} lines", code_lines(example));
+    let fake = include_str!("../src/fake_seed_manager.rs");
+    assert!(fake.lines().count() <= 120, "{} lines", fake.lines().count());
+}
+
 #[test]
 fn every_failing_case_differs_from_its_compiling_twin_in_one_line() {
     let documentation = include_str!("../src/compile_fail.rs").replace("//! ", "");

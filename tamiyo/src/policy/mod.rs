@@ -1,7 +1,7 @@
 //! The policies that can decide: one that weighs evidence, and the controls it has to beat.
 //!
 //! Each implements [`Proposer`]: it sees a state and says what it would do. What it proposes is checked against the
-//! state and signed by [`Tamiyo`](crate::Tamiyo), so none of them can name a seed, slot or blueprint that is not there.
+//! state by [`Tamiyo`](crate::Tamiyo), so none of them can name a seed, slot or blueprint that is not there.
 
 mod proposal;
 mod proposer;

@@ -13,8 +13,7 @@ fn commands(json: &str, world_seed: u64, num_epochs: u64) -> Vec<String> {
     let mut told_so_far = Vec::new();
     while let Some(state) = world.next_state() {
         let decision = decide(&mut policy, &state);
-        told_so_far
-            .extend(decision.commands.iter().map(|(command, _)| format!("{} {}", state.epoch, command.operation)));
+        told_so_far.extend(decision.orders.iter().map(|order| format!("{} {}", state.epoch, order.operation)));
         world.obey(&decision);
     }
     assert_eq!(world.num_refused, 0);

@@ -469,7 +469,7 @@ fn a_ramp_takes_its_shape_from_the_configuration() {
     let mut policy = tamiyo(config(&json));
     let shown = state(50, vec![measured(SeedStage::Training, 2, 0.3, 0.1)], vec![slot("a", &[])]);
     let decision = decide(&mut policy, &shown);
-    let leyline::command::Operation::StartBlending { ramp, .. } = &decision.commands[0].0.operation else {
+    let leyline::command::Operation::StartBlending { ramp, .. } = &decision.orders[0].operation else {
         panic!("{decision:?}");
     };
     assert_eq!((ramp.steps, ramp.curve), (30, leyline::command::AlphaCurve::Cosine));

@@ -1,21 +1,17 @@
-//! What surrounds every policy: signing, numbering, refusing foreign states, telemetry, saving and restoring.
+//! What surrounds every policy: reasons, refusing states out of order, telemetry, saving and restoring.
 
 use std::sync::Arc;
 
-use hmac::{Hmac, KeyInit, Mac};
-use leyline::command::{Command, KeyId, SignedCommand};
 use leyline::durable::SavedState;
 use leyline::error::{Error as _, ErrorKind};
-use leyline::id::RunId;
 use leyline::policy::Policy;
 use leyline::seed::{SeedStage, SeedState};
 use leyline::state::SystemState;
 use leyline::telemetry::{Event, NullRecorder};
 use leyline_testkit::recording_recorder::RecordingRecorder;
-use sha2::Sha256;
 use tamiyo::Error;
 
-use crate::support::{KEY, config, decide, gain, restore, run_id, save, seed, slot, state, tamiyo, try_tamiyo};
+use crate::support::{config, decide, gain, restore, save, seed, slot, state, tamiyo, try_tamiyo};
 
 const EAGER: &str = r#"{"heuristic":{"plateau":{"patience_epochs":1},"stability":{"epochs":1},
     "germination":{"min_epoch":0}}}"#;
@@ -25,90 +21,33 @@ fn quiet(epoch: u64) -> SystemState {
 }
 
 #[test]
-fn commands_are_signed_numbered_and_dated() {
+fn every_order_says_its_rule_and_what_it_rests_on() {
     let mut policy = tamiyo(config(EAGER));
-    let seeds = || vec![seed(1, "a", SeedStage::Germinated, 0), seed(2, "b", SeedStage::Training, 99)];
-    let mut sequence = 0;
-    for epoch in 1..4 {
-        let decision = decide(&mut policy, &state(epoch, seeds(), vec![]));
-        assert_eq!(decision.commands.len(), 2);
-        for (command, signed) in &decision.commands {
-            sequence += 1;
-            assert_eq!((command.sequence, command.issued_at_unix_ms), (sequence, 1_700_000_000_000));
-            assert_eq!(command.run_id, run_id());
-            assert_eq!(&Command::from_bytes(&signed.bytes).unwrap(), command);
-            assert_eq!(signed.key_id, KeyId(0));
-            let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
-            mac.update(&SignedCommand::signed_message(KeyId(0), &signed.bytes));
-            mac.verify_slice(&signed.tag).unwrap();
-        }
-    }
-}
-
-#[test]
-fn commands_name_the_key_they_are_signed_with_and_what_they_rest_on() {
-    let mut policy = tamiyo(config(EAGER)).with_key_id(KeyId(77));
     let shown = state(1, vec![seed(1, "a", SeedStage::Germinated, 0), seed(2, "b", SeedStage::Training, 99)], vec![]);
     // Of six inputs, the counterfactual of the seed in training is absent.
     let shown =
         SystemState { train: shown.validation.clone(), gradient_norm: Some(1.0), conflict_ratio: Some(0.0), ..shown };
     let decision = decide(&mut policy, &shown);
-    assert!(!decision.commands.is_empty());
-    for (command, signed) in &decision.commands {
-        assert_eq!(signed.key_id, KeyId(77));
-        let mut mac = Hmac::<Sha256>::new_from_slice(&KEY).unwrap();
-        mac.update(&SignedCommand::signed_message(KeyId(77), &signed.bytes));
-        mac.verify_slice(&signed.tag).unwrap();
-        assert_eq!(command.input_coverage, Some(5.0 / 6.0));
+    let reasons: Vec<&str> = decision.orders.iter().map(|order| order.reason.as_str()).collect();
+    let unproven = "training_unproven: 99 epochs in training, gain not measured, gradient health 1.000";
+    assert_eq!(reasons, [unproven, "germinated: next stage at once"]);
+    for order in &decision.orders {
+        assert_eq!((order.input_coverage, order.sequence, &order.signed), (Some(5.0 / 6.0), None, &None));
     }
+    assert_eq!(decision.waiting.len(), 1);
 }
 
 #[test]
-fn numbers_go_on_after_going_back_and_continue_in_a_new_process() {
-    let two = |epoch| {
-        let seeds = vec![seed(1, "a", SeedStage::Germinated, 0), seed(2, "b", SeedStage::Training, 99)];
-        state(epoch, seeds, vec![])
-    };
-    let numbers = |policy: &mut tamiyo::Tamiyo, epoch| -> Vec<u64> {
-        decide(policy, &two(epoch)).commands.iter().map(|(command, _)| command.sequence).collect()
-    };
-    let mut policy = tamiyo(config(EAGER));
-    assert_eq!(numbers(&mut policy, 1), [1, 2]);
-    let saved = save(&policy);
-    assert_eq!(numbers(&mut policy, 2), [3, 4]);
-    restore(&mut policy, &saved).unwrap();
-    assert_eq!(numbers(&mut policy, 2), [5, 6], "3 and 4 were given out already");
-    let mut fresh = tamiyo(config(EAGER));
-    restore(&mut fresh, &saved).unwrap();
-    assert_eq!(numbers(&mut fresh, 2), [3, 4]);
-}
-
-#[test]
-fn every_command_has_its_rationale_in_the_same_place() {
-    let mut policy = tamiyo(config(EAGER));
-    let shown = state(1, vec![seed(1, "a", SeedStage::Germinated, 0), seed(2, "b", SeedStage::Training, 99)], vec![]);
-    let decision = decide(&mut policy, &shown);
-    assert_eq!(decision.rationale.len(), decision.commands.len() + 1);
-    for ((command, _), rationale) in decision.commands.iter().zip(&decision.rationale) {
-        assert_eq!(command.reason, format!("{}: {}", rationale.rule, rationale.detail));
-    }
-}
-
-#[test]
-fn states_that_are_not_of_this_run_or_out_of_order_are_refused_and_change_nothing() {
+fn states_out_of_order_are_refused_and_change_nothing() {
     let mut policy = tamiyo(config(EAGER));
     decide(&mut policy, &quiet(1));
     let before = save(&policy).json;
 
-    let foreign = SystemState { run_id: RunId::new("run-2").unwrap(), ..quiet(2) };
-    let error = policy.evaluate(&foreign).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Rejected);
-    assert_eq!(error.to_string(), "the state belongs to run run-2: expected run run-1");
-
     for ids in [[1, 1], [2, 1]] {
         let seeds = ids.map(|id| seed(id, "a", SeedStage::Training, 1)).to_vec();
-        let error = policy.evaluate(&state(2, seeds, vec![])).unwrap_err();
+        let error = policy.decide(&state(2, seeds, vec![])).unwrap_err();
         assert!(matches!(error, Error::SeedOrder { .. }), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Rejected);
     }
     assert_eq!(save(&policy).json, before);
 }
@@ -147,7 +86,7 @@ fn decisions_and_measurements_are_recorded() {
         [
             "tamiyo_initiated epoch=2 stable_epochs=1 validation_loss=1",
             "plateau_detected epoch=2 plateau_epochs=1 best_validation_loss=1",
-            "tamiyo.decision epoch=2 sequence=1 operation=germinate rule=plateau \
+            "tamiyo.decision epoch=2 operation=germinate rule=plateau \
          detail=loss 1.000000, 1 epochs without improvement, untried pair slot=a blueprint=mlp",
         ]
     );
@@ -203,8 +142,11 @@ fn a_saved_state_that_does_not_fit_is_refused_and_changes_nothing() {
     let saved = save(&tamiyo(config(EAGER))).json;
     check_restore("", ErrorKind::Corrupt, "EOF");
     check_restore(&saved[..saved.len() - 2], ErrorKind::Corrupt, "EOF");
-    check_restore(&saved.replace("sequence", "sequel"), ErrorKind::Corrupt, "unknown field `sequel`");
+    check_restore(&saved.replace("validation_loss", "sequel"), ErrorKind::Corrupt, "unknown field `sequel`");
     check_restore(&saved.replace("\"format\":2", "\"format\":3"), ErrorKind::Corrupt, "`format`");
     let off = save(&tamiyo(config(r#"{"policy":"off"}"#))).json;
+    let earlier = saved.replace("\"progress\":{", "\"progress\":{\"sequence\":7,");
+    assert_ne!(earlier, saved);
+    restore(&mut tamiyo(config(EAGER)), &SavedState { json: earlier, ..SavedState::default() }).unwrap();
     check_restore(&off, ErrorKind::Corrupt, "saved by the policy `off`: expected `heuristic`");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leyline::command::Operation;
+use leyline::command::{Operation, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
 use leyline::policy::{Decision, Policy};
@@ -12,9 +12,8 @@ use leyline::state::{ACCURACY, Score, SystemState};
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline::unit::Alpha;
 use leyline_testkit::clock::ManualClock;
-use tamiyo::{Error, SigningKey, Tamiyo, TamiyoConfig};
+use tamiyo::{Error, Tamiyo, TamiyoConfig};
 
-pub(crate) const KEY: [u8; 32] = [7; 32];
 pub(crate) const STEPS_PER_EPOCH: u64 = 10;
 
 pub(crate) fn config(json: &str) -> TamiyoConfig {
@@ -31,7 +30,7 @@ pub(crate) fn tamiyo(config: TamiyoConfig) -> Tamiyo {
 
 /// Its clock stands still at the default of [`ManualClock`].
 pub(crate) fn try_tamiyo(config: TamiyoConfig, recorder: Arc<dyn Recorder>) -> Result<Tamiyo, Error> {
-    Tamiyo::new(config, run_id(), SigningKey(KEY), Arc::new(ManualClock::default()), recorder)
+    Tamiyo::new(config, Arc::new(ManualClock::default()), recorder)
 }
 
 pub(crate) fn slot_id(text: &str) -> SlotId {
@@ -110,7 +109,7 @@ pub(crate) fn state(epoch: u64, mut seeds: Vec<SeedState>, mut slots: Vec<SlotSt
 }
 
 pub(crate) fn decide(policy: &mut Tamiyo, state: &SystemState) -> Decision {
-    policy.evaluate(state).unwrap()
+    policy.decide(state).unwrap()
 }
 
 pub(crate) fn save(policy: &Tamiyo) -> SavedState {
@@ -122,18 +121,12 @@ pub(crate) fn restore(policy: &mut Tamiyo, saved: &SavedState) -> Result<(), Err
 }
 
 pub(crate) fn operations(decision: &Decision) -> Vec<Operation> {
-    decision.commands.iter().map(|(command, _)| command.operation.clone()).collect()
+    decision.orders.iter().map(|order| order.operation.clone()).collect()
 }
 
 /// `rule: operation` of each command, then `rule` of each reason to wait.
 pub(crate) fn told(decision: &Decision) -> Vec<String> {
-    decision
-        .rationale
-        .iter()
-        .enumerate()
-        .map(|(index, rationale)| match decision.commands.get(index) {
-            Some((command, _)) => format!("{}: {}", rationale.rule, command.operation),
-            None => rationale.rule.clone(),
-        })
-        .collect()
+    let rule = |order: &Order| order.reason.split_once(": ").expect("rule and values").0.to_owned();
+    let orders = decision.orders.iter().map(|order| format!("{}: {}", rule(order), order.operation));
+    orders.chain(decision.waiting.iter().map(|rationale| rationale.rule.clone())).collect()
 }

@@ -1,6 +1,6 @@
 //! A scripted seed manager with its measurements: seeds have a true gain, which is measured with noise.
 
-use leyline::command::{Command, Operation};
+use leyline::command::Operation;
 use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::policy::Decision;
 use leyline::seed::{AlphaMode, Counterfactual, SeedStage, SeedState, SlotState};
@@ -102,8 +102,8 @@ impl World {
 
     /// Carries out a decision, refusing what the lifecycle does not allow.
     pub(crate) fn obey(&mut self, decision: &Decision) {
-        for (command, _) in &decision.commands {
-            if !self.apply(command) {
+        for order in &decision.orders {
+            if !self.apply(&order.operation) {
                 self.num_refused += 1;
             }
         }
@@ -118,8 +118,8 @@ impl World {
         self.seeds.iter().filter(|seed| seed.state.stage.is_live()).count()
     }
 
-    fn apply(&mut self, command: &Command) -> bool {
-        match &command.operation {
+    fn apply(&mut self, operation: &Operation) -> bool {
+        match operation {
             Operation::Germinate { slot, blueprint, .. } => {
                 self.num_germinated += 1;
                 let mut state = seed(self.num_germinated, slot.as_str(), SeedStage::Germinated, 0);

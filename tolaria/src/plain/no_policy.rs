@@ -6,7 +6,7 @@ use leyline::policy::{Decision, Policy};
 use leyline::region::{Eager, RegionError};
 use leyline::state::SystemState;
 
-/// Issues no command.
+/// Gives no order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPolicy;
 
@@ -29,7 +29,7 @@ impl Policy for NoPolicy {
         "none"
     }
 
-    fn evaluate(&mut self, _state: &SystemState) -> Result<Decision, RegionError> {
+    fn decide(&mut self, _state: &SystemState) -> Result<Decision, RegionError> {
         Ok(Decision::default())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leyline::command::{Command, SignedCommand};
+use leyline::command::Order;
 use leyline::error::Error as _;
 use leyline::id::StepIndex;
 use leyline::layout::Owner;
@@ -151,7 +151,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         })
     }
 
-    /// Asks the policy and carries out what it says, command by command. Returns them, and why there are no more.
+    /// Asks the policy and carries out what it says, order by order. Returns them, and why there are no more.
     fn decide(
         &mut self,
         eager: &mut Eager,
@@ -160,19 +160,18 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ) -> Result<(Vec<CommandRecord>, Vec<Rationale>), Error> {
         let started = self.parts.clock.now();
         let state = self.system_state(eager, measured)?;
-        let decision = match self.parts.policy.evaluate(&state) {
+        let Decision { orders, waiting } = match self.parts.policy.decide(&state) {
             Ok(decision) => decision,
             Err(error) => {
                 let error = error::chain(&error);
                 self.parts.recorder.event(Event::new(&desc::POLICY_ERROR).with("error", &error));
-                let rationale = vec![Rationale { rule: "policy_error".to_owned(), detail: error }];
-                Decision { rationale, ..Decision::default() }
+                let waiting = vec![Rationale { rule: "policy_error".to_owned(), detail: error }];
+                Decision { waiting, ..Decision::default() }
             }
         };
-        let waiting = decision.rationale.into_iter().skip(decision.commands.len()).collect();
-        let mut records = Vec::with_capacity(decision.commands.len());
-        for (command, signed) in decision.commands {
-            records.push(self.carry_out(eager, &command, &signed, transitions)?);
+        let mut records = Vec::with_capacity(orders.len());
+        for order in orders {
+            records.push(self.carry_out(eager, order, transitions)?);
         }
         self.instruments.hook_latency.set((self.parts.clock.now() - started).as_secs_f64() * 1e3);
         Ok((records, waiting))
@@ -181,13 +180,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     fn carry_out(
         &mut self,
         eager: &mut Eager,
-        command: &Command,
-        signed: &SignedCommand,
+        order: Order,
         transitions: &mut Vec<TransitionRecord>,
     ) -> Result<CommandRecord, Error> {
         use leyline::error::ErrorKind;
-        let operation = command.operation.to_string();
-        let refused = match self.parts.seeds.apply(eager, signed) {
+        let operation = order.operation.to_string();
+        let refused = match self.parts.seeds.apply(eager, &order) {
             Ok(applied) => {
                 transitions.extend(self::records(applied.transitions));
                 None
@@ -204,7 +202,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 Some(reason)
             }
         };
-        Ok(CommandRecord { sequence: command.sequence, operation, reason: command.reason.clone(), refused })
+        Ok(CommandRecord { sequence: order.sequence, operation, reason: order.reason, refused })
     }
 
     fn system_state(&self, eager: &Eager, measured: &Measured<'_>) -> Result<SystemState, Error> {

@@ -3,7 +3,7 @@
 //! ```text
 //!   Sampler ─► window of microbatches ─► step (in a region) ─► finish_step        … for every optimizer step
 //!   held-out data ─► evaluate, each live seed on and off ─► evidence ─► gates
-//!   SystemState ─► Policy ─► signed commands ─► SeedManager::apply                … at the end of every epoch
+//!   SystemState ─► Policy ─► orders ─► SeedManager::apply                         … at the end of every epoch
 //!   EpochReport ─► Observer, Recorder, checkpoint
 //! ```
 //!

@@ -18,8 +18,8 @@ const HOST: &str = "host";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommandRecord {
-    /// Its sequence number.
-    pub sequence: u64,
+    /// Its number; absent where orders are not numbered.
+    pub sequence: Option<u64>,
     /// What was asked, for people: `germinate mlp in input`.
     pub operation: String,
     /// Why it was asked.

@@ -1,22 +1,20 @@
-//! A seed manager whose seeds are brought to a stage by signed commands, as a policy would.
+//! A seed manager whose seeds are brought to a stage by orders, as a policy would.
 
 use std::sync::Arc;
 
 use candle_core::Device;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use kasmina::{Kasmina, KasminaConfig};
 use leyline::batch::Batch;
 use leyline::clock::Clock;
-use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation};
-use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId};
+use leyline::command::{AlphaCurve, AlphaRamp, Operation, Order};
+use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager, SeedStage};
 use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
-use tamiyo::SigningKey;
 
 use crate::error::Error;
 
-const KEY: [u8; 32] = [7; 32];
 const ALPHA: f64 = 0.5;
 /// Enough for every gate by default.
 const EPOCHS_PER_STAGE: usize = 4;
@@ -24,19 +22,13 @@ const EPOCHS_PER_STAGE: usize = 4;
 pub(super) struct Grown {
     pub(super) manager: Kasmina,
     pub(super) eager: Eager,
-    clock: Arc<dyn Clock>,
-    run_id: RunId,
-    sequence: u64,
     epoch: EpochIndex,
 }
 
 impl Grown {
     pub(super) fn new(config: KasminaConfig, clock: &Arc<dyn Clock>, eager: Eager) -> Result<Self, Error> {
-        let run_id = RunId::new("attribution").expect("a literal of allowed characters");
-        let (clock, recorder) = (Arc::clone(clock), Arc::new(NullRecorder));
-        let key = CommandKey::new(KEY);
-        let manager = Kasmina::new(config, &Device::Cpu, run_id.clone(), key, Arc::clone(&clock), recorder)?;
-        Ok(Self { manager, eager, clock, run_id, sequence: 0, epoch: EpochIndex(0) })
+        let manager = Kasmina::new(config, &Device::Cpu, Arc::clone(clock), Arc::new(NullRecorder))?;
+        Ok(Self { manager, eager, epoch: EpochIndex(0) })
     }
 
     /// Brings an `mlp` seed in each slot to training or, from there, to blending at one half.
@@ -63,11 +55,7 @@ impl Grown {
     }
 
     fn send(&mut self, operation: Operation) -> Result<SeedId, Error> {
-        self.sequence += 1;
-        let issued_at_unix_ms = u64::try_from(self.clock.unix().as_millis()).unwrap_or(u64::MAX);
-        let command =
-            Command::new(self.run_id.clone(), self.sequence, issued_at_unix_ms, operation, "measured".to_owned());
-        Ok(self.manager.apply(&mut self.eager, &SigningKey(KEY).sign(&command))?.seed)
+        Ok(self.manager.apply(&mut self.eager, &Order::new(operation, "measured"))?.seed)
     }
 
     /// Ends epochs with evidence on which every gate opens.

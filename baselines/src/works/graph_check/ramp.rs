@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use kasmina::host::{HostConfig, Pool};
 use kasmina::lifecycle::GateConfig;
-use kasmina::{CommandKey, Kasmina, KasminaConfig};
+use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::command::{Blend, ChannelWeights, ConfidenceGate, Operation};
 use leyline::durable::{Durable, SavedState};
@@ -19,7 +19,7 @@ use leyline::state::SystemState;
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline::unit::Alpha;
 use tamiyo::config::{FixedConfig, FixedGermination};
-use tamiyo::{PolicyKind, SigningKey, Tamiyo, TamiyoConfig};
+use tamiyo::{PolicyKind, Tamiyo, TamiyoConfig};
 use tolaria::aggregate::ConflictResolution;
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
@@ -34,7 +34,6 @@ const BATCH: usize = 8;
 const STEPS_PER_EPOCH: usize = 26;
 const RAMP_EPOCHS: u64 = 2;
 const EPOCHS: u64 = 9;
-const KEY: [u8; 32] = [7; 32];
 const OPTIMIZER: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
@@ -133,10 +132,8 @@ impl Ramp {
             gates,
             ..KasminaConfig::new(self.host.clone())
         };
-        let command_key = CommandKey::new(KEY);
-        let seeds =
-            Kasmina::new(config, device, run_id.clone(), command_key, Arc::clone(&clock), Arc::clone(&recorder))
-                .map_err(|error| Broken(format!("the seed manager: {error}")))?;
+        let seeds = Kasmina::new(config, device, Arc::clone(&clock), Arc::clone(&recorder))
+            .map_err(|error| Broken(format!("the seed manager: {error}")))?;
         // The slot behind the first layer: the host learns before it and after it.
         let slot = seeds.model().host().slots()[1].id.clone();
         let blueprint = BlueprintId::new("mlp").expect("a literal of allowed characters");
@@ -148,7 +145,7 @@ impl Ramp {
             ..FixedConfig::default()
         };
         let config = TamiyoConfig { policy: PolicyKind::Fixed, fixed, ..TamiyoConfig::default() };
-        let schedule = Tamiyo::new(config, run_id.clone(), SigningKey(KEY), Arc::clone(&clock), Arc::clone(&recorder))?;
+        let schedule = Tamiyo::new(config, Arc::clone(&clock), Arc::clone(&recorder))?;
         let train = samples(BATCH * STEPS_PER_EPOCH, INPUTS, CLASSES, device)?;
         let parts = Parts {
             run_id,
@@ -194,12 +191,11 @@ impl Policy for Blending {
         self.schedule.name()
     }
 
-    fn evaluate(&mut self, state: &SystemState) -> Result<Decision, tamiyo::Error> {
-        let mut decision = self.schedule.evaluate(state)?;
-        for (command, signed) in &mut decision.commands {
-            if let Operation::Germinate { blend, .. } = &mut command.operation {
+    fn decide(&mut self, state: &SystemState) -> Result<Decision, tamiyo::Error> {
+        let mut decision = self.schedule.decide(state)?;
+        for order in &mut decision.orders {
+            if let Operation::Germinate { blend, .. } = &mut order.operation {
                 *blend = self.blend.clone();
-                *signed = SigningKey(KEY).sign(command);
             }
         }
         Ok(decision)

@@ -58,8 +58,6 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
     let recorder: Arc<dyn Recorder> = recorder;
     let policy = tamiyo::Tamiyo::new(
         tamiyo::TamiyoConfig { policy: tamiyo::PolicyKind::Off, ..Default::default() },
-        run_id.clone(),
-        tamiyo::SigningKey([0; 32]),
         Arc::clone(clock),
         Arc::clone(&recorder),
     )?;

@@ -6,22 +6,19 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor, Var};
 use kasmina::host::HostConfig;
 use kasmina::lifecycle::GateConfig;
-use kasmina::{CommandKey, GraftedModel, Kasmina, KasminaConfig};
+use kasmina::{GraftedModel, Kasmina, KasminaConfig};
 use leyline::batch::Batch;
 use leyline::clock::Clock;
-use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation};
-use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
+use leyline::command::{AlphaCurve, AlphaRamp, Operation, Order};
+use leyline::id::{EpochIndex, SeedId, StepIndex};
 use leyline::model::{Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager};
 use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
-use tamiyo::SigningKey;
 
 use super::Variant;
 use crate::error::Error;
-
-const KEY: [u8; 32] = [3; 32];
 
 /// Sizes of a perceptron.
 #[derive(Debug, Clone, Copy)]
@@ -87,12 +84,9 @@ impl Place {
 /// A seed manager whose network is being grown by commands.
 pub(super) struct Grown {
     manager: Kasmina,
-    run_id: RunId,
-    sequence: u64,
     num_inputs: usize,
     /// Of the latest evidence.
     epoch: EpochIndex,
-    clock: Arc<dyn Clock>,
 }
 
 impl Grown {
@@ -103,15 +97,13 @@ impl Grown {
         device: &Device,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, Error> {
-        let run_id = RunId::new("seed-cost").expect("a literal of allowed characters");
         let config = KasminaConfig {
             seed_width,
             gates: GateConfig { training_min_epochs: 0, holding_min_epochs: 0, ..GateConfig::default() },
             ..KasminaConfig::new(HostConfig::Mlp { inputs, hidden: hidden.to_vec(), classes })
         };
-        let (key, recorder) = (CommandKey::new(KEY), Arc::new(NullRecorder));
-        let manager = Kasmina::new(config, device, run_id.clone(), key, Arc::clone(clock), recorder)?;
-        Ok(Self { manager, run_id, sequence: 0, num_inputs: inputs, epoch: EpochIndex(0), clock: Arc::clone(clock) })
+        let manager = Kasmina::new(config, device, Arc::clone(clock), Arc::new(NullRecorder))?;
+        Ok(Self { manager, num_inputs: inputs, epoch: EpochIndex(0) })
     }
 
     pub(super) fn model(&self) -> &GraftedModel {
@@ -181,10 +173,7 @@ impl Grown {
     }
 
     fn apply(&mut self, eager: &mut Eager, operation: Operation) -> Result<SeedId, Error> {
-        self.sequence += 1;
-        let now = u64::try_from(self.clock.unix().as_millis()).unwrap_or(u64::MAX);
-        let command = Command::new(self.run_id.clone(), self.sequence, now, operation, "measured".to_owned());
-        Ok(self.manager.apply(eager, &SigningKey(KEY).sign(&command))?.seed)
+        Ok(self.manager.apply(eager, &Order::new(operation, "measured"))?.seed)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Drives a seed manager through the life of a seed, and compares what can be seen of it before and after.
 
 use candle_core::Result;
-use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation, SignedCommand};
+use leyline::command::{AlphaCurve, AlphaRamp, Operation, Order};
 use leyline::error::Error;
 use leyline::id::{EpochIndex, SeedId, StepIndex};
 use leyline::layout::ParameterLayout;
@@ -40,30 +40,20 @@ impl<M: SeedManager> Driver<M> {
         Self { rule, harness, eager, sequence: 0, step: 0, epoch: 0 }
     }
 
-    /// A signed command with the next sequence number.
-    pub(super) fn command(&mut self, operation: Operation) -> SignedCommand {
+    /// An order with the next number, as the manager wants it.
+    pub(super) fn order(&mut self, operation: Operation) -> Order {
         self.sequence += 1;
-        self.command_at(self.sequence, operation)
+        self.repeated_order(operation)
     }
 
-    /// A signed command with the sequence number of the latest one.
-    pub(super) fn repeated_command(&self, operation: Operation) -> SignedCommand {
-        self.command_at(self.sequence, operation)
-    }
-
-    fn command_at(&self, sequence: u64, operation: Operation) -> SignedCommand {
-        (self.harness.sign)(&Command::new(
-            self.harness.run_id.clone(),
-            sequence,
-            self.harness.issued_at_unix_ms,
-            operation,
-            "contract".into(),
-        ))
+    /// An order with the number of the latest one.
+    pub(super) fn repeated_order(&self, operation: Operation) -> Order {
+        (self.harness.sign)(Order { sequence: Some(self.sequence), ..Order::new(operation, "contract") })
     }
 
     pub(super) fn apply(&mut self, operation: Operation) -> std::result::Result<Applied, M::Error> {
-        let command = self.command(operation);
-        self.harness.manager.apply(&mut self.eager, &command)
+        let order = self.order(operation);
+        self.harness.manager.apply(&mut self.eager, &order)
     }
 
     pub(super) fn must_apply(&mut self, operation: Operation) -> Applied {
@@ -183,6 +173,27 @@ impl<M: SeedManager> Driver<M> {
         if !changed.is_empty() {
             panic!("{}: {after_what} changed {}", self.rule, changed.join(", "));
         }
+    }
+
+    /// Fails the rule unless an order is carried out, or, where there can be no seed, refused for lack of one.
+    pub(super) fn must_be_answered(&self, what: &str, result: std::result::Result<Applied, M::Error>) {
+        if self.harness.has_slots {
+            succeed(self.rule, what, result);
+        } else {
+            crate::rule::refuse(self.rule, what, result, leyline::error::ErrorKind::UnknownSeed);
+        }
+    }
+
+    /// What is left of a rule about seeds where there can be none.
+    pub(super) fn must_have_no_seeds(&self) {
+        let shown = (self.seeds().len(), self.slots().len());
+        crate::rule::must!(
+            self.rule,
+            shown == (0, 0),
+            "a manager without slots shows {} seeds, {} slots",
+            shown.0,
+            shown.1
+        );
     }
 
     /// Fails the rule unless `result` is an error of `kind` that changed nothing.

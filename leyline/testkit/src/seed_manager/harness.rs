@@ -3,24 +3,21 @@
 use std::fmt;
 
 use leyline::batch::Batch;
-use leyline::command::{Command, SignedCommand};
-use leyline::id::{EpochIndex, RunId, SeedId};
+use leyline::command::Order;
+use leyline::id::{EpochIndex, SeedId};
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager};
 
 /// A fresh seed manager with what is needed to drive it. Make one with [`SeedManagerHarness::new`] and change fields
 /// where the implementer differs.
 pub struct SeedManagerHarness<M> {
-    /// Without seeds, with at least one free slot that has a blueprint on offer.
+    /// Without seeds, with at least one free slot that has a blueprint on offer unless it [has none](Self::has_slots).
     pub manager: M,
     /// A batch its network accepts.
     pub batch: Batch,
-    /// The run whose commands it accepts.
-    pub run_id: RunId,
-    /// Signs a command so that the manager accepts it.
-    pub sign: Box<dyn Fn(&Command) -> SignedCommand>,
-    /// Time of issue of every command, milliseconds since 1970-01-01 UTC; by default 1 700 000 000 000, the time of
-    /// [`ManualClock::default`](crate::clock::ManualClock).
-    pub issued_at_unix_ms: u64,
+    /// Whether it has slots; by default it must. Without this one that offers nothing would pass every rule.
+    pub has_slots: bool,
+    /// Makes of an order, which has a number, one that the manager accepts; by default nothing is done to it.
+    pub sign: Box<dyn Fn(Order) -> Order>,
     /// Optimizer steps per epoch; by default 4.
     pub steps_per_epoch: u64,
     /// Epochs after which a seed with [`evidence`](Self::evidence) must have passed any gate, and after which the slot of
@@ -32,17 +29,28 @@ pub struct SeedManagerHarness<M> {
 
 impl<M: SeedManager> SeedManagerHarness<M> {
     /// A harness with the defaults named at the fields.
-    pub fn new(manager: M, batch: Batch, run_id: RunId, sign: impl Fn(&Command) -> SignedCommand + 'static) -> Self {
+    pub fn new(manager: M, batch: Batch) -> Self {
         Self {
             manager,
             batch,
-            run_id,
-            sign: Box::new(sign),
-            issued_at_unix_ms: 1_700_000_000_000,
+            has_slots: true,
+            sign: Box::new(|order| order),
             steps_per_epoch: 4,
             max_epochs: 32,
             evidence: excellent,
         }
+    }
+
+    /// Of a manager that never has a seed.
+    #[must_use]
+    pub fn without_slots(self) -> Self {
+        Self { has_slots: false, ..self }
+    }
+
+    /// Of a manager that accepts orders only as `sign` returns them.
+    #[must_use]
+    pub fn signing(self, sign: impl Fn(Order) -> Order + 'static) -> Self {
+        Self { sign: Box::new(sign), ..self }
     }
 }
 

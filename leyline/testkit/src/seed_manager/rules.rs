@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leyline::batch::Batch;
-use leyline::command::{AlphaCurve, AlphaRamp, KeyId, Operation, SignedCommand};
+use leyline::command::{AlphaCurve, AlphaRamp, KeyId, Operation, Order, SignedCommand};
 use leyline::durable::SavedState;
 use leyline::error::ErrorKind;
 use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
@@ -26,10 +26,10 @@ const UNKNOWN: SeedId = SeedId(900_000);
 pub fn sm_1_every_method_checks_the_region_first<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-1";
     let mut driver = Driver::new(RULE, make());
-    let (seed, _) = driver.train();
+    let seed = if driver.harness.has_slots { driver.train().0 } else { UNKNOWN };
     let before = driver.observe();
     let saved = succeed(RULE, "save", driver.harness.manager.save(&driver.eager));
-    let (command, evidence) = (driver.command(Operation::Cull { seed }), [driver.evidence(seed)]);
+    let (order, evidence) = (driver.order(Operation::Cull { seed }), [driver.evidence(seed)]);
     {
         let _capture = declare_recording();
         let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
@@ -38,12 +38,12 @@ pub fn sm_1_every_method_checks_the_region_first<M: SeedManager>(make: &impl Fn(
             "under a capture",
             manager,
             eager,
-            &Arguments { batch, command: &command, evidence: &evidence, saved: &saved },
+            &Arguments { batch, order: &order, evidence: &evidence, saved: &saved },
         );
     }
     driver.must_be_unchanged(&before, "a call refused under a capture");
-    let applied = driver.harness.manager.apply(&mut driver.eager, &command);
-    succeed(RULE, "the same command after the capture", applied);
+    let applied = driver.harness.manager.apply(&mut driver.eager, &order);
+    driver.must_be_answered("the same order after the capture", applied);
 }
 
 /// SM-11: while the manager's thread records, every method fails with [`ErrorKind::Region`] on a thread that was started
@@ -54,13 +54,13 @@ pub fn sm_11_a_thread_started_inside_a_region_is_refused<M: SeedManager + Send>(
     const RULE: &str = "SM-11";
     let mut unused = make().manager;
     let mut driver = Driver::new(RULE, make());
-    let (seed, _) = driver.train();
+    let seed = if driver.harness.has_slots { driver.train().0 } else { UNKNOWN };
     let before = driver.observe();
     let saved = succeed(RULE, "save", driver.harness.manager.save(&driver.eager));
-    let (command, evidence) = (driver.command(Operation::Cull { seed }), [driver.evidence(seed)]);
+    let (order, evidence) = (driver.order(Operation::Cull { seed }), [driver.evidence(seed)]);
     {
         let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
-        let arguments = Arguments { batch, command: &command, evidence: &evidence, saved: &saved };
+        let arguments = Arguments { batch, order: &order, evidence: &evidence, saved: &saved };
         let what = "on a thread started inside the region";
         eager.record(|_| elsewhere(RULE, |eager| refuse_every_call(RULE, what, manager, eager, &arguments)));
         let what = "of a manager that was only made, on a thread started inside the region";
@@ -68,14 +68,14 @@ pub fn sm_11_a_thread_started_inside_a_region_is_refused<M: SeedManager + Send>(
     }
     driver.must_be_unchanged(&before, "a call refused on another thread");
     let manager = &mut driver.harness.manager;
-    let moved = elsewhere(RULE, |eager| manager.apply(eager, &command));
-    succeed(RULE, "the same command on another thread after the region", moved);
+    let moved = elsewhere(RULE, |eager| manager.apply(eager, &order));
+    driver.must_be_answered("the same order on another thread after the region", moved);
 }
 
 /// What the host-side methods of a manager are called with.
 struct Arguments<'a> {
     batch: &'a Batch,
-    command: &'a SignedCommand,
+    order: &'a Order,
     evidence: &'a [Evidence],
     saved: &'a SavedState,
 }
@@ -89,7 +89,7 @@ fn refuse_every_call<M: SeedManager>(rule: &str, what: &str, manager: &mut M, ea
     refuse(rule, &name("attribute_batch"), manager.attribute_batch(eager, with.batch), kind);
     refuse(rule, &name("export_seed_states"), manager.export_seed_states(eager), kind);
     refuse(rule, &name("export_slot_states"), manager.export_slot_states(eager), kind);
-    refuse(rule, &name("apply"), manager.apply(eager, with.command), kind);
+    refuse(rule, &name("apply"), manager.apply(eager, with.order), kind);
     refuse(rule, &name("record_evidence"), manager.record_evidence(eager, with.evidence), kind);
     refuse(rule, &name("finish_step"), manager.finish_step(eager, StepIndex(1)), kind);
     refuse(rule, &name("finish_epoch"), manager.finish_epoch(eager, EpochIndex(1)), kind);
@@ -110,6 +110,9 @@ fn elsewhere<R: Send>(rule: &str, work: impl FnOnce(&mut Eager) -> R + Send) -> 
 pub fn sm_2_states_are_ordered_and_complete<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-2";
     let mut driver = Driver::new(RULE, make());
+    if !driver.harness.has_slots {
+        return driver.must_have_no_seeds();
+    }
     must!(RULE, driver.seeds().is_empty(), "the harness must start without seeds");
     let mut germinated = BTreeSet::new();
     while driver.germination().is_some() {
@@ -141,6 +144,9 @@ pub fn sm_2_states_are_ordered_and_complete<M: SeedManager>(make: &impl Fn() -> 
 pub fn sm_3_a_refusal_changes_nothing<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-3";
     let mut driver = Driver::new(RULE, make());
+    if !driver.harness.has_slots {
+        return driver.must_have_no_seeds();
+    }
     let germination = driver.germination();
     let (seed, applied) = driver.train();
     check_chain(RULE, &applied.transitions, seed, driver.stage_of(seed));
@@ -169,6 +175,9 @@ pub fn sm_3_a_refusal_changes_nothing<M: SeedManager>(make: &impl Fn() -> SeedMa
 pub fn sm_4_attribution_names_only_seeds_that_act<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-4";
     let mut driver = Driver::new(RULE, make());
+    if !driver.harness.has_slots {
+        return driver.must_have_no_seeds();
+    }
     let check = |driver: &mut Driver<M>| {
         let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = driver;
         let attribution = succeed(RULE, "attribute_batch", manager.attribute_batch(eager, batch));
@@ -192,6 +201,9 @@ pub fn sm_4_attribution_names_only_seeds_that_act<M: SeedManager>(make: &impl Fn
 pub fn sm_5_the_revision_grows_with_the_computation<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-5";
     let mut driver = Driver::new(RULE, make());
+    if !driver.harness.has_slots {
+        return driver.must_have_no_seeds();
+    }
     let mut last = seen(&driver);
     let mut follow = |driver: &Driver<M>, what: &str, declared: Option<bool>| {
         let now = seen(driver);
@@ -228,7 +240,9 @@ pub fn sm_5_the_revision_grows_with_the_computation<M: SeedManager>(make: &impl 
 /// SM-6: every command for a seed that does not exist is refused with [`ErrorKind::UnknownSeed`].
 pub fn sm_6_an_unknown_seed_is_refused<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     let mut driver = Driver::new("SM-6", make());
-    driver.train();
+    if driver.harness.has_slots {
+        driver.train();
+    }
     let before = driver.observe();
     for operation in operations_on(UNKNOWN) {
         let what = operation.to_string();
@@ -242,6 +256,9 @@ pub fn sm_6_an_unknown_seed_is_refused<M: SeedManager>(make: &impl Fn() -> SeedM
 pub fn sm_7_an_illegal_move_is_refused<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-7";
     let mut driver = Driver::new(RULE, make());
+    if !driver.harness.has_slots {
+        return driver.must_have_no_seeds();
+    }
     let seed = driver.germinate();
     refuse_illegal_moves(&mut driver, seed, SeedStage::Germinated);
     let mut moves = driver.insist(Operation::StartTraining { seed }).transitions;
@@ -258,45 +275,56 @@ pub fn sm_7_an_illegal_move_is_refused<M: SeedManager>(make: &impl Fn() -> SeedM
     }
 }
 
-/// SM-8: a command whose tag does not verify is refused with [`ErrorKind::Rejected`] whatever its bytes are; a sequence
-/// number is accepted once.
-pub fn sm_8_a_forged_command_is_rejected_unread<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+/// SM-8: where orders are verified, one that is not signed or whose tag does not verify is refused with
+/// [`ErrorKind::Rejected`] whatever its bytes are, only what was signed counts, and a number is accepted once.
+pub fn sm_8_a_forged_order_is_rejected_unread<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-8";
     let mut driver = Driver::new(RULE, make());
+    let SeedManagerHarness { has_slots, sign, .. } = &driver.harness;
+    let verifies = sign(Order::new(Operation::Cull { seed: UNKNOWN }, "contract")).signed.is_some();
+    if !has_slots || !verifies {
+        return;
+    }
     let (seed, _) = driver.train();
     let before = driver.observe();
-    let genuine = driver.command(Operation::Cull { seed });
-    let other = driver.command(Operation::Hold { seed });
+    let genuine = driver.order(Operation::Cull { seed });
+    let signed = |order: &Order| order.signed.clone().expect("the harness signs");
+    let (own, other) = (signed(&genuine), signed(&driver.order(Operation::Hold { seed })));
     let mut forgeries = vec![
-        ("another command's tag", SignedCommand { tag: other.tag, ..genuine.clone() }),
-        ("a zero tag", SignedCommand { tag: [0; 32], ..genuine.clone() }),
-        ("bytes that are no command", SignedCommand { bytes: vec![0xff; 7], ..genuine.clone() }),
-        ("no bytes", SignedCommand { bytes: Vec::new(), ..genuine.clone() }),
-        ("another key id", SignedCommand { key_id: KeyId(genuine.key_id.0 ^ 1), ..genuine.clone() }),
+        ("another order's tag", SignedCommand { tag: other.tag, ..own.clone() }),
+        ("a zero tag", SignedCommand { tag: [0; 32], ..own.clone() }),
+        ("bytes that are no command", SignedCommand { bytes: vec![0xff; 7], ..own.clone() }),
+        ("no bytes", SignedCommand { bytes: Vec::new(), ..own.clone() }),
+        ("another key id", SignedCommand { key_id: KeyId(own.key_id.0 ^ 1), ..own.clone() }),
     ];
     for bit in [0, 7, 255] {
-        let mut forged = genuine.clone();
+        let mut forged = own.clone();
         forged.tag[bit / 8] ^= 1 << (bit % 8);
         forgeries.push(("a tag with one bit changed", forged));
     }
-    for index in 0..genuine.bytes.len() {
-        let mut forged = genuine.clone();
+    for index in 0..own.bytes.len() {
+        let mut forged = own.clone();
         forged.bytes[index] ^= 1;
         forgeries.push(("one byte changed", forged));
     }
-    for (what, forged) in &forgeries {
-        let result = driver.harness.manager.apply(&mut driver.eager, forged);
+    let forgeries = forgeries.into_iter().map(|(what, forged)| (what, Some(forged)));
+    for (what, signed) in forgeries.chain([("no signature", None)]) {
+        let forged = Order { signed, ..genuine.clone() };
+        let result = driver.harness.manager.apply(&mut driver.eager, &forged);
         refuse(RULE, what, result, ErrorKind::Rejected);
     }
-    driver.must_be_unchanged(&before, "a forged command");
+    driver.must_be_unchanged(&before, "a forged order");
 
-    driver.must_apply(Operation::Cull { seed });
+    let disguised = Order { signed: driver.order(Operation::Cull { seed }).signed, ..Operation::Pause { seed }.into() };
+    let applied = driver.harness.manager.apply(&mut driver.eager, &disguised);
+    succeed(RULE, "a removal that says of itself that it is a pause", applied);
+    must!(RULE, driver.stage_of(seed) == Some(SeedStage::Pruned), "an order counted for what nobody had signed");
     let Some(germination) = free_slot(&mut driver) else { return };
     let before = driver.observe();
-    let repeated = driver.repeated_command(germination);
+    let repeated = driver.repeated_order(germination);
     let result = driver.harness.manager.apply(&mut driver.eager, &repeated);
-    must!(RULE, result.is_err(), "a legal command with a sequence number that was used before was accepted");
-    driver.must_be_unchanged(&before, "a repeated sequence number");
+    must!(RULE, result.is_err(), "a legal order with a number that was used before was accepted");
+    driver.must_be_unchanged(&before, "a repeated number");
 }
 
 /// SM-9: evidence is kept and exported with its epoch, of which it counts once; when one of the named seeds is unknown, none of
@@ -304,6 +332,9 @@ pub fn sm_8_a_forged_command_is_rejected_unread<M: SeedManager>(make: &impl Fn()
 pub fn sm_9_evidence_is_kept_for_all_or_for_none<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-9";
     let mut driver = Driver::new(RULE, make());
+    if !driver.harness.has_slots {
+        return driver.must_have_no_seeds();
+    }
     let (seed, _) = driver.train();
     let before = driver.observe();
     let (known, unknown) = (driver.evidence(seed), driver.evidence(UNKNOWN));
@@ -335,6 +366,9 @@ pub fn sm_9_evidence_is_kept_for_all_or_for_none<M: SeedManager>(make: &impl Fn(
 pub fn sm_10_a_paused_seed_takes_no_part_and_comes_back<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-10";
     let mut driver = Driver::new(RULE, make());
+    if !driver.harness.has_slots {
+        return driver.must_have_no_seeds();
+    }
     let (seed, _) = driver.train();
     let names = |driver: &Driver<M>| -> Vec<String> {
         driver.harness.manager.model().parameters().iter().map(|parameter| parameter.name.clone()).collect()

@@ -4,5 +4,5 @@ mod data;
 mod model;
 
 pub use data::{NUM_CLASSES, NUM_INPUTS, blobs};
+pub(crate) use model::Graft;
 pub use model::ToyModel;
-pub(crate) use model::{Graft, Role, scalar};

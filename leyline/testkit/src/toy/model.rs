@@ -5,6 +5,7 @@ use leyline::error::ErrorType;
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::{Outputs, Parameter, Pass, Shadow, TrainableModel};
+use leyline::seed::{SeedStage, SeedState};
 use leyline::unit::Alpha;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -17,7 +18,7 @@ const INIT: f32 = 0.25;
 
 /// What a graft does to the outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+enum Role {
     /// Nothing; it has no parameters in the layout.
     Idle,
     /// It learns in the shadow of the host.
@@ -31,18 +32,18 @@ pub(crate) enum Role {
 /// One graft.
 #[derive(Debug, Clone)]
 pub(crate) struct Graft {
-    pub(crate) seed: SeedId,
-    pub(crate) role: Role,
+    seed: SeedId,
+    role: Role,
     /// Shape (4, 16).
-    pub(crate) weight: Var,
+    weight: Var,
     /// Scalar on the device, so that a ramp needs no new tensor.
-    pub(crate) alpha: Var,
-    pub(crate) target: Alpha,
+    alpha: Var,
+    target: Alpha,
 }
 
 impl Graft {
     /// A graft with the weights that belong to this seed, without effect.
-    pub(crate) fn new(seed: SeedId, device: &Device) -> Result<Self, Error> {
+    fn new(seed: SeedId, device: &Device) -> Result<Self, Error> {
         Ok(Self {
             seed,
             role: Role::Idle,
@@ -56,7 +57,7 @@ impl Graft {
     pub(crate) const NUM_PARAMETERS: u64 = (NUM_CLASSES * NUM_INPUTS) as u64;
 
     /// Name of its parameter.
-    pub(crate) fn name(&self) -> String {
+    fn name(&self) -> String {
         format!("{}.weight", self.seed)
     }
 }
@@ -65,9 +66,9 @@ impl Graft {
 /// `host.weight` (4, 16), and `seed-N.weight` (4, 16) for each seed that trains or acts.
 #[derive(Debug)]
 pub struct ToyModel {
-    pub(crate) weight: Var,
-    pub(crate) bias: Var,
-    pub(crate) grafts: Vec<Graft>,
+    weight: Var,
+    bias: Var,
+    grafts: Vec<Graft>,
     parameters: Vec<Parameter>,
     layout: ParameterLayout,
 }
@@ -95,8 +96,44 @@ impl ToyModel {
         self.weight.device()
     }
 
+    /// Weights, those of grafts without effect included, by name.
+    #[must_use]
+    pub fn tensors(&self) -> Vec<(String, Var)> {
+        let host = [("host.bias".to_owned(), self.bias.clone()), ("host.weight".to_owned(), self.weight.clone())];
+        host.into_iter().chain(self.grafts.iter().map(|graft| (graft.name(), graft.weight.clone()))).collect()
+    }
+
+    /// Gives every seed that has weights a graft with the effect that its stage asks for; [`Self::arrange`] lists them.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn graft_as(&mut self, seeds: &[SeedState]) -> Result<(), Error> {
+        let has_weights = |seed: &&SeedState| seed.stage.is_live() || seed.stage == SeedStage::Fossilized;
+        let mut before = std::mem::take(&mut self.grafts);
+        for seed in seeds.iter().filter(has_weights) {
+            let mut graft = match before.iter().position(|graft| graft.seed == seed.seed_id) {
+                Some(index) => before.swap_remove(index),
+                None => Graft::new(seed.seed_id, self.weight.device())?,
+            };
+            graft.role = match seed.stage {
+                _ if seed.paused => Role::Idle,
+                SeedStage::Training => Role::Shadow,
+                SeedStage::Fossilized => Role::Permanent,
+                stage if stage.acts_on_output() => Role::Acting,
+                _ => Role::Idle,
+            };
+            graft.target = seed.alpha_target;
+            graft.alpha.set(&scalar(seed.alpha, graft.alpha.device())?)?;
+            self.grafts.push(graft);
+        }
+        Ok(())
+    }
+
     /// Lists parameters and layout anew after the grafts have changed.
-    pub(crate) fn arrange(&mut self, revision: TopologyRevision) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// When two parameters have one name.
+    pub fn arrange(&mut self, revision: TopologyRevision) -> Result<(), Error> {
         let mut parts = vec![
             ("host.bias".to_owned(), self.bias.clone(), Owner::Host, false),
             ("host.weight".to_owned(), self.weight.clone(), Owner::Host, false),
@@ -169,7 +206,7 @@ fn effect(graft: &Graft, inputs: &Tensor, alpha: &Tensor) -> candle_core::Result
 
 /// The value that a device scalar holds for this alpha.
 #[expect(clippy::cast_possible_truncation, reason = "device scalars are f32; 0 and 1 stay exact")]
-pub(crate) fn scalar(alpha: Alpha, device: &Device) -> candle_core::Result<Tensor> {
+fn scalar(alpha: Alpha, device: &Device) -> candle_core::Result<Tensor> {
     Tensor::new(alpha.get() as f32, device)
 }
 

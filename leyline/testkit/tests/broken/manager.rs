@@ -2,7 +2,7 @@
 
 use candle_core::Device;
 use leyline::batch::Batch;
-use leyline::command::{Command, Operation, SignedCommand};
+use leyline::command::{Command, KeyId, Operation, Order, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
@@ -11,7 +11,7 @@ use leyline::seed::{
     Applied, Attribution, AttributionMode, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition,
 };
 use leyline_testkit::Error;
-use leyline_testkit::fake_seed_manager::{FakeSeedManager, sign};
+use leyline_testkit::fake_seed_manager::FakeSeedManager;
 use leyline_testkit::seed_manager::{self as rules, SeedManagerHarness};
 use leyline_testkit::toy::{ToyModel, blobs};
 
@@ -29,7 +29,10 @@ enum Fault {
     HidesATopologyChange,
     ReportsAnUnknownSeedAsIllegal,
     CallsAnIllegalMoveRejected,
+    /// No fault: orders are verified, as for the three below.
+    Verifies,
     ParsesBeforeVerifying,
+    TrustsWhatIsNotSigned,
     AcceptsARepeatedNumber,
     DropsEvidence,
     KeepsHalfOfTheEvidence,
@@ -44,6 +47,49 @@ struct Broken {
     inner: FakeSeedManager,
     fault: Fault,
     culled: Option<SeedId>,
+    /// Of the last order that was verified.
+    sequence: Option<u64>,
+}
+
+/// The tag under the only key: a checksum, no protection at all.
+fn tag(key_id: KeyId, bytes: &[u8]) -> [u8; 32] {
+    let mut tag = [0; 32];
+    for (lane, out) in (1_u64..).zip(tag.chunks_exact_mut(8)) {
+        let start = 0xcbf2_9ce4_8422_2325_u64 ^ lane;
+        let message = SignedCommand::signed_message(key_id, bytes);
+        let hash = message.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        out.copy_from_slice(&hash.to_le_bytes());
+    }
+    tag
+}
+
+/// What [`Broken`] verifies where it does.
+fn sign(order: Order) -> Order {
+    let sequence = order.sequence.unwrap_or_default();
+    let command = Command::new(RunId::new("broken").unwrap(), sequence, 0, order.operation.clone(), String::new());
+    let (key_id, bytes) = (KeyId::default(), command.to_bytes());
+    let tag = tag(key_id, &bytes);
+    Order { signed: Some(SignedCommand { key_id, bytes, tag }), ..order }
+}
+
+impl Broken {
+    /// The operation that was signed.
+    fn verified(&mut self, order: &Order) -> Result<Operation, Error> {
+        let signed = order.signed.as_ref().ok_or(Error::Rejected("the order is not signed"))?;
+        let parse = || Command::from_bytes(&signed.bytes).map_err(|_| Error::Saved { field: "command".into() });
+        if self.fault == Fault::ParsesBeforeVerifying {
+            parse()?;
+        }
+        if tag(signed.key_id, &signed.bytes) != signed.tag {
+            return Err(Error::Rejected("the tag does not verify"));
+        }
+        let command = parse()?;
+        let is_new = Some(command.sequence) > self.sequence || self.fault == Fault::AcceptsARepeatedNumber;
+        self.sequence = is_new.then_some(command.sequence).or(self.sequence);
+        let trusted = self.fault == Fault::TrustsWhatIsNotSigned;
+        let operation = if trusted { order.operation.clone() } else { command.operation };
+        is_new.then_some(operation).ok_or(Error::Rejected("the number was used before"))
+    }
 }
 
 impl ErrorType for Broken {
@@ -101,12 +147,19 @@ impl SeedManager for Broken {
         self.inner.export_slot_states(eager)
     }
 
-    fn apply(&mut self, eager: &mut Eager, signed: &SignedCommand) -> Result<Applied, Error> {
-        if self.fault == Fault::ParsesBeforeVerifying {
-            eager.check()?;
-            Command::from_bytes(&signed.bytes).map_err(|_| Error::Saved { field: "command".into() })?;
+    fn apply(&mut self, eager: &mut Eager, order: &Order) -> Result<Applied, Error> {
+        let mut operation = order.operation.clone();
+        let verifying = [
+            Fault::Verifies,
+            Fault::ParsesBeforeVerifying,
+            Fault::TrustsWhatIsNotSigned,
+            Fault::AcceptsARepeatedNumber,
+        ];
+        if verifying.contains(&self.fault) {
+            self.inner.export_seed_states(eager)?;
+            operation = self.verified(order)?;
         }
-        let mut outcome = self.inner.apply(eager, signed);
+        let mut outcome = self.inner.apply(eager, &operation.clone().into());
         match (&mut outcome, self.fault) {
             (Ok(applied), Fault::HidesATopologyChange) => applied.topology_changed = false,
             (Err(error), Fault::ReportsAnUnknownSeedAsIllegal) => {
@@ -117,21 +170,17 @@ impl SeedManager for Broken {
             (Err(error @ Error::IllegalTransition { .. }), Fault::CallsAnIllegalMoveRejected) => {
                 *error = Error::Rejected("not now");
             }
-            (Err(Error::Rejected("the sequence number was used before")), Fault::AcceptsARepeatedNumber) => {
-                let command = Command::from_bytes(&signed.bytes).unwrap();
-                outcome = self.inner.apply(eager, &sign(&Command { sequence: command.sequence + 1, ..command }));
-            }
             (Err(Error::IllegalTransition { .. }), Fault::KeepsAHalfAppliedCommand) => {
                 self.inner.finish_step(eager, StepIndex(0))?;
                 self.inner.finish_epoch(eager, EpochIndex(0))?;
             }
             _ => {}
         }
-        let paused = Command::from_bytes(&signed.bytes).is_ok_and(|c| matches!(c.operation, Operation::Pause { .. }));
+        let paused = matches!(operation, Operation::Pause { .. });
         if self.fault == Fault::PausesTwice && paused && matches!(outcome, Err(Error::Rejected(_))) {
             outcome = Ok(Applied { seed: SeedId(1), transitions: Vec::new(), topology_changed: false });
         }
-        if let Ok(Command { operation: Operation::Cull { seed }, .. }) = Command::from_bytes(&signed.bytes) {
+        if let Operation::Cull { seed } = operation {
             self.culled = Some(seed);
         }
         outcome
@@ -173,11 +222,16 @@ impl SeedManager for Broken {
 
 fn broken(fault: Fault) -> impl Fn() -> SeedManagerHarness<Broken> {
     move || {
-        let run_id = RunId::new("broken").unwrap();
-        let inner = FakeSeedManager::new(run_id.clone(), &Device::Cpu).unwrap();
-        let manager = Broken { inner, fault, culled: None };
-        SeedManagerHarness::new(manager, blobs(4, 1, &Device::Cpu).unwrap(), run_id, sign)
+        let inner = FakeSeedManager::new(&Device::Cpu).unwrap();
+        let manager = Broken { inner, fault, culled: None, sequence: None };
+        SeedManagerHarness::new(manager, blobs(4, 1, &Device::Cpu).unwrap())
     }
+}
+
+#[track_caller]
+fn fails_sm_8(fault: Fault, complaint: &str) {
+    let make = || broken(fault)().signing(sign);
+    fails("SM-8", complaint, || rules::sm_8_a_forged_order_is_rejected_unread(&make));
 }
 
 #[test]
@@ -246,14 +300,23 @@ fn another_kind_for_an_illegal_move_fails_sm_7() {
 
 #[test]
 fn parsing_before_verifying_fails_sm_8() {
-    let make = broken(Fault::ParsesBeforeVerifying);
-    fails("SM-8", "expected Rejected", || rules::sm_8_a_forged_command_is_rejected_unread(&make));
+    fails_sm_8(Fault::ParsesBeforeVerifying, "expected Rejected");
 }
 
 #[test]
 fn a_sequence_number_that_is_accepted_twice_fails_sm_8() {
-    let make = broken(Fault::AcceptsARepeatedNumber);
-    fails("SM-8", "a sequence number that was used before", || rules::sm_8_a_forged_command_is_rejected_unread(&make));
+    fails_sm_8(Fault::AcceptsARepeatedNumber, "a number that was used before");
+}
+
+#[test]
+fn an_operation_that_nobody_signed_fails_sm_8() {
+    fails_sm_8(Fault::TrustsWhatIsNotSigned, "counted for what nobody had signed");
+}
+
+mod that_verifies {
+    use super::{Fault, broken, sign};
+
+    leyline_testkit::seed_manager_conformance!(|| broken(Fault::Verifies)().signing(sign));
 }
 
 #[test]

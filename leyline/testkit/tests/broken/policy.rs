@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leyline::command::{AlphaCurve, AlphaRamp, Command, Operation};
+use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, Order, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::{RunId, SeedId};
@@ -12,7 +12,6 @@ use leyline::seed::{SeedStage, SeedState};
 use leyline::state::SystemState;
 use leyline::unit::Alpha;
 use leyline_testkit::Error;
-use leyline_testkit::fake_seed_manager::sign;
 use leyline_testkit::policy::{self as rules, PolicyHarness};
 
 use crate::fails;
@@ -79,7 +78,7 @@ impl Policy for Greedy {
         "greedy"
     }
 
-    fn evaluate(&mut self, state: &SystemState) -> Result<Decision, Error> {
+    fn decide(&mut self, state: &SystemState) -> Result<Decision, Error> {
         let free = state.slots.iter().filter(|slot| slot.occupant.is_none() && slot.num_fossilized == 0);
         let mut operations: Vec<_> = free
             .map(|slot| Operation::germinate(slot.slot.clone(), slot.offers[0].blueprint.clone()))
@@ -94,10 +93,10 @@ impl Policy for Greedy {
         let mut decision = Decision::default();
         for operation in operations {
             self.sequence += u64::from(self.fault != Fault::RepeatsSequenceNumbers);
-            let command = Command::new(state.run_id.clone(), self.sequence, 0, operation, String::new());
-            let mut signed = command.clone();
-            signed.sequence += u64::from(self.fault == Fault::SignsAnotherCommand);
-            decision.commands.push((command, sign(&signed)));
+            let mut command = Command::new(state.run_id.clone(), self.sequence, 0, operation.clone(), String::new());
+            command.sequence += u64::from(self.fault == Fault::SignsAnotherCommand);
+            let signed = Some(SignedCommand { key_id: KeyId::default(), bytes: command.to_bytes(), tag: [0; 32] });
+            decision.orders.push(Order { sequence: Some(self.sequence), signed, ..operation.into() });
         }
         Ok(decision)
     }
@@ -135,7 +134,7 @@ fn a_missing_measurement_that_counts_as_good_fails_po_3() {
 fn a_policy_that_never_acts_cannot_pass_po_3_and_po_4_unnoticed() {
     let make = greedy(Fault::DoesNothing);
     fails("PO-3", "no seed is promoted", || rules::po_3_an_absent_measurement_is_not_a_good_one(&make));
-    fails("PO-4", "no command was issued", || rules::po_4_sequence_numbers_grow(&make));
+    fails("PO-4", "no order was given", || rules::po_4_sequence_numbers_grow(&make));
 }
 
 #[test]
@@ -147,5 +146,5 @@ fn a_repeated_sequence_number_fails_po_4() {
 #[test]
 fn a_signature_of_another_command_fails_po_4() {
     let make = greedy(Fault::SignsAnotherCommand);
-    fails("PO-4", "are another command's", || rules::po_4_sequence_numbers_grow(&make));
+    fails("PO-4", "are another order's", || rules::po_4_sequence_numbers_grow(&make));
 }

@@ -1,17 +1,15 @@
 //! Every check, and the order between them.
 
-use leyline::command::Nonce;
 use leyline::id::RunId;
-use leyline_testkit::clock::ManualClock;
 
 use super::*;
-use crate::command::signed::{CAPACITY, NOW_MS, command, key, run_id, sign, sign_bytes, verifier};
+use crate::fixtures::{NOW_MS, command, key, run_id, sign, sign_bytes, verifier};
 
 /// `reason`: why it is rejected; none when it is accepted.
 #[track_caller]
 fn check_at(verifier: &mut Verifier, now_ms: u64, signed: &SignedCommand, reason: Option<&str>) {
     let before = verifier.window().clone();
-    let outcome = verifier.accept(signed, &ManualClock::new(Duration::from_millis(now_ms)));
+    let outcome = verifier.accept(signed, Duration::from_millis(now_ms));
     assert_eq!(outcome.as_ref().err().map(Rejection::reason), reason, "{outcome:?}");
     assert_eq!(verifier.window() == &before, outcome.is_err(), "an accepted command alone is remembered");
 }
@@ -69,15 +67,15 @@ fn a_command_is_fresh_for_its_validity_and_may_be_five_seconds_early() {
 #[test]
 fn a_fraction_of_a_millisecond_past_the_validity_is_too_old() {
     let command = Command { valid_for_ms: 3_000, ..command(1) };
-    let clock = ManualClock::new(Duration::from_millis(NOW_MS + 3_000) + Duration::from_nanos(1));
-    let rejection = verifier().accept(&sign(0, &command), &clock).unwrap_err();
+    let now = Duration::from_millis(NOW_MS + 3_000) + Duration::from_nanos(1);
+    let rejection = verifier().accept(&sign(0, &command), now).unwrap_err();
     assert_eq!(rejection.reason(), "stale_command");
 }
 
 /// Each row passes all checks before its own and fails that one and every later one that it can fail too.
 #[test]
 fn the_first_check_that_fails_is_the_one_that_is_reported() {
-    let mut verifier = Verifier::new(run_id(), KeyRing::from_iter([key(0), key(1)]), 1);
+    let mut verifier = verifier();
     verifier.set_keys(KeyRing::from_iter([key(0)]).with_until(key(1).0, key(1).1, Duration::from_millis(NOW_MS)));
     let used = command(5);
     check(&mut verifier, &sign(0, &used), None);
@@ -99,8 +97,6 @@ fn the_first_check_that_fails_is_the_one_that_is_reported() {
         (sign(0, &Command { issued_at_unix_ms: stale_ms, ..used.clone() }), "stale_command"),
         (sign(0, &Command { issued_at_unix_ms: NOW_MS + 5_001, ..used.clone() }), "issued_in_future"),
         (sign(0, &used), "sequence_replayed"),
-        (sign(0, &Command { sequence: 6, ..used.clone() }), "nonce_replayed"),
-        (sign(0, &command(6)), "ledger_full"),
     ];
     for (signed, reason) in rows {
         check(&mut verifier, &signed, Some(reason));
@@ -119,14 +115,13 @@ fn a_rejected_command_uses_nothing_up() {
     let early = Command { issued_at_unix_ms: NOW_MS + 5_001, ..command(1) };
     check(&mut verifier, &sign(0, &early), Some("issued_in_future"));
     check_at(&mut verifier, NOW_MS + 1, &sign(0, &early), None);
-    let repeated = Command { nonce: early.nonce, ..command(2) };
-    check(&mut verifier, &sign(0, &repeated), Some("nonce_replayed"));
+    check_at(&mut verifier, NOW_MS + 1, &sign(0, &early), Some("sequence_replayed"));
     check(&mut verifier, &sign(0, &command(2)), None);
 }
 
 #[test]
 fn keys_are_rotated_with_an_overlap() {
-    let mut verifier = Verifier::new(run_id(), KeyRing::from_iter([key(0)]), CAPACITY);
+    let mut verifier = Verifier::new(run_id(), KeyRing::from_iter([key(0)]));
     check(&mut verifier, &sign(0, &command(7)), None);
     check(&mut verifier, &sign(1, &command(1)), Some("unknown_key"));
 
@@ -145,34 +140,6 @@ fn keys_are_rotated_with_an_overlap() {
     check(&mut verifier, &sign(0, &command(9)), Some("unknown_key"));
     verifier.set_keys(KeyRing::from_iter([key(0)]));
     check(&mut verifier, &sign(0, &command(8)), Some("sequence_replayed"));
-}
-
-#[test]
-fn a_full_ledger_refuses_until_a_nonce_expires() {
-    let mut verifier = verifier();
-    let capacity = CAPACITY as u64;
-    for sequence in 0..capacity {
-        // The first expires first.
-        let command = Command { valid_for_ms: if sequence == 0 { 10 } else { 60_000 }, ..command(sequence) };
-        check(&mut verifier, &sign(0, &command), None);
-    }
-    let next = sign(0, &command(capacity));
-    for now_ms in [NOW_MS, NOW_MS + 10] {
-        check_at(&mut verifier, now_ms, &next, Some("ledger_full"));
-    }
-    check(&mut verifier, &sign(1, &command(0)), None);
-    check_at(&mut verifier, NOW_MS + 11, &next, None);
-    check_at(&mut verifier, NOW_MS + 11, &sign(0, &command(capacity + 1)), Some("ledger_full"));
-}
-
-#[test]
-fn a_nonce_is_refused_for_as_long_as_its_command_could_be_fresh() {
-    let mut verifier = verifier();
-    let first = Command { nonce: Nonce([9; 16]), valid_for_ms: 1_000, ..command(1) };
-    check(&mut verifier, &sign(0, &first), None);
-    let second = Command { nonce: first.nonce, ..command(2) };
-    check_at(&mut verifier, NOW_MS + 1_000, &sign(0, &second), Some("nonce_replayed"));
-    check_at(&mut verifier, NOW_MS + 1_001, &sign(0, &second), None);
 }
 
 #[test]

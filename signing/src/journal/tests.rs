@@ -2,20 +2,22 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::Device;
-use leyline::command::{Command, SignedCommand};
+use leyline::command::{Command, Operation, Order, SignedCommand};
+use leyline::durable::Durable as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline_testkit::clock::ManualClock;
+use leyline_testkit::fake_seed_manager::FakeSeedManager;
 use leyline_testkit::recording_recorder::RecordingRecorder;
 use tempfile::TempDir;
 
 use super::*;
-use crate::command::signed::{NOW_MS, command, key, run_id, sign, verifier};
-use crate::command::{Rejection, Verifier};
-use crate::host::HostConfig;
-use crate::{Kasmina, KasminaConfig};
+use crate::fixtures::{NOW_MS, command, key, run_id, sign, verifier};
+use crate::verifier::Verifier;
+use crate::{Error, Rejection, Verified};
 
 const NOW: Duration = Duration::from_millis(NOW_MS);
 
@@ -32,7 +34,7 @@ impl Folder {
     }
 
     fn open(&self) -> Result<Journal, JournalError> {
-        Journal::open(&self.path, NOW)
+        Journal::open(&self.path)
     }
 
     fn verifier(&self) -> Verifier {
@@ -47,7 +49,7 @@ impl Folder {
 }
 
 fn accept(verifier: &mut Verifier, signed: &SignedCommand) -> Result<Command, Rejection> {
-    verifier.accept(signed, &ManualClock::new(NOW))
+    verifier.accept(signed, NOW)
 }
 
 /// Commands of two keys, with different nonces, accepted in this order; and the journal they leave.
@@ -78,8 +80,6 @@ fn after_a_restart_nothing_is_accepted_again() {
             let reason = accept(&mut restarted, &sign(0, &command(sequence))).unwrap_err().reason();
             assert_eq!(reason, "sequence_replayed");
         }
-        let reused = Command { nonce: command(2).nonce, ..command(6) };
-        assert_eq!(accept(&mut restarted, &sign(0, &reused)).unwrap_err().reason(), "nonce_replayed");
     }
     let mut restarted = folder.verifier();
     accept(&mut restarted, &sign(0, &command(6))).unwrap();
@@ -169,7 +169,7 @@ fn a_slot_that_was_never_filled_is_cut_off_at_the_end_and_damage_before_it() {
 }
 
 #[test]
-fn opening_drops_what_expired_and_keeps_the_number_of_every_key() {
+fn opening_keeps_the_highest_number_of_every_key_and_nothing_else() {
     let folder = Folder::new();
     let mut verifier = folder.verifier();
     for sequence in 1..=50 {
@@ -178,14 +178,11 @@ fn opening_drops_what_expired_and_keeps_the_number_of_every_key() {
     accept(&mut verifier, &sign(1, &command(7))).unwrap();
     drop(verifier);
     let long = folder.bytes();
+    assert_eq!(long.len(), 52 * SLOT);
     drop(folder.open().unwrap());
-    assert_eq!(folder.bytes().len(), long.len(), "every nonce could still be used");
-
-    let later = NOW + Duration::from_millis(60_001);
-    drop(Journal::open(&folder.path, later).unwrap());
     let short = folder.bytes();
     assert_eq!(short.len(), 3 * SLOT, "a header and one slot for each key");
-    drop(Journal::open(&folder.path, later).unwrap());
+    drop(folder.open().unwrap());
     assert_eq!(folder.bytes(), short, "there is nothing left to drop");
     let mut restarted = folder.verifier();
     for signed in [sign(0, &command(50)), sign(1, &command(7))] {
@@ -222,7 +219,7 @@ fn what_is_no_journal_or_of_another_version_is_refused_and_left_alone() {
         assert!(error.to_string().ends_with(message), "{error}");
         assert_eq!((error.kind(), folder.bytes().as_slice()), (ErrorKind::Corrupt, content));
     }
-    let nowhere = Journal::open(&folder.path.join("below"), NOW).unwrap_err();
+    let nowhere = Journal::open(&folder.path.join("below")).unwrap_err();
     assert_eq!(nowhere.kind(), ErrorKind::Io);
 }
 
@@ -250,33 +247,25 @@ fn after_a_failed_write_the_next_one_starts_where_the_last_durable_one_ended() {
 #[test]
 fn a_command_that_cannot_be_written_down_is_rejected_with_its_cause_and_not_carried_out() {
     let folder = Folder::new();
-    let config = KasminaConfig::new(HostConfig::Mlp { inputs: 4, hidden: vec![3], classes: 2 });
     let recorder = Arc::new(RecordingRecorder::new());
     let clock = Arc::new(ManualClock::new(NOW));
-    let keys = key(0).1;
-    let manager = Kasmina::new(config, &Device::Cpu, run_id(), keys, clock, recorder.clone()).unwrap();
+    let manager = FakeSeedManager::new(&Device::Cpu).unwrap();
+    let manager = Verified::new(manager, run_id(), key(0).1, clock, recorder.clone());
     let mut manager = manager.with_journal(unwritable(&folder));
-    let operation = leyline::command::Operation::germinate(
-        leyline::id::SlotId::new("input").unwrap(),
-        leyline::id::BlueprintId::new("mlp").unwrap(),
-    );
-    let key_zero = |sequence| Command { operation: operation.clone(), ..command(sequence) };
+    let operation = Operation::germinate("slot-0".parse().unwrap(), "linear".parse().unwrap());
+    let signed = sign(0, &Command { operation: operation.clone(), ..command(1) });
+    let order = Order { signed: Some(signed), ..operation.into() };
     let mut eager = Eager::acquire().unwrap();
-    let saved = leyline::durable::Durable::save(&manager, &eager).unwrap().json;
+    let saved = manager.save(&eager).unwrap().json;
     for _ in 0..2 {
-        let error = manager.apply(&mut eager, &sign(0, &key_zero(1))).unwrap_err();
-        assert!(matches!(&error, crate::Error::Command(Rejection::Journal(JournalError::Io { .. }))), "{error:?}");
-        assert_eq!(
-            leyline::durable::Durable::save(&manager, &eager).unwrap().json,
-            saved,
-            "nothing was used up or changed"
-        );
+        let error = manager.apply(&mut eager, &order).unwrap_err();
+        assert!(matches!(&error, Error::Command(Rejection::Journal(JournalError::Io { .. }))), "{error:?}");
+        assert_eq!(manager.save(&eager).unwrap().json, saved, "nothing was used up or changed");
     }
-    let events = recorder.events().into_iter().filter(|event| event.desc.name != "teacher_registered");
-    let answers: Vec<_> = events.map(|event| (event.desc.name, event.attributes)).collect();
+    let answers: Vec<_> = recorder.events().into_iter().map(|event| (event.desc.name, event.attributes)).collect();
     assert_eq!(answers, vec![("command_rejected", vec![("reason", "journal_failed".to_owned())]); 2]);
     let mut manager = manager.with_journal(folder.open().unwrap_or_else(|error| panic!("{error}")));
-    manager.apply(&mut eager, &sign(0, &key_zero(1))).unwrap();
+    manager.apply(&mut eager, &order).unwrap();
 }
 
 /// What the second opener does between two steps of the first.
@@ -286,8 +275,6 @@ enum Other {
     Holds,
     /// It accepts a command and closes the journal.
     Leaves,
-    /// It finds the nonces expired, so that it replaces the file, accepts a command and closes the journal.
-    Replaces,
 }
 
 /// What came of two openers: the steps of the first, and whether the second got the journal at the step.
@@ -296,15 +283,14 @@ fn interleave(existing: Option<&[u8]>, step: Step, other: Other) -> (Vec<Step>, 
     if let Some(bytes) = existing {
         fs::write(&folder.path, bytes).unwrap();
     }
-    let later = NOW + Duration::from_millis(60_001);
     let new = Acceptance { key_id: KeyId(5), sequence: 77, nonce: Nonce([3; 16]), expires_unix_ms: NOW_MS };
     let (mut steps, mut held, mut was_open) = (Vec::new(), None, false);
-    let first = Journal::open_in_steps(&folder.path, NOW, &mut |now| {
+    let first = Journal::open_in_steps(&folder.path, &mut |now| {
         steps.push(now);
         if now != step || was_open {
             return;
         }
-        match Journal::open(&folder.path, if other == Other::Replaces { later } else { NOW }) {
+        match folder.open() {
             Ok(mut second) => {
                 was_open = true;
                 second.append(&new).unwrap();
@@ -345,7 +331,7 @@ fn two_that_open_a_journal_at_once_never_both_have_it_and_none_loses_what_the_ot
     let (mut reached, mut got_in) = (Vec::new(), 0);
     for existing in [None, Some(bytes.as_slice()), Some(torn.as_slice())] {
         for step in all {
-            for other in [Other::Holds, Other::Leaves, Other::Replaces] {
+            for other in [Other::Holds, Other::Leaves] {
                 let (steps, was_open) = interleave(existing, step, other);
                 reached.extend(steps);
                 got_in += u32::from(was_open);
@@ -353,7 +339,7 @@ fn two_that_open_a_journal_at_once_never_both_have_it_and_none_loses_what_the_ot
         }
     }
     assert!(all.iter().all(|step| reached.contains(step)), "never reached: {reached:?}");
-    assert!(got_in >= 9, "the second one came in {got_in} times only");
+    assert!(got_in >= 6, "the second one came in {got_in} times only");
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use leyline::command::{KeyId, WireError};
 use leyline::id::RunId;
 
-use crate::command::JournalError;
+use crate::JournalError;
 
-/// Why a command was rejected. It changed nothing, and neither its number nor its nonce is used.
+/// Why an order was rejected. It changed nothing, and its number is not used.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Rejection {
-    /// The tag is not the one of these bytes under this key.
+    /// The tag is not the one of these bytes under this key, or there is none.
     #[error("its signature does not verify")]
     InvalidSignature,
     /// The bytes are signed, but no command.
@@ -63,15 +63,6 @@ pub enum Rejection {
         /// What it says.
         found_ms: u32,
     },
-    /// Its nonce was used already, under another number.
-    #[error("its nonce was used before")]
-    NonceReplayed,
-    /// The nonces of its key that may not be forgotten yet are as many as fit.
-    #[error("no nonce can be remembered beside {capacity} others of its key")]
-    LedgerFull {
-        /// How many fit.
-        capacity: usize,
-    },
     /// Its acceptance cannot be made durable.
     #[error("its acceptance could not be written down")]
     Journal(#[source] JournalError),
@@ -79,7 +70,7 @@ pub enum Rejection {
 
 impl Rejection {
     /// The reasons, as telemetry names them.
-    pub const REASONS: [&'static str; 13] = [
+    pub const REASONS: [&'static str; 11] = [
         "invalid_signature",
         "malformed_command",
         "foreign_run",
@@ -90,8 +81,6 @@ impl Rejection {
         "retired_key",
         "unsupported_operation",
         "invalid_validity",
-        "nonce_replayed",
-        "ledger_full",
         "journal_failed",
     ];
 
@@ -109,9 +98,7 @@ impl Rejection {
             Self::RetiredKey { .. } => 7,
             Self::Unsupported(_) => 8,
             Self::InvalidValidity { .. } => 9,
-            Self::NonceReplayed => 10,
-            Self::LedgerFull { .. } => 11,
-            Self::Journal(_) => 12,
+            Self::Journal(_) => 10,
         }]
     }
 }

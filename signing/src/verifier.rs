@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use leyline::clock::Clock;
 use leyline::command::{Command, KeyId, SignedCommand, WireError};
 use leyline::id::RunId;
 
-use crate::command::ledger::Acceptance;
-use crate::command::{Journal, KeyRing, NonceLedger, Rejection, ReplayWindow};
+use crate::window::{Acceptance, ReplayWindow};
+use crate::{Journal, KeyRing, Rejection};
 
 /// How far ahead of this clock the issuer's clock may be.
 pub const MAX_AHEAD: Duration = Duration::from_secs(5);
@@ -17,16 +16,13 @@ pub const MAX_AHEAD: Duration = Duration::from_secs(5);
 pub(crate) struct Verifier {
     run_id: RunId,
     keys: KeyRing,
-    /// Nonces that are remembered of each key.
-    nonce_capacity: usize,
     window: ReplayWindow,
-    num_forgotten: u64,
     journal: Option<Journal>,
 }
 
 impl Verifier {
-    pub(crate) fn new(run_id: RunId, keys: KeyRing, nonce_capacity: usize) -> Self {
-        Self { run_id, keys, nonce_capacity, window: ReplayWindow::default(), num_forgotten: 0, journal: None }
+    pub(crate) fn new(run_id: RunId, keys: KeyRing) -> Self {
+        Self { run_id, keys, window: ReplayWindow::default(), journal: None }
     }
 
     /// Takes over what the journal holds, and writes to it from now on.
@@ -43,23 +39,14 @@ impl Verifier {
         &self.window
     }
 
-    pub(crate) fn ledger(&self) -> NonceLedger {
-        NonceLedger { size: self.window.num_nonces(), num_forgotten: self.num_forgotten }
-    }
-
     /// Remembers what a saved window remembers too.
     pub(crate) fn merge(&mut self, saved: &ReplayWindow) {
         self.window.merge(saved);
     }
 
-    /// Forgets the nonces that no fresh command can bear any more.
-    pub(crate) fn forget_expired(&mut self, clock: &dyn Clock) {
-        self.num_forgotten += self.window.forget_expired(clock.unix());
-    }
-
-    /// The command, once every check has passed; its number and nonce are used then, durably if there is a journal.
-    pub(crate) fn accept(&mut self, signed: &SignedCommand, clock: &dyn Clock) -> Result<Command, Rejection> {
-        let now = clock.unix();
+    /// The command, once every check has passed; its number is used then, durably if there is a journal. `now` is the
+    /// calendar time since 1970-01-01 UTC.
+    pub(crate) fn accept(&mut self, signed: &SignedCommand, now: Duration) -> Result<Command, Rejection> {
         self.keys.verify(signed, now)?;
         let command = Command::from_bytes(&signed.bytes).map_err(|error| match error {
             WireError::Retired { .. } => Rejection::Unsupported(error),
@@ -69,12 +56,11 @@ impl Verifier {
             return Err(Rejection::ForeignRun { found: command.run_id, expected: self.run_id.clone() });
         }
         let new = acceptance(signed.key_id, &command, now)?;
-        self.num_forgotten += self.window.forget_expired(now);
-        self.window.check(&new, self.nonce_capacity)?;
+        self.window.check(&new)?;
         if let Some(journal) = &mut self.journal {
             journal.append(&new).map_err(Rejection::Journal)?;
         }
-        self.window.insert(&new);
+        self.window.insert(new.key_id, new.sequence);
         Ok(command)
     }
 }
@@ -93,7 +79,6 @@ fn acceptance(key_id: KeyId, command: &Command, now: Duration) -> Result<Accepta
     if let Some(age) = now.checked_sub(issued_at).filter(|&age| age > valid_for) {
         return Err(Rejection::Stale { age_ms: millis(age), accepted_ms });
     }
-    // Equal moments: the command is fresh through issue + validity, and its nonce is kept through it.
     let expires_unix_ms = command.issued_at_unix_ms.saturating_add(accepted_ms.into());
     Ok(Acceptance { key_id, sequence: command.sequence, nonce: command.nonce, expires_unix_ms })
 }

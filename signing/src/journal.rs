@@ -3,7 +3,7 @@
 //! # Format
 //! Slots of 64 bytes, numbers little-endian. First `ESPRCMDJ`, a version `u32` and zeros; then one slot per accepted
 //! command: key id `u32`, sequence `u64`, nonce (16 bytes), expiry in milliseconds since 1970-01-01 UTC `u64`, 24
-//! zeros, and CRC-32C over the 60 bytes before it.
+//! zeros, and CRC-32C over the 60 bytes before it. Reading it, only key id and sequence count.
 //!
 //! # What a crash leaves
 //! A slot is written and made durable before its command is carried out. Slots lie within sectors, so a write that
@@ -22,13 +22,11 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use leyline::command::{KeyId, Nonce};
 use leyline::error::{Error as LeylineError, ErrorKind};
 
-use crate::command::ReplayWindow;
-use crate::command::ledger::Acceptance;
+use crate::window::{Acceptance, ReplayWindow};
 
 const MAGIC: &[u8; 8] = b"ESPRCMDJ";
 const VERSION: u32 = 1;
@@ -142,23 +140,21 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal, or makes an empty one. `now` is the calendar time since 1970-01-01 UTC: nonces that expired
-    /// before it are dropped from the file.
+    /// Opens a journal, or makes an empty one. A file that holds more than the highest number of each key is shortened.
     ///
     /// # Errors
     /// [`JournalError`]; the file is as it was.
-    pub fn open(path: &Path, now: Duration) -> Result<Self, JournalError> {
-        Self::open_in_steps(path, now, &mut |_| {})
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
+        Self::open_in_steps(path, &mut |_| {})
     }
 
     /// As [`Self::open`]; `at` is called between the steps.
-    fn open_in_steps(path: &Path, now: Duration, at: &mut dyn FnMut(Step)) -> Result<Self, JournalError> {
+    fn open_in_steps(path: &Path, at: &mut dyn FnMut(Step)) -> Result<Self, JournalError> {
         let mut file = take(path, at)?;
         let mut bytes = Vec::new();
         let reading = |source| JournalError::Io { action: "reading", path: path.to_owned(), source };
         file.read_to_end(&mut bytes).map_err(reading)?;
-        let (mut window, torn_tail) = read(path, &bytes)?;
-        window.forget_expired(now);
+        let (window, torn_tail) = read(path, &bytes)?;
         let compact = write(&window);
         let (file, replaced) = if bytes == compact { (file, None) } else { (replace(path, &compact, at)?, Some(file)) };
         let (path, len) = (path.to_owned(), compact.len() as u64);
@@ -178,13 +174,13 @@ impl Journal {
     }
 
     /// What it held when it was opened.
-    pub(super) fn window(&self) -> &ReplayWindow {
+    pub(crate) fn window(&self) -> &ReplayWindow {
         &self.window
     }
 
     /// Makes an acceptance durable. After a failure the command may or may not be found when the journal is opened
     /// again; the next call cuts off what is left of it.
-    pub(super) fn append(&mut self, new: &Acceptance) -> Result<(), JournalError> {
+    pub(crate) fn append(&mut self, new: &Acceptance) -> Result<(), JournalError> {
         let appended = self.try_append(new);
         self.is_torn = appended.is_err();
         appended.map_err(|source| JournalError::Io { action: "writing to", path: self.path.clone(), source })
@@ -220,28 +216,24 @@ fn slot(new: &Acceptance) -> [u8; SLOT] {
     slot
 }
 
-/// None when the slot does not verify.
-fn acceptance(slot: &[u8]) -> Option<Acceptance> {
+/// Key and number; none when the slot does not verify.
+fn number(slot: &[u8]) -> Option<(KeyId, u64)> {
     let (checked, sum) = slot.split_last_chunk::<4>()?;
     if crc32c::crc32c(checked) != u32::from_le_bytes(*sum) {
         return None;
     }
     let (key_id, rest) = checked.split_first_chunk::<4>()?;
-    let (sequence, rest) = rest.split_first_chunk::<8>()?;
-    let (nonce, rest) = rest.split_first_chunk::<16>()?;
-    let (expires, _) = rest.split_first_chunk::<8>()?;
-    Some(Acceptance {
-        key_id: KeyId(u32::from_le_bytes(*key_id)),
-        sequence: u64::from_le_bytes(*sequence),
-        nonce: Nonce(*nonce),
-        expires_unix_ms: u64::from_le_bytes(*expires),
-    })
+    let (sequence, _) = rest.split_first_chunk::<8>()?;
+    Some((KeyId(u32::from_le_bytes(*key_id)), u64::from_le_bytes(*sequence)))
 }
 
 /// The content of the shortest file that holds this window.
 fn write(window: &ReplayWindow) -> Vec<u8> {
     let mut bytes = header().to_vec();
-    window.acceptances().iter().for_each(|one| bytes.extend_from_slice(&slot(one)));
+    for (key_id, sequence) in window.numbers() {
+        let last = Acceptance { key_id, sequence, nonce: Nonce([0; 16]), expires_unix_ms: 0 };
+        bytes.extend_from_slice(&slot(&last));
+    }
     bytes
 }
 
@@ -261,7 +253,8 @@ fn read(path: &Path, bytes: &[u8]) -> Result<(ReplayWindow, Option<TornTail>), J
         if is_last && is_unwritten {
             return Ok((window, Some(TornTail { offset: offset as u64, bytes: slot.len() as u64 })));
         }
-        window.insert(&acceptance(slot).ok_or_else(|| damaged(offset))?);
+        let (key_id, sequence) = number(slot).ok_or_else(|| damaged(offset))?;
+        window.insert(key_id, sequence);
         offset += SLOT;
     }
     Ok((window, None))

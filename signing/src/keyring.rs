@@ -6,12 +6,12 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
-use leyline::command::{KeyId, SignedCommand};
+use leyline::command::{Command, KeyId, SignedCommand};
 use sha2::Sha256;
 
-use crate::command::Rejection;
+use crate::Rejection;
 
-/// A key that policy and seed manager share. Its bytes are never shown.
+/// A key that who signs and who verifies share. Its bytes are never shown.
 #[derive(Clone)]
 pub struct CommandKey([u8; 32]);
 
@@ -26,11 +26,38 @@ impl CommandKey {
         Self(bytes)
     }
 
-    /// Whether `tag` is the HMAC-SHA256 of `message`; takes as long for a wrong tag as for the right one.
-    fn verifies(&self, message: &[u8], tag: &[u8; 32]) -> bool {
+    /// The canonical bytes of a command with their tag, for a receiver that holds this key under `key_id`.
+    ///
+    /// ```
+    /// use esper_signing::CommandKey;
+    /// use leyline::command::{Command, KeyId, Operation};
+    /// use leyline::id::{RunId, SeedId};
+    ///
+    /// let command = Command::new(RunId::new("run-1")?, 1, 2, Operation::Cull { seed: SeedId(3) }, "r".to_owned());
+    /// let signed = CommandKey::new([7; 32]).sign(KeyId(0), &command);
+    /// assert_eq!(signed.bytes, command.to_bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn sign(&self, key_id: KeyId, command: &Command) -> SignedCommand {
+        self.sign_bytes(key_id, command.to_bytes())
+    }
+
+    /// As [`Self::sign`], whatever the bytes are.
+    pub(crate) fn sign_bytes(&self, key_id: KeyId, bytes: Vec<u8>) -> SignedCommand {
+        let tag = self.mac(&SignedCommand::signed_message(key_id, &bytes)).finalize().into_bytes().into();
+        SignedCommand { key_id, tag, bytes }
+    }
+
+    fn mac(&self, message: &[u8]) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         mac.update(message);
-        mac.verify_slice(tag).is_ok()
+        mac
+    }
+
+    /// Whether `tag` is the HMAC-SHA256 of `message`; takes as long for a wrong tag as for the right one.
+    fn verifies(&self, message: &[u8], tag: &[u8; 32]) -> bool {
+        self.mac(message).verify_slice(tag).is_ok()
     }
 }
 
@@ -40,7 +67,7 @@ impl fmt::Debug for CommandKey {
     }
 }
 
-/// The keys a seed manager accepts, by id. Without any, every command is refused.
+/// The keys that a verifier accepts, by id. Without any, every command is refused.
 ///
 /// A key is replaced by adding the next one under a new id and giving the old one a time at which it retires; both
 /// are accepted in between. An id must never be given to another key: the numbers accepted under it stay used.
@@ -108,6 +135,9 @@ impl FromIterator<(KeyId, CommandKey)> for KeyRing {
 
 #[cfg(test)]
 mod tests {
+    use leyline::command::Operation;
+    use leyline::id::{RunId, SeedId};
+
     use super::*;
 
     #[test]
@@ -120,13 +150,36 @@ mod tests {
         assert!(CommandKey::new(key).verifies(b"Hi There", &tag.try_into().unwrap()));
     }
 
+    /// Made with Python from the layout in `leyline::command`, without any of this code:
+    ///
+    /// ```text
+    /// import hmac
+    /// def le(number, size): return number.to_bytes(size, "little")
+    /// def text(t): return le(len(t), 2) + t.encode()
+    /// command = (b"esper.command" + le(2, 1) + text("run-1") + le(1, 8) + le(1, 16) + le(2, 8) + le(60000, 4)
+    ///            + le(8, 1) + le(3, 4) + le(0, 1) + text("r"))
+    /// for key_id in 0, 7: print(hmac.new(bytes(range(32)), le(key_id, 4) + command, "sha256").hexdigest())
+    /// ```
+    const TAGS: [(u32, &str); 2] = [
+        (0, "95e69fbfd5e3a36f5376af4795998ea0d60541a85c31bdc8642e06bceb6778c2"),
+        (7, "a9b6a691f53539114f1fa158b1124ca00bbc38dea130fae4b95eccb80d322a76"),
+    ];
+
+    #[test]
+    fn the_tag_is_the_hmac_of_the_key_id_and_the_canonical_bytes() {
+        let operation = Operation::Cull { seed: SeedId(3) };
+        let command = Command::new(RunId::new("run-1").unwrap(), 1, 2, operation, "r".into());
+        let key = CommandKey::new(std::array::from_fn(|i| u8::try_from(i).unwrap()));
+        for (key_id, tag) in TAGS {
+            let signed = key.sign(KeyId(key_id), &command);
+            assert_eq!((signed.key_id, &signed.bytes), (KeyId(key_id), &command.to_bytes()));
+            assert_eq!(signed.tag.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), tag);
+        }
+    }
+
     #[test]
     fn a_tag_under_the_stand_in_opens_nothing() {
-        let (key_id, bytes) = (KeyId(9), b"esper.command".to_vec());
-        let mut mac = Hmac::<Sha256>::new_from_slice(&DECOY.0).unwrap();
-        mac.update(&SignedCommand::signed_message(key_id, &bytes));
-        let tag = mac.finalize().into_bytes().into();
-        let signed = SignedCommand { key_id, bytes, tag };
+        let signed = DECOY.sign_bytes(KeyId(9), b"esper.command".to_vec());
         for ring in [KeyRing::default(), CommandKey::new([1; 32]).into()] {
             assert!(matches!(ring.verify(&signed, Duration::ZERO), Err(Rejection::UnknownKey)));
         }

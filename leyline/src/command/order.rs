@@ -1,0 +1,43 @@
+//! An operation with its reason: what goes from policy to seed manager.
+
+use crate::command::{Operation, SignedCommand};
+
+/// An operation with its reason, as a policy gives it and a seed manager takes it.
+///
+/// ```
+/// use leyline::command::{Operation, Order};
+/// use leyline::id::SeedId;
+///
+/// let order = Order::new(Operation::Cull { seed: SeedId(3) }, "holding_unproven: 5 epochs in holding");
+/// assert_eq!(order.operation.to_string(), "cull seed-3");
+/// assert!(order.sequence.is_none() && order.signed.is_none(), "until a layer numbers and signs it");
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Order {
+    /// What is to happen.
+    pub operation: Operation,
+    /// Why, for people.
+    pub reason: String,
+    /// Share of its inputs that the policy had measured when it decided, in `[0, 1]`; absent when it does not say.
+    pub input_coverage: Option<f64>,
+    /// Its number, which grows from order to order; absent until a layer that signs gives one.
+    pub sequence: Option<u64>,
+    /// What a layer that verifies looks at, and nothing else of the order; absent until a layer has signed it, and once
+    /// one has verified it.
+    pub signed: Option<SignedCommand>,
+}
+
+impl Order {
+    /// An order without number and signature.
+    #[must_use]
+    pub fn new(operation: Operation, reason: impl Into<String>) -> Self {
+        Self { operation, reason: reason.into(), input_coverage: None, sequence: None, signed: None }
+    }
+}
+
+impl From<Operation> for Order {
+    /// An order without a reason.
+    fn from(operation: Operation) -> Self {
+        Self::new(operation, String::new())
+    }
+}
