@@ -19,6 +19,8 @@ mod gradient;
 mod models;
 mod samples;
 mod torch;
+mod trainer;
+mod led;
 pub mod compare;
 pub mod figures;
 pub mod peer;

@@ -13,7 +13,6 @@ pub(crate) struct Line {
 
 impl Line {
     /// The place at which the line has the value `y`.
-    #[must_use]
     pub(crate) fn place_of(&self, y: f64) -> f64 {
         (y - self.intercept) / self.slope
     }
@@ -21,7 +20,6 @@ impl Line {
 
 /// The line with the least sum of squared differences in `y`; none for fewer than two different `x`, or for values that
 /// are not finite.
-#[must_use]
 pub(crate) fn least_squares(points: &[(f64, f64)]) -> Option<Line> {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;

@@ -1,6 +1,5 @@
 //! The real trainer with the real seed manager and a policy that grows by the clock.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -16,14 +15,15 @@ use leyline::telemetry::{NullRecorder, Recorder};
 use tamiyo::config::FixedConfig;
 use tamiyo::{PolicyKind, Tamiyo, TamiyoConfig};
 use tolaria::aggregate::ConflictResolution;
-use tolaria::batch::{BatchConfig, Dataset};
+use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec};
-use tolaria::optim::{Decay, OptimizerConfig, ScheduleConfig};
+use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, Trainer};
 
 use super::report::Broken;
 use crate::gpu::open::Gpu;
 use crate::models::Draw;
+use crate::trainer::train_config;
 
 /// A run of a network that grows.
 #[derive(Debug, Clone)]
@@ -133,31 +133,6 @@ impl Growing {
 
     pub(crate) fn config(&self) -> TrainConfig {
         train_config(self.batch_size, self.microbatches, self.optimizer, self.conflict, self.execution.clone())
-    }
-}
-
-/// Settings that all checks share.
-pub(crate) fn train_config(
-    batch_size: usize,
-    microbatches: usize,
-    optimizer: OptimizerConfig,
-    conflict: ConflictResolution,
-    execution: ExecutionConfig,
-) -> TrainConfig {
-    let count = |n| NonZeroUsize::new(n).expect("a literal above 0");
-    TrainConfig {
-        batch: BatchConfig { batch_size: count(batch_size), microbatches_per_step: count(microbatches) },
-        optimizer,
-        // The learning rate moves, so that a recorded step that kept one would be found out.
-        schedule: ScheduleConfig { learning_rate: 0.01, warmup_steps: 20, decay: Decay::Constant },
-        clip_norm: Some(1.0),
-        conflict,
-        measures: Vec::new(),
-        eval_batch_size: count(512),
-        conflict_warn: 1.0,
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
-        execution,
     }
 }
 

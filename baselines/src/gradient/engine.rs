@@ -56,9 +56,6 @@ pub(crate) struct EngineRun {
 
 impl EngineRun {
     /// Parameters follow from a seed.
-    ///
-    /// # Sync
-    /// none
     pub(crate) fn new(
         window: &Window,
         config: AggregationConfig,

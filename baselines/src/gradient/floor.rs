@@ -23,13 +23,11 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     /// Two reads of all rows and a write of the result: (2K + 1) 4P.
-    #[must_use]
     pub(crate) fn combine_bytes(self) -> usize {
         (2 * self.num_rows + 1) * ELEMENT * self.num_elements
     }
 
     /// Two reads of all rows, and parameter and two moments read and written: (2K + 6) 4P.
-    #[must_use]
     pub(crate) fn fused_adam_w_bytes(self) -> usize {
         (2 * self.num_rows + 6) * ELEMENT * self.num_elements
     }
@@ -48,19 +46,16 @@ pub(crate) struct Bandwidth {
 
 impl Bandwidth {
     /// The fastest of the kinds, which no work is expected to exceed.
-    #[must_use]
     pub(crate) fn best(self) -> f64 {
         self.read.max(self.copy).max(self.update)
     }
 
     /// The least time for so many bytes, µs.
-    #[must_use]
     pub(crate) fn floor_us(self, num_bytes: usize) -> f64 {
         num_bytes as f64 / self.best() * 1e6
     }
 
     /// Measures this machine's memory with so many threads, each in a part of its own.
-    #[must_use]
     pub(crate) fn of_memory(num_threads: usize, clock: &dyn Clock) -> Self {
         Self::with_buffers(BUFFER_LEN, num_threads, clock)
     }

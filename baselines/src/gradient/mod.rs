@@ -10,3 +10,4 @@ pub(crate) mod sequential;
 pub(crate) mod floor;
 pub(crate) mod windows;
 pub(crate) mod engine;
+pub(crate) mod difference;

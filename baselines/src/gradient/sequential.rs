@@ -26,7 +26,6 @@ pub(crate) enum Sums {
 
 impl Sums {
     /// The inner product of two vectors of one length.
-    #[must_use]
     pub(crate) fn dot(self, a: &[f32], b: &[f32]) -> f64 {
         match self {
             Self::Single => f64::from(dot_single(a, b)),
@@ -42,7 +41,6 @@ impl Sums {
 /// `rows` (P,) each; one order per row
 /// # Panics
 /// When there is no row, or an order names a row that is not there.
-#[must_use]
 pub(crate) fn combine(rows: &[&[f32]], orders: &[Vec<usize>], against: Against, sums: Sums) -> Vec<f32> {
     assert!(!rows.is_empty(), "a window has at least one row");
     match against {

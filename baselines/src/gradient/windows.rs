@@ -35,7 +35,6 @@ pub(crate) struct WindowShape {
 
 impl WindowShape {
     /// As many owners as rows, in parts of one size.
-    #[must_use]
     pub(crate) fn square(num_rows: usize, num_elements: usize) -> Self {
         Self { num_rows, num_elements, num_parts: 64, num_owners: num_rows, isolated: false }
     }
@@ -44,7 +43,6 @@ impl WindowShape {
     ///
     /// # Panics
     /// When the lengths exceed the elements.
-    #[must_use]
     pub(crate) fn layout(self, mut length_of: impl FnMut(usize) -> usize) -> ParameterLayout {
         let mut left = self.num_elements;
         let specs = (0..self.num_parts).map(|part| {
@@ -63,7 +61,6 @@ impl WindowShape {
     }
 
     /// Parts of one size.
-    #[must_use]
     pub(crate) fn even_layout(self) -> ParameterLayout {
         self.layout(|_| self.num_elements / self.num_parts)
     }
@@ -92,11 +89,6 @@ pub(crate) struct Window {
 
 impl Window {
     /// Rows that follow from a seed, neighbors against each other.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none; one copy to the device
     pub(crate) fn new(shape: WindowShape, layout: ParameterLayout, seed: u64, device: &Device) -> Result<Self, Error> {
         let WindowShape { num_rows, num_elements, .. } = shape;
         let numbers = Draw::new(seed, device).uniform(num_elements + num_rows * STRIDE, 1.0)?;
@@ -111,9 +103,6 @@ impl Window {
     }
 
     /// The plan of a window in which row k belongs to owner k mod S alone.
-    ///
-    /// # Errors
-    /// When the window is empty.
     pub(crate) fn plan(&self, config: &AggregationConfig, step: u64) -> Result<WindowPlan, Error> {
         let rows = (0..self.shape.num_rows).map(|row| match owner(row % self.shape.num_owners) {
             Owner::Host => (1, Attribution::host_only()),
@@ -124,9 +113,6 @@ impl Window {
 
     /// The plan of a window whose rows belong to random owners in parts. The numbers of samples are those of any other
     /// step: they count as shapes.
-    ///
-    /// # Errors
-    /// When the window is empty.
     pub(crate) fn random_plan(
         &self,
         config: &AggregationConfig,
@@ -161,9 +147,6 @@ impl Window {
     }
 
     /// For each row the others in the order of its projections, in a plan of [`Self::plan`] with as many owners as rows.
-    ///
-    /// # Errors
-    /// When the plan is of another window.
     pub(crate) fn orders(&self, plan: &WindowPlan) -> Result<Vec<Vec<usize>>, Error> {
         let WindowShape { num_rows, num_owners, .. } = self.shape;
         let arguments = plan.arguments();

@@ -39,11 +39,6 @@ struct Convolution {
 
 impl Conv2d {
     /// Draws the weights. `variant` is that of the affine map; convolutions are candle's in each.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn new(config: &Conv2dConfig, variant: Variant, draw: &mut Draw) -> candle_core::Result<Self> {
         let mut variables = Variables::new();
         let (mut inputs, mut size) = (config.inputs, config.size);
@@ -62,11 +57,6 @@ impl Conv2d {
     }
 
     /// Logits of images (B, channels, rows, columns), shape (B, classes).
-    ///
-    /// # Errors
-    /// For another shape; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn forward(&self, images: &Tensor) -> candle_core::Result<Tensor> {
         let mut x = images.clone();
         for Convolution { weight, bias } in &self.blocks {
@@ -76,9 +66,6 @@ impl Conv2d {
     }
 
     /// The network for a trainer.
-    ///
-    /// # Errors
-    /// Never in practice: the names are unique.
     pub(crate) fn into_model(self) -> Result<PlainModel, tolaria::Error> {
         Ok(PlainModel::new(self.variables.clone(), move |x: &Tensor| self.forward(x))?
             .with_host_numbers(HostNumbers::Fixed))

@@ -17,35 +17,26 @@ pub(crate) struct Draw {
 
 impl Draw {
     /// Draws `f32` numbers for `device`.
-    #[must_use]
     pub(crate) fn new(seed: u64, device: &Device) -> Self {
         Self { rng: ChaCha8Rng::seed_from_u64(seed), device: device.clone(), dtype: DType::F32 }
     }
 
     /// The same numbers as another float type.
-    #[must_use]
     pub(crate) fn with_dtype(self, dtype: DType) -> Self {
         Self { dtype, ..self }
     }
 
     /// Where the tensors are.
-    #[must_use]
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
     /// The float type of the tensors.
-    #[must_use]
     pub(crate) fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// Uniform in `-bound..bound`.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none; one copy to the device
     pub(crate) fn uniform(&mut self, shape: impl Into<Shape>, bound: f32) -> candle_core::Result<Tensor> {
         let shape = shape.into();
         let values: Vec<f32> = (0..shape.elem_count()).map(|_| (2.0 * self.unit() - 1.0) * bound).collect();

@@ -18,11 +18,6 @@ pub(crate) struct Linear {
 impl Linear {
     /// Uniform weights and bias within `1/√inputs`; the variables `NAME.weight` and `NAME.bias` join `variables`. Of basic
     /// operations in `f32` until [`Linear::in_variant`] says otherwise.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn new(
         name: &str,
         [inputs, outputs]: [usize; 2],
@@ -37,11 +32,6 @@ impl Linear {
     }
 
     /// As [`Linear::new`] without a bias.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn without_bias(
         name: &str,
         [inputs, outputs]: [usize; 2],
@@ -57,8 +47,6 @@ impl Linear {
     ///
     /// # Errors
     /// When a part has no bias or maps from another width; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn joined(name: &str, parts: &[Self], variables: &mut Variables) -> candle_core::Result<Self> {
         let Some(biases) = parts.iter().map(|part| part.bias.as_deref()).collect::<Option<Vec<_>>>() else {
             candle_core::bail!("expected parts with a bias")
@@ -72,27 +60,16 @@ impl Linear {
     }
 
     /// The same map, computed in another way.
-    #[must_use]
     pub(crate) fn in_variant(self, variant: Variant) -> Self {
         Self { variant, ..self }
     }
 
     /// Maps (rows, inputs) to (rows, outputs).
-    ///
-    /// # Errors
-    /// For another shape; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         self.activated(x, Activation::None)
     }
 
     /// Maps (rows, inputs) to (rows, outputs), then applies `activation`.
-    ///
-    /// # Errors
-    /// For another shape; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> candle_core::Result<Tensor> {
         match self.variant.form {
             Form::Primitive => {
@@ -130,11 +107,6 @@ impl Linear {
     }
 
     /// The reference network: `inputs` features to `outputs` logits.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn model(
         inputs: usize,
         outputs: usize,

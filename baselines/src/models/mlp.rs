@@ -16,13 +16,11 @@ pub(crate) struct MlpConfig {
 
 impl MlpConfig {
     /// 784-512-512-10.
-    #[must_use]
     pub(crate) fn mnist() -> Self {
         Self { widths: vec![784, 512, 512, 10] }
     }
 
     /// 1024-4096-4096-1000: products large enough that their arithmetic is the cost.
-    #[must_use]
     pub(crate) fn wide() -> Self {
         Self { widths: vec![1024, 4096, 4096, 1000] }
     }
@@ -40,8 +38,6 @@ impl Mlp {
     ///
     /// # Errors
     /// When there are fewer than two widths; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn new(config: &MlpConfig, variant: Variant, draw: &mut Draw) -> candle_core::Result<Self> {
         if config.widths.len() < 2 {
             candle_core::bail!("expected two widths at least, found {:?}", config.widths)
@@ -60,11 +56,6 @@ impl Mlp {
     }
 
     /// Logits of (B, features), shape (B, classes).
-    ///
-    /// # Errors
-    /// For another shape; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let (last, hidden) = self.layers.split_last().expect("two widths at least");
         let mut x = x.clone();
@@ -75,9 +66,6 @@ impl Mlp {
     }
 
     /// The network for a trainer.
-    ///
-    /// # Errors
-    /// Never in practice: the names are unique.
     pub(crate) fn into_model(self) -> Result<PlainModel, tolaria::Error> {
         Ok(PlainModel::new(self.variables.clone(), move |x: &Tensor| self.forward(x))?
             .with_host_numbers(HostNumbers::Fixed))

@@ -58,8 +58,6 @@ impl Transformer {
     ///
     /// # Errors
     /// When the heads do not divide the width; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn new(config: TransformerConfig, variant: Variant, draw: &mut Draw) -> candle_core::Result<Self> {
         let TransformerConfig { num_blocks, width, num_heads, vocab_size, context_len } = config;
         if num_heads == 0 || !width.is_multiple_of(num_heads) {
@@ -85,18 +83,11 @@ impl Transformer {
     /// # Errors
     /// For another length than the context; when the device fails. An id outside the vocabulary is undefined off
     /// the CPU.
-    /// # Sync
-    /// none
     pub(crate) fn forward(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
         self.head.forward(&self.norm.forward(&self.embed_and_mix(ids)?)?)
     }
 
     /// Logits of the token after each sequence, shape (B, vocabulary), of ids (B, T) as `f32`.
-    ///
-    /// # Errors
-    /// As [`Transformer::forward`].
-    /// # Sync
-    /// none
     pub(crate) fn forward_last(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
         let (batch, len) = ids.dims2()?;
         let x = self.embed_and_mix(ids)?.reshape((batch, len, self.config.width))?;
@@ -126,18 +117,12 @@ impl Transformer {
     }
 
     /// The network as a model; it gives B·T rows of logits for B samples, so targets are (B·T,).
-    ///
-    /// # Errors
-    /// Never in practice: the names are unique.
     pub(crate) fn into_model(self) -> Result<PlainModel, tolaria::Error> {
         Ok(PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward(ids))?
             .with_host_numbers(HostNumbers::Fixed))
     }
 
     /// The network as a model that gives one row of logits per sample, those of the token after it.
-    ///
-    /// # Errors
-    /// Never in practice: the names are unique.
     pub(crate) fn into_last_model(self) -> Result<PlainModel, tolaria::Error> {
         Ok(PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward_last(ids))?
             .with_host_numbers(HostNumbers::Fixed))

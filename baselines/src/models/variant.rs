@@ -18,7 +18,6 @@ impl Form {
     pub(crate) const ALL: [Self; 2] = [Self::Primitive, Self::Layers];
 
     /// Its name in results.
-    #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Primitive => "primitive",
@@ -45,7 +44,6 @@ impl Precision {
     pub(crate) const ALL: [Self; 3] = [Self::F32, Self::Tf32, Self::Bf16];
 
     /// Its name in results.
-    #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -75,7 +73,6 @@ pub(crate) struct Variant {
 
 impl Variant {
     /// In `f32`.
-    #[must_use]
     pub(crate) fn of(form: Form) -> Self {
         Self { form, precision: Precision::F32 }
     }

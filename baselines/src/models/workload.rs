@@ -46,8 +46,6 @@ pub(crate) struct Workload {
 impl Workload {
     /// All parameters, one after the other.
     ///
-    /// # Errors
-    /// When the device fails.
     /// # Sync
     /// one device-to-host copy each
     pub(crate) fn parameters(&self) -> Result<Vec<f32>, Error> {
@@ -60,22 +58,12 @@ impl Workload {
     }
 
     /// The workload of a name, with its published sizes, of basic operations in `f32`.
-    ///
-    /// # Errors
-    /// [`Error::UnknownWork`]; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn named(name: &str, seed: u64, device: &Device) -> Result<Self, Error> {
         Self::of(name, Variant::default(), seed, device)
     }
 
     /// The workload of a name, with its published sizes, built as `variant` says. All variants of a name start from the
     /// same weights and data.
-    ///
-    /// # Errors
-    /// [`Error::UnknownWork`]; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn of(name: &str, variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
         let mut draw = Draw::new(seed, device);
         match name {
@@ -92,11 +80,6 @@ impl Workload {
     }
 
     /// Linear `num_inputs`→4 with bias, 16 samples in batches of 4.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn reference(num_inputs: usize, seed: u64, device: &Device) -> Result<Self, Error> {
         Self::reference_of(num_inputs, Variant::default(), &mut Draw::new(seed, device))
     }
@@ -116,11 +99,6 @@ impl Workload {
     }
 
     /// 784-512-512-10 with ReLU, batches of 128.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn mlp(seed: u64, device: &Device) -> Result<Self, Error> {
         Self::named("mlp", seed, device)
     }
@@ -162,11 +140,6 @@ impl Workload {
 
     /// The transformer of about 5 million parameters that learns the token after each sequence only: one target per
     /// sample, as a data set has it.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn sequence_ends(variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
         Self::sequence_ends_of(TransformerConfig::TFM5M, 8, variant, &mut Draw::new(seed, device))
     }
@@ -196,11 +169,6 @@ impl Workload {
     }
 
     /// Two convolutions of stride 2 over images of 2×16×16, then an affine map to 10 classes; batches of 16.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn conv2d(variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
         let mut draw = Draw::new(seed, device);
         let config = Conv2dConfig { inputs: 2, size: 16, channels: vec![8, 16], classes: 10 };
@@ -220,17 +188,11 @@ impl Workload {
     }
 
     /// Whole batches.
-    #[must_use]
     pub(crate) fn num_batches(&self) -> usize {
         self.inputs.dims()[0] / self.batch_size
     }
 
     /// The batch `index % num_batches`, as contiguous views of the data. A sequence has a target per token.
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn batch(&self, index: usize) -> Result<Batch, Error> {
         let start = index % self.num_batches() * self.batch_size;
         let rows_per_sample = self.targets.elem_count() / self.inputs.dims()[0];
@@ -244,10 +206,6 @@ impl Workload {
     ///
     /// # Units
     /// nats
-    /// # Errors
-    /// When shapes do not fit; when the device fails.
-    /// # Sync
-    /// none
     pub(crate) fn loss(&self, batch: &Batch) -> Result<Tensor, Error> {
         let logits = self.model.forward(&batch.inputs, Pass::Train)?.logits;
         Ok(tolaria::loss::cross_entropy(&logits, &batch.targets)?)

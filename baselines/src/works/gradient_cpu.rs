@@ -8,6 +8,7 @@ use leyline::clock::Clock;
 use tolaria::aggregate::ConflictResolution;
 
 use crate::error::Error;
+use crate::gradient::difference::largest_difference;
 use crate::gradient::engine::{EngineRun, aggregation};
 use crate::gradient::floor::{Bandwidth, Traffic};
 use crate::gradient::sequential::{self, Against, Sums};
@@ -128,16 +129,6 @@ fn compare(
     Ok(())
 }
 
-/// Infinite when lengths differ or a value is no number.
-fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
-    if a.len() != b.len() {
-        return f64::INFINITY;
-    }
-    let difference = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).abs();
-    let worse = |largest: f64, next: f64| if next.is_nan() { f64::INFINITY } else { largest.max(next) };
-    a.iter().zip(b).map(difference).fold(0.0, worse)
-}
-
 /// What was measured so far.
 struct Found {
     clock: Arc<dyn Clock>,
@@ -199,12 +190,5 @@ mod tests {
         assert!(measured["a.difference.adjusted"].median > 1e-3, "the two variants are one and the same");
         let wrong: Vec<Vec<usize>> = orders.iter().map(|_| Vec::new()).collect();
         assert!(compare("a", &mut run, &rows, &wrong, &mut found).is_err(), "a sum without projections passed");
-    }
-
-    #[test]
-    fn a_difference_that_is_no_number_is_infinite() {
-        assert!(largest_difference(&[1.0], &[f32::NAN]).is_infinite());
-        assert!(largest_difference(&[1.0], &[]).is_infinite());
-        assert!((largest_difference(&[1.0, 2.0], &[1.5, 2.25]) - 0.5).abs() < 1e-12);
     }
 }

@@ -133,7 +133,6 @@ struct GradientPeerReport {
 
 impl GradientPeerReport {
     /// The result as it is committed; why a quantity is missing is in `config` under `torch.<name>.error`.
-    #[must_use]
     fn into_result(self, clock: &dyn Clock) -> BenchResult {
         let mut config = self.environment.facts();
         let mut measurements = BTreeMap::new();

@@ -120,7 +120,6 @@ pub(crate) struct PeerCase {
 
 impl PeerCase {
     /// `torch.<work>.<mode>` in `f32`, else `torch.<work>.<precision>.<mode>`.
-    #[must_use]
     pub(crate) fn name(&self) -> String {
         let Self { work, mode, precision, .. } = self;
         if precision == F32 { format!("torch.{work}.{mode}") } else { format!("torch.{work}.{precision}.{mode}") }
@@ -171,7 +170,6 @@ pub(crate) struct PeerReport {
 impl PeerReport {
     /// [`PeerCase::name`] in `us`, each repetition synchronized; with `.enqueued` the mean of repetitions that were
     /// not, one value; with `.first` the first one in `ms`. A case that failed has none.
-    #[must_use]
     pub(crate) fn measurements(&self) -> BTreeMap<String, Measurement> {
         let mut measurements = BTreeMap::new();
         for case in &self.results {
@@ -195,7 +193,6 @@ impl PeerReport {
     }
 
     /// The result as it is committed; why a case failed is in `config` under its name with `.error`.
-    #[must_use]
     pub(crate) fn into_result(self, clock: &dyn Clock) -> BenchResult {
         let mut config = self.environment.facts();
         let settings = [("fused_adam_w", self.environment.fused), ("joint_qkv", self.environment.joint_qkv)];
@@ -217,8 +214,6 @@ impl PeerReport {
 ///
 /// # Errors
 /// [`PeerError`]; a case that fails is part of the report instead.
-/// # Sync
-/// none in this process
 pub(crate) fn run(config: &PeerConfig) -> Result<PeerReport, PeerError> {
     run_script(SCRIPT, &config.python, &config.arguments())
 }

@@ -79,26 +79,26 @@ fn attributions(
             let mut grown = Grown::new(config, clock, eager)?;
             grown.grow(&slots(NUM_ACTING), SeedStage::Blending, &batch)?;
             found.time(&format!("{mode_name}.{scope_name}"), "us", repetitions, || {
-                let attribution = grown.manager.attribute_batch(&grown.eager, &batch)?;
+                let attribution = grown.led.manager.attribute_batch(&grown.eager, &batch)?;
                 expect("seeds with a share", attribution.weights().len(), acting(mode))?;
                 expect("fallbacks", usize::from(attribution.used() != mode), 0)
             })?;
             if scope == AttributionScope::Sample {
                 found.time(&format!("{mode_name}.rows"), "us", repetitions, || {
-                    let samples = grown.manager.attribute_samples(&grown.eager, &batch)?;
+                    let samples = grown.led.manager.attribute_samples(&grown.eager, &batch)?;
                     expect("shares", samples.weights().len(), BATCH_SIZE * acting(mode))
                 })?;
             }
             if mode == AttributionMode::Alpha && scope == AttributionScope::Batch {
                 found.time("export_seed_states", "us", repetitions, || {
-                    let states = grown.manager.export_seed_states(&grown.eager)?;
+                    let states = grown.led.manager.export_seed_states(&grown.eager)?;
                     expect("states of seeds", states.len(), NUM_ACTING)
                 })?;
             }
             if mode == AttributionMode::Probe && scope == AttributionScope::Batch {
                 found.time("forward", "us", repetitions, || {
                     let pass = Pass::Evaluate { overrides: &[] };
-                    grown.manager.model().forward(&batch.inputs, pass).map(drop).map_err(Error::from)
+                    grown.led.manager.model().forward(&batch.inputs, pass).map(drop).map_err(Error::from)
                 })?;
             }
             eager = grown.eager;
@@ -112,7 +112,7 @@ fn audits(clock: &Arc<dyn Clock>, eager: Eager, limits: [usize; 2], found: &mut 
     let mut grown = Grown::new(config(1), clock, eager)?;
     grown.grow(&["hidden0".to_owned()], SeedStage::Training, &batch)?;
     let audit = found.time("audit", "ms", repetitions, || audit(&mut grown, &batch))?;
-    let step = found.time("audit.step", "ms", repetitions, || step(&grown.manager, &batch))?;
+    let step = found.time("audit.step", "ms", repetitions, || step(&grown.led.manager, &batch))?;
     found.samples.push("audit.over_step", "ratio", audit / step);
     grown.grow(&["input".to_owned()], SeedStage::Training, &batch)?;
     found.time("audit.two", "ms", repetitions, || self::audit(&mut grown, &batch))?;
@@ -127,18 +127,18 @@ fn unaudited(clock: &Arc<dyn Clock>, eager: Eager, repetitions: usize, found: &m
     let slots = slots(NUM_ACTING + 1);
     grown.grow(&slots[..NUM_ACTING], SeedStage::Blending, &batch)?;
     grown.grow(&slots[NUM_ACTING..], SeedStage::Training, &batch)?;
-    expect("audits that are due", usize::from(grown.manager.wants_batch(&grown.eager)), 1)?;
-    grown.manager.attribute_batch(&grown.eager, &batch)?;
-    expect("audits that are due after one", usize::from(grown.manager.wants_batch(&grown.eager)), 0)?;
+    expect("audits that are due", usize::from(grown.led.manager.wants_batch(&grown.eager)), 1)?;
+    grown.led.manager.attribute_batch(&grown.eager, &batch)?;
+    expect("audits that are due after one", usize::from(grown.led.manager.wants_batch(&grown.eager)), 0)?;
     found.time("unaudited", "us", repetitions, || {
-        let attribution = grown.manager.attribute_batch(&grown.eager, &batch)?;
+        let attribution = grown.led.manager.attribute_batch(&grown.eager, &batch)?;
         expect("seeds with a share", attribution.weights().len(), NUM_ACTING)
     })?;
-    expect("isolation violations", usize::from(grown.manager.total_isolation_violations() > 0), 0)
+    expect("isolation violations", usize::from(grown.led.manager.total_isolation_violations() > 0), 0)
 }
 
 fn audit(grown: &mut Grown, batch: &Batch) -> Result<(), Error> {
-    let violations = grown.manager.audit_isolation(&grown.eager, batch)?;
+    let violations = grown.led.manager.audit_isolation(&grown.eager, batch)?;
     expect("isolation violations", violations.len(), 0)
 }
 

@@ -1,27 +1,25 @@
 //! Networks that do not grow: those of the benches in both forms, convolutions, accumulation, dropout.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Device, Tensor};
 use leyline::clock::Clock;
-use leyline::id::RunId;
 use leyline::region::Eager;
-use leyline::telemetry::NullRecorder;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::Dataset;
-use tolaria::optim::OptimizerConfig;
-use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::optim::{OptimizerConfig, ScheduleConfig};
+use tolaria::plain::PlainModel;
 use tolaria::random::{DrawCounter, Dropout};
-use tolaria::trainer::{Parts, Splits, StepMode, Trainer};
+use tolaria::trainer::{StepMode, TrainConfig};
 
 use super::case::{Ran, same};
 use crate::error::Error;
-use crate::gpu::growing::{in_mode, samples, train_config};
+use crate::gpu::growing::{in_mode, samples};
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
-use crate::models::{Draw, Form, Variant, Workload, largest_gradient_error};
+use crate::models::{Form, Variant, Workload, largest_gradient_error};
+use crate::trainer::{PlainTrainer, all_of, count, plain_trainer, train_config, two_layers};
 
 pub(super) const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
 pub(super) const ADAM_W: OptimizerConfig =
@@ -113,26 +111,16 @@ impl Network {
         num_epochs: u64,
         device: &Device,
         clock: &Arc<dyn Clock>,
-    ) -> Result<Trainer<NoSeeds<PlainModel>, NoPolicy>, Broken> {
+    ) -> Result<PlainTrainer, Broken> {
         let (model, train) = (self.build)(device)?;
-        let parts = Parts {
-            run_id: RunId::new("compile-check").expect("a literal of allowed characters"),
-            seed: 3,
-            num_epochs,
-            device: device.clone(),
-            data: Splits { validation: train.clone(), test: train.clone(), train },
-            seeds: NoSeeds::new(model),
-            policy: NoPolicy,
-            checkpoints: None,
-            recorder: Arc::new(NullRecorder),
-            clock: Arc::clone(clock),
+        let config =
+            train_config(self.batch_size, self.microbatches, self.optimizer, ConflictResolution::Mean, in_mode(mode));
+        let config = TrainConfig {
+            schedule: ScheduleConfig { learning_rate: 1e-3, ..config.schedule },
+            eval_batch_size: count(1024),
+            ..config
         };
-        let execution = in_mode(mode);
-        let mut config =
-            train_config(self.batch_size, self.microbatches, self.optimizer, ConflictResolution::Mean, execution);
-        config.schedule.learning_rate = 1e-3;
-        config.eval_batch_size = const { NonZeroUsize::new(1024).unwrap() };
-        Ok(Trainer::new(config, parts)?)
+        Ok(plain_trainer(config, model, all_of(train), [3, num_epochs], device, clock)?)
     }
 }
 
@@ -144,16 +132,11 @@ fn parts_of(work: Workload) -> Result<(PlainModel, Dataset), Error> {
 /// 16-32-10 with dropout between the layers, over 128 samples.
 fn dropout(device: &Device) -> Result<(PlainModel, Dataset), Error> {
     let as_candle = |error: tolaria::Error| candle_core::Error::Msg(error.to_string());
-    let mut draw = Draw::new(11, device);
-    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
-    let (first, second) = (weight(16, 32)?, weight(32, 10)?);
-    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
     let counter = DrawCounter::new(99, device)?;
     let layer = Dropout::new(0.25, 0, &counter)?;
-    let model = PlainModel::new(named, move |x: &Tensor| {
+    let model = two_layers(11, device, move |x| {
         counter.advance().map_err(as_candle)?;
-        let hidden = layer.forward(&x.matmul(&first)?.relu()?, true).map_err(as_candle)?;
-        hidden.matmul(&second)
+        layer.forward(&x.relu()?, true).map_err(as_candle)
     })?;
     let data = samples(128, 16, 10, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
     Ok((model, data))
@@ -165,14 +148,9 @@ fn relu_at_zero(
     rectify: fn(&Tensor) -> candle_core::Result<Tensor>,
     device: &Device,
 ) -> Result<(PlainModel, Dataset), Error> {
-    let mut draw = Draw::new(13, device);
-    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
-    let (first, second) = (weight(16, 32)?, weight(32, 10)?);
-    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
-    let model = PlainModel::new(named, move |x: &Tensor| {
-        let hidden = x.matmul(&first)?;
-        let zeros = (&hidden - hidden.detach())?;
-        (hidden + rectify(&zeros)?)?.matmul(&second)
+    let model = two_layers(13, device, move |hidden| {
+        let zeros = (hidden - hidden.detach())?;
+        hidden + rectify(&zeros)?
     })?;
     let data = samples(128, 16, 10, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
     Ok((model, data))

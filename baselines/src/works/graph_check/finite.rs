@@ -12,10 +12,11 @@ use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Flow, Observer, StepMode};
 
 use super::frozen::{execution, goes_on};
-use super::plain::{BATCH, Middle, PlainTrainer, data, trainer_on, values};
+use super::plain::{BATCH, Middle, data, trainer_on, values};
 use crate::gpu::growing::differing;
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
+use crate::trainer::PlainTrainer;
 
 const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-4 };
 const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };

@@ -14,10 +14,11 @@ use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{ExecutionConfig, Flow, Observer, Outcome, StepMode};
 
-use super::plain::{Middle, PlainTrainer, trainer, values};
+use super::plain::{Middle, trainer, values};
 use crate::gpu::growing::{differing, in_mode};
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
+use crate::trainer::PlainTrainer;
 
 const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
 const EPOCHS: u64 = 30;

@@ -9,6 +9,7 @@ use tolaria::aggregate::{AggregationConfig, ConflictResolution};
 use crate::gpu::growing::differing;
 use crate::gpu::open::{Gpu, capture, replay};
 use crate::gpu::report::{Broken, Report, promise};
+use crate::gradient::difference::{largest_difference, worse};
 use crate::gradient::engine::{EngineRun, METHODS, aggregation};
 use crate::gradient::windows::{Window, WindowShape};
 use crate::models::Draw;
@@ -288,18 +289,6 @@ fn largest(values: &[f32]) -> f64 {
     values.iter().map(|value| f64::from(value.abs())).fold(0.0, worse)
 }
 
-/// Infinite when the lengths differ or a value is no number.
-fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
-    if a.len() != b.len() {
-        return f64::INFINITY;
-    }
-    a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).fold(0.0, worse)
-}
-
-fn worse(largest: f64, next: f64) -> f64 {
-    if next.is_nan() { f64::INFINITY } else { largest.max(next) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,11 +319,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_difference_that_is_no_number_is_infinite() {
-        assert!(largest_difference(&[1.0], &[f32::NAN]).is_infinite());
-        assert!((largest_difference(&[1.0], &[1.25]) - 0.25).abs() < 1e-12);
     }
 }

@@ -1,33 +1,24 @@
 //! Networks that do not grow: with dropout, and with deliberate mistakes.
 
-use std::sync::Arc;
-
-use candle_core::{Tensor, Var};
-use leyline::id::RunId;
+use candle_core::Tensor;
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
-use leyline::telemetry::NullRecorder;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::Dataset;
 use tolaria::optim::OptimizerConfig;
-use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::random::{DrawCounter, Dropout};
-use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, Trainer};
+use tolaria::trainer::{ExecutionConfig, NullObserver, Splits, StepMode};
 
-use crate::gpu::growing::{differing, in_mode, samples, train_config, values_of};
+use crate::gpu::growing::{differing, in_mode, samples, values_of};
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, promise};
-use crate::models::Draw;
+use crate::trainer::{PlainTrainer, plain_trainer, train_config, two_layers};
 
 const INPUTS: usize = 16;
-const HIDDEN: usize = 32;
 const CLASSES: usize = 10;
 const SAMPLES: usize = 205;
 pub(super) const BATCH: usize = 8;
-
-/// The trainer of a network that does not grow.
-pub(super) type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
 
 /// What a layer between the two linear ones does.
 pub(super) type Middle = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync>;
@@ -59,25 +50,10 @@ pub(super) fn trainer_on(
     epochs: u64,
     execution: ExecutionConfig,
 ) -> Result<PlainTrainer, Broken> {
-    let mut draw = Draw::new(11, &gpu.device);
-    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
-    let (first, second) = (weight(INPUTS, HIDDEN)?, weight(HIDDEN, CLASSES)?);
-    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
-    let model = PlainModel::new(named, move |x: &Tensor| middle(&x.matmul(&first)?.relu()?)?.matmul(&second))?;
-    let parts = Parts {
-        run_id: RunId::new("graph-check").expect("a literal of allowed characters"),
-        seed: 3,
-        num_epochs: epochs,
-        device: gpu.device.clone(),
-        data: Splits { validation: data(gpu)?, test: data(gpu)?, train },
-        seeds: NoSeeds::new(model),
-        policy: NoPolicy,
-        checkpoints: None,
-        recorder: Arc::new(NullRecorder),
-        clock: Arc::clone(&gpu.clock),
-    };
+    let model = two_layers(11, &gpu.device, move |h| middle(&h.relu()?))?;
     let config = train_config(BATCH, microbatches, optimizer, ConflictResolution::Mean, execution);
-    Ok(Trainer::new(config, parts)?)
+    let data = Splits { validation: data(gpu)?, test: data(gpu)?, train };
+    Ok(plain_trainer(config, model, data, [3, epochs], &gpu.device, &gpu.clock)?)
 }
 
 /// Values of all parameters.

@@ -25,9 +25,10 @@ use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Observer, Parts, Splits, StepMode, Trainer};
 
-use crate::gpu::growing::{CLASSES, differing, in_mode, perceptron, samples, train_config, values_of};
+use crate::gpu::growing::{CLASSES, differing, in_mode, perceptron, samples, values_of};
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
+use crate::trainer::train_config;
 
 const INPUTS: usize = 16;
 const BATCH: usize = 8;

@@ -7,21 +7,19 @@ use std::time::Duration;
 use candle_core::Tensor;
 use leyline::clock::Clock;
 use leyline::error::BoxError;
-use leyline::id::RunId;
 use leyline::model::HostNumbers;
 use leyline::region::Eager;
-use leyline::telemetry::NullRecorder;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::Dataset;
-use tolaria::plain::{NoPolicy, NoSeeds};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Observer, Parts, Splits, StepMode, Trainer};
+use tolaria::trainer::{Observer, Splits, StepMode};
 
-use crate::gpu::growing::{in_mode, train_config};
+use crate::gpu::growing::in_mode;
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
 use crate::models::Workload;
 use crate::samples::{Samples, ms};
+use crate::trainer::{plain_trainer, train_config};
 use crate::works::memcheck::last_value;
 
 const STEPS_PER_EPOCH: usize = 100;
@@ -73,20 +71,10 @@ fn perceptron(
         Ok(Dataset::new(inputs, targets, work.num_classes)?)
     };
     let (train, validation) = (data(STEPS_PER_EPOCH)?, data(1)?);
-    let parts = Parts {
-        run_id: RunId::new("graph-check").expect("a literal of allowed characters"),
-        seed: 0,
-        num_epochs: EPOCHS,
-        device: gpu.device.clone(),
-        data: Splits { test: validation.clone(), validation, train },
-        seeds: NoSeeds::new(work.model.with_host_numbers(numbers)),
-        policy: NoPolicy,
-        checkpoints: None,
-        recorder: Arc::new(NullRecorder),
-        clock: Arc::clone(&gpu.clock),
-    };
     let config = train_config(work.batch_size, 1, work.optimizer, ConflictResolution::Mean, in_mode(mode));
-    let mut trainer = Trainer::new(config, parts)?;
+    let data = Splits { test: validation.clone(), validation, train };
+    let model = work.model.with_host_numbers(numbers);
+    let mut trainer = plain_trainer(config, model, data, [0, EPOCHS], &gpu.device, &gpu.clock)?;
     let mut stopwatch = Stopwatch { clock: Arc::clone(&gpu.clock), began: gpu.now(), total: Duration::ZERO };
     trainer.run(eager, &mut stopwatch)?;
     let tests = trainer.graph_tests();

@@ -28,7 +28,6 @@ pub(super) struct Curve {
 ///
 /// # Units
 /// kernels, microseconds
-#[must_use]
 pub(super) fn launch_plot(eager: &[(u32, f64)], graph: &[(u32, f64)]) -> String {
     let curve = |label: &str, points: &[(u32, f64)]| Curve {
         label: label.to_owned(),
@@ -39,7 +38,6 @@ pub(super) fn launch_plot(eager: &[(u32, f64)], graph: &[(u32, f64)]) -> String 
 }
 
 /// Draws `curves` with logarithmic axes, ticks at 1, 2 and 5 of each decade, and a legend.
-#[must_use]
 pub(super) fn log_log_svg(title: &str, [x_label, y_label]: [&str; 2], curves: &[Curve]) -> String {
     let shown: Vec<Vec<(f64, f64)>> = curves.iter().map(|curve| drawable(&curve.points)).collect();
     let all = || shown.iter().flatten();

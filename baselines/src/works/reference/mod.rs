@@ -7,7 +7,6 @@
 mod steps;
 
 use std::collections::BTreeSet;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,14 +17,17 @@ use leyline::error::BoxError;
 use leyline::id::{RunId, StepIndex};
 use leyline::region::Eager;
 use leyline::telemetry::Recorder;
-use tolaria::batch::{BatchConfig, Dataset};
+use tolaria::aggregate::ConflictResolution;
+use tolaria::batch::Dataset;
+use tolaria::optim::OptimizerConfig;
 use tolaria::plain::{NoSeeds, PlainModel};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{ExecutionConfig, Flow, Observer, Parts, Splits, TrainConfig, Trainer};
 
 use crate::error::Error;
 use crate::result::BenchResult;
 use crate::samples::{Samples, ms};
+use crate::trainer::{constant, count, train_config};
 use crate::work::{Needs, Outcome, Setting, Work, settings};
 
 const NOTES: &str = "epoch_steps: 4 optimizer steps of the real trainer with shuffling, gathering and telemetry; \
@@ -97,27 +99,14 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
     Ok(BenchResult { metrics: names.unwrap_or_default().into_iter().collect(), ..result }.into())
 }
 
-fn count(n: usize) -> NonZeroUsize {
-    NonZeroUsize::new(n).expect("works have sizes above 0")
-}
-
 fn config() -> TrainConfig {
+    let optimizer = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     TrainConfig {
-        batch: BatchConfig { batch_size: count(4), microbatches_per_step: count(1) },
-        optimizer: tolaria::optim::OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
-        schedule: tolaria::optim::ScheduleConfig {
-            learning_rate: 0.01,
-            warmup_steps: 0,
-            decay: tolaria::optim::Decay::Constant,
-        },
+        schedule: constant(0.01),
         clip_norm: None,
-        conflict: tolaria::aggregate::ConflictResolution::PcGrad,
-        measures: Vec::new(),
         eval_batch_size: count(16),
         conflict_warn: 0.5,
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
-        execution: tolaria::trainer::ExecutionConfig::default(),
+        ..train_config(4, 1, optimizer, ConflictResolution::PcGrad, ExecutionConfig::default())
     }
 }
 

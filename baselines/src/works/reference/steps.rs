@@ -11,23 +11,20 @@ use candle_core::{Device, Tensor, Var};
 use candle_nn::{Optimizer as _, SGD};
 use leyline::clock::Clock;
 use leyline::error::BoxError;
-use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::id::{EpochIndex, StepIndex};
 use leyline::model::{Parameter, Pass, TrainableModel as _};
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
-use leyline::telemetry::NullRecorder;
 use tolaria::batch::{BatchConfig, Dataset, Sampler};
 use tolaria::host_read::{HostReads, read_vec_f64};
-use tolaria::optim::{Decay, OptimizerConfig, ScheduleConfig};
-use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{Flow, Observer, Splits, TrainConfig};
 
-use super::count;
 use crate::error::Error;
 use crate::measure::Measurement;
 use crate::models::{Draw, Form, Linear, Variant, Workload};
 use crate::samples::{Samples, ms};
+use crate::trainer::{PlainTrainer, constant, count, plain_trainer};
 
 const LEARNING_RATE: f64 = 0.1;
 const BLOCKS: usize = 20;
@@ -167,7 +164,7 @@ impl Candle {
 
 /// The trainer, which stops after a block.
 struct Trained {
-    trainer: Trainer<NoSeeds<PlainModel>, NoPolicy>,
+    trainer: PlainTrainer,
     clock: Arc<dyn Clock>,
 }
 
@@ -175,25 +172,14 @@ impl Trained {
     fn new(work: Workload, clock: &Arc<dyn Clock>) -> Result<Self, Error> {
         let config = TrainConfig {
             batch: BatchConfig { batch_size: count(work.batch_size), microbatches_per_step: count(1) },
-            optimizer: OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
-            schedule: ScheduleConfig { learning_rate: LEARNING_RATE, warmup_steps: 0, decay: Decay::Constant },
+            schedule: constant(LEARNING_RATE),
             ..super::config()
         };
         let batch = work.batch(0)?;
         let few = Dataset::new(batch.inputs, batch.targets, work.num_classes)?;
-        let parts = Parts {
-            run_id: RunId::new("steps").expect("a literal of allowed characters"),
-            seed: 0,
-            num_epochs: u64::MAX,
-            device: Device::Cpu,
-            data: Splits { train: work.dataset()?, validation: few.clone(), test: few },
-            seeds: NoSeeds::new(work.model),
-            policy: NoPolicy,
-            checkpoints: None,
-            recorder: Arc::new(NullRecorder),
-            clock: Arc::clone(clock),
-        };
-        Ok(Self { trainer: Trainer::new(config, parts)?, clock: Arc::clone(clock) })
+        let data = Splits { train: work.dataset()?, validation: few.clone(), test: few };
+        let trainer = plain_trainer(config, work.model, data, [0, u64::MAX], &Device::Cpu, clock)?;
+        Ok(Self { trainer, clock: Arc::clone(clock) })
     }
 
     /// Times of so many steps, in ms, the first one's of the block left out: it starts with the call of the trainer.

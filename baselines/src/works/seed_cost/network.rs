@@ -6,19 +6,19 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor, Var};
 use kasmina::host::HostConfig;
 use kasmina::lifecycle::GateConfig;
-use kasmina::{GraftedModel, Kasmina, KasminaConfig};
+use kasmina::{GraftedModel, KasminaConfig};
 use leyline::batch::Batch;
 use leyline::clock::Clock;
-use leyline::command::{AlphaCurve, AlphaRamp, Operation, Order};
-use leyline::id::{EpochIndex, SeedId, StepIndex};
+use leyline::command::{AlphaCurve, AlphaRamp, Operation};
+use leyline::id::StepIndex;
 use leyline::model::{Pass, TrainableModel};
 use leyline::region::Eager;
-use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager};
-use leyline::telemetry::NullRecorder;
+use leyline::seed::SeedManager as _;
 use leyline::unit::Alpha;
 
 use super::Variant;
 use crate::error::Error;
+use crate::led::Led;
 
 /// Sizes of a perceptron.
 #[derive(Debug, Clone, Copy)]
@@ -81,12 +81,10 @@ impl Place {
     }
 }
 
-/// A seed manager whose network is being grown by commands.
+/// A network that is being grown by commands.
 pub(super) struct Grown {
-    manager: Kasmina,
+    led: Led,
     num_inputs: usize,
-    /// Of the latest evidence.
-    epoch: EpochIndex,
 }
 
 impl Grown {
@@ -102,23 +100,25 @@ impl Grown {
             gates: GateConfig { training_min_epochs: 0, holding_min_epochs: 0, ..GateConfig::default() },
             ..KasminaConfig::new(HostConfig::Mlp { inputs, hidden: hidden.to_vec(), classes })
         };
-        let manager = Kasmina::new(config, device, Arc::clone(clock), Arc::new(NullRecorder))?;
-        Ok(Self { manager, num_inputs: inputs, epoch: EpochIndex(0) })
+        Ok(Self { led: Led::new(config, device, clock)?, num_inputs: inputs })
     }
 
     pub(super) fn model(&self) -> &GraftedModel {
-        self.manager.model()
+        self.led.manager.model()
     }
 
     /// Puts a seed into each of the first or last `count` slots, and leads it to its phase.
     pub(super) fn grow(&mut self, eager: &mut Eager, Variant { phase, place, count }: Variant) -> Result<(), Error> {
-        let mut slots = self.manager.export_slot_states(eager)?;
+        let mut slots = self.led.manager.export_slot_states(eager)?;
         if place == Place::Last {
             slots.reverse();
         }
+        let device = self.model().device().clone();
+        let inputs = Tensor::zeros((2, self.num_inputs), DType::F32, &device)?;
+        let batch = Batch { inputs, targets: Tensor::zeros(2, DType::U32, &device)? };
         for slot in slots.iter().take(count) {
             let blueprint = slot.offers.first().expect("vectors are offered blueprints").blueprint.clone();
-            let seed = self.apply(eager, Operation::germinate(slot.slot.clone(), blueprint))?;
+            let seed = self.led.apply(eager, Operation::germinate(slot.slot.clone(), blueprint))?;
             let ramp = |target, steps| AlphaRamp { target, steps, curve: AlphaCurve::Linear };
             let half = Alpha::new(0.5).expect("a fraction");
             let way = match phase {
@@ -135,45 +135,19 @@ impl Grown {
                 ],
             };
             for operation in way {
-                self.measured(eager, seed)?;
-                self.apply(eager, operation)?;
+                self.led.prove(eager, &[seed], &batch)?;
+                self.led.apply(eager, operation)?;
             }
         }
-        self.manager.finish_step(eager, StepIndex(1))?;
+        self.led.manager.finish_step(eager, StepIndex(1))?;
         Ok(())
     }
 
     /// Positions of the slots with a seed.
     #[cfg(test)]
     pub(super) fn occupied(&self, eager: &Eager) -> Result<Vec<usize>, Error> {
-        let slots = self.manager.export_slot_states(eager)?;
+        let slots = self.led.manager.export_slot_states(eager)?;
         Ok((0..slots.len()).filter(|&position| slots[position].occupant.is_some()).collect())
-    }
-
-    /// An audit and evidence on which every gate opens.
-    fn measured(&mut self, eager: &Eager, seed: SeedId) -> Result<(), Error> {
-        if self.manager.wants_batch(eager) {
-            let device = self.manager.model().device().clone();
-            let inputs = Tensor::zeros((2, self.num_inputs), DType::F32, &device)?;
-            self.manager.inspect_batch(eager, &Batch { inputs, targets: Tensor::zeros(2, DType::U32, &device)? })?;
-        }
-        self.epoch = self.epoch.next();
-        let evidence = Evidence {
-            seed,
-            epoch: self.epoch,
-            counterfactual: Some(Counterfactual {
-                loss_gain: 0.5,
-                std_error: 0.01,
-                accuracy_gain_pp: 1.0,
-                num_samples: 1_000,
-            }),
-            gradient: Some(GradientHealth { norm: 1.0, host_ratio: Some(1.0), health: 1.0 }),
-        };
-        Ok(self.manager.record_evidence(eager, &[evidence])?)
-    }
-
-    fn apply(&mut self, eager: &mut Eager, operation: Operation) -> Result<SeedId, Error> {
-        Ok(self.manager.apply(eager, &Order::new(operation, "measured"))?.seed)
     }
 }
 

@@ -1,0 +1,96 @@
+//! Trainers of networks that do not grow, and their settings.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor, Var};
+use leyline::clock::Clock;
+use leyline::id::RunId;
+use leyline::telemetry::NullRecorder;
+use tolaria::aggregate::ConflictResolution;
+use tolaria::batch::{BatchConfig, Dataset};
+use tolaria::optim::{Decay, OptimizerConfig, ScheduleConfig};
+use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::trainer::{ExecutionConfig, Parts, Splits, TrainConfig, Trainer};
+
+use crate::error::Error;
+use crate::models::Draw;
+
+/// The trainer of a network that does not grow.
+pub(crate) type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
+
+/// A trainer without policy, telemetry and checkpoints.
+pub(crate) fn plain_trainer(
+    config: TrainConfig,
+    model: PlainModel,
+    data: Splits,
+    [seed, num_epochs]: [u64; 2],
+    device: &Device,
+    clock: &Arc<dyn Clock>,
+) -> Result<PlainTrainer, Error> {
+    let parts = Parts {
+        run_id: RunId::new("bench").expect("a literal of allowed characters"),
+        seed,
+        num_epochs,
+        device: device.clone(),
+        data,
+        seeds: NoSeeds::new(model),
+        policy: NoPolicy,
+        checkpoints: None,
+        recorder: Arc::new(NullRecorder),
+        clock: Arc::clone(clock),
+    };
+    Ok(Trainer::new(config, parts)?)
+}
+
+/// The same samples for all three purposes.
+pub(crate) fn all_of(train: Dataset) -> Splits {
+    Splits { validation: train.clone(), test: train.clone(), train }
+}
+
+/// 16-32-10 with `middle` between the layers.
+pub(crate) fn two_layers(
+    seed: u64,
+    device: &Device,
+    middle: impl Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync + 'static,
+) -> Result<PlainModel, Error> {
+    let mut draw = Draw::new(seed, device);
+    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
+    let (first, second) = (weight(16, 32)?, weight(32, 10)?);
+    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
+    Ok(PlainModel::new(named, move |x: &Tensor| middle(&x.matmul(&first)?)?.matmul(&second))?)
+}
+
+/// A learning rate that stays.
+pub(crate) fn constant(learning_rate: f64) -> ScheduleConfig {
+    ScheduleConfig { learning_rate, warmup_steps: 0, decay: Decay::Constant }
+}
+
+/// A number of samples or microbatches.
+pub(crate) fn count(n: usize) -> NonZeroUsize {
+    NonZeroUsize::new(n).expect("works have sizes above 0")
+}
+
+/// Settings that all checks share.
+pub(crate) fn train_config(
+    batch_size: usize,
+    microbatches: usize,
+    optimizer: OptimizerConfig,
+    conflict: ConflictResolution,
+    execution: ExecutionConfig,
+) -> TrainConfig {
+    TrainConfig {
+        batch: BatchConfig { batch_size: count(batch_size), microbatches_per_step: count(microbatches) },
+        optimizer,
+        // The learning rate moves, so that a recorded step that kept one would be found out.
+        schedule: ScheduleConfig { learning_rate: 0.01, warmup_steps: 20, decay: Decay::Constant },
+        clip_norm: Some(1.0),
+        conflict,
+        measures: Vec::new(),
+        eval_batch_size: count(512),
+        conflict_warn: 1.0,
+        measure_conflicts: false,
+        cagrad_radius: 0.4,
+        execution,
+    }
+}
