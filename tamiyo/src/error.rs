@@ -1,10 +1,11 @@
 //! What can go wrong in the policy.
 
+use leyline::config::ConfigIssue;
 use leyline::error::{Error as LeylineError, ErrorKind};
 use leyline::id::SeedId;
 use leyline::region::RegionError;
 
-use crate::config::{ConfigIssue, PolicyKind};
+use crate::policy::PolicyKind;
 
 /// Error of every function of this crate.
 #[non_exhaustive]
@@ -39,6 +40,9 @@ pub enum Error {
         /// The format found.
         found: u32,
     },
+    /// The saved state names no policy.
+    #[error("`memory` of the saved policy state is empty: expected that of one policy")]
+    RestoreNothing,
     /// The saved state is that of another policy.
     #[error("`memory` was saved by the policy `{found}`: expected `{expected}`, as configured")]
     RestorePolicy {
@@ -56,7 +60,9 @@ impl LeylineError for Error {
             Self::Region(error) => error.kind(),
             Self::SeedOrder { .. } => ErrorKind::Rejected,
             Self::Save(_) => ErrorKind::Other,
-            Self::Restore(_) | Self::RestoreFormat { .. } | Self::RestorePolicy { .. } => ErrorKind::Corrupt,
+            Self::Restore(_) | Self::RestoreFormat { .. } | Self::RestoreNothing | Self::RestorePolicy { .. } => {
+                ErrorKind::Corrupt
+            }
         }
     }
 }

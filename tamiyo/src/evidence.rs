@@ -12,7 +12,7 @@ use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId};
 use leyline::seed::{Counterfactual, SeedStage, SeedState};
 use serde::{Deserialize, Serialize};
 
-use crate::config::EvidenceConfig;
+use crate::policy::heuristic::EvidenceConfig;
 
 /// Gain of a seed with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,7 +6,7 @@
 //!                 └─────────────────────────────────────────────────────┘      (PO-2)
 //! ```
 //!
-//! *Entry points*: [`Tamiyo::new`] with a [`TamiyoConfig`], then [`policy::Heuristic`] for the rules themselves.
+//! *Entry points*: [`Tamiyo::new`] with a [`TamiyoConfig`], then [`policy::heuristic`] for the rules themselves.
 //! *Invariants*: PO-1 to PO-4 of [`leyline::policy`], DU-1 to DU-3 of [`leyline::durable`]. Everything that a
 //! decision depends on is in the state it is given, in the configuration, or in what [`Tamiyo`] saves: no clock, no
 //! ambient randomness. A measurement that is absent or not finite is never evidence.
@@ -16,7 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
-pub mod config;
+mod issues;
 pub mod tracker;
 pub mod evidence;
 pub mod policy;
@@ -25,6 +25,8 @@ mod coverage;
 mod tamiyo;
 pub mod telemetry;
 
-pub use config::{ConfigIssue, PolicyKind, TamiyoConfig};
 pub use error::Error;
+pub use issues::Issues;
+pub use leyline::config::ConfigIssue;
+pub use policy::{PolicyKind, TamiyoConfig};
 pub use tamiyo::Tamiyo;

@@ -1,5 +1,6 @@
 //! The policy as the trainer sees it: proposals checked and put into order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leyline::clock::Clock;
@@ -12,12 +13,12 @@ use leyline::state::SystemState;
 use leyline::telemetry::Recorder;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::check::Outlook;
-use crate::config::TamiyoConfig;
 use crate::coverage::input_coverage;
 use crate::error::Error;
-use crate::policy::{Memory, Proposal, Proposer};
+use crate::policy::{PolicyKind, Proposal, Proposer, TamiyoConfig};
 use crate::telemetry::Instruments;
 
 const FORMAT: u32 = 2;
@@ -30,7 +31,7 @@ const FORMAT: u32 = 2;
 pub struct Tamiyo {
     clock: Arc<dyn Clock>,
     instruments: Instruments,
-    patience_epochs: u64,
+    kind: PolicyKind,
     policy: Box<dyn Proposer>,
     progress: Progress,
 }
@@ -51,7 +52,16 @@ struct Progress {
 struct Saved {
     format: u32,
     progress: Progress,
+    /// Of the policy that is named.
     memory: Memory,
+}
+
+/// What a policy remembers, under its name; earlier builds wrote the name alone of one that remembers nothing.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Memory {
+    Named(BTreeMap<PolicyKind, Value>),
+    Nothing(PolicyKind),
 }
 
 impl Tamiyo {
@@ -64,8 +74,8 @@ impl Tamiyo {
         Ok(Self {
             clock,
             instruments: Instruments::new(recorder),
-            patience_epochs: config.heuristic.plateau.patience_epochs,
-            policy: crate::policy::build(config),
+            kind: config.policy,
+            policy: config.begin(),
             progress: Progress::default(),
         })
     }
@@ -108,7 +118,7 @@ impl ErrorType for Tamiyo {
 
 impl Policy for Tamiyo {
     fn name(&self) -> &'static str {
-        self.policy.kind().name()
+        self.kind.name()
     }
 
     fn decide(&mut self, state: &SystemState) -> Result<Decision, Error> {
@@ -121,7 +131,7 @@ impl Policy for Tamiyo {
 
         let before = self.policy.signals();
         let proposals = self.policy.propose(state);
-        self.instruments.record_signals(state, before, self.policy.signals(), self.patience_epochs);
+        self.instruments.record_signals(state, before, self.policy.signals());
         let decision = self.issue(state, proposals);
         self.instruments.record_latency(self.clock.now().saturating_sub(started));
         Ok(decision)
@@ -131,7 +141,9 @@ impl Policy for Tamiyo {
 impl Durable for Tamiyo {
     fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
         eager.check()?;
-        let saved = Saved { format: FORMAT, progress: self.progress, memory: self.policy.memory() };
+        let memory = serde_json::from_str(&self.policy.save(eager)?.json).map_err(Error::Save)?;
+        let memory = Memory::Named(BTreeMap::from([(self.kind, memory)]));
+        let saved = Saved { format: FORMAT, progress: self.progress, memory };
         let json = serde_json::to_string(&saved).map_err(Error::Save)?;
         Ok(SavedState { json, ..SavedState::default() })
     }
@@ -142,7 +154,15 @@ impl Durable for Tamiyo {
         if format != FORMAT {
             return Err(Error::RestoreFormat { expected: FORMAT, found: format });
         }
-        self.policy.recall(memory)?;
+        let memory = match memory {
+            Memory::Named(named) => named.into_iter().next(),
+            Memory::Nothing(kind) => Some((kind, Value::Null)),
+        };
+        let (found, memory) = memory.ok_or(Error::RestoreNothing)?;
+        if found != self.kind {
+            return Err(Error::RestorePolicy { expected: self.kind, found });
+        }
+        self.policy.restore(eager, &SavedState { json: memory.to_string(), ..SavedState::default() })?;
         self.progress = progress;
         Ok(())
     }

@@ -128,13 +128,7 @@ impl Instruments {
     }
 
     /// Sets the signals and reports what became true with this decision.
-    pub(crate) fn record_signals(
-        &self,
-        state: &SystemState,
-        before: Option<Signals>,
-        after: Option<Signals>,
-        patience_epochs: u64,
-    ) {
+    pub(crate) fn record_signals(&self, state: &SystemState, before: Option<Signals>, after: Option<Signals>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         self.stabilized.set(f64::from(u8::from(after.stabilized)));
         self.plateau_epochs.set(after.epochs_since_improvement as f64);
@@ -146,8 +140,7 @@ impl Instruments {
             }
             self.recorder.event(event);
         }
-        let on_plateau = |signals: &Signals| signals.epochs_since_improvement >= patience_epochs;
-        if let Some(best) = after.best_loss.filter(|_| on_plateau(&after) && !on_plateau(&before)) {
+        if let Some(best) = after.best_loss.filter(|_| after.on_plateau && !before.on_plateau) {
             let event = Event::new(&PLATEAU_DETECTED)
                 .with("epoch", state.epoch)
                 .with("plateau_epochs", after.epochs_since_improvement)

@@ -8,7 +8,7 @@ use leyline::id::EpochIndex;
 use leyline::state::Score;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{PlateauConfig, StabilityConfig};
+use crate::policy::heuristic::{PlateauConfig, StabilityConfig};
 
 /// Losses up to this are too small to divide by (nats).
 const SMALLEST_DIVISOR: f64 = 1e-8;
@@ -22,6 +22,8 @@ pub struct Signals {
     pub best_loss: Option<f64>,
     /// Measured epochs since that loss was reached (count).
     pub epochs_since_improvement: u64,
+    /// Whether these are as many as the policy is patient.
+    pub on_plateau: bool,
     /// Stable epochs in a row (count).
     pub stable_epochs: u64,
     /// Whether the host has stabilized; stays true once it is.
@@ -79,11 +81,12 @@ impl Tracker {
 
     /// What is known now.
     #[must_use]
-    pub fn signals(&self, stability: &StabilityConfig) -> Signals {
+    pub fn signals(&self, plateau: &PlateauConfig, stability: &StabilityConfig) -> Signals {
         Signals {
             loss: self.loss,
             best_loss: self.best_loss,
             epochs_since_improvement: self.epochs_since_improvement,
+            on_plateau: self.epochs_since_improvement >= plateau.patience_epochs,
             stable_epochs: self.stable_epochs,
             stabilized: self.latched || stability.epochs == 0,
         }
@@ -103,7 +106,7 @@ mod tests {
             .map(|(&loss, epoch)| {
                 let score = (!loss.is_nan()).then(|| Score::new(loss, 10));
                 tracker.observe(&PlateauConfig::default(), stability, EpochIndex(epoch), score.as_ref());
-                tracker.signals(stability)
+                tracker.signals(&PlateauConfig::default(), stability)
             })
             .collect()
     }
@@ -155,7 +158,7 @@ mod tests {
     #[test]
     fn no_stable_epochs_needed_means_stabilized_from_the_start() {
         let stability = StabilityConfig { epochs: 0, ..StabilityConfig::default() };
-        assert!(Tracker::default().signals(&stability).stabilized);
+        assert!(Tracker::default().signals(&PlateauConfig::default(), &stability).stabilized);
         assert!(follow(&stability, &[1.0, 0.1]).iter().all(|s| s.stabilized));
     }
 
@@ -167,7 +170,7 @@ mod tests {
         for epoch in [1, 2, 2, 2, 1] {
             tracker.observe(&plateau, &stability, EpochIndex(epoch), Some(&score));
         }
-        assert_eq!(tracker.signals(&stability).epochs_since_improvement, 1);
+        assert_eq!(tracker.signals(&plateau, &stability).epochs_since_improvement, 1);
     }
 
     #[test]
@@ -175,6 +178,6 @@ mod tests {
         let mut tracker = Tracker::default();
         let score = Score::new(1.0, 0);
         tracker.observe(&PlateauConfig::default(), &StabilityConfig::default(), EpochIndex(1), Some(&score));
-        assert_eq!(tracker.signals(&StabilityConfig::default()).loss, None);
+        assert_eq!(tracker.signals(&PlateauConfig::default(), &StabilityConfig::default()).loss, None);
     }
 }

@@ -11,7 +11,8 @@ use leyline_testkit::clock::ManualClock;
 use leyline_testkit::durable::DurableHarness;
 use leyline_testkit::policy::PolicyHarness;
 use leyline_testkit::world::{Measurements, Outcome, World};
-use tamiyo::config::{FixedConfig, RandomConfig, TrainingConfig};
+use tamiyo::policy::heuristic::TrainingConfig;
+use tamiyo::policy::{FixedConfig, RandomConfig};
 use tamiyo::{PolicyKind, Tamiyo, TamiyoConfig};
 
 const NUM_EPOCHS: u64 = 60;

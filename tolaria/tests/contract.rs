@@ -6,6 +6,7 @@ use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline_testkit::durable::DurableHarness;
+use leyline_testkit::seed_manager::SeedManagerHarness;
 use leyline_testkit::toy;
 use leyline_testkit::trainable_model::TrainableModelHarness;
 use leyline_testkit::values;
@@ -33,6 +34,17 @@ mod plain_model {
 fn parameters(model: &PlainModel) -> String {
     let shown = |var: &Var| format!("{:?}", values(var));
     model.parameters().iter().map(|p| format!("{} {}\n", p.name, shown(&p.var))).collect()
+}
+
+mod no_seeds_as_manager {
+    use super::*;
+
+    fn harness() -> SeedManagerHarness<NoSeeds<PlainModel>> {
+        let batch = toy::blobs(8, 1, &Device::Cpu).expect("a batch");
+        SeedManagerHarness::new(NoSeeds::new(linear()), batch).without_slots()
+    }
+
+    leyline_testkit::seed_manager_conformance!(harness);
 }
 
 mod no_seeds {

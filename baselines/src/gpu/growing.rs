@@ -12,7 +12,7 @@ use leyline::model::{Parameter, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{AttributionMode, SeedManager};
 use leyline::telemetry::{NullRecorder, Recorder};
-use tamiyo::config::FixedConfig;
+use tamiyo::policy::FixedConfig;
 use tamiyo::{PolicyKind, Tamiyo, TamiyoConfig};
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::Dataset;

@@ -1,32 +1,20 @@
 //! The control without seeds: the host alone.
 
 use leyline::state::SystemState;
+use serde::{Deserialize, Serialize};
 
-use crate::config::PolicyKind;
-use crate::error::Error;
-use crate::policy::{Memory, Proposal, Proposer};
+use crate::policy::{Proposal, Settings};
 
-/// Never does anything, and says so.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Off;
+/// Never does anything, and says so. There is nothing to set, and nothing to remember.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffConfig;
 
-impl Proposer for Off {
-    fn kind(&self) -> PolicyKind {
-        PolicyKind::Off
-    }
+impl Settings for OffConfig {
+    type Memory = ();
 
-    fn propose(&mut self, _state: &SystemState) -> Vec<Proposal> {
+    fn begin(&self) {}
+
+    fn propose(&self, (): &mut (), _state: &SystemState) -> Vec<Proposal> {
         vec![Proposal::wait("off", "the policy is `off`: nothing germinates")]
-    }
-
-    fn memory(&self) -> Memory {
-        Memory::Off
-    }
-
-    fn recall(&mut self, memory: Memory) -> Result<(), Error> {
-        match memory {
-            Memory::Off => Ok(()),
-            other @ (Memory::Heuristic(_) | Memory::Fixed(_) | Memory::Random(_)) => Err(other.mismatch(self.kind())),
-        }
     }
 }

@@ -148,5 +148,10 @@ fn a_saved_state_that_does_not_fit_is_refused_and_changes_nothing() {
     let earlier = saved.replace("\"progress\":{", "\"progress\":{\"sequence\":7,");
     assert_ne!(earlier, saved);
     restore(&mut tamiyo(config(EAGER)), &SavedState { json: earlier, ..SavedState::default() }).unwrap();
+    let named_alone = off.replace(r#"{"off":null}"#, r#""off""#);
+    assert_ne!(named_alone, off, "as earlier builds wrote it");
+    restore(&mut tamiyo(config(r#"{"policy":"off"}"#)), &SavedState { json: named_alone, ..SavedState::default() })
+        .unwrap();
+    check_restore(&saved.replace("heuristic", "greedy"), ErrorKind::Corrupt, "Memory");
     check_restore(&off, ErrorKind::Corrupt, "saved by the policy `off`: expected `heuristic`");
 }

@@ -18,7 +18,7 @@ use leyline::seed::{AttributionMode, SeedManager as _, SeedStage};
 use leyline::state::SystemState;
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline::unit::Alpha;
-use tamiyo::config::{FixedConfig, FixedGermination};
+use tamiyo::policy::{FixedConfig, FixedGermination};
 use tamiyo::{PolicyKind, Tamiyo, TamiyoConfig};
 use tolaria::aggregate::ConflictResolution;
 use tolaria::optim::OptimizerConfig;

@@ -2,26 +2,20 @@
 
 use leyline::command::Operation;
 use leyline::id::EpochIndex;
+use leyline::seed::SlotState;
 use leyline::state::SystemState;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{HeuristicConfig, PolicyKind};
-use crate::error::Error;
 use crate::evidence::EvidenceLog;
+use crate::issues::Issues;
+use crate::policy::heuristic::HeuristicConfig;
 use crate::policy::heuristic::placement::Ledger;
 use crate::policy::heuristic::rules::{LAST_BOUNDARY, epochs_left, judge};
 use crate::policy::proposal::live_seeds;
-use crate::policy::{Memory, Proposal, Proposer};
+use crate::policy::{Proposal, Settings};
 use crate::tracker::{Signals, Tracker};
 
-/// Grows seeds on measured evidence; the rules are in the [module](crate::policy::heuristic).
-#[derive(Debug, Clone)]
-pub struct Heuristic {
-    config: HeuristicConfig,
-    memory: HeuristicMemory,
-}
-
-/// What [`Heuristic`] remembers.
+/// What the policy remembers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeuristicMemory {
@@ -33,15 +27,9 @@ pub struct HeuristicMemory {
     last_germination: Option<EpochIndex>,
 }
 
-impl Heuristic {
-    /// The policy with nothing observed yet.
-    #[must_use]
-    pub fn new(config: HeuristicConfig) -> Self {
-        Self { config, memory: HeuristicMemory::default() }
-    }
-
-    fn observe(&mut self, state: &SystemState) {
-        let Self { config, memory } = self;
+impl HeuristicConfig {
+    fn observe(&self, memory: &mut HeuristicMemory, state: &SystemState) {
+        let config = self;
         memory.tracker.observe(&config.plateau, &config.stability, state.epoch, state.validation.as_ref());
         memory.initial_parameters.get_or_insert(state.host_parameters);
         let keep = config.evidence.window.max(config.blending.harmful_measurements);
@@ -51,29 +39,29 @@ impl Heuristic {
     }
 
     /// The germination of this epoch, or the first reason against it.
-    fn germinate(&mut self, state: &SystemState, proposals: &[Proposal]) -> Proposal {
-        let config = &self.config.germination;
-        let signals = self.memory.tracker.signals(&self.config.stability);
+    fn germinate(&self, memory: &mut HeuristicMemory, state: &SystemState, proposals: &[Proposal]) -> Proposal {
+        let config = &self.germination;
+        let signals = memory.tracker.signals(&self.plateau, &self.stability);
         let left = epochs_left(state);
-        let needed = self.config.life_epochs() + LAST_BOUNDARY;
+        let needed = self.life_epochs() + LAST_BOUNDARY;
         if left < needed {
             return Proposal::wait("too_late", format!("{left} epochs left, a life takes {needed}"));
         }
         if state.epoch.0 < config.min_epoch {
             return Proposal::wait("too_early", format!("epoch {}, first at {}", state.epoch, config.min_epoch));
         }
-        if self.memory.last_germination == Some(state.epoch) {
+        if memory.last_germination == Some(state.epoch) {
             return Proposal::wait("germinated_already", format!("in epoch {}", state.epoch));
         }
         let Some(loss) = signals.loss else {
             return Proposal::wait("validation_unmeasured", "no finite validation loss");
         };
         if !signals.stabilized {
-            let (stable, wanted) = (signals.stable_epochs, self.config.stability.epochs);
+            let (stable, wanted) = (signals.stable_epochs, self.stability.epochs);
             return Proposal::wait("not_stabilized", format!("{stable} of {wanted} stable epochs"));
         }
         let since = signals.epochs_since_improvement;
-        let patience = self.config.plateau.patience_epochs;
+        let patience = self.plateau.patience_epochs;
         if since < patience {
             return Proposal::wait("improving", format!("{since} of {patience} epochs without improvement"));
         }
@@ -82,56 +70,72 @@ impl Heuristic {
             return Proposal::wait("seeds_at_limit", format!("{} live seeds", live.len()));
         }
         let present = state.host_parameters + live.iter().map(|seed| seed.num_parameters).sum::<u64>();
-        let limit = self.parameter_limit();
-        let Some(choice) = self.memory.ledger.choose(config, &state.slots, limit.saturating_sub(present)) else {
+        let limit = self.parameter_limit(memory);
+        let Some(choice) = memory.ledger.choose(config, &state.slots, limit.saturating_sub(present)) else {
             let free = state.slots.iter().filter(|slot| slot.occupant.is_none()).count();
             let detail = format!("{free} free slots, {present} parameters of at most {limit}");
             return Proposal::wait("nothing_to_place", detail);
         };
         let detail = format!("loss {loss:.6}, {since} epochs without improvement, {choice}");
-        self.memory.ledger.record_germination(&choice.slot, &choice.blueprint);
-        self.memory.last_germination = Some(state.epoch);
+        memory.ledger.record_germination(&choice.slot, &choice.blueprint);
+        memory.last_germination = Some(state.epoch);
         Proposal::act(Operation::germinate(choice.slot, choice.blueprint), "plateau", detail)
     }
 
-    fn parameter_limit(&self) -> u64 {
-        let config = &self.config.germination;
-        let initial = self.memory.initial_parameters.unwrap_or(0) as f64;
+    fn parameter_limit(&self, memory: &HeuristicMemory) -> u64 {
+        let config = &self.germination;
+        let initial = memory.initial_parameters.unwrap_or(0) as f64;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count; saturates")]
         let relative = (initial * config.max_parameter_ratio) as u64;
         config.max_parameters.map_or(relative, |absolute| absolute.min(relative))
     }
 }
 
-impl Proposer for Heuristic {
-    fn kind(&self) -> PolicyKind {
-        PolicyKind::Heuristic
+impl Settings for HeuristicConfig {
+    type Memory = HeuristicMemory;
+
+    fn begin(&self) -> HeuristicMemory {
+        HeuristicMemory::default()
     }
 
-    fn propose(&mut self, state: &SystemState) -> Vec<Proposal> {
-        self.observe(state);
+    fn propose(&self, memory: &mut HeuristicMemory, state: &SystemState) -> Vec<Proposal> {
+        self.observe(memory, state);
         let mut proposals: Vec<Proposal> =
-            state.seeds.iter().filter_map(|seed| judge(&self.config, &self.memory.evidence, state, seed)).collect();
-        let germination = self.germinate(state, &proposals);
+            state.seeds.iter().filter_map(|seed| judge(self, &memory.evidence, state, seed)).collect();
+        let germination = self.germinate(memory, state, &proposals);
         proposals.push(germination);
         proposals
     }
 
-    fn signals(&self) -> Option<Signals> {
-        Some(self.memory.tracker.signals(&self.config.stability))
+    fn signals(&self, memory: &HeuristicMemory) -> Option<Signals> {
+        Some(memory.tracker.signals(&self.plateau, &self.stability))
     }
 
-    fn memory(&self) -> Memory {
-        Memory::Heuristic(self.memory.clone())
-    }
-
-    fn recall(&mut self, memory: Memory) -> Result<(), Error> {
-        match memory {
-            Memory::Heuristic(memory) => {
-                self.memory = memory;
-                Ok(())
-            }
-            other @ (Memory::Off | Memory::Fixed(_) | Memory::Random(_)) => Err(other.mismatch(self.kind())),
+    fn check_names(&self, slots: &[SlotState], issues: &mut Issues) {
+        for (index, blueprint) in self.germination.blueprints.iter().enumerate() {
+            let key = format!("germination.blueprints[{index}]");
+            issues.offered(&key, blueprint, &slots.iter().collect::<Vec<_>>());
         }
+    }
+
+    fn check(&self, issues: &mut Issues) {
+        let Self { plateau, stability, evidence, germination, training, blending, holding, closing_epochs } = self;
+        issues.at_least("plateau.patience_epochs", plateau.patience_epochs, 1);
+        issues.within("plateau.min_relative_gain", plateau.min_relative_gain, 0.0..=1.0);
+        issues.within("stability.max_relative_rise", stability.max_relative_rise, 0.0..=1.0);
+        issues.within("stability.max_relative_fall", stability.max_relative_fall, 0.0..=1.0);
+        issues.within("evidence.window", evidence.window, 1..=1000);
+        issues.within("evidence.confidence_z", evidence.confidence_z, 0.0..=10.0);
+        issues.at_least("germination.max_live_seeds", germination.max_live_seeds, 1);
+        issues.within("germination.max_parameter_ratio", germination.max_parameter_ratio, 1.0..=1e6);
+        issues.at_least("training.min_epochs", training.min_epochs, 1);
+        issues.at_least("training.max_epochs", training.max_epochs, training.min_epochs);
+        issues.within("training.min_gradient_health", training.min_gradient_health, 0.0..=1.0);
+        issues.at_least("blending.ramp_epochs", blending.ramp_epochs, 1);
+        issues.within("blending.harmful_measurements", blending.harmful_measurements, 1..=1000);
+        issues.at_least("holding.min_epochs", holding.min_epochs, 1);
+        issues.at_least("holding.max_epochs", holding.max_epochs, holding.min_epochs);
+        issues.within("holding.min_gain", holding.min_gain, 0.0..=1e6);
+        issues.at_least("closing_epochs", *closing_epochs, 1);
     }
 }

@@ -33,11 +33,14 @@
 //! - a blending seed holds then when it acts in full, its lower bound is above 0 and one boundary is left to make it
 //!   permanent; it is culled otherwise;
 //! - nothing germinates that could not live its shortest life.
-//!
-//! [`HeuristicConfig::closing_epochs`]: crate::config::HeuristicConfig::closing_epochs
 
+mod config;
 mod decide;
 mod rules;
 mod placement;
 
-pub use decide::{Heuristic, HeuristicMemory};
+pub use config::{
+    BlendingConfig, EvidenceConfig, GerminationConfig, HeuristicConfig, HoldingConfig, PlateauConfig, StabilityConfig,
+    TrainingConfig,
+};
+pub use decide::HeuristicMemory;

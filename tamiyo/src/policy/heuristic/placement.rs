@@ -13,8 +13,8 @@ use leyline::id::{BlueprintId, SlotId};
 use leyline::seed::SlotState;
 use serde::{Deserialize, Serialize};
 
-use crate::config::GerminationConfig;
 use crate::evidence::EndedSeed;
+use crate::policy::heuristic::GerminationConfig;
 
 /// What became of earlier germinations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

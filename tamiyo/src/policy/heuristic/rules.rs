@@ -4,9 +4,9 @@ use leyline::command::Operation;
 use leyline::seed::{GradientHealth, SeedStage, SeedState};
 use leyline::state::SystemState;
 
-use crate::config::HeuristicConfig;
 use crate::evidence::{Estimate, EvidenceLog, is_within};
 use crate::policy::Proposal;
+use crate::policy::heuristic::HeuristicConfig;
 use crate::policy::proposal::{acts_in_full, full_ramp};
 
 /// Epochs left at the last boundary that surely comes: a command after the last epoch may find nobody to obey.

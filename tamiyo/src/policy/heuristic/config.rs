@@ -6,10 +6,7 @@
 
 use leyline::command::AlphaCurve;
 use leyline::id::BlueprintId;
-use leyline::seed::SlotState;
 use serde::{Deserialize, Serialize};
-
-use crate::config::issue::Issues;
 
 /// Settings of the heuristic policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -136,34 +133,6 @@ impl HeuristicConfig {
     #[must_use]
     pub fn life_epochs(&self) -> u64 {
         1 + self.training.min_epochs + self.blending.ramp_epochs + self.holding.min_epochs
-    }
-
-    pub(super) fn check_names(&self, slots: &[SlotState], issues: &mut Issues) {
-        for (index, blueprint) in self.germination.blueprints.iter().enumerate() {
-            let key = format!("heuristic.germination.blueprints[{index}]");
-            issues.offered(&key, blueprint, &slots.iter().collect::<Vec<_>>());
-        }
-    }
-
-    pub(super) fn check(&self, issues: &mut Issues) {
-        let Self { plateau, stability, evidence, germination, training, blending, holding, closing_epochs } = self;
-        issues.at_least("heuristic.plateau.patience_epochs", plateau.patience_epochs, 1);
-        issues.within("heuristic.plateau.min_relative_gain", plateau.min_relative_gain, 0.0..=1.0);
-        issues.within("heuristic.stability.max_relative_rise", stability.max_relative_rise, 0.0..=1.0);
-        issues.within("heuristic.stability.max_relative_fall", stability.max_relative_fall, 0.0..=1.0);
-        issues.within("heuristic.evidence.window", evidence.window, 1..=1000);
-        issues.within("heuristic.evidence.confidence_z", evidence.confidence_z, 0.0..=10.0);
-        issues.at_least("heuristic.germination.max_live_seeds", germination.max_live_seeds, 1);
-        issues.within("heuristic.germination.max_parameter_ratio", germination.max_parameter_ratio, 1.0..=1e6);
-        issues.at_least("heuristic.training.min_epochs", training.min_epochs, 1);
-        issues.at_least("heuristic.training.max_epochs", training.max_epochs, training.min_epochs);
-        issues.within("heuristic.training.min_gradient_health", training.min_gradient_health, 0.0..=1.0);
-        issues.at_least("heuristic.blending.ramp_epochs", blending.ramp_epochs, 1);
-        issues.within("heuristic.blending.harmful_measurements", blending.harmful_measurements, 1..=1000);
-        issues.at_least("heuristic.holding.min_epochs", holding.min_epochs, 1);
-        issues.at_least("heuristic.holding.max_epochs", holding.max_epochs, holding.min_epochs);
-        issues.within("heuristic.holding.min_gain", holding.min_gain, 0.0..=1e6);
-        issues.at_least("heuristic.closing_epochs", *closing_epochs, 1);
     }
 }
 

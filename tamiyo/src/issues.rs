@@ -1,52 +1,48 @@
 //! Values that cannot be used, each with its key and the accepted values.
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use leyline::config::ConfigIssue;
 use leyline::id::BlueprintId;
 use leyline::seed::SlotState;
 
-/// A value that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigIssue {
-    /// Which value: a dotted path below the policy's section.
-    pub key: String,
-    /// What is wrong and what is accepted.
-    pub message: String,
-}
-
-impl Display for ConfigIssue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` {}", self.key, self.message)
-    }
-}
-
-/// Collects issues instead of stopping at the first.
+/// Collects issues instead of stopping at the first. Keys are those within the section of one policy.
 #[derive(Debug, Default)]
-pub(super) struct Issues(Vec<ConfigIssue>);
+pub struct Issues {
+    section: &'static str,
+    found: Vec<ConfigIssue>,
+}
 
 impl Issues {
+    /// The same collection, for the section of this policy.
+    pub(crate) fn of(&mut self, section: &'static str) -> &mut Self {
+        self.section = section;
+        self
+    }
+
     /// Records an issue unless `accepted`.
-    pub(super) fn require(&mut self, accepted: bool, key: &str, value: impl Display, expected: impl Display) {
+    pub fn require(&mut self, accepted: bool, key: &str, value: impl Display, expected: impl Display) {
         if !accepted {
-            self.0.push(ConfigIssue { key: key.to_owned(), message: format!("is {value}: expected {expected}") });
+            let key = format!("{}.{key}", self.section);
+            self.found.push(ConfigIssue::new(key, format!("is {value}: expected {expected}")));
         }
     }
 
     /// `value` must lie in `range`; a NaN lies in none.
-    pub(super) fn within<T: PartialOrd + Display>(&mut self, key: &str, value: T, range: RangeInclusive<T>) {
+    pub fn within<T: PartialOrd + Display>(&mut self, key: &str, value: T, range: RangeInclusive<T>) {
         let expected = format!("{} to {}", range.start(), range.end());
         self.require(range.contains(&value), key, value, expected);
     }
 
     /// `value` must be at least `least`.
-    pub(super) fn at_least(&mut self, key: &str, value: u64, least: u64) {
+    pub fn at_least(&mut self, key: &str, value: u64, least: u64) {
         self.require(value >= least, key, value, format_args!("at least {least}"));
     }
 
     /// `blueprint` must be on offer in one of the slots.
-    pub(super) fn offered(&mut self, key: &str, blueprint: &BlueprintId, slots: &[&SlotState]) {
+    pub fn offered(&mut self, key: &str, blueprint: &BlueprintId, slots: &[&SlotState]) {
         let offers: BTreeSet<&BlueprintId> =
             slots.iter().flat_map(|slot| &slot.offers).map(|offer| &offer.blueprint).collect();
         let place = if let [slot] = slots { format!(", on offer in `{}`", slot.slot) } else { String::new() };
@@ -55,7 +51,7 @@ impl Issues {
         self.require(offers.contains(blueprint), key, format_args!("`{blueprint}`"), expected);
     }
 
-    pub(super) fn finish(self) -> Result<(), Vec<ConfigIssue>> {
-        if self.0.is_empty() { Ok(()) } else { Err(self.0) }
+    pub(crate) fn finish(self) -> Result<(), Vec<ConfigIssue>> {
+        if self.found.is_empty() { Ok(()) } else { Err(self.found) }
     }
 }

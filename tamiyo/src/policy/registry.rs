@@ -1,92 +1,86 @@
-//! The section of the policy: which policy decides, and one nested section for each that has settings.
+//! The list of policies, and the section of the configuration that follows from it: which policy decides, and one nested section
+//! for each.
 
-use std::fmt;
-
-use leyline::seed::SlotState;
-use serde::{Deserialize, Serialize};
-
-use crate::config::issue::Issues;
-use crate::config::{ConfigIssue, FixedConfig, HeuristicConfig, RandomConfig};
-
-/// Which policy decides. All but the first are controls for experiments.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PolicyKind {
-    /// Decides from measured evidence.
-    #[default]
-    Heuristic,
-    /// Grows nothing.
-    Off,
-    /// Grows by a clock, whatever was measured.
-    Fixed,
-    /// Takes random legal actions.
-    Random,
-}
-
-impl PolicyKind {
-    /// The name as in configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Heuristic => "heuristic",
-            Self::Off => "off",
-            Self::Fixed => "fixed",
-            Self::Random => "random",
+/// One line per policy: its name in the code, its name in configurations and saved states, its settings, and attributes of its section.
+/// The first one is the default.
+macro_rules! policies {
+    ($($(#[doc = $doc:literal])+ $kind:ident $name:ident: $settings:ty $(, #[$section:meta])*;)+) => {
+        /// Which policy decides. All but the first are controls for experiments.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum PolicyKind {
+            $($(#[doc = $doc])+ $kind,)+
         }
-    }
-}
 
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+        impl PolicyKind {
+            const ALL: &[Self] = &[$(Self::$kind),+];
 
-/// The section of the policy.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TamiyoConfig {
-    /// Which policy decides: `heuristic`, `off`, `fixed` or `random`.
-    pub policy: PolicyKind,
-    /// Settings of `heuristic`.
-    pub heuristic: HeuristicConfig,
-    /// Settings of `fixed`.
-    pub fixed: FixedConfig,
-    /// Settings of `random`.
-    pub random: RandomConfig,
-}
+            /// The name as in configuration.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => stringify!($name),)+
+                }
+            }
+        }
 
-impl TamiyoConfig {
-    /// Checks every section, also those of the policies that do not decide.
-    ///
-    /// # Errors
-    /// Every value that cannot be used, with its key and what is accepted.
-    pub fn validate(&self) -> Result<(), Vec<ConfigIssue>> {
-        let mut issues = Issues::default();
-        self.heuristic.check(&mut issues);
-        self.fixed.check(&mut issues);
-        self.random.check(&mut issues);
-        issues.finish()
-    }
+        impl Default for PolicyKind {
+            fn default() -> Self {
+                Self::ALL[0]
+            }
+        }
 
-    /// Checks the slots and blueprints that the settings name against those of a network: a policy would wait for others
-    /// for ever.
-    ///
-    /// # Errors
-    /// As [`Self::validate`].
-    pub fn validate_for(&self, slots: &[SlotState]) -> Result<(), Vec<ConfigIssue>> {
-        let mut issues = Issues::default();
-        self.heuristic.check_names(slots, &mut issues);
-        self.fixed.check_names(slots, &mut issues);
-        issues.finish()
-    }
+        /// The section of the policy.
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct TamiyoConfig {
+            /// Which policy decides.
+            pub policy: PolicyKind,
+            $(
+                #[doc = concat!("Settings of `", stringify!($name), "`.")]
+                $(#[$section])*
+                pub $name: $settings,
+            )+
+        }
+
+        impl TamiyoConfig {
+            /// Checks every section, also those of the policies that do not decide.
+            ///
+            /// # Errors
+            /// Every value that cannot be used, with its key and what is accepted.
+            pub fn validate(&self) -> Result<(), Vec<ConfigIssue>> {
+                let mut issues = Issues::default();
+                $(self.$name.check(issues.of(stringify!($name)));)+
+                issues.finish()
+            }
+
+            /// Checks the slots and blueprints that the settings name against those of a network: a policy would wait for
+            /// others for ever.
+            ///
+            /// # Errors
+            /// As [`Self::validate`].
+            pub fn validate_for(&self, slots: &[SlotState]) -> Result<(), Vec<ConfigIssue>> {
+                let mut issues = Issues::default();
+                $(self.$name.check_names(slots, issues.of(stringify!($name)));)+
+                issues.finish()
+            }
+
+            /// The configured policy, with nothing remembered.
+            pub(crate) fn begin(self) -> Box<dyn Proposer> {
+                match self.policy {
+                    $(PolicyKind::$kind => Box::new(Begun::new(self.$name)),)+
+                }
+            }
+        }
+    };
 }
+pub(super) use policies;
 
 #[cfg(test)]
 mod tests {
-    use leyline::seed::BlueprintOffer;
+    use leyline::seed::{BlueprintOffer, SlotState};
 
-    use super::*;
+    use crate::policy::TamiyoConfig;
 
     #[track_caller]
     fn check(json: &str, parts_of_error: &[&str]) {
