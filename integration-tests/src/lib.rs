@@ -3,3 +3,8 @@
 
 pub mod scripted;
 pub mod short_run;
+
+/// The examples of the guide, which are run as they stand there.
+#[doc = include_str!("../../docs/how-to-extend.md")]
+#[cfg(doctest)]
+pub struct HowToExtend;

@@ -2,13 +2,27 @@
 
 /// The source with comments, strings and character literals blanked; line breaks stay where they are.
 pub(crate) fn code_of(source: &str) -> String {
+    blanked(source, true)
+}
+
+/// The source with comments blanked: names of things in strings stay.
+pub(crate) fn uncommented(source: &str) -> String {
+    blanked(source, false)
+}
+
+fn blanked(source: &str, with_literals: bool) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(next) = rest.chars().next() {
-        let skipped = if rest.starts_with("//") {
+        let comment = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
         } else if rest.starts_with("/*") {
             block_comment(rest)
+        } else {
+            0
+        };
+        let literal = if comment > 0 {
+            0
         } else if let Some(len) = raw_string(rest, out.chars().next_back()) {
             len
         } else if next == '"' {
@@ -18,14 +32,14 @@ pub(crate) fn code_of(source: &str) -> String {
         } else {
             0
         };
-        if skipped == 0 {
-            out.push(next);
-            rest = &rest[next.len_utf8()..];
-        } else {
+        let len = comment.max(literal).max(next.len_utf8());
+        if comment > 0 || (literal > 0 && with_literals) {
             out.push(' ');
-            out.extend(rest[..skipped].chars().filter(|c| *c == '\n'));
-            rest = &rest[skipped..];
+            out.extend(rest[..len].chars().filter(|c| *c == '\n'));
+        } else {
+            out.push_str(&rest[..len]);
         }
+        rest = &rest[len..];
     }
     out
 }
@@ -114,5 +128,12 @@ mod tests {
         check("let x = '\\''; word", true);
         check("fn f<'a>(x: &'a str) { word }", true);
         check("let keyword = words;", false);
+    }
+
+    #[test]
+    fn names_in_strings_stay_where_only_comments_go() {
+        for (source, expected) in [("// word", false), ("/* word */ x", false), (r#"f("// word") // x"#, true)] {
+            assert_eq!(has_word(&uncommented(source), "word"), expected, "{source}");
+        }
     }
 }

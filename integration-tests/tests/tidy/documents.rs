@@ -49,7 +49,8 @@ pub(crate) fn dead_path(file: &File, paths: &[String]) -> Option<String> {
         let dead_link = links.map(|link| joined(folder, link)).find(|path| !exists(path));
         let names = line.split('`').skip(1).step_by(2).filter(|name| {
             let is_path = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
-            let is_here = name.trim_end_matches('/').contains('/') && !name.starts_with('.');
+            let is_pattern = name.contains("NAME");
+            let is_here = name.trim_end_matches('/').contains('/') && !name.starts_with('.') && !is_pattern;
             is_path && is_here && ENDS.iter().any(|end| name.ends_with(end))
         });
         let dead_name = names.map(str::to_owned).find(|name| !is_part(name));
@@ -128,6 +129,7 @@ mod tests {
             ("`x/src/y/` `y/mod.rs` `src/z.rs` `runs/report.html` `a / b` `x::y`", None),
             ("`x/src/y.rs`", Some("no `x/src/y.rs`")),
             ("`rc/z.rs`", Some("no `rc/z.rs`")),
+            ("`x/src/NAME.rs`", None),
             ("```text\n`x/src/y.rs`\n```", None),
             ("<!-- figures a.json\n[d](d.md)\n-->\n[c](c.md)\n<!-- /figures -->", None),
             ("<!-- figures a.json\n-->\n[d](d.md)\n<!-- /figures -->", Some("b.md:3: there is no `docs/a/d.md`")),

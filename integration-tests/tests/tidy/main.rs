@@ -6,6 +6,7 @@ mod rules;
 mod contract;
 mod results;
 mod documents;
+mod extend;
 
 use tree::Tree;
 
@@ -82,4 +83,9 @@ fn documents_name_files_that_exist() {
 #[test]
 fn times_in_documents_come_from_results() {
     report(&Tree::read().check(documents::typed_figure));
+}
+
+#[test]
+fn a_new_part_touches_the_files_that_the_guide_lists() {
+    report(&extend::violations(&Tree::read()));
 }

@@ -36,7 +36,8 @@ impl Tree {
         let root = root();
         let mut files = Vec::new();
         walk(root, "", &mut |path| {
-            if [".rs", ".md", ".json", "Cargo.toml", "contract.lock"].iter().any(|end| path.ends_with(end)) {
+            let ends = [".rs", ".cu", ".cuh", ".toml", ".html", ".md", ".json", "contract.lock"];
+            if ends.iter().any(|end| path.ends_with(end)) {
                 let text = fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
                 files.push(File { path: path.to_owned(), text: text.replace("\r\n", "\n") });
             }
