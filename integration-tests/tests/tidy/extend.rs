@@ -56,6 +56,24 @@ const KINDS: &[Kind] = &[
         instances: &[Instance { name: "top5", words: &["TOP5", "top5", "top5_accuracy"] }],
         users: &[],
     },
+    Kind {
+        heading: "Bench work",
+        most: 1,
+        instances: &[
+            Instance { name: "capture_profile", words: &["capture_profile", "capture-profile"] },
+            Instance { name: "gradient_cpu", words: &["gradient_cpu", "gradient-cpu"] },
+        ],
+        users: &[],
+    },
+    Kind {
+        heading: "CLI command",
+        most: 2,
+        instances: &[
+            Instance { name: "completions", words: &["completions", "CompletionsArgs"] },
+            Instance { name: "warm_up", words: &["WarmUpArgs"] },
+        ],
+        users: &[],
+    },
 ];
 
 /// What is wrong with the lists.
