@@ -56,6 +56,11 @@ fn every_crate_takes_the_lints_of_the_workspace() {
 }
 
 #[test]
+fn packages_hold_what_they_include() {
+    report(&Tree::read().check(rules::included_file));
+}
+
+#[test]
 fn a_contract_change_is_locked_and_told() {
     report(&contract::violations(&Tree::read()));
 }

@@ -80,6 +80,22 @@ pub(crate) fn manifest_lints(file: &File) -> Option<String> {
     missing.then(|| format!("{}: `[lints] workspace = true` is missing", file.path))
 }
 
+/// A package holds nothing from outside of its folder, so what a source includes has to lie in it. Tests are not built from
+/// packages, and the crate of tests is not published.
+pub(crate) fn included_file(file: &File) -> Option<String> {
+    if !file.is_rust() || file.is_test() || file.path.starts_with("integration-tests/") {
+        return None;
+    }
+    let source = file.text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let package = if file.path.starts_with("leyline/testkit/") { 2 } else { 1 };
+    // Folders between the root of the package and the file.
+    let depth = file.path.split('/').count() - 1 - package;
+    let includes = ["include_str!(\"", "include_bytes!(\""].into_iter().flat_map(|call| source.split(call).skip(1));
+    let outside =
+        includes.filter_map(|rest| rest.split('"').next()).find(|path| path.matches("../").count() > depth)?;
+    Some(format!("{}: `{outside}` lies outside of the package, which would not build from a registry", file.path))
+}
+
 /// What the trainer records is opened where no seed manager, policy or trainer is known.
 pub(crate) fn trainer_region(file: &File) -> Option<String> {
     if file.is_test() || !file.path.starts_with("tolaria/src/trainer/") {
@@ -173,6 +189,19 @@ mod tests {
         check(manifest_lints, "a/Cargo.toml", "[package]\n[lints]\n[dependencies]", Some("is missing"));
         check(manifest_lints, "a/Cargo.toml", "[lints]\nworkspace = true", None);
         check(manifest_lints, "a/Cargo.toml", "lints.workspace = true", None);
+    }
+
+    #[test]
+    fn a_planted_file_from_outside_of_the_package_is_named() {
+        for (path, include, complaint) in [
+            ("a/src/b/c.rs", "../../data/d.gz", None),
+            ("a/src/b/c.rs", "../../../Cargo.lock", Some("outside of the package")),
+            ("leyline/testkit/src/c.rs", "../README.md", None),
+            ("leyline/testkit/src/c.rs", "../../src/lib.rs", Some("outside of the package")),
+            ("a/tests/c.rs", "../../data/d.gz", None),
+        ] {
+            check(included_file, path, &format!("include_str!(\"{include}\")"), complaint);
+        }
     }
 
     #[test]
