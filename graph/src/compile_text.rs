@@ -1,6 +1,7 @@
 //! A report of the compiler for people.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::compile::{Change, PassReport};
 use super::compile_report::CompileReport;
@@ -21,8 +22,8 @@ impl fmt::Display for CompileReport {
         if !self.passes.is_empty() {
             writeln!(
                 f,
-                "{:<18} {:>8} {:>15} {:>15} {:>15}",
-                "pass", "rewrites", "nodes", "dependencies", "longest chain"
+                "{:<18} {:>8} {:>8} {:>15} {:>15} {:>15}",
+                "pass", "ms", "rewrites", "nodes", "dependencies", "longest chain"
             )?;
         }
         self.passes.iter().try_for_each(|pass| write_pass(f, pass))?;
@@ -41,7 +42,6 @@ impl fmt::Display for CompileReport {
             )?;
             write_kernels(f, &self.unknown_kernels)?;
         }
-        let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
         let times = &self.times;
         write!(
             f,
@@ -56,11 +56,16 @@ impl fmt::Display for CompileReport {
     }
 }
 
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
 fn write_pass(f: &mut fmt::Formatter<'_>, report: &PassReport) -> fmt::Result {
     let change = |Change { before, after }: Change| format!("{before} → {after}");
     let (nodes, dependencies) = (change(report.nodes), change(report.dependencies));
     let (name, chain) = (report.pass.name(), change(report.critical_path));
-    writeln!(f, "{name:<18} {:>8} {nodes:>15} {dependencies:>15} {chain:>15}", report.num_rewrites)
+    let (time, rewrites) = (ms(report.time), report.num_rewrites);
+    writeln!(f, "{name:<18} {time:>8.2} {rewrites:>8} {nodes:>15} {dependencies:>15} {chain:>15}")
 }
 
 /// Most launches first, names in order among equals.
@@ -78,20 +83,14 @@ fn write_kernels(f: &mut fmt::Formatter<'_>, kernels: &std::collections::BTreeMa
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use super::super::compile::{Block, BlockId, Lifetime, Node, NodeKind, PassSet, Pattern, Program, Region, compile};
+    use super::super::compile::{PassSet, compile};
     use super::super::compile_report::CompileTimes;
     use super::*;
 
-    /// Two fills of one block, the first of which nobody reads.
+    /// Of two fills of one block, the first of which nobody reads.
     fn passes() -> Vec<PassReport> {
-        let fill = |before: &[usize]| {
-            let region = Region::new(BlockId(0), 0, 8);
-            Node::new(NodeKind::Memset { region, pattern: Pattern::ZERO }, before.iter().copied())
-        };
-        let blocks = vec![Block { size_bytes: 8, lifetime: Lifetime::External }];
-        compile(&Program { blocks, nodes: vec![fill(&[]), fill(&[0])] }, &PassSet::exact()).unwrap().reports
+        let program = "blocks x0=8\n%0 zero x0[0..8]\n%1 zero x0[0..8]".parse().unwrap();
+        compile(&program, &PassSet::exact()).unwrap().reports
     }
 
     #[test]
@@ -114,6 +113,7 @@ mod tests {
         for pass in &report.passes {
             let line = text.lines().find(|line| line.starts_with(pass.pass.name())).unwrap();
             assert!(line.contains(&format!("{} → {}", pass.nodes.before, pass.nodes.after)), "{line}");
+            assert!(line.contains(&format!("{:.2} {:>8} ", ms(pass.time), pass.num_rewrites)), "{line}");
         }
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in {text}"));
         assert!(at("7 add") < at("2 copy") && at("2 copy") < at("2 sgd"), "{text}");

@@ -1,7 +1,8 @@
 //! Reference interpreter: runs a program on bytes, so that two programs can be compared.
 //!
 //! Element-wise kernels compute what they say. All others are synthetic: what a launch writes is a pseudo-random
-//! function of its name, its launch shape, its parameters and the bytes it reads; never of where these bytes lie.
+//! function of its name, its launch shape, its parameters and the bytes it reads; never of where these bytes lie. Any
+//! floats in it are positive and finite, so that adding zero to one changes no bit.
 //! Bytes that nobody wrote may be read by a kernel that may also write them, as the output of a library's kernel may
 //! have to be declared; they are the same in every program.
 
@@ -163,7 +164,7 @@ impl Memory {
                 hash.add(1);
                 let [value, choice, ..] = hash.0.to_le_bytes();
                 if write.is_full || choice % 2 == 0 {
-                    *byte = Some(value);
+                    *byte = Some(value & 0x3F);
                 }
             }
         }

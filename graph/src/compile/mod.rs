@@ -57,15 +57,18 @@ mod fuse;
 mod hoist;
 mod codegen;
 mod pipeline;
-mod listing;
+mod text;
+mod bisect;
 #[cfg(test)]
 mod tests;
 
 pub use agree::{compare_recordings, forget_stack};
+pub use bisect::{Bisection, Culprit, Reproducer, bisect};
 pub use block::{Block, BlockId, Lifetime, Region};
 pub use error::ProgramError;
 pub use fused::{Fused, Output, View};
-pub use interpret::{InterpretError, interpret, interpret_compiled};
+#[cfg(test)]
+pub(crate) use interpret::{InterpretError, interpret, interpret_compiled};
 pub use kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::ARENA_ALIGNMENT;
@@ -76,4 +79,5 @@ pub use pointwise::{BinaryOp, Comparison, ElementType, Operand, Pointwise, Step,
 pub use program::Program;
 pub use recorded::{DeclaredEffect, Recorded, RecordedKind, RecordedNode};
 pub use table::{CANDLE_VERSION, Decoded, Use, Written, decode};
+pub use text::ParseError;
 pub use twins::{TwinError, compare_twins};

@@ -136,6 +136,14 @@ impl PassSet {
         self
     }
 
+    /// The set without the planted fault.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_wrong_rewrite(mut self) -> Self {
+        self.wrong = None;
+        self
+    }
+
     /// The fault that was planted.
     pub(super) fn wrong_rewrite(&self) -> Option<(Pass, usize)> {
         self.wrong

@@ -3,7 +3,8 @@
 mod programs;
 mod properties;
 mod rules;
-mod examples;
+mod texts;
+mod filetests;
 mod planted;
 mod fusion;
 mod recordings;

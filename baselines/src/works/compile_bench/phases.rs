@@ -15,6 +15,7 @@ pub(super) fn push(samples: &mut Samples, case: &str, report: &CompileReport) {
     count("kernels.generated".to_owned(), report.num_generated);
     for pass in &report.passes {
         let name = pass.pass.name();
+        count(format!("pass.{name}.rewrites"), pass.num_rewrites);
         count(format!("pass.{name}.nodes"), pass.nodes.after);
         count(format!("pass.{name}.critical_path"), pass.critical_path.after);
     }
@@ -33,6 +34,9 @@ pub(super) fn push_times(samples: &mut Samples, name: &str, report: &CompileRepo
         ("verify", times.verify),
     ] {
         samples.push(format!("{name}.{phase}"), "ms", ms(time));
+    }
+    for pass in &report.passes {
+        samples.push(format!("{name}.passes.{}", pass.pass.name()), "ms", ms(pass.time));
     }
     samples.push(format!("{name}.cached"), "count", report.num_cached as f64);
 }

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use super::examples::{block, chain, map};
 use super::programs::programs;
 use super::{run, shuffled};
 use crate::compile::{Block, BlockId, Lifetime, NodeIndex, NodeKind, Pass, Program, ProgramError};
@@ -25,19 +24,16 @@ fn plan_all_at_once(program: &Program) -> Program {
 
 /// Two results kept in two blocks until both are copied out.
 fn two_live_blocks() -> Program {
-    let [first, second] = [BlockId(2), BlockId(3)];
-    let kinds = vec![
-        NodeKind::Alloc(first),
-        NodeKind::Alloc(second),
-        map(0, 2),
-        map(1, 3),
-        map(2, 0),
-        map(3, 1),
-        NodeKind::Free(first),
-        NodeKind::Free(second),
-    ];
-    let [external, graph] = [block(8, Lifetime::External), block(8, Lifetime::Graph)];
-    chain(vec![external, external, graph, graph], kinds)
+    let text = "blocks x0=8 x1=8 g2=8 g3=8
+        %0 alloc g2
+        %1 alloc g3
+        %2 kernel k known (x0 r[0..8], g2 w[0..8])
+        %3 kernel k known (x1 r[0..8], g3 w[0..8])
+        %4 kernel k known (g2 r[0..8], x0 w[0..8])
+        %5 kernel k known (g3 r[0..8], x1 w[0..8])
+        %6 free g2
+        %7 free g3";
+    text.parse().expect("a program")
 }
 
 #[test]
@@ -53,7 +49,10 @@ fn overlapping_live_blocks_are_caught_by_interpretation_in_a_chain_and_by_valida
 
 #[test]
 fn a_dropped_dependency_changes_the_result_of_some_order() {
-    let mut program = chain(vec![block(8, Lifetime::External); 3], vec![map(0, 1), map(1, 2)]);
+    let text = "blocks x0=8 x1=8 x2=8
+        %0 kernel k known (x0 r[0..8], x1 w[0..8])
+        %1 kernel k known (x1 r[0..8], x2 w[0..8])";
+    let mut program: Program = text.parse().expect("a program");
     let expected = run(&program, None);
     program.nodes[1].dependencies.clear();
     assert!((0..16).any(|seed| run(&program, Some(&shuffled(&program, seed))) != expected));
