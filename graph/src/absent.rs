@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 use leyline::region::{Eager, Recording};
 
 use super::compile::Recorded;
-use super::compile_report::{CompileOptions, CompileReport};
+use super::compile_report::{CompileOptions, CompileReport, Searched};
 use super::facts::DeviceFacts;
 use super::reason::Refusal;
 use super::report::CaptureReport;
@@ -33,6 +33,10 @@ pub enum Compilation {}
 /// A rewritten region; this build has none.
 #[derive(Debug)]
 pub enum CompiledGraph {}
+
+/// A search for a wrong rewrite; this build has none.
+#[derive(Debug)]
+pub enum Search {}
 
 /// A ring of pinned buffers; this build has none.
 #[derive(Debug)]
@@ -347,6 +351,16 @@ impl Compilation {
     }
 }
 
+impl Search {
+    /// Takes a step, and goes on with the search.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn step(&mut self, _captured: &Captured) -> Result<Searched, Refusal> {
+        match *self {}
+    }
+}
+
 impl CompiledGraph {
     /// Runs one step through both graphs and compares what they leave.
     ///
@@ -354,6 +368,12 @@ impl CompiledGraph {
     /// Never called.
     pub fn verify(&mut self, _captured: &Captured, _poison: u8) -> Result<(), Refusal> {
         match *self {}
+    }
+
+    /// Starts to look for the rewrite that makes it another one.
+    #[must_use]
+    pub fn search(self, _refusal: &Refusal, _interprets: bool) -> Option<Search> {
+        match self {}
     }
 
     /// Gives back the memory that comparing needs.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::compile::{PassReport, PassSet};
 use super::planted_fault::PlantedFault;
+use super::reason::Refusal;
 
 /// How a recorded region is compiled.
 #[derive(Debug, Clone)]
@@ -75,4 +76,13 @@ pub struct CompileReport {
     pub arena_bytes: usize,
     /// What it took.
     pub times: CompileTimes,
+}
+
+/// How a search for a wrong rewrite stands after a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Searched {
+    /// It goes on.
+    GoesOn,
+    /// It is over: [`Refusal::WrongRewrite`] with what was found, or why nothing was.
+    Over(Refusal),
 }

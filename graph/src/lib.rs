@@ -138,6 +138,8 @@ mod scalar;
 mod report;
 mod planted_fault;
 mod compile_report;
+#[cfg(any(test, feature = "cuda"))]
+mod search;
 mod compile_text;
 #[cfg(any(test, feature = "cuda"))]
 mod kernel_cache;
@@ -165,15 +167,17 @@ mod testing;
 
 #[cfg(not(feature = "cuda"))]
 pub use absent::{
-    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Session, StagingRing,
+    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Search, Session,
+    StagingRing,
 };
 #[cfg(not(feature = "cuda"))]
 pub use absent::{DeviceClaim, between_recordings};
 pub use cache::GraphCache;
-pub use compile_report::{CompileOptions, CompileReport, CompileTimes};
+pub use compile_report::{CompileOptions, CompileReport, CompileTimes, Searched};
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Session, StagingRing,
+    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Search, Session,
+    StagingRing,
 };
 #[cfg(feature = "cuda")]
 pub use cuda::{DeviceClaim, between_recordings};

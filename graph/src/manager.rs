@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::compile::PassSet;
 use super::stats::Event;
 use super::sync::{Arc, AtomicBool, AtomicU64, OnceSlot, Ordering};
 
@@ -18,12 +19,16 @@ pub enum GraphMode {
     Off,
 }
 
-/// The switch for graphs has a value that means nothing.
+/// An environment variable has a value that means nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the environment variable {} is `{value}`: expected 0, off, false, 1, auto, on or true", GraphMode::SWITCH)]
+#[error("the environment variable {name} is `{value}`: expected {expected}")]
 pub struct BadSwitch {
+    /// The variable.
+    pub name: &'static str,
     /// What was found.
     pub value: String,
+    /// What is accepted.
+    pub expected: &'static str,
 }
 
 impl GraphMode {
@@ -40,7 +45,11 @@ impl GraphMode {
             None | Some("") => Ok(None),
             Some("0" | "off" | "false") => Ok(Some(Self::Off)),
             Some("1" | "auto" | "on" | "true") => Ok(Some(Self::Auto)),
-            Some(other) => Err(BadSwitch { value: other.to_owned() }),
+            Some(other) => Err(BadSwitch {
+                name: Self::SWITCH,
+                value: other.to_owned(),
+                expected: "0, off, false, 1, auto, on or true",
+            }),
         }
     }
 }
@@ -86,6 +95,8 @@ pub struct GraphManager {
 #[derive(Debug, Default)]
 struct Shared {
     off: AtomicBool,
+    /// How many rewrites a compile may do, and one more; 0 is no limit.
+    fuel: AtomicU64,
     generation: AtomicU64,
     captures: AtomicU64,
     replays: AtomicU64,
@@ -126,6 +137,47 @@ impl GraphManager {
     #[must_use]
     pub fn enabled(&self) -> bool {
         self.mode() == GraphMode::Auto
+    }
+
+    /// The environment variable that says how many rewrites a compile may do, for a whole process. Reading it is the
+    /// caller's part.
+    pub const FUEL: &'static str = "ESPER_FUEL";
+
+    /// The number that the text of [`FUEL`](Self::FUEL) asks for; `None` when it is unset or empty.
+    ///
+    /// # Errors
+    /// [`BadSwitch`] for a text that is no whole number.
+    ///
+    /// # Examples
+    /// ```
+    /// use esper_graph::GraphManager;
+    ///
+    /// assert_eq!(GraphManager::fuel_from(Some("17")), Ok(Some(17)));
+    /// assert!(GraphManager::fuel_from(Some("some")).is_err());
+    /// ```
+    pub fn fuel_from(value: Option<&str>) -> Result<Option<u32>, BadSwitch> {
+        let value = value.filter(|value| !value.is_empty());
+        let number = |value: &str| {
+            let bad =
+                |_| BadSwitch { name: Self::FUEL, value: value.to_owned(), expected: "a whole number of rewrites" };
+            value.parse().map_err(bad)
+        };
+        value.map(number).transpose()
+    }
+
+    /// Limits the rewrites of each compile from now on; absent lifts the limit.
+    pub fn set_fuel(&self, num_rewrites: Option<u32>) {
+        self.shared.fuel.store(num_rewrites.map_or(0, |number| u64::from(number) + 1), Ordering::Release);
+    }
+
+    /// The set of passes with the limit of this process, where there is one.
+    #[must_use]
+    pub fn fueled(&self, passes: PassSet) -> PassSet {
+        let limit = self.shared.fuel.load(Ordering::Acquire).checked_sub(1);
+        match limit.and_then(|limit| usize::try_from(limit).ok()) {
+            Some(limit) => passes.with_fuel(limit),
+            None => passes,
+        }
     }
 
     /// Makes every cache drop the graphs it holds and forget its refusals, at its next lookup or insertion.

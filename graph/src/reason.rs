@@ -1,8 +1,9 @@
 //! Why a region runs eagerly instead of being replayed.
 
 use std::fmt;
+use std::path::PathBuf;
 
-use super::compile::TwinError;
+use super::compile::{Pass, TwinError};
 
 /// Where on the way to a replay it was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -150,6 +151,18 @@ pub enum Refusal {
         /// What was found, and where.
         message: String,
     },
+    /// The rewritten region left another result, and this is the rewrite that made it do so. The recorded graph goes on.
+    #[error("rewrite {rewrite} of pass {} is wrong: {message}{}", pass.name(), written_to(.reproducer))]
+    WrongRewrite {
+        /// The pass.
+        pass: Pass,
+        /// Its number among the rewrites of the pass, from 1.
+        rewrite: usize,
+        /// What differed.
+        message: String,
+        /// The file that shows it without the model; absent where none could be written.
+        reproducer: Option<PathBuf>,
+    },
     /// The region was recorded again, and is not what is replayed: a number on the host has changed, or a branch, or a
     /// tensor was replaced by another one.
     #[error("a number or a choice of the host is frozen in the graph and has changed since: {message}")]
@@ -203,6 +216,7 @@ impl Refusal {
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::Empty => "empty",
             Self::NotCompiled { why, .. } => why,
+            Self::WrongRewrite { .. } => "wrong_rewrite",
             Self::FrozenValue { .. } => "frozen_value",
             Self::OtherThread => "other_thread",
             Self::NotHeld { .. } => "not_held",
@@ -231,7 +245,7 @@ impl Refusal {
             | Self::RegionFailed { .. }
             | Self::Panicked { .. }
             | Self::ParkedError { inside: true, .. } => Stage::Record,
-            Self::NotCompiled { .. } => Stage::Compile,
+            Self::NotCompiled { .. } | Self::WrongRewrite { .. } => Stage::Compile,
             Self::FrozenValue { .. } | Self::NotHeld { .. } | Self::Moved { .. } | Self::OtherThread => Stage::Launch,
         }
     }
@@ -274,6 +288,10 @@ impl Refusal {
 
 fn used_by(kernel: &Option<String>) -> String {
     kernel.as_ref().map_or_else(String::new, |kernel| format!(", the first kernel with it is `{kernel}`"))
+}
+
+fn written_to(file: &Option<PathBuf>) -> String {
+    file.as_ref().map_or_else(String::new, |file| format!("; {} shows it", file.display()))
 }
 
 fn near(after: &Option<String>) -> String {

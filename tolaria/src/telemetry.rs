@@ -253,6 +253,14 @@ pub static COMPILE_FALLBACK: EventDesc = EventDesc {
     attributes: &["reason", "stage", "message"],
 };
 
+/// The search for the rewrite that made a compiled step another one is over.
+pub static COMPILE_BISECTED: EventDesc = EventDesc {
+    name: "tolaria.compile_bisected",
+    level: Level::Warning,
+    help: "a compiled graph gave another result, and it was looked for the rewrite that makes it so; pass and rewrite: which, none and 0 where it was not found; reproducer: the file that shows it without the model",
+    attributes: &["pass", "rewrite", "reproducer", "message"],
+};
+
 /// A compiled step could not be replayed.
 pub static COMPILE_RUNTIME_FALLBACK: EventDesc = EventDesc {
     name: "tolaria.compile_runtime_fallback",
@@ -277,5 +285,6 @@ pub static EVENTS: &[&EventDesc] = &[
     &GRAPH_DISABLED,
     &COMPILE_ENABLED_EVENT,
     &COMPILE_FALLBACK,
+    &COMPILE_BISECTED,
     &COMPILE_RUNTIME_FALLBACK,
 ];

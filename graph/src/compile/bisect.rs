@@ -76,18 +76,28 @@ impl Bisection {
         }
     }
 
-    /// The rewrite that was found: none before the search is over, and where something differs without any rewrite.
+    /// What shows the rewrite that was found, of which `difference` is told: none before the search is over, and where
+    /// something differs without any rewrite.
     ///
     /// # Errors
     /// As [`compile`].
-    pub fn culprit(&self, program: &Program, passes: &PassSet) -> Result<Option<Culprit>, CompileError> {
+    pub fn reproducer(
+        &self,
+        program: &Program,
+        passes: &PassSet,
+        difference: String,
+    ) -> Result<Option<Reproducer>, CompileError> {
         let fuel = self.differs;
         if fuel == 0 || self.next().is_some() {
             return Ok(None);
         }
-        let compiled = compile(program, &passes.clone().with_fuel(fuel))?;
+        let passes = passes.clone().with_fuel(fuel);
+        let compiled = compile(program, &passes)?;
         let last = compiled.reports.iter().rfind(|report| report.num_rewrites > 0);
-        Ok(last.map(|report| Culprit { pass: report.pass, rewrite: report.num_rewrites, fuel }))
+        Ok(last.map(|report| {
+            let culprit = Culprit { pass: report.pass, rewrite: report.num_rewrites, fuel };
+            Reproducer { passes, culprit, difference, program: program.clone() }
+        }))
     }
 }
 
@@ -134,13 +144,15 @@ pub fn bisect(
         bisection.note(fuel, difference.is_some());
         message = difference.unwrap_or(message);
     }
-    let reproducer = |culprit: Culprit| Reproducer {
-        passes: passes.clone().with_fuel(culprit.fuel),
-        culprit,
-        difference: message,
-        program: program.clone(),
-    };
-    Ok(bisection.culprit(program, passes)?.map(reproducer))
+    bisection.reproducer(program, passes, message)
+}
+
+/// Whether the interpreter finds another result than that of the program.
+#[cfg(test)]
+pub(crate) fn is_different(program: &Program, compiled: &Compiled) -> bool {
+    let inputs = inputs(program);
+    let expected = interpret(program, None, &inputs).expect("a result");
+    difference(&expected, interpret_compiled(compiled, None, &inputs, 1)).is_some()
 }
 
 /// Bytes for external blocks, the same for the same blocks.

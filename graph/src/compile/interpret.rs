@@ -21,8 +21,7 @@ const POISON: u8 = 0xA5;
 
 /// Why a program could not be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InterpretError {
+pub(crate) enum InterpretError {
     /// The order given is not one of all nodes, each once and after its dependencies.
     #[error("the order does not hold every node once, after its dependencies")]
     Order,
@@ -47,7 +46,7 @@ pub enum InterpretError {
 /// # Errors
 /// [`InterpretError::Order`] for a wrong order, [`InterpretError::Input`] for wrong `external` bytes,
 /// [`InterpretError::Undefined`] where the result would depend on what was in memory before.
-pub fn interpret(
+pub(crate) fn interpret(
     program: &Program,
     order: Option<&[NodeIndex]>,
     external: &BTreeMap<BlockId, Vec<u8>>,
@@ -61,7 +60,7 @@ pub fn interpret(
 ///
 /// # Errors
 /// As [`interpret`].
-pub fn interpret_compiled(
+pub(crate) fn interpret_compiled(
     compiled: &Compiled,
     order: Option<&[NodeIndex]>,
     external: &BTreeMap<BlockId, Vec<u8>>,

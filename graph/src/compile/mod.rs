@@ -63,6 +63,8 @@ mod bisect;
 mod tests;
 
 pub use agree::{compare_recordings, forget_stack};
+#[cfg(test)]
+pub(crate) use bisect::is_different;
 pub use bisect::{Bisection, Culprit, Reproducer, bisect};
 pub use block::{Block, BlockId, Lifetime, Region};
 pub use error::ProgramError;

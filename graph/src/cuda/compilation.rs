@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, ThreadId};
+use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use leyline::clock::{Clock as _, SystemClock};
 
+use super::background::{Background, Unwanted, join_abandoned, not_compiled};
 use super::capture::text_of;
 use super::compiled::CompiledGraph;
 use super::draft::Draft;
@@ -28,7 +27,9 @@ use super::read::Reading;
 use super::session::Session;
 use super::side::{Arena, SideStream};
 use super::verify::copied_bytes;
-use crate::compile::{Compiled, Lifetime, Lifted, NodeKind, Pass, Program, Recorded, compare_twins, compile, lift};
+use crate::compile::{
+    Compiled, Lifetime, Lifted, NodeKind, Pass, PassSet, Program, Recorded, compare_twins, compile, lift,
+};
 use crate::compile_report::{CompileOptions, CompileReport, CompileTimes};
 use crate::kernel_cache::KernelCache;
 use crate::launch::Span;
@@ -38,18 +39,11 @@ use crate::translate::{Places, written_spans};
 /// A recorded region that is being rewritten in the background. Dropping it does not wait: the thread stops at the next
 /// opportunity and lets go of what it has.
 pub struct Compilation {
-    results: Receiver<Result<Rewritten, Refusal>>,
-    is_unwanted: Arc<AtomicBool>,
+    work: Background<Rewritten>,
     session: Session,
     /// The thread that recorded.
     thread: ThreadId,
-    /// The thread that compiles.
-    worker: Option<JoinHandle<()>>,
-    is_over: bool,
 }
-
-/// Threads of compilations that were dropped before they were over.
-static ABANDONED: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
 /// What the thread makes: everything but the thread that it is replayed on.
 pub(super) struct Rewritten {
@@ -69,6 +63,8 @@ pub(super) struct Rewritten {
     /// Whether zeros may differ in their sign.
     pub(super) allows_signs: bool,
     pub(super) report: CompileReport,
+    /// What it was made from.
+    pub(super) source: Box<Source>,
 }
 
 /// What the thread is given.
@@ -79,36 +75,41 @@ struct Job {
     /// Memory whose bytes mean nothing after a step.
     scratch: Range<u64>,
     options: CompileOptions,
-    is_unwanted: Arc<AtomicBool>,
 }
+
+/// What graphs of a region are made from, with any set of passes.
+pub(super) struct Source {
+    job: Job,
+    reading: Reading,
+    pub(super) lifted: Lifted,
+    num_moved_addresses: usize,
+}
+
+// SAFETY: the handles of the reading are those of a draft that goes along, and a draft may be sent.
+unsafe impl Send for Source {}
 
 impl Compilation {
     /// Rewrites a region, of which there are two recordings, in a thread of its own. The session's stream must not be
     /// recording; afterwards it may.
     #[must_use]
     pub fn start(session: &Session, drafts: [Draft; 2], options: CompileOptions) -> Self {
-        let (sender, results) = mpsc::channel();
-        let is_unwanted = Arc::new(AtomicBool::new(false));
         let thread = drafts[0].thread;
-        let mut worker = None;
-        let refused_at_once = |refusal| drop(sender.send(Err(refusal)));
-        match job(session, drafts, options, &is_unwanted) {
-            Err(refusal) => refused_at_once(refusal),
-            Ok(job) => {
-                let result = sender.clone();
-                let spawned = thread::Builder::new().name("graph-compiler".to_owned()).spawn(move || {
-                    // Nobody may listen any more; then the result is dropped here.
-                    drop(result.send(job.run()));
-                });
-                match spawned {
-                    Ok(handle) => worker = Some(handle),
-                    Err(error) => {
-                        refused_at_once(Refusal::NotCompiled { why: "no_thread", message: error.to_string() });
-                    }
-                }
-            }
-        }
-        Self { results, is_unwanted, session: session.clone(), thread, worker, is_over: false }
+        let work = match job(session, drafts, options) {
+            Err(refusal) => Background::refused(refusal),
+            Ok(job) => Background::start(|unwanted| guarded(|| job.rewrite(unwanted))),
+        };
+        Self { work, session: session.clone(), thread }
+    }
+
+    /// Makes a graph of the same region with other passes.
+    pub(super) fn again(source: Box<Source>, passes: PassSet) -> Self {
+        let (session, thread) = (source.job.session.clone(), source.job.drafts[0].thread);
+        let build = move |unwanted: &Unwanted| {
+            let clock = SystemClock::new();
+            enter(source.job.session.context()).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
+            source.build(&passes, &clock, unwanted)
+        };
+        Self { work: Background::start(|unwanted| guarded(|| build(unwanted))), session, thread }
     }
 
     /// Waits for the threads of compilations that were dropped before they were over. A process should not end while one
@@ -117,12 +118,7 @@ impl Compilation {
     /// # Sync
     /// waits for threads, which stop at the next opportunity
     pub fn join_abandoned() {
-        let abandoned = std::mem::take(&mut *ABANDONED.lock().unwrap_or_else(PoisonError::into_inner));
-        for worker in abandoned {
-            if worker.join().is_err() {
-                tracing::warn!("a thread that compiled a graph panicked");
-            }
-        }
+        join_abandoned();
     }
 
     /// The rewritten region, or why there is none, once it is there; afterwards nothing more.
@@ -130,16 +126,8 @@ impl Compilation {
     /// # Sync
     /// none
     pub fn poll(&mut self) -> Option<Result<CompiledGraph, Refusal>> {
-        if self.is_over {
-            return None;
-        }
-        let result = match self.results.try_recv() {
-            Ok(result) => result,
-            Err(TryRecvError::Empty) => return None,
-            Err(TryRecvError::Disconnected) => Err(vanished()),
-        };
-        self.is_over = true;
-        Some(result.map(|rewritten| self.finish(rewritten)))
+        let result = self.work.poll()?;
+        Some(result.map(|rewritten| CompiledGraph::new(rewritten, self.session.clone(), self.thread)))
     }
 
     /// Waits for it.
@@ -150,40 +138,24 @@ impl Compilation {
     /// # Sync
     /// waits for the thread, not for the device
     pub fn wait(self) -> Result<CompiledGraph, Refusal> {
-        let result = self.results.recv().unwrap_or_else(|_| Err(vanished()));
-        result.map(|rewritten| self.finish(rewritten))
-    }
-
-    fn finish(&self, rewritten: Rewritten) -> CompiledGraph {
-        CompiledGraph::new(rewritten, self.session.clone(), self.thread)
-    }
-}
-
-impl Drop for Compilation {
-    fn drop(&mut self) {
-        self.is_unwanted.store(true, Ordering::Relaxed);
-        if let Some(worker) = self.worker.take().filter(|worker| !worker.is_finished()) {
-            ABANDONED.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
-        }
+        let Self { work, session, thread } = self;
+        work.wait().map(|rewritten| CompiledGraph::new(rewritten, session, thread))
     }
 }
 
 impl fmt::Debug for Compilation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Compilation").field("is_over", &self.is_over).finish_non_exhaustive()
+        f.debug_struct("Compilation").finish_non_exhaustive()
     }
 }
 
-fn vanished() -> Refusal {
-    not_compiled("vanished", "the thread ended without a result")
-}
-
-fn not_compiled(why: &'static str, message: impl Into<String>) -> Refusal {
-    Refusal::NotCompiled { why, message: message.into() }
+/// The last step of a thread: a panic is a refusal. What the work holds is let go of in here.
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(not_compiled("panicked", text_of(&*payload))))
 }
 
 /// An error with everything that caused it.
-fn text_of_error(error: &dyn std::error::Error) -> String {
+pub(super) fn text_of_error(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -194,12 +166,7 @@ fn text_of_error(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn job(
-    session: &Session,
-    drafts: [Draft; 2],
-    options: CompileOptions,
-    is_unwanted: &Arc<AtomicBool>,
-) -> Result<Job, Refusal> {
+fn job(session: &Session, drafts: [Draft; 2], options: CompileOptions) -> Result<Job, Refusal> {
     if drafts[0].thread != drafts[1].thread {
         return Err(Refusal::OtherThread);
     }
@@ -209,91 +176,25 @@ fn job(
     // Constants that the regions read may still be on their way to the device.
     let side = SideStream::after(session)?;
     let (session, scratch) = (session.clone(), session.workspace());
-    Ok(Job { session, drafts, side, scratch, options, is_unwanted: Arc::clone(is_unwanted) })
+    Ok(Job { session, drafts, side, scratch, options })
 }
 
 impl Job {
-    /// The last step of the thread. What the thread holds is let go of in here, before the result is sent.
-    fn run(self) -> Result<Rewritten, Refusal> {
-        catch_unwind(AssertUnwindSafe(|| self.rewrite()))
-            .unwrap_or_else(|payload| Err(not_compiled("panicked", text_of(&*payload))))
-    }
-
-    fn rewrite(mut self) -> Result<Rewritten, Refusal> {
+    fn rewrite(mut self, unwanted: &Unwanted) -> Result<Rewritten, Refusal> {
         enter(self.session.context()).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
         let clock = SystemClock::new();
-        let mut times = CompileTimes::default();
         let cache = self.options.kernel_cache.as_ref().map(KernelCache::new);
         if cache.as_ref().is_none_or(KernelCache::is_empty) {
             // There will be something to compile: the compiler gets ready while the program is made.
             prepare(self.session.context());
         }
-
-        let (reading, lifted, num_moved_addresses) = self.lift()?;
-        times.lift = clock.now();
-        self.check_wanted()?;
-
-        let mark = clock.now();
-        let compiled = self.compile(&lifted.program)?;
-        let Compiled { program, once, .. } = &compiled;
-        times.passes = clock.now() - mark;
-        self.check_wanted()?;
-
-        let mark = clock.now();
-        let context = self.session.context();
-        let modules = Modules::of([program, once], context, cache.as_ref())?;
-        times.kernels = clock.now() - mark;
-        self.check_wanted()?;
-
-        let mark = clock.now();
-        let places = Places::new(&program.blocks, &lifted.addresses, [program, once])
-            .map_err(|block| not_compiled("contradiction", format!("{block} has no address")))?;
-        let written = written_spans(&[&lifted.program, program, once], &lifted.addresses, &self.scratch);
-        self.check_room(places.arena_bytes() + copied_bytes(&written))?;
-        let arena = Arena::new(&self.side, places.arena_bytes())?;
-        let emitter = Emitter { reading: &reading, places: &places, arena: arena.base(), modules: &modules, context };
-        let executable = |program: &Program| RawExec::instantiate(&emitter.emit(program)?, context);
-        let exec = executable(program)?;
-        let once_exec = (!once.nodes.is_empty()).then(|| executable(once)).transpose()?;
-        times.instantiate = clock.now() - mark;
-
-        tracing::debug!(%program, "compiled");
-        let copies = Arena::new(&self.side, copied_bytes(&written))?;
-        let report = CompileReport {
-            passes: compiled.reports.clone(),
-            nodes_before: reading.recorded.nodes.len(),
-            nodes_after: program.nodes.len(),
-            critical_path: program.critical_path(),
-            kernels: launches(program),
-            unknown_kernels: lifted.unknown_kernels,
-            num_moved_addresses,
-            num_generated: modules.len(),
-            num_cached: modules.num_cached(),
-            arena_bytes: arena.bytes(),
-            times: CompileTimes { verify: Duration::ZERO, ..times },
-        };
-        let changing = places.gaps(once);
-        let blocks = lifted.program.blocks.iter().zip(&lifted.addresses);
-        let mut outside: Vec<(u64, usize)> =
-            blocks.filter_map(|(block, address)| Some(((*address)?, block.size_bytes))).collect();
-        outside.sort_unstable();
-        let allows_signs = self.options.passes.iter().any(|pass| pass == Pass::ZeroSums);
-        Ok(Rewritten {
-            exec,
-            once: once_exec,
-            arena,
-            changing,
-            copies,
-            modules,
-            outside,
-            written,
-            allows_signs,
-            report,
-        })
+        let (reading, lifted, num_moved_addresses) = self.lift(unwanted)?;
+        let passes = self.options.passes.clone();
+        Box::new(Source { job: self, reading, lifted, num_moved_addresses }).build(&passes, &clock, unwanted)
     }
 
     /// Reads both recordings and confirms that they are the same step. Each has a thread.
-    fn lift(&mut self) -> Result<(Reading, Lifted, usize), Refusal> {
+    fn lift(&mut self, unwanted: &Unwanted) -> Result<(Reading, Lifted, usize), Refusal> {
         let [first, second] = &mut self.drafts;
         let context = self.session.context();
         // Of the second recording the program is enough: what is emitted takes its kernels from the first.
@@ -311,7 +212,7 @@ impl Job {
                 .plant_in_recordings([&mut first.recorded, &mut second])
                 .map_err(|message| not_compiled("fault", message))?;
         }
-        self.check_wanted()?;
+        unwanted.check()?;
         let side = &self.side;
         let lift = |recorded: &Recorded| {
             let mut memory = DeviceMemory::new(side);
@@ -334,10 +235,6 @@ impl Job {
         Ok((first, lifted, num_moved))
     }
 
-    fn compile(&self, program: &Program) -> Result<Compiled, Refusal> {
-        compile(program, &self.options.passes).map_err(|error| not_compiled("not_valid", text_of_error(&error)))
-    }
-
     /// Confirms that there is memory for the new graph, with as much again left for eager work beside it.
     fn check_room(&self, bytes: usize) -> Result<(), Refusal> {
         let available = self.session.available()?;
@@ -348,12 +245,85 @@ impl Job {
         let message = format!("the new graph and its verification take {bytes} bytes, and {available} are available");
         Err(not_compiled("no_memory", message))
     }
+}
 
-    fn check_wanted(&self) -> Result<(), Refusal> {
-        if self.is_unwanted.load(Ordering::Relaxed) {
-            return Err(not_compiled("unwanted", "nobody waits for it any more"));
-        }
-        Ok(())
+impl Source {
+    /// The set of passes that was asked for, and the folder for generated kernels.
+    pub(super) fn options(&self) -> &CompileOptions {
+        &self.job.options
+    }
+
+    /// Makes a graph. What was done before is the lift, by the clock.
+    fn build(
+        self: Box<Self>,
+        passes: &PassSet,
+        clock: &SystemClock,
+        unwanted: &Unwanted,
+    ) -> Result<Rewritten, Refusal> {
+        let Self { job: Job { session, side, scratch, options, .. }, reading, lifted, .. } = &*self;
+        let mut times = CompileTimes { lift: clock.now(), ..CompileTimes::default() };
+        unwanted.check()?;
+
+        let mark = clock.now();
+        let compiled = compile(&lifted.program, passes);
+        let compiled = compiled.map_err(|error| not_compiled("not_valid", text_of_error(&error)))?;
+        let Compiled { program, once, .. } = &compiled;
+        times.passes = clock.now() - mark;
+        unwanted.check()?;
+
+        let mark = clock.now();
+        let context = session.context();
+        let cache = options.kernel_cache.as_ref().map(KernelCache::new);
+        let modules = Modules::of([program, once], context, cache.as_ref())?;
+        times.kernels = clock.now() - mark;
+        unwanted.check()?;
+
+        let mark = clock.now();
+        let places = Places::new(&program.blocks, &lifted.addresses, [program, once])
+            .map_err(|block| not_compiled("contradiction", format!("{block} has no address")))?;
+        let written = written_spans(&[&lifted.program, program, once], &lifted.addresses, scratch);
+        self.job.check_room(places.arena_bytes() + copied_bytes(&written))?;
+        let arena = Arena::new(side, places.arena_bytes())?;
+        let emitter = Emitter { reading, places: &places, arena: arena.base(), modules: &modules, context };
+        let executable = |program: &Program| RawExec::instantiate(&emitter.emit(program)?, context);
+        let exec = executable(program)?;
+        let once_exec = (!once.nodes.is_empty()).then(|| executable(once)).transpose()?;
+        times.instantiate = clock.now() - mark;
+
+        tracing::debug!(%program, "compiled");
+        let copies = Arena::new(side, copied_bytes(&written))?;
+        let report = CompileReport {
+            passes: compiled.reports.clone(),
+            nodes_before: reading.recorded.nodes.len(),
+            nodes_after: program.nodes.len(),
+            critical_path: program.critical_path(),
+            kernels: launches(program),
+            unknown_kernels: lifted.unknown_kernels.clone(),
+            num_moved_addresses: self.num_moved_addresses,
+            num_generated: modules.len(),
+            num_cached: modules.num_cached(),
+            arena_bytes: arena.bytes(),
+            times: CompileTimes { verify: Duration::ZERO, ..times },
+        };
+        let changing = places.gaps(once);
+        let blocks = lifted.program.blocks.iter().zip(&lifted.addresses);
+        let mut outside: Vec<(u64, usize)> =
+            blocks.filter_map(|(block, address)| Some(((*address)?, block.size_bytes))).collect();
+        outside.sort_unstable();
+        let allows_signs = passes.iter().any(|pass| pass == Pass::ZeroSums);
+        Ok(Rewritten {
+            exec,
+            once: once_exec,
+            arena,
+            changing,
+            copies,
+            modules,
+            outside,
+            written,
+            allows_signs,
+            report,
+            source: self,
+        })
     }
 }
 

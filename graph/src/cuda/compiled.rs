@@ -7,7 +7,7 @@ use std::thread::{self, ThreadId};
 use candle_core::Tensor;
 use cudarc::driver::result;
 
-use super::compilation::Rewritten;
+use super::compilation::{Rewritten, Source};
 use super::driver::refused;
 use super::executable::Exec;
 use super::generated::Modules;
@@ -43,11 +43,13 @@ pub struct CompiledGraph {
     thread: ThreadId,
     is_uploaded: bool,
     pub(super) is_verified: bool,
+    /// What it was made from, until it is compared no more.
+    pub(super) source: Option<Box<Source>>,
 }
 
 impl CompiledGraph {
     pub(super) fn new(rewritten: Rewritten, session: Session, thread: ThreadId) -> Self {
-        let Rewritten { exec, once, arena, changing, copies, modules, outside, written, allows_signs, report } =
+        let Rewritten { exec, once, arena, changing, copies, modules, outside, written, allows_signs, report, source } =
             rewritten;
         let adopt = |exec: super::raw::RawExec| Exec::adopt(exec.into_raw(), session.clone());
         Self {
@@ -66,6 +68,7 @@ impl CompiledGraph {
             thread,
             is_uploaded: false,
             is_verified: false,
+            source: Some(source),
         }
     }
 

@@ -44,11 +44,12 @@ impl CompiledGraph {
         outcome
     }
 
-    /// Gives back the memory that comparing needs. A later comparison takes it anew.
+    /// Gives back the memory that comparing needs, and what it was made from. A later comparison takes the memory anew.
     ///
     /// # Sync
     /// none
     pub fn end_verification(&mut self) {
+        self.source = None;
         let Some(copies) = self.copies.take() else { return };
         if let Err(refusal) = copies.free_after(&self.session) {
             tracing::warn!(%refusal, "the copies of a comparison were not freed in order");

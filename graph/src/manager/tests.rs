@@ -21,10 +21,25 @@ fn the_switch_accepts_what_it_documents() {
 }
 
 #[test]
+fn fuel_is_a_whole_number_and_limits_what_passes_do() {
+    assert_eq!(GraphManager::fuel_from(None), Ok(None));
+    assert_eq!(GraphManager::fuel_from(Some("")), Ok(None));
+    for bad in ["-1", "many", "1.5", "4294967296"] {
+        let expected = format!("the environment variable ESPER_FUEL is `{bad}`: expected a whole number of rewrites");
+        assert_eq!(GraphManager::fuel_from(Some(bad)).unwrap_err().to_string(), expected);
+    }
+    let manager = GraphManager::new();
+    for fuel in [None, Some(0), Some(7)] {
+        manager.set_fuel(fuel);
+        assert_eq!(manager.fueled(PassSet::all()).fuel(), fuel.map(|fuel| fuel as usize));
+    }
+}
+
+#[test]
 fn a_bad_switch_is_an_error_that_names_the_variable_and_the_accepted_values() {
     for bad in ["2", "no", "OFF", " 0", "auto "] {
         let error = GraphMode::from_switch(Some(bad)).unwrap_err();
-        assert_eq!(error, BadSwitch { value: bad.to_owned() });
+        assert_eq!(error.value, bad);
         let expected =
             format!("the environment variable ESPER_GRAPHS is `{bad}`: expected 0, off, false, 1, auto, on or true");
         assert_eq!(error.to_string(), expected);

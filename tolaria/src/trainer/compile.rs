@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Every step is taken exactly once, by the captured graph or by the compiled one. A refusal anywhere ends the attempt
-//! for this shape, and the captured graph goes on in the same step. Nothing here knows a device: [`Compiler`] does.
+//! for this shape, and the captured graph goes on in the same step. Where the results differ, the rewrite that makes them so
+//! is looked for beside the steps that follow. Nothing here knows a device: [`Compiler`] does.
 
 use std::fmt::Debug;
 use std::num::NonZeroU32;
 
-use esper_graph::{Refusal, Stage};
+use esper_graph::{Refusal, Searched, Stage};
 
 /// What the compiled graph's memory is filled with before it is verified, in turn: an old value that counts as a
 /// number, and one that is none.
@@ -28,6 +29,8 @@ pub(super) trait Compiler {
     type Job: Debug;
     /// A compiled step.
     type Compiled: Debug;
+    /// A search for the rewrite that makes a compiled step another one.
+    type Search: Debug;
 
     /// Compiles in the background. Dropping the job must not wait for it.
     fn start(&mut self, drafts: [Self::Draft; 2]) -> Self::Job;
@@ -40,6 +43,15 @@ pub(super) trait Compiler {
     /// # Errors
     /// Of [`Stage::Compile`]: the captured graph has taken the step. Any other: nothing has run.
     fn verify(&mut self, compiled: &mut Self::Compiled, captured: &Self::Captured, poison: u8) -> Result<(), Refusal>;
+
+    /// Starts to look for the rewrite that makes the compiled step another one; absent where the refusal is another.
+    fn search(&mut self, compiled: Self::Compiled, refusal: &Refusal) -> Option<Self::Search>;
+
+    /// Takes a step with the captured graph, and goes on with the search.
+    ///
+    /// # Errors
+    /// Nothing has run then.
+    fn search_step(&mut self, search: &mut Self::Search, captured: &Self::Captured) -> Result<Searched, Refusal>;
 
     /// The compiled step takes over, and is compared no more.
     fn accept(&mut self, compiled: &mut Self::Compiled);
@@ -86,6 +98,8 @@ pub(super) enum Notice {
     FellBack(Refusal),
     /// The compiled graph could not be replayed.
     FellBackAtReplay(Refusal),
+    /// The search for a wrong rewrite is over.
+    Searched(Refusal),
 }
 
 /// What lies beside a captured step: nothing, a compile under way, or the compiled step.
@@ -110,6 +124,8 @@ enum State<C: Compiler> {
         verified: u32,
     },
     Ready(C::Compiled),
+    /// The captured graph, for good, while it is looked for what went wrong.
+    Searching(C::Search),
 }
 
 impl<C: Compiler> Compiling<C> {
@@ -178,6 +194,13 @@ impl<C: Compiler> Compiling<C> {
                 Some(Ok(compiled)) => self.verify(compiler, captured, compiled, 0),
             },
             State::Verifying { compiled, verified } => self.verify(compiler, captured, compiled, verified),
+            State::Searching(mut search) => match compiler.search_step(&mut search, captured)? {
+                Searched::GoesOn => {
+                    self.state = State::Searching(search);
+                    Ok((Taken::Captured, None))
+                }
+                Searched::Over(refusal) => Ok((Taken::Captured, Some(Notice::Searched(refusal)))),
+            },
             State::Ready(compiled) => match compiler.replay(&compiled) {
                 Ok(()) => {
                     self.state = State::Ready(compiled);
@@ -188,8 +211,12 @@ impl<C: Compiler> Compiling<C> {
         }
     }
 
-    /// Lets go of a compile that is under way: the network has changed. It starts over should this shape come back.
+    /// Lets go of a compile that is under way: the network has changed. It starts over should this shape come back. A
+    /// search ends.
     pub(super) fn abandon(&mut self) {
+        if matches!(self.state, State::Searching(_)) {
+            self.state = State::Off;
+        }
         if matches!(self.state, State::Warming(_) | State::Drafting(_) | State::Running(_)) {
             self.state = first(self.schedule);
         }
@@ -213,7 +240,10 @@ impl<C: Compiler> Compiling<C> {
                 self.state = State::Verifying { compiled, verified: verified + 1 };
                 Ok((Taken::Verified, None))
             }
-            Err(refusal) if refusal.stage() == Stage::Compile => Ok((Taken::Captured, Some(Notice::FellBack(refusal)))),
+            Err(refusal) if refusal.stage() == Stage::Compile => {
+                self.state = compiler.search(compiled, &refusal).map_or(State::Off, State::Searching);
+                Ok((Taken::Captured, Some(Notice::FellBack(refusal))))
+            }
             Err(refusal) => Self::fall_back(compiler, captured, refusal, Notice::FellBack),
         }
     }

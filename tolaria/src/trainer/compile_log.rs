@@ -58,6 +58,10 @@ impl CompileLog {
                 self.instruments.fell_back(&desc::COMPILE_RUNTIME_FALLBACK, &refusal);
                 self.refusal = Some(refusal);
             }
+            Notice::Searched(refusal) => {
+                self.instruments.searched(&refusal);
+                self.refusal = Some(refusal);
+            }
         }
     }
 

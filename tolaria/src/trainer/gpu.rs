@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::trainer::compile::{Compiler, Compiling};
 use crate::trainer::config::ExecutionConfig;
 use esper_graph::{
-    Captured, Compilation, CompileOptions, CompiledGraph, DeviceClaim, DeviceTimer, Draft, Refusal, Session,
-    StagingLane, StagingRing,
+    Captured, Compilation, CompileOptions, CompiledGraph, DeviceClaim, DeviceTimer, Draft, Refusal, Search, Searched,
+    Session, StagingLane, StagingRing,
 };
 
 /// Replays from one that is measured to the next: events are not free.
@@ -101,6 +101,7 @@ impl Compiler for Gpu {
     type Draft = Draft;
     type Job = Compilation;
     type Compiled = CompiledGraph;
+    type Search = Search;
 
     fn start(&mut self, drafts: [Draft; 2]) -> Compilation {
         Compilation::start(&self.session, drafts, self.options.clone())
@@ -112,6 +113,14 @@ impl Compiler for Gpu {
 
     fn verify(&mut self, compiled: &mut CompiledGraph, captured: &Captured, poison: u8) -> Result<(), Refusal> {
         compiled.verify(captured, poison)
+    }
+
+    fn search(&mut self, compiled: CompiledGraph, refusal: &Refusal) -> Option<Search> {
+        compiled.search(refusal, true)
+    }
+
+    fn search_step(&mut self, search: &mut Search, captured: &Captured) -> Result<Searched, Refusal> {
+        search.step(captured)
     }
 
     fn accept(&mut self, compiled: &mut CompiledGraph) {

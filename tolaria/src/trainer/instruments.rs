@@ -195,6 +195,19 @@ impl CompileInstruments {
         self.recorder.event(event);
         tracing::warn!(%refusal, stage = %refusal.stage(), "steps of this shape are not compiled");
     }
+
+    pub(super) fn searched(&self, refusal: &Refusal) {
+        let event = Event::new(&desc::COMPILE_BISECTED);
+        let event = match refusal {
+            Refusal::WrongRewrite { pass, rewrite, reproducer, .. } => {
+                let file = reproducer.as_ref().map_or_else(|| "none".to_owned(), |file| file.display().to_string());
+                event.with("pass", pass.name()).with("rewrite", rewrite).with("reproducer", file)
+            }
+            _ => event.with("pass", "none").with("rewrite", 0).with("reproducer", "none"),
+        };
+        self.recorder.event(event.with("message", refusal));
+        tracing::warn!(%refusal, "the search for a wrong rewrite is over");
+    }
 }
 
 pub(super) fn ms(duration: Duration) -> f64 {

@@ -133,7 +133,8 @@ impl StepRunner {
             return Ok(runner);
         }
         let kernel_cache = config.compile_cache.clone();
-        let options = CompileOptions { kernel_cache, ..CompileOptions::new(PassSet::all()) };
+        let options =
+            CompileOptions { kernel_cache, ..CompileOptions::new(GraphManager::global().fueled(PassSet::all())) };
         // Also when steps run eagerly: all ways of running a step then use the same work space, and give the same bits.
         match Gpu::open(config, options, device, claim)? {
             Ok(gpu) => runner.gpu = Some(gpu),

@@ -1,8 +1,10 @@
 //! Faults planted in the compiler: each is found, and the step it was planted in is right all the same.
 
+use std::time::Duration;
+
 use candle_core::{DType, Tensor};
-use esper_graph::compile::{Pass, PassSet};
-use esper_graph::{Captured, Compilation, CompileOptions, PlantedFault};
+use esper_graph::compile::{Pass, PassSet, Reproducer, bisect};
+use esper_graph::{Captured, Compilation, CompileOptions, PlantedFault, Refusal, Searched};
 use leyline::region::Eager;
 use tolaria::host_read::{HostReads, read_vec};
 
@@ -20,24 +22,59 @@ const STEPS: usize = 24;
 const POISON: u8 = 0xCB;
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
-    report.check("fault.wrong_pass", |_| wrong_pass(gpu, eager));
+    report.check("fault.wrong_rewrite", |_| wrong_rewrite(gpu, eager, true));
+    report.check("fault.wrong_rewrite_unseen", |_| wrong_rewrite(gpu, eager, false));
     report.check("fault.unknown_kernel", |_| unknown_kernel(gpu, eager));
     report.check("fault.pointer_like_number", |_| pointer_like_number(gpu, eager));
     report.check("fault.named_like_a_product", |_| named_like_a_product(gpu, eager));
 }
 
-/// A result that a rewrite of a pass dropped is missed by the comparison; the step is what the captured graph makes of it.
-fn wrong_pass(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
-    let (mut step, captured, compilation) =
-        started(gpu, eager, CompileOptions::new(PassSet::all().with_wrong_rewrite(Pass::Fuse, 3)))?;
+/// A result that a rewrite of a pass dropped is missed by the comparison. Pass and rewrite are found without help, by the
+/// interpreter or by steps alone, and what is written replays; every step is what the captured graph makes of it.
+fn wrong_rewrite(gpu: &Gpu, eager: &mut Eager, interprets: bool) -> Result<String, Broken> {
+    const MOST_STEPS: usize = 20_000;
+    const PAUSE: Duration = Duration::from_millis(10);
+    let (pass, rewrite) = (Pass::Fuse, 3);
+    let folder = std::env::temp_dir().join(format!("esper-wrong-rewrite-{}-{interprets}", std::process::id()));
+    let passes = PassSet::all().with_wrong_rewrite(pass, rewrite);
+    let options = CompileOptions { kernel_cache: Some(folder.clone()), ..CompileOptions::new(passes) };
+    let (mut step, captured, compilation) = started(gpu, eager, options)?;
     let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
     step.load()?;
     let Err(refusal) = compiled.verify(&captured, POISON) else {
         return Err(Broken("the comparison found no difference".to_owned()));
     };
     promise(refusal.name() == "differs", || format!("refused for another reason: {refusal}"))?;
-    finish_captured(gpu, step, &captured)?;
-    Ok(format!("{refusal}; {STEPS} steps with the bits of eager ones"))
+    let Some(mut search) = compiled.search(&refusal, interprets) else {
+        return Err(Broken("no search was begun".to_owned()));
+    };
+    let found = loop {
+        step.load()?;
+        match search.step(&captured).map_err(|refusal| refused("a step of the search", refusal))? {
+            Searched::Over(refusal) => break refusal,
+            Searched::GoesOn => std::thread::sleep(PAUSE),
+        }
+        promise(step.num_steps() < MOST_STEPS, || format!("nothing was found in {MOST_STEPS} steps"))?;
+    };
+    let Refusal::WrongRewrite { pass: of, rewrite: number, reproducer: Some(file), .. } = &found else {
+        return Err(Broken(format!("not found: {found}")));
+    };
+    promise((*of, *number) == (pass, rewrite), || format!("another rewrite was found: {found}"))?;
+    let text = std::fs::read_to_string(file).map_err(|error| Broken(format!("{}: {error}", file.display())))?;
+    std::fs::remove_dir_all(&folder).map_err(|error| Broken(format!("{}: {error}", folder.display())))?;
+    let reproducer: Reproducer = text.parse().map_err(|error| Broken(format!("the reproducer: {error}")))?;
+    let nodes = reproducer.program.nodes.len();
+    let again = bisect(&reproducer.program, &reproducer.passes, || true);
+    let again = again.map_err(|error| Broken(format!("the reproducer does not compile: {error}")))?;
+    let replayed = again.map(|again| again.culprit);
+    promise(!interprets || replayed == Some(reproducer.culprit), || format!("the reproducer shows {replayed:?}"))?;
+    let num_steps = step.num_steps();
+    let wrong = differing(&step.parameters()?, &eager_parameters(gpu, num_steps)?);
+    promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))?;
+    Ok(format!(
+        "{found}: {nodes} nodes, shown without the model: {}; {num_steps} steps with the bits of eager ones",
+        replayed.is_some()
+    ))
 }
 
 /// A kernel of which nothing is known costs speed, not results.
@@ -52,7 +89,7 @@ fn unknown_kernel(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
         step.load()?;
         compiled.replay().map_err(|refusal| refused("a replay", refusal))?;
     }
-    let wrong = differing(&step.parameters()?, &eager_parameters(gpu)?);
+    let wrong = differing(&step.parameters()?, &eager_parameters(gpu, STEPS)?);
     promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))?;
     let names: Vec<String> = unknown.iter().map(|(name, count)| format!("{count} {name}")).collect();
     Ok(format!("{STEPS} steps with the bits of eager ones, unknown: {}", names.join(", ")))
@@ -142,13 +179,13 @@ fn finish_captured(gpu: &Gpu, mut step: OptimizerStep, captured: &Captured) -> R
         step.load()?;
         captured.replay().map_err(|refusal| refused("a replay", refusal))?;
     }
-    let wrong = differing(&step.parameters()?, &eager_parameters(gpu)?);
+    let wrong = differing(&step.parameters()?, &eager_parameters(gpu, STEPS)?);
     promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))
 }
 
-fn eager_parameters(gpu: &Gpu) -> Result<Vec<f32>, Broken> {
+fn eager_parameters(gpu: &Gpu, num_steps: usize) -> Result<Vec<f32>, Broken> {
     let mut step = OptimizerStep::new(gpu, Workload::mlp(0, &gpu.device)?)?;
-    for _ in 0..STEPS {
+    for _ in 0..num_steps {
         step.eagerly(gpu)?;
     }
     Ok(step.parameters()?)

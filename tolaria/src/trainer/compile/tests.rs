@@ -4,6 +4,8 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 
+use esper_graph::compile::Pass;
+
 use super::*;
 
 /// What goes wrong, and when.
@@ -15,6 +17,8 @@ struct Script {
     job_refused: Option<Refusal>,
     /// Verification that fails, and with what.
     verify_refused: Option<(u32, Refusal)>,
+    /// Steps that a search for the wrong rewrite takes; absent where none is begun.
+    search_steps: Option<u32>,
     /// Replay of the compiled graph that fails, and with what.
     replay_refused: Option<(u32, Refusal)>,
     /// Replay of the captured graph that fails, verified steps not counted.
@@ -42,6 +46,10 @@ fn differs() -> Refusal {
     Refusal::NotCompiled { why: "differs", message: "2 words of block 3".to_owned() }
 }
 
+fn found() -> Refusal {
+    Refusal::WrongRewrite { pass: Pass::Fuse, rewrite: 3, message: "2 words of block 3".to_owned(), reproducer: None }
+}
+
 fn broken() -> Refusal {
     Refusal::Driver { call: "cuGraphLaunch", stage: Stage::Launch, message: "no".to_owned() }
 }
@@ -57,6 +65,7 @@ impl Compiler for Counting {
     type Draft = Rc<()>;
     type Job = [Rc<()>; 2];
     type Compiled = Rc<()>;
+    type Search = (Rc<()>, u32);
 
     fn start(&mut self, drafts: [Rc<()>; 2]) -> [Rc<()>; 2] {
         self.num_started += 1;
@@ -83,6 +92,16 @@ impl Compiler for Counting {
             self.state += 1;
         }
         refusal.map_or(Ok(()), Err)
+    }
+
+    fn search(&mut self, compiled: Rc<()>, refusal: &Refusal) -> Option<(Rc<()>, u32)> {
+        self.script.search_steps.filter(|_| refusal.name() == "differs").map(|steps| (compiled, steps))
+    }
+
+    fn search_step(&mut self, search: &mut (Rc<()>, u32), (): &()) -> Result<Searched, Refusal> {
+        self.replay_captured(&())?;
+        search.1 -= 1;
+        Ok(if search.1 == 0 { Searched::Over(found()) } else { Searched::GoesOn })
     }
 
     fn accept(&mut self, _compiled: &mut Rc<()>) {
@@ -145,6 +164,24 @@ impl Shape {
         };
         (0..num_steps).map(|_| letter(self.step().unwrap())).collect()
     }
+}
+
+#[test]
+fn a_difference_is_searched_for_beside_the_steps_and_told_when_it_is_found() {
+    let script = Script { verify_refused: Some((0, differs())), search_steps: Some(4), ..Script::default() };
+    let mut shape = Shape::new(1, 2, script.clone());
+    assert_eq!(shape.steps(12), "cccccccccccc");
+    assert_eq!(shape.notices, [Notice::FellBack(differs()), Notice::Searched(found())]);
+    assert_eq!((shape.device.state, shape.device.num_alive()), (12, 0));
+    // A network that has changed ends the search, and what cannot be replayed is told to the caller.
+    let mut shape = Shape::new(1, 2, script.clone());
+    shape.steps(5);
+    shape.compiling.abandon();
+    shape.steps(9);
+    assert_eq!((shape.notices.len(), shape.device.num_alive()), (1, 0));
+    let mut shape = Shape::new(1, 2, Script { captured_refused: Some(5), ..script });
+    shape.steps(6);
+    assert_eq!(shape.step(), Err(broken()));
 }
 
 #[test]
