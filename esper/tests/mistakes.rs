@@ -242,12 +242,16 @@ fn missing_data_files_come_with_the_commands_that_fetch_them() {
 
 #[test]
 fn a_switch_that_means_nothing_is_answered_with_what_is_accepted() {
-    let mut command = Command::cargo_bin("esper").unwrap();
-    let output = command.args(["check-config", "none.toml"]).env("ESPER_GRAPHS", "maybe").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    for part in ["ESPER_GRAPHS", "maybe", "0, off, false, 1, auto, on or true"] {
-        assert!(text.contains(part), "{text}");
+    for (name, accepted) in
+        [("ESPER_GRAPHS", "0, off, false, 1, auto, on or true"), ("ESPER_FUEL", "a whole number of rewrites")]
+    {
+        let mut command = Command::cargo_bin("esper").unwrap();
+        let output = command.args(["check-config", "none.toml"]).env(name, "maybe").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        for part in [name, "maybe", accepted] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }
 

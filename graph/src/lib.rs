@@ -111,6 +111,7 @@
 //! | has a static buffer that moved, at replay | `Moved` | hold it |
 //! | takes a number or a tensor of the host that has changed since the capture | `FrozenValue` | a [`DeviceScalar`] |
 //! | cannot be rewritten, or the rewritten one leaves other results | `NotCompiled` | it is replayed as recorded |
+//! | gets another result by a rewrite, which was found | `WrongRewrite` | it is replayed as recorded |
 //! | is replayed on another thread than it was captured on | `OtherThread` | capture there |
 //! | is on a device that another thread has a session of | `SharedDevice` | `Device::new_cuda_with_stream` for each thread |
 //! | finds the device in error, or the driver unwilling | `ParkedError`, `Driver` | |

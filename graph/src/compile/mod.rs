@@ -9,6 +9,9 @@
 //! and compared with a second recording of the same step ([`compare_twins`]). Nothing here needs a device, and all of it
 //! is compiled in every build; [`Compilation`](super::Compilation) reads recordings from the driver and builds new graphs.
 //!
+//! Programs print as text, and [`str::parse`] takes it back. Passes do at most as many rewrites as [`PassSet::with_fuel`]
+//! allows, and the result is right for any number; so [`bisect()`] and [`Bisection`] find a rewrite that is wrong.
+//!
 //! # Terms
 //! *Program*: nodes in a valid order with explicit dependencies, and the blocks of memory they use; addresses are a
 //! block and an offset. *External* block: seen by the owner before and after a replay; what a pass must keep.

@@ -352,11 +352,13 @@ fn refusal() -> impl Strategy<Value = Refusal> {
 
 fn script() -> impl Strategy<Value = Script> {
     let at = || proptest::option::of((0..4_u32, refusal()));
-    (0..4_u32, proptest::option::weighted(0.2, refusal()), at(), at()).prop_map(
-        |(num_pending, job_refused, verify_refused, replay_refused)| Script {
+    let search_steps = proptest::option::of(1..4_u32);
+    (0..4_u32, proptest::option::weighted(0.2, refusal()), at(), search_steps, at()).prop_map(
+        |(num_pending, job_refused, verify_refused, search_steps, replay_refused)| Script {
             num_pending,
             job_refused,
             verify_refused,
+            search_steps,
             replay_refused,
             captured_refused: None,
         },
@@ -387,7 +389,8 @@ proptest! {
             }
             prop_assert_eq!(shape.device.state, num_taken, "step {}", step);
         }
-        let num_fallbacks = shape.notices.iter().filter(|notice| **notice != Notice::Enabled).count();
+        let is_fallback = |notice: &&Notice| matches!(notice, Notice::FellBack(_) | Notice::FellBackAtReplay(_));
+        let num_fallbacks = shape.notices.iter().filter(is_fallback).count();
         prop_assert!(num_fallbacks <= 1, "a refusal is final: {:?}", shape.notices);
         prop_assert!(shape.notices.len() <= 2);
         prop_assert!(shape.device.num_alive() <= 2);
