@@ -1,4 +1,5 @@
 //! The real seed manager behind the layer that verifies: every command gets exactly one answer, and is used up by it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
