@@ -27,10 +27,44 @@ struct Instance {
 
 const KINDS: &[Kind] = &[
     Kind {
+        heading: "Policy",
+        most: 3,
+        instances: &[
+            Instance { name: "fixed", words: &["FixedConfig", "PolicyKind::Fixed"] },
+            Instance { name: "random", words: &["RandomConfig", "PolicyKind::Random"] },
+        ],
+        users: &["baselines/"],
+    },
+    Kind {
+        heading: "Loss or task",
+        // To be 3, with tasks as a contract.
+        most: 12,
+        instances: &[Instance { name: "cross_entropy", words: &["cross_entropy", "cross_entropy_rows"] }],
+        users: &["baselines/"],
+    },
+    Kind {
+        heading: "Optimizer",
+        most: 4,
+        instances: &[
+            Instance { name: "sgd", words: &["sgd", "Sgd"] },
+            Instance { name: "adam_w", words: &["adam_w", "AdamW"] },
+        ],
+        users: &["baselines/", "esper/src/config/defaults/"],
+    },
+    Kind {
         heading: "Schedule",
         most: 1,
         instances: &[Instance { name: "cosine", words: &["final_ratio"] }],
         users: &[],
+    },
+    Kind {
+        heading: "Aggregation",
+        most: 4,
+        instances: &[
+            Instance { name: "mgda", words: &["mgda", "Mgda"] },
+            Instance { name: "upgrad", words: &["upgrad", "UpGrad"] },
+        ],
+        users: &["baselines/"],
     },
     Kind {
         heading: "Blueprint",
@@ -123,8 +157,12 @@ fn is_source(file: &File) -> bool {
     is_code && !file.is_test() && !file.path.split('/').any(|part| parts.contains(&part))
 }
 
-/// Whether the file names it outside of comments and of the tests at its end.
+/// Whether the file names it outside of comments and of the tests at its end, or has its name.
 fn names(file: &File, instance: &Instance) -> bool {
+    let stem = file.path.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or_default();
+    if instance.words.contains(&stem) {
+        return true;
+    }
     if !instance.words.iter().any(|word| file.text.contains(word)) {
         return false;
     }
@@ -168,6 +206,7 @@ mod tests {
         judge(LIST, &[own, list, ("b.rs", "use a::Ring;")], &["b.rs names `ring`, but `Shape`"]);
         judge(LIST, &[own, list, ("b.rs", r#"match x { "ring" => 1 }"#)], &["b.rs names"]);
         judge(LIST, &[own, list, ("k.cu", "__device__ void ring();")], &["k.cu names"]);
+        judge(LIST, &[own, list, ("k/ring.cuh", "__device__ void weigh_ring();")], &["k/ring.cuh names"]);
         judge(LIST, &[own], &["lists a/mod.rs, where `ring` is not named"]);
         judge(LIST, &[own, ("a/mod.rs", "mod rings; // ring")], &["lists a/mod.rs"]);
         judge("## Next", &[], &["there is no part `## Shape`"]);
