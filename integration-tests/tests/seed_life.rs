@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use integration_tests::short_run::{Recorded, config, trainer};
+use leyline::command::BlendMode;
 use leyline::id::SeedId;
 use leyline::region::Eager;
-use leyline::seed::SeedStage;
+use leyline::seed::{AlphaMode, SeedStage, SeedState};
 
 fn run(more: &[&str]) -> Recorded {
     let mut recorded = Recorded::default();
@@ -48,6 +49,48 @@ fn a_harmful_seed_never_stays() {
         let reached = |stage| moves.iter().any(|m| m.to == stage);
         assert!(reached(SeedStage::Training) && reached(SeedStage::Pruned), "{seed}: {moves:?}");
         assert!(!reached(SeedStage::Fossilized), "{seed}: a harmful seed was kept");
+    }
+}
+
+#[test]
+fn a_pause_is_a_setting_of_the_schedule() {
+    let recorded = run(&["policy.policy=fixed", "policy.fixed.pause.age_epochs=3", "policy.fixed.pause.epochs=2"]);
+    let paused: Vec<bool> = recorded.epochs.iter().flat_map(|epoch| epoch.seeds.first()).map(|s| s.paused).collect();
+    assert_eq!(paused.iter().filter(|paused| **paused).count(), 2, "{paused:?}");
+    assert_eq!(paused.last(), Some(&false), "{paused:?}");
+}
+
+#[test]
+fn a_gradual_removal_is_a_setting_of_the_heuristic() {
+    let recorded = run(&[
+        "policy.heuristic.holding.min_gain=1000000",
+        "policy.heuristic.blending.fade_epochs=2",
+        "policy.heuristic.closing_epochs=1",
+    ]);
+    let seeds: Vec<_> = recorded.epochs.iter().flat_map(|epoch| &epoch.seeds).collect();
+    let fades = |s: &SeedState| s.stage == SeedStage::Blending && s.alpha_mode == AlphaMode::Down;
+    let faded: Vec<SeedId> = seeds.iter().filter(|s| fades(s)).map(|s| s.seed_id).collect();
+    let gone = |seed| seeds.iter().any(|s| s.seed_id == seed && s.stage == SeedStage::Embargoed);
+    assert!(faded.iter().any(|seed| gone(*seed)), "{faded:?} faded");
+    assert!(seeds.iter().all(|s| s.stage != SeedStage::Fossilized));
+}
+
+#[test]
+fn a_blend_is_a_setting_of_the_policy_whichever_it_is() {
+    let confidence = "policy.blend={ confidence = { steepness = 4.0, threshold = 0.2, low = 0.0, high = 1.0 } }";
+    let channel = "policy.blend={ channel = [1.0, 0.5, 0.0, 1.0] }";
+    let at_hidden = "policy.fixed.germinations=[{ epoch = 1, slot = \"hidden0\" }]";
+    for (blend, mode) in [
+        ("policy.blend=residual", BlendMode::Residual),
+        ("policy.blend=convex", BlendMode::Convex),
+        (channel, BlendMode::Channel),
+        (confidence, BlendMode::Confidence),
+        ("policy.blend=multiply", BlendMode::Multiply),
+        ("policy.blend=gate", BlendMode::Gate),
+    ] {
+        let recorded = run(&[blend, "run.epochs=3", "policy.policy=fixed", at_hidden, "host.mlp.hidden=[4]"]);
+        let seeds = &recorded.epochs.last().unwrap().seeds;
+        assert!(seeds.len() == 1 && seeds[0].blend == mode, "{blend}: {seeds:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leyline::clock::Clock;
-use leyline::command::Order;
+use leyline::command::{Blend, Operation, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::policy::{Decision, Policy, Rationale};
@@ -32,6 +32,7 @@ pub struct Tamiyo {
     clock: Arc<dyn Clock>,
     instruments: Instruments,
     kind: PolicyKind,
+    blend: Blend,
     policy: Box<dyn Proposer>,
     progress: Progress,
 }
@@ -75,6 +76,7 @@ impl Tamiyo {
             clock,
             instruments: Instruments::new(recorder),
             kind: config.policy,
+            blend: config.blend.clone(),
             policy: config.begin(),
             progress: Progress::default(),
         })
@@ -90,6 +92,12 @@ impl Tamiyo {
     /// Checks the proposals against the state and orders those that fit.
     fn issue(&self, state: &SystemState, mut proposals: Vec<Proposal>) -> Decision {
         proposals.sort_by_key(Proposal::precedence);
+        for proposal in &mut proposals {
+            // No policy chooses one of its own.
+            if let Some(Operation::Germinate { blend, .. }) = &mut proposal.operation {
+                blend.clone_from(&self.blend);
+            }
+        }
         let mut outlook = Outlook::of(state);
         let mut decision = Decision::default();
         let input_coverage = Some(input_coverage(state));

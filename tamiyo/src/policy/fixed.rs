@@ -27,6 +27,18 @@ pub struct FixedConfig {
     pub holding_epochs: u64,
     /// Shape of the ramp: `linear`, `cosine` or `sigmoid` (default `linear`).
     pub curve: AlphaCurve,
+    /// A pause in the life of every seed (default: none).
+    pub pause: Option<FixedPause>,
+}
+
+/// For how long seeds of the schedule are taken out of the computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedPause {
+    /// Age of a seed at which it begins (epochs since germination).
+    pub age_epochs: u64,
+    /// Its length (epochs); the schedule of the seed stands still meanwhile.
+    pub epochs: u64,
 }
 
 /// One entry of the fixed schedule.
@@ -59,6 +71,7 @@ impl Default for FixedConfig {
             ramp_epochs: 3,
             holding_epochs: 3,
             curve: AlphaCurve::Linear,
+            pause: None,
         }
     }
 }
@@ -85,6 +98,10 @@ impl Settings for FixedConfig {
         issues.at_least("training_epochs", self.training_epochs, 1);
         issues.at_least("ramp_epochs", self.ramp_epochs, 1);
         issues.at_least("holding_epochs", self.holding_epochs, 1);
+        if let Some(FixedPause { age_epochs, epochs }) = self.pause {
+            issues.at_least("pause.age_epochs", age_epochs, 1);
+            issues.at_least("pause.epochs", epochs, 1);
+        }
     }
 
     fn check_names(&self, slots: &[SlotState], issues: &mut Issues) {
@@ -106,6 +123,15 @@ impl Settings for FixedConfig {
 impl FixedConfig {
     fn advance(&self, seed: &SeedState, state: &SystemState) -> Option<Proposal> {
         let id = seed.seed_id;
+        let FixedPause { age_epochs: from, epochs } = self.pause.unwrap_or(FixedPause { age_epochs: 0, epochs: 0 });
+        let detail = || format!("{} epochs old, paused from {from} for {epochs}", seed.age_epochs);
+        if seed.paused {
+            let is_over = seed.age_epochs >= from.saturating_add(epochs);
+            return is_over.then(|| Proposal::act(Operation::Resume { seed: id }, "schedule", detail()));
+        }
+        if epochs > 0 && seed.age_epochs == from && seed.stage.is_live() {
+            return Some(Proposal::act(Operation::Pause { seed: id }, "schedule", detail()));
+        }
         let (wanted, operation) = match seed.stage {
             SeedStage::Germinated => (0, Operation::StartTraining { seed: id }),
             SeedStage::Training => {

@@ -16,11 +16,12 @@ mod random;
 
 use std::fmt;
 
+use leyline::command::Blend;
 use leyline::config::ConfigIssue;
 use leyline::seed::SlotState;
 use serde::{Deserialize, Serialize};
 
-pub use fixed::{FixedConfig, FixedGermination};
+pub use fixed::{FixedConfig, FixedGermination, FixedPause};
 pub use heuristic::HeuristicConfig;
 pub use off::OffConfig;
 pub use proposal::Proposal;

@@ -36,6 +36,10 @@ macro_rules! policies {
         pub struct TamiyoConfig {
             /// Which policy decides.
             pub policy: PolicyKind,
+            /// How new seeds are mixed with the host, whatever policy asks for them: `residual` (default), `convex`,
+            /// `multiply`, `gate`, `{ channel = [..] }` with a weight for each channel of the slot, or
+            /// `{ confidence = { steepness, threshold, low, high } }`.
+            pub blend: Blend,
             $(
                 #[doc = concat!("Settings of `", stringify!($name), "`.")]
                 $(#[$section])*

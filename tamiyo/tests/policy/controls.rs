@@ -44,6 +44,22 @@ fn fixed_walks_its_clock_whatever_is_measured() {
 }
 
 #[test]
+fn fixed_pauses_every_seed_at_its_age_and_its_clock_stands_still_meanwhile() {
+    let json = r#"{"policy":"fixed","fixed":{"training_epochs":2,"ramp_epochs":2,"holding_epochs":2,
+        "pause":{"age_epochs":4,"epochs":3}}}"#;
+    let expected = [
+        "1 germinate helpful in a",
+        "2 start_training seed-1",
+        "4 start_blending seed-1 to 1 in 20 steps",
+        "5 pause seed-1",
+        "8 resume seed-1",
+        "9 hold seed-1",
+        "11 fossilize seed-1",
+    ];
+    assert_eq!(commands(json, 1, 30), expected);
+}
+
+#[test]
 fn fixed_takes_slots_and_blueprints_from_its_entries() {
     let json = r#"{"policy":"fixed","fixed":{"training_epochs":1,"ramp_epochs":1,"holding_epochs":1,"germinations":[
         {"epoch":2,"blueprint":"useless"},{"epoch":2,"blueprint":"noise"},{"epoch":3,"slot":"b"}]}}"#;

@@ -84,6 +84,24 @@ fn a_training_seed_without_healthy_gradient_does_not_blend() {
 }
 
 #[test]
+fn a_seed_that_acts_fades_where_that_is_asked_for_and_is_left_alone_meanwhile() {
+    use SeedStage::{Blending, Holding, Training};
+    let fading = SHORT.replace(r#""ramp_epochs":2"#, r#""ramp_epochs":2,"fade_epochs":3"#);
+    let check = |shown: SeedState, epoch, expected: &[&str]| {
+        let mut policy = tamiyo(config(&fading));
+        let mut last = told(&decide(&mut policy, &state(epoch, vec![shown], vec![slot("a", &[])])));
+        last.pop().expect("a reason against germination comes last");
+        assert_eq!(last, expected);
+    };
+    check(at(Holding, 4), 50, &["holding_unproven: cull_gradually seed-1 in 30 steps"]);
+    check(at(Training, 4), 50, &["training_unproven: cull seed-1"]);
+    let mut on_its_way = ramping(measured(Blending, 1, -0.3, 0.1), 0.4);
+    (on_its_way.alpha_mode, on_its_way.alpha_target) = (AlphaMode::Down, Alpha::ZERO);
+    check(on_its_way.clone(), 50, &[]);
+    check(on_its_way, 98, &["closing: cull seed-1"]);
+}
+
+#[test]
 fn a_training_seed_is_culled_when_harmful_or_unproven_for_long() {
     use SeedStage::Training;
     check_seed(&[measured(Training, 2, -0.3, 0.1)], &["training_harmful: cull seed-1"]);

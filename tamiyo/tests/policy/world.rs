@@ -149,7 +149,8 @@ impl World {
                 entered
             }
             Operation::Cull { seed } | Operation::CullGradually { seed, .. } => self.enter(*seed, SeedStage::Pruned),
-            Operation::Pause { .. } | Operation::Resume { .. } => false,
+            Operation::Pause { seed } => !std::mem::replace(&mut self.specimen(*seed).state.paused, true),
+            Operation::Resume { seed } => std::mem::take(&mut self.specimen(*seed).state.paused),
         }
     }
 
@@ -188,6 +189,9 @@ impl Specimen {
 
     fn train(&mut self, jitter: f64) {
         self.state.age_epochs += 1;
+        if self.state.paused {
+            return;
+        }
         self.state.epochs_in_stage += 1;
         match self.state.stage {
             SeedStage::Training => self.state.gradient = healthy(),

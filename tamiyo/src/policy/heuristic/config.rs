@@ -110,6 +110,9 @@ pub struct BlendingConfig {
     pub ramp_epochs: u64,
     /// Shape of the ramp: `linear`, `cosine` or `sigmoid` (default `linear`).
     pub curve: AlphaCurve,
+    /// Over how long a seed that acts loses its influence when it is culled, in the shape of the ramp (epochs, default 0: at
+    /// once). At the close of a run it goes at once in any case.
+    pub fade_epochs: u64,
     /// Measurements in a row whose upper bound is below 0 that end a seed while it acts (count in `[1, 1000]`,
     /// default 2).
     pub harmful_measurements: usize,
@@ -190,7 +193,7 @@ impl Default for TrainingConfig {
 
 impl Default for BlendingConfig {
     fn default() -> Self {
-        Self { ramp_epochs: 3, curve: AlphaCurve::Linear, harmful_measurements: 2 }
+        Self { ramp_epochs: 3, curve: AlphaCurve::Linear, fade_epochs: 0, harmful_measurements: 2 }
     }
 }
 

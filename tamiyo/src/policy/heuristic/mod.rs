@@ -19,6 +19,9 @@
 //! | | `holding_unproven` | max epochs | cull |
 //! | (free slot) | `plateau` | host stabilized and on a plateau, epochs, seeds and parameters left | germinate |
 //!
+//! Where `blending.fade_epochs` is above 0, a seed that acts and is culled by another rule than `closing` loses its influence
+//! over so many epochs; nothing else is asked of it meanwhile.
+//!
 //! What was not measured proves nothing: such a seed is neither blended nor made permanent, and is culled when its time
 //! is over. Nor is a gate asked for ever: one that still refuses when the time of the stage is over may never open. When
 //! nothing germinates, a waiting proposal says why.

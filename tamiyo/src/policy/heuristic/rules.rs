@@ -1,7 +1,7 @@
 //! What happens to one seed: the rules of each stage.
 
 use leyline::command::Operation;
-use leyline::seed::{GradientHealth, SeedStage, SeedState};
+use leyline::seed::{AlphaMode, GradientHealth, SeedStage, SeedState};
 use leyline::state::SystemState;
 
 use crate::evidence::{Estimate, EvidenceLog, is_within};
@@ -36,6 +36,7 @@ pub(super) fn judge(
     case.closing().or_else(|| match seed.stage {
         SeedStage::Germinated => Some(case.start_training()),
         SeedStage::Training => case.training(),
+        SeedStage::Blending if fades(seed) => None,
         SeedStage::Blending => case.harmful("blending_harmful").or_else(|| case.blending()),
         SeedStage::Holding => case.harmful("holding_harmful").or_else(|| case.holding()),
         SeedStage::Dormant
@@ -44,6 +45,11 @@ pub(super) fn judge(
         | SeedStage::Embargoed
         | SeedStage::Resetting => None,
     })
+}
+
+/// Whether it is on its way out: no other ramp leads to 0.
+fn fades(seed: &SeedState) -> bool {
+    seed.alpha_mode == AlphaMode::Down && seed.alpha_target.is_zero()
 }
 
 /// One seed with all that its rules look at.
@@ -149,7 +155,14 @@ impl Case<'_> {
 
     fn cull(&self, rule: &'static str) -> Proposal {
         let detail = format!("{} epochs in {}, {}", self.seed.epochs_in_stage, self.seed.stage, self.measured());
-        Proposal::act(Operation::Cull { seed: self.seed.seed_id }, rule, detail)
+        let (seed, blending) = (self.seed.seed_id, &self.config.blending);
+        let steps = blending.fade_epochs.saturating_mul(self.state.steps_per_epoch);
+        let operation = if steps > 0 && self.seed.stage.acts_on_output() {
+            Operation::CullGradually { seed, steps, curve: blending.curve }
+        } else {
+            Operation::Cull { seed }
+        };
+        Proposal::act(operation, rule, detail)
     }
 
     /// Whether the gate to `next` was the last to speak, and kept the seed out. It may be one that never opens, such as a
