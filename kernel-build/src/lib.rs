@@ -8,7 +8,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles `source`, a file under `kernels/`, to `image` in the folder of the build's results. Without the feature
+/// Compiles `source`, a file under `kernels/`, to `image` in the folder of the build's results, where it finds what the build
+/// script wrote before. Without the feature
 /// `cuda` it only tells cargo what to watch; a failure ends the build script with a warning that names it.
 #[expect(clippy::print_stdout, reason = "what a build script prints is what it tells cargo")]
 pub fn run(source: &str, image: &str) {
@@ -33,13 +34,15 @@ fn compile(source: &str, image: &str) -> Result<(), String> {
         .map(|home| Path::new(&home).join("bin/nvcc"))
         .find(|path| path.exists())
         .unwrap_or_else(|| PathBuf::from("nvcc"));
-    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?).join(image);
+    let folder = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     // No contraction to fused multiply-adds: the kernels round after every operation, as the CPU does.
     let output = Command::new(&nvcc)
         .args(["-fatbin", "-O3", "--fmad=false", "-std=c++17"])
         .arg(target)
+        .args(["-I", "kernels", "-I"])
+        .arg(&folder)
         .arg("-o")
-        .arg(&out)
+        .arg(folder.join(image))
         .arg(Path::new("kernels").join(source))
         .output()
         .map_err(|error| {

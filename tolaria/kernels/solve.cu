@@ -3,12 +3,6 @@
 
 #include "weights/owners.cuh"
 #include "weights/simplex.cuh"
-#include "weights/mean.cuh"
-#include "weights/pcgrad.cuh"
-#include "weights/mgda.cuh"
-#include "weights/upgrad.cuh"
-#include "weights/cagrad.cuh"
-#include "weights/aligned_mtl.cuh"
 
 // Weights that make the owners' gradients longer than this, relative to the norms of their terms, leave a sum in which
 // these cancel.
@@ -145,7 +139,7 @@ __device__ void measure(const Window& window, const Work& work, const Sums& sums
 // grams: of all parts. coefficients (2 x rows): of parts that are not isolated, and of those that are.
 template <void (*weigh)(const Owners&, double*, double*)>
 __device__ void solve(
-    const double* grams, const Part* parts, u32 num_parts, Window window, double radius, double* memory,
+    const double* grams, const Part* parts, u32 num_parts, Window window, double parameter, double* memory,
     float* coefficients, const Sums& sums) {
     u32 rows = window.rows, slots = window.slots;
     Work work(memory, rows, slots);
@@ -210,7 +204,7 @@ __device__ void solve(
     }
     __syncthreads();
 
-    Owners owners = {slots, work.inner, work.scale, work.is_idle, window.orders(), radius};
+    Owners owners = {slots, work.inner, work.scale, work.is_idle, window.orders(), parameter};
     weigh(owners, work.scratch, work.weight);
     __syncthreads();
 
@@ -242,19 +236,15 @@ __device__ void solve(
 // `memory`: working memory beyond what shared memory holds; null when it does.
 #define SOLVE(METHOD)                                                                                              \
     extern "C" __global__ void solve_##METHOD(                                                                    \
-        const double* grams, const Part* parts, u32 num_parts, Window window, double radius, double* memory,      \
+        const double* grams, const Part* parts, u32 num_parts, Window window, double parameter, double* memory,      \
         float* coefficients, Sums sums) {                                                                         \
         extern __shared__ double shared[];                                                                        \
         solve<weigh_##METHOD>(                                                                                    \
-            grams, parts, num_parts, window, radius, memory ? memory : shared, coefficients, sums);               \
+            grams, parts, num_parts, window, parameter, memory ? memory : shared, coefficients, sums);               \
     }
 
-SOLVE(mean)
-SOLVE(pcgrad)
-SOLVE(mgda)
-SOLVE(upgrad)
-SOLVE(cagrad)
-SOLVE(aligned_mtl)
+// Every method: its file, and its kernel by the macro above; the build script writes it.
+#include "methods.cuh"
 
 // squares[part]: squared norm of the combination in the part; for each owner the squared norm of its gradient there is
 // added to the sums. One block per part.

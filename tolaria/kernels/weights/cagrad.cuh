@@ -97,7 +97,7 @@ __device__ inline void search_cagrad(const Owners& owners, u32 n, double* scratc
         average_square += average[i];
     }
     average_square /= (double)n;
-    double radius = owners.radius * sqrt(average_square);
+    double radius = owners.parameter * sqrt(average_square);
     if (!(average_square > CANCELLED * CANCELLED && radius > 0.0)) return;
     Hull hull = {n, inner, matrix, average, rest, average_square, radius};
     End low = {0.0, hull_point(hull, 0.0, first), first};

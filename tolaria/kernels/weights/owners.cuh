@@ -16,7 +16,7 @@ struct Owners {
     const double* scale;   // (S)
     const u32* is_idle;    // (S), 0 or 1
     const double* orders;  // (S, S - 1)
-    double radius;         // of CAGrad
+    double parameter;      // of the method
 };
 
 // Rounding can leave a square slightly below 0; NaN stays NaN.

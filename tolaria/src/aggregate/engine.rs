@@ -7,12 +7,12 @@ use candle_core::{DType, Device, Tensor};
 
 use super::combination::{Coefficients, Combination, Factors};
 use super::composed;
-use super::config::{AggregationConfig, ConflictResolution};
+use super::config::AggregationConfig;
 use super::passes::{combine_and_square, part_grams};
 use super::plan::WindowPlan;
 use super::solve::{Clipping, Problem, Solution, clip_factors};
 use super::sums::SumsLayout;
-use super::weighting::{self, Weighting};
+use super::weighting::Weighting;
 use crate::cpu::{self, to_f32};
 use crate::error::Error;
 use crate::grad::{Geometry, GradientLease};
@@ -53,7 +53,7 @@ const MAX_AVERAGES: usize = 8;
 impl fmt::Debug for GradientEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GradientEngine")
-            .field("method", &self.weighting.name())
+            .field("method", &self.config.method.name())
             .field("config", &self.config)
             .field("num_rows", &self.num_rows)
             .field("device", &self.device.location())
@@ -74,14 +74,7 @@ impl GradientEngine {
         num_rows: usize,
         device: &Device,
     ) -> Result<Self, Error> {
-        let weighting: Box<dyn Weighting> = match config.method {
-            ConflictResolution::Mean => Box::new(weighting::Mean),
-            ConflictResolution::PcGrad => Box::new(weighting::PcGrad),
-            ConflictResolution::Mgda => Box::new(weighting::Mgda),
-            ConflictResolution::UpGrad => Box::new(weighting::UpGrad),
-            ConflictResolution::CaGrad => Box::new(weighting::CaGrad { radius: config.cagrad_radius }),
-            ConflictResolution::AlignedMtl => Box::new(weighting::AlignedMtl),
-        };
+        let weighting = config.method.weighting(&config.parameters);
         let workspace = if device.is_cuda() {
             let fits = num_rows <= MAX_ROWS;
             let solver = (fits && config.tells_owners_apart()).then(|| weighting.scratch_len(geometry.owners().len()));
@@ -241,9 +234,9 @@ impl GradientEngine {
                     &of_plan
                 }
             };
-            let (kernel, radius) = (self.config.method.kernel(), self.config.cagrad_radius);
+            let (kernel, parameter) = (self.config.method.kernel(), self.weighting.parameter());
             let only_measures = self.config.only_measures();
-            let args = SolveArgs { kernel, arguments, radius, clipping, only_measures, sums };
+            let args = SolveArgs { kernel, arguments, parameter, clipping, only_measures, sums };
             kernels.resolve(&workspace, &tensors, &args)?;
             if !only_measures {
                 let coefficients = workspace.coefficients(rows.len())?;

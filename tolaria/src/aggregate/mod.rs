@@ -89,7 +89,7 @@ mod metrics;
 
 pub use combination::Combination;
 pub(crate) use combination::{Coefficients, Factors, Terms};
-pub use config::{AggregationConfig, ConflictResolution};
+pub use config::AggregationConfig;
 pub use engine::GradientEngine;
 pub use metrics::{OwnerSums, SeedMetrics, SeedMetricsAccumulator};
 pub use plan::{ProjectionOrder, WindowPlan};
@@ -98,6 +98,7 @@ pub(crate) use solve::Clipping;
 pub(crate) use solve::solver_memory;
 #[cfg(feature = "cuda")]
 pub(crate) use sums::SumsLayout;
+pub use weighting::{ConflictResolution, Parameters};
 
 #[cfg(test)]
 mod reference;

@@ -14,22 +14,15 @@ mod refusals;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use super::{AggregationConfig, ConflictResolution};
+use super::{AggregationConfig, ConflictResolution, Parameters};
 use crate::path::Path;
 
 const PATHS: [Path; 2] = [Path::Kernel, Path::Composed];
-const METHODS: [ConflictResolution; 6] = [
-    ConflictResolution::Mean,
-    ConflictResolution::PcGrad,
-    ConflictResolution::Mgda,
-    ConflictResolution::UpGrad,
-    ConflictResolution::CaGrad,
-    ConflictResolution::AlignedMtl,
-];
+const METHODS: [ConflictResolution; 6] = ConflictResolution::ALL;
 const MEAN: AggregationConfig = AggregationConfig {
     method: ConflictResolution::Mean,
     measure_conflicts: false,
-    cagrad_radius: 0.4,
+    parameters: Parameters { cagrad_radius: 0.4 },
     clip_norm: None,
 };
 const MEASURED: AggregationConfig = AggregationConfig { measure_conflicts: true, ..MEAN };

@@ -4,6 +4,7 @@
 use candle_core::{Tensor, Var};
 
 use crate::aggregate::Clipping;
+use crate::optim::Element;
 
 /// Most rows of one window.
 pub(crate) const MAX_ROWS: usize = 64;
@@ -15,8 +16,8 @@ pub(crate) struct SolveArgs<'a> {
     pub(crate) kernel: &'static str,
     /// `WindowPlan::arguments`, of `f64`.
     pub(crate) arguments: &'a Tensor,
-    /// Radius of CAGrad; unused by the others.
-    pub(crate) radius: f64,
+    /// What it is told beside the owners; 0 where it needs nothing.
+    pub(crate) parameter: f64,
     pub(crate) clipping: Clipping,
     /// Whether only the owners are measured: norms and factors come from elsewhere.
     pub(crate) only_measures: bool,
@@ -28,27 +29,16 @@ pub(crate) struct SolveArgs<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParameterUpdate<'a> {
     pub(crate) parameter: &'a Var,
-    /// Shape (moments, elements); absent for plain SGD.
+    /// Shape (moments, elements); absent where the rule keeps none.
     pub(crate) moments: Option<&'a Tensor>,
-}
-
-/// How parameters follow from gradients; what changes from step to step is in the constants.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum UpdateRule {
-    Sgd {
-        momentum: f32,
-        weight_decay: f32,
-        nesterov: bool,
-    },
-    /// β₁, 1 − β₁, β₂, 1 − β₂, ε.
-    AdamW([f32; 5]),
 }
 
 /// What an update is made of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UpdateArgs<'a> {
-    pub(crate) rule: UpdateRule,
-    /// Four numbers per parameter: the learning rate for SGD; keep, step size, root correction for AdamW.
+    /// The rule with its settings; its constants are in the table.
+    pub(crate) element: Element,
+    /// `TABLE_WIDTH` numbers per parameter: the constants of the rule.
     pub(crate) constants: &'a Tensor,
     pub(crate) rows: &'a [&'a Tensor],
     /// (2, rows).

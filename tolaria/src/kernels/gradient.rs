@@ -107,7 +107,7 @@ impl DeviceKernels {
         let memory = workspace.memory.as_ref().map_or(Ok(0), address)?;
         let function = self.function(args.kernel)?;
         let mut launch = stream.launch_builder(&function);
-        launch.arg(&grams).arg(&parts).arg(&parts_u32).arg(&window).arg(&args.radius).arg(&memory);
+        launch.arg(&grams).arg(&parts).arg(&parts_u32).arg(&window).arg(&args.parameter).arg(&memory);
         launch.arg(&coefficients).arg(&sums);
         let shape =
             LaunchConfig { grid_dim: (1, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: count(shared_bytes) };

@@ -24,7 +24,7 @@ mod args;
 
 #[cfg(not(feature = "cuda"))]
 pub(crate) use absent::{DeviceKernels, Workspace, cross_entropy, cross_entropy_backward, dropout_mask};
-pub(crate) use args::{FoldKind, MAX_ROWS, MaskArgs, ParameterUpdate, SolveArgs, UpdateArgs, UpdateRule};
+pub(crate) use args::{FoldKind, MAX_ROWS, MaskArgs, ParameterUpdate, SolveArgs, UpdateArgs};
 #[cfg(feature = "cuda")]
 pub(crate) use loss::{cross_entropy, cross_entropy_backward};
 #[cfg(feature = "cuda")]

@@ -4,13 +4,12 @@ use candle_core::{DType, Result};
 use cudarc::driver::{DeviceRepr, PushKernelArg as _};
 use esper_graph::launch::{Effect, address, blocks_of, count, declare, expect, tensor_error};
 
-use super::args::{ParameterUpdate, UpdateArgs, UpdateRule};
+use super::args::{ParameterUpdate, UpdateArgs};
 use super::module::DeviceKernels;
 use super::workspace::Workspace;
+use crate::optim::{MAX_SETTINGS, TABLE_WIDTH};
 
 const MAX_PARAMETERS: usize = 160;
-/// Numbers per parameter in the table of constants.
-const CONSTANTS: usize = 4;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -24,7 +23,7 @@ struct Parameters {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Settings([f32; 5]);
+struct Settings([f32; MAX_SETTINGS]);
 
 // SAFETY: a plain structure of numbers, laid out as the kernel's.
 unsafe impl DeviceRepr for Parameters {}
@@ -39,25 +38,20 @@ impl DeviceKernels {
         updates: &[ParameterUpdate<'_>],
         args: &UpdateArgs<'_>,
     ) -> Result<()> {
-        let (kernel, settings, needs_moments) = match args.rule {
-            UpdateRule::Sgd { momentum, weight_decay, nesterov } => {
-                ("update_sgd", Settings([momentum, weight_decay, f32::from(u8::from(nesterov)), 0.0, 0.0]), false)
-            }
-            UpdateRule::AdamW(settings) => ("update_adam_w", Settings(settings), true),
-        };
+        let (settings, num_states) = (Settings(args.element.settings()), args.element.num_states());
         let rows = workspace.rows(args.rows)?;
         let factors = workspace.check_terms(args.rows.len(), args.coefficients, args.factors)?;
         if updates.len() != workspace.num_parts {
             candle_core::bail!("{} parameters are updated: expected {}", updates.len(), workspace.num_parts)
         }
-        expect(args.constants, DType::F32, CONSTANTS * updates.len(), "optimizer constants")?;
+        expect(args.constants, DType::F32, TABLE_WIDTH * updates.len(), "optimizer constants")?;
         let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
         let (coefficients, constants) = (address(args.coefficients)?, address(args.constants)?);
-        let function = self.function(kernel)?;
+        let function = self.function(args.element.kernel())?;
         let stream = self.stream();
         for (index, few) in updates.chunks(MAX_PARAMETERS).enumerate() {
             let first_part = index * MAX_PARAMETERS;
-            let table = table(few, first_part, workspace, needs_moments)?;
+            let table = table(few, first_part, workspace, num_states)?;
             let first = workspace.first_chunks[first_part];
             let num_chunks = workspace.first_chunks[first_part + few.len()] - first;
             let first_chunk = count(first);
@@ -69,7 +63,7 @@ impl DeviceKernels {
             let launch = || tensor_error(unsafe { launch.launch(blocks_of(num_chunks, 1)) });
             let effect = || {
                 let effect = workspace.reading_combination(&rows, args.rows.len(), coefficients, factors);
-                updated(effect.reading(constants, 16 * updates.len()), few, first_part, workspace, &table)
+                updated(effect.reading(constants, 4 * TABLE_WIDTH * updates.len()), few, first_part, workspace, &table)
             };
             declare(&stream, effect, launch)?;
         }
@@ -100,7 +94,7 @@ fn table(
     updates: &[ParameterUpdate<'_>],
     first_part: usize,
     workspace: &Workspace,
-    needs_moments: bool,
+    num_states: usize,
 ) -> Result<Parameters> {
     let (parameter, moments) = ([0; MAX_PARAMETERS], [0; MAX_PARAMETERS]);
     let mut table = Parameters { parameter, moments, first_part: count(first_part), padding: 0 };
@@ -108,13 +102,12 @@ fn table(
         let part = first_part + index;
         let length = workspace.starts[part + 1] - workspace.starts[part];
         expect(update.parameter, DType::F32, length, "a parameter")?;
-        let wanted = if needs_moments { 2 } else { 1 };
         match update.moments {
             Some(moments) => {
-                expect(moments, DType::F32, wanted * length, "moments")?;
+                expect(moments, DType::F32, num_states * length, "moments")?;
                 table.moments[index] = address(moments)?;
             }
-            None if needs_moments => candle_core::bail!("AdamW: every parameter needs its two moments"),
+            None if num_states > 0 => candle_core::bail!("every parameter needs its {num_states} moments"),
             None => {}
         }
         table.parameter[index] = address(update.parameter)?;

@@ -1,94 +1,31 @@
-//! Adam with decoupled weight decay.
+//! Adam with decoupled weight decay: settings and the constants of a step.
 
-use candle_core::{Tensor, Var};
+use super::rules::{AdamW, Element};
+use crate::cpu::to_f32;
 
-use super::fused::{Rule, is_finite};
-use crate::cpu;
-use crate::error::Error;
-
-/// Constants of one step of one parameter.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AdamW {
-    beta1: f64,
-    beta2: f64,
-    eps: f64,
-    /// What the parameter is multiplied with.
-    keep: f64,
-    /// `lr / (1 - beta1^t)`.
-    step_size: f64,
-    /// `1 / sqrt(1 - beta2^t)`.
-    root_correction: f64,
+/// Settings as they have to be, each as (key, whether it is, what is accepted).
+pub(super) fn checks(betas: [f64; 2], eps: f64, weight_decay: f64) -> Vec<(&'static str, bool, &'static str)> {
+    let fraction = |value: f64| (0.0..1.0).contains(&value);
+    vec![
+        ("beta1", fraction(betas[0]), "a number of at least 0 and below 1"),
+        ("beta2", fraction(betas[1]), "a number of at least 0 and below 1"),
+        ("eps", eps > 0.0 && eps.is_finite(), "a finite number above 0"),
+        ("weight_decay", weight_decay >= 0.0 && weight_decay.is_finite(), "a finite number of at least 0"),
+    ]
 }
 
-impl AdamW {
-    /// `steps`: updates of this parameter so far, this one included; from 1.
-    pub(super) fn new(learning_rate: f64, [beta1, beta2]: [f64; 2], eps: f64, weight_decay: f64, steps: u64) -> Self {
-        let correction = |beta: f64| 1.0 - beta.powf(steps as f64);
-        Self {
-            beta1,
-            beta2,
-            eps,
-            keep: 1.0 - learning_rate * weight_decay,
-            step_size: learning_rate / correction(beta1),
-            root_correction: 1.0 / correction(beta2).sqrt(),
-        }
-    }
-
-    /// What changes from step to step, as the kernels of a GPU read it.
-    pub(super) fn row(self) -> [f32; 4] {
-        [self.keep, self.step_size, self.root_correction, 0.0].map(cpu::to_f32)
-    }
-
-    /// The update of one element, as the kernels of the CPU run it.
-    pub(super) fn rule(self) -> Rule {
-        Rule::AdamW(AdamWRule {
-            betas: [cpu::to_f32(self.beta1), cpu::to_f32(self.beta2)],
-            rests: [cpu::to_f32(1.0 - self.beta1), cpu::to_f32(1.0 - self.beta2)],
-            eps: cpu::to_f32(self.eps),
-            keep: cpu::to_f32(self.keep),
-            step_size: cpu::to_f32(self.step_size),
-            root_correction: cpu::to_f32(self.root_correction),
-        })
-    }
-
-    /// Candle operations: `gradient` has the shape of the parameter.
-    pub(super) fn composed(self, parameter: &Var, moments: &Tensor, gradient: &Tensor) -> Result<(), Error> {
-        let before = parameter.as_detached_tensor();
-        let [first, second] =
-            [0, 1].map(|row| moments.narrow(0, row, 1).and_then(|moment| moment.reshape(before.shape())));
-        let (first, second) = (first?, second?);
-        let next_first = ((&first * self.beta1)? + (gradient * (1.0 - self.beta1))?)?;
-        let next_second = ((&second * self.beta2)? + (gradient.sqr()? * (1.0 - self.beta2))?)?;
-        let root = ((next_second.sqrt()? * self.root_correction)? + self.eps)?;
-        let next = ((&before * self.keep)? - ((&next_first / root)? * self.step_size)?)?;
-        let updates = ((is_finite(&next)? * is_finite(&next_first)?)? * is_finite(&next_second)?)?;
-        let row = (1, before.elem_count());
-        moments.slice_set(&updates.where_cond(&next_first, &first)?.reshape(row)?, 0, 0)?;
-        moments.slice_set(&updates.where_cond(&next_second, &second)?.reshape(row)?, 0, 1)?;
-        Ok(parameter.set(&updates.where_cond(&next, &before)?)?)
-    }
-}
-
-/// Constants of one step, rounded once.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AdamWRule {
-    betas: [f32; 2],
-    /// `1 - beta`.
-    rests: [f32; 2],
-    eps: f32,
-    keep: f32,
-    step_size: f32,
-    root_correction: f32,
-}
-
-impl AdamWRule {
-    #[inline(always)]
-    pub(super) fn update(self, parameter: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32]) {
-        for (((p, m), v), g) in parameter.iter_mut().zip(first).zip(second).zip(gradient) {
-            *m = *m * self.betas[0] + g * self.rests[0];
-            *v = *v * self.betas[1] + (g * g) * self.rests[1];
-            let root = v.sqrt() * self.root_correction + self.eps;
-            *p = *p * self.keep - *m / root * self.step_size;
-        }
-    }
+/// The update at this learning rate. `steps`: updates of the parameter so far, this one included; from 1.
+pub(super) fn element(betas: [f64; 2], eps: f64, weight_decay: f64, learning_rate: f64, steps: u64) -> Element {
+    let [correction1, correction2] = betas.map(|beta| 1.0 - beta.powf(steps as f64));
+    let [[beta1, rest1], [beta2, rest2]] = betas.map(|beta| [beta, 1.0 - beta].map(to_f32));
+    Element::AdamW(AdamW {
+        beta1,
+        rest1,
+        beta2,
+        rest2,
+        eps: to_f32(eps),
+        keep: to_f32(1.0 - learning_rate * weight_decay),
+        step_size: to_f32(learning_rate / correction1),
+        root_correction: to_f32(1.0 / correction2.sqrt()),
+    })
 }

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::rules::Element;
+use super::{adam_w, sgd};
+
 /// How gradients become updates. As TOML: `optimizer = { kind = "sgd", momentum = 0.9 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -59,20 +62,9 @@ impl OptimizerConfig {
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {
-        let fraction = |value: f64| (0.0..1.0).contains(&value);
-        let decay = |value: f64| value >= 0.0 && value.is_finite();
         let checks = match *self {
-            Self::Sgd { momentum, nesterov, weight_decay } => vec![
-                ("momentum", fraction(momentum), "a number of at least 0 and below 1"),
-                ("nesterov", !nesterov || momentum > 0.0, "false, or a momentum above 0"),
-                ("weight_decay", decay(weight_decay), "a finite number of at least 0"),
-            ],
-            Self::AdamW { beta1, beta2, eps, weight_decay } => vec![
-                ("beta1", fraction(beta1), "a number of at least 0 and below 1"),
-                ("beta2", fraction(beta2), "a number of at least 0 and below 1"),
-                ("eps", eps > 0.0 && eps.is_finite(), "a finite number above 0"),
-                ("weight_decay", decay(weight_decay), "a finite number of at least 0"),
-            ],
+            Self::Sgd { momentum, nesterov, weight_decay } => sgd::checks(momentum, nesterov, weight_decay),
+            Self::AdamW { beta1, beta2, eps, weight_decay } => adam_w::checks([beta1, beta2], eps, weight_decay),
         };
         let broken = checks.into_iter().filter(|(_, sound, _)| !sound);
         broken.map(|(key, _, accepted)| (key.to_owned(), accepted.to_owned())).collect()
@@ -87,12 +79,21 @@ impl OptimizerConfig {
         }
     }
 
+    /// The update of a parameter at its `steps`th step, from 1.
+    pub(super) fn element(&self, learning_rate: f64, steps: u64) -> Element {
+        match *self {
+            Self::Sgd { momentum, nesterov, weight_decay } => {
+                sgd::element(momentum, nesterov, weight_decay, learning_rate)
+            }
+            Self::AdamW { beta1, beta2, eps, weight_decay } => {
+                adam_w::element([beta1, beta2], eps, weight_decay, learning_rate, steps)
+            }
+        }
+    }
+
     /// Numbers kept per element of a parameter.
     pub(super) fn num_moments(&self) -> usize {
-        match *self {
-            Self::Sgd { momentum, .. } => usize::from(momentum > 0.0),
-            Self::AdamW { .. } => 2,
-        }
+        self.element(0.0, 1).num_states()
     }
 }
 

@@ -5,21 +5,13 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
 
-use super::adam_w::AdamWRule;
-use super::sgd::SgdRule;
+use super::rules::Element;
 use crate::cpu::{self, Divide};
 
 /// Elements per block: its sum, the parameter and the moments stay in the first-level cache.
 const BLOCK: usize = 1024;
 /// Elements that a thread takes at once; a multiple of a block.
 const ELEMENTS_PER_PIECE: usize = 16 * BLOCK;
-
-/// What happens to an element.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Rule {
-    Sgd(SgdRule),
-    AdamW(AdamWRule),
-}
 
 /// The gradient of one parameter: `(c_0 g_0 + c_1 g_1) + …`, times `factor`.
 #[derive(Debug, Clone, Copy)]
@@ -37,15 +29,10 @@ pub(super) struct Source<'a> {
 /// One parameter with its moments, (moments, elements), and its gradient.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Update<'a> {
-    pub(super) rule: Rule,
+    pub(super) element: Element,
     pub(super) parameter: &'a Var,
     pub(super) moments: Option<&'a Tensor>,
     pub(super) source: Source<'a>,
-}
-
-/// 1 where an element is finite, else 0.
-pub(super) fn is_finite(values: &Tensor) -> candle_core::Result<Tensor> {
-    (values * 0.0)?.eq(0.0)
 }
 
 /// Updates every parameter in place, all of them at once where that is worth threads.
@@ -77,11 +64,11 @@ impl Divide for Updates<'_> {
 
 impl Update<'_> {
     fn run(&self) -> candle_core::Result<()> {
-        let Self { rule, parameter, moments, source } = *self;
+        let Self { element, parameter, moments, source } = *self;
         if source.factor.is_nan() {
             return Ok(());
         }
-        parameter.inplace_op1(&OnParameter { rule, moments, source })
+        parameter.inplace_op1(&OnParameter { element, moments, source })
     }
 
     /// Read and written: every row once, parameter and moments twice.
@@ -94,7 +81,7 @@ impl Update<'_> {
 
 /// Holds the parameter and asks for the moments.
 struct OnParameter<'a> {
-    rule: Rule,
+    element: Element,
     moments: Option<&'a Tensor>,
     source: Source<'a>,
 }
@@ -108,20 +95,20 @@ impl InplaceOp1 for OnParameter<'_> {
         let parameter = cpu::slice_mut(storage, layout)?;
         match self.moments {
             None => {
-                run(self.rule, self.source, Piece { parameter, moments: [&mut [], &mut []], start: 0 });
+                run(self.element, self.source, Piece { parameter, moments: [&mut [], &mut []], start: 0 });
                 Ok(())
             }
             // Moments are a storage of their own, so that both can be held.
             Some(moments) => {
                 let parameter = RefCell::new(parameter);
-                moments.inplace_op1(&OnMoments { rule: self.rule, source: self.source, parameter })
+                moments.inplace_op1(&OnMoments { element: self.element, source: self.source, parameter })
             }
         }
     }
 }
 
 struct OnMoments<'a> {
-    rule: Rule,
+    element: Element,
     source: Source<'a>,
     parameter: RefCell<&'a mut [f32]>,
 }
@@ -135,25 +122,25 @@ impl InplaceOp1 for OnMoments<'_> {
         let moments = cpu::slice_mut(storage, layout)?;
         let mut parameter = self.parameter.borrow_mut();
         let (first, second) = moments.split_at_mut(parameter.len());
-        run(self.rule, self.source, Piece { parameter: &mut parameter, moments: [first, second], start: 0 });
+        run(self.element, self.source, Piece { parameter: &mut parameter, moments: [first, second], start: 0 });
         Ok(())
     }
 }
 
-fn run(rule: Rule, source: Source<'_>, piece: Piece<'_>) {
+fn run(element: Element, source: Source<'_>, piece: Piece<'_>) {
     let written = piece.parameter.len() + piece.moments.iter().map(|moment| moment.len()).sum::<usize>();
     let num_bytes = (source.rows.len() * piece.parameter.len() + 2 * written) * size_of::<f32>();
     if cpu::worth_threads(num_bytes) {
-        cpu::for_each(piece, ELEMENTS_PER_PIECE, &|piece| piece.run(rule, source));
+        cpu::for_each(piece, ELEMENTS_PER_PIECE, &|piece| piece.run(element, source));
     } else {
-        piece.run(rule, source);
+        piece.run(element, source);
     }
 }
 
 /// Neighboring elements of a parameter.
 struct Piece<'a> {
     parameter: &'a mut [f32],
-    /// As long as the parameter, or empty where the rule keeps none.
+    /// As long as the parameter, or empty where the element keeps none.
     moments: [&'a mut [f32]; 2],
     /// Index of the first element in the parameter.
     start: usize,
@@ -176,15 +163,15 @@ impl Divide for Piece<'_> {
 }
 
 impl Piece<'_> {
-    fn run(self, rule: Rule, source: Source<'_>) {
+    fn run(self, element: Element, source: Source<'_>) {
         cpu::vectorized(
             #[inline(always)]
-            || self.run_vectorized(rule, source),
+            || self.run_vectorized(element, source),
         );
     }
 
     #[inline(always)]
-    fn run_vectorized(self, rule: Rule, source: Source<'_>) {
+    fn run_vectorized(self, element: Element, source: Source<'_>) {
         let Self { parameter, moments: [first, second], start } = self;
         let (mut first, mut second) = (first.chunks_mut(BLOCK), second.chunks_mut(BLOCK));
         let mut sum = [0.0; BLOCK];
@@ -192,14 +179,8 @@ impl Piece<'_> {
         for parameter in parameter.chunks_mut(BLOCK) {
             let gradient = source.sum(at, &mut sum[..parameter.len()]);
             at += parameter.len();
-            match rule {
-                Rule::Sgd(rule) => rule.update(parameter, first.next(), gradient),
-                Rule::AdamW(rule) => {
-                    let first = first.next().expect("AdamW keeps two moments");
-                    let second = second.next().expect("AdamW keeps two moments");
-                    rule.update(parameter, first, second, gradient);
-                }
-            }
+            let mut state = [first.next().unwrap_or_default(), second.next().unwrap_or_default()];
+            element.update(parameter, &mut state, gradient);
         }
     }
 }

@@ -5,7 +5,9 @@
 //!   gradient (P,) ──Optimizer::apply, step──────┴──► parameters, moments      (learning rate of the schedule)
 //! ```
 //!
-//! A combination is summed where it is used: rows, parameter and moments are read in one pass.
+//! A combination is summed where it is used: rows, parameter and moments are read in one pass. What happens to an element
+//! is written once, in `rules.rs`. A new optimizer is its rule there, a file with its settings and constants, its line below,
+//! and its variant in `config.rs`.
 //!
 //! *Entry points*: [`ScheduleConfig::at`], [`Optimizer::step`], [`Optimizer::apply_combination`]. *Invariant*: state
 //! belongs to a parameter's name and survives changes of the topology (I-8). *Not here*: where gradients come from
@@ -13,6 +15,9 @@
 
 mod config;
 mod schedule;
+// Also a part of the build script, which uses the sources; kernels of a GPU use the settings.
+#[allow(dead_code, reason = "no build uses all of it")]
+mod rules;
 mod sgd;
 mod adam_w;
 mod fused;
@@ -20,8 +25,10 @@ mod optimizer;
 mod saved;
 
 pub use config::OptimizerConfig;
-pub(crate) use optimizer::TABLE_WIDTH;
 pub use optimizer::{Optimizer, UpdatePlan};
+#[cfg(feature = "cuda")]
+pub(crate) use rules::MAX_SETTINGS;
+pub(crate) use rules::{Element, MAX_CONSTANTS as TABLE_WIDTH};
 pub use schedule::{Decay, ScheduleConfig};
 
 #[cfg(test)]

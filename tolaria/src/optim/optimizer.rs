@@ -7,15 +7,14 @@ use candle_core::{DType, Device, Tensor};
 use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
 
-use super::adam_w::AdamW;
 use super::config::OptimizerConfig;
-use super::fused::{self, Rule, Source};
-use super::sgd::Sgd;
+use super::fused::{self, Source};
+use super::rules::{Element, MAX_CONSTANTS};
 use crate::aggregate::{Coefficients, Combination, Factors, Terms};
 use crate::cpu;
 use crate::error::Error;
 use crate::grad::{Geometry, check_parameters};
-use crate::kernels::{DeviceKernels, ParameterUpdate, UpdateArgs, UpdateRule, Workspace};
+use crate::kernels::{DeviceKernels, ParameterUpdate, UpdateArgs, Workspace};
 use crate::path::Path;
 
 /// What the optimizer remembers about one parameter.
@@ -76,21 +75,9 @@ impl Optimizer {
         gradient: &Tensor,
         learning_rate: f64,
     ) -> Result<(), Error> {
-        self.step_on(&Path::of(gradient), parameters, layout, gradient, learning_rate)
-    }
-
-    /// [`Self::step`] on a path of the caller's choice.
-    pub(super) fn step_on(
-        &mut self,
-        path: &Path,
-        parameters: &[Parameter],
-        layout: &ParameterLayout,
-        gradient: &Tensor,
-        learning_rate: f64,
-    ) -> Result<(), Error> {
         check_gradient(parameters, layout, gradient)?;
         let plan = self.prepare(parameters, layout, learning_rate)?;
-        self.apply_on(path, parameters, layout, &formed(gradient), &plan, None)?;
+        self.apply_terms(parameters, layout, &formed(gradient), &plan, None)?;
         self.commit(layout, &plan);
         Ok(())
     }
@@ -164,7 +151,7 @@ impl Optimizer {
         table: Option<&Tensor>,
     ) -> Result<(), Error> {
         check_gradient(parameters, layout, gradient)?;
-        self.apply_on(&Path::of(gradient), parameters, layout, &formed(gradient), plan, table)
+        self.apply_terms(parameters, layout, &formed(gradient), plan, table)
     }
 
     /// [`Self::apply`] with a gradient that has not been formed; the kernels of the CPU and of a GPU sum it where they use
@@ -186,12 +173,11 @@ impl Optimizer {
     ) -> Result<(), Error> {
         let gradient = combination.terms();
         check_gradient(parameters, layout, gradient.rows[0])?;
-        self.apply_on(&Path::of(gradient.rows[0]), parameters, layout, &gradient, plan, table)
+        self.apply_terms(parameters, layout, &gradient, plan, table)
     }
 
-    pub(super) fn apply_on(
+    fn apply_terms(
         &self,
-        path: &Path,
         parameters: &[Parameter],
         layout: &ParameterLayout,
         gradient: &Terms<'_>,
@@ -206,10 +192,13 @@ impl Optimizer {
         if count == 0 {
             return Ok(());
         }
-        match path {
+        match &Path::of(gradient.rows[0]) {
             Path::Kernel => self.apply_slices(parameters, layout, gradient, plan),
             Path::Device(kernels) => self.apply_device(kernels, parameters, layout, gradient, plan, table),
-            Path::Composed => self.apply_composed(parameters, layout, gradient, plan),
+            Path::Composed => {
+                let found = kind(gradient.rows[0].dtype(), gradient.rows[0]);
+                Err(Error::mismatch("gradient of an update", "F32 on the CPU or on a GPU", found))
+            }
         }
     }
 
@@ -232,8 +221,8 @@ impl Optimizer {
                     factor: factors.as_ref().map_or(1.0, |factors| factors[index]),
                     offset: segment.offset,
                 };
-                let (rule, moments) = (plan.rule(*steps), self.moments_of(&parameter.name));
-                updates.push(fused::Update { rule, parameter: &parameter.var, moments, source });
+                let (element, moments) = (plan.element(*steps), self.moments_of(&parameter.name));
+                updates.push(fused::Update { element, parameter: &parameter.var, moments, source });
             }
             Ok(fused::update(&updates)?)
         })?
@@ -260,7 +249,7 @@ impl Optimizer {
         let constants = match table {
             Some(table) => table,
             None => {
-                own_table = Tensor::from_vec(plan.table(), (updates.len(), TABLE_WIDTH), device)?;
+                own_table = Tensor::from_vec(plan.table(), (updates.len(), MAX_CONSTANTS), device)?;
                 &own_table
             }
         };
@@ -278,7 +267,9 @@ impl Optimizer {
         };
         let factors = gradient.factors.device(device)?;
         let (rows, factors) = (&gradient.rows, factors.as_ref());
-        let args = UpdateArgs { rule: self.rule(), constants, rows, coefficients: &coefficients, factors };
+        // Its settings; the constants are those of the table.
+        let element = plan.element(1);
+        let args = UpdateArgs { element, constants, rows, coefficients: &coefficients, factors };
         Ok(kernels.update(workspace, &updates, &args)?)
     }
 
@@ -295,40 +286,6 @@ impl Optimizer {
         let tables = Arc::new(Workspace::new(&geometry, 1, None, device)?);
         *kept = Some((geometry, Arc::clone(&tables)));
         Ok(tables)
-    }
-
-    /// How the kernels of a GPU update.
-    fn rule(&self) -> UpdateRule {
-        match self.config {
-            OptimizerConfig::Sgd { momentum, nesterov, weight_decay } => {
-                let [momentum, weight_decay] = [momentum, weight_decay].map(cpu::to_f32);
-                UpdateRule::Sgd { momentum, weight_decay, nesterov }
-            }
-            OptimizerConfig::AdamW { beta1, beta2, eps, .. } => {
-                UpdateRule::AdamW([beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps].map(cpu::to_f32))
-            }
-        }
-    }
-
-    /// Candle operations.
-    fn apply_composed(
-        &self,
-        parameters: &[Parameter],
-        layout: &ParameterLayout,
-        gradient: &Terms<'_>,
-        plan: &UpdatePlan,
-    ) -> Result<(), Error> {
-        for (index, ((parameter, segment), steps)) in updated(parameters, layout).zip(&plan.steps).enumerate() {
-            let gradient = part(gradient, index, segment)?.reshape(parameter.var.shape())?;
-            let moments = self.moments_of(&parameter.name);
-            match plan.update(*steps) {
-                Update::Sgd(sgd) => sgd.composed(&parameter.var, moments, &gradient)?,
-                Update::AdamW(adam_w) => {
-                    adam_w.composed(&parameter.var, moments.expect("AdamW keeps two moments"), &gradient)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn moments_of(&self, name: &str) -> Option<&Tensor> {
@@ -383,7 +340,6 @@ fn check_gradient(parameters: &[Parameter], layout: &ParameterLayout, gradient: 
     for parameter in parameters {
         let (var, dtype) = (&parameter.var, gradient.dtype());
         if var.dtype() != dtype || !var.device().same_device(gradient.device()) {
-            let kind = |dtype: DType, tensor: &Tensor| format!("{dtype:?} on {:?}", tensor.device().location());
             let what = format!("parameter `{}`", parameter.name);
             return Err(Error::mismatch(what, kind(dtype, gradient), kind(var.dtype(), var)));
         }
@@ -400,45 +356,17 @@ pub struct UpdatePlan {
     steps: Vec<u64>,
 }
 
-/// Numbers per parameter in [`UpdatePlan::table`].
-pub(crate) const TABLE_WIDTH: usize = 4;
-
 impl UpdatePlan {
     /// The plan as the kernels of a GPU read it, (parameters with elements, 4), row by row.
     #[must_use]
     pub fn table(&self) -> Vec<f32> {
-        let row = |steps: &u64| match self.update(*steps) {
-            Update::Sgd(sgd) => [sgd.learning_rate, 0.0, 0.0, 0.0].map(cpu::to_f32),
-            Update::AdamW(adam_w) => adam_w.row(),
-        };
-        self.steps.iter().flat_map(row).collect()
+        self.steps.iter().flat_map(|steps| self.element(*steps).constants()).collect()
     }
 
     /// The update of a parameter at this step of it.
-    fn update(&self, steps: u64) -> Update {
-        let learning_rate = self.learning_rate;
-        match self.config {
-            OptimizerConfig::Sgd { momentum, nesterov, weight_decay } => {
-                Update::Sgd(Sgd { learning_rate, momentum, nesterov, weight_decay })
-            }
-            OptimizerConfig::AdamW { beta1, beta2, eps, weight_decay } => {
-                Update::AdamW(AdamW::new(learning_rate, [beta1, beta2], eps, weight_decay, steps))
-            }
-        }
+    fn element(&self, steps: u64) -> Element {
+        self.config.element(self.learning_rate, steps)
     }
-
-    fn rule(&self, steps: u64) -> Rule {
-        match self.update(steps) {
-            Update::Sgd(sgd) => sgd.rule(),
-            Update::AdamW(adam_w) => adam_w.rule(),
-        }
-    }
-}
-
-/// One parameter in one step.
-enum Update {
-    Sgd(Sgd),
-    AdamW(AdamW),
 }
 
 /// A gradient that exists, as a combination.
@@ -446,7 +374,6 @@ fn formed(gradient: &Tensor) -> Terms<'_> {
     Terms { rows: vec![gradient], coefficients: &Coefficients::One, factors: &Factors::Ones, workspace: None }
 }
 
-/// A parameter's part of the gradient.
-fn part(gradient: &Terms<'_>, index: usize, segment: &Segment) -> Result<Tensor, Error> {
-    gradient.part(index, &(segment.offset..segment.offset + segment.len), segment.spec.isolated)
+fn kind(dtype: DType, tensor: &Tensor) -> String {
+    format!("{dtype:?} on {:?}", tensor.device().location())
 }

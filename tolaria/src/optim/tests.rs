@@ -1,4 +1,4 @@
-//! Optimizers against their definition in `f64`, kernels against their composition, and the life of their state.
+//! Optimizers against their definition in `f64`, and the life of their state.
 
 mod fused;
 
@@ -8,8 +8,8 @@ use leyline::layout::ParameterLayout;
 use leyline::model::Parameter;
 use leyline::region::Eager;
 
+use super::rules::{MAX_CONSTANTS, MAX_SETTINGS, SOURCES};
 use super::{Optimizer, OptimizerConfig};
-use crate::path::Path;
 use crate::testing::{HOST, assert_close, bits, flat, layout, parameters, random, saved_state, seed, values, vector};
 
 const PLAIN: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
@@ -63,8 +63,8 @@ fn setup(config: OptimizerConfig, seeds: &[(&str, usize)]) -> Setup {
 }
 
 impl Setup {
-    fn step_on(&mut self, path: &Path, gradient: &[f32]) {
-        self.optimizer.step_on(path, &self.parameters, &self.layout, &vector(gradient), RATE).unwrap();
+    fn step(&mut self, gradient: &[f32]) {
+        self.optimizer.step(&self.parameters, &self.layout, &vector(gradient), RATE).unwrap();
     }
 
     fn gradient(&self, step: u64) -> Vec<f32> {
@@ -75,38 +75,19 @@ impl Setup {
 #[test]
 fn updates_equal_their_definition() {
     for config in ALL {
-        for path in &[Path::Kernel, Path::Composed] {
-            let mut setup = setup(config, &[("b", 2)]);
-            let start = flat(&setup.parameters);
-            let new = |p: &f32| Reference { p: f64::from(*p), moments: [0.0; 2], steps: 0 };
-            let mut reference: Vec<Reference> = start.iter().map(new).collect();
-            for step in 0..50 {
-                let gradient = setup.gradient(step);
-                setup.step_on(path, &gradient);
-                reference.iter_mut().zip(&gradient).for_each(|(r, g)| r.step(config, f64::from(*g), RATE));
-            }
-            let expected: Vec<f64> = reference.iter().map(|r| r.p).collect();
-            // 50 updates, each rounding numbers of about 1 a few times.
-            assert_close(&flat(&setup.parameters), &expected, 2e-5);
-            assert_ne!(flat(&setup.parameters), start, "nothing moved");
-        }
-    }
-}
-
-#[test]
-fn kernels_and_their_composition_agree_bit_for_bit() {
-    for config in ALL {
-        let (mut kernel, mut composed) = (setup(config, &[("b", 2)]), setup(config, &[("b", 2)]));
+        let mut setup = setup(config, &[("b", 2)]);
+        let start = flat(&setup.parameters);
+        let new = |p: &f32| Reference { p: f64::from(*p), moments: [0.0; 2], steps: 0 };
+        let mut reference: Vec<Reference> = start.iter().map(new).collect();
         for step in 0..50 {
-            let gradient = kernel.gradient(step);
-            kernel.step_on(&Path::Kernel, &gradient);
-            composed.step_on(&Path::Composed, &gradient);
-            assert_eq!(bits(&flat(&kernel.parameters)), bits(&flat(&composed.parameters)), "{config:?}, step {step}");
+            let gradient = setup.gradient(step);
+            setup.step(&gradient);
+            reference.iter_mut().zip(&gradient).for_each(|(r, g)| r.step(config, f64::from(*g), RATE));
         }
-        let moments = |setup: &Setup| -> Vec<Vec<u32>> {
-            saved_state(&setup.optimizer).tensors.values().map(|tensor| bits(&values(tensor))).collect()
-        };
-        assert_eq!(moments(&kernel), moments(&composed), "{config:?}");
+        let expected: Vec<f64> = reference.iter().map(|r| r.p).collect();
+        // 50 updates, each rounding numbers of about 1 a few times.
+        assert_close(&flat(&setup.parameters), &expected, 2e-5);
+        assert_ne!(flat(&setup.parameters), start, "nothing moved");
     }
 }
 
@@ -116,7 +97,7 @@ fn a_step_takes_each_parameter_from_its_place() {
     let before = flat(&setup.parameters);
     let mut gradient = vec![0.0; 9];
     gradient[4] = 1.0;
-    setup.step_on(&Path::Kernel, &gradient);
+    setup.step(&gradient);
     let moved: Vec<usize> = (0..9).filter(|i| bits(&flat(&setup.parameters))[*i] != before[*i].to_bits()).collect();
     assert_eq!((moved, setup.layout.segments()[1].offset), (vec![4], 3));
 }
@@ -141,9 +122,9 @@ fn the_state_of_other_parameters_survives_a_change_of_the_topology() {
                 grown = next;
             }
             let gradient = random(9, step);
-            alone.step_on(&Path::Kernel, &host(&gradient));
+            alone.step(&host(&gradient));
             let all = if (3..6).contains(&step) { gradient } else { host(&gradient) };
-            grown.step_on(&Path::Kernel, &all);
+            grown.step(&all);
             let born = (3..6).contains(&step).then(|| step - 2);
             assert_eq!(grown.optimizer.steps_of("b"), born, "a seed counts its own steps");
             assert_eq!(grown.optimizer.steps_of("a"), Some(step + 1));
@@ -159,12 +140,12 @@ fn a_late_parameter_starts_at_its_own_first_step() {
     let mut old = setup(config, &[]);
     for step in 0..20 {
         let gradient = old.gradient(step);
-        old.step_on(&Path::Kernel, &gradient);
+        old.step(&gradient);
     }
     let mut grown = setup(config, &[("b", 2)]);
     grown.optimizer = old.optimizer;
     let before = values(&grown.parameters[1].var);
-    grown.step_on(&Path::Kernel, &[0.5, 0.5, 0.5, 1e-3, -7.0, 0.5, 0.5, 0.5, 0.5]);
+    grown.step(&[0.5, 0.5, 0.5, 1e-3, -7.0, 0.5, 0.5, 0.5, 0.5]);
     let expected: Vec<f64> = before.iter().zip([-RATE, RATE]).map(|(p, move_by)| f64::from(*p) + move_by).collect();
     assert_close(&values(&grown.parameters[1].var), &expected, 1e-7);
 }
@@ -175,14 +156,14 @@ fn a_restored_optimizer_continues_bit_for_bit() {
         let mut straight = setup(config, &[("b", 2)]);
         for step in 0..4 {
             let gradient = straight.gradient(step);
-            straight.step_on(&Path::Kernel, &gradient);
+            straight.step(&gradient);
         }
         let saved = saved_state(&straight.optimizer);
         let kept = parameters(&straight.layout, &flat(&straight.parameters));
         let finish = |setup: &mut Setup| {
             for step in 4..8 {
                 let gradient = setup.gradient(step);
-                setup.step_on(&Path::Kernel, &gradient);
+                setup.step(&gradient);
             }
             bits(&flat(&setup.parameters))
         };
@@ -201,7 +182,7 @@ fn a_restored_optimizer_continues_bit_for_bit() {
 fn a_state_that_does_not_fit_is_refused_and_nothing_changes() {
     let mut setup = setup(ADAM_W, &[]);
     let gradient = setup.gradient(0);
-    setup.step_on(&Path::Kernel, &gradient);
+    setup.step(&gradient);
     let good = saved_state(&setup.optimizer);
     let mut check = |change: &dyn Fn(&mut SavedState), message: &str| {
         let mut saved = good.clone();
@@ -241,7 +222,7 @@ fn what_does_not_fit_is_refused_before_anything_changes() {
 #[test]
 fn a_state_of_another_size_under_the_same_name_is_refused() {
     let mut old = setup(ADAM_W, &[("b", 2)]);
-    old.step_on(&Path::Kernel, &[0.1; 9]);
+    old.step(&[0.1; 9]);
     let mut new = setup(ADAM_W, &[("b", 5)]);
     new.optimizer = old.optimizer;
     let before = flat(&new.parameters);
@@ -251,25 +232,41 @@ fn a_state_of_another_size_under_the_same_name_is_refused() {
 }
 
 #[test]
-fn matrices_and_other_float_types_are_updated_too() {
+fn matrices_are_updated_like_vectors_and_other_types_are_refused() {
     for config in ALL {
-        let mut setup = setup(config, &[]);
-        let reference = flat(&setup.parameters);
-        for parameter in &mut setup.parameters {
-            let wide = parameter.var.to_dtype(DType::F64).unwrap();
-            parameter.var = candle_core::Var::from_tensor(&wide.reshape((1, ())).unwrap()).unwrap();
+        let (mut vectors, mut matrices) = (setup(config, &[]), setup(config, &[]));
+        for parameter in &mut matrices.parameters {
+            parameter.var = candle_core::Var::from_tensor(&parameter.var.reshape((1, ())).unwrap()).unwrap();
         }
-        let gradient = setup.gradient(0);
+        let gradient = vectors.gradient(0);
+        vectors.step(&gradient);
+        let specs = matrices
+            .layout
+            .segments()
+            .iter()
+            .map(|segment| leyline::layout::SegmentSpec { shape: vec![1, segment.len], ..segment.spec.clone() });
+        matrices.layout = ParameterLayout::new(matrices.layout.revision(), specs.collect()).unwrap();
+        matrices.step(&gradient);
+        assert_eq!(bits(&flat(&matrices.parameters)), bits(&flat(&vectors.parameters)), "{config:?}");
+        for parameter in &mut vectors.parameters {
+            parameter.var = candle_core::Var::from_tensor(&parameter.var.to_dtype(DType::F64).unwrap()).unwrap();
+        }
+        vectors.optimizer = Optimizer::new(config);
         let wide = vector(&gradient).to_dtype(DType::F64).unwrap();
-        setup.optimizer.step(&setup.parameters, &setup.layout, &wide, RATE).unwrap();
-        for (index, parameter) in setup.parameters.iter().enumerate() {
-            let segment = &setup.layout.segments()[index];
-            for (at, found) in crate::testing::values_f64(&parameter.var).into_iter().enumerate() {
-                let mut number =
-                    Reference { p: f64::from(reference[segment.offset + at]), moments: [0.0; 2], steps: 0 };
-                number.step(config, f64::from(gradient[segment.offset + at]), RATE);
-                assert!((found - number.p).abs() < 1e-12, "{config:?}: {found}, expected {}", number.p);
-            }
-        }
+        let error = vectors.optimizer.step(&vectors.parameters, &vectors.layout, &wide, RATE).unwrap_err();
+        assert!(error.to_string().contains("expected F32 on the CPU or on a GPU, found F64 on Cpu"), "{error}");
+    }
+}
+
+#[test]
+fn rules_are_what_both_languages_read_alike() {
+    for rule in SOURCES {
+        assert!(rule.settings.len() <= MAX_SETTINGS && rule.constants.len() <= MAX_CONSTANTS, "{}", rule.name);
+        let names = [&rule.element, rule.state, rule.settings, rule.constants].concat();
+        let words = rule.body.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+        let own = words.clone().zip(words.clone().skip(1)).filter(|(before, _)| *before == "let").map(|(_, own)| own);
+        let known: Vec<&str> = names.into_iter().chain(own).chain(["let", "sqrtf"]).collect();
+        let unknown: Vec<&str> = words.filter(|word| !known.contains(word)).collect();
+        assert_eq!(unknown, Vec::<&str>::new(), "{}: neither a name nor a function of both languages", rule.name);
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::{AggregationConfig, ConflictResolution};
+use crate::aggregate::{AggregationConfig, ConflictResolution, Parameters};
 use crate::batch::BatchConfig;
 use crate::measure::{self, ACCURACY, MEASURES, QualityMeasure};
 use crate::optim::{OptimizerConfig, ScheduleConfig};
@@ -105,7 +105,7 @@ impl Default for ExecutionConfig {
 }
 
 fn default_cagrad_radius() -> f64 {
-    0.4
+    Parameters::default().cagrad_radius
 }
 
 impl TrainConfig {
@@ -115,7 +115,7 @@ impl TrainConfig {
         AggregationConfig {
             method: self.conflict,
             measure_conflicts: self.measure_conflicts,
-            cagrad_radius: self.cagrad_radius,
+            parameters: Parameters { cagrad_radius: self.cagrad_radius },
             clip_norm: self.clip_norm,
         }
     }
@@ -129,15 +129,9 @@ impl TrainConfig {
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {
-        let mut issues = Vec::new();
-        if self.clip_norm.is_some_and(|norm| !(norm > 0.0 && norm.is_finite())) {
-            issues.push(("clip_norm".to_owned(), "a finite number above 0, or absent".to_owned()));
-        }
+        let mut issues = self.aggregation().validate();
         if !(0.0..=1.0).contains(&self.conflict_warn) {
             issues.push(("conflict_warn".to_owned(), "a number from 0 to 1".to_owned()));
-        }
-        if !(0.0..1.0).contains(&self.cagrad_radius) {
-            issues.push(("cagrad_radius".to_owned(), "a number of at least 0 and below 1".to_owned()));
         }
         if self.measures.iter().any(|name| measure::named(name).is_none()) {
             let names = MEASURES.map(|measure| measure.name).join(", ");

@@ -40,8 +40,4 @@ impl Weighting for Adjusted {
     fn scratch_len(&self, count: usize) -> usize {
         count * count
     }
-
-    fn name(&self) -> &'static str {
-        "adjusted"
-    }
 }

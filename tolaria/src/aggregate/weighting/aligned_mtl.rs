@@ -18,7 +18,7 @@ const DIAGONAL: f64 = 1e-34;
 
 /// The sum of the gradients after their inner products were made those of a balanced system.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AlignedMtl;
+pub(super) struct AlignedMtl;
 
 /// What the method needs for S owners.
 pub(crate) const fn scratch_len(count: usize) -> usize {
@@ -71,10 +71,6 @@ impl Weighting for AlignedMtl {
 
     fn scratch_len(&self, count: usize) -> usize {
         scratch_len(count)
-    }
-
-    fn name(&self) -> &'static str {
-        "aligned_mtl"
     }
 }
 

@@ -22,11 +22,21 @@ const ON_RADIUS: f64 = 1e-12;
 /// The value of the least improved owner is this close to the best, relative to `|g_0|` times the largest norm.
 const OPTIMAL: f64 = 1e-13;
 
+/// The radius where none is given.
+pub(super) const DEFAULT_RADIUS: f64 = 0.4;
+
 /// The gradient's average moved by at most `radius` of its norm.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CaGrad {
+pub(super) struct CaGrad {
     /// c, in `[0, 1)`; at 0 all weights are 1.
-    pub(crate) radius: f64,
+    pub(super) radius: f64,
+}
+
+impl CaGrad {
+    /// What its radius has to be, where it is not.
+    pub(super) fn refusal(radius: f64) -> Option<&'static str> {
+        (!(0.0..1.0).contains(&radius)).then_some("a number of at least 0 and below 1")
+    }
 }
 
 /// What the method needs for S owners.
@@ -131,8 +141,8 @@ impl Weighting for CaGrad {
         scratch_len(count)
     }
 
-    fn name(&self) -> &'static str {
-        "cagrad"
+    fn parameter(&self) -> f64 {
+        self.radius
     }
 }
 

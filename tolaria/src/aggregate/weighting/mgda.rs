@@ -8,7 +8,7 @@ use super::{Owners, Weighting, grown, keep_finite};
 
 /// n times the weights of the shortest vector of the convex hull.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mgda;
+pub(super) struct Mgda;
 
 /// What the method needs for S owners.
 pub(crate) const fn scratch_len(count: usize) -> usize {
@@ -33,9 +33,5 @@ impl Weighting for Mgda {
 
     fn scratch_len(&self, count: usize) -> usize {
         scratch_len(count)
-    }
-
-    fn name(&self) -> &'static str {
-        "mgda"
     }
 }

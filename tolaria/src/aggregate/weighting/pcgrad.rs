@@ -11,7 +11,7 @@ use super::{Owners, Weighting, grown};
 
 /// Each gradient is projected, one after the other, off those that it conflicts with.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PcGrad;
+pub(super) struct PcGrad;
 
 /// What the method needs for S owners.
 pub(crate) const fn scratch_len(count: usize) -> usize {
@@ -45,10 +45,6 @@ impl Weighting for PcGrad {
 
     fn scratch_len(&self, count: usize) -> usize {
         scratch_len(count)
-    }
-
-    fn name(&self) -> &'static str {
-        "pcgrad"
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Owners, Weighting, grown, keep_finite};
 
 /// Each gradient is projected onto the dual cone of all gradients.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct UpGrad;
+pub(super) struct UpGrad;
 
 /// What one owner's projection needs.
 const fn row_len(count: usize) -> usize {
@@ -61,9 +61,5 @@ impl Weighting for UpGrad {
 
     fn scratch_len(&self, count: usize) -> usize {
         scratch_len(count)
-    }
-
-    fn name(&self) -> &'static str {
-        "upgrad"
     }
 }

@@ -8,7 +8,6 @@ use super::{ALL, RATE};
 use crate::aggregate::{Coefficients, Combination, Factors};
 use crate::cpu::to_f32;
 use crate::grad::GradientBufferPool;
-use crate::path::Path;
 use crate::testing::{HOST, bits, flat, layout, parameters, random, saved_state, seed, values, vector};
 use leyline::layout::ParameterLayout;
 
@@ -105,7 +104,7 @@ impl Window {
 }
 
 /// Three steps; the parameters after each.
-fn run(config: OptimizerConfig, layout: &ParameterLayout, count: usize, factors: &[f32], path: &Path) -> Vec<Vec<u32>> {
+fn run(config: OptimizerConfig, layout: &ParameterLayout, count: usize, factors: &[f32]) -> Vec<Vec<u32>> {
     let start = random(layout.num_elements(), 5);
     let vars = parameters(layout, &start);
     let (pool, mut optimizer) = (GradientBufferPool::new(), Optimizer::new(config));
@@ -116,10 +115,10 @@ fn run(config: OptimizerConfig, layout: &ParameterLayout, count: usize, factors:
         let window = Window::new(layout, count, factors, number);
         let combination = window.combination(&pool);
         let plan = optimizer.prepare(&vars, layout, RATE).unwrap();
-        optimizer.apply_on(path, &vars, layout, &combination.terms(), &plan, None).unwrap();
+        optimizer.apply_combination(&vars, layout, &combination, &plan, None).unwrap();
         optimizer.commit(layout, &plan);
         reference.step(config, &window.formed(layout));
-        assert_eq!(bits(&flat(&vars)), bits(&reference.parameter), "{config:?}, step {number} on {path:?}");
+        assert_eq!(bits(&flat(&vars)), bits(&reference.parameter), "{config:?}, step {number}");
         results.push(bits(&flat(&vars)));
     }
     for (name, tensor) in saved_state(&optimizer).tensors {
@@ -141,16 +140,7 @@ proptest! {
         lens in prop::array::uniform4(prop_oneof![0_usize..40, 2000_usize..4200]),
         factors in prop::array::uniform4(prop_oneof![Just(1.0_f32), 0.01_f32..1.0]),
     ) {
-        run(config, &example(lens), count, &factors, &Path::Kernel);
-    }
-}
-
-#[test]
-fn combinations_of_candle_operations_agree_with_the_kernels() {
-    for config in ALL {
-        for count in [1, 2, 5] {
-            run(config, &example([3, 4, 0, 2]), count, &[1.0, 0.5, 1.0, 0.25], &Path::Composed);
-        }
+        run(config, &example(lens), count, &factors);
     }
 }
 
@@ -160,7 +150,7 @@ fn threads_change_no_bit() {
     for config in ALL {
         let with = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| run(config, &layout, 3, &[0.5, 1.0, 0.9, 1.0], &Path::Kernel))
+            pool.install(|| run(config, &layout, 3, &[0.5, 1.0, 0.9, 1.0]))
         };
         assert!(with(1) == with(3), "{config:?}");
     }
