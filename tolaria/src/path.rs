@@ -2,25 +2,29 @@
 
 use candle_core::{DType, Tensor};
 
+use crate::error::Error;
 use crate::kernels::DeviceKernels;
 
-/// How an operation runs. All give the same result to rounding; the first two to the bit where nothing is summed.
+/// How an operation runs. Both give the same result to rounding, and to the bit where nothing is summed.
 #[derive(Debug, Clone)]
 pub(crate) enum Path {
     /// A kernel of this crate over slices of `f32` on the CPU.
     Kernel,
     /// A kernel of this crate over `f32` on a GPU.
     Device(DeviceKernels),
-    /// A composition of candle operations, on any device and for any float type.
-    Composed,
 }
 
 impl Path {
     /// The path for operations on `tensor`.
-    pub(crate) fn of(tensor: &Tensor) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::LayoutMismatch`] for another type than `f32`, or on another device than the CPU or a GPU with kernels.
+    pub(crate) fn of(tensor: &Tensor) -> Result<Self, Error> {
         if tensor.device().is_cpu() && tensor.dtype() == DType::F32 {
-            return Self::Kernel;
+            return Ok(Self::Kernel);
         }
-        DeviceKernels::of(tensor).map_or(Self::Composed, Self::Device)
+        let found = || format!("{:?} on {:?}", tensor.dtype(), tensor.device().location());
+        let refused = || Error::mismatch("operand of a kernel", "F32 on the CPU or on a GPU", found());
+        DeviceKernels::of(tensor).map(Self::Device).ok_or_else(refused)
     }
 }

@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
 
-use super::passes;
+use super::passes::{self, Passes};
 use crate::cpu;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientLease};
 use crate::kernels::Workspace;
-use crate::path::Path;
 
 /// `Σ_k c_k row_k`, each parameter's part scaled by a factor of its own.
 ///
@@ -107,25 +106,25 @@ impl Combination {
     /// # Sync
     /// none
     pub fn materialize(self, geometry: &Geometry) -> Result<GradientLease, Error> {
-        let path = Path::of(self.rows[0].as_tensor());
-        self.materialize_on(&path, geometry)
+        let passes = Passes::of(self.rows[0].as_tensor());
+        self.materialize_on(&passes, geometry)
     }
 
-    /// [`Self::materialize`] on a path of the caller's choice.
-    pub(super) fn materialize_on(self, path: &Path, geometry: &Geometry) -> Result<GradientLease, Error> {
+    /// [`Self::materialize`] by passes of the caller's choice.
+    pub(super) fn materialize_on(self, passes: &Passes, geometry: &Geometry) -> Result<GradientLease, Error> {
         let terms = self.terms();
         terms.check(geometry.num_elements(), geometry.parts().len())?;
         if !terms.is_plain() {
             let first = terms.rows[0];
-            match path {
-                Path::Kernel => first.inplace_op1(&Form { terms: &terms, geometry })?,
-                Path::Device(kernels) if terms.workspace.is_some() => {
+            match passes {
+                Passes::Kernel => first.inplace_op1(&Form { terms: &terms, geometry })?,
+                Passes::Device(kernels) if terms.workspace.is_some() => {
                     let (coefficients, factors) =
                         (terms.coefficients.device(first.device())?, terms.factors.device(first.device())?);
                     let workspace = terms.workspace.expect("the guard found one");
                     kernels.combine_rows(workspace, &terms.rows, &coefficients, factors.as_ref())?;
                 }
-                Path::Device(_) | Path::Composed => {
+                Passes::Device(_) | Passes::Composed => {
                     for (index, part) in geometry.parts().iter().enumerate() {
                         first.slice_set(&terms.part(index, &part.range, part.isolated)?, 0, part.range.start)?;
                     }

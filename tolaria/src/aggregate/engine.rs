@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use super::combination::{Coefficients, Combination, Factors};
 use super::composed;
 use super::config::AggregationConfig;
-use super::passes::{combine_and_square, part_grams};
+use super::passes::{Passes, combine_and_square, part_grams};
 use super::plan::WindowPlan;
 use super::solve::{Clipping, Problem, Solution, clip_factors};
 use super::sums::SumsLayout;
@@ -18,7 +18,6 @@ use crate::error::Error;
 use crate::grad::{Geometry, GradientLease};
 use crate::host_read::HostReads;
 use crate::kernels::{DeviceKernels, MAX_ROWS, SolveArgs, Workspace};
-use crate::path::Path;
 
 /// Combines windows over one geometry.
 ///
@@ -152,23 +151,25 @@ impl GradientEngine {
         reads: &mut HostReads,
     ) -> Result<Combination, Error> {
         self.check(&rows, plan, arguments, sums)?;
-        self.combine_on(&Path::of(rows[0].as_tensor()), rows, plan, arguments, sums, reads)
+        self.combine_on(&Passes::of(rows[0].as_tensor()), rows, plan, arguments, sums, reads)
     }
 
-    /// [`Self::combine`] on a path of the caller's choice, with what was checked.
+    /// [`Self::combine`] by passes of the caller's choice, with what was checked.
     pub(super) fn combine_on(
         &mut self,
-        path: &Path,
+        passes: &Passes,
         rows: Vec<GradientLease>,
         plan: &WindowPlan,
         arguments: Option<&Tensor>,
         sums: Option<&Tensor>,
         reads: &mut HostReads,
     ) -> Result<Combination, Error> {
-        match path {
-            Path::Kernel => self.on_cpu(rows, plan, sums),
-            Path::Device(kernels) if self.num_rows <= MAX_ROWS => self.on_device(kernels, rows, plan, arguments, sums),
-            Path::Device(_) | Path::Composed => self.composed(rows, plan, sums, reads),
+        match passes {
+            Passes::Kernel => self.on_cpu(rows, plan, sums),
+            Passes::Device(kernels) if self.num_rows <= MAX_ROWS => {
+                self.on_device(kernels, rows, plan, arguments, sums)
+            }
+            Passes::Device(_) | Passes::Composed => self.composed(rows, plan, sums, reads),
         }
     }
 
@@ -288,7 +289,7 @@ impl GradientEngine {
                 // The kernels that update have no room for so many rows.
                 let Some(tables) = self.workspace.clone() else { return Combination::new(rows, coefficients, factors) };
                 let sum = Combination::new(rows, coefficients, Factors::Ones)?;
-                let row = sum.materialize_on(&Path::Composed, &self.geometry)?;
+                let row = sum.materialize_on(&Passes::Composed, &self.geometry)?;
                 return Ok(Combination::formed(row, factors, Some(tables)));
             }
         }

@@ -6,12 +6,12 @@ use candle_core::{DType, Device, Tensor};
 use leyline::layout::Owner;
 
 use super::composed::add_scaled;
+use super::passes::Passes;
 use super::sums::{Field, SumsLayout};
 use crate::cpu;
 use crate::error::Error;
 use crate::grad::Geometry;
 use crate::host_read::{self, HostReads};
-use crate::path::Path;
 
 /// Sums that grow on the device, in place, one window after the other. The host reads all of them in one copy, as seldom
 /// as it wants to know.
@@ -127,7 +127,7 @@ impl SeedMetricsAccumulator {
     /// # Sync
     /// none
     pub fn add_microbatch(&self, mean_loss: &Tensor, correct: &Tensor, num_samples: usize) -> Result<(), Error> {
-        if let (Path::Kernel, Path::Kernel) = (Path::of(mean_loss), Path::of(correct)) {
+        if let (Passes::Kernel, Passes::Kernel) = (Passes::of(mean_loss), Passes::of(correct)) {
             return self.add_on_cpu(mean_loss, correct, num_samples as f64);
         }
         let place = |place| self.sums.narrow(0, place, 1);

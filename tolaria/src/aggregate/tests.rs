@@ -15,9 +15,9 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::{AggregationConfig, ConflictResolution, Parameters};
-use crate::path::Path;
+use crate::aggregate::passes::Passes;
 
-const PATHS: [Path; 2] = [Path::Kernel, Path::Composed];
+const PATHS: [Passes; 2] = [Passes::Kernel, Passes::Composed];
 const METHODS: [ConflictResolution; 6] = ConflictResolution::ALL;
 const MEAN: AggregationConfig = AggregationConfig {
     method: ConflictResolution::Mean,

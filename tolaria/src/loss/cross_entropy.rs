@@ -2,8 +2,7 @@
 
 use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
 
-use super::rows::{Rows, Softmax, check_shapes};
-use super::score;
+use super::rows::{Rows, Softmax, checked};
 use crate::cpu;
 use crate::error::Error;
 use crate::kernels;
@@ -19,15 +18,9 @@ use crate::path::Path;
 /// # Sync
 /// none
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    check_shapes(logits, targets)?;
-    match Path::of(logits) {
-        Path::Kernel | Path::Device(_) => Ok(logits.contiguous()?.apply_op2(&targets.contiguous()?, Fused)?),
-        Path::Composed => composed(logits, targets),
-    }
-}
-
-pub(super) fn composed(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    Ok(score::composed_per_sample(logits, targets)?.mean_all()?)
+    let logits = checked(logits, targets)?;
+    Path::of(&logits)?;
+    Ok(logits.contiguous()?.apply_op2(&targets.contiguous()?, Fused)?)
 }
 
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Shapes throughout: `logits` (B, C) of floats, `targets` (B,) of `u32` below C. Units: nats.
 //!
-//! On the CPU each function is one kernel over the rows of `f32` logits; elsewhere it is composed of candle operations.
+//! Each function is a kernel over rows of `f32`, on the CPU and on a GPU; logits of other types are turned into `f32` first.
 //! Both subtract the largest logit of a row first, so that no finite logit overflows.
 //!
 //! *Entry points*: [`cross_entropy`], [`per_sample`], [`hits`], [`correct`]. *Not here*: reading any result.

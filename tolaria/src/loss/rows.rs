@@ -5,12 +5,12 @@ use candle_core::{CpuStorage, DType, Layout, Tensor};
 use crate::cpu;
 use crate::error::Error;
 
-/// Confirms logits (B, C) and targets (B,) with B and C above 0.
-pub(super) fn check_shapes(logits: &Tensor, targets: &Tensor) -> Result<(), Error> {
+/// The logits (B, C) in `f32`, with B and C above 0 and targets (B,).
+pub(super) fn checked(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
     match *logits.dims() {
         [batch, classes] if batch > 0 && classes > 0 => {
             if *targets.dims() == [batch] && targets.dtype() == DType::U32 {
-                return Ok(());
+                return Ok(logits.to_dtype(DType::F32)?);
             }
             let found = format!("{:?} {:?}", targets.dtype(), targets.dims());
             Err(Error::mismatch("targets", format!("U32 [{batch}]"), found))

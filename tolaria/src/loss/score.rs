@@ -1,8 +1,8 @@
 //! Losses and hits per sample, without gradients.
 
-use candle_core::{CpuStorage, CustomOp2, D, DType, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
-use super::rows::{Rows, Softmax, check_shapes};
+use super::rows::{Rows, Softmax, checked};
 use crate::cpu;
 use crate::error::Error;
 use crate::path::Path;
@@ -16,11 +16,10 @@ use crate::path::Path;
 /// # Sync
 /// none
 pub fn per_sample(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    check_shapes(logits, targets)?;
-    match Path::of(logits) {
+    let logits = &checked(logits, targets)?;
+    match Path::of(logits)? {
         Path::Kernel => per_row(logits, targets, |row, target| cpu::to_f32(Softmax::of(row).nats(row[target]))),
         Path::Device(kernels) => Ok(kernels.per_sample(&logits.detach(), targets)?),
-        Path::Composed => composed_per_sample(&logits.detach(), targets),
     }
 }
 
@@ -31,11 +30,10 @@ pub fn per_sample(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
 /// # Sync
 /// none
 pub fn hits(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    check_shapes(logits, targets)?;
-    match Path::of(logits) {
+    let logits = &checked(logits, targets)?;
+    match Path::of(logits)? {
         Path::Kernel => per_row(logits, targets, |row, target| f32::from(u8::from(is_hit(row, target)))),
         Path::Device(kernels) => Ok(kernels.hits(logits, targets)?),
-        Path::Composed => composed_hits(logits, targets),
     }
 }
 
@@ -46,25 +44,11 @@ pub fn hits(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
 /// # Sync
 /// none
 pub fn correct(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    check_shapes(logits, targets)?;
-    match Path::of(logits) {
+    let logits = &checked(logits, targets)?;
+    match Path::of(logits)? {
         Path::Kernel => Ok(logits.contiguous()?.apply_op2_no_bwd(&targets.contiguous()?, &CountHits)?),
         Path::Device(kernels) => Ok(kernels.sum(&kernels.hits(logits, targets)?)?),
-        Path::Composed => Ok(composed_hits(logits, targets)?.sum_all()?),
     }
-}
-
-pub(super) fn composed_per_sample(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    // A constant: the gradient does not depend on what is subtracted.
-    let max = logits.max_keepdim(D::Minus1)?.detach();
-    let shifted = logits.broadcast_sub(&max)?;
-    let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
-    let picked = shifted.contiguous()?.gather(&targets.unsqueeze(1)?.contiguous()?, D::Minus1)?;
-    Ok((log_sum - picked)?.squeeze(D::Minus1)?)
-}
-
-pub(super) fn composed_hits(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    Ok(logits.contiguous()?.argmax(D::Minus1)?.eq(targets)?.to_dtype(DType::F32)?)
 }
 
 /// A NaN beside the target does not hide that nothing was recognized: every comparison with it fails.

@@ -1,4 +1,4 @@
-//! Losses and gradients against a direct computation in `f64`, and the kernels against their composition.
+//! Losses and gradients against a direct computation in `f64`.
 
 use candle_core::{Device, Tensor, Var};
 
@@ -27,7 +27,7 @@ fn softmax(row: &[f32]) -> Vec<f64> {
 
 type Loss = fn(&Tensor, &Tensor) -> Result<Tensor, Error>;
 
-/// Both paths: losses, their mean, and the gradient of 3 times the mean.
+/// Losses, their mean, and the gradient of 3 times the mean.
 #[track_caller]
 fn check(scores: &[f32], classes: usize, labels: &[u32]) {
     let (logits, targets) = (logits(scores, classes), targets(labels));
@@ -41,16 +41,12 @@ fn check(scores: &[f32], classes: usize, labels: &[u32]) {
     }
 
     let scale = losses.iter().copied().fold(1.0, f64::max);
-    for of_samples in [per_sample as Loss, super::score::composed_per_sample] {
-        assert_close(&values(&of_samples(&logits, &targets).unwrap()), &losses, ROUNDING * scale);
-    }
-    for of_batch in [cross_entropy as Loss, super::cross_entropy::composed] {
-        let loss = of_batch(&logits, &targets).unwrap();
-        assert_eq!(loss.dims(), [0_usize; 0]);
-        assert_close(&values(&loss), &[mean], ROUNDING * scale);
-        let found = (loss * 3.0).unwrap().backward().unwrap();
-        assert_close(&values(found.get(&logits).unwrap()), &gradient, ROUNDING);
-    }
+    assert_close(&values(&per_sample(&logits, &targets).unwrap()), &losses, ROUNDING * scale);
+    let loss = cross_entropy(&logits, &targets).unwrap();
+    assert_eq!(loss.dims(), [0_usize; 0]);
+    assert_close(&values(&loss), &[mean], ROUNDING * scale);
+    let found = (loss * 3.0).unwrap().backward().unwrap();
+    assert_close(&values(found.get(&logits).unwrap()), &gradient, ROUNDING);
 }
 
 #[test]
@@ -102,16 +98,14 @@ fn logits_need_not_be_contiguous() {
         (cross_entropy(&view, &targets).unwrap(), cross_entropy(&view.copy().unwrap(), &targets).unwrap());
     assert_eq!(values(&from_view), values(&from_copy));
     assert_eq!(from_view.backward().unwrap().get(&stored).unwrap().dims(), [3, 2]);
-    let wide = super::cross_entropy::composed(&view, &targets).unwrap();
-    assert_close(&values(&from_view), &[f64::from(values(&wide)[0])], ROUNDING);
 }
 
 #[test]
-fn other_float_types_take_the_composed_path() {
+fn logits_of_other_types_become_f32() {
     let wide = Tensor::new(&[[1.0_f64, 2.0], [0.0, 0.0]], &Device::Cpu).unwrap();
     let loss = cross_entropy(&wide, &targets(&[1, 0])).unwrap();
     let expected = ((1.0 + (-1.0_f64).exp()).ln() + 2.0_f64.ln()) / 2.0;
-    assert!((crate::testing::values_f64(&loss)[0] - expected).abs() < 1e-14);
+    assert_close(&values(&loss), &[expected], ROUNDING);
 }
 
 #[test]
@@ -129,7 +123,6 @@ fn of_equal_logits_the_first_is_the_prediction() {
     let labels = targets(&[0, 1, 0, 2]);
     let expected = [1.0, 0.0, 1.0, 1.0];
     assert_eq!(values(&hits(&logits, &labels).unwrap()), expected);
-    assert_eq!(values(&super::score::composed_hits(&logits, &labels).unwrap()), expected);
     assert_eq!(values(&correct(&logits, &labels).unwrap()), [3.0]);
     let wide = logits.to_dtype(candle_core::DType::F64).unwrap();
     assert_eq!(values(&correct(&wide, &labels).unwrap()), [3.0]);

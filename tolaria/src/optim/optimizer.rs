@@ -192,13 +192,9 @@ impl Optimizer {
         if count == 0 {
             return Ok(());
         }
-        match &Path::of(gradient.rows[0]) {
+        match &Path::of(gradient.rows[0])? {
             Path::Kernel => self.apply_slices(parameters, layout, gradient, plan),
             Path::Device(kernels) => self.apply_device(kernels, parameters, layout, gradient, plan, table),
-            Path::Composed => {
-                let found = kind(gradient.rows[0].dtype(), gradient.rows[0]);
-                Err(Error::mismatch("gradient of an update", "F32 on the CPU or on a GPU", found))
-            }
         }
     }
 
@@ -340,6 +336,7 @@ fn check_gradient(parameters: &[Parameter], layout: &ParameterLayout, gradient: 
     for parameter in parameters {
         let (var, dtype) = (&parameter.var, gradient.dtype());
         if var.dtype() != dtype || !var.device().same_device(gradient.device()) {
+            let kind = |dtype: DType, tensor: &Tensor| format!("{dtype:?} on {:?}", tensor.device().location());
             let what = format!("parameter `{}`", parameter.name);
             return Err(Error::mismatch(what, kind(dtype, gradient), kind(var.dtype(), var)));
         }
@@ -372,8 +369,4 @@ impl UpdatePlan {
 /// A gradient that exists, as a combination.
 fn formed(gradient: &Tensor) -> Terms<'_> {
     Terms { rows: vec![gradient], coefficients: &Coefficients::One, factors: &Factors::Ones, workspace: None }
-}
-
-fn kind(dtype: DType, tensor: &Tensor) -> String {
-    format!("{dtype:?} on {:?}", tensor.device().location())
 }

@@ -31,7 +31,7 @@ fn kernels_candle_and_the_device_s_numbers_give_the_same_bits() {
         let coefficients = random(2 * rows.len(), 50);
         let factors = vec![0.5, 1.0, 0.75];
         let mut results = Vec::new();
-        for path in &[Path::Kernel, Path::Composed] {
+        for path in &[Passes::Kernel, Passes::Composed] {
             for on_device in [false, true] {
                 let (coefficients, factors) = if on_device {
                     (Coefficients::Device(vector(&coefficients)), Factors::Device(vector(&factors)))
@@ -58,7 +58,7 @@ fn kernels_candle_and_the_device_s_numbers_give_the_same_bits() {
 fn a_plain_row_is_left_as_it_is() {
     let (geometry, pool) = (geometry(), GradientBufferPool::new());
     let row = random(12, 1);
-    for path in &[Path::Kernel, Path::Composed] {
+    for path in &[Passes::Kernel, Passes::Composed] {
         let lease = leases(&pool, std::slice::from_ref(&row)).remove(0);
         let formed = Combination::plain(lease).materialize_on(path, &geometry).unwrap();
         assert_eq!(bits(&values(formed.as_tensor())), bits(&row));

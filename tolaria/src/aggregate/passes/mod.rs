@@ -11,5 +11,32 @@
 mod part_grams;
 mod combine;
 
+use candle_core::Tensor;
 pub(crate) use combine::{combine, combine_and_square};
 pub(crate) use part_grams::part_grams;
+
+use crate::kernels::DeviceKernels;
+use crate::path::Path;
+
+/// Who makes the passes.
+#[derive(Debug, Clone)]
+pub(crate) enum Passes {
+    /// The kernels of the CPU.
+    Kernel,
+    /// The kernels of a GPU.
+    Device(DeviceKernels),
+    /// Candle operations: for windows of more microbatches than the kernels of a GPU have room for, and for types that
+    /// only callers without a trainer have.
+    Composed,
+}
+
+impl Passes {
+    /// Those over `tensor`, in a window of few microbatches.
+    pub(crate) fn of(tensor: &Tensor) -> Self {
+        match Path::of(tensor) {
+            Ok(Path::Kernel) => Self::Kernel,
+            Ok(Path::Device(kernels)) => Self::Device(kernels),
+            Err(_) => Self::Composed,
+        }
+    }
+}

@@ -8,10 +8,10 @@ use super::exact::Exact;
 use super::window::{Outcome, Window, attribution, host_layout, windows};
 use super::{MEAN, MEASURED, METHODS, PATHS, PCGRAD, cases};
 use crate::aggregate::ConflictResolution;
+use crate::aggregate::passes::Passes;
 use crate::aggregate::sums::Field;
 use crate::aggregate::{AggregationConfig, ProjectionOrder};
 use crate::cpu::to_f32;
-use crate::path::Path;
 use crate::testing::{bits, random};
 
 /// `(c_0 g_0 + c_1 g_1) + …` in `f32`, written down; no number in a domain that is not finite. Where owners are
@@ -32,9 +32,9 @@ fn in_order(window: &Window, config: &AggregationConfig, outcome: &Outcome) -> V
 
 /// Equal in every bit, or, where candle's operations add a zero to each product, beside the sign of zeros.
 #[track_caller]
-fn assert_same(path: &Path, found: &[f32], expected: &[f32]) {
+fn assert_same(path: &Passes, found: &[f32], expected: &[f32]) {
     let positive = |values: &[f32]| match path {
-        Path::Composed => bits(&values.iter().map(|value| value + 0.0).collect::<Vec<_>>()),
+        Passes::Composed => bits(&values.iter().map(|value| value + 0.0).collect::<Vec<_>>()),
         _ => bits(values),
     };
     let (found, expected) = (positive(found), positive(expected));
@@ -48,7 +48,7 @@ fn assert_same(path: &Path, found: &[f32], expected: &[f32]) {
 /// All elements are within the bound of [`combine`](crate::aggregate::GradientEngine::combine) and `slack` of those
 /// that these weights give.
 #[track_caller]
-fn assert_combined(found: &[f32], exact: &Exact, weights: &[f64], slack: f64, path: &Path) {
+fn assert_combined(found: &[f32], exact: &Exact, weights: &[f64], slack: f64, path: &Passes) {
     for (at, found) in found.iter().enumerate() {
         let (expected, bound) = exact.combination(weights, at);
         let error = (f64::from(*found) - expected).abs();
@@ -215,7 +215,7 @@ fn the_order_of_projections_follows_from_seed_and_step() {
     let rows: Vec<Vec<f32>> = (0..4).map(|k| random(3, 40 + k)).collect();
     let weights: [&[(u32, f64)]; 4] = [&[(1, 1.0)], &[(2, 1.0)], &[(3, 1.0)], &[]];
     let rows: Vec<_> = rows.iter().zip(weights).map(|(row, w)| (row.as_slice(), 1, w)).collect();
-    let of = |path: &Path, seed, step| {
+    let of = |path: &Passes, seed, step| {
         let order = ProjectionOrder { seed, step: StepIndex(step) };
         bits(&Window { order, ..Window::of_host(&rows) }.run(path, &PCGRAD).gradient)
     };

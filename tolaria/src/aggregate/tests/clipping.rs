@@ -7,9 +7,9 @@ use super::exact::Exact;
 use super::window::{Outcome, Row, Window, layout_with_shadows, windows};
 use super::{MEAN, METHODS, PATHS, PCGRAD, cases};
 use crate::aggregate::AggregationConfig;
+use crate::aggregate::passes::Passes;
 use crate::aggregate::sums::Field;
 use crate::grad::GradientBufferPool;
-use crate::path::Path;
 use crate::testing::{HOST, assert_close, bits, layout, random, seed, values, values_f64};
 
 /// Host (3) with seed 2 (2), isolated seed 1 (2), isolated seed 3 (1); the host again (1).
@@ -140,7 +140,7 @@ fn a_loss_that_is_not_finite_takes_the_window_out_of_the_sums() {
 #[test]
 fn what_f32_may_not_hold_is_found_though_inner_products_are_finite() {
     let rows: [Row<'_>; 2] = [(&[3e38, 1.0], 3, &[(1, 1.0)]), (&[3e38, -1.0], 1, &[])];
-    let outcome = Window::of_host(&rows).run(&Path::Kernel, &AggregationConfig { clip_norm: Some(1.0), ..PCGRAD });
+    let outcome = Window::of_host(&rows).run(&Passes::Kernel, &AggregationConfig { clip_norm: Some(1.0), ..PCGRAD });
     assert!(outcome.gradient.iter().all(|value| value.is_nan()), "{:?}", outcome.gradient);
     assert_eq!(outcome.sums.all(Field::Skipped, 1), [1.0]);
 }
@@ -182,7 +182,7 @@ fn slack(window: &Window, outcome: &Outcome, parts: &[usize]) -> f64 {
 }
 
 /// Norms and factors of every domain against the gradient that is formed without clipping.
-fn check_clipping(window: &Window, config: &AggregationConfig, path: &Path) {
+fn check_clipping(window: &Window, config: &AggregationConfig, path: &Passes) {
     let clip_norm = config.clip_norm.unwrap();
     let free = window.run(path, &AggregationConfig { clip_norm: None, ..*config });
     assert!(free.factors.iter().all(|factor| factor.to_bits() == 1.0_f32.to_bits()), "nothing to scale by");

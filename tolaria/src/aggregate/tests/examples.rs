@@ -5,10 +5,10 @@ use candle_core::{DType, Device, Tensor};
 use super::window::{Row, Window, host_layout};
 use super::{MEAN, MEASURED, METHODS, PATHS, PCGRAD};
 use crate::aggregate::AggregationConfig;
+use crate::aggregate::passes::Passes;
 use crate::aggregate::sums::Field;
 use crate::grad::GradientBufferPool;
 use crate::host_read::HostReads;
-use crate::path::Path;
 use crate::testing::{HOST, bits, layout, seed, values, values_f64};
 
 const SLOTS: usize = 6;
@@ -76,12 +76,12 @@ fn only_the_composed_path_reads_and_only_the_inner_products_once() {
     let window = Window::of_host(&[(&[1.0, 0.0], 1, &[(1, 1.0)]), (&[-1.0, 1.0], 1, &[])]);
     let configs = METHODS.map(|method| AggregationConfig { method, clip_norm: Some(0.1), ..MEASURED });
     for config in configs {
-        assert_eq!(window.run(&Path::Kernel, &config).reads.total(), 0);
-        let reads = window.run(&Path::Composed, &config).reads;
+        assert_eq!(window.run(&Passes::Kernel, &config).reads.total(), 0);
+        let reads = window.run(&Passes::Composed, &config).reads;
         assert_eq!(reads.counts().iter().collect::<Vec<_>>(), [(&"gradient inner products", &1)], "{config:?}");
     }
     let plain = AggregationConfig { clip_norm: Some(0.1), ..MEAN };
-    assert_eq!(window.run(&Path::Composed, &plain).reads.total(), 0);
+    assert_eq!(window.run(&Passes::Composed, &plain).reads.total(), 0);
 }
 
 #[test]

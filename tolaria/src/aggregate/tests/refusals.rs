@@ -141,7 +141,11 @@ fn a_combination_of_another_layout_is_not_formed() {
     for (other, message) in others {
         for path in &PATHS {
             // The mean on the composed path is formed already, and fits whatever has as many elements.
-            let configs = if matches!(path, crate::path::Path::Kernel) { vec![MEAN, PCGRAD] } else { vec![PCGRAD] };
+            let configs = if matches!(path, crate::aggregate::passes::Passes::Kernel) {
+                vec![MEAN, PCGRAD]
+            } else {
+                vec![PCGRAD]
+            };
             for config in configs {
                 let pool = GradientBufferPool::new();
                 let (combination, _) = window().combine(path, &config, &pool, None);

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use super::window::{Window, windows};
 use super::{MEAN, METHODS, PATHS, cases};
 use crate::aggregate::AggregationConfig;
+use crate::aggregate::passes::Passes;
 use crate::grad::GradientBufferPool;
 use crate::optim::{Optimizer, OptimizerConfig};
-use crate::path::Path;
 use crate::testing::{bits, flat, parameters, random, saved_state, values};
 
 const OPTIMIZERS: [OptimizerConfig; 4] = [
@@ -18,7 +18,13 @@ const OPTIMIZERS: [OptimizerConfig; 4] = [
 ];
 
 /// Parameters and moments after three steps, the gradients formed or not.
-fn train(window: &Window, config: &AggregationConfig, optimizer: OptimizerConfig, path: &Path, form: bool) -> Vec<u32> {
+fn train(
+    window: &Window,
+    config: &AggregationConfig,
+    optimizer: OptimizerConfig,
+    path: &Passes,
+    form: bool,
+) -> Vec<u32> {
     let parameters = parameters(&window.layout, &random(window.layout.num_elements(), 77));
     let mut optimizer = Optimizer::new(optimizer);
     let pool = GradientBufferPool::new();

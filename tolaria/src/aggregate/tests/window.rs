@@ -12,11 +12,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::aggregate::ConflictResolution;
+use crate::aggregate::passes::Passes;
 use crate::aggregate::sums::{Field, SumsLayout};
 use crate::aggregate::{AggregationConfig, Combination, GradientEngine, ProjectionOrder, WindowPlan};
 use crate::grad::{Geometry, GradientBufferPool, GradientLease};
 use crate::host_read::HostReads;
-use crate::path::Path;
 use crate::testing::{HOST, layout, random, seed, values, values_f64, vector};
 
 /// Alphas of seeds, by id.
@@ -107,7 +107,7 @@ impl Window {
     /// The combination of the window, with what it adds to `sums`.
     pub(super) fn combine(
         &self,
-        path: &Path,
+        path: &Passes,
         config: &AggregationConfig,
         pool: &GradientBufferPool,
         sums: Option<&Tensor>,
@@ -118,7 +118,7 @@ impl Window {
         (combination, reads)
     }
 
-    pub(super) fn run(&self, path: &Path, config: &AggregationConfig) -> Outcome {
+    pub(super) fn run(&self, path: &Passes, config: &AggregationConfig) -> Outcome {
         let pool = GradientBufferPool::new();
         let geometry = self.geometry();
         let sums = SumsLayout::new(geometry.owners().len(), geometry.parts().len());
