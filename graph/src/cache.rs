@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use super::key::GraphKey;
 use super::manager::GraphManager;
-use super::stats::{CaptureCost, Event, GraphStats, Ledger};
+use super::stats::{CaptureCost, Event, GraphStats, KeyStats, Ledger};
 
 /// Refusals remembered per cache; beyond, the oldest are forgotten.
 const MAX_REFUSALS: usize = 1024;
@@ -134,6 +134,11 @@ impl<G, R: Clone + std::fmt::Debug> GraphCache<G, R> {
         self.ledger.record(key, Event::Replay(replay_ms));
     }
 
+    /// Counts a replay, counted already, as one of a compiled graph.
+    pub fn record_compiled(&mut self, key: &GraphKey) {
+        self.ledger.record(key, Event::Compiled);
+    }
+
     /// Counts a run outside of a graph.
     pub fn record_fallback(&mut self, key: &GraphKey) {
         self.ledger.record(key, Event::Fallback);
@@ -143,6 +148,12 @@ impl<G, R: Clone + std::fmt::Debug> GraphCache<G, R> {
     #[must_use]
     pub fn stats(&self) -> GraphStats {
         self.ledger.stats(self.len(), self.limit.get())
+    }
+
+    /// What happened to one key, as far as it is kept.
+    #[must_use]
+    pub fn stats_of(&self, key: &GraphKey) -> KeyStats {
+        self.ledger.stats_of(key)
     }
 
     /// Graphs held now, among them those that the next lookup will drop.

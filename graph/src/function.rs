@@ -1,7 +1,6 @@
 //! Functions of tensors that are captured on their own, one graph per input shape.
 
 mod config;
-mod backend;
 mod buffers;
 mod engine;
 
@@ -10,8 +9,10 @@ use std::fmt;
 use candle_core::{Result, Tensor};
 use leyline::region::Eager;
 
-use super::Session;
+use super::compile_report::CompileReport;
+use super::execute::Gpu;
 use super::manager::GraphManager;
+use super::planted_fault::PlantedFault;
 use super::reason::Refusal;
 use super::stats::GraphStats;
 
@@ -35,6 +36,10 @@ pub(super) use engine::Graphs;
 /// 5. Before the first replay of a graph, and after 1, 2, 4, … more, `F` is recorded once more and compared with the graph.
 ///    Where a number or a tensor of the host has changed, the key is refused ([`Refusal::FrozenValue`]). If replays
 ///    since the last test may have used the old one, that call fails with [`Stale`](super::Stale); later ones run `F`.
+/// 6. After [`compile_warmup_calls`](GraphFunctionConfig::compile_warmup_calls) replays a graph is compiled in the
+///    background, by passes that keep every bit. The compiled one is replayed once it left the results of the captured
+///    one in [`compile_verify_calls`](GraphFunctionConfig::compile_verify_calls) calls; where it did not, or cannot be
+///    made, the captured one goes on ([`last_compile_refusal`](Self::last_compile_refusal)).
 ///
 /// # For implementers
 /// `F` must depend on nothing but its inputs and tensors that it owns. A replay runs none of its code: a number that was
@@ -61,7 +66,7 @@ pub(super) use engine::Graphs;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct GraphFunction<F> {
-    graphs: Graphs<Session>,
+    graphs: Graphs<Gpu>,
     function: F,
 }
 
@@ -106,6 +111,24 @@ impl<F> GraphFunction<F> {
     #[must_use]
     pub fn last_refusal(&self, inputs: &[&Tensor]) -> Option<&Refusal> {
         self.graphs.last_refusal(inputs)
+    }
+
+    /// What the compiler did to the last graph that it compiled; absent before.
+    #[must_use]
+    pub fn compile_report(&self) -> Option<&CompileReport> {
+        self.graphs.compile_report()
+    }
+
+    /// Why the last graph that could not be compiled could not; it is replayed as it was captured.
+    #[must_use]
+    pub fn last_compile_refusal(&self) -> Option<&Refusal> {
+        self.graphs.compile_refusal()
+    }
+
+    /// Plants a fault in whatever is compiled of devices not seen yet; for tests of the checks only.
+    #[doc(hidden)]
+    pub fn plant(&mut self, fault: PlantedFault) {
+        self.graphs.plant(fault);
     }
 
     /// Forgets warm-up, graph and refusal of inputs like these. Returns whether there was a graph.

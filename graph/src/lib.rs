@@ -160,6 +160,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[allow(unsafe_code)]
 mod absent;
+pub mod execute;
 mod function;
 mod model;
 pub mod compile;

@@ -61,6 +61,8 @@ pub struct GraphTotals {
     pub captures: u64,
     /// Replays of a graph.
     pub replays: u64,
+    /// Those of them that a compiled graph took.
+    pub compiled: u64,
     /// Lookups that found a graph.
     pub hits: u64,
     /// Lookups that found none.
@@ -100,6 +102,7 @@ struct Shared {
     generation: AtomicU64,
     captures: AtomicU64,
     replays: AtomicU64,
+    compiled: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
     evictions: AtomicU64,
@@ -201,6 +204,7 @@ impl GraphManager {
         GraphTotals {
             captures: read(&shared.captures),
             replays: read(&shared.replays),
+            compiled: read(&shared.compiled),
             hits: read(&shared.hits),
             misses: read(&shared.misses),
             evictions: read(&shared.evictions),
@@ -226,6 +230,7 @@ impl GraphManager {
             Event::Miss => add(&self.shared.misses, 1),
             Event::Fallback => add(&self.shared.fallbacks, 1),
             Event::Replay(_) => add(&self.shared.replays, 1),
+            Event::Compiled => add(&self.shared.compiled, 1),
             Event::Capture(cost) => {
                 add(&self.shared.captures, 1);
                 add(&self.shared.live_graphs, 1);

@@ -5,7 +5,8 @@ use std::fmt;
 use candle_core::{Module, Result, Tensor};
 use leyline::region::Eager;
 
-use super::Session;
+use super::compile_report::CompileReport;
+use super::execute::Gpu;
 use super::function::{GraphFunctionConfig, Graphs};
 use super::manager::GraphManager;
 use super::reason::Refusal;
@@ -32,7 +33,7 @@ use super::stats::GraphStats;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct GraphModel<M> {
-    graphs: Graphs<Session>,
+    graphs: Graphs<Gpu>,
     model: M,
 }
 
@@ -87,6 +88,18 @@ impl<M> GraphModel<M> {
     #[must_use]
     pub fn last_refusal(&self, inputs: &Tensor) -> Option<&Refusal> {
         self.graphs.last_refusal(&[inputs])
+    }
+
+    /// What the compiler did to the last graph that it compiled; absent before.
+    #[must_use]
+    pub fn compile_report(&self) -> Option<&CompileReport> {
+        self.graphs.compile_report()
+    }
+
+    /// Why the last graph that could not be compiled could not; it is replayed as it was captured.
+    #[must_use]
+    pub fn last_compile_refusal(&self) -> Option<&Refusal> {
+        self.graphs.compile_refusal()
     }
 
     /// Forgets warm-up, graph and refusal of inputs like these. Returns whether there was a graph.

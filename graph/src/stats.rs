@@ -38,6 +38,8 @@ pub struct KeyStats {
     pub captures: u64,
     /// Replays of a graph.
     pub replays: u64,
+    /// Those of them that a compiled graph took.
+    pub compiled: u64,
     /// Lookups that found a graph.
     pub hits: u64,
     /// Lookups that found none.
@@ -79,6 +81,7 @@ pub(super) enum Event {
     Fallback,
     /// Milliseconds, when measured.
     Replay(Option<f64>),
+    Compiled,
     Capture(CaptureCost),
     /// Bytes of the graph, when measured.
     Eviction(Option<u64>),
@@ -97,6 +100,7 @@ impl KeyStats {
                 self.replays += 1;
                 self.replay_ms = ms.or(self.replay_ms);
             }
+            Event::Compiled => self.compiled += 1,
             Event::Capture(cost) => {
                 self.captures += 1;
                 self.capture_ms = Some(add(self.capture_ms, cost.capture_ms));
@@ -181,6 +185,11 @@ impl Ledger {
         if let Some(key) = idle.min_by_key(|(_, row)| row.touched).map(|(key, _)| key.clone()) {
             self.rows.remove(&key);
         }
+    }
+
+    /// The row of a key.
+    pub(super) fn stats_of(&self, key: &GraphKey) -> KeyStats {
+        self.rows.get(key).map_or_else(KeyStats::default, |row| row.stats)
     }
 
     /// Totals and rows.

@@ -72,7 +72,7 @@ pub enum Error {
     /// Steps were replayed with a number that had changed on the host: what they trained is not what the model says.
     #[error(
         "steps {first} to {last} cannot be trusted; the last checkpoint is from before them, and can be resumed with \
-         `train.execution.mode = \"eager\"` or with the number in a `esper_graph::DeviceScalar`"
+         `train.execution.mode = \"eager\"` or with the number in an `esper_graph::DeviceScalar`"
     )]
     FrozenValue {
         /// The first step after the last test that agreed.

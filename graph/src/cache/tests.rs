@@ -427,6 +427,7 @@ fn check_totals(cache: &Cache<Graph>, expected: &GraphTotals, manager: &GraphMan
         [
             stats.captures,
             stats.replays,
+            stats.compiled,
             stats.hits,
             stats.misses,
             stats.evictions,
@@ -435,19 +436,29 @@ fn check_totals(cache: &Cache<Graph>, expected: &GraphTotals, manager: &GraphMan
             stats.bytes.unwrap_or(0),
         ]
     };
-    let GraphTotals { captures, replays, hits, misses, evictions, invalidations, fallbacks, live_graphs, live_bytes } =
-        *expected;
+    let GraphTotals {
+        captures,
+        replays,
+        compiled,
+        hits,
+        misses,
+        evictions,
+        invalidations,
+        fallbacks,
+        live_graphs,
+        live_bytes,
+    } = *expected;
     let stats = cache.stats();
     prop_assert_eq!(&manager.totals(), expected);
     prop_assert_eq!(
         counts(&stats.total),
-        [captures, replays, hits, misses, evictions, invalidations, fallbacks, live_bytes]
+        [captures, replays, compiled, hits, misses, evictions, invalidations, fallbacks, live_bytes]
     );
     prop_assert_eq!((stats.entries as u64, stats.limit), (live_graphs, cache.limit().get()));
     prop_assert!(stats.per_key.len() <= 4 * stats.limit);
     if stats.limit > 1 {
         // Six keys fit into the rows of a limit of two, so no row was forgotten.
-        let sums = stats.per_key.values().map(counts).fold([0; 8], |sum, row| std::array::from_fn(|i| sum[i] + row[i]));
+        let sums = stats.per_key.values().map(counts).fold([0; 9], |sum, row| std::array::from_fn(|i| sum[i] + row[i]));
         prop_assert_eq!(sums, counts(&stats.total));
     }
     Ok(())

@@ -2,12 +2,11 @@
 
 use candle_core::{Error, Result, Tensor, Var};
 
-use super::backend::Backend;
 use crate::reason::{Refusal, Stage};
 
 /// The tensors that a graph reads and writes.
 #[derive(Debug)]
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     inputs: Vec<Var>,
     outputs: Vec<Var>,
 }
@@ -26,6 +25,15 @@ impl Buffers {
 
     pub(super) fn results(&self) -> Vec<Tensor> {
         self.outputs.iter().map(Var::as_detached_tensor).collect()
+    }
+
+    /// All of them, by name.
+    pub(super) fn named(&self) -> Vec<(String, Tensor)> {
+        let named = |what: &str, buffers: &[Var]| -> Vec<(String, Tensor)> {
+            let name = |(index, buffer): (usize, &Var)| (format!("{what} {index}"), buffer.as_tensor().clone());
+            buffers.iter().enumerate().map(name).collect()
+        };
+        [named("input", &self.inputs), named("output", &self.outputs)].concat()
     }
 
     pub(super) fn load(&self, inputs: &[&Tensor], stage: Stage) -> std::result::Result<(), Refusal> {
@@ -51,18 +59,6 @@ impl Buffers {
             candle_core::bail!("{} results, and {} in warm-up", results.len(), self.outputs.len());
         }
         self.outputs.iter().zip(results).try_for_each(|(buffer, result)| buffer.set(result))
-    }
-}
-
-/// Gives the buffers to the graph, which checks their addresses in debug builds.
-pub(super) fn hold<B: Backend>(graph: &mut B::Graph, buffers: &Buffers) {
-    let inputs = buffers.inputs.iter().enumerate().map(|(index, buffer)| (format!("input {index}"), buffer));
-    let outputs = buffers.outputs.iter().enumerate().map(|(index, buffer)| (format!("output {index}"), buffer));
-    for (name, buffer) in inputs.chain(outputs) {
-        // The entry owns them as well, so without an address to check the graph is as good as with one.
-        if let Err(error) = B::hold(graph, name, buffer) {
-            tracing::debug!(%error, "the address of a static buffer is not checked");
-        }
     }
 }
 

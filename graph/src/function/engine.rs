@@ -1,20 +1,17 @@
-//! The graphs of one function: warm-up is counted, then its last run is captured, and replayed from then on.
-
-use std::collections::BTreeMap;
-use std::thread::{self, ThreadId};
+//! The graphs of one function: an executor whose steps are calls, one shape per key.
 
 use candle_core::{Device, Error, Result, Tensor};
-use leyline::model::HostNumbers;
-use leyline::region::Eager;
+use leyline::region::{Eager, Recording};
 
-use super::backend::Backend;
-use super::buffers::{Buffers, hold};
+use super::buffers::Buffers;
 use super::config::GraphFunctionConfig;
-use crate::cache::GraphCache;
+use crate::compile::PassSet;
+use crate::compile_report::{CompileOptions, CompileReport};
+use crate::execute::{Backend, Executor, Failure, Ran, Region};
 use crate::key::{DeviceKey, ExecutionMode, GraphKey};
 use crate::manager::{GraphManager, GraphMode};
+use crate::planted_fault::PlantedFault;
 use crate::reason::{Refusal, Stage};
-use crate::retest::{Hypothesis, Judgment, Stale};
 use crate::stats::GraphStats;
 
 type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
@@ -26,29 +23,11 @@ static SWITCHED_OFF: Refusal = Refusal::SwitchedOff;
 pub(crate) struct Graphs<B: Backend> {
     config: GraphFunctionConfig,
     pub(super) manager: GraphManager,
-    pub(super) cache: GraphCache<Entry<B::Graph>, Refusal>,
-    pub(super) warm_ups: BTreeMap<GraphKey, WarmUp>,
-    num_warm_runs: u64,
+    pub(super) executor: Executor<GraphKey, Buffers, B>,
     /// Every device handle seen: two handles of one physical device differ in their stream, which a key does not tell.
     devices: Vec<(Device, Option<B>)>,
+    fault: Option<PlantedFault>,
     in_place: Vec<Tensor>,
-}
-
-#[derive(Debug)]
-pub(super) struct Entry<G> {
-    /// Dropped before the buffers that it points at.
-    graph: G,
-    buffers: Buffers,
-    hypothesis: Hypothesis,
-    /// Constants that the region uploads lie in a cache of this thread, and are gone when it ends.
-    thread: ThreadId,
-}
-
-#[derive(Debug)]
-pub(super) struct WarmUp {
-    buffers: Buffers,
-    num_runs: u32,
-    used: u64,
 }
 
 enum Results {
@@ -58,23 +37,14 @@ enum Results {
     Static(Vec<Tensor>),
 }
 
-enum Outcome {
-    Static(Vec<Tensor>),
-    /// With the results of an eager run if there was one.
-    Refused(Refusal, Option<Vec<Tensor>>),
-    /// Results of earlier calls may be wrong.
-    Stale(Stale),
-}
-
 impl<B: Backend> Graphs<B> {
     pub(crate) fn new(config: GraphFunctionConfig, manager: &GraphManager) -> Self {
         Self {
-            cache: GraphCache::new(config.limit, manager),
+            executor: Executor::new(config.execution(), manager),
             config,
             manager: manager.clone(),
-            warm_ups: BTreeMap::new(),
-            num_warm_runs: 0,
             devices: Vec::new(),
+            fault: None,
             in_place: Vec::new(),
         }
     }
@@ -103,23 +73,33 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub(crate) fn stats(&self) -> GraphStats {
-        self.cache.stats()
+        self.executor.stats()
+    }
+
+    pub(crate) fn compile_report(&self) -> Option<&CompileReport> {
+        self.executor.compile_report()
+    }
+
+    pub(crate) fn compile_refusal(&self) -> Option<&Refusal> {
+        self.executor.compile_refusal()
+    }
+
+    pub(crate) fn plant(&mut self, fault: PlantedFault) {
+        self.fault = Some(fault);
     }
 
     pub(crate) fn last_refusal(&self, inputs: &[&Tensor]) -> Option<&Refusal> {
-        if self.is_off() { Some(&SWITCHED_OFF) } else { self.cache.refused(&self.key(inputs)) }
+        if self.is_off() { Some(&SWITCHED_OFF) } else { self.executor.refused(&self.key(inputs)) }
     }
 
     pub(crate) fn invalidate(&mut self, inputs: &[&Tensor]) -> bool {
         let key = self.key(inputs);
-        self.warm_ups.remove(&key);
-        self.cache.invalidate(&key).is_some()
+        self.executor.forget(&key, &key)
     }
 
     pub(crate) fn clear(&mut self) -> usize {
-        self.warm_ups.clear();
         self.in_place.clear();
-        let num_graphs = self.cache.clear();
+        let num_graphs = self.executor.clear();
         self.devices.clear();
         num_graphs
     }
@@ -137,23 +117,53 @@ impl<B: Backend> Graphs<B> {
         }
         self.enter(inputs).map_err(Error::wrap)?;
         let key = self.key(inputs);
-        if self.cache.refused(&key).is_some() {
-            self.cache.record_fallback(&key);
+        if self.executor.refused(&key).is_some() {
+            self.executor.count_fallback(&key);
             return run_eagerly(inputs, function).map(Results::Fresh);
         }
-        match self.replay_or_warm_up(eager, &key, inputs, function)? {
-            Outcome::Static(results) => Ok(Results::Static(results)),
+        match self.load(&key, inputs) {
+            Ok(device) => self.step(eager, &key, device, inputs, function),
             // Not even eagerly: the other thread may be recording.
-            Outcome::Refused(refusal @ Refusal::SharedDevice, _) => Err(Error::wrap(refusal)),
-            Outcome::Refused(refusal, results) => {
-                tracing::info!(%key, %refusal, "a function is not replayed");
-                self.cache.refuse(key.clone(), refusal);
-                self.cache.record_fallback(&key);
-                results.map_or_else(|| run_eagerly(inputs, function), Ok).map(Results::Fresh)
+            Err(refusal @ Refusal::SharedDevice) => Err(Error::wrap(refusal)),
+            Err(refusal) => {
+                self.fall_back(&key, Some(refusal));
+                run_eagerly(inputs, function).map(Results::Fresh)
             }
-            Outcome::Stale(stale) => {
+        }
+    }
+
+    fn step(
+        &mut self,
+        eager: &mut Eager,
+        key: &GraphKey,
+        device: usize,
+        inputs: &[&Tensor],
+        function: Function<'_>,
+    ) -> Result<Results> {
+        let backend = self.devices[device].1.as_mut().expect("a device that was opened");
+        let mut call = Call { function, inputs, results: Vec::new() };
+        let num_fallbacks = self.executor.stats_of(key).fallbacks;
+        match self.executor.step(backend, eager, (key, 0), &mut call, &mut ()) {
+            Ok(Ran::Replayed(_)) => {
+                let buffers = self.executor.inputs_of(key);
+                Ok(Results::Static(buffers.expect("what was replayed has buffers").results()))
+            }
+            Ok(Ran::Eagerly) if self.executor.refused(key).is_some() => {
+                let refusal = self.executor.refused(key);
+                tracing::info!(%key, refusal = refusal.map(tracing::field::display), "a function is not replayed");
+                // A replay that was refused is counted already.
+                if self.executor.stats_of(key).fallbacks == num_fallbacks {
+                    self.executor.count_fallback(key);
+                }
+                self.executor.release(key, key, None);
+                Ok(Results::Fresh(call.results))
+            }
+            Ok(Ran::Eagerly) => Ok(Results::Static(call.results)),
+            Err(Failure::Region(error)) => Err(error),
+            Err(Failure::Unconfirmed(found)) => {
+                let stale = found.stale;
                 tracing::warn!(%key, %stale, refusal = %stale.refusal, "results of a function may be wrong");
-                self.cache.refuse(key, stale.refusal.clone());
+                self.executor.release(key, key, None);
                 Err(Error::wrap(stale))
             }
         }
@@ -177,41 +187,21 @@ impl<B: Backend> Graphs<B> {
         key
     }
 
-    fn replay_or_warm_up(
-        &mut self,
-        eager: &mut Eager,
-        key: &GraphKey,
-        inputs: &[&Tensor],
-        function: Function<'_>,
-    ) -> Result<Outcome> {
-        if let Some(entry) = self.cache.get(key) {
-            if entry.thread == thread::current().id() {
-                if entry.hypothesis.is_due() {
-                    let (buffers, arguments) = (&entry.buffers, entry.buffers.arguments());
-                    let tested = B::test(&entry.graph, eager, || buffers.store(&function(&arguments)?));
-                    match entry.hypothesis.judge(tested) {
-                        Ok(()) => {}
-                        Err(Judgment::InTime(refusal)) => return Ok(Outcome::Refused(refusal, None)),
-                        Err(Judgment::TooLate(stale)) => return Ok(Outcome::Stale(stale)),
-                    }
-                }
-                return Ok(match entry.buffers.load(inputs, Stage::Launch).and_then(|()| B::replay(&entry.graph)) {
-                    Ok(()) => {
-                        entry.hypothesis.replayed();
-                        let results = entry.buffers.results();
-                        self.cache.record_replay(key, None);
-                        Outcome::Static(results)
-                    }
-                    Err(refusal) => Outcome::Refused(refusal, None),
-                });
-            }
-            drop(self.cache.invalidate(key));
+    /// Copies the inputs to the static ones of their key; returns the index of their device.
+    fn load(&mut self, key: &GraphKey, inputs: &[&Tensor]) -> std::result::Result<usize, Refusal> {
+        let device = self.open(inputs)?;
+        let buffers = self.executor.inputs(key, || Ok((key.clone(), Buffers::new(inputs)?)))?;
+        buffers.load(inputs, Stage::Launch)?;
+        Ok(device)
+    }
+
+    /// Lets go of the buffers of a key that runs eagerly from now on.
+    fn fall_back(&mut self, key: &GraphKey, refusal: Option<Refusal>) {
+        if let Some(refusal) = &refusal {
+            tracing::info!(%key, %refusal, "a function is not replayed");
         }
-        let opened = self.open(inputs).and_then(|backend| Ok((backend, self.take_warm_up(key, inputs)?)));
-        match opened {
-            Ok((backend, warm_up)) => self.warm_up(eager, key, &backend, warm_up, function),
-            Err(refusal) => Ok(Outcome::Refused(refusal, None)),
-        }
+        self.executor.release(key, key, refusal);
+        self.executor.count_fallback(key);
     }
 
     /// Confirms that this thread may use a device that was opened before.
@@ -221,7 +211,8 @@ impl<B: Backend> Graphs<B> {
         known.and_then(|(_, backend)| backend.as_ref()).map_or(Ok(()), Backend::enter)
     }
 
-    fn open(&mut self, inputs: &[&Tensor]) -> std::result::Result<B, Refusal> {
+    /// The index of the inputs' device, which can record.
+    fn open(&mut self, inputs: &[&Tensor]) -> std::result::Result<usize, Refusal> {
         let Some(first) = inputs.first() else {
             return Err(Refusal::Unsupported { why: "a function without inputs has no device" });
         };
@@ -234,80 +225,64 @@ impl<B: Backend> Graphs<B> {
             self.devices.push((device.clone(), None));
             self.devices.len() - 1
         });
-        if let Some(backend) = &self.devices[index].1 {
-            return Ok(backend.clone());
+        if self.devices[index].1.is_none() {
+            // A call gives the bits of the function: no pass that changes any.
+            let kernel_cache = self.config.compile_cache.clone();
+            let passes = self.manager.fueled(PassSet::exact());
+            let options = CompileOptions { kernel_cache, fault: self.fault, ..CompileOptions::new(passes) };
+            self.devices[index].1 = Some(B::open(device, options)?);
         }
-        let backend = B::open(device)?;
-        self.devices[index].1 = Some(backend.clone());
-        Ok(backend)
+        Ok(index)
+    }
+}
+
+/// One call, as an executor takes it.
+struct Call<'a> {
+    function: Function<'a>,
+    inputs: &'a [&'a Tensor],
+    /// Of an eager run.
+    results: Vec<Tensor>,
+}
+
+impl Region<Buffers> for Call<'_> {
+    type Error = Error;
+
+    fn run(&mut self, _recording: &Recording, buffers: &Buffers) -> Result<()> {
+        // The results of a recorded run must be gone when the region ends.
+        buffers.store(&(self.function)(&buffers.arguments())?)
     }
 
-    /// The warm-up of `key`, a new one if there is none, with the inputs in its static buffers.
-    fn take_warm_up(&mut self, key: &GraphKey, inputs: &[&Tensor]) -> std::result::Result<WarmUp, Refusal> {
-        let mut warm_up = match self.warm_ups.remove(key) {
-            Some(warm_up) => warm_up,
-            None => WarmUp { buffers: Buffers::new(inputs)?, num_runs: 0, used: 0 },
-        };
-        warm_up.buffers.load(inputs, Stage::Open)?;
-        self.num_warm_runs += 1;
-        warm_up.used = self.num_warm_runs;
-        Ok(warm_up)
-    }
-
-    fn warm_up(
+    fn run_eagerly<B: Backend>(
         &mut self,
-        eager: &mut Eager,
-        key: &GraphKey,
-        backend: &B,
-        mut warm_up: WarmUp,
-        function: Function<'_>,
-    ) -> Result<Outcome> {
-        let arguments = warm_up.buffers.arguments();
-        let ran = backend.warm(|| {
-            let results = function(&arguments)?;
-            Ok(match warm_up.buffers.store_warm(&arguments, &results) {
-                Ok(()) => Ok(()),
-                Err(refusal) => Err((refusal, detached(&results))),
-            })
-        });
-        match ran {
-            Ok(Ok(())) => {}
-            Ok(Err((refusal, results))) => return Ok(Outcome::Refused(refusal, Some(results))),
-            Err(error) => {
-                self.put_back(key, warm_up);
-                return Err(error);
-            }
-        }
-        warm_up.num_runs += 1;
-        if warm_up.num_runs < self.config.warmup_calls.get() {
-            let results = warm_up.buffers.results();
-            self.put_back(key, warm_up);
-            return Ok(Outcome::Static(results));
-        }
-        let buffers = warm_up.buffers;
-        // Nothing of it runs, so the results of the warm-up stay in the static outputs. The results of the recorded run
-        // must be gone when the region ends.
-        let captured = backend.capture(eager, || buffers.store(&function(&arguments)?));
-        let results = buffers.results();
-        match captured {
-            Ok(mut graph) => {
-                hold::<B>(&mut graph, &buffers);
-                let cost = B::cost(&graph);
-                let hypothesis = Hypothesis::new(HostNumbers::MayMove, false);
-                let entry = Entry { graph, buffers, hypothesis, thread: thread::current().id() };
-                drop(self.cache.insert(key.clone(), entry, cost));
-                Ok(Outcome::Static(results))
-            }
-            Err(refusal) => Ok(Outcome::Refused(refusal, Some(results))),
-        }
+        _eager: &mut Eager,
+        warm_up: Option<&B>,
+        buffers: &mut Buffers,
+    ) -> Result<Option<Refusal>> {
+        let Some(backend) = warm_up else {
+            self.results = run_eagerly(self.inputs, self.function)?;
+            return Ok(None);
+        };
+        backend.warm(|| {
+            let arguments = buffers.arguments();
+            let results = (self.function)(&arguments)?;
+            let stored = buffers.store_warm(&arguments, &results);
+            self.results = if stored.is_ok() { buffers.results() } else { detached(&results) };
+            Ok(stored.err())
+        })
     }
 
-    fn put_back(&mut self, key: &GraphKey, warm_up: WarmUp) {
-        if self.warm_ups.len() >= self.config.limit.get() {
-            let oldest = self.warm_ups.iter().min_by_key(|(_, warm_up)| warm_up.used).map(|(key, _)| key.clone());
-            oldest.and_then(|oldest| self.warm_ups.remove(&oldest));
-        }
-        self.warm_ups.insert(key.clone(), warm_up);
+    fn told(error: &Error) -> (String, Option<Refusal>) {
+        (error.to_string(), None)
+    }
+
+    fn held(&self, buffers: &Buffers) -> Vec<(String, Tensor)> {
+        buffers.named()
+    }
+
+    fn not_held(&self, name: &str, error: &Error) -> Option<Refusal> {
+        // The executor owns them as well, so without an address to check the graph is as good as with one.
+        tracing::debug!(%error, name, "the address of a static buffer is not checked");
+        None
     }
 }
 

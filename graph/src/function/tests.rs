@@ -9,6 +9,7 @@ mod warm_up;
 mod results;
 mod refusals;
 mod retests;
+mod compiled;
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -18,7 +19,7 @@ use proptest::test_runner::RngSeed;
 
 use self::device::Fake;
 use super::{GraphFunctionConfig, Graphs};
-use crate::manager::GraphManager;
+use crate::manager::{GraphManager, GraphMode};
 use crate::testing::{bits, random, values};
 
 /// One result of another shape than the input, one of another type and without dimensions, one with other strides.
@@ -40,6 +41,7 @@ fn config(warmup_calls: u32, limit: usize) -> GraphFunctionConfig {
     GraphFunctionConfig {
         warmup_calls: NonZeroU32::new(warmup_calls).unwrap(),
         limit: NonZeroUsize::new(limit).unwrap(),
+        compile: GraphMode::Off,
         ..GraphFunctionConfig::default()
     }
 }

@@ -89,6 +89,7 @@ mod scenario {
         insert(&mut cache, key(1), ());
         assert_eq!(cache.get(&key(1)), Some(&mut ()));
         cache.record_replay(&key(1), None);
+        cache.record_compiled(&key(1));
         insert(&mut cache, key(2), ());
         cache.record_fallback(&key(3));
     }
@@ -118,6 +119,7 @@ mod scenario {
         GraphTotals {
             captures: 2 * n,
             replays: n,
+            compiled: n,
             hits: n,
             misses: n,
             evictions: n,

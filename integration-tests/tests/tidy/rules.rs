@@ -24,7 +24,7 @@ const UNSAFE_PATHS: &[&str] = &[
 const DENYING_ROOTS: &[&str] = &["graph/src/lib.rs", "tolaria/src/lib.rs", "layers/src/lib.rs", "baselines/src/lib.rs"];
 /// The only file of the trainer that opens regions, and what it must not name.
 const REGION: &str = "tolaria/src/trainer/region.rs";
-const OUTSIDE_REGIONS: &[&str] = &["SeedManager", "Policy", "Trainer", "StepRunner"];
+const OUTSIDE_REGIONS: &[&str] = &["SeedManager", "Policy", "Trainer", "StepExecutor"];
 /// Text that no source may contain, with the reason.
 const BANNED: &[(&str, &str)] = &[
     ("#[ignore", "a test that does not run proves nothing"),

@@ -4,37 +4,16 @@
 //! finds the new values at the old addresses. On the CPU the samples themselves are used.
 
 use candle_core::{DType, Device, Tensor};
+use esper_graph::{HostSlice, StagingRing};
 use leyline::batch::Batch;
 
-use crate::batch::Dataset;
+use crate::batch::{Dataset, to_device};
 use crate::error::Error;
 use crate::optim::TABLE_WIDTH;
-use esper_graph::{HostSlice, StagingRing};
-
-/// Sizes of the inputs of one shape of step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct InputSizes {
-    /// Samples of each microbatch.
-    pub(super) microbatches: Vec<usize>,
-    /// Parameters that the optimizer updates.
-    pub(super) num_updated: usize,
-    /// Numbers that the aggregation reads; 0 when it reads none.
-    pub(super) num_arguments: usize,
-}
-
-/// Host values of one step.
-#[derive(Debug)]
-pub(super) struct StepValues<'a> {
-    /// Samples of each microbatch, as indices of the data set.
-    pub(super) samples: Vec<&'a [u32]>,
-    /// Constants of the optimizer, (parameters, 4).
-    pub(super) table: Vec<f32>,
-    /// Arguments of the aggregation.
-    pub(super) arguments: &'a [f64],
-}
+use crate::trainer::region::StepPlan;
 
 /// Inputs of a step on the device.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) enum StepInputs {
     /// The samples are at hand, and everything else comes from the host.
     Direct(Vec<Batch>),
@@ -42,14 +21,16 @@ pub(super) enum StepInputs {
     Static(StaticInputs),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct StaticInputs {
     samples: Samples,
     table: Tensor,
+    /// The table as it is on the device.
+    loaded: Vec<f32>,
     arguments: Option<Tensor>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Samples {
     /// The data are on the device: indices (N,), and where each microbatch is in them.
     Selected { indices: Tensor, sizes: Vec<usize> },
@@ -58,6 +39,26 @@ enum Samples {
 }
 
 impl StepInputs {
+    /// The samples themselves.
+    pub(super) fn direct(data: &Dataset, samples: &[&[u32]], device: &Device) -> Result<Self, Error> {
+        let batch = |samples: &&[u32]| to_device(data.gather(samples)?, device);
+        samples.iter().map(batch).collect::<Result<_, _>>().map(Self::Direct)
+    }
+
+    /// Brings what differs from step to step to where it is read.
+    pub(super) fn load(
+        &mut self,
+        ring: &mut StagingRing,
+        data: &Dataset,
+        samples: &[&[u32]],
+        plan: &StepPlan,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Direct(_) => Ok(()),
+            Self::Static(inputs) => inputs.load(ring, data, samples, plan),
+        }
+    }
+
     /// Samples of microbatch `index`. On the device they are selected here, as part of the step.
     pub(super) fn batch(&self, data: &Dataset, index: usize) -> Result<Batch, Error> {
         match self {
@@ -85,14 +86,22 @@ impl StepInputs {
             Self::Static(inputs) => inputs.arguments.as_ref(),
         }
     }
+
+    /// Every tensor that stays where it is, with a name for messages.
+    pub(super) fn tensors(&self) -> Vec<(&'static str, &Tensor)> {
+        match self {
+            Self::Direct(_) => Vec::new(),
+            Self::Static(inputs) => inputs.tensors(),
+        }
+    }
 }
 
 impl StaticInputs {
-    /// Tensors of zeros.
-    pub(super) fn new(sizes: &InputSizes, data: &Dataset, device: &Device) -> Result<Self, Error> {
+    /// Tensors of zeros for steps like this one.
+    pub(super) fn new(plan: &StepPlan, data: &Dataset, device: &Device) -> Result<Self, Error> {
         let samples = if data.inputs().device().same_device(device) {
-            let indices = Tensor::zeros(sizes.microbatches.iter().sum::<usize>(), DType::U32, device)?;
-            Samples::Selected { indices, sizes: sizes.microbatches.clone() }
+            let indices = Tensor::zeros(plan.sizes.iter().sum::<usize>(), DType::U32, device)?;
+            Samples::Selected { indices, sizes: plan.sizes.clone() }
         } else {
             let batch = |size: &usize| {
                 let mut dims = data.inputs().dims().to_vec();
@@ -100,43 +109,46 @@ impl StaticInputs {
                 let inputs = Tensor::zeros(dims, DType::F32, device)?;
                 Ok(Batch { inputs, targets: Tensor::zeros(*size, DType::U32, device)? })
             };
-            Samples::Copied(sizes.microbatches.iter().map(batch).collect::<Result<_, Error>>()?)
+            Samples::Copied(plan.sizes.iter().map(batch).collect::<Result<_, Error>>()?)
         };
-        let table = Tensor::zeros((sizes.num_updated.max(1), TABLE_WIDTH), DType::F32, device)?;
-        let arguments = match sizes.num_arguments {
+        let num_updated = plan.table.len() / TABLE_WIDTH;
+        let table = Tensor::zeros((num_updated.max(1), TABLE_WIDTH), DType::F32, device)?;
+        let arguments = match plan.arguments.len() {
             0 => None,
             count => Some(Tensor::zeros(count, DType::F64, device)?),
         };
-        Ok(Self { samples, table, arguments })
+        Ok(Self { samples, table, loaded: Vec::new(), arguments })
     }
 
-    /// Copies the values of a step in, in the order of the compute stream; the table only when it is `new_table`.
-    pub(super) fn load(
-        &self,
+    /// Copies the values of a step in, in the order of the compute stream.
+    fn load(
+        &mut self,
         ring: &mut StagingRing,
         data: &Dataset,
-        values: &StepValues<'_>,
-        new_table: bool,
+        samples: &[&[u32]],
+        plan: &StepPlan,
     ) -> Result<(), Error> {
-        for samples in &values.samples {
+        for samples in samples {
             data.check(samples)?;
         }
-        let mut parts = Vec::with_capacity(2 + 2 * values.samples.len());
-        if new_table {
-            parts.push((HostSlice::F32(&values.table), &self.table));
+        let mut parts = Vec::with_capacity(2 + 2 * samples.len());
+        // Constants that stay the same, as those of SGD at a constant rate, are copied once.
+        let has_moved = self.loaded != plan.table;
+        if has_moved {
+            parts.push((HostSlice::F32(&plan.table), &self.table));
         }
         if let Some(arguments) = &self.arguments {
-            parts.push((HostSlice::F64(values.arguments), arguments));
+            parts.push((HostSlice::F64(&plan.arguments), arguments));
         }
         match &self.samples {
             Samples::Selected { indices, .. } => {
-                let all = values.samples.concat();
+                let all = samples.concat();
                 parts.push((HostSlice::U32(&all), indices));
                 ring.stage(&parts)?;
             }
             Samples::Copied(batches) => {
                 let rows: Vec<(Vec<f32>, Vec<u32>)> =
-                    values.samples.iter().map(|samples| data.host_rows(samples)).collect::<Result<_, _>>()?;
+                    samples.iter().map(|samples| data.host_rows(samples)).collect::<Result<_, _>>()?;
                 for (batch, (inputs, targets)) in batches.iter().zip(&rows) {
                     parts.push((HostSlice::F32(inputs), &batch.inputs));
                     parts.push((HostSlice::U32(targets), &batch.targets));
@@ -144,11 +156,13 @@ impl StaticInputs {
                 ring.stage(&parts)?;
             }
         }
+        if has_moved {
+            self.loaded.clone_from(&plan.table);
+        }
         Ok(())
     }
 
-    /// Every tensor, with a name for messages.
-    pub(super) fn tensors(&self) -> Vec<(&'static str, &Tensor)> {
+    fn tensors(&self) -> Vec<(&'static str, &Tensor)> {
         let mut tensors = vec![("optimizer constants", &self.table)];
         tensors.extend(self.arguments.as_ref().map(|arguments| ("arguments of the aggregation", arguments)));
         match &self.samples {

@@ -8,18 +8,16 @@
 //! ```
 //!
 //! Start reading at [`Trainer::run`]; one optimizer step is in `step.rs`, what of it may be recorded in `region.rs`, what
-//! it reads in `inputs.rs`, whether it runs eagerly or as a graph in `runner.rs`, how a captured step becomes a compiled one
-//! in `compile.rs`, the end of an epoch in `boundary.rs`.
+//! it reads in `inputs.rs`, the graphs of its steps in `executor.rs` (whether it runs eagerly or as one is decided in
+//! [`esper_graph::execute`]), the end of an epoch in `boundary.rs`.
 
 mod config;
 mod run;
 mod step;
 mod region;
 mod inputs;
-mod runner;
-mod compile;
-mod compile_log;
-mod gpu;
+mod executor;
+mod execution_log;
 mod sums;
 mod gradients;
 mod evaluate;

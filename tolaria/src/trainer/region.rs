@@ -1,13 +1,15 @@
 //! The part of an optimizer step that may be recorded: forward, backward, combination, clipping and update.
 //!
-//! A [`Region`] is all that this part can name. The seed manager, the policy and the runner are not in it, so nothing of
+//! A [`Region`] is all that this part can name. The seed manager, the policy and the executor are not in it, so nothing of
 //! them can be called while a step is recorded, by whatever route.
 
 use candle_core::{DType, Device, Tensor};
+use esper_graph::{ExecutionMode, GraphKey, Refusal, execute};
 use leyline::error::BoxError;
+use leyline::id::StepIndex;
 use leyline::layout::{ParameterLayout, Segment};
-use leyline::model::{Outputs, Pass, TrainableModel};
-use leyline::region::{Eager, Recording};
+use leyline::model::{HostNumbers, Outputs, Pass, TrainableModel};
+use leyline::region::Recording;
 
 use crate::aggregate::{GradientEngine, WindowPlan};
 use crate::batch::Dataset;
@@ -16,18 +18,23 @@ use crate::grad::{GradientBufferPool, GradientLease, GradientScope, gather_gradi
 use crate::host_read::HostReads;
 use crate::loss;
 use crate::optim::{Optimizer, UpdatePlan};
-use crate::trainer::inputs::StepInputs;
+use crate::trainer::executor::StepShape;
+use crate::trainer::inputs::{StaticInputs, StepInputs};
 use crate::trainer::sums::EpochSums;
-use esper_graph::{Captured, Draft, Refusal, Session};
 
 /// What the host decides about a step before it runs.
 #[derive(Debug)]
 pub(super) struct StepPlan {
+    pub(super) shape: StepShape,
+    pub(super) step: StepIndex,
+    pub(super) learning_rate: f64,
     /// Samples of each microbatch.
     pub(super) sizes: Vec<usize>,
     pub(super) window: WindowPlan,
     /// What the aggregation reads from the device; empty where it reads the plan.
     pub(super) arguments: Vec<f64>,
+    /// Constants of the optimizer, (parameters, 4); empty where nobody reads them from the device.
+    pub(super) table: Vec<f32>,
     pub(super) update: UpdatePlan,
 }
 
@@ -36,7 +43,6 @@ pub(super) struct Region<'a, M> {
     pub(super) model: &'a M,
     pub(super) data: &'a Dataset,
     pub(super) device: &'a Device,
-    pub(super) inputs: &'a StepInputs,
     pub(super) plan: &'a StepPlan,
     pub(super) engine: &'a mut GradientEngine,
     pub(super) optimizer: &'a Optimizer,
@@ -46,70 +52,24 @@ pub(super) struct Region<'a, M> {
 }
 
 impl<M: TrainableModel> Region<'_, M> {
-    /// Runs it, as a warm-up of the session where one is given.
-    pub(super) fn run_eagerly(&mut self, eager: &mut Eager, warm_up: Option<&Session>) -> Result<(), Error> {
-        eager.record(|recording| match warm_up {
-            Some(session) => session.warm(|| self.run(recording)),
-            None => self.run(recording),
-        })
-    }
-
-    /// Records it; nothing in it runs.
-    pub(super) fn capture(&mut self, eager: &mut Eager, session: Option<Session>) -> Result<Captured, Refusal> {
-        self.record(eager, session, |session, recording, region| session.record(recording, region))
-    }
-
-    /// Records it to be compiled; nothing in it runs.
-    pub(super) fn draft(&mut self, eager: &mut Eager, session: Option<Session>) -> Result<Draft, Refusal> {
-        self.record(eager, session, |session, recording, region| session.draft(recording, region))
-    }
-
-    fn record<R>(
-        &mut self,
-        eager: &mut Eager,
-        session: Option<Session>,
-        record: impl FnOnce(&Session, &Recording, &mut dyn FnMut(&Recording) -> Result<(), String>) -> Result<R, Refusal>,
-    ) -> Result<R, Refusal> {
-        let session = session.ok_or(Refusal::Unsupported { why: "no device that records" })?;
-        let mut missing = None;
-        let mut region = |recording: &Recording| {
-            self.run(recording).map_err(|error| {
-                if let Error::MissingGradient { name } = &error {
-                    missing = Some(name.clone());
-                }
-                error::chain(&error)
-            })
-        };
-        let outcome = eager.record(|recording| record(&session, recording, &mut region));
-        match missing {
-            Some(name) => outcome.map_err(|_| Refusal::MissingGradient { name }),
-            None => outcome,
+    /// All that steps of its shape have in common.
+    pub(super) fn key(&self) -> GraphKey {
+        let shape = self.plan.shape;
+        let mut key = GraphKey::new(ExecutionMode::Train, self.device)
+            .tag("optimizer", self.optimizer.config().name())
+            .topology(shape.topology)
+            .tag("tells_owners_apart", shape.tells_owners_apart.to_string());
+        for size in &self.plan.sizes {
+            let mut dims = self.data.inputs().dims().to_vec();
+            dims[0] = *size;
+            key = key.shape(dims, DType::F32);
         }
+        key
     }
 
-    /// The step itself. What it reads besides tensors is the same for all steps of one shape.
-    fn run(&mut self, _recording: &Recording) -> Result<(), Error> {
-        let (parameters, layout) = (self.model.parameters(), self.model.layout());
-        let mut rows = Vec::with_capacity(self.plan.sizes.len());
-        for (index, num_samples) in self.plan.sizes.iter().enumerate() {
-            let batch = self.inputs.batch(self.data, index)?;
-            let outputs =
-                self.model.forward(&batch.inputs, Pass::Train).map_err(|source| Error::Model(BoxError::new(source)))?;
-            let gradient = self.lease(layout, &outputs)?;
-            let main = loss::cross_entropy(&outputs.logits, &batch.targets)?;
-            gather_gradients(&main.backward()?, parameters, layout, GradientScope::Main, &gradient)?;
-            for shadow in &outputs.shadows {
-                let side = loss::cross_entropy(&shadow.logits, &batch.targets)?;
-                gather_gradients(&side.backward()?, parameters, layout, GradientScope::Shadow(shadow.seed), &gradient)?;
-            }
-            let correct = loss::correct(&outputs.logits, &batch.targets)?;
-            self.sums.add_microbatch(&main.detach(), &correct, *num_samples)?;
-            rows.push(gradient);
-        }
-
-        let (arguments, sums) = (self.inputs.arguments(), Some(self.sums.as_tensor()));
-        let combination = self.engine.combine(rows, &self.plan.window, arguments, sums, self.reads)?;
-        self.optimizer.apply_combination(parameters, layout, &combination, &self.plan.update, self.inputs.table())
+    /// Inputs for steps of its shape, which stay where they are.
+    pub(super) fn inputs(&self) -> Result<StepInputs, Error> {
+        StaticInputs::new(self.plan, self.data, self.device).map(StepInputs::Static)
     }
 
     /// A buffer for the gradient of a microbatch. It needs no zeros where the losses reach every segment.
@@ -124,14 +84,49 @@ impl<M: TrainableModel> Region<'_, M> {
             self.pool.lease(count, DType::F32, self.device)
         }
     }
+}
 
-    /// The parameters by name, as a recorded step points at them.
-    pub(super) fn parameters(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
+    type Error = Error;
+
+    /// What it reads besides tensors is the same for all steps of one shape.
+    fn run(&mut self, _recording: &Recording, inputs: &StepInputs) -> Result<(), Error> {
+        let (parameters, layout) = (self.model.parameters(), self.model.layout());
+        let mut rows = Vec::with_capacity(self.plan.sizes.len());
+        for (index, num_samples) in self.plan.sizes.iter().enumerate() {
+            let batch = inputs.batch(self.data, index)?;
+            let outputs =
+                self.model.forward(&batch.inputs, Pass::Train).map_err(|source| Error::Model(BoxError::new(source)))?;
+            let gradient = self.lease(layout, &outputs)?;
+            let main = loss::cross_entropy(&outputs.logits, &batch.targets)?;
+            gather_gradients(&main.backward()?, parameters, layout, GradientScope::Main, &gradient)?;
+            for shadow in &outputs.shadows {
+                let side = loss::cross_entropy(&shadow.logits, &batch.targets)?;
+                gather_gradients(&side.backward()?, parameters, layout, GradientScope::Shadow(shadow.seed), &gradient)?;
+            }
+            let correct = loss::correct(&outputs.logits, &batch.targets)?;
+            self.sums.add_microbatch(&main.detach(), &correct, *num_samples)?;
+            rows.push(gradient);
+        }
+
+        let (arguments, sums) = (inputs.arguments(), Some(self.sums.as_tensor()));
+        let combination = self.engine.combine(rows, &self.plan.window, arguments, sums, self.reads)?;
+        self.optimizer.apply_combination(parameters, layout, &combination, &self.plan.update, inputs.table())
+    }
+
+    fn told(error: &Error) -> (String, Option<Refusal>) {
+        let refusal = match error {
+            Error::MissingGradient { name } => Some(Refusal::MissingGradient { name: name.clone() }),
+            _ => None,
+        };
+        (error::chain(error), refusal)
+    }
+
+    fn parameters(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.model.parameters().iter().map(|parameter| (parameter.name.as_str(), parameter.var.as_tensor()))
     }
 
-    /// What a recorded step points at, beside its inputs.
-    pub(super) fn held(&self) -> Vec<(String, Tensor)> {
+    fn held(&self, inputs: &StepInputs) -> Vec<(String, Tensor)> {
         let layout = self.model.layout();
         let mut held: Vec<(String, Tensor)> =
             self.parameters().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
@@ -144,6 +139,11 @@ impl<M: TrainableModel> Region<'_, M> {
             held.push(("inputs of the data set".to_owned(), self.data.inputs().clone()));
             held.push(("targets of the data set".to_owned(), self.data.targets().clone()));
         }
+        held.extend(inputs.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())));
         held
+    }
+
+    fn promise(&self) -> HostNumbers {
+        self.model.host_numbers()
     }
 }

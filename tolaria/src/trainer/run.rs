@@ -24,11 +24,11 @@ use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
 use crate::trainer::evaluate::{Evaluation, HeldOut, Probe, evaluate};
+use crate::trainer::executor::{StepExecutor, StepShape};
 use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer};
 use crate::trainer::region::StepPlan;
-use crate::trainer::runner::{StepRunner, StepShape};
 use crate::trainer::sums::EpochSums;
 use esper_graph::{CompileReport, DeviceClaim, GraphStats, GraphTests, Refusal, between_recordings};
 
@@ -142,7 +142,7 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) reads: HostReads,
     pub(super) instruments: Instruments,
     pub(super) gradient_instruments: GradientInstruments,
-    pub(super) runner: StepRunner,
+    pub(super) executor: StepExecutor,
     /// The last plan of each shape of step, to record one again.
     pub(super) plans: BTreeMap<StepShape, StepPlan>,
 }
@@ -197,7 +197,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             reads: HostReads::default(),
             instruments: Instruments::new(&parts.recorder, &config.further_measures()),
             gradient_instruments: GradientInstruments::new(&parts.recorder),
-            runner: StepRunner::new(&config.execution, &parts.device, claim, &parts.recorder, &parts.clock)?,
+            executor: StepExecutor::new(&config.execution, &parts.device, claim, &parts.recorder, &parts.clock)?,
             plans: BTreeMap::new(),
             config,
             parts,
@@ -255,7 +255,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Errors
     /// As [`evaluate`]; [`Error::FrozenValue`] where a run ended with it; [`Error::Unconfirmed`].
     pub fn test(&mut self, eager: &Eager) -> Result<Evaluation, Error> {
-        self.runner.confirmed()?;
+        self.executor.confirmed()?;
         self.evaluate_on(eager, |data| &data.test, &[])
     }
 
@@ -292,32 +292,32 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// What became of the graphs of this trainer.
     pub fn graph_stats(&self) -> GraphStats {
-        self.runner.stats()
+        self.executor.stats()
     }
 
     /// How often captured steps were recorded again to be tested, and what that took.
     pub fn graph_tests(&self) -> GraphTests {
-        self.runner.tests()
+        self.executor.tests()
     }
 
     /// Why the last shape that could not be recorded could not; absent when every one could.
     pub fn last_refusal(&self) -> Option<&Refusal> {
-        self.runner.last_refusal()
+        self.executor.last_refusal()
     }
 
     /// What the compiler did to the last shape of step that it compiled; absent before.
     pub fn compile_report(&self) -> Option<&CompileReport> {
-        self.runner.compiles().report()
+        self.executor.compile_report()
     }
 
     /// Why the last shape of step that could not be compiled could not; absent when every one could.
     pub fn last_compile_refusal(&self) -> Option<&Refusal> {
-        self.runner.compiles().refusal()
+        self.executor.compile_refusal()
     }
 
     /// Optimizer steps that were replays of a compiled graph.
     pub fn num_compiled_replays(&self) -> u64 {
-        self.runner.compiles().num_replays()
+        self.executor.stats().total.compiled
     }
 
     /// The optimizer, for inspection.
@@ -354,7 +354,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if self.refit_engine()? {
             self.sums = EpochSums::new(Arc::clone(self.engine.geometry()), &self.parts.device)?;
             // Graphs point at the sums and at what the engine keeps.
-            self.runner.clear();
+            self.executor.clear();
             return Ok(());
         }
         self.sums.reset()

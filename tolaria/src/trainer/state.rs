@@ -50,7 +50,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// reads the sums of the epoch; components copy their tensors.
     pub fn snapshot(&mut self, eager: &Eager) -> Result<Snapshot, Error> {
         eager.check()?;
-        self.runner.confirmed()?;
+        self.executor.confirmed()?;
         let state = TrainerState {
             seed: self.parts.seed,
             setup: Some(self.setup()),
@@ -114,7 +114,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.cursor = state.cursor;
         self.shares = state.shares.into_iter().collect();
         // Parameters, moments and sums are new tensors.
-        self.runner.clear();
+        self.executor.clear();
         Ok(state.setup.is_some())
     }
 

@@ -1,6 +1,5 @@
 //! One optimizer step: what the host decides before it and knows after it. What runs on the device is in `region.rs`.
 
-use candle_core::DType;
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::model::TrainableModel;
@@ -11,59 +10,18 @@ use leyline::seed::{Attribution, SeedManager};
 use crate::aggregate::{ProjectionOrder, WindowPlan};
 use crate::batch::{Window, num_windows, to_device};
 use crate::error::Error;
-use crate::trainer::inputs::{InputSizes, StepInputs, StepValues};
+use crate::trainer::executor::{StepExecutor, StepShape};
 use crate::trainer::region::{Region, StepPlan};
 use crate::trainer::run::Trainer;
-use crate::trainer::runner::StepShape;
-use esper_graph::{ExecutionMode, GraphKey};
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Takes one accumulation window. Seeds are asked before and told after; in between nothing but device work happens.
     pub(super) fn step(&mut self, eager: &mut Eager, order: &[u32], window: &Window) -> Result<(), Error> {
         let samples: Vec<&[u32]> = window.microbatches().map(|positions| &order[positions]).collect();
-        let learning_rate = self.learning_rate(self.cursor.step);
-        let plan = self.plan(eager, &samples, learning_rate)?;
-        let shape = StepShape {
-            topology: self.parts.seeds.model().layout().revision(),
-            num_samples: window.num_samples(),
-            tells_owners_apart: plan.window.tells_owners_apart(),
-        };
-        let inputs = self.load(shape, samples, &plan)?;
-
-        let mut region = Region {
-            model: self.parts.seeds.model(),
-            data: &self.parts.data.train,
-            device: &self.parts.device,
-            inputs: &inputs,
-            plan: &plan,
-            engine: &mut self.engine,
-            optimizer: &self.optimizer,
-            sums: &self.sums,
-            pool: &self.pool,
-            reads: &mut self.reads,
-        };
-        let step = self.cursor.step;
-        if self.runner.needs_draft(shape) {
-            let began = self.parts.clock.now();
-            let outcome = region.draft(eager, self.runner.session());
-            self.runner.drafted(shape, step, began, outcome)?;
-        }
-        if !self.runner.replay(shape, region.parameters()) {
-            let began = self.runner.begin_first_step();
-            let warm_up = self.runner.session().filter(|_| self.runner.warms_up(shape));
-            region.run_eagerly(eager, warm_up.as_ref())?;
-            self.runner.end_first_step(began);
-            if self.runner.is_warm(shape) {
-                let outcome = region.capture(eager, self.runner.session());
-                let promise = region.model.host_numbers();
-                self.runner.recorded(shape, step.next(), outcome, &region.held(), promise)?;
-            }
-        }
-        self.finish_step(eager, &plan, learning_rate)?;
-        if self.runner.can_record() {
-            self.plans.insert(shape, plan);
-        }
-        Ok(())
+        let plan = self.plan(eager, window, &samples)?;
+        let (executor, mut region) = self.region(&plan);
+        executor.step(eager, &samples, &mut region)?;
+        self.finish_step(eager, plan)
     }
 
     /// Confirms that the steps replayed so far are what the model says: before they are evaluated or saved. Steps
@@ -72,26 +30,32 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Errors
     /// [`Error::FrozenValue`].
     pub(super) fn settle(&mut self, eager: &mut Eager) -> Result<(), Error> {
-        for shape in self.runner.open_shapes() {
-            let (Some(plan), Some(inputs)) = (self.plans.get(&shape), self.runner.inputs(shape)) else { continue };
-            let mut region = Region {
-                model: self.parts.seeds.model(),
-                data: &self.parts.data.train,
-                device: &self.parts.device,
-                inputs: &inputs,
-                plan,
-                engine: &mut self.engine,
-                optimizer: &self.optimizer,
-                sums: &self.sums,
-                pool: &self.pool,
-                reads: &mut self.reads,
-            };
-            let began = self.parts.clock.now();
-            let outcome = region.draft(eager, self.runner.session());
-            self.runner.test(shape, self.cursor.step, began, outcome)?;
+        for shape in self.executor.open_shapes() {
+            let Some(plan) = self.plans.remove(&shape) else { continue };
+            let step = self.cursor.step;
+            let (executor, mut region) = self.region(&plan);
+            let tested = executor.test(eager, step, &mut region);
+            self.plans.insert(shape, plan);
+            tested?;
         }
-        self.runner.doubt();
+        self.executor.doubt();
         Ok(())
+    }
+
+    /// What a step of this plan may touch while it is recorded, and who runs it.
+    fn region<'a>(&'a mut self, plan: &'a StepPlan) -> (&'a mut StepExecutor, Region<'a, S::Model>) {
+        let region = Region {
+            model: self.parts.seeds.model(),
+            data: &self.parts.data.train,
+            device: &self.parts.device,
+            plan,
+            engine: &mut self.engine,
+            optimizer: &self.optimizer,
+            sums: &self.sums,
+            pool: &self.pool,
+            reads: &mut self.reads,
+        };
+        (&mut self.executor, region)
     }
 
     /// Shows the seed manager the first microbatch of an epoch, which `window` begins.
@@ -107,17 +71,29 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.config.schedule.at(step, per_epoch.saturating_mul(self.parts.num_epochs))
     }
 
-    fn plan(&mut self, eager: &Eager, samples: &[&[u32]], learning_rate: f64) -> Result<StepPlan, Error> {
+    fn plan(&mut self, eager: &Eager, window: &Window, samples: &[&[u32]]) -> Result<StepPlan, Error> {
+        let num_samples = window.num_samples();
         let sizes: Vec<usize> = samples.iter().map(|samples| samples.len()).collect();
         let attributions = self.attribute(eager, samples)?;
         let microbatches: Vec<(usize, Attribution)> = sizes.iter().copied().zip(attributions).collect();
-        let order = ProjectionOrder { seed: self.parts.seed, step: self.cursor.step };
-        let window = self.window(eager, &microbatches, order)?;
+        let step = self.cursor.step;
+        let window = self.window(eager, &microbatches, ProjectionOrder { seed: self.parts.seed, step })?;
         let model = self.parts.seeds.model();
+        let (topology, tells_owners_apart) = (model.layout().revision(), window.tells_owners_apart());
+        let learning_rate = self.learning_rate(step);
         let update = self.optimizer.prepare(model.parameters(), model.layout(), learning_rate)?;
-        let on_device = self.runner.can_record() && window.tells_owners_apart();
-        let arguments = if on_device { window.arguments() } else { Vec::new() };
-        Ok(StepPlan { sizes, window, arguments, update })
+        // Nobody reads these from the device where nothing is recorded.
+        let can_record = self.executor.can_record();
+        Ok(StepPlan {
+            shape: StepShape { topology, num_samples, tells_owners_apart },
+            step,
+            learning_rate,
+            sizes,
+            arguments: if can_record && tells_owners_apart { window.arguments() } else { Vec::new() },
+            window,
+            table: if can_record { update.table() } else { Vec::new() },
+            update,
+        })
     }
 
     fn window(
@@ -153,34 +129,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             .collect()
     }
 
-    /// Brings what the step reads to the device.
-    fn load(&mut self, shape: StepShape, samples: Vec<&[u32]>, plan: &StepPlan) -> Result<StepInputs, Error> {
-        // Nobody reads the table where nothing is recorded.
-        let table = if self.runner.can_record() { plan.update.table() } else { Vec::new() };
-        let values = StepValues { samples, table, arguments: &plan.arguments };
-        let (train, device) = (&self.parts.data.train, &self.parts.device);
-        let describe = || {
-            let mut key = GraphKey::new(ExecutionMode::Train, device)
-                .tag("optimizer", self.config.optimizer.name())
-                .topology(shape.topology)
-                .tag("tells_owners_apart", shape.tells_owners_apart.to_string());
-            for size in &plan.sizes {
-                let mut dims = train.inputs().dims().to_vec();
-                dims[0] = *size;
-                key = key.shape(dims, DType::F32);
-            }
-            let sizes = InputSizes {
-                microbatches: plan.sizes.clone(),
-                num_updated: values.table.len() / crate::optim::TABLE_WIDTH,
-                num_arguments: values.arguments.len(),
-            };
-            (key, sizes)
-        };
-        self.runner.load(shape, train, device, &values, describe)
-    }
-
     /// What the host knows after a step, however it ran.
-    fn finish_step(&mut self, eager: &mut Eager, plan: &StepPlan, learning_rate: f64) -> Result<(), Error> {
+    fn finish_step(&mut self, eager: &mut Eager, plan: StepPlan) -> Result<(), Error> {
         self.optimizer.commit(self.parts.seeds.model().layout(), &plan.update);
         let host = self.sums.host();
         host.num_steps += 1;
@@ -198,7 +148,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             .finish_step(eager, step)
             .map_err(|source| Error::SeedManager { step, source: BoxError::new(source) })?;
         self.instruments.steps_total.add(1);
-        self.instruments.learning_rate.set(learning_rate);
+        self.instruments.learning_rate.set(plan.learning_rate);
+        if self.executor.can_record() {
+            self.plans.insert(plan.shape, plan);
+        }
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ proptest! {
             prop_assert_eq!(function.stats().total.fallbacks, index as u64 + 1);
         }
         prop_assert_eq!((manager.totals().captures, manager.totals().replays), (0, 0));
-        prop_assert!(function.graphs.warm_ups.is_empty());
+        prop_assert_eq!(function.graphs.executor.num_warming(), 0);
     }
 }
 

@@ -1,20 +1,23 @@
 //! A device of the tests that records and replays on the CPU, and refuses what its script says.
 
 use std::cell::RefCell;
+use std::thread::{self, ThreadId};
 
-use candle_core::{Device, Result, Tensor};
-use leyline::region::Eager;
+use candle_core::{Device, Tensor};
+use leyline::region::{Eager, Recording};
 
 use super::affine;
-use crate::function::backend::Backend;
+use crate::Searched;
+use crate::compile_report::{CompileOptions, CompileReport};
+use crate::execute::{Backend, Compiler};
 use crate::reason::Refusal;
-use crate::stats::CaptureCost;
+use crate::report::CaptureReport;
 
 thread_local! {
     static SCRIPT: RefCell<Script> = const { RefCell::new(Script::new()) };
 }
 
-type Program = fn(&[Tensor]) -> Result<Vec<Tensor>>;
+type Program = fn(&[Tensor]) -> candle_core::Result<Vec<Tensor>>;
 
 /// What the device of this thread refuses, and what it was asked to do.
 struct Script {
@@ -33,6 +36,9 @@ pub(super) enum Step {
     Test,
     Hold,
     Replay,
+    Compile,
+    Verify,
+    ReplayCompiled,
 }
 
 impl Script {
@@ -84,12 +90,93 @@ pub(super) struct FakeGraph {
     program: Program,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
+    thread: ThreadId,
+    report: CaptureReport,
+}
+
+impl Fake {
+    /// The stand-in records nothing: what the region would do is done, to buffers that a replay writes again.
+    fn record(eager: &mut Eager, region: impl FnOnce(&Recording) -> Result<(), String>) -> Result<(), Refusal> {
+        eager.record(region).map_err(|text| Refusal::of_region(&text))
+    }
+
+    fn run(graph: &FakeGraph) {
+        let arguments: Vec<Tensor> = graph.inputs.iter().map(Tensor::detach).collect();
+        for (output, result) in graph.outputs.iter().zip((graph.program)(&arguments).unwrap()) {
+            let result = result.force_contiguous().unwrap().flatten_all().unwrap();
+            output.flatten_all().unwrap().slice_set(&result, 0, 0).unwrap();
+        }
+    }
+}
+
+impl Compiler for Fake {
+    type Captured = FakeGraph;
+    type Draft = ();
+    type Job = ();
+    /// What is compiled runs what was captured when it was verified.
+    type Compiled = FakeCompiled;
+    type Search = ();
+
+    fn start(&mut self, _drafts: [(); 2]) {
+        Script::take(Step::Compile);
+    }
+
+    fn poll(&mut self, _job: &mut ()) -> Option<Result<FakeCompiled, Refusal>> {
+        let refusal = || Refusal::NotCompiled { why: "scripted", message: String::new() };
+        let is_refused = SCRIPT.with_borrow(|script| script.refused == Some(Step::Compile));
+        Some(if is_refused { Err(refusal()) } else { Ok(FakeCompiled::default()) })
+    }
+
+    fn verify(&mut self, compiled: &mut FakeCompiled, captured: &FakeGraph, _poison: u8) -> Result<(), Refusal> {
+        Self::run(captured);
+        (compiled.program, compiled.inputs, compiled.outputs) =
+            (Some(captured.program), captured.inputs.clone(), captured.outputs.clone());
+        let differs = || Refusal::NotCompiled { why: "differs", message: String::new() };
+        if Script::take(Step::Verify) { Err(differs()) } else { Ok(()) }
+    }
+
+    fn search(&mut self, _compiled: FakeCompiled, _refusal: &Refusal) -> Option<()> {
+        None
+    }
+
+    fn search_step(&mut self, (): &mut (), captured: &FakeGraph) -> Result<Searched, Refusal> {
+        self.replay_captured(captured).map(|()| Searched::GoesOn)
+    }
+
+    fn accept(&mut self, _compiled: &mut FakeCompiled) {}
+
+    fn replay_captured(&mut self, captured: &FakeGraph) -> Result<(), Refusal> {
+        if Script::take(Step::Replay) {
+            return Err(Refusal::Moved { what: "scripted".to_owned() });
+        }
+        Self::run(captured);
+        Ok(())
+    }
+
+    fn replay(&mut self, compiled: &FakeCompiled) -> Result<(), Refusal> {
+        if Script::take(Step::ReplayCompiled) {
+            return Err(Refusal::Moved { what: "scripted".to_owned() });
+        }
+        let (inputs, outputs) = (compiled.inputs.clone(), compiled.outputs.clone());
+        let program = compiled.program.expect("verified before");
+        let (thread, report) = (thread::current().id(), CaptureReport::default());
+        Self::run(&FakeGraph { program, inputs, outputs, thread, report });
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct FakeCompiled {
+    program: Option<Program>,
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    report: CompileReport,
 }
 
 impl Backend for Fake {
-    type Graph = FakeGraph;
+    type Recorded = ();
 
-    fn open(_device: &Device) -> std::result::Result<Self, Refusal> {
+    fn open(_device: &Device, _options: CompileOptions) -> Result<Self, Refusal> {
         if Script::take(Step::Open) {
             Err(Refusal::Unsupported { why: "scripted" })
         } else {
@@ -97,7 +184,7 @@ impl Backend for Fake {
         }
     }
 
-    fn enter(&self) -> std::result::Result<(), Refusal> {
+    fn enter(&self) -> Result<(), Refusal> {
         if Script::take(Step::Enter) { Err(Refusal::SharedDevice) } else { Ok(()) }
     }
 
@@ -109,47 +196,49 @@ impl Backend for Fake {
     fn capture(
         &self,
         eager: &mut Eager,
-        region: impl FnOnce() -> Result<()>,
-    ) -> std::result::Result<FakeGraph, Refusal> {
+        region: impl FnOnce(&Recording) -> Result<(), String>,
+    ) -> Result<FakeGraph, Refusal> {
         let is_refused = Script::take(Step::Capture);
-        eager.record(|_| region()).map_err(|error| Refusal::of_region(&error.to_string()))?;
+        Self::record(eager, region)?;
         if is_refused {
             return Err(Refusal::Empty);
         }
         let program = SCRIPT.with_borrow(|script| script.program);
-        Ok(FakeGraph { program, inputs: Vec::new(), outputs: Vec::new() })
+        let report = CaptureReport { reserved_bytes: Some(8), ..CaptureReport::default() };
+        Ok(FakeGraph { program, inputs: Vec::new(), outputs: Vec::new(), thread: thread::current().id(), report })
     }
 
-    fn test(
-        _graph: &FakeGraph,
-        eager: &mut Eager,
-        region: impl FnOnce() -> Result<()>,
-    ) -> std::result::Result<(), Refusal> {
+    fn draft(&self, eager: &mut Eager, region: impl FnOnce(&Recording) -> Result<(), String>) -> Result<(), Refusal> {
         let is_refused = Script::take(Step::Test);
-        // The stand-in records nothing: what the region would do is done, to buffers that the replay writes again.
-        eager.record(|_| region()).map_err(|error| Refusal::of_region(&error.to_string()))?;
+        Self::record(eager, region)?;
         if is_refused { Err(frozen()) } else { Ok(()) }
     }
 
-    fn hold(graph: &mut FakeGraph, name: String, tensor: &Tensor) -> Result<()> {
-        let side = if name.starts_with("input ") { &mut graph.inputs } else { &mut graph.outputs };
+    fn recorded(_captured: &FakeGraph) {}
+
+    fn agrees((): &(), (): &()) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn same((): &(), (): &()) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn hold(captured: &mut FakeGraph, name: &str, tensor: &Tensor) -> candle_core::Result<()> {
+        let side = if name.starts_with("input ") { &mut captured.inputs } else { &mut captured.outputs };
         side.push(tensor.clone());
         if Script::take(Step::Hold) { candle_core::bail!("no address of {name}") } else { Ok(()) }
     }
 
-    fn replay(graph: &FakeGraph) -> std::result::Result<(), Refusal> {
-        if Script::take(Step::Replay) {
-            return Err(Refusal::Moved { what: "scripted".to_owned() });
-        }
-        let arguments: Vec<Tensor> = graph.inputs.iter().map(Tensor::detach).collect();
-        for (output, result) in graph.outputs.iter().zip((graph.program)(&arguments).unwrap()) {
-            let result = result.force_contiguous().unwrap().flatten_all().unwrap();
-            output.flatten_all().unwrap().slice_set(&result, 0, 0).unwrap();
-        }
-        Ok(())
+    fn is_of_this_thread(captured: &FakeGraph) -> bool {
+        captured.thread == thread::current().id()
     }
 
-    fn cost(_graph: &FakeGraph) -> CaptureCost {
-        CaptureCost { capture_ms: 1.0, instantiate_ms: 1.0, bytes: Some(8) }
+    fn report(captured: &FakeGraph) -> &CaptureReport {
+        &captured.report
+    }
+
+    fn compile_report(compiled: &FakeCompiled) -> &CompileReport {
+        &compiled.report
     }
 }

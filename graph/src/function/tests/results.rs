@@ -30,7 +30,7 @@ proptest! {
                 let results = graphs.call(&mut eager, &[&x], &affine).unwrap();
                 kept.push((x, results));
             }
-            prop_assert!(graphs.cache.len() <= limit && graphs.warm_ups.len() <= limit);
+            prop_assert!(graphs.stats().entries <= limit && graphs.executor.num_warming() <= limit);
         }
         for (x, results) in kept {
             prop_assert_eq!(contents(&results), expected(&[&x]));

@@ -1,4 +1,4 @@
-//! How a captured step becomes a compiled one while training goes on.
+//! How a captured region becomes a compiled one while it is replayed.
 //!
 //! ```text
 //!   replays of the captured graph ─► two drafts, one per step ─► compiled in the background ─► verified ─► replayed
@@ -13,14 +13,15 @@
 use std::fmt::Debug;
 use std::num::NonZeroU32;
 
-use esper_graph::{Refusal, Searched, Stage};
+use crate::Searched;
+use crate::reason::{Refusal, Stage};
 
 /// What the compiled graph's memory is filled with before it is verified, in turn: an old value that counts as a
 /// number, and one that is none.
 const POISONS: [u8; 2] = [0xCB, 0xFF];
 
-/// The device as a compiled step needs it. Tests put one in its place that runs on the CPU.
-pub(super) trait Compiler {
+/// The device as a compiled step needs it; [`Executor`](super::Executor) is generic over it. Tests put one in its place that runs on the CPU.
+pub trait Compiler {
     /// A recorded step that can be replayed.
     type Captured: Debug;
     /// A recorded step that cannot.
@@ -71,16 +72,16 @@ pub(super) trait Compiler {
 
 /// When a captured step is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CompileSchedule {
+pub struct CompileSchedule {
     /// Replays of the captured graph before.
-    pub(super) warmup_steps: u32,
+    pub warmup_steps: u32,
     /// Verified steps before the compiled graph is replayed.
-    pub(super) verify_steps: NonZeroU32,
+    pub verify_steps: NonZeroU32,
 }
 
 /// What took a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub enum Taken {
     /// The captured graph.
     Captured,
     /// The captured graph, with the compiled one beside it.
@@ -91,7 +92,7 @@ pub(super) enum Taken {
 
 /// Something to tell about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Notice {
+pub enum Notice {
     /// The compiled graph is replayed from the next step on.
     Enabled,
     /// The step was not compiled.
@@ -274,31 +275,6 @@ fn warming<C: Compiler>(remaining: u32) -> State<C> {
 fn replay<C: Compiler>(compiler: &mut C, captured: &C::Captured) -> Result<Taken, Refusal> {
     compiler.replay_captured(captured)?;
     Ok(Taken::Captured)
-}
-
-/// Whether an epoch was a compiled one: its steps, after any eager ones at its start, were all replays of compiled
-/// graphs, and there was at least one.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct EpochTally {
-    compiled: u64,
-    other: bool,
-}
-
-impl EpochTally {
-    /// Notes a step; `None` ran eagerly.
-    pub(super) fn note(&mut self, taken: Option<Taken>) {
-        match taken {
-            Some(Taken::Compiled) => self.compiled += 1,
-            None if self.compiled == 0 => {}
-            None | Some(Taken::Captured | Taken::Verified) => self.other = true,
-        }
-    }
-
-    /// Ends the epoch; whether it was a compiled one.
-    pub(super) fn finish(&mut self) -> bool {
-        let Self { compiled, other } = std::mem::take(self);
-        compiled > 0 && !other
-    }
 }
 
 #[cfg(test)]

@@ -4,9 +4,8 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 
-use esper_graph::compile::Pass;
-
 use super::*;
+use crate::compile::Pass;
 
 /// What goes wrong, and when.
 #[derive(Debug, Clone, Default)]
@@ -312,33 +311,6 @@ fn a_mode_without_compiling_replays_the_captured_graph() {
     assert_eq!((shape.device.num_drafts, shape.notices.len()), (0, 0));
     shape.compiling.abandon();
     assert_eq!(shape.steps(3), "ccc");
-}
-
-#[test]
-fn an_epoch_is_compiled_when_nothing_but_first_eager_steps_ran_otherwise() {
-    for (steps, expected) in [
-        ("", false),
-        ("e", false),
-        ("X", true),
-        ("eeXXX", true),
-        ("XXe", false),
-        ("eXcX", false),
-        ("cXXX", false),
-        ("vX", false),
-        ("eecccvvXX", false),
-    ] {
-        let mut tally = EpochTally::default();
-        for step in steps.chars() {
-            tally.note(match step {
-                'c' => Some(Taken::Captured),
-                'v' => Some(Taken::Verified),
-                'X' => Some(Taken::Compiled),
-                _ => None,
-            });
-        }
-        assert_eq!(tally.finish(), expected, "{steps}");
-        assert_eq!(tally, EpochTally::default(), "an epoch starts anew");
-    }
 }
 
 fn refusal() -> impl Strategy<Value = Refusal> {

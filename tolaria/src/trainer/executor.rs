@@ -1,0 +1,233 @@
+//! The executor of a trainer: static inputs of each shape of step, and what became of its graphs.
+//!
+//! Whether a step runs eagerly, is replayed or compiled is decided in [`esper_graph::execute`]. What was captured is a
+//! hypothesis: where a later recording differs, the shape runs eagerly from then on, and the run ends where something was
+//! replayed since the last recording that agreed (decision 15).
+
+use std::sync::Arc;
+
+use candle_core::Device;
+use esper_graph::compile::PassSet;
+use esper_graph::execute::{
+    CompileSchedule, Executor, ExecutorConfig, Failure, Gpu, Region as _, Unconfirmed, Watch as _,
+};
+use esper_graph::{
+    CompileOptions, CompileReport, DeviceClaim, GraphManager, GraphStats, GraphTests, Refusal, Session, StagingLane,
+    StagingRing,
+};
+use leyline::clock::Clock;
+use leyline::id::{StepIndex, TopologyRevision};
+use leyline::model::TrainableModel;
+use leyline::region::Eager;
+use leyline::telemetry::Recorder;
+
+use crate::error::Error;
+use crate::trainer::config::{ExecutionConfig, StepMode};
+use crate::trainer::execution_log::ExecutionLog;
+use crate::trainer::inputs::StepInputs;
+use crate::trainer::region::Region;
+
+/// What tells the graphs of one trainer apart; everything else about it never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StepShape {
+    /// Structure of the network.
+    pub(super) topology: TopologyRevision,
+    /// Samples of the window: the rest follows from the sizes of the configuration.
+    pub(super) num_samples: usize,
+    /// Whether the owners of the window are told apart.
+    pub(super) tells_owners_apart: bool,
+}
+
+/// A GPU whose steps can be recorded.
+#[derive(Debug)]
+struct RecordingDevice {
+    gpu: Gpu,
+    ring: StagingRing,
+}
+
+/// Runs the steps of a trainer.
+#[derive(Debug)]
+pub(super) struct StepExecutor {
+    graphs: Executor<StepShape, StepInputs>,
+    device: Option<RecordingDevice>,
+    /// The thread's hold of a GPU, whether steps of it can be recorded or not.
+    _claim: Option<Arc<DeviceClaim>>,
+    /// Why there is no device that records.
+    closed: Option<Refusal>,
+    last_shape: Option<StepShape>,
+    /// Why what the trainer holds cannot be trusted.
+    frozen: Option<Unconfirmed>,
+    log: ExecutionLog,
+}
+
+impl StepExecutor {
+    pub(super) fn new(
+        config: &ExecutionConfig,
+        device: &Device,
+        claim: Option<Arc<DeviceClaim>>,
+        recorder: &Arc<dyn Recorder>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let compile =
+            CompileSchedule { warmup_steps: config.compile_warmup_steps, verify_steps: config.compile_verify_steps };
+        let execution = ExecutorConfig {
+            is_on: config.mode != StepMode::Eager,
+            warm_up: config.warmup_steps,
+            compile: (config.mode == StepMode::Compiled).then_some(compile),
+            limit: config.max_graphs,
+            max_failures: Some(config.max_failures),
+            keeps_shapes: true,
+        };
+        let mut executor = Self {
+            graphs: Executor::new(execution, &GraphManager::global()),
+            device: None,
+            _claim: claim.clone(),
+            closed: None,
+            last_shape: None,
+            frozen: None,
+            log: ExecutionLog::new(recorder, clock),
+        };
+        if device.is_cpu() {
+            return Ok(executor);
+        }
+        let kernel_cache = config.compile_cache.clone();
+        let passes = GraphManager::global().fueled(PassSet::all());
+        let options = CompileOptions { kernel_cache, ..CompileOptions::new(passes) };
+        // Also when steps run eagerly: all ways of running a step then use the same work space, and give the same bits.
+        match Session::claimed(device, claim).and_then(|session| Gpu::new(session, options)) {
+            Ok(gpu) => {
+                let lane = if config.prefetch { StagingLane::Own } else { StagingLane::Compute };
+                let ring = StagingRing::new(gpu.session(), config.staging_buffers, lane)?;
+                executor.log.first_step_on(&gpu);
+                executor.device = Some(RecordingDevice { gpu, ring });
+            }
+            Err(refusal) => {
+                executor.log.refused(&refusal, 0);
+                executor.closed = Some(refusal);
+            }
+        }
+        Ok(executor)
+    }
+
+    /// Whether there is a device that records.
+    pub(super) fn can_record(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// Takes one step with these samples in its microbatches.
+    ///
+    /// # Errors
+    /// Those of the step; [`Error::FrozenValue`].
+    pub(super) fn step<M: TrainableModel>(
+        &mut self,
+        eager: &mut Eager,
+        samples: &[&[u32]],
+        region: &mut Region<'_, M>,
+    ) -> Result<(), Error> {
+        let (shape, step) = (region.plan.shape, region.plan.step.0);
+        let Some(RecordingDevice { gpu, ring }) = &mut self.device else {
+            self.log.not_replayed(false, None);
+            let mut inputs = StepInputs::direct(region.data, samples, region.device)?;
+            return region.run_eagerly(eager, None::<&Gpu>, &mut inputs).map(drop);
+        };
+        if !self.graphs.knows(&shape) {
+            let key = region.key();
+            self.log.new_shape(self.last_shape.and_then(|last| self.graphs.key(&last)), &key);
+        }
+        if self.last_shape.is_some_and(|last| last.topology != shape.topology) {
+            self.graphs.abandon(|other| other.topology != shape.topology);
+        }
+        self.last_shape = Some(shape);
+        let log = &mut self.log;
+        let inputs =
+            self.graphs.inputs(&shape, || Ok::<_, Error>((region.key(), log.timed_inputs(|| region.inputs())?)))?;
+        inputs.load(ring, region.data, samples, region.plan)?;
+        let outcome = self.graphs.step(gpu, eager, (&shape, step), region, &mut self.log);
+        outcome.map(drop).map_err(|failure| match failure {
+            Failure::Region(error) => error,
+            Failure::Unconfirmed(found) => self.freeze(found),
+        })
+    }
+
+    /// Tests what was captured of the shape of `region`, as of step `step`.
+    ///
+    /// # Errors
+    /// [`Error::FrozenValue`].
+    pub(super) fn test<M: TrainableModel>(
+        &mut self,
+        eager: &mut Eager,
+        step: StepIndex,
+        region: &mut Region<'_, M>,
+    ) -> Result<(), Error> {
+        let Some(RecordingDevice { gpu, .. }) = &self.device else { return Ok(()) };
+        let shape = region.plan.shape;
+        let tested = self.graphs.test(gpu, eager, (&shape, step.0), region, &mut self.log);
+        tested.map_err(|found| self.freeze(found))
+    }
+
+    /// As [`Executor::open_shapes`].
+    pub(super) fn open_shapes(&self) -> Vec<StepShape> {
+        self.graphs.open_shapes()
+    }
+
+    /// As [`Executor::doubt`].
+    pub(super) fn doubt(&mut self) {
+        self.graphs.doubt();
+    }
+
+    /// Confirms that the parameters may be evaluated or saved: no step so far is wrong or waits for a test.
+    ///
+    /// # Errors
+    /// [`Error::FrozenValue`], [`Error::Unconfirmed`].
+    pub(super) fn confirmed(&self) -> Result<(), Error> {
+        match &self.frozen {
+            Some(found) => Err(frozen(found)),
+            None if self.open_shapes().is_empty() => Ok(()),
+            None => Err(Error::Unconfirmed),
+        }
+    }
+
+    /// Lets go of all graphs: what they point at was replaced.
+    pub(super) fn clear(&mut self) {
+        self.graphs.clear();
+        self.last_shape = None;
+        self.frozen = None;
+    }
+
+    /// Hands what was measured on the device in an epoch to telemetry.
+    pub(super) fn publish(&mut self) {
+        let Some(RecordingDevice { gpu, ring }) = &mut self.device else { return };
+        self.log.finish_epoch(self.graphs.tests(), &self.graphs.stats(), gpu, ring);
+    }
+
+    pub(super) fn stats(&self) -> GraphStats {
+        self.graphs.stats()
+    }
+
+    pub(super) fn tests(&self) -> GraphTests {
+        self.graphs.tests()
+    }
+
+    pub(super) fn last_refusal(&self) -> Option<&Refusal> {
+        self.graphs.last_refusal().or(self.closed.as_ref())
+    }
+
+    pub(super) fn compile_report(&self) -> Option<&CompileReport> {
+        self.graphs.compile_report()
+    }
+
+    pub(super) fn compile_refusal(&self) -> Option<&Refusal> {
+        self.graphs.compile_refusal()
+    }
+
+    fn freeze(&mut self, found: Unconfirmed) -> Error {
+        let error = frozen(&found);
+        self.frozen = Some(found);
+        error
+    }
+}
+
+fn frozen(Unconfirmed { first, found, stale }: &Unconfirmed) -> Error {
+    let (first, last) = (StepIndex(*first), StepIndex(found.saturating_sub(1)));
+    Error::FrozenValue { first, last, stale: stale.clone() }
+}
