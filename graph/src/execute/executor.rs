@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
-use leyline::region::{Eager, Recording};
+use leyline::region::Eager;
 
 use super::backend::Backend;
 use super::compiling::{CompileSchedule, Compiling, Notice, Taken};
+use super::config::ExecutorConfig;
 use super::gpu::Gpu;
-use super::region::{Failure, Ran, Region, Unconfirmed, Watch};
+use super::region::{Failure, Ran, Region, Unconfirmed, Watch, record};
 use super::replayable::Replayable;
 use crate::cache::GraphCache;
 use crate::compile_report::CompileReport;
@@ -19,24 +20,6 @@ use crate::manager::GraphManager;
 use crate::reason::Refusal;
 use crate::retest::{GraphTests, Hypothesis, Judgment};
 use crate::stats::{GraphStats, KeyStats};
-
-/// When steps are captured and compiled, and how much is kept.
-#[derive(Debug, Clone)]
-pub struct ExecutorConfig {
-    /// Whether anything is captured; the manager can switch it off too.
-    pub is_on: bool,
-    /// Eager steps of a shape before its capture.
-    pub warm_up: NonZeroU32,
-    /// When captured shapes are compiled; absent where they are not.
-    pub compile: Option<CompileSchedule>,
-    /// Most graphs held.
-    pub limit: NonZeroUsize,
-    /// Shapes in a row that could not be captured before no further one is tried; absent tries all.
-    pub max_failures: Option<NonZeroU32>,
-    /// Whether a shape keeps its inputs and its warm-up when its graph goes. Where it does not, no more shapes than `limit`
-    /// are in warm-up.
-    pub keeps_shapes: bool,
-}
 
 /// Runs the steps of one owner, on one thread: eagerly, or as what it keeps of their shape.
 ///
@@ -244,10 +227,10 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
 
     /// Lets go of the inputs of a shape that runs eagerly from now on, and says why that is.
     pub fn release(&mut self, shape: &K, key: &GraphKey, refusal: Option<Refusal>) {
-        self.shapes.remove(shape);
         if let Some(refusal) = refusal {
             self.cache.refuse(key.clone(), refusal);
         }
+        self.shapes.remove(shape);
     }
 
     /// Why a key is not captured, if it was refused.
@@ -553,9 +536,10 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
         self.num_failures = 0;
         let evicted = self.cache.insert(key.clone(), kept, report.cost());
         watch.captured(&report, evicted.len());
+        // Each graph goes before the inputs that it points at.
+        let gone: Vec<GraphKey> = evicted.into_iter().map(|(gone, _)| gone).filter(|gone| *gone != key).collect();
         if !self.config.keeps_shapes {
-            let is_gone = |known: &Shape<_, _>| evicted.iter().any(|(gone, _)| *gone == known.key && *gone != key);
-            self.shapes.retain(|_, known| !is_gone(known));
+            self.shapes.retain(|_, known| !gone.contains(&known.key));
         }
         Ok(())
     }
@@ -580,26 +564,6 @@ impl<I, R> Shape<I, R> {
     /// Whether it is to be tested before its next replay.
     fn is_due(&self) -> bool {
         self.tested.as_ref().is_some_and(|tested| tested.hypothesis.is_due())
-    }
-}
-
-/// Records a region; an error that stands for a refusal of its own becomes that.
-fn record<I, R: Region<I>, G>(
-    region: &mut R,
-    inputs: &I,
-    record: impl FnOnce(&mut dyn FnMut(&Recording) -> Result<(), String>) -> Result<G, Refusal>,
-) -> Result<G, Refusal> {
-    let mut cause = None;
-    let outcome = record(&mut |recording| {
-        region.run(recording, inputs).map_err(|error| {
-            let (text, refusal) = R::told(&error);
-            cause = refusal;
-            text
-        })
-    });
-    match cause {
-        Some(refusal) => outcome.map_err(|_| refusal),
-        None => outcome,
     }
 }
 

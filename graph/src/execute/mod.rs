@@ -17,6 +17,7 @@
 
 mod backend;
 mod compiling;
+mod config;
 mod executor;
 mod gpu;
 mod region;
@@ -24,6 +25,7 @@ mod replayable;
 
 pub use backend::Backend;
 pub use compiling::{CompileSchedule, Compiler, Notice, Taken};
-pub use executor::{Executor, ExecutorConfig};
+pub use config::ExecutorConfig;
+pub use executor::Executor;
 pub use gpu::Gpu;
 pub use region::{Failure, Ran, Region, Unconfirmed, Watch};

@@ -140,3 +140,23 @@ impl<E> From<Unconfirmed> for Failure<E> {
         Self::Unconfirmed(unconfirmed)
     }
 }
+
+/// Records a region; an error that stands for a refusal of its own becomes that.
+pub(super) fn record<I, R: Region<I>, G>(
+    region: &mut R,
+    inputs: &I,
+    record: impl FnOnce(&mut dyn FnMut(&Recording) -> Result<(), String>) -> Result<G, Refusal>,
+) -> Result<G, Refusal> {
+    let mut cause = None;
+    let outcome = record(&mut |recording| {
+        region.run(recording, inputs).map_err(|error| {
+            let (text, refusal) = R::told(&error);
+            cause = refusal;
+            text
+        })
+    });
+    match cause {
+        Some(refusal) => outcome.map_err(|_| refusal),
+        None => outcome,
+    }
+}

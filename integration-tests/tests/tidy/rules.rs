@@ -22,7 +22,7 @@ const UNSAFE_PATHS: &[&str] = &[
 ];
 /// Crate roots that deny unsafe code and allow it to such a folder or file.
 const DENYING_ROOTS: &[&str] = &["graph/src/lib.rs", "tolaria/src/lib.rs", "layers/src/lib.rs", "baselines/src/lib.rs"];
-/// The only file of the trainer that opens regions, and what it must not name.
+/// The only file of the trainer that says what is recorded, and what it must not name.
 const REGION: &str = "tolaria/src/trainer/region.rs";
 const OUTSIDE_REGIONS: &[&str] = &["SeedManager", "Policy", "Trainer", "StepExecutor"];
 /// Text that no source may contain, with the reason.
@@ -103,7 +103,8 @@ pub(crate) fn trainer_region(file: &File) -> Option<String> {
     }
     let code = code_of(&file.text);
     if file.path != REGION {
-        return code.contains("eager.record(").then(|| format!("{}: regions are opened in {REGION} only", file.path));
+        let opens = code.contains("eager.record(") || code.contains("execute::Region<");
+        return opens.then(|| format!("{}: regions are opened in {REGION} only", file.path));
     }
     let name = OUTSIDE_REGIONS.iter().find(|name| has_word(&code, name))?;
     Some(format!("{}: `{name}` is named where steps are recorded", file.path))
@@ -169,6 +170,12 @@ mod tests {
     #[test]
     fn a_planted_region_that_knows_the_manager_is_named() {
         check(trainer_region, "tolaria/src/trainer/step.rs", "eager.record(|_| ())", Some("regions are opened in"));
+        check(
+            trainer_region,
+            "tolaria/src/trainer/step.rs",
+            "impl execute::Region<I> for A",
+            Some("regions are opened in"),
+        );
         check(trainer_region, "tolaria/src/trainer/step.rs", "region.run_eagerly(eager, None)", None);
         check(trainer_region, "tolaria/src/trainer/step/tests.rs", "eager.record(|_| ())", None);
         check(trainer_region, REGION, "use leyline::seed::SeedManager;", Some("`SeedManager` is named"));

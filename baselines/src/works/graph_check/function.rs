@@ -1,9 +1,11 @@
-//! A wrapped inference function: a thousand random inputs of changing shapes give the bits of the function itself.
+//! Wrapped inference functions and models: a thousand random inputs of changing shapes give the bits of the function itself,
+//! replayed as captured and as compiled.
 
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
 
 use candle_core::Tensor;
-use esper_graph::{GraphFunction, GraphFunctionConfig, GraphManager};
+use esper_graph::{GraphFunction, GraphFunctionConfig, GraphManager, GraphModel, PlantedFault, Refusal};
 use leyline::model::{Pass, TrainableModel as _};
 use leyline::region::Eager;
 use tolaria::host_read::{HostReads, read_vec};
@@ -14,19 +16,106 @@ use crate::gpu::report::{Broken, Report, promise};
 use crate::models::{Draw, Workload};
 
 const CALLS: usize = 1000;
+/// Calls in which a compile must have come to an end, and those that are made after it.
+const PATIENCE: usize = 20_000;
+const MORE: u64 = 50;
 /// Rows of the inputs, in turn.
 const ROWS: [usize; 3] = [128, 1, 37];
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     report.check("function.1000_inputs", |_| thousand(gpu, eager));
+    report.check("function.compiled", |_| compiled(gpu, eager));
+    report.check("function.compile_refused", |_| compile_refused(gpu, eager));
+    report.check("function.compiled_model", |_| compiled_model(gpu, eager));
+}
+
+/// Compiled after as few replays as possible.
+fn soon() -> GraphFunctionConfig {
+    GraphFunctionConfig { warmup_calls: NonZeroU32::MIN, compile_warmup_calls: 1, ..GraphFunctionConfig::default() }
+}
+
+/// Calls `wrapped` with new inputs until `is_over`, and `MORE` times after that; all results are those of `infer`.
+fn same_bits<W>(
+    gpu: &Gpu,
+    wrapped: &mut W,
+    is_over: impl Fn(&W) -> bool,
+    mut call: impl FnMut(&mut W, &Tensor) -> candle_core::Result<Tensor>,
+    infer: impl Fn(&[Tensor]) -> candle_core::Result<Vec<Tensor>>,
+) -> Result<usize, Broken> {
+    let mut draw = Draw::new(23, &gpu.device);
+    let mut reads = HostReads::default();
+    let mut num_more = 0;
+    for index in 0..PATIENCE {
+        let input = draw.uniform((ROWS[0], 784), 1.0)?;
+        let found = read_vec(&call(wrapped, &input)?, "check", &mut reads)?;
+        let expected = read_vec(&infer(std::slice::from_ref(&input))?.remove(0), "check", &mut reads)?;
+        let wrong = differing(&found, &expected);
+        promise(wrong == 0, || format!("call {index}: {wrong} of {} outputs differ", found.len()))?;
+        if is_over(wrapped) {
+            num_more += 1;
+        } else {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if num_more > MORE {
+            return Ok(index);
+        }
+    }
+    Err(Broken(format!("nothing was compiled or refused in {PATIENCE} calls")))
+}
+
+/// A compiled function gives the bits of the function, and is counted.
+fn compiled(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let work = Workload::mlp(1, &gpu.device)?;
+    let infer = |inputs: &[Tensor]| forward(&work, inputs);
+    let mut wrapped = GraphFunction::new(infer, soon(), &GraphManager::new());
+    let is_over = |wrapped: &GraphFunction<_>| {
+        wrapped.compile_report().is_some() || wrapped.last_compile_refusal().is_some()
+    };
+    let calls =
+        same_bits(gpu, &mut wrapped, is_over, |wrapped, x| Ok(wrapped.call(eager, &[x])?.remove(0)), infer)?;
+    let stats = wrapped.stats().total;
+    promise(stats.compiled >= MORE, || format!("{stats:?}: {:?}", wrapped.last_compile_refusal()))?;
+    promise(stats.captures == 1 && stats.fallbacks == 0, || format!("{stats:?}"))?;
+    Ok(format!("{} of {calls} calls were compiled, all outputs bit-identical", stats.compiled))
+}
+
+/// A function that cannot be compiled goes on as it was captured.
+fn compile_refused(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let work = Workload::mlp(1, &gpu.device)?;
+    let infer = |inputs: &[Tensor]| forward(&work, inputs);
+    let mut wrapped = GraphFunction::new(infer, soon(), &GraphManager::new());
+    wrapped.plant(PlantedFault::PointerLikeNumber);
+    let is_over = |wrapped: &GraphFunction<_>| wrapped.last_compile_refusal().is_some();
+    same_bits(gpu, &mut wrapped, is_over, |wrapped, x| Ok(wrapped.call(eager, &[x])?.remove(0)), infer)?;
+    let stats = wrapped.stats().total;
+    let refusal = wrapped.last_compile_refusal();
+    promise(matches!(refusal, Some(Refusal::NotCompiled { .. })), || format!("{refusal:?}"))?;
+    promise(stats.compiled == 0 && stats.replays > MORE && stats.fallbacks == 0, || format!("{stats:?}"))?;
+    Ok(format!("{} replays of the captured graph, all outputs bit-identical", stats.replays))
+}
+
+/// The same for a wrapped model.
+fn compiled_model(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let work = Workload::mlp(1, &gpu.device)?;
+    let infer = |inputs: &[Tensor]| forward(&work, inputs);
+    let model = |x: &Tensor| Ok(infer(std::slice::from_ref(x))?.remove(0));
+    let mut wrapped = GraphModel::new(model, soon(), &GraphManager::new());
+    let is_over =
+        |wrapped: &GraphModel<_>| wrapped.compile_report().is_some() || wrapped.last_compile_refusal().is_some();
+    let calls = same_bits(gpu, &mut wrapped, is_over, |wrapped, x| wrapped.forward(eager, x), infer)?;
+    let stats = wrapped.stats().total;
+    promise(stats.compiled >= MORE, || format!("{stats:?}: {:?}", wrapped.last_compile_refusal()))?;
+    Ok(format!("{} of {calls} forward passes were compiled, all outputs bit-identical", stats.compiled))
+}
+
+fn forward(work: &Workload, inputs: &[Tensor]) -> candle_core::Result<Vec<Tensor>> {
+    let outputs = work.model.forward(&inputs[0], Pass::Evaluate { overrides: &[] });
+    Ok(vec![outputs.map_err(|error| candle_core::Error::Msg(error.to_string()))?.logits])
 }
 
 fn thousand(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     let work = Workload::mlp(1, &gpu.device)?;
-    let infer = |inputs: &[Tensor]| -> candle_core::Result<Vec<Tensor>> {
-        let outputs = work.model.forward(&inputs[0], Pass::Evaluate { overrides: &[] });
-        Ok(vec![outputs.map_err(|error| candle_core::Error::Msg(error.to_string()))?.logits])
-    };
+    let infer = |inputs: &[Tensor]| forward(&work, inputs);
     let config = GraphFunctionConfig {
         warmup_calls: NonZeroU32::MIN,
         limit: NonZeroUsize::new(ROWS.len()).expect("a literal above 0"),
