@@ -1,5 +1,5 @@
-//! Lists the works: every file `src/works/NAME.rs` and every folder `src/works/NAME/` is a module with a `WORK`. Tells
-//! which version of candle is built.
+//! Lists the works: every file `src/works/NAME.rs` and every folder `src/works/NAME/` is a module with a `WORK`, where
+//! NAME can be one of a module. Tells which version of candle is built.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,9 @@ fn main() {
     let folder = Path::new(&variable("CARGO_MANIFEST_DIR")).join("src/works");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", folder.display());
-    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut works: Vec<(String, PathBuf)> = entries.flatten().filter_map(|entry| module(&entry.path())).collect();
+    let entries = fs::read_dir(&folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = entries.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut works: Vec<(String, PathBuf)> = entries.iter().filter_map(|entry| module(&entry.path())).collect();
     works.sort();
     let (mut modules, mut list) = (String::new(), String::new());
     for (name, path) in &works {
@@ -38,12 +39,16 @@ fn locked_version(name: &str) -> Option<String> {
 
 /// The name of a module and the file that it starts in.
 fn module(path: &Path) -> Option<(String, PathBuf)> {
-    let name = path.file_stem()?.to_str()?.to_owned();
-    if path.is_dir() {
-        Some((name, path.join("mod.rs")))
-    } else {
-        (path.extension()? == "rs").then(|| (name, path.to_owned()))
+    let file = path.file_name()?.to_str()?;
+    let name = file.strip_suffix(".rs").unwrap_or(file);
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    if name.starts_with(|first: char| first.is_ascii_digit()) || !name.chars().all(is_part) {
+        return None;
     }
+    let kind = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let start = if kind.is_dir() { path.join("mod.rs") } else { path.to_owned() };
+    assert!(start.is_file(), "{}: missing; it starts the work `{name}`", start.display());
+    (start.extension()? == "rs").then(|| (name.to_owned(), start))
 }
 
 fn variable(name: &str) -> String {

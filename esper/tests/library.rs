@@ -87,21 +87,21 @@ fn saved(run_dir: &Path, wanted: impl Fn(&Value) -> bool) -> (SavedState, Value)
     panic!("no checkpoint of {} has such a seed", run_dir.display());
 }
 
-/// The bits of the weights of seed 1, by their names.
+/// The bits of the weights of seed 1, as `f64`, by their names.
 #[allow(clippy::disallowed_methods, reason = "tests look at values")]
-fn weights(state: &SavedState) -> Vec<(String, Vec<u32>)> {
+fn weights(state: &SavedState) -> Vec<(String, Vec<u64>)> {
     let own = state.tensors.iter().filter_map(|(name, tensor)| Some((name.strip_prefix("seed.0001.")?, tensor)));
     own.map(|(name, tensor)| {
         let values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        (name.to_owned(), values.into_iter().map(f32::to_bits).collect())
+        (name.to_owned(), values.into_iter().map(|value| f64::from(value).to_bits()).collect())
     })
     .collect()
 }
 
-fn published(library: &Path) -> Vec<(String, Vec<u32>)> {
+fn published(library: &Path) -> Vec<(String, Vec<u64>)> {
     let store = DirectoryStore::open(library).unwrap();
     let artifact = store.fetch(&BlueprintId::new("mlp").unwrap(), &CancelToken::never()).unwrap();
-    let bits = |values: Vec<f64>| values.into_iter().map(|value| (value as f32).to_bits()).collect();
+    let bits = |values: Vec<f64>| values.into_iter().map(f64::to_bits).collect();
     artifact.weights().tensors().map(|(name, _, values)| (name.to_owned(), bits(values))).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use csv::{ByteRecord, ReaderBuilder, Trim};
+use csv::{ByteRecord, Reader, ReaderBuilder, Trim};
 
 use super::error::quoted;
 use super::{Error, Table, unpack};
@@ -63,17 +63,13 @@ fn num_classes(labels: &[u32], place: &str) -> Result<usize, Error> {
     }
 }
 
-/// Features in row-major order, and one label per row. A byte-order mark and empty lines are passed over.
+/// Features in row-major order, and one label per row. A byte-order mark and empty lines are passed over, and so is a
+/// first row of as many names.
 ///
 /// # Errors
 /// [`Error::Csv`] for the first cell or row that breaks a rule, also for a file without rows.
 pub(super) fn parse(bytes: &[u8], place: &str, rules: Rules) -> Result<(Vec<f32>, Vec<u32>), Error> {
-    let mut reader = ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .trim(Trim::All)
-        .delimiter(delimiter(bytes))
-        .from_reader(bytes);
+    let mut reader = reader(bytes, delimiter(bytes));
     let (mut features, mut labels) = (Vec::new(), Vec::new());
     let (mut num_features, mut may_be_header, mut row) = (rules.num_features, true, ByteRecord::new());
     while reader.read_byte_record(&mut row).expect("bytes can be read, and rows may have any length") {
@@ -89,13 +85,13 @@ pub(super) fn parse(bytes: &[u8], place: &str, rules: Rules) -> Result<(Vec<f32>
             Ok((index + 1, text?))
         };
         let cells = row.iter().enumerate().map(text).collect::<Result<Vec<(usize, &str)>, Error>>()?;
-        if std::mem::take(&mut may_be_header) && cells.iter().all(|(_, cell)| is_name(cell)) {
-            continue;
-        }
         let expected_features = *num_features.get_or_insert(row.len().saturating_sub(1).max(1));
         if row.len() != expected_features + 1 {
             let expected = format!("{} columns ({expected_features} features, then the label)", expected_features + 1);
             return Err(wrong(row.len().min(expected_features + 1), format!("{} columns", row.len()), expected));
+        }
+        if std::mem::take(&mut may_be_header) && cells.iter().all(|(_, cell)| is_name(cell)) {
+            continue;
         }
         for (column, cell) in cells {
             let wrong = |expected| wrong(column, quoted(cell), expected);
@@ -113,21 +109,32 @@ pub(super) fn parse(bytes: &[u8], place: &str, rules: Rules) -> Result<(Vec<f32>
     Ok((features, labels))
 }
 
-/// `;` or a tab where the first line has one, since no number does, else `,`.
-fn delimiter(bytes: &[u8]) -> u8 {
-    let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    [b';', b'\t'].into_iter().find(|delimiter| line.contains(delimiter)).unwrap_or(b',')
+fn reader(bytes: &[u8], delimiter: u8) -> Reader<&[u8]> {
+    ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).delimiter(delimiter).from_reader(bytes)
 }
 
-/// The line of a row, from 1; the row starts behind the line breaks at `start`.
+/// `;` or a tab where it separates cells of the first row, since no number has one, else `,`.
+fn delimiter(bytes: &[u8]) -> u8 {
+    let separates = |&delimiter: &u8| {
+        let mut row = ByteRecord::new();
+        reader(bytes, delimiter).read_byte_record(&mut row).is_ok_and(|found| found && row.len() > 1)
+    };
+    [b';', b'\t'].into_iter().find(separates).unwrap_or(b',')
+}
+
+/// The line of a row, from 1; the row starts behind the line breaks at `start`. Lines end with `\n`, `\r\n` or `\r`.
 fn line_of(bytes: &[u8], start: usize) -> usize {
     let breaks = bytes[start..].iter().take_while(|&byte| matches!(byte, b'\r' | b'\n')).count();
-    1 + bytes[..start + breaks].iter().filter(|&&byte| byte == b'\n').count()
+    let before = &bytes[..start + breaks];
+    let ends = |(index, &byte): (usize, &u8)| byte == b'\n' || byte == b'\r' && before.get(index + 1) != Some(&b'\n');
+    1 + before.iter().enumerate().filter(|&entry| ends(entry)).count()
 }
 
-/// Whether a cell is the name of a column.
+/// Whether a cell is the name of a column: neither a number nor a word for a missing one.
 fn is_name(cell: &str) -> bool {
-    cell.starts_with(|first: char| first.is_alphabetic() || first == '_') && cell.parse::<f32>().is_err()
+    // `Na` is sodium.
+    let missing = cell == "NA" || ["n/a", "null", "none"].iter().any(|word| cell.eq_ignore_ascii_case(word));
+    cell.starts_with(|first: char| first.is_alphabetic() || first == '_') && cell.parse::<f32>().is_err() && !missing
 }
 
 fn feature(cell: &str, max_level: Option<u8>) -> Result<f32, String> {
@@ -182,6 +189,10 @@ mod tests {
             "width,height,label\n0.5,2,1\n3,4,0\n",
             "\u{feff}width;height;\"the; label\"\r\n0.5;2;1\r\n3;4;0",
             "\"0.5\",\"2\",\"1\"\n\n3,4,0\n\n",
+            "\"width; mm\",height,label\n0.5,2,1\n3,4,0\n",
+            "width 5\";height;label\n0.5;2;1\n3;4;0\n",
+            "\n\r\n0.5;2;1\n3;4;0\n",
+            "Na,Mg,Type\r0.5,2,1\r3,4,0\r",
         ] {
             check(text, OPEN, &[0.5, 2.0, 3.0, 4.0], &[1, 0]);
         }
@@ -197,6 +208,9 @@ mod tests {
             ("a,b\n\"1\",0\nx,0\n", "3:1"),
             ("\"a\nb\",c\n1,0\nx,0\n", "4:1"),
             ("1;0\nx;0\n", "2:1"),
+            ("1,0\rx,0\r", "2:1"),
+            ("1,0\r\r\n\nx,0", "4:1"),
+            ("\"a\rb\",c\r\n1,0\rx,0", "4:1"),
         ] {
             check_refused(text.as_bytes(), OPEN, &format!("x.csv:{place}: found `x`, {number}"));
         }
@@ -233,11 +247,17 @@ mod tests {
         check_refused(b"1,2,3\n1,2\n", OPEN, &format!("x.csv:2:2: found 2 columns, {columns}"));
         check_refused(b"1,2,3\n1,2,3,4\n", OPEN, &format!("x.csv:2:3: found 4 columns, {columns}"));
         check_refused(b"1,2\n", DIGITS, &format!("x.csv:1:2: found 2 columns, {columns}"));
+        check_refused(b"a,b,c\n1,0\n", OPEN, &format!("x.csv:2:2: found 2 columns, {columns}"));
+        check_refused(b"a,b\n1,2,0\n", DIGITS, &format!("x.csv:1:2: found 2 columns, {columns}"));
         let number = "expected a finite number, with `.` before decimals";
         check_refused(b"width,0\n1,0\n", OPEN, &format!("x.csv:1:1: found `width`, {number}"));
         check_refused(b"0,5;1;0\n", OPEN, &format!("x.csv:1:1: found `0,5`, {number}"));
         check_refused(b"1,2,0\n1,NaN,0\n", OPEN, &format!("x.csv:2:2: found `NaN`, {number}"));
         check_refused(b"1,,0\n", OPEN, &format!("x.csv:1:2: found ``, {number}"));
+        for missing in ["NA", "n/a", "null", "NULL", "None", "none", "nan", "NaN", ""] {
+            let text = format!("{missing},{missing},{missing}\n1,2,0\n");
+            check_refused(text.as_bytes(), OPEN, &format!("x.csv:1:1: found `{missing}`, {number}"));
+        }
         check_refused(b"1,1e39,0\n", OPEN, &format!("x.csv:1:2: found `1e39`, {number}"));
         check_refused(b"1,\x1b[31m,0\n", OPEN, &format!("x.csv:1:2: found `\\u{{1b}}[31m`, {number}"));
         check_refused(b"1,17,0\n", DIGITS, "x.csv:1:2: found `17`, expected a whole number from 0 to 16");
