@@ -1,4 +1,5 @@
 //! Measures against their definitions, and what a measure of several counts looks like.
+#![expect(clippy::disallowed_methods, reason = "tests look at tensors")]
 
 use candle_core::{DType, Device, Tensor};
 use leyline::telemetry::Unit;

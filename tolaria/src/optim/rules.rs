@@ -8,6 +8,8 @@
 //! A rule over a whole matrix (Muon, Shampoo) is no element-wise rule: it would stand beside [`Element`] in
 //! `OptimizerConfig::element`, with state of its own shape, from gradients that `Combination::materialize` has formed.
 
+#![allow(clippy::assign_op_pattern, reason = "the rules read as formulas")]
+
 /// A rule in words that both languages read.
 pub(crate) struct Source {
     pub(crate) name: &'static str,

@@ -125,10 +125,7 @@ fn shown(kernel: &Kernel, index: usize, word: u64) -> u64 {
 
 fn text_of_pointer(blocks: &[Block], kernel: &Kernel, index: usize, pointer: &Pointer) -> String {
     let mut text = Name(blocks, pointer.block).to_string();
-    let mut add = |part: fmt::Arguments<'_>| {
-        // Writing to a string cannot fail.
-        let _ = text.write_fmt(part);
-    };
+    let mut add = |part: fmt::Arguments<'_>| text.push_str(&part.to_string());
     if pointer.offset_bytes > 0 {
         add(format_args!("+{}", pointer.offset_bytes));
     }
