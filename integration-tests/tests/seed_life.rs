@@ -32,6 +32,17 @@ fn every_seed_moves_through_the_table_and_some_stay() {
     }
 }
 
+/// Nobody puts the layers together but the command: a run without them would leave no journal.
+#[test]
+fn what_was_carried_out_was_verified_and_stands_in_the_journal() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (mut recorded, mut eager) = (Recorded::default(), Eager::acquire().expect("one token per test thread"));
+    trainer(&config(&[]), Some(dir.path())).run(&mut eager, &mut recorded).expect("a run that ends well");
+    let journal = std::fs::metadata(dir.path().join("commands.journal")).expect("a journal");
+    let num_orders = recorded.epochs.iter().flat_map(|epoch| &epoch.commands).count();
+    assert!(num_orders >= 8 && journal.len() == 64 * (1 + num_orders as u64), "{num_orders} orders, {journal:?}");
+}
+
 #[test]
 fn sequence_numbers_grow_from_command_to_command() {
     let recorded = run(&[]);

@@ -2,6 +2,7 @@
 
 use candle_core::DType;
 use esper_weights::{PrefetchError, WeightsError};
+use leyline::command::Unverified;
 use leyline::error::{Error as LeylineError, ErrorKind};
 use leyline::id::{BlueprintId, ParseIdError, SeedId, SlotId};
 use leyline::layout::DuplicateParameter;
@@ -25,6 +26,9 @@ pub enum Error {
     /// A region rule was broken.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// An order is signed.
+    #[error(transparent)]
+    Unverified(#[from] Unverified),
     /// No seed has this id, or it has no parameters (any more).
     #[error("{seed} is unknown")]
     UnknownSeed {
@@ -349,6 +353,7 @@ impl LeylineError for Error {
             | Self::DuplicateTensor { .. }
             | Self::ReservedTensor { .. }
             | Self::Prefetch(_)
+            | Self::Unverified(_)
             | Self::OutOfSeedIds => ErrorKind::Rejected,
             Self::InputShape { .. } | Self::Layout(_) => ErrorKind::LayoutMismatch,
             Self::Attribution(_) => ErrorKind::Numeric,

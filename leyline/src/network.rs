@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{Tensor, Var};
 
-use crate::command::Order;
+use crate::command::{Order, Unverified};
 use crate::durable::{Durable, SavedState};
 use crate::error::{Error, ErrorKind, ErrorType};
 use crate::id::SeedId;
 use crate::model::TrainableModel;
 use crate::region::{Eager, RegionError, ThreadBinding};
+use crate::seed::Evidence;
 
 /// Everything but the tensors: a network that does not grow has nothing else.
 const DOCUMENT: &str = r#"{"format":1}"#;
@@ -53,6 +54,9 @@ pub enum NetworkError {
         /// The id.
         seed: SeedId,
     },
+    /// An order is signed.
+    #[error(transparent)]
+    Unverified(#[from] Unverified),
     /// The network has no place for a seed.
     #[error("this network has no slots")]
     NoSlots,
@@ -68,6 +72,7 @@ impl Error for NetworkError {
             Self::Twice { .. } => ErrorKind::LayoutMismatch,
             Self::Document { .. } | Self::Stranger { .. } | Self::Missing { .. } => ErrorKind::Corrupt,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
+            Self::Unverified(error) => error.kind(),
             Self::NoSlots => ErrorKind::Unsupported,
             Self::Tensor(_) => ErrorKind::Device,
         }
@@ -169,7 +174,17 @@ impl<M: TrainableModel> Network<M> {
     /// Why a network that does not grow refuses an order.
     pub fn refusal(&self, eager: &Eager, order: &Order) -> NetworkError {
         let refused = order.operation.seed().map_or(NetworkError::NoSlots, |seed| NetworkError::UnknownSeed { seed });
-        self.check(eager).map_or_else(NetworkError::Region, |()| refused)
+        let checked = self.check(eager).map_err(NetworkError::Region);
+        checked.and_then(|()| Ok(order.check_verified()?)).err().unwrap_or(refused)
+    }
+
+    /// Of a network that does not grow, no seed is known that evidence could be of (SM-9).
+    ///
+    /// # Errors
+    /// As [`Self::check`], and [`NetworkError::UnknownSeed`] of the first seed that is named.
+    pub fn refuse_evidence(&self, eager: &Eager, evidence: &[Evidence]) -> Result<(), NetworkError> {
+        self.check(eager)?;
+        evidence.first().map_or(Ok(()), |item| Err(NetworkError::UnknownSeed { seed: item.seed }))
     }
 
     /// Parameters and buffers.

@@ -46,8 +46,8 @@
 //! - **PO-1** the same states in the same order give the same operations: no clock, no ambient randomness.
 //! - **PO-2** a decision names only seeds and slots of the state it was given, and only blueprints on offer there.
 //! - **PO-3** a value that was not measured never counts as a good one.
-//! - **PO-4** where orders are signed, their numbers grow by at least one from order to order, and what is signed is what is
-//!   ordered, for the run of the state.
+//! - **PO-4** of a run all orders are signed or none. Where they are, their numbers grow by at least one from order to order, and
+//!   what is signed is what is ordered, with number, reason and coverage, for the run of the state.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,6 +4,7 @@ use leyline::error::{Error as LeylineError, ErrorKind};
 use leyline::id::RunId;
 
 use crate::Rejection;
+use crate::verified::WINDOW;
 
 /// Error of a layer around a policy or seed manager whose error is `E`.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,9 @@ pub enum Error<E: std::error::Error + 'static> {
     /// The saved state of the layer cannot be written or read.
     #[error("the saved numbers of signed commands cannot be read or written")]
     Saved(#[source] serde_json::Error),
+    /// The seed manager's document has no place for the field that the layer adds.
+    #[error("the document of the seed manager cannot be saved: expected an object without a field `{WINDOW}`")]
+    Document,
     /// Of what is inside.
     #[error(transparent)]
     Inner(E),
@@ -32,6 +36,7 @@ impl<E: LeylineError> LeylineError for Error<E> {
         match self {
             Self::Command(_) | Self::ForeignRun { .. } => ErrorKind::Rejected,
             Self::Saved(_) => ErrorKind::Corrupt,
+            Self::Document => ErrorKind::Unsupported,
             Self::Inner(error) => error.kind(),
         }
     }

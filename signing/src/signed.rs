@@ -11,6 +11,7 @@ use leyline::policy::{Decision, Policy};
 use leyline::region::Eager;
 use leyline::state::SystemState;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{CommandKey, Error};
 
@@ -47,23 +48,11 @@ pub struct Signed<P> {
     sequence: u64,
 }
 
-#[derive(Serialize)]
-struct Saved<'a> {
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
     sequence: u64,
-    policy: &'a str,
-}
-
-/// What is read: of this build, or of one in which the policy itself kept the number.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Read {
-    Layer { sequence: u64, policy: String },
-    Within { progress: Progress },
-}
-
-#[derive(Deserialize)]
-struct Progress {
-    sequence: u64,
+    policy: String,
 }
 
 impl<P: Policy> Signed<P> {
@@ -113,16 +102,20 @@ impl<P: Policy> Policy for Signed<P> {
 impl<P: Policy> Durable for Signed<P> {
     fn save(&self, eager: &Eager) -> Result<SavedState, Self::Error> {
         let inner = self.policy.save(eager).map_err(Error::Inner)?;
-        let saved = Saved { sequence: self.sequence, policy: &inner.json };
-        Ok(SavedState { json: serde_json::to_string(&saved).map_err(Error::Saved)?, ..inner })
+        let saved = Saved { sequence: self.sequence, policy: inner.json };
+        let json = serde_json::to_string(&saved).map_err(Error::Saved)?;
+        Ok(SavedState { json, tensors: inner.tensors })
     }
 
     /// Numbers that were given out stay used, also after going back: the receiver takes each once (PO-4).
     fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Self::Error> {
-        let (sequence, json) = match serde_json::from_str(&saved.json).map_err(Error::Saved)? {
-            Read::Layer { sequence, policy } => (sequence, policy),
-            Read::Within { progress } => (progress.sequence, saved.json.clone()),
-        };
+        let mut document: Value = serde_json::from_str(&saved.json).map_err(Error::Saved)?;
+        // In earlier builds the policy itself kept the number.
+        if let Some(progress) = document.get("progress") {
+            let number = progress.get("sequence").map(|number| ("sequence", number.clone()));
+            document = number.into_iter().chain([("policy", Value::from(saved.json.as_str()))]).collect();
+        }
+        let Saved { sequence, policy: json } = serde_json::from_value(document).map_err(Error::Saved)?;
         let inner = SavedState { json, tensors: saved.tensors.clone() };
         self.policy.restore(eager, &inner).map_err(Error::Inner)?;
         self.sequence = self.sequence.max(sequence);

@@ -11,6 +11,7 @@ use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::region::Eager;
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
 use leyline::telemetry::Recorder;
+use serde::de::Error as _;
 use serde_json::{Map, Value};
 
 use crate::telemetry::Instruments;
@@ -49,7 +50,7 @@ pub struct Verified<M> {
 }
 
 /// The field that the layer adds to the manager's document.
-const WINDOW: &str = "replay_window";
+pub(crate) const WINDOW: &str = "replay_window";
 
 impl<M: SeedManager> Verified<M> {
     /// Accepts commands for `run_id` under `keys`; a [`CommandKey`](crate::CommandKey) alone counts as key 0.
@@ -85,11 +86,6 @@ impl<M: SeedManager> Verified<M> {
     /// The manager.
     pub fn inner(&self) -> &M {
         &self.manager
-    }
-
-    /// The manager, for all that is no order of a policy.
-    pub fn inner_mut(&mut self) -> &mut M {
-        &mut self.manager
     }
 
     /// Whether the manager takes the token.
@@ -161,12 +157,15 @@ impl<M: SeedManager> SeedManager for Verified<M> {
     }
 }
 
-/// The state is the manager's, whose document must be an object, with the numbers that were accepted in a field of its own.
+/// The state is the manager's, whose document must be an object without the field `replay_window`, with the numbers that were accepted in a field of its own.
 impl<M: SeedManager> Durable for Verified<M> {
     fn save(&self, eager: &Eager) -> Result<SavedState, Self::Error> {
         let inner = self.manager.save(eager).map_err(Error::Inner)?;
-        let mut document: Map<String, Value> = serde_json::from_str(&inner.json).map_err(Error::Saved)?;
-        document.insert(WINDOW.to_owned(), serde_json::to_value(self.verifier.window()).map_err(Error::Saved)?);
+        let mut document: Map<String, Value> = serde_json::from_str(&inner.json).map_err(|_| Error::Document)?;
+        let window = serde_json::to_value(self.verifier.window()).map_err(Error::Saved)?;
+        if document.insert(WINDOW.to_owned(), window).is_some() {
+            return Err(Error::Document);
+        }
         Ok(SavedState { json: Value::Object(document).to_string(), ..inner })
     }
 
@@ -174,7 +173,7 @@ impl<M: SeedManager> Durable for Verified<M> {
     fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Self::Error> {
         self.check(eager)?;
         let mut document: Map<String, Value> = serde_json::from_str(&saved.json).map_err(Error::Saved)?;
-        let window = document.remove(WINDOW).unwrap_or_default();
+        let window = document.remove(WINDOW).ok_or_else(|| Error::Saved(serde_json::Error::missing_field(WINDOW)))?;
         let window: ReplayWindow = serde_json::from_value(window).map_err(Error::Saved)?;
         let inner = SavedState { json: Value::Object(document).to_string(), tensors: saved.tensors.clone() };
         self.manager.restore(eager, &inner).map_err(Error::Inner)?;

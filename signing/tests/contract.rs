@@ -1,18 +1,22 @@
 //! The numbered rules of the contracts, run on the layers around the doubles.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use candle_core::Device;
-use esper_signing::{CommandKey, Signed, Verified};
+use esper_signing::{CommandKey, KeyRing, Signed, Verified};
+use leyline::batch::Batch;
+use leyline::clock::Clock;
 use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
 use leyline::policy::{Decision, Policy};
 use leyline::region::Eager;
-use leyline::seed::SeedManager;
+use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
 use leyline::state::SystemState;
 use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
@@ -21,8 +25,9 @@ use leyline_testkit::durable::DurableHarness;
 use leyline_testkit::fake_policy::FakePolicy;
 use leyline_testkit::fake_seed_manager::FakeSeedManager;
 use leyline_testkit::policy::PolicyHarness;
+use leyline_testkit::recording_recorder::RecordingRecorder;
 use leyline_testkit::seed_manager::SeedManagerHarness;
-use leyline_testkit::toy::blobs;
+use leyline_testkit::toy::{ToyModel, blobs};
 use leyline_testkit::world::{Measurements, Outcome, World};
 
 const KEY: CommandKey = CommandKey::new([7; 32]);
@@ -40,7 +45,7 @@ fn sign(order: Order) -> Order {
 }
 
 fn verified() -> Verified<FakeSeedManager> {
-    let keys = esper_signing::KeyRing::single(KEY_ID, KEY);
+    let keys = KeyRing::single(KEY_ID, KEY);
     let (clock, recorder) = (Arc::new(ManualClock::default()), Arc::new(NullRecorder));
     Verified::new(FakeSeedManager::new(&Device::Cpu).unwrap(), run_id(), keys, clock, recorder)
 }
@@ -190,6 +195,157 @@ fn a_state_of_another_run_is_refused_and_changes_nothing() {
     assert_eq!(error.kind(), ErrorKind::Rejected);
     assert_eq!(error.to_string(), "the state belongs to run run-2: expected run contract");
     assert_eq!(numbers(&mut policy), [1, 2, 3, 4]);
+}
+
+/// A manager that does nothing but note its calls, and save what it is given.
+#[derive(Debug)]
+struct Noting {
+    model: ToyModel,
+    calls: RefCell<Vec<&'static str>>,
+    json: String,
+}
+
+impl Noting {
+    fn verified(json: &str) -> Verified<Self> {
+        let model = ToyModel::new(0, &Device::Cpu).unwrap();
+        let noting = Self { model, calls: RefCell::default(), json: json.to_owned() };
+        Verified::new(
+            noting,
+            run_id(),
+            KeyRing::single(KEY_ID, KEY),
+            Arc::new(Ticking::default()),
+            Arc::new(NullRecorder),
+        )
+    }
+
+    fn note<T: Default>(&self, call: &'static str) -> Result<T, leyline_testkit::Error> {
+        self.calls.borrow_mut().push(call);
+        Ok(T::default())
+    }
+}
+
+impl leyline::error::ErrorType for Noting {
+    type Error = leyline_testkit::Error;
+}
+
+impl Durable for Noting {
+    fn save(&self, _: &Eager) -> Result<SavedState, Self::Error> {
+        Ok(SavedState { json: self.json.clone(), ..SavedState::default() })
+    }
+    fn restore(&mut self, _: &mut Eager, _: &SavedState) -> Result<(), Self::Error> {
+        self.note("restore")
+    }
+}
+
+impl SeedManager for Noting {
+    type Model = ToyModel;
+
+    fn model(&self) -> &ToyModel {
+        self.calls.borrow_mut().push("model");
+        &self.model
+    }
+    fn apply(&mut self, _: &mut Eager, order: &Order) -> Result<Applied, Self::Error> {
+        order.check_verified()?;
+        self.note::<()>("apply")?;
+        Ok(Applied { seed: SeedId(1), transitions: Vec::new(), topology_changed: false })
+    }
+    fn export_seed_states(&self, _: &Eager) -> Result<Vec<SeedState>, Self::Error> {
+        self.note("export_seed_states")
+    }
+    fn export_slot_states(&self, _: &Eager) -> Result<Vec<SlotState>, Self::Error> {
+        self.note("export_slot_states")
+    }
+    fn finish_step(&mut self, _: &mut Eager, _: StepIndex) -> Result<(), Self::Error> {
+        self.note("finish_step")
+    }
+    fn finish_epoch(&mut self, _: &mut Eager, _: EpochIndex) -> Result<Vec<Transition>, Self::Error> {
+        self.note("finish_epoch")
+    }
+    fn wants_batch(&self, _: &Eager) -> bool {
+        self.calls.borrow_mut().push("wants_batch");
+        true
+    }
+    fn inspect_batch(&mut self, _: &Eager, _: &Batch) -> Result<(), Self::Error> {
+        self.note("inspect_batch")
+    }
+    fn record_evidence(&mut self, _: &Eager, _: &[Evidence]) -> Result<(), Self::Error> {
+        self.note("record_evidence")
+    }
+    fn attribute_batch(&mut self, _: &Eager, _: &Batch) -> Result<Attribution, Self::Error> {
+        self.note::<()>("attribute_batch").map(|()| Attribution::host_only())
+    }
+}
+
+/// A second passes at every look.
+#[derive(Debug, Default)]
+struct Ticking(ManualClock);
+
+impl Clock for Ticking {
+    fn now(&self) -> Duration {
+        self.0.advance(Duration::from_secs(1));
+        self.0.now()
+    }
+    fn unix(&self) -> Duration {
+        ManualClock::default().unix()
+    }
+}
+
+#[test]
+fn every_method_reaches_the_manager_inside() {
+    let (mut eager, batch) = (Eager::acquire().unwrap(), blobs(2, 1, &Device::Cpu).unwrap());
+    let mut manager = Noting::verified("{}");
+    manager.model();
+    manager.apply(&mut eager, &sign(Order { sequence: Some(1), ..life()[0].clone().into() })).unwrap();
+    manager.export_seed_states(&eager).unwrap();
+    manager.export_slot_states(&eager).unwrap();
+    manager.finish_step(&mut eager, StepIndex(1)).unwrap();
+    manager.finish_epoch(&mut eager, EpochIndex(1)).unwrap();
+    assert!(manager.wants_batch(&eager));
+    manager.inspect_batch(&eager, &batch).unwrap();
+    manager.record_evidence(&eager, &[]).unwrap();
+    manager.attribute_batch(&eager, &batch).unwrap();
+    let calls = manager.inner().calls.take();
+    let expected = "model, export_seed_states, apply, export_seed_states, export_slot_states, finish_step, finish_epoch, \
+                    wants_batch, inspect_batch, record_evidence, attribute_batch";
+    assert_eq!(calls.join(", "), expected, "before an order the token is looked at");
+}
+
+#[test]
+fn a_rejected_command_is_timed_as_every_other() {
+    let (mut eager, recorder) = (Eager::acquire().unwrap(), Arc::new(RecordingRecorder::new()));
+    let inner = FakeSeedManager::new(&Device::Cpu).unwrap();
+    let mut manager = Verified::new(inner, run_id(), KEY, Arc::new(Ticking::default()), recorder.clone());
+    manager.apply(&mut eager, &life()[0].clone().into()).unwrap_err();
+    assert_eq!(recorder.gauge_value("kasmina.command_verifier.validation_latency_ms", &[]), Some(1e3));
+}
+
+#[test]
+fn a_document_without_a_place_for_the_numbers_is_not_saved() {
+    let eager = Eager::acquire().unwrap();
+    for json in ["[1]", "7", r#"{"replay_window":{}}"#] {
+        let error = Noting::verified(json).save(&eager).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().ends_with("expected an object without a field `replay_window`"), "{json}: {error}");
+    }
+}
+
+#[test]
+fn a_state_that_cannot_be_read_says_which_field() {
+    let mut eager = Eager::acquire().unwrap();
+    let saved = |json: &str| SavedState { json: json.to_owned(), ..SavedState::default() };
+    let why = |error: &dyn std::error::Error| error.source().map(ToString::to_string).unwrap_or_default();
+    let error = Noting::verified("{}").restore(&mut eager, &saved("{}")).unwrap_err();
+    assert_eq!(why(&error), "missing field `replay_window`");
+    for (json, message) in [
+        (r#"{"policy":"{}"}"#, "missing field `sequence`"),
+        (r#"{"sequence":1}"#, "missing field `policy`"),
+        (r#"{"sequence":1,"policy":"{}","more":1}"#, "unknown field `more`"),
+        (r#"{"progress":{}}"#, "missing field `sequence`"),
+        (r#"{"progress":{"sequence":-1}}"#, "invalid value: integer `-1`, expected u64"),
+    ] {
+        let error = signed(Greedy).restore(&mut eager, &saved(json)).unwrap_err();
+        assert!(why(&error).starts_with(message), "{json}: {}", why(&error));
+    }
 }
 
 /// In earlier builds manager and policy kept the numbers themselves, in the documents that are theirs alone now.

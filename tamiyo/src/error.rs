@@ -40,9 +40,9 @@ pub enum Error {
         /// The format found.
         found: u32,
     },
-    /// The saved state names no policy.
-    #[error("`memory` of the saved policy state is empty: expected that of one policy")]
-    RestoreNothing,
+    /// The saved state does not name one policy with its memory.
+    #[error("`memory` of the saved policy state cannot be read")]
+    RestoreMemory(#[source] serde_json::Error),
     /// The saved state is that of another policy.
     #[error("`memory` was saved by the policy `{found}`: expected `{expected}`, as configured")]
     RestorePolicy {
@@ -60,7 +60,7 @@ impl LeylineError for Error {
             Self::Region(error) => error.kind(),
             Self::SeedOrder { .. } => ErrorKind::Rejected,
             Self::Save(_) => ErrorKind::Other,
-            Self::Restore(_) | Self::RestoreFormat { .. } | Self::RestoreNothing | Self::RestorePolicy { .. } => {
+            Self::Restore(_) | Self::RestoreFormat { .. } | Self::RestoreMemory(_) | Self::RestorePolicy { .. } => {
                 ErrorKind::Corrupt
             }
         }

@@ -11,7 +11,7 @@ use leyline::policy::{Decision, Policy, Rationale};
 use leyline::region::Eager;
 use leyline::state::SystemState;
 use leyline::telemetry::Recorder;
-use serde::de::IgnoredAny;
+use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -53,16 +53,20 @@ struct Progress {
 struct Saved {
     format: u32,
     progress: Progress,
-    /// Of the policy that is named.
-    memory: Memory,
+    /// What the policy remembers, under its name; earlier builds wrote the name alone of one that remembers nothing.
+    memory: Value,
 }
 
-/// What a policy remembers, under its name; earlier builds wrote the name alone of one that remembers nothing.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Memory {
-    Named(BTreeMap<PolicyKind, Value>),
-    Nothing(PolicyKind),
+/// The policy that is named, and what it remembers.
+fn remembered(memory: Value) -> Result<(PolicyKind, Value), serde_json::Error> {
+    if memory.is_string() {
+        return Ok((PolicyKind::deserialize(memory)?, Value::Null));
+    }
+    let mut named = BTreeMap::<PolicyKind, Value>::deserialize(memory)?.into_iter();
+    match (named.len(), named.next()) {
+        (1, Some(one)) => Ok(one),
+        (count, _) => Err(serde_json::Error::invalid_length(count, &"the memory of one policy")),
+    }
 }
 
 impl Tamiyo {
@@ -149,8 +153,8 @@ impl Policy for Tamiyo {
 impl Durable for Tamiyo {
     fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
         eager.check()?;
-        let memory = serde_json::from_str(&self.policy.save(eager)?.json).map_err(Error::Save)?;
-        let memory = Memory::Named(BTreeMap::from([(self.kind, memory)]));
+        let memory: Value = serde_json::from_str(&self.policy.save(eager)?.json).map_err(Error::Save)?;
+        let memory = serde_json::to_value(BTreeMap::from([(self.kind, memory)])).map_err(Error::Save)?;
         let saved = Saved { format: FORMAT, progress: self.progress, memory };
         let json = serde_json::to_string(&saved).map_err(Error::Save)?;
         Ok(SavedState { json, ..SavedState::default() })
@@ -162,11 +166,7 @@ impl Durable for Tamiyo {
         if format != FORMAT {
             return Err(Error::RestoreFormat { expected: FORMAT, found: format });
         }
-        let memory = match memory {
-            Memory::Named(named) => named.into_iter().next(),
-            Memory::Nothing(kind) => Some((kind, Value::Null)),
-        };
-        let (found, memory) = memory.ok_or(Error::RestoreNothing)?;
+        let (found, memory) = remembered(memory).map_err(Error::RestoreMemory)?;
         if found != self.kind {
             return Err(Error::RestorePolicy { expected: self.kind, found });
         }

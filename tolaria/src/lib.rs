@@ -3,7 +3,7 @@
 //! ```text
 //!   Dataset ─► batch ─► forward, loss, backward ─► grad ─► aggregate ─► optim ─► sums ─► Recorder, Observer
 //!                          ▲ layout                          ▲ attribution         │
-//!                     SeedManager ◄──── signed commands ──── Policy ◄── SystemState ┘
+//!                     SeedManager ◄──────── orders ───────── Policy ◄── SystemState ┘
 //! ```
 //!
 //! *Entry points*: [`trainer::Trainer::run`]; [`plain`] to train any candle function; [`checkpoint`] for what is on

@@ -375,6 +375,7 @@ impl Kasmina {
 
     /// Carries out an operation with what it needs from the library: all of it or nothing.
     fn carry_out(&mut self, order: &Order) -> Result<Done, Error> {
+        order.check_verified()?;
         let ticket = self.request_weights(&order.operation)?;
         let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
         let done = self.state.perform(&order.operation, &order.reason, tools)?;

@@ -17,7 +17,7 @@ mod wire;
 
 pub use blend::{Blend, BlendMode, ChannelWeights, ConfidenceGate};
 pub use envelope::{EnvelopeError, KeyId, Nonce, SignedCommand};
-pub use order::Order;
+pub use order::{Order, Unverified};
 pub use wire::WireError;
 
 use std::fmt;

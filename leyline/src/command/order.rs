@@ -1,6 +1,20 @@
 //! An operation with its reason: what goes from policy to seed manager.
 
 use crate::command::{Operation, SignedCommand};
+use crate::error::{Error, ErrorKind};
+
+/// An order is signed, and nobody has verified it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the order is signed and was not verified: expected a layer that verifies around the seed manager, or none that signs"
+)]
+pub struct Unverified;
+
+impl Error for Unverified {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Rejected
+    }
+}
 
 /// An operation with its reason, as a policy gives it and a seed manager takes it.
 ///
@@ -32,6 +46,14 @@ impl Order {
     #[must_use]
     pub fn new(operation: Operation, reason: impl Into<String>) -> Self {
         Self { operation, reason: reason.into(), input_coverage: None, sequence: None, signed: None }
+    }
+
+    /// For managers that do not verify: what was signed is to be verified, and then it is not signed any more (SM-8).
+    ///
+    /// # Errors
+    /// [`Unverified`] of an order that is signed.
+    pub fn check_verified(&self) -> Result<(), Unverified> {
+        if self.signed.is_some() { Err(Unverified) } else { Ok(()) }
     }
 }
 

@@ -18,7 +18,8 @@
 //! | grow | `model`, `apply`, `export_seed_states` | required |
 //! | | `export_slot_states` | no slots |
 //! | tick | `finish_step`, `finish_epoch` | nothing moves by itself |
-//! | observe | `wants_batch`, `inspect_batch`, `record_evidence` | nothing is looked at or kept |
+//! | observe | `record_evidence` | required |
+//! | | `wants_batch`, `inspect_batch` | nothing is looked at |
 //! | attribute | `attribute_batch` | everything belongs to the host |
 //!
 //! What is provided does nothing, but asks `export_seed_states` first: a manager that refuses a token there refuses it
@@ -34,7 +35,8 @@
 //! - **SM-1** every method calls [`Eager::check`] first and changes nothing when it fails. The network that `model` returns
 //!   has no host-side method of its own: what changes it, or reads its tensors, is a method of the manager.
 //! - **SM-2** `export_seed_states` is ordered by seed id and lists every seed from germination to reset.
-//! - **SM-3** `apply` takes effect whole or not at all; a refusal leaves states, layout and outputs as they were.
+//! - **SM-3** `apply` takes effect whole or not at all; a refusal leaves states, layout and outputs as they were. After a blend
+//!   over n steps, alpha is at its target once `finish_step` was called n times.
 //! - **SM-4** attribution weights are finite, at least 0, sum to at most 1, and name only seeds that can influence the
 //!   loss of this batch; the rest is the host share.
 //! - **SM-5** the layout's revision grows with every change of the computation and never shrinks.
@@ -43,7 +45,7 @@
 //!   [`ErrorKind::IllegalTransition`](crate::error::ErrorKind).
 //! - **SM-8** a manager that verifies orders refuses one that is not signed, or whose tag does not verify, with
 //!   [`ErrorKind::Rejected`](crate::error::ErrorKind) before anything in it is parsed, looks at what was signed alone, and
-//!   accepts each number once.
+//!   accepts each number once. One that does not verify refuses an order that is signed, with the same kind.
 //! - **SM-9** evidence for an unknown seed is refused, and then none of the given evidence is kept. It is exported with its
 //!   epoch, and counts once: a measurement whose epoch is not after that of the one kept changes nothing.
 //! - **SM-10** a paused seed takes no part in the computation; its stage, its alpha and its epochs in the stage stand still,
@@ -62,13 +64,11 @@
 //! use leyline::model::TrainableModel;
 //! use leyline::network::{Network, NetworkError};
 //! use leyline::region::Eager;
-//! use leyline::seed::{Applied, SeedManager, SeedState};
+//! use leyline::seed::{Applied, Evidence, SeedManager, SeedState};
 //!
 //! struct NoSeeds<M>(Network<M>);
 //!
-//! impl<M: TrainableModel> ErrorType for NoSeeds<M> {
-//!     type Error = NetworkError;
-//! }
+//! impl<M: TrainableModel> ErrorType for NoSeeds<M> { type Error = NetworkError; }
 //! impl<M: TrainableModel> Durable for NoSeeds<M> {
 //!     fn save(&self, eager: &Eager) -> Result<SavedState, NetworkError> {
 //!         self.0.save(eager)
@@ -87,6 +87,9 @@
 //!     }
 //!     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, NetworkError> {
 //!         Ok(self.0.check(eager).map(|()| Vec::new())?)
+//!     }
+//!     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), NetworkError> {
+//!         self.0.refuse_evidence(eager, evidence)
 //!     }
 //! }
 //! ```
@@ -202,9 +205,7 @@ pub trait SeedManager: Durable {
     ///
     /// # Errors
     /// For an unknown seed.
-    fn record_evidence(&mut self, eager: &Eager, _evidence: &[Evidence]) -> Result<(), Self::Error> {
-        self.export_seed_states(eager).map(drop)
-    }
+    fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Self::Error>;
 
     /// Says how much of a microbatch's loss each seed is responsible for (SM-4).
     ///

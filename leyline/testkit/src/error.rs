@@ -1,5 +1,6 @@
 //! What the doubles refuse, and why.
 
+use leyline::command::Unverified;
 use leyline::error::{self, ErrorKind};
 use leyline::id::SeedId;
 use leyline::region::RegionError;
@@ -31,6 +32,9 @@ pub enum Error {
     /// The request was understood and refused.
     #[error("refused: {0}")]
     Rejected(&'static str),
+    /// An order is signed.
+    #[error(transparent)]
+    Unverified(#[from] Unverified),
     /// A saved state does not fit.
     #[error("the saved state has no usable `{field}`")]
     Saved {
@@ -64,6 +68,7 @@ impl error::Error for Error {
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
             Self::IllegalTransition { .. } => ErrorKind::IllegalTransition,
             Self::Rejected(_) => ErrorKind::Rejected,
+            Self::Unverified(error) => error::Error::kind(error),
             Self::Saved { .. } => ErrorKind::Corrupt,
             Self::Network(error) => error::Error::kind(error),
             Self::Layout(error) => error::Error::kind(error),

@@ -54,6 +54,7 @@ impl SeedManager for FakeSeedManager {
 
     fn apply(&mut self, eager: &mut Eager, order: &Order) -> Result<Applied, Error> {
         self.thread.check(eager)?;
+        order.check_verified()?;
         let applied = self.life.apply(&order.operation)?;
         self.settle(applied.topology_changed)?;
         Ok(applied)

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use leyline::command::{Command, Operation};
+use leyline::command::{Command, Operation, Order};
 use leyline::id::RunId;
 use leyline::policy::{Decision, Policy};
 use leyline::state::SystemState;
@@ -121,21 +121,31 @@ pub fn po_3_an_absent_measurement_is_not_a_good_one<P: Policy>(make: &impl Fn() 
     }
 }
 
-/// PO-4: of orders that are signed, the numbers grow, and the signed bytes are those of the order beside them.
+/// PO-4: of a run all orders are signed or none; of those that are, the numbers grow, and the signed bytes say all that the
+/// order beside them says.
 pub fn po_4_sequence_numbers_grow<P: Policy>(make: &impl Fn() -> PolicyHarness<P>) {
     const RULE: &str = "PO-4";
-    let (mut last, mut num_orders) = (None, 0);
+    let (mut last, mut num_orders, mut signs) = (None, 0, None);
     let must_act = make().must_act;
     play(RULE, make(), Measurements::all(Outcome::Good), |state, decision| {
         num_orders += decision.orders.len();
         for order in &decision.orders {
+            let is_signed = order.signed.is_some();
+            must!(
+                RULE,
+                *signs.get_or_insert(is_signed) == is_signed,
+                "only some orders are signed: {}",
+                order.operation
+            );
             let Some(signed) = &order.signed else { continue };
             let Ok(command) = Command::from_bytes(&signed.bytes) else {
                 panic!("{RULE}: what is signed is no command")
             };
             let (now, before) = (command.sequence, last.replace(command.sequence));
             must!(RULE, before.is_none_or(|before| now > before), "sequence number {now} follows {before:?}");
-            let is_same = (&command.operation, Some(now)) == (&order.operation, order.sequence);
+            let Command { operation, reason, input_coverage, .. } = command;
+            let said = Order { input_coverage, sequence: Some(now), ..Order::new(operation, reason) };
+            let is_same = said == Order { signed: None, ..order.clone() };
             must!(RULE, is_same, "the signed bytes of {now} are another order's");
             must!(RULE, command.run_id == state.run_id, "command {now} is for run {}", command.run_id);
         }

@@ -152,6 +152,8 @@ fn a_saved_state_that_does_not_fit_is_refused_and_changes_nothing() {
     assert_ne!(named_alone, off, "as earlier builds wrote it");
     restore(&mut tamiyo(config(r#"{"policy":"off"}"#)), &SavedState { json: named_alone, ..SavedState::default() })
         .unwrap();
-    check_restore(&saved.replace("heuristic", "greedy"), ErrorKind::Corrupt, "Memory");
+    check_restore(&saved.replace("heuristic", "greedy"), ErrorKind::Corrupt, "unknown variant `greedy`");
+    let two = saved.replace("\"memory\":{", "\"memory\":{\"off\":null,");
+    check_restore(&two, ErrorKind::Corrupt, "invalid length 2, expected the memory of one policy");
     check_restore(&off, ErrorKind::Corrupt, "saved by the policy `off`: expected `heuristic`");
 }

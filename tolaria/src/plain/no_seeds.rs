@@ -7,7 +7,7 @@ use leyline::error::ErrorType;
 use leyline::model::TrainableModel;
 use leyline::network::{Network, NetworkError};
 use leyline::region::Eager;
-use leyline::seed::{Applied, SeedManager, SeedState};
+use leyline::seed::{Applied, Evidence, SeedManager, SeedState};
 
 /// Owns a network and refuses every order.
 #[derive(Debug)]
@@ -56,5 +56,9 @@ impl<M: TrainableModel> SeedManager for NoSeeds<M> {
 
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, NetworkError> {
         Ok(self.0.check(eager).map(|()| Vec::new())?)
+    }
+
+    fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), NetworkError> {
+        self.0.refuse_evidence(eager, evidence)
     }
 }

@@ -10,7 +10,7 @@
 //! use leyline::error::ErrorType;
 //! use leyline::network::{Network, NetworkError};
 //! use leyline::region::Eager;
-//! use leyline::seed::{Applied, SeedManager, SeedState};
+//! use leyline::seed::{Applied, Evidence, SeedManager, SeedState};
 //! use leyline_testkit::seed_manager::{SeedManagerHarness, sm_1_every_method_checks_the_region_first as sm_1};
 //! use leyline_testkit::toy::{self, ToyModel};
 //!
@@ -38,6 +38,9 @@
 //!     fn export_seed_states(&self, _eager: &Eager) -> Result<Vec<SeedState>, NetworkError> {
 //!         Ok(Vec::new()) // wrong: `self.0.check(eager)?` is missing
 //!     }
+//! #   fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), NetworkError> {
+//! #       self.0.refuse_evidence(eager, evidence)
+//! #   }
 //! }
 //!
 //! let harness = || {

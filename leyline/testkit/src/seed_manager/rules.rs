@@ -140,7 +140,7 @@ pub fn sm_2_states_are_ordered_and_complete<M: SeedManager>(make: &impl Fn() -> 
     panic!("{RULE}: the slot of culled {seed} is not free after {} epochs", driver.harness.max_epochs);
 }
 
-/// SM-3: a command takes effect whole, as `Applied` says, or is refused and changes nothing.
+/// SM-3: a command takes effect whole, as `Applied` says, or is refused and changes nothing; a blend ends with its steps.
 pub fn sm_3_a_refusal_changes_nothing<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-3";
     let mut driver = Driver::new(RULE, make());
@@ -166,6 +166,9 @@ pub fn sm_3_a_refusal_changes_nothing<M: SeedManager>(make: &impl Fn() -> SeedMa
             check_chain(RULE, &applied.transitions, seed, driver.stage_of(seed));
         }
     }
+    driver.finish_epoch();
+    let alpha = driver.seeds().into_iter().find(|state| state.seed_id == seed).map(|state| state.alpha.get());
+    must!(RULE, alpha == Some(1.0), "alpha is {alpha:?} after all steps of a blend to 1");
     let applied = driver.must_apply(Operation::Cull { seed });
     check_chain(RULE, &applied.transitions, seed, driver.stage_of(seed));
 }
@@ -276,13 +279,21 @@ pub fn sm_7_an_illegal_move_is_refused<M: SeedManager>(make: &impl Fn() -> SeedM
 }
 
 /// SM-8: where orders are verified, one that is not signed or whose tag does not verify is refused with
-/// [`ErrorKind::Rejected`] whatever its bytes are, only what was signed counts, and a number is accepted once.
+/// [`ErrorKind::Rejected`] whatever its bytes are, only what was signed counts, and a number is accepted once. Where they are
+/// not, one that is signed is refused with the same kind.
 pub fn sm_8_a_forged_order_is_rejected_unread<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
     const RULE: &str = "SM-8";
     let mut driver = Driver::new(RULE, make());
     let SeedManagerHarness { has_slots, sign, .. } = &driver.harness;
     let verifies = sign(Order::new(Operation::Cull { seed: UNKNOWN }, "contract")).signed.is_some();
-    if !has_slots || !verifies {
+    if !verifies {
+        let operation = driver.germination().unwrap_or(Operation::Cull { seed: UNKNOWN });
+        let signed = Some(SignedCommand { key_id: KeyId::default(), bytes: vec![0xff; 7], tag: [0; 32] });
+        let (before, order) = (driver.observe(), Order { signed, ..operation.into() });
+        let result = driver.harness.manager.apply(&mut driver.eager, &order);
+        return driver.must_be_refused("a signed order that nobody verified", result, ErrorKind::Rejected, &before);
+    }
+    if !has_slots {
         return;
     }
     let (seed, _) = driver.train();
@@ -333,6 +344,9 @@ pub fn sm_9_evidence_is_kept_for_all_or_for_none<M: SeedManager>(make: &impl Fn(
     const RULE: &str = "SM-9";
     let mut driver = Driver::new(RULE, make());
     if !driver.harness.has_slots {
+        let evidence = [driver.evidence(UNKNOWN)];
+        let result = driver.harness.manager.record_evidence(&driver.eager, &evidence);
+        refuse(RULE, "evidence for an unknown seed", result, ErrorKind::UnknownSeed);
         return driver.must_have_no_seeds();
     }
     let (seed, _) = driver.train();

@@ -24,6 +24,7 @@ enum Fault {
     ExportsInReverse,
     ForgetsCulledSeeds,
     KeepsAHalfAppliedCommand,
+    BlendsForEver,
     NamesASeedThatIsGone,
     SumsAboveOne,
     HidesATopologyChange,
@@ -34,6 +35,7 @@ enum Fault {
     ParsesBeforeVerifying,
     TrustsWhatIsNotSigned,
     AcceptsARepeatedNumber,
+    OverlooksSignatures,
     DropsEvidence,
     KeepsHalfOfTheEvidence,
     TakesAnEpochTwice,
@@ -212,6 +214,9 @@ impl SeedManager for Broken {
     }
 
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Error> {
+        if self.fault == Fault::BlendsForEver {
+            return self.inner.export_seed_states(eager).map(drop);
+        }
         self.inner.finish_step(eager, step)
     }
 
@@ -269,6 +274,12 @@ fn a_refused_command_that_leaves_traces_fails_sm_3() {
 }
 
 #[test]
+fn a_blend_that_does_not_end_fails_sm_3() {
+    let make = broken(Fault::BlendsForEver);
+    fails("SM-3", "after all steps of a blend to 1", || rules::sm_3_a_refusal_changes_nothing(&make));
+}
+
+#[test]
 fn a_weight_for_a_seed_that_is_gone_fails_sm_4() {
     let make = broken(Fault::NamesASeedThatIsGone);
     fails("SM-4", "seed-1 has a weight and is pruned", || rules::sm_4_attribution_names_only_seeds_that_act(&make));
@@ -311,6 +322,12 @@ fn a_sequence_number_that_is_accepted_twice_fails_sm_8() {
 #[test]
 fn an_operation_that_nobody_signed_fails_sm_8() {
     fails_sm_8(Fault::TrustsWhatIsNotSigned, "counted for what nobody had signed");
+}
+
+#[test]
+fn a_signed_order_that_nobody_verified_fails_sm_8() {
+    let make = broken(Fault::OverlooksSignatures);
+    fails("SM-8", "that nobody verified was accepted", || rules::sm_8_a_forged_order_is_rejected_unread(&make));
 }
 
 mod that_verifies {

@@ -24,6 +24,9 @@ enum Fault {
     TakesAbsentForGood,
     RepeatsSequenceNumbers,
     SignsAnotherCommand,
+    SignsAnotherReason,
+    SignsAnotherCoverage,
+    SignsEverySecond,
     DoesNothing,
 }
 
@@ -94,8 +97,14 @@ impl Policy for Greedy {
         for operation in operations {
             self.sequence += u64::from(self.fault != Fault::RepeatsSequenceNumbers);
             let mut command = Command::new(state.run_id.clone(), self.sequence, 0, operation.clone(), String::new());
-            command.sequence += u64::from(self.fault == Fault::SignsAnotherCommand);
+            match self.fault {
+                Fault::SignsAnotherCommand => command.sequence += 1,
+                Fault::SignsAnotherReason => "another".clone_into(&mut command.reason),
+                Fault::SignsAnotherCoverage => command.input_coverage = Some(0.5),
+                _ => {}
+            }
             let signed = Some(SignedCommand { key_id: KeyId::default(), bytes: command.to_bytes(), tag: [0; 32] });
+            let signed = signed.filter(|_| self.fault != Fault::SignsEverySecond || self.sequence.is_multiple_of(2));
             decision.orders.push(Order { sequence: Some(self.sequence), signed, ..operation.into() });
         }
         Ok(decision)
@@ -145,6 +154,14 @@ fn a_repeated_sequence_number_fails_po_4() {
 
 #[test]
 fn a_signature_of_another_command_fails_po_4() {
-    let make = greedy(Fault::SignsAnotherCommand);
-    fails("PO-4", "are another order's", || rules::po_4_sequence_numbers_grow(&make));
+    for fault in [Fault::SignsAnotherCommand, Fault::SignsAnotherReason, Fault::SignsAnotherCoverage] {
+        let make = greedy(fault);
+        fails("PO-4", "are another order's", || rules::po_4_sequence_numbers_grow(&make));
+    }
+}
+
+#[test]
+fn a_run_of_which_some_orders_are_signed_fails_po_4() {
+    let make = greedy(Fault::SignsEverySecond);
+    fails("PO-4", "only some orders are signed", || rules::po_4_sequence_numbers_grow(&make));
 }
