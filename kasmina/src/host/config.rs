@@ -1,6 +1,7 @@
 //! Which host network, and how large.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::ConfigIssue;
 
@@ -30,12 +31,12 @@ pub enum HostConfig {
     /// Slots: `input` before the first layer, `hidden0`… after each activation.
     Mlp {
         /// Features of one sample.
-        #[serde(default, skip_serializing_if = "is_open")]
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
         inputs: usize,
         /// Width of each hidden layer.
         hidden: Vec<usize>,
         /// Classes.
-        #[serde(default, skip_serializing_if = "is_open")]
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
         classes: usize,
     },
     /// Blocks of 1-D convolution and `ReLU`, then a linear layer, for signals (B, length) or (B, 1, length).
@@ -44,7 +45,7 @@ pub enum HostConfig {
     /// `block0`… after each activation.
     Cnn1d {
         /// Positions of one sample.
-        #[serde(default, skip_serializing_if = "is_open")]
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
         length: usize,
         /// Channels of each block.
         channels: Vec<usize>,
@@ -53,7 +54,7 @@ pub enum HostConfig {
         /// Positions from one output to the next.
         stride: usize,
         /// Classes.
-        #[serde(default, skip_serializing_if = "is_open")]
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
         classes: usize,
         /// How a signal becomes a vector before the last layer.
         #[serde(default)]
@@ -69,7 +70,7 @@ pub enum HostConfig {
     /// Vaswani et al. 2017 (arXiv 1706.03762); normalization before each layer: Xiong et al. 2020 (arXiv 2002.04745).
     Transformer {
         /// Features of one sample.
-        #[serde(default, skip_serializing_if = "is_open")]
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
         inputs: usize,
         /// Features of one token.
         patch: usize,
@@ -83,7 +84,7 @@ pub enum HostConfig {
         #[serde(default = "default_mlp_ratio")]
         mlp_ratio: usize,
         /// Classes.
-        #[serde(default, skip_serializing_if = "is_open")]
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
         classes: usize,
     },
     /// Blocks of 2-D convolution and `ReLU`, then a linear layer, for images (B, `input_channels`, height, width), which
@@ -106,7 +107,7 @@ pub enum HostConfig {
         /// Positions from one output to the next along each side.
         stride: usize,
         /// Classes.
-        #[serde(default, skip_serializing_if = "is_open")]
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
         classes: usize,
         /// How an image becomes a vector before the last layer.
         #[serde(default)]
@@ -118,6 +119,14 @@ pub enum HostConfig {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
 fn is_open(size: &usize) -> bool {
     *size == 0
+}
+
+/// A size that is written down; an open one is left out.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    match usize::deserialize(deserializer)? {
+        0 => Err(D::Error::custom("is 0: expected none, it follows from the data")),
+        size => Ok(size),
+    }
 }
 
 fn default_mlp_ratio() -> usize {
@@ -335,6 +344,18 @@ mod tests {
                 "`host.transformer.classes` is 1: expected 2 to 1048576",
             ],
         );
+    }
+
+    #[test]
+    fn a_size_that_follows_from_the_data_is_not_written_down_as_0() {
+        for json in [
+            r#"{"mlp":{"inputs":0,"hidden":[4]}}"#,
+            r#"{"mlp":{"hidden":[4],"classes":0}}"#,
+            r#"{"cnn1d":{"length":0,"channels":[4],"kernel":3,"stride":1}}"#,
+        ] {
+            let error = serde_json::from_str::<HostConfig>(json).unwrap_err().to_string();
+            assert!(error.starts_with("is 0: expected none, it follows from the data"), "{json}: {error}");
+        }
     }
 
     #[test]

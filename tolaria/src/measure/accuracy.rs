@@ -11,7 +11,6 @@ pub const ACCURACY: QualityMeasure = QualityMeasure {
     title: "Accuracy",
     formula: "correct / samples",
     unit: Unit::Ratio,
-    larger_is_better: true,
     counts: |logits, targets| Ok(loss::hits(logits, targets)?.unsqueeze(1)?),
     value: |correct, num_samples| correct[0] / num_samples,
 };

@@ -32,8 +32,6 @@ pub struct QualityMeasure {
     pub formula: &'static str,
     /// Unit of the value; a ratio is shown in percent.
     pub unit: Unit,
-    /// Whether a larger value is the better one.
-    pub larger_is_better: bool,
     /// Counts of a batch, (rows, counts) of `f32`, from logits (B, C) of `f32` and targets (B,) of `u32`. Rows are added up,
     /// of all batches; how many a batch has does not matter.
     pub counts: fn(&Tensor, &Tensor) -> Result<Tensor, Error>,

@@ -45,7 +45,12 @@ fn the_target_counts_where_fewer_than_five_logits_are_larger() {
         // Of equal logits the first is the larger.
         check(&TOP5, &[0.5; 7], 7, &[label], expected);
     }
-    check(&TOP5, &[f32::NAN; 7], 7, &[0], 0.0);
+    for classes in [3, 5, 7] {
+        check(&TOP5, &vec![f32::NAN; classes], classes, &[0], 0.0);
+        let mut one = vec![1.0; classes];
+        one[2] = f32::NAN;
+        check(&TOP5, &one, classes, &[0], 0.0);
+    }
     check(&TOP5, &[3.0, 1.0, 2.0], 3, &[1], 1.0);
     let (classes, count) = (9, 40_u32);
     let (scores, labels) = (random(360, 3), (0..count).map(|row| (row * 7) % 9).collect::<Vec<_>>());
@@ -61,7 +66,6 @@ const MACRO_F1: QualityMeasure = QualityMeasure {
     title: "Macro F1",
     formula: "mean over classes of 2 hits / (predicted + actual)",
     unit: Unit::Ratio,
-    larger_is_better: true,
     counts: |logits, targets| {
         let classes = Tensor::arange(0, u32::try_from(logits.dims2()?.1).unwrap(), logits.device())?.unsqueeze(0)?;
         let one_hot = |of: &Tensor| of.unsqueeze(1)?.broadcast_eq(&classes)?.to_dtype(DType::F32);

@@ -10,18 +10,16 @@ use crate::error::Error;
 const BEST: usize = 5;
 
 /// Targets among the five largest logits / samples. Of equal logits the first is the larger; among five classes or fewer
-/// it is 1.
+/// it is 1. Beside a logit that is no number nothing is recognized.
 pub const TOP5: QualityMeasure = QualityMeasure {
     name: "top5_accuracy",
     title: "Top-5 accuracy",
     formula: "targets among the five largest logits / samples",
     unit: Unit::Ratio,
-    larger_is_better: true,
     counts,
     value: |hits, num_samples| hits[0] / num_samples,
 };
 
-/// A logit that is no number is below none, so that beside it nothing is recognized.
 fn counts(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
     let (_, num_classes) = logits.dims2()?;
     let targets = targets.unsqueeze(1)?;
@@ -30,5 +28,8 @@ fn counts(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
     let is_later = Tensor::arange(0, classes, logits.device())?.unsqueeze(0)?.broadcast_gt(&targets)?;
     let is_below = (logits.broadcast_lt(&own)? + (logits.broadcast_eq(&own)? * is_later)?)?;
     let num_below = is_below.to_dtype(DType::F32)?.sum_keepdim(1)?;
-    Ok(num_below.ge(num_classes.saturating_sub(BEST) as f64)?.to_dtype(DType::F32)?)
+    let is_hit = num_below.ge(num_classes.saturating_sub(BEST) as f64)?.to_dtype(DType::F32)?;
+    // Nothing else is unequal to itself.
+    let are_numbers = logits.eq(logits)?.to_dtype(DType::F32)?.min_keepdim(1)?;
+    Ok((is_hit * are_numbers)?)
 }

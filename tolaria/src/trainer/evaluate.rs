@@ -119,7 +119,11 @@ pub fn evaluate<M: TrainableModel>(
     let mut score = Score::new(mean(losses[0]), data.len() as u64).with(ACCURACY, mean(hits[0]));
     for (measure, counts) in measures.iter().zip(&counts) {
         let (of_measure, others) = rest.split_at(counts.elem_count());
-        score = score.with(measure.name, (measure.value)(&column_sums(of_measure, counts.dim(1)?), data.len() as f64));
+        let value = (measure.value)(&column_sums(of_measure, counts.dim(1)?), data.len() as f64);
+        // What is no number was not measured: as JSON it could not be read again.
+        if value.is_finite() {
+            score = score.with(measure.name, value);
+        }
         rest = others;
     }
     Ok(Evaluation {
