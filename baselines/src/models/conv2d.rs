@@ -112,7 +112,7 @@ pub(crate) fn largest_gradient_error(device: &candle_core::Device) -> Result<f64
                 let mut moved = values.clone();
                 moved[index] += by;
                 exact_var.set(&Tensor::from_vec(moved, exact_var.dims(), &Device::Cpu)?)?;
-                let loss = tolaria::loss::cross_entropy(&exact.forward(&images)?, &targets)?;
+                let loss = candle_nn::loss::cross_entropy(&exact.forward(&images)?, &targets)?;
                 Ok::<f64, crate::error::Error>(read_scalar(&loss, "check", &mut reads)?)
             };
             let quotient = (at(STEP)? - at(-STEP)?) / (2.0 * STEP);

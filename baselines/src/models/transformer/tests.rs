@@ -37,7 +37,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
 }
 
 fn loss(transformer: &Transformer) -> Tensor {
-    tolaria::loss::cross_entropy(&transformer.forward(&ids(0)).unwrap(), &targets()).unwrap()
+    candle_nn::loss::cross_entropy(&transformer.forward(&ids(0)).unwrap(), &targets()).unwrap()
 }
 
 /// The loss with one element of a variable moved by `by`.
@@ -107,7 +107,7 @@ fn ids_in_a_variable_get_no_gradient() {
     let transformer = tiny();
     let ids = Var::from_tensor(&ids(0)).unwrap();
     let logits = transformer.forward(&ids).unwrap();
-    let gradients = tolaria::loss::cross_entropy(&logits, &targets()).unwrap().backward().unwrap();
+    let gradients = candle_nn::loss::cross_entropy(&logits, &targets()).unwrap().backward().unwrap();
     assert!(gradients.get(&ids).is_none());
     assert!(gradients.get(&transformer.tokens).is_some());
 }

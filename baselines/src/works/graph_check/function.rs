@@ -68,11 +68,9 @@ fn compiled(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     let work = Workload::mlp(1, &gpu.device)?;
     let infer = |inputs: &[Tensor]| forward(&work, inputs);
     let mut wrapped = GraphFunction::new(infer, soon(), &GraphManager::new());
-    let is_over = |wrapped: &GraphFunction<_>| {
-        wrapped.compile_report().is_some() || wrapped.last_compile_refusal().is_some()
-    };
-    let calls =
-        same_bits(gpu, &mut wrapped, is_over, |wrapped, x| Ok(wrapped.call(eager, &[x])?.remove(0)), infer)?;
+    let is_over =
+        |wrapped: &GraphFunction<_>| wrapped.compile_report().is_some() || wrapped.last_compile_refusal().is_some();
+    let calls = same_bits(gpu, &mut wrapped, is_over, |wrapped, x| Ok(wrapped.call(eager, &[x])?.remove(0)), infer)?;
     let stats = wrapped.stats().total;
     promise(stats.compiled >= MORE, || format!("{stats:?}: {:?}", wrapped.last_compile_refusal()))?;
     promise(stats.captures == 1 && stats.fallbacks == 0, || format!("{stats:?}"))?;
