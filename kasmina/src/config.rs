@@ -152,7 +152,10 @@ mod tests {
         );
         check(&format!(r#"{{{host},"attribution_scope":"sample","isolation":{{"strict":true}}}}"#), None);
         check(&format!(r#"{{{host},"isolation":{{"check_every":2}}}}"#), Some("unknown field `check_every`"));
-        check(r#"{"host":{"mlp":{"inputs":0,"hidden":[4],"classes":10}}}"#, Some("`host.mlp.inputs` is 0"));
+        check(
+            r#"{"host":{"mlp":{"inputs":0,"hidden":[4],"classes":10}}}"#,
+            Some("is 0: expected none, it follows from the data at line 1 column 26"),
+        );
         check(r#"{"host":{"mlp":{"inputs":64,"hidden":[4,0],"classes":10}}}"#, Some("`host.mlp.hidden[1]` is 0"));
         check(r#"{"host":{"mlp":{"inputs":64,"hidden":[4],"classes":10,"depth":2}}}"#, Some("unknown field `depth`"));
         check(&format!(r#"{{{host},"dtype":"bf16","seed_init":"grad_max","blueprints":["noise"]}}"#), None);
