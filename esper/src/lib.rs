@@ -10,9 +10,10 @@
 //! *Not here*: anything that trains, grows or decides.
 #![forbid(unsafe_code)]
 
+pub use esper_data as data;
+
 pub mod cli;
 pub mod config;
-pub mod data;
 pub mod wire;
 pub mod run;
 pub mod progress;

@@ -21,7 +21,7 @@ fn repository() -> PathBuf {
 /// The shipped digits, even against odd.
 fn write_parity(path: &Path) {
     let mut text = String::new();
-    let packed = File::open(repository().join("esper/data/digits/digits.csv.gz")).unwrap();
+    let packed = File::open(repository().join("data/digits/digits.csv.gz")).unwrap();
     GzDecoder::new(packed).read_to_string(&mut text).unwrap();
     let parity = |line: &str| {
         let (features, digit) = line.rsplit_once(',').unwrap();

@@ -27,6 +27,7 @@ const ALLOWED: &[Allowed] = &[
     Allowed { krate: "esper-graph", normal: &["leyline"], dev: NONE, build: KERNELS },
     Allowed { krate: "esper-layers", normal: &["esper-graph"], dev: NONE, build: KERNELS },
     Allowed { krate: "esper-weights", normal: &["leyline"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "esper-data", normal: &["leyline"], dev: NONE, build: NONE },
     Allowed { krate: "tolaria", normal: &["leyline", "esper-graph"], dev: TESTKIT, build: KERNELS },
     Allowed { krate: "kasmina", normal: &["leyline", "esper-layers", "esper-weights"], dev: TESTKIT, build: NONE },
     Allowed { krate: "tamiyo", normal: &["leyline"], dev: TESTKIT, build: NONE },
@@ -51,6 +52,7 @@ const ALLOWED: &[Allowed] = &[
         krate: "esper",
         normal: &[
             "leyline",
+            "esper-data",
             "esper-graph",
             "esper-layers",
             "esper-weights",
@@ -68,6 +70,7 @@ const ALLOWED: &[Allowed] = &[
         krate: "integration-tests",
         normal: &[
             "leyline",
+            "esper-data",
             "esper-graph",
             "esper-layers",
             "esper-weights",
@@ -174,6 +177,13 @@ fn weights_know_nothing_of_the_seeds_that_take_them() {
     check("kasmina", "esper-weights", "normal", None);
     check("esper-weights", "kasmina", "dev", Some("`esper-weights` must not name `kasmina`"));
     check("tolaria", "esper-weights", "normal", Some("`tolaria` must not name `esper-weights`"));
+}
+
+#[test]
+fn data_know_nothing_of_what_learns_from_them() {
+    check("esper", "esper-data", "normal", None);
+    check("esper-data", "tolaria", "dev", Some("`esper-data` must not name `tolaria`"));
+    check("tolaria", "esper-data", "normal", Some("`tolaria` must not name `esper-data`"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the command can be told: the sections of a configuration file.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -120,7 +121,7 @@ impl EsperConfig {
         let mut layers = vec![base];
         // A name that nobody knows gets no layer of its own; it is refused below, at its place.
         let name = peek(&given, "data.name").or_else(|| peek(&layers, "data.name"));
-        layers.extend(name.and_then(|name| DataName::parse(&name)).map(|name| defaults_of(&name)));
+        layers.extend(name.and_then(|name| DataName::parse(&name)).into_iter().flat_map(defaults_of));
         layers.extend(given);
         layers
     }
@@ -154,14 +155,18 @@ impl EsperConfig {
     }
 }
 
-fn defaults_of(name: &DataName) -> Layer {
-    match name {
-        DataName::Digits => Layer::defaults("digits", include_str!("defaults/digits.toml")),
-        DataName::Mnist1d => Layer::defaults("mnist1d", include_str!("defaults/mnist1d.toml")),
-        DataName::Mnist => Layer::defaults("mnist", include_str!("defaults/mnist.toml")),
-        DataName::FashionMnist => Layer::defaults("fashion-mnist", include_str!("defaults/fashion-mnist.toml")),
-        DataName::Csv(_) => Layer::defaults("CSV files", include_str!("defaults/csv.toml")),
-    }
+/// What holds for a data set: of its own section, and of the others.
+fn defaults_of(name: DataName) -> [Layer; 2] {
+    let (shown, others) = match &name {
+        DataName::Digits => ("digits", include_str!("defaults/digits.toml")),
+        DataName::Mnist1d => ("mnist1d", include_str!("defaults/mnist1d.toml")),
+        DataName::Mnist => ("mnist", include_str!("defaults/mnist.toml")),
+        DataName::FashionMnist => ("fashion-mnist", include_str!("defaults/fashion-mnist.toml")),
+        DataName::Csv(_) => ("CSV files", include_str!("defaults/csv.toml")),
+    };
+    let data =
+        toml::to_string(&BTreeMap::from([("data", DataConfig::new(name))])).expect("settings that TOML can hold");
+    [Layer::defaults(shown, &data), Layer::defaults(shown, others)]
 }
 
 /// A device by name.

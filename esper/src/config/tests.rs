@@ -391,7 +391,7 @@ fn each_layer_wins_over_the_one_before_and_is_remembered() {
     let origin = |key: &str| loaded.provenance[key].to_string();
     assert_eq!(origin("run.epochs"), "run.toml:2:1");
     assert_eq!(origin("run.seed"), "--set run.seed=9");
-    assert_eq!(origin("data.split_seed"), "defaults (every data set)");
+    assert_eq!(origin("data.split_seed"), "defaults (mnist1d)");
 
     let epochs = load_esper("[data]\nname = \"mnist1d\"\n", &[]).unwrap();
     assert_eq!(epochs.config.run.epochs.get(), 60);

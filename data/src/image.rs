@@ -174,7 +174,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::data::unpack::tests::gzip;
+    use crate::unpack::tests::gzip;
 
     const TRAIN_IMAGES: &[u8] = &[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 255, 51, 102];
     const TRAIN_LABELS: &[u8] = &[0, 0, 8, 1, 0, 0, 0, 2, 9, 0];

@@ -6,7 +6,7 @@
 use super::csv::{self, Rules};
 use super::{Error, Table, unpack};
 
-const PACKED: &[u8] = include_bytes!("../../data/digits/digits.csv.gz");
+const PACKED: &[u8] = include_bytes!("../digits/digits.csv.gz");
 const PLACE: &str = "digits.csv.gz (embedded)";
 const SHA256: &str = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8";
 /// The text has 264 712 bytes.

@@ -1,8 +1,8 @@
-"""Writes esper/tests/golden/mnist1d_reference.json: what the published MNIST-1D generator does.
+"""Writes data/tests/golden/mnist1d_reference.json: what the published MNIST-1D generator does.
 
     pip install numpy==2.3.4 scipy==1.16.3
     pip download mnist1d==0.0.2.post1 --no-deps && unzip -o mnist1d-0.0.2.post1-py3-none-any.whl -d mnist1d-wheel
-    python esper/tests/scripts/mnist1d_reference.py mnist1d-wheel > esper/tests/golden/mnist1d_reference.json
+    python data/tests/scripts/mnist1d_reference.py mnist1d-wheel > data/tests/golden/mnist1d_reference.json
 
 Two parts. "cases" runs the transformation with scripted draws in place of random ones: the port must give the same 40
 numbers. "statistics" describes 20 data sets of 5 000 samples: the port draws from another generator, so only the

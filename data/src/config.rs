@@ -11,7 +11,7 @@ use super::{Error, SplitPlan, mnist1d};
 
 /// Which samples a run sees, and how they are divided.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
     /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a CSV file (`.csv` or `.csv.gz`).
     pub name: DataName,
@@ -25,16 +25,41 @@ pub struct DataConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_fraction: Option<Fraction>,
     /// Permutes the labels of all samples: a control, with which accuracy must stay at chance.
-    #[serde(default)]
     pub permute_labels: bool,
     /// Every feature of a CSV file is divided by this number: 255 for bytes, 1 for values that are scaled already.
-    #[serde(default)]
     pub csv_scale: Scale,
     /// Sizes of the generated set.
     pub mnist1d: Mnist1dConfig,
 }
 
+impl Default for DataConfig {
+    /// The embedded digits.
+    fn default() -> Self {
+        Self::new(DataName::Digits)
+    }
+}
+
 impl DataConfig {
+    /// What holds for a data set when nothing but its name is said.
+    pub fn new(name: DataName) -> Self {
+        let fraction = |value| Fraction::new(value).expect("a fraction above 0 and below 1");
+        let (folder, validation) = match &name {
+            DataName::Mnist => ("data/mnist", 0.1),
+            DataName::FashionMnist => ("data/fashion-mnist", 0.1),
+            DataName::Digits | DataName::Mnist1d | DataName::Csv(_) => ("data", 0.2),
+        };
+        Self {
+            folder: folder.into(),
+            split_seed: 1,
+            validation_fraction: fraction(validation),
+            test_fraction: (!name.has_test_part()).then(|| fraction(0.2)),
+            permute_labels: false,
+            csv_scale: Scale::default(),
+            mnist1d: Mnist1dConfig::default(),
+            name,
+        }
+    }
+
     /// How the samples are to be divided.
     ///
     /// # Errors
@@ -65,7 +90,7 @@ impl DataConfig {
 
 /// Sizes and seed of a generated MNIST-1D set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Mnist1dConfig {
     /// Samples of the training part, before validation is cut from it; 4 000 in the publication.
     pub train_samples: NonZeroUsize,
@@ -73,6 +98,14 @@ pub struct Mnist1dConfig {
     pub test_samples: NonZeroUsize,
     /// Seed of the generator.
     pub seed: u64,
+}
+
+impl Default for Mnist1dConfig {
+    /// The published sizes.
+    fn default() -> Self {
+        let size = |count| NonZeroUsize::new(count).expect("a size above 0");
+        Self { train_samples: size(4000), test_samples: size(1000), seed: 42 }
+    }
 }
 
 impl Mnist1dConfig {
@@ -229,7 +262,6 @@ impl<'de> Deserialize<'de> for Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EsperConfig;
 
     #[track_caller]
     fn check_name(name: &str, expected: Option<DataName>) {
@@ -254,7 +286,7 @@ mod tests {
 
     #[track_caller]
     fn check_plan(name: &str, test: Option<f64>, expected: Result<f64, &str>) {
-        let mut config = EsperConfig::defaults_for(&DataName::parse(name).unwrap()).data;
+        let mut config = DataConfig::new(DataName::parse(name).unwrap());
         config.test_fraction = test.map(|fraction| Fraction::new(fraction).unwrap());
         let plan = config.split_plan().map(|plan| plan.test_fraction).map_err(|error| error.to_string());
         match (plan, expected) {
@@ -279,7 +311,7 @@ mod tests {
             Some(0.8),
             Err("data.test_fraction: expected less than 0.8 beside data.validation_fraction"),
         );
-        let mut config = EsperConfig::defaults_for(&DataName::Digits).data;
+        let mut config = DataConfig::new(DataName::Digits);
         config.validation_fraction = Fraction::new(0.7).unwrap();
         config.test_fraction = Fraction::new(0.4);
         let error = config.split_plan().unwrap_err().to_string();

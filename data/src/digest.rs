@@ -52,8 +52,7 @@ fn add_values<T: Copy, const N: usize>(hasher: &mut blake3::Hasher, values: &[T]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EsperConfig;
-    use crate::data::{Assignment, DataName, load};
+    use crate::{Assignment, DataConfig, DataName, load};
 
     fn table(inputs: &[f32], shape: &[usize], targets: &[u32], num_classes: usize) -> Table {
         Table::new(inputs.to_vec(), shape.to_vec(), targets.to_vec(), num_classes).unwrap()
@@ -96,7 +95,7 @@ mod tests {
 
     #[track_caller]
     fn check_recorded(name: DataName, digest: &str) {
-        assert_eq!(load(&EsperConfig::defaults_for(&name).data).unwrap().digest.to_string(), digest);
+        assert_eq!(load(&DataConfig::new(name)).unwrap().digest.to_string(), digest);
     }
 
     /// Pins unpacking, generating, scaling, draws and split at once: after a change of any of them, old run records

@@ -99,7 +99,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::digits;
+    use crate::digits;
 
     const PLAN: SplitPlan = SplitPlan { seed: 1, validation_fraction: 0.2, test_fraction: 0.2, permute_labels: false };
 

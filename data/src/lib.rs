@@ -12,6 +12,7 @@
 //! error that holds the commands which fetch it.
 //!
 //! *Not here*: shuffling, batching and augmentation, which belong to the trainer.
+#![forbid(unsafe_code)]
 
 mod config;
 mod error;

@@ -38,7 +38,7 @@ struct Statistics {
 }
 
 fn reference() -> Reference {
-    serde_json::from_str(include_str!("../../../tests/golden/mnist1d_reference.json")).unwrap()
+    serde_json::from_str(include_str!("../../tests/golden/mnist1d_reference.json")).unwrap()
 }
 
 fn config(train: usize, test: usize, seed: u64) -> Mnist1dConfig {

@@ -90,7 +90,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::data) fn gzip(content: &[u8]) -> Vec<u8> {
+    pub(crate) fn gzip(content: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(content).unwrap();
         encoder.finish().unwrap()

@@ -41,11 +41,10 @@ pub fn load(config: &DataConfig) -> Result<Prepared, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EsperConfig;
-    use crate::data::Scale;
+    use crate::Scale;
 
     fn config_for(name: DataName) -> DataConfig {
-        EsperConfig::defaults_for(&name).data
+        DataConfig::new(name)
     }
 
     #[test]
@@ -65,7 +64,7 @@ mod tests {
     fn a_user_file_of_the_digits_form_gives_the_embedded_digits() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mine.csv.gz");
-        std::fs::write(&path, include_bytes!("../../data/digits/digits.csv.gz")).unwrap();
+        std::fs::write(&path, include_bytes!("../digits/digits.csv.gz")).unwrap();
         let mut config = config_for(DataName::Csv(path));
         config.csv_scale = Scale::new(16.0).unwrap();
         let (mine, embedded) = (load(&config).unwrap(), load(&config_for(DataName::Digits)).unwrap());
