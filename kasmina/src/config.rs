@@ -70,7 +70,7 @@ fn default_embargo_epochs() -> u64 {
 
 impl KasminaConfig {
     /// Largest accepted bottleneck.
-    const MAX_SEED_WIDTH: usize = 65_536;
+    pub(crate) const MAX_SEED_WIDTH: usize = 65_536;
 
     /// The defaults for this host.
     #[must_use]

@@ -68,8 +68,13 @@ pub(crate) const MAX_ELEMENTS: u64 = 1 << 31;
 
 /// Elements of all these tensors (count); the largest number where there are more.
 pub(crate) fn num_elements(specs: &[WeightSpec]) -> u64 {
-    let of_one = |spec: &WeightSpec| spec.shape.iter().fold(1_u64, |count, &size| count.saturating_mul(size as u64));
-    specs.iter().fold(0, |count, spec| count.saturating_add(of_one(spec)))
+    num_in_shapes(specs.iter().map(|spec| &*spec.shape))
+}
+
+/// The same of tensors of these shapes.
+pub(crate) fn num_in_shapes<'a>(shapes: impl IntoIterator<Item = &'a [usize]>) -> u64 {
+    let of_one = |shape: &[usize]| shape.iter().fold(1_u64, |count, &size| count.saturating_mul(size as u64));
+    shapes.into_iter().fold(0, |count, shape| count.saturating_add(of_one(shape)))
 }
 
 /// Whether gradients flow to the parameters.
@@ -137,8 +142,8 @@ pub(crate) struct WeightSource<'a> {
 enum Origin<'a> {
     Draw(Box<ChaCha8Rng>),
     Saved(&'a mut BTreeMap<String, Tensor>),
-    /// Makes nothing and counts elements.
-    Count(u64),
+    /// Makes nothing and lists what it is asked for: full names with shapes.
+    List(Vec<(String, Vec<usize>)>),
 }
 
 impl<'a> WeightSource<'a> {
@@ -152,16 +157,16 @@ impl<'a> WeightSource<'a> {
         Self { origin: Origin::Saved(tensors), dtype: DType::F32 }
     }
 
-    /// Makes no tensors: a module is built without any, which shows how large it would be.
-    pub(crate) fn count() -> Self {
-        Self { origin: Origin::Count(0), dtype: DType::F32 }
+    /// Makes no tensors: a module is built without any, which shows what it would need.
+    pub(crate) fn list() -> Self {
+        Self { origin: Origin::List(Vec::new()), dtype: DType::F32 }
     }
 
-    /// Elements that were asked for (count); 0 for a source that makes tensors.
-    pub(crate) fn num_counted(&self) -> u64 {
+    /// Full names and shapes of what was asked for; none of a source that makes tensors.
+    pub(crate) fn into_listed(self) -> Vec<(String, Vec<usize>)> {
         match self.origin {
-            Origin::Count(count) => count,
-            Origin::Draw(_) | Origin::Saved(_) => 0,
+            Origin::List(tensors) => tensors,
+            Origin::Draw(_) | Origin::Saved(_) => Vec::new(),
         }
     }
 
@@ -177,8 +182,8 @@ impl<'a> WeightSource<'a> {
 
     /// Makes the tensors of one module; full names are `prefix.name`.
     pub(crate) fn build(&mut self, prefix: &str, specs: &[WeightSpec], device: &Device) -> Result<WeightSet, Error> {
-        if let Origin::Count(count) = &mut self.origin {
-            *count = count.saturating_add(num_elements(specs));
+        if let Origin::List(tensors) = &mut self.origin {
+            tensors.extend(specs.iter().map(|spec| (format!("{prefix}.{}", spec.name), spec.shape.clone())));
             return Ok(WeightSet { names: Vec::new(), parameters: Vec::new(), live: Vec::new(), frozen: Vec::new() });
         }
         let mut parameters = Vec::with_capacity(specs.len());
@@ -190,7 +195,7 @@ impl<'a> WeightSource<'a> {
                     Var::from_tensor(&drawn.to_dtype(self.dtype)?)?
                 }
                 Origin::Saved(tensors) => take(tensors, &name, spec, self.dtype, device)?,
-                Origin::Count(_) => continue,
+                Origin::List(_) => continue,
             };
             parameters.push(Parameter { name, var });
         }

@@ -145,9 +145,17 @@ impl Weights {
     /// # Errors
     /// When they are too many, another kind of file, damaged, or have other types.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Self, WeightsError> {
+        Self::from_bytes_within(bytes, Self::MAX_BYTES)
+    }
+
+    /// As [`Self::from_bytes`], of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::from_bytes`].
+    pub fn from_bytes_within(bytes: impl Into<Arc<[u8]>>, limit: usize) -> Result<Self, WeightsError> {
         let bytes = bytes.into();
-        if bytes.len() > Self::MAX_BYTES {
-            return Err(WeightsError::TooLarge { bytes: bytes.len(), limit: Self::MAX_BYTES });
+        if bytes.len() > limit {
+            return Err(WeightsError::TooLarge { bytes: bytes.len(), limit });
         }
         Self::read(bytes)
     }

@@ -35,23 +35,62 @@ impl SeedModule {
         source: &mut WeightSource<'_>,
         device: &Device,
     ) -> Result<Self, Error> {
+        let module = Self::without_probe(blueprint, seed, slot, width, source, device)?;
+        module.probe(slot, source.dtype(), device)?;
+        Ok(module)
+    }
+
+    /// As [`Self::build`], but for the probe, which needs memory for two samples.
+    ///
+    /// # Errors
+    /// As [`Self::build`], but for the probe.
+    pub(crate) fn without_probe(
+        blueprint: &Arc<dyn Blueprint>,
+        seed: SeedId,
+        slot: SlotShape,
+        width: usize,
+        source: &mut WeightSource<'_>,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let weights = Self::weights_at(&**blueprint, seed, slot, width, source, device)?;
+        let is_channels_last = matches!(slot, SlotShape::Sequence { .. });
+        Ok(Self { blueprint: Arc::clone(blueprint), weights, is_channels_last })
+    }
+
+    /// Confirms on two samples of zeros that the output has the shape of the slot.
+    ///
+    /// # Errors
+    /// [`Error::ShapeProbe`] when it has not; when the device fails.
+    pub(crate) fn probe(&self, slot: SlotShape, dtype: DType, device: &Device) -> Result<(), Error> {
+        let expected = slot.batch(2);
+        let probe = Tensor::zeros(expected.as_slice(), dtype, device)?;
+        let actual = self.delta(&probe, View::Frozen)?.dims().to_vec();
+        if actual != expected {
+            let blueprint = BlueprintId::new(self.blueprint.name())?;
+            return Err(Error::ShapeProbe { blueprint, expected, actual });
+        }
+        Ok(())
+    }
+
+    /// The tensors of a seed at this slot.
+    ///
+    /// # Errors
+    /// As [`Self::build`], but for the probe.
+    pub(crate) fn weights_at(
+        blueprint: &dyn Blueprint,
+        seed: SeedId,
+        slot: SlotShape,
+        width: usize,
+        source: &mut WeightSource<'_>,
+        device: &Device,
+    ) -> Result<WeightSet, Error> {
         // Padded, so that up to seed 9999 the order by name is the order by id. Beyond, `seed.10000.` stands before
         // `seed.9999.`: nothing relies on that order but people. Names stay unique, and a seed's stay together, because a
         // dot stands before every digit.
         let prefix = format!("seed.{:04}", seed.0);
         let specs = blueprint.weights(slot, width);
-        check_names(&**blueprint, &specs)?;
-        let weights = source.build(&prefix, &specs, device)?;
-        let is_channels_last = matches!(slot, SlotShape::Sequence { .. });
-        let module = Self { blueprint: Arc::clone(blueprint), weights, is_channels_last };
-        let expected = slot.batch(2);
-        let probe = Tensor::zeros(expected.as_slice(), source.dtype(), device)?;
-        let actual = module.delta(&probe, View::Frozen)?.dims().to_vec();
-        if actual != expected {
-            let blueprint = BlueprintId::new(blueprint.name())?;
-            return Err(Error::ShapeProbe { blueprint, expected, actual });
-        }
-        Ok(module)
+        check_names(blueprint, &specs)?;
+        source.build(&prefix, &specs, device)
     }
 
     /// Its kind.

@@ -44,6 +44,12 @@ impl Registry {
         Self::built_in(&[Offered::Always, Offered::AsControl])
     }
 
+    /// Every blueprint of this crate: what a network that is built again may hold.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::built_in(&[Offered::Always, Offered::ByName, Offered::AsControl])
+    }
+
     fn built_in(which: &[Offered]) -> Self {
         let mut registry = Self::default();
         for (_, blueprint) in built_in().into_iter().filter(|(offered, _)| which.contains(offered)) {
@@ -55,7 +61,7 @@ impl Registry {
     /// What the configuration may choose from: everything where it names blueprints.
     pub(crate) fn on_offer(config: &KasminaConfig) -> Self {
         match (&config.blueprints, config.noise_blueprint) {
-            (Some(_), _) => Self::built_in(&[Offered::Always, Offered::ByName, Offered::AsControl]),
+            (Some(_), _) => Self::all(),
             (None, true) => Self::with_noise(),
             (None, false) => Self::standard(),
         }

@@ -25,10 +25,13 @@ mod alpha_cell;
 pub mod blend;
 mod slot;
 mod model;
+mod spec;
 
 pub use model::GraftedModel;
 pub use slot::Role;
+pub use spec::{NetworkSpec, SeedSpec};
 
 pub(crate) use alpha_cell::{AlphaCell, rounded};
 pub(crate) use blend::SeedBlend;
 pub(crate) use slot::Graft;
+pub(crate) use spec::slot_of;

@@ -1,14 +1,19 @@
 //! One slot with its seeds: how they act on the value that passes through.
 
-use candle_core::Tensor;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
 use leyline::id::SeedId;
 use leyline::model::AlphaOverride;
 use leyline::unit::Alpha;
 
-use crate::blueprint::SeedModule;
+use crate::blueprint::{Blueprint, SeedModule};
+use crate::error::Error;
 use crate::graft::AlphaCell;
 use crate::graft::blend::{SeedBlend, Strength};
-use crate::weight::{View, WeightSet};
+use crate::graft::spec::SeedSpec;
+use crate::host::SlotShape;
+use crate::weight::{View, WeightSet, WeightSource};
 
 /// What a seed does in a forward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +54,24 @@ pub(crate) enum Part {
 }
 
 impl Graft {
+    /// Makes the parts of a seed at a slot.
+    ///
+    /// # Errors
+    /// When its tensors cannot be made, or its blend does not fit the slot.
+    pub(crate) fn build(
+        seed: &SeedSpec,
+        role: Role,
+        blueprint: &Arc<dyn Blueprint>,
+        slot: SlotShape,
+        source: &mut WeightSource<'_>,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let module = SeedModule::without_probe(blueprint, seed.id, slot, seed.width, source, device)?;
+        let blend = SeedBlend::build(&seed.blend, seed.id, slot, source, device)?;
+        let alpha = AlphaCell::new(seed.alpha, source.dtype(), device)?;
+        Ok(Self { seed: seed.id, role, module, blend, alpha })
+    }
+
     /// Its part in a training step; none when it takes no part.
     pub(crate) fn part(&self) -> Option<Part> {
         match self.role {

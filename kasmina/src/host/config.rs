@@ -177,6 +177,17 @@ impl HostConfig {
         }
     }
 
+    /// Logits of one sample (count).
+    #[must_use]
+    pub fn num_outputs(&self) -> usize {
+        match *self {
+            Self::Mlp { classes, .. }
+            | Self::Cnn1d { classes, .. }
+            | Self::Transformer { classes, .. }
+            | Self::Cnn2d { classes, .. } => classes,
+        }
+    }
+
     /// The sizes that follow from the data, by name: features of one sample, unless they are given, and classes.
     fn open_sizes(&mut self) -> Vec<(&'static str, &mut usize)> {
         match self {

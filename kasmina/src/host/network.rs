@@ -10,7 +10,7 @@ use crate::config::ConfigIssue;
 use crate::error::Error;
 use crate::host::build::{self, Builder};
 use crate::host::{HostConfig, SlotShape};
-use crate::weight::{MAX_ELEMENTS, View, WeightSet, WeightSource};
+use crate::weight::{MAX_ELEMENTS, View, WeightSet, WeightSource, num_in_shapes};
 
 /// A place for seeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,19 +53,20 @@ impl Host {
         Self::assemble(config, source, device)
     }
 
-    /// The network without its tensors, so that there is one description of it, and the elements it would have (count).
+    /// The network without its tensors, so that there is one description of it, and the names and shapes of those.
     ///
     /// # Errors
-    /// [`Error::Config`] when they are more than 2^31.
-    pub(crate) fn preview(config: &HostConfig) -> Result<(Self, u64), Error> {
-        let mut source = WeightSource::count();
+    /// [`Error::Config`] when they would have more than 2^31 elements.
+    pub(crate) fn preview(config: &HostConfig) -> Result<(Self, Vec<(String, Vec<usize>)>), Error> {
+        let mut source = WeightSource::list();
         let host = Self::assemble(config, &mut source, &Device::Cpu)?;
-        let num_elements = source.num_counted();
+        let tensors = source.into_listed();
+        let num_elements = num_in_shapes(tensors.iter().map(|(_, shape)| &**shape));
         if num_elements > MAX_ELEMENTS {
             let message = format!("needs {num_elements} parameters: expected at most {MAX_ELEMENTS}");
             return Err(Error::Config { issues: vec![ConfigIssue::new("host", message)] });
         }
-        Ok((host, num_elements))
+        Ok((host, tensors))
     }
 
     fn assemble(config: &HostConfig, source: &mut WeightSource<'_>, device: &Device) -> Result<Self, Error> {

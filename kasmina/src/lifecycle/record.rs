@@ -12,7 +12,7 @@ use leyline::unit::Alpha;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::graft::Role;
+use crate::graft::{Role, SeedSpec};
 use crate::lifecycle::gate::{self, Aged, Germination, MIN_SAMPLES, Subject, Surroundings};
 use crate::lifecycle::history::Ring;
 use crate::lifecycle::table::{self, Condition, Effect, MOVES, Move, Trigger};
@@ -169,6 +169,18 @@ impl SeedRecord {
             .follow(row, Some(verdict), Cause { reason, ramp: None })
             .expect("no effect of germination can be refused");
         Ok((record, transition.into_iter().collect()))
+    }
+
+    /// What its part of the network is built from.
+    pub(crate) fn spec(&self) -> SeedSpec {
+        SeedSpec {
+            id: self.id,
+            slot: self.slot.clone(),
+            blueprint: self.blueprint.clone(),
+            width: self.width,
+            blend: self.blend.clone(),
+            alpha: self.alpha.alpha(),
+        }
     }
 
     pub(crate) fn stage(&self) -> SeedStage {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use candle_core::Tensor;
 use leyline::durable::{Durable, SavedState};
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::model::TrainableModel;
@@ -14,9 +15,9 @@ use leyline::seed::{SeedStage, Transition};
 use leyline::telemetry::Event;
 use serde::{Deserialize, Serialize};
 
-use crate::blueprint::SeedModule;
+use crate::blueprint::Registry;
 use crate::error::{Error, TensorProblem};
-use crate::graft::{AlphaCell, Graft, GraftedModel, SeedBlend};
+use crate::graft::{Graft, GraftedModel, NetworkSpec, Role, rounded};
 use crate::host::{Host, HostConfig};
 use crate::init::{self, InitMode};
 use crate::isolation::Monitor;
@@ -25,7 +26,7 @@ use crate::manager::Kasmina;
 use crate::manager::operation::least_latency;
 use crate::manager::state::State;
 use crate::telemetry::events;
-use crate::weight::{WeightSet, WeightSource};
+use crate::weight::{ElementType, WeightSet, WeightSource};
 
 const FORMAT: u32 = 3;
 /// The largest revision that is taken up: there are more after it than changes can be made.
@@ -163,10 +164,8 @@ impl Kasmina {
                 let (slot_index, slot) = state.slot(&record.slot)?;
                 let blueprint = self.registry.get(&record.blueprint)?;
                 let mut source = WeightSource::saved(&mut tensors).with_dtype(dtype);
-                let module = SeedModule::build(blueprint, record.id, slot.shape, record.width, &mut source, device)?;
-                let blend = SeedBlend::build(&record.blend, record.id, slot.shape, &mut source, device)?;
-                let alpha = AlphaCell::new(record.alpha.alpha(), dtype, device)?;
-                let graft = Graft { seed: record.id, role, module, blend, alpha };
+                let graft = Graft::build(&record.spec(), role, blueprint, slot.shape, &mut source, device)?;
+                graft.module.probe(slot.shape, dtype, device)?;
                 let num_parameters = graft.weights().map(WeightSet::num_elements).sum::<usize>() as u64;
                 let (field, found) = (field_of(&record, "num_parameters"), record.num_parameters);
                 require(&field, found == num_parameters, found, num_parameters)?;
@@ -188,6 +187,43 @@ impl Kasmina {
         }
         state.model.rebuild(revision)?;
         Ok(state)
+    }
+}
+
+impl NetworkSpec {
+    /// The network that acts in the saved state of a manager, and its tensors: what only trains beside it, what is paused and
+    /// what is no part of the network is left out. What it answers is bit for bit what the network of the manager answers.
+    ///
+    /// # Errors
+    /// [`Error::Saved`] and [`Error::SavedTensor`] for a state that no manager of this version wrote.
+    /// # Sync
+    /// none: the tensors are those of the state.
+    pub fn of_saved(saved: &SavedState) -> Result<(Self, BTreeMap<String, Tensor>), Error> {
+        let document: Document = serde_json::from_str(&saved.json)?;
+        let (format, host) = (document.format, document.host);
+        require("format", format == FORMAT, format, FORMAT)?;
+        let first = saved.tensors.iter().find(|(name, _)| name.starts_with("host.")).map(|(_, tensor)| tensor.dtype());
+        let Some(dtype) = first.and_then(ElementType::of) else {
+            return Err(Error::Saved {
+                field: "host".to_owned(),
+                found: first.map_or("without tensors".to_owned(), |dtype| dtype.as_str().to_owned()),
+                expected: "tensors of f32, f64 or bf16".to_owned(),
+            });
+        };
+        let acts = |record: &SeedRecord| match record.role() {
+            Some(Role::Permanent) => true,
+            Some(Role::Acting | Role::Fading) => rounded(record.alpha.alpha().get(), dtype.dtype()) > 0.0,
+            Some(Role::Idle | Role::Shadow) | None => false,
+        };
+        let seeds = document.seeds.iter().filter(|record| acts(record)).map(SeedRecord::spec).collect();
+        let spec = Self { host, dtype, seeds };
+        let mut tensors = BTreeMap::new();
+        for (name, _) in spec.tensors(&Registry::all())? {
+            let missing = || Error::SavedTensor { name: name.clone(), problem: TensorProblem::Missing };
+            let tensor = saved.tensors.get(&name).ok_or_else(missing)?.clone();
+            tensors.insert(name, tensor);
+        }
+        Ok((spec, tensors))
     }
 }
 

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::blueprint::Registry;
 use crate::config::KasminaConfig;
 use crate::error::Error;
-use crate::graft::GraftedModel;
+use crate::graft::{GraftedModel, slot_of};
 use crate::host::HostSlot;
 use crate::lifecycle::{SeedRecord, Surroundings};
 use crate::weight::WeightSet;
@@ -40,11 +40,7 @@ impl State {
 
     /// A slot of the host with its position.
     pub(super) fn slot(&self, id: &SlotId) -> Result<(usize, &HostSlot), Error> {
-        let slots = self.model.host().slots();
-        slots.iter().enumerate().find(|(_, slot)| slot.id == *id).ok_or_else(|| {
-            let known = slots.iter().map(|slot| slot.id.as_str()).collect::<Vec<_>>().join(", ");
-            Error::UnknownSlot { slot: id.clone(), known }
-        })
+        slot_of(self.model.host().slots(), id)
     }
 
     pub(super) fn occupant(&self, slot: &SlotId) -> Option<&SeedRecord> {

@@ -29,4 +29,10 @@ impl ElementType {
             Self::Bf16 => DType::BF16,
         }
     }
+
+    /// The type that the tensor library calls so; none where no network has it.
+    #[must_use]
+    pub fn of(dtype: DType) -> Option<Self> {
+        [Self::F32, Self::F64, Self::Bf16].into_iter().find(|known| known.dtype() == dtype)
+    }
 }

@@ -99,11 +99,7 @@ pub(crate) fn batch_for(host: &HostConfig, variant: u32) -> Batch {
     let mut rng = ChaCha8Rng::seed_from_u64(u64::from(variant));
     let shape: Vec<usize> = std::iter::once(NUM_SAMPLES).chain(sample_shape(host)).collect();
     let inputs: Vec<f32> = (0..shape.iter().product()).map(|_| rng.random_range(-1.0..1.0)).collect();
-    let (HostConfig::Mlp { classes, .. }
-    | HostConfig::Cnn1d { classes, .. }
-    | HostConfig::Cnn2d { classes, .. }
-    | HostConfig::Transformer { classes, .. }) = host;
-    let classes = u32::try_from(*classes).unwrap();
+    let classes = u32::try_from(host.num_outputs()).unwrap();
     let targets: Vec<u32> = (0_u32..).take(NUM_SAMPLES).map(|i| (i + variant) % classes).collect();
     Batch {
         inputs: Tensor::from_vec(inputs, shape, &Device::Cpu).unwrap(),

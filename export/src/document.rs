@@ -1,0 +1,128 @@
+//! `model.json`: the description of an exported network.
+
+use std::path::{Path, PathBuf};
+
+use kasmina::blueprint::Registry;
+use kasmina::graft::NetworkSpec;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::files;
+use crate::task::Task;
+
+/// The format that this version writes and reads.
+pub const FORMAT: u32 = 1;
+/// Name of the description.
+pub const DOCUMENT_FILE: &str = "model.json";
+/// Name of the weights.
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// Most bytes of a description that are read. A seed has at most 4096 numbers in it.
+const MAX_BYTES: u64 = 1 << 24;
+
+/// The description of an exported network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Document {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The program that wrote it, with its version: for people.
+    pub written_by: String,
+    /// The network.
+    pub network: NetworkSpec,
+    /// Shape of one sample; a vector of as many numbers does as well.
+    pub input_shape: Vec<usize>,
+    /// What its outputs mean.
+    pub task: Task,
+    /// How a sample becomes an input.
+    pub preparation: Preparation,
+    /// The file of weights.
+    pub weights: WeightsRecord,
+}
+
+/// How a sample becomes an input of the network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preparation {
+    /// Every feature is divided by this number, above 0.
+    pub divisor: f32,
+}
+
+/// Which bytes the weights are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightsRecord {
+    /// Their number.
+    pub bytes: u64,
+    /// Their BLAKE3 digest, 64 hexadecimal digits in lower case.
+    pub blake3: String,
+}
+
+/// The part that every format has.
+#[derive(Deserialize)]
+struct AnyFormat {
+    format: u64,
+}
+
+impl Document {
+    /// Reads the description in a folder and checks what can be checked without the weights.
+    ///
+    /// # Errors
+    /// [`Error::NotAnExport`], [`Error::Read`], [`Error::Size`], [`Error::Format`] for a newer one, [`Error::Document`] with
+    /// line and column, [`Error::Field`] and [`Error::Network`].
+    pub fn read(dir: &Path, registry: &Registry) -> Result<Self, Error> {
+        let path = dir.join(DOCUMENT_FILE);
+        let bytes = files::read(dir, DOCUMENT_FILE, MAX_BYTES)?;
+        // A newer format may have any other field.
+        let AnyFormat { format } = parse(&path, &bytes)?;
+        if format != u64::from(FORMAT) {
+            return Err(Error::Format { path, found: format, expected: FORMAT });
+        }
+        let document: Self = parse(&path, &bytes)?;
+        document.check(path, registry)?;
+        Ok(document)
+    }
+
+    fn check(&self, path: PathBuf, registry: &Registry) -> Result<(), Error> {
+        let wrong = |path, field, found: String, expected: String| Err(Error::Field { path, field, found, expected });
+        if let Err(source) = self.network.tensors(registry) {
+            return Err(Error::Network { path, source: Box::new(source) });
+        }
+        let host = &self.network.host;
+        if self.input_shape != host.sample_shape() {
+            let (found, expected) = (format!("{:?}", self.input_shape), format!("{:?}", host.sample_shape()));
+            return wrong(path, "input_shape", found, expected + ", the shape of a sample of `network.host`");
+        }
+        if self.task.num_outputs() != host.num_outputs() {
+            let (found, expected) = (self.task.num_outputs(), host.num_outputs());
+            let expected = format!("{expected}, the outputs of `network.host`");
+            return wrong(path, "task", format!("one of {found} outputs"), expected);
+        }
+        let divisor = self.preparation.divisor;
+        if !(divisor > 0.0 && divisor.is_finite()) {
+            return wrong(path, "preparation.divisor", divisor.to_string(), "a finite number above 0".to_owned());
+        }
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let digest = &self.weights.blake3;
+        if digest.len() != 64 || !digest.bytes().all(is_digit) {
+            let found = digest.chars().take(80).flat_map(char::escape_debug).collect();
+            return wrong(path, "weights.blake3", found, "64 hexadecimal digits in lower case".to_owned());
+        }
+        Ok(())
+    }
+
+    /// As it is stored.
+    pub(crate) fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a description has string keys and finite numbers") + "\n"
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let mut problem: String = error.to_string().chars().flat_map(char::escape_debug).collect();
+        // The place is told already.
+        if let Some(place) = problem.rfind(" at line ") {
+            problem.truncate(place);
+        }
+        Error::Document { path: path.to_owned(), line: error.line(), column: error.column(), problem }
+    })
+}

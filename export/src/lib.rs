@@ -1,0 +1,26 @@
+//! Exported networks: what a run leaves for use, its format, and a library that runs it.
+//!
+//! ```text
+//!   trained network ─► Export::write ─► DIR/model.json + DIR/model.safetensors ─► Network::load ─► logits, predictions
+//! ```
+//!
+//! The format is described in `docs/export.md`, so that any program can read it. An export holds the network as it acts: the
+//! host, and the seeds that are permanent or are being blended in, at the α that they had. Seeds that only train in the
+//! shadow are no part of it.
+//!
+//! *Entry points*: [`Network::load`] to use one, [`Export::write`] to make one. *Not here*: training, policies, signatures,
+//! telemetry, files of data.
+#![forbid(unsafe_code)]
+
+pub mod error;
+mod task;
+mod document;
+mod files;
+mod network;
+mod write;
+
+pub use document::{DOCUMENT_FILE, Document, FORMAT, Preparation, WEIGHTS_FILE, WeightsRecord};
+pub use error::Error;
+pub use network::{Network, Prediction};
+pub use task::Task;
+pub use write::{Export, IfPresent};
