@@ -22,6 +22,7 @@ pub mod unit;
 pub mod clock;
 pub mod region;
 pub mod batch;
+pub mod source;
 pub mod layout;
 pub mod model;
 pub mod durable;

@@ -35,6 +35,7 @@
 //! | [`policy_conformance!`] | [`policy::PolicyHarness`] | PO-1 to PO-4 |
 //! | [`recorder_conformance!`] | [`recorder::RecorderHarness`] | TE-1 to TE-3 |
 //! | [`durable_conformance!`] | [`durable::DurableHarness`] | DU-1 to DU-3 |
+//! | [`source_conformance!`] | [`source::SourceHarness`] | SO-1 to SO-5 |
 //!
 //! *Invariants*: I-2, and I-3 in [`compile_fail`]. *Not here*: real subsystems; the fakes hold what the rules demand and
 //! nothing more.
@@ -57,6 +58,7 @@ pub mod trainable_model;
 pub mod policy;
 pub mod recorder;
 pub mod durable;
+pub mod source;
 pub mod compile_fail;
 
 pub use error::Error;

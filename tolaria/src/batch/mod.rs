@@ -8,6 +8,7 @@
 //! microbatch and the last window may be short. *Not here*: reading files, changing samples.
 
 mod dataset;
+pub mod source;
 mod sampler;
 mod windows;
 

@@ -6,6 +6,7 @@ mod model;
 mod policy;
 mod recorder;
 mod durable;
+mod source;
 
 /// Runs a rule on a broken double and asserts that it fails with the rule's number and this complaint.
 #[track_caller]
