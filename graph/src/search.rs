@@ -12,7 +12,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::compile::{Bisection, Reproducer};
+use super::compile::{Bisection, Reproducer, Unseen};
 use super::compile_report::Searched;
 use super::reason::{Refusal, Stage};
 
@@ -26,15 +26,17 @@ pub(crate) enum Task {
     Interpret,
     /// Build the graph that so much fuel gives.
     Build(usize),
-    /// Name the rewrite that a search ended at.
-    Name(Bisection),
+    /// Name the rewrite that a search ended at, with what differed.
+    Name(Bisection, String),
 }
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The rewrite, where there is one.
-    Named(Option<Refusal>),
+    /// The rewrite.
+    Named(Refusal),
+    /// None was found, and why.
+    Unseen(Unseen),
     /// The graph is there.
     Built,
     Failed(Refusal),
@@ -71,15 +73,18 @@ pub(crate) struct Steps<P> {
     task: Task,
     /// What differed.
     message: String,
+    /// Why the interpreter does not show it.
+    unseen: String,
 }
 
 impl<P: Probes> Steps<P> {
     /// For a graph that `num_rewrites` rewrites made another one. Without the interpreter it begins with steps.
     pub(crate) fn new(mut probes: P, num_rewrites: usize, message: String, interprets: bool) -> Self {
         let bisection = Bisection::new(num_rewrites);
-        let task = if interprets { Task::Interpret } else { next(&bisection) };
+        let unseen = "the interpreter was not asked".to_owned();
+        let task = if interprets { Task::Interpret } else { next(&bisection, &message, &unseen) };
         probes.begin(&task);
-        Self { probes, bisection, task, message }
+        Self { probes, bisection, task, message, unseen }
     }
 
     /// Takes one step, and goes on with the search.
@@ -102,30 +107,33 @@ impl<P: Probes> Steps<P> {
         self.probes.replay(captured)?;
         Ok(match outcome {
             None => Searched::GoesOn,
-            Some(Outcome::Named(Some(refusal))) => Searched::Over(refusal),
-            Some(Outcome::Named(None)) if self.task == Task::Interpret => {
+            Some(Outcome::Named(refusal)) => Searched::Over(refusal),
+            Some(Outcome::Unseen(why)) if self.task == Task::Interpret => {
+                self.unseen = why.to_string();
                 self.begin_next();
                 Searched::GoesOn
             }
-            Some(Outcome::Named(None)) => self.given_up("it differs before any rewrite"),
+            Some(Outcome::Unseen(why)) => self.given_up(&why.to_string()),
             Some(Outcome::Failed(refusal)) => self.given_up(&refusal.to_string()),
             Some(Outcome::Built) => self.given_up("a graph that nobody asked for"),
         })
     }
 
     fn begin_next(&mut self) {
-        self.task = next(&self.bisection);
+        self.task = next(&self.bisection, &self.message, &self.unseen);
         self.probes.begin(&self.task);
     }
 
     fn given_up(&self, why: &str) -> Searched {
-        let message = format!("{}; no rewrite was found that makes it so: {why}", self.message);
+        let Self { message, unseen, .. } = self;
+        let message = format!("{message}; no rewrite was found that makes it so: {why}; without a device: {unseen}");
         Searched::Over(Refusal::NotCompiled { why: "differs", message })
     }
 }
 
-fn next(bisection: &Bisection) -> Task {
-    bisection.next().map_or_else(|| Task::Name(bisection.clone()), Task::Build)
+fn next(bisection: &Bisection, message: &str, unseen: &str) -> Task {
+    let difference = || format!("{message}\nnot shown without a device: {unseen}");
+    bisection.next().map_or_else(|| Task::Name(bisection.clone(), difference()), Task::Build)
 }
 
 /// What is told of a rewrite that was found. Its reproducer is written to a folder in `folder`, where there is one.

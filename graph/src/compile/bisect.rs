@@ -5,16 +5,10 @@
 //!                                              └─ the rewrite: the last one of the last pass that did any
 //! ```
 
-use std::collections::BTreeMap;
-
-use super::block::{BlockId, Lifetime};
-use super::interpret::{InterpretError, interpret, interpret_compiled};
+use super::interpret::{InterpretError, Results, observe, run_assuming};
 use super::pass::{Pass, PassSet};
 use super::pipeline::{CompileError, Compiled, compile};
 use super::program::Program;
-
-/// Most bytes that a program may hold, read and write to be interpreted: some seconds for all that a search tries.
-const MAX_INTERPRETED_BYTES: usize = 1 << 28;
 
 /// A rewrite of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +33,25 @@ pub struct Reproducer {
     pub difference: String,
     /// The program before the passes.
     pub program: Program,
+}
+
+/// Why no rewrite is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unseen {
+    /// The program of the passes, or before them, breaks a rule.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// The interpreter did not get to the end of the program before the passes, or was stopped.
+    #[error("the program was not interpreted: {0}")]
+    Interpret(#[from] InterpretError),
+    /// The interpreter finds the same results before and after the passes: what is wrong is not in the program, but in the
+    /// code of a kernel or in what is said of one.
+    #[error("the interpreter finds the same results before and after the passes")]
+    NoDifference,
+    /// Something differs where no rewrite was done.
+    #[error("it differs before any rewrite")]
+    NoRewrite,
 }
 
 /// A search for the least fuel with which something differs, half by half.
@@ -76,71 +89,52 @@ impl Bisection {
         }
     }
 
-    /// What shows the rewrite that was found, of which `difference` is told: none before the search is over, and where
-    /// something differs without any rewrite.
+    /// What shows the rewrite that was found, of which `difference` is told.
     ///
     /// # Errors
-    /// As [`compile`].
-    pub fn reproducer(
-        &self,
-        program: &Program,
-        passes: &PassSet,
-        difference: String,
-    ) -> Result<Option<Reproducer>, CompileError> {
+    /// [`Unseen::NoRewrite`] where something differs without any rewrite; [`Unseen::Compile`].
+    pub fn reproducer(&self, program: &Program, passes: &PassSet, difference: String) -> Result<Reproducer, Unseen> {
         let fuel = self.differs;
-        if fuel == 0 || self.next().is_some() {
-            return Ok(None);
-        }
         let passes = passes.clone().with_fuel(fuel);
         let compiled = compile(program, &passes)?;
-        let last = compiled.reports.iter().rfind(|report| report.num_rewrites > 0);
-        Ok(last.map(|report| {
-            let culprit = Culprit { pass: report.pass, rewrite: report.num_rewrites, fuel };
-            Reproducer { passes, culprit, difference, program: program.clone() }
-        }))
+        let report = compiled.reports.iter().rfind(|report| report.num_rewrites > 0).ok_or(Unseen::NoRewrite)?;
+        let culprit = Culprit { pass: report.pass, rewrite: report.num_rewrites, fuel };
+        Ok(Reproducer { passes, culprit, difference, program: program.clone() })
     }
 }
 
 /// Looks for the first rewrite after which the interpreter finds another result than before all of them, from bytes of
-/// its own. `goes_on` is asked before each run; none where it says no, where the interpreter finds no difference, cannot
-/// run the program, or would take too long.
+/// its own. `goes_on` is asked before each node; where it says no, the search ends.
 ///
 /// # Errors
-/// As [`compile`].
+/// [`Unseen`].
 ///
 /// # Examples
 /// ```
-/// use esper_graph::compile::{PassSet, Pass, Program, bisect};
+/// use esper_graph::compile::{PassSet, Pass, Program, Unseen, bisect};
 ///
 /// let program: Program = "blocks x0=8 x1=8 x2=8
 ///     %0 copy x0[0..8] to x1[0..8]
 ///     %1 copy x0[0..8] to x2[0..8]".parse()?;
-/// assert_eq!(bisect(&program, &PassSet::all(), || true)?, None);
+/// assert_eq!(bisect(&program, &PassSet::all(), || true), Err(Unseen::NoDifference));
 ///
 /// let wrong = PassSet::all().with_wrong_rewrite(Pass::Kernelize, 2);
-/// let found = bisect(&program, &wrong, || true)?.expect("a planted fault");
+/// let found = bisect(&program, &wrong, || true)?;
 /// assert_eq!((found.culprit.pass, found.culprit.rewrite), (Pass::Kernelize, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn bisect(
-    program: &Program,
-    passes: &PassSet,
-    goes_on: impl Fn() -> bool,
-) -> Result<Option<Reproducer>, CompileError> {
-    let inputs = inputs(program);
-    if interpreted_bytes(program) > MAX_INTERPRETED_BYTES || !goes_on() {
-        return Ok(None);
-    }
-    let Ok(expected) = interpret(program, None, &inputs) else { return Ok(None) };
+pub fn bisect(program: &Program, passes: &PassSet, goes_on: impl Fn() -> bool) -> Result<Reproducer, Unseen> {
     let all = compile(program, passes)?;
+    let (expected, mut assumed) = observe(program, &goes_on)?;
+    let mut difference = |compiled: &Compiled| match run_assuming(compiled, &mut assumed, &goes_on) {
+        Ok(found) => Ok(difference(&expected, &found)),
+        Err(error @ InterpretError::Undefined { .. }) => Ok(Some(format!("the program cannot be run: {error}"))),
+        Err(error) => Err(error),
+    };
     let mut bisection = Bisection::new(all.reports.iter().map(|report| report.num_rewrites).sum());
-    let found = |compiled: &Compiled| difference(&expected, interpret_compiled(compiled, None, &inputs, 1));
-    let Some(mut message) = found(&all) else { return Ok(None) };
+    let mut message = difference(&all)?.ok_or(Unseen::NoDifference)?;
     while let Some(fuel) = bisection.next() {
-        if !goes_on() {
-            return Ok(None);
-        }
-        let difference = found(&compile(program, &passes.clone().with_fuel(fuel))?);
+        let difference = difference(&compile(program, &passes.clone().with_fuel(fuel))?)?;
         bisection.note(fuel, difference.is_some());
         message = difference.unwrap_or(message);
     }
@@ -150,46 +144,14 @@ pub fn bisect(
 /// Whether the interpreter finds another result than that of the program.
 #[cfg(test)]
 pub(crate) fn is_different(program: &Program, compiled: &Compiled) -> bool {
-    let inputs = inputs(program);
-    let expected = interpret(program, None, &inputs).expect("a result");
-    difference(&expected, interpret_compiled(compiled, None, &inputs, 1)).is_some()
+    let (expected, mut assumed) = observe(program, &|| true).expect("a result");
+    run_assuming(compiled, &mut assumed, &|| true) != Ok(expected)
 }
 
-/// Bytes for external blocks, the same for the same blocks.
-fn inputs(program: &Program) -> BTreeMap<BlockId, Vec<u8>> {
-    let external = program.blocks.iter().enumerate().filter(|(_, block)| block.lifetime == Lifetime::External);
-    let bytes =
-        |id: usize, size: usize| (0..size).map(move |at| tame(id.wrapping_mul(37) ^ (at.wrapping_mul(101) >> 2)));
-    external.map(|(id, block)| (BlockId(id), bytes(id, block.size_bytes).collect())).collect()
-}
-
-/// A byte of which any number of them in a row is a positive finite float.
-fn tame(number: usize) -> u8 {
-    let [lowest, ..] = number.to_le_bytes();
-    lowest & 0x3F
-}
-
-/// Bytes of the blocks, and all that nodes read and write.
-fn interpreted_bytes(program: &Program) -> usize {
-    let blocks: usize = program.blocks.iter().map(|block| block.size_bytes).sum();
-    let used = |kind: &super::node::NodeKind| {
-        let written = kind.each_write().map(|write| write.region.len());
-        kind.each_read().map(|region| region.len()).chain(written).sum::<usize>()
-    };
-    blocks + program.nodes.iter().map(|node| used(&node.kind)).sum::<usize>()
-}
-
-/// The first external block that is another one, and where; or why there is no result.
-fn difference(
-    expected: &BTreeMap<BlockId, Vec<u8>>,
-    found: Result<BTreeMap<BlockId, Vec<u8>>, InterpretError>,
-) -> Option<String> {
-    let found = match found {
-        Ok(found) => found,
-        Err(error) => return Some(format!("the program cannot be run: {error}")),
-    };
+/// The first external block that is another one, and where.
+fn difference(expected: &Results, found: &Results) -> Option<String> {
     expected.iter().zip(found).find_map(|((block, bytes), (_, found))| {
-        let differing = || bytes.iter().zip(&found).enumerate().filter(|(_, (one, other))| one != other);
+        let differing = || bytes.iter().zip(found).enumerate().filter(|(_, (one, other))| one != other);
         let (first, _) = differing().next()?;
         Some(format!("{} of {} bytes of {block} differ, the first at {first}", differing().count(), bytes.len()))
     })

@@ -68,12 +68,13 @@ mod tests;
 pub use agree::{compare_recordings, forget_stack};
 #[cfg(test)]
 pub(crate) use bisect::is_different;
-pub use bisect::{Bisection, Culprit, Reproducer, bisect};
+pub use bisect::{Bisection, Culprit, Reproducer, Unseen, bisect};
 pub use block::{Block, BlockId, Lifetime, Region};
 pub use error::ProgramError;
 pub use fused::{Fused, Output, View};
+pub use interpret::InterpretError;
 #[cfg(test)]
-pub(crate) use interpret::{InterpretError, interpret, interpret_compiled};
+pub(crate) use interpret::{interpret, interpret_compiled};
 pub use kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::ARENA_ALIGNMENT;

@@ -6,6 +6,7 @@ mod rules;
 mod texts;
 mod filetests;
 mod planted;
+mod training_step;
 mod fusion;
 mod recordings;
 mod sources;

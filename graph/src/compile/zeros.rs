@@ -43,7 +43,15 @@ pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
             NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => false,
         };
         for write in node.kind.each_write() {
-            if is_computed { computed.insert(&write.region) } else { computed.remove(&write.region) }
+            match (is_computed, write.is_full || zeros.covers(&write.region)) {
+                (true, true) => computed.insert(&write.region),
+                // What was there may still be.
+                (true, false) => {}
+                (false, _) => computed.remove(&write.region),
+            }
+        }
+        if let NodeKind::Alloc(block) = node.kind {
+            computed.insert(&Region::new(block, 0, program.blocks[block.0].size_bytes));
         }
         match &node.kind {
             NodeKind::Memset { region, pattern } if pattern.is_zero() => zeros.insert(region),

@@ -6,10 +6,10 @@ use std::time::Duration;
 use leyline::clock::{Clock as _, SystemClock};
 
 use super::background::{Background, Unwanted, not_compiled};
-use super::compilation::{Compilation, Source, guarded, text_of_error};
+use super::compilation::{Compilation, Source, guarded};
 use super::compiled::CompiledGraph;
 use super::executable::Captured;
-use crate::compile::{Bisection, CompileError, Reproducer, bisect};
+use crate::compile::{Reproducer, Unseen, bisect};
 use crate::compile_report::{CompileOptions, Searched};
 use crate::reason::Refusal;
 use crate::search::{Outcome, Probes, Steps, Task, told};
@@ -69,7 +69,7 @@ struct Device {
 enum Work {
     None,
     /// What was found, and what graphs are made from.
-    Host(Background<(Option<Refusal>, Box<Source>)>),
+    Host(Background<(Result<Refusal, Unseen>, Box<Source>)>),
     Build(Compilation),
 }
 
@@ -78,12 +78,12 @@ impl Device {
     fn on_host(
         &self,
         source: Box<Source>,
-        look: impl FnOnce(&Source, &Unwanted) -> Result<Option<Reproducer>, CompileError> + Send + 'static,
+        look: impl FnOnce(&Source, &Unwanted) -> Result<Reproducer, Unseen> + Send + 'static,
     ) -> Work {
         let folder = self.options.kernel_cache.clone();
         let work = move |unwanted: &Unwanted| {
-            let found = look(&source, unwanted).map_err(|error| not_compiled("not_valid", text_of_error(&error)))?;
-            Ok((found.map(|reproducer| told(&reproducer, folder.as_deref())), source))
+            let found = look(&source, unwanted).map(|reproducer| told(&reproducer, folder.as_deref()));
+            Ok((found, source))
         };
         Work::Host(Background::start(|unwanted| guarded(|| work(unwanted))))
     }
@@ -104,9 +104,8 @@ impl Probes for Device {
                 bisect(&source.lifted.program, &passes, || unwanted.check().is_ok() && clock.now() < INTERPRETER_TIME)
             }),
             Task::Build(fuel) => Work::Build(Compilation::again(source, passes.with_fuel(*fuel))),
-            Task::Name(bisection) => {
-                let bisection: Bisection = bisection.clone();
-                let difference = "a step of the compiled graph and of the captured one differ".to_owned();
+            Task::Name(bisection, difference) => {
+                let (bisection, difference) = (bisection.clone(), difference.clone());
                 self.on_host(source, move |source, _| bisection.reproducer(&source.lifted.program, &passes, difference))
             }
         };
@@ -117,7 +116,7 @@ impl Probes for Device {
             Work::None => return None,
             Work::Host(work) => work.poll()?.map(|(found, source)| {
                 self.source = Some(source);
-                Outcome::Named(found)
+                found.map_or_else(Outcome::Unseen, Outcome::Named)
             }),
             Work::Build(compilation) => compilation.poll()?.map(|graph| {
                 self.graph = Some(graph);

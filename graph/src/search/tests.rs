@@ -30,8 +30,8 @@ struct Interpreting {
 }
 
 impl Interpreting {
-    fn told(&self, reproducer: Option<Reproducer>) -> Option<Refusal> {
-        reproducer.map(|reproducer| told(&reproducer, Some(&self.folder)))
+    fn told(&self, found: Result<Reproducer, Unseen>) -> Outcome {
+        found.map_or_else(Outcome::Unseen, |reproducer| Outcome::Named(told(&reproducer, Some(&self.folder))))
     }
 }
 
@@ -52,17 +52,15 @@ impl Probes for Interpreting {
             Task::Interpret => {
                 self.task = None;
                 let sees = !matches!(self.trouble, Trouble::Unseen | Trouble::Lifting | Trouble::Build);
-                let found = bisect(&self.program, &self.passes, || sees).expect("valid");
-                Outcome::Named(self.told(found))
+                self.told(bisect(&self.program, &self.passes, || sees))
             }
             Task::Build(_) if self.trouble == Trouble::Build => {
                 Outcome::Failed(Refusal::NotCompiled { why: "nvrtc", message: "no".to_owned() })
             }
             Task::Build(_) => Outcome::Built,
-            Task::Name(bisection) => {
+            Task::Name(bisection, difference) => {
                 self.task = None;
-                let reproducer = bisection.reproducer(&self.program, &self.passes, "2 words".to_owned());
-                Outcome::Named(self.told(reproducer.expect("valid")))
+                self.told(bisection.reproducer(&self.program, &self.passes, difference))
             }
         })
     }
@@ -129,20 +127,25 @@ fn a_planted_rewrite_is_found_by_the_interpreter_or_step_by_step_and_its_reprodu
         assert!(num_compared <= most_compared, "{num_compared}");
         assert_eq!((refusal.name(), refusal.stage()), ("wrong_rewrite", Stage::Compile));
         let reproducer: Reproducer = fs::read_to_string(file).unwrap().parse().expect("a reproducer");
-        let again = bisect(&reproducer.program, &reproducer.passes, || true).expect("valid").expect("a difference");
+        let again = bisect(&reproducer.program, &reproducer.passes, || true).expect("a difference");
         assert_eq!(again.culprit, reproducer.culprit);
+        let why =
+            "2 words\nnot shown without a device: the program was not interpreted: it was stopped, or took too long";
+        let told = if trouble == Trouble::Unseen { why } else { &again.difference };
+        assert_eq!(reproducer.difference, told);
+        assert!(refusal.to_string().contains(told), "{refusal}");
     }
 }
 
 #[test]
 fn a_search_that_finds_nothing_says_why_and_ends() {
-    for (trouble, why) in [
-        (Trouble::Lifting, "2 words; no rewrite was found that makes it so: it differs before any rewrite"),
-        (Trouble::Build, "2 words; no rewrite was found that makes it so: the region was not compiled: no"),
-    ] {
+    for (trouble, why) in
+        [(Trouble::Lifting, "it differs before any rewrite"), (Trouble::Build, "the region was not compiled: no")]
+    {
         let (found, ..) = searched(trouble);
-        let expected = Refusal::NotCompiled { why: "differs", message: why.to_owned() };
-        assert_eq!(found, Ok(expected), "{trouble:?}");
+        let unseen = "the program was not interpreted: it was stopped, or took too long";
+        let message = format!("2 words; no rewrite was found that makes it so: {why}; without a device: {unseen}");
+        assert_eq!(found, Ok(Refusal::NotCompiled { why: "differs", message }), "{trouble:?}");
     }
     assert_eq!(searched(Trouble::Captured).0, Err(Refusal::OtherThread));
 }

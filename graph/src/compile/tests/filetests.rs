@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{replay, run};
-use crate::compile::{Compiled, PassSet, Program, Reproducer, bisect, compile};
+use crate::compile::{Compiled, PassSet, Program, Reproducer, Unseen, bisect, compile};
 
 /// The files of a folder with a name that ends like this, in order.
 fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
@@ -69,6 +69,17 @@ fn is_blessing() -> bool {
     std::env::var_os("ESPER_BLESS").is_some_and(|value| value == "1")
 }
 
+/// Confirms that a file of this crate holds a text.
+#[track_caller]
+pub(super) fn is_as_in_file(file: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if is_blessing() {
+        return fs::write(path, text).unwrap();
+    }
+    let found = fs::read_to_string(path).unwrap();
+    assert!(found == text, "{file}:\n{}\nESPER_BLESS=1 takes what was found\n", diff(&found, text));
+}
+
 #[test]
 fn files_say_what_passes_make_of_programs() {
     let mut wrong = Vec::new();
@@ -104,10 +115,11 @@ fn reproducers_find_their_rewrite_where_the_fault_is_planted_and_nothing_without
         let reproducer: Reproducer = text.parse().unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(is_blessing() || reproducer.to_string() == text, "{name}: {}", diff(&text, &reproducer.to_string()));
         let healthy = reproducer.passes.clone().without_wrong_rewrite();
-        assert_eq!(bisect(&reproducer.program, &healthy, || true), Ok(None), "{name}: the rewrite is still wrong");
+        let found = bisect(&reproducer.program, &healthy, || true);
+        assert_eq!(found, Err(Unseen::NoDifference), "{name}: the rewrite is still wrong, or it is not known");
         if healthy != reproducer.passes {
             let found = bisect(&reproducer.program, &reproducer.passes, || true);
-            let found = found.expect("valid").unwrap_or_else(|| panic!("{name}: the planted fault is not found"));
+            let found = found.unwrap_or_else(|why| panic!("{name}: the planted fault is not found: {why}"));
             if is_blessing() {
                 fs::write(&file, found.to_string()).unwrap();
             } else {

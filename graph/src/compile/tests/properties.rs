@@ -148,6 +148,6 @@ fn random_programs_give_every_pass_something_to_do_and_let_blocks_share_bytes() 
         let owned = program.blocks.iter().filter(|block| block.lifetime == Lifetime::Graph);
         num_sharing += usize::from(report.peak_bytes.after < owned.map(|block| block.size_bytes).sum());
     }
-    assert!(num_rewritten.iter().all(|&count| count >= 25), "{num_rewritten:?}");
+    assert!(num_rewritten.iter().all(|&count| count >= 15), "{num_rewritten:?}");
     assert!(num_sharing >= 40 && num_medium >= 150, "{num_sharing} share, {num_medium} are of medium size");
 }
