@@ -44,7 +44,7 @@ pub enum CheckpointError {
     },
     /// An undamaged generation was written in a format that this build does not read.
     #[error(
-        "generation {generation} in `{}` has format version {found}, but this build reads version {FORMAT_VERSION}; \
+        "generation {generation} in `{}` has format version {found}, but this build reads versions 1 to {FORMAT_VERSION}; \
          resume with the build that wrote it",
         path.display()
     )]

@@ -7,8 +7,10 @@ use super::name::{check_config_digest, check_portable};
 use super::payload::{MAX_STATE_BYTES, MAX_TENSORS_BYTES, Payload, STATE_FILE, TENSORS_FILE, check_size};
 use super::snapshot::{Generation, SnapshotMeta};
 
-/// The format that this build writes and reads.
-pub const FORMAT_VERSION: u64 = 1;
+/// The newest format that this build writes and reads.
+pub const FORMAT_VERSION: u64 = 2;
+/// The format of a generation that is not pinned.
+const UNPINNED_VERSION: u64 = 1;
 /// Most bytes of `manifest.json`.
 pub const MAX_MANIFEST_BYTES: u64 = 64 << 10;
 
@@ -32,6 +34,9 @@ pub(super) struct Manifest {
     pub(super) meta: SnapshotMeta,
     /// As many as [`FILES`], in that order.
     files: Vec<FileEntry>,
+    /// Whether the generation stays until a newer pinned one is sound; written, as `true`, in version 2 alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) pinned: bool,
 }
 
 /// Size and digest of one file.
@@ -59,9 +64,10 @@ impl From<Fault> for ManifestError {
 
 impl Manifest {
     /// The manifest of `payload`, stored as `generation`.
-    pub(super) fn new(generation: Generation, meta: SnapshotMeta, payload: &Payload) -> Self {
+    pub(super) fn new(generation: Generation, meta: SnapshotMeta, payload: &Payload, pinned: bool) -> Self {
         let files = vec![FileEntry::of(STATE_FILE, &payload.state), FileEntry::of(TENSORS_FILE, &payload.tensors)];
-        Self { format: FORMAT.to_owned(), version: FORMAT_VERSION, generation, meta, files }
+        let version = if pinned { FORMAT_VERSION } else { UNPINNED_VERSION };
+        Self { format: FORMAT.to_owned(), version, generation, meta, files, pinned }
     }
 
     pub(super) fn state(&self) -> &FileEntry {
@@ -84,10 +90,14 @@ impl Manifest {
         if claim.format != FORMAT {
             return Err(Fault::Format { found: claim.format, expected: FORMAT }.into());
         }
-        if claim.version != FORMAT_VERSION {
+        if !(UNPINNED_VERSION..=FORMAT_VERSION).contains(&claim.version) {
             return Err(ManifestError::Version(claim.version));
         }
         let manifest: Self = serde_json::from_slice(body).map_err(Fault::Json)?;
+        if manifest.pinned != (manifest.version == FORMAT_VERSION) {
+            let message = format!("`pinned` is {} in version {}", manifest.pinned, manifest.version);
+            return Err(Fault::Json(serde::de::Error::custom(message)).into());
+        }
         for file in &manifest.files {
             check_portable("file name", &file.name).map_err(Fault::from)?;
         }

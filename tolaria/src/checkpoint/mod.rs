@@ -17,13 +17,14 @@
 //! - Damage is found, not loaded: every byte of a generation is covered by a digest. A damaged generation is passed
 //!   over, and [`Loaded::skipped`] says which and why.
 //! - Older generations go only after the new one has been read back and as many sound ones as asked for remain.
+//! - A pinned generation ([`save_pinned`](CheckpointStore::save_pinned)) stays until a newer pinned one has been read back.
 //! - One writer: a second [`CheckpointStore`] on the directory is refused, also from another process. Readers
 //!   ([`CheckpointReader`]) need no lock.
 //!
 //! The file system must rename a directory atomically and honor `fsync` (ext4, XFS, Btrfs, APFS, ZFS do). A digest
 //! proves that nothing was damaged, not who wrote it.
 //!
-//! # Format, version 1
+//! # Format, versions 1 and 2
 //!
 //! | Path below the store's directory | Content |
 //! |---|---|
@@ -46,10 +47,11 @@
 //! | Field of the body | Meaning |
 //! |---|---|
 //! | `format` | `"esper-checkpoint"` |
-//! | `version` | `1`; any other is [`CheckpointError::UnsupportedVersion`] |
+//! | `version` | `1`, or `2` of a pinned generation; any other is [`CheckpointError::UnsupportedVersion`] |
 //! | `generation` | the number in the directory's name |
 //! | `meta` | [`SnapshotMeta`]: `run_id`, `epoch`, `step`, `topology`, `created_unix_ms`, `config_digest` |
 //! | `files` | for `state.json` and `tensors.safetensors`, in this order: `name`, `bytes`, `blake3` |
+//! | `pinned` | `true`, in version 2 alone: of the sound generations that have it, the newest is kept |
 //!
 //! | Limit | Value |
 //! |---|---|

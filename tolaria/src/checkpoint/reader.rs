@@ -80,6 +80,29 @@ impl CheckpointReader {
         }
     }
 
+    /// Loads the newest pinned generation that is whole; `None` when none is pinned.
+    ///
+    /// Damaged and unreadable generations are passed over; those that may have been pinned are in [`Loaded::skipped`].
+    ///
+    /// # Errors
+    /// As [`load_latest`](Self::load_latest), of the generations that may be pinned.
+    pub fn load_pinned(&self) -> Result<Option<Loaded>, CheckpointError> {
+        let mut skipped = Vec::new();
+        for generation in self.list()?.into_iter().rev() {
+            match self.is_pinned(generation).and_then(|pinned| pinned.then(|| self.load(generation)).transpose()) {
+                Ok(Some(snapshot)) => return Ok(Some(Loaded { snapshot, generation, skipped })),
+                Ok(None) => {}
+                Err(error @ CheckpointError::UnsupportedVersion { .. }) => return Err(error),
+                Err(reason) => skipped.push((generation, reason)),
+            }
+        }
+        if skipped.is_empty() {
+            Ok(None)
+        } else {
+            Err(CheckpointError::NothingLoadable { dir: self.dir.clone(), skipped })
+        }
+    }
+
     /// Loads one generation, tensors on the CPU.
     ///
     /// # Errors
@@ -113,8 +136,21 @@ impl CheckpointReader {
         self.fs.list(&self.dir).map_err(CheckpointError::io("list", &self.dir))
     }
 
+    /// Whether the manifest of a generation pins it; nothing else of it is looked at.
+    pub(super) fn is_pinned(&self, generation: Generation) -> Result<bool, CheckpointError> {
+        Ok(self.read_manifest(generation)?.pinned)
+    }
+
     /// The files of a generation, sizes and digests checked.
     fn read(&self, generation: Generation) -> Result<Verified, CheckpointError> {
+        let manifest = self.read_manifest(generation)?;
+        let state = self.read_entry(generation, manifest.state())?;
+        let documents = parse_state(&state).map_err(|fault| self.damaged(generation, &manifest.state().name, fault))?;
+        let tensors = self.read_entry(generation, manifest.tensors())?;
+        Ok(Verified { manifest, documents, tensors })
+    }
+
+    fn read_manifest(&self, generation: Generation) -> Result<Manifest, CheckpointError> {
         let dir = self.dir.join(generation.directory_name());
         match self.fs.kind(&dir).map_err(CheckpointError::io("look at", &dir))? {
             Some(EntryKind::Directory) => {}
@@ -128,16 +164,12 @@ impl CheckpointReader {
             }
         }
         let bytes = self.read_file(generation, MANIFEST_FILE, MAX_MANIFEST_BYTES)?;
-        let manifest = Manifest::parse(&bytes, generation).map_err(|error| match error {
+        Manifest::parse(&bytes, generation).map_err(|error| match error {
             ManifestError::Fault(fault) => self.damaged(generation, MANIFEST_FILE, fault),
             ManifestError::Version(found) => {
                 CheckpointError::UnsupportedVersion { generation, path: dir.join(MANIFEST_FILE), found }
             }
-        })?;
-        let state = self.read_entry(generation, manifest.state())?;
-        let documents = parse_state(&state).map_err(|fault| self.damaged(generation, &manifest.state().name, fault))?;
-        let tensors = self.read_entry(generation, manifest.tensors())?;
-        Ok(Verified { manifest, documents, tensors })
+        })
     }
 
     fn read_entry(&self, generation: Generation, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {

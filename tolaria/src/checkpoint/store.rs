@@ -1,10 +1,12 @@
 //! Writing generations: aside, durable, visible by one rename; then the old ones go.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use leyline::error::{Error as _, ErrorKind};
 
 use super::error::CheckpointError;
 use super::fs::{EntryKind, Fs, LockGuard};
@@ -20,8 +22,8 @@ const LOCK_FILE: &str = "lock";
 pub struct CheckpointStore {
     reader: CheckpointReader,
     keep_last: NonZeroUsize,
-    /// Generations found whole by this store; retention counts only these.
-    sound: BTreeSet<Generation>,
+    /// Generations found whole by this store, and whether each is pinned; retention counts only these.
+    sound: BTreeMap<Generation, bool>,
     _lock: LockGuard,
 }
 
@@ -36,13 +38,13 @@ impl CheckpointStore {
         let lock_path = dir.join(LOCK_FILE);
         let lock = fs.try_lock(&lock_path).map_err(CheckpointError::io("lock", lock_path))?;
         let Some(lock) = lock else { return Err(CheckpointError::Locked { dir }) };
-        let store = Self { reader: CheckpointReader::new(dir, fs), keep_last, sound: BTreeSet::new(), _lock: lock };
+        let store = Self { reader: CheckpointReader::new(dir, fs), keep_last, sound: BTreeMap::new(), _lock: lock };
         store.sweep()?;
         Ok(store)
     }
 
     /// Stores `snapshot` as a new generation; when this returns, it is durable. Then removes what is older than the
-    /// newest `keep_last` sound generations, the new one included.
+    /// newest `keep_last` sound generations, the new one included; a pinned generation stays and does not count.
     ///
     /// # Errors
     /// [`CheckpointError::InvalidName`], [`UnsupportedDType`](CheckpointError::UnsupportedDType),
@@ -54,11 +56,28 @@ impl CheckpointStore {
     /// # Sync
     /// One device-to-host copy per tensor that is not on the CPU.
     pub fn save(&mut self, snapshot: &Snapshot) -> Result<Generation, CheckpointError> {
+        self.store(snapshot, false)
+    }
+
+    /// As [`save`](Self::save), of a generation that stays, however many are saved after it, until a newer pinned one has
+    /// been read back: then the older pinned one goes. [`CheckpointReader::load_pinned`] finds it, and
+    /// [`CheckpointReader::load_latest`] as any other.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Sync
+    /// As there.
+    pub fn save_pinned(&mut self, snapshot: &Snapshot) -> Result<Generation, CheckpointError> {
+        self.store(snapshot, true)
+    }
+
+    fn store(&mut self, snapshot: &Snapshot, pinned: bool) -> Result<Generation, CheckpointError> {
         super::name::check_config_digest(&snapshot.meta.config_digest)?;
         let payload = encode(&snapshot.components)?;
         self.sweep()?;
         let generation = self.next_generation()?;
-        let manifest = Manifest::new(generation, snapshot.meta.clone(), &payload)
+        let manifest = Manifest::new(generation, snapshot.meta.clone(), &payload, pinned)
             .to_bytes()
             .map_err(|fault| CheckpointError::Unwritable { file: MANIFEST_FILE, fault })?;
 
@@ -76,7 +95,7 @@ impl CheckpointStore {
         self.sync_dir(self.dir())?;
 
         self.reader.verify(generation)?;
-        self.sound.insert(generation);
+        self.sound.insert(generation, pinned);
         self.retain_newest()
             .map_err(|source| CheckpointError::Retention { committed: generation, source: Box::new(source) })?;
         Ok(generation)
@@ -108,6 +127,14 @@ impl CheckpointStore {
     /// As there.
     pub fn load_latest(&self) -> Result<Option<Loaded>, CheckpointError> {
         self.reader.load_latest()
+    }
+
+    /// [`CheckpointReader::load_pinned`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_pinned(&self) -> Result<Option<Loaded>, CheckpointError> {
+        self.reader.load_pinned()
     }
 
     /// [`CheckpointReader::load`].
@@ -156,20 +183,20 @@ impl CheckpointStore {
         self.fs().rename(temporary, &visible).map_err(CheckpointError::io("rename", temporary))
     }
 
-    /// Removes what is older than the newest `keep_last` sound generations.
+    /// Removes what is older than the newest `keep_last` sound generations, but for the newest sound one that is pinned.
     fn retain_newest(&mut self) -> Result<(), CheckpointError> {
-        let mut newest_first = self.list()?.into_iter().rev();
-        let mut num_sound = 0;
-        for generation in newest_first.by_ref() {
-            if self.sound.contains(&generation) || self.reader.verify(generation).is_ok() {
-                self.sound.insert(generation);
-                num_sound += 1;
-            }
-            if num_sound == self.keep_last.get() {
-                break;
+        let (mut num_sound, mut has_pinned) = (0, false);
+        let mut expired = Vec::new();
+        for generation in self.list()?.into_iter().rev() {
+            let is_needed = num_sound < self.keep_last.get();
+            match self.look_at(generation, is_needed) {
+                Ok(true) if !has_pinned => has_pinned = true,
+                Ok(false) if is_needed => num_sound += 1,
+                // Perhaps the pinned one, or one of the last: the next save looks again.
+                Err(error) if is_needed || error.kind() == ErrorKind::Io => {}
+                Ok(_) | Err(_) => expired.push(generation),
             }
         }
-        let expired: Vec<Generation> = newest_first.collect();
         let mut temporaries = Vec::new();
         for generation in expired {
             let visible = self.dir().join(generation.directory_name());
@@ -184,6 +211,19 @@ impl CheckpointStore {
         // Otherwise a loss of power could bring the name back without the files.
         self.sync_dir(self.dir())?;
         temporaries.iter().try_for_each(|temporary| self.remove(temporary))
+    }
+
+    /// Whether a sound generation is pinned. Of one that is neither pinned nor needed, only the manifest is read.
+    fn look_at(&mut self, generation: Generation, is_needed: bool) -> Result<bool, CheckpointError> {
+        if let Some(pinned) = self.sound.get(&generation) {
+            return Ok(*pinned);
+        }
+        let pinned = self.reader.is_pinned(generation)?;
+        if pinned || is_needed {
+            self.reader.verify(generation)?;
+            self.sound.insert(generation, pinned);
+        }
+        Ok(pinned)
     }
 
     /// Removes temporary directories, which only a crash or a failure leaves behind.

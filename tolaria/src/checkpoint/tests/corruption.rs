@@ -118,7 +118,7 @@ fn missing_files_are_found() {
 /// Body of a sound manifest, changed by `change` and sealed again: what an attacker can do.
 fn forged(change: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
     let payload = encode(&snapshot(2).components).unwrap();
-    let mut body = serde_json::to_value(Manifest::new(Generation(2), snapshot(2).meta, &payload)).unwrap();
+    let mut body = serde_json::to_value(Manifest::new(Generation(2), snapshot(2).meta, &payload, false)).unwrap();
     change(&mut body);
     seal(&serde_json::to_vec(&body).unwrap())
 }
@@ -152,6 +152,8 @@ fn a_forged_manifest_cannot_reach_outside_or_ask_for_memory() {
     check_forged("configuration digest", |body| body["meta"]["config_digest"] = "x".repeat(300).into());
     check_forged("its format is \"zip\", expected \"esper-checkpoint\"", |body| body["format"] = "zip".into());
     check_forged("it says generation 3", |body| body["generation"] = 3.into());
+    check_forged("`pinned` is false in version 2", |body| body["version"] = 2.into());
+    check_forged("`pinned` is true in version 1", |body| body["pinned"] = true.into());
     check_forged("it is not valid JSON", |body| *body = serde_json::Value::Null);
 }
 
@@ -159,21 +161,21 @@ fn a_forged_manifest_cannot_reach_outside_or_ask_for_memory() {
 fn an_unchanged_forgery_is_the_original() {
     let (_, _, bytes) = victim("manifest.json");
     let payload = encode(&snapshot(2).components).unwrap();
-    assert_eq!(Manifest::new(Generation(2), snapshot(2).meta, &payload).to_bytes().unwrap(), bytes);
+    assert_eq!(Manifest::new(Generation(2), snapshot(2).meta, &payload, false).to_bytes().unwrap(), bytes);
     assert!(serde_json::from_slice::<serde_json::Value>(&bytes).unwrap()["manifest"]["version"] == 1);
 }
 
 #[test]
 fn another_version_is_named_and_not_passed_over() {
-    let other = serde_json::json!({"format": "esper-checkpoint", "version": 2, "files": "elsewhere"});
-    for manifest in [forged(|body| body["version"] = 2.into()), forged(|body| *body = other)] {
+    let other = serde_json::json!({"format": "esper-checkpoint", "version": 3, "files": "elsewhere"});
+    for manifest in [forged(|body| body["version"] = 3.into()), forged(|body| *body = other)] {
         let (fs, store, _) = victim("manifest.json");
         fs.poke(&path("manifest.json"), &manifest);
         for result in [store.load_latest().map(drop), store.verify(Generation(2)).map(drop)] {
             let error = result.unwrap_err();
-            assert!(matches!(error, CheckpointError::UnsupportedVersion { found: 2, .. }), "{error}");
+            assert!(matches!(error, CheckpointError::UnsupportedVersion { found: 3, .. }), "{error}");
             let text = error.to_string();
-            assert!(text.contains("has format version 2, but this build reads version 1"), "{text}");
+            assert!(text.contains("has format version 3, but this build reads versions 1 to 2"), "{text}");
         }
         assert_same(&store.load(Generation(1)).unwrap(), &snapshot(1));
     }
@@ -184,7 +186,7 @@ fn another_version_is_named_and_not_passed_over() {
 fn check_payload(state: &[u8], tensors: &[u8], file: &str, expected: &str) {
     let (fs, store, _) = victim("manifest.json");
     let payload = Payload { state: state.to_vec(), tensors: tensors.to_vec() };
-    let manifest = Manifest::new(Generation(2), snapshot(2).meta, &payload).to_bytes().unwrap();
+    let manifest = Manifest::new(Generation(2), snapshot(2).meta, &payload, false).to_bytes().unwrap();
     for (name, bytes) in [("manifest.json", &*manifest), ("state.json", state), ("tensors.safetensors", tensors)] {
         fs.poke(&path(name), bytes);
     }

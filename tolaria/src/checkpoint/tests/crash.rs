@@ -99,6 +99,44 @@ fn a_loss_of_power_after_a_failure_loses_nothing_acknowledged() {
     assert!(num_states >= 10_000, "{num_states} crash states");
 }
 
+#[test]
+fn a_loss_of_power_leaves_the_old_or_the_new_pinned_generation() {
+    const PINNED: [u64; 3] = [1, 3, 4];
+    let fs = Arc::new(SimFs::default());
+    fs.record();
+    let mut store = open(&fs, 1);
+    for step in 1..=6 {
+        let is_pinned = PINNED.contains(&step);
+        let saved = if is_pinned { store.save_pinned(&snapshot(step)) } else { store.save(&snapshot(step)) };
+        saved.unwrap();
+        fs.acknowledge(step);
+    }
+    let (mut num_states, mut seen) = (0, BTreeSet::new());
+    for point in fs.take_points() {
+        let last = |step: u64| PINNED.into_iter().rev().find(|pinned| *pinned <= step).unwrap_or(0);
+        let allowed = last(point.acknowledged)..=last(point.acknowledged + 1);
+        point.for_each_state(|fs| {
+            num_states += 1;
+            if !seen.insert((fs.digest(), point.acknowledged)) {
+                return;
+            }
+            let fs = Arc::new(fs);
+            let (mut store, _) = recover(&fs, &(point.acknowledged..=point.acknowledged + 1));
+            let pinned = |store: &CheckpointStore| {
+                let loaded = store.load_pinned().unwrap_or_else(|error| panic!("{error:?} on {:?}", fs.tree()));
+                let step = loaded.as_ref().map_or(0, |loaded| loaded.snapshot.meta.step.0);
+                loaded.inspect(|loaded| assert_same(&loaded.snapshot, &snapshot(step)));
+                assert!(allowed.contains(&step), "step {step} is not one of {allowed:?} on {:?}", fs.tree());
+                step
+            };
+            let found = pinned(&store);
+            store.save(&snapshot(100)).unwrap();
+            assert_eq!(pinned(&store), found, "{:?}", fs.tree());
+        });
+    }
+    assert!(num_states >= 10_000, "{num_states} crash states");
+}
+
 /// Recovers from every state and saves once more. Gives back how many states there were; a disk that has been seen with
 /// the same promise is counted and not tried again.
 #[track_caller]

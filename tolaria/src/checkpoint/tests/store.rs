@@ -54,6 +54,75 @@ fn a_damaged_generation_does_not_take_the_place_of_a_sound_one() {
     assert_eq!(numbers(&store.list().unwrap()), [4, 5], "3 is older than the second sound one");
 }
 
+/// Steps at which a pinned generation is saved, and how many are saved; those that are left, and the pinned one.
+#[track_caller]
+fn check_pinned(pinned: &[u64], num_saves: u64, keep_last: usize, expected: &[u64], found: Option<u64>) {
+    for reopened in [false, true] {
+        let (fs, mut store) = saved([], keep_last);
+        for step in 1..=num_saves {
+            let is_pinned = pinned.contains(&step);
+            let saved = if is_pinned { store.save_pinned(&snapshot(step)) } else { store.save(&snapshot(step)) };
+            assert_eq!(saved.unwrap(), Generation(step));
+            if reopened {
+                drop(store);
+                store = open(&fs, keep_last);
+            }
+        }
+        let context = format!("{pinned:?}, {num_saves} saves, keeping {keep_last}, reopened: {reopened}");
+        assert_eq!(numbers(&store.list().unwrap()), expected, "{context}");
+        let loaded = store.load_pinned().unwrap();
+        assert_eq!(loaded.as_ref().map(|loaded| loaded.generation.0), found, "{context}");
+        if let (Some(loaded), Some(found)) = (loaded, found) {
+            assert_same(&loaded.snapshot, &snapshot(found));
+        }
+        assert_same(&store.load_latest().unwrap().unwrap().snapshot, &snapshot(num_saves));
+    }
+}
+
+#[test]
+fn a_pinned_generation_stays_beside_the_last_ones_until_a_newer_one_is_pinned() {
+    check_pinned(&[], 3, 1, &[3], None);
+    check_pinned(&[1], 1, 1, &[1], Some(1));
+    check_pinned(&[1], 5, 1, &[1, 5], Some(1));
+    check_pinned(&[2], 6, 2, &[2, 5, 6], Some(2));
+    check_pinned(&[1, 3], 5, 1, &[3, 5], Some(3));
+    check_pinned(&[1, 3, 5], 5, 2, &[2, 4, 5], Some(5));
+    check_pinned(&[1, 2, 3], 3, 2, &[3], Some(3));
+}
+
+#[test]
+fn a_damaged_pinned_generation_does_not_end_the_life_of_a_sound_one() {
+    // Both are there when the process ends between the newer one and the removal of the older one.
+    let (fs, mut store) = saved([], 1);
+    store.save_pinned(&snapshot(1)).unwrap();
+    store.save(&snapshot(2)).unwrap();
+    drop(store);
+    let kept = fs.clone();
+    let mut other = open(&fs, 1);
+    fs.record();
+    other.save_pinned(&snapshot(3)).unwrap();
+    drop(other);
+    let mut num_both = 0;
+    for point in fs.take_points() {
+        point.for_each_state(|fs| {
+            let has = |generation: u64| {
+                let name = format!("/{}/manifest.json", Generation(generation).directory_name());
+                fs.tree().iter().any(|path| path.ends_with(&name))
+            };
+            if has(1) && has(3) {
+                num_both += 1;
+                let fs = Arc::new(fs);
+                damage(&fs, 3);
+                let mut store = open(&fs, 1);
+                assert_same(&store.load_pinned().unwrap().unwrap().snapshot, &snapshot(1));
+                store.save(&snapshot(4)).unwrap();
+                assert_eq!(numbers(&store.list().unwrap()), [1, 4]);
+            }
+        });
+    }
+    assert!(num_both > 0, "{:?}", kept.tree());
+}
+
 #[test]
 fn all_damaged_is_an_error_and_not_a_fresh_start() {
     let (fs, store) = saved(1..=2, 2);
@@ -108,6 +177,7 @@ fn the_rename_comes_after_every_sync_and_the_removal_after_the_read_back() {
         "read state.json",
         "read tensors.safetensors",
         "list run",
+        "read manifest.json",
         "rename gen-00000001",
         "sync_dir run",
         "remove tmp-00000001",
