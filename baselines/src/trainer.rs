@@ -32,6 +32,7 @@ pub(crate) fn plain_trainer(
         run_id: RunId::new("bench").expect("a literal of allowed characters"),
         seed,
         num_epochs,
+        max_steps: None,
         device: device.clone(),
         data,
         seeds: NoSeeds::new(model),
@@ -84,13 +85,10 @@ pub(crate) fn train_config(
         optimizer,
         // The learning rate moves, so that a recorded step that kept one would be found out.
         schedule: ScheduleConfig { learning_rate: 0.01, warmup_steps: 20, decay: Decay::Constant },
-        clip_norm: Some(1.0),
         conflict,
-        measures: Vec::new(),
         eval_batch_size: count(512),
         conflict_warn: 1.0,
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
         execution,
+        ..TrainConfig::default()
     }
 }

@@ -1,5 +1,6 @@
 //! What is confirmed before a run creates anything; `esper check-config` does that alone.
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -109,7 +110,8 @@ fn doubts(config: &EsperConfig, num_samples: usize) -> Vec<Issue> {
     let (batch, schedule, epochs) = (&config.train.batch, &config.train.schedule, config.run.epochs.get());
     let (size, of_step) = (batch.batch_size.get(), batch.samples_per_step());
     let steps = num_windows(num_samples, batch) as u64;
-    let num_steps = steps.saturating_mul(epochs);
+    let max_steps = config.run.max_steps.map_or(u64::MAX, NonZeroU64::get);
+    let num_steps = steps.saturating_mul(epochs).min(max_steps);
     let mut doubts = Vec::new();
     if size > num_samples {
         let problem =
@@ -125,7 +127,7 @@ fn doubts(config: &EsperConfig, num_samples: usize) -> Vec<Issue> {
     }
     if schedule.warmup_steps > num_steps {
         let problem = format!(
-            "is {}, but the steps of the run are {epochs} × {steps} = {num_steps}: the learning rate never reaches {}",
+            "is {}, but the run has {num_steps} steps ({steps} in an epoch): the learning rate never reaches {}",
             schedule.warmup_steps, schedule.learning_rate
         );
         doubts.push(Issue::new("train.schedule.warmup_steps", problem));

@@ -13,6 +13,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use leyline::id::SeedId;
 use leyline::seed::SeedState;
 use tolaria::trainer::report::EpochReport;
+use tolaria::trainer::{RunEvent, StepEvaluation};
 
 use crate::report::printable;
 
@@ -101,6 +102,14 @@ impl Progress {
                 display.epoch(report, epoch_s * left as f64);
                 display.last = Some(line(report, self.num_epochs));
             }
+        }
+    }
+
+    /// Shows an evaluation in the middle of an epoch.
+    pub fn event(&mut self, event: &RunEvent<'_>) {
+        if let RunEvent::Evaluated(StepEvaluation { step, train_loss, validation }) = event {
+            let scores = format!("loss {train_loss:.4}  validation {:.4}", validation.loss);
+            self.note(&format!("step {step}  {scores}  {}", percent(validation.accuracy())));
         }
     }
 

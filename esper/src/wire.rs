@@ -81,6 +81,7 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
         run_id,
         seed: config.run.seed,
         num_epochs: config.run.epochs.get(),
+        max_steps: config.run.max_steps,
         data: Splits { train, validation: dataset(&data.validation, beside)?, test: dataset(&data.test, beside)? },
         device,
         seeds,

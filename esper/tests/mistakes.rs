@@ -166,7 +166,7 @@ fn sizes_beyond_the_data_and_the_run_are_told_with_their_numbers_and_do_not_end_
         assert_eq!(output.status.code(), Some(0), "{error}");
         for part in [
             "warning: a.toml:4:1: `train.batch.batch_size` is 5000, but the training part has 1079 samples",
-            "warning: a.toml:6:1: `train.schedule.warmup_steps` is 100, but the steps of the run are 2 × 1 = 2:",
+            "warning: a.toml:6:1: `train.schedule.warmup_steps` is 100, but the run has 2 steps (1 in an epoch):",
         ] {
             assert!(error.contains(part), "{command:?}: `{part}` is missing in: {error}");
         }

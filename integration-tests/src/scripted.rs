@@ -21,7 +21,7 @@ use leyline::telemetry::{NullRecorder, Recorder};
 use leyline_testkit::clock::ManualClock;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
-use tolaria::trainer::{ExecutionConfig, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{Parts, Splits, TrainConfig, Trainer};
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -98,20 +98,16 @@ pub fn trainer(
         batch: BatchConfig { batch_size: count(2), microbatches_per_step: count(1) },
         optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
         schedule: ScheduleConfig::constant(1e-3),
-        clip_norm: Some(1.0),
-        conflict: <_>::default(),
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
-        measures: Vec::new(),
         eval_batch_size: count(4),
         conflict_warn: 1.0,
-        execution: ExecutionConfig::default(),
+        ..TrainConfig::default()
     };
     let data = samples(num_samples);
     let parts = Parts {
         run_id,
         seed: 1,
         num_epochs,
+        max_steps: None,
         device: Device::Cpu,
         data: Splits { train: data.clone(), validation: data.clone(), test: data },
         seeds,

@@ -61,6 +61,8 @@ pub fn trainer(config: &EsperConfig, dir: Option<&Path>) -> EsperTrainer {
     let checkpoints = dir.map(|dir| Checkpoints {
         store: CheckpointStore::open(dir, NonZeroUsize::MIN, Arc::new(StdFs)).expect("a fresh folder"),
         every_epochs: config.checkpoint.every_epochs,
+        every_steps: None,
+        keep_best: false,
         config_digest: String::new(),
     });
     let around = Surroundings {

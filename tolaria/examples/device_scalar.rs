@@ -19,7 +19,6 @@ use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline::telemetry::NullRecorder;
-use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
@@ -69,19 +68,17 @@ fn train(device: &Device, mode: StepMode) -> Result<Vec<u32>, Box<dyn Error>> {
         optimizer: OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
         schedule: ScheduleConfig::constant(0.1),
         clip_norm: None,
-        conflict: ConflictResolution::Mean,
-        measures: Vec::new(),
         eval_batch_size: eight,
         conflict_warn: 1.0,
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
         execution: ExecutionConfig { mode, ..ExecutionConfig::default() },
+        ..TrainConfig::default()
     };
     let data = points(64, device)?;
     let parts = Parts {
         run_id: RunId::new("example")?,
         seed: 0,
         num_epochs: 30,
+        max_steps: None,
         data: Splits { train: data.clone(), validation: data.clone(), test: data },
         device: device.clone(),
         seeds: NoSeeds::new(model),

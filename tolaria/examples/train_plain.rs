@@ -9,11 +9,10 @@ use leyline::clock::SystemClock;
 use leyline::id::RunId;
 use leyline::region::Eager;
 use leyline::telemetry::NullRecorder;
-use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
-use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{NullObserver, Parts, Splits, TrainConfig, Trainer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::Cpu;
@@ -27,18 +26,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         optimizer: OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
         schedule: ScheduleConfig::constant(0.1),
         clip_norm: None,
-        conflict: ConflictResolution::Mean,
-        measures: Vec::new(),
         eval_batch_size: eight,
         conflict_warn: 1.0,
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
-        execution: ExecutionConfig::default(),
+        ..TrainConfig::default()
     };
     let parts = Parts {
         run_id: RunId::new("example")?,
         seed: 0,
         num_epochs: 10,
+        max_steps: None,
         data: Splits { train: points(64, 0)?, validation: points(32, 1)?, test: points(32, 2)? },
         device,
         seeds: NoSeeds::new(model),

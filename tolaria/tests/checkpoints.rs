@@ -14,15 +14,12 @@ use leyline::region::Eager;
 use leyline::telemetry::NullRecorder;
 use leyline_testkit::clock::ManualClock;
 use tolaria::Error;
-use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::checkpoint::{CheckpointStore, EntryKind, Fs, LockGuard, StdFs};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{
-    Checkpoints, ExecutionConfig, Flow, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, Trainer,
-};
+use tolaria::trainer::{Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, Trainer};
 
 type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
 
@@ -77,18 +74,15 @@ impl Job {
             optimizer: OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
             schedule: ScheduleConfig::constant(0.1),
             clip_norm: None,
-            conflict: ConflictResolution::Mean,
-            measures: Vec::new(),
             eval_batch_size: count(8),
             conflict_warn: 1.0,
-            measure_conflicts: false,
-            cagrad_radius: 0.4,
-            execution: ExecutionConfig::default(),
+            ..TrainConfig::default()
         };
         let parts = Parts {
             run_id: RunId::new("run-1").unwrap(),
             seed: self.seed,
             num_epochs: self.num_epochs,
+            max_steps: None,
             device: Device::Cpu,
             data: Splits {
                 train: self.samples(self.num_train),
@@ -100,6 +94,8 @@ impl Job {
             checkpoints: Some(Checkpoints {
                 store: CheckpointStore::open(dir, NonZeroUsize::MIN, Arc::new(fs)).unwrap(),
                 every_epochs: NonZeroU64::MIN,
+                every_steps: None,
+                keep_best: false,
                 config_digest: String::new(),
             }),
             recorder: Arc::new(NullRecorder),

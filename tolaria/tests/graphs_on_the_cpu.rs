@@ -37,19 +37,17 @@ fn train(execution: &ExecutionConfig, recorder: &Arc<RecordingRecorder>) -> (Vec
         batch: BatchConfig { batch_size: count(3), microbatches_per_step: count(2) },
         optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
         schedule: ScheduleConfig::constant(0.1),
-        clip_norm: Some(1.0),
         conflict: ConflictResolution::PcGrad,
-        measures: Vec::new(),
         eval_batch_size: count(5),
         conflict_warn: 1.0,
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
         execution: execution.clone(),
+        ..TrainConfig::default()
     };
     let parts = Parts {
         run_id: RunId::new("cpu").unwrap(),
         seed: 4,
         num_epochs: 5,
+        max_steps: None,
         device: Device::Cpu,
         data: Splits { train: samples(), validation: samples(), test: samples() },
         seeds: NoSeeds::new(model),

@@ -18,7 +18,7 @@ use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Checkpoints, ExecutionConfig, Flow, Observer, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{Checkpoints, Flow, Observer, Parts, Splits, TrainConfig, Trainer};
 
 type Plain = Trainer<NoSeeds<PlainModel>, NoPolicy>;
 
@@ -85,22 +85,23 @@ impl Case {
             schedule: ScheduleConfig::constant(self.learning_rate),
             clip_norm: self.clip_norm,
             conflict: self.method,
-            measures: Vec::new(),
             eval_batch_size: count(8),
             conflict_warn: 1.0,
             measure_conflicts: true,
-            cagrad_radius: 0.4,
-            execution: ExecutionConfig::default(),
+            ..TrainConfig::default()
         };
         let open = |dir: &Path| Checkpoints {
             store: CheckpointStore::open(dir, count(1), Arc::new(StdFs)).unwrap(),
             every_epochs: NonZeroU64::MIN,
+            every_steps: None,
+            keep_best: false,
             config_digest: String::new(),
         };
         let parts = Parts {
             run_id: RunId::new("non-finite").unwrap(),
             seed: 4,
             num_epochs,
+            max_steps: None,
             device: Device::Cpu,
             data: Splits { train: self.train.clone(), validation: self.validation.clone(), test: samples(0.0, &[]) },
             seeds: NoSeeds::new(model),

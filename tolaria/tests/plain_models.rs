@@ -13,7 +13,6 @@ use leyline::id::{RunId, StepIndex};
 use leyline::model::Pass;
 use leyline::region::Eager;
 use leyline::telemetry::NullRecorder;
-use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::checkpoint::{CheckpointStore, StdFs};
 use tolaria::host_read::{HostReads, read_vec, read_vec_u32};
@@ -21,9 +20,7 @@ use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::random::{DrawCounter, Dropout};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{
-    Checkpoints, ExecutionConfig, Flow, NullObserver, Observer, Parts, Splits, TrainConfig, Trainer,
-};
+use tolaria::trainer::{Checkpoints, Flow, NullObserver, Observer, Parts, Splits, TrainConfig, Trainer};
 
 const NUM_EPOCHS: u64 = 3;
 const STEPS_PER_EPOCH: u64 = 4;
@@ -71,24 +68,22 @@ fn trainer(seeds: NoSeeds<PlainModel>, dir: Option<&Path>) -> Trainer<NoSeeds<Pl
         batch: BatchConfig { batch_size: count(3), microbatches_per_step: count(1) },
         optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
         schedule: ScheduleConfig::constant(0.1),
-        clip_norm: Some(1.0),
-        conflict: ConflictResolution::Mean,
-        measures: Vec::new(),
         eval_batch_size: count(5),
         conflict_warn: 1.0,
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
-        execution: ExecutionConfig::default(),
+        ..TrainConfig::default()
     };
     let open = |dir: &Path| Checkpoints {
         store: CheckpointStore::open(dir, count(1), Arc::new(StdFs)).unwrap(),
         every_epochs: NonZeroU64::new(100).unwrap(),
+        every_steps: None,
+        keep_best: false,
         config_digest: String::new(),
     };
     let parts = Parts {
         run_id: RunId::new("plain").unwrap(),
         seed: 4,
         num_epochs: NUM_EPOCHS,
+        max_steps: None,
         device: Device::Cpu,
         data: Splits { train: samples(), validation: samples(), test: samples() },
         seeds,

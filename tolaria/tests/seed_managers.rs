@@ -26,9 +26,7 @@ use tolaria::checkpoint::{CheckpointStore, Snapshot, StdFs};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{
-    Checkpoints, ExecutionConfig, Flow, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, Trainer,
-};
+use tolaria::trainer::{Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, Trainer};
 
 const SEED: u64 = 4;
 const NUM_EPOCHS: u64 = 3;
@@ -147,22 +145,22 @@ fn trainer<S: SeedManager>(seeds: S, dir: Option<&Path>) -> Result<Trainer<S, No
         schedule: ScheduleConfig::constant(0.1),
         clip_norm: None,
         conflict: ConflictResolution::PcGrad,
-        measures: Vec::new(),
         eval_batch_size: count(5),
         conflict_warn: 1.0,
-        measure_conflicts: false,
-        cagrad_radius: 0.4,
-        execution: ExecutionConfig::default(),
+        ..TrainConfig::default()
     };
     let checkpoints = dir.map(|dir| Checkpoints {
         store: CheckpointStore::open(dir, NonZeroUsize::MIN, Arc::new(StdFs)).unwrap(),
         every_epochs: NonZeroU64::MIN,
+        every_steps: None,
+        keep_best: false,
         config_digest: String::new(),
     });
     let parts = Parts {
         run_id: RunId::new("run-1").unwrap(),
         seed: SEED,
         num_epochs: NUM_EPOCHS,
+        max_steps: None,
         device: Device::Cpu,
         data: Splits { train: samples(), validation: samples(), test: samples() },
         seeds,

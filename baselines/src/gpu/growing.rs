@@ -113,6 +113,7 @@ impl Growing {
             run_id,
             seed: 3,
             num_epochs: self.epochs,
+            max_steps: None,
             device: device.clone(),
             data: Splits { validation: train.clone(), test: train.clone(), train },
             seeds,

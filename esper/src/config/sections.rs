@@ -45,6 +45,9 @@ pub struct EsperConfig {
 pub struct RunConfig {
     /// Passes over the training part.
     pub epochs: NonZeroU64,
+    /// Optimizer steps after which the run ends, if that is before the end of its epochs; absent trains all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<NonZeroU64>,
     /// Seed of everything random in training; the division of the data has its own.
     pub seed: u64,
     /// `cpu` or `cuda:N`.
@@ -58,10 +61,15 @@ pub struct RunConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointConfig {
-    /// Epochs between two checkpoints.
+    /// Epochs between two checkpoints; the end of the run always has one.
     pub every_epochs: NonZeroU64,
+    /// Optimizer steps between two checkpoints, beside those at the end of epochs; absent writes none between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_steps: Option<NonZeroU64>,
     /// Checkpoints that are kept; the newest one that verifies is never deleted.
     pub keep_last: NonZeroUsize,
+    /// Whether the checkpoint with the lowest validation loss is kept beside them.
+    pub keep_best: bool,
 }
 
 /// The `[telemetry]` section.

@@ -29,7 +29,7 @@ fn check_refused(file: &str, settings: &[&str], message: &str) {
 }
 
 const SECTIONS: &str = "accepted: run, data, checkpoint, telemetry, host, seeds, policy, train";
-const RUN_KEYS: &str = "accepted: epochs, seed, device, out";
+const RUN_KEYS: &str = "accepted: epochs, max_steps, seed, device, out";
 const SETS: &str = "accepted: digits, mnist1d, mnist, fashion-mnist, PATH.csv, PATH.csv.gz";
 
 #[test]

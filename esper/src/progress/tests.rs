@@ -102,6 +102,7 @@ fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
         wall_s: 2.0,
         samples_per_s: 50.0,
         skipped_steps: 0,
+        evaluations: Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@ use leyline::seed::SeedStage;
 use leyline::state::ACCURACY;
 use leyline::unit::Alpha;
 use serde::{Deserialize, Serialize};
+use tolaria::trainer::Best;
 
 use super::waiting::Waiting;
 
@@ -41,9 +42,12 @@ pub struct Summary {
     pub resumed_from: Option<String>,
     /// How it ended.
     pub outcome: RunOutcome,
-    /// Why it failed or diverged, with what can be done; absent otherwise.
+    /// Why it failed or diverged, with what can be done, or why it ended before its last epoch; absent otherwise.
     #[serde(default)]
     pub reason: Option<String>,
+    /// The evaluation with the lowest loss on validation data; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
     /// Seeds at the end, fossilized ones included, by id.
     pub seeds: Vec<SeedSummary>,
     /// Why the policy gave no more commands, the latest reason first.
@@ -62,7 +66,7 @@ impl Summary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunOutcome {
-    /// All epochs were trained.
+    /// All epochs were trained, or it ended before for a reason that its settings give: then [`Summary::reason`] says it.
     Completed,
     /// Asked to stop; the newest checkpoint continues it.
     Interrupted,

@@ -24,5 +24,6 @@ pub(crate) fn epoch(number: u64) -> EpochReport {
         wall_s: 1.0,
         samples_per_s: 100.0,
         skipped_steps: 0,
+        evaluations: Vec::new(),
     }
 }

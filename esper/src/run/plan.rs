@@ -36,8 +36,8 @@ impl Plan {
         Ok(Self { loaded, prepared, warnings, folder, name: Some(name) })
     }
 
-    /// A resumed run keeps the configuration of its folder, but for the number of epochs: it may be made longer. A flag
-    /// that would change anything else is refused.
+    /// A resumed run keeps the configuration of its folder, but for [`FREE`]: it may be made longer. A flag that would
+    /// change anything else is refused.
     fn resumed(args: &TrainArgs) -> anyhow::Result<Self> {
         let out = args.out.clone().ok_or_else(|| UsageError("--resume: expected --out DIR beside it".to_owned()))?;
         let folder = RunFolder::open(&out)?;
@@ -70,6 +70,7 @@ fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
     flag("device", "run.device", &args.device);
     flag("policy", "policy.policy", &args.policy);
     flag("epochs", "run.epochs", &args.epochs);
+    flag("max-steps", "run.max_steps", &args.max_steps);
     flag("seed", "run.seed", &args.seed);
     let out = args.out.as_ref().map(|out| out.display().to_string());
     flag("out", "run.out", &out);
@@ -83,16 +84,22 @@ fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
     changed
 }
 
-/// The part of a configuration that a resumed run must keep: not where it writes, not when it ends, and not how its
-/// steps reach the device, which changes no bit of the result.
+/// Settings that a resumed run may change: where it writes, when it ends, how often it looks and which checkpoints it keeps,
+/// and how its steps reach the device. None of them changes a bit of what a step does to the network.
+const FREE: [(&str, &[&str]); 3] = [
+    ("run", &["out", "epochs", "max_steps"]),
+    ("checkpoint", &["every_steps", "keep_best"]),
+    ("train", &["execution", "early_stop", "eval_every_steps"]),
+];
+
+/// The part of a configuration that a resumed run must keep: all but [`FREE`].
 fn to_keep(config: &EsperConfig) -> toml::Value {
     let mut value = toml::Value::try_from(config).expect("a loaded configuration can be written as TOML");
-    if let Some(run) = value.get_mut("run").and_then(toml::Value::as_table_mut) {
-        run.remove("out");
-        run.remove("epochs");
-    }
-    if let Some(train) = value.get_mut("train").and_then(toml::Value::as_table_mut) {
-        train.remove("execution");
+    for (section, keys) in FREE {
+        let Some(table) = value.get_mut(section).and_then(toml::Value::as_table_mut) else { continue };
+        for key in keys {
+            table.remove(*key);
+        }
     }
     value
 }
@@ -160,12 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_may_reach_the_device_in_another_way_but_not_learn_in_another_way() {
+    fn a_resumed_run_may_end_and_be_looked_at_in_another_way_but_not_learn_in_another_way() {
         let kept = EsperConfig::defaults_for(&DataName::Digits);
         let mut asked = kept.clone();
         asked.train.execution.mode = tolaria::trainer::StepMode::Eager;
         asked.train.execution.compile_cache = Some("kernels".into());
         asked.train.execution.prefetch = true;
+        asked.run.max_steps = std::num::NonZeroU64::new(9);
+        asked.train.eval_every_steps = asked.run.max_steps;
+        asked.train.early_stop = asked.run.max_steps.map(tolaria::trainer::EarlyStopConfig::new);
+        (asked.checkpoint.every_steps, asked.checkpoint.keep_best) = (asked.run.max_steps, false);
         assert_eq!(differences(&kept, &asked), Vec::<String>::new());
         assert_eq!(digest(&kept), digest(&asked));
         asked.train.clip_norm = Some(2.0);

@@ -89,6 +89,13 @@ fn compare(newest: &Snapshot, config: &EsperConfig, folder: &RunFolder) -> anyho
         ))
         .into());
     }
+    let taken = newest.meta.step.0;
+    if let Some(asked) = config.run.max_steps.filter(|asked| asked.get() < taken) {
+        return Err(UsageError(format!(
+            "--resume: `run.max_steps` is {asked}, but the run has taken {taken} steps; expected at least {taken}"
+        ))
+        .into());
+    }
     Ok(())
 }
 

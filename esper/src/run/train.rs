@@ -20,7 +20,7 @@ use tolaria::checkpoint::{CheckpointStore, StdFs};
 use tolaria::trainer::{Checkpoints, Outcome, Resumed};
 
 use crate::check;
-use crate::config::EsperConfig;
+use crate::config::{CheckpointConfig, EsperConfig};
 use crate::exit;
 use crate::output;
 use crate::progress::{Progress, ProgressMode};
@@ -55,6 +55,9 @@ pub struct TrainArgs {
     /// Passes over the training data.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub epochs: Option<String>,
+    /// Optimizer steps after which the run ends, if that is before the end of its epochs.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub max_steps: Option<String>,
     /// Seed of everything random.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<String>,
@@ -62,8 +65,8 @@ pub struct TrainArgs {
     /// `runs/DATA-POLICY-SEED-TIME-RANDOM`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Continue the run in `--out` from its newest checkpoint that verifies, with its configuration; only `--epochs` may
-    /// differ.
+    /// Continue the run in `--out` from its newest checkpoint that verifies, with its configuration. When it ends, how
+    /// often it is evaluated and which checkpoints it keeps may differ, so may how its steps reach the device.
     #[arg(long, requires = "out")]
     pub resume: bool,
     /// Any other setting, for example `--set train.batch.batch_size=16`; may be given several times.
@@ -125,11 +128,14 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
 
     let log = MetricsLog::open(&folder.metrics(), trainer.progress().0)?;
     folder.remove(report::SUMMARY_FILE)?;
-    let mut progress = Progress::new(args.progress, config.run.epochs.get());
+    let mut progress = Progress::new(args.progress, trainer.num_epochs());
     note_start(&mut progress, &folder, is_new, resumed.as_ref());
     let mut watch = Watch::new(log, progress, interrupt);
     let ended = trainer.run(&mut eager, &mut watch);
     watch.progress().finish();
+    if let (Ok(_), Some(reason)) = (&ended, trainer.end_reason()) {
+        watch.progress().note(&reason);
+    }
 
     let earlier_s = record.resumed.as_ref().map_or(0.0, |resumed| resumed.earlier_s);
     let num_classes = prepared.splits.train.num_classes();
@@ -201,7 +207,8 @@ fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn
 
 fn checkpoints(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Checkpoints> {
     let store = CheckpointStore::open(folder.checkpoints(), config.checkpoint.keep_last, Arc::new(StdFs))?;
-    Ok(Checkpoints { store, every_epochs: config.checkpoint.every_epochs, config_digest: plan::digest(config) })
+    let CheckpointConfig { every_epochs, every_steps, keep_best, .. } = config.checkpoint;
+    Ok(Checkpoints { store, every_epochs, every_steps, keep_best, config_digest: plan::digest(config) })
 }
 
 fn note_start(progress: &mut Progress, folder: &RunFolder, is_new: bool, resumed: Option<&Resumed>) {
@@ -233,9 +240,10 @@ fn summarize(
     resumed: Option<&Resumed>,
 ) -> anyhow::Result<Summary> {
     // The test data are looked at once, when nothing can be decided any more.
-    let test = if matches!(ended, Ok(Outcome::Completed)) { Some(trainer.test(eager)?.score) } else { None };
+    let is_over = matches!(ended, Ok(Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped));
+    let test = if is_over { Some(trainer.test(eager)?.score) } else { None };
     let history = report::Run::read(folder.path())?;
-    let (outcome, reason) = verdict(ended, &history.epochs, num_classes);
+    let (outcome, reason) = verdict(ended, trainer.end_reason(), &history.epochs, num_classes);
     let (epoch, step) = trainer.progress();
     Ok(Summary {
         test_accuracy: test.as_ref().and_then(Score::accuracy),
@@ -253,6 +261,7 @@ fn summarize(
         resumed_from: resumed.map(|at| at.generation.clone()),
         outcome,
         reason,
+        best: trainer.best(),
         seeds: trainer.seeds().export_seed_states(eager)?.iter().map(SeedSummary::from).collect(),
         waiting: report::waiting(&history.epochs),
     })

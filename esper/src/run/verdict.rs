@@ -11,9 +11,11 @@ use crate::report::RunOutcome;
 const GUESSES: f64 = 2.0;
 const REMEDY: &str = "expected a lower train.schedule.learning_rate or train.clip_norm";
 
-/// The outcome, and the reason unless the run completed or was interrupted.
+/// The outcome, and the reason unless the run trained all of its epochs or was interrupted. `end_reason` says why one is over
+/// that did not train all of them.
 pub(super) fn verdict(
     ended: &Result<Outcome, tolaria::Error>,
+    end_reason: Option<String>,
     epochs: &[EpochReport],
     num_classes: usize,
 ) -> (RunOutcome, Option<String>) {
@@ -23,10 +25,12 @@ pub(super) fn verdict(
             (outcome, Some(chain(error)))
         }
         Ok(Outcome::Interrupted) => (RunOutcome::Interrupted, None),
-        Ok(Outcome::Completed) => match epochs.last().and_then(|last| worse_than_guessing(last, num_classes)) {
-            Some(reason) => (RunOutcome::Diverged, Some(reason)),
-            None => (RunOutcome::Completed, None),
-        },
+        Ok(Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped) => {
+            match epochs.last().and_then(|last| worse_than_guessing(last, num_classes)) {
+                Some(reason) => (RunOutcome::Diverged, Some(reason)),
+                None => (RunOutcome::Completed, end_reason),
+            }
+        }
     }
 }
 
@@ -59,7 +63,8 @@ mod tests {
     #[track_caller]
     fn check(ended: Result<Outcome, tolaria::Error>, losses: [f64; 2], expected: RunOutcome, reason: Option<&str>) {
         let [train, validation] = losses.map(|loss| Score::new(loss, 3));
-        let (outcome, found) = verdict(&ended, &[EpochReport { train, validation, ..epoch(4) }], 10);
+        let early = matches!(ended, Ok(Outcome::EarlyStopped)).then(|| "stopped early".to_owned());
+        let (outcome, found) = verdict(&ended, early, &[EpochReport { train, validation, ..epoch(4) }], 10);
         assert_eq!((outcome, found.as_deref()), (expected, reason));
     }
 
@@ -71,6 +76,8 @@ mod tests {
         let reason = "training diverged: the losses of epoch 4 are 431.000 nats in training and 430.500 in validation, a \
                       guess among 10 classes has 2.303; expected a lower train.schedule.learning_rate or train.clip_norm";
         check(completed(), [431.0, 430.5], RunOutcome::Diverged, Some(reason));
+        check(Ok(Outcome::EarlyStopped), [2.5, 2.6], RunOutcome::Completed, Some("stopped early"));
+        check(Ok(Outcome::EarlyStopped), [431.0, 430.5], RunOutcome::Diverged, Some(reason));
         check(Ok(Outcome::Interrupted), [431.0, 430.5], RunOutcome::Interrupted, None);
         let diverged = tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1) };
         let text = diverged.to_string();

@@ -3,7 +3,7 @@
 use leyline::error::{BoxError, Error, ErrorKind};
 use leyline::id::StepIndex;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer};
+use tolaria::trainer::{Flow, Observer, RunEvent};
 
 use crate::progress::Progress;
 use crate::run::interrupt::Interrupt;
@@ -43,6 +43,10 @@ impl Watch {
 impl Observer for Watch {
     fn step_finished(&mut self, _step: StepIndex) -> Flow {
         if self.interrupt.asked() { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn event(&mut self, event: &RunEvent<'_>) {
+        self.progress.event(event);
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {

@@ -2,13 +2,24 @@
 
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
+use leyline::model::TrainableModel;
 use leyline::policy::{Decision, Policy};
 use leyline::region::{Eager, RegionError};
 use leyline::state::SystemState;
 
+use super::NoSeeds;
+use crate::trainer::{Parts, Splits};
+
 /// Gives no order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPolicy;
+
+impl<M: TrainableModel> Parts<NoSeeds<M>, NoPolicy> {
+    /// As [`Parts::new`], of a network that does not grow.
+    pub fn plain(model: M, data: Splits) -> Self {
+        Self::new(NoSeeds::new(model), NoPolicy, data)
+    }
+}
 
 impl ErrorType for NoPolicy {
     type Error = RegionError;

@@ -1,5 +1,6 @@
 //! The end of an epoch: measure, let the policy decide, carry it out, report.
 
+use std::mem;
 use std::time::Duration;
 
 use leyline::command::Order;
@@ -17,8 +18,10 @@ use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::evaluate::{Evaluation, Probe};
 use crate::trainer::gradients::{conflict_record, count, shares};
+use crate::trainer::observer::{Observer, RunEvent};
 use crate::trainer::report::{CommandRecord, EpochReport, TransitionRecord, owner_name};
 use crate::trainer::run::Trainer;
+use crate::trainer::stop::{Best, StepEvaluation};
 use crate::trainer::sums::EpochTotals;
 
 /// What the policy is told about the epoch.
@@ -30,7 +33,12 @@ struct Measured<'a> {
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
-    pub(super) fn finish_epoch(&mut self, eager: &mut Eager, started: Duration) -> Result<EpochReport, Error> {
+    pub(super) fn finish_epoch(
+        &mut self,
+        eager: &mut Eager,
+        observer: &mut dyn Observer,
+        started: Duration,
+    ) -> Result<EpochReport, Error> {
         let totals = self.sums.read(&mut self.reads)?;
         // Until all is measured, the run stands at the end of this epoch: what is found here is found again by a run that
         // is taken up there.
@@ -45,6 +53,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let evaluation = self.evaluate(eager, &states)?;
         if !evaluation.score.loss.is_finite() {
             return Err(Error::NonFinite { what: "validation loss", epoch });
+        }
+        // Before anything is decided: what is kept is what was evaluated, and a run that is taken up there ends the epoch anew.
+        self.keep_if_best(eager, observer, &evaluation.score);
+        if let Some(config) = &self.config.early_stop {
+            self.track.watch(config, epoch, &evaluation.score);
         }
         (self.cursor.epoch, self.cursor.window) = (epoch, 0);
         let layout = self.parts.seeds.model().layout();
@@ -81,9 +94,41 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             wall_s,
             samples_per_s: totals.num_samples as f64 / wall_s.max(f64::MIN_POSITIVE),
             skipped_steps: totals.num_skipped,
+            evaluations: mem::take(&mut self.track.evaluations),
         };
         self.publish(&report, &totals);
         Ok(report)
+    }
+
+    /// Evaluates on held-out data in the middle of an epoch.
+    pub(super) fn evaluate_step(&mut self, eager: &Eager, observer: &mut dyn Observer) -> Result<(), Error> {
+        let validation = self.evaluate_on(eager, |data| &data.validation, &[])?.score;
+        if !validation.loss.is_finite() {
+            return Err(Error::NonFinite { what: "validation loss", epoch: self.cursor.epoch.next() });
+        }
+        let totals = self.sums.read(&mut self.reads)?;
+        let train_loss = totals.loss_sum / totals.num_samples.max(1) as f64;
+        let evaluation = StepEvaluation { step: self.cursor.step, train_loss, validation };
+        observer.event(&RunEvent::Evaluated(&evaluation));
+        self.track.evaluations.push(evaluation.clone());
+        self.keep_if_best(eager, observer, &evaluation.validation);
+        Ok(())
+    }
+
+    /// Keeps the network of the best evaluation so far. One that cannot be kept is not the best one: the next that is better
+    /// than the one that was kept takes its place.
+    fn keep_if_best(&mut self, eager: &Eager, observer: &mut dyn Observer, score: &Score) {
+        if !self.track.is_best(score.loss) {
+            return;
+        }
+        let best = Best { epoch: self.cursor.epoch.next(), step: self.cursor.step, loss: score.loss };
+        let before = self.track.best.replace(best);
+        observer.event(&RunEvent::Best(best));
+        if self.parts.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.keep_best)
+            && !self.try_save_best(eager, observer)
+        {
+            self.track.best = before;
+        }
     }
 
     /// Says of whom steps left the parameters as they were.
@@ -213,7 +258,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(SystemState {
             run_id: self.parts.run_id.clone(),
             epoch: self.cursor.epoch,
-            num_epochs: self.parts.num_epochs,
+            num_epochs: self.num_epochs(),
             step: self.cursor.step,
             steps_per_epoch: measured.totals.num_steps,
             topology: layout.revision(),

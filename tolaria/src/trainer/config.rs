@@ -1,6 +1,6 @@
 //! How a network is trained.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use crate::aggregate::{AggregationConfig, ConflictResolution, Parameters};
 use crate::batch::BatchConfig;
 use crate::measure::{self, ACCURACY, MEASURES, QualityMeasure};
 use crate::optim::{OptimizerConfig, ScheduleConfig};
+use crate::trainer::stop::EarlyStopConfig;
 
 /// Settings of the trainer; immutable once it is built.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,13 @@ pub struct TrainConfig {
     pub measures: Vec<String>,
     /// Samples per forward pass of an evaluation.
     pub eval_batch_size: NonZeroUsize,
+    /// Optimizer steps between two evaluations on the validation data, beside the one at the end of every epoch; absent
+    /// evaluates then alone. Nothing is decided by them, but the best checkpoint may be one of theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_every_steps: Option<NonZeroU64>,
+    /// Ends the run when it does not get better any more; absent trains every epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<EarlyStopConfig>,
     /// Conflict ratio of an epoch from which on a warning is emitted, in `[0, 1]`.
     pub conflict_warn: f64,
     /// How steps reach the device.
@@ -108,6 +116,29 @@ fn default_cagrad_radius() -> f64 {
     Parameters::default().cagrad_radius
 }
 
+impl Default for TrainConfig {
+    /// AdamW at a constant rate of 0.003 without weight decay, clipped to a norm of 1, in batches of 32: what the command
+    /// `esper` starts from.
+    fn default() -> Self {
+        let [batch_size, eval_batch_size] = const { [NonZeroUsize::new(32).unwrap(), NonZeroUsize::new(512).unwrap()] };
+        Self {
+            batch: BatchConfig { batch_size, microbatches_per_step: NonZeroUsize::MIN },
+            optimizer: OptimizerConfig::adam_w(0.0),
+            schedule: ScheduleConfig::constant(0.003),
+            clip_norm: Some(1.0),
+            conflict: ConflictResolution::Mean,
+            measure_conflicts: false,
+            cagrad_radius: default_cagrad_radius(),
+            measures: Vec::new(),
+            eval_batch_size,
+            eval_every_steps: None,
+            early_stop: None,
+            conflict_warn: 0.5,
+            execution: ExecutionConfig::default(),
+        }
+    }
+}
+
 impl TrainConfig {
     /// How windows are combined and clipped.
     #[must_use]
@@ -136,6 +167,11 @@ impl TrainConfig {
         if self.measures.iter().any(|name| measure::named(name).is_none()) {
             let names = MEASURES.map(|measure| measure.name).join(", ");
             issues.push(("measures".to_owned(), format!("a list of some of: {names}")));
+        }
+        if let Some(stop) = &self.early_stop {
+            let further = self.further_measures();
+            let measured: Vec<&str> = further.iter().map(|measure| measure.name).collect();
+            issues.extend(stop.validate(&[&[ACCURACY.name], &*measured].concat()));
         }
         issues.extend(self.optimizer.validate().into_iter().map(|(key, text)| (format!("optimizer.{key}"), text)));
         issues.extend(self.schedule.validate().into_iter().map(|(key, text)| (format!("schedule.{key}"), text)));

@@ -23,6 +23,7 @@ mod gradients;
 mod evaluate;
 mod boundary;
 mod setup;
+mod stop;
 mod state;
 mod instruments;
 mod gradient_instruments;
@@ -31,6 +32,7 @@ pub mod report;
 
 pub use config::{ExecutionConfig, StepMode, TrainConfig};
 pub use evaluate::{Evaluation, HeldOut, Probe, evaluate};
-pub use observer::{Flow, NullObserver, Observer};
+pub use observer::{Flow, NullObserver, Observer, RunEvent, SoFar, StepReport};
 pub use run::{Checkpoints, Outcome, Parts, Resumed, Splits, Trainer};
 pub use state::epochs_begun;
+pub use stop::{Best, EarlyStopConfig, StepEvaluation};

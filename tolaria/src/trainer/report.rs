@@ -8,6 +8,7 @@ use leyline::state::Score;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::measure;
+use crate::trainer::stop::StepEvaluation;
 
 /// Most layers of an owner that are reported.
 pub const LAYERS_REPORTED: usize = 8;
@@ -203,6 +204,9 @@ pub struct EpochReport {
     /// `gradient_norm` are over the others.
     #[serde(default)]
     pub skipped_steps: u64,
+    /// Evaluations in the middle of the epoch, in the order of steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<StepEvaluation>,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
-use leyline::clock::Clock;
+use leyline::clock::{Clock, SystemClock};
 use leyline::error::BoxError;
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::layout::Owner;
@@ -13,10 +13,10 @@ use leyline::model::{Parameter, TrainableModel};
 use leyline::policy::Policy;
 use leyline::region::Eager;
 use leyline::seed::SeedManager;
-use leyline::telemetry::Recorder;
+use leyline::telemetry::{NullRecorder, Recorder};
 
 use crate::aggregate::GradientEngine;
-use crate::batch::{Dataset, Sampler, windows};
+use crate::batch::{Dataset, Sampler, num_windows, windows};
 use crate::checkpoint::CheckpointStore;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientBufferPool};
@@ -27,8 +27,9 @@ use crate::trainer::evaluate::{Evaluation, HeldOut, Probe, evaluate};
 use crate::trainer::executor::{StepExecutor, StepShape};
 use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
-use crate::trainer::observer::{Flow, Observer};
+use crate::trainer::observer::{Flow, Observer, RunEvent, StepReport};
 use crate::trainer::region::StepPlan;
+use crate::trainer::stop::{Best, Track};
 use crate::trainer::sums::EpochSums;
 use esper_graph::{CompileReport, DeviceClaim, GraphStats, GraphTests, Refusal, between_recordings};
 
@@ -51,10 +52,24 @@ pub struct Splits {
 pub struct Checkpoints {
     /// Holds the generations.
     pub store: CheckpointStore,
-    /// Epochs between two of them; the last epoch always gets one.
+    /// Epochs between two of them; the end of the run always gets one.
     pub every_epochs: NonZeroU64,
+    /// Optimizer steps between two of them, beside those at the end of epochs; absent writes none in the middle of an epoch.
+    pub every_steps: Option<NonZeroU64>,
+    /// Whether the best evaluation on validation data has a checkpoint that stays beside the last ones. It holds the
+    /// network as it was evaluated, before the decisions at the end of its epoch.
+    pub keep_best: bool,
     /// Digest of the configuration: a checkpoint of another configuration is refused.
     pub config_digest: String,
+}
+
+impl Checkpoints {
+    /// A checkpoint after every epoch, and that of the best evaluation.
+    #[must_use]
+    pub fn new(store: CheckpointStore) -> Self {
+        let every_epochs = NonZeroU64::MIN;
+        Self { store, every_epochs, every_steps: None, keep_best: true, config_digest: String::new() }
+    }
 }
 
 /// What a trainer is made of.
@@ -66,6 +81,9 @@ pub struct Parts<S, P> {
     pub seed: u64,
     /// Epochs of the whole run.
     pub num_epochs: u64,
+    /// Optimizer steps after which the run ends, if that is before the end of its epochs. It may be in the middle of an
+    /// epoch: then nothing is decided any more, and a run that is to have more steps goes on from there.
+    pub max_steps: Option<NonZeroU64>,
     /// Where tensors live. Data may be there already, or on the CPU: then every batch is copied.
     pub device: Device,
     /// Data.
@@ -82,11 +100,40 @@ pub struct Parts<S, P> {
     pub clock: Arc<dyn Clock>,
 }
 
+impl<S: SeedManager, P: Policy> Parts<S, P> {
+    /// Parts of a run of one epoch, without checkpoints and telemetry, on the device of the network: what differs is set
+    /// afterwards, as in `Parts { num_epochs: 10, ..Parts::new(seeds, policy, data) }`.
+    ///
+    /// # Panics
+    /// Never: the name of the run is a literal.
+    pub fn new(seeds: S, policy: P, data: Splits) -> Self {
+        let first = seeds.model().parameters().first();
+        let device = first.map_or(Device::Cpu, |parameter| parameter.var.device().clone());
+        Self {
+            run_id: RunId::new("run").expect("a literal of allowed characters"),
+            seed: 0,
+            num_epochs: 1,
+            max_steps: None,
+            device,
+            data,
+            seeds,
+            policy,
+            checkpoints: None,
+            recorder: Arc::new(NullRecorder),
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// All epochs were trained.
     Completed,
+    /// [`Parts::max_steps`] optimizer steps were taken before all epochs were trained.
+    MaxSteps,
+    /// Held-out data were not predicted better any more, see [`EarlyStopConfig`](crate::trainer::EarlyStopConfig).
+    EarlyStopped,
     /// The observer asked to stop; a checkpoint was written when there is a store.
     Interrupted,
 }
@@ -136,6 +183,7 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) pool: GradientBufferPool,
     pub(super) engine: GradientEngine,
     pub(super) cursor: Cursor,
+    pub(super) track: Track,
     pub(super) sums: EpochSums,
     /// The owners' shares of gradient norms in the last epoch.
     pub(super) shares: BTreeMap<Owner, f64>,
@@ -192,6 +240,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             pool: GradientBufferPool::with_max_idle(config.batch.microbatches_per_step.get().max(MIN_IDLE_BUFFERS)),
             engine,
             cursor: Cursor::default(),
+            track: Track::default(),
             sums,
             shares: BTreeMap::new(),
             reads: HostReads::default(),
@@ -204,7 +253,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         })
     }
 
-    /// Trains until all epochs are done or the observer asks to stop.
+    /// Trains until all epochs are done, the run is over for another reason, or the observer asks to stop.
     ///
     /// # Errors
     /// The first failure, a final checkpoint that cannot be written included; the last durable checkpoint stays valid. Among
@@ -220,7 +269,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     fn epochs(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
-        while self.cursor.epoch.0 < self.parts.num_epochs {
+        'epochs: loop {
+            if let Some(outcome) = self.over() {
+                let reason = self.end_reason();
+                observer.event(&RunEvent::Ended { outcome, reason: reason.as_deref() });
+                return Ok(outcome);
+            }
             let started = self.parts.clock.now();
             let order = self.sampler.permutation(self.cursor.epoch, self.parts.data.train.len());
             let windows = windows(self.parts.data.train.len(), &self.config.batch);
@@ -232,22 +286,99 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             }
             for (index, window) in windows.iter().enumerate().skip(resumed_at) {
                 self.step(eager, &order, window)?;
-                if index + 1 == windows.len() {
+                let is_last = index + 1 == windows.len();
+                if is_last {
                     self.settle(eager)?;
+                } else {
+                    self.between_steps(eager, observer)?;
                 }
-                if observer.step_finished(self.cursor.step) == Flow::Stop {
+                let flow = observer.step(&self.step_report(windows.len()));
+                if !is_last && self.over().is_some() {
+                    continue 'epochs;
+                }
+                if flow == Flow::Stop {
                     self.settle(eager)?;
-                    self.write_checkpoint(eager)?;
+                    self.save(eager, observer, false)?;
+                    observer.event(&RunEvent::Ended { outcome: Outcome::Interrupted, reason: None });
                     return Ok(Outcome::Interrupted);
                 }
             }
-            let report = self.finish_epoch(eager, started)?;
+            let report = self.finish_epoch(eager, observer, started)?;
             observer.epoch_finished(&report).map_err(Error::Observer)?;
             if self.checkpoint_due() {
-                self.write_due_checkpoint(eager)?;
+                self.save_due(eager, observer)?;
             }
         }
-        Ok(Outcome::Completed)
+    }
+
+    /// What is due after a step that does not end its epoch: an evaluation, a checkpoint. The last step of a run has both.
+    fn between_steps(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<(), Error> {
+        let (step, is_over) = (self.cursor.step.0, self.is_at_max_steps());
+        let is_due = |every: Option<NonZeroU64>| is_over || every.is_some_and(|every| step.is_multiple_of(every.get()));
+        if is_due(self.config.eval_every_steps) {
+            self.settle(eager)?;
+            self.evaluate_step(eager, observer)?;
+        }
+        if self.parts.checkpoints.as_ref().is_some_and(|checkpoints| is_due(checkpoints.every_steps)) {
+            self.settle(eager)?;
+            self.save_due(eager, observer)?;
+        }
+        Ok(())
+    }
+
+    fn step_report(&self, steps_per_epoch: usize) -> StepReport<'_> {
+        StepReport {
+            step: self.cursor.step,
+            epoch: self.cursor.epoch.next(),
+            step_of_epoch: self.cursor.window,
+            steps_per_epoch: steps_per_epoch as u64,
+            learning_rate: self.learning_rate(StepIndex(self.cursor.step.0.saturating_sub(1))),
+            sums: &self.sums,
+        }
+    }
+
+    fn is_at_max_steps(&self) -> bool {
+        self.parts.max_steps.is_some_and(|max_steps| self.cursor.step.0 >= max_steps.get())
+    }
+
+    /// How the run has ended, when it has.
+    pub(super) fn over(&self) -> Option<Outcome> {
+        if self.cursor.epoch.0 >= self.parts.num_epochs {
+            return Some(Outcome::Completed);
+        }
+        if self.is_at_max_steps() {
+            return Some(Outcome::MaxSteps);
+        }
+        let stop = self.config.early_stop.as_ref()?;
+        self.track.stopped(stop).map(|_| Outcome::EarlyStopped)
+    }
+
+    /// Why the run is over although not all of its epochs were trained; absent while it is not, and when all were.
+    pub fn end_reason(&self) -> Option<String> {
+        match self.over()? {
+            Outcome::Completed | Outcome::Interrupted => None,
+            Outcome::MaxSteps => {
+                let max_steps = self.parts.max_steps?;
+                Some(format!("stopped at `max_steps`: {max_steps} optimizer steps were taken"))
+            }
+            Outcome::EarlyStopped => self.track.stopped(self.config.early_stop.as_ref()?),
+        }
+    }
+
+    /// The evaluation on validation data with the lowest loss; absent before the first.
+    pub fn best(&self) -> Option<Best> {
+        self.track.best
+    }
+
+    /// Epochs that the run will begin at most: with [`Parts::max_steps`] perhaps fewer than [`Parts::num_epochs`].
+    pub fn num_epochs(&self) -> u64 {
+        let per_epoch = self.steps_per_epoch().max(1);
+        let most = self.parts.max_steps.map(|max_steps| max_steps.get().div_ceil(per_epoch));
+        most.map_or(self.parts.num_epochs, |most| most.min(self.parts.num_epochs))
+    }
+
+    pub(super) fn steps_per_epoch(&self) -> u64 {
+        num_windows(self.parts.data.train.len(), &self.config.batch) as u64
     }
 
     /// Evaluates the network as it is on the test data. Nothing that decides may see the result.
@@ -325,11 +456,14 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         &self.optimizer
     }
 
-    /// Checkpoints are written every so many epochs and after the last one.
+    /// Checkpoints are written every so many epochs and steps, and at the end of the run.
     fn checkpoint_due(&self) -> bool {
-        let epoch = self.cursor.epoch.0;
-        let due = |checkpoints: &Checkpoints| epoch.is_multiple_of(checkpoints.every_epochs.get());
-        self.parts.checkpoints.as_ref().is_some_and(due) || epoch == self.parts.num_epochs
+        let (epoch, step) = (self.cursor.epoch.0, self.cursor.step.0);
+        let due = |checkpoints: &Checkpoints| {
+            epoch.is_multiple_of(checkpoints.every_epochs.get())
+                || checkpoints.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
+        };
+        self.parts.checkpoints.as_ref().is_some_and(due) || self.over().is_some()
     }
 
     pub(super) fn seed_error<E: leyline::error::Error>(&self, source: E) -> Error {

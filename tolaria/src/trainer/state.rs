@@ -14,12 +14,14 @@ use leyline::seed::SeedManager;
 use leyline::telemetry::Event;
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Snapshot, SnapshotMeta};
+use crate::checkpoint::{Loaded, Snapshot, SnapshotMeta};
 use crate::cpu;
 use crate::error::{self, Error};
 use crate::telemetry as desc;
+use crate::trainer::observer::{NullObserver, Observer, RunEvent};
 use crate::trainer::run::{Cursor, Resumed, Trainer};
 use crate::trainer::setup::{self, Setup};
+use crate::trainer::stop::Track;
 use crate::trainer::sums::{EpochSums, SavedSums};
 
 const TRAINER: &str = "trainer";
@@ -38,6 +40,9 @@ struct TrainerState {
     sums: SavedSums,
     /// Shares of the owners in the last epoch.
     shares: Vec<(Owner, f64)>,
+    /// Empty in what earlier builds wrote.
+    #[serde(default)]
+    track: Track,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
@@ -57,6 +62,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             cursor: self.cursor,
             sums: self.sums.save(&mut self.reads)?,
             shares: self.shares.iter().map(|(owner, share)| (*owner, *share)).collect(),
+            track: self.track.clone(),
         };
         let trainer = SavedState {
             json: serde_json::to_string(&state)
@@ -106,6 +112,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let message = format!("{begun} epochs were begun, but this run is to have {}", self.parts.num_epochs);
             return Err(Error::State { field: "trainer.epoch", message });
         }
+        if let Some(most) = self.parts.max_steps.filter(|most| state.cursor.step.0 > most.get()) {
+            let message = format!("{} steps were taken, but this run is to have {most}", state.cursor.step);
+            return Err(Error::State { field: "trainer.step", message });
+        }
         self.parts.seeds.restore(eager, component(SEEDS)?).map_err(|e| self.seed_error(e))?;
         self.parts.policy.restore(eager, component(POLICY)?).map_err(|e| Error::Policy(BoxError::new(e)))?;
         self.optimizer.restore(eager, component(OPTIMIZER)?)?;
@@ -113,6 +123,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.sums = EpochSums::restore(Arc::clone(self.engine.geometry()), &state.sums, &self.parts.device)?;
         self.cursor = state.cursor;
         self.shares = state.shares.into_iter().collect();
+        self.track = state.track;
         // Parameters, moments and sums are new tensors.
         self.executor.clear();
         Ok(state.setup.is_some())
@@ -129,7 +140,24 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub fn resume(&mut self, eager: &mut Eager) -> Result<Option<Resumed>, Error> {
         eager.check()?;
         let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
-        let Some(loaded) = checkpoints.store.load_latest()? else { return Ok(None) };
+        let loaded = checkpoints.store.load_latest()?;
+        self.take_up(eager, loaded)
+    }
+
+    /// Takes up the checkpoint of the best evaluation, see [`Checkpoints::keep_best`](super::Checkpoints); `None` when there
+    /// is none. To evaluate that network, or to go on from there with other data or settings.
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub fn restore_best(&mut self, eager: &mut Eager) -> Result<Option<Resumed>, Error> {
+        eager.check()?;
+        let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
+        let loaded = checkpoints.store.load_pinned()?;
+        self.take_up(eager, loaded)
+    }
+
+    fn take_up(&mut self, eager: &mut Eager, loaded: Option<Loaded>) -> Result<Option<Resumed>, Error> {
+        let (Some(loaded), Some(checkpoints)) = (loaded, &self.parts.checkpoints) else { return Ok(None) };
         for (generation, reason) in &loaded.skipped {
             let event = Event::new(&desc::CHECKPOINT_SKIPPED)
                 .with("generation", generation)
@@ -166,6 +194,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// [`Error::NonFiniteState`] when a parameter, a moment or another tensor of the seed manager is not finite. When it
     /// cannot be written. The previous one stays valid.
     pub fn write_checkpoint(&mut self, eager: &Eager) -> Result<(), Error> {
+        self.save(eager, &mut NullObserver, false)
+    }
+
+    /// As [`Self::write_checkpoint`], told to the observer; that of the best evaluation is pinned.
+    pub(super) fn save(&mut self, eager: &Eager, observer: &mut dyn Observer, is_best: bool) -> Result<(), Error> {
         if self.parts.checkpoints.is_none() {
             return Ok(());
         }
@@ -173,7 +206,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let mut snapshot = self.snapshot(eager)?;
         self.require_finite(&mut snapshot)?;
         if let Some(checkpoints) = &mut self.parts.checkpoints {
-            match checkpoints.store.save(&snapshot) {
+            let store = &mut checkpoints.store;
+            match if is_best { store.save_pinned(&snapshot) } else { store.save(&snapshot) } {
                 // Durable; only the removal of older generations failed, and the next save tries again.
                 Err(error) if error.committed().is_some() => {
                     tracing::warn!(error = error::chain(&error), "an old checkpoint was not removed");
@@ -182,7 +216,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             }
         }
         self.instruments.checkpoints_total.add(1);
-        self.instruments.checkpoint_latency.set((self.parts.clock.now() - started).as_secs_f64() * 1e3);
+        let took_ms = (self.parts.clock.now() - started).as_secs_f64() * 1e3;
+        self.instruments.checkpoint_latency.set(took_ms);
+        observer.event(&RunEvent::CheckpointWritten { step: self.cursor.step, is_best, took_ms });
         Ok(())
     }
 
@@ -205,17 +241,28 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(())
     }
 
-    /// A checkpoint that fails is reported and counted. Training goes on, but not past the last epoch: a run whose result
-    /// is not kept has failed.
-    pub(super) fn write_due_checkpoint(&mut self, eager: &Eager) -> Result<(), Error> {
-        let written = self.write_checkpoint(eager);
+    /// A checkpoint that fails is reported and counted. Training goes on, but not past the end: a run whose result is not
+    /// kept has failed.
+    pub(super) fn save_due(&mut self, eager: &Eager, observer: &mut dyn Observer) -> Result<(), Error> {
+        let written = self.save(eager, observer, false);
         if let Err(error) = &written {
-            self.instruments.checkpoint_failures.add(1);
-            let error = error::chain(error);
-            self.parts.recorder.event(Event::new(&desc::CHECKPOINT_FAILED).with("error", &error));
-            tracing::error!(error, "checkpoint not written; the previous one stays valid");
+            self.report_failed_save(error, observer);
         }
-        if self.cursor.epoch.0 < self.parts.num_epochs { Ok(()) } else { written }
+        if self.over().is_none() { Ok(()) } else { written }
+    }
+
+    /// Whether the best checkpoint was written; when not, that is reported and counted.
+    pub(super) fn try_save_best(&mut self, eager: &Eager, observer: &mut dyn Observer) -> bool {
+        let written = self.save(eager, observer, true);
+        written.inspect_err(|error| self.report_failed_save(error, observer)).is_ok()
+    }
+
+    fn report_failed_save(&self, error: &Error, observer: &mut dyn Observer) {
+        self.instruments.checkpoint_failures.add(1);
+        let error = &error::chain(error);
+        self.parts.recorder.event(Event::new(&desc::CHECKPOINT_FAILED).with("error", error));
+        tracing::error!(error, "checkpoint not written; the previous one stays valid");
+        observer.event(&RunEvent::CheckpointFailed { error });
     }
 }
 

@@ -1,5 +1,7 @@
 //! One optimizer step: what the host decides before it and knows after it. What runs on the device is in `region.rs`.
 
+use std::num::NonZeroU64;
+
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::model::TrainableModel;
@@ -8,7 +10,7 @@ use leyline::region::Eager;
 use leyline::seed::{Attribution, SeedManager};
 
 use crate::aggregate::{ProjectionOrder, WindowPlan};
-use crate::batch::{Window, num_windows, to_device};
+use crate::batch::{Window, to_device};
 use crate::error::Error;
 use crate::trainer::executor::{StepExecutor, StepShape};
 use crate::trainer::region::{Region, StepPlan};
@@ -67,8 +69,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// Learning rate of the step with this index.
     pub(super) fn learning_rate(&self, step: StepIndex) -> f64 {
-        let per_epoch = num_windows(self.parts.data.train.len(), &self.config.batch) as u64;
-        self.config.schedule.at(step, per_epoch.saturating_mul(self.parts.num_epochs))
+        let num_steps = self.steps_per_epoch().saturating_mul(self.parts.num_epochs);
+        let max_steps = self.parts.max_steps.map_or(u64::MAX, NonZeroU64::get);
+        self.config.schedule.at(step, num_steps.min(max_steps))
     }
 
     fn plan(&mut self, eager: &Eager, window: &Window, samples: &[&[u32]]) -> Result<StepPlan, Error> {

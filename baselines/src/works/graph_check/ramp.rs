@@ -152,6 +152,7 @@ impl Ramp {
             run_id,
             seed: 3,
             num_epochs: EPOCHS,
+            max_steps: None,
             device: device.clone(),
             data: Splits { validation: train.clone(), test: train.clone(), train },
             seeds,

@@ -67,6 +67,7 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
         run_id,
         seed: 0,
         num_epochs: WARM_UP_EPOCHS + NUM_EPOCHS,
+        max_steps: None,
         device: Device::Cpu,
         data: Splits { train: samples(16)?, validation: samples(16)?, test: samples(16)? },
         seeds: NoSeeds::new(linear()?),
