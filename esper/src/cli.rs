@@ -4,6 +4,8 @@
 
 mod completions;
 mod decode;
+mod evaluate;
+mod export;
 mod man;
 mod report;
 mod warm_up;
@@ -26,6 +28,10 @@ pub struct Cli {
 enum Command {
     /// Train a network that grows; digits on the CPU when nothing else is said.
     Train(run::TrainArgs),
+    /// Measure a trained network on the test part of its run: all measures, each class, and what was taken for what.
+    Evaluate(evaluate::EvaluateArgs),
+    /// Write the network of a run as two files, for use without this command.
+    Export(export::ExportArgs),
     /// Write the report page of a run again and print its summary.
     Report(report::ReportArgs),
     /// Check a configuration file without training.
@@ -69,6 +75,8 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Train(args) => run::train(&args),
+            Command::Evaluate(args) => evaluate::command(&args),
+            Command::Export(args) => export::command(&args),
             Command::Report(args) => report::command(&args),
             Command::CheckConfig(args) => check::command(&args),
             Command::Seeds(SeedsCommand::Export(args)) => library::export(&args),

@@ -9,6 +9,8 @@
 
 use std::process::ExitCode;
 
+use esper_export::Error as ExportError;
+
 use crate::config::ConfigError;
 use crate::data::Error as DataError;
 use crate::output;
@@ -34,6 +36,9 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             || cause.is::<ConfigError>()
             || matches!(cause.downcast_ref(), Some(ReportError::NotARun { .. }))
             || cause.downcast_ref().is_some_and(|error| !matches!(error, DataError::Tensor(_)))
+            || cause
+                .downcast_ref()
+                .is_some_and(|error| !matches!(error, ExportError::Write { .. } | ExportError::Tensor(_)))
     });
     ExitCode::from(if usage { USAGE } else { FAILED })
 }

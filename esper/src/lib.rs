@@ -21,6 +21,7 @@ pub mod report;
 mod whole_file;
 pub mod check;
 pub mod library;
+mod trained;
 pub mod bench;
 pub mod study;
 pub mod output;

@@ -128,7 +128,7 @@ fn unusable(issues: Vec<Issue>) -> UsageError {
 }
 
 /// Samples as vectors (N, F): what a host makes of them is its own.
-fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset> {
+pub(crate) fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset> {
     let (inputs, targets) = table.to_tensors(device)?;
     let inputs = inputs.reshape((table.num_samples(), table.num_features()))?;
     Ok(Dataset::new(inputs, targets, table.num_classes())?)

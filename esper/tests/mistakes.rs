@@ -230,6 +230,15 @@ fn a_report_needs_a_run() {
 }
 
 #[test]
+fn what_uses_a_network_needs_one() {
+    check(&[], &["export", ".", "--to", "net"], &["is not a run folder", "run.json"]);
+    check(&[], &["export", "run"], &["--to <DIR>"]);
+    check(&[("a.txt", "")], &["evaluate", "."], &[". holds no trained network", "config.toml", "model.json"]);
+    check(&[], &["evaluate", ".", "--device", "tpu"], &["tpu", "cpu", "cuda:N"]);
+    check(&[("model.json", r#"{"format":2}"#)], &["evaluate", "."], &["./model.json: `format` is 2: expected 1"]);
+}
+
+#[test]
 fn an_unknown_flag_and_an_unknown_command_are_named() {
     check(&[], &["train", "--polcy", "off"], &["--polcy", "--policy"]);
     check(&[], &["trian"], &["trian", "train"]);

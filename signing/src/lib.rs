@@ -49,7 +49,7 @@ pub use journal::{Journal, JournalError, TornTail};
 pub use keyring::{CommandKey, KeyRing};
 pub use rejection::Rejection;
 pub use signed::Signed;
-pub use verified::Verified;
+pub use verified::{Verified, state_of_manager};
 pub use verifier::MAX_AHEAD;
 
 #[cfg(test)]

@@ -157,6 +157,21 @@ impl<M: SeedManager> SeedManager for Verified<M> {
     }
 }
 
+/// The state of the manager alone, in the saved state of a [`Verified`] one: for what reads checkpoints and gives no orders.
+///
+/// # Errors
+/// When no [`Verified`] manager wrote the state.
+pub fn state_of_manager(saved: &SavedState) -> Result<SavedState, serde_json::Error> {
+    split(saved).map(|(inner, _)| inner)
+}
+
+fn split(saved: &SavedState) -> Result<(SavedState, ReplayWindow), serde_json::Error> {
+    let mut document: Map<String, Value> = serde_json::from_str(&saved.json)?;
+    let window = document.remove(WINDOW).ok_or_else(|| serde_json::Error::missing_field(WINDOW))?;
+    let inner = SavedState { json: Value::Object(document).to_string(), tensors: saved.tensors.clone() };
+    Ok((inner, serde_json::from_value(window)?))
+}
+
 /// The state is the manager's, whose document must be an object without the field `replay_window`, with the numbers that were accepted in a field of its own.
 impl<M: SeedManager> Durable for Verified<M> {
     fn save(&self, eager: &Eager) -> Result<SavedState, Self::Error> {
@@ -172,10 +187,7 @@ impl<M: SeedManager> Durable for Verified<M> {
     /// An older state does not let in again what was accepted since.
     fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Self::Error> {
         self.check(eager)?;
-        let mut document: Map<String, Value> = serde_json::from_str(&saved.json).map_err(Error::Saved)?;
-        let window = document.remove(WINDOW).ok_or_else(|| Error::Saved(serde_json::Error::missing_field(WINDOW)))?;
-        let window: ReplayWindow = serde_json::from_value(window).map_err(Error::Saved)?;
-        let inner = SavedState { json: Value::Object(document).to_string(), tensors: saved.tensors.clone() };
+        let (inner, window) = split(saved).map_err(Error::Saved)?;
         self.manager.restore(eager, &inner).map_err(Error::Inner)?;
         self.verifier.merge(&window);
         Ok(())

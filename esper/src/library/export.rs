@@ -1,21 +1,18 @@
 //! `esper seeds export`: the weights of a seed, from the newest checkpoint of a run into a library.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
 use esper_weights::{Artifact, IfPublished, PublishError, publish};
 use leyline::id::{BlueprintId, SeedId};
-use tolaria::checkpoint::{CheckpointReader, Loaded, StdFs};
+use tolaria::checkpoint::Loaded;
 
 use super::saved;
 use crate::exit::UsageError;
 use crate::output;
-
-/// Name of the seed manager's part of a checkpoint.
-const SEEDS: &str = "seeds";
+use crate::trained::{SEEDS, newest_checkpoint};
 
 /// Flags of `esper seeds export`.
 #[derive(Debug, Clone, Args)]
@@ -44,10 +41,7 @@ pub struct SeedsExportArgs {
 pub fn export(args: &SeedsExportArgs) -> anyhow::Result<ExitCode> {
     let asked = args.blueprint.as_deref().map(BlueprintId::new).transpose();
     let asked = asked.map_err(|error| UsageError(format!("--as: {error}")))?;
-    let Loaded { snapshot, generation, skipped } = newest_checkpoint(&args.run_dir)?;
-    for (generation, reason) in skipped {
-        tracing::warn!("checkpoint {generation} does not verify and is passed over: {reason}");
-    }
+    let Loaded { snapshot, generation, .. } = newest_checkpoint(&args.run_dir)?;
     let state = snapshot.components.get(SEEDS).context("the checkpoint has no seed manager in it")?;
     let (seed, tensors) = saved::weights(state, SeedId(args.seed))?;
     let blueprint = asked.unwrap_or_else(|| seed.blueprint.clone());
@@ -69,17 +63,4 @@ pub fn export(args: &SeedsExportArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-fn newest_checkpoint(run_dir: &Path) -> anyhow::Result<Loaded> {
-    let dir = run_dir.join("checkpoints");
-    let nothing = || {
-        let shown = run_dir.display();
-        UsageError(format!("{shown} has no checkpoint; expected a folder that `esper train` wrote, after an epoch"))
-    };
-    if !dir.is_dir() {
-        return Err(nothing().into());
-    }
-    let loaded = CheckpointReader::new(&dir, Arc::new(StdFs)).load_latest();
-    loaded.with_context(|| format!("reading {}", dir.display()))?.ok_or_else(|| nothing().into())
 }

@@ -1,7 +1,7 @@
 //! Numbers and times for people.
 
 /// `12,345`.
-pub(super) fn count(number: u64) -> String {
+pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -25,12 +25,12 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
 }
 
 /// A fraction as `97.25%`.
-pub(super) fn percent(fraction: f64) -> String {
+pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.2}%", fraction * 100.0)
 }
 
 /// Four significant digits, with an exponent where the number is very large or very small.
-pub(super) fn decimal(number: f64) -> String {
+pub(crate) fn decimal(number: f64) -> String {
     let magnitude = number.abs();
     if magnitude > 0.0 && !(1e-4..1e6).contains(&magnitude) {
         return format!("{number:.2e}");

@@ -47,9 +47,8 @@ impl Run {
     /// [`ReportError::NotARun`] without `run.json` or `config.toml`; [`ReportError::Malformed`], with file and line, for
     /// content that cannot have been written by a run, a number that is not finite included; [`ReportError::Read`].
     pub fn read(dir: &Path) -> Result<Self, ReportError> {
-        let required = |file| read(dir, file)?.ok_or_else(|| ReportError::NotARun { dir: dir.to_owned(), file });
-        let record = parse(&dir.join(RECORD_FILE), &required(RECORD_FILE)?)?;
-        let config = text(&dir.join(CONFIG_FILE), required(CONFIG_FILE)?)?;
+        let record = read_record(dir)?;
+        let config = text(&dir.join(CONFIG_FILE), required(dir, CONFIG_FILE)?)?;
         let summary: Option<Summary> = match read(dir, SUMMARY_FILE)? {
             Some(bytes) => Some(parse(&dir.join(SUMMARY_FILE), &bytes)?),
             None => None,
@@ -59,6 +58,18 @@ impl Run {
         let notes = notes(&epochs, summary.as_ref(), torn);
         Ok(Self { dir: dir.to_owned(), record, config, epochs, summary, notes })
     }
+}
+
+/// Where the run of a folder came from.
+///
+/// # Errors
+/// As [`Run::read`].
+pub fn read_record(dir: &Path) -> Result<RunRecord, ReportError> {
+    parse(&dir.join(RECORD_FILE), &required(dir, RECORD_FILE)?)
+}
+
+fn required(dir: &Path, file: &'static str) -> Result<Vec<u8>, ReportError> {
+    read(dir, file)?.ok_or_else(|| ReportError::NotARun { dir: dir.to_owned(), file })
 }
 
 /// The bytes of a file; none when there is no such file.
