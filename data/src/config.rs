@@ -2,19 +2,23 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::de::{self, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Error, SplitPlan, mnist1d};
+use super::error::quoted;
+use super::{Error, SplitPlan, format, mnist1d};
 
 /// Which samples a run sees, and how they are divided.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a CSV file (`.csv` or `.csv.gz`).
+    /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a file of one's own: see [`DataName`].
     pub name: DataName,
+    /// Format of the file; follows from its name or its first bytes when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
     /// Folder with the files of `mnist` and `fashion-mnist`; not used by the others.
     pub folder: PathBuf,
     /// Seed of the division and of the label permutation, apart from the training seed.
@@ -26,8 +30,33 @@ pub struct DataConfig {
     pub test_fraction: Option<Fraction>,
     /// Permutes the labels of all samples: a control, with which accuracy must stay at chance.
     pub permute_labels: bool,
-    /// Every feature of a CSV file is divided by this number: 255 for bytes, 1 for values that are scaled already.
-    pub csv_scale: Scale,
+    /// Inputs of a file are divided by this number instead of standardized: 255 for bytes, 1 for values that are scaled already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub csv_scale: Option<Scale>,
+    /// Whether inputs of a file are standardized by mean and deviation of the training part: yes, unless `csv_scale` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standardize: Option<bool>,
+    /// Column or columns of the target, by name or by number from 1; the last one when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<ColumnRefs>,
+    /// What the target is: `auto`, `classes`, `values` or `flags`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub target_kind: TargetChoice,
+    /// Columns of the inputs, by name or by number from 1; all but the target when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub features: Option<Vec<ColumnRef>>,
+    /// Columns that are left out.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ignore: Vec<ColumnRef>,
+    /// Whether the first row holds names: `auto`, `yes` or `no`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub header: Header,
+    /// What stands between cells: `comma`, `semicolon`, `tab` or `pipe`; found out when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delimiter: Option<Delimiter>,
+    /// What becomes of missing values: `refuse`, `drop` for rows that have one, `mean` of the training rows.
+    #[serde(skip_serializing_if = "is_default")]
+    pub missing: Missing,
     /// Sizes of the generated set.
     pub mnist1d: Mnist1dConfig,
 }
@@ -46,7 +75,7 @@ impl DataConfig {
         let (folder, validation) = match &name {
             DataName::Mnist => ("data/mnist", 0.1),
             DataName::FashionMnist => ("data/fashion-mnist", 0.1),
-            DataName::Digits | DataName::Mnist1d | DataName::Csv(_) => ("data", 0.2),
+            DataName::Digits | DataName::Mnist1d | DataName::File(_) => ("data", 0.2),
         };
         Self {
             folder: folder.into(),
@@ -54,7 +83,16 @@ impl DataConfig {
             validation_fraction: fraction(validation),
             test_fraction: (!name.has_test_part()).then(|| fraction(0.2)),
             permute_labels: false,
-            csv_scale: Scale::default(),
+            csv_scale: None,
+            format: None,
+            standardize: None,
+            target: None,
+            target_kind: TargetChoice::default(),
+            features: None,
+            ignore: Vec::new(),
+            header: Header::default(),
+            delimiter: None,
+            missing: Missing::default(),
             mnist1d: Mnist1dConfig::default(),
             name,
         }
@@ -84,8 +122,141 @@ impl DataConfig {
 
     /// Everything that cannot work, each naming its key.
     pub fn validate(&self) -> Vec<Error> {
-        [self.split_plan().err(), self.mnist1d.num_samples().err()].into_iter().flatten().collect()
+        let mut wrong: Vec<Error> =
+            [self.split_plan().err(), self.mnist1d.num_samples().err()].into_iter().flatten().collect();
+        let is_file = matches!(self.name, DataName::File(_));
+        let of_files = [
+            ("data.format", self.format.is_some()),
+            ("data.standardize", self.standardize.is_some()),
+            ("data.target", self.target.is_some()),
+            ("data.target_kind", !is_default(&self.target_kind)),
+            ("data.features", self.features.is_some()),
+            ("data.ignore", !self.ignore.is_empty()),
+            ("data.header", !is_default(&self.header)),
+            ("data.delimiter", self.delimiter.is_some()),
+            ("data.missing", !is_default(&self.missing)),
+        ];
+        for (key, _) in of_files.into_iter().filter(|(_, is_given)| *is_given && !is_file) {
+            let problem = format!("is for files of one's own, and `{}` is none; expected no such key", self.name);
+            wrong.push(Error::Config { key, problem });
+        }
+        if let Some(format) = self.format.as_ref().filter(|format| format::names().all(|name| name != *format)) {
+            let accepted = format::names().collect::<Vec<_>>().join(", ");
+            wrong.push(Error::Config {
+                key: "data.format",
+                problem: format!("is `{format}`, expected one of {accepted}"),
+            });
+        }
+        wrong
     }
+}
+
+/// Which targets a column holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetChoice {
+    /// Words, or few whole numbers, are classes; several columns of 0 and 1 are flags; all else are values.
+    #[default]
+    Auto,
+    /// One class per sample.
+    Classes,
+    /// One or more numbers per sample.
+    Values,
+    /// One or more yes (1) or no (0) per sample.
+    Flags,
+}
+
+/// Whether the first row of a file holds names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Header {
+    /// It does when it has no numbers.
+    #[default]
+    Auto,
+    /// It does.
+    Yes,
+    /// It is a row as all others.
+    No,
+}
+
+/// What stands between the cells of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delimiter {
+    /// `,`.
+    Comma,
+    /// `;`.
+    Semicolon,
+    /// A tab.
+    Tab,
+    /// `|`.
+    Pipe,
+}
+
+impl Delimiter {
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            Self::Comma => b',',
+            Self::Semicolon => b';',
+            Self::Tab => b'\t',
+            Self::Pipe => b'|',
+        }
+    }
+}
+
+/// What becomes of missing values: empty cells, `NA`, `n/a`, `NaN`, `null`, `none` and `?`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missing {
+    /// The first one is an error.
+    #[default]
+    Refuse,
+    /// Rows that have one are left out.
+    Drop,
+    /// A missing number is the mean of the training rows, a missing word is a word of its own.
+    Mean,
+}
+
+/// A column of a file of rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected the name of a column, or its number from 1")]
+pub enum ColumnRef {
+    /// From 1.
+    Number(usize),
+    /// As the first row says.
+    Name(String),
+}
+
+impl fmt::Display for ColumnRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Name(name) => f.write_str(&quoted(name)),
+        }
+    }
+}
+
+/// One column or several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected the name of a column, its number from 1, or a list of them")]
+pub enum ColumnRefs {
+    /// One.
+    One(ColumnRef),
+    /// Several.
+    Many(Vec<ColumnRef>),
+}
+
+impl ColumnRefs {
+    pub(super) fn refs(&self) -> Vec<ColumnRef> {
+        match self {
+            Self::One(column) => vec![column.clone()],
+            Self::Many(columns) => columns.clone(),
+        }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Sizes and seed of a generated MNIST-1D set.
@@ -130,7 +301,9 @@ impl Mnist1dConfig {
     }
 }
 
-/// A data set by name, or a file.
+/// A data set by name, or a file or folder.
+///
+/// A path is told from a name by a separator in it, or by an ending that some format has; `./` before a name makes it a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataName {
     /// 1 797 embedded 8×8 digits.
@@ -141,23 +314,23 @@ pub enum DataName {
     Mnist,
     /// Clothes, 28×28, from IDX files.
     FashionMnist,
-    /// Features and a label per line.
-    Csv(PathBuf),
+    /// A file or folder of one's own.
+    File(PathBuf),
 }
 
 impl DataName {
     /// What may be written for a data set.
     pub const ACCEPTED: &'static [&'static str] =
-        &["digits", "mnist1d", "mnist", "fashion-mnist", "PATH.csv", "PATH.csv.gz"];
+        &["digits", "mnist1d", "mnist", "fashion-mnist", "PATH.csv", "DIR/FILE"];
 
-    /// The data set of this name; a name that ends in `.csv` or `.csv.gz` is a path.
+    /// The data set of this name, or the file of this path.
     pub fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "digits" => Self::Digits,
             "mnist1d" => Self::Mnist1d,
             "mnist" => Self::Mnist,
             "fashion-mnist" => Self::FashionMnist,
-            path if is_csv_name(path) => Self::Csv(path.into()),
+            path if path.contains(['/', '\\']) || format::has_ending(path) => Self::File(path.into()),
             _ => return None,
         })
     }
@@ -165,16 +338,10 @@ impl DataName {
     /// Whether the publisher separated a test part.
     pub fn has_test_part(&self) -> bool {
         match self {
-            Self::Digits | Self::Csv(_) => false,
+            Self::Digits | Self::File(_) => false,
             Self::Mnist1d | Self::Mnist | Self::FashionMnist => true,
         }
     }
-}
-
-fn is_csv_name(name: &str) -> bool {
-    let path = Path::new(name);
-    let is = |path: &Path, extension: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension));
-    is(path, "csv") || is(path, "gz") && path.file_stem().is_some_and(|stem| is(Path::new(stem), "csv"))
 }
 
 impl fmt::Display for DataName {
@@ -184,7 +351,7 @@ impl fmt::Display for DataName {
             Self::Mnist1d => f.write_str("mnist1d"),
             Self::Mnist => f.write_str("mnist"),
             Self::FashionMnist => f.write_str("fashion-mnist"),
-            Self::Csv(path) => path.display().fmt(f),
+            Self::File(path) => path.display().fmt(f),
         }
     }
 }
@@ -228,7 +395,7 @@ impl<'de> Deserialize<'de> for Fraction {
     }
 }
 
-/// A finite number above 0 to divide by; 1 when nothing is said.
+/// A finite number above 0 to divide by.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct Scale(f32);
@@ -242,12 +409,6 @@ impl Scale {
     /// The number.
     pub fn get(self) -> f32 {
         self.0
-    }
-}
-
-impl Default for Scale {
-    fn default() -> Self {
-        Self(1.0)
     }
 }
 
@@ -277,8 +438,8 @@ mod tests {
         check_name("mnist1d", Some(DataName::Mnist1d));
         check_name("mnist", Some(DataName::Mnist));
         check_name("fashion-mnist", Some(DataName::FashionMnist));
-        check_name("a/b.csv", Some(DataName::Csv("a/b.csv".into())));
-        check_name("b.CSV.gz", Some(DataName::Csv("b.CSV.gz".into())));
+        check_name("a/b.csv", Some(DataName::File("a/b.csv".into())));
+        check_name("b.CSV.gz", Some(DataName::File("b.CSV.gz".into())));
         check_name("digits.gz", None);
         check_name("digts", None);
         check_name("", None);

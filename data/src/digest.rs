@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Splits, Table};
+use super::{Inputs, Splits, Table, TargetKind, Targets};
 
 /// BLAKE3 over inputs, labels, shapes and source rows of all three parts, in a fixed little-endian form.
 ///
@@ -32,10 +32,24 @@ impl fmt::Display for DataDigest {
 }
 
 fn add_table(hasher: &mut blake3::Hasher, table: &Table) {
-    add_sizes(hasher, &[table.num_classes()]);
+    add_sizes(hasher, &[table.num_outputs()]);
     add_sizes(hasher, table.sample_shape());
-    add_values(hasher, table.inputs(), |value| value.to_le_bytes());
-    add_values(hasher, table.targets(), |value| value.to_le_bytes());
+    match table.inputs() {
+        Inputs::Values(values) => add_values(hasher, values, |value| value.to_le_bytes()),
+        Inputs::Tokens(tokens) => add_values(hasher, tokens, |token| token.to_le_bytes()),
+    }
+    match table.targets() {
+        Targets::Classes { labels: values, .. } | Targets::Tokens { tokens: values, .. } => {
+            add_values(hasher, values, |value| value.to_le_bytes());
+        }
+        Targets::Values { values, .. } | Targets::Flags { values, .. } => {
+            add_values(hasher, values, |value| value.to_le_bytes());
+        }
+    }
+    // Classes were the only kind once, and have no mark.
+    if table.targets().kind() != TargetKind::Classes {
+        hasher.update(table.targets().kind().to_string().as_bytes());
+    }
 }
 
 fn add_sizes(hasher: &mut blake3::Hasher, sizes: &[usize]) {
@@ -55,7 +69,7 @@ mod tests {
     use crate::{Assignment, DataConfig, DataName, load};
 
     fn table(inputs: &[f32], shape: &[usize], targets: &[u32], num_classes: usize) -> Table {
-        Table::new(inputs.to_vec(), shape.to_vec(), targets.to_vec(), num_classes).unwrap()
+        Table::new(inputs.to_vec(), shape.to_vec(), Targets::numbered(targets.to_vec(), num_classes)).unwrap()
     }
 
     fn splits() -> Splits {

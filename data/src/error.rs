@@ -57,14 +57,14 @@ pub enum Error {
         /// What may stand there.
         expected: String,
     },
-    /// The labels of a CSV file are not those of classes.
+    /// What a file holds is not what it may hold.
     #[error("{place}: found {found}, expected {expected}")]
-    Labels {
+    Content {
         /// The file.
         place: String,
-        /// What stands in the column of labels.
+        /// What is there.
         found: String,
-        /// What may stand there.
+        /// What may be there.
         expected: String,
     },
     /// A header field or the length of an IDX file is not acceptable.
@@ -101,13 +101,21 @@ pub enum Error {
         /// What it may be.
         expected: String,
     },
+    /// Too few rows for a three-way split.
+    #[error("{rows} rows are to be split, expected at least {needed} for parts of at least one row each")]
+    TooFewRows {
+        /// Rows.
+        rows: usize,
+        /// Rows that are needed.
+        needed: usize,
+    },
     /// A class has too few rows for a three-way split.
     #[error(
         "class {class} has {rows} of the rows to be split, expected at least {needed} for parts of at least one row each"
     )]
     ClassTooSmall {
-        /// The class.
-        class: u32,
+        /// Its name.
+        class: String,
         /// Rows of it.
         rows: usize,
         /// Rows it needs.
@@ -135,9 +143,11 @@ impl leyline::error::Error for Error {
             | Self::WrongSum { .. }
             | Self::Csv { .. }
             | Self::Idx { .. } => ErrorKind::Corrupt,
-            Self::Labels { .. } | Self::Table { .. } | Self::ClassTooSmall { .. } | Self::Config { .. } => {
-                ErrorKind::InvalidConfig
-            }
+            Self::Content { .. }
+            | Self::Table { .. }
+            | Self::ClassTooSmall { .. }
+            | Self::TooFewRows { .. }
+            | Self::Config { .. } => ErrorKind::InvalidConfig,
             Self::Tensor(_) => ErrorKind::Device,
         }
     }

@@ -4,7 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Error, Source, Table, idx, unpack};
+use super::format::idx;
+use super::source::Known;
+use super::{Error, Table, Targets, unpack};
 
 /// A data set of four IDX files.
 #[derive(Debug)]
@@ -102,16 +104,16 @@ impl ImageSet {
     /// # Errors
     /// [`Error::MissingFiles`] with the commands that fetch them; [`Error::Read`], [`Error::Unpack`],
     /// [`Error::TooLarge`], [`Error::Idx`] and [`Error::WrongSum`] for a file that is not the published one.
-    pub(super) fn read(&self, folder: &Path) -> Result<Source, Error> {
+    pub(super) fn read(&self, folder: &Path) -> Result<Known, Error> {
         self.check_presence(folder)?;
         let num_samples = self.training.num_samples + self.test.num_samples;
-        let mut inputs = Vec::with_capacity(num_samples * self.size[0] * self.size[1]);
+        let mut inputs: Vec<f32> = Vec::with_capacity(num_samples * self.size[0] * self.size[1]);
         let mut targets = Vec::with_capacity(num_samples);
         for part in [&self.training, &self.test] {
             self.read_part(part, folder, &mut inputs, &mut targets)?;
         }
-        let table = Table::new(inputs, vec![1, self.size[0], self.size[1]], targets, NUM_CLASSES)?;
-        Ok(Source { table, num_training: Some(self.training.num_samples) })
+        let table = Table::new(inputs, vec![1, self.size[0], self.size[1]], Targets::numbered(targets, NUM_CLASSES))?;
+        Ok(Known { table, num_training: Some(self.training.num_samples), divisor: f64::from(u8::MAX) })
     }
 
     fn read_part(
@@ -213,8 +215,8 @@ mod tests {
             folder_with(&[("a.gz", &packed_images), ("b", TRAIN_LABELS), ("c", TEST_IMAGES), ("d.gz", &packed_labels)]);
         let source = TINY.read(folder.path()).unwrap();
         assert_eq!(source.num_training, Some(2));
-        assert_eq!(source.table.inputs(), [0.0, 1.0, 0.2, 0.4, 1.0, 0.0]);
-        assert_eq!(source.table.targets(), [9, 0, 4]);
+        assert_eq!(source.table.values(), [0.0, 1.0, 0.2, 0.4, 1.0, 0.0]);
+        assert_eq!(source.table.targets().labels().unwrap(), [9, 0, 4]);
         assert_eq!(source.table.sample_shape(), [1, 1, 2]);
     }
 

@@ -10,8 +10,8 @@
 
 use rand_chacha::ChaCha8Rng;
 
-use super::config::Mnist1dConfig;
-use super::{Error, Source, Table, draw, signal};
+use super::source::Known;
+use super::{Error, Mnist1dConfig, Table, Targets, draw, signal};
 
 /// Points of one sample; its shape is (1, 40).
 pub(super) const SAMPLE_LENGTH: usize = 40;
@@ -47,7 +47,7 @@ const TEMPLATES: [[f64; TEMPLATE_LENGTH]; NUM_CLASSES] = [
 ///
 /// # Errors
 /// [`Error::Config`] when the number of samples is not a multiple of the number of classes.
-pub(super) fn generate(config: &Mnist1dConfig) -> Result<Source, Error> {
+pub(super) fn generate(config: &Mnist1dConfig) -> Result<Known, Error> {
     let num_samples = config.num_samples()?;
     let mut rng = draw::generator("esper data 2026 mnist1d samples", config.seed);
     let mut samples = Vec::with_capacity(num_samples);
@@ -61,9 +61,9 @@ pub(super) fn generate(config: &Mnist1dConfig) -> Result<Source, Error> {
     let values: Vec<f64> = samples.into_iter().flat_map(|(_, sample)| sample).collect();
     let (mean, std) = signal::mean_and_std(&values);
     #[expect(clippy::cast_possible_truncation, reason = "samples are single precision")]
-    let inputs = values.into_iter().map(|value| ((value - mean) / std) as f32).collect();
-    let table = Table::new(inputs, vec![1, SAMPLE_LENGTH], targets, NUM_CLASSES)?;
-    Ok(Source { table, num_training: Some(config.train_samples.get()) })
+    let inputs: Vec<f32> = values.into_iter().map(|value| ((value - mean) / std) as f32).collect();
+    let table = Table::new(inputs, vec![1, SAMPLE_LENGTH], Targets::numbered(targets, NUM_CLASSES))?;
+    Ok(Known { table, num_training: Some(config.train_samples.get()), divisor: 1.0 })
 }
 
 /// Templates with mean 0 and deviation 1/6 that start at 0.

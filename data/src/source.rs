@@ -1,41 +1,89 @@
-//! From a configuration to checked, split and identified samples.
+//! From a configuration to checked, prepared, split and identified samples.
 
-use super::{DataConfig, DataDigest, DataName, Error, Splits, Table, csv, digits, image, mnist1d};
+use std::path::Path;
 
-/// Samples before they are divided.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Source {
-    /// All samples.
-    pub table: Table,
-    /// Rows of the published training part, which comes first; absent where no test part was published.
-    pub num_training: Option<usize>,
-}
+use super::format::{Format, Reading};
+use super::{
+    DataConfig, DataDigest, DataName, Error, Preparation, Splits, Table, TargetPlan, Targets, digits, image, mnist1d,
+    split,
+};
 
 /// What a run needs to know about its data.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The three parts.
+    /// The three parts, as the network takes them.
     pub splits: Splits,
     /// Identifies them, for the run record.
     pub digest: DataDigest,
+    /// What was learned from the training part; what other samples are prepared by.
+    pub preparation: Preparation,
+    /// What was decided about a file, and why, one sentence each; none about named data sets.
+    pub notes: Vec<String>,
 }
 
-/// Reads or generates the configured data set, divides it and digests the parts.
+/// Samples of a named data set, before they are divided.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Known {
+    /// All samples, scaled.
+    pub table: Table,
+    /// Rows of the published training part, which comes first; absent where no test part was published.
+    pub num_training: Option<usize>,
+    /// What inputs were divided by.
+    pub divisor: f64,
+}
+
+/// Reads or generates the configured data set, divides it, learns from the training part how samples are prepared, and
+/// digests the parts.
 ///
 /// # Errors
 /// [`Error`]; nothing is fetched, a missing file is answered with the commands that fetch it.
 pub fn load(config: &DataConfig) -> Result<Prepared, Error> {
-    let plan = config.split_plan()?;
-    let source = match &config.name {
-        DataName::Digits => Source { table: digits::read()?, num_training: None },
+    let known = match &config.name {
+        DataName::Digits => Known { table: digits::read()?, num_training: None, divisor: f64::from(digits::MAX_LEVEL) },
         DataName::Mnist1d => mnist1d::generate(&config.mnist1d)?,
         DataName::Mnist => image::MNIST.read(&config.folder)?,
         DataName::FashionMnist => image::FASHION_MNIST.read(&config.folder)?,
-        DataName::Csv(path) => Source { table: csv::read(path, config.csv_scale.get())?, num_training: None },
+        DataName::File(path) => return load_file(config, path),
     };
-    let splits = Splits::cut(source, &plan)?;
-    let digest = DataDigest::of(&splits);
-    Ok(Prepared { splits, digest })
+    let plan = config.split_plan()?;
+    let Known { mut table, num_training, divisor } = known;
+    if plan.permute_labels {
+        let order = split::permuted(table.targets(), plan.seed);
+        table = table.permuted(&order);
+    }
+    let assignment = split::assign(table.targets(), num_training, &plan)?;
+    let target = TargetPlan::of(table.targets());
+    let preparation = Preparation::of_whole(config.name.to_string(), table.sample_shape().to_vec(), divisor, target);
+    let splits = Splits::of(&table, assignment);
+    Ok(Prepared { digest: DataDigest::of(&splits), splits, preparation, notes: Vec::new() })
+}
+
+fn load_file(config: &DataConfig, path: &Path) -> Result<Prepared, Error> {
+    let plan = config.split_plan()?;
+    let format = Format::of(path, config.format.as_deref())?;
+    let mut records = (format.read)(path, &Reading { config, learned: None })?;
+    let mut notes = std::mem::take(&mut records.notes);
+    let place = path.display().to_string();
+    let (mut target, why) = match &records.following {
+        Some(tokens) => (TargetPlan::of(tokens), "target: the token that follows each token".to_owned()),
+        None => TargetPlan::decide(&records.targets, config.target_kind, &place)?,
+    };
+    notes.push(why);
+    let targets_by = |target: &TargetPlan| -> Result<Targets, Error> {
+        let targets = match &records.following {
+            Some(tokens) => tokens.clone(),
+            None => target.encode(&records.targets, &place)?,
+        };
+        let order = plan.permute_labels.then(|| split::permuted(&targets, plan.seed));
+        Ok(order.map_or_else(|| targets.clone(), |order| targets.reordered(&order)))
+    };
+    let assignment = split::assign(&targets_by(&target)?, None, &plan)?;
+    notes.extend(target.fit(&records.targets, &assignment.train));
+    let targets = targets_by(&target)?;
+    let (preparation, inputs) = Preparation::fit(config, records, target, &assignment.train, &mut notes)?;
+    let table = Table::new(inputs, preparation.sample_shape.clone(), targets)?;
+    let splits = Splits::of(&table, assignment);
+    Ok(Prepared { digest: DataDigest::of(&splits), splits, preparation, notes })
 }
 
 #[cfg(test)]
@@ -65,10 +113,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mine.csv.gz");
         std::fs::write(&path, include_bytes!("../digits/digits.csv.gz")).unwrap();
-        let mut config = config_for(DataName::Csv(path));
-        config.csv_scale = Scale::new(16.0).unwrap();
+        let mut config = config_for(DataName::File(path));
+        config.csv_scale = Scale::new(16.0);
         let (mine, embedded) = (load(&config).unwrap(), load(&config_for(DataName::Digits)).unwrap());
-        assert_eq!(mine.splits.train.inputs(), embedded.splits.train.inputs());
+        assert_eq!(mine.splits.train.values(), embedded.splits.train.values());
         assert_eq!(mine.splits.assignment, embedded.splits.assignment);
         assert_eq!(mine.splits.train.sample_shape(), [64]);
         assert_ne!(mine.digest, embedded.digest);
@@ -76,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_missing_user_file_is_named() {
-        let error = load(&config_for(DataName::Csv("no/such.csv".into()))).unwrap_err();
+        let error = load(&config_for(DataName::File("no/such.csv".into()))).unwrap_err();
         assert_eq!(error.to_string(), "cannot read no/such.csv");
     }
 }

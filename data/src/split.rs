@@ -1,6 +1,7 @@
 //! The three-way split: training, validation and test never share a sample.
 
-use super::{Error, Source, Table, draw};
+use super::error::quoted;
+use super::{Error, Table, TargetKind, Targets, draw};
 
 /// How a data set is divided. Its seed is its own: a training seed changes nothing here.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,39 +43,55 @@ pub struct Assignment {
 }
 
 impl Splits {
-    /// Divides `source` by a seeded permutation within each class, so that each part holds each class in the same
-    /// proportion, to within one row.
-    ///
-    /// # Errors
-    /// [`Error::ClassTooSmall`] when a class cannot give at least one row to each part that is cut.
-    pub fn cut(source: Source, plan: &SplitPlan) -> Result<Self, Error> {
-        let Source { mut table, num_training } = source;
-        if plan.permute_labels {
-            let mut rng = draw::generator("esper data 2026 label permutation", plan.seed);
-            let order = draw::permutation(&mut rng, table.num_samples());
-            table = table.relabeled(&order);
-        }
-        let assignment = assign(&table, num_training, plan)?;
-        Ok(Self {
+    /// The parts of `table`.
+    pub(super) fn of(table: &Table, assignment: Assignment) -> Self {
+        Self {
             train: table.select(&assignment.train),
             validation: table.select(&assignment.validation),
             test: table.select(&assignment.test),
             assignment,
-        })
+        }
     }
 }
 
-fn assign(table: &Table, num_training: Option<usize>, plan: &SplitPlan) -> Result<Assignment, Error> {
-    let first_test_row = num_training.unwrap_or(table.num_samples());
+/// Targets in another order, as a control: they belong to other samples then.
+pub(super) fn permuted(targets: &Targets, seed: u64) -> Vec<usize> {
+    let mut rng = draw::generator("esper data 2026 label permutation", seed);
+    draw::permutation(&mut rng, targets.num_samples())
+}
+
+/// Divides samples by a seeded permutation: within each class, so that each part holds each class in the same proportion, to
+/// within one row; of all rows where there are no classes. Windows of tokens are divided in order, so that no part is
+/// in the middle of another.
+///
+/// # Errors
+/// [`Error::ClassTooSmall`] or [`Error::TooFewRows`] when not every part that is cut gets at least one row.
+pub(super) fn assign(targets: &Targets, num_training: Option<usize>, plan: &SplitPlan) -> Result<Assignment, Error> {
+    let num_samples = targets.num_samples();
+    let first_test_row = num_training.unwrap_or(num_samples);
     let mut rng = draw::generator("esper data 2026 split", plan.seed);
-    let mut assignment = Assignment { test: (first_test_row..table.num_samples()).collect(), ..Assignment::default() };
-    for (class, mut rows) in (0_u32..).zip(table.rows_by_class()) {
+    let mut assignment = Assignment { test: (first_test_row..num_samples).collect(), ..Assignment::default() };
+    let groups =
+        if targets.kind() == TargetKind::Classes { targets.rows_by_class() } else { vec![(0..num_samples).collect()] };
+    for (class, mut rows) in groups.into_iter().enumerate() {
         rows.retain(|&row| row < first_test_row);
-        draw::shuffle(&mut rng, &mut rows);
+        if targets.kind() != TargetKind::Tokens {
+            draw::shuffle(&mut rng, &mut rows);
+        }
         let num_validation = share(rows.len(), plan.validation_fraction);
         let num_test = if num_training.is_none() { share(rows.len(), plan.test_fraction) } else { 0 };
-        if rows.len() <= num_validation + num_test {
-            return Err(Error::ClassTooSmall { class, rows: rows.len(), needed: num_validation + num_test + 1 });
+        let needed = num_validation + num_test + 1;
+        if rows.len() < needed {
+            let rows = rows.len();
+            return Err(match targets.names().get(class) {
+                Some(class) if targets.kind() == TargetKind::Classes => {
+                    Error::ClassTooSmall { class: quoted(class), rows, needed }
+                }
+                _ => Error::TooFewRows { rows, needed },
+            });
+        }
+        if targets.kind() == TargetKind::Tokens {
+            rows.rotate_right(num_validation + num_test);
         }
         let (validation, rest) = rows.split_at(num_validation);
         let (test, train) = rest.split_at(num_test);
@@ -103,19 +120,29 @@ mod tests {
 
     const PLAN: SplitPlan = SplitPlan { seed: 1, validation_fraction: 0.2, test_fraction: 0.2, permute_labels: false };
 
-    /// Sample `i` has the one feature `i`, so samples are told apart by their value.
-    fn source(labels: &[u32], num_classes: usize, num_training: Option<usize>) -> Source {
-        let inputs = (0_u16..).map(f32::from).take(labels.len()).collect();
-        Source { table: Table::new(inputs, vec![1], labels.to_vec(), num_classes).unwrap(), num_training }
+    fn cut(table: Table, num_training: Option<usize>, plan: &SplitPlan) -> Result<Splits, Error> {
+        let mut targets = table.targets().clone();
+        if plan.permute_labels {
+            targets = targets.reordered(&permuted(&targets, plan.seed));
+        }
+        let assignment = assign(&targets, num_training, plan)?;
+        let table = Table::new(table.values().to_vec(), table.sample_shape().to_vec(), targets)?;
+        Ok(Splits::of(&table, assignment))
     }
 
-    fn digits_source() -> Source {
-        Source { table: digits::read().unwrap(), num_training: None }
+    /// Sample `i` has the one feature `i`, so samples are told apart by their value.
+    fn source(labels: &[u32], num_classes: usize) -> Table {
+        let inputs: Vec<f32> = (0_u16..).map(f32::from).take(labels.len()).collect();
+        Table::new(inputs, vec![1], Targets::numbered(labels.to_vec(), num_classes)).unwrap()
+    }
+
+    fn labels_of(table: &Table) -> &[u32] {
+        table.targets().labels().unwrap()
     }
 
     #[test]
     fn digits_are_divided_60_20_20_in_every_class() {
-        let splits = Splits::cut(digits_source(), &PLAN).unwrap();
+        let splits = cut(digits::read().unwrap(), None, &PLAN).unwrap();
         let sizes = [&splits.train, &splits.validation, &splits.test].map(Table::num_samples);
         assert_eq!(sizes, [1079, 359, 359]);
         let totals = digits::read().unwrap().class_counts();
@@ -124,6 +151,22 @@ mod tests {
                 assert!((count as f64 - *total as f64 * share).abs() <= 1.0, "{count} of {total} for {share}");
             }
         }
+    }
+
+    #[test]
+    fn values_are_divided_as_a_whole_and_windows_in_order() {
+        let values =
+            |count: u16| Targets::Values { values: (0..count).map(f32::from).collect(), names: vec!["y".into()] };
+        let Assignment { train, validation, test } = assign(&values(50), None, &PLAN).unwrap();
+        assert_eq!([train.len(), validation.len(), test.len()], [30, 10, 10]);
+        assert!(validation.iter().any(|row| *row < 25) && validation.iter().any(|row| *row >= 25), "{validation:?}");
+        assert_eq!(
+            assign(&values(2), None, &PLAN).unwrap_err().to_string(),
+            "2 rows are to be split, expected at least 3 for parts of at least one row each"
+        );
+        let windows = Targets::Tokens { tokens: vec![0; 20], window: 2, vocabulary: 1 };
+        let Assignment { train, validation, test } = assign(&windows, None, &PLAN).unwrap();
+        assert_eq!([train, validation, test], [(0..6).collect::<Vec<_>>(), vec![6, 7], vec![8, 9]]);
     }
 
     proptest! {
@@ -136,7 +179,7 @@ mod tests {
         ) {
             let num_training = training_percent.map(|percent| labels.len() * percent / 100);
             let plan = SplitPlan { seed, permute_labels, ..PLAN };
-            if let Ok(splits) = Splits::cut(source(&labels, 3, num_training), &plan) {
+            if let Ok(splits) = cut(source(&labels, 3), num_training, &plan) {
                 let Assignment { train, validation, test } = &splits.assignment;
                 let mut rows = [train.as_slice(), validation, test].concat();
                 rows.sort_unstable();
@@ -146,9 +189,9 @@ mod tests {
                 }
                 for (table, rows) in [(&splits.train, train), (&splits.validation, validation), (&splits.test, test)] {
                     let values: Vec<f32> = rows.iter().map(|&row| f32::from(u16::try_from(row).unwrap())).collect();
-                    prop_assert_eq!(table.inputs(), values);
+                    prop_assert_eq!(table.values(), values);
                     if !permute_labels {
-                        prop_assert!(rows.iter().zip(table.targets()).all(|(&row, &target)| labels[row] == target));
+                        prop_assert!(rows.iter().zip(labels_of(table)).all(|(&row, &target)| labels[row] == target));
                     }
                 }
             }
@@ -157,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_seed_alone_decides_the_division() {
-        let cut = |seed| Splits::cut(digits_source(), &SplitPlan { seed, ..PLAN }).unwrap().assignment;
+        let cut = |seed| cut(digits::read().unwrap(), None, &SplitPlan { seed, ..PLAN }).unwrap().assignment;
         assert_eq!(cut(1), cut(1));
         assert_ne!(cut(1), cut(2));
     }
@@ -165,14 +208,14 @@ mod tests {
     #[test]
     fn permuted_labels_keep_their_counts_and_lose_their_samples() {
         let table = digits::read().unwrap();
-        let splits = Splits::cut(digits_source(), &SplitPlan { permute_labels: true, ..PLAN }).unwrap();
+        let splits = cut(digits::read().unwrap(), None, &SplitPlan { permute_labels: true, ..PLAN }).unwrap();
         let Assignment { train, validation, test } = &splits.assignment;
         let mut counts = [0; 10];
         let (mut kept, mut inputs_kept) = (0, true);
         for (part, rows) in [(&splits.train, train), (&splits.validation, validation), (&splits.test, test)] {
             for (index, &row) in rows.iter().enumerate() {
-                counts[usize::try_from(part.targets()[index]).unwrap()] += 1;
-                kept += usize::from(part.targets()[index] == table.targets()[row]);
+                counts[usize::try_from(labels_of(part)[index]).unwrap()] += 1;
+                kept += usize::from(labels_of(part)[index] == labels_of(&table)[row]);
                 inputs_kept &= part.sample(index) == table.sample(row);
             }
         }
@@ -184,12 +227,12 @@ mod tests {
 
     #[test]
     fn a_class_without_a_row_for_each_part_is_refused() {
-        let error = Splits::cut(source(&[0, 0, 0, 1, 1], 2, None), &PLAN).unwrap_err();
+        let error = cut(source(&[0, 0, 0, 1, 1], 2), None, &PLAN).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "class 1 has 2 of the rows to be split, expected at least 3 for parts of at least one row each"
+            "class `1` has 2 of the rows to be split, expected at least 3 for parts of at least one row each"
         );
-        let unused_class = Splits::cut(source(&[0, 0, 0, 2, 2, 2], 3, None), &PLAN).unwrap_err();
-        assert!(matches!(unused_class, Error::ClassTooSmall { class: 1, rows: 0, .. }));
+        let unused_class = cut(source(&[0, 0, 0, 2, 2, 2], 3), None, &PLAN).unwrap_err();
+        assert!(matches!(unused_class, Error::ClassTooSmall { rows: 0, .. }));
     }
 }

@@ -1,18 +1,65 @@
-//! A labelled table of samples in host memory.
+//! A table of samples with their targets in host memory.
 //!
-//! Legend: N samples, F features per sample, C classes.
+//! Legend: N samples, F features per sample; the rest as in [`Targets`].
 
 use candle_core::{Device, Tensor};
 
-use super::Error;
+use super::target::gather;
+use super::{Error, Targets};
 
-/// Samples with their labels, checked once at construction.
+/// The inputs of N samples, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Inputs {
+    /// N × F values.
+    Values(Vec<f32>),
+    /// N × T tokens.
+    Tokens(Vec<u32>),
+}
+
+impl Inputs {
+    fn len(&self) -> usize {
+        match self {
+            Self::Values(values) => values.len(),
+            Self::Tokens(tokens) => tokens.len(),
+        }
+    }
+
+    fn select(&self, width: usize, rows: &[usize]) -> Self {
+        match self {
+            Self::Values(values) => Self::Values(gather(values, width, rows)),
+            Self::Tokens(tokens) => Self::Tokens(gather(tokens, width, rows)),
+        }
+    }
+
+    /// Copies them to `device`, as f32 or u32 of shape (N, `sample_shape`…).
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] when the device refuses, or when the shape does not hold them.
+    ///
+    /// # Sync
+    /// One host-to-device copy.
+    pub fn to_tensor(&self, sample_shape: &[usize], device: &Device) -> Result<Tensor, Error> {
+        let num_samples = self.len() / sample_shape.iter().product::<usize>().max(1);
+        let shape = [&[num_samples], sample_shape].concat();
+        Ok(match self {
+            Self::Values(values) => Tensor::from_slice(values, shape, device)?,
+            Self::Tokens(tokens) => Tensor::from_slice(tokens, shape, device)?,
+        })
+    }
+}
+
+impl From<Vec<f32>> for Inputs {
+    fn from(values: Vec<f32>) -> Self {
+        Self::Values(values)
+    }
+}
+
+/// Samples with their targets, checked once at construction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    inputs: Vec<f32>,
+    inputs: Inputs,
     sample_shape: Vec<usize>,
-    targets: Vec<u32>,
-    num_classes: usize,
+    targets: Targets,
 }
 
 impl Table {
@@ -20,40 +67,43 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::Table`] when the shape is empty or holds a zero, when the lengths do not agree, when an input is not
-    /// finite, or when a target is not below `num_classes`.
-    pub fn new(
-        inputs: Vec<f32>,
-        sample_shape: Vec<usize>,
-        targets: Vec<u32>,
-        num_classes: usize,
-    ) -> Result<Self, Error> {
+    /// finite, or when a target is not what its kind allows.
+    pub fn new(inputs: impl Into<Inputs>, sample_shape: Vec<usize>, targets: Targets) -> Result<Self, Error> {
+        let inputs = inputs.into();
         let wrong = |field, found: String, expected: String| Err(Error::Table { field, found, expected });
         let num_features = sample_shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size));
         let Some(num_features) = num_features.filter(|&count| count > 0 && !sample_shape.is_empty()) else {
             return wrong("sample shape", format!("{sample_shape:?}"), "one or more sizes above 0".into());
         };
-        if Some(inputs.len()) != targets.len().checked_mul(num_features) {
+        let num_samples = targets.num_samples();
+        if Some(inputs.len()) != num_samples.checked_mul(num_features) {
             return wrong(
                 "number of input values",
                 inputs.len().to_string(),
-                format!("{} samples × {num_features} features", targets.len()),
+                format!("{num_samples} samples × {num_features} features"),
             );
         }
-        if let Some(index) = inputs.iter().position(|value| !value.is_finite()) {
-            let found = format!("{} in sample {}", inputs[index], index / num_features);
+        if let Inputs::Values(values) = &inputs
+            && let Some(index) = values.iter().position(|value| !value.is_finite())
+        {
+            let found = format!("{} in sample {}", values[index], index / num_features);
             return wrong("input", found, "finite values".into());
         }
-        if let Some(index) = targets.iter().position(|&target| !usize::try_from(target).is_ok_and(|t| t < num_classes))
-        {
-            let found = format!("{} in sample {index}", targets[index]);
-            return wrong("target", found, format!("0 to {} (classes: {num_classes})", num_classes.saturating_sub(1)));
-        }
-        Ok(Self { inputs, sample_shape, targets, num_classes })
+        targets.check()?;
+        Ok(Self { inputs, sample_shape, targets })
     }
 
-    /// N × F values, row-major.
-    pub fn inputs(&self) -> &[f32] {
+    /// N × F values or tokens, row-major.
+    pub fn inputs(&self) -> &Inputs {
         &self.inputs
+    }
+
+    /// The inputs where they are values; none of a table of tokens.
+    pub fn values(&self) -> &[f32] {
+        match &self.inputs {
+            Inputs::Values(values) => values,
+            Inputs::Tokens(_) => &[],
+        }
     }
 
     /// Shape of one sample; its product is F.
@@ -61,19 +111,19 @@ impl Table {
         &self.sample_shape
     }
 
-    /// N labels, each below C.
-    pub fn targets(&self) -> &[u32] {
+    /// N targets.
+    pub fn targets(&self) -> &Targets {
         &self.targets
     }
 
-    /// C.
-    pub fn num_classes(&self) -> usize {
-        self.num_classes
+    /// Outputs that a network needs: [`Targets::num_outputs`].
+    pub fn num_outputs(&self) -> usize {
+        self.targets.num_outputs()
     }
 
     /// N.
     pub fn num_samples(&self) -> usize {
-        self.targets.len()
+        self.targets.num_samples()
     }
 
     /// F.
@@ -81,13 +131,13 @@ impl Table {
         self.sample_shape.iter().product()
     }
 
-    /// The inputs of one sample, shape (F,).
+    /// The values of one sample, shape (F,).
     ///
     /// # Panics
-    /// When `row` is not below N.
+    /// When `row` is not below N, or the inputs are tokens.
     pub fn sample(&self, row: usize) -> &[f32] {
         let num_features = self.num_features();
-        &self.inputs[row * num_features..][..num_features]
+        &self.values()[row * num_features..][..num_features]
     }
 
     /// The table of these rows, in this order.
@@ -95,9 +145,8 @@ impl Table {
     /// # Panics
     /// When a row is not below N.
     pub fn select(&self, rows: &[usize]) -> Self {
-        let inputs = rows.iter().flat_map(|&row| self.sample(row)).copied().collect();
-        let targets = rows.iter().map(|&row| self.targets[row]).collect();
-        Self { inputs, sample_shape: self.sample_shape.clone(), targets, num_classes: self.num_classes }
+        let inputs = self.inputs.select(self.num_features(), rows);
+        Self { inputs, sample_shape: self.sample_shape.clone(), targets: self.targets.select(rows) }
     }
 
     /// The same values with samples of another shape, for example (F,) for a network that takes vectors.
@@ -105,34 +154,24 @@ impl Table {
     /// # Errors
     /// [`Error::Table`] when the shape does not hold F features.
     pub fn reshaped(self, sample_shape: Vec<usize>) -> Result<Self, Error> {
-        Self::new(self.inputs, sample_shape, self.targets, self.num_classes)
+        Self::new(self.inputs, sample_shape, self.targets)
     }
 
-    /// The same samples with the labels reordered: sample `i` gets the label of sample `order[i]`.
+    /// The same samples with the targets reordered: sample `i` gets the target of sample `order[i]`.
     ///
     /// # Panics
     /// When `order` is not N rows long or names a row that does not exist.
-    pub(super) fn relabeled(mut self, order: &[usize]) -> Self {
-        assert_eq!(order.len(), self.targets.len(), "one source row per sample");
-        self.targets = order.iter().map(|&row| self.targets[row]).collect();
-        self
+    pub(super) fn permuted(self, order: &[usize]) -> Self {
+        Self { targets: self.targets.reordered(order), ..self }
     }
 
-    /// Rows per class, indexed by class.
+    /// Rows per class, indexed by class; empty where there are no classes.
     pub fn class_counts(&self) -> Vec<usize> {
-        self.rows_by_class().iter().map(Vec::len).collect()
+        self.targets.rows_by_class().iter().map(Vec::len).collect()
     }
 
-    /// Row numbers per class, ascending, indexed by class.
-    pub(super) fn rows_by_class(&self) -> Vec<Vec<usize>> {
-        let mut rows = vec![Vec::new(); self.num_classes];
-        for (row, &target) in self.targets.iter().enumerate() {
-            rows[usize::try_from(target).expect("targets are below num_classes, a usize")].push(row);
-        }
-        rows
-    }
-
-    /// Copies the table to `device`: inputs `(N, sample_shape…)` as f32 and targets `(N,)` as u32.
+    /// Copies the table to `device`: inputs `(N, sample_shape…)` as f32, or as u32 for tokens, and targets as u32 (N,) for
+    /// classes and (N, T) for tokens, as f32 (N, W) for values and (N, L) for flags.
     ///
     /// # Errors
     /// [`Error::Tensor`] when the device refuses.
@@ -140,11 +179,7 @@ impl Table {
     /// # Sync
     /// Two host-to-device copies.
     pub fn to_tensors(&self, device: &Device) -> Result<(Tensor, Tensor), Error> {
-        let mut shape = vec![self.num_samples()];
-        shape.extend_from_slice(&self.sample_shape);
-        let inputs = Tensor::from_slice(&self.inputs, shape, device)?;
-        let targets = Tensor::from_slice(&self.targets, self.num_samples(), device)?;
-        Ok((inputs, targets))
+        Ok((self.inputs.to_tensor(&self.sample_shape, device)?, self.targets.to_tensor(device)?))
     }
 }
 
@@ -157,7 +192,8 @@ mod tests {
 
     #[track_caller]
     fn check_refused(inputs: &[f32], shape: &[usize], targets: &[u32], num_classes: usize, message: &str) {
-        let error = Table::new(inputs.to_vec(), shape.to_vec(), targets.to_vec(), num_classes).unwrap_err();
+        let error =
+            Table::new(inputs.to_vec(), shape.to_vec(), Targets::numbered(targets.to_vec(), num_classes)).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
 
@@ -186,7 +222,7 @@ mod tests {
     #[test]
     fn tensors_hold_the_table_in_its_sample_shape() {
         let values: Vec<f32> = (0_u8..12).map(f32::from).collect();
-        let table = Table::new(values.clone(), vec![1, 2, 3], vec![1, 0], 2).unwrap();
+        let table = Table::new(values.clone(), vec![1, 2, 3], Targets::numbered(vec![1, 0], 2)).unwrap();
         let (inputs, targets) = table.to_tensors(&Device::Cpu).unwrap();
         assert_eq!(inputs.dims(), [2, 1, 2, 3]);
         assert_eq!(inputs.flatten_all().unwrap().to_vec1::<f32>().unwrap(), values);
@@ -196,18 +232,19 @@ mod tests {
 
     #[test]
     fn a_shape_may_change_when_it_holds_as_many_features() {
-        let table = Table::new(vec![0.0, 0.5, 1.0, 1.5], vec![1, 2], vec![0, 1], 2).unwrap();
+        let table = Table::new(vec![0.0, 0.5, 1.0, 1.5], vec![1, 2], Targets::numbered(vec![0, 1], 2)).unwrap();
         let flat = table.clone().reshaped(vec![2]).unwrap();
-        assert_eq!((flat.sample_shape(), flat.inputs()), ([2].as_slice(), table.inputs()));
+        assert_eq!((flat.sample_shape(), flat.values()), ([2].as_slice(), table.values()));
         let error = table.reshaped(vec![3]).unwrap_err().to_string();
         assert_eq!(error, "table: number of input values is 4, expected 2 samples × 3 features");
     }
 
     #[test]
     fn selection_keeps_each_sample_with_its_label() {
-        let table = Table::new(vec![0.0, 0.5, 1.0, 1.5, 2.0, 2.5], vec![2], vec![0, 1, 2], 3).unwrap();
+        let table =
+            Table::new(vec![0.0, 0.5, 1.0, 1.5, 2.0, 2.5], vec![2], Targets::numbered(vec![0, 1, 2], 3)).unwrap();
         let selected = table.select(&[2, 0]);
-        assert_eq!(selected.inputs(), [2.0, 2.5, 0.0, 0.5]);
-        assert_eq!((selected.targets(), selected.num_classes()), ([2, 0].as_slice(), 3));
+        assert_eq!(selected.values(), [2.0, 2.5, 0.0, 0.5]);
+        assert_eq!(selected.targets(), &Targets::numbered(vec![2, 0], 3));
     }
 }

@@ -15,7 +15,15 @@ use super::Error;
 /// [`Error::TooLarge`] when more than `limit_bytes` come out (no more than that is ever held), [`Error::Unpack`] when
 /// the stream is damaged, cut short or followed by anything that is not gzip.
 pub(super) fn gunzip(packed: impl Read, place: &str, limit_bytes: u64) -> Result<Vec<u8>, Error> {
-    read_limited(MultiGzDecoder::new(packed), place, limit_bytes)
+    read_all(MultiGzDecoder::new(packed), place, limit_bytes)
+}
+
+/// Reads all of a stream.
+///
+/// # Errors
+/// [`Error::TooLarge`] when more than `limit_bytes` come out, [`Error::Unpack`] when it is damaged or cut short.
+pub(super) fn read_all(source: impl Read, place: &str, limit_bytes: u64) -> Result<Vec<u8>, Error> {
+    read_limited(source, place, limit_bytes)
         .map_err(|error| error.into_error(|source| Error::Unpack { place: place.into(), source }))
 }
 

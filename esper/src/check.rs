@@ -39,9 +39,15 @@ pub struct Checked {
 /// As [`check`].
 pub fn command(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let checked = check(Some(&args.file), Layer::flags(Vec::new(), &args.set)?)?;
+    tell_data(&checked.prepared);
     warn(&checked.warnings);
     output::print(&checked.loaded.to_toml()?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells what was decided about the data, and why.
+pub fn tell_data(prepared: &Prepared) {
+    output::tell(&prepared.notes.iter().map(|note| format!("data: {note}\n")).collect::<String>());
 }
 
 /// Tells the warnings.
@@ -91,6 +97,9 @@ fn unloadable(config: &DataConfig, error: data::Error) -> Issue {
 
 /// What does not fit the data, and names that the network does not have.
 fn network(config: &EsperConfig, train: &Table) -> Vec<Issue> {
+    if let Some(issue) = wire::untrainable(train) {
+        return vec![issue];
+    }
     let kasmina = match wire::kasmina_config(config, train) {
         Ok(kasmina) => kasmina,
         Err(issues) => return issues,

@@ -16,7 +16,7 @@ use tolaria::batch::Dataset;
 use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
 use crate::config::{DeviceName, EsperConfig, Issue};
-use crate::data::{self, Table};
+use crate::data::{self, Table, TargetKind};
 use crate::exit::UsageError;
 use crate::kernel_cache;
 use crate::library;
@@ -115,7 +115,7 @@ fn draw_key(journal: Option<&Journal>) -> anyhow::Result<(KeyId, CommandKey)> {
 /// # Errors
 /// What does not fit the data.
 pub(crate) fn kasmina_config(config: &EsperConfig, train: &Table) -> Result<KasminaConfig, Vec<Issue>> {
-    let host = config.host.sized(train.num_features(), train.num_classes());
+    let host = config.host.sized(train.num_features(), train.num_outputs());
     let host = host.map_err(|issue| vec![Issue::of_network(issue)])?;
     let kasmina = config.seeds.for_host(host, config.run.seed);
     let issues: Vec<Issue> = kasmina.validate().into_iter().map(Issue::of_network).collect();
@@ -131,7 +131,16 @@ fn unusable(issues: Vec<Issue>) -> UsageError {
 pub(crate) fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset> {
     let (inputs, targets) = table.to_tensors(device)?;
     let inputs = inputs.reshape((table.num_samples(), table.num_features()))?;
-    Ok(Dataset::new(inputs, targets, table.num_classes())?)
+    Ok(Dataset::new(inputs, targets, table.num_outputs())?)
+}
+
+/// What the trainer has no task for, by name.
+pub(crate) fn untrainable(train: &Table) -> Option<Issue> {
+    let kind = train.targets().kind();
+    (kind != TargetKind::Classes).then(|| {
+        let problem = format!("makes the target {kind}, which the trainer cannot learn yet; expected `classes`");
+        Issue::new("data.target_kind", problem)
+    })
 }
 
 /// The device of a name.

@@ -51,7 +51,7 @@ fn classes(num_sets: u64) -> Vec<Vec<Vec<f64>>> {
     let mut classes = vec![Vec::new(); NUM_CLASSES];
     for seed in 0..num_sets {
         let table = generate(&config(4_000, 1_000, seed)).unwrap().table;
-        for (row, &label) in table.targets().iter().enumerate() {
+        for (row, &label) in table.targets().labels().unwrap().iter().enumerate() {
             let sample = table.sample(row).iter().map(|&value| f64::from(value)).collect();
             classes[usize::try_from(label).unwrap()].push(sample);
         }
@@ -133,7 +133,10 @@ fn draws_cover_their_ranges_and_nothing_else() {
 fn a_seed_determines_every_bit_and_another_seed_changes_them() {
     let bits = |seed| {
         let table = generate(&config(80, 20, seed)).unwrap().table;
-        (table.inputs().iter().map(|value| value.to_bits()).collect::<Vec<u32>>(), table.targets().to_vec())
+        (
+            table.values().iter().map(|value| value.to_bits()).collect::<Vec<u32>>(),
+            table.targets().labels().unwrap().to_vec(),
+        )
     };
     assert_eq!(bits(42), bits(42));
     assert_ne!(bits(42), bits(43));
@@ -145,7 +148,7 @@ fn sizes_are_the_configured_ones_and_classes_are_even() {
     assert_eq!(source.num_training, Some(130));
     assert_eq!(source.table.class_counts(), [20; NUM_CLASSES]);
     assert_eq!(source.table.sample_shape(), [1, SAMPLE_LENGTH]);
-    let values: Vec<f64> = source.table.inputs().iter().map(|&value| f64::from(value)).collect();
+    let values: Vec<f64> = source.table.values().iter().map(|&value| f64::from(value)).collect();
     let (mean, std) = signal::mean_and_std(&values);
     assert!(mean.abs() < 1e-6 && (std - 1.0).abs() < 1e-6, "mean {mean}, deviation {std}");
 }

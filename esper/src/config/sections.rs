@@ -170,7 +170,7 @@ fn defaults_of(name: DataName) -> [Layer; 2] {
         DataName::Mnist1d => ("mnist1d", include_str!("defaults/mnist1d.toml")),
         DataName::Mnist => ("mnist", include_str!("defaults/mnist.toml")),
         DataName::FashionMnist => ("fashion-mnist", include_str!("defaults/fashion-mnist.toml")),
-        DataName::Csv(_) => ("CSV files", include_str!("defaults/csv.toml")),
+        DataName::File(_) => ("files of one's own", include_str!("defaults/file.toml")),
     };
     let data =
         toml::to_string(&BTreeMap::from([("data", DataConfig::new(name))])).expect("settings that TOML can hold");

@@ -30,7 +30,7 @@ fn check_refused(file: &str, settings: &[&str], message: &str) {
 
 const SECTIONS: &str = "accepted: run, data, checkpoint, telemetry, host, seeds, policy, train";
 const RUN_KEYS: &str = "accepted: epochs, max_steps, seed, device, out";
-const SETS: &str = "accepted: digits, mnist1d, mnist, fashion-mnist, PATH.csv, PATH.csv.gz";
+const SETS: &str = "accepted: digits, mnist1d, mnist, fashion-mnist, PATH.csv, DIR/FILE";
 
 #[test]
 fn a_misspelt_key_or_section_is_answered_with_the_accepted_and_the_nearest() {

@@ -36,7 +36,7 @@ pub use error::ReportError;
 pub(crate) use format::{count, decimal, percent};
 pub use page::render_html;
 pub use printable::printable;
-pub use read::{CONFIG_FILE, METRICS_FILE, RECORD_FILE, Run, SUMMARY_FILE, read_record};
+pub use read::{CONFIG_FILE, METRICS_FILE, PREPARATION_FILE, RECORD_FILE, Run, SUMMARY_FILE, read_record};
 pub use run_record::{DataRecord, ResumedRecord, RunRecord, Versions};
 pub use summary::{RunOutcome, SeedSummary, Summary};
 pub use text::render_text;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config.toml` | the merged configuration, with where each value came from |
 //! | `run.json` | versions, data digest, device, seed, commands to resume and to reproduce |
+//! | `preparation.json` | how samples are prepared, as learned from the training part |
 //! | `run.lock` | empty; locked by the process that trains |
 //! | `metrics.jsonl` | one line per epoch |
 //! | `packets.bin`, `packets.jsonl` | telemetry packets, as frames and as text |
@@ -24,12 +25,12 @@ use anyhow::Context as _;
 use tolaria::checkpoint::{Fs as _, LockGuard, StdFs};
 
 use crate::exit::UsageError;
-use crate::report::{CONFIG_FILE, METRICS_FILE, PAGE_FILE, RECORD_FILE, SUMMARY_FILE};
+use crate::report::{CONFIG_FILE, METRICS_FILE, PAGE_FILE, PREPARATION_FILE, RECORD_FILE, SUMMARY_FILE};
 use crate::whole_file;
 
 const LOCK_FILE: &str = "run.lock";
 /// What is written whole or not at all.
-const WHOLE_FILES: &[&str] = &[CONFIG_FILE, METRICS_FILE, PAGE_FILE, RECORD_FILE, SUMMARY_FILE];
+const WHOLE_FILES: &[&str] = &[CONFIG_FILE, METRICS_FILE, PAGE_FILE, PREPARATION_FILE, RECORD_FILE, SUMMARY_FILE];
 
 /// A folder that belongs to one run.
 #[derive(Debug)]

@@ -43,7 +43,7 @@ pub struct TrainArgs {
     /// TOML file with settings; see `esper check-config`.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a CSV file with the label in the last column.
+    /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a file of your own.
     #[arg(long, value_name = "NAME|PATH")]
     pub data: Option<String>,
     /// `cpu`, or `cuda:N` in a build with the `cuda` feature.
@@ -90,6 +90,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     let plan = Plan::of(args, clock.unix().as_secs())?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
+    check::tell_data(prepared);
     check::warn(&plan.warnings);
     let (folder, record) = match &plan.name {
         Some(name) => begin(name, &plan, &*clock)?,
@@ -138,7 +139,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     }
 
     let earlier_s = record.resumed.as_ref().map_or(0.0, |resumed| resumed.earlier_s);
-    let num_classes = prepared.splits.train.num_classes();
+    let num_classes = prepared.splits.train.num_outputs();
     let closed = summarize(&mut trainer, &eager, &folder, &ended, num_classes, host_parameters, resumed.as_ref())
         .and_then(|summary| {
             let summary = Summary { wall_s: earlier_s + (clock.now() - started).as_secs_f64(), ..summary };
@@ -186,6 +187,7 @@ fn begin(name: &str, plan: &Plan, clock: &dyn Clock) -> anyhow::Result<(RunFolde
         reproduce_command: format!("esper train --config {} --out NEW_DIR", folder.config().display()),
     };
     folder.write(report::RECORD_FILE, &(serde_json::to_string_pretty(&record)? + "\n"))?;
+    folder.write(report::PREPARATION_FILE, &(serde_json::to_string_pretty(&prepared.preparation)? + "\n"))?;
     folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
     Ok((folder, record))
 }

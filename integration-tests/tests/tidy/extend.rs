@@ -76,6 +76,12 @@ const KINDS: &[Kind] = &[
         users: &[],
     },
     Kind {
+        heading: "Data format",
+        most: 3,
+        instances: &[Instance { name: "npy", words: &["npy", "NPZ"] }],
+        users: &[],
+    },
+    Kind {
         heading: "Host",
         most: 3,
         instances: &[

@@ -1,68 +1,128 @@
-//! The IDX format of MNIST: a magic number, big-endian sizes, then bytes.
+//! The IDX format of MNIST: a magic number, big-endian sizes, then big-endian numbers.
 
-use super::Error;
-use super::error::quoted;
+use std::path::Path;
+
+use super::array::{Array, Element, LIMIT_BYTES as LIMIT_ARRAY_BYTES};
+use super::{Format, Reading, Records};
+use crate::error::quoted;
+use crate::{Error, unpack};
+
+/// Inputs with their labels in a second file.
+pub(super) const FORMAT: Format = Format {
+    name: "idx",
+    endings: &["-ubyte", "-ubyte.gz", ".idx", ".idx.gz"],
+    starts: &[&[0, 0, 8], &[0, 0, 9], &[0, 0, 11], &[0, 0, 12], &[0, 0, 13], &[0, 0, 14]],
+    read,
+};
 
 /// No known file has more: 60 000 images of 28 × 28.
-pub(super) const LIMIT_BYTES: u64 = 64 << 20;
+pub(crate) const LIMIT_BYTES: u64 = 64 << 20;
 
 const UNSIGNED_BYTES: u8 = 0x08;
 
 /// Sizes and bytes of an IDX file of unsigned bytes.
 #[derive(Debug, PartialEq)]
-pub(super) struct Idx<'a> {
+pub(crate) struct Idx<'a> {
     /// Size of each dimension, slowest first.
     pub sizes: Vec<usize>,
     /// The elements, row-major; exactly as many as the sizes say.
     pub elements: &'a [u8],
 }
 
-/// Checks the header and the length of `bytes`; copies nothing.
+/// Checks the header and the length of `bytes`, which hold unsigned bytes; copies nothing.
 ///
 /// # Errors
 /// [`Error::Idx`] naming the field: a magic number other than `00 00 08 D` with D = `num_dimensions`, a size of 0,
 /// sizes whose product overflows, or a length that is not exactly header plus product.
-pub(super) fn parse<'a>(bytes: &'a [u8], num_dimensions: u8, place: &str) -> Result<Idx<'a>, Error> {
+pub(crate) fn parse<'a>(bytes: &'a [u8], num_dimensions: u8, place: &str) -> Result<Idx<'a>, Error> {
+    let magic = [0, 0, UNSIGNED_BYTES, num_dimensions];
+    if let Some((found, _)) = bytes.split_first_chunk::<4>().filter(|(found, _)| **found != magic) {
+        let expected = format!("{} (unsigned bytes, {num_dimensions} dimensions)", hex(magic));
+        return Err(Error::Idx { place: place.into(), field: "magic number", found: hex(*found), expected });
+    }
+    parse_any(bytes, place).map(|(idx, _)| idx)
+}
+
+/// As [`parse`], for numbers of any type in any number of dimensions.
+fn parse_any<'a>(bytes: &'a [u8], place: &str) -> Result<(Idx<'a>, Element), Error> {
     let wrong =
         |field, found: String, expected: String| Err(Error::Idx { place: place.into(), field, found, expected });
-    let magic = [0, 0, UNSIGNED_BYTES, num_dimensions];
-    let Some((found, mut rest)) = bytes.split_first_chunk::<4>() else {
+    let Some((magic, mut rest)) = bytes.split_first_chunk::<4>() else {
         return wrong("length", format!("{} bytes", bytes.len()), "a header".into());
     };
-    if *found != magic {
-        return wrong(
-            "magic number",
-            hex(*found),
-            format!("{} (unsigned bytes, {num_dimensions} dimensions)", hex(magic)),
-        );
+    let element = match magic {
+        [0, 0, UNSIGNED_BYTES, _] => Element::U8,
+        [0, 0, 0x09, _] => Element::I8,
+        [0, 0, 0x0b, _] => Element::I16,
+        [0, 0, 0x0c, _] => Element::I32,
+        [0, 0, 0x0d, _] => Element::F32,
+        [0, 0, 0x0e, _] => Element::F64,
+        other => {
+            let expected = "0x0000TTDD: a type of 08, 09, 0b, 0c, 0d or 0e, and 1 or more dimensions".into();
+            return wrong("magic number", hex(*other), expected);
+        }
+    };
+    let num_dimensions = magic[3];
+    if num_dimensions == 0 {
+        return wrong("magic number", hex(*magic), "1 or more dimensions".into());
     }
     let mut sizes = Vec::with_capacity(usize::from(num_dimensions));
-    let mut num_elements = 1_usize;
+    let mut num_bytes = element.size();
     for _ in 0..num_dimensions {
         let Some((size, after)) = rest.split_first_chunk::<4>() else {
             return wrong("length", format!("{} bytes", bytes.len()), format!("a header with {num_dimensions} sizes"));
         };
         rest = after;
         let size = u32::from_be_bytes(*size);
-        let product = usize::try_from(size).ok().and_then(|size| num_elements.checked_mul(size));
+        let product = usize::try_from(size).ok().and_then(|size| num_bytes.checked_mul(size));
         let (Some(product @ 1..), Ok(size)) = (product, usize::try_from(size)) else {
             return wrong("size", size.to_string(), "sizes above 0 with a product that can be addressed".into());
         };
-        num_elements = product;
+        num_bytes = product;
         sizes.push(size);
     }
-    if rest.len() != num_elements {
-        let expected = format!("{num_elements} bytes for the sizes {sizes:?}");
+    if rest.len() != num_bytes {
+        let expected = format!("{num_bytes} bytes for the sizes {sizes:?}");
         return wrong("length", format!("{} bytes after the header", rest.len()), expected);
     }
-    Ok(Idx { sizes, elements: rest })
+    Ok((Idx { sizes, elements: rest }, element))
+}
+
+/// Reads inputs, and targets from the file beside them: `images-idx3` has its labels in `labels-idx1`.
+fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
+    let place = path.display().to_string();
+    let of = |path: &Path| unpack::read_file(path, LIMIT_ARRAY_BYTES);
+    let bytes = of(path)?;
+    let array = |bytes, place: &str| -> Result<Array<'_>, Error> {
+        let (idx, element) = parse_any(bytes, place)?;
+        Array::new(place, idx.sizes, element, true, idx.elements)
+    };
+    let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    let digits = |text: &str| {
+        text.find("idx").map(|at| (at + 3, text[at + 3..].chars().take_while(char::is_ascii_digit).count()))
+    };
+    let mut beside = name.replacen("images", "labels", 1);
+    if let Some((at, count)) = digits(&beside) {
+        beside.replace_range(at..at + count, "1");
+    }
+    let labels = path.with_file_name(&beside);
+    if beside == name || !labels.is_file() {
+        if reading.learned.is_some() {
+            return array(&bytes, &place)?.records(None, &place);
+        }
+        let found = format!("no file of labels beside `{name}`");
+        let expected = "`…images-idx3-ubyte` and `…labels-idx1-ubyte` in one folder".into();
+        return Err(Error::Content { place, found, expected });
+    }
+    let (label_bytes, label_place) = (of(&labels)?, labels.display().to_string());
+    array(&bytes, &place)?.records(Some(("labels", &array(&label_bytes, &label_place)?)), &place)
 }
 
 /// Compares the sizes with those of the published file.
 ///
 /// # Errors
 /// [`Error::Idx`] when they differ.
-pub(super) fn check_sizes(idx: &Idx<'_>, expected: &[usize], place: &str) -> Result<(), Error> {
+pub(crate) fn check_sizes(idx: &Idx<'_>, expected: &[usize], place: &str) -> Result<(), Error> {
     if idx.sizes == expected {
         return Ok(());
     }

@@ -1,0 +1,121 @@
+//! Formats of files: what each reads, and how a file tells its own.
+
+mod array;
+mod csv;
+pub(super) mod idx;
+mod npy;
+mod safetensors;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use super::column::Column;
+use super::config::{DataConfig, Missing};
+use super::preparation::ColumnPlan;
+use super::{Error, Inputs, Targets};
+
+/// All formats; a file has the first whose ending or first bytes it has.
+const FORMATS: &[Format] = &[csv::FORMAT, npy::NPY, npy::NPZ, safetensors::FORMAT, idx::FORMAT];
+
+/// A format of files.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Format {
+    /// As in `data.format`.
+    pub name: &'static str,
+    /// How names of files end, in small letters; `/` for a folder.
+    pub endings: &'static [&'static str],
+    /// First bytes of a file, where its name says nothing.
+    pub starts: &'static [&'static [u8]],
+    /// Reads a file; memory is bounded before it is taken.
+    pub read: fn(&Path, &Reading<'_>) -> Result<Records, Error>,
+}
+
+/// What is asked of a file.
+#[derive(Debug)]
+pub(super) struct Reading<'a> {
+    pub config: &'a DataConfig,
+    /// The columns that a run has learned from: they are what is read.
+    pub learned: Option<&'a ColumnPlan>,
+}
+
+impl Reading<'_> {
+    /// Whether rows with gaps are left out. A prediction is needed for every row.
+    pub(super) fn drops(&self) -> bool {
+        self.learned.is_none() && self.config.missing == Missing::Drop
+    }
+}
+
+/// What a file holds: N samples, not yet scaled, and their targets, where it has some.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Records {
+    pub features: Features,
+    pub targets: Vec<Column<f64>>,
+    /// The targets of tokens: the tokens that follow.
+    pub following: Option<Targets>,
+    /// What was decided and why, one sentence each.
+    pub notes: Vec<String>,
+    pub has_header: bool,
+    /// Of a file of rows.
+    pub num_columns: usize,
+}
+
+/// The inputs of N samples.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Features {
+    /// Columns of a file of rows.
+    Columns(Vec<Column<f32>>),
+    /// N × F values or tokens, and the shape of a sample.
+    Whole(Inputs, Vec<usize>),
+}
+
+impl Records {
+    pub(super) fn new(features: Features, notes: Vec<String>) -> Self {
+        Self { features, targets: Vec::new(), following: None, notes, has_header: false, num_columns: 0 }
+    }
+}
+
+/// Whether a name is that of a file of some format.
+pub(super) fn has_ending(name: &str) -> bool {
+    FORMATS.iter().any(|format| format.ends(name))
+}
+
+/// The names of all formats.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    FORMATS.iter().map(|format| format.name)
+}
+
+impl Format {
+    fn ends(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        self.endings.iter().any(|ending| name.ends_with(ending))
+    }
+
+    /// The format that is named, or the one that the file has by its name or its first bytes.
+    ///
+    /// # Errors
+    /// [`Error::Read`] for a file that is not there, [`Error::Config`] where nothing tells the format.
+    pub(super) fn of(path: &Path, named: Option<&str>) -> Result<Self, Error> {
+        if let Some(named) = named {
+            let format = FORMATS.iter().find(|format| format.name == named).copied();
+            let problem = || format!("is `{named}`, expected one of {}", names().collect::<Vec<_>>().join(", "));
+            return format.ok_or_else(|| Error::Config { key: "data.format", problem: problem() });
+        }
+        let failed = |source| Error::Read { path: path.into(), source };
+        let is_folder = std::fs::metadata(path).map_err(failed)?.is_dir();
+        let (mut first, mut shown) = (Vec::new(), path.display().to_string());
+        if is_folder {
+            shown = shown.trim_end_matches('/').to_owned() + "/";
+        } else {
+            File::open(path).map_err(failed)?.take(16).read_to_end(&mut first).map_err(failed)?;
+        }
+        let starts = |format: &&Self| format.starts.iter().any(|start| first.starts_with(start));
+        let found = FORMATS.iter().find(|format| format.ends(&shown)).or_else(|| FORMATS.iter().find(starts));
+        found.copied().ok_or_else(|| {
+            let all = names().collect::<Vec<_>>().join(", ");
+            let problem =
+                format!("missing: neither the name nor the first bytes of {shown} tell it; expected one of {all}");
+            Error::Config { key: "data.format", problem }
+        })
+    }
+}
