@@ -14,7 +14,7 @@ use leyline::id::EpochIndex;
 
 use super::checkpoint::{SEEDS, newest_checkpoint};
 use crate::config::EsperConfig;
-use crate::data::DataName;
+use crate::data::{DataName, Scale};
 use crate::exit::UsageError;
 use crate::report::{self, CONFIG_FILE, RunRecord};
 
@@ -55,7 +55,8 @@ fn export(config: &EsperConfig, network: NetworkSpec, tensors: BTreeMap<String, 
         DataName::Digits => 16.0,
         DataName::Mnist1d => 1.0,
         DataName::Mnist | DataName::FashionMnist => 255.0,
-        DataName::Csv(_) => config.data.csv_scale.get(),
+        // What else was done to the inputs is in the folder of the run, and `esper export` refuses to leave it out.
+        DataName::File(_) => config.data.csv_scale.map_or(1.0, Scale::get),
     };
     Export { network, tensors, task: Task::Classification { classes }, preparation: Preparation { divisor } }
 }
