@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use candle_core::cuda::{gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32};
 use candle_core::{DType, Device, DeviceLocation, Tensor};
 use leyline::id::TopologyRevision;
 
@@ -100,6 +101,14 @@ pub enum Precision {
     F16,
 }
 
+impl Precision {
+    /// That of products of single precision on a device now: a switch of the process, which may move.
+    #[must_use]
+    pub fn of(device: &Device) -> Self {
+        if device.is_cuda() && gemm_reduced_precision_f32() { Self::Tf32 } else { Self::F32 }
+    }
+}
+
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -149,17 +158,21 @@ pub struct GraphKey {
 }
 
 impl GraphKey {
-    /// A region without inputs, in single precision, of topology revision 0.
+    /// A region without inputs, in the [precision](Precision::of) that products of the device have now, of topology
+    /// revision 0.
     #[must_use]
     pub fn new(mode: ExecutionMode, device: &Device) -> Self {
-        Self {
+        let key = Self {
             shapes: Vec::new(),
             device: device.into(),
             mode,
-            precision: Precision::default(),
+            precision: Precision::of(device),
             topology: TopologyRevision::default(),
             tags: BTreeMap::new(),
-        }
+        };
+        let reduced = [("bf16", gemm_reduced_precision_bf16()), ("f16", gemm_reduced_precision_f16())];
+        let reduced = reduced.into_iter().filter(|(_, is_on)| *is_on && device.is_cuda());
+        reduced.fold(key, |key, (name, _)| key.tag(format!("sums of {name}"), "reduced"))
     }
 
     /// Adds an input of the shape and type of `tensor`.

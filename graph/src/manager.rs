@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compile::PassSet;
 use super::stats::Event;
 use super::sync::{Arc, AtomicBool, AtomicU64, OnceSlot, Ordering};
 
@@ -173,14 +172,11 @@ impl GraphManager {
         self.shared.fuel.store(num_rewrites.map_or(0, |number| u64::from(number) + 1), Ordering::Release);
     }
 
-    /// The set of passes with the limit of this process, where there is one.
+    /// How many rewrites a compile that begins now may do; absent where there is no limit.
     #[must_use]
-    pub fn fueled(&self, passes: PassSet) -> PassSet {
-        let limit = self.shared.fuel.load(Ordering::Acquire).checked_sub(1);
-        match limit.and_then(|limit| usize::try_from(limit).ok()) {
-            Some(limit) => passes.with_fuel(limit),
-            None => passes,
-        }
+    pub fn fuel(&self) -> Option<usize> {
+        let limit = self.shared.fuel.load(Ordering::Acquire).checked_sub(1)?;
+        Some(usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
     /// Makes every cache drop the graphs it holds and forget its refusals, at its next lookup or insertion.

@@ -40,12 +40,12 @@ impl Program {
     #[must_use]
     pub fn peak_bytes(&self) -> usize {
         let arenas = self.blocks.iter().filter(|block| block.lifetime == Lifetime::Arena);
-        let mut held: usize = arenas.map(|block| block.size_bytes).sum();
+        let mut held = arenas.fold(0, |sum: usize, block| sum.saturating_add(block.size_bytes));
         let mut peak = held;
         for node in &self.nodes {
             match node.kind {
-                NodeKind::Alloc(block) => held += self.blocks[block.0].size_bytes,
-                NodeKind::Free(block) => held -= self.blocks[block.0].size_bytes,
+                NodeKind::Alloc(block) => held = held.saturating_add(self.blocks[block.0].size_bytes),
+                NodeKind::Free(block) => held = held.saturating_sub(self.blocks[block.0].size_bytes),
                 NodeKind::Kernel(_) | NodeKind::Memset { .. } | NodeKind::Copy { .. } | NodeKind::Empty => {}
             }
             peak = peak.max(held);

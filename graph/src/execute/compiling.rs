@@ -33,8 +33,8 @@ pub trait Compiler {
     /// A search for the rewrite that makes a compiled step another one.
     type Search: Debug;
 
-    /// Compiles in the background. Dropping the job must not wait for it.
-    fn start(&mut self, drafts: [Self::Draft; 2]) -> Self::Job;
+    /// Compiles in the background, with so many rewrites at most. Dropping the job must not wait for it.
+    fn start(&mut self, drafts: [Self::Draft; 2], fuel: Option<usize>) -> Self::Job;
 
     /// What became of the job; absent while it goes on.
     fn poll(&mut self, job: &mut Self::Job) -> Option<Result<Self::Compiled, Refusal>>;
@@ -156,11 +156,11 @@ impl<C: Compiler> Compiling<C> {
     }
 
     /// Takes a recording that [`Self::needs_draft`] asked for; the second one starts the compile. The captured graph holds
-    /// what it points at.
-    pub(super) fn drafted(&mut self, compiler: &mut C, draft: C::Draft) {
+    /// what it points at. `fuel`: how many rewrites a compile may do.
+    pub(super) fn drafted(&mut self, compiler: &mut C, draft: C::Draft, fuel: Option<usize>) {
         self.state = match std::mem::replace(&mut self.state, State::Off) {
             State::Drafting(None) => State::Drafting(Some(draft)),
-            State::Drafting(Some(first)) => State::Running(compiler.start([first, draft])),
+            State::Drafting(Some(first)) => State::Running(compiler.start([first, draft], fuel)),
             other => other,
         };
     }

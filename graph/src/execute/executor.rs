@@ -346,7 +346,7 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
         let began = if self.shapes.get(shape).is_some_and(Shape::is_due) { began } else { watch.now() };
         let Some(draft) = self.judge_draft((shape, step), began, outcome, watch)? else { return Ok(()) };
         if let Some(kept) = self.shapes.get(shape).and_then(|known| self.cache.peek(&known.key)) {
-            kept.compiling.drafted(backend, draft);
+            kept.compiling.drafted(backend, draft, self.manager.fuel());
         }
         Ok(())
     }

@@ -75,8 +75,12 @@ impl Compiler for Gpu {
     type Compiled = CompiledGraph;
     type Search = Search;
 
-    fn start(&mut self, drafts: [Draft; 2]) -> Compilation {
-        Compilation::start(&self.session, drafts, self.options.clone())
+    fn start(&mut self, drafts: [Draft; 2], fuel: Option<usize>) -> Compilation {
+        let mut options = self.options.clone();
+        if let Some(fuel) = fuel {
+            options.passes = options.passes.with_fuel(fuel);
+        }
+        Compilation::start(&self.session, drafts, options)
     }
 
     fn poll(&mut self, job: &mut Compilation) -> Option<Result<CompiledGraph, Refusal>> {

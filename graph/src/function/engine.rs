@@ -228,8 +228,7 @@ impl<B: Backend> Graphs<B> {
         if self.devices[index].1.is_none() {
             // A call gives the bits of the function: no pass that changes any.
             let kernel_cache = self.config.compile_cache.clone();
-            let passes = self.manager.fueled(PassSet::exact());
-            let options = CompileOptions { kernel_cache, fault: self.fault, ..CompileOptions::new(passes) };
+            let options = CompileOptions { kernel_cache, fault: self.fault, ..CompileOptions::new(PassSet::exact()) };
             self.devices[index].1 = Some(B::open(device, options)?);
         }
         Ok(index)

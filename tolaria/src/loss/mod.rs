@@ -2,7 +2,8 @@
 //!
 //! Shapes throughout: `logits` (B, C) of floats, `targets` (B,) of `u32` below C. Units: nats.
 //!
-//! Each function is a kernel over rows of `f32`, on the CPU and on a GPU; logits of other types are turned into `f32` first.
+//! Each function is a kernel over rows of `f32`, on the CPU and on a GPU; shorter logits are turned into `f32` first, and longer
+//! ones, which that would round, are refused.
 //! Both subtract the largest logit of a row first, so that no finite logit overflows.
 //!
 //! *Entry points*: [`cross_entropy`], [`per_sample`], [`hits`], [`correct`]. *Not here*: reading any result.

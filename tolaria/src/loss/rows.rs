@@ -5,8 +5,11 @@ use candle_core::{CpuStorage, DType, Layout, Tensor};
 use crate::cpu;
 use crate::error::Error;
 
-/// The logits (B, C) in `f32`, with B and C above 0 and targets (B,).
+/// The logits (B, C) in `f32`, with B and C above 0 and targets (B,). Those of another type lose nothing by that.
 pub(super) fn checked(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
+    if !matches!(logits.dtype(), DType::F32 | DType::BF16 | DType::F16) {
+        return Err(Error::mismatch("logits", "f32, bf16 or f16", logits.dtype().as_str().to_owned()));
+    }
     match *logits.dims() {
         [batch, classes] if batch > 0 && classes > 0 => {
             if *targets.dims() == [batch] && targets.dtype() == DType::U32 {

@@ -12,8 +12,8 @@ use esper_graph::execute::{
     CompileSchedule, Executor, ExecutorConfig, Failure, Gpu, Region as _, Unconfirmed, Watch as _,
 };
 use esper_graph::{
-    CompileOptions, CompileReport, DeviceClaim, GraphManager, GraphStats, GraphTests, Refusal, Session, StagingLane,
-    StagingRing,
+    CompileOptions, CompileReport, DeviceClaim, GraphManager, GraphStats, GraphTests, Precision, Refusal, Session,
+    StagingLane, StagingRing,
 };
 use leyline::clock::Clock;
 use leyline::id::{StepIndex, TopologyRevision};
@@ -32,6 +32,8 @@ use crate::trainer::region::Region;
 pub(super) struct StepShape {
     /// Structure of the network.
     pub(super) topology: TopologyRevision,
+    /// Of products of single precision: a switch of the process.
+    pub(super) precision: Precision,
     /// Samples of the window: the rest follows from the sizes of the configuration.
     pub(super) num_samples: usize,
     /// Whether the owners of the window are told apart.
@@ -56,7 +58,7 @@ pub(super) struct StepExecutor {
     closed: Option<Refusal>,
     last_shape: Option<StepShape>,
     /// Why what the trainer holds cannot be trusted.
-    frozen: Option<Unconfirmed>,
+    pub(super) frozen: Option<Unconfirmed>,
     log: ExecutionLog,
 }
 
@@ -91,8 +93,7 @@ impl StepExecutor {
             return Ok(executor);
         }
         let kernel_cache = config.compile_cache.clone();
-        let passes = GraphManager::global().fueled(PassSet::all());
-        let options = CompileOptions { kernel_cache, ..CompileOptions::new(passes) };
+        let options = CompileOptions { kernel_cache, ..CompileOptions::new(PassSet::all()) };
         // Also when steps run eagerly: all ways of running a step then use the same work space, and give the same bits.
         match Session::claimed(device, claim).and_then(|session| Gpu::new(session, options)) {
             Ok(gpu) => {
@@ -175,16 +176,21 @@ impl StepExecutor {
         self.graphs.doubt();
     }
 
+    /// Confirms that training may go on: no step so far is known to be wrong.
+    ///
+    /// # Errors
+    /// [`Error::FrozenValue`].
+    pub(super) fn trusted(&self) -> Result<(), Error> {
+        self.frozen.as_ref().map_or(Ok(()), |found| Err(frozen(found)))
+    }
+
     /// Confirms that the parameters may be evaluated or saved: no step so far is wrong or waits for a test.
     ///
     /// # Errors
     /// [`Error::FrozenValue`], [`Error::Unconfirmed`].
     pub(super) fn confirmed(&self) -> Result<(), Error> {
-        match &self.frozen {
-            Some(found) => Err(frozen(found)),
-            None if self.open_shapes().is_empty() => Ok(()),
-            None => Err(Error::Unconfirmed),
-        }
+        self.trusted()?;
+        if self.open_shapes().is_empty() { Ok(()) } else { Err(Error::Unconfirmed) }
     }
 
     /// Lets go of all graphs: what they point at was replaced.

@@ -257,10 +257,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ///
     /// # Errors
     /// The first failure, a final checkpoint that cannot be written included; the last durable checkpoint stays valid. Among
-    /// them [`Error::FrozenValue`]: after it the trainer is neither evaluated nor saved before it was
+    /// them [`Error::FrozenValue`]: after it the trainer is neither run nor evaluated nor saved before it was
     /// [restored](Self::restore).
     pub fn run(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         eager.check()?;
+        self.executor.trusted()?;
         let outcome = self.epochs(eager, observer);
         if outcome.is_err() {
             self.instruments.epochs_failed.add(1);
@@ -386,17 +387,17 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Errors
     /// As [`evaluate`]; [`Error::FrozenValue`] where a run ended with it; [`Error::Unconfirmed`].
     pub fn test(&mut self, eager: &Eager) -> Result<Evaluation, Error> {
-        self.executor.confirmed()?;
         self.evaluate_on(eager, |data| &data.test, &[])
     }
 
-    /// Evaluates the network on a part of the data, and once more per probe.
+    /// Evaluates the network on a part of the data, and once more per probe, where its steps are confirmed.
     pub(super) fn evaluate_on(
         &mut self,
         eager: &Eager,
         part: fn(&Splits) -> &Dataset,
         probes: &[Probe],
     ) -> Result<Evaluation, Error> {
+        self.executor.confirmed()?;
         let held_out = HeldOut {
             data: part(&self.parts.data),
             device: &self.parts.device,
@@ -509,3 +510,6 @@ fn engine<S: SeedManager, P: Policy>(config: &TrainConfig, parts: &Parts<S, P>) 
     let num_rows = config.batch.microbatches_per_step.get();
     GradientEngine::new(Arc::new(geometry), config.aggregation(), num_rows, &parts.device)
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,8 @@ use leyline::policy::Policy;
 use leyline::region::Eager;
 use leyline::seed::{Attribution, SeedManager};
 
+use esper_graph::Precision;
+
 use crate::aggregate::{ProjectionOrder, WindowPlan};
 use crate::batch::{Window, to_device};
 use crate::error::Error;
@@ -88,7 +90,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         // Nobody reads these from the device where nothing is recorded.
         let can_record = self.executor.can_record();
         Ok(StepPlan {
-            shape: StepShape { topology, num_samples, tells_owners_apart },
+            shape: StepShape {
+                topology,
+                precision: Precision::of(&self.parts.device),
+                num_samples,
+                tells_owners_apart,
+            },
             step,
             learning_rate,
             sizes,

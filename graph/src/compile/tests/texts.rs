@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::programs::programs;
-use crate::compile::{NodeIndex, PassSet, Program, compile};
+use crate::compile::{InterpretError, NodeIndex, PassSet, Program, Reproducer, Unseen, bisect, compile};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -77,4 +77,20 @@ fn a_text_that_is_no_program_is_refused_with_its_place_and_what_is_accepted() {
         let error = text.parse::<Program>().expect_err(text);
         assert_eq!(error.to_string(), expected, "{text}");
     }
+}
+
+#[test]
+fn a_reproducer_says_how_far_the_passes_go() {
+    let error = "passes all found fuse 3\nblocks x0=4".parse::<Reproducer>().expect_err("no fuel");
+    assert_eq!(
+        error.to_string(),
+        "line 1, column 12: found `found`, expected before this `fuel` and how many rewrites"
+    );
+}
+
+#[test]
+fn a_program_that_no_memory_holds_is_not_interpreted() {
+    let program: Program = "blocks a0=1099511627776 x1=8\n%0 zero x1[0..8]".parse().expect("a program");
+    let why = InterpretError::TooLarge { bytes: (1 << 40) + 8, most: 1 << 28 };
+    assert_eq!(bisect(&program, &PassSet::all(), || true), Err(Unseen::Interpret(why)));
 }

@@ -32,9 +32,10 @@ impl FromStr for Reproducer {
         let mut parser = Parser { lexer: Lexer::new(text), blocks: Vec::new() };
         parser.word("passes")?;
         let passes = parser.passes()?;
+        let fuel = passes.fuel().ok_or_else(|| parser.lexer.error("before this `fuel` and how many rewrites"))?;
         parser.word("found")?;
         let (pass, rewrite) = parser.rewrite()?;
-        let culprit = Culprit { pass, rewrite, fuel: passes.fuel().unwrap_or(0) };
+        let culprit = Culprit { pass, rewrite, fuel };
         Ok(Self { passes, culprit, difference: difference.join("\n"), program: parser.program()? })
     }
 }

@@ -66,7 +66,7 @@ impl Compiler for Counting {
     type Compiled = Rc<()>;
     type Search = (Rc<()>, u32);
 
-    fn start(&mut self, drafts: [Rc<()>; 2]) -> [Rc<()>; 2] {
+    fn start(&mut self, drafts: [Rc<()>; 2], _fuel: Option<usize>) -> [Rc<()>; 2] {
         self.num_started += 1;
         self.num_polls = 0;
         drafts
@@ -147,7 +147,7 @@ impl Shape {
         if self.compiling.needs_draft() {
             self.device.num_drafts += 1;
             let draft = Rc::clone(&self.device.alive);
-            self.compiling.drafted(&mut self.device, draft);
+            self.compiling.drafted(&mut self.device, draft, None);
         }
         let (taken, notice) = self.compiling.step(&mut self.device, &())?;
         self.notices.extend(notice);

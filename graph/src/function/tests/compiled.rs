@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use leyline::region::Eager;
 
-use super::device::{Fake, Step, refuse, steps};
+use super::device::{Fake, Step, fuel, refuse, steps};
 use super::{affine, config, contents, expected, matrix};
 use crate::function::{GraphFunctionConfig, Graphs};
 use crate::manager::{GraphManager, GraphMode};
@@ -46,6 +46,19 @@ fn a_function_is_compiled_while_it_is_replayed_and_counted_as_such() {
     assert_eq!((total.captures, total.replays, total.compiled, total.fallbacks), (1, 11, 6, 0));
     assert_eq!((manager.totals().replays, manager.totals().compiled), (11, 6));
     assert!(graphs.compile_report().is_some() && graphs.compile_refusal().is_none());
+}
+
+#[test]
+fn each_compile_of_a_function_has_the_fuel_of_its_time() {
+    let manager = GraphManager::new();
+    let mut graphs = graphs(&manager);
+    for limit in [Some(3), None] {
+        check(&mut graphs, &[CAPTURED]);
+        manager.set_fuel(limit);
+        check(&mut graphs, &[(REPLAYED, 3), COMPILED]);
+        assert_eq!(fuel(), limit.map(|limit| limit as usize));
+        graphs.clear();
+    }
 }
 
 #[test]

@@ -24,6 +24,8 @@ struct Script {
     refused: Option<Step>,
     program: Program,
     steps: Vec<Step>,
+    /// Of the last compile.
+    fuel: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,7 +45,7 @@ pub(super) enum Step {
 
 impl Script {
     const fn new() -> Self {
-        Self { refused: None, program: affine, steps: Vec::new() }
+        Self { refused: None, program: affine, steps: Vec::new(), fuel: None }
     }
 
     /// Notes a step and tells whether it is to be refused.
@@ -68,6 +70,11 @@ pub(super) fn steps_and_tests() -> Vec<Step> {
 
 pub(super) fn refuse(step: impl Into<Option<Step>>) {
     SCRIPT.with_borrow_mut(|script| script.refused = step.into());
+}
+
+/// How many rewrites the last compile might do.
+pub(super) fn fuel() -> Option<usize> {
+    SCRIPT.with_borrow(|script| script.fuel)
 }
 
 /// What graphs that are captured from now on run in a replay.
@@ -117,7 +124,8 @@ impl Compiler for Fake {
     type Compiled = FakeCompiled;
     type Search = ();
 
-    fn start(&mut self, _drafts: [(); 2]) {
+    fn start(&mut self, _drafts: [(); 2], fuel: Option<usize>) {
+        SCRIPT.with_borrow_mut(|script| script.fuel = fuel);
         Script::take(Step::Compile);
     }
 

@@ -1,0 +1,36 @@
+//! A trainer whose steps cannot be trusted.
+
+use candle_core::{Tensor, Var};
+use esper_graph::{Stale, execute::Unconfirmed};
+
+use super::*;
+use crate::plain::{NoPolicy, NoSeeds, PlainModel};
+use crate::trainer::NullObserver;
+
+fn trainer() -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
+    let weight = Var::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
+    let model = PlainModel::new(vec![("w".to_owned(), weight.clone())], move |x: &Tensor| x.matmul(&weight)).unwrap();
+    let inputs = Tensor::new(&[[1.0_f32, 0.0], [0.0, 1.0]], &Device::Cpu).unwrap();
+    let data = Dataset::new(inputs, Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap(), 2).unwrap();
+    let data = Splits { train: data.clone(), validation: data.clone(), test: data };
+    let parts = Parts { num_epochs: 2, ..Parts::new(NoSeeds::new(model), NoPolicy, data) };
+    Trainer::new(TrainConfig::default(), parts).unwrap()
+}
+
+#[test]
+fn a_trainer_that_trained_with_a_frozen_number_does_nothing_until_it_is_restored() {
+    let mut eager = Eager::acquire().unwrap();
+    let mut trainer = trainer();
+    let before = trainer.snapshot(&eager).unwrap();
+    let refusal = Refusal::FrozenValue { kernel: None, argument: None, message: "a number moved".to_owned() };
+    trainer.executor.frozen = Some(Unconfirmed { first: 3, found: 5, stale: Stale { num_replays: 2, refusal } });
+    let is_frozen = |outcome: Result<(), Error>| matches!(outcome, Err(Error::FrozenValue { .. }));
+    assert!(is_frozen(trainer.run(&mut eager, &mut NullObserver).map(drop)));
+    assert_eq!(trainer.progress(), (EpochIndex(0), StepIndex(0)));
+    assert!(is_frozen(trainer.test(&eager).map(drop)));
+    assert!(is_frozen(trainer.evaluate_on(&eager, |data| &data.validation, &[]).map(drop)));
+    assert!(is_frozen(trainer.snapshot(&eager).map(drop)));
+    trainer.restore(&mut eager, &before).unwrap();
+    assert_eq!(trainer.run(&mut eager, &mut NullObserver).unwrap(), Outcome::Completed);
+    assert!(trainer.test(&eager).is_ok());
+}
