@@ -12,11 +12,11 @@ use leyline::command::KeyId;
 use leyline::id::RunId;
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
 use tamiyo::Tamiyo;
-use tolaria::batch::Dataset;
+use tolaria::batch::{Dataset, GpuDataset, Placement};
 use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
 use crate::config::{DeviceName, EsperConfig, Issue};
-use crate::data::{self, Table, TargetKind};
+use crate::data::{self, Table, TargetKind, Targets};
 use crate::exit::UsageError;
 use crate::kernel_cache;
 use crate::library;
@@ -75,7 +75,8 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
     let policy = Tamiyo::new(config.policy.clone(), Arc::clone(&clock), Arc::clone(&recorder));
     let policy = policy.context("building the policy")?;
     let policy = Signed::new(policy, run_id.clone(), key_id, key, Arc::clone(&clock));
-    let beside = if config.train.execution.data_on_device { &device } else { &Device::Cpu };
+    let placed = placement(config, data)?;
+    let beside = if placed.is_some_and(|placed| placed.is_on_gpu) { &device } else { &Device::Cpu };
     let train = dataset(&data.train, beside)?;
     let parts = Parts {
         run_id,
@@ -92,6 +93,28 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
     };
     let execution = kernel_cache::settle(config.train.execution.clone());
     Trainer::new(TrainConfig { execution, ..config.train.clone() }, parts).context("building the trainer")
+}
+
+/// Where the data of a run on a GPU are; there is nothing to decide on the CPU.
+///
+/// # Errors
+/// When they are to be on the GPU and cannot be.
+pub fn placement(config: &EsperConfig, data: &data::Splits) -> anyhow::Result<Option<Placement>> {
+    if config.run.device == DeviceName::Cpu {
+        return Ok(None);
+    }
+    let of_targets = |targets: &Targets| match targets {
+        Targets::Classes { .. } => 1,
+        Targets::Values { names, .. } | Targets::Flags { names, .. } => names.len(),
+        Targets::Tokens { window, .. } => *window,
+    };
+    let words = |table: &Table| table.num_samples() * (table.num_features() + of_targets(table.targets()));
+    let num_words: usize = [&data.train, &data.validation, &data.test].into_iter().map(words).sum();
+    // The older name of `run.gpu_dataset = "off"`.
+    let setting = if config.train.execution.data_on_device { config.run.gpu_dataset } else { GpuDataset::Off };
+    let placed = setting.place(4 * num_words as u64, u64::from(config.run.gpu_dataset_mib) << 20, None);
+    let refused = |accepted| UsageError(format!("configuration: `run.gpu_dataset` expected {accepted}"));
+    Ok(Some(placed.map_err(refused)?))
 }
 
 /// A key for the commands of this process, under an id that the journal does not know.

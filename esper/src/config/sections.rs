@@ -9,6 +9,7 @@ use kasmina::host::HostConfig;
 use serde::de;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tamiyo::{PolicyKind, TamiyoConfig};
+use tolaria::batch::GpuDataset;
 use tolaria::trainer::TrainConfig;
 
 use super::load::{gather, peek};
@@ -52,9 +53,19 @@ pub struct RunConfig {
     pub seed: u64,
     /// `cpu` or `cuda:N`.
     pub device: DeviceName,
+    /// Whether data are kept on the GPU: `on`, `off`, or `auto`, where they fit into `gpu_dataset_mib`.
+    #[serde(default)]
+    pub gpu_dataset: GpuDataset,
+    /// What `auto` may put on the GPU, MiB.
+    #[serde(default = "default_gpu_dataset_mib")]
+    pub gpu_dataset_mib: u32,
     /// Run folder; chosen by the command when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<PathBuf>,
+}
+
+fn default_gpu_dataset_mib() -> u32 {
+    4096
 }
 
 /// The `[checkpoint]` section.

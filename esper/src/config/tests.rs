@@ -29,7 +29,7 @@ fn check_refused(file: &str, settings: &[&str], message: &str) {
 }
 
 const SECTIONS: &str = "accepted: run, data, checkpoint, telemetry, host, seeds, policy, train";
-const RUN_KEYS: &str = "accepted: epochs, max_steps, seed, device, out";
+const RUN_KEYS: &str = "accepted: epochs, max_steps, seed, device, gpu_dataset, gpu_dataset_mib, out";
 const SETS: &str = "accepted: digits, mnist1d, mnist, fashion-mnist, PATH.csv, DIR/FILE";
 
 #[test]
@@ -89,6 +89,11 @@ fn an_unknown_name_is_answered_with_the_accepted_names() {
         &format!("run.toml:2:8: `data.name` is `fashion_mnits`; {SETS}; did you mean `fashion-mnist`?"),
     );
     check_refused("", &["data.name=cifar"], &format!("--set data.name=cifar: `data.name` is `cifar`; {SETS}"));
+    check_refused(
+        "",
+        &["run.gpu_dataset=maybe"],
+        "--set run.gpu_dataset=maybe: `run.gpu_dataset` is `maybe`; accepted: auto, on, off",
+    );
     check_refused("", &["run.device=gpu"], "--set run.device=gpu: `run.device` is `gpu`; accepted: cpu, cuda:N");
     check_refused(
         "",

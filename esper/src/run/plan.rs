@@ -68,6 +68,7 @@ fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
     };
     flag("data", "data.name", &args.data);
     flag("device", "run.device", &args.device);
+    flag("gpu-dataset", "run.gpu_dataset", &args.gpu_dataset);
     flag("policy", "policy.policy", &args.policy);
     flag("epochs", "run.epochs", &args.epochs);
     flag("max-steps", "run.max_steps", &args.max_steps);
@@ -87,7 +88,7 @@ fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
 /// Settings that a resumed run may change: where it writes, when it ends, how often it looks and which checkpoints it keeps,
 /// and how its steps reach the device. None of them changes a bit of what a step does to the network.
 const FREE: [(&str, &[&str]); 3] = [
-    ("run", &["out", "epochs", "max_steps"]),
+    ("run", &["out", "epochs", "max_steps", "gpu_dataset", "gpu_dataset_mib"]),
     ("checkpoint", &["every_steps", "keep_best"]),
     ("train", &["execution", "early_stop", "eval_every_steps"]),
 ];
@@ -173,6 +174,7 @@ mod tests {
         asked.train.execution.mode = tolaria::trainer::StepMode::Eager;
         asked.train.execution.compile_cache = Some("kernels".into());
         asked.train.execution.prefetch = true;
+        asked.run.gpu_dataset = tolaria::batch::GpuDataset::Off;
         asked.run.max_steps = std::num::NonZeroU64::new(9);
         asked.train.eval_every_steps = asked.run.max_steps;
         asked.train.early_stop = asked.run.max_steps.map(tolaria::trainer::EarlyStopConfig::new);

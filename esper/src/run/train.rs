@@ -32,7 +32,7 @@ use crate::run::plan::{self, Plan};
 use crate::run::resume;
 use crate::run::verdict::verdict;
 use crate::run::watch::Watch;
-use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble};
+use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble, placement};
 
 /// Longest wait for telemetry to reach the disk at the end.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -49,6 +49,9 @@ pub struct TrainArgs {
     /// `cpu`, or `cuda:N` in a build with the `cuda` feature.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+    /// Whether data are kept on the GPU: `auto`, where they fit into `run.gpu_dataset_mib`; `on`; `off`.
+    #[arg(long, value_name = "WHETHER")]
+    pub gpu_dataset: Option<String>,
     /// `heuristic`, `off`, `fixed` or `random`.
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
@@ -131,6 +134,10 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     folder.remove(report::SUMMARY_FILE)?;
     let mut progress = Progress::new(args.progress, trainer.num_epochs());
     note_start(&mut progress, &folder, is_new, resumed.as_ref());
+    if let Some(placed) = placement(config, &prepared.splits)? {
+        let place = if placed.is_on_gpu { "on the GPU" } else { "on the host, every batch is copied" };
+        progress.note(&format!("data {place}: {}", placed.reason));
+    }
     let mut watch = Watch::new(log, progress, interrupt);
     let ended = trainer.run(&mut eager, &mut watch);
     watch.progress().finish();

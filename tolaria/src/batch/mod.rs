@@ -9,10 +9,12 @@
 
 mod dataset;
 pub mod source;
+mod placement;
 mod sampler;
 mod windows;
 
 pub use dataset::Dataset;
 pub(crate) use dataset::to_device;
+pub use placement::{GpuDataset, Placement};
 pub use sampler::Sampler;
 pub use windows::{BatchConfig, Window, num_windows, windows};
