@@ -27,6 +27,26 @@ struct Held<G> {
 /// 3. A graph is held until it is evicted, invalidated, cleared, replaced or refused, or the cache is dropped; then it is
 ///    dropped or handed out, never kept aside.
 /// 4. A key has a graph, or a refusal, or neither.
+///
+/// # Examples
+/// ```
+/// use std::num::NonZeroUsize;
+/// use candle_core::{DType, Device};
+/// use esper_graph::{CaptureCost, ExecutionMode, GraphCache, GraphKey, GraphManager};
+///
+/// let manager = GraphManager::new();
+/// let mut cache = GraphCache::<&str>::new(NonZeroUsize::new(2).expect("not 0"), &manager);
+/// let key = |rows| GraphKey::new(ExecutionMode::Infer, &Device::Cpu).shape([rows, 3], DType::F32);
+/// let cost = CaptureCost { capture_ms: 1.0, instantiate_ms: 0.5, bytes: None };
+/// cache.insert(key(1), "one row", cost);
+/// cache.insert(key(2), "two rows", cost);
+/// assert_eq!(cache.get(&key(1)), Some(&mut "one row"));
+/// assert_eq!(cache.insert(key(3), "three rows", cost), [(key(2), "two rows")]);
+/// cache.refuse(key(3), "reads a value on the host".to_owned());
+/// assert_eq!((cache.len(), cache.get(&key(3))), (1, None));
+/// manager.invalidate_all();
+/// assert_eq!(cache.get(&key(1)), None);
+/// ```
 #[derive(Debug)]
 pub struct GraphCache<G, R = String> {
     limit: NonZeroUsize,

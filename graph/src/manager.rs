@@ -88,6 +88,18 @@ pub struct GraphTotals {
 /// 3. Counters lose no event, and count each one once.
 ///
 /// Model-checked by `cargo test -p esper-graph --features model-check --lib manager`.
+///
+/// # Examples
+/// ```
+/// use esper_graph::{GraphManager, GraphMode};
+///
+/// let manager = GraphManager::new();
+/// manager.set_mode(GraphMode::from_switch(Some("off"))?.expect("a mode"));
+/// assert!(!manager.enabled());
+/// manager.set_fuel(Some(17));
+/// assert_eq!((manager.fuel(), manager.totals().captures), (Some(17), 0));
+/// # Ok::<(), esper_graph::BadSwitch>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct GraphManager {
     shared: Arc<Shared>,

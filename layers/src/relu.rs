@@ -10,6 +10,18 @@ use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Ten
 /// When the device fails.
 /// # Sync
 /// none
+///
+/// # Examples
+/// ```
+/// use candle_core::{Device, Var};
+/// use esper_layers::relu;
+///
+/// let x = Var::new(&[-1.0_f32, 0.0, 2.0], &Device::Cpu)?;
+/// let y = relu(&x)?;
+/// assert_eq!(y.to_vec1::<f32>()?, [0.0, 0.0, 2.0]);
+/// assert_eq!(y.sum_all()?.backward()?.get(&x).expect("a gradient").to_vec1::<f32>()?, [0.0, 0.0, 1.0]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     x.apply_op1(Relu)
 }

@@ -75,6 +75,15 @@ impl Pass {
 }
 
 /// The passes that are switched on, and how many rewrites they may do.
+///
+/// # Examples
+/// ```
+/// use esper_graph::compile::{Pass, PassSet};
+///
+/// let passes = PassSet::exact().without(Pass::Hoist).with_fuel(17);
+/// assert!(passes.iter().all(|pass| pass != Pass::ZeroSums && pass != Pass::Hoist));
+/// assert_eq!(passes.to_string().parse(), Ok(passes));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PassSet {
     passes: BTreeSet<Pass>,

@@ -10,6 +10,20 @@ use super::node::{Node, NodeIndex, NodeKind};
 ///
 /// Nodes stand in one valid order; only their dependencies have to be kept. The passes take programs that
 /// [`Program::validate`] accepts.
+///
+/// # Examples
+/// ```
+/// use esper_graph::compile::Program;
+///
+/// let program: Program = "blocks x0=8 g1=64
+///     %0 alloc g1
+///     %1 kernel spread known (x0 r[0..8], g1 w[0..64])
+///     %2 kernel gather known (g1 r[0..64], x0 w[0..8])
+///     %3 free g1".parse()?;
+/// assert_eq!(program.validate(), Ok(()));
+/// assert_eq!((program.num_dependencies(), program.critical_path(), program.peak_bytes()), (3, 4, 64));
+/// # Ok::<(), esper_graph::compile::ParseError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     /// All blocks; one that no node uses does no harm, so that the others keep their number.

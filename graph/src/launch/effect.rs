@@ -13,6 +13,16 @@ pub struct Span {
 ///
 /// Who rewrites a recorded launch may give it other addresses, which differ from the recorded ones by a multiple of 16
 /// bytes. So a kernel with an effect asks for no more alignment than that.
+///
+/// # Examples
+/// ```
+/// use esper_graph::launch::Effect;
+///
+/// let effect = Effect::new().reading(0x100, 64).updating(0x200, 16).copying(0x300, 0x400, 8);
+/// let addresses = |spans: &[esper_graph::launch::Span]| spans.iter().map(|span| span.address).collect::<Vec<_>>();
+/// assert_eq!(addresses(&effect.reads), [0x100, 0x200, 0x300]);
+/// assert_eq!(addresses(&effect.writes), [0x200, 0x400]);
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Effect {
     /// Bytes that it reads.

@@ -21,6 +21,18 @@ use crate::precision::compute_type;
 /// Vaswani et al. 2017, "Attention is all you need", arXiv 1706.03762, equation 1; without a matrix of weights: Milakov
 /// and Gimelshein 2018, arXiv 1805.02867, algorithm 3, Dao et al. 2022, arXiv 2205.14135, algorithms 1 and 4, and Dao
 /// 2023, arXiv 2307.08691, section 3
+///
+/// # Examples
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use esper_layers::{AttentionOptions, attention};
+///
+/// // Two positions, one head of one coordinate: q = 0 weighs all that is seen alike.
+/// let qkv = Tensor::new(&[[[0.0_f32, 0.0, 1.0], [0.0, 5.0, 3.0]]], &Device::Cpu)?;
+/// let seen = attention(&qkv, &AttentionOptions { num_heads: 1, causal: true })?;
+/// assert_eq!(seen.to_vec3::<f32>()?, [[[1.0], [2.0]]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn attention(qkv: &Tensor, options: &AttentionOptions) -> Result<Tensor> {
     let shape = PackedShape::of(qkv, options)?;
     let dtype = compute_type("attention", qkv.dtype())?;

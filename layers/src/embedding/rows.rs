@@ -13,6 +13,19 @@ use crate::precision::{compute_type, expect_same_device};
 /// a row of NaN.
 /// # Sync
 /// none
+///
+/// # Examples
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use esper_layers::embedding;
+///
+/// let table = Var::new(&[[1.0_f32, 2.0], [3.0, 4.0]], &Device::Cpu)?;
+/// let rows = embedding(&table, &Tensor::new(&[1_u32, 0, 1], &Device::Cpu)?)?;
+/// assert_eq!(rows.to_vec2::<f32>()?, [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]);
+/// let gradients = rows.sum_all()?.backward()?;
+/// assert_eq!(gradients.get(&table).expect("a gradient").to_vec2::<f32>()?, [[1.0, 1.0], [2.0, 2.0]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn embedding(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     let (&[_, width], &[positions]) = (table.dims(), ids.dims()) else {
         candle_core::bail!(

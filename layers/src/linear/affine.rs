@@ -21,6 +21,21 @@ use super::options::{LinearOptions, WeightOrder};
 /// are the gradients of weight and bias; `bias` has the type of `weight`.
 /// # Sync
 /// none
+///
+/// # Examples
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use esper_layers::{Activation, LinearOptions, linear};
+///
+/// let weight = Var::new(&[[1.0_f32, 0.0], [0.0, -1.0]], &Device::Cpu)?;
+/// let (x, bias) = (Tensor::new(&[[1.0_f32, 2.0]], &Device::Cpu)?, Tensor::new(&[0.5_f32, 0.5], &Device::Cpu)?);
+/// let options = LinearOptions { activation: Activation::Relu, ..LinearOptions::default() };
+/// let y = linear(&x, &weight, Some(&bias), &options)?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[1.5, 0.0]]);
+/// let gradients = y.sum_all()?.backward()?;
+/// assert_eq!(gradients.get(&weight).expect("a gradient").to_vec2::<f32>()?, [[1.0, 0.0], [2.0, 0.0]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
     let num_outputs = check(x, weight, bias, options.order)?;
     let num_inputs = x.dim(candle_core::D::Minus1)?;

@@ -16,6 +16,18 @@ use crate::precision::{compute_type, expect_alike};
 /// none
 /// # Source
 /// Ba, Kiros, Hinton 2016, "Layer normalization", arXiv 1607.06450, equation 4
+///
+/// # Examples
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use esper_layers::layer_norm;
+///
+/// let row = |values: [f32; 2]| Tensor::new(&values, &Device::Cpu);
+/// let x = Tensor::new(&[[1.0_f32, 3.0]], &Device::Cpu)?;
+/// let y = layer_norm(&x, &row([1.0, 2.0])?, &row([0.0, 10.0])?, 0.0)?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[-1.0, 12.0]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn layer_norm(x: &Tensor, scale: &Tensor, shift: &Tensor, epsilon: f64) -> Result<Tensor> {
     let width = match x.dims() {
         [.., width] if scale.dims() == [*width] && shift.dims() == [*width] => *width,

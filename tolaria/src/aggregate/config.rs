@@ -4,6 +4,16 @@ use super::weighting::{ConflictResolution, Parameters};
 
 /// How a window is combined and clipped.
 /// The default is the mean, not clipped.
+///
+/// # Examples
+/// ```
+/// use tolaria::aggregate::{AggregationConfig, ConflictResolution};
+///
+/// let mean = AggregationConfig::default();
+/// let resolved = AggregationConfig { method: ConflictResolution::PcGrad, ..mean };
+/// assert_eq!([mean, resolved].map(|config| config.tells_owners_apart()), [false, true]);
+/// assert_eq!(AggregationConfig { clip_norm: Some(0.0), ..mean }.validate()[0].0, "clip_norm");
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AggregationConfig {
     /// How conflicts are resolved.

@@ -54,6 +54,18 @@ impl Window {
 }
 
 /// Windows of an epoch of `num_samples`; the last one may be short, none is empty, no sample is dropped.
+///
+/// # Examples
+/// ```
+/// use std::num::NonZeroUsize;
+/// use tolaria::batch::{BatchConfig, windows};
+///
+/// let count = |n| NonZeroUsize::new(n).expect("not 0");
+/// let config = BatchConfig { batch_size: count(3), microbatches_per_step: count(2) };
+/// let windows = windows(10, &config);
+/// assert_eq!(windows.iter().map(|window| window.num_samples()).collect::<Vec<_>>(), [6, 4]);
+/// assert_eq!(windows[1].microbatches().collect::<Vec<_>>(), [6..9, 9..10]);
+/// ```
 #[must_use]
 pub fn windows(num_samples: usize, config: &BatchConfig) -> Vec<Window> {
     let size = config.samples_per_step();

@@ -29,6 +29,20 @@ pub struct PoolStats {
 /// same order, in whichever order they came back, and a step that is recorded again points at the same memory.
 ///
 /// Bounded: beyond its limit of idle buffers the one that waited longest is freed.
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device};
+/// use tolaria::grad::GradientBufferPool;
+///
+/// let pool = GradientBufferPool::new();
+/// for _ in 0..3 {
+///     let lease = pool.lease(4, DType::F32, &Device::Cpu)?;
+///     assert_eq!(lease.as_tensor().to_vec1::<f32>()?, [0.0; 4]);
+/// }
+/// assert_eq!((pool.stats().leases_total, pool.stats().allocations_total), (3, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct GradientBufferPool {
     shelf: Arc<Mutex<Shelf>>,

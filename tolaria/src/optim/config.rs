@@ -6,6 +6,17 @@ use super::rules::Element;
 use super::{adam_w, sgd};
 
 /// How gradients become updates. As TOML: `optimizer = { kind = "sgd", momentum = 0.9 }`.
+///
+/// # Examples
+/// ```
+/// use tolaria::optim::OptimizerConfig;
+///
+/// let config: OptimizerConfig = serde_json::from_str(r#"{ "kind": "adam_w" }"#)?;
+/// assert_eq!(config, OptimizerConfig::adam_w(0.01));
+/// let wrong = OptimizerConfig::Sgd { momentum: 1.0, nesterov: false, weight_decay: 0.0 };
+/// assert_eq!(wrong.validate()[0].0, "momentum");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum OptimizerConfig {

@@ -68,6 +68,31 @@ impl Optimizer {
     /// changed.
     /// # Sync
     /// none
+    ///
+    /// # Examples
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use leyline::id::TopologyRevision;
+    /// use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
+    /// use leyline::model::Parameter;
+    /// use tolaria::optim::{Optimizer, OptimizerConfig};
+    ///
+    /// let name = || "w".to_owned();
+    /// let spec = SegmentSpec { name: name(), shape: vec![2], owner: Owner::Host, isolated: false };
+    /// let layout = ParameterLayout::new(TopologyRevision(0), vec![spec])?;
+    /// let w = Var::new(&[1.0_f32, 2.0], &Device::Cpu)?;
+    /// let parameters = [Parameter { name: name(), var: w.clone() }];
+    /// let gradient = Tensor::new(&[1.0_f32, -2.0], &Device::Cpu)?;
+    ///
+    /// let momentum = OptimizerConfig::Sgd { momentum: 0.5, nesterov: false, weight_decay: 0.0 };
+    /// let mut optimizer = Optimizer::new(momentum);
+    /// for expected in [[0.5_f32, 3.0], [-0.25, 4.5]] {
+    ///     optimizer.step(&parameters, &layout, &gradient, 0.5)?;
+    ///     assert_eq!(w.to_vec1::<f32>()?, expected);
+    /// }
+    /// assert_eq!(optimizer.steps_of("w"), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn step(
         &mut self,
         parameters: &[Parameter],

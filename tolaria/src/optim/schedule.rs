@@ -7,6 +7,18 @@ use leyline::id::StepIndex;
 use serde::{Deserialize, Serialize};
 
 /// A linear warmup to the learning rate, then a decay from it.
+///
+/// # Examples
+/// ```
+/// use leyline::id::StepIndex;
+/// use tolaria::optim::{Decay, ScheduleConfig};
+///
+/// let decay = Decay::Cosine { final_ratio: 0.5 };
+/// let schedule = ScheduleConfig { warmup_steps: 2, decay, ..ScheduleConfig::constant(2.0) };
+/// for (step, rate) in [(0, 1.0), (1, 2.0), (2, 2.0), (6, 1.5), (10, 1.0)] {
+///     assert!((schedule.at(StepIndex(step), 10) - rate).abs() < 1e-12);
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleConfig {

@@ -35,6 +35,34 @@ pub struct Lifted {
 ///
 /// # Sync
 /// One copy from the device to the host per tensor shape that kernels read from device memory.
+///
+/// # Examples
+/// ```
+/// use esper_graph::compile::{LaunchShape, Memory, Recorded, RecordedKind, RecordedNode, lift};
+///
+/// /// One allocation of 64 bytes.
+/// struct Device;
+///
+/// impl Memory for Device {
+///     fn allocation(&mut self, address: u64) -> Option<(u64, usize)> {
+///         (0x10_0000..0x10_0040).contains(&address).then_some((0x10_0000, 64))
+///     }
+///
+///     fn words(&mut self, _address: u64, _count: usize) -> Option<Vec<u64>> {
+///         None
+///     }
+/// }
+///
+/// // exp of 16 contiguous numbers, in place: count, dimensions, shape, from, to.
+/// let arguments = [16_u64, 1, 0, 0x10_0000, 0x10_0000].map(|word| word.to_le_bytes().to_vec()).to_vec();
+/// let launch = LaunchShape { grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 };
+/// let kind = RecordedKind::Kernel { name: "uexp_f32".to_owned(), launch, arguments, is_of_library: false };
+/// let recorded = Recorded { nodes: vec![RecordedNode { kind, dependencies: Vec::new() }], ..Recorded::default() };
+/// let lifted = lift(&recorded, &mut Device)?;
+/// assert_eq!(lifted.addresses, [Some(0x10_0000)]);
+/// assert!(lifted.program.to_string().contains("(x0 r[0..64] word 3, x0 w[0..64] word 4)"));
+/// # Ok::<(), esper_graph::compile::LiftError>(())
+/// ```
 pub fn lift(recorded: &Recorded, memory: &mut dyn Memory) -> Result<Lifted, LiftError> {
     let mut distrusted = BTreeSet::new();
     loop {
