@@ -8,6 +8,7 @@ mod evaluate;
 mod export;
 mod man;
 mod report;
+mod runs;
 mod warm_up;
 
 use std::process::ExitCode;
@@ -34,6 +35,9 @@ enum Command {
     Export(export::ExportArgs),
     /// Write the report page of a run again and print its summary.
     Report(report::ReportArgs),
+    /// List runs, and compare them.
+    #[command(subcommand)]
+    Runs(runs::RunsCommand),
     /// Check a configuration file without training.
     CheckConfig(check::CheckArgs),
     /// Take seeds out of runs.
@@ -78,6 +82,7 @@ impl Cli {
             Command::Evaluate(args) => evaluate::command(&args),
             Command::Export(args) => export::command(&args),
             Command::Report(args) => report::command(&args),
+            Command::Runs(command) => runs::command(&command),
             Command::CheckConfig(args) => check::command(&args),
             Command::Seeds(SeedsCommand::Export(args)) => library::export(&args),
             Command::Telemetry(TelemetryCommand::Decode(args)) => decode::command(&args),

@@ -22,6 +22,7 @@ mod whole_file;
 pub mod check;
 pub mod library;
 mod trained;
+mod runs;
 pub mod bench;
 pub mod study;
 pub mod output;

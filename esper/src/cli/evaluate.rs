@@ -12,17 +12,16 @@ use esper_export::Prediction;
 use leyline::model::{Pass, TrainableModel as _};
 use leyline::region::Eager;
 use leyline::state::Score;
-use leyline::telemetry::Unit;
 use serde::Serialize;
 use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec, read_vec_u32};
-use tolaria::measure::{ACCURACY, MEASURES, QualityMeasure, named};
+use tolaria::measure::{ACCURACY, MEASURES, QualityMeasure};
 use tolaria::trainer::{HeldOut, evaluate};
 
 use crate::bench::device_name;
 use crate::config::{DeviceName, EsperConfig};
 use crate::exit::UsageError;
-use crate::report::{count, decimal, percent};
+use crate::report::{count, decimal, is_ratio, percent};
 use crate::trained::{Confusion, Origin, Subject, Trained};
 use crate::{data, output, wire};
 
@@ -117,8 +116,7 @@ impl Evaluated {
         let mut text =
             format!("{}, {} samples\n  {:<20} {:>12}\n", self.data, count(self.samples), "loss", decimal(self.loss));
         for (name, &value) in &self.measures {
-            let is_ratio = named(name).is_some_and(|measure| measure.unit == Unit::Ratio);
-            let value = if is_ratio { percent(value) } else { decimal(value) };
+            let value = if is_ratio(name) { percent(value) } else { decimal(value) };
             writeln!(text, "  {name:<20} {value:>12}").expect("writing to a string does not fail");
         }
         text + "\n" + &self.confusion.render()

@@ -1,5 +1,8 @@
 //! Numbers and times for people.
 
+use leyline::telemetry::Unit;
+use tolaria::measure::named;
+
 /// `12,345`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -43,6 +46,11 @@ pub(crate) fn decimal(number: f64) -> String {
         _ => 4,
     };
     format!("{number:.decimals$}")
+}
+
+/// Whether values of the measure of this name are shown in percent.
+pub(crate) fn is_ratio(measure: &str) -> bool {
+    named(measure).is_some_and(|measure| measure.unit == Unit::Ratio)
 }
 
 /// Seconds as `12.3 s`, `4 min 05 s`, `2 h 03 min`.

@@ -32,11 +32,14 @@ mod text;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub(crate) use chart::{Chart, Overlay, overlays};
 pub use error::ReportError;
-pub(crate) use format::{count, decimal, percent};
+pub(crate) use format::{count, decimal, is_ratio, percent};
 pub use page::render_html;
 pub use printable::printable;
-pub use read::{CONFIG_FILE, METRICS_FILE, PREPARATION_FILE, RECORD_FILE, Run, SUMMARY_FILE, read_record};
+pub use read::{
+    CONFIG_FILE, METRICS_FILE, PREPARATION_FILE, RECORD_FILE, Run, SUMMARY_FILE, read_record, read_summary,
+};
 pub use run_record::{DataRecord, ResumedRecord, RunRecord, Versions};
 pub use summary::{RunOutcome, SeedSummary, Summary};
 pub use text::render_text;

@@ -51,10 +51,7 @@ impl Run {
     pub fn read(dir: &Path) -> Result<Self, ReportError> {
         let record = read_record(dir)?;
         let config = text(&dir.join(CONFIG_FILE), required(dir, CONFIG_FILE)?)?;
-        let summary: Option<Summary> = match read(dir, SUMMARY_FILE)? {
-            Some(bytes) => Some(parse(&dir.join(SUMMARY_FILE), &bytes)?),
-            None => None,
-        };
+        let summary = read_summary(dir)?;
         let metrics = read(dir, METRICS_FILE)?.unwrap_or_default();
         let (epochs, torn) = epochs(&dir.join(METRICS_FILE), &metrics)?;
         let notes = notes(&epochs, summary.as_ref(), torn);
@@ -68,6 +65,15 @@ impl Run {
 /// As [`Run::read`].
 pub fn read_record(dir: &Path) -> Result<RunRecord, ReportError> {
     parse(&dir.join(RECORD_FILE), &required(dir, RECORD_FILE)?)
+}
+
+/// What the run of a folder came to; absent while it trains, and when it ended before it could say.
+///
+/// # Errors
+/// As [`Run::read`].
+pub fn read_summary(dir: &Path) -> Result<Option<Summary>, ReportError> {
+    let path = dir.join(SUMMARY_FILE);
+    read(dir, SUMMARY_FILE)?.map(|bytes| parse(&path, &bytes)).transpose()
 }
 
 fn required(dir: &Path, file: &'static str) -> Result<Vec<u8>, ReportError> {

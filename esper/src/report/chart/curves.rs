@@ -19,19 +19,19 @@ const DASHED: usize = NUM_COLORS;
 
 /// A picture with its words.
 #[derive(Debug)]
-pub(in crate::report) struct Chart {
+pub(crate) struct Chart {
     /// Unique in the page.
-    pub(in crate::report) id: &'static str,
-    pub(in crate::report) title: &'static str,
-    pub(in crate::report) unit: &'static str,
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) unit: &'static str,
     /// The picture in a sentence, for those who do not see it.
-    pub(in crate::report) description: String,
+    pub(crate) description: String,
     /// Class and name of each line.
-    pub(in crate::report) legend: Vec<(String, String)>,
+    pub(crate) legend: Vec<(String, String)>,
     /// Absent when there is nothing to draw; [`Self::note`] says why.
-    pub(in crate::report) plot: Option<Plot>,
+    pub(crate) plot: Option<Plot>,
     /// What is missing from the picture.
-    pub(in crate::report) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 /// What a chart shows, before it is laid out.
@@ -47,7 +47,7 @@ pub(super) struct Sketch {
 }
 
 /// The curves of the whole network, in the order of the page.
-pub(in crate::report) fn curves(run: &Run, events: &[SeedEvent]) -> Vec<Chart> {
+pub(crate) fn curves(run: &Run, events: &[SeedEvent]) -> Vec<Chart> {
     let summary = run.summary.as_ref();
     let reports = run.epochs.as_slice();
     let is_measured = |measure: &QualityMeasure| {
@@ -57,12 +57,12 @@ pub(in crate::report) fn curves(run: &Run, events: &[SeedEvent]) -> Vec<Chart> {
     let qualities = MEASURES.into_iter().filter(is_measured).map(|measure| quality(measure, reports, summary));
     let of_training = [gradient_norm(reports), parameters(reports, summary), learning_rate(reports)];
     let sketches = [loss(reports, summary)].into_iter().chain(qualities).chain(of_training);
-    sketches.map(|sketch| sketch.finish(run, events)).collect()
+    sketches.map(|sketch| sketch.finish(&epochs(run), events)).collect()
 }
 
 /// Alpha of every seed; nothing without seeds.
-pub(in crate::report) fn alphas(run: &Run, lives: &[SeedLife<'_>], events: &[SeedEvent]) -> Option<Chart> {
-    (!lives.is_empty()).then(|| alpha(lives).finish(run, events))
+pub(crate) fn alphas(run: &Run, lives: &[SeedLife<'_>], events: &[SeedEvent]) -> Option<Chart> {
+    (!lives.is_empty()).then(|| alpha(lives).finish(&epochs(run), events))
 }
 
 fn loss(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
@@ -91,10 +91,7 @@ fn quality(measure: QualityMeasure, reports: &[EpochReport], summary: Option<&Su
     ];
     series.retain(|series| !series.points.is_empty() || reports.is_empty());
     let test = summary.and_then(|summary| summary.test_measure(measure.name));
-    let (quantity, show): (_, fn(f64) -> String) = match measure.unit {
-        Unit::Ratio => (Quantity::Fraction, percent),
-        _ => (Quantity::Number, decimal),
-    };
+    let (quantity, show) = shown(measure.unit);
     let note = (test.is_none() && !reports.is_empty())
         .then(|| "The test data were not measured: that is done once, when a run completes.".to_owned());
     Sketch {
@@ -191,6 +188,18 @@ pub(super) fn line(
     Series { name: name.to_owned(), class: class(color), points, is_stepped: false }
 }
 
+pub(super) fn epochs(run: &Run) -> Vec<u64> {
+    run.epochs.iter().map(|report| report.epoch.0).collect()
+}
+
+/// How values of this unit are drawn and written.
+pub(super) fn shown(unit: Unit) -> (Quantity, fn(f64) -> String) {
+    match unit {
+        Unit::Ratio => (Quantity::Fraction, percent),
+        _ => (Quantity::Number, decimal),
+    }
+}
+
 /// Colors first, then dashes: two lines differ in at least one.
 pub(super) fn class(index: usize) -> String {
     format!("s{} d{}", index % NUM_COLORS + 1, index / NUM_COLORS % NUM_DASHES)
@@ -202,12 +211,11 @@ fn test_value(value: Option<f64>, show: fn(f64) -> String) -> Vec<Reference> {
 }
 
 impl Sketch {
-    pub(super) fn finish(self, run: &Run, events: &[SeedEvent]) -> Chart {
-        let epochs: Vec<u64> = run.epochs.iter().map(|report| report.epoch.0).collect();
+    pub(super) fn finish(self, epochs: &[u64], events: &[SeedEvent]) -> Chart {
         let is_empty = self.series.iter().all(|series| series.points.is_empty());
         let note = self.note.clone().or_else(|| is_empty.then(|| "No epoch was completed.".to_owned()));
         let description = self.describe();
-        let plot = (!is_empty).then(|| plot(&epochs, self.quantity, &self.series, &self.references, events, self.show));
+        let plot = (!is_empty).then(|| plot(epochs, self.quantity, &self.series, &self.references, events, self.show));
         Chart {
             id: self.id,
             title: self.title,

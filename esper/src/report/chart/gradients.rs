@@ -3,7 +3,7 @@
 use tolaria::trainer::report::{ConflictRecord, EpochReport, owner_name};
 
 use super::axis::Quantity;
-use super::curves::{Chart, NUM_COLORS, Sketch, class, line};
+use super::curves::{Chart, NUM_COLORS, Sketch, class, epochs, line};
 use super::plot::Series;
 use crate::report::Run;
 use crate::report::format::{count, percent};
@@ -16,7 +16,7 @@ const HOST: usize = 2 * NUM_COLORS;
 /// Conflicts and host share, and how the owners' norms compare.
 pub(in crate::report) fn gradients(run: &Run, lives: &[SeedLife<'_>], events: &[SeedEvent]) -> Vec<Chart> {
     let sketches = [conflicts(&run.epochs), norm_shares(&run.epochs, lives)];
-    sketches.into_iter().map(|sketch| sketch.finish(run, events)).collect()
+    sketches.into_iter().map(|sketch| sketch.finish(&epochs(run), events)).collect()
 }
 
 fn conflicts(reports: &[EpochReport]) -> Sketch {

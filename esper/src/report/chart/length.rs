@@ -4,11 +4,11 @@ use std::fmt;
 
 /// Percent of the width.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(in crate::report) struct Percent(pub(super) f64);
+pub(crate) struct Percent(pub(super) f64);
 
 /// Pixels from the top of the drawing area.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(in crate::report) struct Px(pub(super) f64);
+pub(crate) struct Px(pub(super) f64);
 
 impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

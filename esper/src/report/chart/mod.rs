@@ -10,7 +10,10 @@ mod plot;
 mod curves;
 mod gradients;
 mod lifecycle;
+mod overlay;
 
-pub(super) use curves::{Chart, alphas, curves};
+pub(crate) use curves::Chart;
+pub(super) use curves::{alphas, curves};
 pub(super) use gradients::gradients;
 pub(super) use lifecycle::{Lifecycle, lifecycle};
+pub(crate) use overlay::{Overlay, overlays};

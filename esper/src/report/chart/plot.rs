@@ -53,52 +53,52 @@ pub(super) struct Reference {
 
 /// A plot, laid out.
 #[derive(Debug)]
-pub(in crate::report) struct Plot {
-    pub(in crate::report) height: Px,
-    pub(in crate::report) y_ticks: Vec<(Px, String)>,
-    pub(in crate::report) x_ticks: Vec<(Percent, String)>,
-    pub(in crate::report) lines: Vec<Line>,
-    pub(in crate::report) references: Vec<PlacedReference>,
-    pub(in crate::report) markers: Vec<Marker>,
-    pub(in crate::report) columns: Vec<Column>,
-    pub(in crate::report) is_log: bool,
+pub(crate) struct Plot {
+    pub(crate) height: Px,
+    pub(crate) y_ticks: Vec<(Px, String)>,
+    pub(crate) x_ticks: Vec<(Percent, String)>,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) references: Vec<PlacedReference>,
+    pub(crate) markers: Vec<Marker>,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) is_log: bool,
 }
 
 /// A line, laid out.
 #[derive(Debug)]
-pub(in crate::report) struct Line {
-    pub(in crate::report) class: String,
+pub(crate) struct Line {
+    pub(crate) class: String,
     /// Path in a box of 1000 × the height.
-    pub(in crate::report) path: String,
+    pub(crate) path: String,
     /// Points without a neighbor to connect to.
-    pub(in crate::report) dots: Vec<(Percent, Px)>,
+    pub(crate) dots: Vec<(Percent, Px)>,
 }
 
 /// A reference, laid out.
 #[derive(Debug)]
-pub(in crate::report) struct PlacedReference {
-    pub(in crate::report) label: String,
-    pub(in crate::report) y: Px,
+pub(crate) struct PlacedReference {
+    pub(crate) label: String,
+    pub(crate) y: Px,
     /// Where the label stands: above the line, below it at the top.
-    pub(in crate::report) label_y: Px,
-    pub(in crate::report) mark: Option<Percent>,
+    pub(crate) label_y: Px,
+    pub(crate) mark: Option<Percent>,
 }
 
 /// What happened to seeds at the end of one epoch.
 #[derive(Debug)]
-pub(in crate::report) struct Marker {
-    pub(in crate::report) x: Percent,
-    pub(in crate::report) title: String,
+pub(crate) struct Marker {
+    pub(crate) x: Percent,
+    pub(crate) title: String,
     /// Name of each kind, with its offset to the right in pixels.
-    pub(in crate::report) glyphs: Vec<(&'static str, usize)>,
+    pub(crate) glyphs: Vec<(&'static str, usize)>,
 }
 
 /// A strip over the plot that tells the values of one epoch.
 #[derive(Debug)]
-pub(in crate::report) struct Column {
-    pub(in crate::report) x: Percent,
-    pub(in crate::report) width: Percent,
-    pub(in crate::report) title: String,
+pub(crate) struct Column {
+    pub(crate) x: Percent,
+    pub(crate) width: Percent,
+    pub(crate) title: String,
 }
 
 /// Lays out a plot; `show` turns a value into text.
