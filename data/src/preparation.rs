@@ -443,5 +443,6 @@ impl Scaling {
     }
 }
 
+mod check;
 #[cfg(test)]
 mod tests;

@@ -45,6 +45,12 @@ impl TargetPlan {
         Self { kind, names, means: Vec::new(), scales: Vec::new(), vocabulary }
     }
 
+    /// Outputs that a network needs, per sample or per token.
+    #[must_use]
+    pub fn num_outputs(&self) -> usize {
+        self.vocabulary.unwrap_or(self.names.len())
+    }
+
     /// Columns that it takes of a file of rows.
     pub(super) fn num_columns(&self) -> usize {
         match self.kind {

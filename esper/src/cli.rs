@@ -7,6 +7,7 @@ mod decode;
 mod evaluate;
 mod export;
 mod man;
+mod predict;
 mod report;
 mod runs;
 mod warm_up;
@@ -29,10 +30,12 @@ pub struct Cli {
 enum Command {
     /// Train a network that grows; digits on the CPU when nothing else is said.
     Train(run::TrainArgs),
-    /// Measure a trained network on the test part of its run: all measures, each class, and what was taken for what.
+    /// Measure a trained network on the test part of its run or on a file: all measures, each class, and what was taken for what.
     Evaluate(evaluate::EvaluateArgs),
     /// Write the network of a run as two files, for use without this command.
     Export(export::ExportArgs),
+    /// Tell what a trained network answers to the rows of a file.
+    Predict(predict::PredictArgs),
     /// Write the report page of a run again and print its summary.
     Report(report::ReportArgs),
     /// List runs, and compare them.
@@ -81,6 +84,7 @@ impl Cli {
             Command::Train(args) => run::train(&args),
             Command::Evaluate(args) => evaluate::command(&args),
             Command::Export(args) => export::command(&args),
+            Command::Predict(args) => predict::command(&args),
             Command::Report(args) => report::command(&args),
             Command::Runs(command) => runs::command(&command),
             Command::CheckConfig(args) => check::command(&args),

@@ -35,6 +35,7 @@ fn code(dir: &Path, args: &[&str], stdout: Stdio, stderr: Stdio) -> Option<i32> 
 fn every_sub_command_ends_as_it_does_when_somebody_reads() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.toml"), "[run]\nepochs = 3\n").unwrap();
+    std::fs::write(dir.path().join("rows.csv"), "0".to_owned() + &",3".repeat(63) + "\n").unwrap();
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../baselines/perf/wp100/graph-bench.json");
     let results = results.to_str().unwrap();
     let train = |out| [&["train", "--epochs", "3", "--out", out][..], &GROWING].concat();
@@ -49,6 +50,14 @@ fn every_sub_command_ends_as_it_does_when_somebody_reads() {
         (&["evaluate", "run"], 0),
         (&["evaluate", "run", "--json"], 0),
         (&["evaluate", "."], 2),
+        (&["predict", "run", "--data", "rows.csv"], 0),
+        (&["predict", "run", "--data", "rows.csv", "--json"], 0),
+        (&["predict", "run", "--data", "no.csv"], 2),
+        (&["runs", "list", "."], 0),
+        (&["runs", "list", ".", "--json"], 0),
+        (&["runs", "list", "new"], 2),
+        (&["runs", "compare", "run", "run"], 0),
+        (&["runs", "compare", "run", "new"], 2),
         (&["export", "run", "--to", "new"], 0),
         (&["export", "run", "--to", "run"], 2),
         (&["check-config", "a.toml"], 0),

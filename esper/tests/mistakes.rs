@@ -235,8 +235,18 @@ fn what_uses_a_network_needs_one() {
     check(&[], &["export", ".", "--to", "net"], &["is not a run folder", "run.json"]);
     check(&[], &["export", "run"], &["--to <DIR>"]);
     check(&[("a.txt", "")], &["evaluate", "."], &[". holds no trained network", "config.toml", "model.json"]);
+    check(&[], &["predict", ".", "--data", "a.csv"], &[". holds no trained network", "config.toml", "model.json"]);
+    check(&[], &["predict", "."], &["--data <FILE>"]);
     check(&[], &["evaluate", ".", "--device", "tpu"], &["tpu", "cpu", "cuda:N"]);
     check(&[("model.json", r#"{"format":2}"#)], &["evaluate", "."], &["./model.json: `format` is 2: expected 1"]);
+}
+
+#[test]
+fn lists_and_comparisons_need_runs() {
+    check(&[], &["runs", "list"], &["runs: ", "expected a folder with run folders in it"]);
+    check(&[("a.txt", "")], &["runs", "list", "."], &[". holds no run", "esper train"]);
+    check(&[], &["runs", "compare", "a"], &["2 values required", "<RUN_DIR>"]);
+    check(&[], &["runs", "compare", "a", "b"], &["a holds no run"]);
 }
 
 #[test]

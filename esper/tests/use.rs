@@ -1,4 +1,4 @@
-//! What can be done with a network after its training: measuring it anew, exporting it.
+//! What can be done with a network after its training: measuring it anew, predicting, exporting it.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::fs;
@@ -63,6 +63,70 @@ fn an_evaluation_is_that_of_the_run_to_the_last_digit() {
     assert!(text.starts_with("test part of digits, 359 samples\n") && text.contains("recall"), "{text}");
 }
 
+/// The test part of the run as somebody would write it down: levels from 0 to 16, with the digit behind them, or without.
+fn test_rows(with_target: bool) -> String {
+    let digits = esper_data::load(&esper_data::DataConfig::default()).unwrap().splits.test;
+    let labels = digits.targets().labels().unwrap();
+    let row = |(values, label): (&[f32], &u32)| {
+        let mut cells: Vec<String> = values.iter().map(|value| (value * 16.0).to_string()).collect();
+        cells.extend(with_target.then(|| label.to_string()));
+        cells.join(",") + "\n"
+    };
+    digits.values().chunks(64).zip(labels).map(row).collect()
+}
+
+#[test]
+fn a_file_of_the_test_part_gives_the_tests_of_the_run_from_a_run_and_from_an_export() {
+    let (summary, dir) = (summary(), RUN.0.path());
+    fs::write(dir.join("test.csv"), test_rows(true)).unwrap();
+    fs::write(dir.join("bare.csv"), test_rows(false)).unwrap();
+    printed(&["export", "run", "--to", "exported"]);
+    let mut predicted = Vec::new();
+    for subject in ["run", "exported"] {
+        let found: Value =
+            serde_json::from_str(&printed(&["evaluate", subject, "--data", "test.csv", "--json"])).unwrap();
+        assert_eq!(found["loss"], summary["test_loss"], "{subject}");
+        assert_eq!(found["measures"]["accuracy"], summary["test_accuracy"], "{subject}");
+        let table = printed(&["predict", subject, "--data", "test.csv"]);
+        assert_eq!(table, printed(&["predict", subject, "--data", "bare.csv"]), "the target is not looked at");
+        predicted.push(table);
+    }
+    assert_eq!(predicted[0], predicted[1]);
+    let mut lines = predicted[0].lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert_eq!((head[0], head[1], head[2], head.len()), ("row", "class", "probability of 0", 12));
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    let labels: Vec<String> = test_rows(true).lines().map(|line| line.rsplit(',').next().unwrap().to_owned()).collect();
+    let hits = rows.iter().zip(&labels).filter(|(row, label)| row[1] == **label).count();
+    let accuracy = summary["test_accuracy"].as_f64().unwrap();
+    assert!((hits as f64 / labels.len() as f64 - accuracy).abs() < 1e-12, "{hits} of {}", labels.len());
+    let sum: f64 = rows[0][2..].iter().map(|cell| cell.parse::<f64>().unwrap()).sum();
+    assert!((sum - 1.0).abs() < 1e-12, "{sum}");
+}
+
+#[test]
+fn predictions_are_written_as_tables_or_as_objects() {
+    let dir = RUN.0.path();
+    fs::write(
+        dir.join("few.csv"),
+        test_rows(false).lines().take(3).map(|line| line.to_owned() + "\n").collect::<String>(),
+    )
+    .unwrap();
+    let lines = printed(&["predict", "run", "--data", "few.csv", "--json"]);
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.iter().map(|row| row["row"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(rows[0]["class"].is_string() && rows[0]["probabilities"]["7"].is_number(), "{lines}");
+    assert_eq!(printed(&["predict", "run", "--data", "few.csv", "--out", "out.csv"]), "3 rows in out.csv\n");
+    let table = fs::read_to_string(dir.join("out.csv")).unwrap();
+    assert_eq!(table, printed(&["predict", "run", "--data", "few.csv"]));
+    fs::write(dir.join("narrow.csv"), "1,2,3\n").unwrap();
+    check_refused(&["predict", "run", "--data", "narrow.csv"], &["narrow.csv:1", "64"]);
+    fs::write(dir.join("words.csv"), test_rows(false).replacen('0', "zero", 1)).unwrap();
+    check_refused(&["predict", "run", "--data", "words.csv"], &["words.csv:1", "zero"]);
+    check_refused(&["predict", "run", "--data", "none.csv"], &["none.csv"]);
+    check_refused(&["evaluate", "run", "--data", "few.csv"], &["no targets to compare with"]);
+}
+
 #[test]
 fn an_export_holds_what_acts_and_replaces_nothing_unasked() {
     let text = printed(&["export", "run", "--to", "net"]);
@@ -80,5 +144,5 @@ fn an_export_holds_what_acts_and_replaces_nothing_unasked() {
     assert_eq!(fs::read(dir.join("model.json")).unwrap(), before);
     check_refused(&["export", "run", "--to", "run", "--force"], &["--to run holds ", "expected a new or empty folder"]);
     check_refused(&["export", "net", "--to", "other"], &["net is not a run folder", "run.json"]);
-    check_refused(&["evaluate", "net"], &["net is an export", "expected a run folder"]);
+    check_refused(&["evaluate", "net"], &["net is an export", "expected --data FILE"]);
 }

@@ -5,7 +5,7 @@
 use std::error::Error;
 
 use candle_core::{DType, Device, Tensor};
-use esper_export::{Export, IfPresent, Network, Preparation, Task};
+use esper_export::{Export, IfPresent, Network, Prediction};
 use kasmina::graft::NetworkSpec;
 use kasmina::host::HostConfig;
 use kasmina::weight::ElementType;
@@ -24,18 +24,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         Export {
             network: NetworkSpec { host, dtype: ElementType::F32, seeds: vec![] },
             tensors: [("host.head.weight".to_owned(), weight), ("host.head.bias".to_owned(), bias)].into(),
-            task: Task::Classification { classes: vec!["positive".into(), "negative".into()] },
-            preparation: Preparation { divisor: 1.0 },
+            preparation: serde_json::from_str(
+                r#"{"version": 1, "source": "numbers", "sample_shape": [3], "scaling": {"means": [], "scales": []},
+                    "target": {"kind": "classes", "names": ["positive", "negative"]}}"#,
+            )?,
         }
         .write(&dir, IfPresent::Refuse)?;
-        let prediction = &Network::load(&dir)?.predict(&Tensor::new(&[[1_f32, 2.0, -2.5]], &Device::Cpu)?)?[0];
+        let predictions = Network::load(&dir)?.predict(&Tensor::new(&[[1_f32, 2.0, -2.5]], &Device::Cpu)?)?;
+        let Prediction::Class { class, probabilities } = &predictions[0] else { unreachable!("they are classes") };
         // softmax(0.5, −0.5)
-        assert!(prediction.class == 0 && (prediction.probabilities[0] - 0.731_058_6).abs() < 1e-6);
+        assert!(*class == 0 && (probabilities[0] - 0.731_058_6).abs() < 1e-6);
     }
     let network = Network::load(&dir)?;
-    let shape: Vec<usize> = [&[1], &*network.document().input_shape].concat();
-    let inputs = Tensor::ones(shape, DType::F32, &Device::Cpu)?;
-    let prediction = &network.predict(&inputs)?[0];
-    println!("{} with {:.3}", network.task().names()[prediction.class], prediction.probabilities[prediction.class]);
+    let preparation = network.preparation();
+    let inputs = Tensor::ones((1, preparation.num_features()), DType::F32, &Device::Cpu)?;
+    match &network.predict(&inputs)?[0] {
+        Prediction::Class { class, probabilities } => {
+            println!("{} with {:.3}", preparation.target.names[*class], probabilities[*class]);
+        }
+        other => println!("{other:?}"),
+    }
     Ok(())
 }

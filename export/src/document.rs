@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use esper_data::Preparation;
 use kasmina::blueprint::Registry;
 use kasmina::graft::NetworkSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::files;
-use crate::task::Task;
 
 /// The format that this version writes and reads.
 pub const FORMAT: u32 = 1;
@@ -29,22 +29,10 @@ pub struct Document {
     pub written_by: String,
     /// The network.
     pub network: NetworkSpec,
-    /// Shape of one sample; a vector of as many numbers does as well.
-    pub input_shape: Vec<usize>,
-    /// What its outputs mean.
-    pub task: Task,
-    /// How a sample becomes an input.
+    /// How a sample becomes an input, and what the outputs mean.
     pub preparation: Preparation,
     /// The file of weights.
     pub weights: WeightsRecord,
-}
-
-/// How a sample becomes an input of the network.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Preparation {
-    /// Every feature is divided by this number, above 0.
-    pub divisor: f32,
 }
 
 /// Which bytes the weights are.
@@ -83,29 +71,30 @@ impl Document {
     }
 
     fn check(&self, path: PathBuf, registry: &Registry) -> Result<(), Error> {
-        let wrong = |path, field, found: String, expected: String| Err(Error::Field { path, field, found, expected });
+        let wrong =
+            |path, field: String, found: String, expected: String| Err(Error::Field { path, field, found, expected });
         if let Err(source) = self.network.tensors(registry) {
             return Err(Error::Network { path, source: Box::new(source) });
         }
         let host = &self.network.host;
-        if self.input_shape != host.sample_shape() {
-            let (found, expected) = (format!("{:?}", self.input_shape), format!("{:?}", host.sample_shape()));
-            return wrong(path, "input_shape", found, expected + ", the shape of a sample of `network.host`");
+        if let Some((field, found, expected)) = self.preparation.contradiction() {
+            return wrong(path, format!("preparation.{field}"), found, expected);
         }
-        if self.task.num_outputs() != host.num_outputs() {
-            let (found, expected) = (self.task.num_outputs(), host.num_outputs());
-            let expected = format!("{expected}, the outputs of `network.host`");
-            return wrong(path, "task", format!("one of {found} outputs"), expected);
+        let (features, inputs) = (self.preparation.num_features(), host.sample_shape().iter().product::<usize>());
+        if features != inputs {
+            let expected = format!("one of {inputs}, as `network.host` takes them");
+            return wrong(path, "preparation.sample_shape".to_owned(), format!("one of {features} numbers"), expected);
         }
-        let divisor = self.preparation.divisor;
-        if !(divisor > 0.0 && divisor.is_finite()) {
-            return wrong(path, "preparation.divisor", divisor.to_string(), "a finite number above 0".to_owned());
+        let outputs = self.preparation.target.num_outputs();
+        if outputs != host.num_outputs() {
+            let expected = format!("{}, the outputs of `network.host`", host.num_outputs());
+            return wrong(path, "preparation.target".to_owned(), format!("one of {outputs} outputs"), expected);
         }
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let digest = &self.weights.blake3;
         if digest.len() != 64 || !digest.bytes().all(is_digit) {
             let found = digest.chars().take(80).flat_map(char::escape_debug).collect();
-            return wrong(path, "weights.blake3", found, "64 hexadecimal digits in lower case".to_owned());
+            return wrong(path, "weights.blake3".to_owned(), found, "64 hexadecimal digits in lower case".to_owned());
         }
         Ok(())
     }

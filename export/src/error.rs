@@ -74,7 +74,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// The field.
-        field: &'static str,
+        field: String,
         /// What it is.
         found: String,
         /// What is accepted.

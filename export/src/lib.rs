@@ -9,18 +9,19 @@
 //! shadow are no part of it.
 //!
 //! *Entry points*: [`Network::load`] to use one, [`Export::write`] to make one. *Not here*: training, policies, signatures,
-//! telemetry, files of data.
+//! telemetry. How samples are read and prepared is what [`Preparation`] does.
 #![forbid(unsafe_code)]
 
 pub mod error;
-mod task;
 mod document;
 mod files;
 mod network;
+mod prediction;
 mod write;
 
-pub use document::{DOCUMENT_FILE, Document, FORMAT, Preparation, WEIGHTS_FILE, WeightsRecord};
+pub use document::{DOCUMENT_FILE, Document, FORMAT, WEIGHTS_FILE, WeightsRecord};
 pub use error::Error;
-pub use network::{Network, Prediction};
-pub use task::Task;
+pub use esper_data::Preparation;
+pub use network::Network;
+pub use prediction::Prediction;
 pub use write::{Export, IfPresent};

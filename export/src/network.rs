@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
+use esper_data::Preparation;
 use esper_weights::{Dtype, Weights, WeightsError};
 use kasmina::GraftedModel;
 use kasmina::blueprint::Registry;
@@ -13,7 +14,7 @@ use leyline::model::{Pass, TrainableModel as _};
 use crate::document::{Document, WEIGHTS_FILE, WeightsRecord};
 use crate::error::Error;
 use crate::files;
-use crate::task::{Task, softmax};
+use crate::prediction::Prediction;
 
 /// Most bytes that the header of a file of weights may have beside the names in it, for each tensor.
 const HEADER_BYTES: u64 = 256;
@@ -22,36 +23,29 @@ const HEADER_BYTES: u64 = 256;
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use esper_export::{Export, IfPresent, Network, Preparation, Task};
+/// use esper_export::{Export, IfPresent, Network, Prediction};
 /// # use kasmina::{graft::NetworkSpec, host::HostConfig, weight::ElementType};
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path().join("export");
 /// # let network = NetworkSpec { host: HostConfig::Mlp { inputs: 2, hidden: vec![], classes: 2 }, dtype: ElementType::F32, seeds: vec![] };
 /// # let (w, b) = (Tensor::new(&[[2_f32, 0.0], [0.0, 1.0]], &Device::Cpu)?, Tensor::new(&[0_f32, 0.5], &Device::Cpu)?);
 /// # let tensors = [("host.head.weight".to_owned(), w), ("host.head.bias".to_owned(), b)].into();
-/// # let task = Task::Classification { classes: vec!["cat".into(), "dog".into()] };
-/// # Export { network, tensors, task, preparation: Preparation { divisor: 1.0 } }.write(&dir, IfPresent::Refuse)?;
+/// # let preparation = serde_json::from_str(r#"{"version":1,"source":"pets","sample_shape":[2],"scaling":{"means":[],"scales":[]},
+/// #   "target":{"kind":"classes","names":["cat","dog"]}}"#)?;
+/// # Export { network, tensors, preparation }.write(&dir, IfPresent::Refuse)?;
 /// let network = Network::load(&dir)?; // as `esper export` wrote it
 /// let inputs = Tensor::new(&[[1_f32, 0.5], [0.0, 3.0]], &Device::Cpu)?;
 /// assert_eq!(network.forward(&inputs)?.to_vec2::<f32>()?, [[2.0, 1.0], [0.0, 3.5]]);
 /// let predictions = network.predict(&inputs)?;
-/// assert_eq!((predictions[0].class, &*network.task().names()[predictions[1].class]), (0, "dog"));
-/// assert!((predictions[0].probabilities[0] - 0.7311).abs() < 1e-4); // e² / (e² + e)
+/// let Prediction::Class { class, probabilities } = &predictions[0] else { unreachable!("they are classes") };
+/// assert_eq!(network.preparation().target.names[*class], "cat");
+/// assert!((probabilities[0] - 0.7311).abs() < 1e-4); // e² / (e² + e)
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Network {
     document: Document,
     model: GraftedModel,
-}
-
-/// What a network answers to one sample.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Prediction {
-    /// The class with the largest logit, by its place in [`Task::names`]; of equal ones the first.
-    pub class: usize,
-    /// The probability of each class.
-    pub probabilities: Vec<f64>,
 }
 
 impl Network {
@@ -95,10 +89,10 @@ impl Network {
         &self.document
     }
 
-    /// What its outputs mean.
+    /// How a sample becomes an input, and what the outputs mean: [`Preparation::apply`] reads a file.
     #[must_use]
-    pub fn task(&self) -> &Task {
-        &self.document.task
+    pub fn preparation(&self) -> &Preparation {
+        &self.document.preparation
     }
 
     /// The network itself, for what takes models.
@@ -110,7 +104,7 @@ impl Network {
     /// The logits of prepared inputs.
     ///
     /// # Shapes
-    /// `inputs` (B, features) or (B, [`Document::input_shape`]…), the result (B, outputs), `f32` or, for a network of `f64`,
+    /// `inputs` (B, features), or in the shape of samples of the host, the result (B, outputs), `f32` or, for a network of `f64`,
     /// `f64`
     /// # Errors
     /// [`Error::Forward`] with the shapes that are accepted; when the device fails.
@@ -120,7 +114,7 @@ impl Network {
         Ok(self.model.forward(inputs, Pass::Evaluate { overrides: &[] })?.logits)
     }
 
-    /// What the network answers to each of the prepared inputs.
+    /// What the network answers to each of the prepared inputs, in the units of the data.
     ///
     /// # Shapes
     /// as [`Self::forward`]
@@ -130,16 +124,8 @@ impl Network {
     /// one device-to-host copy
     pub fn predict(&self, inputs: &Tensor) -> Result<Vec<Prediction>, Error> {
         let logits = read(&self.forward(inputs)?)?;
-        Ok(logits.iter().map(|logits| Prediction::of(logits)).collect())
-    }
-}
-
-impl Prediction {
-    /// What the logits of one sample say.
-    #[must_use]
-    pub fn of(logits: &[f32]) -> Self {
-        let class = (1..logits.len()).fold(0, |best, index| if logits[index] > logits[best] { index } else { best });
-        Self { class, probabilities: softmax(logits) }
+        let target = &self.document.preparation.target;
+        Ok(logits.iter().map(|logits| Prediction::of(target, logits)).collect())
     }
 }
 
@@ -176,7 +162,7 @@ fn weights_of(dir: &Path, document: &Document, registry: &Registry) -> Result<Ve
     if !(values..=most).contains(expected) {
         let expected_size = format!("{values} to {most} for the tensors of `network`");
         let (path, found) = (dir.join(crate::DOCUMENT_FILE), expected.to_string());
-        return Err(Error::Field { path, field: "weights.bytes", found, expected: expected_size });
+        return Err(Error::Field { path, field: "weights.bytes".to_owned(), found, expected: expected_size });
     }
     let bytes = files::read(dir, WEIGHTS_FILE, *expected)?;
     if bytes.len() as u64 != *expected {

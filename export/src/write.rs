@@ -6,14 +6,14 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
+use esper_data::Preparation;
 use esper_weights::{Dtype, Weights};
 use kasmina::blueprint::Registry;
 use kasmina::graft::NetworkSpec;
 
-use crate::document::{DOCUMENT_FILE, Document, FORMAT, Preparation, WEIGHTS_FILE, WeightsRecord};
+use crate::document::{DOCUMENT_FILE, Document, FORMAT, WEIGHTS_FILE, WeightsRecord};
 use crate::error::Error;
 use crate::network::fit;
-use crate::task::Task;
 
 /// What happens to an export that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,9 +31,7 @@ pub struct Export {
     pub network: NetworkSpec,
     /// Its tensors by name.
     pub tensors: BTreeMap<String, Tensor>,
-    /// What its outputs mean.
-    pub task: Task,
-    /// How a sample becomes an input.
+    /// How a sample becomes an input, and what the outputs mean.
     pub preparation: Preparation,
 }
 
@@ -103,8 +101,6 @@ impl Export {
             format: FORMAT,
             written_by: concat!("esper ", env!("CARGO_PKG_VERSION")).to_owned(),
             network: self.network.clone(),
-            input_shape: self.network.host.sample_shape(),
-            task: self.task.clone(),
             preparation: self.preparation.clone(),
             weights: WeightsRecord {
                 bytes: weights.bytes().len() as u64,

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use esper_export::{DOCUMENT_FILE, Error, Export, IfPresent, Network, Preparation, Task, WEIGHTS_FILE};
+use esper_export::{DOCUMENT_FILE, Error, Export, IfPresent, Network, Prediction, Preparation, WEIGHTS_FILE};
 use esper_weights::{Dtype, Weights};
 use kasmina::blueprint::Registry;
 use kasmina::graft::{NetworkSpec, SeedSpec};
@@ -52,9 +52,14 @@ fn tensors(network: &NetworkSpec) -> BTreeMap<String, Tensor> {
 }
 
 fn export(network: NetworkSpec) -> Export {
-    let classes = ["a", "b", "c"].map(str::to_owned).to_vec();
     let tensors = tensors(&network);
-    Export { network, tensors, task: Task::Classification { classes }, preparation: Preparation { divisor: 16.0 } }
+    Export { network, tensors, preparation: preparation() }
+}
+
+fn preparation() -> Preparation {
+    let text = r#"{"version": 1, "source": "letters.csv", "sample_shape": [6], "scaling": {"means": [0.0], "scales": [16.0]},
+        "target": {"kind": "classes", "names": ["a", "b", "c"]}}"#;
+    serde_json::from_str(text).unwrap()
 }
 
 fn inputs() -> Tensor {
@@ -84,8 +89,9 @@ fn a_loaded_network_answers_bit_for_bit_as_the_written_one() {
         let predictions = loaded.predict(&inputs()).unwrap();
         assert_eq!(predictions.len(), 4);
         for prediction in predictions {
-            let best = prediction.probabilities.iter().copied().fold(0.0, f64::max);
-            assert!((prediction.probabilities[prediction.class] - best).abs() < 1e-12);
+            let Prediction::Class { class, probabilities } = prediction else { panic!("they are classes") };
+            let best = probabilities.iter().copied().fold(0.0, f64::max);
+            assert!((probabilities[class] - best).abs() < 1e-12);
         }
         let error = loaded.forward(&Tensor::zeros((2, 5), DType::F32, &Device::Cpu).unwrap()).unwrap_err().to_string();
         assert!(error.contains("(B, 6)"), "{error}");
@@ -121,15 +127,18 @@ fn a_description_that_is_not_one_is_refused_with_the_place() {
     check_json("\"format\": 1", "\"format\": 2, \"layers\": []", newer);
     check_json("\"format\": 1,", "", "missing field `format`");
     check_json("\"format\": 1", "\"format\": \"1\"", "DIR/model.json:2:");
-    check_json("\"input_shape\"", "\"inputs\"", "unknown field `inputs`, expected one of");
+    check_json("\"written_by\"", "\"author\"", "unknown field `author`, expected one of");
     check_json("\"mlp\": {", "\"rnn\": {", "unknown variant `rnn`, expected one of `mlp`");
     check_json("\"alpha\": 0.375", "\"alpha\": 1.5", "1.5 is not a valid alpha: expected a number from 0 to 1");
     check_json("\"alpha\": 0.375", "\"alpha\": 0", "`seeds.seed-4.alpha` is 0, expected a number above 0");
-    check_json("\"inputs\": 6", "\"inputs\": 7", "`input_shape` is [6]: expected [7], the shape of a sample");
-    check_json("\"classes\": 3", "\"classes\": 4", "`task` is one of 3 outputs: expected 4");
+    let numbers = "`preparation.sample_shape` is one of 6 numbers: expected one of 7, as `network.host` takes them";
+    check_json("\"inputs\": 6", "\"inputs\": 7", numbers);
+    check_json("\"classes\": 3", "\"classes\": 4", "`preparation.target` is one of 3 outputs: expected 4");
     check_json("\"inputs\": 6", "\"inputs\": 99999999", "`host.mlp.inputs` is 99999999: expected 1 to 1048576");
-    check_json("\"kind\": \"classification\"", "\"kind\": \"magic\"", "unknown variant `magic`");
-    check_json("\"divisor\": 16.0", "\"divisor\": 0", "`preparation.divisor` is 0: expected a finite number above 0");
+    check_json("\"kind\": \"classes\"", "\"kind\": \"magic\"", "unknown variant `magic`");
+    check_json("16.0", "0.0", "`preparation.scaling` is a scale of 0: expected finite numbers above 0");
+    check_json("\"version\": 1", "\"version\": 2", "`preparation.version` is 2: expected 1");
+    check_json("\"means\": [", "\"means\": [1.0,", "`preparation.scaling` is 2 means and 1 scales");
     check_json("\"blake3\": \"", "\"blake3\": \"G", "expected 64 hexadecimal digits");
     check_json("\"bytes\": ", "\"bytes\": 9", "`weights.bytes` is 9");
     check_json("{", "[", "DIR/model.json:2:");

@@ -30,7 +30,12 @@ const ALLOWED: &[Allowed] = &[
     Allowed { krate: "esper-data", normal: &["leyline"], dev: NONE, build: NONE },
     Allowed { krate: "tolaria", normal: &["leyline", "esper-graph"], dev: TESTKIT, build: KERNELS },
     Allowed { krate: "kasmina", normal: &["leyline", "esper-layers", "esper-weights"], dev: TESTKIT, build: NONE },
-    Allowed { krate: "esper-export", normal: &["leyline", "esper-weights", "kasmina"], dev: NONE, build: NONE },
+    Allowed {
+        krate: "esper-export",
+        normal: &["leyline", "esper-data", "esper-weights", "kasmina"],
+        dev: NONE,
+        build: NONE,
+    },
     Allowed { krate: "tamiyo", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-signing", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-telemetry", normal: &["leyline"], dev: TESTKIT, build: NONE },

@@ -1,25 +1,24 @@
-//! `esper evaluate`: how good a trained network is, on the test part of its run.
+//! `esper evaluate`: how good a trained network is, on the test part of its run or on another file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use candle_core::Device;
 use clap::Args;
 use esper_export::Prediction;
-use leyline::model::{Pass, TrainableModel as _};
 use leyline::region::Eager;
 use leyline::state::Score;
 use serde::Serialize;
 use tolaria::batch::Dataset;
-use tolaria::host_read::{HostReads, read_vec, read_vec_u32};
+use tolaria::host_read::{HostReads, read_vec_u32};
 use tolaria::measure::{ACCURACY, MEASURES, QualityMeasure};
 use tolaria::trainer::{HeldOut, evaluate};
 
 use crate::bench::device_name;
-use crate::config::{DeviceName, EsperConfig};
+use crate::config::DeviceName;
 use crate::exit::UsageError;
 use crate::report::{count, decimal, is_ratio, percent};
 use crate::trained::{Confusion, Origin, Subject, Trained};
@@ -28,8 +27,11 @@ use crate::{data, output, wire};
 /// Flags of `esper evaluate`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct EvaluateArgs {
-    /// Folder that `esper train` wrote.
-    run_dir: PathBuf,
+    /// Folder that `esper train` wrote or, with --data, that `esper export` wrote.
+    dir: PathBuf,
+    /// File with the columns of the training data, the target among them. Default: the test part of the run.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
     /// `cpu`, or `cuda:N` in a build with the `cuda` feature. Default: where the run was.
     #[arg(long, value_name = "DEVICE", value_parser = device_name)]
     device: Option<DeviceName>,
@@ -57,21 +59,53 @@ struct Evaluated {
 /// [`UsageError`] when the folder has no network, or its data are not what they were; when the device fails.
 pub(super) fn command(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let device = |trained: Option<&Trained>| {
-        let name = args.device.or_else(|| trained.map(|trained| trained.config.run.device)).unwrap_or(DeviceName::Cpu);
-        wire::device(name).map_err(|problem| anyhow::Error::from(UsageError(format!("--device {problem}"))))
+        on(args.device.or_else(|| trained.map(|trained| trained.config.run.device)).unwrap_or(DeviceName::Cpu))
     };
-    let subject = Subject::open(&args.run_dir, &device)?;
-    let Origin::Run(trained) = &subject.origin else {
-        let shown = args.run_dir.display();
-        return Err(
-            UsageError(format!("{shown} is an export, which has no data of its own; expected a run folder")).into()
-        );
+    let subject = Subject::open(&args.dir, &device)?;
+    let (name, dataset) = match (&args.data, &subject.origin) {
+        (Some(path), _) => file(&subject, path)?,
+        (None, Origin::Run(trained)) => test_part(trained)?,
+        (None, Origin::Export) => {
+            let shown = args.dir.display();
+            return Err(UsageError(format!(
+                "{shown} is an export, which has no data of its own; expected --data FILE"
+            ))
+            .into());
+        }
     };
-    let (name, dataset) = test_part(trained)?;
-    let evaluated = measure(&subject, &trained.config, name, &dataset)?;
+    let evaluated = measure(&subject, name, &dataset)?;
     let text = if args.json { serde_json::to_string(&evaluated)? + "\n" } else { evaluated.render() };
     output::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The device of this name.
+pub(super) fn on(name: DeviceName) -> anyhow::Result<Device> {
+    wire::device(name).map_err(|problem| UsageError(format!("--device {problem}")).into())
+}
+
+/// The rows of a file, with their targets.
+fn file(subject: &Subject, path: &Path) -> anyhow::Result<(String, Dataset)> {
+    let applied = subject.preparation.apply(path)?;
+    output::tell(&applied.notes.iter().map(|note| format!("data: {note}\n")).collect::<String>());
+    let Some(targets) = &applied.targets else {
+        let names: Vec<String> = subject
+            .preparation
+            .columns
+            .iter()
+            .flat_map(|plan| &plan.targets)
+            .map(|(name, _)| format!("`{name}`"))
+            .collect();
+        let names = if names.is_empty() { "the target behind the features".to_owned() } else { names.join(", ") };
+        return Err(UsageError(format!(
+            "--data {}: there are no targets to compare with; expected a file with {names}",
+            path.display()
+        ))
+        .into());
+    };
+    let inputs = applied.to_tensor(&Device::Cpu)?.flatten_from(1)?;
+    let dataset = Dataset::new(inputs, targets.to_tensor(&Device::Cpu)?, targets.num_outputs())?;
+    Ok((path.display().to_string(), dataset))
 }
 
 /// The test part of a run, which must be what it was.
@@ -89,25 +123,26 @@ fn test_part(trained: &Trained) -> anyhow::Result<(String, Dataset)> {
     Ok((format!("test part of {}", trained.record.data.name), dataset))
 }
 
-fn measure(subject: &Subject, config: &EsperConfig, data: String, dataset: &Dataset) -> anyhow::Result<Evaluated> {
+fn measure(subject: &Subject, data: String, dataset: &Dataset) -> anyhow::Result<Evaluated> {
     let (model, mut reads) = (&subject.model, HostReads::default());
     let measures: Vec<QualityMeasure> = MEASURES.into_iter().filter(|measure| measure.name != ACCURACY.name).collect();
     // Batches of the size of the run's evaluations: the same products, and so the same bits.
-    let batch_size = config.train.eval_batch_size.get();
+    let batch_size = match &subject.origin {
+        Origin::Run(trained) => trained.config.train.eval_batch_size.get(),
+        Origin::Export => 512,
+    };
     let held_out = HeldOut { data: dataset, device: model.device(), batch_size, measures: &measures };
     let score = evaluate(&Eager::acquire()?, model, &held_out, &[], &mut reads).context("evaluating")?.score;
-    let mut pairs = Vec::with_capacity(dataset.len());
-    for start in (0..dataset.len()).step_by(batch_size) {
-        let batch = dataset.slice(start, batch_size.min(dataset.len() - start))?;
-        let logits = model.forward(&batch.inputs.to_device(model.device())?, Pass::Evaluate { overrides: &[] })?.logits;
-        let width = logits.dim(1)?;
-        let logits = read_vec(&logits, "predictions", &mut reads)?;
-        let targets = read_vec_u32(&batch.targets, "targets", &mut reads)?;
-        let pair = |(target, row): (&u32, &[f32])| (*target as usize, Prediction::of(row).class);
-        pairs.extend(targets.iter().zip(logits.chunks(width)).map(pair));
-    }
+    let targets = read_vec_u32(dataset.targets(), "targets", &mut reads)?;
+    let plan = &subject.preparation.target;
+    let taken_for =
+        subject.outputs(dataset.inputs())?.into_iter().map(|outputs| match Prediction::of(plan, &outputs) {
+            Prediction::Class { class, .. } => class,
+            Prediction::Values(_) | Prediction::Flags(_) => 0,
+        });
+    let pairs = targets.into_iter().map(|class| class as usize).zip(taken_for);
     let Score { loss, num_samples: samples, measures, .. } = score;
-    let confusion = Confusion::of(subject.task.names(), pairs);
+    let confusion = Confusion::of(&plan.names, pairs);
     Ok(Evaluated { data, samples, loss, measures, confusion })
 }
 

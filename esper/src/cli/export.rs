@@ -8,10 +8,8 @@ use candle_core::Tensor;
 use clap::Args;
 use esper_export::{DOCUMENT_FILE, Error, IfPresent, WEIGHTS_FILE};
 
-use crate::data::DataName;
 use crate::exit::UsageError;
 use crate::output;
-use crate::report::PREPARATION_FILE;
 use crate::trained::Trained;
 
 /// Flags of `esper export`.
@@ -33,15 +31,7 @@ pub(super) struct ExportArgs {
 /// [`UsageError`] when the folder has no checkpoint, or there is something where the export is to be; when it cannot be
 /// written.
 pub(super) fn command(args: &ExportArgs) -> anyhow::Result<ExitCode> {
-    let Trained { record, config, generation, epoch, export } = Trained::open(&args.run_dir)?;
-    let (data, is_file) = (&config.data, matches!(config.data.name, DataName::File(_)));
-    if is_file && data.csv_scale.is_none() && data.standardize != Some(false) {
-        let shown = args.run_dir.display();
-        return Err(UsageError(format!(
-            "{shown}: its inputs are standardized ({PREPARATION_FILE}), which an export cannot say; expected a run with              data.csv_scale, or data.standardize=false"
-        ))
-        .into());
-    }
+    let Trained { record, generation, epoch, export, .. } = Trained::open(&args.run_dir)?;
     let if_present = if args.force { IfPresent::Replace } else { IfPresent::Refuse };
     match export.write(&args.to, if_present) {
         Err(error @ Error::Occupied { .. }) => {

@@ -88,7 +88,10 @@ fn rows(dir: &Path) -> anyhow::Result<Vec<Row>> {
     }
     let mut rows: Vec<Row> = dirs.iter().filter(|dir| dir.is_dir()).filter_map(|dir| Row::read(dir)).collect();
     if rows.is_empty() {
-        return Err(UsageError(format!("{shown} holds no run; expected a folder with folders that `esper train` wrote")).into());
+        return Err(UsageError(format!(
+            "{shown} holds no run; expected a folder with folders that `esper train` wrote"
+        ))
+        .into());
     }
     rows.sort_by(|a, b| (a.started_unix_ms, &a.dir).cmp(&(b.started_unix_ms, &b.dir)));
     Ok(rows)
@@ -97,7 +100,8 @@ fn rows(dir: &Path) -> anyhow::Result<Vec<Row>> {
 fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for dir in &args.run_dirs {
-        let row = Row::read(dir).ok_or_else(|| UsageError(format!("{} holds no run; expected a run folder", dir.display())))?;
+        let row = Row::read(dir)
+            .ok_or_else(|| UsageError(format!("{} holds no run; expected a run folder", dir.display())))?;
         match (Run::read(dir), Settings::read(dir)) {
             (Ok(run), Ok(settings)) => runs.push((run, row, settings)),
             (Err(error), _) | (_, Err(error)) => {

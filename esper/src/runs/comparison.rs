@@ -114,7 +114,9 @@ impl Difference {
 /// Values by random seed; of several runs of one arm with one seed the one that was given last.
 fn by_seed(runs: &[Compared], arm: usize, value: impl Fn(&Row) -> Option<f64>) -> BTreeMap<(u64, String), f64> {
     let of_arm = runs.iter().filter(|one| one.arm == arm);
-    of_arm.filter_map(|one| Some(((one.run.record.seed, one.run.record.data.digest.clone()), value(&one.row)?))).collect()
+    of_arm
+        .filter_map(|one| Some(((one.run.record.seed, one.run.record.data.digest.clone()), value(&one.row)?)))
+        .collect()
 }
 
 fn differences(runs: &[Compared], arms: &[Arm], notes: &mut Vec<String>) -> Vec<Difference> {

@@ -138,9 +138,10 @@ pub(crate) fn table(rows: &[Row]) -> String {
     let measures = measures(rows);
     let head = head(&measures);
     let mut lines = vec![head.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>()];
-    lines.extend(rows.iter().map(|row| {
-        row.cells(&measures).into_iter().map(|cell| cell.unwrap_or_else(|| "–".to_owned())).collect()
-    }));
+    lines.extend(
+        rows.iter()
+            .map(|row| row.cells(&measures).into_iter().map(|cell| cell.unwrap_or_else(|| "–".to_owned())).collect()),
+    );
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut text = String::new();

@@ -1,22 +1,27 @@
 //! A trained network, wherever it comes from.
 
-use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
 use candle_core::{Device, Tensor};
-use esper_export::{DOCUMENT_FILE, Export, Network, Preparation, Task};
+use esper_export::{DOCUMENT_FILE, Export, Network, Preparation};
 use esper_signing::state_of_manager;
 use kasmina::GraftedModel;
 use kasmina::blueprint::Registry;
 use kasmina::graft::NetworkSpec;
 use leyline::id::EpochIndex;
+use leyline::model::{Pass, TrainableModel as _};
+use tolaria::host_read::{HostReads, read_vec};
 
 use super::checkpoint::{SEEDS, newest_checkpoint};
 use crate::config::EsperConfig;
-use crate::data::{DataName, Scale};
+use crate::data;
 use crate::exit::UsageError;
-use crate::report::{self, CONFIG_FILE, RunRecord};
+use crate::report::{self, CONFIG_FILE, PREPARATION_FILE, RunRecord};
+
+/// Samples in a forward pass.
+const BATCH: usize = 512;
 
 /// What a run ended with: the network of its newest checkpoint.
 #[derive(Debug)]
@@ -43,22 +48,26 @@ impl Trained {
         let state = state_of_manager(state).context("reading the seed manager of the checkpoint")?;
         let (network, tensors) = NetworkSpec::of_saved(&state).context("reading the network of the checkpoint")?;
         let (generation, epoch) = (loaded.generation.to_string(), loaded.snapshot.meta.epoch);
-        let export = export(&config, network, tensors);
+        let preparation = preparation(run_dir, &config)?;
+        let export = Export { network, tensors, preparation };
         Ok(Self { record, config, generation, epoch, export })
     }
 }
 
-/// With names of classes and the preparation of the data that the run was configured with.
-fn export(config: &EsperConfig, network: NetworkSpec, tensors: BTreeMap<String, Tensor>) -> Export {
-    let classes = (0..network.host.num_outputs()).map(|class| class.to_string()).collect();
-    let divisor = match config.data.name {
-        DataName::Digits => 16.0,
-        DataName::Mnist1d => 1.0,
-        DataName::Mnist | DataName::FashionMnist => 255.0,
-        // What else was done to the inputs is in the folder of the run, and `esper export` refuses to leave it out.
-        DataName::File(_) => config.data.csv_scale.map_or(1.0, Scale::get),
-    };
-    Export { network, tensors, task: Task::Classification { classes }, preparation: Preparation { divisor } }
+/// What the run learned from its training part: as it was written down or, by an earlier version that did not, from the data.
+fn preparation(run_dir: &Path, config: &EsperConfig) -> anyhow::Result<Preparation> {
+    let path = run_dir.join(PREPARATION_FILE);
+    if !path.is_file() {
+        return Ok(data::load(&config.data)?.preparation);
+    }
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let wrong =
+        |problem: String| UsageError(format!("{}: {problem}; expected what `esper train` wrote", path.display()));
+    let preparation: Preparation = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    match preparation.contradiction() {
+        None => Ok(preparation),
+        Some((field, found, expected)) => Err(wrong(format!("`{field}` is {found}, expected {expected}")).into()),
+    }
 }
 
 /// Where a network comes from.
@@ -73,7 +82,8 @@ pub(crate) enum Origin {
 pub(crate) struct Subject {
     pub(crate) origin: Origin,
     pub(crate) model: GraftedModel,
-    pub(crate) task: Task,
+    /// How a sample becomes an input, and what the outputs mean.
+    pub(crate) preparation: Preparation,
 }
 
 impl Subject {
@@ -88,8 +98,8 @@ impl Subject {
         let registry = Registry::all();
         if dir.join(DOCUMENT_FILE).is_file() {
             let network = Network::load_with(dir, &registry, &device(None)?)?;
-            let (model, task) = (network.model().clone(), network.task().clone());
-            return Ok(Self { origin: Origin::Export, model, task });
+            let (model, preparation) = (network.model().clone(), network.preparation().clone());
+            return Ok(Self { origin: Origin::Export, model, preparation });
         }
         if !dir.join(CONFIG_FILE).is_file() {
             let shown = dir.display();
@@ -101,11 +111,27 @@ impl Subject {
         }
         let trained = Trained::open(dir)?;
         let device = device(Some(&trained))?;
-        let Export { network, tensors, task, .. } = &trained.export;
+        let Export { network, tensors, preparation } = &trained.export;
         let tensors = tensors.iter().map(|(name, tensor)| Ok((name.clone(), tensor.to_device(&device)?)));
         let tensors = tensors.collect::<candle_core::Result<_>>()?;
         let model = network.build(tensors, &registry, &device).context("building the network")?;
-        let task = task.clone();
-        Ok(Self { origin: Origin::Run(Box::new(trained)), model, task })
+        let preparation = preparation.clone();
+        Ok(Self { origin: Origin::Run(Box::new(trained)), model, preparation })
+    }
+
+    /// The outputs for each of the inputs (N, features).
+    ///
+    /// # Errors
+    /// When a forward pass or the device fails.
+    pub(crate) fn outputs(&self, inputs: &Tensor) -> anyhow::Result<Vec<Vec<f32>>> {
+        let (count, device, mut reads) = (inputs.dim(0)?, self.model.device(), HostReads::default());
+        let mut rows = Vec::with_capacity(count);
+        for start in (0..count).step_by(BATCH) {
+            let batch = inputs.narrow(0, start, BATCH.min(count - start))?.to_device(device)?;
+            let outputs = self.model.forward(&batch, Pass::Evaluate { overrides: &[] })?.logits.flatten_from(1)?;
+            let width = outputs.dim(1)?;
+            rows.extend(read_vec(&outputs, "predictions", &mut reads)?.chunks(width).map(<[f32]>::to_vec));
+        }
+        Ok(rows)
     }
 }

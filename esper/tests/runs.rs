@@ -1,0 +1,96 @@
+//! Many runs in a table and two arms of them on a page: damaged ones are listed as such, and pairs are of the same seed.
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::{Value, json};
+
+/// Writes the files of a run without training one.
+fn make(dir: &Path, name: &str, policy: &str, seed: u64, accuracy: Option<f64>) {
+    let run = dir.join(name);
+    fs::create_dir_all(&run).unwrap();
+    fs::write(run.join("config.toml"), format!("[run]\nseed = {seed}\n[policy]\npolicy = \"{policy}\"\n")).unwrap();
+    let record = json!({
+        "run_id": name, "versions": { "esper": "0.1.0", "rustc": null, "target": "x", "git_commit": null },
+        "data": { "name": "digits", "digest": "d", "num_train": 1, "num_validation": 1, "num_test": 1 },
+        "device": "cpu", "seed": seed, "started_unix_ms": 1000 * seed, "resume_command": "", "reproduce_command": "",
+    });
+    fs::write(run.join("run.json"), record.to_string()).unwrap();
+    fs::write(run.join("metrics.jsonl"), "").unwrap();
+    if let Some(accuracy) = accuracy {
+        let summary = json!({
+            "test_accuracy": accuracy, "test_loss": 1.0 - accuracy, "validation_accuracy": accuracy, "epochs": 3, "steps": 9,
+            "parameters": 10, "host_parameters": 10, "wall_s": 1.5, "out": "", "resumed_from": null, "outcome": "completed",
+            "seeds": [],
+        });
+        fs::write(run.join("summary.json"), summary.to_string()).unwrap();
+    }
+}
+
+#[track_caller]
+fn printed(dir: &Path, args: &[&str]) -> String {
+    let output = Command::cargo_bin("esper").unwrap().current_dir(dir).args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn runs_are_listed_by_their_start_and_damaged_ones_are_listed_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path(), "b", "heuristic", 1, Some(0.75));
+    make(dir.path(), "a", "off", 2, None);
+    make(dir.path(), "broken", "off", 3, Some(0.5));
+    fs::write(dir.path().join("broken/summary.json"), "{\"epochs\": 3").unwrap();
+    make(dir.path(), "cut", "off", 4, None);
+    fs::remove_file(dir.path().join("cut/run.json")).unwrap();
+    fs::create_dir(dir.path().join("nothing")).unwrap();
+    fs::write(dir.path().join("notes.txt"), "").unwrap();
+    let rows: Vec<Value> = serde_json::from_str(&printed(dir.path(), &["runs", "list", ".", "--json"])).unwrap();
+    let found: Vec<_> = rows.iter().map(|row| (row["dir"].as_str().unwrap(), row["state"].as_str().unwrap())).collect();
+    assert_eq!(found, [("./broken", "damaged"), ("./cut", "damaged"), ("./b", "completed"), ("./a", "unfinished")]);
+    assert!(rows[0]["problem"].as_str().unwrap().contains("summary.json:1:"), "{rows:?}");
+    assert_eq!((&rows[2]["policy"], &rows[2]["test_measures"]["accuracy"]), (&json!("heuristic"), &json!(0.75)));
+    assert_eq!((&rows[3]["test_loss"], &rows[3]["epochs"]), (&Value::Null, &json!(0)), "not measured is absent");
+    let text = printed(dir.path(), &["runs", "list", "."]);
+    let line = text.lines().find(|line| line.starts_with("b ")).unwrap();
+    for part in ["digits", "heuristic", "75.00%", "completed"] {
+        assert!(line.contains(part), "`{part}` is missing in: {line}");
+    }
+    assert!(text.contains("broken damaged: ") && text.contains(" – "), "{text}");
+    assert_eq!(printed(dir.path(), &["runs", "list", "b"]).lines().count(), 2, "a run folder is a list of one");
+}
+
+#[test]
+fn arms_differ_in_settings_and_pairs_have_the_same_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    for (seed, [heuristic, off]) in [(1, [0.75, 0.5]), (2, [0.875, 0.5]), (3, [1.0, 0.5])] {
+        make(dir.path(), &format!("heuristic-{seed}"), "heuristic", seed, Some(heuristic));
+        make(dir.path(), &format!("off-{seed}"), "off", seed, Some(off));
+    }
+    make(dir.path(), "off-9", "off", 9, Some(0.0));
+    let runs = ["heuristic-1", "heuristic-2", "heuristic-3", "off-3", "off-2", "off-1", "off-9"];
+    let found: Value =
+        serde_json::from_str(&printed(dir.path(), &[&["runs", "compare", "--json"][..], &runs].concat())).unwrap();
+    assert_eq!(found["arms"][1], json!({ "label": "policy.policy = \"off\"", "runs": 4 }));
+    let difference = &found["differences"][1];
+    assert_eq!((&difference["of"], &difference["pairs"]), (&json!("accuracy"), &json!(3)));
+    // Differences 0.25, 0.375, 0.5: mean 0.375, standard error 0.125 / √3, t(0.975, 2) = 4.302653.
+    let half = 4.302_653 * 0.125 / 3_f64.sqrt();
+    for (key, expected) in [("mean", 0.375), ("low", 0.375 - half), ("high", 0.375 + half)] {
+        assert!((difference[key].as_f64().unwrap() - expected).abs() < 1e-6, "{key}: {difference}");
+    }
+    let page = fs::read_to_string(dir.path().join("comparison.html")).unwrap();
+    let document = roxmltree::Document::parse_with_options(
+        &page,
+        roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() },
+    );
+    assert!(document.is_ok(), "{document:?}");
+    assert!(
+        !page.contains("<script") && !page.contains("://") && page.contains("policy.policy = "),
+        "it needs no other file"
+    );
+    let text = printed(dir.path(), &["runs", "compare", "heuristic-1", "off-1"]);
+    assert!(text.contains("note: there are fewer than two pairs of arms 1 and 2"), "{text}");
+}
