@@ -125,7 +125,7 @@ impl Session {
     ///
     /// # Errors
     /// As for [`Self::capture`].
-    pub fn record<E: Display>(
+    pub(crate) fn record<E: Display>(
         &self,
         _recording: &Recording,
         _region: impl FnOnce(&Recording) -> Result<(), E>,
@@ -269,7 +269,7 @@ impl Captured {
 
     /// What was recorded, as plain data.
     #[must_use]
-    pub fn recorded(&self) -> Arc<Recorded> {
+    pub(crate) fn recorded(&self) -> Arc<Recorded> {
         match *self {}
     }
 
@@ -291,7 +291,7 @@ impl Draft {
     ///
     /// # Errors
     /// [`Refusal::FrozenValue`].
-    pub fn agrees_with(&self, _recorded: &Recorded) -> Result<(), Refusal> {
+    pub(crate) fn agrees_with(&self, _recorded: &Recorded) -> Result<(), Refusal> {
         match *self {}
     }
 }

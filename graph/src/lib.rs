@@ -194,7 +194,6 @@ pub use reason::SHARED_DEVICE;
 pub use reason::{Refusal, Stage};
 pub use report::{CaptureReport, CaptureTimes, NodeCounts};
 pub use retest::{GraphTests, Stale};
-pub use retest::{Hypothesis, Judgment};
 pub use scalar::DeviceScalar;
 pub use staging::{HostSlice, StagingLane};
 pub use stats::{CaptureCost, Elapsed, GraphStats, KeyStats};

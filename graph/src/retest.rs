@@ -35,7 +35,7 @@ pub struct GraphTests {
 
 /// Whether what was captured is still what the region does, as far as it was tested.
 #[derive(Debug)]
-pub struct Hypothesis {
+pub(crate) struct Hypothesis {
     promise: HostNumbers,
     /// Whether something outside of the replays may have changed it.
     is_doubted: bool,
@@ -48,7 +48,7 @@ pub struct Hypothesis {
 impl Hypothesis {
     /// Of a new capture, which is tested before its first replay; a promise may wait where somebody else is going to record
     /// the region soon.
-    pub fn new(promise: HostNumbers, is_recorded_soon: bool) -> Self {
+    pub(crate) fn new(promise: HostNumbers, is_recorded_soon: bool) -> Self {
         let distance = match promise {
             HostNumbers::MayMove => 1,
             HostNumbers::Fixed => PROMISED_DISTANCE,
@@ -58,32 +58,32 @@ impl Hypothesis {
     }
 
     /// Whether it is to be tested before the next replay.
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.is_doubted || self.num_since >= self.distance
     }
 
     /// Notes a replay.
-    pub fn replayed(&mut self) {
+    pub(crate) fn replayed(&mut self) {
         self.num_since += 1;
     }
 
     /// Others had their turn: what promises nothing is tested before the next replay.
-    pub fn doubt(&mut self) {
+    pub(crate) fn doubt(&mut self) {
         self.is_doubted |= self.promise == HostNumbers::MayMove;
     }
 
     /// Whether somebody who builds on the replays has to wait for a test.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.promise == HostNumbers::MayMove && self.num_untested() > 0
     }
 
     /// Replays that no test was made for since the last one.
-    pub fn num_untested(&self) -> u64 {
+    pub(crate) fn num_untested(&self) -> u64 {
         self.num_since.saturating_sub(1)
     }
 
     /// Takes the outcome of a test. Tests that were due by distance are followed by one at twice the distance.
-    pub fn judge(&mut self, outcome: Result<(), Refusal>) -> Result<(), Judgment> {
+    pub(crate) fn judge(&mut self, outcome: Result<(), Refusal>) -> Result<(), Judgment> {
         if self.num_since >= self.distance {
             self.distance = self.distance.saturating_mul(2);
         }
@@ -100,7 +100,7 @@ impl Hypothesis {
 
 /// A hypothesis that failed its test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Judgment {
+pub(crate) enum Judgment {
     /// Nothing was replayed since the last test but what it was made for.
     InTime(Refusal),
     /// Something was.

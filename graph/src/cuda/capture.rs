@@ -60,7 +60,7 @@ impl Session {
     ///
     /// # Errors
     /// As for [`Self::capture`].
-    pub fn record<E: Display>(
+    pub(crate) fn record<E: Display>(
         &self,
         recording: &Recording,
         region: impl FnOnce(&Recording) -> Result<(), E>,

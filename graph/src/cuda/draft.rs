@@ -52,7 +52,7 @@ impl Draft {
     /// [`Refusal::FrozenValue`].
     /// # Sync
     /// none
-    pub fn agrees_with(&self, recorded: &Recorded) -> Result<(), Refusal> {
+    pub(crate) fn agrees_with(&self, recorded: &Recorded) -> Result<(), Refusal> {
         // What was declared of launches is left aside in both: it is for the compiler.
         let mut again = Reading::of(&self.graph, &[])?.recorded;
         forget_stack(&mut again, &self.stack);

@@ -159,7 +159,7 @@ impl Captured {
 
     /// What was recorded.
     #[must_use]
-    pub fn recorded(&self) -> Arc<Recorded> {
+    pub(crate) fn recorded(&self) -> Arc<Recorded> {
         Arc::clone(&self.recorded)
     }
 
