@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use super::key::GraphKey;
-use super::manager::GraphManager;
-use super::stats::{CaptureCost, Event, GraphStats, KeyStats, Ledger};
+use super::manager::{CaptureCost, Event, GraphManager};
+use super::stats::{GraphStats, KeyStats, Ledger};
 
 /// Refusals remembered per cache; beyond, the oldest are forgotten.
 const MAX_REFUSALS: usize = 1024;

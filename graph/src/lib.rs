@@ -186,7 +186,7 @@ pub use cuda::{DeviceClaim, between_recordings};
 pub use facts::DeviceFacts;
 pub use function::{GraphFunction, GraphFunctionConfig};
 pub use key::{DeviceKey, ExecutionMode, GraphKey, Precision, TensorKey};
-pub use manager::{BadSwitch, GraphManager, GraphMode, GraphTotals};
+pub use manager::{BadSwitch, CaptureCost, GraphManager, GraphMode, GraphTotals};
 pub use model::GraphModel;
 #[doc(hidden)]
 pub use planted_fault::PlantedFault;
@@ -196,4 +196,4 @@ pub use report::{CaptureReport, CaptureTimes, NodeCounts};
 pub use retest::{GraphTests, Stale};
 pub use scalar::DeviceScalar;
 pub use staging::{HostSlice, StagingLane};
-pub use stats::{CaptureCost, Elapsed, GraphStats, KeyStats};
+pub use stats::{Elapsed, GraphStats, KeyStats};

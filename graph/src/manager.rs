@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::stats::Event;
 use super::sync::{Arc, AtomicBool, AtomicU64, OnceSlot, Ordering};
 
 static GLOBAL: OnceSlot<GraphManager> = OnceSlot::new();
@@ -51,6 +50,33 @@ impl GraphMode {
             }),
         }
     }
+}
+
+/// What a capture cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CaptureCost {
+    /// Milliseconds from the begin of the capture to its end.
+    pub capture_ms: f64,
+    /// Milliseconds to make the captured graph executable.
+    pub instantiate_ms: f64,
+    /// Device memory of the graph; absent when not measured.
+    pub bytes: Option<u64>,
+}
+
+/// Something that is counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Event {
+    Hit,
+    Miss,
+    Fallback,
+    /// Milliseconds, when measured.
+    Replay(Option<f64>),
+    Compiled,
+    Capture(CaptureCost),
+    /// Bytes of the graph, when measured.
+    Eviction(Option<u64>),
+    /// Bytes of the graph, when measured.
+    Invalidation(Option<u64>),
 }
 
 /// Counters of all caches of a manager, alive or gone.

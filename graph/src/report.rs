@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::stats::CaptureCost;
+use super::manager::CaptureCost;
 
 /// Nodes of a graph by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,21 +4,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use super::key::GraphKey;
-use super::manager::GraphManager;
+use super::manager::{Event, GraphManager};
 
 /// Rows kept per graph that may be held: the held ones and the latest of the others.
 const ROWS_PER_GRAPH: usize = 4;
-
-/// What a capture cost.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CaptureCost {
-    /// Milliseconds from the begin of the capture to its end.
-    pub capture_ms: f64,
-    /// Milliseconds to make the captured graph executable.
-    pub instantiate_ms: f64,
-    /// Device memory of the graph; absent when not measured.
-    pub bytes: Option<u64>,
-}
 
 /// Time spent on something that happened at least once, in the unit that its field names.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,22 +60,6 @@ pub struct GraphStats {
     pub entries: usize,
     /// Most graphs that may be held.
     pub limit: usize,
-}
-
-/// Something that is counted.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Event {
-    Hit,
-    Miss,
-    Fallback,
-    /// Milliseconds, when measured.
-    Replay(Option<f64>),
-    Compiled,
-    Capture(CaptureCost),
-    /// Bytes of the graph, when measured.
-    Eviction(Option<u64>),
-    /// Bytes of the graph, when measured.
-    Invalidation(Option<u64>),
 }
 
 impl KeyStats {

@@ -66,8 +66,7 @@ mod scenario {
 
     use crate::cache::GraphCache;
     use crate::key::{ExecutionMode, GraphKey};
-    use crate::manager::{GraphManager, GraphTotals};
-    use crate::stats::CaptureCost;
+    use crate::manager::{CaptureCost, GraphManager, GraphTotals};
     use crate::sync::{AtomicU64, Ordering};
 
     const COST: CaptureCost = CaptureCost { capture_ms: 1.0, instantiate_ms: 1.0, bytes: Some(10) };
