@@ -1,5 +1,7 @@
 //! The three-way split: training, validation and test never share a sample.
 
+use serde::Serialize;
+
 use super::error::quoted;
 use super::{Error, Table, TargetKind, Targets, draw};
 
@@ -31,8 +33,8 @@ pub struct Splits {
     pub assignment: Assignment,
 }
 
-/// Row numbers of the source, ascending within each part.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Row numbers of the source, from 0, ascending within each part. Rows that were left out for missing values have none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Assignment {
     /// Rows of the training part.
     pub train: Vec<usize>,

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kasmina::Kasmina;
+use tamiyo::PolicyKind;
 use tolaria::batch::num_windows;
 
+use crate::config::sizes::{self, Room, Sized};
 use crate::config::{ConfigError, Diagnostic, EsperConfig, Issue, Layer, Loaded};
-use crate::data::{self, DataConfig, Prepared, Table};
+use crate::data::{self, DataConfig, DataName, Prepared, Table};
 use crate::{library, output, wire};
 
 /// Flags of `esper check-config`.
@@ -61,10 +63,14 @@ pub fn warn(warnings: &[Diagnostic]) {
 /// # Errors
 /// [`ConfigError`] with every mistake that can be found at once.
 pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigError> {
-    let (loaded, mut mistakes) = EsperConfig::gather(file, flags)?;
-    let config = &loaded.config;
+    let (mut loaded, mut mistakes) = EsperConfig::gather(file, flags.clone(), Vec::new())?;
     let mut issues = Vec::new();
-    let prepared = data::load(&config.data).map_err(|error| issues.push(unloadable(&config.data, error))).ok();
+    let data = &loaded.config.data;
+    let mut prepared = data::load(data).map_err(|error| issues.push(unloadable(data, error))).ok();
+    if let (Some(prepared), DataName::File(_)) = (&mut prepared, &data.name) {
+        (loaded, mistakes) = sized(file, &flags, prepared)?;
+    }
+    let config = &loaded.config;
     issues
         .extend(wire::device(config.run.device).err().map(|problem| Issue::new("run.device", format!("is {problem}"))));
     let library = config.seeds.library.as_ref().map(library::open);
@@ -77,12 +83,41 @@ pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigEr
     mistakes.extend(issues.into_iter().map(|issue| loaded.locate(issue)));
     match prepared {
         Some(prepared) if mistakes.is_empty() => {
-            let warnings = doubts(config, prepared.splits.train.num_samples());
-            let warnings = warnings.into_iter().map(|issue| loaded.locate(issue)).collect();
+            let train = &prepared.splits.train;
+            let warnings = doubts(config, train.num_samples()).into_iter().chain(no_room(config, train));
+            let warnings = warnings.map(|issue| loaded.locate(issue)).collect();
             Ok(Checked { loaded, prepared, warnings })
         }
         _ => Err(ConfigError::Invalid(mistakes)),
     }
+}
+
+/// The configuration with the sizes that follow from the data, which are told.
+fn sized(
+    file: Option<&Path>,
+    flags: &[Layer],
+    prepared: &mut Prepared,
+) -> Result<(Loaded<EsperConfig>, Vec<Diagnostic>), ConfigError> {
+    let train = &prepared.splits.train;
+    let gather = |sizes: &[Sized]| EsperConfig::gather(file, flags.to_vec(), vec![sizes::layer(sizes)]);
+    let mut sizes = sizes::of_data(train);
+    let (loaded, _) = gather(&sizes)?;
+    let network = wire::kasmina_config(&loaded.config, train).ok();
+    let room = network.and_then(|network| Room::of(&network, &Kasmina::preview(&network).ok()?));
+    sizes.extend(room.iter().flat_map(sizes::of_network));
+    let (loaded, mistakes) = gather(&sizes)?;
+    prepared.notes.extend(sizes::taken(&sizes, &loaded));
+    Ok((loaded, mistakes))
+}
+
+/// A warning where no seed fits into what may grow.
+fn no_room(config: &EsperConfig, train: &Table) -> Option<Issue> {
+    if config.policy.policy != PolicyKind::Heuristic {
+        return None;
+    }
+    let network = wire::kasmina_config(config, train).ok()?;
+    let room = Room::of(&network, &Kasmina::preview(&network).ok()?)?;
+    room.too_small(config).map(|(key, problem)| Issue::new(key, problem))
 }
 
 fn unloadable(config: &DataConfig, error: data::Error) -> Issue {

@@ -10,7 +10,7 @@ use toml::de::DeValue;
 
 use super::layer::Layers;
 use super::tree::{self, Tree};
-use super::{ConfigError, Diagnostic, Layer, Place, diagnose};
+use super::{ConfigError, Diagnostic, Layer, Place, diagnose, sizes};
 
 /// A section that is one of several alternatives. When an upper layer chooses another one, the settings below it are
 /// dropped instead of merged.
@@ -180,6 +180,7 @@ impl<T: Serialize> Loaded<T> {
 
     fn origin(&self, path: &str) -> String {
         match self.provenance.get(path) {
+            Some(Place::Default { layer }) if layer == sizes::LAYER => "default from the data".to_owned(),
             None | Some(Place::Default { .. }) => "default".to_owned(),
             Some(place) => format!("{}: {}", place.kind(), place.to_string().escape_debug()),
         }

@@ -22,6 +22,7 @@ mod load;
 mod library;
 mod network;
 mod sections;
+pub(crate) mod sizes;
 
 pub use error::{ConfigError, Diagnostic, Place};
 pub use layer::Layer;

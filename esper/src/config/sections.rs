@@ -122,11 +122,18 @@ impl EsperConfig {
     }
 
     /// As [`EsperConfig::load`], but returns the mistakes beside which others can be looked for.
+    /// `more` are defaults that follow from the data.
     pub(crate) fn gather(
         file: Option<&Path>,
         flags: Vec<Layer>,
+        more: Vec<Layer>,
     ) -> Result<(Loaded<Self>, Vec<Diagnostic>), ConfigError> {
-        gather(Self::with_defaults(Self::given(file, flags)?), ALTERNATIVES, Self::issues)
+        let given = Self::given(file, flags)?;
+        let num_given = given.len();
+        let mut layers = Self::with_defaults(given);
+        let at = layers.len() - num_given;
+        layers.splice(at..at, more);
+        gather(layers, ALTERNATIVES, Self::issues)
     }
 
     fn given(file: Option<&Path>, flags: Vec<Layer>) -> Result<Vec<Layer>, ConfigError> {

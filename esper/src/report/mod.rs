@@ -38,7 +38,7 @@ pub(crate) use format::{count, decimal, is_ratio, percent};
 pub use page::render_html;
 pub use printable::printable;
 pub use read::{
-    CONFIG_FILE, METRICS_FILE, PREPARATION_FILE, RECORD_FILE, Run, SUMMARY_FILE, read_record, read_summary,
+    CONFIG_FILE, METRICS_FILE, PREPARATION_FILE, RECORD_FILE, ROWS_FILE, Run, SUMMARY_FILE, read_record, read_summary,
 };
 pub use run_record::{DataRecord, ResumedRecord, RunRecord, Versions};
 pub use summary::{RunOutcome, SeedSummary, Summary};

@@ -15,6 +15,8 @@ use super::{ReportError, RunRecord, Summary};
 pub const CONFIG_FILE: &str = "config.toml";
 /// Where the run came from: [`RunRecord`].
 pub const RECORD_FILE: &str = "run.json";
+/// Which rows of a file went where: [`esper_data::Assignment`].
+pub const ROWS_FILE: &str = "rows.json";
 /// What was learned from the training part: [`esper_data::Preparation`].
 pub const PREPARATION_FILE: &str = "preparation.json";
 /// One [`EpochReport`] per line.

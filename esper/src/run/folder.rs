@@ -5,6 +5,7 @@
 //! | `config.toml` | the merged configuration, with where each value came from |
 //! | `run.json` | versions, data digest, device, seed, commands to resume and to reproduce |
 //! | `preparation.json` | how samples are prepared, as learned from the training part |
+//! | `rows.json` | of a file of one's own, which rows were for training, validation and test |
 //! | `run.lock` | empty; locked by the process that trains |
 //! | `metrics.jsonl` | one line per epoch |
 //! | `packets.bin`, `packets.jsonl` | telemetry packets, as frames and as text |
@@ -25,12 +26,13 @@ use anyhow::Context as _;
 use tolaria::checkpoint::{Fs as _, LockGuard, StdFs};
 
 use crate::exit::UsageError;
-use crate::report::{CONFIG_FILE, METRICS_FILE, PAGE_FILE, PREPARATION_FILE, RECORD_FILE, SUMMARY_FILE};
+use crate::report::{CONFIG_FILE, METRICS_FILE, PAGE_FILE, PREPARATION_FILE, RECORD_FILE, ROWS_FILE, SUMMARY_FILE};
 use crate::whole_file;
 
 const LOCK_FILE: &str = "run.lock";
 /// What is written whole or not at all.
-const WHOLE_FILES: &[&str] = &[CONFIG_FILE, METRICS_FILE, PAGE_FILE, PREPARATION_FILE, RECORD_FILE, SUMMARY_FILE];
+const WHOLE_FILES: &[&str] =
+    &[CONFIG_FILE, METRICS_FILE, PAGE_FILE, PREPARATION_FILE, RECORD_FILE, ROWS_FILE, SUMMARY_FILE];
 
 /// A folder that belongs to one run.
 #[derive(Debug)]
@@ -107,6 +109,8 @@ impl RunFolder {
         let is_ours = |name: &String| {
             name == LOCK_FILE
                 || name == RECORD_FILE
+                || name == PREPARATION_FILE
+                || name == ROWS_FILE
                 || WHOLE_FILES.iter().any(|file| whole_file::is_left_over(name, file))
         };
         if names.is_empty() || names.iter().any(|name| name == LOCK_FILE) && names.iter().all(is_ours) {

@@ -21,6 +21,7 @@ use tolaria::trainer::{Checkpoints, Outcome, Resumed};
 
 use crate::check;
 use crate::config::{CheckpointConfig, EsperConfig};
+use crate::data::DataName;
 use crate::exit;
 use crate::output;
 use crate::progress::{Progress, ProgressMode};
@@ -195,6 +196,9 @@ fn begin(name: &str, plan: &Plan, clock: &dyn Clock) -> anyhow::Result<(RunFolde
     };
     folder.write(report::RECORD_FILE, &(serde_json::to_string_pretty(&record)? + "\n"))?;
     folder.write(report::PREPARATION_FILE, &(serde_json::to_string_pretty(&prepared.preparation)? + "\n"))?;
+    if matches!(config.data.name, DataName::File(_)) {
+        folder.write(report::ROWS_FILE, &(serde_json::to_string(&prepared.splits.assignment)? + "\n"))?;
+    }
     folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
     Ok((folder, record))
 }

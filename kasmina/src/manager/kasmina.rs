@@ -20,7 +20,7 @@ use crate::blueprint::Registry;
 use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{GraftedModel, Role};
-use crate::host::{Host, HostSlot};
+use crate::host::{Host, HostConfig, HostSlot};
 use crate::init::InitMode;
 use crate::isolation::{Ledger, Monitor};
 use crate::manager::device_cache::DeviceCache;
@@ -124,6 +124,15 @@ impl Kasmina {
             offers: registry.offers(slot.shape, config.seed_width),
         };
         Ok(host.slots().iter().map(free).collect())
+    }
+
+    /// Parameters of the network that `host` describes, without any seed (count). No tensor is made.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when there would be more than 2^31.
+    pub fn count_host_parameters(host: &HostConfig) -> Result<u64, Error> {
+        let (_, tensors) = Host::preview(host)?;
+        Ok(tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum())
     }
 
     /// Keeps a batch from which new seeds may start, see [`InitMode`]; the one before is dropped. Batches that are
