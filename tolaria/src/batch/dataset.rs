@@ -112,6 +112,12 @@ impl Dataset {
         if self.inputs.device().is_cpu() { self.gather_rows(indices) } else { self.gather_on_device(indices) }
     }
 
+    /// The samples at `indices` as a data set of their own.
+    pub(crate) fn subset(&self, indices: &[u32]) -> Result<Self, Error> {
+        let Batch { inputs, targets } = self.gather(indices)?;
+        Self::new(inputs, targets, self.num_classes)
+    }
+
     /// One copy per row: `index_select` would go through a tensor of indices and a general stride computation.
     fn gather_rows(&self, indices: &[u32]) -> Result<Batch, Error> {
         let mut dims = self.inputs.dims().to_vec();

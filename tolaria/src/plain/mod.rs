@@ -1,7 +1,7 @@
 //! Training any candle function, without seeds: [`PlainModel`] names its variables, [`NoSeeds`] manages none, and
 //! [`NoPolicy`] decides nothing.
 //!
-//! `examples/train_plain.rs` trains one from beginning to end.
+//! `examples/train_candle_nn.rs` trains one of `candle-nn` from beginning to end, in 20 lines.
 //!
 //! ```
 //! use candle_core::{Device, Tensor, Var};
@@ -45,6 +45,6 @@ mod model;
 mod no_seeds;
 mod no_policy;
 
-pub use model::PlainModel;
+pub use model::{PlainModel, variables};
 pub use no_policy::NoPolicy;
 pub use no_seeds::NoSeeds;

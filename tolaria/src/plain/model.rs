@@ -1,6 +1,10 @@
 //! A candle function with its variables.
 
+use std::collections::BTreeMap;
+#[expect(clippy::disallowed_types, reason = "what candle has; its order is not used")]
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Tensor, Var};
 use leyline::error::ErrorType;
@@ -57,6 +61,20 @@ impl PlainModel {
         Ok(Self { parameters, layout, forward: Box::new(forward), host_numbers: HostNumbers::MayMove })
     }
 
+    /// As [`Self::with_pass`], of the variables of candle's `VarMap`, which is asked by `VarMap::data`:
+    /// `examples/train_candle_nn.rs` trains one. What a layer changes in training by itself, as running statistics, is no
+    /// parameter: such a variable goes from [`variables`] to [`NoSeeds::with_buffers`](super::NoSeeds::with_buffers).
+    ///
+    /// # Errors
+    /// As there.
+    #[expect(clippy::disallowed_types, reason = "what candle has; its order is not used")]
+    pub fn from_varmap(
+        map: &Mutex<HashMap<String, Var>>,
+        forward: impl Fn(&Tensor, Pass<'_>) -> candle_core::Result<Tensor> + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        Self::with_pass(variables(map), forward)
+    }
+
     /// With what the function promises of numbers that it keeps on the host; without it they may move, and replayed
     /// steps are tested in every epoch ([`TrainableModel::host_numbers`]).
     #[must_use]
@@ -64,6 +82,16 @@ impl PlainModel {
         self.host_numbers = host_numbers;
         self
     }
+}
+
+/// The variables of candle's `VarMap` with their names, in the order of names: that of the map differs between processes.
+#[must_use]
+#[expect(clippy::disallowed_types, reason = "what candle has; its order is not used")]
+pub fn variables(map: &Mutex<HashMap<String, Var>>) -> Vec<(String, Var)> {
+    // Whoever panicked while it was locked has at most added a variable.
+    let map = map.lock().unwrap_or_else(PoisonError::into_inner);
+    let sorted: BTreeMap<_, _> = map.iter().map(|(name, var)| (name.clone(), var.clone())).collect();
+    sorted.into_iter().collect()
 }
 
 impl fmt::Debug for PlainModel {

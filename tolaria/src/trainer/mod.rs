@@ -13,6 +13,7 @@
 
 mod config;
 mod run;
+mod splits;
 mod step;
 mod region;
 mod inputs;
