@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use indicatif::TermLike;
-use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
-use leyline::seed::{AlphaMode, SeedStage};
+use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
+use leyline::seed::{AlphaMode, SeedStage, SeedState};
 use leyline::state::{ACCURACY, Score};
 use leyline::unit::Alpha;
 use tolaria::trainer::report::{CommandRecord, TransitionRecord};
 
+use super::state::clock;
 use super::*;
 
 /// Everything that was written, as text; stands for a terminal of so many columns or for a file.
@@ -75,7 +76,7 @@ impl TermLike for Screen {
     }
 }
 
-fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
+pub(super) fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
     let score = Score::new(0.5, 100).with(ACCURACY, 0.75);
     let state = |&(id, stage, alpha)| SeedState {
         stage,
@@ -108,7 +109,7 @@ fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport {
 
 fn plain() -> (Progress, Screen) {
     let screen = Screen::default();
-    (Progress::with_sink(Sink::Plain(Box::new(screen.clone())), 4), screen)
+    (Progress { state: RunState::new(4), sink: Sink::Plain(Box::new(screen.clone())) }, screen)
 }
 
 fn look(width: u16, has_color: bool) -> Look {
@@ -118,8 +119,8 @@ fn look(width: u16, has_color: bool) -> Look {
 fn display_of(width: u16) -> (Progress, Screen) {
     let screen = Screen(Arc::default(), width);
     let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
-    let display = Display::new(look(width, false), target, Box::new(screen.clone()), 4);
-    (Progress::with_sink(Sink::Display(display), 4), screen)
+    let bars = Bars::new(look(width, false), target, Box::new(screen.clone()), 4);
+    (Progress { state: RunState::new(4), sink: Sink::Bars(bars) }, screen)
 }
 
 fn display() -> (Progress, Screen) {
@@ -274,7 +275,7 @@ fn a_closed_output_does_not_end_a_run() {
             Err(io::ErrorKind::BrokenPipe.into())
         }
     }
-    let mut progress = Progress::with_sink(Sink::Plain(Box::new(Closed)), 3);
+    let mut progress = Progress { state: RunState::new(3), sink: Sink::Plain(Box::new(Closed)) };
     progress.epoch(&report(1, &[]));
     progress.note("still here");
 }

@@ -24,10 +24,10 @@ use crate::config::{CheckpointConfig, EsperConfig};
 use crate::data::DataName;
 use crate::exit;
 use crate::output;
-use crate::progress::{Progress, ProgressMode};
+use crate::progress::{Progress, ProgressMode, require_terminal};
 use crate::report::{self, DataRecord, RunOutcome, RunRecord, SeedSummary, Summary, Versions};
+use crate::run::Interrupt;
 use crate::run::folder::RunFolder;
-use crate::run::interrupt::Interrupt;
 use crate::run::metrics_log::MetricsLog;
 use crate::run::plan::{self, Plan};
 use crate::run::resume;
@@ -79,6 +79,9 @@ pub struct TrainArgs {
     /// Print one JSON object with the summary as the last line on standard output.
     #[arg(long)]
     pub json: bool,
+    /// Shows the run on the whole terminal: curves, seeds, events. `q` stops it and writes a checkpoint.
+    #[arg(long, conflicts_with = "progress")]
+    pub tui: bool,
     /// How progress is shown on standard error.
     #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
     pub progress: ProgressMode,
@@ -91,6 +94,9 @@ pub struct TrainArgs {
 pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let started = clock.now();
+    if args.tui {
+        require_terminal()?;
+    }
     let interrupt = Interrupt::install()?;
     let plan = Plan::of(args, clock.unix().as_secs())?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
@@ -133,7 +139,15 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
 
     let log = MetricsLog::open(&folder.metrics(), trainer.progress().0)?;
     folder.remove(report::SUMMARY_FILE)?;
-    let mut progress = Progress::new(args.progress, trainer.num_epochs());
+    let mut progress = if args.tui {
+        Progress::on_screen(trainer.num_epochs(), Arc::clone(&clock), interrupt.clone())
+            .context("taking the terminal")?
+    } else {
+        Progress::new(args.progress, trainer.num_epochs())
+    };
+    if !is_new {
+        report::Run::read(folder.path())?.epochs.iter().for_each(|report| progress.earlier(report));
+    }
     note_start(&mut progress, &folder, is_new, resumed.as_ref());
     if let Some(placed) = placement(config, &prepared.splits)? {
         let place = if placed.is_on_gpu { "on the GPU" } else { "on the host, every batch is copied" };

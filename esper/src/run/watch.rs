@@ -1,12 +1,11 @@
 //! What watches a run of the command: the metrics file, the display, the signal handlers.
 
 use leyline::error::{BoxError, Error, ErrorKind};
-use leyline::id::StepIndex;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, RunEvent};
+use tolaria::trainer::{Flow, Observer, RunEvent, StepReport};
 
 use crate::progress::Progress;
-use crate::run::interrupt::Interrupt;
+use crate::run::Interrupt;
 use crate::run::metrics_log::MetricsLog;
 
 /// The metrics file could not be written.
@@ -41,7 +40,8 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn step_finished(&mut self, _step: StepIndex) -> Flow {
+    fn step(&mut self, report: &StepReport<'_>) -> Flow {
+        self.progress.step(report);
         if self.interrupt.asked() { Flow::Stop } else { Flow::Continue }
     }
 
