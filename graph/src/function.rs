@@ -36,6 +36,8 @@ pub(super) use engine::Graphs;
 /// 5. Before the first replay of a graph, and after 1, 2, 4, … more, `F` is recorded once more and compared with the graph.
 ///    Where a number or a tensor of the host has changed, the key is refused ([`Refusal::FrozenValue`]). If replays
 ///    since the last test may have used the old one, that call fails with [`Stale`](super::Stale); later ones run `F`.
+///    Replays of a graph that made room for another one are not tested any more: a [`limit`](GraphFunctionConfig::limit) that
+///    holds all shapes in use avoids that.
 /// 6. After [`compile_warmup_calls`](GraphFunctionConfig::compile_warmup_calls) replays a graph is compiled in the
 ///    background, by passes that keep every bit. The compiled one is replayed once it left the results of the captured
 ///    one in [`compile_verify_calls`](GraphFunctionConfig::compile_verify_calls) calls; where it did not, or cannot be
