@@ -60,7 +60,8 @@ fn a_run_that_gets_no_better_ends_with_the_reason_and_keeps_its_best_checkpoint(
     let lowest = epochs.iter().map(loss).fold(f64::INFINITY, f64::min);
     let best = &summary["best"];
     assert_eq!(best["loss"].as_f64(), Some(lowest));
-    assert_eq!(loss(&epochs[usize::try_from(best["epoch"].as_u64().unwrap()).unwrap() - 1]), lowest);
+    let at = usize::try_from(best["epoch"].as_u64().unwrap()).unwrap() - 1;
+    assert_eq!(loss(&epochs[at]).to_bits(), lowest.to_bits());
     let kept = CheckpointReader::new(out.join("checkpoints"), Arc::new(StdFs)).load_pinned().unwrap().unwrap();
     assert_eq!(Some(kept.snapshot.meta.step.0), best["step"].as_u64());
 

@@ -1,5 +1,4 @@
 //! Networks of `candle-nn`: the example, and what of them reaches the trainer.
-#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

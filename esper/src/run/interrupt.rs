@@ -1,12 +1,11 @@
 //! Ctrl-C and SIGTERM: the first asks for a checkpoint and an orderly end, the second ends the process at once.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use anyhow::Context as _;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
 use crate::exit;
@@ -25,11 +24,28 @@ impl Interrupt {
     /// When the operating system refuses.
     pub(crate) fn install() -> anyhow::Result<Self> {
         let interrupt = Self::default();
-        let mut signals = Signals::new([SIGINT, SIGTERM]).context("installing the handler of signals")?;
-        let heard = interrupt.clone();
-        let listen = move || signals.forever().for_each(|_| heard.signalled());
-        thread::Builder::new().name("signals".to_owned()).spawn(listen).context("starting the thread of signals")?;
+        interrupt.listen().context("installing the handler of signals")?;
         Ok(interrupt)
+    }
+
+    #[cfg(unix)]
+    fn listen(&self) -> io::Result<()> {
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+        let heard = self.clone();
+        let listen = move || signals.forever().for_each(|_| heard.signalled());
+        std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map(drop)
+    }
+
+    /// Where signals cannot be waited for, the handler ends the process.
+    #[cfg(not(unix))]
+    fn listen(&self) -> io::Result<()> {
+        use signal_hook::flag;
+        for signal in [SIGINT, SIGTERM] {
+            // Order matters: the exit acts only when an earlier signal has set the flag.
+            flag::register_conditional_shutdown(signal, i32::from(exit::INTERRUPTED), Arc::clone(&self.asked))?;
+            flag::register(signal, Arc::clone(&self.asked))?;
+        }
+        Ok(())
     }
 
     /// Whether somebody has asked to stop.

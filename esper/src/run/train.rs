@@ -145,7 +145,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     } else {
         Progress::new(args.progress, trainer.num_epochs())
     };
-    if !is_new {
+    if args.tui && !is_new {
         report::Run::read(folder.path())?.epochs.iter().for_each(|report| progress.earlier(report));
     }
     note_start(&mut progress, &folder, is_new, resumed.as_ref());

@@ -69,13 +69,14 @@ mod defaults {
     }
 }
 
-impl OptimizerConfig {
-    /// AdamW with the constants of the paper but for its weight decay.
-    #[must_use]
-    pub fn adam_w(weight_decay: f64) -> Self {
-        Self::AdamW { beta1: defaults::beta1(), beta2: defaults::beta2(), eps: defaults::eps(), weight_decay }
+impl Default for OptimizerConfig {
+    /// AdamW with the constants of the paper, but without weight decay.
+    fn default() -> Self {
+        Self::AdamW { beta1: defaults::beta1(), beta2: defaults::beta2(), eps: defaults::eps(), weight_decay: 0.0 }
     }
+}
 
+impl OptimizerConfig {
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {

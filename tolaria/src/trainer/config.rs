@@ -123,7 +123,7 @@ impl Default for TrainConfig {
         let [batch_size, eval_batch_size] = const { [NonZeroUsize::new(32).unwrap(), NonZeroUsize::new(512).unwrap()] };
         Self {
             batch: BatchConfig { batch_size, microbatches_per_step: NonZeroUsize::MIN },
-            optimizer: OptimizerConfig::adam_w(0.0),
+            optimizer: OptimizerConfig::default(),
             schedule: ScheduleConfig::constant(0.003),
             clip_norm: Some(1.0),
             conflict: ConflictResolution::Mean,
