@@ -10,7 +10,9 @@ use leyline::command::{Operation, Order};
 use leyline::id::{EpochIndex, SeedId};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager as _};
+use leyline::task::Task;
 use leyline::telemetry::NullRecorder;
+use tolaria::task::Classification;
 
 use crate::error::Error;
 
@@ -34,11 +36,13 @@ impl Led {
 
     /// An audit on `batch` where one is due, and the evidence of a new epoch, on which every gate opens.
     pub(crate) fn prove(&mut self, eager: &Eager, seeds: &[SeedId], batch: &Batch) -> Result<(), Error> {
+        let task: Arc<dyn Task> = Arc::new(Classification::new(self.manager.config().host.num_outputs()));
+        self.manager.train_for(eager, &task)?;
         if self.manager.wants_batch(eager) {
             self.manager.inspect_batch(eager, batch)?;
         }
         self.epoch = self.epoch.next();
-        let gain = Counterfactual { loss_gain: 0.5, std_error: 0.01, accuracy_gain_pp: 1.0, num_samples: 1_000 };
+        let gain = Counterfactual { loss_gain: 0.5, std_error: 0.01, accuracy_gain_pp: Some(1.0), num_samples: 1_000 };
         let health = GradientHealth { norm: 1.0, host_ratio: Some(1.0), health: 1.0 };
         let of = |&seed| Evidence { seed, epoch: self.epoch, counterfactual: Some(gain), gradient: Some(health) };
         Ok(self.manager.record_evidence(eager, &seeds.iter().map(of).collect::<Vec<_>>())?)

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor, Var};
 use leyline::clock::Clock;
 use leyline::id::RunId;
+use leyline::model::{Pass, TrainableModel};
 use leyline::telemetry::NullRecorder;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::optim::{Decay, OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::{ExecutionConfig, Parts, Splits, TrainConfig, Trainer};
 
 use crate::error::Error;
@@ -28,6 +30,8 @@ pub(crate) fn plain_trainer(
     device: &Device,
     clock: &Arc<dyn Clock>,
 ) -> Result<PlainTrainer, Error> {
+    let sample = data.train.slice(0, 1)?.inputs.to_device(device)?;
+    let num_classes = model.forward(&sample, Pass::Evaluate { overrides: &[] })?.logits.dims2()?.1;
     let parts = Parts {
         run_id: RunId::new("bench").expect("a literal of allowed characters"),
         seed,
@@ -35,6 +39,7 @@ pub(crate) fn plain_trainer(
         max_steps: None,
         device: device.clone(),
         data,
+        task: Arc::new(Classification::new(num_classes)),
         seeds: NoSeeds::new(model),
         policy: NoPolicy,
         checkpoints: None,

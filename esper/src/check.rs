@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use candle_core::Device;
 use clap::Args;
 use kasmina::Kasmina;
 use tamiyo::PolicyKind;
@@ -77,6 +78,7 @@ pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigEr
     issues.extend(library.and_then(Result::err).into_iter().flatten());
     if let Some(prepared) = &prepared {
         issues.extend(network(config, &prepared.splits.train));
+        issues.extend(wire::task(config, prepared, &Device::Cpu).err());
     }
     // What is wrong by itself is wrong beside the data too, and was told already.
     issues.retain(|issue| mistakes.iter().all(|told| told.key != issue.key));

@@ -13,10 +13,11 @@ use leyline::id::RunId;
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
 use tamiyo::Tamiyo;
 use tolaria::batch::{Dataset, GpuDataset, Placement};
+use tolaria::task::{TargetFacts, Task};
 use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
 use crate::config::{DeviceName, EsperConfig, Issue};
-use crate::data::{self, Table, TargetKind, Targets};
+use crate::data::{self, Prepared, Table, TargetKind, TargetPlan, Targets};
 use crate::exit::UsageError;
 use crate::kernel_cache;
 use crate::library;
@@ -51,8 +52,9 @@ pub struct Surroundings {
 ///
 /// # Errors
 /// What a part refuses; nothing that [`crate::check::check`] lets pass.
-pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings) -> anyhow::Result<EsperTrainer> {
+pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings) -> anyhow::Result<EsperTrainer> {
     let Surroundings { run_id, checkpoints, command_journal, recorder, clock } = around;
+    let data = &prepared.splits;
     let device = device(config.run.device).map_err(UsageError)?;
     let kasmina = kasmina_config(config, &data.train).map_err(unusable)?;
     let store = config.seeds.library.as_ref().map(library::open).transpose().map_err(unusable)?;
@@ -78,6 +80,7 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
     let placed = placement(config, data)?;
     let beside = if placed.is_some_and(|placed| placed.is_on_gpu) { &device } else { &Device::Cpu };
     let train = dataset(&data.train, beside)?;
+    let task = task(config, prepared, &device).map_err(|issue| unusable(vec![issue]))?;
     let parts = Parts {
         run_id,
         seed: config.run.seed,
@@ -85,6 +88,7 @@ pub fn assemble(config: &EsperConfig, data: &data::Splits, around: Surroundings)
         max_steps: config.run.max_steps,
         data: Splits { train, validation: dataset(&data.validation, beside)?, test: dataset(&data.test, beside)? },
         device,
+        task,
         seeds,
         policy,
         checkpoints,
@@ -145,6 +149,31 @@ pub(crate) fn kasmina_config(config: &EsperConfig, train: &Table) -> Result<Kasm
     if issues.is_empty() { Ok(kasmina) } else { Err(issues) }
 }
 
+/// What the network is trained for, on `device`.
+///
+/// # Errors
+/// Settings that do not fit the targets, or measures that the task does not have.
+pub(crate) fn task(config: &EsperConfig, data: &Prepared, device: &Device) -> Result<Arc<dyn Task>, Issue> {
+    let task = config.task.task(&facts(&data.preparation.target, &data.splits.train.class_counts()), device);
+    let task = task.map_err(|issue| Issue::new(format!("task.{}", issue.key), issue.message))?;
+    config.train.measured(&*task).map_err(|error| Issue::new("train.measures", error.to_string()))?;
+    Ok(task)
+}
+
+/// What the targets are, with so many training samples of each class where they are classes.
+pub(crate) fn facts(plan: &TargetPlan, class_counts: &[usize]) -> TargetFacts {
+    match plan.kind {
+        TargetKind::Classes => {
+            TargetFacts::Classes { counts: class_counts.iter().map(|count| *count as u64).collect() }
+        }
+        // Those that are not scaled are in units of the data as they are.
+        TargetKind::Values if plan.scales.is_empty() => TargetFacts::Values { scales: vec![1.0; plan.names.len()] },
+        TargetKind::Values => TargetFacts::Values { scales: plan.scales.clone() },
+        TargetKind::Flags => TargetFacts::Flags { count: plan.names.len() },
+        TargetKind::Tokens => TargetFacts::Tokens { vocabulary: plan.vocabulary.unwrap_or(0) },
+    }
+}
+
 fn unusable(issues: Vec<Issue>) -> UsageError {
     let lines = issues.iter().map(|issue| format!("configuration: `{}` {}", issue.key, issue.problem));
     UsageError(lines.collect::<Vec<_>>().join("\n"))
@@ -154,14 +183,15 @@ fn unusable(issues: Vec<Issue>) -> UsageError {
 pub(crate) fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset> {
     let (inputs, targets) = table.to_tensors(device)?;
     let inputs = inputs.reshape((table.num_samples(), table.num_features()))?;
-    Ok(Dataset::new(inputs, targets, table.num_outputs())?)
+    Ok(Dataset::new(inputs, targets)?)
 }
 
-/// What the trainer has no task for, by name.
+/// What no host has outputs for, by name.
 pub(crate) fn untrainable(train: &Table) -> Option<Issue> {
     let kind = train.targets().kind();
-    (kind != TargetKind::Classes).then(|| {
-        let problem = format!("makes the target {kind}, which the trainer cannot learn yet; expected `classes`");
+    (kind == TargetKind::Tokens).then(|| {
+        let problem =
+            format!("makes the target {kind}, which no `[host]` predicts; expected `classes`, `values` or `flags`");
         Issue::new("data.target_kind", problem)
     })
 }

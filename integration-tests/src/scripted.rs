@@ -21,6 +21,7 @@ use leyline::telemetry::{NullRecorder, Recorder};
 use leyline_testkit::clock::ManualClock;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
+use tolaria::task::Classification;
 use tolaria::trainer::{Parts, Splits, TrainConfig, Trainer};
 
 const KEY: [u8; 32] = [7; 32];
@@ -110,6 +111,7 @@ pub fn trainer(
         max_steps: None,
         device: Device::Cpu,
         data: Splits { train: data.clone(), validation: data.clone(), test: data },
+        task: Arc::new(Classification::new(2)),
         seeds,
         policy,
         checkpoints: None,
@@ -124,5 +126,5 @@ fn samples(count: u8) -> Dataset {
     let targets: Vec<u32> = [0, 1, 1, 0].into_iter().cycle().take(count.into()).collect();
     let inputs = Tensor::from_vec(inputs, (usize::from(count), 3), &Device::Cpu).expect("three features a sample");
     let targets = Tensor::from_vec(targets, usize::from(count), &Device::Cpu).expect("one class a sample");
-    Dataset::new(inputs, targets, 2).expect("classes below two")
+    Dataset::new(inputs, targets).expect("classes below two")
 }

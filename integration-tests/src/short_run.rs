@@ -72,7 +72,7 @@ pub fn trainer(config: &EsperConfig, dir: Option<&Path>) -> EsperTrainer {
         recorder: Arc::new(NullRecorder),
         clock: Arc::new(SystemClock::new()),
     };
-    assemble(config, &prepared.splits, around).expect("parts that fit")
+    assemble(config, &prepared, around).expect("parts that fit")
 }
 
 /// Keeps the reports, and stops after a given step.

@@ -20,8 +20,10 @@ use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId, StepIndex};
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager, SeedStage};
+use leyline::task::Task;
 use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
+use leyline_testkit::cross_entropy::CrossEntropy;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -36,8 +38,10 @@ fn main() -> Result<()> {
     let host = HostConfig::Mlp { inputs: INPUTS, hidden: vec![3], classes: CLASSES };
     let config = KasminaConfig { init_seed: 3, ..KasminaConfig::new(host) };
     let clock = Arc::new(SystemClock::new());
-    let manager = Kasmina::new(config, &Device::Cpu, clock, Arc::new(NullRecorder))?;
-    let mut trainer = Trainer { manager, eager: Eager::acquire()?, rng: ChaCha8Rng::seed_from_u64(1), step: 0 };
+    let mut manager = Kasmina::new(config, &Device::Cpu, clock, Arc::new(NullRecorder))?;
+    let (eager, task): (Eager, Arc<dyn Task>) = (Eager::acquire()?, Arc::new(CrossEntropy));
+    manager.train_for(&eager, &task)?;
+    let mut trainer = Trainer { manager, eager, rng: ChaCha8Rng::seed_from_u64(1), step: 0 };
     let held_out = trainer.batch(512)?;
 
     println!("epoch  stage        alpha  held-out loss   gain of the seed");
@@ -128,7 +132,7 @@ impl Trainer {
         let mean = gains.iter().sum::<f64>() / n;
         let variance = gains.iter().map(|gain| (gain - mean).powi(2)).sum::<f64>() / (n - 1.0);
         let std_error = (variance / n).sqrt();
-        Ok(Counterfactual { loss_gain: mean, std_error, accuracy_gain_pp: 0.0, num_samples: gains.len() as u64 })
+        Ok(Counterfactual { loss_gain: mean, std_error, accuracy_gain_pp: None, num_samples: gains.len() as u64 })
     }
 
     /// Asks for the next step of the seed's life; the gates decide.

@@ -26,6 +26,12 @@ pub enum Error {
     /// A region rule was broken.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// Nobody said what the network is trained for.
+    #[error("{what} measures a loss: expected `train_for` to be called with a task first")]
+    NoTask {
+        /// What needs the task.
+        what: &'static str,
+    },
     /// An order is signed.
     #[error(transparent)]
     Unverified(#[from] Unverified),
@@ -362,6 +368,7 @@ impl LeylineError for Error {
             Self::Artifact(_) | Self::SavedTensor { .. } | Self::Saved { .. } | Self::SavedDocument(_) => {
                 ErrorKind::Corrupt
             }
+            Self::NoTask { .. } => ErrorKind::Unsupported,
             Self::Tensor(_) => ErrorKind::Device,
         }
     }

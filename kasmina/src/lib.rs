@@ -25,7 +25,6 @@ pub mod attribution;
 pub mod isolation;
 pub mod telemetry;
 pub mod manager;
-mod cross_entropy;
 mod host_read;
 
 pub use config::{ConfigIssue, KasminaConfig};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use kasmina::{GraftedModel, Kasmina, KasminaConfig};
 use leyline::command::Operation;
+use leyline::error::{Error as _, ErrorKind};
 use leyline::id::{BlueprintId, EpochIndex, SeedId, StepIndex};
 use leyline::model::{Pass, TrainableModel};
 use leyline::region::Eager;
@@ -17,11 +18,29 @@ use leyline_testkit::clock::ManualClock;
 use leyline_testkit::durable::DurableHarness;
 use leyline_testkit::seed_manager::SeedManagerHarness;
 use leyline_testkit::trainable_model::{Change, TrainableModelHarness};
-use support::{batch, cnn, config, mlp, ramp, slot};
+use support::{batch, cnn, config, mlp, ramp, slot, task};
 
 fn manager(config: KasminaConfig) -> Kasmina {
     let (clock, recorder) = (Arc::new(ManualClock::default()), Arc::new(NullRecorder));
-    Kasmina::new(config, &Device::Cpu, clock, recorder).unwrap()
+    let mut manager = Kasmina::new(config, &Device::Cpu, clock, recorder).unwrap();
+    manager.train_for(&Eager::acquire().unwrap(), &task()).unwrap();
+    manager
+}
+
+#[test]
+fn what_measures_a_loss_is_refused_by_name_until_a_task_was_told() {
+    let mut eager = Eager::acquire().unwrap();
+    let (clock, recorder) = (Arc::new(ManualClock::default()), Arc::new(NullRecorder));
+    let mut manager = Kasmina::new(config(mlp()), &Device::Cpu, clock, recorder).unwrap();
+    let blueprint = BlueprintId::new("mlp").unwrap();
+    let seed = manager.apply(&mut eager, &Operation::germinate(slot("slot1"), blueprint).into()).unwrap().seed;
+    apply_with(&mut manager, &mut eager, Operation::StartTraining { seed });
+    let error = manager.inspect_batch(&eager, &batch(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let expected = "an audit of isolation measures a loss: expected `train_for` to be called with a task first";
+    assert_eq!(error.to_string(), expected);
+    manager.train_for(&eager, &task()).unwrap();
+    manager.inspect_batch(&eager, &batch(1)).unwrap();
 }
 
 /// Applies one command in an otherwise empty run.
@@ -36,7 +55,7 @@ fn apply_with(manager: &mut Kasmina, eager: &mut Eager, operation: Operation) {
 
 fn ripen(manager: &mut Kasmina, eager: &mut Eager, seed: SeedId) {
     let counterfactual =
-        Some(Counterfactual { loss_gain: 0.5, std_error: 0.005, accuracy_gain_pp: 8.0, num_samples: 4_096 });
+        Some(Counterfactual { loss_gain: 0.5, std_error: 0.005, accuracy_gain_pp: Some(8.0), num_samples: 4_096 });
     let gradient = Some(GradientHealth { norm: 1.0, host_ratio: Some(1.0), health: 1.0 });
     for epoch in 0..4 {
         let epoch = EpochIndex(epoch);

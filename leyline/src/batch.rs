@@ -5,9 +5,9 @@ use candle_core::Tensor;
 /// One microbatch on the device.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// Shape (B, …), first dimension the samples.
+    /// Shape (B, …), first dimension the samples; `f32`, or `u32` for tokens.
     pub inputs: Tensor,
-    /// Class indices, shape (B,), dtype `u32`.
+    /// Shape (B, …), of `u32` for classes and tokens or `f32` for values, as the [task](crate::task::Task) reads them.
     pub targets: Tensor,
 }
 
@@ -15,6 +15,6 @@ impl Batch {
     /// Samples in the microbatch (B).
     #[must_use]
     pub fn num_samples(&self) -> usize {
-        self.targets.elem_count()
+        self.targets.dims().first().copied().unwrap_or(0)
     }
 }

@@ -23,6 +23,7 @@ pub mod clock;
 pub mod region;
 pub mod batch;
 pub mod source;
+pub mod task;
 pub mod layout;
 pub mod model;
 pub mod durable;

@@ -10,6 +10,7 @@ use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::region::Eager;
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
+use leyline::task::Task;
 use leyline::telemetry::Recorder;
 use serde::de::Error as _;
 use serde_json::{Map, Value};
@@ -138,6 +139,10 @@ impl<M: SeedManager> SeedManager for Verified<M> {
 
     fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, Self::Error> {
         self.manager.finish_epoch(eager, epoch).map_err(Error::Inner)
+    }
+
+    fn train_for(&mut self, eager: &Eager, task: &Arc<dyn Task>) -> Result<(), Self::Error> {
+        self.manager.train_for(eager, task).map_err(Error::Inner)
     }
 
     fn wants_batch(&self, eager: &Eager) -> bool {

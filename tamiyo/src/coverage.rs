@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_seed_that_takes_part_has_two_inputs_and_another_none() {
         let counterfactual =
-            Some(Counterfactual { loss_gain: 0.1, std_error: 0.1, accuracy_gain_pp: 0.0, num_samples: 9 });
+            Some(Counterfactual { loss_gain: 0.1, std_error: 0.1, accuracy_gain_pp: Some(0.0), num_samples: 9 });
         let gradient = Some(GradientHealth { norm: 1.0, host_ratio: None, health: 1.0 });
         let with = |seed| SystemState { seeds: vec![seed], ..state() };
         let training = || seed(SeedStage::Training);
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn nothing_is_missing_of_a_seed_without_effect_and_no_gradient_of_one_that_fades() {
         let counterfactual =
-            Some(Counterfactual { loss_gain: 0.1, std_error: 0.1, accuracy_gain_pp: 0.0, num_samples: 9 });
+            Some(Counterfactual { loss_gain: 0.1, std_error: 0.1, accuracy_gain_pp: Some(0.0), num_samples: 9 });
         let with = |seed| SystemState { seeds: vec![seed], ..state() };
         for stage in [SeedStage::Blending, SeedStage::Holding] {
             let acting = |alpha| SeedState { alpha: Alpha::new(alpha).unwrap(), counterfactual, ..seed(stage) };

@@ -195,7 +195,7 @@ fn estimate(measurements: &[Measured]) -> Estimate {
 }
 
 fn is_usable(measured: &Counterfactual) -> bool {
-    let numbers = [measured.loss_gain, measured.std_error, measured.accuracy_gain_pp];
+    let numbers = [measured.loss_gain, measured.std_error, measured.accuracy_gain_pp.unwrap_or(0.0)];
     numbers.iter().all(|number| number.is_finite()) && measured.std_error >= 0.0 && measured.num_samples >= 2
 }
 
@@ -214,7 +214,7 @@ mod tests {
             counterfactual: measured.map(|(loss_gain, std_error)| Counterfactual {
                 loss_gain,
                 std_error,
-                accuracy_gain_pp: 0.0,
+                accuracy_gain_pp: Some(0.0),
                 num_samples: 100,
             }),
             counterfactual_epoch: Some(EpochIndex(epochs_in_stage)),

@@ -117,7 +117,7 @@ impl Instruments {
         for seed in state.seeds.iter().filter(|seed| seed.stage.is_live()) {
             let gauges = gone.remove(&seed.seed_id).unwrap_or_else(|| SeedGauges::new(&**recorder, seed.seed_id));
             let measured = seed.counterfactual;
-            gauges.contribution.set_or_clear(measured.map(|m| m.accuracy_gain_pp).filter(|gain| gain.is_finite()));
+            gauges.contribution.set_or_clear(measured.and_then(|m| m.accuracy_gain_pp).filter(|gain| gain.is_finite()));
             gauges.loss_gain.set_or_clear(measured.map(|m| m.loss_gain).filter(|gain| gain.is_finite()));
             self.seeds.insert(seed.seed_id, gauges);
         }

@@ -23,6 +23,7 @@ use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{ExecutionConfig, Flow, Observer, Parts, Splits, StepMode, TrainConfig, Trainer};
 
@@ -81,6 +82,7 @@ fn train(device: &Device, mode: StepMode) -> Result<Vec<u32>, Box<dyn Error>> {
         max_steps: None,
         data: Splits { train: data.clone(), validation: data.clone(), test: data },
         device: device.clone(),
+        task: Arc::new(Classification::new(2)),
         seeds: NoSeeds::new(model),
         policy: NoPolicy,
         checkpoints: None,
@@ -102,5 +104,5 @@ fn points(count: u32, device: &Device) -> Result<Dataset, Box<dyn Error>> {
     });
     let inputs = Tensor::from_iter(rows, device)?.reshape((count as usize, 2))?;
     let targets = Tensor::from_iter((0..count).map(|i| i % 2), device)?;
-    Ok(Dataset::new(inputs, targets, 2)?)
+    Ok(Dataset::new(inputs, targets)?)
 }

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{Module, VarBuilder, VarMap, linear};
 use leyline::region::Eager;
 use tolaria::trainer::{NullObserver, Parts, Splits, TrainConfig, Trainer};
-use tolaria::{batch::Dataset, plain::PlainModel};
+use tolaria::{batch::Dataset, plain::PlainModel, task::Classification};
 
 /// Points, network, training, evaluation.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,8 +16,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let build = VarBuilder::from_varmap(&variables, DType::F32, &cpu);
     let (hidden, output) = (linear(2, 16, build.pp("hidden"))?, linear(16, 2, build.pp("output"))?);
     let model = PlainModel::from_varmap(variables.data(), move |x, _| output.forward(&hidden.forward(x)?.relu()?))?;
-    let splits = Splits::draw(&Dataset::new(inputs, targets, 2)?, 0.2, 0)?;
-    let mut trainer = Trainer::new(TrainConfig::default(), Parts { num_epochs: 40, ..Parts::plain(model, splits) })?;
+    let splits = Splits::draw(&Dataset::new(inputs, targets)?, 0.2, 0)?;
+    let parts = Parts { num_epochs: 40, ..Parts::plain(Classification::new(2), model, splits) };
+    let mut trainer = Trainer::new(TrainConfig::default(), parts)?;
     let mut eager = Eager::acquire()?;
     trainer.run(&mut eager, &mut NullObserver)?;
     assert!(trainer.test(&eager)?.score.accuracy() > Some(0.95));

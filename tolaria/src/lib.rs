@@ -22,6 +22,7 @@ pub mod host_read;
 pub mod batch;
 pub mod loss;
 pub mod measure;
+pub mod task;
 pub mod random;
 pub mod grad;
 pub mod aggregate;

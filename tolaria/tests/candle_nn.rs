@@ -9,6 +9,7 @@ use leyline::model::{Pass, TrainableModel};
 use leyline::region::Eager;
 use tolaria::batch::Dataset;
 use tolaria::plain::PlainModel;
+use tolaria::task::Classification;
 use tolaria::trainer::{NullObserver, Parts, Splits, TrainConfig, Trainer};
 
 #[path = "../examples/train_candle_nn.rs"]
@@ -45,9 +46,12 @@ fn variables_come_in_the_order_of_names_and_the_pass_reaches_the_function() {
     assert_eq!(names, ["a.bias", "a.weight", "b.bias", "b.weight", "c.bias", "c.weight"]);
 
     let inputs = Tensor::zeros((12, 2), DType::F32, &device).unwrap();
-    let data = Dataset::new(inputs, Tensor::zeros(12, DType::U32, &device).unwrap(), 2).unwrap();
-    let mut trainer =
-        Trainer::new(TrainConfig::default(), Parts::plain(model, Splits::draw(&data, 0.25, 1).unwrap())).unwrap();
+    let data = Dataset::new(inputs, Tensor::zeros(12, DType::U32, &device).unwrap()).unwrap();
+    let mut trainer = Trainer::new(
+        TrainConfig::default(),
+        Parts::plain(Classification::new(2), model, Splits::draw(&data, 0.25, 1).unwrap()),
+    )
+    .unwrap();
     trainer.run(&mut Eager::acquire().unwrap(), &mut NullObserver).unwrap();
     // One step of six samples, and the validation data once.
     assert_eq!(passes.each_ref().map(|count| count.load(Ordering::Relaxed)), [1, 1]);

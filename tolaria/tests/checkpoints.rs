@@ -18,6 +18,7 @@ use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::checkpoint::{CheckpointStore, EntryKind, Fs, LockGuard, StdFs};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, Trainer};
 
@@ -59,7 +60,7 @@ impl Job {
         let inputs = Tensor::from_iter((0..count * width).map(|i| (i % 7) as f32 - 3.0), &Device::Cpu).unwrap();
         let inputs = inputs.reshape((count as usize, self.num_features)).unwrap();
         let targets = Tensor::from_iter((0..count).map(|i| (i + self.turned) % 3), &Device::Cpu).unwrap();
-        Dataset::new(inputs, targets, self.num_classes).unwrap()
+        Dataset::new(inputs, targets).unwrap()
     }
 
     fn trainer(&self, dir: &Path, fs: impl Fs + 'static) -> PlainTrainer {
@@ -89,6 +90,7 @@ impl Job {
                 validation: self.samples(self.num_validation),
                 test: self.samples(self.num_test),
             },
+            task: Arc::new(Classification::new(self.num_classes)),
             seeds: NoSeeds::new(PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap()),
             policy: NoPolicy,
             checkpoints: Some(Checkpoints {

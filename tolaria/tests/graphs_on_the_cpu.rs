@@ -17,6 +17,7 @@ use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, Trainer};
 
 /// Thirteen samples in windows of two microbatches of three: the last window is short.
@@ -25,7 +26,7 @@ fn samples() -> Dataset {
     let targets: Vec<u32> = (0..13).map(|i| i % 2).collect();
     let (inputs, targets) =
         (Tensor::from_vec(inputs, (13, 2), &Device::Cpu), Tensor::from_vec(targets, 13, &Device::Cpu));
-    Dataset::new(inputs.unwrap(), targets.unwrap(), 2).unwrap()
+    Dataset::new(inputs.unwrap(), targets.unwrap()).unwrap()
 }
 
 fn train(execution: &ExecutionConfig, recorder: &Arc<RecordingRecorder>) -> (Vec<u32>, GraphStats, bool) {
@@ -50,6 +51,7 @@ fn train(execution: &ExecutionConfig, recorder: &Arc<RecordingRecorder>) -> (Vec
         max_steps: None,
         device: Device::Cpu,
         data: Splits { train: samples(), validation: samples(), test: samples() },
+        task: Arc::new(Classification::new(2)),
         seeds: NoSeeds::new(model),
         policy: NoPolicy,
         checkpoints: None,

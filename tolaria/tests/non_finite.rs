@@ -17,6 +17,7 @@ use tolaria::checkpoint::{CheckpointStore, Snapshot, StdFs};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Checkpoints, Flow, Observer, Parts, Splits, TrainConfig, Trainer};
 
@@ -52,7 +53,7 @@ fn samples(bad: f32, at: &[u32]) -> Dataset {
         [if at.contains(&i) { bad } else { x }, x * x]
     });
     let inputs = Tensor::from_iter(inputs, &Device::Cpu).unwrap().reshape((SAMPLES as usize, 2)).unwrap();
-    Dataset::new(inputs, Tensor::from_iter((0..SAMPLES).map(|i| i % 2), &Device::Cpu).unwrap(), 2).unwrap()
+    Dataset::new(inputs, Tensor::from_iter((0..SAMPLES).map(|i| i % 2), &Device::Cpu).unwrap()).unwrap()
 }
 
 #[derive(Clone)]
@@ -104,6 +105,7 @@ impl Case {
             max_steps: None,
             device: Device::Cpu,
             data: Splits { train: self.train.clone(), validation: self.validation.clone(), test: samples(0.0, &[]) },
+            task: Arc::new(Classification::new(2)),
             seeds: NoSeeds::new(model),
             policy: NoPolicy,
             checkpoints: dir.map(open),

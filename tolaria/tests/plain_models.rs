@@ -19,6 +19,7 @@ use tolaria::host_read::{HostReads, read_vec, read_vec_u32};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::random::{DrawCounter, Dropout};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Checkpoints, Flow, NullObserver, Observer, Parts, Splits, TrainConfig, Trainer};
 
@@ -32,7 +33,7 @@ fn count(n: usize) -> NonZeroUsize {
 fn samples() -> Dataset {
     let inputs = Tensor::from_iter((0..96_u16).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4), &Device::Cpu).unwrap();
     let targets = Tensor::from_iter((0..12_u32).map(|i| i % 2), &Device::Cpu).unwrap();
-    Dataset::new(inputs.reshape((12, 8)).unwrap(), targets, 2).unwrap()
+    Dataset::new(inputs.reshape((12, 8)).unwrap(), targets).unwrap()
 }
 
 /// One linear layer over inputs without their running mean, with dropout; all that training changes beside the weight.
@@ -86,6 +87,7 @@ fn trainer(seeds: NoSeeds<PlainModel>, dir: Option<&Path>) -> Trainer<NoSeeds<Pl
         max_steps: None,
         device: Device::Cpu,
         data: Splits { train: samples(), validation: samples(), test: samples() },
+        task: Arc::new(Classification::new(2)),
         seeds,
         policy: NoPolicy,
         checkpoints: dir.map(open),

@@ -25,6 +25,7 @@ use tolaria::batch::{BatchConfig, Dataset, Sampler};
 use tolaria::checkpoint::{CheckpointStore, Snapshot, StdFs};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, Trainer};
 
@@ -130,7 +131,7 @@ impl Observer for StopAfter {
 
 fn samples() -> Dataset {
     let batch = toy::blobs(NUM_SAMPLES, 7, &Device::Cpu).unwrap();
-    Dataset::new(batch.inputs, batch.targets, toy::NUM_CLASSES).unwrap()
+    Dataset::new(batch.inputs, batch.targets).unwrap()
 }
 
 fn fake() -> FakeSeedManager {
@@ -163,6 +164,7 @@ fn trainer<S: SeedManager>(seeds: S, dir: Option<&Path>) -> Result<Trainer<S, No
         max_steps: None,
         device: Device::Cpu,
         data: Splits { train: samples(), validation: samples(), test: samples() },
+        task: Arc::new(Classification::new(toy::NUM_CLASSES)),
         seeds,
         policy: NoPolicy,
         checkpoints,

@@ -13,6 +13,7 @@ use tolaria::Error;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::checkpoint::{CheckpointStore, Snapshot, StdFs};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{
     Checkpoints, EarlyStopConfig, Flow, Observer, Outcome, Parts, RunEvent, Splits, StepReport, TrainConfig, Trainer,
@@ -57,7 +58,7 @@ fn points(count: u32, turned: u32) -> Dataset {
     let inputs = Tensor::from_iter((0..count * 2).map(|i| value(i + 3)), &Device::Cpu).unwrap();
     let labels = (0..count).map(|i| if turned > 0 && i % turned == 0 { 1 - i % 2 } else { i % 2 });
     let targets = Tensor::from_iter(labels, &Device::Cpu).unwrap();
-    Dataset::new(inputs.reshape((count as usize, 2)).unwrap(), targets, 2).unwrap()
+    Dataset::new(inputs.reshape((count as usize, 2)).unwrap(), targets).unwrap()
 }
 
 fn trainer(job: &Job, dir: Option<&Path>) -> PlainTrainer {
@@ -78,6 +79,7 @@ fn trainer(job: &Job, dir: Option<&Path>) -> PlainTrainer {
         max_steps: job.max_steps,
         checkpoints: dir.map(|dir| with_steps(open(dir))),
         ..Parts::plain(
+            Classification::new(2),
             model,
             Splits {
                 train: points(20, if job.is_misled { 1 } else { 5 }),

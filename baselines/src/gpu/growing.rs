@@ -18,6 +18,7 @@ use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
+use tolaria::task::Classification;
 use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, Trainer};
 
 use super::report::Broken;
@@ -116,6 +117,7 @@ impl Growing {
             max_steps: None,
             device: device.clone(),
             data: Splits { validation: train.clone(), test: train.clone(), train },
+            task: Arc::new(Classification::new(CLASSES)),
             seeds,
             policy,
             checkpoints: None,
@@ -144,7 +146,7 @@ pub(crate) fn samples(count: usize, inputs: usize, classes: usize, device: &Devi
         .map(|i| (i * 7 + i / 3) % u32::try_from(classes).expect("few classes"))
         .collect();
     let inputs = draw.uniform((count, inputs), 1.0)?;
-    Ok(Dataset::new(inputs, Tensor::from_vec(targets, count, device)?, classes)?)
+    Ok(Dataset::new(inputs, Tensor::from_vec(targets, count, device)?)?)
 }
 
 /// All elements, parameter after parameter.

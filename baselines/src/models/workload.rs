@@ -33,8 +33,6 @@ pub(crate) struct Workload {
     pub(crate) inputs: Tensor,
     /// A class per row of logits, shape (N,) or (N·T,), `u32`.
     pub(crate) targets: Tensor,
-    /// Classes.
-    pub(crate) num_classes: usize,
     /// Samples of a batch.
     pub(crate) batch_size: usize,
     /// The optimizer that the peer uses too.
@@ -91,7 +89,6 @@ impl Workload {
             model,
             inputs: draw.uniform((REFERENCE_SAMPLES, num_inputs), 1.0)?,
             targets: classes(REFERENCE_SAMPLES, REFERENCE_CLASSES, draw.device())?,
-            num_classes: REFERENCE_CLASSES,
             batch_size: 4,
             optimizer: SGD,
             learning_rate: 0.01,
@@ -119,7 +116,6 @@ impl Workload {
             model,
             inputs: draw.uniform((NUM_BATCHES * batch_size, num_inputs), 1.0)?,
             targets: classes(NUM_BATCHES * batch_size, num_classes, draw.device())?,
-            num_classes,
             batch_size,
             optimizer: ADAM_W,
             learning_rate: 1e-3,
@@ -135,7 +131,7 @@ impl Workload {
     ) -> Result<Self, Error> {
         let model = Transformer::new(config, variant, draw)?.into_model()?;
         let (inputs, targets) = token_stream(config, NUM_BATCHES * batch_size, draw)?;
-        Ok(Self::of_tokens(name, model, [inputs, targets], config.vocab_size, batch_size))
+        Ok(Self::of_tokens(name, model, [inputs, targets], batch_size))
     }
 
     /// The transformer of about 5 million parameters that learns the token after each sequence only: one target per
@@ -155,17 +151,11 @@ impl Workload {
         let (inputs, targets) = token_stream(config, num_sequences, draw)?;
         let targets = targets.reshape((num_sequences, config.context_len))?;
         let targets = targets.narrow(1, config.context_len - 1, 1)?.flatten_all()?.contiguous()?;
-        Ok(Self::of_tokens("tfm5m", model, [inputs, targets], config.vocab_size, batch_size))
+        Ok(Self::of_tokens("tfm5m", model, [inputs, targets], batch_size))
     }
 
-    fn of_tokens(
-        name: &'static str,
-        model: PlainModel,
-        [inputs, targets]: [Tensor; 2],
-        num_classes: usize,
-        batch_size: usize,
-    ) -> Self {
-        Self { name, model, inputs, targets, num_classes, batch_size, optimizer: ADAM_W, learning_rate: 1e-3 }
+    fn of_tokens(name: &'static str, model: PlainModel, [inputs, targets]: [Tensor; 2], batch_size: usize) -> Self {
+        Self { name, model, inputs, targets, batch_size, optimizer: ADAM_W, learning_rate: 1e-3 }
     }
 
     /// Two convolutions of stride 2 over images of 2×16×16, then an affine map to 10 classes; batches of 16.
@@ -180,7 +170,6 @@ impl Workload {
             model,
             inputs: draw.uniform((samples, config.inputs, config.size, config.size), 1.0)?,
             targets: classes(samples, config.classes, device)?,
-            num_classes: config.classes,
             batch_size,
             optimizer: ADAM_W,
             learning_rate: 1e-3,
@@ -218,7 +207,7 @@ impl Workload {
     /// # Sync
     /// one device-to-host copy of the targets
     pub(crate) fn dataset(&self) -> Result<Dataset, Error> {
-        Ok(Dataset::new(self.inputs.clone(), self.targets.clone(), self.num_classes)?)
+        Ok(Dataset::new(self.inputs.clone(), self.targets.clone())?)
     }
 }
 

@@ -17,6 +17,7 @@ use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId, StepIndex};
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager, SeedStage};
+use leyline::task::Task;
 use leyline::telemetry::NullRecorder;
 use leyline::unit::Alpha;
 
@@ -36,6 +37,24 @@ pub struct Growth {
     pub num_epochs: u64,
 }
 
+/// What the network is trained for: kasmina measures with it whether seeds leave the host alone.
+#[derive(Debug)]
+struct CrossEntropy;
+
+impl Task for CrossEntropy {
+    fn describe(&self) -> String {
+        "classification of 4".to_owned()
+    }
+
+    fn losses(&self, logits: &Tensor, targets: &Tensor) -> candle_core::Result<Tensor> {
+        log_softmax(logits, D::Minus1)?.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?.neg()
+    }
+
+    fn check_targets(&self, _targets: &Tensor) -> candle_core::Result<()> {
+        Ok(())
+    }
+}
+
 /// Trains until a seed has become permanent.
 ///
 /// # Errors
@@ -46,6 +65,8 @@ pub fn grow() -> Result<Growth> {
     let (clock, recorder) = (Arc::new(SystemClock::new()), Arc::new(NullRecorder));
     let mut seeds = Kasmina::new(config, &Device::Cpu, clock, recorder)?;
     let mut eager = Eager::acquire()?;
+    let task: Arc<dyn Task> = Arc::new(CrossEntropy);
+    seeds.train_for(&eager, &task)?;
     let data = grid()?;
     let (mut before, mut refusal, mut step) = (None, None, 0);
     for epoch in 1..=60 {
@@ -120,8 +141,7 @@ fn descend(model: &GraftedModel, data: &Batch) -> Result<f64> {
 
 fn losses(model: &GraftedModel, data: &Batch, overrides: &[AlphaOverride]) -> Result<Vec<f32>> {
     let logits = model.forward(&data.inputs, Pass::Evaluate { overrides })?.logits;
-    let chosen = log_softmax(&logits, D::Minus1)?.gather(&data.targets.unsqueeze(1)?, 1)?;
-    Ok(chosen.neg()?.flatten_all()?.to_vec1()?)
+    Ok(CrossEntropy.losses(&logits, &data.targets)?.to_vec1()?)
 }
 
 /// What the loss is lower by with the seed than without, sample by sample.
@@ -132,7 +152,7 @@ fn gain(model: &GraftedModel, seed: SeedId, data: &Batch) -> Result<Counterfactu
     let (n, mean) = (gains.len() as f64, f64::from(mean(&gains)));
     let variance = gains.iter().map(|gain| (f64::from(*gain) - mean).powi(2)).sum::<f64>() / (n - 1.0);
     let std_error = (variance / n).sqrt();
-    Ok(Counterfactual { loss_gain: mean, std_error, accuracy_gain_pp: 0.0, num_samples: gains.len() as u64 })
+    Ok(Counterfactual { loss_gain: mean, std_error, accuracy_gain_pp: None, num_samples: gains.len() as u64 })
 }
 
 /// How the gradient of the seed was over the steps of an epoch.

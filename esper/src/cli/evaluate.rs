@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use candle_core::Device;
@@ -14,11 +15,12 @@ use leyline::state::Score;
 use serde::Serialize;
 use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec_u32};
-use tolaria::measure::{ACCURACY, MEASURES, QualityMeasure};
+use tolaria::task::{Task, TaskConfig};
 use tolaria::trainer::{HeldOut, evaluate};
 
 use crate::bench::device_name;
 use crate::config::DeviceName;
+use crate::data::TargetKind;
 use crate::exit::UsageError;
 use crate::report::{count, decimal, is_ratio, percent};
 use crate::trained::{Confusion, Origin, Subject, Trained};
@@ -49,8 +51,9 @@ struct Evaluated {
     loss: f64,
     /// By name.
     measures: BTreeMap<String, f64>,
+    /// Of classes.
     #[serde(flatten)]
-    confusion: Confusion,
+    confusion: Option<Confusion>,
 }
 
 /// Runs the sub-command.
@@ -104,7 +107,7 @@ fn file(subject: &Subject, path: &Path) -> anyhow::Result<(String, Dataset)> {
         .into());
     };
     let inputs = applied.to_tensor(&Device::Cpu)?.flatten_from(1)?;
-    let dataset = Dataset::new(inputs, targets.to_tensor(&Device::Cpu)?, targets.num_outputs())?;
+    let dataset = Dataset::new(inputs, targets.to_tensor(&Device::Cpu)?)?;
     Ok((path.display().to_string(), dataset))
 }
 
@@ -123,26 +126,46 @@ fn test_part(trained: &Trained) -> anyhow::Result<(String, Dataset)> {
     Ok((format!("test part of {}", trained.record.data.name), dataset))
 }
 
+/// What the network was trained for. Weights of classes follow from the training part of a run; an export says nothing of them.
+fn task(subject: &Subject) -> anyhow::Result<Arc<dyn Task>> {
+    let plan = &subject.preparation.target;
+    let (config, counts) = match &subject.origin {
+        Origin::Run(trained) if !trained.config.task.is_auto() => {
+            let prepared = data::load(&trained.config.data)?;
+            (trained.config.task.clone(), prepared.splits.train.class_counts())
+        }
+        Origin::Run(_) | Origin::Export => (TaskConfig::Auto, vec![1; plan.names.len()]),
+    };
+    let task = config.task(&wire::facts(plan, &counts), subject.model.device());
+    task.map_err(|issue| UsageError(format!("`task.{}` {}", issue.key, issue.message)).into())
+}
+
 fn measure(subject: &Subject, data: String, dataset: &Dataset) -> anyhow::Result<Evaluated> {
     let (model, mut reads) = (&subject.model, HostReads::default());
-    let measures: Vec<QualityMeasure> = MEASURES.into_iter().filter(|measure| measure.name != ACCURACY.name).collect();
+    let task = task(subject)?;
+    let checked = task.check_targets(dataset.targets());
+    checked.map_err(|error| UsageError(format!("the targets of {data} cannot be measured: {error}")))?;
     // Batches of the size of the run's evaluations: the same products, and so the same bits.
     let batch_size = match &subject.origin {
         Origin::Run(trained) => trained.config.train.eval_batch_size.get(),
         Origin::Export => 512,
     };
-    let held_out = HeldOut { data: dataset, device: model.device(), batch_size, measures: &measures };
+    let held_out =
+        HeldOut { data: dataset, device: model.device(), batch_size, task: &*task, measures: task.measures() };
     let score = evaluate(&Eager::acquire()?, model, &held_out, &[], &mut reads).context("evaluating")?.score;
-    let targets = read_vec_u32(dataset.targets(), "targets", &mut reads)?;
     let plan = &subject.preparation.target;
-    let taken_for =
-        subject.outputs(dataset.inputs())?.into_iter().map(|outputs| match Prediction::of(plan, &outputs) {
-            Prediction::Class { class, .. } => class,
-            Prediction::Values(_) | Prediction::Flags(_) => 0,
+    let confusion = if plan.kind == TargetKind::Classes {
+        let targets = read_vec_u32(dataset.targets(), "targets", &mut reads)?;
+        let predictions = subject.outputs(dataset.inputs())?.into_iter().map(|outputs| Prediction::of(plan, &outputs));
+        let pairs = targets.into_iter().zip(predictions).filter_map(|(target, prediction)| match prediction {
+            Prediction::Class { class, .. } => Some((target as usize, class)),
+            Prediction::Values(_) | Prediction::Flags(_) => None,
         });
-    let pairs = targets.into_iter().map(|class| class as usize).zip(taken_for);
+        Some(Confusion::of(&plan.names, pairs))
+    } else {
+        None
+    };
     let Score { loss, num_samples: samples, measures, .. } = score;
-    let confusion = Confusion::of(&plan.names, pairs);
     Ok(Evaluated { data, samples, loss, measures, confusion })
 }
 
@@ -154,6 +177,6 @@ impl Evaluated {
             let value = if is_ratio(name) { percent(value) } else { decimal(value) };
             writeln!(text, "  {name:<20} {value:>12}").expect("writing to a string does not fail");
         }
-        text + "\n" + &self.confusion.render()
+        self.confusion.iter().fold(text, |text, confusion| text + "\n" + &confusion.render())
     }
 }

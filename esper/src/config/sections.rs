@@ -10,6 +10,7 @@ use serde::de;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tamiyo::{PolicyKind, TamiyoConfig};
 use tolaria::batch::GpuDataset;
+use tolaria::task::TaskConfig;
 use tolaria::trainer::TrainConfig;
 
 use super::load::{gather, peek};
@@ -25,6 +26,9 @@ pub struct EsperConfig {
     pub run: RunConfig,
     /// Which samples.
     pub data: DataConfig,
+    /// What the network is trained for; without it what the targets ask for.
+    #[serde(default, skip_serializing_if = "TaskConfig::is_auto")]
+    pub task: TaskConfig,
     /// Which checkpoints are kept.
     pub checkpoint: CheckpointConfig,
     /// What is recorded.
@@ -100,6 +104,7 @@ const BASE: &str = include_str!("defaults/base.toml");
 /// Sections in which one choice excludes the settings of another.
 const ALTERNATIVES: &[Alternative] = &[
     Alternative { path: "host", tag: None, filled_in: &HostConfig::OPEN_SIZES },
+    Alternative { path: "task", tag: Some("kind"), filled_in: &[] },
     Alternative { path: "train.optimizer", tag: Some("kind"), filled_in: &[] },
     Alternative { path: "train.schedule.decay", tag: Some("kind"), filled_in: &[] },
 ];

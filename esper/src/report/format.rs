@@ -1,6 +1,6 @@
 //! Numbers and times for people.
 
-use leyline::telemetry::Unit;
+use leyline::task::Scale;
 use tolaria::measure::named;
 
 /// `12,345`.
@@ -50,7 +50,7 @@ pub(crate) fn decimal(number: f64) -> String {
 
 /// Whether values of the measure of this name are shown in percent.
 pub(crate) fn is_ratio(measure: &str) -> bool {
-    named(measure).is_some_and(|measure| measure.unit == Unit::Ratio)
+    named(measure).is_some_and(|about| about.scale == Scale::Ratio)
 }
 
 /// Seconds as `12.3 s`, `4 min 05 s`, `2 h 03 min`.

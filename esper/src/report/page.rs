@@ -71,7 +71,8 @@ struct SeedRow {
 
 struct Effect {
     gain: String,
-    accuracy: String,
+    /// Absent where nothing is to be recognized.
+    accuracy: Option<String>,
     measured: String,
 }
 
@@ -189,7 +190,7 @@ impl Effect {
         let sign = if loss_gain > 0.0 { "+" } else { "" };
         Self {
             gain: format!("{sign}{} ± {} nats", decimal(loss_gain), decimal(std_error)),
-            accuracy: format!("{accuracy_gain_pp:+.2} pp accuracy"),
+            accuracy: accuracy_gain_pp.map(|gain| format!("{gain:+.2} pp accuracy")),
             measured: format!("{} samples, epoch {}, {}", count(num_samples), measured.epoch, measured.stage),
         }
     }

@@ -126,7 +126,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         recorder,
         clock: Arc::clone(&clock),
     };
-    let mut trainer = assemble(config, &prepared.splits, around)?;
+    let mut trainer = assemble(config, &prepared, around)?;
     let host_parameters = trainer.seeds().model().layout().num_elements_of(Owner::Host) as u64;
     let mut eager = Eager::acquire()?;
     let is_new = plan.name.is_some();
@@ -161,9 +161,8 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     }
 
     let earlier_s = record.resumed.as_ref().map_or(0.0, |resumed| resumed.earlier_s);
-    let num_classes = prepared.splits.train.num_outputs();
-    let closed = summarize(&mut trainer, &eager, &folder, &ended, num_classes, host_parameters, resumed.as_ref())
-        .and_then(|summary| {
+    let closed =
+        summarize(&mut trainer, &eager, &folder, &ended, host_parameters, resumed.as_ref()).and_then(|summary| {
             let summary = Summary { wall_s: earlier_s + (clock.now() - started).as_secs_f64(), ..summary };
             folder.write(report::SUMMARY_FILE, &(serde_json::to_string_pretty(&summary)? + "\n"))?;
             guard.shutdown(FLUSH);
@@ -262,7 +261,6 @@ fn summarize(
     eager: &Eager,
     folder: &RunFolder,
     ended: &Result<Outcome, tolaria::Error>,
-    num_classes: usize,
     host_parameters: u64,
     resumed: Option<&Resumed>,
 ) -> anyhow::Result<Summary> {
@@ -270,7 +268,7 @@ fn summarize(
     let is_over = matches!(ended, Ok(Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped));
     let test = if is_over { Some(trainer.test(eager)?.score) } else { None };
     let history = report::Run::read(folder.path())?;
-    let (outcome, reason) = verdict(ended, trainer.end_reason(), &history.epochs, num_classes);
+    let (outcome, reason) = verdict(ended, trainer.end_reason(), &history.epochs, trainer.task().loss_of_guessing());
     let (epoch, step) = trainer.progress();
     Ok(Summary {
         test_accuracy: test.as_ref().and_then(Score::accuracy),

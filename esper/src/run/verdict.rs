@@ -17,7 +17,7 @@ pub(super) fn verdict(
     ended: &Result<Outcome, tolaria::Error>,
     end_reason: Option<String>,
     epochs: &[EpochReport],
-    num_classes: usize,
+    guess: Option<f64>,
 ) -> (RunOutcome, Option<String>) {
     match ended {
         Err(error) => {
@@ -26,7 +26,7 @@ pub(super) fn verdict(
         }
         Ok(Outcome::Interrupted) => (RunOutcome::Interrupted, None),
         Ok(Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped) => {
-            match epochs.last().and_then(|last| worse_than_guessing(last, num_classes)) {
+            match epochs.last().and_then(|last| worse_than_guessing(last, guess)) {
                 Some(reason) => (RunOutcome::Diverged, Some(reason)),
                 None => (RunOutcome::Completed, end_reason),
             }
@@ -34,13 +34,13 @@ pub(super) fn verdict(
     }
 }
 
-fn worse_than_guessing(last: &EpochReport, num_classes: usize) -> Option<String> {
-    let guess = (num_classes as f64).ln();
+fn worse_than_guessing(last: &EpochReport, guess: Option<f64>) -> Option<String> {
+    let guess = guess?;
     let (train, validation) = (last.train.loss, last.validation.loss);
-    (num_classes > 1 && train.min(validation) > GUESSES * guess).then(|| {
+    (train.min(validation) > GUESSES * guess).then(|| {
         format!(
             "training diverged: the losses of epoch {} are {train:.3} nats in training and {validation:.3} in validation, a \
-             guess among {num_classes} classes has {guess:.3}; {REMEDY}",
+             guess has {guess:.3}; {REMEDY}",
             last.epoch
         )
     })
@@ -64,7 +64,8 @@ mod tests {
     fn check(ended: Result<Outcome, tolaria::Error>, losses: [f64; 2], expected: RunOutcome, reason: Option<&str>) {
         let [train, validation] = losses.map(|loss| Score::new(loss, 3));
         let early = matches!(ended, Ok(Outcome::EarlyStopped)).then(|| "stopped early".to_owned());
-        let (outcome, found) = verdict(&ended, early, &[EpochReport { train, validation, ..epoch(4) }], 10);
+        let (outcome, found) =
+            verdict(&ended, early, &[EpochReport { train, validation, ..epoch(4) }], Some(10.0_f64.ln()));
         assert_eq!((outcome, found.as_deref()), (expected, reason));
     }
 
@@ -74,10 +75,12 @@ mod tests {
         check(completed(), [2.5, 2.6], RunOutcome::Completed, None);
         check(completed(), [0.1, 40.0], RunOutcome::Completed, None);
         let reason = "training diverged: the losses of epoch 4 are 431.000 nats in training and 430.500 in validation, a \
-                      guess among 10 classes has 2.303; expected a lower train.schedule.learning_rate or train.clip_norm";
+                      guess has 2.303; expected a lower train.schedule.learning_rate or train.clip_norm";
         check(completed(), [431.0, 430.5], RunOutcome::Diverged, Some(reason));
         check(Ok(Outcome::EarlyStopped), [2.5, 2.6], RunOutcome::Completed, Some("stopped early"));
         check(Ok(Outcome::EarlyStopped), [431.0, 430.5], RunOutcome::Diverged, Some(reason));
+        let unknown = verdict(&completed(), None, &[EpochReport { train: Score::new(1e9, 3), ..epoch(4) }], None);
+        assert_eq!(unknown, (RunOutcome::Completed, None), "what guessing comes to is not known of every task");
         check(Ok(Outcome::Interrupted), [431.0, 430.5], RunOutcome::Interrupted, None);
         let diverged = tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1) };
         let text = diverged.to_string();

@@ -216,7 +216,7 @@ fn train(arm: &Arm, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
     let run_id = RunId::new(format!("study-{seed}"))?;
     let recorder = Arc::new(NullRecorder);
     let around = Surroundings { run_id, checkpoints: None, command_journal: None, recorder, clock };
-    let mut trainer = assemble(config, &prepared.splits, around)?;
+    let mut trainer = assemble(config, &prepared, around)?;
     let mut eager = Eager::acquire()?;
     if trainer.run(&mut eager, &mut StopWhenAsked(interrupt))? == Outcome::Interrupted {
         return Ok(None);

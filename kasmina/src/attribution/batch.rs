@@ -2,6 +2,7 @@
 
 use leyline::batch::Batch;
 use leyline::seed::{Attribution, AttributionMode};
+use leyline::task::Task;
 
 use crate::attribution::shares::{Acting, Scores};
 use crate::attribution::{AttributionScope, SampleAttribution, measured};
@@ -18,14 +19,15 @@ pub(crate) fn attribute(
     model: &GraftedModel,
     acting: &[Acting],
     batch: &Batch,
+    task: Option<&dyn Task>,
 ) -> Result<Attribution, Error> {
     if scope == AttributionScope::Sample && is_measured(mode) {
-        return Ok(attribute_samples(mode, model, acting, batch)?.mean()?);
+        return Ok(attribute_samples(mode, model, acting, batch, task)?.mean()?);
     }
     if acting.is_empty() || mode == AttributionMode::HostOnly {
         return Ok(Attribution::host_only());
     }
-    match scores(mode, AttributionScope::Batch, model, acting, batch)?.into_shares() {
+    match scores(mode, AttributionScope::Batch, model, acting, batch, task)?.into_shares() {
         Some(shares) => weighted(mode, acting, shares),
         None => by_alpha(acting),
     }
@@ -40,13 +42,14 @@ pub(crate) fn attribute_samples(
     model: &GraftedModel,
     acting: &[Acting],
     batch: &Batch,
+    task: Option<&dyn Task>,
 ) -> Result<SampleAttribution, Error> {
     let num_samples = batch.num_samples();
     if acting.is_empty() || !is_measured(mode) {
-        let attribution = attribute(mode, AttributionScope::Batch, model, acting, batch)?;
+        let attribution = attribute(mode, AttributionScope::Batch, model, acting, batch, task)?;
         return Ok(SampleAttribution::repeated(&attribution, num_samples));
     }
-    match scores(mode, AttributionScope::Sample, model, acting, batch)?.into_shares() {
+    match scores(mode, AttributionScope::Sample, model, acting, batch, task)?.into_shares() {
         Some(shares) => {
             let seeds = acting.iter().map(|acting| acting.seed).collect();
             Ok(SampleAttribution::new(mode, num_samples, seeds, shares))
@@ -69,13 +72,17 @@ fn scores(
     model: &GraftedModel,
     acting: &[Acting],
     batch: &Batch,
+    task: Option<&dyn Task>,
 ) -> Result<Scores, Error> {
     match mode {
         AttributionMode::HostOnly => Ok(Scores { host: vec![1.0], seeds: vec![0.0; acting.len()] }),
         AttributionMode::Stage => Ok(Scores::by_stage(acting)),
         AttributionMode::Alpha => Ok(Scores::by_alpha(acting)),
         AttributionMode::Contribution => measured::by_contribution(model, acting, batch, scope),
-        AttributionMode::Probe => measured::by_probe(model, acting, batch, scope),
+        AttributionMode::Probe => {
+            let task = task.ok_or(Error::NoTask { what: "`attribution = \"probe\"`" })?;
+            measured::by_probe(model, acting, (batch, task), scope)
+        }
     }
 }
 

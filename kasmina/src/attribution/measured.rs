@@ -3,11 +3,11 @@
 use candle_core::{DType, Result as CandleResult, Tensor};
 use leyline::batch::Batch;
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
+use leyline::task::Task;
 use leyline::unit::Alpha;
 
 use crate::attribution::AttributionScope;
 use crate::attribution::shares::{Acting, Scores};
-use crate::cross_entropy;
 use crate::error::Error;
 use crate::graft::GraftedModel;
 use crate::host_read::read_f32;
@@ -59,12 +59,12 @@ pub(super) fn by_contribution(
 pub(super) fn by_probe(
     model: &GraftedModel,
     acting: &[Acting],
-    batch: &Batch,
+    (batch, task): (&Batch, &dyn Task),
     scope: AttributionScope,
 ) -> Result<Scores, Error> {
     let measure = |overrides: &[AlphaOverride]| -> Result<Tensor, Error> {
         let logits = model.forward(&batch.inputs, Pass::Evaluate { overrides })?.logits;
-        Ok(loss(&logits, &batch.targets, scope)?)
+        Ok(loss(task, &logits, &batch.targets, scope)?)
     };
     let mut losses = Vec::with_capacity(1 + acting.len());
     losses.push(measure(&[])?);
@@ -104,11 +104,11 @@ fn squared_norm(x: &Tensor, scope: AttributionScope) -> CandleResult<Tensor> {
     }
 }
 
-/// Cross-entropy of shape (), the mean over samples, or (B); nats.
-fn loss(logits: &Tensor, targets: &Tensor, scope: AttributionScope) -> CandleResult<Tensor> {
+/// The loss of shape (), the mean over samples, or (B).
+fn loss(task: &dyn Task, logits: &Tensor, targets: &Tensor, scope: AttributionScope) -> CandleResult<Tensor> {
     let logits = logits.to_dtype(DType::F32)?;
     match scope {
-        AttributionScope::Batch => cross_entropy::mean(&logits, targets),
-        AttributionScope::Sample => cross_entropy::per_sample(&logits, targets),
+        AttributionScope::Batch => task.mean_loss(&logits, targets),
+        AttributionScope::Sample => task.losses(&logits, targets),
     }
 }

@@ -6,9 +6,9 @@ use leyline::error::ErrorType;
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::{AlphaOverride, HostNumbers, Outputs, Parameter, Pass, Shadow, TrainableModel};
+use leyline::task::Task;
 use leyline::unit::Alpha;
 
-use crate::cross_entropy;
 use crate::error::Error;
 use crate::graft::blend::{SeedBlend, Strength};
 use crate::graft::slot::{Observer, Part, SlotGrafts};
@@ -94,11 +94,11 @@ impl GraftedModel {
         self.run(h, 0, View::Frozen, &[], Some(observer))
     }
 
-    /// The value h behind the acting seeds of a slot, and the gradient of the batch's mean cross-entropy with respect to
+    /// The value h behind the acting seeds of a slot, and the gradient of the batch's mean loss with respect to
     /// the output f of a newborn seed there, f = 0, that is seen in full through `blend`; both of the shape of the slot.
     pub(crate) fn slot_gradient(
         &self,
-        batch: &Batch,
+        (batch, task): (&Batch, &dyn Task),
         slot_index: usize,
         blend: &SeedBlend,
     ) -> Result<(Tensor, Tensor), Error> {
@@ -112,7 +112,7 @@ impl GraftedModel {
         let y = blend.mix(&h, f.as_tensor().clone(), Strength::Full, View::Frozen)?;
         let next = self.host.segment(slot_index, y, View::Frozen)?;
         let logits = self.run(next, slot_index + 1, View::Frozen, &[], None)?;
-        let gradients = cross_entropy::mean(&logits, &batch.targets)?.backward()?;
+        let gradients = task.mean_loss(&logits, &batch.targets)?.backward()?;
         let gradient = gradients.get(&f).cloned().map_or_else(|| h.zeros_like(), Ok)?;
         Ok((h, gradient))
     }

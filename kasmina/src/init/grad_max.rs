@@ -26,6 +26,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Tensor, Var};
 use leyline::batch::Batch;
+use leyline::task::Task;
 use nalgebra::{DMatrix, SVD};
 
 use crate::blueprint::{DownLayer, SeedModule};
@@ -53,7 +54,7 @@ const MAX_ITERATIONS: usize = 100_000;
 pub(crate) fn grad_max(
     model: &GraftedModel,
     slot_index: usize,
-    batch: &Batch,
+    taught: (&Batch, &dyn Task),
     module: &SeedModule,
     blend: &SeedBlend,
     width: usize,
@@ -66,7 +67,7 @@ pub(crate) fn grad_max(
     if slot.channels() > MAX_FEATURES {
         return Ok(false);
     }
-    let (h, gradient) = model.slot_gradient(batch, slot_index, blend)?;
+    let (h, gradient) = model.slot_gradient(taught, slot_index, blend)?;
     let mut x = blueprint.down_inputs(&rows(&h, slot)?)?;
     if layer.bias.is_some() {
         x = Tensor::cat(&[&x, &Tensor::ones((x.dim(0)?, 1), x.dtype(), x.device())?], 1)?;

@@ -8,8 +8,8 @@ use leyline::batch::Batch;
 use leyline::id::SeedId;
 use leyline::layout::Owner;
 use leyline::model::{Outputs, Parameter, Pass, TrainableModel};
+use leyline::task::Task;
 
-use crate::cross_entropy;
 use crate::error::Error;
 use crate::graft::{Graft, GraftedModel};
 use crate::isolation::Violation;
@@ -33,19 +33,19 @@ impl Audited for GraftedModel {
 
 /// Compares `with`, a network with seeds in shadow training, with `without`, the same network without them.
 ///
-/// Both must share their other parameters. The loss is the mean cross-entropy, nats per sample. What has to be read
+/// Both must share their other parameters. The loss is the task's, its mean over the samples. What has to be read
 /// from the device comes last in the list.
 ///
 /// # Errors
 /// When a forward or backward pass fails.
 /// # Sync
 /// One device-to-host copy.
-pub fn audit<W, O>(with: &W, without: &O, batch: &Batch) -> Result<Vec<Violation>, Error>
+pub fn audit<W, O>(with: &W, without: &O, batch: &Batch, task: &dyn Task) -> Result<Vec<Violation>, Error>
 where
     W: Audited,
     O: TrainableModel<Error = Error>,
 {
-    audit_watching(with, without, &with.seed_tensors(), batch)
+    audit_watching(with, without, &with.seed_tensors(), (batch, task))
 }
 
 /// As [`audit`], with these tensors of seeds watched beside the parameters of `with`, whether or not `with` has the seeds.
@@ -53,7 +53,7 @@ pub(super) fn audit_watching<W, O>(
     with: &W,
     without: &O,
     seed_tensors: &[(SeedId, Parameter)],
-    batch: &Batch,
+    (batch, task): (&Batch, &dyn Task),
 ) -> Result<Vec<Violation>, Error>
 where
     W: TrainableModel<Error = Error>,
@@ -64,14 +64,14 @@ where
     let before: Vec<Tensor> =
         entries.iter().map(|entry| entry.parameter.var.as_detached_tensor().copy()).collect::<Result<_, _>>()?;
     let reference = without.forward(&batch.inputs, Pass::Train)?;
-    let expected = loss(&reference.logits, batch)?.backward()?;
+    let expected = loss(task, &reference.logits, batch)?.backward()?;
 
     let outputs = with.forward(&batch.inputs, Pass::Train)?;
-    let gradients = loss(&outputs.logits, batch)?.backward()?;
+    let gradients = loss(task, &outputs.logits, batch)?.backward()?;
     let mut violations = Vec::new();
     shared_storage(&entries, &mut violations);
     main_loss(&entries, &gradients, &expected, &mut violations);
-    side_losses(&entries, &outputs, batch, &mut violations)?;
+    side_losses(&entries, &outputs, (batch, task), &mut violations)?;
 
     let mut comparison = Comparison::new();
     comparison.add(Subject::Output, Some(&outputs.logits), Some(&reference.logits))?;
@@ -139,8 +139,8 @@ fn entries<'a, W: TrainableModel>(with: &'a W, seed_tensors: &'a [(SeedId, Param
     listed.chain(others).collect()
 }
 
-fn loss(logits: &Tensor, batch: &Batch) -> candle_core::Result<Tensor> {
-    cross_entropy::mean(&logits.to_dtype(DType::F32)?, &batch.targets)
+fn loss(task: &dyn Task, logits: &Tensor, batch: &Batch) -> candle_core::Result<Tensor> {
+    task.mean_loss(&logits.to_dtype(DType::F32)?, &batch.targets)
 }
 
 /// Seeds whose tensors the main loss must not reach. Where it does so only beside the seeds in the shadow, a tensor that
@@ -197,11 +197,11 @@ fn shared_storage(entries: &[Entry<'_>], violations: &mut Vec<Violation>) {
 fn side_losses(
     entries: &[Entry<'_>],
     outputs: &Outputs,
-    batch: &Batch,
+    (batch, task): (&Batch, &dyn Task),
     violations: &mut Vec<Violation>,
 ) -> candle_core::Result<()> {
     for shadow in &outputs.shadows {
-        let gradients = loss(&shadow.logits, batch)?.backward()?;
+        let gradients = loss(task, &shadow.logits, batch)?.backward()?;
         for entry in entries {
             let (seed, parameter) = (shadow.seed, &entry.parameter.name);
             match (entry.owner == Owner::Seed(seed), gradients.get(&entry.parameter.var).is_some()) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use leyline::batch::Batch;
 use leyline::id::SeedId;
+use leyline::task::Task;
 
 use crate::error::Error;
 use crate::graft::{GraftedModel, Role};
@@ -23,6 +24,7 @@ pub(crate) fn blame(
     model: &GraftedModel,
     violations: &[Violation],
     batch: &Batch,
+    task: &dyn Task,
 ) -> Result<BTreeMap<SeedId, u64>, Error> {
     let mut counts = BTreeMap::new();
     for seed in violations.iter().filter_map(Violation::seed) {
@@ -39,7 +41,7 @@ pub(crate) fn blame(
         let (reference, seed_tensors) = (model.without_shadows()?, model.seed_tensors());
         for &suspect in &suspects {
             let alone = model.keeping_shadows(|seed| seed == suspect)?;
-            let found = num_anonymous(&audit_watching(&alone, &reference, &seed_tensors, batch)?);
+            let found = num_anonymous(&audit_watching(&alone, &reference, &seed_tensors, (batch, task))?);
             if found > 0 {
                 convicted.push((suspect, found));
             }

@@ -46,8 +46,8 @@ struct CounterfactualForm {
     loss_gain: f64,
     #[serde(with = "float")]
     std_error: f64,
-    #[serde(with = "float")]
-    accuracy_gain_pp: f64,
+    #[serde(default, with = "ratio")]
+    accuracy_gain_pp: Option<f64>,
     num_samples: u64,
 }
 
@@ -110,7 +110,7 @@ mod tests {
                 counterfactual: Some(Counterfactual {
                     loss_gain: a,
                     std_error: b,
-                    accuracy_gain_pp: c,
+                    accuracy_gain_pp: Some(c),
                     num_samples: u64::MAX,
                 }),
                 gradient: Some(GradientHealth { norm: c, host_ratio: Some(a), health: b }),

@@ -208,7 +208,8 @@ impl Kasmina {
             // It is held back until it is gone, also where its removal fails.
             OnFailure::Remove => {
                 let reason = format!("weights not fetched: {reason}");
-                let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
+                let (config, registry, clock) = (&self.config, &self.registry, &*self.clock);
+                let tools = Tools { config, registry, clock, task: self.task.as_deref() };
                 let applied = self.state.carry_out(&Operation::Cull { seed }, &reason, tools)?;
                 for transition in applied.transitions {
                     self.report_transition(&transition);

@@ -13,6 +13,7 @@ use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::model::Parameter;
 use leyline::region::{Eager, ThreadBinding};
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition};
+use leyline::task::Task;
 use leyline::telemetry::{Event, Recorder};
 
 use crate::attribution::Acting;
@@ -43,6 +44,8 @@ pub struct Kasmina {
     pub(super) monitor: Monitor,
     pub(super) violations: Ledger,
     pub(super) library: Option<Library>,
+    /// What the network is trained for, once that was told.
+    pub(super) task: Option<Arc<dyn Task>>,
     pub(super) device_cache: DeviceCache,
     pub(super) thread: ThreadBinding,
 }
@@ -98,6 +101,7 @@ impl Kasmina {
             monitor: Monitor::default(),
             violations: Ledger::default(),
             library: None,
+            task: None,
             thread: ThreadBinding::new(),
         };
         manager.report_host();
@@ -249,7 +253,8 @@ impl Kasmina {
         let live = self.state.seeds.values().filter(|record| record.stage().is_live());
         let seeds: Vec<SeedId> = live.map(|record| record.id).collect();
         for &seed in &seeds {
-            let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
+            let (config, registry, clock) = (&self.config, &self.registry, &*self.clock);
+            let tools = Tools { config, registry, clock, task: self.task.as_deref() };
             let applied = self.state.carry_out(&Operation::Cull { seed }, "registry reset", tools)?;
             for transition in applied.transitions {
                 self.report_transition(&transition);
@@ -386,7 +391,8 @@ impl Kasmina {
     fn carry_out(&mut self, order: &Order) -> Result<Done, Error> {
         order.check_verified()?;
         let ticket = self.request_weights(&order.operation)?;
-        let tools = Tools { config: &self.config, registry: &self.registry, clock: &*self.clock };
+        let (config, registry, clock) = (&self.config, &self.registry, &*self.clock);
+        let tools = Tools { config, registry, clock, task: self.task.as_deref() };
         let done = self.state.perform(&order.operation, &order.reason, tools)?;
         if let Some(ticket) = ticket {
             self.await_weights(done.applied.seed, ticket);
@@ -455,6 +461,12 @@ impl SeedManager for Kasmina {
         let outcome = self.act_on(order);
         self.telemetry.applied(self.clock.now().saturating_sub(began));
         outcome
+    }
+
+    fn train_for(&mut self, eager: &Eager, task: &Arc<dyn Task>) -> Result<(), Error> {
+        self.thread.check(eager)?;
+        self.task = Some(Arc::clone(task));
+        Ok(())
     }
 
     fn wants_batch(&self, _eager: &Eager) -> bool {

@@ -6,6 +6,7 @@ use leyline::batch::Batch;
 use leyline::id::SeedId;
 use leyline::region::Eager;
 use leyline::seed::{Attribution, AttributionMode};
+use leyline::task::Task;
 
 use crate::attribution::{self, SampleAttribution};
 use crate::error::Error;
@@ -23,10 +24,10 @@ impl Kasmina {
     /// gradients or parameters differ.
     pub fn audit_isolation(&mut self, eager: &Eager, batch: &Batch) -> Result<Vec<Violation>, Error> {
         self.thread.check(eager)?;
-        let model = &self.state.model;
-        let violations = isolation::audit(model, &model.without_shadows()?, batch)?;
+        let (model, task) = (&self.state.model, self.task("an audit of isolation")?);
+        let violations = isolation::audit(model, &model.without_shadows()?, batch, task)?;
         let charged =
-            if violations.is_empty() { BTreeMap::new() } else { isolation::blame(model, &violations, batch)? };
+            if violations.is_empty() { BTreeMap::new() } else { isolation::blame(model, &violations, batch, task)? };
         let total = violations.len() as u64;
         let shadows = self.shadows();
         self.violations.audited(shadows.iter().copied(), total, &charged);
@@ -64,7 +65,8 @@ impl Kasmina {
     pub fn attribute_samples(&mut self, eager: &Eager, batch: &Batch) -> Result<SampleAttribution, Error> {
         self.thread.check(eager)?;
         let acting = self.acting();
-        let found = attribution::attribute_samples(self.config.attribution, &self.state.model, &acting, batch)?;
+        let mode = self.config.attribution;
+        let found = attribution::attribute_samples(mode, &self.state.model, &acting, batch, self.task.as_deref())?;
         self.report_attribution(!acting.is_empty(), found.used());
         Ok(found)
     }
@@ -74,9 +76,14 @@ impl Kasmina {
         self.audit_when_due(eager, batch)?;
         let (mode, scope) = (self.config.attribution, self.config.attribution_scope);
         let acting = self.acting();
-        let found = attribution::attribute(mode, scope, &self.state.model, &acting, batch)?;
+        let found = attribution::attribute(mode, scope, &self.state.model, &acting, batch, self.task.as_deref())?;
         self.report_attribution(!acting.is_empty(), found.used());
         Ok(found)
+    }
+
+    /// The task of the network, for `what` needs a loss.
+    fn task(&self, what: &'static str) -> Result<&dyn Task, Error> {
+        self.task.as_deref().ok_or(Error::NoTask { what })
     }
 
     /// Whether the next batch that is looked at is to be audited: in turn, or because a seed in the shadow never was.

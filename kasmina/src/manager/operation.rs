@@ -9,6 +9,7 @@ use leyline::command::{AlphaRamp, Blend, Operation};
 use leyline::id::{BlueprintId, SeedId, SlotId};
 use leyline::model::TrainableModel;
 use leyline::seed::{Applied, GateReport, Transition};
+use leyline::task::Task;
 use leyline::unit::Alpha;
 
 use crate::blueprint::{Registry, SeedModule};
@@ -31,6 +32,7 @@ pub(super) struct Tools<'a> {
     pub(super) config: &'a KasminaConfig,
     pub(super) registry: &'a Registry,
     pub(super) clock: &'a dyn Clock,
+    pub(super) task: Option<&'a dyn Task>,
 }
 
 /// What an operation did.
@@ -84,7 +86,7 @@ impl State {
         &mut self,
         (slot, blueprint, blend): (&SlotId, &BlueprintId, &Blend),
         reason: &str,
-        Tools { config, registry, clock }: Tools<'_>,
+        Tools { config, registry, clock, task }: Tools<'_>,
     ) -> Result<Done, Error> {
         let (slot_index, host_slot) = self.slot(slot)?;
         if let Some(record) = self.occupant(slot) {
@@ -104,7 +106,8 @@ impl State {
         let module = SeedModule::build(kind, seed, shape, config.seed_width, &mut source, device)?;
         let seed_blend = SeedBlend::build(blend, seed, shape, &mut source, device)?;
         if let (InitMode::GradMax, Some(batch)) = (config.seed_init, &self.latest_batch) {
-            init::grad_max(&self.model, slot_index, batch, &module, &seed_blend, config.seed_width)?;
+            let task = task.ok_or(Error::NoTask { what: "`seed_init = \"grad_max\"`" })?;
+            init::grad_max(&self.model, slot_index, (batch, task), &module, &seed_blend, config.seed_width)?;
         }
         let alpha = AlphaCell::new(Alpha::ZERO, self.model.dtype(), device)?;
         let graft = Graft { seed, role: Role::Idle, module, blend: seed_blend, alpha };

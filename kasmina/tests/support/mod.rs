@@ -19,9 +19,11 @@ use leyline::region::Eager;
 use leyline::seed::{
     Applied, Counterfactual, Evidence, GradientHealth, SeedManager, SeedStage, SeedState, SlotState, Transition,
 };
+use leyline::task::Task;
 use leyline::telemetry::Recorder;
 use leyline::unit::Alpha;
 use leyline_testkit::clock::ManualClock;
+use leyline_testkit::cross_entropy::CrossEntropy;
 use leyline_testkit::recording_recorder::RecordingRecorder;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -87,6 +89,11 @@ pub(crate) fn alpha(value: f64) -> Alpha {
 
 pub(crate) fn ramp(target: f64, steps: u64) -> AlphaRamp {
     AlphaRamp { target: alpha(target), steps, curve: AlphaCurve::Cosine }
+}
+
+/// What all networks here are trained for.
+pub(crate) fn task() -> Arc<dyn Task> {
+    Arc::new(CrossEntropy)
 }
 
 /// A batch that is the same for the same `variant`.
@@ -161,7 +168,8 @@ impl Rig {
     fn around(build: impl FnOnce(Arc<dyn Clock>, Arc<dyn Recorder>) -> Result<Kasmina, Error>, eager: Eager) -> Self {
         let clock = Arc::new(ManualClock::new(Duration::from_secs(1_000_000)));
         let recorder = Arc::new(RecordingRecorder::new());
-        let manager = build(clock.clone(), recorder.clone()).expect("a manager");
+        let mut manager = build(clock.clone(), recorder.clone()).expect("a manager");
+        manager.train_for(&eager, &task()).expect("a task");
         Self { manager, eager, clock, recorder, step: StepIndex(0), epoch: EpochIndex(0) }
     }
 
@@ -193,7 +201,7 @@ impl Rig {
     /// A measured gain, nats per sample, with a healthy gradient, of the epoch that is not over yet.
     pub(crate) fn evidence(&mut self, seed: SeedId, loss_gain: f64) {
         let counterfactual =
-            Some(Counterfactual { loss_gain, std_error: 0.01, accuracy_gain_pp: 1.5, num_samples: 64 });
+            Some(Counterfactual { loss_gain, std_error: 0.01, accuracy_gain_pp: Some(1.5), num_samples: 64 });
         let gradient = Some(GradientHealth { norm: 0.1, host_ratio: Some(1.0), health: 1.0 });
         let evidence = Evidence { seed, epoch: self.epoch.next(), counterfactual, gradient };
         self.manager.record_evidence(&self.eager, &[evidence]).unwrap();

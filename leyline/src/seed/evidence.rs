@@ -9,12 +9,13 @@ use crate::id::{EpochIndex, SeedId};
 /// For a seed in shadow training "on" is its target alpha; for a seed that acts already, "off" is alpha 0.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Counterfactual {
-    /// Mean of (loss off − loss on), nats per sample; positive when the seed helps.
+    /// Mean of (loss off − loss on), in the unit of the loss per sample; positive when the seed helps.
     pub loss_gain: f64,
-    /// Standard error of that mean over samples, nats; fewer than two samples have none, and measure nothing.
+    /// Standard error of that mean over samples, in the same unit; fewer than two samples have none, and measure nothing.
     pub std_error: f64,
-    /// Accuracy on − accuracy off, percentage points.
-    pub accuracy_gain_pp: f64,
+    /// Accuracy on − accuracy off, percentage points; absent where nothing is to be recognized.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy_gain_pp: Option<f64>,
     /// Samples measured.
     pub num_samples: u64,
 }

@@ -19,6 +19,7 @@
 //! | | `export_slot_states` | no slots |
 //! | tick | `finish_step`, `finish_epoch` | nothing moves by itself |
 //! | observe | `record_evidence` | required |
+//! | | `train_for` | no losses are measured |
 //! | | `wants_batch`, `inspect_batch` | nothing is looked at |
 //! | attribute | `attribute_batch` | everything belongs to the host |
 //!
@@ -27,7 +28,7 @@
 //!
 //! # For callers
 //! Every method but `model` asks for an [`Eager`] token, saving and restoring included, so none can be called while a region
-//! is recorded. Order within an epoch:
+//! is recorded. `train_for` comes before all batches, and again after the manager was made anew. Order within an epoch:
 //! `inspect_batch` where it is wanted, `attribute_batch` per microbatch, `finish_step` per optimizer step, then `record_evidence`, `finish_epoch`,
 //! `export_seed_states`, and `apply` for each order of the policy.
 //!
@@ -55,6 +56,9 @@
 //! - **SM-11** while the thread records that the manager was made or last used on, every method refuses the tokens of other
 //!   threads with [`ErrorKind::Region`](crate::error::ErrorKind) and changes nothing: a
 //!   [`ThreadBinding`](crate::region::ThreadBinding) checks both this and SM-1.
+//! - **SM-12** losses that a manager measures are those of the task that `train_for` told it last. One that was told none
+//!   refuses what needs a loss with [`ErrorKind::Unsupported`](crate::error::ErrorKind) and changes nothing. The task is no part
+//!   of what is saved: restoring keeps the one that was told.
 //!
 //! # A manager without seeds
 //! ```
@@ -108,12 +112,15 @@ pub use gate::{Gate, GateReport};
 pub use stage::{ParseStageError, SeedStage};
 pub use state::{AlphaMode, BlueprintOffer, RampProgress, SeedState, SlotState};
 
+use std::sync::Arc;
+
 use crate::batch::Batch;
 use crate::command::Order;
 use crate::durable::Durable;
 use crate::id::{EpochIndex, SeedId, StepIndex};
 use crate::model::TrainableModel;
 use crate::region::Eager;
+use crate::task::Task;
 
 /// A stage change that took place.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,6 +190,14 @@ pub trait SeedManager: Durable {
     /// As [`Self::apply`].
     fn finish_epoch(&mut self, eager: &mut Eager, _epoch: EpochIndex) -> Result<Vec<Transition>, Self::Error> {
         self.export_seed_states(eager).map(|_| Vec::new())
+    }
+
+    /// Says what the network is trained for (SM-12).
+    ///
+    /// # Errors
+    /// [`RegionError`](crate::region::RegionError) kinds only.
+    fn train_for(&mut self, eager: &Eager, _task: &Arc<dyn Task>) -> Result<(), Self::Error> {
+        self.export_seed_states(eager).map(drop)
     }
 
     /// Whether [`Self::inspect_batch`] is to be called before the first step of an epoch.

@@ -30,10 +30,11 @@
 //!
 //! | macro | harness | rules |
 //! |---|---|---|
-//! | [`seed_manager_conformance!`] | [`seed_manager::SeedManagerHarness`] | SM-1 to SM-11 |
+//! | [`seed_manager_conformance!`] | [`seed_manager::SeedManagerHarness`] | SM-1 to SM-12 |
 //! | [`trainable_model_conformance!`] | [`trainable_model::TrainableModelHarness`] | TM-1 to TM-5 |
 //! | [`policy_conformance!`] | [`policy::PolicyHarness`] | PO-1 to PO-4 |
 //! | [`recorder_conformance!`] | [`recorder::RecorderHarness`] | TE-1 to TE-3 |
+//! | [`task_conformance!`] | [`task::TaskHarness`] | TK-1 to TK-6 |
 //! | [`durable_conformance!`] | [`durable::DurableHarness`] | DU-1 to DU-3 |
 //! | [`source_conformance!`] | [`source::SourceHarness`] | SO-1 to SO-5 |
 //!
@@ -49,6 +50,7 @@ mod host_read;
 mod lifecycle;
 pub mod clock;
 pub mod toy;
+pub mod cross_entropy;
 pub mod fake_seed_manager;
 pub mod fake_policy;
 pub mod recording_recorder;
@@ -57,6 +59,7 @@ pub mod seed_manager;
 pub mod trainable_model;
 pub mod policy;
 pub mod recorder;
+pub mod task;
 pub mod durable;
 pub mod source;
 pub mod compile_fail;

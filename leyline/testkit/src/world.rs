@@ -113,8 +113,8 @@ impl World {
 /// The same state, had its measurements come out like this.
 #[must_use]
 pub fn remeasured(mut state: SystemState, measurements: Measurements) -> SystemState {
-    let good = Counterfactual { loss_gain: 0.5, std_error: 0.005, accuracy_gain_pp: 8.0, num_samples: 4_096 };
-    let bad = Counterfactual { loss_gain: -0.5, accuracy_gain_pp: -8.0, ..good };
+    let good = Counterfactual { loss_gain: 0.5, std_error: 0.005, accuracy_gain_pp: Some(8.0), num_samples: 4_096 };
+    let bad = Counterfactual { loss_gain: -0.5, accuracy_gain_pp: Some(-8.0), ..good };
     let healthy = GradientHealth { norm: 1.0, host_ratio: Some(1.0), health: 1.0 };
     let dead = GradientHealth { norm: 0.0, host_ratio: Some(0.0), health: 0.0 };
     for seed in state.seeds.iter_mut().filter(|seed| seed.stage.is_live()) {

@@ -28,7 +28,7 @@ fn counterfactuals() -> impl Strategy<Value = Option<Counterfactual>> {
     let measured = (number, error, 0..200_u64).prop_map(|(loss_gain, std_error, num_samples)| Counterfactual {
         loss_gain,
         std_error,
-        accuracy_gain_pp: 0.0,
+        accuracy_gain_pp: Some(0.0),
         num_samples,
     });
     proptest::option::of(measured)

@@ -47,7 +47,7 @@ pub(crate) fn score(loss: f64) -> Score {
 
 /// A mean gain and its standard error.
 pub(crate) fn gain(loss_gain: f64, std_error: f64) -> Option<Counterfactual> {
-    Some(Counterfactual { loss_gain, std_error, accuracy_gain_pp: 100.0 * loss_gain, num_samples: 100 })
+    Some(Counterfactual { loss_gain, std_error, accuracy_gain_pp: Some(100.0 * loss_gain), num_samples: 100 })
 }
 
 pub(crate) fn healthy() -> Option<GradientHealth> {

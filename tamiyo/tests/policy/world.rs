@@ -230,7 +230,7 @@ impl Specimen {
         Some(Counterfactual {
             loss_gain,
             std_error: alpha * STD_ERROR,
-            accuracy_gain_pp: 50.0 * loss_gain,
+            accuracy_gain_pp: Some(50.0 * loss_gain),
             num_samples: 400,
         })
     }

@@ -31,7 +31,7 @@ pub struct SeedMetrics {
     /// Of the mean losses of microbatches, each times its samples (nats).
     pub loss_sum: f64,
     /// Correct predictions (count).
-    pub num_correct: f64,
+    pub num_hits: f64,
     /// Of the squared norm of the gradient before clipping, over all parts that are not isolated.
     pub main_norm_sq: f64,
     /// Ordered pairs of owners with a negative inner product (count).
@@ -120,33 +120,41 @@ impl SeedMetricsAccumulator {
         Ok(self.sums.zero_set()?)
     }
 
-    /// Adds a microbatch: mean loss (scalar) times its samples, and its number of correct predictions (scalar).
+    /// Adds a microbatch: mean loss (scalar) times its samples, and how many of them were recognized (scalar), where a task
+    /// has that.
     ///
     /// # Errors
     /// When the device fails.
     /// # Sync
     /// none
-    pub fn add_microbatch(&self, mean_loss: &Tensor, correct: &Tensor, num_samples: usize) -> Result<(), Error> {
-        if let (Passes::Kernel, Passes::Kernel) = (Passes::of(mean_loss), Passes::of(correct)) {
-            return self.add_on_cpu(mean_loss, correct, num_samples as f64);
+    pub fn add_microbatch(
+        &self,
+        mean_loss: &Tensor,
+        num_hits: Option<&Tensor>,
+        num_samples: usize,
+    ) -> Result<(), Error> {
+        if [Some(mean_loss), num_hits].into_iter().flatten().all(|sum| matches!(Passes::of(sum), Passes::Kernel)) {
+            return self.add_on_cpu(mean_loss, num_hits, num_samples as f64);
         }
         let place = |place| self.sums.narrow(0, place, 1);
         add_scaled(&place(SumsLayout::LOSS)?, &mean_loss.flatten_all()?, num_samples as f64)?;
-        add_scaled(&place(SumsLayout::CORRECT)?, &correct.flatten_all()?, 1.0)
+        num_hits.map_or(Ok(()), |hits| add_scaled(&place(SumsLayout::CORRECT)?, &hits.flatten_all()?, 1.0))
     }
 
     /// Both sums at once, without views and without tensors of `f64`.
-    fn add_on_cpu(&self, mean_loss: &Tensor, correct: &Tensor, num_samples: f64) -> Result<(), Error> {
+    fn add_on_cpu(&self, mean_loss: &Tensor, num_hits: Option<&Tensor>, num_samples: f64) -> Result<(), Error> {
         let scalar = |values: &[f32]| match values {
             [value] => Ok(f64::from(*value)),
             _ => Err(Error::mismatch("elements of a sum", 1, values.len())),
         };
-        cpu::with_slices(&[mean_loss, correct], |values| {
-            let (mean_loss, correct) = (scalar(values[0])?, scalar(values[1])?);
+        let tensors: Vec<&Tensor> = [Some(mean_loss), num_hits].into_iter().flatten().collect();
+        cpu::with_slices(&tensors, |values| {
+            let mean_loss = scalar(values[0])?;
+            let num_hits = values.get(1).map(|values| scalar(values)).transpose()?;
             cpu::with_sums(Some(&self.sums), |sums| {
                 let sums = sums.expect("sums were given");
                 sums[SumsLayout::LOSS] += num_samples * mean_loss;
-                sums[SumsLayout::CORRECT] += correct;
+                sums[SumsLayout::CORRECT] += num_hits.unwrap_or(0.0);
             })?;
             Ok(())
         })?
@@ -194,7 +202,7 @@ impl SeedMetricsAccumulator {
         let pairs = (0..owners.len()).flat_map(|a| (a + 1..owners.len()).map(move |b| (a, b)));
         Ok(SeedMetrics {
             loss_sum: sums[SumsLayout::LOSS],
-            num_correct: sums[SumsLayout::CORRECT],
+            num_hits: sums[SumsLayout::CORRECT],
             main_norm_sq: sums[SumsLayout::MAIN_SQUARE],
             conflicts: sums[SumsLayout::CONFLICTS],
             skipped_samples: sums[SumsLayout::SKIPPED_SAMPLES],
@@ -222,8 +230,8 @@ mod tests {
     fn one_copy_has_everything_that_was_added() {
         let (sums, mut reads) = (sums(), HostReads::default());
         let scalar = |v: f32| Tensor::new(v, &Device::Cpu).unwrap();
-        sums.add_microbatch(&scalar(2.0), &scalar(1.0), 4).unwrap();
-        sums.add_microbatch(&scalar(1.0), &scalar(2.0), 2).unwrap();
+        sums.add_microbatch(&scalar(2.0), Some(&scalar(1.0)), 4).unwrap();
+        sums.add_microbatch(&scalar(1.0), Some(&scalar(2.0)), 2).unwrap();
         let places = places(&sums.geometry);
         for (place, value) in [
             (SumsLayout::MAIN_SQUARE, 25.0),
@@ -238,7 +246,7 @@ mod tests {
         }
         let metrics = sums.read(&mut reads).unwrap();
         assert_eq!(reads.total(), 1);
-        let found = [metrics.loss_sum, metrics.num_correct, metrics.main_norm_sq, metrics.owners[1].weight];
+        let found = [metrics.loss_sum, metrics.num_hits, metrics.main_norm_sq, metrics.owners[1].weight];
         for (found, expected) in found.into_iter().zip([10.0, 3.0, 25.0, 0.75]) {
             assert!((found - expected).abs() < 1e-12, "{found}, not {expected}");
         }
@@ -258,8 +266,8 @@ mod tests {
         let scalar = |v: f32| Tensor::new(v, &Device::Cpu).unwrap();
         for (mean_loss, correct, num_samples) in [(0.1, 3.0, 7), (f32::NAN, 0.0, 1), (1e30, 2.0, 3)] {
             let [narrow, wide] = [DType::F32, DType::F64].map(|dtype| scalar(mean_loss).to_dtype(dtype).unwrap());
-            fast.add_microbatch(&narrow, &scalar(correct), num_samples).unwrap();
-            slow.add_microbatch(&wide, &scalar(correct), num_samples).unwrap();
+            fast.add_microbatch(&narrow, Some(&scalar(correct)), num_samples).unwrap();
+            slow.add_microbatch(&wide, Some(&scalar(correct)), num_samples).unwrap();
             let [found, expected] = [&fast, &slow].map(|sums| {
                 let values = sums.values(&mut HostReads::default()).unwrap();
                 values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
@@ -267,7 +275,7 @@ mod tests {
             assert_eq!(found, expected);
         }
         let two = Tensor::new(&[1.0_f32, 2.0], &Device::Cpu).unwrap();
-        let error = fast.add_microbatch(&two, &scalar(1.0), 1).unwrap_err().to_string();
+        let error = fast.add_microbatch(&two, Some(&scalar(1.0)), 1).unwrap_err().to_string();
         assert_eq!(error, "elements of a sum: expected 1, found 2");
     }
 

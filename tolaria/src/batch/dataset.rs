@@ -1,41 +1,39 @@
-//! A labeled data set that fits into memory.
+//! A data set that fits into memory.
 
 use candle_core::{DType, Device, Storage, Tensor};
+use esper_graph::HostSlice;
 use leyline::batch::Batch;
 
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
 
-/// N samples with their classes, on one device.
+/// N samples with their targets, on one device.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     inputs: Tensor,
     targets: Tensor,
-    num_classes: usize,
     labels: blake3::Hash,
 }
 
 impl Dataset {
-    /// Takes `inputs` (N, …) of `f32` and `targets` (N,) of `u32`, each below `num_classes`.
+    /// Takes `inputs` (N, …) of `f32`, or of `u32` for tokens, and `targets` (N, …) of `u32` or `f32`. Whether a task can be
+    /// trained by these targets is looked at where both are known.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] for other types, unequal counts, more samples than `u32` can number, or a target that
-    /// is no class.
+    /// [`Error::InvalidData`] for other types, unequal counts, or more samples than `u32` can number.
     /// # Sync
     /// one device-to-host copy of the targets
-    pub fn new(inputs: Tensor, targets: Tensor, num_classes: usize) -> Result<Self, Error> {
+    pub fn new(inputs: Tensor, targets: Tensor) -> Result<Self, Error> {
         let refuse = |what, message| Err(Error::InvalidData { what, message });
-        if inputs.rank() == 0 || inputs.dtype() != DType::F32 {
-            let found = format!("expected f32 of shape (N, …), found {:?} {:?}", inputs.dtype(), inputs.shape());
-            return refuse("inputs", found);
-        }
-        if targets.rank() != 1 || targets.dtype() != DType::U32 {
-            let found = format!("expected u32 of shape (N,), found {:?} {:?}", targets.dtype(), targets.shape());
-            return refuse("targets", found);
+        for (what, tensor) in [("inputs", &inputs), ("targets", &targets)] {
+            if tensor.rank() == 0 || !matches!(tensor.dtype(), DType::F32 | DType::U32) {
+                let (dtype, shape) = (tensor.dtype(), tensor.shape());
+                return refuse(what, format!("expected f32 or u32 of shape (N, …), found {dtype:?} {shape:?}"));
+            }
         }
         let num_samples = inputs.dims()[0];
-        if targets.elem_count() != num_samples {
-            return refuse("targets", format!("expected {num_samples}, one per input, found {}", targets.elem_count()));
+        if targets.dims()[0] != num_samples {
+            return refuse("targets", format!("expected {num_samples}, one per input, found {}", targets.dims()[0]));
         }
         if !targets.device().same_device(inputs.device()) {
             return refuse("targets", "expected them on the device of the inputs".to_owned());
@@ -43,23 +41,25 @@ impl Dataset {
         if u32::try_from(num_samples).is_err() {
             return refuse("inputs", format!("expected at most {} samples, found {num_samples}", u32::MAX));
         }
-        let labels = host_read::read_vec_u32(&targets, "labels", &mut HostReads::default())?;
-        if let Some(index) = labels.iter().position(|label| *label as usize >= num_classes) {
-            let found = format!("expected classes below {num_classes}, found {} at sample {index}", labels[index]);
-            return refuse("targets", found);
-        }
         let mut hasher = blake3::Hasher::new();
-        for label in &labels {
-            hasher.update(&label.to_le_bytes());
+        let reads = &mut HostReads::default();
+        if targets.dtype() == DType::U32 {
+            for label in host_read::read_vec_u32(&targets, "labels", reads)? {
+                hasher.update(&label.to_le_bytes());
+            }
+        } else {
+            for value in host_read::read_vec(&targets, "labels", reads)? {
+                hasher.update(&value.to_le_bytes());
+            }
         }
         let (inputs, targets, labels) = (inputs.contiguous()?, targets.contiguous()?, hasher.finalize());
-        Ok(Self { inputs, targets, num_classes, labels })
+        Ok(Self { inputs, targets, labels })
     }
 
     /// Samples (N).
     #[must_use]
     pub fn len(&self) -> usize {
-        self.targets.elem_count()
+        self.targets.dims()[0]
     }
 
     /// Whether there is no sample.
@@ -68,13 +68,7 @@ impl Dataset {
         self.len() == 0
     }
 
-    /// Classes.
-    #[must_use]
-    pub fn num_classes(&self) -> usize {
-        self.num_classes
-    }
-
-    /// BLAKE3 of the targets as little-endian `u32`: tells other samples, or another order of them, from these.
+    /// BLAKE3 of the targets in little-endian order: tells other samples, or another order of them, from these.
     pub(crate) fn labels(&self) -> blake3::Hash {
         self.labels
     }
@@ -85,7 +79,7 @@ impl Dataset {
         &self.inputs
     }
 
-    /// All targets, shape (N,).
+    /// All targets, shape (N, …).
     #[must_use]
     pub fn targets(&self) -> &Tensor {
         &self.targets
@@ -115,26 +109,21 @@ impl Dataset {
     /// The samples at `indices` as a data set of their own.
     pub(crate) fn subset(&self, indices: &[u32]) -> Result<Self, Error> {
         let Batch { inputs, targets } = self.gather(indices)?;
-        Self::new(inputs, targets, self.num_classes)
+        Self::new(inputs, targets)
     }
 
     /// One copy per row: `index_select` would go through a tensor of indices and a general stride computation.
     fn gather_rows(&self, indices: &[u32]) -> Result<Batch, Error> {
-        let mut dims = self.inputs.dims().to_vec();
-        dims[0] = indices.len();
-        Ok(Batch {
-            inputs: Tensor::from_vec(rows::<f32>(&self.inputs, indices)?, dims, self.inputs.device())?,
-            targets: Tensor::from_vec(rows::<u32>(&self.targets, indices)?, indices.len(), self.targets.device())?,
-        })
+        let rows = |table: &Tensor| HostRows::of(table, indices)?.into_tensor(table, indices.len());
+        Ok(Batch { inputs: rows(&self.inputs)?, targets: rows(&self.targets)? })
     }
 
     fn gather_on_device(&self, indices: &[u32]) -> Result<Batch, Error> {
         self.select(&Tensor::new(indices, self.inputs.device())?)
     }
 
-    /// The rows at `indices`, as they are on the CPU.
-    pub(crate) fn host_rows(&self, indices: &[u32]) -> Result<(Vec<f32>, Vec<u32>), Error> {
-        Ok((rows(&self.inputs, indices)?, rows(&self.targets, indices)?))
+    pub(crate) fn host_rows(&self, indices: &[u32]) -> Result<[HostRows; 2], Error> {
+        Ok([HostRows::of(&self.inputs, indices)?, HostRows::of(&self.targets, indices)?])
     }
 
     /// Confirms that every index names a sample.
@@ -147,6 +136,39 @@ impl Dataset {
     /// The samples at `indices` (B,) of `u32` on the data's device, which the caller has checked.
     pub(crate) fn select(&self, indices: &Tensor) -> Result<Batch, Error> {
         Ok(Batch { inputs: self.inputs.index_select(indices, 0)?, targets: self.targets.index_select(indices, 0)? })
+    }
+}
+
+/// Rows of a table in host memory.
+#[derive(Debug)]
+pub(crate) enum HostRows {
+    F32(Vec<f32>),
+    U32(Vec<u32>),
+}
+
+impl HostRows {
+    fn of(table: &Tensor, indices: &[u32]) -> Result<Self, Error> {
+        Ok(match table.dtype() {
+            DType::U32 => Self::U32(rows(table, indices)?),
+            _ => Self::F32(rows(table, indices)?),
+        })
+    }
+
+    fn into_tensor(self, table: &Tensor, count: usize) -> Result<Tensor, Error> {
+        let mut dims = table.dims().to_vec();
+        dims[0] = count;
+        Ok(match self {
+            Self::F32(rows) => Tensor::from_vec(rows, dims, table.device())?,
+            Self::U32(rows) => Tensor::from_vec(rows, dims, table.device())?,
+        })
+    }
+
+    /// The rows as they are copied to a device.
+    pub(crate) fn as_slice(&self) -> HostSlice<'_> {
+        match self {
+            Self::F32(rows) => HostSlice::F32(rows),
+            Self::U32(rows) => HostSlice::U32(rows),
+        }
     }
 }
 
@@ -188,12 +210,12 @@ mod tests {
 
     fn dataset() -> Dataset {
         let inputs = tensor((0_u8..24).map(f32::from).collect(), &[2, 2, 6]).reshape((6, 2, 2)).unwrap();
-        Dataset::new(inputs, tensor(vec![0_u32, 1, 2, 0, 1, 2], &[6]), 3).unwrap()
+        Dataset::new(inputs, tensor(vec![0_u32, 1, 2, 0, 1, 2], &[6])).unwrap()
     }
 
     #[track_caller]
     fn refused(inputs: Tensor, targets: Tensor, message: &str) {
-        let error = Dataset::new(inputs, targets, 3).unwrap_err().to_string();
+        let error = Dataset::new(inputs, targets).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
 
@@ -201,11 +223,10 @@ mod tests {
     fn unfit_data_is_refused_by_name() {
         let inputs = || tensor(vec![0.0_f32; 4], &[2, 2]);
         let targets = || tensor(vec![0_u32, 1], &[2]);
-        refused(tensor(vec![0.0_f64; 4], &[2, 2]), targets(), "inputs cannot be used: expected f32");
-        refused(inputs(), tensor(vec![0_i64, 1], &[2]), "targets cannot be used: expected u32");
-        refused(inputs(), tensor(vec![0_u32, 1], &[2, 1]), "shape (N,)");
+        refused(tensor(vec![0.0_f64; 4], &[2, 2]), targets(), "inputs cannot be used: expected f32 or u32");
+        refused(inputs(), tensor(vec![0_i64, 1], &[2]), "targets cannot be used: expected f32 or u32");
+        refused(inputs(), Tensor::new(1_u32, &Device::Cpu).unwrap(), "shape (N, …)");
         refused(inputs(), tensor(vec![0_u32], &[1]), "expected 2, one per input, found 1");
-        refused(inputs(), tensor(vec![0_u32, 3], &[2]), "expected classes below 3, found 3 at sample 1");
     }
 
     #[track_caller]
@@ -229,6 +250,18 @@ mod tests {
         check(&[5, 0, 5]);
         check(&[3]);
         check(&[]);
+    }
+
+    #[test]
+    fn inputs_may_be_tokens_and_targets_values_of_any_shape() {
+        let tokens = tensor((0_u32..12).collect(), &[4, 3]);
+        let targets = tensor((0_u8..8).map(f32::from).collect(), &[4, 2]);
+        let data = Dataset::new(tokens, targets).unwrap();
+        for batch in [data.gather(&[3, 1]).unwrap(), data.gather_on_device(&[3, 1]).unwrap()] {
+            assert_eq!(batch.inputs.to_vec2::<u32>().unwrap(), [[9, 10, 11], [3, 4, 5]]);
+            assert_eq!(batch.targets.to_vec2::<f32>().unwrap(), [[6.0, 7.0], [2.0, 3.0]]);
+            assert_eq!(batch.num_samples(), 2);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod sampler;
 mod windows;
 
 pub use dataset::Dataset;
-pub(crate) use dataset::to_device;
+pub(crate) use dataset::{HostRows, to_device};
 pub use placement::{GpuDataset, Placement};
 pub use sampler::Sampler;
 pub use windows::{BatchConfig, Window, num_windows, windows};

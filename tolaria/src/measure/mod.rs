@@ -1,48 +1,64 @@
-//! Qualities of predictions that are measured beside the loss.
+//! Qualities of outputs that are measured beside the loss.
 //!
 //! ```text
-//!   logits, targets of a batch ──counts──► rows that add up ──Σ over the data──► sums, samples ──value──► Score::measures
+//!   outputs, targets of a batch ──counts──► rows that add up ──Σ over the data──► sums, samples ──value──► Score::measures
 //! ```
 //!
-//! The accuracy is always measured, while training too; the others on held-out data, where `train.measures` names them. A new
-//! one is a file with its [`QualityMeasure`] and its line in [`MEASURES`]: settings, evaluation, telemetry, `metrics.jsonl`,
-//! `summary.json` and the report take it from there.
+//! Where there is something to recognize, the accuracy is always measured, while training too; the others on held-out data,
+//! where `train.measures` names them or the task measures them by default. A new one is a file with its [`About`] and its
+//! [`Measure`], its line in [`ALL`], and its line in the task whose outputs it reads: settings, evaluation, telemetry,
+//! `metrics.jsonl`, `summary.json` and the report take it from there.
 
-mod accuracy;
-mod top5;
+mod auroc;
+mod errors;
+mod f1;
+mod macro_f1;
+mod perplexity;
+mod r2;
+mod top_k;
 
-pub use accuracy::ACCURACY;
-use candle_core::Tensor;
-use leyline::telemetry::Unit;
-pub use top5::TOP5;
+use leyline::task::{About, Direction, Scale};
 
-use crate::error::Error;
+pub use auroc::{AUROC, auroc};
+pub use errors::{MEAN_ABS_ERROR, ROOT_MEAN_SQUARE_ERROR, mean_abs_error, root_mean_square_error};
+pub use f1::{F1, f1};
+pub use macro_f1::{MACRO_F1, macro_f1};
+pub use perplexity::{BITS_PER_BYTE, PERPLEXITY, bits_per_byte, perplexity};
+pub use r2::{R2, r2};
+pub use top_k::{TOP5, top5};
 
-/// Every quality that can be measured, in the order of reports.
-pub const MEASURES: [QualityMeasure; 2] = [ACCURACY, TOP5];
+/// How much was recognized; see [`Task::hits`](leyline::task::Task::hits).
+pub const ACCURACY: About = About {
+    name: leyline::state::ACCURACY,
+    title: "Accuracy",
+    formula: "correct / samples",
+    scale: Scale::Ratio,
+    direction: Direction::HigherIsBetter,
+};
 
-/// What is counted of predictions, and what the counts come to.
-#[derive(Debug, Clone, Copy)]
-pub struct QualityMeasure {
-    /// In settings, files and labels of metrics.
-    pub name: &'static str,
-    /// For people.
-    pub title: &'static str,
-    /// What is divided by what.
-    pub formula: &'static str,
-    /// Unit of the value; a ratio is shown in percent.
-    pub unit: Unit,
-    /// Counts of a batch, (rows, counts) of `f32`, from logits (B, C) of `f32` and targets (B,) of `u32`. Rows are added up,
-    /// of all batches; how many a batch has does not matter.
-    pub counts: fn(&Tensor, &Tensor) -> Result<Tensor, Error>,
-    /// The value from the sums of the counts and the number of samples.
-    pub value: fn(&[f64], f64) -> f64,
-}
+/// Every quality that is provided, in the order of reports.
+pub const ALL: [&About; 10] = [
+    &ACCURACY,
+    &TOP5,
+    &MACRO_F1,
+    &F1,
+    &AUROC,
+    &R2,
+    &MEAN_ABS_ERROR,
+    &ROOT_MEAN_SQUARE_ERROR,
+    &PERPLEXITY,
+    &BITS_PER_BYTE,
+];
 
-/// The measure of this name.
+/// What is known about the provided quality of this name.
+///
+/// ```
+/// assert_eq!(tolaria::measure::named("macro_f1").unwrap().title, "Macro F1");
+/// assert_eq!(tolaria::measure::named("F1"), None);
+/// ```
 #[must_use]
-pub fn named(name: &str) -> Option<QualityMeasure> {
-    MEASURES.into_iter().find(|measure| measure.name == name)
+pub fn named(name: &str) -> Option<&'static About> {
+    ALL.into_iter().find(|about| about.name == name)
 }
 
 #[cfg(test)]

@@ -1,38 +1,41 @@
 //! Measures against their definitions, and what a measure of several counts looks like.
 #![expect(clippy::disallowed_methods, reason = "tests look at tensors")]
 
-use candle_core::{DType, Device, Tensor};
-use leyline::telemetry::Unit;
+use candle_core::{Device, Tensor};
+use leyline::task::Measure;
 
-use super::{ACCURACY, MEASURES, QualityMeasure, TOP5, named};
+use super::{
+    ALL, auroc, bits_per_byte, f1, macro_f1, mean_abs_error, named, perplexity, r2, root_mean_square_error, top5,
+};
+use crate::task::IGNORED;
 use crate::testing::random;
 
 /// The value over all rows, of batches of `batch_size`.
-fn measured(measure: &QualityMeasure, scores: &[f32], classes: usize, labels: &[u32], batch_size: usize) -> f64 {
+fn measured(measure: &Measure, scores: &[f32], classes: usize, labels: &[u32], batch_size: usize) -> f64 {
     let mut sums: Vec<f64> = Vec::new();
     for (scores, labels) in scores.chunks(batch_size * classes).zip(labels.chunks(batch_size)) {
         let logits = Tensor::from_slice(scores, (labels.len(), classes), &Device::Cpu).unwrap();
-        let rows = (measure.counts)(&logits, &Tensor::new(labels, &Device::Cpu).unwrap()).unwrap();
+        let rows = measure.counts(&logits, &Tensor::new(labels, &Device::Cpu).unwrap()).unwrap();
         for row in rows.to_vec2::<f32>().unwrap() {
             sums.resize(row.len(), 0.0);
             sums.iter_mut().zip(row).for_each(|(sum, count)| *sum += f64::from(count));
         }
     }
-    (measure.value)(&sums, labels.len() as f64)
+    measure.value(&sums, labels.len() as f64).unwrap()
 }
 
 #[track_caller]
-fn check(measure: &QualityMeasure, scores: &[f32], classes: usize, labels: &[u32], expected: f64) {
+fn check(measure: &Measure, scores: &[f32], classes: usize, labels: &[u32], expected: f64) {
     for batch_size in [1, 3, labels.len()] {
         let found = measured(measure, scores, classes, labels, batch_size);
-        assert!((found - expected).abs() < 1e-12, "{} in batches of {batch_size}: {found}", measure.name);
+        assert!((found - expected).abs() < 1e-12, "{} in batches of {batch_size}: {found}", measure.about().name);
     }
 }
 
 #[test]
 fn every_measure_is_found_by_its_name_alone() {
-    for measure in MEASURES {
-        assert_eq!(named(measure.name).unwrap().title, measure.title);
+    for about in ALL {
+        assert_eq!(named(about.name).unwrap().title, about.title);
     }
     assert!(named("").is_none() && named("Accuracy").is_none());
 }
@@ -41,47 +44,94 @@ fn every_measure_is_found_by_its_name_alone() {
 fn the_target_counts_where_fewer_than_five_logits_are_larger() {
     let falling: Vec<f32> = (0..7_u8).map(|class| -f32::from(class)).collect();
     for (label, expected) in [(0, 1.0), (4, 1.0), (5, 0.0), (6, 0.0)] {
-        check(&TOP5, &falling, 7, &[label], expected);
+        check(&top5(), &falling, 7, &[label], expected);
         // Of equal logits the first is the larger.
-        check(&TOP5, &[0.5; 7], 7, &[label], expected);
+        check(&top5(), &[0.5; 7], 7, &[label], expected);
     }
     for classes in [3, 5, 7] {
-        check(&TOP5, &vec![f32::NAN; classes], classes, &[0], 0.0);
+        check(&top5(), &vec![f32::NAN; classes], classes, &[0], 0.0);
         let mut one = vec![1.0; classes];
         one[2] = f32::NAN;
-        check(&TOP5, &one, classes, &[0], 0.0);
+        check(&top5(), &one, classes, &[0], 0.0);
     }
-    check(&TOP5, &[3.0, 1.0, 2.0], 3, &[1], 1.0);
+    check(&top5(), &[3.0, 1.0, 2.0], 3, &[1], 1.0);
     let (classes, count) = (9, 40_u32);
     let (scores, labels) = (random(360, 3), (0..count).map(|row| (row * 7) % 9).collect::<Vec<_>>());
     let is_hit = |(row, label): (&[f32], &u32)| row.iter().filter(|x| **x > row[*label as usize]).count() < 5;
     let hits = scores.chunks(classes).zip(&labels).filter(|pair| is_hit(*pair)).count();
-    check(&TOP5, &scores, classes, &labels, hits as f64 / f64::from(count));
-    check(&ACCURACY, &[1.0, 2.0, 5.0, 0.0, 0.0, 0.0], 2, &[1, 0, 1], 2.0 / 3.0);
+    check(&top5(), &scores, classes, &labels, hits as f64 / f64::from(count));
 }
 
-/// Counts of three kinds per class; a batch is one row.
-const MACRO_F1: QualityMeasure = QualityMeasure {
-    name: "macro_f1",
-    title: "Macro F1",
-    formula: "mean over classes of 2 hits / (predicted + actual)",
-    unit: Unit::Ratio,
-    counts: |logits, targets| {
-        let classes = Tensor::arange(0, u32::try_from(logits.dims2()?.1).unwrap(), logits.device())?.unsqueeze(0)?;
-        let one_hot = |of: &Tensor| of.unsqueeze(1)?.broadcast_eq(&classes)?.to_dtype(DType::F32);
-        let (predicted, actual) = (one_hot(&logits.argmax(1)?)?, one_hot(targets)?);
-        Ok(Tensor::cat(&[&(&predicted * &actual)?, &predicted, &actual], 1)?.sum_keepdim(0)?)
-    },
-    value: |sums, _| {
-        let classes = sums.len() / 3;
-        let of = |class: usize| 2.0 * sums[class] / (sums[classes + class] + sums[2 * classes + class]).max(1.0);
-        (0..classes).map(of).sum::<f64>() / classes as f64
-    },
-};
-
 #[test]
-fn a_measure_may_be_any_function_of_counts_that_add_up() {
+fn macro_f1_is_the_mean_over_the_classes() {
     // Predicted 0, 0, 1, 1; actual 0, 1, 1, 1: F1 is 2/3 for class 0 and 4/5 for class 1.
     let scores = [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0];
-    check(&MACRO_F1, &scores, 2, &[0, 1, 1, 1], f64::midpoint(2.0 / 3.0, 4.0 / 5.0));
+    check(&macro_f1(), &scores, 2, &[0, 1, 1, 1], f64::midpoint(2.0 / 3.0, 4.0 / 5.0));
+}
+
+/// Over batches of so many samples, of outputs and targets that are both (N, W) of `f32`.
+fn of_values(measure: &Measure, outputs: &[f32], targets: &[f32], width: usize, batch_size: usize) -> Option<f64> {
+    let (mut sums, size) = (Vec::new(), batch_size * width);
+    for (outputs, targets) in outputs.chunks(size).zip(targets.chunks(size)) {
+        let tensor = |of: &[f32]| Tensor::from_slice(of, (of.len() / width, width), &Device::Cpu).unwrap();
+        for row in measure.counts(&tensor(outputs), &tensor(targets)).unwrap().to_vec2::<f32>().unwrap() {
+            sums.resize(row.len(), 0.0);
+            sums.iter_mut().zip(row).for_each(|(sum, count)| *sum += f64::from(count));
+        }
+    }
+    measure.value(&sums, (targets.len() / width) as f64)
+}
+
+#[track_caller]
+fn check_values(measure: &Measure, (outputs, targets): (&[f32], &[f32]), width: usize, expected: Option<f64>) {
+    for batch_size in [1, 2, outputs.len()] {
+        let found = of_values(measure, outputs, targets, width, batch_size);
+        let agree = match (found, expected) {
+            (Some(found), Some(expected)) => (found - expected).abs() < 1e-6,
+            (found, expected) => found == expected,
+        };
+        assert!(agree, "{} in batches of {batch_size}: {found:?}, not {expected:?}", measure.about().name);
+    }
+}
+
+#[test]
+fn errors_of_values_are_told_in_units_of_the_data() {
+    let values = (&[1.0, 2.0, 3.0, 5.0][..], &[1.0, 0.0, 3.0, 4.0][..]);
+    check_values(&mean_abs_error(vec![10.0]), values, 1, Some(7.5));
+    check_values(&root_mean_square_error(vec![2.0]), values, 1, Some(2.0 * (5.0_f64 / 4.0).sqrt()));
+    // Two values of two samples: errors 0 and 0, then 2 and 1.
+    check_values(&mean_abs_error(vec![1.0, 4.0]), values, 2, Some((0.0 + 6.0) / 2.0));
+    // Squared error 5; targets 1, 0, 3, 4 around 2 deviate by 1 + 4 + 1 + 4.
+    check_values(&r2(), values, 1, Some(0.5));
+    check_values(&r2(), (&[1.0, 2.0], &[3.0, 3.0]), 1, None);
+}
+
+#[test]
+fn set_flags_are_found_by_the_sign_and_ordered_by_their_logits() {
+    let flags = (&[2.0, -1.0, 0.5, -3.0][..], &[1.0, 1.0, 0.0, 0.0][..]);
+    check_values(&f1(), flags, 1, Some(0.5));
+    check_values(&f1(), flags, 2, Some(0.5));
+    // Of four pairs 2.0 wins two, -1.0 wins one and loses one.
+    check_values(&auroc(), flags, 1, Some(0.75));
+    check_values(&auroc(), (&[1.0, 1.0], &[0.0, 1.0]), 1, Some(0.5));
+    for measure in [f1(), auroc()] {
+        check_values(&measure, (&[-1.0, -2.0], &[0.0, 0.0]), 1, None);
+    }
+    let (logits, set) = (random(400, 5), random(400, 6).into_iter().map(|x| f32::from(x > 0.2)).collect::<Vec<_>>());
+    let of = |wanted: f32| logits.iter().zip(&set).filter(move |(_, set)| **set == wanted).map(|(logit, _)| *logit);
+    let wins: f64 = of(1.0).map(|set| of(0.0).filter(|unset| set > *unset).count() as f64).sum();
+    let expected = wins / (of(1.0).count() * of(0.0).count()) as f64;
+    let found = of_values(&auroc(), &logits, &set, 1, 64).unwrap();
+    assert!((found - expected).abs() < 1e-3, "{found} in steps of probability, {expected} exactly");
+}
+
+#[test]
+fn surprise_is_told_per_token_that_counts_and_per_byte() {
+    let logits = Tensor::zeros((2, 3, 8), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let targets = Tensor::new(&[[0_u32, 7, IGNORED], [IGNORED, 3, 1]], &Device::Cpu).unwrap();
+    for (measure, expected) in [(perplexity(), 8.0), (bits_per_byte(2.0), 1.5)] {
+        let counts = measure.counts(&logits, &targets).unwrap().to_vec2::<f32>().unwrap();
+        let sums: Vec<f64> = (0..2).map(|place| counts.iter().map(|row| f64::from(row[place])).sum()).collect();
+        assert!((measure.value(&sums, 2.0).unwrap() - expected).abs() < 1e-5, "{sums:?}");
+    }
 }

@@ -1,11 +1,14 @@
 //! A policy that decides nothing, for networks that do not grow.
 
+use std::sync::Arc;
+
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::model::TrainableModel;
 use leyline::policy::{Decision, Policy};
 use leyline::region::{Eager, RegionError};
 use leyline::state::SystemState;
+use leyline::task::Task;
 
 use super::NoSeeds;
 use crate::trainer::{Parts, Splits};
@@ -16,8 +19,8 @@ pub struct NoPolicy;
 
 impl<M: TrainableModel> Parts<NoSeeds<M>, NoPolicy> {
     /// As [`Parts::new`], of a network that does not grow.
-    pub fn plain(model: M, data: Splits) -> Self {
-        Self::new(NoSeeds::new(model), NoPolicy, data)
+    pub fn plain(task: impl Task + 'static, model: M, data: Splits) -> Self {
+        Self::new(Arc::new(task), NoSeeds::new(model), NoPolicy, data)
     }
 }
 

@@ -48,16 +48,19 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             return Err(Error::Diverged { num_skipped: totals.num_skipped, num_steps: steps, epoch });
         }
         let mean = |sum: f64| sum / totals.num_samples as f64;
-        let train = Score::new(mean(totals.loss_sum), totals.num_samples).with(ACCURACY, mean(totals.num_correct));
         let states = self.export_seeds(eager)?;
         let evaluation = self.evaluate(eager, &states)?;
+        let mut train = Score::new(mean(totals.loss_sum), totals.num_samples);
+        if evaluation.score.accuracy().is_some() {
+            train = train.with(ACCURACY, mean(totals.num_hits));
+        }
         if !evaluation.score.loss.is_finite() {
             return Err(Error::NonFinite { what: "validation loss", epoch });
         }
         // Before anything is decided: what is kept is what was evaluated, and a run that is taken up there ends the epoch anew.
         self.keep_if_best(eager, observer, &evaluation.score);
         if let Some(config) = &self.config.early_stop {
-            self.track.watch(config, epoch, &evaluation.score);
+            self.track.watch(config, config.direction(&self.measures), epoch, &evaluation.score);
         }
         (self.cursor.epoch, self.cursor.window) = (epoch, 0);
         let layout = self.parts.seeds.model().layout();

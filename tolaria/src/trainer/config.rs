@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{AggregationConfig, ConflictResolution, Parameters};
 use crate::batch::BatchConfig;
-use crate::measure::{self, ACCURACY, MEASURES, QualityMeasure};
+use leyline::task::{Measure, Task};
+
+use crate::error::Error;
+use crate::measure::ACCURACY;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 use crate::trainer::stop::EarlyStopConfig;
 
@@ -34,7 +37,8 @@ pub struct TrainConfig {
     /// How far CAGrad may go from the plain gradient, in norms of it, in `[0, 1)`.
     #[serde(default = "default_cagrad_radius")]
     pub cagrad_radius: f64,
-    /// Names of [`MEASURES`] that held-out data are measured by, beside loss and accuracy.
+    /// Names of the task's measures that held-out data are measured by, beside loss and accuracy; where none is named, those that
+    /// the task measures by default. The provided ones are [`measure::ALL`](crate::measure::ALL).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measures: Vec<String>,
     /// Samples per forward pass of an evaluation.
@@ -152,9 +156,29 @@ impl TrainConfig {
     }
 
     /// What held-out data are measured by, beside loss and accuracy; in the order of reports.
-    pub(super) fn further_measures(&self) -> Vec<QualityMeasure> {
-        let is_asked = |measure: &QualityMeasure| self.measures.iter().any(|name| name == measure.name);
-        MEASURES.into_iter().filter(|measure| measure.name != ACCURACY.name && is_asked(measure)).collect()
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a measure that the task does not have.
+    pub fn measured(&self, task: &dyn Task) -> Result<Vec<Measure>, Error> {
+        let offered = task.measures();
+        let is_offered = |name: &String| name == ACCURACY.name || offered.iter().any(|of| of.about().name == name);
+        if let Some(name) = self.measures.iter().find(|name| !is_offered(name)) {
+            let names: Vec<&str> = offered.iter().map(|measure| measure.about().name).collect();
+            let message = format!("names `{name}`: a {} has {}", task.describe(), names.join(", "));
+            return Err(Error::InvalidConfig { key: "measures".to_owned(), message });
+        }
+        let is_asked = |measure: &&Measure| match self.measures.as_slice() {
+            [] => measure.is_default(),
+            names => names.iter().any(|name| name == measure.about().name),
+        };
+        let measured: Vec<Measure> = offered.iter().filter(is_asked).cloned().collect();
+        if let Some(stop) = &self.early_stop {
+            let names: Vec<&str> = measured.iter().map(|measure| measure.about().name).collect();
+            if let Some((key, accepted)) = stop.validate(&[&[ACCURACY.name], &*names].concat()).into_iter().next() {
+                return Err(Error::InvalidConfig { key, message: format!("expected {accepted}") });
+            }
+        }
+        Ok(measured)
     }
 
     /// Every setting that cannot work, as (key, what is accepted).
@@ -163,15 +187,6 @@ impl TrainConfig {
         let mut issues = self.aggregation().validate();
         if !(0.0..=1.0).contains(&self.conflict_warn) {
             issues.push(("conflict_warn".to_owned(), "a number from 0 to 1".to_owned()));
-        }
-        if self.measures.iter().any(|name| measure::named(name).is_none()) {
-            let names = MEASURES.map(|measure| measure.name).join(", ");
-            issues.push(("measures".to_owned(), format!("a list of some of: {names}")));
-        }
-        if let Some(stop) = &self.early_stop {
-            let further = self.further_measures();
-            let measured: Vec<&str> = further.iter().map(|measure| measure.name).collect();
-            issues.extend(stop.validate(&[&[ACCURACY.name], &*measured].concat()));
         }
         issues.extend(self.optimizer.validate().into_iter().map(|(key, text)| (format!("optimizer.{key}"), text)));
         issues.extend(self.schedule.validate().into_iter().map(|(key, text)| (format!("schedule.{key}"), text)));
@@ -182,6 +197,7 @@ impl TrainConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::{Classification, Regression, RegressionLoss};
 
     fn config(changes: &str) -> TrainConfig {
         let mut config = serde_json::json!({
@@ -241,14 +257,24 @@ mod tests {
     }
 
     #[test]
-    fn measures_are_named_and_the_accuracy_is_measured_anyway() {
-        for (named, expected) in [("[]", vec![]), (r#"["accuracy", "top5_accuracy"]"#, vec!["top5_accuracy"])] {
-            let config = config(&format!(r#"{{"measures": {named}}}"#));
-            assert_eq!(config.further_measures().iter().map(|measure| measure.name).collect::<Vec<_>>(), expected);
-            assert!(config.validate().is_empty());
+    fn measures_are_those_of_the_task_and_the_accuracy_is_measured_anyway() {
+        let classes = Classification::new(3);
+        let values = Regression::new(RegressionLoss::Mse, vec![1.0]).unwrap();
+        let tasks: [&dyn Task; 2] = [&classes, &values];
+        for (task, named, expected) in [
+            (0, "[]", Some(vec![])),
+            (0, r#"["accuracy", "top5_accuracy"]"#, Some(vec!["top5_accuracy"])),
+            (0, r#"["r2"]"#, None),
+            (1, "[]", Some(vec!["r2", "mean_abs_error", "root_mean_square_error"])),
+            (1, r#"["r2"]"#, Some(vec!["r2"])),
+        ] {
+            let found = config(&format!(r#"{{"measures": {named}}}"#)).measured(tasks[task]);
+            let names = found.map(|of| of.iter().map(|measure| measure.about().name).collect::<Vec<_>>()).ok();
+            assert_eq!(names, expected, "{named}");
         }
-        let issue = ("measures".to_owned(), "a list of some of: accuracy, top5_accuracy".to_owned());
-        assert_eq!(config(r#"{"measures": ["top5"]}"#).validate(), [issue]);
+        let error = config(r#"{"measures": ["top5"]}"#).measured(&classes).unwrap_err().to_string();
+        let expected = "`measures` is invalid: names `top5`: a classification of 3 has top5_accuracy, macro_f1";
+        assert_eq!(error, expected);
     }
 
     #[test]

@@ -7,13 +7,12 @@ use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Counterfactual, SeedStage, SeedState};
 use leyline::state::{ACCURACY, Score};
+use leyline::task::{Measure, Task};
 use leyline::unit::Alpha;
 
 use crate::batch::{Dataset, to_device};
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
-use crate::loss;
-use crate::measure::QualityMeasure;
 
 /// A seed to measure: the override that flips it, and whether it acts without the override.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,8 +68,10 @@ pub struct HeldOut<'a> {
     pub device: &'a Device,
     /// Samples per forward pass, above 0.
     pub batch_size: usize,
-    /// What is measured of the network as it is, beside loss and accuracy.
-    pub measures: &'a [QualityMeasure],
+    /// What the network is trained for.
+    pub task: &'a dyn Task,
+    /// What is measured of the network as it is, beside loss and accuracy: measures of the task.
+    pub measures: &'a [Measure],
 }
 
 /// Evaluates the network on all of the data, and once more per probe.
@@ -87,7 +88,7 @@ pub fn evaluate<M: TrainableModel>(
     reads: &mut HostReads,
 ) -> Result<Evaluation, Error> {
     eager.check()?;
-    let HeldOut { data, device, batch_size, measures } = *held_out;
+    let HeldOut { data, device, batch_size, task, measures } = *held_out;
     let num_passes = 1 + probes.len();
     let mut losses = vec![Vec::new(); num_passes];
     let mut hits = vec![Vec::new(); num_passes];
@@ -102,27 +103,30 @@ pub fn evaluate<M: TrainableModel>(
             };
             let pass_of = Pass::Evaluate { overrides: &overrides };
             let outputs = model.forward(&batch.inputs, pass_of).map_err(|e| Error::Model(BoxError::new(e)))?;
-            losses[pass].push(loss::per_sample(&outputs.logits, &batch.targets)?);
-            hits[pass].push(loss::hits(&outputs.logits, &batch.targets)?);
+            losses[pass].push(task.losses(&outputs.logits, &batch.targets)?);
+            hits[pass].extend(task.hits(&outputs.logits, &batch.targets)?);
             for (measure, counts) in measures.iter().zip(&mut counts).filter(|_| pass == 0) {
-                counts.push((measure.counts)(&outputs.logits, &batch.targets)?);
+                counts.push(measure.counts(&outputs.logits, &batch.targets)?);
             }
         }
     }
+    hits.retain(|hits| !hits.is_empty());
     let counts: Vec<Tensor> = counts.iter().map(|rows| Tensor::cat(rows, 0)).collect::<Result<_, _>>()?;
     let mut rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
     rows.extend(counts.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>, _>>()?);
     let table = host_read::read_vec(&Tensor::cat(&rows, 0)?, "evaluation", reads)?;
-    let (per_sample, mut rest) = table.split_at(2 * num_passes * data.len());
+    let (per_sample, mut rest) = table.split_at((num_passes + hits.len()) * data.len());
     let per_sample: Vec<&[f32]> = per_sample.chunks(data.len().max(1)).collect();
     let (losses, hits) = per_sample.split_at(num_passes);
-    let mut score = Score::new(mean(losses[0]), data.len() as u64).with(ACCURACY, mean(hits[0]));
+    let mut score = Score::new(mean(losses[0]), data.len() as u64);
+    if let Some(hits) = hits.first() {
+        score = score.with(ACCURACY, mean(hits));
+    }
     for (measure, counts) in measures.iter().zip(&counts) {
         let (of_measure, others) = rest.split_at(counts.elem_count());
-        let value = (measure.value)(&column_sums(of_measure, counts.dim(1)?), data.len() as f64);
         // What is no number was not measured: as JSON it could not be read again.
-        if value.is_finite() {
-            score = score.with(measure.name, value);
+        if let Some(value) = measure.value(&column_sums(of_measure, counts.dim(1)?), data.len() as f64) {
+            score = score.with(measure.about().name, value);
         }
         rest = others;
     }
@@ -134,7 +138,8 @@ pub fn evaluate<M: TrainableModel>(
             .filter_map(|(index, probe)| {
                 let (base, flipped) = (0, index + 1);
                 let (on, off) = if probe.acts { (base, flipped) } else { (flipped, base) };
-                Some((probe.seed, counterfactual((losses[on], hits[on]), (losses[off], hits[off]))?))
+                let hits = hits.get(on).zip(hits.get(off)).map(|(on, off)| (*on, *off));
+                Some((probe.seed, counterfactual(losses[on], losses[off], hits)?))
             })
             .collect(),
     })
@@ -146,8 +151,9 @@ fn column_sums(table: &[f32], width: usize) -> Vec<f64> {
     (0..width).map(column).collect()
 }
 
-fn counterfactual(on: (&[f32], &[f32]), off: (&[f32], &[f32])) -> Option<Counterfactual> {
-    let gains: Vec<f64> = off.0.iter().zip(on.0).map(|(off, on)| f64::from(*off) - f64::from(*on)).collect();
+/// From the losses and, where there are any, the hits of each sample with the seed on and off.
+fn counterfactual(on: &[f32], off: &[f32], hits: Option<(&[f32], &[f32])>) -> Option<Counterfactual> {
+    let gains: Vec<f64> = off.iter().zip(on).map(|(off, on)| f64::from(*off) - f64::from(*on)).collect();
     if gains.len() < 2 {
         return None;
     }
@@ -157,7 +163,7 @@ fn counterfactual(on: (&[f32], &[f32]), off: (&[f32], &[f32])) -> Option<Counter
     Some(Counterfactual {
         loss_gain: gain,
         std_error: (variance / count).sqrt(),
-        accuracy_gain_pp: 100.0 * (mean(on.1) - mean(off.1)),
+        accuracy_gain_pp: hits.map(|(on, off)| 100.0 * (mean(on) - mean(off))),
         num_samples: gains.len() as u64,
     })
 }
@@ -195,15 +201,16 @@ mod tests {
     #[test]
     fn a_gain_is_paired_sample_by_sample() {
         let measured =
-            counterfactual((&[1.0, 2.0, 3.0], &[1.0, 1.0, 0.0]), (&[1.5, 2.5, 3.5], &[1.0, 0.0, 0.0])).unwrap();
+            counterfactual(&[1.0, 2.0, 3.0], &[1.5, 2.5, 3.5], Some((&[1.0, 1.0, 0.0], &[1.0, 0.0, 0.0]))).unwrap();
         assert!((measured.loss_gain - 0.5).abs() < 1e-12);
         assert!(measured.std_error < 1e-12, "a constant gain has no spread: {}", measured.std_error);
-        assert!((measured.accuracy_gain_pp - 100.0 / 3.0).abs() < 1e-9);
+        assert!((measured.accuracy_gain_pp.unwrap() - 100.0 / 3.0).abs() < 1e-9);
     }
 
     #[test]
     fn the_standard_error_is_that_of_a_mean() {
-        let measured = counterfactual((&[0.0; 4], &[0.0; 4]), (&[1.0, -1.0, 1.0, -1.0], &[0.0; 4])).unwrap();
+        let measured = counterfactual(&[0.0; 4], &[1.0, -1.0, 1.0, -1.0], None).unwrap();
+        assert_eq!(measured.accuracy_gain_pp, None, "nothing was to be recognized");
         assert!((measured.std_error - (4.0_f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
     }
 
@@ -211,7 +218,7 @@ mod tests {
     fn fewer_than_two_samples_measure_nothing() {
         for (samples, is_measured) in [(0, false), (1, false), (2, true)] {
             let (on, off) = (vec![0.0; samples], vec![1.0; samples]);
-            assert_eq!(counterfactual((&on, &on), (&off, &on)).is_some(), is_measured, "{samples}");
+            assert_eq!(counterfactual(&on, &off, Some((&on, &on))).is_some(), is_measured, "{samples}");
         }
     }
 }

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use esper_graph::{HostSlice, StagingRing};
 use leyline::batch::Batch;
 
-use crate::batch::{Dataset, to_device};
+use crate::batch::{Dataset, HostRows, to_device};
 use crate::error::Error;
 use crate::optim::TABLE_WIDTH;
 use crate::trainer::region::StepPlan;
@@ -103,11 +103,13 @@ impl StaticInputs {
             let indices = Tensor::zeros(plan.sizes.iter().sum::<usize>(), DType::U32, device)?;
             Samples::Selected { indices, sizes: plan.sizes.clone() }
         } else {
+            let zeros = |like: &Tensor, size: usize| {
+                let mut dims = like.dims().to_vec();
+                dims[0] = size;
+                Tensor::zeros(dims, like.dtype(), device)
+            };
             let batch = |size: &usize| {
-                let mut dims = data.inputs().dims().to_vec();
-                dims[0] = *size;
-                let inputs = Tensor::zeros(dims, DType::F32, device)?;
-                Ok(Batch { inputs, targets: Tensor::zeros(*size, DType::U32, device)? })
+                Ok(Batch { inputs: zeros(data.inputs(), *size)?, targets: zeros(data.targets(), *size)? })
             };
             Samples::Copied(plan.sizes.iter().map(batch).collect::<Result<_, Error>>()?)
         };
@@ -147,11 +149,11 @@ impl StaticInputs {
                 ring.stage(&parts)?;
             }
             Samples::Copied(batches) => {
-                let rows: Vec<(Vec<f32>, Vec<u32>)> =
+                let rows: Vec<[HostRows; 2]> =
                     samples.iter().map(|samples| data.host_rows(samples)).collect::<Result<_, _>>()?;
-                for (batch, (inputs, targets)) in batches.iter().zip(&rows) {
-                    parts.push((HostSlice::F32(inputs), &batch.inputs));
-                    parts.push((HostSlice::U32(targets), &batch.targets));
+                for (batch, [inputs, targets]) in batches.iter().zip(&rows) {
+                    parts.push((inputs.as_slice(), &batch.inputs));
+                    parts.push((targets.as_slice(), &batch.targets));
                 }
                 ring.stage(&parts)?;
             }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leyline::task::Measure;
 use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Recorder};
 
-use crate::measure::QualityMeasure;
 use crate::telemetry as desc;
 use crate::trainer::report::EpochReport;
 use crate::trainer::sums::EpochTotals;
@@ -36,8 +36,11 @@ pub(super) struct Instruments {
 }
 
 impl Instruments {
-    pub(super) fn new(recorder: &Arc<dyn Recorder>, measures: &[QualityMeasure]) -> Self {
-        let of = |measure: &QualityMeasure| (measure.name, recorder.gauge(&desc::VALIDATION_MEASURE, &[measure.name]));
+    pub(super) fn new(recorder: &Arc<dyn Recorder>, measures: &[Measure]) -> Self {
+        let of = |measure: &Measure| {
+            let name = measure.about().name;
+            (name, recorder.gauge(&desc::VALIDATION_MEASURE, &[name]))
+        };
         Self {
             validation_measures: measures.iter().map(of).collect(),
             steps_skipped: recorder.counter(&desc::STEPS_SKIPPED_TOTAL, &[]),

@@ -10,13 +10,13 @@ use leyline::id::StepIndex;
 use leyline::layout::{ParameterLayout, Segment};
 use leyline::model::{HostNumbers, Outputs, Pass, TrainableModel};
 use leyline::region::Recording;
+use leyline::task::Task;
 
 use crate::aggregate::{GradientEngine, WindowPlan};
 use crate::batch::Dataset;
 use crate::error::{self, Error};
 use crate::grad::{GradientBufferPool, GradientLease, GradientScope, gather_gradients};
 use crate::host_read::HostReads;
-use crate::loss;
 use crate::optim::{Optimizer, UpdatePlan};
 use crate::trainer::executor::StepShape;
 use crate::trainer::inputs::{StaticInputs, StepInputs};
@@ -41,6 +41,7 @@ pub(super) struct StepPlan {
 /// One step, ready to run or to be recorded.
 pub(super) struct Region<'a, M> {
     pub(super) model: &'a M,
+    pub(super) task: &'a dyn Task,
     pub(super) data: &'a Dataset,
     pub(super) device: &'a Device,
     pub(super) plan: &'a StepPlan,
@@ -62,7 +63,7 @@ impl<M: TrainableModel> Region<'_, M> {
         for size in &self.plan.sizes {
             let mut dims = self.data.inputs().dims().to_vec();
             dims[0] = *size;
-            key = key.shape(dims, DType::F32);
+            key = key.shape(dims, self.data.inputs().dtype());
         }
         key
     }
@@ -98,14 +99,14 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
             let outputs =
                 self.model.forward(&batch.inputs, Pass::Train).map_err(|source| Error::Model(BoxError::new(source)))?;
             let gradient = self.lease(layout, &outputs)?;
-            let main = loss::cross_entropy(&outputs.logits, &batch.targets)?;
+            let main = self.task.mean_loss(&outputs.logits, &batch.targets)?;
             gather_gradients(&main.backward()?, parameters, layout, GradientScope::Main, &gradient)?;
             for shadow in &outputs.shadows {
-                let side = loss::cross_entropy(&shadow.logits, &batch.targets)?;
+                let side = self.task.mean_loss(&shadow.logits, &batch.targets)?;
                 gather_gradients(&side.backward()?, parameters, layout, GradientScope::Shadow(shadow.seed), &gradient)?;
             }
-            let correct = loss::correct(&outputs.logits, &batch.targets)?;
-            self.sums.add_microbatch(&main.detach(), &correct, *num_samples)?;
+            let num_hits = self.task.num_hits(&outputs.logits, &batch.targets)?;
+            self.sums.add_microbatch(&main.detach(), num_hits.as_ref(), *num_samples)?;
             rows.push(gradient);
         }
 
@@ -139,6 +140,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
             held.push(("inputs of the data set".to_owned(), self.data.inputs().clone()));
             held.push(("targets of the data set".to_owned(), self.data.targets().clone()));
         }
+        held.extend(self.task.tensors().into_iter().map(|tensor| ("a tensor of the task".to_owned(), tensor)));
         held.extend(inputs.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())));
         held
     }

@@ -154,7 +154,7 @@ mod owner_text {
     }
 }
 
-/// A score of [`MEASURES`](crate::measure::MEASURES) alone: a name that is none of them is damage.
+/// A score of provided measures alone: a name that is none of them is damage.
 fn of_known_measures<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Score, D::Error> {
     let score = Score::deserialize(deserializer)?;
     match score.measures.keys().find(|name| measure::named(name).is_none()) {

@@ -13,6 +13,7 @@ use leyline::model::{Parameter, TrainableModel};
 use leyline::policy::Policy;
 use leyline::region::Eager;
 use leyline::seed::SeedManager;
+use leyline::task::{Measure, Task};
 use leyline::telemetry::{NullRecorder, Recorder};
 
 use crate::aggregate::GradientEngine;
@@ -88,6 +89,8 @@ pub struct Parts<S, P> {
     pub device: Device,
     /// Data.
     pub data: Splits,
+    /// What the network is trained for.
+    pub task: Arc<dyn Task>,
     /// The network and its seeds.
     pub seeds: S,
     /// Who decides.
@@ -102,11 +105,11 @@ pub struct Parts<S, P> {
 
 impl<S: SeedManager, P: Policy> Parts<S, P> {
     /// Parts of a run of one epoch, without checkpoints and telemetry, on the device of the network: what differs is set
-    /// afterwards, as in `Parts { num_epochs: 10, ..Parts::new(seeds, policy, data) }`.
+    /// afterwards, as in `Parts { num_epochs: 10, ..Parts::new(task, seeds, policy, data) }`.
     ///
     /// # Panics
     /// Never: the name of the run is a literal.
-    pub fn new(seeds: S, policy: P, data: Splits) -> Self {
+    pub fn new(task: Arc<dyn Task>, seeds: S, policy: P, data: Splits) -> Self {
         let first = seeds.model().parameters().first();
         let device = first.map_or(Device::Cpu, |parameter| parameter.var.device().clone());
         Self {
@@ -116,6 +119,7 @@ impl<S: SeedManager, P: Policy> Parts<S, P> {
             max_steps: None,
             device,
             data,
+            task,
             seeds,
             policy,
             checkpoints: None,
@@ -193,6 +197,8 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) executor: StepExecutor,
     /// The last plan of each shape of step, to record one again.
     pub(super) plans: BTreeMap<StepShape, StepPlan>,
+    /// What held-out data are measured by, beside loss and accuracy.
+    pub(super) measures: Vec<Measure>,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
@@ -221,6 +227,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 });
             }
         }
+        for part in [&parts.data.train, &parts.data.validation, &parts.data.test] {
+            let checked = parts.task.check_targets(part.targets());
+            checked.map_err(|error| Error::InvalidData { what: "targets", message: error.to_string() })?;
+        }
+        let measures = config.measured(&*parts.task)?;
         require_f32(parts.seeds.model().parameters())?;
         let claim = match DeviceClaim::of(&parts.device) {
             Ok(claim) => claim.map(Arc::new),
@@ -244,10 +255,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             sums,
             shares: BTreeMap::new(),
             reads: HostReads::default(),
-            instruments: Instruments::new(&parts.recorder, &config.further_measures()),
+            instruments: Instruments::new(&parts.recorder, &measures),
             gradient_instruments: GradientInstruments::new(&parts.recorder),
             executor: StepExecutor::new(&config.execution, &parts.device, claim, &parts.recorder, &parts.clock)?,
             plans: BTreeMap::new(),
+            measures,
             config,
             parts,
         })
@@ -262,6 +274,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub fn run(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         eager.check()?;
         self.executor.trusted()?;
+        self.parts.seeds.train_for(eager, &self.parts.task).map_err(|error| self.seed_error(error))?;
         let outcome = self.epochs(eager, observer);
         if outcome.is_err() {
             self.instruments.epochs_failed.add(1);
@@ -402,9 +415,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             data: part(&self.parts.data),
             device: &self.parts.device,
             batch_size: self.config.eval_batch_size.get(),
-            measures: &self.config.further_measures(),
+            task: &*self.parts.task,
+            measures: &self.measures,
         };
         evaluate(eager, self.parts.seeds.model(), &held_out, probes, &mut self.reads)
+    }
+
+    /// What the network is trained for.
+    pub fn task(&self) -> &dyn Task {
+        &*self.parts.task
     }
 
     /// The seed manager.

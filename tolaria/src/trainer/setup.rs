@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::num::NonZeroUsize;
 
+use leyline::task::Task;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::BatchConfig;
@@ -20,7 +21,12 @@ pub(super) struct Setup {
     num_test: usize,
     /// Dimensions of one sample.
     sample_shape: Vec<usize>,
-    num_classes: usize,
+    /// What the network is trained for.
+    #[serde(default)]
+    task: String,
+    /// Of checkpoints from before there were other tasks than to classify.
+    #[serde(default, skip_serializing)]
+    num_classes: Option<usize>,
     /// Digests of the labels: the same number of samples may be other samples.
     train_labels: String,
     validation_labels: String,
@@ -28,7 +34,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    pub(super) fn of(batch: &BatchConfig, data: &Splits) -> Self {
+    pub(super) fn of(batch: &BatchConfig, task: &dyn Task, data: &Splits) -> Self {
         let Splits { train, validation, test } = data;
         Self {
             batch_size: batch.batch_size,
@@ -37,7 +43,8 @@ impl Setup {
             num_validation: validation.len(),
             num_test: test.len(),
             sample_shape: train.inputs().dims()[1..].to_vec(),
-            num_classes: train.num_classes(),
+            task: task.describe(),
+            num_classes: None,
             train_labels: train.labels().to_string(),
             validation_labels: validation.labels().to_string(),
             test_labels: test.labels().to_string(),
@@ -62,7 +69,7 @@ impl Setup {
             ("trainer.num_validation", self.num_validation.to_string()),
             ("trainer.num_test", self.num_test.to_string()),
             ("trainer.sample_shape", format!("{:?}", self.sample_shape)),
-            ("trainer.num_classes", self.num_classes.to_string()),
+            ("trainer.task", self.num_classes.map_or_else(|| self.task.clone(), |n| format!("classification of {n}"))),
             ("trainer.train_labels", self.train_labels.clone()),
             ("trainer.validation_labels", self.validation_labels.clone()),
             ("trainer.test_labels", self.test_labels.clone()),

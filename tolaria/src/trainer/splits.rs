@@ -51,7 +51,7 @@ mod tests {
     fn data(count: u16) -> Dataset {
         let inputs = Tensor::from_iter((0..count).map(f32::from), &Device::Cpu).unwrap().unsqueeze(1).unwrap();
         let targets = Tensor::from_iter((0..count).map(|i| u32::from(i % 2)), &Device::Cpu).unwrap();
-        Dataset::new(inputs, targets, 2).unwrap()
+        Dataset::new(inputs, targets).unwrap()
     }
 
     #[test]

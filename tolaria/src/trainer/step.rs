@@ -50,6 +50,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     fn region<'a>(&'a mut self, plan: &'a StepPlan) -> (&'a mut StepExecutor, Region<'a, S::Model>) {
         let region = Region {
             model: self.parts.seeds.model(),
+            task: &*self.parts.task,
             data: &self.parts.data.train,
             device: &self.parts.device,
             plan,

@@ -4,7 +4,10 @@ use std::num::NonZeroU64;
 
 use leyline::id::{EpochIndex, StepIndex};
 use leyline::state::Score;
+use leyline::task::{Direction, Measure};
 use serde::{Deserialize, Serialize};
+
+use crate::measure::ACCURACY;
 
 /// What [`EarlyStopConfig::measure`] says for the loss.
 const LOSS: &str = "loss";
@@ -19,8 +22,8 @@ pub struct EarlyStopConfig {
     /// An improvement is larger than this, in the unit of what is watched; at least 0.
     #[serde(default)]
     pub min_delta: f64,
-    /// What is watched on the validation data: `loss`, which improves by falling, or the name of a measure, which
-    /// improves by rising.
+    /// What is watched on the validation data: `loss`, which improves by falling, or the name of a measure, which improves in
+    /// its own direction.
     #[serde(default = "loss")]
     pub measure: String,
 }
@@ -53,8 +56,21 @@ impl EarlyStopConfig {
         if self.measure == LOSS { Some(score.loss) } else { score.measures.get(&self.measure).copied() }
     }
 
-    fn is_improved(&self, value: f64, best: f64) -> bool {
-        let gain = if self.measure == LOSS { best - value } else { value - best };
+    /// Which way what is watched improves.
+    pub(super) fn direction(&self, measures: &[Measure]) -> Direction {
+        let is_watched = |measure: &&Measure| measure.about().name == self.measure;
+        match measures.iter().find(is_watched) {
+            Some(measure) => measure.about().direction,
+            None if self.measure == LOSS => Direction::LowerIsBetter,
+            None => ACCURACY.direction,
+        }
+    }
+
+    fn is_improved(&self, value: f64, best: f64, direction: Direction) -> bool {
+        let gain = match direction {
+            Direction::HigherIsBetter => value - best,
+            Direction::LowerIsBetter => best - value,
+        };
         gain > self.min_delta
     }
 }
@@ -110,11 +126,11 @@ impl Track {
     }
 
     /// Takes note of the end of an epoch. One in which the value could not be measured has not improved it.
-    pub(super) fn watch(&mut self, config: &EarlyStopConfig, epoch: EpochIndex, score: &Score) {
+    pub(super) fn watch(&mut self, config: &EarlyStopConfig, direction: Direction, epoch: EpochIndex, score: &Score) {
         let fresh = || Watched { measure: config.measure.clone(), best: None, waited: 0 };
         // Values of another measure say nothing about this one.
         let mut watched = self.watched.take().filter(|watched| watched.measure == config.measure).unwrap_or_else(fresh);
-        let is_better = |value: &f64| watched.best.is_none_or(|(best, _)| config.is_improved(*value, best));
+        let is_better = |value: &f64| watched.best.is_none_or(|(best, _)| config.is_improved(*value, best, direction));
         match config.value(score).filter(is_better) {
             Some(value) => (watched.best, watched.waited) = (Some((value, epoch)), 0),
             None => watched.waited += 1,
@@ -143,6 +159,7 @@ mod tests {
     use leyline::state::ACCURACY;
 
     use super::*;
+    use crate::measure::{mean_abs_error, r2};
 
     fn config(patience: u64, min_delta: f64, measure: &str) -> EarlyStopConfig {
         EarlyStopConfig { patience: NonZeroU64::new(patience).unwrap(), min_delta, measure: measure.to_owned() }
@@ -157,7 +174,7 @@ mod tests {
             let is_loss = config.measure == LOSS;
             let score = Score::new(if is_loss { *value } else { 1.0 }, 8);
             let score = if is_loss || value.is_nan() { score } else { score.with(&config.measure, *value) };
-            track.watch(config, EpochIndex(index as u64 + 1), &score);
+            track.watch(config, config.direction(&[]), EpochIndex(index as u64 + 1), &score);
             // A checkpoint in between changes nothing.
             track = serde_json::from_str(&serde_json::to_string(&track).unwrap()).unwrap();
             if stopped.is_none() && track.stopped(config).is_some() {
@@ -180,11 +197,27 @@ mod tests {
     }
 
     #[test]
+    fn a_measure_improves_in_its_own_direction() {
+        for (measure, expected) in
+            [(mean_abs_error(vec![1.0]), Direction::LowerIsBetter), (r2(), Direction::HigherIsBetter)]
+        {
+            let config = config(2, 0.0, measure.about().name);
+            assert_eq!(config.direction(&[r2(), mean_abs_error(vec![1.0])]), expected);
+            let mut track = Track::default();
+            for (epoch, value) in [(1, 0.5), (2, 0.4), (3, 0.3)] {
+                let score = Score::new(1.0, 8).with(measure.about().name, value);
+                track.watch(&config, expected, EpochIndex(epoch), &score);
+            }
+            assert_eq!(track.stopped(&config).is_none(), expected == Direction::LowerIsBetter);
+        }
+    }
+
+    #[test]
     fn the_reason_names_what_was_watched_and_its_best_epoch() {
         let mut track = Track::default();
         let config = config(1, 0.01, LOSS);
         for (epoch, loss) in [(1, 0.5), (2, 0.495)] {
-            track.watch(&config, EpochIndex(epoch), &Score::new(loss, 4));
+            track.watch(&config, config.direction(&[]), EpochIndex(epoch), &Score::new(loss, 4));
         }
         let expected =
             "stopped early: validation loss did not improve by more than 0.01 in 1 epochs over the 0.500000 of epoch 1";

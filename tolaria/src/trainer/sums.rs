@@ -44,7 +44,7 @@ pub(super) struct SavedSums {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct EpochTotals {
     pub(super) loss_sum: f64,
-    pub(super) num_correct: f64,
+    pub(super) num_hits: f64,
     /// Of the windows that count: whose loss and gradient were finite.
     pub(super) num_samples: u64,
     pub(super) num_steps: u64,
@@ -86,8 +86,13 @@ impl EpochSums {
     }
 
     /// As [`SeedMetricsAccumulator::add_microbatch`].
-    pub(super) fn add_microbatch(&self, mean_loss: &Tensor, correct: &Tensor, num_samples: usize) -> Result<(), Error> {
-        self.device.add_microbatch(mean_loss, correct, num_samples)
+    pub(super) fn add_microbatch(
+        &self,
+        mean_loss: &Tensor,
+        num_hits: Option<&Tensor>,
+        num_samples: usize,
+    ) -> Result<(), Error> {
+        self.device.add_microbatch(mean_loss, num_hits, num_samples)
     }
 
     /// The sums on the device.
@@ -105,7 +110,7 @@ impl EpochSums {
         let of_owner = |of: &OwnerSums| (of.owner, rms(of.parameter_sq, of.skipped), of.healthy / steps);
         Ok(EpochTotals {
             loss_sum: metrics.loss_sum,
-            num_correct: metrics.num_correct,
+            num_hits: metrics.num_hits,
             num_samples: self.host.num_samples.saturating_sub(count(metrics.skipped_samples)),
             num_steps: self.host.num_steps,
             num_skipped: count(skipped),

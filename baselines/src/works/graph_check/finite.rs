@@ -77,7 +77,7 @@ impl Case {
             0,
             self.sample,
         )?;
-        Ok(Dataset::new(inputs, good.targets().clone(), 10)?)
+        Ok(Dataset::new(inputs, good.targets().clone())?)
     }
 
     fn trainer(self, gpu: &Gpu, epochs: u64, mode: StepMode) -> Result<PlainTrainer, Broken> {

@@ -22,6 +22,7 @@ use tamiyo::policy::{FixedConfig, FixedGermination};
 use tamiyo::{PolicyKind, Tamiyo, TamiyoConfig};
 use tolaria::aggregate::ConflictResolution;
 use tolaria::optim::OptimizerConfig;
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Observer, Parts, Splits, StepMode, Trainer};
 
@@ -155,6 +156,7 @@ impl Ramp {
             max_steps: None,
             device: device.clone(),
             data: Splits { validation: train.clone(), test: train.clone(), train },
+            task: Arc::new(Classification::new(CLASSES)),
             seeds,
             policy: Blending { schedule, blend: self.blend.clone() },
             checkpoints: None,

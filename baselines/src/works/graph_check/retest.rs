@@ -68,7 +68,7 @@ fn perceptron(
     let targets: Vec<&Tensor> = batches.iter().map(|batch| &batch.targets).collect();
     let data = |count: usize| -> Result<Dataset, Broken> {
         let (inputs, targets) = (Tensor::cat(&inputs[..count], 0)?, Tensor::cat(&targets[..count], 0)?);
-        Ok(Dataset::new(inputs, targets, work.num_classes)?)
+        Ok(Dataset::new(inputs, targets)?)
     };
     let (train, validation) = (data(STEPS_PER_EPOCH)?, data(1)?);
     let config = train_config(work.batch_size, 1, work.optimizer, ConflictResolution::Mean, in_mode(mode));

@@ -21,6 +21,7 @@ use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::Dataset;
 use tolaria::optim::OptimizerConfig;
 use tolaria::plain::{NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{ExecutionConfig, Flow, Observer, Parts, Splits, TrainConfig, Trainer};
 
@@ -70,6 +71,7 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
         max_steps: None,
         device: Device::Cpu,
         data: Splits { train: samples(16)?, validation: samples(16)?, test: samples(16)? },
+        task: Arc::new(Classification::new(4)),
         seeds: NoSeeds::new(linear()?),
         policy,
         checkpoints: None,
@@ -118,7 +120,6 @@ fn samples(count: usize) -> Result<Dataset, Error> {
     Ok(Dataset::new(
         Tensor::from_vec(inputs, (count, 16), &Device::Cpu)?,
         Tensor::from_vec(targets, count, &Device::Cpu)?,
-        4,
     )?)
 }
 

@@ -1,8 +1,8 @@
 //! The charts of a run: which quantities are drawn, how, and what each picture says in words.
 
 use leyline::state::Score;
-use leyline::telemetry::Unit;
-use tolaria::measure::{ACCURACY, MEASURES, QualityMeasure};
+use leyline::task::{About, Scale};
+use tolaria::measure::{self, ACCURACY};
 use tolaria::trainer::report::EpochReport;
 
 use super::axis::Quantity;
@@ -50,11 +50,11 @@ pub(super) struct Sketch {
 pub(crate) fn curves(run: &Run, events: &[SeedEvent]) -> Vec<Chart> {
     let summary = run.summary.as_ref();
     let reports = run.epochs.as_slice();
-    let is_measured = |measure: &QualityMeasure| {
-        let is_in = |report: &EpochReport| report.validation.measures.contains_key(measure.name);
-        measure.name == ACCURACY.name || reports.iter().any(is_in)
+    let is_measured = |about: &&About| {
+        let is_in = |report: &EpochReport| report.validation.measures.contains_key(about.name);
+        about.name == ACCURACY.name && reports.is_empty() || reports.iter().any(is_in)
     };
-    let qualities = MEASURES.into_iter().filter(is_measured).map(|measure| quality(measure, reports, summary));
+    let qualities = measure::ALL.into_iter().filter(is_measured).map(|about| quality(about, reports, summary));
     let of_training = [gradient_norm(reports), parameters(reports, summary), learning_rate(reports)];
     let sketches = [loss(reports, summary)].into_iter().chain(qualities).chain(of_training);
     sketches.map(|sketch| sketch.finish(&epochs(run), events)).collect()
@@ -74,7 +74,7 @@ fn loss(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
     Sketch {
         id: "loss",
         title: "Loss",
-        unit: "nats per sample",
+        unit: "per sample",
         quantity: Quantity::Number,
         show: decimal,
         series,
@@ -83,7 +83,7 @@ fn loss(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
     }
 }
 
-fn quality(measure: QualityMeasure, reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
+fn quality(measure: &About, reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
     let of = |score: &Score| score.measures.get(measure.name).copied();
     let mut series = vec![
         line("train", DASHED, reports, |report| of(&report.train)),
@@ -91,7 +91,7 @@ fn quality(measure: QualityMeasure, reports: &[EpochReport], summary: Option<&Su
     ];
     series.retain(|series| !series.points.is_empty() || reports.is_empty());
     let test = summary.and_then(|summary| summary.test_measure(measure.name));
-    let (quantity, show) = shown(measure.unit);
+    let (quantity, show) = shown(measure.scale);
     let note = (test.is_none() && !reports.is_empty())
         .then(|| "The test data were not measured: that is done once, when a run completes.".to_owned());
     Sketch {
@@ -193,10 +193,10 @@ pub(super) fn epochs(run: &Run) -> Vec<u64> {
 }
 
 /// How values of this unit are drawn and written.
-pub(super) fn shown(unit: Unit) -> (Quantity, fn(f64) -> String) {
-    match unit {
-        Unit::Ratio => (Quantity::Fraction, percent),
-        _ => (Quantity::Number, decimal),
+pub(super) fn shown(scale: Scale) -> (Quantity, fn(f64) -> String) {
+    match scale {
+        Scale::Ratio => (Quantity::Fraction, percent),
+        Scale::Number => (Quantity::Number, decimal),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The same quantity of several runs in one picture.
 
-use tolaria::measure::{MEASURES, QualityMeasure};
+use leyline::task::About;
+use tolaria::measure::ALL;
 use tolaria::trainer::report::EpochReport;
 
 use super::axis::Quantity;
@@ -30,13 +31,14 @@ pub(crate) fn overlays(runs: &[Overlay<'_>]) -> Vec<Chart> {
         references: Vec::new(),
         note: None,
     };
-    let is_measured = |measure: &QualityMeasure| {
+    let is_measured = |measure: &&About| {
         let mut reports = runs.iter().flat_map(|one| &one.run.epochs);
         reports.any(|report| report.validation.measures.contains_key(measure.name))
     };
-    let quality = |measure: QualityMeasure| {
-        let (quantity, show) = shown(measure.unit);
-        let value = move |report: &EpochReport| report.validation.measures.get(measure.name).copied();
+    let quality = |measure: &About| {
+        let (quantity, show) = shown(measure.scale);
+        let name = measure.name;
+        let value = move |report: &EpochReport| report.validation.measures.get(name).copied();
         sketch(measure.name, measure.title, "on validation data", quantity, show, &value)
     };
     let loss = |id, title, unit, value: &dyn Fn(&EpochReport) -> Option<f64>| {
@@ -46,7 +48,7 @@ pub(crate) fn overlays(runs: &[Overlay<'_>]) -> Vec<Chart> {
         loss("validation-loss", "Validation loss", "per sample", &|report| Some(report.validation.loss)),
         loss("train-loss", "Training loss", "per sample", &|report| Some(report.train.loss)),
     ];
-    sketches.extend(MEASURES.into_iter().filter(is_measured).map(quality));
+    sketches.extend(ALL.into_iter().filter(is_measured).map(quality));
     let parameters: &dyn Fn(&EpochReport) -> Option<f64> = &|report| Some(report.num_parameters as f64);
     let unit = "trainable elements, live seeds included";
     sketches.push(sketch("parameters", "Parameters", unit, Quantity::Count, |value| count(rounded(value)), parameters));

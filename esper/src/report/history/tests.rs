@@ -64,7 +64,8 @@ fn a_seed_that_is_no_longer_listed_was_pruned() {
 #[test]
 fn a_measurement_keeps_the_epoch_in_which_it_was_made() {
     let mut epochs = run(&[Some(SeedStage::Training); 4]);
-    let measured = |loss_gain| Counterfactual { loss_gain, std_error: 0.01, accuracy_gain_pp: 0.0, num_samples: 9 };
+    let measured =
+        |loss_gain| Counterfactual { loss_gain, std_error: 0.01, accuracy_gain_pp: Some(0.0), num_samples: 9 };
     epochs[1].seeds[0].counterfactual = Some(measured(0.5));
     epochs[2].seeds[0].counterfactual = Some(measured(0.5));
     let effect = seed_lives(&epochs)[0].effect.expect("it was measured");

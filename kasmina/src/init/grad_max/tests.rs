@@ -8,6 +8,7 @@ use leyline::command::{Blend, ChannelWeights, ConfidenceGate};
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::model::{Pass, TrainableModel};
 use leyline::unit::Alpha;
+use leyline_testkit::cross_entropy::CrossEntropy;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -180,7 +181,10 @@ fn norms(
     let directions = random_directions(&mut rng, shape.channels() + 1, width / 2);
     point(&pointed, layer, &directions, norm, width).unwrap();
     let chosen = module(&model, slot_index, blueprint, width);
-    assert!(grad_max(&model, slot_index, &batch, &chosen, &blend(&model, slot_index, mode), width).unwrap());
+    assert!(
+        grad_max(&model, slot_index, (&batch, &CrossEntropy), &chosen, &blend(&model, slot_index, mode), width)
+            .unwrap()
+    );
     [&drawn, &pointed, &chosen].map(|module| gradient_norm(&model, slot_index, &batch, module, mode))
 }
 
@@ -232,7 +236,7 @@ fn the_gradient_of_the_slot_is_that_with_respect_to_what_the_seed_computes_whate
         let channels = model.host().slots()[1].shape.channels();
         for mode in modes(channels) {
             let module = module(&model, 1, &blueprint, 8);
-            let (h, upstream) = model.slot_gradient(&batch, 1, &blend(&model, 1, &mode)).unwrap();
+            let (h, upstream) = model.slot_gradient((&batch, &CrossEntropy), 1, &blend(&model, 1, &mode)).unwrap();
             let objective = (module.delta(&h, View::Live).unwrap() * upstream).unwrap().sum_all().unwrap();
             let gradients = objective.backward().unwrap();
             let up: &Var = module.weights().entries().find(|(name, _)| *name == "up.weight").unwrap().1;
@@ -251,7 +255,7 @@ fn through_a_residual_blend_it_is_the_gradient_of_the_value_at_the_slot_bit_for_
     let batch = batch(&mut rng, 32, 24);
     for config in [mlp(), cnn()] {
         let model = host(&config, 4, DType::F32);
-        let (h, found) = model.slot_gradient(&batch, 1, &blend(&model, 1, &Blend::Residual)).unwrap();
+        let (h, found) = model.slot_gradient((&batch, &CrossEntropy), 1, &blend(&model, 1, &Blend::Residual)).unwrap();
         let y = Var::from_tensor(&h).unwrap();
         let next = model.host().segment(1, y.as_tensor().clone(), View::Frozen).unwrap();
         let logits = model.host().segment(2, next, View::Frozen).unwrap();
@@ -265,11 +269,11 @@ fn each_pair_has_at_least_the_gradient_of_its_bound() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let (model, batch) = (host(&mlp(), 4, DType::F64), batch(&mut rng, 32, 24));
     let blueprint: Arc<dyn Blueprint> = Arc::new(Mlp);
-    let (h, upstream) = model.slot_gradient(&batch, 1, &blend(&model, 1, &Blend::Residual)).unwrap();
+    let (h, upstream) = model.slot_gradient((&batch, &CrossEntropy), 1, &blend(&model, 1, &Blend::Residual)).unwrap();
     let ones = Tensor::ones((32, 1), DType::F64, &CPU).unwrap();
     let matrix = moment(&upstream, &Tensor::cat(&[h, ones], 1).unwrap()).unwrap();
     let chosen = module(&model, 1, &blueprint, 2);
-    assert!(grad_max(&model, 1, &batch, &chosen, &blend(&model, 1, &Blend::Residual), 2).unwrap());
+    assert!(grad_max(&model, 1, (&batch, &CrossEntropy), &chosen, &blend(&model, 1, &Blend::Residual), 2).unwrap());
     let weights = chosen.weights().view(View::Frozen);
     let weight = [&weights[0], &weights[1]].map(|tensor| read_f64(tensor).unwrap()).concat();
     let unit: Vec<f64> = weight.iter().step_by(2).copied().collect();
@@ -291,7 +295,7 @@ fn units_beyond_the_pairs_stay_as_drawn() {
         let model = host(&cnn(), 6, DType::F32);
         let (drawn, chosen) = (module(&model, 1, &blueprint, width), module(&model, 1, &blueprint, width));
         assert_eq!(
-            grad_max(&model, 1, &batch, &chosen, &blend(&model, 1, &Blend::Residual), width).unwrap(),
+            grad_max(&model, 1, (&batch, &CrossEntropy), &chosen, &blend(&model, 1, &Blend::Residual), width).unwrap(),
             num_chosen > 0
         );
         let values = |module: &SeedModule| -> Vec<Vec<f64>> {
@@ -322,11 +326,27 @@ fn a_blueprint_without_such_a_layer_and_a_batch_without_a_gradient_change_nothin
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let (good, noise) = (batch(&mut rng, 16, 24), Arc::new(Noise) as Arc<dyn Blueprint>);
     assert!(
-        !grad_max(&model, 1, &good, &module(&model, 1, &noise, 8), &blend(&model, 1, &Blend::Residual), 8).unwrap()
+        !grad_max(
+            &model,
+            1,
+            (&good, &CrossEntropy),
+            &module(&model, 1, &noise, 8),
+            &blend(&model, 1, &Blend::Residual),
+            8
+        )
+        .unwrap()
     );
     let broken = Batch { inputs: (good.inputs.clone() * f64::NAN).unwrap(), targets: good.targets.clone() };
     let mlp: Arc<dyn Blueprint> = Arc::new(Mlp);
     assert!(
-        !grad_max(&model, 0, &broken, &module(&model, 0, &mlp, 8), &blend(&model, 0, &Blend::Residual), 8).unwrap()
+        !grad_max(
+            &model,
+            0,
+            (&broken, &CrossEntropy),
+            &module(&model, 0, &mlp, 8),
+            &blend(&model, 0, &Blend::Residual),
+            8
+        )
+        .unwrap()
     );
 }

@@ -11,7 +11,7 @@ use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry};
 
 const HEALTHY: GradientHealth = GradientHealth { norm: 0.3, host_ratio: Some(1.0), health: 1.0 };
 const USEFUL: Counterfactual =
-    Counterfactual { loss_gain: 0.1, std_error: 0.01, accuracy_gain_pp: 1.0, num_samples: 100 };
+    Counterfactual { loss_gain: 0.1, std_error: 0.01, accuracy_gain_pp: Some(1.0), num_samples: 100 };
 const AROUND: Surroundings =
     Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3, audit_every_epochs: 4 };
 
@@ -272,7 +272,7 @@ fn no_gate_passes_on_what_was_not_measured() {
     };
     let resetting = Subject { num_parameters: 0, last_move: Some(&served), ..subject(SeedStage::Resetting, 0, &zero) };
     let gain = |loss_gain, std_error, num_samples| {
-        now(Counterfactual { loss_gain, std_error, accuracy_gain_pp: 0.0, num_samples })
+        now(Counterfactual { loss_gain, std_error, accuracy_gain_pp: Some(0.0), num_samples })
     };
     let health = |health, norm| now(GradientHealth { health, norm, host_ratio: None });
     let aged = |age| (Some(Aged { value: USEFUL, age }), Some(Aged { value: HEALTHY, age }));

@@ -42,7 +42,7 @@ fn measure(seed: &mut SeedRecord, loss_gain: f64) {
 }
 
 fn measure_in(seed: &mut SeedRecord, epoch: u64, loss_gain: f64, num_samples: u64) {
-    let measured = Counterfactual { loss_gain, std_error: 0.0, accuracy_gain_pp: 0.0, num_samples };
+    let measured = Counterfactual { loss_gain, std_error: 0.0, accuracy_gain_pp: Some(0.0), num_samples };
     let gradient = Some(GradientHealth { norm: loss_gain.abs(), host_ratio: None, health: 1.0 });
     seed.record(&Evidence { seed: seed.id, epoch: EpochIndex(epoch), counterfactual: Some(measured), gradient });
 }

@@ -35,8 +35,9 @@ pub(super) struct Driver<M> {
 }
 
 impl<M: SeedManager> Driver<M> {
-    pub(super) fn new(rule: &'static str, harness: SeedManagerHarness<M>) -> Self {
+    pub(super) fn new(rule: &'static str, mut harness: SeedManagerHarness<M>) -> Self {
         let eager = succeed(rule, "acquiring this thread's token", Eager::acquire());
+        succeed(rule, "train_for", harness.manager.train_for(&eager, &harness.task));
         Self { rule, harness, eager, sequence: 0, step: 0, epoch: 0 }
     }
 

@@ -1,11 +1,15 @@
 //! What the rules need to know about an implementer.
 
 use std::fmt;
+use std::sync::Arc;
 
 use leyline::batch::Batch;
 use leyline::command::Order;
 use leyline::id::{EpochIndex, SeedId};
 use leyline::seed::{Counterfactual, Evidence, GradientHealth, SeedManager};
+use leyline::task::Task;
+
+use crate::cross_entropy::CrossEntropy;
 
 /// A fresh seed manager with what is needed to drive it. Make one with [`SeedManagerHarness::new`] and change fields
 /// where the implementer differs.
@@ -14,6 +18,8 @@ pub struct SeedManagerHarness<M> {
     pub manager: M,
     /// A batch its network accepts.
     pub batch: Batch,
+    /// What its network is trained for; by default classification by cross-entropy.
+    pub task: Arc<dyn Task>,
     /// Whether it has slots; by default it must. Without this one that offers nothing would pass every rule.
     pub has_slots: bool,
     /// Makes of an order, which has a number, one that the manager accepts; by default nothing is done to it.
@@ -33,6 +39,7 @@ impl<M: SeedManager> SeedManagerHarness<M> {
         Self {
             manager,
             batch,
+            task: Arc::new(CrossEntropy),
             has_slots: true,
             sign: Box::new(|order| order),
             steps_per_epoch: 4,
@@ -67,7 +74,7 @@ fn excellent(seed: SeedId, epoch: EpochIndex) -> Evidence {
         counterfactual: Some(Counterfactual {
             loss_gain: 0.5,
             std_error: 0.005,
-            accuracy_gain_pp: 8.0,
+            accuracy_gain_pp: Some(8.0),
             num_samples: 4_096,
         }),
         gradient: Some(GradientHealth { norm: 1.0, host_ratio: Some(1.0), health: 1.0 }),

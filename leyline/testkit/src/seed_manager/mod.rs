@@ -1,4 +1,4 @@
-//! Rules SM-1 to SM-11 of [`leyline::seed`] as functions, and the harness they run on.
+//! Rules SM-1 to SM-12 of [`leyline::seed`] as functions, and the harness they run on.
 //!
 //! # What tempts
 //! A manager that has nothing to export has no reason to look at the token, and every provided method does what exporting
@@ -69,10 +69,10 @@ pub use rules::{
     sm_4_attribution_names_only_seeds_that_act, sm_5_the_revision_grows_with_the_computation,
     sm_6_an_unknown_seed_is_refused, sm_7_an_illegal_move_is_refused, sm_8_a_forged_order_is_rejected_unread,
     sm_9_evidence_is_kept_for_all_or_for_none, sm_10_a_paused_seed_takes_no_part_and_comes_back,
-    sm_11_a_thread_started_inside_a_region_is_refused,
+    sm_11_a_thread_started_inside_a_region_is_refused, sm_12_losses_are_those_of_the_task_told_last,
 };
 
-/// One `#[test]` per rule SM-1 to SM-11. The argument is a function or closure without arguments that builds a fresh
+/// One `#[test]` per rule SM-1 to SM-12. The argument is a function or closure without arguments that builds a fresh
 /// [`SeedManagerHarness`](crate::seed_manager::SeedManagerHarness).
 #[macro_export]
 macro_rules! seed_manager_conformance {
@@ -91,6 +91,7 @@ macro_rules! seed_manager_conformance {
             sm_9_evidence_is_kept_for_all_or_for_none,
             sm_10_a_paused_seed_takes_no_part_and_comes_back,
             sm_11_a_thread_started_inside_a_region_is_refused,
+            sm_12_losses_are_those_of_the_task_told_last,
         );
     };
 }

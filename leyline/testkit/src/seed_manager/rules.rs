@@ -1,7 +1,9 @@
 //! The rules: each function takes a constructor of harnesses and panics with the number of the rule it finds broken.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use candle_core::Tensor;
 use leyline::batch::Batch;
 use leyline::command::{AlphaCurve, AlphaRamp, KeyId, Operation, Order, SignedCommand};
 use leyline::durable::SavedState;
@@ -11,6 +13,7 @@ use leyline::layout::Segment;
 use leyline::model::TrainableModel;
 use leyline::region::{Eager, declare_recording};
 use leyline::seed::{Counterfactual, Evidence, SeedManager, SeedStage, SeedState, Transition};
+use leyline::task::Task;
 use leyline::unit::Alpha;
 
 use crate::rule::{must, refuse, succeed};
@@ -32,13 +35,13 @@ pub fn sm_1_every_method_checks_the_region_first<M: SeedManager>(make: &impl Fn(
     let (order, evidence) = (driver.order(Operation::Cull { seed }), [driver.evidence(seed)]);
     {
         let _capture = declare_recording();
-        let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
+        let Driver { harness: SeedManagerHarness { manager, batch, task, .. }, eager, .. } = &mut driver;
         refuse_every_call(
             RULE,
             "under a capture",
             manager,
             eager,
-            &Arguments { batch, order: &order, evidence: &evidence, saved: &saved },
+            &Arguments { batch, task, order: &order, evidence: &evidence, saved: &saved },
         );
     }
     driver.must_be_unchanged(&before, "a call refused under a capture");
@@ -59,8 +62,8 @@ pub fn sm_11_a_thread_started_inside_a_region_is_refused<M: SeedManager + Send>(
     let saved = succeed(RULE, "save", driver.harness.manager.save(&driver.eager));
     let (order, evidence) = (driver.order(Operation::Cull { seed }), [driver.evidence(seed)]);
     {
-        let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
-        let arguments = Arguments { batch, order: &order, evidence: &evidence, saved: &saved };
+        let Driver { harness: SeedManagerHarness { manager, batch, task, .. }, eager, .. } = &mut driver;
+        let arguments = Arguments { batch, task, order: &order, evidence: &evidence, saved: &saved };
         let what = "on a thread started inside the region";
         eager.record(|_| elsewhere(RULE, |eager| refuse_every_call(RULE, what, manager, eager, &arguments)));
         let what = "of a manager that was only made, on a thread started inside the region";
@@ -75,6 +78,7 @@ pub fn sm_11_a_thread_started_inside_a_region_is_refused<M: SeedManager + Send>(
 /// What the host-side methods of a manager are called with.
 struct Arguments<'a> {
     batch: &'a Batch,
+    task: &'a Arc<dyn Task>,
     order: &'a Order,
     evidence: &'a [Evidence],
     saved: &'a SavedState,
@@ -85,6 +89,7 @@ struct Arguments<'a> {
 fn refuse_every_call<M: SeedManager>(rule: &str, what: &str, manager: &mut M, eager: &mut Eager, with: &Arguments<'_>) {
     let name = |method: &str| format!("{method} {what}");
     let kind = ErrorKind::Region;
+    refuse(rule, &name("train_for"), manager.train_for(eager, with.task), kind);
     refuse(rule, &name("inspect_batch"), manager.inspect_batch(eager, with.batch), kind);
     refuse(rule, &name("attribute_batch"), manager.attribute_batch(eager, with.batch), kind);
     refuse(rule, &name("export_seed_states"), manager.export_seed_states(eager), kind);
@@ -520,5 +525,47 @@ mod tests {
         check(&[(1, 0.5)], 0.9, "do not make 1");
         check(&[(2, 0.1)], 0.9, "is germinated");
         check(&[(3, 0.1)], 0.9, "not exported");
+    }
+}
+
+/// SM-12: a manager that was told no task attributes a batch without one, or refuses to with
+/// [`ErrorKind::Unsupported`]; of two that it was told, it uses the second.
+pub fn sm_12_losses_are_those_of_the_task_told_last<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-12";
+    let mut untold = make();
+    let eager = succeed(RULE, "acquiring this thread's token", Eager::acquire());
+    if let Err(error) = untold.manager.attribute_batch(&eager, &untold.batch) {
+        refuse::<(), _>(RULE, "attribute_batch without a task", Err(error), ErrorKind::Unsupported);
+    }
+    drop(eager);
+    let mut harness = make();
+    let task = std::mem::replace(&mut harness.task, Arc::new(Unusable));
+    let mut driver = Driver::new(RULE, harness);
+    succeed(RULE, "train_for", driver.harness.manager.train_for(&driver.eager, &task));
+    if driver.harness.has_slots {
+        let (seed, _) = driver.train();
+        driver.blend(seed);
+    }
+    driver.finish_epoch();
+    let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
+    succeed(RULE, "inspect_batch with the task told last", manager.inspect_batch(eager, batch));
+    succeed(RULE, "attribute_batch with the task told last", manager.attribute_batch(eager, batch));
+}
+
+/// Fails whenever it is asked for a loss.
+#[derive(Debug)]
+struct Unusable;
+
+impl Task for Unusable {
+    fn describe(&self) -> String {
+        "nothing".to_owned()
+    }
+
+    fn losses(&self, _: &Tensor, _: &Tensor) -> candle_core::Result<Tensor> {
+        candle_core::bail!("the task that was told first was used")
+    }
+
+    fn check_targets(&self, _: &Tensor) -> candle_core::Result<()> {
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@ mod manager;
 mod model;
 mod policy;
 mod recorder;
+mod task;
 mod durable;
 mod source;
 

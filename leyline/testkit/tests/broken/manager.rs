@@ -1,15 +1,19 @@
 //! Broken seed managers.
 
+use std::sync::Arc;
+
 use candle_core::Device;
 use leyline::batch::Batch;
 use leyline::command::{Command, KeyId, Operation, Order, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
+use leyline::model::{Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{
     Applied, Attribution, AttributionMode, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition,
 };
+use leyline::task::Task;
 use leyline_testkit::Error;
 use leyline_testkit::fake_seed_manager::FakeSeedManager;
 use leyline_testkit::seed_manager::{self as rules, SeedManagerHarness};
@@ -42,6 +46,7 @@ enum Fault {
     LetsTheClockOfAPausedSeedRun,
     PausesTwice,
     ServesAnyToken,
+    KeepsTheFirstTask,
 }
 
 #[derive(Debug)]
@@ -51,6 +56,8 @@ struct Broken {
     culled: Option<SeedId>,
     /// Of the last order that was verified.
     sequence: Option<u64>,
+    /// What it was told first.
+    task: Option<Arc<dyn Task>>,
 }
 
 /// The tag under the only key: a checksum, no protection at all.
@@ -123,8 +130,18 @@ impl SeedManager for Broken {
                 Ok(Attribution::new(AttributionMode::Stage, vec![(seed, 0.5)]).unwrap())
             }
             (Fault::SumsAboveOne, _) => Ok(Attribution::new(AttributionMode::Stage, vec![(SeedId(1), 1.2)])?),
+            (Fault::KeepsTheFirstTask, _) => {
+                let outputs = self.inner.model().forward(&batch.inputs, Pass::Train)?;
+                self.task.iter().try_for_each(|task| task.losses(&outputs.logits, &batch.targets).map(drop))?;
+                self.inner.attribute_batch(eager, batch)
+            }
             _ => self.inner.attribute_batch(eager, batch),
         }
+    }
+
+    fn train_for(&mut self, eager: &Eager, task: &Arc<dyn Task>) -> Result<(), Error> {
+        self.task.get_or_insert_with(|| Arc::clone(task));
+        self.inner.train_for(eager, task)
     }
 
     fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
@@ -228,7 +245,7 @@ impl SeedManager for Broken {
 fn broken(fault: Fault) -> impl Fn() -> SeedManagerHarness<Broken> {
     move || {
         let inner = FakeSeedManager::new(&Device::Cpu).unwrap();
-        let manager = Broken { inner, fault, culled: None, sequence: None };
+        let manager = Broken { inner, fault, culled: None, sequence: None, task: None };
         SeedManagerHarness::new(manager, blobs(4, 1, &Device::Cpu).unwrap())
     }
 }
@@ -252,6 +269,14 @@ fn a_method_that_works_for_a_thread_started_inside_a_region_fails_sm_11() {
     let make = broken(Fault::ServesAnyToken);
     fails("SM-11", "attribute_batch on a thread started inside the region was accepted", || {
         rules::sm_11_a_thread_started_inside_a_region_is_refused(&make);
+    });
+}
+
+#[test]
+fn a_task_that_is_kept_when_another_is_told_fails_sm_12() {
+    let make = broken(Fault::KeepsTheFirstTask);
+    fails("SM-12", "the task that was told first was used", || {
+        rules::sm_12_losses_are_those_of_the_task_told_last(&make);
     });
 }
 

@@ -5,15 +5,16 @@ use esper_graph::{Stale, execute::Unconfirmed};
 
 use super::*;
 use crate::plain::{NoPolicy, NoSeeds, PlainModel};
+use crate::task::Classification;
 use crate::trainer::NullObserver;
 
 fn trainer() -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
     let weight = Var::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
     let model = PlainModel::new(vec![("w".to_owned(), weight.clone())], move |x: &Tensor| x.matmul(&weight)).unwrap();
     let inputs = Tensor::new(&[[1.0_f32, 0.0], [0.0, 1.0]], &Device::Cpu).unwrap();
-    let data = Dataset::new(inputs, Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap(), 2).unwrap();
+    let data = Dataset::new(inputs, Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap()).unwrap();
     let data = Splits { train: data.clone(), validation: data.clone(), test: data };
-    let parts = Parts { num_epochs: 2, ..Parts::new(NoSeeds::new(model), NoPolicy, data) };
+    let parts = Parts { num_epochs: 2, ..Parts::plain(Classification::new(2), model, data) };
     Trainer::new(TrainConfig::default(), parts).unwrap()
 }
 

@@ -1,0 +1,45 @@
+//! The area under the curve of hits over false alarms.
+
+use candle_core::{DType, Result, Tensor};
+use leyline::task::{About, Direction, Measure, Scale};
+
+/// Probabilities that are told apart: those within 1/1024 of each other count as equal.
+const BINS: usize = 1024;
+
+/// The probability that a set flag has a larger logit than one that is not, equal ones counted half; over all flags of all
+/// samples. Probabilities within 1/1024 of each other count as equal. Absent where no flag, or every flag, is set.
+pub const AUROC: About = About {
+    name: "auroc",
+    title: "AUROC",
+    formula: "P(logit of a set flag > logit of another), equal ones half, in 1024 steps of probability",
+    scale: Scale::Ratio,
+    direction: Direction::HigherIsBetter,
+};
+
+/// [`AUROC`] of logits (B, L) with targets (B, L) of `f32` that are 0 or 1.
+#[must_use]
+pub fn auroc() -> Measure {
+    Measure::new(AUROC, counts, value)
+}
+
+/// How many flags that are not set, then how many that are, fall into each step of probability: one row.
+fn counts(logits: &Tensor, flags: &Tensor) -> Result<Tensor> {
+    let flags = flags.flatten_all()?;
+    // 1 / (1 + e^-x) has no NaN but for a NaN, which goes to the first step as a prediction of nothing.
+    let probabilities = ((logits.flatten_all()?.to_dtype(DType::F32)?.neg()?.exp()? + 1.0)?.recip())?;
+    let bins = (probabilities * BINS as f64)?.floor()?.clamp(0.0, (BINS - 1) as f64)?;
+    let places = (bins + (&flags * BINS as f64)?)?.to_dtype(DType::U32)?;
+    let ones = flags.ones_like()?;
+    Tensor::zeros(2 * BINS, DType::F32, logits.device())?.index_add(&places, &ones, 0)?.unsqueeze(0)
+}
+
+fn value(sums: &[f64], _num_samples: f64) -> f64 {
+    let (unset, set) = sums.split_at(BINS);
+    let mut below = 0.0;
+    let mut wins = 0.0;
+    for (unset, set) in unset.iter().zip(set) {
+        wins += set * (below + unset / 2.0);
+        below += unset;
+    }
+    wins / (below * set.iter().sum::<f64>())
+}

@@ -1,0 +1,10 @@
+//! Logarithms of probabilities, with gradients, of operations that a recorded step may hold.
+
+use candle_core::{D, Result, Tensor};
+
+/// ln softmax over the last dimension, nats. The largest logit is subtracted first, so that no finite one overflows.
+pub(super) fn log_softmax(logits: &Tensor) -> Result<Tensor> {
+    // The gradient through the maximum is 0 in all.
+    let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
+    shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)
+}

@@ -1,0 +1,165 @@
+//! The contract of tasks, kept by every task that is provided; and what fused and composed ways have in common.
+#![expect(clippy::disallowed_methods, reason = "tests look at tensors")]
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor, Var};
+use leyline_testkit::task::TaskHarness;
+
+use super::{Classification, Flags, IGNORED, NextToken, Regression, RegressionLoss, TargetFacts, Task, TaskConfig};
+use crate::testing::random;
+
+fn tensor(count: usize, shape: &[usize], seed: u64) -> Tensor {
+    Tensor::from_vec(random(count, seed), shape, &Device::Cpu).unwrap()
+}
+
+fn classes(of: &[u32]) -> Tensor {
+    Tensor::new(of, &Device::Cpu).unwrap()
+}
+
+fn of_classes(task: Classification) -> TaskHarness {
+    let refused = vec![
+        (classes(&[0, 5]), "expected classes below 5, found 5 at sample 1"),
+        (classes(&[0, 1]).to_dtype(DType::F32).unwrap(), "expected u32 of shape (N,)"),
+        (classes(&[0, 1]).unsqueeze(1).unwrap(), "expected u32 of shape (N,)"),
+    ];
+    TaskHarness { task: Arc::new(task), outputs: tensor(20, &[4, 5], 1), targets: classes(&[4, 0, 2, 2]), refused }
+}
+
+fn of_values(loss: RegressionLoss) -> TaskHarness {
+    let refused = vec![
+        (tensor(4, &[4, 1], 3), "expected f32 of shape (N, 2)"),
+        (classes(&[1, 2]), "expected f32 of shape (N, 2)"),
+        (Tensor::new(&[[0.0, f32::NAN]], &Device::Cpu).unwrap(), "expected finite numbers, found NaN at sample 0"),
+    ];
+    let task = Regression::new(loss, vec![2.0, 0.5]).unwrap();
+    TaskHarness { task: Arc::new(task), outputs: tensor(6, &[3, 2], 2), targets: tensor(6, &[3, 2], 3), refused }
+}
+
+fn of_flags(task: Flags) -> TaskHarness {
+    let targets = Tensor::new(&[[1.0_f32, 0.0], [0.0, 0.0], [1.0, 1.0]], &Device::Cpu).unwrap();
+    let refused = vec![
+        (tensor(3, &[3, 1], 4), "expected f32 of shape (N, 2)"),
+        (Tensor::new(&[[0.0_f32, 0.5]], &Device::Cpu).unwrap(), "expected 0 or 1, found 0.5 at sample 0"),
+    ];
+    TaskHarness { task: Arc::new(task), outputs: tensor(6, &[3, 2], 4), targets, refused }
+}
+
+fn of_tokens(task: NextToken, last: u32) -> TaskHarness {
+    let targets = Tensor::new(&[[0_u32, 3, 1], [2, 2, last]], &Device::Cpu).unwrap();
+    let refused = vec![
+        (classes(&[0, 1]), "expected u32 of shape (N, T)"),
+        (classes(&[0, 4]).unsqueeze(0).unwrap(), "expected tokens below 4, found 4 at sample 0, position 1"),
+    ];
+    TaskHarness { task: Arc::new(task), outputs: tensor(24, &[2, 3, 4], 5), targets, refused }
+}
+
+macro_rules! kept_by {
+    ($($name:ident: $make:expr;)+) => {
+        $(mod $name {
+            use super::*;
+
+            leyline_testkit::task_conformance!(|| $make);
+        })+
+    };
+}
+
+kept_by! {
+    classification: of_classes(Classification::new(5));
+    weighted_classification: of_classes(
+        Classification::new(5).with(Some(vec![0.5, 2.0, 1.0, 1.0, 3.0]), 0.1, &Device::Cpu).unwrap()
+    );
+    squared_error: of_values(RegressionLoss::Mse);
+    absolute_error: of_values(RegressionLoss::Mae);
+    huber_error: of_values(RegressionLoss::Huber { delta: 0.3 });
+    flags: of_flags(Flags::new(2));
+    weighted_flags: of_flags(Flags::new(2).with_positive_weight(3.0).unwrap());
+    next_token: of_tokens(NextToken::new(4), 1);
+    next_token_with_ignored: of_tokens(NextToken::new(4).with_ignored(&Device::Cpu).unwrap(), IGNORED);
+}
+
+#[test]
+fn weights_of_one_and_no_smoothing_are_the_fused_loss() {
+    let (outputs, targets) = (tensor(40, &[8, 5], 7), classes(&[0, 1, 2, 3, 4, 0, 1, 2]));
+    let plain = Classification::new(5);
+    let weighted = Classification::new(5).with(Some(vec![1.0; 5]), 0.0, &Device::Cpu).unwrap();
+    let of = |task: &Classification| {
+        let var = Var::from_tensor(&outputs).unwrap();
+        let loss = task.mean_loss(&var, &targets).unwrap();
+        let gradient = loss.backward().unwrap().get(&var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        [task.losses(&outputs, &targets).unwrap().to_vec1::<f32>().unwrap(), gradient].concat()
+    };
+    for (fused, composed) in of(&plain).into_iter().zip(of(&weighted)) {
+        assert!((fused - composed).abs() < 1e-6, "{fused} and {composed}");
+    }
+}
+
+#[test]
+fn smoothing_and_weights_follow_their_definition() {
+    let task = Classification::new(3).with(Some(vec![1.0, 2.0, 4.0]), 0.3, &Device::Cpu).unwrap();
+    let logits = [0.5_f64, -1.0, 2.0];
+    let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+    let nats = logits.map(|x| sum.ln() - x);
+    let expected = 2.0 * (0.1 * (nats[0] + nats[2]) + 0.8 * nats[1]);
+    let outputs = Tensor::new(&[[0.5_f32, -1.0, 2.0]], &Device::Cpu).unwrap();
+    let found = task.losses(&outputs, &classes(&[1])).unwrap().to_vec1::<f32>().unwrap()[0];
+    assert!((f64::from(found) - expected).abs() < 1e-5, "{found}, not {expected}");
+}
+
+#[test]
+fn a_flag_has_the_loss_of_two_classes_however_large_its_logit() {
+    let task = Flags::new(1);
+    for (logit, flag) in [(0.3_f32, 1.0_f32), (-2.0, 0.0), (90.0, 0.0), (-90.0, 1.0), (400.0, 1.0)] {
+        let one = |value: f32| Tensor::new(&[[value]], &Device::Cpu).unwrap();
+        let found = task.losses(&one(logit), &one(flag)).unwrap().to_vec1::<f32>().unwrap()[0];
+        let x = f64::from(if flag > 0.0 { -logit } else { logit });
+        let expected = x.max(0.0) + (-x.abs()).exp().ln_1p();
+        assert!((f64::from(found) - expected).abs() < 1e-5 * expected.max(1.0), "{logit}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn balanced_weights_have_a_mean_of_one_over_the_samples() {
+    let text = r#"{"kind": "classification", "class_weights": "balanced"}"#;
+    let config: TaskConfig = serde_json::from_str(text).unwrap();
+    let facts = TargetFacts::Classes { counts: vec![6, 2] };
+    let task = config.task(&facts, &Device::Cpu).unwrap();
+    assert_eq!(task.describe(), "classification of 2, class weights [0.6666667, 2.0]");
+    assert_eq!(serde_json::to_value(&config).unwrap()["class_weights"], "balanced");
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_with_their_key() {
+    let classes = TargetFacts::Classes { counts: vec![3, 3] };
+    let values = TargetFacts::Values { scales: vec![1.0] };
+    let tokens = TargetFacts::Tokens { vocabulary: 9 };
+    for (text, facts, part) in [
+        (
+            r#"{"kind": "classification", "label_smoothing": 1.0}"#,
+            &classes,
+            "`label_smoothing` expected a number from 0",
+        ),
+        (
+            r#"{"kind": "classification", "class_weights": [1.0]}"#,
+            &classes,
+            "`class_weights` expected 2, one per class",
+        ),
+        (r#"{"kind": "classification", "class_weights": [1.0, 0.0]}"#, &classes, "expected finite numbers above 0"),
+        (
+            r#"{"kind": "regression", "loss": "huber", "delta": 0.0}"#,
+            &values,
+            "`delta` expected a finite number above 0",
+        ),
+        (r#"{"kind": "regression", "loss": "mae", "delta": 2.0}"#, &values, "`delta` belongs to `loss = \"huber\"`"),
+        (r#"{"kind": "next_token", "bytes_per_token": 0.0}"#, &tokens, "`bytes_per_token` is 0"),
+        (r#"{"kind": "binary"}"#, &classes, "`kind` is binary: expected classification or auto, for the targets are 2"),
+        (r#"{"kind": "multi_label"}"#, &values, "expected regression or auto, for the targets are 1 values"),
+    ] {
+        let config: TaskConfig = serde_json::from_str(text).unwrap();
+        let error = config.task(facts, &Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+    for text in [r#"{"kind": "ranking"}"#, r#"{"kind": "binary", "weight": 1.0}"#, r#"{"loss": "mse"}"#] {
+        assert!(serde_json::from_str::<TaskConfig>(text).is_err(), "{text}");
+    }
+}
