@@ -54,6 +54,9 @@ pub struct DataConfig {
     /// What stands between cells: `comma`, `semicolon`, `tab` or `pipe`; found out when nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delimiter: Option<Delimiter>,
+    /// Tokens of a sample of text; 64 when nothing is said.
+    #[serde(skip_serializing_if = "is_usual_window")]
+    pub window: NonZeroUsize,
     /// What becomes of missing values: `refuse`, `drop` for rows that have one, `mean` of the training rows.
     #[serde(skip_serializing_if = "is_default")]
     pub missing: Missing,
@@ -93,6 +96,7 @@ impl DataConfig {
             header: Header::default(),
             delimiter: None,
             missing: Missing::default(),
+            window: USUAL_WINDOW,
             mnist1d: Mnist1dConfig::default(),
             name,
         }
@@ -135,6 +139,7 @@ impl DataConfig {
             ("data.header", !is_default(&self.header)),
             ("data.delimiter", self.delimiter.is_some()),
             ("data.missing", !is_default(&self.missing)),
+            ("data.window", self.window != USUAL_WINDOW),
         ];
         for (key, _) in of_files.into_iter().filter(|(_, is_given)| *is_given && !is_file) {
             let problem = format!("is for files of one's own, and `{}` is none; expected no such key", self.name);
@@ -253,6 +258,13 @@ impl ColumnRefs {
             Self::Many(columns) => columns.clone(),
         }
     }
+}
+
+const USUAL_WINDOW: NonZeroUsize = NonZeroUsize::new(64).expect("above 0");
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_usual_window(window: &NonZeroUsize) -> bool {
+    *window == USUAL_WINDOW
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

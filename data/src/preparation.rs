@@ -19,6 +19,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::column::{Cells, Column};
 use super::config::{DataConfig, Header, Missing};
 use super::format::{Features, Format, Reading, Records};
-use super::{Error, Inputs, TargetPlan, Targets};
+use super::{Error, Inputs, TargetKind, TargetPlan, Targets};
 
 /// What was learned from the training part of a data set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -218,14 +219,17 @@ impl Preparation {
             Some(_) => Header::No,
             None => Header::Auto,
         };
-        let config = DataConfig { header, ..DataConfig::default() };
+        let mut config = DataConfig { header, ..DataConfig::default() };
+        if self.target.kind == TargetKind::Tokens {
+            config.window = NonZeroUsize::new(self.num_features()).unwrap_or(config.window);
+        }
         let place = path.display().to_string();
         let plan = self.plan();
         let records = (format.read)(path, &Reading { config: &config, learned: Some(&plan) })?;
         let mut notes = records.notes.clone();
         let has_targets = !records.targets.is_empty();
         let targets = match records.following {
-            Some(tokens) => Some(tokens),
+            Some(tokens) => Some(self.target.within_vocabulary(tokens, &place)?),
             None if has_targets => Some(self.target.encode(&records.targets, &place)?),
             None => None,
         };

@@ -171,6 +171,24 @@ impl TargetPlan {
         targets.check().map(|()| targets)
     }
 
+    /// Tokens of another file, which may have fewer different ones and no others.
+    ///
+    /// # Errors
+    /// [`Error::Content`] for a token that was not learned.
+    pub(super) fn within_vocabulary(&self, tokens: Targets, place: &str) -> Result<Targets, Error> {
+        let known = self.vocabulary.unwrap_or(0);
+        match tokens {
+            Targets::Tokens { tokens, window, vocabulary } if vocabulary <= known => {
+                Ok(Targets::Tokens { tokens, window, vocabulary: known })
+            }
+            other => Err(Error::Content {
+                place: place.into(),
+                found: format!("{} outputs", other.num_outputs()),
+                expected: format!("tokens below {known}, as were learned"),
+            }),
+        }
+    }
+
     /// Learns mean and scale of each column of values from the training rows.
     pub(super) fn fit(&mut self, columns: &[Column<f64>], train: &[usize]) -> Option<String> {
         if self.kind != TargetKind::Values {

@@ -137,7 +137,7 @@ impl<'a> Array<'a> {
             }
         };
         if let Some((index, number)) =
-            self.numbers().enumerate().find(|(_, number)| !(number.abs() <= f64::from(f32::MAX)))
+            self.numbers().enumerate().find(|(_, number)| number.is_nan() || number.abs() > f64::from(f32::MAX))
         {
             let (found, expected) =
                 (format!("the target {number} in sample {}", index / width), "finite numbers".into());

@@ -3,8 +3,10 @@
 mod array;
 mod csv;
 pub(super) mod idx;
+mod images;
 mod npy;
 mod safetensors;
+mod text;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,7 +18,17 @@ use super::preparation::ColumnPlan;
 use super::{Error, Inputs, Targets};
 
 /// All formats; a file has the first whose ending or first bytes it has.
-const FORMATS: &[Format] = &[csv::FORMAT, npy::NPY, npy::NPZ, safetensors::FORMAT, idx::FORMAT];
+const FORMATS: &[Format] = &[
+    csv::FORMAT,
+    npy::NPY,
+    npy::NPZ,
+    safetensors::FORMAT,
+    images::FORMAT,
+    text::TEXT,
+    text::TOKENS_U16,
+    text::TOKENS_U32,
+    idx::FORMAT,
+];
 
 /// A format of files.
 #[derive(Debug, Clone, Copy)]

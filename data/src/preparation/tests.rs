@@ -52,6 +52,7 @@ fn numbers_are_standardized_by_the_training_rows_alone_and_words_become_flags() 
     assert!(mean.abs() < 1e-6 && (deviation - 1.0).abs() < 1e-6, "{mean} ± {deviation}");
     for (index, &row) in splits.assignment.test.iter().enumerate() {
         let width = (row % 10) as f64;
+        #[expect(clippy::cast_possible_truncation, reason = "inputs are single precision")]
         let expected = ((width - preparation.scaling.means[0]) / preparation.scaling.scales[0]) as f32;
         let mut flags = [0.0; 3];
         flags[[2, 1, 0][row % 3]] = 1.0; // blue, green, red
@@ -185,11 +186,11 @@ fn several_columns_are_flags_or_values() {
 #[test]
 fn gaps_get_the_mean_of_the_training_rows() {
     let case = Case::new();
-    let width = |i: usize| if i % 6 == 0 { String::new() } else { (i % 10).to_string() };
+    let width = |i: usize| if i.is_multiple_of(6) { String::new() } else { (i % 10).to_string() };
     let text: String = (0..60).map(|i| format!("{},{},{}\n", width(i), i % 4, i % 2)).collect();
     let Prepared { splits, preparation, notes, .. } =
         case.load(&text, |config| config.missing = Missing::Mean).unwrap();
-    let gap = splits.assignment.test.iter().position(|row| row % 6 == 0).unwrap();
+    let gap = splits.assignment.test.iter().position(|row| row.is_multiple_of(6)).unwrap();
     // The mean of what is known is the mean of the column with its gaps filled: 0 after scaling.
     assert!(splits.test.sample(gap)[0].abs() < 1e-6);
     assert!(notes[1].starts_with("10 missing cells of 60 rows"), "{notes:?}");
@@ -204,5 +205,6 @@ fn a_scale_that_is_given_takes_the_place_of_standardization() {
     let expected: Vec<f32> = prepared.splits.assignment.train.iter().map(|&row| row as f32).collect();
     assert_eq!(prepared.splits.train.values(), expected);
     let as_it_is = case.load(&text, |config| config.standardize = Some(false)).unwrap();
-    assert_eq!(as_it_is.splits.train.values()[0], 16.0 * expected[0]);
+    let unscaled: Vec<f32> = expected.iter().map(|value| 16.0 * value).collect();
+    assert_eq!(as_it_is.splits.train.values(), unscaled);
 }
