@@ -1,5 +1,7 @@
 //! Damaged and odd files of each format: refused at their place, with what is accepted, and without the memory that they claim.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
