@@ -156,7 +156,10 @@ pub(crate) fn kasmina_config(config: &EsperConfig, train: &Table) -> Result<Kasm
 pub(crate) fn task(config: &EsperConfig, data: &Prepared, device: &Device) -> Result<Arc<dyn Task>, Issue> {
     let task = config.task.task(&facts(&data.preparation.target, &data.splits.train.class_counts()), device);
     let task = task.map_err(|issue| Issue::new(format!("task.{}", issue.key), issue.message))?;
-    config.train.measured(&*task).map_err(|error| Issue::new("train.measures", error.to_string()))?;
+    config.train.measured(&*task).map_err(|error| match error {
+        tolaria::Error::InvalidConfig { key, message } => Issue::new(format!("train.{key}"), message),
+        other => Issue::new("train.measures", other.to_string()),
+    })?;
     Ok(task)
 }
 

@@ -12,13 +12,12 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let inputs = Tensor::from_iter(points, &Device::Cpu)?.reshape((1000, 2))?;
     let targets = inputs.sqr()?.sum(1)?.lt(0.6)?.to_dtype(DType::U32)?;
 
-    let (variables, cpu) = (VarMap::new(), Device::Cpu);
-    let build = VarBuilder::from_varmap(&variables, DType::F32, &cpu);
+    let variables = VarMap::new();
+    let build = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
     let (hidden, output) = (linear(2, 16, build.pp("hidden"))?, linear(16, 2, build.pp("output"))?);
     let model = PlainModel::from_varmap(variables.data(), move |x, _| output.forward(&hidden.forward(x)?.relu()?))?;
-    let splits = Splits::draw(&Dataset::new(inputs, targets)?, 0.2, 0)?;
-    let parts = Parts { num_epochs: 40, ..Parts::plain(Classification::new(2), model, splits) };
-    let mut trainer = Trainer::new(TrainConfig::default(), parts)?;
+    let parts = Parts::plain(Classification::new(2), model, Splits::draw(&Dataset::new(inputs, targets)?, 0.2, 0)?);
+    let mut trainer = Trainer::new(TrainConfig::default(), Parts { num_epochs: 40, ..parts })?;
     let mut eager = Eager::acquire()?;
     trainer.run(&mut eager, &mut NullObserver)?;
     assert!(trainer.test(&eager)?.score.accuracy() > Some(0.95));

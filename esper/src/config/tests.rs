@@ -28,7 +28,7 @@ fn check_refused(file: &str, settings: &[&str], message: &str) {
     assert_eq!(load_esper(file, settings).unwrap_err().to_string(), message);
 }
 
-const SECTIONS: &str = "accepted: run, data, checkpoint, telemetry, host, seeds, policy, train";
+const SECTIONS: &str = "accepted: run, data, task, checkpoint, telemetry, host, seeds, policy, train";
 const RUN_KEYS: &str = "accepted: epochs, max_steps, seed, device, gpu_dataset, gpu_dataset_mib, out";
 const SETS: &str = "accepted: digits, mnist1d, mnist, fashion-mnist, PATH.csv, DIR/FILE";
 

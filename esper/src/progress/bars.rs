@@ -10,7 +10,7 @@ use leyline::id::SeedId;
 use leyline::seed::SeedState;
 use tolaria::trainer::report::EpochReport;
 
-use super::lines::{line, put, scores};
+use super::lines::{joined, line, put, scores};
 use super::state::{RunState, clock};
 
 /// The bars, and where lines go once they are over.
@@ -139,7 +139,7 @@ impl Look {
             &[&validation],
             &[],
         ];
-        let mut texts = choices.iter().map(|fields| fields.join("  "));
+        let mut texts = choices.iter().map(|fields| joined(fields));
         texts.find(|text| text.chars().count() <= room).unwrap_or_default()
     }
 }

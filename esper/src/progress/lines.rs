@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use leyline::state::Score;
 use tolaria::trainer::report::EpochReport;
 
 use super::state::percent;
@@ -13,16 +14,45 @@ pub(super) fn put(out: &mut dyn Write, text: &str) {
 
 /// An epoch without a display.
 pub(super) fn line(report: &EpochReport, num_epochs: u64) -> String {
-    format!("epoch {}/{num_epochs}  {}\n", report.epoch, scores(report).join("  "))
+    format!("epoch {}/{num_epochs}  {}\n", report.epoch, joined(&scores(report).each_ref().map(String::as_str)))
 }
 
-/// Loss and accuracy of the training, both of the validation, and the speed.
+/// Fields side by side; one that says nothing takes no room.
+pub(super) fn joined(fields: &[&str]) -> String {
+    fields.iter().copied().filter(|field| !field.is_empty()).collect::<Vec<_>>().join("  ")
+}
+
+/// Loss and accuracy of the training, both of the validation, and the speed. Where a task has no accuracy, the first of its
+/// measures by name stands beside the validation, with its name.
 pub(super) fn scores(report: &EpochReport) -> [String; 4] {
     let (train, validation) = (&report.train, &report.validation);
     [
         format!("loss {:.4}", train.loss),
-        format!("accuracy {}", percent(train.accuracy())),
-        format!("validation {:.4}  {}", validation.loss, percent(validation.accuracy())),
+        train.accuracy().map_or_else(String::new, |accuracy| format!("accuracy {}", percent(accuracy))),
+        self::validation(validation),
         format!("{:.0} samples/s", report.samples_per_s),
     ]
+}
+
+/// Loss and a measure of held-out data.
+pub(super) fn validation(score: &Score) -> String {
+    let measure = match (score.accuracy(), score.measures.first_key_value()) {
+        (Some(accuracy), _) => percent(accuracy),
+        (None, Some((name, value))) => format!("{name} {value:.4}"),
+        (None, None) => String::new(),
+    };
+    joined(&[&format!("validation {:.4}", score.loss), &measure])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_of_held_out_data_follows_from_what_was_measured() {
+        let score = Score::new(0.25, 8);
+        assert_eq!(validation(&score), "validation 0.2500");
+        assert_eq!(validation(&score.clone().with("r2", 0.5).with("mae", 1.5)), "validation 0.2500  mae 1.5000");
+        assert_eq!(validation(&score.with("r2", 0.5).with("accuracy", 0.875)), "validation 0.2500  87.50%");
+    }
 }

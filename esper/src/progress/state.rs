@@ -9,6 +9,7 @@ use leyline::state::{ACCURACY, Score};
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Best, RunEvent, SoFar, StepReport};
 
+use super::lines;
 use crate::report::printable;
 
 /// Events that are remembered; more than any screen has rows.
@@ -153,8 +154,8 @@ impl RunState {
                     let at = step.0 as f64 / self.steps_per_epoch as f64;
                     self.curves.add(at, None, evaluation.train_loss, validation);
                 }
-                let (loss, accuracy) = (evaluation.train_loss, percent(validation.accuracy()));
-                let line = format!("step {step}  loss {loss:.4}  validation {:.4}  {accuracy}", validation.loss);
+                let held_out = lines::validation(validation);
+                let line = format!("step {step}  loss {:.4}  {held_out}", evaluation.train_loss);
                 self.note(line.clone());
                 return Some(line);
             }
@@ -203,9 +204,9 @@ pub(super) fn shown(name: &str, value: f64) -> String {
     if name == ACCURACY { format!("{:.1}%", value * 100.0) } else { format!("{value:.4}") }
 }
 
-/// A fraction in percent, or that it was not measured.
-pub(super) fn percent(fraction: Option<f64>) -> String {
-    fraction.map_or_else(|| "-".to_owned(), |fraction| format!("{:.2}%", fraction * 100.0))
+/// A fraction in percent.
+pub(super) fn percent(fraction: f64) -> String {
+    format!("{:.2}%", fraction * 100.0)
 }
 
 /// Seconds as `mm:ss` or `h:mm:ss`.
