@@ -79,6 +79,8 @@ pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigEr
     if let Some(prepared) = &prepared {
         issues.extend(network(config, &prepared.splits.train));
         issues.extend(wire::task(config, prepared, &Device::Cpu).err());
+        issues.extend(wire::augment(config, &prepared.splits.train).err());
+        issues.extend(wire::misfit_of_sampler(config, &prepared.splits.train));
     }
     // What is wrong by itself is wrong beside the data too, and was told already.
     issues.retain(|issue| mistakes.iter().all(|told| told.key != issue.key));

@@ -10,9 +10,11 @@ use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::command::KeyId;
 use leyline::id::RunId;
+use leyline::source::{Field, SampleSpec};
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
 use tamiyo::Tamiyo;
-use tolaria::batch::{Dataset, GpuDataset, Placement};
+use tolaria::batch::transform::AugmentConfig;
+use tolaria::batch::{Dataset, GpuDataset, Placement, SamplerConfig, WeighedBy};
 use tolaria::task::{TargetFacts, Task};
 use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
@@ -77,6 +79,7 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
     let policy = Tamiyo::new(config.policy.clone(), Arc::clone(&clock), Arc::clone(&recorder));
     let policy = policy.context("building the policy")?;
     let policy = Signed::new(policy, run_id.clone(), key_id, key, Arc::clone(&clock));
+    let augment = augment(config, &data.train).map_err(|issue| unusable(vec![issue]))?;
     let placed = placement(config, data)?;
     let beside = if placed.is_some_and(|placed| placed.is_on_gpu) { &device } else { &Device::Cpu };
     let train = dataset(&data.train, beside)?;
@@ -96,7 +99,7 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
         clock,
     };
     let execution = kernel_cache::settle(config.train.execution.clone());
-    Trainer::new(TrainConfig { execution, ..config.train.clone() }, parts).context("building the trainer")
+    Trainer::new(TrainConfig { execution, augment, ..config.train.clone() }, parts).context("building the trainer")
 }
 
 /// Where the data of a run on a GPU are; there is nothing to decide on the CPU.
@@ -114,9 +117,10 @@ pub fn placement(config: &EsperConfig, data: &data::Splits) -> anyhow::Result<Op
     };
     let words = |table: &Table| table.num_samples() * (table.num_features() + of_targets(table.targets()));
     let num_words: usize = [&data.train, &data.validation, &data.test].into_iter().map(words).sum();
+    let on_host = (!config.train.augment.is_off()).then_some("`train.augment`");
     // The older name of `run.gpu_dataset = "off"`.
     let setting = if config.train.execution.data_on_device { config.run.gpu_dataset } else { GpuDataset::Off };
-    let placed = setting.place(4 * num_words as u64, u64::from(config.run.gpu_dataset_mib) << 20, None);
+    let placed = setting.place(4 * num_words as u64, u64::from(config.run.gpu_dataset_mib) << 20, on_host);
     let refused = |accepted| UsageError(format!("configuration: `run.gpu_dataset` expected {accepted}"));
     Ok(Some(placed.map_err(refused)?))
 }
@@ -180,6 +184,38 @@ pub(crate) fn facts(plan: &TargetPlan, class_counts: &[usize]) -> TargetFacts {
 fn unusable(issues: Vec<Issue>) -> UsageError {
     let lines = issues.iter().map(|issue| format!("configuration: `{}` {}", issue.key, issue.problem));
     UsageError(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// What is done to samples in every epoch; they are pictures where the data say so.
+///
+/// # Errors
+/// What does not fit the data.
+pub(crate) fn augment(config: &EsperConfig, train: &Table) -> Result<AugmentConfig, Issue> {
+    let given = config.train.augment.clone();
+    let augment = AugmentConfig { picture: given.picture.or_else(|| train.sample_shape().try_into().ok()), ..given };
+    let spec = SampleSpec { inputs: Field::f32([train.num_features()]), targets: Field::u32([]) };
+    match augment.transforms().iter().find_map(|transform| transform.fits(&spec).err()) {
+        None => Ok(augment),
+        Some(expected) => Err(Issue::new("train.augment", format!("expected samples of {expected}"))),
+    }
+}
+
+/// A sampler that asks for what no file says, or for classes where there are none.
+pub(crate) fn misfit_of_sampler(config: &EsperConfig, train: &Table) -> Option<Issue> {
+    let problem = match &config.train.sampler {
+        SamplerConfig::Permutation => return None,
+        SamplerConfig::Weighted { by: WeighedBy::Class, .. } => match train.targets().kind() {
+            TargetKind::Classes => return None,
+            kind => format!("draws by class, but the targets are {kind}; expected `permutation`"),
+        },
+        SamplerConfig::Weighted { by: WeighedBy::Source, .. } => {
+            "expected `by` to be `class`: no data of the command say the weights of samples".to_owned()
+        }
+        SamplerConfig::Bucketed { .. } => {
+            "expected `permutation` or `weighted`: no data of the command say the lengths of samples".to_owned()
+        }
+    };
+    Some(Issue::new("train.sampler.kind", problem))
 }
 
 /// Samples as vectors (N, F): what a host makes of them is its own.

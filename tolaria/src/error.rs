@@ -4,6 +4,7 @@ use leyline::error::{BoxError, ErrorKind};
 use leyline::id::{EpochIndex, SeedId, StepIndex};
 use leyline::layout::DuplicateParameter;
 use leyline::region::RegionError;
+use leyline::source::SourceError;
 
 use crate::checkpoint::CheckpointError;
 use esper_graph::{SHARED_DEVICE, Stale};
@@ -55,6 +56,9 @@ pub enum Error {
         /// Why, and what is accepted.
         message: String,
     },
+    /// Samples could not be read or changed.
+    #[error("the samples of a step could not be gathered")]
+    Source(#[from] SourceError),
     /// Another thread trains or records on the device.
     #[error("{}", SHARED_DEVICE)]
     SharedDevice,
@@ -166,6 +170,7 @@ impl leyline::error::Error for Error {
             Self::State { .. } => ErrorKind::Corrupt,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
             Self::UnsupportedParameter { .. } => ErrorKind::Unsupported,
+            Self::Source(source) => source.kind(),
             Self::Checkpoint(source) => source.kind(),
             Self::Region(source) => source.kind(),
             Self::Model(source) | Self::Policy(source) | Self::Observer(source) | Self::SeedManager { source, .. } => {

@@ -11,6 +11,8 @@ use rand_chacha::ChaCha8Rng;
 pub(crate) enum Purpose {
     /// The order of samples; the index is the epoch.
     SampleOrder,
+    /// The samples that are drawn by weight; the index is the epoch.
+    SampleDraw,
     /// The order of projections; the index is the optimizer step.
     ProjectionOrder,
 }
@@ -19,6 +21,7 @@ impl Purpose {
     const fn tag(self) -> [u8; 16] {
         match self {
             Self::SampleOrder => *b"sample order    ",
+            Self::SampleDraw => *b"sample draw     ",
             Self::ProjectionOrder => *b"projection order",
         }
     }
@@ -38,15 +41,15 @@ pub(crate) fn stream(seed: u64, purpose: Purpose, index: u64) -> ChaCha8Rng {
 pub(crate) fn shuffle<T>(items: &mut [T], rng: &mut impl Rng) {
     for last in (1..items.len()).rev() {
         let bound = u32::try_from(last + 1).expect("at most u32::MAX items are shuffled");
-        items.swap(last, below(bound, rng) as usize);
+        items.swap(last, below(bound, || rng.next_u32()) as usize);
     }
 }
 
-/// Uniform in `0..bound` without bias (Lemire 2019, arXiv 1805.10941).
-fn below(bound: u32, rng: &mut impl Rng) -> u32 {
+/// Uniform in `0..bound` without bias (Lemire 2019, arXiv 1805.10941), from uniform words. `bound` is above 0.
+pub(crate) fn below(bound: u32, mut next: impl FnMut() -> u32) -> u32 {
     let threshold = bound.wrapping_neg() % bound;
     loop {
-        let product = u64::from(rng.next_u32()) * u64::from(bound);
+        let product = u64::from(next()) * u64::from(bound);
         if product & 0xFFFF_FFFF >= u64::from(threshold) {
             return (product >> 32) as u32;
         }

@@ -67,6 +67,12 @@ leyline::declare_metrics! {
     OWNER_COSINE = Gauge "tolaria.grad_agg.seed.cosine" Ratio ["seed_id"];
     /// L2 norm of the owner's gradient in one parameter tensor, root mean square over its windows; of at most 8 tensors of an owner, and only while they are among its 8 largest.
     OWNER_LAYER_NORM = Gauge "tolaria.grad_agg.seed.layer_norm" GradientNorm ["seed_id", "layer"];
+    /// Time that the steps of the last epoch waited for their samples; without workers, the time it took to gather them. Absent where data are on the device.
+    INPUT_WAIT = Gauge "tolaria.input.wait_ms" Milliseconds [];
+    /// Time that it took to read and change the samples of the last epoch, added up over the workers.
+    INPUT_GATHER = Gauge "tolaria.input.gather_ms" Milliseconds [];
+    /// Part of that time for which no step of the last epoch waited; absent without workers.
+    INPUT_OVERLAP = Gauge "tolaria.input.overlap" Ratio [];
     /// Whether the step is replayed as a graph.
     GRAPH_ENABLED = Gauge "tolaria.train.graph_enabled" Flag [];
     /// Time on the device of the last copy of a step's inputs that was measured.

@@ -143,7 +143,10 @@ fn task(subject: &Subject) -> anyhow::Result<Arc<dyn Task>> {
 fn measure(subject: &Subject, data: String, dataset: &Dataset) -> anyhow::Result<Evaluated> {
     let (model, mut reads) = (&subject.model, HostReads::default());
     let task = task(subject)?;
-    let checked = task.check_targets(dataset.targets());
+    let (Some(inputs), Some(targets)) = (dataset.inputs(), dataset.targets()) else {
+        anyhow::bail!("the data of {data} are not in memory");
+    };
+    let checked = task.check_targets(targets);
     checked.map_err(|error| UsageError(format!("the targets of {data} cannot be measured: {error}")))?;
     // Batches of the size of the run's evaluations: the same products, and so the same bits.
     let batch_size = match &subject.origin {
@@ -155,8 +158,8 @@ fn measure(subject: &Subject, data: String, dataset: &Dataset) -> anyhow::Result
     let score = evaluate(&Eager::acquire()?, model, &held_out, &[], &mut reads).context("evaluating")?.score;
     let plan = &subject.preparation.target;
     let confusion = if plan.kind == TargetKind::Classes {
-        let targets = read_vec_u32(dataset.targets(), "targets", &mut reads)?;
-        let predictions = subject.outputs(dataset.inputs())?.into_iter().map(|outputs| Prediction::of(plan, &outputs));
+        let targets = read_vec_u32(targets, "targets", &mut reads)?;
+        let predictions = subject.outputs(inputs)?.into_iter().map(|outputs| Prediction::of(plan, &outputs));
         let pairs = targets.into_iter().zip(predictions).filter_map(|(target, prediction)| match prediction {
             Prediction::Class { class, .. } => Some((target as usize, class)),
             Prediction::Values(_) | Prediction::Flags(_) => None,

@@ -107,6 +107,7 @@ const ALTERNATIVES: &[Alternative] = &[
     Alternative { path: "task", tag: Some("kind"), filled_in: &[] },
     Alternative { path: "train.optimizer", tag: Some("kind"), filled_in: &[] },
     Alternative { path: "train.schedule.decay", tag: Some("kind"), filled_in: &[] },
+    Alternative { path: "train.sampler", tag: Some("kind"), filled_in: &[] },
 ];
 
 impl EsperConfig {

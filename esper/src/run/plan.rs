@@ -90,7 +90,7 @@ fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
 const FREE: [(&str, &[&str]); 3] = [
     ("run", &["out", "epochs", "max_steps", "gpu_dataset", "gpu_dataset_mib"]),
     ("checkpoint", &["every_steps", "keep_best"]),
-    ("train", &["execution", "early_stop", "eval_every_steps"]),
+    ("train", &["execution", "loader", "early_stop", "eval_every_steps"]),
 ];
 
 /// The part of a configuration that a resumed run must keep: all but [`FREE`].
@@ -175,6 +175,7 @@ mod tests {
         asked.train.execution.compile_cache = Some("kernels".into());
         asked.train.execution.prefetch = true;
         asked.run.gpu_dataset = tolaria::batch::GpuDataset::Off;
+        asked.train.loader.workers = 4;
         asked.run.max_steps = std::num::NonZeroU64::new(9);
         asked.train.eval_every_steps = asked.run.max_steps;
         asked.train.early_stop = asked.run.max_steps.map(tolaria::trainer::EarlyStopConfig::new);

@@ -1,18 +1,29 @@
-//! A data set that fits into memory.
+//! A data set: in memory, or read from a source that need not fit into it.
+
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Storage, Tensor};
-use esper_graph::HostSlice;
 use leyline::batch::Batch;
+use leyline::source::{Field, SampleSpec, SamplesMut, Source, SourceError, ValuesMut};
 
+use super::host::HostBatch;
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
 
-/// N samples with their targets, on one device.
+/// N samples with their targets.
 #[derive(Debug, Clone)]
 pub struct Dataset {
-    inputs: Tensor,
-    targets: Tensor,
-    labels: blake3::Hash,
+    samples: Samples,
+    spec: SampleSpec,
+    digest: String,
+}
+
+#[derive(Debug, Clone)]
+enum Samples {
+    /// On one device.
+    Memory { inputs: Tensor, targets: Tensor, lengths: Option<Arc<[u32]>>, weights: Option<Arc<[f64]>> },
+    /// Read when they are needed.
+    Source(Arc<dyn Source>),
 }
 
 impl Dataset {
@@ -52,14 +63,64 @@ impl Dataset {
                 hasher.update(&value.to_le_bytes());
             }
         }
-        let (inputs, targets, labels) = (inputs.contiguous()?, targets.contiguous()?, hasher.finalize());
-        Ok(Self { inputs, targets, labels })
+        let (inputs, targets) = (inputs.contiguous()?, targets.contiguous()?);
+        let spec = SampleSpec { inputs: field(&inputs), targets: field(&targets) };
+        let samples = Samples::Memory { inputs, targets, lengths: None, weights: None };
+        Ok(Self { samples, spec, digest: hasher.finalize().to_string() })
+    }
+
+    /// Samples that are read when they are needed, from files say ([`source`](crate::batch::source)).
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] for more samples than `u32` can number.
+    pub fn from_source(source: Arc<dyn Source>) -> Result<Self, Error> {
+        if u32::try_from(source.len()).is_err() {
+            let message = format!("expected at most {} samples, found {}", u32::MAX, source.len());
+            return Err(Error::InvalidData { what: "inputs", message });
+        }
+        let (spec, digest) = (source.spec(), source.digest());
+        Ok(Self { samples: Samples::Source(source), spec, digest })
+    }
+
+    /// The same with the length of each sample, by which they can be put into buckets; nothing for samples of a source, which
+    /// says them itself.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] for another number of them.
+    pub fn with_lengths(mut self, of_samples: Vec<u32>) -> Result<Self, Error> {
+        self.one_each("lengths", of_samples.len())?;
+        if let Samples::Memory { lengths, .. } = &mut self.samples {
+            *lengths = Some(of_samples.into());
+        }
+        Ok(self)
+    }
+
+    /// The same with a weight for each sample, by which they can be drawn; nothing for samples of a source, which says them
+    /// itself.
+    ///
+    /// # Errors
+    /// [`Error::InvalidData`] for another number of them.
+    pub fn with_weights(mut self, of_samples: Vec<f64>) -> Result<Self, Error> {
+        self.one_each("weights", of_samples.len())?;
+        if let Samples::Memory { weights, .. } = &mut self.samples {
+            *weights = Some(of_samples.into());
+        }
+        Ok(self)
+    }
+
+    fn one_each(&self, what: &'static str, found: usize) -> Result<(), Error> {
+        let expected = self.len();
+        let message = || format!("expected {expected}, one per sample, found {found}");
+        if found == expected { Ok(()) } else { Err(Error::InvalidData { what, message: message() }) }
     }
 
     /// Samples (N).
     #[must_use]
     pub fn len(&self) -> usize {
-        self.targets.dims()[0]
+        match &self.samples {
+            Samples::Memory { targets, .. } => targets.dims()[0],
+            Samples::Source(source) => source.len(),
+        }
     }
 
     /// Whether there is no sample.
@@ -68,42 +129,87 @@ impl Dataset {
         self.len() == 0
     }
 
-    /// BLAKE3 of the targets in little-endian order: tells other samples, or another order of them, from these.
-    pub(crate) fn labels(&self) -> blake3::Hash {
-        self.labels
-    }
-
-    /// All inputs, shape (N, …).
+    /// Type and shape of each sample.
     #[must_use]
-    pub fn inputs(&self) -> &Tensor {
-        &self.inputs
+    pub fn spec(&self) -> &SampleSpec {
+        &self.spec
     }
 
-    /// All targets, shape (N, …).
+    /// In memory the BLAKE3 of the targets in little-endian order, otherwise what the source says: tells other samples, or
+    /// another order of them, from these.
+    pub(crate) fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// All inputs, shape (N, …), where they are in memory.
     #[must_use]
-    pub fn targets(&self) -> &Tensor {
-        &self.targets
+    pub fn inputs(&self) -> Option<&Tensor> {
+        self.tensors().map(|(inputs, _)| inputs)
     }
 
-    /// The samples `start..start + count`, without a copy.
+    /// All targets, shape (N, …), where they are in memory.
+    #[must_use]
+    pub fn targets(&self) -> Option<&Tensor> {
+        self.tensors().map(|(_, targets)| targets)
+    }
+
+    pub(crate) fn tensors(&self) -> Option<(&Tensor, &Tensor)> {
+        match &self.samples {
+            Samples::Memory { inputs, targets, .. } => Some((inputs, targets)),
+            Samples::Source(_) => None,
+        }
+    }
+
+    /// Where samples are handed out: the CPU, unless all of them are in the memory of another device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.inputs().map_or(&Device::Cpu, Tensor::device)
+    }
+
+    /// The samples, as a source.
+    pub(crate) fn as_source(&self) -> Arc<dyn Source> {
+        match &self.samples {
+            Samples::Memory { .. } => Arc::new(self.clone()),
+            Samples::Source(source) => Arc::clone(source),
+        }
+    }
+
+    /// The samples `start..start + count`, of those in memory without a copy.
     ///
     /// # Errors
-    /// When the range leaves the data set.
+    /// When the range leaves the data set, or samples cannot be read.
     /// # Sync
     /// none
     pub fn slice(&self, start: usize, count: usize) -> Result<Batch, Error> {
-        Ok(Batch { inputs: self.inputs.narrow(0, start, count)?, targets: self.targets.narrow(0, start, count)? })
+        match &self.samples {
+            Samples::Memory { inputs, targets, .. } => {
+                Ok(Batch { inputs: inputs.narrow(0, start, count)?, targets: targets.narrow(0, start, count)? })
+            }
+            Samples::Source(source) => {
+                let outside =
+                    || Error::Source(SourceError::rejected(format!("there are no samples {start} to {count}")));
+                let end = start.checked_add(count).and_then(|end| u32::try_from(end).ok()).ok_or_else(outside)?;
+                let start = u32::try_from(start).map_err(|_| outside())?;
+                self.read_batch(&**source, &(start..end).collect::<Vec<_>>())
+            }
+        }
     }
 
     /// The samples at `indices`, in that order; an index may occur more than once.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] for an index outside the data set; when the device fails.
+    /// [`Error::InvalidData`] for an index outside the data set; when the device fails, or samples cannot be read.
     /// # Sync
     /// none; off the CPU the indices are copied to the device
     pub fn gather(&self, indices: &[u32]) -> Result<Batch, Error> {
         self.check(indices)?;
-        if self.inputs.device().is_cpu() { self.gather_rows(indices) } else { self.gather_on_device(indices) }
+        match &self.samples {
+            Samples::Memory { inputs, .. } if !inputs.device().is_cpu() => self.gather_on_device(indices),
+            Samples::Memory { inputs, targets, .. } => {
+                Ok(Batch { inputs: gather_rows(inputs, indices)?, targets: gather_rows(targets, indices)? })
+            }
+            Samples::Source(source) => self.read_batch(&**source, indices),
+        }
     }
 
     /// The samples at `indices` as a data set of their own.
@@ -112,18 +218,15 @@ impl Dataset {
         Self::new(inputs, targets)
     }
 
-    /// One copy per row: `index_select` would go through a tensor of indices and a general stride computation.
-    fn gather_rows(&self, indices: &[u32]) -> Result<Batch, Error> {
-        let rows = |table: &Tensor| HostRows::of(table, indices)?.into_tensor(table, indices.len());
-        Ok(Batch { inputs: rows(&self.inputs)?, targets: rows(&self.targets)? })
+    fn read_batch(&self, source: &dyn Source, indices: &[u32]) -> Result<Batch, Error> {
+        let mut batch = HostBatch::new();
+        batch.resize(&self.spec, indices.len());
+        source.read(indices, &mut batch.all(&self.spec))?;
+        batch.take(&self.spec)
     }
 
     fn gather_on_device(&self, indices: &[u32]) -> Result<Batch, Error> {
-        self.select(&Tensor::new(indices, self.inputs.device())?)
-    }
-
-    pub(crate) fn host_rows(&self, indices: &[u32]) -> Result<[HostRows; 2], Error> {
-        Ok([HostRows::of(&self.inputs, indices)?, HostRows::of(&self.targets, indices)?])
+        self.select(&Tensor::new(indices, self.device())?)
     }
 
     /// Confirms that every index names a sample.
@@ -135,41 +238,68 @@ impl Dataset {
 
     /// The samples at `indices` (B,) of `u32` on the data's device, which the caller has checked.
     pub(crate) fn select(&self, indices: &Tensor) -> Result<Batch, Error> {
-        Ok(Batch { inputs: self.inputs.index_select(indices, 0)?, targets: self.targets.index_select(indices, 0)? })
+        let Some((inputs, targets)) = self.tensors() else { unreachable!("only samples in memory are selected from") };
+        Ok(Batch { inputs: inputs.index_select(indices, 0)?, targets: targets.index_select(indices, 0)? })
     }
 }
 
-/// Rows of a table in host memory.
-#[derive(Debug)]
-pub(crate) enum HostRows {
-    F32(Vec<f32>),
-    U32(Vec<u32>),
-}
-
-impl HostRows {
-    fn of(table: &Tensor, indices: &[u32]) -> Result<Self, Error> {
-        Ok(match table.dtype() {
-            DType::U32 => Self::U32(rows(table, indices)?),
-            _ => Self::F32(rows(table, indices)?),
-        })
+/// Samples in the memory of the CPU.
+impl Source for Dataset {
+    fn len(&self) -> usize {
+        self.len()
     }
 
-    fn into_tensor(self, table: &Tensor, count: usize) -> Result<Tensor, Error> {
-        let mut dims = table.dims().to_vec();
-        dims[0] = count;
-        Ok(match self {
-            Self::F32(rows) => Tensor::from_vec(rows, dims, table.device())?,
-            Self::U32(rows) => Tensor::from_vec(rows, dims, table.device())?,
-        })
+    fn spec(&self) -> SampleSpec {
+        self.spec.clone()
     }
 
-    /// The rows as they are copied to a device.
-    pub(crate) fn as_slice(&self) -> HostSlice<'_> {
-        match self {
-            Self::F32(rows) => HostSlice::F32(rows),
-            Self::U32(rows) => HostSlice::U32(rows),
+    fn digest(&self) -> String {
+        self.digest.clone()
+    }
+
+    fn read(&self, samples: &[u32], into: &mut SamplesMut<'_>) -> Result<(), SourceError> {
+        let Some((inputs, targets)) = self.tensors() else { return self.as_source().read(samples, into) };
+        Source::check(self, samples)?;
+        into.check(&self.spec, samples.len())?;
+        for (table, buffer) in [(inputs, &mut into.inputs), (targets, &mut into.targets)] {
+            let copied = match buffer {
+                ValuesMut::F32(rows) => copy_rows(table, samples, rows),
+                ValuesMut::U32(rows) => copy_rows(table, samples, rows),
+            };
+            copied.map_err(|error| SourceError::rejected(crate::error::chain(&error)))?;
+        }
+        Ok(())
+    }
+
+    fn lengths(&self) -> Option<&[u32]> {
+        match &self.samples {
+            Samples::Memory { lengths, .. } => lengths.as_deref(),
+            Samples::Source(source) => source.lengths(),
         }
     }
+
+    fn weights(&self) -> Option<&[f64]> {
+        match &self.samples {
+            Samples::Memory { weights, .. } => weights.as_deref(),
+            Samples::Source(source) => source.weights(),
+        }
+    }
+}
+
+/// Type and shape of one row of a table.
+fn field(table: &Tensor) -> Field {
+    let dims = &table.dims()[1..];
+    if table.dtype() == DType::U32 { Field::u32(dims) } else { Field::f32(dims) }
+}
+
+/// One copy per row: `index_select` would go through a tensor of indices and a general stride computation.
+fn gather_rows(table: &Tensor, indices: &[u32]) -> Result<Tensor, Error> {
+    let mut dims = table.dims().to_vec();
+    dims[0] = indices.len();
+    Ok(match table.dtype() {
+        DType::U32 => Tensor::from_vec(rows::<u32>(table, indices)?, dims, table.device())?,
+        _ => Tensor::from_vec(rows::<f32>(table, indices)?, dims, table.device())?,
+    })
 }
 
 /// The batch on `device`. Of a view only its own elements are copied.
@@ -185,16 +315,41 @@ pub(crate) fn to_device(batch: Batch, device: &Device) -> Result<Batch, Error> {
 }
 
 fn rows<T: candle_core::WithDType>(table: &Tensor, indices: &[u32]) -> Result<Vec<T>, Error> {
-    let width = table.elem_count() / table.dims()[0].max(1);
+    let mut rows = Vec::with_capacity(indices.len() * width(table));
+    each_row(table, indices, |row| rows.extend_from_slice(row))?;
+    Ok(rows)
+}
+
+fn copy_rows<T: candle_core::WithDType>(table: &Tensor, indices: &[u32], into: &mut [T]) -> Result<(), Error> {
+    let mut rest = into;
+    each_row(table, indices, |row| {
+        let (into, others) = std::mem::take(&mut rest).split_at_mut(row.len());
+        into.copy_from_slice(row);
+        rest = others;
+    })
+}
+
+fn width(table: &Tensor) -> usize {
+    table.elem_count() / table.dims()[0].max(1)
+}
+
+/// Shows the rows at `indices`, of which each is one, in their order.
+fn each_row<T: candle_core::WithDType>(
+    table: &Tensor,
+    indices: &[u32],
+    mut show: impl FnMut(&[T]),
+) -> Result<(), Error> {
+    let width = width(table);
     let (storage, layout) = table.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else { unreachable!("rows are gathered on the CPU") };
+    let Storage::Cpu(storage) = &*storage else {
+        return Err(Error::mismatch("rows of a data set", "the memory of the CPU", "that of another device"));
+    };
     let table = crate::cpu::slice::<T>(storage, layout)?;
-    let mut rows = Vec::with_capacity(indices.len() * width);
     for index in indices {
         let start = *index as usize * width;
-        rows.extend_from_slice(&table[start..start + width]);
+        show(&table[start..start + width]);
     }
-    Ok(rows)
+    Ok(())
 }
 
 #[cfg(test)]

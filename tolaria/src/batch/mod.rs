@@ -1,20 +1,31 @@
-//! Batches: from a data set in memory to the microbatches of each optimizer step.
+//! Batches: from samples in memory or in files to the microbatches of each optimizer step.
 //!
 //! ```text
-//!   Sampler (seed, epoch) ──► permutation ──► windows of K microbatches of B samples ──► Dataset::gather ──► Batch
+//!   SamplerConfig ──(seed, epoch)──► order ──► windows of K microbatches of B samples
+//!                                                   │
+//!   Dataset, in memory or a Source ──► read ──► transforms ──► Batch      by the step itself, or ahead of it by workers
 //! ```
 //!
-//! *Entry points*: [`Dataset`], [`Sampler::permutation`], [`windows`]. Every sample is used once per epoch; the last
-//! microbatch and the last window may be short. *Not here*: reading files, changing samples.
+//! *Entry points*: [`Dataset`], [`source`] for files, [`transform`] for what is done to samples per epoch, [`SamplerConfig`],
+//! [`LoaderConfig`], [`windows`]. The last microbatch and the last window of an epoch may be short. *Not here*: file formats.
 
 mod dataset;
 pub mod source;
+pub mod transform;
+mod host;
+mod gather;
+mod loader;
 mod placement;
 mod sampler;
 mod windows;
 
 pub use dataset::Dataset;
-pub(crate) use dataset::{HostRows, to_device};
+pub(crate) use dataset::to_device;
+pub(crate) use gather::{EpochOrder, Gatherer, Progress};
+pub(crate) use host::HostBatch;
+pub(crate) use loader::Loader;
+pub use loader::LoaderConfig;
 pub use placement::{GpuDataset, Placement};
-pub use sampler::Sampler;
+pub(crate) use sampler::EpochSampler;
+pub use sampler::{Sampler, SamplerConfig, WeighedBy};
 pub use windows::{BatchConfig, Window, num_windows, windows};

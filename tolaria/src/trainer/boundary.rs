@@ -295,6 +295,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let conflict = report.conflict.as_ref();
         self.gradient_instruments.epoch(conflict, self.config.conflict, self.config.conflict_warn);
         self.executor.publish();
+        self.feed.publish(&self.parts.data.train, &self.instruments.input);
         let mut health = Health { status: HealthStatus::Healthy, summary: "stable".to_owned() };
         if report.skipped_steps > 0 {
             health = Health { status: HealthStatus::Degraded, summary: desc::STEPS_SKIPPED.name.to_owned() };

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{AggregationConfig, ConflictResolution, Parameters};
-use crate::batch::BatchConfig;
+use crate::batch::transform::AugmentConfig;
+use crate::batch::{BatchConfig, LoaderConfig, SamplerConfig};
 use leyline::task::{Measure, Task};
 
 use crate::error::Error;
@@ -55,6 +56,15 @@ pub struct TrainConfig {
     /// How steps reach the device.
     #[serde(default)]
     pub execution: ExecutionConfig,
+    /// Who gathers the samples of a step.
+    #[serde(default)]
+    pub loader: LoaderConfig,
+    /// Which samples an epoch has, and in which order.
+    #[serde(default, skip_serializing_if = "SamplerConfig::is_default")]
+    pub sampler: SamplerConfig,
+    /// What is done to training samples in every epoch.
+    #[serde(default, skip_serializing_if = "AugmentConfig::is_default")]
+    pub augment: AugmentConfig,
 }
 
 /// How a step reaches a GPU. All ways give the same numbers: eager and replayed steps the same bits, compiled ones too but
@@ -139,6 +149,9 @@ impl Default for TrainConfig {
             early_stop: None,
             conflict_warn: 0.5,
             execution: ExecutionConfig::default(),
+            loader: LoaderConfig::default(),
+            sampler: SamplerConfig::default(),
+            augment: AugmentConfig::default(),
         }
     }
 }
@@ -187,6 +200,14 @@ impl TrainConfig {
         let mut issues = self.aggregation().validate();
         if !(0.0..=1.0).contains(&self.conflict_warn) {
             issues.push(("conflict_warn".to_owned(), "a number from 0 to 1".to_owned()));
+        }
+        let sections = [
+            ("loader", self.loader.validate()),
+            ("sampler", self.sampler.validate()),
+            ("augment", self.augment.validate()),
+        ];
+        for (section, of_section) in sections {
+            issues.extend(of_section.into_iter().map(|(key, text)| (format!("{section}.{key}"), text)));
         }
         issues.extend(self.optimizer.validate().into_iter().map(|(key, text)| (format!("optimizer.{key}"), text)));
         issues.extend(self.schedule.validate().into_iter().map(|(key, text)| (format!("schedule.{key}"), text)));

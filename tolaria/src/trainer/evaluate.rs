@@ -95,6 +95,11 @@ pub fn evaluate<M: TrainableModel>(
     let mut counts = vec![Vec::new(); measures.len()];
     for start in (0..data.len()).step_by(batch_size) {
         let slice = data.slice(start, batch_size.min(data.len() - start))?;
+        if data.tensors().is_none() {
+            // Those in memory were looked at as a whole.
+            let checked = task.check_targets(&slice.targets);
+            checked.map_err(|error| Error::InvalidData { what: "targets", message: error.to_string() })?;
+        }
         let batch = to_device(slice, device)?;
         for pass in 0..num_passes {
             let overrides: Vec<AlphaOverride> = match pass.checked_sub(1) {

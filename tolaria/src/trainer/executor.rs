@@ -24,6 +24,7 @@ use leyline::telemetry::Recorder;
 use crate::error::Error;
 use crate::trainer::config::{ExecutionConfig, StepMode};
 use crate::trainer::execution_log::ExecutionLog;
+use crate::trainer::feed::WindowSamples;
 use crate::trainer::inputs::StepInputs;
 use crate::trainer::region::Region;
 
@@ -122,7 +123,7 @@ impl StepExecutor {
     pub(super) fn step<M: TrainableModel>(
         &mut self,
         eager: &mut Eager,
-        samples: &[&[u32]],
+        samples: &mut WindowSamples<'_>,
         region: &mut Region<'_, M>,
     ) -> Result<(), Error> {
         let (shape, step) = (region.plan.shape, region.plan.step.0);

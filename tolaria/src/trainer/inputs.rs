@@ -7,9 +7,10 @@ use candle_core::{DType, Device, Tensor};
 use esper_graph::{HostSlice, StagingRing};
 use leyline::batch::Batch;
 
-use crate::batch::{Dataset, HostRows, to_device};
+use crate::batch::Dataset;
 use crate::error::Error;
 use crate::optim::TABLE_WIDTH;
+use crate::trainer::feed::{self, WindowSamples};
 use crate::trainer::region::StepPlan;
 
 /// Inputs of a step on the device.
@@ -40,9 +41,8 @@ enum Samples {
 
 impl StepInputs {
     /// The samples themselves.
-    pub(super) fn direct(data: &Dataset, samples: &[&[u32]], device: &Device) -> Result<Self, Error> {
-        let batch = |samples: &&[u32]| to_device(data.gather(samples)?, device);
-        samples.iter().map(batch).collect::<Result<_, _>>().map(Self::Direct)
+    pub(super) fn direct(data: &Dataset, samples: &mut WindowSamples<'_>, device: &Device) -> Result<Self, Error> {
+        samples.take(data, device).map(Self::Direct)
     }
 
     /// Brings what differs from step to step to where it is read.
@@ -50,7 +50,7 @@ impl StepInputs {
         &mut self,
         ring: &mut StagingRing,
         data: &Dataset,
-        samples: &[&[u32]],
+        samples: &WindowSamples<'_>,
         plan: &StepPlan,
     ) -> Result<(), Error> {
         match self {
@@ -99,19 +99,12 @@ impl StepInputs {
 impl StaticInputs {
     /// Tensors of zeros for steps like this one.
     pub(super) fn new(plan: &StepPlan, data: &Dataset, device: &Device) -> Result<Self, Error> {
-        let samples = if data.inputs().device().same_device(device) {
+        let samples = if data.device().same_device(device) {
             let indices = Tensor::zeros(plan.sizes.iter().sum::<usize>(), DType::U32, device)?;
             Samples::Selected { indices, sizes: plan.sizes.clone() }
         } else {
-            let zeros = |like: &Tensor, size: usize| {
-                let mut dims = like.dims().to_vec();
-                dims[0] = size;
-                Tensor::zeros(dims, like.dtype(), device)
-            };
-            let batch = |size: &usize| {
-                Ok(Batch { inputs: zeros(data.inputs(), *size)?, targets: zeros(data.targets(), *size)? })
-            };
-            Samples::Copied(plan.sizes.iter().map(batch).collect::<Result<_, Error>>()?)
+            let batches = plan.sizes.iter().map(|size| feed::zeros(data, *size, device));
+            Samples::Copied(batches.collect::<Result<_, Error>>()?)
         };
         let num_updated = plan.table.len() / TABLE_WIDTH;
         let table = Tensor::zeros((num_updated.max(1), TABLE_WIDTH), DType::F32, device)?;
@@ -127,13 +120,10 @@ impl StaticInputs {
         &mut self,
         ring: &mut StagingRing,
         data: &Dataset,
-        samples: &[&[u32]],
+        samples: &WindowSamples<'_>,
         plan: &StepPlan,
     ) -> Result<(), Error> {
-        for samples in samples {
-            data.check(samples)?;
-        }
-        let mut parts = Vec::with_capacity(2 + 2 * samples.len());
+        let mut parts = Vec::with_capacity(2 + 2 * plan.sizes.len());
         // Constants that stay the same, as those of SGD at a constant rate, are copied once.
         let has_moved = self.loaded != plan.table;
         if has_moved {
@@ -142,21 +132,22 @@ impl StaticInputs {
         if let Some(arguments) = &self.arguments {
             parts.push((HostSlice::F64(&plan.arguments), arguments));
         }
-        match &self.samples {
-            Samples::Selected { indices, .. } => {
+        match (&self.samples, samples) {
+            (Samples::Selected { indices, .. }, WindowSamples::Indices(samples)) => {
                 let all = samples.concat();
+                data.check(&all)?;
                 parts.push((HostSlice::U32(&all), indices));
                 ring.stage(&parts)?;
             }
-            Samples::Copied(batches) => {
-                let rows: Vec<[HostRows; 2]> =
-                    samples.iter().map(|samples| data.host_rows(samples)).collect::<Result<_, _>>()?;
-                for (batch, [inputs, targets]) in batches.iter().zip(&rows) {
-                    parts.push((inputs.as_slice(), &batch.inputs));
-                    parts.push((targets.as_slice(), &batch.targets));
+            (Samples::Copied(batches), WindowSamples::Host(rows)) => {
+                for (batch, rows) in batches.iter().zip(rows) {
+                    let (inputs, targets) = rows.slices();
+                    parts.push((inputs, &batch.inputs));
+                    parts.push((targets, &batch.targets));
                 }
                 ring.stage(&parts)?;
             }
+            _ => unreachable!("samples of data on the device are indices, others are on the host"),
         }
         if has_moved {
             self.loaded.clone_from(&plan.table);

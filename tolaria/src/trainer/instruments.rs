@@ -21,6 +21,7 @@ pub(super) struct Instruments {
     pub(super) checkpoints_total: Counter,
     pub(super) checkpoint_failures: Counter,
     pub(super) epochs_failed: Counter,
+    pub(super) input: InputInstruments,
     epochs_total: Counter,
     training_loss: Gauge,
     training_accuracy: Gauge,
@@ -41,7 +42,13 @@ impl Instruments {
             let name = measure.about().name;
             (name, recorder.gauge(&desc::VALIDATION_MEASURE, &[name]))
         };
+        let input = InputInstruments {
+            wait_ms: recorder.gauge(&desc::INPUT_WAIT, &[]),
+            gather_ms: recorder.gauge(&desc::INPUT_GATHER, &[]),
+            overlap: recorder.gauge(&desc::INPUT_OVERLAP, &[]),
+        };
         Self {
+            input,
             validation_measures: measures.iter().map(of).collect(),
             steps_skipped: recorder.counter(&desc::STEPS_SKIPPED_TOTAL, &[]),
             steps_total: recorder.counter(&desc::STEPS_TOTAL, &[]),
@@ -80,6 +87,14 @@ impl Instruments {
         self.seeds_active.set(report.seeds.iter().filter(|seed| seed.num_parameters > 0).count() as f64);
         self.microbatches.set(totals.num_microbatches as f64);
     }
+}
+
+/// What is recorded about the samples on their way to a step.
+#[derive(Debug)]
+pub(super) struct InputInstruments {
+    pub(super) wait_ms: Gauge,
+    pub(super) gather_ms: Gauge,
+    pub(super) overlap: Gauge,
 }
 
 /// What is recorded about graphs.

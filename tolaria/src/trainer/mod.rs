@@ -16,6 +16,7 @@ mod run;
 mod splits;
 mod step;
 mod region;
+mod feed;
 mod inputs;
 mod executor;
 mod execution_log;

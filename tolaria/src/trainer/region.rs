@@ -61,9 +61,9 @@ impl<M: TrainableModel> Region<'_, M> {
             .topology(shape.topology)
             .tag("tells_owners_apart", shape.tells_owners_apart.to_string());
         for size in &self.plan.sizes {
-            let mut dims = self.data.inputs().dims().to_vec();
-            dims[0] = *size;
-            key = key.shape(dims, self.data.inputs().dtype());
+            let inputs = &self.data.spec().inputs;
+            let dims: Vec<usize> = std::iter::once(*size).chain(inputs.dims().iter().copied()).collect();
+            key = key.shape(dims, inputs.dtype());
         }
         key
     }
@@ -136,9 +136,9 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         held.extend(self.pool.idle(layout.num_elements()).into_iter().map(|b| ("a gradient buffer".to_owned(), b)));
         held.push(("sums of the epoch".to_owned(), self.sums.as_tensor().clone()));
         held.extend(self.engine.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor)));
-        if self.data.inputs().device().same_device(self.device) {
-            held.push(("inputs of the data set".to_owned(), self.data.inputs().clone()));
-            held.push(("targets of the data set".to_owned(), self.data.targets().clone()));
+        if let Some((inputs, targets)) = self.data.tensors().filter(|(i, _)| i.device().same_device(self.device)) {
+            held.push(("inputs of the data set".to_owned(), inputs.clone()));
+            held.push(("targets of the data set".to_owned(), targets.clone()));
         }
         held.extend(self.task.tensors().into_iter().map(|tensor| ("a tensor of the task".to_owned(), tensor)));
         held.extend(inputs.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())));

@@ -17,7 +17,8 @@ use leyline::task::{Measure, Task};
 use leyline::telemetry::{NullRecorder, Recorder};
 
 use crate::aggregate::GradientEngine;
-use crate::batch::{Dataset, Sampler, num_windows, windows};
+use crate::batch::transform::Transform;
+use crate::batch::{Dataset, num_windows};
 use crate::checkpoint::CheckpointStore;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientBufferPool};
@@ -26,6 +27,7 @@ use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
 use crate::trainer::evaluate::{Evaluation, HeldOut, Probe, evaluate};
 use crate::trainer::executor::{StepExecutor, StepShape};
+use crate::trainer::feed::Feed;
 use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer, RunEvent, StepReport};
@@ -183,7 +185,7 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) config: TrainConfig,
     pub(super) parts: Parts<S, P>,
     pub(super) optimizer: Optimizer,
-    pub(super) sampler: Sampler,
+    pub(super) feed: Feed,
     pub(super) pool: GradientBufferPool,
     pub(super) engine: GradientEngine,
     pub(super) cursor: Cursor,
@@ -219,7 +221,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             });
         }
         for part in [&parts.data.train, &parts.data.validation, &parts.data.test] {
-            let device = part.inputs().device();
+            let device = part.device();
             if !device.is_cpu() && !device.same_device(&parts.device) {
                 return Err(Error::InvalidConfig {
                     key: "data".to_owned(),
@@ -228,7 +230,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             }
         }
         for part in [&parts.data.train, &parts.data.validation, &parts.data.test] {
-            let checked = parts.task.check_targets(part.targets());
+            // Those of a source are looked at when they are read.
+            let checked = part.targets().map_or(Ok(()), |targets| parts.task.check_targets(targets));
             checked.map_err(|error| Error::InvalidData { what: "targets", message: error.to_string() })?;
         }
         let measures = config.measured(&*parts.task)?;
@@ -246,7 +249,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let sums = EpochSums::new(Arc::clone(engine.geometry()), &parts.device)?;
         Ok(Self {
             optimizer: Optimizer::new(config.optimizer),
-            sampler: Sampler::new(parts.seed),
+            feed: feed(&config, config.augment.transforms(), &parts)?,
             // As many as a window has microbatches: a recorded step must find all of its buffers idle.
             pool: GradientBufferPool::with_max_idle(config.batch.microbatches_per_step.get().max(MIN_IDLE_BUFFERS)),
             engine,
@@ -263,6 +266,16 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             config,
             parts,
         })
+    }
+
+    /// The same with a transform after those of the configuration: of one's own, say.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] where it does not fit the training data, or they are on a GPU.
+    pub fn with_transform(mut self, transform: Arc<dyn Transform>) -> Result<Self, Error> {
+        let transforms = self.feed.transforms().iter().cloned().chain([transform]).collect();
+        self.feed = feed(&self.config, transforms, &self.parts)?;
+        Ok(self)
     }
 
     /// Trains until all epochs are done, the run is over for another reason, or the observer asks to stop.
@@ -290,23 +303,24 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 return Ok(outcome);
             }
             let started = self.parts.clock.now();
-            let order = self.sampler.permutation(self.cursor.epoch, self.parts.data.train.len());
-            let windows = windows(self.parts.data.train.len(), &self.config.batch);
-            let resumed_at = usize::try_from(self.cursor.window).unwrap_or(usize::MAX).min(windows.len());
+            let train = &self.parts.data.train;
+            let order = self.feed.begin(&self.config, train, self.cursor.epoch, self.cursor.window);
+            let num_windows = order.windows.len();
+            let resumed_at = usize::try_from(self.cursor.window).unwrap_or(usize::MAX).min(num_windows);
             // An epoch that is taken up in the middle showed its first microbatch before it was interrupted; what the
             // seed manager keeps of it is in its saved state.
-            if let Some(window) = windows.first().filter(|_| resumed_at == 0 && self.parts.seeds.wants_batch(eager)) {
-                self.show_first_batch(eager, &order, window)?;
+            if resumed_at == 0 && self.parts.seeds.wants_batch(eager) {
+                self.show_first_batch(eager, &order)?;
             }
-            for (index, window) in windows.iter().enumerate().skip(resumed_at) {
-                self.step(eager, &order, window)?;
-                let is_last = index + 1 == windows.len();
+            for index in resumed_at..num_windows {
+                self.step(eager, &order, index)?;
+                let is_last = index + 1 == num_windows;
                 if is_last {
                     self.settle(eager)?;
                 } else {
                     self.between_steps(eager, observer)?;
                 }
-                let flow = observer.step(&self.step_report(windows.len()));
+                let flow = observer.step(&self.step_report(num_windows));
                 if !is_last && self.over().is_some() {
                     continue 'epochs;
                 }
@@ -522,6 +536,14 @@ fn require_f32(parameters: &[Parameter]) -> Result<(), Error> {
     other.map_or(Ok(()), |parameter| {
         Err(Error::UnsupportedParameter { name: parameter.name.clone(), found: parameter.var.dtype().as_str() })
     })
+}
+
+fn feed<S: SeedManager, P: Policy>(
+    config: &TrainConfig,
+    transforms: Vec<Arc<dyn Transform>>,
+    parts: &Parts<S, P>,
+) -> Result<Feed, Error> {
+    Feed::new(config, transforms, (&parts.data.train, &parts.device, parts.seed), &parts.task, &parts.clock)
 }
 
 fn engine<S: SeedManager, P: Policy>(config: &TrainConfig, parts: &Parts<S, P>) -> Result<GradientEngine, Error> {

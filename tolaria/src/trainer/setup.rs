@@ -31,10 +31,13 @@ pub(super) struct Setup {
     train_labels: String,
     validation_labels: String,
     test_labels: String,
+    /// Sampler and transforms; empty where every sample comes once, as it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    order: String,
 }
 
 impl Setup {
-    pub(super) fn of(batch: &BatchConfig, task: &dyn Task, data: &Splits) -> Self {
+    pub(super) fn of(batch: &BatchConfig, task: &dyn Task, data: &Splits, order: String) -> Self {
         let Splits { train, validation, test } = data;
         Self {
             batch_size: batch.batch_size,
@@ -42,12 +45,13 @@ impl Setup {
             num_train: train.len(),
             num_validation: validation.len(),
             num_test: test.len(),
-            sample_shape: train.inputs().dims()[1..].to_vec(),
+            sample_shape: train.spec().inputs.dims().to_vec(),
             task: task.describe(),
             num_classes: None,
-            train_labels: train.labels().to_string(),
-            validation_labels: validation.labels().to_string(),
-            test_labels: test.labels().to_string(),
+            train_labels: train.digest().to_owned(),
+            validation_labels: validation.digest().to_owned(),
+            test_labels: test.digest().to_owned(),
+            order,
         }
     }
 
@@ -61,7 +65,7 @@ impl Setup {
         other.map_or(Ok(()), |((field, saved), (_, given))| Err(differs(field, saved, given)))
     }
 
-    fn fields(&self) -> [(&'static str, String); 10] {
+    fn fields(&self) -> [(&'static str, String); 11] {
         [
             ("trainer.batch_size", self.batch_size.to_string()),
             ("trainer.microbatches_per_step", self.microbatches_per_step.to_string()),
@@ -73,6 +77,7 @@ impl Setup {
             ("trainer.train_labels", self.train_labels.clone()),
             ("trainer.validation_labels", self.validation_labels.clone()),
             ("trainer.test_labels", self.test_labels.clone()),
+            ("trainer.order", self.order.clone()),
         ]
     }
 }

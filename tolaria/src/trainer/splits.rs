@@ -58,7 +58,7 @@ mod tests {
     fn every_sample_is_in_one_part_and_the_seed_decides_in_which() {
         let of = |seed| {
             let Splits { train, validation, test } = Splits::draw(&data(40), 0.2, seed).unwrap();
-            [train, validation, test].map(|part| values(part.inputs()))
+            [train, validation, test].map(|part| values(part.inputs().unwrap()))
         };
         let parts = of(1);
         assert_eq!(parts.each_ref().map(Vec::len), [24, 8, 8]);

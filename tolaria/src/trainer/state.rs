@@ -130,7 +130,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     fn setup(&self) -> Setup {
-        Setup::of(&self.config.batch, &*self.parts.task, &self.parts.data)
+        Setup::of(&self.config.batch, &*self.parts.task, &self.parts.data, self.feed.describe())
     }
 
     /// Takes up the newest checkpoint that verifies; `None` when there is none.

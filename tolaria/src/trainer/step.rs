@@ -12,19 +12,21 @@ use leyline::seed::{Attribution, SeedManager};
 use esper_graph::Precision;
 
 use crate::aggregate::{ProjectionOrder, WindowPlan};
-use crate::batch::{Window, to_device};
+use crate::batch::{EpochOrder, Window, to_device};
 use crate::error::Error;
 use crate::trainer::executor::{StepExecutor, StepShape};
+use crate::trainer::feed::WindowSamples;
 use crate::trainer::region::{Region, StepPlan};
 use crate::trainer::run::Trainer;
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Takes one accumulation window. Seeds are asked before and told after; in between nothing but device work happens.
-    pub(super) fn step(&mut self, eager: &mut Eager, order: &[u32], window: &Window) -> Result<(), Error> {
-        let samples: Vec<&[u32]> = window.microbatches().map(|positions| &order[positions]).collect();
-        let plan = self.plan(eager, window, &samples)?;
+    pub(super) fn step(&mut self, eager: &mut Eager, order: &EpochOrder, index: usize) -> Result<(), Error> {
+        let mut samples = self.feed.window(&self.parts.data.train, &self.parts.device, order, index)?;
+        let plan = self.plan(eager, &order.windows[index], &samples)?;
         let (executor, mut region) = self.region(&plan);
-        executor.step(eager, &samples, &mut region)?;
+        executor.step(eager, &mut samples, &mut region)?;
+        self.feed.recycle(samples);
         self.finish_step(eager, plan)
     }
 
@@ -63,10 +65,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         (&mut self.executor, region)
     }
 
-    /// Shows the seed manager the first microbatch of an epoch, which `window` begins.
-    pub(super) fn show_first_batch(&mut self, eager: &Eager, order: &[u32], window: &Window) -> Result<(), Error> {
-        let Some(positions) = window.microbatches().next() else { return Ok(()) };
-        let batch = to_device(self.parts.data.train.gather(&order[positions])?, &self.parts.device)?;
+    /// Shows the seed manager the first microbatch of an epoch.
+    /// It is shown as the data give it, before any transform.
+    pub(super) fn show_first_batch(&mut self, eager: &Eager, order: &EpochOrder) -> Result<(), Error> {
+        let first = order.windows.first().and_then(|window| window.microbatches().next());
+        let Some(positions) = first else { return Ok(()) };
+        let batch = to_device(self.parts.data.train.gather(&order.samples[positions])?, &self.parts.device)?;
         self.parts.seeds.inspect_batch(eager, &batch).map_err(|error| self.seed_error(error))
     }
 
@@ -77,10 +81,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.config.schedule.at(step, num_steps.min(max_steps))
     }
 
-    fn plan(&mut self, eager: &Eager, window: &Window, samples: &[&[u32]]) -> Result<StepPlan, Error> {
+    fn plan(&mut self, eager: &Eager, window: &Window, samples: &WindowSamples<'_>) -> Result<StepPlan, Error> {
         let num_samples = window.num_samples();
-        let sizes: Vec<usize> = samples.iter().map(|samples| samples.len()).collect();
-        let attributions = self.attribute(eager, samples)?;
+        let sizes: Vec<usize> = window.microbatches().map(|positions| positions.len()).collect();
+        let attributions = self.attribute(eager, samples, sizes.len())?;
         let microbatches: Vec<(usize, Attribution)> = sizes.iter().copied().zip(attributions).collect();
         let step = self.cursor.step;
         let window = self.window(eager, &microbatches, ProjectionOrder { seed: self.parts.seed, step })?;
@@ -124,16 +128,20 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     /// Attribution matters only where gradients of several owners and several microbatches are told apart.
-    fn attribute(&mut self, eager: &Eager, samples: &[&[u32]]) -> Result<Vec<Attribution>, Error> {
+    fn attribute(
+        &mut self,
+        eager: &Eager,
+        samples: &WindowSamples<'_>,
+        num_microbatches: usize,
+    ) -> Result<Vec<Attribution>, Error> {
         let engine = &self.engine;
-        if !engine.config().tells_owners_apart() || samples.len() < 2 || engine.geometry().owners().len() < 2 {
-            return Ok(vec![Attribution::host_only(); samples.len()]);
+        if !engine.config().tells_owners_apart() || num_microbatches < 2 || engine.geometry().owners().len() < 2 {
+            return Ok(vec![Attribution::host_only(); num_microbatches]);
         }
         let step = self.cursor.step;
-        samples
-            .iter()
-            .map(|samples| {
-                let batch = to_device(self.parts.data.train.gather(samples)?, &self.parts.device)?;
+        (0..num_microbatches)
+            .map(|index| {
+                let batch = samples.batch(&self.parts.data.train, &self.parts.device, index)?;
                 let attribution = self.parts.seeds.attribute_batch(eager, &batch);
                 attribution.map_err(|source| Error::SeedManager { step, source: BoxError::new(source) })
             })

@@ -71,13 +71,14 @@ impl Observer for Skips {
 impl Case {
     fn data(self, gpu: &Gpu) -> Result<Dataset, Broken> {
         let good = data(gpu)?;
-        let inputs = good.inputs().copy()?;
+        let in_memory = "works hold their data in memory";
+        let inputs = good.inputs().expect(in_memory).copy()?;
         inputs.slice_set(
             &Tensor::new(&[[self.bad]], &gpu.device)?.expand((1, inputs.dims()[1]))?.contiguous()?,
             0,
             self.sample,
         )?;
-        Ok(Dataset::new(inputs, good.targets().clone())?)
+        Ok(Dataset::new(inputs, good.targets().expect(in_memory).clone())?)
     }
 
     fn trainer(self, gpu: &Gpu, epochs: u64, mode: StepMode) -> Result<PlainTrainer, Broken> {

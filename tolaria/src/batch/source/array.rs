@@ -181,10 +181,10 @@ fn each<const SIZE: usize, T>(bytes: &[u8], into: &mut [T], value: impl Fn([u8; 
 ///
 /// let dir = tempfile::tempdir()?;
 /// let (images, labels) = (dir.path().join("images.bin"), dir.path().join("labels.bin"));
-/// std::fs::write(&images, [0, 51, 102, 153, 204, 255])?; // three images of two bytes
+/// std::fs::write(&images, [0, 2, 4, 6, 8, 10])?; // three images of two bytes
 /// std::fs::write(&labels, [7, 8, 9])?;
 ///
-/// let read_as = ReadAs::F32 { scale: 1.0 / 255.0 };
+/// let read_as = ReadAs::F32 { scale: 0.5 };
 /// let images = ArrayLayout { element: Element::U8, offset: 0, dims: vec![2], read_as };
 /// let inputs = ArrayFile::open(&dir.path().join("images.bin"), images)?;
 /// let labels = ArrayLayout { element: Element::U8, offset: 0, dims: vec![], read_as: ReadAs::U32 };
@@ -192,7 +192,7 @@ fn each<const SIZE: usize, T>(bytes: &[u8], into: &mut [T], value: impl Fn([u8; 
 ///
 /// let (mut inputs, mut targets) = ([0.0; 4], [0; 2]);
 /// source.read(&[2, 0], &mut SamplesMut::new(&mut inputs, &mut targets))?;
-/// assert_eq!((inputs, targets), ([0.8, 1.0, 0.0, 0.2], [9, 7]));
+/// assert_eq!((inputs, targets), ([4.0, 5.0, 0.0, 1.0], [9, 7]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

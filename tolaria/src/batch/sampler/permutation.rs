@@ -1,4 +1,4 @@
-//! The order of samples in an epoch.
+//! Every sample once, all orders equally likely.
 
 use leyline::id::EpochIndex;
 
