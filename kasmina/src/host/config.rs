@@ -264,14 +264,14 @@ impl HostConfig {
         let blocks = match self {
             Self::Mlp { inputs, hidden, classes } => {
                 within("inputs", *inputs, 1, Self::MAX_SIZE);
-                within(CLASSES, *classes, 2, Self::MAX_SIZE);
+                within(CLASSES, *classes, 1, Self::MAX_SIZE);
                 ("hidden", hidden)
             }
             Self::Cnn1d { length, channels, kernel, stride, classes, pool: _ } => {
                 within("length", *length, 1, Self::MAX_SIZE);
                 within("kernel", *kernel, 1, *length);
                 within("stride", *stride, 1, *length);
-                within(CLASSES, *classes, 2, Self::MAX_SIZE);
+                within(CLASSES, *classes, 1, Self::MAX_SIZE);
                 ("channels", channels)
             }
             Self::Transformer { inputs, patch, width, heads, layers, mlp_ratio, classes } => {
@@ -282,7 +282,7 @@ impl HostConfig {
                 within("heads", *heads, 1, *width);
                 within("layers", *layers, 1, Self::MAX_LAYERS);
                 within("mlp_ratio", *mlp_ratio, 1, Self::MAX_MLP_RATIO);
-                within(CLASSES, *classes, 2, Self::MAX_SIZE);
+                within(CLASSES, *classes, 1, Self::MAX_SIZE);
                 for (key, part, whole, what) in
                     [("patch", *patch, *inputs, "the features of a sample"), ("heads", *heads, *width, "the width")]
                 {
@@ -300,7 +300,7 @@ impl HostConfig {
                 within("input_channels", *input_channels, 1, Self::MAX_SIZE);
                 within("kernel", *kernel, 1, shorter);
                 within("stride", *stride, 1, shorter);
-                within(CLASSES, *classes, 2, Self::MAX_SIZE);
+                within(CLASSES, *classes, 1, Self::MAX_SIZE);
                 ("channels", channels)
             }
         };
@@ -347,14 +347,16 @@ mod tests {
             &host(r#""patch":0,"width":4,"heads":5"#),
             &["`host.transformer.patch` is 0: expected 1 to 64", "`host.transformer.heads` is 5: expected 1 to 4"],
         );
-        let none = r#"{"transformer":{"inputs":8,"patch":2,"width":4,"heads":2,"layers":0,"classes":1}}"#;
+        let none = r#"{"transformer":{"inputs":8,"patch":2,"width":4,"heads":2,"layers":0,"classes":1048577}}"#;
         check(
             none,
             &[
                 "`host.transformer.layers` is 0: expected 1 to 1024",
-                "`host.transformer.classes` is 1: expected 2 to 1048576",
+                "`host.transformer.classes` is 1048577: expected 1 to 1048576",
             ],
         );
+        // One output is a network of one value.
+        check(r#"{"mlp":{"inputs":8,"hidden":[4],"classes":1}}"#, &[]);
     }
 
     #[test]
