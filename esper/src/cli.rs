@@ -3,6 +3,7 @@
 //! A new one is a module here with its flags and its function, a variant, and a line of [`Cli::run`].
 
 mod completions;
+mod config;
 mod decode;
 mod evaluate;
 mod export;
@@ -41,6 +42,9 @@ enum Command {
     /// List runs, and compare them.
     #[command(subcommand)]
     Runs(runs::RunsCommand),
+    /// Write a configuration file to begin with, and explain settings.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Check a configuration file without training.
     CheckConfig(check::CheckArgs),
     /// Take seeds out of runs.
@@ -87,6 +91,7 @@ impl Cli {
             Command::Predict(args) => predict::command(&args),
             Command::Report(args) => report::command(&args),
             Command::Runs(command) => runs::command(&command),
+            Command::Config(command) => config::command(&command),
             Command::CheckConfig(args) => check::command(&args),
             Command::Seeds(SeedsCommand::Export(args)) => library::export(&args),
             Command::Telemetry(TelemetryCommand::Decode(args)) => decode::command(&args),

@@ -242,6 +242,15 @@ fn what_uses_a_network_needs_one() {
 }
 
 #[test]
+fn settings_are_explained_by_name_and_no_file_is_replaced_unasked() {
+    check(&[], &["config", "explain", "run.epochz"], &["`run.epochz` is not a setting", "did you mean `run.epochs`?"]);
+    check(&[], &["config", "explain", "train.batch_size"], &["did you mean `train.batch.batch_size`?"]);
+    check(&[], &["config", "explain", "run.seed", "--set", "run.epochz=1"], &["run.epochz", "epochs"]);
+    check(&[("esper.toml", "")], &["config", "init"], &["--out esper.toml is there", "--force"]);
+    check(&[], &["config", "init", "--data", "cifar"], &["data.name", "cifar", "digits"]);
+}
+
+#[test]
 fn lists_and_comparisons_need_runs() {
     check(&[], &["runs", "list"], &["runs: ", "expected a folder with run folders in it"]);
     check(&[("a.txt", "")], &["runs", "list", "."], &[". holds no run", "esper train"]);

@@ -18,6 +18,7 @@ mod error;
 mod layer;
 mod tree;
 mod diagnose;
+mod explain;
 mod load;
 mod library;
 mod network;
@@ -25,6 +26,7 @@ mod sections;
 pub(crate) mod sizes;
 
 pub use error::{ConfigError, Diagnostic, Place};
+pub(crate) use explain::{commented, explain, meanings, nearest, origin_of, value_of};
 pub use layer::Layer;
 pub use library::LibraryConfig;
 pub use load::{Alternative, Issue, Loaded, load};

@@ -102,7 +102,7 @@ pub struct TelemetryConfig {
 const BASE: &str = include_str!("defaults/base.toml");
 
 /// Sections in which one choice excludes the settings of another.
-const ALTERNATIVES: &[Alternative] = &[
+pub(super) const ALTERNATIVES: &[Alternative] = &[
     Alternative { path: "host", tag: None, filled_in: &HostConfig::OPEN_SIZES },
     Alternative { path: "task", tag: Some("kind"), filled_in: &[] },
     Alternative { path: "train.optimizer", tag: Some("kind"), filled_in: &[] },

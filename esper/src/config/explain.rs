@@ -1,0 +1,257 @@
+//! What a setting means, what it accepts, what it is when nothing is said, and where its value comes from.
+//!
+//! Meanings are written down in `meanings.toml`. What is accepted is asked of the configuration itself: a value of another
+//! type, or beyond every limit, is refused with what would have been taken.
+
+use std::collections::BTreeMap;
+
+use super::sections::ALTERNATIVES;
+use super::{ConfigError, Diagnostic, EsperConfig, Layer, Loaded, diagnose};
+
+const MEANINGS: &str = include_str!("meanings.toml");
+
+/// Settings beside which those of an alternative can be looked at.
+const BESIDE: &[(&str, &str)] = &[
+    ("host.mlp.", "host = { mlp = { hidden = [4] } }"),
+    ("host.cnn1d.", "host = { cnn1d = { channels = [4], kernel = 3, stride = 1 } }"),
+    ("host.cnn2d.", "host = { cnn2d = { height = 8, width = 8, channels = [4], kernel = 3, stride = 1 } }"),
+    ("host.transformer.", "host = { transformer = { patch = 1, width = 4, heads = 1, layers = 1 } }"),
+    ("train.optimizer.", "train.optimizer = { kind = \"adam_w\" }"),
+    ("train.optimizer.", "train.optimizer = { kind = \"sgd\" }"),
+    ("train.schedule.decay.", "train.schedule.decay = { kind = \"cosine\" }"),
+    ("train.schedule.decay.", "train.schedule.decay = { kind = \"step\", every_steps = 1, factor = 0.5 }"),
+    ("train.early_stop.", "train.early_stop = { patience = 1 }"),
+    ("seeds.library.", "seeds.library = { path = \"library\" }"),
+    ("policy.fixed.pause.", "policy.fixed.pause = { age_epochs = 1, epochs = 1 }"),
+];
+
+/// Numbers that show limits by being refused.
+const PROBES: &[&str] = &["-1", "-1.0", "0", "0.0", "2.0", "9223372036854775807", "1e300"];
+
+/// What is known of a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Explanation {
+    pub(crate) meaning: String,
+    /// Its type or names, then limits.
+    pub(crate) accepted: Vec<String>,
+}
+
+/// Every setting with its meaning.
+pub(crate) fn meanings() -> BTreeMap<String, String> {
+    toml::from_str(MEANINGS).expect("a table of texts, see the tests")
+}
+
+/// Explains a setting; none for a key that is none.
+pub(crate) fn explain(key: &str) -> Option<Explanation> {
+    let meaning = meanings().remove(key)?;
+    let mut accepted = vec![kind(key)];
+    for probe in PROBES {
+        for limit in refused(key, probe).iter().filter_map(expected) {
+            if !accepted.contains(&limit) {
+                accepted.push(limit);
+            }
+        }
+    }
+    Some(Explanation { meaning, accepted })
+}
+
+/// The setting whose name is nearest to `key`, when it is near enough to be a slip.
+pub(crate) fn nearest(key: &str) -> Option<String> {
+    let meanings = meanings();
+    let last = |key: &str| key.rsplit('.').next().map(str::to_owned);
+    let whole = diagnose::nearest_name(key, meanings.keys().map(String::as_str)).map(str::to_owned);
+    // The right name in the wrong section.
+    whole.or_else(|| meanings.keys().find(|known| last(known) == last(key)).cloned())
+}
+
+/// The type, or the names, that a setting takes.
+fn kind(key: &str) -> String {
+    // A name that is none is answered with those that there are; a list of names with those of its elements.
+    for probe in ["\"?\"", "[\"?\"]"] {
+        if let Some(named) = refused(key, probe).iter().find(|refusal| !refusal.accepted.is_empty()) {
+            return named.accepted.join(", ");
+        }
+    }
+    refused(key, "false").iter().find_map(expected).unwrap_or_else(|| "true or false".to_owned())
+}
+
+/// What a refusal says is accepted.
+fn expected(refusal: &Diagnostic) -> Option<String> {
+    if !refusal.accepted.is_empty() {
+        return Some(refusal.accepted.join(", "));
+    }
+    refusal.problem.split_once("expected ").map(|(_, accepted)| accepted.to_owned())
+}
+
+/// What the configuration has against this value of a setting.
+fn refused(key: &str, value: &str) -> Vec<Diagnostic> {
+    let all = against(key, value);
+    // Of another alternative it is no setting, which says nothing about its value.
+    let is_about = |found: &Diagnostic| {
+        (found.key == key || found.key.starts_with(&format!("{key}["))) && found.problem != "is not a setting"
+    };
+    let about: Vec<Diagnostic> = all.into_iter().find(|found| found.iter().any(is_about)).unwrap_or_default();
+    about.into_iter().filter(is_about).collect()
+}
+
+/// The mistakes of a configuration with this setting, alone and beside each alternative that it may belong to.
+fn against(key: &str, value: &str) -> Vec<Vec<Diagnostic>> {
+    let beside = BESIDE.iter().filter(|(prefix, _)| key.starts_with(prefix)).map(|(_, text)| Some(*text));
+    let mut beside: Vec<Option<&str>> = beside.collect();
+    if beside.is_empty() {
+        beside.push(None);
+    }
+    let layers = |beside: Option<&str>| {
+        let given = beside.map(|text| Layer::text("beside", text));
+        given.into_iter().chain(Layer::flag("probe", key, value)).collect::<Vec<_>>()
+    };
+    let mistakes = |beside| match EsperConfig::from_layers(layers(beside)) {
+        Err(ConfigError::Invalid(mistakes)) => mistakes,
+        Ok(_) | Err(_) => Vec::new(),
+    };
+    beside.into_iter().map(mistakes).collect()
+}
+
+/// The value of a setting as TOML; none where it is not set.
+pub(crate) fn value_of(config: &EsperConfig, key: &str) -> Option<String> {
+    let mut value = &toml::Value::try_from(config).ok()?;
+    for part in key.split('.') {
+        value = value.get(part)?;
+    }
+    Some(value.to_string())
+}
+
+/// Where the value of a setting comes from.
+pub(crate) fn origin_of(loaded: &Loaded<EsperConfig>, key: &str) -> String {
+    loaded.provenance.get(key).map_or_else(|| "default".to_owned(), ToString::to_string)
+}
+
+/// A file in which every setting of a configuration stands with its meaning and is commented out, so that what is not changed
+/// goes on following from the data and from the version.
+pub(crate) fn commented(config: &EsperConfig) -> String {
+    let mut meanings = meanings();
+    let text = toml::to_string(config).expect("a loaded configuration can be written as TOML");
+    let (mut written, mut section, mut in_list) = (String::new(), String::new(), false);
+    let absent = |section: &str, meanings: &mut BTreeMap<String, String>, written: &mut String| {
+        let here = |key: &String| key.rsplit_once('.').is_some_and(|(before, _)| before == section);
+        let keys: Vec<String> = meanings.keys().filter(|key| here(key)).cloned().collect();
+        for key in keys {
+            let name = key.rsplit('.').next().unwrap_or(&key);
+            comment(written, &meanings.remove(&key).unwrap_or_default());
+            *written += &format!("# {name} = (not set)\n");
+        }
+    };
+    for line in text.lines() {
+        if let Some(header) = line.strip_prefix('[') {
+            absent(&section, &mut meanings, &mut written);
+            in_list = header.starts_with('[');
+            section = header.trim_matches(['[', ']']).to_owned();
+            // Of alternatives, a table without its settings would be another choice.
+            let is_choice = ALTERNATIVES.iter().any(|one| section.starts_with(one.path));
+            written += &if in_list || is_choice { format!("\n# {line}\n") } else { format!("\n{line}\n") };
+        } else if let Some((name, _)) = line.split_once(" = ") {
+            comment(&mut written, &meanings.remove(&format!("{section}.{name}")).unwrap_or_default());
+            // The data set decides about the others.
+            let is_chosen = section == "data" && name == "name";
+            written += &if is_chosen && !in_list { format!("{line}\n") } else { format!("# {line}\n") };
+        }
+    }
+    absent(&section, &mut meanings, &mut written);
+    written.trim_start().to_owned()
+}
+
+/// A text as comments of at most so many letters a line.
+fn comment(written: &mut String, text: &str) {
+    const WIDTH: usize = 110;
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.chars().count() + word.chars().count() >= WIDTH {
+            *written += &format!("## {line}\n");
+            line.clear();
+        }
+        line += if line.is_empty() { "" } else { " " };
+        line += word;
+    }
+    if !line.is_empty() {
+        *written += &format!("## {line}\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::data::DataName;
+
+    /// Every key that the configuration accepts: it says so itself when it refuses another.
+    fn accepted_keys(section: &str, found: &mut BTreeSet<String>) {
+        let (meanings, unknown) = (meanings(), "no_such_setting");
+        let probe = if section.is_empty() { unknown.to_owned() } else { format!("{section}.{unknown}") };
+        let mistakes: Vec<Diagnostic> = against(&probe, "0").into_iter().flatten().collect();
+        let names: BTreeSet<String> = mistakes
+            .iter()
+            .filter(|mistake| mistake.key == probe || mistake.key == section)
+            .flat_map(|mistake| mistake.accepted.clone())
+            .collect();
+        assert!(!names.is_empty(), "`{section}` has no meaning in meanings.toml, and is no section: {mistakes:?}");
+        for name in names {
+            let key = if section.is_empty() { name } else { format!("{section}.{name}") };
+            if !meanings.contains_key(&key) {
+                accepted_keys(&key, found);
+            } else {
+                found.insert(key);
+            }
+        }
+    }
+
+    #[test]
+    fn every_setting_has_a_meaning_and_every_meaning_a_setting() {
+        let mut accepted = BTreeSet::new();
+        accepted_keys("", &mut accepted);
+        accepted.extend(ALTERNATIVES.iter().filter_map(|one| Some(format!("{}.{}", one.path, one.tag?))));
+        let told: BTreeSet<String> = meanings().into_keys().collect();
+        let stale: Vec<&String> = told.difference(&accepted).collect();
+        assert!(stale.is_empty(), "meanings.toml has keys that are no settings: {stale:?}");
+        assert!(meanings().values().all(|meaning| meaning.len() > 3), "a meaning is empty");
+    }
+
+    #[test]
+    fn every_setting_says_what_it_accepts() {
+        for (key, expected) in [
+            ("run.epochs", "a whole number above 0"),
+            ("run.device", "cpu, cuda:N"),
+            ("train.clip_norm", "a number; a finite number above 0"),
+            ("policy.policy", "heuristic, off, fixed, random"),
+            ("seeds.seed_width", "a whole number, 0 or above; 1 to 65536"),
+            ("seeds.isolation.strict", "true or false"),
+            ("host.cnn1d.kernel", "a whole number, 0 or above; 1 to "),
+            ("train.optimizer.momentum", "a number; "),
+        ] {
+            let found = explain(key).unwrap().accepted.join("; ");
+            assert!(found.starts_with(expected), "{key}: {found}");
+        }
+        for key in meanings().keys() {
+            assert!(!explain(key).unwrap().accepted.is_empty(), "{key}");
+        }
+        assert_eq!(explain("run.epoch"), None);
+        assert_eq!(nearest("run.epoch").as_deref(), Some("run.epochs"));
+        assert_eq!(nearest("train.batch_size").as_deref(), Some("train.batch.batch_size"));
+    }
+
+    #[test]
+    fn a_written_file_says_what_holds_without_it() {
+        for name in DataName::ACCEPTED.iter().filter_map(|name| DataName::parse(name)) {
+            let config = EsperConfig::defaults_for(&name);
+            let text = commented(&config);
+            assert_eq!(
+                EsperConfig::from_layers(vec![Layer::text("esper.toml", &*text)]).unwrap().config,
+                config,
+                "{text}"
+            );
+            for part in ["## Passes over the training part.\n# epochs = ", "# out = (not set)", "\n[train.batch]\n"] {
+                assert!(text.contains(part), "`{part}` is missing in:\n{text}");
+            }
+        }
+    }
+}
