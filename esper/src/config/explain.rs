@@ -28,6 +28,9 @@ const BESIDE: &[(&str, &str)] = &[
 /// Numbers that show limits by being refused.
 const PROBES: &[&str] = &["-1", "-1.0", "0", "0.0", "2.0", "9223372036854775807", "1e300"];
 
+/// What is said of a key that nothing knows.
+const NO_SETTING: &str = "is not a setting";
+
 /// What is known of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Explanation {
@@ -72,7 +75,16 @@ fn kind(key: &str) -> String {
             return named.accepted.join(", ");
         }
     }
-    refused(key, "false").iter().find_map(expected).unwrap_or_else(|| "true or false".to_owned())
+    let all = against(key, "false");
+    if all.iter().any(Vec::is_empty) {
+        return "true or false".to_owned();
+    }
+    // Of an alternative that has a tag the section is told instead of the key.
+    let section = key.rsplit_once('.').map_or("", |(section, _)| section);
+    let of_section = |found: &&Diagnostic| found.key == section && found.problem != NO_SETTING;
+    let told = refused(key, "false").iter().find_map(expected);
+    let told = told.or_else(|| all.iter().flatten().filter(of_section).find_map(expected));
+    told.unwrap_or_else(|| "a value that fits".to_owned())
 }
 
 /// What a refusal says is accepted.
@@ -88,7 +100,7 @@ fn refused(key: &str, value: &str) -> Vec<Diagnostic> {
     let all = against(key, value);
     // Of another alternative it is no setting, which says nothing about its value.
     let is_about = |found: &Diagnostic| {
-        (found.key == key || found.key.starts_with(&format!("{key}["))) && found.problem != "is not a setting"
+        (found.key == key || found.key.starts_with(&format!("{key}["))) && found.problem != NO_SETTING
     };
     let about: Vec<Diagnostic> = all.into_iter().find(|found| found.iter().any(is_about)).unwrap_or_default();
     about.into_iter().filter(is_about).collect()
@@ -232,7 +244,8 @@ mod tests {
             assert!(found.starts_with(expected), "{key}: {found}");
         }
         for key in meanings().keys() {
-            assert!(!explain(key).unwrap().accepted.is_empty(), "{key}");
+            let accepted = explain(key).unwrap().accepted;
+            assert!(!accepted[0].is_empty() && accepted[0] != "a value that fits", "{key}: {accepted:?}");
         }
         assert_eq!(explain("run.epoch"), None);
         assert_eq!(nearest("run.epoch").as_deref(), Some("run.epochs"));
