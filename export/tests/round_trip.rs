@@ -152,12 +152,13 @@ fn a_description_that_is_not_one_is_refused_with_the_place() {
 
 #[test]
 fn weights_that_were_changed_are_refused_with_both_digests() {
+    type Change = fn(&[u8]) -> Vec<u8>;
     let flipped = refused(WEIGHTS_FILE, |mut bytes| {
         *bytes.last_mut().unwrap() ^= 1;
         bytes
     });
     assert!(flipped.contains("DIR/model.safetensors has the BLAKE3 digest "), "{flipped}");
-    let changes: [fn(&[u8]) -> Vec<u8>; 3] =
+    let changes: [Change; 3] =
         [|bytes| bytes[..bytes.len() - 1].to_vec(), |bytes| [bytes, &b"x"[..]].concat(), |_| Vec::new()];
     for change in changes {
         let message = refused(WEIGHTS_FILE, |bytes| change(&bytes));

@@ -63,6 +63,9 @@ impl WeightSpec {
     }
 }
 
+/// Full names of tensors with their shapes, in the order in which they are built.
+pub(crate) type Forms = Vec<(String, Vec<usize>)>;
+
 /// Most elements of a network without seeds, and of one seed (count): 8 GiB of `f32`.
 pub(crate) const MAX_ELEMENTS: u64 = 1 << 31;
 
@@ -143,7 +146,7 @@ enum Origin<'a> {
     Draw(Box<ChaCha8Rng>),
     Saved(&'a mut BTreeMap<String, Tensor>),
     /// Makes nothing and lists what it is asked for: full names with shapes.
-    List(Vec<(String, Vec<usize>)>),
+    List(Forms),
 }
 
 impl<'a> WeightSource<'a> {
@@ -163,7 +166,7 @@ impl<'a> WeightSource<'a> {
     }
 
     /// Full names and shapes of what was asked for; none of a source that makes tensors.
-    pub(crate) fn into_listed(self) -> Vec<(String, Vec<usize>)> {
+    pub(crate) fn into_listed(self) -> Forms {
         match self.origin {
             Origin::List(tensors) => tensors,
             Origin::Draw(_) | Origin::Saved(_) => Vec::new(),

@@ -10,12 +10,12 @@ use super::{ConfigError, Diagnostic, EsperConfig, Layer, Loaded, diagnose};
 
 const MEANINGS: &str = include_str!("meanings.toml");
 
-/// Settings beside which those of an alternative can be looked at.
+/// Settings beside which those of an alternative can be looked at; sizes are the largest, which limit others.
 const BESIDE: &[(&str, &str)] = &[
     ("host.mlp.", "host = { mlp = { hidden = [4] } }"),
     ("host.cnn1d.", "host = { cnn1d = { channels = [4], kernel = 3, stride = 1 } }"),
-    ("host.cnn2d.", "host = { cnn2d = { height = 8, width = 8, channels = [4], kernel = 3, stride = 1 } }"),
-    ("host.transformer.", "host = { transformer = { patch = 1, width = 4, heads = 1, layers = 1 } }"),
+    ("host.cnn2d.", "host = { cnn2d = { height = 1024, width = 1024, channels = [4], kernel = 3, stride = 1 } }"),
+    ("host.transformer.", "host = { transformer = { patch = 1, width = 1048576, heads = 1, layers = 1 } }"),
     ("train.optimizer.", "train.optimizer = { kind = \"adam_w\" }"),
     ("train.optimizer.", "train.optimizer = { kind = \"sgd\" }"),
     ("train.schedule.decay.", "train.schedule.decay = { kind = \"cosine\" }"),

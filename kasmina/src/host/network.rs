@@ -10,7 +10,7 @@ use crate::config::ConfigIssue;
 use crate::error::Error;
 use crate::host::build::{self, Builder};
 use crate::host::{HostConfig, SlotShape};
-use crate::weight::{MAX_ELEMENTS, View, WeightSet, WeightSource, num_in_shapes};
+use crate::weight::{Forms, MAX_ELEMENTS, View, WeightSet, WeightSource, num_in_shapes};
 
 /// A place for seeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Host {
     ///
     /// # Errors
     /// [`Error::Config`] when they would have more than 2^31 elements.
-    pub(crate) fn preview(config: &HostConfig) -> Result<(Self, Vec<(String, Vec<usize>)>), Error> {
+    pub(crate) fn preview(config: &HostConfig) -> Result<(Self, Forms), Error> {
         let mut source = WeightSource::list();
         let host = Self::assemble(config, &mut source, &Device::Cpu)?;
         let tensors = source.into_listed();
