@@ -23,6 +23,8 @@ const BESIDE: &[(&str, &str)] = &[
     ("task.", "task = { kind = \"next_token\" }"),
     ("train.optimizer.", "train.optimizer = { kind = \"adam_w\" }"),
     ("train.optimizer.", "train.optimizer = { kind = \"sgd\" }"),
+    ("train.sampler.", "train.sampler = { kind = \"weighted\" }"),
+    ("train.sampler.", "train.sampler = { kind = \"bucketed\", pool = 1 }"),
     ("train.schedule.decay.", "train.schedule.decay = { kind = \"cosine\" }"),
     ("train.schedule.decay.", "train.schedule.decay = { kind = \"step\", every_steps = 1, factor = 0.5 }"),
     ("train.early_stop.", "train.early_stop = { patience = 1 }"),
