@@ -141,7 +141,6 @@ fn values_of_the_wrong_type_are_found_all_at_once() {
 fn data_of_another_form_are_answered_with_what_to_change() {
     let rows = |labels: &[usize]| labels.iter().map(|label| format!("0,1,{label}\n")).collect::<String>();
     for (text, parts) in [
-        (rows(&[1, 2, 3, 4, 5]), ["data.target_kind", "makes the target values", "expected `classes`"]),
         (rows(&[1, 1, 1, 2]), ["a.csv", "class `2` has 1 of the rows", "at least 3"]),
         (rows(&[0, 0, 0]), ["a.csv", "the label `0` in every row", "two classes"]),
         ("0,5;1;0\n1,5;1;1\n".to_owned(), ["a.csv:1:1", "found `0,5`", "with `.` before decimals"]),
