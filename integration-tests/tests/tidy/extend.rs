@@ -37,9 +37,8 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Loss or task",
-        // To be 3, with tasks as a contract.
-        most: 12,
-        instances: &[Instance { name: "cross_entropy", words: &["cross_entropy", "cross_entropy_rows"] }],
+        most: 3,
+        instances: &[Instance { name: "regression", words: &["regression", "Regression"] }],
         users: &["baselines/"],
     },
     Kind {
@@ -92,7 +91,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Quality metric",
-        most: 2,
+        most: 3,
         instances: &[Instance { name: "top5", words: &["TOP5", "top5", "top5_accuracy"] }],
         users: &[],
     },
