@@ -92,7 +92,7 @@ const KINDS: &[Kind] = &[
     Kind {
         heading: "Quality metric",
         most: 3,
-        instances: &[Instance { name: "top5", words: &["TOP5", "top5", "top5_accuracy"] }],
+        instances: &[Instance { name: "top_k", words: &["TOP5", "top5", "top5_accuracy"] }],
         users: &[],
     },
     Kind {
