@@ -23,10 +23,9 @@ use leyline::layout::{Owner, ParameterLayout};
 use leyline::model::{Outputs, Parameter, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{SeedManager, SeedStage};
-use leyline_testkit::cross_entropy::CrossEntropy;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use support::{Rig, batch, batch_for, bits, config, configurations, exact_bits, hosts, mlp, ramp};
+use support::{Rig, batch, batch_for, bits, config, configurations, exact_bits, hosts, mlp, ramp, task};
 
 /// A blueprint at a slot of a host.
 #[derive(Debug, Clone)]
@@ -342,8 +341,8 @@ fn check_leak(rig: &Rig, leak: Leak, expected: &str) {
     let reference = rig.model().without_shadows().unwrap();
     let leaky = Leaky::new(rig.model(), leak);
     let violations = match leak {
-        Leak::MainToIdleAlways => audit(&leaky, &Leaky::new(&reference, leak), &batch(2), &CrossEntropy),
-        _ => audit(&leaky, &reference, &batch(2), &CrossEntropy),
+        Leak::MainToIdleAlways => audit(&leaky, &Leaky::new(&reference, leak), &batch(2), &*task()),
+        _ => audit(&leaky, &reference, &batch(2), &*task()),
     };
     let violations = violations.unwrap();
     let names: Vec<String> = violations.iter().map(describe).collect();

@@ -50,6 +50,8 @@ const NUM_SLOW: usize = 512;
 const LATENCY: Duration = Duration::from_millis(5);
 const SLOW_EPOCHS: u64 = 12;
 const TINY_EPOCHS: u64 = 3000;
+/// Of them, not measured.
+const TINY_WARM_UP: usize = 300;
 const TINY_STEPS: u64 = 4;
 /// Tokens of a window, and windows that are read at once.
 const WINDOW: usize = 1024;
@@ -202,7 +204,7 @@ fn tiny(clock: &Arc<dyn Clock>, samples: &mut Samples) -> Result<(), Error> {
     for (name, config, data) in knobs {
         let run = Run { config, data: data.clone(), num_classes: 4, num_epochs: TINY_EPOCHS };
         let measured = run.measure(linear()?, clock)?;
-        for epoch in measured.epochs.iter().skip(TINY_EPOCHS as usize / 10) {
+        for epoch in measured.epochs.iter().skip(TINY_WARM_UP) {
             samples.push(format!("tiny.{name}.step"), "us", us(epoch.steps) / TINY_STEPS as f64);
         }
         let step = |name| samples.median(&format!("tiny.{name}.step")).unwrap_or(f64::NAN);

@@ -413,9 +413,9 @@ mod tests {
         let targets = tensor((0_u8..8).map(f32::from).collect(), &[4, 2]);
         let data = Dataset::new(tokens, targets).unwrap();
         for batch in [data.gather(&[3, 1]).unwrap(), data.gather_on_device(&[3, 1]).unwrap()] {
-            assert_eq!(batch.inputs.to_vec2::<u32>().unwrap(), [[9, 10, 11], [3, 4, 5]]);
-            assert_eq!(batch.targets.to_vec2::<f32>().unwrap(), [[6.0, 7.0], [2.0, 3.0]]);
-            assert_eq!(batch.num_samples(), 2);
+            assert_eq!(values(&batch.inputs.to_dtype(DType::F32).unwrap()), [9.0, 10.0, 11.0, 3.0, 4.0, 5.0]);
+            assert_eq!(values(&batch.targets), [6.0, 7.0, 2.0, 3.0]);
+            assert_eq!((batch.num_samples(), batch.inputs.dtype()), (2, DType::U32));
         }
     }
 

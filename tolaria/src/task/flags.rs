@@ -55,6 +55,7 @@ impl Flags {
 }
 
 impl Task for Flags {
+    #[expect(clippy::float_cmp, reason = "the weight that was not given is exactly 1")]
     fn describe(&self) -> String {
         let text = format!("{} flags", self.num_flags);
         if self.positive_weight == 1.0 { text } else { format!("{text}, positive weight {}", self.positive_weight) }
@@ -88,6 +89,7 @@ impl Task for Flags {
         Some(std::f64::consts::LN_2)
     }
 
+    #[expect(clippy::float_cmp, reason = "a flag is exactly 0 or 1")]
     fn check_targets(&self, targets: &Tensor) -> Result<()> {
         let fits = matches!(*targets.dims(), [_, flags] if flags == self.num_flags) && targets.dtype() == DType::F32;
         if !fits {

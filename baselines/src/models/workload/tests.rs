@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use leyline::model::Parameter;
-use tolaria::host_read::{HostReads, read_scalar, read_vec};
+use tolaria::host_read::{HostReads, read_scalar, read_vec, read_vec_u32};
 
 use super::*;
 use crate::models::{Form, Precision};
@@ -86,7 +86,7 @@ fn batches_go_round_and_have_a_target_per_row_of_logits() {
         let logits = work.model.forward(&batch.inputs, Pass::Train).unwrap().logits;
         let (rows, classes) = logits.dims2().unwrap();
         assert_eq!(rows, batch.targets.elem_count());
-        let targets = batch.targets.flatten_all().unwrap().to_vec1::<u32>().unwrap();
+        let targets = read_vec_u32(&batch.targets, "targets", &mut HostReads::default()).unwrap();
         assert!(targets.into_iter().all(|target| (target as usize) < classes));
         assert!(batch.inputs.is_contiguous() && batch.targets.is_contiguous());
         let again = work.batch(1 + work.num_batches()).unwrap();
