@@ -126,7 +126,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         recorder,
         clock: Arc::clone(&clock),
     };
-    let mut trainer = assemble(config, &prepared, around)?;
+    let mut trainer = assemble(config, prepared, around)?;
     let host_parameters = trainer.seeds().model().layout().num_elements_of(Owner::Host) as u64;
     let mut eager = Eager::acquire()?;
     let is_new = plan.name.is_some();
