@@ -132,7 +132,8 @@ fn a_seed_starts_from_the_weights_that_one_of_another_run_was_trained_to() {
     fs::write(dir.join("run.toml"), RUN).unwrap();
     let train = |out: &str, more: &[&str]| {
         let common = ["train", "--config", "run.toml", "--progress", "off", "--out", out];
-        let keep = ["--set", "checkpoint.keep_last=99", "--set", "checkpoint.every_epochs=1"];
+        let keep = ["keep_last=99", "every_epochs=1", "keep_best=false"].map(|set| format!("checkpoint.{set}"));
+        let keep: Vec<&str> = keep.iter().flat_map(|set| ["--set", set]).collect();
         run(dir, &[&common[..], &keep, more].concat());
     };
     train("first", &[]);

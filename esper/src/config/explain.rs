@@ -5,32 +5,30 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+
 use super::sections::ALTERNATIVES;
 use super::{ConfigError, Diagnostic, EsperConfig, Layer, Loaded, diagnose};
 
 const MEANINGS: &str = include_str!("meanings.toml");
 
-/// Settings beside which those of an alternative can be looked at; sizes are the largest, which limit others.
-const BESIDE: &[(&str, &str)] = &[
-    ("host.mlp.", "host = { mlp = { hidden = [4] } }"),
-    ("host.cnn1d.", "host = { cnn1d = { channels = [4], kernel = 3, stride = 1 } }"),
-    ("host.cnn2d.", "host = { cnn2d = { height = 1024, width = 1024, channels = [4], kernel = 3, stride = 1 } }"),
-    ("host.transformer.", "host = { transformer = { patch = 1, width = 1048576, heads = 1, layers = 1 } }"),
-    ("task.", "task = { kind = \"classification\" }"),
-    ("task.", "task = { kind = \"regression\" }"),
-    ("task.", "task = { kind = \"binary\" }"),
-    ("task.", "task = { kind = \"multi_label\" }"),
-    ("task.", "task = { kind = \"next_token\" }"),
-    ("train.optimizer.", "train.optimizer = { kind = \"adam_w\" }"),
-    ("train.optimizer.", "train.optimizer = { kind = \"sgd\" }"),
-    ("train.sampler.", "train.sampler = { kind = \"weighted\" }"),
-    ("train.sampler.", "train.sampler = { kind = \"bucketed\", pool = 1 }"),
-    ("train.schedule.decay.", "train.schedule.decay = { kind = \"cosine\" }"),
-    ("train.schedule.decay.", "train.schedule.decay = { kind = \"step\", every_steps = 1, factor = 0.5 }"),
-    ("train.early_stop.", "train.early_stop = { patience = 1 }"),
-    ("seeds.library.", "seeds.library = { path = \"library\" }"),
-    ("policy.fixed.pause.", "policy.fixed.pause = { age_epochs = 1, epochs = 1 }"),
-];
+/// What `meanings.toml` holds.
+#[derive(Debug, Deserialize)]
+struct Document {
+    meanings: BTreeMap<String, String>,
+    /// Settings beside which those of an alternative can be looked at; sizes are the largest, which limit others.
+    beside: Vec<Beside>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Beside {
+    prefix: String,
+    settings: String,
+}
+
+fn document() -> Document {
+    toml::from_str(MEANINGS).expect("meanings and settings beside them, see the tests")
+}
 
 /// Numbers that show limits by being refused.
 const PROBES: &[&str] = &["-1", "-1.0", "0", "0.0", "2.0", "9223372036854775807", "1e300"];
@@ -48,7 +46,7 @@ pub(crate) struct Explanation {
 
 /// Every setting with its meaning.
 pub(crate) fn meanings() -> BTreeMap<String, String> {
-    toml::from_str(MEANINGS).expect("a table of texts, see the tests")
+    document().meanings
 }
 
 /// Explains a setting; none for a key that is none.
@@ -115,13 +113,13 @@ fn refused(key: &str, value: &str) -> Vec<Diagnostic> {
 
 /// The mistakes of a configuration with this setting, alone and beside each alternative that it may belong to.
 fn against(key: &str, value: &str) -> Vec<Vec<Diagnostic>> {
-    let beside = BESIDE.iter().filter(|(prefix, _)| key.starts_with(prefix)).map(|(_, text)| Some(*text));
-    let mut beside: Vec<Option<&str>> = beside.collect();
+    let beside = document().beside.into_iter().filter(|beside| key.starts_with(&beside.prefix));
+    let mut beside: Vec<Option<String>> = beside.map(|beside| Some(beside.settings)).collect();
     if beside.is_empty() {
         beside.push(None);
     }
-    let layers = |beside: Option<&str>| {
-        let given = beside.map(|text| Layer::text("beside", text));
+    let layers = |beside: Option<String>| {
+        let given = beside.map(|text| Layer::text("beside", &text));
         given.into_iter().chain(Layer::flag("probe", key, value)).collect::<Vec<_>>()
     };
     let mistakes = |beside| match EsperConfig::from_layers(layers(beside)) {

@@ -37,13 +37,13 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Loss or task",
-        most: 3,
+        most: 4,
         instances: &[Instance { name: "regression", words: &["regression", "Regression"] }],
         users: &["baselines/"],
     },
     Kind {
         heading: "Optimizer",
-        most: 4,
+        most: 5,
         instances: &[
             Instance { name: "sgd", words: &["sgd", "Sgd"] },
             Instance { name: "adam_w", words: &["adam_w", "AdamW"] },
@@ -52,7 +52,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Schedule",
-        most: 1,
+        most: 2,
         instances: &[Instance { name: "cosine", words: &["final_ratio"] }],
         users: &[],
     },
@@ -82,7 +82,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Host",
-        most: 3,
+        most: 4,
         instances: &[
             Instance { name: "cnn1d", words: &["cnn1d", "Cnn1d"] },
             Instance { name: "cnn2d", words: &["cnn2d", "Cnn2d"] },
