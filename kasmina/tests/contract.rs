@@ -33,7 +33,7 @@ fn what_measures_a_loss_is_refused_by_name_until_a_task_was_told() {
     let (clock, recorder) = (Arc::new(ManualClock::default()), Arc::new(NullRecorder));
     let mut manager = Kasmina::new(config(mlp()), &Device::Cpu, clock, recorder).unwrap();
     let blueprint = BlueprintId::new("mlp").unwrap();
-    let seed = manager.apply(&mut eager, &Operation::germinate(slot("slot1"), blueprint).into()).unwrap().seed;
+    let seed = manager.apply(&mut eager, &Operation::germinate(slot("hidden0"), blueprint).into()).unwrap().seed;
     apply_with(&mut manager, &mut eager, Operation::StartTraining { seed });
     let error = manager.inspect_batch(&eager, &batch(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
