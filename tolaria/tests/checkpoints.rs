@@ -252,7 +252,7 @@ fn a_checkpoint_is_taken_up_by_the_run_that_wrote_it_and_by_no_other() {
     check_refused(&Job { num_validation: 9, ..JOB }, "trainer.num_validation", "8", "9");
     check_refused(&Job { num_test: 7, ..JOB }, "trainer.num_test", "8", "7");
     check_refused(&Job { num_features: 3, ..JOB }, "trainer.sample_shape", "[2]", "[3]");
-    check_refused(&Job { num_classes: 4, ..JOB }, "trainer.num_classes", "3", "4");
+    check_refused(&Job { num_classes: 4, ..JOB }, "trainer.task", "classification of 3", "classification of 4");
     check_refused(&Job { turned: 1, ..JOB }, "trainer.train_labels", "", "");
     // The second epoch has begun.
     check_refused(&Job { num_epochs: 1, ..JOB }, "trainer.epoch", "2", "1");

@@ -86,3 +86,23 @@ impl Setup {
 pub(super) fn differs(field: &'static str, saved: impl Display, given: impl Display) -> Error {
     Error::State { field, message: format!("the checkpoint was trained with {saved}, but this run has {given}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setup_that_counts_classes_is_one_of_a_classification() {
+        let text = |of: &str| {
+            format!(
+                r#"{{"batch_size":4,"microbatches_per_step":1,"num_train":9,"num_validation":2,"num_test":1,"sample_shape":[3],
+                "train_labels":"a","validation_labels":"b","test_labels":"c",{of}}}"#
+            )
+        };
+        let read = |of: &str| serde_json::from_str::<Setup>(&text(of)).unwrap();
+        let (old, new) = (read(r#""num_classes":10"#), read(r#""task":"classification of 10""#));
+        assert!(old.compare(&new).is_ok() && new.compare(&new).is_ok());
+        let error = old.compare(&read(r#""task":"classification of 9""#)).unwrap_err().to_string();
+        assert!(error.contains("trained with classification of 10, but this run has classification of 9"), "{error}");
+    }
+}

@@ -17,7 +17,7 @@ impl Splits {
     /// use tolaria::{batch::Dataset, trainer::Splits};
     ///
     /// let targets = Tensor::zeros(10, DType::U32, &Device::Cpu)?;
-    /// let data = Dataset::new(Tensor::zeros((10, 3), DType::F32, &Device::Cpu)?, targets, 2)?;
+    /// let data = Dataset::new(Tensor::zeros((10, 3), DType::F32, &Device::Cpu)?, targets)?;
     /// let splits = Splits::draw(&data, 0.25, 7)?;
     /// assert_eq!([splits.train.len(), splits.validation.len(), splits.test.len()], [6, 2, 2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -49,7 +49,7 @@
 //! };
 //! let failure = std::panic::catch_unwind(|| sm_1(&harness)).unwrap_err();
 //! let message = failure.downcast_ref::<String>().expect("a message");
-//! assert!(message.starts_with("SM-1: inspect_batch under a capture was accepted"), "{message}");
+//! assert!(message.starts_with("SM-1: train_for under a capture was accepted"), "{message}");
 //! ```
 //! # A manager with seeds
 //! The double that others test against, whole; [`ToyModel`](crate::toy::ToyModel) is its network and
