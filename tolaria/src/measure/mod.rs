@@ -6,7 +6,7 @@
 //!
 //! Where there is something to recognize, the accuracy is always measured, while training too; the others on held-out data,
 //! where `train.measures` names them or the task measures them by default. A new one is a file with its [`About`] and its
-//! [`Measure`], its line in [`ALL`], and its line in the task whose outputs it reads: settings, evaluation, telemetry,
+//! [`Measure`](leyline::task::Measure), its line in [`ALL`], and its line in the task whose outputs it reads: settings, evaluation, telemetry,
 //! `metrics.jsonl`, `summary.json` and the report take it from there.
 
 mod auroc;
