@@ -25,10 +25,10 @@ pub fn auroc() -> Measure {
 /// How many flags that are not set, then how many that are, fall into each step of probability: one row.
 fn counts(logits: &Tensor, flags: &Tensor) -> Result<Tensor> {
     let flags = flags.flatten_all()?;
-    // 1 / (1 + e^-x) has no NaN but for a NaN, which goes to the first step as a prediction of nothing.
+    // A logit that is no number goes to the first step, as a prediction of nothing.
     let probabilities = ((logits.flatten_all()?.to_dtype(DType::F32)?.neg()?.exp()? + 1.0)?.recip())?;
     let bins = (probabilities * BINS as f64)?.floor()?.clamp(0.0, (BINS - 1) as f64)?;
-    let places = (bins + (&flags * BINS as f64)?)?.to_dtype(DType::U32)?;
+    let places = (bins.to_dtype(DType::U32)? + (&flags * BINS as f64)?.to_dtype(DType::U32)?)?;
     let ones = flags.ones_like()?;
     Tensor::zeros(2 * BINS, DType::F32, logits.device())?.index_add(&places, &ones, 0)?.unsqueeze(0)
 }

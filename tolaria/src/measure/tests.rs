@@ -114,6 +114,8 @@ fn set_flags_are_found_by_the_sign_and_ordered_by_their_logits() {
     // Of four pairs 2.0 wins two, -1.0 wins one and loses one.
     check_values(&auroc(), flags, 1, Some(0.75));
     check_values(&auroc(), (&[1.0, 1.0], &[0.0, 1.0]), 1, Some(0.5));
+    // A set flag whose logit is no number ties with the lowest, and is no flag that is not set.
+    check_values(&auroc(), (&[f32::NAN, -90.0], &[1.0, 0.0]), 1, Some(0.5));
     for measure in [f1(), auroc()] {
         check_values(&measure, (&[-1.0, -2.0], &[0.0, 0.0]), 1, None);
     }

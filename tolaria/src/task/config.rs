@@ -78,7 +78,7 @@ fn one() -> f64 {
 
 /// What a class counts for in the loss.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected `balanced` or a list of a number above 0 per class")]
 pub enum ClassWeights {
     /// Every class the same.
     #[default]

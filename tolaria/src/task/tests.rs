@@ -159,6 +159,9 @@ fn settings_that_cannot_work_are_refused_with_their_key() {
         let error = config.task(facts, &Device::Cpu).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
+    let text = r#"{"kind": "classification", "class_weights": "fair"}"#;
+    let error = serde_json::from_str::<TaskConfig>(text).unwrap_err().to_string();
+    assert!(error.contains("expected `balanced` or a list of a number above 0 per class"), "{error}");
     for text in [r#"{"kind": "ranking"}"#, r#"{"kind": "binary", "weight": 1.0}"#, r#"{"loss": "mse"}"#] {
         assert!(serde_json::from_str::<TaskConfig>(text).is_err(), "{text}");
     }
