@@ -1,11 +1,14 @@
 //! What a setting means, what it accepts, what it is when nothing is said, and where its value comes from.
 //!
-//! Meanings are written down in `meanings.toml`. What is accepted is asked of the configuration itself: a value of another
+//! Meanings are written down where a section is, or else in `meanings.toml`. What is accepted is asked of the configuration itself: a value of another
 //! type, or beyond every limit, is refused with what would have been taken.
 
 use std::collections::BTreeMap;
 
+use kasmina::host::HostConfig;
 use serde::Deserialize;
+use tolaria::optim::{OptimizerConfig, ScheduleConfig};
+use tolaria::task::TaskConfig;
 
 use super::sections::ALTERNATIVES;
 use super::{ConfigError, Diagnostic, EsperConfig, Layer, Loaded, diagnose};
@@ -26,8 +29,26 @@ struct Beside {
     settings: String,
 }
 
+/// A section that explains itself: its path, what its settings mean, examples of its alternatives.
+type Section = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str]);
+
+const SECTIONS: &[Section] = &[
+    ("host", HostConfig::MEANINGS, HostConfig::EXAMPLES),
+    ("task", TaskConfig::MEANINGS, TaskConfig::EXAMPLES),
+    ("train.optimizer", OptimizerConfig::MEANINGS, OptimizerConfig::EXAMPLES),
+    ("train.schedule", ScheduleConfig::MEANINGS, ScheduleConfig::EXAMPLES),
+];
+
 fn document() -> Document {
-    toml::from_str(MEANINGS).expect("meanings and settings beside them, see the tests")
+    let mut document: Document = toml::from_str(MEANINGS).expect("meanings and settings beside them, see the tests");
+    for (section, meanings, examples) in SECTIONS {
+        let of_section = meanings.iter().map(|(key, meaning)| (format!("{section}.{key}"), (*meaning).to_owned()));
+        document.meanings.extend(of_section);
+        let prefix = format!("{section}.");
+        let beside = |example| Beside { prefix: prefix.clone(), settings: format!("{section} = {example}") };
+        document.beside.extend(examples.iter().map(beside));
+    }
+    document
 }
 
 /// Numbers that show limits by being refused.
@@ -211,7 +232,7 @@ mod tests {
             .filter(|mistake| mistake.key == probe || mistake.key == section)
             .flat_map(|mistake| mistake.accepted.clone())
             .collect();
-        assert!(!names.is_empty(), "`{section}` has no meaning in meanings.toml, and is no section: {mistakes:?}");
+        assert!(!names.is_empty(), "`{section}` has no meaning, and is no section: {mistakes:?}");
         for name in names {
             let key = if section.is_empty() { name } else { format!("{section}.{name}") };
             if !meanings.contains_key(&key) {
@@ -229,7 +250,7 @@ mod tests {
         accepted.extend(ALTERNATIVES.iter().filter_map(|one| Some(format!("{}.{}", one.path, one.tag?))));
         let told: BTreeSet<String> = meanings().into_keys().collect();
         let stale: Vec<&String> = told.difference(&accepted).collect();
-        assert!(stale.is_empty(), "meanings.toml has keys that are no settings: {stale:?}");
+        assert!(stale.is_empty(), "meanings of keys that are no settings: {stale:?}");
         assert!(meanings().values().all(|meaning| meaning.len() > 3), "a meaning is empty");
     }
 

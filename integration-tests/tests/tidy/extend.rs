@@ -37,13 +37,13 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Loss or task",
-        most: 4,
+        most: 3,
         instances: &[Instance { name: "regression", words: &["regression", "Regression"] }],
         users: &["baselines/"],
     },
     Kind {
         heading: "Optimizer",
-        most: 5,
+        most: 4,
         instances: &[
             Instance { name: "sgd", words: &["sgd", "Sgd"] },
             Instance { name: "adam_w", words: &["adam_w", "AdamW"] },
@@ -52,7 +52,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Schedule",
-        most: 2,
+        most: 1,
         instances: &[Instance { name: "cosine", words: &["final_ratio"] }],
         users: &[],
     },
@@ -82,7 +82,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Host",
-        most: 4,
+        most: 3,
         instances: &[
             Instance { name: "cnn1d", words: &["cnn1d", "Cnn1d"] },
             Instance { name: "cnn2d", words: &["cnn2d", "Cnn2d"] },

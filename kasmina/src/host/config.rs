@@ -138,6 +138,35 @@ fn one_channel() -> usize {
 }
 
 impl HostConfig {
+    /// What each setting means, by its key inside of the section.
+    pub const MEANINGS: &[(&str, &str)] = &[
+        ("mlp.hidden", "Width of each hidden layer."),
+        ("cnn1d.channels", "Channels of each block."),
+        ("cnn1d.kernel", "Positions one output sees."),
+        ("cnn1d.stride", "Positions from one output to the next."),
+        ("cnn1d.pool", "How a signal becomes a vector before the last layer."),
+        ("transformer.patch", "Features of one token."),
+        ("transformer.width", "Features of one position inside."),
+        ("transformer.heads", "Heads of each self-attention."),
+        ("transformer.layers", "Blocks."),
+        ("transformer.mlp_ratio", "Width inside the two-layer part of a block, as a multiple of `width`."),
+        ("cnn2d.height", "Rows of one sample."),
+        ("cnn2d.width", "Columns of one sample."),
+        ("cnn2d.input_channels", "Channels of one sample."),
+        ("cnn2d.channels", "Channels of each block."),
+        ("cnn2d.kernel", "Positions one output sees along each side."),
+        ("cnn2d.stride", "Positions from one output to the next along each side."),
+        ("cnn2d.pool", "How an image becomes a vector before the last layer."),
+    ];
+
+    /// Sections of a file (TOML), one for each alternative; sizes are the largest, which limit others.
+    pub const EXAMPLES: &[&str] = &[
+        r#"{ mlp = { hidden = [4] } }"#,
+        r#"{ cnn1d = { channels = [4], kernel = 3, stride = 1 } }"#,
+        r#"{ cnn2d = { height = 1024, width = 1024, channels = [4], kernel = 3, stride = 1 } }"#,
+        r#"{ transformer = { patch = 1, width = 1048576, heads = 1, layers = 1 } }"#,
+    ];
+
     /// Sizes that follow from the data, of whatever kind: they are filled in and not written.
     pub const OPEN_SIZES: [&str; 3] = ["inputs", "length", CLASSES];
 

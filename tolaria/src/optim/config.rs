@@ -77,6 +77,23 @@ impl Default for OptimizerConfig {
 }
 
 impl OptimizerConfig {
+    /// What each setting means, by its key inside of the section.
+    pub const MEANINGS: &[(&str, &str)] = &[
+        ("momentum", "sgd: In `[0, 1)`; 0 keeps no state."),
+        ("nesterov", "sgd: Looks ahead by one step of momentum."),
+        (
+            "weight_decay",
+            "sgd: At least 0; added to the gradient. adam_w: At least 0; the parameter shrinks by `lr weight_decay` per step, whatever its gradient.",
+        ),
+        ("beta1", "adam_w: Decay of the first moment, in `[0, 1)`."),
+        ("beta2", "adam_w: Decay of the second moment, in `[0, 1)`."),
+        ("eps", "adam_w: Added to the root of the second moment, above 0."),
+        ("kind", "How gradients become updates: stochastic gradient descent, or Adam with decoupled weight decay."),
+    ];
+
+    /// Sections of a file (TOML), one for each alternative; sizes are the largest, which limit others.
+    pub const EXAMPLES: &[&str] = &[r#"{ kind = "adam_w" }"#, r#"{ kind = "sgd" }"#];
+
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {

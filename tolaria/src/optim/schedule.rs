@@ -55,6 +55,25 @@ pub enum Decay {
 }
 
 impl ScheduleConfig {
+    /// What each setting means, by its key inside of the section.
+    pub const MEANINGS: &[(&str, &str)] = &[
+        ("learning_rate", "The largest learning rate, above 0."),
+        ("warmup_steps", "Optimizer steps until it is reached (count)."),
+        ("decay.final_ratio", "cosine: Where it ends, as a part of the learning rate, in `[0, 1]`."),
+        ("decay.every_steps", "step: Optimizer steps between two falls (count)."),
+        ("decay.factor", "step: The factor, above 0 and at most 1."),
+        (
+            "decay.kind",
+            "What follows the warmup: nothing, half a cosine until the end of the run, or a fall by a factor again and again.",
+        ),
+    ];
+
+    /// Sections of a file (TOML), one for each alternative; sizes are the largest, which limit others.
+    pub const EXAMPLES: &[&str] = &[
+        r#"{ learning_rate = 1.0, decay = { kind = "cosine" } }"#,
+        r#"{ learning_rate = 1.0, decay = { kind = "step", every_steps = 1, factor = 0.5 } }"#,
+    ];
+
     /// The same learning rate throughout.
     #[must_use]
     pub const fn constant(learning_rate: f64) -> Self {

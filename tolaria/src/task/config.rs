@@ -228,6 +228,33 @@ impl fmt::Display for TargetFacts {
 }
 
 impl TaskConfig {
+    /// What each setting means, by its key inside of the section.
+    pub const MEANINGS: &[(&str, &str)] = &[
+        ("kind", "What the network learns: `auto` takes what the targets ask for."),
+        (
+            "class_weights",
+            "classification: What a class counts for: `balanced`, where every class counts the same in all, or a list with a number above 0 per class; every sample the same when nothing is said.",
+        ),
+        ("label_smoothing", "classification: The part of each target that is shared out evenly among all classes."),
+        ("loss", "regression: How far off a value is."),
+        (
+            "delta",
+            "regression: From where on the `huber` loss grows no steeper, in units of the targets; 1 when nothing is said.",
+        ),
+        ("positive_weight", "binary, multi_label: How many times as much a set flag counts as another."),
+        ("bytes_per_token", "next_token: Bytes of text that a token stands for, on average."),
+        ("has_ignored", "next_token: Whether targets may be left out of the loss, as 4294967295."),
+    ];
+
+    /// Sections of a file (TOML), one for each alternative; sizes are the largest, which limit others.
+    pub const EXAMPLES: &[&str] = &[
+        r#"{ kind = "classification" }"#,
+        r#"{ kind = "regression" }"#,
+        r#"{ kind = "binary" }"#,
+        r#"{ kind = "multi_label" }"#,
+        r#"{ kind = "next_token" }"#,
+    ];
+
     /// The kinds, as they are written.
     pub const KINDS: [&'static str; 6] =
         ["auto", "classification", "regression", "binary", "multi_label", "next_token"];
