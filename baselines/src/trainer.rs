@@ -99,3 +99,17 @@ pub(crate) fn train_config(
         ..TrainConfig::default()
     }
 }
+
+/// Stochastic gradient descent with batches of this size.
+pub(crate) fn plain_sgd(batch_size: usize) -> TrainConfig {
+    let sgd = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    let config = train_config(batch_size, 1, sgd, ConflictResolution::Mean, ExecutionConfig::default());
+    TrainConfig { schedule: constant(0.01), eval_batch_size: count(16), ..config }
+}
+
+/// 16-4, without a bias.
+pub(crate) fn linear() -> Result<PlainModel, Error> {
+    let weight = Var::from_tensor(&Draw::new(1, &Device::Cpu).uniform((16, 4), 0.3)?)?;
+    let named = vec![("weight".to_owned(), weight.clone())];
+    Ok(PlainModel::new(named, move |x: &Tensor| x.matmul(&weight))?)
+}

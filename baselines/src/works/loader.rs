@@ -1,10 +1,9 @@
-//! What feeds a step: workers against none where transforms are what takes the time, what each knob costs where a step takes
-//! next to none, and an epoch over a file of tokens.
+//! What feeds a step: workers against none where transforms or reads are what takes the time, and a file of tokens that is larger than
+//! memory should be.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::num::NonZeroUsize;
-use std::path::Path;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,23 +13,21 @@ use esper_telemetry::sink::MemorySink;
 use esper_telemetry::{Catalogue, QueueConfig, TelemetryRecorder};
 use leyline::clock::Clock;
 use leyline::error::BoxError;
-use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::id::{EpochIndex, RunId};
 use leyline::region::Eager;
 use leyline::source::{SampleSpec, SamplesMut, Source, SourceError};
-use tolaria::aggregate::ConflictResolution;
-use tolaria::batch::source::{ArrayFile, ArrayLayout, ArraySource, Element, ReadAs, TokenLayout, TokenSource};
+use tolaria::batch::source::{Element, TokenLayout, TokenSource};
 use tolaria::batch::transform::AugmentConfig;
-use tolaria::batch::{Dataset, LoaderConfig, Sampler, SamplerConfig};
-use tolaria::optim::OptimizerConfig;
+use tolaria::batch::{Dataset, LoaderConfig, Sampler};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
-use tolaria::task::Classification;
+use tolaria::task::{Classification, NextToken};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{ExecutionConfig, Flow, Observer, Parts, TrainConfig, Trainer};
+use tolaria::trainer::{NullObserver, Observer, Parts, TrainConfig, Trainer};
 
 use crate::error::Error;
 use crate::models::Draw;
-use crate::samples::{Samples, ms, us};
-use crate::trainer::{all_of, constant, count, train_config};
+use crate::samples::{Samples, ms};
+use crate::trainer::{all_of, count, linear, plain_sgd};
 use crate::work::{Flags, Needs, Outcome, Setting, Work, settings};
 
 pub(super) const WORK: Work = Work::with_flags::<LoaderFlags>(
@@ -49,20 +46,21 @@ const WORKERS: [usize; 4] = [0, 1, 2, 4];
 const NUM_SLOW: usize = 512;
 const LATENCY: Duration = Duration::from_millis(5);
 const SLOW_EPOCHS: u64 = 12;
-const TINY_EPOCHS: u64 = 3000;
-/// Of them, not measured.
-const TINY_WARM_UP: usize = 300;
-const TINY_STEPS: u64 = 4;
 /// Tokens of a window, and windows that are read at once.
 const WINDOW: usize = 1024;
 const AT_ONCE: usize = 64;
-const VOCABULARY: usize = 50_000;
+const VOCABULARY: usize = 256;
+/// Width of an embedding, optimizer steps, and windows of each.
+const WIDTH: usize = 16;
+const TOKEN_STEPS: u64 = 200;
+const TOKEN_BATCH: usize = 4;
 const NOTES: &str = "pictures: 512 pictures 3x32x32, cropped, mirrored and noised anew in every epoch, 3072-64-10, batch 32; \
     .wN.epoch: wall time of an epoch with N workers; .wN.wait: time that its steps waited for samples; .wN.overlap: part of the \
-    gathering for which none waited; .wN.speed_up: epoch without workers over this. slow: 512 samples of 16 numbers, batch 32, each read of which waits 5 ms. tiny: the reference workload, linear 16-4, 16 samples, \
-    batch 4; .KNOB.step: an optimizer step with all but KNOB off, .KNOB.over_off: over that with all off. tokens: an epoch's \
-    windows of 1024 of a file of u16 in the order of the permutation, by one thread; .resident: the most that the process ever had, all parts \
-    of this work included. First epochs are not counted";
+    gathering for which none waited; .wN.speed_up: epoch without workers over this. slow: 512 samples of 16 numbers, batch 32, each read of which waits 5 ms. tokens: an epoch's \
+    windows of 1024 of a file of u16 in the order of the permutation, by one thread; .train.step: then optimizer steps of an embedding and a linear layer, \
+    256-16-256, on 4 windows each, in that order. .resident: the most memory that the process ever had until then, pages of files that it has mapped \
+    included (VmHWM); .anonymous, .mapped: of its own and of mapped files at that moment (RssAnon, RssFile). Files of samples are read, not mapped: their \
+    pages are the system's, which takes them back when it needs them, and in none of these figures. First epochs are not counted";
 
 #[derive(Debug, Args)]
 struct LoaderFlags {
@@ -78,7 +76,6 @@ impl Flags for LoaderFlags {
         tokens(self.token_file_mib, clock, &mut samples)?;
         pictures(clock, &mut samples)?;
         slow(clock, &mut samples)?;
-        tiny(clock, &mut samples)?;
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let config = settings([
             ("cores", cores.to_string()),
@@ -156,76 +153,11 @@ fn slow(clock: &Arc<dyn Clock>, samples: &mut Samples) -> Result<(), Error> {
     Ok(())
 }
 
-/// Stochastic gradient descent with batches of this size.
-fn plain_sgd(batch_size: usize) -> TrainConfig {
-    let sgd = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-    let config = train_config(batch_size, 1, sgd, ConflictResolution::Mean, ExecutionConfig::default());
-    TrainConfig { schedule: constant(0.01), eval_batch_size: count(16), ..config }
-}
-
-/// 16-4, without a bias.
-fn linear() -> Result<PlainModel, Error> {
-    let weight = candle_core::Var::from_tensor(&Draw::new(1, &Device::Cpu).uniform((16, 4), 0.3)?)?;
-    let named = vec![("weight".to_owned(), weight.clone())];
-    Ok(PlainModel::new(named, move |x: &Tensor| x.matmul(&weight))?)
-}
-
 /// The epoch without workers over that with `workers`.
 fn push_speed_up(part: &str, workers: usize, samples: &mut Samples) {
     let epoch = |workers: usize| samples.median(&format!("{part}.w{workers}.epoch")).unwrap_or(f64::NAN);
     let speed_up = epoch(0) / epoch(workers);
     samples.push(format!("{part}.w{workers}.speed_up"), "ratio", speed_up);
-}
-
-/// What the reference workload costs with one knob on.
-fn tiny(clock: &Arc<dyn Clock>, samples: &mut Samples) -> Result<(), Error> {
-    const LEN: usize = 16;
-    let dir = tempfile::tempdir().map_err(failed)?;
-    let inputs: Vec<f32> = (0..LEN * 16).map(|i| ((i * 7 + 3) % 11) as f32 / 11.0 - 0.5).collect();
-    let classes: Vec<u32> = (0..4).cycle().take(LEN).collect();
-    let files = files(dir.path(), &inputs, &classes)?;
-    let memory = Dataset::new(
-        Tensor::from_vec(inputs, (LEN, 16), &Device::Cpu)?,
-        Tensor::from_vec(classes, LEN, &Device::Cpu)?,
-    )?;
-    let lengths = memory.clone().with_lengths((0..16).collect())?;
-    let off = || plain_sgd(4);
-    let workers = |workers| LoaderConfig { workers, ..LoaderConfig::default() };
-    let weighted = SamplerConfig::Weighted { by: tolaria::batch::WeighedBy::Class, class_weights: None };
-    let knobs: [(&str, TrainConfig, &Dataset); 7] = [
-        ("off", off(), &memory),
-        ("workers_1", TrainConfig { loader: workers(1), ..off() }, &memory),
-        ("workers_4", TrainConfig { loader: workers(4), ..off() }, &memory),
-        ("noise", TrainConfig { augment: AugmentConfig { noise: 0.1, ..Default::default() }, ..off() }, &memory),
-        ("weighted", TrainConfig { sampler: weighted, ..off() }, &memory),
-        ("bucketed", TrainConfig { sampler: SamplerConfig::Bucketed { pool: count(2) }, ..off() }, &lengths),
-        ("files", off(), &files),
-    ];
-    for (name, config, data) in knobs {
-        let run = Run { config, data: data.clone(), num_classes: 4, num_epochs: TINY_EPOCHS };
-        let measured = run.measure(linear()?, clock)?;
-        for epoch in measured.epochs.iter().skip(TINY_WARM_UP) {
-            samples.push(format!("tiny.{name}.step"), "us", us(epoch.steps) / TINY_STEPS as f64);
-        }
-        let step = |name| samples.median(&format!("tiny.{name}.step")).unwrap_or(f64::NAN);
-        let over_off = step(name) / step("off");
-        samples.push(format!("tiny.{name}.over_off"), "ratio", over_off);
-    }
-    Ok(())
-}
-
-/// These samples in two files.
-fn files(dir: &Path, inputs: &[f32], classes: &[u32]) -> Result<Dataset, Error> {
-    let open = |name: &str, bytes: Vec<u8>, element, dims: Vec<usize>, read_as| -> Result<ArrayFile, Error> {
-        std::fs::write(dir.join(name), bytes).map_err(failed)?;
-        Ok(ArrayFile::open(&dir.join(name), ArrayLayout { element, offset: 0, dims, read_as })
-            .map_err(tolaria::Error::from)?)
-    };
-    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let inputs = open("inputs", bytes(inputs), Element::F32, vec![16], ReadAs::F32 { scale: 1.0 })?;
-    let classes = classes.iter().flat_map(|class| class.to_le_bytes()).collect();
-    let targets = open("targets", classes, Element::U32, vec![], ReadAs::U32)?;
-    Ok(Dataset::from_source(Arc::new(ArraySource::new(inputs, targets).map_err(tolaria::Error::from)?))?)
 }
 
 /// Every window of a file of tokens once, in a random order.
@@ -253,7 +185,40 @@ fn tokens(mib: u32, clock: &Arc<dyn Clock>, samples: &mut Samples) -> Result<(),
     let took = (clock.now() - started).as_secs_f64();
     samples.push("tokens.windows", "count", source.len() as f64);
     samples.push("tokens.rate", "tokens/s", (source.len() * WINDOW) as f64 / took);
-    samples.extend_from("tokens.resident", "MiB", most_resident_mib());
+    train_tokens(source, clock, samples)?;
+    for (what, field) in [("resident", "VmHWM"), ("anonymous", "RssAnon"), ("mapped", "RssFile")] {
+        samples.extend_from(format!("tokens.{what}"), "MiB", memory_mib(field));
+    }
+    Ok(())
+}
+
+/// Steps over a file of tokens: the first of an epoch, whose order is that of all of its windows.
+fn train_tokens(source: TokenSource, clock: &Arc<dyn Clock>, samples: &mut Samples) -> Result<(), Error> {
+    let mut draw = Draw::new(7, &Device::Cpu);
+    let mut weight = |rows, columns| candle_core::Var::from_tensor(&draw.uniform((rows, columns), 0.1)?);
+    let (embedding, output) = (weight(VOCABULARY, WIDTH)?, weight(WIDTH, VOCABULARY)?);
+    let named = vec![("embedding".to_owned(), embedding.clone()), ("output".to_owned(), output.clone())];
+    let model = PlainModel::new(named, move |x: &Tensor| {
+        let (windows, length) = x.dims2()?;
+        let inputs = embedding.index_select(&x.flatten_all()?, 0)?;
+        inputs.matmul(&output)?.reshape((windows, length, VOCABULARY))
+    })?;
+    let train = Dataset::from_source(Arc::new(source))?;
+    let first = train.slice(0, 1)?;
+    let few = Dataset::new(first.inputs, first.targets)?;
+    let parts = Parts {
+        max_steps: NonZeroU64::new(TOKEN_STEPS),
+        clock: Arc::clone(clock),
+        ..Parts::new(
+            Arc::new(NextToken::new(VOCABULARY)),
+            NoSeeds::new(model),
+            NoPolicy,
+            tolaria::trainer::Splits { train, ..all_of(few) },
+        )
+    };
+    let started = clock.now();
+    Trainer::new(plain_sgd(TOKEN_BATCH), parts)?.run(&mut Eager::acquire()?, &mut NullObserver)?;
+    samples.push("tokens.train.step", "ms", ms(clock.now() - started) / TOKEN_STEPS as f64);
     Ok(())
 }
 
@@ -261,10 +226,10 @@ fn failed(source: std::io::Error) -> Error {
     Error::File { action: "writing samples to", path: std::env::temp_dir(), source }
 }
 
-/// The most memory that the process ever had; absent where the system does not say.
-fn most_resident_mib() -> Option<f64> {
+/// A figure of the memory of this process; absent where the system does not say.
+fn memory_mib(field: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse::<f64>().ok().map(|kib| kib / 1024.0)
 }
 
@@ -276,10 +241,9 @@ struct Run {
     num_epochs: u64,
 }
 
-/// An epoch: its wall time, that of its steps, and gauges at its end.
+/// An epoch: its wall time, and gauges at its end.
 struct Epoch {
     took: Duration,
-    steps: Duration,
     gauges: BTreeMap<String, f64>,
 }
 
@@ -347,7 +311,6 @@ impl Run {
 struct Watch {
     clock: Arc<dyn Clock>,
     started: Duration,
-    last_step: Duration,
     epochs: Vec<Epoch>,
     last_loss: f64,
 }
@@ -355,20 +318,14 @@ struct Watch {
 impl Watch {
     fn new(clock: Arc<dyn Clock>) -> Self {
         let now = clock.now();
-        Self { clock, started: now, last_step: now, epochs: Vec::new(), last_loss: f64::NAN }
+        Self { clock, started: now, epochs: Vec::new(), last_loss: f64::NAN }
     }
 }
 
 impl Observer for Watch {
-    fn step_finished(&mut self, _step: StepIndex) -> Flow {
-        self.last_step = self.clock.now();
-        Flow::Continue
-    }
-
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
         let now = self.clock.now();
-        let steps = self.last_step.saturating_sub(self.started);
-        self.epochs.push(Epoch { took: now - self.started, steps, gauges: BTreeMap::new() });
+        self.epochs.push(Epoch { took: now - self.started, gauges: BTreeMap::new() });
         (self.started, self.last_loss) = (now, report.train.loss);
         Ok(())
     }
