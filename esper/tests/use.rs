@@ -104,6 +104,84 @@ fn a_file_of_the_test_part_gives_the_tests_of_the_run_from_a_run_and_from_an_exp
     assert!((sum - 1.0).abs() < 1e-12, "{sum}");
 }
 
+/// Rows of which little can be learned, so that a network soon gets worse again.
+fn noisy_rows() -> Vec<String> {
+    let number = |row: usize, column: usize| ((row * 7919 + column * 104_729) * 31 % 1009) as f64 / 100.0;
+    (0..150).map(|row| format!("{},{},{}", number(row, 0), number(row, 1), 40.0 + number(row * row, 2))).collect()
+}
+
+#[test]
+fn the_best_network_is_the_one_that_is_tested_predicted_with_and_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = noisy_rows();
+    let head = "width,height,price";
+    let table = |rows: &[&str]| format!("{head}\n{}\n", rows.join("\n"));
+    fs::write(dir.path().join("rows.csv"), table(&rows.iter().map(String::as_str).collect::<Vec<_>>())).unwrap();
+    let done = |args: &[&str]| {
+        let output = esper(dir.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = done(&["train", "--data", "./rows.csv", "--out", "run", "--policy", "off"]);
+    let json = |file: &str| -> Value { serde_json::from_slice(&fs::read(dir.path().join(file)).unwrap()).unwrap() };
+    let summary = json("run/summary.json");
+    let (best, tested) = (&summary["best"], &summary["tested"]);
+    assert_eq!(
+        (&tested["network"], &tested["epoch"], &tested["step"]),
+        (&"best".into(), &best["epoch"], &best["step"])
+    );
+    assert!(best["step"].as_u64() < summary["steps"].as_u64(), "{summary}");
+    assert!(text.contains(&format!("the best network, of epoch {}", best["epoch"])), "{text}");
+
+    let test: Vec<usize> = serde_json::from_value(json("run/rows.json")["test"].clone()).unwrap();
+    let of_test: Vec<&str> = test.iter().map(|&row| &*rows[row]).collect();
+    fs::write(dir.path().join("test.csv"), table(&of_test)).unwrap();
+    let exported = done(&["export", "run", "--to", "net"]);
+    assert!(exported.contains(&format!("after epoch {}", best["epoch"])), "{exported}");
+    for args in [&["evaluate", "run", "--json"][..], &["evaluate", "net", "--data", "test.csv", "--json"]] {
+        let found: Value = serde_json::from_str(&done(args)).unwrap();
+        assert_eq!(
+            (&found["loss"], &found["measures"]),
+            (&summary["test_loss"], &summary["test_measures"]),
+            "{args:?}"
+        );
+    }
+    let predicted = done(&["predict", "net", "--data", "test.csv"]);
+    assert_eq!(predicted, done(&["predict", "run", "--data", "test.csv"]));
+    let errors = predicted.lines().skip(1).zip(&of_test).map(|(found, row)| {
+        let last = |line: &str| line.rsplit(',').next().unwrap().parse::<f64>().unwrap();
+        (last(found) - last(row)).abs()
+    });
+    let error = errors.sum::<f64>() / of_test.len() as f64;
+    let expected = summary["test_measures"]["mean_abs_error"].as_f64().unwrap();
+    assert!((error - expected).abs() < 1e-5 * expected, "{error} from what was written, {expected} in the summary");
+
+    // The last one, where no other is kept.
+    let last = ["--set", "checkpoint.keep_best=false", "--epochs", "3"];
+    done(&[&["train", "--data", "./rows.csv", "--out", "last", "--policy", "off"], &last[..]].concat());
+    let summary = json("last/summary.json");
+    assert_eq!((&summary["tested"]["network"], &summary["tested"]["epoch"]), (&"last".into(), &3.into()));
+    let found: Value = serde_json::from_str(&done(&["evaluate", "last", "--json"])).unwrap();
+    assert_eq!(found["loss"], summary["test_loss"]);
+
+    // Checkpoints of another run.
+    fs::remove_dir_all(dir.path().join("run/checkpoints")).unwrap();
+    fs::rename(dir.path().join("last/checkpoints"), dir.path().join("run/checkpoints")).unwrap();
+    let output = esper(dir.path(), &["export", "run", "--to", "other"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && error.contains("run has no checkpoint"), "{error}");
+
+    // A description of a later version.
+    let document = fs::read_to_string(dir.path().join("net/model.json")).unwrap();
+    fs::write(dir.path().join("net/model.json"), document.replacen("\"format\": 1", "\"format\": 2", 1)).unwrap();
+    for command in ["predict", "evaluate"] {
+        let output = esper(dir.path(), &[command, "net", "--data", "test.csv"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("net/model.json: `format` is 2: expected 1, the format of this version"), "{error}");
+    }
+}
+
 #[test]
 fn predictions_are_written_as_tables_or_as_objects() {
     let dir = RUN.0.path();

@@ -15,7 +15,7 @@ use crate::trained::Trained;
 /// Flags of `esper export`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ExportArgs {
-    /// Folder that `esper train` wrote; the newest checkpoint in it that verifies is taken.
+    /// Folder that `esper train` wrote; the network that was tested is taken, without one that of the newest checkpoint.
     run_dir: PathBuf,
     /// Folder to write: new, empty, or with --force an earlier export.
     #[arg(long, value_name = "DIR")]

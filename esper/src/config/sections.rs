@@ -83,7 +83,7 @@ pub struct CheckpointConfig {
     pub every_steps: Option<NonZeroU64>,
     /// Checkpoints that are kept; the newest one that verifies is never deleted.
     pub keep_last: NonZeroUsize,
-    /// Whether the checkpoint with the lowest validation loss is kept beside them.
+    /// Whether the checkpoint with the lowest validation loss is kept beside them; then its network is what the run comes to.
     pub keep_best: bool,
 }
 

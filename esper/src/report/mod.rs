@@ -41,7 +41,7 @@ pub use read::{
     CONFIG_FILE, METRICS_FILE, PREPARATION_FILE, RECORD_FILE, ROWS_FILE, Run, SUMMARY_FILE, read_record, read_summary,
 };
 pub use run_record::{DataRecord, ResumedRecord, RunRecord, Versions};
-pub use summary::{RunOutcome, SeedSummary, Summary};
+pub use summary::{RunOutcome, SeedSummary, Summary, Tested, Which};
 pub use text::render_text;
 pub use waiting::{Waiting, waiting};
 pub use write::{PAGE_FILE, write};

@@ -6,6 +6,7 @@ use super::Run;
 use super::format::{count, counted, decimal, duration, percent, rounded};
 use super::history::SeedLife;
 use super::waiting::{Waiting, waiting};
+use super::{Tested, Which};
 
 /// A number that matters, with what puts it in proportion.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,10 +36,21 @@ fn test(run: &Run) -> Fact {
         label: "Test accuracy",
         value: accuracy.map_or_else(|| NOT_MEASURED.to_owned(), percent),
         detail: match (loss, accuracy) {
-            (Some(loss), _) => format!("loss {} nats; {}", decimal(loss), samples(run.record.data.num_test)),
+            (Some(loss), _) => {
+                let tested = summary.and_then(|summary| summary.tested).map_or_else(String::new, of_network);
+                format!("loss {} nats; {}{tested}", decimal(loss), samples(run.record.data.num_test))
+            }
             (None, Some(_)) => samples(run.record.data.num_test),
             (None, None) => "done once, when a run completes".to_owned(),
         },
+    }
+}
+
+/// Whose measures they are.
+fn of_network(tested: Tested) -> String {
+    match tested.network {
+        Which::Best => format!("; the best network, of epoch {}", tested.epoch),
+        Which::Last => "; the last network".to_owned(),
     }
 }
 

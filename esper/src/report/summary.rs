@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use leyline::id::{BlueprintId, SeedId, SlotId};
+use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId, StepIndex};
 use leyline::seed::SeedStage;
 use leyline::state::ACCURACY;
 use leyline::unit::Alpha;
@@ -48,6 +48,10 @@ pub struct Summary {
     /// The evaluation with the lowest loss on validation data; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
+    /// The network that the test measures are of, and that is evaluated, predicted with and exported afterwards; absent when
+    /// nothing was measured, and in a run of an earlier version: then it is the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tested: Option<Tested>,
     /// Seeds at the end, fossilized ones included, by id.
     pub seeds: Vec<SeedSummary>,
     /// Why the policy gave no more commands, the latest reason first.
@@ -60,6 +64,30 @@ impl Summary {
     pub(crate) fn test_measure(&self, name: &str) -> Option<f64> {
         if name == ACCURACY { self.test_accuracy } else { self.test_measures.get(name).copied() }
     }
+}
+
+/// A network of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tested {
+    /// Which one.
+    pub network: Which,
+    /// The epoch that it ended, or in the middle of which it was, from 1; 0 before the first.
+    pub epoch: EpochIndex,
+    /// Optimizer steps taken.
+    pub step: StepIndex,
+    /// Its trainable elements, live seeds included (count).
+    pub parameters: u64,
+}
+
+/// Which network of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Which {
+    /// That of the evaluation with the lowest loss on validation data, as it was evaluated.
+    Best,
+    /// That of the end of the run.
+    Last,
 }
 
 /// How a run ended.

@@ -25,7 +25,7 @@ use crate::data::DataName;
 use crate::exit;
 use crate::output;
 use crate::progress::{Progress, ProgressMode, require_terminal};
-use crate::report::{self, DataRecord, RunOutcome, RunRecord, SeedSummary, Summary, Versions};
+use crate::report::{self, DataRecord, RunOutcome, RunRecord, SeedSummary, Summary, Tested, Versions, Which};
 use crate::run::Interrupt;
 use crate::run::folder::RunFolder;
 use crate::run::metrics_log::MetricsLog;
@@ -161,8 +161,8 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     }
 
     let earlier_s = record.resumed.as_ref().map_or(0.0, |resumed| resumed.earlier_s);
-    let closed =
-        summarize(&mut trainer, &eager, &folder, &ended, host_parameters, resumed.as_ref()).and_then(|summary| {
+    let closed = summarize(&mut trainer, &mut eager, config, &folder, &ended, host_parameters, resumed.as_ref())
+        .and_then(|summary| {
             let summary = Summary { wall_s: earlier_s + (clock.now() - started).as_secs_f64(), ..summary };
             folder.write(report::SUMMARY_FILE, &(serde_json::to_string_pretty(&summary)? + "\n"))?;
             guard.shutdown(FLUSH);
@@ -258,18 +258,21 @@ fn note_start(progress: &mut Progress, folder: &RunFolder, is_new: bool, resumed
 
 fn summarize(
     trainer: &mut EsperTrainer,
-    eager: &Eager,
+    eager: &mut Eager,
+    config: &EsperConfig,
     folder: &RunFolder,
     ended: &Result<Outcome, tolaria::Error>,
     host_parameters: u64,
     resumed: Option<&Resumed>,
 ) -> anyhow::Result<Summary> {
-    // The test data are looked at once, when nothing can be decided any more.
-    let is_over = matches!(ended, Ok(Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped));
-    let test = if is_over { Some(trainer.test(eager)?.score) } else { None };
     let history = report::Run::read(folder.path())?;
     let (outcome, reason) = verdict(ended, trainer.end_reason(), &history.epochs, trainer.task().loss_of_guessing());
     let (epoch, step) = trainer.progress();
+    let parameters = trainer.seeds().model().layout().num_elements() as u64;
+    let seeds = trainer.seeds().export_seed_states(eager)?.iter().map(SeedSummary::from).collect();
+    // The test data are looked at once, when nothing can be decided any more.
+    let is_over = matches!(ended, Ok(Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped));
+    let (tested, test) = if is_over { Some(test(trainer, eager, config)?) } else { None }.unzip();
     Ok(Summary {
         test_accuracy: test.as_ref().and_then(Score::accuracy),
         test_loss: test.as_ref().map(|score| score.loss),
@@ -279,7 +282,7 @@ fn summarize(
         validation_accuracy: history.epochs.last().and_then(|epoch| epoch.validation.accuracy()),
         epochs: epoch.0,
         steps: step.0,
-        parameters: trainer.seeds().model().layout().num_elements() as u64,
+        parameters,
         host_parameters,
         wall_s: 0.0,
         out: folder.path().display().to_string(),
@@ -287,9 +290,27 @@ fn summarize(
         outcome,
         reason,
         best: trainer.best(),
-        seeds: trainer.seeds().export_seed_states(eager)?.iter().map(SeedSummary::from).collect(),
+        tested,
+        seeds,
         waiting: report::waiting(&history.epochs),
     })
+}
+
+/// Evaluates the network that the run comes to on the test data: that of the best evaluation, where it was kept. The trainer
+/// stays where that network was.
+fn test(trainer: &mut EsperTrainer, eager: &mut Eager, config: &EsperConfig) -> anyhow::Result<(Tested, Score)> {
+    let (epoch, step) = trainer.progress();
+    let last = (Which::Last, epoch, step);
+    let best = trainer.best().filter(|_| config.checkpoint.keep_best);
+    let kept = if best.is_some() { trainer.restore_best(eager).context("reading the best checkpoint")? } else { None };
+    let (network, epoch, step) = match (best, kept) {
+        (Some(best), Some(kept)) if kept.step == best.step => (Which::Best, best.epoch, best.step),
+        // Best while none was kept, in an earlier part of the run.
+        (_, Some(_)) => trainer.resume(eager).context("reading the last checkpoint")?.map_or(last, |_| last),
+        (_, None) => last,
+    };
+    let parameters = trainer.seeds().model().layout().num_elements() as u64;
+    Ok((Tested { network, epoch, step, parameters }, trainer.test(eager)?.score))
 }
 
 fn print_result(args: &TrainArgs, folder: &RunFolder, page: Option<&Path>, summary: &Summary) -> anyhow::Result<()> {

@@ -1,12 +1,13 @@
-//! The newest checkpoint of a run.
+//! The checkpoint of a run that is wanted.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tolaria::checkpoint::{CheckpointReader, Loaded, StdFs};
+use tolaria::checkpoint::{CheckpointError, CheckpointReader, Loaded, StdFs};
 
 use crate::exit::UsageError;
+use crate::report::{SUMMARY_FILE, Tested, Which};
 
 /// Name of the seed manager's part of a checkpoint.
 pub(crate) const SEEDS: &str = "seeds";
@@ -16,6 +17,32 @@ pub(crate) const SEEDS: &str = "seeds";
 /// # Errors
 /// [`UsageError`] when there is none; when none can be read.
 pub(crate) fn newest_checkpoint(run_dir: &Path) -> anyhow::Result<Loaded> {
+    load(run_dir, CheckpointReader::load_latest)
+}
+
+/// The checkpoint of the network that the run came to: the one that was tested or, where none was, the newest.
+///
+/// # Errors
+/// As [`newest_checkpoint`]; [`UsageError`] when the best checkpoint is not the one that was tested.
+pub(super) fn result_checkpoint(run_dir: &Path, tested: Option<Tested>) -> anyhow::Result<Loaded> {
+    let Some(tested) = tested.filter(|tested| tested.network == Which::Best) else { return newest_checkpoint(run_dir) };
+    let loaded = load(run_dir, CheckpointReader::load_pinned)?;
+    let found = loaded.snapshot.meta.step;
+    if found != tested.step {
+        let (shown, step) = (run_dir.display(), tested.step);
+        return Err(UsageError(format!(
+            "{shown}: {SUMMARY_FILE} says that the network of step {step} was tested, but the best checkpoint is of step {found}; \
+             expected the checkpoints of this run"
+        ))
+        .into());
+    }
+    Ok(loaded)
+}
+
+fn load(
+    run_dir: &Path,
+    which: fn(&CheckpointReader) -> Result<Option<Loaded>, CheckpointError>,
+) -> anyhow::Result<Loaded> {
     let dir = run_dir.join("checkpoints");
     let nothing = || {
         let shown = run_dir.display();
@@ -24,7 +51,7 @@ pub(crate) fn newest_checkpoint(run_dir: &Path) -> anyhow::Result<Loaded> {
     if !dir.is_dir() {
         return Err(nothing().into());
     }
-    let loaded = CheckpointReader::new(&dir, Arc::new(StdFs)).load_latest();
+    let loaded = which(&CheckpointReader::new(&dir, Arc::new(StdFs)));
     let loaded = loaded.with_context(|| format!("reading {}", dir.display()))?.ok_or_else(nothing)?;
     for (generation, reason) in &loaded.skipped {
         tracing::warn!("checkpoint {generation} does not verify and is passed over: {reason}");

@@ -1,7 +1,7 @@
 //! Trained networks for those who use them: opened from a run folder or an exported folder, exported, measured.
 //!
 //! ```text
-//!   run folder ─► newest checkpoint ─► what acts ─┬─► Subject ─► evaluate, predict
+//!   run folder ─► checkpoint ────────► what acts ─┬─► Subject ─► evaluate, predict
 //!   exported folder ──────────────────────────────┘
 //! ```
 //!

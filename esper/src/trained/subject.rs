@@ -14,7 +14,7 @@ use leyline::id::EpochIndex;
 use leyline::model::{Pass, TrainableModel as _};
 use tolaria::host_read::{HostReads, read_vec};
 
-use super::checkpoint::{SEEDS, newest_checkpoint};
+use super::checkpoint::{SEEDS, result_checkpoint};
 use crate::config::EsperConfig;
 use crate::data;
 use crate::exit::UsageError;
@@ -23,14 +23,14 @@ use crate::report::{self, CONFIG_FILE, PREPARATION_FILE, RunRecord};
 /// Samples in a forward pass.
 const BATCH: usize = 512;
 
-/// What a run ended with: the network of its newest checkpoint.
+/// What a run came to: the network that was tested or, where none was, that of its newest checkpoint.
 #[derive(Debug)]
 pub(crate) struct Trained {
     pub(crate) record: RunRecord,
     pub(crate) config: EsperConfig,
     /// Number of the checkpoint.
     pub(crate) generation: String,
-    /// Epochs before it.
+    /// The epoch that it ended, or in the middle of which it was, from 1.
     pub(crate) epoch: EpochIndex,
     pub(crate) export: Export,
 }
@@ -43,11 +43,13 @@ impl Trained {
     pub(crate) fn open(run_dir: &Path) -> anyhow::Result<Self> {
         let record = report::read_record(run_dir)?;
         let config = EsperConfig::load(Some(&run_dir.join(CONFIG_FILE)), Vec::new())?.config;
-        let loaded = newest_checkpoint(run_dir)?;
+        let tested = report::read_summary(run_dir)?.and_then(|summary| summary.tested);
+        let loaded = result_checkpoint(run_dir, tested)?;
         let state = loaded.snapshot.components.get(SEEDS).context("the checkpoint has no seed manager in it")?;
         let state = state_of_manager(state).context("reading the seed manager of the checkpoint")?;
         let (network, tensors) = NetworkSpec::of_saved(&state).context("reading the network of the checkpoint")?;
-        let (generation, epoch) = (loaded.generation.to_string(), loaded.snapshot.meta.epoch);
+        let (generation, epoch) =
+            (loaded.generation.to_string(), tested.map_or(loaded.snapshot.meta.epoch, |tested| tested.epoch));
         let preparation = preparation(run_dir, &config)?;
         let export = Export { network, tensors, preparation };
         Ok(Self { record, config, generation, epoch, export })
