@@ -68,7 +68,9 @@ pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigEr
     let mut issues = Vec::new();
     let data = &loaded.config.data;
     let mut prepared = data::load(data).map_err(|error| issues.push(unloadable(data, error))).ok();
-    if let (Some(prepared), DataName::File(_)) = (&mut prepared, &data.name) {
+    // The hosts of the small sets are starved on purpose.
+    let is_sized = !matches!(data.name, DataName::Digits | DataName::Mnist1d);
+    if let (Some(prepared), true) = (&mut prepared, is_sized) {
         (loaded, mistakes) = sized(file, &flags, prepared)?;
     }
     let config = &loaded.config;

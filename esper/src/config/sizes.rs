@@ -1,4 +1,4 @@
-//! Sizes of a run on a file of one's own, which nobody has tried before: they follow from its samples, features and outputs.
+//! Sizes of a run on a file of one's own, which nobody has tried before, and on published sets: they follow from samples, features and outputs.
 //!
 //! They are defaults: a file or a flag overrules each, and what was taken is told with its reason.
 
@@ -11,6 +11,10 @@ use crate::data::Table;
 
 /// Under which name they are defaults.
 pub(super) const LAYER: &str = "the data";
+/// Optimizer steps of a run, where that is neither too few epochs nor too many. One that has more than twice as many, because
+/// there are so many samples, trains a wider network, and its learning rate falls: small files have their best network before
+/// they could make use of either.
+const STEPS: usize = 1500;
 const RATIO: &str = "policy.heuristic.germination.max_parameter_ratio";
 
 /// A setting with the reason for its value.
@@ -26,20 +30,22 @@ pub(crate) fn of_data(train: &Table) -> Vec<Sized> {
     let (samples, features, outputs) = (train.num_samples(), train.num_features(), train.num_outputs());
     let batch = power_of_two(samples as f64 / 16.0, 8, 128);
     let steps = samples.div_ceil(batch);
-    let epochs = (1500 / steps).clamp(20, 100);
-    let width = power_of_two(2.0 * ((features * outputs) as f64).sqrt(), 8, 64);
+    let epochs = (STEPS / steps).clamp(20, 100);
+    let is_long = steps * epochs > 2 * STEPS;
+    let (times, widest) = if is_long { (4, 256) } else { (2, 64) };
+    let width = power_of_two(times as f64 * ((features * outputs) as f64).sqrt(), 8, widest);
     let sized = |key, value: String, why| Sized { key, value, why };
-    vec![
+    let mut sizes = vec![
         sized(
             "train.batch.batch_size",
             batch.to_string(),
             format!("about a sixteenth of {samples} training samples, 8 to 128"),
         ),
-        sized("run.epochs", epochs.to_string(), format!("about 1500 steps of {steps} per epoch, 20 to 100")),
+        sized("run.epochs", epochs.to_string(), format!("about {STEPS} steps of {steps} per epoch, 20 to 100")),
         sized(
             "host.mlp.hidden",
             format!("[{width}]"),
-            format!("about twice the root of {features} features × {outputs} outputs, 8 to 64"),
+            format!("about {times} times the root of {features} features × {outputs} outputs, 8 to {widest}"),
         ),
         sized("seeds.seed_width", (width / 2).to_string(), "half of the host's".to_owned()),
         sized(
@@ -47,7 +53,12 @@ pub(crate) fn of_data(train: &Table) -> Vec<Sized> {
             (epochs / 4).clamp(8, 30).to_string(),
             "a quarter of the epochs, 8 to 30".to_owned(),
         ),
-    ]
+    ];
+    if is_long {
+        let why = format!("a run of {} steps is long enough to settle: the rate falls to 0", steps * epochs);
+        sizes.push(sized("train.schedule.decay.kind", "\"cosine\"".to_owned(), why));
+    }
+    sizes
 }
 
 /// How far the network may grow: twice the largest seed.
@@ -128,7 +139,7 @@ mod tests {
     use crate::data::Targets;
 
     #[track_caller]
-    fn check(samples: usize, features: usize, classes: usize, expected: [&str; 5]) {
+    fn check(samples: usize, features: usize, classes: usize, expected: &[&str]) {
         let labels =
             Targets::numbered((0..samples).map(|row| u32::try_from(row % classes).unwrap()).collect(), classes);
         let table = Table::new(vec![0.0; samples * features], vec![features], labels).unwrap();
@@ -139,9 +150,11 @@ mod tests {
     #[test]
     fn sizes_follow_from_samples_features_and_outputs_within_bounds() {
         //                       batch, epochs, hidden, seeds, longest training
-        check(90, 4, 3, ["8", "100", "[8]", "4", "25"]);
-        check(341, 30, 2, ["16", "68", "[16]", "8", "17"]);
-        check(60_000, 784, 10, ["128", "20", "[64]", "32", "8"]);
-        check(12, 1, 2, ["8", "100", "[8]", "4", "25"]);
+        check(90, 4, 3, &["8", "100", "[8]", "4", "25"]);
+        check(341, 30, 2, &["16", "68", "[16]", "8", "17"]);
+        check(19_200, 784, 10, &["128", "20", "[64]", "32", "8"]);
+        check(19_201, 784, 10, &["128", "20", "[256]", "128", "8", "\"cosine\""]);
+        check(54_000, 784, 10, &["128", "20", "[256]", "128", "8", "\"cosine\""]);
+        check(12, 1, 2, &["8", "100", "[8]", "4", "25"]);
     }
 }

@@ -3,6 +3,8 @@
 use leyline::id::RunId;
 use serde::{Deserialize, Serialize};
 
+use crate::bench::BUILD;
+
 /// Everything needed to tell one run from another and to do it again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,15 +55,17 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// This program. A build records its compiler and commit by setting `ESPER_RUSTC` and `ESPER_GIT_COMMIT` in the
-    /// environment of the compiler.
+    /// This program. A build records its compiler by setting `ESPER_RUSTC` in the environment of the compiler, and its commit by
+    /// `ESPER_GIT_COMMIT` or by being built from exactly that commit in the repository.
     #[must_use]
     pub fn of_this_build() -> Self {
         Self {
             esper: env!("CARGO_PKG_VERSION").to_owned(),
             rustc: option_env!("ESPER_RUSTC").map(str::to_owned),
             target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
-            git_commit: option_env!("ESPER_GIT_COMMIT").map(str::to_owned),
+            git_commit: option_env!("ESPER_GIT_COMMIT")
+                .or(BUILD.commit.filter(|_| BUILD.is_known()))
+                .map(str::to_owned),
         }
     }
 }
