@@ -11,7 +11,6 @@ its parts are read from `rows.json`. scikit-learn learns from the training rows 
 
 import json
 import pathlib
-import statistics
 import subprocess
 import sys
 
@@ -27,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 SPLITS = range(1, 11)
 esper, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 folder.mkdir(parents=True, exist_ok=True)
-measurements = {}
+measured = {}
 print("| data | esper | scikit-learn | difference | worst split | kept seeds |\n|---|---|---|---|---|---|")
 for name in ["wine", "iris", "breast_cancer", "diabetes"]:
     options = {"scaled": False} if name == "diabetes" else {}
@@ -52,15 +51,15 @@ for name in ["wine", "iris", "breast_cancer", "diabetes"]:
         model.fit(x[rows["train"]], y[rows["train"]])
         measure = r2_score if is_regression else accuracy_score
         theirs.append(measure(y[rows["test"]], model.predict(x[rows["test"]])))
-    shown = (lambda v: f"{v:.3f}") if is_regression else (lambda v: f"{100 * v:.2f} %")
-    (a, b), gap = (statistics.mean(ours), statistics.mean(theirs)), min(o - t for o, t in zip(ours, theirs))
-    spread = [shown(statistics.stdev(values)) for values in (ours, theirs)]
-    print(f"| {name} | {shown(a)} ± {spread[0]} | {shown(b)} ± {spread[1]} | {shown(a - b)} | {shown(gap)} | {kept / len(ours):.1f} |", flush=True)
-    unit = "R2" if is_regression else "ratio"
-    for who, values in [("esper", ours), ("sklearn", theirs), ("difference", [o - t for o, t in zip(ours, theirs)])]:
-        measurements |= {f"{name}.{who}": results.measurement(unit, values)}
-    measurements |= {f"{name}.difference.mean": results.measurement(unit, [a - b])}
+    unit, times = ("R2", 1) if is_regression else ("%", 100)
+    differences = [o - t for o, t in zip(ours, theirs)]
+    for who, values in [("esper", ours), ("sklearn", theirs), ("difference", differences)]:
+        measured |= results.mean_and_deviation(f"{name}.{who}", unit, [times * value for value in values])
+    measured |= {f"{name}.seeds_kept": results.measurement("count", [kept / len(ours)])}
+    of = lambda what, number="median": f"{measured[f'{name}.{what}'][number]:.3f}"
+    cells = [f"{of(f'{who}.mean')} ± {of(f'{who}.deviation')} {unit}" for who in ("esper", "sklearn")]
+    print(f"| {name} | {cells[0]} | {cells[1]} | {of('difference.mean')} | {of('difference', 'min')} | {of('seeds_kept')} |", flush=True)
 if len(sys.argv) > 3:
-    notes = "NAME.esper, NAME.sklearn: accuracy or R2 on the test rows, one value per split; NAME.difference: of the same split; .mean: of the means"
+    notes = "NAME.esper, NAME.sklearn: accuracy or R2 on the test rows, one value per split; NAME.difference: of both in a split; .mean and .deviation of them; .seeds_kept: per run"
     config = {"splits": "1 to 10", "scikit-learn": sklearn.__version__, "pandas": pandas.__version__, "peer": "StandardScaler, MLP with max_iter=2000"}
-    results.write(sys.argv[3], "python docs/examples/compare_sklearn.py target/release/esper FOLDER RESULT.json", notes, out, config, measurements)
+    results.write(sys.argv[3], "python docs/examples/compare_sklearn.py target/release/esper FOLDER RESULT.json", notes, out, config, measured)

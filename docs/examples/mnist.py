@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import resource
-import statistics
 import subprocess
 import sys
 
@@ -30,11 +29,11 @@ for seed in (1, 2, 3):
     for of, value in zip(values.values(), found):
         of.append(value)
     print(f"| {seed} | {found[0]:.2f} % | {found[1]:.1f} s | {cpu:.1f} s | {found[3]:.0f} MiB | {found[4]:.1f} |", flush=True)
-accuracies = values["test_accuracy"]
-print(f"\n{statistics.mean(accuracies):.2f} % ± {statistics.stdev(accuracies):.2f} %")
 if len(sys.argv) > 3:
     units = {"test_accuracy": "%", "wall": "s", "cpu": "s", "resident": "MiB", "load": "processes"}
-    measured = {name: results.measurement(units[name], of) for name, of in values.items()}
+    measured = {}
+    for name, of in values.items():
+        measured |= results.mean_and_deviation(name, units[name], of)
     notes = "`esper train --data mnist --seed N` for N of 1 to 3, nothing else set. wall: from the start of the command to its result; cpu: user and system time of the process; resident: most of any so far; load: of the machine, one minute's mean at the end of each run"
     config = {"seeds": "1, 2, 3", "network": "784-256-10", "network_is": "the default"}
     results.write(sys.argv[3], "python docs/examples/mnist.py target/release/esper FOLDER RESULT.json", notes, out, config, measured)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import platform
+import statistics
 import time
 
 
@@ -14,6 +15,12 @@ def measurement(unit, values):
     rank = lambda percent: ordered[max(1, -(-n * percent // 100)) - 1]
     found = {"unit": unit, "n": n, "min": ordered[0], "median": rank(50), "p95": rank(95), "max": ordered[-1]}
     return found | ({"samples": ordered} if n > 1 else {})
+
+
+def mean_and_deviation(name, unit, values):
+    """All values, and as quantities of their own their mean and sample deviation."""
+    of = {name: values, f"{name}.mean": [statistics.mean(values)], f"{name}.deviation": [statistics.stdev(values)]}
+    return {name: measurement(unit, values) for name, values in of.items()}
 
 
 def write(path, command, notes, run, config, measurements):
