@@ -374,7 +374,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if self.cursor.epoch.0 >= self.parts.num_epochs {
             return Some(Outcome::Completed);
         }
-        if self.is_at_max_steps() {
+        // An epoch whose last step was taken is still to be ended.
+        if self.is_at_max_steps() && self.cursor.window < self.steps_per_epoch() {
             return Some(Outcome::MaxSteps);
         }
         let stop = self.config.early_stop.as_ref()?;
