@@ -14,6 +14,7 @@ use leyline::task::{Measure, Task};
 use crate::error::Error;
 use crate::measure::ACCURACY;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
+use crate::trainer::recovery::RecoveryConfig;
 use crate::trainer::stop::EarlyStopConfig;
 
 /// What a [`Score`] holds beside measures of the task: none of them may have such a name.
@@ -69,6 +70,9 @@ pub struct TrainConfig {
     /// What is done to training samples in every epoch.
     #[serde(default, skip_serializing_if = "AugmentConfig::is_default")]
     pub augment: AugmentConfig,
+    /// What a run goes back to.
+    #[serde(default, skip_serializing_if = "RecoveryConfig::is_default")]
+    pub recovery: RecoveryConfig,
 }
 
 /// How a step reaches a GPU. All ways give the same numbers: eager and replayed steps the same bits, compiled ones too but
@@ -156,6 +160,7 @@ impl Default for TrainConfig {
             loader: LoaderConfig::default(),
             sampler: SamplerConfig::default(),
             augment: AugmentConfig::default(),
+            recovery: RecoveryConfig::default(),
         }
     }
 }
