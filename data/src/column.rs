@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 
 /// One column of N rows.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Column<T> {
+pub(super) struct Column {
     pub name: String,
     /// Place in the file, from 0.
     pub position: usize,
-    pub cells: Cells<T>,
+    pub cells: Cells,
 }
 
 /// What stands in a column.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Cells<T> {
+pub(super) enum Cells {
     /// Finite numbers, or NaN where there is none.
-    Numbers(Vec<T>),
+    Numbers(Vec<f64>),
     /// Words by their place in the list, in the order of the file; a missing one is the empty word.
     Words { codes: Vec<u32>, words: Vec<String> },
 }
 
-impl<T> Cells<T> {
+impl Cells {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Numbers(values) => values.len(),
@@ -31,17 +31,17 @@ impl<T> Cells<T> {
 
 /// A column that is being read.
 #[derive(Debug)]
-pub(super) enum Builder<T> {
-    Numbers(Vec<T>),
+pub(super) enum Builder {
+    Numbers(Vec<f64>),
     Words { codes: Vec<u32>, known: BTreeMap<String, u32> },
 }
 
-impl<T> Builder<T> {
+impl Builder {
     pub(super) fn new(holds_words: bool) -> Self {
         if holds_words { Self::Words { codes: Vec::new(), known: BTreeMap::new() } } else { Self::Numbers(Vec::new()) }
     }
 
-    pub(super) fn finish(self) -> Cells<T> {
+    pub(super) fn finish(self) -> Cells {
         match self {
             Self::Numbers(values) => Cells::Numbers(values),
             Self::Words { codes, known } => {

@@ -124,13 +124,13 @@ impl DataConfig {
         Ok(SplitPlan { seed: self.split_seed, validation_fraction, test_fraction, permute_labels: self.permute_labels })
     }
 
-    /// Everything that cannot work, each naming its key.
-    pub fn validate(&self) -> Vec<Error> {
-        let mut wrong: Vec<Error> =
-            [self.split_plan().err(), self.mnist1d.num_samples().err()].into_iter().flatten().collect();
-        let is_file = matches!(self.name, DataName::File(_));
-        let of_files = [
+    /// The keys for files of one's own that ask for something.
+    pub(super) fn given_for_files(&self) -> Vec<&'static str> {
+        // Runs of earlier versions have a scale of 1 in their configuration, whatever their data are.
+        let is_scaled = self.csv_scale.is_some_and(|scale| scale.get().to_bits() != 1_f32.to_bits());
+        let all = [
             ("data.format", self.format.is_some()),
+            ("data.csv_scale", is_scaled),
             ("data.standardize", self.standardize.is_some()),
             ("data.target", self.target.is_some()),
             ("data.target_kind", !is_default(&self.target_kind)),
@@ -141,9 +141,32 @@ impl DataConfig {
             ("data.missing", !is_default(&self.missing)),
             ("data.window", self.window != USUAL_WINDOW),
         ];
-        for (key, _) in of_files.into_iter().filter(|(_, is_given)| *is_given && !is_file) {
+        all.into_iter().filter_map(|(key, is_given)| is_given.then_some(key)).collect()
+    }
+
+    /// Whether the samples are windows of tokens, which only language models learn; nothing but the first bytes of a file is read.
+    ///
+    /// # Errors
+    /// [`Error::Read`] for a file that is not there, [`Error::Config`] where nothing tells its format.
+    pub fn holds_tokens(&self) -> Result<bool, Error> {
+        match &self.name {
+            DataName::File(path) => Ok(format::Format::of(path, self.format.as_deref())?.holds_tokens()),
+            DataName::Digits | DataName::Mnist1d | DataName::Mnist | DataName::FashionMnist => Ok(false),
+        }
+    }
+
+    /// Everything that cannot work, each naming its key.
+    pub fn validate(&self) -> Vec<Error> {
+        let mut wrong: Vec<Error> =
+            [self.split_plan().err(), self.mnist1d.num_samples().err()].into_iter().flatten().collect();
+        let is_file = matches!(self.name, DataName::File(_));
+        for key in self.given_for_files().into_iter().filter(|_| !is_file) {
             let problem = format!("is for files of one's own, and `{}` is none; expected no such key", self.name);
             wrong.push(Error::Config { key, problem });
+        }
+        if let Some(scale) = self.csv_scale.filter(|_| self.standardize == Some(true)) {
+            let problem = format!("is true beside data.csv_scale = {}; expected one of them", scale.get());
+            wrong.push(Error::Config { key: "data.standardize", problem });
         }
         if let Some(format) = self.format.as_ref().filter(|format| format::names().all(|name| name != *format)) {
             let accepted = format::names().collect::<Vec<_>>().join(", ");

@@ -26,7 +26,8 @@ use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::column::{Cells, Column};
-use super::config::{DataConfig, Header, Missing};
+use super::config::{DataConfig, Delimiter, Header, Missing};
+use super::error::quoted;
 use super::format::{Features, Format, Reading, Records};
 use super::{Error, Inputs, TargetKind, TargetPlan, Targets};
 
@@ -38,6 +39,9 @@ pub struct Preparation {
     pub version: u32,
     /// What it was learned from, as `data.name`.
     pub source: String,
+    /// `data.format`, where it was given: that of other files whose name has the same ending, or one that tells no format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
     /// Shape of a sample as the network takes it.
     pub sample_shape: Vec<usize>,
     /// Of a file of rows, which columns become inputs and how; absent of files that hold inputs as they are.
@@ -57,6 +61,9 @@ pub struct ColumnPlan {
     pub has_header: bool,
     /// Columns of the file that was learned from (count).
     pub num_columns: usize,
+    /// `data.delimiter`, where it was given: that of other files whose first row has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delimiter: Option<Delimiter>,
     /// Inputs, in order.
     pub features: Vec<FeaturePlan>,
     /// Names and places (from 0) of the target's columns.
@@ -156,7 +163,7 @@ impl Preparation {
     /// Of inputs that come as the network takes them, but for a factor.
     pub(super) fn of_whole(source: String, sample_shape: Vec<usize>, divisor: f64, target: TargetPlan) -> Self {
         let scaling = Scaling { means: vec![0.0], scales: vec![divisor] };
-        Self { version: Self::VERSION, source, sample_shape, columns: None, scaling, target }
+        Self { version: Self::VERSION, source, format: None, sample_shape, columns: None, scaling, target }
     }
 
     /// Learns from the training rows what all rows are prepared by, and prepares them.
@@ -169,10 +176,11 @@ impl Preparation {
     ) -> Result<(Self, Inputs), Error> {
         let source = config.name.to_string();
         let columns = match &records.features {
-            Features::Whole(..) => None,
+            Features::Whole(..) | Features::Exact(..) => None,
             Features::Columns(columns) => Some(ColumnPlan {
                 has_header: records.has_header,
                 num_columns: records.num_columns,
+                delimiter: config.delimiter,
                 features: columns.iter().map(|column| FeaturePlan::fit(column, train, config.missing)).collect(),
                 targets: records.targets.iter().map(|column| (column.name.clone(), column.position)).collect(),
             }),
@@ -180,23 +188,19 @@ impl Preparation {
         let mut preparation = Self {
             version: Self::VERSION,
             source,
-            sample_shape: Vec::new(),
+            format: config.format.clone(),
+            sample_shape: records.features.sample_shape(columns.as_ref()),
             columns,
             scaling: Scaling::default(),
             target,
         };
-        let (mut inputs, shape) = preparation.widened(records.features, notes)?;
-        preparation.sample_shape = shape;
-        if let Inputs::Values(values) = &mut inputs {
-            let width = preparation.num_features();
-            preparation.scaling = match config.csv_scale {
-                Some(scale) => Scaling { means: vec![0.0], scales: vec![f64::from(scale.get())] },
-                None if config.standardize == Some(false) => Scaling::default(),
-                None => {
-                    Scaling::fit(values, width, train, preparation.is_indicator(), preparation.sample_shape.len() == 1)
-                }
-            };
-            preparation.scaling.apply(values, width);
+        preparation.scaling = match config.csv_scale {
+            Some(scale) => Scaling { means: vec![0.0], scales: vec![f64::from(scale.get())] },
+            None if config.standardize == Some(false) => Scaling::default(),
+            None => preparation.fit_scaling(&records.features, train),
+        };
+        let inputs = preparation.scaled(records.features, notes)?;
+        if let Inputs::Values(_) = &inputs {
             notes.push(preparation.described(train.len()));
         }
         Ok((preparation, inputs))
@@ -213,13 +217,14 @@ impl Preparation {
     /// As [`super::load`]; a file without the columns or the shape that were learned from, and targets that are none of those
     /// that were learned.
     pub fn apply(&self, path: &Path) -> Result<Applied, Error> {
-        let format = Format::of(path, None)?;
+        let format = self.format_of(path)?;
         let header = match &self.columns {
             Some(plan) if plan.has_header => Header::Yes,
             Some(_) => Header::No,
             None => Header::Auto,
         };
-        let mut config = DataConfig { header, ..DataConfig::default() };
+        let delimiter = self.columns.as_ref().and_then(|plan| plan.delimiter);
+        let mut config = DataConfig { header, delimiter, ..DataConfig::default() };
         if self.target.kind == TargetKind::Tokens {
             config.window = NonZeroUsize::new(self.num_features()).unwrap_or(config.window);
         }
@@ -233,17 +238,30 @@ impl Preparation {
             None if has_targets => Some(self.target.encode(&records.targets, &place)?),
             None => None,
         };
-        let by_columns = Self { columns: Some(plan), ..self.clone() };
-        let (mut inputs, shape) = by_columns.widened(records.features, &mut notes)?;
-        let num_features = shape.iter().product::<usize>();
-        if num_features != self.num_features() || shape.len() > 1 && shape != self.sample_shape {
+        let shape = records.features.sample_shape(Some(&plan));
+        if shape.iter().product::<usize>() != self.num_features() || shape.len() > 1 && shape != self.sample_shape {
             let (found, expected) = (format!("samples of {shape:?}"), format!("samples of {:?}", self.sample_shape));
             return Err(Error::Content { place, found, expected });
         }
-        if let Inputs::Values(values) = &mut inputs {
-            self.scaling.apply(values, num_features);
+        let by_columns = Self { columns: Some(plan), ..self.clone() };
+        let inputs = by_columns.scaled(records.features, &mut notes)?;
+        if let Inputs::Values(values) = &inputs
+            && let Some(at) = values.iter().position(|value| !value.is_finite())
+        {
+            let found = format!("{} in sample {}, as it was to be scaled", values[at], at / self.num_features());
+            return Err(Error::Content { place, found, expected: "finite numbers".into() });
         }
         Ok(Applied { inputs, sample_shape: self.sample_shape.clone(), targets, notes })
+    }
+
+    /// The format of another file. One that was given holds for files that are named as the one that was learned from.
+    fn format_of(&self, path: &Path) -> Result<Format, Error> {
+        let is_named_alike = path.extension() == Path::new(&self.source).extension();
+        match (Format::of(path, None), &self.format) {
+            (Ok(found), Some(_)) if !is_named_alike => Ok(found),
+            (_, Some(given)) => Format::of(path, Some(given)),
+            (found, None) => found,
+        }
     }
 
     /// The columns of a file of rows; where none were learned from, the features in order and a target behind them.
@@ -260,20 +278,26 @@ impl Preparation {
             ColumnPlan {
                 has_header: false,
                 num_columns: num_features + targets.len(),
+                delimiter: None,
                 features: (0..num_features).map(feature).collect(),
                 targets,
             }
         })
     }
 
-    /// Inputs that are not scaled, N × F, and the shape of a sample: numbers with gaps filled, words as flags.
-    fn widened(&self, features: Features, notes: &mut Vec<String>) -> Result<(Inputs, Vec<usize>), Error> {
+    /// Inputs as the network takes them, N × F: numbers with gaps filled, words as flags, both scaled in f64 and rounded once.
+    fn scaled(&self, features: Features, notes: &mut Vec<String>) -> Result<Inputs, Error> {
+        let width = self.num_features();
         let columns = match features {
-            Features::Whole(inputs, shape) => return Ok((inputs, shape)),
+            Features::Whole(Inputs::Values(values), _) => {
+                let f64s = values.into_iter().map(f64::from);
+                return Ok(Inputs::Values(self.scaling.apply(f64s, width)));
+            }
+            Features::Whole(tokens, _) => return Ok(tokens),
+            Features::Exact(values, _) => return Ok(Inputs::Values(self.scaling.apply(values.into_iter(), width))),
             Features::Columns(columns) => columns,
         };
         let plan = self.columns.as_ref().expect("columns are read by a plan");
-        let width: usize = plan.features.iter().map(FeaturePlan::num_inputs).sum();
         let num_rows = columns.first().map_or(0, |column| column.cells.len());
         let size = num_rows.checked_mul(width).filter(|&size| size <= MAX_VALUES);
         let size = size.ok_or_else(|| Error::Content {
@@ -284,27 +308,39 @@ impl Preparation {
         let mut values = vec![0_f32; size];
         let mut start = 0;
         for (feature, column) in plan.features.iter().zip(&columns) {
-            let num_unknown = feature.write(column, &mut values, width, start);
+            let num_unknown = feature.write(column, &self.scaling, &mut values, width, start);
             if num_unknown > 0 {
                 notes.push(format!(
-                    "`{}`: {num_unknown} rows have a word that no training row has: 0 in all inputs of the column",
-                    feature.name
+                    "{}: {num_unknown} rows have a word that no training row has: 0 in all inputs of the column",
+                    quoted(&feature.name)
                 ));
             }
             start += feature.num_inputs();
         }
-        Ok((Inputs::Values(values), vec![width]))
+        Ok(Inputs::Values(values))
     }
 
-    /// Which inputs are 1 for a word, and stay as they are.
-    fn is_indicator(&self) -> Vec<bool> {
-        let features = self.columns.iter().flat_map(|plan| &plan.features);
-        features
-            .flat_map(|feature| {
-                let is_word = matches!(feature.kind, FeatureKind::Words { .. });
-                std::iter::repeat_n(is_word, feature.num_inputs())
-            })
-            .collect()
+    /// By mean and deviation of the training rows: per feature of a vector, else over all values of a sample, whose places in a
+    /// signal or an image mean the same. Inputs that stand for words stay as they are.
+    fn fit_scaling(&self, features: &Features, train: &[usize]) -> Scaling {
+        let (width, is_vector) = (self.num_features(), self.sample_shape.len() == 1);
+        let scalings: Vec<(f64, f64)> = match features {
+            Features::Whole(Inputs::Tokens(_), _) => return Scaling::default(),
+            Features::Whole(Inputs::Values(values), _) => of_rows(values, width, is_vector, train),
+            Features::Exact(values, _) => of_rows(values, width, is_vector, train),
+            Features::Columns(columns) => {
+                let plans = self.columns.iter().flat_map(|plan| &plan.features);
+                let of = |(plan, column): (&FeaturePlan, &Column)| match (&plan.kind, &column.cells) {
+                    (FeatureKind::Number { fill }, Cells::Numbers(values)) => {
+                        vec![mean_and_scale(train.iter().map(|&row| filled(values[row], *fill)))]
+                    }
+                    _ => vec![(0.0, 1.0); plan.num_inputs()],
+                };
+                plans.zip(columns).flat_map(of).collect()
+            }
+        };
+        let (means, scales) = scalings.into_iter().unzip();
+        Scaling { means, scales }
     }
 
     fn described(&self, num_train: usize) -> String {
@@ -313,7 +349,7 @@ impl Preparation {
             .iter()
             .flat_map(|plan| &plan.features)
             .filter_map(|feature| match &feature.kind {
-                FeatureKind::Words { values } => Some(format!("`{}`: {}", feature.name, shown(values))),
+                FeatureKind::Words { values } => Some(format!("{}: {}", quoted(&feature.name), shown(values))),
                 FeatureKind::Number { .. } => None,
             })
             .collect();
@@ -338,15 +374,15 @@ const MAX_VALUES: usize = 1 << 31;
 /// The first of a list.
 pub(super) fn shown(names: &[String]) -> String {
     const SHOWN: usize = 8;
-    let first: Vec<String> = names.iter().take(SHOWN).map(|name| super::error::quoted(name)).collect();
+    let first: Vec<String> = names.iter().take(SHOWN).map(|name| quoted(name)).collect();
     first.join(", ") + if names.len() > SHOWN { ", …" } else { "" }
 }
 
 impl FeaturePlan {
-    fn fit(column: &Column<f32>, train: &[usize], missing: Missing) -> Self {
+    fn fit(column: &Column, train: &[usize], missing: Missing) -> Self {
         let kind = match &column.cells {
             Cells::Numbers(values) => {
-                let known = train.iter().map(|&row| f64::from(values[row])).filter(|value| !value.is_nan());
+                let known = train.iter().map(|&row| values[row]).filter(|value| !value.is_nan());
                 let fill = (missing == Missing::Mean).then(|| mean(known));
                 FeatureKind::Number { fill }
             }
@@ -368,22 +404,24 @@ impl FeaturePlan {
     }
 
     /// Writes its inputs from `start` on in rows of `width`; returns the number of words that are none of its own.
-    #[expect(clippy::cast_possible_truncation, reason = "inputs are single precision")]
-    fn write(&self, column: &Column<f32>, to: &mut [f32], width: usize, start: usize) -> usize {
+    fn write(&self, column: &Column, scaling: &Scaling, to: &mut [f32], width: usize, start: usize) -> usize {
         let rows = to.chunks_exact_mut(width);
         match (&self.kind, &column.cells) {
             (FeatureKind::Number { fill }, Cells::Numbers(values)) => {
                 for (row, value) in rows.zip(values) {
-                    row[start] = if value.is_nan() { fill.unwrap_or(0.0) as f32 } else { *value };
+                    row[start] = scaling.of(start, filled(*value, *fill));
                 }
                 0
             }
             (FeatureKind::Words { values }, Cells::Words { codes, words }) => {
                 let places: Vec<Option<usize>> = words.iter().map(|word| values.binary_search(word).ok()).collect();
+                let flags = |value| (0..values.len()).map(|place| scaling.of(start + place, value)).collect::<Vec<_>>();
+                let (clear, set) = (flags(0.0), flags(1.0));
                 let mut num_unknown = 0;
                 for (row, code) in rows.zip(codes) {
+                    row[start..][..clear.len()].copy_from_slice(&clear);
                     match places[*code as usize] {
-                        Some(place) => row[start + place] = 1.0,
+                        Some(place) => row[start + place] = set[place],
                         None => num_unknown += 1,
                     }
                 }
@@ -394,6 +432,10 @@ impl FeaturePlan {
             }
         }
     }
+}
+
+fn filled(value: f64, fill: Option<f64>) -> f64 {
+    if value.is_nan() { fill.unwrap_or(0.0) } else { value }
 }
 
 /// 0 of no values.
@@ -409,39 +451,40 @@ pub(super) fn mean_and_scale(values: impl Iterator<Item = f64> + Clone) -> (f64,
     (center, if deviation > 1e-12 * center.abs().max(f64::MIN_POSITIVE) { deviation } else { 1.0 })
 }
 
+/// Mean and scale of each place in the training rows of N × width values, or of all places together.
+fn of_rows<T: Copy + Into<f64>>(values: &[T], width: usize, is_vector: bool, train: &[usize]) -> Vec<(f64, f64)> {
+    if !is_vector {
+        let all = train.iter().flat_map(|&row| &values[row * width..][..width]).map(|&value| value.into());
+        return vec![mean_and_scale(all)];
+    }
+    let of = |place: usize| mean_and_scale(train.iter().map(|&row| values[row * width + place].into()));
+    (0..width).map(of).collect()
+}
+
 impl Scaling {
-    /// By mean and deviation of the training rows: per feature of a vector, else over all values of a sample, whose places in a
-    /// signal or an image mean the same. Inputs that stand for words stay as they are.
-    fn fit(values: &[f32], width: usize, train: &[usize], is_indicator: Vec<bool>, is_vector: bool) -> Self {
-        let is_indicator = |feature: usize| is_indicator.get(feature).copied().unwrap_or(false);
-        if !is_vector {
-            let all = train.iter().flat_map(|&row| &values[row * width..][..width]).map(|&value| f64::from(value));
-            let (mean, scale) = mean_and_scale(all);
-            return Self { means: vec![mean], scales: vec![scale] };
+    /// An input as the network takes it.
+    #[expect(clippy::cast_possible_truncation, reason = "inputs are single precision")]
+    fn of(&self, place: usize, value: f64) -> f32 {
+        match (self.means.as_slice(), self.scales.as_slice()) {
+            ([], _) => value as f32,
+            ([mean], [scale]) => ((value - mean) / scale) as f32,
+            (means, scales) => ((value - means[place]) / scales[place]) as f32,
         }
-        let of = |feature: usize| {
-            if is_indicator(feature) {
-                return (0.0, 1.0);
-            }
-            mean_and_scale(train.iter().map(|&row| f64::from(values[row * width + feature])))
-        };
-        let (means, scales) = (0..width).map(of).unzip();
-        Self { means, scales }
     }
 
-    /// Scales N × F values.
-    #[expect(clippy::cast_possible_truncation, reason = "inputs are single precision")]
-    pub(super) fn apply(&self, values: &mut [f32], width: usize) {
-        let scaled = |value: f32, mean: f64, scale: f64| ((f64::from(value) - mean) / scale) as f32;
-        match (self.means.as_slice(), self.scales.as_slice()) {
-            ([], _) => {}
-            ([mean], [scale]) => values.iter_mut().for_each(|value| *value = scaled(*value, *mean, *scale)),
-            (means, scales) => {
-                for row in values.chunks_exact_mut(width) {
-                    for ((value, mean), scale) in row.iter_mut().zip(means).zip(scales) {
-                        *value = scaled(*value, *mean, *scale);
-                    }
-                }
+    /// Scales N × `width` values.
+    fn apply(&self, values: impl Iterator<Item = f64>, width: usize) -> Vec<f32> {
+        values.enumerate().map(|(index, value)| self.of(index % width, value)).collect()
+    }
+}
+
+impl Features {
+    /// Shape of a sample; of columns, as they are planned.
+    fn sample_shape(&self, plan: Option<&ColumnPlan>) -> Vec<usize> {
+        match self {
+            Self::Whole(_, shape) | Self::Exact(_, shape) => shape.clone(),
+            Self::Columns(_) => {
+                vec![plan.into_iter().flat_map(|plan| &plan.features).map(FeaturePlan::num_inputs).sum()]
             }
         }
     }

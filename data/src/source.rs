@@ -61,6 +61,7 @@ pub fn load(config: &DataConfig) -> Result<Prepared, Error> {
 fn load_file(config: &DataConfig, path: &Path) -> Result<Prepared, Error> {
     let plan = config.split_plan()?;
     let format = Format::of(path, config.format.as_deref())?;
+    format.expect_followed(path, config)?;
     let mut records = (format.read)(path, &Reading { config, learned: None })?;
     let mut notes = std::mem::take(&mut records.notes);
     let place = path.display().to_string();

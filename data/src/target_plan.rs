@@ -64,7 +64,7 @@ impl TargetPlan {
     ///
     /// # Errors
     /// [`Error::Content`] for columns that cannot be what was asked for, or are nothing at all.
-    pub(super) fn decide(columns: &[Column<f64>], choice: TargetChoice, place: &str) -> Result<(Self, String), Error> {
+    pub(super) fn decide(columns: &[Column], choice: TargetChoice, place: &str) -> Result<(Self, String), Error> {
         let wrong = |found: String, expected: &str| {
             Err(Error::Content { place: place.into(), found, expected: expected.into() })
         };
@@ -72,7 +72,7 @@ impl TargetPlan {
         let [first, rest @ ..] = columns else {
             return wrong("no target".into(), "a column of targets");
         };
-        let is_flag = |column: &Column<f64>| match &column.cells {
+        let is_flag = |column: &Column| match &column.cells {
             Cells::Numbers(values) => values.iter().all(|value| [0.0, 1.0].contains(value)),
             Cells::Words { .. } => false,
         };
@@ -99,11 +99,14 @@ impl TargetPlan {
                 let classes = class_names(&first.cells);
                 if classes.len() < 2 {
                     let only = classes.first().map_or(String::new(), |name| quoted(name));
-                    return wrong(format!("the label {only} in every row of `{}`", first.name), "at least two classes");
+                    return wrong(
+                        format!("the label {only} in every row of {}", quoted(&first.name)),
+                        "at least two classes",
+                    );
                 }
                 if classes.len() > MAX_CLASSES {
                     return wrong(
-                        format!("{} different labels in `{}`", classes.len(), first.name),
+                        format!("{} different labels in {}", classes.len(), quoted(&first.name)),
                         "at most 10000 classes, or `data.target_kind` = \"values\"",
                     );
                 }
@@ -111,7 +114,7 @@ impl TargetPlan {
                 Ok((plan(kind, classes), note))
             }
             (_, Some(column)) => wrong(
-                format!("words in `{}`", column.name),
+                format!("words in {}", quoted(&column.name)),
                 "numbers for values or flags, or `data.target_kind` = \"classes\"",
             ),
             (TargetKind::Flags, None) if !flags => {
@@ -128,7 +131,7 @@ impl TargetPlan {
     ///
     /// # Errors
     /// [`Error::Content`] for a label that is none of them, or for columns of another kind.
-    pub(super) fn encode(&self, columns: &[Column<f64>], place: &str) -> Result<Targets, Error> {
+    pub(super) fn encode(&self, columns: &[Column], place: &str) -> Result<Targets, Error> {
         let wrong = |found: String, expected: String| Error::Content { place: place.into(), found, expected };
         if columns.len() != self.num_columns() {
             return Err(wrong(format!("{} columns of targets", columns.len()), self.num_columns().to_string()));
@@ -156,7 +159,7 @@ impl TargetPlan {
         let mut values = vec![0_f32; num_rows * columns.len()];
         for (index, column) in columns.iter().enumerate() {
             let Cells::Numbers(numbers) = &column.cells else {
-                return Err(wrong(format!("words in `{}`", column.name), "numbers".into()));
+                return Err(wrong(format!("words in {}", quoted(&column.name)), "numbers".into()));
             };
             for (row, number) in values.chunks_exact_mut(columns.len()).zip(numbers) {
                 row[index] = self.scaled(index, *number);
@@ -190,7 +193,7 @@ impl TargetPlan {
     }
 
     /// Learns mean and scale of each column of values from the training rows.
-    pub(super) fn fit(&mut self, columns: &[Column<f64>], train: &[usize]) -> Option<String> {
+    pub(super) fn fit(&mut self, columns: &[Column], train: &[usize]) -> Option<String> {
         if self.kind != TargetKind::Values {
             return None;
         }
@@ -220,23 +223,10 @@ impl TargetPlan {
             _ => value as f32,
         }
     }
-
-    /// Outputs of a network, row-major, in the units of the file: values as `output * scale + mean`, all else as it is.
-    #[expect(clippy::cast_possible_truncation, reason = "outputs are single precision")]
-    pub fn restore(&self, outputs: &mut [f32]) {
-        if self.means.is_empty() {
-            return;
-        }
-        for row in outputs.chunks_exact_mut(self.means.len()) {
-            for ((output, mean), scale) in row.iter_mut().zip(&self.means).zip(&self.scales) {
-                *output = (f64::from(*output) * scale + mean) as f32;
-            }
-        }
-    }
 }
 
 /// What one column holds, where nobody says it.
-fn why_alone(column: &Column<f64>) -> (TargetKind, String) {
+fn why_alone(column: &Column) -> (TargetKind, String) {
     let Cells::Numbers(values) = &column.cells else {
         return (TargetKind::Classes, "it holds words".into());
     };
@@ -258,7 +248,7 @@ fn why_alone(column: &Column<f64>) -> (TargetKind, String) {
 }
 
 /// Labels as text: words by their bytes, numbers by their values.
-fn class_names(cells: &Cells<f64>) -> Vec<String> {
+fn class_names(cells: &Cells) -> Vec<String> {
     match cells {
         Cells::Words { words, .. } => {
             let mut names = words.clone();

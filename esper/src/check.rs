@@ -67,7 +67,9 @@ pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigEr
     let (mut loaded, mut mistakes) = EsperConfig::gather(file, flags.clone(), Vec::new())?;
     let mut issues = Vec::new();
     let data = &loaded.config.data;
-    let mut prepared = data::load(data).map_err(|error| issues.push(unloadable(data, error))).ok();
+    let load = |data| data::load(data).map_err(|error| unloadable(data, error));
+    let loading = wire::untrainable(data).map_or_else(|| load(data), Err);
+    let mut prepared = loading.map_err(|issue| issues.push(issue)).ok();
     // The hosts of the small sets are starved on purpose.
     let is_sized = !matches!(data.name, DataName::Digits | DataName::Mnist1d);
     if let (Some(prepared), true) = (&mut prepared, is_sized) {
@@ -138,9 +140,6 @@ fn unloadable(config: &DataConfig, error: data::Error) -> Issue {
 
 /// What does not fit the data, and names that the network does not have.
 fn network(config: &EsperConfig, train: &Table) -> Vec<Issue> {
-    if let Some(issue) = wire::untrainable(train) {
-        return vec![issue];
-    }
     let kasmina = match wire::kasmina_config(config, train) {
         Ok(kasmina) => kasmina,
         Err(issues) => return issues,

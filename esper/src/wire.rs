@@ -19,7 +19,7 @@ use tolaria::task::{TargetFacts, Task};
 use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
 use crate::config::{DeviceName, EsperConfig, Issue};
-use crate::data::{self, Prepared, Table, TargetKind, TargetPlan, Targets};
+use crate::data::{self, DataConfig, Prepared, Table, TargetKind, TargetPlan, Targets};
 use crate::exit::UsageError;
 use crate::kernel_cache;
 use crate::library;
@@ -225,13 +225,15 @@ pub(crate) fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset>
     Ok(Dataset::new(inputs, targets)?)
 }
 
-/// What no host has outputs for, by name.
-pub(crate) fn untrainable(train: &Table) -> Option<Issue> {
-    let kind = train.targets().kind();
-    (kind == TargetKind::Tokens).then(|| {
-        let problem =
-            format!("makes the target {kind}, which no `[host]` predicts; expected `classes`, `values` or `flags`");
-        Issue::new("data.target_kind", problem)
+/// What no host has outputs for, by name; told before a file is read, which may be large.
+pub(crate) fn untrainable(data: &DataConfig) -> Option<Issue> {
+    data.holds_tokens().is_ok_and(|holds_tokens| holds_tokens).then(|| {
+        let problem = format!(
+            "is `{}`, whose target is the token that follows, which no `[host]` predicts; expected a target of classes, \
+             values or flags",
+            data.name
+        );
+        Issue::new("data.name", problem)
     })
 }
 

@@ -1,17 +1,21 @@
-//! An interrupted run that is resumed is the uninterrupted run: parameters, optimizer state, decisions, bit for bit.
+//! An interrupted run that is resumed is the uninterrupted run, and so is one that goes back on its way: parameters, optimizer
+//! state, decisions, bit for bit.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::Tensor;
+use esper::wire::EsperTrainer;
 use integration_tests::short_run::{Recorded, config, trainer};
 use leyline::durable::SavedState;
 use leyline::id::StepIndex;
 use leyline::region::Eager;
+use leyline::seed::{SeedManager as _, SeedStage};
 use rand::SeedableRng as _;
 use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
 use tolaria::trainer::Outcome;
+use tolaria::trainer::report::EpochReport;
 
 const INTERRUPTIONS: usize = 20;
 /// Of the short run.
@@ -26,13 +30,24 @@ fn bits(tensor: &Tensor) -> Vec<u8> {
     bytes
 }
 
-/// Which commands were accepted when, and under which key, is of the process and not of the run.
+/// Which commands were accepted when, and under which number and key, is of the process and not of the run; so are the numbers
+/// of layouts.
 fn document(state: &SavedState) -> serde_json::Value {
     let mut document: serde_json::Value = serde_json::from_str(&state.json).expect("a document");
     if let Some(fields) = document.as_object_mut() {
-        fields.remove("replay_window");
+        fields.retain(|field, _| !["replay_window", "sequence", "revision"].contains(&&**field));
     }
     document
+}
+
+fn lines(epochs: &[EpochReport]) -> Vec<serde_json::Value> {
+    let line = |report: &EpochReport| {
+        let mut line = serde_json::to_value(report).expect("a report");
+        line["topology"].take();
+        line["commands"].as_array_mut().into_iter().flatten().for_each(|command| drop(command["sequence"].take()));
+        line
+    };
+    epochs.iter().map(line).collect()
 }
 
 #[track_caller]
@@ -84,6 +99,54 @@ fn compare(settings: &[&str], stops: impl FnOnce(u64) -> Vec<StepIndex>) {
         for (name, state) in &expected.components {
             assert_same(name, state, &found.components[name]);
         }
+    }
+}
+
+/// Trains without a break, and once more with a way back from one or two epochs after each of the steps `kept`; what both leave
+/// must be the same. The stages of seeds in the states that were gone back to, and whether one was amid a ramp.
+fn go_back(settings: &[&str], kept: impl Fn(u64) -> Vec<u64>) -> (BTreeSet<SeedStage>, bool) {
+    let config = config(&[&["train.recovery.memory_mib=64"], settings].concat());
+    let mut eager = Eager::acquire().unwrap();
+    let mut whole = trainer(&config, None);
+    let mut recorded = Recorded::default();
+    assert_eq!(whole.run(&mut eager, &mut recorded).unwrap(), Outcome::Completed);
+    let (expected, last) = (whole.snapshot(&eager).unwrap(), whole.progress().1.0);
+
+    let (mut found, mut epochs) = (trainer(&config, None), Vec::new());
+    let (mut stages, mut is_amid_ramp) = (BTreeSet::new(), false);
+    let run_to = |found: &mut EsperTrainer, eager: &mut Eager, step: u64| {
+        let mut recorded = Recorded { stop_after: Some(StepIndex(step)), ..Recorded::default() };
+        found.run(eager, &mut recorded).unwrap();
+        recorded.epochs
+    };
+    for (index, step) in kept(last / NUM_EPOCHS).into_iter().enumerate() {
+        epochs.extend(run_to(&mut found, &mut eager, step));
+        assert!(found.keep_state(&eager).unwrap());
+        found.confirm_state();
+        for seed in found.seeds().export_seed_states(&eager).unwrap() {
+            stages.insert(seed.stage);
+            is_amid_ramp |= seed.alpha.get() > 0.0 && seed.alpha.get() < 1.0;
+        }
+        run_to(&mut found, &mut eager, (step + last / NUM_EPOCHS * (1 + index as u64 % 2)).min(last));
+        assert_eq!(found.roll_back(&mut eager).unwrap().to, StepIndex(step));
+    }
+    epochs.extend(run_to(&mut found, &mut eager, u64::MAX));
+    assert_eq!(lines(&epochs), lines(&recorded.epochs));
+    for (name, state) in &found.snapshot(&eager).unwrap().components {
+        assert_same(name, state, &expected.components[name]);
+    }
+    (stages, is_amid_ramp)
+}
+
+#[test]
+fn a_run_that_goes_back_across_germinations_and_in_every_stage_of_a_seed_is_the_one_that_never_left() {
+    for seed_init in ["seeds.seed_init=zero", "seeds.seed_init=grad_max"] {
+        // The end of an epoch, right after it, and its middle, where alpha moves.
+        let of_epoch = |epoch: u64, length: u64| [0, 1, length / 2].map(|step| epoch * length + step);
+        let (stages, is_amid_ramp) =
+            go_back(&[seed_init], |length| (1..12).flat_map(|e| of_epoch(e, length)).collect());
+        let expected = [SeedStage::Training, SeedStage::Blending, SeedStage::Holding];
+        assert!(expected.iter().all(|stage| stages.contains(stage)) && is_amid_ramp, "{stages:?} {is_amid_ramp}");
     }
 }
 

@@ -57,14 +57,14 @@ pub enum Pass<'a> {
 pub struct Shadow {
     /// The seed in shadow training.
     pub seed: SeedId,
-    /// Unnormalised scores, shape (B, classes).
+    /// Outputs as the [task](crate::task::Task) reads them, shape (B, …): logits (B, classes), values (B, W).
     pub logits: Tensor,
 }
 
 /// Result of a forward pass.
 #[derive(Debug, Clone)]
 pub struct Outputs {
-    /// Unnormalised scores, shape (B, classes).
+    /// Outputs as the [task](crate::task::Task) reads them, shape (B, …): logits (B, classes), values (B, W).
     pub logits: Tensor,
     /// One per seed in shadow training, ordered by seed id; empty outside [`Pass::Train`].
     pub shadows: Vec<Shadow>,
@@ -98,7 +98,7 @@ pub trait TrainableModel: ErrorType {
     /// Runs the network.
     ///
     /// # Shapes
-    /// `inputs` (B, …) as the network defines; logits (B, classes).
+    /// `inputs` (B, …) as the network defines; outputs as the task reads them.
     /// # Errors
     /// When shapes do not fit, an override names an unknown seed, or the device fails.
     /// # Sync

@@ -19,7 +19,7 @@ use crate::seed::{SeedState, SlotState};
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Score {
-    /// Mean loss, nats per sample.
+    /// Mean loss, in the unit of the task, per sample.
     pub loss: f64,
     /// Samples (count).
     pub num_samples: u64,
@@ -32,7 +32,7 @@ pub struct Score {
 pub const ACCURACY: &str = "accuracy";
 
 impl Score {
-    /// A loss in nats per sample over so many samples.
+    /// A loss per sample, in the unit of the task, over so many samples.
     #[must_use]
     pub fn new(loss: f64, num_samples: u64) -> Self {
         Self { loss, num_samples, measures: BTreeMap::new() }

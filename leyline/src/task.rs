@@ -116,8 +116,8 @@ pub trait Task: fmt::Debug + Send + Sync {
         &[]
     }
 
-    /// The loss of guessing among all that is possible, where that is known: ln C among C classes. Outputs that are worse are
-    /// worse than none.
+    /// The loss of guessing among all that is possible, where that is known: ln C among C classes; where it depends on the data,
+    /// as with weights, the largest that it can be. Outputs that are worse are worse than none.
     fn loss_of_guessing(&self) -> Option<f64> {
         None
     }
@@ -184,8 +184,8 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// `counts` maps outputs and targets of a batch to (rows, counts) of `f32`; rows are added up, of all batches, and how
-    /// many a batch has does not matter. `value` maps the sums and the number of samples to the value; what is no finite number
+    /// `counts` maps outputs and targets of a batch to (rows, counts) of `f32` or `f64`; rows are added up, of all batches, in
+    /// `f64`, and how many a batch has does not matter. `value` maps the sums and the number of samples to the value; what is no finite number
     /// was not measured.
     ///
     /// ```
@@ -232,7 +232,7 @@ impl Measure {
         self.is_default
     }
 
-    /// Counts of a batch, (rows, counts) of `f32`.
+    /// Counts of a batch, (rows, counts) of `f32` or `f64`.
     ///
     /// # Errors
     /// When shapes do not fit, or the device fails.

@@ -120,6 +120,18 @@ pub enum Error {
         /// Why, and what is accepted.
         message: String,
     },
+    /// A state was not restored, and the one before it could not be put back.
+    #[error("the trainer is between two states, restore a checkpoint: {reason}")]
+    HalfRestored {
+        /// Both failures.
+        reason: String,
+    },
+    /// A state was restored too late, and what was there was put back.
+    #[error("the state was restored after `recovery.deadline_ms`, and discarded")]
+    LateRestore,
+    /// There is no known-good state to go back to.
+    #[error("there is no known-good state to go back to, in memory or on disk")]
+    NothingToRestore,
     /// A seed that this network does not have.
     #[error("{seed} is unknown: this network has no seeds")]
     UnknownSeed {
@@ -167,7 +179,8 @@ impl leyline::error::Error for Error {
             Self::InvalidData { .. } | Self::SharedDevice => ErrorKind::Rejected,
             Self::FrozenValue { .. } | Self::Unconfirmed => ErrorKind::Region,
             Self::NonFinite { .. } | Self::Diverged { .. } | Self::NonFiniteState { .. } => ErrorKind::Numeric,
-            Self::State { .. } => ErrorKind::Corrupt,
+            Self::State { .. } | Self::HalfRestored { .. } | Self::NothingToRestore => ErrorKind::Corrupt,
+            Self::LateRestore => ErrorKind::DeadlineExceeded,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
             Self::UnsupportedParameter { .. } => ErrorKind::Unsupported,
             Self::Source(source) => source.kind(),

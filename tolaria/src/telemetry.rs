@@ -145,6 +145,22 @@ leyline::declare_metrics! {
     CHECKPOINTS_TOTAL = Counter "tolaria.checkpoint.saves_total" Count [];
     /// Durable checkpoints that could not be written.
     CHECKPOINT_FAILURES = Counter "tolaria.checkpoint.save_failures_total" Count [];
+    /// Memory that known-good states take now.
+    ROLLBACK_FAST_SIZE = Gauge "tolaria.rollback.fast_size_bytes" Bytes [];
+    /// States that were kept in memory.
+    ROLLBACK_SNAPSHOTS_TOTAL = Counter "tolaria.rollback.snapshots_total" Count [];
+    /// Times that the run went back to a state in memory.
+    ROLLBACK_FAST_HITS_TOTAL = Counter "tolaria.rollback.fast_hits_total" Count [];
+    /// Times that the run was to go back, and no state in memory could be restored.
+    ROLLBACK_FAST_MISSES_TOTAL = Counter "tolaria.rollback.fast_misses_total" Count [];
+    /// Of these misses, those that a checkpoint answered.
+    ROLLBACK_FULL_TOTAL = Counter "tolaria.rollback.full_restores_total" Count [];
+    /// Time that the last attempt to go back took, whatever it came to; 0 before the first.
+    ROLLBACK_LATENCY = Gauge "tolaria.rollback.restore_latency_ms" Milliseconds [];
+    /// States, in memory or on disk, that could not be restored.
+    ROLLBACK_FAILURES_TOTAL = Counter "tolaria.rollback.failures_total" Count [];
+    /// Restores that were discarded because they took longer than `recovery.deadline_ms`.
+    ROLLBACK_DEADLINE_TOTAL = Counter "tolaria.rollback.deadline_exceeded_total" Count [];
 }
 
 /// A seed's command was refused by the seed manager.
@@ -203,11 +219,11 @@ pub static CHECKPOINT_FAILED: EventDesc = EventDesc {
     attributes: &["error"],
 };
 
-/// A damaged checkpoint was passed over.
-pub static CHECKPOINT_SKIPPED: EventDesc = EventDesc {
+/// A state could not be restored.
+pub static RESTORE_FAILED: EventDesc = EventDesc {
     name: "tolaria.rollback.restore_failed",
     level: Level::Critical,
-    help: "a checkpoint did not verify and an earlier one was used",
+    help: "a checkpoint did not verify, or a state (generation `memory`: one in memory) could not be restored; an earlier one is tried, and the trainer stays as it is where there is none",
     attributes: &["generation", "reason"],
 };
 
@@ -284,7 +300,7 @@ pub static EVENTS: &[&EventDesc] = &[
     &SEED_CONFLICT_HIGH,
     &STEPS_SKIPPED,
     &CHECKPOINT_FAILED,
-    &CHECKPOINT_SKIPPED,
+    &RESTORE_FAILED,
     &GRAPH_ENABLED_EVENT,
     &GRAPH_FALLBACK,
     &GRAPH_SHAPE_CHANGED,

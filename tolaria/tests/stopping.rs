@@ -160,21 +160,30 @@ fn knobs_of_looking_and_keeping_change_no_bit_of_what_is_learned() {
 
 #[test]
 fn a_run_with_every_knob_on_is_interrupted_anywhere_and_goes_on_bit_for_bit() {
-    let (mut eager, job) = (Eager::acquire().unwrap(), all_knobs());
+    let mut eager = Eager::acquire().unwrap();
+    interrupt_anywhere(&mut eager, &all_knobs(), &[1, 2, 3, 4, 5, 6, 9, 10, 13, 17], Outcome::MaxSteps);
+    // The last step ends an epoch as well: the epoch is still to be ended.
+    interrupt_anywhere(&mut eager, &Job { max_steps: nonzero(10), ..all_knobs() }, &[5, 9, 10], Outcome::MaxSteps);
+    interrupt_anywhere(&mut eager, &Job { max_steps: nonzero(20), ..all_knobs() }, &[5, 19, 20], Outcome::Completed);
+}
+
+/// Interrupts runs of a job after these steps: they go on as if they had not been.
+#[track_caller]
+fn interrupt_anywhere(eager: &mut Eager, job: &Job, stops: &[u64], outcome: Outcome) {
     let whole_dir = tempfile::tempdir().unwrap();
-    let (mut whole, mut seen) = (trainer(&job, Some(whole_dir.path())), Seen::default());
-    assert_eq!(whole.run(&mut eager, &mut seen).unwrap(), Outcome::MaxSteps);
-    let expected = whole.snapshot(&eager).unwrap();
-    for stop in [1, 2, 3, 4, 5, 6, 9, 10, 13, 17] {
+    let (mut whole, mut seen) = (trainer(job, Some(whole_dir.path())), Seen::default());
+    assert_eq!(whole.run(eager, &mut seen).unwrap(), outcome);
+    let expected = whole.snapshot(eager).unwrap();
+    for &stop in stops {
         let dir = tempfile::tempdir().unwrap();
         let mut first = Seen { stop_after: Some(stop), ..Seen::default() };
-        let mut interrupted = trainer(&job, Some(dir.path()));
-        assert_eq!(interrupted.run(&mut eager, &mut first).unwrap(), Outcome::Interrupted, "{stop}");
+        let mut interrupted = trainer(job, Some(dir.path()));
+        assert_eq!(interrupted.run(eager, &mut first).unwrap(), Outcome::Interrupted, "{stop}");
         drop(interrupted);
-        let (mut resumed, mut second) = (trainer(&job, Some(dir.path())), Seen::default());
-        assert_eq!(resumed.resume(&mut eager).unwrap().unwrap().step, StepIndex(stop));
-        assert_eq!(resumed.run(&mut eager, &mut second).unwrap(), Outcome::MaxSteps, "{stop}");
-        assert_same(&resumed.snapshot(&eager).unwrap(), &expected, &format!("stopped after step {stop}"));
+        let (mut resumed, mut second) = (trainer(job, Some(dir.path())), Seen::default());
+        assert_eq!(resumed.resume(eager).unwrap().unwrap().step, StepIndex(stop));
+        assert_eq!(resumed.run(eager, &mut second).unwrap(), outcome, "{stop}");
+        assert_same(&resumed.snapshot(eager).unwrap(), &expected, &format!("stopped after step {stop}"));
         assert_eq!([first.epochs, second.epochs].concat(), seen.epochs, "stopped after step {stop}");
         assert_eq!([first.steps, second.steps].concat(), seen.steps, "stopped after step {stop}");
         assert_eq!(resumed.best(), whole.best());
@@ -212,7 +221,7 @@ fn what_is_due_happens_at_its_step_and_the_last_step_has_everything() {
     assert_eq!((seen.epochs.len(), of_epoch), (1, vec![3]));
     let (step, step_of_epoch, learning_rate, loss) = seen.steps[2];
     assert_eq!((step, step_of_epoch, learning_rate), (3, 3, 0.003));
-    assert_eq!(loss, Some(seen.epochs[0].evaluations[0].train_loss), "one sum, read twice");
+    assert_eq!(loss, seen.epochs[0].evaluations[0].train_loss, "one sum, read twice");
     drop(run);
 
     // More steps go on in the middle of the epoch, and end where a run of so many ends.

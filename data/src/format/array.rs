@@ -12,6 +12,9 @@ pub(super) const LIMIT_BYTES: u64 = 8 << 30;
 /// 8 GB of inputs.
 pub(super) const MAX_VALUES: usize = 1 << 31;
 
+/// Each target is an output of the network.
+const MAX_TARGETS: usize = 10_000;
+
 /// How a number is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Element {
@@ -39,6 +42,11 @@ impl Element {
             Self::U32 | Self::I32 | Self::F32 => 4,
             Self::U64 | Self::I64 | Self::F64 => 8,
         }
+    }
+
+    /// Whether single precision holds each of its numbers.
+    fn is_single(self) -> bool {
+        self.size() <= 2 || self == Self::F32
     }
 
     /// The number in so many bytes, the lowest first. Whole numbers beyond 2^53 lose their last digits.
@@ -110,24 +118,31 @@ impl<'a> Array<'a> {
         })
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "inputs are single precision")]
-    fn values(&self, place: &str) -> Result<Vec<f32>, Error> {
+    fn values<T>(&self, place: &str, value: impl Fn(f64) -> T) -> Result<Vec<T>, Error> {
         let width = self.shape[1..].iter().product::<usize>();
-        let value = |(index, number): (usize, f64)| {
-            let value = number as f32;
+        let checked = |(index, number): (usize, f64)| {
             let sample = index / width.max(1);
             let wrong = || Error::Content {
                 place: place.into(),
                 found: format!("{number} in sample {sample}"),
                 expected: "finite numbers".into(),
             };
-            if value.is_finite() { Ok(value) } else { Err(wrong()) }
+            if number.abs() <= f64::from(f32::MAX) { Ok(value(number)) } else { Err(wrong()) }
         };
-        self.numbers().enumerate().map(value).collect()
+        self.numbers().enumerate().map(checked).collect()
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "numbers that single precision holds")]
+    fn features(&self, place: &str, shape: Vec<usize>) -> Result<Features, Error> {
+        Ok(if self.element.is_single() {
+            Features::Whole(Inputs::Values(self.values(place, |number| number as f32)?), shape)
+        } else {
+            Features::Exact(self.values(place, |number| number)?, shape)
+        })
     }
 
     /// (N,) or (N, W) as W columns.
-    fn columns(&self, name: &str, place: &str) -> Result<Vec<Column<f64>>, Error> {
+    fn columns(&self, name: &str, place: &str) -> Result<Vec<Column>, Error> {
         let width = match self.shape.as_slice() {
             [_] => 1,
             [_, width] => *width,
@@ -136,6 +151,10 @@ impl<'a> Array<'a> {
                 return Err(Error::Content { place: place.into(), found, expected });
             }
         };
+        if width > MAX_TARGETS {
+            let (found, expected) = (format!("{width} targets per sample"), format!("at most {MAX_TARGETS}"));
+            return Err(Error::Content { place: place.into(), found, expected });
+        }
         if let Some((index, number)) =
             self.numbers().enumerate().find(|(_, number)| number.is_nan() || number.abs() > f64::from(f32::MAX))
         {
@@ -143,12 +162,16 @@ impl<'a> Array<'a> {
                 (format!("the target {number} in sample {}", index / width), "finite numbers".into());
             return Err(Error::Content { place: place.into(), found, expected });
         }
-        let column = |position: usize| Column {
+        let mut columns = vec![Vec::with_capacity(self.shape[0]); width];
+        for (index, number) in self.numbers().enumerate() {
+            columns[index % width].push(number);
+        }
+        let column = |(position, values)| Column {
             name: if width == 1 { name.to_owned() } else { format!("{name} {}", position + 1) },
             position,
-            cells: Cells::Numbers(self.numbers().skip(position).step_by(width).collect()),
+            cells: Cells::Numbers(values),
         };
-        Ok((0..width).map(column).collect())
+        Ok(columns.into_iter().enumerate().map(column).collect())
     }
 
     /// The records of inputs (N, …) and targets (N,) or (N, W). Samples of one number are vectors of one.
@@ -158,7 +181,7 @@ impl<'a> Array<'a> {
     pub(super) fn records(&self, targets: Option<(&str, &Array<'_>)>, place: &str) -> Result<Records, Error> {
         let shape = if self.shape.len() > 1 { self.shape[1..].to_vec() } else { vec![1] };
         let notes = vec![format!("{} samples of the shape {shape:?}", self.shape[0])];
-        let mut records = Records::new(Features::Whole(Inputs::Values(self.values(place)?), shape), notes);
+        let mut records = Records::new(self.features(place, shape)?, notes);
         if let Some((name, targets)) = targets {
             if targets.shape[0] != self.shape[0] {
                 let (found, expected) =

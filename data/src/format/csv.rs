@@ -9,14 +9,14 @@ use csv::{ByteRecord, Reader, ReaderBuilder, Trim};
 
 use super::{Features, Format, Reading, Records};
 use crate::column::{Builder, Column, add_word};
-use crate::config::{ColumnRef, Header, Missing};
+use crate::config::{ColumnRef, Delimiter, Header, Missing};
 use crate::error::quoted;
 use crate::preparation::{ColumnPlan, FeatureKind};
 use crate::{Error, unpack};
 
 /// Files of rows.
 pub(super) const FORMAT: Format =
-    Format { name: "csv", endings: &[".csv", ".csv.gz", ".tsv", ".tsv.gz"], starts: &[], read };
+    Format { name: "csv", endings: &[".csv", ".csv.gz", ".tsv", ".tsv.gz"], starts: &[], keys: super::ROWS, read };
 
 /// Largest text that is read, after unpacking.
 const LIMIT_BYTES: u64 = 1 << 30;
@@ -60,12 +60,21 @@ struct Chosen {
     holds_words: bool,
 }
 
+impl Chosen {
+    /// Whether nothing stands in a cell. A class may be called `none` or `?`: in a target of words only the empty cell is missing.
+    fn is_gap(&self, cell: &str) -> bool {
+        if self.is_target && self.holds_words { cell.is_empty() } else { is_missing(cell) }
+    }
+}
+
 #[derive(Debug)]
 struct Sheet<'a> {
     bytes: &'a [u8],
     place: &'a str,
     delimiter: u8,
     has_header: bool,
+    /// Whether the first row has an empty cell before the names.
+    is_first_unnamed: bool,
     names: Vec<String>,
 }
 
@@ -77,12 +86,17 @@ struct Row<'a> {
 
 impl<'a> Sheet<'a> {
     fn open(bytes: &'a [u8], place: &'a str, reading: &Reading<'_>) -> Result<Self, Error> {
-        let delimiter = reading.config.delimiter.map_or_else(|| delimiter(bytes), |delimiter| delimiter.byte());
+        // Another file than the one that was learned from may have another, as one without a target has none.
+        let first_line =
+            bytes.split(|&byte| byte == b'\n').find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
+        let is_usable = |delimiter: &u8| reading.learned.is_none() || first_line.contains(delimiter);
+        let given = reading.config.delimiter.map(Delimiter::byte).filter(is_usable);
+        let delimiter = given.unwrap_or_else(|| delimiter(bytes));
         let mut rows = reader(bytes, delimiter);
         let (mut first, mut second) = (ByteRecord::new(), ByteRecord::new());
         let mut next = |row: &mut ByteRecord| rows.read_byte_record(row).expect("bytes can be read");
         let (has_first, has_second) = (next(&mut first), next(&mut second));
-        let empty = Self { bytes, place, delimiter, has_header: false, names: Vec::new() };
+        let empty = Self { bytes, place, delimiter, has_header: false, is_first_unnamed: false, names: Vec::new() };
         if !has_first {
             return Err(empty.no_rows());
         }
@@ -101,7 +115,8 @@ impl<'a> Sheet<'a> {
             (0..first.len()).try_for_each(|index| row.text(index).map(drop))?;
         }
         let names = if has_header { named(&cells) } else { named(&vec![String::new(); cells.len()]) };
-        let sheet = Self { has_header, names, ..empty };
+        let is_first_unnamed = has_header && cells[0].is_empty();
+        let sheet = Self { has_header, is_first_unnamed, names, ..empty };
         if has_header && !has_second { Err(sheet.no_rows()) } else { Ok(sheet) }
     }
 
@@ -140,8 +155,16 @@ impl<'a> Sheet<'a> {
     /// The columns of a new run: what the configuration names, else all, with the last one as the target.
     fn chosen(&self, reading: &Reading<'_>, notes: &mut Vec<String>) -> Result<Vec<Chosen>, Error> {
         let config = reading.config;
-        let find =
-            |key, refs: &[ColumnRef]| refs.iter().map(|column| self.find(key, column)).collect::<Result<Vec<_>, _>>();
+        let find = |key, refs: &[ColumnRef]| {
+            let found = refs.iter().map(|column| self.find(key, column)).collect::<Result<Vec<_>, _>>()?;
+            match found.iter().enumerate().find(|(at, index)| found[..*at].contains(index)) {
+                None => Ok(found),
+                Some((_, &twice)) => {
+                    let problem = format!("names {} twice; expected each column once", quoted(&self.names[twice]));
+                    Err(Error::Config { key, problem })
+                }
+            }
+        };
         let features = config.features.as_ref().map(|refs| find("data.features", refs)).transpose()?;
         let mut ignored = find("data.ignore", &config.ignore)?;
         let targets = config.target.as_ref().map(|target| find("data.target", &target.refs())).transpose()?;
@@ -149,7 +172,7 @@ impl<'a> Sheet<'a> {
             features.iter().chain(&targets).any(|list| list.contains(&index)) || ignored.contains(&index)
         };
         // The numbers of rows that a data frame writes.
-        if self.has_header && self.names.len() > 1 && self.names[0] == UNNAMED_FIRST && !is_named(0) {
+        if self.is_first_unnamed && self.names.len() > 1 && !is_named(0) {
             notes.push("column 1 is left out: it has no name and numbers the rows (data.features names it)".to_owned());
             ignored.push(0);
         }
@@ -163,7 +186,8 @@ impl<'a> Sheet<'a> {
         let features = features.unwrap_or_else(|| (0..self.names.len()).filter(taken).collect());
         let refuse = |key, problem: String| Err(Error::Config { key, problem });
         if let Some(&both) = features.iter().find(|index| !taken(index)) {
-            let problem = format!("`{}` is the target, or left out, too; expected one of them", self.names[both]);
+            let problem =
+                format!("{} is the target, or left out, too; expected one of them", quoted(&self.names[both]));
             return refuse("data.features", problem);
         }
         if targets.is_empty() {
@@ -254,12 +278,20 @@ impl<'a> Sheet<'a> {
     ) -> Result<Vec<Chosen>, Error> {
         let mut tallies = vec![Tally::default(); chosen.len()];
         let (mut num_rows, mut num_dropped) = (0_usize, 0_usize);
+        // Rows that lack nothing, unless a mark in a target is a missing number, and not a word; the first of them.
+        let (mut num_marked, mut first_marked) = (0_usize, None);
         self.rows(|row| {
             num_rows += 1;
-            let mut has_gap = false;
+            let (mut has_gap, mut has_mark) = (false, false);
             for (column, tally) in chosen.iter().zip(&mut tallies) {
                 let cell = row.text(column.position)?;
-                if is_missing(cell) {
+                if column.is_target && is_missing(cell) && !cell.is_empty() {
+                    tally.marks += 1;
+                    has_mark = true;
+                    if first_marked.is_none() {
+                        first_marked = row.gap(column, cell, reading).err();
+                    }
+                } else if is_missing(cell) {
                     tally.gaps += 1;
                     has_gap = true;
                     row.gap(column, cell, reading)?;
@@ -272,20 +304,28 @@ impl<'a> Sheet<'a> {
                 }
             }
             num_dropped += usize::from(has_gap && reading.drops());
+            num_marked += usize::from(has_mark && !has_gap && reading.drops());
             Ok(())
         })?;
+        for (column, tally) in chosen.iter_mut().zip(&mut tallies) {
+            if reading.learned.is_none() || column.is_target {
+                column.holds_words = tally.words > tally.numbers || tally.numbers == 0 && tally.marks > 0;
+            }
+            if !column.holds_words {
+                tally.gaps += tally.marks;
+            }
+        }
+        if chosen.iter().zip(&tallies).any(|(column, tally)| tally.marks > 0 && !column.holds_words) {
+            first_marked.map_or(Ok(()), Err)?;
+            num_dropped += num_marked;
+        }
         if num_rows == num_dropped {
             return Err(self.no_rows());
-        }
-        for (column, tally) in chosen.iter_mut().zip(&tallies) {
-            if reading.learned.is_none() || column.is_target {
-                column.holds_words = tally.words > tally.numbers;
-            }
         }
         let gaps: usize = tallies.iter().map(|tally| tally.gaps).sum();
         let with_gaps = chosen.iter().zip(&tallies).filter(|(_, tally)| tally.gaps > 0);
         let with_gaps: Vec<String> =
-            with_gaps.map(|(column, tally)| format!("{}: {}", column.name, tally.gaps)).collect();
+            with_gaps.map(|(column, tally)| format!("{}: {}", quoted(&column.name), tally.gaps)).collect();
         if num_dropped > 0 {
             notes.push(format!(
                 "{num_dropped} of {num_rows} rows are left out: they lack {gaps} cells ({})",
@@ -301,42 +341,20 @@ impl<'a> Sheet<'a> {
     }
 
     fn filled(&self, chosen: &[Chosen], reading: &Reading<'_>, notes: Vec<String>) -> Result<Records, Error> {
-        let mut features: Vec<Builder<f32>> = Vec::new();
-        let mut targets: Vec<Builder<f64>> = Vec::new();
-        for column in chosen {
-            if column.is_target {
-                targets.push(Builder::new(column.holds_words));
-            } else {
-                features.push(Builder::new(column.holds_words));
-            }
-        }
+        let mut builders: Vec<Builder> = chosen.iter().map(|column| Builder::new(column.holds_words)).collect();
         self.rows(|row| {
             let cells = chosen.iter().map(|column| row.text(column.position)).collect::<Result<Vec<_>, _>>()?;
-            if reading.drops() && cells.iter().any(|cell| is_missing(cell)) {
+            if reading.drops() && chosen.iter().zip(&cells).any(|(column, cell)| column.is_gap(cell)) {
                 return Ok(());
             }
-            let (mut feature, mut target) = (features.iter_mut(), targets.iter_mut());
-            for (column, cell) in chosen.iter().zip(cells) {
-                if column.is_target {
-                    row.add(column, cell, target.next().expect("one per column"), MAX_LABELS)?;
-                } else {
-                    row.add(column, cell, feature.next().expect("one per column"), MAX_WORDS)?;
-                }
-            }
-            Ok(())
+            let cells = chosen.iter().zip(cells).zip(&mut builders);
+            cells.into_iter().try_for_each(|((column, cell), builder)| row.add(column, cell, builder))
         })?;
-        let (mut feature, mut target) = (features.into_iter(), targets.into_iter());
         let mut records = Records::new(Features::Columns(Vec::new()), notes);
         let mut columns = Vec::new();
-        for Chosen { position, name, is_target, .. } in chosen {
-            let (name, position) = (name.clone(), *position);
-            if *is_target {
-                let cells = target.next().expect("one per column").finish();
-                records.targets.push(Column { name, position, cells });
-            } else {
-                let cells = feature.next().expect("one per column").finish();
-                columns.push(Column { name, position, cells });
-            }
+        for (Chosen { position, name, is_target, .. }, builder) in chosen.iter().zip(builders) {
+            let column = Column { name: name.clone(), position: *position, cells: builder.finish() };
+            if *is_target { records.targets.push(column) } else { columns.push(column) }
         }
         records.features = Features::Columns(columns);
         (records.has_header, records.num_columns) = (self.has_header, self.names.len());
@@ -350,26 +368,8 @@ struct Tally {
     numbers: usize,
     words: usize,
     gaps: usize,
-}
-
-/// A number that a column can hold.
-trait Number: std::str::FromStr + Copy {
-    const NONE: Self;
-    fn is_usable(self) -> bool;
-}
-
-impl Number for f32 {
-    const NONE: Self = Self::NAN;
-    fn is_usable(self) -> bool {
-        self.is_finite()
-    }
-}
-
-impl Number for f64 {
-    const NONE: Self = Self::NAN;
-    fn is_usable(self) -> bool {
-        self.abs() <= f64::from(f32::MAX)
-    }
+    /// Cells of a target that are a word, or lack a number.
+    marks: usize,
 }
 
 impl Row<'_> {
@@ -407,15 +407,19 @@ impl Row<'_> {
         Err(self.wrong(column.position + 1, found, expected))
     }
 
-    fn add<T: Number>(&self, column: &Chosen, cell: &str, to: &mut Builder<T>, most: usize) -> Result<(), Error> {
+    fn add(&self, column: &Chosen, cell: &str, to: &mut Builder) -> Result<(), Error> {
+        let is_gap = column.is_gap(cell);
+        let most = if column.is_target { MAX_LABELS } else { MAX_WORDS };
         match to {
-            Builder::Numbers(values) if is_missing(cell) => values.push(T::NONE),
-            Builder::Numbers(values) => match cell.parse::<T>().ok().filter(|value| value.is_usable()) {
-                Some(value) => values.push(value),
-                None => return Err(self.wrong(column.position + 1, quoted(cell), A_NUMBER.into())),
-            },
+            Builder::Numbers(values) if is_gap => values.push(f64::NAN),
+            Builder::Numbers(values) => {
+                match cell.parse().ok().filter(|value: &f64| value.abs() <= f64::from(f32::MAX)) {
+                    Some(value) => values.push(value),
+                    None => return Err(self.wrong(column.position + 1, quoted(cell), A_NUMBER.into())),
+                }
+            }
             Builder::Words { codes, known } => {
-                let word = if is_missing(cell) { "" } else { cell };
+                let word = if is_gap { "" } else { cell };
                 if add_word(codes, known, word) > most {
                     let found = format!("more than {most} different words in {}", quoted(&column.name));
                     let expected = if column.is_target {
@@ -481,9 +485,6 @@ fn is_header(cells: &[String], below: &[String]) -> bool {
     let differs = cells.iter().zip(below).any(|(name, cell)| is_number(cell) && !is_number(name));
     cells.iter().enumerate().all(has_no_value) && (differs || cells.iter().enumerate().all(is_name))
 }
-
-/// Of the first column, where it has none.
-const UNNAMED_FIRST: &str = "column 1";
 
 /// Names of columns, each another one.
 fn named(cells: &[String]) -> Vec<String> {

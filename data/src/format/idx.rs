@@ -12,6 +12,7 @@ pub(super) const FORMAT: Format = Format {
     name: "idx",
     endings: &["-ubyte", "-ubyte.gz", ".idx", ".idx.gz"],
     starts: &[&[0, 0, 8], &[0, 0, 9], &[0, 0, 11], &[0, 0, 12], &[0, 0, 13], &[0, 0, 14]],
+    keys: &[],
     read,
 };
 

@@ -19,7 +19,7 @@ use crate::error::quoted;
 use crate::{Error, Inputs, unpack};
 
 /// Sub-folders of images.
-pub(super) const FORMAT: Format = Format { name: "images", endings: &["/"], starts: &[], read };
+pub(super) const FORMAT: Format = Format { name: "images", endings: &["/"], starts: &[], keys: &[], read };
 
 const ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
 /// Longest side of an image, and bytes of a file or of an image.

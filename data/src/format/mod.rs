@@ -30,6 +30,11 @@ const FORMATS: &[Format] = &[
     idx::FORMAT,
 ];
 
+/// What formats with rows of cells follow; see [`Format::keys`].
+const ROWS: &[&str] = &["data.target", "data.features", "data.ignore", "data.header", "data.delimiter", "data.missing"];
+/// What formats of tokens follow.
+const TOKENS: &[&str] = &["data.window"];
+
 /// A format of files.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
@@ -39,6 +44,8 @@ pub(super) struct Format {
     pub endings: &'static [&'static str],
     /// First bytes of a file, where its name says nothing.
     pub starts: &'static [&'static [u8]],
+    /// Settings of the section `data` that it follows, of those that some formats have no use for.
+    pub keys: &'static [&'static str],
     /// Reads a file; memory is bounded before it is taken.
     pub read: fn(&Path, &Reading<'_>) -> Result<Records, Error>,
 }
@@ -62,7 +69,7 @@ impl Reading<'_> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Records {
     pub features: Features,
-    pub targets: Vec<Column<f64>>,
+    pub targets: Vec<Column>,
     /// The targets of tokens: the tokens that follow.
     pub following: Option<Targets>,
     /// What was decided and why, one sentence each.
@@ -76,7 +83,9 @@ pub(super) struct Records {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Features {
     /// Columns of a file of rows.
-    Columns(Vec<Column<f32>>),
+    Columns(Vec<Column>),
+    /// N × F numbers of more digits than single precision has, and the shape of a sample.
+    Exact(Vec<f64>, Vec<usize>),
     /// N × F values or tokens, and the shape of a sample.
     Whole(Inputs, Vec<usize>),
 }
@@ -98,6 +107,26 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Format {
+    /// Whether its samples are windows of tokens.
+    pub(super) fn holds_tokens(&self) -> bool {
+        self.keys == TOKENS
+    }
+
+    /// Confirms that nothing is asked for that files of this format have no use for: it would be passed over without a word.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for the first such key.
+    pub(super) fn expect_followed(&self, path: &Path, config: &DataConfig) -> Result<(), Error> {
+        let is_idle = |key: &&str| [ROWS, TOKENS].concat().contains(key) && !self.keys.contains(key);
+        config.given_for_files().into_iter().find(is_idle).map_or(Ok(()), |key| {
+            let followers: Vec<&str> =
+                FORMATS.iter().filter(|format| format.keys.contains(&key)).map(|format| format.name).collect();
+            let (shown, name, followers) = (path.display(), self.name, followers.join(", "));
+            let problem = format!("is for {followers}, and {shown} is read as {name}; expected no such key");
+            Err(Error::Config { key, problem })
+        })
+    }
+
     fn ends(&self, name: &str) -> bool {
         let name = name.to_lowercase();
         self.endings.iter().any(|ending| name.ends_with(ending))

@@ -14,11 +14,16 @@ use crate::error::quoted;
 use crate::{Error, unpack};
 
 /// One matrix, with the target in its last column.
-pub(super) const NPY: Format =
-    Format { name: "npy", endings: &[".npy"], starts: &[MAGIC], read: |path, reading| read_npy(path, reading) };
+pub(super) const NPY: Format = Format {
+    name: "npy",
+    endings: &[".npy"],
+    starts: &[MAGIC],
+    keys: &[],
+    read: |path, reading| read_npy(path, reading),
+};
 /// Inputs and targets by name.
 pub(super) const NPZ: Format =
-    Format { name: "npz", endings: &[".npz"], starts: &[], read: |path, reading| read_npz(path, reading) };
+    Format { name: "npz", endings: &[".npz"], starts: &[], keys: &[], read: |path, reading| read_npz(path, reading) };
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// Most arrays of a file that are looked at.

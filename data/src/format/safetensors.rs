@@ -10,7 +10,8 @@ use crate::error::quoted;
 use crate::{Error, unpack};
 
 /// Inputs and targets by name.
-pub(super) const FORMAT: Format = Format { name: "safetensors", endings: &[".safetensors"], starts: &[], read };
+pub(super) const FORMAT: Format =
+    Format { name: "safetensors", endings: &[".safetensors"], starts: &[], keys: &[], read };
 
 fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
     let (bytes, place) = (unpack::read_file(path, LIMIT_BYTES)?, path.display().to_string());

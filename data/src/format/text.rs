@@ -11,6 +11,7 @@ pub(super) const TEXT: Format = Format {
     name: "text",
     endings: &[".txt", ".txt.gz"],
     starts: &[],
+    keys: super::TOKENS,
     read: |path, reading| read(path, reading, |[byte]: [u8; 1]| u32::from(byte), Some(256)),
 };
 /// Tokens of two bytes, the lower first.
@@ -18,6 +19,7 @@ pub(super) const TOKENS_U16: Format = Format {
     name: "tokens_u16",
     endings: &[".u16"],
     starts: &[],
+    keys: super::TOKENS,
     read: |path, reading| read(path, reading, |bytes| u32::from(u16::from_le_bytes(bytes)), None),
 };
 /// Tokens of four bytes, the lowest first.
@@ -25,6 +27,7 @@ pub(super) const TOKENS_U32: Format = Format {
     name: "tokens_u32",
     endings: &[".u32"],
     starts: &[],
+    keys: super::TOKENS,
     read: |path, reading| read(path, reading, u32::from_le_bytes, None),
 };
 

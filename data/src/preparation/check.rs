@@ -1,58 +1,118 @@
 //! What must hold of a preparation that comes from a file.
 
-use super::{FeaturePlan, MAX_VALUES, Preparation};
-use crate::TargetKind;
+use std::collections::BTreeSet;
+
+use super::{ColumnPlan, FeatureKind, MAX_VALUES, Preparation, quoted};
+use crate::{TargetKind, TargetPlan, format};
+
+/// A field, what it is, and what is accepted.
+type Contradiction = (&'static str, String, String);
+
+fn wrong(field: &'static str, found: impl ToString, expected: impl Into<String>) -> Option<Contradiction> {
+    Some((field, found.to_string(), expected.into()))
+}
 
 impl Preparation {
     /// The first thing in it that cannot be: the field, what it is, and what is accepted. None of what [`super::super::load`]
     /// learned.
     #[must_use]
     pub fn contradiction(&self) -> Option<(&'static str, String, String)> {
-        let wrong = |field, found: &dyn ToString, expected: String| Some((field, found.to_string(), expected));
         if self.version != Self::VERSION {
-            return wrong("version", &self.version, Self::VERSION.to_string());
+            return wrong("version", self.version, Self::VERSION.to_string());
         }
         let width = self.sample_shape.iter().try_fold(1_usize, |width, &side| width.checked_mul(side));
         let Some(width) = width.filter(|&width| (1..=MAX_VALUES).contains(&width) && !self.sample_shape.is_empty())
         else {
             let found = format!("{:?}", self.sample_shape);
-            return wrong("sample_shape", &found, format!("sizes above 0 with a product of at most {MAX_VALUES}"));
+            return wrong("sample_shape", found, format!("sizes above 0 with a product of at most {MAX_VALUES}"));
         };
         if let Some(plan) = &self.columns {
             let inputs = plan.features.iter().fold(0_usize, |sum, feature| sum.saturating_add(feature.num_inputs()));
             if inputs != width {
-                return wrong(
-                    "columns",
-                    &format!("{inputs} inputs"),
-                    format!("{width}, as many as `sample_shape` has"),
-                );
+                let expected = format!("{width}, as many as `sample_shape` has");
+                return wrong("columns", format!("{inputs} inputs"), expected);
             }
-            let positions = || plan.features.iter().map(|FeaturePlan { position, .. }| position);
-            let beyond = positions().chain(plan.targets.iter().map(|(_, position)| position)).max();
-            if beyond.is_some_and(|&position| position >= plan.num_columns) {
-                let expected = format!("places below {}, the number of columns", plan.num_columns);
-                return wrong("columns", &format!("a column at {}", beyond.copied().unwrap_or_default()), expected);
+            if let Some(contradiction) = plan.contradiction(&self.target) {
+                return Some(contradiction);
             }
+        }
+        if let Some(format) = self.format.as_ref().filter(|&given| format::names().all(|name| name != given)) {
+            return wrong("format", quoted(format), format::names().collect::<Vec<_>>().join(", "));
         }
         let (means, scales) = (&self.scaling.means, &self.scaling.scales);
         if means.len() != scales.len() || ![0, 1, width].contains(&means.len()) {
             let found = format!("{} means and {} scales", means.len(), scales.len());
-            return wrong("scaling", &found, format!("as many of both: none, 1 or {width}"));
+            return wrong("scaling", found, format!("as many of both: none, 1 or {width}"));
         }
         let target = &self.target;
-        let of_values = if target.kind == TargetKind::Values { target.names.len() } else { 0 };
-        if [&target.means, &target.scales].iter().any(|found| found.len() != of_values && !found.is_empty()) {
-            let found = format!("{} means and {} scales", target.means.len(), target.scales.len());
-            return wrong("target", &found, format!("{of_values} of both, or none"));
+        if let Some(contradiction) = target.contradiction() {
+            return Some(contradiction);
         }
         let all_means = means.iter().chain(&target.means);
         let mut all_scales = scales.iter().chain(&target.scales);
         if let Some(mean) = all_means.into_iter().find(|mean| !mean.is_finite()) {
-            return wrong("scaling", &format!("a mean of {mean}"), "finite numbers".to_owned());
+            return wrong("scaling", format!("a mean of {mean}"), "finite numbers");
         }
         if let Some(scale) = all_scales.find(|scale| !(scale.is_finite() && **scale > 0.0)) {
-            return wrong("scaling", &format!("a scale of {scale}"), "finite numbers above 0".to_owned());
+            return wrong("scaling", format!("a scale of {scale}"), "finite numbers above 0");
         }
         None
+    }
+}
+
+impl ColumnPlan {
+    fn contradiction(&self, target: &TargetPlan) -> Option<Contradiction> {
+        let positions = || {
+            let features = self.features.iter().map(|feature| feature.position);
+            features.chain(self.targets.iter().map(|(_, position)| *position))
+        };
+        if let Some(beyond) = positions().find(|&position| position >= self.num_columns) {
+            let expected = format!("places below {}, the number of columns", self.num_columns);
+            return wrong("columns", format!("a column at {beyond}"), expected);
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = positions().find(|&position| !seen.insert(position)) {
+            return wrong("columns", format!("two columns at {twice}"), "a place for each");
+        }
+        if self.targets.len() != target.num_columns() || target.kind == TargetKind::Tokens {
+            let found = format!("{} columns of a target of {}", self.targets.len(), target.kind);
+            return wrong("columns", found, "1 for classes, and one for each of the values or flags");
+        }
+        let unordered = self.features.iter().find(|feature| match &feature.kind {
+            FeatureKind::Words { values } => !values.is_sorted_by(|one, next| one < next),
+            FeatureKind::Number { .. } => false,
+        });
+        unordered.and_then(|feature| {
+            let found = format!("words of {} in another order, or twice", quoted(&feature.name));
+            wrong("columns", found, "each word once, in the order of their bytes")
+        })
+    }
+}
+
+impl TargetPlan {
+    fn contradiction(&self) -> Option<Contradiction> {
+        let (means, scales, names) = (self.means.len(), self.scales.len(), self.names.len());
+        let of_values = if self.kind == TargetKind::Values { names } else { 0 };
+        if means != scales || means != of_values && means != 0 {
+            return wrong(
+                "target",
+                format!("{means} means and {scales} scales"),
+                format!("{of_values} of both, or none"),
+            );
+        }
+        match (self.kind, self.vocabulary) {
+            (TargetKind::Tokens, Some(1..)) => return None,
+            (TargetKind::Tokens, _) => return wrong("target", "tokens without a vocabulary", "their number"),
+            (kind, Some(_)) => return wrong("target", format!("a vocabulary beside {kind}"), "one for tokens alone"),
+            (_, None) => {}
+        }
+        let mut seen = BTreeSet::new();
+        match self.names.iter().find(|name| !seen.insert(*name)) {
+            _ if names == 0 => wrong("target", "no names", "one for each output"),
+            Some(name) if self.kind == TargetKind::Classes => {
+                wrong("target", format!("two classes called {}", quoted(name)), "a name for each")
+            }
+            _ => None,
+        }
     }
 }

@@ -123,19 +123,18 @@ fn another_file_without_names_is_read_by_place() {
 }
 
 #[test]
-fn values_are_learned_in_deviations_and_given_back_in_units() {
+fn values_are_learned_in_deviations_from_their_mean() {
     let case = Case::new();
     let text: String = (0..50).map(|i| format!("{},{}\n", i, 100.5 + 10.0 * f64::from(i))).collect();
     let Prepared { splits, preparation, notes, .. } = case.load(&text, |_| {}).unwrap();
     assert_eq!(preparation.target.kind, TargetKind::Values);
     assert_eq!(notes[1], "target: `column 2`: values, since 100.5 is no whole number (data.target_kind)");
     let crate::Targets::Values { values, .. } = splits.test.targets() else { panic!("values") };
-    let mut outputs = values.clone();
-    assert!(outputs.iter().all(|output| output.abs() < 3.0), "{outputs:?}");
-    preparation.target.restore(&mut outputs);
-    for (output, row) in outputs.iter().zip(&splits.assignment.test) {
-        let expected = 100.5 + 10.0 * *row as f32;
-        assert!((output - expected).abs() < 1e-3, "{output} is not {expected}");
+    assert!(values.iter().all(|value| value.abs() < 3.0), "{values:?}");
+    let (mean, scale) = (preparation.target.means[0], preparation.target.scales[0]);
+    for (value, row) in values.iter().zip(&splits.assignment.test) {
+        let (found, expected) = (f64::from(*value) * scale + mean, 100.5 + 10.0 * *row as f64);
+        assert!((found - expected).abs() < 1e-3, "{found} is not {expected}");
     }
 }
 
@@ -207,4 +206,156 @@ fn a_scale_that_is_given_takes_the_place_of_standardization() {
     let as_it_is = case.load(&text, |config| config.standardize = Some(false)).unwrap();
     let unscaled: Vec<f32> = expected.iter().map(|value| 16.0 * value).collect();
     assert_eq!(as_it_is.splits.train.values(), unscaled);
+}
+
+#[test]
+fn numbers_that_differ_in_late_digits_are_standardized_before_they_are_rounded() {
+    let case = Case::new();
+    let seconds = |i: usize| 1_700_000_000 + i;
+    let text: String = (0..60).map(|i| format!("{},{}\n", seconds(i), i % 2)).collect();
+    let Prepared { splits, preparation, .. } = case.load(&text, |_| {}).unwrap();
+    let mut different: Vec<u32> = splits.train.values().iter().map(|value| value.to_bits()).collect();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), splits.train.num_samples());
+    let applied = case.apply(&preparation, &text).unwrap();
+    let Inputs::Values(values) = applied.inputs else { panic!("values") };
+    let of_test: Vec<f32> = splits.assignment.test.iter().map(|&row| values[row]).collect();
+    assert_eq!(splits.test.values(), of_test);
+
+    // The same as an array of whole numbers, and of f64.
+    let bytes: Vec<u8> =
+        (0..60_usize).flat_map(|i| [seconds(i), i % 2].map(|n| n as i64)).flat_map(i64::to_le_bytes).collect();
+    let doubles: Vec<u8> =
+        (0..60_usize).flat_map(|i| [seconds(i), i % 2].map(|n| n as f64)).flat_map(f64::to_le_bytes).collect();
+    for (descr, bytes) in [("<i8", bytes), ("<f8", doubles)] {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (60, 2), }}");
+        let file =
+            [b"\x93NUMPY\x01\x00", &u16::try_from(header.len()).unwrap().to_le_bytes()[..], header.as_bytes(), &bytes]
+                .concat();
+        let path = case.folder.path().join("train.npy");
+        fs::write(&path, file).unwrap();
+        let prepared = load(&DataConfig::new(DataName::File(path.clone()))).unwrap();
+        assert_eq!(prepared.splits.train.values(), splits.train.values(), "{descr}");
+        assert_eq!(prepared.preparation.apply(&path).unwrap().inputs, Inputs::Values(values.clone()), "{descr}");
+    }
+}
+
+#[test]
+fn what_becomes_too_large_for_an_input_is_refused() {
+    let case = Case::new();
+    let preparation = case.load(&rows(|i| (i % 2).to_string()), |_| {}).unwrap().preparation;
+    let small = Preparation { scaling: Scaling { means: vec![0.0], scales: vec![1e-9] }, ..preparation };
+    let message = "more.csv: found inf in sample 0, as it was to be scaled, expected finite numbers";
+    assert_eq!(case.apply(&small, "width,color\n1e30,red\n").unwrap_err(), message);
+}
+
+#[test]
+fn another_file_has_the_format_and_the_delimiter_that_were_given() {
+    let case = Case::new();
+    let path = case.folder.path().join("rows.txt");
+    let text = "width|note;y\n".to_owned() + &(0..30).map(|i| format!("{}|a;{}\n", i % 10, i % 2)).collect::<String>();
+    fs::write(&path, text.replace(';', "|")).unwrap();
+    let mut config = DataConfig::new(DataName::File(path.clone()));
+    (config.format, config.delimiter) = (Some("csv".into()), Some(Delimiter::Pipe));
+    config.ignore = vec![ColumnRef::Name("note".into())];
+    let preparation = load(&config).unwrap().preparation;
+    let again: Preparation = serde_json::from_str(&serde_json::to_string(&preparation).unwrap()).unwrap();
+    assert_eq!(again, preparation);
+    assert_eq!(again.apply(&path).unwrap().num_samples(), 30);
+    for (name, text) in [
+        ("more.txt", "y|width|c,d\n0|3|x\n"), // `,` is in a name
+        ("more.dat", "width|y\n3|0\n"),
+        ("more.csv", "width;y\n3;0\n"),
+        ("one.txt", "width\n3\n"),
+    ] {
+        let path = case.folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        assert_eq!(again.apply(&path).map_err(|error| error.to_string()).unwrap().num_samples(), 1, "{name}");
+    }
+}
+
+#[track_caller]
+fn check_contradiction(change: impl FnOnce(&mut serde_json::Value), expected: &str) {
+    let text: String = "x,c,a,b\n".to_owned()
+        + &(0..30).map(|i| format!("{i},{},{},{}\n", ["u", "v"][i % 2], i % 3, i)).collect::<String>();
+    let target = ["a", "b"].map(|name| ColumnRef::Name(name.into())).to_vec();
+    let prepared = Case::new().load(&text, |config| config.target = Some(ColumnRefs::Many(target))).unwrap();
+    assert_eq!(prepared.preparation.contradiction(), None);
+    let mut document = serde_json::to_value(&prepared.preparation).unwrap();
+    change(&mut document);
+    let changed: Preparation = serde_json::from_value(document).unwrap();
+    let (field, found, accepted) = changed.contradiction().unwrap();
+    assert_eq!(format!("{field}: {found}, expected {accepted}"), expected);
+}
+
+#[test]
+fn a_document_that_contradicts_itself_is_told_before_it_is_used() {
+    use serde_json::json;
+
+    check_contradiction(
+        |document| document["columns"]["targets"] = json!([["a", 2], ["b", 2]]),
+        "columns: two columns at 2, expected a place for each",
+    );
+    check_contradiction(
+        |document| document["columns"]["features"][1]["position"] = json!(0),
+        "columns: two columns at 0, expected a place for each",
+    );
+    check_contradiction(
+        |document| document["columns"]["targets"] = json!([["a", 4], ["b", 3]]),
+        "columns: a column at 4, expected places below 4, the number of columns",
+    );
+    check_contradiction(
+        |document| document["columns"]["targets"] = json!([["a", 2]]),
+        "columns: 1 columns of a target of values, expected 1 for classes, and one for each of the values or flags",
+    );
+    for words in [json!(["v", "u"]), json!(["u", "u"])] {
+        check_contradiction(
+            |document| document["columns"]["features"][1]["kind"]["words"]["values"] = words,
+            "columns: words of `c` in another order, or twice, expected each word once, in the order of their bytes",
+        );
+    }
+    check_contradiction(
+        |document| document["target"]["scales"] = json!([]),
+        "target: 2 means and 0 scales, expected 2 of both, or none",
+    );
+    check_contradiction(
+        |document| document["target"]["vocabulary"] = json!(2),
+        "target: a vocabulary beside values, expected one for tokens alone",
+    );
+    check_contradiction(
+        |document| document["target"] = json!({"kind": "classes", "names": ["a", "a"]}),
+        "columns: 2 columns of a target of classes, expected 1 for classes, and one for each of the values or flags",
+    );
+    check_contradiction(
+        |document| {
+            document["columns"]["targets"] = json!([["a", 2]]);
+            document["target"] = json!({"kind": "classes", "names": ["a", "a"]});
+        },
+        "target: two classes called `a`, expected a name for each",
+    );
+    check_contradiction(
+        |document| document["scaling"]["scales"][1] = json!(0.0),
+        "scaling: a scale of 0, expected finite numbers above 0",
+    );
+    check_contradiction(
+        |document| document["format"] = json!("xls"),
+        "format: `xls`, expected csv, npy, npz, safetensors, images, text, tokens_u16, tokens_u32, idx",
+    );
+}
+
+#[test]
+fn names_of_columns_reach_a_terminal_without_its_commands() {
+    let case = Case::new();
+    let text = "\u{1b}[31mred,word,y\n".to_owned()
+        + &(0..30)
+            .map(|i| {
+                format!("{},{},{}\n", if i == 3 { String::new() } else { i.to_string() }, ["u", "v"][i % 2], i % 2)
+            })
+            .collect::<String>();
+    let Prepared { preparation, notes, .. } = case.load(&text, |config| config.missing = Missing::Mean).unwrap();
+    let applied = case.apply(&preparation, &text.replace("u,", "\u{1b}u,")).unwrap();
+    let all = [notes, applied.notes].concat();
+    assert!(all.iter().any(|note| note.contains("(`\\u{1b}[31mred`: 1)")), "{all:#?}");
+    assert!(all.iter().all(|note| !note.contains('\u{1b}')), "{all:#?}");
 }

@@ -178,6 +178,10 @@ impl EsperConfig {
             let problem = "expected at least 1, or `policy.policy` to be `off`: isolation that is never checked is not measured, and no gate lets a seed train";
             issues.push(Issue::new("seeds.isolation.check_every_epochs", problem));
         }
+        if self.run.gpu_dataset == GpuDataset::On && !self.train.execution.data_on_device {
+            let problem = "expected `auto` or `off` beside `train.execution.data_on_device = false`, its older name";
+            issues.push(Issue::new("run.gpu_dataset", problem));
+        }
         let of_policy = self.policy.validate().err().unwrap_or_default();
         issues.extend(of_policy.into_iter().map(|issue| Issue::new(format!("policy.{}", issue.key), issue.message)));
         let of_trainer = self.train.validate().into_iter();

@@ -94,6 +94,12 @@ fn an_unknown_name_is_answered_with_the_accepted_names() {
         &["run.gpu_dataset=maybe"],
         "--set run.gpu_dataset=maybe: `run.gpu_dataset` is `maybe`; accepted: auto, on, off",
     );
+    check_refused(
+        "",
+        &["run.gpu_dataset=on", "train.execution.data_on_device=false"],
+        "--set run.gpu_dataset=on: `run.gpu_dataset` is \"on\", expected `auto` or `off` beside \
+         `train.execution.data_on_device = false`, its older name",
+    );
     check_refused("", &["run.device=gpu"], "--set run.device=gpu: `run.device` is `gpu`; accepted: cpu, cuda:N");
     check_refused(
         "",

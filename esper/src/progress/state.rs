@@ -52,7 +52,7 @@ const POINTS: usize = 4096;
 
 impl Curves {
     /// Takes values at a point in epochs in.
-    fn add(&mut self, at: f64, train: Option<&Score>, train_loss: f64, validation: &Score) {
+    fn add(&mut self, at: f64, train: Option<&Score>, train_loss: Option<f64>, validation: &Score) {
         if self.measure.is_empty() {
             let first = validation.measures.keys().next().map_or("", String::as_str);
             self.measure = if validation.accuracy().is_some() { ACCURACY } else { first }.to_owned();
@@ -61,7 +61,7 @@ impl Curves {
         let measured = [train.and_then(value), value(validation)];
         let curves =
             [&mut self.train_loss, &mut self.validation_loss, &mut self.train_measure, &mut self.validation_measure];
-        let values = [Some(train_loss), Some(validation.loss), measured[0], measured[1]];
+        let values = [train_loss, Some(validation.loss), measured[0], measured[1]];
         for (curve, value) in curves.into_iter().zip(values) {
             curve.extend(value.map(|value| (at, value)));
             if curve.len() > POINTS {
@@ -111,7 +111,7 @@ impl RunState {
     pub(super) fn epoch(&mut self, report: &EpochReport) -> Vec<String> {
         self.epoch_s = Some(self.epoch_s.map_or(report.wall_s, |smoothed| 0.7 * smoothed + 0.3 * report.wall_s));
         self.epoch_began = self.running;
-        self.curves.add(report.epoch.0 as f64, Some(&report.train), report.train.loss, &report.validation);
+        self.curves.add(report.epoch.0 as f64, Some(&report.train), Some(report.train.loss), &report.validation);
         for seed in &report.seeds {
             let life = self.seeds.entry(seed.seed_id);
             let life = life.or_insert_with(|| Life { state: seed.clone(), stages: Vec::new() });
@@ -155,7 +155,8 @@ impl RunState {
                     self.curves.add(at, None, evaluation.train_loss, validation);
                 }
                 let held_out = lines::validation(validation);
-                let line = format!("step {step}  loss {:.4}  {held_out}", evaluation.train_loss);
+                let loss = evaluation.train_loss.map(|loss| format!("loss {loss:.4}  ")).unwrap_or_default();
+                let line = format!("step {step}  {loss}{held_out}");
                 self.note(line.clone());
                 return Some(line);
             }

@@ -7,6 +7,7 @@ use leyline::batch::Batch;
 use leyline::source::{Field, SampleSpec, SamplesMut, Source, SourceError, ValuesMut};
 
 use super::host::HostBatch;
+use super::source::subset::{self, Subset};
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
 
@@ -212,10 +213,20 @@ impl Dataset {
         }
     }
 
-    /// The samples at `indices` as a data set of their own.
+    /// The samples at `indices` as a data set of their own; those of a source stay where they are.
     pub(crate) fn subset(&self, indices: &[u32]) -> Result<Self, Error> {
+        if self.tensors().is_none() {
+            return Self::from_source(Arc::new(Subset::new(self.as_source(), indices.to_vec())));
+        }
         let Batch { inputs, targets } = self.gather(indices)?;
-        Self::new(inputs, targets)
+        let mut subset = Self::new(inputs, targets)?;
+        if let Some(lengths) = Source::lengths(self) {
+            subset = subset.with_lengths(subset::of(lengths, indices))?;
+        }
+        if let Some(weights) = Source::weights(self) {
+            subset = subset.with_weights(subset::of(weights, indices))?;
+        }
+        Ok(subset)
     }
 
     fn read_batch(&self, source: &dyn Source, indices: &[u32]) -> Result<Batch, Error> {

@@ -1,7 +1,7 @@
 //! Measures against their definitions, and what a measure of several counts looks like.
 #![expect(clippy::disallowed_methods, clippy::float_cmp, reason = "tests look at tensors, and flags are exact")]
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use leyline::task::Measure;
 
 use super::{
@@ -74,9 +74,10 @@ fn of_values(measure: &Measure, outputs: &[f32], targets: &[f32], width: usize, 
     let (mut sums, size) = (Vec::new(), batch_size * width);
     for (outputs, targets) in outputs.chunks(size).zip(targets.chunks(size)) {
         let tensor = |of: &[f32]| Tensor::from_slice(of, (of.len() / width, width), &Device::Cpu).unwrap();
-        for row in measure.counts(&tensor(outputs), &tensor(targets)).unwrap().to_vec2::<f32>().unwrap() {
+        let counts = measure.counts(&tensor(outputs), &tensor(targets)).unwrap();
+        for row in counts.to_dtype(DType::F64).unwrap().to_vec2::<f64>().unwrap() {
             sums.resize(row.len(), 0.0);
-            sums.iter_mut().zip(row).for_each(|(sum, count)| *sum += f64::from(count));
+            sums.iter_mut().zip(row).for_each(|(sum, count)| *sum += count);
         }
     }
     measure.value(&sums, (targets.len() / width) as f64)
@@ -107,6 +108,19 @@ fn errors_of_values_are_told_in_units_of_the_data() {
 }
 
 #[test]
+fn targets_that_are_all_the_same_explain_nothing_and_far_ones_lose_nothing() {
+    for target in [0.3, 0.1, -7.7, 1e6] {
+        for count in [1, 5, 1000] {
+            check_values(&r2(), (&vec![0.5; count], &vec![target; count]), 1, None);
+        }
+    }
+    // The spread of these is a millionth of what they are.
+    let targets: Vec<f32> = (0..64_u8).map(|place| 1e6 + f32::from(place % 4)).collect();
+    let outputs: Vec<f32> = targets.iter().map(|target| target + 0.5).collect();
+    check_values(&r2(), (&outputs, &targets), 1, Some(1.0 - 0.25 / 1.25));
+}
+
+#[test]
 fn set_flags_are_found_by_the_sign_and_ordered_by_their_logits() {
     let flags = (&[2.0, -1.0, 0.5, -3.0][..], &[1.0, 1.0, 0.0, 0.0][..]);
     check_values(&f1(), flags, 1, Some(0.5));
@@ -129,7 +143,7 @@ fn set_flags_are_found_by_the_sign_and_ordered_by_their_logits() {
 
 #[test]
 fn surprise_is_told_per_token_that_counts_and_per_byte() {
-    let logits = Tensor::zeros((2, 3, 8), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let logits = Tensor::zeros((2, 3, 8), DType::F32, &Device::Cpu).unwrap();
     let targets = Tensor::new(&[[0_u32, 7, IGNORED], [IGNORED, 3, 1]], &Device::Cpu).unwrap();
     for (measure, expected) in [(perplexity(), 8.0), (bits_per_byte(2.0), 1.5)] {
         let counts = measure.counts(&logits, &targets).unwrap().to_vec2::<f32>().unwrap();

@@ -127,7 +127,7 @@ impl OptimizerConfig {
     }
 
     /// Numbers kept per element of a parameter.
-    pub(super) fn num_moments(&self) -> usize {
+    pub(crate) fn num_moments(&self) -> usize {
         self.element(0.0, 1).num_states()
     }
 }

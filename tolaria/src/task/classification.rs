@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 use leyline::task::{Measure, Task};
 
-use super::log_softmax::log_softmax;
+use super::log_softmax::{log_softmax, only};
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
 use crate::{loss, measure};
@@ -91,11 +91,17 @@ impl Classification {
 
     /// (B,), with a gradient.
     fn weighted(&self, shares: &Shares, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let is_target = targets.unsqueeze(1)?.broadcast_eq(&shares.classes)?.to_dtype(DType::F32)?;
-        let even = self.smoothing / self.num_classes as f64;
-        let wanted = is_target.affine(1.0 - self.smoothing, even)?;
-        let of_sample = is_target.broadcast_mul(&shares.weights)?.sum_keepdim(1)?;
-        (log_softmax(logits)? * wanted)?.broadcast_mul(&of_sample)?.sum(1)?.neg()
+        let is_target = targets.unsqueeze(1)?.broadcast_eq(&shares.classes)?;
+        let share = is_target.to_dtype(DType::F32)?;
+        let of_sample = share.broadcast_mul(&shares.weights)?.sum_keepdim(1)?;
+        let nats = log_softmax(logits)?;
+        let wanted = if self.smoothing > 0.0 {
+            let even = self.smoothing / self.num_classes as f64;
+            (nats * share.affine(1.0 - self.smoothing, even)?)?
+        } else {
+            only(&is_target, &nats)?
+        };
+        wanted.broadcast_mul(&of_sample)?.sum(1)?.neg()
     }
 }
 
@@ -140,7 +146,8 @@ impl Task for Classification {
     }
 
     fn loss_of_guessing(&self) -> Option<f64> {
-        (self.num_classes > 1).then(|| (self.num_classes as f64).ln())
+        let largest = self.weights.iter().flatten().copied().reduce(f32::max).unwrap_or(1.0);
+        (self.num_classes > 1).then(|| (self.num_classes as f64).ln() * f64::from(largest))
     }
 
     fn tensors(&self) -> Vec<Tensor> {

@@ -67,7 +67,8 @@ impl Task for Flags {
         // ln(1 + e^-|x|), which cannot overflow.
         let small = logits.abs()?.neg()?.exp()?.affine(1.0, 1.0)?.log()?;
         let if_unset = (logits.relu()? + &small)?;
-        let if_set = (logits.neg()?.relu()? + small)?;
+        // Of the same `relu`: where the logit is 0, its slope and that of the other add up to what is right.
+        let if_set = ((logits.relu()? - &logits)? + small)?;
         let set = (if_set * targets.affine(self.positive_weight, 0.0)?)?;
         (set + (if_unset * targets.affine(-1.0, 1.0)?)?)?.mean(1)
     }
@@ -86,7 +87,7 @@ impl Task for Flags {
     }
 
     fn loss_of_guessing(&self) -> Option<f64> {
-        Some(std::f64::consts::LN_2)
+        Some(std::f64::consts::LN_2 * self.positive_weight.max(1.0))
     }
 
     #[expect(clippy::float_cmp, reason = "a flag is exactly 0 or 1")]

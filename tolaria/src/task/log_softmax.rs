@@ -8,3 +8,8 @@ pub(super) fn log_softmax(logits: &Tensor) -> Result<Tensor> {
     let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
     shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)
 }
+
+/// `values` where `mask` is set, 0 elsewhere: what was left out does not matter, even where it is infinite.
+pub(super) fn only(mask: &Tensor, values: &Tensor) -> Result<Tensor> {
+    mask.where_cond(values, &values.zeros_like()?)
+}

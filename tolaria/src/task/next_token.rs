@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use leyline::task::{Measure, Task};
 
-use super::log_softmax::log_softmax;
+use super::log_softmax::{log_softmax, only};
 use crate::error::Error;
 use crate::host_read::{self, HostReads};
 use crate::{loss, measure};
@@ -84,9 +84,9 @@ impl Task for NextToken {
             return loss::cross_entropy(&rows, &targets.flatten_all()?).map_err(candle_core::Error::wrap);
         };
         // An ignored target is no token, so that its whole row is 0.
-        let is_target = targets.unsqueeze(2)?.broadcast_eq(tokens)?.to_dtype(DType::F32)?;
+        let is_target = targets.unsqueeze(2)?.broadcast_eq(tokens)?;
         let positions = targets.elem_count() as f64;
-        (log_softmax(&logits)? * is_target)?.sum_all()?.affine(-1.0 / positions, 0.0)
+        only(&is_target, &log_softmax(&logits)?)?.sum_all()?.affine(-1.0 / positions, 0.0)
     }
 
     /// Of the positions that count; a sample without any was not recognized.

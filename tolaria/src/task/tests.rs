@@ -118,6 +118,50 @@ fn a_flag_has_the_loss_of_two_classes_however_large_its_logit() {
     }
 }
 
+/// The slopes of the mean loss at these outputs.
+fn gradient(task: &dyn Task, outputs: &Tensor, targets: &Tensor) -> Vec<f32> {
+    let var = Var::from_tensor(outputs).unwrap();
+    let slopes = task.mean_loss(&var, targets).unwrap().backward().unwrap();
+    slopes.get(&var).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+fn a_logit_of_0_is_half_wrong_whether_its_flag_is_set_or_not() {
+    let (outputs, targets) = (Tensor::zeros((1, 2), DType::F32, &Device::Cpu).unwrap(), [[1.0_f32, 0.0]]);
+    let targets = Tensor::new(&targets, &Device::Cpu).unwrap();
+    assert_eq!(gradient(&Flags::new(2), &outputs, &targets), [-0.25, 0.25], "the mean of two flags");
+    let weighted = Flags::new(2).with_positive_weight(3.0).unwrap();
+    assert_eq!(gradient(&weighted, &outputs, &targets), [-0.75, 0.25]);
+}
+
+#[test]
+fn what_a_model_rules_out_does_not_spoil_the_loss_of_what_it_does_not() {
+    let ruled_out = f32::NEG_INFINITY;
+    let outputs = Tensor::new(&[[0.0_f32, 0.0, ruled_out]], &Device::Cpu).unwrap();
+    let plain = Classification::new(3);
+    let weighted = Classification::new(3).with(Some(vec![1.0; 3]), 0.0, &Device::Cpu).unwrap();
+    let tokens = NextToken::new(3).with_ignored(&Device::Cpu).unwrap();
+    let (one, sequence) = (classes(&[1]), classes(&[1]).unsqueeze(0).unwrap());
+    let of_sequence = outputs.unsqueeze(0).unwrap();
+    let cases: [(&dyn Task, &Tensor, &Tensor); 3] =
+        [(&plain, &outputs, &one), (&weighted, &outputs, &one), (&tokens, &of_sequence, &sequence)];
+    for (task, outputs, targets) in cases {
+        let mean = task.mean_loss(outputs, targets).unwrap().to_scalar::<f32>().unwrap();
+        assert!((mean - 2.0_f32.ln()).abs() < 1e-6, "{}: {mean}", task.describe());
+        assert_eq!(gradient(task, outputs, targets), [0.5, -0.5, 0.0], "{}", task.describe());
+    }
+}
+
+#[test]
+fn the_loss_of_guessing_is_not_below_what_weights_make_of_it() {
+    let (two, nats) = (2.0_f64.ln(), |task: &dyn Task| task.loss_of_guessing().unwrap());
+    assert!((nats(&Flags::new(3)) - two).abs() < 1e-12);
+    assert!((nats(&Flags::new(3).with_positive_weight(50.0).unwrap()) - 50.0 * two).abs() < 1e-12);
+    assert!((nats(&Flags::new(3).with_positive_weight(0.1).unwrap()) - two).abs() < 1e-12);
+    let weighted = Classification::new(2).with(Some(vec![0.5, 4.0]), 0.0, &Device::Cpu).unwrap();
+    assert!((nats(&weighted) - 4.0 * two).abs() < 1e-12);
+}
+
 #[test]
 fn balanced_weights_have_a_mean_of_one_over_the_samples() {
     let text = r#"{"kind": "classification", "class_weights": "balanced"}"#;

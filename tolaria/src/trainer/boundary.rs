@@ -59,6 +59,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         // Before anything is decided: what is kept is what was evaluated, and a run that is taken up there ends the epoch anew.
         self.keep_if_best(eager, observer, &evaluation.score);
+        self.config.check_accuracy(&*self.parts.task, &evaluation.score)?;
         if let Some(config) = &self.config.early_stop {
             self.track.watch(config, config.direction(&self.measures), epoch, &evaluation.score);
         }
@@ -110,7 +111,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             return Err(Error::NonFinite { what: "validation loss", epoch: self.cursor.epoch.next() });
         }
         let totals = self.sums.read(&mut self.reads)?;
-        let train_loss = totals.loss_sum / totals.num_samples.max(1) as f64;
+        let train_loss = (totals.num_samples > 0).then(|| totals.loss_sum / totals.num_samples as f64);
         let evaluation = StepEvaluation { step: self.cursor.step, train_loss, validation };
         observer.event(&RunEvent::Evaluated(&evaluation));
         self.track.evaluations.push(evaluation.clone());

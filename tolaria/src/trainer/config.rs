@@ -8,12 +8,17 @@ use serde::{Deserialize, Serialize};
 use crate::aggregate::{AggregationConfig, ConflictResolution, Parameters};
 use crate::batch::transform::AugmentConfig;
 use crate::batch::{BatchConfig, LoaderConfig, SamplerConfig};
+use leyline::state::Score;
 use leyline::task::{Measure, Task};
 
 use crate::error::Error;
 use crate::measure::ACCURACY;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
+use crate::trainer::recovery::RecoveryConfig;
 use crate::trainer::stop::EarlyStopConfig;
+
+/// What a [`Score`] holds beside measures of the task: none of them may have such a name.
+const RESERVED: [&str; 3] = ["loss", "num_samples", ACCURACY.name];
 
 /// Settings of the trainer; immutable once it is built.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,6 +70,9 @@ pub struct TrainConfig {
     /// What is done to training samples in every epoch.
     #[serde(default, skip_serializing_if = "AugmentConfig::is_default")]
     pub augment: AugmentConfig,
+    /// What a run goes back to.
+    #[serde(default, skip_serializing_if = "RecoveryConfig::is_default")]
+    pub recovery: RecoveryConfig,
 }
 
 /// How a step reaches a GPU. All ways give the same numbers: eager and replayed steps the same bits, compiled ones too but
@@ -152,6 +160,7 @@ impl Default for TrainConfig {
             loader: LoaderConfig::default(),
             sampler: SamplerConfig::default(),
             augment: AugmentConfig::default(),
+            recovery: RecoveryConfig::default(),
         }
     }
 }
@@ -174,9 +183,15 @@ impl TrainConfig {
     /// [`Error::InvalidConfig`] for a measure that the task does not have.
     pub fn measured(&self, task: &dyn Task) -> Result<Vec<Measure>, Error> {
         let offered = task.measures();
+        let names: Vec<&str> = offered.iter().map(|measure| measure.about().name).collect();
+        for (place, name) in names.iter().enumerate() {
+            if RESERVED.contains(name) || names[..place].contains(name) {
+                let message = format!("a {} has two of the name `{name}`, or one that is reserved", task.describe());
+                return Err(Error::InvalidConfig { key: "measures".to_owned(), message });
+            }
+        }
         let is_offered = |name: &String| name == ACCURACY.name || offered.iter().any(|of| of.about().name == name);
         if let Some(name) = self.measures.iter().find(|name| !is_offered(name)) {
-            let names: Vec<&str> = offered.iter().map(|measure| measure.about().name).collect();
             let message = format!("names `{name}`: a {} has {}", task.describe(), names.join(", "));
             return Err(Error::InvalidConfig { key: "measures".to_owned(), message });
         }
@@ -192,6 +207,21 @@ impl TrainConfig {
             }
         }
         Ok(measured)
+    }
+
+    /// Confirms that there is an accuracy where one is asked for, which only an evaluation can tell.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`].
+    pub(super) fn check_accuracy(&self, task: &dyn Task, score: &Score) -> Result<(), Error> {
+        let is_watched = self.early_stop.as_ref().is_some_and(|stop| stop.measure == ACCURACY.name);
+        let is_asked = self.measures.iter().any(|name| name == ACCURACY.name);
+        let key = if is_watched { "early_stop.measure" } else { "measures" };
+        if score.accuracy().is_some() || !(is_watched || is_asked) {
+            return Ok(());
+        }
+        let message = format!("names `{}`, which a {} does not have", ACCURACY.name, task.describe());
+        Err(Error::InvalidConfig { key: key.to_owned(), message })
     }
 
     /// Every setting that cannot work, as (key, what is accepted).
@@ -296,6 +326,67 @@ mod tests {
         let error = config(r#"{"measures": ["top5"]}"#).measured(&classes).unwrap_err().to_string();
         let expected = "`measures` is invalid: names `top5`: a classification of 3 has top5_accuracy, macro_f1";
         assert_eq!(error, expected);
+    }
+
+    /// A task whose measures have these names.
+    #[derive(Debug)]
+    struct Measured(Vec<Measure>);
+
+    impl Measured {
+        fn by(names: &[&'static str]) -> Self {
+            let about = |name| leyline::task::About { name, ..ACCURACY };
+            let counts = |outputs: &candle_core::Tensor, _: &candle_core::Tensor| Ok(outputs.clone());
+            Self(names.iter().map(|name| Measure::new(about(name), counts, |sums, _| sums[0])).collect())
+        }
+    }
+
+    impl Task for Measured {
+        fn describe(&self) -> String {
+            "task".to_owned()
+        }
+
+        fn losses(
+            &self,
+            outputs: &candle_core::Tensor,
+            _: &candle_core::Tensor,
+        ) -> candle_core::Result<candle_core::Tensor> {
+            Ok(outputs.clone())
+        }
+
+        fn measures(&self) -> &[Measure] {
+            &self.0
+        }
+
+        fn check_targets(&self, _: &candle_core::Tensor) -> candle_core::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_measure_has_a_name_of_its_own() {
+        for (names, is_accepted) in [
+            (&["reach", "depth"][..], true),
+            (&["reach", "reach"], false),
+            (&["loss"], false),
+            (&["num_samples"], false),
+            (&["accuracy"], false),
+        ] {
+            assert_eq!(config("{}").measured(&Measured::by(names)).is_ok(), is_accepted, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn an_accuracy_is_asked_for_where_there_is_one() {
+        let (without, with) = (Score::new(0.5, 4), Score::new(0.5, 4).with(ACCURACY.name, 1.0));
+        for (changes, key) in [
+            (r#"{"measures": ["accuracy"]}"#, "`measures`"),
+            (r#"{"early_stop": {"patience": 1, "measure": "accuracy"}}"#, "`early_stop.measure`"),
+        ] {
+            let error = config(changes).check_accuracy(&Measured::by(&[]), &without).unwrap_err().to_string();
+            assert_eq!(error, format!("{key} is invalid: names `accuracy`, which a task does not have"));
+            config(changes).check_accuracy(&Measured::by(&[]), &with).unwrap();
+        }
+        config("{}").check_accuracy(&Measured::by(&[]), &without).unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Evaluation on held-out data, with each live seed switched on and off beside it.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use leyline::error::BoxError;
 use leyline::id::SeedId;
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
@@ -79,7 +79,7 @@ pub struct HeldOut<'a> {
 /// # Errors
 /// When a forward pass or the device fails.
 /// # Sync
-/// one device-to-host copy: all per-sample losses and hits, and the counts of the measures, in one tensor.
+/// one device-to-host copy of all per-sample losses and hits, and one of the counts of each measure
 pub fn evaluate<M: TrainableModel>(
     eager: &Eager,
     model: &M,
@@ -98,7 +98,11 @@ pub fn evaluate<M: TrainableModel>(
         if data.tensors().is_none() {
             // Those in memory were looked at as a whole.
             let checked = task.check_targets(&slice.targets);
-            checked.map_err(|error| Error::InvalidData { what: "targets", message: error.to_string() })?;
+            checked.map_err(|error| {
+                let what = data.as_source().describe();
+                let message = format!("{what}: {error}, counted from sample {start} on");
+                Error::InvalidData { what: "targets", message }
+            })?;
         }
         let batch = to_device(slice, device)?;
         for pass in 0..num_passes {
@@ -111,29 +115,26 @@ pub fn evaluate<M: TrainableModel>(
             losses[pass].push(task.losses(&outputs.logits, &batch.targets)?);
             hits[pass].extend(task.hits(&outputs.logits, &batch.targets)?);
             for (measure, counts) in measures.iter().zip(&mut counts).filter(|_| pass == 0) {
-                counts.push(measure.counts(&outputs.logits, &batch.targets)?);
+                let of_batch = measure.counts(&outputs.logits, &batch.targets)?;
+                counts.push(of_batch.to_dtype(DType::F64)?.sum(0)?);
             }
         }
     }
     hits.retain(|hits| !hits.is_empty());
-    let counts: Vec<Tensor> = counts.iter().map(|rows| Tensor::cat(rows, 0)).collect::<Result<_, _>>()?;
-    let mut rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
-    rows.extend(counts.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>, _>>()?);
+    let rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
     let table = host_read::read_vec(&Tensor::cat(&rows, 0)?, "evaluation", reads)?;
-    let (per_sample, mut rest) = table.split_at((num_passes + hits.len()) * data.len());
-    let per_sample: Vec<&[f32]> = per_sample.chunks(data.len().max(1)).collect();
+    let per_sample: Vec<&[f32]> = table.chunks(data.len().max(1)).collect();
     let (losses, hits) = per_sample.split_at(num_passes);
     let mut score = Score::new(mean(losses[0]), data.len() as u64);
     if let Some(hits) = hits.first() {
         score = score.with(ACCURACY, mean(hits));
     }
     for (measure, counts) in measures.iter().zip(&counts) {
-        let (of_measure, others) = rest.split_at(counts.elem_count());
+        let sums = host_read::read_vec_f64(&Tensor::stack(counts, 0)?.sum(0)?, "counts of a measure", reads)?;
         // What is no number was not measured: as JSON it could not be read again.
-        if let Some(value) = measure.value(&column_sums(of_measure, counts.dim(1)?), data.len() as f64) {
+        if let Some(value) = measure.value(&sums, data.len() as f64) {
             score = score.with(measure.about().name, value);
         }
-        rest = others;
     }
     Ok(Evaluation {
         score,
@@ -148,12 +149,6 @@ pub fn evaluate<M: TrainableModel>(
             })
             .collect(),
     })
-}
-
-/// The sum of each of so many columns of a table, row by row.
-fn column_sums(table: &[f32], width: usize) -> Vec<f64> {
-    let column = |column: usize| table.iter().skip(column).step_by(width).map(|count| f64::from(*count)).sum();
-    (0..width).map(column).collect()
 }
 
 /// From the losses and, where there are any, the hits of each sample with the seed on and off.

@@ -21,7 +21,7 @@ use leyline::model::TrainableModel;
 use leyline::region::Eager;
 use leyline::telemetry::Recorder;
 
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::trainer::config::{ExecutionConfig, StepMode};
 use crate::trainer::execution_log::ExecutionLog;
 use crate::trainer::feed::WindowSamples;
@@ -60,6 +60,10 @@ pub(super) struct StepExecutor {
     last_shape: Option<StepShape>,
     /// Why what the trainer holds cannot be trusted.
     pub(super) frozen: Option<Unconfirmed>,
+    /// Why it is neither one state nor another.
+    half_restored: Option<String>,
+    /// Whether graphs went before their replays were tested.
+    is_untested: bool,
     log: ExecutionLog,
 }
 
@@ -88,6 +92,8 @@ impl StepExecutor {
             closed: None,
             last_shape: None,
             frozen: None,
+            half_restored: None,
+            is_untested: false,
             log: ExecutionLog::new(recorder, clock),
         };
         if device.is_cpu() {
@@ -180,25 +186,41 @@ impl StepExecutor {
     /// Confirms that training may go on: no step so far is known to be wrong.
     ///
     /// # Errors
-    /// [`Error::FrozenValue`].
+    /// [`Error::FrozenValue`], [`Error::HalfRestored`].
     pub(super) fn trusted(&self) -> Result<(), Error> {
+        if let Some(reason) = &self.half_restored {
+            return Err(Error::HalfRestored { reason: reason.clone() });
+        }
         self.frozen.as_ref().map_or(Ok(()), |found| Err(frozen(found)))
     }
 
     /// Confirms that the parameters may be evaluated or saved: no step so far is wrong or waits for a test.
     ///
     /// # Errors
-    /// [`Error::FrozenValue`], [`Error::Unconfirmed`].
+    /// Those of [`Self::trusted`], [`Error::Unconfirmed`].
     pub(super) fn confirmed(&self) -> Result<(), Error> {
         self.trusted()?;
-        if self.open_shapes().is_empty() { Ok(()) } else { Err(Error::Unconfirmed) }
+        if self.open_shapes().is_empty() && !self.is_untested { Ok(()) } else { Err(Error::Unconfirmed) }
+    }
+
+    /// Lets go of all graphs and of all doubt: what they point at was replaced, by a state that can be trusted.
+    pub(super) fn clear(&mut self) {
+        self.drop_graphs();
+        (self.frozen, self.half_restored, self.is_untested) = (None, None, false);
     }
 
     /// Lets go of all graphs: what they point at was replaced.
-    pub(super) fn clear(&mut self) {
+    pub(super) fn drop_graphs(&mut self) {
+        self.is_untested |= !self.open_shapes().is_empty();
         self.graphs.clear();
         self.last_shape = None;
-        self.frozen = None;
+    }
+
+    /// A state could not be restored, and what was there before could not be put back.
+    pub(super) fn half_restored(&mut self, failed: &Error, not_back: &Error) -> Error {
+        let reason = format!("{}; putting back: {}", error::chain(failed), error::chain(not_back));
+        self.half_restored = Some(reason.clone());
+        Error::HalfRestored { reason }
     }
 
     /// Hands what was measured on the device in an epoch to telemetry.

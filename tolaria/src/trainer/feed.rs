@@ -20,8 +20,8 @@ use crate::host_read::{self, HostReads};
 use crate::trainer::config::TrainConfig;
 use crate::trainer::instruments::{InputInstruments, ms};
 
-/// Targets that are read at a time to find out classes.
-const CLASSES_AT_ONCE: usize = 4096;
+/// Samples are read whole to find out their classes: so many bytes of them at a time, and one at least.
+const CLASS_BYTES: usize = 16 << 20;
 
 /// The samples of one optimizer step, by microbatch.
 #[derive(Debug)]
@@ -213,9 +213,11 @@ fn classes(data: &Dataset) -> Result<Vec<u32>, Error> {
         let message = format!("expected one class per sample, to draw by class, found {field}");
         return Err(Error::InvalidData { what: "targets", message });
     }
+    let bytes = 4 * (Dataset::spec(data).inputs.num_elements() + 1);
+    let at_once = (CLASS_BYTES / bytes).max(1);
     let mut classes = Vec::with_capacity(data.len());
-    for start in (0..data.len()).step_by(CLASSES_AT_ONCE) {
-        let targets = data.slice(start, CLASSES_AT_ONCE.min(data.len() - start))?.targets;
+    for start in (0..data.len()).step_by(at_once) {
+        let targets = data.slice(start, at_once.min(data.len() - start))?.targets;
         classes.extend(host_read::read_vec_u32(&targets, "labels", &mut HostReads::default())?);
     }
     Ok(classes)

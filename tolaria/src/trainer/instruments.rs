@@ -22,6 +22,7 @@ pub(super) struct Instruments {
     pub(super) checkpoint_failures: Counter,
     pub(super) epochs_failed: Counter,
     pub(super) input: InputInstruments,
+    pub(super) rollback: RollbackInstruments,
     epochs_total: Counter,
     training_loss: Gauge,
     training_accuracy: Gauge,
@@ -49,6 +50,7 @@ impl Instruments {
         };
         Self {
             input,
+            rollback: RollbackInstruments::new(recorder),
             validation_measures: measures.iter().map(of).collect(),
             steps_skipped: recorder.counter(&desc::STEPS_SKIPPED_TOTAL, &[]),
             steps_total: recorder.counter(&desc::STEPS_TOTAL, &[]),
@@ -95,6 +97,39 @@ pub(super) struct InputInstruments {
     pub(super) wait_ms: Gauge,
     pub(super) gather_ms: Gauge,
     pub(super) overlap: Gauge,
+}
+
+/// What is recorded about going back.
+#[derive(Debug)]
+pub(super) struct RollbackInstruments {
+    pub(super) fast_size_bytes: Gauge,
+    pub(super) restore_latency: Gauge,
+    pub(super) snapshots_total: Counter,
+    pub(super) fast_hits: Counter,
+    pub(super) fast_misses: Counter,
+    pub(super) full_restores: Counter,
+    pub(super) failures: Counter,
+    pub(super) deadline_exceeded: Counter,
+}
+
+impl RollbackInstruments {
+    fn new(recorder: &Arc<dyn Recorder>) -> Self {
+        let at_0 = |desc| {
+            let gauge = recorder.gauge(desc, &[]);
+            gauge.set(0.0);
+            gauge
+        };
+        Self {
+            fast_size_bytes: at_0(&desc::ROLLBACK_FAST_SIZE),
+            restore_latency: at_0(&desc::ROLLBACK_LATENCY),
+            snapshots_total: recorder.counter(&desc::ROLLBACK_SNAPSHOTS_TOTAL, &[]),
+            fast_hits: recorder.counter(&desc::ROLLBACK_FAST_HITS_TOTAL, &[]),
+            fast_misses: recorder.counter(&desc::ROLLBACK_FAST_MISSES_TOTAL, &[]),
+            full_restores: recorder.counter(&desc::ROLLBACK_FULL_TOTAL, &[]),
+            failures: recorder.counter(&desc::ROLLBACK_FAILURES_TOTAL, &[]),
+            deadline_exceeded: recorder.counter(&desc::ROLLBACK_DEADLINE_TOTAL, &[]),
+        }
+    }
 }
 
 /// What is recorded about graphs.

@@ -37,7 +37,7 @@ pub struct StepReport<'a> {
 /// What an epoch came to so far, over the steps that count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SoFar {
-    /// Mean training loss, nats per sample.
+    /// Mean training loss, in the unit of the task, per sample.
     pub loss: f64,
     /// Global gradient norm before clipping, root mean square over steps.
     pub gradient_norm: f64,

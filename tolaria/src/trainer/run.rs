@@ -31,6 +31,7 @@ use crate::trainer::feed::Feed;
 use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer, RunEvent, StepReport};
+use crate::trainer::recovery::Recovery;
 use crate::trainer::region::StepPlan;
 use crate::trainer::stop::{Best, Track};
 use crate::trainer::sums::EpochSums;
@@ -201,6 +202,7 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) plans: BTreeMap<StepShape, StepPlan>,
     /// What held-out data are measured by, beside loss and accuracy.
     pub(super) measures: Vec<Measure>,
+    pub(super) recovery: Recovery,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
@@ -263,6 +265,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             executor: StepExecutor::new(&config.execution, &parts.device, claim, &parts.recorder, &parts.clock)?,
             plans: BTreeMap::new(),
             measures,
+            recovery: Recovery::default(),
             config,
             parts,
         })
@@ -374,7 +377,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if self.cursor.epoch.0 >= self.parts.num_epochs {
             return Some(Outcome::Completed);
         }
-        if self.is_at_max_steps() {
+        // An epoch whose last step was taken is still to be ended.
+        if self.is_at_max_steps() && self.cursor.window < self.steps_per_epoch() {
             return Some(Outcome::MaxSteps);
         }
         let stop = self.config.early_stop.as_ref()?;
@@ -508,18 +512,18 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ///
     /// # Errors
     /// [`Error::UnsupportedParameter`] when the change brought a parameter of another type than `f32`, device errors.
-    pub(super) fn refit_engine(&mut self) -> Result<bool, Error> {
+    pub(super) fn refitted_engine(&self) -> Result<Option<GradientEngine>, Error> {
         require_f32(self.parts.seeds.model().parameters())?;
         if **self.engine.geometry() == Geometry::of(self.parts.seeds.model().layout())? {
-            return Ok(false);
+            return Ok(None);
         }
-        self.engine = engine(&self.config, &self.parts)?;
-        Ok(true)
+        engine(&self.config, &self.parts).map(Some)
     }
 
     /// New sums for an epoch of the network as it is now.
     pub(super) fn reset_sums(&mut self) -> Result<(), Error> {
-        if self.refit_engine()? {
+        if let Some(engine) = self.refitted_engine()? {
+            self.engine = engine;
             self.sums = EpochSums::new(Arc::clone(self.engine.geometry()), &self.parts.device)?;
             // Graphs point at the sums and at what the engine keeps.
             self.executor.clear();

@@ -44,6 +44,7 @@ impl Splits {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Tensor};
+    use leyline::source::Source;
 
     use super::*;
     use crate::testing::values;
@@ -66,6 +67,28 @@ mod tests {
         all.sort_by(f32::total_cmp);
         assert_eq!(all, (0..40_u16).map(f32::from).collect::<Vec<_>>());
         assert!(of(1) == parts && of(2) != parts);
+    }
+
+    #[test]
+    fn parts_of_a_source_stay_in_it_with_what_it_says_of_samples() {
+        let lengths: Vec<u32> = (0..40).collect();
+        let weights: Vec<f64> = lengths.iter().map(|length| f64::from(*length) + 0.5).collect();
+        let whole = data(40).with_lengths(lengths).unwrap().with_weights(weights).unwrap();
+        let in_memory = Splits::draw(&whole, 0.2, 1).unwrap();
+        let from_source = Splits::draw(&Dataset::from_source(whole.as_source()).unwrap(), 0.2, 1).unwrap();
+        for (memory, source) in [
+            (&in_memory.train, &from_source.train),
+            (&in_memory.validation, &from_source.validation),
+            (&in_memory.test, &from_source.test),
+        ] {
+            assert!(source.tensors().is_none(), "it was read");
+            let all = source.slice(0, source.len()).unwrap();
+            assert_eq!(values(&all.inputs), values(memory.inputs().unwrap()));
+            assert_eq!((Source::lengths(source), Source::weights(source)), (memory.lengths(), memory.weights()));
+            let of_inputs: Vec<f64> = values(&all.inputs).into_iter().map(|value| f64::from(value) + 0.5).collect();
+            assert_eq!(source.weights().unwrap(), of_inputs);
+        }
+        assert_ne!(from_source.test.digest(), from_source.validation.digest());
     }
 
     #[test]

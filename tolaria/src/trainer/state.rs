@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::Device;
 use leyline::durable::{Durable, SavedState};
@@ -14,9 +15,11 @@ use leyline::seed::SeedManager;
 use leyline::telemetry::Event;
 use serde::{Deserialize, Serialize};
 
+use crate::aggregate::GradientEngine;
 use crate::checkpoint::{Loaded, Snapshot, SnapshotMeta};
 use crate::cpu;
 use crate::error::{self, Error};
+use crate::optim::Optimizer;
 use crate::telemetry as desc;
 use crate::trainer::observer::{NullObserver, Observer, RunEvent};
 use crate::trainer::run::{Cursor, Resumed, Trainer};
@@ -72,8 +75,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let components = BTreeMap::from([
             (TRAINER.to_owned(), trainer),
             (OPTIMIZER.to_owned(), self.optimizer.save(eager)?),
-            (SEEDS.to_owned(), self.parts.seeds.save(eager).map_err(|e| self.seed_error(e))?),
-            (POLICY.to_owned(), self.parts.policy.save(eager).map_err(|e| Error::Policy(BoxError::new(e)))?),
+            (SEEDS.to_owned(), self.save_seeds(eager)?),
+            (POLICY.to_owned(), self.save_policy(eager)?),
         ]);
         let meta = SnapshotMeta {
             run_id: self.parts.run_id.clone(),
@@ -86,20 +89,27 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(Snapshot { meta, components })
     }
 
-    /// Continues from a snapshot.
+    /// Continues from a snapshot; any number of times from the same one.
     ///
     /// # Errors
-    /// [`Error::State`] before anything is restored when the snapshot was taken with another seed, other sizes of batches
-    /// or other data, or has begun more epochs than this run is to have. When a component is missing or refuses its
-    /// state; the trainer must then not be used any more: an earlier component may have taken its state over already.
+    /// [`Error::State`] when the snapshot was taken with another seed, other sizes of batches or other data, or has begun
+    /// more epochs than this run is to have; when a component is missing or refuses its state. The trainer is then as it
+    /// was, and goes on with the same bits. [`Error::HalfRestored`] when that could not be had either.
+    /// # Sync
+    /// none, of a snapshot of this process; seed manager and policy copy their tensors once more, to be put back.
     pub fn restore(&mut self, eager: &mut Eager, snapshot: &Snapshot) -> Result<(), Error> {
-        self.restore_compared(eager, snapshot).map(drop)
+        self.restore_compared(eager, snapshot, None).map(drop)
     }
 
-    /// As [`Self::restore`]; whether the snapshot said what it was trained with.
-    fn restore_compared(&mut self, eager: &mut Eager, snapshot: &Snapshot) -> Result<bool, Error> {
+    /// As [`Self::restore`], discarded when it is not done at this time of the clock; whether the snapshot said what it was
+    /// trained with.
+    pub(super) fn restore_compared(
+        &mut self,
+        eager: &mut Eager,
+        snapshot: &Snapshot,
+        deadline: Option<Duration>,
+    ) -> Result<bool, Error> {
         eager.check()?;
-        let component = |name| component(snapshot, name);
         let state = trainer_state(snapshot)?;
         if state.seed != self.parts.seed {
             return Err(setup::differs("trainer.seed", state.seed, self.parts.seed));
@@ -116,17 +126,68 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let message = format!("{} steps were taken, but this run is to have {most}", state.cursor.step);
             return Err(Error::State { field: "trainer.step", message });
         }
-        self.parts.seeds.restore(eager, component(SEEDS)?).map_err(|e| self.seed_error(e))?;
-        self.parts.policy.restore(eager, component(POLICY)?).map_err(|e| Error::Policy(BoxError::new(e)))?;
-        self.optimizer.restore(eager, component(OPTIMIZER)?)?;
-        self.refit_engine()?;
-        self.sums = EpochSums::restore(Arc::clone(self.engine.geometry()), &state.sums, &self.parts.device)?;
-        self.cursor = state.cursor;
-        self.shares = state.shares.into_iter().collect();
-        self.track = state.track;
-        // Parameters, moments and sums are new tensors.
-        self.executor.clear();
-        Ok(state.setup.is_some())
+        let is_compared = state.setup.is_some();
+        // What is the trainer's own is made aside. Seed manager and policy change nothing when they refuse (DU-2), and are
+        // put back when something after them does.
+        let mut optimizer = Optimizer::new(self.config.optimizer);
+        optimizer.restore(eager, component(snapshot, OPTIMIZER)?)?;
+        let (seeds, policy) = (self.save_seeds(eager)?, self.save_policy(eager)?);
+        self.restore_seeds(eager, component(snapshot, SEEDS)?)?;
+        match self.restore_rest(eager, snapshot, &state.sums, deadline) {
+            Ok((engine, sums)) => {
+                (self.optimizer, self.sums) = (optimizer, sums);
+                if let Some(engine) = engine {
+                    self.engine = engine;
+                }
+                (self.cursor, self.track) = (state.cursor, state.track);
+                self.shares = state.shares.into_iter().collect();
+                // Parameters, moments and sums are new tensors.
+                self.executor.clear();
+                Ok(is_compared)
+            }
+            Err(error) => {
+                let back = self.restore_seeds(eager, &seeds).and_then(|()| self.restore_policy(eager, &policy));
+                self.executor.drop_graphs();
+                Err(match back {
+                    Ok(()) => error,
+                    Err(not_back) => self.executor.half_restored(&error, &not_back),
+                })
+            }
+        }
+    }
+
+    /// What comes after the seed manager: the policy, and what follows from the layout.
+    fn restore_rest(
+        &mut self,
+        eager: &mut Eager,
+        snapshot: &Snapshot,
+        sums: &SavedSums,
+        deadline: Option<Duration>,
+    ) -> Result<(Option<GradientEngine>, EpochSums), Error> {
+        self.restore_policy(eager, component(snapshot, POLICY)?)?;
+        let engine = self.refitted_engine()?;
+        let geometry = Arc::clone(engine.as_ref().unwrap_or(&self.engine).geometry());
+        let sums = EpochSums::restore(geometry, sums, &self.parts.device)?;
+        match deadline {
+            Some(deadline) if self.parts.clock.now() > deadline => Err(Error::LateRestore),
+            _ => Ok((engine, sums)),
+        }
+    }
+
+    fn save_seeds(&self, eager: &Eager) -> Result<SavedState, Error> {
+        self.parts.seeds.save(eager).map_err(|error| self.seed_error(error))
+    }
+
+    fn save_policy(&self, eager: &Eager) -> Result<SavedState, Error> {
+        self.parts.policy.save(eager).map_err(|error| Error::Policy(BoxError::new(error)))
+    }
+
+    fn restore_seeds(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        self.parts.seeds.restore(eager, saved).map_err(|error| self.seed_error(error))
+    }
+
+    fn restore_policy(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
+        self.parts.policy.restore(eager, saved).map_err(|error| Error::Policy(BoxError::new(error)))
     }
 
     fn setup(&self) -> Setup {
@@ -141,7 +202,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         eager.check()?;
         let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
         let loaded = checkpoints.store.load_latest()?;
-        self.take_up(eager, loaded)
+        self.take_up(eager, loaded, None)
     }
 
     /// Takes up the checkpoint of the best evaluation, see [`Checkpoints::keep_best`](super::Checkpoints); `None` when there
@@ -153,16 +214,21 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         eager.check()?;
         let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
         let loaded = checkpoints.store.load_pinned()?;
-        self.take_up(eager, loaded)
+        self.take_up(eager, loaded, None)
     }
 
-    fn take_up(&mut self, eager: &mut Eager, loaded: Option<Loaded>) -> Result<Option<Resumed>, Error> {
+    pub(super) fn take_up(
+        &mut self,
+        eager: &mut Eager,
+        loaded: Option<Loaded>,
+        deadline: Option<Duration>,
+    ) -> Result<Option<Resumed>, Error> {
         let (Some(loaded), Some(checkpoints)) = (loaded, &self.parts.checkpoints) else { return Ok(None) };
         for (generation, reason) in &loaded.skipped {
-            let event = Event::new(&desc::CHECKPOINT_SKIPPED)
-                .with("generation", generation)
-                .with("reason", error::chain(reason));
+            let event =
+                Event::new(&desc::RESTORE_FAILED).with("generation", generation).with("reason", error::chain(reason));
             self.parts.recorder.event(event);
+            self.instruments.rollback.failures.add(1);
         }
         let found = &loaded.snapshot.meta.config_digest;
         if *found != checkpoints.config_digest {
@@ -174,7 +240,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 ),
             });
         }
-        let is_compared = self.restore_compared(eager, &loaded.snapshot)?;
+        let is_compared = self.restore_compared(eager, &loaded.snapshot, deadline)?;
         Ok(Some(Resumed {
             is_compared,
             generation: loaded.generation.to_string(),

@@ -83,7 +83,7 @@ pub struct Best {
     pub epoch: EpochIndex,
     /// Optimizer steps taken.
     pub step: StepIndex,
-    /// Mean loss on the validation data, nats per sample.
+    /// Mean loss on the validation data, in the unit of the task, per sample.
     pub loss: f64,
 }
 
@@ -93,8 +93,8 @@ pub struct Best {
 pub struct StepEvaluation {
     /// Optimizer steps taken.
     pub step: StepIndex,
-    /// Mean training loss of the epoch so far, nats per sample.
-    pub train_loss: f64,
+    /// Mean training loss of the epoch so far, in the unit of the task, per sample; absent where no step of it counted.
+    pub train_loss: Option<f64>,
     /// Held-out data that decisions may use.
     pub validation: Score,
 }

@@ -9,12 +9,12 @@ fn read_as(text: &[u8], config: &DataConfig) -> Result<Records, Error> {
 
 /// Features row by row, and the target; numbers only.
 #[track_caller]
-fn numbers(text: &str, config: &DataConfig) -> (Vec<f32>, Vec<f64>) {
+fn numbers(text: &str, config: &DataConfig) -> (Vec<f64>, Vec<f64>) {
     use crate::column::Cells;
 
     let records = read_as(text.as_bytes(), config).unwrap();
     let Features::Columns(columns) = &records.features else { panic!("{text:?} has columns") };
-    let columns: Vec<&Vec<f32>> = columns
+    let columns: Vec<&Vec<f64>> = columns
         .iter()
         .map(|column| match &column.cells {
             Cells::Numbers(values) => values,
@@ -29,7 +29,7 @@ fn numbers(text: &str, config: &DataConfig) -> (Vec<f32>, Vec<f64>) {
 }
 
 #[track_caller]
-fn check(text: &str, features: &[f32], target: &[f64]) {
+fn check(text: &str, features: &[f64], target: &[f64]) {
     assert_eq!(numbers(text, &DataConfig::default()), (features.to_vec(), target.to_vec()), "{text:?}");
 }
 
@@ -101,6 +101,49 @@ fn columns_are_chosen_by_name_or_number() {
 }
 
 #[test]
+fn a_column_that_is_chosen_twice_is_refused() {
+    let twice = DataConfig { features: Some(vec![ColumnRef::Number(1); 2]), ..DataConfig::default() };
+    check_refused_as(b"a,y\n1,0\n", &twice, "data.features: names `a` twice; expected each column once");
+}
+
+#[test]
+fn a_first_column_that_is_called_column_1_is_a_feature() {
+    check("column 1,column 2,label\n0.5,2,1\n3,4,0\n", &[0.5, 2.0, 3.0, 4.0], &[1.0, 0.0]);
+}
+
+#[test]
+fn in_a_target_of_words_only_the_empty_cell_is_missing() {
+    let classes = |text: &str, config: &DataConfig| {
+        let records = read_as(text.as_bytes(), config).map_err(|error| error.to_string())?;
+        match &records.targets[0].cells {
+            crate::column::Cells::Words { codes, words } => {
+                Ok(codes.iter().map(|&code| words[code as usize].clone()).collect::<Vec<_>>())
+            }
+            crate::column::Cells::Numbers(values) => Err(format!("{values:?}")),
+        }
+    };
+    for missing in [Missing::Refuse, Missing::Drop, Missing::Mean] {
+        let config = DataConfig { missing, ..DataConfig::default() };
+        for words in [["none", "some"], ["NA", "EU"], ["?", "!"], ["null", "None"]] {
+            let text = format!("a,y\n1,{}\n2,{}\n3,{}\n", words[0], words[1], words[0]);
+            assert_eq!(classes(&text, &config).unwrap(), [words[0], words[1], words[0]], "{missing:?}");
+        }
+    }
+    let drop = DataConfig { missing: Missing::Drop, ..DataConfig::default() };
+    assert_eq!(classes("a,y\n1,none\n2,\n3,some\n", &drop).unwrap(), ["none", "some"]);
+    // Among numbers they lack a number.
+    assert_eq!(numbers("a,y\n1,0\n2,NA\n3,1\nNA,NA\n", &drop), (vec![1.0, 3.0], vec![0.0, 1.0]));
+    let notes = read_as(b"a,y\n1,0\n2,NA\n3,1\nNA,NA\n", &drop).unwrap().notes;
+    assert_eq!(notes[1], "2 of 4 rows are left out: they lack 3 cells (`a`: 1, `y`: 2)");
+    let mean = DataConfig { missing: Missing::Mean, ..DataConfig::default() };
+    check_refused_as(
+        b"a,y\n1,0\n2,NA\n",
+        &mean,
+        "x.csv:3:2: found `NA`, a missing value, expected a target in every row",
+    );
+}
+
+#[test]
 fn missing_values_are_refused_dropped_or_kept_for_their_mean() {
     let text = b"a,b,y\n1,,0\n2,5,1\n,6,0\n4,7,1\n";
     let rule = "`data.missing` = \"drop\" leaves such rows out, \"mean\" fills them";
@@ -109,7 +152,7 @@ fn missing_values_are_refused_dropped_or_kept_for_their_mean() {
     let text = std::str::from_utf8(text).unwrap();
     assert_eq!(numbers(text, &drop), (vec![2.0, 5.0, 4.0, 7.0], vec![1.0, 1.0]));
     let notes = read_as(text.as_bytes(), &drop).unwrap().notes;
-    assert_eq!(notes[1], "2 of 4 rows are left out: they lack 2 cells (a: 1, b: 1)");
+    assert_eq!(notes[1], "2 of 4 rows are left out: they lack 2 cells (`a`: 1, `b`: 1)");
     let mean = DataConfig { missing: Missing::Mean, ..DataConfig::default() };
     let (features, _) = numbers(text, &mean);
     assert!(

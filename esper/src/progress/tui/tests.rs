@@ -117,7 +117,7 @@ fn evaluations_between_epochs_and_text_from_outside_are_events() {
     });
     state.epoch(&last);
     let validation = Score::new(0.125, 8).with(ACCURACY, 0.5);
-    let evaluation = StepEvaluation { step: StepIndex(345), train_loss: 0.25, validation };
+    let evaluation = StepEvaluation { step: StepIndex(345), train_loss: Some(0.25), validation };
     assert!(state.event(&RunEvent::Evaluated(&evaluation)).is_some());
     state.event(&RunEvent::CheckpointWritten { step: StepIndex(345), is_best: true, took_ms: 1.25 });
     let rows = screen(&state, 100, 30, false);

@@ -91,10 +91,16 @@ impl EpochSampler {
         source: &dyn Source,
         classes: impl FnOnce() -> Result<Vec<u32>, E>,
     ) -> Result<Self, E> {
+        let one_each = |what: &str, found: usize| {
+            let expected = source.len();
+            let message = || format!("{expected} {what}, one per sample, found {found}");
+            if found == expected { Ok(()) } else { Err(E::from(message())) }
+        };
         let kind = match config {
             SamplerConfig::Permutation => Kind::Permutation,
             SamplerConfig::Weighted { by: WeighedBy::Source, .. } => {
                 let weights = source.weights().ok_or_else(|| "data that say the weight of each sample".to_owned())?;
+                one_each("weights", weights.len())?;
                 Kind::Weighted(Weighted::new(weights.iter().copied())?)
             }
             SamplerConfig::Weighted { by: WeighedBy::Class, class_weights: None } => {
@@ -109,6 +115,7 @@ impl EpochSampler {
             }
             SamplerConfig::Bucketed { pool } => {
                 let lengths = source.lengths().ok_or_else(|| "data that say the length of each sample".to_owned())?;
+                one_each("lengths", lengths.len())?;
                 Kind::Bucketed { lengths: lengths.to_vec(), window: batch.samples_per_step(), pool: pool.get() }
             }
         };
@@ -192,6 +199,17 @@ mod tests {
         refused(r#"{"kind": "weighted", "by": "source"}"#, "the weight of each sample");
         refused(r#"{"kind": "weighted", "class_weights": [1.0, 2.0]}"#, "a weight for each class, found 2 and class 2");
         refused(r#"{"kind": "bucketed", "pool": 4}"#, "the length of each sample");
+    }
+
+    #[test]
+    fn what_is_said_of_samples_is_said_of_each() {
+        let said = Said { lengths: Some(vec![1; 3]), weights: Some(vec![1.0; 5]) };
+        for (config, expected) in [
+            (r#"{"kind": "weighted", "by": "source"}"#, "4 weights, one per sample, found 5"),
+            (r#"{"kind": "bucketed", "pool": 4}"#, "4 lengths, one per sample, found 3"),
+        ] {
+            assert_eq!(made(config, &said).unwrap_err(), expected);
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@
 
 mod file;
 mod array;
+pub(crate) mod subset;
 mod tokens;
 
 pub use array::{ArrayFile, ArrayLayout, ArraySource, Element, ReadAs};
