@@ -1,12 +1,27 @@
 //! What can go wrong in telemetry.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use leyline::error::{Error as LeylineError, ErrorKind};
 
 use crate::codec::FrameError;
-use crate::reader::TornTail;
+
+/// The incomplete frame at the end of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TornTail {
+    /// Where it starts.
+    pub offset: u64,
+    /// How many bytes of it exist.
+    pub bytes: u64,
+}
+
+impl fmt::Display for TornTail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the last frame is cut off: {} bytes of it from byte {}", self.bytes, self.offset)
+    }
+}
 
 /// Error of every function of this crate.
 #[non_exhaustive]

@@ -1,28 +1,13 @@
 //! Reading a sequence of frames from a file or any other stream.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use crate::codec::{HEADER_BYTES, Header};
 use crate::error::Error;
+pub use crate::error::TornTail;
 use crate::packet::Packet;
-
-/// The incomplete frame at the end of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TornTail {
-    /// Where it starts.
-    pub offset: u64,
-    /// How many bytes of it exist.
-    pub bytes: u64,
-}
-
-impl fmt::Display for TornTail {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the last frame is cut off: {} bytes of it from byte {}", self.bytes, self.offset)
-    }
-}
 
 /// Iterates over the packets of a stream. Ends after the first error: what follows a damaged frame cannot be found
 /// again with certainty.

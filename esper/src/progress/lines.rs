@@ -5,8 +5,6 @@ use std::io::Write;
 use leyline::state::Score;
 use tolaria::trainer::report::EpochReport;
 
-use super::state::percent;
-
 /// Writes a text in one piece, so that lines of others do not come between. A closed output is no reason to end a run.
 pub(super) fn put(out: &mut dyn Write, text: &str) {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
@@ -15,6 +13,11 @@ pub(super) fn put(out: &mut dyn Write, text: &str) {
 /// An epoch without a display.
 pub(super) fn line(report: &EpochReport, num_epochs: u64) -> String {
     format!("epoch {}/{num_epochs}  {}\n", report.epoch, joined(&scores(report).each_ref().map(String::as_str)))
+}
+
+/// A fraction in percent.
+fn percent(fraction: f64) -> String {
+    format!("{:.2}%", fraction * 100.0)
 }
 
 /// Fields side by side; one that says nothing takes no room.

@@ -205,11 +205,6 @@ pub(super) fn shown(name: &str, value: f64) -> String {
     if name == ACCURACY { format!("{:.1}%", value * 100.0) } else { format!("{value:.4}") }
 }
 
-/// A fraction in percent.
-pub(super) fn percent(fraction: f64) -> String {
-    format!("{:.2}%", fraction * 100.0)
-}
-
 /// Seconds as `mm:ss` or `h:mm:ss`.
 pub(super) fn clock(seconds: f64) -> String {
     let seconds = seconds.max(0.0).round();
