@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor, Var};
 use leyline::clock::Clock;
 use leyline::id::RunId;
-use leyline::telemetry::NullRecorder;
+use leyline::task::Task;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::host_read::{HostReads, read_vec_u32};
@@ -20,35 +20,36 @@ use crate::models::Draw;
 
 /// The trainer of a network that does not grow.
 pub(crate) type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
+/// Its parts.
+pub(crate) type PlainParts = Parts<NoSeeds<PlainModel>, NoPolicy>;
 
-/// A trainer without policy, telemetry and checkpoints.
+/// A trainer of a classifier without policy, telemetry and checkpoints.
 pub(crate) fn plain_trainer(
     config: TrainConfig,
     model: PlainModel,
     data: Splits,
     [seed, num_epochs]: [u64; 2],
-    device: &Device,
     clock: &Arc<dyn Clock>,
 ) -> Result<PlainTrainer, Error> {
     // Not asked of the model: works count its passes.
     let targets = data.train.targets().expect("works hold their data in memory");
     let largest = read_vec_u32(targets, "classes", &mut HostReads::default())?.into_iter().max();
     let num_classes = largest.map_or(0, |class| class as usize + 1);
-    let parts = Parts {
-        run_id: RunId::new("bench").expect("a literal of allowed characters"),
-        seed,
-        num_epochs,
-        max_steps: None,
-        device: device.clone(),
-        data,
-        task: Arc::new(Classification::new(num_classes)),
-        seeds: NoSeeds::new(model),
-        policy: NoPolicy,
-        checkpoints: None,
-        recorder: Arc::new(NullRecorder),
-        clock: Arc::clone(clock),
-    };
-    Ok(Trainer::new(config, parts)?)
+    let task = Arc::new(Classification::new(num_classes));
+    Ok(Trainer::new(config, plain_parts(task, model, data, [seed, num_epochs], clock))?)
+}
+
+/// What such a trainer is made of, for any task.
+pub(crate) fn plain_parts(
+    task: Arc<dyn Task>,
+    model: PlainModel,
+    data: Splits,
+    [seed, num_epochs]: [u64; 2],
+    clock: &Arc<dyn Clock>,
+) -> PlainParts {
+    let run_id = RunId::new("bench").expect("a literal of allowed characters");
+    let clock = Arc::clone(clock);
+    Parts { run_id, seed, num_epochs, clock, ..Parts::new(task, NoSeeds::new(model), NoPolicy, data) }
 }
 
 /// The same samples for all three purposes.
@@ -56,15 +57,16 @@ pub(crate) fn all_of(train: Dataset) -> Splits {
     Splits { validation: train.clone(), test: train.clone(), train }
 }
 
-/// 16-32-10 with `middle` between the layers.
+/// 16-32-`outputs` with `middle` between the layers.
 pub(crate) fn two_layers(
     seed: u64,
+    outputs: usize,
     device: &Device,
     middle: impl Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync + 'static,
 ) -> Result<PlainModel, Error> {
     let mut draw = Draw::new(seed, device);
     let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
-    let (first, second) = (weight(16, 32)?, weight(32, 10)?);
+    let (first, second) = (weight(16, 32)?, weight(32, outputs)?);
     let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
     Ok(PlainModel::new(named, move |x: &Tensor| middle(&x.matmul(&first)?)?.matmul(&second))?)
 }

@@ -34,6 +34,8 @@ pub(crate) struct Growing {
     pub(crate) batch_size: usize,
     pub(crate) microbatches: usize,
     pub(crate) epochs: u64,
+    /// Epochs of each stage of a seed.
+    pub(crate) stage_epochs: u64,
     pub(crate) optimizer: OptimizerConfig,
     pub(crate) conflict: ConflictResolution,
     pub(crate) execution: ExecutionConfig,
@@ -67,6 +69,7 @@ impl Growing {
             microbatches,
             // More than 1 000 steps.
             epochs: if microbatches == 1 { 40 } else { 150 },
+            stage_epochs: 2,
             optimizer,
             conflict: ConflictResolution::PcGrad,
             execution: in_mode(StepMode::Graph),
@@ -104,7 +107,12 @@ impl Growing {
             .map_err(|error| Broken(format!("the seed manager: {error}")))?;
         let policy = TamiyoConfig {
             policy: PolicyKind::Fixed,
-            fixed: FixedConfig { training_epochs: 2, ramp_epochs: 2, holding_epochs: 2, ..FixedConfig::default() },
+            fixed: FixedConfig {
+                training_epochs: self.stage_epochs,
+                ramp_epochs: self.stage_epochs,
+                holding_epochs: self.stage_epochs,
+                ..FixedConfig::default()
+            },
             ..TamiyoConfig::default()
         };
         let policy = Tamiyo::new(policy, Arc::clone(&clock), Arc::clone(&recorder))?;

@@ -13,5 +13,6 @@ pub(crate) mod precision;
 pub(crate) mod cache;
 pub(crate) mod report;
 pub(crate) mod growing;
+pub(crate) mod ran;
 
 pub(crate) use open::Gpu;

@@ -8,6 +8,8 @@ use crate::work::Settings;
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     rows: Vec<Row>,
+    /// How the names of checks begin that are run; empty for all.
+    only: String,
     pub(crate) samples: Samples,
 }
 
@@ -34,18 +36,29 @@ pub(crate) fn promise(holds: bool, text: impl FnOnce() -> String) -> Result<(), 
 }
 
 impl Report {
+    /// Of checks whose names begin so.
+    pub(crate) fn only(beginning: &str) -> Self {
+        Self { only: beginning.to_owned(), ..Self::default() }
+    }
+
     /// Runs one check. Its text says what was seen.
     pub(crate) fn check(
         &mut self,
         name: impl Into<String>,
         check: impl FnOnce(&mut Samples) -> Result<String, Broken>,
     ) {
-        let outcome = check(&mut self.samples).map_err(|Broken(text)| text);
-        self.rows.push(Row { name: name.into(), outcome });
+        let name = name.into();
+        if name.starts_with(&self.only) {
+            let outcome = check(&mut self.samples).map_err(|Broken(text)| text);
+            self.rows.push(Row { name, outcome });
+        }
     }
 
-    /// What was seen, when every promise was kept.
+    /// What was seen, when there was something to see and every promise was kept.
     pub(crate) fn finish(mut self, samples: &mut Samples) -> Result<Settings, Error> {
+        if self.rows.is_empty() {
+            return Err(Error::BrokenPromises { table: format!("the name of no check begins with `{}`", self.only) });
+        }
         let line = |row: &Row| match &row.outcome {
             Ok(seen) => format!("kept    {}: {seen}", row.name),
             Err(broken) => format!("BROKEN  {}: {broken}", row.name),

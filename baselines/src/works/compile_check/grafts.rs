@@ -9,10 +9,11 @@ use leyline::clock::Clock;
 use leyline::region::Eager;
 use tolaria::trainer::StepMode;
 
-use super::case::{Ran, same};
+use super::MIN_STEPS;
 use super::networks::{ADAM_W, SGD};
 use crate::gpu::growing::{CLASSES, Growing};
 use crate::gpu::open::Gpu;
+use crate::gpu::ran::{Ran, same};
 use crate::gpu::report::{Broken, Report};
 
 /// Compiled steps of a run, percent. Structures that last for a few epochs are captured, and gone before they are compiled.
@@ -28,7 +29,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             if compiled.parameters.len() <= compiled.start.len() {
                 return Err(Broken("nothing grew".to_owned()));
             }
-            same(&captured, &compiled, SHARE)
+            same(&captured, &compiled, [MIN_STEPS, SHARE])
         });
     }
 }
@@ -82,7 +83,7 @@ fn grown(
     clock: &Arc<dyn Clock>,
     eager: &mut Eager,
 ) -> Result<Ran, Broken> {
-    let pause = if mode == StepMode::Compiled { PAUSE } else { Duration::ZERO };
+    let pause = |_| if mode == StepMode::Compiled { PAUSE } else { Duration::ZERO };
     Ran::of(growing.with_mode(mode).trainer_on(device, clock)?, eager, pause)
 }
 
@@ -104,7 +105,7 @@ mod tests {
             };
             let [first, second] = [run(), run()];
             assert!(first.parameters.len() > first.start.len(), "{name} did not grow");
-            let text = same(&first, &second, 0).map_err(|broken| broken.0).unwrap();
+            let text = same(&first, &second, [MIN_STEPS, 0]).map_err(|broken| broken.0).unwrap();
             assert!(text.contains("0 of "), "{name}: {text}");
         }
     }

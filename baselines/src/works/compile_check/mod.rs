@@ -1,7 +1,6 @@
 //! What compiled steps promise, checked on a GPU: the bits of captured steps in every kind of training, layers that
 //! compute what they say, and faults that are found before they can do harm.
 
-mod case;
 mod networks;
 mod grafts;
 mod layers;
@@ -22,9 +21,12 @@ pub(super) const WORK: Work = Work::on_gpu(
     run,
 );
 
+/// Steps of a run at least.
+const MIN_STEPS: u64 = 1000;
+
 const NOTES: &str = "check.NAME is 1 when the promise was kept, and config says what was seen; a work with a broken \
     promise writes no result. compiled.*: the trainer with captured steps and with compiled ones, from the same seed; \
-    parameters, and per epoch both losses and the gradient norm, compared bit for bit. layers.*: largest error of an \
+    parameters, and per epoch losses, measures and the gradient norm, compared bit for bit. layers.*: largest error of an \
     output or a gradient against f64 on the CPU, relative to its largest value. fault.*: a fault that was planted in \
     the compiler.";
 

@@ -13,10 +13,11 @@ use tolaria::plain::PlainModel;
 use tolaria::random::{DrawCounter, Dropout};
 use tolaria::trainer::{StepMode, TrainConfig};
 
-use super::case::{Ran, same};
+use super::MIN_STEPS;
 use crate::error::Error;
 use crate::gpu::growing::{in_mode, samples};
 use crate::gpu::open::Gpu;
+use crate::gpu::ran::{Ran, same};
 use crate::gpu::report::{Broken, Report, promise};
 use crate::models::{Form, Variant, Workload, largest_gradient_error};
 use crate::trainer::{PlainTrainer, all_of, count, plain_trainer, train_config, two_layers};
@@ -53,7 +54,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
         report.check(format!("compiled.{}", network.name), |_| {
             let captured = network.run(StepMode::Graph, &gpu.device, &gpu.clock, eager)?;
             let compiled = network.run(StepMode::Compiled, &gpu.device, &gpu.clock, eager)?;
-            same(&captured, &compiled, SHARE)
+            same(&captured, &compiled, [MIN_STEPS, SHARE])
         });
     }
 }
@@ -101,7 +102,7 @@ fn networks() -> Vec<Network> {
 
 impl Network {
     fn run(&self, mode: StepMode, device: &Device, clock: &Arc<dyn Clock>, eager: &mut Eager) -> Result<Ran, Broken> {
-        let pause = if mode == StepMode::Compiled { self.pause } else { Duration::ZERO };
+        let pause = |_| if mode == StepMode::Compiled { self.pause } else { Duration::ZERO };
         Ran::of(self.trainer(mode, self.epochs, device, clock)?, eager, pause)
     }
 
@@ -120,7 +121,7 @@ impl Network {
             eval_batch_size: count(1024),
             ..config
         };
-        Ok(plain_trainer(config, model, all_of(train), [3, num_epochs], device, clock)?)
+        Ok(plain_trainer(config, model, all_of(train), [3, num_epochs], clock)?)
     }
 }
 
@@ -134,7 +135,7 @@ fn dropout(device: &Device) -> Result<(PlainModel, Dataset), Error> {
     let as_candle = |error: tolaria::Error| candle_core::Error::Msg(error.to_string());
     let counter = DrawCounter::new(99, device)?;
     let layer = Dropout::new(0.25, 0, &counter)?;
-    let model = two_layers(11, device, move |x| {
+    let model = two_layers(11, 10, device, move |x| {
         counter.advance().map_err(as_candle)?;
         layer.forward(&x.relu()?, true).map_err(as_candle)
     })?;
@@ -148,7 +149,7 @@ fn relu_at_zero(
     rectify: fn(&Tensor) -> candle_core::Result<Tensor>,
     device: &Device,
 ) -> Result<(PlainModel, Dataset), Error> {
-    let model = two_layers(13, device, move |hidden| {
+    let model = two_layers(13, 10, device, move |hidden| {
         let zeros = (hidden - hidden.detach())?;
         hidden + rectify(&zeros)?
     })?;
@@ -190,7 +191,7 @@ mod tests {
         {
             let trainer =
                 network.trainer(StepMode::Compiled, 1, &Device::Cpu, &clock).map_err(|broken| broken.0).unwrap();
-            let ran = Ran::of(trainer, &mut eager, Duration::ZERO).map_err(|broken| broken.0).unwrap();
+            let ran = Ran::of(trainer, &mut eager, |_| Duration::ZERO).map_err(|broken| broken.0).unwrap();
             let moved = ran.start.iter().zip(&ran.parameters).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             assert!(moved * 2 > ran.start.len(), "{}: {moved} of {}", network.name, ran.start.len());
         }

@@ -26,6 +26,7 @@ fn five_million(gpu: &Gpu, eager: &mut Eager, samples: &mut Samples) -> Result<S
         batch_size: 128,
         microbatches: 1,
         epochs: 20,
+        stage_epochs: 2,
         optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
         conflict: ConflictResolution::Mean,
         execution: in_mode(StepMode::Graph),

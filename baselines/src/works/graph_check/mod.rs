@@ -4,6 +4,7 @@
 mod plain;
 mod kernels;
 mod equality;
+mod tasks;
 mod refusals;
 mod frozen;
 mod finite;
@@ -15,19 +16,19 @@ mod graft;
 mod ramp;
 mod gradients;
 
+use clap::Args;
 use leyline::region::Eager;
 
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpu::report::Report;
 use crate::samples::Samples;
-use crate::work::{Settings, Work};
+use crate::work::{Flags, Needs, Outcome, Setting, Work};
 
-pub(super) const WORK: Work = Work::on_gpu(
+pub(super) const WORK: Work = Work::with_flags::<GraphCheckFlags>(
     "graph-check",
     "What graphs promise: the bits of eager steps, typed refusals, memory that comes back",
-    NOTES,
-    run,
+    Needs::Gpu,
 );
 
 const NOTES: &str = "check.NAME is 1 when the promise was kept, and config says what was seen; a work with a broken \
@@ -35,19 +36,40 @@ const NOTES: &str = "check.NAME is 1 when the promise was kept, and config says 
                      parameters that grows. retest.*: host time of tests of captured steps over the rest of the time of \
                      their epochs.";
 
-fn run(gpu: &Gpu, eager: &mut Eager, samples: &mut Samples) -> Result<Settings, Error> {
-    let mut report = Report::default();
-    kernels::run(gpu, &mut report);
-    equality::run(gpu, eager, &mut report);
-    function::run(gpu, eager, &mut report);
-    refusals::run(gpu, eager, &mut report);
-    frozen::run(gpu, eager, &mut report);
-    finite::run(gpu, eager, &mut report);
-    retest::run(gpu, eager, &mut report);
-    memory::run(gpu, eager, &mut report);
-    threads::run(gpu, eager, &mut report);
-    graft::run(gpu, eager, &mut report);
-    ramp::run(gpu, eager, &mut report);
-    gradients::run(gpu, eager, &mut report);
-    report.finish(samples)
+#[derive(Debug, Args)]
+struct GraphCheckFlags {
+    /// Checks whose names begin so; the result has that in its name. All by default
+    #[arg(long, value_name = "NAME", default_value = "")]
+    only: String,
+}
+
+impl Flags for GraphCheckFlags {
+    fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
+        let gpu = Gpu::open(setting)?;
+        let (mut samples, mut report) = (Samples::default(), Report::only(&self.only));
+        run(&gpu, &mut Eager::acquire()?, &mut report);
+        let config = report.finish(&mut samples)?;
+        let mut result = gpu.result(WORK.name, NOTES, config, samples);
+        if !self.only.is_empty() {
+            result.name = format!("{}.{}", WORK.name, self.only);
+            result.command += &format!(" --only {}", self.only);
+        }
+        Ok(result.into())
+    }
+}
+
+fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
+    kernels::run(gpu, report);
+    equality::run(gpu, eager, report);
+    tasks::run(gpu, eager, report);
+    function::run(gpu, eager, report);
+    refusals::run(gpu, eager, report);
+    frozen::run(gpu, eager, report);
+    finite::run(gpu, eager, report);
+    retest::run(gpu, eager, report);
+    memory::run(gpu, eager, report);
+    threads::run(gpu, eager, report);
+    graft::run(gpu, eager, report);
+    ramp::run(gpu, eager, report);
+    gradients::run(gpu, eager, report);
 }

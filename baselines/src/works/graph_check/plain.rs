@@ -50,10 +50,10 @@ pub(super) fn trainer_on(
     epochs: u64,
     execution: ExecutionConfig,
 ) -> Result<PlainTrainer, Broken> {
-    let model = two_layers(11, &gpu.device, move |h| middle(&h.relu()?))?;
+    let model = two_layers(11, CLASSES, &gpu.device, move |h| middle(&h.relu()?))?;
     let config = train_config(BATCH, microbatches, optimizer, ConflictResolution::Mean, execution);
     let data = Splits { validation: data(gpu)?, test: data(gpu)?, train };
-    Ok(plain_trainer(config, model, data, [3, epochs], &gpu.device, &gpu.clock)?)
+    Ok(plain_trainer(config, model, data, [3, epochs], &gpu.clock)?)
 }
 
 /// Values of all parameters.
