@@ -205,6 +205,16 @@ impl From<candle_core::Error> for Error {
     }
 }
 
+/// What the tensor library said as it said it, and of anything else all causes: an error that is wrapped shows none of them.
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(source) => *source,
+            other => Self::Msg(chain(&other)),
+        }
+    }
+}
+
 impl From<DuplicateParameter> for Error {
     fn from(source: DuplicateParameter) -> Self {
         Self::mismatch("parameter names", "each once", format!("`{}` twice", source.name))

@@ -5,7 +5,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Error, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use leyline::clock::SystemClock;
 use leyline::durable::Durable as _;
 use leyline::error::BoxError;
@@ -53,11 +53,11 @@ impl Network {
         let model = PlainModel::with_pass(named, move |x: &Tensor, pass: Pass<'_>| {
             let is_training = pass == Pass::Train;
             if is_training {
-                counter.advance().map_err(Error::wrap)?;
+                counter.advance()?;
                 mean.set(&((mean.as_detached_tensor() * 0.9)? + (x.mean_keepdim(0)? * 0.1)?)?)?;
             }
             let centered = x.broadcast_sub(&mean.as_detached_tensor())?;
-            dropout.forward(&centered, is_training).map_err(Error::wrap)?.matmul(&weight)
+            dropout.forward(&centered, is_training)?.matmul(&weight)
         });
         let (model, buffers) = (model.unwrap(), if is_saved { buffers } else { Vec::new() });
         Self { seeds: NoSeeds::with_buffers(model, buffers).unwrap(), draws }

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use esper_graph::Refusal;
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::model::TrainableModel as _;
@@ -31,7 +32,7 @@ pub(crate) struct Ran {
     /// Steps that were replays of a compiled graph.
     pub(crate) compiled: u64,
     /// Why a shape was not captured or not compiled; absent when every one was.
-    pub(crate) refusal: Option<String>,
+    pub(crate) refusal: Option<Refusal>,
     /// Nodes of the last compiled shape before and after.
     pub(crate) nodes: Option<[usize; 2]>,
 }
@@ -48,7 +49,7 @@ impl Ran {
         let mut history = History { epochs: Vec::new(), pause };
         trainer.run(eager, &mut history)?;
         history.epochs.push(bits(&trainer.test(eager)?.score).collect());
-        let refusal = trainer.last_refusal().or(trainer.last_compile_refusal()).map(ToString::to_string);
+        let refusal = trainer.last_refusal().or(trainer.last_compile_refusal()).cloned();
         Ok(Self {
             start,
             parameters: values_of(trainer.seeds().model().parameters())?,
@@ -181,7 +182,7 @@ mod tests {
             (|ran| ran.steps += 1, "1000 and 1001 steps"),
             (|ran| ran.compiled = 499, "499 of 1000 steps were compiled"),
             (|ran| ran.start = ran.parameters.clone(), "0 of 4 parameters moved"),
-            (|ran| ran.refusal = Some("no".to_owned()), "a shape was refused: no"),
+            (|ran| ran.refusal = Some(Refusal::SwitchedOff), "a shape was refused: "),
         ];
         for (change, expected) in changes {
             let mut compiled = ran(900);

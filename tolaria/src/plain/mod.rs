@@ -21,7 +21,7 @@
 //! taken up draws its masks again.
 //!
 //! ```
-//! use candle_core::{DType, Device, Error, Tensor, Var};
+//! use candle_core::{DType, Device, Tensor, Var};
 //! use leyline::model::Pass;
 //! use tolaria::plain::{NoSeeds, PlainModel};
 //! use tolaria::random::{DrawCounter, Dropout};
@@ -32,9 +32,9 @@
 //! let model = PlainModel::with_pass(vec![("weight".into(), weight.clone())], move |x: &Tensor, pass: Pass<'_>| {
 //!     let is_training = pass == Pass::Train;
 //!     if is_training {
-//!         counter.advance().map_err(Error::wrap)?;
+//!         counter.advance()?;
 //!     }
-//!     dropout.forward(x, is_training).map_err(Error::wrap)?.matmul(&weight)
+//!     dropout.forward(x, is_training)?.matmul(&weight)
 //! })?;
 //! let seeds = NoSeeds::with_buffers(model, vec![("draws".into(), draws)])?;
 //! # drop(seeds);

@@ -120,7 +120,7 @@ impl Task for Classification {
     fn losses(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let logits = self.logits(outputs)?;
         match &self.shares {
-            None => loss::per_sample(&logits, targets).map_err(candle_core::Error::wrap),
+            None => Ok(loss::per_sample(&logits, targets)?),
             Some(shares) => self.weighted(shares, &logits, targets),
         }
     }
@@ -128,17 +128,17 @@ impl Task for Classification {
     fn mean_loss(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let logits = self.logits(outputs)?;
         match &self.shares {
-            None => loss::cross_entropy(&logits, targets).map_err(candle_core::Error::wrap),
+            None => Ok(loss::cross_entropy(&logits, targets)?),
             Some(shares) => self.weighted(shares, &logits, targets)?.mean_all(),
         }
     }
 
     fn hits(&self, outputs: &Tensor, targets: &Tensor) -> Result<Option<Tensor>> {
-        loss::hits(&self.logits(outputs)?, targets).map(Some).map_err(candle_core::Error::wrap)
+        Ok(Some(loss::hits(&self.logits(outputs)?, targets)?))
     }
 
     fn num_hits(&self, outputs: &Tensor, targets: &Tensor) -> Result<Option<Tensor>> {
-        loss::correct(&self.logits(outputs)?, targets).map(Some).map_err(candle_core::Error::wrap)
+        Ok(Some(loss::correct(&self.logits(outputs)?, targets)?))
     }
 
     fn measures(&self) -> &[Measure] {
@@ -159,8 +159,7 @@ impl Task for Classification {
             candle_core::bail!("expected u32 of shape (N,), found {:?} {:?}", targets.dtype(), targets.shape())
         }
         let classes = self.num_classes;
-        let labels = host_read::read_vec_u32(targets, "labels", &mut HostReads::default());
-        let labels = labels.map_err(candle_core::Error::wrap)?;
+        let labels = host_read::read_vec_u32(targets, "labels", &mut HostReads::default())?;
         match labels.iter().position(|label| *label as usize >= classes) {
             None => Ok(()),
             Some(index) => {

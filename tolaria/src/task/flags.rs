@@ -97,8 +97,7 @@ impl Task for Flags {
             let (flags, dtype, shape) = (self.num_flags, targets.dtype(), targets.shape());
             candle_core::bail!("expected f32 of shape (N, {flags}), found {dtype:?} {shape:?}")
         }
-        let values = host_read::read_vec(&targets.flatten_all()?, "targets", &mut HostReads::default());
-        let values = values.map_err(candle_core::Error::wrap)?;
+        let values = host_read::read_vec(&targets.flatten_all()?, "targets", &mut HostReads::default())?;
         match values.iter().position(|value| *value != 0.0 && *value != 1.0) {
             None => Ok(()),
             Some(place) => {

@@ -87,8 +87,7 @@ impl Task for Regression {
             let (width, dtype, shape) = (self.width, targets.dtype(), targets.shape());
             candle_core::bail!("expected f32 of shape (N, {width}), found {dtype:?} {shape:?}")
         }
-        let values = host_read::read_vec(&targets.flatten_all()?, "targets", &mut HostReads::default());
-        let values = values.map_err(candle_core::Error::wrap)?;
+        let values = host_read::read_vec(&targets.flatten_all()?, "targets", &mut HostReads::default())?;
         match values.iter().position(|value| !value.is_finite()) {
             None => Ok(()),
             Some(place) => {

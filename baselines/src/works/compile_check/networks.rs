@@ -132,12 +132,11 @@ fn parts_of(work: Workload) -> Result<(PlainModel, Dataset), Error> {
 
 /// 16-32-10 with dropout between the layers, over 128 samples.
 fn dropout(device: &Device) -> Result<(PlainModel, Dataset), Error> {
-    let as_candle = |error: tolaria::Error| candle_core::Error::Msg(error.to_string());
     let counter = DrawCounter::new(99, device)?;
     let layer = Dropout::new(0.25, 0, &counter)?;
     let model = two_layers(11, 10, device, move |x| {
-        counter.advance().map_err(as_candle)?;
-        layer.forward(&x.relu()?, true).map_err(as_candle)
+        counter.advance()?;
+        Ok(layer.forward(&x.relu()?, true)?)
     })?;
     let data = samples(128, 16, 10, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
     Ok((model, data))

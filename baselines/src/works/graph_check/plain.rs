@@ -74,9 +74,9 @@ pub(super) fn dropout(
         let layer = Dropout::new(0.25, 0, &counter)?;
         let middle: Middle = Box::new(move |h| {
             if !frozen {
-                counter.advance().map_err(|error| candle_core::Error::Msg(error.to_string()))?;
+                counter.advance()?;
             }
-            layer.forward(h, true).map_err(|error| candle_core::Error::Msg(error.to_string()))
+            Ok(layer.forward(h, true)?)
         });
         let mut trainer = trainer(gpu, middle, optimizer, microbatches, epochs, in_mode(mode))?;
         trainer.run(eager, &mut NullObserver)?;

@@ -196,10 +196,8 @@ struct Shifts {
     num_seen: AtomicUsize,
 }
 
-impl Shifts {
-    fn new(panics_at: Option<usize>) -> Arc<dyn Transform> {
-        Arc::new(Self { panics_at, num_seen: AtomicUsize::new(0) })
-    }
+fn shifts(panics_at: Option<usize>) -> Arc<dyn Transform> {
+    Arc::new(Shifts { panics_at, num_seen: AtomicUsize::new(0) })
 }
 
 impl Transform for Shifts {
@@ -227,13 +225,13 @@ fn worker_panics(on: &Place, eager: &mut Eager, problem: &Problem, mode: StepMod
     let config = |mode| TrainConfig { loader, ..problem.config(1, mode) };
     let expected = {
         let parts = problem.parts(problem.data.clone(), EPOCHS, &on.device, &on.clock)?;
-        let trainer = Trainer::new(config(StepMode::Eager), parts)?.with_transform(Shifts::new(None))?;
+        let trainer = Trainer::new(config(StepMode::Eager), parts)?.with_transform(shifts(None))?;
         Ran::of(trainer, eager, |_| Duration::ZERO)?
     };
     let folder = tempfile::tempdir().map_err(|error| io(&error))?;
     let trainer = |panics_at| -> Result<PlainTrainer, Broken> {
         let trainer = saving(on, problem, config(mode), problem.data.clone(), folder.path())?;
-        Ok(trainer.with_transform(Shifts::new(panics_at))?)
+        Ok(trainer.with_transform(shifts(panics_at))?)
     };
     // In the middle of an epoch, with windows ahead of the steps.
     let mut first = trainer(Some(SAMPLES * 20 + SAMPLES / 2))?;

@@ -133,21 +133,18 @@ fn grown(on: &Place, eager: &mut Eager, problem: &Problem, mode: StepMode) -> Re
 
 /// A task that breaks its rule is refused by name, and its steps go on eagerly with the bits of eager ones.
 fn refused(on: &Place, eager: &mut Eager, mistake: Mistake, name: &str) -> Result<String, Broken> {
-    let mut run = |problem: &Problem, mode| {
-        let parts = problem.parts(problem.data_on(&on.device)?, 4, &on.device, &on.clock)?;
-        let mut trainer = Trainer::new(problem.config(1, mode), parts)?;
-        trainer.run(eager, &mut tolaria::trainer::NullObserver)?;
-        let refusal = trainer.last_refusal().map(|refusal| (refusal.name(), refusal.to_string()));
-        let replays = trainer.graph_stats().total.replays;
-        let ran = Ran::of(trainer, eager, |_| Duration::ZERO)?;
-        Ok::<_, Broken>((ran, refusal, replays))
-    };
-    let (sound, ..) = run(&problems(&Device::Cpu)?.pop().expect("the own task is the last"), StepMode::Eager)?;
-    let (found, refusal, replays) = run(&mistaken(mistake)?, StepMode::Compiled)?;
-    promise(refusal.as_ref().is_some_and(|(of, _)| *of == name), || format!("refused as {refusal:?}"))?;
-    sound.agrees(&found, 4 * STEPS_PER_EPOCH)?;
-    let (text, steps) = (refusal.map_or_else(String::new, |(_, text)| text), found.steps);
-    Ok(format!("{text}; {steps} steps, {replays} replays, the bits of eager steps"))
+    let mut run =
+        |problem: &Problem, mode| ran(on, eager, problem, problem.config(1, mode), problem.data_on(&on.device)?);
+    let sound = run(&feeding::named(on, "own")?, StepMode::Eager)?;
+    let found = run(&mistaken(mistake)?, StepMode::Compiled)?;
+    sound.agrees(&found, STEPS)?;
+    let Ran { refusal, steps, replays, .. } = found;
+    match refusal {
+        Some(refusal) if refusal.name() == name && replays == 0 => {
+            Ok(format!("{refusal}; {steps} steps went on with the bits of a task that is sound"))
+        }
+        other => Err(Broken(format!("not refused as {name}: {other:?}, {replays} replays"))),
+    }
 }
 
 #[cfg(test)]
