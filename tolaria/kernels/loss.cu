@@ -1,5 +1,8 @@
 // Cross-entropy of rows of logits. One block of 256 threads per row; sums in double precision.
 
+// A target without loss, gradient and hit.
+#define IGNORED 0xFFFFFFFFu
+
 __device__ float block_max(float value) {
     __shared__ float lanes[256];
     lanes[threadIdx.x] = value;
@@ -25,14 +28,15 @@ __device__ double row_sum(const float* row, u32 classes, float max) {
     return block_sum(sum);
 }
 
-// nats[row]: loss of the row; a target that is no class gives NaN
+// nats[row]: loss of the row; a target that is no class gives NaN, and one that is ignored 0
 extern "C" __global__ void cross_entropy_rows(const float* logits, const u32* targets, u32 classes, double* nats) {
     const float* row = logits + (u64)blockIdx.x * classes;
     float max = row_max(row, classes);
     double sum = row_sum(row, classes, max);
     if (threadIdx.x == 0) {
         u32 target = targets[blockIdx.x];
-        nats[blockIdx.x] = target < classes ? log(sum) - ((double)row[target] - (double)max) : (double)NAN;
+        double loss = target < classes ? log(sum) - ((double)row[target] - (double)max) : (double)NAN;
+        nats[blockIdx.x] = target == IGNORED ? 0.0 : loss;
     }
 }
 
@@ -47,12 +51,13 @@ extern "C" __global__ void mean_of_rows(const double* nats, u32 rows, float* mea
 extern "C" __global__ void cross_entropy_small(const float* logits, const u32* targets, u32 classes, u32 rows, float* mean) {
     double sum = 0.0;
     for (u32 r = threadIdx.x; r < rows; r += blockDim.x) {
+        u32 target = targets[r];
+        if (target == IGNORED) continue;
         const float* row = logits + (u64)r * classes;
         float max = -INFINITY;
         for (u32 c = 0; c < classes; c++) max = fmaxf(max, row[c]);
         double total = 0.0;
         for (u32 c = 0; c < classes; c++) total += (double)expf(row[c] - max);
-        u32 target = targets[r];
         sum += target < classes ? log(total) - ((double)row[target] - (double)max) : (double)NAN;
     }
     sum = block_sum(sum);
@@ -68,10 +73,14 @@ extern "C" __global__ void cross_entropy_backward(
     const float* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, float* gradient) {
     const float* row = logits + (u64)blockIdx.x * classes;
     float* out = gradient + (u64)blockIdx.x * classes;
+    u32 target = targets[blockIdx.x];
+    if (target == IGNORED) {
+        for (u32 c = threadIdx.x; c < classes; c += blockDim.x) out[c] = 0.0f;
+        return;
+    }
     float max = row_max(row, classes);
     double weight = (double)*upstream / (double)rows;
     float scale = (float)(weight / row_sum(row, classes, max));
-    u32 target = targets[blockIdx.x];
     for (u32 c = threadIdx.x; c < classes; c += blockDim.x) {
         float value = expf(row[c] - max) * scale;
         out[c] = c == target ? value - (float)weight : value;

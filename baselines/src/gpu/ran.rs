@@ -137,7 +137,7 @@ impl<F: Fn(StepIndex) -> Duration> Observer for History<F> {
         let mut values: Vec<u64> = bits(&report.train).chain(bits(&report.validation)).collect();
         values.push(report.gradient_norm.to_bits());
         for evaluation in &report.evaluations {
-            values.push(evaluation.train_loss.to_bits());
+            values.extend(evaluation.train_loss.map(f64::to_bits));
             values.extend(bits(&evaluation.validation));
         }
         self.epochs.push(values);

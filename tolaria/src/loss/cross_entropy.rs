@@ -8,7 +8,8 @@ use crate::error::Error;
 use crate::kernels;
 use crate::path::Path;
 
-/// Mean cross-entropy over the batch, a scalar with a gradient for the logits: `(softmax - onehot) / B`.
+/// Mean cross-entropy over the batch, a scalar with a gradient for the logits: `(softmax - onehot) / B`, 0 in rows whose target
+/// is [`IGNORED`](super::IGNORED).
 ///
 /// # Units
 /// nats, mean over samples
@@ -39,7 +40,7 @@ impl CustomOp2 for Fused {
         targets_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let rows = Rows::new(logits, logits_layout, targets, targets_layout)?;
-        let sum: f64 = rows.iter().map(|(row, target)| Softmax::of(row).nats(row[target])).sum();
+        let sum: f64 = rows.iter().filter_map(|(row, target)| Some(Softmax::of(row).nats(row[target?]))).sum();
         let mean = cpu::to_f32(sum / rows.len() as f64);
         Ok((CpuStorage::F32(vec![mean]), Shape::from(())))
     }
@@ -86,6 +87,10 @@ impl CustomOp3 for Backward {
         let weight = f64::from(cpu::slice::<f32>(upstream, upstream_layout)?[0]) / rows.len() as f64;
         let mut gradient = Vec::with_capacity(logits_layout.shape().elem_count());
         for (row, target) in rows.iter() {
+            let Some(target) = target else {
+                gradient.resize(gradient.len() + row.len(), 0.0);
+                continue;
+            };
             let softmax = Softmax::of(row);
             let scale = cpu::to_f32(weight / softmax.sum);
             let target = gradient.len() + target;

@@ -5,6 +5,10 @@ use candle_core::{CpuStorage, DType, Layout, Tensor};
 use crate::cpu;
 use crate::error::Error;
 
+/// A target that is not predicted: padding, a prompt. Its row has no loss, no gradient and no hit, whatever its logits are, and
+/// counts as a row of its batch.
+pub const IGNORED: u32 = u32::MAX;
+
 /// The logits (B, C) in `f32`, with B and C above 0 and targets (B,). Those of another type lose nothing by that.
 pub(super) fn checked(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
     if !matches!(logits.dtype(), DType::F32 | DType::BF16 | DType::F16) {
@@ -38,7 +42,7 @@ impl<'a> Rows<'a> {
     ) -> candle_core::Result<Self> {
         let classes = logits_layout.shape().dims2()?.1;
         let targets = cpu::slice::<u32>(targets, targets_layout)?;
-        if let Some(target) = targets.iter().find(|target| **target as usize >= classes) {
+        if let Some(target) = targets.iter().find(|target| **target as usize >= classes && **target != IGNORED) {
             candle_core::bail!("target {target} is no class: expected a number below {classes}")
         }
         Ok(Self { logits: cpu::slice::<f32>(logits, logits_layout)?, targets, classes })
@@ -48,8 +52,10 @@ impl<'a> Rows<'a> {
         self.targets.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a [f32], usize)> {
-        self.logits.chunks_exact(self.classes).zip(self.targets).map(|(row, target)| (row, *target as usize))
+    /// Each row with its target, where it has one.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a [f32], Option<usize>)> {
+        let target = |target: &u32| (*target != IGNORED).then_some(*target as usize);
+        self.logits.chunks_exact(self.classes).zip(self.targets.iter().map(target))
     }
 }
 

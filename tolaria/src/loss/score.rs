@@ -76,7 +76,8 @@ impl CustomOp2 for PerRow {
         targets_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let rows = Rows::new(logits, logits_layout, targets, targets_layout)?;
-        let scores: Vec<f32> = rows.iter().map(|(row, target)| (self.0)(row, target)).collect();
+        let scores: Vec<f32> =
+            rows.iter().map(|(row, target)| target.map_or(0.0, |target| (self.0)(row, target))).collect();
         Ok((CpuStorage::F32(scores), Shape::from(rows.len())))
     }
 }
@@ -96,7 +97,7 @@ impl CustomOp2 for CountHits {
         targets_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let rows = Rows::new(logits, logits_layout, targets, targets_layout)?;
-        let count = rows.iter().filter(|(row, target)| is_hit(row, *target)).count();
+        let count = rows.iter().filter(|(row, target)| target.is_some_and(|target| is_hit(row, target))).count();
         Ok((CpuStorage::F32(vec![cpu::to_f32(count as f64)]), Shape::from(())))
     }
 }

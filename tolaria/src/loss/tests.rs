@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 
-use super::{correct, cross_entropy, hits, per_sample};
+use super::{IGNORED, correct, cross_entropy, hits, per_sample};
 use crate::error::Error;
 use crate::testing::{assert_close, random, values};
 
@@ -59,6 +59,37 @@ fn losses_and_gradients_equal_their_definition() {
         let labels: Vec<u32> = (0..7).map(|row| (row * 5 + seed) % (2 + seed % 9)).collect();
         let scores: Vec<f32> = random(7 * classes, u64::from(seed)).iter().map(|x| 8.0 * x).collect();
         check(&scores, classes, &labels);
+    }
+}
+
+#[test]
+fn an_ignored_row_has_no_loss_no_gradient_and_no_hit_and_changes_no_bit_of_others() {
+    for (classes, seed) in [(3, 1), (40, 2)] {
+        let mut scores = random(4 * classes, seed);
+        // Nothing of an ignored row matters, and its largest logit is no prediction.
+        scores[classes] = f32::NAN;
+        scores[3 * classes] = 9.0;
+        let of = |scores: &[f32], labels: &[u32]| {
+            let (logits, targets) = (logits(scores, classes), targets(labels));
+            let loss = cross_entropy(&logits, &targets).unwrap();
+            let gradient = loss.backward().unwrap().get(&logits).unwrap().affine(labels.len() as f64, 0.0).unwrap();
+            let of_rows = [per_sample, hits].map(|of| values(&of(&logits, &targets).unwrap()));
+            (
+                values(&loss)[0] * labels.len() as f32,
+                values(&gradient),
+                of_rows,
+                values(&correct(&logits, &targets).unwrap()),
+            )
+        };
+        let (loss, gradient, [losses, hit], sum) = of(&scores, &[0, IGNORED, 2, IGNORED]);
+        let kept = [&scores[..classes], &scores[2 * classes..3 * classes]].concat();
+        let (expected_loss, expected, [expected_losses, expected_hit], expected_sum) = of(&kept, &[0, 2]);
+        assert!((loss - expected_loss).abs() < 1e-5, "{loss}, not {expected_loss}");
+        let zeros = vec![0.0; classes];
+        assert_eq!(gradient, [&expected[..classes], &*zeros, &expected[classes..], &*zeros].concat());
+        assert_eq!(losses, [expected_losses[0], 0.0, expected_losses[1], 0.0]);
+        assert_eq!(hit, [expected_hit[0], 0.0, expected_hit[1], 0.0]);
+        assert_eq!(sum, expected_sum);
     }
 }
 

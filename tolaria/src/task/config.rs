@@ -316,7 +316,7 @@ impl TaskConfig {
                     return Err(ConfigIssue::new("bytes_per_token", message));
                 }
                 let task = NextToken::new(*vocabulary).with_bytes_per_token(*bytes_per_token);
-                Arc::new(if *has_ignored { task.with_ignored(device).map_err(wrong)? } else { task })
+                Arc::new(if *has_ignored { task.with_ignored() } else { task })
             }
             (config, facts) => {
                 let message =

@@ -18,12 +18,13 @@ mod log_softmax;
 mod next_token;
 mod regression;
 
+pub use crate::loss::IGNORED;
 pub use classification::Classification;
 pub use config::{ClassWeights, LossName, NamedWeights, RegressionLoss, TargetFacts, TaskConfig};
 pub use flags::Flags;
 pub use leyline::task::Task;
+pub use next_token::NextToken;
 pub(crate) use next_token::of_tokens;
-pub use next_token::{IGNORED, NextToken};
 pub use regression::Regression;
 
 use candle_core::{DType, Tensor};

@@ -75,7 +75,7 @@ kept_by! {
     flags: of_flags(Flags::new(2));
     weighted_flags: of_flags(Flags::new(2).with_positive_weight(3.0).unwrap());
     next_token: of_tokens(NextToken::new(4), 1);
-    next_token_with_ignored: of_tokens(NextToken::new(4).with_ignored(&Device::Cpu).unwrap(), IGNORED);
+    next_token_with_ignored: of_tokens(NextToken::new(4).with_ignored(), IGNORED);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn what_a_model_rules_out_does_not_spoil_the_loss_of_what_it_does_not() {
     let outputs = Tensor::new(&[[0.0_f32, 0.0, ruled_out]], &Device::Cpu).unwrap();
     let plain = Classification::new(3);
     let weighted = Classification::new(3).with(Some(vec![1.0; 3]), 0.0, &Device::Cpu).unwrap();
-    let tokens = NextToken::new(3).with_ignored(&Device::Cpu).unwrap();
+    let tokens = NextToken::new(3).with_ignored();
     let (one, sequence) = (classes(&[1]), classes(&[1]).unsqueeze(0).unwrap());
     let of_sequence = outputs.unsqueeze(0).unwrap();
     let cases: [(&dyn Task, &Tensor, &Tensor); 3] =
@@ -160,6 +160,16 @@ fn the_loss_of_guessing_is_not_below_what_weights_make_of_it() {
     assert!((nats(&Flags::new(3).with_positive_weight(0.1).unwrap()) - two).abs() < 1e-12);
     let weighted = Classification::new(2).with(Some(vec![0.5, 4.0]), 0.0, &Device::Cpu).unwrap();
     assert!((nats(&weighted) - 4.0 * two).abs() < 1e-12);
+}
+
+#[test]
+fn an_error_of_a_task_says_its_cause() {
+    let of_classes = Classification::new(5).losses(&tensor(5, &[1, 5], 1), &classes(&[9]));
+    let of_tokens = NextToken::new(5).mean_loss(&tensor(5, &[1, 1, 5], 1), &classes(&[9]).unsqueeze(0).unwrap());
+    for failed in [of_classes, of_tokens] {
+        let text = failed.unwrap_err().to_string();
+        assert!(text.contains("target 9 is no class: expected a number below 5"), "{text}");
+    }
 }
 
 #[test]

@@ -26,7 +26,8 @@ pub(super) const STEPS_PER_EPOCH: u64 = 3;
 pub(super) const INPUTS: usize = 16;
 /// Of sequences: tokens of one, and tokens that there are.
 pub(super) const LENGTH: usize = 6;
-pub(super) const VOCABULARY: usize = 12;
+pub(super) const VOCABULARY: usize = TOKENS as usize;
+const TOKENS: u32 = 12;
 pub(super) const ADAM_W: OptimizerConfig =
     OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
@@ -78,18 +79,19 @@ impl Problem {
 
 /// All that are provided, in the ways that differ, and one of a user's own, for networks on `device`.
 pub(super) fn problems(device: &Device) -> Result<Vec<Problem>, Broken> {
-    let weights = (1..=10).map(|class| 0.2 * class as f32).collect();
+    let weights: Vec<f32> = (1..=10).map(|class| 0.2 * class as f32).collect();
     let regression = |loss| Regression::new(loss, vec![2.0, 1.0, 0.5]);
     Ok(vec![
         classes("classification", Classification::new(10))?,
-        classes("classification_weighted", Classification::new(10).with(Some(weights), 0.1, device)?)?,
+        classes("classification_weighted", Classification::new(10).with(Some(weights.clone()), 0.0, device)?)?,
+        classes("classification_smoothed", Classification::new(10).with(Some(weights), 0.1, device)?)?,
         values("mse", 3, regression(RegressionLoss::Mse)?)?,
         values("mae", 3, regression(RegressionLoss::Mae)?)?,
         values("huber", 3, regression(RegressionLoss::Huber { delta: 0.3 })?)?,
         flags("binary", 1, Flags::new(1))?,
         flags("multi_label", 4, Flags::new(4).with_positive_weight(3.0)?)?,
         tokens("next_token", None, NextToken::new(VOCABULARY))?,
-        tokens("next_token_ignored", Some(IGNORED), NextToken::new(VOCABULARY).with_ignored(device)?)?,
+        tokens("next_token_ignored", Some(IGNORED), NextToken::new(VOCABULARY).with_ignored())?,
         values("own", 3, Rates::new(None))?,
     ])
 }
@@ -133,7 +135,7 @@ fn tokens(name: &'static str, ignored: Option<u32>, task: NextToken) -> Result<P
 /// A text of tokens below [`VOCABULARY`].
 pub(super) fn token_text(length: usize) -> Vec<u32> {
     let mut draw = Draw::new(8, &Device::Cpu);
-    (0..length).map(|_| draw.below(VOCABULARY as u32)).collect()
+    (0..length).map(|_| draw.below(TOKENS)).collect()
 }
 
 /// Tokens (B, T) to logits (B, T, V) by an embedding and two layers at each position.
@@ -185,8 +187,8 @@ impl Rates {
     fn err(&self, mistake: Mistake, losses: Tensor) -> candle_core::Result<Tensor> {
         match mistake {
             Mistake::Reads => {
-                let read = read_scalar(&losses.sum_all()?, "a planted mistake", &mut HostReads::default());
-                read.map(|_| losses).map_err(candle_core::Error::wrap)
+                read_scalar(&losses.sum_all()?, "a planted mistake", &mut HostReads::default())?;
+                Ok(losses)
             }
             Mistake::Copies => {
                 let calls = self.num_calls.fetch_add(1, Ordering::Relaxed);
