@@ -53,8 +53,10 @@ pub fn load(config: &DataConfig) -> Result<Prepared, Error> {
     }
     let assignment = split::assign(table.targets(), num_training, &plan)?;
     let target = TargetPlan::of(table.targets());
-    let preparation = Preparation::of_whole(config.name.to_string(), table.sample_shape().to_vec(), divisor, target);
+    let mut preparation =
+        Preparation::of_whole(config.name.to_string(), table.sample_shape().to_vec(), divisor, target);
     let splits = Splits::of(&table, assignment);
+    preparation.target.class_counts = splits.train.class_counts();
     Ok(Prepared { digest: DataDigest::of(&splits), splits, preparation, notes: Vec::new() })
 }
 
@@ -81,9 +83,10 @@ fn load_file(config: &DataConfig, path: &Path) -> Result<Prepared, Error> {
     let assignment = split::assign(&targets_by(&target)?, None, &plan)?;
     notes.extend(target.fit(&records.targets, &assignment.train));
     let targets = targets_by(&target)?;
-    let (preparation, inputs) = Preparation::fit(config, records, target, &assignment.train, &mut notes)?;
+    let (mut preparation, inputs) = Preparation::fit(config, records, target, &assignment.train, &mut notes)?;
     let table = Table::new(inputs, preparation.sample_shape.clone(), targets)?;
     let splits = Splits::of(&table, assignment);
+    preparation.target.class_counts = splits.train.class_counts();
     Ok(Prepared { digest: DataDigest::of(&splits), splits, preparation, notes })
 }
 

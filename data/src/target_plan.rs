@@ -35,6 +35,9 @@ pub struct TargetPlan {
     /// Number of different tokens, for tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
+    /// Training samples of each class, for classes: what weights follow from. Empty in documents of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class_counts: Vec<usize>,
 }
 
 impl TargetPlan {
@@ -42,7 +45,7 @@ impl TargetPlan {
     pub(super) fn of(targets: &Targets) -> Self {
         let vocabulary = (targets.kind() == TargetKind::Tokens).then(|| targets.num_outputs());
         let (kind, names) = (targets.kind(), targets.names().to_vec());
-        Self { kind, names, means: Vec::new(), scales: Vec::new(), vocabulary }
+        Self { kind, names, means: Vec::new(), scales: Vec::new(), vocabulary, class_counts: Vec::new() }
     }
 
     /// Outputs that a network needs, per sample or per token.
@@ -78,7 +81,10 @@ impl TargetPlan {
         };
         let words = columns.iter().find(|column| matches!(column.cells, Cells::Words { .. }));
         let flags = columns.iter().all(is_flag);
-        let plan = |kind, names| Self { kind, names, means: Vec::new(), scales: Vec::new(), vocabulary: None };
+        let plan = |kind, names| {
+            let (means, scales, class_counts) = (Vec::new(), Vec::new(), Vec::new());
+            Self { kind, names, means, scales, vocabulary: None, class_counts }
+        };
         let (kind, why) = match (choice, rest) {
             (TargetChoice::Auto, []) => why_alone(first),
             (TargetChoice::Auto, _) if flags => (TargetKind::Flags, "each holds 0 and 1 alone".to_owned()),

@@ -158,7 +158,7 @@ pub(crate) fn kasmina_config(config: &EsperConfig, train: &Table) -> Result<Kasm
 /// # Errors
 /// Settings that do not fit the targets, or measures that the task does not have.
 pub(crate) fn task(config: &EsperConfig, data: &Prepared, device: &Device) -> Result<Arc<dyn Task>, Issue> {
-    let task = config.task.task(&facts(&data.preparation.target, &data.splits.train.class_counts()), device);
+    let task = config.task.task(&facts(&data.preparation.target), device);
     let task = task.map_err(|issue| Issue::new(format!("task.{}", issue.key), issue.message))?;
     config.train.measured(&*task).map_err(|error| match error {
         tolaria::Error::InvalidConfig { key, message } => Issue::new(format!("train.{key}"), message),
@@ -167,11 +167,15 @@ pub(crate) fn task(config: &EsperConfig, data: &Prepared, device: &Device) -> Re
     Ok(task)
 }
 
-/// What the targets are, with so many training samples of each class where they are classes.
-pub(crate) fn facts(plan: &TargetPlan, class_counts: &[usize]) -> TargetFacts {
+/// What the targets are.
+pub(crate) fn facts(plan: &TargetPlan) -> TargetFacts {
     match plan.kind {
+        // Earlier versions wrote no counts, which weights of classes alone follow from.
+        TargetKind::Classes if plan.class_counts.is_empty() => {
+            TargetFacts::Classes { counts: vec![1; plan.names.len()] }
+        }
         TargetKind::Classes => {
-            TargetFacts::Classes { counts: class_counts.iter().map(|count| *count as u64).collect() }
+            TargetFacts::Classes { counts: plan.class_counts.iter().map(|count| *count as u64).collect() }
         }
         // Those that are not scaled are in units of the data as they are.
         TargetKind::Values if plan.scales.is_empty() => TargetFacts::Values { scales: vec![1.0; plan.names.len()] },

@@ -224,3 +224,56 @@ fn an_export_holds_what_acts_and_replaces_nothing_unasked() {
     check_refused(&["export", "net", "--to", "other"], &["net is not a run folder", "run.json"]);
     check_refused(&["evaluate", "net"], &["net is an export", "expected --data FILE"]);
 }
+
+/// Trains on 60 rows with the settings, and gives the loss of the test part as the run and as its export say it, the training file gone.
+#[track_caller]
+fn check_loss(target: fn(usize) -> String, settings: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = |target: fn(usize) -> String| -> Vec<String> {
+        (0..60).map(|i| format!("{},{},{}", i % 7, (i * i) % 11, target(i))).collect()
+    };
+    let all = rows(target);
+    fs::write(dir.path().join("rows.csv"), all.join("\n") + "\n").unwrap();
+    let set: Vec<&str> = settings.iter().chain(&["run.epochs=2"]).flat_map(|set| ["--set", set]).collect();
+    let run = |args: &[&str]| -> String {
+        let output = esper(dir.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&[&["train", "--data", "./rows.csv", "--policy", "off", "--out", "run"][..], &set].concat());
+    run(&["export", "run", "--to", "net"]);
+    let read = |name: &str| -> Value { serde_json::from_slice(&fs::read(dir.path().join(name)).unwrap()).unwrap() };
+    let test: Vec<usize> = serde_json::from_value(read("run/rows.json")["test"].clone()).unwrap();
+    let test: String = test.iter().map(|&row| all[row].clone() + "\n").collect();
+    fs::write(dir.path().join("test.csv"), test).unwrap();
+    fs::remove_file(dir.path().join("rows.csv")).unwrap();
+    let expected = &read("run/summary.json")["test_loss"];
+    let evaluated = |subject| -> Value {
+        serde_json::from_str(&run(&["evaluate", subject, "--data", "test.csv", "--json"])).unwrap()
+    };
+    for subject in ["run", "net"] {
+        assert_eq!(&evaluated(subject)["loss"], expected, "{subject} of {settings:?}");
+    }
+    // An earlier version wrote no preparation: it follows from the data, if they are what they were.
+    fs::remove_file(dir.path().join("run/preparation.json")).unwrap();
+    fs::write(dir.path().join("rows.csv"), all[1..].join("\n") + "\n").unwrap();
+    let refused = esper(dir.path(), &["evaluate", "run", "--data", "test.csv"]);
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{error}");
+    assert!(error.contains("the data of the run are not what they were"), "{error}");
+    fs::write(dir.path().join("rows.csv"), all.join("\n") + "\n").unwrap();
+    assert_eq!(&evaluated("run")["loss"], expected, "{settings:?}");
+    // An earlier version did not say what the network was trained for.
+    let mut document = read("net/model.json");
+    document.as_object_mut().unwrap().remove("task").unwrap();
+    fs::write(dir.path().join("net/model.json"), document.to_string()).unwrap();
+    let found = evaluated("net");
+    assert!(found.get("loss").is_none() && !found["measures"].as_object().unwrap().is_empty(), "{found}");
+}
+
+#[test]
+fn the_loss_of_an_export_is_that_of_the_task_whose_training_file_is_gone() {
+    check_loss(|i| (i as f64 * 0.37).sin().to_string(), &["task.kind=regression", "task.loss=huber", "task.delta=0.1"]);
+    let class = |i: usize| ["a", "b", "a"][i % 3].to_owned();
+    check_loss(class, &["task.kind=classification", "task.class_weights=balanced", "task.label_smoothing=0.1"]);
+}

@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 r#"{"version": 1, "source": "numbers", "sample_shape": [3], "scaling": {"means": [], "scales": []},
                     "target": {"kind": "classes", "names": ["positive", "negative"]}}"#,
             )?,
+            task: None,
         }
         .write(&dir, IfPresent::Refuse)?;
         let predictions = Network::load(&dir)?.predict(&Tensor::new(&[[1_f32, 2.0, -2.5]], &Device::Cpu)?)?;

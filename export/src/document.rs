@@ -31,6 +31,9 @@ pub struct Document {
     pub network: NetworkSpec,
     /// How a sample becomes an input, and what the outputs mean.
     pub preparation: Preparation,
+    /// What it was trained for, as [`Export::task`](crate::Export::task); absent in exports of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<serde_json::Map<String, serde_json::Value>>,
     /// The file of weights.
     pub weights: WeightsRecord,
 }
@@ -70,7 +73,11 @@ impl Document {
         Ok(document)
     }
 
-    fn check(&self, path: PathBuf, registry: &Registry) -> Result<(), Error> {
+    /// Confirms that its parts fit each other.
+    ///
+    /// # Errors
+    /// [`Error::Field`] and [`Error::Network`], at `path`.
+    pub(crate) fn check(&self, path: PathBuf, registry: &Registry) -> Result<(), Error> {
         let wrong =
             |path, field: String, found: String, expected: String| Err(Error::Field { path, field, found, expected });
         if let Err(source) = self.network.tensors(registry) {

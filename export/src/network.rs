@@ -32,7 +32,7 @@ const HEADER_BYTES: u64 = 256;
 /// # let tensors = [("host.head.weight".to_owned(), w), ("host.head.bias".to_owned(), b)].into();
 /// # let preparation = serde_json::from_str(r#"{"version":1,"source":"pets","sample_shape":[2],"scaling":{"means":[],"scales":[]},
 /// #   "target":{"kind":"classes","names":["cat","dog"]}}"#)?;
-/// # Export { network, tensors, preparation }.write(&dir, IfPresent::Refuse)?;
+/// # Export { network, tensors, preparation, task: None }.write(&dir, IfPresent::Refuse)?;
 /// let network = Network::load(&dir)?; // as `esper export` wrote it
 /// let inputs = Tensor::new(&[[1_f32, 0.5], [0.0, 3.0]], &Device::Cpu)?;
 /// assert_eq!(network.forward(&inputs)?.to_vec2::<f32>()?, [[2.0, 1.0], [0.0, 3.5]]);

@@ -55,7 +55,14 @@ mod tests {
 
     fn target(kind: TargetKind, names: &[&str], means: &[f64], scales: &[f64]) -> TargetPlan {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        TargetPlan { kind, names, means: means.to_vec(), scales: scales.to_vec(), vocabulary: None }
+        TargetPlan {
+            kind,
+            names,
+            means: means.to_vec(),
+            scales: scales.to_vec(),
+            vocabulary: None,
+            class_counts: vec![],
+        }
     }
 
     #[test]

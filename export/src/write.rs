@@ -33,6 +33,8 @@ pub struct Export {
     pub tensors: BTreeMap<String, Tensor>,
     /// How a sample becomes an input, and what the outputs mean.
     pub preparation: Preparation,
+    /// What the network was trained for, as the settings of `[task]`: which loss is meant by its loss. Absent where nobody knows.
+    pub task: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl Export {
@@ -40,7 +42,8 @@ impl Export {
     /// is empty is taken; one that is to be replaced may hold an export and nothing else.
     ///
     /// # Errors
-    /// [`Error::Occupied`] before anything is written, [`Error::Write`] and [`Error::Weights`].
+    /// [`Error::Occupied`], and [`Error::Field`], [`Error::Network`] and [`Error::Weights`] for what could not be loaded, before
+    /// anything is written; [`Error::Write`].
     /// # Sync
     /// one device-to-host copy for each tensor
     pub fn write(&self, dir: &Path, if_present: IfPresent) -> Result<Document, Error> {
@@ -102,11 +105,13 @@ impl Export {
             written_by: concat!("esper ", env!("CARGO_PKG_VERSION")).to_owned(),
             network: self.network.clone(),
             preparation: self.preparation.clone(),
+            task: self.task.clone(),
             weights: WeightsRecord {
                 bytes: weights.bytes().len() as u64,
                 blake3: blake3::hash(weights.bytes()).to_hex().to_string(),
             },
         };
+        document.check(dir.join(DOCUMENT_FILE), &Registry::all())?;
         Ok((document, weights))
     }
 }

@@ -47,7 +47,7 @@ fn export() -> Export {
     let tensors = network.tensors(&Registry::all()).unwrap().into_iter().enumerate().map(make).collect();
     let preparation = r#"{"version": 1, "source": "rows.csv", "sample_shape": [6], "scaling":
         {"means": [0, 1, 2, 3, 4, 5], "scales": [1, 2, 1, 2, 1, 2]}, "target": {"kind": "classes", "names": ["a", "b", "c"]}}"#;
-    Export { network, tensors, preparation: serde_json::from_str(preparation).unwrap() }
+    Export { network, tensors, preparation: serde_json::from_str(preparation).unwrap(), task: None }
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn tensors(network: &NetworkSpec) -> BTreeMap<String, Tensor> {
 
 fn export(network: NetworkSpec) -> Export {
     let tensors = tensors(&network);
-    Export { network, tensors, preparation: preparation() }
+    Export { network, tensors, preparation: preparation(), task: None }
 }
 
 fn preparation() -> Preparation {
@@ -238,8 +238,12 @@ fn a_folder_is_written_whole_and_nothing_foreign_is_replaced() {
     fs::write(dir.join("thesis.txt"), "years of work").unwrap();
     let error = first.write(&dir, IfPresent::Replace).unwrap_err().to_string();
     assert!(error.contains("holds thesis.txt"), "{error}");
-    // What cannot be stored leaves what is there.
+    // What cannot be stored, or not be loaded, leaves what is there.
     fs::remove_file(dir.join("thesis.txt")).unwrap();
+    let mut contradiction = export(mlp());
+    contradiction.preparation.target.names.push("d".to_owned());
+    let error = told(&contradiction.write(&dir, IfPresent::Replace).unwrap_err());
+    assert!(error.contains("`preparation.target` is one of 4 outputs: expected 3"), "{error}");
     let mut unstorable = export(mlp());
     unstorable.tensors.insert("host.head.bias".to_owned(), Tensor::zeros(3, DType::U32, &Device::Cpu).unwrap());
     assert!(matches!(unstorable.write(&dir, IfPresent::Replace).unwrap_err(), Error::Weights { .. }));

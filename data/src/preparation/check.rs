@@ -106,6 +106,10 @@ impl TargetPlan {
             (kind, Some(_)) => return wrong("target", format!("a vocabulary beside {kind}"), "one for tokens alone"),
             (_, None) => {}
         }
+        let (counts, of_classes) = (self.class_counts.len(), if self.kind == TargetKind::Classes { names } else { 0 });
+        if counts != of_classes && counts != 0 {
+            return wrong("target", format!("counts of {counts} classes"), format!("{of_classes}, or none"));
+        }
         let mut seen = BTreeSet::new();
         match self.names.iter().find(|name| !seen.insert(*name)) {
             _ if names == 0 => wrong("target", "no names", "one for each output"),

@@ -335,6 +335,10 @@ fn a_document_that_contradicts_itself_is_told_before_it_is_used() {
         "target: two classes called `a`, expected a name for each",
     );
     check_contradiction(
+        |document| document["target"]["class_counts"] = json!([1, 2]),
+        "target: counts of 2 classes, expected 0, or none",
+    );
+    check_contradiction(
         |document| document["scaling"]["scales"][1] = json!(0.0),
         "scaling: a scale of 0, expected finite numbers above 0",
     );

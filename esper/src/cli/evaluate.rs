@@ -15,7 +15,7 @@ use leyline::state::Score;
 use serde::Serialize;
 use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec_u32};
-use tolaria::task::{Task, TaskConfig};
+use tolaria::task::Task;
 use tolaria::trainer::{HeldOut, evaluate};
 
 use crate::bench::device_name;
@@ -23,8 +23,8 @@ use crate::config::DeviceName;
 use crate::data::TargetKind;
 use crate::exit::UsageError;
 use crate::report::{count, decimal, is_ratio, percent};
-use crate::trained::{Confusion, Origin, Subject, Trained};
-use crate::{data, output, wire};
+use crate::trained::{Confusion, Origin, Subject, Trained, data_of_run};
+use crate::{output, wire};
 
 /// Flags of `esper evaluate`.
 #[derive(Debug, Clone, Args)]
@@ -48,7 +48,9 @@ struct Evaluated {
     /// What of.
     data: String,
     samples: u64,
-    loss: f64,
+    /// Of the task that the network was trained for; absent where nobody knows which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss: Option<f64>,
     /// By name.
     measures: BTreeMap<String, f64>,
     /// Of classes.
@@ -113,30 +115,15 @@ fn file(subject: &Subject, path: &Path) -> anyhow::Result<(String, Dataset)> {
 
 /// The test part of a run, which must be what it was.
 fn test_part(trained: &Trained) -> anyhow::Result<(String, Dataset)> {
-    let prepared = data::load(&trained.config.data)?;
-    let (found, expected) = (prepared.digest.to_string(), &trained.record.data.digest);
-    if found != *expected {
-        return Err(UsageError(format!(
-            "the data of the run are not what they were: `{}` had the digest {expected}, and has {found} now",
-            trained.record.data.name
-        ))
-        .into());
-    }
+    let prepared = data_of_run(&trained.config, &trained.record)?;
     let dataset = wire::dataset(&prepared.splits.test, &Device::Cpu)?;
     Ok((format!("test part of {}", trained.record.data.name), dataset))
 }
 
-/// What the network was trained for. Weights of classes follow from the training part of a run; an export says nothing of them.
+/// What the network was trained for; where an export does not say it, what its targets ask for.
 fn task(subject: &Subject) -> anyhow::Result<Arc<dyn Task>> {
-    let plan = &subject.preparation.target;
-    let (config, counts) = match &subject.origin {
-        Origin::Run(trained) if !trained.config.task.is_auto() => {
-            let prepared = data::load(&trained.config.data)?;
-            (trained.config.task.clone(), prepared.splits.train.class_counts())
-        }
-        Origin::Run(_) | Origin::Export => (TaskConfig::Auto, vec![1; plan.names.len()]),
-    };
-    let task = config.task(&wire::facts(plan, &counts), subject.model.device());
+    let config = subject.task.clone().unwrap_or_default();
+    let task = config.task(&wire::facts(&subject.preparation.target), subject.model.device());
     task.map_err(|issue| UsageError(format!("`task.{}` {}", issue.key, issue.message)).into())
 }
 
@@ -169,13 +156,21 @@ fn measure(subject: &Subject, data: String, dataset: &Dataset) -> anyhow::Result
         None
     };
     let Score { loss, num_samples: samples, measures, .. } = score;
+    let loss = subject.task.is_some().then_some(loss);
+    if loss.is_none() {
+        output::tell(
+            "the loss is left out: an earlier version wrote this export, which does not say what the network was trained for\n",
+        );
+    }
     Ok(Evaluated { data, samples, loss, measures, confusion })
 }
 
 impl Evaluated {
     fn render(&self) -> String {
-        let mut text =
-            format!("{}, {} samples\n  {:<20} {:>12}\n", self.data, count(self.samples), "loss", decimal(self.loss));
+        let mut text = format!("{}, {} samples\n", self.data, count(self.samples));
+        if let Some(loss) = self.loss {
+            writeln!(text, "  {:<20} {:>12}", "loss", decimal(loss)).expect("writing to a string does not fail");
+        }
         for (name, &value) in &self.measures {
             let value = if is_ratio(name) { percent(value) } else { decimal(value) };
             writeln!(text, "  {name:<20} {value:>12}").expect("writing to a string does not fail");

@@ -13,4 +13,4 @@ mod confusion;
 
 pub(crate) use checkpoint::{SEEDS, newest_checkpoint};
 pub(crate) use confusion::Confusion;
-pub(crate) use subject::{Origin, Subject, Trained};
+pub(crate) use subject::{Origin, Subject, Trained, data_of_run};

@@ -13,10 +13,11 @@ use kasmina::graft::NetworkSpec;
 use leyline::id::EpochIndex;
 use leyline::model::{Pass, TrainableModel as _};
 use tolaria::host_read::{HostReads, read_vec};
+use tolaria::task::TaskConfig;
 
 use super::checkpoint::{SEEDS, result_checkpoint};
 use crate::config::EsperConfig;
-use crate::data;
+use crate::data::{self, Prepared, TargetKind};
 use crate::exit::UsageError;
 use crate::report::{self, CONFIG_FILE, PREPARATION_FILE, RunRecord};
 
@@ -50,26 +51,45 @@ impl Trained {
         let (network, tensors) = NetworkSpec::of_saved(&state).context("reading the network of the checkpoint")?;
         let (generation, epoch) =
             (loaded.generation.to_string(), tested.map_or(loaded.snapshot.meta.epoch, |tested| tested.epoch));
-        let preparation = preparation(run_dir, &config)?;
-        let export = Export { network, tensors, preparation };
+        let preparation = preparation(run_dir, &config, &record)?;
+        let task = serde_json::to_value(&config.task)?.as_object().cloned();
+        let export = Export { network, tensors, preparation, task };
         Ok(Self { record, config, generation, epoch, export })
     }
 }
 
+/// The data of a run, which must be what they were.
+pub(crate) fn data_of_run(config: &EsperConfig, record: &RunRecord) -> anyhow::Result<Prepared> {
+    let prepared = data::load(&config.data)?;
+    let (found, expected) = (prepared.digest.to_string(), &record.data.digest);
+    if found != *expected {
+        return Err(UsageError(format!(
+            "the data of the run are not what they were: `{}` had the digest {expected}, and has {found} now",
+            record.data.name
+        ))
+        .into());
+    }
+    Ok(prepared)
+}
+
 /// What the run learned from its training part: as it was written down or, by an earlier version that did not, from the data.
-fn preparation(run_dir: &Path, config: &EsperConfig) -> anyhow::Result<Preparation> {
+fn preparation(run_dir: &Path, config: &EsperConfig, record: &RunRecord) -> anyhow::Result<Preparation> {
     let path = run_dir.join(PREPARATION_FILE);
     if !path.is_file() {
-        return Ok(data::load(&config.data)?.preparation);
+        return Ok(data_of_run(config, record)?.preparation);
     }
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let wrong =
         |problem: String| UsageError(format!("{}: {problem}; expected what `esper train` wrote", path.display()));
-    let preparation: Preparation = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    match preparation.contradiction() {
-        None => Ok(preparation),
-        Some((field, found, expected)) => Err(wrong(format!("`{field}` is {found}, expected {expected}")).into()),
+    let mut preparation: Preparation = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if let Some((field, found, expected)) = preparation.contradiction() {
+        return Err(wrong(format!("`{field}` is {found}, expected {expected}")).into());
     }
+    let target = &mut preparation.target;
+    if !config.task.is_auto() && target.kind == TargetKind::Classes && target.class_counts.is_empty() {
+        target.class_counts = data_of_run(config, record)?.preparation.target.class_counts;
+    }
+    Ok(preparation)
 }
 
 /// Where a network comes from.
@@ -86,6 +106,8 @@ pub(crate) struct Subject {
     pub(crate) model: GraftedModel,
     /// How a sample becomes an input, and what the outputs mean.
     pub(crate) preparation: Preparation,
+    /// What it was trained for; not known of exports of earlier versions.
+    pub(crate) task: Option<TaskConfig>,
 }
 
 impl Subject {
@@ -101,7 +123,12 @@ impl Subject {
         if dir.join(DOCUMENT_FILE).is_file() {
             let network = Network::load_with(dir, &registry, &device(None)?)?;
             let (model, preparation) = (network.model().clone(), network.preparation().clone());
-            return Ok(Self { origin: Origin::Export, model, preparation });
+            let task = network.document().task.clone();
+            let task = task.map(|task| serde_json::from_value(task.into())).transpose().map_err(|error| {
+                let shown = dir.join(DOCUMENT_FILE);
+                UsageError(format!("{}: `task` {error}; expected what `[task]` accepts", shown.display()))
+            })?;
+            return Ok(Self { origin: Origin::Export, model, preparation, task });
         }
         if !dir.join(CONFIG_FILE).is_file() {
             let shown = dir.display();
@@ -113,12 +140,12 @@ impl Subject {
         }
         let trained = Trained::open(dir)?;
         let device = device(Some(&trained))?;
-        let Export { network, tensors, preparation } = &trained.export;
+        let Export { network, tensors, preparation, task: _ } = &trained.export;
         let tensors = tensors.iter().map(|(name, tensor)| Ok((name.clone(), tensor.to_device(&device)?)));
         let tensors = tensors.collect::<candle_core::Result<_>>()?;
         let model = network.build(tensors, &registry, &device).context("building the network")?;
-        let preparation = preparation.clone();
-        Ok(Self { origin: Origin::Run(Box::new(trained)), model, preparation })
+        let (preparation, task) = (preparation.clone(), Some(trained.config.task.clone()));
+        Ok(Self { origin: Origin::Run(Box::new(trained)), model, preparation, task })
     }
 
     /// The outputs for each of the inputs (N, features).
