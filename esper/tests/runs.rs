@@ -94,3 +94,30 @@ fn arms_differ_in_settings_and_pairs_have_the_same_seed() {
     let text = printed(dir.path(), &["runs", "compare", "heuristic-1", "off-1"]);
     assert!(text.contains("note: there are fewer than two pairs of arms 1 and 2"), "{text}");
 }
+
+#[test]
+fn what_is_in_no_pair_and_what_cannot_be_compared_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    for seed in 1..=3 {
+        make(dir.path(), &format!("off-{seed}"), "off", seed, Some(0.5));
+        // The third one failed.
+        make(dir.path(), &format!("smooth-{seed}"), "off", seed, (seed < 3).then_some(0.75));
+        let config = dir.path().join(format!("smooth-{seed}/config.toml"));
+        let text = fs::read_to_string(&config).unwrap() + "[task]\nkind = \"classification\"\nlabel_smoothing = 0.1\n";
+        fs::write(&config, text).unwrap();
+    }
+    make(dir.path(), "again", "off", 2, Some(0.25));
+    let runs = ["smooth-1", "smooth-2", "smooth-3", "off-1", "off-2", "off-3", "again"];
+    let found: Value =
+        serde_json::from_str(&printed(dir.path(), &[&["runs", "compare", "--json"][..], &runs].concat())).unwrap();
+    let of: Vec<_> = found["differences"].as_array().unwrap().iter().map(|one| (&one["of"], &one["pairs"])).collect();
+    assert_eq!(of, [(&json!("accuracy"), &json!(2))], "losses of different tasks are no difference");
+    let notes: Vec<&str> = found["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
+    let expected = [
+        "1 runs of arm 2 have the random seed and the data of another one there: the one that was given last counts",
+        "the test losses of arms 1 and 2 are not compared: they are of different tasks (task.kind, task.label_smoothing)",
+        "2 runs of arms 1 and 2 are of no pair: the other arm has none with their random seed and data, or one of both was \
+         not done to its end",
+    ];
+    assert_eq!(notes, expected);
+}

@@ -1,6 +1,6 @@
 //! Runs in arms: those of one arm differ in nothing but random seeds, and runs of two arms with the same seed are a pair.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -78,7 +78,7 @@ impl Comparison {
             })
             .collect();
         let mut notes = Vec::new();
-        let differences = differences(&compared, &arms, &mut notes);
+        let differences = differences(&compared, &arms, &distinct, &mut notes);
         Self { runs: compared, arms, differences, notes }
     }
 
@@ -111,37 +111,68 @@ impl Difference {
     }
 }
 
-/// Values by random seed; of several runs of one arm with one seed the one that was given last.
-fn by_seed(runs: &[Compared], arm: usize, value: impl Fn(&Row) -> Option<f64>) -> BTreeMap<(u64, String), f64> {
-    let of_arm = runs.iter().filter(|one| one.arm == arm);
-    of_arm
-        .filter_map(|one| Some(((one.run.record.seed, one.run.record.data.digest.clone()), value(&one.row)?)))
-        .collect()
+/// Which runs are a pair: those of the same random seed and the same data.
+type Pairing = (u64, String);
+
+fn pairing(one: &Compared) -> Pairing {
+    (one.run.record.seed, one.run.record.data.digest.clone())
 }
 
-fn differences(runs: &[Compared], arms: &[Arm], notes: &mut Vec<String>) -> Vec<Difference> {
+/// Values of an arm; of several runs that would be of one pair the one that was given last.
+fn values(runs: &[Compared], arm: usize, value: impl Fn(&Row) -> Option<f64>) -> BTreeMap<Pairing, f64> {
+    let of_arm = runs.iter().filter(|one| one.arm == arm);
+    of_arm.filter_map(|one| Some((pairing(one), value(&one.row)?))).collect()
+}
+
+fn differences(runs: &[Compared], arms: &[Arm], settings: &[Settings], notes: &mut Vec<String>) -> Vec<Difference> {
     let Some((last, others)) = arms.split_last() else { return Vec::new() };
     let all: Vec<&Row> = runs.iter().map(|one| &one.row).collect();
+    let pairings =
+        |arm: usize| -> BTreeSet<Pairing> { runs.iter().filter(|one| one.arm == arm).map(pairing).collect() };
+    for (index, arm) in arms.iter().enumerate() {
+        let again = arm.runs - pairings(index).len();
+        if again > 0 {
+            notes.push(format!(
+                "{again} runs of arm {} have the random seed and the data of another one there: the one that was given last counts",
+                index + 1
+            ));
+        }
+    }
     let mut differences = Vec::new();
     for (index, arm) in others.iter().enumerate() {
-        let before = differences.len();
-        for of in ["test loss"].into_iter().chain(measures(all.iter().copied())) {
+        let (one, other, before) = (index + 1, arms.len(), differences.len());
+        let tasks = Settings::different(&[&settings[index], &settings[others.len()]]);
+        let tasks: Vec<&str> = tasks.into_iter().filter(|key| *key == "task" || key.starts_with("task.")).collect();
+        if !tasks.is_empty() {
+            let keys = printable(&tasks.join(", "));
+            notes.push(format!(
+                "the test losses of arms {one} and {other} are not compared: they are of different tasks ({keys})"
+            ));
+        }
+        let losses = tasks.is_empty().then_some("test loss");
+        let mut most_pairs = 0;
+        for of in losses.into_iter().chain(measures(all.iter().copied())) {
             let value = |row: &Row| if of == "test loss" { row.test_loss } else { row.test_measures.get(of).copied() };
-            let (treated, control) = (by_seed(runs, index, value), by_seed(runs, others.len(), value));
+            let (treated, control) = (values(runs, index, value), values(runs, others.len(), value));
             let pairs: Vec<(f64, f64)> =
-                treated.iter().filter_map(|(seed, value)| Some((*value, *control.get(seed)?))).collect();
+                treated.iter().filter_map(|(pairing, value)| Some((*value, *control.get(pairing)?))).collect();
+            most_pairs = most_pairs.max(pairs.len());
             let (treated, control): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
             if let Some(PairedDifference { mean, low, high, n }) = PairedDifference::of(&treated, &control) {
                 let (arm, to, of) = (arm.label.clone(), last.label.clone(), of.to_owned());
                 differences.push(Difference { arm, to, of, mean, low, high, pairs: n });
             }
         }
+        let unpaired = pairings(index).len() + pairings(others.len()).len() - 2 * most_pairs;
         if differences.len() == before {
             notes.push(format!(
-                "there are fewer than two pairs of arms {} and {}: an interval needs two runs of each with the same random \
-                 seeds and the same data, done to their end",
-                index + 1,
-                arms.len()
+                "there are fewer than two pairs of arms {one} and {other}: an interval needs two runs of each with the same \
+                 random seeds and the same data, done to their end"
+            ));
+        } else if unpaired > 0 {
+            notes.push(format!(
+                "{unpaired} runs of arms {one} and {other} are of no pair: the other arm has none with their random seed and \
+                 data, or one of both was not done to its end"
             ));
         }
     }
