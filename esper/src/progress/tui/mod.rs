@@ -1,7 +1,7 @@
 //! The whole terminal: curves, seeds as bands, events, speed, time left.
 //!
 //! Drawn by the thread that trains, between two steps and at most ten times a second; nothing is drawn while a step or an
-//! evaluation is under way.
+//! evaluation is under way. Keys are read by a thread of their own.
 
 mod draw;
 mod terminal;
@@ -66,12 +66,14 @@ impl Tui {
     /// Takes the terminal.
     pub(super) fn open(clock: Arc<dyn Clock>, interrupt: Interrupt) -> io::Result<Self> {
         let taken = Taken::by(Crossterm)?;
+        let listener = interrupt.clone();
+        std::thread::Builder::new().name("keys".to_owned()).spawn(move || keys(&listener))?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         let (began, has_color) = (clock.now(), has_color());
         Ok(Self { terminal, clock, interrupt, began, drawn: None, logged: 0, has_color, _taken: taken })
     }
 
-    /// Reads keys and draws, unless that was done just now. A step is looked at only where it is drawn.
+    /// Draws, unless that was done just now. A step is looked at only where it is drawn.
     pub(super) fn tick(&mut self, state: &mut RunState, step: Option<&StepReport<'_>>) {
         let now = self.clock.now();
         if self.drawn.is_some_and(|drawn| now < drawn + PAUSE) || !is_taken() {
@@ -81,7 +83,6 @@ impl Tui {
         if let Some(step) = step {
             state.step(step);
         }
-        self.keys();
         for line in logging::held_since(&mut self.logged) {
             state.note(line);
         }
@@ -90,15 +91,20 @@ impl Tui {
         self.terminal.draw(|frame| draw(frame, state, look)).ok();
         self.drawn = Some(self.clock.now());
     }
+}
 
-    fn keys(&self) {
-        while event::poll(Duration::ZERO).unwrap_or(false) {
-            let Ok(event) = event::read() else { return };
-            match wish(&event) {
-                Some(Wish::Stop) => self.interrupt.ask(),
-                Some(Wish::Signal) => self.interrupt.signalled(),
-                None => {}
-            }
+/// Reads keys as long as the terminal is taken, on a thread of its own: the second Ctrl-C ends a step that takes minutes.
+fn keys(interrupt: &Interrupt) {
+    while is_taken() {
+        let event = match event::poll(PAUSE) {
+            Ok(true) => event::read(),
+            Ok(false) => continue,
+            Err(_) => return,
+        };
+        match event.ok().and_then(|event| wish(&event)) {
+            Some(Wish::Stop) => interrupt.ask(),
+            Some(Wish::Signal) => interrupt.signalled(),
+            None => {}
         }
     }
 }
