@@ -89,16 +89,23 @@ fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
 /// and how its steps reach the device. None of them changes a bit of what a step does to the network.
 const FREE: [(&str, &[&str]); 3] = [
     ("run", &["out", "epochs", "max_steps", "gpu_dataset", "gpu_dataset_mib"]),
-    ("checkpoint", &["every_steps", "keep_best"]),
+    ("checkpoint", &["every_epochs", "every_steps", "keep_last", "keep_best"]),
     ("train", &["execution", "loader", "early_stop", "eval_every_steps"]),
 ];
 
+/// Those of [`FREE`] that earlier versions counted among what a run keeps.
+const KEPT_BEFORE: &[&str] = &["every_epochs", "keep_last"];
+
 /// The part of a configuration that a resumed run must keep: all but [`FREE`].
 fn to_keep(config: &EsperConfig) -> toml::Value {
+    without_free(config, &[])
+}
+
+fn without_free(config: &EsperConfig, but: &[&str]) -> toml::Value {
     let mut value = toml::Value::try_from(config).expect("a loaded configuration can be written as TOML");
     for (section, keys) in FREE {
         let Some(table) = value.get_mut(section).and_then(toml::Value::as_table_mut) else { continue };
-        for key in keys {
+        for key in keys.iter().filter(|key| !but.contains(key)) {
             table.remove(*key);
         }
     }
@@ -128,7 +135,16 @@ fn show(value: Option<&toml::Value>) -> String {
 
 /// A digest of everything that a resumed run must keep.
 pub(super) fn digest(config: &EsperConfig) -> String {
-    let text = toml::to_string(&to_keep(config)).expect("a TOML value can be written as TOML");
+    digest_of(&to_keep(config))
+}
+
+/// The same as earlier versions took it.
+pub(super) fn earlier_digest(config: &EsperConfig) -> String {
+    digest_of(&without_free(config, KEPT_BEFORE))
+}
+
+fn digest_of(kept: &toml::Value) -> String {
+    let text = toml::to_string(kept).expect("a TOML value can be written as TOML");
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
@@ -180,6 +196,11 @@ mod tests {
         asked.train.eval_every_steps = asked.run.max_steps;
         asked.train.early_stop = asked.run.max_steps.map(tolaria::trainer::EarlyStopConfig::new);
         (asked.checkpoint.every_steps, asked.checkpoint.keep_best) = (asked.run.max_steps, false);
+        // Checkpoints of earlier versions have this digest.
+        assert_eq!(earlier_digest(&kept), earlier_digest(&asked));
+        assert_ne!(earlier_digest(&kept), digest(&kept));
+        asked.checkpoint.every_epochs = asked.checkpoint.every_epochs.saturating_add(1);
+        asked.checkpoint.keep_last = asked.checkpoint.keep_last.saturating_add(1);
         assert_eq!(differences(&kept, &asked), Vec::<String>::new());
         assert_eq!(digest(&kept), digest(&asked));
         asked.train.clip_norm = Some(2.0);

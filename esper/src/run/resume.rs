@@ -74,7 +74,7 @@ fn newest(checkpoints: &Path) -> anyhow::Result<Option<Snapshot>> {
 
 fn compare(newest: &Snapshot, config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<()> {
     let (saved, given) = (&newest.meta.config_digest, plan::digest(config));
-    if *saved != given {
+    if *saved != given && *saved != plan::earlier_digest(config) {
         return Err(UsageError(format!(
             "--resume: the newest checkpoint belongs to a configuration with the digest {saved}, but that of {} has \
              {given}; expected the file as the run wrote it",
