@@ -1,7 +1,11 @@
 //! `--tui`: refused without a terminal, and the terminal comes back after a run on one.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
-#![expect(clippy::disallowed_methods, clippy::print_stderr, reason = "how long a real process takes; what was left out")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "how long a real process takes; what was left out"
+)]
 
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
