@@ -123,7 +123,7 @@ fn knobs(dir: &Path) -> Result<(Dataset, Vec<Knob>), Error> {
             ..with("sampler_bucketed", &|config| config.sampler = SamplerConfig::Bucketed { pool: count(2) })
         },
         Knob { name: "data_in_files", data: files, ..off() },
-        with("measures", &|config| config.measures = vec!["top5_accuracy".to_owned(), "macro_f1".to_owned()]),
+        with("measures", &|config| config.measures = vec!["macro_f1".to_owned()]),
         with("eval_every_step", &|config| config.eval_every_steps = Some(NonZeroU64::MIN)),
         with("early_stop", &|config| config.early_stop = Some(EarlyStopConfig::new(NonZeroU64::MAX))),
         with("measure_conflicts", &|config| config.measure_conflicts = true),
