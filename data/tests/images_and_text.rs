@@ -84,6 +84,19 @@ fn one_image_with_colors_gives_all_three_channels() {
 }
 
 #[test]
+fn a_jpeg_that_claims_too_many_pixels_is_refused_by_its_header() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    // The header of a frame: marker, length, precision, rows, columns.
+    let start = COLOR_JPEG.windows(2).position(|marker| marker == b"\xff\xc0").unwrap();
+    let mut large = COLOR_JPEG.to_vec();
+    large[start + 5..start + 9].copy_from_slice(&[0x40, 0, 0x40, 0]);
+    folder.write("cat/0.jpg", &large);
+    folder.write("dog/0.jpg", &large);
+    let message = "F/cat/0.jpg: found 16384 rows × 16384 columns of 3 channels, expected at most 268435456 levels";
+    assert_eq!(folder.load(folder.0.path()).unwrap_err(), message);
+}
+
+#[test]
 fn jpeg_images_are_read_whatever_their_names_say() {
     let folder = Folder(tempfile::tempdir().unwrap());
     for index in 0..4 {

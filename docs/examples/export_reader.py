@@ -1,7 +1,7 @@
 """Runs an exported network whose host is an MLP, by docs/export.md alone: python export_reader.py DIR < rows.csv > logits.csv
 
 Each line of the input is a sample as it stands in the data, each line of the output its logits. Needs numpy; computes with
-PyTorch where that is installed. Hosts of other kinds, and other seeds and blends than those below, are refused by name.
+PyTorch where that is installed. Hosts, types, seeds and blends that are not among those below are refused by name.
 """
 import json
 import struct
@@ -14,6 +14,7 @@ try:
     import torch
 except ImportError:
     torch = None
+known = lambda name, names, what: name if str(name) in names else sys.exit(f"the {what} {name}: expected one of {', '.join(names)}")
 
 
 def read(folder):
@@ -29,7 +30,7 @@ def read(folder):
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            values = np.frombuffer(data[8 + size + begin:8 + size + end], types[entry["dtype"]])
+            values = np.frombuffer(data[8 + size + begin:8 + size + end], types[known(entry["dtype"], types, "type")])
             tensors[name] = values.reshape(entry["shape"]) if torch is None else torch.tensor(values).reshape(entry["shape"])
     return model, tensors
 
@@ -43,16 +44,17 @@ def run(model, w, h):
                   "low_rank": lambda x, p: x @ w[p + "down.weight"] @ w[p + "up.weight"]}
     blends = {"residual": lambda h, f, a: h + a * f, "convex": lambda h, f, a: (1 - a) * h + a * f,
               "multiply": lambda h, f, a: h * (1 + a * tanh(f))}
-    layers = range(len(network["host"]["mlp"]["hidden"]))
+    layers = range(len(network["host"][known(*network["host"], ["mlp"], "host")]["hidden"]))
     for slot, name in [("input", None)] + [(f"hidden{i}", f"host.layer{i}") for i in layers]:
         h = h if name is None else relu(linear(h, name))
         for seed in (seed for seed in network["seeds"] if seed["slot"] == slot):
             prefix = f"seed.{int(seed['id'].split('-')[1]):04}."
-            h = blends[seed["blend"]](h, blueprints[seed["blueprint"]](h, prefix), seed["alpha"])
+            f = blueprints[known(seed["blueprint"], blueprints, "blueprint")](h, prefix)
+            h = blends[known(seed["blend"], blends, "blend")](h, f, seed["alpha"])
     return linear(h, "host.head")
 
 
 model, tensors = read(Path(sys.argv[1]))
 rows, scaling = np.loadtxt(sys.stdin, delimiter=",", ndmin=2), model["preparation"]["scaling"]
-rows = ((rows - scaling["means"]) / scaling["scales"] if scaling["means"] else rows).astype(np.float32)
+rows = ((rows - scaling["means"]) / scaling["scales"] if scaling["means"] else rows).astype({"f32": np.float32, "f64": np.float64}[model["network"]["dtype"]])
 np.savetxt(sys.stdout, np.asarray(run(model, tensors, rows if torch is None else torch.tensor(rows))), delimiter=",")

@@ -70,10 +70,10 @@ pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigEr
     let load = |data| data::load(data).map_err(|error| unloadable(data, error));
     let loading = wire::untrainable(data).map_or_else(|| load(data), Err);
     let mut prepared = loading.map_err(|issue| issues.push(issue)).ok();
-    // The hosts of the small sets are starved on purpose.
-    let is_sized = !matches!(data.name, DataName::Digits | DataName::Mnist1d);
-    if let (Some(prepared), true) = (&mut prepared, is_sized) {
-        (loaded, mistakes) = sized(file, &flags, prepared)?;
+    if let (Some(prepared), true) = (&mut prepared, is_sized(data)) {
+        let sizes = sizes_of(file, &flags, &prepared.splits.train)?;
+        (loaded, mistakes) = EsperConfig::gather(file, flags, vec![sizes::layer(&sizes)])?;
+        prepared.notes.extend(sizes::taken(&sizes, &loaded));
     }
     let config = &loaded.config;
     issues
@@ -100,22 +100,27 @@ pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigEr
     }
 }
 
-/// The configuration with the sizes that follow from the data, which are told.
-fn sized(
-    file: Option<&Path>,
-    flags: &[Layer],
-    prepared: &mut Prepared,
-) -> Result<(Loaded<EsperConfig>, Vec<Diagnostic>), ConfigError> {
-    let train = &prepared.splits.train;
-    let gather = |sizes: &[Sized]| EsperConfig::gather(file, flags.to_vec(), vec![sizes::layer(sizes)]);
+/// Whether sizes follow from the data: the hosts of the small sets are starved on purpose.
+pub(crate) fn is_sized(data: &DataConfig) -> bool {
+    !matches!(data.name, DataName::Digits | DataName::Mnist1d)
+}
+
+/// The layer of sizes that follow from the data of a configuration; none where these cannot be read.
+pub(crate) fn layer_of_sizes(file: Option<&Path>, flags: &[Layer], data: &DataConfig) -> Option<Layer> {
+    if wire::untrainable(data).is_some() {
+        return None;
+    }
+    let prepared = data::load(data).ok()?;
+    Some(sizes::layer(&sizes_of(file, flags, &prepared.splits.train).ok()?))
+}
+
+fn sizes_of(file: Option<&Path>, flags: &[Layer], train: &Table) -> Result<Vec<Sized>, ConfigError> {
     let mut sizes = sizes::of_data(train);
-    let (loaded, _) = gather(&sizes)?;
+    let (loaded, _) = EsperConfig::gather(file, flags.to_vec(), vec![sizes::layer(&sizes)])?;
     let network = wire::kasmina_config(&loaded.config, train).ok();
     let room = network.and_then(|network| Room::of(&network, &Kasmina::preview(&network).ok()?));
     sizes.extend(room.iter().flat_map(sizes::of_network));
-    let (loaded, mistakes) = gather(&sizes)?;
-    prepared.notes.extend(sizes::taken(&sizes, &loaded));
-    Ok((loaded, mistakes))
+    Ok(sizes)
 }
 
 /// A warning where no seed fits into what may grow.

@@ -318,3 +318,32 @@ fn kernels_are_compiled_ahead_for_a_gpu_only() {
         check(&[], &["warm-up"], &["no GPU support", "--features cuda"]);
     }
 }
+
+#[test]
+fn a_size_that_follows_from_the_data_is_explained_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows: String = (0..150).map(|i| format!("{},{},{},{},{}\n", i % 7, i % 11, i % 5, i % 3, i % 3)).collect();
+    std::fs::write(dir.path().join("mine.csv"), rows).unwrap();
+    let told = |args: &[&str]| {
+        let mut command = Command::cargo_bin("esper").unwrap();
+        let output = command.current_dir(dir.path()).args(["config"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    };
+    let explained = |key: &str, more: &[&str]| told(&[&["explain", key][..], more].concat());
+    let found = explained("seeds.seed_width", &["--data", "mine.csv"]);
+    assert!(found.contains("default   4 (for mine.csv)"), "{found}");
+    let found = explained("train.batch.batch_size", &["--data", "mine.csv", "--set", "train.batch.batch_size=9"]);
+    assert!(found.contains("default   8 (for mine.csv)\n    value     9, from --set"), "{found}");
+    let found = explained("run.epochs", &["--data", "mine.csv"]);
+    assert!(found.contains("value     100, from defaults (the data)"), "{found}");
+    let absent = explained("run.epochs", &["--data", "absent.csv"]);
+    assert!(absent.contains("default   follows from the data, which cannot be read here (for absent.csv)"), "{absent}");
+    let digits = explained("run.epochs", &[]);
+    assert!(digits.contains("(for digits)") && !digits.contains("the data"), "{digits}");
+    told(&["init", "--data", "mine.csv", "--out", "mine.toml"]);
+    let text = std::fs::read_to_string(dir.path().join("mine.toml")).unwrap();
+    assert!(text.contains("# batch_size = 8\n") && text.contains("# epochs = 100\n"), "{text}");
+    let found = told(&["init", "--data", "absent.csv", "--out", "absent.toml"]);
+    assert!(found.contains("absent.csv cannot be read here: train.batch.batch_size, run.epochs"), "{found}");
+}

@@ -242,3 +242,23 @@ pub(super) fn inputs_and_targets<'a>(
     let found = if shown.is_empty() { "no arrays".to_owned() } else { format!("the arrays {}", shown.join(", ")) };
     Err(Error::Content { place: place.into(), found, expected: "`inputs` and `targets`, or `x` and `y`".into() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_divided_into_columns_of_which_there_are_at_most_as_many_as_outputs() {
+        let array = |shape: [usize; 2]| {
+            let bytes: Vec<u8> = (0..shape[0] * shape[1]).map(|index| u8::try_from(index % 7).unwrap()).collect();
+            Array::new("x", shape.to_vec(), Element::U8, false, bytes).unwrap().columns("y", "x")
+        };
+        let columns = array([3, 2]).unwrap();
+        let found: Vec<_> = columns.iter().map(|column| (&*column.name, &column.cells)).collect();
+        let expected = [vec![0.0, 2.0, 4.0], vec![1.0, 3.0, 5.0]].map(Cells::Numbers);
+        assert_eq!(found, [("y 1", &expected[0]), ("y 2", &expected[1])]);
+        assert_eq!(array([2, MAX_TARGETS]).unwrap().len(), MAX_TARGETS);
+        let error = array([2, MAX_TARGETS + 1]).unwrap_err().to_string();
+        assert_eq!(error, "x: found 10001 targets per sample, expected at most 10000");
+    }
+}

@@ -158,6 +158,11 @@ impl Picture {
             let found = format!("{} rows × {} columns", picture.rows, picture.columns);
             return Err(content(file, found, format!("1 to {MAX_SIDE} of both")));
         }
+        // Headers of all images are read before one is decoded.
+        if expected > MAX_BYTES {
+            let found = format!("{} rows × {} columns of {} channels", picture.rows, picture.columns, picture.channels);
+            return Err(content(file, found, format!("at most {MAX_BYTES} levels")));
+        }
         Ok(picture)
     }
 

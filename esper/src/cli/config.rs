@@ -1,12 +1,15 @@
 //! `esper config`: a file to begin with, and what each setting means.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use crate::config::{EsperConfig, Layer, commented, explain, meanings, nearest, origin_of, value_of};
+use crate::check::{is_sized, layer_of_sizes};
+use crate::config::{
+    EsperConfig, Layer, Loaded, Place, commented, explain, meanings, nearest, origin_of, sizes, value_of,
+};
 use crate::exit::UsageError;
 use crate::{output, whole_file};
 
@@ -67,13 +70,42 @@ fn layers(data: Option<&String>, set: &[String]) -> anyhow::Result<Vec<Layer>> {
     Ok(Layer::flags(data.into_iter().collect(), set)?)
 }
 
+/// Sizes that follow from the data.
+#[derive(Debug, Clone)]
+enum Sizes {
+    /// None do.
+    None,
+    Known(Layer),
+    /// The data cannot be read.
+    Unknown,
+}
+
+/// The configuration as a run would have it, as far as the data can be read.
+fn sized(file: Option<&Path>, flags: &[Layer]) -> anyhow::Result<(Loaded<EsperConfig>, Sizes)> {
+    let loaded = EsperConfig::load(file, flags.to_vec())?;
+    if !is_sized(&loaded.config.data) {
+        return Ok((loaded, Sizes::None));
+    }
+    match layer_of_sizes(file, flags, &loaded.config.data) {
+        Some(layer) => Ok((EsperConfig::gather(file, flags.to_vec(), vec![layer.clone()])?.0, Sizes::Known(layer))),
+        None => Ok((loaded, Sizes::Unknown)),
+    }
+}
+
 fn init(args: &InitArgs) -> anyhow::Result<()> {
-    let loaded = EsperConfig::load(None, layers(args.data.as_ref(), &[])?)?;
+    let flags = layers(args.data.as_ref(), &[])?;
+    let (loaded, sizes) = sized(None, &flags)?;
     let shown = args.out.display();
     if args.out.exists() && !args.force {
         return Err(UsageError(format!("--out {shown} is there; expected a new file, or --force to replace it")).into());
     }
     whole_file::write(&args.out, commented(&loaded.config).as_bytes()).with_context(|| format!("writing {shown}"))?;
+    if matches!(sizes, Sizes::Unknown) {
+        let (data, keys) = (&loaded.config.data.name, sizes::KEYS.join(", "));
+        output::tell(&format!(
+            "{data} cannot be read here: {keys} will follow from it, whatever {shown} says of them\n"
+        ));
+    }
     Ok(output::print(&format!("{shown}: {} settings; esper train --config {shown}\n", meanings().len()))?)
 }
 
@@ -92,12 +124,27 @@ fn tell(args: &ExplainArgs) -> anyhow::Result<()> {
         }
         return Ok(output::print(&lines)?);
     };
-    let loaded = EsperConfig::load(args.config.as_deref(), layers(args.data.as_ref(), &args.set)?)?;
+    let (file, flags) = (args.config.as_deref(), layers(args.data.as_ref(), &args.set)?);
+    let (loaded, sizes) =
+        if sizes::KEYS.contains(&key) { sized(file, &flags)? } else { (EsperConfig::load(file, flags)?, Sizes::None) };
     let explanation = explain(key).context("a setting has a meaning")?;
     let data = &loaded.config.data.name;
     let not_set = || "not set".to_owned();
-    let default = value_of(&EsperConfig::defaults_for(data), key).unwrap_or_else(not_set);
-    let value = value_of(&loaded.config, key).unwrap_or_else(not_set);
+    let name = data.to_string();
+    let of_data = Layer::flag("", "data.name", &name).into_iter().collect();
+    let follows = || "follows from the data, which cannot be read here".to_owned();
+    let (default, value) = match sizes {
+        Sizes::Unknown if matches!(loaded.provenance.get(key), None | Some(Place::Default { .. })) => {
+            (follows(), follows())
+        }
+        Sizes::Unknown => (follows(), value_of(&loaded.config, key).unwrap_or_else(not_set)),
+        Sizes::None | Sizes::Known(_) => {
+            let sizes = if let Sizes::Known(layer) = sizes { vec![layer] } else { Vec::new() };
+            let (defaults, _) = EsperConfig::gather(None, of_data, sizes)?;
+            let shown = |config| value_of(config, key).unwrap_or_else(not_set);
+            (shown(&defaults.config), shown(&loaded.config))
+        }
+    };
     Ok(output::print(&format!(
         "{key}\n    {}\n    accepted  {}\n    default   {default} (for {data})\n    value     {value}, from {}\n",
         explanation.meaning,

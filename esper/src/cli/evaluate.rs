@@ -22,7 +22,7 @@ use crate::bench::device_name;
 use crate::config::DeviceName;
 use crate::data::TargetKind;
 use crate::exit::UsageError;
-use crate::report::{count, decimal, is_ratio, percent};
+use crate::report::{count, decimal, is_ratio, percent, printable};
 use crate::trained::{Confusion, Origin, Subject, Trained, data_of_run};
 use crate::{output, wire};
 
@@ -99,7 +99,7 @@ fn file(subject: &Subject, path: &Path) -> anyhow::Result<(String, Dataset)> {
             .columns
             .iter()
             .flat_map(|plan| &plan.targets)
-            .map(|(name, _)| format!("`{name}`"))
+            .map(|(name, _)| format!("`{}`", printable(name)))
             .collect();
         let names = if names.is_empty() { "the target behind the features".to_owned() } else { names.join(", ") };
         return Err(UsageError(format!(

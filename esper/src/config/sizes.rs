@@ -17,6 +17,17 @@ pub(super) const LAYER: &str = "the data";
 const STEPS: usize = 1500;
 const RATIO: &str = "policy.heuristic.germination.max_parameter_ratio";
 
+/// Settings that may follow from the data.
+pub(crate) const KEYS: &[&str] = &[
+    "train.batch.batch_size",
+    "run.epochs",
+    "host.mlp.hidden",
+    "seeds.seed_width",
+    "policy.heuristic.training.max_epochs",
+    "train.schedule.decay.kind",
+    RATIO,
+];
+
 /// A setting with the reason for its value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Sized {
@@ -143,7 +154,9 @@ mod tests {
         let labels =
             Targets::numbered((0..samples).map(|row| u32::try_from(row % classes).unwrap()).collect(), classes);
         let table = Table::new(vec![0.0; samples * features], vec![features], labels).unwrap();
-        let found: Vec<String> = of_data(&table).into_iter().map(|size| size.value).collect();
+        let sizes = of_data(&table);
+        assert!(sizes.iter().all(|size| KEYS.contains(&size.key)), "{sizes:?}");
+        let found: Vec<String> = sizes.into_iter().map(|size| size.value).collect();
         assert_eq!(found, expected);
     }
 

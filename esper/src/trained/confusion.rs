@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::report::{count, percent};
+use crate::report::{count, percent, printable};
 
 /// With more classes than this, a matrix has no place on a screen.
 const MAX_SHOWN: usize = 20;
@@ -56,8 +56,8 @@ impl Confusion {
 
     /// As a table for a terminal.
     pub(crate) fn render(&self) -> String {
-        let width = self.classes.iter().map(|class| class.name.chars().count()).max().unwrap_or(0).clamp(5, 24);
-        let name = |class: &ClassQuality| class.name.chars().take(24).collect::<String>();
+        let name = |class: &ClassQuality| printable(&class.name).chars().take(24).collect::<String>();
+        let width = self.classes.iter().map(|class| name(class).chars().count()).max().unwrap_or(0).clamp(5, 24);
         let part = |part: Option<f64>| part.map_or_else(|| "–".to_owned(), percent);
         let mut text =
             format!("  {:<width$}  {:>8}  {:>9}  {:>8}  {:>8}\n", "class", "samples", "precision", "recall", "F1");
@@ -73,7 +73,7 @@ impl Confusion {
         let largest = self.matrix.iter().flatten().copied().max().unwrap_or(0);
         let cell = count(largest).len().max(width.min(8)) + 2;
         text += "\n  samples of a class (row) that were taken for a class (column)\n";
-        let short = |class: &ClassQuality| class.name.chars().take(cell - 2).collect::<String>();
+        let short = |class: &ClassQuality| name(class).chars().take(cell - 2).collect::<String>();
         let head: String = self.classes.iter().map(|class| format!("{:>cell$}", short(class))).collect();
         text += &format!("  {:<width$}{head}\n", "");
         for (class, row) in self.classes.iter().zip(&self.matrix) {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_nothing_was_divided_by_is_absent() {
-        let names = ["cat", "dog", "emu", "gnu"].map(str::to_owned);
+        let names = ["cat", "dog", "emu\u{1b}[2J", "gnu"].map(str::to_owned);
         let found = Confusion::of(&names, [(0, 0), (0, 0), (0, 1), (1, 1), (2, 0)]);
         assert_eq!(found.matrix, [[2, 1, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]);
         let all: Vec<_> =
@@ -107,5 +107,6 @@ mod tests {
         );
         let text = found.render();
         assert!(text.contains("gnu") && text.contains('–') && text.contains("66.67%"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 }

@@ -14,7 +14,7 @@ use leyline::seed::SeedManager as _;
 use leyline::source::{SampleSpec, SamplesMut, SourceError};
 use tolaria::batch::source::{Element, TokenLayout, TokenSource};
 use tolaria::batch::transform::{SampleRandom, Transform};
-use tolaria::batch::{Dataset, LoaderConfig};
+use tolaria::batch::{Dataset, LoaderConfig, SamplerConfig, WeighedBy};
 use tolaria::checkpoint::{CheckpointStore, StdFs};
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Checkpoints, Flow, NullObserver, Observer, Outcome, StepMode, TrainConfig, Trainer};
@@ -51,6 +51,16 @@ pub(super) fn checks() -> Vec<(String, Check)> {
             };
             checks.push((format!("{name}.workers{workers}"), Box::new(check)));
         }
+    }
+    let samplers = [
+        ("sampler_weighted", SamplerConfig::Weighted { by: WeighedBy::Class, class_weights: None }),
+        ("sampler_bucketed", SamplerConfig::Bucketed { pool: NonZeroUsize::MIN }),
+    ];
+    for (name, sampler) in samplers {
+        let check = move |on: &Place, eager: &mut Eager, mode| {
+            sampled(on, eager, &named(on, "classification")?, &sampler, mode)
+        };
+        checks.push((name.to_owned(), Box::new(check)));
     }
     let between: Check = Box::new(|on, eager, mode| between_steps(on, eager, &named(on, "multi_label")?, mode));
     let panics: Check = Box::new(|on, eager, mode| worker_panics(on, eager, &named(on, "classification")?, mode));
@@ -90,6 +100,28 @@ fn from_the_host(
         "{STEPS} steps, {} replays, {} of them compiled: the bits of resident samples",
         found.replays, found.compiled
     ))
+}
+
+/// Orders that are no permutations, of resident samples: what samples from the host give in them, run eagerly.
+fn sampled(
+    on: &Place,
+    eager: &mut Eager,
+    problem: &Problem,
+    sampler: &SamplerConfig,
+    mode: StepMode,
+) -> Result<String, Broken> {
+    let lengths: Vec<u32> = (0..23).cycle().take(SAMPLES).collect();
+    let mut run = |mode, workers, data: Dataset| {
+        let loader = LoaderConfig { workers, ..LoaderConfig::default() };
+        let config = TrainConfig { sampler: sampler.clone(), loader, ..problem.config(4, mode) };
+        ran(on, eager, problem, config, data.with_lengths(lengths.clone())?)
+    };
+    let expected = run(StepMode::Eager, 2, problem.data.clone())?;
+    let found = run(mode, 0, problem.data_on(&on.device)?)?;
+    found.unrefused()?;
+    expected.agrees(&found, STEPS)?;
+    took_its_way(&found, mode)?;
+    Ok(format!("{STEPS} steps, {} of them compiled: the bits of samples from the host", found.compiled))
 }
 
 /// Confirms that steps ran as they should, tails among them.

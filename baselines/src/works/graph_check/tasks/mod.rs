@@ -29,6 +29,8 @@ const SHARE: u64 = 67;
 /// Of a network that grows, whose structures come and go.
 const GROWING_EPOCHS: u64 = 40;
 const GROWING_SHARE: u64 = 25;
+/// Of losses, measures and norms of few steps on two devices.
+const ROUNDING: f64 = 1e-4;
 
 /// Where networks are trained, and by which clock.
 struct Place {
@@ -47,6 +49,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             |problem| plain(on, eager, problem, microbatches),
         );
     }
+    each(on, report, "cpu", |_| true, |problem| as_on_the_cpu(on, eager, problem));
     // Hosts that grow have outputs per sample.
     each(on, report, "owners", |problem| !problem.is_of_tokens(), |problem| growing(on, eager, problem));
     for (name, mistake) in [("host_read", Mistake::Reads), ("changing_value", Mistake::Copies)] {
@@ -104,6 +107,24 @@ fn plain(on: &Place, eager: &mut Eager, problem: &Problem, microbatches: usize) 
     };
     let [eager, captured, compiled] = [run(StepMode::Eager)?, run(StepMode::Graph)?, run(StepMode::Compiled)?];
     all_the_same([&eager, &captured, &compiled], [STEPS, SHARE])
+}
+
+/// Losses, gradients and measures of two epochs are those of the CPU, but for rounding.
+fn as_on_the_cpu(on: &Place, eager: &mut Eager, problem: &Problem) -> Result<String, Broken> {
+    let mut run = |on: &Place| -> Result<Vec<f64>, Broken> {
+        let problem = feeding::named(on, problem.name)?;
+        let parts = problem.parts(problem.data_on(&on.device)?, 2, &on.device, &on.clock)?;
+        let trainer = Trainer::new(problem.config(1, StepMode::Eager), parts)?;
+        let history = Ran::of(trainer, eager, |_| Duration::ZERO)?.history;
+        Ok(history.into_iter().flatten().map(f64::from_bits).collect())
+    };
+    let expected = run(&Place { device: Device::Cpu, clock: Arc::clone(&on.clock) })?;
+    let found = run(on)?;
+    promise(found.len() == expected.len(), || format!("{found:?}, and {expected:?} on the CPU"))?;
+    let pairs = found.iter().zip(&expected);
+    let largest = pairs.map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0_f64, f64::max);
+    promise(largest <= ROUNDING, || format!("off by {largest:e}: {found:?}, and {expected:?} on the CPU"))?;
+    Ok(format!("{} losses, measures and norms, off by up to {largest:e}", found.len()))
 }
 
 /// A host with seeds that are trained in the shadow, blended in and kept, two microbatches per window, and PCGrad among them.
@@ -185,6 +206,14 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), problems.len());
+    }
+
+    #[test]
+    fn every_task_on_the_cpu_is_as_on_the_cpu() {
+        let (on, mut eager) = (on_the_cpu(), Eager::acquire().unwrap());
+        for problem in kept("all", problems(&Device::Cpu)) {
+            kept(problem.name, as_on_the_cpu(&on, &mut eager, &problem));
+        }
     }
 
     #[test]
