@@ -25,7 +25,6 @@ def mean_and_deviation(name, unit, values):
 
 def write(path, command, notes, run, config, measurements):
     """Writes PATH; `run` is the folder of one of the runs, which says what trained it."""
-    path = pathlib.Path(path)
     commit = json.loads((pathlib.Path(run) / "run.json").read_text())["versions"]["git_commit"]
     if commit is None:
         raise SystemExit("the program was not built from a commit: expected a build without changes of one's own")
@@ -40,6 +39,12 @@ def write(path, command, notes, run, config, measurements):
         "rayon_num_threads": os.environ.get("RAYON_NUM_THREADS"),
         "measured_at_unix_s": int(time.time()),
     }
+    write_measured(path, command, notes, environment, config, measurements)
+
+
+def write_measured(path, command, notes, environment, config, measurements):
+    """Writes PATH, of a program whose environment is known."""
+    path = pathlib.Path(path)
     result = {"schema": 1, "name": path.stem, "command": command, "notes": notes, "environment": environment}
     result |= {"config": config, "measurements": measurements, "metrics": []}
     path.parent.mkdir(parents=True, exist_ok=True)
