@@ -109,11 +109,8 @@ impl<'a> Sheet<'a> {
             Header::No => false,
             Header::Auto => is_header(&cells, &below),
         };
-        if has_header {
-            // Names are text as all else is.
-            let row = Row { sheet: &empty, record: &first };
-            (0..first.len()).try_for_each(|index| row.text(index).map(drop))?;
-        }
+        // Names are text as all else is.
+        Row { sheet: &empty, record: &first }.expect_text()?;
         let names = if has_header { named(&cells) } else { named(&vec![String::new(); cells.len()]) };
         let is_first_unnamed = has_header && cells[0].is_empty();
         let sheet = Self { has_header, is_first_unnamed, names, ..empty };
@@ -141,6 +138,7 @@ impl<'a> Sheet<'a> {
         while reader.read_byte_record(&mut record).expect("bytes can be read, and rows may have any length") {
             let row = Row { sheet: self, record: &record };
             if record.len() != self.names.len() {
+                row.expect_text()?;
                 let expected = format!("{} columns, as in the first row", self.names.len());
                 let found = format!("{} columns", record.len());
                 return Err(row.wrong(record.len().min(self.names.len()), found, expected));
@@ -376,14 +374,22 @@ impl Row<'_> {
     fn text(&self, index: usize) -> Result<&str, Error> {
         let text = std::str::from_utf8(&self.record[index]).map_err(|error| {
             let found = format!("a byte that is not UTF-8 at offset {}", error.valid_up_to());
-            self.wrong(index + 1, found, "text".into())
+            self.wrong(index + 1, found, "text in UTF-8".into())
         })?;
+        // UTF-16 without a mark, or no text at all.
+        if text.contains('\0') {
+            return Err(self.wrong(index + 1, "a byte 0".into(), "text in UTF-8".into()));
+        }
         // A quote that is not closed takes the rest of the file for one cell.
         if text.contains(['\n', '\r']) && self.sheet.names.get(index).is_some() {
             let expected = "quotes that are closed on their line".into();
             return Err(self.wrong(index + 1, format!("a line break within {}", quoted(text)), expected));
         }
         Ok(text)
+    }
+
+    fn expect_text(&self) -> Result<(), Error> {
+        (0..self.record.len()).try_for_each(|index| self.text(index).map(drop))
     }
 
     fn wrong(&self, column: usize, found: String, expected: String) -> Error {
@@ -473,17 +479,16 @@ fn is_decimal_comma(cell: &str) -> bool {
         || cell.split(',').count() > 1 && cell.replace(',', "").parse::<f64>().is_ok()
 }
 
-/// Whether the first row holds names: no numbers and no gaps, but for the number of the row, which has none.
+/// Whether the first row holds names, of which some may be empty: no numbers, and a name above a number, or names alone but for
+/// the number of the row, which has none.
 fn is_header(cells: &[String], below: &[String]) -> bool {
     let is_number = |cell: &String| cell.parse::<f64>().is_ok() || is_decimal_comma(cell);
-    let has_no_value = |(index, cell): (usize, &String)| {
-        !is_number(cell) && (!is_missing(cell) || index == 0 && cell.is_empty() && cells.len() > 1)
-    };
+    let has_no_value = |cell: &String| !is_number(cell) && (!is_missing(cell) || cell.is_empty() && cells.len() > 1);
     let is_name = |(index, cell): (usize, &String)| {
         cell.starts_with(|first: char| first.is_alphabetic() || first == '_') || index == 0 && cell.is_empty()
     };
-    let differs = cells.iter().zip(below).any(|(name, cell)| is_number(cell) && !is_number(name));
-    cells.iter().enumerate().all(has_no_value) && (differs || cells.iter().enumerate().all(is_name))
+    let differs = cells.iter().zip(below).any(|(name, cell)| is_number(cell) && !is_number(name) && !name.is_empty());
+    cells.iter().all(has_no_value) && (differs || cells.iter().enumerate().all(is_name))
 }
 
 /// Names of columns, each another one.
