@@ -91,6 +91,11 @@ pub(super) fn expect_file(path: &Path, found: FileType) -> Result<(), Error> {
     Err(Error::Content { place: path.display().to_string(), found, expected: "a regular file".into() })
 }
 
+/// What so many packed bytes may come to.
+pub(super) fn unpacked_limit(num_bytes: u64) -> u64 {
+    num_bytes.saturating_mul(UNPACKED_TIMES).max(UNPACKED_BYTES)
+}
+
 /// What is read of a stream at most.
 #[derive(Debug)]
 pub(super) struct Limited {
@@ -102,8 +107,7 @@ pub(super) struct Limited {
 impl Limited {
     /// What comes out of so many packed bytes.
     pub(super) fn packed(place: String, num_bytes: u64, limit_bytes: u64) -> Self {
-        let most = num_bytes.saturating_mul(UNPACKED_TIMES).max(UNPACKED_BYTES);
-        Self { place, limit_bytes: most.min(limit_bytes), is_packed: true }
+        Self { place, limit_bytes: unpacked_limit(num_bytes).min(limit_bytes), is_packed: true }
     }
 
     /// As [`read_claimed`], of a stream.

@@ -5,7 +5,9 @@ mod csv;
 pub(super) mod idx;
 mod images;
 mod npy;
+mod parquet;
 mod safetensors;
+mod sheet;
 mod text;
 
 use std::fs::File;
@@ -23,6 +25,7 @@ const FORMATS: &[Format] = &[
     npy::NPY,
     npy::NPZ,
     safetensors::FORMAT,
+    parquet::FORMAT,
     images::FORMAT,
     text::TEXT,
     text::TOKENS_U16,

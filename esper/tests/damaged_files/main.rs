@@ -5,6 +5,7 @@
 
 mod arrays;
 mod check;
+mod columns;
 mod images;
 mod make;
 mod rows;

@@ -1,7 +1,9 @@
 //! Tests of files of rows: each mistake at its place, each dialect read as it was meant.
 
+use super::super::Features;
+use super::super::sheet::A_NUMBER;
 use super::*;
-use crate::config::{ColumnRefs, DataConfig, Delimiter};
+use crate::config::{ColumnRef, ColumnRefs, DataConfig, Delimiter, Missing};
 
 fn read_as(text: &[u8], config: &DataConfig) -> Result<Records, Error> {
     parse(text, "x.csv", &Reading { config, learned: None })
