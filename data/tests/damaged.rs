@@ -74,7 +74,7 @@ fn damaged_and_odd_npy_files_are_refused_by_what_is_wrong() {
         ),
         (
             npy("<f4", "False", "30, 3", &matrix()[1..]),
-            "found 359 bytes of numbers, expected 360 for the shape [30, 3]",
+            "found 359 bytes of numbers, expected 360 bytes for the shape [30, 3]",
         ),
         (npy("<f4", "False", "30, 3", &[matrix(), vec![0]].concat()), "found more bytes of numbers, expected 360"),
         (
