@@ -99,7 +99,7 @@ fn export(network: NetworkSpec) -> Export {
         r#"{{"version": 1, "source": "x", "sample_shape": {shape:?}, "scaling": {{"means": [0.0], "scales": [1.0]}},
         "target": {{"kind": "classes", "names": ["a", "b", "c"]}}}}"#
     );
-    Export { network, tensors, preparation: serde_json::from_str(&preparation).unwrap() }
+    Export { network, tensors, preparation: serde_json::from_str(&preparation).unwrap(), task: None }
 }
 
 #[test]

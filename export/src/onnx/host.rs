@@ -4,52 +4,57 @@ use kasmina::graft::NetworkSpec;
 use kasmina::host::{HostConfig, Pool};
 
 use super::builder::{Builder, Value, With};
-use super::{Signal, Window, seed};
+use super::{INPUTS, Signal, Window, seed};
 use crate::error::Error;
+
+/// The hosts of this version; another one is refused until it is written here.
+const ACCEPTED: &str = "mlp, cnn1d, cnn2d or transformer";
 
 /// A network from its inputs to its logits.
 pub(super) fn lower(graph: &mut Builder<'_>, network: &NetworkSpec) -> Result<Value, Error> {
-    let inputs = "inputs".to_owned();
-    let vector = |value, channels| Signal { value, positions: Vec::new(), channels };
-    match network.host {
-        HostConfig::Mlp { inputs: channels, ref hidden, .. } => {
-            let mut h = at(graph, network, "input", vector(inputs, channels))?;
-            for (index, &width) in hidden.iter().enumerate() {
-                let value = graph.linear(&h.value, &format!("host.layer{index}"))?;
-                let value = graph.node("Relu", &[&value], &[]);
-                h = at(graph, network, &format!("hidden{index}"), vector(value, width))?;
-            }
-            graph.linear(&h.value, "host.head")
+    if let HostConfig::Mlp { inputs, hidden, .. } = &network.host {
+        let mut h = at(graph, network, "input", inputs_of(*inputs))?;
+        for (index, &channels) in hidden.iter().enumerate() {
+            let value = graph.linear(&h.value, &format!("host.layer{index}"))?;
+            let value = graph.node("Relu", &[&value], &[]);
+            h = at(graph, network, &format!("hidden{index}"), Signal { value, positions: Vec::new(), channels })?;
         }
-        HostConfig::Cnn1d { length, ref channels, kernel, stride, pool, .. } => {
-            let value = graph.reshape(&inputs, &[length, 1]);
-            let h = Signal { value, positions: vec![length], channels: 1 };
-            convolutions(graph, network, h, channels, Window { kernel, stride }, pool)
-        }
-        HostConfig::Cnn2d { height, width, input_channels, ref channels, kernel, stride, pool, .. } => {
-            let value = graph.reshape(&inputs, &[input_channels, height, width]);
-            let value = graph.node("Transpose", &[&value], &[With::Ints("perm", &[0, 2, 3, 1])]);
-            let h = Signal { value, positions: vec![height, width], channels: input_channels };
-            convolutions(graph, network, h, channels, Window { kernel, stride }, pool)
-        }
-        HostConfig::Transformer { inputs: features, patch, width, heads, layers, .. } => {
-            let h = at(graph, network, "input", vector(inputs, features))?;
-            let length = features / patch;
-            let tokens = graph.reshape(&h.value, &[length, patch]);
-            let tokens = graph.linear(&tokens, "host.embedding")?;
-            let positions = graph.weight("host.embedding.positions")?;
-            let value = graph.node("Add", &[&tokens, &positions], &[]);
-            let mut h = Signal { value, positions: vec![length], channels: width };
-            h = at(graph, network, "embedded", h)?;
-            for index in 0..layers {
-                h = encoder_block(graph, h, &format!("host.block{index}"), heads)?;
-                h = at(graph, network, &format!("block{index}"), h)?;
-            }
-            let value = norm(graph, &h.value, "host.pool.norm")?;
-            let mean = graph.mean_over_positions(&h.with(value));
-            graph.linear(&mean, "host.head")
-        }
+        return graph.linear(&h.value, "host.head");
     }
+    if let HostConfig::Cnn1d { length, channels, kernel, stride, pool, .. } = &network.host {
+        let value = graph.reshape(INPUTS, &[*length, 1]);
+        let h = Signal { value, positions: vec![*length], channels: 1 };
+        return convolutions(graph, network, h, channels, Window { kernel: *kernel, stride: *stride }, *pool);
+    }
+    if let HostConfig::Cnn2d { height, width, input_channels, channels, kernel, stride, pool, .. } = &network.host {
+        let value = graph.reshape(INPUTS, &[*input_channels, *height, *width]);
+        let value = graph.node("Transpose", &[&value], &[With::Ints("perm", &[0, 2, 3, 1])]);
+        let h = Signal { value, positions: vec![*height, *width], channels: *input_channels };
+        return convolutions(graph, network, h, channels, Window { kernel: *kernel, stride: *stride }, *pool);
+    }
+    if let HostConfig::Transformer { inputs, patch, width, heads, layers, .. } = network.host {
+        let h = at(graph, network, "input", inputs_of(inputs))?;
+        let length = inputs / patch;
+        let tokens = graph.reshape(&h.value, &[length, patch]);
+        let tokens = graph.linear(&tokens, "host.embedding")?;
+        let positions = graph.weight("host.embedding.positions")?;
+        let value = graph.node("Add", &[&tokens, &positions], &[]);
+        let mut h = at(graph, network, "embedded", Signal { value, positions: vec![length], channels: width })?;
+        for index in 0..layers {
+            h = encoder_block(graph, h, &format!("host.block{index}"), heads)?;
+            h = at(graph, network, &format!("block{index}"), h)?;
+        }
+        let value = norm(graph, &h.value, "host.pool.norm")?;
+        let mean = graph.mean_over_positions(&h.with(value));
+        return graph.linear(&mean, "host.head");
+    }
+    let found = format!("`{}`", network.host.kind());
+    Err(Error::Onnx { field: "network.host".to_owned(), found, expected: ACCEPTED.to_owned() })
+}
+
+/// The samples as vectors.
+fn inputs_of(channels: usize) -> Signal {
+    Signal { value: INPUTS.to_owned(), positions: Vec::new(), channels }
 }
 
 /// The value of a slot behind its seeds.

@@ -20,6 +20,8 @@ use messages::{Model, OperatorSet, Property};
 
 /// Name of the file.
 pub const ONNX_FILE: &str = "model.onnx";
+/// What the graph takes.
+const INPUTS: &str = "inputs";
 const OPERATOR_SET: i64 = 17;
 /// Of the files that have operator set 17.
 const IR_VERSION: i64 = 8;
@@ -43,7 +45,7 @@ impl Export {
         let mut builder = Builder::new(&self.tensors);
         let last = host::lower(&mut builder, &self.network)?;
         let (features, outputs) = (self.preparation.num_features(), self.network.host.num_outputs());
-        let graph = builder.finish("esper", ("inputs", features), ("logits", outputs), &last);
+        let graph = builder.finish("esper", (INPUTS, features), ("logits", outputs), &last);
         let preparation = serde_json::to_string(&self.preparation).expect("string keys and finite numbers");
         let (producer, version) = WRITTEN_BY.split_once(' ').unwrap_or((WRITTEN_BY, ""));
         let model = Model {
