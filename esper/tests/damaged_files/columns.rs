@@ -57,7 +57,7 @@ fn damaged_and_odd_parquet_files() {
         refused(file!("words"), &["a.parquet: row 5, column `b`: found `four`, expected a finite number"]),
         refused(file!("one_column"), &["a.parquet: found "]),
         refused(file!("no_rows"), &["a.parquet: found no row of numbers"]),
-        refused(file!("bomb"), &["a.parquet: found 2 columns of 20000000 rows, expected at most 16777216 rows"]),
+        refused(file!("bomb"), &["a.parquet: found 2 columns of 20000000 rows, expected at most 8388608 rows"]),
         Case::untrainable(NAME, file!("kinds"), &["row 1, column `list`", "`data.ignore` leaves the column out"]),
         Case::untrainable(NAME, file!("kinds"), &["row 1, column `time`"]).set("data.ignore=['list']"),
         Case::untrainable(NAME, file!("kinds"), &["row 1, column `bytes`: found bytes that are no text"])
