@@ -26,7 +26,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Unpacked content is larger than it may be.
-    #[error("{place}: larger than {limit_bytes} bytes after unpacking")]
+    #[error("{place}: larger than {limit_bytes} bytes after unpacking, the most that is accepted")]
     TooLarge {
         /// The file.
         place: String,

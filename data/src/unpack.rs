@@ -1,6 +1,6 @@
 //! Reads a file, plain or gzip, into memory with an upper limit.
 
-use std::fs::File;
+use std::fs::{self, File, FileType};
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
@@ -9,36 +9,143 @@ use sha2::{Digest, Sha256};
 
 use super::Error;
 
+/// What packed content may come to whatever its size is, and how many times its size it may come to: files of measurements, texts
+/// and images come to 20 times, what was made to fill a memory to 1000.
+const UNPACKED_BYTES: u64 = 128 << 20;
+const UNPACKED_TIMES: u64 = 200;
+/// First bytes of a file, which hold the longest header of an array.
+const HEAD_BYTES: u64 = 68 << 10;
+
 /// Unpacks all of a gzip stream.
 ///
 /// # Errors
 /// [`Error::TooLarge`] when more than `limit_bytes` come out (no more than that is ever held), [`Error::Unpack`] when
 /// the stream is damaged, cut short or followed by anything that is not gzip.
 pub(super) fn gunzip(packed: impl Read, place: &str, limit_bytes: u64) -> Result<Vec<u8>, Error> {
-    read_all(MultiGzDecoder::new(packed), place, limit_bytes)
-}
-
-/// Reads all of a stream.
-///
-/// # Errors
-/// [`Error::TooLarge`] when more than `limit_bytes` come out, [`Error::Unpack`] when it is damaged or cut short.
-pub(super) fn read_all(source: impl Read, place: &str, limit_bytes: u64) -> Result<Vec<u8>, Error> {
-    read_limited(source, place, limit_bytes)
-        .map_err(|error| error.into_error(|source| Error::Unpack { place: place.into(), source }))
+    let limited = Limited { place: place.into(), limit_bytes, is_packed: true };
+    limited.read(MultiGzDecoder::new(packed))
 }
 
 /// Reads a file to its end, unpacking it when its name ends in `.gz`.
 ///
 /// # Errors
-/// As [`gunzip`], and [`Error::Read`].
+/// As [`gunzip`], and [`Error::Read`]; [`Error::Content`] for what is no file, or longer than the limit.
 pub(super) fn read_file(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, Error> {
+    let (source, limited) = open(path, limit_bytes)?;
+    limited.read(source)
+}
+
+/// As [`read_file`], of a file whose first bytes say how long it is: no more is read than that and the byte behind it. Where `claim`
+/// cannot tell the length, the first bytes are all that is read.
+///
+/// # Errors
+/// As [`read_file`].
+pub(super) fn read_claimed(
+    path: &Path,
+    limit_bytes: u64,
+    claim: impl Fn(&[u8]) -> Option<u64>,
+) -> Result<Vec<u8>, Error> {
+    let (source, limited) = open(path, limit_bytes)?;
+    limited.read_claimed(source, claim)
+}
+
+/// Opens a file to be read from its start, unpacked where its name ends in `.gz`.
+///
+/// # Errors
+/// [`Error::Read`]; [`Error::Content`] for what is no file, or longer than the limit.
+fn open(path: &Path, limit_bytes: u64) -> Result<(Box<dyn Read>, Limited), Error> {
+    let (file, num_bytes) = open_plain(path, limit_bytes)?;
     let place = path.display().to_string();
-    let failed = |source| Error::Read { path: path.into(), source };
-    let file = File::open(path).map_err(failed)?;
     if is_gzip_name(path) {
-        return gunzip(BufReader::new(file), &place, limit_bytes);
+        let source = MultiGzDecoder::new(BufReader::new(file));
+        return Ok((Box::new(source), Limited::packed(place, num_bytes, limit_bytes)));
     }
-    read_limited(file, &place, limit_bytes).map_err(|error| error.into_error(failed))
+    Ok((Box::new(file), Limited { place, limit_bytes, is_packed: false }))
+}
+
+/// Opens a file, and says how long it is.
+///
+/// # Errors
+/// [`Error::Read`]; [`Error::Content`] for what is no file, or longer than the limit.
+pub(super) fn open_plain(path: &Path, limit_bytes: u64) -> Result<(File, u64), Error> {
+    let failed = |source| Error::Read { path: path.into(), source };
+    // Before it is opened: that waits for whoever writes into a pipe.
+    let metadata = fs::metadata(path).map_err(failed)?;
+    expect_file(path, metadata.file_type())?;
+    if metadata.len() > limit_bytes {
+        let (found, expected) = (format!("{} bytes", metadata.len()), format!("at most {limit_bytes}"));
+        return Err(Error::Content { place: path.display().to_string(), found, expected });
+    }
+    Ok((File::open(path).map_err(failed)?, metadata.len()))
+}
+
+/// Data are read more than once, and their length is asked for: a pipe has none.
+///
+/// # Errors
+/// [`Error::Content`] for what is no regular file.
+pub(super) fn expect_file(path: &Path, found: FileType) -> Result<(), Error> {
+    if found.is_file() {
+        return Ok(());
+    }
+    let found = if found.is_dir() { "a folder" } else { "a pipe, a socket or a device" }.to_owned();
+    Err(Error::Content { place: path.display().to_string(), found, expected: "a regular file".into() })
+}
+
+/// What so many packed bytes may come to.
+pub(super) fn unpacked_limit(num_bytes: u64) -> u64 {
+    num_bytes.saturating_mul(UNPACKED_TIMES).max(UNPACKED_BYTES)
+}
+
+/// What is read of a stream at most.
+#[derive(Debug)]
+pub(super) struct Limited {
+    place: String,
+    limit_bytes: u64,
+    is_packed: bool,
+}
+
+impl Limited {
+    /// What comes out of so many packed bytes.
+    pub(super) fn packed(place: String, num_bytes: u64, limit_bytes: u64) -> Self {
+        Self { place, limit_bytes: unpacked_limit(num_bytes).min(limit_bytes), is_packed: true }
+    }
+
+    /// As [`read_claimed`], of a stream.
+    pub(super) fn read_claimed(
+        &self,
+        mut source: impl Read,
+        claim: impl Fn(&[u8]) -> Option<u64>,
+    ) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        source.by_ref().take(HEAD_BYTES).read_to_end(&mut bytes).map_err(|error| self.failed(error))?;
+        let claimed = claim(&bytes).unwrap_or(0);
+        if claimed > self.limit_bytes {
+            return Err(self.too_large());
+        }
+        let more = (claimed + 1).saturating_sub(bytes.len() as u64);
+        source.take(more).read_to_end(&mut bytes).map_err(|error| self.failed(error))?;
+        Ok(bytes)
+    }
+
+    fn read(&self, source: impl Read) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        // One byte more than allowed tells "exactly at the limit" from "beyond it".
+        let source = source.take(self.limit_bytes.saturating_add(1)).read_to_end(&mut bytes);
+        let read = source.map_err(|error| self.failed(error))?;
+        if u64::try_from(read).is_ok_and(|read| read <= self.limit_bytes) { Ok(bytes) } else { Err(self.too_large()) }
+    }
+
+    fn too_large(&self) -> Error {
+        Error::TooLarge { place: self.place.clone(), limit_bytes: self.limit_bytes }
+    }
+
+    fn failed(&self, source: io::Error) -> Error {
+        if self.is_packed {
+            Error::Unpack { place: self.place.clone(), source }
+        } else {
+            Error::Read { path: self.place.clone().into(), source }
+        }
+    }
 }
 
 /// Whether the name of a file says that it is compressed.
@@ -64,31 +171,6 @@ pub(super) fn check_sum(bytes: &[u8], expected: &str, place: &str) -> Result<(),
     }
 }
 
-enum Limited {
-    TooLarge(Error),
-    Io(io::Error),
-}
-
-impl Limited {
-    fn into_error(self, wrap: impl FnOnce(io::Error) -> Error) -> Error {
-        match self {
-            Self::TooLarge(error) => error,
-            Self::Io(source) => wrap(source),
-        }
-    }
-}
-
-fn read_limited(source: impl Read, place: &str, limit_bytes: u64) -> Result<Vec<u8>, Limited> {
-    let mut bytes = Vec::new();
-    // One byte more than allowed tells "exactly at the limit" from "beyond it".
-    let read = source.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(Limited::Io)?;
-    if u64::try_from(read).is_ok_and(|read| read <= limit_bytes) {
-        Ok(bytes)
-    } else {
-        Err(Limited::TooLarge(Error::TooLarge { place: place.into(), limit_bytes }))
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use std::io::Write;
@@ -109,7 +191,7 @@ pub(super) mod tests {
         let packed = gzip(&[7; 1000]);
         assert_eq!(gunzip(&packed[..], "x", 1000).unwrap(), [7; 1000]);
         let error = gunzip(&packed[..], "x", 999).unwrap_err();
-        assert_eq!(error.to_string(), "x: larger than 999 bytes after unpacking");
+        assert_eq!(error.to_string(), "x: larger than 999 bytes after unpacking, the most that is accepted");
     }
 
     #[test]

@@ -74,9 +74,9 @@ fn damaged_and_odd_npy_files_are_refused_by_what_is_wrong() {
         ),
         (
             npy("<f4", "False", "30, 3", &matrix()[1..]),
-            "found 359 bytes of numbers, expected 360 for the shape [30, 3]",
+            "found 359 bytes of numbers, expected 360 bytes for the shape [30, 3]",
         ),
-        (npy("<f4", "False", "30, 3", &[matrix(), vec![0]].concat()), "found 361 bytes of numbers, expected 360"),
+        (npy("<f4", "False", "30, 3", &[matrix(), vec![0]].concat()), "found more bytes of numbers, expected 360"),
         (
             npy("<f4", "False", "1152921504606846976, 3", &matrix()),
             "found the shape [1152921504606846976, 3], expected sizes",
@@ -242,7 +242,7 @@ fn damaged_and_odd_idx_files_are_refused_by_what_is_wrong() {
         (idx(8, &[0, 1, 2], &[]), Some(good_labels), "size is 0, expected sizes above 0"),
         (idx(8, &[u32::MAX; 3], &[1]), Some(good_labels), "size is 4294967295"),
         (idx(8, &[30, 1, 2], &[7; 59]), Some(good_labels), "length is 59 bytes after the header, expected 60 bytes"),
-        (idx(8, &[30, 1, 2], &[7; 61]), Some(good_labels), "length is 61 bytes after the header, expected 60 bytes"),
+        (idx(8, &[30, 1, 2], &[7; 61]), Some(good_labels), "length is more bytes after the header, expected 60 bytes"),
         (idx(0x0d, &[30, 1, 2], &f32::NAN.to_be_bytes().repeat(60)), Some(good_labels), "found NaN in sample 0"),
         (
             good.clone(),

@@ -29,7 +29,10 @@ fn check_file(name: &str, bytes: &[u8], change: impl FnOnce(&mut DataConfig), ex
 
 #[test]
 fn a_setting_for_rows_is_refused_for_an_array() {
-    let refused = |key: &str| format!("data.{key}: is for csv, and a.npy is read as npy; expected no such key");
+    let refused = |key: &str| {
+        let of = if ["header", "delimiter"].contains(&key) { "csv" } else { "csv, parquet" };
+        format!("data.{key}: is for {of}, and a.npy is read as npy; expected no such key")
+    };
     let column = || ColumnRef::Number(1);
     let check = |key: &str, change: fn(&mut DataConfig)| check_file("a.npy", &npy(), change, &refused(key));
     check_file("a.npy", &npy(), |config| config.target = Some(ColumnRefs::One(column())), &refused("target"));

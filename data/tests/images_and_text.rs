@@ -193,6 +193,11 @@ fn damaged_and_odd_files_of_tokens_are_refused_by_what_is_wrong() {
         ("a.u32", &big, "found the token 4294967295, expected tokens below 1048576"),
         ("a.txt.gz", &[1; 300], "damaged or cut short while unpacking"),
         ("a.txt.gz", &[0x1f, 0x8b], "damaged or cut short while unpacking"),
+        ("a.txt.gz", &[], "damaged or cut short while unpacking"),
+        ("a.u16", &[], "found 0 tokens"),
+        ("a.u16", &[7; 130], "1 rows are to be split"),
+        ("a.u32", &[7; 64], "found 16 tokens"),
+        ("a.u32", &[0; 400], "1 rows are to be split"),
     ] {
         let folder = Folder(tempfile::tempdir().unwrap());
         folder.write(name, bytes);

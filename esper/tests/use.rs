@@ -220,6 +220,8 @@ fn an_export_holds_what_acts_and_replaces_nothing_unasked() {
     let before = fs::read(dir.join("model.json")).unwrap();
     printed(&["export", "run", "--to", "net", "--force"]);
     assert_eq!(fs::read(dir.join("model.json")).unwrap(), before);
+    let text = printed(&["export", "run", "--to", "net", "--force", "--onnx"]);
+    assert!(text.ends_with("model.safetensors, model.onnx\n") && dir.join("model.onnx").is_file(), "{text}");
     check_refused(&["export", "run", "--to", "run", "--force"], &["--to run holds ", "expected a new or empty folder"]);
     check_refused(&["export", "net", "--to", "other"], &["net is not a run folder", "run.json"]);
     check_refused(&["evaluate", "net"], &["net is an export", "expected --data FILE"]);

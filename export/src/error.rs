@@ -108,6 +108,16 @@ pub enum Error {
         #[source]
         source: WeightsError,
     },
+    /// A network that ONNX is not written of.
+    #[error("`{field}` is {found}: expected {expected} for ONNX")]
+    Onnx {
+        /// The field of the description.
+        field: String,
+        /// What it is.
+        found: String,
+        /// What is accepted.
+        expected: String,
+    },
     /// There is something where an export was to be written.
     #[error("{} {found}; expected {expected}", dir.display())]
     Occupied {
@@ -130,7 +140,7 @@ impl LeylineError for Error {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NotAnExport { .. } | Self::Read { .. } | Self::Write { .. } | Self::Occupied { .. } => ErrorKind::Io,
-            Self::Format { .. } => ErrorKind::Unsupported,
+            Self::Format { .. } | Self::Onnx { .. } => ErrorKind::Unsupported,
             Self::Size { .. }
             | Self::Document { .. }
             | Self::Field { .. }

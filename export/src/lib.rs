@@ -4,7 +4,7 @@
 //!   trained network ─► Export::write ─► DIR/model.json + DIR/model.safetensors ─► Network::load ─► logits, predictions
 //! ```
 //!
-//! The format is described in `docs/export.md`, so that any program can read it. An export holds the network as it acts: the
+//! [`Export::to_onnx`] writes the network for programs that run ONNX. The format is described in `docs/export.md`, so that any program can read it. An export holds the network as it acts: the
 //! host, and the seeds that are permanent or are being blended in, at the α that they had. Seeds that only train in the
 //! shadow are no part of it.
 //!
@@ -18,10 +18,12 @@ mod files;
 mod network;
 mod prediction;
 mod write;
+mod onnx;
 
 pub use document::{DOCUMENT_FILE, Document, FORMAT, WEIGHTS_FILE, WeightsRecord};
 pub use error::Error;
 pub use esper_data::Preparation;
 pub use network::Network;
+pub use onnx::ONNX_FILE;
 pub use prediction::Prediction;
 pub use write::{Export, IfPresent};

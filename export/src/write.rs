@@ -14,6 +14,10 @@ use kasmina::graft::NetworkSpec;
 use crate::document::{DOCUMENT_FILE, Document, FORMAT, WEIGHTS_FILE, WeightsRecord};
 use crate::error::Error;
 use crate::network::fit;
+use crate::onnx::ONNX_FILE;
+
+/// The program that writes.
+pub(crate) const WRITTEN_BY: &str = concat!("esper ", env!("CARGO_PKG_VERSION"));
 
 /// What happens to an export that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +51,20 @@ impl Export {
     /// # Sync
     /// one device-to-host copy for each tensor
     pub fn write(&self, dir: &Path, if_present: IfPresent) -> Result<Document, Error> {
+        self.write_files(dir, if_present, None)
+    }
+
+    /// As [`Self::write`], with the network as [`ONNX_FILE`] beside.
+    ///
+    /// # Errors
+    /// As [`Self::write`] and [`Self::to_onnx`].
+    /// # Sync
+    /// two device-to-host copies for each tensor
+    pub fn write_with_onnx(&self, dir: &Path, if_present: IfPresent) -> Result<Document, Error> {
+        self.write_files(dir, if_present, Some(self.to_onnx()?))
+    }
+
+    fn write_files(&self, dir: &Path, if_present: IfPresent, onnx: Option<Vec<u8>>) -> Result<Document, Error> {
         let is_present = expect_free(dir, if_present)?;
         let (document, weights) = self.documented(dir)?;
         let Some(name) = dir.file_name() else {
@@ -64,7 +82,9 @@ impl Export {
         let fill = || -> Result<(), Error> {
             fs::create_dir(&new).map_err(failed(&new))?;
             let json = document.to_json();
-            for (file, bytes) in [(WEIGHTS_FILE, &**weights.bytes()), (DOCUMENT_FILE, json.as_bytes())] {
+            let onnx = onnx.as_deref().map(|bytes| (ONNX_FILE, bytes));
+            let files = [(WEIGHTS_FILE, &**weights.bytes()), (DOCUMENT_FILE, json.as_bytes())];
+            for (file, bytes) in files.into_iter().chain(onnx) {
                 let path = new.join(file);
                 write_synced(&path, bytes).map_err(failed(&path))?;
             }
@@ -102,7 +122,7 @@ impl Export {
         let weights = weights.map_err(|source| Error::Weights { path, source })?;
         let document = Document {
             format: FORMAT,
-            written_by: concat!("esper ", env!("CARGO_PKG_VERSION")).to_owned(),
+            written_by: WRITTEN_BY.to_owned(),
             network: self.network.clone(),
             preparation: self.preparation.clone(),
             task: self.task.clone(),
@@ -118,7 +138,7 @@ impl Export {
 
 /// Exact: every type of a network fits into `f64`.
 #[expect(clippy::disallowed_methods, reason = "an export reads each tensor once, when nothing trains")]
-fn values(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
+pub(crate) fn values(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
@@ -134,7 +154,7 @@ fn expect_free(dir: &Path, if_present: IfPresent) -> Result<bool, Error> {
         Err(error) => Err(error),
     };
     let names = names.map_err(|source| Error::Read { path: dir.to_owned(), source })?;
-    let foreign = names.iter().find(|name| *name != DOCUMENT_FILE && *name != WEIGHTS_FILE);
+    let foreign = names.iter().find(|name| *name != DOCUMENT_FILE && *name != WEIGHTS_FILE && *name != ONNX_FILE);
     match (foreign, if_present) {
         _ if names.is_empty() => Ok(false),
         (Some(name), _) => occupied(format!("holds {}", PathBuf::from(name).display()), "a new or empty folder"),

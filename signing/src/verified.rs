@@ -7,7 +7,7 @@ use leyline::clock::Clock;
 use leyline::command::{Command, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
-use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
 use leyline::region::Eager;
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
 use leyline::task::Task;
@@ -155,6 +155,11 @@ impl<M: SeedManager> SeedManager for Verified<M> {
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Self::Error> {
         self.manager.record_evidence(eager, evidence).map_err(Error::Inner)
+    }
+
+    /// Needs no order: who holds the manager may restore any state of it, too.
+    fn remove_seed(&mut self, eager: &mut Eager, seed: SeedId, reason: &str) -> Result<bool, Self::Error> {
+        self.manager.remove_seed(eager, seed, reason).map_err(Error::Inner)
     }
 
     fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Self::Error> {

@@ -227,6 +227,22 @@ pub static RESTORE_FAILED: EventDesc = EventDesc {
     attributes: &["generation", "reason"],
 };
 
+/// Steps in a row could not be used.
+pub static DIVERGED: EventDesc = EventDesc {
+    name: "tolaria.diverged",
+    level: Level::Warning,
+    help: "the loss or the gradient of `recovery.max_skipped` steps in a row could not be used; culprit: what was found to be the cause; done: `left_out` (the steps), `removed` (the seed), `went_back`, `ended` (the run)",
+    attributes: &["step", "culprit", "done"],
+};
+
+/// The run went back.
+pub static ROLLED_BACK: EventDesc = EventDesc {
+    name: "tolaria.rollback.restored",
+    level: Level::Warning,
+    help: "the run went back to a known-good state, in memory or on disk; rate_factor: that of the learning rate from here on",
+    attributes: &["from", "to", "tier", "culprit", "rate_factor"],
+};
+
 /// A shape of step was captured.
 pub static GRAPH_ENABLED_EVENT: EventDesc = EventDesc {
     name: "tolaria.graph_enabled",
@@ -301,6 +317,8 @@ pub static EVENTS: &[&EventDesc] = &[
     &STEPS_SKIPPED,
     &CHECKPOINT_FAILED,
     &RESTORE_FAILED,
+    &DIVERGED,
+    &ROLLED_BACK,
     &GRAPH_ENABLED_EVENT,
     &GRAPH_FALLBACK,
     &GRAPH_SHAPE_CHANGED,

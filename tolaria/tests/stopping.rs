@@ -115,6 +115,7 @@ impl Observer for Seen {
                 format!("written {step}{}", ["", " best"][usize::from(*is_best)])
             }
             RunEvent::CheckpointFailed { .. } => "failed".to_owned(),
+            RunEvent::RolledBack { from, to, .. } => format!("back from {from} to {to}"),
             RunEvent::Ended { outcome, .. } => format!("ended {outcome:?}"),
         });
     }

@@ -70,6 +70,26 @@ impl Element {
     }
 }
 
+/// Bytes of an array; none where there are no samples, or too many numbers.
+pub(super) fn num_bytes(shape: &[usize], element: Element) -> Option<usize> {
+    let count = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size))?;
+    (count > 0 && count <= MAX_VALUES && !shape.is_empty()).then(|| count.saturating_mul(element.size()))
+}
+
+/// A place for so many values.
+///
+/// # Errors
+/// [`Error::Content`] where there is no memory for them.
+pub(super) fn room<T>(num_values: usize, place: &str) -> Result<Vec<T>, Error> {
+    let mut values = Vec::new();
+    let reserved = values.try_reserve_exact(num_values);
+    reserved.map(|()| values).map_err(|_| Error::Content {
+        place: place.into(),
+        found: format!("{num_values} values"),
+        expected: format!("as many as there is memory for, {} bytes each", size_of::<T>()),
+    })
+}
+
 /// Numbers of a shape.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Array<'a> {
@@ -91,15 +111,15 @@ impl<'a> Array<'a> {
     ) -> Result<Self, Error> {
         let bytes = bytes.into();
         let wrong = |found: String, expected: String| Error::Content { place: place.into(), found, expected };
-        let count = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size));
-        let Some(count) = count.filter(|&count| count > 0 && count <= MAX_VALUES && !shape.is_empty()) else {
+        let Some(expected) = num_bytes(&shape, element) else {
             let expected = format!("sizes above 0 with at most {MAX_VALUES} numbers in all, samples first");
             return Err(wrong(format!("the shape {shape:?}"), expected));
         };
-        let expected = count.saturating_mul(element.size());
         if bytes.len() != expected {
-            let expected = format!("{expected} for the shape {shape:?}");
-            return Err(wrong(format!("{} bytes of numbers", bytes.len()), expected));
+            // No more is read than what is needed to tell.
+            let found = if bytes.len() > expected { "more bytes".to_owned() } else { format!("{} bytes", bytes.len()) };
+            let expected = format!("{expected} bytes for the shape {shape:?}");
+            return Err(wrong(format!("{found} of numbers"), expected));
         }
         Ok(Self { shape, element, is_big_endian, bytes })
     }
@@ -129,7 +149,11 @@ impl<'a> Array<'a> {
             };
             if number.abs() <= f64::from(f32::MAX) { Ok(value(number)) } else { Err(wrong()) }
         };
-        self.numbers().enumerate().map(checked).collect()
+        let mut values = room(self.bytes.len() / self.element.size(), place)?;
+        for entry in self.numbers().enumerate() {
+            values.push(checked(entry)?);
+        }
+        Ok(values)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "numbers that single precision holds")]

@@ -46,6 +46,26 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], num_dimensions: u8, place: &str) -> Res
 
 /// As [`parse`], for numbers of any type in any number of dimensions.
 fn parse_any<'a>(bytes: &'a [u8], place: &str) -> Result<(Idx<'a>, Element), Error> {
+    let (idx, element, num_bytes) = header(bytes, place)?;
+    if idx.elements.len() != num_bytes {
+        // No more is read than what is needed to tell.
+        let found = idx.elements.len();
+        let found =
+            if found > num_bytes { "more bytes".to_owned() } else { format!("{found} bytes") } + " after the header";
+        let expected = format!("{num_bytes} bytes for the sizes {:?}", idx.sizes);
+        return Err(Error::Idx { place: place.into(), field: "length", found, expected });
+    }
+    Ok((idx, element))
+}
+
+/// Bytes of the whole file.
+fn claim(head: &[u8]) -> Option<u64> {
+    let (idx, _, num_bytes) = header(head, "").ok()?;
+    Some((head.len() - idx.elements.len()) as u64 + num_bytes as u64)
+}
+
+/// The header, all that is behind it, and how many bytes should be.
+fn header<'a>(bytes: &'a [u8], place: &str) -> Result<(Idx<'a>, Element, usize), Error> {
     let wrong =
         |field, found: String, expected: String| Err(Error::Idx { place: place.into(), field, found, expected });
     let Some((magic, mut rest)) = bytes.split_first_chunk::<4>() else {
@@ -82,17 +102,13 @@ fn parse_any<'a>(bytes: &'a [u8], place: &str) -> Result<(Idx<'a>, Element), Err
         num_bytes = product;
         sizes.push(size);
     }
-    if rest.len() != num_bytes {
-        let expected = format!("{num_bytes} bytes for the sizes {sizes:?}");
-        return wrong("length", format!("{} bytes after the header", rest.len()), expected);
-    }
-    Ok((Idx { sizes, elements: rest }, element))
+    Ok((Idx { sizes, elements: rest }, element, num_bytes))
 }
 
 /// Reads inputs, and targets from the file beside them: `images-idx3` has its labels in `labels-idx1`.
 fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
     let place = path.display().to_string();
-    let of = |path: &Path| unpack::read_file(path, LIMIT_ARRAY_BYTES);
+    let of = |path: &Path| unpack::read_claimed(path, LIMIT_ARRAY_BYTES, claim);
     let bytes = of(path)?;
     let array = |bytes, place: &str| -> Result<Array<'_>, Error> {
         let (idx, element) = parse_any(bytes, place)?;
@@ -174,7 +190,7 @@ mod tests {
         check_refused(&[0, 0, 8, 1, 0, 0, 0, 0], 1, &format!("x: size is 0, {size}"));
         let mut longer = LABELS.to_vec();
         longer.push(0);
-        check_refused(&longer, 1, "x: length is 4 bytes after the header, expected 3 bytes for the sizes [3]");
+        check_refused(&longer, 1, "x: length is more bytes after the header, expected 3 bytes for the sizes [3]");
         check_refused(
             &[0, 0, 8, 1, 255, 255, 255, 255, 1],
             1,

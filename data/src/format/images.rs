@@ -12,7 +12,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::array::MAX_VALUES;
+use super::array::{MAX_VALUES, room};
 use super::{Features, Format, Reading, Records};
 use crate::column::{Builder, Column, add_word};
 use crate::error::quoted;
@@ -35,7 +35,10 @@ fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
     let mut files: Vec<Labeled> = Vec::new();
     let (folders, beside) = listed(path, &mut num_others)?;
     for folder in folders {
-        let class = folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let class = folder
+            .file_name()
+            .and_then(|name| name.to_str())
+            .ok_or_else(|| content(&folder, "a name that is not UTF-8".into(), "the name of a class".into()))?;
         let (deeper, images) = listed(&folder, &mut num_others)?;
         if let Some(deeper) = deeper.first() {
             return Err(content(
@@ -44,7 +47,7 @@ fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
                 "images alone in the folder of a class".into(),
             ));
         }
-        files.extend(images.into_iter().map(|image| (image, class.clone())));
+        files.extend(images.into_iter().map(|image| (image, class.to_owned())));
     }
     let is_labeled = !files.is_empty();
     if let Some(image) = beside.first().filter(|_| is_labeled || reading.learned.is_none()) {
@@ -65,7 +68,7 @@ fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
         let found = format!("{} images of the shape {shape:?}", files.len());
         content(path, found, format!("at most {MAX_VALUES} values"))
     })?;
-    let mut values = Vec::with_capacity(total);
+    let mut values = room(total, &path.display().to_string())?;
     let (mut codes, mut known) = (Vec::new(), std::collections::BTreeMap::new());
     for (file, class) in &files {
         add_word(&mut codes, &mut known, class);

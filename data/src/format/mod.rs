@@ -5,7 +5,9 @@ mod csv;
 pub(super) mod idx;
 mod images;
 mod npy;
+mod parquet;
 mod safetensors;
+mod sheet;
 mod text;
 
 use std::fs::File;
@@ -15,7 +17,7 @@ use std::path::Path;
 use super::column::Column;
 use super::config::{DataConfig, Missing};
 use super::preparation::ColumnPlan;
-use super::{Error, Inputs, Targets};
+use super::{Error, Inputs, Targets, unpack};
 
 /// All formats; a file has the first whose ending or first bytes it has.
 const FORMATS: &[Format] = &[
@@ -23,6 +25,7 @@ const FORMATS: &[Format] = &[
     npy::NPY,
     npy::NPZ,
     safetensors::FORMAT,
+    parquet::FORMAT,
     images::FORMAT,
     text::TEXT,
     text::TOKENS_U16,
@@ -143,11 +146,13 @@ impl Format {
             return format.ok_or_else(|| Error::Config { key: "data.format", problem: problem() });
         }
         let failed = |source| Error::Read { path: path.into(), source };
-        let is_folder = std::fs::metadata(path).map_err(failed)?.is_dir();
+        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        let is_folder = kind.is_dir();
         let (mut first, mut shown) = (Vec::new(), path.display().to_string());
         if is_folder {
             shown = shown.trim_end_matches('/').to_owned() + "/";
         } else {
+            unpack::expect_file(path, kind)?;
             File::open(path).map_err(failed)?.take(16).read_to_end(&mut first).map_err(failed)?;
         }
         let starts = |format: &&Self| format.starts.iter().any(|start| first.starts_with(start));

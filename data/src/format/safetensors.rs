@@ -13,8 +13,17 @@ use crate::{Error, unpack};
 pub(super) const FORMAT: Format =
     Format { name: "safetensors", endings: &[".safetensors"], starts: &[], keys: &[], read };
 
+/// As the format has it.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// The whole file, unless its first bytes are none of a header.
+fn claim(head: &[u8]) -> Option<u64> {
+    let (length, header) = head.split_first_chunk::<8>()?;
+    (u64::from_le_bytes(*length) <= MAX_HEADER_BYTES && header.first() == Some(&b'{')).then_some(LIMIT_BYTES)
+}
+
 fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
-    let (bytes, place) = (unpack::read_file(path, LIMIT_BYTES)?, path.display().to_string());
+    let (bytes, place) = (unpack::read_claimed(path, LIMIT_BYTES, claim)?, path.display().to_string());
     let file = SafeTensors::deserialize(&bytes).map_err(|error| Error::Content {
         place: place.clone(),
         found: error.to_string(),

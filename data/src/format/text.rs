@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::array::LIMIT_BYTES;
 use super::{Features, Format, Reading, Records};
 use crate::{Error, Inputs, Targets, unpack};
 
@@ -31,6 +30,8 @@ pub(super) const TOKENS_U32: Format = Format {
     read: |path, reading| read(path, reading, u32::from_le_bytes, None),
 };
 
+/// Largest file, after unpacking; a token is 4 bytes as an input, and 4 as what follows.
+const LIMIT_BYTES: u64 = 1 << 28;
 /// Largest vocabulary: each token is an output of the network.
 const MAX_VOCABULARY: usize = 1 << 20;
 
@@ -55,7 +56,7 @@ fn read<const N: usize>(
             format!("{} or more: a window of {window} (data.window) and what follows", window + 1),
         ));
     }
-    let tokens: Vec<u32> = chunks.iter().map(|chunk| token(*chunk)).collect();
+    let mut tokens: Vec<u32> = chunks.iter().map(|chunk| token(*chunk)).collect();
     let needed = tokens.iter().max().map_or(0, |&largest| largest as usize + 1);
     if needed > MAX_VOCABULARY {
         return Err(wrong(format!("the token {}", needed - 1), format!("tokens below {MAX_VOCABULARY}")));
@@ -66,8 +67,10 @@ fn read<const N: usize>(
         "{num_windows} windows of {window} tokens (data.window) of {vocabulary} different ones; the last {} tokens fill none",
         chunks.len() - 1 - covered
     )];
-    let inputs = Inputs::Tokens(tokens[..covered].to_vec());
+    let following = tokens[1..=covered].to_vec();
+    tokens.truncate(covered);
+    let inputs = Inputs::Tokens(tokens);
     let mut records = Records::new(Features::Whole(inputs, vec![window]), notes);
-    records.following = Some(Targets::Tokens { tokens: tokens[1..=covered].to_vec(), window, vocabulary });
+    records.following = Some(Targets::Tokens { tokens: following, window, vocabulary });
     Ok(records)
 }

@@ -344,7 +344,7 @@ fn a_document_that_contradicts_itself_is_told_before_it_is_used() {
     );
     check_contradiction(
         |document| document["format"] = json!("xls"),
-        "format: `xls`, expected csv, npy, npz, safetensors, images, text, tokens_u16, tokens_u32, idx",
+        "format: `xls`, expected csv, npy, npz, safetensors, parquet, images, text, tokens_u16, tokens_u32, idx",
     );
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use candle_core::Tensor;
 use clap::Args;
-use esper_export::{DOCUMENT_FILE, Error, IfPresent, WEIGHTS_FILE};
+use esper_export::{DOCUMENT_FILE, Error, IfPresent, ONNX_FILE, WEIGHTS_FILE};
 
 use crate::exit::UsageError;
 use crate::output;
@@ -20,6 +20,9 @@ pub(super) struct ExportArgs {
     /// Folder to write: new, empty, or with --force an earlier export.
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
+    /// Write `model.onnx` beside: the network for programs that run ONNX.
+    #[arg(long)]
+    onnx: bool,
     /// Replace an export that is there.
     #[arg(long)]
     force: bool,
@@ -33,7 +36,9 @@ pub(super) struct ExportArgs {
 pub(super) fn command(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     let Trained { record, generation, epoch, export, .. } = Trained::open(&args.run_dir)?;
     let if_present = if args.force { IfPresent::Replace } else { IfPresent::Refuse };
-    match export.write(&args.to, if_present) {
+    let written =
+        if args.onnx { export.write_with_onnx(&args.to, if_present) } else { export.write(&args.to, if_present) };
+    match written {
         Err(error @ Error::Occupied { .. }) => {
             let hint = if args.force { "" } else { ", or --force to replace an export" };
             Err(UsageError(format!("--to {error}{hint}")).into())
@@ -42,11 +47,12 @@ pub(super) fn command(args: &ExportArgs) -> anyhow::Result<ExitCode> {
             let document = written.context("exporting the network")?;
             let num_parameters: usize = export.tensors.values().map(Tensor::elem_count).sum();
             output::print(&format!(
-                "{} after epoch {epoch} (checkpoint {generation}): {} with {} seeds, {num_parameters} parameters, in {}/{DOCUMENT_FILE} and {WEIGHTS_FILE}\n",
+                "{} after epoch {epoch} (checkpoint {generation}): {} with {} seeds, {num_parameters} parameters, in {}/{DOCUMENT_FILE} and {WEIGHTS_FILE}{}\n",
                 record.run_id,
                 document.network.host.kind(),
                 document.network.seeds.len(),
                 args.to.display(),
+                if args.onnx { format!(", {ONNX_FILE}") } else { String::new() },
             ))?;
             Ok(ExitCode::SUCCESS)
         }

@@ -166,6 +166,13 @@ impl RunState {
                 self.note(format!("checkpoint{of} at step {step}, {took_ms:.1} ms"));
             }
             RunEvent::CheckpointFailed { error } => self.note(format!("checkpoint not written: {error}")),
+            RunEvent::RolledBack { from, to, culprit, rate_factor } => {
+                let line = format!(
+                    "step {from}: {culprit} made steps unusable; back to step {to}, learning rate times {rate_factor}"
+                );
+                self.note(&line);
+                return Some(line);
+            }
             RunEvent::Ended { .. } => {}
         }
         None

@@ -16,6 +16,8 @@ use crate::whole_file;
 pub(super) struct MetricsLog {
     path: PathBuf,
     file: File,
+    /// Epoch of the last line.
+    last: u64,
 }
 
 impl MetricsLog {
@@ -45,18 +47,22 @@ impl MetricsLog {
                 tracing::warn!("{path}: nothing can be read of the epochs from {} to {epoch}", last + 1);
             }
             whole_file::write(path, &lines)?;
-            OpenOptions::new().append(true).open(path)
+            Ok((OpenOptions::new().append(true).open(path)?, last))
         };
-        let file = open().with_context(|| format!("opening {}", path.display()))?;
-        Ok(Self { path: path.to_owned(), file })
+        let (file, last) = open().with_context(|| format!("opening {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file, last })
     }
 
-    /// Appends one epoch.
+    /// Appends one epoch. A run that went back ends some epochs anew: their lines go.
     ///
     /// # Errors
     /// When the line cannot be written.
     pub(super) fn append(&mut self, report: &EpochReport) -> anyhow::Result<()> {
         let line = serde_json::to_string(report).context("writing an epoch as JSON")?;
+        if report.epoch.0 <= self.last {
+            *self = Self::open(&self.path, EpochIndex(report.epoch.0.saturating_sub(1)))?;
+        }
+        self.last = report.epoch.0;
         // One write, so that a crash tears at most the last line.
         self.file.write_all(format!("{line}\n").as_bytes()).with_context(|| format!("writing {}", self.path.display()))
     }
@@ -116,11 +122,15 @@ mod tests {
             log.append(&report(epoch)).unwrap();
         }
         fs::write(&path, format!("{}{{\"epoch\":4,", fs::read_to_string(&path).unwrap())).unwrap();
-        MetricsLog::open(&path, EpochIndex(2)).unwrap().append(&report(3)).unwrap();
-        let text = fs::read_to_string(&path).unwrap();
-        let epochs: Vec<u64> =
-            text.lines().map(|line| serde_json::from_str::<EpochReport>(line).unwrap().epoch.0).collect();
-        assert_eq!(epochs, [1, 2, 3]);
+        let mut log = MetricsLog::open(&path, EpochIndex(2)).unwrap();
+        // The run goes back to the end of epoch 1, and on.
+        for (epoch, expected) in [(3, &[1, 2, 3][..]), (2, &[1, 2]), (3, &[1, 2, 3])] {
+            log.append(&report(epoch)).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            let epochs: Vec<u64> =
+                text.lines().map(|line| serde_json::from_str::<EpochReport>(line).unwrap().epoch.0).collect();
+            assert_eq!(epochs, expected);
+        }
     }
 
     #[test]

@@ -72,7 +72,7 @@ const KINDS: &[Kind] = &[
             Instance { name: "low_rank", words: &["low_rank", "LowRank"] },
             Instance { name: "depthwise", words: &["Depthwise"] },
         ],
-        users: &[],
+        users: &["export/src/onnx/"],
     },
     Kind {
         heading: "Data format",
@@ -87,7 +87,7 @@ const KINDS: &[Kind] = &[
             Instance { name: "cnn1d", words: &["cnn1d", "Cnn1d"] },
             Instance { name: "cnn2d", words: &["cnn2d", "Cnn2d"] },
         ],
-        users: &["baselines/", "esper/src/config/defaults/"],
+        users: &["export/src/onnx/", "baselines/", "esper/src/config/defaults/"],
     },
     Kind {
         heading: "Quality metric",

@@ -252,17 +252,20 @@ impl Kasmina {
         self.untouched = false;
         let live = self.state.seeds.values().filter(|record| record.stage().is_live());
         let seeds: Vec<SeedId> = live.map(|record| record.id).collect();
-        for &seed in &seeds {
-            let (config, registry, clock) = (&self.config, &self.registry, &*self.clock);
-            let tools = Tools { config, registry, clock, task: self.task.as_deref() };
-            let applied = self.state.carry_out(&Operation::Cull { seed }, "registry reset", tools)?;
-            for transition in applied.transitions {
-                self.report_transition(&transition);
-                self.state.unreturned.push(transition);
-            }
-        }
+        seeds.iter().try_for_each(|&seed| self.cull(seed, "registry reset"))?;
         self.telemetry.event(Event::new(&events::REGISTRY_RESET).with("seeds_removed", seeds.len()));
         self.update_gauges();
+        Ok(())
+    }
+
+    /// Removes a seed that is not permanent. The next end of an epoch returns the change of its stage.
+    fn cull(&mut self, seed: SeedId, reason: &str) -> Result<(), Error> {
+        let (config, registry, clock) = (&self.config, &self.registry, &*self.clock);
+        let tools = Tools { config, registry, clock, task: self.task.as_deref() };
+        for transition in self.state.carry_out(&Operation::Cull { seed }, reason, tools)?.transitions {
+            self.report_transition(&transition);
+            self.state.unreturned.push(transition);
+        }
         Ok(())
     }
 
@@ -489,6 +492,17 @@ impl SeedManager for Kasmina {
             }
         }
         Ok(())
+    }
+
+    fn remove_seed(&mut self, eager: &mut Eager, seed: SeedId, reason: &str) -> Result<bool, Error> {
+        self.thread.check(eager)?;
+        let is_live = self.state.record(seed)?.stage().is_live();
+        if is_live {
+            self.untouched = false;
+            self.cull(seed, reason)?;
+            self.update_gauges();
+        }
+        Ok(is_live)
     }
 
     /// A seed whose gradual cull ends leaves the computation, and the layout's revision grows; its parameters left the

@@ -22,6 +22,7 @@
 //! | | `train_for` | no losses are measured |
 //! | | `wants_batch`, `inspect_batch` | nothing is looked at |
 //! | attribute | `attribute_batch` | everything belongs to the host |
+//! | recover | `remove_seed` | no seed is removed |
 //!
 //! What is provided does nothing, but asks `export_seed_states` first: a manager that refuses a token there refuses it
 //! everywhere. Commands are signed and verified by layers around policies and managers; see [`crate::command`].
@@ -59,6 +60,8 @@
 //! - **SM-12** losses that a manager measures are those of the task that `train_for` told it last. One that was told none
 //!   refuses what needs a loss with [`ErrorKind::Unsupported`](crate::error::ErrorKind) and changes nothing. The task is no part
 //!   of what is saved: restoring keeps the one that was told.
+//! - **SM-13** a seed that `remove_seed` says it removed is out of the network, whatever its stage was: its parameters have left
+//!   the layout, and its stage is not live any more. Where it says that it did not, nothing has changed.
 //!
 //! # A manager without seeds
 //! ```
@@ -221,6 +224,16 @@ pub trait SeedManager: Durable {
     /// # Errors
     /// For an unknown seed.
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Self::Error>;
+
+    /// Takes a seed that gives numbers which cannot be trained on out of the network, at once: between two optimizer steps,
+    /// by the trainer that found it, and without an order. Returns whether it did; a permanent seed stays (SM-13). The next
+    /// [`Self::finish_epoch`] returns the change of its stage.
+    ///
+    /// # Errors
+    /// For an unknown seed, and when the layout cannot be made.
+    fn remove_seed(&mut self, eager: &mut Eager, _seed: SeedId, _reason: &str) -> Result<bool, Self::Error> {
+        self.export_seed_states(eager).map(|_| false)
+    }
 
     /// Says how much of a microbatch's loss each seed is responsible for (SM-4).
     ///

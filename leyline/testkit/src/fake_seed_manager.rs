@@ -2,10 +2,10 @@
 
 use candle_core::Device;
 use leyline::batch::Batch;
-use leyline::command::Order;
+use leyline::command::{Operation, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
-use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
+use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::model::TrainableModel;
 use leyline::network::{copies, write_back};
 use leyline::region::{Eager, ThreadBinding};
@@ -86,6 +86,10 @@ impl SeedManager for FakeSeedManager {
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Error> {
         self.thread.check(eager)?;
         self.life.record(evidence)
+    }
+
+    fn remove_seed(&mut self, eager: &mut Eager, seed: SeedId, reason: &str) -> Result<bool, Error> {
+        self.apply(eager, &Order::new(Operation::Cull { seed }, reason)).map(|_| true)
     }
 
     fn attribute_batch(&mut self, eager: &Eager, _batch: &Batch) -> Result<Attribution, Error> {

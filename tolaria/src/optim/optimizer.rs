@@ -309,7 +309,8 @@ impl Optimizer {
         Ok(tables)
     }
 
-    fn moments_of(&self, name: &str) -> Option<&Tensor> {
+    /// What it remembers about a parameter.
+    pub(crate) fn moments_of(&self, name: &str) -> Option<&Tensor> {
         self.states.get(name).map(|state| &state.moments)
     }
 

@@ -136,7 +136,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     /// Says of whom steps left the parameters as they were.
-    fn warn_of_skips(&self, totals: &EpochTotals) {
+    fn warn_of_skips(&mut self, totals: &EpochTotals) {
         for owner in totals.gradients.owners.iter().filter(|owner| owner.skipped > 0.0) {
             let event = Event::new(&desc::STEPS_SKIPPED)
                 .with("owner", owner_name(owner.owner))
@@ -144,13 +144,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 .with("steps", totals.num_steps);
             self.parts.recorder.event(event);
         }
+        self.count_skips(totals);
         if totals.num_skipped > 0 {
             tracing::warn!(
                 skipped = totals.num_skipped,
                 steps = totals.num_steps,
                 "the loss or the gradient of optimizer steps was not finite; they changed nothing"
             );
-            self.instruments.steps_skipped.add(totals.num_skipped);
         }
     }
 
@@ -278,7 +278,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// Lets go of buffers and optimizer state of parameters that are gone, and starts the sums of the next epoch. A paused
     /// seed is not gone.
-    fn refit(&mut self, seeds: &[SeedState]) -> Result<(), Error> {
+    pub(super) fn refit(&mut self, seeds: &[SeedState]) -> Result<(), Error> {
         let layout = self.parts.seeds.model().layout();
         let paused = seeds.iter().filter(|seed| seed.paused);
         let parked: Vec<Owner> = paused.map(|seed| Owner::Seed(seed.seed_id)).collect();

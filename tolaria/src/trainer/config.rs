@@ -70,7 +70,7 @@ pub struct TrainConfig {
     /// What is done to training samples in every epoch.
     #[serde(default, skip_serializing_if = "AugmentConfig::is_default")]
     pub augment: AugmentConfig,
-    /// What a run goes back to.
+    /// When a run goes back to a known-good state.
     #[serde(default, skip_serializing_if = "RecoveryConfig::is_default")]
     pub recovery: RecoveryConfig,
 }
@@ -235,6 +235,7 @@ impl TrainConfig {
             ("loader", self.loader.validate()),
             ("sampler", self.sampler.validate()),
             ("augment", self.augment.validate()),
+            ("recovery", self.recovery.validate()),
         ];
         for (section, of_section) in sections {
             issues.extend(of_section.into_iter().map(|(key, text)| (format!("{section}.{key}"), text)));

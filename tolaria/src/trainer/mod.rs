@@ -30,6 +30,8 @@ mod state;
 mod recovery;
 mod ring;
 mod rollback;
+mod culprit;
+mod divergence;
 mod instruments;
 mod gradient_instruments;
 mod observer;

@@ -85,6 +85,17 @@ pub enum RunEvent<'a> {
         /// Why.
         error: &'a str,
     },
+    /// The run went back to a known-good state, from where it goes on: epochs after it will end anew.
+    RolledBack {
+        /// Optimizer steps taken before.
+        from: StepIndex,
+        /// Optimizer steps that the state holds.
+        to: StepIndex,
+        /// What made steps unusable, as far as it was found.
+        culprit: &'a str,
+        /// Factor of the learning rate from here on.
+        rate_factor: f64,
+    },
     /// Nothing more comes.
     Ended {
         /// How.

@@ -48,6 +48,8 @@ pub(super) struct Region<'a, M> {
     pub(super) engine: &'a mut GradientEngine,
     pub(super) optimizer: &'a Optimizer,
     pub(super) sums: &'a EpochSums,
+    /// The largest loss of a microbatch that counts, (1,) of `f32`; absent where any does.
+    pub(super) bound: Option<&'a Tensor>,
     pub(super) pool: &'a GradientBufferPool,
     pub(super) reads: &'a mut HostReads,
 }
@@ -106,7 +108,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
                 gather_gradients(&side.backward()?, parameters, layout, GradientScope::Shadow(shadow.seed), &gradient)?;
             }
             let num_hits = self.task.num_hits(&outputs.logits, &batch.targets)?;
-            self.sums.add_microbatch(&main.detach(), num_hits.as_ref(), *num_samples)?;
+            self.sums.add_microbatch(&within(&main.detach(), self.bound)?, num_hits.as_ref(), *num_samples)?;
             rows.push(gradient);
         }
 
@@ -135,6 +137,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         held.extend(moments.map(|(name, moments)| (format!("moments of {name}"), moments.clone())));
         held.extend(self.pool.idle(layout.num_elements()).into_iter().map(|b| ("a gradient buffer".to_owned(), b)));
         held.push(("sums of the epoch".to_owned(), self.sums.as_tensor().clone()));
+        held.extend(self.bound.map(|bound| ("bound of the loss".to_owned(), bound.clone())));
         held.extend(self.engine.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor)));
         if let Some((inputs, targets)) = self.data.tensors().filter(|(i, _)| i.device().same_device(self.device)) {
             held.push(("inputs of the data set".to_owned(), inputs.clone()));
@@ -148,4 +151,12 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
     fn promise(&self) -> HostNumbers {
         self.model.host_numbers()
     }
+}
+
+/// The loss, or what is not finite where it is beyond its bound: then the step changes nothing.
+fn within(loss: &Tensor, bound: Option<&Tensor>) -> candle_core::Result<Tensor> {
+    let Some(bound) = bound else { return Ok(loss.clone()) };
+    let loss = loss.flatten_all()?;
+    // One or nothing: a division by one gives the same bits.
+    &loss / loss.le(bound)?.to_dtype(loss.dtype())?
 }

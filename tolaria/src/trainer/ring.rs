@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use leyline::id::StepIndex;
+
 use crate::checkpoint::Snapshot;
 
 /// States of one run, the oldest first. The latest is known to be good once steps after it were.
@@ -28,7 +30,7 @@ impl Ring {
     pub(super) fn make_room(&mut self, budget: u64, bytes: u64) -> bool {
         let bytes = self.states.back().map_or(bytes, |last| last.bytes.max(bytes));
         while self.bytes().saturating_add(bytes) > budget {
-            if self.states.iter().filter(|kept| kept.is_good).count() < 2 {
+            if self.num_good() < 2 {
                 return false;
             }
             self.states.pop_front();
@@ -62,6 +64,16 @@ impl Ring {
     pub(super) fn drop_newest(&mut self) {
         self.forget_doubtful();
         self.states.pop_back();
+    }
+
+    /// States that are known to be good.
+    pub(super) fn num_good(&self) -> usize {
+        self.states.iter().filter(|kept| kept.is_good).count()
+    }
+
+    /// Where the latest state was taken.
+    pub(super) fn last_step(&self) -> Option<StepIndex> {
+        self.states.back().map(|kept| kept.snapshot.meta.step)
     }
 }
 

@@ -291,6 +291,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         eager.check()?;
         self.executor.trusted()?;
         self.parts.seeds.train_for(eager, &self.parts.task).map_err(|error| self.seed_error(error))?;
+        self.write_bound()?;
         let outcome = self.epochs(eager, observer);
         if outcome.is_err() {
             self.instruments.epochs_failed.add(1);
@@ -305,6 +306,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 observer.event(&RunEvent::Ended { outcome, reason: reason.as_deref() });
                 return Ok(outcome);
             }
+            if self.keep_if_due(eager, observer)? {
+                continue;
+            }
             let started = self.parts.clock.now();
             let train = &self.parts.data.train;
             let order = self.feed.begin(&self.config, train, self.cursor.epoch, self.cursor.window);
@@ -318,10 +322,16 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             for index in resumed_at..num_windows {
                 self.step(eager, &order, index)?;
                 let is_last = index + 1 == num_windows;
+                if self.watch(eager, observer, (&order, index))? {
+                    continue 'epochs;
+                }
                 if is_last {
                     self.settle(eager)?;
                 } else {
-                    self.between_steps(eager, observer)?;
+                    let done = self.between_steps(eager, observer);
+                    if self.or_go_back(eager, observer, done)?.is_none() {
+                        continue 'epochs;
+                    }
                 }
                 let flow = observer.step(&self.step_report(num_windows));
                 if !is_last && self.over().is_some() {
@@ -334,7 +344,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                     return Ok(Outcome::Interrupted);
                 }
             }
-            let report = self.finish_epoch(eager, observer, started)?;
+            let report = self.finish_epoch(eager, observer, started);
+            let Some(report) = self.or_go_back(eager, observer, report)? else { continue };
             observer.epoch_finished(&report).map_err(Error::Observer)?;
             if self.checkpoint_due() {
                 self.save_due(eager, observer)?;
@@ -522,6 +533,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// New sums for an epoch of the network as it is now.
     pub(super) fn reset_sums(&mut self) -> Result<(), Error> {
+        self.recovery.guard.begin_epoch();
+        self.recovery.num_counted = 0;
         if let Some(engine) = self.refitted_engine()? {
             self.engine = engine;
             self.sums = EpochSums::new(Arc::clone(self.engine.geometry()), &self.parts.device)?;

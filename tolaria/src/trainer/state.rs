@@ -22,6 +22,7 @@ use crate::error::{self, Error};
 use crate::optim::Optimizer;
 use crate::telemetry as desc;
 use crate::trainer::observer::{NullObserver, Observer, RunEvent};
+use crate::trainer::recovery::Guard;
 use crate::trainer::run::{Cursor, Resumed, Trainer};
 use crate::trainer::setup::{self, Setup};
 use crate::trainer::stop::Track;
@@ -46,6 +47,8 @@ struct TrainerState {
     /// Empty in what earlier builds wrote.
     #[serde(default)]
     track: Track,
+    #[serde(default, skip_serializing_if = "Guard::is_default")]
+    guard: Guard,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
@@ -66,6 +69,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             sums: self.sums.save(&mut self.reads)?,
             shares: self.shares.iter().map(|(owner, share)| (*owner, *share)).collect(),
             track: self.track.clone(),
+            guard: self.recovery.guard.clone(),
         };
         let trainer = SavedState {
             json: serde_json::to_string(&state)
@@ -141,6 +145,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 }
                 (self.cursor, self.track) = (state.cursor, state.track);
                 self.shares = state.shares.into_iter().collect();
+                self.recovery.guard = state.guard;
                 // Parameters, moments and sums are new tensors.
                 self.executor.clear();
                 Ok(is_compared)

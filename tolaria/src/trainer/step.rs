@@ -59,6 +59,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             engine: &mut self.engine,
             optimizer: &self.optimizer,
             sums: &self.sums,
+            bound: self.recovery.bound.as_ref(),
             pool: &self.pool,
             reads: &mut self.reads,
         };
@@ -78,7 +79,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub(super) fn learning_rate(&self, step: StepIndex) -> f64 {
         let num_steps = self.steps_per_epoch().saturating_mul(self.parts.num_epochs);
         let max_steps = self.parts.max_steps.map_or(u64::MAX, NonZeroU64::get);
-        self.config.schedule.at(step, num_steps.min(max_steps))
+        self.config.schedule.at(step, num_steps.min(max_steps)) * self.recovery.guard.rate
     }
 
     fn plan(&mut self, eager: &Eager, window: &Window, samples: &WindowSamples<'_>) -> Result<StepPlan, Error> {

@@ -60,6 +60,13 @@ pub(super) struct EpochTotals {
     pub(super) owners: Vec<(Owner, f64, f64)>,
 }
 
+impl EpochTotals {
+    /// Steps that left the parameters of each owner as they were.
+    pub(super) fn skipped_of_owners(&self) -> impl Iterator<Item = (Owner, u64)> {
+        self.gradients.owners.iter().map(|owner| (owner.owner, count(owner.skipped)))
+    }
+}
+
 impl EpochSums {
     pub(super) fn new(geometry: Arc<Geometry>, device: &Device) -> Result<Self, Error> {
         Ok(Self { device: SeedMetricsAccumulator::new(geometry, device)?, host: HostSums::default() })

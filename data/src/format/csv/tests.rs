@@ -1,7 +1,9 @@
 //! Tests of files of rows: each mistake at its place, each dialect read as it was meant.
 
+use super::super::Features;
+use super::super::sheet::A_NUMBER;
 use super::*;
-use crate::config::{ColumnRefs, DataConfig, Delimiter};
+use crate::config::{ColumnRef, ColumnRefs, DataConfig, Delimiter, Missing};
 
 fn read_as(text: &[u8], config: &DataConfig) -> Result<Records, Error> {
     parse(text, "x.csv", &Reading { config, learned: None })
@@ -213,8 +215,8 @@ fn each_mistake_is_named_with_line_and_column() {
     check_refused(b"1,1e39,0\n", &format!("x.csv:1:2: found `1e39`, expected {A_NUMBER}"));
     check_refused(b"1,inf,0\n", &format!("x.csv:1:2: found `inf`, expected {A_NUMBER}"));
     check_refused(b"1,2,0\n1,\x1b[31m,0\n", &format!("x.csv:2:2: found `\\u{{1b}}[31m`, expected {A_NUMBER}"));
-    check_refused(b"1,0\n\xff,0\n", "x.csv:2:1: found a byte that is not UTF-8 at offset 0, expected text");
-    check_refused(b"a\xff,b\n1,0\n", "x.csv:1:1: found a byte that is not UTF-8 at offset 1, expected text");
+    check_refused(b"1,0\n\xff,0\n", "x.csv:2:1: found a byte that is not UTF-8 at offset 0, expected text in UTF-8");
+    check_refused(b"a\xff,b\n1,0\n", "x.csv:1:1: found a byte that is not UTF-8 at offset 1, expected text in UTF-8");
     check_refused(b"\xff\xfe1\0,\x000\0", "x.csv:1:1: found text in UTF-16, expected text in UTF-8");
     check_refused(
         b"1,2,\"0\n1,3,1\n",

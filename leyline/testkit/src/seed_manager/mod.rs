@@ -1,4 +1,4 @@
-//! Rules SM-1 to SM-12 of [`leyline::seed`] as functions, and the harness they run on.
+//! Rules SM-1 to SM-13 of [`leyline::seed`] as functions, and the harness they run on.
 //!
 //! # What tempts
 //! A manager that has nothing to export has no reason to look at the token, and every provided method does what exporting
@@ -70,9 +70,10 @@ pub use rules::{
     sm_6_an_unknown_seed_is_refused, sm_7_an_illegal_move_is_refused, sm_8_a_forged_order_is_rejected_unread,
     sm_9_evidence_is_kept_for_all_or_for_none, sm_10_a_paused_seed_takes_no_part_and_comes_back,
     sm_11_a_thread_started_inside_a_region_is_refused, sm_12_losses_are_those_of_the_task_told_last,
+    sm_13_a_seed_that_was_removed_is_out_of_the_network,
 };
 
-/// One `#[test]` per rule SM-1 to SM-12. The argument is a function or closure without arguments that builds a fresh
+/// One `#[test]` per rule SM-1 to SM-13. The argument is a function or closure without arguments that builds a fresh
 /// [`SeedManagerHarness`](crate::seed_manager::SeedManagerHarness).
 #[macro_export]
 macro_rules! seed_manager_conformance {
@@ -92,6 +93,7 @@ macro_rules! seed_manager_conformance {
             sm_10_a_paused_seed_takes_no_part_and_comes_back,
             sm_11_a_thread_started_inside_a_region_is_refused,
             sm_12_losses_are_those_of_the_task_told_last,
+            sm_13_a_seed_that_was_removed_is_out_of_the_network,
         );
     };
 }

@@ -9,7 +9,7 @@ use leyline::command::{AlphaCurve, AlphaRamp, KeyId, Operation, Order, SignedCom
 use leyline::durable::SavedState;
 use leyline::error::ErrorKind;
 use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
-use leyline::layout::Segment;
+use leyline::layout::{Owner, Segment};
 use leyline::model::TrainableModel;
 use leyline::region::{Eager, declare_recording};
 use leyline::seed::{Counterfactual, Evidence, SeedManager, SeedStage, SeedState, Transition};
@@ -96,6 +96,7 @@ fn refuse_every_call<M: SeedManager>(rule: &str, what: &str, manager: &mut M, ea
     refuse(rule, &name("export_slot_states"), manager.export_slot_states(eager), kind);
     refuse(rule, &name("apply"), manager.apply(eager, with.order), kind);
     refuse(rule, &name("record_evidence"), manager.record_evidence(eager, with.evidence), kind);
+    refuse(rule, &name("remove_seed"), manager.remove_seed(eager, UNKNOWN, "contract"), kind);
     refuse(rule, &name("finish_step"), manager.finish_step(eager, StepIndex(1)), kind);
     refuse(rule, &name("finish_epoch"), manager.finish_epoch(eager, EpochIndex(1)), kind);
     refuse(rule, &name("save"), manager.save(eager), kind);
@@ -550,6 +551,32 @@ pub fn sm_12_losses_are_those_of_the_task_told_last<M: SeedManager>(make: &impl 
     let Driver { harness: SeedManagerHarness { manager, batch, .. }, eager, .. } = &mut driver;
     succeed(RULE, "inspect_batch with the task told last", manager.inspect_batch(eager, batch));
     succeed(RULE, "attribute_batch with the task told last", manager.attribute_batch(eager, batch));
+}
+
+/// SM-13: a seed that was removed has no parameters in the layout and is not live; otherwise nothing has changed.
+pub fn sm_13_a_seed_that_was_removed_is_out_of_the_network<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
+    const RULE: &str = "SM-13";
+    for is_blended in [false, true] {
+        let mut driver = Driver::new(RULE, make());
+        if !driver.harness.has_slots {
+            return driver.must_have_no_seeds();
+        }
+        let (seed, _) = driver.train();
+        if is_blended {
+            driver.blend(seed);
+        }
+        let before = driver.observe();
+        let Driver { harness, eager, .. } = &mut driver;
+        if !succeed(RULE, "remove_seed", harness.manager.remove_seed(eager, seed, "contract")) {
+            driver.must_be_unchanged(&before, "a seed that was not removed");
+            continue;
+        }
+        let layout = driver.harness.manager.model().layout();
+        let is_gone = layout.segments().iter().all(|segment| segment.spec.owner != Owner::Seed(seed));
+        must!(RULE, is_gone, "{seed} was removed, and its parameters are in the layout");
+        let stage = driver.stage_of(seed);
+        must!(RULE, stage.is_none_or(|stage| !stage.is_live()), "{seed} was removed, and its stage is {stage:?}");
+    }
 }
 
 /// Fails whenever it is asked for a loss.

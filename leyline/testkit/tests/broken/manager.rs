@@ -47,6 +47,7 @@ enum Fault {
     PausesTwice,
     ServesAnyToken,
     KeepsTheFirstTask,
+    KeepsWhatItRemoved,
 }
 
 #[derive(Debug)]
@@ -230,6 +231,10 @@ impl SeedManager for Broken {
         }
     }
 
+    fn remove_seed(&mut self, eager: &mut Eager, seed: SeedId, reason: &str) -> Result<bool, Error> {
+        if self.fault == Fault::KeepsWhatItRemoved { Ok(true) } else { self.inner.remove_seed(eager, seed, reason) }
+    }
+
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Error> {
         if self.fault == Fault::BlendsForEver {
             return self.inner.export_seed_states(eager).map(drop);
@@ -277,6 +282,14 @@ fn a_task_that_is_kept_when_another_is_told_fails_sm_12() {
     let make = broken(Fault::KeepsTheFirstTask);
     fails("SM-12", "the task that was told first was used", || {
         rules::sm_12_losses_are_those_of_the_task_told_last(&make);
+    });
+}
+
+#[test]
+fn a_seed_that_was_removed_and_is_still_there_fails_sm_13() {
+    let make = broken(Fault::KeepsWhatItRemoved);
+    fails("SM-13", "seed-1 was removed, and its parameters are in the layout", || {
+        rules::sm_13_a_seed_that_was_removed_is_out_of_the_network(&make);
     });
 }
 
