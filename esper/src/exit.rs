@@ -5,7 +5,7 @@
 //! | 0 | done |
 //! | 1 | the run failed or diverged |
 //! | 2 | bad usage or configuration |
-//! | 130 | interrupted, after writing a checkpoint, or what a study has done |
+//! | 130 | interrupted by Ctrl-C, SIGTERM or SIGHUP, after writing a checkpoint, or what a study has done; or by a second one, at once |
 
 use std::process::ExitCode;
 

@@ -1,12 +1,16 @@
-//! Ctrl-C: a checkpoint is written, the exit code says so, and the resumed run ends like the uninterrupted one.
+//! Signals: a checkpoint is written, the exit code says so, and the resumed run ends like the uninterrupted one.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use leyline::durable::SavedState;
 use serde_json::Value;
+use tolaria::checkpoint::{CheckpointReader, StdFs};
+use tolaria::host_read::{HostReads, read_vec};
 
 const INTERRUPTED: i32 = 130;
 /// Long enough to be interrupted, short enough to wait for.
@@ -31,43 +35,89 @@ fn finish(child: Child) -> (Option<i32>, Value, String) {
     (output.status.code(), serde_json::from_str(last).unwrap(), error)
 }
 
-/// Waits until the run has written an epoch, so that the signal meets it at work.
-fn wait_for_an_epoch(out: &Path) {
+/// Waits until the run has written so many epochs, so that the signal meets it at work.
+fn wait_for(num_epochs: usize, out: &Path) {
     let metrics = out.join("metrics.jsonl");
-    for _ in 0..2_000 {
-        if std::fs::metadata(&metrics).is_ok_and(|file| file.len() > 0) {
+    for _ in 0..4_000 {
+        if std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= num_epochs) {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("no epoch within 10 s");
+    panic!("no epoch within 20 s");
+}
+
+/// Whether the signals found the process. The shell's own `kill`: the program of that name is not on every machine.
+fn signal(child: &Child, names: &[&str]) -> bool {
+    let kills: Vec<String> = names.iter().map(|name| format!("kill -{name} {}", child.id())).collect();
+    Command::new("sh").args(["-c", &kills.join(" && ")]).stderr(Stdio::null()).status().unwrap().success()
+}
+
+/// Everything that the newest checkpoint holds: documents, but for the commands of a process and the numbers of its layouts, and
+/// bits of tensors.
+fn newest_checkpoint(out: &Path) -> Vec<(String, Value, Vec<u32>)> {
+    let reader = CheckpointReader::new(out.join("checkpoints"), Arc::new(StdFs));
+    let snapshot = reader.load_latest().unwrap().unwrap().snapshot;
+    let bits = |tensor: &candle_core::Tensor| {
+        read_vec(tensor, "test", &mut HostReads::default()).unwrap().into_iter().map(f32::to_bits)
+    };
+    let of = |(name, state): (String, SavedState)| {
+        let mut document: Value = serde_json::from_str(&state.json).unwrap();
+        if let Some(fields) = document.as_object_mut() {
+            fields.retain(|field, _| !["replay_window", "sequence", "revision"].contains(&&**field));
+        }
+        (name, document, state.tensors.values().flat_map(bits).collect())
+    };
+    snapshot.components.into_iter().map(of).collect()
 }
 
 #[test]
-fn an_interrupted_run_continues_to_the_same_result() {
+fn a_run_that_is_stopped_at_any_time_by_any_signal_continues_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, parts) = (dir.path().join("whole"), dir.path().join("parts"));
     let (code, expected, _) = finish(esper(SETTINGS, &whole));
     assert_eq!(code, Some(0));
 
-    let child = esper(SETTINGS, &parts);
-    wait_for_an_epoch(&parts);
-    // The shell's own `kill`: the program of that name is not on every machine.
-    let interrupted = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
-    assert!(interrupted.success());
-    let (code, stopped, error) = finish(child);
-    assert_eq!(code, Some(INTERRUPTED), "{error}");
-    assert_eq!(stopped["outcome"], "interrupted");
-    assert!(stopped["test_accuracy"].is_null(), "test data were read before the end");
-    assert!(stopped["epochs"].as_u64() < expected["epochs"].as_u64());
-
-    let (code, resumed, error) = finish(esper(&["--resume", "--json", "--progress", "plain"], &parts));
+    let mut child = esper(SETTINGS, &parts);
+    wait_for(1, &parts);
+    let mut num_stopped = 0;
+    // After a start that takes longer or shorter, anywhere in the run.
+    for (name, wait_ms) in [("INT", 0), ("TERM", 41), ("HUP", 97), ("TERM", 23)] {
+        std::thread::sleep(Duration::from_millis(wait_ms));
+        signal(&child, &[name]);
+        let (code, stopped, error) = finish(child);
+        if code == Some(INTERRUPTED) {
+            assert_eq!(stopped["outcome"], "interrupted");
+            assert!(stopped["test_accuracy"].is_null(), "test data were read before the end");
+            num_stopped += 1;
+        } else {
+            assert_eq!(code, Some(0), "{error}");
+        }
+        child = esper(&["--resume", "--json", "--progress", "plain"], &parts);
+    }
+    let (code, resumed, error) = finish(child);
     assert_eq!(code, Some(0), "{error}");
+    assert!(num_stopped > 0, "the run was over before it could be stopped");
     assert!(resumed["resumed_from"].is_string(), "{resumed}");
     for field in ["test_accuracy", "test_loss", "epochs", "steps", "parameters", "seeds"] {
         assert_eq!(resumed[field], expected[field], "{field}");
     }
+    assert_eq!(newest_checkpoint(&parts), newest_checkpoint(&whole));
     assert!(parts.join("report.html").is_file());
+}
+
+#[test]
+fn a_second_signal_ends_the_process_at_once_and_a_checkpoint_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let child = esper(&["--epochs", "4000", "--json", "--progress", "plain"], &out);
+    // The second epoch comes after the checkpoint of the first.
+    wait_for(2, &out);
+    assert!(signal(&child, &["TERM", "HUP"]));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(INTERRUPTED));
+    assert!(output.stdout.is_empty(), "an orderly end has a summary");
+    assert!(!newest_checkpoint(&out).is_empty());
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! Ctrl-C and SIGTERM: the first asks for a checkpoint and an orderly end, the second ends the process at once.
+//! Ctrl-C, SIGTERM and SIGHUP: the first asks for a checkpoint and an orderly end, the second ends the process at once.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+#[cfg(unix)]
+use signal_hook::consts::SIGHUP;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level;
 
@@ -30,7 +32,7 @@ impl Interrupt {
 
     #[cfg(unix)]
     fn listen(&self) -> io::Result<()> {
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let heard = self.clone();
         let listen = move || signals.forever().for_each(|_| heard.signalled());
         std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map(drop)
