@@ -9,7 +9,6 @@ use leyline::id::RunId;
 use leyline::task::Task;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{BatchConfig, Dataset};
-use tolaria::host_read::{HostReads, read_vec_u32};
 use tolaria::optim::{Decay, OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::task::Classification;
@@ -26,15 +25,12 @@ pub(crate) type PlainParts = Parts<NoSeeds<PlainModel>, NoPolicy>;
 /// A trainer of a classifier without policy, telemetry and checkpoints.
 pub(crate) fn plain_trainer(
     config: TrainConfig,
+    num_classes: usize,
     model: PlainModel,
     data: Splits,
     [seed, num_epochs]: [u64; 2],
     clock: &Arc<dyn Clock>,
 ) -> Result<PlainTrainer, Error> {
-    // Not asked of the model: works count its passes.
-    let targets = data.train.targets().expect("works hold their data in memory");
-    let largest = read_vec_u32(targets, "classes", &mut HostReads::default())?.into_iter().max();
-    let num_classes = largest.map_or(0, |class| class as usize + 1);
     let task = Arc::new(Classification::new(num_classes));
     Ok(Trainer::new(config, plain_parts(task, model, data, [seed, num_epochs], clock))?)
 }

@@ -33,6 +33,8 @@ pub(crate) struct Workload {
     pub(crate) inputs: Tensor,
     /// A class per row of logits, shape (N,) or (N·T,), `u32`.
     pub(crate) targets: Tensor,
+    /// Logits of a row.
+    pub(crate) num_classes: usize,
     /// Samples of a batch.
     pub(crate) batch_size: usize,
     /// The optimizer that the peer uses too.
@@ -89,6 +91,7 @@ impl Workload {
             model,
             inputs: draw.uniform((REFERENCE_SAMPLES, num_inputs), 1.0)?,
             targets: classes(REFERENCE_SAMPLES, REFERENCE_CLASSES, draw.device())?,
+            num_classes: REFERENCE_CLASSES,
             batch_size: 4,
             optimizer: SGD,
             learning_rate: 0.01,
@@ -116,6 +119,7 @@ impl Workload {
             model,
             inputs: draw.uniform((NUM_BATCHES * batch_size, num_inputs), 1.0)?,
             targets: classes(NUM_BATCHES * batch_size, num_classes, draw.device())?,
+            num_classes,
             batch_size,
             optimizer: ADAM_W,
             learning_rate: 1e-3,
@@ -131,7 +135,7 @@ impl Workload {
     ) -> Result<Self, Error> {
         let model = Transformer::new(config, variant, draw)?.into_model()?;
         let (inputs, targets) = token_stream(config, NUM_BATCHES * batch_size, draw)?;
-        Ok(Self::of_tokens(name, model, [inputs, targets], batch_size))
+        Ok(Self::of_tokens(name, model, config, [inputs, targets], batch_size))
     }
 
     /// The transformer of about 5 million parameters that learns the token after each sequence only: one target per
@@ -151,11 +155,18 @@ impl Workload {
         let (inputs, targets) = token_stream(config, num_sequences, draw)?;
         let targets = targets.reshape((num_sequences, config.context_len))?;
         let targets = targets.narrow(1, config.context_len - 1, 1)?.flatten_all()?.contiguous()?;
-        Ok(Self::of_tokens("tfm5m", model, [inputs, targets], batch_size))
+        Ok(Self::of_tokens("tfm5m", model, config, [inputs, targets], batch_size))
     }
 
-    fn of_tokens(name: &'static str, model: PlainModel, [inputs, targets]: [Tensor; 2], batch_size: usize) -> Self {
-        Self { name, model, inputs, targets, batch_size, optimizer: ADAM_W, learning_rate: 1e-3 }
+    fn of_tokens(
+        name: &'static str,
+        model: PlainModel,
+        config: TransformerConfig,
+        [inputs, targets]: [Tensor; 2],
+        batch_size: usize,
+    ) -> Self {
+        let num_classes = config.vocab_size;
+        Self { name, model, inputs, targets, num_classes, batch_size, optimizer: ADAM_W, learning_rate: 1e-3 }
     }
 
     /// Two convolutions of stride 2 over images of 2×16×16, then an affine map to 10 classes; batches of 16.
@@ -170,6 +181,7 @@ impl Workload {
             model,
             inputs: draw.uniform((samples, config.inputs, config.size, config.size), 1.0)?,
             targets: classes(samples, config.classes, device)?,
+            num_classes: config.classes,
             batch_size,
             optimizer: ADAM_W,
             learning_rate: 1e-3,

@@ -15,7 +15,7 @@ use tolaria::trainer::{StepMode, TrainConfig};
 
 use super::MIN_STEPS;
 use crate::error::Error;
-use crate::gpu::growing::{in_mode, samples};
+use crate::gpu::growing::{CLASSES, in_mode, samples};
 use crate::gpu::open::Gpu;
 use crate::gpu::ran::{Ran, same};
 use crate::gpu::report::{Broken, Report, promise};
@@ -30,7 +30,9 @@ const SHARE: u64 = 50;
 /// Of a gradient in `f32`, summed in another order than that of the CPU.
 const GRADIENT_TOLERANCE: f64 = 1e-3;
 
-type Build = Box<dyn Fn(&Device) -> Result<(PlainModel, Dataset), Error>>;
+/// A network, its logits of a sample, and what it is trained on.
+type Parts = (PlainModel, usize, Dataset);
+type Build = Box<dyn Fn(&Device) -> Result<Parts, Error>>;
 
 /// A network with its data, and how it is trained.
 struct Network {
@@ -113,7 +115,7 @@ impl Network {
         device: &Device,
         clock: &Arc<dyn Clock>,
     ) -> Result<PlainTrainer, Broken> {
-        let (model, train) = (self.build)(device)?;
+        let (model, num_classes, train) = (self.build)(device)?;
         let config =
             train_config(self.batch_size, self.microbatches, self.optimizer, ConflictResolution::Mean, in_mode(mode));
         let config = TrainConfig {
@@ -121,25 +123,25 @@ impl Network {
             eval_batch_size: count(1024),
             ..config
         };
-        Ok(plain_trainer(config, model, all_of(train), [3, num_epochs], clock)?)
+        Ok(plain_trainer(config, num_classes, model, all_of(train), [3, num_epochs], clock)?)
     }
 }
 
-fn parts_of(work: Workload) -> Result<(PlainModel, Dataset), Error> {
+fn parts_of(work: Workload) -> Result<Parts, Error> {
     let dataset = work.dataset()?;
-    Ok((work.model, dataset))
+    Ok((work.model, work.num_classes, dataset))
 }
 
 /// 16-32-10 with dropout between the layers, over 128 samples.
-fn dropout(device: &Device) -> Result<(PlainModel, Dataset), Error> {
+fn dropout(device: &Device) -> Result<Parts, Error> {
     let counter = DrawCounter::new(99, device)?;
     let layer = Dropout::new(0.25, 0, &counter)?;
-    let model = two_layers(11, 10, device, move |x| {
+    let model = two_layers(11, CLASSES, device, move |x| {
         counter.advance()?;
         Ok(layer.forward(&x.relu()?, true)?)
     })?;
-    let data = samples(128, 16, 10, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
-    Ok((model, data))
+    let data = samples(128, 16, CLASSES, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
+    Ok((model, CLASSES, data))
 }
 
 /// 16-32-10 with a rectifier between the layers that sees nothing but zeros, through which the first layer gets a second
@@ -147,13 +149,13 @@ fn dropout(device: &Device) -> Result<(PlainModel, Dataset), Error> {
 fn relu_at_zero(
     rectify: fn(&Tensor) -> candle_core::Result<Tensor>,
     device: &Device,
-) -> Result<(PlainModel, Dataset), Error> {
-    let model = two_layers(13, 10, device, move |hidden| {
+) -> Result<Parts, Error> {
+    let model = two_layers(13, CLASSES, device, move |hidden| {
         let zeros = (hidden - hidden.detach())?;
         hidden + rectify(&zeros)?
     })?;
-    let data = samples(128, 16, 10, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
-    Ok((model, data))
+    let data = samples(128, 16, CLASSES, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
+    Ok((model, CLASSES, data))
 }
 
 #[cfg(test)]
@@ -167,7 +169,7 @@ mod tests {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let mut names = Vec::new();
         for network in networks() {
-            let (_, data) = (network.build)(&Device::Cpu).unwrap();
+            let (_, _, data) = (network.build)(&Device::Cpu).unwrap();
             let steps =
                 data.len() / (network.batch_size * network.microbatches) * usize::try_from(network.epochs).unwrap();
             assert_eq!(steps, 1000, "{}", network.name);

@@ -31,7 +31,7 @@ pub(super) fn measure(gpu: &Gpu, eager: &mut Eager, name: &str, samples: &mut Sa
             ..train_config(work.batch_size, 1, work.optimizer, ConflictResolution::Mean, in_mode(mode))
         };
         let data = all_of(work.dataset()?);
-        let mut trainer = plain_trainer(config, work.model, data, [0, EPOCHS], &gpu.clock)?;
+        let mut trainer = plain_trainer(config, work.num_classes, work.model, data, [0, EPOCHS], &gpu.clock)?;
         let mut stopwatch = Stopwatch { clock: Arc::clone(&gpu.clock), began: gpu.now(), epochs: Vec::new() };
         trainer.run(eager, &mut stopwatch)?;
         let warm = usize::try_from(WARM_UP).expect("a small number");

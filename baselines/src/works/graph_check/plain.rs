@@ -53,7 +53,7 @@ pub(super) fn trainer_on(
     let model = two_layers(11, CLASSES, &gpu.device, move |h| middle(&h.relu()?))?;
     let config = train_config(BATCH, microbatches, optimizer, ConflictResolution::Mean, execution);
     let data = Splits { validation: data(gpu)?, test: data(gpu)?, train };
-    Ok(plain_trainer(config, model, data, [3, epochs], &gpu.clock)?)
+    Ok(plain_trainer(config, CLASSES, model, data, [3, epochs], &gpu.clock)?)
 }
 
 /// Values of all parameters.

@@ -73,8 +73,9 @@ fn perceptron(
     let (train, validation) = (data(STEPS_PER_EPOCH)?, data(1)?);
     let config = train_config(work.batch_size, 1, work.optimizer, ConflictResolution::Mean, in_mode(mode));
     let data = Splits { test: validation.clone(), validation, train };
+    let num_classes = work.num_classes;
     let model = work.model.with_host_numbers(numbers);
-    let mut trainer = plain_trainer(config, model, data, [0, EPOCHS], &gpu.clock)?;
+    let mut trainer = plain_trainer(config, num_classes, model, data, [0, EPOCHS], &gpu.clock)?;
     let mut stopwatch = Stopwatch { clock: Arc::clone(&gpu.clock), began: gpu.now(), total: Duration::ZERO };
     trainer.run(eager, &mut stopwatch)?;
     let tests = trainer.graph_tests();

@@ -178,7 +178,7 @@ impl Trained {
         let batch = work.batch(0)?;
         let few = Dataset::new(batch.inputs, batch.targets)?;
         let data = Splits { train: work.dataset()?, validation: few.clone(), test: few };
-        let trainer = plain_trainer(config, work.model, data, [0, u64::MAX], clock)?;
+        let trainer = plain_trainer(config, work.num_classes, work.model, data, [0, u64::MAX], clock)?;
         Ok(Self { trainer, clock: Arc::clone(clock) })
     }
 
