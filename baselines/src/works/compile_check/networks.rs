@@ -146,10 +146,7 @@ fn dropout(device: &Device) -> Result<Parts, Error> {
 
 /// 16-32-10 with a rectifier between the layers that sees nothing but zeros, through which the first layer gets a second
 /// gradient or does not: that depends on the derivative at 0.
-fn relu_at_zero(
-    rectify: fn(&Tensor) -> candle_core::Result<Tensor>,
-    device: &Device,
-) -> Result<Parts, Error> {
+fn relu_at_zero(rectify: fn(&Tensor) -> candle_core::Result<Tensor>, device: &Device) -> Result<Parts, Error> {
     let model = two_layers(13, CLASSES, device, move |hidden| {
         let zeros = (hidden - hidden.detach())?;
         hidden + rectify(&zeros)?
