@@ -15,7 +15,6 @@ use leyline_testkit::{Error, Lifecycle};
 use serde::Deserialize;
 
 /// Two slots beside one linear layer. A seed is one more linear layer; every legal move succeeds at once.
-///
 /// Attribution divides half of the loss among the seeds in proportion to their alpha.
 #[derive(Debug)]
 pub struct FakeSeedManager {
@@ -56,8 +55,7 @@ impl SeedManager for FakeSeedManager {
         self.thread.check(eager)?;
         order.check_verified()?;
         let applied = self.life.apply(&order.operation)?;
-        self.settle(applied.topology_changed)?;
-        Ok(applied)
+        self.settle(applied.topology_changed).map(|()| applied)
     }
 
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, Error> {
@@ -79,8 +77,7 @@ impl SeedManager for FakeSeedManager {
     fn finish_epoch(&mut self, eager: &mut Eager, _epoch: EpochIndex) -> Result<Vec<Transition>, Error> {
         self.thread.check(eager)?;
         let transitions = self.life.finish_epoch();
-        self.settle(false)?;
-        Ok(transitions)
+        self.settle(false).map(|()| transitions)
     }
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Error> {
@@ -112,8 +109,7 @@ impl Durable for FakeSeedManager {
         self.thread.check(eager)?;
         let document: serde_json::Value = serde_json::from_str(&saved.json)?;
         let revision = TopologyRevision::deserialize(&document["revision"])?;
-        let life = Lifecycle::deserialize(&document["life"])?;
-        let mut other = Self { life, ..Self::new(self.model.device())? };
+        let mut other = Self { life: Lifecycle::deserialize(&document["life"])?, ..Self::new(self.model.device())? };
         other.settle(false)?;
         write_back(other.model.tensors(), &saved.tensors)?;
         // A later revision than any this process has used, or the saved one: equal revisions mean equal layouts.
