@@ -90,18 +90,6 @@ fn what_cannot_be_filled_in_is_named_with_its_line() {
 }
 
 #[test]
-fn figures_of_a_result_that_is_not_there_yet_stay_as_they_are() {
-    let dir = folder();
-    let text = format!("<!-- figures {}\n{{a.step}}\n-->\n5\n<!-- /figures -->\n", NOT_YET_MEASURED[0]);
-    assert_eq!(render(&text, dir.path()), Ok(text.clone()));
-    let path = dir.path().join(NOT_YET_MEASURED[0]);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::copy(dir.path().join("one.json"), path).unwrap();
-    let (line, message) = render(&text, dir.path()).unwrap_err();
-    assert!(line == 1 && message.ends_with("is there: take it off the list NOT_YET_MEASURED"), "{message}");
-}
-
-#[test]
 fn a_planted_difference_is_found_and_a_second_look_finds_none() {
     let dir = folder();
     fs::create_dir(dir.path().join("docs")).unwrap();
