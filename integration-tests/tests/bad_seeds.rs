@@ -2,12 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use candle_core::Tensor;
+use esper::wire::EsperTrainer;
 use integration_tests::short_run::{Recorded, config, trainer};
 use leyline::id::{SeedId, StepIndex};
 use leyline::layout::Owner;
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
-use leyline::seed::{SeedManager as _, SeedStage};
+use leyline::seed::{SeedManager as _, SeedStage, SeedState};
 use tolaria::checkpoint::Snapshot;
 use tolaria::host_read::{HostReads, read_scalar};
 use tolaria::trainer::{Outcome, RunEvent};
@@ -17,6 +18,7 @@ use tolaria::trainer::{Outcome, RunEvent};
 struct Noted {
     recorded: Recorded,
     culprits: Vec<String>,
+    rates: Vec<f64>,
 }
 
 impl tolaria::trainer::Observer for Noted {
@@ -27,7 +29,7 @@ impl tolaria::trainer::Observer for Noted {
     fn event(&mut self, event: &RunEvent<'_>) {
         if let RunEvent::RolledBack { culprit, rate_factor, .. } = event {
             self.culprits.push((*culprit).to_owned());
-            assert!((rate_factor - 1.0).abs() < 1e-12, "a seed was to blame");
+            self.rates.push(*rate_factor);
         }
     }
 
@@ -56,44 +58,84 @@ enum Bad {
     Everywhere,
     /// Infinity, in one bias: it makes the loss no number.
     Bias,
+    /// The largest number, in one bias: the loss is a number, far beyond its bound.
+    Large,
 }
 
-/// Plants it in a seed as soon as one is in this stage, in the middle of an epoch; what became of it, and where the run went back.
-fn plant(stage: SeedStage, bad: Bad, every_steps: u32) -> (SeedId, Noted) {
-    let every_steps = format!("train.recovery.every_steps={every_steps}");
-    let config = config(&["train.recovery.memory_mib=64", "train.recovery.max_skipped=2", &every_steps]);
-    let (mut eager, mut noted) = (Eager::acquire().unwrap(), Noted::default());
-    let mut run = trainer(&config, None);
-    let mut step = 3;
-    let seed = loop {
-        noted.recorded.stop_after = Some(StepIndex(step));
-        assert_eq!(run.run(&mut eager, &mut noted).unwrap(), Outcome::Interrupted, "no seed was in {stage}");
-        let states = run.seeds().export_seed_states(&eager).unwrap();
-        if let Some(state) =
-            states.iter().find(|state| state.stage == stage && state.alpha.is_zero() != stage.acts_on_output())
-        {
-            break state.seed_id;
-        }
-        step += 5;
-    };
-    for parameter in run.seeds().inner().seed_parameters(seed).unwrap() {
-        let (var, is_bias) = (&parameter.var, parameter.name.ends_with("up.bias"));
-        match bad {
-            Bad::Everywhere => var.set(&(var.as_tensor() * f64::NAN).unwrap()).unwrap(),
-            Bad::Bias if is_bias => {
-                let mut values = vec![0.0_f32; var.elem_count()];
-                values[0] = f32::INFINITY;
-                var.set(&Tensor::new(values, var.device()).unwrap()).unwrap();
+/// A run in which something is planted.
+struct Planted {
+    run: EsperTrainer,
+    eager: Eager,
+    noted: Noted,
+}
+
+impl Planted {
+    fn new(every_steps: u32) -> Self {
+        let every_steps = format!("train.recovery.every_steps={every_steps}");
+        let config = config(&[
+            "train.recovery.memory_mib=64",
+            "train.recovery.max_skipped=2",
+            "train.recovery.loss_bound=1e4",
+            &every_steps,
+        ]);
+        Self { run: trainer(&config, None), eager: Eager::acquire().unwrap(), noted: Noted::default() }
+    }
+
+    fn run_to(&mut self, step: Option<StepIndex>) -> Outcome {
+        self.noted.recorded.stop_after = step;
+        self.run.run(&mut self.eager, &mut self.noted).unwrap()
+    }
+
+    /// Trains until seeds are as they should be, in the middle of an epoch.
+    fn until<T>(&mut self, is_so: impl Fn(&[SeedState]) -> Option<T>) -> T {
+        let mut step = 3;
+        loop {
+            assert_eq!(self.run_to(Some(StepIndex(step))), Outcome::Interrupted, "no seed was so");
+            if let Some(found) = is_so(&self.run.seeds().export_seed_states(&self.eager).unwrap()) {
+                return found;
             }
-            Bad::Bias => {}
+            step += 5;
         }
     }
-    noted.recorded.stop_after = None;
-    assert_eq!(run.run(&mut eager, &mut noted).unwrap(), Outcome::Completed);
-    assert!(is_finite(&run.snapshot(&eager).unwrap()));
-    let layout = run.seeds().model().layout();
-    assert!(layout.segments().iter().all(|segment| segment.spec.owner != Owner::Seed(seed)));
-    (seed, noted)
+
+    fn spoil(&self, seed: SeedId, bad: Bad) {
+        for parameter in self.run.seeds().inner().seed_parameters(seed).unwrap() {
+            let (var, is_bias) = (&parameter.var, parameter.name.ends_with("up.bias"));
+            match bad {
+                Bad::Everywhere => var.set(&(var.as_tensor() * f64::NAN).unwrap()).unwrap(),
+                Bad::Bias | Bad::Large if is_bias => {
+                    let mut values = vec![0.0_f32; var.elem_count()];
+                    values[0] = if bad == Bad::Large { f32::MAX } else { f32::INFINITY };
+                    var.set(&Tensor::new(values, var.device()).unwrap()).unwrap();
+                }
+                Bad::Bias | Bad::Large => {}
+            }
+        }
+    }
+
+    /// Trains to the end, where all is finite and every epoch was reported.
+    fn finish(&mut self) {
+        assert_eq!(self.run_to(None), Outcome::Completed, "{:?}", self.noted.culprits);
+        assert!(is_finite(&self.run.snapshot(&self.eager).unwrap()));
+        let epochs: Vec<u64> = self.noted.recorded.epochs.iter().map(|report| report.epoch.0).collect();
+        assert_eq!(epochs, (1..=14).collect::<Vec<_>>());
+    }
+
+    /// Whether the seed was removed once because of its numbers, and for good.
+    fn is_removed(&self, seed: SeedId) -> bool {
+        let transitions = self.noted.recorded.epochs.iter().flat_map(|report| &report.transitions);
+        let removed: Vec<_> = transitions.filter(|t| t.seed == seed && t.to == SeedStage::Pruned).collect();
+        let layout = self.run.seeds().model().layout();
+        matches!(&*removed, [one] if one.reason == "its loss or its gradient could not be used")
+            && layout.segments().iter().all(|segment| segment.spec.owner != Owner::Seed(seed))
+    }
+}
+
+fn in_stage(stage: SeedStage) -> impl Fn(&[SeedState]) -> Option<SeedId> {
+    move |seeds| {
+        let is_so = |state: &&SeedState| state.stage == stage && state.alpha.is_zero() != stage.acts_on_output();
+        seeds.iter().find(is_so).map(|state| state.seed_id)
+    }
 }
 
 #[test]
@@ -106,14 +148,58 @@ fn a_seed_that_is_no_number_is_removed_and_the_run_goes_on() {
         // In the shadow it harms itself alone.
         (Training, Bad::Bias, 1_000, false),
         (Blending, Bad::Bias, 5, true),
+        (Holding, Bad::Large, 5, true),
     ] {
-        let (seed, noted) = plant(stage, bad, every_steps);
-        let transitions = noted.recorded.epochs.iter().flat_map(|report| &report.transitions);
-        let removed: Vec<_> = transitions.filter(|t| t.seed == seed && t.to == SeedStage::Pruned).collect();
-        let reason = "its loss or its gradient could not be used";
-        assert!(matches!(&*removed, [one] if one.reason == reason), "{stage} {bad:?}: {removed:?}");
-        assert_eq!(noted.culprits, vec![seed.to_string(); usize::from(goes_back)], "{stage} {bad:?}");
-        let epochs: Vec<u64> = noted.recorded.epochs.iter().map(|report| report.epoch.0).collect();
-        assert_eq!(epochs, (1..=14).collect::<Vec<_>>());
+        let mut run = Planted::new(every_steps);
+        let seed = run.until(in_stage(stage));
+        run.spoil(seed, bad);
+        run.finish();
+        assert!(run.is_removed(seed), "{stage} {bad:?}: {:?}", run.noted.culprits);
+        assert_eq!(run.noted.culprits, vec![seed.to_string(); usize::from(goes_back)], "{stage} {bad:?}");
+        assert!(run.noted.rates.iter().all(|rate| (rate - 1.0).abs() < 1e-12), "a seed was to blame");
     }
+}
+
+#[test]
+fn a_seed_that_was_removed_does_not_come_back_with_an_older_state() {
+    for (stage, bad) in [(SeedStage::Blending, Bad::Bias), (SeedStage::Training, Bad::Bias)] {
+        // No state is kept after the first one that has it.
+        let mut run = Planted::new(12);
+        let seed = run.until(in_stage(stage));
+        let step = run.run.progress().1.0;
+        run.spoil(seed, bad);
+        assert_eq!(run.run_to(Some(StepIndex(step + 5))), Outcome::Interrupted);
+        let host = run.run.seeds().model().parameters()[0].clone();
+        host.var.set(&(host.var.as_tensor() * f64::NAN).unwrap()).unwrap();
+        run.finish();
+        let culprit = format!("parameter `{}`", host.name);
+        assert_eq!(run.noted.culprits.last(), Some(&culprit), "{stage}");
+        assert!(run.is_removed(seed), "{stage}: {:?}", run.noted.culprits);
+    }
+}
+
+#[test]
+fn a_seed_that_cannot_go_any_more_is_named_and_the_rate_falls() {
+    let mut run = Planted::new(5);
+    let seed = run.until(in_stage(SeedStage::Fossilized));
+    // Long enough for a state in which it is.
+    let step = run.run.progress().1.0;
+    assert_eq!(run.run_to(Some(StepIndex(step + 12))), Outcome::Interrupted);
+    run.spoil(seed, Bad::Bias);
+    run.finish();
+    assert_eq!(run.noted.culprits, [seed.to_string()]);
+    assert_eq!(run.noted.rates, [0.5]);
+}
+
+#[test]
+fn of_two_seeds_that_make_the_loss_unusable_one_is_named_first() {
+    let mut run = Planted::new(5);
+    let seeds = run.until(|seeds| {
+        let acting: Vec<SeedId> =
+            seeds.iter().filter(|seed| seed.stage.acts_on_output()).map(|seed| seed.seed_id).collect();
+        (acting.len() > 1).then_some(acting)
+    });
+    seeds.iter().for_each(|seed| run.spoil(*seed, Bad::Large));
+    run.finish();
+    assert_eq!(run.noted.culprits, [seeds[0].to_string()]);
 }

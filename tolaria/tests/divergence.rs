@@ -37,6 +37,8 @@ enum Fault {
     Jump,
     /// A parameter becomes no number, once.
     Parameter,
+    /// So does one that a rectifier cuts off: no loss shows it.
+    Hidden,
 }
 
 /// Switches a fault on and off, and writes down what happens.
@@ -49,6 +51,7 @@ struct World {
     is_stubborn: bool,
     state: Arc<AtomicU64>,
     weight: Var,
+    offset: Var,
     reports: Vec<EpochReport>,
     rates: Vec<f64>,
     back: Vec<(u64, u64, String, f64)>,
@@ -62,6 +65,9 @@ impl Observer for World {
             let bad = Tensor::new(&[[f32::NAN, 1.0], [1.0, 1.0]], &Device::Cpu).unwrap();
             self.weight.set(&bad).unwrap();
         }
+        if is_on && self.fault == Fault::Hidden && report.step.0 == self.from {
+            self.offset.set(&Tensor::new(&[f32::NAN], &Device::Cpu).unwrap()).unwrap();
+        }
         self.state.store(if is_on { self.fault as u64 } else { 0 }, Ordering::Relaxed);
         if report.step.0 + 1 == self.to && !self.is_stubborn {
             self.fault = Fault::None;
@@ -70,7 +76,7 @@ impl Observer for World {
     }
 
     fn event(&mut self, event: &RunEvent<'_>) {
-        if let RunEvent::RolledBack { from, to, culprit, rate_factor } = event {
+        if let RunEvent::RolledBack { from, to, culprit, rate_factor, .. } = event {
             self.back.push((from.0, to.0, (*culprit).to_owned(), *rate_factor));
             // What went wrong is over.
             if !self.is_stubborn {
@@ -114,13 +120,24 @@ impl Ended {
     }
 }
 
-fn run(recovery: RecoveryConfig, train: Dataset, (fault, from, to, is_stubborn): (Fault, u64, u64, bool)) -> Ended {
+fn run(recovery: RecoveryConfig, train: Dataset, planted: (Fault, u64, u64, bool)) -> Ended {
+    run_for(None, recovery, train, planted)
+}
+
+fn run_for(
+    max_steps: Option<NonZeroU64>,
+    recovery: RecoveryConfig,
+    train: Dataset,
+    (fault, from, to, is_stubborn): (Fault, u64, u64, bool),
+) -> Ended {
     let count = |n| NonZeroUsize::new(n).unwrap();
     let weight = Var::ones((2, 2), DType::F32, &Device::Cpu).unwrap();
     let state = Arc::new(AtomicU64::new(0));
-    let (w, on) = (weight.clone(), Arc::clone(&state));
-    let model = PlainModel::new(vec![("weight".to_owned(), weight.clone())], move |x: &Tensor| {
-        let logits = x.matmul(&w)?;
+    let offset = Var::zeros(1, DType::F32, &Device::Cpu).unwrap();
+    let (w, cut, on) = (weight.clone(), offset.clone(), Arc::clone(&state));
+    let named = vec![("weight".to_owned(), weight.clone()), ("offset".to_owned(), offset.clone())];
+    let model = PlainModel::new(named, move |x: &Tensor| {
+        let logits = x.matmul(&w)?.broadcast_add(&cut.relu()?)?;
         let on = on.load(Ordering::Relaxed);
         if on == Fault::Gradient as u64 {
             // The slope of the root at 0 is infinite.
@@ -140,12 +157,13 @@ fn run(recovery: RecoveryConfig, train: Dataset, (fault, from, to, is_stubborn):
     let splits = Splits { train, validation: data(&[]), test: data(&[]) };
     let parts = Parts {
         num_epochs: EPOCHS,
+        max_steps,
         recorder: recorder.clone(),
         ..Parts::new(Arc::new(Classification::new(2)), NoSeeds::new(model.unwrap()), NoPolicy, splits)
     };
     let mut trainer = Trainer::new(config, parts).unwrap();
     let (reports, rates, back) = (Vec::new(), Vec::new(), Vec::new());
-    let mut world = World { fault, from, to, is_stubborn, state, weight, reports, rates, back };
+    let mut world = World { fault, from, to, is_stubborn, state, weight, offset, reports, rates, back };
     let mut eager = Eager::acquire().unwrap();
     let outcome = trainer.run(&mut eager, &mut world);
     let snapshot = trainer.snapshot(&eager).unwrap();
@@ -218,6 +236,17 @@ fn a_parameter_that_is_no_number_is_named_and_comes_back_and_the_rate_falls() {
         assert!(found.bits.iter().all(|bits| f32::from_bits(*bits).is_finite()));
         // It learned the same thing, more slowly.
         assert!((found.loss() - expected.loss()).abs() < 0.1, "{} {}", found.loss(), expected.loss());
+    }
+}
+
+#[test]
+fn a_parameter_that_is_no_number_and_that_no_loss_shows_is_found_before_anything_is_decided() {
+    for (max_steps, from) in [(None, 12), (None, 19), (None, LAST - 1), (NonZeroU64::new(35), 34)] {
+        let found = run_for(max_steps, recovery(), data(&[]), (Fault::Hidden, from, from + 1, false));
+        assert!(found.outcome.is_ok(), "{:?}", found.outcome);
+        let named: Vec<&str> = found.world.back.iter().map(|(.., culprit, _)| &**culprit).collect();
+        assert_eq!(named, ["parameter `offset`"], "from step {from}");
+        assert!(found.bits.iter().all(|bits| f32::from_bits(*bits).is_finite()), "from step {from}");
     }
 }
 

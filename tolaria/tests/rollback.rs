@@ -97,10 +97,18 @@ fn data() -> Dataset {
 }
 
 fn world(recovery: RecoveryConfig, dir: Option<&Path>) -> World {
+    world_with(recovery, dir, 1)
+}
+
+/// With a parameter of so many elements that takes no part.
+fn world_with(recovery: RecoveryConfig, dir: Option<&Path>, ballast: usize) -> World {
     let count = |n| NonZeroUsize::new(n).unwrap();
     let weight = Var::ones((2, 2), DType::F32, &Device::Cpu).unwrap();
-    let named = vec![("weight".to_owned(), weight.clone())];
-    let model = PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap();
+    let ballast = Var::zeros(ballast, DType::F32, &Device::Cpu).unwrap();
+    let named = vec![("weight".to_owned(), weight.clone()), ("ballast".to_owned(), ballast.clone())];
+    let model =
+        PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)?.broadcast_add(&ballast.narrow(0, 0, 1)?.relu()?));
+    let model = model.unwrap();
     let config = TrainConfig {
         batch: BatchConfig { batch_size: count(3), microbatches_per_step: count(2) },
         measure_conflicts: true,
@@ -279,4 +287,47 @@ fn a_state_is_gone_back_to_only_once_it_is_known_to_be_good() {
     assert!(trainer.keep_state(&eager()).unwrap());
     run_to(&mut trainer, 4);
     assert_eq!(trainer.roll_back(&mut eager()).unwrap().to.0, 2);
+}
+
+#[test]
+fn the_best_evaluation_stays_that_of_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let World { mut trainer, .. } = world(in_memory(), Some(dir.path()));
+    run_to(&mut trainer, 3);
+    assert!(trainer.keep_state(&eager()).unwrap());
+    trainer.confirm_state();
+    // Over the end of an epoch, whose evaluation is the first and so the best.
+    run_to(&mut trainer, 7);
+    let best = trainer.best().unwrap();
+    assert_eq!(trainer.roll_back(&mut eager()).unwrap().to.0, 3);
+    assert_eq!(trainer.best(), Some(best));
+    assert_eq!(trainer.restore_best(&mut eager()).unwrap().unwrap().step, best.step);
+}
+
+#[test]
+fn a_run_that_takes_up_another_state_does_not_go_back_to_what_it_left() {
+    let World { mut trainer, .. } = world(in_memory(), None);
+    run_to(&mut trainer, 3);
+    let earlier = trainer.snapshot(&eager()).unwrap();
+    run_to(&mut trainer, 7);
+    assert!(trainer.keep_state(&eager()).unwrap());
+    trainer.confirm_state();
+    trainer.restore(&mut eager(), &earlier).unwrap();
+    assert!(matches!(trainer.roll_back(&mut eager()), Err(Error::NothingToRestore)));
+    run_to(&mut trainer, 4);
+    assert_eq!(trainer.roll_back(&mut eager()).unwrap().to.0, 3, "the state that the run began with");
+}
+
+#[test]
+fn a_budget_that_holds_no_two_states_is_tried_no_more_often_than_one_that_does() {
+    let most = EPOCHS * 5 / 4 + 1 + EPOCHS;
+    // Three numbers for each element: one state fits, none does, two do.
+    for ballast in [60_000, 100_000, 1] {
+        let recovery =
+            RecoveryConfig { every_steps: NonZeroU64::new(4).unwrap(), max_skipped: NonZeroU64::MIN, ..in_memory() };
+        let World { mut trainer, .. } = world_with(recovery, None, ballast);
+        ended(&mut trainer);
+        let looked = trainer.host_reads()["known good"];
+        assert!(looked <= most, "{looked} times with {ballast} elements");
+    }
 }

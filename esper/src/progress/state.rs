@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use leyline::id::SeedId;
+use leyline::id::{EpochIndex, SeedId, StepIndex};
 use leyline::seed::{SeedStage, SeedState};
 use leyline::state::{ACCURACY, Score};
 use tolaria::trainer::report::EpochReport;
@@ -51,6 +51,15 @@ pub(super) struct Curves {
 const POINTS: usize = 4096;
 
 impl Curves {
+    /// Forgets what comes after a point in epochs.
+    fn cut(&mut self, at: f64) {
+        for curve in
+            [&mut self.train_loss, &mut self.validation_loss, &mut self.train_measure, &mut self.validation_measure]
+        {
+            curve.retain(|(epochs, _)| *epochs <= at);
+        }
+    }
+
     /// Takes values at a point in epochs in.
     fn add(&mut self, at: f64, train: Option<&Score>, train_loss: Option<f64>, validation: &Score) {
         if self.measure.is_empty() {
@@ -166,7 +175,8 @@ impl RunState {
                 self.note(format!("checkpoint{of} at step {step}, {took_ms:.1} ms"));
             }
             RunEvent::CheckpointFailed { error } => self.note(format!("checkpoint not written: {error}")),
-            RunEvent::RolledBack { from, to, culprit, rate_factor } => {
+            RunEvent::RolledBack { from, to, epoch, culprit, rate_factor } => {
+                self.go_back(*to, *epoch);
                 let line = format!(
                     "step {from}: {culprit} made steps unusable; back to step {to}, learning rate times {rate_factor}"
                 );
@@ -176,6 +186,17 @@ impl RunState {
             RunEvent::Ended { .. } => {}
         }
         None
+    }
+
+    /// Forgets what came after a state that the run went back to.
+    fn go_back(&mut self, to: StepIndex, epoch: EpochIndex) {
+        let per_epoch = (self.steps_per_epoch > 0).then_some(self.steps_per_epoch as f64);
+        self.curves.cut(per_epoch.map_or(epoch.0 as f64, |steps| to.0 as f64 / steps));
+        self.last.take_if(|last| last.epoch > epoch);
+        for life in self.seeds.values_mut() {
+            life.stages.retain(|(since, _)| *since <= epoch.0);
+        }
+        self.seeds.retain(|_, life| !life.stages.is_empty());
     }
 
     /// Remembers a line. Text from outside loses its control characters.

@@ -286,3 +286,22 @@ fn the_time_left_is_a_clock() {
         assert_eq!(clock(seconds), text);
     }
 }
+
+#[test]
+fn what_a_run_went_back_from_is_shown_no_more() {
+    use super::state::RunState;
+    let mut state = RunState::new(9);
+    for epoch in 1..=3 {
+        let stage = if epoch < 3 { SeedStage::Training } else { SeedStage::Blending };
+        let seeds = [(1, stage, 0.0), (2, SeedStage::Training, 0.0)];
+        state.epoch(&report(epoch, &seeds[..if epoch == 1 { 1 } else { 2 }]));
+    }
+    let (from, to, epoch) = (StepIndex(31), StepIndex(15), EpochIndex(1));
+    let line = state.event(&RunEvent::RolledBack { from, to, epoch, culprit: "seed-2", rate_factor: 1.0 });
+    assert!(line.is_some_and(|line| line.contains("back to step 15")));
+    assert!(state.last.is_none() && state.epochs() < 1.0);
+    assert_eq!(state.seeds.keys().collect::<Vec<_>>(), [&SeedId(1)]);
+    assert_eq!(state.seeds[&SeedId(1)].at(3), Some(SeedStage::Training));
+    state.epoch(&report(2, &[]));
+    assert_eq!(state.curves.validation_loss.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [1.0, 2.0]);
+}

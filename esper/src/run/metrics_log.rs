@@ -53,15 +53,24 @@ impl MetricsLog {
         Ok(Self { path: path.to_owned(), file, last })
     }
 
-    /// Appends one epoch. A run that went back ends some epochs anew: their lines go.
+    /// The run went back to where so many epochs were completed: the lines of later ones go.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub(super) fn go_back(&mut self, epoch: EpochIndex) -> anyhow::Result<()> {
+        if epoch.0 < self.last {
+            *self = Self::open(&self.path, epoch)?;
+        }
+        Ok(())
+    }
+
+    /// Appends one epoch, in the place of it and later ones.
     ///
     /// # Errors
     /// When the line cannot be written.
     pub(super) fn append(&mut self, report: &EpochReport) -> anyhow::Result<()> {
         let line = serde_json::to_string(report).context("writing an epoch as JSON")?;
-        if report.epoch.0 <= self.last {
-            *self = Self::open(&self.path, EpochIndex(report.epoch.0.saturating_sub(1)))?;
-        }
+        self.go_back(EpochIndex(report.epoch.0.saturating_sub(1)))?;
         self.last = report.epoch.0;
         // One write, so that a crash tears at most the last line.
         self.file.write_all(format!("{line}\n").as_bytes()).with_context(|| format!("writing {}", self.path.display()))
@@ -131,6 +140,13 @@ mod tests {
                 text.lines().map(|line| serde_json::from_str::<EpochReport>(line).unwrap().epoch.0).collect();
             assert_eq!(epochs, expected);
         }
+        // It may end before it has ended any epoch anew.
+        for (epoch, lines) in [(4, 3), (1, 1), (1, 1), (0, 0)] {
+            log.go_back(EpochIndex(epoch)).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), lines);
+        }
+        log.append(&report(1)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
     }
 
     #[test]

@@ -46,6 +46,12 @@ impl Observer for Watch {
     }
 
     fn event(&mut self, event: &RunEvent<'_>) {
+        if let RunEvent::RolledBack { epoch, .. } = event
+            && let Err(error) = self.log.go_back(*epoch)
+        {
+            // The end of the next epoch tries again, and ends the run where it cannot be written either.
+            tracing::warn!("lines of epochs that the run went back from stay for now: {error:#}");
+        }
         self.progress.event(event);
     }
 

@@ -28,7 +28,7 @@ pub struct SeedMetricsAccumulator {
 /// Sums over the windows since the last [`reset`](SeedMetricsAccumulator::reset).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeedMetrics {
-    /// Of the mean losses of microbatches, each times its samples (nats).
+    /// Of the mean losses of microbatches, each times its samples (in the unit of the task).
     pub loss_sum: f64,
     /// Correct predictions (count).
     pub num_hits: f64,
@@ -102,6 +102,11 @@ impl SeedMetricsAccumulator {
         }
         // Between windows, what comes back when the next one is not finite is what there is.
         Ok(Self { sums: Tensor::new([values, values].concat(), device)?, geometry })
+    }
+
+    /// Windows that left the host's parameters as they were, in [`values`](Self::values) of this geometry; 0 in others.
+    pub(crate) fn num_skipped(geometry: &Geometry, values: &[f64]) -> f64 {
+        values.get(places(geometry).of_slot(Field::Skipped, 0)).copied().unwrap_or(0.0)
     }
 
     /// Shape (2 · sums,) of `f64`, on the device: the sums, and those of the windows before the one that is under way.

@@ -26,7 +26,7 @@ pub(super) enum Culprit {
     Sample(u32),
     /// A parameter of the host that is not finite, or whose moments or gradient are not; the first by name.
     Parameter(String),
-    /// A seed: one of its parameters is, or without it the loss can be used.
+    /// A seed: one of its parameters is, or without it the loss can be used, or it alone suffices to spoil it.
     Seed(SeedId),
     /// The loss, of finite parameters and samples.
     Loss,
@@ -72,7 +72,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let batch = to_device(self.parts.data.train.gather(&order.samples[positions])?, &self.parts.device)?;
             let culprit = match self.is_usable(&batch, &[])? {
                 true => self.bad_gradient(&batch)?,
-                false => Some(self.without_a_seed(eager, &batch)?.map_or(Culprit::Loss, Culprit::Seed)),
+                false => Some(self.bad_seed(eager, &batch)?.map_or(Culprit::Loss, Culprit::Seed)),
             };
             if let Some(culprit) = culprit {
                 return Ok(culprit);
@@ -81,11 +81,24 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(Culprit::Nothing)
     }
 
-    /// A seed without which the loss can be used.
-    fn without_a_seed(&mut self, eager: &Eager, batch: &Batch) -> Result<Option<SeedId>, Error> {
-        let acting = self.export_seeds(eager)?.into_iter();
-        for seed in acting.filter(|seed| seed.stage.acts_on_output() && !seed.paused).map(|seed| seed.seed_id) {
-            if self.is_usable(batch, &[AlphaOverride { seed, alpha: Alpha::ZERO }])? {
+    /// A seed without which the loss can be used; where several are to blame, the first that suffices to spoil it.
+    fn bad_seed(&mut self, eager: &Eager, batch: &Batch) -> Result<Option<SeedId>, Error> {
+        let seeds = self.export_seeds(eager)?.into_iter();
+        let acting: Vec<SeedId> =
+            seeds.filter(|seed| seed.stage.acts_on_output() && !seed.paused).map(|seed| seed.seed_id).collect();
+        let off = |seed: &SeedId| AlphaOverride { seed: *seed, alpha: Alpha::ZERO };
+        for seed in &acting {
+            if self.is_usable(batch, &[off(seed)])? {
+                return Ok(Some(*seed));
+            }
+        }
+        let all: Vec<AlphaOverride> = acting.iter().map(off).collect();
+        if acting.is_empty() || !self.is_usable(batch, &all)? {
+            return Ok(None);
+        }
+        for seed in acting {
+            let others: Vec<AlphaOverride> = all.iter().copied().filter(|other| other.seed != seed).collect();
+            if !self.is_usable(batch, &others)? {
                 return Ok(Some(seed));
             }
         }

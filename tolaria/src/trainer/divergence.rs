@@ -4,6 +4,7 @@
 //! learns of them here, from a read of the sums every so many steps.
 
 use candle_core::Tensor;
+use leyline::id::SeedId;
 use leyline::layout::Owner;
 use leyline::policy::Policy;
 use leyline::region::Eager;
@@ -15,11 +16,13 @@ use crate::error::Error;
 use crate::telemetry as desc;
 use crate::trainer::culprit::Culprit;
 use crate::trainer::observer::{Observer, RunEvent};
+use crate::trainer::rollback::RolledBack;
 use crate::trainer::run::Trainer;
 use crate::trainer::sums::EpochTotals;
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
-    /// Looks at the steps since the last look, where it is time to; whether the run went back.
+    /// Looks at the steps since the last look, where it is time to, and at the end of an epoch or a run at the state too:
+    /// before anything is decided by it, or kept. Whether the run went back.
     pub(super) fn watch(
         &mut self,
         eager: &mut Eager,
@@ -28,7 +31,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ) -> Result<bool, Error> {
         let config = &self.config.recovery;
         let is_last = index + 1 == order.windows.len();
-        if !config.is_on() || !(is_last || self.cursor.step.0.is_multiple_of(config.max_skipped.get())) {
+        let is_end = is_last || self.is_at_max_steps();
+        if !config.is_on() || !(is_end || self.cursor.step.0.is_multiple_of(config.max_skipped.get())) {
             return Ok(false);
         }
         let totals = self.sums.read(&mut self.reads)?;
@@ -50,17 +54,21 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 return Ok(false);
             }
             let (num_skipped, num_steps, epoch) = (totals.num_skipped, totals.num_steps, self.cursor.epoch.next());
-            self.recover(eager, observer, &totals, &culprit, Error::Diverged { num_skipped, num_steps, epoch })?;
+            self.recover(eager, observer, &culprit, Error::Diverged { num_skipped, num_steps, epoch })?;
+            return Ok(true);
+        }
+        if is_end && self.bad_state_is_left(eager, observer)? {
             return Ok(true);
         }
         // After the last step there is nothing left that the sums could start over with.
         for owner in looked.stuck.into_iter().filter(|_| !is_last) {
             if let Owner::Seed(seed) = owner {
                 self.settle(eager)?;
-                self.remove(eager, &totals, &Culprit::Seed(seed))?;
+                self.count_skips(&totals);
+                self.remove(eager, seed)?;
             }
         }
-        if looked.is_clean && !is_last {
+        if looked.is_clean && !is_end {
             return self.keep_if_due(eager, observer);
         }
         Ok(false)
@@ -70,21 +78,19 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// then the answer is true.
     pub(super) fn keep_if_due(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<bool, Error> {
         let config = &self.config.recovery;
-        let last = self.recovery.ring.last_step();
-        let is_due = last.is_none_or(|last| self.cursor.step.0.saturating_sub(last.0) >= config.every_steps.get());
+        let is_due = self.recovery.is_due(self.cursor.step, config.every_steps);
         // After the last step of an epoch a seed can not be removed.
         if !config.is_on() || !is_due || self.cursor.window >= self.steps_per_epoch() {
             return Ok(false);
         }
-        if let Some(culprit) = self.bad_state()? {
-            let totals = self.sums.read(&mut self.reads)?;
-            let error = Error::NonFiniteState { tensor: culprit.to_string() };
-            self.recover(eager, observer, &totals, &culprit, error)?;
+        if self.bad_state_is_left(eager, observer)? {
             return Ok(true);
         }
+        self.recovery.tried = Some(self.cursor.step);
         self.settle(eager)?;
+        let is_first = self.recovery.ring.is_empty();
         if self.keep_state(eager)? {
-            if last.is_none() {
+            if is_first {
                 self.confirm_state();
             }
         } else if !std::mem::replace(&mut self.recovery.is_told, true) {
@@ -92,6 +98,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             tracing::warn!("`recovery.memory_mib = {mib}` does not hold two states: the last good one grows old");
         }
         Ok(false)
+    }
+
+    /// Goes back where the state is not finite; whether it was not.
+    fn bad_state_is_left(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<bool, Error> {
+        let Some(culprit) = self.bad_state()? else { return Ok(false) };
+        let error = Error::NonFiniteState { tensor: culprit.to_string() };
+        self.recover(eager, observer, &culprit, error).map(|()| true)
     }
 
     /// What came of a result: a run whose numbers cannot be used goes back, and there is none.
@@ -105,15 +118,14 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             // Its data would be the same again.
             Err(error @ Error::Diverged { .. }) if self.recovery.bad_data == Some(self.cursor.epoch) => Err(error),
             Err(error @ (Error::Diverged { .. } | Error::NonFinite { .. })) if self.config.recovery.is_on() => {
-                let totals = self.sums.read(&mut self.reads)?;
                 let culprit = self.find_culprit(eager, None)?;
-                self.recover(eager, observer, &totals, &culprit, error).map(|()| None)
+                self.recover(eager, observer, &culprit, error).map(|()| None)
             }
             result => result.map(Some),
         }
     }
 
-    /// Goes back. A seed that is to blame is removed, otherwise the learning rate falls.
+    /// Goes back. A seed that is to blame is removed; where none is, or it cannot go, the learning rate falls.
     ///
     /// # Errors
     /// `error`, when the run went back as often as it may, or there is nothing to go back to.
@@ -121,7 +133,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         &mut self,
         eager: &mut Eager,
         observer: &mut dyn Observer,
-        totals: &EpochTotals,
         culprit: &Culprit,
         error: Error,
     ) -> Result<(), Error> {
@@ -135,21 +146,24 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             self.recovery.ring.drop_newest();
         }
         let (rate, factor) = (self.recovery.guard.rate, config.rate_factor);
+        let totals = self.sums.read(&mut self.reads)?;
+        self.count_skips(&totals);
         let back = match self.roll_back(eager) {
-            Err(Error::NothingToRestore) => {
+            Err(failed) => {
                 self.tell(culprit, "ended");
-                return Err(error);
+                return Err(if matches!(failed, Error::NothingToRestore) { error } else { failed });
             }
-            back => back?,
+            Ok(back) => back,
         };
-        self.count_skips(totals);
-        self.recovery.num_counted = self.sums.read(&mut self.reads)?.num_skipped;
         self.recovery.attempts += 1;
         self.recovery.furthest = self.recovery.furthest.max(back.from);
         self.recovery.guard.forgive();
-        let restored = self.sums.read(&mut self.reads)?;
-        let is_removed = self.remove(eager, &restored, culprit)?;
-        self.recovery.guard.rate = if matches!(culprit, Culprit::Seed(_)) { rate } else { rate * factor };
+        self.remove_again(eager)?;
+        let is_removed = match *culprit {
+            Culprit::Seed(seed) => self.remove(eager, seed)?,
+            _ => false,
+        };
+        self.recovery.guard.rate = if is_removed { rate } else { rate * factor };
         self.write_bound()?;
         if !is_removed {
             self.tell(culprit, "went_back");
@@ -158,14 +172,25 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let event = Event::new(&desc::ROLLED_BACK).with("from", back.from).with("to", back.to);
         let event = event.with("tier", back.tier.name()).with("culprit", &culprit);
         self.parts.recorder.event(event.with("rate_factor", self.recovery.guard.rate));
-        let (from, to) = (back.from, back.to);
-        observer.event(&RunEvent::RolledBack { from, to, culprit: &culprit, rate_factor: self.recovery.guard.rate });
+        let (RolledBack { from, to, .. }, epoch) = (back, self.cursor.epoch);
+        let rate_factor = self.recovery.guard.rate;
+        observer.event(&RunEvent::RolledBack { from, to, epoch, culprit: &culprit, rate_factor });
         Ok(())
     }
 
-    /// Removes the seed that is to blame, where there is one and it can go; the sums start over without it.
-    fn remove(&mut self, eager: &mut Eager, totals: &EpochTotals, culprit: &Culprit) -> Result<bool, Error> {
-        let Culprit::Seed(seed) = *culprit else { return Ok(false) };
+    /// Removes the seeds of an older state that were removed later; what it has no record of may grow anew.
+    fn remove_again(&mut self, eager: &mut Eager) -> Result<(), Error> {
+        let there: Vec<SeedId> = self.export_seeds(eager)?.iter().map(|state| state.seed_id).collect();
+        let known = std::mem::take(&mut self.recovery.removed);
+        for seed in known.into_iter().filter(|seed| there.contains(seed)) {
+            self.remove(eager, seed)?;
+            self.recovery.removed.insert(seed);
+        }
+        Ok(())
+    }
+
+    /// Removes a seed that is to blame, where it is there and can go; the sums start over without it.
+    fn remove(&mut self, eager: &mut Eager, seed: SeedId) -> Result<bool, Error> {
         let is_there = self.export_seeds(eager)?.iter().any(|state| state.seed_id == seed);
         if !is_there || self.cursor.window >= self.steps_per_epoch() {
             return Ok(false);
@@ -174,8 +199,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if !self.parts.seeds.remove_seed(eager, seed, reason).map_err(|error| self.seed_error(error))? {
             return Ok(false);
         }
-        self.tell(culprit, "removed");
-        self.count_skips(totals);
+        self.recovery.removed.insert(seed);
+        self.tell(&Culprit::Seed(seed), "removed");
         let seeds = self.export_seeds(eager)?;
         self.refit(&seeds)?;
         Ok(true)

@@ -91,6 +91,8 @@ pub enum RunEvent<'a> {
         from: StepIndex,
         /// Optimizer steps that the state holds.
         to: StepIndex,
+        /// Epochs that were completed there.
+        epoch: EpochIndex,
         /// What made steps unusable, as far as it was found.
         culprit: &'a str,
         /// Factor of the learning rate from here on.

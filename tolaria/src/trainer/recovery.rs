@@ -1,9 +1,10 @@
 //! When a run goes back to a known-good state: settings, and what is remembered between two looks.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use candle_core::Tensor;
-use leyline::id::{EpochIndex, StepIndex};
+use leyline::id::{EpochIndex, SeedId, StepIndex};
 use leyline::layout::Owner;
 use serde::{Deserialize, Serialize};
 
@@ -96,8 +97,28 @@ pub(super) struct Recovery {
     pub(super) num_counted: u64,
     /// Where samples that are not finite were found last.
     pub(super) bad_data: Option<EpochIndex>,
+    /// Seeds that were to blame: they are removed again from an older state that still has them.
+    pub(super) removed: BTreeSet<SeedId>,
+    /// Where a state was last to be kept, whether there was room for it or not.
+    pub(super) tried: Option<StepIndex>,
     /// Whether it was said that the budget is too small.
     pub(super) is_told: bool,
+}
+
+impl Recovery {
+    /// Forgets what led here: the trainer has taken up a state from elsewhere.
+    pub(super) fn begin_anew(&mut self) {
+        let (guard, bound) = (std::mem::take(&mut self.guard), self.bound.take());
+        *self = Self { guard, bound, num_counted: self.num_counted, ..Self::default() };
+    }
+
+    /// Whether it is time to keep a state.
+    pub(super) fn is_due(&self, step: StepIndex, every_steps: NonZeroU64) -> bool {
+        // What was tried after a state that the run went back to says nothing.
+        let tried = self.tried.filter(|tried| *tried <= step);
+        let last = self.ring.last_step().max(tried);
+        last.is_none_or(|last| step.0.saturating_sub(last.0) >= every_steps.get())
+    }
 }
 
 /// What is remembered between two looks at the sums; part of checkpoints.
@@ -106,7 +127,7 @@ pub(super) struct Recovery {
 pub(super) struct Guard {
     /// Factor of the learning rate, lower after each time that the run went back.
     pub(super) rate: f64,
-    /// The largest loss of a step that counts, nats per sample.
+    /// The largest mean loss of a microbatch that counts, in the unit of the task, per sample.
     pub(super) bound: Option<f64>,
     /// Steps of the epoch at the last look.
     steps: u64,

@@ -71,6 +71,11 @@ impl Ring {
         self.states.iter().filter(|kept| kept.is_good).count()
     }
 
+    /// Whether there is no state at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
     /// Where the latest state was taken.
     pub(super) fn last_step(&self) -> Option<StepIndex> {
         self.states.back().map(|kept| kept.snapshot.meta.step)

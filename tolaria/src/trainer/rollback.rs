@@ -91,7 +91,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         eager.check()?;
         let (from, started) = (self.cursor.step, self.parts.clock.now());
         let deadline = self.config.recovery.deadline_ms.map(|ms| started + Duration::from_millis(ms.get()));
+        let best = self.track.best.filter(|_| self.keeps_best());
         let tier = self.restore_newest(eager, deadline);
+        // Its checkpoint is still the one of the best evaluation: that before it is gone.
+        if let Some(best) = best.filter(|best| tier.is_ok() && self.track.is_best(best.loss)) {
+            self.track.best = Some(best);
+        }
         let instruments = &self.instruments.rollback;
         instruments.restore_latency.set(ms(self.parts.clock.now().saturating_sub(started)));
         instruments.fast_size_bytes.set(self.recovery.ring.bytes() as f64);

@@ -379,7 +379,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
     }
 
-    fn is_at_max_steps(&self) -> bool {
+    pub(super) fn is_at_max_steps(&self) -> bool {
         self.parts.max_steps.is_some_and(|max_steps| self.cursor.step.0 >= max_steps.get())
     }
 

@@ -93,7 +93,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(Snapshot { meta, components })
     }
 
-    /// Continues from a snapshot; any number of times from the same one.
+    /// Continues from a snapshot; any number of times from the same one. States that were kept to go back to are let go of.
     ///
     /// # Errors
     /// [`Error::State`] when the snapshot was taken with another seed, other sizes of batches or other data, or has begun
@@ -102,7 +102,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Sync
     /// none, of a snapshot of this process; seed manager and policy copy their tensors once more, to be put back.
     pub fn restore(&mut self, eager: &mut Eager, snapshot: &Snapshot) -> Result<(), Error> {
-        self.restore_compared(eager, snapshot, None).map(drop)
+        self.restore_compared(eager, snapshot, None)?;
+        self.recovery.begin_anew();
+        Ok(())
     }
 
     /// As [`Self::restore`], discarded when it is not done at this time of the clock; whether the snapshot said what it was
@@ -146,6 +148,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 (self.cursor, self.track) = (state.cursor, state.track);
                 self.shares = state.shares.into_iter().collect();
                 self.recovery.guard = state.guard;
+                self.recovery.num_counted = EpochSums::num_skipped(self.engine.geometry(), &state.sums);
                 // Parameters, moments and sums are new tensors.
                 self.executor.clear();
                 Ok(is_compared)
@@ -207,7 +210,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         eager.check()?;
         let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
         let loaded = checkpoints.store.load_latest()?;
-        self.take_up(eager, loaded, None)
+        self.begin_with(eager, loaded)
     }
 
     /// Takes up the checkpoint of the best evaluation, see [`Checkpoints::keep_best`](super::Checkpoints); `None` when there
@@ -219,7 +222,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         eager.check()?;
         let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
         let loaded = checkpoints.store.load_pinned()?;
-        self.take_up(eager, loaded, None)
+        self.begin_with(eager, loaded)
+    }
+
+    fn begin_with(&mut self, eager: &mut Eager, loaded: Option<Loaded>) -> Result<Option<Resumed>, Error> {
+        let resumed = self.take_up(eager, loaded, None)?;
+        if resumed.is_some() {
+            self.recovery.begin_anew();
+        }
+        Ok(resumed)
     }
 
     pub(super) fn take_up(

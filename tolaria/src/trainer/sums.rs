@@ -83,6 +83,12 @@ impl EpochSums {
         Ok(Self { device: SeedMetricsAccumulator::restore(geometry, &values, device)?, host: saved.host })
     }
 
+    /// Steps that left the host's parameters as they were, in what was saved of a network with this geometry.
+    pub(super) fn num_skipped(geometry: &Geometry, saved: &SavedSums) -> u64 {
+        let values: Vec<f64> = saved.device.iter().copied().map(f64::from_bits).collect();
+        count(SeedMetricsAccumulator::num_skipped(geometry, &values))
+    }
+
     pub(super) fn save(&self, reads: &mut HostReads) -> Result<SavedSums, Error> {
         let device = self.device.values(reads)?.into_iter().map(f64::to_bits).collect();
         Ok(SavedSums { host: self.host, device })
