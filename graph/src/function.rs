@@ -48,7 +48,7 @@ pub(super) use engine::Graphs;
 /// computed on the host, a branch taken, a side effect belong to the capture; a number that moves comes in through a
 /// [`DeviceScalar`](super::DeviceScalar). The tensors it owns may change their
 /// elements in place (`Var::set`), and must not be replaced by others without [`clear`](Self::clear). `F` must keep no
-/// tensor that it makes: that refuses the capture, and the kept tensor has no memory behind it.
+/// tensor that it makes: that refuses the capture, and the numbers of the kept tensor read as not finite.
 ///
 /// # Examples
 /// ```
@@ -72,7 +72,7 @@ pub struct GraphFunction<F> {
     function: F,
 }
 
-impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> GraphFunction<F> {
+impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>>> GraphFunction<F> {
     /// Nothing is captured yet.
     pub fn new(function: F, config: GraphFunctionConfig, manager: &GraphManager) -> Self {
         Self { graphs: Graphs::new(config, manager), function }
@@ -86,7 +86,7 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> GraphFunction<F> {
     /// # Sync
     /// none; a call that captures, or that drops a graph, waits for the device
     pub fn call(&mut self, eager: &mut Eager, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.graphs.call(eager, inputs, &self.function)
+        self.graphs.call(eager, inputs, &mut self.function)
     }
 
     /// The results of the function, without the copy that [`call`](Self::call) makes of a replay's results.
@@ -98,7 +98,7 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> GraphFunction<F> {
     /// # Sync
     /// as for [`call`](Self::call)
     pub fn call_in_place(&mut self, eager: &mut Eager, inputs: &[&Tensor]) -> Result<&[Tensor]> {
-        self.graphs.call_in_place(eager, inputs, &self.function)
+        self.graphs.call_in_place(eager, inputs, &mut self.function)
     }
 }
 

@@ -75,6 +75,10 @@
 //! # }
 //! ```
 //!
+//! A function may change what it is called on, such as a model with `&mut self`: what it keeps from call to call has to be at one
+//! address. `esper_layers::KvCache` and `Position` keep a sequence so; `layers/examples/decode_loop.rs` generates with them, and a
+//! whole step is one replay. A training step of a model of candle-nn with its `VarMap`: `tolaria/examples/train_candle_nn.rs`.
+//!
 //! # Duties
 //! A graph holds addresses, and a replay runs no code of the region. What the types cannot see is the caller's part:
 //!
@@ -86,7 +90,7 @@
 //!    comes in through a static buffer: a number through a [`DeviceScalar`]. [`Captured::test`] finds what has changed all
 //!    the same; the trainer, [`GraphFunction`] and [`GraphModel`] test at growing distances.
 //! 3. A tensor made in the region does not leave it. Where one did, the capture is refused, and that tensor has
-//!    memory but no values: it can be dropped, but must not be used.
+//!    memory but no values: its numbers read as not finite, its integers as their largest value.
 //! 4. A graph is replayed on the thread that captured it: constants that a region uploads (`Tensor::new` of a few
 //!    elements, a scalar operand) lie in a cache of that thread. Elsewhere [`Captured::replay`] refuses;
 //!    [`GraphFunction`] and [`GraphModel`] capture anew.
@@ -103,6 +107,7 @@
 //! | reads a device value on the host | `HostRead`, `HostCopies` | keep the value on the device |
 //! | uploads a value that warm-up did not have, or more than 4096 bytes | `ChangingValue` | make it a static buffer |
 //! | leaves a tensor behind | `UnfreedAllocations` | copy it into a static buffer |
+//! | drops or replaces a tensor from before it | `ReleasedInside` | drop it where it was made, or write to it in place |
 //! | draws from the device's random generator | `HostRandom` | draw from a counter in a static buffer |
 //! | returns an error or panics | `RegionFailed`, `Panicked` | |
 //! | does nothing on the device | `Empty` | |

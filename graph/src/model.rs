@@ -52,8 +52,8 @@ impl<M: Module> GraphModel<M> {
     /// none; a call that captures, or that drops a graph, waits for the device
     pub fn forward(&mut self, eager: &mut Eager, inputs: &Tensor) -> Result<Tensor> {
         let model = &self.model;
-        let forward = |inputs: &[Tensor]| Ok(vec![model.forward(&inputs[0])?]);
-        let mut results = self.graphs.call(eager, &[inputs], &forward)?;
+        let mut forward = |inputs: &[Tensor]| Ok(vec![model.forward(&inputs[0])?]);
+        let mut results = self.graphs.call(eager, &[inputs], &mut forward)?;
         Ok(results.pop().expect("a forward pass has one result"))
     }
 }

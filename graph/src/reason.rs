@@ -106,6 +106,18 @@ pub enum Refusal {
         /// Their bytes.
         bytes: usize,
     },
+    /// Memory from before the region is given back in it. What the region kept of earlier runs was replaced by what it made
+    /// while it was recorded, and that has no values: numbers read as not finite.
+    #[error(
+        "the region drops or replaces a tensor from before it{}, such as a cache of keys and values that grows with each \
+         call; drop it at the end of the call that made it (`clear_kv_cache`), or keep it at one place and write to it there \
+         (`esper_layers::KvCache`)",
+        behind(.after)
+    )]
+    ReleasedInside {
+        /// The last kernel before that was found; absent where there is none.
+        after: Option<String>,
+    },
     /// The region draws from a generator whose state is on the host.
     #[error(
         "the region draws random numbers from a generator on the host (kernel `{kernel}`); use a counter-based one"
@@ -209,6 +221,7 @@ impl Refusal {
             Self::HostRead { .. } => "host_read",
             Self::ChangingValue { .. } => "changing_value",
             Self::UnfreedAllocations { .. } => "unfreed_allocations",
+            Self::ReleasedInside { .. } => "released_inside",
             Self::HostRandom { .. } => "host_random",
             Self::MissingGradient { .. } => "missing_gradient",
             Self::RegionFailed { .. } => "region_failed",
@@ -242,6 +255,7 @@ impl Refusal {
             Self::HostRead { .. }
             | Self::ChangingValue { .. }
             | Self::MissingGradient { .. }
+            | Self::ReleasedInside { .. }
             | Self::RegionFailed { .. }
             | Self::Panicked { .. }
             | Self::ParkedError { inside: true, .. } => Stage::Record,
@@ -274,10 +288,13 @@ impl Refusal {
 
     /// For an error that the region returned: what candle refuses under capture is told apart from other failures.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a device that records refuses"))]
-    pub(crate) fn of_region(message: &str) -> Self {
+    pub(crate) fn of_region(message: &str, last_kernel: impl FnOnce() -> Option<String>) -> Self {
         let message = message.lines().next().unwrap_or_default().to_owned();
         if ["cache miss", "missing cached host data", "uncached host data"].iter().any(|text| message.contains(text)) {
             Self::ChangingValue { message }
+        } else if message.contains("CUDA_ERROR_INVALID_VALUE") {
+            // The driver refuses to release, in a recording, what was taken before it; the same launches did well in warm-up.
+            Self::ReleasedInside { after: last_kernel() }
         } else if message.contains("host/device copies are not") {
             Self::HostRead { message }
         } else {
@@ -294,6 +311,10 @@ fn written_to(file: &Option<PathBuf>) -> String {
     file.as_ref().map_or_else(String::new, |file| format!("; {} shows it", file.display()))
 }
 
+fn behind(kernel: &Option<String>) -> String {
+    kernel.as_ref().map_or_else(String::new, |kernel| format!(" (found after kernel `{kernel}`)"))
+}
+
 fn near(after: &Option<String>) -> String {
     after.as_ref().map_or_else(String::new, |kernel| format!(", the first after kernel `{kernel}`"))
 }
@@ -308,9 +329,18 @@ mod tests {
             ("h2d param cache miss during CUDA graph capture: [3]\n  at foo", "changing_value"),
             ("CUDA graph capture missing cached host data", "changing_value"),
             ("to_cpu_storage during CUDA graph capture: host/device copies are not permitted", "host_read"),
+            ("DriverError(CUDA_ERROR_INVALID_VALUE, \"invalid argument\")", "released_inside"),
             ("shape mismatch in matmul", "region_failed"),
         ] {
-            assert_eq!(Refusal::of_region(message).name(), name, "{message}");
+            assert_eq!(Refusal::of_region(message, || None).name(), name, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_cache_that_grows_is_refused_with_place_and_way_out() {
+        let refusal = Refusal::of_region("CUDA_ERROR_INVALID_VALUE", || Some("ucopy_f32".to_owned())).to_string();
+        for part in ["found after kernel `ucopy_f32`", "clear_kv_cache", "esper_layers::KvCache"] {
+            assert!(refusal.contains(part), "{refusal}");
         }
     }
 

@@ -15,6 +15,7 @@ pub mod device;
 mod precision;
 pub mod norm;
 pub mod attention;
+pub mod decoding;
 pub mod embedding;
 #[cfg(test)]
 mod testing;
@@ -23,6 +24,7 @@ mod relu;
 pub mod check;
 
 pub use attention::{AttentionOptions, attention};
+pub use decoding::{KvCache, Position};
 pub use embedding::embedding;
 pub use linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 pub use norm::layer_norm;

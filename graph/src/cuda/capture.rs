@@ -117,10 +117,14 @@ impl Session {
         times.end = clock.now() - mark;
 
         let graph = RawGraph::new(ended.as_ref().ok().copied());
+        let last_kernel = || Inventory::of(graph.get()?).ok()?.last_kernel;
         // What the region says comes first: an invalidated recording is its consequence.
         let sound = match outcome {
-            Ok(Ok(())) => parked_inside.map_err(parked(true)),
-            Ok(Err(message)) => Err(Refusal::of_region(&message)),
+            Ok(Ok(())) => parked_inside.map_err(|error| match error.0 {
+                sys::CUresult::CUDA_ERROR_INVALID_VALUE => Refusal::ReleasedInside { after: last_kernel() },
+                _ => parked(true)(error),
+            }),
+            Ok(Err(message)) => Err(Refusal::of_region(&message, last_kernel)),
             Err(payload) => Err(Refusal::Panicked { message: text_of(&*payload) }),
         };
         let sound = sound.and_then(|()| ended.map_err(refused("cuStreamEndCapture", Stage::Record)).map(drop));
@@ -167,10 +171,10 @@ impl Session {
 
     /// A tensor that outlives a recording holds an address that the graph would have filled. When it is dropped later,
     /// that address is freed, which fails where the graph never ran. So the graph runs once with nothing but its
-    /// allocations and releases.
+    /// allocations and releases, and what it leaves is filled so that who reads it sees numbers that are not finite.
     fn give_memory_to_what_escaped(&self, graph: sys::CUgraph) -> Result<(), Refusal> {
         let inventory = Inventory::of(graph)?;
-        let Some(work) = inventory.work().filter(|_| inventory.has_escaped()) else { return Ok(()) };
+        let Some(work) = inventory.work().filter(|_| inventory.escaped().next().is_some()) else { return Ok(()) };
         self.check_room(inventory.peak_bytes)?;
         let stage = Stage::Inspect;
         // SAFETY: the graph is live; its nodes are those that were listed; the executable graph is destroyed after the
@@ -183,6 +187,10 @@ impl Session {
                 .try_for_each(|node| check(sys::cuGraphNodeSetEnabled(exec, *node, 0), "cuGraphNodeSetEnabled", stage));
             let launched = switched_off.and_then(|()| {
                 result::graph::launch(exec, self.stream().cu_stream()).map_err(refused("cuGraphLaunch", stage))?;
+                inventory.escaped().try_for_each(|(address, bytes)| {
+                    let filled = result::memset_d8_async(address, u8::MAX, bytes, self.stream().cu_stream());
+                    filled.map_err(refused("cuMemsetD8Async", stage))
+                })?;
                 self.synchronize()
             });
             let destroyed = result::graph::exec_destroy(exec).map_err(refused("cuGraphExecDestroy", stage));

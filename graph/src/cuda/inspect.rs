@@ -22,6 +22,8 @@ pub(super) struct Inventory {
     pub(super) allocated_bytes: u64,
     /// Most bytes held at one time, in the order in which the driver lists the nodes.
     pub(super) peak_bytes: u64,
+    /// The kernel that is listed last.
+    pub(super) last_kernel: Option<String>,
     held_bytes: u64,
     uploads: usize,
     downloads: usize,
@@ -38,10 +40,9 @@ impl Inventory {
     pub(super) fn of(graph: sys::CUgraph) -> Result<Self, Refusal> {
         let nodes = nodes_of(graph)?;
         let mut inventory = Self::default();
-        let mut last_kernel = None;
         let mut early = Vec::new();
         for node in nodes {
-            inventory.add(node, &mut last_kernel, &mut early)?;
+            inventory.add(node, &mut early)?;
         }
         // The driver promises no order: a release may be listed before its allocation.
         for pointer in early {
@@ -69,9 +70,9 @@ impl Inventory {
         if self.nodes.total() == 0 { Err(Refusal::Empty) } else { Ok(()) }
     }
 
-    /// Whether memory taken in the region is still held after it.
-    pub(super) fn has_escaped(&self) -> bool {
-        !self.live.is_empty()
+    /// Address and length of what is taken in the region and still held after it.
+    pub(super) fn escaped(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.live.iter().map(|(&address, &bytes)| (address, bytes))
     }
 
     /// Everything that is no allocation and no release; none when there are nodes that cannot be switched off.
@@ -79,12 +80,7 @@ impl Inventory {
         (self.nodes.others == 0).then_some(&self.work)
     }
 
-    fn add(
-        &mut self,
-        node: sys::CUgraphNode,
-        last_kernel: &mut Option<String>,
-        early: &mut Vec<u64>,
-    ) -> Result<(), Refusal> {
+    fn add(&mut self, node: sys::CUgraphNode, early: &mut Vec<u64>) -> Result<(), Refusal> {
         let kind = kind_of(node)?;
         let is_work = matches!(
             kind,
@@ -104,9 +100,9 @@ impl Inventory {
                 let name = short(&name);
                 self.nodes.kernels += 1;
                 *self.nodes.kernels_by_name.entry(name.clone()).or_default() += 1;
-                *last_kernel = Some(name);
+                self.last_kernel = Some(name);
             }
-            sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY => self.add_copy(node, last_kernel.as_ref())?,
+            sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY => self.add_copy(node)?,
             sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET => self.nodes.memsets += 1,
             sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
                 self.nodes.allocations += 1;
@@ -129,7 +125,7 @@ impl Inventory {
         Ok(())
     }
 
-    fn add_copy(&mut self, node: sys::CUgraphNode, last_kernel: Option<&String>) -> Result<(), Refusal> {
+    fn add_copy(&mut self, node: sys::CUgraphNode) -> Result<(), Refusal> {
         let params = copy_params(node)?;
         let host = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
         let (upload, download) = (params.srcMemoryType == host, params.dstMemoryType == host);
@@ -141,7 +137,7 @@ impl Inventory {
         self.downloads += usize::from(!upload);
         self.host_bytes += params.WidthInBytes * params.Height.max(1) * params.Depth.max(1);
         if self.uploads + self.downloads == 1 {
-            self.first_host_copy_after = last_kernel.cloned();
+            self.first_host_copy_after.clone_from(&self.last_kernel);
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::planted_fault::PlantedFault;
 use crate::reason::{Refusal, Stage};
 use crate::stats::GraphStats;
 
-type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
+type Function<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>;
 
 static SWITCHED_OFF: Refusal = Refusal::SwitchedOff;
 

@@ -29,7 +29,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     for (name, keeps_bits, mistake) in mistakes(gpu) {
         report.check(format!("refusal.{name}"), |_| in_training(gpu, eager, name, keeps_bits, mistake));
     }
-    report.check("refusal.kept_activation", |_| in_training(gpu, eager, "region_failed", true, keeping_the_last()));
+    report.check("refusal.kept_activation", |_| in_training(gpu, eager, "released_inside", true, keeping_the_last()));
     report.check("refusal.empty", |_| {
         let refused = gpu.session.capture::<String>(eager, |_| Ok(()));
         expect(refused, "empty")

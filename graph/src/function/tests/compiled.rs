@@ -26,7 +26,7 @@ fn check(graphs: &mut Graphs<Fake>, expected_steps: &[(&[Step], u32)]) {
     for (call, wanted) in wanted.enumerate() {
         let x = matrix(2, call as u64);
         steps();
-        assert_eq!(contents(&graphs.call(&mut eager, &[&x], &affine).unwrap()), expected(&[&x]), "call {call}");
+        assert_eq!(contents(&graphs.call(&mut eager, &[&x], &mut affine).unwrap()), expected(&[&x]), "call {call}");
         assert_eq!(steps(), wanted, "call {call}");
     }
 }

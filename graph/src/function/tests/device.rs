@@ -104,7 +104,7 @@ pub(super) struct FakeGraph {
 impl Fake {
     /// The stand-in records nothing: what the region would do is done, to buffers that a replay writes again.
     fn record(eager: &mut Eager, region: impl FnOnce(&Recording) -> Result<(), String>) -> Result<(), Refusal> {
-        eager.record(region).map_err(|text| Refusal::of_region(&text))
+        eager.record(region).map_err(|text| Refusal::of_region(&text, || None))
     }
 
     fn run(graph: &FakeGraph) {

@@ -24,10 +24,10 @@ proptest! {
         for (rows, seed, in_place) in calls {
             let x = matrix(rows, seed);
             if in_place {
-                let found = contents(graphs.call_in_place(&mut eager, &[&x], &affine).unwrap());
+                let found = contents(graphs.call_in_place(&mut eager, &[&x], &mut affine).unwrap());
                 prop_assert_eq!(found, expected(&[&x]));
             } else {
-                let results = graphs.call(&mut eager, &[&x], &affine).unwrap();
+                let results = graphs.call(&mut eager, &[&x], &mut affine).unwrap();
                 kept.push((x, results));
             }
             prop_assert!(graphs.stats().entries <= limit && graphs.executor.num_warming() <= limit);
@@ -45,15 +45,15 @@ fn a_later_call_changes_results_in_place_and_no_others() {
     let mut graphs = fake(2);
     let inputs: Vec<Tensor> = (0..5).map(|seed| matrix(2, seed)).collect();
     let fresh: Vec<Tensor> =
-        inputs.iter().map(|x| graphs.call(&mut eager, &[x], &identity).unwrap().remove(0)).collect();
+        inputs.iter().map(|x| graphs.call(&mut eager, &[x], &mut identity).unwrap().remove(0)).collect();
     assert_eq!(contents(&fresh), contents(&inputs));
 
-    let shared = graphs.call_in_place(&mut eager, &[&inputs[0]], &identity).unwrap()[0].clone();
+    let shared = graphs.call_in_place(&mut eager, &[&inputs[0]], &mut identity).unwrap()[0].clone();
     assert_eq!(contents(std::slice::from_ref(&shared)), contents(&inputs[..1]));
-    graphs.call(&mut eager, &[&inputs[1]], &identity).unwrap();
+    graphs.call(&mut eager, &[&inputs[1]], &mut identity).unwrap();
     assert_eq!(contents(std::slice::from_ref(&shared)), contents(&inputs[1..2]));
     // A static output is an input like any other.
-    let found = graphs.call(&mut eager, &[&shared], &identity).unwrap();
+    let found = graphs.call(&mut eager, &[&shared], &mut identity).unwrap();
     assert_eq!(contents(&found), contents(&inputs[1..2]));
 }
 
@@ -77,7 +77,7 @@ fn inputs_of_any_strides_rank_and_type_are_copied_right() {
                 // No multiplication: not every type has one.
                 let shifted = (&grid + f64::from(offset)).unwrap();
                 let x = layout(&shifted.to_dtype(dtype).unwrap()).unwrap();
-                let found = graphs.call(&mut eager, &[&x, &x], &identity).unwrap();
+                let found = graphs.call(&mut eager, &[&x, &x], &mut identity).unwrap();
                 assert_eq!(contents(&found), contents(&[x.clone(), x]), "{dtype:?}, layout {index}, offset {offset}");
             }
             assert_eq!(graphs.stats().total.replays, 2, "{dtype:?}, layout {index}");
@@ -90,13 +90,13 @@ fn no_gradient_flows_through_a_result() {
     let mut eager = Eager::acquire().unwrap();
     let mut graphs = fake(2);
     let weight = Var::from_tensor(&matrix(3, 0)).unwrap();
-    let product = |inputs: &[Tensor]| Ok(vec![inputs[0].matmul(&weight)?]);
+    let mut product = |inputs: &[Tensor]| Ok(vec![inputs[0].matmul(&weight)?]);
     replay_with(identity);
     let x = Var::from_tensor(&matrix(3, 1)).unwrap();
     let off = GraphFunctionConfig { mode: GraphMode::Off, ..GraphFunctionConfig::default() };
     let mut eager_only = Graphs::<Fake>::new(off, &GraphManager::new());
     for _ in 0..3 {
-        assert!(!graphs.call(&mut eager, &[&x], &product).unwrap()[0].track_op());
-        assert!(!eager_only.call(&mut eager, &[&x], &product).unwrap()[0].track_op());
+        assert!(!graphs.call(&mut eager, &[&x], &mut product).unwrap()[0].track_op());
+        assert!(!eager_only.call(&mut eager, &[&x], &mut product).unwrap()[0].track_op());
     }
 }

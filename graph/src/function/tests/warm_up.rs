@@ -15,13 +15,13 @@ fn a_shape_is_captured_in_the_last_call_of_its_warm_up_and_replayed_from_then_on
     for warmup_calls in 1..4 {
         let mut eager = Eager::acquire().unwrap();
         let (mut graphs, num_runs) = (fake(warmup_calls), Cell::new(0));
-        let counted = |inputs: &[Tensor]| {
+        let mut counted = |inputs: &[Tensor]| {
             num_runs.set(num_runs.get() + 1);
             affine(inputs)
         };
         for call in 1..=warmup_calls + 3 {
             let x = matrix(2, u64::from(call));
-            let found = graphs.call(&mut eager, &[&x], &counted).unwrap();
+            let found = graphs.call(&mut eager, &[&x], &mut counted).unwrap();
             assert_eq!(contents(&found), expected(&[&x]), "call {call} with {warmup_calls} for warm-up");
             let wanted: &[Step] = match call {
                 _ if call < warmup_calls => &[Step::Warm],
@@ -44,7 +44,7 @@ fn each_shape_and_type_has_a_warm_up_and_a_graph_of_its_own() {
     let inputs = [matrix(1, 0), matrix(2, 0), matrix(1, 0).to_dtype(DType::F64).unwrap()];
     for _ in 0..2 {
         for x in &inputs {
-            graphs.call(&mut eager, &[x], &affine).unwrap();
+            graphs.call(&mut eager, &[x], &mut affine).unwrap();
         }
     }
     let captured = [Step::Warm, Step::Capture];
@@ -60,7 +60,7 @@ fn a_graph_of_another_thread_is_captured_anew() {
             let mut graphs = fake(2);
             let mut eager = Eager::acquire().unwrap();
             for _ in 0..3 {
-                graphs.call(&mut eager, &[&x], &affine).unwrap();
+                graphs.call(&mut eager, &[&x], &mut affine).unwrap();
             }
             assert_eq!(steps().last(), Some(&Step::Replay));
             graphs
@@ -69,7 +69,7 @@ fn a_graph_of_another_thread_is_captured_anew() {
     });
     let mut eager = Eager::acquire().unwrap();
     for _ in 0..3 {
-        assert_eq!(contents(&graphs.call(&mut eager, &[&x], &affine).unwrap()), expected(&[&x]));
+        assert_eq!(contents(&graphs.call(&mut eager, &[&x], &mut affine).unwrap()), expected(&[&x]));
     }
     assert_eq!(steps(), [Step::Warm, Step::Warm, Step::Capture, Step::Replay]);
 }
@@ -80,12 +80,12 @@ fn a_warm_up_may_begin_on_one_thread_and_end_on_another() {
     let mut graphs = std::thread::scope(|scope| {
         let begun = || {
             let mut graphs = fake(2);
-            graphs.call(&mut Eager::acquire().unwrap(), &[&x], &affine).unwrap();
+            graphs.call(&mut Eager::acquire().unwrap(), &[&x], &mut affine).unwrap();
             graphs
         };
         scope.spawn(begun).join().unwrap()
     });
-    graphs.call(&mut Eager::acquire().unwrap(), &[&x], &affine).unwrap();
+    graphs.call(&mut Eager::acquire().unwrap(), &[&x], &mut affine).unwrap();
     assert_eq!(steps(), [Step::Warm, Step::Capture]);
 }
 
@@ -103,7 +103,7 @@ fn what_is_forgotten_is_warmed_up_again() {
         for _ in 0..2 {
             steps();
             for _ in 0..3 {
-                graphs.call(&mut eager, &[&x], &affine).unwrap();
+                graphs.call(&mut eager, &[&x], &mut affine).unwrap();
             }
             assert_eq!(steps(), [Step::Warm, Step::Warm, Step::Capture, Step::Replay]);
             forget(&mut graphs, &x);
@@ -120,10 +120,10 @@ fn a_warm_up_that_is_forgotten_begins_again() {
         let mut eager = Eager::acquire().unwrap();
         let mut graphs = fake(2);
         let x = matrix(2, 0);
-        graphs.call(&mut eager, &[&x], &affine).unwrap();
+        graphs.call(&mut eager, &[&x], &mut affine).unwrap();
         forget(&mut graphs, &x);
         steps();
-        graphs.call(&mut eager, &[&x], &affine).unwrap();
+        graphs.call(&mut eager, &[&x], &mut affine).unwrap();
         assert_eq!(steps(), [Step::Warm]);
     }
 }
@@ -134,12 +134,12 @@ fn the_shape_that_was_warmed_up_longest_ago_makes_room() {
     let mut graphs = Graphs::<Fake>::new(config(2, 2), &GraphManager::new());
     // 1, 2, 1 captured; 2, 3 in warm-up; 4 takes the place of 2.
     for rows in [1, 2, 1, 3, 4] {
-        graphs.call(&mut eager, &[&matrix(rows, 0)], &affine).unwrap();
+        graphs.call(&mut eager, &[&matrix(rows, 0)], &mut affine).unwrap();
     }
     assert_eq!(graphs.stats().entries, 1);
     steps();
     for rows in [3, 2] {
-        graphs.call(&mut eager, &[&matrix(rows, 0)], &affine).unwrap();
+        graphs.call(&mut eager, &[&matrix(rows, 0)], &mut affine).unwrap();
     }
     assert_eq!(steps(), [Step::Warm, Step::Capture, Step::Warm]);
 }
