@@ -1,5 +1,7 @@
 //! PyTorch, started by scripts that are part of this binary and print a report.
 
+mod quantities;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,6 +10,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::work::{Settings, settings};
+
+pub(crate) use quantities::Quantities;
 
 /// Characters of the script's messages that an error repeats.
 const TAIL_CHARS: usize = 2_000;

@@ -28,11 +28,13 @@ mod layer_norm;
 mod mlp;
 mod conv2d;
 mod transformer;
+mod llama;
 mod workload;
 
 pub(crate) use conv2d::{Conv2d, Conv2dConfig, largest_gradient_error};
 pub(crate) use draw::{Draw, Variables};
 pub(crate) use linear::Linear;
+pub(crate) use llama::{Llama, LlamaConfig, Memory};
 pub(crate) use mlp::{Mlp, MlpConfig};
 pub(crate) use transformer::{Transformer, TransformerConfig};
 pub(crate) use variant::{Form, Precision, Variant};
