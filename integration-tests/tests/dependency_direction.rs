@@ -28,9 +28,10 @@ const ALLOWED: &[Allowed] = &[
     Allowed { krate: "leyline-testkit", normal: &["leyline"], dev: NONE, build: NONE },
     Allowed { krate: "esper-graph", normal: &["leyline"], dev: NONE, build: KERNELS },
     Allowed { krate: "esper-layers", normal: &["esper-graph"], dev: LEYLINE, build: KERNELS },
-    Allowed { krate: "esper-weights", normal: &["leyline"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "esper-safety", normal: &["leyline"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "esper-weights", normal: &["leyline", "esper-safety"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-data", normal: &["leyline"], dev: NONE, build: NONE },
-    Allowed { krate: "tolaria", normal: &["leyline", "esper-graph"], dev: TESTKIT, build: KERNELS },
+    Allowed { krate: "tolaria", normal: &["leyline", "esper-graph", "esper-safety"], dev: TESTKIT, build: KERNELS },
     Allowed { krate: "kasmina", normal: &["leyline", "esper-layers", "esper-weights"], dev: TESTKIT, build: NONE },
     Allowed {
         krate: "esper-export",
@@ -187,6 +188,14 @@ fn weights_know_nothing_of_the_seeds_that_take_them() {
     check("kasmina", "esper-weights", "normal", None);
     check("esper-weights", "kasmina", "dev", Some("`esper-weights` must not name `kasmina`"));
     check("tolaria", "esper-weights", "normal", Some("`tolaria` must not name `esper-weights`"));
+}
+
+#[test]
+fn what_keeps_a_run_going_knows_nothing_of_what_it_watches() {
+    check("tolaria", "esper-safety", "normal", None);
+    check("esper-weights", "esper-safety", "normal", None);
+    check("esper-safety", "tolaria", "dev", Some("`esper-safety` must not name `tolaria`"));
+    check("tamiyo", "esper-safety", "normal", Some("`tamiyo` must not name `esper-safety`"));
 }
 
 #[test]

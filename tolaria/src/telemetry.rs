@@ -161,6 +161,28 @@ leyline::declare_metrics! {
     ROLLBACK_FAILURES_TOTAL = Counter "tolaria.rollback.failures_total" Count [];
     /// Restores that were discarded because they took longer than `recovery.deadline_ms`.
     ROLLBACK_DEADLINE_TOTAL = Counter "tolaria.rollback.deadline_exceeded_total" Count [];
+    /// Calls of the policy that had no answer within `safety.policy_ms`.
+    POLICY_TIMEOUTS_TOTAL = Counter "tolaria.timeout.tamiyo_total" Count [];
+    /// Time that the policy took at the last boundary, queue included; 0 before the first, and where it gave no answer.
+    POLICY_LAST = Gauge "tolaria.timeout.tamiyo_last_ms" Milliseconds [];
+    /// Ends of epochs at which a call of the seed manager took longer than `safety.seeds_ms`.
+    SEEDS_TIMEOUTS_TOTAL = Counter "tolaria.timeout.kasmina_total" Count [];
+    /// The longest call of the seed manager at the last boundary; 0 before the first, and where it was too long.
+    SEEDS_LAST = Gauge "tolaria.timeout.kasmina_last_ms" Milliseconds [];
+    /// Answers of the policy that came after their deadline and were dropped.
+    LATE_ANSWERS_TOTAL = Counter "tolaria.timeout.late_answers_total" Count [];
+    /// State of the breaker before the policy and before the seed manager: 1 closed, 2 open, 3 half open.
+    BREAKER_STATE = Gauge "tolaria.breaker.state" State ["call"];
+    /// Failures in a row that the breaker has counted.
+    BREAKER_FAILURES = Gauge "tolaria.breaker.failures" Count ["call"];
+    /// Times that the breaker opened.
+    BREAKER_OPENED_TOTAL = Counter "tolaria.breaker.opened_total" Count ["call"];
+    /// Whether the run is conservative: orders that let something grow are not carried out.
+    CONSERVATIVE = Gauge "tolaria.mode.conservative" Flag [];
+    /// Times that the run became conservative.
+    CONSERVATIVE_TOTAL = Counter "tolaria.mode.conservative_total" Count [];
+    /// Orders that were not carried out, because the run was conservative or the seed manager was left alone.
+    CONSERVATIVE_REFUSED_TOTAL = Counter "tolaria.mode.refused_total" Count [];
 }
 
 /// A seed's command was refused by the seed manager.
@@ -177,6 +199,54 @@ pub static POLICY_ERROR: EventDesc = EventDesc {
     level: Level::Warning,
     help: "the policy could not decide; the topology stays as it is",
     attributes: &["error"],
+};
+
+/// The policy was late.
+pub static POLICY_TIMEOUT: EventDesc = EventDesc {
+    name: "tolaria.tamiyo_timeout",
+    level: Level::Warning,
+    help: "the policy did not answer in time; training goes on, and its answer will be dropped. Told once for as long as it does not come back",
+    attributes: &["error"],
+};
+
+/// The seed manager was late.
+pub static SEEDS_TIMEOUT: EventDesc = EventDesc {
+    name: "tolaria.kasmina_timeout",
+    level: Level::Warning,
+    help: "a call of the seed manager at the end of an epoch took longer than `safety.seeds_ms`; told once for as long as they do",
+    attributes: &["took_ms"],
+};
+
+/// What fails is left alone.
+pub static BREAKER_OPENED: EventDesc = EventDesc {
+    name: "tolaria.breaker_opened",
+    level: Level::Warning,
+    help: "the policy or the seed manager (call) failed too often in a row, or in a trial, and is left alone for a while",
+    attributes: &["call", "failures"],
+};
+
+/// What failed works again.
+pub static BREAKER_CLOSED: EventDesc = EventDesc {
+    name: "tolaria.breaker_closed",
+    level: Level::Info,
+    help: "the policy or the seed manager (call) passed its trials",
+    attributes: &["call"],
+};
+
+/// Nothing grows.
+pub static CONSERVATIVE_ENTERED: EventDesc = EventDesc {
+    name: "tolaria.conservative_mode_entered",
+    level: Level::Warning,
+    help: "orders that let something grow are not carried out from now on; reason: policy, seed_manager, emergency",
+    attributes: &["reason"],
+};
+
+/// Seeds may grow again.
+pub static CONSERVATIVE_CLEARED: EventDesc = EventDesc {
+    name: "tolaria.conservative_mode_cleared",
+    level: Level::Info,
+    help: "orders are carried out again",
+    attributes: &[],
 };
 
 /// The gradients of the owners conflict often.
@@ -311,6 +381,12 @@ pub static COMPILE_RUNTIME_FALLBACK: EventDesc = EventDesc {
 pub static EVENTS: &[&EventDesc] = &[
     &COMMAND_REFUSED,
     &POLICY_ERROR,
+    &POLICY_TIMEOUT,
+    &SEEDS_TIMEOUT,
+    &BREAKER_OPENED,
+    &BREAKER_CLOSED,
+    &CONSERVATIVE_ENTERED,
+    &CONSERVATIVE_CLEARED,
     &CONFLICT_HIGH,
     &SEED_SHARE_JUMP,
     &SEED_CONFLICT_HIGH,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use esper_safety::BreakerConfig;
 use leyline::config::ConfigIssue;
 
 /// How artifacts are fetched and kept.
@@ -38,24 +39,6 @@ impl Default for PrefetchConfig {
     }
 }
 
-/// When a failing store is left alone, and when it is trusted again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BreakerConfig {
-    /// Failures in a row that open it (count).
-    pub failures: u32,
-    /// How long it stays open after the last failure.
-    pub open_ms: u64,
-    /// Successes in a row that close it again (count).
-    pub successes: u32,
-}
-
-impl Default for BreakerConfig {
-    fn default() -> Self {
-        Self { failures: 3, open_ms: 30_000, successes: 2 }
-    }
-}
-
 impl PrefetchConfig {
     /// Most threads and most waiting fetches: beyond these a number is a slip, not a wish.
     const MAX_CONCURRENCY: usize = 256;
@@ -72,12 +55,10 @@ impl PrefetchConfig {
             ("prefetch.abandoned", count(self.abandoned), count(Self::MAX_CONCURRENCY)),
             ("prefetch.deadline_ms", self.deadline_ms, Self::MAX_MS),
             ("prefetch.queue", count(self.queue), count(Self::MAX_QUEUE)),
-            ("prefetch.breaker.failures", self.breaker.failures.into(), u32::MAX.into()),
-            ("prefetch.breaker.open_ms", self.breaker.open_ms, Self::MAX_MS),
-            ("prefetch.breaker.successes", self.breaker.successes.into(), u32::MAX.into()),
         ];
         let bad = rows.into_iter().filter(|(_, value, max)| !(1..=*max).contains(value));
-        bad.map(|(key, value, max)| ConfigIssue::new(key, format!("is {value}: expected 1 to {max}"))).collect()
+        let own = bad.map(|(key, value, max)| ConfigIssue::new(key, format!("is {value}: expected 1 to {max}")));
+        own.chain(self.breaker.validate("prefetch.breaker")).collect()
     }
 }
 

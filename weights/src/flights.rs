@@ -8,10 +8,10 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, bounded};
+use esper_safety::breaker::{Breaker, BreakerState, Permit, Refused, Verdict};
 use leyline::id::BlueprintId;
 
 use crate::artifact::Artifact;
-use crate::breaker::{Breaker, BreakerState, Permit, Refused, Verdict};
 use crate::cache::Cache;
 use crate::cancel::{CancelSource, CancelToken};
 use crate::config::PrefetchConfig;

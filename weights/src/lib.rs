@@ -52,7 +52,6 @@ pub mod store;
 pub mod directory;
 pub mod publish;
 pub mod config;
-pub mod breaker;
 mod cache;
 mod flights;
 pub mod ticket;
@@ -60,9 +59,8 @@ pub mod stats;
 mod prefetcher;
 
 pub use artifact::{Artifact, HostTensor};
-pub use breaker::BreakerState;
 pub use cancel::{CancelSource, CancelToken};
-pub use config::{BreakerConfig, PrefetchConfig};
+pub use config::PrefetchConfig;
 pub use directory::DirectoryStore;
 pub use error::{FormatError, PrefetchError, StoreError};
 pub use prefetcher::Prefetcher;
@@ -71,6 +69,9 @@ pub use stats::PrefetchStats;
 pub use store::KernelStore;
 pub use tensors::{Weights, WeightsError};
 pub use ticket::{Outcome, Poll, Ticket};
+
+/// When a failing store is left alone.
+pub use esper_safety::{BreakerConfig, BreakerState};
 
 /// Types of stored elements.
 pub use safetensors::Dtype;

@@ -1,6 +1,6 @@
 //! What the prefetch has done so far, under the names that telemetry uses.
 
-use crate::breaker::BreakerState;
+use esper_safety::BreakerState;
 
 /// Counts since the start, and the state of now. Every scheduled request is at one time in exactly one of `ready`,
 /// `error`, `timeout`, `canceled` and `inflight`. `None` is "not measured yet".

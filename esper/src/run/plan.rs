@@ -86,11 +86,11 @@ fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
 }
 
 /// Settings that a resumed run may change: where it writes, when it ends, how often it looks and which checkpoints it keeps,
-/// and how its steps reach the device. None of them changes a bit of what a step does to the network.
+/// how its steps reach the device, and how long it waits for others. None of them changes a bit of what a step does to the network.
 const FREE: [(&str, &[&str]); 3] = [
     ("run", &["out", "epochs", "max_steps", "gpu_dataset", "gpu_dataset_mib"]),
     ("checkpoint", &["every_epochs", "every_steps", "keep_last", "keep_best"]),
-    ("train", &["execution", "loader", "early_stop", "eval_every_steps"]),
+    ("train", &["execution", "loader", "safety", "early_stop", "eval_every_steps"]),
 ];
 
 /// Those of [`FREE`] that earlier versions counted among what a run keeps.
@@ -192,6 +192,7 @@ mod tests {
         asked.train.execution.prefetch = true;
         asked.run.gpu_dataset = tolaria::batch::GpuDataset::Off;
         asked.train.loader.workers = 4;
+        asked.train.safety.policy_ms = std::num::NonZeroU64::new(250);
         asked.run.max_steps = std::num::NonZeroU64::new(9);
         asked.train.eval_every_steps = asked.run.max_steps;
         asked.train.early_stop = asked.run.max_steps.map(tolaria::trainer::EarlyStopConfig::new);

@@ -68,12 +68,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let topology = layout.revision();
         let conflict = conflict_record(&totals.gradients, layout, &self.shares);
         self.shares = shares(conflict.as_ref());
+        self.begin_calls();
         self.record_evidence(eager, &states, &evaluation, &totals)?;
-        let ticked = self
-            .parts
-            .seeds
-            .finish_epoch(eager, self.cursor.epoch)
-            .map_err(|e| Error::SeedManager { step: self.cursor.step, source: leyline::error::BoxError::new(e) })?;
+        let ticked =
+            self.call_seeds(|seeds| seeds.finish_epoch(eager, epoch)).map_err(|error| self.seed_error(error))?;
         let mut transitions = records(ticked);
         let conflict_ratio = conflict.as_ref().map(|conflict| conflict.ratio);
         let measured = Measured { totals: &totals, train: &train, validation: &evaluation.score, conflict_ratio };
@@ -186,7 +184,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 gradient: self.gradient_health(Owner::Seed(state.seed_id), totals),
             })
             .collect();
-        self.parts.seeds.record_evidence(eager, &evidence).map_err(|e| self.seed_error(e))
+        self.call_seeds(|seeds| seeds.record_evidence(eager, &evidence)).map_err(|e| self.seed_error(e))
     }
 
     /// Absent for a seed that no optimizer step of the epoch has touched.
@@ -212,19 +210,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ) -> Result<(Vec<CommandRecord>, Vec<Rationale>), Error> {
         let started = self.parts.clock.now();
         let state = self.system_state(eager, measured)?;
-        let Decision { orders, waiting } = match self.parts.policy.decide(&state) {
-            Ok(decision) => decision,
-            Err(error) => {
-                let error = error::chain(&error);
-                self.parts.recorder.event(Event::new(&desc::POLICY_ERROR).with("error", &error));
-                let waiting = vec![Rationale { rule: "policy_error".to_owned(), detail: error }];
-                Decision { waiting, ..Decision::default() }
-            }
-        };
+        let Decision { orders, waiting } = self.ask_policy(&state);
         let mut records = Vec::with_capacity(orders.len());
         for order in orders {
             records.push(self.carry_out(eager, order, transitions)?);
         }
+        self.end_calls();
         self.instruments.hook_latency.set((self.parts.clock.now() - started).as_secs_f64() * 1e3);
         Ok((records, waiting))
     }
@@ -237,23 +228,24 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ) -> Result<CommandRecord, Error> {
         use leyline::error::ErrorKind;
         let operation = order.operation.to_string();
-        let refused = match self.parts.seeds.apply(eager, &order) {
-            Ok(applied) => {
-                transitions.extend(self::records(applied.transitions));
-                None
-            }
-            // A refusal is an answer; a broken device or region is not.
-            Err(error) if matches!(error.kind(), ErrorKind::Device | ErrorKind::Region) => {
-                return Err(self.seed_error(error));
-            }
-            Err(error) => {
-                let reason = error::chain(&error);
-                self.parts
-                    .recorder
-                    .event(Event::new(&desc::COMMAND_REFUSED).with("operation", &operation).with("reason", &reason));
-                Some(reason)
-            }
+        let refused = match self.refusal(&order.operation) {
+            Some(reason) => Some(reason),
+            None => match self.call_seeds(|seeds| seeds.apply(eager, &order)) {
+                Ok(applied) => {
+                    transitions.extend(self::records(applied.transitions));
+                    None
+                }
+                // A refusal is an answer; a broken device or region is not.
+                Err(error) if matches!(error.kind(), ErrorKind::Device | ErrorKind::Region) => {
+                    return Err(self.seed_error(error));
+                }
+                Err(error) => Some(error::chain(&error)),
+            },
         };
+        if let Some(reason) = &refused {
+            let event = Event::new(&desc::COMMAND_REFUSED).with("operation", &operation);
+            self.parts.recorder.event(event.with("reason", reason));
+        }
         Ok(CommandRecord { sequence: order.sequence, operation, reason: order.reason, refused })
     }
 

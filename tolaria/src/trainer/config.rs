@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::measure::ACCURACY;
 use crate::optim::{OptimizerConfig, ScheduleConfig};
 use crate::trainer::recovery::RecoveryConfig;
+use crate::trainer::safety::SafetyConfig;
 use crate::trainer::stop::EarlyStopConfig;
 
 /// What a [`Score`] holds beside measures of the task: none of them may have such a name.
@@ -73,6 +74,9 @@ pub struct TrainConfig {
     /// When a run goes back to a known-good state.
     #[serde(default, skip_serializing_if = "RecoveryConfig::is_default")]
     pub recovery: RecoveryConfig,
+    /// How long policy and seed manager may take.
+    #[serde(default, skip_serializing_if = "SafetyConfig::is_default")]
+    pub safety: SafetyConfig,
 }
 
 /// How a step reaches a GPU. All ways give the same numbers: eager and replayed steps the same bits, compiled ones too but
@@ -161,6 +165,7 @@ impl Default for TrainConfig {
             sampler: SamplerConfig::default(),
             augment: AugmentConfig::default(),
             recovery: RecoveryConfig::default(),
+            safety: SafetyConfig::default(),
         }
     }
 }
@@ -236,6 +241,7 @@ impl TrainConfig {
             ("sampler", self.sampler.validate()),
             ("augment", self.augment.validate()),
             ("recovery", self.recovery.validate()),
+            ("safety", self.safety.validate()),
         ];
         for (section, of_section) in sections {
             issues.extend(of_section.into_iter().map(|(key, text)| (format!("{section}.{key}"), text)));

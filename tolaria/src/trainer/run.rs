@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
+use esper_safety::Timed;
 use leyline::clock::{Clock, SystemClock};
 use leyline::error::BoxError;
 use leyline::id::{EpochIndex, RunId, StepIndex};
@@ -33,6 +34,7 @@ use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer, RunEvent, StepReport};
 use crate::trainer::recovery::Recovery;
 use crate::trainer::region::StepPlan;
+use crate::trainer::safety::{self, Safety};
 use crate::trainer::stop::{Best, Track};
 use crate::trainer::sums::EpochSums;
 use esper_graph::{CompileReport, DeviceClaim, GraphStats, GraphTests, Refusal, between_recordings};
@@ -184,7 +186,7 @@ impl Cursor {
 #[derive(Debug)]
 pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) config: TrainConfig,
-    pub(super) parts: Parts<S, P>,
+    pub(super) parts: Parts<S, Timed<P>>,
     pub(super) optimizer: Optimizer,
     pub(super) feed: Feed,
     pub(super) pool: GradientBufferPool,
@@ -203,6 +205,7 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     /// What held-out data are measured by, beside loss and accuracy.
     pub(super) measures: Vec<Measure>,
     pub(super) recovery: Recovery,
+    pub(super) safety: Safety,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
@@ -210,9 +213,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for settings that cannot work, [`Error::UnsupportedParameter`] for a network of another
-    /// type than `f32`, [`Error::SharedDevice`] for a GPU on which a trainer or a session of another thread lives, device
-    /// errors.
-    pub fn new(config: TrainConfig, parts: Parts<S, P>) -> Result<Self, Error> {
+    /// type than `f32`, [`Error::SharedDevice`] for a GPU on which a trainer or a session of another thread lives,
+    /// [`Error::Policy`] for one with a deadline that has no thread or cannot be saved, device errors.
+    pub fn new(config: TrainConfig, parts: Parts<S, P>) -> Result<Self, Error>
+    where
+        P: 'static,
+    {
         if let Some((key, accepted)) = config.validate().into_iter().next() {
             return Err(Error::InvalidConfig { key, message: format!("expected {accepted}") });
         }
@@ -247,6 +253,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 return Err(Error::SharedDevice);
             }
         };
+        let parts = safety::timed(&config.safety, parts)?;
         let engine = engine(&config, &parts)?;
         let sums = EpochSums::new(Arc::clone(engine.geometry()), &parts.device)?;
         Ok(Self {
@@ -266,6 +273,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             plans: BTreeMap::new(),
             measures,
             recovery: Recovery::default(),
+            safety: Safety::new(&config.safety, &parts.recorder),
             config,
             parts,
         })

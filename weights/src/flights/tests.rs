@@ -4,9 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::artifact::HostTensor;
-use crate::breaker::BreakerState;
-use crate::config::BreakerConfig;
 use crate::error::StoreError;
+use esper_safety::{BreakerConfig, BreakerState};
 
 fn blueprint(name: usize) -> BlueprintId {
     BlueprintId::new(format!("b{name}")).unwrap()
@@ -216,7 +215,7 @@ proptest! {
             queue: 3,
             cache_bytes: 250,
             cache_ttl_s: 1,
-            breaker: BreakerConfig { failures: 3, open_ms: 100, successes: 2 },
+            breaker: BreakerConfig { open_ms: 100, max_open_ms: 100, ..BreakerConfig::default() },
         };
         let mut flights = Flights::new(&config);
         let mut world = World { threads: config.concurrency, ..World::default() };

@@ -1,7 +1,7 @@
-//! Circuit breaker: leaves a failing store alone, then tries it with a few fetches.
+//! Circuit breaker: leaves alone what fails, then tries it with a few calls.
 //!
 //! ```text
-//!             `failures` in a row                 `open_ms` after the last failure
+//!             `failures` in a row                 `open_ms` after the last failure, longer each time
 //!   closed ─────────────────────────► open ─────────────────────────────────────────► half-open
 //!      ▲                               ▲                                               │  │
 //!      │                               └───────────────── one failure ─────────────────┘  │
@@ -9,13 +9,69 @@
 //! ```
 //!
 //! Whoever is let through has a permit of that period. The outcome of a permit of an earlier period says nothing about
-//! the store of now and is not counted, except that a failure while open keeps it open for longer.
+//! the present and is not counted, except that a failure while open keeps it open for longer. A call that is refused is no
+//! failure: however often it is asked, it is tried again when its time is over.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use esper_safety::breaker::{Breaker, BreakerConfig, BreakerState, Verdict};
+//!
+//! let at = Duration::from_millis;
+//! let mut breaker = Breaker::new(BreakerConfig { failures: 1, open_ms: 100, ..BreakerConfig::default() });
+//! let permit = breaker.allow(at(0)).unwrap();
+//! breaker.record(permit, Verdict::Failure, at(5));
+//! assert_eq!(breaker.allow(at(99)).unwrap_err().retry_in, at(6));
+//! assert!(breaker.allow(at(105)).is_ok() && breaker.state() == BreakerState::HalfOpen);
+//! ```
 
 use std::time::Duration;
 
-use crate::config::BreakerConfig;
+use leyline::config::ConfigIssue;
+use serde::{Deserialize, Serialize};
 
-/// Whether fetches are let through.
+/// A day: a longer time is a slip, not a wish.
+const MAX_MS: u64 = 86_400_000;
+
+/// When what fails is left alone, and when it is trusted again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BreakerConfig {
+    /// Failures in a row that open it (count).
+    pub failures: u32,
+    /// How long it stays open after the last failure.
+    pub open_ms: u64,
+    /// Each time that a trial fails it stays open twice as long, up to this; the time does not grow where it is below `open_ms`.
+    pub max_open_ms: u64,
+    /// Successes in a row that close it again (count).
+    pub successes: u32,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        Self { failures: 3, open_ms: 30_000, max_open_ms: 30_000, successes: 2 }
+    }
+}
+
+impl BreakerConfig {
+    /// Everything that is wrong with the values, by keys below `section`; empty when they can be used.
+    #[must_use]
+    pub fn validate(&self, section: &str) -> Vec<ConfigIssue> {
+        let rows = [
+            ("failures", self.failures.into(), u32::MAX.into()),
+            ("open_ms", self.open_ms, MAX_MS),
+            ("max_open_ms", self.max_open_ms, MAX_MS),
+            ("successes", self.successes.into(), u32::MAX.into()),
+        ];
+        let bad = rows.into_iter().filter(|(_, value, max)| !(1..=*max).contains(value));
+        let issue = |(key, value, max): (&str, u64, u64)| {
+            ConfigIssue::new(format!("{section}.{key}"), format!("is {value}: expected 1 to {max}"))
+        };
+        bad.map(issue).collect()
+    }
+}
+
+/// Whether calls are let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BreakerState {
@@ -35,29 +91,33 @@ impl BreakerState {
     }
 }
 
-/// Leave to fetch, for the period in which it was given.
+/// Leave to call, for the period in which it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Permit {
+pub struct Permit {
     period: u64,
 }
 
-/// What a fetch says about the health of the store.
+/// What a call says about the health of what was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// It works.
     Success,
+    /// It does not.
     Failure,
-    /// Nothing: it was cancelled, or the artifact was at fault.
+    /// Nothing: it was cancelled, say, or what was asked for was at fault.
     Neither,
 }
 
 /// The breaker is open: try again after so long; zero while the trials are running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) retry_in: Duration,
+pub struct Refused {
+    /// Until a trial.
+    pub retry_in: Duration,
 }
 
+/// The breaker before one thing that may fail. Time is that of one monotonic clock, handed in.
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub struct Breaker {
     config: BreakerConfig,
     state: BreakerState,
     /// Grows with every change of state.
@@ -69,24 +129,35 @@ pub(crate) struct Breaker {
     /// Permits of this half-open period without a verdict.
     trials: u32,
     open_until: Duration,
+    /// Times that a trial failed since it was closed.
+    reopened: u32,
 }
 
 impl Breaker {
-    pub(crate) fn new(config: BreakerConfig) -> Self {
+    /// A closed one.
+    #[must_use]
+    pub fn new(config: BreakerConfig) -> Self {
         let (state, open_until) = (BreakerState::Closed, Duration::ZERO);
-        Self { config, state, period: 0, failures: 0, successes: 0, trials: 0, open_until }
+        Self { config, state, period: 0, failures: 0, successes: 0, trials: 0, open_until, reopened: 0 }
     }
 
-    pub(crate) fn state(&self) -> BreakerState {
+    /// What it lets through.
+    #[must_use]
+    pub fn state(&self) -> BreakerState {
         self.state
     }
 
-    pub(crate) fn failures(&self) -> u32 {
+    /// Failures in a row (count).
+    #[must_use]
+    pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Asks to fetch. Every permit must come back through [`Self::record`].
-    pub(crate) fn allow(&mut self, now: Duration) -> Result<Permit, Refused> {
+    /// Asks to call. Every permit must come back through [`Self::record`].
+    ///
+    /// # Errors
+    /// [`Refused`], and for how long; being refused changes nothing.
+    pub fn allow(&mut self, now: Duration) -> Result<Permit, Refused> {
         if self.state == BreakerState::Open {
             if now < self.open_until {
                 return Err(Refused { retry_in: self.open_until - now });
@@ -95,7 +166,7 @@ impl Breaker {
             self.failures = 0;
         }
         if self.state == BreakerState::HalfOpen {
-            // More trials than could close it would only be more load on a store that is perhaps still down.
+            // More trials than could close it would only be more load on what is perhaps still down.
             if self.trials.saturating_add(self.successes) >= self.config.successes {
                 return Err(Refused { retry_in: Duration::ZERO });
             }
@@ -105,7 +176,10 @@ impl Breaker {
     }
 
     /// Whether a permit that waited in a queue still holds; it is renewed when it does.
-    pub(crate) fn confirm(&self, permit: Permit, now: Duration) -> Result<Permit, Refused> {
+    ///
+    /// # Errors
+    /// As [`Self::allow`].
+    pub fn confirm(&self, permit: Permit, now: Duration) -> Result<Permit, Refused> {
         match self.state {
             BreakerState::Closed => Ok(Permit { period: self.period }),
             BreakerState::HalfOpen if permit.period == self.period => Ok(permit),
@@ -115,7 +189,7 @@ impl Breaker {
     }
 
     /// Takes a permit back.
-    pub(crate) fn record(&mut self, permit: Permit, verdict: Verdict, now: Duration) {
+    pub fn record(&mut self, permit: Permit, verdict: Verdict, now: Duration) {
         let is_current = permit.period == self.period;
         match (self.state, verdict) {
             (BreakerState::Open, Verdict::Failure) => self.open_until = self.until(now),
@@ -130,11 +204,13 @@ impl Breaker {
                 self.trials -= 1;
                 self.successes += 1;
                 if self.successes >= self.config.successes {
+                    self.reopened = 0;
                     self.enter(BreakerState::Closed);
                 }
             }
             (BreakerState::HalfOpen, Verdict::Failure) if is_current => {
                 self.failures = 1;
+                self.reopened = self.reopened.saturating_add(1);
                 self.open(now);
             }
             (BreakerState::HalfOpen, Verdict::Neither) if is_current => self.trials -= 1,
@@ -148,7 +224,10 @@ impl Breaker {
     }
 
     fn until(&self, now: Duration) -> Duration {
-        now.saturating_add(Duration::from_millis(self.config.open_ms)).max(self.open_until)
+        let BreakerConfig { open_ms, max_open_ms, .. } = self.config;
+        let factor = 1_u64.checked_shl(self.reopened).unwrap_or(u64::MAX);
+        let open_ms = open_ms.saturating_mul(factor).min(max_open_ms.max(open_ms));
+        now.saturating_add(Duration::from_millis(open_ms)).max(self.open_until)
     }
 
     fn enter(&mut self, state: BreakerState) {
@@ -171,7 +250,7 @@ mod tests {
     }
 
     fn breaker() -> Breaker {
-        Breaker::new(BreakerConfig { failures: 3, open_ms: 30_000, successes: 2 })
+        Breaker::new(BreakerConfig::default())
     }
 
     /// One fetch at a time: when it asks, and its verdict, or none when it is to be refused; and the state after it.
@@ -272,6 +351,85 @@ mod tests {
         let renewed = breaker.confirm(early, at(30_000)).unwrap();
         breaker.record(renewed, Failure, at(30_000));
         assert_eq!(breaker.failures(), 1, "the renewed permit is one of this period");
+    }
+
+    #[test]
+    fn it_stays_open_twice_as_long_after_each_trial_that_fails_up_to_a_bound() {
+        let config = BreakerConfig { failures: 1, open_ms: 100, max_open_ms: 350, successes: 1 };
+        let mut breaker = Breaker::new(config);
+        let mut now = at(0);
+        let fail = |breaker: &mut Breaker, now: Duration| {
+            let permit = breaker.allow(now).unwrap();
+            breaker.record(permit, Failure, now);
+            breaker.allow(now).unwrap_err().retry_in
+        };
+        for expected in [100, 200, 350, 350, 350] {
+            let retry_in = fail(&mut breaker, now);
+            assert_eq!(retry_in, at(expected));
+            now += retry_in;
+        }
+        let permit = breaker.allow(now).unwrap();
+        breaker.record(permit, Success, now);
+        assert_eq!(fail(&mut breaker, now), at(100), "a success forgets how often it failed");
+        let mut many = Breaker { reopened: 200, ..Breaker::new(config) };
+        assert_eq!(fail(&mut many, at(0)), at(350));
+    }
+
+    proptest::proptest! {
+        /// Whatever is called when, and however it ends: refusals count for nothing, the time until a trial is bounded, and
+        /// once all succeeds it is closed after a bounded time.
+        #[test]
+        fn no_schedule_keeps_it_open_for_longer_than_its_bound(
+            config in (1_u32..4, 1_u64..50, 1_u64..200, 1_u32..4),
+            calls in proptest::collection::vec((0_u32..80, 0_u8..3, proptest::bool::ANY), 1..200),
+        ) {
+            let (failures, open_ms, max_open_ms, successes) = config;
+            let config = BreakerConfig { failures, open_ms, max_open_ms, successes };
+            let longest = Duration::from_millis(max_open_ms.max(open_ms));
+            let (mut breaker, mut now, mut held) = (Breaker::new(config), Duration::ZERO, Vec::new());
+            for (passes_ms, verdict, is_late) in calls {
+                now += at(passes_ms);
+                let was = (breaker.state(), breaker.failures());
+                match breaker.allow(now) {
+                    Ok(permit) => held.push((permit, [Success, Failure, Neither][usize::from(verdict)])),
+                    Err(refused) => {
+                        proptest::prop_assert!(refused.retry_in <= longest);
+                        proptest::prop_assert_eq!((breaker.state(), breaker.failures()), was, "a refusal changes nothing");
+                    }
+                }
+                if !is_late {
+                    while let Some((permit, verdict)) = held.pop() {
+                        let before = breaker.state();
+                        breaker.record(permit, verdict, now);
+                        if (before, verdict) == (HalfOpen, Failure) {
+                            // One failure of a trial is enough; that of an earlier period is none.
+                            proptest::prop_assert!(breaker.state() != Closed);
+                        }
+                    }
+                }
+            }
+            for (permit, _) in held {
+                breaker.record(permit, Neither, now);
+            }
+            now += longest;
+            for _ in 0..successes {
+                let permit = breaker.allow(now);
+                proptest::prop_assert!(permit.is_ok(), "{:?}", permit);
+                breaker.record(permit.unwrap(), Success, now);
+            }
+            proptest::prop_assert_eq!(breaker.state(), Closed);
+        }
+    }
+
+    #[test]
+    fn an_unusable_value_is_named_with_its_key() {
+        let config = BreakerConfig { failures: 0, open_ms: MAX_MS + 1, max_open_ms: 1, successes: 1 };
+        let issues: Vec<String> = config.validate("store.breaker").iter().map(ToString::to_string).collect();
+        let expected = [
+            "`store.breaker.failures` is 0: expected 1 to 4294967295",
+            "`store.breaker.open_ms` is 86400001: expected 1 to 86400000",
+        ];
+        assert_eq!(issues, expected);
     }
 
     #[test]
