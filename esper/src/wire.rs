@@ -1,6 +1,5 @@
 //! The composition root: builds the parts of a run and puts them together.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -22,7 +21,7 @@ use crate::config::{DeviceName, EsperConfig, Issue};
 use crate::data::{self, DataConfig, Prepared, Table, TargetKind, TargetPlan, Targets};
 use crate::exit::UsageError;
 use crate::kernel_cache;
-use crate::library;
+use crate::{library, telemetry};
 
 /// The trainer of a run, with the real seed manager and the real policy; orders between them are signed.
 pub type EsperTrainer = Trainer<Verified<Kasmina>, Signed<Tamiyo>>;
@@ -33,6 +32,7 @@ pub const DESCRIPTORS: &[(&[&MetricDesc], &[&EventDesc])] = &[
     (kasmina::telemetry::METRICS, kasmina::telemetry::EVENTS),
     (tamiyo::telemetry::METRICS, tamiyo::telemetry::EVENTS),
     (esper_signing::telemetry::METRICS, esper_signing::telemetry::EVENTS),
+    (telemetry::METRICS, &[]),
 ];
 
 /// What a run has besides its configuration and its data.
@@ -42,8 +42,8 @@ pub struct Surroundings {
     pub run_id: RunId,
     /// Durable checkpoints; none are written without it.
     pub checkpoints: Option<Checkpoints>,
-    /// Where accepted commands are written down; they are remembered in memory only without it.
-    pub command_journal: Option<PathBuf>,
+    /// Where accepted commands are written down, opened; they are remembered in memory only without it.
+    pub command_journal: Option<Journal>,
     /// Telemetry.
     pub recorder: Arc<dyn Recorder>,
     /// Time.
@@ -60,7 +60,7 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
     let device = device(config.run.device).map_err(UsageError)?;
     let kasmina = kasmina_config(config, &data.train).map_err(unusable)?;
     let store = config.seeds.library.as_ref().map(library::open).transpose().map_err(unusable)?;
-    let journal = command_journal.map(|path| Journal::open(&path)).transpose()?;
+    let journal = command_journal;
     if let Some(torn) = journal.as_ref().and_then(Journal::torn_tail) {
         tracing::warn!("command journal: {torn}");
     }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use esper::report::{ReportError, Run, RunOutcome, Summary, Versions, render_html, render_text, write};
+use esper_disk::StdFs;
 use leyline::error::{Error as _, ErrorKind};
 use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::{Value, json};
@@ -474,7 +475,7 @@ fn no_template_switches_escaping_off() {
 fn the_page_is_written_over_an_earlier_one_and_no_other_file_is_left() {
     let dir = copy("completed");
     fs::write(dir.path().join("report.html"), "old").unwrap();
-    let path = write(dir.path()).unwrap();
+    let path = write(&StdFs, dir.path()).unwrap();
     assert_eq!(path, dir.path().join("report.html"));
     assert_eq!(fs::read_to_string(&path).unwrap(), page(&fixture("completed")));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
@@ -485,7 +486,7 @@ fn a_refused_run_leaves_the_earlier_page_alone() {
     let dir = copy("completed");
     fs::write(dir.path().join("report.html"), "old").unwrap();
     edit_epoch(dir.path(), 1, |epoch| epoch["wall_s"] = Value::Null);
-    write(dir.path()).unwrap_err();
+    write(&StdFs, dir.path()).unwrap_err();
     assert_eq!(fs::read_to_string(dir.path().join("report.html")).unwrap(), "old");
 }
 

@@ -1,6 +1,8 @@
 //! Fixtures for tests that wire the real crates together.
 #![forbid(unsafe_code)]
 
+pub mod decoders;
+pub mod run_folder;
 pub mod scripted;
 pub mod short_run;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use esper::config::{EsperConfig, Layer};
 use esper::data;
 use esper::wire::{EsperTrainer, Surroundings, assemble};
+use esper_signing::Journal;
 use leyline::clock::SystemClock;
 use leyline::error::BoxError;
 use leyline::id::{RunId, StepIndex};
@@ -16,7 +17,7 @@ use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Checkpoints, Flow, Observer};
 
 /// Stage lengths cut down so that seeds germinate, blend, are kept and are removed within 14 epochs.
-const SETTINGS: &[&str] = &[
+pub const SETTINGS: &[&str] = &[
     "run.epochs=14",
     "data.validation_fraction=0.2",
     "data.test_fraction=0.6",
@@ -68,7 +69,7 @@ pub fn trainer(config: &EsperConfig, dir: Option<&Path>) -> EsperTrainer {
     let around = Surroundings {
         run_id: RunId::new("short-run").expect("a literal of allowed characters"),
         checkpoints,
-        command_journal: dir.map(|dir| dir.join("commands.journal")),
+        command_journal: dir.map(|dir| Journal::open(&dir.join("commands.journal")).expect("a fresh folder")),
         recorder: Arc::new(NullRecorder),
         clock: Arc::new(SystemClock::new()),
     };

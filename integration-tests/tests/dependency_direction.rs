@@ -24,6 +24,7 @@ const KERNELS: &[&str] = &["kernel-build"];
 /// One line per crate of the workspace. A new line or name here is a new edge in the design: see `CONTRIBUTING.md`.
 const ALLOWED: &[Allowed] = &[
     Allowed { krate: "kernel-build", normal: NONE, dev: NONE, build: NONE },
+    Allowed { krate: "esper-disk", normal: NONE, dev: NONE, build: NONE },
     Allowed { krate: "leyline", normal: NONE, dev: NONE, build: NONE },
     Allowed { krate: "leyline-testkit", normal: &["leyline"], dev: NONE, build: NONE },
     Allowed { krate: "esper-graph", normal: &["leyline"], dev: NONE, build: KERNELS },
@@ -31,7 +32,7 @@ const ALLOWED: &[Allowed] = &[
     Allowed { krate: "esper-safety", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-weights", normal: &["leyline", "esper-safety"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-data", normal: &["leyline"], dev: NONE, build: NONE },
-    Allowed { krate: "tolaria", normal: &["leyline", "esper-graph", "esper-safety"], dev: TESTKIT, build: KERNELS },
+    Allowed { krate: "tolaria", normal: &["leyline", "esper-disk", "esper-graph", "esper-safety"], dev: TESTKIT, build: KERNELS },
     Allowed { krate: "kasmina", normal: &["leyline", "esper-layers", "esper-weights"], dev: TESTKIT, build: NONE },
     Allowed {
         krate: "esper-export",
@@ -40,8 +41,8 @@ const ALLOWED: &[Allowed] = &[
         build: NONE,
     },
     Allowed { krate: "tamiyo", normal: &["leyline"], dev: TESTKIT, build: NONE },
-    Allowed { krate: "esper-signing", normal: &["leyline"], dev: TESTKIT, build: NONE },
-    Allowed { krate: "esper-telemetry", normal: &["leyline"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "esper-signing", normal: &["leyline", "esper-disk"], dev: TESTKIT, build: NONE },
+    Allowed { krate: "esper-telemetry", normal: &["leyline", "esper-disk"], dev: TESTKIT, build: NONE },
     Allowed {
         krate: "baselines",
         normal: &[
@@ -62,6 +63,7 @@ const ALLOWED: &[Allowed] = &[
         normal: &[
             "leyline",
             "esper-data",
+            "esper-disk",
             "esper-graph",
             "esper-layers",
             "esper-weights",
@@ -81,6 +83,7 @@ const ALLOWED: &[Allowed] = &[
         normal: &[
             "leyline",
             "esper-data",
+            "esper-disk",
             "esper-graph",
             "esper-layers",
             "esper-weights",

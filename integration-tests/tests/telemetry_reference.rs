@@ -22,7 +22,7 @@ fn the_reference_page_is_what_the_descriptors_say() {
 #[test]
 fn every_metric_and_event_has_one_owner() {
     let metrics: Vec<&str> = DESCRIPTORS.iter().flat_map(|(metrics, _)| metrics.iter().map(|m| m.name)).collect();
-    let owners = ["tolaria.", "kasmina.", "tamiyo.", "kasmina.command_verifier."];
+    let owners = ["tolaria.", "kasmina.", "tamiyo.", "kasmina.command_verifier.", "esper."];
     assert_eq!(DESCRIPTORS.len(), owners.len());
     for ((metrics, _), owner) in DESCRIPTORS.iter().zip(owners) {
         assert!(metrics.iter().all(|metric| metric.name.starts_with(owner)), "a metric of {owner} has another prefix");

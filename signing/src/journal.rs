@@ -18,11 +18,10 @@
 //! first file is written and locked beside, and linked to the path, which fails if somebody else was first.
 
 use std::fmt;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use esper_disk::{Fs, FsFile, Open, ReadFrom, StdFs, folder_of};
 use leyline::command::{KeyId, Nonce};
 use leyline::error::{Error as LeylineError, ErrorKind};
 
@@ -128,7 +127,7 @@ impl LeylineError for JournalError {
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    file: File,
+    file: Box<dyn FsFile>,
     /// Through the last durable slot, bytes.
     len: u64,
     /// Whether a write failed and may have left something behind `len`.
@@ -136,7 +135,7 @@ pub struct Journal {
     window: ReplayWindow,
     torn_tail: Option<TornTail>,
     /// The file that this one replaced: who opened it before the rename is kept out by its lock.
-    _replaced: Option<File>,
+    _replaced: Option<Box<dyn FsFile>>,
 }
 
 impl Journal {
@@ -145,18 +144,27 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]; the file is as it was.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        Self::open_in_steps(path, &mut |_| {})
+        Self::open_on(&StdFs, path)
     }
 
-    /// As [`Self::open`]; `at` is called between the steps.
-    fn open_in_steps(path: &Path, at: &mut dyn FnMut(Step)) -> Result<Self, JournalError> {
-        let mut file = take(path, at)?;
+    /// As [`open`](Self::open), on another file system.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_on(fs: &dyn Fs, path: &Path) -> Result<Self, JournalError> {
+        Self::open_in_steps(fs, path, &mut |_| {})
+    }
+
+    /// As [`Self::open_on`]; `at` is called between the steps.
+    fn open_in_steps(fs: &dyn Fs, path: &Path, at: &mut dyn FnMut(Step)) -> Result<Self, JournalError> {
+        let file = take(fs, path, at)?;
         let mut bytes = Vec::new();
         let reading = |source| JournalError::Io { action: "reading", path: path.to_owned(), source };
-        file.read_to_end(&mut bytes).map_err(reading)?;
+        ReadFrom::new(&*file, 0).read_to_end(&mut bytes).map_err(reading)?;
         let (window, torn_tail) = read(path, &bytes)?;
         let compact = write(&window);
-        let (file, replaced) = if bytes == compact { (file, None) } else { (replace(path, &compact, at)?, Some(file)) };
+        let (file, replaced) =
+            if bytes == compact { (file, None) } else { (replace(fs, path, &compact, at)?, Some(file)) };
         let (path, len) = (path.to_owned(), compact.len() as u64);
         Ok(Self { path, file, len, is_torn: false, window, torn_tail, _replaced: replaced })
     }
@@ -190,9 +198,8 @@ impl Journal {
         if self.is_torn {
             self.file.set_len(self.len)?;
         }
-        self.file.seek(SeekFrom::Start(self.len))?;
-        self.file.write_all(&slot(new))?;
-        self.file.sync_data()?;
+        self.file.write_at(self.len, &slot(new))?;
+        self.file.sync()?;
         self.len += SLOT as u64;
         Ok(())
     }
@@ -261,21 +268,21 @@ fn read(path: &Path, bytes: &[u8]) -> Result<(ReplayWindow, Option<TornTail>), J
 }
 
 /// The file under the path, locked; a new one if there is none.
-fn take(path: &Path, at: &mut dyn FnMut(Step)) -> Result<File, JournalError> {
+fn take(fs: &dyn Fs, path: &Path, at: &mut dyn FnMut(Step)) -> Result<Box<dyn FsFile>, JournalError> {
     let io = |source| JournalError::Io { action: "opening", path: path.to_owned(), source };
     for _ in 0..MAX_ATTEMPTS {
-        match File::options().read(true).write(true).open(path) {
+        match fs.open(path, Open::Existing) {
             Ok(file) => {
                 at(Step::Opened);
-                lock(&file, path)?;
-                if is_at(&file, path).map_err(io)? {
+                lock(&*file, path)?;
+                if file.is_at(path).map_err(io)? {
                     at(Step::Locked);
                     return Ok(file);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 at(Step::Missing);
-                create(path, at)?;
+                create(fs, path, at)?;
             }
             Err(error) => return Err(io(error)),
         }
@@ -284,47 +291,28 @@ fn take(path: &Path, at: &mut dyn FnMut(Step)) -> Result<File, JournalError> {
 }
 
 /// Makes the first file, unless somebody else does.
-fn create(path: &Path, at: &mut dyn FnMut(Step)) -> Result<(), JournalError> {
+fn create(fs: &dyn Fs, path: &Path, at: &mut dyn FnMut(Step)) -> Result<(), JournalError> {
     let io = |source| JournalError::Io { action: "creating", path: path.to_owned(), source };
     let first = beside(path, ".first");
     // Emptied only once it is locked: whoever holds it is about to link it.
-    let mut file = private().open(&first).map_err(io)?;
+    let file = fs.open(&first, Open::OrCreate).map_err(io)?;
     at(Step::FirstOpened);
-    lock(&file, path)?;
-    if !is_at(&file, &first).map_err(io)? {
+    lock(&*file, path)?;
+    if !file.is_at(&first).map_err(io)? {
         return Ok(());
     }
     // A crash may have left it as a second name of a journal, which may have moved since: that one is not to be emptied.
-    if file.metadata().map_err(io)?.nlink() > 1 {
-        return std::fs::remove_file(&first).map_err(io);
+    if file.num_names().map_err(io)? > 1 {
+        return fs.remove_file(&first).map_err(io);
     }
-    file.set_len(0).map_err(io)?;
-    file.write_all(&header()).map_err(io)?;
-    file.sync_all().map_err(io)?;
+    rewrite(&*file, &header()).map_err(io)?;
     at(Step::FirstWritten);
-    match std::fs::hard_link(&first, path) {
+    match fs.hard_link(&first, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
         _ => at(Step::FirstLinked),
     }
-    std::fs::remove_file(&first).map_err(io)?;
-    sync_folder(path).map_err(io)
-}
-
-/// Whether the path still has this file.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let own = file.metadata()?;
-    match std::fs::metadata(path) {
-        Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Opens for reading and writing what is there, or makes a file that only its owner can use.
-fn private() -> OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options
+    fs.remove_file(&first).map_err(io)?;
+    fs.sync_dir(folder_of(path)).map_err(io)
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {
@@ -333,32 +321,33 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn sync_folder(path: &Path) -> io::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(dir)?.sync_all()
+/// Gives a file that the caller has locked another content, durably.
+fn rewrite(file: &dyn FsFile, bytes: &[u8]) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_at(0, bytes)?;
+    file.sync()
 }
 
 /// Gives the path, whose file the caller has locked, another content: after a crash it has the old one or the new one, whole.
-fn replace(path: &Path, bytes: &[u8], at: &mut dyn FnMut(Step)) -> Result<File, JournalError> {
+fn replace(fs: &dyn Fs, path: &Path, bytes: &[u8], at: &mut dyn FnMut(Step)) -> Result<Box<dyn FsFile>, JournalError> {
     let io = |source| JournalError::Io { action: "replacing", path: path.to_owned(), source };
     let new = beside(path, ".new");
     // Emptied only once it is locked: whoever holds it is about to rename it.
-    let mut file = private().open(&new).map_err(io)?;
-    lock(&file, path)?;
-    file.set_len(0).map_err(io)?;
-    file.write_all(bytes).map_err(io)?;
-    file.sync_all().map_err(io)?;
+    let file = fs.open(&new, Open::OrCreate).map_err(io)?;
+    lock(&*file, path)?;
+    rewrite(&*file, bytes).map_err(io)?;
     at(Step::Replacing);
-    std::fs::rename(&new, path).map_err(io)?;
-    sync_folder(path).map_err(io)?;
+    fs.rename(&new, path).map_err(io)?;
+    fs.sync_dir(folder_of(path)).map_err(io)?;
     Ok(file)
 }
 
-fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
-    file.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => JournalError::InUse { path: path.to_owned() },
-        TryLockError::Error(source) => JournalError::Io { action: "locking", path: path.to_owned(), source },
-    })
+fn lock(file: &dyn FsFile, path: &Path) -> Result<(), JournalError> {
+    match file.try_lock() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(JournalError::InUse { path: path.to_owned() }),
+        Err(source) => Err(JournalError::Io { action: "locking", path: path.to_owned(), source }),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! Packets as frames in a file, one after the other.
 
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
+
+use esper_disk::{Fs, ReadFrom, StdFs};
 
 use crate::aside::set_aside;
 use crate::codec::{FrameError, MAGIC, decode_frame, encode_frame};
@@ -29,8 +32,16 @@ impl FrameSink {
     /// [`Error::InUse`] when another writer has the file, [`Error::File`] when a frame has a version or kind that this build
     /// does not read. [`Error::Io`] for everything else.
     pub fn append(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::append_on(Arc::new(StdFs), path)
+    }
+
+    /// As [`append`](Self::append), on another file system.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn append_on(fs: Arc<dyn Fs>, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let mut file = AppendFile::open(path)?;
+        let mut file = AppendFile::open(fs, path)?;
         let mut last_sequence = None;
         let repaired = match scan(&file, &mut last_sequence) {
             Err(Error::Frame { offset, source }) if source.is_damage() => {
@@ -77,7 +88,7 @@ impl Sink for FrameSink {
 
 /// Verifies all frames and notes the sequence number of the last one.
 fn scan(file: &AppendFile, last_sequence: &mut Option<u64>) -> Result<Option<TornTail>, Error> {
-    for packet in FrameReader::new(BufReader::new(file.file()), file.len()) {
+    for packet in FrameReader::new(BufReader::new(ReadFrom::new(file.file(), 0)), file.len()) {
         match packet {
             Ok(packet) => *last_sequence = Some(packet.sequence),
             Err(Error::TornTail(torn)) => return Ok(Some(torn)),
@@ -99,13 +110,9 @@ fn recover(
     last_sequence: &mut Option<u64>,
 ) -> Result<(), Error> {
     let path = file.path().to_owned();
-    let aside = set_aside(&path).map_err(Error::io("set aside", &path))?;
-    let mut input = file.file();
+    let aside = set_aside(file.fs(), &path).map_err(Error::io("set aside", &path))?;
     let mut bytes = Vec::new();
-    input
-        .seek(SeekFrom::Start(offset))
-        .and_then(|_| input.read_to_end(&mut bytes))
-        .map_err(Error::io("read", &path))?;
+    ReadFrom::new(file.file(), offset).read_to_end(&mut bytes).map_err(Error::io("read", &path))?;
     file.truncate(offset)?;
     let (mut at, mut num_found) = (0, 0);
     while let Some(skipped) = bytes[at..].windows(MAGIC.len()).position(|bytes| bytes == MAGIC) {
@@ -128,9 +135,7 @@ fn recover(
 
 fn is_zero_from(file: &AppendFile, offset: u64) -> Result<bool, Error> {
     let zeros = || -> io::Result<bool> {
-        let mut input = file.file();
-        input.seek(SeekFrom::Start(offset))?;
-        for byte in BufReader::new(input).bytes() {
+        for byte in BufReader::new(ReadFrom::new(file.file(), offset)).bytes() {
             if byte? != 0 {
                 return Ok(false);
             }

@@ -1,8 +1,10 @@
 //! Packets as JSON, one object per line.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
+
+use esper_disk::{Fs, FsFile, ReadFrom, StdFs};
 
 use crate::error::Error;
 use crate::packet::Packet;
@@ -21,8 +23,16 @@ impl JsonLinesSink {
     /// # Errors
     /// [`Error::InUse`] when another writer has the file, [`Error::Io`] for everything else.
     pub fn append(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::append_on(Arc::new(StdFs), path)
+    }
+
+    /// As [`append`](Self::append), on another file system.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn append_on(fs: Arc<dyn Fs>, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let mut file = AppendFile::open(path)?;
+        let mut file = AppendFile::open(fs, path)?;
         let end = end_of_last_line(file.file(), file.len()).map_err(Error::io("read", path))?;
         if end < file.len() {
             let bytes = file.len() - end;
@@ -51,15 +61,14 @@ impl Sink for JsonLinesSink {
 }
 
 /// Looks for the last line break from the end: files grow long, lines do not.
-fn end_of_last_line(mut file: &File, len: u64) -> io::Result<u64> {
+fn end_of_last_line(file: &dyn FsFile, len: u64) -> io::Result<u64> {
     const BLOCK: u64 = 64 << 10;
     let mut end = len;
     let mut block = Vec::new();
     while end > 0 {
         let start = end.saturating_sub(BLOCK);
         block.clear();
-        file.seek(SeekFrom::Start(start))?;
-        file.take(end - start).read_to_end(&mut block)?;
+        ReadFrom::new(file, start).take(end - start).read_to_end(&mut block)?;
         if let Some(at) = block.iter().rposition(|&byte| byte == b'\n') {
             return Ok(start + at as u64 + 1);
         }

@@ -10,7 +10,6 @@ mod frame;
 mod json_lines;
 mod memory;
 
-pub(crate) use append::private_options;
 pub use frame::FrameSink;
 pub use json_lines::JsonLinesSink;
 pub use memory::{MemorySink, PacketLog};

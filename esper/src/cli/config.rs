@@ -5,13 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use esper_disk::{StdFs, replace_file};
 
 use crate::check::{is_sized, layer_of_sizes};
 use crate::config::{
     EsperConfig, Layer, Loaded, Place, commented, explain, meanings, nearest, origin_of, sizes, value_of,
 };
 use crate::exit::UsageError;
-use crate::{output, whole_file};
+use crate::output;
 
 /// Sub-commands of `esper config`.
 #[derive(Debug, Clone, Subcommand)]
@@ -99,7 +100,8 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
     if args.out.exists() && !args.force {
         return Err(UsageError(format!("--out {shown} is there; expected a new file, or --force to replace it")).into());
     }
-    whole_file::write(&args.out, commented(&loaded.config).as_bytes()).with_context(|| format!("writing {shown}"))?;
+    replace_file(&StdFs, &args.out, commented(&loaded.config).as_bytes())
+        .with_context(|| format!("writing {shown}"))?;
     if matches!(sizes, Sizes::Unknown) {
         let (data, keys) = (&loaded.config.data.name, sizes::KEYS.join(", "));
         output::tell(&format!(

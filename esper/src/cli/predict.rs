@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
+use esper_disk::{StdFs, replace_file};
 use esper_export::Prediction;
 use serde_json::{Map, Value, json};
 
@@ -13,8 +14,8 @@ use crate::bench::device_name;
 use crate::config::DeviceName;
 use crate::data::{TargetKind, TargetPlan};
 use crate::exit::UsageError;
+use crate::output;
 use crate::trained::Subject;
-use crate::{output, whole_file};
 
 /// Flags of `esper predict`.
 #[derive(Debug, Clone, Args)]
@@ -57,7 +58,7 @@ pub(super) fn command(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     match &args.out {
         None => output::print(&text)?,
         Some(path) => {
-            whole_file::write(path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+            replace_file(&StdFs, path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
             output::print(&format!("{} rows in {}\n", predictions.len(), path.display()))?;
         }
     }

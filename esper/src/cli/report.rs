@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
+use esper_disk::StdFs;
 
 use crate::{output, report};
 
@@ -24,6 +25,6 @@ pub(super) fn command(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let reading = || format!("reading the run in {}", args.run_dir.display());
     let run = report::Run::read(&args.run_dir).with_context(reading)?;
     output::print(&report::render_text(&run))?;
-    output::print(&format!("report: {}\n", report::write(&args.run_dir)?.display()))?;
+    output::print(&format!("report: {}\n", report::write(&StdFs, &args.run_dir)?.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use esper_disk::{StdFs, replace_file};
 use serde::Serialize;
 
 use crate::exit::UsageError;
+use crate::output;
 use crate::report::Run;
 use crate::runs::{Comparison, Row, Settings, render_page, table};
-use crate::{output, whole_file};
 
 /// Sub-commands of `esper runs`.
 #[derive(Debug, Clone, Subcommand)]
@@ -114,7 +115,7 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     }
     let comparison = Comparison::of(runs);
     let page = render_page(&comparison)?;
-    whole_file::write(&args.out, page.as_bytes()).with_context(|| format!("writing {}", args.out.display()))?;
+    replace_file(&StdFs, &args.out, page.as_bytes()).with_context(|| format!("writing {}", args.out.display()))?;
     let shown = args.out.display().to_string();
     let rows: Vec<&Row> = comparison.runs.iter().map(|one| &one.row).collect();
     let text = if args.json {

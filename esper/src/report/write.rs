@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use esper_disk::{Fs, replace_file};
+
 use super::{ReportError, Run, render_html};
-use crate::whole_file;
 
 /// The page.
 pub const PAGE_FILE: &str = "report.html";
@@ -12,10 +13,10 @@ pub const PAGE_FILE: &str = "report.html";
 ///
 /// # Errors
 /// As [`Run::read`] and [`render_html`]; [`ReportError::Write`], and then an earlier page is still there.
-pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
+pub fn write(fs: &dyn Fs, run_dir: &Path) -> Result<PathBuf, ReportError> {
     let page = render_html(&Run::read(run_dir)?)?;
     let path = run_dir.join(PAGE_FILE);
-    match whole_file::write(&path, page.as_bytes()) {
+    match replace_file(fs, &path, page.as_bytes()) {
         Ok(()) => Ok(path),
         Err(source) => Err(ReportError::Write { path, source }),
     }

@@ -18,16 +18,15 @@
 //! A run begins when its `config.toml` is there: before, it can be started again; from then on it can be resumed. All files
 //! are for their owner alone.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
-use tolaria::checkpoint::{Fs as _, LockGuard, StdFs};
+use esper_disk::{Fs, LockGuard, is_left_over, make_dirs, replace_file};
 
 use crate::exit::UsageError;
 use crate::report::{CONFIG_FILE, METRICS_FILE, PAGE_FILE, PREPARATION_FILE, RECORD_FILE, ROWS_FILE, SUMMARY_FILE};
-use crate::whole_file;
 
 const LOCK_FILE: &str = "run.lock";
 /// What is written whole or not at all.
@@ -37,6 +36,7 @@ const WHOLE_FILES: &[&str] =
 /// A folder that belongs to one run.
 #[derive(Debug)]
 pub struct RunFolder {
+    fs: Arc<dyn Fs>,
     dir: PathBuf,
     /// Held by the process that trains.
     lock: Option<LockGuard>,
@@ -47,10 +47,10 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`UsageError`] when it holds something else already, or another process has it; nothing is changed then.
-    pub fn create(dir: &Path) -> anyhow::Result<Self> {
-        let mut folder = Self { dir: dir.to_owned(), lock: None };
+    pub fn create(fs: Arc<dyn Fs>, dir: &Path) -> anyhow::Result<Self> {
+        let mut folder = Self { fs, dir: dir.to_owned(), lock: None };
         folder.expect_free()?;
-        fs::create_dir_all(dir).with_context(|| format!("making the run folder {}", dir.display()))?;
+        make_dirs(&*folder.fs, dir).with_context(|| format!("making the run folder {}", dir.display()))?;
         folder.lock()?;
         // Before the lock, another process may have begun and even ended a run here.
         folder.expect_free()?;
@@ -61,8 +61,8 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`UsageError`] when it holds no run.
-    pub fn open(dir: &Path) -> anyhow::Result<Self> {
-        let folder = Self { dir: dir.to_owned(), lock: None };
+    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> anyhow::Result<Self> {
+        let folder = Self { fs, dir: dir.to_owned(), lock: None };
         if folder.config().is_file() {
             return Ok(folder);
         }
@@ -80,7 +80,7 @@ impl RunFolder {
     /// [`UsageError`] when another process has it.
     pub fn lock(&mut self) -> anyhow::Result<()> {
         let path = self.dir.join(LOCK_FILE);
-        self.lock = StdFs.try_lock(&path).with_context(|| format!("locking {}", path.display()))?;
+        self.lock = self.fs.try_lock(&path).with_context(|| format!("locking {}", path.display()))?;
         if self.lock.is_none() {
             let dir = self.dir.display();
             return Err(UsageError(format!(
@@ -89,7 +89,7 @@ impl RunFolder {
             .into());
         }
         for name in self.names().with_context(|| format!("reading {}", self.dir.display()))? {
-            if WHOLE_FILES.iter().any(|file| whole_file::is_left_over(&name, file)) {
+            if WHOLE_FILES.iter().any(|file| is_left_over(&name, file)) {
                 self.remove(&name)?;
             }
         }
@@ -111,7 +111,7 @@ impl RunFolder {
                 || name == RECORD_FILE
                 || name == PREPARATION_FILE
                 || name == ROWS_FILE
-                || WHOLE_FILES.iter().any(|file| whole_file::is_left_over(name, file))
+                || WHOLE_FILES.iter().any(|file| is_left_over(name, file))
         };
         if names.is_empty() || names.iter().any(|name| name == LOCK_FILE) && names.iter().all(is_ours) {
             return Ok(());
@@ -124,7 +124,13 @@ impl RunFolder {
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        fs::read_dir(&self.dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        self.fs.list(&self.dir)
+    }
+
+    /// What the folder is on.
+    #[must_use]
+    pub fn fs(&self) -> &Arc<dyn Fs> {
+        &self.fs
     }
 
     /// The folder itself.
@@ -175,7 +181,7 @@ impl RunFolder {
     /// When it cannot be written.
     pub fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let path = self.dir.join(name);
-        whole_file::write(&path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+        replace_file(&*self.fs, &path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
     }
 
@@ -185,7 +191,7 @@ impl RunFolder {
     /// When it cannot be removed.
     pub fn remove(&self, name: &str) -> anyhow::Result<()> {
         let path = self.dir.join(name);
-        match fs::remove_file(&path) {
+        match self.fs.remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("removing {}", path.display()))
             }
@@ -196,13 +202,25 @@ impl RunFolder {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use esper_disk::StdFs;
+
     use super::*;
+
+    fn create(dir: &Path) -> anyhow::Result<RunFolder> {
+        RunFolder::create(Arc::new(StdFs), dir)
+    }
+
+    fn open(dir: &Path) -> anyhow::Result<RunFolder> {
+        RunFolder::open(Arc::new(StdFs), dir)
+    }
 
     #[test]
     fn a_folder_that_holds_something_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
-        let refused = RunFolder::create(dir.path()).unwrap_err();
+        let refused = create(dir.path()).unwrap_err();
         assert!(refused.is::<UsageError>(), "{refused}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
@@ -210,20 +228,20 @@ mod tests {
     #[test]
     fn only_the_folder_of_a_run_can_be_opened() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(RunFolder::open(dir.path()).unwrap_err().is::<UsageError>());
-        let folder = RunFolder::create(&dir.path().join("new")).unwrap();
+        assert!(open(dir.path()).unwrap_err().is::<UsageError>());
+        let folder = create(&dir.path().join("new")).unwrap();
         folder.write("config.toml", "").unwrap();
-        assert!(RunFolder::open(folder.path()).is_ok());
+        assert!(open(folder.path()).is_ok());
     }
 
     #[test]
     fn a_folder_has_one_process_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let first = RunFolder::create(dir.path()).unwrap();
-        let refused = RunFolder::create(dir.path()).unwrap_err();
+        let first = create(dir.path()).unwrap();
+        let refused = create(dir.path()).unwrap_err();
         assert!(refused.is::<UsageError>() && refused.to_string().contains("another process"), "{refused}");
         drop(first);
-        assert!(RunFolder::create(dir.path()).is_ok());
+        assert!(create(dir.path()).is_ok());
     }
 
     #[test]
@@ -235,9 +253,9 @@ mod tests {
             for name in left {
                 fs::write(dir.path().join(name), "").unwrap();
             }
-            let refused = RunFolder::open(dir.path()).unwrap_err().to_string();
+            let refused = open(dir.path()).unwrap_err().to_string();
             assert!(refused.contains("without --resume"), "{refused}");
-            drop(RunFolder::create(dir.path()).unwrap());
+            drop(create(dir.path()).unwrap());
             assert!(
                 fs::read_dir(dir.path()).unwrap().all(|entry| !entry
                     .unwrap()
@@ -248,11 +266,11 @@ mod tests {
         }
         for foreign in ["thesis.txt", "config.toml"] {
             fs::write(dir.path().join(foreign), "years of work").unwrap();
-            assert!(RunFolder::create(dir.path()).unwrap_err().is::<UsageError>(), "{foreign}");
+            assert!(create(dir.path()).unwrap_err().is::<UsageError>(), "{foreign}");
             fs::remove_file(dir.path().join(foreign)).unwrap();
         }
         // Without a lock, `run.json` is not of this program.
         fs::remove_file(dir.path().join("run.lock")).unwrap();
-        assert!(RunFolder::create(dir.path()).is_err());
+        assert!(create(dir.path()).is_err());
     }
 }

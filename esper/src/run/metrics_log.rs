@@ -1,21 +1,27 @@
 //! `metrics.jsonl`: one epoch, one line; a resumed run drops the lines after its checkpoint.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use esper_disk::{Fs, FsFile, Open, replace_file};
 use esper_telemetry::set_aside;
 use leyline::id::EpochIndex;
 use tolaria::trainer::report::EpochReport;
 
-use crate::whole_file;
-
 /// Appends epochs to the file.
 #[derive(Debug)]
 pub(super) struct MetricsLog {
+    fs: Arc<dyn Fs>,
     path: PathBuf,
-    file: File,
+    file: Box<dyn FsFile>,
+    /// Where the lines that are durable end, bytes.
+    end: u64,
+    /// Epochs, and their lines, that could not be written yet.
+    waiting: Vec<(u64, String)>,
+    /// The run went back, and lines of later epochs than this one could not be removed yet.
+    cut: Option<EpochIndex>,
     /// Epoch of the last line.
     last: u64,
 }
@@ -26,17 +32,17 @@ impl MetricsLog {
     ///
     /// # Errors
     /// When the file cannot be read or written.
-    pub(super) fn open(path: &Path, epoch: EpochIndex) -> anyhow::Result<Self> {
+    pub(super) fn open(fs: Arc<dyn Fs>, path: &Path, epoch: EpochIndex) -> anyhow::Result<Self> {
         let open = || {
             // Bytes, not text: a torn line may end inside a character.
-            let bytes = match fs::read(path) {
+            let bytes = match fs.read(path, u64::MAX) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
                 Err(error) => return Err(error),
             };
             let Kept { lines, last, num_damaged } = Kept::of(&bytes, epoch);
             if num_damaged > 0 {
-                let (path, aside) = (path.display(), set_aside(path)?);
+                let (path, aside) = (path.display(), set_aside(&*fs, path)?);
                 let aside = aside.display();
                 tracing::warn!(
                     "{path}: {num_damaged} lines are damaged; it is kept as {aside}, and the other lines stay"
@@ -46,34 +52,66 @@ impl MetricsLog {
                 let path = path.display();
                 tracing::warn!("{path}: nothing can be read of the epochs from {} to {epoch}", last + 1);
             }
-            whole_file::write(path, &lines)?;
-            Ok((OpenOptions::new().append(true).open(path)?, last))
+            replace_file(&*fs, path, &lines)?;
+            Ok((fs.open(path, Open::Existing)?, lines.len() as u64, last))
         };
-        let (file, last) = open().with_context(|| format!("opening {}", path.display()))?;
-        Ok(Self { path: path.to_owned(), file, last })
+        let (file, end, last) = open().with_context(|| format!("opening {}", path.display()))?;
+        Ok(Self { fs, path: path.to_owned(), file, end, waiting: Vec::new(), cut: None, last })
     }
 
     /// The run went back to where so many epochs were completed: the lines of later ones go.
     ///
     /// # Errors
-    /// When the file cannot be read or written.
+    /// When the file cannot be read or written now; the next call tries again.
     pub(super) fn go_back(&mut self, epoch: EpochIndex) -> anyhow::Result<()> {
-        if epoch.0 < self.last {
-            *self = Self::open(&self.path, epoch)?;
-        }
-        Ok(())
+        self.expect_cut(epoch);
+        self.finish()
     }
 
-    /// Appends one epoch, in the place of it and later ones.
+    fn expect_cut(&mut self, epoch: EpochIndex) {
+        if epoch.0 < self.last {
+            self.waiting.retain(|(waiting, _)| *waiting <= epoch.0);
+            self.cut = Some(self.cut.map_or(epoch, |cut| cut.min(epoch)));
+            self.last = epoch.0;
+        }
+    }
+
+    /// Appends one epoch in the place of it and later ones, durably: the checkpoint after it may not know more epochs than the
+    /// file. What cannot be written is written with the next epoch, or by [`finish`](Self::finish).
     ///
     /// # Errors
-    /// When the line cannot be written.
+    /// When it cannot be written now.
     pub(super) fn append(&mut self, report: &EpochReport) -> anyhow::Result<()> {
         let line = serde_json::to_string(report).context("writing an epoch as JSON")?;
-        self.go_back(EpochIndex(report.epoch.0.saturating_sub(1)))?;
+        self.expect_cut(EpochIndex(report.epoch.0.saturating_sub(1)));
         self.last = report.epoch.0;
-        // One write, so that a crash tears at most the last line.
-        self.file.write_all(format!("{line}\n").as_bytes()).with_context(|| format!("writing {}", self.path.display()))
+        self.waiting.push((report.epoch.0, line + "\n"));
+        self.finish()
+    }
+
+    /// Writes the lines that wait.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(super) fn finish(&mut self) -> anyhow::Result<()> {
+        if let Some(cut) = self.cut {
+            let cut = Self::open(Arc::clone(&self.fs), &self.path, cut)?;
+            (self.file, self.end, self.cut) = (cut.file, cut.end, None);
+        }
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        // Over what an earlier attempt left. One write, so that a crash tears at most the last line.
+        let text: String = self.waiting.iter().map(|(_, line)| line.as_str()).collect();
+        let write = || {
+            self.file.set_len(self.end)?;
+            self.file.write_at(self.end, text.as_bytes())?;
+            self.file.sync()
+        };
+        write().with_context(|| format!("writing {}", self.path.display()))?;
+        self.end += text.len() as u64;
+        self.waiting.clear();
+        Ok(())
     }
 }
 
@@ -115,6 +153,10 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use esper_disk::StdFs;
+    use esper_disk::testkit::{Failure, FaultFs};
     use leyline::id::SeedId;
     use leyline::seed::SeedStage;
     use tolaria::trainer::report::TransitionRecord;
@@ -122,16 +164,43 @@ mod tests {
     use super::*;
     use crate::report::testing::epoch as report;
 
+    fn open(path: &Path, epoch: EpochIndex) -> anyhow::Result<MetricsLog> {
+        MetricsLog::open(Arc::new(StdFs), path, epoch)
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_written_with_the_next_ones() {
+        let mut num_failed = 0;
+        for failure in [Failure::Once, Failure::AfterTheEffect, Failure::DiskFull] {
+            for n in 0..20 {
+                let dir = tempfile::tempdir().unwrap();
+                let path = dir.path().join("metrics.jsonl");
+                let faulty = FaultFs::failing(Arc::new(StdFs), failure, n);
+                let Ok(mut log) = MetricsLog::open(Arc::new(faulty), &path, EpochIndex(0)) else { continue };
+                let written = [1, 2, 3].map(|epoch| log.append(&report(epoch)).is_ok());
+                let finished = log.finish().is_ok();
+                drop(log);
+                num_failed += u32::from(written.contains(&false));
+                assert!(finished || failure == Failure::DiskFull, "{failure:?} of call {n}");
+                let lines = Kept::of(&fs::read(&path).unwrap(), EpochIndex(9));
+                let least = if finished { 3 } else { written.iter().filter(|written| **written).count() as u64 };
+                // Of what a full disk took, too, whole lines may be there.
+                assert!((least..=3).contains(&lines.last) && lines.num_damaged == 0, "{failure:?} of call {n}");
+            }
+        }
+        assert!(num_failed > 15, "{num_failed}");
+    }
+
     #[test]
     fn lines_after_the_checkpoint_and_a_torn_line_are_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
-        let mut log = MetricsLog::open(&path, EpochIndex(0)).unwrap();
+        let mut log = open(&path, EpochIndex(0)).unwrap();
         for epoch in 1..=3 {
             log.append(&report(epoch)).unwrap();
         }
         fs::write(&path, format!("{}{{\"epoch\":4,", fs::read_to_string(&path).unwrap())).unwrap();
-        let mut log = MetricsLog::open(&path, EpochIndex(2)).unwrap();
+        let mut log = open(&path, EpochIndex(2)).unwrap();
         // The run goes back to the end of epoch 1, and on.
         for (epoch, expected) in [(3, &[1, 2, 3][..]), (2, &[1, 2]), (3, &[1, 2, 3])] {
             log.append(&report(epoch)).unwrap();
@@ -153,7 +222,7 @@ mod tests {
     fn a_file_that_is_cut_anywhere_can_be_opened_and_keeps_its_whole_lines() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
-        let mut log = MetricsLog::open(&path, EpochIndex(0)).unwrap();
+        let mut log = open(&path, EpochIndex(0)).unwrap();
         for epoch in 1..=2 {
             let reason = "gain 0,5 ± 0,1 – größer als 0 🌱".to_owned();
             let seed = SeedId(1);
@@ -166,7 +235,7 @@ mod tests {
         assert!(whole.iter().any(|byte| !byte.is_ascii()), "no character takes several bytes");
         for len in 0..=whole.len() {
             fs::write(&path, &whole[..len]).unwrap();
-            MetricsLog::open(&path, EpochIndex(2)).unwrap();
+            open(&path, EpochIndex(2)).unwrap();
             // The last byte of a line is its line break, without which it is whole too.
             let mut ends = (0..whole.len()).filter(|&at| whole[at] == b'\n' && at <= len);
             let expected = ends.next_back().map_or(&[][..], |end| &whole[..=end]);
@@ -207,13 +276,13 @@ mod tests {
         for number in 1..=3 {
             let damaged = format!("{}\u{7f}{}{}", line(1), line(2), line(3));
             fs::write(&path, &damaged).unwrap();
-            MetricsLog::open(&path, EpochIndex(3)).unwrap().append(&report(4)).unwrap();
+            open(&path, EpochIndex(3)).unwrap().append(&report(4)).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), [line(1), line(3), line(4)].concat());
             let aside = dir.path().join(format!("metrics.damaged-{number}.jsonl"));
             assert_eq!(fs::read_to_string(aside).unwrap(), damaged);
         }
         // What was set aside once is no damage any more.
-        drop(MetricsLog::open(&path, EpochIndex(4)).unwrap());
+        drop(open(&path, EpochIndex(4)).unwrap());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
     }
 

@@ -11,4 +11,4 @@ mod train;
 
 pub use folder::RunFolder;
 pub(crate) use interrupt::Interrupt;
-pub use train::{TrainArgs, train};
+pub use train::{TrainArgs, train, train_quietly};

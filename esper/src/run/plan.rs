@@ -1,7 +1,9 @@
 //! What a command line asks for: a new run, or the continuation of an old one, with its configuration.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use esper_disk::Fs;
 use leyline::id::RunId;
 
 use crate::check::{Checked, check};
@@ -25,9 +27,9 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Reads files and flags; nothing is written.
-    pub(super) fn of(args: &TrainArgs, now_unix_s: u64) -> anyhow::Result<Self> {
+    pub(super) fn of(args: &TrainArgs, fs: &Arc<dyn Fs>, now_unix_s: u64) -> anyhow::Result<Self> {
         if args.resume {
-            return Self::resumed(args);
+            return Self::resumed(args, fs);
         }
         let Checked { loaded, prepared, warnings } = check(args.config.as_deref(), flags(args)?)?;
         let random = getrandom::u32().map_err(|error| anyhow::anyhow!("drawing the name of the run: {error}"))?;
@@ -38,9 +40,9 @@ impl Plan {
 
     /// A resumed run keeps the configuration of its folder, but for [`FREE`]: it may be made longer. A flag that would
     /// change anything else is refused.
-    fn resumed(args: &TrainArgs) -> anyhow::Result<Self> {
+    fn resumed(args: &TrainArgs, fs: &Arc<dyn Fs>) -> anyhow::Result<Self> {
         let out = args.out.clone().ok_or_else(|| UsageError("--resume: expected --out DIR beside it".to_owned()))?;
-        let folder = RunFolder::open(&out)?;
+        let folder = RunFolder::open(Arc::clone(fs), &out)?;
         let kept = EsperConfig::load(Some(&folder.config()), Vec::new())?;
         let asked = check(Some(args.config.as_deref().unwrap_or(&folder.config())), flags(args)?)?;
         let Checked { loaded, prepared, warnings } = asked;

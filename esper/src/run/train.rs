@@ -1,6 +1,7 @@
 //! The command itself.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use esper_disk::{Fs, StdFs};
+use esper_signing::Journal;
 use esper_telemetry::sink::{FrameSink, JsonLinesSink, Sink};
 use esper_telemetry::{Catalogue, QueueConfig, TelemetryRecorder};
 use leyline::clock::{Clock, SystemClock};
@@ -16,7 +19,8 @@ use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline::state::{ACCURACY, Score};
-use tolaria::checkpoint::{CheckpointStore, StdFs};
+use leyline::telemetry::Recorder;
+use tolaria::checkpoint::CheckpointStore;
 use tolaria::trainer::{Checkpoints, Outcome, Resumed};
 
 use crate::check;
@@ -92,20 +96,37 @@ pub struct TrainArgs {
 /// # Errors
 /// Usage errors before anything is written; afterwards the first failure. The run folder then says so too.
 pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let started = clock.now();
     if args.tui {
         require_terminal()?;
     }
-    let interrupt = Interrupt::install()?;
-    let plan = Plan::of(args, clock.unix().as_secs())?;
+    train_on(args, Arc::new(StdFs), Interrupt::install()?, &|text| output::print(text))
+}
+
+/// As [`train`], with the run folder on another file system, without handlers of signals, and with what is printed thrown
+/// away: for tests. Data and files that are only read are those of the operating system.
+///
+/// # Errors
+/// As there.
+pub fn train_quietly(args: &TrainArgs, fs: Arc<dyn Fs>) -> anyhow::Result<ExitCode> {
+    train_on(args, fs, Interrupt::default(), &|_| Ok(()))
+}
+
+fn train_on(
+    args: &TrainArgs,
+    fs: Arc<dyn Fs>,
+    interrupt: Interrupt,
+    print: &dyn Fn(&str) -> io::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let started = clock.now();
+    let plan = Plan::of(args, &fs, clock.unix().as_secs())?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
     check::tell_data(prepared);
     check::warn(&plan.warnings);
     let (folder, record) = match &plan.name {
-        Some(name) => begin(name, &plan, &*clock)?,
+        Some(name) => begin(name, &plan, fs, &*clock)?,
         None => {
-            let mut folder = RunFolder::open(&plan.folder)?;
+            let mut folder = RunFolder::open(fs, &plan.folder)?;
             let record = resume::check(&folder, config, prepared.digest, unix_ms(&*clock))?;
             folder.lock()?;
             (folder, record)
@@ -122,8 +143,8 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let around = Surroundings {
         run_id: record.run_id.clone(),
         checkpoints: Some(checkpoints(config, &folder)?),
-        command_journal: Some(folder.command_journal()),
-        recorder,
+        command_journal: Some(Journal::open_on(&**folder.fs(), &folder.command_journal())?),
+        recorder: Arc::clone(&recorder) as Arc<dyn Recorder>,
         clock: Arc::clone(&clock),
     };
     let mut trainer = assemble(config, prepared, around)?;
@@ -137,7 +158,7 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
     }
 
-    let log = MetricsLog::open(&folder.metrics(), trainer.progress().0)?;
+    let log = MetricsLog::open(Arc::clone(folder.fs()), &folder.metrics(), trainer.progress().0)?;
     folder.remove(report::SUMMARY_FILE)?;
     let mut progress = if args.tui {
         Progress::on_screen(trainer.num_epochs(), Arc::clone(&clock), interrupt.clone())
@@ -153,9 +174,10 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         let place = if placed.is_on_gpu { "on the GPU" } else { "on the host, every batch is copied" };
         progress.note(&format!("data {place}: {}", placed.reason));
     }
-    let mut watch = Watch::new(log, progress, interrupt);
+    let mut watch = Watch::new(log, &*recorder, progress, interrupt);
     let ended = trainer.run(&mut eager, &mut watch);
     watch.progress().finish();
+    let logged = watch.finish();
     if let (Ok(_), Some(reason)) = (&ended, trainer.end_reason()) {
         watch.progress().note(&reason);
     }
@@ -166,16 +188,19 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
             let summary = Summary { wall_s: earlier_s + (clock.now() - started).as_secs_f64(), ..summary };
             folder.write(report::SUMMARY_FILE, &(serde_json::to_string_pretty(&summary)? + "\n"))?;
             guard.shutdown(FLUSH);
-            Ok((summary, report::write(folder.path())))
+            Ok((summary, report::write(&**folder.fs(), folder.path())))
         });
     // A program that reads the result is told of a failure too.
     let printed = match &closed {
-        Ok((summary, page)) if ended.is_ok() || args.json => print_result(args, &folder, page.as_deref().ok(), summary),
+        Ok((summary, page)) if ended.is_ok() || args.json => {
+            result_text(args, &folder, page.as_deref().ok(), summary).and_then(|text| Ok(print(&text)?))
+        }
         Ok(_) | Err(_) => Ok(()),
     };
     // The failure of the run comes before a failure to describe it.
     ended.with_context(|| format!("training (what there is stays in {})", folder.path().display()))?;
     let (summary, page) = closed?;
+    logged?;
     printed?;
     page.context("writing the report")?;
     match (summary.outcome, summary.reason) {
@@ -186,8 +211,8 @@ pub fn train(args: &TrainArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Makes the folder of a new run. With its `config.toml`, which comes last, the run can be resumed.
-fn begin(name: &str, plan: &Plan, clock: &dyn Clock) -> anyhow::Result<(RunFolder, RunRecord)> {
-    let folder = RunFolder::create(&plan.folder)?;
+fn begin(name: &str, plan: &Plan, fs: Arc<dyn Fs>, clock: &dyn Clock) -> anyhow::Result<(RunFolder, RunRecord)> {
+    let folder = RunFolder::create(fs, &plan.folder)?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
     let shown = folder.path().display();
     let record = RunRecord {
@@ -223,16 +248,16 @@ fn unix_ms(clock: &dyn Clock) -> u64 {
 fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn Sink>>> {
     let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
     if config.telemetry.frames {
-        sinks.push(Box::new(FrameSink::append(folder.packets())?));
+        sinks.push(Box::new(FrameSink::append_on(Arc::clone(folder.fs()), folder.packets())?));
     }
     if config.telemetry.jsonl {
-        sinks.push(Box::new(JsonLinesSink::append(folder.packets_text())?));
+        sinks.push(Box::new(JsonLinesSink::append_on(Arc::clone(folder.fs()), folder.packets_text())?));
     }
     Ok(sinks)
 }
 
 fn checkpoints(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Checkpoints> {
-    let store = CheckpointStore::open(folder.checkpoints(), config.checkpoint.keep_last, Arc::new(StdFs))?;
+    let store = CheckpointStore::open(folder.checkpoints(), config.checkpoint.keep_last, Arc::clone(folder.fs()))?;
     let CheckpointConfig { every_epochs, every_steps, keep_best, .. } = config.checkpoint;
     Ok(Checkpoints { store, every_epochs, every_steps, keep_best, config_digest: plan::digest(config) })
 }
@@ -313,12 +338,11 @@ fn test(trainer: &mut EsperTrainer, eager: &mut Eager, config: &EsperConfig) -> 
     Ok((Tested { network, epoch, step, parameters }, trainer.test(eager)?.score))
 }
 
-fn print_result(args: &TrainArgs, folder: &RunFolder, page: Option<&Path>, summary: &Summary) -> anyhow::Result<()> {
-    let text = if args.json {
+fn result_text(args: &TrainArgs, folder: &RunFolder, page: Option<&Path>, summary: &Summary) -> anyhow::Result<String> {
+    Ok(if args.json {
         serde_json::to_string(summary)? + "\n"
     } else {
         let page = page.map_or_else(String::new, |page| format!("report: {}\n", page.display()));
         report::render_text(&report::Run::read(folder.path())?) + &page
-    };
-    Ok(output::print(&text)?)
+    })
 }

@@ -1,36 +1,37 @@
 //! What watches a run of the command: the metrics file, the display, the signal handlers.
 
-use leyline::error::{BoxError, Error, ErrorKind};
+use leyline::error::BoxError;
+use leyline::telemetry::{Counter, Recorder};
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Flow, Observer, RunEvent, StepReport};
 
 use crate::progress::Progress;
 use crate::run::Interrupt;
 use crate::run::metrics_log::MetricsLog;
-
-/// The metrics file could not be written.
-#[derive(Debug, thiserror::Error)]
-#[error("{0:#}")]
-struct LogError(anyhow::Error);
-
-impl Error for LogError {
-    fn kind(&self) -> ErrorKind {
-        ErrorKind::Io
-    }
-}
+use crate::telemetry;
 
 /// Writes, shows, and asks to stop when the user did.
 #[derive(Debug)]
 pub(super) struct Watch {
     log: MetricsLog,
+    failures: Counter,
     progress: Progress,
     interrupt: Interrupt,
 }
 
 impl Watch {
     /// Watches a run.
-    pub(super) fn new(log: MetricsLog, progress: Progress, interrupt: Interrupt) -> Self {
-        Self { log, progress, interrupt }
+    pub(super) fn new(log: MetricsLog, recorder: &dyn Recorder, progress: Progress, interrupt: Interrupt) -> Self {
+        let failures = recorder.counter(&telemetry::METRICS_FAILURES, &[]);
+        Self { log, failures, progress, interrupt }
+    }
+
+    /// Writes the epochs that could not be written when they ended.
+    ///
+    /// # Errors
+    /// When they still cannot be written.
+    pub(super) fn finish(&mut self) -> anyhow::Result<()> {
+        self.log.finish()
     }
 
     /// The display.
@@ -49,14 +50,17 @@ impl Observer for Watch {
         if let RunEvent::RolledBack { epoch, .. } = event
             && let Err(error) = self.log.go_back(*epoch)
         {
-            // The end of the next epoch tries again, and ends the run where it cannot be written either.
+            // The end of the next epoch tries again.
             tracing::warn!("lines of epochs that the run went back from stay for now: {error:#}");
         }
         self.progress.event(event);
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
-        self.log.append(report).map_err(|error| BoxError::new(LogError(error)))?;
+        if let Err(error) = self.log.append(report) {
+            self.failures.add(1);
+            tracing::error!("{error:#}; the run goes on, and the line is written with the next one");
+        }
         self.progress.epoch(report);
         Ok(())
     }

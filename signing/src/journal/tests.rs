@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Device;
+use esper_disk::testkit::{Failure, FaultFs, Which};
 use leyline::command::{Command, Operation, Order, SignedCommand};
 use leyline::durable::Durable as _;
 use leyline::region::Eager;
@@ -223,10 +224,12 @@ fn what_is_no_journal_or_of_another_version_is_refused_and_left_alone() {
     assert_eq!(nowhere.kind(), ErrorKind::Io);
 }
 
-/// Its file can be read only.
+/// Its file cannot be written, and is not locked.
 fn unwritable(folder: &Folder) -> Journal {
+    let which = Which::Named("write_at commands.journal".to_owned(), 0);
+    let fs = FaultFs::failing_at(Arc::new(StdFs), Failure::FromThenOn, which);
     let mut journal = folder.open().unwrap();
-    journal.file = File::open(&folder.path).unwrap();
+    journal.file = fs.open(&folder.path, Open::Existing).unwrap();
     journal
 }
 
@@ -238,7 +241,7 @@ fn after_a_failed_write_the_next_one_starts_where_the_last_durable_one_ended() {
     assert!(journal.append(&new(1)).is_err());
     // What a write that failed half way leaves, then the medium recovers.
     fs::write(&folder.path, [header().as_slice(), &slot(&new(1))[..9]].concat()).unwrap();
-    journal.file = File::options().write(true).open(&folder.path).unwrap();
+    journal.file = StdFs.open(&folder.path, Open::Existing).unwrap();
     journal.append(&new(2)).unwrap();
     journal.append(&new(3)).unwrap();
     assert_eq!(folder.bytes(), [header(), slot(&new(2)), slot(&new(3))].concat());
@@ -285,7 +288,7 @@ fn interleave(existing: Option<&[u8]>, step: Step, other: Other) -> (Vec<Step>, 
     }
     let new = Acceptance { key_id: KeyId(5), sequence: 77, nonce: Nonce([3; 16]), expires_unix_ms: NOW_MS };
     let (mut steps, mut held, mut was_open) = (Vec::new(), None, false);
-    let first = Journal::open_in_steps(&folder.path, &mut |now| {
+    let first = Journal::open_in_steps(&StdFs, &folder.path, &mut |now| {
         steps.push(now);
         if now != step || was_open {
             return;
@@ -304,7 +307,7 @@ fn interleave(existing: Option<&[u8]>, step: Step, other: Other) -> (Vec<Step>, 
         Ok(mut first) => {
             assert!(held.is_none(), "{what}: two have it");
             assert_eq!(first.knows(KeyId(5)), was_open, "{what}: what the other accepted is not known");
-            assert!(is_at(&first.file, &folder.path).unwrap(), "{what}: its file is not the one at the path");
+            assert!(first.file.is_at(&folder.path).unwrap(), "{what}: its file is not the one at the path");
             assert!(matches!(folder.open(), Err(JournalError::InUse { .. })), "{what}");
             first.append(&Acceptance { key_id: KeyId(6), ..new }).unwrap();
         }

@@ -66,14 +66,13 @@
 mod snapshot;
 mod name;
 mod error;
-mod fs;
 mod payload;
 mod manifest;
 mod reader;
 mod store;
 
 pub use error::{CheckpointError, Fault};
-pub use fs::{EntryKind, Fs, LockGuard, StdFs};
+pub use esper_disk::{EntryKind, Fs, FsFile, LockGuard, Open, StdFs};
 pub use manifest::{FORMAT_VERSION, MAX_MANIFEST_BYTES};
 pub use name::NameError;
 pub use payload::{MAX_STATE_BYTES, MAX_TENSORS_BYTES};

@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esper_disk::{EntryKind, Fs};
+
 use super::error::{CheckpointError, Fault};
-use super::fs::{EntryKind, Fs};
 use super::manifest::{FileEntry, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ManifestError};
 use super::payload::{assemble, parse_state, parse_tensors};
 use super::snapshot::{Generation, Snapshot, SnapshotMeta};

@@ -1,15 +1,14 @@
 //! Writing generations: aside, durable, visible by one rename; then the old ones go.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esper_disk::{EntryKind, Fs, LockGuard, make_dirs};
 use leyline::error::{Error as _, ErrorKind};
 
 use super::error::CheckpointError;
-use super::fs::{EntryKind, Fs, LockGuard};
 use super::manifest::{MANIFEST_FILE, Manifest};
 use super::payload::{Payload, STATE_FILE, TENSORS_FILE, encode};
 use super::reader::{CheckpointReader, Loaded};
@@ -34,7 +33,7 @@ impl CheckpointStore {
     /// [`CheckpointError::Locked`] while another store has it open; [`CheckpointError::Io`].
     pub fn open(dir: impl Into<PathBuf>, keep_last: NonZeroUsize, fs: Arc<dyn Fs>) -> Result<Self, CheckpointError> {
         let dir = dir.into();
-        ensure_dir(&*fs, &dir)?;
+        make_dirs(&*fs, &dir).map_err(CheckpointError::io("create", &dir))?;
         let lock_path = dir.join(LOCK_FILE);
         let lock = fs.try_lock(&lock_path).map_err(CheckpointError::io("lock", lock_path))?;
         let Some(lock) = lock else { return Err(CheckpointError::Locked { dir }) };
@@ -252,23 +251,4 @@ impl CheckpointStore {
     fn sync_dir(&self, dir: &Path) -> Result<(), CheckpointError> {
         self.fs().sync_dir(dir).map_err(CheckpointError::io("sync", dir))
     }
-}
-
-/// Makes `dir` and its missing ancestors, durably. What exists is taken as it is, a link to a directory included.
-fn ensure_dir(fs: &dyn Fs, dir: &Path) -> Result<(), CheckpointError> {
-    if fs.kind(dir).map_err(CheckpointError::io("look at", dir))?.is_some() {
-        return Ok(());
-    }
-    let parent = match dir.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    ensure_dir(fs, parent)?;
-    match fs.create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(CheckpointError::io("create", dir)(error));
-        }
-        _ => {}
-    }
-    fs.sync_dir(parent).map_err(CheckpointError::io("sync", parent))
 }

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esper_disk::testkit::SimFs;
 use leyline::error::{Error, ErrorKind};
 use proptest::prelude::*;
 
-use super::sim_fs::SimFs;
 use super::{DIR, assert_same, chain, saved, snapshot};
 use crate::checkpoint::manifest::{Manifest, ManifestError, seal};
 use crate::checkpoint::payload::{Payload, encode, parse_state, parse_tensors};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::fault_fs::{Failure, FaultFs};
-use super::sim_fs::{CrashPoint, SimFs};
+use esper_disk::testkit::{CrashPoint, Failure, FaultFs, SimFs};
+
 use super::{DIR, assert_same, keep, open, saved, snapshot};
 use crate::checkpoint::{CheckpointStore, Fs};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use esper_disk::testkit::{Failure, FaultFs};
 use leyline::error::{Error, ErrorKind};
 
-use super::fault_fs::{Failure, FaultFs};
 use super::{DIR, assert_same, keep, open, saved, snapshot};
 use crate::checkpoint::{CheckpointError, CheckpointReader, CheckpointStore, Fs, Loaded};
 

@@ -1,7 +1,5 @@
 //! Tests of the store as a whole, and the snapshots they store.
 
-mod sim_fs;
-mod fault_fs;
 mod round_trip;
 mod store;
 mod corruption;
@@ -14,10 +12,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use esper_disk::testkit::SimFs;
 use leyline::durable::SavedState;
 use leyline::id::{EpochIndex, RunId, StepIndex, TopologyRevision};
 
-use self::sim_fs::SimFs;
 use super::payload::encode;
 use super::{CheckpointError, CheckpointStore, Fs, Generation, Snapshot, SnapshotMeta};
 

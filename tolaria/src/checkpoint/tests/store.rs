@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use esper_disk::testkit::{FaultFs, SimFs};
 use leyline::error::{Error, ErrorKind};
 
-use super::fault_fs::FaultFs;
-use super::sim_fs::SimFs;
 use super::{DIR, assert_same, chain, keep, numbers, open, saved, snapshot};
 use crate::checkpoint::{CheckpointError, CheckpointReader, CheckpointStore, Fs, Generation, StdFs};
 

@@ -1,8 +1,8 @@
-//! The file system as an argument, so that tests can make it fail, lose power and forget.
+//! What files need of a file system, and that of the operating system.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::path::Path;
 
 /// What a path names, links not followed.
@@ -16,14 +16,25 @@ pub enum EntryKind {
     Other,
 }
 
-/// What the store needs from a file system.
+/// Which file [`Fs::open`] opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    /// The one that is there.
+    Existing,
+    /// The one that is there, or a new one.
+    OrCreate,
+    /// A new one.
+    New,
+}
+
+/// What those who write files need from a file system.
 ///
 /// # For implementers
-/// - **FS-1** The content of a file is durable when [`write_synced`](Fs::write_synced) returned; its directory entry
-///   need not be.
+/// - **FS-1** The content of a file is durable when [`write_synced`](Fs::write_synced) or [`FsFile::sync`] returned; its
+///   directory entry need not be.
 /// - **FS-2** Entries made, renamed or removed in a directory are durable when [`sync_dir`](Fs::sync_dir) returned.
 /// - **FS-3** [`rename`](Fs::rename) is atomic: after a crash the entry has the old or the new name.
-/// - **FS-4** No method follows a link in the last component of its path.
+/// - **FS-4** No method but [`open`](Fs::open) follows a link in the last component of its path.
 pub trait Fs: fmt::Debug + Send + Sync {
     /// What `path` names; `None` when it names nothing.
     ///
@@ -49,7 +60,19 @@ pub trait Fs: fmt::Debug + Send + Sync {
     /// When it exists already or any of the three fails; what is left of the file is then undefined.
     fn write_synced(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Gives a directory another name in the same parent (FS-3).
+    /// Opens a regular file for reading and writing. A new one is for its owner alone.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`], [`io::ErrorKind::AlreadyExists`], or when it cannot be opened.
+    fn open(&self, path: &Path, which: Open) -> io::Result<Box<dyn FsFile>>;
+
+    /// Gives `to` the permissions of `from`.
+    ///
+    /// # Errors
+    /// When they cannot be read or given.
+    fn copy_mode(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Gives a directory or a file another name in the same parent (FS-3). A file takes the place of one of that name.
     ///
     /// # Errors
     /// When it cannot be renamed.
@@ -67,6 +90,18 @@ pub trait Fs: fmt::Debug + Send + Sync {
     /// [`io::ErrorKind::FileTooLarge`] beyond the limit; anything else when it cannot be read.
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
 
+    /// Gives a file a second name in the same parent.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] when there is one of that name, or when it cannot be named.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a name of a file.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`], or when it cannot be removed.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
     /// Removes a directory and what is in it.
     ///
     /// # Errors
@@ -78,6 +113,80 @@ pub trait Fs: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the file cannot be made or locked.
     fn try_lock(&self, path: &Path) -> io::Result<Option<LockGuard>>;
+}
+
+/// An open file. A lock on it is given back when it is dropped.
+pub trait FsFile: fmt::Debug + Send + Sync {
+    /// Its size, bytes.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Reads from byte `offset` on; 0 bytes at the end.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes all of `bytes` at byte `offset`; durable after [`sync`](FsFile::sync) only.
+    ///
+    /// # Errors
+    /// When some of it could not be written; a part of it may be there.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Cuts it off, or fills it up with zeros; durable after [`sync`](FsFile::sync) only.
+    ///
+    /// # Errors
+    /// When its size stays.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// Makes its content durable (FS-1).
+    ///
+    /// # Errors
+    /// When it may not be durable.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Takes its exclusive advisory lock; false when somebody else has it.
+    ///
+    /// # Errors
+    /// When it cannot be locked, [`io::ErrorKind::Unsupported`] where files have no locks.
+    fn try_lock(&self) -> io::Result<bool>;
+
+    /// Whether it is the file that `path` names.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    fn is_at(&self, path: &Path) -> io::Result<bool>;
+
+    /// How many names it has.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    fn num_names(&self) -> io::Result<u64>;
+}
+
+/// Reads an open file, from a byte on.
+#[derive(Debug)]
+pub struct ReadFrom<'a> {
+    file: &'a dyn FsFile,
+    offset: u64,
+}
+
+impl<'a> ReadFrom<'a> {
+    /// From byte `offset` on.
+    #[must_use]
+    pub fn new(file: &'a dyn FsFile, offset: u64) -> Self {
+        Self { file, offset }
+    }
+}
+
+impl Read for ReadFrom<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let num_read = self.file.read_at(self.offset, buffer)?;
+        self.offset += num_read as u64;
+        Ok(num_read)
+    }
 }
 
 /// A lock, held until this is dropped.
@@ -133,8 +242,31 @@ impl Fs for StdFs {
         file.sync_all()
     }
 
+    fn open(&self, path: &Path, which: Open) -> io::Result<Box<dyn FsFile>> {
+        let mut options = private_file_options();
+        options.read(true).write(true);
+        match which {
+            Open::Existing => &mut options,
+            Open::OrCreate => options.create(true).truncate(false),
+            Open::New => options.create_new(true),
+        };
+        Ok(Box::new(StdFile(options.open(path)?)))
+    }
+
+    fn copy_mode(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::set_permissions(to, fs::metadata(from)?.permissions())
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
     }
 
     #[cfg(unix)]
@@ -180,6 +312,63 @@ impl Fs for StdFs {
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
+    }
+}
+
+#[derive(Debug)]
+struct StdFile(File);
+
+impl FsFile for StdFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut file = &self.0;
+        file.seek(SeekFrom::Start(offset))?;
+        file.read(buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut file = &self.0;
+        file.seek(SeekFrom::Start(offset))?;
+        file.write_all(bytes)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match self.0.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn is_at(&self, path: &Path) -> io::Result<bool> {
+        match fs::metadata(path) {
+            Ok(there) => Ok(is_same_file(&there, &self.0.metadata()?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cfg(unix)]
+    fn num_names(&self) -> io::Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        Ok(self.0.metadata()?.nlink())
+    }
+
+    // Elsewhere the count is not stable in the standard library.
+    #[cfg(not(unix))]
+    fn num_names(&self) -> io::Result<u64> {
+        Ok(1)
     }
 }
 

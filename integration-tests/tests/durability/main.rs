@@ -1,0 +1,9 @@
+//! Whatever becomes of the disk, the process or the power: a run folder stays readable, and the run goes on to the same bits.
+//!
+//! Small here; how to run them for longer, and what came of it: `docs/testing.md`.
+#![cfg(unix)]
+
+mod job;
+mod power_loss;
+mod failing_calls;
+mod kills;
