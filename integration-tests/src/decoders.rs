@@ -1,0 +1,381 @@
+//! Whatever reads bytes from outside, as functions of bytes: they may refuse, and may neither panic nor take long.
+//!
+//! Driven by mutations of real files in `tests/decoders.rs`, and by cargo-fuzz in `fuzz/`; see `docs/testing.md`.
+
+use std::cell::RefCell;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use esper::config::{EsperConfig, Layer};
+use esper::data::{self, DataConfig, DataName};
+use esper::report;
+use esper_disk::testkit::SimFs;
+use esper_disk::{Fs as _, StdFs};
+use esper_signing::{CommandKey, Journal};
+use esper_telemetry::codec::{HEADER_BYTES, decode_frame, encode_frame};
+use esper_telemetry::reader::FrameReader;
+use esper_telemetry::sink::FrameSink;
+use esper_weights::Weights;
+use leyline::command::{Command, KeyId, Operation};
+use leyline::id::{RunId, SeedId};
+use tempfile::TempDir;
+use tolaria::checkpoint::CheckpointReader;
+
+use crate::run_folder;
+
+/// A reader of bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoder {
+    /// As in `fuzz/`.
+    pub name: &'static str,
+    /// Reads bytes from anywhere; whether they are accepted.
+    ///
+    /// # Panics
+    /// When what was read breaks a promise.
+    pub read: fn(&[u8]) -> bool,
+    /// What it reads in real life; every one is accepted.
+    pub samples: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const DECODERS: &[Decoder] = &[
+    Decoder { name: "manifest", read: |bytes| checkpoint("manifest.json", bytes), samples: || stored("manifest.json") },
+    Decoder { name: "manifest_body", read: manifest_body, samples: manifest_bodies },
+    Decoder { name: "state", read: |bytes| checkpoint("state.json", bytes), samples: || stored("state.json") },
+    Decoder {
+        name: "tensors",
+        read: |bytes| checkpoint("tensors.safetensors", bytes),
+        samples: || stored("tensors.safetensors"),
+    },
+    Decoder { name: "packet", read: packet, samples: || vec![run_folder::bytes("packets.bin")] },
+    Decoder { name: "packet_payload", read: packet_payload, samples: packet_payloads },
+    Decoder { name: "packets", read: packets, samples: || vec![run_folder::bytes("packets.bin")] },
+    Decoder { name: "command", read: command, samples: commands },
+    Decoder { name: "journal", read: journal, samples: || vec![run_folder::bytes("commands.journal")] },
+    Decoder {
+        name: "config",
+        read: config,
+        samples: || vec![run_folder::bytes("config.toml"), b"run.epochs = 3".to_vec()],
+    },
+    Decoder {
+        name: "metrics",
+        read: |bytes| run("metrics.jsonl", bytes),
+        samples: || vec![run_folder::bytes("metrics.jsonl")],
+    },
+    Decoder { name: "record", read: |bytes| run("run.json", bytes), samples: || vec![run_folder::bytes("run.json")] },
+    Decoder {
+        name: "summary",
+        read: |bytes| run("summary.json", bytes),
+        samples: || vec![run_folder::bytes("summary.json")],
+    },
+    Decoder {
+        name: "model",
+        read: |bytes| exported("model.json", bytes),
+        samples: || vec![run_folder::exported("model.json")],
+    },
+    Decoder {
+        name: "model_weights",
+        read: |bytes| exported("model.safetensors", bytes),
+        samples: || vec![run_folder::exported("model.safetensors")],
+    },
+    Decoder {
+        name: "weights",
+        read: |bytes| Weights::from_bytes(bytes).is_ok(),
+        samples: || vec![run_folder::exported("model.safetensors")],
+    },
+    Decoder { name: "csv", read: |bytes| data_file("rows.csv", bytes), samples: csv_files },
+    Decoder { name: "npy", read: |bytes| data_file("x.npy", bytes), samples: || vec![candle_file("x.npy")] },
+    Decoder { name: "npz", read: |bytes| data_file("x.npz", bytes), samples: || vec![candle_file("x.npz")] },
+    Decoder {
+        name: "safetensors",
+        read: |bytes| data_file("x.safetensors", bytes),
+        samples: || vec![candle_file("x.safetensors")],
+    },
+    Decoder { name: "idx", read: |bytes| data_file("x.idx", bytes), samples: idx_files },
+    Decoder { name: "image", read: image, samples: images },
+    Decoder {
+        name: "text",
+        read: |bytes| data_file("x.txt", bytes),
+        samples: || vec![b"to be or not to be, that is the question ".repeat(9)],
+    },
+    Decoder {
+        name: "tokens",
+        read: |bytes| data_file("x.u16", bytes),
+        samples: || vec![b"\x01\0\x02\0\x03\0".repeat(60)],
+    },
+    Decoder {
+        name: "gzip",
+        read: |bytes| data_file("rows.csv.gz", bytes),
+        samples: || vec![include_bytes!("../../data/digits/digits.csv.gz").to_vec()],
+    },
+];
+
+/// The decoder of this name.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn decoder(name: &str) -> &'static Decoder {
+    DECODERS.iter().find(|decoder| decoder.name == name).unwrap_or_else(|| panic!("no decoder `{name}`"))
+}
+
+/// A place for files of this thread, in memory where there is such a place.
+fn place() -> PathBuf {
+    thread_local!(static PLACE: RefCell<Option<TempDir>> = const { RefCell::new(None) });
+    PLACE.with_borrow_mut(|place| {
+        let make = || {
+            let memory = Path::new("/dev/shm");
+            if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+        };
+        place.get_or_insert_with(|| make().expect("a temporary folder")).path().to_owned()
+    })
+}
+
+fn put(path: &Path, bytes: &[u8]) {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).expect("a folder");
+    }
+    fs::write(path, bytes).expect("a temporary file");
+}
+
+const GENERATION: &str = "/gen-00000001";
+
+/// The one generation of a checkpoint.
+fn stored(file: &str) -> Vec<Vec<u8>> {
+    vec![run_folder::generation(file)]
+}
+
+/// A generation on a disk in memory with these files.
+fn disk(files: [(&str, &[u8]); 3]) -> Arc<SimFs> {
+    let disk = Arc::new(SimFs::default());
+    disk.create_dir(Path::new(GENERATION)).expect("an empty disk");
+    for (name, bytes) in files {
+        disk.write_synced(&Path::new(GENERATION).join(name), bytes).expect("an empty disk");
+    }
+    disk
+}
+
+/// One file of a generation; the manifest fits the others.
+fn checkpoint(file: &str, bytes: &[u8]) -> bool {
+    let [mut manifest, mut state, mut tensors] =
+        ["manifest.json", "state.json", "tensors.safetensors"].map(run_folder::generation);
+    match file {
+        "manifest.json" => manifest = bytes.to_vec(),
+        "state.json" => state = bytes.to_vec(),
+        _ => tensors = bytes.to_vec(),
+    }
+    if file != "manifest.json" {
+        let mut body: serde_json::Value = serde_json::from_slice(&body_of(&manifest)).expect("a body");
+        for (index, content) in [&state, &tensors].into_iter().enumerate() {
+            body["files"][index]["bytes"] = content.len().into();
+            body["files"][index]["blake3"] = blake3::hash(content).to_hex().as_str().into();
+        }
+        manifest = seal(body.to_string().as_bytes());
+    }
+    load(disk([("manifest.json", &manifest), ("state.json", &state), ("tensors.safetensors", &tensors)]))
+}
+
+fn load(disk: Arc<SimFs>) -> bool {
+    let reader = CheckpointReader::new("/", disk);
+    let Ok(Some(loaded)) = reader.load_latest() else { return false };
+    // What is taken up can be looked at.
+    let tensors = loaded.snapshot.components.values().flat_map(|saved| saved.tensors.values());
+    assert!(tensors.map(Tensor::elem_count).sum::<usize>() < 1 << 24);
+    true
+}
+
+/// The envelope of `tolaria::checkpoint`, which is fixed to the byte.
+fn seal(body: &[u8]) -> Vec<u8> {
+    let digest = blake3::hash(body).to_hex();
+    [b"{\"blake3\":\"", digest.as_bytes(), b"\",\"manifest\":", body, b"}\n"].concat()
+}
+
+fn body_of(manifest: &[u8]) -> Vec<u8> {
+    manifest[b"{\"blake3\":\"".len() + 64 + b"\",\"manifest\":".len()..manifest.len() - 2].to_vec()
+}
+
+fn manifest_bodies() -> Vec<Vec<u8>> {
+    stored("manifest.json").iter().map(|manifest| body_of(manifest)).collect()
+}
+
+fn manifest_body(body: &[u8]) -> bool {
+    checkpoint("manifest.json", &seal(body))
+}
+
+fn packet(bytes: &[u8]) -> bool {
+    let Ok((packet, len)) = decode_frame(bytes) else { return false };
+    assert!(len <= bytes.len());
+    let again = encode_frame(&packet).expect("what was read can be written");
+    assert_eq!(decode_frame(&again).expect("what was written can be read").0, packet);
+    true
+}
+
+/// Around the payload a header that fits it.
+fn packet_payload(payload: &[u8]) -> bool {
+    let mut frame = [&b"ESPRTELM\x01\0\x01\0\0\0\0\0"[..], &[0; HEADER_BYTES - 16], payload].concat();
+    frame[16..24].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+    frame[24..56].copy_from_slice(blake3::hash(payload).as_bytes());
+    let sum = crc32c::crc32c(&frame[..60]);
+    frame[60..64].copy_from_slice(&sum.to_le_bytes());
+    packet(&frame)
+}
+
+fn packet_payloads() -> Vec<Vec<u8>> {
+    let bytes = run_folder::bytes("packets.bin");
+    let (_, len) = decode_frame(&bytes).expect("a frame");
+    vec![bytes[HEADER_BYTES..len].to_vec()]
+}
+
+/// A file that is opened for appending is repaired, and readable from then on.
+fn packets(bytes: &[u8]) -> bool {
+    let path = place().join("packets.bin");
+    put(&path, bytes);
+    let is_accepted = FrameSink::append(&path).is_ok();
+    if is_accepted {
+        assert!(FrameReader::open(&path).expect("a file").all(|packet| packet.is_ok()));
+    }
+    for number in 1..9 {
+        fs::remove_file(path.with_file_name(format!("packets.damaged-{number}.bin"))).ok();
+    }
+    is_accepted
+}
+
+fn command(bytes: &[u8]) -> bool {
+    let Ok(command) = Command::from_bytes(bytes) else { return false };
+    assert_eq!(command.to_bytes(), bytes, "one command, one spelling");
+    true
+}
+
+fn commands() -> Vec<Vec<u8>> {
+    let run_id = RunId::new("run-1").expect("a name");
+    let operations = [
+        Operation::germinate("slot-0".parse().expect("a slot"), "linear".parse().expect("a blueprint")),
+        Operation::Cull { seed: SeedId(3) },
+    ];
+    let of = |operation| {
+        let command = Command::new(run_id.clone(), 7, 1_000_000, operation, "test".into());
+        CommandKey::new([1; 32]).sign(KeyId(1), &command).bytes
+    };
+    operations.into_iter().map(of).collect()
+}
+
+fn journal(bytes: &[u8]) -> bool {
+    let (disk, path) = (SimFs::default(), Path::new("/commands.journal"));
+    disk.write_synced(path, bytes).expect("an empty disk");
+    let is_accepted = Journal::open_on(&disk, path).is_ok();
+    if is_accepted {
+        Journal::open_on(&disk, path).expect("what was opened can be opened again");
+    } else {
+        assert_eq!(disk.read(path, u64::MAX).expect("a file"), bytes, "a journal that is refused is left alone");
+    }
+    is_accepted
+}
+
+fn config(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(loaded) = EsperConfig::load(None, vec![Layer::text("fuzz.toml", text)]) else { return false };
+    let written = loaded.to_toml().expect("what was read can be written");
+    let again = EsperConfig::load(None, vec![Layer::text("again.toml", written.as_str())]);
+    assert_eq!(again.expect("what was written can be read").config, loaded.config);
+    true
+}
+
+/// One file of a run folder, the others as they are.
+fn run(file: &str, bytes: &[u8]) -> bool {
+    let dir = place().join("run");
+    if !dir.is_dir() {
+        for name in ["config.toml", "run.json", "metrics.jsonl", "summary.json"] {
+            put(&dir.join(name), &run_folder::bytes(name));
+        }
+    }
+    put(&dir.join(file), bytes);
+    let read = report::Run::read(&dir);
+    put(&dir.join(file), &run_folder::bytes(file));
+    let Ok(run) = read else { return false };
+    assert!(!report::render_text(&run).is_empty());
+    report::render_html(&run).is_ok()
+}
+
+/// One file of an exported network, the other as it is.
+fn exported(file: &str, bytes: &[u8]) -> bool {
+    let dir = place().join("exported");
+    for name in ["model.json", "model.safetensors"] {
+        let other = if name == file { bytes.to_vec() } else { run_folder::exported(name) };
+        put(&dir.join(name), &other);
+    }
+    let Ok(network) = esper_export::Network::load(&dir) else { return false };
+    assert!(network.preparation().num_features() > 0);
+    true
+}
+
+fn data_file(name: &str, bytes: &[u8]) -> bool {
+    let path = place().join(name);
+    put(&path, bytes);
+    load_data(path)
+}
+
+fn load_data(path: PathBuf) -> bool {
+    let config = DataConfig { window: NonZeroUsize::new(8).expect("not 0"), ..DataConfig::new(DataName::File(path)) };
+    let Ok(prepared) = data::load(&config) else { return false };
+    for part in [&prepared.splits.train, &prepared.splits.validation, &prepared.splits.test] {
+        part.to_tensors(&Device::Cpu).expect("samples that were accepted");
+    }
+    true
+}
+
+fn csv_files() -> Vec<Vec<u8>> {
+    let rows = |ending: fn(usize) -> &'static str| {
+        (0..24).map(move |row| format!("{},{}.5,{}\n", row * 7 % 5, row, ending(row)))
+    };
+    vec![
+        "a,b,label\n"
+            .to_owned()
+            .into_bytes()
+            .into_iter()
+            .chain(rows(|row| ["x", "y", "\"z, z\""][row % 3]).collect::<String>().into_bytes())
+            .collect(),
+        rows(|row| ["1", "2.5", ""][row % 3]).collect::<String>().replace(',', ";").into_bytes(),
+    ]
+}
+
+/// A file of inputs and targets as candle writes it.
+fn candle_file(name: &str) -> Vec<u8> {
+    let path = place().join(name);
+    let inputs = Tensor::arange(0_f32, 72., &Device::Cpu).and_then(|x| x.reshape((24, 3))).expect("numbers");
+    let targets = Tensor::from_vec((0..24_u32).map(|row| row % 2).collect(), 24, &Device::Cpu).expect("numbers");
+    let written = match name.rsplit_once('.').map_or("", |(_, ending)| ending) {
+        "npy" => inputs.write_npy(&path),
+        "npz" => Tensor::write_npz(&[("x", &inputs), ("y", &targets)], &path),
+        _ => candle_core::safetensors::save(&[("x", inputs), ("y", targets)].into(), &path),
+    };
+    written.expect("a temporary file");
+    StdFs.read(&path, 1 << 20).expect("a temporary file")
+}
+
+fn idx_files() -> Vec<Vec<u8>> {
+    let header: Vec<u8> =
+        [0, 0, 8, 3].into_iter().chain([24_u32, 2, 2].into_iter().flat_map(u32::to_be_bytes)).collect();
+    vec![[header, (0..96).collect()].concat()]
+}
+
+/// In a folder of two classes, one of the images.
+fn image(bytes: &[u8]) -> bool {
+    let dir = place().join("images");
+    for (index, class) in ["cats", "dogs"].iter().flat_map(|class| (0..6).map(move |index| (index, class))) {
+        let path = dir.join(class).join(format!("{index}.png"));
+        if index == 0 || !path.is_file() {
+            put(&path, if index == 0 { bytes } else { IMAGE });
+        }
+    }
+    load_data(dir)
+}
+
+/// Two by two grey points.
+const IMAGE: &[u8] = include_bytes!("decoders/grey.png");
+
+fn images() -> Vec<Vec<u8>> {
+    vec![IMAGE.to_vec(), include_bytes!("../../data/tests/fixtures/grey.jpg").to_vec()]
+}
