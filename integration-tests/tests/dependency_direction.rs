@@ -32,7 +32,12 @@ const ALLOWED: &[Allowed] = &[
     Allowed { krate: "esper-safety", normal: &["leyline"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-weights", normal: &["leyline", "esper-safety"], dev: TESTKIT, build: NONE },
     Allowed { krate: "esper-data", normal: &["leyline"], dev: NONE, build: NONE },
-    Allowed { krate: "tolaria", normal: &["leyline", "esper-disk", "esper-graph", "esper-safety"], dev: TESTKIT, build: KERNELS },
+    Allowed {
+        krate: "tolaria",
+        normal: &["leyline", "esper-disk", "esper-graph", "esper-safety"],
+        dev: TESTKIT,
+        build: KERNELS,
+    },
     Allowed { krate: "kasmina", normal: &["leyline", "esper-layers", "esper-weights"], dev: TESTKIT, build: NONE },
     Allowed {
         krate: "esper-export",
