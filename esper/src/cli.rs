@@ -5,6 +5,7 @@
 mod completions;
 mod config;
 mod decode;
+mod drill;
 mod evaluate;
 mod export;
 mod man;
@@ -58,6 +59,8 @@ enum Command {
     Bench(bench::BenchCommand),
     /// Have the driver of a GPU compile the tensor library's kernels ahead of the first run on a machine.
     WarmUp(warm_up::WarmUpArgs),
+    /// Make things go wrong in small runs, and check what training does about it.
+    Drill(drill::DrillArgs),
     /// Compare policies over paired random seeds and print the table.
     Study(study::StudyArgs),
     /// Print what a shell needs to complete this command.
@@ -97,6 +100,7 @@ impl Cli {
             Command::Telemetry(TelemetryCommand::Decode(args)) => decode::command(&args),
             Command::Bench(command) => command.run(),
             Command::WarmUp(args) => warm_up::command(&args),
+            Command::Drill(args) => drill::command(&args),
             Command::Study(args) => study::command(&args),
             Command::Completions(args) => completions::command(&args),
             Command::Man(args) => man::command(&args),

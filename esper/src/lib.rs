@@ -24,6 +24,7 @@ pub mod library;
 mod trained;
 mod runs;
 pub mod bench;
+mod drill;
 pub mod study;
 pub mod output;
 pub mod exit;
