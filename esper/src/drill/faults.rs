@@ -19,7 +19,7 @@ use leyline::policy::{Decision, Policy};
 use leyline::region::{Eager, RegionError};
 use leyline::seed::{Applied, Evidence, SeedManager, SeedState, Transition};
 use leyline::state::SystemState;
-use tolaria::checkpoint::{EntryKind, Fs, LockGuard, StdFs};
+use tolaria::checkpoint::{EntryKind, Fs, FsFile, LockGuard, Open, StdFs};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 
 /// A fault that can be switched on and off.
@@ -87,6 +87,23 @@ impl Fs for FullDisk {
     fn write_synced(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.inner.write_synced(path, if self.is_full.is_on() { &bytes[..bytes.len() / 2] } else { bytes })?;
         self.room()
+    }
+
+    fn open(&self, path: &Path, which: Open) -> io::Result<Box<dyn FsFile>> {
+        self.inner.open(path, which)
+    }
+
+    fn copy_mode(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.copy_mode(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.room()?;
+        self.inner.hard_link(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_file(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
