@@ -6,6 +6,7 @@ mod completions;
 mod config;
 mod decode;
 mod drill;
+mod emergency;
 mod evaluate;
 mod export;
 mod man;
@@ -61,6 +62,8 @@ enum Command {
     WarmUp(warm_up::WarmUpArgs),
     /// Make things go wrong in small runs, and check what training does about it.
     Drill(drill::DrillArgs),
+    /// Print the emergency level of a run that is under way, or order one: from a notice to a halt.
+    Emergency(emergency::EmergencyArgs),
     /// Compare policies over paired random seeds and print the table.
     Study(study::StudyArgs),
     /// Print what a shell needs to complete this command.
@@ -101,6 +104,7 @@ impl Cli {
             Command::Bench(command) => command.run(),
             Command::WarmUp(args) => warm_up::command(&args),
             Command::Drill(args) => drill::command(&args),
+            Command::Emergency(args) => emergency::command(&args),
             Command::Study(args) => study::command(&args),
             Command::Completions(args) => completions::command(&args),
             Command::Man(args) => man::command(&args),

@@ -5,6 +5,7 @@
 //! | 0 | done |
 //! | 1 | the run failed or diverged |
 //! | 2 | bad usage or configuration |
+//! | 3 | halted by an emergency, after writing a checkpoint where the state can be saved |
 //! | 130 | interrupted by Ctrl-C, SIGTERM or SIGHUP, after writing a checkpoint, or what a study has done; or by a second one, at once |
 
 use std::process::ExitCode;
@@ -20,6 +21,8 @@ use crate::report::ReportError;
 pub const FAILED: u8 = 1;
 /// Bad usage or configuration.
 pub const USAGE: u8 = 2;
+/// Halted by an emergency, after writing a checkpoint.
+pub const HALTED: u8 = 3;
 /// Interrupted by a signal, after writing a checkpoint.
 pub const INTERRUPTED: u8 = 130;
 

@@ -17,6 +17,10 @@ mod sync;
 pub mod breaker;
 mod exchange;
 pub mod timed;
+pub mod emergency;
+pub mod signal;
 
 pub use breaker::{Breaker, BreakerConfig, BreakerState};
+pub use emergency::{Emergency, Level, Origin};
+pub use signal::{Signal, SignalFile};
 pub use timed::{CallError, Limits, Timed};

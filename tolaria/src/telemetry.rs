@@ -177,6 +177,26 @@ leyline::declare_metrics! {
     BREAKER_FAILURES = Gauge "tolaria.breaker.failures" Count ["call"];
     /// Times that the breaker opened.
     BREAKER_OPENED_TOTAL = Counter "tolaria.breaker.opened_total" Count ["call"];
+    /// Emergency level: 0 normal, 1 notice, 2 conservative, 3 safe, 4 halt.
+    EMERGENCY_LEVEL = Gauge "tolaria.emergency.level" State [];
+    /// Changes of the emergency level.
+    EMERGENCY_CHANGES_TOTAL = Counter "tolaria.emergency.changes_total" Count [];
+    /// Of these, those that raised it, as far as they were told.
+    EMERGENCY_ESCALATIONS_TOTAL = Counter "tolaria.emergency.escalations_total" Count [];
+    /// Changes that were counted but not told, because more than 64 came between two looks.
+    EMERGENCY_DROPPED_TOTAL = Counter "tolaria.emergency.bypass_dropped_total" Count [];
+    /// Runs that were halted.
+    EMERGENCY_HALTS_TOTAL = Counter "tolaria.emergency.halts_total" Count [];
+    /// Whether the run was halted.
+    EMERGENCY_HALT = Gauge "tolaria.emergency.halt" Flag [];
+    /// Levels that were written for other processes.
+    EMERGENCY_BROADCASTS_TOTAL = Counter "tolaria.emergency.broadcasts_total" Count [];
+    /// Levels that could not be written for other processes.
+    EMERGENCY_BROADCAST_FAILURES_TOTAL = Counter "tolaria.emergency.broadcast_failures_total" Count [];
+    /// Time that it took to write the last level; 0 before the first.
+    EMERGENCY_BROADCAST_LATENCY = Gauge "tolaria.emergency.last_broadcast_latency_ms" Milliseconds [];
+    /// Whether levels are written for other processes.
+    EMERGENCY_SHARED_SIGNAL = Gauge "tolaria.emergency.shared_signal_mode" Flag [];
     /// Whether the run is conservative: orders that let something grow are not carried out.
     CONSERVATIVE = Gauge "tolaria.mode.conservative" Flag [];
     /// Times that the run became conservative.
@@ -247,6 +267,30 @@ pub static CONSERVATIVE_CLEARED: EventDesc = EventDesc {
     level: Level::Info,
     help: "orders are carried out again",
     attributes: &[],
+};
+
+/// The emergency level rose.
+pub static EMERGENCY_ESCALATED: EventDesc = EventDesc {
+    name: "tolaria.emergency.escalated",
+    level: Level::Warning,
+    help: "the emergency level rose; origin: run (its limits), operator",
+    attributes: &["level", "from", "origin", "reason"],
+};
+
+/// The emergency level fell.
+pub static EMERGENCY_LOWERED: EventDesc = EventDesc {
+    name: "tolaria.emergency.lowered",
+    level: Level::Info,
+    help: "the emergency level fell; origin: run (its limits), operator",
+    attributes: &["level", "from", "origin", "reason"],
+};
+
+/// The run is halted.
+pub static EMERGENCY_HALTED: EventDesc = EventDesc {
+    name: "tolaria.emergency.halt",
+    level: Level::Critical,
+    help: "the run ends at once; a checkpoint is written where the state can be saved",
+    attributes: &["reason"],
 };
 
 /// The gradients of the owners conflict often.
@@ -387,6 +431,9 @@ pub static EVENTS: &[&EventDesc] = &[
     &BREAKER_CLOSED,
     &CONSERVATIVE_ENTERED,
     &CONSERVATIVE_CLEARED,
+    &EMERGENCY_ESCALATED,
+    &EMERGENCY_LOWERED,
+    &EMERGENCY_HALTED,
     &CONFLICT_HIGH,
     &SEED_SHARE_JUMP,
     &SEED_CONFLICT_HIGH,

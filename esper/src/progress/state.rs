@@ -183,6 +183,11 @@ impl RunState {
                 self.note(&line);
                 return Some(line);
             }
+            RunEvent::Emergency { level, reason } => {
+                let line = format!("emergency level {} ({level}): {reason}", level.number());
+                self.note(&line);
+                return Some(line);
+            }
             RunEvent::Ended { .. } => {}
         }
         None

@@ -98,6 +98,8 @@ pub enum RunOutcome {
     Completed,
     /// Asked to stop; the newest checkpoint continues it.
     Interrupted,
+    /// Halted by an emergency: [`Summary::reason`] says which; the newest checkpoint continues it.
+    Halted,
     /// Its numbers are not finite, or it is worse than a guess on training and validation data.
     Diverged,
     /// Ended by an error.
@@ -111,6 +113,7 @@ impl RunOutcome {
         match self {
             Self::Completed => "completed",
             Self::Interrupted => "interrupted",
+            Self::Halted => "halted",
             Self::Diverged => "diverged",
             Self::Failed => "failed",
         }

@@ -11,6 +11,7 @@
 //! | `packets.bin`, `packets.jsonl` | telemetry packets, as frames and as text |
 //! | `checkpoints/` | durable generations |
 //! | `commands.journal` | accepted commands, so that none is accepted twice |
+//! | `emergency.signal` | the emergency level as the run tells it, and as it is ordered: `safety/src/signal.rs` |
 //! | `summary.json` | the result, as printed by `--json` |
 //! | `report.html` | the page |
 //! | `*.damaged-N.*` | a file that was found damaged by a resume, which went on with what is readable |
@@ -173,6 +174,22 @@ impl RunFolder {
     #[must_use]
     pub fn command_journal(&self) -> PathBuf {
         self.dir.join("commands.journal")
+    }
+
+    /// Through which other processes hear of the emergency level, and order one.
+    #[must_use]
+    pub fn emergency(&self) -> PathBuf {
+        self.dir.join("emergency.signal")
+    }
+
+    /// Whether a process trains here.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn is_in_use(&self) -> anyhow::Result<bool> {
+        let path = self.dir.join(LOCK_FILE);
+        let lock = self.fs.try_lock(&path).with_context(|| format!("looking at {}", path.display()))?;
+        Ok(lock.is_none())
     }
 
     /// Writes a whole file of the folder, or leaves the old one.

@@ -2,6 +2,7 @@
 
 mod folder;
 mod interrupt;
+mod emergency;
 mod metrics_log;
 mod plan;
 mod resume;

@@ -110,9 +110,9 @@ fn expect_no_progress(
     let lines =
         metrics.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice::<EpochReport>(line).ok());
     let epochs = lines.map(|report| report.epoch.0).max().unwrap_or(0);
-    let had_one = summary
-        .is_some_and(|summary| matches!(summary.outcome, RunOutcome::Completed | RunOutcome::Interrupted))
-        || epochs >= config.checkpoint.every_epochs.get()
+    let had_one = summary.is_some_and(|summary| {
+        matches!(summary.outcome, RunOutcome::Completed | RunOutcome::Interrupted | RunOutcome::Halted)
+    }) || epochs >= config.checkpoint.every_epochs.get()
         || !metrics.is_empty() && !folder.checkpoints().is_dir();
     if !had_one {
         return Ok(());

@@ -21,7 +21,7 @@ use leyline::seed::SeedManager as _;
 use leyline::state::{ACCURACY, Score};
 use leyline::telemetry::Recorder;
 use tolaria::checkpoint::CheckpointStore;
-use tolaria::trainer::{Checkpoints, Outcome, Resumed};
+use tolaria::trainer::{Checkpoints, Outcome, Resumed, SignalFile};
 
 use crate::check;
 use crate::config::{CheckpointConfig, EsperConfig};
@@ -31,6 +31,7 @@ use crate::output;
 use crate::progress::{Progress, ProgressMode, require_terminal};
 use crate::report::{self, DataRecord, RunOutcome, RunRecord, SeedSummary, Summary, Tested, Versions, Which};
 use crate::run::Interrupt;
+use crate::run::emergency::Orders;
 use crate::run::folder::RunFolder;
 use crate::run::metrics_log::MetricsLog;
 use crate::run::plan::{self, Plan};
@@ -148,6 +149,9 @@ fn train_on(
         clock: Arc::clone(&clock),
     };
     let mut trainer = assemble(config, prepared, around)?;
+    let signal = |error| anyhow::Error::new(error).context(format!("opening {}", folder.emergency().display()));
+    trainer.signal_emergencies_to(SignalFile::open(&folder.emergency()).map_err(signal)?);
+    let _orders = Orders::listen(&folder.emergency(), trainer.emergency()).map_err(signal)?;
     let host_parameters = trainer.seeds().model().layout().num_elements_of(Owner::Host) as u64;
     let mut eager = Eager::acquire()?;
     let is_new = plan.name.is_some();
@@ -205,6 +209,7 @@ fn train_on(
     page.context("writing the report")?;
     match (summary.outcome, summary.reason) {
         (RunOutcome::Interrupted, _) => Ok(ExitCode::from(exit::INTERRUPTED)),
+        (RunOutcome::Halted, _) => Ok(ExitCode::from(exit::HALTED)),
         (RunOutcome::Completed, _) => Ok(ExitCode::SUCCESS),
         (RunOutcome::Diverged | RunOutcome::Failed, reason) => Err(anyhow::Error::msg(reason.unwrap_or_default())),
     }

@@ -25,6 +25,7 @@ pub(super) fn verdict(
             (outcome, Some(chain(error)))
         }
         Ok(Outcome::Interrupted) => (RunOutcome::Interrupted, None),
+        Ok(Outcome::Halted) => (RunOutcome::Halted, end_reason),
         Ok(Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped) => {
             match epochs.last().and_then(|last| worse_than_guessing(last, guess)) {
                 Some(reason) => (RunOutcome::Diverged, Some(reason)),
@@ -82,6 +83,7 @@ mod tests {
         let unknown = verdict(&completed(), None, &[EpochReport { train: Score::new(1e9, 3), ..epoch(4) }], None);
         assert_eq!(unknown, (RunOutcome::Completed, None), "what guessing comes to is not known of every task");
         check(Ok(Outcome::Interrupted), [431.0, 430.5], RunOutcome::Interrupted, None);
+        check(Ok(Outcome::Halted), [431.0, 430.5], RunOutcome::Halted, None);
         let diverged = tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1) };
         let text = diverged.to_string();
         check(Err(diverged), [1.0, 1.0], RunOutcome::Diverged, Some(&text));

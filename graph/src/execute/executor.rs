@@ -189,6 +189,11 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
         self.shapes.iter().filter(|(_, known)| is_open(known)).map(|(shape, _)| shape.clone()).collect()
     }
 
+    /// Whether steps are recorded and replayed from now on; what was captured is kept. Replays so far are to be tested before.
+    pub fn set_on(&mut self, is_on: bool) {
+        self.config.is_on = is_on;
+    }
+
     /// Others have their turn: what promises nothing is tested before it is replayed again.
     pub fn doubt(&mut self) {
         for tested in self.shapes.values_mut().filter_map(|known| known.tested.as_mut()) {

@@ -70,8 +70,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.shares = shares(conflict.as_ref());
         self.begin_calls();
         self.record_evidence(eager, &states, &evaluation, &totals)?;
-        let ticked =
-            self.call_seeds(|seeds| seeds.finish_epoch(eager, epoch)).map_err(|error| self.seed_error(error))?;
+        let ticked = if self.is_frozen() {
+            Vec::new()
+        } else {
+            self.call_seeds(|seeds| seeds.finish_epoch(eager, epoch)).map_err(|error| self.seed_error(error))?
+        };
         let mut transitions = records(ticked);
         let conflict_ratio = conflict.as_ref().map(|conflict| conflict.ratio);
         let measured = Measured { totals: &totals, train: &train, validation: &evaluation.score, conflict_ratio };
@@ -208,6 +211,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         measured: &Measured<'_>,
         transitions: &mut Vec<TransitionRecord>,
     ) -> Result<(Vec<CommandRecord>, Vec<Rationale>), Error> {
+        if self.is_frozen() {
+            self.end_calls();
+            let detail = "nothing is asked or moved at this level".to_owned();
+            return Ok((Vec::new(), vec![Rationale { rule: "emergency".to_owned(), detail }]));
+        }
         let started = self.parts.clock.now();
         let state = self.system_state(eager, measured)?;
         let Decision { orders, waiting } = self.ask_policy(&state);

@@ -175,6 +175,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let (RolledBack { from, to, .. }, epoch) = (back, self.cursor.epoch);
         let rate_factor = self.recovery.guard.rate;
         observer.event(&RunEvent::RolledBack { from, to, epoch, culprit: &culprit, rate_factor });
+        self.note_going_back(&culprit);
         Ok(())
     }
 

@@ -62,6 +62,8 @@ pub(super) struct StepExecutor {
     pub(super) frozen: Option<Unconfirmed>,
     /// Why it is neither one state nor another.
     half_restored: Option<String>,
+    /// Whether steps are to reach the device as graphs.
+    wants_graphs: bool,
     /// Whether graphs went before their replays were tested.
     is_untested: bool,
     log: ExecutionLog,
@@ -86,6 +88,7 @@ impl StepExecutor {
             keeps_shapes: true,
         };
         let mut executor = Self {
+            wants_graphs: execution.is_on,
             graphs: Executor::new(execution, &GraphManager::global()),
             device: None,
             _claim: claim.clone(),
@@ -201,6 +204,11 @@ impl StepExecutor {
     pub(super) fn confirmed(&self) -> Result<(), Error> {
         self.trusted()?;
         if self.open_shapes().is_empty() && !self.is_untested { Ok(()) } else { Err(Error::Unconfirmed) }
+    }
+
+    /// Whether steps run eagerly from now on, whatever the settings say. What was captured is kept.
+    pub(super) fn run_eagerly(&mut self, is_eager: bool) {
+        self.graphs.set_on(self.wants_graphs && !is_eager);
     }
 
     /// Lets go of all graphs and of all doubt: what they point at was replaced, by a state that can be trusted.

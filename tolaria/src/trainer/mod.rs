@@ -39,7 +39,7 @@ mod observer;
 pub mod report;
 
 pub use config::{ExecutionConfig, StepMode, TrainConfig};
-pub use esper_safety::BreakerConfig;
+pub use esper_safety::{BreakerConfig, Emergency, Level, Origin, SignalFile};
 pub use evaluate::{Evaluation, HeldOut, Probe, evaluate};
 pub use observer::{Flow, NullObserver, Observer, RunEvent, SoFar, StepReport};
 pub use recovery::RecoveryConfig;

@@ -1,5 +1,6 @@
 //! Who watches a run: the display, the run folder, a test that interrupts.
 
+use esper_safety::Level;
 use leyline::error::BoxError;
 use leyline::id::{EpochIndex, StepIndex};
 
@@ -97,6 +98,13 @@ pub enum RunEvent<'a> {
         culprit: &'a str,
         /// Factor of the learning rate from here on.
         rate_factor: f64,
+    },
+    /// The emergency level changed.
+    Emergency {
+        /// What it is now.
+        level: Level,
+        /// Why.
+        reason: &'a str,
     },
     /// Nothing more comes.
     Ended {

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
-use esper_safety::Timed;
+use esper_safety::{Level, Timed};
 use leyline::clock::{Clock, SystemClock};
 use leyline::error::BoxError;
 use leyline::id::{EpochIndex, RunId, StepIndex};
@@ -145,6 +145,8 @@ pub enum Outcome {
     EarlyStopped,
     /// The observer asked to stop; a checkpoint was written when there is a store.
     Interrupted,
+    /// The emergency level was raised to a halt; a checkpoint was written when there is a store and the state can be saved.
+    Halted,
 }
 
 /// Where a run was taken up again.
@@ -314,6 +316,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 observer.event(&RunEvent::Ended { outcome, reason: reason.as_deref() });
                 return Ok(outcome);
             }
+            if self.look_at_level(eager, observer)? == Level::Halt {
+                return Ok(self.halt(eager, observer));
+            }
             if self.keep_if_due(eager, observer)? {
                 continue;
             }
@@ -344,6 +349,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 let flow = observer.step(&self.step_report(num_windows));
                 if !is_last && self.over().is_some() {
                     continue 'epochs;
+                }
+                if self.look_at_level(eager, observer)? == Level::Halt {
+                    return Ok(self.halt(eager, observer));
                 }
                 if flow == Flow::Stop {
                     self.settle(eager)?;
@@ -406,8 +414,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// Why the run is over although not all of its epochs were trained; absent while it is not, and when all were.
     pub fn end_reason(&self) -> Option<String> {
+        if let Some(reason) = self.halt_reason() {
+            return Some(format!("halted by an emergency: {reason}"));
+        }
         match self.over()? {
-            Outcome::Completed | Outcome::Interrupted => None,
+            Outcome::Completed | Outcome::Interrupted | Outcome::Halted => None,
             Outcome::MaxSteps => {
                 let max_steps = self.parts.max_steps?;
                 Some(format!("stopped at `max_steps`: {max_steps} optimizer steps were taken"))

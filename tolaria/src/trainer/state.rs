@@ -339,7 +339,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         written.inspect_err(|error| self.report_failed_save(error, observer)).is_ok()
     }
 
-    fn report_failed_save(&self, error: &Error, observer: &mut dyn Observer) {
+    pub(super) fn report_failed_save(&self, error: &Error, observer: &mut dyn Observer) {
         self.instruments.checkpoint_failures.add(1);
         let error = &error::chain(error);
         self.parts.recorder.event(Event::new(&desc::CHECKPOINT_FAILED).with("error", error));

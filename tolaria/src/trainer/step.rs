@@ -163,10 +163,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.cursor.step = self.cursor.step.next();
         self.cursor.window += 1;
         let step = self.cursor.step;
-        self.parts
-            .seeds
-            .finish_step(eager, step)
-            .map_err(|source| Error::SeedManager { step, source: BoxError::new(source) })?;
+        if !self.is_frozen() {
+            let finished = self.parts.seeds.finish_step(eager, step);
+            finished.map_err(|source| Error::SeedManager { step, source: BoxError::new(source) })?;
+        }
         self.instruments.steps_total.add(1);
         self.instruments.learning_rate.set(plan.learning_rate);
         if self.executor.can_record() {

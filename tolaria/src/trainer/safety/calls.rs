@@ -34,6 +34,8 @@ pub(super) struct Calls {
     longest: Duration,
     late_answers: Counter,
     num_late_answers: u64,
+    /// Whether the emergency level asks for it.
+    is_emergency: bool,
     is_conservative: bool,
     conservative: Gauge,
     conservative_total: Counter,
@@ -107,6 +109,7 @@ impl Calls {
             longest: Duration::ZERO,
             late_answers: counter(&desc::LATE_ANSWERS_TOTAL),
             num_late_answers: 0,
+            is_emergency: false,
             is_conservative: false,
             conservative: recorder.gauge(&desc::CONSERVATIVE, &[]),
             conservative_total: counter(&desc::CONSERVATIVE_TOTAL),
@@ -117,10 +120,23 @@ impl Calls {
         calls
     }
 
+    /// Whether the emergency level asks for conservative mode.
+    pub(super) fn set_emergency(&mut self, is_emergency: bool) {
+        self.is_emergency = is_emergency;
+        self.settle_mode();
+    }
+
+    /// Who is not trusted; absent where all are.
+    fn trouble(&self) -> Option<String> {
+        let names = [&self.policy, &self.seeds].into_iter().filter(|watched| !watched.is_trusted());
+        let names: Vec<&str> = names.map(|watched| watched.name).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
     /// Enters or leaves conservative mode, and tells of it once.
     fn settle_mode(&mut self) {
-        let causes = [&self.policy, &self.seeds].into_iter().filter(|watched| !watched.is_trusted());
-        let reason = causes.map(|watched| watched.name).collect::<Vec<_>>().join(", ");
+        let emergency = self.is_emergency.then(|| "emergency".to_owned());
+        let reason = self.trouble().into_iter().chain(emergency).collect::<Vec<_>>().join(", ");
         if mem::replace(&mut self.is_conservative, !reason.is_empty()) == self.is_conservative {
             return;
         }
@@ -248,5 +264,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         calls.seeds.look(calls.breaker.state(), calls.breaker.failures(), &*calls.recorder);
         calls.settle_mode();
+        let is_left_alone = [&calls.policy, &calls.seeds].iter().any(|watched| watched.state != BreakerState::Closed);
+        let trouble = calls.trouble();
+        self.judge_epoch(trouble, is_left_alone);
     }
 }

@@ -1,12 +1,14 @@
-//! What keeps a run going when policy or seed manager do not: deadlines of calls, breakers, conservative mode.
+//! What keeps a run going when policy or seed manager do not, or ends it in order: deadlines of calls, breakers, conservative
+//! mode, emergency levels.
 //!
 //! The policy answers on a thread of its own ([`esper_safety::timed`]). Calls of the seed manager borrow the network and the
 //! token of this thread, so they can be neither given away nor left behind: they are measured, and a manager that is slow is
 //! left alone at later boundaries.
 
 mod calls;
+mod levels;
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::trainer::run::Parts;
 use calls::Calls;
+use levels::Levels;
 
 /// How long policy and seed manager may take, and what follows when they take longer. As TOML: `safety = { policy_ms = 500 }`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +38,13 @@ pub struct SafetyConfig {
     pub seeds_ms: Option<NonZeroU64>,
     /// When a policy or a seed manager that fails or is late is left alone, each for itself.
     pub breaker: BreakerConfig,
+    /// Epochs in a row with a call that failed or was late, or in which the run went back, after which structure and schedules of seeds
+    /// stand still for an epoch and steps run without graphs. Absent never does that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub safe_after_epochs: Option<NonZeroU32>,
+    /// Such epochs in a row after which the run writes a checkpoint and ends. Absent never does that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub halt_after_epochs: Option<NonZeroU32>,
 }
 
 impl SafetyConfig {
@@ -81,10 +91,11 @@ pub(super) fn timed<S, P: Policy + 'static>(
 #[derive(Debug)]
 pub(super) struct Safety {
     calls: Calls,
+    levels: Levels,
 }
 
 impl Safety {
     pub(super) fn new(config: &SafetyConfig, recorder: &Arc<dyn Recorder>) -> Self {
-        Self { calls: Calls::new(config, recorder) }
+        Self { calls: Calls::new(config, recorder), levels: Levels::new(recorder) }
     }
 }
