@@ -78,6 +78,13 @@ impl ExecutionLog {
         self.graphs.misses.set(stats.total.misses as f64);
     }
 
+    /// All graphs went: what tells of the present ones is at 0, what counts goes on.
+    pub(super) fn graphs_went(&self) {
+        for gauge in [&self.graphs.enabled, &self.graphs.kept, &self.graphs.bytes, &self.compiles.enabled] {
+            gauge.set(0.0);
+        }
+    }
+
     /// Notes a step; `None` ran eagerly.
     fn step(&mut self, taken: Option<Taken>, remaining: Option<u32>) {
         self.tally.note(taken);
@@ -190,7 +197,49 @@ impl EpochTally {
 
 #[cfg(test)]
 mod tests {
+    use esper_graph::{CaptureTimes, NodeCounts};
+    use leyline_testkit::clock::ManualClock;
+    use leyline_testkit::recording_recorder::RecordingRecorder;
+
     use super::*;
+
+    #[test]
+    fn across_a_rollback_counters_go_on_and_gauges_are_those_of_the_graphs_that_are_there() {
+        let recorder = Arc::new(RecordingRecorder::new());
+        let shared: Arc<dyn Recorder> = recorder.clone();
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::default());
+        let mut log = ExecutionLog::new(&shared, &clock);
+        let times = CaptureTimes { record: Duration::from_millis(3), ..CaptureTimes::default() };
+        let report = CaptureReport {
+            nodes: NodeCounts::default(),
+            allocated_bytes: 8,
+            peak_bytes: 8,
+            reserved_bytes: Some(8),
+            times,
+        };
+        let counter = |name: &str| recorder.counter_value(&format!("tolaria.graph.{name}"), &[]).unwrap();
+        let gauge = |name: &str| recorder.gauge_value(&format!("tolaria.{name}"), &[]);
+        for round in 1..=3 {
+            log.captured(&report, 0);
+            (0..5).for_each(|_| log.replayed(Taken::Captured, None));
+            log.replayed(Taken::Compiled, None);
+            log.graphs.kept.set(1.0);
+            log.graphs.bytes.set(8.0);
+            assert_eq!((counter("captures_total"), counter("replays_total")), (round, 6 * round));
+            let present = ["train.graph_enabled", "train.compile_enabled", "graph.kept", "graph.memory_bytes"];
+            assert_eq!(present.map(gauge), [Some(1.0), Some(1.0), Some(1.0), Some(8.0)]);
+            // The run goes back.
+            log.graphs_went();
+            assert_eq!((counter("captures_total"), counter("replays_total")), (round, 6 * round));
+            assert_eq!(counter("evictions_total"), 0, "none went for want of a place");
+            assert_eq!(present.map(gauge), [Some(0.0); 4]);
+            assert_eq!(gauge("graph.capture_ms"), Some(3.0), "what was measured stays");
+            log.not_replayed(false, None);
+            assert_eq!(gauge("train.graph_enabled"), Some(0.0));
+        }
+        assert_eq!(recorder.events_named("tolaria.graph_enabled").len(), 3);
+        assert_eq!(recorder.events_named("tolaria.graph_fallback").len(), 0, "going back is no failure of a graph");
+    }
 
     #[test]
     fn an_epoch_is_compiled_when_nothing_but_first_eager_steps_ran_otherwise() {

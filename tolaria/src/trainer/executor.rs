@@ -220,7 +220,9 @@ impl StepExecutor {
     /// Lets go of all graphs: what they point at was replaced.
     pub(super) fn drop_graphs(&mut self) {
         self.is_untested |= !self.open_shapes().is_empty();
-        self.graphs.clear();
+        if self.graphs.clear() > 0 {
+            self.log.graphs_went();
+        }
         self.last_shape = None;
     }
 
