@@ -94,7 +94,7 @@ pub const DECODERS: &[Decoder] = &[
         read: |bytes| data_file("x.safetensors", bytes),
         samples: || vec![candle_file("x.safetensors")],
     },
-    Decoder { name: "idx", read: |bytes| data_file("x.idx", bytes), samples: idx_files },
+    Decoder { name: "idx", read: images_file, samples: idx_files },
     Decoder { name: "image", read: image, samples: images },
     Decoder {
         name: "text",
@@ -109,7 +109,7 @@ pub const DECODERS: &[Decoder] = &[
     Decoder {
         name: "gzip",
         read: |bytes| data_file("rows.csv.gz", bytes),
-        samples: || vec![include_bytes!("../../data/digits/digits.csv.gz").to_vec()],
+        samples: || vec![include_bytes!("decoders/rows.csv.gz").to_vec()],
     },
 ];
 
@@ -318,7 +318,10 @@ fn data_file(name: &str, bytes: &[u8]) -> bool {
 }
 
 fn load_data(path: PathBuf) -> bool {
-    let config = DataConfig { window: NonZeroUsize::new(8).expect("not 0"), ..DataConfig::new(DataName::File(path)) };
+    let config = DataConfig::new(DataName::File(path));
+    // Shorter than the usual one, as files of tokens here are; no other file has windows.
+    let window = config.holds_tokens().is_ok_and(|holds| holds).then_some(8).and_then(NonZeroUsize::new);
+    let config = DataConfig { window: window.unwrap_or(config.window), ..config };
     let Ok(prepared) = data::load(&config) else { return false };
     for part in [&prepared.splits.train, &prepared.splits.validation, &prepared.splits.test] {
         part.to_tensors(&Device::Cpu).expect("samples that were accepted");
@@ -337,7 +340,7 @@ fn csv_files() -> Vec<Vec<u8>> {
             .into_iter()
             .chain(rows(|row| ["x", "y", "\"z, z\""][row % 3]).collect::<String>().into_bytes())
             .collect(),
-        rows(|row| ["1", "2.5", ""][row % 3]).collect::<String>().replace(',', ";").into_bytes(),
+        rows(|row| ["1", "2.5", "-4e2"][row % 3]).collect::<String>().replace(',', ";").into_bytes(),
     ]
 }
 
@@ -355,27 +358,30 @@ fn candle_file(name: &str) -> Vec<u8> {
     StdFs.read(&path, 1 << 20).expect("a temporary file")
 }
 
+/// Pictures with their labels beside.
+fn images_file(bytes: &[u8]) -> bool {
+    let labels: Vec<u8> =
+        [0, 0, 8, 1].into_iter().chain(24_u32.to_be_bytes()).chain((0..24).map(|row| row % 2)).collect();
+    put(&place().join("labels-idx1-ubyte"), &labels);
+    data_file("images-idx3-ubyte", bytes)
+}
+
 fn idx_files() -> Vec<Vec<u8>> {
     let header: Vec<u8> =
         [0, 0, 8, 3].into_iter().chain([24_u32, 2, 2].into_iter().flat_map(u32::to_be_bytes)).collect();
     vec![[header, (0..96).collect()].concat()]
 }
 
-/// In a folder of two classes, one of the images.
+/// In a folder of two classes, every one of the images.
 fn image(bytes: &[u8]) -> bool {
     let dir = place().join("images");
-    for (index, class) in ["cats", "dogs"].iter().flat_map(|class| (0..6).map(move |index| (index, class))) {
-        let path = dir.join(class).join(format!("{index}.png"));
-        if index == 0 || !path.is_file() {
-            put(&path, if index == 0 { bytes } else { IMAGE });
-        }
+    for (class, name) in ["cats", "dogs"].iter().flat_map(|class| ["1.png", "2.png", "3.png"].map(|name| (class, name)))
+    {
+        put(&dir.join(class).join(name), bytes);
     }
     load_data(dir)
 }
 
-/// Two by two grey points.
-const IMAGE: &[u8] = include_bytes!("decoders/grey.png");
-
 fn images() -> Vec<Vec<u8>> {
-    vec![IMAGE.to_vec(), include_bytes!("../../data/tests/fixtures/grey.jpg").to_vec()]
+    vec![include_bytes!("decoders/grey.png").to_vec(), include_bytes!("../../data/tests/fixtures/grey.jpg").to_vec()]
 }

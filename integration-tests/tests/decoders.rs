@@ -9,8 +9,8 @@ use integration_tests::decoders::{DECODERS, Decoder};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Longest time for one input.
-const LIMIT: Duration = Duration::from_secs(1);
+/// Longest time for one input, on a machine that has other things to do.
+const LIMIT: Duration = Duration::from_secs(10);
 /// Bytes and numbers that readers trip over.
 const INTERESTING: &[&[u8]] = &[
     b"\0",

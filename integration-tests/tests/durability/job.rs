@@ -19,7 +19,7 @@ use tolaria::trainer::report::EpochReport;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Ended {
     checkpoint: Vec<(String, Value, Vec<u32>)>,
-    epochs: Vec<Value>,
+    pub(crate) epochs: Vec<Value>,
     summary: Vec<Value>,
     files: BTreeSet<String>,
 }
@@ -35,11 +35,6 @@ pub(crate) fn undisturbed() -> &'static Ended {
 }
 
 impl Ended {
-    /// Without the names of its files.
-    pub(crate) fn without_files(&self) -> Self {
-        Self { files: BTreeSet::new(), ..self.clone() }
-    }
-
     /// Of a folder whose run has ended.
     pub(crate) fn read(run: &Path) -> Self {
         let reader = CheckpointReader::new(run.join("checkpoints"), Arc::new(StdFs));

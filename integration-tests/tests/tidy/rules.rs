@@ -75,8 +75,9 @@ pub(crate) fn manifest_lints(file: &File) -> Option<String> {
     let lines: Vec<_> = file.text.lines().map(|line| line.replace(' ', "")).collect();
     let inherits = lines.iter().any(|line| line == "lints.workspace=true")
         || lines.windows(2).any(|pair| pair[0] == "[lints]" && pair[1] == "workspace=true");
-    // Consumers are strangers: a workspace of their own.
-    let missing = file.is_manifest() && !file.path.starts_with("consumers/") && !inherits;
+    // Consumers are strangers, and so are the targets of the fuzzer: workspaces of their own.
+    let is_outside = ["consumers/", "fuzz/"].iter().any(|folder| file.path.starts_with(folder));
+    let missing = file.is_manifest() && !is_outside && !inherits;
     missing.then(|| format!("{}: `[lints] workspace = true` is missing", file.path))
 }
 
