@@ -223,7 +223,8 @@ impl State {
     }
 }
 
-#[cfg(all(test, not(feature = "model-check")))]
+#[cfg(test)]
+#[cfg(not(feature = "model-check"))]
 mod tests {
     use super::*;
 

@@ -131,7 +131,8 @@ impl<Q, A> Exchange<Q, A> {
     }
 }
 
-#[cfg(all(test, feature = "model-check"))]
+#[cfg(test)]
+#[cfg(feature = "model-check")]
 mod tests {
     use shuttle::scheduler::{PctScheduler, RandomScheduler};
     use shuttle::{Config, Runner, thread};

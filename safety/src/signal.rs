@@ -158,7 +158,8 @@ fn decode(bytes: &[u8]) -> Option<Signal> {
     })
 }
 
-#[cfg(all(test, not(feature = "model-check")))]
+#[cfg(test)]
+#[cfg(not(feature = "model-check"))]
 mod tests {
     use super::*;
 

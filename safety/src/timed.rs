@@ -368,5 +368,6 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }
 
-#[cfg(all(test, not(feature = "model-check")))]
+#[cfg(test)]
+#[cfg(not(feature = "model-check"))]
 mod tests;

@@ -116,6 +116,7 @@ impl Observer for Seen {
             }
             RunEvent::CheckpointFailed { .. } => "failed".to_owned(),
             RunEvent::RolledBack { from, to, .. } => format!("back from {from} to {to}"),
+            RunEvent::Emergency { level, .. } => format!("level {level}"),
             RunEvent::Ended { outcome, .. } => format!("ended {outcome:?}"),
         });
     }

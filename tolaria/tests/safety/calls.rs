@@ -49,12 +49,12 @@ fn whatever_a_policy_does_a_run_without_its_orders_has_the_bits_of_one_without_i
         assert_eq!(world.num_events("tamiyo_error"), errors, "{act:?}: it is not asked any more after three");
         assert_eq!(world.num_events("command_refused"), refused, "{act:?}");
         let is_conservative = act != Act::Garbage;
-        assert_eq!(world.gauge("mode.conservative", &[]), f64::from(u8::from(is_conservative)), "{act:?}");
+        assert_eq!(world.gauge("mode.conservative", &[]), u64::from(is_conservative), "{act:?}");
         assert_eq!(world.num_events("conservative_mode_entered"), usize::from(is_conservative), "{act:?}: at the edge");
         let opened = u64::from(errors > 0);
         assert_eq!(world.counter("breaker.opened_total", &["policy"]), opened, "{act:?}");
         assert_eq!(world.num_events("breaker_opened") as u64, opened, "{act:?}");
-        assert_eq!(world.gauge("breaker.state", &["policy"]), f64::from(1 + u8::from(errors > 0)), "{act:?}");
+        assert_eq!(world.gauge("breaker.state", &["policy"]), 1 + u64::from(errors > 0), "{act:?}");
     }
 }
 
@@ -89,7 +89,7 @@ fn an_answer_that_comes_an_epoch_late_is_dropped_and_the_next_one_counts() {
     let counts = ["timeout.tamiyo_total", "timeout.late_answers_total", "mode.conservative_total"];
     assert_eq!(counts.map(|name| late.counter(name, &[])), [1, 1, 1]);
     assert_eq!((late.num_events("conservative_mode_entered"), late.num_events("conservative_mode_cleared")), (1, 1));
-    assert_eq!((late.gauge("mode.conservative", &[]), late.gauge("breaker.state", &["policy"])), (0.0, 1.0));
+    assert_eq!((late.gauge("mode.conservative", &[]), late.gauge("breaker.state", &["policy"])), (0, 1));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_seed_manager_that_is_slow_is_left_alone_and_trusted_again() {
     assert_eq!(world.num_events("kasmina_timeout"), 1, "told at the edge");
     let labels: &[&str] = &["seed_manager"];
     assert_eq!((world.counter("breaker.opened_total", labels), world.num_events("breaker_closed")), (1, 1));
-    assert_eq!((world.counter("mode.conservative_total", &[]), world.gauge("mode.conservative", &[])), (1, 0.0));
+    assert_eq!((world.counter("mode.conservative_total", &[]), world.gauge("mode.conservative", &[])), (1, 0));
     let refused: Vec<String> =
         world.recorder.events_named("tolaria.command_refused").iter().map(|event| format!("{event:?}")).collect();
     assert_eq!(refused.len() as u64, world.counter("mode.refused_total", &[]));
@@ -122,13 +122,10 @@ fn counters_and_gauges_are_there_from_the_start() {
         assert_eq!(world.counter(name, &[]), 0, "{name}");
     }
     for name in ["timeout.tamiyo_last_ms", "timeout.kasmina_last_ms", "mode.conservative"] {
-        assert_eq!(world.gauge(name, &[]), 0.0, "{name}");
+        assert_eq!(world.gauge(name, &[]), 0, "{name}");
     }
     for call in ["policy", "seed_manager"] {
-        assert_eq!(world.gauge("breaker.state", &[call]), 1.0);
-        assert_eq!(
-            (world.gauge("breaker.failures", &[call]), world.counter("breaker.opened_total", &[call])),
-            (0.0, 0)
-        );
+        assert_eq!(world.gauge("breaker.state", &[call]), 1);
+        assert_eq!((world.gauge("breaker.failures", &[call]), world.counter("breaker.opened_total", &[call])), (0, 0));
     }
 }

@@ -65,8 +65,8 @@ fn each_level_does_what_it_says_and_no_more() {
         assert_eq!(run(&mut world, &[(1, level)]), (Outcome::Completed, vec![level]), "{level}");
         assert_eq!(&world.bits(), same_as, "{level}");
         assert_eq!(world.counter("mode.refused_total", &[]), refused, "{level}");
-        assert_eq!(world.gauge("emergency.level", &[]), f64::from(level.number()), "{level}");
-        assert_eq!(world.gauge("mode.conservative", &[]), f64::from(u8::from(level > Level::Notice)), "{level}");
+        assert_eq!(world.gauge("emergency.level", &[]), u64::from(level.number()), "{level}");
+        assert_eq!(world.gauge("mode.conservative", &[]), u64::from(level > Level::Notice), "{level}");
         assert_eq!(world.num_events("emergency.escalated"), 1, "{level}");
     }
 }
@@ -101,7 +101,7 @@ fn a_halt_ends_the_run_after_the_step_and_another_run_goes_on_from_its_checkpoin
         assert_eq!(halted.trainer.end_reason().unwrap(), "halted by an emergency: an order");
         let counts = ["emergency.halts_total", "emergency.escalations_total", "emergency.changes_total"];
         assert_eq!(counts.map(|name| halted.counter(name, &[])), [1; 3]);
-        assert_eq!((halted.gauge("emergency.halt", &[]), halted.num_events("emergency.halt")), (1.0, 1));
+        assert_eq!((halted.gauge("emergency.halt", &[]), halted.num_events("emergency.halt")), (1, 1));
         let last = halted.recorder.publications().pop().unwrap();
         assert!(last.events.iter().any(|event| event.desc.name == "tolaria.emergency.halt"), "it is told at once");
         drop(halted);
@@ -144,7 +144,7 @@ fn every_change_is_written_for_other_processes_or_counted_as_a_failure() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("emergency");
     let mut world = world(&[Act::Nothing], SafetyConfig::default(), &[]);
-    assert_eq!(world.gauge("emergency.shared_signal_mode", &[]), 0.0);
+    assert_eq!(world.gauge("emergency.shared_signal_mode", &[]), 0);
     world.trainer.signal_emergencies_to(SignalFile::open(&path).unwrap());
     let mut others = SignalFile::open(&path).unwrap();
     assert_eq!(others.read(Origin::Run).unwrap().unwrap().level, Level::Normal);
@@ -154,7 +154,7 @@ fn every_change_is_written_for_other_processes_or_counted_as_a_failure() {
     let counts = |world: &World| {
         ["emergency.broadcasts_total", "emergency.broadcast_failures_total"].map(|name| world.counter(name, &[]))
     };
-    assert_eq!((counts(&world), world.gauge("emergency.shared_signal_mode", &[])), ([3, 0], 1.0));
+    assert_eq!((counts(&world), world.gauge("emergency.shared_signal_mode", &[])), ([3, 0], 1));
     // Somebody else holds the file.
     let mut blocked = crate::world::world(&[Act::Nothing], SafetyConfig::default(), &[]);
     blocked.trainer.signal_emergencies_to(SignalFile::open(&path).unwrap());
@@ -201,6 +201,6 @@ fn counters_and_gauges_of_emergencies_are_there_from_the_start() {
         assert_eq!(world.counter(&format!("emergency.{name}_total"), &[]), 0, "{name}");
     }
     for name in ["level", "halt", "last_broadcast_latency_ms", "shared_signal_mode"] {
-        assert_eq!(world.gauge(&format!("emergency.{name}"), &[]), 0.0, "{name}");
+        assert_eq!(world.gauge(&format!("emergency.{name}"), &[]), 0, "{name}");
     }
 }

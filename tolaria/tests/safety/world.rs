@@ -220,8 +220,10 @@ impl World {
         self.recorder.counter_value(&format!("tolaria.{name}"), labels).unwrap_or_else(|| panic!("{name} is not there"))
     }
 
-    pub(crate) fn gauge(&self, name: &str, labels: &[&str]) -> f64 {
-        self.recorder.gauge_value(&format!("tolaria.{name}"), labels).unwrap_or_else(|| panic!("{name} is not there"))
+    /// All that are looked at here are whole numbers.
+    pub(crate) fn gauge(&self, name: &str, labels: &[&str]) -> u64 {
+        let value = self.recorder.gauge_value(&format!("tolaria.{name}"), labels);
+        value.unwrap_or_else(|| panic!("{name} is not there")).to_string().parse().unwrap()
     }
 
     pub(crate) fn num_events(&self, name: &str) -> usize {
