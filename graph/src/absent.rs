@@ -42,6 +42,14 @@ pub enum Search {}
 #[derive(Debug)]
 pub enum StagingRing {}
 
+/// A stream on which tensors are copied to the host; this build has none.
+#[derive(Debug)]
+pub enum ReadLane {}
+
+/// Tensors that are to be read; this build has none.
+#[derive(Debug)]
+pub enum PendingRead {}
+
 /// Measures on the device; this build has none.
 #[derive(Debug)]
 pub enum DeviceTimer {}
@@ -315,6 +323,38 @@ impl StagingRing {
 
     /// Time of the last copy that was measured, ms.
     pub fn copy_ms(&mut self) -> Option<f64> {
+        match *self {}
+    }
+}
+
+impl ReadLane {
+    /// A lane beside the stream of a session.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn new(session: &Session) -> Result<Self, Refusal> {
+        match *session {}
+    }
+
+    /// Begins to read tensors.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn begin<'a>(
+        &self,
+        _session: &Session,
+        _tensors: impl IntoIterator<Item = &'a Tensor>,
+    ) -> candle_core::Result<PendingRead> {
+        match *self {}
+    }
+}
+
+impl PendingRead {
+    /// The tensors on the CPU.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn finish(&self) -> candle_core::Result<Vec<Tensor>> {
         match *self {}
     }
 }

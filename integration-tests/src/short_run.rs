@@ -64,6 +64,7 @@ pub fn trainer(config: &EsperConfig, dir: Option<&Path>) -> EsperTrainer {
         every_epochs: config.checkpoint.every_epochs,
         every_steps: None,
         keep_best: false,
+        in_background: true,
         config_digest: String::new(),
     });
     let around = Surroundings {

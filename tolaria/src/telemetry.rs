@@ -139,8 +139,16 @@ leyline::declare_metrics! {
     COMPILED_EPOCHS = Counter "tolaria.compile.compiled_epochs" Count [];
     /// Duration of the last decision of the policy with the commands it led to.
     HOOK_LATENCY = Gauge "tolaria.hook.latency_ms" Milliseconds [];
-    /// Duration of the last durable checkpoint.
+    /// From the request of the last durable checkpoint until it was on the disk.
     CHECKPOINT_LATENCY = Gauge "tolaria.checkpoint.save_ms" Milliseconds [];
+    /// Of the last checkpoint that was asked for, what training waited for: the copy of its state, and the write where that is not left to a thread.
+    CHECKPOINT_STALL = Gauge "tolaria.checkpoint.stall_ms" Milliseconds [];
+    /// Memory of the states that are copied and not yet on the disk, at most two.
+    CHECKPOINT_IN_FLIGHT = Gauge "tolaria.checkpoint.in_flight_bytes" Bytes [];
+    /// Bytes of the states that were written.
+    CHECKPOINT_BYTES = Counter "tolaria.checkpoint.bytes_total" Bytes [];
+    /// Checkpoints in the middle of an epoch that were left out, because another one was being written.
+    CHECKPOINTS_SKIPPED = Counter "tolaria.checkpoint.skipped_total" Count [];
     /// Durable checkpoints written.
     CHECKPOINTS_TOTAL = Counter "tolaria.checkpoint.saves_total" Count [];
     /// Durable checkpoints that could not be written.
@@ -329,8 +337,16 @@ pub static STEPS_SKIPPED: EventDesc = EventDesc {
 pub static CHECKPOINT_FAILED: EventDesc = EventDesc {
     name: "tolaria.checkpoint_failed",
     level: Level::Error,
-    help: "a durable checkpoint could not be written; the previous one stays valid, and training goes on unless it was the last",
+    help: "a durable checkpoint could not be written, after one that was; the previous one stays valid, and training goes on unless it was the last",
     attributes: &["error"],
+};
+
+/// Checkpoints are written again.
+pub static CHECKPOINTS_RESUMED: EventDesc = EventDesc {
+    name: "tolaria.checkpoints_resumed",
+    level: Level::Info,
+    help: "a durable checkpoint was written, after some that could not be",
+    attributes: &["step"],
 };
 
 /// A state could not be restored.
@@ -439,6 +455,7 @@ pub static EVENTS: &[&EventDesc] = &[
     &SEED_CONFLICT_HIGH,
     &STEPS_SKIPPED,
     &CHECKPOINT_FAILED,
+    &CHECKPOINTS_RESUMED,
     &RESTORE_FAILED,
     &DIVERGED,
     &ROLLED_BACK,

@@ -1,25 +1,32 @@
 //! Checkpoints of a trainer: what happens when they cannot be written, and which of them a trainer takes up.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+use std::collections::BTreeMap;
+use std::io;
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use candle_core::{DType, Device, Tensor, Var};
-use esper_disk::testkit::{Failure, FaultFs, Which};
+use esper_disk::{EntryKind, FsFile, LockGuard, Open};
 use leyline::error::BoxError;
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::region::Eager;
-use leyline::telemetry::NullRecorder;
+use leyline::telemetry::{NullRecorder, Recorder};
 use leyline_testkit::clock::ManualClock;
+use leyline_testkit::recording_recorder::RecordingRecorder;
 use tolaria::Error;
 use tolaria::batch::{BatchConfig, Dataset};
-use tolaria::checkpoint::{CheckpointStore, Fs, StdFs};
+use tolaria::checkpoint::{CheckpointReader, CheckpointStore, Fs, StdFs};
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{
+    Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, RunEvent, Splits, TrainConfig, Trainer,
+};
 
 type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
 
@@ -37,6 +44,9 @@ struct Job {
     num_classes: usize,
     /// Added to every label.
     turned: u32,
+    every_steps: Option<NonZeroU64>,
+    keep_best: bool,
+    waits: bool,
 }
 
 const JOB: Job = Job {
@@ -50,6 +60,9 @@ const JOB: Job = Job {
     num_features: 2,
     num_classes: 3,
     turned: 0,
+    every_steps: None,
+    keep_best: false,
+    waits: false,
 };
 const STEPS_PER_EPOCH: u64 = 4;
 
@@ -63,6 +76,10 @@ impl Job {
     }
 
     fn trainer(&self, dir: &Path, fs: impl Fs + 'static) -> PlainTrainer {
+        self.recorded(dir, fs, Arc::new(NullRecorder))
+    }
+
+    fn recorded(&self, dir: &Path, fs: impl Fs + 'static, recorder: Arc<dyn Recorder>) -> PlainTrainer {
         let count = |n| NonZeroUsize::new(n).unwrap();
         let weight = Var::zeros((self.num_features, self.num_classes), DType::F32, &Device::Cpu).unwrap();
         let named = vec![("weight".to_owned(), weight.clone())];
@@ -93,13 +110,14 @@ impl Job {
             seeds: NoSeeds::new(PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap()),
             policy: NoPolicy,
             checkpoints: Some(Checkpoints {
-                store: CheckpointStore::open(dir, NonZeroUsize::MIN, Arc::new(fs)).unwrap(),
+                store: CheckpointStore::open(dir, count(99), Arc::new(fs)).unwrap(),
                 every_epochs: NonZeroU64::MIN,
-                every_steps: None,
-                keep_best: false,
+                every_steps: self.every_steps,
+                keep_best: self.keep_best,
+                in_background: !self.waits,
                 config_digest: String::new(),
             }),
-            recorder: Arc::new(NullRecorder),
+            recorder,
             clock: Arc::new(ManualClock::default()),
         };
         Trainer::new(config, parts).unwrap()
@@ -120,10 +138,93 @@ impl Observer for StopAfter {
     }
 }
 
-/// A disk on which one save of a checkpoint fails, counted from 0.
-fn failing_disk(save: u64) -> FaultFs {
-    let which = Which::Named("create_dir tmp-#".to_owned(), usize::try_from(save).unwrap());
-    FaultFs::failing_at(Arc::new(StdFs), Failure::Once, which)
+/// A disk that is full for some saves of checkpoints, counted from 0, and that writes nothing while its gate is closed.
+#[derive(Debug, Default)]
+struct Disk {
+    full: Range<usize>,
+    saves: AtomicUsize,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set(&self, is_closed: bool) {
+        *self.is_closed.lock().unwrap() = is_closed;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        drop(self.opened.wait_while(self.is_closed.lock().unwrap(), |is_closed| *is_closed).unwrap());
+    }
+}
+
+impl Disk {
+    fn full_at(full: Range<usize>) -> Self {
+        Self { full, ..Self::default() }
+    }
+}
+
+impl Fs for Disk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        if self.full.contains(&self.saves.fetch_add(1, Ordering::Relaxed)) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.gate.pass();
+        StdFs.create_dir(dir)
+    }
+
+    fn kind(&self, path: &Path) -> io::Result<Option<EntryKind>> {
+        StdFs.kind(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        StdFs.list(dir)
+    }
+
+    fn write_synced(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        StdFs.write_synced(path, bytes)
+    }
+
+    fn open(&self, path: &Path, which: Open) -> io::Result<Box<dyn FsFile>> {
+        StdFs.open(path, which)
+    }
+
+    fn copy_mode(&self, from: &Path, to: &Path) -> io::Result<()> {
+        StdFs.copy_mode(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        StdFs.hard_link(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        StdFs.remove_file(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        StdFs.rename(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        StdFs.sync_dir(dir)
+    }
+
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        StdFs.read(path, limit)
+    }
+
+    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
+        StdFs.remove_dir_all(dir)
+    }
+
+    fn try_lock(&self, path: &Path) -> io::Result<Option<LockGuard>> {
+        StdFs.try_lock(path)
+    }
 }
 
 /// An error with everything below it.
@@ -135,11 +236,13 @@ fn chain(error: &dyn std::error::Error) -> String {
 #[test]
 fn the_last_checkpoint_must_be_written_and_any_other_may_fail() {
     let mut eager = Eager::acquire().unwrap();
-    for failing in 0..JOB.num_epochs {
+    for failing in 0..3 {
         let dir = tempfile::tempdir().unwrap();
-        let mut trainer = JOB.trainer(dir.path(), failing_disk(failing));
+        let mut trainer = JOB.trainer(dir.path(), Disk::full_at(failing..failing + 1));
         let outcome = trainer.run(&mut eager, &mut NullObserver);
-        if failing + 1 < JOB.num_epochs {
+        let (num_failed, error) = trainer.failed_checkpoints().unwrap();
+        assert!(num_failed == 1 && error.contains("cannot create `"), "{error}");
+        if failing + 1 < 3 {
             assert_eq!(outcome.unwrap(), Outcome::Completed, "checkpoint {failing}");
             continue;
         }
@@ -231,4 +334,174 @@ fn a_checkpoint_that_does_not_say_what_it_was_trained_with_is_taken_up_and_told_
     let mut trainer = JOB.trainer(dir.path(), StdFs);
     assert!(!trainer.resume(&mut eager).unwrap().unwrap().is_compared);
     assert_eq!(trainer.run(&mut eager, &mut NullObserver).unwrap(), Outcome::Completed);
+}
+
+/// State and tensors of every generation, as bytes, by the step that it holds.
+fn files(dir: &Path) -> BTreeMap<u64, [Vec<u8>; 2]> {
+    let reader = CheckpointReader::new(dir, Arc::new(StdFs));
+    let of = |generation: tolaria::checkpoint::Generation| {
+        let step = reader.verify(generation).unwrap().step.0;
+        let read = |name| std::fs::read(dir.join(generation.directory_name()).join(name)).unwrap();
+        (step, ["state.json", "tensors.safetensors"].map(read))
+    };
+    reader.list().unwrap().into_iter().map(of).collect()
+}
+
+#[test]
+fn what_is_written_beside_training_has_the_bytes_of_what_is_waited_for() {
+    let mut eager = Eager::acquire().unwrap();
+    let job = Job { num_epochs: 12, every_steps: NonZeroU64::new(1), keep_best: true, ..JOB };
+    let run = |job: &Job, eager: &mut Eager| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut trainer = job.trainer(dir.path(), StdFs);
+        assert_eq!(trainer.run(eager, &mut NullObserver).unwrap(), Outcome::Completed);
+        drop(trainer);
+        (files(dir.path()), dir)
+    };
+    let (expected, _) = run(&Job { waits: true, ..job.clone() }, &mut eager);
+    assert_eq!(expected.len(), 48, "one after every step");
+    let (found, dir) = run(&job, &mut eager);
+    assert!((12..=48).contains(&found.len()), "the end of every epoch, at least");
+    for (step, files) in &found {
+        assert!(files == &expected[step], "step {step}");
+    }
+    assert!(found.contains_key(&48));
+    // And goes on from there.
+    let mut longer = Job { num_epochs: 13, ..job }.trainer(dir.path(), StdFs);
+    assert_eq!(longer.resume(&mut eager).unwrap().unwrap().step, StepIndex(48));
+}
+
+/// Opens the gate of a disk after a step, and keeps what it is told.
+#[derive(Debug)]
+struct Opens {
+    gate: Arc<Gate>,
+    after: u64,
+    events: Vec<String>,
+}
+
+impl Observer for Opens {
+    fn step_finished(&mut self, step: StepIndex) -> Flow {
+        if step.0 == self.after {
+            self.gate.set(false);
+        }
+        Flow::Continue
+    }
+
+    fn event(&mut self, event: &RunEvent<'_>) {
+        match event {
+            RunEvent::CheckpointWritten { step, is_best, .. } => {
+                self.events.push(format!("{step}{}", ["", " best"][usize::from(*is_best)]));
+            }
+            RunEvent::CheckpointFailed { error } => self.events.push((*error).to_owned()),
+            RunEvent::Ended { .. } => self.events.push("ended".to_owned()),
+            _ => {}
+        }
+    }
+
+    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_stands_still_does_not_stop_training_and_what_is_left_out_is_counted() {
+    let mut eager = Eager::acquire().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    gate.set(true);
+    let recorder = Arc::new(RecordingRecorder::new());
+    let job = Job { num_train: 80, num_epochs: 1, every_steps: NonZeroU64::new(1), ..JOB };
+    let disk = Disk { gate: Arc::clone(&gate), ..Disk::default() };
+    let mut trainer = job.recorded(dir.path(), disk, recorder.clone());
+    let value = |name: &str| recorder.gauge_value(name, &[]);
+    assert_eq!(value("tolaria.checkpoint.in_flight_bytes"), Some(0.0));
+    // Ten steps; the first checkpoint is under way from the first to the seventh.
+    let mut opens = Opens { gate, after: 7, events: Vec::new() };
+    assert_eq!(trainer.run(&mut eager, &mut opens).unwrap(), Outcome::Completed);
+    assert_eq!((opens.events.first().unwrap().as_str(), opens.events.last().unwrap().as_str()), ("1", "ended"));
+    assert_eq!(opens.events[opens.events.len() - 2], "10");
+    let counted = |name: &str| recorder.counter_value(name, &[]).unwrap();
+    let (written, skipped) = (counted("tolaria.checkpoint.saves_total"), counted("tolaria.checkpoint.skipped_total"));
+    assert!(skipped >= 6, "steps 2 to 7");
+    assert_eq!(written + skipped, 10);
+    assert_eq!(counted("tolaria.checkpoint.save_failures_total"), 0);
+    assert_eq!(value("tolaria.checkpoint.in_flight_bytes"), Some(0.0));
+    assert!(counted("tolaria.checkpoint.bytes_total") > 0);
+    assert_eq!(trainer.failed_checkpoints(), None);
+    assert_eq!(files(dir.path()).len() as u64, written);
+}
+
+#[test]
+fn a_disk_that_stays_full_is_told_of_once_and_so_is_its_end() {
+    let mut eager = Eager::acquire().unwrap();
+    for waits in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = Arc::new(RecordingRecorder::new());
+        let job = Job { num_epochs: 6, waits, ..JOB };
+        let mut trainer = job.recorded(dir.path(), Disk::full_at(1..4), recorder.clone());
+        let mut seen = Opens { gate: Arc::default(), after: 0, events: Vec::new() };
+        assert_eq!(trainer.run(&mut eager, &mut seen).unwrap(), Outcome::Completed);
+        let told: Vec<&str> = seen.events.iter().map(|event| event.split('`').next().unwrap()).collect();
+        assert_eq!(told, ["4", "the checkpoint store failed: cannot create ", "20", "24", "ended"], "{waits}");
+        assert_eq!(recorder.counter_value("tolaria.checkpoint.save_failures_total", &[]), Some(3));
+        let named = |name: &str| recorder.events_named(name).len();
+        assert_eq!((named("tolaria.checkpoint_failed"), named("tolaria.checkpoints_resumed")), (1, 1));
+        let (num, error) = trainer.failed_checkpoints().unwrap();
+        assert!(num == 3 && error.contains(&io::Error::from(io::ErrorKind::StorageFull).to_string()), "{error}");
+    }
+}
+
+#[test]
+fn a_best_network_that_is_not_written_is_not_the_best_one() {
+    let mut eager = Eager::acquire().unwrap();
+    for waits in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let job = Job { num_epochs: 1, keep_best: true, waits, ..JOB };
+        // The first save is that of the best evaluation, the second that of the end of the run.
+        let mut trainer = job.trainer(dir.path(), Disk::full_at(0..1));
+        assert_eq!(trainer.run(&mut eager, &mut NullObserver).unwrap(), Outcome::Completed);
+        assert_eq!(trainer.best(), None);
+        assert!(trainer.restore_best(&mut eager).unwrap().is_none());
+    }
+}
+
+#[test]
+fn what_is_being_written_is_waited_for_by_who_reads_and_by_the_end_of_the_trainer() {
+    let mut eager = Eager::acquire().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let job = Job { num_epochs: 2, every_steps: NonZeroU64::new(3), ..JOB };
+    let disk = Disk { gate: Arc::clone(&gate), ..Disk::default() };
+    let mut trainer = job.trainer(dir.path(), disk);
+    // The error of the observer ends the run while the checkpoint of its third step waits for the disk.
+    let mut fails = Fails { gate: Arc::clone(&gate), after: 3 };
+    assert!(trainer.run(&mut eager, &mut fails).is_err());
+    assert_eq!(trainer.resume(&mut eager).unwrap().unwrap().step, StepIndex(3));
+    drop(trainer);
+    assert_eq!(files(dir.path()).into_keys().collect::<Vec<_>>(), [3]);
+}
+
+/// Closes the gate of a disk before the checkpoint of a step; another thread opens it a little later, when the run has failed.
+#[derive(Debug)]
+struct Fails {
+    gate: Arc<Gate>,
+    after: u64,
+}
+
+impl Observer for Fails {
+    fn step_finished(&mut self, step: StepIndex) -> Flow {
+        if step.0 + 1 == self.after {
+            self.gate.set(true);
+            let gate = Arc::clone(&self.gate);
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                gate.set(false);
+            });
+        }
+        Flow::Continue
+    }
+
+    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
+        Err(BoxError::new(Error::NothingToRestore))
+    }
 }

@@ -97,6 +97,7 @@ impl<'a> Job<'a> {
                 every_epochs: NonZeroU64::MIN,
                 every_steps: None,
                 keep_best: false,
+                in_background: true,
                 config_digest: String::new(),
             }),
             recorder: Arc::<RecordingRecorder>::clone(&self.recorder),

@@ -96,6 +96,7 @@ impl Case {
             every_epochs: NonZeroU64::MIN,
             every_steps: None,
             keep_best: false,
+            in_background: true,
             config_digest: String::new(),
         };
         let parts = Parts {

@@ -78,6 +78,7 @@ fn trainer(seeds: NoSeeds<PlainModel>, dir: Option<&Path>) -> Trainer<NoSeeds<Pl
         every_epochs: NonZeroU64::new(100).unwrap(),
         every_steps: None,
         keep_best: false,
+        in_background: true,
         config_digest: String::new(),
     };
     let parts = Parts {

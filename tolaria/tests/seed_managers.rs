@@ -155,6 +155,7 @@ fn trainer<S: SeedManager>(seeds: S, dir: Option<&Path>) -> Result<Trainer<S, No
         every_epochs: NonZeroU64::MIN,
         every_steps: None,
         keep_best: false,
+        in_background: true,
         config_digest: String::new(),
     });
     let parts = Parts {

@@ -35,6 +35,8 @@ struct Job {
     eval_every_steps: Option<NonZeroU64>,
     early_stop: Option<EarlyStopConfig>,
     every_steps: Option<NonZeroU64>,
+    /// Whether checkpoints are waited for.
+    waits: bool,
     /// Whether every label of the training data is wrong, so that the network gets worse.
     is_misled: bool,
 }
@@ -48,6 +50,7 @@ fn all_knobs() -> Job {
         eval_every_steps: nonzero(2),
         early_stop: Some(early_stop),
         every_steps: nonzero(3),
+        waits: false,
         is_misled: false,
     }
 }
@@ -73,7 +76,8 @@ fn trainer(job: &Job, dir: Option<&Path>) -> PlainTrainer {
     };
     let held_out = points(8, 0);
     let open = |dir: &Path| CheckpointStore::open(dir, NonZeroUsize::MIN, Arc::new(StdFs)).unwrap();
-    let with_steps = |store| Checkpoints { every_steps: job.every_steps, ..Checkpoints::new(store) };
+    let with_steps =
+        |store| Checkpoints { every_steps: job.every_steps, in_background: !job.waits, ..Checkpoints::new(store) };
     let parts = Parts {
         num_epochs: job.num_epochs,
         max_steps: job.max_steps,
@@ -206,6 +210,7 @@ fn what_is_due_happens_at_its_step_and_the_last_step_has_everything() {
         max_steps: nonzero(7),
         eval_every_steps: nonzero(3),
         every_steps: nonzero(4),
+        waits: true,
         ..Job::default()
     };
     let mut run = trainer(&job, Some(dir.path()));

@@ -47,7 +47,7 @@ const PROCESSES: usize = 7;
 const NOTES: &str = "linear 16-4, 16 samples, batch 4, SGD, evaluated on the same 16 samples at the end of every epoch, no telemetry. KNOB.step: a \
     quarter of an epoch, its evaluation included, with all but KNOB off (median of the epochs of a round); KNOB.over_off: that over the one with all off \
     just before; n counts rounds. off.over_off: all off beside all off. eval_every_step: 3 evaluations in an epoch beside the one at its end. checkpoint_*: \
-    durable, with every fsync; every_step is 4 in an epoch. observer: told of every step, and asks for loss and norm so far. process.DISPLAY: `esper train --policy \
+    durable, with every fsync, and waited for (`checkpoint.in_background = false`); every_step is 4 in an epoch. observer: told of every step, and asks for loss and norm so far. process.DISPLAY: `esper train --policy \
     off --epochs 40` on digits, from its start to its end, process.DISPLAY.over_off: over `--progress off` just before; tui within `script`, a \
     terminal of its own, over `--progress off` within it";
 
@@ -151,7 +151,7 @@ impl Knob {
         if let Some(change) = self.checkpoints {
             let store = CheckpointStore::open(dir.path(), NonZeroUsize::MIN, Arc::new(StdFs));
             let checkpoints = Checkpoints::new(store.map_err(tolaria::Error::from)?);
-            parts.checkpoints = Some(change(Checkpoints { keep_best: false, ..checkpoints }));
+            parts.checkpoints = Some(change(Checkpoints { keep_best: false, in_background: false, ..checkpoints }));
         }
         let mut guard = None;
         if self.is_recorded {

@@ -85,6 +85,13 @@ pub struct CheckpointConfig {
     pub keep_last: NonZeroUsize,
     /// Whether the checkpoint with the lowest validation loss is kept beside them; then its network is what the run comes to.
     pub keep_best: bool,
+    /// Whether training goes on while a checkpoint is written; absent in what earlier versions wrote, which waited.
+    #[serde(default = "yes")]
+    pub in_background: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// The `[telemetry]` section.

@@ -91,7 +91,7 @@ fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
 /// how its steps reach the device, and how long it waits for others. None of them changes a bit of what a step does to the network.
 const FREE: [(&str, &[&str]); 3] = [
     ("run", &["out", "epochs", "max_steps", "gpu_dataset", "gpu_dataset_mib"]),
-    ("checkpoint", &["every_epochs", "every_steps", "keep_last", "keep_best"]),
+    ("checkpoint", &["every_epochs", "every_steps", "keep_last", "keep_best", "in_background"]),
     ("train", &["execution", "loader", "safety", "early_stop", "eval_every_steps"]),
 ];
 
@@ -199,6 +199,7 @@ mod tests {
         asked.train.eval_every_steps = asked.run.max_steps;
         asked.train.early_stop = asked.run.max_steps.map(tolaria::trainer::EarlyStopConfig::new);
         (asked.checkpoint.every_steps, asked.checkpoint.keep_best) = (asked.run.max_steps, false);
+        asked.checkpoint.in_background = false;
         // Checkpoints of earlier versions have this digest.
         assert_eq!(earlier_digest(&kept), earlier_digest(&asked));
         assert_ne!(earlier_digest(&kept), digest(&kept));

@@ -263,8 +263,9 @@ fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn
 
 fn checkpoints(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Checkpoints> {
     let store = CheckpointStore::open(folder.checkpoints(), config.checkpoint.keep_last, Arc::clone(folder.fs()))?;
-    let CheckpointConfig { every_epochs, every_steps, keep_best, .. } = config.checkpoint;
-    Ok(Checkpoints { store, every_epochs, every_steps, keep_best, config_digest: plan::digest(config) })
+    let CheckpointConfig { every_epochs, every_steps, keep_best, in_background, .. } = config.checkpoint;
+    let config_digest = plan::digest(config);
+    Ok(Checkpoints { store, every_epochs, every_steps, keep_best, in_background, config_digest })
 }
 
 fn note_start(progress: &mut Progress, folder: &RunFolder, is_new: bool, resumed: Option<&Resumed>) {

@@ -21,6 +21,7 @@ mod compiled;
 mod verify;
 mod search;
 mod staging;
+mod read_lane;
 mod library;
 mod planted;
 
@@ -31,6 +32,7 @@ pub use event::DeviceTimer;
 pub use executable::Captured;
 pub use library::LIBRARY_MODULES;
 pub use memory::GraphMemory;
+pub use read_lane::{PendingRead, ReadLane};
 pub use search::Search;
 pub use session::Session;
 pub use session::{DeviceClaim, between_recordings};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{CudaContext, DeviceRepr, result, sys};
 
 use super::driver::{check, enter, refused};
 use super::session::Session;
@@ -36,7 +36,7 @@ impl SideStream {
 
     /// Holds back what this stream is given from now on until the session's stream has done what it was given by now.
     /// The session's stream must not be recording.
-    fn wait_for(&self, session: &Session) -> Result<(), Refusal> {
+    pub(super) fn wait_for(&self, session: &Session) -> Result<(), Refusal> {
         enter(&self.context).map_err(refused("cuCtxSetCurrent", Stage::Compile))?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
             .map_err(refused("cuEventCreate", Stage::Compile))?;
@@ -52,8 +52,8 @@ impl SideStream {
         ordered.map_err(refused("cuStreamWaitEvent", Stage::Compile))
     }
 
-    /// Copies words from the device to the host. The context is current.
-    pub(super) fn read(&self, address: u64, words: &mut [u64]) -> Result<(), Refusal> {
+    /// Copies numbers from the device to the host. The context is current.
+    pub(super) fn read<T: DeviceRepr>(&self, address: u64, words: &mut [T]) -> Result<(), Refusal> {
         // SAFETY: the caller asks for memory of the device that is there; the host's memory outlives the copy, because
         // the stream is waited for, also when the copy could not be enqueued.
         unsafe {

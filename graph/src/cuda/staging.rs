@@ -6,8 +6,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtr as _, DriverError, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr as _, DriverError, result};
 
+use super::driver::enter;
 use super::event::DeviceTimer;
 use super::session::Session;
 use crate::kernels::scatter;
@@ -193,29 +194,35 @@ impl Slot {
         let (copied, consumed) = (context.new_event(None)?, context.new_event(None)?);
         // The memory is there once the compute stream has got so far; the first copy waits for it.
         consumed.record(session.stream())?;
-        Ok(Self { pinned: Pinned::new(session, words)?, device, copied, consumed })
+        Ok(Self { pinned: Pinned::new(context, words)?, device, copied, consumed })
     }
 }
 
 /// Page-locked words, zero at first.
-struct Pinned {
+pub(super) struct Pinned {
     start: NonNull<u32>,
     words: usize,
-    session: Session,
+    context: Arc<CudaContext>,
 }
 
 // SAFETY: the memory belongs to this value alone and to no thread in particular.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    fn new(session: &Session, words: usize) -> Result<Self, DriverError> {
-        session.context().bind_to_thread()?;
+    pub(super) fn new(context: &Arc<CudaContext>, words: usize) -> Result<Self, DriverError> {
+        enter(context)?;
         // SAFETY: the result is checked, and freed in `Drop`.
         let start = unsafe { result::malloc_host(words * WORD, 0) }?.cast::<u32>();
         let start = NonNull::new(start).expect("the driver returns memory or an error");
         // SAFETY: `words` words were allocated.
         unsafe { start.as_ptr().write_bytes(0, words) };
-        Ok(Self { start, words, session: session.clone() })
+        Ok(Self { start, words, context: Arc::clone(context) })
+    }
+
+    /// The first `len` bytes; absent where there are fewer.
+    pub(super) fn bytes_mut(&mut self, len: usize) -> Option<&mut [u8]> {
+        // SAFETY: so many bytes are there and were written; they are borrowed as long as this is.
+        (len <= self.words * WORD).then(|| unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), len) })
     }
 
     /// Writes `part` from word `offset` on; the caller has made it fit.
@@ -236,11 +243,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: the memory came from `malloc_host` and no copy from it is under way: the ring waits first.
-        let freed = self
-            .session
-            .context()
-            .bind_to_thread()
-            .and_then(|()| unsafe { result::free_host(self.start.as_ptr().cast()) });
+        let freed = enter(&self.context).and_then(|()| unsafe { result::free_host(self.start.as_ptr().cast()) });
         if let Err(error) = freed {
             tracing::warn!(%error, "pinned memory was not freed");
         }

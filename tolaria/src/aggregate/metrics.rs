@@ -13,6 +13,9 @@ use crate::error::Error;
 use crate::grad::Geometry;
 use crate::host_read::{self, HostReads};
 
+/// What reads of the sums are counted as.
+pub(crate) const EPOCH_SUMS: &str = "epoch sums";
+
 /// Sums that grow on the device, in place, one window after the other. The host reads all of them in one copy, as seldom
 /// as it wants to know.
 ///
@@ -172,7 +175,17 @@ impl SeedMetricsAccumulator {
     /// # Sync
     /// one device-to-host copy, counted as `epoch sums`
     pub fn values(&self, reads: &mut HostReads) -> Result<Vec<f64>, Error> {
-        host_read::read_vec_f64(&self.sums.narrow(0, 0, places(&self.geometry).len())?, "epoch sums", reads)
+        host_read::read_vec_f64(&self.sums.narrow(0, 0, places(&self.geometry).len())?, EPOCH_SUMS, reads)
+    }
+
+    /// The same numbers as a tensor of `f64` that later windows do not change, on the device.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn copy(&self) -> Result<Tensor, Error> {
+        Ok(self.sums.narrow(0, 0, places(&self.geometry).len())?.copy()?)
     }
 
     /// The sums.

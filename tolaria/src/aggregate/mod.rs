@@ -91,6 +91,7 @@ pub use combination::Combination;
 pub(crate) use combination::{Coefficients, Factors, Terms};
 pub use config::AggregationConfig;
 pub use engine::GradientEngine;
+pub(crate) use metrics::EPOCH_SUMS;
 pub use metrics::{OwnerSums, SeedMetrics, SeedMetricsAccumulator};
 pub use plan::{ProjectionOrder, WindowPlan};
 pub(crate) use solve::Clipping;

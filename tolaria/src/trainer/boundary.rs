@@ -129,14 +129,14 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let best = Best { epoch: self.cursor.epoch.next(), step: self.cursor.step, loss: score.loss };
         let before = self.track.best.replace(best);
         observer.event(&RunEvent::Best(best));
-        if self.keeps_best() && !self.try_save_best(eager, observer) {
-            self.track.best = before;
+        if self.keeps_best() {
+            self.save_best(eager, observer, best, before);
         }
     }
 
     /// Whether the best evaluation has a checkpoint of its own.
     pub(super) fn keeps_best(&self) -> bool {
-        self.parts.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.keep_best)
+        self.saver.as_ref().is_some_and(|saver| saver.keep_best)
     }
 
     /// Says of whom steps left the parameters as they were.

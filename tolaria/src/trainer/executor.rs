@@ -125,6 +125,11 @@ impl StepExecutor {
         self.device.is_some()
     }
 
+    /// The device that records, where there is one.
+    pub(super) fn session(&self) -> Option<&Session> {
+        self.device.as_ref().map(|device| device.gpu.session())
+    }
+
     /// Takes one step with these samples in its microbatches.
     ///
     /// # Errors

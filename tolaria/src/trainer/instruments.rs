@@ -17,9 +17,7 @@ pub(super) struct Instruments {
     pub(super) steps_skipped: Counter,
     pub(super) learning_rate: Gauge,
     pub(super) hook_latency: Gauge,
-    pub(super) checkpoint_latency: Gauge,
-    pub(super) checkpoints_total: Counter,
-    pub(super) checkpoint_failures: Counter,
+    pub(super) checkpoints: CheckpointInstruments,
     pub(super) epochs_failed: Counter,
     pub(super) input: InputInstruments,
     pub(super) rollback: RollbackInstruments,
@@ -56,9 +54,7 @@ impl Instruments {
             steps_total: recorder.counter(&desc::STEPS_TOTAL, &[]),
             learning_rate: recorder.gauge(&desc::LEARNING_RATE, &[]),
             hook_latency: recorder.gauge(&desc::HOOK_LATENCY, &[]),
-            checkpoint_latency: recorder.gauge(&desc::CHECKPOINT_LATENCY, &[]),
-            checkpoints_total: recorder.counter(&desc::CHECKPOINTS_TOTAL, &[]),
-            checkpoint_failures: recorder.counter(&desc::CHECKPOINT_FAILURES, &[]),
+            checkpoints: CheckpointInstruments::new(recorder),
             epochs_failed: recorder.counter(&desc::EPOCHS_FAILED, &[]),
             epochs_total: recorder.counter(&desc::EPOCHS_TOTAL, &[]),
             training_loss: recorder.gauge(&desc::TRAINING_LOSS, &[]),
@@ -97,6 +93,34 @@ pub(super) struct InputInstruments {
     pub(super) wait_ms: Gauge,
     pub(super) gather_ms: Gauge,
     pub(super) overlap: Gauge,
+}
+
+/// What is recorded about checkpoints.
+#[derive(Debug)]
+pub(super) struct CheckpointInstruments {
+    pub(super) written: Counter,
+    pub(super) skipped: Counter,
+    pub(super) failures: Counter,
+    pub(super) bytes: Counter,
+    pub(super) in_flight_bytes: Gauge,
+    pub(super) save_ms: Gauge,
+    pub(super) stall_ms: Gauge,
+}
+
+impl CheckpointInstruments {
+    fn new(recorder: &Arc<dyn Recorder>) -> Self {
+        let in_flight_bytes = recorder.gauge(&desc::CHECKPOINT_IN_FLIGHT, &[]);
+        in_flight_bytes.set(0.0);
+        Self {
+            written: recorder.counter(&desc::CHECKPOINTS_TOTAL, &[]),
+            skipped: recorder.counter(&desc::CHECKPOINTS_SKIPPED, &[]),
+            failures: recorder.counter(&desc::CHECKPOINT_FAILURES, &[]),
+            bytes: recorder.counter(&desc::CHECKPOINT_BYTES, &[]),
+            in_flight_bytes,
+            save_ms: recorder.gauge(&desc::CHECKPOINT_LATENCY, &[]),
+            stall_ms: recorder.gauge(&desc::CHECKPOINT_STALL, &[]),
+        }
+    }
 }
 
 /// What is recorded about going back.

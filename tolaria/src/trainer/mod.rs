@@ -27,6 +27,8 @@ mod boundary;
 mod setup;
 mod stop;
 mod state;
+mod saver;
+mod saving;
 mod recovery;
 mod ring;
 mod rollback;

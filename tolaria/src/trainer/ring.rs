@@ -1,7 +1,8 @@
 //! Known-good states in the memory of the device: what a run goes back to first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use leyline::durable::SavedState;
 use leyline::id::StepIndex;
 
 use crate::checkpoint::Snapshot;
@@ -41,7 +42,7 @@ impl Ring {
     /// Keeps a state, which may turn out not to be good, in the place of one of which that is not known.
     pub(super) fn push(&mut self, snapshot: Snapshot) {
         self.forget_doubtful();
-        let bytes = size(&snapshot);
+        let bytes = size(&snapshot.components);
         self.states.push_back(Kept { snapshot, bytes, is_good: false });
     }
 
@@ -82,11 +83,11 @@ impl Ring {
     }
 }
 
-/// Bytes that a state holds in memory.
-fn size(snapshot: &Snapshot) -> u64 {
-    let of_component = |state: &leyline::durable::SavedState| {
+/// Bytes that the components of a state hold in memory.
+pub(super) fn size(components: &BTreeMap<String, SavedState>) -> u64 {
+    let of_component = |state: &SavedState| {
         let tensors = state.tensors.values().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
         (tensors.sum::<usize>() + state.json.len()) as u64
     };
-    snapshot.components.values().map(of_component).sum()
+    components.values().map(of_component).sum()
 }

@@ -126,8 +126,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             }
             self.recovery.ring.drop_newest();
         }
-        let Some(checkpoints) = &self.parts.checkpoints else { return Err(last) };
-        let loaded = checkpoints.store.load_latest().map_err(Error::from);
+        self.await_writer();
+        let Some(saver) = &self.saver else { return Err(last) };
+        let loaded = saver.reader.load_latest().map_err(Error::from);
         let generation = loaded.as_ref().ok().and_then(Option::as_ref).map(|loaded| loaded.generation.to_string());
         match loaded.and_then(|loaded| self.take_up(eager, loaded, deadline)) {
             Ok(Some(_)) => Ok(Tier::Disk),

@@ -35,6 +35,8 @@ use crate::trainer::observer::{Flow, Observer, RunEvent, StepReport};
 use crate::trainer::recovery::Recovery;
 use crate::trainer::region::StepPlan;
 use crate::trainer::safety::{self, Safety};
+use crate::trainer::saver::Saver;
+use crate::trainer::saving::When;
 use crate::trainer::stop::{Best, Track};
 use crate::trainer::sums::EpochSums;
 use esper_graph::{CompileReport, DeviceClaim, GraphStats, GraphTests, Refusal, between_recordings};
@@ -65,16 +67,21 @@ pub struct Checkpoints {
     /// Whether the best evaluation on validation data has a checkpoint that stays beside the last ones. It holds the
     /// network as it was evaluated, before the decisions at the end of its epoch.
     pub keep_best: bool,
+    /// Whether a thread writes those in the middle of a run, so that the loop only waits for a copy of its state: at most two
+    /// copies are kept, on the device. One that is due after so many steps while another is being written is left out, and
+    /// counted. The last one of a run, and that of a run that is stopped, are waited for.
+    pub in_background: bool,
     /// Digest of the configuration: a checkpoint of another configuration is refused.
     pub config_digest: String,
 }
 
 impl Checkpoints {
-    /// A checkpoint after every epoch, and that of the best evaluation.
+    /// A checkpoint after every epoch, and that of the best evaluation, written while training goes on.
     #[must_use]
     pub fn new(store: CheckpointStore) -> Self {
         let every_epochs = NonZeroU64::MIN;
-        Self { store, every_epochs, every_steps: None, keep_best: true, config_digest: String::new() }
+        let config_digest = String::new();
+        Self { store, every_epochs, every_steps: None, keep_best: true, in_background: true, config_digest }
     }
 }
 
@@ -199,6 +206,8 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     /// The owners' shares of gradient norms in the last epoch.
     pub(super) shares: BTreeMap<Owner, f64>,
     pub(super) reads: HostReads,
+    /// Before the executor: what it has copied is freed while the device is this thread's.
+    pub(super) saver: Option<Saver>,
     pub(super) instruments: Instruments,
     pub(super) gradient_instruments: GradientInstruments,
     pub(super) executor: StepExecutor,
@@ -217,7 +226,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// [`Error::InvalidConfig`] for settings that cannot work, [`Error::UnsupportedParameter`] for a network of another
     /// type than `f32`, [`Error::SharedDevice`] for a GPU on which a trainer or a session of another thread lives,
     /// [`Error::Policy`] for one with a deadline that has no thread or cannot be saved, device errors.
-    pub fn new(config: TrainConfig, parts: Parts<S, P>) -> Result<Self, Error>
+    pub fn new(config: TrainConfig, mut parts: Parts<S, P>) -> Result<Self, Error>
     where
         P: 'static,
     {
@@ -269,6 +278,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             sums,
             shares: BTreeMap::new(),
             reads: HostReads::default(),
+            saver: parts.checkpoints.take().map(|checkpoints| Saver::new(checkpoints, &parts.clock)),
             instruments: Instruments::new(&parts.recorder, &measures),
             gradient_instruments: GradientInstruments::new(&parts.recorder),
             executor: StepExecutor::new(&config.execution, &parts.device, claim, &parts.recorder, &parts.clock)?,
@@ -303,6 +313,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.parts.seeds.train_for(eager, &self.parts.task).map_err(|error| self.seed_error(error))?;
         self.write_bound()?;
         let outcome = self.epochs(eager, observer);
+        self.finish_saving(observer);
         if outcome.is_err() {
             self.instruments.epochs_failed.add(1);
         }
@@ -312,6 +323,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     fn epochs(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         'epochs: loop {
             if let Some(outcome) = self.over() {
+                self.await_writer();
+                self.tell_saved(observer);
                 let reason = self.end_reason();
                 observer.event(&RunEvent::Ended { outcome, reason: reason.as_deref() });
                 return Ok(outcome);
@@ -335,6 +348,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             for index in resumed_at..num_windows {
                 self.step(eager, &order, index)?;
                 let is_last = index + 1 == num_windows;
+                self.collect_saved(observer);
                 if self.watch(eager, observer, (&order, index))? {
                     continue 'epochs;
                 }
@@ -355,7 +369,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 }
                 if flow == Flow::Stop {
                     self.settle(eager)?;
-                    self.save(eager, observer, false)?;
+                    self.save(eager, When::Now, None)?;
+                    self.tell_saved(observer);
                     observer.event(&RunEvent::Ended { outcome: Outcome::Interrupted, reason: None });
                     return Ok(Outcome::Interrupted);
                 }
@@ -364,7 +379,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let Some(report) = self.or_go_back(eager, observer, report)? else { continue };
             observer.epoch_finished(&report).map_err(Error::Observer)?;
             if self.checkpoint_due() {
-                self.save_due(eager, observer)?;
+                self.save_due(eager, observer, When::Soon)?;
             }
         }
     }
@@ -377,9 +392,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             self.settle(eager)?;
             self.evaluate_step(eager, observer)?;
         }
-        if self.parts.checkpoints.as_ref().is_some_and(|checkpoints| is_due(checkpoints.every_steps)) {
+        if self.saver.as_ref().is_some_and(|saver| is_due(saver.every_steps)) {
             self.settle(eager)?;
-            self.save_due(eager, observer)?;
+            self.save_due(eager, observer, When::IfIdle)?;
         }
         Ok(())
     }
@@ -527,11 +542,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Checkpoints are written every so many epochs and steps, and at the end of the run.
     fn checkpoint_due(&self) -> bool {
         let (epoch, step) = (self.cursor.epoch.0, self.cursor.step.0);
-        let due = |checkpoints: &Checkpoints| {
-            epoch.is_multiple_of(checkpoints.every_epochs.get())
-                || checkpoints.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
+        let due = |saver: &Saver| {
+            epoch.is_multiple_of(saver.every_epochs.get())
+                || saver.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
         };
-        self.parts.checkpoints.as_ref().is_some_and(due) || self.over().is_some()
+        self.saver.as_ref().is_some_and(due) || self.over().is_some()
     }
 
     pub(super) fn seed_error<E: leyline::error::Error>(&self, source: E) -> Error {

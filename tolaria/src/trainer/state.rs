@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::Device;
+use candle_core::{Device, Tensor};
+use esper_graph::PendingRead;
 use leyline::durable::{Durable, SavedState};
 use leyline::error::BoxError;
 use leyline::layout::Owner;
@@ -17,11 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::aggregate::GradientEngine;
 use crate::checkpoint::{Loaded, Snapshot, SnapshotMeta};
-use crate::cpu;
 use crate::error::{self, Error};
+use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::telemetry as desc;
-use crate::trainer::observer::{NullObserver, Observer, RunEvent};
 use crate::trainer::recovery::Guard;
 use crate::trainer::run::{Cursor, Resumed, Trainer};
 use crate::trainer::setup::{self, Setup};
@@ -29,11 +29,11 @@ use crate::trainer::stop::Track;
 use crate::trainer::sums::{EpochSums, SavedSums};
 
 const TRAINER: &str = "trainer";
-const OPTIMIZER: &str = "optimizer";
+pub(super) const OPTIMIZER: &str = "optimizer";
 const SEEDS: &str = "seeds";
 const POLICY: &str = "policy";
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TrainerState {
     seed: u64,
@@ -51,6 +51,51 @@ struct TrainerState {
     guard: Guard,
 }
 
+/// A state that was copied where it is; later steps do not change it.
+#[derive(Debug)]
+pub(super) struct Copied {
+    meta: SnapshotMeta,
+    /// All but the trainer's own.
+    pub(super) components: BTreeMap<String, SavedState>,
+    state: TrainerState,
+    /// The sums of the epoch, which `state` does not know yet.
+    numbers: Tensor,
+}
+
+impl Copied {
+    /// Every tensor, in the order of names, then the sums of the epoch.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.components.values().flat_map(|saved| saved.tensors.values()).chain([&self.numbers])
+    }
+
+    /// The snapshot, on the CPU, from a read of [`Self::tensors`], or by a copy of each.
+    ///
+    /// # Sync
+    /// waits for the device where there is one
+    pub(super) fn on_host(&self, read: Option<&PendingRead>) -> Result<Snapshot, Error> {
+        let to_host = |tensor: &Tensor| tensor.to_device(&Device::Cpu)?.contiguous();
+        let mut tensors = match read {
+            Some(read) => read.finish()?,
+            None => self.tensors().map(to_host).collect::<candle_core::Result<_>>()?,
+        }
+        .into_iter();
+        let mut components = self.components.clone();
+        let places = components.values_mut().flat_map(|saved| saved.tensors.values_mut());
+        places.zip(&mut tensors).for_each(|(place, tensor)| *place = tensor);
+        let numbers = tensors.next().unwrap_or_else(|| self.numbers.clone());
+        let (meta, state) = (self.meta.clone(), self.state.clone());
+        Self { meta, components: BTreeMap::new(), state, numbers }.with(components, &mut HostReads::default())
+    }
+
+    fn with(mut self, mut components: BTreeMap<String, SavedState>, reads: &mut HostReads) -> Result<Snapshot, Error> {
+        self.state.sums.read(&self.numbers, reads)?;
+        let json =
+            serde_json::to_string(&self.state).map_err(|e| Error::State { field: TRAINER, message: e.to_string() })?;
+        components.insert(TRAINER.to_owned(), SavedState { json, tensors: BTreeMap::new() });
+        Ok(Snapshot { meta: self.meta, components })
+    }
+}
+
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Everything the run needs to continue bit for bit: parameters, optimizer state, topology and lifecycle of seeds,
     /// the policy, the position in the data, the sums of the unfinished epoch and the shares of the one before.
@@ -60,24 +105,29 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Sync
     /// reads the sums of the epoch; components copy their tensors.
     pub fn snapshot(&mut self, eager: &Eager) -> Result<Snapshot, Error> {
+        let mut copied = self.copy_state(eager)?;
+        let components = std::mem::take(&mut copied.components);
+        copied.with(components, &mut self.reads)
+    }
+
+    /// The same before the device has been asked for anything but copies.
+    ///
+    /// # Sync
+    /// none; components copy their tensors.
+    pub(super) fn copy_state(&mut self, eager: &Eager) -> Result<Copied, Error> {
         eager.check()?;
         self.executor.confirmed()?;
+        let (sums, numbers) = self.sums.copy()?;
         let state = TrainerState {
             seed: self.parts.seed,
             setup: Some(self.setup()),
             cursor: self.cursor,
-            sums: self.sums.save(&mut self.reads)?,
+            sums,
             shares: self.shares.iter().map(|(owner, share)| (*owner, *share)).collect(),
             track: self.track.clone(),
             guard: self.recovery.guard.clone(),
         };
-        let trainer = SavedState {
-            json: serde_json::to_string(&state)
-                .map_err(|e| Error::State { field: "trainer", message: e.to_string() })?,
-            tensors: BTreeMap::new(),
-        };
         let components = BTreeMap::from([
-            (TRAINER.to_owned(), trainer),
             (OPTIMIZER.to_owned(), self.optimizer.save(eager)?),
             (SEEDS.to_owned(), self.save_seeds(eager)?),
             (POLICY.to_owned(), self.save_policy(eager)?),
@@ -88,9 +138,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             step: self.cursor.step,
             topology: self.parts.seeds.model().layout().revision(),
             created_unix_ms: u64::try_from(self.parts.clock.unix().as_millis()).unwrap_or(u64::MAX),
-            config_digest: self.parts.checkpoints.as_ref().map_or_else(String::new, |c| c.config_digest.clone()),
+            config_digest: self.saver.as_ref().map_or_else(String::new, |saver| saver.config_digest.clone()),
         };
-        Ok(Snapshot { meta, components })
+        Ok(Copied { meta, components, state, numbers })
     }
 
     /// Continues from a snapshot; any number of times from the same one. States that were kept to go back to are let go of.
@@ -208,8 +258,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// When the store cannot be read, or the checkpoint belongs to another configuration.
     pub fn resume(&mut self, eager: &mut Eager) -> Result<Option<Resumed>, Error> {
         eager.check()?;
-        let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
-        let loaded = checkpoints.store.load_latest()?;
+        self.await_writer();
+        let Some(saver) = &self.saver else { return Ok(None) };
+        let loaded = saver.reader.load_latest()?;
         self.begin_with(eager, loaded)
     }
 
@@ -220,8 +271,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// As [`Self::resume`].
     pub fn restore_best(&mut self, eager: &mut Eager) -> Result<Option<Resumed>, Error> {
         eager.check()?;
-        let Some(checkpoints) = &self.parts.checkpoints else { return Ok(None) };
-        let loaded = checkpoints.store.load_pinned()?;
+        self.await_writer();
+        let Some(saver) = &self.saver else { return Ok(None) };
+        let loaded = saver.reader.load_pinned()?;
         self.begin_with(eager, loaded)
     }
 
@@ -239,7 +291,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         loaded: Option<Loaded>,
         deadline: Option<Duration>,
     ) -> Result<Option<Resumed>, Error> {
-        let (Some(loaded), Some(checkpoints)) = (loaded, &self.parts.checkpoints) else { return Ok(None) };
+        let (Some(loaded), Some(saver)) = (loaded, &self.saver) else { return Ok(None) };
         for (generation, reason) in &loaded.skipped {
             let event =
                 Event::new(&desc::RESTORE_FAILED).with("generation", generation).with("reason", error::chain(reason));
@@ -247,12 +299,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             self.instruments.rollback.failures.add(1);
         }
         let found = &loaded.snapshot.meta.config_digest;
-        if *found != checkpoints.config_digest {
+        if *found != saver.config_digest {
             return Err(Error::State {
                 field: "config_digest",
                 message: format!(
                     "the checkpoint belongs to another configuration ({found}, this run has {})",
-                    checkpoints.config_digest
+                    saver.config_digest
                 ),
             });
         }
@@ -268,83 +320,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 .map(|(generation, reason)| (generation.to_string(), error::chain(reason)))
                 .collect(),
         }))
-    }
-
-    /// Writes a durable checkpoint now; does nothing without a store.
-    ///
-    /// # Errors
-    /// [`Error::NonFiniteState`] when a parameter, a moment or another tensor of the seed manager is not finite. When it
-    /// cannot be written. The previous one stays valid.
-    pub fn write_checkpoint(&mut self, eager: &Eager) -> Result<(), Error> {
-        self.save(eager, &mut NullObserver, false)
-    }
-
-    /// As [`Self::write_checkpoint`], told to the observer; that of the best evaluation is pinned.
-    pub(super) fn save(&mut self, eager: &Eager, observer: &mut dyn Observer, is_best: bool) -> Result<(), Error> {
-        if self.parts.checkpoints.is_none() {
-            return Ok(());
-        }
-        let started = self.parts.clock.now();
-        let mut snapshot = self.snapshot(eager)?;
-        self.require_finite(&mut snapshot)?;
-        if let Some(checkpoints) = &mut self.parts.checkpoints {
-            let store = &mut checkpoints.store;
-            match if is_best { store.save_pinned(&snapshot) } else { store.save(&snapshot) } {
-                // Durable; only the removal of older generations failed, and the next save tries again.
-                Err(error) if error.committed().is_some() => {
-                    tracing::warn!(error = error::chain(&error), "an old checkpoint was not removed");
-                }
-                saved => drop(saved?),
-            }
-        }
-        self.instruments.checkpoints_total.add(1);
-        let took_ms = (self.parts.clock.now() - started).as_secs_f64() * 1e3;
-        self.instruments.checkpoint_latency.set(took_ms);
-        observer.event(&RunEvent::CheckpointWritten { step: self.cursor.step, is_best, took_ms });
-        Ok(())
-    }
-
-    /// A checkpoint of numbers that are not finite would take the place of a good one. What is neither a parameter nor a
-    /// moment may be infinite, as masks are.
-    fn require_finite(&self, snapshot: &mut Snapshot) -> Result<(), Error> {
-        let layout = self.parts.seeds.model().layout();
-        let is_parameter = |name: &str| layout.segments().iter().any(|segment| segment.spec.name == name);
-        for (component, saved) in &mut snapshot.components {
-            for (name, tensor) in &mut saved.tensors {
-                // From here they are written: a checkpoint copies each tensor once.
-                *tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
-                let may_be_infinite = component != OPTIMIZER && !is_parameter(name);
-                let fits = |value: f64| value.is_finite() || (may_be_infinite && value.is_infinite());
-                if !cpu::all_elements(tensor, fits)? {
-                    return Err(Error::NonFiniteState { tensor: format!("{component}/{name}") });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A checkpoint that fails is reported and counted. Training goes on, but not past the end: a run whose result is not
-    /// kept has failed.
-    pub(super) fn save_due(&mut self, eager: &Eager, observer: &mut dyn Observer) -> Result<(), Error> {
-        let written = self.save(eager, observer, false);
-        if let Err(error) = &written {
-            self.report_failed_save(error, observer);
-        }
-        if self.over().is_none() { Ok(()) } else { written }
-    }
-
-    /// Whether the best checkpoint was written; when not, that is reported and counted.
-    pub(super) fn try_save_best(&mut self, eager: &Eager, observer: &mut dyn Observer) -> bool {
-        let written = self.save(eager, observer, true);
-        written.inspect_err(|error| self.report_failed_save(error, observer)).is_ok()
-    }
-
-    pub(super) fn report_failed_save(&self, error: &Error, observer: &mut dyn Observer) {
-        self.instruments.checkpoint_failures.add(1);
-        let error = &error::chain(error);
-        self.parts.recorder.event(Event::new(&desc::CHECKPOINT_FAILED).with("error", error));
-        tracing::error!(error, "checkpoint not written; the previous one stays valid");
-        observer.event(&RunEvent::CheckpointFailed { error });
     }
 }
 

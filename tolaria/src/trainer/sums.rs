@@ -6,10 +6,10 @@ use candle_core::{Device, Tensor};
 use leyline::layout::Owner;
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::{OwnerSums, SeedMetricsAccumulator};
+use crate::aggregate::{EPOCH_SUMS, OwnerSums, SeedMetricsAccumulator};
 use crate::error::Error;
 use crate::grad::Geometry;
-use crate::host_read::HostReads;
+use crate::host_read::{HostReads, read_vec_f64};
 use crate::trainer::gradients::{GradientTotals, count};
 
 /// Sums while the epoch runs.
@@ -67,6 +67,14 @@ impl EpochTotals {
     }
 }
 
+impl SavedSums {
+    /// Reads the numbers that [`EpochSums::copy`] left where they were.
+    pub(super) fn read(&mut self, numbers: &Tensor, reads: &mut HostReads) -> Result<(), Error> {
+        self.device = read_vec_f64(numbers, EPOCH_SUMS, reads)?.into_iter().map(f64::to_bits).collect();
+        Ok(())
+    }
+}
+
 impl EpochSums {
     pub(super) fn new(geometry: Arc<Geometry>, device: &Device) -> Result<Self, Error> {
         Ok(Self { device: SeedMetricsAccumulator::new(geometry, device)?, host: HostSums::default() })
@@ -89,9 +97,9 @@ impl EpochSums {
         count(SeedMetricsAccumulator::num_skipped(geometry, &values))
     }
 
-    pub(super) fn save(&self, reads: &mut HostReads) -> Result<SavedSums, Error> {
-        let device = self.device.values(reads)?.into_iter().map(f64::to_bits).collect();
-        Ok(SavedSums { host: self.host, device })
+    /// What an unfinished epoch came to, with a copy of its numbers where they are: later steps do not change it.
+    pub(super) fn copy(&self) -> Result<(SavedSums, Tensor), Error> {
+        Ok((SavedSums { host: self.host, device: Vec::new() }, self.device.copy()?))
     }
 
     pub(super) fn host(&mut self) -> &mut HostSums {
@@ -147,17 +155,28 @@ mod tests {
     use super::*;
     use crate::testing::{HOST, layout, seed};
 
+    fn saved_of(sums: &EpochSums) -> SavedSums {
+        let (mut saved, numbers) = sums.copy().unwrap();
+        saved.read(&numbers, &mut HostReads::default()).unwrap();
+        saved
+    }
+
     #[test]
     fn an_unfinished_epoch_is_saved_whatever_its_numbers_are() {
         let geometry = Arc::new(Geometry::of(&layout(&[("a", 2, HOST, false)])).unwrap());
         let sums = EpochSums::new(Arc::clone(&geometry), &Device::Cpu).unwrap();
         let wild = Tensor::new(&[f64::NAN, f64::INFINITY, -0.0, 0.1], &Device::Cpu).unwrap();
         sums.as_tensor().slice_set(&wild, 0, 0).unwrap();
-        let saved = sums.save(&mut HostReads::default()).unwrap();
+        let saved = saved_of(&sums);
+        // Later steps do not change a copy.
+        let (mut before, numbers) = sums.copy().unwrap();
+        sums.as_tensor().slice_set(&Tensor::new(&[7.0], &Device::Cpu).unwrap(), 0, 0).unwrap();
+        before.read(&numbers, &mut HostReads::default()).unwrap();
+        assert_eq!(before, saved);
         let read: SavedSums = serde_json::from_str(&serde_json::to_string(&saved).unwrap()).unwrap();
         assert_eq!(read, saved);
         let again = EpochSums::restore(geometry, &read, &Device::Cpu).unwrap();
-        assert_eq!(again.save(&mut HostReads::default()).unwrap(), saved);
+        assert_eq!(saved_of(&again), saved);
     }
 
     #[test]

@@ -1,0 +1,203 @@
+//! When a checkpoint is written, who waits for it, and what is told of it.
+
+use std::time::Duration;
+
+use leyline::model::TrainableModel;
+use leyline::policy::Policy;
+use leyline::region::Eager;
+use leyline::seed::SeedManager;
+use leyline::telemetry::Event;
+
+use crate::error::{self, Error};
+use crate::telemetry as desc;
+use crate::trainer::instruments::ms;
+use crate::trainer::observer::{Observer, RunEvent};
+use crate::trainer::ring;
+use crate::trainer::run::Trainer;
+use crate::trainer::saver::{Done, Flight, Job, MAX_IN_FLIGHT, News};
+use crate::trainer::stop::Best;
+
+/// How much a checkpoint matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// Left out, and counted, while another one is being written.
+    IfIdle,
+    /// Written by and by; the loop waits where there is no room for the copy.
+    Soon,
+    /// On the disk before the loop goes on.
+    Now,
+}
+
+impl<S: SeedManager, P: Policy> Trainer<S, P> {
+    /// Writes a durable checkpoint now, after those that are being written; does nothing without a store.
+    ///
+    /// # Errors
+    /// [`Error::NonFiniteState`] when a parameter, a moment or another tensor of the seed manager is not finite. When it
+    /// cannot be written. The previous one stays valid.
+    pub fn write_checkpoint(&mut self, eager: &Eager) -> Result<(), Error> {
+        self.save(eager, When::Now, None)
+    }
+
+    /// Checkpoints of this trainer that were not written, and why the last of them was not; absent where all were that are
+    /// known of so far.
+    pub fn failed_checkpoints(&self) -> Option<(u64, &str)> {
+        let (num, error) = self.saver.as_ref()?.failed.as_ref()?;
+        Some((*num, error))
+    }
+
+    /// A checkpoint that is due. One that fails is reported and counted, and training goes on, but not past the end: a run
+    /// whose result is not kept has failed.
+    pub(super) fn save_due(&mut self, eager: &Eager, observer: &mut dyn Observer, when: When) -> Result<(), Error> {
+        let is_over = self.over().is_some();
+        let saved = self.save(eager, if is_over { When::Now } else { when }, None);
+        self.tell_saved(observer);
+        if is_over { saved } else { Ok(()) }
+    }
+
+    /// The checkpoint of the best evaluation. Where it cannot be written, the one before is the best again.
+    pub(super) fn save_best(&mut self, eager: &Eager, observer: &mut dyn Observer, best: Best, before: Option<Best>) {
+        // A failure is reported, and nothing else follows from it.
+        drop(self.save(eager, When::Soon, Some((best, before))));
+        self.tell_saved(observer);
+    }
+
+    /// Copies the state, and writes it or has it written; [`Self::tell_saved`] says what became of it.
+    pub(super) fn save(&mut self, eager: &Eager, when: When, best: Option<(Best, Option<Best>)>) -> Result<(), Error> {
+        let Some(saver) = &self.saver else { return Ok(()) };
+        if when == When::IfIdle && !saver.flights.is_empty() {
+            self.instruments.checkpoints.skipped.add(1);
+            return Ok(());
+        }
+        let began = self.parts.clock.now();
+        let saved = self.copy_and_write(eager, began, when, best);
+        self.instruments.checkpoints.stall_ms.set(ms(self.parts.clock.now().saturating_sub(began)));
+        saved
+    }
+
+    fn copy_and_write(
+        &mut self,
+        eager: &Eager,
+        began: Duration,
+        when: When,
+        best: Option<(Best, Option<Best>)>,
+    ) -> Result<(), Error> {
+        self.await_room(MAX_IN_FLIGHT)?;
+        let step = self.cursor.step;
+        let flight = |bytes| Flight { step, best, bytes, began };
+        let layout = self.parts.seeds.model().layout();
+        let parameters = layout.segments().iter().map(|segment| segment.spec.name.clone()).collect();
+        let copied = match self.copy_state(eager) {
+            Ok(copied) => copied,
+            Err(error) => return self.not_written(flight(0), error),
+        };
+        let Some(saver) = &mut self.saver else { return Ok(()) };
+        let session = self.executor.session();
+        let aside = when != When::Now && saver.can_write_aside(&self.parts.device, session);
+        let read = match saver.begin_read(&copied, session) {
+            Ok(read) => read,
+            Err(error) => return self.not_written(flight(0), error),
+        };
+        let bytes = ring::size(&copied.components);
+        let job = Job { copied, read, parameters, is_best: best.is_some() };
+        if let Some((flight, done)) = saver.write(job, flight(bytes), aside) {
+            return self.account(&flight, done);
+        }
+        self.instruments.checkpoints.in_flight_bytes.set(saver.bytes_in_flight() as f64);
+        if aside { Ok(()) } else { self.await_room(1) }
+    }
+
+    /// Takes note of what was written since, after a step.
+    pub(super) fn collect_saved(&mut self, observer: &mut dyn Observer) {
+        if self.saver.as_ref().is_some_and(|saver| !saver.flights.is_empty()) {
+            while let Some((flight, done)) = self.saver.as_mut().and_then(|saver| saver.next_done(false)) {
+                drop(self.account(&flight, done));
+            }
+            self.tell_saved(observer);
+        }
+    }
+
+    /// Waits until fewer than so many states are on their way; what became of the last one that was waited for.
+    fn await_room(&mut self, most: usize) -> Result<(), Error> {
+        let mut last = Ok(());
+        while self.saver.as_ref().is_some_and(|saver| saver.flights.len() >= most) {
+            let Some((flight, done)) = self.saver.as_mut().and_then(|saver| saver.next_done(true)) else { break };
+            last = self.account(&flight, done);
+        }
+        if most > 1 { Ok(()) } else { last }
+    }
+
+    /// Waits for what is being written: before anybody reads checkpoints, and at the end.
+    pub(super) fn await_writer(&mut self) {
+        // What failed is reported.
+        drop(self.await_room(1));
+    }
+
+    /// The end of a run: nothing is on its way any more, and what failed is said once more.
+    pub(super) fn finish_saving(&mut self, observer: &mut dyn Observer) {
+        self.await_writer();
+        self.tell_saved(observer);
+        if let Some((failed, error)) = self.failed_checkpoints() {
+            tracing::warn!(
+                failed,
+                error,
+                "checkpoints of this run were not written; this is why the last of them was not"
+            );
+        }
+    }
+
+    /// Tells the observer what became of checkpoints.
+    pub(super) fn tell_saved(&mut self, observer: &mut dyn Observer) {
+        for news in self.saver.as_mut().map(|saver| std::mem::take(&mut saver.news)).into_iter().flatten() {
+            observer.event(&match &news {
+                News::Written { step, is_best, took_ms } => {
+                    RunEvent::CheckpointWritten { step: *step, is_best: *is_best, took_ms: *took_ms }
+                }
+                News::Failed { error } => RunEvent::CheckpointFailed { error },
+            });
+        }
+    }
+
+    fn account(&mut self, flight: &Flight, done: Done) -> Result<(), Error> {
+        let Done { result, ended, .. } = done;
+        let Some(saver) = &mut self.saver else { return result };
+        let instruments = &self.instruments.checkpoints;
+        instruments.in_flight_bytes.set(saver.bytes_in_flight() as f64);
+        let took_ms = ms(ended.saturating_sub(flight.began));
+        match &result {
+            Ok(()) => {
+                instruments.written.add(1);
+                instruments.bytes.add(flight.bytes);
+                instruments.save_ms.set(took_ms);
+                if std::mem::take(&mut saver.failing) > 0 {
+                    self.parts.recorder.event(Event::new(&desc::CHECKPOINTS_RESUMED).with("step", flight.step));
+                    tracing::warn!("checkpoints are written again");
+                }
+                saver.news.push(News::Written { step: flight.step, is_best: flight.best.is_some(), took_ms });
+            }
+            Err(error) => {
+                instruments.failures.add(1);
+                if let Some((best, before)) = flight.best
+                    && self.track.best == Some(best)
+                {
+                    self.track.best = before;
+                }
+                let error = error::chain(error);
+                saver.failing += 1;
+                saver.failed = Some((saver.failed.as_ref().map_or(0, |(num, _)| *num) + 1, error.clone()));
+                // Once per change: a disk that stays full fails every checkpoint in the same way.
+                if saver.failing == 1 {
+                    self.parts.recorder.event(Event::new(&desc::CHECKPOINT_FAILED).with("error", &error));
+                    tracing::error!(error, "checkpoint not written; the previous one stays valid");
+                    saver.news.push(News::Failed { error });
+                }
+            }
+        }
+        result
+    }
+
+    /// A state that could not even be copied.
+    fn not_written(&mut self, flight: Flight, error: Error) -> Result<(), Error> {
+        let ended = self.parts.clock.now();
+        self.account(&flight, Done::failed(error, ended))
+    }
+}
