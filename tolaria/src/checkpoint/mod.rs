@@ -18,6 +18,7 @@
 //!   over, and [`Loaded::skipped`] says which and why.
 //! - Older generations go only after the new one has been read back and as many sound ones as asked for remain.
 //! - A pinned generation ([`save_pinned`](CheckpointStore::save_pinned)) stays until a newer pinned one has been read back.
+//! - A generation with a file of its [`keep_name`](Generation::keep_name) beside it stays until that file is removed.
 //! - One writer: a second [`CheckpointStore`] on the directory is refused, also from another process. Readers
 //!   ([`CheckpointReader`]) need no lock.
 //!
@@ -30,6 +31,7 @@
 //! |---|---|
 //! | `lock` | empty; held with an advisory lock while a store is open |
 //! | `tmp-<n>/` | a generation being written or removed; swept by `open` and by the next `save` |
+//! | `keep-<n>` | made by whoever wants generation `n` to stay, by `touch` for example; its content means nothing |
 //! | `gen-<n>/` | one generation; `n` is decimal, at least 8 digits, larger is newer |
 //! | `gen-<n>/tensors.safetensors` | all tensors, named `component/tensor`; readable by any safetensors tool |
 //! | `gen-<n>/state.json` | an object: component name to that component's JSON document, as a string |

@@ -51,10 +51,7 @@ impl CheckpointReader {
     /// # Errors
     /// [`CheckpointError::Io`] when the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Generation>, CheckpointError> {
-        let mut generations: Vec<_> =
-            self.names()?.iter().filter_map(|name| Generation::from_directory_name(name)).collect();
-        generations.sort_unstable();
-        Ok(generations)
+        Ok(generations(&self.names()?))
     }
 
     /// Loads the newest generation that is whole; `None` when there is none at all.
@@ -200,6 +197,13 @@ impl CheckpointReader {
     fn damaged(&self, generation: Generation, name: &str, fault: Fault) -> CheckpointError {
         CheckpointError::Damaged { generation, path: self.path(generation, name), fault }
     }
+}
+
+/// Those among names, oldest first.
+pub(super) fn generations(names: &[String]) -> Vec<Generation> {
+    let mut generations: Vec<_> = names.iter().filter_map(|name| Generation::from_directory_name(name)).collect();
+    generations.sort_unstable();
+    generations
 }
 
 /// A generation whose bytes are what was written.

@@ -29,6 +29,17 @@ impl Generation {
         parse(name, "gen-").filter(|generation| generation.directory_name() == name)
     }
 
+    /// Name of the file beside the generations that keeps this one: `keep-00000042`.
+    #[must_use]
+    pub fn keep_name(self) -> String {
+        format!("keep-{:08}", self.0)
+    }
+
+    /// The generation whose [`keep_name`](Self::keep_name) is `name`.
+    pub(super) fn from_keep_name(name: &str) -> Option<Self> {
+        parse(name, "keep-").filter(|generation| generation.keep_name() == name)
+    }
+
     /// The generation whose temporary name is `name`.
     pub(super) fn from_temporary_name(name: &str) -> Option<Self> {
         parse(name, "tmp-").filter(|generation| generation.temporary_name() == name)
@@ -82,6 +93,8 @@ mod tests {
         assert_eq!(Generation::from_directory_name(name), expected.map(Generation), "{name}");
         let temporary = name.replacen("gen", "tmp", 1);
         assert_eq!(Generation::from_temporary_name(&temporary), expected.map(Generation), "{temporary}");
+        let keep = name.replacen("gen", "keep", 1);
+        assert_eq!(Generation::from_keep_name(&keep), expected.map(Generation), "{keep}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Writing generations: aside, durable, visible by one rename; then the old ones go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use leyline::error::{Error as _, ErrorKind};
 use super::error::CheckpointError;
 use super::manifest::{MANIFEST_FILE, Manifest};
 use super::payload::{Payload, STATE_FILE, TENSORS_FILE, encode};
-use super::reader::{CheckpointReader, Loaded};
+use super::reader::{CheckpointReader, Loaded, generations};
 use super::snapshot::{Generation, Snapshot, SnapshotMeta};
 
 const LOCK_FILE: &str = "lock";
@@ -43,7 +43,8 @@ impl CheckpointStore {
     }
 
     /// Stores `snapshot` as a new generation; when this returns, it is durable. Then removes what is older than the
-    /// newest `keep_last` sound generations, the new one included; a pinned generation stays and does not count.
+    /// newest `keep_last` sound generations, the new one included; a pinned generation stays and does not count, and so
+    /// does one with a file of its [`keep_name`](Generation::keep_name) beside it.
     ///
     /// # Errors
     /// [`CheckpointError::InvalidName`], [`UnsupportedDType`](CheckpointError::UnsupportedDType),
@@ -182,11 +183,14 @@ impl CheckpointStore {
         self.fs().rename(temporary, &visible).map_err(CheckpointError::io("rename", temporary))
     }
 
-    /// Removes what is older than the newest `keep_last` sound generations, but for the newest sound one that is pinned.
+    /// Removes what is older than the newest `keep_last` sound generations, but for the newest sound one that is pinned and
+    /// those that somebody keeps by a file.
     fn retain_newest(&mut self) -> Result<(), CheckpointError> {
         let (mut num_sound, mut has_pinned) = (0, false);
         let mut expired = Vec::new();
-        for generation in self.list()?.into_iter().rev() {
+        let names = self.reader.names()?;
+        let kept: BTreeSet<_> = names.iter().filter_map(|name| Generation::from_keep_name(name)).collect();
+        for generation in generations(&names).into_iter().rev().filter(|generation| !kept.contains(generation)) {
             let is_needed = num_sound < self.keep_last.get();
             match self.look_at(generation, is_needed) {
                 Ok(true) if !has_pinned => has_pinned = true,

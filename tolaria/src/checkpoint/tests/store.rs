@@ -122,6 +122,64 @@ fn a_damaged_pinned_generation_does_not_end_the_life_of_a_sound_one() {
     assert!(num_both > 0, "{:?}", kept.tree());
 }
 
+/// The generations that a save leaves: the new one, the newest sound ones beside it, what is newer than the last of them,
+/// the pinned one, and those that are kept by a file.
+fn expected_after(sound: &[bool], keep_last: usize, pinned: Option<u64>, kept: &[u64]) -> Vec<u64> {
+    let newest = sound.len() as u64 + 1;
+    let is_pinned = |n: u64| pinned == Some(n) && sound[usize::try_from(n).unwrap() - 1];
+    let is_kept = |n: u64| kept.contains(&n);
+    let mut left = vec![newest];
+    let mut num_sound = 1;
+    for (index, is_sound) in sound.iter().enumerate().rev() {
+        let n = index as u64 + 1;
+        if is_pinned(n) || is_kept(n) || num_sound < keep_last {
+            left.push(n);
+        }
+        num_sound += usize::from(*is_sound && !is_pinned(n) && !is_kept(n));
+    }
+    left.sort_unstable();
+    left
+}
+
+#[test]
+fn retention_never_takes_the_last_sound_generations_the_pinned_one_or_what_is_kept_whatever_is_damaged() {
+    const NUM: u64 = 5;
+    for (damaged, keep_last) in (0..1_u32 << NUM).flat_map(|damaged| [1, 2, 3].map(|keep_last| (damaged, keep_last))) {
+        for (pinned, kept) in [(None, &[][..]), (Some(2), &[]), (None, &[1, 4]), (Some(1), &[3])] {
+            let (fs, mut store) = saved([], 9);
+            for step in 1..=NUM {
+                let is_pinned = pinned == Some(step);
+                if is_pinned { store.save_pinned(&snapshot(step)) } else { store.save(&snapshot(step)) }.unwrap();
+            }
+            drop(store);
+            let sound: Vec<bool> = (0..NUM).map(|index| damaged & (1 << index) == 0).collect();
+            (1..=NUM).zip(&sound).filter(|(_, sound)| !**sound).for_each(|(generation, _)| damage(&fs, generation));
+            for &generation in kept {
+                fs.write_synced(&Path::new(DIR).join(Generation(generation).keep_name()), b"").unwrap();
+            }
+            let mut store = open(&fs, keep_last);
+            store.save(&snapshot(NUM + 1)).unwrap();
+            let expected = expected_after(&sound, keep_last, pinned, kept);
+            let context = format!("sound {sound:?}, keeping {keep_last}, pinned {pinned:?}, kept {kept:?}");
+            assert_eq!(numbers(&store.list().unwrap()), expected, "{context}");
+        }
+    }
+}
+
+#[test]
+fn a_generation_that_is_kept_goes_when_its_file_does() {
+    let (fs, mut store) = saved(1..=2, 1);
+    let keep = Path::new(DIR).join(Generation(2).keep_name());
+    fs.write_synced(&keep, b"the one of the paper").unwrap();
+    for step in 3..=5 {
+        store.save(&snapshot(step)).unwrap();
+    }
+    assert_eq!(numbers(&store.list().unwrap()), [2, 5]);
+    fs.rename(&keep, &keep.with_file_name("kept-no-more")).unwrap();
+    store.save(&snapshot(6)).unwrap();
+    assert_eq!(numbers(&store.list().unwrap()), [6]);
+}
+
 #[test]
 fn all_damaged_is_an_error_and_not_a_fresh_start() {
     let (fs, store) = saved(1..=2, 2);
