@@ -106,6 +106,76 @@ fn a_run_that_is_stopped_at_any_time_by_any_signal_continues_to_the_same_bits() 
     assert!(parts.join("report.html").is_file());
 }
 
+/// A number at random below another: [Steele et al. 2014](https://doi.org/10.1145/2714064.2660195).
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ (mixed >> 31)) % below
+}
+
+/// A longer one of this, with a record: `ESPER_SIGTERMS=200 ESPER_SIGTERMS_LOG=FILE cargo test --release -p esper --test interrupted random`.
+#[test]
+fn a_run_that_is_terminated_at_random_times_is_resumable_each_time_and_ends_with_the_same_bits() {
+    let num_signals = std::env::var("ESPER_SIGTERMS").map_or(3, |number| number.parse().unwrap());
+    let settings = |seed: u64| {
+        let seed = seed.to_string();
+        let every = ["--set", "checkpoint.every_steps=7", "--set", "train.eval_every_steps=9"];
+        let fixed = ["--epochs", "40", "--json", "--progress", "plain", "--seed", &seed];
+        fixed.iter().chain(&every).map(ToString::to_string).collect::<Vec<String>>()
+    };
+    let (mut state, mut stops, mut num_runs, mut num_early) = (7, Vec::new(), 0, 0);
+    while stops.len() < num_signals {
+        num_runs += 1;
+        let dir = tempfile::tempdir().unwrap();
+        let (whole, parts) = (dir.path().join("whole"), dir.path().join("parts"));
+        let settings = settings(num_runs);
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        let started = std::time::Instant::now();
+        let (code, expected, error) = finish(esper(&settings, &whole));
+        assert_eq!(code, Some(0), "{error}");
+        let whole_ms = u64::try_from(started.elapsed().as_millis()).unwrap();
+        let mut last = 0;
+        let resumed = loop {
+            let is_begun = parts.join("config.toml").is_file();
+            let child =
+                esper(if is_begun { &["--resume", "--json", "--progress", "plain"] } else { &*settings }, &parts);
+            if stops.len() < num_signals {
+                std::thread::sleep(Duration::from_millis(random(&mut state, whole_ms.max(2))));
+                signal(&child, &["TERM"]);
+            }
+            let output = child.wait_with_output().unwrap();
+            match output.status.code() {
+                Some(0) => {
+                    let text = String::from_utf8(output.stdout).unwrap();
+                    break serde_json::from_str::<Value>(text.lines().last().unwrap()).unwrap();
+                }
+                // Before it listens, at its very start.
+                None => num_early += 1,
+                code => {
+                    assert_eq!(code, Some(INTERRUPTED), "{}", String::from_utf8_lossy(&output.stderr));
+                    let reader = CheckpointReader::new(parts.join("checkpoints"), Arc::new(StdFs));
+                    let newest = reader.load_latest().unwrap().unwrap();
+                    assert!(newest.skipped.is_empty() && newest.snapshot.meta.step.0 >= last);
+                    last = newest.snapshot.meta.step.0;
+                    stops.push(last);
+                }
+            }
+        };
+        for field in ["test_accuracy", "test_loss", "epochs", "steps", "parameters", "seeds"] {
+            assert_eq!(resumed[field], expected[field], "run {num_runs}: {field}");
+        }
+        assert_eq!(newest_checkpoint(&parts), newest_checkpoint(&whole), "run {num_runs}");
+    }
+    if let Ok(log) = std::env::var("ESPER_SIGTERMS_LOG") {
+        let record = serde_json::json!({
+            "signals": stops.len(), "before_the_process_listened": num_early, "runs": num_runs,
+            "runs_that_ended_with_other_bits": 0, "stopped_after_step": stops,
+        });
+        std::fs::write(log, record.to_string() + "\n").unwrap();
+    }
+}
+
 #[test]
 fn a_second_signal_ends_the_process_at_once_and_a_checkpoint_is_there() {
     let dir = tempfile::tempdir().unwrap();
