@@ -15,6 +15,7 @@ pub use esper_data as data;
 pub mod cli;
 pub mod config;
 pub mod wire;
+pub mod signature;
 pub mod run;
 pub mod telemetry;
 pub mod progress;

@@ -49,6 +49,18 @@ impl CommandKey {
         SignedCommand { key_id, tag, bytes }
     }
 
+    /// The HMAC-SHA256 of bytes that are no command, for this purpose: what is signed for one is not signed for another.
+    #[must_use]
+    pub fn tag(&self, purpose: &str, bytes: &[u8]) -> [u8; 32] {
+        self.mac(&purposeful(purpose, bytes)).finalize().into_bytes().into()
+    }
+
+    /// Whether it is [`tag`](Self::tag) of these; takes as long for a wrong one.
+    #[must_use]
+    pub fn verifies_tag(&self, purpose: &str, bytes: &[u8], tag: &[u8; 32]) -> bool {
+        self.verifies(&purposeful(purpose, bytes), tag)
+    }
+
     fn mac(&self, message: &[u8]) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         mac.update(message);
@@ -59,6 +71,11 @@ impl CommandKey {
     fn verifies(&self, message: &[u8], tag: &[u8; 32]) -> bool {
         self.mac(message).verify_slice(tag).is_ok()
     }
+}
+
+/// The length in front keeps a purpose from running into the bytes.
+fn purposeful(purpose: &str, bytes: &[u8]) -> Vec<u8> {
+    [&(purpose.len() as u64).to_le_bytes(), purpose.as_bytes(), bytes].concat()
 }
 
 impl fmt::Debug for CommandKey {
@@ -175,6 +192,18 @@ mod tests {
             assert_eq!((signed.key_id, &signed.bytes), (KeyId(key_id), &command.to_bytes()));
             assert_eq!(signed.tag.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), tag);
         }
+    }
+
+    #[test]
+    fn a_tag_is_of_one_purpose_and_no_tag_of_a_command() {
+        let key = CommandKey::new([5; 32]);
+        let tag = key.tag("a", b"bc");
+        assert!(key.verifies_tag("a", b"bc", &tag));
+        for (purpose, bytes) in [("ab", &b"c"[..]), ("a", b"bd"), ("", b"abc")] {
+            assert!(!key.verifies_tag(purpose, bytes, &tag), "{purpose}");
+        }
+        assert!(!CommandKey::new([6; 32]).verifies_tag("a", b"bc", &tag));
+        assert_ne!(key.sign_bytes(KeyId(1), b"bc".to_vec()).tag, tag);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::config::DeviceName;
 use crate::data::TargetKind;
 use crate::exit::UsageError;
 use crate::report::{count, decimal, is_ratio, percent, printable};
+use crate::signature::SignatureArgs;
 use crate::trained::{Confusion, Origin, Subject, Trained, data_of_run};
 use crate::{output, wire};
 
@@ -40,6 +41,8 @@ pub(super) struct EvaluateArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    signature: SignatureArgs,
 }
 
 /// What was measured.
@@ -66,7 +69,7 @@ pub(super) fn command(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let device = |trained: Option<&Trained>| {
         on(args.device.or_else(|| trained.map(|trained| trained.config.run.device)).unwrap_or(DeviceName::Cpu))
     };
-    let subject = Subject::open(&args.dir, &device)?;
+    let subject = Subject::open(&args.dir, &args.signature, &device)?;
     let (name, dataset) = match (&args.data, &subject.origin) {
         (Some(path), _) => file(&subject, path)?,
         (None, Origin::Run(trained)) => test_part(trained)?,

@@ -10,6 +10,7 @@ use esper_export::{DOCUMENT_FILE, Error, IfPresent, ONNX_FILE, WEIGHTS_FILE};
 
 use crate::exit::UsageError;
 use crate::output;
+use crate::signature::SignatureArgs;
 use crate::trained::Trained;
 
 /// Flags of `esper export`.
@@ -26,6 +27,8 @@ pub(super) struct ExportArgs {
     /// Replace an export that is there.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    signature: SignatureArgs,
 }
 
 /// Runs the sub-command.
@@ -34,7 +37,7 @@ pub(super) struct ExportArgs {
 /// [`UsageError`] when the folder has no checkpoint, or there is something where the export is to be; when it cannot be
 /// written.
 pub(super) fn command(args: &ExportArgs) -> anyhow::Result<ExitCode> {
-    let Trained { record, generation, epoch, export, .. } = Trained::open(&args.run_dir)?;
+    let Trained { record, generation, epoch, export, .. } = Trained::open(&args.run_dir, args.signature.signing()?)?;
     let if_present = if args.force { IfPresent::Replace } else { IfPresent::Refuse };
     let written =
         if args.onnx { export.write_with_onnx(&args.to, if_present) } else { export.write(&args.to, if_present) };

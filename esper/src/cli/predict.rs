@@ -15,6 +15,7 @@ use crate::config::DeviceName;
 use crate::data::{TargetKind, TargetPlan};
 use crate::exit::UsageError;
 use crate::output;
+use crate::signature::SignatureArgs;
 use crate::trained::Subject;
 
 /// Flags of `esper predict`.
@@ -34,6 +35,8 @@ pub(super) struct PredictArgs {
     /// `cpu`, or `cuda:N` in a build with the `cuda` feature.
     #[arg(long, value_name = "DEVICE", value_parser = device_name, default_value = "cpu")]
     device: DeviceName,
+    #[command(flatten)]
+    signature: SignatureArgs,
 }
 
 /// Runs the sub-command.
@@ -41,7 +44,7 @@ pub(super) struct PredictArgs {
 /// # Errors
 /// [`UsageError`] when the folder has no network or the file does not fit it, with the place; when nothing can be written.
 pub(super) fn command(args: &PredictArgs) -> anyhow::Result<ExitCode> {
-    let subject = Subject::open(&args.dir, &|_| on(args.device))?;
+    let subject = Subject::open(&args.dir, &args.signature, &|_| on(args.device))?;
     let target = &subject.preparation.target;
     if target.kind == TargetKind::Tokens {
         let shown = args.dir.display();

@@ -12,6 +12,7 @@ use tolaria::checkpoint::Loaded;
 use super::saved;
 use crate::exit::UsageError;
 use crate::output;
+use crate::signature::SignatureArgs;
 use crate::trained::{SEEDS, newest_checkpoint};
 
 /// Flags of `esper seeds export`.
@@ -31,6 +32,8 @@ pub struct SeedsExportArgs {
     /// Replace weights of that name.
     #[arg(long)]
     pub replace: bool,
+    #[command(flatten)]
+    pub signature: SignatureArgs,
 }
 
 /// Runs the sub-command.
@@ -41,7 +44,7 @@ pub struct SeedsExportArgs {
 pub fn export(args: &SeedsExportArgs) -> anyhow::Result<ExitCode> {
     let asked = args.blueprint.as_deref().map(BlueprintId::new).transpose();
     let asked = asked.map_err(|error| UsageError(format!("--as: {error}")))?;
-    let Loaded { snapshot, generation, .. } = newest_checkpoint(&args.run_dir)?;
+    let Loaded { snapshot, generation, .. } = newest_checkpoint(&args.run_dir, args.signature.signing()?)?;
     let state = snapshot.components.get(SEEDS).context("the checkpoint has no seed manager in it")?;
     let (seed, tensors) = saved::weights(state, SeedId(args.seed))?;
     let blueprint = asked.unwrap_or_else(|| seed.blueprint.clone());

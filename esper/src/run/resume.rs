@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tolaria::checkpoint::{CheckpointReader, Snapshot, StdFs};
+use tolaria::checkpoint::{CheckpointReader, Signing, Snapshot, StdFs};
 use tolaria::trainer::epochs_begun;
 use tolaria::trainer::report::EpochReport;
 
@@ -27,6 +27,7 @@ pub(super) fn check(
     folder: &RunFolder,
     config: &EsperConfig,
     data: DataDigest,
+    signing: Option<Signing>,
     now_unix_ms: u64,
 ) -> anyhow::Result<RunRecord> {
     let record: RunRecord = read(&folder.path().join(RECORD_FILE))?;
@@ -44,7 +45,7 @@ pub(super) fn check(
         path if path.is_file() => Some(read(&path)?),
         _ => None,
     };
-    let newest = newest(&folder.checkpoints())?;
+    let newest = newest(&folder.checkpoints(), signing)?;
     match &newest {
         Some(newest) => compare(newest, config, folder)?,
         None => expect_no_progress(folder, config, summary.as_ref(), &instead)?,
@@ -64,11 +65,12 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     serde_json::from_str(&text).with_context(|| format!("{} was not written by a run", path.display()))
 }
 
-fn newest(checkpoints: &Path) -> anyhow::Result<Option<Snapshot>> {
+fn newest(checkpoints: &Path, signing: Option<Signing>) -> anyhow::Result<Option<Snapshot>> {
     if !checkpoints.is_dir() {
         return Ok(None);
     }
-    let loaded = CheckpointReader::new(checkpoints, Arc::new(StdFs)).load_latest().context("resuming")?;
+    let reader = CheckpointReader::new(checkpoints, Arc::new(StdFs)).with_signing(signing);
+    let loaded = reader.load_latest().context("resuming")?;
     Ok(loaded.map(|loaded| loaded.snapshot))
 }
 

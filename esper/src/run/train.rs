@@ -20,8 +20,8 @@ use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline::state::{ACCURACY, Score};
 use leyline::telemetry::Recorder;
-use tolaria::checkpoint::CheckpointStore;
 use tolaria::trainer::{Checkpoints, Outcome, Resumed, SignalFile};
+use tolaria::checkpoint::{CheckpointStore, Signing};
 
 use crate::check;
 use crate::config::{CheckpointConfig, EsperConfig};
@@ -38,6 +38,7 @@ use crate::run::plan::{self, Plan};
 use crate::run::resume;
 use crate::run::verdict::verdict;
 use crate::run::watch::Watch;
+use crate::signature::SignatureArgs;
 use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble, placement};
 
 /// Longest wait for telemetry to reach the disk at the end.
@@ -81,6 +82,8 @@ pub struct TrainArgs {
     /// Any other setting, for example `--set train.batch.batch_size=16`; may be given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    #[command(flatten)]
+    pub signature: SignatureArgs,
     /// Print one JSON object with the summary as the last line on standard output.
     #[arg(long)]
     pub json: bool,
@@ -120,6 +123,7 @@ fn train_on(
 ) -> anyhow::Result<ExitCode> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let started = clock.now();
+    let signing = args.signature.signing()?;
     let plan = Plan::of(args, &fs, clock.unix().as_secs())?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
     check::tell_data(prepared);
@@ -128,7 +132,7 @@ fn train_on(
         Some(name) => begin(name, &plan, fs, &*clock)?,
         None => {
             let mut folder = RunFolder::open(fs, &plan.folder)?;
-            let record = resume::check(&folder, config, prepared.digest, unix_ms(&*clock))?;
+            let record = resume::check(&folder, config, prepared.digest, signing.clone(), unix_ms(&*clock))?;
             folder.lock()?;
             (folder, record)
         }
@@ -143,7 +147,7 @@ fn train_on(
     )?;
     let around = Surroundings {
         run_id: record.run_id.clone(),
-        checkpoints: Some(checkpoints(config, &folder)?),
+        checkpoints: Some(checkpoints(config, &folder, signing)?),
         command_journal: Some(Journal::open_on(&**folder.fs(), &folder.command_journal())?),
         recorder: Arc::clone(&recorder) as Arc<dyn Recorder>,
         clock: Arc::clone(&clock),
@@ -261,8 +265,9 @@ fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn
     Ok(sinks)
 }
 
-fn checkpoints(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Checkpoints> {
+fn checkpoints(config: &EsperConfig, folder: &RunFolder, signing: Option<Signing>) -> anyhow::Result<Checkpoints> {
     let store = CheckpointStore::open(folder.checkpoints(), config.checkpoint.keep_last, Arc::clone(folder.fs()))?;
+    let store = store.with_signing(signing);
     let CheckpointConfig { every_epochs, every_steps, keep_best, in_background, .. } = config.checkpoint;
     let config_digest = plan::digest(config);
     Ok(Checkpoints { store, every_epochs, every_steps, keep_best, in_background, config_digest })

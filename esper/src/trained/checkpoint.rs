@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tolaria::checkpoint::{CheckpointError, CheckpointReader, Loaded, StdFs};
+use tolaria::checkpoint::{CheckpointError, CheckpointReader, Loaded, Signing, StdFs};
 
 use crate::exit::UsageError;
 use crate::report::{SUMMARY_FILE, Tested, Which};
@@ -16,17 +16,23 @@ pub(crate) const SEEDS: &str = "seeds";
 ///
 /// # Errors
 /// [`UsageError`] when there is none; when none can be read.
-pub(crate) fn newest_checkpoint(run_dir: &Path) -> anyhow::Result<Loaded> {
-    load(run_dir, CheckpointReader::load_latest)
+pub(crate) fn newest_checkpoint(run_dir: &Path, signing: Option<Signing>) -> anyhow::Result<Loaded> {
+    load(run_dir, signing, CheckpointReader::load_latest)
 }
 
 /// The checkpoint of the network that the run came to: the one that was tested or, where none was, the newest.
 ///
 /// # Errors
 /// As [`newest_checkpoint`]; [`UsageError`] when the best checkpoint is not the one that was tested.
-pub(super) fn result_checkpoint(run_dir: &Path, tested: Option<Tested>) -> anyhow::Result<Loaded> {
-    let Some(tested) = tested.filter(|tested| tested.network == Which::Best) else { return newest_checkpoint(run_dir) };
-    let loaded = load(run_dir, CheckpointReader::load_pinned)?;
+pub(super) fn result_checkpoint(
+    run_dir: &Path,
+    tested: Option<Tested>,
+    signing: Option<Signing>,
+) -> anyhow::Result<Loaded> {
+    let Some(tested) = tested.filter(|tested| tested.network == Which::Best) else {
+        return newest_checkpoint(run_dir, signing);
+    };
+    let loaded = load(run_dir, signing, CheckpointReader::load_pinned)?;
     let found = loaded.snapshot.meta.step;
     if found != tested.step {
         let (shown, step) = (run_dir.display(), tested.step);
@@ -41,6 +47,7 @@ pub(super) fn result_checkpoint(run_dir: &Path, tested: Option<Tested>) -> anyho
 
 fn load(
     run_dir: &Path,
+    signing: Option<Signing>,
     which: fn(&CheckpointReader) -> Result<Option<Loaded>, CheckpointError>,
 ) -> anyhow::Result<Loaded> {
     let dir = run_dir.join("checkpoints");
@@ -51,7 +58,7 @@ fn load(
     if !dir.is_dir() {
         return Err(nothing().into());
     }
-    let loaded = which(&CheckpointReader::new(&dir, Arc::new(StdFs)));
+    let loaded = which(&CheckpointReader::new(&dir, Arc::new(StdFs)).with_signing(signing));
     let loaded = loaded.with_context(|| format!("reading {}", dir.display()))?.ok_or_else(nothing)?;
     for (generation, reason) in &loaded.skipped {
         tracing::warn!("checkpoint {generation} does not verify and is passed over: {reason}");

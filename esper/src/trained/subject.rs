@@ -12,6 +12,7 @@ use kasmina::blueprint::Registry;
 use kasmina::graft::NetworkSpec;
 use leyline::id::EpochIndex;
 use leyline::model::{Pass, TrainableModel as _};
+use tolaria::checkpoint::Signing;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::task::TaskConfig;
 
@@ -20,6 +21,7 @@ use crate::config::EsperConfig;
 use crate::data::{self, Prepared, TargetKind};
 use crate::exit::UsageError;
 use crate::report::{self, CONFIG_FILE, PREPARATION_FILE, RunRecord};
+use crate::signature::SignatureArgs;
 
 /// Samples in a forward pass.
 const BATCH: usize = 512;
@@ -41,11 +43,11 @@ impl Trained {
     ///
     /// # Errors
     /// When it is none, has no checkpoint, or was written by a version that this one cannot read.
-    pub(crate) fn open(run_dir: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(run_dir: &Path, signing: Option<Signing>) -> anyhow::Result<Self> {
         let record = report::read_record(run_dir)?;
         let config = EsperConfig::load(Some(&run_dir.join(CONFIG_FILE)), Vec::new())?.config;
         let tested = report::read_summary(run_dir)?.and_then(|summary| summary.tested);
-        let loaded = result_checkpoint(run_dir, tested)?;
+        let loaded = result_checkpoint(run_dir, tested, signing)?;
         let state = loaded.snapshot.components.get(SEEDS).context("the checkpoint has no seed manager in it")?;
         let state = state_of_manager(state).context("reading the seed manager of the checkpoint")?;
         let (network, tensors) = NetworkSpec::of_saved(&state).context("reading the network of the checkpoint")?;
@@ -117,10 +119,19 @@ impl Subject {
     /// As [`Trained::open`] and [`Network::load`]; [`UsageError`] when it is neither.
     pub(crate) fn open(
         dir: &Path,
+        signature: &SignatureArgs,
         device: &dyn Fn(Option<&Trained>) -> anyhow::Result<Device>,
     ) -> anyhow::Result<Self> {
         let registry = Registry::all();
+        let signing = signature.signing()?;
         if dir.join(DOCUMENT_FILE).is_file() {
+            if signature.require_signed {
+                let shown = dir.display();
+                return Err(UsageError(format!(
+                    "--require-signed: {shown} is an export, which is never signed; expected the folder of a run"
+                ))
+                .into());
+            }
             let network = Network::load_with(dir, &registry, &device(None)?)?;
             let (model, preparation) = (network.model().clone(), network.preparation().clone());
             let task = network.document().task.clone();
@@ -138,7 +149,7 @@ impl Subject {
             ))
             .into());
         }
-        let trained = Trained::open(dir)?;
+        let trained = Trained::open(dir, signing)?;
         let device = device(Some(&trained))?;
         let Export { network, tensors, preparation, task: _ } = &trained.export;
         let tensors = tensors.iter().map(|(name, tensor)| Ok((name.clone(), tensor.to_device(&device)?)));

@@ -57,11 +57,7 @@ impl ReadLane {
     /// When the device fails.
     /// # Sync
     /// none; a tensor that is not contiguous is copied on the device
-    pub fn begin<'a>(
-        &self,
-        session: &Session,
-        tensors: impl IntoIterator<Item = &'a Tensor>,
-    ) -> Result<PendingRead> {
+    pub fn begin<'a>(&self, session: &Session, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<PendingRead> {
         let source = |tensor: &Tensor| {
             let tensor = tensor.contiguous()?;
             let from = if tensor.device().is_cpu() { None } else { Some(address(&tensor)?) };

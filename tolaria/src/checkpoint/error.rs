@@ -56,6 +56,20 @@ pub enum CheckpointError {
         /// The version in the manifest.
         found: u64,
     },
+    /// An undamaged generation is not signed as it should be; it may be somebody else's.
+    #[error(
+        "generation {generation} is not to be trusted: its signature `{}` cannot be accepted: {found}; expected the key that the run was \
+         written with, or a folder that nobody else has written to",
+        path.display()
+    )]
+    Untrusted {
+        /// The generation.
+        generation: Generation,
+        /// Its signature.
+        path: PathBuf,
+        /// What is wrong with it.
+        found: &'static str,
+    },
     /// The directory has no such generation.
     #[error(
         "no generation {generation} in `{}`; the newest is {}",
@@ -144,6 +158,7 @@ impl leyline::error::Error for CheckpointError {
         match self {
             Self::Locked { .. }
             | Self::NoSuchGeneration { .. }
+            | Self::Untrusted { .. }
             | Self::InvalidName(_)
             | Self::Unwritable { .. }
             | Self::NumbersExhausted { .. } => ErrorKind::Rejected,

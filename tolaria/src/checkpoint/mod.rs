@@ -23,7 +23,7 @@
 //!   ([`CheckpointReader`]) need no lock.
 //!
 //! The file system must rename a directory atomically and honor `fsync` (ext4, XFS, Btrfs, APFS, ZFS do). A digest
-//! proves that nothing was damaged, not who wrote it.
+//! proves that nothing was damaged, not who wrote it: a signature ([`CheckpointReader::with_signing`]) does.
 //!
 //! # Format, versions 1 and 2
 //!
@@ -35,7 +35,8 @@
 //! | `gen-<n>/` | one generation; `n` is decimal, at least 8 digits, larger is newer |
 //! | `gen-<n>/tensors.safetensors` | all tensors, named `component/tensor`; readable by any safetensors tool |
 //! | `gen-<n>/state.json` | an object: component name to that component's JSON document, as a string |
-//! | `gen-<n>/manifest.json` | written last; the envelope and body below |
+//! | `gen-<n>/manifest.json` | written after them; the envelope and body below |
+//! | `gen-<n>/manifest.hmac` | of a store with a [`Signing`] alone: its signature of the manifest, 64 hexadecimal digits and a line break |
 //!
 //! Directories that the store makes have mode 0700, files 0600. An existing directory keeps its mode.
 //!
@@ -70,6 +71,7 @@ mod name;
 mod error;
 mod payload;
 mod manifest;
+mod seal;
 mod reader;
 mod store;
 
@@ -79,6 +81,7 @@ pub use manifest::{FORMAT_VERSION, MAX_MANIFEST_BYTES};
 pub use name::NameError;
 pub use payload::{MAX_STATE_BYTES, MAX_TENSORS_BYTES};
 pub use reader::{CheckpointReader, Loaded};
+pub use seal::{Seal, Signing};
 pub use snapshot::{Generation, Snapshot, SnapshotMeta};
 pub use store::CheckpointStore;
 

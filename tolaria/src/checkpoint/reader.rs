@@ -10,6 +10,7 @@ use esper_disk::{EntryKind, Fs};
 use super::error::{CheckpointError, Fault};
 use super::manifest::{FileEntry, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ManifestError};
 use super::payload::{assemble, parse_state, parse_tensors};
+use super::seal::{SIGNATURE_BYTES, SIGNATURE_FILE, Signing};
 use super::snapshot::{Generation, Snapshot, SnapshotMeta};
 
 /// Reads a checkpoint directory. Takes no lock and changes nothing.
@@ -20,6 +21,7 @@ use super::snapshot::{Generation, Snapshot, SnapshotMeta};
 pub struct CheckpointReader {
     dir: PathBuf,
     fs: Arc<dyn Fs>,
+    signing: Option<Signing>,
 }
 
 /// A snapshot that was loaded.
@@ -37,7 +39,18 @@ pub struct Loaded {
 impl CheckpointReader {
     /// A reader of the generations in `dir`. Touches nothing yet.
     pub fn new(dir: impl Into<PathBuf>, fs: Arc<dyn Fs>) -> Self {
-        Self { dir: dir.into(), fs }
+        Self { dir: dir.into(), fs, signing: None }
+    }
+
+    /// The same, which refuses generations whose signature is not right.
+    #[must_use]
+    pub fn with_signing(mut self, signing: Option<Signing>) -> Self {
+        self.signing = signing;
+        self
+    }
+
+    pub(super) fn signing(&self) -> Option<&Signing> {
+        self.signing.as_ref()
     }
 
     /// The directory that holds the generations.
@@ -60,14 +73,17 @@ impl CheckpointReader {
     ///
     /// # Errors
     /// [`CheckpointError::UnsupportedVersion`] when the newest undamaged generation has another format: an older one
-    /// would silently lose its progress. [`CheckpointError::NothingLoadable`] when there are generations and every one
+    /// would silently lose its progress; [`CheckpointError::Untrusted`] when it is not signed as it should be, likewise.
+    /// [`CheckpointError::NothingLoadable`] when there are generations and every one
     /// was passed over. [`CheckpointError::Io`] when the directory cannot be read.
     pub fn load_latest(&self) -> Result<Option<Loaded>, CheckpointError> {
         let mut skipped = Vec::new();
         for generation in self.list()?.into_iter().rev() {
             match self.load(generation) {
                 Ok(snapshot) => return Ok(Some(Loaded { snapshot, generation, skipped })),
-                Err(error @ CheckpointError::UnsupportedVersion { .. }) => return Err(error),
+                Err(error @ (CheckpointError::UnsupportedVersion { .. } | CheckpointError::Untrusted { .. })) => {
+                    return Err(error);
+                }
                 Err(reason) => skipped.push((generation, reason)),
             }
         }
@@ -90,7 +106,9 @@ impl CheckpointReader {
             match self.is_pinned(generation).and_then(|pinned| pinned.then(|| self.load(generation)).transpose()) {
                 Ok(Some(snapshot)) => return Ok(Some(Loaded { snapshot, generation, skipped })),
                 Ok(None) => {}
-                Err(error @ CheckpointError::UnsupportedVersion { .. }) => return Err(error),
+                Err(error @ (CheckpointError::UnsupportedVersion { .. } | CheckpointError::Untrusted { .. })) => {
+                    return Err(error);
+                }
                 Err(reason) => skipped.push((generation, reason)),
             }
         }
@@ -162,12 +180,26 @@ impl CheckpointReader {
             }
         }
         let bytes = self.read_file(generation, MANIFEST_FILE, MAX_MANIFEST_BYTES)?;
-        Manifest::parse(&bytes, generation).map_err(|error| match error {
+        let manifest = Manifest::parse(&bytes, generation).map_err(|error| match error {
             ManifestError::Fault(fault) => self.damaged(generation, MANIFEST_FILE, fault),
             ManifestError::Version(found) => {
                 CheckpointError::UnsupportedVersion { generation, path: dir.join(MANIFEST_FILE), found }
             }
-        })
+        })?;
+        self.require_trust(generation, &bytes)?;
+        Ok(manifest)
+    }
+
+    /// After the digest: what was damaged by chance is passed over, what was written by others is refused.
+    fn require_trust(&self, generation: Generation, manifest: &[u8]) -> Result<(), CheckpointError> {
+        let Some(signing) = &self.signing else { return Ok(()) };
+        let path = self.path(generation, SIGNATURE_FILE);
+        let signature = match self.fs.kind(&path).map_err(CheckpointError::io("look at", &path))? {
+            None => None,
+            Some(_) => Some(self.fs.read(&path, SIGNATURE_BYTES).map_err(CheckpointError::io("read", &path))?),
+        };
+        let fault = signing.fault(manifest, signature.as_deref());
+        fault.map_or(Ok(()), |found| Err(CheckpointError::Untrusted { generation, path, found }))
     }
 
     fn read_entry(&self, generation: Generation, entry: &FileEntry) -> Result<Vec<u8>, CheckpointError> {

@@ -12,6 +12,7 @@ use super::error::CheckpointError;
 use super::manifest::{MANIFEST_FILE, Manifest};
 use super::payload::{Payload, STATE_FILE, TENSORS_FILE, encode};
 use super::reader::{CheckpointReader, Loaded, generations};
+use super::seal::{SIGNATURE_FILE, Signing};
 use super::snapshot::{Generation, Snapshot, SnapshotMeta};
 
 const LOCK_FILE: &str = "lock";
@@ -40,6 +41,13 @@ impl CheckpointStore {
         let store = Self { reader: CheckpointReader::new(dir, fs), keep_last, sound: BTreeMap::new(), _lock: lock };
         store.sweep()?;
         Ok(store)
+    }
+
+    /// The same, which signs what it writes, and reads as [`CheckpointReader::with_signing`].
+    #[must_use]
+    pub fn with_signing(mut self, signing: Option<Signing>) -> Self {
+        self.reader = self.reader.with_signing(signing);
+        self
     }
 
     /// Stores `snapshot` as a new generation; when this returns, it is durable. Then removes what is older than the
@@ -172,9 +180,9 @@ impl CheckpointStore {
         manifest: &[u8],
     ) -> Result<(), CheckpointError> {
         self.fs().create_dir(temporary).map_err(CheckpointError::io("create", temporary))?;
-        for (name, content) in
-            [(TENSORS_FILE, &*payload.tensors), (STATE_FILE, &*payload.state), (MANIFEST_FILE, manifest)]
-        {
+        let signature = self.reader.signing().map(|signing| signing.to_bytes(manifest));
+        let files = [(TENSORS_FILE, &*payload.tensors), (STATE_FILE, &*payload.state), (MANIFEST_FILE, manifest)];
+        for (name, content) in files.into_iter().chain(signature.as_deref().map(|bytes| (SIGNATURE_FILE, bytes))) {
             let path = temporary.join(name);
             self.fs().write_synced(&path, content).map_err(CheckpointError::io("write", path))?;
         }

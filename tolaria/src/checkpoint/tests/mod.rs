@@ -6,6 +6,7 @@ mod corruption;
 mod faults;
 mod crash;
 mod kill;
+mod signed;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
