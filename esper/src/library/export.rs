@@ -32,6 +32,7 @@ pub struct SeedsExportArgs {
     /// Replace weights of that name.
     #[arg(long)]
     pub replace: bool,
+    /// With which key checkpoints are signed and read.
     #[command(flatten)]
     pub signature: SignatureArgs,
 }

@@ -82,6 +82,7 @@ pub struct TrainArgs {
     /// Any other setting, for example `--set train.batch.batch_size=16`; may be given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// With which key checkpoints are signed and read.
     #[command(flatten)]
     pub signature: SignatureArgs,
     /// Print one JSON object with the summary as the last line on standard output.

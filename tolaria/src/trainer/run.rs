@@ -226,7 +226,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// [`Error::InvalidConfig`] for settings that cannot work, [`Error::UnsupportedParameter`] for a network of another
     /// type than `f32`, [`Error::SharedDevice`] for a GPU on which a trainer or a session of another thread lives,
     /// [`Error::Policy`] for one with a deadline that has no thread or cannot be saved, device errors.
-    pub fn new(config: TrainConfig, mut parts: Parts<S, P>) -> Result<Self, Error>
+    pub fn new(config: TrainConfig, parts: Parts<S, P>) -> Result<Self, Error>
     where
         P: 'static,
     {
@@ -264,7 +264,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 return Err(Error::SharedDevice);
             }
         };
-        let parts = safety::timed(&config.safety, parts)?;
+        let mut parts = safety::timed(&config.safety, parts)?;
         let engine = engine(&config, &parts)?;
         let sums = EpochSums::new(Arc::clone(engine.geometry()), &parts.device)?;
         Ok(Self {
