@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Device, Tensor};
 use esper::progress::ProgressMode;
 use esper::run::{TrainArgs, train_quietly};
+use esper::signature::SignatureArgs;
 use esper_disk::{Fs, StdFs, replace_file};
 use esper_export::{Export, IfPresent};
 use kasmina::blueprint::Registry;
@@ -23,11 +24,15 @@ use crate::short_run;
 pub const RUN: &str = "run";
 /// Seeds germinate in the first epochs, so that commands are written down.
 const NUM_EPOCHS: u64 = 4;
+/// A run that waits for its checkpoints.
+pub const WAITS: &str = "checkpoint.in_background=false";
 const OWN: &[&str] = &[
     "train.batch.microbatches_per_step=2",
     "data.test_fraction=0.4",
     "checkpoint.keep_last=2",
     "checkpoint.every_steps=3",
+    // One order of calls of the disk in every run; processes that are killed leave it to the thread.
+    WAITS,
 ];
 
 /// A file of rows, of which a network can learn something: of all processes that train, for a run goes on with the data that it
@@ -76,6 +81,7 @@ pub fn train(dir: &Path, fs: Arc<dyn Fs>, resume: bool) -> Result<(), String> {
         json: true,
         tui: false,
         progress: ProgressMode::Off,
+        signature: SignatureArgs::default(),
     };
     train_quietly(&args, fs).map(drop).map_err(|error| format!("{error:#}"))
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::sim_fs::SimFs;
 use super::{DIR, assert_same, keep, numbers, open, snapshot};
 use crate::checkpoint::{CheckpointError, CheckpointReader, CheckpointStore, Fs, Generation, Seal, Signing};
+use esper_disk::testkit::SimFs;
 
 /// A keyed digest.
 #[derive(Debug)]
