@@ -172,7 +172,7 @@ impl World {
         let parts = Parts {
             run_id,
             num_epochs,
-            checkpoints: Some(Checkpoints { keep_best: false, ..Checkpoints::new(store) }),
+            checkpoints: Some(Checkpoints { keep_best: false, in_background: false, ..Checkpoints::new(store) }),
             recorder: Arc::clone(&recorder) as _,
             clock: Arc::clone(&clock) as _,
             ..Parts::new(Arc::new(Classification::new(2)), seeds, policy, splits)
