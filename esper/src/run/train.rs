@@ -20,8 +20,8 @@ use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use leyline::state::{ACCURACY, Score};
 use leyline::telemetry::Recorder;
-use tolaria::trainer::{Checkpoints, Outcome, Resumed, SignalFile};
 use tolaria::checkpoint::{CheckpointStore, Signing};
+use tolaria::trainer::{Checkpoints, Outcome, Resumed, SignalFile};
 
 use crate::check;
 use crate::config::{CheckpointConfig, EsperConfig};

@@ -54,6 +54,19 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if is_over { saved } else { Ok(()) }
     }
 
+    /// The checkpoint of a run that ends whether it can be written or not: when not, that is reported and counted.
+    pub(in crate::trainer) fn save_last(&mut self, eager: &mut Eager, observer: &mut dyn Observer) {
+        let saved = match self.settle(eager) {
+            Ok(()) => self.save(eager, When::Now, None),
+            Err(error) => {
+                let (step, began) = (self.cursor.step, self.parts.clock.now());
+                self.not_written(Flight { step, best: None, bytes: 0, began }, error)
+            }
+        };
+        drop(saved);
+        self.tell_saved(observer);
+    }
+
     /// The checkpoint of the best evaluation. Where it cannot be written, the one before is the best again.
     pub(super) fn save_best(&mut self, eager: &Eager, observer: &mut dyn Observer, best: Best, before: Option<Best>) {
         // A failure is reported, and nothing else follows from it.

@@ -200,9 +200,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let changes = levels.emergency.changes_after(levels.told.saturating_sub(1));
         let reason = changes.last().map(|change| change.reason.clone()).unwrap_or_default();
         self.parts.recorder.event(Event::new(&desc::EMERGENCY_HALTED).with("reason", &reason));
-        if let Err(error) = self.settle(eager).and_then(|()| self.save(eager, observer, false)) {
-            self.report_failed_save(&error, observer);
-        }
+        self.save_last(eager, observer);
         let health = Health { status: HealthStatus::Critical, summary: desc::EMERGENCY_HALTED.name.to_owned() };
         let (epoch, step) = (self.cursor.epoch, self.cursor.step);
         self.parts.recorder.publish(Boundary { epoch, step, source: "tolaria", health });
