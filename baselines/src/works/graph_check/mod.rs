@@ -13,7 +13,8 @@ mod function;
 mod memory;
 mod threads;
 mod graft;
-mod ramp;
+pub(super) mod ramp;
+mod rollback;
 mod gradients;
 
 use clap::Args;
@@ -71,5 +72,6 @@ fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     threads::run(gpu, eager, report);
     graft::run(gpu, eager, report);
     ramp::run(gpu, eager, report);
+    rollback::run(gpu, eager, report);
     gradients::run(gpu, eager, report);
 }

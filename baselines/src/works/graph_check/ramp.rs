@@ -24,7 +24,7 @@ use tolaria::aggregate::ConflictResolution;
 use tolaria::optim::OptimizerConfig;
 use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Observer, Parts, Splits, StepMode, Trainer};
+use tolaria::trainer::{ExecutionConfig, Observer, Parts, RecoveryConfig, Splits, StepMode, TrainConfig, Trainer};
 
 use crate::gpu::growing::{CLASSES, differing, in_mode, perceptron, samples, values_of};
 use crate::gpu::open::Gpu;
@@ -33,9 +33,9 @@ use crate::trainer::train_config;
 
 const INPUTS: usize = 16;
 const BATCH: usize = 8;
-const STEPS_PER_EPOCH: usize = 26;
+pub(crate) const STEPS_PER_EPOCH: usize = 26;
 const RAMP_EPOCHS: u64 = 2;
-const EPOCHS: u64 = 9;
+pub(crate) const EPOCHS: u64 = 9;
 const OPTIMIZER: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
@@ -45,7 +45,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
 }
 
 /// Every mode in a network of vectors and in one of signals.
-fn ramps() -> Vec<(String, Ramp)> {
+pub(crate) fn ramps() -> Vec<(String, Ramp)> {
     let signal = HostConfig::Cnn1d {
         length: INPUTS,
         channels: vec![6, 8],
@@ -75,7 +75,7 @@ fn blends(channels: usize) -> [Blend; 6] {
 }
 
 /// A network in which one seed of this blend ramps up.
-struct Ramp {
+pub(crate) struct Ramp {
     host: HostConfig,
     blend: Blend,
 }
@@ -118,8 +118,35 @@ impl Ramp {
     }
 
     fn trainer(&self, device: &Device, clock: &Arc<dyn Clock>, mode: StepMode) -> Result<RampTrainer, Broken> {
+        self.trainer_with(device, clock, in_mode(mode), RecoveryConfig::default())
+    }
+
+    /// A trainer whose steps run like this, and which keeps these states.
+    pub(crate) fn trainer_with(
+        &self,
+        device: &Device,
+        clock: &Arc<dyn Clock>,
+        execution: ExecutionConfig,
+        recovery: RecoveryConfig,
+    ) -> Result<RampTrainer, Broken> {
+        let parts = self.parts(device, clock, Arc::new(NullRecorder))?;
+        Ok(Trainer::new(Self::config(execution, recovery), parts)?)
+    }
+
+    /// Settings of such a trainer.
+    pub(crate) fn config(execution: ExecutionConfig, recovery: RecoveryConfig) -> TrainConfig {
+        let config = train_config(BATCH, 1, OPTIMIZER, ConflictResolution::PcGrad, execution);
+        TrainConfig { recovery, ..config }
+    }
+
+    /// What it is made of.
+    pub(crate) fn parts(
+        &self,
+        device: &Device,
+        clock: &Arc<dyn Clock>,
+        recorder: Arc<dyn Recorder>,
+    ) -> Result<Parts<Kasmina, Blending>, Broken> {
         let run_id = RunId::new("graph-check").expect("a literal of allowed characters");
-        let recorder: Arc<dyn Recorder> = Arc::new(NullRecorder);
         let clock = Arc::clone(clock);
         // The samples are random: a seed that had to prove itself would never act.
         let gates = GateConfig {
@@ -149,7 +176,7 @@ impl Ramp {
         let config = TamiyoConfig { policy: PolicyKind::Fixed, fixed, ..TamiyoConfig::default() };
         let schedule = Tamiyo::new(config, Arc::clone(&clock), Arc::clone(&recorder))?;
         let train = samples(BATCH * STEPS_PER_EPOCH, INPUTS, CLASSES, device)?;
-        let parts = Parts {
+        Ok(Parts {
             run_id,
             seed: 3,
             num_epochs: EPOCHS,
@@ -162,16 +189,14 @@ impl Ramp {
             checkpoints: None,
             recorder,
             clock,
-        };
-        let config = train_config(BATCH, 1, OPTIMIZER, ConflictResolution::PcGrad, in_mode(mode));
-        Ok(Trainer::new(config, parts)?)
+        })
     }
 }
 
-type RampTrainer = Trainer<Kasmina, Blending>;
+pub(crate) type RampTrainer = Trainer<Kasmina, Blending>;
 
 /// A fixed schedule whose seeds germinate with this blend.
-struct Blending {
+pub(crate) struct Blending {
     schedule: Tamiyo,
     blend: Blend,
 }
