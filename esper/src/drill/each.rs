@@ -7,7 +7,7 @@ use std::thread;
 use candle_core::Device;
 use esper_telemetry::QueueConfig;
 use tolaria::checkpoint::{CheckpointReader, StdFs};
-use tolaria::trainer::{ExecutionConfig, RecoveryConfig, SafetyConfig, StepMode, TrainConfig};
+use tolaria::trainer::{ExecutionConfig, Level, Origin, Outcome, RecoveryConfig, SafetyConfig, StepMode, TrainConfig};
 
 use super::faults::{DELAY, Switch};
 use super::world::{Does, EPOCHS, STEPS, Seen, World, settings};
@@ -60,6 +60,21 @@ pub(crate) const ALL: &[Drill] = &[
         },
         needs_gpu: false,
         run: rollback_deadline,
+    },
+    Drill {
+        name: "emergency-halt",
+        about: "an operator raises the emergency level to a halt: the run writes a checkpoint and ends, and can go on from there",
+        names: Names {
+            metrics: &[
+                "tolaria.emergency.level",
+                "tolaria.emergency.halt",
+                "tolaria.emergency.halts_total",
+                "tolaria.checkpoint.saves_total",
+            ],
+            events: &["tolaria.emergency.escalated", "tolaria.emergency.halt"],
+        },
+        needs_gpu: false,
+        run: emergency_halt,
     },
     Drill {
         name: "capture-failure",
@@ -186,6 +201,27 @@ fn rollback_deadline(device: &Device) -> Result<Seen, Failed> {
     world.clock.is_slow.set(false);
     let to = world.trainer.roll_back(&mut world.eager)?.to;
     world.close(format!("late at step {at}, discarded; in time it went back to step {to}"))
+}
+
+fn emergency_halt(device: &Device) -> Result<Seen, Failed> {
+    let expected = World::undisturbed(device, settings())?;
+    let mut world = World::new(device, settings())?;
+    let emergency = world.trainer.emergency();
+    let (ended, _) = world.run(|step| {
+        if step == STEPS + 3 {
+            emergency.set(Origin::Operator, Level::Halt, "drill");
+        }
+    });
+    let ended = ended?;
+    let at = world.trainer.progress().1.0;
+    expect(ended == Outcome::Halted && at <= STEPS + 4, || format!("the run ended as {ended:?} at step {at}"))?;
+    let (dir, seen) = (world.folder(), world.close(String::new())?);
+    let mut again = World::again(device, settings(), dir)?;
+    let resumed = again.trainer.resume(&mut again.eager)?.ok_or_else(|| Failed("there is no checkpoint".to_owned()))?;
+    expect(resumed.step.0 == at, || format!("the checkpoint is of step {}, not {at}", resumed.step))?;
+    again.complete(|_| ())?;
+    expect(again.bits()? == expected, || "the resumed run came to other bits".to_owned())?;
+    Ok(Seen { told: format!("halted at step {at} with a checkpoint; resumed to the bits of a run without"), ..seen })
 }
 
 fn disk_full(device: &Device) -> Result<Seen, Failed> {
