@@ -16,8 +16,8 @@ import tempfile
 
 import results
 
-PAIRS = 6
-STUDENT_95 = 2.571  # two-sided, 5 degrees of freedom
+PAIRS = 12
+STUDENT_95 = 2.201  # two-sided, 11 degrees of freedom
 QUANTITIES = ["epoch_steps", "epoch_whole", "linear16.step", "linear4.step"]
 
 

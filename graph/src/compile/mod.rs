@@ -80,7 +80,7 @@ pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::ARENA_ALIGNMENT;
 pub use node::{Node, NodeIndex, NodeKind, Pattern, Write};
 pub use pass::{Change, Pass, PassReport, PassSet};
-pub use pipeline::{CompileError, Compiled, compile};
+pub use pipeline::{CompileError, Compiled, MAX_NODES, compile};
 pub use pointwise::{BinaryOp, Comparison, ElementType, Operand, Pointwise, Step, UnaryOp};
 pub use program::Program;
 pub use recorded::{DeclaredEffect, Recorded, RecordedKind, RecordedNode};

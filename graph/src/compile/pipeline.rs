@@ -32,10 +32,22 @@ pub struct Compiled {
     pub reports: Vec<PassReport>,
 }
 
+/// Operations of the longest program that is rewritten. What comes before what takes a bit per pair of operations: 256 MiB
+/// for as many as this, and four times that for twice as many.
+pub const MAX_NODES: usize = 1 << 16;
+
 /// Why a program could not be rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
+    /// The program given has more than [`MAX_NODES`] operations.
+    #[error(
+        "the captured program has {nodes} operations, and programs of up to {MAX_NODES} are rewritten: capture a part of it"
+    )]
+    TooLong {
+        /// Its operations.
+        nodes: usize,
+    },
     /// The program given breaks a rule.
     #[error("the captured program is not valid")]
     Input(#[source] ProgramError),
@@ -58,7 +70,7 @@ pub enum CompileError {
 /// The result is checked; in a build with debug assertions, so is what each pass makes.
 ///
 /// # Errors
-/// [`CompileError::Input`] if `program` breaks a rule; [`CompileError::Pass`] and [`CompileError::Output`] if a pass
+/// [`CompileError::TooLong`]; [`CompileError::Input`] if `program` breaks a rule; [`CompileError::Pass`] and [`CompileError::Output`] if a pass
 /// made one that does, so that the captured graph is to be used instead.
 ///
 /// # Examples
@@ -83,6 +95,9 @@ pub enum CompileError {
 /// # Ok::<(), esper_graph::compile::CompileError>(())
 /// ```
 pub fn compile(program: &Program, passes: &PassSet) -> Result<Compiled, CompileError> {
+    if program.nodes.len() > MAX_NODES {
+        return Err(CompileError::TooLong { nodes: program.nodes.len() });
+    }
     program.validate().map_err(CompileError::Input)?;
     let clock = SystemClock::new();
     let mut fuel = Fuel::new(passes.fuel());

@@ -28,7 +28,7 @@ use super::session::Session;
 use super::side::{Arena, SideStream};
 use super::verify::copied_bytes;
 use crate::compile::{
-    Compiled, Lifetime, Lifted, NodeKind, Pass, PassSet, Program, Recorded, compare_twins, compile, lift,
+    CompileError, Compiled, Lifetime, Lifted, NodeKind, Pass, PassSet, Program, Recorded, compare_twins, compile, lift,
 };
 use crate::compile_report::{CompileOptions, CompileReport, CompileTimes};
 use crate::kernel_cache::KernelCache;
@@ -266,7 +266,10 @@ impl Source {
 
         let mark = clock.now();
         let compiled = compile(&lifted.program, passes);
-        let compiled = compiled.map_err(|error| not_compiled("not_valid", text_of_error(&error)))?;
+        let compiled = compiled.map_err(|error| {
+            let why = if matches!(error, CompileError::TooLong { .. }) { "too_long" } else { "not_valid" };
+            not_compiled(why, text_of_error(&error))
+        })?;
         let Compiled { program, once, .. } = &compiled;
         times.passes = clock.now() - mark;
         unwanted.check()?;

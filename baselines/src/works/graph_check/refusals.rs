@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::{DType, Device, Tensor};
 use esper_graph::{Captured, Refusal, Session};
 use leyline::region::Eager;
-use tolaria::host_read::{HostReads, read_scalar};
+use tolaria::host_read::{HostReads, read_scalar, read_vec};
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::{NullObserver, StepMode};
 
@@ -39,7 +39,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
         let refused = Session::open(&shared).map(drop);
         expect(refused, "unsupported")
     });
-    report.check("refusal.parked_error", |_| parked(gpu, eager));
+    report.check("refusal.released_inside", |_| released(gpu, eager));
     report.check("refusal.moved", |_| moved(gpu, eager));
     report.check("refusal.not_held", |_| not_held(gpu, eager));
     report.check("refusal.host_copies", |_| host_copies(gpu, eager));
@@ -172,8 +172,9 @@ fn doubling(gpu: &Gpu, eager: &mut Eager, input: &Tensor, output: &Tensor) -> Re
     captured.map_err(|refusal| Broken(refusal.to_string()))
 }
 
-/// A tensor from before the region is dropped in it: freeing it there is an error that only a later call reports.
-fn parked(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+/// A tensor from before the region is replaced in it: freeing it there is an error that only a later call reports. The one in
+/// its place was never computed, and says so.
+fn released(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     let make = || Tensor::ones(64, DType::F32, &gpu.device);
     let (input, output, mut outer) = (make()?, make()?, Some(make()?));
     let region = || output.slice_set(&(&input * 2.0)?, 0, 0);
@@ -181,10 +182,14 @@ fn parked(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
     gpu.session.warm(region)?;
     let refused = gpu.session.capture(eager, |_| {
         region()?;
-        outer = None;
+        outer = Some((&input * 3.0)?);
         Ok::<_, candle_core::Error>(())
     });
-    expect(refused, "parked_error")
+    let text = expect(refused, "released_inside")?;
+    let kept = outer.ok_or_else(|| Broken("nothing was kept".to_owned()))?;
+    let found = read_vec(&kept, "what was kept", &mut HostReads::default())?;
+    promise(found.iter().all(|number| number.is_nan()), || format!("{found:?} was kept"))?;
+    Ok(text)
 }
 
 fn moved(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::run;
 use crate::compile::{
-    Block, BlockId, Code, CompileError, Effect, ElementType, InterpretError, Kernel, LaunchShape, Lifetime, Node,
-    NodeIndex, NodeKind, PassSet, Pattern, Pointer, Pointwise, Program, ProgramError, Region, compile, interpret,
+    Block, BlockId, Code, CompileError, Effect, ElementType, InterpretError, Kernel, LaunchShape, Lifetime, MAX_NODES,
+    Node, NodeIndex, NodeKind, PassSet, Pattern, Pointer, Pointwise, Program, ProgramError, Region, compile, interpret,
 };
 
 const RESULT: BlockId = BlockId(0);
@@ -163,6 +163,17 @@ fn two_reads_of_the_same_bytes_need_no_order() {
     program.nodes[5] = Node::new(program.nodes[5].kind.clone(), [3]);
     program.nodes[6] = Node::new(program.nodes[6].kind.clone(), [4, 5]);
     assert_eq!(program.validate(), Ok(()));
+}
+
+#[test]
+fn a_program_that_is_too_long_is_refused_before_anything_is_made_of_it() {
+    let of = |count: usize| Program {
+        blocks: Vec::new(),
+        nodes: (0..count).map(|index| Node::new(NodeKind::Empty, index.checked_sub(1))).collect(),
+    };
+    assert!(compile(&of(MAX_NODES), &PassSet::all()).is_ok());
+    let refused = compile(&of(MAX_NODES + 1), &PassSet::all()).unwrap_err();
+    assert_eq!(refused, CompileError::TooLong { nodes: MAX_NODES + 1 });
 }
 
 #[test]
