@@ -1,0 +1,215 @@
+//! Models of images.
+
+use candle_core::{Module, ModuleT, Result, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models as m;
+use serde_json::json;
+
+use crate::{Model, config, signal};
+
+/// Two images of this size with three channels.
+fn images(size: usize, vb: &VarBuilder) -> Result<Tensor> {
+    signal(&[2, 3, size, size], vb.dtype())
+}
+
+/// A network of candle-transformers as a function with one input.
+macro_rules! networks {
+    ($($run:ident, $size:literal: |$vb:ident| $network:expr;)*) => {
+        $(fn $run($vb: VarBuilder) -> Result<Tensor> {
+            let x = images($size, &$vb)?;
+            $network?.forward(&x)
+        })*
+    };
+}
+
+networks! {
+    efficientvit, 224: |vb| m::efficientvit::efficientvit(&m::efficientvit::Config::m0(), 5, vb);
+    mobilenetv4, 32: |vb| m::mobilenetv4::mobilenetv4(&m::mobilenetv4::Config::small(), 5, vb);
+    mobileone, 32: |vb| m::mobileone::mobileone(&m::mobileone::Config::s0(), 5, vb);
+    convnext, 32: |vb| m::convnext::convnext(&m::convnext::Config::atto(), 5, vb);
+}
+
+/// A network that also knows whether it is trained; here it is not.
+macro_rules! networks_t {
+    ($($run:ident, $size:literal: |$vb:ident| $network:expr;)*) => {
+        $(fn $run($vb: VarBuilder) -> Result<Tensor> {
+            let x = images($size, &$vb)?;
+            $network?.forward_t(&x, false)
+        })*
+    };
+}
+
+networks_t! {
+    resnet18, 32: |vb| m::resnet::resnet18(5, vb);
+    resnet50, 32: |vb| m::resnet::resnet50(5, vb);
+    repvgg, 32: |vb| m::repvgg::repvgg(&m::repvgg::Config::a0(), 5, vb);
+}
+
+/// The first blocks of B0, narrow.
+fn efficientnet(vb: VarBuilder) -> Result<Tensor> {
+    let x = images(32, &vb)?;
+    let blocks = m::efficientnet::MBConvConfig::b0().into_iter().take(3).collect();
+    m::efficientnet::EfficientNet::new(vb, blocks, 5)?.forward(&x)
+}
+
+fn vit(vb: VarBuilder) -> Result<Tensor> {
+    let fields = json!({
+        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "hidden_act": "gelu",
+        "layer_norm_eps": 1e-6, "image_size": 16, "patch_size": 8, "num_channels": 3, "qkv_bias": true,
+    });
+    let x = images(16, &vb)?;
+    let config: m::vit::Config = config(fields, json!({}))?;
+    m::vit::Model::new(&config, 5, vb)?.forward(&x)
+}
+
+fn beit(vb: VarBuilder) -> Result<Tensor> {
+    let x = signal(&[1, 3, 384, 384], vb.dtype())?;
+    m::beit::BeitVisionTransformer::new(vb, 1, 8, 2)?.forward(&x)
+}
+
+fn dinov2_tiny(vb: VarBuilder) -> Result<Tensor> {
+    let x = signal(&[1, 3, 518, 518], vb.dtype())?;
+    m::dinov2::DinoVisionTransformer::new(vb, 1, 8, 2)?.forward(&x)
+}
+
+fn dinov2reg4(vb: VarBuilder) -> Result<Tensor> {
+    let x = signal(&[1, 3, 518, 518], vb.dtype())?;
+    m::dinov2reg4::DinoVisionTransformer::new(vb, 1, 8, 2)?.forward(&x)
+}
+
+fn eva2(vb: VarBuilder) -> Result<Tensor> {
+    let x = signal(&[1, 3, 448, 448], vb.dtype())?;
+    m::eva2::EVA2VisionTransformer::new(vb, 1, 8, 2)?.forward(&x)
+}
+
+/// A small Segformer.
+fn segformer_config() -> Result<m::segformer::Config> {
+    let fields = json!({
+        "num_channels": 3, "num_encoder_blocks": 2, "depths": [1, 1], "sr_ratios": [2, 1], "hidden_sizes": [8, 16],
+        "patch_sizes": [7, 3], "strides": [4, 2], "num_attention_heads": [1, 2], "mlp_ratios": [2, 2], "hidden_act": "gelu",
+        "layer_norm_eps": 1e-6, "decoder_hidden_size": 8,
+    });
+    config(fields, json!({}))
+}
+
+fn segformer(vb: VarBuilder) -> Result<Tensor> {
+    let x = images(32, &vb)?;
+    m::segformer::SemanticSegmentationModel::new(&segformer_config()?, 3, vb)?.forward(&x)
+}
+
+fn segformer_classes(vb: VarBuilder) -> Result<Tensor> {
+    let x = images(32, &vb)?;
+    m::segformer::ImageClassificationModel::new(&segformer_config()?, 3, vb)?.forward(&x)
+}
+
+fn siglip(vb: VarBuilder) -> Result<Tensor> {
+    let fields = json!({
+        "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_channels": 3,
+        "image_size": 16, "patch_size": 8,
+    });
+    let x = images(16, &vb)?;
+    let config: m::siglip::VisionConfig = config(fields, json!({}))?;
+    m::siglip::VisionModel::new(&config, true, vb)?.forward(&x)
+}
+
+fn clip(vb: VarBuilder) -> Result<Tensor> {
+    use m::clip::vision_model::{ClipVisionConfig, ClipVisionTransformer};
+    let config = ClipVisionConfig {
+        embed_dim: 16,
+        intermediate_size: 24,
+        num_hidden_layers: 2,
+        num_attention_heads: 2,
+        projection_dim: 8,
+        image_size: 16,
+        patch_size: 8,
+        ..ClipVisionConfig::vit_base_patch32()
+    };
+    let x = images(16, &vb)?;
+    // Drawn anew for each model where there is none.
+    vb.pp("embeddings").get(16, "class_embedding")?;
+    ClipVisionTransformer::new(vb, &config)?.forward(&x)
+}
+
+fn blip(vb: VarBuilder) -> Result<Tensor> {
+    let fields = json!({
+        "hidden_size": 16, "intermediate_size": 24, "projection_dim": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "image_size": 16, "patch_size": 8, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
+    });
+    let x = images(16, &vb)?;
+    let config: m::blip::VisionConfig = config(fields.clone(), json!({}))?;
+    let text = json!({
+        "vocab_size": 24, "hidden_size": 16, "encoder_hidden_size": 16, "intermediate_size": 24, "projection_dim": 8,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32, "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5, "is_decoder": true,
+    });
+    let text_config: m::blip_text::Config = crate::config(text, json!({}))?;
+    let config = m::blip::Config { text_config, vision_config: config, projection_dim: 8, image_text_hidden_size: 8 };
+    m::blip::BlipForConditionalGeneration::new(&config, vb)?.vision_model().forward(&x)
+}
+
+/// The image encoder of Segment Anything.
+fn segment_anything(vb: VarBuilder) -> Result<Tensor> {
+    let x = signal(&[1, 3, 32, 32], vb.dtype())?;
+    let encoder = m::segment_anything::image_encoder::ImageEncoderViT::new;
+    encoder(32, 8, 3, 16, 2, 2, 8, true, true, true, 2, &[1], vb)?.forward(&x)
+}
+
+fn stable_diffusion_vae(vb: VarBuilder) -> Result<Tensor> {
+    use m::stable_diffusion::vae::{AutoEncoderKL, AutoEncoderKLConfig};
+    let config = AutoEncoderKLConfig {
+        block_out_channels: vec![8, 16],
+        layers_per_block: 1,
+        latent_channels: 2,
+        norm_num_groups: 4,
+        use_quant_conv: true,
+        use_post_quant_conv: true,
+    };
+    let x = signal(&[1, 2, 4, 4], vb.dtype())?;
+    AutoEncoderKL::new(vb, 3, 3, config)?.decode(&x)
+}
+
+fn stable_diffusion_unet(vb: VarBuilder) -> Result<Tensor> {
+    use m::stable_diffusion::unet_2d::{BlockConfig, UNet2DConditionModel, UNet2DConditionModelConfig};
+    let block = |out_channels, use_cross_attn| BlockConfig { out_channels, use_cross_attn, attention_head_dim: 2 };
+    let config = UNet2DConditionModelConfig {
+        blocks: vec![block(8, Some(1)), block(16, None)],
+        layers_per_block: 1,
+        norm_num_groups: 4,
+        cross_attention_dim: 8,
+        ..UNet2DConditionModelConfig::default()
+    };
+    let (x, seen) = (signal(&[1, 2, 8, 8], vb.dtype())?, signal(&[1, 3, 8], vb.dtype())?);
+    UNet2DConditionModel::new(vb, 2, 2, false, config)?.forward(&x, 3.0, &seen)
+}
+
+fn wuerstchen_prior(vb: VarBuilder) -> Result<Tensor> {
+    let (x, seen) = (signal(&[1, 4, 4, 4], vb.dtype())?, signal(&[1, 3, 8], vb.dtype())?);
+    let at = Tensor::new(&[0.5_f32], vb.device())?.to_dtype(vb.dtype())?;
+    m::wuerstchen::prior::WPrior::new(4, 16, 8, 16, 1, 2, false, vb)?.forward(&x, &at, &seen)
+}
+
+/// All of them. What takes more than a second for one run is at the end.
+pub const MODELS: &[Model] = &[
+    Model::new("blip", blip),
+    Model::new("clip vision", clip),
+    Model::new("convnext", convnext),
+    Model::new("efficientnet", efficientnet),
+    Model::new("efficientvit", efficientvit),
+    Model::new("mobilenetv4", mobilenetv4),
+    Model::new("mobileone", mobileone),
+    Model::new("repvgg", repvgg),
+    Model::new("resnet18", resnet18),
+    Model::new("resnet50", resnet50),
+    Model::new("segformer", segformer),
+    Model::new("segformer classes", segformer_classes),
+    Model::new("segment_anything", segment_anything),
+    Model::new("siglip vision", siglip),
+    Model::new("stable_diffusion unet", stable_diffusion_unet),
+    Model::new("stable_diffusion vae", stable_diffusion_vae),
+    Model::new("vit", vit),
+    Model::new("wuerstchen prior", wuerstchen_prior),
+    Model::new("beit", beit),
+    Model::new("dinov2", dinov2_tiny),
+    Model::new("dinov2reg4", dinov2reg4),
+    Model::new("eva2", eva2),
+];
