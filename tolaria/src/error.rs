@@ -40,6 +40,22 @@ pub enum Error {
         /// The parameter.
         name: String,
     },
+    /// The loss depends on a parameter that a backward pass does not reach.
+    #[error(
+        "the loss depends on parameter `{name}`, which gets no gradient: an operation between them has no backward pass, such as the fused normalizations, softmax and rotary embedding of candle-nn. With `candle-core` and `candle-nn` of `candle/` under `[patch.crates-io]` in Cargo.toml those have one, and any other is named (docs/candle-models.md)"
+    )]
+    CutGradient {
+        /// The parameter.
+        name: String,
+    },
+    /// The loss does not depend on a parameter.
+    #[error(
+        "the loss does not depend on parameter `{name}`, which gets no gradient: leave it out of the parameters that are trained"
+    )]
+    UnusedParameter {
+        /// The parameter.
+        name: String,
+    },
     /// A setting that cannot work.
     #[error("`{key}` is invalid: {message}")]
     InvalidConfig {
@@ -174,7 +190,10 @@ impl leyline::error::Error for Error {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Candle(_) => ErrorKind::Device,
-            Self::LayoutMismatch { .. } | Self::MissingGradient { .. } => ErrorKind::LayoutMismatch,
+            Self::LayoutMismatch { .. }
+            | Self::MissingGradient { .. }
+            | Self::CutGradient { .. }
+            | Self::UnusedParameter { .. } => ErrorKind::LayoutMismatch,
             Self::InvalidConfig { .. } => ErrorKind::InvalidConfig,
             Self::InvalidData { .. } | Self::SharedDevice => ErrorKind::Rejected,
             Self::FrozenValue { .. } | Self::Unconfirmed => ErrorKind::Region,

@@ -164,3 +164,27 @@ fn names_of_buffers_are_their_own() {
         assert!(error.starts_with("buffers: expected names of their own, found `"), "{error}");
     }
 }
+
+/// What a run says whose model cuts the parameter `cut` off, or does not use it.
+fn told(is_used: bool) -> String {
+    // Nothing depends on what comes before it until it moves.
+    let weight = Var::zeros((8, 2), DType::F32, &Device::Cpu).unwrap();
+    let cut = Var::ones((8, 8), DType::F32, &Device::Cpu).unwrap();
+    let named = vec![("weight".to_owned(), weight.clone()), ("cut".to_owned(), cut.clone())];
+    let model = PlainModel::new(named, move |x: &Tensor| {
+        // As one of candle-nn's fused operations does it.
+        let hidden = if is_used { x.matmul(&cut)?.detach() } else { x.clone() };
+        hidden.matmul(&weight)
+    });
+    let mut trainer = trainer(NoSeeds::new(model.unwrap()), None);
+    trainer.run(&mut Eager::acquire().unwrap(), &mut NullObserver).unwrap_err().to_string()
+}
+
+#[test]
+fn a_parameter_without_a_gradient_is_named_with_the_reason_and_what_to_do() {
+    let cut = told(true);
+    assert!(cut.starts_with("the loss depends on parameter `cut`, which gets no gradient"), "{cut}");
+    assert!(cut.contains("[patch.crates-io]"), "{cut}");
+    let unused = told(false);
+    assert!(unused.starts_with("the loss does not depend on parameter `cut`"), "{unused}");
+}

@@ -15,6 +15,7 @@ mod config;
 mod run;
 mod splits;
 mod step;
+mod cut;
 mod region;
 mod feed;
 mod inputs;

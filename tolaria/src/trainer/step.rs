@@ -25,7 +25,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let mut samples = self.feed.window(&self.parts.data.train, &self.parts.device, order, index)?;
         let plan = self.plan(eager, &order.windows[index], &samples)?;
         let (executor, mut region) = self.region(&plan);
-        executor.step(eager, &mut samples, &mut region)?;
+        if let Err(error) = executor.step(eager, &mut samples, &mut region) {
+            return Err(self.explained(error));
+        }
         self.feed.recycle(samples);
         self.finish_step(eager, plan)
     }
