@@ -22,6 +22,7 @@ fn whisper(vb: VarBuilder) -> Result<Tensor> {
 
 fn encodec(vb: VarBuilder) -> Result<Tensor> {
     let config = m::encodec::Config {
+        target_bandwidths: vec![80.0],
         hidden_size: 8,
         num_filters: 4,
         upsampling_ratios: vec![3, 2],
@@ -35,7 +36,7 @@ fn encodec(vb: VarBuilder) -> Result<Tensor> {
 fn snac(vb: VarBuilder) -> Result<Tensor> {
     let fields = json!({
         "sampling_rate": 24000, "encoder_dim": 4, "encoder_rates": [2, 2], "decoder_dim": 16, "decoder_rates": [2, 2],
-        "attn_window_size": null, "codebook_size": 24, "codebook_dim": 4, "vq_strides": [2, 1], "noise": false, "depthwise": true,
+        "attn_window_size": null, "codebook_size": 24, "codebook_dim": 4, "vq_strides": [2, 1], "noise": false, "depthwise": false,
     });
     let config: m::snac::Config = config(fields, json!({}))?;
     let (slow, fast) = (tokens(1, 3)?, tokens(1, 6)?);

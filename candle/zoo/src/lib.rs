@@ -41,7 +41,7 @@ impl Model {
 
 /// All models.
 pub fn models() -> impl Iterator<Item = Model> {
-    [text::MODELS, vision::MODELS, audio::MODELS].into_iter().flatten().copied()
+    [text::MODELS, vision::MODELS, audio::MODELS, vision::SLOW].into_iter().flatten().copied()
 }
 
 /// A configuration of `fields` over `defaults`.
