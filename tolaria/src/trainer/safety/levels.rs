@@ -163,18 +163,19 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         levels.dropped_total.add(num_new - 1);
         levels.level = change.to;
         levels.gauge.set(f64::from(change.to.number()));
+        let (level, origin, reason) = (change.to, change.origin.name(), &change.reason);
         let desc = if change.to > change.from {
             levels.escalations_total.add(1);
+            tracing::warn!(%level, origin, reason, "emergency level");
             &desc::EMERGENCY_ESCALATED
         } else {
+            tracing::info!(%level, origin, reason, "emergency level");
             &desc::EMERGENCY_LOWERED
         };
         let event = Event::new(desc).with("level", change.to.number()).with("from", change.from.number());
-        let event = event.with("origin", change.origin.name()).with("reason", &change.reason);
-        self.parts.recorder.event(event);
-        tracing::warn!(level = %change.to, origin = change.origin.name(), reason = change.reason, "emergency level");
-        observer.event(&RunEvent::Emergency { level: change.to, reason: &change.reason });
-        self.broadcast(change.to, &change.reason);
+        self.parts.recorder.event(event.with("origin", origin).with("reason", reason));
+        observer.event(&RunEvent::Emergency { level, reason });
+        self.broadcast(level, reason);
     }
 
     fn broadcast(&mut self, level: Level, reason: &str) {
