@@ -32,6 +32,9 @@ const VERSION: u32 = 1;
 /// Divides the size of every sector.
 const SLOT: usize = 64;
 const CHECKED: usize = SLOT - 4;
+/// Ends of the names of files that become the journal.
+const FIRST: &str = ".first";
+const NEW: &str = ".new";
 /// Beginnings of an opening: another one is needed only when somebody else replaced or made the file meanwhile.
 const MAX_ATTEMPTS: u32 = 100;
 
@@ -158,6 +161,10 @@ impl Journal {
     /// As [`Self::open_on`]; `at` is called between the steps.
     fn open_in_steps(fs: &dyn Fs, path: &Path, at: &mut dyn FnMut(Step)) -> Result<Self, JournalError> {
         let file = take(fs, path, at)?;
+        // Whoever holds the journal is the only one who needs them; a crash may have left them. They harm nobody.
+        for ending in [FIRST, NEW] {
+            fs.remove_file(&beside(path, ending)).ok();
+        }
         let mut bytes = Vec::new();
         let reading = |source| JournalError::Io { action: "reading", path: path.to_owned(), source };
         ReadFrom::new(&*file, 0).read_to_end(&mut bytes).map_err(reading)?;
@@ -293,7 +300,7 @@ fn take(fs: &dyn Fs, path: &Path, at: &mut dyn FnMut(Step)) -> Result<Box<dyn Fs
 /// Makes the first file, unless somebody else does.
 fn create(fs: &dyn Fs, path: &Path, at: &mut dyn FnMut(Step)) -> Result<(), JournalError> {
     let io = |source| JournalError::Io { action: "creating", path: path.to_owned(), source };
-    let first = beside(path, ".first");
+    let first = beside(path, FIRST);
     // Emptied only once it is locked: whoever holds it is about to link it.
     let file = fs.open(&first, Open::OrCreate).map_err(io)?;
     at(Step::FirstOpened);
@@ -303,7 +310,7 @@ fn create(fs: &dyn Fs, path: &Path, at: &mut dyn FnMut(Step)) -> Result<(), Jour
     }
     // A crash may have left it as a second name of a journal, which may have moved since: that one is not to be emptied.
     if file.num_names().map_err(io)? > 1 {
-        return fs.remove_file(&first).map_err(io);
+        return remove(fs, &first).map_err(io);
     }
     rewrite(&*file, &header()).map_err(io)?;
     at(Step::FirstWritten);
@@ -311,8 +318,16 @@ fn create(fs: &dyn Fs, path: &Path, at: &mut dyn FnMut(Step)) -> Result<(), Jour
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
         _ => at(Step::FirstLinked),
     }
-    fs.remove_file(&first).map_err(io)?;
+    remove(fs, &first).map_err(io)?;
     fs.sync_dir(folder_of(path)).map_err(io)
+}
+
+/// Removes a file, unless somebody else has tidied up.
+fn remove(fs: &dyn Fs, path: &Path) -> io::Result<()> {
+    match fs.remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {
@@ -331,7 +346,7 @@ fn rewrite(file: &dyn FsFile, bytes: &[u8]) -> io::Result<()> {
 /// Gives the path, whose file the caller has locked, another content: after a crash it has the old one or the new one, whole.
 fn replace(fs: &dyn Fs, path: &Path, bytes: &[u8], at: &mut dyn FnMut(Step)) -> Result<Box<dyn FsFile>, JournalError> {
     let io = |source| JournalError::Io { action: "replacing", path: path.to_owned(), source };
-    let new = beside(path, ".new");
+    let new = beside(path, NEW);
     // Emptied only once it is locked: whoever holds it is about to rename it.
     let file = fs.open(&new, Open::OrCreate).map_err(io)?;
     lock(&*file, path)?;

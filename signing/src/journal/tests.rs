@@ -201,6 +201,7 @@ fn a_crash_while_the_file_is_replaced_leaves_the_old_one_in_force() {
         fs::write(folder.path.with_file_name("commands.journal.new"), &bytes[..len]).unwrap();
         let mut restarted = folder.verifier();
         assert!(commands.iter().all(|signed| accept(&mut restarted, signed).is_err()), "{len}");
+        assert_eq!(fs::read_dir(folder.path.parent().unwrap()).unwrap().count(), 1, "{len}");
     }
 }
 
@@ -355,6 +356,7 @@ fn a_crash_before_the_second_name_of_the_first_file_is_gone_does_no_harm() {
             fs::hard_link(&first, &folder.path).unwrap();
         }
         let mut journal = folder.open().unwrap();
+        assert!(!first.exists(), "a second name is left beside it");
         let new = Acceptance { key_id: KeyId(1), sequence: 1, nonce: Nonce([1; 16]), expires_unix_ms: NOW_MS };
         journal.append(&new).unwrap();
         drop(journal);
