@@ -93,7 +93,7 @@ mod tests {
     use crate::fs::StdFs;
 
     fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().permissions().mode() & 0o777
+        fs::metadata(path).expect("a file").permissions().mode() & 0o777
     }
 
     #[test]

@@ -46,7 +46,8 @@ fn points() -> BTreeMap<String, usize> {
         "open",
     ];
     for point in fs.points() {
-        if changes.contains(&point.split(' ').next().unwrap()) {
+        // The folder around the run has another name each time.
+        if changes.contains(&point.split(' ').next().unwrap()) && !point.contains(" .tmp") {
             *points.entry(point).or_default() += 1;
         }
     }
