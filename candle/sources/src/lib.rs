@@ -1,14 +1,13 @@
 //! The sources of a published package, as Cargo keeps them, with a few edits: for build scripts.
 //!
 //! ```text
-//! ESPER_CANDLE_SOURCES, $CARGO_HOME/registry/src, or `cargo info` downloads it ──► copy in OUT_DIR ──► edits ──► include!
+//! ESPER_CANDLE_SOURCES or $CARGO_HOME/registry/src ──► copy in OUT_DIR ──► edits ──► include!
 //! ```
 //! An edit names the text that it replaces. A text that is not there exactly once ends the build, so no edit is lost in silence.
 
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{env, fmt, fs, io};
 
 /// Where else sources are looked for: a folder that holds `NAME-VERSION` or `NAME`, as `cargo vendor` makes it.
@@ -55,7 +54,7 @@ pub fn write(name: &str, version: &str, edits: &[Edit]) -> Result<(), Error> {
     println!("cargo::rerun-if-env-changed={VARIABLE}");
     println!("cargo::rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or_else(|| missing("OUT_DIR"))?);
-    let source = find(name, version, &out)?;
+    let source = find(name, version)?;
     let target = out.join("src");
     if target.exists() {
         fs::remove_dir_all(&target).map_err(|e| Error::Io(target.clone(), e))?;
@@ -75,23 +74,15 @@ fn missing(variable: &str) -> Error {
     Error::NotFound(format!("{variable} is not set: this is for build scripts"))
 }
 
-fn find(name: &str, version: &str, out: &Path) -> Result<PathBuf, Error> {
+fn find(name: &str, version: &str) -> Result<PathBuf, Error> {
     if let Some(source) = kept(name, version) {
         return Ok(source);
     }
-    // Downloads the package where Cargo keeps packages, and checks it as Cargo does.
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let package = format!("{name}@{version}");
-    let told =
-        Command::new(cargo).args(["info", "--quiet", "--registry", "crates-io", &package]).current_dir(out).output();
-    kept(name, version).ok_or_else(|| {
-        let told = told.map_or_else(|e| e.to_string(), |o| String::from_utf8_lossy(&o.stderr).trim().to_owned());
-        Error::NotFound(format!(
-            "the sources of {package} are neither in Cargo's registry nor in the folder that {VARIABLE} names, and \
-             `cargo info {package}` did not download them ({told}); run it with a network, or set {VARIABLE} to a folder \
-             that holds `{name}-{version}`"
-        ))
-    })
+    Err(Error::NotFound(format!(
+        "the sources of {name} {version} are neither in Cargo's registry nor in the folder that {VARIABLE} names: \
+         `cargo info {name}@{version}` has Cargo download and check them, outside of this workspace; or set {VARIABLE} to a folder \
+         that holds `{name}-{version}`"
+    )))
 }
 
 fn kept(name: &str, version: &str) -> Option<PathBuf> {

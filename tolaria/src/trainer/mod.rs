@@ -13,6 +13,7 @@
 
 mod config;
 mod run;
+mod facts;
 mod splits;
 mod step;
 mod cut;

@@ -37,9 +37,9 @@ use crate::trainer::region::StepPlan;
 use crate::trainer::safety::{self, Safety};
 use crate::trainer::saver::Saver;
 use crate::trainer::saving::When;
-use crate::trainer::stop::{Best, Track};
+use crate::trainer::stop::Track;
 use crate::trainer::sums::EpochSums;
-use esper_graph::{CompileReport, DeviceClaim, GraphStats, GraphTests, Refusal, between_recordings};
+use esper_graph::{DeviceClaim, between_recordings};
 
 /// Gradient buffers kept at least: epochs end with shorter windows, and structures of the network take turns.
 const MIN_IDLE_BUFFERS: usize = 64;
@@ -442,18 +442,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
     }
 
-    /// The evaluation on validation data with the lowest loss; absent before the first.
-    pub fn best(&self) -> Option<Best> {
-        self.track.best
-    }
-
-    /// Epochs that the run will begin at most: with [`Parts::max_steps`] perhaps fewer than [`Parts::num_epochs`].
-    pub fn num_epochs(&self) -> u64 {
-        let per_epoch = self.steps_per_epoch().max(1);
-        let most = self.parts.max_steps.map(|max_steps| max_steps.get().div_ceil(per_epoch));
-        most.map_or(self.parts.num_epochs, |most| most.min(self.parts.num_epochs))
-    }
-
     pub(super) fn steps_per_epoch(&self) -> u64 {
         num_windows(self.parts.data.train.len(), &self.config.batch) as u64
     }
@@ -482,61 +470,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             measures: &self.measures,
         };
         evaluate(eager, self.parts.seeds.model(), &held_out, probes, &mut self.reads)
-    }
-
-    /// What the network is trained for.
-    pub fn task(&self) -> &dyn Task {
-        &*self.parts.task
-    }
-
-    /// The seed manager.
-    pub fn seeds(&self) -> &S {
-        &self.parts.seeds
-    }
-
-    /// Epochs completed and optimizer steps taken.
-    pub fn progress(&self) -> (EpochIndex, StepIndex) {
-        (self.cursor.epoch, self.cursor.step)
-    }
-
-    /// Device-to-host reads so far, by name.
-    pub fn host_reads(&self) -> &BTreeMap<&'static str, u64> {
-        self.reads.counts()
-    }
-
-    /// What became of the graphs of this trainer.
-    pub fn graph_stats(&self) -> GraphStats {
-        self.executor.stats()
-    }
-
-    /// How often captured steps were recorded again to be tested, and what that took.
-    pub fn graph_tests(&self) -> GraphTests {
-        self.executor.tests()
-    }
-
-    /// Why the last shape that could not be recorded could not; absent when every one could.
-    pub fn last_refusal(&self) -> Option<&Refusal> {
-        self.executor.last_refusal()
-    }
-
-    /// What the compiler did to the last shape of step that it compiled; absent before.
-    pub fn compile_report(&self) -> Option<&CompileReport> {
-        self.executor.compile_report()
-    }
-
-    /// Why the last shape of step that could not be compiled could not; absent when every one could.
-    pub fn last_compile_refusal(&self) -> Option<&Refusal> {
-        self.executor.compile_refusal()
-    }
-
-    /// Optimizer steps that were replays of a compiled graph.
-    pub fn num_compiled_replays(&self) -> u64 {
-        self.executor.stats().total.compiled
-    }
-
-    /// The optimizer, for inspection.
-    pub fn optimizer(&self) -> &Optimizer {
-        &self.optimizer
     }
 
     /// Checkpoints are written every so many epochs and steps, and at the end of the run.
