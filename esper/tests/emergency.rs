@@ -1,6 +1,5 @@
 //! `esper emergency`: a run is told of a level by another process, says what it is, and ends at a halt with exit code 3.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

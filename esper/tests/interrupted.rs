@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leyline::clock::{Clock as _, SystemClock};
 use leyline::durable::SavedState;
 use serde_json::Value;
 use tolaria::checkpoint::{CheckpointReader, StdFs};
@@ -96,15 +97,15 @@ fn a_run_that_is_stopped_at_random_times_by_any_signal_is_resumable_each_time_an
         let (whole, parts) = (dir.path().join("whole"), dir.path().join("parts"));
         let settings = settings(num_runs);
         let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-        let started = std::time::Instant::now();
+        let clock = SystemClock::new();
         let (code, expected, error) = finish(esper(&settings, &whole));
         assert_eq!(code, Some(0), "{error}");
-        let whole_ms = u64::try_from(started.elapsed().as_millis()).unwrap();
+        let whole_ms = u64::try_from(clock.now().as_millis()).unwrap();
         let mut last = 0;
         let resumed = loop {
             let is_begun = parts.join("config.toml").is_file();
             let child =
-                esper(if is_begun { &["--resume", "--json", "--progress", "plain"] } else { &*settings }, &parts);
+                esper(if is_begun { &["--resume", "--json", "--progress", "plain"] } else { &settings }, &parts);
             if stops.len() < num_signals {
                 std::thread::sleep(Duration::from_millis(random(&mut state, whole_ms.max(2))));
                 signal(&child, &[names[stops.len() % names.len()]]);

@@ -125,8 +125,8 @@ pub fn bytes(name: &str) -> Vec<u8> {
 /// When there is no such file.
 #[must_use]
 pub fn generation(name: &str) -> Vec<u8> {
-    let in_order = made().iter().filter(|(path, _)| path.contains("/gen-") && path.ends_with(name));
-    let (path, bytes) = in_order.last().expect("a checkpoint");
+    let mut in_order = made().iter().filter(|(path, _)| path.contains("/gen-") && path.ends_with(name));
+    let (path, bytes) = in_order.next_back().expect("a checkpoint");
     if name != "manifest.json" {
         return bytes.clone();
     }

@@ -1,19 +1,13 @@
 //! How long rewriting takes as recordings become longer: networks of more and more layers, on the host alone.
 
-use std::fmt::Write as _;
-
 use esper_graph::compile::{PassSet, Program, compile};
 
 use crate::error::Error;
 use crate::samples::{Samples, ms};
 use crate::work::{Needs, Outcome, Setting, Work, settings};
 
-pub(super) const WORK: Work = Work::new(
-    "compile-scale",
-    "Rewriting recordings of a thousand to sixty thousand operations",
-    Needs::Nothing,
-    run,
-);
+pub(super) const WORK: Work =
+    Work::new("compile-scale", "Rewriting recordings of a thousand to sixty thousand operations", Needs::Nothing, run);
 
 const NOTES: &str = "nN.compile: all passes over a recorded training step of N operations, networks of 25 to 1900 layers of one width \
     (ms); nN.pass.PASS: one of them. per_node.nN: median of compile over N (us). growth: per_node of the longest over that of the shortest, 1 where \
@@ -50,7 +44,6 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
 
 /// A step of a perceptron of so many layers of width 4 over 8 samples: forward, backward, momentum; about 40 operations a layer.
 fn recorded(layers: usize) -> String {
-    let mut blocks = String::from("blocks");
     let (mut graph, mut nodes) = (Vec::new(), Vec::new());
     // Weight, bias and their moments; activations live from the forward to the backward pass.
     let mut external = [64, 16, 64, 16].repeat(layers);
@@ -120,17 +113,12 @@ fn recorded(layers: usize) -> String {
         gradient = below;
     }
     nodes.push(format!("free {gradient}"));
-    for (index, bytes) in external.iter().enumerate() {
-        let _ = write!(blocks, " x{index}={bytes}");
-    }
-    for (index, bytes) in graph.iter().enumerate() {
-        let _ = write!(blocks, " g{}={bytes}", first_graph + index);
-    }
-    blocks.push('\n');
-    for (index, node) in nodes.iter().enumerate() {
-        let _ = writeln!(blocks, "%{index} {node}");
-    }
-    blocks
+    let kinds = [('x', 0, external), ('g', first_graph, graph)];
+    let blocks = kinds.iter().flat_map(|(kind, first, sizes)| {
+        sizes.iter().enumerate().map(move |(index, bytes)| format!(" {kind}{}={bytes}", first + index))
+    });
+    let nodes = nodes.iter().enumerate().map(|(index, node)| format!("%{index} {node}\n"));
+    format!("blocks{}\n{}", blocks.collect::<String>(), nodes.collect::<String>())
 }
 
 #[cfg(test)]

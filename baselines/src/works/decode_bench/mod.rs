@@ -54,7 +54,7 @@ fn run(gpu: &Gpu, eager: &mut Eager, samples: &mut Samples) -> Result<Settings, 
         let mut fastest = f64::INFINITY;
         for form in FORMS {
             let name = format!("{precision}.{}", form.name);
-            let (logits, times, note) = kept(gpu, eager, &model, &form)?;
+            let ((logits, times), note) = kept(gpu, eager, &model, &form)?;
             let median = samples.extend(&name, "us", times);
             config.extend(note.map(|note| (format!("{name}.refused"), note)));
             if let Some(expected) = &in_place {
@@ -97,12 +97,7 @@ fn plain(gpu: &Gpu, model: &Llama) -> Result<Measured, Error> {
 }
 
 /// The same with keys and values in place; why it was not replayed or compiled, if that is so.
-fn kept(
-    gpu: &Gpu,
-    eager: &mut Eager,
-    model: &Llama,
-    form: &Form,
-) -> Result<(Vec<f32>, Vec<f64>, Option<String>), Error> {
+fn kept(gpu: &Gpu, eager: &mut Eager, model: &Llama, form: &Form) -> Result<(Measured, Option<String>), Error> {
     let mut memory = model.in_place()?;
     let Memory::InPlace(_, position) = &memory else { unreachable!("it is in place") };
     let position = position.clone();
@@ -120,7 +115,7 @@ fn kept(
     let token = Tensor::new(&[FIRST_TOKEN], &gpu.device)?;
     let refusal = step.last_refusal(&[&token]).or(step.last_compile_refusal());
     let note = refusal.filter(|_| form.mode == GraphMode::Auto).map(ToString::to_string);
-    Ok((logits, times, note))
+    Ok(((logits, times), note))
 }
 
 fn generate<S>(
@@ -142,8 +137,8 @@ fn generate<S>(
     // Each form gets the same tokens, whatever it would choose.
     start(state)?;
     let mut compared = Vec::new();
-    for index in 0..COMPARED {
-        let token = Tensor::new(&[(index * 37 % 1000) as u32], &gpu.device)?;
+    for token in (0..1000_u32).step_by(37).cycle().take(COMPARED) {
+        let token = Tensor::new(&[token], &gpu.device)?;
         let logits = next(&token, state)?.1.squeeze(0)?;
         compared.extend(read_vec(&logits, "logits", &mut HostReads::default())?);
     }

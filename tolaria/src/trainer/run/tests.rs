@@ -1,7 +1,7 @@
 //! A trainer whose steps cannot be trusted.
 
 use candle_core::{Tensor, Var};
-use esper_graph::{Stale, execute::Unconfirmed};
+use esper_graph::{Refusal, Stale, execute::Unconfirmed};
 
 use super::*;
 use crate::plain::{NoPolicy, NoSeeds, PlainModel};
