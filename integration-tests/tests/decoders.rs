@@ -1,11 +1,17 @@
 //! Every decoder takes its samples and refuses whatever else, without a panic: bounded, seeded, without a fuzzer.
 //!
 //! `ESPER_FUZZ_EXECUTIONS=1000000 ESPER_FUZZ_ONLY=csv` for longer runs; `fuzz/` is guided by coverage. See `docs/testing.md`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of a test fails the test; long runs say what they did"
+)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use integration_tests::decoders::{DECODERS, Decoder};
+use leyline::clock::{Clock as _, SystemClock};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -70,29 +76,25 @@ fn mutated(samples: &[Vec<u8>], rng: &mut impl Rng) -> Vec<u8> {
 fn run(decoder: &Decoder, num_executions: u64) {
     let samples = (decoder.samples)();
     let mut rng = ChaCha8Rng::seed_from_u64(number("ESPER_FUZZ_SEED", 3));
-    let (started, mut longest, mut num_accepted) = (Instant::now(), Duration::ZERO, 0_u64);
+    let (clock, mut longest, mut num_accepted) = (SystemClock::new(), Duration::ZERO, 0_u64);
     for execution in 0..num_executions {
         let input = samples.get(usize::try_from(execution).unwrap()).cloned();
         let input = input.unwrap_or_else(|| mutated(&samples, &mut rng));
-        let began = Instant::now();
+        let began = clock.now();
         let read = catch_unwind(AssertUnwindSafe(|| (decoder.read)(&input)));
-        longest = longest.max(began.elapsed());
+        let took = clock.now() - began;
+        longest = longest.max(took);
         num_accepted += u64::from(matches!(read, Ok(true)));
-        if read.is_err() || began.elapsed() > LIMIT {
+        if read.is_err() || took > LIMIT {
             let path = std::env::temp_dir().join(format!("{}-{execution}.finding", decoder.name));
             std::fs::write(&path, &input).unwrap();
-            panic!(
-                "{}: execution {execution} took {:?}; its input is in {}",
-                decoder.name,
-                began.elapsed(),
-                path.display()
-            );
+            panic!("{}: execution {execution} took {took:?}; its input is in {}", decoder.name, path.display());
         }
     }
     println!(
         "{}: {num_executions} executions, {num_accepted} accepted, in {:.1} s, the longest {longest:?}",
         decoder.name,
-        started.elapsed().as_secs_f64()
+        clock.now().as_secs_f64()
     );
 }
 

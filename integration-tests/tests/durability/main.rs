@@ -2,6 +2,11 @@
 //!
 //! Small here; how to run them for longer, and what came of it: `docs/testing.md`.
 #![cfg(unix)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of a test fails the test; long runs say what they did"
+)]
 
 mod job;
 mod power_loss;
