@@ -18,7 +18,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.track.best
     }
 
-    /// Epochs that the run will begin at most: with [`Parts::max_steps`] perhaps fewer than [`Parts::num_epochs`].
+    /// Epochs that the run will begin at most: with [`Parts::max_steps`](super::Parts::max_steps) perhaps fewer than
+    /// [`Parts::num_epochs`](super::Parts::num_epochs).
     pub fn num_epochs(&self) -> u64 {
         let per_epoch = self.steps_per_epoch().max(1);
         let most = self.parts.max_steps.map(|max_steps| max_steps.get().div_ceil(per_epoch));

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use candle_core::Device;
 use leyline::clock::Clock;
@@ -22,6 +24,7 @@ use crate::gpu::report::{Broken, Report, promise};
 const STEPS: u64 = STEPS_PER_EPOCH as u64;
 /// Steps from a state to the place from which the run goes back to it: some of an epoch, and over the end of one.
 const AWAY: [u64; 2] = [9, STEPS];
+const COMPILING: Duration = Duration::from_millis(5);
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     for (name, ramp) in ramps() {
@@ -63,11 +66,13 @@ fn goes_back(
     let expected = values_of(whole.seeds().model().parameters())?;
 
     let mut trainer = ramp.trainer_with(device, clock, execution(mode), recovery())?;
+    // Compiles take longer than the few steps between two ways back, which let go of what they were for.
+    let pause = if mode == StepMode::Compiled && !device.is_cpu() { COMPILING } else { Duration::ZERO };
     let (mut stages, mut num_amid, mut num_over_growth, mut num_ways) = (BTreeSet::new(), 0, 0, 0);
     // Near the end of an epoch, right after it, and its middle.
     let kept = (0..EPOCHS - 1).flat_map(|epoch| [1, STEPS / 2, STEPS - 1].map(|step| epoch * STEPS + step));
     for (index, step) in kept.enumerate() {
-        trainer.run(eager, &mut StopAt(step))?;
+        trainer.run(eager, &mut StopAt(step, pause))?;
         promise(trainer.keep_state(eager)?, || "there is no room for a state".to_owned())?;
         trainer.confirm_state();
         let before = trainer.seeds().model().layout().num_elements();
@@ -75,7 +80,7 @@ fn goes_back(
             stages.insert(seed.stage);
             num_amid += u64::from(!seed.alpha.is_zero() && !seed.alpha.is_one());
         }
-        trainer.run(eager, &mut StopAt(step + AWAY[index % 2]))?;
+        trainer.run(eager, &mut StopAt(step + AWAY[index % 2], pause))?;
         num_over_growth += u64::from(trainer.seeds().model().layout().num_elements() != before);
         let back = trainer.roll_back(eager)?;
         promise(back.to == StepIndex(step), || format!("it went back to step {}, not to {step}", back.to))?;
@@ -97,10 +102,12 @@ fn goes_back(
     Ok(Seen { trainer, told })
 }
 
-struct StopAt(u64);
+/// Stops at a step, and waits so long after each before.
+struct StopAt(u64, Duration);
 
 impl Observer for StopAt {
     fn step_finished(&mut self, step: StepIndex) -> Flow {
+        thread::sleep(self.1);
         if step.0 == self.0 { Flow::Stop } else { Flow::Continue }
     }
 
