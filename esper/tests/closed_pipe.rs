@@ -47,6 +47,8 @@ fn every_sub_command_ends_as_it_does_when_somebody_reads() {
         (&["train", "--resume", "--out", "run"], 0),
         (&["report", "run"], 0),
         (&["report", "."], 2),
+        (&["emergency", "run"], 2),
+        (&["emergency", "."], 2),
         (&["evaluate", "run"], 0),
         (&["evaluate", "run", "--json"], 0),
         (&["evaluate", "."], 2),

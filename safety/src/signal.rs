@@ -230,7 +230,7 @@ mod tests {
             let mut numbers = Vec::new();
             while numbers.len() < WRITES {
                 let level = Level::ALL[numbers.len() % 5];
-                match signals.write(Origin::Operator, level, &level.name().repeat(10), 1) {
+                match signals.write(Origin::Operator, level, &level.name().repeat(8), 1) {
                     Ok(number) => numbers.push(number),
                     Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
                 }
@@ -243,7 +243,7 @@ mod tests {
             let mut last = 0;
             while !writers.iter().all(|writer| writer.is_finished()) {
                 if let Some(signal) = signals.read(Origin::Operator).unwrap() {
-                    assert_eq!(signal.reason, signal.level.name().repeat(10));
+                    assert_eq!(signal.reason, signal.level.name().repeat(8));
                     assert!(signal.sequence >= last, "{} after {last}", signal.sequence);
                     last = signal.sequence;
                 }
