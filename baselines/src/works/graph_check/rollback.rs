@@ -24,7 +24,7 @@ use crate::gpu::report::{Broken, Report, promise};
 const STEPS: u64 = STEPS_PER_EPOCH as u64;
 /// Steps from a state to the place from which the run goes back to it: some of an epoch, and over the end of one.
 const AWAY: [u64; 2] = [9, STEPS];
-const COMPILING: Duration = Duration::from_millis(5);
+const COMPILING: Duration = Duration::from_millis(15);
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     for (name, ramp) in ramps() {
