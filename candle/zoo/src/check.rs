@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Error, Result, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 
-use crate::Model;
 use crate::weights::{numbers, parameters, read, set};
+use crate::{Built, Model};
 
 /// How much is compared with differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +25,6 @@ pub struct Found {
     pub name: &'static str,
     /// What it was computed in: `f64` where the model allows it.
     pub dtype: DType,
-    /// The outputs in `f32`, as a number that follows from their bits.
-    pub bits: u64,
     /// How many parameters have a gradient.
     pub with: usize,
     /// Parameters that the loss does not depend on, without a gradient.
@@ -65,27 +63,50 @@ impl fmt::Display for Found {
     }
 }
 
-/// A model with its parameters, in one type of elements.
-struct Trial {
-    model: Model,
-    map: VarMap,
+/// A model with its parameters, in one type of elements, on one device.
+pub struct Trial {
+    /// Its parameters, with values that follow from their names.
+    pub map: VarMap,
+    /// The model.
+    pub built: Built,
     dtype: DType,
 }
 
 impl Trial {
-    fn new(model: Model, dtype: DType) -> Result<Self> {
-        let trial = Self { model, map: VarMap::new(), dtype };
-        trial.run()?;
-        set(&trial.map)?;
-        Ok(trial)
+    /// Makes the model, runs it once, so that all of its parameters are there, gives them values, and makes it again.
+    ///
+    /// # Errors
+    /// When it cannot be made or run.
+    pub fn new(model: Model, dtype: DType, device: &Device) -> Result<Self> {
+        let map = VarMap::new();
+        let build = || (model.build)(VarBuilder::from_varmap(&map, dtype, device));
+        let mut first = build()?;
+        first.train(&first.inputs.clone())?;
+        set(&map)?;
+        let built = build()?;
+        Ok(Self { map, built, dtype })
     }
 
-    fn run(&self) -> Result<Tensor> {
-        (self.model.run)(VarBuilder::from_varmap(&self.map, self.dtype, &Device::Cpu))
+    /// What is trained: running statistics are no parameters, candle detaches them.
+    #[must_use]
+    pub fn trained(&self) -> Vec<(String, Var)> {
+        let is_trained = |name: &str| !name.ends_with("running_mean") && !name.ends_with("running_var");
+        parameters(&self.map).into_iter().filter(|(name, _)| is_trained(name)).collect()
+    }
+
+    /// The outputs of the model's own inputs.
+    ///
+    /// # Errors
+    /// Those of the model.
+    pub fn run(&mut self) -> Result<Tensor> {
+        self.built.train(&self.built.inputs.clone())
     }
 
     /// A sum of the outputs with fixed weights.
-    fn loss(&self) -> Result<Tensor> {
+    ///
+    /// # Errors
+    /// Those of the model.
+    pub fn loss(&mut self) -> Result<Tensor> {
         let outputs = self.run()?;
         let mut draw = numbers("loss");
         let mix: Vec<f64> = (0..outputs.elem_count()).map(|_| draw()).collect();
@@ -93,12 +114,12 @@ impl Trial {
         (outputs * mix)?.sum_all()
     }
 
-    fn value(&self) -> Result<f64> {
+    fn value(&mut self) -> Result<f64> {
         self.loss()?.detach().to_dtype(DType::F64)?.to_scalar()
     }
 
     /// The outputs with an element of `var` moved by `offset`, which is put back.
-    fn moved(&self, var: &Var, element: usize, offset: f64) -> Result<f64> {
+    fn moved(&mut self, var: &Var, element: usize, offset: f64) -> Result<f64> {
         let start = var.as_detached_tensor().copy()?;
         let mut values = read(&start)?;
         values[element] += offset;
@@ -109,7 +130,7 @@ impl Trial {
     }
 
     /// Whether the loss changes with `var`.
-    fn depends_on(&self, var: &Var) -> Result<bool> {
+    fn depends_on(&mut self, var: &Var) -> Result<bool> {
         let before = self.value()?;
         let start = var.as_detached_tensor().copy()?;
         let mut draw = numbers("probe");
@@ -126,45 +147,32 @@ impl Trial {
 /// # Errors
 /// When the model cannot be run.
 pub fn bits(model: Model) -> Result<u64> {
-    let outputs = Trial::new(model, DType::F32)?.run()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+    let outputs = Trial::new(model, DType::F32, &Device::Cpu)?.run()?;
+    let outputs = outputs.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
     let mix = |hash: u64, value: f32| (hash ^ u64::from(value.to_bits())).wrapping_mul(0x100_0000_01B3).rotate_left(5);
     Ok(outputs.into_iter().fold(0xCBF2_9CE4_8422_2325, mix))
 }
 
-/// Looks at `model`, in `f64` where that can be.
+/// Looks at `model` on `device`, in `f64` where that can be.
 ///
 /// # Errors
 /// When the model or its backward pass fails in `f32`.
-pub fn check(model: Model, extent: Extent) -> Result<Found> {
-    let bits = bits(model)?;
-    let whole = Trial::new(model, DType::F64).and_then(|trial| Ok((trial.loss()?.backward()?, trial)));
-    let (gradients, trial) = match whole {
-        Ok(whole) => whole,
-        Err(_) => {
-            let trial = Trial::new(model, DType::F32)?;
-            (trial.loss()?.backward()?, trial)
-        }
+pub fn check(model: Model, extent: Extent, device: &Device) -> Result<Found> {
+    let whole = |dtype| {
+        let mut trial = Trial::new(model, dtype, device)?;
+        Ok((trial.loss()?.backward()?, trial))
     };
-    let all = parameters(&trial.map);
+    let (gradients, mut trial) = whole(DType::F64).or_else(|_: Error| whole(DType::F32))?;
+    let all = trial.trained();
     let began = Instant::now();
     let every = match extent {
         Extent::All => 1,
         Extent::Some(count) => all.len().div_ceil(count),
     };
     let (name, dtype) = (model.name, trial.dtype);
-    let mut found = Found {
-        name,
-        dtype,
-        bits,
-        with: 0,
-        unused: Vec::new(),
-        missing: Vec::new(),
-        compared: 0,
-        different: Vec::new(),
-    };
-    // Running statistics are no parameters: candle detaches them.
-    let trained = all.iter().filter(|(name, _)| !name.ends_with("running_mean") && !name.ends_with("running_var"));
-    for (index, (name, var)) in trained.enumerate() {
+    let mut found =
+        Found { name, dtype, with: 0, unused: Vec::new(), missing: Vec::new(), compared: 0, different: Vec::new() };
+    for (index, (name, var)) in all.iter().enumerate() {
         let Some(gradient) = gradients.get(var) else {
             let kind = if trial.depends_on(var)? { &mut found.missing } else { &mut found.unused };
             kind.push(name.clone());
@@ -174,7 +182,7 @@ pub fn check(model: Model, extent: Extent) -> Result<Found> {
         // What comes before a cut lacks a part of its gradient, too.
         let is_late = extent != Extent::All && found.compared > 0 && began.elapsed() > Duration::from_secs(10);
         if index % every == 0 && model.without.is_none() && !is_late {
-            compare(&trial, name, var, &read(gradient)?, &mut found)?;
+            compare(&mut trial, name, var, &read(gradient)?, &mut found)?;
         }
     }
     Ok(found)
@@ -196,7 +204,7 @@ fn noise(tried: &[f64]) -> f64 {
 }
 
 /// Compares the element with the largest gradient, and two more.
-fn compare(trial: &Trial, name: &str, var: &Var, gradient: &[f64], found: &mut Found) -> Result<()> {
+fn compare(trial: &mut Trial, name: &str, var: &Var, gradient: &[f64], found: &mut Found) -> Result<()> {
     let largest = (0..gradient.len()).max_by(|&a, &b| gradient[a].abs().total_cmp(&gradient[b].abs())).unwrap_or(0);
     let size = gradient[largest].abs();
     let mut elements = vec![largest, gradient.len() / 3, 2 * gradient.len() / 3];

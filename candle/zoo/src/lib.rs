@@ -1,7 +1,7 @@
 //! Models of candle-transformers as they are, made small, with weights and inputs that follow from their names.
 //!
 //! ```text
-//! text, vision, audio   a table each: name ─► builds the model and runs it once
+//! text, vision, audio   a table each: name ─► makes the model
 //! weights               values of the parameters            check   gradients against dependence and differences
 //! ```
 
@@ -14,23 +14,70 @@ pub mod text;
 pub mod vision;
 pub mod weights;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 
-/// A model: its name, and what builds it and runs it once. It is built for every run, so nothing is left of the one before.
+/// Where the parameters of a model come from.
+pub type Weights = VarBuilder<'static>;
+
+/// A model that is made, with inputs of its own. Every call is as the first one: nothing is kept from call to call.
+pub struct Built {
+    /// (B, …).
+    pub inputs: Tensor,
+    forward: Forward,
+    /// Makes the model and calls it, where it computes with its weights as it is made.
+    made: Option<Forward>,
+}
+
+type Forward = Box<dyn FnMut(&Tensor) -> Result<Tensor> + Send>;
+
+impl Built {
+    #[expect(clippy::unnecessary_wraps, reason = "the end of what can fail")]
+    fn new(inputs: Tensor, forward: impl FnMut(&Tensor) -> Result<Tensor> + Send + 'static) -> Result<Self> {
+        Ok(Self { inputs, forward: Box::new(forward), made: None })
+    }
+
+    /// A model that computes with its weights as it is made, by weight norm, or with a batch norm that becomes part of a
+    /// convolution: one that is trained has to be made in each call.
+    fn made<F: FnMut(&Tensor) -> Result<Tensor> + Send + 'static>(
+        inputs: Tensor,
+        make: impl Fn() -> Result<F> + Send + 'static,
+    ) -> Result<Self> {
+        let forward = Box::new(make()?);
+        Ok(Self { inputs, forward, made: Some(Box::new(move |x: &Tensor| make()?(x))) })
+    }
+
+    /// The outputs of `inputs`, which are like its own, with weights that do not change.
+    ///
+    /// # Errors
+    /// Those of the model.
+    pub fn forward(&mut self, inputs: &Tensor) -> Result<Tensor> {
+        (self.forward)(inputs)
+    }
+
+    /// The outputs of `inputs`, which are like its own, with the weights as they are now, and a gradient.
+    ///
+    /// # Errors
+    /// Those of the model.
+    pub fn train(&mut self, inputs: &Tensor) -> Result<Tensor> {
+        self.made.as_mut().unwrap_or(&mut self.forward)(inputs)
+    }
+}
+
+/// A model: its name, and what makes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Model {
     /// As candle-transformers calls it.
     pub name: &'static str,
-    /// From parameters to outputs, with inputs of its own.
-    pub run: fn(VarBuilder) -> Result<Tensor>,
+    /// From parameters to a model with inputs.
+    pub build: fn(Weights) -> Result<Built>,
     /// Why parameters with this in their name have no gradient although the outputs depend on them.
     pub without: Option<(&'static str, &'static str)>,
 }
 
 impl Model {
-    const fn new(name: &'static str, run: fn(VarBuilder) -> Result<Tensor>) -> Self {
-        Self { name, run, without: None }
+    const fn new(name: &'static str, build: fn(Weights) -> Result<Built>) -> Self {
+        Self { name, build, without: None }
     }
 
     const fn without(mut self, part: &'static str, why: &'static str) -> Self {
@@ -54,14 +101,14 @@ fn config<T: serde::de::DeserializeOwned>(defaults: serde_json::Value, fields: s
 }
 
 /// Tokens below 24, (batch, length).
-fn tokens(batch: usize, length: usize) -> Result<Tensor> {
+fn tokens(vb: &VarBuilder, batch: usize, length: usize) -> Result<Tensor> {
     let ids: Vec<u32> = (3..).map(|index: u32| (index * index + 5 * index) % 23 + 1).take(batch * length).collect();
-    Tensor::from_vec(ids, (batch, length), &Device::Cpu)
+    Tensor::from_vec(ids, (batch, length), vb.device())
 }
 
 /// Numbers in [-1, 1).
-fn signal(shape: &[usize], dtype: DType) -> Result<Tensor> {
+fn signal(vb: &VarBuilder, shape: &[usize]) -> Result<Tensor> {
     let mut draw = weights::numbers("signal");
     let values: Vec<f64> = (0..shape.iter().product()).map(|_| draw()).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)
+    Tensor::from_vec(values, shape, vb.device())?.to_dtype(vb.dtype())
 }

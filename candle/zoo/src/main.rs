@@ -26,7 +26,7 @@ fn main() -> ExitCode {
             continue;
         }
         let began = Instant::now();
-        match check(model, extent) {
+        match check(model, extent, &candle_core::Device::Cpu) {
             Ok(found) => {
                 println!("{found} {:>7.1}", began.elapsed().as_secs_f64());
                 is_right &= found.is_right(&model);

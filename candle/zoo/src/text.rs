@@ -1,11 +1,11 @@
 //! Language models: encoders, decoders, and those that are both.
 
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_core::{DType, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models as m;
 use serde_json::{Value, json};
 
-use crate::{Model, config, signal, tokens};
+use crate::{Built, Model, Weights, config, signal, tokens};
 
 /// What configurations of decoders share; each takes what it knows.
 fn decoder() -> Value {
@@ -33,13 +33,14 @@ fn encoder() -> Value {
     })
 }
 
-/// A decoder that takes tokens and a position.
+/// A decoder that takes tokens and a position. What a call leaves in its caches goes with the clone that it is made of.
 macro_rules! decoders {
     ($($run:ident: $module:path, $model:ident, $fields:tt;)*) => {
-        $(fn $run(vb: VarBuilder) -> Result<Tensor> {
+        $(fn $run(vb: Weights) -> Result<Built> {
             use $module as module;
             let config: module::Config = config(decoder(), json!($fields))?;
-            module::$model::new(&config, vb)?.forward(&tokens(1, 6)?, 0)
+            let model = module::$model::new(&config, vb.clone())?;
+            Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids, 0))
         })*
     };
 }
@@ -50,7 +51,6 @@ decoders! {
     qwen3: m::qwen3, ModelForCausalLM, {};
     qwen3_moe: m::qwen3_moe, ModelForCausalLM, {};
     qwen2_moe: m::qwen2_moe, Model, {};
-    stable_lm: m::stable_lm, Model, {};
     starcoder2: m::starcoder2, Model, {};
     olmo: m::olmo, Model, {};
     olmo2: m::olmo2, Model, {};
@@ -67,10 +67,11 @@ decoders! {
 /// A decoder of Google's, which is told whether to use flash attention.
 macro_rules! gemmas {
     ($($run:ident: $module:path;)*) => {
-        $(fn $run(vb: VarBuilder) -> Result<Tensor> {
+        $(fn $run(vb: Weights) -> Result<Built> {
             use $module as module;
             let config: module::Config = config(decoder(), json!({"attention_bias": false, "hidden_act": null, "num_key_value_heads": 1}))?;
-            module::Model::new(false, &config, vb)?.forward(&tokens(1, 6)?, 0)
+            let model = module::Model::new(false, &config, vb.clone())?;
+            Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids, 0))
         })*
     };
 }
@@ -81,47 +82,60 @@ gemmas! {
     gemma3: m::gemma3;
 }
 
-fn qwen2(vb: VarBuilder) -> Result<Tensor> {
+/// Keeps nothing from call to call, as it is told.
+fn stable_lm(vb: Weights) -> Result<Built> {
+    let config: m::stable_lm::Config = config(decoder(), json!({}))?;
+    let mut model = m::stable_lm::Model::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.forward(ids, 0))
+}
+
+fn qwen2(vb: Weights) -> Result<Built> {
     let config: m::qwen2::Config = config(decoder(), json!({}))?;
-    m::qwen2::ModelForCausalLM::new(&config, vb)?.forward(&tokens(1, 6)?, 0)
+    let model = m::qwen2::ModelForCausalLM::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids, 0))
 }
 
-fn phi(vb: VarBuilder) -> Result<Tensor> {
+fn phi(vb: Weights) -> Result<Built> {
     let config: m::phi::Config = config(decoder(), json!({"hidden_act": "gelu_new"}))?;
-    m::phi::Model::new(&config, vb)?.forward(&tokens(1, 6)?)
+    let model = m::phi::Model::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids))
 }
 
-fn llama(vb: VarBuilder) -> Result<Tensor> {
+fn llama(vb: Weights) -> Result<Built> {
     let config: m::llama::LlamaConfig = config(decoder(), json!({}))?;
     let config = config.into_config(false);
     let mut cache = m::llama::Cache::new(false, vb.dtype(), &config, vb.device())?;
-    m::llama::Llama::load(vb, &config)?.forward(&tokens(2, 6)?, 0, &mut cache)
+    let model = m::llama::Llama::load(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, 0, &mut cache))
 }
 
-fn granite(vb: VarBuilder) -> Result<Tensor> {
+fn granite(vb: Weights) -> Result<Built> {
     let config: m::granite::GraniteConfig = config(decoder(), json!({}))?;
     let config = config.into_config(false);
     let mut cache = m::granite::Cache::new(false, vb.dtype(), &config, vb.device())?;
-    m::granite::Granite::load(vb, &config)?.forward(&tokens(2, 6)?, 0, &mut cache)
+    let model = m::granite::Granite::load(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, 0, &mut cache))
 }
 
-fn granite_moe_hybrid(vb: VarBuilder) -> Result<Tensor> {
+fn granite_moe_hybrid(vb: Weights) -> Result<Built> {
     use m::granitemoehybrid as g;
     let config: g::GraniteMoeHybridConfig = config(decoder(), json!({}))?;
     let config = config.into_config(false);
     let mut cache = g::GraniteMoeHybridCache::new(false, vb.dtype(), &config, vb.device())?;
-    g::GraniteMoeHybrid::load(vb, &config)?.forward(&tokens(2, 6)?, 0, &mut cache)
+    let model = g::GraniteMoeHybrid::load(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, 0, &mut cache))
 }
 
-fn lfm2(vb: VarBuilder) -> Result<Tensor> {
+fn lfm2(vb: Weights) -> Result<Built> {
     let config: m::lfm2::Lfm2Config =
         config(decoder(), json!({"layer_types": ["conv", "full_attention"], "block_multiple_of": 8}))?;
     let config = config.into_config(false);
-    let mut cache = m::lfm2::Cache::new(false, vb.dtype(), &config, vb.device())?;
-    m::lfm2::Model::new(&config, vb)?.forward(&tokens(1, 6)?, 0, &mut cache)
+    let cache = m::lfm2::Cache::new(false, vb.dtype(), &config, vb.device())?;
+    let model = m::lfm2::Model::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.forward(ids, 0, &mut cache.clone()))
 }
 
-fn llama2_c(vb: VarBuilder) -> Result<Tensor> {
+fn llama2_c(vb: Weights) -> Result<Built> {
     use m::llama2_c::{Cache, Config, Llama};
     let config = Config {
         dim: 16,
@@ -136,19 +150,21 @@ fn llama2_c(vb: VarBuilder) -> Result<Tensor> {
     // Tables of angles, which are no parameters.
     let zeros = VarBuilder::zeros(vb.dtype(), vb.device());
     let mut cache = Cache::new(false, &config, zeros)?;
-    Llama::load(vb, config)?.forward(&tokens(2, 6)?, 0, &mut cache)
+    let model = Llama::load(vb.clone(), config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, 0, &mut cache))
 }
 
-fn falcon(vb: VarBuilder) -> Result<Tensor> {
+fn falcon(vb: Weights) -> Result<Built> {
     let fields = json!({
         "hidden_dropout": 0.0, "attention_dropout": 0.0, "n_head_kv": null, "alibi": false, "new_decoder_architecture": false,
         "multi_query": true, "parallel_attn": true, "bias": false,
     });
     let config: m::falcon::Config = config(decoder(), fields)?;
-    m::falcon::Falcon::load(vb, config)?.forward(&tokens(1, 6)?)
+    let model = m::falcon::Falcon::load(vb.clone(), config)?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids))
 }
 
-fn bigcode(vb: VarBuilder) -> Result<Tensor> {
+fn bigcode(vb: Weights) -> Result<Built> {
     let config = m::bigcode::Config {
         vocab_size: 24,
         max_position_embeddings: 32,
@@ -160,10 +176,11 @@ fn bigcode(vb: VarBuilder) -> Result<Tensor> {
         multi_query: true,
         use_cache: false,
     };
-    m::bigcode::GPTBigCode::load(vb, config)?.forward(&tokens(1, 6)?, 0)
+    let mut model = m::bigcode::GPTBigCode::load(vb.clone(), config)?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.forward(ids, 0))
 }
 
-fn chatglm(vb: VarBuilder) -> Result<Tensor> {
+fn chatglm(vb: Weights) -> Result<Built> {
     let config = m::chatglm::Config {
         num_layers: 2,
         padded_vocab_size: 24,
@@ -175,19 +192,21 @@ fn chatglm(vb: VarBuilder) -> Result<Tensor> {
         multi_query_group_num: 1,
         ..m::chatglm::Config::glm3_6b()
     };
-    m::chatglm::Model::new(&config, vb)?.forward(&tokens(1, 6)?)
+    let model = m::chatglm::Model::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids))
 }
 
-fn mixformer(vb: VarBuilder) -> Result<Tensor> {
+fn mixformer(vb: Weights) -> Result<Built> {
     let fields = json!({
         "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_inner": 24, "n_head": 2, "rotary_dim": 4, "activation_function": "gelu",
         "pad_vocab_size_multiple": 8,
     });
     let config: m::mixformer::Config = config(decoder(), fields)?;
-    m::mixformer::MixFormerSequentialForCausalLM::new_v2(&config, vb)?.forward(&tokens(1, 6)?)
+    let model = m::mixformer::MixFormerSequentialForCausalLM::new_v2(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids))
 }
 
-fn deepseek2(vb: VarBuilder) -> Result<Tensor> {
+fn deepseek2(vb: Weights) -> Result<Built> {
     let fields = json!({
         "n_shared_experts": 1, "n_routed_experts": 4, "q_lora_rank": 8, "qk_rope_head_dim": 4, "kv_lora_rank": 8, "v_head_dim": 4,
         "qk_nope_head_dim": 4, "n_group": 1, "topk_group": 1, "rope_scaling": null, "first_k_dense_replace": 1,
@@ -195,37 +214,47 @@ fn deepseek2(vb: VarBuilder) -> Result<Tensor> {
         "tie_word_embeddings": false, "norm_topk_prob": false,
     });
     let config: m::deepseek2::DeepSeekV2Config = config(decoder(), fields)?;
-    m::deepseek2::DeepSeekV2::new(&config, vb)?.forward(&tokens(1, 6)?, 0)
+    let mut model = m::deepseek2::DeepSeekV2::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| {
+        let logits = model.forward(ids, 0);
+        model.clear_kv_cache();
+        logits
+    })
 }
 
-fn based(vb: VarBuilder) -> Result<Tensor> {
+fn based(vb: Weights) -> Result<Built> {
     let fields = json!({
         "n_embd": 16, "n_inner": 32, "n_layer": 2, "n_head": 2, "alt_mixer_layers": [0], "alt_mixer_2_layers": [1],
         "alt_mixer": {"num_heads": 2, "feature_dim": 4, "feature_map": {"input_dim": 4}},
         "alt_mixer_2": {"num_heads": 2, "window_size": 8},
     });
     let config: m::based::Config = config(decoder(), fields)?;
-    m::based::Model::new(&config, vb)?.forward(&tokens(1, 6)?, 0)
+    let model = m::based::Model::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids, 0))
 }
 
-fn mamba(vb: VarBuilder) -> Result<Tensor> {
+fn mamba(vb: Weights) -> Result<Built> {
     use m::mamba::{Config, Model, State};
     let config = Config { d_model: 16, n_layer: 2, vocab_size: 24, pad_vocab_size_multiple: 8 };
-    let mut state = State::new(1, &config, vb.dtype(), vb.device())?;
     let model = Model::new(&config, vb.pp("backbone"))?;
-    let ids = tokens(1, 3)?;
-    (0..3)
-        .map(|at| model.forward(&ids.narrow(1, at, 1)?.squeeze(1)?, &mut state))
-        .last()
-        .unwrap_or_else(|| tokens(1, 1))
+    Built::new(tokens(&vb, 1, 3)?, move |ids| {
+        let mut state = State::new(1, &config, vb.dtype(), vb.device())?;
+        let mut step = |at| model.forward(&ids.narrow(1, at, 1)?.squeeze(1)?, &mut state);
+        step(0)?;
+        step(1)?;
+        step(2)
+    })
 }
 
-fn mamba2(vb: VarBuilder) -> Result<Tensor> {
+fn mamba2(vb: Weights) -> Result<Built> {
     use m::mamba2::{Config, Model, State};
     let fields = json!({"d_model": 16, "n_layer": 2, "d_state": 8, "expand": 2, "headdim": 8, "ngroups": 1, "pad_vocab_size_multiple": 8});
     let config: Config = config(json!({"vocab_size": 24}), fields)?;
-    let mut state = State::new(2, &config, vb.dtype(), vb.device())?;
-    Model::new(&config, vb.pp("backbone"))?.forward_prefill(&tokens(2, 4)?, &mut state, 2)
+    let model = Model::new(&config, vb.pp("backbone"))?;
+    Built::new(tokens(&vb, 2, 4)?, move |ids| {
+        let mut state = State::new(2, &config, vb.dtype(), vb.device())?;
+        model.forward_prefill(ids, &mut state, 2)
+    })
 }
 
 /// What the versions of RWKV share.
@@ -236,78 +265,88 @@ fn rwkv() -> Value {
     })
 }
 
-fn rwkv_v5(vb: VarBuilder) -> Result<Tensor> {
+fn rwkv_v5(vb: Weights) -> Result<Built> {
     let config: m::rwkv_v5::Config = config(rwkv(), json!({}))?;
-    let mut state = m::rwkv_v5::State::new(1, &config, vb.device())?;
-    let model = m::rwkv_v5::Model::new(&config, vb)?;
-    let first = model.forward(&tokens(1, 1)?, &mut state)?;
-    first + model.forward(&tokens(1, 1)?, &mut state)?
+    let model = m::rwkv_v5::Model::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 1)?, move |ids| {
+        let mut state = m::rwkv_v5::State::new(1, &config, vb.device())?;
+        let first = model.forward(ids, &mut state)?;
+        first + model.forward(ids, &mut state)?
+    })
 }
 
-fn rwkv_v6(vb: VarBuilder) -> Result<Tensor> {
+fn rwkv_v6(vb: Weights) -> Result<Built> {
     let config: m::rwkv_v5::Config = config(rwkv(), json!({}))?;
-    let mut state = m::rwkv_v5::State::new(1, &config, vb.device())?;
-    let model = m::rwkv_v6::Model::new(&config, vb)?;
-    let first = model.forward(&tokens(1, 1)?, &mut state)?;
-    first + model.forward(&tokens(1, 1)?, &mut state)?
+    let model = m::rwkv_v6::Model::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 1)?, move |ids| {
+        let mut state = m::rwkv_v5::State::new(1, &config, vb.device())?;
+        let first = model.forward(ids, &mut state)?;
+        first + model.forward(ids, &mut state)?
+    })
 }
 
 /// `batch` sequences of `length` ones.
-fn mask(batch: usize, length: usize) -> Result<Tensor> {
-    Tensor::ones((batch, length), DType::U32, &Device::Cpu)
+fn mask(vb: &VarBuilder, batch: usize, length: usize) -> Result<Tensor> {
+    Tensor::ones((batch, length), DType::U32, vb.device())
 }
 
-fn bert(vb: VarBuilder) -> Result<Tensor> {
+fn bert(vb: Weights) -> Result<Built> {
     let config: m::bert::Config = config(encoder(), json!({}))?;
-    let ids = tokens(2, 6)?;
-    m::bert::BertModel::load(vb, &config)?.forward(&ids, &ids.zeros_like()?, None)
+    let model = m::bert::BertModel::load(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, &ids.zeros_like()?, None))
 }
 
-fn distilbert(vb: VarBuilder) -> Result<Tensor> {
+fn distilbert(vb: Weights) -> Result<Built> {
     let fields = json!({"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "activation": "gelu"});
     let config: m::distilbert::Config = config(encoder(), fields)?;
-    m::distilbert::DistilBertModel::load(vb, &config)?
-        .forward(&tokens(2, 6)?, &Tensor::zeros((6, 6), DType::U8, &Device::Cpu)?)
+    let model = m::distilbert::DistilBertModel::load(vb.clone(), &config)?;
+    let mask = Tensor::zeros((6, 6), DType::U8, vb.device())?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, &mask))
 }
 
-fn debertav2(vb: VarBuilder) -> Result<Tensor> {
+fn debertav2(vb: Weights) -> Result<Built> {
     let fields = json!({
         "relative_attention": true, "max_relative_positions": -1, "position_biased_input": false, "pos_att_type": ["p2c", "c2p"],
         "position_buckets": 8, "share_att_key": true, "norm_rel_ebd": "layer_norm",
     });
     let config: m::debertav2::Config = config(encoder(), fields)?;
-    let ids = tokens(2, 6)?;
-    m::debertav2::DebertaV2Model::load(vb, &config)?.forward(&ids, Some(ids.zeros_like()?), Some(mask(2, 6)?))
+    let model = m::debertav2::DebertaV2Model::load(vb.clone(), &config)?;
+    let mask = mask(&vb, 2, 6)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, Some(ids.zeros_like()?), Some(mask.clone())))
 }
 
-fn jina_bert(vb: VarBuilder) -> Result<Tensor> {
+fn jina_bert(vb: Weights) -> Result<Built> {
     let config: m::jina_bert::Config = config(encoder(), json!({"position_embedding_type": "alibi"}))?;
-    m::jina_bert::BertModel::new(vb, &config)?.forward(&tokens(2, 6)?)
+    let model = m::jina_bert::BertModel::new(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids))
 }
 
-fn nomic_bert(vb: VarBuilder) -> Result<Tensor> {
+fn nomic_bert(vb: Weights) -> Result<Built> {
     let fields = json!({
         "n_embd": 16, "n_head": 2, "n_layer": 2, "n_inner": 24, "n_positions": 32, "layer_norm_epsilon": 1e-5,
         "rotary_emb_fraction": 1.0, "rotary_emb_base": 1000.0, "rotary_emb_interleaved": false, "qkv_proj_bias": false,
         "mlp_fc1_bias": false, "mlp_fc2_bias": false, "activation_function": "swiglu", "prenorm": false,
     });
     let config: m::nomic_bert::Config = config(encoder(), fields)?;
-    m::nomic_bert::NomicBertModel::load(vb, &config)?.forward(&tokens(2, 6)?, None, None)
+    let model = m::nomic_bert::NomicBertModel::load(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, None, None))
 }
 
-fn modernbert(vb: VarBuilder) -> Result<Tensor> {
+fn modernbert(vb: Weights) -> Result<Built> {
     let fields = json!({
         "global_attn_every_n_layers": 2, "global_rope_theta": 10000.0, "local_attention": 4, "local_rope_theta": 10000.0,
     });
     let config: m::modernbert::Config = config(encoder(), fields)?;
-    m::modernbert::ModernBertForMaskedLM::load(vb, &config)?.forward(&tokens(2, 6)?, &mask(2, 6)?)
+    let model = m::modernbert::ModernBertForMaskedLM::load(vb.clone(), &config)?;
+    let mask = mask(&vb, 2, 6)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, &mask))
 }
 
-fn xlm_roberta(vb: VarBuilder) -> Result<Tensor> {
+fn xlm_roberta(vb: Weights) -> Result<Built> {
     let config: m::xlm_roberta::Config = config(encoder(), json!({}))?;
-    let ids = tokens(2, 6)?;
-    let model = m::xlm_roberta::XLMRobertaForMaskedLM::new(&config, vb)?;
-    model.forward(&ids, &mask(2, 6)?, &ids.zeros_like()?, None, None, None)
+    let model = m::xlm_roberta::XLMRobertaForMaskedLM::new(&config, vb.clone())?;
+    let mask = mask(&vb, 2, 6)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, &mask, &ids.zeros_like()?, None, None, None))
 }
 
 fn t5_config(fields: Value) -> Result<m::t5::Config> {
@@ -319,15 +358,18 @@ fn t5_config(fields: Value) -> Result<m::t5::Config> {
     config(defaults, fields)
 }
 
-fn t5_encoder(vb: VarBuilder) -> Result<Tensor> {
-    m::t5::T5EncoderModel::load(vb, &t5_config(json!({}))?)?.forward(&tokens(2, 6)?)
+fn t5_encoder(vb: Weights) -> Result<Built> {
+    let model = m::t5::T5EncoderModel::load(vb.clone(), &t5_config(json!({}))?)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.clone().forward(ids))
 }
 
-fn t5(vb: VarBuilder) -> Result<Tensor> {
-    m::t5::T5ForConditionalGeneration::load(vb, &t5_config(json!({}))?)?.forward(&tokens(1, 6)?, &tokens(1, 3)?)
+fn t5(vb: Weights) -> Result<Built> {
+    let model = m::t5::T5ForConditionalGeneration::load(vb.clone(), &t5_config(json!({}))?)?;
+    let said = tokens(&vb, 1, 3)?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids, &said))
 }
 
-fn marian(vb: VarBuilder) -> Result<Tensor> {
+fn marian(vb: Weights) -> Result<Built> {
     let config = m::marian::Config {
         vocab_size: 24,
         decoder_vocab_size: Some(24),
@@ -342,19 +384,24 @@ fn marian(vb: VarBuilder) -> Result<Tensor> {
         use_cache: false,
         ..m::marian::Config::opus_mt_tc_big_fr_en()
     };
-    let mut model = m::marian::MTModel::new(&config, vb)?;
-    let encoded = model.encoder().forward(&tokens(1, 6)?, 0)?;
-    model.decode(&tokens(1, 3)?, &encoded, 0)
+    let model = m::marian::MTModel::new(&config, vb.clone())?;
+    let said = tokens(&vb, 1, 3)?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| {
+        let mut model = model.clone();
+        let encoded = model.encoder().forward(ids, 0)?;
+        model.decode(&said, &encoded, 0)
+    })
 }
 
-fn blip_text(vb: VarBuilder) -> Result<Tensor> {
+fn blip_text(vb: Weights) -> Result<Built> {
     let fields = json!({"encoder_hidden_size": 12, "projection_dim": 8, "is_decoder": true});
     let config: m::blip_text::Config = config(encoder(), fields)?;
-    let seen = signal(&[1, 4, 12], vb.dtype())?;
-    m::blip_text::TextLMHeadModel::new(&config, vb)?.forward(&tokens(1, 5)?, &seen)
+    let seen = signal(&vb, &[1, 4, 12])?;
+    let model = m::blip_text::TextLMHeadModel::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 1, 5)?, move |ids| model.clone().forward(ids, &seen))
 }
 
-fn chinese_clip_text(vb: VarBuilder) -> Result<Tensor> {
+fn chinese_clip_text(vb: Weights) -> Result<Built> {
     use m::chinese_clip::text_model::{ChineseClipTextConfig, ChineseClipTextTransformer};
     let config = ChineseClipTextConfig {
         vocab_size: 24,
@@ -367,10 +414,11 @@ fn chinese_clip_text(vb: VarBuilder) -> Result<Tensor> {
         attention_probs_dropout_prob: 0.0,
         ..ChineseClipTextConfig::clip_vit_base_patch16()
     };
-    ChineseClipTextTransformer::new(vb, &config)?.forward(&tokens(2, 6)?, None, None)
+    let model = ChineseClipTextTransformer::new(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids, None, None))
 }
 
-fn clip_text(vb: VarBuilder) -> Result<Tensor> {
+fn clip_text(vb: Weights) -> Result<Built> {
     use m::clip::text_model::{ClipTextConfig, ClipTextTransformer};
     let config = ClipTextConfig {
         vocab_size: 24,
@@ -382,10 +430,11 @@ fn clip_text(vb: VarBuilder) -> Result<Tensor> {
         projection_dim: 8,
         ..ClipTextConfig::vit_base_patch32()
     };
-    ClipTextTransformer::new(vb, &config)?.forward(&tokens(2, 6)?)
+    let model = ClipTextTransformer::new(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids))
 }
 
-fn openclip_text(vb: VarBuilder) -> Result<Tensor> {
+fn openclip_text(vb: Weights) -> Result<Built> {
     use m::openclip::text_model::{Config, OpenClipTextTransformer};
     let config = Config {
         vocab_size: 24,
@@ -397,12 +446,14 @@ fn openclip_text(vb: VarBuilder) -> Result<Tensor> {
         projection_dim: 8,
         ..Config::vit_base_patch32()
     };
-    OpenClipTextTransformer::new(vb, &config)?.forward(&tokens(2, 6)?)
+    let model = OpenClipTextTransformer::new(vb.clone(), &config)?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids))
 }
 
-fn siglip_text(vb: VarBuilder) -> Result<Tensor> {
+fn siglip_text(vb: Weights) -> Result<Built> {
     let config: m::siglip::TextConfig = config(encoder(), json!({}))?;
-    m::siglip::TextModel::new(&config, vb)?.forward(&tokens(2, 6)?)
+    let model = m::siglip::TextModel::new(&config, vb.clone())?;
+    Built::new(tokens(&vb, 2, 6)?, move |ids| model.forward(ids))
 }
 
 const ROUTED: &str =

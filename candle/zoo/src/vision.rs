@@ -5,19 +5,29 @@ use candle_nn::VarBuilder;
 use candle_transformers::models as m;
 use serde_json::json;
 
-use crate::{Model, config, signal};
+use crate::{Built, Model, Weights, config, signal};
 
 /// Two images of this size with three channels.
 fn images(size: usize, vb: &VarBuilder) -> Result<Tensor> {
-    signal(&[2, 3, size, size], vb.dtype())
+    signal(vb, &[2, 3, size, size])
 }
 
-/// A network of candle-transformers as a function with one input.
+/// A network of candle-transformers as a function with one input; `made`: it computes with its weights as it is made.
 macro_rules! networks {
     ($($run:ident, $size:literal: |$vb:ident| $network:expr;)*) => {
-        $(fn $run($vb: VarBuilder) -> Result<Tensor> {
+        $(fn $run($vb: Weights) -> Result<Built> {
             let x = images($size, &$vb)?;
-            $network?.forward(&x)
+            let network = $network?;
+            Built::new(x, move |x| network.forward_t(x, false))
+        })*
+    };
+    (made $($run:ident, $size:literal: |$vb:ident| $network:expr;)*) => {
+        $(fn $run(vb: Weights) -> Result<Built> {
+            Built::made(images($size, &vb)?, move || {
+                let $vb = vb.clone();
+                let network = $network?;
+                Ok(move |x: &Tensor| network.forward_t(x, false))
+            })
         })*
     };
 }
@@ -25,56 +35,51 @@ macro_rules! networks {
 networks! {
     efficientvit, 224: |vb| m::efficientvit::efficientvit(&m::efficientvit::Config::m0(), 5, vb);
     mobilenetv4, 32: |vb| m::mobilenetv4::mobilenetv4(&m::mobilenetv4::Config::small(), 5, vb);
-    mobileone, 32: |vb| m::mobileone::mobileone(&m::mobileone::Config::s0(), 5, vb);
     convnext, 32: |vb| m::convnext::convnext(&m::convnext::Config::atto(), 5, vb);
-}
-
-/// A network that also knows whether it is trained; here it is not.
-macro_rules! networks_t {
-    ($($run:ident, $size:literal: |$vb:ident| $network:expr;)*) => {
-        $(fn $run($vb: VarBuilder) -> Result<Tensor> {
-            let x = images($size, &$vb)?;
-            $network?.forward_t(&x, false)
-        })*
-    };
-}
-
-networks_t! {
     resnet18, 32: |vb| m::resnet::resnet18(5, vb);
     resnet50, 32: |vb| m::resnet::resnet50(5, vb);
+}
+
+networks! {made
+    mobileone, 32: |vb| m::mobileone::mobileone(&m::mobileone::Config::s0(), 5, vb);
     repvgg, 32: |vb| m::repvgg::repvgg(&m::repvgg::Config::a0(), 5, vb);
 }
 
 /// The first blocks of B0.
-fn efficientnet(vb: VarBuilder) -> Result<Tensor> {
+fn efficientnet(vb: Weights) -> Result<Built> {
     let x = images(32, &vb)?;
     let blocks = m::efficientnet::MBConvConfig::b0().into_iter().take(3).collect();
-    m::efficientnet::EfficientNet::new(vb, blocks, 5)?.forward(&x)
+    let network = m::efficientnet::EfficientNet::new(vb, blocks, 5)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn vit(vb: VarBuilder) -> Result<Tensor> {
+fn vit(vb: Weights) -> Result<Built> {
     let fields = json!({
         "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "hidden_act": "gelu",
         "layer_norm_eps": 1e-6, "image_size": 16, "patch_size": 8, "num_channels": 3, "qkv_bias": true,
     });
     let x = images(16, &vb)?;
     let config: m::vit::Config = config(fields, json!({}))?;
-    m::vit::Model::new(&config, 5, vb)?.forward(&x)
+    let network = m::vit::Model::new(&config, 5, vb)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn beit(vb: VarBuilder) -> Result<Tensor> {
-    let x = signal(&[1, 3, 384, 384], vb.dtype())?;
-    m::beit::BeitVisionTransformer::new(vb, 1, 8, 2)?.forward(&x)
+fn beit(vb: Weights) -> Result<Built> {
+    let x = signal(&vb, &[1, 3, 384, 384])?;
+    let network = m::beit::BeitVisionTransformer::new(vb, 1, 8, 2)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn dinov2_tiny(vb: VarBuilder) -> Result<Tensor> {
-    let x = signal(&[1, 3, 518, 518], vb.dtype())?;
-    m::dinov2::DinoVisionTransformer::new(vb, 1, 8, 2)?.forward(&x)
+fn dinov2_tiny(vb: Weights) -> Result<Built> {
+    let x = signal(&vb, &[1, 3, 518, 518])?;
+    let network = m::dinov2::DinoVisionTransformer::new(vb, 1, 8, 2)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn dinov2reg4(vb: VarBuilder) -> Result<Tensor> {
-    let x = signal(&[1, 3, 518, 518], vb.dtype())?;
-    m::dinov2reg4::DinoVisionTransformer::new(vb, 1, 8, 2)?.forward(&x)
+fn dinov2reg4(vb: Weights) -> Result<Built> {
+    let x = signal(&vb, &[1, 3, 518, 518])?;
+    let network = m::dinov2reg4::DinoVisionTransformer::new(vb, 1, 8, 2)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
 /// A small Segformer, whose decoder is this wide.
@@ -88,27 +93,30 @@ fn segformer_config(width: usize) -> Result<m::segformer::Config> {
 }
 
 /// One image: with more, products of permuted batches with one matrix for all are wrong in candle 0.11.1 on the CPU.
-fn segformer(vb: VarBuilder) -> Result<Tensor> {
-    let x = signal(&[1, 3, 32, 32], vb.dtype())?;
-    m::segformer::SemanticSegmentationModel::new(&segformer_config(8)?, 3, vb)?.forward(&x)
+fn segformer(vb: Weights) -> Result<Built> {
+    let x = signal(&vb, &[1, 3, 32, 32])?;
+    let network = m::segformer::SemanticSegmentationModel::new(&segformer_config(8)?, 3, vb)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn segformer_classes(vb: VarBuilder) -> Result<Tensor> {
-    let x = signal(&[1, 3, 32, 32], vb.dtype())?;
-    m::segformer::ImageClassificationModel::new(&segformer_config(16)?, 3, vb)?.forward(&x)
+fn segformer_classes(vb: Weights) -> Result<Built> {
+    let x = signal(&vb, &[1, 3, 32, 32])?;
+    let network = m::segformer::ImageClassificationModel::new(&segformer_config(16)?, 3, vb)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn siglip(vb: VarBuilder) -> Result<Tensor> {
+fn siglip(vb: Weights) -> Result<Built> {
     let fields = json!({
         "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_channels": 3,
         "image_size": 16, "patch_size": 8,
     });
     let x = images(16, &vb)?;
     let config: m::siglip::VisionConfig = config(fields, json!({}))?;
-    m::siglip::VisionModel::new(&config, true, vb)?.forward(&x)
+    let network = m::siglip::VisionModel::new(&config, true, vb)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn clip(vb: VarBuilder) -> Result<Tensor> {
+fn clip(vb: Weights) -> Result<Built> {
     use m::clip::vision_model::{ClipVisionConfig, ClipVisionTransformer};
     let config = ClipVisionConfig {
         embed_dim: 16,
@@ -123,10 +131,11 @@ fn clip(vb: VarBuilder) -> Result<Tensor> {
     let x = images(16, &vb)?;
     // Drawn anew for each model where there is none.
     vb.pp("embeddings").get(16, "class_embedding")?;
-    ClipVisionTransformer::new(vb, &config)?.forward(&x)
+    let network = ClipVisionTransformer::new(vb, &config)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn blip(vb: VarBuilder) -> Result<Tensor> {
+fn blip(vb: Weights) -> Result<Built> {
     let fields = json!({
         "hidden_size": 16, "intermediate_size": 24, "projection_dim": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
         "image_size": 16, "patch_size": 8, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
@@ -140,17 +149,19 @@ fn blip(vb: VarBuilder) -> Result<Tensor> {
     });
     let text_config: m::blip_text::Config = crate::config(text, json!({}))?;
     let config = m::blip::Config { text_config, vision_config: config, projection_dim: 8, image_text_hidden_size: 8 };
-    m::blip::BlipForConditionalGeneration::new(&config, vb)?.vision_model().forward(&x)
+    let model = m::blip::BlipForConditionalGeneration::new(&config, vb)?;
+    Built::new(x, move |x| model.vision_model().forward(x))
 }
 
 /// The image encoder of Segment Anything.
-fn segment_anything(vb: VarBuilder) -> Result<Tensor> {
-    let x = signal(&[1, 3, 32, 32], vb.dtype())?;
+fn segment_anything(vb: Weights) -> Result<Built> {
+    let x = signal(&vb, &[1, 3, 32, 32])?;
     let encoder = m::segment_anything::image_encoder::ImageEncoderViT::new;
-    encoder(32, 8, 3, 16, 2, 2, 8, true, true, true, 2, &[1], vb)?.forward(&x)
+    let network = encoder(32, 8, 3, 16, 2, 2, 8, true, true, true, 2, &[1], vb)?;
+    Built::new(x, move |x| network.forward(x))
 }
 
-fn stable_diffusion_vae(vb: VarBuilder) -> Result<Tensor> {
+fn stable_diffusion_vae(vb: Weights) -> Result<Built> {
     use m::stable_diffusion::vae::{AutoEncoderKL, AutoEncoderKLConfig};
     let config = AutoEncoderKLConfig {
         block_out_channels: vec![8, 16],
@@ -160,8 +171,9 @@ fn stable_diffusion_vae(vb: VarBuilder) -> Result<Tensor> {
         use_quant_conv: true,
         use_post_quant_conv: true,
     };
-    let x = signal(&[1, 2, 4, 4], vb.dtype())?;
-    AutoEncoderKL::new(vb, 3, 3, config)?.decode(&x)
+    let x = signal(&vb, &[1, 2, 4, 4])?;
+    let model = AutoEncoderKL::new(vb, 3, 3, config)?;
+    Built::new(x, move |x| model.decode(x))
 }
 
 /// Those that take seconds.

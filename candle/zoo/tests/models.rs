@@ -14,7 +14,7 @@ fn all_are_right(models: &[Model]) {
             scope.spawn(|| {
                 loop {
                     let Some(model) = left.lock().expect("no thread panics").next() else { break };
-                    let told = match check(*model, Extent::Some(8)) {
+                    let told = match check(*model, Extent::Some(8), &candle_core::Device::Cpu) {
                         Ok(found) if found.is_right(model) => continue,
                         Ok(found) => format!("{found}: without {:?}, different {:?}", found.missing, found.different),
                         Err(error) => format!("{}: {error}", model.name),
