@@ -32,8 +32,7 @@ pub struct Compiled {
     pub reports: Vec<PassReport>,
 }
 
-/// Operations of the longest program that is rewritten. Time and memory grow with their number; this many of a training step
-/// take about two seconds and a few hundred MiB.
+/// Operations of the longest program that is rewritten. Time and memory grow with their number.
 pub const MAX_NODES: usize = 1 << 18;
 
 /// Why a program could not be rewritten.
