@@ -125,7 +125,10 @@ impl Tensor {
                 .collect::<Result<Vec<_>>>()?;
             Tensor::cat(&blocks, 1)
 ",
-        replace: "            let blocks = self.detach().chunk(groups, 1)?;
+        replace: "            if let Some(found) = crate::backward::conv::direct(self, kernel, (padding, stride, dilation), groups)? {
+                return crate::backward::conv::grouped(&found, self, kernel, (padding, stride, dilation), groups);
+            }
+            let blocks = self.detach().chunk(groups, 1)?;
             let kernels = kernel.detach().chunk(groups, 0)?;
             let blocks = blocks
                 .iter()
@@ -146,7 +149,10 @@ impl Tensor {
                 .collect::<Result<Vec<_>>>()?;
             Tensor::cat(&blocks, 1)
 ",
-        replace: "            let blocks = self.detach().chunk(groups, 1)?;
+        replace: "            if let Some(found) = crate::backward::conv::direct(self, kernel, (padding, stride, dilation), groups)? {
+                return crate::backward::conv::grouped(&found, self, kernel, (padding, stride, dilation), groups);
+            }
+            let blocks = self.detach().chunk(groups, 1)?;
             let kernels = kernel.detach().chunk(groups, 0)?;
             let blocks = blocks
                 .iter()

@@ -24,6 +24,7 @@
 
 pub mod error;
 mod name;
+mod sync;
 pub mod telemetry;
 pub mod catalogue;
 pub mod prometheus;

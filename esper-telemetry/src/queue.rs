@@ -5,13 +5,15 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use crossbeam::channel::{Receiver, Select, Sender, TryRecvError, bounded};
+#[cfg(not(all(test, feature = "model-check")))]
+use crossbeam::channel::Select;
+use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded};
 use leyline::telemetry::{Boundary, Event, Level};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ticket;
+use crate::sync::{AtomicBool, Ordering, fence, switch};
 
 /// How much may wait for the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +87,7 @@ struct Lines {
     state: Arc<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// Nothing is taken any more.
     closed: AtomicBool,
@@ -97,7 +99,7 @@ pub(crate) fn queue(config: &QueueConfig) -> (Intake, Outlet, Closer) {
     let (common_in, common) = bounded(config.capacity.get());
     let (reserve_in, reserve) = bounded(config.critical_capacity.get());
     let (wake, close) = bounded(0);
-    let state = Arc::new(State::default());
+    let state = Arc::new(State { closed: AtomicBool::new(false), ended: AtomicBool::new(false) });
     let lines = Lines { common, reserve, state: Arc::clone(&state) };
     (
         Intake { common: common_in, reserve: reserve_in, lines: lines.clone() },
@@ -123,6 +125,7 @@ impl Intake {
     }
 
     fn send(&self, item: Item) {
+        switch();
         let critical = matches!(&item, Item::Event(queued) if queued.event.desc.level == Level::Critical);
         let item = match critical.then_some(&self.reserve) {
             None => item,
@@ -138,6 +141,7 @@ impl Intake {
 impl Lines {
     /// Drops everything, which the tickets count.
     fn discard(&self) {
+        switch();
         self.common.try_iter().chain(self.reserve.try_iter()).for_each(drop);
     }
 }
@@ -148,9 +152,11 @@ impl Outlet {
         loop {
             // Looked at before the channels: what was sent before the close is found below.
             let closed = matches!(self.close.try_recv(), Err(TryRecvError::Disconnected));
+            switch();
             if let Some(item) = self.next_reserved() {
                 return Some(item);
             }
+            switch();
             match self.lines.common.try_recv() {
                 Ok(item) => return Some(item),
                 // The recorder is gone; a last critical event may have come since the reserve was looked at.
@@ -166,6 +172,13 @@ impl Outlet {
         self.lines.reserve.try_recv().ok()
     }
 
+    #[cfg(all(test, feature = "model-check"))]
+    #[expect(clippy::unused_self, reason = "the scheduler decides who is next")]
+    fn wait(&self) {
+        switch();
+    }
+
+    #[cfg(not(all(test, feature = "model-check")))]
     fn wait(&self) {
         let mut select = Select::new();
         select.recv(&self.lines.common);
@@ -187,5 +200,74 @@ impl Drop for Outlet {
 impl Drop for Closer {
     fn drop(&mut self) {
         self.state.closed.store(true, Ordering::Release);
+    }
+}
+
+/// Every run takes the same schedules; a failure prints one that `shuttle::replay` repeats.
+#[cfg(test)]
+#[cfg(feature = "model-check")]
+mod model {
+    use leyline::telemetry::EventDesc;
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    use shuttle::{Config, Runner, thread};
+
+    use super::*;
+    use crate::catalogue::Catalogue;
+    use crate::ledger::{Counts, Ledger};
+    use crate::registry::Registry;
+
+    const SEED: u64 = 24;
+    const NUM_SCHEDULES: usize = 4_000;
+    const NUM_CALLERS: u64 = 2;
+    const NUM_EVENTS: u64 = 3;
+
+    static COMMON: EventDesc = EventDesc { name: "common", level: Level::Info, help: "", attributes: &[] };
+    static CRITICAL: EventDesc = EventDesc { name: "critical", level: Level::Critical, help: "", attributes: &[] };
+
+    fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
+        let random = RandomScheduler::new_from_seed(SEED, NUM_SCHEDULES);
+        Runner::new(random, Config::default()).run(model.clone());
+        Runner::new(PctScheduler::new_from_seed(SEED, 3, NUM_SCHEDULES), Config::default()).run(model);
+    }
+
+    /// Callers offer events while the queue is closed, and the worker takes `most` and goes. What became of the events.
+    fn use_a_queue(most: usize) -> Counts {
+        let ledger = Arc::new(Ledger::new(&Registry::new(Catalogue::new(&[]).unwrap())));
+        let count = |n| NonZeroUsize::new(n).unwrap();
+        let (intake, outlet, closer) = queue(&QueueConfig { capacity: count(2), critical_capacity: count(1) });
+        let intake = Arc::new(intake);
+        let callers: Vec<_> = (0..NUM_CALLERS)
+            .map(|_| {
+                let (intake, ledger) = (Arc::clone(&intake), Arc::clone(&ledger));
+                thread::spawn(move || {
+                    for index in 0..NUM_EVENTS {
+                        let event = Event::new(if index == 1 { &CRITICAL } else { &COMMON });
+                        let (order, ticket) = (ledger.next_order(), ledger.emit_event());
+                        intake.offer(Item::Event(QueuedEvent { order, event, ticket }));
+                    }
+                })
+            })
+            .collect();
+        let worker = thread::spawn(move || {
+            for _ in 0..most {
+                let Some(Item::Event(taken)) = outlet.next() else { return };
+                taken.ticket.redeem();
+            }
+        });
+        drop(closer);
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        worker.join().unwrap();
+        ledger.stats().events
+    }
+
+    #[test]
+    fn whatever_the_order_every_event_is_delivered_or_counted_as_dropped() {
+        for most in [0, 2, usize::MAX] {
+            check(move || {
+                let counts = use_a_queue(most);
+                assert_eq!(counts.emitted, NUM_CALLERS * NUM_EVENTS);
+                assert_eq!(counts.in_flight(), 0, "{counts:?}");
+            });
+        }
     }
 }

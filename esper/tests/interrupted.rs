@@ -2,11 +2,12 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use assert_cmd::cargo::cargo_bin;
 use leyline::clock::{Clock as _, SystemClock};
 use leyline::durable::SavedState;
 use serde_json::Value;
@@ -16,7 +17,8 @@ use tolaria::host_read::{HostReads, read_vec};
 const INTERRUPTED: i32 = 130;
 
 fn esper(args: &[&str], out: &Path) -> Child {
-    Command::new(assert_cmd::cargo::cargo_bin!("esper"))
+    let program = std::env::var_os("ESPER_PROGRAM").map_or_else(|| cargo_bin!("esper").to_owned(), PathBuf::from);
+    Command::new(program)
         .args(["train", "--out", out.to_str().unwrap()])
         .args(args)
         .stdout(Stdio::piped())
@@ -78,7 +80,8 @@ fn random(state: &mut u64, below: u64) -> u64 {
     (mixed ^ (mixed >> 31)) % below
 }
 
-/// A longer one of this, with a record: `ESPER_SIGTERMS=200 ESPER_SIGTERMS_LOG=FILE cargo test -p esper --test interrupted random`.
+/// A longer one of this, with a record: `ESPER_SIGTERMS=200 ESPER_SIGTERMS_LOG=FILE cargo test -p esper --test interrupted random`;
+/// faster with `ESPER_PROGRAM=target/release/esper`.
 #[test]
 fn a_run_that_is_stopped_at_random_times_by_any_signal_is_resumable_each_time_and_ends_with_the_same_bits() {
     let asked: Option<usize> = std::env::var("ESPER_SIGTERMS").ok().map(|number| number.parse().unwrap());

@@ -139,6 +139,34 @@ fn a_resume_that_would_lose_something_is_refused() {
 }
 
 #[test]
+fn a_run_that_died_before_its_first_checkpoint_is_begun_anew_and_one_that_lost_its_checkpoints_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, out) = (dir.path().join("whole"), dir.path().join("run"));
+    trained(&whole, &["--epochs", "5"]);
+    let lines = fs::read_to_string(whole.join("metrics.jsonl")).unwrap();
+    // Lines that a run may write before its first checkpoint is on the disk: what is on its way there waits for nobody, until
+    // there are two.
+    for (in_background, most) in [("true", 3), ("false", 1)] {
+        for known in [most, most + 1] {
+            let background = format!("checkpoint.in_background={in_background}");
+            trained(&out, &["--epochs", "5", "--set", &background]);
+            fs::remove_file(out.join("summary.json")).unwrap();
+            fs::remove_dir_all(out.join("checkpoints")).unwrap();
+            fs::create_dir(out.join("checkpoints")).unwrap();
+            let known_lines: String = lines.split_inclusive('\n').take(known).collect();
+            fs::write(out.join("metrics.jsonl"), known_lines).unwrap();
+            if known <= most {
+                assert_eq!(trained(&out, &["--resume"])["epochs"], 5);
+                assert_eq!(fs::read_to_string(out.join("metrics.jsonl")).unwrap().lines().count(), 5);
+            } else {
+                check_refused(&out, &[], &["holds no checkpoint", &format!("{known} epochs")]);
+            }
+            fs::remove_dir_all(&out).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_final_checkpoint_that_cannot_be_written_is_a_failure() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run");

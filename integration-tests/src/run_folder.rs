@@ -25,13 +25,13 @@ pub const RUN: &str = "run";
 /// Seeds germinate in the first epochs, so that commands are written down.
 const NUM_EPOCHS: u64 = 4;
 /// A run that waits for its checkpoints.
-pub const WAITS: &str = "checkpoint.in_background=false";
+const WAITS: &str = "checkpoint.in_background=false";
 const OWN: &[&str] = &[
     "train.batch.microbatches_per_step=2",
     "data.test_fraction=0.4",
     "checkpoint.keep_last=2",
     "checkpoint.every_steps=3",
-    // One order of calls of the disk in every run; processes that are killed leave it to the thread.
+    // One order of calls of the disk in every run.
     WAITS,
 ];
 
@@ -61,11 +61,25 @@ pub fn settings() -> Vec<String> {
     shared.map(|setting| (*setting).to_owned()).chain(last).collect()
 }
 
+/// Those of the run that leaves its checkpoints to a thread.
+#[must_use]
+pub fn settings_beside() -> Vec<String> {
+    settings().into_iter().filter(|setting| setting != WAITS).collect()
+}
+
 /// Starts the run in `dir`, or goes on with it.
 ///
 /// # Errors
 /// What the command would say.
 pub fn train(dir: &Path, fs: Arc<dyn Fs>, resume: bool) -> Result<(), String> {
+    train_with(dir, fs, if resume { None } else { Some(settings()) })
+}
+
+/// Starts the run with these settings, or goes on with it.
+///
+/// # Errors
+/// What the command would say.
+pub fn train_with(dir: &Path, fs: Arc<dyn Fs>, settings: Option<Vec<String>>) -> Result<(), String> {
     let args = TrainArgs {
         config: None,
         data: None,
@@ -76,8 +90,8 @@ pub fn train(dir: &Path, fs: Arc<dyn Fs>, resume: bool) -> Result<(), String> {
         max_steps: None,
         seed: None,
         out: Some(dir.join(RUN)),
-        resume,
-        set: if resume { Vec::new() } else { settings() },
+        resume: settings.is_none(),
+        set: settings.unwrap_or_default(),
         json: true,
         tui: false,
         progress: ProgressMode::Off,

@@ -11,4 +11,5 @@ typedef unsigned long long u64;
 #include "norm.cu"
 #include "attention.cu"
 #include "embedding.cu"
+#include "decoding.cu"
 #include "linear.cu"

@@ -171,11 +171,11 @@ leyline::declare_metrics! {
     ROLLBACK_DEADLINE_TOTAL = Counter "tolaria.rollback.deadline_exceeded_total" Count [];
     /// Calls of the policy that had no answer within `safety.policy_ms`.
     POLICY_TIMEOUTS_TOTAL = Counter "tolaria.timeout.tamiyo_total" Count [];
-    /// Time that the policy took at the last boundary, queue included; 0 before the first, and where it gave no answer.
+    /// How long the last boundary waited for the policy, queue included, with or without an answer; 0 before the first.
     POLICY_LAST = Gauge "tolaria.timeout.tamiyo_last_ms" Milliseconds [];
     /// Ends of epochs at which a call of the seed manager took longer than `safety.seeds_ms`.
     SEEDS_TIMEOUTS_TOTAL = Counter "tolaria.timeout.kasmina_total" Count [];
-    /// The longest call of the seed manager at the last boundary; 0 before the first, and where it was too long.
+    /// The longest call of the seed manager at the last boundary; 0 before the first.
     SEEDS_LAST = Gauge "tolaria.timeout.kasmina_last_ms" Milliseconds [];
     /// Answers of the policy that came after their deadline and were dropped.
     LATE_ANSWERS_TOTAL = Counter "tolaria.timeout.late_answers_total" Count [];

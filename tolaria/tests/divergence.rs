@@ -121,13 +121,13 @@ impl Ended {
 }
 
 fn run(recovery: RecoveryConfig, train: Dataset, planted: (Fault, u64, u64, bool)) -> Ended {
-    run_for(None, recovery, train, planted)
+    run_for(None, recovery, (train, data(&[])), planted)
 }
 
 fn run_for(
     max_steps: Option<NonZeroU64>,
     recovery: RecoveryConfig,
-    train: Dataset,
+    (train, validation): (Dataset, Dataset),
     (fault, from, to, is_stubborn): (Fault, u64, u64, bool),
 ) -> Ended {
     let count = |n| NonZeroUsize::new(n).unwrap();
@@ -154,7 +154,7 @@ fn run_for(
         ..TrainConfig::default()
     };
     let recorder = Arc::new(RecordingRecorder::new());
-    let splits = Splits { train, validation: data(&[]), test: data(&[]) };
+    let splits = Splits { train, validation, test: data(&[]) };
     let parts = Parts {
         num_epochs: EPOCHS,
         max_steps,
@@ -242,7 +242,7 @@ fn a_parameter_that_is_no_number_is_named_and_comes_back_and_the_rate_falls() {
 #[test]
 fn a_parameter_that_is_no_number_and_that_no_loss_shows_is_found_before_anything_is_decided() {
     for (max_steps, from) in [(None, 12), (None, 19), (None, LAST - 1), (NonZeroU64::new(35), 34)] {
-        let found = run_for(max_steps, recovery(), data(&[]), (Fault::Hidden, from, from + 1, false));
+        let found = run_for(max_steps, recovery(), (data(&[]), data(&[])), (Fault::Hidden, from, from + 1, false));
         assert!(found.outcome.is_ok(), "{:?}", found.outcome);
         let named: Vec<&str> = found.world.back.iter().map(|(.., culprit, _)| &**culprit).collect();
         assert_eq!(named, ["parameter `offset`"], "from step {from}");
@@ -262,6 +262,14 @@ fn samples_that_are_no_numbers_are_named_and_left_out_and_nothing_goes_back() {
     assert!(said.contains("training sample 17") && said.contains("left_out"), "{said}");
     let expected = run(recovery(), data(&[]), NO_FAULT);
     assert!((found.loss() - expected.loss()).abs() < 0.05, "{} {}", found.loss(), expected.loss());
+}
+
+#[test]
+fn a_validation_sample_that_is_no_number_ends_the_run_by_its_number_and_nothing_goes_back() {
+    let found = run_for(None, recovery(), (data(&[]), data(&[23, 31])), NO_FAULT);
+    let told = found.outcome.unwrap_err().to_string();
+    assert!(told.contains("validation") && told.contains("sample 23 has a number that is not finite"), "{told}");
+    assert_eq!(found.world.back.len(), 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use candle_core::{D, DType, Result, Tensor};
 use candle_nn::rotary_emb::rope;
 use candle_nn::{Linear, Module as _, ops};
-use esper_layers::{KvCache, Position};
+use esper_layers::{KvCache, LinearOptions, Position, WeightOrder, linear};
 
 use super::draw::Draw;
 
@@ -130,29 +130,40 @@ impl Llama {
                 (self.cos.index_select(&place, 0)?, self.sin.index_select(&place, 0)?)
             }
         };
+        // In place, products of one row are those of the layers of Esper.
+        let is_plain = matches!(memory, Memory::Growing(..));
+        let project = |layer: &Linear, x: &Tensor| match is_plain {
+            true => layer.forward(x),
+            false => linear(
+                x,
+                layer.weight(),
+                None,
+                &LinearOptions { order: WeightOrder::OutIn, ..LinearOptions::default() },
+            ),
+        };
         for (index, block) in self.blocks.iter().enumerate() {
             let normal = ops::rms_norm(&x, &block.before_attention, EPSILON)?;
             let [q, k, v, o] = &block.qkvo;
-            let q = rope(&self.split(&q.forward(&normal)?)?, &cos, &sin)?;
-            let k = rope(&self.split(&k.forward(&normal)?)?, &cos, &sin)?;
-            let v = self.split(&v.forward(&normal)?)?;
+            let q = rope(&self.split(&project(q, &normal)?)?, &cos, &sin)?;
+            let k = rope(&self.split(&project(k, &normal)?)?, &cos, &sin)?;
+            let v = self.split(&project(v, &normal)?)?;
             let seen = match memory {
                 Memory::Growing(blocks, _) => self.attend(blocks, index, &q, k, v)?,
                 Memory::InPlace(caches, position) => caches[index].attend(&q, &k, &v, position)?,
             };
             let seen = seen.transpose(1, 2)?.reshape((1, 1, self.config.width))?;
-            x = (x + o.forward(&seen)?)?;
+            x = (x + project(o, &seen)?)?;
             let normal = ops::rms_norm(&x, &block.before_perceptron, EPSILON)?;
             let [gate, up, down] = &block.gate_up_down;
-            let inner = (ops::silu(&gate.forward(&normal)?)? * up.forward(&normal)?)?;
-            x = (x + down.forward(&inner)?)?;
+            let inner = (ops::silu(&project(gate, &normal)?)? * project(up, &normal)?)?;
+            x = (x + project(down, &inner)?)?;
         }
         match memory {
             Memory::Growing(_, place) => *place += 1,
             Memory::InPlace(_, position) => position.advance(1)?,
         }
         let x = ops::rms_norm(&x, &self.norm, EPSILON)?;
-        self.head.forward(&x)?.squeeze(0)?.to_dtype(DType::F32)
+        project(&self.head, &x)?.squeeze(0)?.to_dtype(DType::F32)
     }
 
     /// (1, 1, H·d) as (1, H, 1, d).

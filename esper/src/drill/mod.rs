@@ -18,6 +18,7 @@ use leyline::clock::SystemClock;
 pub(crate) use each::ALL;
 use world::Seen;
 
+use crate::bench::{BUILD, may_be_written};
 use crate::config::DeviceName;
 use crate::wire::device;
 
@@ -100,7 +101,7 @@ impl Drill {
     /// Runs it on a device, and writes its telemetry as `drill-NAME.json` when it passed and there is a folder for it.
     ///
     /// # Errors
-    /// When the result cannot be written.
+    /// When the result cannot be written, or may not be: among those that are committed, of code that is not.
     pub(crate) fn run(&self, on: DeviceName, out: Option<&Path>) -> anyhow::Result<Outcome> {
         if self.needs_gpu && on == DeviceName::Cpu {
             return Ok(Outcome::NeedsGpu("only graphs of a GPU can do that".to_owned()));
@@ -110,6 +111,7 @@ impl Drill {
             Ok(seen) => seen,
             Err(Failed(why)) => return Ok(Outcome::Failed(why)),
         };
+        may_be_written(out, BUILD)?;
         if let Some(dir) = out {
             self.result(&seen).write(dir)?;
         }
@@ -135,6 +137,7 @@ impl Drill {
         let events = seen.events.iter().map(|name| format!("event {name}"));
         BenchResult {
             command: format!("cargo run --release -p esper -- drill {} --out DIR", self.name),
+            environment: plain.environment.clone().built_from(BUILD),
             config: [("drill".to_owned(), self.about.to_owned())].into(),
             measurements: [("check.drill".to_owned(), passed)].into(),
             metrics: seen.metrics.keys().cloned().chain(events).collect(),

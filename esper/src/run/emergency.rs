@@ -1,6 +1,7 @@
 //! Orders of an operator: the file of the run folder is looked at on a thread of its own, so that no step reads it.
 
 use std::io;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,14 +30,17 @@ impl Orders {
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
         let listen = move || {
+            let mut is_told = false;
             while !ends.load(Ordering::Relaxed) {
-                match file.read(Origin::Operator) {
+                let read = file.read(Origin::Operator);
+                let was_told = mem::replace(&mut is_told, read.is_err());
+                match read {
                     Ok(Some(order)) if order.sequence > seen => {
                         seen = order.sequence;
                         emergency.set(Origin::Operator, order.level, &order.reason);
                     }
-                    Ok(_) => {}
-                    Err(error) => tracing::warn!(%error, "orders of an operator cannot be read"),
+                    Err(error) if !was_told => tracing::warn!(%error, "orders of an operator cannot be read"),
+                    Ok(_) | Err(_) => {}
                 }
                 thread::park_timeout(EVERY);
             }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tolaria::checkpoint::{CheckpointReader, Signing, Snapshot, StdFs};
-use tolaria::trainer::epochs_begun;
 use tolaria::trainer::report::EpochReport;
+use tolaria::trainer::{MAX_CHECKPOINTS_IN_FLIGHT, epochs_begun};
 
 use crate::config::EsperConfig;
 use crate::data::DataDigest;
@@ -101,7 +101,8 @@ fn compare(newest: &Snapshot, config: &EsperConfig, folder: &RunFolder) -> anyho
     Ok(())
 }
 
-/// A run without a checkpoint is begun anew, unless it had one: its folder would be written over.
+/// A run without a checkpoint is begun anew, unless it had one: its folder would be written over. The line of an epoch is written
+/// before its checkpoint, and so are those of the epochs while which checkpoints may be on their way.
 fn expect_no_progress(
     folder: &RunFolder,
     config: &EsperConfig,
@@ -112,9 +113,11 @@ fn expect_no_progress(
     let lines =
         metrics.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice::<EpochReport>(line).ok());
     let epochs = lines.map(|report| report.epoch.0).max().unwrap_or(0);
+    let num_on_their_way = if config.checkpoint.in_background { MAX_CHECKPOINTS_IN_FLIGHT as u64 } else { 0 };
+    let before_the_first = config.checkpoint.every_epochs.get().saturating_mul(1 + num_on_their_way);
     let had_one = summary.is_some_and(|summary| {
         matches!(summary.outcome, RunOutcome::Completed | RunOutcome::Interrupted | RunOutcome::Halted)
-    }) || epochs >= config.checkpoint.every_epochs.get()
+    }) || epochs > before_the_first
         || !metrics.is_empty() && !folder.checkpoints().is_dir();
     if !had_one {
         return Ok(());

@@ -171,27 +171,30 @@ impl Fills {
     fn insert(&mut self, region: &Region, fill: Fill) {
         self.remove(region);
         let Some(ranges) = self.0.get_mut(region.block.0) else { return };
-        let (mut start, mut end) = (region.start, region.end);
-        ranges.retain(|&(from, to, of)| {
-            let continues = of == fill && (to == start || from == end);
-            if continues {
-                (start, end) = (start.min(from), end.max(to));
-            }
-            !continues
-        });
-        let position = ranges.partition_point(|&(from, ..)| from < start);
-        ranges.insert(position, (start, end, fill));
+        let (mut first, mut whole) =
+            (ranges.partition_point(|&(from, ..)| from < region.start), (region.start, region.end));
+        let mut last = first;
+        if let Some(&(from, to, of)) = first.checked_sub(1).and_then(|before| ranges.get(before))
+            && (to, of) == (region.start, fill)
+        {
+            (first, whole.0) = (first - 1, from);
+        }
+        if let Some(&(from, to, of)) = ranges.get(last)
+            && (from, of) == (region.end, fill)
+        {
+            (last, whole.1) = (last + 1, to);
+        }
+        ranges.splice(first..last, [(whole.0, whole.1, fill)]);
     }
 
     fn remove(&mut self, region: &Region) {
         let Some(ranges) = self.0.get_mut(region.block.0) else { return };
-        if ranges.is_empty() {
-            return;
+        let first = ranges.partition_point(|&(_, to, _)| to <= region.start);
+        let last = first + ranges[first..].partition_point(|&(from, ..)| from < region.end);
+        if let Some((&(from, _, left), &(_, to, right))) = ranges[first..last].first().zip(ranges[first..last].last()) {
+            let rests = [(from, region.start, left), (region.end, to, right)];
+            ranges.splice(first..last, rests.into_iter().filter(|(from, to, _)| from < to));
         }
-        let parts = |&(from, to, fill): &(usize, usize, Fill)| {
-            [(from, to.min(region.start), fill), (from.max(region.end), to, fill)]
-        };
-        *ranges = ranges.iter().flat_map(parts).filter(|(from, to, _)| from < to).collect();
     }
 
     fn has_any(&self, block: BlockId) -> bool {

@@ -9,6 +9,12 @@ use super::lifetimes;
 use super::memory::ARENA_ALIGNMENT;
 use super::node::NodeKind;
 use super::program::Program;
+use super::work::did;
+
+/// Most later nodes with an address in a block which are looked at for one copy: more keep it.
+const MAX_USERS: usize = 1 << 12;
+/// How often all copies are looked at.
+const MAX_ROUNDS: usize = 64;
 
 /// Lets the readers of a copy read its source, and drops the copy.
 ///
@@ -19,7 +25,7 @@ use super::program::Program;
 pub(super) fn forward_copies(mut program: Program, fuel: &mut Fuel) -> Program {
     let mut users = users(&program);
     let num_before = fuel.burnt();
-    loop {
+    for _ in 0..MAX_ROUNDS {
         let num_so_far = fuel.burnt();
         for index in 0..program.nodes.len() {
             if let NodeKind::Copy { source, destination } = program.nodes[index].kind {
@@ -72,6 +78,13 @@ fn forward(
 ) {
     let is_owned = program.blocks[destination.block.0].lifetime == Lifetime::Graph;
     let is_aligned = source.start % ARENA_ALIGNMENT == destination.start % ARENA_ALIGNMENT;
+    let num_later = |block: BlockId| {
+        let of = &users[block.0];
+        of.len() - of.partition_point(|&index| index <= copy)
+    };
+    if num_later(source.block).max(num_later(destination.block)) > MAX_USERS {
+        return;
+    }
     if !is_owned || !is_aligned || source.block == destination.block {
         return;
     }
@@ -80,6 +93,7 @@ fn forward(
     let mut is_source_new = false;
     // Who held an address once may have lost it to a copy before this one: it then touches nothing.
     for index in merged_from(copy + 1, &users[destination.block.0], &users[source.block.0]) {
+        did(1);
         let kind = &program.nodes[index].kind;
         let touches_copy = kind.each_read().any(|region| region.overlaps(&destination));
         if kind.each_write().any(|write| write.region.overlaps(&destination)) {
@@ -120,7 +134,10 @@ fn forward(
     if !fuel.burn() {
         return;
     }
-    users[source.block.0] = merged_from(0, &users[source.block.0], &readers.keys().copied().collect::<Vec<_>>());
+    let later = merged_from(copy + 1, &users[source.block.0], &readers.keys().copied().collect::<Vec<_>>());
+    let of_source = &mut users[source.block.0];
+    of_source.truncate(of_source.partition_point(|&index| index <= copy));
+    of_source.extend(later);
     for (index, pointers) in readers {
         match &mut program.nodes[index].kind {
             NodeKind::Kernel(kernel) => {

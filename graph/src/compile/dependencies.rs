@@ -1,12 +1,14 @@
 //! Pass: the recorded order gives way to the dependencies that the data ask for.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use super::block::Block;
+use super::block::{Block, Region};
 use super::fuel::Fuel;
 use super::node::{NodeIndex, NodeKind};
 use super::order::Ancestors;
 use super::program::Program;
+use super::work::did;
 
 /// Makes a node depend on exactly those it must come after: a read after a write, a write after a read, a write after
 /// a write of the same byte, a use after the allocation, a release after the uses; and of these only the ones that no
@@ -46,17 +48,10 @@ fn add_needs(needs: &mut Vec<NodeIndex>, node: NodeIndex, kind: &NodeKind, histo
         }
     }
     for region in kind.each_read() {
-        for span in history[region.block.0].spans(region.start, region.end) {
-            needs.extend(span.writer);
-            span.readers.push(node);
-        }
+        history[region.block.0].bytes.read(&region, node, needs);
     }
     for write in kind.each_write() {
-        for span in history[write.region.block.0].spans(write.region.start, write.region.end) {
-            needs.extend(span.writer);
-            needs.append(&mut span.readers);
-            span.writer = Some(node);
-        }
+        history[write.region.block.0].bytes.write(&write.region, node, needs);
     }
     match kind {
         NodeKind::Alloc(block) => history[block.0].allocation = Some(node),
@@ -87,45 +82,76 @@ fn reduce(needs: &mut Vec<NodeIndex>, ancestors: &mut Ancestors) {
 struct History {
     allocation: Option<NodeIndex>,
     users: Vec<NodeIndex>,
-    /// In ascending order, without a gap.
-    spans: Vec<Span>,
-}
-
-/// Bytes that the same nodes used.
-#[derive(Clone)]
-struct Span {
-    start: usize,
-    end: usize,
-    writer: Option<NodeIndex>,
-    /// Those since the last write.
-    readers: Vec<NodeIndex>,
+    bytes: ByteHistory,
 }
 
 impl History {
     fn new(block: &Block) -> Self {
-        let all = Span { start: 0, end: block.size_bytes, writer: None, readers: Vec::new() };
-        Self { allocation: None, users: Vec::new(), spans: vec![all] }
+        Self { allocation: None, users: Vec::new(), bytes: ByteHistory::new(block) }
+    }
+}
+
+/// Who wrote and read the bytes of a block last.
+pub(super) struct ByteHistory {
+    /// By their first byte, without a gap.
+    spans: BTreeMap<usize, Span>,
+    /// Lists of readers: one, and the place of the next.
+    readers: Vec<(NodeIndex, Option<usize>)>,
+}
+
+/// Bytes that the same nodes used.
+#[derive(Clone, Copy)]
+struct Span {
+    end: usize,
+    writer: Option<NodeIndex>,
+    /// Those since the last write; parts of one span share them.
+    readers: Option<usize>,
+}
+
+impl ByteHistory {
+    pub(super) fn new(block: &Block) -> Self {
+        let all = Span { end: block.size_bytes, writer: None, readers: None };
+        Self { spans: BTreeMap::from([(0, all)]), readers: Vec::new() }
     }
 
-    /// The spans that make up `start..end`.
-    fn spans(&mut self, start: usize, end: usize) -> &mut [Span] {
-        let first = self.split(start);
-        let last = self.split(end);
-        &mut self.spans[first..last]
+    /// A node reads; whom it has to come after is added to `needs`.
+    pub(super) fn read(&mut self, region: &Region, node: NodeIndex, needs: &mut Vec<NodeIndex>) {
+        self.split(region);
+        for (_, span) in self.spans.range_mut(region.start..region.end) {
+            did(1);
+            needs.extend(span.writer);
+            self.readers.push((node, span.readers));
+            span.readers = Some(self.readers.len() - 1);
+        }
     }
 
-    /// Makes a span start at `position`, and returns its index.
-    fn split(&mut self, position: usize) -> usize {
-        let index = self.spans.partition_point(|span| span.end <= position);
-        match self.spans.get_mut(index) {
-            Some(span) if span.start < position => {
-                let mut rest = span.clone();
-                span.end = position;
-                rest.start = position;
-                self.spans.insert(index + 1, rest);
-                index + 1
+    /// A node writes; whom it has to come after, itself perhaps, is added to `needs`.
+    pub(super) fn write(&mut self, region: &Region, node: NodeIndex, needs: &mut Vec<NodeIndex>) {
+        self.split(region);
+        while let Some((&start, &span)) = self.spans.range(region.start..region.end).next() {
+            did(1);
+            needs.extend(span.writer);
+            let mut next = span.readers;
+            while let Some((reader, after)) = next.map(|place| self.readers[place]) {
+                did(1);
+                needs.push(reader);
+                next = after;
             }
-            _ => index,
+            self.spans.remove(&start);
+        }
+        self.spans.insert(region.start, Span { end: region.end, writer: Some(node), readers: None });
+    }
+
+    /// Makes spans start and end where the region does.
+    fn split(&mut self, region: &Region) {
+        for position in [region.start, region.end] {
+            if let Some((_, span)) = self.spans.range_mut(..position).next_back()
+                && span.end > position
+            {
+                let rest = *span;
+                span.end = position;
+                self.spans.insert(position, rest);
+            }
         }
     }
 }

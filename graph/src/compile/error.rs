@@ -72,4 +72,10 @@ pub enum ProgramError {
         /// The block.
         block: BlockId,
     },
+    /// Nodes that have so little past in common that the order of them takes more memory than it may.
+    #[error("what comes before what of {nodes} nodes takes more memory than it may: capture a part of it")]
+    Tangled {
+        /// How many there are.
+        nodes: usize,
+    },
 }

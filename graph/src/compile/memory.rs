@@ -1,10 +1,13 @@
 //! Pass: one arena instead of allocations.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::block::{Block, BlockId, Lifetime};
 use super::fuel::Fuel;
 use super::node::{Node, NodeIndex};
 use super::order::Order;
 use super::program::Program;
+use super::work::did;
 
 /// Alignment of a block in the arena: that of the driver's own allocations.
 pub const ARENA_ALIGNMENT: usize = 256;
@@ -12,6 +15,12 @@ pub const ARENA_ALIGNMENT: usize = 256;
 const SMALL_ARENA_BYTES: usize = 64 << 20;
 /// How many times the memory of the order listed an arena may take.
 const MAX_GROWTH: usize = 4;
+/// Most blocks of which each is compared with all others.
+const MAX_COMPARED: usize = 1 << 10;
+/// Most users of a block that are compared with one another to find out which of them come last, or first.
+const MAX_USERS: usize = 1 << 6;
+/// Most free ranges that are looked at for one block.
+const MAX_TRIED: usize = 1 << 5;
 
 /// Places all graph-owned blocks in one arena, and drops allocations and releases.
 ///
@@ -21,7 +30,15 @@ const MAX_GROWTH: usize = 4;
 ///
 /// Where that takes more than 64 MiB and more than four times what the order listed needs, memory goes before
 /// parallelism: the nodes become a chain in the order listed, and blocks share what this order allows.
+///
+/// Of more than 1 024 blocks the large ones no longer come first: each is placed in its turn, in what is
+/// free then, so that time grows with their number and not with its square.
 pub(super) fn plan_memory(program: Program, fuel: &mut Fuel) -> Program {
+    plan_memory_of(program, fuel, MAX_COMPARED)
+}
+
+/// As [`plan_memory`], with another number of blocks.
+pub(super) fn plan_memory_of(program: Program, fuel: &mut Fuel, max_compared: usize) -> Program {
     let is_owned = program.blocks.iter().map(|block| block.lifetime == Lifetime::Graph);
     let mut placed: Vec<bool> = is_owned.collect();
     let mut is_used = vec![false; program.blocks.len()];
@@ -29,14 +46,14 @@ pub(super) fn plan_memory(program: Program, fuel: &mut Fuel) -> Program {
     for (placed, is_used) in placed.iter_mut().zip(is_used) {
         *placed = *placed && is_used && fuel.burn();
     }
-    let parallel = Plan::of(&program, &placed);
+    let parallel = Plan::of(&program, &placed, max_compared);
     let arenas = program.blocks.iter().filter(|block| block.lifetime == Lifetime::Arena);
     let arena_bytes = arenas.map(|block| block.size_bytes).sum::<usize>() + parallel.size_bytes;
     if arena_bytes <= SMALL_ARENA_BYTES || arena_bytes / MAX_GROWTH <= program.peak_bytes() {
         return parallel.applied(program, fuel);
     }
     let listed = chain(program);
-    Plan::of(&listed, &placed).applied(listed, fuel)
+    Plan::of(&listed, &placed, max_compared).applied(listed, fuel)
 }
 
 /// The nodes one after the other, as listed.
@@ -57,11 +74,12 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(program: &Program, placed: &[bool]) -> Self {
+    fn of(program: &Program, placed: &[bool], max_compared: usize) -> Self {
         let (usages, order) = usages(program, placed);
         let mut places = vec![None; program.blocks.len()];
         let mut size_bytes = 0;
-        for (usage, offset) in place(&usages, &order) {
+        let in_turn = usages.len() > max_compared;
+        for (usage, offset) in if in_turn { place_in_turn(&usages, &order) } else { place(&usages, &order) } {
             places[usage.block.0] = Some(offset);
             size_bytes = size_bytes.max(offset + usage.size_bytes);
         }
@@ -91,7 +109,7 @@ struct Usage {
     size_bytes: usize,
     /// In ascending order.
     users: Vec<NodeIndex>,
-    /// The users that come before no other user: when they are over, all are.
+    /// The users that come before no other user: when they are over, all are. Of many, some that do are among them.
     last: Vec<NodeIndex>,
     /// The users that come after no other user.
     first: Vec<NodeIndex>,
@@ -101,12 +119,12 @@ impl Usage {
     fn new(block: BlockId, size_bytes: usize, users: Vec<NodeIndex>, order: &Order) -> Self {
         let (mut first, mut last): (Vec<NodeIndex>, Vec<NodeIndex>) = (Vec::new(), Vec::new());
         for &user in &users {
-            if !first.iter().any(|&other| order.is_before(other, user)) {
+            if !first.iter().rev().take(MAX_USERS).any(|&other| order.is_before(other, user)) {
                 first.push(user);
             }
         }
         for &user in users.iter().rev() {
-            if !last.iter().any(|&other| order.is_before(user, other)) {
+            if !last.iter().rev().take(MAX_USERS).any(|&other| order.is_before(user, other)) {
                 last.push(user);
             }
         }
@@ -115,8 +133,14 @@ impl Usage {
 
     fn is_after(&self, other: &Self, order: &Order) -> bool {
         // Dependencies point to earlier nodes: the two numbers decide most cases.
-        other.users.last() < self.users.first()
-            && self.first.iter().all(|&user| other.last.iter().all(|&before| order.is_before(before, user)))
+        did(1);
+        other.users.last() < self.users.first() && self.is_after_all(&other.last, order)
+    }
+
+    /// Whether these nodes are over before any of its users starts. Of very many nobody asks.
+    fn is_after_all(&self, nodes: &[NodeIndex], order: &Order) -> bool {
+        self.first.len() * nodes.len() <= MAX_USERS * MAX_USERS
+            && self.first.iter().all(|&user| nodes.iter().all(|&before| order.is_before(before, user)))
     }
 
     fn is_never_with(&self, other: &Self, order: &Order) -> bool {
@@ -164,4 +188,84 @@ fn place<'a>(usages: &'a [Usage], order: &Order) -> Vec<(&'a Usage, usize)> {
         placed.insert(position, (usage, offset));
     }
     placed
+}
+
+/// The offset of each block, as an allocator gives it: in the order of their first users, each in the smallest free range of
+/// those that all former owners are done with, else at the end.
+fn place_in_turn<'a>(usages: &'a [Usage], order: &Order) -> Vec<(&'a Usage, usize)> {
+    let mut by_start: Vec<&Usage> = usages.iter().collect();
+    by_start.sort_by_key(|usage| (usage.users.first(), usage.block));
+    let mut by_end: Vec<(NodeIndex, usize)> =
+        by_start.iter().enumerate().filter_map(|(index, usage)| Some((*usage.users.last()?, index))).collect();
+    by_end.sort_unstable();
+    let mut ended = by_end.into_iter().peekable();
+    let mut placed: Vec<(&Usage, usize)> = Vec::with_capacity(by_start.len());
+    let mut free = Free::default();
+    let mut end = 0;
+    for usage in by_start {
+        while let Some((_, index)) = ended.next_if(|(last, _)| Some(last) < usage.users.first()) {
+            let (over, offset) = placed[index];
+            free.insert(offset, over.size_bytes.next_multiple_of(ARENA_ALIGNMENT), over.last.clone());
+        }
+        let bytes = usage.size_bytes.next_multiple_of(ARENA_ALIGNMENT);
+        let offset = free.take(bytes, |last| usage.is_after_all(last, order)).unwrap_or_else(|| {
+            end += bytes;
+            end - bytes
+        });
+        placed.push((usage, offset));
+    }
+    placed
+}
+
+/// Ranges that nobody uses any more, and the nodes that have to be over before somebody may.
+#[derive(Default)]
+struct Free {
+    /// By their first byte.
+    ranges: BTreeMap<usize, (usize, Vec<NodeIndex>)>,
+    /// Length and first byte.
+    by_size: BTreeSet<(usize, usize)>,
+}
+
+impl Free {
+    /// Adds a range, as one with its neighbors where that leaves few nodes to wait for.
+    fn insert(&mut self, mut start: usize, mut bytes: usize, mut last: Vec<NodeIndex>) {
+        let before = self.ranges.range(..start).next_back().map(|(&start, &(bytes, _))| (start, start + bytes));
+        let joined = [before.filter(|&(_, end)| end == start).map(|(start, _)| start), Some(start + bytes)];
+        for neighbor in joined.into_iter().flatten() {
+            did(1);
+            let Some((_, of)) = self.ranges.get(&neighbor) else { continue };
+            if of.len() + last.len() > MAX_USERS {
+                continue;
+            }
+            if let Some((size, of)) = self.remove(neighbor) {
+                (start, bytes) = (start.min(neighbor), bytes + size);
+                last.extend(of);
+                last.sort_unstable();
+                last.dedup();
+            }
+        }
+        self.by_size.insert((bytes, start));
+        self.ranges.insert(start, (bytes, last));
+    }
+
+    fn remove(&mut self, start: usize) -> Option<(usize, Vec<NodeIndex>)> {
+        let (bytes, last) = self.ranges.remove(&start)?;
+        self.by_size.remove(&(bytes, start));
+        Some((bytes, last))
+    }
+
+    /// Takes so many bytes of the smallest range whose nodes may be waited for.
+    fn take(&mut self, bytes: usize, may_follow: impl Fn(&[NodeIndex]) -> bool) -> Option<usize> {
+        let mut fitting = self.by_size.range((bytes, 0)..).take(MAX_TRIED).map(|&(_, start)| start);
+        let start = fitting.find(|start| {
+            did(1);
+            self.ranges.get(start).is_some_and(|(_, last)| may_follow(last))
+        })?;
+        let (size, last) = self.remove(start)?;
+        if size > bytes {
+            self.by_size.insert((size - bytes, start + bytes));
+            self.ranges.insert(start + bytes, (size - bytes, last));
+        }
+        Some(start)
+    }
 }

@@ -46,6 +46,7 @@ mod ranges;
 mod interpret;
 mod pass;
 mod fuel;
+mod work;
 mod liveness;
 mod zeros;
 mod dead;
@@ -62,6 +63,7 @@ mod codegen;
 mod pipeline;
 mod text;
 mod bisect;
+mod perceptron;
 #[cfg(test)]
 mod tests;
 
@@ -80,6 +82,7 @@ pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::ARENA_ALIGNMENT;
 pub use node::{Node, NodeIndex, NodeKind, Pattern, Write};
 pub use pass::{Change, Pass, PassReport, PassSet};
+pub use perceptron::perceptron;
 pub use pipeline::{CompileError, Compiled, MAX_NODES, compile};
 pub use pointwise::{BinaryOp, Comparison, ElementType, Operand, Pointwise, Step, UnaryOp};
 pub use program::Program;

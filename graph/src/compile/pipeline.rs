@@ -32,9 +32,8 @@ pub struct Compiled {
     pub reports: Vec<PassReport>,
 }
 
-/// Operations of the longest program that is rewritten. What comes before what takes a bit per pair of operations: 256 MiB
-/// for as many as this, and four times that for twice as many.
-pub const MAX_NODES: usize = 1 << 16;
+/// Operations of the longest program that is rewritten. Time and memory grow with their number.
+pub const MAX_NODES: usize = 1 << 18;
 
 /// Why a program could not be rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

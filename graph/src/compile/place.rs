@@ -6,6 +6,12 @@ use super::kernel::Effect;
 use super::node::{NodeIndex, NodeKind};
 use super::order::Order;
 use super::program::Program;
+use super::work::did;
+
+/// How often all copies are looked at.
+const MAX_ROUNDS: usize = 64;
+/// Most nodes that use a block, or what it is copied to, which are looked at for one copy: more keep it.
+const MAX_USERS: usize = 1 << 12;
 
 /// Drops copies of a graph-owned block to an external one by giving all its users the bytes that it is copied to.
 ///
@@ -13,14 +19,15 @@ use super::program::Program;
 /// after the copy and all users that matter to it; no user writes after the copy; no user is an unknown kernel; and
 /// no address moves by another distance than a multiple of its [`alignment`](super::Pointer::alignment).
 pub(super) fn place_at_destinations(mut program: Program, fuel: &mut Fuel) -> Program {
-    loop {
+    for _ in 0..MAX_ROUNDS {
         let num_so_far = fuel.burnt();
         program = place_once(program, fuel);
         // A copy that went may have been what kept another.
         if fuel.burnt() == num_so_far {
-            return program;
+            break;
         }
     }
+    program
 }
 
 fn place_once(mut placed: Program, fuel: &mut Fuel) -> Program {
@@ -60,7 +67,8 @@ fn can_move(
     let lifetime = |region: &Region| program.blocks[region.block.0].lifetime;
     // At an external destination memory is there for as long as anybody works.
     let fits = lifetime(source) == Lifetime::Graph && lifetime(destination) == Lifetime::External;
-    if !fits || destination.start < source.start {
+    let num_users = users.0[source.block.0].len().max(users.0[destination.block.0].len());
+    if !fits || destination.start < source.start || num_users > MAX_USERS {
         return false;
     }
     let shift = destination.start - source.start;
@@ -110,6 +118,7 @@ struct Touch {
 }
 
 fn touch(program: &Program, node: NodeIndex, region: &Region) -> Touch {
+    did(1);
     let kind = &program.nodes[node.0].kind;
     let is_known = !matches!(kind, NodeKind::Kernel(kernel) if kernel.effect == Effect::Unknown);
     let inside =
@@ -142,7 +151,10 @@ impl Users {
         let mut users = Self(vec![Vec::new(); program.blocks.len()]);
         for (index, node) in program.nodes.iter().enumerate() {
             for block in node.kind.each_block() {
-                users.add(block, NodeIndex(index));
+                let nodes = &mut users.0[block.0];
+                if nodes.last() != Some(&NodeIndex(index)) {
+                    nodes.push(NodeIndex(index));
+                }
             }
         }
         users

@@ -1,6 +1,7 @@
 //! The rules of programs.
 
 use super::block::{BlockId, Lifetime, Region};
+use super::dependencies::ByteHistory;
 use super::error::ProgramError;
 use super::fused::Body;
 use super::kernel::{Effect, Kernel};
@@ -26,8 +27,9 @@ impl Program {
             self.check_operation(NodeIndex(index))?;
         }
         let order = Order::of(self);
-        self.check_lifetimes(&order)?;
-        self.check_conflicts(&order)
+        let found = self.check_lifetimes(&order).and_then(|()| self.check_conflicts(&order));
+        // What looks like no order may be one that there was no room for.
+        if order.is_exact() { found } else { found.map_err(|_| ProgramError::Tangled { nodes: self.nodes.len() }) }
     }
 
     fn check_dependencies(&self, node: NodeIndex) -> Result<(), ProgramError> {
@@ -146,19 +148,24 @@ impl Program {
         Ok(())
     }
 
+    /// Of each byte, whoever reads comes after the last who wrote, and whoever writes after that one and all who read
+    /// since: then so do all others.
     fn check_conflicts(&self, order: &Order) -> Result<(), ProgramError> {
-        let mut uses: Vec<(Region, NodeIndex, bool)> = Vec::new();
+        let mut history: Vec<ByteHistory> = self.blocks.iter().map(ByteHistory::new).collect();
+        let mut needs: Vec<NodeIndex> = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
-            uses.extend(node.kind.each_read().map(|region| (region, NodeIndex(index), false)));
-            uses.extend(node.kind.each_write().map(|write| (write.region, NodeIndex(index), true)));
-        }
-        uses.sort_by_key(|(region, node, is_write)| (region.block, region.start, *node, *is_write));
-        for (position, (region, node, is_write)) in uses.iter().enumerate() {
-            // Sorted by start: the first that starts past the end is the last to look at.
-            let meeting = uses[position + 1..].iter().take_while(|(other, ..)| region.overlaps(other));
-            for (_, other, other_writes) in meeting {
-                let (first, second) = (*node.min(other), *node.max(other));
-                if (*is_write || *other_writes) && first != second && !order.is_before(first, second) {
+            let second = NodeIndex(index);
+            let reads = node.kind.each_read().map(|region| (region, false));
+            for (region, is_write) in reads.chain(node.kind.each_write().map(|write| (write.region, true))) {
+                needs.clear();
+                let history = &mut history[region.block.0];
+                if is_write {
+                    history.write(&region, second, &mut needs);
+                } else {
+                    history.read(&region, second, &mut needs);
+                }
+                let in_no_order = |first: &&NodeIndex| **first != second && !order.is_before(**first, second);
+                if let Some(&first) = needs.iter().find(in_no_order) {
                     return Err(ProgramError::Conflict { first, second, block: region.block });
                 }
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use esper_disk::StdFs;
 use esper_disk::testkit::{Failure, FaultFs, Which};
-use integration_tests::run_folder::{RUN, WAITS, settings, train};
+use integration_tests::run_folder::{RUN, settings_beside, train};
 use leyline::clock::{Clock as _, SystemClock};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -112,7 +112,7 @@ fn command(dir: &Path, resume: bool) -> Command {
     if resume {
         command.arg("--resume");
     } else {
-        command.args(settings().iter().filter(|setting| *setting != WAITS).flat_map(|setting| ["--set", setting]));
+        command.args(settings_beside().iter().flat_map(|setting| ["--set", setting]));
     }
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command

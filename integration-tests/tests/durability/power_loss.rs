@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use esper_disk::Fs;
 use esper_disk::testkit::{CrashPoint, Failure, FaultFs, MirrorFs, SimFs, Which};
-use integration_tests::run_folder::train;
+use integration_tests::run_folder::{settings, settings_beside, train, train_with};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -24,7 +24,7 @@ fn promised_before(dir: &Path) -> Option<u64> {
 }
 
 /// A run that is cut off in the middle, and its resume to the end, on a disk that syncs open files or does not.
-fn record(syncs: bool) -> Vec<CrashPoint> {
+fn record(syncs: bool, settings: Vec<String>) -> Vec<CrashPoint> {
     let (dir, model) = (tempfile::tempdir().unwrap(), Arc::new(SimFs::default()));
     model.record();
     let mirror = MirrorFs::new(dir.path(), Arc::clone(&model)).acknowledging(promised_before);
@@ -34,14 +34,15 @@ fn record(syncs: bool) -> Vec<CrashPoint> {
         Failure::FromThenOn,
         Which::Named("write state.json".to_owned(), 4),
     );
-    train(dir.path(), Arc::new(cut_off), false).unwrap_err();
+    train_with(dir.path(), Arc::new(cut_off), Some(settings)).unwrap_err();
     train(dir.path(), Arc::new(mirror), true).unwrap();
     model.take_points()
 }
 
 #[test]
 fn a_loss_of_power_at_any_moment_leaves_a_folder_from_which_the_run_goes_on_to_the_same_bits() {
-    let points = record(true);
+    // One that waits for its checkpoints, and one whose thread writes them beside the rest, in an order of the day.
+    let points = [record(true, settings()), record(true, settings_beside())].concat();
     let (wanted, resume_every) = (number(STATES, 800), number(RESUME_EVERY, 25));
     // Where little is not durable there are fewer states than that.
     let per_point = (2 * wanted).div_ceil(points.len());
@@ -79,7 +80,7 @@ fn a_loss_of_power_at_any_moment_leaves_a_folder_from_which_the_run_goes_on_to_t
 #[test]
 fn a_disk_that_does_not_sync_open_files_is_found_out() {
     let (mut num_found, mut rng) = (0, ChaCha8Rng::seed_from_u64(7));
-    for point in record(false).iter().step_by(5) {
+    for point in record(false, settings()).iter().step_by(5) {
         point.for_some_states(2, &mut rng, |state| {
             let dir = tempfile::tempdir().unwrap();
             state.export(dir.path()).unwrap();

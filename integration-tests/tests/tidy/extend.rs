@@ -76,7 +76,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         heading: "Data format",
-        most: 3,
+        most: 2,
         instances: &[Instance { name: "npy", words: &["npy", "NPZ"] }],
         users: &[],
     },

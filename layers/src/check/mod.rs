@@ -3,8 +3,10 @@
 //! Each case is a name, its largest error relative to the largest value in `f64`, and the error allowed.
 
 mod compare;
+mod decoding;
 mod linear;
 mod norm_attention;
 
+pub use decoding::decoding_cases;
 pub use linear::linear_cases;
 pub use norm_attention::norm_attention_cases;

@@ -30,6 +30,9 @@ pub struct KvCache {
     /// (B, H, T, d), written in place.
     keys: Tensor,
     values: Tensor,
+    /// What blocks of the kernel for one query count with; 0 between calls.
+    #[cfg(feature = "cuda")]
+    counters: Tensor,
 }
 
 impl KvCache {
@@ -42,14 +45,21 @@ impl KvCache {
     pub fn new((batch, heads, width): (usize, usize, usize), position: &Position, dtype: DType) -> Result<Self> {
         compute_type("cache of keys and values", dtype)?;
         let zeros = || Tensor::zeros((batch, heads, position.capacity(), width), dtype, position.device());
-        Ok(Self { keys: zeros()?, values: zeros()? })
+        Ok(Self {
+            keys: zeros()?,
+            values: zeros()?,
+            #[cfg(feature = "cuda")]
+            counters: Tensor::zeros(batch * heads * super::cuda::MAX_GROUPS, DType::U32, position.device())?,
+        })
     }
 
     /// Keeps the keys and values of n new tokens at the position, and returns `softmax(q Kᵀ / √d) V` for their queries, each over
     /// all tokens up to its own. A token beyond the capacity gives NaN and is not kept. The position stays: further
     /// layers use it, then [`Position::advance`] moves it.
     ///
-    /// No gradient flows to what was kept. Half precision is computed in `f32`.
+    /// No gradient flows to what was kept. Half precision is computed in `f32`. On a GPU one query per head of 32, 64, 128 or 256
+    /// coordinates, of which no gradient is asked for, is one kernel, which reads what is filled alone and as it is; it
+    /// sums in another order than the operations of other calls.
     ///
     /// # Shapes
     /// `queries` (B, G·H, n, d): a head of keys serves G heads of queries, one after the other; `keys`, `values` (B, H, n, d); the
@@ -79,6 +89,17 @@ impl KvCache {
             )
         }
         expect_alike("attention with a cache", &self.keys, &[queries, keys, values])?;
+        #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^52")]
+        let scale = 1.0 / (width as f64).sqrt();
+        #[cfg(feature = "cuda")]
+        {
+            let kept = super::cuda::Kept { keys: &self.keys, values: &self.values, counters: &self.counters };
+            if super::cuda::takes(kept, queries)
+                && let Some(found) = super::cuda::attend(kept, [queries, keys, values], position, scale)?
+            {
+                return Ok(found);
+            }
+        }
         let places = position.next(count)?.reshape((1, 1, count, 1))?.broadcast_as(&expected[..])?.contiguous()?;
         self.keys.scatter_set(&places, &keys.contiguous()?, 2)?;
         self.values.scatter_set(&places, &values.contiguous()?, 2)?;
@@ -87,8 +108,6 @@ impl KvCache {
         let (all_keys, all_values) = (self.keys.detach().to_dtype(dtype)?, self.values.detach().to_dtype(dtype)?);
         // Rows of one product per head of keys: the queries of its group.
         let rows = queries.to_dtype(dtype)?.contiguous()?.reshape((batch, heads, groups * count, width))?;
-        #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^52")]
-        let scale = 1.0 / (width as f64).sqrt();
         let scores = (rows.matmul(&all_keys.transpose(2, 3)?)? * scale)?;
         let scores = scores.reshape((batch, heads, groups, count, capacity))?;
         let hidden = constant(f32::NEG_INFINITY, &scores)?;
@@ -109,6 +128,8 @@ impl KvCache {
     /// # Sync
     /// none
     pub fn clear(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        self.counters.zero_set()?;
         self.keys.zero_set()?;
         self.values.zero_set()
     }

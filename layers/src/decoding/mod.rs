@@ -9,6 +9,9 @@
 //! a whole step of decoding, the choice of the next token included, is one graph that is replayed.
 
 mod cache;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+mod cuda;
 mod position;
 
 pub use cache::KvCache;

@@ -54,6 +54,12 @@ impl Position {
         self.at.device()
     }
 
+    /// The place itself, (1,) of `u32`.
+    #[cfg(feature = "cuda")]
+    pub(super) fn at(&self) -> &Tensor {
+        &self.at
+    }
+
     /// Most tokens of a sequence.
     #[must_use]
     pub fn capacity(&self) -> usize {

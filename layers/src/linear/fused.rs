@@ -7,7 +7,7 @@ use candle_core::{
     CpuStorage, CudaDevice, CudaStorage, CustomOp2, CustomOp3, Device, Layout, Result, Shape, Tensor, bail,
 };
 
-use super::kernels::{activate, activation_gradient, add_bias, column_sums, round};
+use super::kernels::{activate, activation_gradient, add_bias, column_sums, round, row_product};
 use super::options::{Activation, LinearOptions, Precision, WeightOrder};
 use crate::device::{Array, Epilogue, Scalar, multiply, unwritten, unwritten_tensor};
 use crate::matrix::Product;
@@ -250,6 +250,11 @@ fn affine(
             plain(device, product, operands, result)?;
             add_bias(device, result, bias)?;
         }
+        return Ok(());
+    }
+    // The libraries' algorithms are made for many rows.
+    let is_row = product.m == 1 && product.is_right_transposed && !product.is_left_transposed;
+    if is_row && row_product(device, operands.0, operands.1, result)? {
         return Ok(());
     }
     plain(device, product, operands, result)

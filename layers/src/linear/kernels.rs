@@ -5,11 +5,14 @@ use cudarc::driver::{LaunchConfig, PushKernelArg as _};
 use esper_graph::launch::{Effect, declare, tensor_error};
 
 use super::options::Activation;
-use crate::device::{Array, IMAGE, Scalar, unwritten_tensor};
+use crate::device::{Array, IMAGE, Scalar, count, is_aligned, unwritten_tensor};
 
 const THREADS: u32 = 256;
 const PER_THREAD: usize = 4;
 const MAX_BLOCKS: usize = 65_535;
+/// Numbers that a thread of a product of one row reads at once, and rows of the weight per block.
+const PER_LANE: usize = 8;
+const ROWS_OF_BLOCK: u32 = 4;
 
 /// The block of a sum of columns, as in the kernel.
 const WIDTH: u32 = 32;
@@ -32,6 +35,35 @@ pub(super) fn round(device: &CudaDevice, input: Array<'_>, output: Array<'_>) ->
     // SAFETY: both have `count` elements of the kernel's types.
     tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(input.len())) }))?;
     Ok(())
+}
+
+/// `result` = `x`·Wᵀ for one row `x` and a weight (out, in), if there is a kernel for their types and sizes.
+pub(super) fn row_product(device: &CudaDevice, x: Array<'_>, weight: Array<'_>, result: Array<'_>) -> Result<bool> {
+    let (scalar, addresses) = (x.scalar(), [x.address(), weight.address()]);
+    let is_plain = [weight.scalar(), result.scalar()] == [scalar; 2];
+    if !is_plain || !x.len().is_multiple_of(PER_LANE) || !is_aligned(&addresses) {
+        return Ok(false);
+    }
+    let name = match scalar {
+        Scalar::F32 => "row_product_f32",
+        Scalar::Bf16 => "row_product_bf16",
+    };
+    let function = IMAGE.function(device, name)?;
+    let (to, inputs, outputs) = (result.address(), count(x.len())?, count(result.len())?);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&addresses[0]).arg(&addresses[1]).arg(&to).arg(&inputs).arg(&outputs);
+    let effect = || {
+        Effect::new().reading(addresses[0], x.bytes()).reading(addresses[1], weight.bytes()).writing(to, result.bytes())
+    };
+    let config = LaunchConfig {
+        grid_dim: (outputs.div_ceil(ROWS_OF_BLOCK), 1, 1),
+        block_dim: (32 * ROWS_OF_BLOCK, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    // SAFETY: the weight has as many columns as `x` elements and as many rows as the result, all of the kernel's type.
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(config) }))?;
+    Ok(true)
 }
 
 /// `after` = activation(`before`).

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
 use leyline::clock::Clock;
 use leyline::error::ErrorKind;
 use leyline::source::SourceError;
@@ -16,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::gather::{EpochOrder, Gatherer, Progress};
 use super::host::HostBatch;
+use sync::{Builder, JoinHandle, Receiver, Sender, unbounded};
+
+mod sync;
 
 const MOST_WORKERS: usize = 256;
 const MOST_AHEAD: usize = 64;
@@ -69,6 +70,7 @@ struct Done {
 ///   fetch(i) ─► jobs i … i + ahead ─► workers ─► done, in any order ─► by window ─► window i
 /// ```
 /// At most `ahead` windows are under way or wait. The workers end with the loader, which waits for what they are at.
+/// Model-checked by `cargo test -p tolaria --features model-check --lib loader::model`.
 pub(crate) struct Loader {
     /// Absent only while it is dropped: its end sends the workers home.
     jobs: Option<Sender<Job>>,
@@ -120,7 +122,7 @@ impl Loader {
         };
         for index in 0..config.workers.max(1) {
             let (gatherer, clock, jobs, done) = (Arc::clone(gatherer), Arc::clone(clock), taken.clone(), given.clone());
-            let worker = std::thread::Builder::new().name(format!("loader-{index}"));
+            let worker = Builder::new().name(format!("loader-{index}"));
             let worker = worker.spawn(move || work(&gatherer, &*clock, &jobs, &done));
             loader.workers.push(worker.map_err(|cause| SourceError::io("", "a worker cannot be started", cause))?);
         }
@@ -192,7 +194,7 @@ impl Drop for Loader {
 }
 
 fn work(gatherer: &Gatherer, clock: &dyn Clock, jobs: &Receiver<Job>, done: &Sender<Done>) {
-    for Job { order, window, mut buffers } in jobs {
+    while let Ok(Job { order, window, mut buffers }) = jobs.recv() {
         let started = clock.now();
         let mut progress = Progress::default();
         let gather = AssertUnwindSafe(|| gatherer.gather(&order, &order.windows[window], &mut buffers, &mut progress));
@@ -225,4 +227,8 @@ fn gone() -> SourceError {
 }
 
 #[cfg(test)]
+#[cfg(feature = "model-check")]
+mod model;
+#[cfg(test)]
+#[cfg(not(feature = "model-check"))]
 mod tests;

@@ -81,6 +81,18 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(Culprit::Nothing)
     }
 
+    /// The first sample of the validation data that is not finite.
+    pub(super) fn bad_validation_sample(&self) -> Result<Option<u32>, Error> {
+        let data = &self.parts.data.validation;
+        let samples: Vec<u32> = (0..data.len()).map_while(|sample| u32::try_from(sample).ok()).collect();
+        for samples in samples.chunks(self.config.eval_batch_size.get()) {
+            if let Some(sample) = bad_sample(data, samples)? {
+                return Ok(Some(sample));
+            }
+        }
+        Ok(None)
+    }
+
     /// A seed without which the loss can be used; where several are to blame, the first that suffices to spoil it.
     fn bad_seed(&mut self, eager: &Eager, batch: &Batch) -> Result<Option<SeedId>, Error> {
         let seeds = self.export_seeds(eager)?.into_iter();

@@ -50,5 +50,6 @@ pub use recovery::RecoveryConfig;
 pub use rollback::{RolledBack, Tier};
 pub use run::{Checkpoints, Outcome, Parts, Resumed, Splits, Trainer};
 pub use safety::SafetyConfig;
+pub use saver::MAX_CHECKPOINTS_IN_FLIGHT;
 pub use state::epochs_begun;
 pub use stop::{Best, EarlyStopConfig, StepEvaluation};

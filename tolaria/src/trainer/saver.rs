@@ -26,9 +26,9 @@ use crate::trainer::run::Checkpoints;
 use crate::trainer::state::{Copied, OPTIMIZER};
 use crate::trainer::stop::Best;
 
-/// States that are copied and not yet on the disk: one that is written, and one that waits, where the best network and the end
-/// of an epoch come together.
-pub(super) const MAX_IN_FLIGHT: usize = 2;
+/// Most checkpoints that are copied and not yet on the disk: one that is written, and one that waits, where the best network and
+/// the end of an epoch come together.
+pub const MAX_CHECKPOINTS_IN_FLIGHT: usize = 2;
 
 /// A state that is to be written.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use crate::trainer::instruments::ms;
 use crate::trainer::observer::{Observer, RunEvent};
 use crate::trainer::ring;
 use crate::trainer::run::Trainer;
-use crate::trainer::saver::{Done, Flight, Job, MAX_IN_FLIGHT, News};
+use crate::trainer::saver::{Done, Flight, Job, MAX_CHECKPOINTS_IN_FLIGHT, News};
 use crate::trainer::stop::Best;
 
 /// How much a checkpoint matters.
@@ -94,7 +94,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         when: When,
         best: Option<(Best, Option<Best>)>,
     ) -> Result<(), Error> {
-        self.await_room(MAX_IN_FLIGHT)?;
+        self.await_room(MAX_CHECKPOINTS_IN_FLIGHT)?;
         let step = self.cursor.step;
         let flight = |bytes| Flight { step, best, bytes, began };
         let layout = self.parts.seeds.model().layout();

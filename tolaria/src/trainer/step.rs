@@ -87,8 +87,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     fn plan(&mut self, eager: &Eager, window: &Window, samples: &WindowSamples<'_>) -> Result<StepPlan, Error> {
         let num_samples = window.num_samples();
         let sizes: Vec<usize> = window.microbatches().map(|positions| positions.len()).collect();
-        let attributions = self.attribute(eager, samples, sizes.len())?;
-        let microbatches: Vec<(usize, Attribution)> = sizes.iter().copied().zip(attributions).collect();
+        let microbatches = self.attribute(eager, samples, &sizes)?;
         let step = self.cursor.step;
         let window = self.window(eager, &microbatches, ProjectionOrder { seed: self.parts.seed, step })?;
         let model = self.parts.seeds.model();
@@ -130,23 +129,28 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(plan.with_alphas(slots, alpha))
     }
 
-    /// Attribution matters only where gradients of several owners and several microbatches are told apart.
+    /// The number of samples and the attribution of each microbatch. Attribution matters only where gradients of several owners and
+    /// several microbatches are told apart.
     fn attribute(
         &mut self,
         eager: &Eager,
         samples: &WindowSamples<'_>,
-        num_microbatches: usize,
-    ) -> Result<Vec<Attribution>, Error> {
+        sizes: &[usize],
+    ) -> Result<Vec<(usize, Attribution)>, Error> {
         let engine = &self.engine;
-        if !engine.config().tells_owners_apart() || num_microbatches < 2 || engine.geometry().owners().len() < 2 {
-            return Ok(vec![Attribution::host_only(); num_microbatches]);
+        let sizes = sizes.iter().copied();
+        if !engine.config().tells_owners_apart() || sizes.len() < 2 || engine.geometry().owners().len() < 2 {
+            return Ok(sizes.map(|size| (size, Attribution::host_only())).collect());
         }
         let step = self.cursor.step;
-        (0..num_microbatches)
-            .map(|index| {
+        sizes
+            .enumerate()
+            .map(|(index, size)| {
                 let batch = samples.batch(&self.parts.data.train, &self.parts.device, index)?;
                 let attribution = self.parts.seeds.attribute_batch(eager, &batch);
-                attribution.map_err(|source| Error::SeedManager { step, source: BoxError::new(source) })
+                let attribution =
+                    attribution.map_err(|source| Error::SeedManager { step, source: BoxError::new(source) })?;
+                Ok((size, attribution))
             })
             .collect()
     }

@@ -114,6 +114,15 @@ fn a_seed_manager_that_is_slow_is_left_alone_and_trusted_again() {
 }
 
 #[test]
+fn a_call_that_was_too_long_is_told_with_its_time() {
+    let safety = SafetyConfig { seeds_ms: NonZeroU64::new(10), ..SafetyConfig::default() };
+    let mut world = world(&[Act::Nothing], safety, &[0, 0, 0, 11, 11, 11]);
+    world.run();
+    assert!(world.counter("timeout.kasmina_total", &[]) > 0);
+    assert!(world.gauge("timeout.kasmina_last_ms", &[]) >= 11);
+}
+
+#[test]
 fn counters_and_gauges_are_there_from_the_start() {
     let world = world(&[Act::Nothing], SafetyConfig::default(), &[]);
     for name in

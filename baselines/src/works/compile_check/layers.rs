@@ -1,12 +1,16 @@
 //! The layers of `esper-layers` on the device, against `f64` on the CPU.
 
-use esper_layers::check::{linear_cases, norm_attention_cases};
+use esper_layers::check::{decoding_cases, linear_cases, norm_attention_cases};
 
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Report, promise};
 
 pub(super) fn run(gpu: &Gpu, report: &mut Report) {
-    let groups = [("linear", linear_cases(&gpu.device)), ("norm_attention", norm_attention_cases(&gpu.device))];
+    let groups = [
+        ("linear", linear_cases(&gpu.device)),
+        ("norm_attention", norm_attention_cases(&gpu.device)),
+        ("decoding", decoding_cases(&gpu.device)),
+    ];
     for (group, cases) in groups {
         match cases {
             Ok(cases) => {

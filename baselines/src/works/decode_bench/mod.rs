@@ -17,7 +17,8 @@ pub(super) const WORK: Work =
 
 const NOTES: &str = "PRECISION.FORM: one token, mean of a stretch of 128 tokens after the first 64 of a sequence, waited for once (us); \
     the token chosen by argmax on the device is the next input. plain: operations of candle and candle-nn with keys and values that are appended, as \
-    candle-transformers has them; in_place: keys and values at one address, eagerly; captured: that step as one graph; compiled: the \
+    candle-transformers has them; in_place: keys and values at one address, attention and products of one row by \
+    esper-layers, eagerly; captured: that step as one graph; compiled: the \
     same, compiled. PRECISION.speedup: plain / the faster of captured and compiled. PRECISION.difference: largest difference of a logit between plain and \
     in_place over 64 tokens, relative to the largest logit. in_place, captured and compiled gave the same logits bit for bit \
     over 64 tokens, before any time was taken.";

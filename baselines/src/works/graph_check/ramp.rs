@@ -175,14 +175,16 @@ impl Ramp {
         };
         let config = TamiyoConfig { policy: PolicyKind::Fixed, fixed, ..TamiyoConfig::default() };
         let schedule = Tamiyo::new(config, Arc::clone(&clock), Arc::clone(&recorder))?;
+        // The same samples, in tensors of their own: what is planted in one is not in the other.
         let train = samples(BATCH * STEPS_PER_EPOCH, INPUTS, CLASSES, device)?;
+        let held_out = samples(BATCH * STEPS_PER_EPOCH, INPUTS, CLASSES, device)?;
         Ok(Parts {
             run_id,
             seed: 3,
             num_epochs: EPOCHS,
             max_steps: None,
             device: device.clone(),
-            data: Splits { validation: train.clone(), test: train.clone(), train },
+            data: Splits { validation: held_out.clone(), test: held_out, train },
             task: Arc::new(Classification::new(CLASSES)),
             seeds,
             policy: Blending { schedule, blend: self.blend.clone() },

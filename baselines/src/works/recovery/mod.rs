@@ -41,8 +41,8 @@ const NOTES: &str = "784-2048-1536-10, AdamW, batch 128. restore.memory: from a 
     verified and copied to the device; both from the call to the end of the work of the device, some steps after the state. keep: taking one. step.off: a step without recovery \
     (time of an epoch over its steps, the evaluation of 256 samples included); step.on: a state every 64 steps and a look every 8, as by default; step.bound: with a bound of the loss \
     beside it; on.over_off, bound.over_off: over the run with it off just before, n counts rounds. \
-    planted.PLACE.loss: training loss at the end of a run of 234 steps in which, at one step, data, a parameter of a seed or one of the host are no numbers; planted.none.loss: of runs \
-    without, with other orders of samples; a run whose culprit is not named, or whose loss is beyond theirs, breaks a promise";
+    planted.PLACE.loss: training loss at the end of a run of 234 steps in which, at one step, data, a parameter of a seed, one of the host or what the last kernel of the loss \
+    computes are no numbers; planted.none.loss: of runs without, with other orders of samples; a run whose culprit is not named, or whose loss is beyond theirs, breaks a promise";
 
 /// Ways back that are measured, after one that is not.
 const WAYS: usize = 30;

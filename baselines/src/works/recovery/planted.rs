@@ -1,20 +1,26 @@
-//! No number planted in data, in a seed and in a parameter of the host, at many steps: who is named, and what becomes of the run.
+//! No number planted in data, in a seed, in a parameter of the host and in what a kernel computes, at many steps: who is named, and
+//! what becomes of the run.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use leyline::clock::Clock;
 use leyline::error::BoxError;
 use leyline::layout::Owner;
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
+use leyline::task::Task;
 use leyline::telemetry::{Boundary, Counter, Event, Gauge, MetricDesc, NullRecorder, Recorder};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{ExecutionConfig, Flow, Observer, Outcome, Parts, RecoveryConfig, StepReport, Trainer};
+use tolaria::trainer::{
+    ExecutionConfig, Flow, Observer, Outcome, Parts, RecoveryConfig, RunEvent, StepReport, Trainer,
+};
 
+use crate::gpu::growing::CLASSES;
 use crate::gpu::report::{Broken, promise};
 use crate::models::Draw;
 use crate::samples::Samples;
@@ -26,9 +32,11 @@ enum Place {
     Data,
     Seed,
     Host,
+    Kernel,
 }
 
-const PLACES: [(&str, Place); 3] = [("data", Place::Data), ("seed", Place::Seed), ("host", Place::Host)];
+const PLACES: [(&str, Place); 4] =
+    [("data", Place::Data), ("seed", Place::Seed), ("host", Place::Host), ("kernel", Place::Kernel)];
 
 /// From the fourth epoch on the seed trains, and the last one is to be trained in order.
 const FIRST: u64 = 3 * STEPS_PER_EPOCH as u64 + 1;
@@ -58,6 +66,8 @@ pub(super) fn run(
         let mut num_named = 0;
         for _ in 0..planted {
             let step = FIRST + u64::from(draw.below(BETWEEN));
+            // After the last step of an epoch an evaluation would be the first to see it, and there is no loss to name.
+            let step = step + u64::from(place == Place::Kernel && step.is_multiple_of(STEPS_PER_EPOCH as u64));
             let (loss, is_named) = plant(&ramp, device, clock, eager, (place, step))?;
             measured.push(format!("planted.{name}.loss"), "nats", loss);
             num_named += usize::from(is_named);
@@ -118,6 +128,10 @@ fn plant(
             }
             seed.to_string()
         }
+        Place::Kernel => {
+            overwrite(&run.factor, &(&run.factor * f64::NAN)?)?;
+            "the loss".to_owned()
+        }
     };
     run.finish(eager)?;
     let named = run.events.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,6 +148,8 @@ struct Run {
     /// Of the training data, which the trainer shares.
     inputs: Tensor,
     events: Arc<Culprits>,
+    /// What every loss is multiplied by, on the device.
+    factor: Tensor,
     loss: f64,
 }
 
@@ -146,14 +162,16 @@ impl Run {
         seed: u64,
     ) -> Result<Self, Broken> {
         let events = Arc::new(Culprits::default());
-        let parts = Parts { seed, ..ramp.parts(device, clock, Arc::clone(&events) as _)? };
+        let factor = Tensor::ones(1, DType::F32, device)?;
+        let task = Arc::new(Scaled { task: Classification::new(CLASSES), factor: factor.clone() });
+        let parts = Parts { seed, task, ..ramp.parts(device, clock, Arc::clone(&events) as _)? };
         let inputs = parts.data.train.inputs().expect("samples in memory").clone();
         let trainer = Trainer::new(Ramp::config(ExecutionConfig::default(), recovery), parts)?;
-        Ok(Self { trainer, inputs, events, loss: f64::NAN })
+        Ok(Self { trainer, inputs, events, factor, loss: f64::NAN })
     }
 
     fn to(&mut self, eager: &mut Eager, stop: Option<u64>) -> Result<Outcome, Broken> {
-        let mut losses = Losses { stop, last: self.loss };
+        let mut losses = Losses { stop, last: self.loss, factor: self.factor.clone() };
         let outcome = self.trainer.run(eager, &mut losses)?;
         self.loss = losses.last;
         Ok(outcome)
@@ -168,6 +186,7 @@ impl Run {
 struct Losses {
     stop: Option<u64>,
     last: f64,
+    factor: Tensor,
 }
 
 impl Observer for Losses {
@@ -178,6 +197,47 @@ impl Observer for Losses {
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
         self.last = report.train.loss;
         Ok(())
+    }
+
+    fn event(&mut self, event: &RunEvent<'_>) {
+        if let RunEvent::RolledBack { .. } = event {
+            // What the kernel did wrong passes.
+            let healed = self.factor.ones_like().and_then(|one| self.factor.slice_set(&one, 0, 0));
+            healed.expect("a device that trains can copy a number");
+        }
+    }
+}
+
+/// A task whose last kernel can be made to give no numbers.
+#[derive(Debug)]
+struct Scaled {
+    task: Classification,
+    factor: Tensor,
+}
+
+impl Task for Scaled {
+    fn describe(&self) -> String {
+        self.task.describe()
+    }
+
+    fn losses(&self, outputs: &Tensor, targets: &Tensor) -> candle_core::Result<Tensor> {
+        self.task.losses(outputs, targets)?.broadcast_mul(&self.factor)
+    }
+
+    fn mean_loss(&self, outputs: &Tensor, targets: &Tensor) -> candle_core::Result<Tensor> {
+        self.task.mean_loss(outputs, targets)? * self.factor.squeeze(0)?
+    }
+
+    fn hits(&self, outputs: &Tensor, targets: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        self.task.hits(outputs, targets)
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![self.factor.clone()]
+    }
+
+    fn check_targets(&self, targets: &Tensor) -> candle_core::Result<()> {
+        self.task.check_targets(targets)
     }
 }
 

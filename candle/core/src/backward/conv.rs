@@ -12,6 +12,25 @@ use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, D};
 /// Padding, stride and dilation of one dimension.
 type Steps = (usize, usize, usize);
 
+/// A convolution of `arg` (N, C, …) with `kernel` in `groups` by one kernel of a GPU; none where that is not asked for, or not possible.
+pub(crate) fn direct(arg: &Tensor, kernel: &Tensor, steps: Steps, groups: usize) -> Result<Option<Tensor>> {
+    #[cfg(feature = "cuda")]
+    if crate::grouped::is_direct() {
+        let conv = Conv::of(arg, steps, groups);
+        let (x, w) = (flat(arg)?, flat(kernel)?);
+        let Some(dims) = conv.output(x.dims(), w.dims()) else { return Ok(None) };
+        let found = super::direct::run(&conv, super::direct::Kind::Output, (&x, &w), [x.dims(), w.dims(), &dims])?;
+        let shape: Vec<usize> = dims.iter().enumerate().filter(|(dim, _)| arg.rank() == 4 || *dim != 2).map(|(_, size)| *size).collect();
+        return found.map(|found| found.reshape(shape)).transpose();
+    }
+    Ok(None)
+}
+
+/// One dimension as two of which the first has one place.
+fn flat(tensor: &Tensor) -> Result<Tensor> {
+    if tensor.rank() == 3 { tensor.unsqueeze(2) } else { Ok(tensor.clone()) }
+}
+
 /// `result` as that of a convolution of `arg` (N, C, …) with `kernel` in `groups`, with one or two dimensions.
 pub(crate) fn grouped(result: &Tensor, arg: &Tensor, kernel: &Tensor, steps: Steps, groups: usize) -> Result<Tensor> {
     let op = BackpropOp::new2(arg, kernel, |arg, kernel| {
@@ -55,8 +74,7 @@ pub(crate) fn grouped_backward(
 ) -> Result<(Option<Tensor>, Option<Tensor>)> {
     let wanted = (arg.track_op(), kernel.track_op());
     let (arg, kernel) = (arg.detach(), kernel.detach());
-    let flat = |tensor: &Tensor| if tensor.rank() == 3 { tensor.unsqueeze(2) } else { Ok(tensor.clone()) };
-    let conv = Conv { vertical: if arg.rank() == 3 { (0, 1, 1) } else { steps }, horizontal: steps, groups };
+    let conv = Conv::of(&arg, steps, groups);
     let (x, w, g) = (flat(&arg)?, flat(&kernel)?, flat(grad)?);
     let input = wanted.0.then(|| conv.input(&x, &w, &g)?.reshape(arg.dims())).transpose()?;
     let weight = wanted.1.then(|| conv.weight(&x, &w, &g)?.reshape(kernel.dims())).transpose()?;
@@ -82,13 +100,27 @@ pub(crate) fn conv_transpose1d(arg: &Tensor, kernel: &Tensor, grad: &Tensor, ste
 }
 
 /// A convolution of x (N, groups·I, H, W) with w (groups·O, I, h, w) that gives g (N, groups·O, …).
-struct Conv {
-    vertical: Steps,
-    horizontal: Steps,
-    groups: usize,
+pub(super) struct Conv {
+    pub(super) vertical: Steps,
+    pub(super) horizontal: Steps,
+    pub(super) groups: usize,
 }
 
 impl Conv {
+    fn of(arg: &Tensor, steps: Steps, groups: usize) -> Self {
+        Self { vertical: if arg.rank() == 3 { (0, 1, 1) } else { steps }, horizontal: steps, groups }
+    }
+
+    /// (N, groups·O, …); none where the kernel is larger than the input.
+    #[cfg(feature = "cuda")]
+    fn output(&self, x: &[usize], w: &[usize]) -> Option<[usize; 4]> {
+        let moves = |(padding, stride, dilation): Steps, size: usize, window: usize| {
+            let room = (size + 2 * padding).checked_sub(dilation * window.checked_sub(1)? + 1)?;
+            Some(room.checked_div(stride)? + 1)
+        };
+        Some([x[0], w[0], moves(self.vertical, x[2], w[2])?, moves(self.horizontal, x[3], w[3])?])
+    }
+
     fn window(&self, w: &Tensor, g: &Tensor) -> Result<Window> {
         let ((_, _, height, width), (_, _, rows, columns)) = (w.dims4()?, g.dims4()?);
         Ok(Window {
@@ -110,6 +142,12 @@ impl Conv {
     }
 
     fn input(&self, x: &Tensor, w: &Tensor, g: &Tensor) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if let Some(found) =
+            super::direct::run(self, super::direct::Kind::InputGradient, (w, g), [x.dims(), w.dims(), g.dims()])?
+        {
+            return Ok(found);
+        }
         let window = self.window(w, g)?;
         let ((n, c, height, width), (outputs, inputs, _, _)) = (x.dims4()?, w.dims4()?);
         let padding = self.padding();
@@ -137,6 +175,12 @@ impl Conv {
     }
 
     fn weight(&self, x: &Tensor, w: &Tensor, g: &Tensor) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if let Some(found) =
+            super::direct::run(self, super::direct::Kind::WeightGradient, (x, g), [x.dims(), w.dims(), g.dims()])?
+        {
+            return Ok(found);
+        }
         let window = self.window(w, g)?;
         let (outputs, inputs, rows, columns) = w.dims4()?;
         let padded = window.pad(x, self.padding())?;

@@ -1,8 +1,10 @@
-//! Backward passes of operations that candle 0.11.1 leaves without one, of plain tensor operations alone: they run on every device,
-//! read nothing back and upload nothing, so that a step with them can be captured.
+//! Backward passes of operations that candle 0.11.1 leaves without one, of plain tensor operations, on a GPU of kernels for convolutions
+//! in groups: they run on every device, read nothing back and upload nothing, so that a step with them can be captured.
 
 mod window;
 pub(crate) mod pool;
 pub(crate) mod upsample;
 pub(crate) mod conv;
+#[cfg(feature = "cuda")]
+mod direct;
 pub(crate) mod cut;

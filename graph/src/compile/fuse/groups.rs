@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
+use super::line::Line;
 use super::merge::{can_merge, merge, share_data};
 use crate::compile::block::{Block, BlockId};
 use crate::compile::codegen::can_generate;
@@ -10,13 +11,17 @@ use crate::compile::dependencies::recovered;
 use crate::compile::fuel::Fuel;
 use crate::compile::fused::Body;
 use crate::compile::node::{Node, NodeIndex, NodeKind};
-use crate::compile::order::NodeSet;
 use crate::compile::program::Program;
+use crate::compile::work::did;
 
 /// Kernels that read a tensor which are looked at when another one does, the latest.
 const MAX_SIBLINGS: usize = 4;
 /// By how many nodes on the longest chain siblings may be apart: far ones would wait for each other.
 const MAX_DEPTH_DIFFERENCE: usize = 4;
+
+/// Most dependencies that are looked at to find out whether anything has to run between two groups. Two with more than that
+/// in between stay apart.
+const MAX_STEPS_BETWEEN: usize = 1 << 10;
 
 /// A partition of the operations; the groups form an order.
 pub(super) struct Groups {
@@ -26,17 +31,14 @@ pub(super) struct Groups {
     /// The group that an operation is in, by the number of its first member.
     group_of: Vec<usize>,
     groups: Vec<Option<Group>>,
-    /// For each group an operation such that no later one has to be over before it: what a look at all groups starts
-    /// with, because the sets of most need none.
-    latest: Vec<usize>,
+    /// The groups, each after all that have to be over before it.
+    line: Line,
 }
 
 struct Group {
     members: Vec<usize>,
     /// What it computes, if that is known element by element and there is code for it.
     body: Option<Body>,
-    /// Operations that have to be over before it starts, as numbers of the groups that they were before merging.
-    ancestors: NodeSet,
     depth: usize,
 }
 
@@ -47,7 +49,7 @@ impl Groups {
         let listed = Program { blocks: blocks.to_vec(), nodes: nodes.collect() };
         let (kinds, dependencies) =
             recovered(listed).nodes.into_iter().map(|node| (node.kind, node.dependencies)).unzip();
-        Self { kinds, dependencies, group_of: Vec::new(), groups: Vec::new(), latest: Vec::new() }
+        Self { kinds, dependencies, group_of: Vec::new(), groups: Vec::new(), line: Line::default() }
     }
 
     /// The operations as they were given, of which none was merged.
@@ -84,25 +86,15 @@ impl Groups {
     }
 
     fn add(&mut self, node: usize) {
-        let mut ancestors = NodeSet::empty(self.kinds.len());
-        let (mut depth, mut latest) = (0, 0);
-        for dependency in &self.dependencies[node] {
-            let group = self.group(dependency.0);
-            ancestors.union(&group.ancestors);
-            for &member in &group.members {
-                ancestors.insert(NodeIndex(member));
-                latest = latest.max(member);
-            }
-            latest = latest.max(self.latest[self.group_of[dependency.0]]);
-            depth = depth.max(group.depth + 1);
-        }
+        let depths = self.dependencies[node].iter().map(|dependency| self.group(dependency.0).depth + 1);
+        let depth = depths.max().unwrap_or(0);
         let body = match &self.kinds[node] {
             NodeKind::Kernel(kernel) => Body::of(kernel).filter(can_generate),
             _ => None,
         };
         self.group_of.push(node);
-        self.latest.push(latest);
-        self.groups.push(Some(Group { members: vec![node], body, ancestors, depth }));
+        self.line.push();
+        self.groups.push(Some(Group { members: vec![node], body, depth }));
     }
 
     fn group(&self, node: usize) -> &Group {
@@ -126,57 +118,74 @@ impl Groups {
             return false;
         }
         // The one that has to come first, if one has to.
-        let starts_with_other = one_group.ancestors.contains(NodeIndex(other));
+        let starts_with_other = self.waits_for(one, other);
         let (first, second) = if starts_with_other { (other_body, one_body) } else { (one_body, other_body) };
-        let can_merge = can_merge(first, second) && !self.is_between(one, other) && !self.is_between(other, one);
-        if !can_merge || !fuel.burn() {
+        if !can_merge(first, second) {
             return false;
         }
-        let body = merge(first, second);
-        self.unite(one, other, body);
+        let (one_body, other_body) = (one_group.body.clone(), other_group.body.clone());
+        let Some(between) = self.before_and_apart(one, other).filter(|_| fuel.burn()) else { return false };
+        let (Some(one_body), Some(other_body)) = (one_body, other_body) else { return false };
+        let (first, second) = if starts_with_other { (other_body, one_body) } else { (one_body, other_body) };
+        self.unite(one, other, merge(&first, &second), between);
         true
     }
 
-    /// Whether a third group has to come after one and before the other.
-    fn is_between(&self, first: usize, second: usize) -> bool {
-        let group = self.group(second);
-        group.members.iter().flat_map(|&member| &self.dependencies[member]).any(|dependency| {
-            let before = self.group_of[dependency.0];
-            before != first && before != second && self.group(before).ancestors.contains(NodeIndex(first))
-        })
+    /// Whether a member of a group depends on one of another group.
+    fn waits_for(&self, group: usize, other: usize) -> bool {
+        self.waited_for(group).any(|before| before == other)
     }
 
-    /// Makes one group of two. Who comes after either comes after all that came before both.
-    fn unite(&mut self, one: usize, other: usize, body: Body) {
+    /// The groups that a group depends on, some more than once, itself perhaps.
+    fn waited_for(&self, group: usize) -> impl Iterator<Item = usize> {
+        let members = self.groups[group].iter().flat_map(|group| &group.members);
+        members.flat_map(|&member| &self.dependencies[member]).map(|dependency| self.group_of[dependency.0])
+    }
+
+    /// What stands between two groups and has to be over before the later one, in order; none where one of it has to come
+    /// after the earlier one, or where there is so much of it that nobody looks.
+    fn before_and_apart(&self, one: usize, other: usize) -> Option<Vec<usize>> {
+        let (early, late) = if self.line.is_before(one, other) { (one, other) } else { (other, one) };
+        let mut found = BTreeSet::new();
+        let mut waiting = vec![late];
+        let mut num_steps = 0;
+        let mut is_apart = true;
+        while let Some(group) = waiting.pop().filter(|_| is_apart) {
+            for before in self.waited_for(group) {
+                num_steps += 1;
+                is_apart &= num_steps <= MAX_STEPS_BETWEEN && (before != early || group == late);
+                if before != late && self.line.is_before(early, before) && found.insert(before) {
+                    waiting.push(before);
+                }
+            }
+        }
+        did(num_steps);
+        let mut found: Vec<usize> = is_apart.then(|| found.into_iter().collect())?;
+        found.sort_unstable_by_key(|&group| self.line.label(group));
+        Some(found)
+    }
+
+    /// Makes one group of two, at the place of the earlier one, with `between` before it.
+    fn unite(&mut self, one: usize, other: usize, body: Body, between: Vec<usize>) {
         let (kept, gone) = (one.min(other), one.max(other));
         let gone_group = self.groups[gone].take().expect("a node points to a group that is there");
-        let mut group = self.groups[kept].take().expect("a node points to a group that is there");
+        let group = self.groups[kept].as_mut().expect("a node points to a group that is there");
         for &member in &gone_group.members {
             self.group_of[member] = kept;
         }
         group.members.extend(gone_group.members);
         group.body = Some(body);
         group.depth = group.depth.max(gone_group.depth);
-        group.ancestors.union(&gone_group.ancestors);
-        for &member in &group.members {
-            group.ancestors.remove(NodeIndex(member));
+        let early = if self.line.is_before(one, other) { one } else { other };
+        for group in between {
+            self.line.remove(group);
+            self.line.insert_before(early, group);
         }
-        let latest = group.members.iter().copied().fold(self.latest[kept].max(self.latest[gone]), usize::max);
-        for (later, of_later) in self.groups.iter_mut().zip(&mut self.latest) {
-            if *of_later < kept {
-                continue;
-            }
-            // All members of a group are ancestors where one is: the first stands for them.
-            if let Some(later) = later
-                && (later.ancestors.contains(NodeIndex(kept)) || later.ancestors.contains(NodeIndex(gone)))
-            {
-                later.ancestors.union(&group.ancestors);
-                group.members.iter().for_each(|&member| later.ancestors.insert(NodeIndex(member)));
-                *of_later = latest.max(*of_later);
-            }
+        if early == gone {
+            self.line.remove(kept);
+            self.line.insert_before(gone, kept);
         }
-        self.latest[kept] = latest;
-        self.groups[kept] = Some(group);
+        self.line.remove(gone);
     }
 
     /// The operations in an order of the groups that is as near as can be to the one given.

@@ -1,6 +1,7 @@
 //! Pass: element-wise kernels that share data become one.
 
 mod groups;
+mod line;
 mod merge;
 
 use super::block::{Block, BlockId, Lifetime, Region};

@@ -19,6 +19,7 @@ mod elementwise;
 mod reduction;
 mod indexing;
 mod convolution;
+mod grouped;
 mod decode;
 
 pub use decode::{CANDLE_VERSION, decode};

@@ -6,6 +6,8 @@ use proptest::test_runner::TestRunner;
 
 use super::programs::programs;
 use super::{closure, conflicts, replay, run, shuffled};
+use crate::compile::fuel::Fuel;
+use crate::compile::memory::plan_memory_of;
 use crate::compile::{Compiled, Lifetime, Node, Pass, PassSet, Program, compile};
 
 /// Every pass alone, some that meet, those that keep every bit, and all of them.
@@ -108,6 +110,18 @@ proptest! {
                     prop_assert!(!conflicts(&planned.nodes[first].kind, &planned.nodes[second].kind));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn blocks_placed_in_their_turn_share_no_bytes_while_they_are_there(program in programs()) {
+        for passes in [PassSet::none(), PassSet::none().with(Pass::Dependencies)] {
+            let before = compile(&program, &passes).expect("valid").program;
+            let planned = plan_memory_of(before.clone(), &mut Fuel::new(None), 0);
+            prop_assert_eq!(planned.validate(), Ok(()));
+            prop_assert_eq!(&run(&planned, Some(&shuffled(&planned, 3))), &run(&program, None));
+            let owned = before.blocks.iter().filter(|block| block.lifetime == Lifetime::Graph);
+            prop_assert!(arena_bytes(&planned) <= owned.map(|block| block.size_bytes.next_multiple_of(256)).sum());
         }
     }
 }

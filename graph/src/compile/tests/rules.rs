@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::run;
+use crate::compile::work::taken;
 use crate::compile::{
     Block, BlockId, Code, CompileError, Effect, ElementType, InterpretError, Kernel, LaunchShape, Lifetime, MAX_NODES,
     Node, NodeIndex, NodeKind, PassSet, Pattern, Pointer, Pointwise, Program, ProgramError, Region, compile, interpret,
+    perceptron,
 };
 
 const RESULT: BlockId = BlockId(0);
@@ -174,6 +176,19 @@ fn a_program_that_is_too_long_is_refused_before_anything_is_made_of_it() {
     assert!(compile(&of(MAX_NODES), &PassSet::all()).is_ok());
     let refused = compile(&of(MAX_NODES + 1), &PassSet::all()).unwrap_err();
     assert_eq!(refused, CompileError::TooLong { nodes: MAX_NODES + 1 });
+}
+
+#[test]
+fn what_passes_do_grows_with_the_number_of_operations_and_not_with_its_square() {
+    let per_node = [220, 440].map(|layers| {
+        let program = perceptron(layers).unwrap();
+        let _ = taken();
+        let compiled = compile(&program, &PassSet::all()).unwrap();
+        assert!(compiled.program.nodes.len() * 2 < program.nodes.len());
+        taken() as f64 / program.nodes.len() as f64
+    });
+    // A little more for deeper trees; what grows with the square would double.
+    assert!(per_node[1] < 1.15 * per_node[0], "{per_node:?}");
 }
 
 #[test]

@@ -209,7 +209,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let took = self.parts.clock.now().saturating_sub(started);
         let calls = &mut self.safety.calls;
         calls.policy.is_in_trouble = asked.is_err();
-        calls.policy.last_ms.set(if asked.is_ok() { ms(took) } else { 0.0 });
+        calls.policy.last_ms.set(ms(took));
         let num_late = self.parts.policy.num_late();
         calls.late_answers.add(num_late - mem::replace(&mut calls.num_late_answers, num_late));
         let decision = asked.unwrap_or_else(|failed| {
@@ -249,7 +249,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let longest = mem::take(&mut calls.longest);
         let deadline = deadline.map(|deadline| Duration::from_millis(deadline.get()));
         let is_late = deadline.is_some_and(|deadline| longest > deadline);
-        calls.seeds.last_ms.set(if is_late { 0.0 } else { ms(longest) });
+        calls.seeds.last_ms.set(ms(longest));
         let was_late = mem::replace(&mut calls.seeds.is_in_trouble, is_late);
         if is_late {
             calls.seeds.timeouts.add(1);

@@ -1,0 +1,103 @@
+//! The index arithmetic of the kernels for convolutions in groups, compiled for the processor, against candle's loop over groups and the
+//! gradients that are composed of tensor operations.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use candle::{DType, Device, Result, Tensor, Var};
+
+/// N, groups, channels of a group before and after, sizes of the input and the window, padding, stride, dilation.
+type Case = (usize, usize, [usize; 2], [usize; 2], [usize; 2], usize, usize, usize);
+
+const CASES: &[Case] = &[
+    (2, 6, [1, 1], [7, 5], [3, 3], 1, 1, 1),
+    (1, 4, [1, 1], [9, 9], [7, 7], 3, 1, 1),
+    (2, 3, [1, 2], [8, 6], [3, 2], 0, 2, 1),
+    (2, 2, [3, 2], [7, 8], [3, 3], 2, 2, 2),
+    (1, 5, [2, 1], [6, 9], [1, 4], 0, 3, 1),
+    (3, 2, [4, 4], [5, 5], [5, 5], 2, 1, 1),
+    (1, 3, [1, 1], [4, 4], [2, 2], 3, 2, 3),
+    // One dimension.
+    (2, 4, [1, 1], [1, 11], [1, 4], 2, 1, 1),
+    (2, 3, [2, 3], [1, 10], [1, 3], 1, 2, 2),
+];
+
+fn program() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("grouped_kernels");
+    // Who links Rust programs has a C compiler under this name.
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-O1", "-Wno-unused-function", "-x", "c", "-I"])
+        .arg(here.join("../core/src/backward"))
+        .arg(here.join("tests/grouped_kernels.c"))
+        .args(["-x", "none", "-lm", "-o"])
+        .arg(&target)
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    target
+}
+
+fn numbers(count: usize, seed: u64) -> Vec<f64> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / (1_u64 << 30) as f64 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[test]
+fn kernels_of_grouped_convolutions_are_those_of_the_loop_over_groups() -> Result<()> {
+    let program = program();
+    for &(samples, groups, [inputs, outputs], [height, width], [tall, wide], padding, stride, dilation) in CASES {
+        let is_flat = height == 1;
+        let dims = |dims: [usize; 4]| {
+            dims.into_iter()
+                .enumerate()
+                .filter(|(dim, _)| !is_flat || *dim != 2)
+                .map(|(_, size)| size)
+                .collect::<Vec<_>>()
+        };
+        let tensor = |values: &[f64], of: [usize; 4]| Tensor::from_slice(values, dims(of), &Device::Cpu);
+        let (of_x, of_w) = ([samples, groups * inputs, height, width], [groups * outputs, inputs, tall, wide]);
+        let (x, w) = (numbers(of_x.iter().product(), 1), numbers(of_w.iter().product(), 2));
+        let (x_var, w_var) = (Var::from_tensor(&tensor(&x, of_x)?)?, Var::from_tensor(&tensor(&w, of_w)?)?);
+        let y = if is_flat {
+            x_var.conv1d(&w_var, padding, stride, dilation, groups)?
+        } else {
+            x_var.conv2d(&w_var, padding, stride, dilation, groups)?
+        };
+        let (rows, columns) = if is_flat { (1, y.dim(2)?) } else { (y.dim(2)?, y.dim(3)?) };
+        let g = numbers(y.elem_count(), 3);
+        let gradients = (&y * tensor(&g, [samples, groups * outputs, rows, columns])?)?.sum_all()?.backward()?;
+        let read = |tensor: &Tensor| tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>();
+        let mut expected = read(&y)?;
+        expected.extend(read(gradients.get(&x_var).unwrap())?);
+        expected.extend(read(gradients.get(&w_var).unwrap())?);
+        let single = expected.len();
+        expected.extend(read(&x_var.to_dtype(DType::F32)?.to_dtype(DType::BF16)?)?);
+
+        let steps = |of: usize, of_one_row: usize| [if is_flat { of_one_row } else { of }, of];
+        let sizes = [samples, groups, inputs, outputs, height, width, tall, wide, rows, columns];
+        let steps = [steps(padding, 0), steps(stride, 1), steps(dilation, 1)].concat();
+        let mut bytes: Vec<u8> =
+            sizes.iter().chain(&steps).flat_map(|&size| u32::try_from(size).unwrap().to_le_bytes()).collect();
+        bytes.extend([x, w, g].concat().into_iter().flat_map(f64::to_le_bytes));
+        let mut running = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        running.stdin.take().unwrap().write_all(&bytes)?;
+        let found = running.wait_with_output()?;
+        assert!(found.status.success(), "{}", found.status);
+        let found: Vec<f64> =
+            found.stdout.chunks_exact(8).map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap())).collect();
+        assert_eq!(found.len(), expected.len());
+        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let allowed = if index < single { 1e-11 } else { 0.0 };
+            assert!((found - expected).abs() <= allowed, "{index} of {single}: {found}, expected {expected}");
+        }
+    }
+    Ok(())
+}
