@@ -54,6 +54,9 @@ struct Arguments {
     /// Seconds for all of them; models that are left then are named.
     #[arg(long, default_value_t = 250.0)]
     in_all: f64,
+    /// Convolutions in groups on a GPU by one kernel, instead of by candle's loop over the groups.
+    #[arg(long)]
+    direct: bool,
     /// What `peer.py` has printed: models in PyTorch, which the result is put beside.
     #[arg(long, value_name = "FILE")]
     peer: Option<PathBuf>,
@@ -81,12 +84,16 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         None if arguments.device == "cpu" => Device::Cpu,
         None => return Err(format!("no device `{}`: expected `cpu` or `cuda:N`", arguments.device).into()),
     };
+    candle_core::grouped::set_direct(arguments.direct);
     let clock = Arc::new(SystemClock::new());
     let mut result = BenchResult::new("candle-zoo", NOTES, &*clock);
     result.command =
         "cargo run --release --manifest-path candle/Cargo.toml -p candle-zoo-steps --features cuda -- --device cuda:0"
             .to_owned();
     result.environment = result.environment.built_from(build());
+    if arguments.direct {
+        result.command += " --direct";
+    }
     // Before any model, so that no other thread takes the device.
     let session = Session::open(&device).ok();
     if let Some(session) = &session {
@@ -202,6 +209,7 @@ fn elsewhere(
     command.args(["--device", &arguments.device, "--only", &names.join(",")]).arg("--out").arg(&part);
     command.args(["--steps", &arguments.steps.to_string(), "--compared", &arguments.compared.to_string()]);
     command.args(["--seconds", &arguments.seconds.to_string()]);
+    command.args(arguments.direct.then_some("--direct"));
     let status = command.args(["--in-all", &(arguments.in_all - after).to_string()]).status()?;
     let rest = BenchResult::read(&part)?;
     result.measurements.extend(rest.measurements);

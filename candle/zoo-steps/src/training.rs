@@ -48,8 +48,16 @@ pub(crate) fn look(model: Model, setting: &Setting, eager: &mut Eager, found: &m
                 continue;
             }
         };
-        found.values(format!("step.{way}"), "us", ran.waited.clone());
-        found.values(format!("step.{way}.pipelined"), "us", ran.pipelined.clone());
+        // Where steps were not replayed, they were eager ones.
+        let is_taken = match mode {
+            StepMode::Eager => true,
+            StepMode::Graph => ran.replays > 0,
+            StepMode::Compiled => ran.compiled > 0,
+        };
+        if is_taken {
+            found.values(format!("step.{way}"), "us", ran.waited.clone());
+            found.values(format!("step.{way}.pipelined"), "us", ran.pipelined.clone());
+        }
         match &first {
             None => {
                 found.value("steps", "count", ran.steps as f64);

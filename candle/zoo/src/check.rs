@@ -196,11 +196,12 @@ fn steps(dtype: DType) -> (&'static [f64], f64) {
     }
 }
 
-/// How far differences can be trusted: as far as the two that agree best. Some models compute in `f32` within `f64`.
+/// How far differences can be trusted: as far as the two that agree best. Some models compute in `f32` within `f64`: differences are
+/// then steps of their rounding, of which two that are equal say nothing.
 fn noise(tried: &[f64]) -> f64 {
     let mut sorted = tried.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min)
+    sorted.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > 0.0).fold(f64::INFINITY, f64::min)
 }
 
 /// Compares the element with the largest gradient, and two more.

@@ -160,8 +160,9 @@ fn falcon(vb: Weights) -> Result<Built> {
         "multi_query": true, "parallel_attn": true, "bias": false,
     });
     let config: m::falcon::Config = config(decoder(), fields)?;
-    let model = m::falcon::Falcon::load(vb.clone(), config)?;
-    Built::new(tokens(&vb, 1, 6)?, move |ids| model.clone().forward(ids))
+    // It keeps a table of angles, and nothing else, as it is told.
+    let mut model = m::falcon::Falcon::load(vb.clone(), config)?;
+    Built::new(tokens(&vb, 1, 6)?, move |ids| model.forward(ids))
 }
 
 fn bigcode(vb: Weights) -> Result<Built> {

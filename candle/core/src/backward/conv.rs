@@ -20,7 +20,8 @@ pub(crate) fn direct(arg: &Tensor, kernel: &Tensor, steps: Steps, groups: usize)
         let (x, w) = (flat(arg)?, flat(kernel)?);
         let Some(dims) = conv.output(x.dims(), w.dims()) else { return Ok(None) };
         let found = super::direct::run(&conv, super::direct::Kind::Output, (&x, &w), [x.dims(), w.dims(), &dims])?;
-        let shape: Vec<usize> = dims.iter().enumerate().filter(|(dim, _)| arg.rank() == 4 || *dim != 2).map(|(_, size)| *size).collect();
+        let shape: Vec<usize> =
+            dims.iter().enumerate().filter(|(dim, _)| arg.rank() == 4 || *dim != 2).map(|(_, size)| *size).collect();
         return found.map(|found| found.reshape(shape)).transpose();
     }
     Ok(None)
@@ -28,7 +29,11 @@ pub(crate) fn direct(arg: &Tensor, kernel: &Tensor, steps: Steps, groups: usize)
 
 /// One dimension as two of which the first has one place.
 fn flat(tensor: &Tensor) -> Result<Tensor> {
-    if tensor.rank() == 3 { tensor.unsqueeze(2) } else { Ok(tensor.clone()) }
+    if tensor.rank() == 3 {
+        tensor.unsqueeze(2)
+    } else {
+        Ok(tensor.clone())
+    }
 }
 
 /// `result` as that of a convolution of `arg` (N, C, …) with `kernel` in `groups`, with one or two dimensions.
