@@ -144,14 +144,14 @@ impl DataConfig {
         all.into_iter().filter_map(|(key, is_given)| is_given.then_some(key)).collect()
     }
 
-    /// Whether the samples are windows of tokens, which only language models learn; nothing but the first bytes of a file is read.
-    ///
-    /// # Errors
-    /// [`Error::Read`] for a file that is not there, [`Error::Config`] where nothing tells its format.
-    pub fn holds_tokens(&self) -> Result<bool, Error> {
+    /// Whether the samples are windows of tokens, which language models and no others learn; nothing is read.
+    #[must_use]
+    pub fn holds_tokens(&self) -> bool {
         match &self.name {
-            DataName::File(path) => Ok(format::Format::of(path, self.format.as_deref())?.holds_tokens()),
-            DataName::Digits | DataName::Mnist1d | DataName::Mnist | DataName::FashionMnist => Ok(false),
+            DataName::File(path) => {
+                format::Format::by_name(path, self.format.as_deref()).is_some_and(|format| format.holds_tokens())
+            }
+            DataName::Digits | DataName::Mnist1d | DataName::Mnist | DataName::FashionMnist => false,
         }
     }
 
@@ -368,6 +368,20 @@ impl DataName {
             path if path.contains(['/', '\\']) || format::has_ending(path) => Self::File(path.into()),
             _ => return None,
         })
+    }
+
+    /// A path with the name of a format before it, as in `text:FILE`: that name, and the path as a data set.
+    ///
+    /// ```
+    /// use esper_data::DataName;
+    ///
+    /// assert_eq!(DataName::with_format("text:notes"), Some(("text", DataName::File("./notes".into()))));
+    /// assert_eq!(DataName::with_format("digits"), None);
+    /// ```
+    pub fn with_format(name: &str) -> Option<(&str, Self)> {
+        let (format, path) = name.split_once(':').filter(|(format, _)| format::names().any(|name| name == *format))?;
+        let file = |path: &str| Self::parse(path).filter(|name| matches!(name, Self::File(_)));
+        Some((format, file(path).or_else(|| file(&format!("./{path}")))?))
     }
 
     /// Whether the publisher separated a test part.

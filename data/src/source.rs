@@ -71,6 +71,7 @@ fn load_file(config: &DataConfig, path: &Path) -> Result<Prepared, Error> {
         Some(tokens) => (TargetPlan::of(tokens), "target: the token that follows each token".to_owned()),
         None => TargetPlan::decide(&records.targets, config.target_kind, &place)?,
     };
+    target.is_text = format.is_text();
     notes.push(why);
     let targets_by = |target: &TargetPlan| -> Result<Targets, Error> {
         let targets = match &records.following {

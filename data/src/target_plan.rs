@@ -35,6 +35,9 @@ pub struct TargetPlan {
     /// Number of different tokens, for tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
+    /// Whether tokens are the bytes of a text.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_text: bool,
     /// Training samples of each class, for classes: what weights follow from. Empty in documents of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_counts: Vec<usize>,
@@ -45,7 +48,8 @@ impl TargetPlan {
     pub(super) fn of(targets: &Targets) -> Self {
         let vocabulary = (targets.kind() == TargetKind::Tokens).then(|| targets.num_outputs());
         let (kind, names) = (targets.kind(), targets.names().to_vec());
-        Self { kind, names, means: Vec::new(), scales: Vec::new(), vocabulary, class_counts: Vec::new() }
+        let (means, scales, class_counts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { kind, names, means, scales, vocabulary, is_text: false, class_counts }
     }
 
     /// Outputs that a network needs, per sample or per token.
@@ -83,7 +87,7 @@ impl TargetPlan {
         let flags = columns.iter().all(is_flag);
         let plan = |kind, names| {
             let (means, scales, class_counts) = (Vec::new(), Vec::new(), Vec::new());
-            Self { kind, names, means, scales, vocabulary: None, class_counts }
+            Self { kind, names, means, scales, vocabulary: None, is_text: false, class_counts }
         };
         let (kind, why) = match (choice, rest) {
             (TargetChoice::Auto, []) => why_alone(first),

@@ -180,6 +180,22 @@ fn text_and_tokens_become_windows_that_are_followed_by_what_comes_next() {
 }
 
 #[test]
+fn tokens_are_not_scaled_and_whoever_asks_for_it_is_told() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    folder.write("a.txt", &[7; 1000]);
+    let config = DataConfig::new(DataName::File(folder.0.path().join("a.txt")));
+    for (key, config) in [
+        ("data.csv_scale", DataConfig { csv_scale: esper_data::Scale::new(2.0), ..config.clone() }),
+        ("data.standardize", DataConfig { standardize: Some(true), ..config.clone() }),
+    ] {
+        let error = load(&config).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains("is for numbers") && error.contains("holds tokens"), "{error}");
+    }
+    let prepared = load(&config).unwrap();
+    assert!(prepared.preparation.target.is_text, "a text is told from other tokens");
+}
+
+#[test]
 fn damaged_and_odd_files_of_tokens_are_refused_by_what_is_wrong() {
     let big = u32::MAX.to_le_bytes().repeat(100);
     for (name, bytes, message) in [

@@ -68,7 +68,7 @@ pub fn check(file: Option<&Path>, flags: Vec<Layer>) -> Result<Checked, ConfigEr
     let mut issues = Vec::new();
     let data = &loaded.config.data;
     let load = |data| data::load(data).map_err(|error| unloadable(data, error));
-    let loading = wire::untrainable(data).map_or_else(|| load(data), Err);
+    let loading = wire::misfit_of_host(&loaded.config).map_or_else(|| load(data), Err);
     let mut prepared = loading.map_err(|issue| issues.push(issue)).ok();
     if let (Some(prepared), true) = (&mut prepared, is_sized(data)) {
         let sizes = sizes_of(file, &flags, &prepared.splits.train)?;
@@ -107,9 +107,6 @@ pub(crate) fn is_sized(data: &DataConfig) -> bool {
 
 /// The layer of sizes that follow from the data of a configuration; none where these cannot be read.
 pub(crate) fn layer_of_sizes(file: Option<&Path>, flags: &[Layer], data: &DataConfig) -> Option<Layer> {
-    if wire::untrainable(data).is_some() {
-        return None;
-    }
     let prepared = data::load(data).ok()?;
     Some(sizes::layer(&sizes_of(file, flags, &prepared.splits.train).ok()?))
 }

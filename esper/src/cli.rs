@@ -9,6 +9,7 @@ mod drill;
 mod emergency;
 mod evaluate;
 mod export;
+mod generate;
 mod man;
 mod predict;
 mod report;
@@ -39,6 +40,8 @@ enum Command {
     Export(export::ExportArgs),
     /// Tell what a trained network answers to the rows of a file.
     Predict(predict::PredictArgs),
+    /// Let a language model go on with a text.
+    Generate(generate::GenerateArgs),
     /// Write the report page of a run again and print its summary.
     Report(report::ReportArgs),
     /// List runs, and compare them.
@@ -95,6 +98,7 @@ impl Cli {
             Command::Evaluate(args) => evaluate::command(&args),
             Command::Export(args) => export::command(&args),
             Command::Predict(args) => predict::command(&args),
+            Command::Generate(args) => generate::command(&args),
             Command::Report(args) => report::command(&args),
             Command::Runs(command) => runs::command(&command),
             Command::Config(command) => config::command(&command),

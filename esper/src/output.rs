@@ -24,7 +24,15 @@ pub fn stdout<T, E: Error + 'static>(write: impl FnOnce(&mut dyn io::Write) -> R
 /// # Errors
 /// When it cannot be written, but for a reader who has left.
 pub fn print(text: &str) -> io::Result<()> {
-    stdout(|out| out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(|_| ())
+    wrote(text).map(|_| ())
+}
+
+/// As [`print`]; whether somebody still reads.
+///
+/// # Errors
+/// As there.
+pub fn wrote(text: &str) -> io::Result<bool> {
+    Ok(stdout(|out| out.write_all(text.as_bytes()).and_then(|()| out.flush()))?.is_some())
 }
 
 /// Writes a message to standard error, in one piece. Nothing ends because nobody reads it.

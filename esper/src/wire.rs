@@ -18,7 +18,7 @@ use tolaria::task::{TargetFacts, Task};
 use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
 
 use crate::config::{DeviceName, EsperConfig, Issue};
-use crate::data::{self, DataConfig, Prepared, Table, TargetKind, TargetPlan, Targets};
+use crate::data::{self, Prepared, Table, TargetKind, TargetPlan, Targets};
 use crate::exit::UsageError;
 use crate::kernel_cache;
 use crate::{library, telemetry};
@@ -181,7 +181,10 @@ pub(crate) fn facts(plan: &TargetPlan) -> TargetFacts {
         TargetKind::Values if plan.scales.is_empty() => TargetFacts::Values { scales: vec![1.0; plan.names.len()] },
         TargetKind::Values => TargetFacts::Values { scales: plan.scales.clone() },
         TargetKind::Flags => TargetFacts::Flags { count: plan.names.len() },
-        TargetKind::Tokens => TargetFacts::Tokens { vocabulary: plan.vocabulary.unwrap_or(0) },
+        TargetKind::Tokens => TargetFacts::Tokens {
+            vocabulary: plan.vocabulary.unwrap_or(0),
+            bytes_per_token: plan.is_text.then_some(1.0),
+        },
     }
 }
 
@@ -229,16 +232,18 @@ pub(crate) fn dataset(table: &Table, device: &Device) -> anyhow::Result<Dataset>
     Ok(Dataset::new(inputs, targets)?)
 }
 
-/// What no host has outputs for, by name; told before a file is read, which may be large.
-pub(crate) fn untrainable(data: &DataConfig) -> Option<Issue> {
-    data.holds_tokens().is_ok_and(|holds_tokens| holds_tokens).then(|| {
-        let problem = format!(
-            "is `{}`, whose target is the token that follows, which no `[host]` predicts; expected a target of classes, \
-             values or flags",
-            data.name
-        );
-        Issue::new("data.name", problem)
-    })
+/// A host that does not take what the data hold, by name; told before a file is read, which may be large.
+pub(crate) fn misfit_of_host(config: &EsperConfig) -> Option<Issue> {
+    let (data, host) = (&config.data, &config.host);
+    let problem = match (data.holds_tokens(), host.context().is_some()) {
+        (true, false) => format!("is `{}`, and the data are tokens; expected `language_model`", host.kind()),
+        (false, true) => format!(
+            "is `{}`, and the data are no tokens; expected `mlp`, or another host that takes numbers",
+            host.kind()
+        ),
+        (true, true) | (false, false) => return None,
+    };
+    Some(Issue::new("host", problem))
 }
 
 /// The device of a name.

@@ -118,6 +118,16 @@ pub enum Error {
         /// What is accepted.
         expected: String,
     },
+    /// A sequence cannot go on.
+    #[error("`{field}` is {found}: expected {expected}")]
+    Sampling {
+        /// The setting, or what was computed.
+        field: &'static str,
+        /// What it is.
+        found: String,
+        /// What is accepted.
+        expected: &'static str,
+    },
     /// There is something where an export was to be written.
     #[error("{} {found}; expected {expected}", dir.display())]
     Occupied {
@@ -141,6 +151,7 @@ impl LeylineError for Error {
         match self {
             Self::NotAnExport { .. } | Self::Read { .. } | Self::Write { .. } | Self::Occupied { .. } => ErrorKind::Io,
             Self::Format { .. } | Self::Onnx { .. } => ErrorKind::Unsupported,
+            Self::Sampling { .. } => ErrorKind::Rejected,
             Self::Size { .. }
             | Self::Document { .. }
             | Self::Field { .. }

@@ -104,7 +104,8 @@ impl Network {
     /// The logits of prepared inputs.
     ///
     /// # Shapes
-    /// `inputs` (B, features), or in the shape of samples of the host, the result (B, outputs), `f32` or, for a network of `f64`,
+    /// `inputs` (B, features), or in the shape of samples of the host, the result (B, outputs), of a language model
+    /// (B, context, vocabulary), `f32` or, for a network of `f64`,
     /// `f64`
     /// # Errors
     /// [`Error::Forward`] with the shapes that are accepted; when the device fails.
@@ -114,12 +115,13 @@ impl Network {
         Ok(self.model.forward(inputs, Pass::Evaluate { overrides: &[] })?.logits)
     }
 
-    /// What the network answers to each of the prepared inputs, in the units of the data.
+    /// What the network answers to each of the prepared inputs, in the units of the data; of a language model,
+    /// [`Generation`](crate::Generation) tells what comes next.
     ///
     /// # Shapes
     /// as [`Self::forward`]
     /// # Errors
-    /// As [`Self::forward`].
+    /// As [`Self::forward`]; for a language model.
     /// # Sync
     /// one device-to-host copy
     pub fn predict(&self, inputs: &Tensor) -> Result<Vec<Prediction>, Error> {
@@ -130,7 +132,7 @@ impl Network {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where this crate reads from a device")]
-fn read(logits: &Tensor) -> candle_core::Result<Vec<Vec<f32>>> {
+pub(crate) fn read(logits: &Tensor) -> candle_core::Result<Vec<Vec<f32>>> {
     logits.to_dtype(DType::F32)?.to_vec2()
 }
 

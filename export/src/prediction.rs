@@ -61,6 +61,7 @@ mod tests {
             means: means.to_vec(),
             scales: scales.to_vec(),
             vocabulary: None,
+            is_text: false,
             class_counts: vec![],
         }
     }

@@ -320,7 +320,7 @@ fn data_file(name: &str, bytes: &[u8]) -> bool {
 fn load_data(path: PathBuf) -> bool {
     let config = DataConfig::new(DataName::File(path));
     // Shorter than the usual one, as files of tokens here are; no other file has windows.
-    let window = config.holds_tokens().is_ok_and(|holds| holds).then_some(8).and_then(NonZeroUsize::new);
+    let window = config.holds_tokens().then_some(8).and_then(NonZeroUsize::new);
     let config = DataConfig { window: window.unwrap_or(config.window), ..config };
     let Ok(prepared) = data::load(&config) else { return false };
     for part in [&prepared.splits.train, &prepared.splits.validation, &prepared.splits.test] {

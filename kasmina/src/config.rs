@@ -167,7 +167,7 @@ mod tests {
         for (names, part) in [
             (
                 r#"["mlp","mpl"]"#,
-                "`blueprints[1]` is `mpl`: expected one of attention, conv, depthwise, low_rank, mlp, noise, norm, norm_mlp",
+                "`blueprints[1]` is `mpl`: expected one of attention, causal_attention, conv, depthwise, low_rank, mlp, noise, norm, norm_mlp",
             ),
             (r#"["mlp","mlp"]"#, "`blueprints[1]` is `mlp` again"),
             ("[]", "`blueprints` is empty"),
@@ -179,7 +179,7 @@ mod tests {
         check(
             &format!(r#"{{{host},"blueprint_budgets":{{"noise":10}}}}"#),
             Some(
-                "`blueprint_budgets.noise` names no blueprint on offer: expected one of attention, conv, mlp, norm_mlp",
+                "`blueprint_budgets.noise` names no blueprint on offer: expected one of attention, causal_attention, conv, mlp, norm_mlp",
             ),
         );
         check(&format!(r#"{{{host},"blueprint_budgets":{{"mlp":0}}}}"#), Some("`blueprint_budgets.mlp` is 0"));

@@ -3,7 +3,6 @@
 
 mod support;
 
-use candle_nn::loss::cross_entropy;
 use kasmina::KasminaConfig;
 use kasmina::host::HostConfig;
 use leyline::command::{AlphaCurve, Blend, ChannelWeights, ConfidenceGate, Operation};
@@ -13,7 +12,7 @@ use leyline::id::{BlueprintId, SeedId};
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{AlphaMode, AttributionMode, SeedManager, SeedStage};
-use support::{Rig, alpha, batch, bits, config, hosts, mlp, ramp};
+use support::{Rig, alpha, batch, bits, config, cross_entropy, hosts, mlp, ramp};
 
 /// Every mode at a slot of so many channels.
 fn blends(channels: usize) -> [Blend; 6] {

@@ -21,7 +21,11 @@ fn an_impossible_germination_is_refused_with_what_is_possible() {
     let mut rig = Rig::new(config(mlp()));
     for (slot_id, blueprint, message) in [
         ("nowhere", "mlp", "the host has no slot `nowhere`: expected one of input, hidden0, hidden1"),
-        ("input", "nothing", "there is no blueprint `nothing`: expected one of attention, conv, mlp, noise, norm_mlp"),
+        (
+            "input",
+            "nothing",
+            "there is no blueprint `nothing`: expected one of attention, causal_attention, conv, mlp, noise, norm_mlp",
+        ),
         ("input", "conv", "blueprint `conv` does not fit slot `input` of shape (12)"),
     ] {
         let before = rig.fingerprint();

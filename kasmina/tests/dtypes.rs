@@ -4,7 +4,6 @@
 mod support;
 
 use candle_core::{DType, Tensor, Var};
-use candle_nn::loss::cross_entropy;
 use kasmina::KasminaConfig;
 use kasmina::host::HostConfig;
 use kasmina::weight::ElementType;
@@ -15,7 +14,7 @@ use leyline::id::SeedId;
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{AttributionMode, SeedManager, SeedStage};
-use support::{Rig, alpha, batch, config, hosts, ramp};
+use support::{Rig, alpha, batch, config, cross_entropy, hosts, ramp};
 
 const TYPES: [ElementType; 3] = [ElementType::F32, ElementType::F64, ElementType::Bf16];
 

@@ -10,7 +10,7 @@ use leyline::id::SeedId;
 use leyline::layout::Owner;
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
 use leyline::seed::{SeedManager, SeedStage};
-use support::{Rig, alpha, batch, cnn, config, hosts, mlp, ramp};
+use support::{Rig, alpha, batch, cnn, config, cross_entropy, hosts, mlp, ramp};
 
 fn at(seed: SeedId, value: f64) -> AlphaOverride {
     AlphaOverride { seed, alpha: alpha(value) }
@@ -147,7 +147,7 @@ fn every_trainable_parameter_has_a_gradient_in_every_stage() {
             let seed = grown(&mut rig, stage);
             let (inputs, targets) = (batch(1).inputs, batch(1).targets);
             let outputs = rig.model().forward(&inputs, Pass::Train).unwrap();
-            let main = candle_nn::loss::cross_entropy(&outputs.logits, &targets).unwrap().backward().unwrap();
+            let main = cross_entropy(&outputs.logits, &targets).unwrap().backward().unwrap();
             for (parameter, segment) in rig.model().parameters().iter().zip(rig.model().layout().segments()) {
                 let reached = main.get(&parameter.var).is_some();
                 assert_eq!(reached, !segment.spec.isolated, "{} while {seed} is {stage}", parameter.name);
@@ -165,7 +165,7 @@ fn training_makes_a_useful_seed_better_and_a_noise_seed_worse() {
         rig.bring_to(seed, SeedStage::Training);
         let side_loss = |rig: &Rig| {
             let shadow = rig.model().forward(&batch(0).inputs, Pass::Train).unwrap().shadows.remove(0);
-            let loss = candle_nn::loss::cross_entropy(&shadow.logits, &batch(0).targets).unwrap();
+            let loss = cross_entropy(&shadow.logits, &batch(0).targets).unwrap();
             loss.to_scalar::<f32>().unwrap()
         };
         // The host stands still: what changes is the seed.
@@ -202,7 +202,7 @@ fn gradients_agree_with_finite_differences() {
         let data = batch(1);
         let loss = || {
             let logits = rig.model().forward(&data.inputs, Pass::Train).unwrap().logits;
-            candle_nn::loss::cross_entropy(&logits, &data.targets).unwrap()
+            cross_entropy(&logits, &data.targets).unwrap()
         };
         let gradients = loss().backward().unwrap();
         for parameter in rig.model().parameters() {

@@ -4,7 +4,6 @@
 mod support;
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::loss::cross_entropy;
 use kasmina::host::HostConfig;
 use kasmina::init::InitMode;
 use kasmina::weight::ElementType;
@@ -17,7 +16,7 @@ use leyline::region::Eager;
 use leyline::seed::{SeedManager, SeedStage};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use support::{Rig, alpha, batch, bits, config, hosts, mlp};
+use support::{Rig, alpha, batch, bits, config, cross_entropy, hosts, mlp};
 
 fn started(host: HostConfig, seed_init: InitMode) -> KasminaConfig {
     KasminaConfig { seed_init, ..config(host) }

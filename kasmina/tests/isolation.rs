@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
-use candle_nn::loss::cross_entropy;
 use kasmina::blueprint::{Blueprint, Mlp, Registry};
 use kasmina::host::SlotShape;
 use kasmina::isolation::{Audited, IsolationConfig, Violation, audit};
@@ -25,7 +24,7 @@ use leyline::region::Eager;
 use leyline::seed::{SeedManager, SeedStage};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use support::{Rig, batch, batch_for, bits, config, configurations, exact_bits, hosts, mlp, ramp, task};
+use support::{Rig, batch, batch_for, bits, config, configurations, cross_entropy, exact_bits, hosts, mlp, ramp, task};
 
 /// A blueprint at a slot of a host.
 #[derive(Debug, Clone)]

@@ -110,9 +110,14 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Format {
-    /// Whether its samples are windows of tokens.
+    /// Whether its samples are windows of tokens, which no first bytes tell.
     pub(super) fn holds_tokens(&self) -> bool {
         self.keys == TOKENS
+    }
+
+    /// Whether these are bytes of a text.
+    pub(super) fn is_text(&self) -> bool {
+        self.name == text::TEXT.name
     }
 
     /// Confirms that nothing is asked for that files of this format have no use for: it would be passed over without a word.
@@ -120,6 +125,11 @@ impl Format {
     /// # Errors
     /// [`Error::Config`] for the first such key.
     pub(super) fn expect_followed(&self, path: &Path, config: &DataConfig) -> Result<(), Error> {
+        if self.holds_tokens() && config.csv_scale.is_some() | (config.standardize == Some(true)) {
+            let key = if config.csv_scale.is_some() { "data.csv_scale" } else { "data.standardize" };
+            let problem = format!("is for numbers, and {} holds tokens; expected no such key", path.display());
+            return Err(Error::Config { key, problem });
+        }
         let is_idle = |key: &&str| [ROWS, TOKENS].concat().contains(key) && !self.keys.contains(key);
         config.given_for_files().into_iter().find(is_idle).map_or(Ok(()), |key| {
             let followers: Vec<&str> =
@@ -128,6 +138,13 @@ impl Format {
             let problem = format!("is for {followers}, and {shown} is read as {name}; expected no such key");
             Err(Error::Config { key, problem })
         })
+    }
+
+    /// The format that is named, or that the name of the file tells; nothing is read.
+    pub(super) fn by_name(path: &Path, named: Option<&str>) -> Option<Self> {
+        let shown = path.display().to_string();
+        let is_it = |format: &&Self| named.map_or_else(|| format.ends(&shown), |named| format.name == named);
+        FORMATS.iter().find(is_it).copied()
     }
 
     fn ends(&self, name: &str) -> bool {
@@ -141,7 +158,7 @@ impl Format {
     /// [`Error::Read`] for a file that is not there, [`Error::Config`] where nothing tells the format.
     pub(super) fn of(path: &Path, named: Option<&str>) -> Result<Self, Error> {
         if let Some(named) = named {
-            let format = FORMATS.iter().find(|format| format.name == named).copied();
+            let format = Self::by_name(path, Some(named));
             let problem = || format!("is `{named}`, expected one of {}", names().collect::<Vec<_>>().join(", "));
             return format.ok_or_else(|| Error::Config { key: "data.format", problem: problem() });
         }

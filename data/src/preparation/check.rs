@@ -101,9 +101,16 @@ impl TargetPlan {
             );
         }
         match (self.kind, self.vocabulary) {
-            (TargetKind::Tokens, Some(1..)) => return None,
+            (TargetKind::Tokens, Some(256)) => return None,
+            (TargetKind::Tokens, Some(1..)) if !self.is_text => return None,
+            (TargetKind::Tokens, Some(number @ 1..)) => {
+                return wrong("target", format!("a text of {number} different bytes"), "256");
+            }
             (TargetKind::Tokens, _) => return wrong("target", "tokens without a vocabulary", "their number"),
             (kind, Some(_)) => return wrong("target", format!("a vocabulary beside {kind}"), "one for tokens alone"),
+            (kind, None) if self.is_text => {
+                return wrong("target", format!("a text beside {kind}"), "one for tokens alone");
+            }
             (_, None) => {}
         }
         let (counts, of_classes) = (self.class_counts.len(), if self.kind == TargetKind::Classes { names } else { 0 });

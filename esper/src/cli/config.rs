@@ -67,8 +67,7 @@ pub(super) fn command(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn layers(data: Option<&String>, set: &[String]) -> anyhow::Result<Vec<Layer>> {
-    let data = data.and_then(|data| Layer::flag(&format!("--data {data}"), "data.name", data));
-    Ok(Layer::flags(data.into_iter().collect(), set)?)
+    Ok(Layer::flags(data.into_iter().flat_map(|data| Layer::data(data)).collect(), set)?)
 }
 
 /// Sizes that follow from the data.
@@ -133,7 +132,8 @@ fn tell(args: &ExplainArgs) -> anyhow::Result<()> {
     let data = &loaded.config.data.name;
     let not_set = || "not set".to_owned();
     let name = data.to_string();
-    let of_data = Layer::flag("", "data.name", &name).into_iter().collect();
+    let format = loaded.config.data.format.iter().filter_map(|format| Layer::flag("", "data.format", format));
+    let of_data = Layer::flag("", "data.name", &name).into_iter().chain(format).collect();
     let follows = || "follows from the data, which cannot be read here".to_owned();
     let (default, value) = match sizes {
         Sizes::Unknown if matches!(loaded.provenance.get(key), None | Some(Place::Default { .. })) => {

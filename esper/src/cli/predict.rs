@@ -48,9 +48,10 @@ pub(super) fn command(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let target = &subject.preparation.target;
     if target.kind == TargetKind::Tokens {
         let shown = args.dir.display();
-        return Err(
-            UsageError(format!("{shown} predicts tokens; expected a network of classes, values or flags")).into()
-        );
+        return Err(UsageError(format!(
+            "{shown} predicts tokens, as `esper generate` does; expected a network of classes, values or flags"
+        ))
+        .into());
     }
     let applied = subject.preparation.apply(&args.data)?;
     output::tell(&applied.notes.iter().map(|note| format!("data: {note}\n")).collect::<String>());

@@ -8,6 +8,7 @@ use std::path::Path;
 use toml::de::DeValue;
 
 use super::{ConfigError, Diagnostic, Place, tree};
+use crate::data::DataName;
 
 /// Largest configuration file.
 const LIMIT_BYTES: u64 = 1 << 20;
@@ -107,6 +108,19 @@ impl Layer {
         }
         let value = if is_toml_value(value) { value.into() } else { toml::Value::from(value).to_string() };
         Some(Self { origin: Origin::Flag(shown.into()), text: format!("{key} = {value}\n") })
+    }
+
+    /// What `--data` says: the name of a set, a path, or a path with its format as in `text:FILE`.
+    #[must_use]
+    pub fn data(value: &str) -> Vec<Self> {
+        let shown = format!("--data {value}");
+        let flag = |key, value: &str| Self::flag(&shown, key, value);
+        match DataName::with_format(value) {
+            Some((format, path)) => {
+                [flag("data.name", &path.to_string()), flag("data.format", format)].into_iter().flatten().collect()
+            }
+            None => flag("data.name", value).into_iter().collect(),
+        }
     }
 
     pub(super) fn is_default(&self) -> bool {

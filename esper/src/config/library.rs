@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_mistake_is_answered_with_its_place_and_what_is_accepted() {
         let file = |rest: &str| format!("[seeds.library]\npath = \"w\"\n{rest}");
-        let offered = "attention, conv, mlp, norm_mlp";
+        let offered = "attention, causal_attention, conv, mlp, norm_mlp";
         for (file, message) in [
             (
                 "[seeds.library]\non_failure = \"fresh\"\n".to_owned(),

@@ -160,7 +160,9 @@ impl EsperConfig {
         let mut layers = vec![base];
         // A name that nobody knows gets no layer of its own; it is refused below, at its place.
         let name = peek(&given, "data.name").or_else(|| peek(&layers, "data.name"));
-        layers.extend(name.and_then(|name| DataName::parse(&name)).into_iter().flat_map(defaults_of));
+        let format = peek(&given, "data.format");
+        let data = name.and_then(|name| DataName::parse(&name)).map(DataConfig::new);
+        layers.extend(data.into_iter().flat_map(|data| defaults_of(DataConfig { format: format.clone(), ..data })));
         layers.extend(given);
         layers
     }
@@ -199,16 +201,17 @@ impl EsperConfig {
 }
 
 /// What holds for a data set: of its own section, and of the others.
-fn defaults_of(name: DataName) -> [Layer; 2] {
-    let (shown, others) = match &name {
+fn defaults_of(data: DataConfig) -> [Layer; 2] {
+    let (shown, others) = match &data.name {
+        DataName::File(_) if data.holds_tokens() => ("text and tokens", include_str!("defaults/tokens.toml")),
         DataName::Digits => ("digits", include_str!("defaults/digits.toml")),
         DataName::Mnist1d => ("mnist1d", include_str!("defaults/mnist1d.toml")),
         DataName::Mnist => ("mnist", include_str!("defaults/mnist.toml")),
         DataName::FashionMnist => ("fashion-mnist", include_str!("defaults/fashion-mnist.toml")),
         DataName::File(_) => ("files of one's own", include_str!("defaults/file.toml")),
     };
-    let data =
-        toml::to_string(&BTreeMap::from([("data", DataConfig::new(name))])).expect("settings that TOML can hold");
+    let data = toml::to_string(&BTreeMap::from([("data", DataConfig { format: None, ..data })]))
+        .expect("settings that TOML can hold");
     [Layer::defaults(shown, &data), Layer::defaults(shown, others)]
 }
 

@@ -7,7 +7,7 @@ use leyline::id::SlotId;
 use leyline::seed::{BlueprintOffer, SlotState};
 
 use super::{EsperConfig, Layer, Loaded, Place};
-use crate::data::Table;
+use crate::data::{Table, TargetKind};
 
 /// Under which name they are defaults.
 pub(super) const LAYER: &str = "the data";
@@ -22,9 +22,13 @@ pub(crate) const KEYS: &[&str] = &[
     "train.batch.batch_size",
     "run.epochs",
     "host.mlp.hidden",
+    "host.language_model.width",
+    "host.language_model.heads",
+    "host.language_model.layers",
     "seeds.seed_width",
     "policy.heuristic.training.max_epochs",
     "train.schedule.decay.kind",
+    "train.schedule.warmup_steps",
     RATIO,
 ];
 
@@ -38,6 +42,9 @@ pub(crate) struct Sized {
 
 /// What follows from the training part.
 pub(crate) fn of_data(train: &Table) -> Vec<Sized> {
+    if train.targets().kind() == TargetKind::Tokens {
+        return of_tokens(train.num_samples(), train.num_features());
+    }
     let (samples, features, outputs) = (train.num_samples(), train.num_features(), train.num_outputs());
     let batch = power_of_two(samples as f64 / 16.0, 8, 128);
     let steps = samples.div_ceil(batch);
@@ -45,7 +52,6 @@ pub(crate) fn of_data(train: &Table) -> Vec<Sized> {
     let is_long = steps * epochs > 2 * STEPS;
     let (times, widest) = if is_long { (4, 256) } else { (2, 64) };
     let width = power_of_two(times as f64 * ((features * outputs) as f64).sqrt(), 8, widest);
-    let sized = |key, value: String, why| Sized { key, value, why };
     let mut sizes = vec![
         sized(
             "train.batch.batch_size",
@@ -70,6 +76,44 @@ pub(crate) fn of_data(train: &Table) -> Vec<Sized> {
         sizes.push(sized("train.schedule.decay.kind", "\"cosine\"".to_owned(), why));
     }
     sizes
+}
+
+fn sized(key: &'static str, value: String, why: String) -> Sized {
+    Sized { key, value, why }
+}
+
+/// Of windows of tokens, for a language model.
+fn of_tokens(windows: usize, context: usize) -> Vec<Sized> {
+    let tokens = windows * context;
+    let batch = power_of_two(windows as f64 / 16.0, 4, 32);
+    let steps = windows.div_ceil(batch);
+    let epochs = (STEPS / steps).clamp(1, 100);
+    let width = power_of_two((tokens as f64).sqrt() / 8.0, 32, 256);
+    let layers = if width <= 64 { 2 } else { 4 };
+    let warmup = (steps * epochs / 20).clamp(1, 200);
+    vec![
+        sized(
+            "train.batch.batch_size",
+            batch.to_string(),
+            format!("about a sixteenth of {windows} training windows of {context} tokens (data.window), 4 to 32"),
+        ),
+        sized("run.epochs", epochs.to_string(), format!("about {STEPS} steps of {steps} per epoch, 1 to 100")),
+        sized(
+            "host.language_model.width",
+            width.to_string(),
+            format!("about an eighth of the root of {tokens} training tokens, 32 to 256"),
+        ),
+        sized("host.language_model.heads", (width / 32).to_string(), "32 features each".to_owned()),
+        sized("host.language_model.layers", layers.to_string(), "2 up to a width of 64, then 4".to_owned()),
+        sized("seeds.seed_width", (width / 2).to_string(), "half of the host's".to_owned()),
+        sized(
+            "policy.heuristic.training.max_epochs",
+            (epochs / 4).clamp(8, 30).to_string(),
+            "a quarter of the epochs, 8 to 30".to_owned(),
+        ),
+        sized("train.schedule.warmup_steps", warmup.to_string(), "a twentieth of the steps, 1 to 200".to_owned()),
+        sized("train.schedule.decay.kind", "\"cosine\"".to_owned(), "the rate falls to 0 at the end".to_owned()),
+    ]
 }
 
 /// How far the network may grow: twice the largest seed.
@@ -158,6 +202,24 @@ mod tests {
         assert!(sizes.iter().all(|size| KEYS.contains(&size.key)), "{sizes:?}");
         let found: Vec<String> = sizes.into_iter().map(|size| size.value).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn sizes_of_a_language_model_follow_from_its_tokens() {
+        let check = |windows: usize, expected: &[&str]| {
+            let tokens = vec![0; 64 * windows];
+            let targets = Targets::Tokens { tokens: tokens.clone(), window: 64, vocabulary: 256 };
+            let table = Table::new(crate::data::Inputs::Tokens(tokens), vec![64], targets).unwrap();
+            let sizes = of_data(&table);
+            assert!(sizes.iter().all(|size| KEYS.contains(&size.key)), "{sizes:?}");
+            let found: Vec<String> = sizes.into_iter().map(|size| size.value).collect();
+            assert_eq!(found, expected);
+        };
+        //       batch, epochs, width, heads, layers, seeds, longest training, warmup
+        check(10, &["4", "100", "32", "1", "2", "16", "25", "15", "\"cosine\""]);
+        check(940, &["32", "50", "32", "1", "2", "16", "12", "75", "\"cosine\""]);
+        check(10_000, &["32", "4", "128", "4", "4", "64", "8", "62", "\"cosine\""]);
+        check(200_000, &["32", "1", "256", "8", "4", "128", "8", "200", "\"cosine\""]);
     }
 
     #[test]

@@ -62,13 +62,12 @@ impl Plan {
 
 /// The flags of `esper train` as settings, in their order of strength.
 fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
-    let mut layers = Vec::new();
+    let mut layers = args.data.iter().flat_map(|data| Layer::data(data)).collect::<Vec<_>>();
     let mut flag = |name: &str, key: &str, value: &Option<String>| {
         if let Some(value) = value {
             layers.extend(Layer::flag(&format!("--{name} {value}"), key, value));
         }
     };
-    flag("data", "data.name", &args.data);
     flag("device", "run.device", &args.device);
     flag("gpu-dataset", "run.gpu_dataset", &args.gpu_dataset);
     flag("policy", "policy.policy", &args.policy);

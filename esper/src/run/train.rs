@@ -50,7 +50,8 @@ pub struct TrainArgs {
     /// TOML file with settings; see `esper check-config`.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a file of your own.
+    /// `digits`, `mnist1d`, `mnist`, `fashion-mnist`, or the path of a file of your own, with its format before it where the name does
+    /// not tell it: `text:FILE`.
     #[arg(long, value_name = "NAME|PATH")]
     pub data: Option<String>,
     /// `cpu`, or `cuda:N` in a build with the `cuda` feature.

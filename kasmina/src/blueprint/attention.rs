@@ -18,7 +18,7 @@ use crate::weight::{Init, WeightSpec};
 pub struct Attention;
 
 impl Attention {
-    fn num_heads(width: usize) -> usize {
+    pub(super) fn num_heads(width: usize) -> usize {
         if width.is_multiple_of(4) {
             4
         } else if width.is_multiple_of(2) {
@@ -36,7 +36,10 @@ impl Blueprint for Attention {
 
     fn fits(&self, slot: SlotShape) -> bool {
         match slot {
-            SlotShape::Vector { .. } | SlotShape::Signal { .. } | SlotShape::Image { .. } => false,
+            SlotShape::Vector { .. }
+            | SlotShape::Signal { .. }
+            | SlotShape::Image { .. }
+            | SlotShape::Causal { .. } => false,
             // A single position sees itself whatever it asks for, and one feature normalized across itself is always 0.
             SlotShape::Sequence { length, features } => length >= 2 && features >= 2,
         }
@@ -57,7 +60,7 @@ impl Blueprint for Attention {
         let width = weights[2].dim(0)?;
         // A view of a sequence: the features of a position lie together.
         let x = normalize(&h.transpose(1, 2)?)?;
-        self_attention(&x, weights, Self::num_heads(width))?.transpose(1, 2)
+        self_attention(&x, weights, Self::num_heads(width), false)?.transpose(1, 2)
     }
 }
 

@@ -23,7 +23,7 @@ impl Blueprint for Conv {
 
     fn fits(&self, slot: SlotShape) -> bool {
         match slot {
-            SlotShape::Vector { .. } | SlotShape::Sequence { .. } => false,
+            SlotShape::Vector { .. } | SlotShape::Sequence { .. } | SlotShape::Causal { .. } => false,
             // A single position has no neighbors.
             SlotShape::Signal { .. } | SlotShape::Image { .. } => slot.num_positions() >= 2,
         }
@@ -53,7 +53,7 @@ impl Blueprint for Conv {
 pub(super) fn num_taps(slot: SlotShape, kernel: usize) -> usize {
     match slot {
         SlotShape::Vector { .. } => 1,
-        SlotShape::Signal { .. } | SlotShape::Sequence { .. } => kernel,
+        SlotShape::Signal { .. } | SlotShape::Sequence { .. } | SlotShape::Causal { .. } => kernel,
         SlotShape::Image { .. } => kernel * kernel,
     }
 }

@@ -20,6 +20,10 @@ impl Blueprint for LowRank {
         "low_rank"
     }
 
+    fn fits(&self, _slot: SlotShape) -> bool {
+        true
+    }
+
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {
         let channels = slot.channels();
         vec![

@@ -12,6 +12,7 @@
 //! | `conv` | signals, images | bottleneck of two convolutions over three positions along each side |
 //! | `depthwise` | signals, images; only in the extended registry | depthwise convolution over as many, then a pointwise layer |
 //! | `attention` | sequences with L, C ≥ 2 | normalization over C, then self-attention |
+//! | `causal_attention` | causal sequences with L, C ≥ 2 | the same, over the positions so far |
 //! | `low_rank` | all; only in the extended registry | a pointwise linear map of low rank |
 //! | `norm` | all with C ≥ 2; only in the extended registry | normalization over C with gain and offset |
 //! | `noise` | all | a harmful constant, for control experiments; only on request |
@@ -25,6 +26,7 @@ mod norm;
 mod low_rank;
 mod conv;
 mod attention;
+mod causal_attention;
 mod depthwise;
 mod noise;
 mod registry;
@@ -34,6 +36,7 @@ mod artifact;
 mod testing;
 
 pub use attention::Attention;
+pub use causal_attention::CausalAttention;
 pub use conv::Conv;
 pub use depthwise::Depthwise;
 pub use low_rank::LowRank;
@@ -48,7 +51,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::host::SlotShape;
+use crate::host::{Past, SlotShape};
 use crate::weight::WeightSpec;
 
 /// When a blueprint of this crate is on offer.
@@ -62,12 +65,13 @@ enum Offered {
 }
 
 /// Every blueprint of this crate.
-fn built_in() -> [(Offered, Arc<dyn Blueprint>); 8] {
+fn built_in() -> [(Offered, Arc<dyn Blueprint>); 9] {
     [
         (Offered::Always, Arc::new(Mlp)),
         (Offered::Always, Arc::new(NormMlp)),
         (Offered::Always, Arc::new(Conv)),
         (Offered::Always, Arc::new(Attention)),
+        (Offered::Always, Arc::new(CausalAttention)),
         (Offered::ByName, Arc::new(Depthwise)),
         (Offered::ByName, Arc::new(LowRank)),
         (Offered::ByName, Arc::new(Norm)),
@@ -92,13 +96,15 @@ pub struct DownLayer {
 /// - **BP-1** `delta` returns a tensor of the shape of `h` for every slot that `fits` accepts.
 /// - **BP-2** it is built from operations that pass gradients on to `h` and to every tensor in `weights`.
 /// - **BP-3** it reads nothing back from the device and draws no random numbers: it may run while a graph is captured.
+/// - **BP-4** at a causal slot, f(h) at a position depends on no position after it.
 pub trait Blueprint: fmt::Debug + Send + Sync {
     /// Its name: a [`BlueprintId`](leyline::id::BlueprintId) as text.
     fn name(&self) -> &'static str;
 
-    /// Whether it is made for this slot; for every one unless it says otherwise.
-    fn fits(&self, _slot: SlotShape) -> bool {
-        true
+    /// Whether it is made for this slot; unless it says otherwise for every one but those that are causal, where not every
+    /// function may stand (BP-4).
+    fn fits(&self, slot: SlotShape) -> bool {
+        !matches!(slot, SlotShape::Causal { .. })
     }
 
     /// Its tensors at this slot, for a bottleneck of `width`; each name once, and none that starts with `gate.`,
@@ -126,4 +132,16 @@ pub trait Blueprint: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the device fails.
     fn delta(&self, weights: &[Tensor], h: &Tensor) -> candle_core::Result<Tensor>;
+
+    /// f(h) at tokens that follow those of `past`, of a causal slot: what [`Self::delta`] gives for them at the end of the whole
+    /// sequence. A blueprint that looks at no other position has it already.
+    ///
+    /// # Shapes
+    /// `h` and the result (1, C, n) for n tokens
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn delta_next(&self, weights: &[Tensor], h: &Tensor, _past: &mut Past) -> candle_core::Result<Tensor> {
+        self.delta(weights, h)
+    }
 }

@@ -9,7 +9,7 @@ use leyline::id::{BlueprintId, SeedId};
 use crate::blueprint::Blueprint;
 use crate::error::Error;
 use crate::graft::SeedBlend;
-use crate::host::SlotShape;
+use crate::host::{Past, SlotShape};
 use crate::weight::{View, WeightSet, WeightSource, WeightSpec};
 
 /// A blueprint with its tensors.
@@ -53,8 +53,7 @@ impl SeedModule {
         device: &Device,
     ) -> Result<Self, Error> {
         let weights = Self::weights_at(&**blueprint, seed, slot, width, source, device)?;
-        let is_channels_last = matches!(slot, SlotShape::Sequence { .. });
-        Ok(Self { blueprint: Arc::clone(blueprint), weights, is_channels_last })
+        Ok(Self { blueprint: Arc::clone(blueprint), weights, is_channels_last: slot.is_channels_last() })
     }
 
     /// Confirms on two samples of zeros that the output has the shape of the slot.
@@ -133,6 +132,16 @@ impl SeedModule {
         self.blueprint.delta(weights, h)
     }
 
+    /// f(h) of tokens that follow those of `past`, (1, n, C); values are those of [`Self::delta`].
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub(crate) fn delta_next(&self, h: &Tensor, past: &mut Past) -> candle_core::Result<Tensor> {
+        self.blueprint.delta_next(self.weights.view(View::Frozen), &h.transpose(1, 2)?, past)?.transpose(1, 2)
+    }
+
     /// Its tensors.
     #[must_use]
     pub fn weights(&self) -> &WeightSet {
@@ -165,7 +174,7 @@ mod tests {
     use crate::blueprint::Registry;
     use crate::host_read::read_f32;
 
-    const SLOTS: [SlotShape; 13] = [
+    const SLOTS: [SlotShape; 15] = [
         SlotShape::Vector { features: 6 },
         SlotShape::Signal { channels: 3, length: 9 },
         SlotShape::Signal { channels: 1, length: 1 },
@@ -173,6 +182,8 @@ mod tests {
         SlotShape::Sequence { length: 6, features: 1 },
         SlotShape::Sequence { length: 1, features: 4 },
         SlotShape::Sequence { length: 1, features: 1 },
+        SlotShape::Causal { length: 5, features: 6 },
+        SlotShape::Causal { length: 1, features: 1 },
         SlotShape::Image { channels: 3, height: 2, width: 4 },
         SlotShape::Image { channels: 3, height: 5, width: 4 },
         SlotShape::Image { channels: 2, height: 1, width: 2 },

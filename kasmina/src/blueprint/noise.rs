@@ -18,10 +18,16 @@ impl Blueprint for Noise {
         "noise"
     }
 
+    fn fits(&self, _slot: SlotShape) -> bool {
+        true
+    }
+
     fn weights(&self, slot: SlotShape, _width: usize) -> Vec<WeightSpec> {
         let shape = match slot {
             SlotShape::Vector { features } => vec![features],
-            SlotShape::Signal { channels, .. } | SlotShape::Sequence { features: channels, .. } => vec![channels, 1],
+            SlotShape::Signal { channels, .. }
+            | SlotShape::Sequence { features: channels, .. }
+            | SlotShape::Causal { features: channels, .. } => vec![channels, 1],
             SlotShape::Image { channels, .. } => vec![channels, 1, 1],
         };
         vec![WeightSpec::new("constant", shape, Init::Uniform { bound: 2.0 })]

@@ -18,6 +18,10 @@ impl Blueprint for Mlp {
         "mlp"
     }
 
+    fn fits(&self, _slot: SlotShape) -> bool {
+        true
+    }
+
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {
         bottleneck_weights(slot, width, 1)
     }

@@ -200,7 +200,7 @@ impl Registry {
 }
 
 /// Shapes at which a new blueprint is tried: of each kind an ordinary one, and the least of each size.
-const PROBES: [SlotShape; 12] = [
+const PROBES: [SlotShape; 15] = [
     SlotShape::Vector { features: 6 },
     SlotShape::Vector { features: 1 },
     SlotShape::Signal { channels: 3, length: 5 },
@@ -213,6 +213,9 @@ const PROBES: [SlotShape; 12] = [
     SlotShape::Sequence { length: 5, features: 6 },
     SlotShape::Sequence { length: 5, features: 1 },
     SlotShape::Sequence { length: 1, features: 6 },
+    SlotShape::Causal { length: 5, features: 6 },
+    SlotShape::Causal { length: 5, features: 1 },
+    SlotShape::Causal { length: 1, features: 6 },
 ];
 const PROBE_WIDTHS: [usize; 2] = [1, 4];
 

@@ -32,7 +32,7 @@ pub(super) fn awake(blueprint: &dyn Blueprint, slot: SlotShape, width: usize) ->
 /// The value at a slot as a blueprint sees it, channels second.
 pub(super) fn seen(slot: SlotShape, num_samples: usize) -> Vec<usize> {
     let mut dims = slot.batch(num_samples);
-    if matches!(slot, SlotShape::Sequence { .. }) {
+    if slot.is_channels_last() {
         dims.swap(1, 2);
     }
     dims

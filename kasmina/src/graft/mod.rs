@@ -25,8 +25,10 @@ mod alpha_cell;
 pub mod blend;
 mod slot;
 mod model;
+mod decoder;
 mod spec;
 
+pub use decoder::Decoder;
 pub use model::GraftedModel;
 pub use slot::Role;
 pub use spec::{NetworkSpec, SeedSpec};

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::graft::blend::{SeedBlend, Strength};
 use crate::graft::slot::{Observer, Part, SlotGrafts};
 use crate::graft::{Graft, Role};
-use crate::host::Host;
+use crate::host::{Host, Past};
 use crate::weight::View;
 
 /// A host network with seeds at its slots. Clones share their parameters. It has no host-side method: what changes it, or
@@ -90,7 +90,7 @@ impl GraftedModel {
 
     /// A forward pass without gradient in which `observer` sees every acting seed. Logits (B, classes).
     pub(crate) fn observe(&self, inputs: &Tensor, observer: &mut Observer<'_>) -> Result<Tensor, Error> {
-        let h = self.host.lift(inputs)?;
+        let h = self.host.lift(inputs, View::Frozen)?;
         self.run(h, 0, View::Frozen, &[], Some(observer))
     }
 
@@ -102,7 +102,7 @@ impl GraftedModel {
         slot_index: usize,
         blend: &SeedBlend,
     ) -> Result<(Tensor, Tensor), Error> {
-        let mut h = self.host.lift(&batch.inputs)?;
+        let mut h = self.host.lift(&batch.inputs, View::Frozen)?;
         for (index, slot) in self.slots[..slot_index].iter().enumerate() {
             h = slot.act(h, View::Frozen, &[], None)?;
             h = self.host.segment(index, h, View::Frozen)?;
@@ -204,8 +204,19 @@ impl GraftedModel {
         Ok(h)
     }
 
+    /// The logits at tokens (n,) that follow those of `past`, each for the token after it: (n, V).
+    pub(super) fn next(&self, tokens: &Tensor, past: &mut Past) -> Result<Tensor, Error> {
+        let mut h = self.host.lift_next(tokens, past)?;
+        for (index, slot) in self.slots.iter().enumerate() {
+            h = slot.next(h, past)?;
+            h = self.host.segment_next(index, h, past)?;
+        }
+        past.advance(tokens.dim(0)?)?;
+        Ok(h.squeeze(0)?)
+    }
+
     fn train(&self, inputs: &Tensor) -> Result<Outputs, Error> {
-        let mut h = self.host.lift(inputs)?;
+        let mut h = self.host.lift(inputs, View::Live)?;
         let mut shadows = Vec::new();
         for (index, slot) in self.slots.iter().enumerate() {
             h = slot.act(h, View::Live, &[], None)?;
@@ -253,7 +264,7 @@ impl TrainableModel for GraftedModel {
                 if let Some(unknown) = overrides.iter().find(|o| self.graft(o.seed).is_none()) {
                     return Err(Error::UnknownSeed { seed: unknown.seed });
                 }
-                let h = self.host.lift(inputs)?;
+                let h = self.host.lift(inputs, View::Frozen)?;
                 let logits = self.run(h, 0, View::Frozen, overrides, None)?;
                 Ok(Outputs { logits, shadows: Vec::new() })
             }

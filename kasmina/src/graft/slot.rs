@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::graft::AlphaCell;
 use crate::graft::blend::{SeedBlend, Strength};
 use crate::graft::spec::SeedSpec;
-use crate::host::SlotShape;
+use crate::host::{Past, SlotShape};
 use crate::weight::{View, WeightSet, WeightSource};
 
 /// What a seed does in a forward pass.
@@ -108,6 +108,12 @@ impl Graft {
         self.strength(overrides).map(|strength| self.mix(h, strength, view)).transpose()
     }
 
+    /// The same for tokens that follow those of `past`.
+    fn next(&self, h: &Tensor, past: &mut Past) -> candle_core::Result<Option<Tensor>> {
+        let Some(strength) = self.strength(&[]) else { return Ok(None) };
+        self.blend.mix(h, self.module.delta_next(h, past)?, strength, View::Frozen).map(Some)
+    }
+
     fn mix(&self, h: &Tensor, strength: Strength<'_>, view: View) -> candle_core::Result<Tensor> {
         self.blend.mix(h, self.module.delta(h, view)?, strength, view)
     }
@@ -150,6 +156,14 @@ impl SlotGrafts {
                 }
                 h = output;
             }
+        }
+        Ok(h)
+    }
+
+    /// Lets every seed act on `h`, the value at tokens that follow those of `past`.
+    pub(crate) fn next(&self, mut h: Tensor, past: &mut Past) -> candle_core::Result<Tensor> {
+        for graft in self.grafts() {
+            h = graft.next(&h, past)?.unwrap_or(h);
         }
         Ok(h)
     }

@@ -5,8 +5,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::ConfigIssue;
 
-/// Name of the size that every kind has.
+/// Names of the sizes that are outputs; every kind has one of them.
 const CLASSES: &str = "classes";
+const VOCABULARY: &str = "vocabulary";
 
 /// How a signal or an image becomes a vector before the last layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +88,37 @@ pub enum HostConfig {
         #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
         classes: usize,
     },
+    /// A decoder-only transformer, for windows of tokens (B, context) of `u32`: at each of them the logits of the token that
+    /// follows, (B, context, vocabulary).
+    ///
+    /// A token is its row of a table plus a learned position; then come pre-norm blocks of self-attention to the tokens so
+    /// far and a layer of `mlp_ratio`·`width` features, then a normalization and the output, which is the table again where
+    /// it is `tied`. Slots, at each of which nothing flows back: `embedded` after the positions, `attention0`… between the
+    /// halves of each block, `block0`… after it.
+    ///
+    /// # Source
+    /// Radford et al. 2019, "Language models are unsupervised multitask learners"; tied output: Press and Wolf 2017 (arXiv
+    /// 1608.05859).
+    LanguageModel {
+        /// Tokens of a window, and most tokens that one can look back on.
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
+        context: usize,
+        /// Features of one token inside.
+        width: usize,
+        /// Heads of each self-attention.
+        heads: usize,
+        /// Blocks.
+        layers: usize,
+        /// Width inside the two-layer part of a block, as a multiple of `width`.
+        #[serde(default = "default_mlp_ratio")]
+        mlp_ratio: usize,
+        /// Whether the table of tokens is the matrix of the output too; otherwise that has weights of its own.
+        #[serde(default = "yes")]
+        tied: bool,
+        /// Different tokens.
+        #[serde(default, skip_serializing_if = "is_open", deserialize_with = "given")]
+        vocabulary: usize,
+    },
     /// Blocks of 2-D convolution and `ReLU`, then a linear layer, for images (B, `input_channels`, height, width), which
     /// may come as vectors.
     ///
@@ -137,6 +169,10 @@ fn one_channel() -> usize {
     1
 }
 
+fn yes() -> bool {
+    true
+}
+
 impl HostConfig {
     /// What each setting means, by its key inside of the section.
     pub const MEANINGS: &[(&str, &str)] = &[
@@ -150,6 +186,11 @@ impl HostConfig {
         ("transformer.heads", "Heads of each self-attention."),
         ("transformer.layers", "Blocks."),
         ("transformer.mlp_ratio", "Width inside the two-layer part of a block, as a multiple of `width`."),
+        ("language_model.width", "Features of one token inside."),
+        ("language_model.heads", "Heads of each self-attention."),
+        ("language_model.layers", "Blocks."),
+        ("language_model.mlp_ratio", "Width inside the two-layer part of a block, as a multiple of `width`."),
+        ("language_model.tied", "Whether the table of tokens is the matrix of the output too."),
         ("cnn2d.height", "Rows of one sample."),
         ("cnn2d.width", "Columns of one sample."),
         ("cnn2d.input_channels", "Channels of one sample."),
@@ -165,10 +206,11 @@ impl HostConfig {
         r#"{ cnn1d = { channels = [4], kernel = 3, stride = 1 } }"#,
         r#"{ cnn2d = { height = 1024, width = 1024, channels = [4], kernel = 3, stride = 1 } }"#,
         r#"{ transformer = { patch = 1, width = 1048576, heads = 1, layers = 1 } }"#,
+        r#"{ language_model = { width = 1048576, heads = 1, layers = 1 } }"#,
     ];
 
     /// Sizes that follow from the data, of whatever kind: they are filled in and not written.
-    pub const OPEN_SIZES: [&str; 3] = ["inputs", "length", CLASSES];
+    pub const OPEN_SIZES: [&str; 5] = ["inputs", "length", "context", CLASSES, VOCABULARY];
 
     /// Largest accepted value of any size: products of three of them still fit into 64 bits. What they amount to together is
     /// checked where a network is built, because a size may stand for all that data can have.
@@ -192,6 +234,7 @@ impl HostConfig {
             Self::Cnn1d { .. } => "cnn1d",
             Self::Transformer { .. } => "transformer",
             Self::Cnn2d { .. } => "cnn2d",
+            Self::LanguageModel { .. } => "language_model",
         }
     }
 
@@ -203,17 +246,28 @@ impl HostConfig {
             Self::Cnn1d { length, .. } => vec![1, length],
             Self::Transformer { inputs, patch, .. } => vec![inputs / patch.max(1), patch],
             Self::Cnn2d { height, width, input_channels, .. } => vec![input_channels, height, width],
+            Self::LanguageModel { context, .. } => vec![context],
         }
     }
 
-    /// Logits of one sample (count).
+    /// Most tokens that a language model looks back on; none for hosts that take no tokens.
+    #[must_use]
+    pub fn context(&self) -> Option<usize> {
+        match *self {
+            Self::LanguageModel { context, .. } => Some(context),
+            Self::Mlp { .. } | Self::Cnn1d { .. } | Self::Transformer { .. } | Self::Cnn2d { .. } => None,
+        }
+    }
+
+    /// Logits of one sample, or of one token of a language model (count).
     #[must_use]
     pub fn num_outputs(&self) -> usize {
         match *self {
             Self::Mlp { classes, .. }
             | Self::Cnn1d { classes, .. }
             | Self::Transformer { classes, .. }
-            | Self::Cnn2d { classes, .. } => classes,
+            | Self::Cnn2d { classes, .. }
+            | Self::LanguageModel { vocabulary: classes, .. } => classes,
         }
     }
 
@@ -225,6 +279,7 @@ impl HostConfig {
             }
             Self::Cnn1d { length, classes, .. } => vec![("length", length), (CLASSES, classes)],
             Self::Cnn2d { classes, .. } => vec![(CLASSES, classes)],
+            Self::LanguageModel { context, vocabulary, .. } => vec![("context", context), (VOCABULARY, vocabulary)],
         }
     }
 
@@ -243,7 +298,7 @@ impl HostConfig {
         let mut sized = self.clone();
         let mut open = sized.open_sizes();
         for (name, size) in &mut open {
-            **size = if *name == CLASSES { num_classes } else { num_features };
+            **size = if [CLASSES, VOCABULARY].contains(name) { num_classes } else { num_features };
         }
         let (is_given, shape) = (open.len() == 1, sized.sample_shape());
         // Sides that nobody has checked must not wrap around into a size that fits.
@@ -273,7 +328,7 @@ impl HostConfig {
                 let message = format!("is {size}: expected none, it follows from the data");
                 issues.push(ConfigIssue::new(format!("host.{kind}.{name}"), message));
             }
-            *size = if name == CLASSES { 2 } else { most };
+            *size = if [CLASSES, VOCABULARY].contains(&name) { 2 } else { most };
         }
         issues.extend(widest.validate());
         issues
@@ -303,6 +358,16 @@ impl HostConfig {
                 within(CLASSES, *classes, 1, Self::MAX_SIZE);
                 ("channels", channels)
             }
+            Self::LanguageModel { context, width, heads, layers, mlp_ratio, tied: _, vocabulary } => {
+                within("context", *context, 1, Self::MAX_SIZE);
+                within("width", *width, 2, Self::MAX_SIZE);
+                within("heads", *heads, 1, *width);
+                within("layers", *layers, 1, Self::MAX_LAYERS);
+                within("mlp_ratio", *mlp_ratio, 1, Self::MAX_MLP_RATIO);
+                within(VOCABULARY, *vocabulary, 1, Self::MAX_SIZE);
+                issues.extend(indivisible(kind, [("heads", *heads, *width, "the width")]));
+                return issues;
+            }
             Self::Transformer { inputs, patch, width, heads, layers, mlp_ratio, classes } => {
                 within("inputs", *inputs, 1, Self::MAX_SIZE);
                 within("patch", *patch, 1, *inputs);
@@ -312,14 +377,9 @@ impl HostConfig {
                 within("layers", *layers, 1, Self::MAX_LAYERS);
                 within("mlp_ratio", *mlp_ratio, 1, Self::MAX_MLP_RATIO);
                 within(CLASSES, *classes, 1, Self::MAX_SIZE);
-                for (key, part, whole, what) in
-                    [("patch", *patch, *inputs, "the features of a sample"), ("heads", *heads, *width, "the width")]
-                {
-                    if (1..=whole).contains(&part) && !whole.is_multiple_of(part) {
-                        let message = format!("is {part}: expected a divisor of {whole}, {what}");
-                        issues.push(ConfigIssue::new(format!("host.transformer.{key}"), message));
-                    }
-                }
+                let parts =
+                    [("patch", *patch, *inputs, "the features of a sample"), ("heads", *heads, *width, "the width")];
+                issues.extend(indivisible(kind, parts));
                 return issues;
             }
             Self::Cnn2d { height, width, input_channels, channels, kernel, stride, classes, pool: _ } => {
@@ -338,6 +398,18 @@ impl HostConfig {
         }
         issues
     }
+}
+
+/// Of a key, a part, a whole and its name: parts that do not divide the whole.
+fn indivisible<const N: usize>(
+    kind: &'static str,
+    parts: [(&'static str, usize, usize, &'static str); N],
+) -> impl Iterator<Item = ConfigIssue> {
+    let is_wrong = |&(_, part, whole, _): &(_, usize, usize, _)| (1..=whole).contains(&part) && whole % part != 0;
+    parts.into_iter().filter(is_wrong).map(move |(key, part, whole, what)| {
+        let message = format!("is {part}: expected a divisor of {whole}, {what}");
+        ConfigIssue::new(format!("host.{kind}.{key}"), message)
+    })
 }
 
 #[cfg(test)]
@@ -386,6 +458,20 @@ mod tests {
         );
         // One output is a network of one value.
         check(r#"{"mlp":{"inputs":8,"hidden":[4],"classes":1}}"#, &[]);
+    }
+
+    #[test]
+    fn the_heads_of_a_language_model_must_divide_its_width() {
+        let host = |rest: &str| format!(r#"{{"language_model":{{"context":8,"vocabulary":256,"layers":2,{rest}}}}}"#);
+        check(&host(r#""width":32,"heads":4,"tied":false"#), &[]);
+        check(
+            &host(r#""width":32,"heads":3,"mlp_ratio":65"#),
+            &[
+                "`host.language_model.mlp_ratio` is 65: expected 1 to 64",
+                "`host.language_model.heads` is 3: expected a divisor of 32, the width",
+            ],
+        );
+        check(&host(r#""width":4,"heads":5"#), &["`host.language_model.heads` is 5: expected 1 to 4"]);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use leyline::id::SlotId;
 
 use crate::config::ConfigIssue;
 use crate::error::Error;
-use crate::host::build::{self, Builder};
-use crate::host::{HostConfig, SlotShape};
+use crate::host::build::{self, Builder, Parts};
+use crate::host::{HostConfig, Past, SlotShape};
 use crate::weight::{Forms, MAX_ELEMENTS, View, WeightSet, WeightSource, num_in_shapes};
 
 /// A place for seeds.
@@ -26,7 +26,12 @@ pub(super) trait HostLayer: fmt::Debug + Send + Sync {
     /// `h` as the layer before it made it.
     fn forward(&self, h: &Tensor, view: View) -> candle_core::Result<Tensor>;
 
-    /// Its tensors; none for a layer without.
+    /// The same for tokens that follow those of `past`: values at n positions, of one sample.
+    fn next(&self, h: &Tensor, _past: &mut Past) -> candle_core::Result<Tensor> {
+        self.forward(h, View::Frozen)
+    }
+
+    /// Its tensors; none for a layer without, or where they belong to another.
     fn weights(&self) -> Option<&WeightSet> {
         None
     }
@@ -36,6 +41,8 @@ pub(super) trait HostLayer: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub struct Host {
     config: HostConfig,
+    /// Of a host that takes tokens, what leads to the first slot.
+    stem: Option<Arc<dyn HostLayer>>,
     slots: Vec<HostSlot>,
     /// Segment i leads from slot i to slot i + 1, the last one to the logits.
     segments: Vec<Vec<Arc<dyn HostLayer>>>,
@@ -73,8 +80,8 @@ impl Host {
         let dtype = source.dtype();
         let mut builder = Builder::new(source, device);
         build::assemble(config, &mut builder)?;
-        let (slots, segments) = builder.finish();
-        Ok(Self { config: config.clone(), slots, segments, dtype })
+        let Parts { stem, slots, segments } = builder.finish();
+        Ok(Self { config: config.clone(), stem, slots, segments, dtype })
     }
 
     /// What it was built from.
@@ -97,11 +104,21 @@ impl Host {
 
     /// The weights of every layer, in network order.
     pub fn weights(&self) -> impl Iterator<Item = &WeightSet> {
-        self.segments.iter().flatten().filter_map(|layer| layer.weights())
+        self.stem.iter().chain(self.segments.iter().flatten()).filter_map(|layer| layer.weights())
     }
 
-    /// Checks the inputs and gives them the shape of the first slot and the type of the network.
-    pub(crate) fn lift(&self, inputs: &Tensor) -> Result<Tensor, Error> {
+    /// Checks the inputs and gives them the shape of the first slot and the type of the network; tokens become its first sequence.
+    pub(crate) fn lift(&self, inputs: &Tensor, view: View) -> Result<Tensor, Error> {
+        if let Some(stem) = &self.stem {
+            let shape = self.config.sample_shape();
+            return match inputs.dims() {
+                [_, sample @ ..] if *sample == shape && inputs.dtype() == DType::U32 => Ok(stem.forward(inputs, view)?),
+                dims => {
+                    let expected = format!("(B, {}) of U32, and these are {:?}", shape[0], inputs.dtype());
+                    Err(Error::InputShape { expected, actual: dims.to_vec() })
+                }
+            };
+        }
         let inputs = &inputs.to_dtype(self.dtype)?;
         let (shape, dims) = (self.config.sample_shape(), inputs.dims());
         let (num_features, first_slot) = (shape.iter().product::<usize>(), self.slots[0].shape);
@@ -119,12 +136,30 @@ impl Host {
         }
     }
 
-    /// Runs segment `index` from the output of its slot to the input of the next slot, or to the logits (B, classes).
+    /// Runs segment `index` from the output of its slot to the input of the next slot, or to the logits (B, classes), (B, L, vocabulary) of a language model.
     pub(crate) fn segment(&self, index: usize, mut h: Tensor, view: View) -> Result<Tensor, Error> {
         for layer in &self.segments[index] {
             h = layer.forward(&h, view)?;
         }
-        // Behind the last segment are the logits, which are never of half precision.
+        self.wide_logits(index, h)
+    }
+
+    /// What [`Self::lift`] makes of tokens (n,) that follow those of `past`: (1, n, C).
+    pub(crate) fn lift_next(&self, tokens: &Tensor, past: &mut Past) -> Result<Tensor, Error> {
+        let tokens = tokens.unsqueeze(0)?;
+        self.stem.as_ref().map_or_else(|| self.lift(&tokens, View::Frozen), |stem| Ok(stem.next(&tokens, past)?))
+    }
+
+    /// [`Self::segment`] for tokens that follow those of `past`.
+    pub(crate) fn segment_next(&self, index: usize, mut h: Tensor, past: &mut Past) -> Result<Tensor, Error> {
+        for layer in &self.segments[index] {
+            h = layer.next(&h, past)?;
+        }
+        self.wide_logits(index, h)
+    }
+
+    /// Behind the last segment are the logits, which are never of half precision.
+    fn wide_logits(&self, index: usize, h: Tensor) -> Result<Tensor, Error> {
         if index + 1 == self.segments.len() && self.dtype == DType::BF16 { Ok(h.to_dtype(DType::F32)?) } else { Ok(h) }
     }
 }

@@ -33,6 +33,14 @@ pub enum SlotShape {
         /// Features of one position (C).
         features: usize,
     },
+    /// (B, length, features), where nothing may flow from a position to one before it: a network that says what comes next
+    /// would see it.
+    Causal {
+        /// Positions (L).
+        length: usize,
+        /// Features of one position (C).
+        features: usize,
+    },
 }
 
 impl SlotShape {
@@ -43,7 +51,9 @@ impl SlotShape {
             Self::Vector { features } => vec![num_samples, features],
             Self::Signal { channels, length } => vec![num_samples, channels, length],
             Self::Image { channels, height, width } => vec![num_samples, channels, height, width],
-            Self::Sequence { length, features } => vec![num_samples, length, features],
+            Self::Sequence { length, features } | Self::Causal { length, features } => {
+                vec![num_samples, length, features]
+            }
         }
     }
 
@@ -52,9 +62,15 @@ impl SlotShape {
     pub fn num_positions(self) -> usize {
         match self {
             Self::Vector { .. } => 1,
-            Self::Signal { length, .. } | Self::Sequence { length, .. } => length,
+            Self::Signal { length, .. } | Self::Sequence { length, .. } | Self::Causal { length, .. } => length,
             Self::Image { height, width, .. } => height * width,
         }
+    }
+
+    /// Whether the features of a position lie last, after the positions.
+    #[must_use]
+    pub(crate) fn is_channels_last(self) -> bool {
+        matches!(self, Self::Sequence { .. } | Self::Causal { .. })
     }
 
     /// Features of a vector or of a position of a sequence, channels of a signal or an image.
@@ -64,7 +80,8 @@ impl SlotShape {
             Self::Vector { features: channels }
             | Self::Signal { channels, .. }
             | Self::Image { channels, .. }
-            | Self::Sequence { features: channels, .. } => channels,
+            | Self::Sequence { features: channels, .. }
+            | Self::Causal { features: channels, .. } => channels,
         }
     }
 }
@@ -76,6 +93,7 @@ impl fmt::Display for SlotShape {
             Self::Signal { channels, length } => write!(f, "({channels}, {length})"),
             Self::Image { channels, height, width } => write!(f, "({channels}, {height}, {width})"),
             Self::Sequence { length, features } => write!(f, "({length}, {features})"),
+            Self::Causal { length, features } => write!(f, "({length}, {features}), causal"),
         }
     }
 }

@@ -121,7 +121,7 @@ fn expected_norm(weight: &WeightSpec, has_bias: bool) -> Option<f64> {
 /// A value at the slot as rows (positions of all samples, C).
 fn rows(h: &Tensor, slot: SlotShape) -> candle_core::Result<Tensor> {
     let channels_last = match slot {
-        SlotShape::Vector { .. } | SlotShape::Sequence { .. } => h.clone(),
+        SlotShape::Vector { .. } | SlotShape::Sequence { .. } | SlotShape::Causal { .. } => h.clone(),
         SlotShape::Signal { .. } => h.transpose(1, 2)?,
         SlotShape::Image { .. } => h.permute((0, 2, 3, 1))?,
     };

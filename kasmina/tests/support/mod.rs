@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_nn::loss::cross_entropy;
 use kasmina::blueprint::Registry;
 use kasmina::host::{HostConfig, Pool};
 use kasmina::weight::ElementType;
@@ -33,7 +32,8 @@ pub(crate) const NUM_SAMPLES: usize = 6;
 /// Every kind of host in every dtype: what is to hold whatever the network runs through this list.
 pub(crate) fn configurations() -> Vec<KasminaConfig> {
     let dtypes = [ElementType::F32, ElementType::F64, ElementType::Bf16];
-    hosts().into_iter().flat_map(|host| dtypes.map(|dtype| KasminaConfig { dtype, ..config(host.clone()) })).collect()
+    let hosts = hosts().into_iter().chain([language_model()]);
+    hosts.flat_map(|host| dtypes.map(|dtype| KasminaConfig { dtype, ..config(host.clone()) })).collect()
 }
 
 /// Shape of one sample.
@@ -42,10 +42,11 @@ fn sample_shape(host: &HostConfig) -> Vec<usize> {
         HostConfig::Mlp { inputs, .. } | HostConfig::Transformer { inputs, .. } => vec![*inputs],
         HostConfig::Cnn1d { length, .. } => vec![*length],
         HostConfig::Cnn2d { height, width, input_channels, .. } => vec![*input_channels, *height, *width],
+        HostConfig::LanguageModel { context, .. } => vec![*context],
     }
 }
 
-/// Every kind of host, each small and starved.
+/// Every kind of host that takes the samples of [`batch`], each small and starved.
 pub(crate) fn hosts() -> [HostConfig; 4] {
     [mlp(), cnn(), cnn2d(), transformer()]
 }
@@ -75,6 +76,10 @@ pub(crate) fn transformer() -> HostConfig {
     HostConfig::Transformer { inputs: 12, patch: 3, width: 4, heads: 2, layers: 1, mlp_ratio: 2, classes: 5 }
 }
 
+pub(crate) fn language_model() -> HostConfig {
+    HostConfig::LanguageModel { context: 3, width: 4, heads: 2, layers: 1, mlp_ratio: 2, tied: true, vocabulary: 5 }
+}
+
 pub(crate) fn config(host: HostConfig) -> KasminaConfig {
     KasminaConfig { seed_width: 8, init_seed: 11, noise_blueprint: true, ..KasminaConfig::new(host) }
 }
@@ -93,7 +98,38 @@ pub(crate) fn ramp(target: f64, steps: u64) -> AlphaRamp {
 
 /// What all networks here are trained for.
 pub(crate) fn task() -> Arc<dyn Task> {
-    Arc::new(CrossEntropy)
+    Arc::new(Pooled)
+}
+
+/// [`CrossEntropy`] of the mean over positions, where there are any: then the targets of one host serve all.
+#[derive(Debug)]
+struct Pooled;
+
+impl Task for Pooled {
+    fn describe(&self) -> String {
+        CrossEntropy.describe()
+    }
+    fn losses(&self, outputs: &Tensor, targets: &Tensor) -> candle_core::Result<Tensor> {
+        CrossEntropy.losses(&pooled(outputs)?, targets)
+    }
+    fn mean_loss(&self, outputs: &Tensor, targets: &Tensor) -> candle_core::Result<Tensor> {
+        CrossEntropy.mean_loss(&pooled(outputs)?, targets)
+    }
+    fn hits(&self, outputs: &Tensor, targets: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        CrossEntropy.hits(&pooled(outputs)?, targets)
+    }
+    fn check_targets(&self, targets: &Tensor) -> candle_core::Result<()> {
+        CrossEntropy.check_targets(targets)
+    }
+}
+
+fn pooled(logits: &Tensor) -> candle_core::Result<Tensor> {
+    if logits.rank() == 3 { logits.mean(1) } else { Ok(logits.clone()) }
+}
+
+/// The same as candle computes it.
+pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor) -> candle_core::Result<Tensor> {
+    candle_nn::loss::cross_entropy(&pooled(logits)?, targets)
 }
 
 /// A batch that is the same for the same `variant`.
@@ -106,12 +142,16 @@ pub(crate) fn batch_for(host: &HostConfig, variant: u32) -> Batch {
     let mut rng = ChaCha8Rng::seed_from_u64(u64::from(variant));
     let shape: Vec<usize> = std::iter::once(NUM_SAMPLES).chain(sample_shape(host)).collect();
     let inputs: Vec<f32> = (0..shape.iter().product()).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let inputs = Tensor::from_vec(inputs, shape, &Device::Cpu).unwrap();
+    let inputs = if host.context().is_some() { as_tokens(&inputs) } else { inputs };
     let classes = u32::try_from(host.num_outputs()).unwrap();
     let targets: Vec<u32> = (0_u32..).take(NUM_SAMPLES).map(|i| (i + variant) % classes).collect();
-    Batch {
-        inputs: Tensor::from_vec(inputs, shape, &Device::Cpu).unwrap(),
-        targets: Tensor::from_vec(targets, NUM_SAMPLES, &Device::Cpu).unwrap(),
-    }
+    Batch { inputs, targets: Tensor::from_vec(targets, NUM_SAMPLES, &Device::Cpu).unwrap() }
+}
+
+/// Numbers from -1 to 1 as tokens below 5.
+fn as_tokens(inputs: &Tensor) -> Tensor {
+    inputs.affine(2.49, 2.5).unwrap().to_dtype(DType::U32).unwrap()
 }
 
 /// The elements with every bit they have, whatever their type: each fits into `f64`.

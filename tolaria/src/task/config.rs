@@ -63,9 +63,9 @@ pub enum TaskConfig {
     },
     /// The next token of a sequence.
     NextToken {
-        /// Bytes of text that a token stands for, on average.
-        #[serde(default = "one")]
-        bytes_per_token: f64,
+        /// Bytes of text that a token stands for, on average; without it what the data say, where they say it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_per_token: Option<f64>,
         /// Whether targets may be [`IGNORED`](super::IGNORED).
         #[serde(default)]
         has_ignored: bool,
@@ -190,6 +190,8 @@ pub enum TargetFacts {
     Tokens {
         /// Tokens that there are.
         vocabulary: usize,
+        /// Bytes of text that a token stands for, where that is known: 1 for a text.
+        bytes_per_token: Option<f64>,
     },
 }
 
@@ -201,7 +203,7 @@ impl TargetFacts {
             Self::Classes { counts } => counts.len(),
             Self::Values { scales } => scales.len(),
             Self::Flags { count } => *count,
-            Self::Tokens { vocabulary } => *vocabulary,
+            Self::Tokens { vocabulary, .. } => *vocabulary,
         }
     }
 
@@ -222,7 +224,7 @@ impl fmt::Display for TargetFacts {
             Self::Classes { counts } => write!(f, "{} classes", counts.len()),
             Self::Values { scales } => write!(f, "{} values", scales.len()),
             Self::Flags { count } => write!(f, "{count} flags"),
-            Self::Tokens { vocabulary } => write!(f, "tokens below {vocabulary}"),
+            Self::Tokens { vocabulary, .. } => write!(f, "tokens below {vocabulary}"),
         }
     }
 }
@@ -242,7 +244,10 @@ impl TaskConfig {
             "regression: From where on the `huber` loss grows no steeper, in units of the targets; 1 when nothing is said.",
         ),
         ("positive_weight", "binary, multi_label: How many times as much a set flag counts as another."),
-        ("bytes_per_token", "next_token: Bytes of text that a token stands for, on average."),
+        (
+            "bytes_per_token",
+            "next_token: Bytes of text that a token stands for, on average: 1 for a text when nothing is said; without it other tokens have no bits per byte.",
+        ),
         ("has_ignored", "next_token: Whether targets may be left out of the loss, as 4294967295."),
     ];
 
@@ -296,7 +301,9 @@ impl TaskConfig {
             (Self::Auto, TargetFacts::Classes { counts }) => Arc::new(Classification::new(counts.len())),
             (Self::Auto, TargetFacts::Values { scales }) => Arc::new(of_regression(RegressionLoss::default(), scales)?),
             (Self::Auto, TargetFacts::Flags { count }) => Arc::new(Flags::new(*count)),
-            (Self::Auto, TargetFacts::Tokens { vocabulary }) => Arc::new(NextToken::new(*vocabulary)),
+            (Self::Auto, TargetFacts::Tokens { vocabulary, bytes_per_token }) => {
+                Arc::new(NextToken::new(*vocabulary).with_bytes_per_token(*bytes_per_token))
+            }
             (Self::Classification { class_weights, label_smoothing }, TargetFacts::Classes { counts }) => {
                 let task = Classification::new(counts.len());
                 Arc::new(task.with(class_weights.of(counts), *label_smoothing, device).map_err(wrong)?)
@@ -310,12 +317,15 @@ impl TaskConfig {
             (Self::MultiLabel { positive_weight }, TargetFacts::Flags { count }) => {
                 Arc::new(of_flags(*count, *positive_weight)?)
             }
-            (Self::NextToken { bytes_per_token, has_ignored }, TargetFacts::Tokens { vocabulary }) => {
-                if !(bytes_per_token.is_finite() && *bytes_per_token > 0.0) {
-                    let message = format!("is {bytes_per_token}: expected a finite number above 0");
+            (
+                Self::NextToken { bytes_per_token, has_ignored },
+                TargetFacts::Tokens { vocabulary, bytes_per_token: known },
+            ) => {
+                if let Some(wrong) = bytes_per_token.filter(|bytes| !(bytes.is_finite() && *bytes > 0.0)) {
+                    let message = format!("is {wrong}: expected a finite number above 0");
                     return Err(ConfigIssue::new("bytes_per_token", message));
                 }
-                let task = NextToken::new(*vocabulary).with_bytes_per_token(*bytes_per_token);
+                let task = NextToken::new(*vocabulary).with_bytes_per_token(bytes_per_token.or(*known));
                 Arc::new(if *has_ignored { task.with_ignored() } else { task })
             }
             (config, facts) => {

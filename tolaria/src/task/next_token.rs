@@ -32,14 +32,14 @@ impl NextToken {
     /// Tokens below `vocabulary` (V), each of which is a byte of text.
     #[must_use]
     pub fn new(vocabulary: usize) -> Self {
-        Self { vocabulary, has_ignored: false, measures: Vec::new() }.with_bytes_per_token(1.0)
+        Self { vocabulary, has_ignored: false, measures: Vec::new() }.with_bytes_per_token(Some(1.0))
     }
 
-    /// With tokens that stand for so many bytes of text on average.
+    /// With tokens that stand for so many bytes of text on average; where nobody knows, bits per byte are not measured.
     #[must_use]
-    pub fn with_bytes_per_token(self, bytes_per_token: f64) -> Self {
-        let measures = vec![measure::perplexity().by_default(), measure::bits_per_byte(bytes_per_token).by_default()];
-        Self { measures, ..self }
+    pub fn with_bytes_per_token(self, bytes_per_token: Option<f64>) -> Self {
+        let bits = bytes_per_token.map(|bytes| measure::bits_per_byte(bytes).by_default());
+        Self { measures: [measure::perplexity().by_default()].into_iter().chain(bits).collect(), ..self }
     }
 
     /// With targets that are [`IGNORED`].

@@ -183,10 +183,26 @@ fn balanced_weights_have_a_mean_of_one_over_the_samples() {
 }
 
 #[test]
+fn bits_per_byte_are_measured_where_the_bytes_of_a_token_are_known() {
+    for (text, known, expected) in [
+        (r#"{"kind": "auto"}"#, None, &["perplexity"][..]),
+        (r#"{"kind": "auto"}"#, Some(1.0), &["perplexity", "bits_per_byte"]),
+        (r#"{"kind": "next_token"}"#, None, &["perplexity"]),
+        (r#"{"kind": "next_token", "bytes_per_token": 3.5}"#, None, &["perplexity", "bits_per_byte"]),
+    ] {
+        let facts = TargetFacts::Tokens { vocabulary: 9, bytes_per_token: known };
+        let config: TaskConfig = serde_json::from_str(text).unwrap();
+        let task = config.task(&facts, &Device::Cpu).unwrap();
+        let names: Vec<&str> = task.measures().iter().map(|measure| measure.about().name).collect();
+        assert_eq!(names, expected, "{text} {known:?}");
+    }
+}
+
+#[test]
 fn settings_that_cannot_work_are_refused_with_their_key() {
     let classes = TargetFacts::Classes { counts: vec![3, 3] };
     let values = TargetFacts::Values { scales: vec![1.0] };
-    let tokens = TargetFacts::Tokens { vocabulary: 9 };
+    let tokens = TargetFacts::Tokens { vocabulary: 9, bytes_per_token: None };
     for (text, facts, part) in [
         (
             r#"{"kind": "classification", "label_smoothing": 1.0}"#,

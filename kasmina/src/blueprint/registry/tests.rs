@@ -111,7 +111,10 @@ fn a_name_is_taken_once_and_an_unknown_one_is_answered_with_the_known() {
     let mut registry = Registry::standard();
     assert_eq!(registry.register(Arc::new(Mlp)).unwrap_err().to_string(), "two blueprints are named `mlp`");
     let error = registry.get(&BlueprintId::new("noise").unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "there is no blueprint `noise`: expected one of attention, conv, mlp, norm_mlp");
+    assert_eq!(
+        error.to_string(),
+        "there is no blueprint `noise`: expected one of attention, causal_attention, conv, mlp, norm_mlp"
+    );
 }
 
 #[test]
@@ -130,7 +133,10 @@ fn a_budget_hides_offers_and_refuses_with_both_numbers() {
     let error = registry.check_size(&conv, signal, 8, 11).unwrap_err();
     assert_eq!(error.to_string(), "blueprint `conv` needs 215 parameters: its budget is 214");
     let error = registry.set_budget(&BlueprintId::new("noise").unwrap(), 9).unwrap_err();
-    assert_eq!(error.to_string(), "there is no blueprint `noise`: expected one of attention, conv, mlp, norm_mlp");
+    assert_eq!(
+        error.to_string(),
+        "there is no blueprint `noise`: expected one of attention, causal_attention, conv, mlp, norm_mlp"
+    );
 }
 
 /// Claims to fit images, and does not.
@@ -160,7 +166,7 @@ fn a_blueprint_that_does_not_work_where_it_claims_to_is_not_registered() {
         (Claim(false), "blueprint `claim` does not run at shape (3, 5, 4), which it claims to fit"),
     ] {
         assert_eq!(registry.register(Arc::new(claim)).unwrap_err().to_string(), message);
-        assert_eq!(registry.names(), "attention, conv, mlp, norm_mlp");
+        assert_eq!(registry.names(), "attention, causal_attention, conv, mlp, norm_mlp");
     }
 }
 /// An `mlp` whose last tensors have other names.

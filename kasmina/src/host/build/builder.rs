@@ -15,27 +15,40 @@ use crate::weight::{Init, View, WeightSet, WeightSource, WeightSpec};
 pub(in crate::host) struct Builder<'a, 'b> {
     source: &'a mut WeightSource<'b>,
     device: &'a Device,
-    slots: Vec<HostSlot>,
-    segments: Vec<Vec<Arc<dyn HostLayer>>>,
+    parts: Parts,
+}
+
+/// What a host is made of.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Parts {
+    /// What leads from the inputs to the first slot, where that is not the inputs themselves.
+    pub(in crate::host) stem: Option<Arc<dyn HostLayer>>,
+    pub(in crate::host) slots: Vec<HostSlot>,
+    pub(in crate::host) segments: Vec<Vec<Arc<dyn HostLayer>>>,
 }
 
 impl<'a, 'b> Builder<'a, 'b> {
     pub(in crate::host) fn new(source: &'a mut WeightSource<'b>, device: &'a Device) -> Self {
-        Self { source, device, slots: Vec::new(), segments: Vec::new() }
+        Self { source, device, parts: Parts::default() }
     }
 
-    pub(in crate::host) fn finish(self) -> (Vec<HostSlot>, Vec<Vec<Arc<dyn HostLayer>>>) {
-        (self.slots, self.segments)
+    pub(in crate::host) fn finish(self) -> Parts {
+        self.parts
+    }
+
+    /// The layer before the first slot, for inputs that are tokens.
+    pub(super) fn stem(&mut self, layer: Arc<dyn HostLayer>) {
+        self.parts.stem = Some(layer);
     }
 
     pub(super) fn slot(&mut self, id: impl Into<String>, shape: SlotShape) -> Result<(), Error> {
-        self.slots.push(HostSlot { id: SlotId::new(id.into())?, shape });
+        self.parts.slots.push(HostSlot { id: SlotId::new(id.into())?, shape });
         Ok(())
     }
 
     /// The layers from the latest slot to the next one, or to the logits.
     pub(super) fn segment(&mut self, layers: Vec<Arc<dyn HostLayer>>) {
-        self.segments.push(layers);
+        self.parts.segments.push(layers);
     }
 
     /// The tensors of one layer, named `prefix.name`.

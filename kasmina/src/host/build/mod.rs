@@ -4,10 +4,11 @@ mod builder;
 mod head;
 mod cnn1d;
 mod cnn2d;
+mod language_model;
 mod mlp;
 mod transformer;
 
-pub(super) use builder::Builder;
+pub(super) use builder::{Builder, Parts};
 
 use crate::error::Error;
 use crate::host::HostConfig;
@@ -22,6 +23,10 @@ pub(super) fn assemble(config: &HostConfig, builder: &mut Builder<'_, '_>) -> Re
         &HostConfig::Transformer { inputs, patch, width, heads, layers, mlp_ratio, classes } => {
             let encoder = transformer::Encoder { patch, width, heads, layers, mlp_ratio };
             transformer::transformer(builder, inputs, encoder, classes)
+        }
+        &HostConfig::LanguageModel { context, width, heads, layers, mlp_ratio, tied, vocabulary } => {
+            let decoder = language_model::Decoder { width, heads, layers, mlp_ratio, tied };
+            language_model::language_model(builder, (context, vocabulary), decoder)
         }
         HostConfig::Cnn2d { height, width, input_channels, channels, kernel, stride, classes, pool } => {
             let image = cnn2d::Image { channels: *input_channels, height: *height, width: *width };

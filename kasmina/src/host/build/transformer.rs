@@ -8,11 +8,11 @@ use esper_layers::{Activation, layer_norm};
 use crate::error::Error;
 use crate::host::build::Builder;
 use crate::host::network::HostLayer;
-use crate::host::{SlotShape, in_wide, linear, self_attention};
+use crate::host::{Past, SlotShape, in_wide, linear, next_attention, self_attention};
 use crate::weight::{Init, View, WeightSet, WeightSpec};
 
 /// Keeps the division finite where all features of a position agree.
-const EPSILON: f64 = 1e-5;
+pub(super) const EPSILON: f64 = 1e-5;
 
 /// Sizes of an encoder that do not follow from the data.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ pub(in crate::host) fn transformer(
     builder.slot("embedded", shape)?;
     for index in 0..layers {
         let weights = builder.weights(&format!("host.block{index}.attention"), &attention_weights(width))?;
-        let attention = Attention { weights, heads };
+        let attention = Attention { weights, heads, causal: false };
         let weights = builder.weights(&format!("host.block{index}.mlp"), &mlp_weights(width, mlp_ratio * width))?;
         builder.segment(vec![Arc::new(attention), Arc::new(Mlp { weights })]);
         builder.slot(format!("block{index}"), shape)?;
@@ -58,11 +58,11 @@ pub(in crate::host) fn transformer(
     Ok(())
 }
 
-fn norm_weights(width: usize) -> [WeightSpec; 2] {
+pub(super) fn norm_weights(width: usize) -> [WeightSpec; 2] {
     [WeightSpec::new("norm.scale", [width], Init::Ones), WeightSpec::new("norm.shift", [width], Init::Zeros)]
 }
 
-fn attention_weights(width: usize) -> Vec<WeightSpec> {
+pub(super) fn attention_weights(width: usize) -> Vec<WeightSpec> {
     let [scale, shift] = norm_weights(width);
     let init = Init::kaiming(width);
     vec![
@@ -75,7 +75,7 @@ fn attention_weights(width: usize) -> Vec<WeightSpec> {
     ]
 }
 
-fn mlp_weights(width: usize, hidden: usize) -> Vec<WeightSpec> {
+pub(super) fn mlp_weights(width: usize, hidden: usize) -> Vec<WeightSpec> {
     let [scale, shift] = norm_weights(width);
     let (up, down) = (Init::kaiming(width), Init::kaiming(hidden));
     vec![
@@ -109,16 +109,24 @@ impl HostLayer for Embedding {
 
 /// h + `self_attention`(norm(h)), for sequences (B, L, C).
 #[derive(Debug)]
-struct Attention {
-    weights: WeightSet,
-    heads: usize,
+pub(super) struct Attention {
+    pub(super) weights: WeightSet,
+    pub(super) heads: usize,
+    /// Whether a position sees only itself and the positions before it.
+    pub(super) causal: bool,
 }
 
 impl HostLayer for Attention {
     fn forward(&self, h: &Tensor, view: View) -> TensorResult<Tensor> {
         let weights = self.weights.view(view);
         let x = layer_norm(h, &weights[0], &weights[1], EPSILON)?;
-        h + self_attention(&x, &weights[2..], self.heads)?
+        h + self_attention(&x, &weights[2..], self.heads, self.causal)?
+    }
+
+    fn next(&self, h: &Tensor, past: &mut Past) -> TensorResult<Tensor> {
+        let weights = self.weights.view(View::Frozen);
+        let x = layer_norm(h, &weights[0], &weights[1], EPSILON)?;
+        h + next_attention(&x, &weights[2..], self.heads, past)?
     }
 
     fn weights(&self) -> Option<&WeightSet> {
@@ -128,8 +136,8 @@ impl HostLayer for Attention {
 
 /// h + W₂·gelu(W₁·norm(h) + b₁) + b₂, for sequences (B, L, C), at each position by itself.
 #[derive(Debug)]
-struct Mlp {
-    weights: WeightSet,
+pub(super) struct Mlp {
+    pub(super) weights: WeightSet,
 }
 
 impl HostLayer for Mlp {

@@ -18,7 +18,7 @@ fn check(config: &HostConfig, inputs: &[usize], slots: &[&str], classes: usize) 
     let host = host(config);
     let ids: Vec<&str> = host.slots().iter().map(|slot| slot.id.as_str()).collect();
     assert_eq!(ids, slots);
-    let mut h = host.lift(&Tensor::ones(inputs, DType::F32, &Device::Cpu).unwrap()).unwrap();
+    let mut h = host.lift(&Tensor::ones(inputs, DType::F32, &Device::Cpu).unwrap(), View::Frozen).unwrap();
     for (index, slot) in host.slots().iter().enumerate() {
         assert_eq!(h.dims(), slot.shape.batch(inputs[0]), "slot {}", slot.id);
         h = host.segment(index, h, View::Frozen).unwrap();
@@ -62,7 +62,7 @@ fn an_image_and_its_vector_have_the_same_logits() {
     let vectors = Tensor::arange(0_f32, 24.0, &Device::Cpu).unwrap().reshape((2, 12)).unwrap();
     let images = vectors.reshape((2, 2, 3, 2)).unwrap();
     let logits = |inputs: &Tensor| {
-        let h = host.lift(inputs).unwrap();
+        let h = host.lift(inputs, View::Frozen).unwrap();
         let h = host.segment(0, h, View::Frozen).unwrap();
         read_f32(&host.segment(1, h, View::Frozen).unwrap()).unwrap()
     };
@@ -83,7 +83,7 @@ fn every_weight_of_a_host_of_images_has_a_gradient() {
             classes: 3,
             pool,
         });
-        let mut h = host.lift(&Tensor::ones((2, 20), DType::F32, &Device::Cpu).unwrap()).unwrap();
+        let mut h = host.lift(&Tensor::ones((2, 20), DType::F32, &Device::Cpu).unwrap(), View::Frozen).unwrap();
         for index in 0..host.slots().len() {
             h = host.segment(index, h, View::Live).unwrap();
         }
@@ -105,16 +105,16 @@ fn every_weight_of_a_host_of_images_has_a_gradient() {
 #[test]
 fn inputs_of_another_shape_are_refused_with_the_accepted_one() {
     let mlp = host(&HostConfig::Mlp { inputs: 6, hidden: vec![4], classes: 2 });
-    let error = mlp.lift(&Tensor::zeros((5, 7), DType::F32, &Device::Cpu).unwrap()).unwrap_err();
+    let error = mlp.lift(&Tensor::zeros((5, 7), DType::F32, &Device::Cpu).unwrap(), View::Frozen).unwrap_err();
     assert_eq!(error.to_string(), "inputs have shape [5, 7]: expected (B, 6)");
     let (channels, pool) = (vec![4], Pool::Mean);
     let cnn = host(&HostConfig::Cnn1d { length: 8, channels, kernel: 3, stride: 1, classes: 2, pool });
-    let error = cnn.lift(&Tensor::zeros((5, 2, 8), DType::F32, &Device::Cpu).unwrap()).unwrap_err();
+    let error = cnn.lift(&Tensor::zeros((5, 2, 8), DType::F32, &Device::Cpu).unwrap(), View::Frozen).unwrap_err();
     assert_eq!(error.to_string(), "inputs have shape [5, 2, 8]: expected (B, 8) or (B, 1, 8)");
     let (width, heads, layers) = (4, 2, 1);
     let encoder =
         host(&HostConfig::Transformer { inputs: 8, patch: 2, width, heads, layers, mlp_ratio: 2, classes: 2 });
-    let error = encoder.lift(&Tensor::zeros((5, 2, 4), DType::F32, &Device::Cpu).unwrap()).unwrap_err();
+    let error = encoder.lift(&Tensor::zeros((5, 2, 4), DType::F32, &Device::Cpu).unwrap(), View::Frozen).unwrap_err();
     assert_eq!(error.to_string(), "inputs have shape [5, 2, 4]: expected (B, 8) or (B, 4, 2)");
     let (channels, pool) = (vec![4], Pool::Mean);
     let cnn = host(&HostConfig::Cnn2d {
@@ -128,7 +128,7 @@ fn inputs_of_another_shape_are_refused_with_the_accepted_one() {
         pool,
     });
     for (dims, shown) in [(&[5, 12][..], "[5, 12]"), (&[5, 2, 4, 3], "[5, 2, 4, 3]"), (&[2, 3, 4], "[2, 3, 4]")] {
-        let error = cnn.lift(&Tensor::zeros(dims, DType::F32, &Device::Cpu).unwrap()).unwrap_err();
+        let error = cnn.lift(&Tensor::zeros(dims, DType::F32, &Device::Cpu).unwrap(), View::Frozen).unwrap_err();
         let expected = format!("inputs have shape {shown}: expected (B, 24) or (B, 2, 3, 4)");
         assert_eq!(error.to_string(), expected);
     }

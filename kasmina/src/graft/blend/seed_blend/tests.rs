@@ -37,13 +37,14 @@ fn blends(slot: SlotShape) -> Vec<Blend> {
     blends
 }
 
-const SLOTS: [SlotShape; 6] = [
+const SLOTS: [SlotShape; 7] = [
     SlotShape::Vector { features: 5 },
     SlotShape::Vector { features: 1 },
     SlotShape::Signal { channels: 3, length: 4 },
     SlotShape::Image { channels: 2, height: 3, width: 2 },
     SlotShape::Sequence { length: 4, features: 3 },
     SlotShape::Sequence { length: 1, features: 36 },
+    SlotShape::Causal { length: 4, features: 3 },
 ];
 
 fn cases() -> ProptestConfig {
@@ -60,6 +61,7 @@ fn slot() -> impl Strategy<Value = SlotShape> {
             width
         }),
         (1_usize..5, 1_usize..6).prop_map(|(length, features)| SlotShape::Sequence { length, features }),
+        (1_usize..5, 1_usize..6).prop_map(|(length, features)| SlotShape::Causal { length, features }),
     ]
 }
 

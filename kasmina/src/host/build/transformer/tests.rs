@@ -31,7 +31,7 @@ fn host(seed: u64) -> Host {
 }
 
 fn logits(host: &Host, inputs: &Tensor, view: View) -> Tensor {
-    let lifted = host.lift(inputs).unwrap();
+    let lifted = host.lift(inputs, view).unwrap();
     (0..host.slots().len()).fold(lifted, |h, index| host.segment(index, h, view).unwrap())
 }
 

@@ -33,12 +33,17 @@ impl Problem {
         Self { blend, slot, num_samples, h, f, objective, gate }
     }
 
-    /// Sample and channel of an element.
+    /// Elements of a channel that are judged together: the positions of a sample, but for a causal slot.
+    fn num_together(&self) -> usize {
+        if matches!(self.slot, SlotShape::Causal { .. }) { 1 } else { self.slot.num_positions() }
+    }
+
+    /// Sample and channel of an element; of a causal slot each position is a sample.
     fn place(&self, index: usize) -> (usize, usize) {
-        let (channels, positions) = (self.slot.channels(), self.slot.num_positions());
+        let (channels, positions) = (self.slot.channels(), self.num_together());
         let (sample, within) = (index / (channels * positions), index % (channels * positions));
         let channel = match self.slot {
-            SlotShape::Sequence { features, .. } => within % features,
+            SlotShape::Sequence { features, .. } | SlotShape::Causal { features, .. } => within % features,
             SlotShape::Vector { .. } | SlotShape::Signal { .. } | SlotShape::Image { .. } => within / positions,
         };
         (sample, channel)
@@ -47,10 +52,11 @@ impl Problem {
     /// Means over positions, per sample and channel.
     #[allow(clippy::cast_precision_loss, reason = "a few positions")]
     fn means(&self, values: &[f64]) -> Vec<Vec<f64>> {
-        let mut means = vec![vec![0.0; self.slot.channels()]; self.num_samples];
+        let num_judged = values.len() / (self.slot.channels() * self.num_together());
+        let mut means = vec![vec![0.0; self.slot.channels()]; num_judged];
         for (index, value) in values.iter().enumerate() {
             let (sample, channel) = self.place(index);
-            means[sample][channel] += value / self.slot.num_positions() as f64;
+            means[sample][channel] += value / self.num_together() as f64;
         }
         means
     }
