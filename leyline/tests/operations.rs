@@ -1,5 +1,4 @@
 //! What operations say of themselves, and how settings of a blend are written.
-#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use leyline::command::{AlphaCurve, AlphaRamp, Blend, ChannelWeights, Operation};
 use leyline::id::SeedId;

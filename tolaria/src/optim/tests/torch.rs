@@ -21,6 +21,7 @@ fn reference(section: &str, name: &str) -> Vec<f64> {
 }
 
 #[track_caller]
+#[expect(clippy::cast_possible_truncation, reason = "parameters are f32")]
 fn check(name: &str, config: OptimizerConfig, groups: GroupsConfig) {
     // A matrix of the host and a vector of a seed.
     let flat_layout = layout(&[("b", 3, seed(1), false), ("a", 6, HOST, false)]);
