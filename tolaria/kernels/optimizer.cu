@@ -27,6 +27,9 @@ __device__ void store_four(float* at, float4 four) {
     }
 }
 
+// 1 or -1 by its sign, 0 for 0, and no number for none; src/optim/rules.rs has the same.
+__device__ __forceinline__ float signf(float x) { return x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : x); }
+
 // A rule has its numbers of settings and constants, STATES numbers about each element, and `update` for one of them. The build
 // script writes them, from src/optim/rules.rs.
 #include "rules.cuh"

@@ -6,8 +6,12 @@ use crate::error::Error;
 use crate::samples::{Samples, ms};
 use crate::work::{Needs, Outcome, Setting, Work, settings};
 
-pub(super) const WORK: Work =
-    Work::new("compile-scale", "Rewriting recordings of a thousand to two hundred thousand operations", Needs::Nothing, run);
+pub(super) const WORK: Work = Work::new(
+    "compile-scale",
+    "Rewriting recordings of a thousand to two hundred thousand operations",
+    Needs::Nothing,
+    run,
+);
 
 const NOTES: &str = "nN.compile: all passes over a recorded training step of N operations, networks of 25 to 6500 layers of one width \
     (ms); nN.pass.PASS: one of them. per_node.nN: median of compile over N (us). growth: per_node of the longest over that of the shortest, 1 where \

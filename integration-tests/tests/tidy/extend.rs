@@ -48,7 +48,7 @@ const KINDS: &[Kind] = &[
             Instance { name: "sgd", words: &["sgd", "Sgd"] },
             Instance { name: "adam_w", words: &["adam_w", "AdamW"] },
         ],
-        users: &["baselines/", "esper/src/config/defaults/"],
+        users: &["baselines/", "candle/", "esper/src/config/defaults/"],
     },
     Kind {
         heading: "Schedule",

@@ -14,17 +14,20 @@
 //! (`grad`), how they are combined and clipped (`aggregate`).
 
 mod config;
+mod groups;
 mod schedule;
 // Also a part of the build script, which uses the sources; kernels of a GPU use the settings.
 #[allow(dead_code, reason = "no build uses all of it")]
 mod rules;
 mod sgd;
 mod adam_w;
+mod lion;
 mod fused;
 mod optimizer;
 mod saved;
 
 pub use config::OptimizerConfig;
+pub use groups::{Decays, GroupsConfig};
 pub use optimizer::{Optimizer, UpdatePlan};
 #[cfg(feature = "cuda")]
 pub(crate) use rules::MAX_SETTINGS;

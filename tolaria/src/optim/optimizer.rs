@@ -9,6 +9,7 @@ use leyline::model::Parameter;
 
 use super::config::OptimizerConfig;
 use super::fused::{self, Source};
+use super::groups::GroupsConfig;
 use super::rules::{Element, MAX_CONSTANTS};
 use crate::aggregate::{Coefficients, Combination, Factors, Terms};
 use crate::cpu;
@@ -35,16 +36,23 @@ pub(super) struct ParameterState {
 #[derive(Debug)]
 pub struct Optimizer {
     pub(super) config: OptimizerConfig,
+    groups: GroupsConfig,
     pub(super) states: BTreeMap<String, ParameterState>,
     /// On a GPU, of the last gradient that was formed elsewhere.
     tables: Mutex<Option<(Geometry, Arc<Workspace>)>>,
 }
 
 impl Optimizer {
-    /// An optimizer that has seen nothing yet.
+    /// An optimizer that has seen nothing yet, to which all parameters are alike.
     #[must_use]
     pub fn new(config: OptimizerConfig) -> Self {
-        Self { config, states: BTreeMap::new(), tables: Mutex::new(None) }
+        Self::with_groups(config, GroupsConfig::default())
+    }
+
+    /// The same with groups of parameters.
+    #[must_use]
+    pub fn with_groups(config: OptimizerConfig, groups: GroupsConfig) -> Self {
+        Self { config, groups, states: BTreeMap::new(), tables: Mutex::new(None) }
     }
 
     /// Its settings.
@@ -122,11 +130,13 @@ impl Optimizer {
     ) -> Result<UpdatePlan, Error> {
         self.check(parameters, layout)?;
         let num_moments = self.config.num_moments();
-        let mut steps = Vec::with_capacity(parameters.len());
+        let mut planned = Vec::with_capacity(parameters.len());
         for (parameter, segment) in updated(parameters, layout) {
             let owner = segment.spec.owner;
+            let (rate, decays) = self.groups.of(segment);
+            let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays };
             if num_moments == 0 {
-                steps.push(0);
+                planned.push(plan(0));
                 continue;
             }
             // Two lookups instead of an entry: its key would be a new `String` in every step.
@@ -141,18 +151,18 @@ impl Optimizer {
             if !state.moments.device().same_device(parameter.var.device()) {
                 state.moments = state.moments.to_device(parameter.var.device())?;
             }
-            steps.push(state.steps + 1);
+            planned.push(plan(state.steps + 1));
         }
-        Ok(UpdatePlan { config: self.config, learning_rate, steps })
+        Ok(UpdatePlan { config: self.config, planned })
     }
 
     /// Counts an update that was enqueued, also one that changed nothing because the window was not finite: the host does
     /// not wait to know.
     pub fn commit(&mut self, layout: &ParameterLayout, plan: &UpdatePlan) {
         let updated = layout.segments().iter().filter(|segment| segment.len > 0);
-        for (segment, steps) in updated.zip(&plan.steps) {
+        for (segment, planned) in updated.zip(&plan.planned) {
             if let Some(state) = self.states.get_mut(&segment.spec.name) {
-                state.steps = *steps;
+                state.steps = planned.steps;
             }
         }
     }
@@ -210,8 +220,8 @@ impl Optimizer {
         table: Option<&Tensor>,
     ) -> Result<(), Error> {
         let count = updated(parameters, layout).count();
-        if plan.steps.len() != count {
-            return Err(Error::mismatch("parameters of an update", count, plan.steps.len()));
+        if plan.planned.len() != count {
+            return Err(Error::mismatch("parameters of an update", count, plan.planned.len()));
         }
         gradient.check(layout.num_elements(), count)?;
         if count == 0 {
@@ -233,8 +243,8 @@ impl Optimizer {
     ) -> Result<(), Error> {
         let (coefficients, factors) = (gradient.coefficients.host()?, gradient.factors.host()?);
         cpu::with_slices(&gradient.rows, |rows| {
-            let mut updates = Vec::with_capacity(plan.steps.len());
-            for (index, ((parameter, segment), steps)) in updated(parameters, layout).zip(&plan.steps).enumerate() {
+            let mut updates = Vec::with_capacity(plan.planned.len());
+            for (index, ((parameter, segment), planned)) in updated(parameters, layout).zip(&plan.planned).enumerate() {
                 let isolated = usize::from(segment.spec.isolated);
                 let source = Source {
                     rows,
@@ -242,7 +252,7 @@ impl Optimizer {
                     factor: factors.as_ref().map_or(1.0, |factors| factors[index]),
                     offset: segment.offset,
                 };
-                let (element, moments) = (plan.element(*steps), self.moments_of(&parameter.name));
+                let (element, moments) = (plan.element(planned), self.moments_of(&parameter.name));
                 updates.push(fused::Update { element, parameter: &parameter.var, moments, source });
             }
             Ok(fused::update(&updates)?)
@@ -289,7 +299,7 @@ impl Optimizer {
         let factors = gradient.factors.device(device)?;
         let (rows, factors) = (&gradient.rows, factors.as_ref());
         // Its settings; the constants are those of the table.
-        let element = plan.element(1);
+        let element = plan.element(&plan.planned[0]);
         let args = UpdateArgs { element, constants, rows, coefficients: &coefficients, factors };
         Ok(kernels.update(workspace, &updates, &args)?)
     }
@@ -374,21 +384,30 @@ fn check_gradient(parameters: &[Parameter], layout: &ParameterLayout, gradient: 
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpdatePlan {
     config: OptimizerConfig,
+    /// Of each parameter that has elements.
+    planned: Vec<Planned>,
+}
+
+/// What the update of one parameter depends on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Planned {
+    /// Updates, this one included.
+    steps: u64,
     learning_rate: f64,
-    /// Updates of each parameter that has elements, this one included.
-    steps: Vec<u64>,
+    decays: bool,
 }
 
 impl UpdatePlan {
     /// The plan as the kernels of a GPU read it, (parameters with elements, 4), row by row.
     #[must_use]
     pub fn table(&self) -> Vec<f32> {
-        self.steps.iter().flat_map(|steps| self.element(*steps).constants()).collect()
+        self.planned.iter().flat_map(|planned| self.element(planned).constants()).collect()
     }
 
-    /// The update of a parameter at this step of it.
-    fn element(&self, steps: u64) -> Element {
-        self.config.element(self.learning_rate, steps)
+    /// The update of a parameter.
+    fn element(&self, planned: &Planned) -> Element {
+        let config = if planned.decays { self.config } else { self.config.without_decay() };
+        config.element(planned.learning_rate, planned.steps)
     }
 }
 

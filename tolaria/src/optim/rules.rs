@@ -2,7 +2,7 @@
 //!
 //! A rule is written once. Here it becomes a function over slices for the CPU; the build script writes the same text for a
 //! GPU (`rules.cuh`, used by `kernels/optimizer.cu`). So it is what both languages read alike: assignments of `+ - * /` and
-//! `sqrtf`, each rounded, `let` for a number of its own, and no literals (a number is a setting). Nothing else of the crate
+//! `sqrtf` and `signf`, each rounded, `let` for a number of its own, and no literals (a number is a setting). Nothing else of the crate
 //! is used here.
 //!
 //! A rule over a whole matrix (Muon, Shampoo) is no element-wise rule: it would stand beside [`Element`] in
@@ -119,14 +119,14 @@ macro_rules! rules {
 rules! {
     /// Plain stochastic gradient descent.
     Sgd = "sgd" {
-        state: [], settings: [weight_decay], constants: [learning_rate],
+        state: [], settings: [], constants: [learning_rate, weight_decay],
         update: |x, g| {
             x = x - (g + x * weight_decay) * learning_rate;
         }
     }
     /// Stochastic gradient descent with momentum.
     Momentum = "momentum" {
-        state: [velocity], settings: [momentum, weight_decay], constants: [learning_rate],
+        state: [velocity], settings: [momentum], constants: [learning_rate, weight_decay],
         update: |x, g| {
             velocity = velocity * momentum + (g + x * weight_decay);
             x = x - velocity * learning_rate;
@@ -134,7 +134,7 @@ rules! {
     }
     /// Momentum that looks ahead by one step of it.
     Nesterov = "nesterov" {
-        state: [velocity], settings: [momentum, weight_decay], constants: [learning_rate],
+        state: [velocity], settings: [momentum], constants: [learning_rate, weight_decay],
         update: |x, g| {
             let direction = g + x * weight_decay;
             velocity = velocity * momentum + direction;
@@ -151,12 +151,33 @@ rules! {
             x = x * keep - first / root * step_size;
         }
     }
+    /// The sign of a momentum that looks at the gradient first, with decoupled weight decay. `rest` is 1 - beta; `keep` is what
+    /// the parameter is multiplied with.
+    Lion = "lion" {
+        state: [first], settings: [beta1, rest1, beta2, rest2], constants: [keep, learning_rate],
+        update: |x, g| {
+            x = x * keep - signf(first * beta1 + g * rest1) * learning_rate;
+            first = first * beta2 + g * rest2;
+        }
+    }
 }
 
 /// The square root under the name that it has on a GPU.
 #[inline(always)]
 fn sqrtf(x: f32) -> f32 {
     x.sqrt()
+}
+
+/// 1 or -1 by its sign, 0 for 0, and no number for none; `kernels/optimizer.cu` has the same.
+#[inline(always)]
+fn signf(x: f32) -> f32 {
+    if x > 0.0 {
+        1.0
+    } else if x < 0.0 {
+        -1.0
+    } else {
+        x
+    }
 }
 
 fn padded<const N: usize>(values: &[f32]) -> [f32; N] {

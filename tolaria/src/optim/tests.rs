@@ -1,6 +1,7 @@
 //! Optimizers against their definition in `f64`, and the life of their state.
 
 mod fused;
+mod torch;
 
 use candle_core::{DType, Device, Tensor};
 use leyline::durable::{Durable, SavedState};
@@ -16,10 +17,11 @@ const PLAIN: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.0, nesterov: f
 const MOMENTUM: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.05 };
 const NESTEROV: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.8, nesterov: true, weight_decay: 0.01 };
 const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1 };
-const ALL: [OptimizerConfig; 4] = [PLAIN, MOMENTUM, NESTEROV, ADAM_W];
+const LION: OptimizerConfig = OptimizerConfig::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 };
+const ALL: [OptimizerConfig; 5] = [PLAIN, MOMENTUM, NESTEROV, ADAM_W, LION];
 const RATE: f64 = 0.03;
 
-/// One number under an optimizer, written down from PyTorch's documentation of `SGD` and `AdamW`.
+/// One number under an optimizer, written down from PyTorch's documentation of `SGD` and `AdamW`, and from the paper of Lion.
 struct Reference {
     p: f64,
     moments: [f64; 2],
@@ -42,6 +44,12 @@ impl Reference {
                 let first = self.moments[0] / (1.0 - beta1.powi(self.steps));
                 let second = self.moments[1] / (1.0 - beta2.powi(self.steps));
                 self.p -= lr * first / (second.sqrt() + eps);
+            }
+            OptimizerConfig::Lion { beta1, beta2, weight_decay } => {
+                let direction = beta1 * self.moments[0] + (1.0 - beta1) * g;
+                let sign = if direction > 0.0 { 1.0 } else { f64::from(-i8::from(direction < 0.0)) };
+                self.p -= lr * (sign + weight_decay * self.p);
+                self.moments[0] = beta2 * self.moments[0] + (1.0 - beta2) * g;
             }
         }
     }
@@ -104,7 +112,7 @@ fn a_step_takes_each_parameter_from_its_place() {
 
 #[test]
 fn the_state_of_other_parameters_survives_a_change_of_the_topology() {
-    for config in [MOMENTUM, NESTEROV, ADAM_W] {
+    for config in [MOMENTUM, NESTEROV, ADAM_W, LION] {
         // The host alone, and the same host with a seed that is born after three steps and gone after six.
         let (mut alone, mut grown) = (setup(config, &[]), setup(config, &[]));
         let host = |gradient: &[f32]| -> Vec<f32> { gradient[..3].iter().chain(&gradient[5..]).copied().collect() };
@@ -265,7 +273,7 @@ fn rules_are_what_both_languages_read_alike() {
         let names = [&rule.element, rule.state, rule.settings, rule.constants].concat();
         let words = rule.body.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
         let own = words.clone().zip(words.clone().skip(1)).filter(|(before, _)| *before == "let").map(|(_, own)| own);
-        let known: Vec<&str> = names.into_iter().chain(own).chain(["let", "sqrtf"]).collect();
+        let known: Vec<&str> = names.into_iter().chain(own).chain(["let", "sqrtf", "signf"]).collect();
         let unknown: Vec<&str> = words.filter(|word| !known.contains(word)).collect();
         assert_eq!(unknown, Vec::<&str>::new(), "{}: neither a name nor a function of both languages", rule.name);
     }

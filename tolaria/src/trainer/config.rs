@@ -13,7 +13,7 @@ use leyline::task::{Measure, Task};
 
 use crate::error::Error;
 use crate::measure::ACCURACY;
-use crate::optim::{OptimizerConfig, ScheduleConfig};
+use crate::optim::{GroupsConfig, OptimizerConfig, ScheduleConfig};
 use crate::trainer::recovery::RecoveryConfig;
 use crate::trainer::safety::SafetyConfig;
 use crate::trainer::stop::EarlyStopConfig;
@@ -29,6 +29,9 @@ pub struct TrainConfig {
     pub batch: BatchConfig,
     /// How gradients become updates.
     pub optimizer: OptimizerConfig,
+    /// Which parameters decay, and how fast those of each owner move; all alike when nothing is said.
+    #[serde(default, skip_serializing_if = "GroupsConfig::is_plain")]
+    pub groups: GroupsConfig,
     /// How the learning rate moves over the run.
     pub schedule: ScheduleConfig,
     /// Largest global gradient norm; absent leaves gradients as they are.
@@ -150,6 +153,7 @@ impl Default for TrainConfig {
         Self {
             batch: BatchConfig { batch_size, microbatches_per_step: NonZeroUsize::MIN },
             optimizer: OptimizerConfig::default(),
+            groups: GroupsConfig::default(),
             schedule: ScheduleConfig::constant(0.003),
             clip_norm: Some(1.0),
             conflict: ConflictResolution::Mean,
@@ -242,6 +246,7 @@ impl TrainConfig {
             ("augment", self.augment.validate()),
             ("recovery", self.recovery.validate()),
             ("safety", self.safety.validate()),
+            ("groups", self.groups.validate()),
         ];
         for (section, of_section) in sections {
             issues.extend(of_section.into_iter().map(|(key, text)| (format!("{section}.{key}"), text)));

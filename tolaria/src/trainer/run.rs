@@ -268,7 +268,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let engine = engine(&config, &parts)?;
         let sums = EpochSums::new(Arc::clone(engine.geometry()), &parts.device)?;
         Ok(Self {
-            optimizer: Optimizer::new(config.optimizer),
+            optimizer: Optimizer::with_groups(config.optimizer, config.groups),
             feed: feed(&config, config.augment.transforms(), &parts)?,
             // As many as a window has microbatches: a recorded step must find all of its buffers idle.
             pool: GradientBufferPool::with_max_idle(config.batch.microbatches_per_step.get().max(MIN_IDLE_BUFFERS)),

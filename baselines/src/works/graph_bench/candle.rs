@@ -30,6 +30,10 @@ pub(super) fn measure(gpu: &Gpu, name: &str, samples: &mut Samples) -> Result<()
             let params = ParamsAdamW { lr: work.learning_rate, beta1, beta2, eps, weight_decay };
             Candle::AdamW(AdamW::new(variables, params)?)
         }
+        OptimizerConfig::Lion { .. } => {
+            let message = "candle has no optimizer `lion`: expected a work with sgd or adam_w".to_owned();
+            return Err(candle_core::Error::Msg(message).into());
+        }
     };
     let unit = unit_of(name);
     for index in 0..WARM_UP + REPETITIONS {

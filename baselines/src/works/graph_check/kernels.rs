@@ -26,6 +26,7 @@ pub(super) fn run(gpu: &Gpu, report: &mut Report) {
         ("sgd", sgd(0.0, false)),
         ("sgd_momentum", sgd(0.9, false)),
         ("sgd_nesterov", sgd(0.9, true)),
+        ("lion", OptimizerConfig::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.01 }),
         ("adam_w", adam_w),
     ] {
         report.check(format!("kernels.{name}"), |_| optimizer(gpu, config));
@@ -197,6 +198,11 @@ impl Reference {
                     let update = ((&first / root)? * (LEARNING_RATE / correction(beta1)))?;
                     (self.first[index], self.second[index]) = (first, second);
                     ((before * (1.0 - LEARNING_RATE * weight_decay))? - update)?
+                }
+                OptimizerConfig::Lion { beta1, beta2, weight_decay } => {
+                    let sign = ((&self.first[index] * beta1)? + (&part * (1.0 - beta1))?)?.sign()?;
+                    self.first[index] = ((&self.first[index] * beta2)? + (part * (1.0 - beta2))?)?;
+                    ((before * (1.0 - LEARNING_RATE * weight_decay))? - (sign * LEARNING_RATE)?)?
                 }
             };
             parameter.var.set(&after)?;

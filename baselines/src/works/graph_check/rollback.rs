@@ -25,8 +25,6 @@ const STEPS: u64 = STEPS_PER_EPOCH as u64;
 /// Steps from a state to the place from which the run goes back to it: some of an epoch, and over the end of one.
 const AWAY: [u64; 2] = [9, STEPS];
 const COMPILING: Duration = Duration::from_millis(15);
-/// Steps after which it is waited so long: by then a compile is over.
-const WAITS: u64 = AWAY[0];
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     for (name, ramp) in ramps() {
@@ -74,7 +72,7 @@ fn goes_back(
     // Near the end of an epoch, right after it, and its middle.
     let kept = (0..EPOCHS - 1).flat_map(|epoch| [1, STEPS / 2, STEPS - 1].map(|step| epoch * STEPS + step));
     for (index, step) in kept.enumerate() {
-        trainer.run(eager, &mut StopAt(step, pause, WAITS))?;
+        trainer.run(eager, &mut StopAt(step, pause))?;
         promise(trainer.keep_state(eager)?, || "there is no room for a state".to_owned())?;
         trainer.confirm_state();
         let before = trainer.seeds().model().layout().num_elements();
@@ -82,7 +80,7 @@ fn goes_back(
             stages.insert(seed.stage);
             num_amid += u64::from(!seed.alpha.is_zero() && !seed.alpha.is_one());
         }
-        trainer.run(eager, &mut StopAt(step + AWAY[index % 2], pause, WAITS))?;
+        trainer.run(eager, &mut StopAt(step + AWAY[index % 2], pause))?;
         num_over_growth += u64::from(trainer.seeds().model().layout().num_elements() != before);
         let back = trainer.roll_back(eager)?;
         promise(back.to == StepIndex(step), || format!("it went back to step {}, not to {step}", back.to))?;
@@ -104,15 +102,12 @@ fn goes_back(
     Ok(Seen { trainer, told })
 }
 
-/// Stops at a step, and waits so long after each of so many others.
-struct StopAt(u64, Duration, u64);
+/// Stops at a step, and waits so long after each before.
+struct StopAt(u64, Duration);
 
 impl Observer for StopAt {
     fn step_finished(&mut self, step: StepIndex) -> Flow {
-        if self.2 > 0 {
-            self.2 -= 1;
-            thread::sleep(self.1);
-        }
+        thread::sleep(self.1);
         if step.0 == self.0 { Flow::Stop } else { Flow::Continue }
     }
 

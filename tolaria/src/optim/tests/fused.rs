@@ -44,6 +44,12 @@ impl Reference {
                     let rate = to_f32(RATE / correction(beta1));
                     *p = *p * to_f32(1.0 - RATE * weight_decay) - *m / root * rate;
                 }
+                OptimizerConfig::Lion { beta1, beta2, weight_decay } => {
+                    let direction = *m * to_f32(beta1) + g * to_f32(1.0 - beta1);
+                    let sign = if direction == 0.0 { 0.0 } else { direction.signum() };
+                    *p = *p * to_f32(1.0 - RATE * weight_decay) - sign * to_f32(RATE);
+                    *m = *m * to_f32(beta2) + g * to_f32(1.0 - beta2);
+                }
             }
         }
     }
