@@ -55,6 +55,7 @@ fn every_sub_command_ends_as_it_does_when_somebody_reads() {
         (&["predict", "run", "--data", "rows.csv"], 0),
         (&["predict", "run", "--data", "rows.csv", "--json"], 0),
         (&["predict", "run", "--data", "no.csv"], 2),
+        (&["generate", "run", "--prompt", "a"], 2),
         (&["config", "init", "--out", "new"], 0),
         (&["config", "init", "--out", "a.toml"], 2),
         (&["config", "explain"], 0),

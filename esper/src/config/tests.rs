@@ -232,7 +232,8 @@ fn the_sections_of_the_subsystems_are_checked_like_the_others() {
     check_refused(
         "[host.cnn]\nkernel = 3\n",
         &[],
-        "run.toml:1:7: `host.cnn` is not a setting; accepted: mlp, cnn1d, transformer, cnn2d; did you mean `cnn1d`?",
+        "run.toml:1:7: `host.cnn` is not a setting; accepted: mlp, cnn1d, transformer, language_model, cnn2d; did you \
+         mean `cnn1d`?",
     );
     check_refused(
         "[host.cnn2d]\nheight = 8\nwidth = 4\nchannels = [4, 0]\nkernel = 5\nstride = 1\n",
