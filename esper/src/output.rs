@@ -27,7 +27,7 @@ pub fn print(text: &str) -> io::Result<()> {
     wrote(text).map(|_| ())
 }
 
-/// As [`print`]; whether somebody still reads.
+/// As [`print()`]; whether somebody still reads.
 ///
 /// # Errors
 /// As there.
