@@ -90,7 +90,7 @@ fn of_tokens(windows: usize, context: usize) -> Vec<Sized> {
     let epochs = (STEPS / steps).clamp(1, 100);
     let width = power_of_two((tokens as f64).sqrt() / 8.0, 32, 256);
     let layers = if width <= 64 { 2 } else { 4 };
-    let warmup = (steps * epochs / 20).clamp(1, 200);
+    let warmup = (steps * epochs / 20).min(steps / 2).clamp(1, 200);
     vec![
         sized(
             "train.batch.batch_size",
@@ -111,7 +111,11 @@ fn of_tokens(windows: usize, context: usize) -> Vec<Sized> {
             (epochs / 4).clamp(8, 30).to_string(),
             "a quarter of the epochs, 8 to 30".to_owned(),
         ),
-        sized("train.schedule.warmup_steps", warmup.to_string(), "a twentieth of the steps, 1 to 200".to_owned()),
+        sized(
+            "train.schedule.warmup_steps",
+            warmup.to_string(),
+            "a twentieth of the steps, at most half an epoch, 1 to 200".to_owned(),
+        ),
         sized("train.schedule.decay.kind", "\"cosine\"".to_owned(), "the rate falls to 0 at the end".to_owned()),
     ]
 }
@@ -216,8 +220,8 @@ mod tests {
             assert_eq!(found, expected);
         };
         //       batch, epochs, width, heads, layers, seeds, longest training, warmup
-        check(10, &["4", "100", "32", "1", "2", "16", "25", "15", "\"cosine\""]);
-        check(940, &["32", "50", "32", "1", "2", "16", "12", "75", "\"cosine\""]);
+        check(10, &["4", "100", "32", "1", "2", "16", "25", "1", "\"cosine\""]);
+        check(940, &["32", "50", "32", "1", "2", "16", "12", "15", "\"cosine\""]);
         check(10_000, &["32", "4", "128", "4", "4", "64", "8", "62", "\"cosine\""]);
         check(200_000, &["32", "1", "256", "8", "4", "128", "8", "200", "\"cosine\""]);
     }

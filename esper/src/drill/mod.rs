@@ -103,6 +103,7 @@ impl Drill {
     /// # Errors
     /// When the result cannot be written, or may not be: among those that are committed, of code that is not.
     pub(crate) fn run(&self, on: DeviceName, out: Option<&Path>) -> anyhow::Result<Outcome> {
+        may_be_written(out, BUILD)?;
         if self.needs_gpu && on == DeviceName::Cpu {
             return Ok(Outcome::NeedsGpu("only graphs of a GPU can do that".to_owned()));
         }
@@ -111,7 +112,6 @@ impl Drill {
             Ok(seen) => seen,
             Err(Failed(why)) => return Ok(Outcome::Failed(why)),
         };
-        may_be_written(out, BUILD)?;
         if let Some(dir) = out {
             self.result(&seen).write(dir)?;
         }

@@ -206,6 +206,7 @@ impl GraftedModel {
 
     /// The logits at tokens (n,) that follow those of `past`, each for the token after it: (n, V).
     pub(super) fn next(&self, tokens: &Tensor, past: &mut Past) -> Result<Tensor, Error> {
+        past.begin();
         let mut h = self.host.lift_next(tokens, past)?;
         for (index, slot) in self.slots.iter().enumerate() {
             h = slot.next(h, past)?;

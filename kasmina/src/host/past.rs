@@ -45,16 +45,37 @@ impl Past {
         self.position.capacity()
     }
 
+    /// Begins a pass, whatever became of the one before.
+    pub(crate) fn begin(&mut self) {
+        self.next = 0;
+    }
+
     /// Ends a pass over `count` tokens.
     pub(crate) fn advance(&mut self, count: usize) -> Result<()> {
-        self.next = 0;
         self.position.advance(count)
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self) -> Result<()> {
-        self.next = 0;
         self.position.set(0)?;
         self.caches.iter().try_for_each(KvCache::clear)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+
+    #[test]
+    fn a_pass_that_broke_off_leaves_the_next_one_its_keys() {
+        let mut past = Past::new(4, &Device::Cpu).unwrap();
+        let token = Tensor::ones((1, 1, 1, 2), DType::F32, &Device::Cpu).unwrap();
+        for _ in 0..2 {
+            past.begin();
+            past.attend(&token, &token, &token).unwrap();
+        }
+        assert_eq!(past.caches.len(), 1);
     }
 }

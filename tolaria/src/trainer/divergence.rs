@@ -118,7 +118,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             // Its data would be the same again.
             Err(error @ Error::Diverged { .. }) if self.recovery.bad_data == Some(self.cursor.epoch) => Err(error),
             Err(error @ (Error::Diverged { .. } | Error::NonFinite { .. })) if self.config.recovery.is_on() => {
-                if let (Error::NonFinite { .. }, Some(sample)) = (&error, self.bad_validation_sample()?) {
+                if matches!(error, Error::NonFinite { .. })
+                    && let Some(sample) = self.bad_validation_sample()?
+                {
                     // No way back changes it.
                     let message = format!("sample {sample} has a number that is not finite; expected finite ones");
                     return Err(Error::InvalidData { what: "validation", message });

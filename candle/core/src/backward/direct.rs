@@ -17,7 +17,7 @@ static CODE: OnceLock<std::result::Result<String, String>> = OnceLock::new();
 const MODULE: &str = "esper-grouped-convolution";
 /// Threads of a block, as the kernels have them.
 const THREADS: usize = 256;
-/// Most channels of a group: products of matrices are faster for larger ones.
+/// Most channels of a group: products of matrices, which larger ones can be, were not compared.
 const MAX_CHANNELS: usize = 32;
 
 /// What a kernel computes.
@@ -85,7 +85,7 @@ pub(super) fn run(
     one.detach().contiguous()?.apply_op2_no_bwd(&other.detach().contiguous()?, &op).map(Some)
 }
 
-/// None where a size is more than kernels count, or groups are too large to gain by it.
+/// None where a size is more than kernels count, or groups are too large or not alike.
 fn sizes(conv: &Conv, dims: [&[usize]; 3]) -> Option<Sizes> {
     let [&[samples, channels, height, width], &[outputs, inputs, tall, wide], &[_, _, rows, columns]] = dims else {
         return None;
@@ -93,7 +93,8 @@ fn sizes(conv: &Conv, dims: [&[usize]; 3]) -> Option<Sizes> {
     let groups = conv.groups;
     let small = |dims: &[usize]| (1..1 << 31).contains(&dims.iter().product::<usize>());
     let channels_of_group = inputs.max(outputs / groups.max(1));
-    if groups < 2 || channels_of_group > MAX_CHANNELS || channels != groups * inputs || !dims.into_iter().all(small) {
+    let divides = groups > 1 && outputs % groups == 0 && channels == groups * inputs;
+    if !divides || channels_of_group > MAX_CHANNELS || !dims.into_iter().all(small) {
         return None;
     }
     // Sizes of arrays are far below 2^31; steps need not be.
