@@ -18,7 +18,7 @@ use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
-use tolaria::task::Classification;
+use tolaria::task::{Classification, NextToken, Task};
 use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, Trainer};
 
 use super::report::Broken;
@@ -117,7 +117,7 @@ impl Growing {
         };
         let policy = Tamiyo::new(policy, Arc::clone(&clock), Arc::clone(&recorder))?;
         let home = if self.data_on_host { &Device::Cpu } else { device };
-        let train = samples(self.num_samples, self.host.sample_shape().iter().product(), CLASSES, home)?;
+        let (train, task) = self.problem(home)?;
         Ok(Parts {
             run_id,
             seed: 3,
@@ -125,13 +125,22 @@ impl Growing {
             max_steps: None,
             device: device.clone(),
             data: Splits { validation: train.clone(), test: train.clone(), train },
-            task: Arc::new(Classification::new(CLASSES)),
+            task,
             seeds,
             policy,
             checkpoints: None,
             recorder,
             clock,
         })
+    }
+
+    /// What the host is for: tokens to go on from, or samples of classes.
+    fn problem(&self, home: &Device) -> Result<(Dataset, Arc<dyn Task>), Broken> {
+        if let HostConfig::LanguageModel { context, vocabulary, .. } = self.host {
+            return Ok((windows(self.num_samples, context, vocabulary, home)?, Arc::new(NextToken::new(vocabulary))));
+        }
+        let inputs = self.host.sample_shape().iter().product();
+        Ok((samples(self.num_samples, inputs, CLASSES, home)?, Arc::new(Classification::new(CLASSES))))
     }
 
     /// Trains to the end; the values of all parameters.
@@ -155,6 +164,15 @@ pub(crate) fn samples(count: usize, inputs: usize, classes: usize, device: &Devi
         .collect();
     let inputs = draw.uniform((count, inputs), 1.0)?;
     Ok(Dataset::new(inputs, Tensor::from_vec(targets, count, device)?)?)
+}
+
+/// Windows of one random text, (count, context), and the tokens that follow.
+fn windows(count: usize, context: usize, vocabulary: usize, device: &Device) -> Result<Dataset, Broken> {
+    let mut draw = Draw::new(8, device);
+    let bound = u32::try_from(vocabulary).expect("few tokens");
+    let text: Vec<u32> = (0..=count * context).map(|_| draw.below(bound)).collect();
+    let rows = |tokens: &[u32]| Tensor::from_slice(tokens, (count, context), device);
+    Ok(Dataset::new(rows(&text[..count * context])?, rows(&text[1..])?)?)
 }
 
 /// All elements, parameter after parameter.

@@ -48,9 +48,18 @@ fn grafts() -> Vec<(String, Growing)> {
     grafts
 }
 
-/// The other kinds of host, for samples of 16 features.
-fn hosts() -> [(&'static str, HostConfig); 3] {
+/// The other kinds of host, for samples of 16 features, and for windows of tokens.
+fn hosts() -> [(&'static str, HostConfig); 5] {
     let (kernel, stride, classes) = (3, 2, CLASSES);
+    let language_model = |tied| HostConfig::LanguageModel {
+        context: 6,
+        width: 8,
+        heads: 2,
+        layers: 1,
+        mlp_ratio: 2,
+        tied,
+        vocabulary: 11,
+    };
     [
         (
             "conv1d",
@@ -73,6 +82,8 @@ fn hosts() -> [(&'static str, HostConfig); 3] {
             "host_transformer",
             HostConfig::Transformer { inputs: 16, patch: 4, width: 8, heads: 2, layers: 1, mlp_ratio: 2, classes },
         ),
+        ("language_model", language_model(false)),
+        ("language_model_tied", language_model(true)),
     ]
 }
 
@@ -97,7 +108,13 @@ mod tests {
     fn each_of_them_grows_and_two_runs_are_the_same() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let mut eager = Eager::acquire().unwrap();
-        let shown = ["graft.sgd.accumulation1", "conv1d.sgd", "host_conv2d.sgd", "host_transformer.sgd"];
+        let shown = [
+            "graft.sgd.accumulation1",
+            "conv1d.sgd",
+            "host_conv2d.sgd",
+            "host_transformer.sgd",
+            "language_model_tied.sgd",
+        ];
         for (name, growing) in grafts().into_iter().filter(|(name, _)| shown.contains(&name.as_str())) {
             let mut run = || {
                 let ran = grown(&growing, StepMode::Graph, &Device::Cpu, &clock, &mut eager);

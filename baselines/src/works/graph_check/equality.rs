@@ -1,5 +1,6 @@
 //! A thousand steps, eagerly and as graphs: the same bits, and parameters that moved.
 
+use kasmina::host::HostConfig;
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::model::TrainableModel as _;
@@ -27,6 +28,17 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             report.check(title, |_| plain::dropout(gpu, eager, optimizer, microbatches));
         }
     }
+    let host = HostConfig::LanguageModel {
+        context: 6,
+        width: 8,
+        heads: 2,
+        layers: 2,
+        mlp_ratio: 2,
+        tied: true,
+        vocabulary: 11,
+    };
+    let language_model = Growing { host, ..Growing::small(4, ADAM_W) };
+    report.check("equal.language_model.adam_w.accumulation4", |_| grown(gpu, eager, &language_model));
     let execution = ExecutionConfig { prefetch: true, ..in_mode(StepMode::Graph) };
     let staged = Growing { execution, data_on_host: true, ..Growing::small(4, ADAM_W) };
     report.check("equal.staged_from_host", |_| staged_from_host(gpu, eager, &staged));
