@@ -62,6 +62,9 @@ pub(crate) struct PeerEnvironment {
     pub(crate) torch: String,
     /// Version of CUDA that PyTorch was built with.
     pub(crate) cuda: Option<String>,
+    /// Version of JAX, where it was asked for.
+    #[serde(default)]
+    pub(crate) jax: Option<String>,
     /// Name of the device.
     pub(crate) gpu: Option<String>,
     /// Version of the driver.
@@ -80,13 +83,17 @@ impl PeerEnvironment {
         fn known(fact: Option<&String>) -> &str {
             fact.map_or("unknown", String::as_str)
         }
-        let Self { torch, cuda, gpu, driver, .. } = self;
+        let Self { torch, cuda, jax, gpu, driver, .. } = self;
+        let jax = jax.as_ref().map(|jax| ("jax".to_owned(), jax.clone()));
         settings([
             ("torch", torch.as_str()),
             ("cuda", known(cuda.as_ref())),
             ("gpu", known(gpu.as_ref())),
             ("driver", known(driver.as_ref())),
         ])
+        .into_iter()
+        .chain(jax)
+        .collect()
     }
 }
 

@@ -1,13 +1,14 @@
-"""Times the shared works in PyTorch and prints one JSON object.
+"""Times the shared works in PyTorch and in JAX and prints one JSON object.
 
 A repetition of `ref` is an epoch of 4 optimizer steps, of the other works one step. Each step copies its batch, which is
 on the device already, into static inputs. All modes run the same arithmetic; `compile` compiles forward pass, loss and
-backward pass, `graph` replays the whole step as one CUDA graph, and `compile_graph` is the graph of what was compiled.
+backward pass, `graph` replays the whole step as one CUDA graph, and `compile_graph` is the graph of what was compiled; `jit` is the whole
+step in JAX.
 
 Precisions: `f32`; `tf32`, products in TF32; `autocast`, parameters in `f32` and forward pass under autocast to `bf16`;
 `bf16`, parameters, moments and activations in `bf16`. The loss is taken of logits in `f32`.
 
-Follows `report.py` in one script.
+Follows `report.py` and `jit.py` in one script.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import math
 import os
 import sys
 import time
+from importlib.metadata import PackageNotFoundError, version
 
 # Of one case and one kind of timing.
 CASE_S = 4.0
@@ -24,7 +26,7 @@ WARM_UP = 20
 ADAM_W = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 WORKS = ("ref", "mlp", "tfm5m", "tfm30m", "mlp4096")
 # The slow ones last, so that the budget takes from them first.
-MODES = ("eager", "graph", "compile", "compile_graph")
+MODES = ("eager", "graph", "jit", "compile", "compile_graph")
 COMPILED_MODES = ("compile", "compile_graph")
 GRAPH_MODES = ("graph", "compile_graph")
 PRECISIONS = ("f32", "tf32", "autocast", "bf16")
@@ -180,19 +182,27 @@ class Case:
             self.targets.copy_(targets)
             self.run_step()
 
+    def sync(self):
+        self.torch.cuda.synchronize()
+
     def snapshot(self):
         return [parameter.detach().clone() for parameter in self.module.parameters()]
+
+    def moved(self, before):
+        return not all(self.torch.equal(old, new) for old, new in zip(before, self.snapshot()))
 
 
 def measure(torch, work, mode, precision, wanted, arguments):
     """Times one case; raises when it cannot run or does not train."""
-    sync, clock = torch.cuda.synchronize, time.perf_counter
+    clock = time.perf_counter
     if mode in COMPILED_MODES:
         # What one work compiled must not count against the limits of the next one.
         torch._dynamo.reset()
-    sync()
+    torch.cuda.synchronize()
     started = clock()
-    case = Case(torch, work, mode, precision, arguments)
+    is_jit = mode == "jit"
+    case = JitCase(torch, work, precision, arguments) if is_jit else Case(torch, work, mode, precision, arguments)
+    sync = case.sync
     built = clock()
     case.repeat(0)
     sync()
@@ -203,7 +213,7 @@ def measure(torch, work, mode, precision, wanted, arguments):
     for index in range(1, WARM_UP + 1):
         case.repeat(index)
     sync()
-    if all(torch.equal(old, new) for old, new in zip(before, case.snapshot())):
+    if not case.moved(before):
         raise RuntimeError("no parameter moved")
     started = clock()
     for index in range(WARM_UP):
@@ -249,6 +259,7 @@ def main():
     parser.add_argument("--modes", default="eager,compile,graph")
     parser.add_argument("--n", type=int, default=500)
     parser.add_argument("--precisions", default="f32")
+    parser.add_argument("--budget", type=float, default=145.0, help="seconds, after which what there is gets printed")
     parser.add_argument("--fused", action="store_true", help="the optimizer as one fused kernel")
     parser.add_argument("--joint-qkv", action="store_true", help="query, key and value as one product")
     arguments = parser.parse_args()
@@ -261,7 +272,7 @@ def main():
                 parser.error(f"no {what} is named {name!r}: expected one of {', '.join(known)}")
     wanted = min(max(arguments.n, 1), MAX_REPETITIONS)
 
-    report = Report()
+    report = Report(arguments.budget)
     started = time.monotonic()
     report.watch()
 
@@ -279,6 +290,11 @@ def main():
         "fused": arguments.fused,
         "joint_qkv": arguments.joint_qkv,
     }
+    if "jit" in modes:
+        try:
+            report.environment["jax"] = version("jax")
+        except PackageNotFoundError:
+            parser.error("JAX is not installed, which mode 'jit' needs")
     cases = (
         (work, mode, precision)
         for mode in MODES
@@ -290,7 +306,7 @@ def main():
     for work, mode, precision in cases:
         report.running = {"work": work, "mode": mode, "precision": precision}
         try:
-            if time.monotonic() - started > 0.9 * BUDGET_S:
+            if time.monotonic() - started > 0.9 * arguments.budget:
                 raise RuntimeError("no time was left")
             result = measure(torch, work, mode, precision, wanted, arguments)
         except Exception as error:

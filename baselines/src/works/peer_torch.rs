@@ -19,7 +19,11 @@ use crate::work::{Flags, Needs, Outcome, Setting, Work};
 pub(super) const WORK: Work =
     Work::with_flags::<PeerConfig>("peer-torch", "The shared works in PyTorch, which must be installed", Needs::Torch);
 
-const SCRIPT: &str = concat!(include_str!("../../torch/report.py"), include_str!("../../torch/peer.py"));
+const SCRIPT: &str = concat!(
+    include_str!("../../torch/report.py"),
+    include_str!("../../torch/jit.py"),
+    include_str!("../../torch/peer.py")
+);
 /// The precision that names of measurements leave out.
 const F32: &str = "f32";
 
@@ -38,7 +42,7 @@ pub(crate) struct PeerConfig {
         hide_default_value = true
     )]
     pub(crate) works: Vec<String>,
-    /// Modes, of `eager`, `compile`, `graph`, `compile_graph`; the first three when absent.
+    /// Modes, of `eager`, `compile`, `graph`, `compile_graph`, and `jit` in JAX; the first three when absent.
     #[arg(
         long,
         value_name = "NAMES",
@@ -53,6 +57,9 @@ pub(crate) struct PeerConfig {
     /// Repetitions per case; the script takes fewer, down to 200, where they would take too long.
     #[arg(long = "n", value_name = "N", default_value_t = 500)]
     pub(crate) num_repetitions: usize,
+    /// Seconds, after which the script prints what there is.
+    #[arg(long, value_name = "S", default_value_t = 145)]
+    pub(crate) budget: u64,
     /// `AdamW` as one fused kernel, which is not what PyTorch does by itself.
     #[arg(long)]
     pub(crate) fused: bool,
@@ -75,6 +82,7 @@ impl PeerConfig {
             format!("--modes={}", self.modes.join(",")),
             format!("--precisions={}", self.precisions.join(",")),
             format!("--n={}", self.num_repetitions),
+            format!("--budget={}", self.budget),
         ];
         arguments.extend(self.fused.then(|| "--fused".to_owned()));
         arguments.extend(self.joint_qkv.then(|| "--joint-qkv".to_owned()));
@@ -119,10 +127,15 @@ pub(crate) struct PeerCase {
 }
 
 impl PeerCase {
-    /// `torch.<work>.<mode>` in `f32`, else `torch.<work>.<precision>.<mode>`.
+    /// `torch.<work>.<mode>` in `f32`, else `torch.<work>.<precision>.<mode>`; `jax` for `jit`.
     pub(crate) fn name(&self) -> String {
         let Self { work, mode, precision, .. } = self;
-        if precision == F32 { format!("torch.{work}.{mode}") } else { format!("torch.{work}.{precision}.{mode}") }
+        let library = if mode == "jit" { "jax" } else { "torch" };
+        if precision == F32 {
+            format!("{library}.{work}.{mode}")
+        } else {
+            format!("{library}.{work}.{precision}.{mode}")
+        }
     }
 }
 
@@ -204,13 +217,13 @@ impl PeerReport {
         }
         let notes = "torch.ref: an epoch of 4 steps, else one step, each with its batch copied into static inputs on the \
              device; every repetition synchronized. `.enqueued`: mean of as many repetitions with one \
-             synchronization at the end. `.first`: the first repetition with compilation or capture. Names without \
-             a precision are f32; autocast has parameters in f32, bf16 all in bf16";
+             synchronization at the end. `.first`: the first repetition with compilation or capture. jax.*.jit: the \
+             whole step in JAX, buffers donated. Names without a precision are f32; autocast has parameters in f32, bf16 all in bf16";
         BenchResult { config, measurements: self.measurements(), ..BenchResult::new("peer-torch", notes, clock) }
     }
 }
 
-/// Runs the script, which gives up by itself after two and a half minutes.
+/// Runs the script, which gives up by itself.
 ///
 /// # Errors
 /// [`PeerError`]; a case that fails is part of the report instead.
@@ -288,6 +301,7 @@ mod tests {
             "--modes=eager,compile,graph",
             "--precisions=f32",
             "--n=500",
+            "--budget=145",
             "--fused",
             "--joint-qkv",
         ];
@@ -296,7 +310,7 @@ mod tests {
             let name = argument.split('=').next().unwrap();
             assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
         }
-        for name in models::ALL_NAMES.into_iter().chain(["compile_graph", "tf32", "autocast", "bf16"]) {
+        for name in models::ALL_NAMES.into_iter().chain(["compile_graph", "jit", "tf32", "autocast", "bf16"]) {
             assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
         }
         let known = models::NAMES.map(str::to_owned);

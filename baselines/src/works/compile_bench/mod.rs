@@ -1,5 +1,5 @@
 //! Whole training steps three ways: eager, captured, compiled; of basic operations and of layers, in several
-//! precisions, and beside PyTorch's CUDA graph of the same step.
+//! precisions, and beside the same step in PyTorch and JAX.
 
 mod case;
 mod compiling;
@@ -22,7 +22,7 @@ use crate::work::{Flags, Needs, Outcome, Setting, Settings, Work};
 
 pub(super) const WORK: Work = Work::with_flags::<CompileBenchConfig>(
     "compile-bench",
-    "Whole training steps: eager, captured, compiled; beside PyTorch when asked for",
+    "Whole training steps: eager, captured, compiled; beside PyTorch and JAX when asked for",
     Needs::Gpu,
 );
 
@@ -34,8 +34,8 @@ const NOTES: &str = "CASE is WORK.PRECISION.FORM; FORM: basic operations of cand
     with an empty folder for generated kernels and with that of the run before (ms). CASE.stall.PHASE: steps while the \
     compiler works: draft, background, verify, each with the step it takes and synchronised (us); \
     .stall.over_eager: what the longest of them takes beyond a captured step, over the median of eager steps. CASE.nodes, .critical_path, .pass.NAME: what \
-    is left after all passes and after each. torch.*: the peer, when it was asked for. ratio.CASE: compiled over \
-    the peer's graph, medians; .pipelined the same without synchronisation; bf16 against autocast over parameters in f32. \
+    is left after all passes and after each. torch.*, jax.*: the peers, when they were asked for. ratio.CASE: compiled over \
+    the fastest of the peers, medians; .pipelined the same without synchronisation; bf16 against parameters in f32 with products in bf16. \
     Before any time was taken, parameters and loss after the same number of eager, captured and compiled steps were \
     compared bit for bit.";
 
@@ -60,9 +60,12 @@ struct CompileBenchConfig {
     /// Interpreter with PyTorch.
     #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "with_peer")]
     python: PathBuf,
-    /// Modes of the peer; the ratios are to `graph`.
+    /// Modes of the peer, `jit` for JAX; the ratios are to the fastest of them.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "graph", requires = "with_peer")]
     peer_modes: Vec<String>,
+    /// Seconds that the peer has; modes that compile take 20 for a case.
+    #[arg(long, value_name = "S", default_value_t = 145, requires = "with_peer")]
+    peer_budget: u64,
 }
 
 impl CompileBenchConfig {
@@ -84,7 +87,8 @@ impl CompileBenchConfig {
         let precisions: Vec<&str> = self.precisions.iter().map(|precision| precision.name()).collect();
         let mut arguments = format!(" --works {} --precisions {}", self.works.join(","), precisions.join(","));
         if self.with_peer {
-            arguments += &format!(" --with-peer --peer-modes {}", self.peer_modes.join(","));
+            arguments +=
+                &format!(" --with-peer --peer-modes {} --peer-budget {}", self.peer_modes.join(","), self.peer_budget);
         }
         arguments
     }
@@ -101,6 +105,7 @@ impl CompileBenchConfig {
             modes: self.peer_modes.clone(),
             precisions: precisions.map(str::to_owned).collect(),
             num_repetitions: 200,
+            budget: self.peer_budget,
             fused: true,
             joint_qkv: true,
         })
@@ -156,7 +161,7 @@ mod tests {
         assert_eq!(CompileBenchConfig::by_default().peer(), None);
         let arguments = " --works ref,mlp,tfm5m,tfm30m,mlp4096 --precisions f32,tf32,bf16";
         assert_eq!(CompileBenchConfig::by_default().arguments(), arguments);
-        assert_eq!(config.arguments(), format!("{arguments} --with-peer --peer-modes graph"));
+        assert_eq!(config.arguments(), format!("{arguments} --with-peer --peer-modes graph --peer-budget 145"));
         let error = CompileBenchConfig { works: vec!["lenet".to_owned()], ..config }.cases().unwrap_err();
         assert!(error.to_string().contains("lenet"), "{error}");
     }
