@@ -176,3 +176,13 @@ fn a_resumed_run_whose_seeds_start_from_data_is_the_uninterrupted_run_bit_for_bi
         });
     }
 }
+
+#[test]
+fn a_run_in_half_precision_that_is_resumed_or_goes_back_is_the_uninterrupted_run_bit_for_bit() {
+    // The first steps overflow; later the scale doubles until one does again.
+    let f16 = ["train.precision=f16", "train.loss_scale.initial=16777216", "train.loss_scale.growth_steps=3"];
+    let with = |more: &[&'static str]| [&f16[..], more].concat();
+    compare(&with(&["train.conflict=cagrad"]), |last| [2, 7, last / 2, last - 3].map(StepIndex).to_vec());
+    go_back(&with(&["train.conflict=mean"]), |length| vec![length + 2, 4 * length + 1, 7 * length + length / 2]);
+    compare(&["train.precision=bf16"], |last| vec![StepIndex(last / 3)]);
+}

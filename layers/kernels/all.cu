@@ -4,6 +4,7 @@
 // that a step gives the same bits eagerly and in a graph.
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 typedef unsigned int u32;
 typedef unsigned long long u64;

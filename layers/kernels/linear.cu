@@ -9,9 +9,11 @@ const u32 GELU_ERF = 3;
 
 __device__ float value(float x) { return x; }
 __device__ float value(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ float value(__half x) { return __half2float(x); }
 
 __device__ void put(float& place, float x) { place = x; }
 __device__ void put(__nv_bfloat16& place, float x) { place = __float2bfloat16_rn(x); }
+__device__ void put(__half& place, float x) { place = __float2half_rn(x); }
 
 // Four neighbors, moved at once.
 template <class T>
@@ -127,7 +129,11 @@ __device__ void column_sums(const In* rows, Out* sums, u32 num_rows, u32 columns
 
 extern "C" {
 
-__global__ void linear_round(const float* input, __nv_bfloat16* output, u64 count) {
+__global__ void linear_round_bf16(const float* input, __nv_bfloat16* output, u64 count) {
+    linear::map(input, output, count, [](float x) { return x; });
+}
+
+__global__ void linear_round_f16(const float* input, __half* output, u64 count) {
     linear::map(input, output, count, [](float x) { return x; });
 }
 
@@ -145,6 +151,10 @@ __global__ void linear_gradient_f32(const float* kept, const float* gradient, fl
 
 __global__ void linear_gradient_f32_bf16(const float* kept, const float* gradient, __nv_bfloat16* result, u64 count,
                                          u32 kind) {
+    linear::activation_gradient(kept, gradient, result, count, kind);
+}
+
+__global__ void linear_gradient_f32_f16(const float* kept, const float* gradient, __half* result, u64 count, u32 kind) {
     linear::activation_gradient(kept, gradient, result, count, kind);
 }
 
@@ -172,6 +182,10 @@ __global__ void linear_sums_f32_bf16(const float* rows, __nv_bfloat16* sums, u32
 
 __global__ void linear_sums_bf16_f32(const __nv_bfloat16* rows, float* sums, u32 num_rows, u32 columns,
                                      u32 rows_per_chunk) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+}
+
+__global__ void linear_sums_f16_f32(const __half* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk) {
     linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
 }
 

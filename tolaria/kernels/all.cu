@@ -30,5 +30,6 @@ __device__ double block_sum(double value) {
 #include "combine.cu"
 #include "optimizer.cu"
 #include "sums.cu"
+#include "scale.cu"
 #include "loss.cu"
 #include "random.cu"

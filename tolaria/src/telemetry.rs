@@ -73,6 +73,12 @@ leyline::declare_metrics! {
     INPUT_GATHER = Gauge "tolaria.input.gather_ms" Milliseconds [];
     /// Part of that time for which no step of the last epoch waited; absent without workers.
     INPUT_OVERLAP = Gauge "tolaria.input.overlap" Ratio [];
+    /// Whether products of training steps are rounded to `bf16` or `f16`.
+    AMP_ENABLED = Gauge "tolaria.train.amp_enabled" Flag [];
+    /// Whether `train.precision` asks for products of TF32.
+    TF32_ENABLED = Gauge "tolaria.train.tf32_enabled" Flag [];
+    /// What the main loss is multiplied with on the way back, after the last step; absent where it is not.
+    LOSS_SCALE = Gauge "tolaria.train.loss_scale" Count [];
     /// Whether the step is replayed as a graph.
     GRAPH_ENABLED = Gauge "tolaria.train.graph_enabled" Flag [];
     /// Time on the device of the last copy of a step's inputs that was measured.

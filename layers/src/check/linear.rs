@@ -8,7 +8,7 @@ use crate::linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 
 /// Sums of some thousand products of `f32`.
 const F32_ERROR: f64 = 1e-5;
-/// Operands have 11 significant bits, 2⁻¹¹ = 5e-4; errors of a sum partly cancel.
+/// Operands of TF32 and of `f16` have 11 significant bits, 2⁻¹¹ = 5e-4; errors of a sum partly cancel.
 const TF32_ERROR: f64 = 2e-3;
 /// Outputs and gradients have 8 significant bits, 2⁻⁸ = 4e-3 between neighbors.
 const BF16_ERROR: f64 = 1e-2;
@@ -26,12 +26,14 @@ enum Numbers {
     Mixed,
     /// Tensors of `f32`, products of `bf16`.
     Rounded,
+    /// Tensors of `f32`, products of `f16`.
+    Half,
 }
 
 impl Numbers {
     fn of_inputs(self) -> DType {
         match self {
-            Self::F32 | Self::Tf32 | Self::Rounded => DType::F32,
+            Self::F32 | Self::Tf32 | Self::Rounded | Self::Half => DType::F32,
             Self::Bf16 | Self::Mixed => DType::BF16,
         }
     }
@@ -41,13 +43,17 @@ impl Numbers {
     }
 
     fn precision(self) -> Precision {
-        if self == Self::Rounded { Precision::Bf16 } else { Precision::AsIs }
+        match self {
+            Self::Rounded => Precision::Bf16,
+            Self::Half => Precision::F16,
+            _ => Precision::AsIs,
+        }
     }
 
     fn allowed(self) -> f64 {
         match self {
             Self::F32 => F32_ERROR,
-            Self::Tf32 => TF32_ERROR,
+            Self::Tf32 | Self::Half => TF32_ERROR,
             Self::Bf16 | Self::Mixed | Self::Rounded => BF16_ERROR,
         }
     }
@@ -56,11 +62,12 @@ impl Numbers {
 /// One layer: rows, inputs and outputs; order; activation; whether it has a bias; numbers.
 type Case = ([usize; 3], WeightOrder, Activation, bool, Numbers);
 
-const NUMBERS: [Numbers; 5] = [Numbers::F32, Numbers::Tf32, Numbers::Bf16, Numbers::Mixed, Numbers::Rounded];
+const NUMBERS: [Numbers; 6] =
+    [Numbers::F32, Numbers::Tf32, Numbers::Bf16, Numbers::Mixed, Numbers::Rounded, Numbers::Half];
 
 const CASES: &[Case] = {
     use Activation::{Gelu, GeluErf, None, Relu};
-    use Numbers::{Bf16, F32, Mixed, Rounded, Tf32};
+    use Numbers::{Bf16, F32, Half, Mixed, Rounded, Tf32};
     use WeightOrder::{InOut, OutIn};
     &[
         ([512, 4096, 512], InOut, None, true, F32),
@@ -91,6 +98,10 @@ const CASES: &[Case] = {
         ([1500, 16, 24], OutIn, GeluErf, true, Mixed),
         ([33, 64, 72], InOut, Gelu, true, F32),
         ([33, 64, 72], OutIn, Gelu, false, Rounded),
+        ([128, 784, 512], InOut, Relu, true, Half),
+        ([7, 13, 5], OutIn, Gelu, true, Half),
+        ([33, 64, 72], InOut, GeluErf, false, Half),
+        ([1500, 16, 24], OutIn, None, true, Half),
     ]
 };
 

@@ -14,6 +14,8 @@ pub(crate) enum Scalar {
     F32,
     /// `bf16`.
     Bf16,
+    /// `f16`, of what is multiplied alone.
+    F16,
 }
 
 impl Scalar {
@@ -22,6 +24,7 @@ impl Scalar {
         match dtype {
             DType::F32 => Ok(Self::F32),
             DType::BF16 => Ok(Self::Bf16),
+            DType::F16 => Ok(Self::F16),
             _ => Err(Error::UnsupportedDTypeForOp(dtype, "layer").bt()),
         }
     }
@@ -30,7 +33,7 @@ impl Scalar {
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::F16 => 2,
         }
     }
 }
@@ -100,6 +103,7 @@ pub(crate) fn unwritten(device: &CudaDevice, len: usize, scalar: Scalar) -> Resu
         match scalar {
             Scalar::F32 => Ok(CudaStorage::wrap_cuda_slice(device.alloc::<f32>(len)?, device.clone())),
             Scalar::Bf16 => Ok(CudaStorage::wrap_cuda_slice(device.alloc::<half::bf16>(len)?, device.clone())),
+            Scalar::F16 => Ok(CudaStorage::wrap_cuda_slice(device.alloc::<half::f16>(len)?, device.clone())),
         }
     }
 }

@@ -132,6 +132,7 @@ impl Matrix {
         let kind = match scalar {
             Scalar::F32 => sys::cudaDataType_t::CUDA_R_32F,
             Scalar::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+            Scalar::F16 => sys::cudaDataType_t::CUDA_R_16F,
         };
         let leading = stored.rows.cast_signed() as i64;
         library_error(result::create_matrix_layout(kind, stored.rows as u64, stored.columns as u64, leading)).map(Self)

@@ -52,7 +52,15 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &Line
 }
 
 fn evaluate(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
-    if cpu::is_fused(x, weight, bias, options) {
+    if x.device().is_cpu() && x.dtype() == DType::F32 && options.precision.half(x.dtype()).is_some() {
+        // One way to round, whatever the layout.
+        let (x, weight) = (x.contiguous()?, weight.contiguous()?);
+        let bias = bias.map(Tensor::contiguous).transpose()?;
+        if cpu::is_fused(&x, &weight, bias.as_ref()) {
+            return cpu::fused(&x, &weight, bias.as_ref(), options);
+        }
+    }
+    if cpu::is_fused(x, weight, bias) {
         return cpu::fused(x, weight, bias, options);
     }
     #[cfg(feature = "cuda")]

@@ -7,22 +7,24 @@
 
 use std::borrow::Cow;
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Result, Shape, Storage, Tensor, bail};
+use esper_graph::precision::rounded_once;
 
-use super::options::{Activation, LinearOptions, Precision, WeightOrder};
+use super::options::{Activation, LinearOptions, WeightOrder};
 use super::product::{Matrix, multiply};
 
-/// Whether [`fused`] takes the operands: contiguous `f32` of the CPU with elements, multiplied as they are.
-pub(super) fn is_fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> bool {
+/// Whether [`fused`] takes the operands: contiguous `f32` of the CPU with elements.
+pub(super) fn is_fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> bool {
     let fits = |tensor: &Tensor| {
         tensor.dtype() == DType::F32 && tensor.device().is_cpu() && tensor.is_contiguous() && tensor.elem_count() > 0
     };
-    options.precision == Precision::AsIs && fits(x) && fits(weight) && bias.is_none_or(fits)
+    fits(x) && fits(weight) && bias.is_none_or(fits)
 }
 
 /// activation(x·W + b) for operands that [`is_fused`] accepts, `x` (N, in), already checked.
 pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
-    let layer = Layer { order: options.order, rectifies: options.activation == Activation::Relu };
+    let rounded = options.precision.half(x.dtype()).map(|half| Rounded::new(x, weight, half)).transpose()?;
+    let layer = Layer { order: options.order, rectifies: options.activation == Activation::Relu, rounded };
     let output = match bias {
         Some(bias) => x.apply_op3(weight, bias, layer)?,
         None => x.apply_op2(weight, layer)?,
@@ -40,6 +42,26 @@ pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options:
 struct Layer {
     order: WeightOrder,
     rectifies: bool,
+    rounded: Option<Rounded>,
+}
+
+/// Factors with the numbers of half precision, in `f32`: their products are exact there, and added as on a GPU.
+#[derive(Debug)]
+struct Rounded {
+    half: DType,
+    x: Tensor,
+    weight: Tensor,
+}
+
+impl Rounded {
+    fn new(x: &Tensor, weight: &Tensor, half: DType) -> Result<Self> {
+        let round = |tensor: &Tensor| round(&tensor.detach(), half);
+        Ok(Self { half, x: round(x)?, weight: rounded_once(weight, round)? })
+    }
+}
+
+fn round(tensor: &Tensor, half: DType) -> Result<Tensor> {
+    tensor.to_dtype(half)?.to_dtype(DType::F32)
 }
 
 /// Rows, inputs and outputs.
@@ -72,8 +94,14 @@ impl Layer {
         bias: Option<(&CpuStorage, &Layout)>,
     ) -> Result<(CpuStorage, Shape)> {
         let sizes = self.sizes(x.1.shape(), weight.1.shape())?;
-        let (x, weight) = (elements(x)?, elements(weight)?);
-        let mut output = multiply(Matrix::new(x, sizes.rows, sizes.inputs), self.weight(weight, sizes));
+        let product =
+            |x: &[f32], weight: &[f32]| multiply(Matrix::new(x, sizes.rows, sizes.inputs), self.weight(weight, sizes));
+        let mut output = match &self.rounded {
+            None => product(elements(x)?, elements(weight)?),
+            Some(rounded) => {
+                with_elements(&rounded.x, |x| with_elements(&rounded.weight, |weight| Ok(product(x, weight))))?
+            }
+        };
         if let Some(bias) = bias {
             let bias = elements(bias)?;
             for row in output.chunks_exact_mut(sizes.outputs) {
@@ -86,7 +114,15 @@ impl Layer {
         Ok((CpuStorage::F32(output), Shape::from((sizes.rows, sizes.outputs))))
     }
 
-    /// The gradient of x·W + b from that of the output: where the output is 0, the rectifier passes nothing on.
+    /// The gradient of x·W + b from that of the output, as it is multiplied.
+    fn before_product<'a>(&self, output: &Tensor, upstream: &'a [f32]) -> Result<Cow<'a, [f32]>> {
+        let gradient = self.before_rectifier(output, upstream)?;
+        let Some(Rounded { half, .. }) = self.rounded else { return Ok(gradient) };
+        let gradient = round(&Tensor::from_slice(&gradient, gradient.len(), &Device::Cpu)?, half)?;
+        with_elements(&gradient, |gradient| Ok(Cow::Owned(gradient.to_vec())))
+    }
+
+    /// Where the output is 0, the rectifier passes nothing on.
     fn before_rectifier<'a>(&self, output: &Tensor, upstream: &'a [f32]) -> Result<Cow<'a, [f32]>> {
         if !self.rectifies {
             return Ok(Cow::Borrowed(upstream));
@@ -105,16 +141,19 @@ impl Layer {
         upstream: &Tensor,
     ) -> Result<Gradients> {
         let sizes = self.sizes(x.shape(), weight.shape())?;
+        let (x_factor, weight_factor) =
+            self.rounded.as_ref().map_or((x, weight), |rounded| (&rounded.x, &rounded.weight));
         let upstream = upstream.contiguous()?;
         with_elements(&upstream, |upstream| {
-            let gradient = self.before_rectifier(output, upstream)?;
+            let gradient = self.before_product(output, upstream)?;
             let of_outputs = Matrix::new(&gradient, sizes.rows, sizes.outputs);
             let of_x = || {
-                let product = with_elements(weight, |w| Ok(multiply(of_outputs, self.weight(w, sizes).transposed())))?;
+                let product =
+                    with_elements(weight_factor, |w| Ok(multiply(of_outputs, self.weight(w, sizes).transposed())))?;
                 Tensor::from_vec(product, x.shape(), x.device())
             };
             let of_weight = || {
-                let product = with_elements(x, |x| {
+                let product = with_elements(x_factor, |x| {
                     let x = Matrix::new(x, sizes.rows, sizes.inputs);
                     Ok(match self.order {
                         WeightOrder::InOut => multiply(x.transposed(), of_outputs),

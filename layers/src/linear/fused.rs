@@ -6,9 +6,10 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::{
     CpuStorage, CudaDevice, CudaStorage, CustomOp2, CustomOp3, Device, Layout, Result, Shape, Tensor, bail,
 };
+use esper_graph::precision::rounded_once;
 
 use super::kernels::{activate, activation_gradient, add_bias, column_sums, round, row_product};
-use super::options::{Activation, LinearOptions, Precision, WeightOrder};
+use super::options::{Activation, LinearOptions, WeightOrder};
 use crate::device::{Array, Epilogue, Scalar, multiply, unwritten, unwritten_tensor};
 use crate::matrix::Product;
 
@@ -16,7 +17,12 @@ use crate::matrix::Product;
 pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
     let (x, weight) = (x.contiguous()?, weight.contiguous()?);
     let is_tracked = x.track_op() || weight.track_op() || bias.is_some_and(Tensor::track_op);
-    let layer = Layer { options: *options, is_tracked, kept: Mutex::default() };
+    let half = options.precision.half(x.dtype()).map(Scalar::of).transpose()?;
+    let multiplied = half.unwrap_or(Scalar::of(x.dtype())?);
+    let round_weight = |weight: &Tensor| round_tensor(weight, multiplied);
+    let rounds = multiplied != Scalar::F32 && Scalar::of(weight.dtype())? != multiplied;
+    let rounded_weight = rounds.then(|| rounded_once(&weight, round_weight)).transpose()?;
+    let layer = Layer { options: *options, multiplied, rounded_weight, is_tracked, kept: Mutex::default() };
     match bias {
         Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, layer),
         None => x.apply_op2(&weight, layer),
@@ -27,6 +33,10 @@ pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options:
 #[derive(Debug)]
 struct Layer {
     options: LinearOptions,
+    /// The type of what is multiplied.
+    multiplied: Scalar,
+    /// The weight as it is multiplied, if not as it came.
+    rounded_weight: Option<Tensor>,
     /// A gradient may be asked for.
     is_tracked: bool,
     kept: Mutex<Kept>,
@@ -35,9 +45,8 @@ struct Layer {
 /// What the way back needs besides arguments and output. It lives as long as the graph of operations.
 #[derive(Debug, Default, Clone)]
 struct Kept {
-    /// `x` and `weight` as they were multiplied, if not as they came.
+    /// `x` as it was multiplied, if not as it came.
     x: Option<Tensor>,
-    weight: Option<Tensor>,
     /// x·W + b, for activations whose derivative does not follow from their output.
     pre_activation: Option<Tensor>,
 }
@@ -52,14 +61,6 @@ impl Layer {
         Ok(Product::forward(num_rows, num_inputs, if is_out_in { first } else { second }, is_out_in))
     }
 
-    /// The type of what is multiplied.
-    fn multiplied(&self, x: Scalar) -> Scalar {
-        match self.options.precision {
-            Precision::AsIs => x,
-            Precision::Bf16 => Scalar::Bf16,
-        }
-    }
-
     fn forward(
         &self,
         x: Argument<'_>,
@@ -69,14 +70,14 @@ impl Layer {
         let device = x.0.device();
         let product = self.product(x.1.shape(), weight.1.shape())?;
         let (x, weight) = (Array::of(x.0, x.1)?, Array::of(weight.0, weight.1)?);
-        let (scalar, multiplied) = (x.scalar(), self.multiplied(x.scalar()));
-        let (rounded_x, rounded_weight) = (rounded(device, x, multiplied)?, rounded(device, weight, multiplied)?);
+        let scalar = x.scalar();
+        let rounded_x = rounded(device, x, self.multiplied)?;
         let bias = bias.map(|(storage, layout)| Array::of(storage, layout)).transpose()?;
         let rounded_bias = bias.map(|bias| rounded(device, bias, scalar)).transpose()?.flatten();
         let bias = either(rounded_bias.as_ref(), bias)?;
         let operands = (
             either(rounded_x.as_ref(), Some(x))?.unwrap_or(x),
-            either(rounded_weight.as_ref(), Some(weight))?.unwrap_or(weight),
+            either(self.rounded_weight.as_ref(), Some(weight))?.unwrap_or(weight),
         );
 
         let shape = Shape::from((product.m, product.n));
@@ -87,7 +88,7 @@ impl Layer {
 
         if self.is_tracked {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            *kept = Kept { x: rounded_x, weight: rounded_weight, pre_activation };
+            *kept = Kept { x: rounded_x, pre_activation };
         }
         Ok((output, shape))
     }
@@ -142,12 +143,11 @@ impl Layer {
         let product = self.product(x.shape(), weight.shape())?;
         let gradient = gradient.contiguous()?;
         let scalar = Scalar::of(x.dtype())?;
-        let multiplied = self.multiplied(scalar);
 
-        let before = self.before_activation(device, &kept, output, &gradient, multiplied)?;
+        let before = self.before_activation(device, &kept, output, &gradient)?;
         let dz = Array::of_tensor(before.as_ref().unwrap_or(&gradient))?;
         let x_operand = Array::of_tensor(kept.x.as_ref().unwrap_or(x))?;
-        let weight_operand = Array::of_tensor(kept.weight.as_ref().unwrap_or(weight))?;
+        let weight_operand = Array::of_tensor(self.rounded_weight.as_ref().unwrap_or(weight))?;
 
         let of_x = if x.track_op() {
             let target = unwritten_tensor(device, x.shape(), scalar)?;
@@ -182,18 +182,17 @@ impl Layer {
         kept: &Kept,
         output: &Tensor,
         gradient: &Tensor,
-        multiplied: Scalar,
     ) -> Result<Option<Tensor>> {
         let source = Array::of_tensor(gradient)?;
         let decides = match self.options.activation {
-            Activation::None => return rounded(device, source, multiplied),
+            Activation::None => return rounded(device, source, self.multiplied),
             Activation::Relu => output,
             Activation::Gelu | Activation::GeluErf => match &kept.pre_activation {
                 Some(before) => before,
                 None => bail!("a linear layer was not evaluated before its gradient was taken"),
             },
         };
-        let target = unwritten_tensor(device, gradient.shape(), multiplied)?;
+        let target = unwritten_tensor(device, gradient.shape(), self.multiplied)?;
         let result = Array::of_tensor(&target)?;
         activation_gradient(device, Array::of_tensor(decides)?, source, result, self.options.activation)?;
         Ok(Some(target))
@@ -220,7 +219,17 @@ impl Layer {
     }
 }
 
-/// An array rounded to `bf16` if that is what is multiplied and it is not yet.
+/// The same numbers in half precision, of the same shape.
+fn round_tensor(tensor: &Tensor, multiplied: Scalar) -> Result<Tensor> {
+    let Device::Cuda(device) = tensor.device() else {
+        bail!("a layer on the GPU was given a tensor of another device")
+    };
+    let target = unwritten_tensor(device, tensor.shape(), multiplied)?;
+    round(device, Array::of_tensor(tensor)?, Array::of_tensor(&target)?)?;
+    Ok(target)
+}
+
+/// An array rounded to half precision if that is what is multiplied and it is not yet.
 fn rounded(device: &CudaDevice, array: Array<'_>, multiplied: Scalar) -> Result<Option<Tensor>> {
     if array.scalar() == multiplied || multiplied == Scalar::F32 {
         return Ok(None);

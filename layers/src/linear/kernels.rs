@@ -23,10 +23,15 @@ const MAX_ROWS_AT_ONCE: u32 = 1024;
 const MIN_ROWS_PER_CHUNK: u32 = 256;
 const MAX_CHUNKS: u32 = 256;
 
-/// `output` = `input` rounded to the nearest `bf16`, ties to even.
+/// `output` = `input` rounded to the nearest number of its type, ties to even.
 pub(super) fn round(device: &CudaDevice, input: Array<'_>, output: Array<'_>) -> Result<()> {
-    expect(&[(input, Scalar::F32), (output, Scalar::Bf16)], input.len())?;
-    let function = IMAGE.function(device, "linear_round")?;
+    expect(&[(input, Scalar::F32), (output, output.scalar())], input.len())?;
+    let name = match output.scalar() {
+        Scalar::F32 => bail!("numbers are rounded to half precision"),
+        Scalar::Bf16 => "linear_round_bf16",
+        Scalar::F16 => "linear_round_f16",
+    };
+    let function = IMAGE.function(device, name)?;
     let (from, to, count) = (input.address(), output.address(), input.len() as u64);
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
@@ -47,6 +52,7 @@ pub(super) fn row_product(device: &CudaDevice, x: Array<'_>, weight: Array<'_>, 
     let name = match scalar {
         Scalar::F32 => "row_product_f32",
         Scalar::Bf16 => "row_product_bf16",
+        Scalar::F16 => return Ok(false),
     };
     let function = IMAGE.function(device, name)?;
     let (to, inputs, outputs) = (result.address(), count(x.len())?, count(result.len())?);
@@ -72,6 +78,7 @@ pub(super) fn activate(device: &CudaDevice, before: Array<'_>, after: Array<'_>,
     let name = match before.scalar() {
         Scalar::F32 => "linear_activate_f32",
         Scalar::Bf16 => "linear_activate_bf16",
+        Scalar::F16 => bail!("outputs are not of `f16`"),
     };
     let function = IMAGE.function(device, name)?;
     let (from, to, count, kind) = (before.address(), after.address(), before.len() as u64, code(activation));
@@ -96,8 +103,11 @@ pub(super) fn activation_gradient(
     let name = match (gradient.scalar(), result.scalar()) {
         (Scalar::F32, Scalar::F32) => "linear_gradient_f32",
         (Scalar::F32, Scalar::Bf16) => "linear_gradient_f32_bf16",
+        (Scalar::F32, Scalar::F16) => "linear_gradient_f32_f16",
         (Scalar::Bf16, Scalar::Bf16) => "linear_gradient_bf16",
-        (Scalar::Bf16, Scalar::F32) => bail!("the gradient of rounded outputs has their type"),
+        (Scalar::F16, _) | (Scalar::Bf16, Scalar::F16 | Scalar::F32) => {
+            bail!("the gradient of rounded outputs has their type")
+        }
     };
     let function = IMAGE.function(device, name)?;
     let (kept_at, from, to) = (kept.address(), gradient.address(), result.address());
@@ -122,6 +132,7 @@ pub(super) fn add_bias(device: &CudaDevice, rows: Array<'_>, bias: Array<'_>) ->
     let name = match rows.scalar() {
         Scalar::F32 => "linear_add_bias_f32",
         Scalar::Bf16 => "linear_add_bias_bf16",
+        Scalar::F16 => bail!("outputs are not of `f16`"),
     };
     let function = IMAGE.function(device, name)?;
     let (to, from, count, columns) = (rows.address(), bias.address(), rows.len() as u64, number(bias.len())?);
@@ -165,6 +176,8 @@ fn sum_chunks(
         (Scalar::F32, Scalar::Bf16) => "linear_sums_f32_bf16",
         (Scalar::Bf16, Scalar::F32) => "linear_sums_bf16_f32",
         (Scalar::Bf16, Scalar::Bf16) => "linear_sums_bf16",
+        (Scalar::F16, Scalar::F32) => "linear_sums_f16_f32",
+        (_, Scalar::F16) | (Scalar::F16, Scalar::Bf16) => bail!("sums are not of `f16`, and those of `f16` are `f32`"),
     };
     let function = IMAGE.function(device, name)?;
     let (from, to, columns) = (rows.address(), sums.address(), number(columns)?);

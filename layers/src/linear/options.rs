@@ -1,5 +1,7 @@
 //! What a linear layer computes beside the product.
 
+use candle_core::DType;
+
 /// What is applied to each element of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activation {
@@ -33,12 +35,28 @@ pub enum WeightOrder {
 /// The type of the numbers that are multiplied. Sums are those of `f32` at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// That of the inputs.
+    /// That of the inputs; for `f32`, what [`with_precision`](esper_graph::precision::with_precision) says where it runs.
     #[default]
     AsIs,
     /// Inputs, weights and the gradients between them are rounded to `bf16` for products; outputs and gradients have the
     /// types of the inputs.
     Bf16,
+    /// The same with `f16`, which ends at 65 504: the loss is to be scaled so that gradients are neither beyond it nor lost
+    /// below 2⁻²⁴.
+    F16,
+}
+
+impl Precision {
+    /// The type to which inputs of this type are rounded for products; none where they stay as they are.
+    pub(super) fn half(self, inputs: DType) -> Option<DType> {
+        let half = match self {
+            Self::AsIs if inputs == DType::F32 => esper_graph::precision::half(),
+            Self::AsIs => None,
+            Self::Bf16 => Some(DType::BF16),
+            Self::F16 => Some(DType::F16),
+        };
+        half.filter(|half| *half != inputs)
+    }
 }
 
 /// Settings of [`linear`](super::linear).

@@ -99,6 +99,11 @@ impl GradientEngine {
         &self.geometry
     }
 
+    /// What it keeps on a GPU.
+    pub(crate) fn workspace(&self) -> Option<&Workspace> {
+        self.workspace.as_deref()
+    }
+
     /// How windows are combined.
     #[must_use]
     pub fn config(&self) -> &AggregationConfig {

@@ -195,7 +195,11 @@ impl SeedMetricsAccumulator {
     /// # Sync
     /// one device-to-host copy, counted as `epoch sums`
     pub fn read(&self, reads: &mut HostReads) -> Result<SeedMetrics, Error> {
-        let sums = self.values(reads)?;
+        Ok(self.metrics(&self.values(reads)?))
+    }
+
+    /// What [`values`](Self::values) say.
+    pub(crate) fn metrics(&self, sums: &[f64]) -> SeedMetrics {
         let layout = places(&self.geometry);
         let (owners, num_parts) = (self.geometry.owners(), self.geometry.parts().len());
         let of_owner = |(slot, owner): (usize, &Owner)| {
@@ -218,7 +222,7 @@ impl SeedMetricsAccumulator {
             }
         };
         let pairs = (0..owners.len()).flat_map(|a| (a + 1..owners.len()).map(move |b| (a, b)));
-        Ok(SeedMetrics {
+        SeedMetrics {
             loss_sum: sums[SumsLayout::LOSS],
             num_hits: sums[SumsLayout::CORRECT],
             main_norm_sq: sums[SumsLayout::MAIN_SQUARE],
@@ -226,7 +230,7 @@ impl SeedMetricsAccumulator {
             skipped_samples: sums[SumsLayout::SKIPPED_SAMPLES],
             owners: owners.iter().enumerate().map(of_owner).collect(),
             cosines: pairs.map(|(a, b)| (a, b, sums[layout.cosine(a, b)], sums[layout.cosine(b, a)])).collect(),
-        })
+        }
     }
 }
 

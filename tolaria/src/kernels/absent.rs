@@ -2,7 +2,7 @@
 
 use candle_core::{CudaStorage, Device, Error, Layout, Result, Shape, Tensor};
 
-use super::args::{FoldKind, MaskArgs, ParameterUpdate, SolveArgs, UpdateArgs};
+use super::args::{FoldKind, MaskArgs, ParameterUpdate, ScaleRule, SolveArgs, UpdateArgs};
 use crate::aggregate::Clipping;
 use crate::grad::Geometry;
 
@@ -51,6 +51,20 @@ impl DeviceKernels {
     }
 
     pub(crate) fn gather(&self, _flat: &Tensor, _sources: &[(usize, &Tensor)]) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn unscale(&self, _workspace: &Workspace, _row: &Tensor, _state: &Tensor) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn move_scales(
+        &self,
+        _state: &Tensor,
+        _factors: &Tensor,
+        _probes: &Tensor,
+        _rule: ScaleRule,
+    ) -> Result<()> {
         match *self {}
     }
 

@@ -63,3 +63,24 @@ pub(crate) struct MaskArgs {
     pub(crate) drop: u32,
     pub(crate) scale: f32,
 }
+
+/// In the table of probes, a domain without parts.
+pub(crate) const NO_PART: u32 = u32::MAX;
+
+/// How scales of the loss move.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ScaleRule {
+    pub(crate) growth_steps: f32,
+    pub(crate) largest: f32,
+    pub(crate) smallest: f32,
+}
+
+impl ScaleRule {
+    /// Scale and good steps in a row after a step; `kernels/scale.cu` has the same.
+    pub(crate) fn after(self, scale: f32, good: f32, is_finite: bool) -> (f32, f32) {
+        if !is_finite {
+            return ((scale * 0.5).max(self.smallest), 0.0);
+        }
+        if good + 1.0 < self.growth_steps { (scale, good + 1.0) } else { ((scale * 2.0).min(self.largest), 0.0) }
+    }
+}

@@ -17,7 +17,7 @@ const FEW_CHUNKS: usize = 128;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
-    row: [u64; MAX_ROWS],
+    pub(super) row: [u64; MAX_ROWS],
     count: u32,
     /// Named, so that it has a value: two recordings of a launch are compared byte by byte.
     padding: u32,
@@ -246,6 +246,11 @@ impl Workspace {
     pub(super) fn reading_combination(&self, rows: &Rows, count: usize, coefficients: u64, factors: u64) -> Effect {
         let effect = reading(self.reading_rows(rows, count), &self.parts).reading(coefficients, 8 * count);
         if factors == 0 { effect } else { effect.reading(factors, 4 * self.num_parts.max(1)) }
+    }
+
+    /// What a kernel reads that goes through the chunks of some row.
+    pub(super) fn reading_chunks(&self) -> Effect {
+        reading(self.reading_parts(), &self.chunks)
     }
 
     fn reading_parts(&self) -> Effect {

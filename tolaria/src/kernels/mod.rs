@@ -15,6 +15,8 @@ mod gradient;
 #[cfg(feature = "cuda")]
 mod sums;
 #[cfg(feature = "cuda")]
+mod scale;
+#[cfg(feature = "cuda")]
 mod loss;
 #[cfg(feature = "cuda")]
 mod random;
@@ -24,7 +26,7 @@ mod args;
 
 #[cfg(not(feature = "cuda"))]
 pub(crate) use absent::{DeviceKernels, Workspace, cross_entropy, cross_entropy_backward, dropout_mask};
-pub(crate) use args::{FoldKind, MAX_ROWS, MaskArgs, ParameterUpdate, SolveArgs, UpdateArgs};
+pub(crate) use args::{FoldKind, MAX_ROWS, MaskArgs, NO_PART, ParameterUpdate, ScaleRule, SolveArgs, UpdateArgs};
 #[cfg(feature = "cuda")]
 pub(crate) use loss::{cross_entropy, cross_entropy_backward};
 #[cfg(feature = "cuda")]

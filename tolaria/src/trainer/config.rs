@@ -14,6 +14,8 @@ use leyline::task::{Measure, Task};
 use crate::error::Error;
 use crate::measure::ACCURACY;
 use crate::optim::{GroupsConfig, OptimizerConfig, ScheduleConfig};
+use crate::trainer::loss_scale::LossScaleConfig;
+use crate::trainer::precision::TrainPrecision;
 use crate::trainer::recovery::RecoveryConfig;
 use crate::trainer::safety::SafetyConfig;
 use crate::trainer::stop::EarlyStopConfig;
@@ -32,6 +34,12 @@ pub struct TrainConfig {
     /// Which parameters decay, and how fast those of each owner move; all alike when nothing is said.
     #[serde(default, skip_serializing_if = "GroupsConfig::is_plain")]
     pub groups: GroupsConfig,
+    /// Precision of the products of training steps.
+    #[serde(default, skip_serializing_if = "TrainPrecision::is_default")]
+    pub precision: TrainPrecision,
+    /// How the loss is scaled where `precision` is `f16`.
+    #[serde(default, skip_serializing_if = "LossScaleConfig::is_default")]
+    pub loss_scale: LossScaleConfig,
     /// How the learning rate moves over the run.
     pub schedule: ScheduleConfig,
     /// Largest global gradient norm; absent leaves gradients as they are.
@@ -154,6 +162,8 @@ impl Default for TrainConfig {
             batch: BatchConfig { batch_size, microbatches_per_step: NonZeroUsize::MIN },
             optimizer: OptimizerConfig::default(),
             groups: GroupsConfig::default(),
+            precision: TrainPrecision::default(),
+            loss_scale: LossScaleConfig::default(),
             schedule: ScheduleConfig::constant(0.003),
             clip_norm: Some(1.0),
             conflict: ConflictResolution::Mean,
@@ -175,6 +185,11 @@ impl Default for TrainConfig {
 }
 
 impl TrainConfig {
+    /// How the loss is scaled, where it is.
+    pub(super) fn scaling(&self) -> Option<&LossScaleConfig> {
+        (self.precision == TrainPrecision::F16).then_some(&self.loss_scale)
+    }
+
     /// How windows are combined and clipped.
     #[must_use]
     pub fn aggregation(&self) -> AggregationConfig {
@@ -247,9 +262,13 @@ impl TrainConfig {
             ("recovery", self.recovery.validate()),
             ("safety", self.safety.validate()),
             ("groups", self.groups.validate()),
+            ("loss_scale", self.loss_scale.validate()),
         ];
         for (section, of_section) in sections {
             issues.extend(of_section.into_iter().map(|(key, text)| (format!("{section}.{key}"), text)));
+        }
+        if self.precision != TrainPrecision::F16 && !self.loss_scale.is_default() {
+            issues.push(("loss_scale".to_owned(), "`precision` to be `f16`: no other scales the loss".to_owned()));
         }
         issues.extend(self.optimizer.validate().into_iter().map(|(key, text)| (format!("optimizer.{key}"), text)));
         issues.extend(self.schedule.validate().into_iter().map(|(key, text)| (format!("schedule.{key}"), text)));

@@ -33,7 +33,7 @@ use crate::trainer::region::Region;
 pub(super) struct StepShape {
     /// Structure of the network.
     pub(super) topology: TopologyRevision,
-    /// Of products of single precision: a switch of the process.
+    /// Of products: a setting, or a switch of the process.
     pub(super) precision: Precision,
     /// Samples of the window: the rest follows from the sizes of the configuration.
     pub(super) num_samples: usize,

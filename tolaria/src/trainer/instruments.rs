@@ -7,6 +7,8 @@ use leyline::task::Measure;
 use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Recorder};
 
 use crate::telemetry as desc;
+use crate::trainer::config::TrainConfig;
+use crate::trainer::precision::TrainPrecision;
 use crate::trainer::report::EpochReport;
 use crate::trainer::sums::EpochTotals;
 use esper_graph::{CompileReport, Refusal};
@@ -33,10 +35,11 @@ pub(super) struct Instruments {
     gradient_norm: Gauge,
     seeds_active: Gauge,
     microbatches: Gauge,
+    loss_scale: Gauge,
 }
 
 impl Instruments {
-    pub(super) fn new(recorder: &Arc<dyn Recorder>, measures: &[Measure]) -> Self {
+    pub(super) fn new(recorder: &Arc<dyn Recorder>, measures: &[Measure], config: &TrainConfig) -> Self {
         let of = |measure: &Measure| {
             let name = measure.about().name;
             (name, recorder.gauge(&desc::VALIDATION_MEASURE, &[name]))
@@ -46,7 +49,13 @@ impl Instruments {
             gather_ms: recorder.gauge(&desc::INPUT_GATHER, &[]),
             overlap: recorder.gauge(&desc::INPUT_OVERLAP, &[]),
         };
+        let flag = |desc, is_on: bool| recorder.gauge(desc, &[]).set(f64::from(u8::from(is_on)));
+        flag(&desc::AMP_ENABLED, matches!(config.precision, TrainPrecision::Bf16 | TrainPrecision::F16));
+        flag(&desc::TF32_ENABLED, config.precision == TrainPrecision::Tf32);
+        let loss_scale = recorder.gauge(&desc::LOSS_SCALE, &[]);
+        loss_scale.set_or_clear(config.scaling().map(|scaling| scaling.initial));
         Self {
+            loss_scale,
             input,
             rollback: RollbackInstruments::new(recorder),
             validation_measures: measures.iter().map(of).collect(),
@@ -84,6 +93,7 @@ impl Instruments {
         self.gradient_norm.set(report.gradient_norm);
         self.seeds_active.set(report.seeds.iter().filter(|seed| seed.num_parameters > 0).count() as f64);
         self.microbatches.set(totals.num_microbatches as f64);
+        self.loss_scale.set_or_clear(totals.scales.as_ref().map(|scales| scales.main));
     }
 }
 

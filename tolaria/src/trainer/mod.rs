@@ -11,6 +11,8 @@
 //! it reads in `inputs.rs`, the graphs of its steps in `executor.rs` (whether it runs eagerly or as one is decided in
 //! [`esper_graph::execute`]), the end of an epoch in `boundary.rs`.
 
+mod precision;
+mod loss_scale;
 mod config;
 mod run;
 mod facts;
@@ -45,7 +47,9 @@ pub mod report;
 pub use config::{ExecutionConfig, StepMode, TrainConfig};
 pub use esper_safety::{BreakerConfig, Emergency, Level, Origin, SignalFile};
 pub use evaluate::{Evaluation, HeldOut, Probe, evaluate};
+pub use loss_scale::LossScaleConfig;
 pub use observer::{Flow, NullObserver, Observer, RunEvent, SoFar, StepReport};
+pub use precision::TrainPrecision;
 pub use recovery::RecoveryConfig;
 pub use rollback::{RolledBack, Tier};
 pub use run::{Checkpoints, Outcome, Parts, Resumed, Splits, Trainer};

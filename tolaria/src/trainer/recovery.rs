@@ -187,7 +187,7 @@ impl Guard {
                 let before = self.owners.iter().find(|skips| skips.owner == owner);
                 let new = total.saturating_sub(before.map_or(0, |skips| skips.total));
                 let streak = if new < steps { 0 } else { before.map_or(0, |skips| skips.streak) + new };
-                if streak >= config.max_skipped.get() {
+                if streak >= config.max_skipped.get() && !totals.may_be_scale(owner) {
                     looked.stuck.push(owner);
                 }
                 looked.is_clean &= new == 0 || owner != Owner::Host;

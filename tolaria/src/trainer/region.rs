@@ -4,10 +4,11 @@
 //! them can be called while a step is recorded, by whatever route.
 
 use candle_core::{DType, Device, Tensor};
+use esper_graph::precision::with_precision;
 use esper_graph::{ExecutionMode, GraphKey, Refusal, execute};
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
-use leyline::layout::{ParameterLayout, Segment};
+use leyline::layout::Segment;
 use leyline::model::{HostNumbers, Outputs, Pass, TrainableModel};
 use leyline::region::Recording;
 use leyline::task::Task;
@@ -20,6 +21,8 @@ use crate::host_read::HostReads;
 use crate::optim::{Optimizer, UpdatePlan};
 use crate::trainer::executor::StepShape;
 use crate::trainer::inputs::{StaticInputs, StepInputs};
+use crate::trainer::loss_scale::LossScale;
+use crate::trainer::precision::TrainPrecision;
 use crate::trainer::sums::EpochSums;
 
 /// What the host decides about a step before it runs.
@@ -42,6 +45,7 @@ pub(super) struct StepPlan {
 pub(super) struct Region<'a, M> {
     pub(super) model: &'a M,
     pub(super) task: &'a dyn Task,
+    pub(super) precision: TrainPrecision,
     pub(super) data: &'a Dataset,
     pub(super) device: &'a Device,
     pub(super) plan: &'a StepPlan,
@@ -61,6 +65,7 @@ impl<M: TrainableModel> Region<'_, M> {
         let mut key = GraphKey::new(ExecutionMode::Train, self.device)
             .tag("optimizer", self.optimizer.config().name())
             .topology(shape.topology)
+            .precision(shape.precision)
             .tag("tells_owners_apart", shape.tells_owners_apart.to_string());
         for size in &self.plan.sizes {
             let inputs = &self.data.spec().inputs;
@@ -76,16 +81,50 @@ impl<M: TrainableModel> Region<'_, M> {
     }
 
     /// A buffer for the gradient of a microbatch. It needs no zeros where the losses reach every segment.
-    fn lease(&self, layout: &ParameterLayout, outputs: &Outputs) -> Result<GradientLease, Error> {
+    fn lease(&self, outputs: &Outputs) -> Result<GradientLease, Error> {
         let shadows = outputs.shadows.iter().map(|shadow| GradientScope::Shadow(shadow.seed));
         let scopes: Vec<GradientScope> = std::iter::once(GradientScope::Main).chain(shadows).collect();
         let is_written = |segment: &Segment| scopes.iter().any(|scope| scope.contains(segment));
+        let layout = self.model.layout();
         let count = layout.num_elements();
         if layout.segments().iter().all(is_written) {
             self.pool.lease_to_write(count, DType::F32, self.device)
         } else {
             self.pool.lease(count, DType::F32, self.device)
         }
+    }
+
+    /// The gradients of all microbatches, whose losses are added to the sums.
+    fn gradients(&self, inputs: &StepInputs) -> Result<Vec<GradientLease>, Error> {
+        let mut rows = Vec::with_capacity(self.plan.sizes.len());
+        for (index, num_samples) in self.plan.sizes.iter().enumerate() {
+            let batch = inputs.batch(self.data, index)?;
+            let outputs =
+                self.model.forward(&batch.inputs, Pass::Train).map_err(|source| Error::Model(BoxError::new(source)))?;
+            let gradient = self.lease(&outputs)?;
+            let main = self.task.mean_loss(&outputs.logits, &batch.targets)?;
+            self.gather(&main, GradientScope::Main, &gradient)?;
+            for shadow in &outputs.shadows {
+                let side = self.task.mean_loss(&shadow.logits, &batch.targets)?;
+                self.gather(&side, GradientScope::Shadow(shadow.seed), &gradient)?;
+            }
+            if let Some(scale) = self.sums.scale() {
+                scale.unscale(&gradient, self.engine)?;
+            }
+            let num_hits = self.task.num_hits(&outputs.logits, &batch.targets)?;
+            self.sums.add_microbatch(&within(&main.detach(), self.bound)?, num_hits.as_ref(), *num_samples)?;
+            rows.push(gradient);
+        }
+        Ok(rows)
+    }
+
+    /// The gradient of a loss, times its scale where there is one.
+    fn gather(&self, loss: &Tensor, scope: GradientScope, into: &GradientLease) -> Result<(), Error> {
+        let gradients = match self.sums.scale() {
+            Some(scale) => scale.scaled(loss, scope)?.backward()?,
+            None => loss.backward()?,
+        };
+        gather_gradients(&gradients, self.model.parameters(), self.model.layout(), scope, into)
     }
 }
 
@@ -95,25 +134,16 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
     /// What it reads besides tensors is the same for all steps of one shape.
     fn run(&mut self, _recording: &Recording, inputs: &StepInputs) -> Result<(), Error> {
         let (parameters, layout) = (self.model.parameters(), self.model.layout());
-        let mut rows = Vec::with_capacity(self.plan.sizes.len());
-        for (index, num_samples) in self.plan.sizes.iter().enumerate() {
-            let batch = inputs.batch(self.data, index)?;
-            let outputs =
-                self.model.forward(&batch.inputs, Pass::Train).map_err(|source| Error::Model(BoxError::new(source)))?;
-            let gradient = self.lease(layout, &outputs)?;
-            let main = self.task.mean_loss(&outputs.logits, &batch.targets)?;
-            gather_gradients(&main.backward()?, parameters, layout, GradientScope::Main, &gradient)?;
-            for shadow in &outputs.shadows {
-                let side = self.task.mean_loss(&shadow.logits, &batch.targets)?;
-                gather_gradients(&side.backward()?, parameters, layout, GradientScope::Shadow(shadow.seed), &gradient)?;
-            }
-            let num_hits = self.task.num_hits(&outputs.logits, &batch.targets)?;
-            self.sums.add_microbatch(&within(&main.detach(), self.bound)?, num_hits.as_ref(), *num_samples)?;
-            rows.push(gradient);
-        }
+        // Up to where parameters move: in it a weight is rounded once.
+        let (rows, num_products) = with_precision(self.plan.shape.precision, || self.gradients(inputs));
+        let rows = rows?;
+        self.precision.check_products(num_products)?;
 
         let (arguments, sums) = (inputs.arguments(), Some(self.sums.as_tensor()));
         let combination = self.engine.combine(rows, &self.plan.window, arguments, sums, self.reads)?;
+        if let Some(scale) = self.sums.scale() {
+            scale.follow(&combination)?;
+        }
         self.optimizer.apply_combination(parameters, layout, &combination, &self.plan.update, inputs.table())
     }
 
@@ -138,6 +168,8 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         held.extend(self.pool.idle(layout.num_elements()).into_iter().map(|b| ("a gradient buffer".to_owned(), b)));
         held.push(("sums of the epoch".to_owned(), self.sums.as_tensor().clone()));
         held.extend(self.bound.map(|bound| ("bound of the loss".to_owned(), bound.clone())));
+        let scale = self.sums.scale().into_iter().flat_map(LossScale::tensors);
+        held.extend(scale.map(|(name, tensor)| (name.to_owned(), tensor.clone())));
         held.extend(self.engine.tensors().into_iter().map(|(name, tensor)| (name.to_owned(), tensor)));
         if let Some((inputs, targets)) = self.data.tensors().filter(|(i, _)| i.device().same_device(self.device)) {
             held.push(("inputs of the data set".to_owned(), inputs.clone()));

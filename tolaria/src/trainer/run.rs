@@ -253,6 +253,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let checked = part.targets().map_or(Ok(()), |targets| parts.task.check_targets(targets));
             checked.map_err(|error| Error::InvalidData { what: "targets", message: error.to_string() })?;
         }
+        config.precision.check(&parts.device)?;
         let measures = config.measured(&*parts.task)?;
         require_f32(parts.seeds.model().parameters())?;
         let claim = match DeviceClaim::of(&parts.device) {
@@ -266,7 +267,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         };
         let mut parts = safety::timed(&config.safety, parts)?;
         let engine = engine(&config, &parts)?;
-        let sums = EpochSums::new(Arc::clone(engine.geometry()), &parts.device)?;
+        let sums = EpochSums::new(Arc::clone(engine.geometry()), config.scaling(), &parts.device)?;
         Ok(Self {
             optimizer: Optimizer::with_groups(config.optimizer, config.groups),
             feed: feed(&config, config.augment.transforms(), &parts)?,
@@ -279,7 +280,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             shares: BTreeMap::new(),
             reads: HostReads::default(),
             saver: parts.checkpoints.take().map(|checkpoints| Saver::new(checkpoints, &parts.clock)),
-            instruments: Instruments::new(&parts.recorder, &measures),
+            instruments: Instruments::new(&parts.recorder, &measures, &config),
             gradient_instruments: GradientInstruments::new(&parts.recorder),
             executor: StepExecutor::new(&config.execution, &parts.device, claim, &parts.recorder, &parts.clock)?,
             plans: BTreeMap::new(),
@@ -504,7 +505,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.recovery.num_counted = 0;
         if let Some(engine) = self.refitted_engine()? {
             self.engine = engine;
-            self.sums = EpochSums::new(Arc::clone(self.engine.geometry()), &self.parts.device)?;
+            self.sums = self.sums.refitted(Arc::clone(self.engine.geometry()), &self.parts.device)?;
             // Graphs point at the sums and at what the engine keeps.
             self.executor.clear();
             return Ok(());

@@ -225,7 +225,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.restore_policy(eager, component(snapshot, POLICY)?)?;
         let engine = self.refitted_engine()?;
         let geometry = Arc::clone(engine.as_ref().unwrap_or(&self.engine).geometry());
-        let sums = EpochSums::restore(geometry, sums, &self.parts.device)?;
+        let sums = EpochSums::restore(geometry, sums, self.config.scaling(), &self.parts.device)?;
         match deadline {
             Some(deadline) if self.parts.clock.now() > deadline => Err(Error::LateRestore),
             _ => Ok((engine, sums)),

@@ -9,8 +9,6 @@ use leyline::policy::Policy;
 use leyline::region::Eager;
 use leyline::seed::{Attribution, SeedManager};
 
-use esper_graph::Precision;
-
 use crate::aggregate::{ProjectionOrder, WindowPlan};
 use crate::batch::{EpochOrder, Window, to_device};
 use crate::error::Error;
@@ -55,6 +53,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let region = Region {
             model: self.parts.seeds.model(),
             task: &*self.parts.task,
+            precision: self.config.precision,
             data: &self.parts.data.train,
             device: &self.parts.device,
             plan,
@@ -99,7 +98,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(StepPlan {
             shape: StepShape {
                 topology,
-                precision: Precision::of(&self.parts.device),
+                precision: self.config.precision.of_products(&self.parts.device),
                 num_samples,
                 tells_owners_apart,
             },

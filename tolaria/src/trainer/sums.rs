@@ -7,16 +7,20 @@ use leyline::layout::Owner;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{EPOCH_SUMS, OwnerSums, SeedMetricsAccumulator};
+use crate::cpu::to_f32;
 use crate::error::Error;
 use crate::grad::Geometry;
 use crate::host_read::{HostReads, read_vec_f64};
 use crate::trainer::gradients::{GradientTotals, count};
+use crate::trainer::loss_scale::{LossScale, LossScaleConfig, Scales};
 
 /// Sums while the epoch runs.
 #[derive(Debug)]
 pub(super) struct EpochSums {
     device: SeedMetricsAccumulator,
     host: HostSums,
+    /// Where the loss is scaled: read and saved with the sums, but it outlives the epoch.
+    scale: Option<LossScale>,
 }
 
 /// What the host knows without asking the device.
@@ -38,6 +42,9 @@ pub(super) struct SavedSums {
     host: HostSums,
     /// Bits of the numbers: JSON has no infinity, and a gradient may be infinite.
     device: Vec<u64>,
+    /// Scales of the loss and good steps in a row, where it is scaled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    loss_scale: Vec<f32>,
 }
 
 /// A finished epoch.
@@ -58,9 +65,16 @@ pub(super) struct EpochTotals {
     /// Per owner: root mean square of the gradient norm of its parameters over the steps that updated them, and the
     /// fraction of healthy steps.
     pub(super) owners: Vec<(Owner, f64, f64)>,
+    /// Scales of the loss after the last step; absent where it is not scaled.
+    pub(super) scales: Option<Scales>,
 }
 
 impl EpochTotals {
+    /// Whether steps of an owner may have been skipped for no other reason than a scale of the loss that still falls.
+    pub(super) fn may_be_scale(&self, owner: Owner) -> bool {
+        self.scales.as_ref().is_some_and(|scales| scales.may_fall(owner))
+    }
+
     /// Steps that left the parameters of each owner as they were.
     pub(super) fn skipped_of_owners(&self) -> impl Iterator<Item = (Owner, u64)> {
         self.gradients.owners.iter().map(|owner| (owner.owner, count(owner.skipped)))
@@ -70,14 +84,34 @@ impl EpochTotals {
 impl SavedSums {
     /// Reads the numbers that [`EpochSums::copy`] left where they were.
     pub(super) fn read(&mut self, numbers: &Tensor, reads: &mut HostReads) -> Result<(), Error> {
-        self.device = read_vec_f64(numbers, EPOCH_SUMS, reads)?.into_iter().map(f64::to_bits).collect();
+        let mut numbers = read_vec_f64(numbers, EPOCH_SUMS, reads)?;
+        let scales = numbers.split_off(numbers.len() - self.loss_scale.len());
+        self.loss_scale = scales.into_iter().map(to_f32).collect();
+        self.device = numbers.into_iter().map(f64::to_bits).collect();
         Ok(())
     }
 }
 
 impl EpochSums {
-    pub(super) fn new(geometry: Arc<Geometry>, device: &Device) -> Result<Self, Error> {
-        Ok(Self { device: SeedMetricsAccumulator::new(geometry, device)?, host: HostSums::default() })
+    /// Of nothing; with a scale of the loss where `scaling` says how it moves.
+    pub(super) fn new(
+        geometry: Arc<Geometry>,
+        scaling: Option<&LossScaleConfig>,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let scale = scaling.map(|config| LossScale::new(config, Arc::clone(&geometry), device)).transpose()?;
+        Ok(Self { device: SeedMetricsAccumulator::new(geometry, device)?, host: HostSums::default(), scale })
+    }
+
+    /// Of nothing, for another structure of the network. The scale goes on.
+    pub(super) fn refitted(&self, geometry: Arc<Geometry>, device: &Device) -> Result<Self, Error> {
+        let scale = self.scale.as_ref().map(|scale| scale.refitted(Arc::clone(&geometry))).transpose()?;
+        Ok(Self { scale, ..Self::new(geometry, None, device)? })
+    }
+
+    /// What the loss is multiplied with on the way back.
+    pub(super) fn scale(&self) -> Option<&LossScale> {
+        self.scale.as_ref()
     }
 
     /// Starts over, in place: graphs point at what is on the device.
@@ -86,9 +120,16 @@ impl EpochSums {
         self.device.reset()
     }
 
-    pub(super) fn restore(geometry: Arc<Geometry>, saved: &SavedSums, device: &Device) -> Result<Self, Error> {
+    pub(super) fn restore(
+        geometry: Arc<Geometry>,
+        saved: &SavedSums,
+        scaling: Option<&LossScaleConfig>,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let scale = |config| LossScale::with(config, Arc::clone(&geometry), &saved.loss_scale, device);
+        let scale = scaling.map(scale).transpose()?;
         let values: Vec<f64> = saved.device.iter().copied().map(f64::from_bits).collect();
-        Ok(Self { device: SeedMetricsAccumulator::restore(geometry, &values, device)?, host: saved.host })
+        Ok(Self { device: SeedMetricsAccumulator::restore(geometry, &values, device)?, host: saved.host, scale })
     }
 
     /// Steps that left the host's parameters as they were, in what was saved of a network with this geometry.
@@ -99,7 +140,15 @@ impl EpochSums {
 
     /// What an unfinished epoch came to, with a copy of its numbers where they are: later steps do not change it.
     pub(super) fn copy(&self) -> Result<(SavedSums, Tensor), Error> {
-        Ok((SavedSums { host: self.host, device: Vec::new() }, self.device.copy()?))
+        let loss_scale = vec![0.0; self.scale.as_ref().map_or(0, LossScale::num_numbers)];
+        Ok((SavedSums { host: self.host, device: Vec::new(), loss_scale }, self.numbers()?))
+    }
+
+    /// The sums, and behind them what there is about the scale of the loss.
+    fn numbers(&self) -> Result<Tensor, Error> {
+        let sums = self.device.copy()?;
+        let Some(scale) = &self.scale else { return Ok(sums) };
+        Ok(Tensor::cat(&[sums, scale.numbers()?], 0)?)
     }
 
     pub(super) fn host(&mut self) -> &mut HostSums {
@@ -123,7 +172,14 @@ impl EpochSums {
 
     /// The one read of the epoch.
     pub(super) fn read(&self, reads: &mut HostReads) -> Result<EpochTotals, Error> {
-        let metrics = self.device.read(reads)?;
+        let (metrics, scales) = match &self.scale {
+            None => (self.device.read(reads)?, None),
+            Some(scale) => {
+                let numbers = read_vec_f64(&self.numbers()?, EPOCH_SUMS, reads)?;
+                let (sums, scales) = numbers.split_at(numbers.len() - scale.num_numbers());
+                (self.device.metrics(sums), Some(scale.read(scales)))
+            }
+        };
         let steps = (self.host.num_steps as f64).max(1.0);
         let rms = |sum: f64, skipped: f64| (sum / (steps - skipped).max(1.0)).sqrt();
         // The host comes first.
@@ -137,6 +193,7 @@ impl EpochSums {
             num_skipped: count(skipped),
             num_microbatches: self.host.num_microbatches,
             gradient_norm: rms(metrics.main_norm_sq, skipped),
+            scales,
             owners: metrics.owners.iter().map(of_owner).collect(),
             gradients: GradientTotals {
                 windows: self.host.num_windows,
@@ -164,7 +221,7 @@ mod tests {
     #[test]
     fn an_unfinished_epoch_is_saved_whatever_its_numbers_are() {
         let geometry = Arc::new(Geometry::of(&layout(&[("a", 2, HOST, false)])).unwrap());
-        let sums = EpochSums::new(Arc::clone(&geometry), &Device::Cpu).unwrap();
+        let sums = EpochSums::new(Arc::clone(&geometry), None, &Device::Cpu).unwrap();
         let wild = Tensor::new(&[f64::NAN, f64::INFINITY, -0.0, 0.1], &Device::Cpu).unwrap();
         sums.as_tensor().slice_set(&wild, 0, 0).unwrap();
         let saved = saved_of(&sums);
@@ -175,7 +232,7 @@ mod tests {
         assert_eq!(before, saved);
         let read: SavedSums = serde_json::from_str(&serde_json::to_string(&saved).unwrap()).unwrap();
         assert_eq!(read, saved);
-        let again = EpochSums::restore(geometry, &read, &Device::Cpu).unwrap();
+        let again = EpochSums::restore(geometry, &read, None, &Device::Cpu).unwrap();
         assert_eq!(saved_of(&again), saved);
     }
 
@@ -183,7 +240,7 @@ mod tests {
     fn norms_are_averaged_over_steps() {
         let geometry = Geometry::of(&layout(&[("a", 2, HOST, false), ("b", 3, seed(1), false)])).unwrap();
         let device = SeedMetricsAccumulator::new(Arc::new(geometry), &Device::Cpu).unwrap();
-        let mut sums = EpochSums { device, host: HostSums::default() };
+        let mut sums = EpochSums { device, host: HostSums::default(), scale: None };
         // The squared main norm, then those on the owners' parameters, then their healthy steps.
         for (place, value) in [(2, 25.0), (5, 18.0), (6, 8.0), (7, 2.0), (8, 1.0)] {
             sums.as_tensor().slice_set(&Tensor::new(&[value], &Device::Cpu).unwrap(), 0, place).unwrap();

@@ -140,7 +140,7 @@ impl Case {
 }
 
 /// Parameters and moments.
-fn state(snapshot: &Snapshot) -> Result<Vec<f32>, Broken> {
+pub(super) fn state(snapshot: &Snapshot) -> Result<Vec<f32>, Broken> {
     let mut reads = HostReads::default();
     let mut values = Vec::new();
     for component in ["seeds", "optimizer"] {

@@ -8,6 +8,7 @@ mod tasks;
 mod refusals;
 mod frozen;
 mod finite;
+mod precision;
 mod retest;
 mod function;
 mod memory;
@@ -67,6 +68,7 @@ fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     refusals::run(gpu, eager, report);
     frozen::run(gpu, eager, report);
     finite::run(gpu, eager, report);
+    precision::run(gpu, eager, report);
     retest::run(gpu, eager, report);
     memory::run(gpu, eager, report);
     threads::run(gpu, eager, report);

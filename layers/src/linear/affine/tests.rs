@@ -156,19 +156,66 @@ fn without_an_activation_it_is_the_product_and_the_sum_bit_for_bit() {
     assert_eq!(bits(&linear(&x, &weight, Some(&bias), &rectified).unwrap()), bits(&expected.relu().unwrap()));
 }
 
+const HALVES: [(Precision, DType); 2] = [(Precision::Bf16, DType::BF16), (Precision::F16, DType::F16)];
+
+fn round(tensor: &Tensor, half: DType) -> Tensor {
+    tensor.to_dtype(half).unwrap().to_dtype(DType::F32).unwrap()
+}
+
 #[test]
-fn rounded_products_are_those_of_rounded_operands() {
+fn rounded_products_are_those_of_rounded_operands_both_ways() {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
-    let single = |shape: &[usize], rng: &mut ChaCha8Rng| random(shape, rng).to_dtype(DType::F32).unwrap();
+    let single = |shape: &[usize], rng: &mut ChaCha8Rng| {
+        Var::from_tensor(&random(shape, rng).to_dtype(DType::F32).unwrap()).unwrap()
+    };
     let (x, weight, bias) = (single(&[3, 40], &mut rng), single(&[40, 2], &mut rng), single(&[2], &mut rng));
-    let options = LinearOptions { precision: Precision::Bf16, ..LinearOptions::default() };
-    let found = linear(&x, &weight, Some(&bias), &options).unwrap();
-    assert_eq!(found.dtype(), DType::F32);
-    let round = |tensor: &Tensor| tensor.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
-    let expected = linear(&round(&x), &round(&weight), Some(&bias), &LinearOptions::default()).unwrap();
-    assert_eq!(read(&found), read(&expected));
-    let exact = linear(&x, &weight, Some(&bias), &LinearOptions::default()).unwrap();
-    assert_ne!(read(&found), read(&exact));
+    let mix = single(&[3, 2], &mut rng).as_detached_tensor();
+    for (precision, half) in HALVES {
+        let options = LinearOptions { precision, ..LinearOptions::default() };
+        let found = linear(&x, &weight, Some(&bias), &options).unwrap();
+        assert_eq!(found.dtype(), DType::F32);
+        let (round_x, round_weight) = (round(&x, half), round(&weight, half));
+        let expected = linear(&round_x, &round_weight, Some(&bias), &LinearOptions::default()).unwrap();
+        assert_eq!(read(&found), read(&expected));
+        let exact = linear(&x, &weight, Some(&bias), &LinearOptions::default()).unwrap();
+        assert_ne!(read(&found), read(&exact));
+
+        let gradients = (found * &mix).unwrap().sum_all().unwrap().backward().unwrap();
+        let dz = round(&mix, half);
+        for (variable, expected) in [
+            (&x, dz.matmul(&round_weight.t().unwrap()).unwrap()),
+            (&weight, round_x.t().unwrap().matmul(&dz).unwrap()),
+            (&bias, dz.sum(0).unwrap()),
+        ] {
+            assert_eq!(read(gradients.get(variable).unwrap()), read(&expected), "{half:?}");
+        }
+    }
+}
+
+#[test]
+fn a_scope_says_what_is_multiplied_and_a_weight_is_rounded_once_in_it() {
+    use esper_graph::precision::with_precision;
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    let single = |shape: &[usize], rng: &mut ChaCha8Rng| {
+        Var::from_tensor(&random(shape, rng).to_dtype(DType::F32).unwrap()).unwrap()
+    };
+    let (x, weight) = (single(&[3, 8], &mut rng), single(&[8, 2], &mut rng));
+    let of =
+        |precision| read(&linear(&x, &weight, None, &LinearOptions { precision, ..LinearOptions::default() }).unwrap());
+    let scopes = [esper_graph::Precision::Bf16, esper_graph::Precision::F16];
+    for ((asked, _), scope) in HALVES.into_iter().zip(scopes) {
+        let (found, num_products) = with_precision(scope, || [of(Precision::AsIs), of(Precision::AsIs)]);
+        let expected = of(asked);
+        assert_eq!((found, num_products), ([expected.clone(), expected], 2));
+    }
+    // What moves in the middle of a scope is not seen: a step updates its weights after it.
+    let (moved, _) = with_precision(scopes[0], || {
+        let before = of(Precision::AsIs);
+        weight.set(&weight.as_detached_tensor().zeros_like().unwrap()).unwrap();
+        (before, of(Precision::AsIs))
+    });
+    assert_eq!(moved.0, moved.1);
+    assert_eq!(of(Precision::Bf16), [0.0; 6]);
 }
 
 #[test]

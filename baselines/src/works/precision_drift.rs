@@ -1,0 +1,138 @@
+//! How far training in reduced precision ends from training in single precision: losses, accuracy, parameters.
+
+use std::sync::Arc;
+
+use candle_core::Device;
+use leyline::error::BoxError;
+use leyline::model::TrainableModel as _;
+use leyline::region::Eager;
+use leyline::seed::SeedManager as _;
+use tolaria::aggregate::ConflictResolution;
+use tolaria::optim::ScheduleConfig;
+use tolaria::trainer::report::EpochReport;
+use tolaria::trainer::{ExecutionConfig, Flow, Observer, TrainConfig, TrainPrecision};
+
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::gpu::growing::values_of;
+use crate::gpu::report::Broken;
+use crate::models::{Form, Variant, Workload};
+use crate::samples::Samples;
+use crate::trainer::{all_of, count, plain_trainer, train_config};
+use crate::work::{Needs, Outcome, Setting, Work, settings};
+
+pub(super) const WORK: Work = Work::new(
+    "precision-drift",
+    "Training in TF32, bf16 and f16 against f32: losses, accuracy, parameters",
+    Needs::Nothing,
+    run,
+);
+
+const NOTES: &str = "WORK.PRECISION.*: a run of the trainer with `train.precision`, weights and data as in f32, four microbatches per step. loss, accuracy: of the \
+    training data at the end, evaluated in f32; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
+    parameter_drift: norm of the difference of all parameters from those of f32 over the norm of what f32 has learned (those at the end minus those at the start). skipped: steps \
+    that overflowed. seed_drift: the same distance between two runs in f32 from other orders of the samples. tf32 is measured on a GPU";
+
+/// Work, epochs.
+const WORKS: [(&str, u64); 3] = [("ref", 200), ("mlp", 12), ("tfm5m", 6)];
+const MICROBATCHES: usize = 4;
+const SEEDS: [u64; 2] = [3, 4];
+
+/// Losses, accuracies and parameters of a run.
+struct Ran {
+    losses: Vec<f64>,
+    accuracies: Vec<f64>,
+    skipped: u64,
+    start: Vec<f32>,
+    end: Vec<f32>,
+}
+
+#[derive(Default)]
+struct Scores(Vec<f64>, Vec<f64>, u64);
+
+impl Observer for Scores {
+    fn step_finished(&mut self, _: leyline::id::StepIndex) -> Flow {
+        Flow::Continue
+    }
+
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        self.0.push(report.validation.loss);
+        self.1.extend(report.validation.accuracy());
+        self.2 += report.skipped_steps;
+        Ok(())
+    }
+}
+
+fn run(setting: &Setting) -> Result<Outcome, Error> {
+    let gpu = setting.gpu.map(|_| Gpu::open(setting)).transpose()?;
+    let device = gpu.as_ref().map_or(Device::Cpu, |gpu| gpu.device.clone());
+    let mut samples = Samples::default();
+    for (work, epochs) in WORKS {
+        measure(setting, &device, (work, epochs), &mut samples)?;
+    }
+    let config = settings([("works", format!("{WORKS:?}")), ("microbatches", MICROBATCHES.to_string())]);
+    Ok(match gpu {
+        Some(gpu) => gpu.result(WORK.name, NOTES, config, samples),
+        None => samples.into_result(WORK.name, WORK.name, NOTES, config, setting.clock.as_ref()),
+    }
+    .into())
+}
+
+fn measure(setting: &Setting, device: &Device, (work, epochs): (&str, u64), samples: &mut Samples) -> Result<(), Error> {
+    let of = |precision, seed| train(setting, device, (work, epochs), precision, seed);
+    let exact = of(TrainPrecision::F32, SEEDS[0])?;
+    let learned = distance(&exact.end, &exact.start);
+    samples.push(format!("{work}.seed_drift"), "ratio", distance(&of(TrainPrecision::F32, SEEDS[1])?.end, &exact.end) / learned);
+    let reduced = [TrainPrecision::Tf32, TrainPrecision::Bf16, TrainPrecision::F16];
+    for precision in reduced.into_iter().filter(|precision| device.is_cuda() || *precision != TrainPrecision::Tf32) {
+        let found = of(precision, SEEDS[0])?;
+        let name = format!("{work}.{}", format!("{precision:?}").to_lowercase());
+        let mut push = |what: &str, unit, value| samples.push(format!("{name}.{what}"), unit, value);
+        let pairs = [("loss", "nats", &found.losses, &exact.losses), ("accuracy", "ratio", &found.accuracies, &exact.accuracies)];
+        for (what, unit, found, exact) in pairs {
+            if let (Some(found), Some(exact)) = (found.last(), exact.last()) {
+                push(what, unit, *found);
+                push(&format!("{what}_drift"), unit, found - exact);
+            }
+        }
+        let largest = found.losses.iter().zip(&exact.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        push("largest_loss_drift", "nats", largest);
+        push("parameter_drift", "ratio", distance(&found.end, &exact.end) / learned);
+        push("skipped", "steps", found.skipped as f64);
+    }
+    Ok(())
+}
+
+fn train(
+    setting: &Setting,
+    device: &Device,
+    (work, epochs): (&str, u64),
+    precision: TrainPrecision,
+    seed: u64,
+) -> Result<Ran, Error> {
+    let variant = Variant::of(Form::Layers);
+    let work = if work == "tfm5m" { Workload::sequence_ends(variant, 0, device)? } else { Workload::of(work, variant, 0, device)? };
+    let data = all_of(work.dataset()?);
+    let config = train_config(
+        (work.batch_size / MICROBATCHES).max(1),
+        MICROBATCHES,
+        work.optimizer,
+        ConflictResolution::Mean,
+        ExecutionConfig::default(),
+    );
+    let schedule = ScheduleConfig::constant(work.learning_rate);
+    let config = TrainConfig { schedule, precision, eval_batch_size: count(1024), ..config };
+    let mut trainer = plain_trainer(config, work.num_classes, work.model, data, [seed, epochs], &Arc::clone(&setting.clock))?;
+    let values = |trainer: &crate::trainer::PlainTrainer| {
+        values_of(trainer.seeds().model().parameters()).map_err(|Broken(text)| candle_core::Error::Msg(text))
+    };
+    let start = values(&trainer)?;
+    let mut scores = Scores::default();
+    trainer.run(&mut Eager::acquire()?, &mut scores)?;
+    let end = values(&trainer)?;
+    Ok(Ran { losses: scores.0, accuracies: scores.1, skipped: scores.2, start, end })
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum::<f64>().sqrt()
+}

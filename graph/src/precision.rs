@@ -1,0 +1,160 @@
+//! The arithmetic of the products of a thread, for as long as a function runs.
+//!
+//! Layers ask for it where nothing else says what they multiply. A weight is rounded once per scope, not once per use: a step
+//! of several microbatches is one scope, at whose end the rounded weights are let go of, before anything updates them.
+
+use std::cell::RefCell;
+
+use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
+use candle_core::{DType, Result, Tensor, TensorId};
+
+use crate::key::Precision;
+
+thread_local! {
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+#[derive(Debug)]
+struct Scope {
+    precision: Precision,
+    /// By the tensor that was rounded, which lives as long.
+    rounded: Vec<(Tensor, Tensor)>,
+    num_products: u64,
+}
+
+/// What was there before, put back when it is dropped.
+struct Before {
+    scope: Option<Scope>,
+    is_tf32: Option<bool>,
+}
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        let scope = self.scope.take();
+        // What the scope has rounded is freed after the borrow.
+        let _ended = SCOPE.with(|place| std::mem::replace(&mut *place.borrow_mut(), scope));
+        if let Some(before) = self.is_tf32 {
+            set_gemm_reduced_precision_f32(before);
+        }
+    }
+}
+
+/// What `run` gives, with the products of `f32` that this thread forms in it in `precision`; and how many of them were rounded
+/// to half precision.
+///
+/// [`Precision::F32`] leaves them as candle's switch for the process says, and [`Precision::Tf32`] turns that on meanwhile. The others are
+/// known to whoever asks for [`half`], as `esper-layers` does; candle's own products stay as they are.
+///
+/// # Sync
+/// none
+///
+/// # Examples
+/// ```
+/// use candle_core::DType;
+/// use esper_graph::Precision;
+/// use esper_graph::precision::{half, with_precision};
+///
+/// let (inside, num_products) = with_precision(Precision::Bf16, half);
+/// assert_eq!((inside, num_products), (Some(DType::BF16), 0));
+/// assert_eq!(half(), None);
+/// ```
+pub fn with_precision<R>(precision: Precision, run: impl FnOnce() -> R) -> (R, u64) {
+    let scope = Scope { precision, rounded: Vec::new(), num_products: 0 };
+    let is_tf32 = (precision == Precision::Tf32).then(gemm_reduced_precision_f32);
+    let before = Before { scope: SCOPE.with(|place| place.borrow_mut().replace(scope)), is_tf32 };
+    if is_tf32.is_some() {
+        set_gemm_reduced_precision_f32(true);
+    }
+    let result = run();
+    let num_products = SCOPE.with(|place| place.borrow().as_ref().map_or(0, |scope| scope.num_products));
+    drop(before);
+    (result, num_products)
+}
+
+/// The type to which factors of `f32` are rounded now; none where they are not.
+#[must_use]
+pub fn half() -> Option<DType> {
+    SCOPE.with(|place| match place.borrow().as_ref()?.precision {
+        Precision::F32 | Precision::Tf32 => None,
+        Precision::Bf16 => Some(DType::BF16),
+        Precision::F16 => Some(DType::F16),
+    })
+}
+
+/// What `round` makes of a weight, which is kept until the scope ends; without a scope it is not. Counts a product.
+///
+/// # Errors
+/// Those of `round`.
+/// # Sync
+/// none
+pub fn rounded_once(weight: &Tensor, round: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    let known = |id: TensorId| {
+        SCOPE.with(|place| {
+            let mut place = place.borrow_mut();
+            let scope = place.as_mut()?;
+            scope.num_products += 1;
+            scope.rounded.iter().find(|(of, _)| of.id() == id).map(|(_, rounded)| rounded.clone())
+        })
+    };
+    if let Some(known) = known(weight.id()) {
+        return Ok(known);
+    }
+    let rounded = round(weight)?;
+    // What was computed from others comes only once.
+    if weight.is_variable() || !weight.track_op() {
+        SCOPE.with(|place| {
+            if let Some(scope) = place.borrow_mut().as_mut() {
+                scope.rounded.push((weight.clone(), rounded.clone()));
+            }
+        });
+    }
+    Ok(rounded)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+
+    #[test]
+    fn a_weight_is_rounded_once_in_a_scope_and_anew_in_the_next() {
+        let weight = Var::new(&[1.0_f32, 2.0], &Device::Cpu).unwrap();
+        let mut count = 0;
+        let mut round = || {
+            rounded_once(&weight, |weight| {
+                count += 1;
+                weight.detach().to_dtype(DType::F16)
+            })
+            .unwrap()
+        };
+        for num_scopes in 1..4 {
+            let (ids, num_products) = with_precision(Precision::F16, || [round().id(), round().id()]);
+            assert_eq!((ids[0] == ids[1], num_products), (true, 2), "scope {num_scopes}");
+        }
+        let [first, second] = [round(), round()];
+        assert_ne!(first.id(), second.id());
+        assert_eq!(count, 5);
+    }
+
+    #[test]
+    fn a_scope_ends_with_its_function_also_when_that_panics() {
+        let (inner, _) = with_precision(Precision::F16, || {
+            let inside = with_precision(Precision::Bf16, half).0;
+            let caught = std::panic::catch_unwind(|| with_precision(Precision::Bf16, || panic!("planted")));
+            assert!(caught.is_err());
+            (inside, half())
+        });
+        assert_eq!((inner, half()), ((Some(DType::BF16), Some(DType::F16)), None));
+    }
+
+    #[test]
+    fn what_is_computed_is_not_kept() {
+        let weight = Var::new(&[1.0_f32, 2.0], &Device::Cpu).unwrap();
+        with_precision(Precision::F16, || {
+            let computed = (weight.as_tensor() * 2.0).unwrap();
+            let of = || rounded_once(&computed, |computed| computed.to_dtype(DType::F16)).unwrap().id();
+            assert_ne!(of(), of());
+        });
+    }
+}

@@ -1,0 +1,193 @@
+//! Scales and what moves them, without a network.
+
+use leyline::id::StepIndex;
+use leyline::layout::ParameterLayout;
+use leyline::seed::{Attribution, AttributionMode};
+
+use super::*;
+use crate::aggregate::{AggregationConfig, ConflictResolution, ProjectionOrder, WindowPlan};
+use crate::grad::GradientBufferPool;
+use crate::host_read::HostReads;
+use crate::testing::{HOST, bits, layout, random, seed, values, vector};
+
+const START: f64 = 1024.0;
+
+fn config(growth_steps: u32) -> LossScaleConfig {
+    LossScaleConfig { initial: START, growth_steps: NonZeroU32::new(growth_steps).unwrap() }
+}
+
+/// A host, seed 1 in the main loss, seed 2 in a shadow.
+fn example() -> ParameterLayout {
+    layout(&[("a", 5, HOST, false), ("b", 3, seed(1), false), ("c", 4, seed(2), true)])
+}
+
+struct World {
+    engine: GradientEngine,
+    scale: LossScale,
+    pool: GradientBufferPool,
+}
+
+impl World {
+    fn new(method: ConflictResolution, growth_steps: u32) -> Self {
+        let geometry = Arc::new(Geometry::of(&example()).unwrap());
+        let config_of = AggregationConfig { method, clip_norm: Some(0.5), ..AggregationConfig::default() };
+        let engine = GradientEngine::new(Arc::clone(&geometry), config_of, 4, &Device::Cpu).unwrap();
+        let scale = LossScale::new(&config(growth_steps), geometry, &Device::Cpu).unwrap();
+        Self { engine, scale, pool: GradientBufferPool::new() }
+    }
+
+    /// A window of four microbatches whose gradients come scaled, if `is_scaled`; the combination, formed.
+    fn window(&mut self, gradients: &[Vec<f32>], is_scaled: bool) -> Vec<f32> {
+        let scales = self.scales();
+        let rows: Vec<GradientLease> = gradients
+            .iter()
+            .map(|gradient| {
+                let row = self.pool.lease_to_write(12, DType::F32, &Device::Cpu).unwrap();
+                let factor = |place: usize| {
+                    if !is_scaled {
+                        1.0
+                    } else if place < 8 {
+                        scales[0]
+                    } else {
+                        scales[3]
+                    }
+                };
+                let came: Vec<f32> = gradient.iter().enumerate().map(|(place, g)| g * factor(place)).collect();
+                row.as_tensor().slice_set(&vector(&came), 0, 0).unwrap();
+                if is_scaled {
+                    self.scale.unscale(&row, &self.engine).unwrap();
+                }
+                row
+            })
+            .collect();
+        let weights = [0.0, 0.5, 1.0, 0.25];
+        let attributions = weights.map(|weight| {
+            (8, Attribution::new(AttributionMode::Probe, vec![(leyline::id::SeedId(1), weight)]).unwrap())
+        });
+        let order = ProjectionOrder { seed: 1, step: StepIndex(3) };
+        let geometry = Arc::clone(self.engine.geometry());
+        let plan = WindowPlan::new(&attributions, geometry.owners(), self.engine.config(), order).unwrap();
+        let combination = self.engine.combine(rows, &plan, None, None, &mut HostReads::default()).unwrap();
+        self.scale.follow(&combination).unwrap();
+        values(combination.materialize(&geometry).unwrap().as_tensor())
+    }
+
+    /// Of the main loss, of the host's own parts, of each seed.
+    fn scales(&self) -> Vec<f32> {
+        values(&self.scale.state)[..4].to_vec()
+    }
+}
+
+fn gradients() -> Vec<Vec<f32>> {
+    (0..4).map(|index| random(12, index)).collect()
+}
+
+#[test]
+fn every_aggregation_gives_the_bits_of_gradients_that_were_never_scaled() {
+    for method in ConflictResolution::ALL {
+        let expected = World::new(method, 2).window(&gradients(), false);
+        let mut world = World::new(method, 2);
+        for scale in [1024.0, 1024.0, 2048.0, 2048.0, 4096.0] {
+            assert_eq!(world.scales()[0], scale);
+            assert_eq!(bits(&world.window(&gradients(), true)), bits(&expected), "{method:?} at {scale}");
+        }
+    }
+}
+
+#[test]
+fn one_overflow_in_any_microbatch_halves_the_scale_of_its_loss_and_no_other() {
+    for method in ConflictResolution::ALL {
+        for (bad, place) in [(f32::INFINITY, 0), (f32::NAN, 7), (f32::NEG_INFINITY, 9)] {
+            for microbatch in 0..4 {
+                let mut world = World::new(method, 3);
+                let good = gradients();
+                world.window(&good, true);
+                let mut with = good.clone();
+                with[microbatch][place] = bad;
+                let formed = world.window(&with, true);
+                let in_main = place < 8;
+                let scales = world.scales();
+                let expected = if in_main { [512.0, 1024.0] } else { [1024.0, 512.0] };
+                assert_eq!([scales[0], scales[3]], expected, "{method:?}, {bad} in {microbatch}");
+                assert_eq!(
+                    formed[..8].iter().all(|g| g.is_nan()),
+                    in_main,
+                    "{method:?}: the whole of the main loss is skipped"
+                );
+                assert_eq!(formed[8..].iter().all(|g| g.is_nan()), !in_main, "{method:?}");
+                // Good steps are counted anew: the one that overflowed grows later.
+                world.window(&good, true);
+                let scales = world.scales();
+                assert_eq!([scales[0], scales[3]], if in_main { [512.0, 2048.0] } else { [2048.0, 512.0] });
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_stay_within_their_bounds() {
+    let mut world = World::new(ConflictResolution::Mean, 1);
+    let mut bad = gradients();
+    bad[2][1] = f32::NAN;
+    for _ in 0..15 {
+        world.window(&bad, true);
+    }
+    assert_eq!(world.scales()[0], 1.0);
+    let numbers = |scale: &LossScale| values_of(scale);
+    assert!(!world.scale.read(&numbers(&world.scale)).may_fall(HOST));
+    assert!(world.scale.read(&numbers(&world.scale)).may_fall(seed(2)));
+    for _ in 0..30 {
+        world.window(&gradients(), true);
+    }
+    assert_eq!([world.scales()[0], world.scales()[3]], [LARGEST; 2]);
+}
+
+fn values_of(scale: &LossScale) -> Vec<f64> {
+    crate::testing::values_f64(&scale.numbers().unwrap())
+}
+
+#[test]
+fn owners_keep_their_scales_when_the_network_changes() {
+    let mut world = World::new(ConflictResolution::Mean, 1);
+    let mut bad = gradients();
+    bad[0][10] = f32::INFINITY;
+    world.window(&bad, true);
+    assert_eq!(values_of(&world.scale)[..4], [2048.0, 1024.0, 1024.0, 512.0]);
+    // Seed 2 stays in its shadow, seed 3 comes into one, seed 1 goes.
+    let changed = layout(&[("a", 5, HOST, false), ("c", 4, seed(2), true), ("d", 2, seed(3), true)]);
+    let geometry = Arc::new(Geometry::of(&changed).unwrap());
+    let refitted = world.scale.refitted(Arc::clone(&geometry)).unwrap();
+    assert_eq!(values_of(&refitted)[..4], [2048.0, 2048.0, 512.0, 2048.0]);
+    let scaled = |scope| values(&refitted.scaled(&Tensor::new(3_f32, &Device::Cpu).unwrap(), scope).unwrap());
+    let shadow = |id| GradientScope::Shadow(leyline::id::SeedId(id));
+    assert_eq!([GradientScope::Main, shadow(2), shadow(3)].map(scaled), [[6144.0], [1536.0], [6144.0]]);
+    // And back, from what was saved.
+    let numbers: Vec<f32> = values_of(&refitted).iter().map(|number| *number as f32).collect();
+    let again = LossScale::with(&config(1), Arc::clone(&geometry), &numbers, &Device::Cpu).unwrap();
+    assert_eq!(values_of(&again), values_of(&refitted));
+    for wrong in [&numbers[1..], &[0.0; 8], &[f32::NAN; 8]] {
+        let error = LossScale::with(&config(1), Arc::clone(&geometry), wrong, &Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("expected 4 scales from 1 to 16777216"), "{error}");
+    }
+}
+
+#[test]
+fn settings_that_cannot_work_are_named() {
+    for (initial, is_right) in [
+        (1.0, true),
+        (65_536.0, true),
+        (16_777_216.0, true),
+        (0.5, false),
+        (3.0, false),
+        (0.0, false),
+        (-2.0, false),
+        (33_554_432.0, false),
+        (f64::INFINITY, false),
+        (f64::NAN, false),
+    ] {
+        let issues = LossScaleConfig { initial, ..LossScaleConfig::default() }.validate();
+        assert_eq!(issues.is_empty(), is_right, "{initial}: {issues:?}");
+    }
+    let issues = config(1 << 24).validate();
+    assert_eq!(issues, [("growth_steps".to_owned(), "less than 16777216".to_owned())]);
+}

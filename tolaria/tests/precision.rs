@@ -1,0 +1,270 @@
+//! Steps whose products are of half precision: what is refused, a loss whose scale falls and grows, states that are taken up.
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor, Var};
+use esper_graph::precision::{half, rounded_once};
+use leyline::durable::SavedState;
+use leyline::error::BoxError;
+use leyline::id::StepIndex;
+use leyline::region::Eager;
+use leyline_testkit::recording_recorder::RecordingRecorder;
+use tolaria::batch::{BatchConfig, Dataset};
+use tolaria::checkpoint::Snapshot;
+use tolaria::host_read::{HostReads, read_vec};
+use tolaria::optim::{OptimizerConfig, ScheduleConfig};
+use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
+use tolaria::task::Classification;
+use tolaria::trainer::report::EpochReport;
+use tolaria::trainer::{
+    Flow, LossScaleConfig, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, TrainPrecision, Trainer,
+};
+
+type Run = Trainer<NoSeeds<PlainModel>, NoPolicy>;
+
+/// Windows of four microbatches of two.
+const SAMPLES: usize = 64;
+const STEPS_PER_EPOCH: u64 = 8;
+const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+
+fn data() -> Dataset {
+    let inputs = (0..SAMPLES * 3).map(|i| ((i * 7) % 11) as f32 / 11.0 - 0.4);
+    let inputs = Tensor::from_iter(inputs, &Device::Cpu).unwrap().reshape((SAMPLES, 3)).unwrap();
+    let targets = Tensor::from_iter((0..SAMPLES).map(|i| u32::from(i % 3 == 1)), &Device::Cpu).unwrap();
+    Dataset::new(inputs, targets).unwrap()
+}
+
+/// x·W with factors as the scope says; candle's conversions round gradients, too.
+fn product(x: &Tensor, weight: &Var) -> candle_core::Result<Tensor> {
+    let Some(half) = half() else { return x.matmul(weight) };
+    let round = |tensor: &Tensor| tensor.to_dtype(half)?.to_dtype(DType::F32);
+    round(x)?.matmul(&rounded_once(weight, round)?)
+}
+
+struct Setting {
+    precision: TrainPrecision,
+    loss_scale: LossScaleConfig,
+    optimizer: OptimizerConfig,
+    recorder: Arc<RecordingRecorder>,
+}
+
+impl Setting {
+    fn new(precision: TrainPrecision) -> Self {
+        let recorder = Arc::new(RecordingRecorder::new());
+        Self { precision, loss_scale: LossScaleConfig::default(), optimizer: ADAM_W, recorder }
+    }
+
+    fn f16(initial: f64, growth_steps: u32) -> Self {
+        let growth_steps = NonZeroU32::new(growth_steps).unwrap();
+        Self { loss_scale: LossScaleConfig { initial, growth_steps }, ..Self::new(TrainPrecision::F16) }
+    }
+
+    fn parts(&self, has_products: bool) -> (TrainConfig, Parts<NoSeeds<PlainModel>, NoPolicy>) {
+        let var = |shape: (usize, usize)| {
+            let count = shape.0 * shape.1;
+            let values = (0..count).map(|i| ((i * 5) % 7) as f32 / 7.0 - 0.4);
+            Var::from_tensor(&Tensor::from_iter(values, &Device::Cpu).unwrap().reshape(shape).unwrap()).unwrap()
+        };
+        let (first, second) = (var((3, 8)), var((8, 2)));
+        let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
+        let model = PlainModel::new(named, move |x: &Tensor| {
+            if !has_products {
+                return x.matmul(&first)?.relu()?.matmul(&second);
+            }
+            product(&product(x, &first)?.relu()?, &second)
+        });
+        let count = |n| NonZeroUsize::new(n).unwrap();
+        let config = TrainConfig {
+            batch: BatchConfig { batch_size: count(2), microbatches_per_step: count(4) },
+            precision: self.precision,
+            loss_scale: self.loss_scale,
+            optimizer: self.optimizer,
+            ..TrainConfig::default()
+        };
+        let splits = Splits { train: data(), validation: data(), test: data() };
+        let task = Arc::new(Classification::new(2));
+        let parts = Parts {
+            num_epochs: 4,
+            recorder: self.recorder.clone(),
+            ..Parts::new(task, NoSeeds::new(model.unwrap()), NoPolicy, splits)
+        };
+        (config, parts)
+    }
+
+    fn trainer(&self) -> Run {
+        let (config, parts) = self.parts(true);
+        Trainer::new(config, parts).unwrap()
+    }
+}
+
+#[derive(Default)]
+struct StopAt(u64, Vec<EpochReport>);
+
+impl Observer for StopAt {
+    fn step_finished(&mut self, step: StepIndex) -> Flow {
+        if step.0 == self.0 { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        self.1.push(report.clone());
+        Ok(())
+    }
+}
+
+fn eager() -> Eager {
+    Eager::acquire().unwrap()
+}
+
+fn run_to(trainer: &mut Run, step: u64) {
+    assert_eq!(trainer.run(&mut eager(), &mut StopAt(step, Vec::new())).unwrap(), Outcome::Interrupted);
+}
+
+/// Parameters and moments.
+fn numbers(snapshot: &Snapshot) -> Vec<u32> {
+    let bits =
+        |tensor: &Tensor| read_vec(tensor, "test", &mut HostReads::default()).unwrap().into_iter().map(f32::to_bits);
+    let of = |name| snapshot.components[name].tensors.values().flat_map(bits);
+    of("seeds").chain(of("optimizer")).collect()
+}
+
+/// The scale of the main loss, and good steps in a row.
+fn scale(snapshot: &Snapshot) -> [f64; 2] {
+    let state: serde_json::Value = serde_json::from_str(&snapshot.components["trainer"].json).unwrap();
+    let saved = state["sums"]["loss_scale"].as_array().unwrap();
+    [saved[0].as_f64().unwrap(), saved[saved.len() / 2].as_f64().unwrap()]
+}
+
+fn snapshot(trainer: &mut Run) -> Snapshot {
+    trainer.snapshot(&eager()).unwrap()
+}
+
+#[test]
+fn a_precision_that_a_device_or_a_network_does_not_have_is_refused_by_name() {
+    let (config, parts) = Setting::new(TrainPrecision::Tf32).parts(true);
+    let error = Trainer::new(config, parts).unwrap_err().to_string();
+    assert!(error.contains("precision") && error.contains("expected `f32`, `bf16` or `f16` on this device"), "{error}");
+    for precision in [TrainPrecision::Bf16, TrainPrecision::F16] {
+        let (config, parts) = Setting::new(precision).parts(false);
+        let error = Trainer::new(config, parts).unwrap().run(&mut eager(), &mut NullObserver).unwrap_err().to_string();
+        assert!(error.contains("the network has none of `esper_layers::linear`: expected `f32`"), "{error}");
+    }
+    let (mut config, parts) = Setting::f16(1024.0, 5).parts(true);
+    config.precision = TrainPrecision::Bf16;
+    let error = Trainer::new(config, parts).unwrap_err().to_string();
+    assert!(error.contains("`loss_scale`") && error.contains("`precision` to be `f16`"), "{error}");
+}
+
+#[test]
+fn a_step_that_overflows_changes_nothing_and_halves_the_scale() {
+    for optimizer in [SGD, ADAM_W] {
+        // 2^24 · 2^-2 or so is far beyond 65 504.
+        let setting = Setting { optimizer, ..Setting::f16(16_777_216.0, 1000) };
+        let mut trainer = setting.trainer();
+        let mut before = numbers(&snapshot(&mut trainer));
+        let (mut at, mut num_skipped) = (16_777_216.0, 0);
+        for step in 1..=STEPS_PER_EPOCH * 2 - 1 {
+            run_to(&mut trainer, step);
+            let now = snapshot(&mut trainer);
+            let [scale, good] = scale(&now);
+            if scale < at {
+                assert!((scale - at / 2.0).abs() < 0.5 && good.abs() < 0.5, "{scale} after {at}");
+                // The moments of a parameter are made in its first step: as zeros.
+                let (new, old) = (numbers(&now), before.clone());
+                assert!(new[..old.len()] == old && new[old.len()..].iter().all(|bits| *bits == 0), "step {step}");
+                num_skipped += 1;
+            } else {
+                assert_ne!(numbers(&now), before, "step {step}");
+            }
+            (at, before) = (scale, numbers(&now));
+        }
+        assert!((3..14).contains(&num_skipped), "{num_skipped} skipped");
+        let counted = setting.recorder.counter_value("tolaria.steps.skipped_total", &[]).unwrap();
+        assert!(counted > 0, "skipped steps are counted as those that are not finite are");
+        let gauge = setting.recorder.gauge_value("tolaria.train.loss_scale", &[]).unwrap();
+        assert!(gauge < 16_777_216.0, "{gauge}");
+    }
+}
+
+#[test]
+fn the_learning_rate_goes_on_as_if_no_step_had_been_skipped() {
+    let rates = |setting: &Setting| {
+        let (mut config, parts) = setting.parts(true);
+        config.schedule = ScheduleConfig { warmup_steps: 9, ..ScheduleConfig::constant(0.01) };
+        let mut seen = StopAt::default();
+        Trainer::new(config, parts).unwrap().run(&mut eager(), &mut seen).unwrap();
+        seen.1.into_iter().map(|report| report.learning_rate.to_bits()).collect::<Vec<_>>()
+    };
+    assert_eq!(rates(&Setting::f16(16_777_216.0, 1000)), rates(&Setting::new(TrainPrecision::F32)));
+}
+
+#[test]
+fn a_scale_grows_after_so_many_good_steps() {
+    let mut trainer = Setting::f16(8.0, 3).trainer();
+    for (step, expected) in (1..).zip([[8.0, 1.0], [8.0, 2.0], [16.0, 0.0], [16.0, 1.0], [16.0, 2.0], [32.0, 0.0]]) {
+        run_to(&mut trainer, step);
+        assert_eq!(scale(&snapshot(&mut trainer)), expected, "step {step}");
+    }
+}
+
+#[test]
+fn gauges_say_what_is_asked_for_from_the_start() {
+    for (setting, expected) in [
+        (Setting::new(TrainPrecision::F32), [Some(0.0), Some(0.0), None]),
+        (Setting::new(TrainPrecision::Bf16), [Some(1.0), Some(0.0), None]),
+        (Setting::f16(4096.0, 5), [Some(1.0), Some(0.0), Some(4096.0)]),
+    ] {
+        let _trainer = setting.trainer();
+        let of = |name: &str| setting.recorder.gauge_value(&format!("tolaria.train.{name}"), &[]);
+        assert_eq!(["amp_enabled", "tf32_enabled", "loss_scale"].map(of), expected);
+    }
+}
+
+fn ended(trainer: &mut Run) -> Vec<(String, SavedStateBits)> {
+    assert_eq!(trainer.run(&mut eager(), &mut NullObserver).unwrap(), Outcome::Completed);
+    let bits =
+        |tensor: &Tensor| read_vec(tensor, "test", &mut HostReads::default()).unwrap().into_iter().map(f32::to_bits);
+    let of =
+        |(name, state): (String, SavedState)| (name, (state.json, state.tensors.values().flat_map(bits).collect()));
+    snapshot(trainer).components.into_iter().map(of).collect()
+}
+
+type SavedStateBits = (String, Vec<u32>);
+
+#[test]
+fn a_run_that_is_taken_up_has_the_scale_and_the_bits_of_one_that_never_stopped() {
+    for setting in [Setting::f16(16_777_216.0, 3), Setting::new(TrainPrecision::Bf16)] {
+        let expected = ended(&mut setting.trainer());
+        // Amid the search for a scale, while it grows, at the end of an epoch.
+        for stop in [2, 5, STEPS_PER_EPOCH, 13, 27] {
+            let mut first = setting.trainer();
+            run_to(&mut first, stop);
+            let kept = snapshot(&mut first);
+            let mut second = setting.trainer();
+            second.restore(&mut eager(), &kept).unwrap();
+            assert_eq!(ended(&mut second), expected, "{:?} after step {stop}", setting.precision);
+            // Back again, from further on.
+            run_to(&mut first, stop + 3);
+            first.restore(&mut eager(), &kept).unwrap();
+            assert_eq!(ended(&mut first), expected, "{:?} back to step {stop}", setting.precision);
+        }
+    }
+}
+
+#[test]
+fn half_precision_learns_what_single_precision_learns() {
+    let losses = |setting: &Setting| {
+        let mut seen = StopAt::default();
+        setting.trainer().run(&mut eager(), &mut seen).unwrap();
+        seen.1.into_iter().map(|report| report.validation.loss).collect::<Vec<_>>()
+    };
+    let expected = losses(&Setting::new(TrainPrecision::F32));
+    for (setting, tolerance) in [(Setting::new(TrainPrecision::Bf16), 1e-2), (Setting::f16(1024.0, 2000), 1e-3)] {
+        let found = losses(&setting);
+        assert_ne!(found, expected, "nothing was rounded");
+        let largest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(largest < tolerance, "{:?}: {largest}", setting.precision);
+    }
+}
