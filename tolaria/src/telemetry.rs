@@ -73,6 +73,8 @@ leyline::declare_metrics! {
     INPUT_GATHER = Gauge "tolaria.input.gather_ms" Milliseconds [];
     /// Part of that time for which no step of the last epoch waited; absent without workers.
     INPUT_OVERLAP = Gauge "tolaria.input.overlap" Ratio [];
+    /// Memory at the end of the last epoch, by what it is for: `parameters`, `gradients` (buffers of the pool), `moments` of the optimizer.
+    MEMORY_PART = Gauge "tolaria.memory.part_bytes" Bytes ["part"];
     /// Whether products of training steps are rounded to `bf16` or `f16`.
     AMP_ENABLED = Gauge "tolaria.train.amp_enabled" Flag [];
     /// Whether `train.precision` asks for products of TF32.

@@ -88,8 +88,12 @@ impl Combination {
         coefficients: Tensor,
     ) -> Result<Self, Error> {
         let factors = Factors::Device(workspace.factors().clone());
-        let combination = Self::new(rows, Coefficients::Device(coefficients), factors)?;
-        Ok(Self { workspace: Some(workspace), ..combination })
+        Ok(Self::new(rows, Coefficients::Device(coefficients), factors)?.within(Some(workspace)))
+    }
+
+    /// With where the kernels of a GPU find the parts.
+    pub(super) fn within(self, workspace: Option<Arc<Workspace>>) -> Self {
+        Self { workspace, ..self }
     }
 
     /// What it consists of.

@@ -104,6 +104,11 @@ impl WindowPlan {
         self
     }
 
+    /// The window when its gradients have been added up to one row.
+    pub(crate) fn folded(&self) -> Self {
+        Self { fractions: vec![1.0], owners: None, ..*self }
+    }
+
     /// Samples of the window.
     #[must_use]
     pub fn num_samples(&self) -> usize {
@@ -151,7 +156,7 @@ impl WindowPlan {
         self.fractions.len()
     }
 
-    pub(super) fn fractions(&self) -> &[f64] {
+    pub(crate) fn fractions(&self) -> &[f64] {
         &self.fractions
     }
 

@@ -3,6 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
+use candle_core::Tensor;
 use leyline::command::Order;
 use leyline::error::Error as _;
 use leyline::id::StepIndex;
@@ -297,6 +298,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     fn publish(&mut self, report: &EpochReport, totals: &EpochTotals) {
         self.instruments.epoch(report, totals);
+        let layout = self.parts.seeds.model().layout();
+        let (row, bytes) = (4 * layout.num_elements(), |(_, moments): (&str, &Tensor)| 4 * moments.elem_count());
+        let moments = self.optimizer.moments(layout).map(bytes).sum();
+        self.instruments.memory([row, row * self.pool.stats().allocated, moments]);
         let conflict = report.conflict.as_ref();
         self.gradient_instruments.epoch(conflict, self.config.conflict, self.config.conflict_warn);
         self.executor.publish();

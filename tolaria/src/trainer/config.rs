@@ -34,6 +34,10 @@ pub struct TrainConfig {
     /// Which parameters decay, and how fast those of each owner move; all alike when nothing is said.
     #[serde(default, skip_serializing_if = "GroupsConfig::is_plain")]
     pub groups: GroupsConfig,
+    /// Memory that the gradients of a window's microbatches may take at once where owners are not told apart, MiB: those of more are
+    /// added up on the way, a few at a time and at least two, with the same bits.
+    #[serde(default = "default_gradient_mib", skip_serializing_if = "is_default_gradient_mib")]
+    pub gradient_mib: u32,
     /// Precision of the products of training steps.
     #[serde(default, skip_serializing_if = "TrainPrecision::is_default")]
     pub precision: TrainPrecision,
@@ -149,6 +153,14 @@ impl Default for ExecutionConfig {
     }
 }
 
+fn default_gradient_mib() -> u32 {
+    256
+}
+
+fn is_default_gradient_mib(mib: &u32) -> bool {
+    *mib == default_gradient_mib()
+}
+
 fn default_cagrad_radius() -> f64 {
     Parameters::default().cagrad_radius
 }
@@ -162,6 +174,7 @@ impl Default for TrainConfig {
             batch: BatchConfig { batch_size, microbatches_per_step: NonZeroUsize::MIN },
             optimizer: OptimizerConfig::default(),
             groups: GroupsConfig::default(),
+            gradient_mib: default_gradient_mib(),
             precision: TrainPrecision::default(),
             loss_scale: LossScaleConfig::default(),
             schedule: ScheduleConfig::constant(0.003),
@@ -185,6 +198,13 @@ impl Default for TrainConfig {
 }
 
 impl TrainConfig {
+    /// Gradients of so many elements that are kept at once, where they are not told apart.
+    pub(super) fn rows_at_once(&self, num_elements: usize) -> usize {
+        let row = (num_elements as u64).saturating_mul(4).max(1);
+        let rows = (u64::from(self.gradient_mib) << 20) / row;
+        usize::try_from(rows).unwrap_or(usize::MAX).max(2)
+    }
+
     /// How the loss is scaled, where it is.
     pub(super) fn scaling(&self) -> Option<&LossScaleConfig> {
         (self.precision == TrainPrecision::F16).then_some(&self.loss_scale)

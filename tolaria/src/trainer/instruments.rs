@@ -36,6 +36,8 @@ pub(super) struct Instruments {
     seeds_active: Gauge,
     microbatches: Gauge,
     loss_scale: Gauge,
+    /// Of parameters, gradients and moments.
+    memory: [Gauge; 3],
 }
 
 impl Instruments {
@@ -56,6 +58,7 @@ impl Instruments {
         loss_scale.set_or_clear(config.scaling().map(|scaling| scaling.initial));
         Self {
             loss_scale,
+            memory: ["parameters", "gradients", "moments"].map(|part| recorder.gauge(&desc::MEMORY_PART, &[part])),
             input,
             rollback: RollbackInstruments::new(recorder),
             validation_measures: measures.iter().map(of).collect(),
@@ -76,6 +79,11 @@ impl Instruments {
             seeds_active: recorder.gauge(&desc::SEEDS_ACTIVE, &[]),
             microbatches: recorder.gauge(&desc::MICROBATCHES, &[]),
         }
+    }
+
+    /// Takes over the bytes of parameters, gradients and moments.
+    pub(super) fn memory(&self, parts: [usize; 3]) {
+        self.memory.iter().zip(parts).for_each(|(gauge, bytes)| gauge.set(bytes as f64));
     }
 
     /// Takes over what an epoch came to; what was not measured becomes absent.

@@ -3,6 +3,8 @@
 //! A [`Region`] is all that this part can name. The seed manager, the policy and the executor are not in it, so nothing of
 //! them can be called while a step is recorded, by whatever route.
 
+use std::borrow::Cow;
+
 use candle_core::{DType, Device, Tensor};
 use esper_graph::precision::with_precision;
 use esper_graph::{ExecutionMode, GraphKey, Refusal, execute};
@@ -34,11 +36,25 @@ pub(super) struct StepPlan {
     /// Samples of each microbatch.
     pub(super) sizes: Vec<usize>,
     pub(super) window: WindowPlan,
+    /// Gradients of microbatches that are kept at once where owners are not told apart.
+    pub(super) rows_at_once: usize,
     /// What the aggregation reads from the device; empty where it reads the plan.
     pub(super) arguments: Vec<f64>,
     /// Constants of the optimizer, (parameters, 4); empty where nobody reads them from the device.
     pub(super) table: Vec<f32>,
     pub(super) update: UpdatePlan,
+}
+
+impl StepPlan {
+    /// Whether gradients are added up on the way.
+    fn is_folded(&self) -> bool {
+        self.sizes.len() > self.rows_at_once && !self.window.tells_owners_apart()
+    }
+
+    /// How what is left of the gradients is combined.
+    fn window(&self) -> Cow<'_, WindowPlan> {
+        if self.is_folded() { Cow::Owned(self.window.folded()) } else { Cow::Borrowed(&self.window) }
+    }
 }
 
 /// One step, ready to run or to be recorded.
@@ -94,9 +110,11 @@ impl<M: TrainableModel> Region<'_, M> {
         }
     }
 
-    /// The gradients of all microbatches, whose losses are added to the sums.
-    fn gradients(&self, inputs: &StepInputs) -> Result<Vec<GradientLease>, Error> {
+    /// The gradients of all microbatches, or of more than may be kept the sum; their losses are added to the sums.
+    fn gradients(&mut self, inputs: &StepInputs) -> Result<Vec<GradientLease>, Error> {
         let mut rows = Vec::with_capacity(self.plan.sizes.len());
+        let mut coefficients = Vec::with_capacity(self.plan.sizes.len());
+        let num_rows = self.plan.sizes.len();
         for (index, num_samples) in self.plan.sizes.iter().enumerate() {
             let batch = inputs.batch(self.data, index)?;
             let outputs =
@@ -114,6 +132,13 @@ impl<M: TrainableModel> Region<'_, M> {
             let num_hits = self.task.num_hits(&outputs.logits, &batch.targets)?;
             self.sums.add_microbatch(&within(&main.detach(), self.bound)?, num_hits.as_ref(), *num_samples)?;
             rows.push(gradient);
+            if self.plan.is_folded() {
+                coefficients.push(self.plan.window.fractions()[index]);
+                if rows.len() == self.plan.rows_at_once || index + 1 == num_rows {
+                    rows = vec![self.engine.fold(rows, &coefficients)?];
+                    coefficients = vec![1.0];
+                }
+            }
         }
         Ok(rows)
     }
@@ -133,14 +158,15 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
 
     /// What it reads besides tensors is the same for all steps of one shape.
     fn run(&mut self, _recording: &Recording, inputs: &StepInputs) -> Result<(), Error> {
-        let (parameters, layout) = (self.model.parameters(), self.model.layout());
         // Up to where parameters move: in it a weight is rounded once.
         let (rows, num_products) = with_precision(self.plan.shape.precision, || self.gradients(inputs));
         let rows = rows?;
         self.precision.check_products(num_products)?;
 
         let (arguments, sums) = (inputs.arguments(), Some(self.sums.as_tensor()));
-        let combination = self.engine.combine(rows, &self.plan.window, arguments, sums, self.reads)?;
+        let window = self.plan.window();
+        let combination = self.engine.combine(rows, &window, arguments, sums, self.reads)?;
+        let (parameters, layout) = (self.model.parameters(), self.model.layout());
         if let Some(scale) = self.sums.scale() {
             scale.follow(&combination)?;
         }

@@ -106,6 +106,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             learning_rate,
             sizes,
             arguments: if can_record && tells_owners_apart { window.arguments() } else { Vec::new() },
+            rows_at_once: self.config.rows_at_once(model.layout().num_elements()),
             window,
             table: if can_record { update.table() } else { Vec::new() },
             update,
