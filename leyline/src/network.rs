@@ -116,6 +116,9 @@ pub fn write_back<N: Into<String>, V: Borrow<Var>>(
     Ok(updates.into_iter().try_for_each(|(variable, tensor)| variable.borrow().set(&tensor))?)
 }
 
+/// A tensor that training changes beside the parameters, with its name.
+pub type Buffer = (String, Var);
+
 /// A network that does not grow, with the tensors that training changes beside its parameters.
 ///
 /// ```
@@ -134,8 +137,8 @@ pub fn write_back<N: Into<String>, V: Borrow<Var>>(
 #[derive(Debug)]
 pub struct Network<M> {
     model: M,
-    /// What training changes beside the parameters.
-    buffers: Vec<(String, Var)>,
+    /// What training changes beside the parameters, statistics first.
+    buffers: Vec<Buffer>,
     thread: ThreadBinding,
 }
 
@@ -146,21 +149,31 @@ impl<M: TrainableModel> Network<M> {
     }
 
     /// `model`, which in training changes `buffers` beside its parameters: counters of random draws, running statistics.
-    /// They are saved, and restored in place, so that a run that is taken up goes on as if it had not stopped.
+    /// They are saved, and restored in place, so that a run that is taken up goes on as if it had not stopped. Those of a float
+    /// type are [`statistics`](Self::statistics).
     ///
     /// # Errors
     /// [`NetworkError::Twice`] when two of them, or one and a parameter, have one name.
-    pub fn with_buffers(model: M, buffers: Vec<(String, Var)>) -> Result<Self, NetworkError> {
+    pub fn with_buffers(model: M, mut buffers: Vec<Buffer>) -> Result<Self, NetworkError> {
         let mut names: BTreeSet<&str> = model.parameters().iter().map(|parameter| parameter.name.as_str()).collect();
         match buffers.iter().find(|(name, _)| !names.insert(name)) {
             Some((name, _)) => Err(NetworkError::Twice { name: name.clone() }),
-            None => Ok(Self { buffers, ..Self::new(model) }),
+            None => {
+                buffers.sort_by_key(|(_, buffer)| !buffer.dtype().is_float());
+                Ok(Self { buffers, ..Self::new(model) })
+            }
         }
     }
 
     /// The network.
     pub fn model(&self) -> &M {
         &self.model
+    }
+
+    /// The buffers of a float type: what a step that is left out must not change, see
+    /// [`SeedManager::statistics`](crate::seed::SeedManager::statistics).
+    pub fn statistics(&self) -> &[Buffer] {
+        &self.buffers[..self.buffers.partition_point(|(_, buffer)| buffer.dtype().is_float())]
     }
 
     /// As [`ThreadBinding::check`].

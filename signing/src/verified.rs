@@ -8,6 +8,7 @@ use leyline::command::{Command, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
+use leyline::network::Buffer;
 use leyline::region::Eager;
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
 use leyline::task::Task;
@@ -160,6 +161,10 @@ impl<M: SeedManager> SeedManager for Verified<M> {
     /// Needs no order: who holds the manager may restore any state of it, too.
     fn remove_seed(&mut self, eager: &mut Eager, seed: SeedId, reason: &str) -> Result<bool, Self::Error> {
         self.manager.remove_seed(eager, seed, reason).map_err(Error::Inner)
+    }
+
+    fn statistics(&self) -> &[Buffer] {
+        self.manager.statistics()
     }
 
     fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Self::Error> {

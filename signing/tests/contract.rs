@@ -14,6 +14,7 @@ use leyline::command::{AlphaCurve, AlphaRamp, Command, KeyId, Operation, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{Error as _, ErrorKind};
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
+use leyline::network::Buffer;
 use leyline::policy::{Decision, Policy};
 use leyline::region::Eager;
 use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
@@ -271,6 +272,10 @@ impl SeedManager for Noting {
     fn record_evidence(&mut self, _: &Eager, _: &[Evidence]) -> Result<(), Self::Error> {
         self.note("record_evidence")
     }
+    fn statistics(&self) -> &[Buffer] {
+        self.calls.borrow_mut().push("statistics");
+        &[]
+    }
     fn attribute_batch(&mut self, _: &Eager, _: &Batch) -> Result<Attribution, Self::Error> {
         self.note::<()>("attribute_batch").map(|()| Attribution::host_only())
     }
@@ -304,9 +309,10 @@ fn every_method_reaches_the_manager_inside() {
     manager.inspect_batch(&eager, &batch).unwrap();
     manager.record_evidence(&eager, &[]).unwrap();
     manager.attribute_batch(&eager, &batch).unwrap();
+    assert!(manager.statistics().is_empty());
     let calls = manager.inner().calls.take();
     let expected = "model, export_seed_states, apply, export_seed_states, export_slot_states, finish_step, finish_epoch, \
-                    wants_batch, inspect_batch, record_evidence, attribute_batch";
+                    wants_batch, inspect_batch, record_evidence, attribute_batch, statistics";
     assert_eq!(calls.join(", "), expected, "before an order the token is looked at");
 }
 

@@ -41,7 +41,11 @@ mod no_seeds_as_manager {
 
     fn harness() -> SeedManagerHarness<NoSeeds<PlainModel>> {
         let batch = toy::blobs(8, 1, &Device::Cpu).expect("a batch");
-        SeedManagerHarness::new(NoSeeds::new(linear()), batch).without_slots()
+        let buffer = |name: &str, dtype| (name.to_owned(), Var::zeros(2, dtype, &Device::Cpu).expect("a leaf"));
+        let buffers = vec![buffer("draws", DType::U32), buffer("mean", DType::F32)];
+        let manager = NoSeeds::with_buffers(linear(), buffers).expect("names of their own");
+        assert_eq!(manager.statistics().iter().map(|(name, _)| name).collect::<Vec<_>>(), ["mean"]);
+        SeedManagerHarness::new(manager, batch).without_slots()
     }
 
     leyline_testkit::seed_manager_conformance!(harness);

@@ -3,7 +3,7 @@
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor, Var};
 use leyline::clock::SystemClock;
@@ -65,8 +65,17 @@ impl Network {
 }
 
 fn trainer(seeds: NoSeeds<PlainModel>, dir: Option<&Path>) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
+    trainer_on(samples(), 1, seeds, dir)
+}
+
+fn trainer_on(
+    train: Dataset,
+    microbatches_per_step: usize,
+    seeds: NoSeeds<PlainModel>,
+    dir: Option<&Path>,
+) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
     let config = TrainConfig {
-        batch: BatchConfig { batch_size: count(3), microbatches_per_step: count(1) },
+        batch: BatchConfig { batch_size: count(3), microbatches_per_step: count(microbatches_per_step) },
         optimizer: OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
         schedule: ScheduleConfig::constant(0.1),
         eval_batch_size: count(5),
@@ -87,7 +96,7 @@ fn trainer(seeds: NoSeeds<PlainModel>, dir: Option<&Path>) -> Trainer<NoSeeds<Pl
         num_epochs: NUM_EPOCHS,
         max_steps: None,
         device: Device::Cpu,
-        data: Splits { train: samples(), validation: samples(), test: samples() },
+        data: Splits { train, validation: samples(), test: samples() },
         task: Arc::new(Classification::new(2)),
         seeds,
         policy: NoPolicy,
@@ -136,6 +145,62 @@ fn a_run_with_dropout_and_running_statistics_that_is_stopped_and_taken_up_has_th
     for stop in 1..NUM_EPOCHS * STEPS_PER_EPOCH {
         assert_eq!(run(true, Some(stop)), expected, "stopped after step {stop}");
         assert_ne!(run(false, Some(stop)).1, run(false, None).1, "masks and statistics matter");
+    }
+}
+
+/// The rows of samples, of which one has a number that is none; what the passes of a run made of the running mean, in order, and
+/// what it is at the end.
+fn means_of_a_run(microbatches_per_step: usize) -> (Vec<Vec<f32>>, Vec<f32>) {
+    let mut values: Vec<f32> = (0..96_u16).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4).collect();
+    values[8 * 5 + 2] = f32::NAN;
+    let targets = Tensor::from_iter((0..12_u32).map(|i| i % 2), &Device::Cpu).unwrap();
+    let data = Dataset::new(Tensor::from_vec(values, (12, 8), &Device::Cpu).unwrap(), targets).unwrap();
+
+    let weight = Var::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+    let mean = Var::zeros(8, DType::F32, &Device::Cpu).unwrap();
+    let draws = Var::zeros(1, DType::U32, &Device::Cpu).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let buffers = vec![("draws".to_owned(), draws.clone()), ("mean".to_owned(), mean.clone())];
+    let (of_pass, named) = (Arc::clone(&seen), vec![("weight".to_owned(), weight.clone())]);
+    let counter = draws.clone();
+    let model = PlainModel::with_pass(named, move |x: &Tensor, pass: Pass<'_>| {
+        if pass == Pass::Train {
+            let batch = x.mean(0)?;
+            of_pass.lock().unwrap().push(read_vec(&batch, "test", &mut HostReads::default()).unwrap());
+            mean.set(&((mean.as_detached_tensor() * 0.5)? + (batch * 0.5)?)?)?;
+            counter.set(&(counter.as_detached_tensor() + 1.0)?)?;
+        }
+        x.broadcast_sub(&mean.as_detached_tensor())?.matmul(&weight)
+    });
+    let seeds = NoSeeds::with_buffers(model.unwrap(), buffers).unwrap();
+    let (mut trainer, mut eager) = (trainer_on(data, microbatches_per_step, seeds, None), Eager::acquire().unwrap());
+    trainer.run(&mut eager, &mut NullObserver).unwrap();
+    let (saved, mut reads) = (trainer.seeds().save(&eager).unwrap(), HostReads::default());
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let drawn = read_vec_u32(&saved.tensors["draws"], "test", &mut reads).unwrap();
+    assert_eq!(drawn, [u32::try_from(seen.len()).unwrap()], "what is no statistic goes on");
+    (seen, read_vec(&saved.tensors["mean"], "test", &mut reads).unwrap())
+}
+
+#[test]
+fn running_statistics_are_those_of_the_steps_that_were_not_left_out() {
+    for microbatches_per_step in [1, 2, 3] {
+        let (seen, mean) = means_of_a_run(microbatches_per_step);
+        assert_eq!(seen.len(), 12);
+        let mut expected = vec![0.0; 8];
+        let mut num_left_out = 0;
+        // Four microbatches in an epoch: of three in a step, the last is alone.
+        for step in seen.chunks(4).flat_map(|epoch| epoch.chunks(microbatches_per_step)) {
+            if step.iter().flatten().any(|value| value.is_nan()) {
+                num_left_out += 1;
+                continue;
+            }
+            for batch in step {
+                expected.iter_mut().zip(batch).for_each(|(mean, batch)| *mean = *mean * 0.5 + batch * 0.5);
+            }
+        }
+        assert_eq!(num_left_out, NUM_EPOCHS);
+        assert_eq!(mean, expected, "{microbatches_per_step} microbatches in a step");
     }
 }
 

@@ -23,12 +23,13 @@
 //! | | `wants_batch`, `inspect_batch` | nothing is looked at |
 //! | attribute | `attribute_batch` | everything belongs to the host |
 //! | recover | `remove_seed` | no seed is removed |
+//! | | `statistics` | there are none |
 //!
 //! What is provided does nothing, but asks `export_seed_states` first: a manager that refuses a token there refuses it
 //! everywhere. Commands are signed and verified by layers around policies and managers; see [`crate::command`].
 //!
 //! # For callers
-//! Every method but `model` asks for an [`Eager`] token, saving and restoring included, so none can be called while a region
+//! Every method but `model` and `statistics` asks for an [`Eager`] token, saving and restoring included, so none can be called while a region
 //! is recorded. `train_for` comes before all batches, and again after the manager was made anew. Order within an epoch:
 //! `inspect_batch` where it is wanted, `attribute_batch` per microbatch, `finish_step` per optimizer step, then `record_evidence`, `finish_epoch`,
 //! `export_seed_states`, and `apply` for each order of the policy.
@@ -62,6 +63,8 @@
 //!   of what is saved: restoring keeps the one that was told.
 //! - **SM-13** a seed that `remove_seed` says it removed is out of the network, whatever its stage was: its parameters have left
 //!   the layout, and its stage is not live any more. Where it says that it did not, nothing has changed.
+//! - **SM-14** what `statistics` lists is saved under the name that it has there, and is no parameter. A manager around another
+//!   lists what that one does.
 //!
 //! # A manager without seeds
 //! ```
@@ -122,6 +125,7 @@ use crate::command::Order;
 use crate::durable::Durable;
 use crate::id::{EpochIndex, SeedId, StepIndex};
 use crate::model::TrainableModel;
+use crate::network::Buffer;
 use crate::region::Eager;
 use crate::task::Task;
 
@@ -233,6 +237,13 @@ pub trait SeedManager: Durable {
     /// For an unknown seed, and when the layout cannot be made.
     fn remove_seed(&mut self, eager: &mut Eager, _seed: SeedId, _reason: &str) -> Result<bool, Self::Error> {
         self.export_seed_states(eager).map(|_| false)
+    }
+
+    /// What the network changes by itself in a training pass, beside its parameters, and is not to change in a step that is left
+    /// out: running statistics (SM-14). The trainer writes there what was there before such a step, on the device. Counters of
+    /// random draws are not among them: draws go on.
+    fn statistics(&self) -> &[Buffer] {
+        &[]
     }
 
     /// Says how much of a microbatch's loss each seed is responsible for (SM-4).

@@ -97,7 +97,6 @@ pub use plan::{ProjectionOrder, WindowPlan};
 pub(crate) use solve::Clipping;
 #[cfg(feature = "cuda")]
 pub(crate) use solve::solver_memory;
-#[cfg(feature = "cuda")]
 pub(crate) use sums::SumsLayout;
 pub use weighting::{ConflictResolution, Parameters};
 

@@ -1,11 +1,10 @@
 //! A seed manager without seeds, for networks that do not grow.
 
-use candle_core::Var;
 use leyline::command::Order;
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::model::TrainableModel;
-use leyline::network::{Network, NetworkError};
+use leyline::network::{Buffer, Network, NetworkError};
 use leyline::region::Eager;
 use leyline::seed::{Applied, Evidence, SeedManager, SeedState};
 
@@ -20,11 +19,12 @@ impl<M: TrainableModel> NoSeeds<M> {
     }
 
     /// Wraps `model`, which in training changes `buffers` beside its parameters: counters of random draws
-    /// ([`DrawCounter::as_var`](crate::random::DrawCounter::as_var)), running statistics. See [`Network::with_buffers`].
+    /// ([`DrawCounter::as_var`](crate::random::DrawCounter::as_var)), running statistics. See [`Network::with_buffers`]. Those
+    /// of a float type stay as they were in a step that is left out.
     ///
     /// # Errors
     /// [`NetworkError::Twice`] when two of them, or one and a parameter, have one name.
-    pub fn with_buffers(model: M, buffers: Vec<(String, Var)>) -> Result<Self, NetworkError> {
+    pub fn with_buffers(model: M, buffers: Vec<Buffer>) -> Result<Self, NetworkError> {
         Network::with_buffers(model, buffers).map(Self)
     }
 }
@@ -56,6 +56,10 @@ impl<M: TrainableModel> SeedManager for NoSeeds<M> {
 
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, NetworkError> {
         Ok(self.0.check(eager).map(|()| Vec::new())?)
+    }
+
+    fn statistics(&self) -> &[Buffer] {
+        self.0.statistics()
     }
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), NetworkError> {

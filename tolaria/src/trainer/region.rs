@@ -12,10 +12,11 @@ use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::layout::Segment;
 use leyline::model::{HostNumbers, Outputs, Pass, TrainableModel};
+use leyline::network::Buffer;
 use leyline::region::Recording;
 use leyline::task::Task;
 
-use crate::aggregate::{GradientEngine, WindowPlan};
+use crate::aggregate::{GradientEngine, SumsLayout, WindowPlan};
 use crate::batch::Dataset;
 use crate::error::{self, Error};
 use crate::grad::{GradientBufferPool, GradientLease, GradientScope, gather_gradients};
@@ -60,6 +61,8 @@ impl StepPlan {
 /// One step, ready to run or to be recorded.
 pub(super) struct Region<'a, M> {
     pub(super) model: &'a M,
+    /// What the model changes by itself, and not in a step that is left out.
+    pub(super) statistics: &'a [Buffer],
     pub(super) task: &'a dyn Task,
     pub(super) precision: TrainPrecision,
     pub(super) data: &'a Dataset,
@@ -158,6 +161,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
 
     /// What it reads besides tensors is the same for all steps of one shape.
     fn run(&mut self, _recording: &Recording, inputs: &StepInputs) -> Result<(), Error> {
+        let before = Before::of(self.statistics, self.sums)?;
         // Up to where parameters move: in it a weight is rounded once.
         let (rows, num_products) = with_precision(self.plan.shape.precision, || self.gradients(inputs));
         let rows = rows?;
@@ -166,6 +170,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         let (arguments, sums) = (inputs.arguments(), Some(self.sums.as_tensor()));
         let window = self.plan.window();
         let combination = self.engine.combine(rows, &window, arguments, sums, self.reads)?;
+        before.map_or(Ok(()), |before| before.write_back(self.statistics, self.sums))?;
         let (parameters, layout) = (self.model.parameters(), self.model.layout());
         if let Some(scale) = self.sums.scale() {
             scale.follow(&combination)?;
@@ -189,6 +194,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         let layout = self.model.layout();
         let mut held: Vec<(String, Tensor)> =
             self.parameters().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
+        held.extend(self.statistics.iter().map(|(name, statistic)| (name.clone(), statistic.as_tensor().clone())));
         let moments = self.optimizer.moments(layout);
         held.extend(moments.map(|(name, moments)| (format!("moments of {name}"), moments.clone())));
         held.extend(self.pool.idle(layout.num_elements()).into_iter().map(|b| ("a gradient buffer".to_owned(), b)));
@@ -209,6 +215,41 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
     fn promise(&self) -> HostNumbers {
         self.model.host_numbers()
     }
+}
+
+/// What the model changes by itself, as it was before a step.
+struct Before {
+    statistics: Vec<Tensor>,
+    /// Samples of the steps that were left out so far, (1,).
+    num_skipped: Tensor,
+}
+
+impl Before {
+    /// Copies on the device; none where the model changes nothing by itself.
+    fn of(statistics: &[Buffer], sums: &EpochSums) -> candle_core::Result<Option<Self>> {
+        if statistics.is_empty() {
+            return Ok(None);
+        }
+        let copies = statistics.iter().map(|(_, statistic)| statistic.as_detached_tensor().copy());
+        Ok(Some(Self {
+            statistics: copies.collect::<candle_core::Result<_>>()?,
+            num_skipped: num_skipped(sums)?.copy()?,
+        }))
+    }
+
+    /// Undoes what the passes of a step changed, where the sums say by now that it is left out.
+    fn write_back(&self, statistics: &[Buffer], sums: &EpochSums) -> candle_core::Result<()> {
+        let is_skipped = num_skipped(sums)?.gt(&self.num_skipped)?.reshape(())?;
+        for ((_, statistic), before) in statistics.iter().zip(&self.statistics) {
+            let is_skipped = is_skipped.broadcast_as(statistic.shape())?;
+            statistic.set(&is_skipped.where_cond(before, &statistic.as_detached_tensor())?)?;
+        }
+        Ok(())
+    }
+}
+
+fn num_skipped(sums: &EpochSums) -> candle_core::Result<Tensor> {
+    sums.as_tensor().narrow(0, SumsLayout::SKIPPED_SAMPLES, 1)
 }
 
 /// The loss, or what is not finite where it is beyond its bound: then the step changes nothing.

@@ -52,6 +52,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     fn region<'a>(&'a mut self, plan: &'a StepPlan) -> (&'a mut StepExecutor, Region<'a, S::Model>) {
         let region = Region {
             model: self.parts.seeds.model(),
+            statistics: self.parts.seeds.statistics(),
             task: &*self.parts.task,
             precision: self.config.precision,
             data: &self.parts.data.train,

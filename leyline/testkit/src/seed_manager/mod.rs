@@ -1,4 +1,4 @@
-//! Rules SM-1 to SM-13 of [`leyline::seed`] as functions, and the harness they run on.
+//! Rules SM-1 to SM-14 of [`leyline::seed`] as functions, and the harness they run on.
 //!
 //! # What tempts
 //! A manager that has nothing to export has no reason to look at the token, and every provided method does what exporting
@@ -62,6 +62,7 @@
 mod harness;
 mod driver;
 mod rules;
+mod statistics;
 
 pub use harness::SeedManagerHarness;
 pub use rules::{
@@ -72,8 +73,9 @@ pub use rules::{
     sm_11_a_thread_started_inside_a_region_is_refused, sm_12_losses_are_those_of_the_task_told_last,
     sm_13_a_seed_that_was_removed_is_out_of_the_network,
 };
+pub use statistics::sm_14_statistics_are_saved_under_their_names;
 
-/// One `#[test]` per rule SM-1 to SM-13. The argument is a function or closure without arguments that builds a fresh
+/// One `#[test]` per rule SM-1 to SM-14. The argument is a function or closure without arguments that builds a fresh
 /// [`SeedManagerHarness`](crate::seed_manager::SeedManagerHarness).
 #[macro_export]
 macro_rules! seed_manager_conformance {
@@ -94,6 +96,7 @@ macro_rules! seed_manager_conformance {
             sm_11_a_thread_started_inside_a_region_is_refused,
             sm_12_losses_are_those_of_the_task_told_last,
             sm_13_a_seed_that_was_removed_is_out_of_the_network,
+            sm_14_statistics_are_saved_under_their_names,
         );
     };
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use candle_core::Device;
+use candle_core::{DType, Device, Var};
 use leyline::batch::Batch;
 use leyline::command::{Command, KeyId, Operation, Order, SignedCommand};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
 use leyline::model::{Pass, TrainableModel};
+use leyline::network::Buffer;
 use leyline::region::Eager;
 use leyline::seed::{
     Applied, Attribution, AttributionMode, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition,
@@ -48,6 +49,7 @@ enum Fault {
     ServesAnyToken,
     KeepsTheFirstTask,
     KeepsWhatItRemoved,
+    SavesNoStatistics,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ struct Broken {
     sequence: Option<u64>,
     /// What it was told first.
     task: Option<Arc<dyn Task>>,
+    statistics: Vec<Buffer>,
 }
 
 /// The tag under the only key: a checksum, no protection at all.
@@ -235,6 +238,10 @@ impl SeedManager for Broken {
         if self.fault == Fault::KeepsWhatItRemoved { Ok(true) } else { self.inner.remove_seed(eager, seed, reason) }
     }
 
+    fn statistics(&self) -> &[Buffer] {
+        &self.statistics
+    }
+
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), Error> {
         if self.fault == Fault::BlendsForEver {
             return self.inner.export_seed_states(eager).map(drop);
@@ -250,7 +257,11 @@ impl SeedManager for Broken {
 fn broken(fault: Fault) -> impl Fn() -> SeedManagerHarness<Broken> {
     move || {
         let inner = FakeSeedManager::new(&Device::Cpu).unwrap();
-        let manager = Broken { inner, fault, culled: None, sequence: None, task: None };
+        let statistics = match fault {
+            Fault::SavesNoStatistics => vec![("mean".to_owned(), Var::zeros(2, DType::F32, &Device::Cpu).unwrap())],
+            _ => Vec::new(),
+        };
+        let manager = Broken { inner, fault, culled: None, sequence: None, task: None, statistics };
         SeedManagerHarness::new(manager, blobs(4, 1, &Device::Cpu).unwrap())
     }
 }
@@ -282,6 +293,14 @@ fn a_task_that_is_kept_when_another_is_told_fails_sm_12() {
     let make = broken(Fault::KeepsTheFirstTask);
     fails("SM-12", "the task that was told first was used", || {
         rules::sm_12_losses_are_those_of_the_task_told_last(&make);
+    });
+}
+
+#[test]
+fn a_statistic_that_is_not_saved_fails_sm_14() {
+    let make = broken(Fault::SavesNoStatistics);
+    fails("SM-14", "`mean` is a statistic, and is not saved", || {
+        rules::sm_14_statistics_are_saved_under_their_names(&make);
     });
 }
 
