@@ -1,7 +1,7 @@
 //! The blueprints on offer.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use candle_core::Device;
 use leyline::id::{BlueprintId, SeedId};
@@ -51,9 +51,20 @@ impl Registry {
     }
 
     fn built_in(which: &[Offered]) -> Self {
-        let mut registry = Self::default();
-        for (_, blueprint) in built_in().into_iter().filter(|(offered, _)| which.contains(offered)) {
-            registry.register(blueprint).expect("blueprints of this crate have different names and pass their probes");
+        // To probe them all takes milliseconds, and whoever reads a configuration or an export needs them.
+        static PROBED: LazyLock<Registry> = LazyLock::new(|| {
+            let mut registry = Registry::default();
+            for (_, blueprint) in built_in() {
+                registry
+                    .register(blueprint)
+                    .expect("blueprints of this crate have different names and pass their probes");
+            }
+            registry
+        });
+        let left_out = built_in().into_iter().filter(|(offered, _)| !which.contains(offered));
+        let mut registry = PROBED.clone();
+        for (_, blueprint) in left_out {
+            registry.blueprints.retain(|id, _| id.as_str() != blueprint.name());
         }
         registry
     }
