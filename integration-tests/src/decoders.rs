@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use candle_core::{Device, Tensor};
 use esper::config::{EsperConfig, Layer};
@@ -160,22 +160,25 @@ fn disk(files: [(&str, &[u8]); 3]) -> Arc<SimFs> {
 
 /// One file of a generation; the manifest fits the others.
 fn checkpoint(file: &str, bytes: &[u8]) -> bool {
-    let [mut manifest, mut state, mut tensors] =
-        ["manifest.json", "state.json", "tensors.safetensors"].map(run_folder::generation);
+    static WHOLE: LazyLock<([Vec<u8>; 3], serde_json::Value)> = LazyLock::new(|| {
+        let files = ["manifest.json", "state.json", "tensors.safetensors"].map(run_folder::generation);
+        let body = serde_json::from_slice(&body_of(&files[0])).expect("a body");
+        (files, body)
+    });
+    let (files, body) = &*WHOLE;
+    let [_, mut state, mut tensors] = files.each_ref().map(|file| &**file);
     match file {
-        "manifest.json" => manifest = bytes.to_vec(),
-        "state.json" => state = bytes.to_vec(),
-        _ => tensors = bytes.to_vec(),
+        "manifest.json" => return load(disk([(file, bytes), ("state.json", state), ("tensors.safetensors", tensors)])),
+        "state.json" => state = bytes,
+        _ => tensors = bytes,
     }
-    if file != "manifest.json" {
-        let mut body: serde_json::Value = serde_json::from_slice(&body_of(&manifest)).expect("a body");
-        for (index, content) in [&state, &tensors].into_iter().enumerate() {
-            body["files"][index]["bytes"] = content.len().into();
-            body["files"][index]["blake3"] = blake3::hash(content).to_hex().as_str().into();
-        }
-        manifest = seal(body.to_string().as_bytes());
+    let mut body = body.clone();
+    for (index, content) in [state, tensors].into_iter().enumerate() {
+        body["files"][index]["bytes"] = content.len().into();
+        body["files"][index]["blake3"] = blake3::hash(content).to_hex().as_str().into();
     }
-    load(disk([("manifest.json", &manifest), ("state.json", &state), ("tensors.safetensors", &tensors)]))
+    let manifest = seal(body.to_string().as_bytes());
+    load(disk([("manifest.json", &manifest), ("state.json", state), ("tensors.safetensors", tensors)]))
 }
 
 fn load(disk: Arc<SimFs>) -> bool {
@@ -237,9 +240,8 @@ fn packets(bytes: &[u8]) -> bool {
     if is_accepted {
         assert!(FrameReader::open(&path).expect("a file").all(|packet| packet.is_ok()));
     }
-    for number in 1..9 {
-        fs::remove_file(path.with_file_name(format!("packets.damaged-{number}.bin"))).ok();
-    }
+    let damaged = (1..).map(|number| path.with_file_name(format!("packets.damaged-{number}.bin")));
+    damaged.map(fs::remove_file).take_while(Result::is_ok).for_each(drop);
     is_accepted
 }
 
@@ -283,17 +285,17 @@ fn config(bytes: &[u8]) -> bool {
     true
 }
 
-/// One file of a run folder, the others as they are.
+/// One file of a run folder, the others as they are, but for a short configuration.
 fn run(file: &str, bytes: &[u8]) -> bool {
-    let dir = place().join("run");
+    let dir = place().join(file);
     if !dir.is_dir() {
-        for name in ["config.toml", "run.json", "metrics.jsonl", "summary.json"] {
+        for name in ["run.json", "metrics.jsonl", "summary.json"] {
             put(&dir.join(name), &run_folder::bytes(name));
         }
+        put(&dir.join("config.toml"), b"run.epochs = 4");
     }
     put(&dir.join(file), bytes);
     let read = report::Run::read(&dir);
-    put(&dir.join(file), &run_folder::bytes(file));
     let Ok(run) = read else { return false };
     assert!(!report::render_text(&run).is_empty());
     report::render_html(&run).is_ok()
@@ -301,11 +303,13 @@ fn run(file: &str, bytes: &[u8]) -> bool {
 
 /// One file of an exported network, the other as it is.
 fn exported(file: &str, bytes: &[u8]) -> bool {
-    let dir = place().join("exported");
-    for name in ["model.json", "model.safetensors"] {
-        let other = if name == file { bytes.to_vec() } else { run_folder::exported(name) };
-        put(&dir.join(name), &other);
+    let dir = place().join(format!("exported-{file}"));
+    if !dir.is_dir() {
+        for name in ["model.json", "model.safetensors"] {
+            put(&dir.join(name), &run_folder::exported(name));
+        }
     }
+    put(&dir.join(file), bytes);
     let Ok(network) = esper_export::Network::load(&dir) else { return false };
     assert!(network.preparation().num_features() > 0);
     true
@@ -372,12 +376,17 @@ fn idx_files() -> Vec<Vec<u8>> {
     vec![[header, (0..96).collect()].concat()]
 }
 
-/// In a folder of two classes, every one of the images.
+/// In a folder of two classes, every one of the images: one file by six names.
 fn image(bytes: &[u8]) -> bool {
     let dir = place().join("images");
-    for (class, name) in ["cats", "dogs"].iter().flat_map(|class| ["1.png", "2.png", "3.png"].map(|name| (class, name)))
-    {
-        put(&dir.join(class).join(name), bytes);
+    let first = dir.join("cats/1.png");
+    let is_new = !dir.is_dir();
+    put(&first, bytes);
+    if is_new {
+        fs::create_dir(dir.join("dogs")).expect("a folder");
+        for name in ["cats/2.png", "cats/3.png", "dogs/1.png", "dogs/2.png", "dogs/3.png"] {
+            fs::hard_link(&first, dir.join(name)).expect("another name");
+        }
     }
     load_data(dir)
 }
