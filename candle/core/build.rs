@@ -81,6 +81,21 @@ impl GradStore {
 }
 ",
     },
+    // A gradient begins with its first term, not with zeros.
+    Edit { file: "backprop.rs", find: "GradStore(HashMap<TensorId, Tensor>);", replace: "GradStore(HashMap<TensorId, crate::backward::sum::Sum>);" },
+    Edit { file: "backprop.rs", find: "self.0.get(&id)", replace: "self.0.get(&id)?.found()" },
+    Edit { file: "backprop.rs", find: "self.0.get(&tensor.id())", replace: "self.0.get(&tensor.id())?.found()" },
+    Edit { file: "backprop.rs", find: "self.0.remove(&tensor.id())", replace: "self.0.remove(&tensor.id())?.into_found()" },
+    Edit { file: "backprop.rs", find: "self.0.insert(tensor.id(), grad)", replace: "self.0.insert(tensor.id(), grad.into())?.into_found()" },
+    Edit { file: "backprop.rs", find: "self.0.insert(id, grad)", replace: "self.0.insert(id, grad.into())?.into_found()" },
+    Edit { file: "backprop.rs", find: "Result<&mut Tensor> {", replace: "Result<&mut crate::backward::sum::Sum> {" },
+    Edit { file: "backprop.rs", find: "let grad = tensor.zeros_like()?;", replace: "let grad = crate::backward::sum::Sum::Empty(tensor.clone());" },
+    Edit { file: "backprop.rs", find: "for (id, grad) in other.0 {", replace: "let terms = other.0.into_iter().filter_map(|(id, grad)| Some((id, grad.into_found()?)));\n        for (id, grad) in terms {" },
+    Edit { file: "backprop.rs", find: "                Entry::Occupied(mut entry) => {\n                    let new_grad = entry.get().add(&grad)?;", replace: "                Entry::Occupied(mut entry) => {\n                    let Some(new_grad) = entry.get().add(&grad)?.into_found() else { continue };" },
+    Edit { file: "backprop.rs", find: "*entry.get_mut() = new_grad;", replace: "*entry.get_mut() = new_grad.into();" },
+    Edit { file: "backprop.rs", find: "                    entry.insert(grad);", replace: "                    entry.insert(grad.into());" },
+    Edit { file: "backprop.rs", find: "grad.conv1d(&kernel, 0, scale, 1, c)?;", replace: "grad.conv1d(&kernel, 0, scale, 1, c)?.into();" },
+    Edit { file: "backprop.rs", find: "grad.conv2d(&kernel, 0, scale_h, 1, c)?;", replace: "grad.conv2d(&kernel, 0, scale_h, 1, c)?.into();" },
     Edit {
         file: "tensor.rs",
         find: "",
@@ -111,6 +126,54 @@ impl Tensor {
         });
 ",
         replace: "        let op = crate::backward::upsample::by_scale(self, scale_h, scale_w, align_corners);
+",
+    },
+    // Shapes of strided operands are copied to a GPU once, and its kernels looked up once, not for each launch.
+    Edit {
+        file: "cuda_backend/mod.rs",
+        find: "        if device::cuda_graph_htod_cache_enabled() {
+            let key",
+        replace: "        let num_kept = CUDA_PARAM_CACHE.get().map_or(0, |cache| cache.lock().unwrap().len());
+        if device::cuda_graph_htod_cache_enabled() || num_kept < 4096 {
+            let key",
+    },
+    Edit {
+        file: "cuda_backend/device.rs",
+        find: "pub struct ModuleStore {
+",
+        replace: "pub struct ModuleStore {
+    functions: [HashMap<String, CudaFunction>; kernels::ALL_IDS.len()],
+",
+    },
+    Edit {
+        file: "cuda_backend/device.rs",
+        find: "        let module_store = ModuleStore {
+",
+        replace: "        let module_store = ModuleStore {
+            functions: std::array::from_fn(|_| HashMap::new()),
+",
+    },
+    Edit {
+        file: "cuda_backend/device.rs",
+        find: "        if let Some(mdl) = ms.mdls[mdl.index()].as_ref() {
+            let func = mdl.load_function(fn_name).w()?;
+",
+        replace: "        if let Some(func) = ms.functions[mdl.index()].get(fn_name).cloned() {
+",
+    },
+    Edit {
+        file: "cuda_backend/device.rs",
+        find: "        let cuda_module = self.context.load_module(mdl.ptx().into()).w()?;
+        ms.mdls[mdl.index()] = Some(cuda_module.clone());
+        let func = cuda_module.load_function(fn_name).w()?;
+",
+        replace: "        let cuda_module = match &ms.mdls[mdl.index()] {
+            Some(found) => found.clone(),
+            None => self.context.load_module(mdl.ptx().into()).w()?,
+        };
+        ms.mdls[mdl.index()] = Some(cuda_module.clone());
+        let func = cuda_module.load_function(fn_name).w()?;
+        ms.functions[mdl.index()].insert(fn_name.to_string(), func.clone());
 ",
     },
     // The groups are computed as before, and recorded as one operation.

@@ -324,3 +324,15 @@ fn half_precision_has_gradients_of_its_type() {
         (ops::softmax(&x.to_dtype(DType::F64).unwrap(), D::Minus1).unwrap(), ops::softmax_last_dim(&x).unwrap());
     assert!(read(&y).iter().zip(read(&last)).all(|(a, b)| (a - b).abs() < 1e-2));
 }
+
+#[test]
+fn what_flows_back_first_is_the_sum_of_what_follows() {
+    let x = Var::new(&[[1.0_f64, 2.0], [3.0, 4.0]], &Device::Cpu).unwrap();
+    let y = Var::new(&[[5.0_f64, 6.0], [7.0, 8.0]], &Device::Cpu).unwrap();
+    // A transposed term first, the same tensor twice, and a difference.
+    let sum = ((x.t().unwrap() * y.as_tensor()).unwrap() + (x.as_tensor() - y.as_tensor()).unwrap()).unwrap();
+    let gradients = (sum + x.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
+    let [of_x, of_y] = [&x, &y].map(|var| gradients.get(var).unwrap());
+    assert!(of_x.is_contiguous() && of_y.is_contiguous());
+    assert_eq!([read(of_x), read(of_y)], [vec![7.0, 9.0, 8.0, 10.0], vec![0.0, 2.0, 1.0, 3.0]]);
+}

@@ -8,3 +8,4 @@ pub(crate) mod conv;
 #[cfg(feature = "cuda")]
 mod direct;
 pub(crate) mod cut;
+pub(crate) mod sum;
