@@ -186,3 +186,20 @@ fn a_run_in_half_precision_that_is_resumed_or_goes_back_is_the_uninterrupted_run
     go_back(&with(&["train.conflict=mean"]), |length| vec![length + 2, 4 * length + 1, 7 * length + length / 2]);
     compare(&["train.precision=bf16"], |last| vec![StepIndex(last / 3)]);
 }
+
+#[test]
+fn a_run_that_is_evaluated_by_averages_trains_as_without_them_and_is_resumed_bit_for_bit() {
+    let with = |more: &[&'static str]| [&["train.ema_decay=0.9"][..], more].concat();
+    compare(&with(&["train.eval_every_steps=5"]), |last| vec![StepIndex(3), StepIndex(last / 2)]);
+    go_back(&with(&["train.conflict=mean"]), |length| vec![length + 2, 6 * length]);
+    // What decides is measured elsewhere, so that only the first epoch is alike.
+    let mut eager = Eager::acquire().unwrap();
+    let [plain, averaged] = [&[][..], &with(&[])].map(|settings| {
+        let (mut trainer, mut recorded) = (trainer(&config(settings), None), Recorded::default());
+        recorded.stop_after = Some(StepIndex(1_000_000));
+        trainer.run(&mut eager, &mut recorded).unwrap();
+        recorded.epochs.remove(0)
+    });
+    assert_eq!(plain.train, averaged.train);
+    assert_ne!(plain.validation, averaged.validation);
+}

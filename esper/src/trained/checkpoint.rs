@@ -4,13 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tolaria::checkpoint::{CheckpointError, CheckpointReader, Loaded, Signing, StdFs};
+use tolaria::checkpoint::{CheckpointError, CheckpointReader, Loaded, Signing, Snapshot, StdFs};
 
 use crate::exit::UsageError;
 use crate::report::{SUMMARY_FILE, Tested, Which};
 
 /// Name of the seed manager's part of a checkpoint.
 pub(crate) const SEEDS: &str = "seeds";
+/// And of the optimizer's.
+const OPTIMIZER: &str = "optimizer";
 
 /// The newest checkpoint in the folder of a run that verifies; what is passed over for it is told.
 ///
@@ -45,6 +47,17 @@ pub(super) fn result_checkpoint(
     Ok(loaded)
 }
 
+/// Where averages of parameters were kept, they are the network: what was evaluated.
+fn put_averages(snapshot: &mut Snapshot) {
+    let Some(optimizer) = snapshot.components.get(OPTIMIZER).cloned() else { return };
+    let Some(seeds) = snapshot.components.get_mut(SEEDS) else { return };
+    for (name, average) in tolaria::optim::averages(&optimizer) {
+        if let Some(parameter) = seeds.tensors.get_mut(name) {
+            *parameter = average.clone();
+        }
+    }
+}
+
 fn load(
     run_dir: &Path,
     signing: Option<Signing>,
@@ -59,7 +72,8 @@ fn load(
         return Err(nothing().into());
     }
     let loaded = which(&CheckpointReader::new(&dir, Arc::new(StdFs)).with_signing(signing));
-    let loaded = loaded.with_context(|| format!("reading {}", dir.display()))?.ok_or_else(nothing)?;
+    let mut loaded = loaded.with_context(|| format!("reading {}", dir.display()))?.ok_or_else(nothing)?;
+    put_averages(&mut loaded.snapshot);
     for (generation, reason) in &loaded.skipped {
         tracing::warn!("checkpoint {generation} does not verify and is passed over: {reason}");
     }

@@ -22,10 +22,12 @@ mod rules;
 mod sgd;
 mod adam_w;
 mod lion;
+mod average;
 mod fused;
 mod optimizer;
 mod saved;
 
+pub use average::averages;
 pub use config::OptimizerConfig;
 pub use groups::{Decays, GroupsConfig};
 pub use optimizer::{Optimizer, UpdatePlan};

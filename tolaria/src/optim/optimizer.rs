@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
 
+use super::average::{self, Averages};
 use super::config::OptimizerConfig;
 use super::fused::{self, Source};
 use super::groups::GroupsConfig;
@@ -38,6 +39,8 @@ pub struct Optimizer {
     pub(super) config: OptimizerConfig,
     groups: GroupsConfig,
     pub(super) states: BTreeMap<String, ParameterState>,
+    /// Absent where none are kept.
+    pub(super) averages: Option<Averages>,
     /// On a GPU, of the last gradient that was formed elsewhere.
     tables: Mutex<Option<(Geometry, Arc<Workspace>)>>,
 }
@@ -52,7 +55,23 @@ impl Optimizer {
     /// The same with groups of parameters.
     #[must_use]
     pub fn with_groups(config: OptimizerConfig, groups: GroupsConfig) -> Self {
-        Self { config, groups, states: BTreeMap::new(), tables: Mutex::new(None) }
+        Self { config, groups, states: BTreeMap::new(), averages: None, tables: Mutex::new(None) }
+    }
+
+    /// The same with an average of each parameter over its updates, `a += (1 - decay) (p - a)`; without a decay none is kept.
+    #[must_use]
+    pub fn averaging(self, decay: Option<f64>) -> Self {
+        Self { averages: decay.map(Averages::new), ..self }
+    }
+
+    /// Exchanges the values of parameters and their averages, in place; a second time undoes it. What has no average stays.
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn exchange_averages(&self, parameters: &[Parameter]) -> Result<(), Error> {
+        self.averages.as_ref().map_or(Ok(()), |averages| averages.exchange(parameters))
     }
 
     /// Its settings.
@@ -134,7 +153,9 @@ impl Optimizer {
         for (parameter, segment) in updated(parameters, layout) {
             let owner = segment.spec.owner;
             let (rate, decays) = self.groups.of(segment);
-            let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays };
+            let averages = self.averages.as_mut();
+            let weight = averages.map(|averages| averages.prepare(parameter, owner)).transpose()?;
+            let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays, weight };
             if num_moments == 0 {
                 planned.push(plan(0));
                 continue;
@@ -163,6 +184,9 @@ impl Optimizer {
         for (segment, planned) in updated.zip(&plan.planned) {
             if let Some(state) = self.states.get_mut(&segment.spec.name) {
                 state.steps = planned.steps;
+            }
+            if let Some(average) = self.averages.as_mut().and_then(|of| of.of.get_mut(&segment.spec.name)) {
+                average.steps += 1;
             }
         }
     }
@@ -211,7 +235,7 @@ impl Optimizer {
         self.apply_terms(parameters, layout, &gradient, plan, table)
     }
 
-    fn apply_terms(
+    pub(super) fn apply_terms(
         &self,
         parameters: &[Parameter],
         layout: &ParameterLayout,
@@ -255,7 +279,17 @@ impl Optimizer {
                 let (element, moments) = (plan.element(planned), self.moments_of(&parameter.name));
                 updates.push(fused::Update { element, parameter: &parameter.var, moments, source });
             }
-            Ok(fused::update(&updates)?)
+            fused::update(&updates)?;
+            let Some(averages) = &self.averages else { return Ok(()) };
+            let mut averaged = Vec::with_capacity(updates.len());
+            for (update, ((parameter, _), planned)) in
+                updates.iter().zip(updated(parameters, layout).zip(&plan.planned))
+            {
+                let (Some(value), Some(weight)) = (averages.value(&parameter.name), planned.weight) else { continue };
+                let (element, moments) = (average::element(weight), Some(parameter.var.as_tensor()));
+                averaged.push(fused::Update { element, parameter: value, moments, source: update.source });
+            }
+            Ok(fused::update(&averaged)?)
         })?
     }
 
@@ -301,7 +335,14 @@ impl Optimizer {
         // Its settings; the constants are those of the table.
         let element = plan.element(&plan.planned[0]);
         let args = UpdateArgs { element, constants, rows, coefficients: &coefficients, factors };
-        Ok(kernels.update(workspace, &updates, &args)?)
+        kernels.update(workspace, &updates, &args)?;
+        let Some(averages) = &self.averages else { return Ok(()) };
+        let mut averaged = Vec::with_capacity(updates.len());
+        for (parameter, _) in updated(parameters, layout) {
+            let value = averages.value(&parameter.name).expect("the plan was made with one");
+            averaged.push(ParameterUpdate { parameter: value, moments: Some(parameter.var.as_tensor()) });
+        }
+        Ok(kernels.update(workspace, &averaged, &UpdateArgs { element: average::element(0.0), ..args })?)
     }
 
     /// Tables for gradients that were formed elsewhere, kept until the layout changes.
@@ -330,12 +371,21 @@ impl Optimizer {
         names.filter_map(|name| Some((name, &self.states.get(name)?.moments)))
     }
 
+    /// The averages of the parameters of `layout`, as [`Self::moments`].
+    pub(crate) fn averages<'a>(&'a self, layout: &'a ParameterLayout) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
+        let names = layout.segments().iter().map(|segment| segment.spec.name.as_str());
+        names.filter_map(|name| Some((name, self.averages.as_ref()?.value(name)?.as_tensor())))
+    }
+
     /// Forgets parameters that `layout` does not name, but for those of owners that are `parked`: these come back. Keeps
     /// the state of the others bit for bit.
     pub fn retain(&mut self, layout: &ParameterLayout, parked: &[Owner]) {
         let segments = layout.segments();
         let is_named = |name: &String| segments.binary_search_by(|segment| segment.spec.name.cmp(name)).is_ok();
         self.states.retain(|name, state| parked.contains(&state.owner) || is_named(name));
+        if let Some(averages) = &mut self.averages {
+            averages.of.retain(|name, average| parked.contains(&average.owner) || is_named(name));
+        }
     }
 
     fn check(&self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
@@ -395,13 +445,20 @@ struct Planned {
     steps: u64,
     learning_rate: f64,
     decays: bool,
+    /// What the average moves by; absent where none is kept.
+    weight: Option<f32>,
 }
 
 impl UpdatePlan {
     /// The plan as the kernels of a GPU read it, (parameters with elements, 4), row by row.
     #[must_use]
     pub fn table(&self) -> Vec<f32> {
-        self.planned.iter().flat_map(|planned| self.element(planned).constants()).collect()
+        let row = |planned: &Planned| {
+            let mut constants = self.element(planned).constants();
+            constants[MAX_CONSTANTS - 1] = planned.weight.unwrap_or(constants[MAX_CONSTANTS - 1]);
+            constants
+        };
+        self.planned.iter().flat_map(row).collect()
     }
 
     /// The update of a parameter.

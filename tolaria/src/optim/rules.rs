@@ -9,6 +9,11 @@
 //! `OptimizerConfig::element`, with state of its own shape, from gradients that `Combination::materialize` has formed.
 
 #![allow(clippy::assign_op_pattern, reason = "the rules read as formulas")]
+#![allow(
+    unused_mut,
+    unused_variables,
+    reason = "an average leaves the parameter, its gradient and constants of others alone"
+)]
 
 /// A rule in words that both languages read.
 pub(crate) struct Source {
@@ -158,6 +163,14 @@ rules! {
         update: |x, g| {
             x = x * keep - signf(first * beta1 + g * rest1) * learning_rate;
             first = first * beta2 + g * rest2;
+        }
+    }
+    /// The average of a parameter over its updates, whose state is the parameter as it is now. It shares the constants of the rule
+    /// that moved the parameter, of which none has more than three.
+    Average = "average" {
+        state: [x], settings: [], constants: [keep, step_size, root_correction, weight],
+        update: |average, g| {
+            average = average + (x - average) * weight;
         }
     }
 }

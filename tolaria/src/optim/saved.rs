@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Tensor, Var};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::ErrorType;
 use leyline::layout::Owner;
 use leyline::region::Eager;
 use serde::{Deserialize, Serialize};
 
+use super::average::{self, Average};
 use super::optimizer::{Optimizer, ParameterState};
 use crate::error::Error;
 
@@ -28,6 +29,9 @@ struct Document {
     /// Earlier versions wrote none, and kept nothing of a seed that is paused.
     #[serde(default)]
     owners: BTreeMap<String, Owner>,
+    /// Updates of the averages; their tensors are named `average of <parameter>`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    averages: BTreeMap<String, u64>,
 }
 
 impl ErrorType for Optimizer {
@@ -37,21 +41,23 @@ impl ErrorType for Optimizer {
 impl Durable for Optimizer {
     fn save(&self, eager: &Eager) -> Result<SavedState, Error> {
         eager.check()?;
-        let of_seeds = self.states.iter().filter(|(_, state)| state.owner != Owner::Host);
+        let mut tensors = BTreeMap::new();
+        let averages = self.averages.as_ref().map(|averages| averages.save(&mut tensors)).transpose()?;
+        for (name, state) in &self.states {
+            tensors.insert(name.clone(), state.moments.copy()?);
+        }
+        let of_averages =
+            self.averages.iter().flat_map(|averages| averages.of.iter().map(|(name, of)| (name, of.owner)));
+        let of_all = self.states.iter().map(|(name, state)| (name, state.owner)).chain(of_averages);
+        let of_seeds = of_all.filter(|(_, owner)| *owner != Owner::Host);
         let document = Document {
             version: VERSION,
             optimizer: self.config.name().to_owned(),
             steps: self.states.iter().map(|(name, state)| (name.clone(), state.steps)).collect(),
-            owners: of_seeds.map(|(name, state)| (name.clone(), state.owner)).collect(),
+            owners: of_seeds.map(|(name, owner)| (name.clone(), owner)).collect(),
+            averages: averages.unwrap_or_default(),
         };
-        Ok(SavedState {
-            json: serde_json::to_string(&document).map_err(|error| refused(error.to_string()))?,
-            tensors: self
-                .states
-                .iter()
-                .map(|(name, state)| Ok((name.clone(), state.moments.copy()?)))
-                .collect::<Result<_, Error>>()?,
-        })
+        Ok(SavedState { json: serde_json::to_string(&document).map_err(|error| refused(error.to_string()))?, tensors })
     }
 
     /// The constants of the optimizer may differ from those of the one that saved; its kind may not.
@@ -64,7 +70,13 @@ impl Durable for Optimizer {
         if document.optimizer != self.config.name() {
             return Err(refused(format!("expected `{}`, found `{}`", self.config.name(), document.optimizer)));
         }
-        if let Some(name) = saved.tensors.keys().find(|name| !document.steps.contains_key(*name)) {
+        if self.averages.is_some() == document.averages.is_empty() && !document.steps.is_empty() {
+            return Err(refused("expected averages of parameters where they are kept, and none elsewhere".to_owned()));
+        }
+        let is_average =
+            |name: &str| average::parameter_of(name).is_some_and(|name| document.averages.contains_key(name));
+        let known = |name: &&String| document.steps.contains_key(*name) || is_average(name);
+        if let Some(name) = saved.tensors.keys().find(|name| !known(name)) {
             return Err(refused(format!("there are moments of `{name}`, but no step count")));
         }
         let mut states = BTreeMap::new();
@@ -74,6 +86,16 @@ impl Durable for Optimizer {
             let owner = document.owners.get(&name).copied().unwrap_or(Owner::Host);
             // A copy: the update works in place, and a snapshot may be restored more than once.
             states.insert(name, ParameterState { owner, steps, moments: moments.contiguous()?.copy()? });
+        }
+        let mut averages = BTreeMap::new();
+        let found: BTreeMap<&str, &Tensor> = super::averages(saved).collect();
+        for (name, steps) in document.averages {
+            let value = found.get(&*name).ok_or_else(|| refused(format!("`{name}` has no average")))?;
+            let owner = document.owners.get(&name).copied().unwrap_or(Owner::Host);
+            averages.insert(name, Average { owner, steps, value: Var::from_tensor(&value.contiguous()?.copy()?)? });
+        }
+        if let Some(kept) = &mut self.averages {
+            kept.of = averages;
         }
         self.states = states;
         Ok(())

@@ -301,7 +301,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let layout = self.parts.seeds.model().layout();
         let (row, bytes) = (4 * layout.num_elements(), |(_, moments): (&str, &Tensor)| 4 * moments.elem_count());
         let moments = self.optimizer.moments(layout).map(bytes).sum();
-        self.instruments.memory([row, row * self.pool.stats().allocated, moments]);
+        let averages = self.optimizer.averages(layout).map(bytes).sum();
+        self.instruments.memory([row, row * self.pool.stats().allocated, moments, averages]);
         let conflict = report.conflict.as_ref();
         self.gradient_instruments.epoch(conflict, self.config.conflict, self.config.conflict_warn);
         self.executor.publish();

@@ -13,7 +13,7 @@ use leyline::task::{Measure, Task};
 
 use crate::error::Error;
 use crate::measure::ACCURACY;
-use crate::optim::{GroupsConfig, OptimizerConfig, ScheduleConfig};
+use crate::optim::{GroupsConfig, Optimizer, OptimizerConfig, ScheduleConfig};
 use crate::trainer::loss_scale::LossScaleConfig;
 use crate::trainer::precision::TrainPrecision;
 use crate::trainer::recovery::RecoveryConfig;
@@ -44,6 +44,10 @@ pub struct TrainConfig {
     /// How the loss is scaled where `precision` is `f16`.
     #[serde(default, skip_serializing_if = "LossScaleConfig::is_default")]
     pub loss_scale: LossScaleConfig,
+    /// Keeps an average of every parameter over the steps, `a += (1 - ema_decay) (p - a)`, which is evaluated and exported in its place;
+    /// above 0, below 1. Absent keeps none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema_decay: Option<f64>,
     /// How the learning rate moves over the run.
     pub schedule: ScheduleConfig,
     /// Largest global gradient norm; absent leaves gradients as they are.
@@ -177,6 +181,7 @@ impl Default for TrainConfig {
             gradient_mib: default_gradient_mib(),
             precision: TrainPrecision::default(),
             loss_scale: LossScaleConfig::default(),
+            ema_decay: None,
             schedule: ScheduleConfig::constant(0.003),
             clip_norm: Some(1.0),
             conflict: ConflictResolution::Mean,
@@ -203,6 +208,11 @@ impl TrainConfig {
         let row = (num_elements as u64).saturating_mul(4).max(1);
         let rows = (u64::from(self.gradient_mib) << 20) / row;
         usize::try_from(rows).unwrap_or(usize::MAX).max(2)
+    }
+
+    /// An optimizer that has seen nothing yet.
+    pub(super) fn new_optimizer(&self) -> Optimizer {
+        Optimizer::with_groups(self.optimizer, self.groups).averaging(self.ema_decay)
     }
 
     /// How the loss is scaled, where it is.
@@ -289,6 +299,9 @@ impl TrainConfig {
         }
         if self.precision != TrainPrecision::F16 && !self.loss_scale.is_default() {
             issues.push(("loss_scale".to_owned(), "`precision` to be `f16`: no other scales the loss".to_owned()));
+        }
+        if self.ema_decay.is_some_and(|decay| !(decay > 0.0 && decay < 1.0)) {
+            issues.push(("ema_decay".to_owned(), "a number above 0 and below 1".to_owned()));
         }
         issues.extend(self.optimizer.validate().into_iter().map(|(key, text)| (format!("optimizer.{key}"), text)));
         issues.extend(self.schedule.validate().into_iter().map(|(key, text)| (format!("schedule.{key}"), text)));

@@ -36,8 +36,8 @@ pub(super) struct Instruments {
     seeds_active: Gauge,
     microbatches: Gauge,
     loss_scale: Gauge,
-    /// Of parameters, gradients and moments.
-    memory: [Gauge; 3],
+    /// Of parameters, gradients, moments and averages.
+    memory: [Gauge; 4],
 }
 
 impl Instruments {
@@ -58,7 +58,8 @@ impl Instruments {
         loss_scale.set_or_clear(config.scaling().map(|scaling| scaling.initial));
         Self {
             loss_scale,
-            memory: ["parameters", "gradients", "moments"].map(|part| recorder.gauge(&desc::MEMORY_PART, &[part])),
+            memory: ["parameters", "gradients", "moments", "averages"]
+                .map(|part| recorder.gauge(&desc::MEMORY_PART, &[part])),
             input,
             rollback: RollbackInstruments::new(recorder),
             validation_measures: measures.iter().map(of).collect(),
@@ -81,8 +82,8 @@ impl Instruments {
         }
     }
 
-    /// Takes over the bytes of parameters, gradients and moments.
-    pub(super) fn memory(&self, parts: [usize; 3]) {
+    /// Takes over the bytes of parameters, gradients, moments and averages.
+    pub(super) fn memory(&self, parts: [usize; 4]) {
         self.memory.iter().zip(parts).for_each(|(gauge, bytes)| gauge.set(bytes as f64));
     }
 

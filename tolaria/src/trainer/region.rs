@@ -197,6 +197,8 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         held.extend(self.statistics.iter().map(|(name, statistic)| (name.clone(), statistic.as_tensor().clone())));
         let moments = self.optimizer.moments(layout);
         held.extend(moments.map(|(name, moments)| (format!("moments of {name}"), moments.clone())));
+        let averages = self.optimizer.averages(layout);
+        held.extend(averages.map(|(name, average)| (format!("average of {name}"), average.clone())));
         held.extend(self.pool.idle(layout.num_elements()).into_iter().map(|b| ("a gradient buffer".to_owned(), b)));
         held.push(("sums of the epoch".to_owned(), self.sums.as_tensor().clone()));
         held.extend(self.bound.map(|bound| ("bound of the loss".to_owned(), bound.clone())));

@@ -59,7 +59,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub fn keep_state(&mut self, eager: &Eager) -> Result<bool, Error> {
         let budget = self.config.recovery.budget();
         let elements = self.parts.seeds.model().layout().num_elements() as u64;
-        let about = elements * 4 * (1 + self.config.optimizer.num_moments() as u64);
+        let about = elements
+            * 4
+            * (1 + self.config.optimizer.num_moments() as u64 + u64::from(self.config.ema_decay.is_some()));
         if budget == 0 || !self.recovery.ring.make_room(budget, about) {
             return Ok(false);
         }

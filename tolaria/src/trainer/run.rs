@@ -269,7 +269,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let engine = engine(&config, &parts)?;
         let sums = EpochSums::new(Arc::clone(engine.geometry()), config.scaling(), &parts.device)?;
         Ok(Self {
-            optimizer: Optimizer::with_groups(config.optimizer, config.groups),
+            optimizer: config.new_optimizer(),
             feed: feed(&config, config.augment.transforms(), &parts)?,
             // As many as a window has microbatches: a recorded step must find all of its buffers idle.
             pool: GradientBufferPool::with_max_idle(config.batch.microbatches_per_step.get().max(MIN_IDLE_BUFFERS)),
@@ -470,7 +470,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             task: &*self.parts.task,
             measures: &self.measures,
         };
-        evaluate(eager, self.parts.seeds.model(), &held_out, probes, &mut self.reads)
+        let model = self.parts.seeds.model();
+        // Where averages are kept they are what is measured; parameters are back before anything else happens.
+        self.optimizer.exchange_averages(model.parameters())?;
+        let evaluation = evaluate(eager, model, &held_out, probes, &mut self.reads);
+        self.optimizer.exchange_averages(model.parameters())?;
+        evaluation
     }
 
     /// Checkpoints are written every so many epochs and steps, and at the end of the run.

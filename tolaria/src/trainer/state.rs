@@ -20,7 +20,6 @@ use crate::aggregate::GradientEngine;
 use crate::checkpoint::{Loaded, Snapshot, SnapshotMeta};
 use crate::error::{self, Error};
 use crate::host_read::HostReads;
-use crate::optim::Optimizer;
 use crate::telemetry as desc;
 use crate::trainer::recovery::Guard;
 use crate::trainer::run::{Cursor, Resumed, Trainer};
@@ -185,7 +184,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let is_compared = state.setup.is_some();
         // What is the trainer's own is made aside. Seed manager and policy change nothing when they refuse (DU-2), and are
         // put back when something after them does.
-        let mut optimizer = Optimizer::with_groups(self.config.optimizer, self.config.groups);
+        let mut optimizer = self.config.new_optimizer();
         optimizer.restore(eager, component(snapshot, OPTIMIZER)?)?;
         let (seeds, policy) = (self.save_seeds(eager)?, self.save_policy(eager)?);
         self.restore_seeds(eager, component(snapshot, SEEDS)?)?;

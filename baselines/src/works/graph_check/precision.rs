@@ -93,7 +93,9 @@ impl Case {
             }
             _ => LossScaleConfig::default(),
         };
-        let config = TrainConfig { precision: self.precision, loss_scale, ..growing.config() };
+        // Averages are part of the state that is compared.
+        let ema_decay = (self.conflict == ConflictResolution::PcGrad).then_some(0.99);
+        let config = TrainConfig { precision: self.precision, loss_scale, ema_decay, ..growing.config() };
         let mut trainer = Trainer::new(config, growing.parts_on(&gpu.device, &gpu.clock)?)?;
         let pause = if mode == StepMode::Compiled { PAUSE } else { Duration::ZERO };
         let mut seen = Seen { pause, ..Seen::default() };

@@ -90,3 +90,93 @@ fn each_schedule_has_the_rates_of_its_reference() {
     let one_cycle = r#"{"learning_rate":1.0,"decay":{"kind":"one_cycle"}}"#;
     check_rates("one_cycle", 0, serde_json::from_str::<ScheduleConfig>(one_cycle).unwrap().decay);
 }
+
+/// The rule of PyTorch's `AveragedModel` with `get_ema_multi_avg_fn`: the first update copies, the others interpolate; in `f64`.
+#[test]
+fn averages_follow_their_rule_over_a_hundred_steps_of_every_optimizer() {
+    const DECAY: f64 = 0.97;
+    for config in super::ALL {
+        let layout = layout(&[("a", 6, HOST, false), ("b", 3, seed(1), false)]);
+        let start: Vec<f32> = (1..10_u8).map(|place| f32::from(place).sin()).collect();
+        let [vars, plain_vars] = [parameters(&layout, &start), parameters(&layout, &start)];
+        let mut optimizer = Optimizer::new(config).averaging(Some(DECAY));
+        let mut plain = Optimizer::new(config);
+        let mut expected: Vec<f64> = Vec::new();
+        for step in 0..STEPS {
+            let gradient: Vec<f32> = (1..10_u8).map(|place| (0.7 * step as f32 * f32::from(place)).cos()).collect();
+            optimizer.step(&vars, &layout, &vector(&gradient), RATE).unwrap();
+            plain.step(&plain_vars, &layout, &vector(&gradient), RATE).unwrap();
+            let now = flat(&vars);
+            assert_eq!(
+                crate::testing::bits(&now),
+                crate::testing::bits(&flat(&plain_vars)),
+                "{config:?}: averages change nothing"
+            );
+            expected = match step {
+                0 => now.iter().map(|x| f64::from(*x)).collect(),
+                _ => expected.iter().zip(&now).map(|(a, x)| DECAY * a + (1.0 - DECAY) * f64::from(*x)).collect(),
+            };
+        }
+        let before = flat(&vars);
+        optimizer.exchange_averages(&vars).unwrap();
+        assert_close(&flat(&vars), &expected, 1e-6);
+        optimizer.exchange_averages(&vars).unwrap();
+        assert_eq!(crate::testing::bits(&flat(&vars)), crate::testing::bits(&before), "{config:?}: and back");
+    }
+}
+
+#[test]
+fn averages_stay_in_skipped_steps_and_go_on_when_the_network_changes_or_is_restored() {
+    use leyline::durable::Durable as _;
+    use leyline::region::Eager;
+
+    let small = layout(&[("a", 3, HOST, false)]);
+    let vars = parameters(&small, &[1.0, 2.0, 3.0]);
+    let mut optimizer = Optimizer::new(ADAM_W).averaging(Some(0.5));
+    let averages = |optimizer: &Optimizer, vars: &[leyline::model::Parameter]| {
+        optimizer.exchange_averages(vars).unwrap();
+        let found = crate::testing::bits(&flat(vars));
+        optimizer.exchange_averages(vars).unwrap();
+        found
+    };
+    for _ in 0..3 {
+        optimizer.step(&vars, &small, &vector(&[1.0, -1.0, 0.5]), RATE).unwrap();
+    }
+    let kept = averages(&optimizer, &vars);
+    assert_ne!(kept, crate::testing::bits(&flat(&vars)));
+    // A window that was not finite: its factor is no number.
+    let plan = optimizer.prepare(&vars, &small, RATE).unwrap();
+    let gradient = vector(&[f32::NAN; 3]);
+    let factors = crate::aggregate::Factors::Host(vec![f64::NAN]);
+    let skipped = crate::aggregate::Terms {
+        rows: vec![&gradient],
+        coefficients: &crate::aggregate::Coefficients::One,
+        factors: &factors,
+        workspace: None,
+    };
+    optimizer.apply_terms(&vars, &small, &skipped, &plan, None).unwrap();
+    assert_eq!(averages(&optimizer, &vars), kept);
+
+    let grown = layout(&[("a", 3, HOST, false), ("b", 2, seed(1), false)]);
+    let mut both = vars.clone();
+    both.extend(parameters(&layout(&[("b", 2, seed(1), false)]), &[5.0, 6.0]));
+    optimizer.step(&both, &grown, &vector(&[0.0; 5]), RATE).unwrap();
+    let all = averages(&optimizer, &both);
+    assert_eq!(all[3..], crate::testing::bits(&flat(&both)[3..]), "the first update makes it the parameter");
+
+    let saved = crate::testing::saved_state(&optimizer);
+    let names: Vec<&str> = super::super::averages(&saved).map(|(name, _)| name).collect();
+    assert_eq!(names, ["a", "b"]);
+    let mut eager = Eager::acquire().unwrap();
+    let mut again = Optimizer::new(ADAM_W).averaging(Some(0.5));
+    again.restore(&mut eager, &saved).unwrap();
+    assert_eq!(averages(&again, &both), all);
+    let error = Optimizer::new(ADAM_W).restore(&mut eager, &saved).unwrap_err().to_string();
+    assert!(error.contains("expected averages of parameters where they are kept"), "{error}");
+
+    // The seed goes, and comes back only if it was parked.
+    for (parked, expected) in [(vec![seed(1)], 2), (vec![], 1)] {
+        again.retain(&small, &parked);
+        assert_eq!(super::super::averages(&again.save(&eager).unwrap()).count(), expected);
+    }
+}

@@ -1,4 +1,5 @@
 //! Scales and what moves them, without a network.
+#![expect(clippy::float_cmp, reason = "scales are powers of two")]
 
 use leyline::id::StepIndex;
 use leyline::layout::ParameterLayout;
@@ -162,7 +163,7 @@ fn owners_keep_their_scales_when_the_network_changes() {
     let shadow = |id| GradientScope::Shadow(leyline::id::SeedId(id));
     assert_eq!([GradientScope::Main, shadow(2), shadow(3)].map(scaled), [[6144.0], [1536.0], [6144.0]]);
     // And back, from what was saved.
-    let numbers: Vec<f32> = values_of(&refitted).iter().map(|number| *number as f32).collect();
+    let numbers: Vec<f32> = values_of(&refitted).iter().map(|number| cpu::to_f32(*number)).collect();
     let again = LossScale::with(&config(1), Arc::clone(&geometry), &numbers, &Device::Cpu).unwrap();
     assert_eq!(values_of(&again), values_of(&refitted));
     for wrong in [&numbers[1..], &[0.0; 8], &[f32::NAN; 8]] {

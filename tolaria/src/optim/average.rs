@@ -1,0 +1,99 @@
+//! Averages of parameters over steps: what is evaluated and exported in their place.
+//!
+//! `a += (1 - decay) (p - a)` after each update of a parameter, on its device and within the step; the first update makes it the
+//! parameter, as PyTorch's `AveragedModel` does. A step that changes nothing leaves it. It belongs to a parameter's name, as moments do.
+
+use std::collections::BTreeMap;
+
+use candle_core::{Tensor, Var};
+use leyline::durable::SavedState;
+use leyline::layout::Owner;
+use leyline::model::Parameter;
+
+use super::rules::{self, Element};
+use crate::cpu::to_f32;
+use crate::error::Error;
+
+/// Before the name of a parameter, in a saved optimizer.
+const PREFIX: &str = "average of ";
+
+#[derive(Debug, Clone)]
+pub(super) struct Average {
+    pub(super) owner: Owner,
+    /// Updates so far.
+    pub(super) steps: u64,
+    /// Of the shape and type of the parameter.
+    pub(super) value: Var,
+}
+
+/// Averages by the names of their parameters.
+#[derive(Debug, Clone)]
+pub(super) struct Averages {
+    decay: f64,
+    pub(super) of: BTreeMap<String, Average>,
+}
+
+impl Averages {
+    pub(super) fn new(decay: f64) -> Self {
+        Self { decay, of: BTreeMap::new() }
+    }
+
+    /// What the next update moves the average by; makes it where there is none.
+    pub(super) fn prepare(&mut self, parameter: &Parameter, owner: Owner) -> Result<f32, Error> {
+        let var = &parameter.var;
+        if !self.of.contains_key(&parameter.name) {
+            let value = Var::from_tensor(&var.as_detached_tensor().copy()?)?;
+            self.of.insert(parameter.name.clone(), Average { owner, steps: 0, value });
+        }
+        let average = self.of.get_mut(&parameter.name).expect("it was inserted above");
+        average.owner = owner;
+        // A restored one comes back on the CPU.
+        if !average.value.device().same_device(var.device()) {
+            average.value = Var::from_tensor(&average.value.to_device(var.device())?)?;
+        }
+        if average.value.shape() != var.shape() || average.value.dtype() != var.dtype() {
+            let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
+            return Err(Error::mismatch(format!("average of `{}`", parameter.name), kind(var), kind(&average.value)));
+        }
+        Ok(if average.steps == 0 { 1.0 } else { to_f32(1.0 - self.decay) })
+    }
+
+    pub(super) fn value(&self, name: &str) -> Option<&Var> {
+        self.of.get(name).map(|average| &average.value)
+    }
+
+    /// Exchanges the values of parameters and averages, in place.
+    pub(super) fn exchange(&self, parameters: &[Parameter]) -> Result<(), Error> {
+        for parameter in parameters {
+            if let Some(average) = self.value(&parameter.name) {
+                let kept = parameter.var.copy()?;
+                parameter.var.set(average)?;
+                average.set(&kept)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds copies to a saved optimizer; the updates of each.
+    pub(super) fn save(&self, tensors: &mut BTreeMap<String, Tensor>) -> Result<BTreeMap<String, u64>, Error> {
+        for (name, average) in &self.of {
+            tensors.insert(format!("{PREFIX}{name}"), average.value.as_detached_tensor().copy()?);
+        }
+        Ok(self.of.iter().map(|(name, average)| (name.clone(), average.steps)).collect())
+    }
+}
+
+/// The update of an average.
+pub(super) fn element(weight: f32) -> Element {
+    Element::Average(rules::Average { keep: 0.0, step_size: 0.0, root_correction: 0.0, weight })
+}
+
+/// The averages in a saved optimizer, each with the name of its parameter; none where it keeps none.
+pub fn averages(saved: &SavedState) -> impl Iterator<Item = (&str, &Tensor)> {
+    saved.tensors.iter().filter_map(|(name, tensor)| Some((parameter_of(name)?, tensor)))
+}
+
+/// The parameter of which a tensor of this name is the average.
+pub(super) fn parameter_of(name: &str) -> Option<&str> {
+    name.strip_prefix(PREFIX)
+}
