@@ -1,5 +1,6 @@
 //! Steps whose products are of half precision: what is refused, a loss whose scale falls and grows, states that are taken up.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+#![expect(clippy::float_cmp, reason = "scales are powers of two")]
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
