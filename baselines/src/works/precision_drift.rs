@@ -78,17 +78,29 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
     .into())
 }
 
-fn measure(setting: &Setting, device: &Device, (work, epochs): (&str, u64), samples: &mut Samples) -> Result<(), Error> {
+fn measure(
+    setting: &Setting,
+    device: &Device,
+    (work, epochs): (&str, u64),
+    samples: &mut Samples,
+) -> Result<(), Error> {
     let of = |precision, seed| train(setting, device, (work, epochs), precision, seed);
     let exact = of(TrainPrecision::F32, SEEDS[0])?;
     let learned = distance(&exact.end, &exact.start);
-    samples.push(format!("{work}.seed_drift"), "ratio", distance(&of(TrainPrecision::F32, SEEDS[1])?.end, &exact.end) / learned);
+    samples.push(
+        format!("{work}.seed_drift"),
+        "ratio",
+        distance(&of(TrainPrecision::F32, SEEDS[1])?.end, &exact.end) / learned,
+    );
     let reduced = [TrainPrecision::Tf32, TrainPrecision::Bf16, TrainPrecision::F16];
     for precision in reduced.into_iter().filter(|precision| device.is_cuda() || *precision != TrainPrecision::Tf32) {
         let found = of(precision, SEEDS[0])?;
         let name = format!("{work}.{}", format!("{precision:?}").to_lowercase());
         let mut push = |what: &str, unit, value| samples.push(format!("{name}.{what}"), unit, value);
-        let pairs = [("loss", "nats", &found.losses, &exact.losses), ("accuracy", "ratio", &found.accuracies, &exact.accuracies)];
+        let pairs = [
+            ("loss", "nats", &found.losses, &exact.losses),
+            ("accuracy", "ratio", &found.accuracies, &exact.accuracies),
+        ];
         for (what, unit, found, exact) in pairs {
             if let (Some(found), Some(exact)) = (found.last(), exact.last()) {
                 push(what, unit, *found);
@@ -111,7 +123,11 @@ fn train(
     seed: u64,
 ) -> Result<Ran, Error> {
     let variant = Variant::of(Form::Layers);
-    let work = if work == "tfm5m" { Workload::sequence_ends(variant, 0, device)? } else { Workload::of(work, variant, 0, device)? };
+    let work = if work == "tfm5m" {
+        Workload::sequence_ends(variant, 0, device)?
+    } else {
+        Workload::of(work, variant, 0, device)?
+    };
     let data = all_of(work.dataset()?);
     let config = train_config(
         (work.batch_size / MICROBATCHES).max(1),
@@ -122,7 +138,8 @@ fn train(
     );
     let schedule = ScheduleConfig::constant(work.learning_rate);
     let config = TrainConfig { schedule, precision, eval_batch_size: count(1024), ..config };
-    let mut trainer = plain_trainer(config, work.num_classes, work.model, data, [seed, epochs], &Arc::clone(&setting.clock))?;
+    let mut trainer =
+        plain_trainer(config, work.num_classes, work.model, data, [seed, epochs], &Arc::clone(&setting.clock))?;
     let values = |trainer: &crate::trainer::PlainTrainer| {
         values_of(trainer.seeds().model().parameters()).map_err(|Broken(text)| candle_core::Error::Msg(text))
     };

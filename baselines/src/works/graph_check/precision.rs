@@ -116,12 +116,16 @@ impl Case {
         let skipped: u64 = expected.seen.skipped.iter().sum();
         let is_scaled = self.precision == TrainPrecision::F16;
         promise(is_scaled == (skipped > 4), || format!("{skipped} steps were skipped"))?;
-        promise(expected.state.iter().all(|value| value.is_finite()), || "a number that is not finite was learned".to_owned())?;
+        promise(expected.state.iter().all(|value| value.is_finite()), || {
+            "a number that is not finite was learned".to_owned()
+        })?;
         let mut told = Vec::new();
         for mode in [StepMode::Graph, StepMode::Compiled] {
             let found = self.finish(gpu, eager, mode)?;
             let wrong = differing(&expected.state, &found.state);
-            promise(wrong == 0, || format!("{mode:?}: {wrong} of {} parameters and moments differ", found.state.len()))?;
+            promise(wrong == 0, || {
+                format!("{mode:?}: {wrong} of {} parameters and moments differ", found.state.len())
+            })?;
             promise(expected.scale == found.scale, || format!("{mode:?}: {} is {}", found.scale, expected.scale))?;
             let alike = (&expected.seen.skipped, &expected.seen.losses) == (&found.seen.skipped, &found.seen.losses);
             promise(alike, || format!("{mode:?}: losses or skipped steps differ: {:?}", found.seen.skipped))?;
