@@ -66,6 +66,16 @@ fn a_newborn_seed_has_the_verdict_of_its_germination_and_one_entry_of_history() 
 }
 
 #[test]
+fn history_tells_how_many_moves_it_holds_and_how_many_it_dropped() {
+    let mut seed = record();
+    assert_eq!(seed.history_size(), (1, 0));
+    go(&mut seed, Trigger::StartTraining);
+    assert_eq!(seed.history_size(), (2, 0));
+    seed.num_moves += 40;
+    assert_eq!(seed.history_size(), (2, 40));
+}
+
+#[test]
 fn a_germination_that_g0_refuses_leaves_its_verdict() {
     let newborn = Newborn {
         id: SeedId(1),
@@ -155,8 +165,10 @@ fn a_paused_seed_grows_older_while_its_stage_stands_still() {
     go(&mut seed, Trigger::StartTraining);
     end_epoch(&mut seed, AROUND);
     measure(&mut seed, 1.0);
+    assert!(!seed.is_paused());
     go(&mut seed, Trigger::Pause);
     end_epoch(&mut seed, AROUND);
+    assert!(seed.is_paused());
     assert_eq!((seed.age_epochs, seed.epochs_in_stage, seed.role()), (2, 1, Some(Role::Idle)));
     assert!(seed.judge_next(&GateConfig::default(), AROUND).is_none());
     assert!(go(&mut seed, Trigger::Resume).is_none());
