@@ -1,6 +1,6 @@
 //! What operations say of themselves, and how settings of a blend are written.
 
-use leyline::command::{AlphaCurve, AlphaRamp, Blend, ChannelWeights, Operation};
+use leyline::command::{AlphaCurve, AlphaRamp, Blend, ChannelWeights, KeyId, Operation, SignedCommand};
 use leyline::id::SeedId;
 use leyline::unit::Alpha;
 
@@ -43,4 +43,9 @@ fn every_operation_says_its_name_its_seed_and_what_it_does() {
 fn weights_of_channels_are_read_as_they_were_written() {
     let blend = Blend::Channel(ChannelWeights::new(vec![0.0, 0.25, 1.0]).unwrap());
     assert_eq!(serde_json::from_str::<Blend>(&serde_json::to_string(&blend).unwrap()).unwrap(), blend);
+}
+
+#[test]
+fn what_is_signed_begins_with_the_key() {
+    assert_eq!(SignedCommand::signed_message(KeyId(0x0102), b"ab"), [2, 1, 0, 0, b'a', b'b']);
 }

@@ -1,5 +1,6 @@
 //! One record through its life.
 
+use leyline::command::ChannelWeights;
 use leyline::id::EpochIndex;
 
 use super::*;
@@ -392,4 +393,39 @@ fn a_record_that_no_life_leads_to_is_found_out() {
     assert_eq!(seed.contradiction(), None);
     life(SeedRecord { num_parameters: 76, ..seed.clone() }, "num_parameters");
     life(SeedRecord { age_epochs: 0, epochs_in_stage: 1, ..seed }, "epochs_in_stage");
+    let mut older = record();
+    end_epoch(&mut older, AROUND);
+    go(&mut older, Trigger::StartTraining);
+    life(SeedRecord { age_epochs: 0, epochs_in_stage: 0, ..older }, "history");
+}
+
+#[test]
+fn what_is_exported_is_what_the_record_holds() {
+    let mut seed = record();
+    go(&mut seed, Trigger::StartTraining);
+    end_epoch(&mut seed, AROUND);
+    go(&mut seed, Trigger::StartBlending);
+    measure(&mut seed, 1.0);
+    let mut alpha = AlphaController::new(Alpha::ZERO);
+    alpha.retarget(AlphaRamp { target: Alpha::new(0.5).unwrap(), steps: 4, curve: <_>::default() }).unwrap();
+    alpha.advance();
+    let (blend, last_gate) = (Blend::Channel(ChannelWeights::new(vec![0.5]).unwrap()), record().last_gate);
+    let seed =
+        SeedRecord { alpha, blend, last_gate, paused: true, weights_pending: true, isolation_violations: 3, ..seed };
+    let seed = SeedRecord { epochs_in_stage: 1, ..seed };
+    let untouched = SeedState::germinated(seed.id, seed.slot.clone(), seed.blueprint.clone(), seed.num_parameters);
+    let [held, untouched] = [seed.export(), untouched].map(|state| serde_json::to_value(state).unwrap());
+    let differing: Vec<&str> = held
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(key, value)| untouched.get(key) != Some(value))
+        .map(|(key, _)| &**key)
+        .collect();
+    assert_eq!(
+        differing.join(" "),
+        "age_epochs alpha alpha_mode alpha_ramp alpha_target blend counterfactual counterfactual_epoch epochs_in_stage gradient \
+         gradient_epoch isolation_violations last_gate paused previous_stage stability stage weights_pending"
+    );
+    assert_eq!(held["last_gate"], serde_json::to_value(&seed.last_gate).unwrap());
 }
