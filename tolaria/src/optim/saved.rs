@@ -70,7 +70,9 @@ impl Durable for Optimizer {
         if document.optimizer != self.config.name() {
             return Err(refused(format!("expected `{}`, found `{}`", self.config.name(), document.optimizer)));
         }
-        if self.averages.is_some() == document.averages.is_empty() && !document.steps.is_empty() {
+        let (keeps, has) = (self.averages.is_some(), !document.averages.is_empty());
+        // Before the first step there are none in either.
+        if (has && !keeps) || (keeps && !has && !document.steps.is_empty()) {
             return Err(refused("expected averages of parameters where they are kept, and none elsewhere".to_owned()));
         }
         let is_average =

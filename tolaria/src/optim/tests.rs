@@ -270,6 +270,8 @@ fn matrices_are_updated_like_vectors_and_other_types_are_refused() {
 fn rules_are_what_both_languages_read_alike() {
     for rule in SOURCES {
         assert!(rule.settings.len() <= MAX_SETTINGS && rule.constants.len() <= MAX_CONSTANTS, "{}", rule.name);
+        // The last one is the weight of an average, in the table of the rule that moves the parameter.
+        assert!(rule.constants.len() < MAX_CONSTANTS || rule.constants[MAX_CONSTANTS - 1] == "weight", "{}", rule.name);
         let names = [&rule.element, rule.state, rule.settings, rule.constants].concat();
         let words = rule.body.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
         let own = words.clone().zip(words.clone().skip(1)).filter(|(before, _)| *before == "let").map(|(_, own)| own);

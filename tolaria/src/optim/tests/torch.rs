@@ -173,6 +173,12 @@ fn averages_stay_in_skipped_steps_and_go_on_when_the_network_changes_or_is_resto
     assert_eq!(averages(&again, &both), all);
     let error = Optimizer::new(ADAM_W).restore(&mut eager, &saved).unwrap_err().to_string();
     assert!(error.contains("expected averages of parameters where they are kept"), "{error}");
+    // Also where a rule has no moments, and so no steps.
+    let mut averaging = Optimizer::new(super::PLAIN).averaging(Some(0.5));
+    averaging.step(&both, &grown, &vector(&[0.0; 5]), RATE).unwrap();
+    let saved = averaging.save(&eager).unwrap();
+    let error = Optimizer::new(super::PLAIN).restore(&mut eager, &saved).unwrap_err();
+    assert!(error.to_string().contains("expected averages of parameters where they are kept"), "{error}");
 
     // The seed goes, and comes back only if it was parked.
     for (parked, expected) in [(vec![seed(1)], 2), (vec![], 1)] {
