@@ -73,7 +73,7 @@ class JitCase:
             x = x + self.linear(p, block + "projection.", mixed.reshape(y.shape))
             y = self.linear(p, block + "expand.", self.norm(p, block + "perceptron_norm.", x))
             x = x + self.linear(p, block + "contract.", nn.gelu(y, approximate=False))
-        x = self.linear(p, "head.", self.norm(p, "norm.", x))
+        x = self.linear(p, "head." if "head.weight" in p else "tokens.", self.norm(p, "norm.", x))
         return x.reshape(-1, x.shape[-1])
 
     def loss(self, p, inputs, targets):

@@ -24,14 +24,20 @@ MIN_REPETITIONS = 200
 MAX_REPETITIONS = 1000
 WARM_UP = 20
 ADAM_W = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-WORKS = ("ref", "mlp", "tfm5m", "tfm30m", "mlp4096")
+WORKS = ("ref", "mlp", "tfm5m", "tfm30m", "mlp4096", "gpt2")
 # The slow ones last, so that the budget takes from them first.
 MODES = ("eager", "graph", "jit", "compile", "compile_graph")
 COMPILED_MODES = ("compile", "compile_graph")
 GRAPH_MODES = ("graph", "compile_graph")
 PRECISIONS = ("f32", "tf32", "autocast", "bf16")
 # Blocks, width, heads, vocabulary, context.
-TRANSFORMERS = {"tfm5m": (6, 256, 4, 256, 64), "tfm30m": (10, 512, 8, 256, 128)}
+TRANSFORMERS = {
+    "tfm5m": (6, 256, 4, 256, 64),
+    "tfm30m": (10, 512, 8, 256, 128),
+    "gpt2": (12, 768, 12, 50304, 1024),
+}
+# The output multiplies with the table of tokens.
+TIED = ("gpt2",)
 # Batch, features, classes, samples.
 TABLES = {"ref": (4, 4, 4, 16), "mlp": (128, 784, 10, 1024), "mlp4096": (512, 1024, 1000, 4096)}
 
@@ -75,6 +81,8 @@ def build_module(torch, work, joint):
             self.blocks = nn.ModuleList(Block(width, heads) for _ in range(blocks))
             self.norm = nn.LayerNorm(width)
             self.head = nn.Linear(width, vocabulary, bias=False)
+            if work in TIED:
+                self.head.weight = self.tokens.weight
             nn.init.normal_(self.tokens.weight, std=0.02)
             nn.init.normal_(self.positions, std=0.02)
 

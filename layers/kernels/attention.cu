@@ -459,5 +459,6 @@ ATTENTION(128, 32, 16)
 
 #undef ROWS
 #undef THREADS
+#undef ATTENTION
 
 }  // namespace attention

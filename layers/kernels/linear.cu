@@ -79,14 +79,36 @@ __device__ float derivative(float kept, u32 kind) {
     return 0.5f * (1.0f + erff(kept * SQRT_HALF)) + kept * ONE_OVER_SQRT_2_PI * expf(-0.5f * kept * kept);
 }
 
+// What a normal number is below z with, and the density there times sqrt(2 pi): to 1e-7, for what is rounded to 8 bits.
+// Abramowitz and Stegun 1964, 7.1.26.
+__device__ float2 normal_below(float z) {
+    float density, t, half_z = z * SQRT_HALF;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(density) : "f"(-1.44269504088896340736f * half_z * half_z));
+    asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(t) : "f"(fmaf(0.3275911f, fabsf(half_z), 1.0f)));
+    float sum = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t, 0.254829592f);
+    float beyond = 0.5f * sum * t * density;
+    return make_float2(z < 0.0f ? beyond : 1.0f - beyond, density);
+}
+
 template <class T>
 __device__ void activate(const T* before, T* after, u64 count, u32 kind) {
-    map(before, after, count, [kind](float z) { return activation(z, kind); });
+    if (sizeof(T) == 2 && kind == GELU_ERF) {
+        map(before, after, count, [](float z) { return z * normal_below(z).x; });
+    } else {
+        map(before, after, count, [kind](float z) { return activation(z, kind); });
+    }
 }
 
 // The gradient before an activation from the one after it. A derivative of 0 gives 0, whatever the gradient.
 template <class In, class Out>
 __device__ void activation_gradient(const In* kept, const In* gradient, Out* result, u64 count, u32 kind) {
+    if (sizeof(In) == 2 && kind == GELU_ERF) {
+        map_two(kept, gradient, result, count, [](float kept, float gradient) {
+            float2 normal = normal_below(kept);
+            return gradient * fmaf(kept * ONE_OVER_SQRT_2_PI, normal.y, normal.x);
+        });
+        return;
+    }
     map_two(kept, gradient, result, count, [kind](float kept, float gradient) {
         if (kind == RELU) return kept > 0.0f ? gradient : 0.0f;
         return gradient * derivative(kept, kind);
@@ -105,23 +127,39 @@ __device__ void add_bias(T* rows, const T* bias, u64 count, u32 columns) {
 const u32 LANES = 32;
 const u32 WIDTH = 32;
 
-// Sums of columns over chunks of rows, one row of sums per chunk: blocks of (WIDTH, LANES), a chunk for each blockIdx.y.
-// Always added in the same order: each lane its rows, then the lanes.
+template <class T>
+struct alignas(2 * sizeof(T)) Pair {
+    T at[2];
+};
+
+// Sums of columns over chunks of rows, one row of sums per chunk: blocks of (WIDTH, LANES), a chunk for each blockIdx.y. A
+// thread has two neighboring columns where `is_paired` says that all rows begin so. Always added in the same order: each lane
+// its rows, then the lanes.
 template <class In, class Out>
-__device__ void column_sums(const In* rows, Out* sums, u32 num_rows, u32 columns, u32 rows_per_chunk) {
-    __shared__ float of_lane[LANES][WIDTH];
-    u32 column = blockIdx.x * WIDTH + threadIdx.x;
+__device__ void column_sums(
+    const In* rows, Out* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_paired) {
+    __shared__ float of_lane[LANES][2][WIDTH];
+    u32 width = is_paired ? 2 : 1, column = (blockIdx.x * WIDTH + threadIdx.x) * width;
     u32 start = blockIdx.y * rows_per_chunk;
     u32 end = num_rows - start < rows_per_chunk ? num_rows : start + rows_per_chunk;
-    float sum = 0.0f;
-    if (column < columns) {
-        for (u32 row = start + threadIdx.y; row < end; row += LANES) sum += value(rows[(u64)row * columns + column]);
+    float sum[2] = {0.0f, 0.0f};
+    if (column < columns && is_paired) {
+#pragma unroll 8
+        for (u32 row = start + threadIdx.y; row < end; row += LANES) {
+            Pair<In> pair = *(const Pair<In>*)(rows + (u64)row * columns + column);
+            sum[0] += value(pair.at[0]);
+            sum[1] += value(pair.at[1]);
+        }
+    } else if (column < columns) {
+        for (u32 row = start + threadIdx.y; row < end; row += LANES) sum[0] += value(rows[(u64)row * columns + column]);
     }
-    of_lane[threadIdx.y][threadIdx.x] = sum;
+    of_lane[threadIdx.y][0][threadIdx.x] = sum[0];
+    of_lane[threadIdx.y][1][threadIdx.x] = sum[1];
     __syncthreads();
-    if (threadIdx.y == 0 && column < columns) {
-        for (u32 lane = 1; lane < LANES; lane++) sum += of_lane[lane][threadIdx.x];
-        put(sums[(u64)blockIdx.y * columns + column], sum);
+    if (threadIdx.y < width && column < columns) {
+        float total = of_lane[0][threadIdx.y][threadIdx.x];
+        for (u32 lane = 1; lane < LANES; lane++) total += of_lane[lane][threadIdx.y][threadIdx.x];
+        put(sums[(u64)blockIdx.y * columns + column + threadIdx.y], total);
     }
 }
 
@@ -171,27 +209,27 @@ __global__ void linear_add_bias_bf16(__nv_bfloat16* rows, const __nv_bfloat16* b
     linear::add_bias(rows, bias, count, columns);
 }
 
-__global__ void linear_sums_f32(const float* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk) {
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+__global__ void linear_sums_f32(const float* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_paired) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
 __global__ void linear_sums_f32_bf16(const float* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
-                                     u32 rows_per_chunk) {
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+                                     u32 rows_per_chunk, u32 is_paired) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
 __global__ void linear_sums_bf16_f32(const __nv_bfloat16* rows, float* sums, u32 num_rows, u32 columns,
-                                     u32 rows_per_chunk) {
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+                                     u32 rows_per_chunk, u32 is_paired) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
-__global__ void linear_sums_f16_f32(const __half* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk) {
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+__global__ void linear_sums_f16_f32(const __half* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_paired) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
 __global__ void linear_sums_bf16(const __nv_bfloat16* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
-                                 u32 rows_per_chunk) {
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk);
+                                 u32 rows_per_chunk, u32 is_paired) {
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
 }  // extern "C"

@@ -43,9 +43,25 @@ __device__ float4 normalize4(float4 v, float mean, float rate) {
     return make_float4((v.x - mean) * rate, (v.y - mean) * rate, (v.z - mean) * rate, (v.w - mean) * rate);
 }
 
-template <int WIDTH, int VECTORS>
+// Four neighbors, in f32 or rounded to bf16.
+__device__ float4 load4(const float* row, u32 i) { return ((const float4*)row)[i]; }
+
+__device__ float4 load4(const __nv_bfloat16* row, u32 i) {
+    uint2 raw = ((const uint2*)row)[i];
+    float2 low = __bfloat1622float2(*(__nv_bfloat162*)&raw.x), high = __bfloat1622float2(*(__nv_bfloat162*)&raw.y);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+__device__ void store4(float* row, u32 i, float4 four) { ((float4*)row)[i] = four; }
+
+__device__ void store4(__nv_bfloat16* row, u32 i, float4 four) {
+    __nv_bfloat162 low = __floats2bfloat162_rn(four.x, four.y), high = __floats2bfloat162_rn(four.z, four.w);
+    ((uint2*)row)[i] = make_uint2(*(u32*)&low, *(u32*)&high);
+}
+
+template <int WIDTH, int VECTORS, class Out>
 __device__ void normalize_rows(
-    const float* x, const float* scale, const float* shift, float* y, float* statistics, u32 rows, u32 width,
+    const float* x, const float* scale, const float* shift, Out* y, float* statistics, u32 rows, u32 width,
     float epsilon) {
     u32 row = blockIdx.x * (blockDim.x / WIDTH) + threadIdx.x / WIDTH;
     if (row >= rows) return;
@@ -68,12 +84,12 @@ __device__ void normalize_rows(
     }
     float variance = sum_over_row<WIDTH>(make_float2(squares, 0.0f)).x / (float)width;
     float rate = 1.0f / sqrtf(variance + epsilon);
-    float4* target = (float4*)(y + (u64)row * width);
+    Out* target = y + (u64)row * width;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         u32 i = lane + v * WIDTH;
         if (i < count) {
-            target[i] = fma4(normalize4(values[v], mean, rate), ((const float4*)scale)[i], ((const float4*)shift)[i]);
+            store4(target, i, fma4(normalize4(values[v], mean, rate), load4(scale, i), load4(shift, i)));
         }
     }
     if (lane == 0) {
@@ -84,9 +100,9 @@ __device__ void normalize_rows(
 
 // Gradients of x, and sums over the rows of this block of those of scale and shift, (2, blocks, width). Either may be
 // absent.
-template <int WIDTH, int VECTORS>
+template <int WIDTH, int VECTORS, class Out>
 __device__ void normalize_rows_backward(
-    const float* x, const float* scale, const float* statistics, const float* upstream, float* x_gradient,
+    const float* x, const float* scale, const float* statistics, const Out* upstream, float* x_gradient,
     float* partials, u32 rows, u32 width) {
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     u32 together = blockDim.x / WIDTH, lane = threadIdx.x % WIDTH, count = width / 4;
@@ -99,14 +115,14 @@ __device__ void normalize_rows_backward(
     }
     for (u32 row = blockIdx.x * together + threadIdx.x / WIDTH; row < rows; row += gridDim.x * together) {
         const float4* values = (const float4*)(x + (u64)row * width);
-        const float4* gradients = (const float4*)(upstream + (u64)row * width);
+        const Out* gradients = upstream + (u64)row * width;
         float mean = statistics[2 * (u64)row], rate = statistics[2 * (u64)row + 1];
         float4 normal[VECTORS], scaled[VECTORS];
         float2 sums = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int v = 0; v < VECTORS; v++) {
             u32 i = lane + v * WIDTH;
-            float4 gradient = i < count ? gradients[i] : zero;
+            float4 gradient = i < count ? load4(gradients, i) : zero;
             normal[v] = i < count ? normalize4(values[i], mean, rate) : zero;
             scale_sums[v] = fma4(gradient, normal[v], scale_sums[v]);
             shift_sums[v] = add4(gradient, shift_sums[v]);
@@ -159,18 +175,22 @@ __device__ void normalize_rows_backward(
     }
 }
 
-#define LAYER_NORM(NAME, WIDTH, VECTORS, THREADS)                                                                      \
+#define LAYER_NORM_OF(NAME, OUT, WIDTH, VECTORS, THREADS)                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_##NAME(                                           \
-        const float* x, const float* scale, const float* shift, float* y, float* statistics, u32 rows, u32 width,      \
+        const float* x, const float* scale, const float* shift, OUT* y, float* statistics, u32 rows, u32 width,        \
         float epsilon) {                                                                                               \
         normalize_rows<WIDTH, VECTORS>(x, scale, shift, y, statistics, rows, width, epsilon);                          \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_##NAME(                                  \
-        const float* x, const float* scale, const float* statistics, const float* upstream, float* x_gradient,         \
+        const float* x, const float* scale, const float* statistics, const OUT* upstream, float* x_gradient,           \
         float* partials, u32 rows, u32 width) {                                                                        \
         normalize_rows_backward<WIDTH, VECTORS>(                                                                       \
             x, scale, statistics, upstream, x_gradient, partials, rows, width);                                        \
     }
+
+#define LAYER_NORM(NAME, WIDTH, VECTORS, THREADS)                                                                      \
+    LAYER_NORM_OF(NAME, float, WIDTH, VECTORS, THREADS)                                                                \
+    LAYER_NORM_OF(half_##NAME, __nv_bfloat16, WIDTH, VECTORS, THREADS)
 
 LAYER_NORM(128, 32, 1, 128)
 LAYER_NORM(256, 32, 2, 128)

@@ -27,5 +27,5 @@ pub use attention::{AttentionOptions, attention};
 pub use decoding::{KvCache, Position};
 pub use embedding::embedding;
 pub use linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
-pub use norm::layer_norm;
+pub use norm::{layer_norm, layer_norm_to};
 pub use relu::relu;

@@ -3,6 +3,8 @@
 // Arithmetic rounds after each operation (the build passes --fmad=false) and reductions add in a fixed order, so that
 // a step gives the same bits eagerly and in a graph, and elementwise kernels give those of the CPU.
 
+#include <cuda_bf16.h>
+
 typedef unsigned int u32;
 typedef unsigned long long u64;
 

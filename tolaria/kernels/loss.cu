@@ -88,6 +88,115 @@ extern "C" __global__ void cross_entropy_backward(
     if (target >= classes && threadIdx.x == 0) out[0] = NAN;
 }
 
+// Logits of bf16, read once for their sum. One block of 1024 threads per row, so that the rows that are under way together
+// stay near for the second time; sums of a thread in single precision.
+
+#define LOG2_E 1.44269504088896340736f
+
+// Calls `take(first, values, count)` for the columns of this thread, 8 at a time where the row is aligned to 16 bytes.
+template <class Take>
+__device__ void visit_halves(const __nv_bfloat16* row, u32 classes, Take take) {
+    u32 vectors = ((u64)row & 15) == 0 ? classes / 8 : 0;
+    for (u32 v = threadIdx.x; v < vectors; v += blockDim.x) {
+        uint4 raw = ((const uint4*)row)[v];
+        const __nv_bfloat16* halves = (const __nv_bfloat16*)&raw;
+        float values[8];
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) values[i] = __bfloat162float(halves[i]);
+        take(8 * v, values, 8);
+    }
+    for (u32 c = 8 * vectors + threadIdx.x; c < classes; c += blockDim.x) {
+        float value = __bfloat162float(row[c]);
+        take(c, &value, 1);
+    }
+}
+
+__device__ float power_of_two(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x));
+    return power;
+}
+
+struct HalfRow {
+    float max;
+    // Of exp(x - max).
+    double sum;
+};
+
+// What the softmax of a row is normalized with, known to all threads of a block of 1024; a NaN makes the sum NaN.
+__device__ HalfRow half_row(const __nv_bfloat16* row, u32 classes) {
+    __shared__ float maxima[1024];
+    __shared__ double sums[1024];
+    float max = -INFINITY, sum = 0.0f;
+    visit_halves(row, classes, [&](u32, const float* values, u32 count) {
+        float top = max;
+        for (u32 i = 0; i < count; i++) top = fmaxf(top, values[i]);
+        if (top > max) sum *= power_of_two((max - top) * LOG2_E);
+        max = top;
+        for (u32 i = 0; i < count; i++) {
+            // Where all so far is minus infinity, there is nothing to be subtracted from.
+            sum += values[i] == -INFINITY ? 0.0f : power_of_two((values[i] - max) * LOG2_E);
+        }
+    });
+    maxima[threadIdx.x] = max;
+    __syncthreads();
+    for (u32 half = 512; half > 0; half /= 2) {
+        if (threadIdx.x < half) maxima[threadIdx.x] = fmaxf(maxima[threadIdx.x], maxima[threadIdx.x + half]);
+        __syncthreads();
+    }
+    float top = maxima[0];
+    sums[threadIdx.x] = (double)(sum * power_of_two((max - top) * LOG2_E));
+    __syncthreads();
+    for (u32 half = 512; half > 0; half /= 2) {
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+        __syncthreads();
+    }
+    return HalfRow{top, sums[0]};
+}
+
+// As cross_entropy_rows.
+extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
+    const __nv_bfloat16* logits, const u32* targets, u32 classes, double* nats) {
+    const __nv_bfloat16* row = logits + (u64)blockIdx.x * classes;
+    u32 target = targets[blockIdx.x];
+    if (target == IGNORED) {
+        if (threadIdx.x == 0) nats[blockIdx.x] = 0.0;
+        return;
+    }
+    HalfRow whole = half_row(row, classes);
+    if (threadIdx.x != 0) return;
+    double loss = target < classes ? log(whole.sum) - ((double)__bfloat162float(row[target]) - (double)whole.max) : (double)NAN;
+    nats[blockIdx.x] = loss;
+}
+
+// As cross_entropy_backward.
+extern "C" __global__ void __launch_bounds__(1024) cross_entropy_backward_bf16(
+    const __nv_bfloat16* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, __nv_bfloat16* gradient) {
+    const __nv_bfloat16* row = logits + (u64)blockIdx.x * classes;
+    __nv_bfloat16* out = gradient + (u64)blockIdx.x * classes;
+    u32 target = targets[blockIdx.x];
+    bool is_ignored = target == IGNORED, in_vectors = ((u64)out & 15) == 0;
+    HalfRow whole = is_ignored ? HalfRow{0.0f, 1.0} : half_row(row, classes);
+    double weight = (double)*upstream / (double)rows;
+    float scale = (float)(weight / whole.sum);
+    visit_halves(row, classes, [&](u32 first, const float* values, u32 count) {
+        uint4 raw;
+        __nv_bfloat16* halves = (__nv_bfloat16*)&raw;
+        for (u32 i = 0; i < count; i++) {
+            float value = power_of_two((values[i] - whole.max) * LOG2_E) * scale;
+            if (first + i == target) value -= (float)weight;
+            if (is_ignored) value = 0.0f;
+            if (target >= classes && !is_ignored && first + i == 0) value = NAN;
+            if (count == 8 && in_vectors) {
+                halves[i] = __float2bfloat16_rn(value);
+            } else {
+                out[first + i] = __float2bfloat16_rn(value);
+            }
+        }
+        if (count == 8 && in_vectors) *(uint4*)(out + first) = raw;
+    });
+}
+
 // 1 where the target has the largest logit of its row, the first of equals; a NaN in the row leaves 0
 extern "C" __global__ void row_hits(const float* logits, const u32* targets, u32 classes, float* hits) {
     const float* row = logits + (u64)blockIdx.x * classes;

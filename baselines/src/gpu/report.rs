@@ -1,8 +1,44 @@
 //! The table of checks.
 
+use clap::Args;
+use leyline::region::Eager;
+
+use super::open::Gpu;
 use crate::error::Error;
 use crate::samples::Samples;
-use crate::work::Settings;
+use crate::work::{Outcome, Setting, Settings};
+
+/// Which of its checks a work runs.
+#[derive(Debug, Args)]
+pub(crate) struct Chosen {
+    /// Checks whose names begin so; the result has that in its name. All by default
+    #[arg(long, value_name = "NAME", default_value = "")]
+    only: String,
+}
+
+impl Chosen {
+    /// Runs them; `notes` say what the result of the work `name` means.
+    ///
+    /// # Errors
+    /// Without a GPU, and for a promise that was not kept.
+    pub(crate) fn measure(
+        &self,
+        setting: &Setting,
+        (name, notes): (&str, &str),
+        run: impl FnOnce(&Gpu, &mut Eager, &mut Report),
+    ) -> Result<Outcome, Error> {
+        let gpu = Gpu::open(setting)?;
+        let (mut samples, mut report) = (Samples::default(), Report::only(&self.only));
+        run(&gpu, &mut Eager::acquire()?, &mut report);
+        let config = report.finish(&mut samples)?;
+        let mut result = gpu.result(name, notes, config, samples);
+        if !self.only.is_empty() {
+            result.name = format!("{name}.{}", self.only);
+            result.command += &format!(" --only {}", self.only);
+        }
+        Ok(result.into())
+    }
+}
 
 /// Checks so far.
 #[derive(Debug, Default)]

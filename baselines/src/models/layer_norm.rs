@@ -4,14 +4,14 @@
 
 use candle_core::{D, DType, Tensor, Var};
 
-use super::{Draw, Form, Variables};
+use super::{Draw, Form, Precision, Variables, Variant};
 
 const EPS: f64 = 1e-5;
 
 /// Normalizes each row, then scales and shifts it (Ba et al. 2016, arXiv 1607.06450).
 #[derive(Debug, Clone)]
 pub(super) struct LayerNorm {
-    form: Form,
+    variant: Variant,
     scale: Var,
     shift: Var,
 }
@@ -20,7 +20,7 @@ impl LayerNorm {
     pub(super) fn new(
         name: &str,
         width: usize,
-        form: Form,
+        variant: Variant,
         draw: &Draw,
         variables: &mut Variables,
     ) -> candle_core::Result<Self> {
@@ -28,14 +28,16 @@ impl LayerNorm {
         let shift = Var::zeros(width, draw.dtype(), draw.device())?;
         variables.push((format!("{name}.scale"), scale.clone()));
         variables.push((format!("{name}.shift"), shift.clone()));
-        Ok(Self { form, scale, shift })
+        Ok(Self { variant, scale, shift })
     }
 
     /// Shape (…, width) stays.
     pub(super) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         debug_assert!(matches!(x.dtype(), DType::F32 | DType::F64));
-        if self.form == Form::Layers {
-            return esper_layers::layer_norm(x, &self.scale, &self.shift, EPS);
+        if self.variant.form == Form::Layers {
+            // What products multiply in `bf16`, and give on to each other, as with PyTorch's autocast.
+            let dtype = if self.variant.precision == Precision::Bf16 { DType::BF16 } else { x.dtype() };
+            return esper_layers::layer_norm_to(x, &self.scale, &self.shift, EPS, dtype);
         }
         let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
         let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;
@@ -61,7 +63,7 @@ mod tests {
     fn check(form: Form) {
         let mut draw = Draw::new(0, &Device::Cpu).with_dtype(DType::F64);
         let mut variables = Variables::new();
-        let norm = LayerNorm::new("norm", 16, form, &draw, &mut variables).unwrap();
+        let norm = LayerNorm::new("norm", 16, Variant::of(form), &draw, &mut variables).unwrap();
         norm.shift.set(&Tensor::full(3.0, 16, &Device::Cpu).unwrap()).unwrap();
         norm.scale.set(&Tensor::full(2.0, 16, &Device::Cpu).unwrap()).unwrap();
         let rows = norm.forward(&draw.uniform((5, 16), 4.0).unwrap()).unwrap();

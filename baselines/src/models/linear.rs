@@ -40,7 +40,12 @@ impl Linear {
     ) -> candle_core::Result<Self> {
         let weight = Var::from_tensor(&draw.uniform((outputs, inputs), bound(inputs))?)?;
         variables.push((format!("{name}.weight"), weight.clone()));
-        Ok(Self { variant: Variant::default(), weight, bias: None })
+        Ok(Self::of(weight))
+    }
+
+    /// By a weight that belongs to another part of the network, too, without a bias.
+    pub(crate) fn of(weight: Var) -> Self {
+        Self { variant: Variant::default(), weight, bias: None }
     }
 
     /// One map to all that `parts` map to, one after the other. Its variables start with the same values.

@@ -38,4 +38,4 @@ pub(crate) use llama::{Llama, LlamaConfig, Memory};
 pub(crate) use mlp::{Mlp, MlpConfig};
 pub(crate) use transformer::{Transformer, TransformerConfig};
 pub(crate) use variant::{Form, Precision, Variant};
-pub(crate) use workload::{ALL_NAMES, NAMES, Workload};
+pub(crate) use workload::{ALL_NAMES, GPT2, NAMES, Tokens, Workload, known_names};

@@ -1,4 +1,4 @@
-//! A decoder-only transformer (pre-norm blocks, learned positions, untied output), of basic operations or of layers.
+//! A decoder-only transformer (pre-norm blocks, learned positions), of basic operations or of layers.
 //!
 //! Shapes: ids (B, T); activations (B·T, D) outside attention and (B·H, T, D/H) within. Token ids arrive as `f32`,
 //! because data sets hold that.
@@ -27,15 +27,32 @@ pub(crate) struct TransformerConfig {
     pub(crate) vocab_size: usize,
     /// Tokens per sequence (T).
     pub(crate) context_len: usize,
+    /// The output multiplies with the table of tokens; else with a weight of its own.
+    pub(crate) is_tied: bool,
 }
 
 impl TransformerConfig {
     /// About 5 million parameters.
-    pub(crate) const TFM5M: Self = Self { num_blocks: 6, width: 256, num_heads: 4, vocab_size: 256, context_len: 64 };
+    pub(crate) const TFM5M: Self =
+        Self { num_blocks: 6, width: 256, num_heads: 4, vocab_size: 256, context_len: 64, is_tied: false };
 
     /// About 32 million parameters.
     pub(crate) const TFM30M: Self =
-        Self { num_blocks: 10, width: 512, num_heads: 8, vocab_size: 256, context_len: 128 };
+        Self { num_blocks: 10, width: 512, num_heads: 8, vocab_size: 256, context_len: 128, is_tied: false };
+
+    /// GPT-2 of 124 million parameters, its vocabulary filled up to a multiple of 64.
+    pub(crate) const GPT2: Self =
+        Self { num_blocks: 12, width: 768, num_heads: 12, vocab_size: 50_304, context_len: 1024, is_tied: true };
+
+    /// Additions and multiplications of products for a token of a training step, those of attention as if each position
+    /// saw all others: 6 for each parameter but positions, and 12·L·D·T.
+    ///
+    /// # Source
+    /// Chowdhery et al. 2022, "PaLM", arXiv 2204.02311, appendix B
+    pub(crate) fn flops_per_token(self, num_parameters: usize) -> f64 {
+        let of_positions = self.context_len * self.width;
+        6.0 * (num_parameters - of_positions) as f64 + 12.0 * (self.num_blocks * of_positions) as f64
+    }
 }
 
 /// The network with its variables; a clone shares them.
@@ -59,7 +76,7 @@ impl Transformer {
     /// # Errors
     /// When the heads do not divide the width; when the device fails.
     pub(crate) fn new(config: TransformerConfig, variant: Variant, draw: &mut Draw) -> candle_core::Result<Self> {
-        let TransformerConfig { num_blocks, width, num_heads, vocab_size, context_len } = config;
+        let TransformerConfig { num_blocks, width, num_heads, vocab_size, context_len, is_tied } = config;
         if num_heads == 0 || !width.is_multiple_of(num_heads) {
             candle_core::bail!("expected a width that {num_heads} heads divide, found {width}")
         }
@@ -71,11 +88,15 @@ impl Transformer {
         let blocks = (0..num_blocks)
             .map(|index| Block::new(&format!("blocks.{index}"), config, variant, draw, &mut variables))
             .collect::<candle_core::Result<_>>()?;
-        let form = variant.form;
-        let norm = LayerNorm::new("norm", width, form, draw, &mut variables)?;
-        let head = Linear::without_bias("head", [width, vocab_size], draw, &mut variables)?.in_variant(variant);
+        let norm = LayerNorm::new("norm", width, variant, draw, &mut variables)?;
+        let head = if is_tied {
+            Linear::of(tokens.clone())
+        } else {
+            Linear::without_bias("head", [width, vocab_size], draw, &mut variables)?
+        };
+        let head = head.in_variant(variant);
         let mask = causal_mask(context_len, draw)?;
-        Ok(Self { config, form, tokens, positions, blocks, norm, head, mask, variables })
+        Ok(Self { config, form: variant.form, tokens, positions, blocks, norm, head, mask, variables })
     }
 
     /// Logits of the next token at each position, shape (B·T, vocabulary), of ids (B, T) as `f32`.
@@ -186,8 +207,8 @@ impl Block {
         variables: &mut Variables,
     ) -> candle_core::Result<Self> {
         let d = config.width;
-        let attention_norm = LayerNorm::new(&format!("{name}.attention_norm"), d, variant.form, draw, variables)?;
-        let perceptron_norm = LayerNorm::new(&format!("{name}.perceptron_norm"), d, variant.form, draw, variables)?;
+        let attention_norm = LayerNorm::new(&format!("{name}.attention_norm"), d, variant, draw, variables)?;
+        let perceptron_norm = LayerNorm::new(&format!("{name}.perceptron_norm"), d, variant, draw, variables)?;
         let inner = Inner::new(name, d, variant, draw, variables)?;
         let mut linear = |part: &str, sizes| {
             let linear = Linear::new(&format!("{name}.{part}"), sizes, draw, variables)?;
@@ -218,9 +239,10 @@ impl Block {
                 esper_layers::attention(&qkv, &options)?.reshape((rows, width))?
             }
         };
-        let x = (x + self.projection.forward(&attended)?)?;
-        let hidden = self.expand.activated(&self.perceptron_norm.forward(&x)?, Activation::GeluErf)?;
-        x + self.contract.forward(&hidden)?
+        let x = (x + self.projection.forward(&attended)?.to_dtype(x.dtype())?)?;
+        let normalized = self.perceptron_norm.forward(&x)?;
+        let hidden = self.expand.activated(&normalized, Activation::GeluErf)?;
+        &x + self.contract.forward(&hidden)?.to_dtype(x.dtype())?
     }
 
     fn attend(&self, [query, key, value]: [Tensor; 3], batch: usize, mask: &Tensor) -> candle_core::Result<Tensor> {

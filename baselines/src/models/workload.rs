@@ -15,6 +15,8 @@ use crate::error::Error;
 pub(crate) const NAMES: [&str; 3] = ["ref", "mlp", "tfm5m"];
 /// All networks with published sizes, the same as those of the PyTorch peer.
 pub(crate) const ALL_NAMES: [&str; 5] = ["ref", "mlp", "tfm5m", "tfm30m", "mlp4096"];
+/// GPT-2, which the peer has too: of layers with products in `bf16`, and where it is asked for alone.
+pub(crate) const GPT2: &str = "gpt2";
 
 const REFERENCE_INPUTS: usize = 4;
 const REFERENCE_CLASSES: usize = 4;
@@ -41,6 +43,17 @@ pub(crate) struct Workload {
     pub(crate) optimizer: OptimizerConfig,
     /// Its learning rate.
     pub(crate) learning_rate: f64,
+    /// Tokens of a batch, of a language model, and what a step does for each.
+    pub(crate) tokens: Option<Tokens>,
+}
+
+/// What a language model learns from in a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Tokens {
+    /// Of all sequences of a batch.
+    pub(crate) per_step: usize,
+    /// Operations of products, [`TransformerConfig::flops_per_token`].
+    pub(crate) flops: f64,
 }
 
 impl Workload {
@@ -71,11 +84,12 @@ impl Workload {
             "mlp" => Self::mlp_of("mlp", &MlpConfig::mnist(), 128, variant, &mut draw),
             "tfm5m" => Self::transformer_of("tfm5m", TransformerConfig::TFM5M, 8, variant, &mut draw),
             "tfm30m" => Self::transformer_of("tfm30m", TransformerConfig::TFM30M, 8, variant, &mut draw),
+            GPT2 => Self::transformer_of(GPT2, TransformerConfig::GPT2, 8, variant, &mut draw),
             "mlp4096" => {
                 let work = Self::mlp_of("mlp4096", &MlpConfig::wide(), 512, variant, &mut draw)?;
                 Ok(Self { optimizer: SGD, learning_rate: 0.01, ..work })
             }
-            _ => Err(Error::UnknownWork { name: name.to_owned(), known: ALL_NAMES.join(", ") }),
+            _ => Err(Error::UnknownWork { name: name.to_owned(), known: known_names() }),
         }
     }
 
@@ -95,6 +109,7 @@ impl Workload {
             batch_size: 4,
             optimizer: SGD,
             learning_rate: 0.01,
+            tokens: None,
         })
     }
 
@@ -123,6 +138,7 @@ impl Workload {
             batch_size,
             optimizer: ADAM_W,
             learning_rate: 1e-3,
+            tokens: None,
         })
     }
 
@@ -166,7 +182,9 @@ impl Workload {
         batch_size: usize,
     ) -> Self {
         let num_classes = config.vocab_size;
-        Self { name, model, inputs, targets, num_classes, batch_size, optimizer: ADAM_W, learning_rate: 1e-3 }
+        let flops = config.flops_per_token(model.layout().num_elements());
+        let tokens = Some(Tokens { per_step: batch_size * config.context_len, flops });
+        Self { name, model, inputs, targets, num_classes, batch_size, optimizer: ADAM_W, learning_rate: 1e-3, tokens }
     }
 
     /// Two convolutions of stride 2 over images of 2×16×16, then an affine map to 10 classes; batches of 16.
@@ -185,6 +203,7 @@ impl Workload {
             batch_size,
             optimizer: ADAM_W,
             learning_rate: 1e-3,
+            tokens: None,
         })
     }
 
@@ -221,6 +240,11 @@ impl Workload {
     pub(crate) fn dataset(&self) -> Result<Dataset, Error> {
         Ok(Dataset::new(self.inputs.clone(), self.targets.clone())?)
     }
+}
+
+/// All that [`Workload::of`] takes, for a message.
+pub(crate) fn known_names() -> String {
+    format!("{}, {GPT2}", ALL_NAMES.join(", "))
 }
 
 const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };

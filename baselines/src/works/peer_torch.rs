@@ -33,7 +33,7 @@ pub(crate) struct PeerConfig {
     /// Interpreter with PyTorch.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub(crate) python: PathBuf,
-    /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`; the first three when absent.
+    /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`, `gpt2`; the first three when absent.
     #[arg(
         long,
         value_name = "NAMES",
@@ -310,7 +310,7 @@ mod tests {
             let name = argument.split('=').next().unwrap();
             assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
         }
-        for name in models::ALL_NAMES.into_iter().chain(["compile_graph", "jit", "tf32", "autocast", "bf16"]) {
+        for name in models::ALL_NAMES.into_iter().chain([models::GPT2, "compile_graph", "jit", "tf32", "autocast", "bf16"]) {
             assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
         }
         let known = models::NAMES.map(str::to_owned);

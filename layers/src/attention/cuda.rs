@@ -1,35 +1,54 @@
 //! Attention on a GPU.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
-use cudarc::driver::{DevicePtr as _, LaunchConfig, PushKernelArg as _};
+use candle_core::{CpuStorage, CudaDevice, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use cudarc::driver::{LaunchConfig, PushKernelArg as _};
 use esper_graph::launch::{Effect, address, declare, tensor_error};
 
 use super::options::PackedShape;
-use crate::device::{IMAGE, Scalar, behind, count, gpu_of, is_aligned, operand, unwritten_tensor};
+use crate::device::{Array, IMAGE, Scalar, behind, count, gpu_of, is_aligned, unwritten, unwritten_tensor};
 
-/// Bytes of a number.
+/// Bytes of a number that belongs to a row of a head.
 const NUMBER: usize = size_of::<f32>();
-/// Queries, or keys, of a block.
+/// Queries, or keys, of a block: of `f32`, and of `bf16`.
 const ROWS: usize = 16;
+const ROWS_OF_HALVES: usize = 64;
+/// Columns that are moved at once.
+const HALVES_AT_ONCE: usize = 8;
+/// Threads that look at a row of `bf16` together.
+const THREADS_OF_ROW: u32 = 16;
 /// Threads of a block.
 const THREADS: u32 = 128;
 /// Blocks along the second and third coordinate of a grid.
 const MAX_BLOCKS: usize = 65_535;
 
-/// Whether the kernels take these sizes.
+/// Whether the kernels for `f32` take these sizes.
 pub(super) fn takes(shape: &PackedShape) -> bool {
     shape.width <= 128 && shape.heads <= MAX_BLOCKS && shape.batches <= MAX_BLOCKS
 }
 
+/// Whether the kernels for `bf16` do, which multiply on tensor cores.
+pub(super) fn takes_halves(shape: &PackedShape) -> bool {
+    takes(shape) && shape.width.is_multiple_of(HALVES_AT_ONCE)
+}
+
+/// Of `qkv` in `f32` or `bf16`, which [`takes`] or [`takes_halves`] said to take.
 pub(super) fn attention(qkv: &Tensor, shape: PackedShape, is_causal: bool) -> Result<Tensor> {
-    qkv.contiguous()?.apply_op1(Attention { shape, is_causal })
+    let scalar = Scalar::of(qkv.dtype())?;
+    in_vectors(qkv, scalar)?.apply_op1(Attention { shape, is_causal, scalar })
+}
+
+/// The same numbers one after the other; halves where 16 bytes can be read at once.
+fn in_vectors(tensor: &Tensor, scalar: Scalar) -> Result<Tensor> {
+    let tensor = tensor.contiguous()?;
+    if scalar == Scalar::Bf16 && !is_aligned(&[address(&tensor)?]) { tensor.force_contiguous() } else { Ok(tensor) }
 }
 
 #[derive(Debug)]
 struct Attention {
     shape: PackedShape,
     is_causal: bool,
+    scalar: Scalar,
 }
 
 /// What both kernels are told last.
@@ -57,9 +76,10 @@ impl Attention {
         })
     }
 
-    /// Blocks for all rows, `per_rows` of them for each 16.
+    /// Blocks for all rows, `per_rows` of them for as many as a block has.
     fn config(&self, per_rows: usize) -> Result<LaunchConfig> {
-        let tiles = self.shape.length.div_ceil(ROWS);
+        let rows = if self.scalar == Scalar::F32 { ROWS } else { ROWS_OF_HALVES };
+        let tiles = self.shape.length.div_ceil(rows);
         let grid_dim = (count(per_rows * tiles)?, count(self.shape.heads)?, count(self.shape.batches)?);
         Ok(LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 })
     }
@@ -74,12 +94,40 @@ impl Attention {
         self.shape.batches * self.shape.length * self.shape.heads
     }
 
-    fn names(&self) -> (&'static str, &'static str) {
-        match self.shape.width {
-            0..=32 => ("attention_32", "attention_backward_32"),
-            33..=64 => ("attention_64", "attention_backward_64"),
-            _ => ("attention_128", "attention_backward_128"),
-        }
+    /// Elements that the sums take behind the result.
+    fn extra(&self) -> usize {
+        self.rows() * NUMBER / self.scalar.bytes()
+    }
+
+    fn names(&self) -> Result<(&'static str, &'static str)> {
+        Ok(match (self.scalar, self.shape.width) {
+            (Scalar::F32, 0..=32) => ("attention_32", "attention_backward_32"),
+            (Scalar::F32, 33..=64) => ("attention_64", "attention_backward_64"),
+            (Scalar::F32, _) => ("attention_128", "attention_backward_128"),
+            (Scalar::Bf16, 0..=32) => ("attention_half_32", "attention_backward_half_32"),
+            (Scalar::Bf16, 33..=64) => ("attention_half_64", "attention_backward_half_64"),
+            (Scalar::Bf16, _) => ("attention_half_128", "attention_backward_half_128"),
+            (Scalar::F16, _) => bail!("attention of `f16` is computed in `f32`"),
+        })
+    }
+
+    /// The sum over each row of the result times its gradient, (B, H, T).
+    fn deltas(&self, device: &CudaDevice, output: u64, upstream: u64) -> Result<Tensor> {
+        let PackedShape { length, heads, width, .. } = self.shape;
+        let rows = self.rows();
+        let deltas = unwritten_tensor(device, rows, Scalar::F32)?;
+        let (target, bytes) = (address(&deltas)?, self.numbers() * self.scalar.bytes());
+        let [num_rows, length, heads, width] = [count(rows)?, count(length)?, count(heads)?, count(width)?];
+        let function = IMAGE.function(device, "attention_deltas_half")?;
+        let stream = device.cuda_stream();
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&output).arg(&upstream).arg(&target).arg(&length).arg(&heads).arg(&width).arg(&num_rows);
+        let effect = || Effect::new().reading(output, bytes).reading(upstream, bytes).writing(target, rows * NUMBER);
+        let grid_dim = (num_rows.div_ceil(THREADS / THREADS_OF_ROW), 1, 1);
+        let config = LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: result and gradient have the kernel's type, so many rows, and a width that is a multiple of what is read at once.
+        declare(&stream, effect, || tensor_error(unsafe { launch.launch(config) }))?;
+        Ok(deltas)
     }
 }
 
@@ -93,50 +141,66 @@ impl CustomOp1 for Attention {
     }
 
     fn cuda_fwd(&self, qkv: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let device = qkv.device().clone();
-        let source = operand(qkv, layout, "attention")?;
-        let (numbers, rows) = (self.numbers(), self.rows());
-        // SAFETY: the kernel writes the result and the sums behind it.
-        let result = unsafe { device.alloc::<f32>(numbers + rows) }?;
-        let stream = device.cuda_stream();
-        let target = result.device_ptr(&stream).0;
-        let sums = target + (numbers * NUMBER) as u64;
+        let device = qkv.device();
+        let qkv = Array::of(qkv, layout)?;
+        let source = qkv.address();
+        let result = unwritten(device, self.numbers() + self.extra(), self.scalar)?;
+        let whole = Layout::contiguous(self.numbers() + self.extra());
+        let (target, bytes) = (Array::of(&result, &whole)?.address(), self.numbers() * self.scalar.bytes());
+        let sums = target + bytes as u64;
         let last = self.arguments(&[source, target])?;
-        let function = IMAGE.function(&device, self.names().0)?;
+        let function = IMAGE.function(device, self.names()?.0)?;
+        let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&function);
         launch.arg(&source).arg(&target).arg(&sums);
         launch.arg(&last.length).arg(&last.heads).arg(&last.width);
         launch.arg(&last.is_causal).arg(&last.is_aligned).arg(&last.scale);
-        let effect = || Effect::new().reading(source, 3 * numbers * NUMBER).writing(target, (numbers + rows) * NUMBER);
+        let effect = || Effect::new().reading(source, qkv.bytes()).writing(target, bytes + self.rows() * NUMBER);
         let config = self.config(1)?;
-        // SAFETY: the sizes are those of the input, which is whole, and of the memory taken above.
+        // SAFETY: the sizes are those of the input, which is whole and of the kernel's type, and of the memory taken above.
         declare(&stream, effect, || tensor_error(unsafe { launch.launch(config) }))?;
-        Ok((CudaStorage::wrap_cuda_slice(result, device), Shape::from(self.shape.output())))
+        Ok((result, Shape::from(self.shape.output())))
     }
 
     fn bwd(&self, qkv: &Tensor, result: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
         if !qkv.track_op() {
             return Ok(None);
         }
-        let upstream = upstream.contiguous()?;
+        let upstream = in_vectors(upstream, self.scalar)?;
         let device = gpu_of(qkv)?;
-        let (numbers, rows) = (self.numbers(), self.rows());
-        let gradient = unwritten_tensor(device, qkv.shape(), Scalar::F32)?;
+        let bytes = self.numbers() * self.scalar.bytes();
+        let gradient = unwritten_tensor(device, qkv.shape(), self.scalar)?;
         let (source, output, gradients) = (address(qkv)?, address(result)?, address(&upstream)?);
-        let (sums, target) = (behind(result, rows)?, address(&gradient)?);
+        let (sums, target) = (behind(result, self.extra())?, address(&gradient)?);
+        let deltas = match self.scalar {
+            Scalar::F32 => None,
+            Scalar::Bf16 | Scalar::F16 => Some(self.deltas(device, output, gradients)?),
+        };
+        // The result itself, or what was made of it.
+        let (made, made_bytes) = match &deltas {
+            Some(deltas) => (address(deltas)?, self.rows() * NUMBER),
+            None => (output, bytes),
+        };
         let last = self.arguments(&[source, output, gradients, target])?;
-        let function = IMAGE.function(device, self.names().1)?;
+        let function = IMAGE.function(device, self.names()?.1)?;
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&function);
-        launch.arg(&source).arg(&output).arg(&sums).arg(&gradients).arg(&target);
+        launch.arg(&source);
+        if deltas.is_some() {
+            launch.arg(&sums).arg(&made);
+        } else {
+            launch.arg(&made).arg(&sums);
+        }
+        launch.arg(&gradients).arg(&target);
         launch.arg(&last.length).arg(&last.heads).arg(&last.width);
         launch.arg(&last.is_causal).arg(&last.is_aligned).arg(&last.scale);
         let effect = || {
             Effect::new()
-                .reading(source, 3 * numbers * NUMBER)
-                .reading(output, (numbers + rows) * NUMBER)
-                .reading(gradients, numbers * NUMBER)
-                .writing(target, 3 * numbers * NUMBER)
+                .reading(source, 3 * bytes)
+                .reading(made, made_bytes)
+                .reading(sums, self.rows() * NUMBER)
+                .reading(gradients, bytes)
+                .writing(target, 3 * bytes)
         };
         let config = self.config(2)?;
         // SAFETY: the sizes are those of the input, which all operands follow from.

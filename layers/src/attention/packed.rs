@@ -7,7 +7,8 @@ use crate::precision::compute_type;
 
 /// `softmax(q kᵀ / √d) v` for each head, with a gradient.
 ///
-/// Half precision is computed in `f32`. On a GPU no matrix of weights is stored, and the gradient is the same in every
+/// Half precision is computed in `f32`, but for `bf16` on a GPU: with heads of 8, 16, … 128 coordinates, tensor cores multiply
+/// it and the weights rounded to it, and sum in `f32`. On a GPU no matrix of weights is stored, and the gradient is the same in every
 /// run; on the CPU, for `f64` and for heads of more than 128 coordinates it is composed of other operations.
 ///
 /// # Shapes
@@ -38,6 +39,10 @@ pub fn attention(qkv: &Tensor, options: &AttentionOptions) -> Result<Tensor> {
     let dtype = compute_type("attention", qkv.dtype())?;
     if qkv.elem_count() == 0 {
         return Tensor::zeros(shape.output(), qkv.dtype(), qkv.device());
+    }
+    #[cfg(feature = "cuda")]
+    if qkv.device().is_cuda() && qkv.dtype() == candle_core::DType::BF16 && super::cuda::takes_halves(&shape) {
+        return super::cuda::attention(qkv, shape, options.causal);
     }
     run(&qkv.to_dtype(dtype)?, shape, options.causal)?.to_dtype(qkv.dtype())
 }

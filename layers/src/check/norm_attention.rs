@@ -3,10 +3,12 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use super::compare::{SplitMix, largest, largest_difference, read};
-use crate::{AttentionOptions, attention, embedding, layer_norm};
+use crate::{AttentionOptions, attention, embedding, layer_norm, layer_norm_to};
 
 /// Largest error of results and of gradients, as a share of the largest value.
 const ALLOWED: f64 = 1e-5;
+/// The same in `bf16`, which rounds inputs of products to 8 bits and the result too.
+const ALLOWED_HALF: f64 = 1.5e-2;
 /// Values below this are not what errors are measured by: a gradient may be zero throughout.
 const SMALLEST: f64 = 1e-2;
 
@@ -20,10 +22,16 @@ const SMALLEST: f64 = 1e-2;
 pub fn norm_attention_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> {
     let mut found = Vec::new();
     for (rows, width) in NORMS {
-        norm_case(*rows, *width, device, &mut found)?;
+        norm_case(*rows, *width, DType::F32, device, &mut found)?;
+    }
+    for (rows, width) in HALF_NORMS {
+        norm_case(*rows, *width, DType::BF16, device, &mut found)?;
     }
     for &(shape, causal) in ATTENTIONS {
-        attention_case(shape, causal, device, &mut found)?;
+        attention_case(shape, causal, DType::F32, device, &mut found)?;
+    }
+    for &(shape, causal) in HALF_ATTENTIONS {
+        attention_case(shape, causal, DType::BF16, device, &mut found)?;
     }
     for sizes in EMBEDDINGS {
         embedding_case(*sizes, device, &mut found)?;
@@ -34,6 +42,10 @@ pub fn norm_attention_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> 
 /// Rows and their width.
 const NORMS: &[(usize, usize)] =
     &[(1, 1), (5, 3), (512, 256), (1024, 512), (37, 1000), (130, 132), (9, 2048), (300, 4092), (3, 8200), (700, 64)];
+
+/// With results of `bf16`: of every kernel, and of a width that has none.
+const HALF_NORMS: &[(usize, usize)] =
+    &[(5, 128), (600, 256), (37, 512), (300, 768), (20, 2048), (3, 4092), (9, 8192), (4, 33)];
 
 /// (B, T, H, d), and whether positions see only what was before them.
 const ATTENTIONS: &[([usize; 4], bool)] = &[
@@ -50,10 +62,29 @@ const ATTENTIONS: &[([usize; 4], bool)] = &[
     ([1, 300, 1, 33], true),
 ];
 
+/// Of `bf16`: widths and lengths that fill the tiles of the kernels, and such that do not.
+const HALF_ATTENTIONS: &[([usize; 4], bool)] = &[
+    ([2, 128, 3, 64], true),
+    ([2, 128, 3, 64], false),
+    ([2, 1, 3, 16], true),
+    ([1, 200, 2, 64], true),
+    ([2, 65, 2, 32], true),
+    ([1, 150, 2, 48], false),
+    ([1, 97, 2, 128], true),
+    ([1, 70, 1, 104], false),
+    ([3, 50, 2, 5], true),
+];
+
 /// Rows of the table, their width, and positions.
 const EMBEDDINGS: &[(usize, usize, usize)] = &[(65, 256, 512), (3000, 130, 700), (5, 3, 1000), (65_536, 8, 300)];
 
-fn norm_case(rows: usize, width: usize, device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
+fn norm_case(
+    rows: usize,
+    width: usize,
+    result: DType,
+    device: &Device,
+    found: &mut Vec<(String, f64, f64)>,
+) -> Result<()> {
     let mut numbers = SplitMix(1);
     let inputs = [
         Input { name: "x", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] },
@@ -61,11 +92,25 @@ fn norm_case(rows: usize, width: usize, device: &Device, found: &mut Vec<(String
         Input { name: "shift", values: in_range(&mut numbers, width), shape: vec![width] },
     ];
     let weights = Input { name: "", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] };
-    let run = |at: &[Tensor]| layer_norm(&at[0], &at[1], &at[2], 1e-5);
-    check(&format!("layer norm ({rows}, {width})"), &inputs, &weights, run, device, found)
+    let name = format!("layer norm ({rows}, {width})");
+    if result == DType::F32 {
+        return check(&name, &inputs, &weights, |at| layer_norm(&at[0], &at[1], &at[2], 1e-5), device, found);
+    }
+    // What it is compared with is not rounded.
+    let rounds = |at: &[Tensor]| {
+        let dtype = if at[0].dtype() == DType::F64 { DType::F64 } else { result };
+        layer_norm_to(&at[0], &at[1], &at[2], 1e-5, dtype)?.to_dtype(at[0].dtype())
+    };
+    check_in((DType::F32, ALLOWED_HALF), &format!("{name} to {result:?}"), &inputs, &weights, rounds, device, found)
 }
 
-fn attention_case(shape: [usize; 4], causal: bool, device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
+fn attention_case(
+    shape: [usize; 4],
+    causal: bool,
+    dtype: DType,
+    device: &Device,
+    found: &mut Vec<(String, f64, f64)>,
+) -> Result<()> {
     let [batches, length, num_heads, width] = shape;
     let mut numbers = SplitMix(2);
     let count = batches * length * num_heads * width;
@@ -75,7 +120,16 @@ fn attention_case(shape: [usize; 4], causal: bool, device: &Device, found: &mut 
         Input { name: "", values: in_range(&mut numbers, count), shape: vec![batches, length, num_heads * width] };
     let run = |at: &[Tensor]| attention(&at[0], &AttentionOptions { num_heads, causal });
     let kind = if causal { "causal" } else { "full" };
-    check(&format!("{kind} attention {shape:?}"), &inputs, &weights, run, device, found)
+    if dtype == DType::F32 {
+        return check(&format!("{kind} attention {shape:?}"), &inputs, &weights, run, device, found);
+    }
+    let rounded = |input: Input| -> Result<Input> {
+        let values = read(&input.tensor(dtype, &Device::Cpu)?)?;
+        Ok(Input { values, ..input })
+    };
+    let ([qkv], weights) = (inputs, rounded(weights)?);
+    let name = format!("{kind} attention {shape:?} of {dtype:?}");
+    check_in((dtype, ALLOWED_HALF), &name, &[rounded(qkv)?], &weights, run, device, found)
 }
 
 fn embedding_case(
@@ -117,16 +171,29 @@ fn check(
     device: &Device,
     found: &mut Vec<(String, f64, f64)>,
 ) -> Result<()> {
+    check_in((DType::F32, ALLOWED), name, inputs, weights, run, device, found)
+}
+
+/// In a type that has the inputs, with the error that is allowed for it.
+fn check_in(
+    (dtype, allowed): (DType, f64),
+    name: &str,
+    inputs: &[Input],
+    weights: &Input,
+    run: impl Fn(&[Tensor]) -> Result<Tensor>,
+    device: &Device,
+    found: &mut Vec<(String, f64, f64)>,
+) -> Result<()> {
     let evaluate = |dtype, device: &Device| evaluate(inputs, weights, &run, dtype, device);
     let expected = evaluate(DType::F64, &Device::Cpu)?;
-    let first = evaluate(DType::F32, device)?;
-    let second = evaluate(DType::F32, device)?;
+    let first = evaluate(dtype, device)?;
+    let second = evaluate(dtype, device)?;
     let names = std::iter::once("result").chain(inputs.iter().map(|input| input.name));
     let mut again: f64 = 0.0;
     for (((part, expected), first), second) in names.zip(&expected).zip(&first).zip(&second) {
         let what = if part == "result" { part.to_owned() } else { format!("gradient of {part}") };
         let error = largest_difference(expected, first) / largest(expected, SMALLEST);
-        found.push((format!("{name}: {what}"), error, ALLOWED));
+        found.push((format!("{name}: {what}"), error, allowed));
         again = again.max(largest_difference(first, second));
     }
     found.push((format!("{name}: again"), again, 0.0));

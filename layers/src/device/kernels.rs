@@ -1,6 +1,7 @@
 //! The kernels of this crate.
 
-use candle_core::{CudaDevice, CudaStorage, Device, Error, Layout, Result, Storage, Tensor};
+use candle_core::backend::BackendStorage as _;
+use candle_core::{CudaDevice, CudaStorage, DType, Device, Error, Layout, Result, Storage, Tensor};
 use esper_graph::launch::{Image, address_of};
 
 /// All of them, as one image.
@@ -23,16 +24,23 @@ pub(crate) fn operand(storage: &CudaStorage, layout: &Layout, op: &'static str) 
     address_of(storage, layout.start_offset())
 }
 
-/// Address of the `extra` numbers of `f32` that an operation of this crate keeps in the memory of its result, behind
-/// the result.
+/// Address of the `extra` numbers that an operation of this crate keeps in the memory of its result, behind the result;
+/// counted in its type.
 ///
 /// An operation of candle has one result. The backward pass gets that very tensor, so that what belongs to it needs no
 /// memory of its own, and lives as long.
 pub(crate) fn behind(result: &Tensor, extra: usize) -> Result<u64> {
     let (storage, layout) = result.storage_and_layout();
     let end = layout.start_offset() + result.elem_count();
-    match &*storage {
-        Storage::Cuda(storage) if storage.as_cuda_slice::<f32>()?.len() == end + extra => address_of(storage, end),
+    let Storage::Cuda(storage) = &*storage else {
+        candle_core::bail!("a kernel of the GPU was given a tensor of another device")
+    };
+    let held = match storage.dtype() {
+        DType::BF16 => storage.as_cuda_slice::<half::bf16>()?.len(),
+        _ => storage.as_cuda_slice::<f32>()?.len(),
+    };
+    match held {
+        held if held == end + extra => address_of(storage, end),
         _ => candle_core::bail!("expected {extra} numbers behind the result, found {result:?} alone"),
     }
 }

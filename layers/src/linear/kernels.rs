@@ -181,11 +181,13 @@ fn sum_chunks(
     };
     let function = IMAGE.function(device, name)?;
     let (from, to, columns) = (rows.address(), sums.address(), number(columns)?);
-    let grid_dim = (columns.div_ceil(WIDTH), num_chunks, 1);
+    let pair = 2 * rows.scalar().bytes() as u64;
+    let is_paired = u32::from(columns.is_multiple_of(2) && from.is_multiple_of(pair));
+    let grid_dim = (columns.div_ceil(WIDTH << is_paired), num_chunks, 1);
     let config = LaunchConfig { grid_dim, block_dim: (WIDTH, LANES, 1), shared_mem_bytes: 0 };
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
-    launch.arg(&from).arg(&to).arg(&num_rows).arg(&columns).arg(&rows_per_chunk);
+    launch.arg(&from).arg(&to).arg(&num_rows).arg(&columns).arg(&rows_per_chunk).arg(&is_paired);
     let effect = || Effect::new().reading(from, rows.bytes()).writing(to, sums.bytes());
     // SAFETY: the rows have the columns given, and there is a row of sums for each chunk; every chunk has a row.
     tensor_error(declare(&stream, effect, || unsafe { launch.launch(config) }))?;

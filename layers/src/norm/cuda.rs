@@ -1,12 +1,12 @@
 //! Layer normalization on a GPU.
 
 use candle_core::backend::BackendStorage as _;
-use candle_core::{CpuStorage, CudaStorage, CustomOp3, Layout, Result, Shape, Tensor};
-use cudarc::driver::{DevicePtr as _, LaunchConfig, PushKernelArg as _};
+use candle_core::{CpuStorage, CudaStorage, CustomOp3, Error, Layout, Result, Shape, Tensor};
+use cudarc::driver::{LaunchConfig, PushKernelArg as _};
 use esper_graph::launch::{Effect, address, declare, tensor_error};
 
 use super::plan::Plan;
-use crate::device::{IMAGE, Scalar, behind, count, gpu_of, is_aligned, operand, unwritten_tensor};
+use crate::device::{Array, IMAGE, Scalar, behind, count, gpu_of, is_aligned, operand, unwritten, unwritten_tensor};
 
 /// Bytes of a number.
 const NUMBER: usize = size_of::<f32>();
@@ -15,15 +15,35 @@ const STATISTICS: usize = 2;
 /// Columns of a block that sums over groups of rows, and the shares into which it divides them.
 const COLUMNS: (u32, u32) = (32, 16);
 
-pub(super) fn layer_norm(x: &Tensor, scale: &Tensor, shift: &Tensor, epsilon: f64) -> Result<Tensor> {
+/// The result in `f32`, or in `bf16` where a kernel writes it.
+pub(super) fn layer_norm(x: &Tensor, scale: &Tensor, shift: &Tensor, epsilon: f64, wants_half: bool) -> Result<Tensor> {
     #[expect(clippy::cast_possible_truncation, reason = "the kernel computes in single precision")]
     let epsilon = epsilon as f32;
-    x.contiguous()?.apply_op3(&scale.contiguous()?, &shift.contiguous()?, LayerNorm { epsilon })
+    let (x, scale, shift) = (x.contiguous()?, scale.contiguous()?, shift.contiguous()?);
+    let all = is_aligned(&[address(&x)?, address(&scale)?, address(&shift)?]);
+    let is_half = wants_half && Plan::of(rows_of(x.dims()).1, all).in_half().is_some();
+    let scalar = if is_half { Scalar::Bf16 } else { Scalar::F32 };
+    x.apply_op3(&scale, &shift, LayerNorm { epsilon, scalar })
 }
 
 #[derive(Debug)]
 struct LayerNorm {
     epsilon: f32,
+    /// Of the result.
+    scalar: Scalar,
+}
+
+impl LayerNorm {
+    fn plan(&self, width: usize, is_aligned: bool) -> Result<Plan> {
+        let plan = Plan::of(width, is_aligned);
+        let found = if self.scalar == Scalar::F32 { Some(plan) } else { plan.in_half() };
+        found.ok_or_else(|| Error::Msg(format!("layer norm: no kernel for rows of {width} in halves")).bt())
+    }
+
+    /// Elements of the result that the statistics of `rows` rows take behind it.
+    fn extra(&self, rows: usize) -> usize {
+        rows * STATISTICS * NUMBER / self.scalar.bytes()
+    }
 }
 
 impl CustomOp3 for LayerNorm {
@@ -56,12 +76,12 @@ impl CustomOp3 for LayerNorm {
         let (rows, width) = rows_of(x_layout.dims());
         let (x, scale) = (operand(x, x_layout, "layer-norm")?, operand(scale, scale_layout, "layer-norm")?);
         let shift = operand(shift, shift_layout, "layer-norm")?;
-        // SAFETY: the kernel writes the result and the statistics behind it.
-        let result = unsafe { device.alloc::<f32>(rows * (width + STATISTICS)) }?;
+        let elements = rows * width + self.extra(rows);
+        let result = unwritten(&device, elements, self.scalar)?;
         let stream = device.cuda_stream();
-        let y = result.device_ptr(&stream).0;
-        let statistics = y + (rows * width * NUMBER) as u64;
-        let plan = Plan::of(width, is_aligned(&[x, scale, shift, y]));
+        let y = Array::of(&result, &Layout::contiguous(elements))?.address();
+        let statistics = y + (rows * width * self.scalar.bytes()) as u64;
+        let plan = self.plan(width, is_aligned(&[x, scale, shift, y]))?;
         let function = IMAGE.function(&device, plan.forward)?;
         let (num_rows, num_columns) = (count(rows)?, count(width)?);
         let mut launch = stream.launch_builder(&function);
@@ -72,12 +92,12 @@ impl CustomOp3 for LayerNorm {
                 .reading(x, rows * width * NUMBER)
                 .reading(scale, width * NUMBER)
                 .reading(shift, width * NUMBER)
-                .writing(y, rows * (width + STATISTICS) * NUMBER)
+                .writing(y, elements * self.scalar.bytes())
         };
         let config = blocks((count(plan.blocks(rows))?, 1), (plan.threads, 1));
         // SAFETY: rows and width are those of the operands, which are whole, and of the memory taken above.
         declare(&stream, effect, || tensor_error(unsafe { launch.launch(config) }))?;
-        Ok((CudaStorage::wrap_cuda_slice(result, device), x_layout.shape().clone()))
+        Ok((result, x_layout.shape().clone()))
     }
 
     fn bwd(
@@ -88,13 +108,16 @@ impl CustomOp3 for LayerNorm {
         result: &Tensor,
         upstream: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let upstream = upstream.contiguous()?;
+        let mut upstream = upstream.contiguous()?;
+        if self.scalar != Scalar::F32 && !is_aligned(&[address(&upstream)?]) {
+            upstream = upstream.force_contiguous()?;
+        }
         let device = gpu_of(x)?;
         let (rows, width) = rows_of(x.dims());
         let (values, scales) = (address(x)?, address(scale)?);
-        let (statistics, gradients) = (behind(result, rows * STATISTICS)?, address(&upstream)?);
+        let (statistics, gradients) = (behind(result, self.extra(rows))?, address(&upstream)?);
         // The gradient of x, which has its shape, is fresh memory: aligned.
-        let plan = Plan::of(width, is_aligned(&[values, scales, gradients]));
+        let plan = self.plan(width, is_aligned(&[values, scales, gradients]))?;
         let groups = plan.groups(rows);
         let x_gradient = x.track_op().then(|| unwritten_tensor(device, x.shape(), Scalar::F32)).transpose()?;
         let has_sums = scale.track_op() || shift.track_op();
@@ -114,7 +137,7 @@ impl CustomOp3 for LayerNorm {
                 .reading(values, rows * width * NUMBER)
                 .reading(scales, width * NUMBER)
                 .reading(statistics, rows * STATISTICS * NUMBER)
-                .reading(gradients, rows * width * NUMBER);
+                .reading(gradients, rows * width * self.scalar.bytes());
             let targets = [(x_target, rows * width), (partials_target, 2 * groups * width)];
             targets.into_iter().fold(reads, |effect, (target, numbers)| match target {
                 Some(target) => effect.writing(target, numbers * NUMBER),

@@ -12,4 +12,4 @@ mod plan;
 #[allow(unsafe_code)]
 mod cuda;
 
-pub use layer_norm::layer_norm;
+pub use layer_norm::{layer_norm, layer_norm_to};

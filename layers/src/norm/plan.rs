@@ -34,6 +34,21 @@ impl Plan {
         }
     }
 
+    /// The same for results and upstream gradients of `bf16`; none for rows that are read one by one.
+    pub(super) fn in_half(self) -> Option<Self> {
+        let (forward, backward) = match self.forward {
+            "layer_norm_128" => ("layer_norm_half_128", "layer_norm_backward_half_128"),
+            "layer_norm_256" => ("layer_norm_half_256", "layer_norm_backward_half_256"),
+            "layer_norm_512" => ("layer_norm_half_512", "layer_norm_backward_half_512"),
+            "layer_norm_1024" => ("layer_norm_half_1024", "layer_norm_backward_half_1024"),
+            "layer_norm_2048" => ("layer_norm_half_2048", "layer_norm_backward_half_2048"),
+            "layer_norm_4096" => ("layer_norm_half_4096", "layer_norm_backward_half_4096"),
+            "layer_norm_8192" => ("layer_norm_half_8192", "layer_norm_backward_half_8192"),
+            _ => return None,
+        };
+        Some(Self { forward, backward, ..self })
+    }
+
     /// Blocks of the forward pass: each row is one block's.
     pub(super) fn blocks(&self, rows: usize) -> usize {
         rows.div_ceil(self.rows_of_block)
@@ -56,6 +71,9 @@ mod tests {
             let capacity: usize = plan.forward.trim_start_matches("layer_norm_").parse().unwrap();
             assert!(width <= capacity && (width > capacity / 2 || capacity == 128), "{width}: {plan:?}");
             assert!(plan.backward.ends_with(&format!("_{capacity}")), "{plan:?}");
+            let half = plan.in_half().unwrap();
+            assert_eq!(half.forward, plan.forward.replace("norm_", "norm_half_"));
+            assert_eq!(half.backward, plan.backward.replace("backward_", "backward_half_"));
         }
     }
 
@@ -63,6 +81,7 @@ mod tests {
     fn rows_without_vectors_of_4_are_read_one_by_one() {
         for (width, is_aligned) in [(1, true), (3, true), (255, true), (256, false), (8196, true)] {
             assert_eq!(Plan::of(width, is_aligned).forward, "layer_norm_any", "{width}");
+            assert_eq!(Plan::of(width, is_aligned).in_half(), None, "{width}");
         }
     }
 

@@ -1,8 +1,9 @@
 //! Cross-entropy of rows of logits.
 
+use candle_core::backend::{BackendDevice as _, BackendStorage as _};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
-use cudarc::driver::{CudaSlice, DevicePtr as _, PushKernelArg as _};
+use cudarc::driver::{CudaSlice, DevicePtr as _, LaunchConfig, PushKernelArg as _};
 use esper_graph::launch::{Effect, address, address_of, blocks_of, count, declare, expect, grid, tensor_error};
 
 use super::module::DeviceKernels;
@@ -11,9 +12,14 @@ use super::module::DeviceKernels;
 const SMALL_ROWS: usize = 1024;
 const SMALL_CLASSES: u32 = 64;
 
+/// Threads for a row of `bf16`.
+const HALF_THREADS: u32 = 1024;
+
 /// Logits (rows, classes) with their targets (rows,), as addresses.
 struct Rows {
     logits: u64,
+    /// Logits of `bf16`, not of `f32`.
+    is_half: bool,
     targets: u64,
     rows: usize,
     classes: u32,
@@ -27,10 +33,14 @@ impl Rows {
             return Err(Error::RequiresContiguous { op: "cross-entropy" }.bt());
         }
         // Confirms the types.
-        logits.0.as_cuda_slice::<f32>()?;
+        let is_half = logits.0.dtype() == DType::BF16;
+        if !is_half {
+            logits.0.as_cuda_slice::<f32>()?;
+        }
         targets.0.as_cuda_slice::<u32>()?;
         Ok(Self {
             logits: address_of(logits.0, logits.1.start_offset())?,
+            is_half,
             targets: address_of(targets.0, targets.1.start_offset())?,
             rows,
             classes: count(classes),
@@ -39,8 +49,19 @@ impl Rows {
 
     /// What every kernel here reads.
     fn effect(&self) -> Effect {
-        let num_logits = self.rows * self.classes as usize;
-        Effect::new().reading(self.logits, 4 * num_logits).reading(self.targets, 4 * self.rows)
+        Effect::new().reading(self.logits, self.bytes()).reading(self.targets, 4 * self.rows)
+    }
+
+    /// Of the logits.
+    fn bytes(&self) -> usize {
+        let size = if self.is_half { DType::BF16.size_in_bytes() } else { DType::F32.size_in_bytes() };
+        self.rows * self.classes as usize * size
+    }
+
+    /// A block for each row.
+    fn blocks(&self) -> LaunchConfig {
+        let blocks = blocks_of(self.rows, 1);
+        if self.is_half { LaunchConfig { block_dim: (HALF_THREADS, 1, 1), ..blocks } } else { blocks }
     }
 
     fn of_tensors(logits: &Tensor, targets: &Tensor) -> Result<Self> {
@@ -62,7 +83,7 @@ pub(crate) fn cross_entropy(
     let mean = kernels.unwritten::<f32>(1)?;
     let stream = kernels.stream();
     let (target, num_rows) = (mean.device_ptr(&stream).0, count(rows.rows));
-    if rows.rows <= SMALL_ROWS && rows.classes <= SMALL_CLASSES {
+    if !rows.is_half && rows.rows <= SMALL_ROWS && rows.classes <= SMALL_CLASSES {
         let function = kernels.function("cross_entropy_small")?;
         let mut launch = stream.launch_builder(&function);
         launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&num_rows).arg(&target);
@@ -93,16 +114,18 @@ pub(crate) fn cross_entropy_backward(
     upstream.0.as_cuda_slice::<f32>()?;
     let upstream = address_of(upstream.0, upstream.1.start_offset())?;
     let shape = logits.1.shape().clone();
-    let gradient: CudaSlice<f32> = kernels.unwritten(shape.elem_count())?;
+    // SAFETY: the kernel that follows writes every element.
+    let gradient = unsafe { kernels.device.alloc_uninit(&shape, logits.0.dtype()) }?;
     let stream = kernels.stream();
-    let (target, num_rows) = (gradient.device_ptr(&stream).0, count(rows.rows));
-    let function = kernels.function("cross_entropy_backward")?;
+    let (target, num_rows) = (address_of(&gradient, 0)?, count(rows.rows));
+    let name = if rows.is_half { "cross_entropy_backward_bf16" } else { "cross_entropy_backward" };
+    let function = kernels.function(name)?;
     let mut launch = stream.launch_builder(&function);
     launch.arg(&rows.logits).arg(&rows.targets).arg(&upstream).arg(&rows.classes).arg(&num_rows).arg(&target);
     // SAFETY: a block per row, and a place per logit.
-    let launch = || tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) });
-    declare(&stream, || rows.effect().reading(upstream, 4).writing(target, 4 * shape.elem_count()), launch)?;
-    Ok((CudaStorage::wrap_cuda_slice(gradient, kernels.device), shape))
+    let launch = || tensor_error(unsafe { launch.launch(rows.blocks()) });
+    declare(&stream, || rows.effect().reading(upstream, 4).writing(target, rows.bytes()), launch)?;
+    Ok((gradient, shape))
 }
 
 impl DeviceKernels {
@@ -158,11 +181,11 @@ impl DeviceKernels {
         let nats = self.unwritten::<f64>(rows.rows)?;
         let stream = self.stream();
         let target = nats.device_ptr(&stream).0;
-        let function = self.function("cross_entropy_rows")?;
+        let function = self.function(if rows.is_half { "cross_entropy_rows_bf16" } else { "cross_entropy_rows" })?;
         let mut launch = stream.launch_builder(&function);
         launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&target);
         // SAFETY: a block and a place per row.
-        let launch = || tensor_error(unsafe { launch.launch(blocks_of(rows.rows, 1)) });
+        let launch = || tensor_error(unsafe { launch.launch(rows.blocks()) });
         declare(&stream, || rows.effect().writing(target, 8 * rows.rows), launch)?;
         Ok(nats)
     }

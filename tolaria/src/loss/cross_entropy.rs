@@ -1,11 +1,11 @@
 //! Mean cross-entropy with its gradient, as one operation.
 
-use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, DType, Layout, Shape, Tensor};
 
-use super::rows::{Rows, Softmax, checked};
+use super::rows::{Rows, Softmax, checked, fitting};
 use crate::cpu;
 use crate::error::Error;
-use crate::kernels;
+use crate::kernels::{self, DeviceKernels};
 use crate::path::Path;
 
 /// Mean cross-entropy over the batch, a scalar with a gradient for the logits: `(softmax - onehot) / B`, 0 in rows whose target
@@ -19,8 +19,12 @@ use crate::path::Path;
 /// # Sync
 /// none
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
-    let logits = checked(logits, targets)?;
-    Path::of(&logits)?;
+    // Half the memory of the largest tensors of a language model, where a kernel reads them as they are.
+    let has_kernel = logits.dtype() == DType::BF16 && DeviceKernels::for_device(logits.device()).is_some();
+    let logits = if has_kernel { fitting(logits, targets)?.clone() } else { checked(logits, targets)? };
+    if !has_kernel {
+        Path::of(&logits)?;
+    }
     Ok(logits.contiguous()?.apply_op2(&targets.contiguous()?, Fused)?)
 }
 

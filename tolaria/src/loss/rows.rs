@@ -11,13 +11,18 @@ pub const IGNORED: u32 = u32::MAX;
 
 /// The logits (B, C) in `f32`, with B and C above 0 and targets (B,). Those of another type lose nothing by that.
 pub(super) fn checked(logits: &Tensor, targets: &Tensor) -> Result<Tensor, Error> {
+    Ok(fitting(logits, targets)?.to_dtype(DType::F32)?)
+}
+
+/// The logits as they are, (B, C) of a float type with B and C above 0, and targets (B,).
+pub(super) fn fitting<'a>(logits: &'a Tensor, targets: &Tensor) -> Result<&'a Tensor, Error> {
     if !matches!(logits.dtype(), DType::F32 | DType::BF16 | DType::F16) {
         return Err(Error::mismatch("logits", "f32, bf16 or f16", logits.dtype().as_str().to_owned()));
     }
     match *logits.dims() {
         [batch, classes] if batch > 0 && classes > 0 => {
             if *targets.dims() == [batch] && targets.dtype() == DType::U32 {
-                return Ok(logits.to_dtype(DType::F32)?);
+                return Ok(logits);
             }
             let found = format!("{:?} {:?}", targets.dtype(), targets.dims());
             Err(Error::mismatch("targets", format!("U32 [{batch}]"), found))

@@ -6,7 +6,7 @@ use tolaria::host_read::{HostReads, read_scalar, read_vec_f64};
 use super::*;
 
 const TINY: TransformerConfig =
-    TransformerConfig { num_blocks: 2, width: 8, num_heads: 2, vocab_size: 7, context_len: 5 };
+    TransformerConfig { num_blocks: 2, width: 8, num_heads: 2, vocab_size: 7, context_len: 5, is_tied: false };
 const BATCH: usize = 2;
 
 fn tiny() -> Transformer {

@@ -8,22 +8,25 @@ use super::*;
 use crate::models::{Form, Precision};
 
 const TINY: TransformerConfig =
-    TransformerConfig { num_blocks: 2, width: 16, num_heads: 2, vocab_size: 8, context_len: 6 };
+    TransformerConfig { num_blocks: 2, width: 16, num_heads: 2, vocab_size: 8, context_len: 6, is_tied: false };
+const TIED: TransformerConfig = TransformerConfig { is_tied: true, ..TINY };
 
-fn tiny_of(variant: Variant) -> [Workload; 5] {
+fn tiny_of(variant: Variant) -> [Workload; 6] {
     let widths = MlpConfig { widths: vec![6, 8, 8, 3] };
     let draw = || Draw::new(1, &Device::Cpu);
     [
         Workload::reference_of(4, variant, &mut draw()).unwrap(),
         Workload::mlp_of("mlp", &widths, 5, variant, &mut draw()).unwrap(),
         Workload::transformer_of("tfm", TINY, 4, variant, &mut draw()).unwrap(),
+        Workload::transformer_of(GPT2, TIED, 4, variant, &mut draw()).unwrap(),
         Workload::sequence_ends_of(TINY, 4, variant, &mut draw()).unwrap(),
         Workload::conv2d(variant, 1, &Device::Cpu).unwrap(),
     ]
 }
 
 fn tiny() -> Vec<Workload> {
-    Form::ALL.into_iter().flat_map(|form| tiny_of(Variant::of(form))).collect()
+    let rounded = Variant { form: Form::Layers, precision: Precision::Bf16 };
+    Form::ALL.map(Variant::of).into_iter().chain([rounded]).flat_map(tiny_of).collect()
 }
 
 fn number(tensor: &Tensor) -> f64 {
@@ -32,9 +35,14 @@ fn number(tensor: &Tensor) -> f64 {
 
 #[test]
 fn parameters_are_as_many_as_published() {
-    for (name, expected) in
-        [("ref", 20), ("mlp", 669_706), ("tfm5m", 4_886_528), ("tfm30m", 31_852_544), ("mlp4096", 25_076_712)]
-    {
+    for (name, expected) in [
+        ("ref", 20),
+        ("mlp", 669_706),
+        ("tfm5m", 4_886_528),
+        ("tfm30m", 31_852_544),
+        ("mlp4096", 25_076_712),
+        (GPT2, 124_475_904),
+    ] {
         // The large ones differ from the small ones in sizes only.
         let forms = if expected > 10_000_000 { &Form::ALL[1..] } else { &Form::ALL[..] };
         for &form in forms {
@@ -44,7 +52,20 @@ fn parameters_are_as_many_as_published() {
     }
     assert_eq!(Workload::reference(16, 0, &Device::Cpu).unwrap().model.layout().num_elements(), 68);
     let error = Workload::named("resnet", 0, &Device::Cpu).unwrap_err();
-    assert!(error.to_string().contains("ref, mlp, tfm5m, tfm30m, mlp4096"), "{error}");
+    assert!(error.to_string().contains("ref, mlp, tfm5m, tfm30m, mlp4096, gpt2"), "{error}");
+}
+
+#[test]
+fn a_tied_network_has_no_weights_of_its_own_for_the_output() {
+    let tiny =
+        |config| Workload::transformer_of(GPT2, config, 4, Variant::of(Form::Layers), &mut Draw::new(1, &Device::Cpu));
+    let [tied, untied] = [TIED, TINY].map(|config| tiny(config).unwrap());
+    let count = |work: &Workload| work.model.layout().num_elements();
+    assert_eq!(count(&untied) - count(&tied), TINY.vocab_size * TINY.width);
+    // 6 for each parameter but the 6 positions of 16 coordinates, and 12 for 2 blocks of 6 positions of 16.
+    let tokens = tied.tokens.unwrap();
+    assert_eq!(tokens.per_step, 4 * TINY.context_len);
+    assert!((tokens.flops - (6 * (count(&tied) - 96) + 12 * 2 * 96) as f64).abs() < 0.5, "{tokens:?}");
 }
 
 #[test]
@@ -114,7 +135,7 @@ fn targets_of_a_sequence_are_its_inputs_one_later() {
 #[test]
 fn only_works_with_one_target_per_sample_fit_a_data_set() {
     let fits = tiny_of(Variant::default()).map(|work| work.dataset().is_ok());
-    assert_eq!(fits, [true, true, false, true, true]);
+    assert_eq!(fits, [true, true, false, false, true, true]);
 }
 
 #[test]

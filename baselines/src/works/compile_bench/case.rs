@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::gpu::compiled_step::captured;
 use crate::gpu::open::{Gpu, refused, replay};
 use crate::gpu::optimizer_step::{OptimizerStep, unit_of};
-use crate::models::{Variant, Workload};
+use crate::models::{Tokens, Variant, Workload};
 use crate::samples::Samples;
 
 /// Eager steps that captured ones are compared with.
@@ -20,7 +20,7 @@ const COMPARED: usize = 24;
 /// Compiled steps, after those that were verified, that captured ones are compared with.
 const COMPILED: usize = 40;
 
-/// Measures one case; says what was compared and which kernels are left.
+/// Measures one case; says what was compared and which kernels are left, and what a step is for a language model.
 pub(super) fn measure(
     gpu: &Gpu,
     eager: &mut Eager,
@@ -28,7 +28,7 @@ pub(super) fn measure(
     variant: Variant,
     folder: &Path,
     samples: &mut Samples,
-) -> Result<String, Error> {
+) -> Result<(String, Option<Tokens>), Error> {
     let case = format!("{name}.{variant}");
     let work = || Workload::of(name, variant, 0, &gpu.device);
     let mut eagerly = OptimizerStep::new(gpu, work()?)?;
@@ -53,7 +53,7 @@ pub(super) fn measure(
         replayed.replayed(&graph)?;
     }
     confirm_same(&format!("{case}: captured and compiled steps"), &replayed, &step)?;
-    let (end, steps) = (step.parameters()?, step.num_steps());
+    let (end, steps, tokens) = (step.parameters()?, step.num_steps(), step.work.tokens);
     let moved = start.iter().zip(&end).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     if moved * 2 < end.len() || !step.last_loss()?.is_finite() {
         let what = format!("{case}: parameters that moved in {steps} steps");
@@ -86,7 +86,9 @@ pub(super) fn measure(
     samples.push(format!("{case}.speedup.eager"), "ratio", eager_us / compiled_us);
     samples.push(format!("{case}.speedup.graph"), "ratio", graph_us / compiled_us);
     samples.push(format!("{case}.stall.over_eager"), "ratio", stall);
-    Ok(format!("{} parameters, {moved} moved in {steps} steps, 0 differ; kernels: {}", end.len(), kernels(&report)))
+    let seen =
+        format!("{} parameters, {moved} moved in {steps} steps, 0 differ; kernels: {}", end.len(), kernels(&report));
+    Ok((seen, tokens))
 }
 
 const DEVICE_REPETITIONS: usize = 50;

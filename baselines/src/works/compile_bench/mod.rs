@@ -6,7 +6,9 @@ mod compiling;
 mod phases;
 mod timing;
 mod ratios;
+mod throughput;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use leyline::region::Eager;
@@ -16,7 +18,7 @@ use crate::error::Error;
 use crate::gpu::cache::CacheFolders;
 use crate::gpu::open::Gpu;
 use crate::gpu::precision::PrecisionGuard;
-use crate::models::{ALL_NAMES, Form, Precision, Variant};
+use crate::models::{ALL_NAMES, Form, GPT2, Precision, Variant, known_names};
 use crate::samples::Samples;
 use crate::work::{Flags, Needs, Outcome, Setting, Settings, Work};
 
@@ -36,16 +38,18 @@ const NOTES: &str = "CASE is WORK.PRECISION.FORM; FORM: basic operations of cand
     .stall.over_eager: what the longest of them takes beyond a captured step, over the median of eager steps. CASE.nodes, .critical_path, .pass.NAME: what \
     is left after all passes and after each. torch.*, jax.*: the peers, when they were asked for. ratio.CASE: compiled over \
     the fastest of the peers, medians; .pipelined the same without synchronisation; bf16 against parameters in f32 with products in bf16. \
+    tokens_per_s.CASE: of language models with products in bf16, by .pipelined and .enqueued; utilization.CASE: times \
+    operations per token (6 for each parameter but positions, and 12 L D T), over the data sheet's dense peak of the device. \
     Before any time was taken, parameters and loss after the same number of eager, captured and compiled steps were \
     compared bit for bit.";
 
 /// What is measured.
 #[derive(Debug, Clone, clap::Args)]
 struct CompileBenchConfig {
-    /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`; all when absent.
+    /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`, and `gpt2`; all but the last when absent.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = ALL_NAMES, hide_default_value = true)]
     works: Vec<String>,
-    /// Precisions, of `f32`, `tf32`, `bf16`; all when absent, and only `f32` for `ref`.
+    /// Precisions, of `f32`, `tf32`, `bf16`; all when absent, and only `f32` for `ref`, `bf16` for `gpt2`.
     #[arg(
         long,
         value_name = "NAMES",
@@ -73,10 +77,14 @@ impl CompileBenchConfig {
     fn cases(&self) -> Result<Vec<(&'static str, Precision)>, Error> {
         let mut cases = Vec::new();
         for asked in &self.works {
-            let Some(work) = ALL_NAMES.into_iter().find(|name| name == asked) else {
-                return Err(Error::UnknownWork { name: asked.clone(), known: ALL_NAMES.join(", ") });
+            let Some(work) = ALL_NAMES.into_iter().chain([GPT2]).find(|name| name == asked) else {
+                return Err(Error::UnknownWork { name: asked.clone(), known: known_names() });
             };
-            let applies = |precision: &Precision| *precision == Precision::F32 || work != "ref";
+            let applies = |precision: &Precision| match work {
+                "ref" => *precision == Precision::F32,
+                GPT2 => *precision == Precision::Bf16,
+                _ => true,
+            };
             cases.extend(self.precisions.iter().copied().filter(applies).map(|precision| (work, precision)));
         }
         Ok(cases)
@@ -104,7 +112,7 @@ impl CompileBenchConfig {
             works: self.works.clone(),
             modes: self.peer_modes.clone(),
             precisions: precisions.map(str::to_owned).collect(),
-            num_repetitions: 200,
+            num_repetitions: if self.works.iter().any(|work| work == GPT2) { 50 } else { 200 },
             budget: self.peer_budget,
             fused: true,
             joint_qkv: true,
@@ -119,15 +127,17 @@ impl Flags for CompileBenchConfig {
         let mut eager = Eager::acquire()?;
         let mut samples = Samples::default();
         let folders = CacheFolders::new(setting.clock.unix().as_nanos())?;
-        let mut facts = Settings::new();
+        let (mut facts, mut tokens) = (Settings::new(), BTreeMap::new());
         for &(work, precision) in &cases {
             let _guard = PrecisionGuard::set(precision);
-            for form in Form::ALL {
+            // GPT-2 of basic operations keeps dozens of gigabytes.
+            for &form in if work == GPT2 { &[Form::Layers][..] } else { &Form::ALL } {
                 let variant = Variant { form, precision };
                 let case = format!("{work}.{variant}");
                 let folder = folders.of(&case)?;
-                let fact = case::measure(&gpu, &mut eager, work, variant, &folder, &mut samples)?;
+                let (fact, of_step) = case::measure(&gpu, &mut eager, work, variant, &folder, &mut samples)?;
                 facts.insert(case, fact);
+                tokens.extend(of_step.map(|of_step| (work, of_step)));
             }
         }
         // What the steps keep on the device is dropped by now: the peer has it to itself.
@@ -141,6 +151,9 @@ impl Flags for CompileBenchConfig {
             let ratios = ratios::of(&cases, &result.measurements);
             result.measurements.extend(ratios);
         }
+        let device = result.environment.gpu.clone().unwrap_or_default();
+        let throughput = throughput::of(&tokens, &device, &result.measurements);
+        result.measurements.extend(throughput);
         Ok(result.into())
     }
 }
@@ -162,6 +175,8 @@ mod tests {
         let arguments = " --works ref,mlp,tfm5m,tfm30m,mlp4096 --precisions f32,tf32,bf16";
         assert_eq!(CompileBenchConfig::by_default().arguments(), arguments);
         assert_eq!(config.arguments(), format!("{arguments} --with-peer --peer-modes graph --peer-budget 145"));
+        let gpt2 = CompileBenchConfig { works: vec![GPT2.to_owned()], ..config.clone() };
+        assert_eq!(gpt2.cases().unwrap(), [(GPT2, Precision::Bf16)], "where it is asked for, in one precision");
         let error = CompileBenchConfig { works: vec!["lenet".to_owned()], ..config }.cases().unwrap_err();
         assert!(error.to_string().contains("lenet"), "{error}");
     }

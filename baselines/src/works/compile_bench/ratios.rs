@@ -6,7 +6,7 @@ use crate::measure::Measurement;
 use crate::models::{Form, Precision, Variant};
 
 /// Steps of peers.
-const MODES: [(&str, &str); 5] =
+pub(super) const MODES: [(&str, &str); 5] =
     [("torch", "eager"), ("torch", "graph"), ("torch", "compile"), ("torch", "compile_graph"), ("jax", "jit")];
 
 /// `ratio.WORK.PRECISION.FORM`, of medians, and with `.pipelined` of repetitions that were not waited for one by one.

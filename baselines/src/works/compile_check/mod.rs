@@ -6,19 +6,18 @@ mod grafts;
 mod layers;
 mod faults;
 
+use clap::Args;
 use leyline::region::Eager;
 
 use crate::error::Error;
 use crate::gpu::Gpu;
-use crate::gpu::report::Report;
-use crate::samples::Samples;
-use crate::work::{Settings, Work};
+use crate::gpu::report::{Chosen, Report};
+use crate::work::{Flags, Needs, Outcome, Setting, Work};
 
-pub(super) const WORK: Work = Work::on_gpu(
+pub(super) const WORK: Work = Work::with_flags::<CompileCheckFlags>(
     "compile-check",
     "What compiled steps promise: the bits of captured steps, layers, faults that are found",
-    NOTES,
-    run,
+    Needs::Gpu,
 );
 
 /// Steps of a run at least.
@@ -30,11 +29,21 @@ const NOTES: &str = "check.NAME is 1 when the promise was kept, and config says 
     output or a gradient against f64 on the CPU, relative to its largest value. fault.*: a fault that was planted in \
     the compiler.";
 
-fn run(gpu: &Gpu, eager: &mut Eager, samples: &mut Samples) -> Result<Settings, Error> {
-    let mut report = Report::default();
-    layers::run(gpu, &mut report);
-    networks::run(gpu, eager, &mut report);
-    grafts::run(gpu, eager, &mut report);
-    faults::run(gpu, eager, &mut report);
-    report.finish(samples)
+#[derive(Debug, Args)]
+struct CompileCheckFlags {
+    #[command(flatten)]
+    chosen: Chosen,
+}
+
+impl Flags for CompileCheckFlags {
+    fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
+        self.chosen.measure(setting, (WORK.name, NOTES), run)
+    }
+}
+
+fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
+    layers::run(gpu, report);
+    networks::run(gpu, eager, report);
+    grafts::run(gpu, eager, report);
+    faults::run(gpu, eager, report);
 }

@@ -23,8 +23,7 @@ use leyline::region::Eager;
 
 use crate::error::Error;
 use crate::gpu::Gpu;
-use crate::gpu::report::Report;
-use crate::samples::Samples;
+use crate::gpu::report::{Chosen, Report};
 use crate::work::{Flags, Needs, Outcome, Setting, Work};
 
 pub(super) const WORK: Work = Work::with_flags::<GraphCheckFlags>(
@@ -40,23 +39,13 @@ const NOTES: &str = "check.NAME is 1 when the promise was kept, and config says 
 
 #[derive(Debug, Args)]
 struct GraphCheckFlags {
-    /// Checks whose names begin so; the result has that in its name. All by default
-    #[arg(long, value_name = "NAME", default_value = "")]
-    only: String,
+    #[command(flatten)]
+    chosen: Chosen,
 }
 
 impl Flags for GraphCheckFlags {
     fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
-        let gpu = Gpu::open(setting)?;
-        let (mut samples, mut report) = (Samples::default(), Report::only(&self.only));
-        run(&gpu, &mut Eager::acquire()?, &mut report);
-        let config = report.finish(&mut samples)?;
-        let mut result = gpu.result(WORK.name, NOTES, config, samples);
-        if !self.only.is_empty() {
-            result.name = format!("{}.{}", WORK.name, self.only);
-            result.command += &format!(" --only {}", self.only);
-        }
-        Ok(result.into())
+        self.chosen.measure(setting, (WORK.name, NOTES), run)
     }
 }
 
