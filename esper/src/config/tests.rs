@@ -226,7 +226,7 @@ fn the_sections_of_the_subsystems_are_checked_like_the_others() {
     check_refused(
         "",
         &["train.optimizer.kind=adam"],
-        "--set train.optimizer.kind=adam: `train.optimizer.kind` is `adam`; accepted: sgd, adam_w, lion; did you mean \
+        "--set train.optimizer.kind=adam: `train.optimizer.kind` is `adam`; accepted: sgd, adam_w, lion, muon; did you mean \
          `adam_w`?",
     );
     check_refused(

@@ -1,7 +1,9 @@
 //! Which optimizer, with which constants.
 
+use leyline::layout::Segment;
 use serde::{Deserialize, Serialize};
 
+use super::muon::{self, Matrix};
 use super::rules::Element;
 use super::{adam_w, lion, sgd};
 
@@ -61,6 +63,29 @@ pub enum OptimizerConfig {
         #[serde(default = "defaults::weight_decay")]
         weight_decay: f64,
     },
+    /// Momentum made orthogonal by five Newton-Schulz iterations (Jordan et al. 2024), for parameters of two dimensions; Adam as
+    /// [`Self::AdamW`] for all others, and for those with `embedding` or `head` as a part of their names. The steps of matrices
+    /// are as large as Adam's (Liu et al. 2025, arXiv 2502.16982), so that rates and decay are those of AdamW.
+    Muon {
+        /// Of matrices, in `[0, 1)`.
+        #[serde(default = "defaults::muon_momentum")]
+        momentum: f64,
+        /// Looks ahead by one step of momentum.
+        #[serde(default = "defaults::yes")]
+        nesterov: bool,
+        /// Of others: decay of the first moment, in `[0, 1)`.
+        #[serde(default = "defaults::beta1")]
+        beta1: f64,
+        /// Of others: decay of the second moment, in `[0, 1)`.
+        #[serde(default = "defaults::beta2")]
+        beta2: f64,
+        /// Of others: added to the root of the second moment, above 0.
+        #[serde(default = "defaults::eps")]
+        eps: f64,
+        /// At least 0; the parameter shrinks by `lr weight_decay` per step, whatever its gradient.
+        #[serde(default = "defaults::weight_decay")]
+        weight_decay: f64,
+    },
 }
 
 /// The constants of the papers and of PyTorch.
@@ -75,6 +100,14 @@ mod defaults {
 
     pub(super) fn lion_beta2() -> f64 {
         0.99
+    }
+
+    pub(super) fn muon_momentum() -> f64 {
+        0.95
+    }
+
+    pub(super) fn yes() -> bool {
+        true
     }
 
     pub(super) fn eps() -> f64 {
@@ -96,29 +129,30 @@ impl Default for OptimizerConfig {
 impl OptimizerConfig {
     /// What each setting means, by its key inside of the section.
     pub const MEANINGS: &[(&str, &str)] = &[
-        ("momentum", "sgd: In `[0, 1)`; 0 keeps no state."),
-        ("nesterov", "sgd: Looks ahead by one step of momentum."),
+        ("momentum", "sgd: In `[0, 1)`; 0 keeps no state. muon: Of matrices, in `[0, 1)`; 0.95 when nothing is said."),
+        ("nesterov", "sgd, muon: Looks ahead by one step of momentum; muon does when nothing is said."),
         (
             "weight_decay",
-            "sgd: At least 0; added to the gradient. adam_w, lion: At least 0; the parameter shrinks by `lr weight_decay` per step, whatever its gradient.",
+            "sgd: At least 0; added to the gradient. adam_w, lion, muon: At least 0; the parameter shrinks by `lr weight_decay` per step, whatever its gradient.",
         ),
         (
             "beta1",
-            "adam_w: Decay of the first moment, in `[0, 1)`. lion: Weight of the momentum in the direction, in `[0, 1)`.",
+            "adam_w, and muon for what is no matrix: Decay of the first moment, in `[0, 1)`. lion: Weight of the momentum in the direction, in `[0, 1)`.",
         ),
         (
             "beta2",
-            "adam_w: Decay of the second moment, in `[0, 1)`. lion: Decay of the momentum, in `[0, 1)`; 0.99 when nothing is said.",
+            "adam_w, and muon for what is no matrix: Decay of the second moment, in `[0, 1)`. lion: Decay of the momentum, in `[0, 1)`; 0.99 when nothing is said.",
         ),
-        ("eps", "adam_w: Added to the root of the second moment, above 0."),
+        ("eps", "adam_w, and muon for what is no matrix: Added to the root of the second moment, above 0."),
         (
             "kind",
-            "How gradients become updates: stochastic gradient descent, Adam with decoupled weight decay, or the sign of a momentum.",
+            "How gradients become updates: stochastic gradient descent, Adam with decoupled weight decay, the sign of a momentum, or momentum made orthogonal for matrices and Adam for others.",
         ),
     ];
 
     /// Sections of a file (TOML), one for each alternative; sizes are the largest, which limit others.
-    pub const EXAMPLES: &[&str] = &[r#"{ kind = "adam_w" }"#, r#"{ kind = "sgd" }"#, r#"{ kind = "lion" }"#];
+    pub const EXAMPLES: &[&str] =
+        &[r#"{ kind = "adam_w" }"#, r#"{ kind = "sgd" }"#, r#"{ kind = "lion" }"#, r#"{ kind = "muon" }"#];
 
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
@@ -127,6 +161,9 @@ impl OptimizerConfig {
             Self::Sgd { momentum, nesterov, weight_decay } => sgd::checks(momentum, nesterov, weight_decay),
             Self::AdamW { beta1, beta2, eps, weight_decay } => adam_w::checks([beta1, beta2], eps, weight_decay),
             Self::Lion { beta1, beta2, weight_decay } => lion::checks([beta1, beta2], weight_decay),
+            Self::Muon { momentum, nesterov, beta1, beta2, eps, weight_decay } => {
+                muon::Settings { momentum, nesterov, betas: [beta1, beta2], eps, weight_decay }.checks()
+            }
         };
         let broken = checks.into_iter().filter(|(_, sound, _)| !sound);
         broken.map(|(key, _, accepted)| (key.to_owned(), accepted.to_owned())).collect()
@@ -139,19 +176,27 @@ impl OptimizerConfig {
             Self::Sgd { .. } => "sgd",
             Self::AdamW { .. } => "adam_w",
             Self::Lion { .. } => "lion",
+            Self::Muon { .. } => "muon",
         }
     }
 
     /// The same without weight decay.
     pub(super) fn without_decay(mut self) -> Self {
-        let (Self::Sgd { weight_decay, .. } | Self::AdamW { weight_decay, .. } | Self::Lion { weight_decay, .. }) =
-            &mut self;
+        let (Self::Sgd { weight_decay, .. }
+        | Self::AdamW { weight_decay, .. }
+        | Self::Lion { weight_decay, .. }
+        | Self::Muon { weight_decay, .. }) = &mut self;
         *weight_decay = 0.0;
         self
     }
 
-    /// The update of a parameter at its `steps`th step, from 1.
-    pub(super) fn element(&self, learning_rate: f64, steps: u64) -> Element {
+    /// The parameter as a matrix, if it is one to this rule.
+    pub(super) fn matrix(&self, segment: &Segment) -> Option<Matrix> {
+        if matches!(self, Self::Muon { .. }) { Matrix::of(segment) } else { None }
+    }
+
+    /// The update of a parameter at its `steps`th step, from 1; the first one, of a rule over whole matrices.
+    pub(super) fn element(&self, matrix: Option<Matrix>, learning_rate: f64, steps: u64) -> Element {
         match *self {
             Self::Sgd { momentum, nesterov, weight_decay } => {
                 sgd::element(momentum, nesterov, weight_decay, learning_rate)
@@ -160,12 +205,19 @@ impl OptimizerConfig {
                 adam_w::element([beta1, beta2], eps, weight_decay, learning_rate, steps)
             }
             Self::Lion { beta1, beta2, weight_decay } => lion::element([beta1, beta2], weight_decay, learning_rate),
+            Self::Muon { momentum, nesterov, beta1, beta2, eps, weight_decay } => {
+                muon::Settings { momentum, nesterov, betas: [beta1, beta2], eps, weight_decay }.element(
+                    matrix,
+                    learning_rate,
+                    steps,
+                )
+            }
         }
     }
 
     /// Numbers kept per element of a parameter.
     pub(crate) fn num_moments(&self) -> usize {
-        self.element(0.0, 1).num_states()
+        self.element(None, 0.0, 1).num_states()
     }
 }
 
@@ -217,6 +269,24 @@ mod tests {
             r#"{"kind":"lion","beta1":1.0,"beta2":-0.1,"weight_decay":-1.0}"#,
             OptimizerConfig::Lion { beta1: 1.0, beta2: -0.1, weight_decay: -1.0 },
             &["beta1", "beta2", "weight_decay"],
+        );
+    }
+
+    #[test]
+    fn muon_has_the_constants_of_its_papers() {
+        let muon = |momentum, nesterov, beta1, eps| OptimizerConfig::Muon {
+            momentum,
+            nesterov,
+            beta1,
+            beta2: 0.999,
+            eps,
+            weight_decay: 0.01,
+        };
+        check(r#"{"kind":"muon"}"#, muon(0.95, true, 0.9, 1e-8), &[]);
+        check(
+            r#"{"kind":"muon","momentum":1.0,"nesterov":false,"beta1":1.0,"eps":0.0}"#,
+            muon(1.0, false, 1.0, 0.0),
+            &["beta1", "eps", "momentum"],
         );
     }
 

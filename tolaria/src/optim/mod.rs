@@ -22,6 +22,7 @@ mod rules;
 mod sgd;
 mod adam_w;
 mod lion;
+mod muon;
 mod average;
 mod fused;
 mod optimizer;

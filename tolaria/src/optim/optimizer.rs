@@ -11,6 +11,7 @@ use super::average::{self, Averages};
 use super::config::OptimizerConfig;
 use super::fused::{self, Source};
 use super::groups::GroupsConfig;
+use super::muon::{self, Matrix};
 use super::rules::{Element, MAX_CONSTANTS};
 use crate::aggregate::{Coefficients, Combination, Factors, Terms};
 use crate::cpu;
@@ -155,7 +156,8 @@ impl Optimizer {
             let (rate, decays) = self.groups.of(segment);
             let averages = self.averages.as_mut();
             let weight = averages.map(|averages| averages.prepare(parameter, owner)).transpose()?;
-            let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays, weight };
+            let matrix = self.config.matrix(segment);
+            let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays, weight, matrix };
             if num_moments == 0 {
                 planned.push(plan(0));
                 continue;
@@ -251,10 +253,21 @@ impl Optimizer {
         if count == 0 {
             return Ok(());
         }
-        match &Path::of(gradient.rows[0])? {
-            Path::Kernel => self.apply_slices(parameters, layout, gradient, plan),
-            Path::Device(kernels) => self.apply_device(kernels, parameters, layout, gradient, plan, table),
+        let path = Path::of(gradient.rows[0])?;
+        let apply = |stage| match &path {
+            Path::Kernel => self.apply_slices(parameters, layout, gradient, (plan, stage)),
+            Path::Device(kernels) => self.apply_device(kernels, parameters, layout, gradient, (plan, stage), table),
+        };
+        if muon::second(plan.element(&plan.planned[0])).is_none() {
+            return apply(Stage::Only);
         }
+        apply(Stage::First)?;
+        for ((parameter, _), planned) in updated(parameters, layout).zip(&plan.planned) {
+            if let (Some(matrix), Some(moments)) = (planned.matrix, self.moments_of(&parameter.name)) {
+                matrix.make_orthogonal(moments)?;
+            }
+        }
+        apply(Stage::Second)
     }
 
     /// Kernels of the CPU.
@@ -263,7 +276,7 @@ impl Optimizer {
         parameters: &[Parameter],
         layout: &ParameterLayout,
         gradient: &Terms<'_>,
-        plan: &UpdatePlan,
+        (plan, stage): (&UpdatePlan, Stage),
     ) -> Result<(), Error> {
         let (coefficients, factors) = (gradient.coefficients.host()?, gradient.factors.host()?);
         cpu::with_slices(&gradient.rows, |rows| {
@@ -276,11 +289,11 @@ impl Optimizer {
                     factor: factors.as_ref().map_or(1.0, |factors| factors[index]),
                     offset: segment.offset,
                 };
-                let (element, moments) = (plan.element(planned), self.moments_of(&parameter.name));
+                let (element, moments) = (stage.of(plan.element(planned)), self.moments_of(&parameter.name));
                 updates.push(fused::Update { element, parameter: &parameter.var, moments, source });
             }
             fused::update(&updates)?;
-            let Some(averages) = &self.averages else { return Ok(()) };
+            let Some(averages) = self.averages.as_ref().filter(|_| stage.is_last()) else { return Ok(()) };
             let mut averaged = Vec::with_capacity(updates.len());
             for (update, ((parameter, _), planned)) in
                 updates.iter().zip(updated(parameters, layout).zip(&plan.planned))
@@ -300,7 +313,7 @@ impl Optimizer {
         parameters: &[Parameter],
         layout: &ParameterLayout,
         gradient: &Terms<'_>,
-        plan: &UpdatePlan,
+        (plan, stage): (&UpdatePlan, Stage),
         table: Option<&Tensor>,
     ) -> Result<(), Error> {
         let updates: Vec<ParameterUpdate<'_>> = updated(parameters, layout)
@@ -333,10 +346,10 @@ impl Optimizer {
         let factors = gradient.factors.device(device)?;
         let (rows, factors) = (&gradient.rows, factors.as_ref());
         // Its settings; the constants are those of the table.
-        let element = plan.element(&plan.planned[0]);
+        let element = stage.of(plan.element(&plan.planned[0]));
         let args = UpdateArgs { element, constants, rows, coefficients: &coefficients, factors };
         kernels.update(workspace, &updates, &args)?;
-        let Some(averages) = &self.averages else { return Ok(()) };
+        let Some(averages) = self.averages.as_ref().filter(|_| stage.is_last()) else { return Ok(()) };
         let mut averaged = Vec::with_capacity(updates.len());
         for (parameter, _) in updated(parameters, layout) {
             let value = averages.value(&parameter.name).expect("the plan was made with one");
@@ -447,6 +460,26 @@ struct Planned {
     decays: bool,
     /// What the average moves by; absent where none is kept.
     weight: Option<f32>,
+    /// What a rule over whole matrices does as one.
+    matrix: Option<Matrix>,
+}
+
+/// Which of its element-wise rules an optimizer applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Only,
+    First,
+    Second,
+}
+
+impl Stage {
+    fn of(self, element: Element) -> Element {
+        if self == Self::Second { muon::second(element).unwrap_or(element) } else { element }
+    }
+
+    fn is_last(self) -> bool {
+        self != Self::First
+    }
 }
 
 impl UpdatePlan {
@@ -464,7 +497,7 @@ impl UpdatePlan {
     /// The update of a parameter.
     fn element(&self, planned: &Planned) -> Element {
         let config = if planned.decays { self.config } else { self.config.without_decay() };
-        config.element(planned.learning_rate, planned.steps)
+        config.element(planned.matrix, planned.learning_rate, planned.steps)
     }
 }
 

@@ -5,8 +5,7 @@
 //! `sqrtf` and `signf`, each rounded, `let` for a number of its own, and no literals (a number is a setting). Nothing else of the crate
 //! is used here.
 //!
-//! A rule over a whole matrix (Muon, Shampoo) is no element-wise rule: it would stand beside [`Element`] in
-//! `OptimizerConfig::element`, with state of its own shape, from gradients that `Combination::materialize` has formed.
+//! A rule over a whole matrix is two of these, and in between what makes a step of all its elements: `muon.rs`.
 
 #![allow(clippy::assign_op_pattern, reason = "the rules read as formulas")]
 #![allow(
@@ -163,6 +162,31 @@ rules! {
         update: |x, g| {
             x = x * keep - signf(first * beta1 + g * rest1) * learning_rate;
             first = first * beta2 + g * rest2;
+        }
+    }
+    /// Adam with decoupled weight decay where `root_correction` is above 0. Where it is 0, of matrices, only the momentum and, in
+    /// the place of the second moment, the direction: `ahead` is the momentum, or 1 for one that does not look ahead. `rest`,
+    /// `rest1` and `rest2` are 1 less what is kept; `one` is 1.
+    Muon = "muon" {
+        state: [first, second], settings: [rest1, rest2, eps, rest, ahead, one],
+        constants: [keep, step_size, root_correction],
+        update: |x, g| {
+            let is_other = signf(root_correction);
+            let is_matrix = one - is_other;
+            first = first + (g - first) * (rest1 * is_other + rest * is_matrix);
+            let direction = g + (first - g) * ahead;
+            let size = g * is_other;
+            second = (second + (size * size - second) * rest2) * is_other + direction * is_matrix;
+            let root = sqrtf(second * is_other) * root_correction + eps;
+            x = x * (one + (keep - one) * is_other) - first * is_other / root * (step_size * is_other);
+        }
+    }
+    /// A step along the direction of a matrix; nothing for others. Constants are those of `Muon`.
+    MuonStep = "muon_step" {
+        state: [first, second], settings: [one], constants: [keep, step_size, root_correction],
+        update: |x, g| {
+            let is_matrix = one - signf(root_correction);
+            x = x * (one + (keep - one) * is_matrix) - second * is_matrix * (step_size * is_matrix);
         }
     }
     /// The average of a parameter over its updates, whose state is the parameter as it is now. It shares the constants of the rule

@@ -18,7 +18,9 @@ const MOMENTUM: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov
 const NESTEROV: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.8, nesterov: true, weight_decay: 0.01 };
 const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1 };
 const LION: OptimizerConfig = OptimizerConfig::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 };
-const ALL: [OptimizerConfig; 5] = [PLAIN, MOMENTUM, NESTEROV, ADAM_W, LION];
+const MUON: OptimizerConfig =
+    OptimizerConfig::Muon { momentum: 0.9, nesterov: true, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1 };
+const ALL: [OptimizerConfig; 6] = [PLAIN, MOMENTUM, NESTEROV, ADAM_W, LION, MUON];
 const RATE: f64 = 0.03;
 
 /// One number under an optimizer, written down from PyTorch's documentation of `SGD` and `AdamW`, and from the paper of Lion.
@@ -37,7 +39,9 @@ impl Reference {
                 self.moments[0] = momentum * self.moments[0] + g;
                 self.p -= lr * if nesterov { g + momentum * self.moments[0] } else { self.moments[0] };
             }
-            OptimizerConfig::AdamW { beta1, beta2, eps, weight_decay } => {
+            // A number alone is no matrix.
+            OptimizerConfig::AdamW { beta1, beta2, eps, weight_decay }
+            | OptimizerConfig::Muon { beta1, beta2, eps, weight_decay, .. } => {
                 self.p -= lr * weight_decay * self.p;
                 self.moments[0] = beta1 * self.moments[0] + (1.0 - beta1) * g;
                 self.moments[1] = beta2 * self.moments[1] + (1.0 - beta2) * g * g;
@@ -112,7 +116,7 @@ fn a_step_takes_each_parameter_from_its_place() {
 
 #[test]
 fn the_state_of_other_parameters_survives_a_change_of_the_topology() {
-    for config in [MOMENTUM, NESTEROV, ADAM_W, LION] {
+    for config in [MOMENTUM, NESTEROV, ADAM_W, LION, MUON] {
         // The host alone, and the same host with a seed that is born after three steps and gone after six.
         let (mut alone, mut grown) = (setup(config, &[]), setup(config, &[]));
         let host = |gradient: &[f32]| -> Vec<f32> { gradient[..3].iter().chain(&gradient[5..]).copied().collect() };

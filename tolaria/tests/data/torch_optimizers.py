@@ -7,7 +7,8 @@ Made with Python and PyTorch of the versions in the file, on the CPU, in float64
 
 Parameters are `w` (2, 3) and `b` (3); element i of them starts at sin(i + 1), and its gradient in step n is
 cos(0.7 n (i + 1)) + 0.3 x, with x the element as it is. Lion is not part of PyTorch: it is algorithm 2 of Chen et al. 2023
-(arXiv 2302.06675), written down here with PyTorch's tensors.
+(arXiv 2302.06675), written down here with PyTorch's tensors. Muon makes `w` orthogonal in float64 like everything else, and in
+`muon_rounded` in bfloat16, as PyTorch does; AdamW moves `b` beside it.
 """
 
 import json
@@ -76,6 +77,26 @@ def frozen(w, b):
     return torch.optim.AdamW([{"params": [w]}, {"params": [b], "lr": 0.0}], lr=RATE, weight_decay=0.1, **adam)
 
 
+class Muon:
+    def __init__(self, w, b, **settings):
+        muon = torch.optim.Muon([w], lr=RATE, adjust_lr_fn="match_rms_adamw", weight_decay=0.1, momentum=0.9, **settings)
+        self.both = muon, torch.optim.AdamW([b], lr=RATE, weight_decay=0.1, **adam)
+
+    def step(self):
+        for optimizer in self.both:
+            optimizer.step()
+
+
+def unrounded(make):
+    """With a bfloat16 that rounds nothing."""
+    rounds = torch.Tensor.bfloat16
+    torch.Tensor.bfloat16 = torch.Tensor.clone
+    try:
+        return run(make)
+    finally:
+        torch.Tensor.bfloat16 = rounds
+
+
 def wsd(optimizer):
     stable = schedulers.ConstantLR(optimizer, factor=1.0, total_iters=80)
     fall = schedulers.LinearLR(optimizer, start_factor=1.0, end_factor=0.1, total_iters=20)
@@ -99,6 +120,9 @@ print(
                 "nesterov": all_alike(torch.optim.SGD, momentum=0.8, nesterov=True, weight_decay=0.01),
                 "adam_w": all_alike(torch.optim.AdamW, weight_decay=0.1, **adam),
                 "lion": all_alike(Lion, betas=(0.9, 0.99), weight_decay=0.1),
+                "muon": unrounded(Muon),
+                "muon_plain": unrounded(lambda w, b: Muon(w, b, nesterov=False)),
+                "muon_rounded": run(Muon),
                 "groups": run(two_groups),
                 "frozen": run(frozen),
             },

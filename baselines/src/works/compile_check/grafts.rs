@@ -10,7 +10,7 @@ use leyline::region::Eager;
 use tolaria::trainer::StepMode;
 
 use super::MIN_STEPS;
-use super::networks::{ADAM_W, SGD};
+use super::networks::{ADAM_W, MUON, SGD};
 use crate::gpu::growing::{CLASSES, Growing};
 use crate::gpu::open::Gpu;
 use crate::gpu::ran::{Ran, same};
@@ -36,12 +36,13 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
 
 fn grafts() -> Vec<(String, Growing)> {
     let mut grafts = Vec::new();
-    for (name, optimizer) in [("sgd", SGD), ("adam_w", ADAM_W)] {
+    for (name, optimizer) in [("sgd", SGD), ("adam_w", ADAM_W), ("muon", MUON)] {
         for microbatches in [1, 4] {
             let growing = Growing::small(microbatches, optimizer);
             grafts.push((format!("graft.{name}.accumulation{microbatches}"), growing));
         }
-        for (host_name, host) in hosts() {
+        // Of the hosts, Muon has something of its own to do where there are matrices alone.
+        for (host_name, host) in hosts().into_iter().filter(|(host, _)| name != "muon" || host.starts_with("language")) {
             grafts.push((format!("{host_name}.{name}"), Growing { host, ..Growing::small(1, optimizer) }));
         }
     }

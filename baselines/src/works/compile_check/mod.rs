@@ -6,6 +6,8 @@ mod grafts;
 mod layers;
 mod faults;
 
+pub(super) use networks::MUON;
+
 use clap::Args;
 use leyline::region::Eager;
 

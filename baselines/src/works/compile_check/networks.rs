@@ -25,6 +25,14 @@ use crate::trainer::{PlainTrainer, all_of, count, plain_trainer, train_config, t
 pub(super) const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
 pub(super) const ADAM_W: OptimizerConfig =
     OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+pub(crate) const MUON: OptimizerConfig = OptimizerConfig::Muon {
+    momentum: 0.95,
+    nesterov: true,
+    beta1: 0.9,
+    beta2: 0.999,
+    eps: 1e-8,
+    weight_decay: 0.01,
+};
 /// Compiled steps of a run, percent.
 const SHARE: u64 = 50;
 /// Of a gradient in `f32`, summed in another order than that of the CPU.
@@ -89,15 +97,17 @@ fn networks() -> Vec<Network> {
             let rectify = if form == Form::Primitive { Tensor::relu } else { esper_layers::relu };
             networks.push(of("relu_at_zero", 16, 1, Box::new(move |device| relu_at_zero(rectify, device))));
         }
-        networks.push(Network {
-            name: format!("tfm5m.{}.adam_w", form.name()),
-            build: Box::new(move |device| parts_of(Workload::sequence_ends(variant, 0, device)?)),
-            optimizer: ADAM_W,
-            batch_size: 8,
-            microbatches: 1,
-            epochs: 125,
-            pause: Duration::from_millis(1),
-        });
+        for (optimizer_name, optimizer) in [("adam_w", ADAM_W), ("muon", MUON)] {
+            networks.push(Network {
+                name: format!("tfm5m.{}.{optimizer_name}", form.name()),
+                build: Box::new(move |device| parts_of(Workload::sequence_ends(variant, 0, device)?)),
+                optimizer,
+                batch_size: 8,
+                microbatches: 1,
+                epochs: 125,
+                pause: Duration::from_millis(1),
+            });
+        }
     }
     networks
 }
@@ -176,7 +186,7 @@ mod tests {
         let count = names.len();
         names.sort();
         names.dedup();
-        assert_eq!((names.len(), count), (24, 24), "{names:?}");
+        assert_eq!((names.len(), count), (26, 26), "{names:?}");
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub(super) fn measure(gpu: &Gpu, name: &str, samples: &mut Samples) -> Result<()
             let params = ParamsAdamW { lr: work.learning_rate, beta1, beta2, eps, weight_decay };
             Candle::AdamW(AdamW::new(variables, params)?)
         }
-        OptimizerConfig::Lion { .. } => {
-            let message = "candle has no optimizer `lion`: expected a work with sgd or adam_w".to_owned();
+        other @ (OptimizerConfig::Lion { .. } | OptimizerConfig::Muon { .. }) => {
+            let message = format!("candle has no optimizer `{}`: expected a work with sgd or adam_w", other.name());
             return Err(candle_core::Error::Msg(message).into());
         }
     };

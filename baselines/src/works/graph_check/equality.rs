@@ -10,6 +10,7 @@ use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{ExecutionConfig, Flow, NullObserver, Observer, StepMode};
 
+use super::super::compile_check::MUON;
 use super::plain;
 use crate::gpu::growing::{Growing, differing, in_mode, values_of};
 use crate::gpu::open::Gpu;
@@ -19,7 +20,7 @@ const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: fal
 const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
-    for (name, optimizer) in [("sgd", SGD), ("adam_w", ADAM_W)] {
+    for (name, optimizer) in [("sgd", SGD), ("adam_w", ADAM_W), ("muon", MUON)] {
         for microbatches in [1, 4] {
             let growing = Growing::small(microbatches, optimizer);
             let title = format!("equal.graft.{name}.accumulation{microbatches}");

@@ -209,6 +209,8 @@ impl Reference {
                     self.first[index] = ((&self.first[index] * beta2)? + (part * (1.0 - beta2))?)?;
                     ((before * (1.0 - LEARNING_RATE * weight_decay))? - (sign * LEARNING_RATE)?)?
                 }
+                // Products of matrices have other bits on the CPU.
+                OptimizerConfig::Muon { .. } => return Err(Broken("muon is no element-wise rule".to_owned())),
             };
             parameter.var.set(&after)?;
         }

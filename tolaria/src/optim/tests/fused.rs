@@ -44,6 +44,14 @@ impl Reference {
                     let rate = to_f32(RATE / correction(beta1));
                     *p = *p * to_f32(1.0 - RATE * weight_decay) - *m / root * rate;
                 }
+                OptimizerConfig::Muon { beta1, beta2, eps, weight_decay, .. } => {
+                    let correction = |beta: f64| 1.0 - beta.powf(f64::from(self.steps));
+                    *m += (g - *m) * to_f32(1.0 - beta1);
+                    *v += (g * g - *v) * to_f32(1.0 - beta2);
+                    let root = v.sqrt() * to_f32(1.0 / correction(beta2).sqrt()) + to_f32(eps);
+                    let rate = to_f32(RATE / correction(beta1));
+                    *p = *p * to_f32(1.0 - RATE * weight_decay) - *m / root * rate;
+                }
                 OptimizerConfig::Lion { beta1, beta2, weight_decay } => {
                     let direction = *m * to_f32(beta1) + g * to_f32(1.0 - beta1);
                     let sign = if direction == 0.0 { 0.0 } else { direction.signum() };
