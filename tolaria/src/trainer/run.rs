@@ -32,6 +32,7 @@ use crate::trainer::feed::Feed;
 use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer, RunEvent, StepReport};
+use crate::trainer::phase::phase;
 use crate::trainer::recovery::Recovery;
 use crate::trainer::region::StepPlan;
 use crate::trainer::safety::{self, Safety};
@@ -337,6 +338,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 continue;
             }
             let started = self.parts.clock.now();
+            let _epoch = phase!("epoch");
             let train = &self.parts.data.train;
             let order = self.feed.begin(&self.config, train, self.cursor.epoch, self.cursor.window);
             let num_windows = order.windows.len();
@@ -463,6 +465,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         probes: &[Probe],
     ) -> Result<Evaluation, Error> {
         self.executor.confirmed()?;
+        let _phase = phase!("evaluate");
         let held_out = HeldOut {
             data: part(&self.parts.data),
             device: &self.parts.device,
