@@ -161,8 +161,9 @@ impl OptimizerConfig {
             Self::Sgd { momentum, nesterov, weight_decay } => sgd::checks(momentum, nesterov, weight_decay),
             Self::AdamW { beta1, beta2, eps, weight_decay } => adam_w::checks([beta1, beta2], eps, weight_decay),
             Self::Lion { beta1, beta2, weight_decay } => lion::checks([beta1, beta2], weight_decay),
-            Self::Muon { momentum, nesterov, beta1, beta2, eps, weight_decay } => {
-                muon::Settings { momentum, nesterov, betas: [beta1, beta2], eps, weight_decay }.checks()
+            Self::Muon { momentum, beta1, beta2, eps, weight_decay, .. } => {
+                let of_others = adam_w::checks([beta1, beta2], eps, weight_decay);
+                of_others.into_iter().chain([muon::check(momentum)]).collect()
             }
         };
         let broken = checks.into_iter().filter(|(_, sound, _)| !sound);

@@ -23,6 +23,11 @@ const EPSILON: f64 = 1e-7;
 /// Parts of the names of matrices that are tables of inputs or make outputs, which are no matter of this rule.
 const OTHERS: [&str; 2] = ["embedding", "head"];
 
+/// The setting of matrices: its key, whether it is as it has to be, what is accepted.
+pub(super) fn check(momentum: f64) -> (&'static str, bool, &'static str) {
+    ("momentum", (0.0..1.0).contains(&momentum), "a number of at least 0 and below 1")
+}
+
 /// What is the same for all parameters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
@@ -34,13 +39,6 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Settings as they have to be, each as (key, whether it is, what is accepted).
-    pub(super) fn checks(self) -> Vec<(&'static str, bool, &'static str)> {
-        let mut checks = super::adam_w::checks(self.betas, self.eps, self.weight_decay);
-        checks.push(("momentum", (0.0..1.0).contains(&self.momentum), "a number of at least 0 and below 1"));
-        checks
-    }
-
     /// The first rule for a parameter, whose constants are those of the second one, too.
     pub(super) fn element(self, matrix: Option<Matrix>, learning_rate: f64, steps: u64) -> Element {
         let [correction1, correction2] = self.betas.map(|beta| 1.0 - beta.powf(steps as f64));
