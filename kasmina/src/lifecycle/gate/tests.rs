@@ -12,8 +12,13 @@ use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry};
 const HEALTHY: GradientHealth = GradientHealth { norm: 0.3, host_ratio: Some(1.0), health: 1.0 };
 const USEFUL: Counterfactual =
     Counterfactual { loss_gain: 0.1, std_error: 0.01, accuracy_gain_pp: Some(1.0), num_samples: 100 };
-const AROUND: Surroundings =
-    Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3, audit_every_epochs: 4 };
+const AROUND: Surroundings = Surroundings {
+    network_parameters: 100,
+    in_network: false,
+    embargo_epochs: 3,
+    audit_every_epochs: 4,
+    confirming: None,
+};
 
 fn resting(alpha: f64) -> AlphaController {
     AlphaController::new(Alpha::new(alpha).unwrap())
@@ -72,6 +77,7 @@ fn subject(stage: SeedStage, epochs_in_stage: u64, alpha: &AlphaController) -> S
         counterfactual: now(USEFUL),
         gradient: now(HEALTHY),
         stability: Some(1.0),
+        confirmation: None,
         last_move: None,
     }
 }

@@ -5,8 +5,13 @@ use leyline::id::EpochIndex;
 
 use super::*;
 
-const AROUND: Surroundings =
-    Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3, audit_every_epochs: 4 };
+const AROUND: Surroundings = Surroundings {
+    network_parameters: 100,
+    in_network: false,
+    embargo_epochs: 3,
+    audit_every_epochs: 4,
+    confirming: None,
+};
 const GERMINATION: Germination = Germination {
     slot_is_free: true,
     blueprint_is_known: true,

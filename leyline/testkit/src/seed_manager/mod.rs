@@ -1,4 +1,4 @@
-//! Rules SM-1 to SM-14 of [`leyline::seed`] as functions, and the harness they run on.
+//! Rules SM-1 to SM-15 of [`leyline::seed`] as functions, and the harness they run on.
 //!
 //! # What tempts
 //! A manager that has nothing to export has no reason to look at the token, and every provided method does what exporting
@@ -71,11 +71,11 @@ pub use rules::{
     sm_6_an_unknown_seed_is_refused, sm_7_an_illegal_move_is_refused, sm_8_a_forged_order_is_rejected_unread,
     sm_9_evidence_is_kept_for_all_or_for_none, sm_10_a_paused_seed_takes_no_part_and_comes_back,
     sm_11_a_thread_started_inside_a_region_is_refused, sm_12_losses_are_those_of_the_task_told_last,
-    sm_13_a_seed_that_was_removed_is_out_of_the_network,
+    sm_13_a_seed_that_was_removed_is_out_of_the_network, sm_15_a_gain_is_confirmed_once,
 };
 pub use statistics::sm_14_statistics_are_saved_under_their_names;
 
-/// One `#[test]` per rule SM-1 to SM-14. The argument is a function or closure without arguments that builds a fresh
+/// One `#[test]` per rule SM-1 to SM-15. The argument is a function or closure without arguments that builds a fresh
 /// [`SeedManagerHarness`](crate::seed_manager::SeedManagerHarness).
 #[macro_export]
 macro_rules! seed_manager_conformance {
@@ -97,6 +97,7 @@ macro_rules! seed_manager_conformance {
             sm_12_losses_are_those_of_the_task_told_last,
             sm_13_a_seed_that_was_removed_is_out_of_the_network,
             sm_14_statistics_are_saved_under_their_names,
+            sm_15_a_gain_is_confirmed_once,
         );
     };
 }
