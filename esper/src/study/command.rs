@@ -151,7 +151,7 @@ struct Trained {
 
 /// The runs that the file holds.
 fn earlier(args: &StudyArgs) -> anyhow::Result<Vec<Run>> {
-    let Some(path) = &args.out else { return Ok(Vec::new()) };
+    let Some(path) = args.out.as_ref().filter(|path| path.is_file()) else { return Ok(Vec::new()) };
     let text = fs::read_to_string(path).unwrap_or_default();
     if text.trim().is_empty() {
         return Ok(Vec::new());
