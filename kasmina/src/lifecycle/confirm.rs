@@ -1,19 +1,23 @@
-//! How much each confirmation may err, so that all of a run together err with a bounded probability.
+//! How much each confirmation may err, so that the error of a run is bounded.
 //!
 //! The confirming samples are the same for every seed of a run, and which seed comes next may depend on what they said about
 //! the seeds before: by nothing but a yes or a no. So the run walks a tree, with a branch for each answer, in which every node is a
-//! test that was fixed before the samples were looked at. When the levels of all nodes add up to α, then with probability 1 − α at
-//! least no seed at all is confirmed whose gain is not above the least one that matters (the union bound over transcripts, as in Dwork et al. 2015, "The
-//! reusable holdout"). The k-th test of a run in which j were confirmed before stands at one of C(k−1, j) nodes; it gets
-//! α · 6/(π²k²) · ¾ · 4^−j / C(k−1, j): most of it where nothing was confirmed yet, which is where false gains would begin.
+//! test that was fixed before the samples were looked at, and the union bound over its nodes holds however seeds are chosen
+//! (Dwork et al. 2015, "The reusable holdout"). The k-th test of a run gets α/2^k. Among the tests before which nothing was confirmed, one for
+//! each k, the levels add up to α: where no seed helps, a run confirms any with a probability of at most α. A gain that was confirmed gives back what
+//! finding it has cost, as in alpha-investing (Foster & Stine 2008): the tests before which j were confirmed stand at C(k−1, j)
+//! nodes for each k, and the levels of all of them add up to α again, for each j. So the next one is false with a probability of at most α, too.
 
 use leyline::seed::Confirming;
 use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::lifecycle::GateConfig;
 
 /// Standard normal quantile of 0.8: the power that is asked for.
 const POWER: f64 = 0.8416;
+/// Fewer samples confirm nothing: what one sample in twenty loses may be in none of them.
+const MIN_SAMPLES: u64 = 50;
 
 /// The tests of a run so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,33 +30,28 @@ pub(crate) struct Confirmations {
 }
 
 impl Confirmations {
-    /// What the next test may err with, of `alpha` in all.
-    #[expect(clippy::cast_precision_loss, reason = "tests are counted far below 2^53")]
+    /// What the next test may err with.
     pub(crate) fn level(self, alpha: f64) -> f64 {
-        let (test, confirmed) = (self.read as f64 + 1.0, self.confirmed as f64);
-        let in_order = 6.0 / (std::f64::consts::PI * test).powi(2);
-        // C(k−1, j), which may be large: as a product of its ratios.
-        let nodes: f64 =
-            (0..self.confirmed.min(self.read)).map(|i| (self.read - i) as f64 / (i as f64 + 1.0)).product();
-        alpha * in_order * 0.75 * (-confirmed * 4_f64.ln()).exp() / nodes
+        let halvings = i32::try_from(self.read.saturating_add(1)).unwrap_or(i32::MAX);
+        // Of a number above 0 the power may be none; a level is.
+        (alpha * 0.5_f64.powi(halvings)).max(f64::MIN_POSITIVE)
     }
 
     /// What the next test has to come to on so many samples.
     pub(crate) fn next(self, gates: &GateConfig, num_samples: u64) -> Confirming {
         let level = self.level(gates.confirmation_level);
-        // An e-value grows by δ²/2 per sample at best, δ the effect in standard deviations, and has to reach 1/level.
         let needed = ((least_z(level) + POWER) / gates.smallest_effect).powi(2).ceil();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count; saturates")]
-        let needed_samples = needed as u64;
+        let needed_samples = (needed as u64).max(MIN_SAMPLES);
         let Self { read, confirmed } = self;
         let min_gain = gates.min_loss_gain;
         Confirming { num_samples, needed_samples, level, min_gain, num_read: read, num_confirmed: confirmed }
     }
 }
 
-/// How many standard errors above what has to be exceeded a gain is, when an e-value of it is expected to pass a test.
+/// How many standard errors above what has to be exceeded a gain is that passes a test of this level.
 pub(crate) fn least_z(level: f64) -> f64 {
-    (-2.0 * level.ln()).sqrt()
+    -Normal::standard().inverse_cdf(level)
 }
 
 #[cfg(test)]
@@ -60,21 +59,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_levels_of_all_nodes_of_the_tree_add_up_to_the_level_of_the_run() {
+    fn the_levels_of_all_tests_before_which_as_many_were_confirmed_add_up_to_the_level_of_the_run() {
         // Every transcript of up to 18 tests: each node is one test.
-        let mut sum = 0.0;
+        let mut sums = [0.0; 19];
         for read in 0..18_u64 {
             for answers in 0..1_u64 << read {
-                sum += Confirmations { read, confirmed: u64::from(answers.count_ones()) }.level(0.05);
+                let confirmed = answers.count_ones();
+                let level = Confirmations { read, confirmed: u64::from(confirmed) }.level(0.05);
+                sums[confirmed as usize] += level;
             }
         }
-        assert!((0.04..=0.05).contains(&sum), "{sum}");
-        assert!(Confirmations { read: 400, confirmed: 200 }.level(0.05) >= 0.0);
+        assert!(sums.iter().all(|sum| *sum <= 0.05 + 1e-12), "{sums:?}");
+        assert!(sums[..3].iter().all(|sum| *sum > 0.049), "{sums:?}");
+        assert!(Confirmations { read: u64::MAX, confirmed: 200 }.level(0.05) > 0.0);
     }
 
     #[test]
-    fn later_tests_and_later_gains_need_more_samples() {
-        let needed = |read, confirmed| Confirmations { read, confirmed }.next(&GateConfig::default(), 0).needed_samples;
-        assert_eq!([needed(0, 0), needed(1, 0), needed(1, 1), needed(4, 1)], [52, 66, 80, 111]);
+    fn later_tests_need_more_samples() {
+        let gates = GateConfig::default();
+        let needed = |read| Confirmations { read, confirmed: 0 }.next(&gates, 0).needed_samples;
+        assert_eq!([0, 1, 4, 8].map(needed), [50, 50, 58, 84]);
+        assert!((least_z(0.025) - 1.959_964).abs() < 1e-6);
     }
 }

@@ -6,15 +6,13 @@
 use leyline::command::{AlphaRamp, Blend};
 use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId};
 use leyline::seed::{
-    AlphaMode, Confirmation, Confirmed, Confirming, Counterfactual, Evidence, GateReport, GradientHealth, SeedStage,
-    SeedState, Transition,
+    AlphaMode, Confirmed, Counterfactual, Evidence, GateReport, GradientHealth, SeedStage, SeedState, Transition,
 };
 use leyline::unit::Alpha;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::graft::{Role, SeedSpec};
-use crate::lifecycle::confirm::least_z;
 use crate::lifecycle::gate::{self, Aged, Germination, MIN_SAMPLES, Subject, Surroundings};
 use crate::lifecycle::history::Ring;
 use crate::lifecycle::table::{self, Condition, Effect, MOVES, Move, Trigger};
@@ -24,10 +22,6 @@ use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry, measured};
 const MAX_HISTORY: usize = 100;
 /// The largest count that is taken up from a saved record: more than enough can be counted after it.
 const MAX_COUNT: u64 = u64::MAX / 2;
-/// Standard errors beyond what a confirmation needs on average, that a seed has to show before it is read early.
-const MARGIN: f64 = 1.0;
-/// For how many times the shortest training it is early.
-const EARLY: u64 = 3;
 /// Measurements that stability looks back on.
 const MAX_GAINS: usize = 8;
 
@@ -327,47 +321,6 @@ impl SeedRecord {
         gate::evaluate(gates, &subject, around, row)
     }
 
-    /// Whether the gate before blending waits for nothing but a confirmation, and there are samples enough for one. A gate that is
-    /// switched off is asked all the same: what stands behind it may need the confirmation.
-    pub(crate) fn wants_confirmation(&self, gates: &GateConfig, around: Surroundings) -> bool {
-        let Some(next) = around.confirming.filter(Confirming::has_power) else { return false };
-        if self.stage != SeedStage::Training || self.condition() != Condition::Active || self.confirmation.is_some() {
-            return false;
-        }
-        // It is read once, so rather when it is likely to be enough than as soon as it may be; but not for ever.
-        let is_early = self.epochs_in_stage < gates.training_min_epochs.saturating_mul(EARLY);
-        let z = gates.confidence_z.max(least_z(next.level)) + if is_early { MARGIN } else { 0.0 };
-        let is_above = |measured: Counterfactual| measured.loss_gain - z * measured.std_error > next.min_gain;
-        if gates.require_gain && !self.counterfactual.is_some_and(is_above) {
-            return false;
-        }
-        let (gates, around) =
-            (GateConfig { off: Vec::new(), ..gates.clone() }, Surroundings { confirming: None, ..around });
-        let row = Move::find(self.stage, Condition::Active, Trigger::StartBlending);
-        row.and_then(|row| self.judge(&gates, around, row)).is_some_and(|report| report.passed)
-    }
-
-    /// Judges and keeps what the confirming samples say, once. Returns whether it was the first time.
-    pub(crate) fn confirm(&mut self, measured: &Confirmation, next: Confirming) -> bool {
-        if self.confirmation.is_some() {
-            return false;
-        }
-        let Confirmation { loss_gain, log_evidence, clip, num_samples } = *measured;
-        // As JSON it could not be read again. What is no number proves nothing.
-        let number = |value: f64| if value.is_finite() { value } else { f64::MIN };
-        let measured = Confirmation {
-            loss_gain: number(loss_gain),
-            log_evidence: number(log_evidence),
-            clip: number(clip),
-            num_samples,
-        };
-        let enough = num_samples >= next.needed_samples && clip.is_finite() && clip > 0.0;
-        // Samples that count for less than they are must not outvote the mean.
-        let passed = enough && measured.loss_gain > next.min_gain && measured.log_evidence >= -next.level.ln();
-        self.confirmation = Some(Confirmed { measured, level: next.level, passed });
-        true
-    }
-
     /// Asks the gate that an active live seed stands before, and keeps the verdict as the latest one. Returns it when it
     /// lets the seed pass and did not before.
     pub(crate) fn judge_next(&mut self, gates: &GateConfig, around: Surroundings) -> Option<&GateReport> {
@@ -636,5 +589,6 @@ impl SeedRecord {
     }
 }
 
+mod confirm;
 #[cfg(test)]
 mod tests;

@@ -540,7 +540,7 @@ impl SeedManager for Kasmina {
         self.state.confirmations.confirmed += u64::from(confirmed);
         let event = Event::new(if confirmed { &events::GAIN_CONFIRMED } else { &events::GAIN_NOT_CONFIRMED });
         let event = event.with("seed_id", seed).with("loss_gain", measured.loss_gain);
-        let event = event.with("log_evidence", measured.log_evidence).with("needed", -next.level.ln());
+        let event = event.with("p_value", measured.p_value).with("level", next.level);
         self.telemetry.event(event.with("samples", measured.num_samples));
         if let Some(report) = record.judge_next(&self.config.gates, around) {
             self.telemetry.gate(Some(seed), report);

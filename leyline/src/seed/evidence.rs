@@ -49,12 +49,10 @@ pub struct Evidence {
 pub struct Confirmation {
     /// Mean of (loss off − loss on), in the unit of the loss per sample; positive when the seed helps.
     pub loss_gain: f64,
-    /// Natural logarithm of an e-value against "the mean gain is at most the least one that matters", where a sample counts
-    /// as `clip` at most: under that hypothesis it exceeds ln(1/α) with a probability of at most α, whatever the
-    /// distribution of the gains.
-    pub log_evidence: f64,
-    /// The most that one sample counts, up or down, in the unit of the loss.
-    pub clip: f64,
+    /// The probability of gains like these if their mean were at most the least one that matters, in `[0, 1]`.
+    pub p_value: f64,
+    /// The largest loss of a sample that was reckoned with, above 0, in the unit of the loss.
+    pub worst: f64,
     /// Samples measured.
     pub num_samples: u64,
 }

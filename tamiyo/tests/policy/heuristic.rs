@@ -213,7 +213,7 @@ fn a_seed_goes_on_where_its_gate_is_open_and_goes_when_it_stays_shut_until_the_t
 }
 
 fn confirmed(passed: bool, seed: SeedState) -> SeedState {
-    let measured = Confirmation { loss_gain: 0.2, log_evidence: 5.0, clip: 1.0, num_samples: 100 };
+    let measured = Confirmation { loss_gain: 0.2, p_value: 0.001, worst: 1.0, num_samples: 100 };
     SeedState { confirmation: Some(Confirmed { measured, level: 0.01, passed }), ..seed }
 }
 

@@ -1,6 +1,8 @@
 //! Conditions of a gate as they are checked, with the degree to which each is met.
 
-use leyline::seed::{AlphaMode, Confirmed, Confirming, Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
+use leyline::seed::{
+    AlphaMode, Confirmation, Confirmed, Confirming, Counterfactual, Gate, GateReport, GradientHealth, SeedStage,
+};
 
 use crate::lifecycle::gate::{Aged, MIN_SAMPLES};
 use crate::lifecycle::{AlphaController, GateConfig};
@@ -91,12 +93,11 @@ impl Conditions {
             };
             return self.holds(false, text);
         };
-        let (evidence, needed) = (measured.log_evidence, -level.ln());
+        let Confirmation { loss_gain, p_value, worst: _, num_samples } = measured;
         let text = format!(
-            "gain {:.5} on {} samples that confirm: log evidence {evidence:.3}, needs {needed:.3}",
-            measured.loss_gain, measured.num_samples
+            "gain {loss_gain:.5} on {num_samples} samples that confirm: p {p_value:.2e}, needs at most {level:.2e}"
         );
-        self.add(passed, evidence / needed, text);
+        self.add(passed, p_value.ln() / level.ln(), text);
     }
 
     /// Nothing is asked for at 0.

@@ -59,11 +59,13 @@
 //! # fn main() {}
 //! ```
 
+mod confirmation;
 mod harness;
 mod driver;
 mod rules;
 mod statistics;
 
+pub use confirmation::sm_15_a_gain_is_confirmed_once;
 pub use harness::SeedManagerHarness;
 pub use rules::{
     sm_1_every_method_checks_the_region_first, sm_2_states_are_ordered_and_complete, sm_3_a_refusal_changes_nothing,
@@ -71,7 +73,7 @@ pub use rules::{
     sm_6_an_unknown_seed_is_refused, sm_7_an_illegal_move_is_refused, sm_8_a_forged_order_is_rejected_unread,
     sm_9_evidence_is_kept_for_all_or_for_none, sm_10_a_paused_seed_takes_no_part_and_comes_back,
     sm_11_a_thread_started_inside_a_region_is_refused, sm_12_losses_are_those_of_the_task_told_last,
-    sm_13_a_seed_that_was_removed_is_out_of_the_network, sm_15_a_gain_is_confirmed_once,
+    sm_13_a_seed_that_was_removed_is_out_of_the_network,
 };
 pub use statistics::sm_14_statistics_are_saved_under_their_names;
 

@@ -12,18 +12,19 @@ use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::layout::{Owner, Segment};
 use leyline::model::TrainableModel;
 use leyline::region::{Eager, declare_recording};
-use leyline::seed::{Confirmation, Counterfactual, Evidence, SeedManager, SeedStage, SeedState, Transition};
+use leyline::seed::{Counterfactual, Evidence, SeedManager, SeedStage, SeedState, Transition};
 use leyline::task::Task;
 use leyline::unit::Alpha;
 
 use crate::rule::{must, refuse, succeed};
 use crate::seed_manager::SeedManagerHarness;
+use crate::seed_manager::confirmation::GOOD;
 use crate::seed_manager::driver::Driver;
 
 /// Rounding slack for sums of weights.
 const SUM_SLACK: f64 = 1e-6;
 /// An id that no manager has given out: ids count from 1.
-const UNKNOWN: SeedId = SeedId(900_000);
+pub(super) const UNKNOWN: SeedId = SeedId(900_000);
 
 /// SM-1: every method fails with [`ErrorKind::Region`] while a capture is open on this thread, and changes nothing.
 pub fn sm_1_every_method_checks_the_region_first<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
@@ -96,6 +97,10 @@ fn refuse_every_call<M: SeedManager>(rule: &str, what: &str, manager: &mut M, ea
     refuse(rule, &name("export_slot_states"), manager.export_slot_states(eager), kind);
     refuse(rule, &name("apply"), manager.apply(eager, with.order), kind);
     refuse(rule, &name("record_evidence"), manager.record_evidence(eager, with.evidence), kind);
+    refuse(rule, &name("confirm_on"), manager.confirm_on(eager, 1), kind);
+    refuse(rule, &name("confirming"), manager.confirming(eager), kind);
+    refuse(rule, &name("wants_confirmation"), manager.wants_confirmation(eager), kind);
+    refuse(rule, &name("record_confirmation"), manager.record_confirmation(eager, UNKNOWN, &GOOD), kind);
     refuse(rule, &name("remove_seed"), manager.remove_seed(eager, UNKNOWN, "contract"), kind);
     refuse(rule, &name("finish_step"), manager.finish_step(eager, StepIndex(1)), kind);
     refuse(rule, &name("finish_epoch"), manager.finish_epoch(eager, EpochIndex(1)), kind);
@@ -577,30 +582,6 @@ pub fn sm_13_a_seed_that_was_removed_is_out_of_the_network<M: SeedManager>(make:
         let stage = driver.stage_of(seed);
         must!(RULE, stage.is_none_or(|stage| !stage.is_live()), "{seed} was removed, and its stage is {stage:?}");
     }
-}
-
-/// SM-15: the samples that confirm are read once for each seed; one that is unknown is refused.
-pub fn sm_15_a_gain_is_confirmed_once<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
-    const RULE: &str = "SM-15";
-    let mut driver = Driver::new(RULE, make());
-    let good = Confirmation { loss_gain: 0.5, log_evidence: 100.0, clip: 2.0, num_samples: 4_096 };
-    let bad = Confirmation { loss_gain: -0.5, log_evidence: -100.0, ..good };
-    let told = driver.harness.manager.confirm_on(&driver.eager, good.num_samples);
-    succeed(RULE, "confirm_on", told);
-    let result = driver.harness.manager.record_confirmation(&driver.eager, UNKNOWN, &good);
-    refuse(RULE, "a confirmation of an unknown seed", result, ErrorKind::UnknownSeed);
-    if !driver.harness.has_slots {
-        return driver.must_have_no_seeds();
-    }
-    let (seed, _) = driver.train();
-    succeed(RULE, "record_confirmation", driver.harness.manager.record_confirmation(&driver.eager, seed, &good));
-    let kept = |driver: &Driver<M>| driver.seeds().into_iter().find_map(|state| state.confirmation);
-    let before = kept(&driver);
-    must!(RULE, before.is_none_or(|kept| kept.measured == good), "what was recorded is not what is exported");
-    let wanted = succeed(RULE, "wants_confirmation", driver.harness.manager.wants_confirmation(&driver.eager));
-    must!(RULE, before.is_none() || !wanted.contains(&seed), "a seed that has a confirmation wants another");
-    succeed(RULE, "record_confirmation", driver.harness.manager.record_confirmation(&driver.eager, seed, &bad));
-    must!(RULE, kept(&driver) == before, "the second confirmation of a seed took the place of the first");
 }
 
 /// Fails whenever it is asked for a loss.

@@ -84,10 +84,6 @@ impl HeuristicConfig {
         if memory.tries_in_vain >= self.looking.max_tries {
             return Proposal::wait("tries_in_vain", format!("{} seeds in a row", memory.tries_in_vain));
         }
-        let in_shadow = |seed: &&&SeedState| matches!(seed.stage, SeedStage::Germinated | SeedStage::Training);
-        if let Some(seed) = live.iter().find(in_shadow) {
-            return Proposal::wait("seed_in_shadow", format!("{} in {}", seed.seed_id, seed.stage));
-        }
         let allowed = self.allowed_shadow_epochs(state);
         if memory.shadow_epochs + self.training.min_epochs > allowed {
             let detail = format!("{} epochs in the shadow, {allowed} allowed", memory.shadow_epochs);
