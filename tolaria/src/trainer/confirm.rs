@@ -153,6 +153,8 @@ mod tests {
     const NEXT: Confirming =
         Confirming { num_samples: 0, needed_samples: 0, level: 0.05, min_gain: 0.0, num_read: 0, num_confirmed: 0 };
 
+    type Draw = fn(&mut ChaCha8Rng) -> f64;
+
     /// In how many of 500 runs of `num_samples` a seed is confirmed at 5 % and at 1.25 % that looks best of five, with gains drawn by `draw`.
     fn confirmed(num_samples: usize, draw: impl Fn(&mut ChaCha8Rng) -> f64) -> [usize; 2] {
         let mut rng = ChaCha8Rng::seed_from_u64(7);
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn a_gain_that_is_none_is_confirmed_no_more_often_than_its_level_skewed_or_not() {
         // Mean 0, and skewed: often a little better, seldom much worse, and the reverse.
-        let draws: [(&str, fn(&mut ChaCha8Rng) -> f64); 5] = [
+        let draws: [(&str, Draw); 5] = [
             ("normal", normal),
             ("exponential losses", |rng| 1.0 + uniform(rng).ln()),
             ("exponential gains", |rng| -1.0 - uniform(rng).ln()),
@@ -242,7 +244,7 @@ mod tests {
         };
         let mut reads = HostReads::default();
         let mut targets =
-            |data: &Dataset| host_read::read_vec_u32(&data.targets().unwrap(), "labels", &mut reads).unwrap();
+            |data: &Dataset| host_read::read_vec_u32(data.targets().unwrap(), "labels", &mut reads).unwrap();
         let divided = Divided::of(&data(7), 0.5).unwrap().unwrap();
         assert_eq!((targets(&divided.selecting), targets(&divided.confirming)), (vec![0, 2, 4, 6], vec![1, 3, 5]));
         let divided = Divided::of(&data(8), 0.25).unwrap().unwrap();
