@@ -85,7 +85,10 @@ pub(crate) fn measured_in(epoch: u64, mut seed: SeedState, z: f64, min_gain: f64
     let measured = *seed.counterfactual_epoch.get_or_insert(EpochIndex(epoch));
     seed.gradient_epoch.get_or_insert(EpochIndex(epoch));
     let gain = seed.counterfactual.filter(|_| measured == EpochIndex(epoch));
-    let gains = gain.is_some_and(|gain| gain.loss_gain - z * gain.std_error > 0.0 && gain.loss_gain >= min_gain);
+    let gains = gain.is_some_and(|gain| {
+        let Counterfactual { loss_gain, std_error, .. } = gain;
+        loss_gain.is_finite() && std_error >= 0.0 && loss_gain - z * std_error > 0.0 && loss_gain >= min_gain
+    });
     let verdict = match seed.stage {
         SeedStage::Training => {
             Some((SeedStage::Blending, gains && seed.gradient.is_some_and(|gradient| gradient.health >= 0.7)))
