@@ -13,13 +13,14 @@
 //! ```
 //!
 //! *Entry points*: [`Catalogue::new`] with the descriptors of all subsystems, then [`TelemetryRecorder::start`].
+//! [`exposition::Exposition`] is what a Prometheus server reads;
 //! [`reader::FrameReader`] and [`decode::decode_file`] read what was written.
 //!
 //! *Invariants*: TE-1 to TE-3 of [`leyline::telemetry`]; everything emitted is delivered or counted as dropped
 //! ([`ledger`]); a packet holds the values of its boundary, not those of the moment in which it is written; a frame
 //! that is accepted is the frame that was written ([`codec`]); a sink that fails or stalls costs packets, never steps.
 //!
-//! *Not here*: what is measured (each subsystem's `telemetry.rs`), alert rules, an HTTP endpoint.
+//! *Not here*: what is measured (each subsystem's `telemetry.rs`), an HTTP endpoint (`esper`).
 #![forbid(unsafe_code)]
 
 pub mod error;
@@ -32,6 +33,7 @@ pub mod registry;
 pub mod ledger;
 pub mod queue;
 pub mod recorder;
+pub mod exposition;
 mod worker;
 mod assembler;
 pub mod packet;
@@ -44,6 +46,7 @@ pub mod decode;
 pub use aside::set_aside;
 pub use catalogue::Catalogue;
 pub use error::Error;
+pub use exposition::Exposition;
 pub use ledger::{Counts, Stats};
 pub use packet::Packet;
 pub use queue::QueueConfig;

@@ -1,17 +1,19 @@
 //! The recorder: what subsystems hold, and the guard of whoever started it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, bounded};
 use leyline::clock::Clock;
 use leyline::id::RunId;
-use leyline::telemetry::{Boundary, Counter, Event, Gauge, MetricDesc, Recorder};
+use leyline::telemetry::{Boundary, Counter, Event, Gauge, HealthStatus, MetricDesc, Recorder};
 
 use crate::assembler::Assembler;
 use crate::catalogue::Catalogue;
 use crate::error::Error;
+use crate::exposition::EventCounts;
 use crate::ledger::{Ledger, Stats};
 use crate::queue::{Closer, Intake, Item, QueueConfig, QueuedEvent, Snapshot, queue};
 use crate::registry::Registry;
@@ -33,6 +35,9 @@ pub struct TelemetryRecorder {
     ledger: Arc<Ledger>,
     intake: Intake,
     clock: Arc<dyn Clock>,
+    events: Arc<EventCounts>,
+    /// Of the last boundary, as its wire number; 0 before the first.
+    health: AtomicU8,
 }
 
 /// Keeps the worker of a recorder running.
@@ -74,6 +79,7 @@ impl TelemetryRecorder {
         clock: Arc<dyn Clock>,
     ) -> Result<(Arc<Self>, Guard), Error> {
         let registry = Arc::new(Registry::new(catalogue));
+        let events = registry.catalogue().events().map(|desc| (desc.name, (desc, Counter::new()))).collect();
         let ledger = Arc::new(Ledger::new(&registry));
         let (intake, outlet, closer) = queue(&queue_config);
         let last_sequence = sinks.iter().filter_map(|sink| sink.last_sequence()).max().unwrap_or(0);
@@ -87,7 +93,8 @@ impl TelemetryRecorder {
         };
         let thread = thread::Builder::new().name("esper-telemetry".to_owned()).spawn(body).map_err(Error::Thread)?;
         let guard = Guard { running: Some(Running { closer, thread, done }), ledger: Arc::clone(&ledger) };
-        Ok((Arc::new(Self { registry, ledger, intake, clock }), guard))
+        let (events, health) = (Arc::new(events), AtomicU8::new(0));
+        Ok((Arc::new(Self { registry, ledger, intake, clock, events, health }), guard))
     }
 
     /// The descriptors the recorder was started with, this crate's included.
@@ -101,6 +108,19 @@ impl TelemetryRecorder {
     pub fn stats(&self) -> Stats {
         self.ledger.stats()
     }
+
+    /// How the publisher of the last boundary was; absent before the first.
+    #[must_use]
+    pub fn health(&self) -> Option<HealthStatus> {
+        use HealthStatus::{Critical, Degraded, Healthy, Unhealthy};
+        let wire = self.health.load(Ordering::Relaxed);
+        [Healthy, Degraded, Unhealthy, Critical].into_iter().find(|&status| status as u8 == wire)
+    }
+
+    /// What is read when somebody scrapes.
+    pub(crate) fn parts(&self) -> (Arc<Registry>, Arc<EventCounts>) {
+        (Arc::clone(&self.registry), Arc::clone(&self.events))
+    }
 }
 
 impl Recorder for TelemetryRecorder {
@@ -113,11 +133,15 @@ impl Recorder for TelemetryRecorder {
     }
 
     fn event(&self, event: Event) {
+        if let Some((_, count)) = self.events.get(event.desc.name) {
+            count.add(1);
+        }
         let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_event());
         self.intake.offer(Item::Event(QueuedEvent { order, event, ticket }));
     }
 
     fn publish(&self, boundary: Boundary) {
+        self.health.store(boundary.health.status as u8, Ordering::Relaxed);
         let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_packet());
         let (values, created_unix_ms) = (self.registry.read(), unix_ms(self.clock.as_ref()));
         self.intake.offer(Item::Snapshot(Snapshot { order, boundary, created_unix_ms, values, ticket }));

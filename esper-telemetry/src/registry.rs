@@ -159,6 +159,21 @@ impl Registry {
 const UNLISTED: &str = "the metric is not in the catalogue";
 
 impl Series {
+    /// What it is a series of.
+    pub(crate) fn desc(&self) -> &'static MetricDesc {
+        self.desc
+    }
+
+    /// Label values by label name.
+    pub(crate) fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The value now; absent when it was not measured.
+    pub(crate) fn value(&self) -> Option<f64> {
+        self.cell.value()
+    }
+
     /// The metric as it stands in a packet.
     pub(crate) fn metric(&self, value: f64) -> Metric {
         Metric {

@@ -7,6 +7,8 @@ leyline::declare_metrics! {
     DROPPED_TOTAL = Counter "esper.telemetry.dropped_total" Count ["kind"];
     /// Events taken from callers, dropped ones included.
     EVENTS_TOTAL = Counter "esper.telemetry.events_total" Count [];
+    /// Events by name, dropped ones included. In what is scraped only: packets hold the events themselves.
+    EVENTS_BY_NAME = Counter "esper.events_total" Count ["event", "level"];
     /// Packets that at least one sink accepted.
     PACKETS_TOTAL = Counter "esper.telemetry.packets_total" Count [];
     /// Calls of a sink that failed, by sink.

@@ -20,6 +20,7 @@ pub mod run;
 pub mod telemetry;
 pub mod progress;
 pub mod report;
+pub mod serve;
 pub mod check;
 pub mod library;
 mod trained;

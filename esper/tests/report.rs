@@ -340,6 +340,18 @@ fn a_folder_that_is_no_run_is_refused() {
 }
 
 #[test]
+fn a_file_of_more_bytes_than_a_run_writes_is_refused_before_it_is_read() {
+    for file in ["run.json", "config.toml", "summary.json", "metrics.jsonl"] {
+        let dir = copy("completed");
+        fs::File::create(dir.path().join(file)).unwrap().set_len(1 << 40).unwrap();
+        let error = Run::read(dir.path()).unwrap_err();
+        assert!(error.to_string().contains(file), "{error}");
+        let why = std::error::Error::source(&error).expect("a reason").to_string();
+        assert_eq!(why, "expected at most 1073741824 bytes");
+    }
+}
+
+#[test]
 fn damage_is_named_with_file_and_line() {
     let spoil_line = |line: usize, key: &'static str, value: Value| {
         move |dir: &Path| edit_epoch(dir, line, |epoch| epoch[key] = value)

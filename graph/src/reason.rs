@@ -92,8 +92,11 @@ pub enum Refusal {
         /// The tensor library's words.
         message: String,
     },
-    /// The region uploads a value that its warm-up did not have.
-    #[error("the region uploads a value that changes or was not there in warm-up: {message}")]
+    /// The region uploads a value that its warm-up did not have, or that is too long to be kept for the capture.
+    #[error(
+        "the region uploads a value that changes, was not there in warm-up or has more than 4096 bytes; make it before \
+         the region: {message}"
+    )]
     ChangingValue {
         /// The tensor library's words.
         message: String,

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Device, Tensor};
 use esper::progress::ProgressMode;
 use esper::run::{TrainArgs, train_quietly};
+use esper::serve::ServeArgs;
 use esper::signature::SignatureArgs;
 use esper_disk::{Fs, StdFs, replace_file};
 use esper_export::{Export, IfPresent};
@@ -96,6 +97,7 @@ pub fn train_with(dir: &Path, fs: Arc<dyn Fs>, settings: Option<Vec<String>>) ->
         tui: false,
         progress: ProgressMode::Off,
         signature: SignatureArgs::default(),
+        serve: ServeArgs::default(),
     };
     train_quietly(&args, fs).map(drop).map_err(|error| format!("{error:#}"))
 }

@@ -38,6 +38,7 @@ networks! {
     convnext, 32: |vb| m::convnext::convnext(&m::convnext::Config::atto(), 5, vb);
     resnet18, 32: |vb| m::resnet::resnet18(5, vb);
     resnet50, 32: |vb| m::resnet::resnet50(5, vb);
+    efficientnet_b0, 32: |vb| m::efficientnet::EfficientNet::new(vb, m::efficientnet::MBConvConfig::b0(), 5);
 }
 
 networks! {made
@@ -193,6 +194,7 @@ pub const MODELS: &[Model] = &[
 
 /// Those whose sizes are given, and take a minute each: the command looks at them, tests do not.
 pub const SLOW: &[Model] = &[
+    Model::new("efficientnet_b0", efficientnet_b0),
     Model::new("efficientvit", efficientvit),
     Model::new("mobilenetv4", mobilenetv4),
     Model::new("mobileone", mobileone),

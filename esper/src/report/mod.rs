@@ -36,7 +36,9 @@ pub(crate) use chart::{Chart, Overlay, overlays};
 pub use error::ReportError;
 pub(crate) use format::{count, decimal, is_ratio, percent};
 pub use page::render_html;
+pub(crate) use page::render_live;
 pub use printable::printable;
+pub(crate) use read::{read, read_config};
 pub use read::{
     CONFIG_FILE, METRICS_FILE, PREPARATION_FILE, RECORD_FILE, ROWS_FILE, Run, SUMMARY_FILE, read_record, read_summary,
 };

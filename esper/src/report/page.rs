@@ -27,10 +27,25 @@ pub fn render_html(run: &Run) -> Result<String, ReportError> {
     Page::of(run).render().map_err(ReportError::Layout)
 }
 
+/// The same page for a run that is under way, as [`crate::serve`] answers it: it keeps itself up to date with a script of
+/// its server, and is without configuration and provenance.
+///
+/// # Errors
+/// As there.
+pub(crate) fn render_live(run: &Run) -> Result<String, ReportError> {
+    let page = Page::of(run);
+    let outcome = if run.summary.is_some() { page.outcome } else { "training" };
+    Page { is_live: true, outcome, ..page }.render().map_err(ReportError::Layout)
+}
+
 #[derive(Template)]
 #[template(path = "report/page.html", whitespace = "minimize")]
 struct Page<'a> {
     run_id: String,
+    /// Whether the run is under way, and its page served.
+    is_live: bool,
+    /// Epochs that the page tells of.
+    last_epoch: u64,
     outcome: &'static str,
     /// Data, device and start in a line.
     subtitle: String,
@@ -125,6 +140,8 @@ impl<'a> Page<'a> {
         kinds.dedup();
         Self {
             run_id: record.run_id.to_string(),
+            is_live: false,
+            last_epoch: last.map_or(0, |report| report.epoch.0),
             outcome: outcome(run),
             subtitle: format!(
                 "{} on {}, started {}",

@@ -1,9 +1,9 @@
 //! Reads and checks a run folder.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use esper_disk::{Fs as _, StdFs};
 use serde::de::DeserializeOwned;
 use tolaria::trainer::report::EpochReport;
 
@@ -23,6 +23,9 @@ pub const PREPARATION_FILE: &str = "preparation.json";
 pub const METRICS_FILE: &str = "metrics.jsonl";
 /// What the run came to: [`Summary`].
 pub const SUMMARY_FILE: &str = "summary.json";
+
+/// The longest file of a run folder that is read; a line of metrics has some thousand bytes.
+const LIMIT_BYTES: u64 = 1 << 30;
 
 /// A run folder in memory.
 #[derive(Debug, Clone)]
@@ -52,7 +55,7 @@ impl Run {
     /// content that cannot have been written by a run, a number that is not finite included; [`ReportError::Read`].
     pub fn read(dir: &Path) -> Result<Self, ReportError> {
         let record = read_record(dir)?;
-        let config = text(&dir.join(CONFIG_FILE), required(dir, CONFIG_FILE)?)?;
+        let config = read_config(dir)?;
         let summary = read_summary(dir)?;
         let metrics = read(dir, METRICS_FILE)?.unwrap_or_default();
         let (epochs, torn) = epochs(&dir.join(METRICS_FILE), &metrics)?;
@@ -69,6 +72,11 @@ pub fn read_record(dir: &Path) -> Result<RunRecord, ReportError> {
     parse(&dir.join(RECORD_FILE), &required(dir, RECORD_FILE)?)
 }
 
+/// The merged configuration of a run, but for control characters.
+pub(crate) fn read_config(dir: &Path) -> Result<String, ReportError> {
+    text(&dir.join(CONFIG_FILE), required(dir, CONFIG_FILE)?)
+}
+
 /// What the run of a folder came to; absent while it trains, and when it ended before it could say.
 ///
 /// # Errors
@@ -83,11 +91,15 @@ fn required(dir: &Path, file: &'static str) -> Result<Vec<u8>, ReportError> {
 }
 
 /// The bytes of a file; none when there is no such file.
-fn read(dir: &Path, file: &str) -> Result<Option<Vec<u8>>, ReportError> {
+pub(crate) fn read(dir: &Path, file: &str) -> Result<Option<Vec<u8>>, ReportError> {
     let path = dir.join(file);
-    match fs::read(&path) {
+    match StdFs.read(&path, LIMIT_BYTES) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            let source = io::Error::new(error.kind(), format!("expected at most {LIMIT_BYTES} bytes"));
+            Err(ReportError::Read { path, source })
+        }
         Err(source) => Err(ReportError::Read { path, source }),
     }
 }

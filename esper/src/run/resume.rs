@@ -1,7 +1,6 @@
 //! What must hold before a run is resumed. Everything is looked at before anything is written: a refused resume changes no
 //! file.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use tolaria::trainer::{MAX_CHECKPOINTS_IN_FLIGHT, epochs_begun};
 use crate::config::EsperConfig;
 use crate::data::DataDigest;
 use crate::exit::UsageError;
-use crate::report::{RECORD_FILE, ResumedRecord, RunOutcome, RunRecord, SUMMARY_FILE, Summary};
+use crate::report::{self, METRICS_FILE, ResumedRecord, RunOutcome, RunRecord, Summary};
 use crate::run::folder::RunFolder;
 use crate::run::plan;
 
@@ -30,7 +29,7 @@ pub(super) fn check(
     signing: Option<Signing>,
     now_unix_ms: u64,
 ) -> anyhow::Result<RunRecord> {
-    let record: RunRecord = read(&folder.path().join(RECORD_FILE))?;
+    let record = report::read_record(folder.path())?;
     let out = folder.path().display();
     let instead = format!("or a new run: {}", record.reproduce_command);
     if record.data.digest != data.to_string() {
@@ -41,10 +40,7 @@ pub(super) fn check(
         ))
         .into());
     }
-    let summary: Option<Summary> = match folder.path().join(SUMMARY_FILE) {
-        path if path.is_file() => Some(read(&path)?),
-        _ => None,
-    };
+    let summary = report::read_summary(folder.path())?;
     let newest = newest(&folder.checkpoints(), signing)?;
     match &newest {
         Some(newest) => compare(newest, config, folder)?,
@@ -58,11 +54,6 @@ pub(super) fn check(
     };
     let earlier_s = summary.map_or_else(killed_s, |summary| summary.wall_s);
     Ok(RunRecord { resumed: Some(ResumedRecord { unix_ms: now_unix_ms, earlier_s }), ..record })
-}
-
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
-    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} was not written by a run", path.display()))
 }
 
 fn newest(checkpoints: &Path, signing: Option<Signing>) -> anyhow::Result<Option<Snapshot>> {
@@ -109,7 +100,7 @@ fn expect_no_progress(
     summary: Option<&Summary>,
     instead: &str,
 ) -> anyhow::Result<()> {
-    let metrics = fs::read(folder.metrics()).unwrap_or_default();
+    let metrics = report::read(folder.path(), METRICS_FILE)?.unwrap_or_default();
     let lines =
         metrics.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice::<EpochReport>(line).ok());
     let epochs = lines.map(|report| report.epoch.0).max().unwrap_or(0);

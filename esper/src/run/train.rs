@@ -38,6 +38,7 @@ use crate::run::plan::{self, Plan};
 use crate::run::resume;
 use crate::run::verdict::verdict;
 use crate::run::watch::Watch;
+use crate::serve::{Live, ServeArgs};
 use crate::signature::SignatureArgs;
 use crate::wire::{DESCRIPTORS, EsperTrainer, Surroundings, assemble, placement};
 
@@ -95,6 +96,9 @@ pub struct TrainArgs {
     /// How progress is shown on standard error.
     #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
     pub progress: ProgressMode,
+    /// Whether and where the run can be watched.
+    #[command(flatten)]
+    pub serve: ServeArgs,
 }
 
 /// Runs `esper train`.
@@ -130,6 +134,7 @@ fn train_on(
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
     check::tell_data(prepared);
     check::warn(&plan.warnings);
+    let bound = args.serve.bind()?;
     let (folder, record) = match &plan.name {
         Some(name) => begin(name, &plan, fs, &*clock)?,
         None => {
@@ -184,7 +189,16 @@ fn train_on(
         let place = if placed.is_on_gpu { "on the GPU" } else { "on the host, every batch is copied" };
         progress.note(&format!("data {place}: {}", placed.reason));
     }
-    let mut watch = Watch::new(log, &*recorder, progress, interrupt);
+    let live = Arc::new(Live::default());
+    live.epochs(trainer.progress().0.0);
+    let server = match bound {
+        Some(bound) => {
+            progress.note(&format!("live page {}", bound.url()));
+            Some(bound.start(folder.path().to_owned(), &recorder, Arc::clone(&live))?)
+        }
+        None => None,
+    };
+    let mut watch = Watch::new(log, &*recorder, progress, interrupt, live);
     let ended = trainer.run(&mut eager, &mut watch);
     watch.progress().finish();
     let logged = watch.finish();
@@ -200,6 +214,7 @@ fn train_on(
             guard.shutdown(FLUSH);
             Ok((summary, report::write(&**folder.fs(), folder.path())))
         });
+    drop(server);
     // A program that reads the result is told of a failure too.
     let printed = match &closed {
         Ok((summary, page)) if ended.is_ok() || args.json => {

@@ -1,5 +1,7 @@
 //! What watches a run of the command: the metrics file, the display, the signal handlers.
 
+use std::sync::Arc;
+
 use leyline::error::BoxError;
 use leyline::telemetry::{Counter, Recorder};
 use tolaria::trainer::report::EpochReport;
@@ -8,6 +10,7 @@ use tolaria::trainer::{Flow, Observer, RunEvent, StepReport};
 use crate::progress::Progress;
 use crate::run::Interrupt;
 use crate::run::metrics_log::MetricsLog;
+use crate::serve::Live;
 use crate::telemetry;
 
 /// Writes, shows, and asks to stop when the user did.
@@ -17,13 +20,20 @@ pub(super) struct Watch {
     failures: Counter,
     progress: Progress,
     interrupt: Interrupt,
+    live: Arc<Live>,
 }
 
 impl Watch {
     /// Watches a run.
-    pub(super) fn new(log: MetricsLog, recorder: &dyn Recorder, progress: Progress, interrupt: Interrupt) -> Self {
+    pub(super) fn new(
+        log: MetricsLog,
+        recorder: &dyn Recorder,
+        progress: Progress,
+        interrupt: Interrupt,
+        live: Arc<Live>,
+    ) -> Self {
         let failures = recorder.counter(&telemetry::METRICS_FAILURES, &[]);
-        Self { log, failures, progress, interrupt }
+        Self { log, failures, progress, interrupt, live }
     }
 
     /// Writes the epochs that could not be written when they ended.
@@ -43,6 +53,7 @@ impl Watch {
 impl Observer for Watch {
     fn step(&mut self, report: &StepReport<'_>) -> Flow {
         self.progress.step(report);
+        self.live.step(report.step.0);
         if self.interrupt.asked() { Flow::Stop } else { Flow::Continue }
     }
 
@@ -61,6 +72,7 @@ impl Observer for Watch {
             self.failures.add(1);
             tracing::error!("{error:#}; the run goes on, and the line is written with the next one");
         }
+        self.live.epochs(report.epoch.0);
         self.progress.epoch(report);
         Ok(())
     }

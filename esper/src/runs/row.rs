@@ -1,7 +1,6 @@
 //! One run in a table of many: from its small files alone, so that a folder of hundreds is listed at once.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use leyline::seed::SeedStage;
@@ -63,7 +62,7 @@ impl Row {
             Some(summary) => Self::ended(record, policy, summary),
             None => {
                 // Lines are written in one piece, line break included.
-                let metrics = fs::read(dir.join(METRICS_FILE)).unwrap_or_default();
+                let metrics = report::read(dir, METRICS_FILE)?.unwrap_or_default();
                 let epochs = metrics.iter().filter(|&&byte| byte == b'\n').count() as u64;
                 Self { epochs: Some(epochs), state: "unfinished", ..Self::begun(record, policy) }
             }

@@ -1,10 +1,9 @@
 //! The settings of a run as keys and values, to tell what is different between two.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use crate::report::{CONFIG_FILE, ReportError};
+use crate::report::{CONFIG_FILE, ReportError, read_config};
 
 /// What makes two runs the same but for chance: the random seeds, and where they write.
 const CHANCE: &[&str] = &["run.seed", "run.out", "data.split_seed"];
@@ -17,13 +16,7 @@ impl Settings {
     /// Those of the folder of a run; of any version, as nothing is looked at but keys and values.
     pub(crate) fn read(dir: &Path) -> Result<Self, ReportError> {
         let path = dir.join(CONFIG_FILE);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(ReportError::NotARun { dir: dir.to_owned(), file: CONFIG_FILE });
-            }
-            Err(source) => return Err(ReportError::Read { path, source }),
-        };
+        let text = read_config(dir)?;
         let table: toml::Table = toml::from_str(&text).map_err(|error| {
             let before = &text[..error.span().map_or(0, |span| span.start.min(text.len()))];
             let line = before.matches('\n').count() + 1;

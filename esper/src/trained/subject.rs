@@ -1,6 +1,5 @@
 //! A trained network, wherever it comes from.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -77,13 +76,12 @@ pub(crate) fn data_of_run(config: &EsperConfig, record: &RunRecord) -> anyhow::R
 /// What the run learned from its training part: as it was written down or, by an earlier version that did not, from the data.
 fn preparation(run_dir: &Path, config: &EsperConfig, record: &RunRecord) -> anyhow::Result<Preparation> {
     let path = run_dir.join(PREPARATION_FILE);
-    if !path.is_file() {
+    let Some(bytes) = report::read(run_dir, PREPARATION_FILE)? else {
         return Ok(data_of_run(config, record)?.preparation);
-    }
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    };
     let wrong =
         |problem: String| UsageError(format!("{}: {problem}; expected what `esper train` wrote", path.display()));
-    let mut preparation: Preparation = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let mut preparation: Preparation = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
     if let Some((field, found, expected)) = preparation.contradiction() {
         return Err(wrong(format!("`{field}` is {found}, expected {expected}")).into());
     }

@@ -59,6 +59,8 @@ mod constants;
 mod kernelize;
 mod fuse;
 mod hoist;
+#[cfg(any(feature = "cuda", test))]
+mod indexed;
 mod codegen;
 mod pipeline;
 mod text;
@@ -77,6 +79,8 @@ pub use fused::{Fused, Output, View};
 pub use interpret::InterpretError;
 #[cfg(test)]
 pub(crate) use interpret::{interpret, interpret_compiled};
+#[cfg(feature = "cuda")]
+pub(crate) use indexed::summed_by_row;
 pub use kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::ARENA_ALIGNMENT;

@@ -10,7 +10,7 @@ use super::generated::{Modules, allow_shared_memory};
 use super::inspect::kernel_params;
 use super::raw::RawGraph;
 use super::read::Reading;
-use crate::compile::{BlockId, Code, Kernel, NodeKind, Pattern, Program, RecordedKind, Region};
+use crate::compile::{BlockId, Code, Kernel, NodeKind, Pattern, Program, RecordedKind, Region, summed_by_row};
 use crate::reason::{Refusal, Stage};
 use crate::translate::{Arguments, Places};
 
@@ -60,6 +60,8 @@ impl Emitter<'_> {
     }
 
     fn kernel(&self, place: &Place<'_>, kernel: &Kernel) -> Result<sys::CUgraphNode, Refusal> {
+        let own = summed_by_row(kernel);
+        let kernel = own.as_ref().unwrap_or(kernel);
         let wrong = |message: String| contradiction(&format!("kernel `{}`: {message}", kernel.name));
         let mut arguments = Arguments::of(kernel, |block| self.places.address(block, self.arena)).map_err(wrong)?;
         let mut addresses = arguments.addresses();

@@ -12,7 +12,7 @@ use cudarc::driver::{CudaContext, result, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 
 use super::driver::{check, enter, refused};
-use crate::compile::{Code, NodeKind, Program};
+use crate::compile::{Code, NodeKind, Program, summed_by_row};
 use crate::kernel_cache::{KernelCache, KernelKey, KernelSource};
 use crate::reason::{Refusal, Stage};
 
@@ -120,8 +120,8 @@ impl Modules {
 fn sources(programs: [&Program; 2]) -> BTreeSet<Arc<str>> {
     let nodes = programs.into_iter().flat_map(|program| &program.nodes);
     let source = |kind: &NodeKind| match kind {
-        NodeKind::Kernel(kernel) => match &kernel.code {
-            Code::Generated(source) => Some(Arc::clone(source)),
+        NodeKind::Kernel(kernel) => match summed_by_row(kernel).map_or_else(|| kernel.code.clone(), |own| own.code) {
+            Code::Generated(source) => Some(source),
             Code::Recorded(_) => None,
         },
         _ => None,

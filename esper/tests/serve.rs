@@ -1,0 +1,349 @@
+//! `esper train --serve`: what is answered, to whom, and that nobody who asks changes the run.
+//!
+//! `ESPER_HOSTILE_REQUESTS=10000 cargo test --release -p esper --test serve hostile -- --nocapture` makes the attack as large as
+//! that, and prints what it cost.
+#![cfg(unix)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "helpers of tests, which wait for another process"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use esper::wire::DESCRIPTORS;
+use esper_telemetry::Catalogue;
+use esper_telemetry::prometheus::PrometheusName;
+use leyline::telemetry::MetricKind;
+use prometheus_parse::{Scrape, Value as Sample};
+use roxmltree::{Document, ParsingOptions};
+use serde_json::Value;
+
+/// More epochs than any test waits for.
+const ENDLESS: &str = "1000000";
+
+/// A run that is served; ended when it goes out of scope.
+struct Served {
+    child: Child,
+    address: SocketAddr,
+}
+
+fn train(dir: &Path, epochs: &str, flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_esper"));
+    command.args([
+        "train",
+        "--epochs",
+        epochs,
+        "--set",
+        "checkpoint.every_epochs=1000",
+        "--progress",
+        "plain",
+        "--out",
+    ]);
+    command.arg(dir).args(flags).stdout(Stdio::null());
+    command
+}
+
+impl Served {
+    fn start(dir: &Path, flags: &[&str]) -> Self {
+        let flags: Vec<&str> = ["--serve", "0"].iter().chain(flags).copied().collect();
+        let mut child = train(dir, ENDLESS, &flags).stderr(Stdio::piped()).spawn().unwrap();
+        let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let url = told.find_map(|line| line.strip_prefix("live page http://").map(str::to_owned));
+        let address = url.expect("no address was told").trim_end_matches('/').parse().unwrap();
+        thread::spawn(move || told.count());
+        let served = Self { child, address };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while served.get("/readyz").0 != 200 {
+            assert!(Instant::now() < deadline, "it never became ready");
+            thread::sleep(Duration::from_millis(50));
+        }
+        served
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        ask(self.address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    }
+
+    /// Ends the run as a user would.
+    fn end(mut self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert_eq!(self.child.wait().unwrap().code(), Some(130));
+    }
+
+    /// Bytes of memory that it holds.
+    fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Sends `request`, gives status and what follows the head. Status 0 is no answer.
+fn ask(address: SocketAddr, request: &str) -> (u16, String) {
+    let answer = TcpStream::connect(address).and_then(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.write_all(request.as_bytes())?;
+        let mut bytes = Vec::new();
+        // What came before a reset counts.
+        stream.read_to_end(&mut bytes).ok();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    });
+    let answer = answer.unwrap_or_default();
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    (status, answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
+}
+
+fn scrape(text: &str) -> Scrape {
+    Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap()
+}
+
+/// Values by name and labels.
+fn series(text: &str) -> BTreeMap<String, f64> {
+    let value = |sample: &Sample| match sample {
+        Sample::Counter(value) | Sample::Gauge(value) | Sample::Untyped(value) => *value,
+        Sample::Histogram(_) | Sample::Summary(_) => panic!("no such metric is exposed"),
+    };
+    let named = |sample: &prometheus_parse::Sample| {
+        let labels: BTreeMap<_, _> = sample.labels.iter().collect();
+        (format!("{} {labels:?}", sample.metric), value(&sample.value))
+    };
+    scrape(text).samples.iter().map(named).collect()
+}
+
+#[test]
+fn what_is_scraped_is_read_by_another_parser_and_counters_never_fall() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(&dir.path().join("run"), &[]);
+    let (status, first) = served.get("/metrics");
+    assert_eq!(status, 200);
+    let names: BTreeSet<String> = scrape(&first).samples.into_iter().map(|sample| sample.metric).collect();
+    let catalogue = Catalogue::new(DESCRIPTORS).unwrap();
+    for desc in catalogue.metrics().filter(|desc| desc.kind == MetricKind::Counter && desc.labels.is_empty()) {
+        let PrometheusName { name, .. } = PrometheusName::of(desc);
+        assert!(names.contains(&name), "{name} is not there from the start");
+    }
+    let build = format!("esper_build_info{{version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(first.contains(&build), "{first}");
+    let mut before = series(&first);
+    assert!((50..1000).contains(&before.len()), "{} series", before.len());
+    let mut grew = false;
+    for _ in 0..10 {
+        thread::sleep(Duration::from_millis(260));
+        let now = series(&served.get("/metrics").1);
+        for (name, value) in &before {
+            let is_counter = name.split(' ').next().unwrap().ends_with("_total");
+            assert!(!is_counter || now[name] >= *value, "{name} fell from {value} to {}", now[name]);
+            grew |= name.starts_with("esper_tolaria_steps_total") && now[name] > *value;
+        }
+        before = now;
+    }
+    assert!(grew, "no step was counted");
+    let told =
+        |kind: &str| first.lines().filter_map(|line| line.strip_prefix(kind)?.split(' ').next()).collect::<Vec<_>>();
+    assert_eq!(told("# HELP "), told("# TYPE "));
+    assert_eq!(served.get("/healthz"), (200, "ok\n".to_owned()));
+    served.end();
+}
+
+#[test]
+fn the_live_page_is_the_report_of_the_epochs_so_far_and_says_how_far_the_run_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(&dir.path().join("run"), &[]);
+    let mut watching = TcpStream::connect(served.address).unwrap();
+    watching.write_all(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let watcher = thread::spawn(move || BufReader::new(watching).lines().map_while(Result::ok).collect::<Vec<_>>());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let page = loop {
+        let (status, page) = served.get("/");
+        assert_eq!(status, 200);
+        if !page.contains("data-epoch=\"0\"") {
+            break page;
+        }
+        assert!(Instant::now() < deadline, "no epoch was shown");
+        thread::sleep(Duration::from_millis(100));
+    };
+    let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(&page, options).unwrap();
+    let targets = document.descendants().filter_map(|node| node.attribute("src").or(node.attribute("href")));
+    let foreign: Vec<&str> = targets.filter(|target| !target.starts_with('#')).collect();
+    assert_eq!(foreign, ["/live.js"]);
+    let ids: BTreeSet<&str> = document.descendants().filter_map(|node| node.attribute("id")).collect();
+    assert!(ids.contains("curves") && ids.contains("live"), "{ids:?}");
+    assert!(!ids.contains("configuration") && !ids.contains("provenance"), "{ids:?}");
+    let (status, script) = served.get("/live.js");
+    assert!(status == 200 && script.contains("EventSource(\"/events\")"), "{status}");
+    served.end();
+    let events: Vec<Value> = watcher
+        .join()
+        .unwrap()
+        .iter()
+        .filter_map(|line| Some(serde_json::from_str(line.strip_prefix("data: ")?).unwrap()))
+        .collect();
+    assert!(events.len() >= 2, "{events:?}");
+    assert_eq!(events.last().unwrap()["state"], "ended");
+    let steps: Vec<u64> = events.iter().map(|event| event["step"].as_u64().unwrap()).collect();
+    assert!(steps.is_sorted() && steps.first() < steps.last(), "{steps:?}");
+    // The report that stays keeps its scripts out.
+    let report = fs::read_to_string(dir.path().join("run/report.html")).unwrap();
+    assert!(report.contains("default-src 'none'") && !report.contains("<script"), "the report has a script");
+}
+
+#[test]
+fn an_address_that_others_reach_or_that_is_taken_is_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    for (flags, expected) in [
+        (&["--serve", "0.0.0.0:0"][..], "--serve-remote"),
+        (&["--serve", "example.org:80"], "expected IP:PORT"),
+        (&["--serve-remote"], "--serve"),
+        (&["--serve", &taken], "in use"),
+    ] {
+        let out = dir.path().join("run");
+        let output = train(&out, "1", flags).stderr(Stdio::piped()).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {told}");
+        assert!(told.contains(expected), "{flags:?}: {told}");
+        assert!(!out.exists(), "{flags:?} left a folder");
+    }
+}
+
+/// Lines of epochs without what depends on the clock, or on how long the run was to be.
+fn epochs(dir: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
+    let line = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        for key in ["wall_s", "samples_per_s", "waiting"] {
+            value.as_object_mut().unwrap().remove(key);
+        }
+        value
+    };
+    text.lines().map(line).collect()
+}
+
+/// How long each epoch took.
+fn wall_ms(dir: &Path) -> Vec<f64> {
+    let text = fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["wall_s"].as_f64().unwrap() * 1e3).collect()
+}
+
+fn quantiles(times: &[f64]) -> [f64; 2] {
+    let mut times = times.to_vec();
+    times.sort_by(f64::total_cmp);
+    [50, 99].map(|percent| times.get(times.len() * percent / 100).map_or(f64::NAN, |ms| (ms * 10.0).round() / 10.0))
+}
+
+/// The status that must be answered to a request; 0 for none at all.
+fn hostile(address: SocketAddr, number: usize) {
+    let head = "GET / HTTP/1.1\r\nHost: localhost\r\n";
+    let huge = format!("{head}X-A: {}\r\n\r\n", "a".repeat(1 << 20));
+    let many: String = (0..500).map(|index| format!("X-{index}: 1\r\n")).collect();
+    let cases: [(String, &[u16]); 12] = [
+        ("\u{1}\u{2}\u{3}\r\n\r\n".to_owned(), &[400]),
+        ("GET\r\n\r\n".to_owned(), &[400]),
+        ("GET / HTTP/9.9\r\n\r\n".to_owned(), &[400, 505]),
+        // Who sends more than is read may see a reset in place of the answer.
+        (huge, &[431, 0]),
+        (format!("{head}{many}\r\n"), &[431, 0]),
+        (format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(1 << 18)), &[414, 431, 0]),
+        (format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\nabc", u64::MAX), &[431]),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nabc".to_owned(), &[405]),
+        ("DELETE /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), &[405]),
+        ("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n".to_owned(), &[421]),
+        ("GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), &[404]),
+        (
+            "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n".to_owned(),
+            &[405, 400, 0],
+        ),
+    ];
+    let (request, expected) = &cases[number % cases.len()];
+    let (status, _) = ask(address, request);
+    assert!(expected.contains(&status), "{status} to {:?}", &request[..request.len().min(80)]);
+}
+
+#[test]
+fn hostile_requests_change_nothing_of_the_run_and_take_no_memory() {
+    let num: usize = std::env::var("ESPER_HOSTILE_REQUESTS").map_or(120, |text| text.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let (quiet, loud) = (dir.path().join("quiet"), dir.path().join("loud"));
+    let flags = ["--seed", "7"];
+    assert!(
+        train(&quiet, ENDLESS, &[&flags[..], &["--max-steps", "170"]].concat())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap()
+            .success()
+    );
+    let served = Served::start(&loud, &flags);
+    let address = served.address;
+    served.get("/");
+    if num > 1000 {
+        thread::sleep(Duration::from_secs(20));
+    }
+    let (began, before) = (Instant::now(), served.resident());
+    let epochs_before = epochs(&loud).len();
+    // Those who say little, or nothing, and stay; and those who ask and do not read.
+    let silent: Vec<TcpStream> = (0..(num / 10).min(1000))
+        .filter_map(|index| {
+            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+            stream
+                .write_all([&b""[..], b"GET / HTTP/1.1\r\nX-Slow: a", b"GET /events HTTP/1.1\r\n\r\n"][index % 3])
+                .ok()?;
+            Some(stream)
+        })
+        .collect();
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= num {
+                        break;
+                    }
+                    hostile(address, number);
+                }
+            });
+        }
+    });
+    let took = began.elapsed();
+    let grown = served.resident().saturating_sub(before);
+    let times = wall_ms(&loud);
+    for stream in &silent {
+        stream.shutdown(Shutdown::Both).ok();
+    }
+    assert_eq!(served.get("/healthz").0, 200, "nobody is answered any more");
+    let files: BTreeSet<_> = fs::read_dir(&loud).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    served.end();
+    let grown_kib = grown >> 10;
+    println!("{num} requests, {} silent connections, {took:.1?}: {grown_kib} KiB more memory", silent.len());
+    let (idle, attacked) = times.split_at(epochs_before);
+    println!("epoch without and with them, p50 and p99 in ms: {:?} {:?}", quantiles(idle), quantiles(attacked));
+    // The run itself grows: telemetry, a network.
+    assert!(grown < 48 << 20, "{grown} bytes more");
+    let written: BTreeSet<_> = fs::read_dir(&quiet).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(files.is_subset(&written), "{files:?} against {written:?}");
+    let (quiet, loud) = (epochs(&quiet), epochs(&loud));
+    let num_compared = quiet.len().min(loud.len());
+    assert!(num_compared >= 3, "{num_compared} epochs");
+    assert_eq!(quiet[..num_compared], loud[..num_compared]);
+}
