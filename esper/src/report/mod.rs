@@ -38,10 +38,10 @@ pub(crate) use format::{count, decimal, is_ratio, percent};
 pub use page::render_html;
 pub(crate) use page::render_live;
 pub use printable::printable;
-pub(crate) use read::{read, read_config};
 pub use read::{
     CONFIG_FILE, METRICS_FILE, PREPARATION_FILE, RECORD_FILE, ROWS_FILE, Run, SUMMARY_FILE, read_record, read_summary,
 };
+pub(crate) use read::{read, read_config};
 pub use run_record::{DataRecord, ResumedRecord, RunRecord, Versions};
 pub use summary::{RunOutcome, SeedSummary, Summary, Tested, Which};
 pub use text::render_text;

@@ -76,11 +76,11 @@ pub use bisect::{Bisection, Culprit, Reproducer, Unseen, bisect};
 pub use block::{Block, BlockId, Lifetime, Region};
 pub use error::ProgramError;
 pub use fused::{Fused, Output, View};
+#[cfg(feature = "cuda")]
+pub(crate) use indexed::summed_by_row;
 pub use interpret::InterpretError;
 #[cfg(test)]
 pub(crate) use interpret::{interpret, interpret_compiled};
-#[cfg(feature = "cuda")]
-pub(crate) use indexed::summed_by_row;
 pub use kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::ARENA_ALIGNMENT;

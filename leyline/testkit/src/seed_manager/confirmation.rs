@@ -1,6 +1,7 @@
 //! The rule of confirmations.
 
 use leyline::error::ErrorKind;
+use leyline::region::Eager;
 use leyline::seed::{Confirmation, SeedManager};
 
 use crate::rule::{must, refuse, succeed};
@@ -9,7 +10,22 @@ use crate::seed_manager::driver::Driver;
 use crate::seed_manager::rules::UNKNOWN;
 
 /// What confirms any gain.
-pub(super) const GOOD: Confirmation = Confirmation { loss_gain: 0.5, p_value: 1e-9, worst: 2.0, num_samples: 4_096 };
+const GOOD: Confirmation = Confirmation { loss_gain: 0.5, p_value: 1e-9, worst: 2.0, num_samples: 4_096 };
+
+/// Fails `rule` unless each call about confirmations refuses this token.
+#[track_caller]
+pub(super) fn refuse_every_call<M: SeedManager>(
+    rule: &str,
+    name: impl Fn(&str) -> String,
+    manager: &mut M,
+    eager: &Eager,
+) {
+    let kind = ErrorKind::Region;
+    refuse(rule, &name("confirm_on"), manager.confirm_on(eager, 1), kind);
+    refuse(rule, &name("confirming"), manager.confirming(eager), kind);
+    refuse(rule, &name("wants_confirmation"), manager.wants_confirmation(eager), kind);
+    refuse(rule, &name("record_confirmation"), manager.record_confirmation(eager, UNKNOWN, &GOOD), kind);
+}
 
 /// SM-15: the samples that confirm are read once for each seed; one that is unknown is refused.
 pub fn sm_15_a_gain_is_confirmed_once<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {

@@ -17,9 +17,8 @@ use leyline::task::Task;
 use leyline::unit::Alpha;
 
 use crate::rule::{must, refuse, succeed};
-use crate::seed_manager::SeedManagerHarness;
-use crate::seed_manager::confirmation::GOOD;
 use crate::seed_manager::driver::Driver;
+use crate::seed_manager::{SeedManagerHarness, confirmation};
 
 /// Rounding slack for sums of weights.
 const SUM_SLACK: f64 = 1e-6;
@@ -97,10 +96,7 @@ fn refuse_every_call<M: SeedManager>(rule: &str, what: &str, manager: &mut M, ea
     refuse(rule, &name("export_slot_states"), manager.export_slot_states(eager), kind);
     refuse(rule, &name("apply"), manager.apply(eager, with.order), kind);
     refuse(rule, &name("record_evidence"), manager.record_evidence(eager, with.evidence), kind);
-    refuse(rule, &name("confirm_on"), manager.confirm_on(eager, 1), kind);
-    refuse(rule, &name("confirming"), manager.confirming(eager), kind);
-    refuse(rule, &name("wants_confirmation"), manager.wants_confirmation(eager), kind);
-    refuse(rule, &name("record_confirmation"), manager.record_confirmation(eager, UNKNOWN, &GOOD), kind);
+    confirmation::refuse_every_call(rule, name, manager, eager);
     refuse(rule, &name("remove_seed"), manager.remove_seed(eager, UNKNOWN, "contract"), kind);
     refuse(rule, &name("finish_step"), manager.finish_step(eager, StepIndex(1)), kind);
     refuse(rule, &name("finish_epoch"), manager.finish_epoch(eager, EpochIndex(1)), kind);
