@@ -10,12 +10,14 @@
     reason = "helpers of tests, which wait for another process"
 )]
 
+mod served;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,89 +30,7 @@ use prometheus_parse::{Scrape, Value as Sample};
 use roxmltree::{Document, ParsingOptions};
 use serde_json::Value;
 
-/// More epochs than any test waits for.
-const ENDLESS: &str = "1000000";
-
-/// A run that is served; ended when it goes out of scope.
-struct Served {
-    child: Child,
-    address: SocketAddr,
-}
-
-fn train(dir: &Path, epochs: &str, flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_esper"));
-    command.args([
-        "train",
-        "--epochs",
-        epochs,
-        "--set",
-        "checkpoint.every_epochs=1000",
-        "--progress",
-        "plain",
-        "--out",
-    ]);
-    command.arg(dir).args(flags).stdout(Stdio::null());
-    command
-}
-
-impl Served {
-    fn start(dir: &Path, flags: &[&str]) -> Self {
-        let flags: Vec<&str> = ["--serve", "0"].iter().chain(flags).copied().collect();
-        let mut child = train(dir, ENDLESS, &flags).stderr(Stdio::piped()).spawn().unwrap();
-        let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let url = told.find_map(|line| line.strip_prefix("live page http://").map(str::to_owned));
-        let address = url.expect("no address was told").trim_end_matches('/').parse().unwrap();
-        thread::spawn(move || told.count());
-        let served = Self { child, address };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while served.get("/readyz").0 != 200 {
-            assert!(Instant::now() < deadline, "it never became ready");
-            thread::sleep(Duration::from_millis(50));
-        }
-        served
-    }
-
-    fn get(&self, path: &str) -> (u16, String) {
-        ask(self.address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
-    }
-
-    /// Ends the run as a user would.
-    fn end(mut self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        assert_eq!(self.child.wait().unwrap().code(), Some(130));
-    }
-
-    /// Bytes of memory that it holds.
-    fn resident(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It may have ended already.
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-/// Sends `request`, gives status and what follows the head. Status 0 is no answer.
-fn ask(address: SocketAddr, request: &str) -> (u16, String) {
-    let answer = TcpStream::connect(address).and_then(|mut stream| {
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        stream.write_all(request.as_bytes())?;
-        let mut bytes = Vec::new();
-        // What came before a reset counts.
-        stream.read_to_end(&mut bytes).ok();
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    });
-    let answer = answer.unwrap_or_default();
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    (status, answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
-}
+use self::served::{ENDLESS, Served, ask, train};
 
 fn scrape(text: &str) -> Scrape {
     Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap()

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! *Invariants*: the thread that trains never waits for this one, nor does anything else of the run; nothing is written;
-//! memory and processor time are bounded whatever is asked ([`http`]); every answer is about this run alone.
+//! memory and processor time are bounded whatever is asked (`http.rs`); every answer is about this run alone.
 //!
 //! *Not here*: the charts ([`crate::report`]), names and units ([`esper_telemetry`]), any way to change a run.
 
@@ -27,7 +27,7 @@ use anyhow::Context as _;
 use clap::Args;
 use esper_telemetry::TelemetryRecorder;
 
-use self::address::Address;
+pub use self::address::Address;
 use self::answers::Answers;
 pub(crate) use self::live::Live;
 use self::live::State;
