@@ -19,7 +19,8 @@ pub struct GateConfig {
     /// How many standard errors are taken off a measured gain, at least; 1.2816 is one-sided 90 %. Where gains are confirmed, as
     /// many as the next confirmation is going to need: what would not pass is not read.
     pub confidence_z: f64,
-    /// The probability that a run confirms any gain that is not above `min_loss_gain`, at most, in (0, 1): over all of its seeds.
+    /// The probability that a run in which no gain is above `min_loss_gain` confirms any, at most, in (0, 1); after each gain that is, the next
+    /// one is false with it again.
     #[serde(skip_serializing_if = "is_usual_level")]
     pub confirmation_level: f64,
     /// The smallest effect that matters, as the mean gain in standard deviations of the gains of single samples, in (0, 10]:
