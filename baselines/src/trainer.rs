@@ -43,9 +43,20 @@ pub(crate) fn plain_parts(
     [seed, num_epochs]: [u64; 2],
     clock: &Arc<dyn Clock>,
 ) -> PlainParts {
+    parts_of(task, NoSeeds::new(model), data, [seed, num_epochs], clock)
+}
+
+/// [`plain_parts`] of a network that may have buffers.
+pub(crate) fn parts_of(
+    task: Arc<dyn Task>,
+    seeds: NoSeeds<PlainModel>,
+    data: Splits,
+    [seed, num_epochs]: [u64; 2],
+    clock: &Arc<dyn Clock>,
+) -> PlainParts {
     let run_id = RunId::new("bench").expect("a literal of allowed characters");
     let clock = Arc::clone(clock);
-    Parts { run_id, seed, num_epochs, clock, ..Parts::new(task, NoSeeds::new(model), NoPolicy, data) }
+    Parts { run_id, seed, num_epochs, clock, ..Parts::new(task, seeds, NoPolicy, data) }
 }
 
 /// The same samples for all three purposes.

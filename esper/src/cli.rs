@@ -12,6 +12,7 @@ mod export;
 mod generate;
 mod man;
 mod predict;
+mod profile;
 mod report;
 mod runs;
 mod warm_up;
@@ -34,6 +35,8 @@ pub struct Cli {
 enum Command {
     /// Train a network that grows; digits on the CPU when nothing else is said.
     Train(run::TrainArgs),
+    /// Train as `train` does, print where the time of its epochs went, and write it as a trace.
+    Profile(profile::ProfileArgs),
     /// Measure a trained network on the test part of its run or on a file: all measures, each class, and what was taken for what.
     Evaluate(evaluate::EvaluateArgs),
     /// Write the network of a run as two files, for use without this command.
@@ -88,6 +91,12 @@ enum TelemetryCommand {
 }
 
 impl Cli {
+    /// Whether phases are to be recorded.
+    #[must_use]
+    pub fn records_phases(&self) -> bool {
+        matches!(self.command, Command::Profile(_))
+    }
+
     /// Runs the sub-command.
     ///
     /// # Errors
@@ -95,6 +104,7 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Train(args) => run::train(&args),
+            Command::Profile(args) => profile::command(&args),
             Command::Evaluate(args) => evaluate::command(&args),
             Command::Export(args) => export::command(&args),
             Command::Predict(args) => predict::command(&args),

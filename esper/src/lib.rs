@@ -19,6 +19,7 @@ pub mod signature;
 pub mod run;
 pub mod telemetry;
 pub mod progress;
+mod phases;
 pub mod report;
 pub mod serve;
 pub mod check;

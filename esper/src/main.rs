@@ -8,9 +8,10 @@ use esper::cli::Cli;
 use esper::{exit, graphs, logging, threads};
 
 fn main() -> ExitCode {
-    logging::init();
+    let asked = Cli::try_parse();
+    logging::init(asked.as_ref().is_ok_and(Cli::records_phases));
     threads::settle();
-    match Cli::try_parse() {
+    match asked {
         Ok(cli) => graphs::settle().and_then(|()| cli.run()).unwrap_or_else(|error| exit::report(&error)),
         Err(usage) => exit::usage(&usage),
     }

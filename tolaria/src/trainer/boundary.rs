@@ -20,6 +20,7 @@ use crate::telemetry as desc;
 use crate::trainer::evaluate::{Evaluation, Probe};
 use crate::trainer::gradients::{conflict_record, count, shares};
 use crate::trainer::observer::{Observer, RunEvent};
+use crate::trainer::phase::phase;
 use crate::trainer::report::{CommandRecord, EpochReport, TransitionRecord, owner_name};
 use crate::trainer::run::{Part, Trainer};
 use crate::trainer::stop::{Best, StepEvaluation};
@@ -40,7 +41,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         observer: &mut dyn Observer,
         started: Duration,
     ) -> Result<EpochReport, Error> {
-        let totals = self.sums.read(&mut self.reads)?;
+        let totals = {
+            let _phase = phase!("read");
+            self.sums.read(&mut self.reads)?
+        };
         // Until all is measured, the run stands at the end of this epoch: what is found here is found again by a run that
         // is taken up there.
         let (epoch, steps) = (self.cursor.epoch.next(), totals.num_steps);
@@ -106,6 +110,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             skipped_steps: totals.num_skipped,
             evaluations: mem::take(&mut self.track.evaluations),
         };
+        let _phase = phase!("publish");
         self.publish(&report, &totals);
         Ok(report)
     }
@@ -222,6 +227,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             return Ok((Vec::new(), vec![Rationale { rule: "emergency".to_owned(), detail }]));
         }
         let started = self.parts.clock.now();
+        let _phase = phase!("decide");
         let state = self.system_state(eager, measured)?;
         let Decision { orders, waiting } = self.ask_policy(&state);
         let mut records = Vec::with_capacity(orders.len());

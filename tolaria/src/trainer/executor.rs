@@ -26,6 +26,7 @@ use crate::trainer::config::{ExecutionConfig, StepMode};
 use crate::trainer::execution_log::ExecutionLog;
 use crate::trainer::feed::WindowSamples;
 use crate::trainer::inputs::StepInputs;
+use crate::trainer::phase::phase;
 use crate::trainer::region::Region;
 
 /// What tells the graphs of one trainer apart; everything else about it never changes.
@@ -143,6 +144,7 @@ impl StepExecutor {
         let (shape, step) = (region.plan.shape, region.plan.step.0);
         let Some(RecordingDevice { gpu, ring }) = &mut self.device else {
             self.log.not_replayed(false, None);
+            let _phase = phase!("eager");
             let mut inputs = StepInputs::direct(region.data, samples, region.device)?;
             return region.run_eagerly(eager, None::<&Gpu>, &mut inputs).map(drop);
         };
@@ -158,6 +160,7 @@ impl StepExecutor {
         let inputs =
             self.graphs.inputs(&shape, || Ok::<_, Error>((region.key(), log.timed_inputs(|| region.inputs())?)))?;
         inputs.load(ring, region.data, samples, region.plan)?;
+        let _phase = phase!("replay");
         let outcome = self.graphs.step(gpu, eager, (&shape, step), region, &mut self.log);
         outcome.map(drop).map_err(|failure| match failure {
             Failure::Region(error) => error,

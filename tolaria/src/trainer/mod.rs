@@ -44,6 +44,7 @@ mod safety;
 mod instruments;
 mod gradient_instruments;
 mod observer;
+pub mod phase;
 pub mod report;
 
 pub use config::{ExecutionConfig, StepMode, TrainConfig};

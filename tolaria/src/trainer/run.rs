@@ -33,6 +33,7 @@ use crate::trainer::feed::Feed;
 use crate::trainer::gradient_instruments::GradientInstruments;
 use crate::trainer::instruments::Instruments;
 use crate::trainer::observer::{Flow, Observer, RunEvent, StepReport};
+use crate::trainer::phase::phase;
 use crate::trainer::recovery::Recovery;
 use crate::trainer::region::StepPlan;
 use crate::trainer::safety::{self, Safety};
@@ -353,6 +354,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 continue;
             }
             let started = self.parts.clock.now();
+            let _epoch = phase!("epoch");
             let train = &self.parts.data.train;
             let order = self.feed.begin(&self.config, train, self.cursor.epoch, self.cursor.window);
             let num_windows = order.windows.len();
@@ -479,6 +481,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Evaluates the network on a part of the data, and once more per probe, where its steps are confirmed.
     pub(super) fn evaluate_on(&mut self, eager: &Eager, part: Part, probes: &[Probe]) -> Result<Evaluation, Error> {
         self.executor.confirmed()?;
+        let _phase = phase!("evaluate");
         let (data, divided) = (&self.parts.data, self.divided.as_ref());
         let held_out = HeldOut {
             data: match part {

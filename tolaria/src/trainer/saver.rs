@@ -22,6 +22,7 @@ use leyline::id::StepIndex;
 use crate::checkpoint::{CheckpointError, CheckpointReader, CheckpointStore, Snapshot};
 use crate::cpu;
 use crate::error::{self, Error};
+use crate::trainer::phase::phase;
 use crate::trainer::run::Checkpoints;
 use crate::trainer::state::{Copied, OPTIMIZER};
 use crate::trainer::stop::Best;
@@ -202,7 +203,9 @@ impl Saver {
         let handle = thread.spawn(move || {
             let Ok(mut store) = store.recv() else { return };
             for job in taken {
+                let writing = phase!("write");
                 let result = write(&mut store, &job);
+                drop(writing);
                 // The loop may be over: then the copy goes here, and nobody records any more.
                 drop(given.send(Done { result, ended: clock.now(), _job: Some(job) }));
             }

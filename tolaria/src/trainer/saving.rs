@@ -12,6 +12,7 @@ use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::instruments::ms;
 use crate::trainer::observer::{Observer, RunEvent};
+use crate::trainer::phase::phase;
 use crate::trainer::ring;
 use crate::trainer::run::Trainer;
 use crate::trainer::saver::{Done, Flight, Job, MAX_CHECKPOINTS_IN_FLIGHT, News};
@@ -82,6 +83,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             return Ok(());
         }
         let began = self.parts.clock.now();
+        let _phase = phase!("checkpoint");
         let saved = self.copy_and_write(eager, began, when, best);
         self.instruments.checkpoints.stall_ms.set(ms(self.parts.clock.now().saturating_sub(began)));
         saved

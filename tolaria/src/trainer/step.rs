@@ -14,14 +14,20 @@ use crate::batch::{EpochOrder, Window, to_device};
 use crate::error::Error;
 use crate::trainer::executor::{StepExecutor, StepShape};
 use crate::trainer::feed::WindowSamples;
+use crate::trainer::phase::phase;
 use crate::trainer::region::{Region, StepPlan};
 use crate::trainer::run::Trainer;
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Takes one accumulation window. Seeds are asked before and told after; in between nothing but device work happens.
     pub(super) fn step(&mut self, eager: &mut Eager, order: &EpochOrder, index: usize) -> Result<(), Error> {
+        let loading = phase!("load");
         let mut samples = self.feed.window(&self.parts.data.train, &self.parts.device, order, index)?;
-        let plan = self.plan(eager, &order.windows[index], &samples)?;
+        drop(loading);
+        let plan = {
+            let _phase = phase!("plan");
+            self.plan(eager, &order.windows[index], &samples)?
+        };
         let (executor, mut region) = self.region(&plan);
         if let Err(error) = executor.step(eager, &mut samples, &mut region) {
             return Err(self.explained(error));

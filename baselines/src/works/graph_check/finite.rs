@@ -1,27 +1,34 @@
-//! Samples that are not finite under captured and compiled steps: their windows change nothing, and are counted.
+//! Samples that are not finite under captured and compiled steps: their windows change nothing, running statistics included, and
+//! are counted.
 
-use candle_core::Tensor;
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor, Var};
 use leyline::error::BoxError;
 use leyline::id::{EpochIndex, StepIndex};
+use leyline::model::Pass;
 use leyline::region::Eager;
+use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{Dataset, Sampler};
 use tolaria::checkpoint::Snapshot;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
+use tolaria::plain::{NoSeeds, PlainModel};
+use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, StepMode};
+use tolaria::trainer::{Flow, Observer, Splits, StepMode, Trainer};
 
 use super::frozen::{execution, goes_on};
-use super::plain::{BATCH, Middle, data, trainer_on, values};
+use super::plain::{BATCH, CLASSES, data, values};
 use crate::gpu::growing::differing;
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
-use crate::trainer::PlainTrainer;
+use crate::models::Draw;
+use crate::trainer::{PlainTrainer, parts_of, train_config};
 
 const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-4 };
 const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 const EPOCHS: u64 = 30;
-/// Of [`trainer_on`].
 const SEED: u64 = 3;
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
@@ -82,8 +89,10 @@ impl Case {
     }
 
     fn trainer(self, gpu: &Gpu, epochs: u64, mode: StepMode) -> Result<PlainTrainer, Broken> {
-        let middle: Middle = Box::new(|hidden| Ok(hidden.clone()));
-        trainer_on(gpu, self.data(gpu)?, middle, self.optimizer, self.microbatches, epochs, execution(mode))
+        let config = train_config(BATCH, self.microbatches, self.optimizer, ConflictResolution::Mean, execution(mode));
+        let data = Splits { validation: data(gpu)?, test: data(gpu)?, train: self.data(gpu)? };
+        let task = Arc::new(Classification::new(CLASSES));
+        Ok(Trainer::new(config, parts_of(task, centred(gpu)?, data, [SEED, epochs], &gpu.clock))?)
     }
 
     /// Parameters and moments after all epochs, and the steps that each epoch skipped.
@@ -139,7 +148,24 @@ impl Case {
     }
 }
 
-/// Parameters and moments.
+/// 16-32-10, without the running mean of what is between the layers.
+fn centred(gpu: &Gpu) -> Result<NoSeeds<PlainModel>, Broken> {
+    let mut draw = Draw::new(11, &gpu.device);
+    let mut weight = |rows, columns| Var::from_tensor(&draw.uniform((rows, columns), 0.3)?);
+    let (first, second) = (weight(16, 32)?, weight(32, CLASSES)?);
+    let mean = Var::zeros(32, DType::F32, &gpu.device)?;
+    let (named, kept) = (vec![("first".into(), first.clone()), ("second".into(), second.clone())], mean.clone());
+    let model = PlainModel::with_pass(named, move |x: &Tensor, pass: Pass<'_>| {
+        let hidden = x.matmul(&first)?.relu()?;
+        if pass == Pass::Train {
+            mean.set(&((mean.as_detached_tensor() * 0.9)? + (hidden.detach().mean(0)? * 0.1)?)?)?;
+        }
+        hidden.broadcast_sub(&mean.as_detached_tensor())?.matmul(&second)
+    })?;
+    NoSeeds::with_buffers(model, vec![("mean".to_owned(), kept)]).map_err(|error| Broken(error.to_string()))
+}
+
+/// Parameters, buffers and moments.
 pub(super) fn state(snapshot: &Snapshot) -> Result<Vec<f32>, Broken> {
     let mut reads = HostReads::default();
     let mut values = Vec::new();

@@ -8,15 +8,15 @@ use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::Dataset;
 use tolaria::optim::OptimizerConfig;
 use tolaria::random::{DrawCounter, Dropout};
-use tolaria::trainer::{ExecutionConfig, NullObserver, Splits, StepMode};
+use tolaria::trainer::{ExecutionConfig, NullObserver, StepMode};
 
 use crate::gpu::growing::{differing, in_mode, samples, values_of};
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, promise};
-use crate::trainer::{PlainTrainer, plain_trainer, train_config, two_layers};
+use crate::trainer::{PlainTrainer, all_of, plain_trainer, train_config, two_layers};
 
 const INPUTS: usize = 16;
-const CLASSES: usize = 10;
+pub(super) const CLASSES: usize = 10;
 const SAMPLES: usize = 205;
 pub(super) const BATCH: usize = 8;
 
@@ -32,28 +32,14 @@ pub(super) fn trainer(
     epochs: u64,
     execution: ExecutionConfig,
 ) -> Result<PlainTrainer, Broken> {
-    trainer_on(gpu, data(gpu)?, middle, optimizer, microbatches, epochs, execution)
+    let model = two_layers(11, CLASSES, &gpu.device, move |h| middle(&h.relu()?))?;
+    let config = train_config(BATCH, microbatches, optimizer, ConflictResolution::Mean, execution);
+    Ok(plain_trainer(config, CLASSES, model, all_of(data(gpu)?), [3, epochs], &gpu.clock)?)
 }
 
 /// What [`trainer`] trains on.
 pub(super) fn data(gpu: &Gpu) -> Result<Dataset, Broken> {
     samples(SAMPLES, INPUTS, CLASSES, &gpu.device)
-}
-
-/// [`trainer`] on other samples.
-pub(super) fn trainer_on(
-    gpu: &Gpu,
-    train: Dataset,
-    middle: Middle,
-    optimizer: OptimizerConfig,
-    microbatches: usize,
-    epochs: u64,
-    execution: ExecutionConfig,
-) -> Result<PlainTrainer, Broken> {
-    let model = two_layers(11, CLASSES, &gpu.device, move |h| middle(&h.relu()?))?;
-    let config = train_config(BATCH, microbatches, optimizer, ConflictResolution::Mean, execution);
-    let data = Splits { validation: data(gpu)?, test: data(gpu)?, train };
-    Ok(plain_trainer(config, CLASSES, model, data, [3, epochs], &gpu.clock)?)
 }
 
 /// Values of all parameters.
