@@ -12,6 +12,7 @@ use leyline::id::RunId;
 use leyline::source::{Field, SampleSpec};
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
 use tamiyo::Tamiyo;
+use tamiyo::policy::PolicyKind;
 use tolaria::batch::transform::AugmentConfig;
 use tolaria::batch::{Dataset, GpuDataset, Placement, SamplerConfig, WeighedBy};
 use tolaria::task::{TargetFacts, Task};
@@ -76,7 +77,10 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
     if let Some(journal) = journal {
         seeds = seeds.with_journal(journal);
     }
-    let policy = Tamiyo::new(config.policy.clone(), Arc::clone(&clock), Arc::clone(&recorder));
+    let mut policy = config.policy.clone();
+    // The dice are those of the run: two runs do not throw the same.
+    policy.random.seed = policy.random.seed.wrapping_add(config.run.seed);
+    let policy = Tamiyo::new(policy, Arc::clone(&clock), Arc::clone(&recorder));
     let policy = policy.context("building the policy")?;
     let policy = Signed::new(policy, run_id.clone(), key_id, key, Arc::clone(&clock));
     let augment = augment(config, &data.train).map_err(|issue| unusable(vec![issue]))?;
@@ -99,7 +103,10 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
         clock,
     };
     let execution = kernel_cache::settle(config.train.execution.clone());
-    Trainer::new(TrainConfig { execution, augment, ..config.train.clone() }, parts).context("building the trainer")
+    // Where nothing grows there is nothing to confirm.
+    let kept_back = if config.policy.policy == PolicyKind::Off { 0.0 } else { config.train.confirmation_fraction };
+    let train = TrainConfig { execution, augment, confirmation_fraction: kept_back, ..config.train.clone() };
+    Trainer::new(train, parts).context("building the trainer")
 }
 
 /// Where the data of a run on a GPU are; there is nothing to decide on the CPU.

@@ -14,7 +14,12 @@ use tempfile::TempDir;
 /// A run whose only seed is being blended in when it ends.
 static RUN: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
-    let set = ["policy.fixed.training_epochs=1", "train.batch.microbatches_per_step=1", "run.epochs=8"];
+    let set = [
+        "policy.fixed.training_epochs=1",
+        "seeds.gates.require_gain=false",
+        "train.batch.microbatches_per_step=1",
+        "run.epochs=8",
+    ];
     let args: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
     let trained = esper(dir.path(), &[&["train", "--policy", "fixed", "--out", "run"][..], &args].concat());
     assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));

@@ -74,7 +74,7 @@ fn a_pause_is_a_setting_of_the_schedule() {
 #[test]
 fn a_gradual_removal_is_a_setting_of_the_heuristic() {
     let recorded = run(&[
-        "policy.heuristic.holding.min_gain=1000000",
+        "seeds.gates.holding_min_epochs=1000",
         "policy.heuristic.blending.fade_epochs=2",
         "policy.heuristic.closing_epochs=1",
     ]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{EpochIndex, RunId, StepIndex, TopologyRevision};
-use crate::seed::{SeedState, SlotState};
+use crate::seed::{Confirming, SeedState, SlotState};
 
 /// What a set of samples came to: the loss, and every quality that was measured beside it.
 ///
@@ -83,6 +83,9 @@ pub struct SystemState {
     pub gradient_norm: Option<f64>,
     /// Conflicting ordered pairs / all ordered pairs over the epoch, in `[0, 1]`.
     pub conflict_ratio: Option<f64>,
+    /// What the next confirmation of a gain has to come to; absent where none is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirming: Option<Confirming>,
     /// Seeds, ordered by id.
     pub seeds: Vec<SeedState>,
     /// Slots, in network order.

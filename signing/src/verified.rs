@@ -10,7 +10,9 @@ use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
 use leyline::network::Buffer;
 use leyline::region::Eager;
-use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
+use leyline::seed::{
+    Applied, Attribution, Confirmation, Confirming, Evidence, SeedManager, SeedState, SlotState, Transition,
+};
 use leyline::task::Task;
 use leyline::telemetry::Recorder;
 use serde::de::Error as _;
@@ -156,6 +158,22 @@ impl<M: SeedManager> SeedManager for Verified<M> {
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Self::Error> {
         self.manager.record_evidence(eager, evidence).map_err(Error::Inner)
+    }
+
+    fn confirm_on(&mut self, eager: &Eager, num_samples: u64) -> Result<(), Self::Error> {
+        self.manager.confirm_on(eager, num_samples).map_err(Error::Inner)
+    }
+
+    fn confirming(&self, eager: &Eager) -> Result<Option<Confirming>, Self::Error> {
+        self.manager.confirming(eager).map_err(Error::Inner)
+    }
+
+    fn wants_confirmation(&self, eager: &Eager) -> Result<Vec<SeedId>, Self::Error> {
+        self.manager.wants_confirmation(eager).map_err(Error::Inner)
+    }
+
+    fn record_confirmation(&mut self, eager: &Eager, seed: SeedId, measured: &Confirmation) -> Result<(), Self::Error> {
+        self.manager.record_confirmation(eager, seed, measured).map_err(Error::Inner)
     }
 
     /// Needs no order: who holds the manager may restore any state of it, too.

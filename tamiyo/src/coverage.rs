@@ -64,6 +64,7 @@ mod tests {
             validation: score,
             gradient_norm: Some(1.0),
             conflict_ratio: Some(0.0),
+            confirming: None,
             seeds: Vec::new(),
             slots: Vec::new(),
         }

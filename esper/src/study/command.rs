@@ -2,9 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -15,11 +18,11 @@ use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::{SeedManager as _, SeedStage};
 use leyline::telemetry::NullRecorder;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Flow, Observer, Outcome};
 
-use super::paired::{PairedDifference, mean_and_deviation};
+use super::paired::{PairedDifference, mean_and_deviation, upper_bound};
 use super::result::result;
 use crate::bench::{BUILD, may_be_written};
 use crate::check::Checked;
@@ -47,16 +50,19 @@ pub struct StudyArgs {
     /// Any other setting, as for `esper train`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Also writes the runs as JSON.
+    /// Also writes the runs as JSON. Those of the same arms and settings that are in the file already are not trained again.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Runs that are trained at the same time.
+    #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
+    pub jobs: NonZeroUsize,
     /// Also writes the table as a benchmark result, `study-FIRST.json`, into this folder.
     #[arg(long, value_name = "DIR")]
     pub result: Option<PathBuf>,
 }
 
 /// One run of the study.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) data: String,
     pub(super) policy: String,
@@ -66,6 +72,15 @@ pub(super) struct Run {
     pub(super) steps: u64,
     pub(super) parameters: usize,
     pub(super) num_fossilized: usize,
+    /// The settings that were given.
+    #[serde(default)]
+    pub(super) set: Vec<String>,
+}
+
+impl Run {
+    fn is_of(&self, arm: &Arm) -> bool {
+        self.data == arm.data && self.policy == arm.policy && self.seed == arm.seed && self.set == arm.set
+    }
 }
 
 /// One training of the study, confirmed to be possible.
@@ -73,6 +88,7 @@ struct Arm {
     data: String,
     policy: String,
     seed: u64,
+    set: Vec<String>,
     config: EsperConfig,
 }
 
@@ -108,26 +124,11 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
         let made = fs::create_dir_all(dir);
         made.map_err(|error| UsageError(format!("--result {}: {error}; expected a folder", dir.display())))?;
     }
+    let done = earlier(args)?.into_iter().filter(|run| arms.iter().any(|arm| run.is_of(arm))).collect();
     let interrupt = Interrupt::install()?;
-    let (mut runs, mut ended) = (Vec::new(), Ok(true));
-    for arm in &arms {
-        let Arm { data, policy, seed, .. } = arm;
-        let trained = train(arm, &interrupt).with_context(|| format!("{data}, {policy}, seed {seed}"));
-        ended = trained.and_then(|run| {
-            let Some(run) = run else { return Ok(false) };
-            output::tell(&format!(
-                "{data} {policy} seed {seed}: {:.2} % test accuracy, {} parameters, {} seeds fossilized\n",
-                100.0 * run.test_accuracy,
-                run.parameters,
-                run.num_fossilized
-            ));
-            runs.push(run);
-            keep(args, &runs).map(|()| true)
-        });
-        if !matches!(ended, Ok(true)) {
-            break;
-        }
-    }
+    let Trained { mut runs, ended, .. } = train_all(args, &arms, done, &interrupt);
+    let place = |run: &Run| arms.iter().position(|arm| run.is_of(arm));
+    runs.sort_by_key(place);
     if runs.len() < arms.len() {
         output::tell(&format!("{} of {} runs were done\n", runs.len(), arms.len()));
     }
@@ -139,6 +140,65 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
         result(args, &runs).write(dir)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was done.
+struct Trained {
+    runs: Vec<Run>,
+    /// Whether all was done: not when the user ended it.
+    ended: anyhow::Result<bool>,
+}
+
+/// The runs that the file holds.
+fn earlier(args: &StudyArgs) -> anyhow::Result<Vec<Run>> {
+    let Some(path) = args.out.as_ref().filter(|path| path.is_file()) else { return Ok(Vec::new()) };
+    let text = fs::read_to_string(path).unwrap_or_default();
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let read = serde_json::from_str(&text);
+    Ok(read.map_err(|error| {
+        UsageError(format!("--out {}: {error}; expected runs of a study, or no such file", path.display()))
+    })?)
+}
+
+/// Trains every arm that is not done.
+fn train_all(args: &StudyArgs, arms: &[Arm], done: Vec<Run>, interrupt: &Interrupt) -> Trained {
+    let left: Vec<&Arm> = arms.iter().filter(|arm| !done.iter().any(|run| run.is_of(arm))).collect();
+    let (next, trained) = (AtomicUsize::new(0), Mutex::new(Trained { runs: done, ended: Ok(true) }));
+    let work = || {
+        while let Some(arm) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let Arm { data, policy, seed, .. } = arm;
+            let found = train(arm, interrupt).with_context(|| format!("{data}, {policy}, seed {seed}"));
+            let mut trained = trained.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = found.and_then(|run| {
+                let Some(run) = run else { return Ok(false) };
+                output::tell(&format!(
+                    "{data} {policy} seed {seed}: {:.2} % test accuracy, {} parameters, {} seeds fossilized\n",
+                    100.0 * run.test_accuracy,
+                    run.parameters,
+                    run.num_fossilized
+                ));
+                trained.runs.push(run);
+                keep(args, &trained.runs).map(|()| true)
+            });
+            if !matches!(kept, Ok(true)) {
+                next.store(left.len(), Ordering::Relaxed);
+                // The first reason is the one to tell.
+                if matches!(trained.ended, Ok(true)) {
+                    trained.ended = kept;
+                }
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..args.jobs.get() {
+            scope.spawn(work);
+        }
+        work();
+    });
+    trained.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes what was done so far, where a file is given.
@@ -168,7 +228,7 @@ fn arms(args: &StudyArgs) -> Result<Vec<Arm>, ConfigError> {
             arms.extend(configs.iter().map(|(policy, config)| {
                 let (mut config, policy) = (config.clone(), (*policy).clone());
                 (config.run.seed, config.data.split_seed) = (seed, seed);
-                Arm { data: data.clone(), policy, seed, config }
+                Arm { data: data.clone(), policy, seed, set: args.set.clone(), config }
             }));
         }
     }
@@ -210,7 +270,7 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
 
 /// Trains an arm; `None` when the user ended it.
 fn train(arm: &Arm, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
-    let Arm { data, policy, seed, config } = arm;
+    let Arm { data, policy, seed, set, config } = arm;
     let prepared = data::load(&config.data)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let run_id = RunId::new(format!("study-{seed}"))?;
@@ -232,14 +292,27 @@ fn train(arm: &Arm, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
         steps: trainer.progress().1.0,
         parameters: trainer.seeds().model().layout().num_elements(),
         num_fossilized: states.iter().filter(|state| state.stage == SeedStage::Fossilized).count(),
+        set: set.clone(),
     }))
+}
+
+/// How many of the runs have a permanent seed.
+pub(super) fn num_that_keep(runs: &[&Run]) -> usize {
+    runs.iter().filter(|run| run.num_fossilized > 0).count()
+}
+
+/// The difference of two arms over the seeds that both have.
+pub(super) fn paired(treated: &[&Run], control: &[&Run], of: fn(&Run) -> f64) -> Option<PairedDifference> {
+    let partner = |run: &&&Run| control.iter().find(|other| other.seed == run.seed).map(|other| (of(run), of(other)));
+    let (treated, control): (Vec<f64>, Vec<f64>) = treated.iter().filter_map(|run| partner(&run)).unzip();
+    PairedDifference::of(&treated, &control)
 }
 
 /// The runs as a Markdown table: accuracy per arm, and the paired difference to the last policy.
 fn table(args: &StudyArgs, runs: &[Run]) -> String {
     let mut text = String::from(
-        "| data | policy | steps | parameters | seeds kept | test accuracy, mean ± s.d. | difference, 95 % interval |\n\
-         |---|---|---|---|---|---|---|\n",
+        "| data | policy | runs | steps | parameters | seeds kept | runs that keep a seed, bound | test accuracy, mean ± s.d. | difference, 95 % interval | difference of the loss |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
     let control = args.policies.last().map_or("", String::as_str);
     for data in &args.data {
@@ -253,17 +326,24 @@ fn table(args: &StudyArgs, runs: &[Run]) -> String {
                 let (mean, _) = mean_and_deviation(&arm(policy).into_iter().map(of).collect::<Vec<f64>>());
                 mean
             };
-            // Pairs go in order: of a study that ended early, the first of both arms belong together.
-            let (treated, control_values) = (accuracies(policy), accuracies(control));
-            let pairs = treated.len().min(control_values.len());
-            let difference = PairedDifference::of(&treated[..pairs], &control_values[..pairs])
-                .filter(|_| policy != control)
-                .map_or_else(|| "–".to_owned(), |d| format!("{:+.2} [{:+.2}, {:+.2}]", d.mean, d.low, d.high));
+            let against = |of: fn(&Run) -> f64, digits: usize| {
+                let difference = paired(&arm(policy), &arm(control), of).filter(|_| policy != control);
+                difference.map_or_else(
+                    || "–".to_owned(),
+                    |d| format!("{:+.digits$} [{:+.digits$}, {:+.digits$}]", d.mean, d.low, d.high),
+                )
+            };
+            let difference = against(|run| 100.0 * run.test_accuracy, 2);
+            let loss = against(|run| run.test_loss, 4);
+            let (num_runs, num_keep) = (arm(policy).len(), num_that_keep(&arm(policy)));
+            let (share, bound) = (num_keep as f64 / num_runs as f64, upper_bound(num_keep, num_runs));
             let (steps, parameters) = (count(|run| run.steps as f64), count(|run| run.parameters as f64));
             let kept = count(|run| run.num_fossilized as f64);
             writeln!(
                 text,
-                "| {data} | {policy} | {steps:.0} | {parameters:.0} | {kept:.1} | {mean:.2} ± {deviation:.2} % | {difference} |"
+                "| {data} | {policy} | {num_runs} | {steps:.0} | {parameters:.0} | {kept:.1} | {:.1} %, < {:.1} % | {mean:.2} ± {deviation:.2} % | {difference} | {loss} |",
+                100.0 * share,
+                100.0 * bound
             )
             .expect("a string takes any text");
         }

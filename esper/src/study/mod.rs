@@ -8,4 +8,4 @@ mod result;
 mod command;
 
 pub use command::{StudyArgs, command};
-pub use paired::{PairedDifference, mean_and_deviation};
+pub use paired::{PairedDifference, mean_and_deviation, upper_bound};

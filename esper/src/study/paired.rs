@@ -1,6 +1,6 @@
 //! Paired differences with a confidence interval.
 
-use statrs::distribution::{ContinuousCDF, StudentsT};
+use statrs::distribution::{Beta, ContinuousCDF, StudentsT};
 
 /// Mean of paired differences with its two-sided 95 % interval (Student's t, n − 1 degrees of freedom).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,6 +32,15 @@ impl PairedDifference {
     }
 }
 
+/// The upper bound of a probability, one-sided 95 % (Clopper & Pearson 1934): of `count` cases out of `n`.
+#[must_use]
+pub fn upper_bound(count: usize, n: usize) -> f64 {
+    if count >= n {
+        return 1.0;
+    }
+    Beta::new(count as f64 + 1.0, (n - count) as f64).map_or(1.0, |beta| beta.inverse_cdf(0.95))
+}
+
 /// Mean and sample standard deviation.
 #[must_use]
 pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
@@ -51,6 +60,14 @@ mod tests {
         let found = PairedDifference::of(&[2.0, 4.0, 6.0, 8.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert!((found.mean - 3.0).abs() < 1e-12);
         assert!((found.high - found.mean - 2.776_445 * 0.5_f64.sqrt()).abs() < 1e-5);
+    }
+
+    #[test]
+    fn the_bound_of_a_share_is_exact() {
+        // None of n: 1 − 0.05^(1/n).
+        assert!((upper_bound(0, 100) - (1.0 - 0.05_f64.powf(0.01))).abs() < 1e-6);
+        assert!((upper_bound(20, 400) - 0.072).abs() < 1e-3);
+        assert_eq!((upper_bound(3, 3), upper_bound(0, 0)), (1.0, 1.0));
     }
 
     #[test]

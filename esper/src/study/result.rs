@@ -7,14 +7,15 @@ use baselines::measure::Measurement;
 use baselines::result::{BenchResult, SCHEMA};
 use leyline::clock::SystemClock;
 
-use super::command::{Run, StudyArgs};
-use super::paired::{PairedDifference, mean_and_deviation};
+use super::command::{Run, StudyArgs, num_that_keep, paired};
+use super::paired::{PairedDifference, mean_and_deviation, upper_bound};
 use crate::bench::BUILD;
 
 const NOTES: &str = "DATA.POLICY.test_accuracy: accuracy on the test part after the last epoch (%), one value per random seed, which fixes \
                      weights, division and order of the data; .mean and .deviation of them; .difference: mean of the paired \
                      differences to the last policy, .low and .high: its 95 % interval (Student's t) (points); .steps, .parameters \
-                     and .seeds_kept: means over the random seeds.";
+                     and .seeds_kept: means over the random seeds; .keep: runs with a permanent seed, .keep.share and .keep.bound: their share and its \
+                     one-sided 95 % bound (Clopper-Pearson) (%); .loss_difference: as .difference, of the loss on the test part.";
 
 /// Everything that the table shows, as `study-FIRST`, where FIRST is the first random seed.
 pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
@@ -33,16 +34,25 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
             |of: fn(&Run) -> f64| vec![mean_and_deviation(&runs.iter().map(|run| of(run)).collect::<Vec<f64>>()).0];
         let found = accuracies(&runs);
         let (average, deviation) = mean_and_deviation(&found);
-        let difference = PairedDifference::of(&found, &accuracies(&arm(data, control))).filter(|_| policy != control);
+        let of_arms = |of: fn(&Run) -> f64| paired(&runs, &arm(data, control), of).filter(|_| policy != control);
+        let differences = [
+            ("difference", "points", of_arms(|run| 100.0 * run.test_accuracy)),
+            ("loss_difference", "loss", of_arms(|run| run.test_loss)),
+        ];
         add("test_accuracy", "%", found);
         add("test_accuracy.mean", "%", vec![average]);
         add("test_accuracy.deviation", "points", vec![deviation]);
         add("steps", "count", mean(|run| run.steps as f64));
         add("parameters", "count", mean(|run| run.parameters as f64));
         add("seeds_kept", "count", mean(|run| run.num_fossilized as f64));
-        if let Some(PairedDifference { mean, low, high, .. }) = difference {
-            for (what, value) in [("difference", mean), ("difference.low", low), ("difference.high", high)] {
-                add(what, "points", vec![value]);
+        let (keep, of) = (num_that_keep(&runs), runs.len());
+        add("keep", "count", vec![keep as f64]);
+        add("keep.share", "%", vec![100.0 * keep as f64 / of.max(1) as f64]);
+        add("keep.bound", "%", vec![100.0 * upper_bound(keep, of)]);
+        for (what, unit, difference) in differences {
+            let Some(PairedDifference { mean, low, high, .. }) = difference else { continue };
+            for (end, value) in [("", mean), (".low", low), (".high", high)] {
+                add(&format!("{what}{end}"), unit, vec![value]);
             }
         }
     }
@@ -65,6 +75,8 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use super::*;
 
     #[test]
@@ -75,6 +87,7 @@ mod tests {
             seeds: 2,
             first_seed: 7,
             set: Vec::new(),
+            jobs: NonZeroUsize::MIN,
             out: None,
             result: None,
         };
@@ -87,6 +100,7 @@ mod tests {
             steps: 10,
             parameters: 20,
             num_fossilized: 1,
+            set: Vec::new(),
         };
         let runs = [run("heuristic", 7, 0.9), run("off", 7, 0.5), run("heuristic", 8, 0.7), run("off", 8, 0.6)];
         let result = result(&args, &runs);
@@ -99,6 +113,8 @@ mod tests {
             ("heuristic.difference.low", Some(-1656.0)),
             ("heuristic.steps", Some(100.0)),
             ("off.seeds_kept", Some(10.0)),
+            ("heuristic.keep.share", Some(1000.0)),
+            ("heuristic.loss_difference", Some(0.0)),
             ("off.difference", None),
         ] {
             assert_eq!(value(name), expected, "{name}");

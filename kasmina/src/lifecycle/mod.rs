@@ -7,6 +7,7 @@
 //! | `history.rs` | the moves a seed has made |
 //! | `alpha.rs` | the ramp of alpha |
 //! | `gate/` | the conditions before a move |
+//! | `confirm.rs` | how much each confirmation may err |
 //! | `measured.rs` | evidence as it is written down |
 
 pub mod table;
@@ -15,10 +16,12 @@ mod alpha;
 mod gate;
 mod record;
 mod measured;
+mod confirm;
 
 pub use alpha::{AlphaController, RampRunning};
 pub use gate::GateConfig;
 pub use history::HistoryEntry;
 
+pub(crate) use confirm::Confirmations;
 pub(crate) use gate::{Germination, Surroundings};
 pub(crate) use record::{Cause, Contradiction, Newborn, SeedRecord};

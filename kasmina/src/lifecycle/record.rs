@@ -6,7 +6,7 @@
 use leyline::command::{AlphaRamp, Blend};
 use leyline::id::{BlueprintId, EpochIndex, SeedId, SlotId};
 use leyline::seed::{
-    AlphaMode, Counterfactual, Evidence, GateReport, GradientHealth, SeedStage, SeedState, Transition,
+    AlphaMode, Confirmed, Counterfactual, Evidence, GateReport, GradientHealth, SeedStage, SeedState, Transition,
 };
 use leyline::unit::Alpha;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,9 @@ pub(crate) struct SeedRecord {
     evidence_after: Option<EpochIndex>,
     /// In this stage.
     gains: Ring<Gain, MAX_GAINS>,
+    /// Once in its life, also over a pause: it says that the seed helped when it was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    confirmation: Option<Confirmed>,
     last_gate: Option<GateReport>,
     history: Ring<HistoryEntry, MAX_HISTORY>,
     /// Moves so far, those that the history has dropped included.
@@ -159,6 +162,7 @@ impl SeedRecord {
             gradient_epoch: None,
             evidence_after: None,
             gains: Ring::new(),
+            confirmation: None,
             last_gate: None,
             history: Ring::new(),
             num_moves: 0,
@@ -311,6 +315,7 @@ impl SeedRecord {
             counterfactual: self.counterfactual.map(|value| Aged { value, age: aged(self.counterfactual_epoch) }),
             gradient: self.gradient.map(|value| Aged { value, age: aged(self.gradient_epoch) }),
             stability: self.stability(),
+            confirmation: self.confirmation,
             last_move: self.history.last(),
         };
         gate::evaluate(gates, &subject, around, row)
@@ -577,11 +582,13 @@ impl SeedRecord {
             gradient_epoch: self.gradient_epoch,
             stability: self.stability(),
             isolation_violations: self.isolation_violations,
+            confirmation: self.confirmation,
             last_gate: self.last_gate.clone(),
             ..SeedState::germinated(self.id, self.slot.clone(), self.blueprint.clone(), self.num_parameters)
         }
     }
 }
 
+mod confirm;
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use crate::graft::{Graft, GraftedModel, NetworkSpec, Role, rounded};
 use crate::host::{Host, HostConfig};
 use crate::init::{self, InitMode};
 use crate::isolation::Monitor;
-use crate::lifecycle::{Contradiction, SeedRecord};
+use crate::lifecycle::{Confirmations, Contradiction, SeedRecord};
 use crate::manager::Kasmina;
 use crate::manager::operation::least_latency;
 use crate::manager::state::State;
@@ -40,6 +40,9 @@ struct Document {
     revision: TopologyRevision,
     init_seed: u64,
     next_seed: u32,
+    /// Earlier builds confirmed nothing.
+    #[serde(default)]
+    confirmations: Confirmations,
     /// Ordered by id.
     seeds: Vec<SeedRecord>,
     /// Stage changes that the next end of an epoch has to return.
@@ -79,6 +82,7 @@ impl Durable for Kasmina {
             revision: state.model.layout().revision(),
             init_seed: state.init_seed,
             next_seed: state.next_seed,
+            confirmations: state.confirmations,
             seeds: state.seeds.values().cloned().collect(),
             unreturned: state.unreturned.iter().map(SavedTransition::from).collect(),
             epochs_since_audit: self.monitor,
@@ -133,7 +137,11 @@ impl Kasmina {
     }
 
     fn rebuild(&self, document: Document, saved: &SavedState) -> Result<State, Error> {
-        let Document { format, host, revision, init_seed, next_seed, seeds: records, unreturned, .. } = document;
+        let Document {
+            format, host, revision, init_seed, next_seed, confirmations, seeds: records, unreturned, ..
+        } = document;
+        let (read, confirmed) = (confirmations.read, confirmations.confirmed);
+        require("confirmations", confirmed <= read, confirmed, format_args!("at most {read}"))?;
         require("format", format == FORMAT, format, FORMAT)?;
         require("revision", revision.0 <= MAX_REVISION, revision.0, format_args!("at most {MAX_REVISION}"))?;
         require("next_seed", next_seed > 0, next_seed, "at least 1")?;
@@ -155,6 +163,8 @@ impl Kasmina {
             seeds: BTreeMap::new(),
             unreturned: unreturned.into_iter().map(Transition::from).collect(),
             next_seed,
+            confirmations,
+            confirming_samples: self.state.confirming_samples,
             init_seed,
             latest_batch,
         };

@@ -12,7 +12,9 @@ use leyline::error::ErrorType;
 use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::model::Parameter;
 use leyline::region::{Eager, ThreadBinding};
-use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition};
+use leyline::seed::{
+    Applied, Attribution, Confirmation, Confirming, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition,
+};
 use leyline::task::Task;
 use leyline::telemetry::{Event, Recorder};
 
@@ -24,6 +26,7 @@ use crate::graft::{GraftedModel, Role};
 use crate::host::{Host, HostConfig, HostSlot};
 use crate::init::InitMode;
 use crate::isolation::{Ledger, Monitor};
+use crate::lifecycle::{Confirmations, SeedRecord};
 use crate::manager::device_cache::DeviceCache;
 use crate::manager::library::Library;
 use crate::manager::operation::{Done, Tools};
@@ -89,7 +92,16 @@ impl Kasmina {
         let model = GraftedModel::new(host, device.clone(), TopologyRevision(1))?;
         let (seeds, unreturned) = (BTreeMap::new(), Vec::new());
         let (init_seed, latest_batch) = (config.init_seed, None);
-        let state = State { model, seeds, unreturned, next_seed: 1, init_seed, latest_batch };
+        let state = State {
+            model,
+            seeds,
+            unreturned,
+            next_seed: 1,
+            confirmations: Confirmations::default(),
+            confirming_samples: None,
+            init_seed,
+            latest_batch,
+        };
         let mut manager = Self {
             config,
             registry,
@@ -490,6 +502,48 @@ impl SeedManager for Kasmina {
             if let Some(record) = self.state.seeds.get_mut(&item.seed) {
                 record.record(item);
             }
+        }
+        Ok(())
+    }
+
+    fn confirm_on(&mut self, eager: &Eager, num_samples: u64) -> Result<(), Error> {
+        self.thread.check(eager)?;
+        self.state.confirming_samples = Some(num_samples);
+        Ok(())
+    }
+
+    fn confirming(&self, eager: &Eager) -> Result<Option<Confirming>, Error> {
+        self.thread.check(eager)?;
+        Ok(self.state.confirming(&self.config))
+    }
+
+    fn wants_confirmation(&self, eager: &Eager) -> Result<Vec<SeedId>, Error> {
+        self.thread.check(eager)?;
+        let wants = |record: &&SeedRecord| {
+            record.wants_confirmation(&self.config.gates, self.state.surroundings(record.id, &self.config))
+        };
+        Ok(self.state.seeds.values().filter(wants).map(|record| record.id).collect())
+    }
+
+    /// The gate ahead is asked again at once, and tells when it opens.
+    fn record_confirmation(&mut self, eager: &Eager, seed: SeedId, measured: &Confirmation) -> Result<(), Error> {
+        self.thread.check(eager)?;
+        self.state.record(seed)?;
+        let next = self.state.confirmations.next(&self.config.gates, measured.num_samples);
+        let around = self.state.surroundings(seed, &self.config);
+        let Some(record) = self.state.seeds.get_mut(&seed) else { return Ok(()) };
+        if !record.confirm(measured, next) {
+            return Ok(());
+        }
+        let confirmed = record.export().confirmation.is_some_and(|confirmed| confirmed.passed);
+        self.state.confirmations.read += 1;
+        self.state.confirmations.confirmed += u64::from(confirmed);
+        let event = Event::new(if confirmed { &events::GAIN_CONFIRMED } else { &events::GAIN_NOT_CONFIRMED });
+        let event = event.with("seed_id", seed).with("loss_gain", measured.loss_gain);
+        let event = event.with("p_value", measured.p_value).with("level", next.level);
+        self.telemetry.event(event.with("samples", measured.num_samples));
+        if let Some(report) = record.judge_next(&self.config.gates, around) {
+            self.telemetry.gate(Some(seed), report);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use leyline::batch::Batch;
 use leyline::id::{SeedId, SlotId};
 use leyline::layout::Owner;
 use leyline::model::TrainableModel;
-use leyline::seed::{SeedState, SlotState, Transition};
+use leyline::seed::{Confirming, SeedState, SlotState, Transition};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -15,7 +15,7 @@ use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{GraftedModel, slot_of};
 use crate::host::HostSlot;
-use crate::lifecycle::{SeedRecord, Surroundings};
+use crate::lifecycle::{Confirmations, SeedRecord, Surroundings};
 use crate::weight::WeightSet;
 
 /// Network and records.
@@ -27,6 +27,10 @@ pub(super) struct State {
     /// Stage changes between ends of epochs that the next one has to return.
     pub(super) unreturned: Vec<Transition>,
     pub(super) next_seed: u32,
+    /// Gains that were confirmed or refused.
+    pub(super) confirmations: Confirmations,
+    /// On how many samples gains are confirmed, where somebody does it.
+    pub(super) confirming_samples: Option<u64>,
     /// All initial weights follow from it.
     pub(super) init_seed: u64,
     /// The batch that was seen last, where new seeds start from one.
@@ -61,7 +65,13 @@ impl State {
             in_network: in_layout || self.model.graft(seed).is_some(),
             embargo_epochs: config.embargo_epochs,
             audit_every_epochs: config.isolation.check_every_epochs,
+            confirming: self.confirming(config),
         }
+    }
+
+    /// What the next confirmation has to come to, where somebody confirms.
+    pub(super) fn confirming(&self, config: &KasminaConfig) -> Option<Confirming> {
+        Some(self.confirmations.next(&config.gates, self.confirming_samples?))
     }
 
     pub(super) fn export_seeds(&self) -> Vec<SeedState> {

@@ -34,6 +34,10 @@ events! {
     GATE_PASSED = Info "gate_event" ["seed_id", "gate", "target", "score", "met"];
     /// A gate refused a seed; without an id when it was to germinate
     GATE_FAILURE = Warning "gate_failure" ["seed_id", "gate", "target", "score", "failed"];
+    /// The samples that confirm were read for a seed, and it helps
+    GAIN_CONFIRMED = Info "gain_confirmed" ["seed_id", "loss_gain", "p_value", "level", "samples"];
+    /// The samples that confirm were read for a seed, and do not show that it helps; they are not read for it again
+    GAIN_NOT_CONFIRMED = Info "gain_not_confirmed" ["seed_id", "loss_gain", "p_value", "level", "samples"];
     /// A seed was removed, and nothing of it acts any more; the host keeps what it has learned meanwhile
     ROLLBACK_READY = Info "rollback_ready" ["seed_id", "stage", "reason"];
     /// A seed was taken out of the computation for a while

@@ -43,3 +43,52 @@ pub struct Evidence {
     /// Its gradient.
     pub gradient: Option<GradientHealth>,
 }
+
+/// The gain of a seed on held-out samples that nothing else was decided by, measured once in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Confirmation {
+    /// Mean of (loss off − loss on), in the unit of the loss per sample; positive when the seed helps.
+    pub loss_gain: f64,
+    /// The probability of gains like these if their mean were at most the least one that matters, in `[0, 1]`.
+    pub p_value: f64,
+    /// The largest loss of a sample that was reckoned with, above 0, in the unit of the loss.
+    pub worst: f64,
+    /// Samples measured.
+    pub num_samples: u64,
+}
+
+/// A confirmation that was judged.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Confirmed {
+    /// What was measured.
+    pub measured: Confirmation,
+    /// The error probability that was spent on it, in `[0, 1]`.
+    pub level: f64,
+    /// Whether the gain is confirmed at that level.
+    pub passed: bool,
+}
+
+/// What a manager asks of the next confirmation.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Confirming {
+    /// Held-out samples that confirm (count).
+    pub num_samples: u64,
+    /// Samples without which the next confirmation could not tell the smallest effect that matters (count).
+    pub needed_samples: u64,
+    /// The error probability that the next confirmation may spend, in `[0, 1]`.
+    pub level: f64,
+    /// The gain that has to be exceeded, in the unit of the loss per sample.
+    pub min_gain: f64,
+    /// Seeds that were confirmed or refused so far (count).
+    pub num_read: u64,
+    /// Those that were confirmed (count).
+    pub num_confirmed: u64,
+}
+
+impl Confirming {
+    /// Whether there are samples enough.
+    #[must_use]
+    pub const fn has_power(&self) -> bool {
+        self.num_samples >= self.needed_samples
+    }
+}

@@ -21,6 +21,7 @@
 //! | observe | `record_evidence` | required |
 //! | | `train_for` | no losses are measured |
 //! | | `wants_batch`, `inspect_batch` | nothing is looked at |
+//! | confirm | `confirm_on`, `confirming`, `wants_confirmation`, `record_confirmation` | nothing is confirmed |
 //! | attribute | `attribute_batch` | everything belongs to the host |
 //! | recover | `remove_seed` | no seed is removed |
 //! | | `statistics` | there are none |
@@ -30,9 +31,9 @@
 //!
 //! # For callers
 //! Every method but `model` and `statistics` asks for an [`Eager`] token, saving and restoring included, so none can be called while a region
-//! is recorded. `train_for` comes before all batches, and again after the manager was made anew. Order within an epoch:
+//! is recorded. `train_for` comes before all batches, and again after the manager was made anew; so does `confirm_on`. Order within an epoch:
 //! `inspect_batch` where it is wanted, `attribute_batch` per microbatch, `finish_step` per optimizer step, then `record_evidence`, `finish_epoch`,
-//! `export_seed_states`, and `apply` for each order of the policy.
+//! `record_confirmation` for each seed that `wants_confirmation` names, `export_seed_states`, and `apply` for each order of the policy.
 //!
 //! # For implementers
 //! - **SM-1** every method calls [`Eager::check`] first and changes nothing when it fails. The network that `model` returns
@@ -65,6 +66,9 @@
 //!   the layout, and its stage is not live any more. Where it says that it did not, nothing has changed.
 //! - **SM-14** what `statistics` lists is saved under the name that it has there, and is no parameter. A manager around another
 //!   lists what that one does.
+//! - **SM-15** a manager that `confirm_on` told of samples that confirm lets no seed become permanent whose gain they did not.
+//!   They are read once for each seed: what is recorded for a seed that has a confirmation changes nothing, and one for an unknown
+//!   seed is refused. How many were told is no part of what is saved; how many were read is.
 //!
 //! # A manager without seeds
 //! ```
@@ -113,7 +117,7 @@ mod attribution;
 mod evidence;
 
 pub use attribution::{Attribution, AttributionError, AttributionMode};
-pub use evidence::{Counterfactual, Evidence, GradientHealth};
+pub use evidence::{Confirmation, Confirmed, Confirming, Counterfactual, Evidence, GradientHealth};
 pub use gate::{Gate, GateReport};
 pub use stage::{ParseStageError, SeedStage};
 pub use state::{AlphaMode, BlueprintOffer, RampProgress, SeedState, SlotState};
@@ -228,6 +232,43 @@ pub trait SeedManager: Durable {
     /// # Errors
     /// For an unknown seed.
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), Self::Error>;
+
+    /// Says on how many held-out samples gains are confirmed: samples by which nothing else is decided (SM-15).
+    ///
+    /// # Errors
+    /// [`RegionError`](crate::region::RegionError) kinds only.
+    fn confirm_on(&mut self, eager: &Eager, _num_samples: u64) -> Result<(), Self::Error> {
+        self.export_seed_states(eager).map(drop)
+    }
+
+    /// What the next confirmation has to come to; none where nothing is confirmed.
+    ///
+    /// # Errors
+    /// As [`Self::export_seed_states`].
+    fn confirming(&self, eager: &Eager) -> Result<Option<Confirming>, Self::Error> {
+        self.export_seed_states(eager).map(|_| None)
+    }
+
+    /// Seeds that wait for nothing but a confirmation to go on, ordered by id.
+    ///
+    /// # Errors
+    /// As [`Self::export_seed_states`].
+    fn wants_confirmation(&self, eager: &Eager) -> Result<Vec<SeedId>, Self::Error> {
+        self.export_seed_states(eager).map(|_| Vec::new())
+    }
+
+    /// Keeps and judges what the confirming samples say about a seed, once (SM-15).
+    ///
+    /// # Errors
+    /// For an unknown seed.
+    fn record_confirmation(
+        &mut self,
+        eager: &Eager,
+        seed: SeedId,
+        _measured: &Confirmation,
+    ) -> Result<(), Self::Error> {
+        self.record_evidence(eager, &[Evidence { seed, epoch: EpochIndex(0), counterfactual: None, gradient: None }])
+    }
 
     /// Takes a seed that gives numbers which cannot be trained on out of the network, at once: between two optimizer steps,
     /// by the trainer that found it, and without an order. Returns whether it did; a permanent seed stays (SM-13). The next

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::BlendMode;
 use crate::id::{BlueprintId, EpochIndex, SeedId, SlotId};
-use crate::seed::{Counterfactual, GateReport, GradientHealth, SeedStage};
+use crate::seed::{Confirmed, Counterfactual, GateReport, GradientHealth, SeedStage};
 use crate::unit::Alpha;
 
 /// What an alpha controller is doing.
@@ -86,6 +86,9 @@ pub struct SeedState {
     /// Leaks between it and the host that were found while it trained in the shadow (count).
     #[serde(default)]
     pub isolation_violations: u64,
+    /// Whether its gain was confirmed on samples that nothing else is decided by; absent before they were read for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<Confirmed>,
     /// Latest verdict of a gate.
     pub last_gate: Option<GateReport>,
 }
@@ -117,6 +120,7 @@ impl SeedState {
             gradient_epoch: None,
             stability: None,
             isolation_violations: 0,
+            confirmation: None,
             last_gate: None,
         }
     }

@@ -30,7 +30,7 @@
 //!
 //! | macro | harness | rules |
 //! |---|---|---|
-//! | [`seed_manager_conformance!`] | [`seed_manager::SeedManagerHarness`] | SM-1 to SM-14 |
+//! | [`seed_manager_conformance!`] | [`seed_manager::SeedManagerHarness`] | SM-1 to SM-15 |
 //! | [`trainable_model_conformance!`] | [`trainable_model::TrainableModelHarness`] | TM-1 to TM-5 |
 //! | [`policy_conformance!`] | [`policy::PolicyHarness`] | PO-1 to PO-4 |
 //! | [`recorder_conformance!`] | [`recorder::RecorderHarness`] | TE-1 to TE-3 |

@@ -6,7 +6,7 @@
 use leyline::command::Operation;
 use leyline::id::{EpochIndex, RunId, StepIndex, TopologyRevision};
 use leyline::policy::Decision;
-use leyline::seed::{Counterfactual, GradientHealth};
+use leyline::seed::{Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
 use leyline::state::{ACCURACY, Score, SystemState};
 
 use crate::lifecycle::Lifecycle;
@@ -85,6 +85,7 @@ impl World {
             validation: None,
             gradient_norm: None,
             conflict_ratio: None,
+            confirming: None,
             seeds: self.life.seeds().to_vec(),
             slots: self.life.slots().to_vec(),
         };
@@ -121,12 +122,29 @@ pub fn remeasured(mut state: SystemState, measurements: Measurements) -> SystemS
         seed.counterfactual = pick(measurements.counterfactual, good, bad);
         seed.gradient = pick(measurements.gradient, healthy, dead);
         (seed.counterfactual_epoch, seed.gradient_epoch) = (Some(state.epoch), Some(state.epoch));
+        // A gate lets nothing pass that was not measured, or came out badly.
+        let passed =
+            [measurements.counterfactual, measurements.gradient].iter().all(|one| matches!(one, Outcome::Good));
+        seed.last_gate = verdict(seed.stage, passed).or(seed.last_gate.take());
     }
     state.train = score(measurements.network, state.epoch, 0.0);
     state.validation = score(measurements.network, state.epoch, 0.02);
     state.gradient_norm = pick(measurements.network, 1.0, 1e6);
     state.conflict_ratio = pick(measurements.network, 0.05, 1.0);
     state
+}
+
+/// Of the gate ahead of a stage.
+fn verdict(from: SeedStage, passed: bool) -> Option<GateReport> {
+    let onward = from.successors().iter().find_map(|&to| Gate::before(from, to).map(|gate| (gate, to)));
+    onward.map(|(gate, target)| GateReport {
+        gate,
+        target,
+        passed,
+        score: f64::from(u8::from(passed)),
+        met: Vec::new(),
+        failed: if passed { Vec::new() } else { vec!["not measured, or bad".to_owned()] },
+    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "epoch counts of tests are far below 2^52")]

@@ -1,11 +1,11 @@
 //! Every rule of the heuristic, as a table from states to what it says.
 
 use leyline::id::EpochIndex;
-use leyline::seed::{AlphaMode, Gate, GateReport, SeedStage, SeedState};
+use leyline::seed::{AlphaMode, Confirmation, Confirmed, Confirming, SeedStage, SeedState};
 use leyline::state::SystemState;
 use leyline::unit::Alpha;
 
-use crate::support::{config, decide, gain, score, seed, slot, state, tamiyo, told};
+use crate::support::{config, decide, gain, judged, score, seed, slot, state, tamiyo, told};
 
 /// Stages of 2 to 4 epochs, a ramp of 2, bounds of two standard errors; a life takes 1 + 2 + 2 + 2 epochs.
 const SHORT: &str = r#"{"heuristic":{
@@ -169,14 +169,6 @@ fn a_holding_seed_becomes_permanent_when_it_is_worth_it() {
     check_seed(&[measured(Holding, 4, 0.1, 0.1)], &["holding_unproven: cull seed-1"]);
 }
 
-/// The seed after its gate to `target` spoke.
-fn judged(seed: SeedState, target: SeedStage, passed: bool) -> SeedState {
-    let gate = Gate::before(seed.stage, target).expect("a move that has a gate");
-    let failed = if passed { vec![] } else { vec!["over budget".to_owned()] };
-    let score = if passed { 1.0 } else { 0.5 };
-    SeedState { last_gate: Some(GateReport { gate, target, passed, score, met: vec![], failed }), ..seed }
-}
-
 #[test]
 fn a_training_seed_that_leaks_is_culled_whatever_it_is_worth() {
     use SeedStage::Training;
@@ -189,29 +181,103 @@ fn a_training_seed_that_leaks_is_culled_whatever_it_is_worth() {
 }
 
 #[test]
-fn a_gate_that_stays_shut_is_asked_until_the_time_of_the_stage_is_up() {
+fn a_seed_goes_on_where_its_gate_is_open_and_goes_when_it_stays_shut_until_the_time_of_the_stage_is_up() {
     use SeedStage::{Blending, Fossilized, Holding, Training};
     let blends = "training_proven: start_blending seed-1 to 1 in 20 steps";
     let permanent = "holding_proven: fossilize seed-1";
-    for (stage, next, asks, gives_up) in [
-        (Training, Blending, blends, "training_refused: cull seed-1"),
-        (Holding, Fossilized, permanent, "holding_refused: cull seed-1"),
+    for (stage, next, goes_on, gives_up) in [
+        (Training, Blending, blends, "training_unproven: cull seed-1"),
+        (Holding, Fossilized, permanent, "holding_unproven: cull seed-1"),
     ] {
-        let proven = |epoch| measured(stage, epoch, 0.3, 0.1);
-        for epoch in [2, 3] {
-            check_seed(&[judged(proven(epoch), next, false)], &[asks]);
-        }
-        for epoch in [4, 5] {
-            check_seed(&[judged(proven(epoch), next, false)], &[gives_up]);
-            check_seed(&[judged(proven(epoch), next, true)], &[asks]);
-            check_seed(&[proven(epoch)], &[asks]);
+        // Whatever was measured: what has to be, and how much, is the gate's to say.
+        for gain in [0.3, 0.001] {
+            let seed = |epoch| measured(stage, epoch, gain, 0.1);
+            check_seed(&[judged(seed(1), next, true)], &[]);
+            for epoch in [2, 3] {
+                check_seed(&[judged(seed(epoch), next, false)], &[]);
+                check_seed(&[judged(seed(epoch), next, true)], &[goes_on]);
+            }
+            for epoch in [4, 5] {
+                check_seed(&[judged(seed(epoch), next, false)], &[gives_up]);
+                check_seed(&[judged(seed(epoch), next, true)], &[goes_on]);
+            }
         }
     }
     // The verdict of another gate says nothing about the next one.
-    let germinated = judged(at(SeedStage::Germinated, 0), Training, false);
-    check_seed(&[SeedState { last_gate: germinated.last_gate, ..measured(Training, 4, 0.3, 0.1) }], &[blends]);
-    let in_blending = judged(at(Blending, 1), Holding, false);
-    check_seed(&[SeedState { last_gate: in_blending.last_gate, ..measured(Holding, 4, 0.3, 0.1) }], &[permanent]);
+    let germinated = judged(at(SeedStage::Germinated, 0), Training, true);
+    let other = SeedState { last_gate: germinated.last_gate, ..measured(Training, 4, 0.3, 0.1) };
+    check_seed(&[other], &["training_unproven: cull seed-1"]);
+    let in_blending = judged(at(Blending, 1), Holding, true);
+    let other = SeedState { last_gate: in_blending.last_gate, ..measured(Holding, 4, 0.3, 0.1) };
+    check_seed(&[other], &["holding_unproven: cull seed-1"]);
+}
+
+fn confirmed(passed: bool, seed: SeedState) -> SeedState {
+    let measured = Confirmation { loss_gain: 0.2, p_value: 0.001, worst: 1.0, num_samples: 100 };
+    SeedState { confirmation: Some(Confirmed { measured, level: 0.01, passed }), ..seed }
+}
+
+fn confirming(num_samples: u64) -> Option<Confirming> {
+    let (level, min_gain) = (0.01, 0.0);
+    Some(Confirming { num_samples, needed_samples: 60, level, min_gain, num_read: 2, num_confirmed: 0 })
+}
+
+#[test]
+fn a_seed_whose_gain_was_not_confirmed_is_not_tried_on() {
+    let shut = judged(measured(SeedStage::Training, 2, 0.3, 0.1), SeedStage::Blending, false);
+    check_seed(&[confirmed(false, shut)], &["training_unconfirmed: cull seed-1"]);
+}
+
+#[test]
+fn at_the_close_of_a_run_in_which_gains_are_confirmed_what_was_measured_again_and_again_proves_nothing() {
+    let holding = measured(SeedStage::Holding, 1, 0.3, 0.1);
+    let (kept, culled) = (["closing: fossilize seed-1"], ["closing: cull seed-1"]);
+    let cases =
+        [(holding.clone(), &culled), (confirmed(false, holding.clone()), &culled), (confirmed(true, holding), &kept)];
+    for (seed, expected) in cases {
+        let shown = SystemState { confirming: confirming(100), ..state(98, vec![seed], vec![slot("a", &[])]) };
+        let found = told(&decide(&mut tamiyo(config(SHORT)), &shown));
+        assert_eq!(found[..1], expected[..], "{found:?}");
+    }
+}
+
+#[test]
+fn nothing_germinates_where_too_few_samples_confirm() {
+    let with = |num_samples| with_last(plateau(20, 3), |s| s.confirming = confirming(num_samples));
+    check(SHORT, &with(59), &["no_power"]);
+    check(SHORT, &with(60), &["plateau: germinate mlp in a"]);
+    let mut policy = tamiyo(config(SHORT));
+    let decisions: Vec<_> = with(59).iter().map(|state| decide(&mut policy, state)).collect();
+    let why = &decisions[2].waiting[0].detail;
+    assert!(why.contains("59 samples to confirm a gain on, the smallest that matters needs 60"), "{why}");
+}
+
+#[test]
+fn looking_ends_with_its_share_of_the_compute_and_after_tries_in_vain() {
+    let look = |settings: &str, epochs: u64| {
+        let json = SHORT.replacen("\"closing", &format!("\"looking\":{{{settings}}},\"closing"), 1);
+        let mut policy = tamiyo(config(&json));
+        let slots = || vec![slot("a", &[("mlp", 10)]), slot("b", &[("mlp", 10)])];
+        let mut last = Vec::new();
+        for epoch in 0..epochs {
+            let shadow = judged(seed(1, "a", SeedStage::Training, 1), SeedStage::Blending, false);
+            last = told(&decide(&mut policy, &state(20 + epoch, vec![shadow], slots())));
+        }
+        // It is gone, and another slot is free.
+        let rest: Vec<String> =
+            (0..2).flat_map(|i| told(&decide(&mut policy, &state(20 + epochs + i, vec![], slots())))).collect();
+        (last, rest.last().unwrap().clone())
+    };
+    // 100 epochs: an eighth of all compute is 14.3 epochs of the network, or 7 epochs of a seed that costs 2.
+    let budget = r#""max_share":0.125,"epoch_cost":2.0"#;
+    let (told, after) = look(budget, 4);
+    assert_eq!(
+        (told.last().unwrap().as_str(), after.as_str()),
+        ("plateau: germinate mlp in b", "plateau: germinate mlp in a")
+    );
+    let (told, after) = look(budget, 7);
+    assert_eq!((told[0].as_str(), after.as_str()), ("looking_spent: cull seed-1", "looking_spent"));
+    assert_eq!(look(r#""max_tries":1"#, 3).1, "tries_in_vain");
 }
 
 #[test]

@@ -7,7 +7,8 @@ const SHORT: &str = r#"{"heuristic":{
     "germination":{"min_epoch":3},
     "training":{"min_epochs":5,"max_epochs":10},
     "blending":{"ramp_epochs":3},
-    "holding":{"min_epochs":4,"max_epochs":6}}}"#;
+    "holding":{"min_epochs":4,"max_epochs":6},
+    "looking":{"max_share":1.0,"max_tries":1000}}}"#;
 
 /// The last boundary at which the world obeys is the one after `last_boundary` epochs.
 fn live(world_seed: u64, num_epochs: u64, last_boundary: u64) -> World {

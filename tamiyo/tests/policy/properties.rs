@@ -9,7 +9,7 @@ use leyline::unit::Alpha;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::support::{blueprint_id, config, decide, restore, save, score, seed, slot_id, state, tamiyo};
+use crate::support::{blueprint_id, config, decide, measured_in, restore, save, score, seed, slot_id, state, tamiyo};
 
 const POLICIES: [&str; 4] = [
     r#"{"heuristic":{"plateau":{"patience_epochs":1},"stability":{"epochs":0},"germination":{"min_epoch":0,
@@ -164,7 +164,9 @@ proptest! {
     fn a_seed_that_was_never_measured_never_blends_nor_becomes_permanent(history in histories()) {
         let mut policy = tamiyo(config(POLICIES[0]));
         for mut state in history {
-            state.seeds.iter_mut().for_each(|seed| seed.counterfactual = None);
+            // And so the gates, which what was shown had opened, are shut.
+            let unmeasured = |seed| measured_in(state.epoch.0, SeedState { counterfactual: None, last_gate: None, ..seed }, 2.0, 0.01);
+            state.seeds = state.seeds.into_iter().map(unmeasured).collect();
             for order in decide(&mut policy, &state).orders {
                 let grows = matches!(order.operation, Operation::StartBlending { .. } | Operation::Fossilize { .. });
                 prop_assert!(!grows, "{}", order.operation);

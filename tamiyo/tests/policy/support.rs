@@ -7,7 +7,9 @@ use leyline::durable::{Durable, SavedState};
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
 use leyline::policy::{Decision, Policy};
 use leyline::region::Eager;
-use leyline::seed::{BlueprintOffer, Counterfactual, GradientHealth, SeedStage, SeedState, SlotState};
+use leyline::seed::{
+    BlueprintOffer, Counterfactual, Gate, GateReport, GradientHealth, SeedStage, SeedState, SlotState,
+};
 use leyline::state::{ACCURACY, Score, SystemState};
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline::unit::Alpha;
@@ -77,16 +79,40 @@ pub(crate) fn slot(name: &str, offers: &[(&str, u64)]) -> SlotState {
     SlotState { slot: slot_id(name), occupant: None, num_fossilized: 0, offers }
 }
 
-/// The seed, measured in this epoch where it does not say another.
-pub(crate) fn measured_in(epoch: u64, mut seed: SeedState) -> SeedState {
-    seed.counterfactual_epoch.get_or_insert(EpochIndex(epoch));
+/// The seed, measured in this epoch where it does not say another, and judged by gates that ask for a healthy gradient, a mean gain of
+/// `min_gain` and `z` standard errors above 0, where it does not say a verdict.
+pub(crate) fn measured_in(epoch: u64, mut seed: SeedState, z: f64, min_gain: f64) -> SeedState {
+    let measured = *seed.counterfactual_epoch.get_or_insert(EpochIndex(epoch));
     seed.gradient_epoch.get_or_insert(EpochIndex(epoch));
+    let gain = seed.counterfactual.filter(|_| measured == EpochIndex(epoch));
+    let gains = gain.is_some_and(|gain| {
+        let Counterfactual { loss_gain, std_error, .. } = gain;
+        loss_gain.is_finite() && std_error >= 0.0 && loss_gain - z * std_error > 0.0 && loss_gain >= min_gain
+    });
+    let verdict = match seed.stage {
+        SeedStage::Training => {
+            Some((SeedStage::Blending, gains && seed.gradient.is_some_and(|gradient| gradient.health >= 0.7)))
+        }
+        SeedStage::Holding => Some((SeedStage::Fossilized, gains)),
+        _ => None,
+    };
+    if let (None, Some((target, passed))) = (&seed.last_gate, verdict) {
+        seed = judged(seed, target, passed);
+    }
     seed
+}
+
+/// The seed after its gate to `target` spoke.
+pub(crate) fn judged(seed: SeedState, target: SeedStage, passed: bool) -> SeedState {
+    let gate = Gate::before(seed.stage, target).expect("a move that has a gate");
+    let failed = if passed { vec![] } else { vec!["over budget".to_owned()] };
+    let score = if passed { 1.0 } else { 0.5 };
+    SeedState { last_gate: Some(GateReport { gate, target, passed, score, met: vec![], failed }), ..seed }
 }
 
 /// Epoch `epoch` of 100 with a host of 100 parameters; slots are occupied by the seeds that sit in them.
 pub(crate) fn state(epoch: u64, mut seeds: Vec<SeedState>, mut slots: Vec<SlotState>) -> SystemState {
-    seeds = seeds.into_iter().map(|seed| measured_in(epoch, seed)).collect();
+    seeds = seeds.into_iter().map(|seed| measured_in(epoch, seed, 2.0, 0.01)).collect();
     for slot in &mut slots {
         slot.occupant =
             seeds.iter().find(|s| s.slot == slot.slot && s.stage != SeedStage::Fossilized).map(|s| s.seed_id);
@@ -103,6 +129,7 @@ pub(crate) fn state(epoch: u64, mut seeds: Vec<SeedState>, mut slots: Vec<SlotSt
         validation: Some(score(1.0)),
         gradient_norm: None,
         conflict_ratio: None,
+        confirming: None,
         seeds,
         slots,
     }

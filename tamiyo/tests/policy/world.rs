@@ -95,7 +95,8 @@ impl World {
             validation: Some(score(HOST_LOSS - effect)),
             gradient_norm: None,
             conflict_ratio: None,
-            seeds: self.seeds.iter().map(|seed| measured_in(self.epoch, seed.state.clone())).collect(),
+            confirming: None,
+            seeds: self.seeds.iter().map(|seed| measured_in(self.epoch, seed.state.clone(), 1.645, 0.005)).collect(),
             slots: self.slots.clone(),
         })
     }

@@ -22,7 +22,7 @@ use crate::trainer::gradients::{conflict_record, count, shares};
 use crate::trainer::observer::{Observer, RunEvent};
 use crate::trainer::phase::phase;
 use crate::trainer::report::{CommandRecord, EpochReport, TransitionRecord, owner_name};
-use crate::trainer::run::Trainer;
+use crate::trainer::run::{Part, Trainer};
 use crate::trainer::stop::{Best, StepEvaluation};
 use crate::trainer::sums::EpochTotals;
 
@@ -81,6 +81,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         } else {
             self.call_seeds(|seeds| seeds.finish_epoch(eager, epoch)).map_err(|error| self.seed_error(error))?
         };
+        if !self.is_frozen() {
+            self.confirm(eager, &states, &evaluation)?;
+        }
         let mut transitions = records(ticked);
         let conflict_ratio = conflict.as_ref().map(|conflict| conflict.ratio);
         let measured = Measured { totals: &totals, train: &train, validation: &evaluation.score, conflict_ratio };
@@ -114,7 +117,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// Evaluates on held-out data in the middle of an epoch.
     pub(super) fn evaluate_step(&mut self, eager: &Eager, observer: &mut dyn Observer) -> Result<(), Error> {
-        let validation = self.evaluate_on(eager, |data| &data.validation, &[])?.score;
+        let validation = self.evaluate_on(eager, Part::Selecting, &[])?.score;
         if !validation.loss.is_finite() {
             return Err(Error::NonFinite { what: "validation loss", epoch: self.cursor.epoch.next() });
         }
@@ -168,7 +171,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Evaluates on held-out data, with each live seed switched on and off beside it.
     fn evaluate(&mut self, eager: &Eager, states: &[SeedState]) -> Result<Evaluation, Error> {
         let probes: Vec<Probe> = states.iter().filter_map(Probe::of).collect();
-        self.evaluate_on(eager, |data| &data.validation, &probes)
+        self.evaluate_on(eager, Part::Selecting, &probes)
     }
 
     /// Hands the seed manager what was found about each live seed; what is not finite was not measured.
@@ -282,6 +285,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             validation: Some(measured.validation.clone()),
             gradient_norm: Some(measured.totals.gradient_norm),
             conflict_ratio: measured.conflict_ratio,
+            confirming: self.parts.seeds.confirming(eager).map_err(|e| self.seed_error(e))?,
             seeds,
             slots: self.parts.seeds.export_slot_states(eager).map_err(|e| self.seed_error(e))?,
         })

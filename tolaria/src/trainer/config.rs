@@ -69,6 +69,10 @@ pub struct TrainConfig {
     pub measures: Vec<String>,
     /// Samples per forward pass of an evaluation.
     pub eval_batch_size: NonZeroUsize,
+    /// Share of the validation samples that confirm the gains of seeds, in [0, 1): nothing else is decided or reported by them. Without
+    /// any no gain is confirmed; networks that do not grow keep none back.
+    #[serde(default = "default_confirmation_fraction", skip_serializing_if = "is_usual_fraction")]
+    pub confirmation_fraction: f64,
     /// Optimizer steps between two evaluations on the validation data, beside the one at the end of every epoch; absent
     /// evaluates then alone. Nothing is decided by them, but the best checkpoint may be one of theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,6 +169,15 @@ fn is_default_gradient_mib(mib: &u32) -> bool {
     *mib == default_gradient_mib()
 }
 
+const fn default_confirmation_fraction() -> f64 {
+    0.5
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_usual_fraction(fraction: &f64) -> bool {
+    fraction.to_bits() == default_confirmation_fraction().to_bits()
+}
+
 fn default_cagrad_radius() -> f64 {
     Parameters::default().cagrad_radius
 }
@@ -189,6 +202,7 @@ impl Default for TrainConfig {
             cagrad_radius: default_cagrad_radius(),
             measures: Vec::new(),
             eval_batch_size,
+            confirmation_fraction: default_confirmation_fraction(),
             eval_every_steps: None,
             early_stop: None,
             conflict_warn: 0.5,
@@ -282,6 +296,9 @@ impl TrainConfig {
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {
         let mut issues = self.aggregation().validate();
+        if !(0.0..1.0).contains(&self.confirmation_fraction) {
+            issues.push(("confirmation_fraction".to_owned(), "a number from 0 to below 1".to_owned()));
+        }
         if !(0.0..=1.0).contains(&self.conflict_warn) {
             issues.push(("conflict_warn".to_owned(), "a number from 0 to 1".to_owned()));
         }

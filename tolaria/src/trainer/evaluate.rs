@@ -57,6 +57,8 @@ pub struct Evaluation {
     pub score: Score,
     /// One per probe, in their order; none where there are fewer than two samples, of which no error can be told.
     pub counterfactuals: Vec<(SeedId, Counterfactual)>,
+    /// Loss off − loss on of each sample, one list per probe, in their order.
+    pub gains: Vec<(SeedId, Vec<f64>)>,
 }
 
 /// What a network is evaluated on.
@@ -136,24 +138,25 @@ pub fn evaluate<M: TrainableModel>(
             score = score.with(measure.about().name, value);
         }
     }
-    Ok(Evaluation {
-        score,
-        counterfactuals: probes
-            .iter()
-            .enumerate()
-            .filter_map(|(index, probe)| {
-                let (base, flipped) = (0, index + 1);
-                let (on, off) = if probe.acts { (base, flipped) } else { (flipped, base) };
-                let hits = hits.get(on).zip(hits.get(off)).map(|(on, off)| (*on, *off));
-                Some((probe.seed, counterfactual(losses[on], losses[off], hits)?))
-            })
-            .collect(),
-    })
+    let (mut counterfactuals, mut gains) = (Vec::new(), Vec::new());
+    for (index, probe) in probes.iter().enumerate() {
+        let (base, flipped) = (0, index + 1);
+        let (on, off) = if probe.acts { (base, flipped) } else { (flipped, base) };
+        let hits = hits.get(on).zip(hits.get(off)).map(|(on, off)| (*on, *off));
+        let of_samples = paired(losses[on], losses[off]);
+        counterfactuals.extend(counterfactual(&of_samples, hits).map(|measured| (probe.seed, measured)));
+        gains.push((probe.seed, of_samples));
+    }
+    Ok(Evaluation { score, counterfactuals, gains })
 }
 
-/// From the losses and, where there are any, the hits of each sample with the seed on and off.
-fn counterfactual(on: &[f32], off: &[f32], hits: Option<(&[f32], &[f32])>) -> Option<Counterfactual> {
-    let gains: Vec<f64> = off.iter().zip(on).map(|(off, on)| f64::from(*off) - f64::from(*on)).collect();
+/// Loss off − loss on of each sample.
+fn paired(on: &[f32], off: &[f32]) -> Vec<f64> {
+    off.iter().zip(on).map(|(off, on)| f64::from(*off) - f64::from(*on)).collect()
+}
+
+/// From the gain and, where there are any, the hits of each sample with the seed on and off.
+fn counterfactual(gains: &[f64], hits: Option<(&[f32], &[f32])>) -> Option<Counterfactual> {
     if gains.len() < 2 {
         return None;
     }
@@ -201,7 +204,8 @@ mod tests {
     #[test]
     fn a_gain_is_paired_sample_by_sample() {
         let measured =
-            counterfactual(&[1.0, 2.0, 3.0], &[1.5, 2.5, 3.5], Some((&[1.0, 1.0, 0.0], &[1.0, 0.0, 0.0]))).unwrap();
+            counterfactual(&paired(&[1.0, 2.0, 3.0], &[1.5, 2.5, 3.5]), Some((&[1.0, 1.0, 0.0], &[1.0, 0.0, 0.0])))
+                .unwrap();
         assert!((measured.loss_gain - 0.5).abs() < 1e-12);
         assert!(measured.std_error < 1e-12, "a constant gain has no spread: {}", measured.std_error);
         assert!((measured.accuracy_gain_pp.unwrap() - 100.0 / 3.0).abs() < 1e-9);
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_standard_error_is_that_of_a_mean() {
-        let measured = counterfactual(&[0.0; 4], &[1.0, -1.0, 1.0, -1.0], None).unwrap();
+        let measured = counterfactual(&[1.0, -1.0, 1.0, -1.0], None).unwrap();
         assert_eq!(measured.accuracy_gain_pp, None, "nothing was to be recognized");
         assert!((measured.std_error - (4.0_f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
     }
@@ -218,7 +222,7 @@ mod tests {
     fn fewer_than_two_samples_measure_nothing() {
         for (samples, is_measured) in [(0, false), (1, false), (2, true)] {
             let (on, off) = (vec![0.0; samples], vec![1.0; samples]);
-            assert_eq!(counterfactual(&on, &off, Some((&on, &on))).is_some(), is_measured, "{samples}");
+            assert_eq!(counterfactual(&paired(&on, &off), Some((&on, &on))).is_some(), is_measured, "{samples}");
         }
     }
 }

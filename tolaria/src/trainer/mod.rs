@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Sampler ─► window of microbatches ─► step (in a region) ─► finish_step        … for every optimizer step
-//!   held-out data ─► evaluate, each live seed on and off ─► evidence ─► gates
+//!   validation data ─► evaluate, each live seed on and off ─► evidence ─► gates
+//!   samples that confirm ─► each seed that would pass, once ─► confirmation ─► gates
 //!   SystemState ─► Policy ─► orders ─► SeedManager::apply                         … at the end of every epoch
 //!   EpochReport ─► Observer, Recorder, checkpoint
 //! ```
@@ -27,6 +28,7 @@ mod execution_log;
 mod sums;
 mod gradients;
 mod evaluate;
+mod confirm;
 mod boundary;
 mod setup;
 mod stop;

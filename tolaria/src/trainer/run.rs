@@ -26,6 +26,7 @@ use crate::grad::{Geometry, GradientBufferPool};
 use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
+use crate::trainer::confirm::Divided;
 use crate::trainer::evaluate::{Evaluation, HeldOut, Probe, evaluate};
 use crate::trainer::executor::{StepExecutor, StepShape};
 use crate::trainer::feed::Feed;
@@ -54,6 +55,17 @@ pub struct Splits {
     pub validation: Dataset,
     /// Held out from everything until the end.
     pub test: Dataset,
+}
+
+/// A part of the held-out data.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    /// Of the validation data, by which everything is decided.
+    Selecting,
+    /// Of the validation data, by which gains are confirmed.
+    Confirming,
+    /// The test data.
+    Test,
 }
 
 /// Where durable checkpoints go, and when.
@@ -207,6 +219,8 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     /// The owners' shares of gradient norms in the last epoch.
     pub(super) shares: BTreeMap<Owner, f64>,
     pub(super) reads: HostReads,
+    /// Validation data of which a part confirms; none where nothing is confirmed.
+    pub(super) divided: Option<Divided>,
     /// Before the executor: what it has copied is freed while the device is this thread's.
     pub(super) saver: Option<Saver>,
     pub(super) instruments: Instruments,
@@ -280,6 +294,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             sums,
             shares: BTreeMap::new(),
             reads: HostReads::default(),
+            divided: None,
             saver: parts.checkpoints.take().map(|checkpoints| Saver::new(checkpoints, &parts.clock)),
             instruments: Instruments::new(&parts.recorder, &measures, &config),
             gradient_instruments: GradientInstruments::new(&parts.recorder),
@@ -313,6 +328,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         eager.check()?;
         self.executor.trusted()?;
         self.parts.seeds.train_for(eager, &self.parts.task).map_err(|error| self.seed_error(error))?;
+        self.divide(eager)?;
         self.write_bound()?;
         let outcome = self.epochs(eager, observer);
         self.finish_saving(observer);
@@ -454,20 +470,25 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Errors
     /// As [`evaluate`]; [`Error::FrozenValue`] where a run ended with it; [`Error::Unconfirmed`].
     pub fn test(&mut self, eager: &Eager) -> Result<Evaluation, Error> {
-        self.evaluate_on(eager, |data| &data.test, &[])
+        self.evaluate_on(eager, Part::Test, &[])
+    }
+
+    /// Evaluates on the samples that confirm.
+    pub(super) fn evaluate_confirming(&mut self, eager: &Eager, probes: &[Probe]) -> Result<Evaluation, Error> {
+        self.evaluate_on(eager, Part::Confirming, probes)
     }
 
     /// Evaluates the network on a part of the data, and once more per probe, where its steps are confirmed.
-    pub(super) fn evaluate_on(
-        &mut self,
-        eager: &Eager,
-        part: fn(&Splits) -> &Dataset,
-        probes: &[Probe],
-    ) -> Result<Evaluation, Error> {
+    pub(super) fn evaluate_on(&mut self, eager: &Eager, part: Part, probes: &[Probe]) -> Result<Evaluation, Error> {
         self.executor.confirmed()?;
         let _phase = phase!("evaluate");
+        let (data, divided) = (&self.parts.data, self.divided.as_ref());
         let held_out = HeldOut {
-            data: part(&self.parts.data),
+            data: match part {
+                Part::Test => &data.test,
+                Part::Selecting => divided.map_or(&data.validation, |divided| &divided.selecting),
+                Part::Confirming => divided.map_or(&data.validation, |divided| &divided.confirming),
+            },
             device: &self.parts.device,
             batch_size: self.config.eval_batch_size.get(),
             task: &*self.parts.task,

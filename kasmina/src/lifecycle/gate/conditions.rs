@@ -1,6 +1,8 @@
 //! Conditions of a gate as they are checked, with the degree to which each is met.
 
-use leyline::seed::{AlphaMode, Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
+use leyline::seed::{
+    AlphaMode, Confirmation, Confirmed, Confirming, Counterfactual, Gate, GateReport, GradientHealth, SeedStage,
+};
 
 use crate::lifecycle::gate::{Aged, MIN_SAMPLES};
 use crate::lifecycle::{AlphaController, GateConfig};
@@ -58,17 +60,44 @@ impl Conditions {
         self.holds((0.0..f64::INFINITY).contains(&norm), format!("gradient norm {norm:.3e}, needs a finite one"));
     }
 
-    pub(super) fn gain(&mut self, config: &GateConfig, measured: Option<Aged<Counterfactual>>, min: f64) {
+    /// `z`: standard errors that are taken off it.
+    pub(super) fn gain(&mut self, config: &GateConfig, measured: Option<Aged<Counterfactual>>, z: f64, min: f64) {
         let Some(measured) = self.fresh(config, "loss gain", measured) else { return };
         let Counterfactual { loss_gain, std_error, accuracy_gain_pp: _, num_samples } = measured;
         if num_samples < MIN_SAMPLES {
             return self.holds(false, format!("loss gain not measured: {num_samples} samples, needs {MIN_SAMPLES}"));
         }
-        let bound = loss_gain - config.confidence_z * std_error;
+        let bound = loss_gain - z * std_error;
         let text =
             format!("loss gain {loss_gain:.5} with standard error {std_error:.5}: bound {bound:.5}, needs > {min}");
         let met = std_error >= 0.0 && loss_gain.is_finite() && bound > min;
         self.add(met, if min > 0.0 { bound / min } else { 0.0 }, text);
+    }
+
+    /// That it does not do harm; how much depends on it says nothing about a host that has grown around it.
+    pub(super) fn harmless(&mut self, config: &GateConfig, measured: Option<Aged<Counterfactual>>) {
+        let Some(measured) = self.fresh(config, "effect", measured) else { return };
+        let Counterfactual { loss_gain, std_error, accuracy_gain_pp: _, num_samples } = measured;
+        let bound = loss_gain + config.confidence_z * std_error;
+        let met = num_samples >= MIN_SAMPLES && std_error >= 0.0 && loss_gain.is_finite() && bound >= 0.0;
+        self.holds(met, format!("effect {loss_gain:.5}, upper bound {bound:.5}, needs at least 0"));
+    }
+
+    pub(super) fn confirmed(&mut self, confirmed: Option<Confirmed>, next: Confirming) {
+        let Some(Confirmed { measured, level, passed }) = confirmed else {
+            let Confirming { num_samples, needed_samples, .. } = next;
+            let text = if next.has_power() {
+                "gain not confirmed".to_owned()
+            } else {
+                format!("gain not confirmed: no power with {num_samples} samples to confirm on, needs {needed_samples}")
+            };
+            return self.holds(false, text);
+        };
+        let Confirmation { loss_gain, p_value, worst: _, num_samples } = measured;
+        let text = format!(
+            "gain {loss_gain:.5} on {num_samples} samples that confirm: p {p_value:.2e}, needs at most {level:.2e}"
+        );
+        self.add(passed, p_value.ln() / level.ln(), text);
     }
 
     /// Nothing is asked for at 0.
@@ -125,8 +154,18 @@ impl Conditions {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a gate has a handful of conditions")]
-    pub(super) fn report(self, gate: Gate, target: SeedStage) -> GateReport {
+    pub(super) fn report(self, config: &GateConfig, gate: Gate, target: SeedStage) -> GateReport {
         let Self { met, failed, degrees } = self;
+        if config.off.contains(&gate) {
+            return GateReport {
+                gate,
+                target,
+                passed: true,
+                score: 1.0,
+                met: vec!["switched off".to_owned()],
+                failed: Vec::new(),
+            };
+        }
         let score = degrees / (met.len() + failed.len()) as f64;
         GateReport { gate, target, passed: failed.is_empty(), score, met, failed }
     }

@@ -1,5 +1,6 @@
 //! What the gates ask for.
 
+use leyline::seed::Gate;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigIssue;
@@ -12,10 +13,20 @@ pub struct GateConfig {
     pub training_min_epochs: u64,
     /// Least fraction of optimizer steps with a finite, non-zero gradient, in `[0, 1]`.
     pub min_gradient_health: f64,
-    /// Whether a seed must have shown a gain on held-out data, and steadily, before it may blend.
+    /// Whether a seed must have shown a gain on held-out data, steadily and confirmed, before it may blend. To become permanent it
+    /// needs the confirmation in any case.
     pub require_gain: bool,
-    /// How many standard errors are taken off a measured gain; 1.2816 is one-sided 90 %.
+    /// How many standard errors are taken off a measured gain, at least; 1.2816 is one-sided 90 %. Where gains are confirmed, as
+    /// many as the next confirmation is going to need: what would not pass is not read.
     pub confidence_z: f64,
+    /// The probability that a run in which no gain is above `min_loss_gain` confirms any, at most, in (0, 1); after each gain that is, the next
+    /// one is false with it again.
+    #[serde(skip_serializing_if = "is_usual_level")]
+    pub confirmation_level: f64,
+    /// The smallest effect that matters, as the mean gain in standard deviations of the gains of single samples, in (0, 10]:
+    /// where there are too few samples to confirm it with a power of 80 %, nothing is confirmed.
+    #[serde(skip_serializing_if = "is_usual_effect")]
+    pub smallest_effect: f64,
     /// Epochs that may have ended since a gain or a gradient was measured (count); what is older counts as not measured. 0
     /// asks for measurements of the epoch that just ended.
     pub max_evidence_age_epochs: u64,
@@ -27,7 +38,8 @@ pub struct GateConfig {
     pub blending_min_epochs: u64,
     /// Epochs in holding before a seed may become permanent (count).
     pub holding_min_epochs: u64,
-    /// Gain that must be exceeded to become permanent, nats per sample.
+    /// The least gain that matters, in the unit of the loss per sample: what a confirmation has to exceed, and what is worth keeping a
+    /// seed for.
     pub min_loss_gain: f64,
     /// Most time that a forward pass of the seed alone, on two samples, may take, ms: the least of five passes counts,
     /// taken at germination, or when a state is restored in which there is none. Without it nothing is timed: times
@@ -37,6 +49,19 @@ pub struct GateConfig {
     pub max_seed_parameters: Option<u64>,
     /// Most trainable elements of the network with all its seeds, the host included (count).
     pub max_total_parameters: Option<u64>,
+    /// Gates that let everything pass, for experiments on the others: `sanity` (G0) to `reset` (G5).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub off: Vec<Gate>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_usual_level(level: &f64) -> bool {
+    level.to_bits() == GateConfig::default().confirmation_level.to_bits()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_usual_effect(effect: &f64) -> bool {
+    effect.to_bits() == GateConfig::default().smallest_effect.to_bits()
 }
 
 impl Default for GateConfig {
@@ -46,14 +71,17 @@ impl Default for GateConfig {
             min_gradient_health: 0.7,
             require_gain: true,
             confidence_z: 1.2816,
+            confirmation_level: 0.05,
+            smallest_effect: 0.5,
             max_evidence_age_epochs: 1,
             min_stability: 0.0,
             blending_min_epochs: 0,
             holding_min_epochs: 2,
-            min_loss_gain: 0.0,
+            min_loss_gain: 0.005,
             latency_budget_ms: None,
             max_seed_parameters: None,
             max_total_parameters: None,
+            off: Vec::new(),
         }
     }
 }
@@ -64,6 +92,13 @@ impl GateConfig {
         let rows = [
             ("min_gradient_health", self.min_gradient_health, 0.0..=1.0, "0 to 1"),
             ("confidence_z", self.confidence_z, 0.0..=10.0, "0 to 10"),
+            (
+                "confirmation_level",
+                self.confirmation_level,
+                f64::MIN_POSITIVE..=1.0 - f64::EPSILON,
+                "more than 0, less than 1",
+            ),
+            ("smallest_effect", self.smallest_effect, 1e-3..=10.0, "0.001 to 10"),
             ("min_stability", self.min_stability, 0.0..=1.0, "0 to 1"),
             ("min_loss_gain", self.min_loss_gain, f64::MIN..=f64::MAX, "a finite number"),
             ("latency_budget_ms", latency, f64::MIN_POSITIVE..=f64::MAX, "a finite number above 0"),

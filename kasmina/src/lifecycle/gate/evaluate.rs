@@ -1,8 +1,9 @@
 //! Which conditions each gate has.
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use leyline::seed::{Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
+use leyline::seed::{Confirmed, Confirming, Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
 
+use crate::lifecycle::confirm::least_z;
 use crate::lifecycle::gate::conditions::Conditions;
 use crate::lifecycle::table::{Move, Trigger};
 use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry};
@@ -33,11 +34,12 @@ pub(in crate::lifecycle) struct Subject<'a> {
     pub(in crate::lifecycle) counterfactual: Option<Aged<Counterfactual>>,
     pub(in crate::lifecycle) gradient: Option<Aged<GradientHealth>>,
     pub(in crate::lifecycle) stability: Option<f64>,
+    pub(in crate::lifecycle) confirmation: Option<Confirmed>,
     pub(in crate::lifecycle) last_move: Option<&'a HistoryEntry>,
 }
 
 /// What a gate looks at around a seed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Surroundings {
     /// Trainable elements of the host and of every seed in it (count).
     pub(crate) network_parameters: u64,
@@ -47,6 +49,8 @@ pub(crate) struct Surroundings {
     pub(crate) embargo_epochs: u64,
     /// Epochs from one audit of isolation to the next (count; 0 for no audits).
     pub(crate) audit_every_epochs: u64,
+    /// What the next confirmation has to come to; none where nobody confirms, and then gains are taken as they are given.
+    pub(crate) confirming: Option<Confirming>,
 }
 
 /// What G0 looks at: there is no seed yet.
@@ -71,7 +75,7 @@ pub(in crate::lifecycle) fn evaluate_germination(config: &GateConfig, germinatio
     conditions.holds(germination.blueprint_fits, "blueprint fits the slot");
     conditions.holds(germination.shape_is_kept, "shape kept by the seed");
     conditions.parameters(config, germination.num_parameters, germination.network_parameters);
-    conditions.report(Gate::Sanity, SeedStage::Germinated)
+    conditions.report(config, Gate::Sanity, SeedStage::Germinated)
 }
 
 /// The verdict of the gate of `row`; none when the row has no gate. G0 has its own function.
@@ -99,8 +103,18 @@ pub(in crate::lifecycle) fn evaluate(
             conditions.epochs(subject.stage, subject.epochs_in_stage, config.training_min_epochs);
             conditions.gradient(config, subject.gradient);
             if config.require_gain {
-                conditions.gain(config, subject.counterfactual, 0.0);
-                conditions.stability(subject.stability, config.min_stability);
+                let (z, min) = match around.confirming {
+                    Some(next) => (config.confidence_z.max(least_z(next.level)), next.min_gain),
+                    None => (config.confidence_z, 0.0),
+                };
+                // Once the confirming samples were read, what is measured again and again decides nothing more.
+                if around.confirming.is_none() || subject.confirmation.is_none() {
+                    conditions.gain(config, subject.counterfactual, z, min);
+                    conditions.stability(subject.stability, config.min_stability);
+                }
+                if let Some(next) = around.confirming {
+                    conditions.confirmed(subject.confirmation, next);
+                }
             }
             conditions.isolation(around.audit_every_epochs, subject.epochs_since_audit, subject.isolation_violations);
             conditions.latency(subject.prewarm_ms, config.latency_budget_ms);
@@ -111,7 +125,13 @@ pub(in crate::lifecycle) fn evaluate(
         }
         Gate::SystemImpact => {
             conditions.epochs(subject.stage, subject.epochs_in_stage, config.holding_min_epochs);
-            conditions.gain(config, subject.counterfactual, config.min_loss_gain);
+            match around.confirming {
+                Some(next) => {
+                    conditions.confirmed(subject.confirmation, next);
+                    conditions.harmless(config, subject.counterfactual);
+                }
+                None => conditions.gain(config, subject.counterfactual, config.confidence_z, config.min_loss_gain),
+            }
             conditions.stability(subject.stability, config.min_stability);
             conditions.parameters(config, subject.num_parameters, around.network_parameters);
         }
@@ -127,5 +147,5 @@ pub(in crate::lifecycle) fn evaluate(
             conditions.holds(closed, if closed { "history complete" } else { "history incomplete" });
         }
     }
-    Some(conditions.report(gate, row.to))
+    Some(conditions.report(config, gate, row.to))
 }

@@ -1,7 +1,7 @@
 //! Each gate with evidence around its thresholds.
 
 use leyline::command::{AlphaCurve, AlphaRamp};
-use leyline::seed::{Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
+use leyline::seed::{Confirmation, Confirmed, Confirming, Counterfactual, Gate, GateReport, GradientHealth, SeedStage};
 use leyline::unit::Alpha;
 use proptest::prelude::*;
 
@@ -12,8 +12,13 @@ use crate::lifecycle::{AlphaController, GateConfig, HistoryEntry};
 const HEALTHY: GradientHealth = GradientHealth { norm: 0.3, host_ratio: Some(1.0), health: 1.0 };
 const USEFUL: Counterfactual =
     Counterfactual { loss_gain: 0.1, std_error: 0.01, accuracy_gain_pp: Some(1.0), num_samples: 100 };
-const AROUND: Surroundings =
-    Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3, audit_every_epochs: 4 };
+const AROUND: Surroundings = Surroundings {
+    network_parameters: 100,
+    in_network: false,
+    embargo_epochs: 3,
+    audit_every_epochs: 4,
+    confirming: None,
+};
 
 fn resting(alpha: f64) -> AlphaController {
     AlphaController::new(Alpha::new(alpha).unwrap())
@@ -72,6 +77,7 @@ fn subject(stage: SeedStage, epochs_in_stage: u64, alpha: &AlphaController) -> S
         counterfactual: now(USEFUL),
         gradient: now(HEALTHY),
         stability: Some(1.0),
+        confirmation: None,
         last_move: None,
     }
 }
@@ -372,6 +378,57 @@ fn a_score_is_the_mean_degree() {
     let report = evaluate(&GateConfig::default(), &half, AROUND, blending).unwrap();
     // Epochs, health, norm, gain, isolation: one of the five is half done.
     assert!((report.score - 4.5 / 5.0).abs() < 1e-12, "{report:?}");
+}
+
+const NEXT: Confirming =
+    Confirming { num_samples: 180, needed_samples: 50, level: 0.025, min_gain: 0.005, num_read: 0, num_confirmed: 0 };
+const READ: Confirmation = Confirmation { loss_gain: 0.1, p_value: 0.01, worst: 1.0, num_samples: 180 };
+
+#[test]
+fn where_gains_are_confirmed_blending_and_permanence_ask_for_it_and_how_much_depends_on_a_seed_proves_nothing() {
+    let around = Surroundings { confirming: Some(NEXT), ..AROUND };
+    let (off, full) = (resting(0.0), resting(1.0));
+    let training = subject(SeedStage::Training, 4, &off);
+    let holding = subject(SeedStage::Holding, 2, &full);
+    let check = |subject: Subject<'_>, around, gate, failed: &[&str]| {
+        check_report(&verdict(&GateConfig::default(), &subject, around, gate), failed);
+    };
+    for (subject, gate) in [(training, Gate::Stability), (holding, Gate::SystemImpact)] {
+        check(subject, around, gate, &["gain not confirmed"]);
+        let few = Confirming { num_samples: 49, ..NEXT };
+        let powerless = Surroundings { confirming: Some(few), ..around };
+        check(subject, powerless, gate, &["no power with 49 samples to confirm on, needs 50"]);
+        let read = |passed, p_value| {
+            let measured = Confirmation { p_value, ..READ };
+            Subject { confirmation: Some(Confirmed { measured, level: 0.025, passed }), ..subject }
+        };
+        check(read(true, 0.01), around, gate, &[]);
+        check(read(true, 0.0), around, gate, &[]);
+        check(read(false, 0.03), around, gate, &["p 3.00e-2, needs at most 2.50e-2"]);
+    }
+    // What is above the bound of an epoch is not above that of a test at 2.5 %.
+    let weak = Counterfactual { loss_gain: 0.024, std_error: 0.01, ..USEFUL };
+    let weak = Subject { counterfactual: now(weak), ..training };
+    check(weak, AROUND, Gate::Stability, &[]);
+    check(weak, around, Gate::Stability, &["loss gain 0.02400", "gain not confirmed"]);
+    // A seed that acts can only show that it does harm.
+    let confirmed = Some(Confirmed { measured: READ, level: 0.025, passed: true });
+    for (loss_gain, failed) in [(5.0, vec![]), (-0.01, vec![]), (-0.02, vec!["effect -0.02000, upper bound"])] {
+        let counterfactual = now(Counterfactual { loss_gain, ..USEFUL });
+        check(Subject { confirmation: confirmed, counterfactual, ..holding }, around, Gate::SystemImpact, &failed);
+    }
+}
+
+#[test]
+fn a_gate_that_is_switched_off_lets_everything_pass_and_no_other_does() {
+    let alpha = resting(0.0);
+    let bad = Subject { isolation_violations: 1, counterfactual: None, ..subject(SeedStage::Germinated, 0, &alpha) };
+    for off in Gate::ALL {
+        let config = GateConfig { off: vec![off], ..GateConfig::default() };
+        for gate in &Gate::ALL[1..] {
+            assert_eq!(verdict(&config, &bad, AROUND, *gate).passed, *gate == off, "{gate:?} with {off:?} off");
+        }
+    }
 }
 
 fn any_float() -> impl Strategy<Value = f64> {

@@ -2,11 +2,17 @@
 
 use leyline::command::ChannelWeights;
 use leyline::id::EpochIndex;
+use leyline::seed::{Confirmation, Confirming};
 
 use super::*;
 
-const AROUND: Surroundings =
-    Surroundings { network_parameters: 100, in_network: false, embargo_epochs: 3, audit_every_epochs: 4 };
+const AROUND: Surroundings = Surroundings {
+    network_parameters: 100,
+    in_network: false,
+    embargo_epochs: 3,
+    audit_every_epochs: 4,
+    confirming: None,
+};
 const GERMINATION: Germination = Germination {
     slot_is_free: true,
     blueprint_is_known: true,
@@ -428,4 +434,71 @@ fn what_is_exported_is_what_the_record_holds() {
          gradient_epoch isolation_violations last_gate paused previous_stage stability stage weights_pending"
     );
     assert_eq!(held["last_gate"], serde_json::to_value(&seed.last_gate).unwrap());
+}
+
+/// 180 samples that confirm at 2.5 %, for which 1.96 standard errors are asked.
+const CONFIRMING: Confirming =
+    Confirming { num_samples: 180, needed_samples: 50, level: 0.025, min_gain: 0.005, num_read: 0, num_confirmed: 0 };
+
+#[test]
+fn a_seed_waits_for_its_confirmation_when_all_else_is_met_and_once() {
+    let gates = GateConfig::default();
+    let around = Surroundings { confirming: Some(CONFIRMING), ..AROUND };
+    let ready = |loss_gain: f64, epochs: u64| {
+        let mut seed = record();
+        go(&mut seed, Trigger::StartTraining);
+        for _ in 0..epochs {
+            measure(&mut seed, loss_gain);
+            seed.counterfactual.as_mut().unwrap().std_error = 0.01;
+            seed.note_audit();
+            end_epoch(&mut seed, around);
+        }
+        seed
+    };
+    let wants = |seed: &SeedRecord| seed.wants_confirmation(&gates, around);
+    assert!(wants(&ready(0.1, 4)) && wants(&ready(0.0247, 4)));
+    assert!(!wants(&ready(0.0245, 4)), "below 0.005 and 1.96 standard errors");
+    assert!(!wants(&ready(0.1, 3)), "before its time");
+    let few = Confirming { num_samples: 49, ..CONFIRMING };
+    for confirming in [None, Some(few)] {
+        assert!(!ready(0.1, 4).wants_confirmation(&gates, Surroundings { confirming, ..around }));
+    }
+    let leaks = {
+        let mut seed = ready(0.1, 4);
+        seed.add_violations(1);
+        seed
+    };
+    let off = GateConfig { off: vec![leyline::seed::Gate::Stability], ..GateConfig::default() };
+    assert!(!wants(&leaks) && !leaks.wants_confirmation(&off, around), "what the gate refuses is not read");
+
+    let read = Confirmation { loss_gain: 0.1, p_value: 0.025, worst: 1.0, num_samples: 180 };
+    let mut seed = ready(0.1, 4);
+    assert!(seed.confirm(&read, CONFIRMING) && !wants(&seed));
+    assert!(seed.export().confirmation.unwrap().passed);
+    assert!(!seed.confirm(&Confirmation { p_value: 1.0, ..read }, CONFIRMING), "a second time");
+    assert!(seed.export().confirmation.unwrap().passed);
+}
+
+#[test]
+fn what_is_not_certain_enough_too_small_or_no_number_is_not_confirmed_and_can_be_saved() {
+    let good = Confirmation { loss_gain: 0.1, p_value: 0.025, worst: 1.0, num_samples: 180 };
+    let cases = [
+        (good, true),
+        (Confirmation { p_value: 0.0, ..good }, true),
+        (Confirmation { p_value: 0.026, ..good }, false),
+        (Confirmation { loss_gain: 0.005, ..good }, false),
+        (Confirmation { num_samples: 49, ..good }, false),
+        (Confirmation { worst: 0.0, ..good }, false),
+        (Confirmation { worst: f64::INFINITY, ..good }, false),
+        (Confirmation { loss_gain: f64::INFINITY, ..good }, false),
+        (Confirmation { p_value: f64::NAN, ..good }, false),
+        (Confirmation { p_value: -1.0, ..good }, false),
+    ];
+    for (measured, passes) in cases {
+        let mut seed = record();
+        assert!(seed.confirm(&measured, CONFIRMING));
+        assert_eq!(seed.confirmation.unwrap().passed, passes, "{measured:?}");
+        let saved = serde_json::to_string(&seed).unwrap();
+        assert_eq!(serde_json::from_str::<SeedRecord>(&saved).unwrap(), seed, "{measured:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Rules SM-1 to SM-14 of [`leyline::seed`] as functions, and the harness they run on.
+//! Rules SM-1 to SM-15 of [`leyline::seed`] as functions, and the harness they run on.
 //!
 //! # What tempts
 //! A manager that has nothing to export has no reason to look at the token, and every provided method does what exporting
@@ -59,11 +59,13 @@
 //! # fn main() {}
 //! ```
 
+mod confirmation;
 mod harness;
 mod driver;
 mod rules;
 mod statistics;
 
+pub use confirmation::sm_15_a_gain_is_confirmed_once;
 pub use harness::SeedManagerHarness;
 pub use rules::{
     sm_1_every_method_checks_the_region_first, sm_2_states_are_ordered_and_complete, sm_3_a_refusal_changes_nothing,
@@ -75,7 +77,7 @@ pub use rules::{
 };
 pub use statistics::sm_14_statistics_are_saved_under_their_names;
 
-/// One `#[test]` per rule SM-1 to SM-14. The argument is a function or closure without arguments that builds a fresh
+/// One `#[test]` per rule SM-1 to SM-15. The argument is a function or closure without arguments that builds a fresh
 /// [`SeedManagerHarness`](crate::seed_manager::SeedManagerHarness).
 #[macro_export]
 macro_rules! seed_manager_conformance {
@@ -97,6 +99,7 @@ macro_rules! seed_manager_conformance {
             sm_12_losses_are_those_of_the_task_told_last,
             sm_13_a_seed_that_was_removed_is_out_of_the_network,
             sm_14_statistics_are_saved_under_their_names,
+            sm_15_a_gain_is_confirmed_once,
         );
     };
 }

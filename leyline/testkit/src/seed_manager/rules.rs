@@ -17,13 +17,13 @@ use leyline::task::Task;
 use leyline::unit::Alpha;
 
 use crate::rule::{must, refuse, succeed};
-use crate::seed_manager::SeedManagerHarness;
 use crate::seed_manager::driver::Driver;
+use crate::seed_manager::{SeedManagerHarness, confirmation};
 
 /// Rounding slack for sums of weights.
 const SUM_SLACK: f64 = 1e-6;
 /// An id that no manager has given out: ids count from 1.
-const UNKNOWN: SeedId = SeedId(900_000);
+pub(super) const UNKNOWN: SeedId = SeedId(900_000);
 
 /// SM-1: every method fails with [`ErrorKind::Region`] while a capture is open on this thread, and changes nothing.
 pub fn sm_1_every_method_checks_the_region_first<M: SeedManager>(make: &impl Fn() -> SeedManagerHarness<M>) {
@@ -96,6 +96,7 @@ fn refuse_every_call<M: SeedManager>(rule: &str, what: &str, manager: &mut M, ea
     refuse(rule, &name("export_slot_states"), manager.export_slot_states(eager), kind);
     refuse(rule, &name("apply"), manager.apply(eager, with.order), kind);
     refuse(rule, &name("record_evidence"), manager.record_evidence(eager, with.evidence), kind);
+    confirmation::refuse_every_call(rule, name, manager, eager);
     refuse(rule, &name("remove_seed"), manager.remove_seed(eager, UNKNOWN, "contract"), kind);
     refuse(rule, &name("finish_step"), manager.finish_step(eager, StepIndex(1)), kind);
     refuse(rule, &name("finish_epoch"), manager.finish_epoch(eager, EpochIndex(1)), kind);

@@ -12,7 +12,8 @@ use leyline::model::{Pass, TrainableModel};
 use leyline::network::Buffer;
 use leyline::region::Eager;
 use leyline::seed::{
-    Applied, Attribution, AttributionMode, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition,
+    Applied, Attribution, AttributionMode, Confirmation, Confirmed, Evidence, SeedManager, SeedStage, SeedState,
+    SlotState, Transition,
 };
 use leyline::task::Task;
 use leyline_testkit::Error;
@@ -50,6 +51,7 @@ enum Fault {
     KeepsTheFirstTask,
     KeepsWhatItRemoved,
     SavesNoStatistics,
+    ConfirmsAgain,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,8 @@ struct Broken {
     /// What it was told first.
     task: Option<Arc<dyn Task>>,
     statistics: Vec<Buffer>,
+    /// What was recorded last.
+    confirmation: Option<Confirmed>,
 }
 
 /// The tag under the only key: a checksum, no protection at all.
@@ -157,6 +161,7 @@ impl SeedManager for Broken {
         match self.fault {
             Fault::ExportsInReverse => states.reverse(),
             Fault::ForgetsCulledSeeds => states.retain(|state| state.stage != SeedStage::Pruned),
+            Fault::ConfirmsAgain => states.iter_mut().for_each(|state| state.confirmation = self.confirmation),
             Fault::LetsTheClockOfAPausedSeedRun => {
                 let paused = states.iter_mut().filter(|state| state.paused);
                 paused.for_each(|state| state.epochs_in_stage = state.age_epochs);
@@ -234,6 +239,12 @@ impl SeedManager for Broken {
         }
     }
 
+    fn record_confirmation(&mut self, eager: &Eager, seed: SeedId, measured: &Confirmation) -> Result<(), Error> {
+        self.inner.record_confirmation(eager, seed, measured)?;
+        self.confirmation = Some(Confirmed { measured: *measured, level: 0.05, passed: true });
+        Ok(())
+    }
+
     fn remove_seed(&mut self, eager: &mut Eager, seed: SeedId, reason: &str) -> Result<bool, Error> {
         if self.fault == Fault::KeepsWhatItRemoved { Ok(true) } else { self.inner.remove_seed(eager, seed, reason) }
     }
@@ -261,7 +272,7 @@ fn broken(fault: Fault) -> impl Fn() -> SeedManagerHarness<Broken> {
             Fault::SavesNoStatistics => vec![("mean".to_owned(), Var::zeros(2, DType::F32, &Device::Cpu).unwrap())],
             _ => Vec::new(),
         };
-        let manager = Broken { inner, fault, culled: None, sequence: None, task: None, statistics };
+        let manager = Broken { inner, fault, culled: None, sequence: None, task: None, statistics, confirmation: None };
         SeedManagerHarness::new(manager, blobs(4, 1, &Device::Cpu).unwrap())
     }
 }
@@ -309,6 +320,14 @@ fn a_seed_that_was_removed_and_is_still_there_fails_sm_13() {
     let make = broken(Fault::KeepsWhatItRemoved);
     fails("SM-13", "seed-1 was removed, and its parameters are in the layout", || {
         rules::sm_13_a_seed_that_was_removed_is_out_of_the_network(&make);
+    });
+}
+
+#[test]
+fn a_gain_that_is_confirmed_again_fails_sm_15() {
+    let make = broken(Fault::ConfirmsAgain);
+    fails("SM-15", "the second confirmation of a seed took the place of the first", || {
+        rules::sm_15_a_gain_is_confirmed_once(&make);
     });
 }
 

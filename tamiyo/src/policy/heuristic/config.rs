@@ -26,6 +26,9 @@ pub struct HeuristicConfig {
     pub blending: BlendingConfig,
     /// The judgement of a seed.
     pub holding: HoldingConfig,
+    /// What trying seeds may cost.
+    #[serde(skip_serializing_if = "LookingConfig::is_usual")]
+    pub looking: LookingConfig,
     /// From how many epochs before the end of the run a seed that acts on the output must prove itself or go (epochs,
     /// default 3: a blending seed at full alpha still has two epochs of holding before the last boundary).
     pub closing_epochs: u64,
@@ -98,7 +101,7 @@ pub struct TrainingConfig {
     pub min_epochs: u64,
     /// Culled without proof after (epochs, at least `min_epochs`, default 10).
     pub max_epochs: u64,
-    /// Fraction of optimizer steps that must have had a finite, non-zero gradient (in `[0, 1]`, default 0.7).
+    /// Of no effect any more: `seeds.gates.min_gradient_health` asks for it. Read, so that earlier configurations are.
     pub min_gradient_health: f64,
 }
 
@@ -126,8 +129,34 @@ pub struct HoldingConfig {
     pub min_epochs: u64,
     /// Culled without proof after (epochs, at least `min_epochs`, default 5).
     pub max_epochs: u64,
-    /// Smallest mean gain worth keeping a seed for (nats per sample, in `[0, 1e6]`, default 0.005).
+    /// Of no effect any more: `seeds.gates.min_loss_gain` asks for it. Read, so that earlier configurations are.
     pub min_gain: f64,
+}
+
+/// What trying seeds may cost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LookingConfig {
+    /// Largest share of the compute of a run that seeds in shadow training take (in `[0, 1]`, default 0.2). An epoch of the network as it is
+    /// counts 1; how long it takes is not looked at, for then a run would decide otherwise on another machine.
+    pub max_share: f64,
+    /// What an epoch of one seed in the shadow counts, in epochs of the network (in `[0, 1000]`, default 1.5): its side loss is another pass
+    /// through the rest of the network, and it is evaluated.
+    pub epoch_cost: f64,
+    /// Seeds in a row that were tried in vain, after which none is tried any more (count, default 6).
+    pub max_tries: u64,
+}
+
+impl LookingConfig {
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for LookingConfig {
+    fn default() -> Self {
+        Self { max_share: 0.2, epoch_cost: 1.5, max_tries: 6 }
+    }
 }
 
 impl HeuristicConfig {
@@ -149,6 +178,7 @@ impl Default for HeuristicConfig {
             training: TrainingConfig::default(),
             blending: BlendingConfig::default(),
             holding: HoldingConfig::default(),
+            looking: LookingConfig::default(),
             closing_epochs: 3,
         }
     }

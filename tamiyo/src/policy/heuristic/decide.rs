@@ -2,15 +2,15 @@
 
 use leyline::command::Operation;
 use leyline::id::EpochIndex;
-use leyline::seed::SlotState;
+use leyline::seed::{Confirming, SeedStage, SeedState, SlotState};
 use leyline::state::SystemState;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::EvidenceLog;
 use crate::issues::Issues;
-use crate::policy::heuristic::HeuristicConfig;
 use crate::policy::heuristic::placement::Ledger;
 use crate::policy::heuristic::rules::{LAST_BOUNDARY, epochs_left, judge};
+use crate::policy::heuristic::{HeuristicConfig, LookingConfig};
 use crate::policy::proposal::live_seeds;
 use crate::policy::{Proposal, Settings};
 use crate::tracker::{Signals, Tracker};
@@ -25,6 +25,12 @@ pub struct HeuristicMemory {
     /// Of the host at the first decision, before anything grew.
     initial_parameters: Option<u64>,
     last_germination: Option<EpochIndex>,
+    /// Epochs of seeds in the shadow so far, over all of them (count).
+    #[serde(default)]
+    shadow_epochs: u64,
+    /// Seeds that ended since the last one that became permanent (count).
+    #[serde(default)]
+    tries_in_vain: u64,
 }
 
 impl HeuristicConfig {
@@ -33,7 +39,10 @@ impl HeuristicConfig {
         memory.tracker.observe(&config.plateau, &config.stability, state.epoch, state.validation.as_ref());
         memory.initial_parameters.get_or_insert(state.host_parameters);
         let keep = config.evidence.window.max(config.blending.harmful_measurements);
+        let in_shadow = |seed: &&SeedState| seed.stage == SeedStage::Training && !seed.paused;
+        memory.shadow_epochs += state.seeds.iter().filter(in_shadow).count() as u64;
         for ended in memory.evidence.observe(&config.evidence, keep, state.epoch, &state.seeds) {
+            memory.tries_in_vain = if ended.fossilized { 0 } else { memory.tries_in_vain + 1 };
             memory.ledger.record_end(&ended, config.germination.cooldown_germinations);
         }
     }
@@ -69,6 +78,17 @@ impl HeuristicConfig {
         if live.len() as u64 >= config.max_live_seeds {
             return Proposal::wait("seeds_at_limit", format!("{} live seeds", live.len()));
         }
+        if let Some(detail) = state.confirming.filter(|next| !next.has_power()).map(powerless) {
+            return Proposal::wait("no_power", detail);
+        }
+        if memory.tries_in_vain >= self.looking.max_tries {
+            return Proposal::wait("tries_in_vain", format!("{} seeds in a row", memory.tries_in_vain));
+        }
+        let allowed = self.allowed_shadow_epochs(state);
+        if memory.shadow_epochs + self.training.min_epochs > allowed {
+            let detail = format!("{} epochs in the shadow, {allowed} allowed", memory.shadow_epochs);
+            return Proposal::wait("looking_spent", detail);
+        }
         let present = state.host_parameters + live.iter().map(|seed| seed.num_parameters).sum::<u64>();
         let limit = self.parameter_limit(memory);
         let Some(choice) = memory.ledger.choose(config, &state.slots, limit.saturating_sub(present)) else {
@@ -82,6 +102,16 @@ impl HeuristicConfig {
         Proposal::act(Operation::germinate(choice.slot, choice.blueprint), "plateau", detail)
     }
 
+    /// Epochs that all seeds together may train in the shadow.
+    fn allowed_shadow_epochs(&self, state: &SystemState) -> u64 {
+        let LookingConfig { max_share, epoch_cost, max_tries: _ } = self.looking;
+        // Of all compute: that of the network, 1 in each epoch, and that of looking itself.
+        let epochs = max_share / (1.0 - max_share) * state.num_epochs as f64 / epoch_cost;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count; saturates")]
+        let epochs = epochs as u64;
+        epochs
+    }
+
     fn parameter_limit(&self, memory: &HeuristicMemory) -> u64 {
         let config = &self.germination;
         let initial = memory.initial_parameters.unwrap_or(0) as f64;
@@ -89,6 +119,14 @@ impl HeuristicConfig {
         let relative = (initial * config.max_parameter_ratio) as u64;
         config.max_parameters.map_or(relative, |absolute| absolute.min(relative))
     }
+}
+
+/// Why nothing could be proven.
+fn powerless(next: Confirming) -> String {
+    let Confirming { num_samples, needed_samples, num_read, .. } = next;
+    format!(
+        "{num_samples} samples to confirm a gain on, the smallest that matters needs {needed_samples} after {num_read} seeds; expected more validation data"
+    )
 }
 
 impl Settings for HeuristicConfig {
@@ -102,6 +140,21 @@ impl Settings for HeuristicConfig {
         self.observe(memory, state);
         let mut proposals: Vec<Proposal> =
             state.seeds.iter().filter_map(|seed| judge(self, &memory.evidence, state, seed)).collect();
+        if memory.shadow_epochs >= self.allowed_shadow_epochs(state) {
+            // What blends now costs nothing more.
+            let ends = |seed: &&SeedState| {
+                seed.stage == SeedStage::Training
+                    && !proposals
+                        .iter()
+                        .any(|one| one.operation.as_ref().and_then(Operation::seed) == Some(seed.seed_id))
+            };
+            let spent = format!("{} epochs in the shadow", memory.shadow_epochs);
+            let cull = |seed: &SeedState| {
+                Proposal::act(Operation::Cull { seed: seed.seed_id }, "looking_spent", spent.clone())
+            };
+            let ended: Vec<Proposal> = state.seeds.iter().filter(ends).map(cull).collect();
+            proposals.extend(ended);
+        }
         let germination = self.germinate(memory, state, &proposals);
         proposals.push(germination);
         proposals
@@ -119,7 +172,8 @@ impl Settings for HeuristicConfig {
     }
 
     fn check(&self, issues: &mut Issues) {
-        let Self { plateau, stability, evidence, germination, training, blending, holding, closing_epochs } = self;
+        let Self { plateau, stability, evidence, germination, training, blending, holding, looking, closing_epochs } =
+            self;
         issues.at_least("plateau.patience_epochs", plateau.patience_epochs, 1);
         issues.within("plateau.min_relative_gain", plateau.min_relative_gain, 0.0..=1.0);
         issues.within("stability.max_relative_rise", stability.max_relative_rise, 0.0..=1.0);
@@ -136,6 +190,9 @@ impl Settings for HeuristicConfig {
         issues.at_least("holding.min_epochs", holding.min_epochs, 1);
         issues.at_least("holding.max_epochs", holding.max_epochs, holding.min_epochs);
         issues.within("holding.min_gain", holding.min_gain, 0.0..=1e6);
+        issues.within("looking.max_share", looking.max_share, 0.0..=1.0);
+        issues.within("looking.epoch_cost", looking.epoch_cost, 0.0..=1000.0);
+        issues.at_least("looking.max_tries", looking.max_tries, 1);
         issues.at_least("closing_epochs", *closing_epochs, 1);
     }
 }

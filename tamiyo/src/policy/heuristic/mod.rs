@@ -8,23 +8,23 @@
 //! | germinated | `germinated` | always | start training |
 //! | training | `training_leaks` | a violation of isolation was found | cull |
 //! | | `training_harmful` | min epochs, upper bound of the gain < 0 | cull |
-//! | | `training_refused` | max epochs, the gate to blending spoke last and kept it out | cull |
-//! | | `training_proven` | min epochs, lower bound > 0, gradient healthy | start blending |
+//! | | `training_proven` | min epochs, the gate to blending is open | start blending |
+//! | | `training_unconfirmed` | the samples that confirm were read, and its gain is not confirmed | cull |
 //! | | `training_unproven` | max epochs | cull |
 //! | blending | `blending_harmful` | upper bound < 0 in measurements in a row | cull |
 //! | | `blending_complete` | alpha is 1 and holds | hold |
 //! | holding | `holding_harmful` | upper bound < 0 in measurements in a row | cull |
-//! | | `holding_refused` | max epochs, the gate to permanence spoke last and kept it out | cull |
-//! | | `holding_proven` | min epochs, mean gain ≥ min gain, lower bound > 0 | fossilize |
+//! | | `holding_proven` | min epochs, the gate to permanence is open | fossilize |
 //! | | `holding_unproven` | max epochs | cull |
-//! | (free slot) | `plateau` | host stabilized and on a plateau, epochs, seeds and parameters left | germinate |
+//! | (free slot) | `plateau` | host stabilized and on a plateau, epochs, seeds, parameters, power and compute left | germinate |
 //!
 //! Where `blending.fade_epochs` is above 0, a seed that acts and is culled by another rule than `closing` loses its influence
 //! over so many epochs; nothing else is asked of it meanwhile.
 //!
-//! What was not measured proves nothing: such a seed is neither blended nor made permanent, and is culled when its time
-//! is over. Nor is a gate asked for ever: one that still refuses when the time of the stage is over may never open. When
-//! nothing germinates, a waiting proposal says why.
+//! What a seed has to prove is asked by the gates of the seed manager and nowhere else: this policy reads their latest verdict. A seed
+//! that they do not let pass is culled when the time of its stage is over, for they may never open. When nothing germinates, a
+//! waiting proposal says why: `no_power` where the samples that confirm are too few to tell the smallest gain that matters, so that no
+//! seed could prove itself, `looking_spent` and `tries_in_vain` where [`LookingConfig`] ends the search.
 //!
 //! # The rule `closing`
 //! The run must not end with a seed that acts on the output without having proven itself, and must not spend epochs on
@@ -43,7 +43,7 @@ mod rules;
 mod placement;
 
 pub use config::{
-    BlendingConfig, EvidenceConfig, GerminationConfig, HeuristicConfig, HoldingConfig, PlateauConfig, StabilityConfig,
-    TrainingConfig,
+    BlendingConfig, EvidenceConfig, GerminationConfig, HeuristicConfig, HoldingConfig, LookingConfig, PlateauConfig,
+    StabilityConfig, TrainingConfig,
 };
 pub use decide::HeuristicMemory;

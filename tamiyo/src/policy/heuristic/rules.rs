@@ -74,14 +74,14 @@ impl Case<'_> {
             }
             SeedStage::Blending if left <= self.config.closing_epochs => {
                 let in_time = left > LAST_BOUNDARY;
-                if acts_in_full(self.seed) && self.lower_is_positive() && in_time {
+                if acts_in_full(self.seed) && self.is_proven() && in_time {
                     Operation::Hold { seed }
                 } else {
                     Operation::Cull { seed }
                 }
             }
             SeedStage::Holding if left <= self.config.closing_epochs => {
-                if self.lower_is_positive() {
+                if self.is_proven() {
                     Operation::Fossilize { seed }
                 } else {
                     Operation::Cull { seed }
@@ -117,17 +117,16 @@ impl Case<'_> {
         if self.estimate.is_some_and(|estimate| estimate.upper(self.z()) < 0.0) {
             return Some(self.cull("training_harmful"));
         }
-        let is_overdue = self.seed.epochs_in_stage >= config.max_epochs;
-        if is_overdue && self.is_refused(SeedStage::Blending) {
-            return Some(self.cull("training_refused"));
-        }
-        let healthy = self.gradient.is_some_and(|gradient| gradient.health >= config.min_gradient_health);
-        if healthy && self.lower_is_positive() {
+        if self.gate_is_open(SeedStage::Blending) {
             let ramp = full_ramp(self.config.blending.ramp_epochs, self.config.blending.curve, self.state);
             let operation = Operation::StartBlending { seed: self.seed.seed_id, ramp };
             return Some(Proposal::act(operation, "training_proven", self.measured()));
         }
-        is_overdue.then(|| self.cull("training_unproven"))
+        // The samples that confirm are read once.
+        if self.seed.confirmation.is_some_and(|confirmed| !confirmed.passed) {
+            return Some(self.cull("training_unconfirmed"));
+        }
+        (self.seed.epochs_in_stage >= config.max_epochs).then(|| self.cull("training_unproven"))
     }
 
     fn harmful(&self, rule: &'static str) -> Option<Proposal> {
@@ -141,16 +140,11 @@ impl Case<'_> {
 
     fn holding(&self) -> Option<Proposal> {
         let config = &self.config.holding;
-        let is_overdue = self.seed.epochs_in_stage >= config.max_epochs;
-        if is_overdue && self.is_refused(SeedStage::Fossilized) {
-            return Some(self.cull("holding_refused"));
-        }
-        let worth_keeping = self.estimate.is_some_and(|estimate| estimate.mean_gain >= config.min_gain);
-        if self.seed.epochs_in_stage >= config.min_epochs && worth_keeping && self.lower_is_positive() {
+        if self.seed.epochs_in_stage >= config.min_epochs && self.gate_is_open(SeedStage::Fossilized) {
             let operation = Operation::Fossilize { seed: self.seed.seed_id };
             return Some(Proposal::act(operation, "holding_proven", self.measured()));
         }
-        is_overdue.then(|| self.cull("holding_unproven"))
+        (self.seed.epochs_in_stage >= config.max_epochs).then(|| self.cull("holding_unproven"))
     }
 
     fn cull(&self, rule: &'static str) -> Proposal {
@@ -165,14 +159,18 @@ impl Case<'_> {
         Proposal::act(operation, rule, detail)
     }
 
-    /// Whether the gate to `next` was the last to speak, and kept the seed out. It may be one that never opens, such as a
-    /// budget that is spent: who asks on past its time would ask for ever.
-    fn is_refused(&self, next: SeedStage) -> bool {
-        self.seed.last_gate.as_ref().is_some_and(|gate| gate.target == next && !gate.passed)
+    /// Whether the gate to `next` was the last to speak, and lets the seed pass: what has to be measured, and how large it has to be, is
+    /// the gates' to say.
+    fn gate_is_open(&self, next: SeedStage) -> bool {
+        self.seed.last_gate.as_ref().is_some_and(|gate| gate.target == next && gate.passed)
     }
 
-    fn lower_is_positive(&self) -> bool {
-        self.estimate.is_some_and(|estimate| estimate.lower(self.z()) > 0.0)
+    /// Whether its gain was confirmed; where nobody confirms, whether its lower bound is above 0.
+    fn is_proven(&self) -> bool {
+        match self.state.confirming {
+            Some(_) => self.seed.confirmation.is_some_and(|confirmed| confirmed.passed),
+            None => self.estimate.is_some_and(|estimate| estimate.lower(self.z()) > 0.0),
+        }
     }
 
     fn z(&self) -> f64 {

@@ -29,7 +29,7 @@ fn a_trainer_that_trained_with_a_frozen_number_does_nothing_until_it_is_restored
     assert!(is_frozen(trainer.run(&mut eager, &mut NullObserver).map(drop)));
     assert_eq!(trainer.progress(), (EpochIndex(0), StepIndex(0)));
     assert!(is_frozen(trainer.test(&eager).map(drop)));
-    assert!(is_frozen(trainer.evaluate_on(&eager, |data| &data.validation, &[]).map(drop)));
+    assert!(is_frozen(trainer.evaluate_on(&eager, Part::Selecting, &[]).map(drop)));
     assert!(is_frozen(trainer.snapshot(&eager).map(drop)));
     trainer.restore(&mut eager, &before).unwrap();
     assert_eq!(trainer.run(&mut eager, &mut NullObserver).unwrap(), Outcome::Completed);
