@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use esper_disk::{Fs, ReadFrom, StdFs};
+use esper_disk::{Fs, Open, ReadFrom, StdFs};
 
 use crate::aside::set_aside;
 use crate::codec::{FrameError, MAGIC, decode_frame, encode_frame};
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::packet::Packet;
 use crate::reader::{FrameReader, TornTail};
 use crate::sink::Sink;
-use crate::sink::append::AppendFile;
+use crate::sink::append::{AppendFile, older};
 
 /// Appends frames to a file.
 #[derive(Debug)]
@@ -55,7 +55,17 @@ impl FrameSink {
             let (offset, bytes) = (torn.offset, torn.bytes);
             tracing::warn!(path = %path.display(), offset, bytes, "cut off an incomplete frame");
         }
+        // A file that was just begun: the numbers go on after the full one.
+        let last_sequence = last_sequence.or_else(|| last_of_older(&file));
         Ok(Self { file, last_sequence, repaired })
+    }
+
+    /// The same with a file of at most `bytes`, and one full file kept beside it, as `packets.1.bin` beside `packets.bin`. Together
+    /// they have at most twice as much; a packet that is larger has a file to itself.
+    #[must_use]
+    pub fn with_limit(mut self, bytes: u64) -> Self {
+        self.file.limit(bytes);
+        self
     }
 
     /// What was cut off when the file was opened.
@@ -84,6 +94,14 @@ impl Sink for FrameSink {
     fn last_sequence(&self) -> Option<u64> {
         self.last_sequence
     }
+}
+
+/// Sequence number of the last frame of the full file before this one; absent without one.
+fn last_of_older(file: &AppendFile) -> Option<u64> {
+    let older = file.fs().open(&older(file.path()), Open::Existing).ok()?;
+    let total_bytes = older.size().ok()?;
+    let packets = FrameReader::new(BufReader::new(ReadFrom::new(&*older, 0)), total_bytes);
+    packets.map_while(Result::ok).last().map(|packet| packet.sequence)
 }
 
 /// Verifies all frames and notes the sequence number of the last one.
@@ -177,6 +195,23 @@ mod tests {
             sink.write(&packet(3)).unwrap();
             assert_eq!(sequences(&path), [1, 3], "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn numbers_go_on_after_a_full_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("packets.bin");
+        let mut sink = FrameSink::append(&path).unwrap().with_limit(1);
+        for sequence in 1..=3 {
+            sink.write(&Packet { sequence, ..full_packet() }).unwrap();
+        }
+        drop(sink);
+        assert_eq!(FrameSink::append(&path).unwrap().last_sequence(), Some(3));
+        // Stopped after the full file was moved, and before anything was written.
+        fs::write(&path, b"").unwrap();
+        assert_eq!(FrameSink::append(&path).unwrap().last_sequence(), Some(2));
+        fs::remove_file(older(&path)).unwrap();
+        assert_eq!(FrameSink::append(&path).unwrap().last_sequence(), None);
     }
 
     #[test]

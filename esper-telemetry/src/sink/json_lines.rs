@@ -41,6 +41,13 @@ impl JsonLinesSink {
         }
         Ok(Self { file })
     }
+
+    /// As [`FrameSink::with_limit`](crate::sink::FrameSink::with_limit).
+    #[must_use]
+    pub fn with_limit(mut self, bytes: u64) -> Self {
+        self.file.limit(bytes);
+        self
+    }
 }
 
 impl Sink for JsonLinesSink {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use kasmina::host::HostConfig;
@@ -104,6 +104,8 @@ pub struct TelemetryConfig {
     pub frames: bool,
     /// Packets that may wait for the writer; more are dropped and counted.
     pub queue_packets: NonZeroUsize,
+    /// Most MiB of each of the two files. A full one is kept as `packets.1.bin` and `packets.1.jsonl`, in the place of the one before.
+    pub max_mib: NonZeroU32,
 }
 
 const BASE: &str = include_str!("defaults/base.toml");

@@ -8,7 +8,7 @@
 //! | `rows.json` | of a file of one's own, which rows were for training, validation and test |
 //! | `run.lock` | empty; locked by the process that trains |
 //! | `metrics.jsonl` | one line per epoch |
-//! | `packets.bin`, `packets.jsonl` | telemetry packets, as frames and as text |
+//! | `packets.bin`, `packets.jsonl` | telemetry packets, as frames and as text; `packets.1.*`: those before, see `telemetry.max_mib` |
 //! | `checkpoints/` | durable generations |
 //! | `commands.journal` | accepted commands, so that none is accepted twice |
 //! | `emergency.signal` | the emergency level as the run tells it, and as it is ordered: `safety/src/signal.rs` |

@@ -273,11 +273,14 @@ fn unix_ms(clock: &dyn Clock) -> u64 {
 
 fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn Sink>>> {
     let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
+    let limit = u64::from(config.telemetry.max_mib.get()) << 20;
     if config.telemetry.frames {
-        sinks.push(Box::new(FrameSink::append_on(Arc::clone(folder.fs()), folder.packets())?));
+        sinks.push(Box::new(FrameSink::append_on(Arc::clone(folder.fs()), folder.packets())?.with_limit(limit)));
     }
     if config.telemetry.jsonl {
-        sinks.push(Box::new(JsonLinesSink::append_on(Arc::clone(folder.fs()), folder.packets_text())?));
+        sinks.push(Box::new(
+            JsonLinesSink::append_on(Arc::clone(folder.fs()), folder.packets_text())?.with_limit(limit),
+        ));
     }
     Ok(sinks)
 }
