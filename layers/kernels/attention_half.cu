@@ -321,15 +321,16 @@ __device__ void query_gradient(Workspace<WIDTH, TILE, STAGES>& shared, const Hea
         float scores[TILE / 8][4], slopes[TILE / 8][4];
         products<TILE, WIDTH>(queries, shared.tile[stage][0], scores);
         products<TILE, WIDTH>(upstream, shared.tile[stage][1], slopes);
-        // Keys beyond the last one are zeros, and add nothing.
-        bool is_edge = shape.is_causal && start + TILE > own;
+        bool is_edge = start + TILE > shape.length || (shape.is_causal && start + TILE > own);
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 u32 key = start + 8 * n + 2 * (lane % 4) + i % 2, query = own + lane / 4 + 8 * (i / 2);
                 float weight = power_of_two(fmaf(scores[n][i], factor, -log_sums[i / 2]));
-                if (is_edge && key > query) weight = 0.0f;
+                // A key beyond the last one is zero, and so is its score: far above those of a query that has large negative ones.
+                bool is_seen = key < shape.length && (!shape.is_causal || key <= query);
+                if (is_edge && !is_seen) weight = 0.0f;
                 scores[n][i] = weight * (slopes[n][i] - deltas[i / 2]);
             }
         }

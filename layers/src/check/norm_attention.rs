@@ -33,6 +33,7 @@ pub fn norm_attention_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> 
     for &(shape, causal) in HALF_ATTENTIONS {
         attention_case(shape, causal, DType::BF16, device, &mut found)?;
     }
+    far_apart(device, &mut found)?;
     for sizes in EMBEDDINGS {
         embedding_case(*sizes, device, &mut found)?;
     }
@@ -130,6 +131,29 @@ fn attention_case(
     let ([qkv], weights) = (inputs, rounded(weights)?);
     let name = format!("{kind} attention {shape:?} of {dtype:?}");
     check_in((dtype, ALLOWED_HALF), &name, &[rounded(qkv)?], &weights, run, device, found)
+}
+
+/// Numbers that are none among the gradients of attention whose every logit is near -250: what stands for keys beyond the last one
+/// has logit 0.
+fn far_apart(device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
+    let (length, width) = (150, 48);
+    let mut numbers = SplitMix(4);
+    let mut values = in_range(&mut numbers, length * 3 * width);
+    for row in values.chunks_mut(3 * width) {
+        for (place, value) in row.iter_mut().enumerate().take(2 * width) {
+            *value = if place < width { 6.0 } else { -6.0 } + *value / 16.0;
+        }
+    }
+    let inputs = [Input { name: "qkv", values, shape: vec![1, length, 3 * width] }];
+    let weights = in_range(&mut numbers, length * width);
+    let weights = Input { name: "", values: weights, shape: vec![1, length, width] };
+    let run = |at: &[Tensor]| attention(&at[0], &AttentionOptions { num_heads: 1, causal: false });
+    for dtype in [DType::F32, DType::BF16] {
+        let values = evaluate(&inputs, &weights, &run, dtype, device)?.concat();
+        let wrong = values.iter().filter(|value| !value.is_finite()).count();
+        found.push((format!("attention of logits near -250, {dtype:?}: finite"), wrong as f64, 0.0));
+    }
+    Ok(())
 }
 
 fn embedding_case(
