@@ -64,8 +64,9 @@ pub enum OptimizerConfig {
         weight_decay: f64,
     },
     /// Momentum made orthogonal by five Newton-Schulz iterations (Jordan et al. 2024), for parameters of two dimensions; Adam as
-    /// [`Self::AdamW`] for all others, and for those with `embedding` or `head` as a part of their names. The steps of matrices
-    /// are as large as Adam's (Liu et al. 2025, arXiv 2502.16982), so that rates and decay are those of AdamW.
+    /// [`Self::AdamW`] for all others, and for those with `embed` in their names, or a part that ends in `head` or is `wte`,
+    /// `wpe` or `classifier`. The steps of matrices are as large as Adam's (Liu et al. 2025, arXiv 2502.16982), so that rates
+    /// and decay are those of AdamW.
     Muon {
         /// Of matrices, in `[0, 1)`.
         #[serde(default = "defaults::muon_momentum")]

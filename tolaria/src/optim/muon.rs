@@ -20,8 +20,11 @@ const COEFFICIENTS: [f64; 3] = [3.4445, -4.775, 2.0315];
 const ITERATIONS: usize = 5;
 /// Added to the norm that a direction is divided by.
 const EPSILON: f64 = 1e-7;
-/// Parts of the names of matrices that are tables of inputs or make outputs, which are no matter of this rule.
-const OTHERS: [&str; 2] = ["embedding", "head"];
+/// Whether a part of a name is that of a table of inputs, or of what makes outputs, which are no matter of this rule: as hosts
+/// here and models of candle-transformers call them.
+fn is_input_or_output(part: &str) -> bool {
+    part.contains("embed") || part.ends_with("head") || ["wte", "wpe", "classifier"].contains(&part)
+}
 
 /// The setting of matrices: its key, whether it is as it has to be, what is accepted.
 pub(super) fn check(momentum: f64) -> (&'static str, bool, &'static str) {
@@ -77,7 +80,7 @@ impl Matrix {
     /// None for a vector, for a kernel of a convolution, for a table of inputs and for what makes outputs.
     pub(super) fn of(segment: &Segment) -> Option<Self> {
         let &[rows, columns] = segment.spec.shape.as_slice() else { return None };
-        let is_other = segment.spec.name.split('.').any(|part| OTHERS.contains(&part));
+        let is_other = segment.spec.name.split('.').any(is_input_or_output);
         (rows > 1 && columns > 1 && !is_other).then_some(Self { rows, columns })
     }
 
@@ -125,11 +128,18 @@ mod tests {
             segment.spec.shape = shape.to_vec();
             Matrix::of(&segment).map(|matrix| (matrix.rows, matrix.columns))
         };
-        assert_eq!(shape("host.layer0.weight", &[3, 4]), Some((3, 4)));
+        for name in ["host.layer0.weight", "model.layers.0.self_attn.q_proj.weight", "h.0.attn.heads.weight"] {
+            assert_eq!(shape(name, &[3, 4]), Some((3, 4)), "{name}");
+        }
         for (name, of) in [
             ("host.layer0.bias", &[4][..]),
             ("host.head.weight", &[3, 4]),
             ("host.embedding.tokens", &[9, 4]),
+            ("bert.embeddings.word_embeddings.weight", &[9, 4]),
+            ("model.embed_tokens.weight", &[9, 4]),
+            ("transformer.wte.weight", &[9, 4]),
+            ("lm_head.weight", &[9, 4]),
+            ("classifier.weight", &[9, 4]),
             ("conv.weight", &[2, 3, 3, 3]),
             ("a", &[1, 4]),
         ] {
