@@ -310,7 +310,9 @@ mod tests {
             let name = argument.split('=').next().unwrap();
             assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
         }
-        for name in models::ALL_NAMES.into_iter().chain([models::GPT2, "compile_graph", "jit", "tf32", "autocast", "bf16"]) {
+        for name in
+            models::ALL_NAMES.into_iter().chain([models::GPT2, "compile_graph", "jit", "tf32", "autocast", "bf16"])
+        {
             assert!(SCRIPT.contains(&format!("\"{name}\"")), "{name}");
         }
         let known = models::NAMES.map(str::to_owned);

@@ -60,9 +60,12 @@ mod tests {
         let on = |gpu: &str| -> Vec<(String, f64)> {
             of(&works, gpu, &measurements).into_iter().map(|(name, value)| (name, value.median)).collect()
         };
-        let rates = [("tokens_per_s.gpt2.bf16.layers.compiled", 8192.0), ("tokens_per_s.torch.gpt2.autocast.eager", 4096.0)];
+        let rates =
+            [("tokens_per_s.gpt2.bf16.layers.compiled", 8192.0), ("tokens_per_s.torch.gpt2.autocast.eager", 4096.0)];
         let shares = [("utilization.gpt2.bf16.layers.compiled", 0.5), ("utilization.torch.gpt2.autocast.eager", 0.25)];
-        let expected = |values: &[(&str, f64)]| -> Vec<(String, f64)> { values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect() };
+        let expected = |values: &[(&str, f64)]| -> Vec<(String, f64)> {
+            values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        };
         assert_eq!(on("NVIDIA A100"), expected(&rates));
         let found = on("NVIDIA H200");
         assert_eq!(found[..2], expected(&rates));

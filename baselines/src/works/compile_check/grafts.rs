@@ -42,7 +42,8 @@ fn grafts() -> Vec<(String, Growing)> {
             grafts.push((format!("graft.{name}.accumulation{microbatches}"), growing));
         }
         // Of the hosts, Muon has something of its own to do where there are matrices alone.
-        for (host_name, host) in hosts().into_iter().filter(|(host, _)| name != "muon" || host.starts_with("language")) {
+        for (host_name, host) in hosts().into_iter().filter(|(host, _)| name != "muon" || host.starts_with("language"))
+        {
             grafts.push((format!("{host_name}.{name}"), Growing { host, ..Growing::small(1, optimizer) }));
         }
     }

@@ -25,14 +25,8 @@ use crate::trainer::{PlainTrainer, all_of, count, plain_trainer, train_config, t
 pub(super) const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
 pub(super) const ADAM_W: OptimizerConfig =
     OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
-pub(crate) const MUON: OptimizerConfig = OptimizerConfig::Muon {
-    momentum: 0.95,
-    nesterov: true,
-    beta1: 0.9,
-    beta2: 0.999,
-    eps: 1e-8,
-    weight_decay: 0.01,
-};
+pub(crate) const MUON: OptimizerConfig =
+    OptimizerConfig::Muon { momentum: 0.95, nesterov: true, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 /// Compiled steps of a run, percent.
 const SHARE: u64 = 50;
 /// Of a gradient in `f32`, summed in another order than that of the CPU.
