@@ -16,8 +16,9 @@ use crate::lifecycle::GateConfig;
 
 /// Standard normal quantile of 0.8: the power that is asked for.
 const POWER: f64 = 0.8416;
-/// Fewer samples confirm nothing: what one sample in twenty loses may be in none of them.
-const MIN_SAMPLES: u64 = 50;
+/// Fewer samples confirm nothing: what one sample in twenty loses may be in none of them. With gains of -1.9 there and 0.1 elsewhere, six seeds and five
+/// looks at each, 16 % of the runs confirm one with 50 samples, 7 % with 57, and 0.7 % with 100.
+const MIN_SAMPLES: u64 = 100;
 
 /// The tests of a run so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +79,7 @@ mod tests {
     fn later_tests_need_more_samples() {
         let gates = GateConfig::default();
         let needed = |read| Confirmations { read, confirmed: 0 }.next(&gates, 0).needed_samples;
-        assert_eq!([0, 1, 4, 8].map(needed), [50, 50, 58, 84]);
+        assert_eq!([0, 4, 8, 12, 16].map(needed), [100, 100, 100, 109, 134]);
         assert!((least_z(0.025) - 1.959_964).abs() < 1e-6);
     }
 }

@@ -198,6 +198,33 @@ mod tests {
         }
     }
 
+    /// In how many of 150 runs, each of six seeds that look best of five, any is confirmed, with the levels 0.05/2^k.
+    fn runs_that_confirm(num_samples: usize, draw: Draw) -> usize {
+        let mut rng = ChaCha8Rng::seed_from_u64(11);
+        let mut sample = || (0..num_samples).map(|_| draw(&mut rng)).collect::<Vec<f64>>();
+        let mut run = || {
+            (1..=6).any(|k| {
+                let looks = (0..5).map(|_| sample());
+                let best = looks.max_by(|a, b| a.iter().sum::<f64>().total_cmp(&b.iter().sum())).unwrap();
+                confirmation(&best, &sample(), NEXT).p_value <= 0.05 * 0.5_f64.powi(k)
+            })
+        };
+        (0..150).filter(|_| run()).count()
+    }
+
+    #[test]
+    fn a_run_of_six_seeds_that_do_not_help_confirms_any_in_5_percent_with_the_least_samples_that_are_read() {
+        let seldom: Draw = |rng| if uniform(rng) < 0.05 { -1.9 } else { 0.1 };
+        // 7.5 are allowed, and two standard errors of that.
+        for (name, draw) in [("normal", normal as Draw), ("losses of one in twenty", seldom)] {
+            let runs = runs_that_confirm(100, draw);
+            assert!(runs <= 12, "{name}: {runs} of 150");
+        }
+        // That is why no fewer than 100 are read: losses may be in none of 50 and 50 samples.
+        let runs = runs_that_confirm(50, seldom);
+        assert!(runs > 12, "{runs} of 150");
+    }
+
     #[test]
     fn a_gain_is_confirmed_with_enough_samples() {
         let found = [50, 180, 400].map(|num_samples| confirmed(num_samples, |rng| 0.2 + normal(rng))[0]);

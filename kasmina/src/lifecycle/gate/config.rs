@@ -20,7 +20,7 @@ pub struct GateConfig {
     /// many as the next confirmation is going to need: what would not pass is not read.
     pub confidence_z: f64,
     /// The probability that a run in which no gain is above `min_loss_gain` confirms any, at most, in (0, 1); after each gain that is, the next
-    /// one is false with it again.
+    /// one is false with it again. Conjectured for the test that the trainer makes, and measured; losses that no sample shows are the exception.
     #[serde(skip_serializing_if = "is_usual_level")]
     pub confirmation_level: f64,
     /// The smallest effect that matters, as the mean gain in standard deviations of the gains of single samples, in (0, 10]:
