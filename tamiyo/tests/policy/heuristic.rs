@@ -260,7 +260,7 @@ fn looking_ends_with_its_share_of_the_compute_and_after_tries_in_vain() {
         let slots = || vec![slot("a", &[("mlp", 10)]), slot("b", &[("mlp", 10)])];
         let mut last = Vec::new();
         for epoch in 0..epochs {
-            let shadow = judged(seed(1, "a", SeedStage::Training, 1), SeedStage::Blending, false);
+            let shadow = judged(seed(1, "a", SeedStage::Training, 2), SeedStage::Blending, false);
             last = told(&decide(&mut policy, &state(20 + epoch, vec![shadow], slots())));
         }
         // It is gone, and another slot is free.
@@ -278,6 +278,30 @@ fn looking_ends_with_its_share_of_the_compute_and_after_tries_in_vain() {
     let (told, after) = look(budget, 7);
     assert_eq!((told[0].as_str(), after.as_str()), ("looking_spent: cull seed-1", "looking_spent"));
     assert_eq!(look(r#""max_tries":1"#, 3).1, "tries_in_vain");
+}
+
+#[test]
+fn looking_leaves_every_seed_its_shortest_time_and_a_confirmed_one_its_life() {
+    // 7 epochs in the shadow are allowed, see above; 4 are spent in the first four of these, and a life there takes 2.
+    let json = SHORT.replacen("\"closing", r#""looking":{"max_share":0.125,"epoch_cost":2.0},"closing"#, 1);
+    let slots = || vec![slot("a", &[("mlp", 10)]), slot("b", &[("mlp", 10)]), slot("c", &[("mlp", 10)])];
+    let shut = |epochs| judged(seed(1, "a", SeedStage::Training, epochs), SeedStage::Blending, false);
+    let young = |epochs| seed(2, "b", SeedStage::Training, epochs);
+    let told_with = |num_before: u64, seeds: Vec<SeedState>| {
+        let mut policy = tamiyo(config(&json));
+        for epoch in 0..num_before {
+            decide(&mut policy, &state(20 + epoch, vec![shut(2)], slots()));
+        }
+        told(&decide(&mut policy, &state(20 + num_before, seeds, slots())))
+    };
+    // One of the three epochs left is that of the seed that began: two are none for another one, and one is.
+    assert_eq!(told_with(4, vec![young(1)]), ["looking_spent"]);
+    assert_eq!(told_with(3, vec![young(1)]), ["plateau: germinate mlp in a"]);
+    // Nobody is ended before it could be judged; who could was looked at for long enough.
+    assert_eq!(told_with(6, vec![young(1)]), ["looking_spent"]);
+    assert_eq!(told_with(5, vec![shut(2), young(1)])[0], "looking_spent: cull seed-1");
+    assert_eq!(told_with(6, vec![confirmed(true, shut(2))]), ["looking_spent"]);
+    assert_eq!(told_with(6, vec![confirmed(false, shut(2))])[0], "training_unconfirmed: cull seed-1");
 }
 
 #[test]

@@ -85,8 +85,10 @@ impl HeuristicConfig {
             return Proposal::wait("tries_in_vain", format!("{} seeds in a row", memory.tries_in_vain));
         }
         let allowed = self.allowed_shadow_epochs(state);
-        if memory.shadow_epochs + self.training.min_epochs > allowed {
-            let detail = format!("{} epochs in the shadow, {allowed} allowed", memory.shadow_epochs);
+        let reserved: u64 = live.iter().map(|seed| self.reserved_epochs(seed)).sum();
+        if memory.shadow_epochs + reserved + self.training.min_epochs > allowed {
+            let spent = memory.shadow_epochs;
+            let detail = format!("{spent} epochs in the shadow, {reserved} reserved, {allowed} allowed");
             return Proposal::wait("looking_spent", detail);
         }
         let present = state.host_parameters + live.iter().map(|seed| seed.num_parameters).sum::<u64>();
@@ -100,6 +102,21 @@ impl HeuristicConfig {
         memory.ledger.record_germination(&choice.slot, &choice.blueprint);
         memory.last_germination = Some(state.epoch);
         Proposal::act(Operation::germinate(choice.slot, choice.blueprint), "plateau", detail)
+    }
+
+    /// Epochs in the shadow that a seed has still to have before it is judged: they are not given to another one.
+    fn reserved_epochs(&self, seed: &SeedState) -> u64 {
+        match seed.stage {
+            SeedStage::Germinated => self.training.min_epochs,
+            SeedStage::Training => self.training.min_epochs.saturating_sub(seed.epochs_in_stage),
+            SeedStage::Dormant
+            | SeedStage::Blending
+            | SeedStage::Holding
+            | SeedStage::Fossilized
+            | SeedStage::Pruned
+            | SeedStage::Embargoed
+            | SeedStage::Resetting => 0,
+        }
     }
 
     /// Epochs that all seeds together may train in the shadow.
@@ -140,10 +157,13 @@ impl Settings for HeuristicConfig {
         self.observe(memory, state);
         let mut proposals: Vec<Proposal> =
             state.seeds.iter().filter_map(|seed| judge(self, &memory.evidence, state, seed)).collect();
-        if memory.shadow_epochs >= self.allowed_shadow_epochs(state) {
-            // What blends now costs nothing more.
+        let reserved: u64 = live_seeds(state, &proposals).map(|seed| self.reserved_epochs(seed)).sum();
+        if memory.shadow_epochs + reserved >= self.allowed_shadow_epochs(state) {
+            // What blends now costs nothing more, and what is confirmed is no look any more.
             let ends = |seed: &&SeedState| {
                 seed.stage == SeedStage::Training
+                    && self.reserved_epochs(seed) == 0
+                    && !seed.confirmation.is_some_and(|confirmed| confirmed.passed)
                     && !proposals
                         .iter()
                         .any(|one| one.operation.as_ref().and_then(Operation::seed) == Some(seed.seed_id))
