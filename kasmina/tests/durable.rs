@@ -13,7 +13,7 @@ use leyline::error::{Error as _, ErrorKind};
 use leyline::id::SeedId;
 use leyline::model::TrainableModel;
 use leyline::region::Eager;
-use leyline::seed::{SeedManager, SeedStage};
+use leyline::seed::{Confirmation, SeedManager, SeedStage};
 use serde_json::{Value, json};
 use support::{Rig, config, hosts, mlp, ramp};
 
@@ -84,6 +84,35 @@ fn a_restored_manager_continues_bit_for_bit() {
         (restored.step, restored.epoch) = (step, epoch);
         assert_eq!(go_on(&mut restored), expected);
     }
+}
+
+#[test]
+fn what_was_read_to_confirm_is_not_fresh_again_after_a_way_back_and_is_in_another_process() {
+    let measured = Confirmation { loss_gain: -0.1, p_value: 1.0, worst: 1.0, num_samples: 200 };
+    let mut rig = Rig::new(config(mlp()));
+    let seed = rig.germinate("hidden0", "mlp");
+    rig.bring_to(seed, SeedStage::Training);
+    rig.manager.confirm_on(&rig.eager, 200).unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
+    let told = |rig: &Rig| {
+        let next = rig.manager.confirming(&rig.eager).unwrap().unwrap();
+        (next.num_read, next.level, rig.states()[0].confirmation)
+    };
+    let before = told(&rig);
+    rig.manager.record_confirmation(&rig.eager, seed, &measured).unwrap();
+    let read = told(&rig);
+    assert!(read.0 == 1 && read.1 < before.1 && read.2.is_some());
+    for _ in 0..2 {
+        rig.manager.restore(&mut rig.eager, &saved).unwrap();
+        assert_eq!(told(&rig), read);
+        rig.manager.record_confirmation(&rig.eager, seed, &measured).unwrap();
+        assert_eq!(told(&rig), read);
+    }
+    // Another one replays what was not saved, on the same samples and at the same level.
+    let mut other = Rig::beside(config(mlp()), rig.eager);
+    other.manager.confirm_on(&other.eager, 200).unwrap();
+    other.manager.restore(&mut other.eager, &saved).unwrap();
+    assert_eq!(told(&other), before);
 }
 
 #[test]

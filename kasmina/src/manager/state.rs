@@ -42,6 +42,16 @@ impl State {
         self.seeds.get(&seed).ok_or(Error::UnknownSeed { seed })
     }
 
+    /// Keeps what `later` has read of the samples that confirm, in a process that goes back: they are not fresh again.
+    pub(super) fn keep_spent(&mut self, later: &Self) {
+        if later.confirmations.read > self.confirmations.read {
+            self.confirmations = later.confirmations;
+        }
+        for (id, record) in &mut self.seeds {
+            later.seeds.get(id).into_iter().for_each(|known| record.keep_confirmation(known));
+        }
+    }
+
     /// A slot of the host with its position.
     pub(super) fn slot(&self, id: &SlotId) -> Result<(usize, &HostSlot), Error> {
         slot_of(self.model.host().slots(), id)

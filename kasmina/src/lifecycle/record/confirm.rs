@@ -48,4 +48,11 @@ impl SeedRecord {
         self.confirmation = Some(Confirmed { measured, level: next.level, passed });
         true
     }
+
+    /// Takes over what the samples said about the same seed later on.
+    pub(crate) fn keep_confirmation(&mut self, later: &Self) {
+        if self.slot == later.slot && self.blueprint == later.blueprint {
+            self.confirmation = self.confirmation.or(later.confirmation);
+        }
+    }
 }
