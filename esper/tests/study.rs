@@ -1,4 +1,4 @@
-//! A study that ends early keeps what was done.
+//! A study keeps what was done, and takes over what the same build did with the same settings on the same data, and nothing else.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// A study of two short trainings for each seed.
+/// A study, of two short trainings for each seed where no policies are given.
 fn study(dir: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("esper"));
-    command.current_dir(dir).args(["study", "--policies", "fixed,off", "--out", "runs.json"]).args(more);
+    command.current_dir(dir).args(["study", "--out", "runs.json"]).args(more);
+    if !more.contains(&"--policies") {
+        command.args(["--policies", "fixed,off"]);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -39,7 +42,8 @@ fn a_study_that_is_interrupted_gives_the_table_of_what_was_done() {
     let dir = tempfile::tempdir().unwrap();
     let child = study(dir.path(), &["--seeds", "500", "--set", "run.epochs=2"]).spawn().unwrap();
     for _ in 0..12_000 {
-        if std::fs::metadata(dir.path().join("runs.json")).is_ok_and(|file| file.len() > 500) {
+        let text = std::fs::read_to_string(dir.path().join("runs.json")).unwrap_or_default();
+        if text.matches("\"seed\"").count() >= 2 {
             break;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -66,4 +70,126 @@ fn a_study_whose_file_cannot_be_written_any_more_still_prints_its_table() {
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("writing /dev/full") && told.contains("1 of 2 runs were done"), "{told}");
     assert!(table.contains("| digits | off |"), "{table}");
+}
+
+/// Its standard error, after it came to its end.
+fn done(dir: &Path, more: &[&str]) -> (String, String) {
+    let output = study(dir, more).output().unwrap();
+    let (table, told) = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    (table, told)
+}
+
+const ONE: [&str; 6] = ["--policies", "off", "--seeds", "1", "--set", "run.epochs=1"];
+
+#[test]
+fn runs_of_other_arms_stay_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for more in [
+        &["--first-seed", "0"][..],
+        &["--first-seed", "1"],
+        &["--first-seed", "0", "--set", "train.batch.batch_size=16"],
+    ] {
+        let (table, told) = done(dir.path(), &[&ONE, more].concat());
+        assert!(table.contains("| digits | off | 1 |"), "{table}");
+        assert_eq!(told.matches("% test accuracy").count(), 1, "{told}");
+    }
+    let seeds = || runs(dir.path()).iter().map(|run| run["seed"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(seeds(), [0, 1, 0]);
+    // Nothing is left to train, and nothing is lost.
+    let (_, told) = done(dir.path(), &ONE);
+    assert_eq!((told.matches("% test accuracy").count(), seeds().len()), (0, 3), "{told}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_refused_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    for content in [&b"[\xff\xfe]"[..], b"[{}]", b"{"] {
+        std::fs::write(dir.path().join("runs.json"), content).unwrap();
+        let output = study(dir.path(), &ONE).output().unwrap();
+        let (_, told) = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("--out runs.json"), "{told}");
+        assert_eq!(std::fs::read(dir.path().join("runs.json")).unwrap(), content);
+    }
+}
+
+#[test]
+fn a_run_of_another_build_other_settings_or_unknown_origin_is_trained_again_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    done(dir.path(), &ONE);
+    let first = runs(dir.path()).remove(0);
+    let write = |run: &Value| std::fs::write(dir.path().join("runs.json"), format!("[{run}]")).unwrap();
+    let mut same = first.clone();
+    same["test_accuracy"] = 0.1234.into();
+    write(&same);
+    let (table, told) = done(dir.path(), &ONE);
+    assert!(table.contains("12.34 ±") && !told.contains("again"), "{table}{told}");
+    for key in ["build", "config", "data", ""] {
+        let mut other = same.clone();
+        other["later"] = "unknown to this version".into();
+        match key {
+            "" => drop(other.as_object_mut().unwrap().remove("origin")),
+            key => other["origin"][key] = "another".into(),
+        }
+        write(&other);
+        let (table, told) = done(dir.path(), &ONE);
+        assert!(!table.contains("12.34"), "{key}: {table}");
+        assert_eq!(told.matches("trained again").count(), 1, "{key}: {told}");
+        assert_eq!(runs(dir.path()), [other, first.clone()], "{key}");
+    }
+}
+
+#[test]
+fn a_run_on_data_that_were_changed_since_is_trained_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |shift: usize| {
+        let rows = (0..90).map(|i| format!("{},{},{}\n", i % 7, (i * 5 + shift) % 11, ["a", "b"][i % 2]));
+        std::fs::write(dir.path().join("t.csv"), format!("x,y,label\n{}", rows.collect::<String>())).unwrap();
+    };
+    let args = [&ONE[..], &["--data", "t.csv"]].concat();
+    for (shift, num_trained) in [(0, 1), (0, 0), (1, 1), (0, 0)] {
+        write(shift);
+        let (_, told) = done(dir.path(), &args);
+        assert_eq!(told.matches("% test accuracy").count(), num_trained, "{shift}: {told}");
+    }
+    assert_eq!(runs(dir.path()).len(), 2);
+}
+
+#[test]
+fn a_study_tells_what_was_tried_and_why_nothing_could_be_confirmed() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = (0..90).map(|i| format!("{},{},{}\n", i % 7, (i * 5) % 11, ["a", "b"][i % 2]));
+    std::fs::write(dir.path().join("t.csv"), format!("x,y,label\n{}", rows.collect::<String>())).unwrap();
+    let args = ["--policies", "fixed", "--data", "digits,t.csv", "--seeds", "1", "--set", "run.epochs=3"];
+    let (table, _) = done(dir.path(), &[&args[..], &["--result", "."]].concat());
+    let runs = runs(dir.path());
+    let (digits, few) = (&runs[0], &runs[1]);
+    assert!(digits["num_germinated"].as_u64() > Some(0) && digits["num_confirmations"] == 0, "{digits}");
+    assert!(digits.get("unconfirmable").is_none(), "{digits}");
+    let why = few["unconfirmable"].as_str().unwrap_or_default();
+    assert!(why.contains("the smallest that matters needs "), "{few}");
+    assert!(
+        table.contains("seeds germinated") && table.contains("confirmations read") && table.contains(why),
+        "{table}"
+    );
+    let result: Value = serde_json::from_slice(&std::fs::read(dir.path().join("study-0.json")).unwrap()).unwrap();
+    assert_eq!(result["config"]["t.csv.fixed.unconfirmable"], format!("1 run: {why}"), "{result}");
+    assert_eq!(result["measurements"]["digits.fixed.confirmations"]["median"], 0.0, "{result}");
+}
+
+#[test]
+fn intervals_hold_for_all_comparisons_of_a_call_together_and_the_table_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--policies", "fixed,heuristic,off", "--seeds", "2", "--set", "run.epochs=1"];
+    let (table, _) = done(dir.path(), &[&args[..], &["--result", "."]].concat());
+    assert!(table.contains("95 % interval of each, of all 2 together"), "{table}");
+    let result: Value = serde_json::from_slice(&std::fs::read(dir.path().join("study-0.json")).unwrap()).unwrap();
+    let value = |name: &str| result["measurements"][format!("digits.fixed.{name}")]["median"].as_f64().unwrap();
+    assert_eq!(result["config"]["comparisons"], "2");
+    for outcome in ["difference", "loss_difference"] {
+        let [mean, single, all] = ["", ".high", ".high_of_all"].map(|end| value(&format!("{outcome}{end}")));
+        // t(0.9875, 1) / t(0.975, 1)
+        assert!(((all - mean) - 25.451_700 / 12.706_205 * (single - mean)).abs() < 1e-5, "{mean} {single} {all}");
+    }
 }

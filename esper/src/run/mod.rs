@@ -12,4 +12,5 @@ mod train;
 
 pub use folder::RunFolder;
 pub(crate) use interrupt::Interrupt;
+pub(crate) use plan::whole_digest;
 pub use train::{TrainArgs, train, train_quietly};

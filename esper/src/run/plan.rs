@@ -145,6 +145,11 @@ pub(super) fn earlier_digest(config: &EsperConfig) -> String {
     digest_of(&without_free(config, KEPT_BEFORE))
 }
 
+/// A digest of all of it.
+pub(crate) fn whole_digest(config: &EsperConfig) -> String {
+    digest_of(&toml::Value::try_from(config).expect("a loaded configuration can be written as TOML"))
+}
+
 fn digest_of(kept: &toml::Value) -> String {
     let text = toml::to_string(kept).expect("a TOML value can be written as TOML");
     blake3::hash(text.as_bytes()).to_hex().to_string()

@@ -1,7 +1,8 @@
 //! The command: trains every arm and prints the table.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,15 +14,16 @@ use anyhow::Context as _;
 use clap::Args;
 use leyline::clock::{Clock, SystemClock};
 use leyline::error::BoxError;
-use leyline::id::{RunId, StepIndex};
+use leyline::id::{RunId, SeedId, StepIndex};
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
-use leyline::seed::{SeedManager as _, SeedStage};
+use leyline::seed::{Confirming, SeedManager as _, SeedStage};
 use leyline::telemetry::NullRecorder;
-use serde::{Deserialize, Serialize};
+use tamiyo::policy::PolicyKind;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Flow, Observer, Outcome};
 
+use super::file::{Origin, Run, RunFile, build};
 use super::paired::{PairedDifference, mean_and_deviation, upper_bound};
 use super::result::result;
 use crate::bench::{BUILD, may_be_written};
@@ -50,7 +52,8 @@ pub struct StudyArgs {
     /// Any other setting, as for `esper train`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Also writes the runs as JSON. Those of the same arms and settings that are in the file already are not trained again.
+    /// Also writes the runs as JSON. Those that the same build made with the same configuration on the same data are not trained again; all others
+    /// stay in the file.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Runs that are trained at the same time.
@@ -61,46 +64,29 @@ pub struct StudyArgs {
     pub result: Option<PathBuf>,
 }
 
-/// One run of the study.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Run {
+/// One training of the study, confirmed to be possible.
+pub(super) struct Arm {
     pub(super) data: String,
     pub(super) policy: String,
     pub(super) seed: u64,
-    pub(super) test_accuracy: f64,
-    pub(super) test_loss: f64,
-    pub(super) steps: u64,
-    pub(super) parameters: usize,
-    pub(super) num_fossilized: usize,
-    /// The settings that were given.
-    #[serde(default)]
     pub(super) set: Vec<String>,
+    pub(super) config: EsperConfig,
 }
 
-impl Run {
-    fn is_of(&self, arm: &Arm) -> bool {
-        self.data == arm.data && self.policy == arm.policy && self.seed == arm.seed && self.set == arm.set
-    }
+/// Stops a run when the user asks for it, and counts the seeds that it tries.
+struct Watch<'a> {
+    interrupt: &'a Interrupt,
+    germinated: BTreeSet<SeedId>,
 }
 
-/// One training of the study, confirmed to be possible.
-struct Arm {
-    data: String,
-    policy: String,
-    seed: u64,
-    set: Vec<String>,
-    config: EsperConfig,
-}
-
-/// Stops a run when the user asks for it.
-struct StopWhenAsked<'a>(&'a Interrupt);
-
-impl Observer for StopWhenAsked<'_> {
+impl Observer for Watch<'_> {
     fn step_finished(&mut self, _step: StepIndex) -> Flow {
-        if self.0.asked() { Flow::Stop } else { Flow::Continue }
+        if self.interrupt.asked() { Flow::Stop } else { Flow::Continue }
     }
 
-    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        let germinated = report.transitions.iter().filter(|change| change.to == SeedStage::Germinated);
+        self.germinated.extend(germinated.map(|change| change.seed));
         Ok(())
     }
 }
@@ -116,18 +102,20 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     }
     may_be_written(args.result.as_deref(), BUILD)?;
     let arms = arms(args)?;
-    if let Some(path) = &args.out {
-        let writable = OpenOptions::new().append(true).create(true).open(path);
-        writable.map_err(|error| UsageError(format!("--out {}: {error}; expected a file", path.display())))?;
-    }
+    let build = build();
+    let (file, done) = match &args.out {
+        Some(path) => RunFile::open(path, &arms, build.as_deref()).map(|(file, done)| (Some(file), done))?,
+        None => (None, Vec::new()),
+    };
     if let Some(dir) = &args.result {
         let made = fs::create_dir_all(dir);
         made.map_err(|error| UsageError(format!("--result {}: {error}; expected a folder", dir.display())))?;
     }
-    let done = earlier(args)?.into_iter().filter(|run| arms.iter().any(|arm| run.is_of(arm))).collect();
     let interrupt = Interrupt::install()?;
-    let Trained { mut runs, ended, .. } = train_all(args, &arms, done, &interrupt);
-    let place = |run: &Run| arms.iter().position(|arm| run.is_of(arm));
+    let trainer = |arm: &Arm| train(arm, build.as_deref(), &interrupt);
+    let keep = |runs: &[Run]| file.as_ref().map_or(Ok(()), |file| file.keep(runs));
+    let Trained { mut runs, ended } = train_all(args.jobs, &arms, done, &trainer, &keep);
+    let place = |run: &Run| arms.iter().position(|arm| run.has_name_of(arm));
     runs.sort_by_key(place);
     if runs.len() < arms.len() {
         output::tell(&format!("{} of {} runs were done\n", runs.len(), arms.len()));
@@ -149,27 +137,20 @@ struct Trained {
     ended: anyhow::Result<bool>,
 }
 
-/// The runs that the file holds.
-fn earlier(args: &StudyArgs) -> anyhow::Result<Vec<Run>> {
-    let Some(path) = args.out.as_ref().filter(|path| path.is_file()) else { return Ok(Vec::new()) };
-    let text = fs::read_to_string(path).unwrap_or_default();
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    let read = serde_json::from_str(&text);
-    Ok(read.map_err(|error| {
-        UsageError(format!("--out {}: {error}; expected runs of a study, or no such file", path.display()))
-    })?)
-}
-
 /// Trains every arm that is not done.
-fn train_all(args: &StudyArgs, arms: &[Arm], done: Vec<Run>, interrupt: &Interrupt) -> Trained {
-    let left: Vec<&Arm> = arms.iter().filter(|arm| !done.iter().any(|run| run.is_of(arm))).collect();
+fn train_all(
+    jobs: NonZeroUsize,
+    arms: &[Arm],
+    done: Vec<Run>,
+    train: &(dyn Fn(&Arm) -> anyhow::Result<Option<Run>> + Sync),
+    keep: &(dyn Fn(&[Run]) -> anyhow::Result<()> + Sync),
+) -> Trained {
+    let left: Vec<&Arm> = arms.iter().filter(|arm| !done.iter().any(|run| run.has_name_of(arm))).collect();
     let (next, trained) = (AtomicUsize::new(0), Mutex::new(Trained { runs: done, ended: Ok(true) }));
     let work = || {
         while let Some(arm) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
             let Arm { data, policy, seed, .. } = arm;
-            let found = train(arm, interrupt).with_context(|| format!("{data}, {policy}, seed {seed}"));
+            let found = train(arm).with_context(|| format!("{data}, {policy}, seed {seed}"));
             let mut trained = trained.lock().unwrap_or_else(PoisonError::into_inner);
             let kept = found.and_then(|run| {
                 let Some(run) = run else { return Ok(false) };
@@ -180,7 +161,7 @@ fn train_all(args: &StudyArgs, arms: &[Arm], done: Vec<Run>, interrupt: &Interru
                     run.num_fossilized
                 ));
                 trained.runs.push(run);
-                keep(args, &trained.runs).map(|()| true)
+                keep(&trained.runs).map(|()| true)
             });
             if !matches!(kept, Ok(true)) {
                 next.store(left.len(), Ordering::Relaxed);
@@ -193,18 +174,12 @@ fn train_all(args: &StudyArgs, arms: &[Arm], done: Vec<Run>, interrupt: &Interru
         }
     };
     thread::scope(|scope| {
-        for _ in 1..args.jobs.get() {
+        for _ in 1..jobs.get() {
             scope.spawn(work);
         }
         work();
     });
     trained.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes what was done so far, where a file is given.
-fn keep(args: &StudyArgs, runs: &[Run]) -> anyhow::Result<()> {
-    let Some(path) = &args.out else { return Ok(()) };
-    fs::write(path, serde_json::to_string_pretty(runs)? + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
 /// Every training of the study, in order.
@@ -269,7 +244,7 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
 }
 
 /// Trains an arm; `None` when the user ended it.
-fn train(arm: &Arm, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
+fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
     let Arm { data, policy, seed, set, config } = arm;
     let prepared = data::load(&config.data)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -278,11 +253,14 @@ fn train(arm: &Arm, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
     let around = Surroundings { run_id, checkpoints: None, command_journal: None, recorder, clock };
     let mut trainer = assemble(config, &prepared, around)?;
     let mut eager = Eager::acquire()?;
-    if trainer.run(&mut eager, &mut StopWhenAsked(interrupt))? == Outcome::Interrupted {
+    let mut watch = Watch { interrupt, germinated: BTreeSet::new() };
+    if trainer.run(&mut eager, &mut watch)? == Outcome::Interrupted {
         return Ok(None);
     }
     let test = trainer.test(&eager)?.score;
     let states = trainer.seeds().export_seed_states(&eager)?;
+    // Where nothing grows there is nothing to confirm.
+    let confirming = trainer.seeds().confirming(&eager)?.filter(|_| config.policy.policy != PolicyKind::Off);
     Ok(Some(Run {
         data: data.clone(),
         policy: policy.clone(),
@@ -292,8 +270,40 @@ fn train(arm: &Arm, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
         steps: trainer.progress().1.0,
         parameters: trainer.seeds().model().layout().num_elements(),
         num_fossilized: states.iter().filter(|state| state.stage == SeedStage::Fossilized).count(),
+        num_germinated: Some(watch.germinated.len() as u64),
+        num_confirmations: confirming.map(|next| next.num_read),
+        unconfirmable: unconfirmable(confirming),
         set: set.clone(),
+        origin: Origin::of(build, arm, &prepared),
     }))
+}
+
+/// Why a run that ended like this could not have confirmed the gain of any seed.
+fn unconfirmable(at_the_end: Option<Confirming>) -> Option<String> {
+    let Confirming { num_samples, needed_samples, num_read, .. } = at_the_end?;
+    (num_read == 0 && num_samples < needed_samples).then(|| {
+        format!("{num_samples} samples to confirm a gain on, the smallest that matters needs {needed_samples}")
+    })
+}
+
+/// Runs that could not have confirmed a gain, with why: `2 runs: …`; empty where all could, or it is not known.
+pub(super) fn unconfirmable_runs(runs: &[&Run]) -> String {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for why in runs.iter().filter_map(|run| run.unconfirmable.as_deref()) {
+        *reasons.entry(why).or_default() += 1;
+    }
+    let told = reasons.iter().map(|(why, n)| format!("{n} {}: {why}", if *n == 1 { "run" } else { "runs" }));
+    told.collect::<Vec<_>>().join("; ")
+}
+
+/// The sum over the runs, where it is known of all of them.
+pub(super) fn total(runs: &[&Run], of: fn(&Run) -> Option<u64>) -> Option<u64> {
+    runs.iter().map(|run| of(run)).sum()
+}
+
+/// Differences of one outcome that a call looks at: of every policy but the last to the last one, on each data set.
+pub(super) fn num_comparisons(args: &StudyArgs) -> usize {
+    args.data.len() * args.policies.len().saturating_sub(1)
 }
 
 /// How many of the runs have a permanent seed.
@@ -310,10 +320,17 @@ pub(super) fn paired(treated: &[&Run], control: &[&Run], of: fn(&Run) -> f64) ->
 
 /// The runs as a Markdown table: accuracy per arm, and the paired difference to the last policy.
 fn table(args: &StudyArgs, runs: &[Run]) -> String {
-    let mut text = String::from(
-        "| data | policy | runs | steps | parameters | seeds kept | runs that keep a seed, bound | test accuracy, mean ± s.d. | difference, 95 % interval | difference of the loss |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+    let comparisons = num_comparisons(args);
+    let intervals = if comparisons > 1 {
+        format!("95 % interval of each, of all {comparisons} together")
+    } else {
+        "95 % interval".to_owned()
+    };
+    let mut text = format!(
+        "| data | policy | runs | steps | parameters | seeds germinated, in all | confirmations read, in all | seeds kept | runs that keep a seed, bound | test accuracy, mean ± s.d. | difference, {intervals} | difference of the loss, {intervals} |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
+    let mut notes = String::new();
     let control = args.policies.last().map_or("", String::as_str);
     for data in &args.data {
         let arm = |policy: &str| -> Vec<&Run> {
@@ -330,7 +347,11 @@ fn table(args: &StudyArgs, runs: &[Run]) -> String {
                 let difference = paired(&arm(policy), &arm(control), of).filter(|_| policy != control);
                 difference.map_or_else(
                     || "–".to_owned(),
-                    |d| format!("{:+.digits$} [{:+.digits$}, {:+.digits$}]", d.mean, d.low, d.high),
+                    |d| {
+                        let of_each = format!("{:+.digits$} [{:+.digits$}, {:+.digits$}]", d.mean, d.low, d.high);
+                        let (low, high) = d.of_all(comparisons);
+                        if comparisons > 1 { format!("{of_each} [{low:+.digits$}, {high:+.digits$}]") } else { of_each }
+                    },
                 )
             };
             let difference = against(|run| 100.0 * run.test_accuracy, 2);
@@ -339,14 +360,21 @@ fn table(args: &StudyArgs, runs: &[Run]) -> String {
             let (share, bound) = (num_keep as f64 / num_runs as f64, upper_bound(num_keep, num_runs));
             let (steps, parameters) = (count(|run| run.steps as f64), count(|run| run.parameters as f64));
             let kept = count(|run| run.num_fossilized as f64);
+            let known = |of| total(&arm(policy), of).map_or_else(|| "–".to_owned(), |sum| sum.to_string());
+            let (germinated, read) = (known(|run| run.num_germinated), known(|run| run.num_confirmations));
+            let unconfirmable = unconfirmable_runs(&arm(policy));
+            if !unconfirmable.is_empty() {
+                writeln!(notes, "{data}, {policy}: no gain could be confirmed in {unconfirmable}")
+                    .expect("a string takes any text");
+            }
             writeln!(
                 text,
-                "| {data} | {policy} | {num_runs} | {steps:.0} | {parameters:.0} | {kept:.1} | {:.1} %, < {:.1} % | {mean:.2} ± {deviation:.2} % | {difference} | {loss} |",
+                "| {data} | {policy} | {num_runs} | {steps:.0} | {parameters:.0} | {germinated} | {read} | {kept:.1} | {:.1} %, < {:.1} % | {mean:.2} ± {deviation:.2} % | {difference} | {loss} |",
                 100.0 * share,
                 100.0 * bound
             )
             .expect("a string takes any text");
         }
     }
-    text
+    text + if notes.is_empty() { "" } else { "\n" } + &notes
 }

@@ -4,6 +4,7 @@
 //! the policy only. Test data are read once per run, after its last epoch.
 
 mod paired;
+mod file;
 mod result;
 mod command;
 

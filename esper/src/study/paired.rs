@@ -30,6 +30,17 @@ impl PairedDifference {
         let half = quantile * (variance / n as f64).sqrt();
         Some(Self { mean, low: mean - half, high: mean + half, n })
     }
+
+    /// The interval for `comparisons` at once: all of theirs hold together with a probability of at least 95 %, whatever they have
+    /// to do with each other (Bonferroni). For one it is its own.
+    #[must_use]
+    pub fn of_all(&self, comparisons: usize) -> (f64, f64) {
+        let degrees = (self.n - 1) as f64;
+        let quantile =
+            |error: f64| StudentsT::new(0.0, 1.0, degrees).map_or(f64::NAN, |t| t.inverse_cdf(1.0 - error / 2.0));
+        let half = (self.high - self.mean) * quantile(0.05 / comparisons.max(1) as f64) / quantile(0.05);
+        (self.mean - half, self.mean + half)
+    }
 }
 
 /// The upper bound of a probability, one-sided 95 % (Clopper & Pearson 1934): of `count` cases out of `n`.
@@ -60,6 +71,15 @@ mod tests {
         let found = PairedDifference::of(&[2.0, 4.0, 6.0, 8.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert!((found.mean - 3.0).abs() < 1e-12);
         assert!((found.high - found.mean - 2.776_445 * 0.5_f64.sqrt()).abs() < 1e-5);
+    }
+
+    #[test]
+    fn the_interval_for_all_comparisons_is_wider_than_that_for_one() {
+        let found = PairedDifference::of(&[2.0, 4.0, 6.0, 8.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        // t(1 − 0.05 / 12, 4) = 4.851008: six comparisons.
+        let ((low, high), (_, one)) = (found.of_all(6), found.of_all(1));
+        assert!((high - 3.0 - 4.851_008 * 0.5_f64.sqrt()).abs() < 1e-5 && (low + high - 6.0).abs() < 1e-12, "{high}");
+        assert!((one - found.high).abs() < 1e-9);
     }
 
     #[test]

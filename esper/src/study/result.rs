@@ -7,19 +7,27 @@ use baselines::measure::Measurement;
 use baselines::result::{BenchResult, SCHEMA};
 use leyline::clock::SystemClock;
 
-use super::command::{Run, StudyArgs, num_that_keep, paired};
+use super::command::{StudyArgs, num_comparisons, num_that_keep, paired, total, unconfirmable_runs};
+use super::file::Run;
 use super::paired::{PairedDifference, mean_and_deviation, upper_bound};
 use crate::bench::BUILD;
 
 const NOTES: &str = "DATA.POLICY.test_accuracy: accuracy on the test part after the last epoch (%), one value per random seed, which fixes \
                      weights, division and order of the data; .mean and .deviation of them; .difference: mean of the paired \
-                     differences to the last policy, .low and .high: its 95 % interval (Student's t) (points); .steps, .parameters \
+                     differences to the last policy, .low and .high: its 95 % interval (Student's t), .low_of_all and .high_of_all: so wide that those of all \
+                     `comparisons` of this outcome hold together (Bonferroni) (points); .germinated: seeds that germinated, in all runs; \
+                     .confirmations: seeds for which the samples that confirm were read, in all runs; config DATA.POLICY.unconfirmable: runs \
+                     in which no gain could be confirmed, and why; .steps, .parameters \
                      and .seeds_kept: means over the random seeds; .keep: runs with a permanent seed, .keep.share and .keep.bound: their share and its \
                      one-sided 95 % bound (Clopper-Pearson) (%); .loss_difference: as .difference, of the loss on the test part.";
 
 /// Everything that the table shows, as `study-FIRST`, where FIRST is the first random seed.
 pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
     let mut measurements = BTreeMap::new();
+    let mut config = BTreeMap::from([
+        ("random_seeds".to_owned(), args.seeds.to_string()),
+        ("comparisons".to_owned(), num_comparisons(args).to_string()),
+    ]);
     let arm = |data: &str, policy: &str| -> Vec<&Run> {
         runs.iter().filter(|run| run.data == data && run.policy == policy).collect()
     };
@@ -45,13 +53,26 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
         add("steps", "count", mean(|run| run.steps as f64));
         add("parameters", "count", mean(|run| run.parameters as f64));
         add("seeds_kept", "count", mean(|run| run.num_fossilized as f64));
+        for (what, sum) in [
+            ("germinated", total(&runs, |run| run.num_germinated)),
+            ("confirmations", total(&runs, |run| run.num_confirmations)),
+        ] {
+            add(what, "count", sum.map(|sum| sum as f64).into_iter().collect());
+        }
+        let unconfirmable = unconfirmable_runs(&runs);
+        if !unconfirmable.is_empty() {
+            config.insert(format!("{data}.{policy}.unconfirmable"), unconfirmable);
+        }
         let (keep, of) = (num_that_keep(&runs), runs.len());
         add("keep", "count", vec![keep as f64]);
         add("keep.share", "%", vec![100.0 * keep as f64 / of.max(1) as f64]);
         add("keep.bound", "%", vec![100.0 * upper_bound(keep, of)]);
         for (what, unit, difference) in differences {
-            let Some(PairedDifference { mean, low, high, .. }) = difference else { continue };
-            for (end, value) in [("", mean), (".low", low), (".high", high)] {
+            let Some(difference) = difference else { continue };
+            let PairedDifference { mean, low, high, .. } = difference;
+            let (low_of_all, high_of_all) = difference.of_all(num_comparisons(args));
+            let ends = [(".low", low), (".high", high), (".low_of_all", low_of_all), (".high_of_all", high_of_all)];
+            for (end, value) in [("", mean)].into_iter().chain(ends) {
                 add(&format!("{what}{end}"), unit, vec![value]);
             }
         }
@@ -67,7 +88,7 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
         ),
         notes: NOTES.to_owned(),
         environment: Environment::detect(&SystemClock::new()).built_from(BUILD),
-        config: BTreeMap::from([("random_seeds".to_owned(), args.seeds.to_string())]),
+        config,
         measurements,
         metrics: Vec::new(),
     }
@@ -100,7 +121,12 @@ mod tests {
             steps: 10,
             parameters: 20,
             num_fossilized: 1,
+            // Of the second run of `off` it is not known.
+            num_germinated: (policy != "off" || seed == 7).then_some(2),
+            num_confirmations: (policy != "off" || seed == 7).then_some(1),
+            unconfirmable: None,
             set: Vec::new(),
+            origin: None,
         };
         let runs = [run("heuristic", 7, 0.9), run("off", 7, 0.5), run("heuristic", 8, 0.7), run("off", 8, 0.6)];
         let result = result(&args, &runs);
@@ -115,7 +141,11 @@ mod tests {
             ("off.seeds_kept", Some(10.0)),
             ("heuristic.keep.share", Some(1000.0)),
             ("heuristic.loss_difference", Some(0.0)),
+            ("heuristic.germinated", Some(40.0)),
+            ("heuristic.confirmations", Some(20.0)),
+            ("off.confirmations", None),
             ("off.difference", None),
+            ("heuristic.difference.low_of_all", Some(-1656.0)),
         ] {
             assert_eq!(value(name), expected, "{name}");
         }
