@@ -45,11 +45,13 @@ struct Watched<S> {
     wants_batch: bool,
     /// Inputs of each batch.
     shown: Vec<Vec<f32>>,
+    /// On how many samples gains are confirmed, where it was told.
+    confirms_on: Option<u64>,
 }
 
 impl<S> Watched<S> {
     fn new(inner: S, wants_batch: bool) -> Self {
-        Self { inner, successor: None, wants_batch, shown: Vec::new() }
+        Self { inner, successor: None, wants_batch, shown: Vec::new(), confirms_on: None }
     }
 }
 
@@ -91,6 +93,11 @@ impl<S: SeedManager> SeedManager for Watched<S> {
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), S::Error> {
         self.inner.record_evidence(eager, evidence)
+    }
+
+    fn confirm_on(&mut self, eager: &Eager, num_samples: u64) -> Result<(), S::Error> {
+        self.confirms_on = Some(num_samples);
+        self.inner.confirm_on(eager, num_samples)
     }
 
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), S::Error> {
@@ -215,6 +222,42 @@ fn an_epoch_that_is_taken_up_in_the_middle_shows_nothing_again() {
         shown.extend(resumed.seeds().shown.iter().cloned());
         assert_eq!(shown, first_microbatches(), "interrupted after step {stop}");
     }
+}
+
+#[test]
+fn a_run_that_began_before_gains_were_confirmed_goes_on_without_and_says_so_when_it_is_taken_up_again() {
+    let mut eager = Eager::acquire().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut begun = trainer(Watched::new(fake(), false), Some(dir.path())).unwrap();
+    begun.run(&mut eager, &mut StopAfter(StepIndex(1))).unwrap();
+    let num_confirming = NUM_SAMPLES as u64 / 2;
+    assert_eq!(begun.seeds().confirms_on, Some(num_confirming));
+    drop(begun);
+    let take_up = |eager: &mut Eager, stop| {
+        let mut resumed = trainer(Watched::new(fake(), false), Some(dir.path())).unwrap();
+        resumed.resume(eager).unwrap().unwrap();
+        resumed.run(eager, &mut StopAfter(StepIndex(stop))).unwrap();
+        resumed.seeds().confirms_on
+    };
+    assert_eq!(take_up(&mut eager, 2), Some(num_confirming));
+
+    let mut store = CheckpointStore::open(dir.path(), NonZeroUsize::MIN, Arc::new(StdFs)).unwrap();
+    let mut snapshot = store.load_latest().unwrap().unwrap().snapshot;
+    let saved = snapshot.components.get_mut("trainer").unwrap();
+    let mut document: serde_json::Value = serde_json::from_str(&saved.json).unwrap();
+    let setup = document["setup"].as_object_mut().unwrap();
+    assert_eq!(setup.remove("confirmation_fraction").unwrap(), "0.5");
+    saved.json = document.to_string();
+    store.save(&snapshot).unwrap();
+    drop(store);
+    for stop in [3, 4, NUM_EPOCHS * STEPS_PER_EPOCH] {
+        assert_eq!(take_up(&mut eager, stop), None, "up to step {stop}");
+    }
+    // One that has confirmed cannot go on without.
+    let mut other = trainer(Watched::new(fake(), false), None).unwrap();
+    other.run(&mut eager, &mut StopAfter(StepIndex(1))).unwrap();
+    let error = other.restore(&mut eager, &snapshot).unwrap_err().to_string();
+    assert!(error.contains("confirmation_fraction") && error.contains("expected a new trainer"), "{error}");
 }
 
 /// One linear layer; `offset` is of this type and takes no part.

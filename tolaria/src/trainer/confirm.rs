@@ -50,7 +50,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Divides the validation data where the manager has something to confirm, and tells it.
     pub(super) fn divide(&mut self, eager: &Eager) -> Result<(), Error> {
         let slots = self.parts.seeds.export_slot_states(eager).map_err(|error| self.seed_error(error))?;
-        if slots.is_empty() {
+        if slots.is_empty() || !self.confirms {
             return Ok(());
         }
         if self.divided.is_none() {

@@ -221,6 +221,8 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) reads: HostReads,
     /// Validation data of which a part confirms; none where nothing is confirmed.
     pub(super) divided: Option<Divided>,
+    /// Whether gains are confirmed: not in a run that began before there was that, and goes on.
+    pub(super) confirms: bool,
     /// Before the executor: what it has copied is freed while the device is this thread's.
     pub(super) saver: Option<Saver>,
     pub(super) instruments: Instruments,
@@ -295,6 +297,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             shares: BTreeMap::new(),
             reads: HostReads::default(),
             divided: None,
+            confirms: true,
             saver: parts.checkpoints.take().map(|checkpoints| Saver::new(checkpoints, &parts.clock)),
             instruments: Instruments::new(&parts.recorder, &measures, &config),
             gradient_instruments: GradientInstruments::new(&parts.recorder),

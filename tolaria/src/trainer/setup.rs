@@ -34,10 +34,19 @@ pub(super) struct Setup {
     /// Sampler and transforms; empty where every sample comes once, as it is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     order: String,
+    /// Of the validation data, as text; absent in a run that began before gains were confirmed, and stays so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    confirmation_fraction: Option<String>,
 }
 
 impl Setup {
-    pub(super) fn of(batch: &BatchConfig, task: &dyn Task, data: &Splits, order: String) -> Self {
+    pub(super) fn of(
+        batch: &BatchConfig,
+        task: &dyn Task,
+        data: &Splits,
+        order: String,
+        confirmation_fraction: Option<f64>,
+    ) -> Self {
         let Splits { train, validation, test } = data;
         Self {
             batch_size: batch.batch_size,
@@ -52,7 +61,13 @@ impl Setup {
             validation_labels: validation.digest().to_owned(),
             test_labels: test.digest().to_owned(),
             order,
+            confirmation_fraction: confirmation_fraction.map(|fraction| fraction.to_string()),
         }
+    }
+
+    /// Whether gains are confirmed in a run of this setup, on however many samples.
+    pub(super) fn confirms(&self) -> bool {
+        self.confirmation_fraction.is_some()
     }
 
     /// Whether `self`, which was saved, is what a run is `given`.
@@ -60,6 +75,11 @@ impl Setup {
     /// # Errors
     /// [`Error::State`] with the first field that differs.
     pub(super) fn compare(&self, given: &Self) -> Result<(), Error> {
+        if let (Some(saved), Some(given)) = (&self.confirmation_fraction, &given.confirmation_fraction)
+            && saved != given
+        {
+            return Err(differs("trainer.confirmation_fraction", saved, given));
+        }
         let pairs = self.fields().into_iter().zip(given.fields());
         let other = pairs.into_iter().find(|((_, saved), (_, given))| saved != given);
         other.map_or(Ok(()), |((field, saved), (_, given))| Err(differs(field, saved, given)))
@@ -104,5 +124,10 @@ mod tests {
         assert!(old.compare(&new).is_ok() && new.compare(&new).is_ok());
         let error = old.compare(&read(r#""task":"classification of 9""#)).unwrap_err().to_string();
         assert!(error.contains("trained with classification of 10, but this run has classification of 9"), "{error}");
+        let task = r#""task":"classification of 10""#;
+        let confirming = |fraction: &str| read(&format!(r#"{task},"confirmation_fraction":"{fraction}""#));
+        assert!(old.compare(&confirming("0.5")).is_ok() && !old.confirms() && confirming("0").confirms());
+        let error = confirming("0.5").compare(&confirming("0.25")).unwrap_err().to_string();
+        assert!(error.contains("trained with 0.5, but this run has 0.25"), "{error}");
     }
 }

@@ -182,6 +182,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             return Err(Error::State { field: "trainer.step", message });
         }
         let is_compared = state.setup.is_some();
+        let confirms = state.setup.as_ref().is_some_and(Setup::confirms);
+        if self.divided.is_some() && !confirms {
+            let message = "the checkpoint is of a run in which no gain is confirmed, and this trainer has run and confirms them; expected a new trainer";
+            return Err(Error::State { field: "trainer.confirmation_fraction", message: message.to_owned() });
+        }
         // What is the trainer's own is made aside. Seed manager and policy change nothing when they refuse (DU-2), and are
         // put back when something after them does.
         let mut optimizer = self.config.new_optimizer();
@@ -197,6 +202,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 (self.cursor, self.track) = (state.cursor, state.track);
                 self.shares = state.shares.into_iter().collect();
                 self.recovery.guard = state.guard;
+                if self.confirms && !confirms && self.config.confirmation_fraction > 0.0 {
+                    tracing::warn!(
+                        "the run began before gains were confirmed: `confirmation_fraction` has no effect, and seeds are judged by all of its validation data"
+                    );
+                }
+                self.confirms = confirms;
                 self.recovery.num_counted = EpochSums::num_skipped(self.engine.geometry(), &state.sums);
                 // Parameters, moments and sums are new tensors.
                 self.executor.clear();
@@ -248,7 +259,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     fn setup(&self) -> Setup {
-        Setup::of(&self.config.batch, &*self.parts.task, &self.parts.data, self.feed.describe())
+        let fraction = self.confirms.then_some(self.config.confirmation_fraction);
+        Setup::of(&self.config.batch, &*self.parts.task, &self.parts.data, self.feed.describe(), fraction)
     }
 
     /// Takes up the newest checkpoint that verifies; `None` when there is none.
