@@ -102,11 +102,20 @@ fn what_was_read_to_confirm_is_not_fresh_again_after_a_way_back_and_is_in_anothe
     rig.manager.record_confirmation(&rig.eager, seed, &measured).unwrap();
     let read = told(&rig);
     assert!(read.0 == 1 && read.1 < before.1 && read.2.is_some());
+    // The same way again: the same answer, at the same level.
     for _ in 0..2 {
         rig.manager.restore(&mut rig.eager, &saved).unwrap();
-        assert_eq!(told(&rig), read);
+        assert_eq!(told(&rig), before);
         rig.manager.record_confirmation(&rig.eager, seed, &measured).unwrap();
         assert_eq!(told(&rig), read);
+    }
+    // Another way: another test.
+    for (num_read, share) in [(2, 0.5), (3, 0.25)] {
+        rig.manager.restore(&mut rig.eager, &saved).unwrap();
+        let other = Confirmation { loss_gain: -share, ..measured };
+        rig.manager.record_confirmation(&rig.eager, seed, &other).unwrap();
+        let found = told(&rig);
+        assert_eq!((found.0, found.1), (num_read, read.1 * share));
     }
     // Another one replays what was not saved, on the same samples and at the same level.
     let mut other = Rig::beside(config(mlp()), rig.eager);

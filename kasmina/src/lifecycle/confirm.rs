@@ -8,7 +8,10 @@
 //! finding it has cost, as in alpha-investing (Foster & Stine 2008): the tests before which j were confirmed stand at C(k−1, j)
 //! nodes for each k, and the levels of all of them add up to α again, for each j. So the next one is false with a probability of at most α, too.
 
-use leyline::seed::Confirming;
+use std::collections::BTreeMap;
+
+use leyline::id::SeedId;
+use leyline::seed::{Confirmed, Confirming};
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -47,6 +50,30 @@ impl Confirmations {
         let Self { read, confirmed } = self;
         let min_gain = gates.min_loss_gain;
         Confirming { num_samples, needed_samples, level, min_gain, num_read: read, num_confirmed: confirmed }
+    }
+}
+
+/// What the samples were read for in this process, whatever state it went back to: they are not fresh again.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Spent {
+    counted: Confirmations,
+    answers: BTreeMap<SeedId, Confirmed>,
+}
+
+impl Spent {
+    /// The tests before one whose answer is `again` where nothing else was read since `counted`. A run that went back and takes
+    /// the same way reads what it read; on another way each test is one more.
+    pub(crate) fn before(&self, counted: Confirmations, seed: SeedId, again: &Confirmed) -> Confirmations {
+        let is_known = self.answers.get(&seed) == Some(again);
+        if is_known || counted.read >= self.counted.read { counted } else { self.counted }
+    }
+
+    /// Notes an answer, and the tests with it.
+    pub(crate) fn note(&mut self, counted: Confirmations, seed: SeedId, answer: Confirmed) {
+        self.answers.insert(seed, answer);
+        if counted.read > self.counted.read {
+            self.counted = counted;
+        }
     }
 }
 

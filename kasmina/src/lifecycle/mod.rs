@@ -22,6 +22,6 @@ pub use alpha::{AlphaController, RampRunning};
 pub use gate::GateConfig;
 pub use history::HistoryEntry;
 
-pub(crate) use confirm::Confirmations;
+pub(crate) use confirm::{Confirmations, Spent};
 pub(crate) use gate::{Germination, Surroundings};
-pub(crate) use record::{Cause, Contradiction, Newborn, SeedRecord};
+pub(crate) use record::{Cause, Contradiction, Newborn, SeedRecord, judged};

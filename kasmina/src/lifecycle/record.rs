@@ -590,5 +590,8 @@ impl SeedRecord {
 }
 
 mod confirm;
+
+pub(crate) use confirm::judged;
+
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,8 @@
 //!
 //! A state is rebuilt aside and swapped in when it is complete, so a failed restore changes nothing (DU-2). The
 //! tensors are new ones: the layout gets a revision under which this manager has not trained yet, so that nothing
-//! captured before can be taken for valid. Readings of the samples that confirm stay read. A manager that has done nothing takes the saved revision as it is.
+//! captured before can be taken for valid. Readings of the samples that confirm stay read. A manager that has done
+//! nothing takes the saved revision as it is.
 
 use std::collections::BTreeMap;
 
@@ -105,8 +106,7 @@ impl Durable for Kasmina {
         let document: Document = serde_json::from_str(&saved.json)?;
         let monitor = document.epochs_since_audit;
         let began = self.clock.now();
-        let mut state = self.rebuild(document, saved)?;
-        state.keep_spent(&self.state);
+        let state = self.rebuild(document, saved)?;
         let previous = self.take_over(state);
         // A seed that waits for weights is germinated, which was checked, and can be removed without a change of the
         // layout. Should the removal fail all the same, the state before is back, and its seeds wait anew.
@@ -165,6 +165,7 @@ impl Kasmina {
             unreturned: unreturned.into_iter().map(Transition::from).collect(),
             next_seed,
             confirmations,
+            spent: self.state.spent.clone(),
             confirming_samples: self.state.confirming_samples,
             init_seed,
             latest_batch,

@@ -26,7 +26,7 @@ use crate::graft::{GraftedModel, Role};
 use crate::host::{Host, HostConfig, HostSlot};
 use crate::init::InitMode;
 use crate::isolation::{Ledger, Monitor};
-use crate::lifecycle::{Confirmations, SeedRecord};
+use crate::lifecycle::{Confirmations, SeedRecord, Spent, judged};
 use crate::manager::device_cache::DeviceCache;
 use crate::manager::library::Library;
 use crate::manager::operation::{Done, Tools};
@@ -98,6 +98,7 @@ impl Kasmina {
             unreturned,
             next_seed: 1,
             confirmations: Confirmations::default(),
+            spent: Spent::default(),
             confirming_samples: None,
             init_seed,
             latest_batch,
@@ -529,18 +530,24 @@ impl SeedManager for Kasmina {
     fn record_confirmation(&mut self, eager: &Eager, seed: SeedId, measured: &Confirmation) -> Result<(), Error> {
         self.thread.check(eager)?;
         self.state.record(seed)?;
-        let next = self.state.confirmations.next(&self.config.gates, measured.num_samples);
         let around = self.state.surroundings(seed, &self.config);
+        let judged_after =
+            |before: Confirmations| judged(measured, before.next(&self.config.gates, measured.num_samples));
+        let counted = self.state.confirmations;
+        let counted = self.state.spent.before(counted, seed, &judged_after(counted));
+        let answer = judged_after(counted);
         let Some(record) = self.state.seeds.get_mut(&seed) else { return Ok(()) };
-        if !record.confirm(measured, next) {
+        if !record.confirm(answer) {
             return Ok(());
         }
-        let confirmed = record.export().confirmation.is_some_and(|confirmed| confirmed.passed);
-        self.state.confirmations.read += 1;
-        self.state.confirmations.confirmed += u64::from(confirmed);
+        let confirmed = answer.passed;
+        let Confirmations { read, confirmed: num_confirmed } = counted;
+        let counted = Confirmations { read: read + 1, confirmed: num_confirmed + u64::from(confirmed) };
+        self.state.confirmations = counted;
+        self.state.spent.note(counted, seed, answer);
         let event = Event::new(if confirmed { &events::GAIN_CONFIRMED } else { &events::GAIN_NOT_CONFIRMED });
         let event = event.with("seed_id", seed).with("loss_gain", measured.loss_gain);
-        let event = event.with("p_value", measured.p_value).with("level", next.level);
+        let event = event.with("p_value", measured.p_value).with("level", answer.level);
         self.telemetry.event(event.with("samples", measured.num_samples));
         if let Some(report) = record.judge_next(&self.config.gates, around) {
             self.telemetry.gate(Some(seed), report);

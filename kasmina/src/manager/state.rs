@@ -15,7 +15,7 @@ use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{GraftedModel, slot_of};
 use crate::host::HostSlot;
-use crate::lifecycle::{Confirmations, SeedRecord, Surroundings};
+use crate::lifecycle::{Confirmations, SeedRecord, Spent, Surroundings};
 use crate::weight::WeightSet;
 
 /// Network and records.
@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) next_seed: u32,
     /// Gains that were confirmed or refused.
     pub(super) confirmations: Confirmations,
+    /// Of all states of the process.
+    pub(super) spent: Spent,
     /// On how many samples gains are confirmed, where somebody does it.
     pub(super) confirming_samples: Option<u64>,
     /// All initial weights follow from it.
@@ -40,16 +42,6 @@ pub(super) struct State {
 impl State {
     pub(super) fn record(&self, seed: SeedId) -> Result<&SeedRecord, Error> {
         self.seeds.get(&seed).ok_or(Error::UnknownSeed { seed })
-    }
-
-    /// Keeps what `later` has read of the samples that confirm, in a process that goes back: they are not fresh again.
-    pub(super) fn keep_spent(&mut self, later: &Self) {
-        if later.confirmations.read > self.confirmations.read {
-            self.confirmations = later.confirmations;
-        }
-        for (id, record) in &mut self.seeds {
-            later.seeds.get(id).into_iter().for_each(|known| record.keep_confirmation(known));
-        }
     }
 
     /// A slot of the host with its position.

@@ -28,31 +28,27 @@ impl SeedRecord {
         row.and_then(|row| self.judge(&gates, around, row)).is_some_and(|report| report.passed)
     }
 
-    /// Judges and keeps what the confirming samples say, once. Returns whether it was the first time.
-    pub(crate) fn confirm(&mut self, measured: &Confirmation, next: Confirming) -> bool {
-        if self.confirmation.is_some() {
-            return false;
-        }
-        let Confirmation { loss_gain, p_value, worst, num_samples } = *measured;
-        // As JSON it could not be read again. What is no number proves nothing.
-        let number = |value: f64| if value.is_finite() { value } else { f64::MIN };
-        let is_p_value = (0.0..=1.0).contains(&p_value);
-        let measured = Confirmation {
-            loss_gain: number(loss_gain),
-            p_value: if is_p_value { p_value } else { 1.0 },
-            worst: number(worst),
-            num_samples,
-        };
-        let enough = num_samples >= next.needed_samples && worst.is_finite() && worst > 0.0;
-        let passed = enough && measured.loss_gain > next.min_gain && measured.p_value <= next.level;
-        self.confirmation = Some(Confirmed { measured, level: next.level, passed });
-        true
+    /// Keeps what the confirming samples said, once. Returns whether it was the first time.
+    pub(crate) fn confirm(&mut self, judged: Confirmed) -> bool {
+        let is_first = self.confirmation.is_none();
+        self.confirmation.get_or_insert(judged);
+        is_first
     }
+}
 
-    /// Takes over what the samples said about the same seed later on.
-    pub(crate) fn keep_confirmation(&mut self, later: &Self) {
-        if self.slot == later.slot && self.blueprint == later.blueprint {
-            self.confirmation = self.confirmation.or(later.confirmation);
-        }
-    }
+/// What the confirming samples say, judged by what they have to come to.
+pub(crate) fn judged(measured: &Confirmation, next: Confirming) -> Confirmed {
+    let Confirmation { loss_gain, p_value, worst, num_samples } = *measured;
+    // As JSON it could not be read again. What is no number proves nothing.
+    let number = |value: f64| if value.is_finite() { value } else { f64::MIN };
+    let is_p_value = (0.0..=1.0).contains(&p_value);
+    let measured = Confirmation {
+        loss_gain: number(loss_gain),
+        p_value: if is_p_value { p_value } else { 1.0 },
+        worst: number(worst),
+        num_samples,
+    };
+    let enough = num_samples >= next.needed_samples && worst.is_finite() && worst > 0.0;
+    let passed = enough && measured.loss_gain > next.min_gain && measured.p_value <= next.level;
+    Confirmed { measured, level: next.level, passed }
 }

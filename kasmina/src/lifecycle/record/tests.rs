@@ -473,9 +473,9 @@ fn a_seed_waits_for_its_confirmation_when_all_else_is_met_and_once() {
 
     let read = Confirmation { loss_gain: 0.1, p_value: 0.025, worst: 1.0, num_samples: 180 };
     let mut seed = ready(0.1, 4);
-    assert!(seed.confirm(&read, CONFIRMING) && !wants(&seed));
+    assert!(seed.confirm(judged(&read, CONFIRMING)) && !wants(&seed));
     assert!(seed.export().confirmation.unwrap().passed);
-    assert!(!seed.confirm(&Confirmation { p_value: 1.0, ..read }, CONFIRMING), "a second time");
+    assert!(!seed.confirm(judged(&Confirmation { p_value: 1.0, ..read }, CONFIRMING)), "a second time");
     assert!(seed.export().confirmation.unwrap().passed);
 }
 
@@ -496,7 +496,7 @@ fn what_is_not_certain_enough_too_small_or_no_number_is_not_confirmed_and_can_be
     ];
     for (measured, passes) in cases {
         let mut seed = record();
-        assert!(seed.confirm(&measured, CONFIRMING));
+        assert!(seed.confirm(judged(&measured, CONFIRMING)));
         assert_eq!(seed.confirmation.unwrap().passed, passes, "{measured:?}");
         let saved = serde_json::to_string(&seed).unwrap();
         assert_eq!(serde_json::from_str::<SeedRecord>(&saved).unwrap(), seed, "{measured:?}");
