@@ -13,7 +13,7 @@ use leyline::error::{BoxError, Error as _, ErrorKind, ErrorType};
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::network::NetworkError;
 use leyline::region::{Eager, RegionError, declare_recording};
-use leyline::seed::{Applied, Attribution, Evidence, SeedManager, SeedState, SlotState, Transition};
+use leyline::seed::{Applied, Attribution, Confirming, Evidence, SeedManager, SeedState, SlotState, Transition};
 use leyline::telemetry::NullRecorder;
 use leyline_testkit::clock::ManualClock;
 use leyline_testkit::fake_seed_manager::FakeSeedManager;
@@ -47,11 +47,13 @@ struct Watched<S> {
     shown: Vec<Vec<f32>>,
     /// On how many samples gains are confirmed, where it was told.
     confirms_on: Option<u64>,
+    /// What it asks of the next confirmation.
+    next: Option<Confirming>,
 }
 
 impl<S> Watched<S> {
     fn new(inner: S, wants_batch: bool) -> Self {
-        Self { inner, successor: None, wants_batch, shown: Vec::new(), confirms_on: None }
+        Self { inner, successor: None, wants_batch, shown: Vec::new(), confirms_on: None, next: None }
     }
 }
 
@@ -98,6 +100,10 @@ impl<S: SeedManager> SeedManager for Watched<S> {
     fn confirm_on(&mut self, eager: &Eager, num_samples: u64) -> Result<(), S::Error> {
         self.confirms_on = Some(num_samples);
         self.inner.confirm_on(eager, num_samples)
+    }
+
+    fn confirming(&self, _eager: &Eager) -> Result<Option<Confirming>, S::Error> {
+        Ok(self.next)
     }
 
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), S::Error> {
@@ -222,6 +228,43 @@ fn an_epoch_that_is_taken_up_in_the_middle_shows_nothing_again() {
         shown.extend(resumed.seeds().shown.iter().cloned());
         assert_eq!(shown, first_microbatches(), "interrupted after step {stop}");
     }
+}
+
+/// Losses on validation data, epoch by epoch.
+#[derive(Debug, Default)]
+struct Losses(Vec<f64>);
+
+impl Observer for Losses {
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        self.0.push(report.validation.loss);
+        Ok(())
+    }
+}
+
+#[test]
+fn samples_are_kept_back_only_where_they_can_confirm_a_gain() {
+    let mut eager = Eager::acquire().unwrap();
+    let mut losses = |next| {
+        let watched = Watched { next, ..Watched::new(fake(), false) };
+        let mut losses = Losses::default();
+        trainer(watched, None).unwrap().run(&mut eager, &mut losses).unwrap();
+        losses.0
+    };
+    let asks = |needed_samples, num_read| {
+        Some(Confirming {
+            num_samples: NUM_SAMPLES as u64 / 2,
+            needed_samples,
+            level: 0.05,
+            min_gain: 0.0,
+            num_read,
+            num_confirmed: 0,
+        })
+    };
+    let (of_all, of_half) = (losses(None), losses(asks(1, 0)));
+    assert!(of_all.iter().zip(&of_half).all(|(all, half)| all != half), "{of_all:?}, {of_half:?}");
+    assert_eq!(losses(asks(100, 0)), of_all, "too few");
+    // What one seed has read decides nothing for the others.
+    assert_eq!(losses(asks(100, 1)), of_half, "read before");
 }
 
 #[test]

@@ -29,6 +29,8 @@ const MAX_STEPS: usize = 200;
 pub(super) struct Divided {
     pub(super) selecting: Dataset,
     pub(super) confirming: Dataset,
+    /// Whether the samples are enough to confirm anything, or have done so: otherwise none are kept back.
+    pub(super) can_confirm: bool,
 }
 
 impl Divided {
@@ -42,7 +44,7 @@ impl Divided {
             return Ok(None);
         }
         let (selecting, confirming) = (validation.subset(&selecting)?, validation.subset(&confirming)?);
-        Ok(Some(Self { selecting, confirming }))
+        Ok(Some(Self { selecting, confirming, can_confirm: false }))
     }
 }
 
@@ -57,7 +59,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             self.divided = Divided::of(&self.parts.data.validation, self.config.confirmation_fraction)?;
         }
         let num_samples = self.divided.as_ref().map_or(0, |divided| divided.confirming.len() as u64);
-        self.parts.seeds.confirm_on(eager, num_samples).map_err(|error| self.seed_error(error))
+        self.parts.seeds.confirm_on(eager, num_samples).map_err(|error| self.seed_error(error))?;
+        let next = self.parts.seeds.confirming(eager).map_err(|error| self.seed_error(error))?;
+        if let Some(divided) = &mut self.divided {
+            divided.can_confirm = next.is_some_and(|next| next.num_read > 0 || next.has_power());
+        }
+        Ok(())
     }
 
     /// Reads the samples that confirm for each seed that waits for it.

@@ -485,7 +485,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub(super) fn evaluate_on(&mut self, eager: &Eager, part: Part, probes: &[Probe]) -> Result<Evaluation, Error> {
         self.executor.confirmed()?;
         let _phase = phase!("evaluate");
-        let (data, divided) = (&self.parts.data, self.divided.as_ref());
+        let (data, divided) = (&self.parts.data, self.divided.as_ref().filter(|divided| divided.can_confirm));
         let held_out = HeldOut {
             data: match part {
                 Part::Test => &data.test,
