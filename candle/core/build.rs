@@ -36,7 +36,7 @@ const ARMS: &str = "                match op {
                         }
                     }
                     Op::Conv2D { arg, kernel, padding, stride, dilation }
-                        if crate::backward::conv::is_uneven(arg, kernel, (*padding, *stride, *dilation))? =>
+                        if crate::backward::conv::is_replaced(arg, kernel, (*padding, *stride, *dilation))? =>
                     {
                         let by = (*padding, *stride, *dilation);
                         let (input, weight) = crate::backward::conv::grouped_backward(arg, kernel, &grad, by, 1)?;
@@ -223,6 +223,31 @@ impl Tensor {
                 .map(|(block, kernel)| block.conv2d_single_group(kernel, &params))
                 .collect::<Result<Vec<_>>>()?;
             crate::backward::conv::grouped(&Tensor::cat(&blocks, 1)?, self, kernel, (padding, stride, dilation), groups)
+",
+    },
+    // Convolutions that are products, where that is asked for.
+    Edit {
+        file: "conv.rs",
+        find: "        if groups == 1 {
+            self.conv1d_single_group(kernel, &params)
+",
+        replace: "        if groups == 1 {
+            if let Some(found) = crate::backward::conv::direct(self, kernel, (padding, stride, dilation), groups)? {
+                return crate::backward::conv::grouped(&found, self, kernel, (padding, stride, dilation), groups);
+            }
+            self.conv1d_single_group(kernel, &params)
+",
+    },
+    Edit {
+        file: "conv.rs",
+        find: "        if groups == 1 {
+            self.conv2d_single_group(kernel, &params)
+",
+        replace: "        if groups == 1 {
+            if let Some(found) = crate::backward::conv::direct(self, kernel, (padding, stride, dilation), groups)? {
+                return crate::backward::conv::grouped(&found, self, kernel, (padding, stride, dilation), groups);
+            }
+            self.conv2d_single_group(kernel, &params)
 ",
     },
     // Operations without a backward pass are recorded by their name.

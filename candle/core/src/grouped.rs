@@ -1,14 +1,14 @@
-//! Convolutions in groups on a GPU: as candle computes them, group by group, or by one kernel.
+//! Convolutions on a GPU: as candle computes them, or groups by one kernel and windows side by side by a product.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_DIRECT: AtomicBool = AtomicBool::new(false);
 
-/// Whether convolutions in groups on a GPU are computed by one kernel from now on, in all threads. They are not at first.
+/// Whether convolutions on a GPU that can be one kernel or one product are computed so from now on, in all threads. They are not at first.
 ///
 /// candle computes them group by group, each by several kernels: a depthwise convolution of 320 channels is more than a thousand
 /// launches. One kernel does the same sums in another order, so that the last bits of results differ; see `docs/candle-models.md`
-/// of Esper for by how much. It takes groups of up to 32 channels of `f16`, `bf16`, `f32` and `f64`; larger ones stay as they are.
+/// of Esper for by how much. Convolutions of one group whose windows lie side by side, those of one place among them, become one product. The kernel takes groups of up to 32 channels of `f16`, `bf16`, `f32` and `f64`; larger ones stay as they are.
 ///
 /// Gradients of such convolutions are computed by one kernel each, whatever is set here. Nothing changes on other devices.
 ///

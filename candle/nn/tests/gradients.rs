@@ -189,6 +189,19 @@ fn convolutions_whole_in_groups_and_depthwise() {
 }
 
 #[test]
+fn convolutions_whose_windows_lie_side_by_side() {
+    for (samples, height, width, window) in [(1, 3, 4, 1), (2, 3, 4, 1), (1, 4, 6, 2), (3, 6, 2, 2), (2, 3, 3, 3)] {
+        let shapes: [&[usize]; 2] = [&[samples, 3, height, width], &[5, 3, window, window]];
+        check(&shapes, |x| x[0].conv2d(&x[1], 0, window, 1, 1));
+        // The channels of a place side by side in memory, before and after.
+        check(&[&[samples, height, width, 3], shapes[1]], |x| {
+            x[0].permute((0, 3, 1, 2))?.conv2d(&x[1], 0, window, 1, 1)?.permute((0, 2, 3, 1))?.sqr()
+        });
+        check(&[&[samples, 3, width], &[5, 3, window]], |x| x[0].conv1d(&x[1], 0, window, 1, 1));
+    }
+}
+
+#[test]
 fn a_grouped_convolution_has_the_bits_of_its_groups() {
     let (x, w) = (numbers(1, &[2, 6, 9, 8]), numbers(2, &[4, 3, 3, 3]));
     let groups = [0, 1].map(|group| {

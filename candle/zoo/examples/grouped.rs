@@ -28,6 +28,11 @@ const CASES: &[Case] = &[
     (2, 6, [1, 1], [4, 4], [2, 2], 3, 3, 2),
     (2, 64, [1, 1], [1, 100], [1, 4], 3, 1, 1),
     (2, 8, [3, 2], [1, 33], [1, 5], 2, 2, 2),
+    // One group, windows side by side: products.
+    (2, 1, [40, 160], [28, 28], [1, 1], 0, 1, 1),
+    (3, 1, [24, 48], [14, 12], [2, 2], 0, 2, 1),
+    (1, 1, [3, 64], [32, 32], [4, 4], 0, 4, 1),
+    (4, 1, [16, 32], [1, 60], [1, 5], 0, 5, 1),
 ];
 /// Type, and what gradients and results may be apart from `f64`, as a share of the largest.
 const TYPES: [(DType, f64); 3] = [(DType::F32, 1e-5), (DType::BF16, 1e-2), (DType::F16, 2e-3)];

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::product::Product;
 use super::window::Window;
 use crate::op::{BackpropOp, Op};
 use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, D};
@@ -12,17 +13,20 @@ use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, D};
 /// Padding, stride and dilation of one dimension.
 type Steps = (usize, usize, usize);
 
-/// A convolution of `arg` (N, C, …) with `kernel` in `groups` by one kernel of a GPU; none where that is not asked for, or not possible.
+/// A convolution of `arg` (N, C, …) with `kernel` in `groups` by one kernel or product of a GPU; none where that is not asked for, or not possible.
 pub(crate) fn direct(arg: &Tensor, kernel: &Tensor, steps: Steps, groups: usize) -> Result<Option<Tensor>> {
     #[cfg(feature = "cuda")]
-    if crate::grouped::is_direct() {
+    if crate::grouped::is_direct() && arg.device().is_cuda() {
         let conv = Conv::of(arg, steps, groups);
-        let (x, w) = (flat(arg)?, flat(kernel)?);
-        let Some(dims) = conv.output(x.dims(), w.dims()) else { return Ok(None) };
-        let found = super::direct::run(&conv, super::direct::Kind::Output, (&x, &w), [x.dims(), w.dims(), &dims])?;
-        let shape: Vec<usize> =
-            dims.iter().enumerate().filter(|(dim, _)| arg.rank() == 4 || *dim != 2).map(|(_, size)| *size).collect();
-        return found.map(|found| found.reshape(shape)).transpose();
+        let (x, w) = (flat(&arg.detach())?, flat(&kernel.detach())?);
+        let found = match Product::of(&conv, &x, &w) {
+            Some(product) => Some(product.output(&x, &w)?),
+            None => {
+                let Some(dims) = conv.output(x.dims(), w.dims()) else { return Ok(None) };
+                super::direct::run(&conv, super::direct::Kind::Output, (&x, &w), [x.dims(), w.dims(), &dims])?
+            }
+        };
+        return found.map(|found| if arg.rank() == 4 { Ok(found) } else { found.squeeze(2) }).transpose();
     }
     Ok(None)
 }
@@ -86,11 +90,13 @@ pub(crate) fn grouped_backward(
     Ok((input, weight))
 }
 
-/// Whether a stride leaves another rest of the height than of the width, which candle's own backward pass does not allow for.
-pub(crate) fn is_uneven(arg: &Tensor, kernel: &Tensor, (padding, stride, dilation): Steps) -> Result<bool> {
+/// Whether gradients of a convolution of `arg` with `kernel` in two dimensions are computed here: products give them, or a stride leaves
+/// another rest of the height than of the width, which candle's own backward pass does not allow for.
+pub(crate) fn is_replaced(arg: &Tensor, kernel: &Tensor, steps: Steps) -> Result<bool> {
+    let (padding, stride, dilation) = steps;
     let rest =
         |dim| Ok::<_, crate::Error>((arg.dim(dim)? + 2 * padding - dilation * (kernel.dim(dim)? - 1) - 1) % stride);
-    Ok(rest(2)? != rest(3)?)
+    Ok(Product::of(&Conv::of(arg, steps, 1), arg, kernel).is_some() || rest(2)? != rest(3)?)
 }
 
 /// Gradients of a transposed convolution of `arg` (N, I, L) with `kernel` (I, O, K): those of both.
@@ -147,6 +153,9 @@ impl Conv {
     }
 
     fn input(&self, x: &Tensor, w: &Tensor, g: &Tensor) -> Result<Tensor> {
+        if let Some(product) = Product::of(self, x, w) {
+            return product.input_gradient(w, g);
+        }
         #[cfg(feature = "cuda")]
         if let Some(found) =
             super::direct::run(self, super::direct::Kind::InputGradient, (w, g), [x.dims(), w.dims(), g.dims()])?
@@ -180,6 +189,9 @@ impl Conv {
     }
 
     fn weight(&self, x: &Tensor, w: &Tensor, g: &Tensor) -> Result<Tensor> {
+        if let Some(product) = Product::of(self, x, w) {
+            return product.weight_gradient(x, w, g);
+        }
         #[cfg(feature = "cuda")]
         if let Some(found) =
             super::direct::run(self, super::direct::Kind::WeightGradient, (x, g), [x.dims(), w.dims(), g.dims()])?

@@ -5,6 +5,7 @@ mod window;
 pub(crate) mod pool;
 pub(crate) mod upsample;
 pub(crate) mod conv;
+mod product;
 #[cfg(feature = "cuda")]
 mod direct;
 pub(crate) mod cut;
