@@ -4,6 +4,7 @@
 
 mod completions;
 mod config;
+mod decisions;
 mod decode;
 mod drill;
 mod emergency;
@@ -47,6 +48,8 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Write the report page of a run again and print its summary.
     Report(report::ReportArgs),
+    /// Tell of every decision of a run what was observed after it, and ask the policy anew.
+    Decisions(decisions::DecisionsArgs),
     /// List runs, and compare them.
     #[command(subcommand)]
     Runs(runs::RunsCommand),
@@ -110,6 +113,7 @@ impl Cli {
             Command::Predict(args) => predict::command(&args),
             Command::Generate(args) => generate::command(&args),
             Command::Report(args) => report::command(&args),
+            Command::Decisions(args) => decisions::command(&args),
             Command::Runs(command) => runs::command(&command),
             Command::Config(command) => config::command(&command),
             Command::CheckConfig(args) => check::command(&args),

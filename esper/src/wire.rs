@@ -51,6 +51,17 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
 }
 
+/// The policy of a run, with nothing observed yet.
+///
+/// # Errors
+/// When its configuration is refused.
+pub fn policy(config: &EsperConfig, clock: Arc<dyn Clock>, recorder: Arc<dyn Recorder>) -> anyhow::Result<Tamiyo> {
+    let mut policy = config.policy.clone();
+    // The dice are those of the run: two runs do not throw the same.
+    policy.random.seed = policy.random.seed.wrapping_add(config.run.seed);
+    Tamiyo::new(policy, clock, recorder).context("building the policy")
+}
+
 /// Builds the trainer of a run.
 ///
 /// # Errors
@@ -77,11 +88,7 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
     if let Some(journal) = journal {
         seeds = seeds.with_journal(journal);
     }
-    let mut policy = config.policy.clone();
-    // The dice are those of the run: two runs do not throw the same.
-    policy.random.seed = policy.random.seed.wrapping_add(config.run.seed);
-    let policy = Tamiyo::new(policy, Arc::clone(&clock), Arc::clone(&recorder));
-    let policy = policy.context("building the policy")?;
+    let policy = policy(config, Arc::clone(&clock), Arc::clone(&recorder))?;
     let policy = Signed::new(policy, run_id.clone(), key_id, key, Arc::clone(&clock));
     let augment = augment(config, &data.train).map_err(|issue| unusable(vec![issue]))?;
     let placed = placement(config, data)?;

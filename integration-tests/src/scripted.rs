@@ -83,12 +83,26 @@ pub fn trainer(
     recorder: Arc<dyn Recorder>,
     script: Script,
 ) -> ScriptedTrainer {
-    let run_id = RunId::new("scripted").expect("a literal of allowed characters");
-    let clock = Arc::new(ManualClock::default());
     let gates =
         GateConfig { training_min_epochs: 0, min_gradient_health: 0.0, require_gain: false, ..GateConfig::default() };
     let host = HostConfig::Mlp { inputs: 3, hidden, classes: 2 };
     let config = KasminaConfig { gates, seed_width: 1, embargo_epochs, ..KasminaConfig::new(host) };
+    trainer_of(config, (num_samples, num_epochs), recorder, script)
+}
+
+/// As [`trainer`], of any perceptron for three features and two classes, with the gates that its configuration says.
+///
+/// # Panics
+/// When a part cannot be built.
+#[must_use]
+pub fn trainer_of(
+    config: KasminaConfig,
+    (num_samples, num_epochs): (u8, u64),
+    recorder: Arc<dyn Recorder>,
+    script: Script,
+) -> ScriptedTrainer {
+    let run_id = RunId::new("scripted").expect("a literal of allowed characters");
+    let clock = Arc::new(ManualClock::default());
     let key = CommandKey::new(KEY);
     let seeds = Kasmina::new(config, &Device::Cpu, clock.clone(), Arc::clone(&recorder)).expect("a manager");
     let seeds = Verified::new(seeds, run_id.clone(), key.clone(), clock.clone(), recorder);
@@ -122,7 +136,7 @@ pub fn trainer(
 }
 
 fn samples(count: u8) -> Dataset {
-    let inputs: Vec<f32> = (0..3 * count).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4).collect();
+    let inputs: Vec<f32> = (0..3 * u16::from(count)).map(|i| f32::from(i * 7 % 11) / 11.0 - 0.4).collect();
     let targets: Vec<u32> = [0, 1, 1, 0].into_iter().cycle().take(count.into()).collect();
     let inputs = Tensor::from_vec(inputs, (usize::from(count), 3), &Device::Cpu).expect("three features a sample");
     let targets = Tensor::from_vec(targets, usize::from(count), &Device::Cpu).expect("one class a sample");

@@ -97,6 +97,7 @@ pub(super) fn report(epoch: u64, seeds: &[(u32, SeedStage, f64)]) -> EpochReport
         gradient_norm: 1.0,
         conflict: None,
         seeds: seeds.iter().map(state).collect(),
+        asked: None,
         commands: Vec::new(),
         waiting: Vec::new(),
         transitions: Vec::new(),

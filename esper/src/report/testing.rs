@@ -18,6 +18,7 @@ pub(crate) fn epoch(number: u64) -> EpochReport {
         gradient_norm: 1.0,
         conflict: None,
         seeds: Vec::new(),
+        asked: None,
         commands: Vec::new(),
         waiting: Vec::new(),
         transitions: Vec::new(),

@@ -34,6 +34,13 @@ struct Measured<'a> {
     conflict_ratio: Option<f64>,
 }
 
+/// What the policy was shown and said.
+struct Decided {
+    asked: Option<SystemState>,
+    commands: Vec<CommandRecord>,
+    waiting: Vec<Rationale>,
+}
+
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub(super) fn finish_epoch(
         &mut self,
@@ -87,7 +94,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let mut transitions = records(ticked);
         let conflict_ratio = conflict.as_ref().map(|conflict| conflict.ratio);
         let measured = Measured { totals: &totals, train: &train, validation: &evaluation.score, conflict_ratio };
-        let (commands, waiting) = self.decide(eager, &measured, &mut transitions)?;
+        let Decided { asked, commands, waiting } = self.decide(eager, &measured, &mut transitions)?;
         let seeds = self.export_seeds(eager)?;
         self.refit(&seeds)?;
         let wall_s = (self.parts.clock.now() - started).as_secs_f64();
@@ -102,6 +109,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             gradient_norm: totals.gradient_norm,
             conflict,
             seeds,
+            asked,
             commands,
             waiting,
             transitions,
@@ -214,29 +222,30 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         })
     }
 
-    /// Asks the policy and carries out what it says, order by order. Returns them, and why there are no more.
+    /// Asks the policy and carries out what it says, order by order.
     fn decide(
         &mut self,
         eager: &mut Eager,
         measured: &Measured<'_>,
         transitions: &mut Vec<TransitionRecord>,
-    ) -> Result<(Vec<CommandRecord>, Vec<Rationale>), Error> {
+    ) -> Result<Decided, Error> {
         if self.is_frozen() {
             self.end_calls();
             let detail = "nothing is asked or moved at this level".to_owned();
-            return Ok((Vec::new(), vec![Rationale { rule: "emergency".to_owned(), detail }]));
+            let waiting = vec![Rationale { rule: "emergency".to_owned(), detail }];
+            return Ok(Decided { asked: None, commands: Vec::new(), waiting });
         }
         let started = self.parts.clock.now();
         let _phase = phase!("decide");
         let state = self.system_state(eager, measured)?;
         let Decision { orders, waiting } = self.ask_policy(&state);
-        let mut records = Vec::with_capacity(orders.len());
+        let mut commands = Vec::with_capacity(orders.len());
         for order in orders {
-            records.push(self.carry_out(eager, order, transitions)?);
+            commands.push(self.carry_out(eager, order, transitions)?);
         }
         self.end_calls();
         self.instruments.hook_latency.set((self.parts.clock.now() - started).as_secs_f64() * 1e3);
-        Ok((records, waiting))
+        Ok(Decided { asked: Some(state), commands, waiting })
     }
 
     fn carry_out(

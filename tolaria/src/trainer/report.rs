@@ -4,7 +4,7 @@ use leyline::id::{EpochIndex, StepIndex, TopologyRevision};
 use leyline::layout::Owner;
 use leyline::policy::Rationale;
 use leyline::seed::{SeedStage, SeedState};
-use leyline::state::Score;
+use leyline::state::{Score, SystemState};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::measure;
@@ -189,6 +189,10 @@ pub struct EpochReport {
     pub conflict: Option<ConflictRecord>,
     /// Seeds at the end of the epoch, after the commands below.
     pub seeds: Vec<SeedState>,
+    /// What the policy was shown at the end of the epoch, before its commands; absent where it was not asked, and in runs of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<SystemState>,
     /// Commands of the policy at the end of the epoch.
     pub commands: Vec<CommandRecord>,
     /// Why the policy gave no more of them: what it waits for, what it dropped.
