@@ -157,4 +157,4 @@ impl<F> fmt::Debug for GraphFunction<F> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

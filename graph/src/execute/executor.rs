@@ -579,3 +579,6 @@ impl<K, I, B: Backend> Drop for Executor<K, I, B> {
         B::join_abandoned();
     }
 }
+
+#[cfg(test)]
+mod tests;

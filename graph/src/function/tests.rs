@@ -3,7 +3,7 @@
 // Under the model checker, caches only work inside of a model: see `manager/tests.rs`.
 #![cfg(not(feature = "model-check"))]
 
-mod device;
+pub(crate) mod device;
 mod cpu;
 mod warm_up;
 mod results;

@@ -29,7 +29,7 @@ struct Script {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Open,
     /// Also when a device is opened.
     Enter,
@@ -41,6 +41,10 @@ pub(super) enum Step {
     Compile,
     Verify,
     ReplayCompiled,
+    /// Two captures are compared.
+    Same,
+    /// Compiles that were dropped are waited for.
+    Join,
 }
 
 impl Script {
@@ -58,42 +62,47 @@ impl Script {
 }
 
 /// The steps since the last look, without those that every call has and without tests.
-pub(super) fn steps() -> Vec<Step> {
+pub(crate) fn steps() -> Vec<Step> {
     steps_and_tests().into_iter().filter(|step| *step != Step::Test).collect()
 }
 
 /// The same with tests.
-pub(super) fn steps_and_tests() -> Vec<Step> {
+pub(crate) fn steps_and_tests() -> Vec<Step> {
     let steps = SCRIPT.with_borrow_mut(|script| std::mem::take(&mut script.steps));
-    steps.into_iter().filter(|step| !matches!(step, Step::Hold | Step::Open | Step::Enter)).collect()
+    steps.into_iter().filter(|step| !matches!(step, Step::Hold | Step::Open | Step::Enter | Step::Join)).collect()
 }
 
-pub(super) fn refuse(step: impl Into<Option<Step>>) {
+/// How often compiles were waited for since the last look at steps.
+pub(crate) fn num_joins() -> usize {
+    SCRIPT.with_borrow(|script| script.steps.iter().filter(|step| **step == Step::Join).count())
+}
+
+pub(crate) fn refuse(step: impl Into<Option<Step>>) {
     SCRIPT.with_borrow_mut(|script| script.refused = step.into());
 }
 
 /// How many rewrites the last compile might do.
-pub(super) fn fuel() -> Option<usize> {
+pub(crate) fn fuel() -> Option<usize> {
     SCRIPT.with_borrow(|script| script.fuel)
 }
 
 /// What graphs that are captured from now on run in a replay.
-pub(super) fn replay_with(program: Program) {
+pub(crate) fn replay_with(program: Program) {
     SCRIPT.with_borrow_mut(|script| script.program = program);
 }
 
 /// What a test finds that the script refuses.
-pub(super) fn frozen() -> Refusal {
+pub(crate) fn frozen() -> Refusal {
     let message = "argument 3 of affine_f32".to_owned();
     Refusal::FrozenValue { kernel: Some("affine_f32".to_owned()), argument: Some(3), message }
 }
 
 /// Replays by running the script's program on what it holds.
 #[derive(Debug, Clone)]
-pub(super) struct Fake;
+pub(crate) struct Fake;
 
 #[derive(Debug)]
-pub(super) struct FakeGraph {
+pub(crate) struct FakeGraph {
     program: Program,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
@@ -174,7 +183,7 @@ impl Compiler for Fake {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct FakeCompiled {
+pub(crate) struct FakeCompiled {
     program: Option<Program>,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
@@ -229,7 +238,7 @@ impl Backend for Fake {
     }
 
     fn same((): &(), (): &()) -> Result<(), Refusal> {
-        Ok(())
+        if Script::take(Step::Same) { Err(frozen()) } else { Ok(()) }
     }
 
     fn hold(captured: &mut FakeGraph, name: &str, tensor: &Tensor) -> candle_core::Result<()> {
@@ -248,5 +257,9 @@ impl Backend for Fake {
 
     fn compile_report(compiled: &FakeCompiled) -> &CompileReport {
         &compiled.report
+    }
+
+    fn join_abandoned() {
+        Script::take(Step::Join);
     }
 }
