@@ -184,6 +184,7 @@ mod tests {
                     for step in 0..steps {
                         assert_ne!(controller.mode(), AlphaMode::Hold, "{curve:?} {step}/{steps}");
                         assert_eq!(controller.progress(), Some(RampProgress { steps_done: step, steps_total: steps }));
+                        assert_eq!(controller.steps_done(), Some(step));
                         assert!(controller.alpha().get() > 0.0 && controller.alpha().get() < 1.0);
                         assert_eq!(controller.advance(), step + 1 == steps);
                     }

@@ -275,7 +275,34 @@ impl fmt::Display for Trigger {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use leyline::command::{AlphaCurve, AlphaRamp};
+    use leyline::id::{BlueprintId, SeedId, SlotId};
+    use leyline::unit::Alpha;
+
     use super::*;
+
+    #[test]
+    fn a_trigger_has_the_name_of_its_operation_and_no_other_has_it() {
+        let seed = SeedId(1);
+        let ramp = AlphaRamp { target: Alpha::ONE, steps: 4, curve: AlphaCurve::Linear };
+        for operation in [
+            Operation::germinate(SlotId::new("input").unwrap(), BlueprintId::new("mlp").unwrap()),
+            Operation::StartTraining { seed },
+            Operation::StartBlending { seed, ramp },
+            Operation::Hold { seed },
+            Operation::Fossilize { seed },
+            Operation::Cull { seed },
+            Operation::CullGradually { seed, steps: 4, curve: AlphaCurve::Linear },
+            Operation::Pause { seed },
+            Operation::Resume { seed },
+        ] {
+            assert_eq!(Trigger::of(&operation).to_string(), operation.name());
+        }
+        let names = BTreeSet::from(Trigger::ALL.map(Trigger::name));
+        assert_eq!(names.len(), Trigger::ALL.len(), "{names:?}");
+    }
 
     #[test]
     fn the_table_has_the_moves_of_the_contract_and_their_gates() {

@@ -123,6 +123,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_usual_of_a_confirmation_is_not_written_and_anything_else_is() {
+        let usual = GateConfig::default();
+        for (level, effect, written) in [
+            (usual.confirmation_level, usual.smallest_effect, [false, false]),
+            (0.01, usual.smallest_effect, [true, false]),
+            (usual.confirmation_level, 0.25, [false, true]),
+        ] {
+            let gates = GateConfig { confirmation_level: level, smallest_effect: effect, ..usual.clone() };
+            let json = serde_json::to_value(&gates).unwrap();
+            assert_eq!(["confirmation_level", "smallest_effect"].map(|key| json.get(key).is_some()), written);
+            assert_eq!(serde_json::from_value::<GateConfig>(json).unwrap(), gates);
+        }
+    }
+
+    #[test]
+    fn a_confirmation_level_is_a_probability_that_is_neither_certain_nor_impossible() {
+        for (confirmation_level, is_usable) in [(0.0, false), (0.05, true), (1.0 - f64::EPSILON, true), (1.0, false)] {
+            let issues = GateConfig { confirmation_level, ..GateConfig::default() }.validate();
+            assert_eq!(issues.is_empty(), is_usable, "{confirmation_level}: {issues:?}");
+        }
+    }
+
+    #[test]
     fn an_unusable_value_is_named() {
         let bad = GateConfig {
             min_gradient_health: f64::NAN,

@@ -380,6 +380,35 @@ fn a_score_is_the_mean_degree() {
     assert!((report.score - 4.5 / 5.0).abs() < 1e-12, "{report:?}");
 }
 
+#[test]
+fn what_is_not_met_counts_by_the_share_that_is_there_and_a_wrong_measurement_for_nothing() {
+    #[track_caller]
+    fn check(config: &GateConfig, subject: Subject<'_>, around: Surroundings, gate: Gate, degree: f64) {
+        let report = verdict(config, &subject, around, gate);
+        assert_eq!(report.failed.len(), 1, "{report:?}");
+        let met = report.met.len() as f64;
+        assert!((report.score * (met + 1.0) - met - degree).abs() < 1e-9, "{report:?}");
+    }
+    let (off, full) = (resting(0.0), resting(1.0));
+    let (training, holding) = (subject(SeedStage::Training, 4, &off), subject(SeedStage::Holding, 2, &full));
+    let usual = GateConfig::default();
+    let sick = Subject { gradient: now(GradientHealth { health: 0.35, ..HEALTHY }), ..training };
+    check(&usual, sick, AROUND, Gate::Stability, 0.5);
+    let steady = GateConfig { min_stability: 0.5, ..usual.clone() };
+    check(&steady, Subject { stability: Some(0.125), ..training }, AROUND, Gate::Stability, 0.25);
+    let quick = GateConfig { latency_budget_ms: Some(1.0), ..usual.clone() };
+    check(&quick, Subject { prewarm_ms: Some(2.0), ..training }, AROUND, Gate::Stability, 0.5);
+    let demanding = GateConfig { min_loss_gain: 0.2, ..usual.clone() };
+    let exact = |loss_gain, std_error| now(Counterfactual { loss_gain, std_error, ..USEFUL });
+    check(&demanding, Subject { counterfactual: exact(0.05, 0.0), ..holding }, AROUND, Gate::SystemImpact, 0.25);
+    // Where any gain would do there is no share of it.
+    check(&usual, Subject { counterfactual: exact(0.1, -1.0), ..training }, AROUND, Gate::Stability, 0.0);
+    let measured = Confirmation { p_value: 0.5, ..READ };
+    let confirmation = Some(Confirmed { measured, level: 0.25, passed: false });
+    let around = Surroundings { confirming: Some(NEXT), ..AROUND };
+    check(&usual, Subject { confirmation, ..training }, around, Gate::Stability, 0.5);
+}
+
 const NEXT: Confirming =
     Confirming { num_samples: 180, needed_samples: 50, level: 0.025, min_gain: 0.005, num_read: 0, num_confirmed: 0 };
 const READ: Confirmation = Confirmation { loss_gain: 0.1, p_value: 0.01, worst: 1.0, num_samples: 180 };
@@ -416,6 +445,14 @@ fn where_gains_are_confirmed_blending_and_permanence_ask_for_it_and_how_much_dep
     for (loss_gain, failed) in [(5.0, vec![]), (-0.01, vec![]), (-0.02, vec!["effect -0.02000, upper bound"])] {
         let counterfactual = now(Counterfactual { loss_gain, ..USEFUL });
         check(Subject { confirmation: confirmed, counterfactual, ..holding }, around, Gate::SystemImpact, &failed);
+    }
+    for broken in [
+        Counterfactual { num_samples: 1, ..USEFUL },
+        Counterfactual { std_error: -0.01, ..USEFUL },
+        Counterfactual { loss_gain: f64::INFINITY, ..USEFUL },
+    ] {
+        let unharmed = Subject { confirmation: confirmed, counterfactual: now(broken), ..holding };
+        check(unharmed, around, Gate::SystemImpact, &["effect "]);
     }
 }
 

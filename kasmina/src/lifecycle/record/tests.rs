@@ -320,8 +320,53 @@ fn a_removed_seed_bars_its_slot_for_two_epochs_more_than_the_embargo() {
 }
 
 #[test]
-fn a_seed_that_left_something_behind_keeps_its_slot_and_says_so_once() {
+fn what_is_noted_of_a_seed_is_told_and_asked_for_until_it_is_there() {
     let mut seed = record();
+    assert_eq!((seed.num_violations(), seed.prewarm_ms(), seed.is_audited()), (0, None, false));
+    for stage in SeedStage::ALL {
+        let waits = matches!(stage, SeedStage::Germinated | SeedStage::Training);
+        assert_eq!(SeedRecord { stage, ..record() }.lacks_latency(), waits, "{stage}");
+        assert!(!SeedRecord { stage, prewarm_ms: Some(0.5), ..record() }.lacks_latency(), "{stage}");
+    }
+    (2..4).for_each(|count| seed.add_violations(count));
+    seed.set_prewarm_ms(0.5);
+    seed.set_weights_pending(true);
+    seed.note_audit();
+    assert_eq!((seed.num_violations(), seed.prewarm_ms(), seed.is_audited()), (5, Some(0.5), true));
+    assert!(seed.export().weights_pending);
+    go(&mut seed, Trigger::StartTraining);
+    assert!(!seed.is_audited(), "it was not audited in this stage");
+}
+
+#[test]
+fn a_verdict_of_another_gate_for_another_stage_or_that_did_not_pass_announces_nothing() {
+    let mut seed = record();
+    seed.judge_next(&GateConfig::default(), AROUND);
+    let row = seed.find_move(Trigger::StartTraining).unwrap();
+    let report = seed.last_gate.clone().unwrap();
+    assert!(seed.has_announced(row));
+    for other in [
+        GateReport { gate: leyline::seed::Gate::Stability, ..report.clone() },
+        GateReport { target: SeedStage::Blending, ..report.clone() },
+        GateReport { passed: false, ..report },
+    ] {
+        seed.last_gate = Some(other);
+        assert!(!seed.has_announced(row), "{:?}", seed.last_gate);
+    }
+}
+
+#[test]
+fn a_seed_that_left_something_behind_keeps_its_slot_and_says_so_once() {
+    check_left_behind(record());
+    // The gate that refused something else before has not said it.
+    let mut refused = record();
+    refused.set_weights_pending(true);
+    assert!(refused.judge_next(&GateConfig::default(), AROUND).is_none());
+    check_left_behind(refused);
+}
+
+#[track_caller]
+fn check_left_behind(mut seed: SeedRecord) {
     go(&mut seed, Trigger::Cull);
     let left_behind = Surroundings { in_network: true, embargo_epochs: 0, ..AROUND };
     let mut reports = Vec::new();
@@ -403,6 +448,37 @@ fn a_record_that_no_life_leads_to_is_found_out() {
     end_epoch(&mut older, AROUND);
     go(&mut older, Trigger::StartTraining);
     life(SeedRecord { age_epochs: 0, epochs_in_stage: 0, ..older }, "history");
+    let entry = |age_epochs, from, to| HistoryEntry { age_epochs, from, to, epochs_in_stage: 0, reason: String::new() };
+    let lived = |entries: [HistoryEntry; 2]| {
+        let (stage, previous_stage) = (entries[1].to, Some(entries[1].from).filter(|from| *from != SeedStage::Dormant));
+        let mut seed =
+            SeedRecord { stage, previous_stage, age_epochs: 9, num_moves: 2, history: Ring::new(), ..record() };
+        entries.into_iter().for_each(|entry| seed.history.push(entry));
+        seed
+    };
+    use SeedStage::{Blending, Dormant, Germinated, Training};
+    assert_eq!(lived([entry(3, Dormant, Germinated), entry(3, Germinated, Training)]).contradiction(), None);
+    life(lived([entry(4, Dormant, Germinated), entry(3, Germinated, Training)]), "history");
+    life(lived([entry(3, Dormant, Germinated), entry(4, Blending, Training)]), "history");
+    life(lived([entry(3, Dormant, Blending), entry(4, Blending, Training)]), "history");
+}
+
+#[test]
+fn a_seed_that_fades_is_on_its_way_to_nothing() {
+    let blending = |target: f64| {
+        let mut seed = record();
+        go(&mut seed, Trigger::StartTraining);
+        go(&mut seed, Trigger::StartBlending);
+        seed.alpha = AlphaController::new(Alpha::new(0.5).unwrap());
+        seed.alpha
+            .retarget(AlphaRamp { target: Alpha::new(target).unwrap(), steps: 4, curve: <_>::default() })
+            .unwrap();
+        SeedRecord { fading: Some(String::new()), ..seed }
+    };
+    assert_eq!(blending(0.0).contradiction(), None);
+    for target in [0.25, 0.5, 1.0] {
+        assert_eq!(blending(target).contradiction().map(|c| c.field), Some("fading"), "{target}");
+    }
 }
 
 #[test]
@@ -459,6 +535,17 @@ fn a_seed_waits_for_its_confirmation_when_all_else_is_met_and_once() {
     assert!(wants(&ready(0.1, 4)) && wants(&ready(0.0247, 4)));
     assert!(!wants(&ready(0.0245, 4)), "below 0.005 and 1.96 standard errors");
     assert!(!wants(&ready(0.1, 3)), "before its time");
+    let paused = {
+        let mut seed = ready(0.1, 4);
+        go(&mut seed, Trigger::Pause);
+        seed
+    };
+    assert!(!wants(&paused), "a seed that is out of the computation");
+    for (loss_gain, is_above) in [(0.005, false), (0.005_1, true)] {
+        let mut seed = ready(loss_gain, 4);
+        seed.counterfactual.as_mut().unwrap().std_error = 0.0;
+        assert_eq!(wants(&seed), is_above, "{loss_gain}");
+    }
     let few = Confirming { num_samples: 49, ..CONFIRMING };
     for confirming in [None, Some(few)] {
         assert!(!ready(0.1, 4).wants_confirmation(&gates, Surroundings { confirming, ..around }));
