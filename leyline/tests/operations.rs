@@ -1,7 +1,9 @@
 //! What operations say of themselves, and how settings of a blend are written.
 
-use leyline::command::{AlphaCurve, AlphaRamp, Blend, ChannelWeights, KeyId, Operation, SignedCommand};
-use leyline::id::SeedId;
+use leyline::command::{
+    AlphaCurve, AlphaRamp, Blend, ChannelWeights, Command, KeyId, Nonce, Operation, Order, SignedCommand, Unverified,
+};
+use leyline::id::{RunId, SeedId};
 use leyline::unit::Alpha;
 
 #[test]
@@ -48,4 +50,39 @@ fn weights_of_channels_are_read_as_they_were_written() {
 #[test]
 fn what_is_signed_begins_with_the_key() {
     assert_eq!(SignedCommand::signed_message(KeyId(0x0102), b"ab"), [2, 1, 0, 0, b'a', b'b']);
+}
+
+#[test]
+fn a_signed_command_has_at_least_its_key_and_its_tag_and_at_most_64_kib() {
+    for (len, is_one) in [(35, false), (36, true), (64 * 1024, true), (64 * 1024 + 1, false)] {
+        let read = SignedCommand::from_wire(&vec![0; len]);
+        assert_eq!(read.map(|signed| signed.bytes.len()).ok(), is_one.then(|| len - 36), "{len} bytes");
+    }
+    let error = SignedCommand::from_wire(&[]).unwrap_err();
+    assert_eq!(error.to_string(), "a signed command has 36 to 65536 bytes, found 0");
+    assert_eq!(KeyId(7).to_string(), "key-7");
+}
+
+#[test]
+fn an_order_that_is_signed_is_taken_by_nobody_who_does_not_verify() {
+    let order = Order::from(Operation::Hold { seed: SeedId(3) });
+    assert_eq!(order.check_verified(), Ok(()));
+    let signed = Some(SignedCommand { key_id: KeyId(1), bytes: vec![], tag: [0; 32] });
+    assert_eq!(Order { signed, ..order }.check_verified(), Err(Unverified));
+}
+
+#[test]
+fn a_coverage_that_is_no_share_is_refused_by_its_name() {
+    let command = Command {
+        run_id: RunId::new("run-1").unwrap(),
+        sequence: 1,
+        nonce: Nonce::from_counter(1),
+        issued_at_unix_ms: 0,
+        valid_for_ms: 1,
+        operation: Operation::Hold { seed: SeedId(3) },
+        input_coverage: Some(1.5),
+        reason: String::new(),
+    };
+    let error = Command::from_bytes(&command.to_bytes()).unwrap_err();
+    assert_eq!(error.to_string(), "1.5 is not a valid coverage: expected a number from 0 to 1");
 }
