@@ -11,10 +11,7 @@ use esper_graph::compile::PassSet;
 use esper_graph::execute::{
     CompileSchedule, Executor, ExecutorConfig, Failure, Gpu, Region as _, Unconfirmed, Watch as _,
 };
-use esper_graph::{
-    CompileOptions, CompileReport, DeviceClaim, GraphManager, GraphStats, GraphTests, Precision, Refusal, Session,
-    StagingLane, StagingRing,
-};
+use esper_graph::{CompileOptions, DeviceClaim, GraphManager, Precision, Refusal, Session, StagingLane, StagingRing};
 use leyline::clock::Clock;
 use leyline::id::{StepIndex, TopologyRevision};
 use leyline::model::TrainableModel;
@@ -121,6 +118,11 @@ impl StepExecutor {
         Ok(executor)
     }
 
+    /// What is known of the graphs.
+    pub(super) fn graphs(&self) -> &Executor<StepShape, StepInputs> {
+        &self.graphs
+    }
+
     /// Whether there is a device that records.
     pub(super) fn can_record(&self) -> bool {
         self.device.is_some()
@@ -184,11 +186,6 @@ impl StepExecutor {
         tested.map_err(|found| self.freeze(found))
     }
 
-    /// As [`Executor::open_shapes`].
-    pub(super) fn open_shapes(&self) -> Vec<StepShape> {
-        self.graphs.open_shapes()
-    }
-
     /// As [`Executor::doubt`].
     pub(super) fn doubt(&mut self) {
         self.graphs.doubt();
@@ -211,7 +208,7 @@ impl StepExecutor {
     /// Those of [`Self::trusted`], [`Error::Unconfirmed`].
     pub(super) fn confirmed(&self) -> Result<(), Error> {
         self.trusted()?;
-        if self.open_shapes().is_empty() && !self.is_untested { Ok(()) } else { Err(Error::Unconfirmed) }
+        if self.graphs.open_shapes().is_empty() && !self.is_untested { Ok(()) } else { Err(Error::Unconfirmed) }
     }
 
     /// Whether steps run eagerly from now on, whatever the settings say. What was captured is kept.
@@ -227,7 +224,7 @@ impl StepExecutor {
 
     /// Lets go of all graphs: what they point at was replaced.
     pub(super) fn drop_graphs(&mut self) {
-        self.is_untested |= !self.open_shapes().is_empty();
+        self.is_untested |= !self.graphs.open_shapes().is_empty();
         if self.graphs.clear() > 0 {
             self.log.graphs_went();
         }
@@ -247,24 +244,8 @@ impl StepExecutor {
         self.log.finish_epoch(self.graphs.tests(), &self.graphs.stats(), gpu, ring);
     }
 
-    pub(super) fn stats(&self) -> GraphStats {
-        self.graphs.stats()
-    }
-
-    pub(super) fn tests(&self) -> GraphTests {
-        self.graphs.tests()
-    }
-
     pub(super) fn last_refusal(&self) -> Option<&Refusal> {
         self.graphs.last_refusal().or(self.closed.as_ref())
-    }
-
-    pub(super) fn compile_report(&self) -> Option<&CompileReport> {
-        self.graphs.compile_report()
-    }
-
-    pub(super) fn compile_refusal(&self) -> Option<&Refusal> {
-        self.graphs.compile_refusal()
     }
 
     fn freeze(&mut self, found: Unconfirmed) -> Error {
@@ -277,4 +258,65 @@ impl StepExecutor {
 fn frozen(Unconfirmed { first, found, stale }: &Unconfirmed) -> Error {
     let (first, last) = (StepIndex(*first), StepIndex(found.saturating_sub(1)));
     Error::FrozenValue { first, last, stale: stale.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use esper_graph::execute::Taken;
+    use leyline_testkit::clock::ManualClock;
+    use leyline_testkit::recording_recorder::RecordingRecorder;
+
+    use super::*;
+
+    fn executor(mode: StepMode, recorder: &Arc<RecordingRecorder>) -> StepExecutor {
+        let (recorder, clock): (Arc<dyn Recorder>, Arc<dyn Clock>) =
+            (recorder.clone(), Arc::new(ManualClock::default()));
+        let config = ExecutionConfig { mode, ..ExecutionConfig::default() };
+        StepExecutor::new(&config, &Device::Cpu, None, &recorder, &clock).unwrap()
+    }
+
+    #[test]
+    fn steps_reach_a_device_as_graphs_where_the_settings_want_it_and_nobody_asks_for_eager_ones() {
+        for (mode, wants) in [(StepMode::Eager, false), (StepMode::Graph, true), (StepMode::Compiled, true)] {
+            let mut executor = executor(mode, &Arc::default());
+            assert_eq!(executor.graphs.is_enabled(), wants, "{mode:?}");
+            executor.run_eagerly(true);
+            assert!(!executor.graphs.is_enabled(), "{mode:?}");
+            executor.run_eagerly(false);
+            assert_eq!(executor.graphs.is_enabled(), wants, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn the_cpu_records_nothing_and_why_a_device_does_not_is_told() {
+        let mut executor = executor(StepMode::Compiled, &Arc::default());
+        assert!(!executor.can_record() && executor.session().is_none());
+        assert_eq!(executor.last_refusal(), None);
+        executor.closed = Some(Refusal::SharedDevice);
+        assert_eq!(executor.last_refusal(), Some(&Refusal::SharedDevice));
+    }
+
+    #[test]
+    fn graphs_that_went_untested_are_remembered_until_a_state_that_can_be_trusted_is_there() {
+        let recorder = Arc::new(RecordingRecorder::new());
+        let mut executor = executor(StepMode::Compiled, &recorder);
+        let shape = StepShape {
+            topology: TopologyRevision(1),
+            precision: Precision::F32,
+            num_samples: 4,
+            tells_owners_apart: false,
+        };
+        executor.log.replayed(Taken::Captured, None);
+        executor.last_shape = Some(shape);
+        executor.drop_graphs();
+        assert_eq!(executor.last_shape, None);
+        assert_eq!(recorder.gauge_value("tolaria.train.graph_enabled", &[]), Some(1.0), "there were no graphs to go");
+        assert!(executor.confirmed().is_ok(), "nothing was replayed");
+        executor.is_untested = true;
+        executor.drop_graphs();
+        assert!(matches!(executor.confirmed(), Err(Error::Unconfirmed)));
+        assert!(executor.trusted().is_ok(), "training may go on");
+        executor.clear();
+        assert!(executor.confirmed().is_ok());
+    }
 }

@@ -48,12 +48,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// What became of the graphs of this trainer.
     pub fn graph_stats(&self) -> GraphStats {
-        self.executor.stats()
+        self.executor.graphs().stats()
     }
 
     /// How often captured steps were recorded again to be tested, and what that took.
     pub fn graph_tests(&self) -> GraphTests {
-        self.executor.tests()
+        self.executor.graphs().tests()
     }
 
     /// Why the last shape that could not be recorded could not; absent when every one could.
@@ -63,17 +63,17 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// What the compiler did to the last shape of step that it compiled; absent before.
     pub fn compile_report(&self) -> Option<&CompileReport> {
-        self.executor.compile_report()
+        self.executor.graphs().compile_report()
     }
 
     /// Why the last shape of step that could not be compiled could not; absent when every one could.
     pub fn last_compile_refusal(&self) -> Option<&Refusal> {
-        self.executor.compile_refusal()
+        self.executor.graphs().compile_refusal()
     }
 
     /// Optimizer steps that were replays of a compiled graph.
     pub fn num_compiled_replays(&self) -> u64 {
-        self.executor.stats().total.compiled
+        self.executor.graphs().stats().total.compiled
     }
 
     /// The optimizer, for inspection.

@@ -42,7 +42,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Errors
     /// [`Error::FrozenValue`].
     pub(super) fn settle(&mut self, eager: &mut Eager) -> Result<(), Error> {
-        for shape in self.executor.open_shapes() {
+        for shape in self.executor.graphs().open_shapes() {
             let Some(plan) = self.plans.remove(&shape) else { continue };
             let step = self.cursor.step;
             let (executor, mut region) = self.region(&plan);
