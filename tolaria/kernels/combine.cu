@@ -1,4 +1,22 @@
-// Combinations of rows, and squared norms by part.
+// Combinations of rows, gradients that are added to a row, and squared norms by part.
+
+struct Sources {
+    u64 address[64];
+    u64 offset[64];
+    u64 length[64];
+};
+
+// flat[offset[y] + i] = (adds: itself +) address[y][i] / *scale * coefficient; without a scale that is 1.
+extern "C" __global__ void weigh_sources(
+    const __grid_constant__ Sources sources, float* flat, float coefficient, u32 adds, const float* scale) {
+    const float* source = (const float*)sources.address[blockIdx.y];
+    float* target = flat + sources.offset[blockIdx.y];
+    float factor = scale ? 1.0f / *scale : 1.0f;
+    for (u64 i = FIRST; i < sources.length[blockIdx.y]; i += STRIDE) {
+        float weighed = source[i] * factor * coefficient;
+        target[i] = adds ? target[i] + weighed : weighed;
+    }
+}
 
 __device__ const float* coefficients_of(const Part& part, u32 rows, const float* coefficients) {
     return coefficients + (part.domain == 0 ? 0 : rows);

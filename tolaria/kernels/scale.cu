@@ -1,12 +1,5 @@
 // Scales of the loss, by domain; src/trainer/loss_scale.rs has the same for the CPU.
 
-// Divides each part of a row by the scale of its domain, a power of two. One block per chunk.
-extern "C" __global__ void unscale_row(float* row, const Chunk* chunks, const Part* parts, const float* scales) {
-    Chunk chunk = chunks[blockIdx.x];
-    float factor = 1.0f / scales[parts[chunk.part].domain];
-    for (u32 i = threadIdx.x; i < chunk.length; i += blockDim.x) row[chunk.start + i] *= factor;
-}
-
 // state (2 x domains): scales, and good steps in a row. A domain was finite when the factor of its probe is a number.
 extern "C" __global__ void move_scales(
     float* state, const float* factors, const u32* probes, u32 domains, float growth_steps, float largest, float smallest) {

@@ -269,3 +269,16 @@ fn half_precision_learns_what_single_precision_learns() {
         assert!(largest < tolerance, "{:?}: {largest}", setting.precision);
     }
 }
+
+#[test]
+fn scaled_gradients_that_are_added_up_as_they_come_have_the_bits_of_all_at_once() {
+    let run = |gradient_mib| {
+        // Some steps overflow.
+        let (config, parts) = Setting::f16(16_777_216.0, 3).parts(true);
+        let mut trainer = Trainer::new(TrainConfig { gradient_mib, ..config }, parts).unwrap();
+        trainer.run(&mut eager(), &mut NullObserver).unwrap();
+        let end = snapshot(&mut trainer);
+        (numbers(&end), scale(&end).map(f64::to_bits))
+    };
+    assert_eq!(run(0), run(256));
+}

@@ -46,9 +46,8 @@ struct Scratch {
     domains: Vec<f64>,
 }
 
-/// Fractions of samples for which coefficients are kept: an epoch has its full windows and the one at its end,
-/// each added up at once or in parts: the first, those in between, the last.
-const MAX_AVERAGES: usize = 16;
+/// Fractions of samples for which coefficients are kept: an epoch has its full windows and the one at its end.
+const MAX_AVERAGES: usize = 8;
 
 impl fmt::Debug for GradientEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,11 +97,6 @@ impl GradientEngine {
     #[must_use]
     pub fn geometry(&self) -> &Arc<Geometry> {
         &self.geometry
-    }
-
-    /// What it keeps on a GPU.
-    pub(crate) fn workspace(&self) -> Option<&Workspace> {
-        self.workspace.as_deref()
     }
 
     /// How windows are combined.
@@ -158,25 +152,6 @@ impl GradientEngine {
     ) -> Result<Combination, Error> {
         self.check(&rows, plan, arguments, sums)?;
         self.combine_on(&Passes::of(rows[0].as_tensor()), rows, plan, arguments, sums, reads)
-    }
-
-    /// Adds the rows up in the first, `Σ c_k g_k`, and gives the other buffers back. Rows that are added up a few at a time, the sum
-    /// so far with the coefficient 1, come to the bits of all at once.
-    ///
-    /// # Errors
-    /// [`Error::LayoutMismatch`] without rows, or when there are not as many coefficients.
-    /// # Sync
-    /// none
-    pub(crate) fn fold(&mut self, rows: Vec<GradientLease>, coefficients: &[f64]) -> Result<GradientLease, Error> {
-        let fits = self.workspace.is_none() || self.num_rows <= MAX_ROWS;
-        let passes = rows.first().map_or(Passes::Composed, |row| Passes::of(row.as_tensor()));
-        let passes = if fits { passes } else { Passes::Composed };
-        let coefficients = match &passes {
-            Passes::Device(_) => Coefficients::Device(self.average_of(&twice(coefficients))?),
-            _ => Coefficients::Host([coefficients, coefficients].concat()),
-        };
-        let sum = Combination::new(rows, coefficients, Factors::Ones)?.within(self.workspace.clone());
-        sum.materialize_on(&passes, &self.geometry)
     }
 
     /// [`Self::combine`] by passes of the caller's choice, with what was checked.

@@ -105,7 +105,7 @@ impl WindowPlan {
     }
 
     /// The window when its gradients have been added up to one row.
-    pub(crate) fn folded(&self) -> Self {
+    pub(crate) fn summed(&self) -> Self {
         Self { fractions: vec![1.0], owners: None, ..*self }
     }
 

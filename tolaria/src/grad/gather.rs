@@ -1,4 +1,4 @@
-//! Copies the gradients of a backward pass into a flat buffer.
+//! Copies the gradients of a backward pass into a flat buffer, or adds them to what is there.
 
 use candle_core::backend::BackendStorage;
 use candle_core::backprop::GradStore;
@@ -8,6 +8,7 @@ use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
 
 use super::pool::GradientLease;
+use crate::cpu::{self, Divide};
 use crate::error::Error;
 use crate::path::Path;
 
@@ -31,6 +32,26 @@ impl GradientScope {
     }
 }
 
+/// What becomes of an element of a gradient on its way to its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Weight<'a> {
+    /// It is divided by the scale of its loss, (1,) of `f32`, a power of two.
+    pub(crate) scale: Option<&'a Tensor>,
+    /// Then it is multiplied with it, and rounded.
+    pub(crate) coefficient: f32,
+    /// Whether it is added to what is there, and rounded, or takes its place.
+    pub(crate) adds: bool,
+}
+
+impl Weight<'_> {
+    /// A copy.
+    pub(crate) const ONE: Self = Self { scale: None, coefficient: 1.0, adds: false };
+
+    fn is_copy(&self) -> bool {
+        self.scale.is_none() && cpu::is_one(self.coefficient) && !self.adds
+    }
+}
+
 /// Copies the gradients of all segments in `scope` to their places in `into`; other places stay as they are.
 ///
 /// # Shapes
@@ -47,6 +68,18 @@ pub fn gather_gradients(
     scope: GradientScope,
     into: &GradientLease,
 ) -> Result<(), Error> {
+    gather_weighed(grads, parameters, layout, scope, into, &Weight::ONE)
+}
+
+/// [`gather_gradients`] by a weight.
+pub(crate) fn gather_weighed(
+    grads: &GradStore,
+    parameters: &[Parameter],
+    layout: &ParameterLayout,
+    scope: GradientScope,
+    into: &GradientLease,
+    weight: &Weight<'_>,
+) -> Result<(), Error> {
     check_parameters(parameters, layout)?;
     let flat = into.as_tensor();
     if flat.elem_count() != layout.num_elements() {
@@ -62,9 +95,20 @@ pub fn gather_gradients(
             sources.push((segment.offset, gradient));
         }
     }
+    place(flat, &sources, weight)
+}
+
+/// Puts tensors to their offsets in `flat`.
+pub(crate) fn place(flat: &Tensor, sources: &Sources<'_>, weight: &Weight<'_>) -> Result<(), Error> {
     match Path::of(flat)? {
-        Path::Kernel => Ok(flat.inplace_op1(&Gather(&sources))?),
-        Path::Device(kernels) => Ok(kernels.gather(flat, &sources)?),
+        Path::Kernel if weight.is_copy() => Ok(flat.inplace_op1(&Copy(sources))?),
+        Path::Kernel => {
+            let scale = weight.scale.map(|scale| cpu::with_slices(&[scale], |scale| scale[0][0])).transpose()?;
+            let factor = scale.map_or(1.0, f32::recip);
+            Ok(cpu::with_slice_mut(flat, |flat| weigh(flat, sources, factor, weight))??)
+        }
+        Path::Device(kernels) if weight.is_copy() => Ok(kernels.gather(flat, sources)?),
+        Path::Device(kernels) => Ok(kernels.weigh(flat, sources, weight)?),
     }
 }
 
@@ -96,12 +140,12 @@ fn check_gradient(gradient: &Tensor, segment: &Segment, flat: &Tensor) -> Result
 }
 
 /// Offsets in the flat buffer, and what to copy there.
-type Sources<'a> = [(usize, &'a Tensor)];
+pub(crate) type Sources<'a> = [(usize, &'a Tensor)];
 
 /// All copies in one operation: the buffer is locked once.
-struct Gather<'a>(&'a Sources<'a>);
+struct Copy<'a>(&'a Sources<'a>);
 
-impl InplaceOp1 for Gather<'_> {
+impl InplaceOp1 for Copy<'_> {
     fn name(&self) -> &'static str {
         "gather-gradients"
     }
@@ -118,13 +162,65 @@ impl InplaceOp1 for Gather<'_> {
     }
 }
 
+/// As [`Copy`], each element times `factor` and by `weight`.
+fn weigh(flat: &mut [f32], sources: &Sources<'_>, factor: f32, weight: &Weight<'_>) -> candle_core::Result<()> {
+    for (offset, gradient) in sources {
+        let gradient = gradient.contiguous()?;
+        cpu::with_slices(&[&gradient], |gradient| {
+            let pair = Pair { target: &mut flat[*offset..][..gradient[0].len()], source: gradient[0] };
+            if cpu::worth_threads(3 * size_of_val(pair.source)) {
+                cpu::for_each(pair, PIECE, &|pair| pair.run(factor, weight));
+            } else {
+                pair.run(factor, weight);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Elements that a thread takes at once.
+const PIECE: usize = 1 << 16;
+
+/// Places, and what is to get there.
+struct Pair<'a> {
+    target: &'a mut [f32],
+    source: &'a [f32],
+}
+
+impl Pair<'_> {
+    fn run(self, factor: f32, weight: &Weight<'_>) {
+        let (coefficient, adds) = (weight.coefficient, weight.adds);
+        cpu::vectorized(
+            #[inline(always)]
+            || {
+                for (target, source) in self.target.iter_mut().zip(self.source) {
+                    let weighed = source * factor * coefficient;
+                    *target = if adds { *target + weighed } else { weighed };
+                }
+            },
+        );
+    }
+}
+
+impl Divide for Pair<'_> {
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn split_at(self, index: usize) -> (Self, Self) {
+        let (left, right) = self.target.split_at_mut(index);
+        let (before, after) = self.source.split_at(index);
+        (Self { target: left, source: before }, Self { target: right, source: after })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
     use crate::grad::GradientBufferPool;
-    use crate::testing::{HOST, layout, parameters, seed, values, vector};
+    use crate::testing::{HOST, bits, layout, parameters, random, seed, values, vector};
 
     fn lease(count: usize) -> GradientLease {
         GradientBufferPool::new().lease(count, DType::F32, &Device::Cpu).unwrap()
@@ -201,8 +297,23 @@ mod tests {
         let turned = matrix.t().unwrap();
         let sources = [(0, &turned), (7, &matrix)];
         let flat = vector(&[0.0; 14]);
-        flat.inplace_op1(&Gather(&sources)).unwrap();
+        place(&flat, &sources, &Weight::ONE).unwrap();
         let expected = [1.0, 4.0, 2.0, 5.0, 3.0, 6.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0];
         assert_eq!(values(&flat), expected);
+        let scale = vector(&[4.0]);
+        place(&flat, &sources, &Weight { scale: Some(&scale), coefficient: 2.0, adds: true }).unwrap();
+        assert_eq!(values(&flat), expected.map(|value| value + value / 2.0));
+        place(&flat, &sources, &Weight { coefficient: 3.0, ..Weight::ONE }).unwrap();
+        assert_eq!(values(&flat), expected.map(|value| 3.0 * value));
+    }
+
+    #[test]
+    fn many_elements_are_added_as_each_alone() {
+        // As much as threads are worth.
+        let (source, before) = (random(9 * PIECE + 5, 1), random(9 * PIECE + 5, 2));
+        let flat = vector(&before);
+        place(&flat, &[(0, &vector(&source))], &Weight { coefficient: 0.3, adds: true, ..Weight::ONE }).unwrap();
+        let expected: Vec<f32> = before.iter().zip(&source).map(|(before, source)| before + source * 0.3).collect();
+        assert_eq!(bits(&values(&flat)), bits(&expected));
     }
 }

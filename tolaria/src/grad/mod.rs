@@ -14,8 +14,10 @@ mod pool;
 mod geometry;
 mod gather;
 
-pub(crate) use gather::check_parameters;
+#[cfg(test)]
+pub(crate) use gather::place;
 pub use gather::{GradientScope, gather_gradients};
+pub(crate) use gather::{Weight, check_parameters, gather_weighed};
 pub use geometry::Geometry;
 pub(crate) use geometry::{Chunk, Part};
 pub use pool::{GradientBufferPool, GradientLease, PoolStats};

@@ -4,7 +4,7 @@ use candle_core::{CudaStorage, Device, Error, Layout, Result, Shape, Tensor};
 
 use super::args::{FoldKind, MaskArgs, ParameterUpdate, ScaleRule, SolveArgs, UpdateArgs};
 use crate::aggregate::Clipping;
-use crate::grad::Geometry;
+use crate::grad::{Geometry, Weight};
 
 /// The kernels on one device; there is none.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ impl DeviceKernels {
         match *self {}
     }
 
-    pub(crate) fn unscale(&self, _workspace: &Workspace, _row: &Tensor, _state: &Tensor) -> Result<()> {
+    pub(crate) fn weigh(&self, _flat: &Tensor, _sources: &[(usize, &Tensor)], _weight: &Weight<'_>) -> Result<()> {
         match *self {}
     }
 

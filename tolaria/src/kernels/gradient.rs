@@ -248,11 +248,6 @@ impl Workspace {
         if factors == 0 { effect } else { effect.reading(factors, 4 * self.num_parts.max(1)) }
     }
 
-    /// What a kernel reads that goes through the chunks of some row.
-    pub(super) fn reading_chunks(&self) -> Effect {
-        reading(self.reading_parts(), &self.chunks)
-    }
-
     fn reading_parts(&self) -> Effect {
         reading(Effect::new(), &self.parts)
     }

@@ -17,6 +17,8 @@ mod sums;
 #[cfg(feature = "cuda")]
 mod scale;
 #[cfg(feature = "cuda")]
+mod weigh;
+#[cfg(feature = "cuda")]
 mod loss;
 #[cfg(feature = "cuda")]
 mod random;

@@ -2,33 +2,12 @@
 
 use candle_core::{DType, Result, Tensor};
 use cudarc::driver::PushKernelArg as _;
-use esper_graph::launch::{Effect, address, blocks_of, count, declare, expect, grid, tensor_error};
+use esper_graph::launch::{Effect, address, count, declare, expect, grid, tensor_error};
 
 use super::args::ScaleRule;
 use super::module::DeviceKernels;
-use super::workspace::Workspace;
 
 impl DeviceKernels {
-    /// Divides each part of `row` by the scale of its domain, of those that `state`, (2, domains), begins with.
-    pub(crate) fn unscale(&self, workspace: &Workspace, row: &Tensor, state: &Tensor) -> Result<()> {
-        let table = workspace.rows(&[row])?;
-        let domains = 1 + workspace.slots;
-        expect(state, DType::F32, 2 * domains, "scales of the loss")?;
-        if workspace.num_chunks == 0 {
-            return Ok(());
-        }
-        let (chunks, parts, scales) = (address(&workspace.chunks)?, address(&workspace.parts)?, address(state)?);
-        let stream = self.stream();
-        let function = self.function("unscale_row")?;
-        let mut launch = stream.launch_builder(&function);
-        launch.arg(&table.row[0]).arg(&chunks).arg(&parts).arg(&scales);
-        // SAFETY: `rows` confirmed that every chunk is in the row; there is a scale per domain.
-        let launch = || tensor_error(unsafe { launch.launch(blocks_of(workspace.num_chunks, 1)) });
-        let effect =
-            || workspace.reading_chunks().reading(scales, 4 * domains).updating(table.row[0], 4 * row.elem_count());
-        declare(&stream, effect, launch).map(drop)
-    }
-
     /// Moves the scales in `state`, (2, domains), by the factors of the parts that `probes` names.
     pub(crate) fn move_scales(&self, state: &Tensor, factors: &Tensor, probes: &Tensor, rule: ScaleRule) -> Result<()> {
         let domains = probes.elem_count();

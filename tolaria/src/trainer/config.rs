@@ -34,8 +34,8 @@ pub struct TrainConfig {
     /// Which parameters decay, and how fast those of each owner move; all alike when nothing is said.
     #[serde(default, skip_serializing_if = "GroupsConfig::is_plain")]
     pub groups: GroupsConfig,
-    /// Memory that the gradients of a window's microbatches may take at once where owners are not told apart, MiB: those of more are
-    /// added up on the way, a few at a time and at least two, with the same bits.
+    /// Memory that the gradients of a window's microbatches may take at once where owners are not told apart, MiB. Where they would
+    /// take more there is one: each is added to the sum so far as it comes, with the same bits.
     #[serde(default = "default_gradient_mib", skip_serializing_if = "is_default_gradient_mib")]
     pub gradient_mib: u32,
     /// Precision of the products of training steps.
@@ -217,11 +217,10 @@ impl Default for TrainConfig {
 }
 
 impl TrainConfig {
-    /// Gradients of so many elements that are kept at once, where they are not told apart.
-    pub(super) fn rows_at_once(&self, num_elements: usize) -> usize {
-        let row = (num_elements as u64).saturating_mul(4).max(1);
-        let rows = (u64::from(self.gradient_mib) << 20) / row;
-        usize::try_from(rows).unwrap_or(usize::MAX).max(2)
+    /// Whether the gradients of a window, of so many elements each, may be kept at once where they are not told apart.
+    pub(super) fn has_room_for_rows(&self, num_elements: usize) -> bool {
+        let num_rows = self.batch.microbatches_per_step.get();
+        4 * num_rows as u128 * num_elements as u128 <= u128::from(self.gradient_mib) << 20
     }
 
     /// An optimizer that has seen nothing yet.

@@ -14,10 +14,10 @@ use candle_core::{DType, Device, Tensor};
 use leyline::layout::Owner;
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::{Combination, GradientEngine};
+use crate::aggregate::Combination;
 use crate::cpu;
 use crate::error::Error;
-use crate::grad::{Geometry, GradientLease, GradientScope};
+use crate::grad::{Geometry, GradientScope};
 use crate::kernels::{NO_PART, ScaleRule};
 use crate::path::Path;
 
@@ -131,32 +131,16 @@ impl LossScale {
 
     /// `loss`, a scalar, times the scale of its scope.
     pub(super) fn scaled(&self, loss: &Tensor, scope: GradientScope) -> Result<Tensor, Error> {
+        Ok(loss.mul(&self.of(scope)?.reshape(loss.shape())?)?)
+    }
+
+    /// The scale of a scope, (1,), which its gradient is divided by on its way into a row.
+    pub(super) fn of(&self, scope: GradientScope) -> Result<Tensor, Error> {
         let domain = match scope {
             GradientScope::Main => 0,
             GradientScope::Shadow(seed) => self.domain_of(Owner::Seed(seed)).unwrap_or(0),
         };
-        let scale = self.state.narrow(0, 0, 1)?.narrow(1, domain, 1)?;
-        Ok(loss.mul(&scale.reshape(loss.shape())?)?)
-    }
-
-    /// Divides a gathered gradient, part by part.
-    pub(super) fn unscale(&self, gradient: &GradientLease, engine: &GradientEngine) -> Result<(), Error> {
-        let row = gradient.as_tensor();
-        match Path::of(row)? {
-            Path::Device(kernels) => {
-                let workspace = engine.workspace().expect("there is one on a GPU");
-                Ok(kernels.unscale(workspace, row, &self.state)?)
-            }
-            Path::Kernel => {
-                let scales = cpu::with_slices(&[&self.state], |state| state[0].to_vec())?;
-                Ok(cpu::with_slice_mut(row, |row| {
-                    for part in self.geometry.parts() {
-                        let factor = scales[part.domain()].recip();
-                        row[part.range.clone()].iter_mut().for_each(|value| *value *= factor);
-                    }
-                })?)
-            }
-        }
+        Ok(self.state.flatten_all()?.narrow(0, domain, 1)?)
     }
 
     /// Moves the scales by what the window of `combination` came to.

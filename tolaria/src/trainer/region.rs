@@ -18,8 +18,9 @@ use leyline::task::Task;
 
 use crate::aggregate::{GradientEngine, SumsLayout, WindowPlan};
 use crate::batch::Dataset;
+use crate::cpu::to_f32;
 use crate::error::{self, Error};
-use crate::grad::{GradientBufferPool, GradientLease, GradientScope, gather_gradients};
+use crate::grad::{GradientBufferPool, GradientLease, GradientScope, Weight, gather_weighed};
 use crate::host_read::HostReads;
 use crate::optim::{Optimizer, UpdatePlan};
 use crate::trainer::executor::StepShape;
@@ -37,8 +38,8 @@ pub(super) struct StepPlan {
     /// Samples of each microbatch.
     pub(super) sizes: Vec<usize>,
     pub(super) window: WindowPlan,
-    /// Gradients of microbatches that are kept at once where owners are not told apart.
-    pub(super) rows_at_once: usize,
+    /// Whether each gradient is added to the sum so far as it comes, so that one is kept.
+    pub(super) is_summed: bool,
     /// What the aggregation reads from the device; empty where it reads the plan.
     pub(super) arguments: Vec<f64>,
     /// Constants of the optimizer, (parameters, 4); empty where nobody reads them from the device.
@@ -47,14 +48,9 @@ pub(super) struct StepPlan {
 }
 
 impl StepPlan {
-    /// Whether gradients are added up on the way.
-    fn is_folded(&self) -> bool {
-        self.sizes.len() > self.rows_at_once && !self.window.tells_owners_apart()
-    }
-
     /// How what is left of the gradients is combined.
     fn window(&self) -> Cow<'_, WindowPlan> {
-        if self.is_folded() { Cow::Owned(self.window.folded()) } else { Cow::Borrowed(&self.window) }
+        if self.is_summed { Cow::Owned(self.window.summed()) } else { Cow::Borrowed(&self.window) }
     }
 }
 
@@ -113,46 +109,45 @@ impl<M: TrainableModel> Region<'_, M> {
         }
     }
 
-    /// The gradients of all microbatches, or of more than may be kept the sum; their losses are added to the sums.
+    /// The gradients of all microbatches, or their sum alone; their losses are added to the sums.
     fn gradients(&mut self, inputs: &StepInputs) -> Result<Vec<GradientLease>, Error> {
         let mut rows = Vec::with_capacity(self.plan.sizes.len());
-        let mut coefficients = Vec::with_capacity(self.plan.sizes.len());
-        let num_rows = self.plan.sizes.len();
         for (index, num_samples) in self.plan.sizes.iter().enumerate() {
             let batch = inputs.batch(self.data, index)?;
             let outputs =
                 self.model.forward(&batch.inputs, Pass::Train).map_err(|source| Error::Model(BoxError::new(source)))?;
-            let gradient = self.lease(&outputs)?;
+            let adds = self.plan.is_summed && index > 0;
+            if !adds {
+                rows.push(self.lease(&outputs)?);
+            }
+            let row = rows.last().expect("the first microbatch has a row");
+            let coefficient = if self.plan.is_summed { to_f32(self.plan.window.fractions()[index]) } else { 1.0 };
             let main = self.task.mean_loss(&outputs.logits, &batch.targets)?;
-            self.gather(&main, GradientScope::Main, &gradient)?;
+            self.gather(&main, GradientScope::Main, row, coefficient, adds)?;
             for shadow in &outputs.shadows {
                 let side = self.task.mean_loss(&shadow.logits, &batch.targets)?;
-                self.gather(&side, GradientScope::Shadow(shadow.seed), &gradient)?;
-            }
-            if let Some(scale) = self.sums.scale() {
-                scale.unscale(&gradient, self.engine)?;
+                self.gather(&side, GradientScope::Shadow(shadow.seed), row, coefficient, adds)?;
             }
             let num_hits = self.task.num_hits(&outputs.logits, &batch.targets)?;
             self.sums.add_microbatch(&within(&main.detach(), self.bound)?, num_hits.as_ref(), *num_samples)?;
-            rows.push(gradient);
-            if self.plan.is_folded() {
-                coefficients.push(self.plan.window.fractions()[index]);
-                if rows.len() == self.plan.rows_at_once || index + 1 == num_rows {
-                    rows = vec![self.engine.fold(rows, &coefficients)?];
-                    coefficients = vec![1.0];
-                }
-            }
         }
         Ok(rows)
     }
 
-    /// The gradient of a loss, times its scale where there is one.
-    fn gather(&self, loss: &Tensor, scope: GradientScope, into: &GradientLease) -> Result<(), Error> {
-        let gradients = match self.sums.scale() {
-            Some(scale) => scale.scaled(loss, scope)?.backward()?,
-            None => loss.backward()?,
-        };
-        gather_gradients(&gradients, self.model.parameters(), self.model.layout(), scope, into)
+    /// Puts the gradient of a loss, times `coefficient`, into a row, or adds it there.
+    fn gather(
+        &self,
+        loss: &Tensor,
+        scope: GradientScope,
+        into: &GradientLease,
+        coefficient: f32,
+        adds: bool,
+    ) -> Result<(), Error> {
+        let scaled = self.sums.scale().map(|scale| Ok::<_, Error>((scale.of(scope)?, scale.scaled(loss, scope)?)));
+        let scaled = scaled.transpose()?;
+        let gradients = scaled.as_ref().map_or(loss, |(_, scaled)| scaled).backward()?;
+        let weight = Weight { scale: scaled.as_ref().map(|(scale, _)| scale), coefficient, adds };
+        gather_weighed(&gradients, self.model.parameters(), self.model.layout(), scope, into, &weight)
     }
 }
 

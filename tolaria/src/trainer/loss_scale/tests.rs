@@ -6,8 +6,8 @@ use leyline::layout::ParameterLayout;
 use leyline::seed::{Attribution, AttributionMode};
 
 use super::*;
-use crate::aggregate::{AggregationConfig, ConflictResolution, ProjectionOrder, WindowPlan};
-use crate::grad::GradientBufferPool;
+use crate::aggregate::{AggregationConfig, ConflictResolution, GradientEngine, ProjectionOrder, WindowPlan};
+use crate::grad::{GradientBufferPool, GradientLease, Weight, place};
 use crate::host_read::HostReads;
 use crate::testing::{HOST, bits, layout, random, seed, values, vector};
 
@@ -54,9 +54,11 @@ impl World {
                     }
                 };
                 let came: Vec<f32> = gradient.iter().enumerate().map(|(place, g)| g * factor(place)).collect();
-                row.as_tensor().slice_set(&vector(&came), 0, 0).unwrap();
-                if is_scaled {
-                    self.scale.unscale(&row, &self.engine).unwrap();
+                let parts = [(0, 8, GradientScope::Main), (8, 4, GradientScope::Shadow(leyline::id::SeedId(2)))];
+                for (start, len, scope) in parts {
+                    let scale = is_scaled.then(|| self.scale.of(scope).unwrap());
+                    let weight = Weight { scale: scale.as_ref(), ..Weight::ONE };
+                    place(row.as_tensor(), &[(start, &vector(&came[start..start + len]))], &weight).unwrap();
                 }
                 row
             })
