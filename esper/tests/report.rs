@@ -279,6 +279,24 @@ fn what_the_policy_waited_for_is_told_where_nothing_germinated() {
 }
 
 #[test]
+fn memory_is_listed_by_part_where_it_was_measured() {
+    let dir = copy("completed");
+    assert!(!render_text(&Run::read(dir.path()).unwrap()).contains("memory"));
+    assert!(!page(dir.path()).contains("memory-title"));
+    edit(dir.path(), "summary.json", |summary| {
+        summary["memory"] = json!({"gradients": 512, "moments": 3 << 20, "<b>": 2048});
+    });
+    let shown = render_text(&Run::read(dir.path()).unwrap());
+    let lines: Vec<&str> = shown.lines().filter_map(|line| line.trim().strip_prefix("memory: ")).collect();
+    let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words, [["moments", "3.0", "MiB"], ["<b>", "2.0", "KiB"], ["gradients", "512", "B"]]);
+    let page = page(dir.path());
+    let listed = text(by_id(&parse(&page), "memory"));
+    let listed = listed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(listed.ends_with("moments 3.0 MiB <b> 2.0 KiB gradients 512 B"), "{listed}");
+}
+
+#[test]
 fn a_run_without_epochs_has_a_page_that_says_so() {
     let page = page(&fixture("empty"));
     let document = parse(&page);

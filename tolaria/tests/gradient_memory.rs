@@ -66,6 +66,9 @@ fn run(gradient_mib: u32, measures: bool) -> (Bits, f64) {
     let bytes = |part| recorder.gauge_value("tolaria.memory.part_bytes", &[part]).unwrap();
     assert!((bytes("parameters") - 4.0 * WIDTH as f64).abs() < 0.5);
     assert!((bytes("moments") - 8.0 * WIDTH as f64).abs() < 0.5);
+    let told: Vec<_> = trainer.memory().keys().copied().collect();
+    assert_eq!(told, ["gradients", "moments", "parameters"]);
+    assert!((trainer.memory()["gradients"] as f64 - bytes("gradients")).abs() < 0.5);
     (state, bytes("gradients") / (4.0 * WIDTH as f64))
 }
 

@@ -27,6 +27,16 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
+/// Bytes as `812 B`, `3.1 KiB`, `1.5 MiB` or `2.0 GiB`.
+pub(super) fn size(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB"];
+    let exponent = [1 << 10, 1 << 20, 1 << 30].iter().filter(|unit| bytes >= **unit).count();
+    match exponent.checked_sub(1) {
+        None => format!("{bytes} B"),
+        Some(unit) => format!("{:.1} {}", bytes as f64 / f64::from(1 << (10 * exponent)), units[unit]),
+    }
+}
+
 /// A fraction as `97.25%`.
 pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.2}%", fraction * 100.0)
@@ -97,6 +107,20 @@ mod tests {
             assert_eq!(count(number), text);
         }
         assert_eq!((counted(1, "seed"), counted(0, "seed")), ("1 seed".to_owned(), "0 seeds".to_owned()));
+    }
+
+    #[test]
+    fn sizes_have_the_largest_unit_that_they_reach() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (3 << 19, "1.5 MiB"),
+            (2 << 30, "2.0 GiB"),
+            (3 << 40, "3072.0 GiB"),
+        ] {
+            assert_eq!(size(bytes), expected);
+        }
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use leyline::seed::SeedStage;
 
 use super::Run;
-use super::format::{count, counted, decimal, duration, percent, rounded};
+use super::format::{count, counted, decimal, duration, percent, rounded, size};
 use super::history::SeedLife;
+use super::printable::printable;
 use super::waiting::{Waiting, waiting};
 use super::{Tested, Which};
 
@@ -118,6 +119,14 @@ fn time(run: &Run) -> Fact {
         value: duration(run.summary.as_ref().map_or(trained, |summary| summary.wall_s)),
         detail: if rate.is_finite() { format!("{} samples/s", count(rounded(rate))) } else { String::new() },
     }
+}
+
+/// What memory was for, the largest part first, with its size.
+pub(super) fn memory(run: &Run) -> Vec<(String, String)> {
+    let parts = run.summary.iter().flat_map(|summary| &summary.memory);
+    let mut parts: Vec<(&str, u64)> = parts.map(|(part, bytes)| (part.as_str(), *bytes)).collect();
+    parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    parts.into_iter().map(|(part, bytes)| (printable(part), size(bytes))).collect()
 }
 
 fn samples(number: u64) -> String {

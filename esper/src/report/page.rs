@@ -8,7 +8,7 @@ use super::chart::{Chart, Lifecycle, alphas, curves, gradients, lifecycle};
 use super::format::{calendar, count, decimal, duration, percent};
 use super::gradients::Gradients;
 use super::history::{EventKind, Measured, SeedLife, Told, seed_events, seed_lives};
-use super::overview::{Fact, facts, outcome};
+use super::overview::{Fact, facts, memory, outcome};
 use super::printable::printable;
 use super::waiting::{Waiting, waiting};
 use super::{ReportError, Run};
@@ -66,6 +66,8 @@ struct Page<'a> {
     are_commands_folded: bool,
     /// What the policy waited for.
     waiting: Vec<Waiting>,
+    /// What memory was for, and how large that was.
+    memory: Vec<(String, String)>,
     changes: Vec<ChangeRow>,
     epochs: Vec<EpochRow>,
     num_epochs: usize,
@@ -166,6 +168,7 @@ impl<'a> Page<'a> {
             are_commands_folded: run.epochs.iter().flat_map(commands).count() > MAX_COMMAND_ROWS,
             commands: run.epochs.iter().flat_map(commands).collect(),
             waiting: waiting(&run.epochs),
+            memory: memory(run),
             changes: run.epochs.iter().flat_map(changes).collect(),
             epochs: epoch_rows(&run.epochs),
             num_epochs: run.epochs.len(),

@@ -57,6 +57,10 @@ pub struct Summary {
     /// Why the policy gave no more commands, the latest reason first.
     #[serde(default)]
     pub waiting: Vec<Waiting>,
+    /// The largest bytes of each part of the memory, of the last part of a resumed run; absent is what was not measured, or was not
+    /// there ([`Trainer::memory`](tolaria::trainer::Trainer::memory)).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub memory: BTreeMap<String, u64>,
 }
 
 impl Summary {

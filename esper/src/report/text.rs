@@ -8,7 +8,7 @@ use super::Run;
 use super::format::{count, decimal, percent};
 use super::gradients::{latest, summary};
 use super::history::{SeedLife, Told, seed_lives};
-use super::overview::{facts, outcome};
+use super::overview::{facts, memory, outcome};
 use super::printable::printable;
 use super::waiting::{Waiting, waiting};
 
@@ -37,6 +37,7 @@ pub fn render_text(run: &Run) -> String {
     lines.extend(waiting(&run.epochs).iter().map(reason));
     lines.extend(summary(&run.epochs).map(|sentence| format!("  gradients at {sentence}")));
     lines.extend(latest(&run.epochs).into_values().map(|(epoch, record)| owner(epoch, record)));
+    lines.extend(memory(run).iter().map(|(part, size)| format!("  memory: {part:<22} {size:>10}")));
     lines.extend(run.notes.iter().map(|note| format!("  note: {note}")));
     let mut text = String::new();
     for line in lines {

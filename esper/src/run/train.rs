@@ -349,6 +349,7 @@ fn summarize(
         tested,
         seeds,
         waiting: report::waiting(&history.epochs),
+        memory: trainer.memory().iter().map(|(part, bytes)| ((*part).to_owned(), *bytes)).collect(),
     })
 }
 

@@ -18,6 +18,7 @@ use leyline::telemetry::{Boundary, Event, Health, HealthStatus};
 use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::evaluate::{Evaluation, Probe};
+use crate::trainer::facts::MEMORY_PARTS;
 use crate::trainer::gradients::{conflict_record, count, shares};
 use crate::trainer::observer::{Observer, RunEvent};
 use crate::trainer::phase::phase;
@@ -321,7 +322,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let (row, bytes) = (4 * layout.num_elements(), |(_, moments): (&str, &Tensor)| 4 * moments.elem_count());
         let moments = self.optimizer.moments(layout).map(bytes).sum();
         let averages = self.optimizer.averages(layout).map(bytes).sum();
-        self.instruments.memory([row, row * self.pool.stats().allocated, moments, averages]);
+        let parts = [row, row * self.pool.stats().allocated, moments, averages];
+        self.instruments.memory(parts);
+        for (part, bytes) in MEMORY_PARTS.into_iter().zip(parts) {
+            self.note_memory(part, bytes as u64);
+        }
+        self.note_memory("graphs", self.graph_stats().total.bytes.unwrap_or(0));
+        self.note_memory("known-good states", self.recovery.ring.bytes());
         let conflict = report.conflict.as_ref();
         self.gradient_instruments.epoch(conflict, self.config.conflict, self.config.conflict_warn);
         self.executor.publish();

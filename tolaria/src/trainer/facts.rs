@@ -12,6 +12,9 @@ use crate::optim::Optimizer;
 use crate::trainer::run::Trainer;
 use crate::trainer::stop::Best;
 
+/// What the memory of a step is for.
+pub(super) const MEMORY_PARTS: [&str; 4] = ["parameters", "gradients", "moments", "averages"];
+
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// The evaluation on validation data with the lowest loss; absent before the first.
     pub fn best(&self) -> Option<Best> {
@@ -44,6 +47,20 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Device-to-host reads so far, by name.
     pub fn host_reads(&self) -> &BTreeMap<&'static str, u64> {
         self.reads.counts()
+    }
+
+    /// The largest bytes that each part of the memory had since this trainer was made; absent is what was not measured, or is not
+    /// there. At the ends of epochs: `parameters`, `gradients`, `moments`, `averages`, `graphs` (what captures took, activations
+    /// among it), `known-good states`. When they were copied: `checkpoints under way`.
+    pub fn memory(&self) -> &BTreeMap<&'static str, u64> {
+        &self.memory
+    }
+
+    pub(super) fn note_memory(&mut self, part: &'static str, bytes: u64) {
+        if bytes > 0 {
+            let largest = self.memory.entry(part).or_default();
+            *largest = bytes.max(*largest);
+        }
     }
 
     /// What became of the graphs of this trainer.

@@ -8,6 +8,7 @@ use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Recorder};
 
 use crate::telemetry as desc;
 use crate::trainer::config::TrainConfig;
+use crate::trainer::facts::MEMORY_PARTS;
 use crate::trainer::precision::TrainPrecision;
 use crate::trainer::report::EpochReport;
 use crate::trainer::sums::EpochTotals;
@@ -58,8 +59,7 @@ impl Instruments {
         loss_scale.set_or_clear(config.scaling().map(|scaling| scaling.initial));
         Self {
             loss_scale,
-            memory: ["parameters", "gradients", "moments", "averages"]
-                .map(|part| recorder.gauge(&desc::MEMORY_PART, &[part])),
+            memory: MEMORY_PARTS.map(|part| recorder.gauge(&desc::MEMORY_PART, &[part])),
             input,
             rollback: RollbackInstruments::new(recorder),
             validation_measures: measures.iter().map(of).collect(),

@@ -234,6 +234,8 @@ pub struct Trainer<S: SeedManager, P: Policy> {
     pub(super) measures: Vec<Measure>,
     pub(super) recovery: Recovery,
     pub(super) safety: Safety,
+    /// The largest bytes so far of what memory is for.
+    pub(super) memory: BTreeMap<&'static str, u64>,
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
@@ -306,6 +308,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             measures,
             recovery: Recovery::default(),
             safety: Safety::new(&config.safety, &parts.recorder),
+            memory: BTreeMap::new(),
             config,
             parts,
         })

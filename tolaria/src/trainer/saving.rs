@@ -117,7 +117,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if let Some((flight, done)) = saver.write(job, flight(bytes), aside) {
             return self.account(&flight, done);
         }
-        self.instruments.checkpoints.in_flight_bytes.set(saver.bytes_in_flight() as f64);
+        let in_flight = saver.bytes_in_flight();
+        self.instruments.checkpoints.in_flight_bytes.set(in_flight as f64);
+        self.note_memory("checkpoints under way", in_flight);
         if aside { Ok(()) } else { self.await_room(1) }
     }
 
