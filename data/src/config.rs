@@ -57,6 +57,9 @@ pub struct DataConfig {
     /// Tokens of a sample of text; 64 when nothing is said.
     #[serde(skip_serializing_if = "is_usual_window")]
     pub window: NonZeroUsize,
+    /// A `tokenizer.json` that turns a text into tokens; its bytes are the tokens when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<PathBuf>,
     /// What becomes of missing values: `refuse`, `drop` for rows that have one, `mean` of the training rows.
     #[serde(skip_serializing_if = "is_default")]
     pub missing: Missing,
@@ -97,6 +100,7 @@ impl DataConfig {
             delimiter: None,
             missing: Missing::default(),
             window: USUAL_WINDOW,
+            tokenizer: None,
             mnist1d: Mnist1dConfig::default(),
             name,
         }
@@ -140,6 +144,7 @@ impl DataConfig {
             ("data.delimiter", self.delimiter.is_some()),
             ("data.missing", !is_default(&self.missing)),
             ("data.window", self.window != USUAL_WINDOW),
+            ("data.tokenizer", self.tokenizer.is_some()),
         ];
         all.into_iter().filter_map(|(key, is_given)| is_given.then_some(key)).collect()
     }

@@ -29,7 +29,7 @@ use super::column::{Cells, Column};
 use super::config::{DataConfig, Delimiter, Header, Missing};
 use super::error::quoted;
 use super::format::{Features, Format, Reading, Records};
-use super::{Error, Inputs, TargetKind, TargetPlan, Targets};
+use super::{Error, Inputs, TargetKind, TargetPlan, Targets, Tokenizer, TokenizerFile};
 
 /// What was learned from the training part of a data set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,6 +51,9 @@ pub struct Preparation {
     pub scaling: Scaling,
     /// What is learned.
     pub target: TargetPlan,
+    /// What turns texts into tokens, where these are not bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<TokenizerFile>,
 }
 
 /// Which columns of a file of rows are inputs.
@@ -163,7 +166,16 @@ impl Preparation {
     /// Of inputs that come as the network takes them, but for a factor.
     pub(super) fn of_whole(source: String, sample_shape: Vec<usize>, divisor: f64, target: TargetPlan) -> Self {
         let scaling = Scaling { means: vec![0.0], scales: vec![divisor] };
-        Self { version: Self::VERSION, source, format: None, sample_shape, columns: None, scaling, target }
+        Self {
+            version: Self::VERSION,
+            source,
+            format: None,
+            sample_shape,
+            columns: None,
+            scaling,
+            target,
+            tokenizer: None,
+        }
     }
 
     /// Learns from the training rows what all rows are prepared by, and prepares them.
@@ -193,6 +205,7 @@ impl Preparation {
             columns,
             scaling: Scaling::default(),
             target,
+            tokenizer: None,
         };
         preparation.scaling = match config.csv_scale {
             Some(scale) => Scaling { means: vec![0.0], scales: vec![f64::from(scale.get())] },
@@ -209,6 +222,14 @@ impl Preparation {
     /// F.
     pub fn num_features(&self) -> usize {
         self.sample_shape.iter().product()
+    }
+
+    /// What turns texts into tokens; absent where these are bytes or numbers, or no tokens at all.
+    ///
+    /// # Errors
+    /// [`Error::Content`] when it is not what the run learned with.
+    pub fn open_tokenizer(&self) -> Result<Option<Tokenizer>, Error> {
+        self.tokenizer.as_ref().map(|file| file.open("the tokenizer that was learned with")).transpose()
     }
 
     /// Reads another file by what was learned: with or without the target.
@@ -230,7 +251,9 @@ impl Preparation {
         }
         let place = path.display().to_string();
         let plan = self.plan();
-        let records = (format.read)(path, &Reading { config: &config, learned: Some(&plan) })?;
+        let tokenizer = self.open_tokenizer()?;
+        let reading = Reading { config: &config, learned: Some(&plan), tokenizer: tokenizer.as_ref() };
+        let records = (format.read)(path, &reading)?;
         let mut notes = records.notes.clone();
         let has_targets = !records.targets.is_empty();
         let targets = match records.following {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::format::{Format, Reading};
 use super::{
-    DataConfig, DataDigest, DataName, Error, Preparation, Splits, Table, TargetPlan, Targets, digits, image, mnist1d,
-    split,
+    DataConfig, DataDigest, DataName, Error, Preparation, Splits, Table, TargetPlan, Targets, TokenizerFile, digits,
+    image, mnist1d, split,
 };
 
 /// What a run needs to know about its data.
@@ -64,14 +64,18 @@ fn load_file(config: &DataConfig, path: &Path) -> Result<Prepared, Error> {
     let plan = config.split_plan()?;
     let format = Format::of(path, config.format.as_deref())?;
     format.expect_followed(path, config)?;
-    let mut records = (format.read)(path, &Reading { config, learned: None })?;
+    let file = config.tokenizer.as_deref().map(TokenizerFile::read).transpose()?;
+    let tokenizer = file.as_ref().map(|file| file.open(&file.source)).transpose()?;
+    let reading = Reading { config, learned: None, tokenizer: tokenizer.as_ref() };
+    let mut records = (format.read)(path, &reading)?;
     let mut notes = std::mem::take(&mut records.notes);
     let place = path.display().to_string();
     let (mut target, why) = match &records.following {
         Some(tokens) => (TargetPlan::of(tokens), "target: the token that follows each token".to_owned()),
         None => TargetPlan::decide(&records.targets, config.target_kind, &place)?,
     };
-    target.is_text = format.is_text();
+    target.is_text = format.is_text() && file.is_none();
+    target.bytes_per_token = records.bytes_per_token;
     notes.push(why);
     let targets_by = |target: &TargetPlan| -> Result<Targets, Error> {
         let targets = match &records.following {
@@ -85,6 +89,7 @@ fn load_file(config: &DataConfig, path: &Path) -> Result<Prepared, Error> {
     notes.extend(target.fit(&records.targets, &assignment.train));
     let targets = targets_by(&target)?;
     let (mut preparation, inputs) = Preparation::fit(config, records, target, &assignment.train, &mut notes)?;
+    preparation.tokenizer = file;
     let table = Table::new(inputs, preparation.sample_shape.clone(), targets)?;
     let splits = Splits::of(&table, assignment);
     preparation.target.class_counts = splits.train.class_counts();

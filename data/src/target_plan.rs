@@ -35,6 +35,9 @@ pub struct TargetPlan {
     /// Number of different tokens, for tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
+    /// Bytes of the text / tokens of its tokenizer, in the file that was learned from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_token: Option<f64>,
     /// Whether tokens are the bytes of a text.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_text: bool,
@@ -49,7 +52,7 @@ impl TargetPlan {
         let vocabulary = (targets.kind() == TargetKind::Tokens).then(|| targets.num_outputs());
         let (kind, names) = (targets.kind(), targets.names().to_vec());
         let (means, scales, class_counts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { kind, names, means, scales, vocabulary, is_text: false, class_counts }
+        Self { kind, names, means, scales, vocabulary, bytes_per_token: None, is_text: false, class_counts }
     }
 
     /// Outputs that a network needs, per sample or per token.
@@ -87,7 +90,7 @@ impl TargetPlan {
         let flags = columns.iter().all(is_flag);
         let plan = |kind, names| {
             let (means, scales, class_counts) = (Vec::new(), Vec::new(), Vec::new());
-            Self { kind, names, means, scales, vocabulary: None, is_text: false, class_counts }
+            Self { kind, names, means, scales, vocabulary: None, bytes_per_token: None, is_text: false, class_counts }
         };
         let (kind, why) = match (choice, rest) {
             (TargetChoice::Auto, []) => why_alone(first),

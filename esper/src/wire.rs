@@ -197,7 +197,7 @@ pub(crate) fn facts(plan: &TargetPlan) -> TargetFacts {
         TargetKind::Flags => TargetFacts::Flags { count: plan.names.len() },
         TargetKind::Tokens => TargetFacts::Tokens {
             vocabulary: plan.vocabulary.unwrap_or(0),
-            bytes_per_token: plan.is_text.then_some(1.0),
+            bytes_per_token: if plan.is_text { Some(1.0) } else { plan.bytes_per_token },
         },
     }
 }

@@ -194,6 +194,78 @@ fn numbers_of_tokens_are_prompts_where_there_is_no_text() {
     check_refused(&generate("", &[]), &["--prompt is empty: expected one token or more"]);
 }
 
+/// Of the words of [`text`], each with the space behind it.
+fn tokenizer() -> String {
+    let words = ["the", "cat", "sat", "on", "mat", "and", "saw", "a", "dog", "that", "ran", "to", "sea"];
+    let words: serde_json::Map<String, Value> =
+        ["?", ".", "Ġ"].iter().chain(&words).enumerate().map(|(id, word)| ((*word).to_owned(), id.into())).collect();
+    serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "?"},
+    })
+    .to_string()
+}
+
+#[test]
+fn the_tokens_of_a_tokenizer_are_learned_measured_exported_and_gone_on_with_as_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("corpus"), text().repeat(3)).unwrap();
+    fs::write(path("words.json"), tokenizer()).unwrap();
+    let data = ["--data", "text:corpus", "--tokenizer", "words.json", "--policy", "off"];
+    let output = train(dir.path(), &[&data[..], &["--epochs", "8", "--out", "run"]].concat(), &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let summary = json(&path("run/summary.json"));
+    let preparation = json(&path("run/preparation.json"));
+    let bytes = preparation["target"]["bytes_per_token"].as_f64().unwrap();
+    assert!((3.0..5.0).contains(&bytes), "{bytes}");
+    assert_eq!(preparation["target"]["vocabulary"], 16);
+    let expected = summary["test_loss"].as_f64().unwrap() / std::f64::consts::LN_2 / bytes;
+    let bits = summary["test_measures"]["bits_per_byte"].as_f64().unwrap();
+    assert!((bits - expected).abs() < 1e-4 * expected, "{summary}");
+    // What follows does without the file.
+    assert!(esper(dir.path(), &["export", "run", "--to", "net"]).status.success());
+    fs::remove_file(path("words.json")).unwrap();
+    let printed = |args: &[&str]| {
+        let output = esper(dir.path(), args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let prompt = ["--prompt", "the cat sat on", "--tokens", "12", "--temperature", "0"];
+    let said = printed(&[&["generate", "run"], &prompt[..]].concat());
+    assert!(said.starts_with("the cat sat on the mat ") && said.ends_with('\n'), "{said}");
+    assert_eq!(said, printed(&[&["generate", "net"], &prompt[..]].concat()));
+    let found: Value = serde_json::from_str(&printed(&[&["generate", "net", "--json"], &prompt[..]].concat())).unwrap();
+    assert_eq!(said, format!("{}{}\n", prompt[1], found["text"].as_str().unwrap()));
+    assert_eq!(found["tokens"].as_array().unwrap().len(), 12);
+    let [of_run, of_export] = ["run", "net"].map(|subject| -> Value {
+        serde_json::from_str(&printed(&["evaluate", subject, "--data", "corpus", "--json"])).unwrap()
+    });
+    assert_eq!((&of_run["loss"], &of_run["measures"]), (&of_export["loss"], &of_export["measures"]));
+    // Going on needs it, as it was.
+    let more = ["--data", "text:corpus", "--tokenizer", "words.json", "--policy", "off", "--resume", "--out", "run"];
+    let resume = || train(dir.path(), &[&more[..], &["--epochs", "9"]].concat(), &[]);
+    check_refused(&resume(), &["data.tokenizer", "cannot read words.json", "expected a tokenizer.json"]);
+    fs::write(path("words.json"), tokenizer().replace("\"sea\"", "\"see\"")).unwrap();
+    check_refused(&resume(), &["data.tokenizer: words.json is not the tokenizer that the run was begun with"]);
+    check_refused(
+        &esper(dir.path(), &["evaluate", "run"]),
+        &["words.json is not the tokenizer that the run was begun with"],
+    );
+    fs::write(path("words.json"), tokenizer()).unwrap();
+    assert!(resume().status.success());
+    let document = fs::read_to_string(path("net/model.json")).unwrap();
+    fs::write(path("net/model.json"), document.replace("\\\"sea\\\"", "\\\"see\\\"")).unwrap();
+    let args = ["generate", "net", "--prompt", "the"];
+    check_refused(&esper(dir.path(), &args), &["preparation.tokenizer", "that of words.json as it was read"]);
+    fs::write(path("words.json"), "{}").unwrap();
+    let wrong = train(dir.path(), &data, &[]);
+    check_refused(&wrong, &["words.json", "expected a tokenizer.json"]);
+    let bytes = train(dir.path(), &["--data", "digits", "--tokenizer", "words.json"], &[]);
+    check_refused(&bytes, &["data.tokenizer", "`digits` is none"]);
+}
+
 #[test]
 fn what_does_not_fit_is_refused_with_what_does() {
     let dir = RUN.0.path();

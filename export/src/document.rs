@@ -17,7 +17,7 @@ pub const DOCUMENT_FILE: &str = "model.json";
 /// Name of the weights.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 /// Most bytes of a description that are read. A seed has at most 4096 numbers in it.
-const MAX_BYTES: u64 = 1 << 24;
+const MAX_BYTES: u64 = 1 << 26;
 
 /// The description of an exported network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

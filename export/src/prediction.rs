@@ -61,6 +61,7 @@ mod tests {
             means: means.to_vec(),
             scales: scales.to_vec(),
             vocabulary: None,
+            bytes_per_token: None,
             is_text: false,
             class_counts: vec![],
         }

@@ -101,6 +101,7 @@ pub const DECODERS: &[Decoder] = &[
         read: |bytes| data_file("x.txt", bytes),
         samples: || vec![b"to be or not to be, that is the question ".repeat(9)],
     },
+    Decoder { name: "tokenizer", read: tokenizer, samples: tokenizers },
     Decoder {
         name: "tokens",
         read: |bytes| data_file("x.u16", bytes),
@@ -331,6 +332,27 @@ fn load_data(path: PathBuf) -> bool {
         part.to_tensors(&Device::Cpu).expect("samples that were accepted");
     }
     true
+}
+
+/// What a text is turned into tokens by.
+fn tokenizer(bytes: &[u8]) -> bool {
+    let (path, text) = (place().join("tokenizer.json"), place().join("x.txt"));
+    put(&path, bytes);
+    put(&text, &b"to be or not to be, that is the question ".repeat(9));
+    let window = NonZeroUsize::new(8).expect("above 0");
+    data::load(&DataConfig { window, tokenizer: Some(path), ..DataConfig::new(DataName::File(text)) }).is_ok()
+}
+
+fn tokenizers() -> Vec<Vec<u8>> {
+    let of = |model: &str, before: &str, decoder: &str| {
+        let rest = r#""truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"post_processor":null"#;
+        format!(r#"{{"version":"1.0",{rest},"pre_tokenizer":{before},"decoder":{decoder},"model":{model}}}"#)
+            .into_bytes()
+    };
+    let words = r#"{"type":"WordLevel","vocab":{"?":0,"to":1,"be":2,"or":3,"not":4},"unk_token":"?"}"#;
+    let pairs = r#"{"type":"BPE","unk_token":"?","vocab":{"?":0,"t":1,"o":2,"b":3,"e":4,"to":5},"merges":[["t","o"]]}"#;
+    let bytes = r#"{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}"#;
+    vec![of(words, r#"{"type":"Whitespace"}"#, "null"), of(pairs, bytes, bytes)]
 }
 
 fn csv_files() -> Vec<Vec<u8>> {

@@ -82,6 +82,7 @@ pub fn train(dir: &Path, fs: Arc<dyn Fs>, resume: bool) -> Result<(), String> {
 /// What the command would say.
 pub fn train_with(dir: &Path, fs: Arc<dyn Fs>, settings: Option<Vec<String>>) -> Result<(), String> {
     let args = TrainArgs {
+        tokenizer: None,
         config: None,
         data: None,
         device: None,

@@ -17,7 +17,9 @@ use std::path::Path;
 use super::column::Column;
 use super::config::{DataConfig, Missing};
 use super::preparation::ColumnPlan;
-use super::{Error, Inputs, Targets, unpack};
+use super::{Error, Inputs, Targets, Tokenizer, unpack};
+
+pub(super) use text::MAX_VOCABULARY;
 
 /// All formats; a file has the first whose ending or first bytes it has.
 const FORMATS: &[Format] = &[
@@ -37,6 +39,8 @@ const FORMATS: &[Format] = &[
 const ROWS: &[&str] = &["data.target", "data.features", "data.ignore", "data.header", "data.delimiter", "data.missing"];
 /// What formats of tokens follow.
 const TOKENS: &[&str] = &["data.window"];
+/// What texts follow.
+const TEXTS: &[&str] = &["data.window", "data.tokenizer"];
 
 /// A format of files.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +63,8 @@ pub(super) struct Reading<'a> {
     pub config: &'a DataConfig,
     /// The columns that a run has learned from: they are what is read.
     pub learned: Option<&'a ColumnPlan>,
+    /// What turns a text into tokens, other than its bytes.
+    pub tokenizer: Option<&'a Tokenizer>,
 }
 
 impl Reading<'_> {
@@ -80,6 +86,8 @@ pub(super) struct Records {
     pub has_header: bool,
     /// Of a file of rows.
     pub num_columns: usize,
+    /// Of a text and a tokenizer.
+    pub bytes_per_token: Option<f64>,
 }
 
 /// The inputs of N samples.
@@ -95,7 +103,15 @@ pub(super) enum Features {
 
 impl Records {
     pub(super) fn new(features: Features, notes: Vec<String>) -> Self {
-        Self { features, targets: Vec::new(), following: None, notes, has_header: false, num_columns: 0 }
+        Self {
+            features,
+            targets: Vec::new(),
+            following: None,
+            notes,
+            has_header: false,
+            num_columns: 0,
+            bytes_per_token: None,
+        }
     }
 }
 
@@ -112,7 +128,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 impl Format {
     /// Whether its samples are windows of tokens, which no first bytes tell.
     pub(super) fn holds_tokens(&self) -> bool {
-        self.keys == TOKENS
+        self.keys.starts_with(TOKENS)
     }
 
     /// Whether these are bytes of a text.
@@ -130,7 +146,7 @@ impl Format {
             let problem = format!("is for numbers, and {} holds tokens; expected no such key", path.display());
             return Err(Error::Config { key, problem });
         }
-        let is_idle = |key: &&str| [ROWS, TOKENS].concat().contains(key) && !self.keys.contains(key);
+        let is_idle = |key: &&str| [ROWS, TEXTS].concat().contains(key) && !self.keys.contains(key);
         config.given_for_files().into_iter().find(is_idle).map_or(Ok(()), |key| {
             let followers: Vec<&str> =
                 FORMATS.iter().filter(|format| format.keys.contains(&key)).map(|format| format.name).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{ColumnPlan, FeatureKind, MAX_VALUES, Preparation, quoted};
-use crate::{TargetKind, TargetPlan, format};
+use crate::{Error, TargetKind, TargetPlan, format};
 
 /// A field, what it is, and what is accepted.
 type Contradiction = (&'static str, String, String);
@@ -47,6 +47,26 @@ impl Preparation {
         let target = &self.target;
         if let Some(contradiction) = target.contradiction() {
             return Some(contradiction);
+        }
+        if let Some(file) = &self.tokenizer {
+            let is_known = target.kind == TargetKind::Tokens && !target.is_text;
+            let expected = target.vocabulary.filter(|_| is_known);
+            match file.open("tokenizer").map(|tokenizer| tokenizer.vocabulary()) {
+                Err(Error::Content { found, expected, .. }) => return wrong("tokenizer", found, expected),
+                Err(other) => return wrong("tokenizer", other.to_string(), "what was learned with"),
+                Ok(found) if Some(found) != expected => {
+                    let expected = expected.map_or_else(|| "none".to_owned(), |expected| expected.to_string());
+                    return wrong(
+                        "tokenizer",
+                        format!("one of {found} tokens"),
+                        format!("{expected}, as `target` says"),
+                    );
+                }
+                Ok(_) => {}
+            }
+        }
+        if let Some(bytes) = target.bytes_per_token.filter(|bytes| !(bytes.is_finite() && *bytes > 0.0)) {
+            return wrong("target", format!("{bytes} bytes per token"), "a finite number above 0");
         }
         let all_means = means.iter().chain(&target.means);
         let mut all_scales = scales.iter().chain(&target.scales);

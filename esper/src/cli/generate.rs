@@ -12,7 +12,7 @@ use serde_json::json;
 use super::evaluate::on;
 use crate::bench::device_name;
 use crate::config::DeviceName;
-use crate::data::TargetKind;
+use crate::data::{Preparation, TargetKind, Tokenizer};
 use crate::exit::UsageError;
 use crate::output;
 use crate::signature::SignatureArgs;
@@ -60,53 +60,155 @@ pub(super) fn command(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         let problem = format!("{shown} predicts {kind}; expected a language model, as `--data text:FILE` trains it");
         return Err(UsageError(problem).into());
     }
-    let prompt = prompt(args, target.is_text, target.num_outputs())?;
+    let speech = Speech::of(&subject.preparation)?;
+    let prompt = speech.prompt(args, target.num_outputs())?;
     let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, seed: args.seed };
     let generation = Generation::new(&subject.model, &prompt, sampling).map_err(unusable)?;
-    let mut tokens = Vec::with_capacity(args.tokens.min(1 << 20));
-    let mut text = Utf8::default();
+    let mut said = Said::new(&speech, prompt);
     if !args.json {
-        output::print(&if target.is_text { shown(&args.prompt) } else { args.prompt.clone() })?;
+        output::print(&if matches!(speech, Speech::Numbers) { args.prompt.clone() } else { shown(&args.prompt) })?;
     }
     for token in generation.take(args.tokens) {
-        let token = token.map_err(unusable)?;
-        tokens.push(token);
-        if args.json {
-            continue;
-        }
-        let more = if target.is_text { shown(&text.push(token)) } else { format!(" {token}") };
-        if !output::wrote(&more)? {
+        let more = shown(&said.push(token.map_err(unusable)?)?);
+        if !args.json && !output::wrote(&more)? {
             // Nobody reads on.
             return Ok(ExitCode::SUCCESS);
         }
     }
     if args.json {
-        let bytes: Option<Vec<u8>> = tokens.iter().map(|&token| u8::try_from(token).ok()).collect();
-        let text = bytes.filter(|_| target.is_text).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let (text, tokens) = (said.text()?, said.tokens());
         output::print(&format!("{}\n", json!({ "text": text, "tokens": tokens })))?;
     } else {
-        output::print(&format!("{}\n", shown(&text.rest())))?;
+        output::print(&format!("{}\n", shown(&said.rest()?)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tokens of the prompt.
-fn prompt(args: &GenerateArgs, is_text: bool, vocabulary: usize) -> anyhow::Result<Vec<u32>> {
-    if is_text {
-        return Ok(args.prompt.bytes().map(u32::from).collect());
-    }
-    let number = |word: &str| {
-        let token = word.parse::<u32>().ok().filter(|&token| (token as usize) < vocabulary);
-        let shown = word.escape_debug();
-        token.ok_or_else(|| {
-            let last = vocabulary.saturating_sub(1);
-            UsageError(format!(
-                "--prompt: `{shown}` is no token; expected numbers from 0 to {last} with spaces between them"
-            ))
-            .into()
+/// What tokens are.
+enum Speech {
+    /// Bytes of a text.
+    Bytes,
+    /// Those of a tokenizer.
+    Tokenizer(Box<Tokenizer>),
+    /// Numbers that mean nothing here.
+    Numbers,
+}
+
+impl Speech {
+    fn of(preparation: &Preparation) -> anyhow::Result<Self> {
+        Ok(match preparation.open_tokenizer()? {
+            Some(tokenizer) => Self::Tokenizer(Box::new(tokenizer)),
+            None if preparation.target.is_text => Self::Bytes,
+            None => Self::Numbers,
         })
-    };
-    args.prompt.split_whitespace().map(number).collect()
+    }
+
+    /// The tokens of the prompt.
+    fn prompt(&self, args: &GenerateArgs, vocabulary: usize) -> anyhow::Result<Vec<u32>> {
+        match self {
+            Self::Bytes => return Ok(args.prompt.bytes().map(u32::from).collect()),
+            Self::Tokenizer(tokenizer) => {
+                return tokenizer.encode(&args.prompt).map_err(|error| UsageError(format!("--prompt: {error}")).into());
+            }
+            Self::Numbers => {}
+        }
+        let number = |word: &str| {
+            let token = word.parse::<u32>().ok().filter(|&token| (token as usize) < vocabulary);
+            let shown = word.escape_debug();
+            token.ok_or_else(|| {
+                let last = vocabulary.saturating_sub(1);
+                UsageError(format!(
+                    "--prompt: `{shown}` is no token; expected numbers from 0 to {last} with spaces between them"
+                ))
+                .into()
+            })
+        };
+        args.prompt.split_whitespace().map(number).collect()
+    }
+}
+
+/// What was said so far, and what of it can be told: characters are told when they are whole.
+struct Said<'a> {
+    speech: &'a Speech,
+    num_prompt: usize,
+    tokens: Vec<u32>,
+    /// Tokens that are told.
+    num_told: usize,
+}
+
+impl<'a> Said<'a> {
+    fn new(speech: &'a Speech, prompt: Vec<u32>) -> Self {
+        Self { speech, num_prompt: prompt.len(), num_told: prompt.len(), tokens: prompt }
+    }
+
+    /// Tokens behind the prompt.
+    fn tokens(&self) -> &[u32] {
+        &self.tokens[self.num_prompt..]
+    }
+
+    /// Takes a token; what can be told now that could not before.
+    fn push(&mut self, token: u32) -> anyhow::Result<String> {
+        self.tokens.push(token);
+        let waiting = &self.tokens[self.num_told..];
+        // A character has four bytes at most: what is not whole then never will be.
+        let is_whole = |text: &str| !text.ends_with(char::REPLACEMENT_CHARACTER) || waiting.len() > 3;
+        let (told, whole) = match self.speech {
+            Speech::Numbers => (format!(" {token}"), 1),
+            Speech::Bytes => {
+                let whole = whole_bytes(&bytes_of(waiting));
+                (text_of(&waiting[..whole]), whole)
+            }
+            Speech::Tokenizer(tokenizer) => {
+                // As much of what was said as a decoder may look back at.
+                let before = &self.tokens[self.num_told.saturating_sub(LOOKED_AT)..self.num_told];
+                let text = tokenizer.text_after(before, waiting)?;
+                let whole = if is_whole(&text) { waiting.len() } else { 0 };
+                (if whole > 0 { text } else { String::new() }, whole)
+            }
+        };
+        self.num_told += whole;
+        Ok(told)
+    }
+
+    /// What is left at the end.
+    fn rest(&self) -> anyhow::Result<String> {
+        let (told, waiting) = self.tokens.split_at(self.num_told);
+        match self.speech {
+            Speech::Numbers => Ok(String::new()),
+            Speech::Bytes => Ok(text_of(waiting)),
+            Speech::Tokenizer(tokenizer) if !waiting.is_empty() => Ok(tokenizer.text_after(told, waiting)?),
+            Speech::Tokenizer(_) => Ok(String::new()),
+        }
+    }
+
+    /// All of it, where it is text.
+    fn text(&self) -> anyhow::Result<Option<String>> {
+        let (prompt, tokens) = self.tokens.split_at(self.num_prompt);
+        match self.speech {
+            Speech::Numbers => Ok(None),
+            Speech::Bytes => Ok(Some(text_of(tokens))),
+            Speech::Tokenizer(tokenizer) => Ok(Some(tokenizer.text_after(prompt, tokens)?)),
+        }
+    }
+}
+
+/// Tokens before a new one that its text may depend on.
+const LOOKED_AT: usize = 16;
+
+fn bytes_of(tokens: &[u32]) -> Vec<u8> {
+    tokens.iter().filter_map(|&token| u8::try_from(token).ok()).collect()
+}
+
+fn text_of(tokens: &[u32]) -> String {
+    String::from_utf8_lossy(&bytes_of(tokens)).into_owned()
+}
+
+/// How many bytes from the start on are whole characters, or can never be any.
+fn whole_bytes(bytes: &[u8]) -> usize {
+    match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        Ok(_) | Err(_) => bytes.len(),
+    }
 }
 
 /// What a flag is to blame for.
@@ -126,44 +228,20 @@ fn shown(text: &str) -> String {
     text.chars().map(|c| if is_harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
-/// Bytes that become text as soon as a character is whole.
-#[derive(Debug, Default)]
-struct Utf8 {
-    waiting: Vec<u8>,
-}
-
-impl Utf8 {
-    /// What is whole now; bytes that can never be are replaced.
-    fn push(&mut self, token: u32) -> String {
-        self.waiting.extend(u8::try_from(token));
-        let whole = match std::str::from_utf8(&self.waiting) {
-            Ok(text) => text.len(),
-            Err(error) if error.error_len().is_none() => error.valid_up_to(),
-            Err(_) => self.waiting.len(),
-        };
-        let whole: Vec<u8> = self.waiting.drain(..whole).collect();
-        String::from_utf8_lossy(&whole).into_owned()
-    }
-
-    /// What is left at the end.
-    fn rest(self) -> String {
-        String::from_utf8_lossy(&self.waiting).into_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn characters_come_when_they_are_whole_and_wrong_bytes_are_replaced() {
-        let mut text = Utf8::default();
-        let pieces: Vec<String> = "aé€".bytes().map(|byte| text.push(byte.into())).collect();
-        assert_eq!(pieces, ["a", "", "é", "", "", "€"]);
-        assert_eq!(text.push(0xc3), "");
-        assert_eq!(text.push(u32::from(b'x')), "\u{fffd}x");
-        assert_eq!(text.push(0xe2), "");
-        assert_eq!(text.rest(), "\u{fffd}");
+        let mut said = Said::new(&Speech::Bytes, vec![0xe2]);
+        let mut push = |bytes: &[u8]| bytes.iter().map(|&byte| said.push(byte.into()).unwrap()).collect::<Vec<_>>();
+        assert_eq!(push("aé€".as_bytes()), ["a", "", "é", "", "", "€"]);
+        assert_eq!(push(&[0xc3, b'x']), ["", "\u{fffd}x"]);
+        assert_eq!(push(&[0xe2]), [""]);
+        assert_eq!(said.rest().unwrap(), "\u{fffd}");
+        assert_eq!(said.text().unwrap().unwrap(), "aé€\u{fffd}x\u{fffd}");
+        assert_eq!(said.tokens().len(), 9);
     }
 
     #[test]

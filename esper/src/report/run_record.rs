@@ -3,6 +3,9 @@
 use leyline::id::RunId;
 use serde::{Deserialize, Serialize};
 
+use crate::data::Preparation;
+use crate::exit::UsageError;
+
 use crate::bench::BUILD;
 
 /// Everything needed to tell one run from another and to do it again.
@@ -78,10 +81,30 @@ pub struct DataRecord {
     pub name: String,
     /// Digest of exactly the bytes of all three parts.
     pub digest: String,
+    /// Digest of the tokenizer; absent where none turned a text into tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
     /// Samples that trained (count).
     pub num_train: u64,
     /// Samples that decisions were made on (count).
     pub num_validation: u64,
     /// Samples looked at once, at the end (count).
     pub num_test: u64,
+}
+
+impl DataRecord {
+    /// Confirms that a text is still turned into tokens as it was: by name, before its tokens are compared.
+    ///
+    /// # Errors
+    /// [`UsageError`] with both digests.
+    pub(crate) fn expect_tokenizer(&self, preparation: &Preparation) -> Result<(), UsageError> {
+        let found = preparation.tokenizer.as_ref();
+        if found.map(|file| &file.digest) == self.tokenizer.as_ref() {
+            return Ok(());
+        }
+        let (source, found) = found.map_or(("none", "none"), |file| (&file.source, &file.digest));
+        let expected = self.tokenizer.as_deref().unwrap_or("none");
+        let problem = "is not the tokenizer that the run was begun with";
+        Err(UsageError(format!("data.tokenizer: {source} {problem}: expected the digest {expected}, found {found}")))
+    }
 }

@@ -69,6 +69,7 @@ fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
         }
     };
     flag("device", "run.device", &args.device);
+    flag("tokenizer", "data.tokenizer", &args.tokenizer);
     flag("gpu-dataset", "run.gpu_dataset", &args.gpu_dataset);
     flag("policy", "policy.policy", &args.policy);
     flag("epochs", "run.epochs", &args.epochs);

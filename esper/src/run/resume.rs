@@ -10,7 +10,7 @@ use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{MAX_CHECKPOINTS_IN_FLIGHT, epochs_begun};
 
 use crate::config::EsperConfig;
-use crate::data::DataDigest;
+use crate::data::Prepared;
 use crate::exit::UsageError;
 use crate::report::{self, METRICS_FILE, ResumedRecord, RunOutcome, RunRecord, Summary};
 use crate::run::folder::RunFolder;
@@ -25,13 +25,15 @@ use crate::run::plan;
 pub(super) fn check(
     folder: &RunFolder,
     config: &EsperConfig,
-    data: DataDigest,
+    prepared: &Prepared,
     signing: Option<Signing>,
     now_unix_ms: u64,
 ) -> anyhow::Result<RunRecord> {
     let record = report::read_record(folder.path())?;
     let out = folder.path().display();
     let instead = format!("or a new run: {}", record.reproduce_command);
+    record.data.expect_tokenizer(&prepared.preparation)?;
+    let data = prepared.digest;
     if record.data.digest != data.to_string() {
         return Err(UsageError(format!(
             "--resume: the run in {out} was begun with other data: `{}` had the digest {}, and has {data} now; \

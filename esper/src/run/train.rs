@@ -55,6 +55,9 @@ pub struct TrainArgs {
     /// not tell it: `text:FILE`.
     #[arg(long, value_name = "NAME|PATH")]
     pub data: Option<String>,
+    /// A `tokenizer.json` that turns a text into tokens; without it they are its bytes.
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<String>,
     /// `cpu`, or `cuda:N` in a build with the `cuda` feature.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
@@ -139,7 +142,7 @@ fn train_on(
         Some(name) => begin(name, &plan, fs, &*clock)?,
         None => {
             let mut folder = RunFolder::open(fs, &plan.folder)?;
-            let record = resume::check(&folder, config, prepared.digest, signing.clone(), unix_ms(&*clock))?;
+            let record = resume::check(&folder, config, prepared, signing.clone(), unix_ms(&*clock))?;
             folder.lock()?;
             (folder, record)
         }
@@ -247,6 +250,7 @@ fn begin(name: &str, plan: &Plan, fs: Arc<dyn Fs>, clock: &dyn Clock) -> anyhow:
         data: DataRecord {
             name: config.data.name.to_string(),
             digest: prepared.digest.to_string(),
+            tokenizer: prepared.preparation.tokenizer.as_ref().map(|file| file.digest.clone()),
             num_train: prepared.splits.train.num_samples() as u64,
             num_validation: prepared.splits.validation.num_samples() as u64,
             num_test: prepared.splits.test.num_samples() as u64,

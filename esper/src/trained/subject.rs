@@ -62,6 +62,7 @@ impl Trained {
 /// The data of a run, which must be what they were.
 pub(crate) fn data_of_run(config: &EsperConfig, record: &RunRecord) -> anyhow::Result<Prepared> {
     let prepared = data::load(&config.data)?;
+    record.data.expect_tokenizer(&prepared.preparation)?;
     let (found, expected) = (prepared.digest.to_string(), &record.data.digest);
     if found != *expected {
         return Err(UsageError(format!(
