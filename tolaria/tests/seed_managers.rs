@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
 use leyline::batch::Batch;
-use leyline::command::Order;
+use leyline::command::{Operation, Order};
 use leyline::durable::{Durable, SavedState};
 use leyline::error::{BoxError, Error as _, ErrorKind, ErrorType};
-use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
 use leyline::network::NetworkError;
 use leyline::region::{Eager, RegionError, declare_recording};
-use leyline::seed::{Applied, Attribution, Confirming, Evidence, SeedManager, SeedState, SlotState, Transition};
+use leyline::seed::{
+    Applied, Attribution, Confirmation, Confirming, Evidence, SeedManager, SeedState, SlotState, Transition,
+};
 use leyline::telemetry::NullRecorder;
 use leyline_testkit::clock::ManualClock;
 use leyline_testkit::fake_seed_manager::FakeSeedManager;
@@ -49,11 +51,23 @@ struct Watched<S> {
     confirms_on: Option<u64>,
     /// What it asks of the next confirmation.
     next: Option<Confirming>,
+    /// For how many seeds the confirming samples may be read, and for which they were.
+    num_readings: usize,
+    readings: Vec<SeedId>,
 }
 
 impl<S> Watched<S> {
     fn new(inner: S, wants_batch: bool) -> Self {
-        Self { inner, successor: None, wants_batch, shown: Vec::new(), confirms_on: None, next: None }
+        Self {
+            inner,
+            successor: None,
+            wants_batch,
+            shown: Vec::new(),
+            confirms_on: None,
+            next: None,
+            num_readings: 0,
+            readings: Vec::new(),
+        }
     }
 }
 
@@ -104,6 +118,17 @@ impl<S: SeedManager> SeedManager for Watched<S> {
 
     fn confirming(&self, _eager: &Eager) -> Result<Option<Confirming>, S::Error> {
         Ok(self.next)
+    }
+
+    fn wants_confirmation(&self, eager: &Eager) -> Result<Vec<SeedId>, S::Error> {
+        let seeds = self.inner.export_seed_states(eager)?;
+        let is_over = self.readings.len() >= self.num_readings;
+        Ok(if is_over { Vec::new() } else { seeds.iter().map(|seed| seed.seed_id).collect() })
+    }
+
+    fn record_confirmation(&mut self, _: &Eager, seed: SeedId, _: &Confirmation) -> Result<(), S::Error> {
+        self.readings.push(seed);
+        Ok(())
     }
 
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), S::Error> {
@@ -241,6 +266,32 @@ impl Observer for Losses {
     }
 }
 
+/// What a manager may ask of the next confirmation.
+#[expect(clippy::unnecessary_wraps, reason = "as the manager answers")]
+fn asks(needed_samples: u64, num_read: u64) -> Option<Confirming> {
+    let num_samples = NUM_SAMPLES as u64 / 2;
+    Some(Confirming { num_samples, needed_samples, level: 0.05, min_gain: 0.0, num_read, num_confirmed: 0 })
+}
+
+#[test]
+fn the_manager_is_asked_anew_after_each_reading_of_the_samples_that_confirm() {
+    let mut eager = Eager::acquire().unwrap();
+    for (num_readings, expected) in [(0, vec![]), (1, vec![SeedId(1)]), (2, vec![SeedId(1), SeedId(2)])] {
+        let mut seeds = fake();
+        let slots = seeds.export_slot_states(&eager).unwrap();
+        for (slot, id) in slots.iter().zip([1, 2]) {
+            let germinate = Operation::germinate(slot.slot.clone(), slot.offers[0].blueprint.clone());
+            seeds.apply(&mut eager, &Order::new(germinate, "test")).unwrap();
+            let train = Operation::StartTraining { seed: SeedId(id) };
+            seeds.apply(&mut eager, &Order::new(train, "test")).unwrap();
+        }
+        let watched = Watched { next: asks(1, 0), num_readings, ..Watched::new(seeds, false) };
+        let mut trainer = trainer(watched, None).unwrap();
+        trainer.run(&mut eager, &mut StopAfter(StepIndex(STEPS_PER_EPOCH + 1))).unwrap();
+        assert_eq!(trainer.seeds().readings, expected);
+    }
+}
+
 #[test]
 fn samples_are_kept_back_only_where_they_can_confirm_a_gain() {
     let mut eager = Eager::acquire().unwrap();
@@ -249,16 +300,6 @@ fn samples_are_kept_back_only_where_they_can_confirm_a_gain() {
         let mut losses = Losses::default();
         trainer(watched, None).unwrap().run(&mut eager, &mut losses).unwrap();
         losses.0
-    };
-    let asks = |needed_samples, num_read| {
-        Some(Confirming {
-            num_samples: NUM_SAMPLES as u64 / 2,
-            needed_samples,
-            level: 0.05,
-            min_gain: 0.0,
-            num_read,
-            num_confirmed: 0,
-        })
     };
     let (of_all, of_half) = (losses(None), losses(asks(1, 0)));
     assert!(of_all.iter().zip(&of_half).all(|(all, half)| all.to_bits() != half.to_bits()), "{of_all:?}, {of_half:?}");

@@ -8,6 +8,8 @@
 //! 1, and the p-value is how often their weighted mean is not above the least gain that matters. That its level holds for every distribution above that worst
 //! is a conjecture to which no exception is known; tests here measure it.
 
+use std::collections::BTreeSet;
+
 use leyline::policy::Policy;
 use leyline::region::Eager;
 use leyline::seed::{Confirmation, Confirming, SeedManager, SeedState};
@@ -74,9 +76,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         states: &[SeedState],
         chosen: &Evaluation,
     ) -> Result<(), Error> {
-        let wanted =
-            self.call_seeds(|seeds| seeds.wants_confirmation(eager)).map_err(|error| self.seed_error(error))?;
-        for seed in wanted {
+        let mut asked = BTreeSet::new();
+        loop {
+            // Each reading spends error, after which the others may want none.
+            let wanted =
+                self.call_seeds(|seeds| seeds.wants_confirmation(eager)).map_err(|error| self.seed_error(error))?;
+            let Some(seed) = wanted.into_iter().find(|seed| asked.insert(*seed)) else { return Ok(()) };
             let next = self.parts.seeds.confirming(eager).map_err(|error| self.seed_error(error))?;
             let on_others = chosen.gains.iter().find(|(of, _)| *of == seed).map(|(_, gains)| gains);
             let probe = states.iter().find(|state| state.seed_id == seed).and_then(Probe::of);
@@ -87,7 +92,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             self.call_seeds(|seeds| seeds.record_confirmation(eager, seed, &measured))
                 .map_err(|error| self.seed_error(error))?;
         }
-        Ok(())
     }
 }
 
