@@ -87,6 +87,25 @@ fn rows(change: impl Fn(usize, &mut [i32; 3])) -> String {
 }
 
 #[test]
+fn a_run_writes_one_event_file_of_tensorboard_each_time_that_it_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, events) = (dir.path().join("out"), dir.path().join("events"));
+    let flags = ["--epochs", "2", "--data", "digits", "--tensorboard", events.to_str().unwrap()];
+    trained(&out, &flags);
+    trained(&out, &["--resume", "--epochs", "3", "--tensorboard", events.to_str().unwrap()]);
+    let files: Vec<PathBuf> = tree(&events).into_keys().collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for (file, epochs) in files.iter().zip([2, 1]) {
+        let bytes = fs::read(file).unwrap();
+        let named = bytes.windows(22).filter(|tag| tag == b"tolaria/training.loss\x15").count();
+        // Beside those of epochs there is what telemetry says of itself at the end.
+        assert!(named >= epochs, "{}: {named}", file.display());
+    }
+    let (code, _, error) = train(&dir.path().join("other"), &["--tensorboard", files[0].join("in").to_str().unwrap()]);
+    assert!(code == Some(FAILED) && error.contains("tfevents"), "{code:?}: {error}");
+}
+
+#[test]
 fn a_run_goes_on_with_its_own_data_only() {
     let dir = tempfile::tempdir().unwrap();
     let (data, out) = (dir.path().join("data.csv"), dir.path().join("run"));

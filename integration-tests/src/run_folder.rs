@@ -98,6 +98,7 @@ pub fn train_with(dir: &Path, fs: Arc<dyn Fs>, settings: Option<Vec<String>>) ->
         tui: false,
         progress: ProgressMode::Off,
         signature: SignatureArgs::default(),
+        tensorboard: None,
         serve: ServeArgs::default(),
     };
     train_quietly(&args, fs).map(drop).map_err(|error| format!("{error:#}"))

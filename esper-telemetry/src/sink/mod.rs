@@ -9,10 +9,12 @@ mod append;
 mod frame;
 mod json_lines;
 mod memory;
+mod tensor_board;
 
 pub use frame::FrameSink;
 pub use json_lines::JsonLinesSink;
 pub use memory::{MemorySink, PacketLog};
+pub use tensor_board::TensorBoardSink;
 
 use crate::error::Error;
 use crate::packet::Packet;

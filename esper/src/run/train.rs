@@ -11,9 +11,10 @@ use anyhow::Context as _;
 use clap::Args;
 use esper_disk::{Fs, StdFs};
 use esper_signing::Journal;
-use esper_telemetry::sink::{FrameSink, JsonLinesSink, Sink};
+use esper_telemetry::sink::{FrameSink, JsonLinesSink, Sink, TensorBoardSink};
 use esper_telemetry::{Catalogue, QueueConfig, TelemetryRecorder};
 use leyline::clock::{Clock, SystemClock};
+use leyline::id::RunId;
 use leyline::layout::Owner;
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
@@ -99,6 +100,9 @@ pub struct TrainArgs {
     /// How progress is shown on standard error.
     #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
     pub progress: ProgressMode,
+    /// Folder for an event file of TensorBoard with every metric, for `tensorboard --logdir DIR`; made where it is missing.
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
     /// Whether and where the run can be watched.
     #[command(flatten)]
     pub serve: ServeArgs,
@@ -151,7 +155,7 @@ fn train_on(
     let (recorder, guard) = TelemetryRecorder::start(
         record.run_id.clone(),
         Catalogue::new(DESCRIPTORS)?,
-        sinks(config, &folder)?,
+        sinks(args, config, &folder, &record.run_id, clock.unix())?,
         QueueConfig { capacity: config.telemetry.queue_packets, ..QueueConfig::default() },
         Arc::clone(&clock),
     )?;
@@ -275,7 +279,13 @@ fn unix_ms(clock: &dyn Clock) -> u64 {
     u64::try_from(clock.unix().as_millis()).unwrap_or(u64::MAX)
 }
 
-fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn Sink>>> {
+fn sinks(
+    args: &TrainArgs,
+    config: &EsperConfig,
+    folder: &RunFolder,
+    run_id: &RunId,
+    now: Duration,
+) -> anyhow::Result<Vec<Box<dyn Sink>>> {
     let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
     let limit = u64::from(config.telemetry.max_mib.get()) << 20;
     if config.telemetry.frames {
@@ -285,6 +295,10 @@ fn sinks(config: &EsperConfig, folder: &RunFolder) -> anyhow::Result<Vec<Box<dyn
         sinks.push(Box::new(
             JsonLinesSink::append_on(Arc::clone(folder.fs()), folder.packets_text())?.with_limit(limit),
         ));
+    }
+    if let Some(dir) = &args.tensorboard {
+        let sink = TensorBoardSink::create_on(Arc::clone(folder.fs()), dir, run_id.as_str(), now.as_secs())?;
+        sinks.push(Box::new(sink.with_limit(limit)));
     }
     Ok(sinks)
 }
