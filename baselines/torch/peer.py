@@ -270,6 +270,7 @@ def main():
     parser.add_argument("--budget", type=float, default=145.0, help="seconds, after which what there is gets printed")
     parser.add_argument("--fused", action="store_true", help="the optimizer as one fused kernel")
     parser.add_argument("--joint-qkv", action="store_true", help="query, key and value as one product")
+    parser.add_argument("--losses", metavar="FOLDER", help="with `losses.py`: losses of steps from what the folder has, and nothing else")
     arguments = parser.parse_args()
     works, modes, precisions = (
         names.split(",") for names in (arguments.works, arguments.modes, arguments.precisions)
@@ -288,6 +289,8 @@ def main():
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch
 
+    if arguments.losses:
+        return loss_curves(torch, report, arguments.losses)
     if not torch.cuda.is_available():
         sys.exit("no CUDA device is available to PyTorch")
     report.environment = {
