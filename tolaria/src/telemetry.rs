@@ -155,7 +155,9 @@ leyline::declare_metrics! {
     CHECKPOINT_IN_FLIGHT = Gauge "tolaria.checkpoint.in_flight_bytes" Bytes [];
     /// Bytes of the states that were written.
     CHECKPOINT_BYTES = Counter "tolaria.checkpoint.bytes_total" Bytes [];
-    /// Checkpoints in the middle of an epoch that were left out, because another one was being written.
+    /// Optimizer steps that a loss of power would cost now: since the newest state on the disk.
+    CHECKPOINT_STEPS_AT_RISK = Gauge "tolaria.checkpoint.steps_at_risk" Count [];
+    /// Checkpoints due in the middle of an epoch while another one was being written. The first step that finds it on the disk makes up for all of them with one.
     CHECKPOINTS_SKIPPED = Counter "tolaria.checkpoint.skipped_total" Count [];
     /// Durable checkpoints written.
     CHECKPOINTS_TOTAL = Counter "tolaria.checkpoint.saves_total" Count [];

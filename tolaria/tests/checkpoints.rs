@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
 use esper_disk::{EntryKind, FsFile, LockGuard, Open};
@@ -430,6 +431,65 @@ fn a_disk_that_stands_still_does_not_stop_training_and_what_is_left_out_is_count
     assert!(counted("tolaria.checkpoint.bytes_total") > 0);
     assert_eq!(trainer.failed_checkpoints(), None);
     assert_eq!(files(dir.path()).len() as u64, written);
+}
+
+/// Opens the gate of a disk after step 13, and gives it time until the first checkpoint is told of.
+#[derive(Debug)]
+struct Slow {
+    gate: Arc<Gate>,
+    recorder: Arc<RecordingRecorder>,
+    last: u64,
+    /// Checkpoints, the steps after which they were told, and how many steps were at risk then.
+    told: Vec<(u64, u64, Option<f64>)>,
+}
+
+impl Slow {
+    fn at_risk(&self) -> Option<f64> {
+        self.recorder.gauge_value("tolaria.checkpoint.steps_at_risk", &[])
+    }
+}
+
+impl Observer for Slow {
+    fn step_finished(&mut self, step: StepIndex) -> Flow {
+        self.last = step.0;
+        if self.told.is_empty() {
+            assert_eq!(self.at_risk(), Some(step.0 as f64), "nothing is on the disk yet");
+        }
+        if step.0 >= 13 && self.told.is_empty() {
+            self.gate.set(false);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Flow::Continue
+    }
+
+    fn event(&mut self, event: &RunEvent<'_>) {
+        if let RunEvent::CheckpointWritten { step, .. } = event {
+            self.told.push((step.0, self.last + 1, self.at_risk()));
+        }
+    }
+
+    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_checkpoint_that_was_due_while_the_disk_stood_still_follows_at_the_first_step_after() {
+    let mut eager = Eager::acquire().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (gate, recorder) = (Arc::new(Gate::default()), Arc::new(RecordingRecorder::new()));
+    gate.set(true);
+    // Thirty steps, checkpoints due at 4, 8, …; that of step 4 is under way until after step 13.
+    let job = Job { num_train: 240, num_epochs: 1, every_steps: NonZeroU64::new(4), ..JOB };
+    let disk = Disk { gate: Arc::clone(&gate), ..Disk::default() };
+    let mut trainer = job.recorded(dir.path(), disk, recorder.clone());
+    let mut slow = Slow { gate, recorder, last: 0, told: Vec::new() };
+    assert_eq!(trainer.run(&mut eager, &mut slow).unwrap(), Outcome::Completed);
+    let (written, told_at, at_risk) = slow.told[0];
+    assert_eq!((written, at_risk), (4, Some((told_at - 4) as f64)));
+    assert_eq!(slow.told[1].0, told_at, "those of steps 8 and 12 are made up for");
+    assert!(slow.recorder.counter_value("tolaria.checkpoint.skipped_total", &[]).unwrap() >= 2);
+    assert_eq!(slow.at_risk(), Some(0.0), "the end of a run is on the disk");
 }
 
 #[test]

@@ -122,6 +122,7 @@ pub(super) struct CheckpointInstruments {
     pub(super) failures: Counter,
     pub(super) bytes: Counter,
     pub(super) in_flight_bytes: Gauge,
+    pub(super) steps_at_risk: Gauge,
     pub(super) save_ms: Gauge,
     pub(super) stall_ms: Gauge,
 }
@@ -136,6 +137,7 @@ impl CheckpointInstruments {
             failures: recorder.counter(&desc::CHECKPOINT_FAILURES, &[]),
             bytes: recorder.counter(&desc::CHECKPOINT_BYTES, &[]),
             in_flight_bytes,
+            steps_at_risk: recorder.gauge(&desc::CHECKPOINT_STEPS_AT_RISK, &[]),
             save_ms: recorder.gauge(&desc::CHECKPOINT_LATENCY, &[]),
             stall_ms: recorder.gauge(&desc::CHECKPOINT_STALL, &[]),
         }

@@ -81,8 +81,8 @@ pub struct Checkpoints {
     /// network as it was evaluated, before the decisions at the end of its epoch.
     pub keep_best: bool,
     /// Whether a thread writes those in the middle of a run, so that the loop only waits for a copy of its state: at most two
-    /// copies are kept, on the device. One that is due after so many steps while another is being written is left out, and
-    /// counted. The last one of a run, and that of a run that is stopped, are waited for.
+    /// copies are kept, on the device. One that is due after so many steps while another is being written is put off and
+    /// counted: the first step that finds that one on the disk has it. The last one of a run, and that of a run that is stopped, are waited for.
     pub in_background: bool,
     /// Digest of the configuration: a checkpoint of another configuration is refused.
     pub config_digest: String,
@@ -417,7 +417,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             self.settle(eager)?;
             self.evaluate_step(eager, observer)?;
         }
-        if self.saver.as_ref().is_some_and(|saver| is_due(saver.every_steps)) {
+        if self.saver.as_ref().is_some_and(|saver| is_due(saver.every_steps) || saver.can_make_up()) {
             self.settle(eager)?;
             self.save_due(eager, observer, When::IfIdle)?;
         }

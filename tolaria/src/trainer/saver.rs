@@ -95,6 +95,10 @@ pub(super) struct Saver {
     pub(super) news: Vec<News>,
     /// Checkpoints in a row that were not written.
     pub(super) failing: u64,
+    /// Whether one was due while another was being written: it is made up for as soon as that one is on the disk.
+    pub(super) is_overdue: bool,
+    /// The newest state on the disk.
+    pub(super) durable: StepIndex,
     /// All that were not, and why the last of them was not.
     pub(super) failed: Option<(u64, String)>,
     clock: Arc<dyn Clock>,
@@ -124,9 +128,16 @@ impl Saver {
             flights: VecDeque::new(),
             news: Vec::new(),
             failing: 0,
+            is_overdue: false,
+            durable: StepIndex(0),
             failed: None,
             clock: Arc::clone(clock),
         }
+    }
+
+    /// Whether one that was left out can be made up for.
+    pub(super) fn can_make_up(&self) -> bool {
+        self.is_overdue && self.flights.is_empty()
     }
 
     /// Whether a copy on this device can be written by a thread: a GPU without a session is read by the loop.

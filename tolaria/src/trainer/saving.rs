@@ -21,7 +21,7 @@ use crate::trainer::stop::Best;
 /// How much a checkpoint matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// Left out, and counted, while another one is being written.
+    /// Put off, and counted, while another one is being written: after the next step that finds it written.
     IfIdle,
     /// Written by and by; the loop waits where there is no room for the copy.
     Soon,
@@ -77,8 +77,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// Copies the state, and writes it or has it written; [`Self::tell_saved`] says what became of it.
     pub(super) fn save(&mut self, eager: &Eager, when: When, best: Option<(Best, Option<Best>)>) -> Result<(), Error> {
-        let Some(saver) = &self.saver else { return Ok(()) };
-        if when == When::IfIdle && !saver.flights.is_empty() {
+        let Some(saver) = &mut self.saver else { return Ok(()) };
+        saver.is_overdue = when == When::IfIdle && !saver.flights.is_empty();
+        if saver.is_overdue {
             self.instruments.checkpoints.skipped.add(1);
             return Ok(());
         }
@@ -130,6 +131,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 drop(self.account(&flight, done));
             }
             self.tell_saved(observer);
+        }
+        self.tell_steps_at_risk();
+    }
+
+    /// What a loss of power would cost now.
+    fn tell_steps_at_risk(&self) {
+        if let Some(saver) = &self.saver {
+            let steps = self.cursor.step.0.saturating_sub(saver.durable.0);
+            self.instruments.checkpoints.steps_at_risk.set(steps as f64);
         }
     }
 
@@ -185,11 +195,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 instruments.written.add(1);
                 instruments.bytes.add(flight.bytes);
                 instruments.save_ms.set(took_ms);
+                saver.durable = flight.step;
                 if std::mem::take(&mut saver.failing) > 0 {
                     self.parts.recorder.event(Event::new(&desc::CHECKPOINTS_RESUMED).with("step", flight.step));
                     tracing::warn!("checkpoints are written again");
                 }
                 saver.news.push(News::Written { step: flight.step, is_best: flight.best.is_some(), took_ms });
+                self.tell_steps_at_risk();
             }
             Err(error) => {
                 instruments.failures.add(1);

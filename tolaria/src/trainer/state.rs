@@ -320,6 +320,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             });
         }
         let is_compared = self.restore_compared(eager, &loaded.snapshot, deadline)?;
+        if let Some(saver) = &mut self.saver {
+            saver.durable = self.cursor.step;
+        }
         Ok(Some(Resumed {
             is_compared,
             generation: loaded.generation.to_string(),
