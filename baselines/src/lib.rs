@@ -18,6 +18,7 @@ mod gpu;
 mod gradient;
 mod models;
 mod samples;
+mod blocks;
 mod torch;
 mod trainer;
 mod led;

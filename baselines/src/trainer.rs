@@ -15,7 +15,7 @@ use tolaria::task::Classification;
 use tolaria::trainer::{ExecutionConfig, Parts, Splits, TrainConfig, Trainer};
 
 use crate::error::Error;
-use crate::models::Draw;
+use crate::models::{Draw, Workload};
 
 /// The trainer of a network that does not grow.
 pub(crate) type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
@@ -62,6 +62,15 @@ pub(crate) fn parts_of(
 /// The same samples for all three purposes.
 pub(crate) fn all_of(train: Dataset) -> Splits {
     Splits { validation: train.clone(), test: train.clone(), train }
+}
+
+/// The data of a work so many times in an epoch; a batch of it is held out.
+pub(crate) fn repeated(work: &Workload, times: usize) -> Result<Splits, Error> {
+    let all = |tensor: &Tensor| Tensor::cat(&vec![tensor; times], 0);
+    let batch = |tensor: &Tensor| tensor.narrow(0, 0, work.batch_size)?.contiguous();
+    let train = Dataset::new(all(&work.inputs)?, all(&work.targets)?)?;
+    let held_out = Dataset::new(batch(&work.inputs)?, batch(&work.targets)?)?;
+    Ok(Splits { train, validation: held_out.clone(), test: held_out })
 }
 
 /// 16-32-`outputs` with `middle` between the layers.

@@ -76,6 +76,21 @@ impl Gpu {
     }
 }
 
+/// A result of the device of a setting: of the CPU where it names no GPU.
+pub(crate) fn result_on(
+    device: &Device,
+    setting: &Setting,
+    name: &str,
+    notes: &str,
+    config: Settings,
+    samples: Samples,
+) -> Result<BenchResult, Error> {
+    Ok(match setting.gpu {
+        Some(ordinal) => Gpu::on(device, ordinal, &setting.clock)?.result(name, notes, config, samples),
+        None => samples.into_result(name, name, notes, config, setting.clock.as_ref()),
+    })
+}
+
 /// The number of the GPU that was asked for.
 pub(crate) fn ordinal(setting: &Setting) -> Result<usize, Error> {
     if !cfg!(feature = "cuda") {

@@ -5,24 +5,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{Device, Tensor};
+use candle_core::Device;
 use clap::Args;
 use leyline::clock::Clock;
 use leyline::error::BoxError;
 use leyline::region::Eager;
 use tolaria::aggregate::ConflictResolution;
-use tolaria::batch::Dataset;
 use tolaria::checkpoint::{CheckpointStore, StdFs};
 use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Checkpoints, ExecutionConfig, Flow, Observer, RunEvent, Splits, StepReport, Trainer};
 
 use crate::error::Error;
-use crate::gpu::open::open_device;
+use crate::gpu::open::{open_device, result_on};
 use crate::measure::Measurement;
 use crate::models::{Variant, Workload};
 use crate::samples::{Samples, us};
-use crate::trainer::{plain_parts, train_config};
+use crate::trainer::{plain_parts, repeated, train_config};
 use crate::work::{Flags, Needs, Outcome, Setting, Work, settings};
 
 pub(super) const WORK: Work = Work::with_flags::<CheckpointFlags>(
@@ -42,8 +41,8 @@ const NOTES: &str = "mlp and tfm5m (its sequences' last tokens), AdamW, one micr
     the next, but for the first of an epoch and the last of the run. Every round runs MODE off, waited (`checkpoint.in_background = false`) and background, \
     one after the other, with a checkpoint every 10 steps, durable, with every fsync. WORK.MODE.step, .p95: median and 95th percentile over the \
     steps of a round; .due: median of the steps with a checkpoint; .mean: time per step of whole stretches of 10 steps, median over them; \
-    MODE.X.over_off: X over that of off in the same round; n counts rounds. .written, .skipped: checkpoints of a round that were written, and left out \
-    because another one was being written; .bytes: files of one; .write: from its request until it was on the disk";
+    MODE.X.over_off: X over that of off in the same round; n counts rounds. .written, .skipped: checkpoints of a round that were written, and how many fewer \
+    than were due; .at_risk: most steps since the newest one on the disk; .bytes: files of one; .write: from its request until it was on the disk";
 
 #[derive(Debug, Args)]
 struct CheckpointFlags {
@@ -89,17 +88,7 @@ impl Flags for CheckpointFlags {
             ("device".to_owned(), setting.gpu.map_or("cpu".to_owned(), |gpu| format!("cuda:{gpu}"))),
         ];
         let config = settings(common.into_iter().chain(lengths));
-        let arguments = match setting.gpu {
-            Some(gpu) => format!("{} --device cuda:{gpu}", WORK.name),
-            None => WORK.name.to_owned(),
-        };
-        let mut result = samples.into_result(WORK.name, &arguments, NOTES, config, clock.as_ref());
-        if setting.gpu.is_some() {
-            result.command = result.command.replace("-p esper --", "-p esper --features cuda --");
-            let session = crate::gpu::open::open_session(&device)?;
-            result.environment = result.environment.on_gpu(&session.facts());
-        }
-        Ok(result.into())
+        Ok(result_on(&device, setting, WORK.name, NOTES, config, samples)?.into())
     }
 }
 
@@ -116,10 +105,6 @@ struct Measured {
 impl Measured {
     fn new(name: &str, num_steps: Option<NonZeroU64>, device: &Device) -> Result<Self, Error> {
         let work = workload(name, device)?;
-        let repeated = |tensor: &Tensor| Tensor::cat(&[tensor; REPEATS], 0);
-        let train = Dataset::new(repeated(&work.inputs)?, repeated(&work.targets)?)?;
-        let few = |tensor: &Tensor| tensor.narrow(0, 0, work.batch_size)?.contiguous();
-        let held_out = Dataset::new(few(&work.inputs)?, few(&work.targets)?)?;
         let by_default = match (device.is_cpu(), name) {
             (true, "mlp") => 260,
             (true, _) => 90,
@@ -128,7 +113,7 @@ impl Measured {
         };
         Ok(Self {
             name: name.to_owned(),
-            data: Splits { train, validation: held_out.clone(), test: held_out },
+            data: repeated(&work, REPEATS)?,
             num_classes: work.num_classes,
             batch_size: work.batch_size,
             num_steps: num_steps.map_or(by_default, NonZeroU64::get).max(WARM_UP + 3 * EVERY),
@@ -184,9 +169,16 @@ struct Seen {
     stretches: Vec<f64>,
     writes: Vec<f64>,
     num_due: u64,
+    /// The newest step on the disk, and the most steps that were ahead of it.
+    durable: u64,
+    at_risk: u64,
 }
 
 impl Seen {
+    fn risk_at(&mut self, step: u64) {
+        self.at_risk = self.at_risk.max(step - self.durable);
+    }
+
     fn numbers(&self) -> [(&'static str, Option<f64>); 4] {
         let median = |values: &[f64]| Some(Measurement::of("us", values.to_vec())?.median);
         let mut sorted = self.steps.clone();
@@ -211,6 +203,7 @@ impl Seen {
             let num_written = self.writes.len() as u64;
             samples.push(format!("{prefix}.written"), "checkpoints", num_written as f64);
             samples.push(format!("{prefix}.skipped"), "checkpoints", self.num_due.saturating_sub(num_written) as f64);
+            samples.push(format!("{prefix}.at_risk"), "steps", self.at_risk as f64);
             for write in &self.writes {
                 samples.push(format!("{prefix}.write"), "us", *write);
             }
@@ -231,6 +224,7 @@ impl Observer for Watch {
         let now = self.clock.now();
         let is_due = report.step.0.is_multiple_of(EVERY);
         let is_first = report.step_of_epoch == 1;
+        self.seen.risk_at(report.step.0);
         if report.step.0 > WARM_UP
             && !is_first
             && let Some(last) = self.last
@@ -255,8 +249,10 @@ impl Observer for Watch {
     }
 
     fn event(&mut self, event: &RunEvent<'_>) {
-        if let RunEvent::CheckpointWritten { took_ms, .. } = event {
+        if let RunEvent::CheckpointWritten { step, took_ms, .. } = event {
             self.seen.writes.push(took_ms * 1e3);
+            self.seen.risk_at(step.0);
+            self.seen.durable = step.0;
         }
     }
 
@@ -300,5 +296,11 @@ mod tests {
         assert_eq!((count("written") + count("skipped")).to_bits(), 7.0_f64.to_bits());
         assert!(count("bytes") > 1e3);
         assert_eq!(numbers["ref.waited.skipped"].median.to_bits(), 0);
+        assert_eq!(
+            numbers["ref.waited.at_risk"].median.to_bits(),
+            10.0_f64.to_bits(),
+            "as many as there are between two"
+        );
+        assert!(count("at_risk") >= 10.0);
     }
 }
