@@ -152,7 +152,7 @@ fn epochs(dir: &Path) -> Vec<Value> {
     let text = fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
     let line = |line: &str| {
         let mut value: Value = serde_json::from_str(line).unwrap();
-        for key in ["wall_s", "samples_per_s", "waiting"] {
+        for key in ["wall_s", "samples_per_s", "waiting", "asked"] {
             value.as_object_mut().unwrap().remove(key);
         }
         value
