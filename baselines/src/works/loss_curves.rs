@@ -27,11 +27,11 @@ use crate::work::{Flags, Needs, Outcome, Setting, Work, settings};
 pub(super) const WORK: Work = Work::with_flags::<LossCurvesConfig>(
     "loss-curves",
     "Losses of 500 steps of GPT-2, here and in PyTorch, for two orders of the data",
-    Needs::Torch,
+    Needs::Gpu,
 );
 
-const NOTES: &str = "Same initial weights (f32), same sequences, each seen once; the loss of a step is that of the batch that it learns from. here: layers, products in bf16 on a GPU; \
-    torch: eager, autocast to bf16 on a GPU; both in f32 on the CPU. loss.IMPLEMENTATION.orderN: all steps. curve.IMPLEMENTATION.orderN.stepK: mean over the window of steps that \
+const NOTES: &str = "Same initial weights (f32), same sequences, each seen once; the loss of a step is that of the batch that it learns from. here: layers, products in bf16; \
+    torch: eager, autocast to bf16; or both in f32 (precision). loss.IMPLEMENTATION.orderN: all steps. curve.IMPLEMENTATION.orderN.stepK: mean over the window of steps that \
     ends with step K. distance.implementations: between here and torch in the same order, distance.orders: between both orders of one implementation; absolute difference of the \
     curves at each window, of both orders or implementations. overlay: median distance of implementations / that of orders; at most 1 where curves lie within what the order does";
 
@@ -57,6 +57,9 @@ struct LossCurvesConfig {
     /// A language model, of `gpt2`, `tfm5m`, `tfm30m`.
     #[arg(long, value_name = "NAME", default_value = "gpt2")]
     work: String,
+    /// `bf16`, or `f32`, in which curves of a few steps show whether both train the same network.
+    #[arg(long, value_name = "NAME", default_value = "bf16", value_parser = precision)]
+    precision: Precision,
     /// Optimizer steps, at least 20.
     #[arg(long, value_name = "N", default_value_t = 500)]
     steps: usize,
@@ -67,20 +70,18 @@ struct LossCurvesConfig {
 
 impl Flags for LossCurvesConfig {
     fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
-        let gpu = setting.gpu.map(|_| Gpu::open(setting)).transpose()?;
-        let device = gpu.as_ref().map_or(Device::Cpu, |gpu| gpu.device.clone());
-        let (precision, steps) =
-            (if gpu.is_some() { Precision::Bf16 } else { Precision::F32 }, self.steps.max(WINDOWS));
-        let variant = Variant { form: Form::Layers, precision };
+        let gpu = Gpu::open(setting)?;
+        let (device, steps) = (&gpu.device, self.steps.max(WINDOWS));
+        let variant = Variant { form: Form::Layers, precision: self.precision };
         let data = Data::new(&Workload::of(&self.work, variant, 0, &Device::Cpu)?, steps)?;
         let folder = tempfile::tempdir().map_err(|source| file("making", Path::new("a temporary folder"), source))?;
         let mut here = Vec::new();
         for order in ORDERS {
-            let work = Workload::of(&self.work, variant, 0, &device)?;
+            let work = Workload::of(&self.work, variant, 0, device)?;
             if here.is_empty() {
-                data.write(folder.path(), &self.work, &work, precision == Precision::Bf16)?;
+                data.write(folder.path(), &self.work, &work, self.precision == Precision::Bf16)?;
             }
-            let work = data.in_order(work, order, &device)?;
+            let work = data.in_order(work, order, device)?;
             here.push(losses(&work, steps)?);
         }
         let arguments = [format!("--losses={}", folder.path().display()), format!("--budget={}", self.budget)];
@@ -90,19 +91,19 @@ impl Flags for LossCurvesConfig {
         let mut config = settings([
             ("work", self.work.clone()),
             ("steps", steps.to_string()),
+            ("precision", self.precision.name().to_owned()),
             ("learning_rate", RATE.to_string()),
             ("tokens_that_occur", data.vocabulary.to_string()),
         ]);
         config.extend(environment.facts());
-        Ok(match gpu {
-            Some(gpu) => gpu.result(WORK.name, NOTES, config, samples),
-            None => {
-                let arguments = format!("{} --work {}", WORK.name, self.work);
-                samples.into_result(WORK.name, &arguments, NOTES, config, setting.clock.as_ref())
-            }
-        }
-        .into())
+        Ok(gpu.result(WORK.name, NOTES, config, samples).into())
     }
+}
+
+/// TF32 is a setting of the process, which nobody makes here.
+fn precision(name: &str) -> Result<Precision, String> {
+    let known = [Precision::Bf16, Precision::F32];
+    known.into_iter().find(|precision| precision.name() == name).ok_or_else(|| "expected bf16 or f32".to_owned())
 }
 
 /// Sequences, each for one step.
