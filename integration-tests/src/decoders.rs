@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 
 use candle_core::{Device, Tensor};
 use esper::config::{EsperConfig, Layer};
-use esper::data::{self, DataConfig, DataName};
+use esper::data::{self, DataConfig, DataName, Preparation, Prepared};
 use esper::report;
 use esper_disk::testkit::SimFs;
 use esper_disk::{Fs as _, StdFs};
@@ -136,10 +136,10 @@ fn place() -> PathBuf {
 }
 
 fn put(path: &Path, bytes: &[u8]) {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).expect("a folder");
+    if fs::write(path, bytes).is_err() {
+        fs::create_dir_all(path.parent().expect("a file in a folder")).expect("a folder");
+        fs::write(path, bytes).expect("a temporary file");
     }
-    fs::write(path, bytes).expect("a temporary file");
 }
 
 const GENERATION: &str = "/gen-00000001";
@@ -319,19 +319,19 @@ fn exported(file: &str, bytes: &[u8]) -> bool {
 fn data_file(name: &str, bytes: &[u8]) -> bool {
     let path = place().join(name);
     put(&path, bytes);
-    load_data(path)
+    load_data(path).is_some()
 }
 
-fn load_data(path: PathBuf) -> bool {
+fn load_data(path: PathBuf) -> Option<Prepared> {
     let config = DataConfig::new(DataName::File(path));
     // Shorter than the usual one, as files of tokens here are; no other file has windows.
     let window = config.holds_tokens().then_some(8).and_then(NonZeroUsize::new);
     let config = DataConfig { window: window.unwrap_or(config.window), ..config };
-    let Ok(prepared) = data::load(&config) else { return false };
+    let prepared = data::load(&config).ok()?;
     for part in [&prepared.splits.train, &prepared.splits.validation, &prepared.splits.test] {
         part.to_tensors(&Device::Cpu).expect("samples that were accepted");
     }
-    true
+    Some(prepared)
 }
 
 /// What a text is turned into tokens by.
@@ -398,9 +398,24 @@ fn idx_files() -> Vec<Vec<u8>> {
     vec![[header, (0..96).collect()].concat()]
 }
 
-/// In a folder of two classes, every one of the images: one file by six names.
+/// By itself, as a prediction reads it after training on others; one of their shape also as all of them: in a folder of two
+/// classes, one file by six names. So a large one is decoded once.
 fn image(bytes: &[u8]) -> bool {
-    let dir = place().join("images");
+    static LEARNED: LazyLock<Preparation> = LazyLock::new(|| {
+        let learned = load_data(classes_of(GREY)).expect("images of one shape").preparation;
+        assert_eq!(learned.sample_shape, [1, 2, 2]);
+        learned
+    });
+    let alone = place().join("images/1.png");
+    let learned = &*LEARNED;
+    put(&alone, bytes);
+    let is_accepted = learned.apply(alone.parent().expect("a file in a folder")).is_ok();
+    is_accepted && load_data(classes_of(bytes)).is_some()
+}
+
+/// A folder of two classes, every one of the images.
+fn classes_of(bytes: &[u8]) -> PathBuf {
+    let dir = place().join("classes");
     let first = dir.join("cats/1.png");
     let is_new = !dir.is_dir();
     put(&first, bytes);
@@ -410,9 +425,16 @@ fn image(bytes: &[u8]) -> bool {
             fs::hard_link(&first, dir.join(name)).expect("another name");
         }
     }
-    load_data(dir)
+    dir
 }
 
+const GREY: &[u8] = include_bytes!("decoders/grey.png");
+
+/// Both of 2 rows and 2 columns.
 fn images() -> Vec<Vec<u8>> {
-    vec![include_bytes!("decoders/grey.png").to_vec(), include_bytes!("../../data/tests/fixtures/grey.jpg").to_vec()]
+    let mut jpeg = include_bytes!("../../data/tests/fixtures/grey.jpg").to_vec();
+    // Of its block of 8 × 8 as many are shown as the header says, here of precision, rows and columns.
+    let start = jpeg.windows(2).position(|marker| marker == b"\xff\xc0").expect("the start of a frame");
+    jpeg[start + 4..start + 9].copy_from_slice(&[8, 0, 2, 0, 2]);
+    vec![GREY.to_vec(), jpeg]
 }

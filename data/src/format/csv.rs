@@ -186,7 +186,8 @@ fn delimiter(bytes: &[u8]) -> u8 {
         let (first, second) = (cells(), cells());
         first.is_some_and(|first| first > 1 && second.is_none_or(|second| second == first))
     };
-    DELIMITERS.into_iter().find(divides).unwrap_or(b',')
+    // A reader is a table of states that is made anew for each: of most there is nothing to be read.
+    DELIMITERS.into_iter().filter(|delimiter| bytes.contains(delimiter)).find(divides).unwrap_or(b',')
 }
 
 /// The line of a row, from 1; the row starts behind the line breaks at `start`. Lines end with `\n`, `\r\n` or `\r`.

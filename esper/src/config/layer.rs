@@ -18,6 +18,8 @@ const LIMIT_BYTES: u64 = 1 << 20;
 pub struct Layer {
     origin: Origin,
     text: String,
+    /// Where each line begins: every key is looked up by its line.
+    lines: Vec<usize>,
 }
 
 #[derive(Debug, Clone)]
@@ -28,9 +30,14 @@ enum Origin {
 }
 
 impl Layer {
+    fn new(origin: Origin, text: String) -> Self {
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(end, _)| end + 1)).collect();
+        Self { origin, text, lines }
+    }
+
     /// Built-in values.
     pub fn defaults(name: &'static str, text: &str) -> Self {
-        Self { origin: Origin::Default(name), text: text.into() }
+        Self::new(Origin::Default(name), text.into())
     }
 
     /// The content of a file.
@@ -51,7 +58,7 @@ impl Layer {
 
     /// The content of a file that was read already.
     pub fn text(path: &str, text: impl Into<String>) -> Self {
-        Self { origin: Origin::File(path.into()), text: text.into() }
+        Self::new(Origin::File(path.into()), text.into())
     }
 
     /// A setting of the form `key.path=value`, as given to `--set`.
@@ -107,7 +114,7 @@ impl Layer {
             return None;
         }
         let value = if is_toml_value(value) { value.into() } else { toml::Value::from(value).to_string() };
-        Some(Self { origin: Origin::Flag(shown.into()), text: format!("{key} = {value}\n") })
+        Some(Self::new(Origin::Flag(shown.into()), format!("{key} = {value}\n")))
     }
 
     /// What `--data` says: the name of a set, a path, or a path with its format as in `text:FILE`.
@@ -136,13 +143,10 @@ impl Layer {
             Origin::Default(layer) => Place::Default { layer: (*layer).into() },
             Origin::Flag(text) => Place::Flag(text.clone()),
             Origin::File(path) => {
-                let before = self.text.get(..offset).unwrap_or(&self.text);
-                let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-                Place::File {
-                    path: path.clone(),
-                    line: before.matches('\n').count() + 1,
-                    column: before[line_start..].chars().count() + 1,
-                }
+                let end = if self.text.is_char_boundary(offset) { offset } else { self.text.len() };
+                let line = self.lines.partition_point(|start| *start <= end);
+                let column = self.text[self.lines[line - 1]..end].chars().count() + 1;
+                Place::File { path: path.clone(), line, column }
             }
         }
     }

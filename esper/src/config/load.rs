@@ -12,6 +12,9 @@ use super::layer::Layers;
 use super::tree::{self, Tree};
 use super::{ConfigError, Diagnostic, Layer, Place, diagnose, sizes};
 
+/// As many keys and types that are wrong are told of at once.
+const MOST_MISTAKES: usize = 64;
+
 /// A section that is one of several alternatives. When an upper layer chooses another one, the settings below it are
 /// dropped instead of merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +91,7 @@ pub(super) fn gather<T: DeserializeOwned + Serialize>(
     drop(tree);
     let loaded = Loaded { config, provenance, layers, alternatives };
     // Found out now, not after the first epoch when the run folder is written.
-    loaded.to_toml()?;
+    loaded.bare_toml()?;
     Ok((loaded, mistakes))
 }
 
@@ -100,8 +103,8 @@ fn deserialize<'a, T: DeserializeOwned>(
     layers: &'a Layers,
     alternatives: &[Alternative],
 ) -> Result<(T, Vec<Diagnostic>), ConfigError> {
-    let defaults = merge(layers, alternatives, Layer::is_default)?;
     let (mut mistakes, mut is_as_asked) = (Vec::new(), true);
+    let mut defaults = None;
     loop {
         let error = match T::deserialize(toml::Deserializer::from(Spanned::new(0..0, tree.clone()))) {
             Ok(config) if is_as_asked => return Ok((config, mistakes)),
@@ -117,14 +120,23 @@ fn deserialize<'a, T: DeserializeOwned>(
         let section = |key: &str| key.rsplit_once('.').map(|(section, _)| section.to_owned());
         let beside = section(&rejected.diagnostic.key);
         let is_misspelt = || mistakes.iter().any(|told: &Diagnostic| section(&told.key) == beside);
-        if mistakes.contains(&rejected.diagnostic) || rejected.is_missing && (!is_as_asked || is_misspelt()) {
+        // Each takes another pass over all settings, and a file of mistakes may have a hundred thousand.
+        let is_enough = mistakes.len() >= MOST_MISTAKES;
+        if is_enough
+            || mistakes.contains(&rejected.diagnostic)
+            || rejected.is_missing && (!is_as_asked || is_misspelt())
+        {
             // Follows from what was set aside.
             break;
         }
         let path = rejected.set_aside(alternatives);
         mistakes.push(rejected.diagnostic);
         is_as_asked &= rejected.is_no_setting;
-        let default = tree::get(&defaults, &path).filter(|_| !rejected.is_no_setting);
+        if defaults.is_none() {
+            defaults = Some(merge(layers, alternatives, Layer::is_default)?);
+        }
+        let default = defaults.as_ref().and_then(|defaults| tree::get(defaults, &path));
+        let default = default.filter(|_| !rejected.is_no_setting);
         if rejected.is_missing || !tree::replace(tree, &path, default.map(|(key, value)| (key.clone(), value.clone())))
         {
             break;
@@ -133,13 +145,17 @@ fn deserialize<'a, T: DeserializeOwned>(
     Err(ConfigError::Invalid(mistakes))
 }
 
-/// The text at a dotted path in the uppermost layer that has one; layers that cannot be parsed are passed over.
-pub(super) fn peek(layers: &[Layer], path: &str) -> Option<String> {
-    let text = |layer: &Layer| {
-        let tree = tree::parse(layer.as_str(), 0).ok()?;
-        tree::get(&tree, path).and_then(|(_, value)| value.get_ref().as_str().map(str::to_owned))
-    };
-    layers.iter().rev().find_map(text)
+/// The texts at dotted paths, each in the uppermost layer that has one; layers that cannot be parsed are passed over.
+pub(super) fn peek<const N: usize>(layers: &[Layer], paths: [&str; N]) -> [Option<String>; N] {
+    let mut found = [const { None }; N];
+    for tree in layers.iter().filter_map(|layer| tree::parse(layer.as_str(), 0).ok()) {
+        for (path, found) in paths.iter().zip(&mut found) {
+            if let Some(text) = tree::get(&tree, path).and_then(|(_, value)| value.get_ref().as_str()) {
+                *found = Some(text.to_owned());
+            }
+        }
+    }
+    found
 }
 
 impl<T> Loaded<T> {
@@ -157,7 +173,7 @@ impl<T: Serialize> Loaded<T> {
     /// # Errors
     /// [`ConfigError::Unwritable`] when `T` has no form in TOML.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
-        let text = toml::to_string(&self.config).map_err(ConfigError::Unwritable)?;
+        let text = self.bare_toml()?;
         let tree = tree::parse(&text, 0).expect("a serializer writes what the parser reads");
         let mut comments = BTreeMap::new();
         tree::walk(&tree, &mut |path, key_span, value| {
@@ -176,6 +192,10 @@ impl<T: Serialize> Loaded<T> {
         }
         annotated.push_str(&text[written..]);
         Ok(annotated)
+    }
+
+    fn bare_toml(&self) -> Result<String, ConfigError> {
+        toml::to_string(&self.config).map_err(ConfigError::Unwritable)
     }
 
     fn origin(&self, path: &str) -> String {

@@ -161,8 +161,8 @@ impl EsperConfig {
         let base = Layer::defaults("every data set", BASE);
         let mut layers = vec![base];
         // A name that nobody knows gets no layer of its own; it is refused below, at its place.
-        let name = peek(&given, "data.name").or_else(|| peek(&layers, "data.name"));
-        let format = peek(&given, "data.format");
+        let [name, format] = peek(&given, ["data.name", "data.format"]);
+        let name = name.or_else(|| peek(&layers, ["data.name"])[0].take());
         let data = name.and_then(|name| DataName::parse(&name)).map(DataConfig::new);
         layers.extend(data.into_iter().flat_map(|data| defaults_of(DataConfig { format: format.clone(), ..data })));
         layers.extend(given);

@@ -51,6 +51,13 @@ fn a_misspelt_key_or_section_is_answered_with_the_accepted_and_the_nearest() {
 }
 
 #[test]
+fn of_very_many_mistakes_some_are_told() {
+    let file: String = (0..200).map(|key| format!("run.x{key} = 1\n")).collect();
+    let error = load_esper(&file, &[]).unwrap_err();
+    assert!(matches!(&error, ConfigError::Invalid(mistakes) if mistakes.len() == 64), "{error}");
+}
+
+#[test]
 fn a_key_in_the_wrong_section_is_answered_with_the_right_one() {
     check_refused(
         "epochs = 3\n",
