@@ -43,7 +43,7 @@ const NOTES: &str = "SGD, default execution; the policy is on a thread of its ow
 #[derive(Debug, Args)]
 struct LatePolicyFlags {
     /// Pairs of blocks of each fault.
-    #[arg(long, value_name = "N", default_value = "20")]
+    #[arg(long, value_name = "N", default_value = "14")]
     pairs: NonZeroU64,
     /// Optimizer steps of a block, rounded up to whole rounds of the data.
     #[arg(long, value_name = "N", default_value = "200")]
