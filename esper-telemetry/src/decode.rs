@@ -31,10 +31,11 @@ pub struct Decoded {
 /// Writes the packets in the frame file `path` to `out`.
 ///
 /// # Errors
-/// [`Error::File`] with the offset at the first damaged frame; the packets before it have been written out.
+/// [`Error::File`] with the offset of the first damaged frame; the packets before and after it have been written out.
 /// [`Error::Output`] when `out` fails.
 pub fn decode_file(path: &Path, format: DecodeFormat, out: &mut dyn Write) -> Result<Decoded, Error> {
     let mut decoded = Decoded { num_packets: 0, torn_tail: None };
+    let mut damaged = None;
     for packet in FrameReader::open(path)? {
         match packet {
             Ok(packet) => write_packet(&packet, format, out)?,
@@ -42,11 +43,18 @@ pub fn decode_file(path: &Path, format: DecodeFormat, out: &mut dyn Write) -> Re
                 decoded.torn_tail = Some(torn);
                 break;
             }
+            Err(error @ Error::Frame { .. }) => {
+                damaged.get_or_insert(error);
+                continue;
+            }
             Err(error) => return Err(Error::file(path)(error)),
         }
         decoded.num_packets += 1;
     }
     out.flush().map_err(Error::Output)?;
+    if let Some(error) = damaged {
+        return Err(Error::file(path)(error));
+    }
     Ok(decoded)
 }
 
@@ -144,13 +152,13 @@ run-1 #7 tolaria epoch 3 step 300 at 1700000000123 ms: degraded (a\\u{1b}b)
     }
 
     #[test]
-    fn a_damaged_frame_is_an_error_after_the_packets_before_it() {
+    fn a_damaged_frame_is_an_error_after_the_packets_around_it() {
         let frame = encode_frame(&full_packet()).unwrap();
-        let mut bytes = frame.repeat(2);
+        let mut bytes = frame.repeat(3);
         bytes[frame.len() + 70] ^= 1;
         let (decoded, text) = decode(&bytes, DecodeFormat::Json);
         let Err(Error::File { source, .. }) = decoded else { panic!("{decoded:?}") };
         assert_eq!(source.to_string(), format!("the frame at byte {} is not usable", frame.len()));
-        assert_eq!(text.lines().count(), 1);
+        assert_eq!(text.lines().count(), 2);
     }
 }

@@ -4,21 +4,27 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
-use crate::codec::{HEADER_BYTES, Header};
+use crate::codec::{FrameError, HEADER_BYTES, Header, MAGIC};
 use crate::error::Error;
 pub use crate::error::TornTail;
 use crate::packet::Packet;
 
-/// Iterates over the packets of a stream. Ends after the first error: what follows a damaged frame cannot be found
-/// again with certainty.
+/// As much is looked through at once for the next header.
+const CHUNK_BYTES: usize = 1 << 16;
+
+/// Iterates over the packets of a stream, and goes on behind a frame that is damaged.
 ///
-/// A frame that is cut off by the end of the stream is [`Error::TornTail`]; everything else that is not a packet is
-/// [`Error::Frame`]. Both carry the offset of the frame.
+/// A frame that is cut off by the end of the stream is [`Error::TornTail`], and the end; everything else that is not a packet is
+/// [`Error::Frame`], once, and what follows is skipped up to the next header that verifies. Both carry the offset of the frame.
 #[derive(Debug)]
 pub struct FrameReader<R> {
     input: R,
     total_bytes: u64,
     offset: u64,
+    /// What was read from there on, and belongs to no packet yet.
+    ahead: Vec<u8>,
+    is_lost: bool,
+    skipped_bytes: u64,
     done: bool,
 }
 
@@ -37,7 +43,8 @@ impl FrameReader<BufReader<File>> {
 impl<R: Read> FrameReader<R> {
     /// Reads the first `total_bytes` of `input`. A frame that claims more is torn, and nothing is allocated for it.
     pub fn new(input: R, total_bytes: u64) -> Self {
-        Self { input, total_bytes, offset: 0, done: false }
+        let ahead = Vec::new();
+        Self { input, total_bytes, offset: 0, ahead, is_lost: false, skipped_bytes: 0, done: false }
     }
 
     /// Where the next frame starts; after an error, where the frame in question starts.
@@ -46,34 +53,72 @@ impl<R: Read> FrameReader<R> {
         self.offset
     }
 
+    /// Bytes so far that are no packet's: from the start of each damaged frame to the next header that verifies.
+    #[must_use]
+    pub fn skipped_bytes(&self) -> u64 {
+        self.skipped_bytes
+    }
+
     fn read_frame(&mut self) -> Result<Packet, Error> {
         let offset = self.offset;
-        let left = self.total_bytes - offset;
-        let torn = Error::TornTail(TornTail { offset, bytes: left });
-        let mut bytes = [0; HEADER_BYTES];
-        if left < bytes.len() as u64 {
-            return Err(torn);
-        }
-        self.fill(&mut bytes)?;
-        let header = Header::parse(&bytes).map_err(|source| Error::Frame { offset, source })?;
-        let frame_bytes = (HEADER_BYTES + header.payload_bytes) as u64;
-        if left < frame_bytes {
-            return Err(torn);
-        }
-        let mut payload = vec![0; header.payload_bytes];
-        self.fill(&mut payload)?;
-        let packet = header.open(&payload).map_err(|source| Error::Frame { offset, source })?;
-        self.offset += frame_bytes;
+        let header = self.header()?.map_err(|source| Error::Frame { offset, source })?;
+        let frame_bytes = HEADER_BYTES + header.payload_bytes;
+        self.fill(frame_bytes)?;
+        let payload = &self.ahead[HEADER_BYTES..frame_bytes];
+        let packet = header.open(payload).map_err(|source| Error::Frame { offset, source })?;
+        self.pass(frame_bytes);
         Ok(packet)
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+    fn header(&mut self) -> Result<Result<Header, FrameError>, Error> {
+        let bytes = self.fill(HEADER_BYTES)?;
+        Ok(Header::parse(bytes.first_chunk().expect("as many bytes as a header has")))
+    }
+
+    /// Passes over the damaged frame, up to what is a header; to the end where there is none.
+    fn find_header(&mut self) -> Result<(), Error> {
+        let start = self.offset;
+        self.pass(1);
+        while self.offset < self.total_bytes {
+            let left = usize::try_from(self.total_bytes - self.offset).unwrap_or(usize::MAX);
+            let bytes = self.fill(left.min(CHUNK_BYTES))?;
+            let (found, num_bytes) = (bytes.windows(MAGIC.len()).position(|bytes| bytes == MAGIC), bytes.len());
+            // The last bytes of a chunk may be the first of a magic number.
+            let to_pass = found.unwrap_or(if num_bytes == left { left } else { num_bytes + 1 - MAGIC.len() });
+            self.pass(to_pass);
+            if found.is_some() {
+                if left - to_pass < HEADER_BYTES || self.header()?.is_ok() {
+                    break;
+                }
+                self.pass(1);
+            }
+        }
+        self.skipped_bytes += self.offset - start;
+        Ok(())
+    }
+
+    fn pass(&mut self, num_bytes: usize) {
+        self.ahead.drain(..num_bytes);
+        self.offset += num_bytes as u64;
+    }
+
+    /// The next so many bytes.
+    fn fill(&mut self, num_bytes: usize) -> Result<&[u8], Error> {
         let (offset, left) = (self.offset, self.total_bytes - self.offset);
-        self.input.read_exact(bytes).map_err(|source| match source.kind() {
-            // The stream is shorter than was announced.
-            io::ErrorKind::UnexpectedEof => Error::TornTail(TornTail { offset, bytes: left }),
-            _ => Error::Read { offset, source },
-        })
+        let torn = Error::TornTail(TornTail { offset, bytes: left });
+        if left < num_bytes as u64 {
+            return Err(torn);
+        }
+        let had = self.ahead.len();
+        if had < num_bytes {
+            self.ahead.resize(num_bytes, 0);
+            self.input.read_exact(&mut self.ahead[had..]).map_err(|source| match source.kind() {
+                // The stream is shorter than was announced.
+                io::ErrorKind::UnexpectedEof => torn,
+                _ => Error::Read { offset, source },
+            })?;
+        }
+        Ok(&self.ahead[..num_bytes])
     }
 }
 
@@ -81,11 +126,16 @@ impl<R: Read> Iterator for FrameReader<R> {
     type Item = Result<Packet, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done || self.offset >= self.total_bytes {
+        if self.done {
             return None;
         }
-        let frame = self.read_frame();
-        self.done = frame.is_err();
+        let found = if std::mem::take(&mut self.is_lost) { self.find_header() } else { Ok(()) };
+        if found.is_ok() && self.offset >= self.total_bytes {
+            return None;
+        }
+        let frame = found.and_then(|()| self.read_frame());
+        self.is_lost = matches!(frame, Err(Error::Frame { .. }));
+        self.done = frame.is_err() && !self.is_lost;
         Some(frame)
     }
 }
@@ -93,7 +143,7 @@ impl<R: Read> Iterator for FrameReader<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{FrameError, encode_frame};
+    use crate::codec::encode_frame;
     use crate::packet::tests::full_packet;
 
     fn stream(num_packets: u64) -> (Vec<u8>, Vec<u64>) {
@@ -134,17 +184,49 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_frame_ends_the_iteration_with_its_offset() {
+    fn a_frame_with_any_byte_damaged_is_told_of_once_and_the_others_are_read() {
+        let (whole, ends) = stream(3);
+        let (start, end) = (usize::try_from(ends[1]).unwrap(), usize::try_from(ends[2]).unwrap());
+        for at in start..end {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x41;
+            let mut reader = FrameReader::new(bytes.as_slice(), bytes.len() as u64);
+            assert_eq!(reader.next().unwrap().unwrap().sequence, 1);
+            let error = reader.next().unwrap().unwrap_err();
+            assert!(matches!(error, Error::Frame { offset, .. } if offset == ends[1]), "byte {at}: {error}");
+            assert_eq!(reader.next().unwrap().unwrap().sequence, 3, "byte {at}");
+            assert!(reader.next().is_none());
+            assert_eq!((reader.skipped_bytes(), reader.offset()), (ends[2] - ends[1], ends[3]), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn far_behind_what_is_no_frame_and_looks_like_one_the_next_is_found() {
+        let (frame, _) = stream(1);
+        for num_bytes in (0..200).chain(CHUNK_BYTES - 80..CHUNK_BYTES + 80) {
+            let mut junk = vec![7; num_bytes];
+            junk.splice(num_bytes / 2..num_bytes / 2, MAGIC);
+            let bytes = [&junk[..], &frame[..], &frame[..frame.len() - 1]].concat();
+            let mut reader = FrameReader::new(bytes.as_slice(), bytes.len() as u64);
+            assert!(matches!(reader.next(), Some(Err(Error::Frame { offset: 0, .. }))), "{num_bytes}");
+            assert_eq!(reader.next().unwrap().unwrap().sequence, 1, "{num_bytes}");
+            assert!(matches!(reader.next(), Some(Err(Error::TornTail(_)))), "{num_bytes}");
+            assert_eq!(reader.skipped_bytes(), junk.len() as u64, "{num_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_last_frame_ends_the_iteration() {
         let (mut bytes, ends) = stream(3);
-        bytes[usize::try_from(ends[1]).unwrap() + HEADER_BYTES] ^= 1;
+        bytes[usize::try_from(ends[2]).unwrap() + HEADER_BYTES] ^= 1;
         let mut reader = FrameReader::new(bytes.as_slice(), bytes.len() as u64);
-        assert_eq!(reader.next().unwrap().unwrap().sequence, 1);
+        assert_eq!((0..2).map(|_| reader.next().unwrap().unwrap().sequence).last(), Some(2));
         match reader.next().unwrap().unwrap_err() {
-            Error::Frame { offset, source: FrameError::PayloadDigest } => assert_eq!(offset, ends[1]),
+            Error::Frame { offset, source: FrameError::PayloadDigest } => assert_eq!(offset, ends[2]),
             error => panic!("{error}"),
         }
         assert!(reader.next().is_none());
-        assert_eq!(reader.offset(), ends[1]);
+        assert_eq!((reader.offset(), reader.skipped_bytes()), (ends[3], ends[3] - ends[2]));
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn last_of_older(file: &AppendFile) -> Option<u64> {
     let older = file.fs().open(&older(file.path()), Open::Existing).ok()?;
     let total_bytes = older.size().ok()?;
     let packets = FrameReader::new(BufReader::new(ReadFrom::new(&*older, 0)), total_bytes);
-    packets.map_while(Result::ok).last().map(|packet| packet.sequence)
+    packets.filter_map(Result::ok).last().map(|packet| packet.sequence)
 }
 
 /// Verifies all frames and notes the sequence number of the last one.
