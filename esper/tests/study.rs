@@ -80,6 +80,31 @@ fn done(dir: &Path, more: &[&str]) -> (String, String) {
     (table, told)
 }
 
+#[test]
+fn a_network_from_scratch_has_the_size_of_the_one_that_was_grown_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["--policies", "fixed,scratch,off", "--set", "data.test_fraction=0.7"];
+    // Too short to grow, and long enough.
+    for (epochs, seed) in [("1", "3"), ("40", "0")] {
+        let set = format!("run.epochs={epochs}");
+        let more = ["--first-seed", seed, "--seeds", "1", "--set", &set];
+        done(dir.path(), &[&flags[..], &more].concat());
+        let all = runs(dir.path());
+        let [fixed, scratch, off] = ["fixed", "scratch", "off"]
+            .map(|policy| all.iter().find(|run| run["policy"] == policy && run["seed"].to_string() == seed).unwrap());
+        let size = |run: &Value| run["parameters"].as_u64().unwrap();
+        assert_eq!(size(fixed) > size(off), epochs == "40");
+        assert!((size(fixed)..size(fixed) + 100).contains(&size(scratch)), "{fixed}, {scratch}");
+        assert_eq!(scratch["test_loss"] == off["test_loss"], epochs == "1", "the same network");
+        assert_eq!(scratch["steps"], fixed["steps"]);
+        let (_, told) = done(dir.path(), &[&flags[..], &more].concat());
+        assert_eq!((told.matches("% test accuracy").count(), runs(dir.path()).len()), (0, all.len()), "{told}");
+    }
+    let output = study(dir.path(), &["--policies", "scratch,off"]).output().unwrap();
+    let (_, told) = text(&output);
+    assert!(output.status.code() == Some(2) && told.contains("expected a policy before it"), "{told}");
+}
+
 const ONE: [&str; 6] = ["--policies", "off", "--seeds", "1", "--set", "run.epochs=1"];
 
 #[test]

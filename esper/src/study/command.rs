@@ -40,7 +40,8 @@ pub struct StudyArgs {
     /// Data sets, as for `esper train --data`.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "digits")]
     pub data: Vec<String>,
-    /// Policies; every other one is compared with the last.
+    /// Policies; every other one is compared with the last. `scratch` is no policy: the network of the host with wider layers, of the size that the
+    /// first one grows to on the same data with the same random seed, for as many steps.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "heuristic,off")]
     pub policies: Vec<String>,
     /// Random seeds per arm.
@@ -64,7 +65,14 @@ pub struct StudyArgs {
     pub result: Option<PathBuf>,
 }
 
+/// What stands in the place of a policy for a network that has its size from the beginning.
+const SCRATCH: &str = "scratch";
+/// Widths grow in such parts of those of the host, and to at most so many times of them.
+const PARTS: usize = 64;
+const MOST_TIMES: usize = 256;
+
 /// One training of the study, confirmed to be possible.
+#[derive(Clone)]
 pub(super) struct Arm {
     pub(super) data: String,
     pub(super) policy: String,
@@ -100,21 +108,30 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     if args.policies.is_empty() || args.seeds == 0 {
         return Err(UsageError("--policies, --seeds: expected at least one of each".to_owned()).into());
     }
+    if args.policies.first().is_some_and(|policy| policy == SCRATCH) {
+        let problem = "--policies: `scratch` is as large as what the first policy grows; expected a policy before it";
+        return Err(UsageError(problem.to_owned()).into());
+    }
     may_be_written(args.result.as_deref(), BUILD)?;
     let arms = arms(args)?;
     let build = build();
-    let (file, done) = match &args.out {
-        Some(path) => RunFile::open(path, &arms, build.as_deref()).map(|(file, done)| (Some(file), done))?,
-        None => (None, Vec::new()),
-    };
+    let (wide, grow): (Vec<Arm>, Vec<Arm>) = arms.iter().cloned().partition(|arm| arm.policy == SCRATCH);
+    let (file, done) = opened(args, &grow, build.as_deref())?;
     if let Some(dir) = &args.result {
         let made = fs::create_dir_all(dir);
         made.map_err(|error| UsageError(format!("--result {}: {error}; expected a folder", dir.display())))?;
     }
     let interrupt = Interrupt::install()?;
     let trainer = |arm: &Arm| train(arm, build.as_deref(), &interrupt);
-    let keep = |runs: &[Run]| file.as_ref().map_or(Ok(()), |file| file.keep(runs));
-    let Trained { mut runs, ended } = train_all(args.jobs, &arms, done, &trainer, &keep);
+    let keep = |file: &Option<RunFile>, runs: &[Run]| file.as_ref().map_or(Ok(()), |file| file.keep(runs));
+    let Trained { mut runs, mut ended } = train_all(args.jobs, &grow, done, &trainer, &|runs| keep(&file, runs));
+    if !wide.is_empty() && matches!(ended, Ok(true)) {
+        let wide = wide.into_iter().map(|arm| widened(arm, args, &runs)).collect::<anyhow::Result<Vec<Arm>>>()?;
+        let (file, done) = opened(args, &wide, build.as_deref())?;
+        let trained = train_all(args.jobs, &wide, done, &trainer, &|runs| keep(&file, runs));
+        runs.extend(trained.runs);
+        ended = trained.ended;
+    }
     let place = |run: &Run| arms.iter().position(|arm| run.has_name_of(arm));
     runs.sort_by_key(place);
     if runs.len() < arms.len() {
@@ -128,6 +145,47 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
         result(args, &runs).write(dir)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file, where there is to be one, and what need not be trained again.
+fn opened(args: &StudyArgs, arms: &[Arm], build: Option<&str>) -> anyhow::Result<(Option<RunFile>, Vec<Run>)> {
+    match &args.out {
+        Some(path) => RunFile::open(path, arms, build).map(|(file, done)| (Some(file), done)),
+        None => Ok((None, Vec::new())),
+    }
+}
+
+/// The arm with the least network of the host's form that has as many parameters as the one that was grown beside it.
+fn widened(arm: Arm, args: &StudyArgs, runs: &[Run]) -> anyhow::Result<Arm> {
+    let (host, grown) = (arm.config.host.clone(), args.policies.first().map_or("", String::as_str));
+    let beside = runs.iter().find(|run| run.data == arm.data && run.seed == arm.seed && run.policy == grown);
+    let wanted = beside.context("the run beside it")?.parameters;
+    let prepared = data::load(&arm.config.data)?;
+    let of = |times: usize| Arm {
+        config: EsperConfig { host: host.scaled(times, PARTS), ..arm.config.clone() },
+        ..arm.clone()
+    };
+    let is_enough = |times: usize| -> anyhow::Result<bool> {
+        let trainer = assemble(&of(times).config, &prepared, surroundings(&arm)?)?;
+        Ok(trainer.seeds().model().layout().num_elements() >= wanted)
+    };
+    let (mut less, mut enough) = (PARTS - 1, PARTS);
+    while !is_enough(enough)? {
+        (less, enough) = (enough, 2 * enough);
+        anyhow::ensure!(enough <= MOST_TIMES * PARTS, "{}: {SCRATCH}: no host of {wanted} parameters", arm.data);
+    }
+    while enough - less > 1 {
+        let middle = usize::midpoint(less, enough);
+        *(if is_enough(middle)? { &mut enough } else { &mut less }) = middle;
+    }
+    Ok(of(enough))
+}
+
+/// A run has no files.
+fn surroundings(arm: &Arm) -> anyhow::Result<Surroundings> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let (run_id, recorder) = (RunId::new(format!("study-{}", arm.seed))?, Arc::new(NullRecorder));
+    Ok(Surroundings { run_id, checkpoints: None, command_journal: None, recorder, clock })
 }
 
 /// What was done.
@@ -222,6 +280,7 @@ fn arms(args: &StudyArgs) -> Result<Vec<Arm>, ConfigError> {
 /// The configuration of a policy on a data set with the first random seed, and what is doubtful about it.
 fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Vec<Diagnostic>), ConfigError> {
     let first = u64::from(args.first_seed);
+    let policy = if policy == SCRATCH { PolicyKind::Off.name() } else { policy };
     let flags = |seed: u64| {
         let (seed, seeds) = (seed.to_string(), format!("--first-seed {first} --seeds {}", args.seeds));
         let named = [
@@ -247,16 +306,16 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
 fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
     let Arm { data, policy, seed, set, config } = arm;
     let prepared = data::load(&config.data)?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let run_id = RunId::new(format!("study-{seed}"))?;
-    let recorder = Arc::new(NullRecorder);
-    let around = Surroundings { run_id, checkpoints: None, command_journal: None, recorder, clock };
+    let around = surroundings(arm)?;
+    let clock = Arc::clone(&around.clock);
     let mut trainer = assemble(config, &prepared, around)?;
     let mut eager = Eager::acquire()?;
     let mut watch = Watch { interrupt, germinated: BTreeSet::new() };
+    let began = clock.now();
     if trainer.run(&mut eager, &mut watch)? == Outcome::Interrupted {
         return Ok(None);
     }
+    let seconds = (clock.now() - began).as_secs_f64();
     let test = trainer.test(&eager)?.score;
     let states = trainer.seeds().export_seed_states(&eager)?;
     // Where nothing grows there is nothing to confirm.
@@ -268,6 +327,7 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
         test_accuracy: test.accuracy().context("the accuracy of the test data")?,
         test_loss: test.loss,
         steps: trainer.progress().1.0,
+        seconds: Some(seconds),
         parameters: trainer.seeds().model().layout().num_elements(),
         num_fossilized: states.iter().filter(|state| state.stage == SeedStage::Fossilized).count(),
         num_germinated: Some(watch.germinated.len() as u64),
@@ -301,6 +361,12 @@ pub(super) fn total(runs: &[&Run], of: fn(&Run) -> Option<u64>) -> Option<u64> {
     runs.iter().map(|run| of(run)).sum()
 }
 
+/// Mean time of training, where it is known of all runs.
+pub(super) fn mean_seconds(runs: &[&Run]) -> Option<f64> {
+    let seconds: Option<Vec<f64>> = runs.iter().map(|run| run.seconds).collect();
+    seconds.filter(|seconds| !seconds.is_empty()).map(|seconds| mean_and_deviation(&seconds).0)
+}
+
 /// Differences of one outcome that a call looks at: of every policy but the last to the last one, on each data set.
 pub(super) fn num_comparisons(args: &StudyArgs) -> usize {
     args.data.len() * args.policies.len().saturating_sub(1)
@@ -327,8 +393,8 @@ fn table(args: &StudyArgs, runs: &[Run]) -> String {
         "95 % interval".to_owned()
     };
     let mut text = format!(
-        "| data | policy | runs | steps | parameters | seeds germinated, in all | confirmations read, in all | seeds kept | runs that keep a seed, bound | test accuracy, mean ± s.d. | difference, {intervals} | difference of the loss, {intervals} |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| data | policy | runs | steps | seconds | parameters | seeds germinated, in all | confirmations read, in all | seeds kept | runs that keep a seed, bound | test accuracy, mean ± s.d. | difference, {intervals} | difference of the loss, {intervals} |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     let mut notes = String::new();
     let control = args.policies.last().map_or("", String::as_str);
@@ -360,6 +426,7 @@ fn table(args: &StudyArgs, runs: &[Run]) -> String {
             let (share, bound) = (num_keep as f64 / num_runs as f64, upper_bound(num_keep, num_runs));
             let (steps, parameters) = (count(|run| run.steps as f64), count(|run| run.parameters as f64));
             let kept = count(|run| run.num_fossilized as f64);
+            let seconds = mean_seconds(&arm(policy)).map_or_else(|| "–".to_owned(), |mean| format!("{mean:.1}"));
             let known = |of| total(&arm(policy), of).map_or_else(|| "–".to_owned(), |sum| sum.to_string());
             let (germinated, read) = (known(|run| run.num_germinated), known(|run| run.num_confirmations));
             let unconfirmable = unconfirmable_runs(&arm(policy));
@@ -369,7 +436,7 @@ fn table(args: &StudyArgs, runs: &[Run]) -> String {
             }
             writeln!(
                 text,
-                "| {data} | {policy} | {num_runs} | {steps:.0} | {parameters:.0} | {germinated} | {read} | {kept:.1} | {:.1} %, < {:.1} % | {mean:.2} ± {deviation:.2} % | {difference} | {loss} |",
+                "| {data} | {policy} | {num_runs} | {steps:.0} | {seconds} | {parameters:.0} | {germinated} | {read} | {kept:.1} | {:.1} %, < {:.1} % | {mean:.2} ± {deviation:.2} % | {difference} | {loss} |",
                 100.0 * share,
                 100.0 * bound
             )

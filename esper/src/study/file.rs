@@ -23,6 +23,9 @@ pub(super) struct Run {
     pub(super) test_accuracy: f64,
     pub(super) test_loss: f64,
     pub(super) steps: u64,
+    /// How long training took, evaluations and decisions included; unknown of runs of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) seconds: Option<f64>,
     pub(super) parameters: usize,
     pub(super) num_fossilized: usize,
     /// Seeds that germinated; unknown of runs of earlier versions.

@@ -7,7 +7,7 @@ use baselines::measure::Measurement;
 use baselines::result::{BenchResult, SCHEMA};
 use leyline::clock::SystemClock;
 
-use super::command::{StudyArgs, num_comparisons, num_that_keep, paired, total, unconfirmable_runs};
+use super::command::{StudyArgs, mean_seconds, num_comparisons, num_that_keep, paired, total, unconfirmable_runs};
 use super::file::Run;
 use super::paired::{PairedDifference, mean_and_deviation, upper_bound};
 use crate::bench::BUILD;
@@ -17,8 +17,8 @@ const NOTES: &str = "DATA.POLICY.test_accuracy: accuracy on the test part after 
                      differences to the last policy, .low and .high: its 95 % interval (Student's t), .low_of_all and .high_of_all: so wide that those of all \
                      `comparisons` of this outcome hold together (Bonferroni) (points); .germinated: seeds that germinated, in all runs; \
                      .confirmations: seeds for which the samples that confirm were read, in all runs; config DATA.POLICY.unconfirmable: runs \
-                     in which no gain could be confirmed, and why; .steps, .parameters \
-                     and .seeds_kept: means over the random seeds; .keep: runs with a permanent seed, .keep.share and .keep.bound: their share and its \
+                     in which no gain could be confirmed, and why; .steps, .seconds (of training, where several runs train at the same time each beside the others), .parameters \
+                     and .seeds_kept: means over the random seeds; POLICY scratch: the host with wider layers, of the size that the first policy came to with the same random seed; .keep: runs with a permanent seed, .keep.share and .keep.bound: their share and its \
                      one-sided 95 % bound (Clopper-Pearson) (%); .loss_difference: as .difference, of the loss on the test part.";
 
 /// Everything that the table shows, as `study-FIRST`, where FIRST is the first random seed.
@@ -51,6 +51,7 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
         add("test_accuracy.mean", "%", vec![average]);
         add("test_accuracy.deviation", "points", vec![deviation]);
         add("steps", "count", mean(|run| run.steps as f64));
+        add("seconds", "s", mean_seconds(&runs).into_iter().collect());
         add("parameters", "count", mean(|run| run.parameters as f64));
         add("seeds_kept", "count", mean(|run| run.num_fossilized as f64));
         for (what, sum) in [
@@ -119,6 +120,7 @@ mod tests {
             test_accuracy,
             test_loss: 0.0,
             steps: 10,
+            seconds: (policy != "off" || seed == 7).then_some(1.5),
             parameters: 20,
             num_fossilized: 1,
             // Of the second run of `off` it is not known.
@@ -144,6 +146,8 @@ mod tests {
             ("heuristic.germinated", Some(40.0)),
             ("heuristic.confirmations", Some(20.0)),
             ("off.confirmations", None),
+            ("heuristic.seconds", Some(15.0)),
+            ("off.seconds", None),
             ("off.difference", None),
             ("heuristic.difference.low_of_all", Some(-1656.0)),
         ] {

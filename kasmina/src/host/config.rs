@@ -238,6 +238,32 @@ impl HostConfig {
         }
     }
 
+    /// The same network with every inner width `times` / `of` as wide, rounded up to what fits its heads.
+    ///
+    /// ```
+    /// use kasmina::host::HostConfig;
+    ///
+    /// let host = HostConfig::Mlp { inputs: 64, hidden: vec![6, 4], classes: 10 };
+    /// assert_eq!(host.scaled(3, 2), HostConfig::Mlp { inputs: 64, hidden: vec![9, 6], classes: 10 });
+    /// ```
+    ///
+    /// # Panics
+    /// When `of` is 0.
+    #[must_use]
+    pub fn scaled(&self, times: usize, of: usize) -> Self {
+        let scale = |size: usize| size.saturating_mul(times).div_ceil(of);
+        let mut scaled = self.clone();
+        match &mut scaled {
+            Self::Mlp { hidden: widths, .. }
+            | Self::Cnn1d { channels: widths, .. }
+            | Self::Cnn2d { channels: widths, .. } => widths.iter_mut().for_each(|width| *width = scale(*width)),
+            Self::Transformer { width, heads, .. } | Self::LanguageModel { width, heads, .. } => {
+                *width = scale(*width).next_multiple_of((*heads).max(1));
+            }
+        }
+        scaled
+    }
+
     /// Shape of one sample as the network sees it; vectors of as many features are taken too.
     #[must_use]
     pub fn sample_shape(&self) -> Vec<usize> {
