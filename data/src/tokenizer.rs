@@ -131,8 +131,8 @@ impl Tokenizer {
         let all = decoded(&[before, tokens].concat()).map_err(|problem| self.refused(&problem))?;
         let first = decoded(before).map_err(|problem| self.refused(&problem))?;
         // A character whose bytes are not all there yet is told with the token that completes it.
-        let first = first.trim_end_matches(char::REPLACEMENT_CHARACTER);
-        Ok(all.strip_prefix(first).unwrap_or(&all).to_owned())
+        let same = first.chars().zip(all.chars()).take_while(|(first, all)| first == all);
+        Ok(all[same.map(|(character, _)| character.len_utf8()).sum()..].to_owned())
     }
 
     fn refused(&self, problem: &str) -> Error {

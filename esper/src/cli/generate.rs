@@ -134,11 +134,13 @@ struct Said<'a> {
     tokens: Vec<u32>,
     /// Tokens that are told.
     num_told: usize,
+    /// The first token that a decoder is shown again: where a character begins.
+    shown_from: usize,
 }
 
 impl<'a> Said<'a> {
     fn new(speech: &'a Speech, prompt: Vec<u32>) -> Self {
-        Self { speech, num_prompt: prompt.len(), num_told: prompt.len(), tokens: prompt }
+        Self { speech, num_prompt: prompt.len(), num_told: prompt.len(), shown_from: 0, tokens: prompt }
     }
 
     /// Tokens behind the prompt.
@@ -159,24 +161,30 @@ impl<'a> Said<'a> {
                 (text_of(&waiting[..whole]), whole)
             }
             Speech::Tokenizer(tokenizer) => {
-                // As much of what was said as a decoder may look back at.
-                let before = &self.tokens[self.num_told.saturating_sub(LOOKED_AT)..self.num_told];
-                let text = tokenizer.text_after(before, waiting)?;
+                let text = tokenizer.text_after(self.before(), waiting)?;
                 let whole = if is_whole(&text) { waiting.len() } else { 0 };
                 (if whole > 0 { text } else { String::new() }, whole)
             }
         };
+        if whole > 0 && self.num_told - self.shown_from >= LOOKED_AT {
+            self.shown_from = self.num_told;
+        }
         self.num_told += whole;
         Ok(told)
     }
 
+    /// As much of what was told as a decoder may look back at.
+    fn before(&self) -> &[u32] {
+        &self.tokens[self.shown_from..self.num_told]
+    }
+
     /// What is left at the end.
     fn rest(&self) -> anyhow::Result<String> {
-        let (told, waiting) = self.tokens.split_at(self.num_told);
+        let waiting = &self.tokens[self.num_told..];
         match self.speech {
             Speech::Numbers => Ok(String::new()),
             Speech::Bytes => Ok(text_of(waiting)),
-            Speech::Tokenizer(tokenizer) if !waiting.is_empty() => Ok(tokenizer.text_after(told, waiting)?),
+            Speech::Tokenizer(tokenizer) if !waiting.is_empty() => Ok(tokenizer.text_after(self.before(), waiting)?),
             Speech::Tokenizer(_) => Ok(String::new()),
         }
     }
@@ -192,7 +200,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// Tokens before a new one that its text may depend on.
+/// Tokens before new ones that their text may depend on, or more.
 const LOOKED_AT: usize = 16;
 
 fn bytes_of(tokens: &[u32]) -> Vec<u8> {
@@ -231,6 +239,7 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::TokenizerFile;
 
     #[test]
     fn characters_come_when_they_are_whole_and_wrong_bytes_are_replaced() {
@@ -242,6 +251,33 @@ mod tests {
         assert_eq!(said.rest().unwrap(), "\u{fffd}");
         assert_eq!(said.text().unwrap().unwrap(), "aé€\u{fffd}x\u{fffd}");
         assert_eq!(said.tokens().len(), 9);
+    }
+
+    /// Whose tokens are bytes, which become characters in runs of any length, or none of a run does.
+    fn tokenizer_of_bytes() -> Speech {
+        let bytes: Vec<String> = (0..256).map(|byte| format!("\"<0x{byte:02X}>\":{byte}")).collect();
+        let document = format!(
+            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,
+            "decoder":{{"type":"ByteFallback"}},"model":{{"type":"BPE","vocab":{{{}}},"merges":[],"byte_fallback":true}}}}"#,
+            bytes.join(",")
+        );
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), document).unwrap();
+        Speech::Tokenizer(Box::new(TokenizerFile::read(file.path()).unwrap().open("here").unwrap()))
+    }
+
+    #[test]
+    fn what_is_told_by_and_by_is_the_text() {
+        let (speech, text) = (tokenizer_of_bytes(), "語言模型 “é” 😀, ".repeat(4));
+        for prompt in ["", "a", "語言模型語言模型語言模型"] {
+            let mut said = Said::new(&speech, prompt.bytes().map(u32::from).collect());
+            let mut told: String = text.bytes().map(|byte| said.push(byte.into()).unwrap()).collect();
+            told += &said.rest().unwrap();
+            assert_eq!((&told, said.text().unwrap().unwrap()), (&text, text.clone()), "after `{prompt}`");
+        }
+        let mut said = Said::new(&speech, Vec::new());
+        let told: Vec<String> = [0xff; 5].map(|byte| said.push(byte).unwrap()).into();
+        assert_eq!(told, ["", "", "", &"\u{fffd}".repeat(4), ""], "what was told is not told again");
     }
 
     #[test]
