@@ -1,7 +1,7 @@
 //! Reading a sequence of frames from a file or any other stream.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 use crate::codec::{FrameError, HEADER_BYTES, Header, MAGIC};
@@ -9,7 +9,7 @@ use crate::error::Error;
 pub use crate::error::TornTail;
 use crate::packet::Packet;
 
-/// As much is looked through at once for the next header.
+/// As much is read at once, where there is more.
 const CHUNK_BYTES: usize = 1 << 16;
 
 /// Iterates over the packets of a stream, and goes on behind a frame that is damaged.
@@ -21,8 +21,9 @@ pub struct FrameReader<R> {
     input: R,
     total_bytes: u64,
     offset: u64,
-    /// What was read from there on, and belongs to no packet yet.
+    /// What was read, of which so many bytes were passed over: the rest begins at the offset.
     ahead: Vec<u8>,
+    num_passed: usize,
     is_lost: bool,
     skipped_bytes: u64,
     done: bool,
@@ -44,7 +45,7 @@ impl<R: Read> FrameReader<R> {
     /// Reads the first `total_bytes` of `input`. A frame that claims more is torn, and nothing is allocated for it.
     pub fn new(input: R, total_bytes: u64) -> Self {
         let ahead = Vec::new();
-        Self { input, total_bytes, offset: 0, ahead, is_lost: false, skipped_bytes: 0, done: false }
+        Self { input, total_bytes, offset: 0, ahead, num_passed: 0, is_lost: false, skipped_bytes: 0, done: false }
     }
 
     /// Where the next frame starts; after an error, where the frame in question starts.
@@ -63,8 +64,7 @@ impl<R: Read> FrameReader<R> {
         let offset = self.offset;
         let header = self.header()?.map_err(|source| Error::Frame { offset, source })?;
         let frame_bytes = HEADER_BYTES + header.payload_bytes;
-        self.fill(frame_bytes)?;
-        let payload = &self.ahead[HEADER_BYTES..frame_bytes];
+        let payload = &self.fill(frame_bytes)?[HEADER_BYTES..frame_bytes];
         let packet = header.open(payload).map_err(|source| Error::Frame { offset, source })?;
         self.pass(frame_bytes);
         Ok(packet)
@@ -81,9 +81,9 @@ impl<R: Read> FrameReader<R> {
         self.pass(1);
         while self.offset < self.total_bytes {
             let left = usize::try_from(self.total_bytes - self.offset).unwrap_or(usize::MAX);
-            let bytes = self.fill(left.min(CHUNK_BYTES))?;
+            let bytes = self.fill(left.min(HEADER_BYTES))?;
             let (found, num_bytes) = (bytes.windows(MAGIC.len()).position(|bytes| bytes == MAGIC), bytes.len());
-            // The last bytes of a chunk may be the first of a magic number.
+            // The last bytes of what was read may be the first of a magic number.
             let to_pass = found.unwrap_or(if num_bytes == left { left } else { num_bytes + 1 - MAGIC.len() });
             self.pass(to_pass);
             if found.is_some() {
@@ -98,27 +98,28 @@ impl<R: Read> FrameReader<R> {
     }
 
     fn pass(&mut self, num_bytes: usize) {
-        self.ahead.drain(..num_bytes);
+        self.num_passed += num_bytes;
         self.offset += num_bytes as u64;
     }
 
-    /// The next so many bytes.
+    /// What was read of the rest, at least the next so many bytes.
     fn fill(&mut self, num_bytes: usize) -> Result<&[u8], Error> {
         let (offset, left) = (self.offset, self.total_bytes - self.offset);
         let torn = Error::TornTail(TornTail { offset, bytes: left });
         if left < num_bytes as u64 {
             return Err(torn);
         }
-        let had = self.ahead.len();
-        if had < num_bytes {
-            self.ahead.resize(num_bytes, 0);
-            self.input.read_exact(&mut self.ahead[had..]).map_err(|source| match source.kind() {
+        if self.ahead.len() - self.num_passed < num_bytes {
+            self.ahead.drain(..std::mem::take(&mut self.num_passed));
+            let wanted = left.min(num_bytes.max(CHUNK_BYTES) as u64) - self.ahead.len() as u64;
+            let read = self.input.by_ref().take(wanted).read_to_end(&mut self.ahead);
+            // Where that is enough nothing is missing yet.
+            if self.ahead.len() < num_bytes {
                 // The stream is shorter than was announced.
-                io::ErrorKind::UnexpectedEof => torn,
-                _ => Error::Read { offset, source },
-            })?;
+                return Err(read.map_or_else(|source| Error::Read { offset, source }, |_| torn));
+            }
         }
-        Ok(&self.ahead[..num_bytes])
+        Ok(&self.ahead[self.num_passed..])
     }
 }
 
@@ -213,6 +214,20 @@ mod tests {
             assert!(matches!(reader.next(), Some(Err(Error::TornTail(_)))), "{num_bytes}");
             assert_eq!(reader.skipped_bytes(), junk.len() as u64, "{num_bytes}");
         }
+    }
+
+    #[test]
+    fn a_large_damaged_frame_full_of_what_looks_like_one_takes_no_longer_for_that() {
+        let (frame, _) = stream(1);
+        let payload = MAGIC.repeat(1 << 19);
+        let mut header = frame[..HEADER_BYTES].to_vec();
+        header[16..24].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+        let checksum = crc32c::crc32c(&header[..60]).to_le_bytes();
+        header[60..].copy_from_slice(&checksum);
+        let frame = [header, payload, frame].concat();
+        let mut reader = FrameReader::new(frame.as_slice(), frame.len() as u64);
+        assert!(matches!(reader.next(), Some(Err(Error::Frame { offset: 0, .. }))));
+        assert_eq!(reader.next().unwrap().unwrap().sequence, 1);
     }
 
     #[test]
