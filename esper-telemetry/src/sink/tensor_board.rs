@@ -14,7 +14,8 @@ use crate::packet::{Metric, Packet};
 use crate::sink::Sink;
 use crate::sink::append::AppendFile;
 
-/// Appends the metrics of each packet to an event file in a folder, for `tensorboard --logdir FOLDER`.
+/// Appends the metrics of each packet to an event file in `FOLDER/RUN`, for `tensorboard --logdir FOLDER`: TensorBoard takes the files of one
+/// folder for one run, of which the newest counts.
 ///
 /// A metric `tolaria.training.loss` is the scalar `tolaria/training.loss`; its labels follow, as in `kasmina/seed.alpha/seed_id=seed-1`. Values
 /// are rounded to `f32`, as TensorBoard has them; one that is larger is left out. Where the step of a packet is below that of the one before, because the run
@@ -36,7 +37,8 @@ pub struct TensorBoardSink {
 }
 
 impl TensorBoardSink {
-    /// Creates the folder and a file in it for a run that began, or was taken up again, so many seconds after 1970-01-01 UTC.
+    /// Creates the folder, one in it for the run, and a file there. The run began, or was taken up again, so many seconds after
+    /// 1970-01-01 UTC.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -49,20 +51,22 @@ impl TensorBoardSink {
     /// # Errors
     /// As there.
     pub fn create_on(fs: Arc<dyn Fs>, folder: impl AsRef<Path>, run: &str, unix_s: u64) -> Result<Self, Error> {
-        let folder = folder.as_ref();
-        match fs.create_dir(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(Error::io("create", folder)(error));
+        let of_run = folder.as_ref().join(run);
+        for folder in [folder.as_ref(), &of_run] {
+            match fs.create_dir(folder) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Error::io("create", folder)(error));
+                }
+                _ => {}
             }
-            _ => {}
         }
-        // Runs that begin within one second have a file each.
+        // A run that is taken up again within one second has another file.
         let names = (1..).map(|number| match number {
             1 => format!("events.out.tfevents.{unix_s}.{run}"),
             _ => format!("events.out.tfevents.{unix_s}.{run}.{number}"),
         });
         let mut opened = names.map(|name| {
-            let path = folder.join(name);
+            let path = of_run.join(name);
             AppendFile::open(Arc::clone(&fs), &path).map(|file| (file, path))
         });
         let is_taken = |opened: &Result<(AppendFile, _), _>| match opened {
@@ -213,10 +217,22 @@ mod tests {
         });
         assert_eq!(names, ["1.run-1", "1.run-1.2", "2.run-1"]);
         drop(sinks);
-        let before = fs::read(dir.path().join("events.out.tfevents.1.run-1.2")).unwrap();
+        let of_run = dir.path().join("run-1");
+        let before = fs::read(of_run.join("events.out.tfevents.1.run-1.2")).unwrap();
         TensorBoardSink::create(dir.path(), "run-1", 1).unwrap();
-        assert_eq!(fs::read(dir.path().join("events.out.tfevents.1.run-1.2")).unwrap(), before);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
+        assert_eq!(fs::read(of_run.join("events.out.tfevents.1.run-1.2")).unwrap(), before);
+        assert_eq!(fs::read_dir(of_run).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn runs_in_one_folder_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths =
+            ["run-1", "run-2"].map(|run| TensorBoardSink::create(dir.path(), run, 1).unwrap().path().to_owned());
+        assert_eq!(
+            paths.each_ref().map(|path| path.parent().unwrap()),
+            ["run-1", "run-2"].map(|run| dir.path().join(run))
+        );
     }
 
     #[test]

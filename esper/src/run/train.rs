@@ -100,7 +100,7 @@ pub struct TrainArgs {
     /// How progress is shown on standard error.
     #[arg(long, value_enum, default_value_t = ProgressMode::Auto)]
     pub progress: ProgressMode,
-    /// Folder for an event file of TensorBoard with every metric, for `tensorboard --logdir DIR`; made where it is missing.
+    /// Folder for event files of TensorBoard with every metric, for `tensorboard --logdir DIR`; made where it is missing.
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
     /// Whether and where the run can be watched.
