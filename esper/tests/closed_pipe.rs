@@ -61,6 +61,8 @@ fn every_sub_command_ends_as_it_does_when_somebody_reads() {
         (&["config", "explain"], 0),
         (&["config", "explain", "run.epochs"], 0),
         (&["config", "explain", "run.epochz"], 2),
+        (&["decisions", "run", "--replay"], 0),
+        (&["decisions", "new"], 2),
         (&["runs", "list", "."], 0),
         (&["runs", "list", ".", "--json"], 0),
         (&["runs", "list", "new"], 2),

@@ -85,13 +85,13 @@ fn a_network_from_scratch_has_the_size_of_the_one_that_was_grown_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["--policies", "fixed,scratch,off", "--set", "data.test_fraction=0.7"];
     // Too short to grow, and long enough.
-    for (epochs, seed) in [("1", "3"), ("40", "0")] {
-        let set = format!("run.epochs={epochs}");
-        let more = ["--first-seed", seed, "--seeds", "1", "--set", &set];
+    for (epochs, seed) in [("1", 3_u64), ("40", 0)] {
+        let (set, first) = (format!("run.epochs={epochs}"), seed.to_string());
+        let more = ["--first-seed", &first, "--seeds", "1", "--set", &set];
         done(dir.path(), &[&flags[..], &more].concat());
         let all = runs(dir.path());
         let [fixed, scratch, off] = ["fixed", "scratch", "off"]
-            .map(|policy| all.iter().find(|run| run["policy"] == policy && run["seed"].to_string() == seed).unwrap());
+            .map(|policy| all.iter().find(|run| run["policy"] == policy && run["seed"] == seed).unwrap());
         let size = |run: &Value| run["parameters"].as_u64().unwrap();
         assert_eq!(size(fixed) > size(off), epochs == "40");
         assert!((size(fixed)..size(fixed) + 100).contains(&size(scratch)), "{fixed}, {scratch}");

@@ -146,8 +146,8 @@ fn a_description_that_is_not_one_is_refused_with_the_place() {
         let message = refused(DOCUMENT_FILE, |_| text.as_bytes().to_vec());
         assert!(message.contains("DIR/model.json:"), "{text}: {message}");
     }
-    let message = refused(DOCUMENT_FILE, |_| vec![b' '; (1 << 24) + 1]);
-    assert!(message.contains("expected at most 16777216"), "{message}");
+    let message = refused(DOCUMENT_FILE, |_| vec![b' '; (1 << 26) + 1]);
+    assert!(message.contains("expected at most 67108864"), "{message}");
 }
 
 #[test]
