@@ -10,6 +10,9 @@
     reason = "helpers of tests, which wait for another process"
 )]
 
+#[path = "programs/prometheus.rs"]
+mod installed;
+mod programs;
 #[expect(dead_code, reason = "some of it is for the tests of serving")]
 mod served;
 
@@ -23,25 +26,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use self::installed::program;
 use self::served::{Served, ask};
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
-}
-
-/// The program, if it is there.
-fn program(name: &str) -> Option<PathBuf> {
-    let named = std::env::var_os("ESPER_PROMETHEUS").map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        named.into_iter().chain(std::env::split_paths(&path)).map(|dir| dir.join(name)).find(|file| file.is_file());
-    if found.is_none() {
-        assert!(std::env::var_os("ESPER_REQUIRE_PROMETHEUS").is_none(), "{name} is required and is not installed");
-        println!(
-            "{name} is not installed: nothing was tested (apt-get install prometheus, or ESPER_PROMETHEUS=FOLDER)"
-        );
-    }
-    found
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use super::{check_derived, resolved, table};
+use super::{check_derived, read, resolved, table};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,6 +17,7 @@ struct Alerts {
 #[serde(deny_unknown_fields)]
 struct Alert {
     name: String,
+    owner: String,
     expr: String,
     r#for: String,
     severity: Severity,
@@ -116,13 +117,81 @@ fn the_page_of_alerts_is_what_the_table_says() {
         "# Alerts\n\nMade from `deploy/alerts.toml`; do not edit. The rules are `deploy/prometheus/rules.yml`; `promtool test rules \
          deploy/prometheus/rules.test.yml` has each of them fire and clear.\n",
     );
+    page += &noise();
     for alert in alerts() {
         let hold = if alert.r#for == "0s" { String::new() } else { format!(", for {}", alert.r#for) };
         let expr = resolved(&alert.expr).0;
+        let owner = &alert.owner;
         let (name, severity, means, action) = (&alert.name, alert.severity.name(), &alert.means, &alert.r#do);
-        write!(page, "\n## {name}\n{severity}{hold}: {means}\n\n```text\n{expr}\n```\n{action}\n").unwrap();
+        write!(page, "\n## {name}\n{severity}{hold}, for [{owner}](owners/{owner}.md): {means}\n\n```text\n{expr}\n```\n{action}\n").unwrap();
     }
     check_derived("docs/alerts.md", &page);
+}
+
+/// How much of a normal day each alert fires, from what `esper/tests/alert_noise.rs` wrote.
+fn noise() -> String {
+    #[derive(Deserialize)]
+    struct Fired {
+        hours: u64,
+        seconds: u64,
+    }
+    #[derive(Deserialize)]
+    struct Recorded {
+        commit: String,
+        profile: String,
+        cores: usize,
+        runs: Vec<Run>,
+    }
+    #[derive(Deserialize)]
+    struct Run {
+        flags: Vec<String>,
+    }
+    let fired: BTreeMap<String, Fired> = serde_json::from_str(&read("deploy/noise/alerts.json")).unwrap();
+    let Recorded { commit, profile, cores, runs } = serde_json::from_str(&read("deploy/noise/runs.json")).unwrap();
+    let known: BTreeSet<String> = alerts().into_iter().map(|alert| alert.name).collect();
+    assert_eq!(fired.keys().cloned().collect::<BTreeSet<_>>(), known, "the noise of other alerts was measured");
+    let noisy: Vec<_> = fired.iter().filter(|(_, fired)| fired.seconds > 0).collect();
+    let mut text = format!(
+        "\n## On a normal day\nReal runs were recorded ({profile} build of {commit}, {cores} cores for several runs at once) and laid end to \
+         end to 24 hours; counters go on within a run and start again with the next, and each run is gone for one scrape at its \
+         end. The rules were evaluated over them by `promtool` (`cargo test -p esper --test alert_noise`; recordings and result: \
+         `deploy/noise/`). Metrics that only a GPU or a library of weights has are not in the recordings, so alerts of these stay \
+         silent here whatever their noise is.\n\n| run | flags of `esper train` |\n|---|---|\n"
+    );
+    for (index, run) in runs.iter().enumerate() {
+        writeln!(text, "| {} | `{}` |", index + 1, run.flags.join(" ")).unwrap();
+    }
+    text += &format!("\n{} of {} alerts fired", noisy.len(), fired.len());
+    if noisy.is_empty() {
+        return text + ".\n";
+    }
+    text += ":\n\n| alert | hours in which it fired | seconds |\n|---|---|---|\n";
+    for (name, Fired { hours, seconds }) in noisy {
+        writeln!(text, "| {name} | {hours} | {seconds} |").unwrap();
+    }
+    text
+}
+
+#[test]
+fn every_alert_is_on_the_page_of_its_owner() {
+    let (begin, end) = ("<!-- alerts: made from deploy/alerts.toml -->\n", "<!-- /alerts -->");
+    let mut of: BTreeMap<String, String> = BTreeMap::new();
+    for Alert { name, owner, severity, .. } in alerts() {
+        let line = format!("- [{name}](../alerts.md#{}), {}\n", name.to_lowercase(), severity.name());
+        *of.entry(owner).or_default() += &line;
+    }
+    let pages: BTreeSet<String> = std::fs::read_dir(super::root("docs/owners"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().trim_end_matches(".md").to_owned())
+        .collect();
+    assert_eq!(pages, of.keys().cloned().collect::<BTreeSet<_>>(), "pages of owners against owners of alerts");
+    for (owner, lines) in of {
+        let path = format!("docs/owners/{owner}.md");
+        let page = read(&path);
+        let (before, rest) = page.split_once(begin).unwrap_or_else(|| panic!("{path} has no list of alerts"));
+        let (_, after) = rest.split_once(end).unwrap_or_else(|| panic!("{path}: its list of alerts does not end"));
+        check_derived(&path, &format!("{before}{begin}{lines}{end}{after}"));
+    }
 }
 
 #[test]
