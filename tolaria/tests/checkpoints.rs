@@ -26,7 +26,8 @@ use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{
-    Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, RunEvent, Splits, TrainConfig, Trainer,
+    Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, RecoveryConfig, RunEvent, Splits, Tier, TrainConfig,
+    Trainer,
 };
 
 type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
@@ -48,6 +49,8 @@ struct Job {
     every_steps: Option<NonZeroU64>,
     keep_best: bool,
     waits: bool,
+    /// For states to go back to.
+    memory_mib: u32,
 }
 
 const JOB: Job = Job {
@@ -64,6 +67,7 @@ const JOB: Job = Job {
     every_steps: None,
     keep_best: false,
     waits: false,
+    memory_mib: 0,
 };
 const STEPS_PER_EPOCH: u64 = 4;
 
@@ -94,6 +98,7 @@ impl Job {
             clip_norm: None,
             eval_batch_size: count(8),
             conflict_warn: 1.0,
+            recovery: RecoveryConfig { memory_mib: self.memory_mib, ..RecoveryConfig::default() },
             ..TrainConfig::default()
         };
         let parts = Parts {
@@ -490,6 +495,33 @@ fn a_checkpoint_that_was_due_while_the_disk_stood_still_follows_at_the_first_ste
     assert_eq!(slow.told[1].0, told_at, "those of steps 8 and 12 are made up for");
     assert!(slow.recorder.counter_value("tolaria.checkpoint.skipped_total", &[]).unwrap() >= 2);
     assert_eq!(slow.at_risk(), Some(0.0), "the end of a run is on the disk");
+}
+
+/// Stops after a step, with how many were at risk at each.
+struct Risk(Arc<RecordingRecorder>, u64, Vec<Option<f64>>);
+
+impl Observer for Risk {
+    fn step_finished(&mut self, step: StepIndex) -> Flow {
+        self.2.push(self.0.gauge_value("tolaria.checkpoint.steps_at_risk", &[]));
+        if step.0 == self.1 { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_was_written_before_a_run_went_back_saves_no_step_that_it_takes_anew() {
+    let mut eager = Eager::acquire().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Arc::new(RecordingRecorder::new());
+    let mut trainer = Job { num_train: 80, memory_mib: 1, ..JOB }.recorded(dir.path(), StdFs, recorder.clone());
+    trainer.run(&mut eager, &mut StopAfter(6)).unwrap();
+    assert_eq!(trainer.roll_back(&mut eager).unwrap().tier, Tier::Memory, "to step 0");
+    let mut risk = Risk(recorder, 3, Vec::new());
+    trainer.run(&mut eager, &mut risk).unwrap();
+    assert_eq!(risk.2, [Some(1.0), Some(2.0), Some(3.0)], "the checkpoint is of step 6 of another way");
 }
 
 #[test]

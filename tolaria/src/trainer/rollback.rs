@@ -123,7 +123,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let mut last = Error::NothingToRestore;
         while let Some(snapshot) = self.recovery.ring.newest() {
             match self.restore_compared(eager, &snapshot, deadline) {
-                Ok(_) => return Ok(Tier::Memory),
+                Ok(_) => {
+                    if let Some(saver) = &mut self.saver {
+                        // What is there of later steps is of the way that was left.
+                        saver.durable = saver.durable.min(self.cursor.step);
+                    }
+                    return Ok(Tier::Memory);
+                }
                 Err(error) => last = self.restore_failed(MEMORY, error)?,
             }
             self.recovery.ring.drop_newest();

@@ -195,7 +195,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 instruments.written.add(1);
                 instruments.bytes.add(flight.bytes);
                 instruments.save_ms.set(took_ms);
-                saver.durable = flight.step;
+                // One of a later step was on its way when the run went back.
+                if flight.step <= self.cursor.step {
+                    saver.durable = flight.step;
+                }
                 if std::mem::take(&mut saver.failing) > 0 {
                     self.parts.recorder.event(Event::new(&desc::CHECKPOINTS_RESUMED).with("step", flight.step));
                     tracing::warn!("checkpoints are written again");
