@@ -11,6 +11,7 @@ pub(crate) mod optimizer_step;
 pub(crate) mod compiled_step;
 pub(crate) mod precision;
 pub(crate) mod cache;
+mod parts;
 pub(crate) mod report;
 pub(crate) mod growing;
 pub(crate) mod ran;

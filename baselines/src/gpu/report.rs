@@ -4,6 +4,7 @@ use clap::Args;
 use leyline::region::Eager;
 
 use super::open::Gpu;
+use super::parts::{self, Part, Turn};
 use crate::error::Error;
 use crate::samples::Samples;
 use crate::work::{Outcome, Setting, Settings};
@@ -14,27 +15,51 @@ pub(crate) struct Chosen {
     /// Checks whose names begin so; the result has that in its name. All by default
     #[arg(long, value_name = "NAME", default_value = "")]
     only: String,
+    /// Processes that share the checks; those that measure times or memory have the device alone afterwards
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
+    jobs: u32,
+    /// The part of such a process.
+    #[arg(long, hide = true)]
+    part: Option<Part>,
 }
 
 impl Chosen {
-    /// Runs them; `notes` say what the result of the work `name` means.
+    /// Runs them; `notes` say what the result of the work `name` means, and `alone` how the names of checks begin that no other
+    /// process on the device may disturb.
     ///
     /// # Errors
     /// Without a GPU, and for a promise that was not kept.
     pub(crate) fn measure(
         &self,
         setting: &Setting,
-        (name, notes): (&str, &str),
+        (name, notes, alone): (&str, &str, &'static [&'static str]),
         run: impl FnOnce(&Gpu, &mut Eager, &mut Report),
     ) -> Result<Outcome, Error> {
+        let turn = match (self.part, self.jobs) {
+            (Some(part), _) => Turn::Shared(part, alone),
+            (None, 1) => Turn::All,
+            (None, _) => Turn::Alone(alone),
+        };
         let gpu = Gpu::open(setting)?;
-        let (mut samples, mut report) = (Samples::default(), Report::only(&self.only));
+        let shared =
+            if matches!(turn, Turn::Alone(_)) { parts::run(name, &self.only, self.jobs, &gpu)? } else { vec![] };
+        let (mut samples, mut report) = (Samples::default(), Report::only(&self.only, turn));
         run(&gpu, &mut Eager::acquire()?, &mut report);
+        if self.part.is_none() && shared.iter().all(|part| part.config.is_empty()) {
+            report.some()?;
+        }
         let config = report.finish(&mut samples)?;
         let mut result = gpu.result(name, notes, config, samples);
+        for part in shared {
+            result.config.extend(part.config);
+            result.measurements.extend(part.measurements);
+        }
         if !self.only.is_empty() {
             result.name = format!("{name}.{}", self.only);
             result.command += &format!(" --only {}", self.only);
+        }
+        if self.jobs > 1 {
+            result.command += &format!(" --jobs {}", self.jobs);
         }
         Ok(result.into())
     }
@@ -46,6 +71,7 @@ pub(crate) struct Report {
     rows: Vec<Row>,
     /// How the names of checks begin that are run; empty for all.
     only: String,
+    turn: Turn,
     pub(crate) samples: Samples,
 }
 
@@ -72,29 +98,35 @@ pub(crate) fn promise(holds: bool, text: impl FnOnce() -> String) -> Result<(), 
 }
 
 impl Report {
-    /// Of checks whose names begin so.
-    pub(crate) fn only(beginning: &str) -> Self {
-        Self { only: beginning.to_owned(), ..Self::default() }
+    /// Of checks whose names begin so and whose turn it is.
+    pub(crate) fn only(beginning: &str, turn: Turn) -> Self {
+        Self { only: beginning.to_owned(), turn, ..Self::default() }
     }
 
-    /// Runs one check. Its text says what was seen.
+    /// Runs one check, and says so at `RUST_LOG=info`. Its text says what was seen.
     pub(crate) fn check(
         &mut self,
         name: impl Into<String>,
         check: impl FnOnce(&mut Samples) -> Result<String, Broken>,
     ) {
         let name = name.into();
-        if name.starts_with(&self.only) {
+        if name.starts_with(&self.only) && self.turn.takes(&name) {
             let outcome = check(&mut self.samples).map_err(|Broken(text)| text);
+            tracing::info!(name, kept = outcome.is_ok(), "checked");
             self.rows.push(Row { name, outcome });
         }
     }
 
-    /// What was seen, when there was something to see and every promise was kept.
-    pub(crate) fn finish(mut self, samples: &mut Samples) -> Result<Settings, Error> {
+    /// Fails when there was nothing to see.
+    fn some(&self) -> Result<(), Error> {
         if self.rows.is_empty() {
             return Err(Error::BrokenPromises { table: format!("the name of no check begins with `{}`", self.only) });
         }
+        Ok(())
+    }
+
+    /// What was seen, when every promise was kept.
+    pub(crate) fn finish(mut self, samples: &mut Samples) -> Result<Settings, Error> {
         let line = |row: &Row| match &row.outcome {
             Ok(seen) => format!("kept    {}: {seen}", row.name),
             Err(broken) => format!("BROKEN  {}: {broken}", row.name),

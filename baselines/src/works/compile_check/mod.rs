@@ -39,7 +39,7 @@ struct CompileCheckFlags {
 
 impl Flags for CompileCheckFlags {
     fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
-        self.chosen.measure(setting, (WORK.name, NOTES), run)
+        self.chosen.measure(setting, (WORK.name, NOTES, &[]), run)
     }
 }
 

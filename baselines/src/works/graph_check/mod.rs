@@ -37,6 +37,9 @@ const NOTES: &str = "check.NAME is 1 when the promise was kept, and config says 
                      parameters that grows. retest.*: host time of tests of captured steps over the rest of the time of \
                      their epochs.";
 
+/// They measure times, or what is free on the device.
+const ALONE: &[&str] = &["graft.", "memory.", "off.", "retest.", "threads."];
+
 #[derive(Debug, Args)]
 struct GraphCheckFlags {
     #[command(flatten)]
@@ -45,7 +48,7 @@ struct GraphCheckFlags {
 
 impl Flags for GraphCheckFlags {
     fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
-        self.chosen.measure(setting, (WORK.name, NOTES), run)
+        self.chosen.measure(setting, (WORK.name, NOTES, ALONE), run)
     }
 }
 
