@@ -109,6 +109,8 @@ fn the_live_page_is_the_report_of_the_epochs_so_far_and_says_how_far_the_run_is(
     let ids: BTreeSet<&str> = document.descendants().filter_map(|node| node.attribute("id")).collect();
     assert!(ids.contains("curves") && ids.contains("live"), "{ids:?}");
     assert!(!ids.contains("configuration") && !ids.contains("provenance"), "{ids:?}");
+    // A run that is going has none yet, and the page says already that it trains.
+    assert!(!page.contains("summary.json"), "the page of a healthy run speaks of a file that only an ended one has");
     let (status, script) = served.get("/live.js");
     assert!(status == 200 && script.contains("EventSource(\"/events\")"), "{status}");
     served.end();

@@ -54,6 +54,18 @@ impl Run {
     /// [`ReportError::NotARun`] without `run.json` or `config.toml`; [`ReportError::Malformed`], with file and line, for
     /// content that cannot have been written by a run, a number that is not finite included; [`ReportError::Read`].
     pub fn read(dir: &Path) -> Result<Self, ReportError> {
+        let mut run = Self::read_going(dir)?;
+        if run.summary.is_none() && !run.epochs.is_empty() {
+            run.notes.push(format!("There is no {SUMMARY_FILE}: the run is still going, or was ended from outside."));
+        }
+        Ok(run)
+    }
+
+    /// As [`read`](Self::read), for who knows that the run is going: what it will write at its end is not missed.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn read_going(dir: &Path) -> Result<Self, ReportError> {
         let record = read_record(dir)?;
         let config = read_config(dir)?;
         let summary = read_summary(dir)?;
@@ -179,7 +191,7 @@ fn notes(epochs: &[EpochReport], summary: Option<&Summary>, torn: Option<usize>)
     }
     match summary {
         None if epochs.is_empty() => notes.push("No epoch was completed yet: there is nothing to draw.".to_owned()),
-        None => notes.push(format!("There is no {SUMMARY_FILE}: the run is still going, or was ended from outside.")),
+        None => {}
         Some(summary) => {
             let last = epochs.last().map_or(0, |report| report.epoch.0);
             if summary.epochs != last {

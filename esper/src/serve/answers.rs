@@ -106,7 +106,7 @@ impl Answers {
             }
         }
         let began = Instant::now();
-        let page = report::Run::read(&self.folder).and_then(|run| report::render_live(&run));
+        let page = report::Run::read_going(&self.folder).and_then(|run| report::render_live(&run));
         let answer = match page {
             Ok(page) => (StatusCode::OK, HTML, Bytes::from(page)),
             Err(error) => {
