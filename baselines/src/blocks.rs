@@ -108,7 +108,7 @@ impl Observer for Blocks<'_> {
 }
 
 /// Nearest rank; no number of no values.
-fn percentile(values: &[f64], percent: usize) -> f64 {
+pub(crate) fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let rank = (sorted.len() * percent).div_ceil(100);

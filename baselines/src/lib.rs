@@ -25,6 +25,7 @@ mod led;
 pub mod compare;
 pub mod figures;
 pub mod peer;
+pub mod hostile;
 mod pattern;
 mod error;
 

@@ -1,12 +1,15 @@
 //! What a work is, what it is given, and what it leaves behind.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{ArgMatches, Args, Command};
+use esper_telemetry::TelemetryRecorder;
 use leyline::clock::Clock;
 use leyline::region::Eager;
+use tolaria::trainer::Observer;
 
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -20,6 +23,20 @@ pub struct Setting {
     pub clock: Arc<dyn Clock>,
     /// Number of the GPU; none for the CPU, on which only some works run.
     pub gpu: Option<usize>,
+    /// Has a run served; only the command can.
+    pub surround: Surround,
+}
+
+/// Serves a run that is told of its steps and epochs by the observer, over a folder that is not there yet, as `esper train --serve` does, until
+/// the observer is dropped. Tells where. An error is a sentence.
+pub type Surround = fn(&Path, &Arc<TelemetryRecorder>) -> Result<(SocketAddr, Box<dyn Observer>), String>;
+
+impl Setting {
+    /// Without a server.
+    #[must_use]
+    pub fn alone(clock: Arc<dyn Clock>, gpu: Option<usize>) -> Self {
+        Self { clock, gpu, surround: |_, _| Err("only `esper bench` can serve a run".to_owned()) }
+    }
 }
 
 /// What a work needs beside the CPU.

@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn works_of_a_gpu_say_that_they_need_one() {
-        let setting = Setting { clock: Arc::new(SystemClock::new()), gpu: None };
+        let setting = Setting::alone(Arc::new(SystemClock::new()), None);
         for work in ALL.iter().filter(|work| work.needs != Needs::Nothing) {
             let error = work.run_as_it_is(&setting).unwrap_err();
             assert!(matches!(error, Error::NeedsGpu { .. }), "{}: {error}", work.name);

@@ -104,8 +104,9 @@ impl FrameError {
 /// [`FrameError::Invalid`] and [`FrameError::TooLarge`]: nothing is written that [`decode_frame`] would refuse.
 pub fn encode_frame(packet: &Packet) -> Result<Vec<u8>, FrameError> {
     packet.validate()?;
-    let payload =
-        bincode::encode_to_vec(WirePacket::from(packet), codec()).map_err(|e| FrameError::Payload(e.into()))?;
+    let mut payload = Vec::with_capacity(64 * (1 + packet.metrics.len()));
+    bincode::encode_into_std_write(WirePacket::from(packet), &mut payload, codec())
+        .map_err(|e| FrameError::Payload(e.into()))?;
     seal(PACKET_VERSION, KIND_PACKET, &payload)
 }
 
@@ -163,7 +164,7 @@ impl Header {
         if *blake3::hash(payload).as_bytes() != self.digest {
             return Err(FrameError::PayloadDigest);
         }
-        let (wire, consumed): (WirePacket, usize) =
+        let (wire, consumed): (WirePacket<String>, usize) =
             bincode::decode_from_slice(payload, codec()).map_err(|e| FrameError::Payload(e.into()))?;
         if consumed != payload.len() {
             return Err(FrameError::Trailing { bytes: payload.len() - consumed });
@@ -199,56 +200,57 @@ fn codec() -> Configuration<LittleEndian, Varint, Limit<DECODE_LIMIT>> {
     bincode::config::standard().with_limit::<DECODE_LIMIT>()
 }
 
+/// With `&str` to be written, with [`String`] as it is read.
 #[derive(Encode, Decode)]
-struct WirePacket {
-    run_id: String,
+struct WirePacket<S> {
+    run_id: S,
     sequence: u64,
-    source: String,
+    source: S,
     created_unix_ms: u64,
     epoch: u64,
     step: u64,
     level: u8,
     priority: u8,
-    metrics: Vec<WireMetric>,
-    events: Vec<WireEvent>,
+    metrics: Vec<WireMetric<S>>,
+    events: Vec<WireEvent<S>>,
     health_status: u8,
-    health_summary: String,
+    health_summary: S,
 }
 
 #[derive(Encode, Decode)]
-struct WireMetric {
-    name: String,
-    labels: Vec<(String, String)>,
+struct WireMetric<S> {
+    name: S,
+    labels: Vec<(S, S)>,
     value: f64,
     unit: u8,
     kind: u8,
 }
 
 #[derive(Encode, Decode)]
-struct WireEvent {
-    name: String,
+struct WireEvent<S> {
+    name: S,
     level: u8,
-    attributes: Vec<(String, String)>,
+    attributes: Vec<(S, S)>,
 }
 
-impl From<&Packet> for WirePacket {
-    fn from(packet: &Packet) -> Self {
-        let metric = |metric: &Metric| WireMetric {
-            name: metric.name.clone(),
+impl<'a> From<&'a Packet> for WirePacket<&'a str> {
+    fn from(packet: &'a Packet) -> Self {
+        let metric = |metric: &'a Metric| WireMetric {
+            name: metric.name.as_str(),
             labels: to_wire(&metric.labels),
             value: metric.value,
             unit: unit_number(metric.unit),
             kind: kind_number(metric.kind),
         };
-        let event = |event: &EventRecord| WireEvent {
-            name: event.name.clone(),
+        let event = |event: &'a EventRecord| WireEvent {
+            name: event.name.as_str(),
             level: level_number(event.level),
             attributes: to_wire(&event.attributes),
         };
         Self {
-            run_id: packet.run_id.as_str().to_owned(),
+            run_id: packet.run_id.as_str(),
             sequence: packet.sequence,
-            source: packet.source.clone(),
+            source: &packet.source,
             created_unix_ms: packet.created_unix_ms,
             epoch: packet.epoch.0,
             step: packet.step.0,
@@ -257,16 +259,16 @@ impl From<&Packet> for WirePacket {
             metrics: packet.metrics.iter().map(metric).collect(),
             events: packet.events.iter().map(event).collect(),
             health_status: health_number(packet.health.status),
-            health_summary: packet.health.summary.clone(),
+            health_summary: &packet.health.summary,
         }
     }
 }
 
-impl TryFrom<WirePacket> for Packet {
+impl TryFrom<WirePacket<String>> for Packet {
     type Error = InvalidPacket;
 
-    fn try_from(wire: WirePacket) -> Result<Self, InvalidPacket> {
-        let metric = |(index, metric): (usize, WireMetric)| {
+    fn try_from(wire: WirePacket<String>) -> Result<Self, InvalidPacket> {
+        let metric = |(index, metric): (usize, WireMetric<String>)| {
             let at = |field| format!("metrics[{index}].{field}");
             Ok(Metric {
                 name: metric.name,
@@ -276,7 +278,7 @@ impl TryFrom<WirePacket> for Packet {
                 kind: known(kind_from(metric.kind), || at("kind"))?,
             })
         };
-        let event = |(index, event): (usize, WireEvent)| {
+        let event = |(index, event): (usize, WireEvent<String>)| {
             let at = |field| format!("events[{index}].{field}");
             Ok(EventRecord {
                 name: event.name,
@@ -308,8 +310,8 @@ impl TryFrom<WirePacket> for Packet {
     }
 }
 
-fn to_wire(pairs: &BTreeMap<String, String>) -> Vec<(String, String)> {
-    pairs.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+fn to_wire(pairs: &BTreeMap<String, String>) -> Vec<(&str, &str)> {
+    pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
 fn from_wire(

@@ -11,14 +11,21 @@ pub(crate) const PLAIN: &str = "1 to 128 characters of a-z, 0-9 and _, not start
 
 /// Whether `text` is a dotted path such as `tolaria.grad.norm`.
 pub(crate) fn is_dotted(text: &str) -> bool {
-    text.len() <= MAX_NAME_BYTES && text.split('.').all(|segment| !segment.is_empty() && segment.chars().all(allowed))
+    let mut before = b'.';
+    // Of every metric of every packet: bytes, once.
+    let is_path = text.bytes().all(|byte| {
+        let follows = if byte == b'.' { before != b'.' } else { allowed(byte) };
+        before = byte;
+        follows
+    });
+    is_path && before != b'.' && text.len() <= MAX_NAME_BYTES
 }
 
 /// Whether `text` is the name of a label or attribute.
 pub(crate) fn is_plain(text: &str) -> bool {
     text.len() <= MAX_NAME_BYTES
-        && text.chars().next().is_some_and(|first| !first.is_ascii_digit())
-        && text.chars().all(allowed)
+        && text.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+        && text.bytes().all(allowed)
 }
 
 /// The longest prefix of `text` that has at most `max_bytes` bytes and ends between characters.
@@ -26,8 +33,8 @@ pub(crate) fn clip(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }
 
-fn allowed(c: char) -> bool {
-    c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'
+fn allowed(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'
 }
 
 #[cfg(test)]

@@ -118,28 +118,49 @@ impl Packet {
     /// # Errors
     /// [`InvalidPacket`] with the first field that breaks a rule.
     pub fn validate(&self) -> Result<(), InvalidPacket> {
-        require(self.version == PACKET_VERSION, "version", "the version of this build")?;
-        require(self.sequence > 0, "sequence", "at least 1")?;
-        require(is_dotted(&self.source), "source", DOTTED)?;
-        require(self.metrics.len() <= MAX_METRICS, "metrics", "at most 8192 values")?;
-        require(self.events.len() <= MAX_EVENTS, "events", "at most 1024 events")?;
-        require(self.level == Self::level_of(&self.events), "level", "the worst level among the events")?;
-        require(self.priority == Self::priority_of(&self.events), "priority", "the highest among the events")?;
-        require(self.health.summary.len() <= MAX_TEXT_BYTES, "health.summary", "at most 1024 bytes")?;
-        let mut seen = BTreeSet::new();
+        require(self.version == PACKET_VERSION, || "version".to_owned(), "the version of this build")?;
+        require(self.sequence > 0, || "sequence".to_owned(), "at least 1")?;
+        require(is_dotted(&self.source), || "source".to_owned(), DOTTED)?;
+        require(self.metrics.len() <= MAX_METRICS, || "metrics".to_owned(), "at most 8192 values")?;
+        require(self.events.len() <= MAX_EVENTS, || "events".to_owned(), "at most 1024 events")?;
+        require(self.level == Self::level_of(&self.events), || "level".to_owned(), "the worst level among the events")?;
+        require(
+            self.priority == Self::priority_of(&self.events),
+            || "priority".to_owned(),
+            "the highest among the events",
+        )?;
+        require(self.health.summary.len() <= MAX_TEXT_BYTES, || "health.summary".to_owned(), "at most 1024 bytes")?;
         for (index, metric) in self.metrics.iter().enumerate() {
-            let at = |field| format!("metrics[{index}].{field}");
+            let at = |field| move || format!("metrics[{index}].{field}");
             require(is_dotted(&metric.name), at("name"), DOTTED)?;
             require(metric.value.is_finite(), at("value"), "finite")?;
             check_pairs(&metric.labels, MAX_LABEL_BYTES, at("labels"))?;
-            require(seen.insert((&metric.name, &metric.labels)), at("labels"), "used once per metric")?;
         }
         for (index, event) in self.events.iter().enumerate() {
-            let at = |field| format!("events[{index}].{field}");
+            let at = |field| move || format!("events[{index}].{field}");
             require(is_dotted(&event.name), at("name"), DOTTED)?;
             check_pairs(&event.attributes, MAX_TEXT_BYTES, at("attributes"))?;
         }
+        if let Some(index) = self.first_repeated_metric() {
+            require(false, || format!("metrics[{index}].labels"), "used once per metric")?;
+        }
         Ok(())
+    }
+
+    /// Index of a metric with the name and the labels of one before it.
+    fn first_repeated_metric(&self) -> Option<usize> {
+        // Checksums that differ are enough; to compare names, which begin alike, takes longer than all else of a check.
+        let sum_of = |metric: &Metric| {
+            let texts = metric.labels.iter().flat_map(|(name, value)| [name, value]);
+            texts.fold(crc32c::crc32c(metric.name.as_bytes()), |sum, text| crc32c::crc32c_append(sum, text.as_bytes()))
+        };
+        let mut sums: Vec<u32> = self.metrics.iter().map(sum_of).collect();
+        sums.sort_unstable();
+        if sums.windows(2).all(|pair| pair[0] != pair[1]) {
+            return None;
+        }
+        let mut seen = BTreeSet::new();
+        self.metrics.iter().position(|metric| !seen.insert((&metric.name, &metric.labels)))
     }
 }
 
@@ -165,16 +186,20 @@ struct HealthFields {
     summary: String,
 }
 
-fn check_pairs(pairs: &BTreeMap<String, String>, max_value_bytes: usize, field: String) -> Result<(), InvalidPacket> {
-    require(pairs.len() <= MAX_PAIRS, field.as_str(), "at most 32 pairs")?;
-    require(pairs.keys().all(|name| is_plain(name)), field.as_str(), PLAIN)?;
+fn check_pairs(
+    pairs: &BTreeMap<String, String>,
+    max_value_bytes: usize,
+    field: impl Fn() -> String,
+) -> Result<(), InvalidPacket> {
+    require(pairs.len() <= MAX_PAIRS, &field, "at most 32 pairs")?;
+    require(pairs.keys().all(|name| is_plain(name)), &field, PLAIN)?;
     let short = pairs.values().all(|value| value.len() <= max_value_bytes);
     require(short, field, "texts of at most 128 bytes for labels, 1024 for attributes")
 }
 
 /// The field is only turned into text when the rule is broken.
-fn require(holds: bool, field: impl Into<String>, expected: &'static str) -> Result<(), InvalidPacket> {
-    if holds { Ok(()) } else { Err(InvalidPacket { field: field.into(), expected }) }
+fn require(holds: bool, field: impl FnOnce() -> String, expected: &'static str) -> Result<(), InvalidPacket> {
+    if holds { Ok(()) } else { Err(InvalidPacket { field: field(), expected }) }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use leyline::clock::SystemClock;
 use crate::config::DeviceName;
 use crate::exit::UsageError;
 use crate::output;
+use crate::run::surround;
 
 /// From the build script, which looked at the repository.
 pub(crate) const BUILD: Build = Build {
@@ -219,7 +220,7 @@ fn setting(device: DeviceName) -> Setting {
         DeviceName::Cpu => None,
         DeviceName::Cuda(index) => Some(index),
     };
-    Setting { clock: Arc::new(SystemClock::new()), gpu }
+    Setting { surround, ..Setting::alone(Arc::new(SystemClock::new()), gpu) }
 }
 
 /// Prints a result as a table, and writes it when a folder is given.
@@ -264,6 +265,25 @@ mod tests {
         check("/any/baselines/perf", None, false, Some("knows no commit"));
         check("perf", Some("abc"), true, None);
         check("/tmp/out", None, false, None);
+    }
+
+    #[test]
+    fn the_cost_of_telemetry_is_measured_beside_a_server_that_is_asked_and_attacked_with_every_packet_accounted_for() {
+        let work = works::named("telemetry-cost").unwrap();
+        let flags = ["", "--pairs", "1", "--block-ms", "20", "--stall-s", "0.2", "--requests", "48"];
+        let flags = work.flags(Command::new(work.name)).get_matches_from(flags);
+        let result = work.run(&flags, &setting(DeviceName::Cpu)).unwrap().result;
+        let median = |name: &str| result.measurements[name].median;
+        for arm in ["nothing", "everything", "hostile", "sink_works", "sink_stalled", "sink_closed", "disk_full"] {
+            assert!(median(&format!("{arm}.p99_over")) > 0.0, "{arm}");
+            let [emitted, delivered, dropped] =
+                ["emitted", "delivered", "dropped"].map(|part| median(&format!("{arm}.{part}")));
+            assert!(emitted > 0.0 && (emitted - delivered - dropped).abs() < 0.5, "{arm}");
+        }
+        for (arm, drops) in [("everything", false), ("sink_works", false), ("disk_full", true)] {
+            assert_eq!(median(&format!("{arm}.dropped")) > 0.0, drops, "{arm}");
+        }
+        assert!(median("hostile.requests") >= 48.0 && median("packet.metrics") > 100.0);
     }
 
     #[test]

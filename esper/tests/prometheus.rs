@@ -24,10 +24,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use baselines::hostile::ask;
 use serde_json::Value;
 
 use self::installed::program;
-use self::served::{Served, ask};
+use self::served::Served;
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")

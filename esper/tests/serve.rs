@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use baselines::hostile::{self, ask};
 use esper::wire::DESCRIPTORS;
 use esper_telemetry::Catalogue;
 use esper_telemetry::prometheus::PrometheusName;
@@ -30,7 +31,7 @@ use prometheus_parse::{Scrape, Value as Sample};
 use roxmltree::{Document, ParsingOptions};
 use serde_json::Value;
 
-use self::served::{ENDLESS, Served, ask, train};
+use self::served::{ENDLESS, Served, train};
 
 fn scrape(text: &str) -> Scrape {
     Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap()
@@ -174,31 +175,10 @@ fn quantiles(times: &[f64]) -> [f64; 2] {
     [50, 99].map(|percent| times.get(times.len() * percent / 100).map_or(f64::NAN, |ms| (ms * 10.0).round() / 10.0))
 }
 
-/// The status that must be answered to a request; 0 for none at all.
-fn hostile(address: SocketAddr, number: usize) {
-    let head = "GET / HTTP/1.1\r\nHost: localhost\r\n";
-    let huge = format!("{head}X-A: {}\r\n\r\n", "a".repeat(1 << 20));
-    let many: String = (0..500).map(|index| format!("X-{index}: 1\r\n")).collect();
-    let cases: [(String, &[u16]); 12] = [
-        ("\u{1}\u{2}\u{3}\r\n\r\n".to_owned(), &[400]),
-        ("GET\r\n\r\n".to_owned(), &[400]),
-        ("GET / HTTP/9.9\r\n\r\n".to_owned(), &[400, 505]),
-        // Who sends more than is read may see a reset in place of the answer.
-        (huge, &[431, 0]),
-        (format!("{head}{many}\r\n"), &[431, 0]),
-        (format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(1 << 18)), &[414, 431, 0]),
-        (format!("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\nabc", u64::MAX), &[431]),
-        ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nabc".to_owned(), &[405]),
-        ("DELETE /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), &[405]),
-        ("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n".to_owned(), &[421]),
-        ("GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), &[404]),
-        (
-            "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n".to_owned(),
-            &[405, 400, 0],
-        ),
-    ];
-    let (request, expected) = &cases[number % cases.len()];
-    let (status, _) = ask(address, request);
+/// Sends the hostile request of this number, and looks at what is answered.
+fn attack(address: SocketAddr, number: usize) {
+    let (request, expected) = hostile::request(number);
+    let (status, _) = ask(address, &request);
     assert!(expected.contains(&status), "{status} to {:?}", &request[..request.len().min(80)]);
 }
 
@@ -224,15 +204,8 @@ fn hostile_requests_change_nothing_of_the_run_and_take_no_memory() {
     let (began, before) = (Instant::now(), served.resident());
     let epochs_before = epochs(&loud).len();
     // Those who say little, or nothing, and stay; and those who ask and do not read.
-    let silent: Vec<TcpStream> = (0..(num / 10).min(1000))
-        .filter_map(|index| {
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
-            stream
-                .write_all([&b""[..], b"GET / HTTP/1.1\r\nX-Slow: a", b"GET /events HTTP/1.1\r\n\r\n"][index % 3])
-                .ok()?;
-            Some(stream)
-        })
-        .collect();
+    let silent: Vec<TcpStream> =
+        (0..(num / 10).min(1000)).filter_map(|index| hostile::silent(address, index)).collect();
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..16 {
@@ -242,7 +215,7 @@ fn hostile_requests_change_nothing_of_the_run_and_take_no_memory() {
                     if number >= num {
                         break;
                     }
-                    hostile(address, number);
+                    attack(address, number);
                 }
             });
         }

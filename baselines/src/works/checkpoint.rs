@@ -287,7 +287,7 @@ mod tests {
     fn a_short_run_has_every_number_of_every_mode() {
         let flags =
             CheckpointFlags { rounds: NonZeroUsize::MIN, steps: NonZeroU64::new(1), works: vec!["ref".to_owned()] };
-        let outcome = flags.measure(&Setting { clock: Arc::new(SystemClock::new()), gpu: None }).unwrap();
+        let outcome = flags.measure(&Setting::alone(Arc::new(SystemClock::new()), None)).unwrap();
         let numbers = &outcome.result.measurements;
         for name in ["ref.off.step", "ref.waited.step.over_off", "ref.background.mean.over_off", "ref.background.due"] {
             assert!(numbers[name].median > 0.0, "{name}");

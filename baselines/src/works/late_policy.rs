@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn every_fault_comes_before_every_other_block_and_has_its_ratios() {
         let flags = LatePolicyFlags { pairs: NonZeroU64::MIN, steps: NonZeroU64::MIN, work: Some("ref".into()) };
-        let outcome = flags.measure(&Setting { clock: Arc::new(SystemClock::new()), gpu: None }).unwrap();
+        let outcome = flags.measure(&Setting::alone(Arc::new(SystemClock::new()), None)).unwrap();
         for (name, _) in ACTS {
             let over = &outcome.result.measurements[&format!("{name}.p99_over")];
             assert!(over.n == 1 && over.median > 0.0, "{name}");

@@ -193,8 +193,9 @@ fn bytes_after_the_packet_in_the_payload_are_refused() {
 }
 
 #[track_caller]
-fn check_invalid(change: impl FnOnce(&mut WirePacket), field: &str) {
-    let mut wire = WirePacket::from(&full_packet());
+fn check_invalid(change: impl FnOnce(&mut WirePacket<String>), field: &str) {
+    let payload = bincode::encode_to_vec(WirePacket::from(&full_packet()), codec()).unwrap();
+    let (mut wire, _): (WirePacket<String>, usize) = bincode::decode_from_slice(&payload, codec()).unwrap();
     change(&mut wire);
     match open(&bincode::encode_to_vec(wire, codec()).unwrap()) {
         FrameError::Invalid(invalid) => assert_eq!(invalid.field, field),

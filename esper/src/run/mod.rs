@@ -9,8 +9,10 @@ mod resume;
 mod watch;
 mod verdict;
 mod train;
+mod surround;
 
 pub use folder::RunFolder;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use plan::whole_digest;
+pub(crate) use surround::surround;
 pub use train::{TrainArgs, train, train_quietly};

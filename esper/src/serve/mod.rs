@@ -86,6 +86,10 @@ impl ServeArgs {
 }
 
 impl Bound {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Where a browser finds the page.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/", self.address)

@@ -2,12 +2,14 @@
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "helpers of tests, which wait for another process")]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use baselines::hostile::ask;
 
 /// More epochs than any test waits for.
 pub(crate) const ENDLESS: &str = "1000000";
@@ -79,19 +81,4 @@ impl Drop for Served {
         self.child.kill().ok();
         self.child.wait().ok();
     }
-}
-
-/// Sends `request`, gives status and what follows the head. Status 0 is no answer.
-pub(crate) fn ask(address: SocketAddr, request: &str) -> (u16, String) {
-    let answer = TcpStream::connect(address).and_then(|mut stream| {
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        stream.write_all(request.as_bytes())?;
-        let mut bytes = Vec::new();
-        // What came before a reset counts.
-        stream.read_to_end(&mut bytes).ok();
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    });
-    let answer = answer.unwrap_or_default();
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    (status, answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
 }
