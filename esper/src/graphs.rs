@@ -1,4 +1,4 @@
-//! Whether this process captures graphs at all, and how far it rewrites them.
+//! Whether this process captures graphs at all, how far it rewrites them, and whether their kernels start early.
 
 use std::env;
 
@@ -7,7 +7,7 @@ use esper_graph::{BadSwitch, GraphManager, GraphMode};
 
 use crate::exit::UsageError;
 
-/// Takes over the environment variables [`GraphMode::SWITCH`] and [`GraphManager::FUEL`]. They belong to the process and
+/// Takes over the environment variables [`GraphMode::SWITCH`], [`GraphManager::FUEL`] and [`GraphManager::OVERLAP`]. They belong to the process and
 /// not to the configuration: a run may be taken up again with another setting, and gives the same result.
 ///
 /// # Errors
@@ -21,5 +21,7 @@ pub fn settle() -> anyhow::Result<()> {
     }
     let fuel = GraphManager::fuel_from(value(GraphManager::FUEL).as_deref()).map_err(refused);
     GraphManager::global().set_fuel(fuel.context("starting")?);
+    let overlap = GraphManager::overlap_from(value(GraphManager::OVERLAP).as_deref()).map_err(refused);
+    GraphManager::global().set_overlap(overlap.context("starting")?.unwrap_or(true));
     Ok(())
 }

@@ -270,9 +270,11 @@ fn missing_data_files_come_with_the_commands_that_fetch_them() {
 
 #[test]
 fn a_switch_that_means_nothing_is_answered_with_what_is_accepted() {
-    for (name, accepted) in
-        [("ESPER_GRAPHS", "0, off, false, 1, auto, on or true"), ("ESPER_FUEL", "a whole number of rewrites")]
-    {
+    for (name, accepted) in [
+        ("ESPER_GRAPHS", "0, off, false, 1, auto, on or true"),
+        ("ESPER_FUEL", "a whole number of rewrites"),
+        ("ESPER_OVERLAP", "0, off, false, 1, auto, on or true"),
+    ] {
         let mut command = Command::cargo_bin("esper").unwrap();
         let output = command.args(["check-config", "none.toml"]).env(name, "maybe").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);

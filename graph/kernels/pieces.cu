@@ -8,6 +8,7 @@ struct Pieces {
 
 // flat[offset[y] + i] = address[y][i]
 extern "C" __global__ void gather_words(Pieces pieces, u32* flat) {
+    WAIT_FOR_INPUTS;
     const u32* source = (const u32*)pieces.address[blockIdx.y];
     u32* target = flat + pieces.offset[blockIdx.y];
     for (u64 i = FIRST; i < pieces.length[blockIdx.y]; i += STRIDE) target[i] = source[i];
@@ -15,6 +16,7 @@ extern "C" __global__ void gather_words(Pieces pieces, u32* flat) {
 
 // address[y][i] = flat[offset[y] + i]
 extern "C" __global__ void scatter_words(Pieces pieces, const u32* flat) {
+    WAIT_FOR_INPUTS;
     u32* target = (u32*)pieces.address[blockIdx.y];
     const u32* source = flat + pieces.offset[blockIdx.y];
     for (u64 i = FIRST; i < pieces.length[blockIdx.y]; i += STRIDE) target[i] = source[i];
@@ -28,6 +30,7 @@ struct Copies {
 
 // target[y][i] = source[y][i]; 16 bytes at once where addresses and length allow.
 extern "C" __global__ void copy_words(Copies copies) {
+    WAIT_FOR_INPUTS;
     u64 source = copies.source[blockIdx.y], target = copies.target[blockIdx.y], length = copies.length[blockIdx.y];
     if ((source | target | length * 4) % 16 == 0) {
         for (u64 i = FIRST; i < length / 4; i += STRIDE) ((uint4*)target)[i] = ((const uint4*)source)[i];

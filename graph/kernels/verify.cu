@@ -28,6 +28,7 @@ __device__ void write_word(unsigned char* span, u64 bytes, u64 word, u32 value) 
 
 // Every span changes places with its copy.
 extern "C" __global__ void exchange_spans(Spans spans, unsigned char* copies) {
+    WAIT_FOR_INPUTS;
     unsigned char* span = (unsigned char*)spans.address[blockIdx.y];
     unsigned char* copy = copies + spans.offset[blockIdx.y];
     u64 bytes = spans.bytes[blockIdx.y];
@@ -41,6 +42,7 @@ extern "C" __global__ void exchange_spans(Spans spans, unsigned char* copies) {
 // found[2 y] += words in which span y differs from its copy; found[2 y + 1] = the first of them, if it is smaller. Words
 // that are zero within `mask` are the same.
 extern "C" __global__ void count_differences(Spans spans, const unsigned char* copies, u32 mask, u64* found) {
+    WAIT_FOR_INPUTS;
     const unsigned char* span = (const unsigned char*)spans.address[blockIdx.y];
     const unsigned char* copy = copies + spans.offset[blockIdx.y];
     u64 bytes = spans.bytes[blockIdx.y];

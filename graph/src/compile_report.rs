@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::compile::{PassReport, PassSet};
+use super::manager::GraphManager;
 use super::planted_fault::PlantedFault;
 use super::reason::Refusal;
 
@@ -15,16 +16,19 @@ pub struct CompileOptions {
     pub passes: PassSet,
     /// Folder that keeps generated kernels from run to run; absent compiles them each time.
     pub kernel_cache: Option<PathBuf>,
+    /// Whether kernels may start early: take their place on the device while what they wait for is not over.
+    pub overlap: bool,
     /// A fault for the checks to find; for tests of the checks only.
     #[doc(hidden)]
     pub fault: Option<PlantedFault>,
 }
 
 impl CompileOptions {
-    /// The passes of a set, and no folder for generated kernels.
+    /// The passes of a set, no folder for generated kernels, and kernels that start early unless
+    /// [`GraphManager::set_overlap`] switched that off for the process.
     #[must_use]
     pub fn new(passes: PassSet) -> Self {
-        Self { passes, kernel_cache: None, fault: None }
+        Self { passes, kernel_cache: None, overlap: GraphManager::global().overlap(), fault: None }
     }
 }
 
@@ -62,6 +66,10 @@ pub struct CompileReport {
     pub nodes_after: usize,
     /// Nodes on the longest chain of dependencies of the new graph.
     pub critical_path: usize,
+    /// Dependencies of the new graph.
+    pub num_dependencies: usize,
+    /// Those of them that let a kernel start early.
+    pub num_early: usize,
     /// Launches of the new graph by kernel.
     pub kernels: BTreeMap<String, usize>,
     /// Recorded kernels of which nothing is known, by name.

@@ -18,6 +18,7 @@ impl fmt::Display for CompileReport {
             "nodes {nodes_before} → {nodes_after}, longest chain {critical_path}, arena {} bytes",
             self.arena_bytes
         )?;
+        writeln!(f, "{} of {} dependencies let kernels start early", self.num_early, self.num_dependencies)?;
         writeln!(f, "addresses that moved between the recordings: {}", self.num_moved_addresses)?;
         if !self.passes.is_empty() {
             writeln!(
@@ -103,6 +104,8 @@ mod tests {
             critical_path: 1,
             kernels: kernels.into(),
             unknown_kernels: [("mystery".to_owned(), 1)].into(),
+            num_dependencies: 9,
+            num_early: 5,
             num_generated: 4,
             num_cached: 3,
             times: CompileTimes { lift: Duration::from_micros(1500), ..CompileTimes::default() },
@@ -115,6 +118,7 @@ mod tests {
             assert!(line.contains(&format!("{} → {}", pass.nodes.before, pass.nodes.after)), "{line}");
             assert!(line.contains(&format!("{:.2} {:>8} ", ms(pass.time), pass.num_rewrites)), "{line}");
         }
+        assert!(text.contains("5 of 9 dependencies let kernels start early"), "{text}");
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in {text}"));
         assert!(at("7 add") < at("2 copy") && at("2 copy") < at("2 sgd"), "{text}");
         assert!(at("launches 11, generated kernels 4 (3 from the cache)") < at("1 mystery"), "{text}");

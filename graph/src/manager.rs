@@ -39,16 +39,18 @@ impl GraphMode {
     /// # Errors
     /// [`BadSwitch`] for a text that is none of the accepted ones.
     pub fn from_switch(value: Option<&str>) -> Result<Option<Self>, BadSwitch> {
-        match value {
-            None | Some("") => Ok(None),
-            Some("0" | "off" | "false") => Ok(Some(Self::Off)),
-            Some("1" | "auto" | "on" | "true") => Ok(Some(Self::Auto)),
-            Some(other) => Err(BadSwitch {
-                name: Self::SWITCH,
-                value: other.to_owned(),
-                expected: "0, off, false, 1, auto, on or true",
-            }),
-        }
+        let is_on = switch(Self::SWITCH, value)?;
+        Ok(is_on.map(|is_on| if is_on { Self::Auto } else { Self::Off }))
+    }
+}
+
+/// What the text of a switch means; `None` when it is unset or empty.
+fn switch(name: &'static str, value: Option<&str>) -> Result<Option<bool>, BadSwitch> {
+    match value {
+        None | Some("") => Ok(None),
+        Some("0" | "off" | "false") => Ok(Some(false)),
+        Some("1" | "auto" | "on" | "true") => Ok(Some(true)),
+        Some(other) => Err(BadSwitch { name, value: other.to_owned(), expected: "0, off, false, 1, auto, on or true" }),
     }
 }
 
@@ -136,6 +138,8 @@ struct Shared {
     off: AtomicBool,
     /// How many rewrites a compile may do, and one more; 0 is no limit.
     fuel: AtomicU64,
+    /// Whether no kernel starts early.
+    in_turn: AtomicBool,
     generation: AtomicU64,
     captures: AtomicU64,
     replays: AtomicU64,
@@ -215,6 +219,38 @@ impl GraphManager {
     pub fn fuel(&self) -> Option<usize> {
         let limit = self.shared.fuel.load(Ordering::Acquire).checked_sub(1)?;
         Some(usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+
+    /// The environment variable that keeps kernels of compiled graphs from starting early, for a whole process. Reading it is the
+    /// caller's part.
+    pub const OVERLAP: &'static str = "ESPER_OVERLAP";
+
+    /// What the text of [`OVERLAP`](Self::OVERLAP) asks for; `None` when it is unset or empty.
+    ///
+    /// # Errors
+    /// [`BadSwitch`] for a text that is none of the accepted ones.
+    ///
+    /// # Examples
+    /// ```
+    /// use esper_graph::GraphManager;
+    ///
+    /// assert_eq!(GraphManager::overlap_from(Some("off")), Ok(Some(false)));
+    /// assert!(GraphManager::overlap_from(Some("some")).is_err());
+    /// ```
+    pub fn overlap_from(value: Option<&str>) -> Result<Option<bool>, BadSwitch> {
+        switch(Self::OVERLAP, value)
+    }
+
+    /// Says whether kernels of graphs that are compiled from now on may take their place on the device before what they wait for
+    /// is over. They may unless it is switched off. Results are the same.
+    pub fn set_overlap(&self, overlap: bool) {
+        self.shared.in_turn.store(!overlap, Ordering::Release);
+    }
+
+    /// Whether they may.
+    #[must_use]
+    pub fn overlap(&self) -> bool {
+        !self.shared.in_turn.load(Ordering::Acquire)
     }
 
     /// Makes every cache drop the graphs it holds and forget its refusals, at its next lookup or insertion.

@@ -443,11 +443,13 @@ __device__ void attend_backward(
     extern "C" __global__ void __launch_bounds__(THREADS) attention_##WIDTH(                                           \
         const float* qkv, float* out, float* log_sums, u32 length, u32 heads, u32 width, u32 is_causal,                \
         u32 is_aligned, float scale) {                                                                                 \
+        WAIT_FOR_INPUTS;                                                                                               \
         attend<WIDTH, KEYS>(qkv, out, log_sums, Shape{length, heads, width, is_causal, is_aligned, scale});            \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_##WIDTH(                                  \
         const float* qkv, const float* out, const float* log_sums, const float* upstream, float* gradient, u32 length, \
         u32 heads, u32 width, u32 is_causal, u32 is_aligned, float scale) {                                            \
+        WAIT_FOR_INPUTS;                                                                                               \
         attend_backward<WIDTH, TILE>(                                                                                  \
             qkv, out, log_sums, upstream, gradient, Shape{length, heads, width, is_causal, is_aligned, scale});        \
     }

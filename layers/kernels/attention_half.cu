@@ -439,6 +439,7 @@ __device__ void attend_backward(
 // heads, width).
 extern "C" __global__ void attention_deltas_half(
     const Half* out, const Half* upstream, float* deltas, u32 length, u32 heads, u32 width, u32 rows) {
+    WAIT_FOR_INPUTS;
     u32 row = (blockIdx.x * THREADS + threadIdx.x) / 16, lane = threadIdx.x % 16;
     float sum = 0.0f;
     if (row < rows && 8 * lane < width) {
@@ -462,11 +463,13 @@ extern "C" __global__ void attention_deltas_half(
     extern "C" __global__ void __launch_bounds__(THREADS, 4) attention_half_##WIDTH(                                   \
         const Half* qkv, Half* out, float* log_sums, u32 length, u32 heads, u32 width, u32 is_causal, u32 is_aligned,  \
         float scale) {                                                                                                 \
+        WAIT_FOR_INPUTS;                                                                                               \
         attend<WIDTH, KEYS, STAGES>(qkv, out, log_sums, Shape{length, heads, width, is_causal, is_aligned, scale});    \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_backward_half_##WIDTH(                     \
         const Half* qkv, const float* log_sums, const float* deltas, const Half* upstream, Half* gradient, u32 length, \
         u32 heads, u32 width, u32 is_causal, u32 is_aligned, float scale) {                                            \
+        WAIT_FOR_INPUTS;                                                                                               \
         attend_backward<WIDTH, TILE, STAGES>(                                                                          \
             qkv, log_sums, deltas, upstream, gradient, Shape{length, heads, width, is_causal, is_aligned, scale});     \
     }

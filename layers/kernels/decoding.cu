@@ -185,6 +185,7 @@ __device__ void attend(
     extern "C" __global__ void __launch_bounds__(DECODE_THREADS) decode_##K##_##WIDTH(                                            \
         const T* queries, const T* new_keys, const T* new_values, T* keys, T* values, const u32* position, T* out, float* parts, \
         u32* counters, u32 heads, u32 groups, u32 capacity, u32 chunk, float factor) {                                            \
+        WAIT_FOR_INPUTS;                                                                                                          \
         attend<T, WIDTH>(queries, new_keys, new_values, keys, values, position, out, parts, counters, heads, groups, capacity,    \
                          chunk, factor);                                                                                          \
     }
@@ -231,6 +232,7 @@ __device__ void row_product(const T* x, const T* weight, T* y, u32 inputs, u32 o
 #define ROW_PRODUCT(T, K)                                                                   \
     extern "C" __global__ void __launch_bounds__(128) row_product_##K(                      \
         const T* x, const T* weight, T* y, u32 inputs, u32 outputs) {                       \
+        WAIT_FOR_INPUTS;                                                                    \
         row_product<T>(x, weight, y, inputs, outputs);                                      \
     }
 ROW_PRODUCT(float, f32)

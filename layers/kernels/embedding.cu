@@ -5,6 +5,7 @@ namespace embedding {
 // y[n] = table[ids[n]]; an id that is no row gives NaN. A block per position.
 extern "C" __global__ void __launch_bounds__(128) embedding_rows(
     const float* table, const u32* ids, float* y, u32 rows, u32 width) {
+    WAIT_FOR_INPUTS;
     u32 id = ids[blockIdx.x];
     float* target = y + (u64)blockIdx.x * width;
     const float* source = table + (u64)id * width;
@@ -51,12 +52,14 @@ __device__ void sum_of_positions(
 // A block per row of the table. Writes every row.
 extern "C" __global__ void __launch_bounds__(128) embedding_gradient_by_row(
     const u32* ids, const float* upstream, float* gradient, u32 positions, u32 width) {
+    WAIT_FOR_INPUTS;
     sum_of_positions(ids, upstream, gradient + (u64)blockIdx.x * width, blockIdx.x, 0, positions, width);
 }
 
 // A block per position: the first one of an id sums for all of them. The other rows stay as they are.
 extern "C" __global__ void __launch_bounds__(128) embedding_gradient_by_position(
     const u32* ids, const float* upstream, float* gradient, u32 positions, u32 rows, u32 width) {
+    WAIT_FOR_INPUTS;
     u32 id = ids[blockIdx.x];
     if (id >= rows) return;
     for (u32 start = 0; start < blockIdx.x; start += 128) {

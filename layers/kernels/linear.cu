@@ -168,67 +168,82 @@ __device__ void column_sums(
 extern "C" {
 
 __global__ void linear_round_bf16(const float* input, __nv_bfloat16* output, u64 count) {
+    WAIT_FOR_INPUTS;
     linear::map(input, output, count, [](float x) { return x; });
 }
 
 __global__ void linear_round_f16(const float* input, __half* output, u64 count) {
+    WAIT_FOR_INPUTS;
     linear::map(input, output, count, [](float x) { return x; });
 }
 
 __global__ void linear_activate_f32(const float* before, float* after, u64 count, u32 kind) {
+    WAIT_FOR_INPUTS;
     linear::activate(before, after, count, kind);
 }
 
 __global__ void linear_activate_bf16(const __nv_bfloat16* before, __nv_bfloat16* after, u64 count, u32 kind) {
+    WAIT_FOR_INPUTS;
     linear::activate(before, after, count, kind);
 }
 
 __global__ void linear_gradient_f32(const float* kept, const float* gradient, float* result, u64 count, u32 kind) {
+    WAIT_FOR_INPUTS;
     linear::activation_gradient(kept, gradient, result, count, kind);
 }
 
 __global__ void linear_gradient_f32_bf16(const float* kept, const float* gradient, __nv_bfloat16* result, u64 count,
                                          u32 kind) {
+    WAIT_FOR_INPUTS;
     linear::activation_gradient(kept, gradient, result, count, kind);
 }
 
 __global__ void linear_gradient_f32_f16(const float* kept, const float* gradient, __half* result, u64 count, u32 kind) {
+    WAIT_FOR_INPUTS;
     linear::activation_gradient(kept, gradient, result, count, kind);
 }
 
 __global__ void linear_gradient_bf16(const __nv_bfloat16* kept, const __nv_bfloat16* gradient, __nv_bfloat16* result,
                                      u64 count, u32 kind) {
+    WAIT_FOR_INPUTS;
     linear::activation_gradient(kept, gradient, result, count, kind);
 }
 
 __global__ void linear_add_bias_f32(float* rows, const float* bias, u64 count, u32 columns) {
+    WAIT_FOR_INPUTS;
     linear::add_bias(rows, bias, count, columns);
 }
 
 __global__ void linear_add_bias_bf16(__nv_bfloat16* rows, const __nv_bfloat16* bias, u64 count, u32 columns) {
+    WAIT_FOR_INPUTS;
     linear::add_bias(rows, bias, count, columns);
 }
 
 __global__ void linear_sums_f32(const float* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_paired) {
+    WAIT_FOR_INPUTS;
     linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
 __global__ void linear_sums_f32_bf16(const float* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
                                      u32 rows_per_chunk, u32 is_paired) {
+    WAIT_FOR_INPUTS;
     linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
 __global__ void linear_sums_bf16_f32(const __nv_bfloat16* rows, float* sums, u32 num_rows, u32 columns,
                                      u32 rows_per_chunk, u32 is_paired) {
+    WAIT_FOR_INPUTS;
     linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
 __global__ void linear_sums_f16_f32(const __half* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_paired) {
+    WAIT_FOR_INPUTS;
     linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 
 __global__ void linear_sums_bf16(const __nv_bfloat16* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
                                  u32 rows_per_chunk, u32 is_paired) {
+    WAIT_FOR_INPUTS;
     linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
 }
 

@@ -179,11 +179,13 @@ __device__ void normalize_rows_backward(
     extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_##NAME(                                           \
         const float* x, const float* scale, const float* shift, OUT* y, float* statistics, u32 rows, u32 width,        \
         float epsilon) {                                                                                               \
+        WAIT_FOR_INPUTS;                                                                                               \
         normalize_rows<WIDTH, VECTORS>(x, scale, shift, y, statistics, rows, width, epsilon);                          \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_##NAME(                                  \
         const float* x, const float* scale, const float* statistics, const OUT* upstream, float* x_gradient,           \
         float* partials, u32 rows, u32 width) {                                                                        \
+        WAIT_FOR_INPUTS;                                                                                               \
         normalize_rows_backward<WIDTH, VECTORS>(                                                                       \
             x, scale, statistics, upstream, x_gradient, partials, rows, width);                                        \
     }
@@ -203,6 +205,7 @@ LAYER_NORM(8192, 256, 8, 256)
 extern "C" __global__ void __launch_bounds__(128) layer_norm_any(
     const float* x, const float* scale, const float* shift, float* y, float* statistics, u32 rows, u32 width,
     float epsilon) {
+    WAIT_FOR_INPUTS;
     u64 row = blockIdx.x;
     const float* source = x + row * width;
     float sum = 0.0f, squares = 0.0f;
@@ -223,6 +226,7 @@ extern "C" __global__ void __launch_bounds__(128) layer_norm_any(
 extern "C" __global__ void __launch_bounds__(128) layer_norm_backward_any(
     const float* x, const float* scale, const float* statistics, const float* upstream, float* x_gradient,
     float* partials, u32 rows, u32 width) {
+    WAIT_FOR_INPUTS;
     float* scale_sums = partials + (u64)blockIdx.x * width;
     float* shift_sums = scale_sums + (u64)gridDim.x * width;
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -255,6 +259,7 @@ extern "C" __global__ void __launch_bounds__(128) layer_norm_backward_any(
 // second coordinate of the grid tells scale from shift.
 extern "C" __global__ void __launch_bounds__(512) layer_norm_columns(
     const float* partials, float* scale_gradient, float* shift_gradient, u32 groups, u32 width) {
+    WAIT_FOR_INPUTS;
     __shared__ float sums[16][32];
     u32 column = blockIdx.x * 32 + threadIdx.x;
     const float* source = partials + (u64)blockIdx.y * groups * width;

@@ -9,6 +9,7 @@ struct Sources {
 // flat[offset[y] + i] = (adds: itself +) address[y][i] / *scale * coefficient; without a scale that is 1.
 extern "C" __global__ void weigh_sources(
     const __grid_constant__ Sources sources, float* flat, float coefficient, u32 adds, const float* scale) {
+    WAIT_FOR_INPUTS;
     const float* source = (const float*)sources.address[blockIdx.y];
     float* target = flat + sources.offset[blockIdx.y];
     float factor = scale ? 1.0f / *scale : 1.0f;
@@ -26,6 +27,7 @@ __device__ const float* coefficients_of(const Part& part, u32 rows, const float*
 // parts that are not isolated, and of those that are. One block per chunk.
 extern "C" __global__ void combine_rows(
     const __grid_constant__ Rows rows, const Chunk* chunks, const Part* parts, const float* coefficients, const float* factors) {
+    WAIT_FOR_INPUTS;
     __shared__ Terms terms;
     Chunk chunk = chunk_from_end(chunks);
     load_terms(terms, rows, coefficients_of(parts[chunk.part], rows.count, coefficients));
@@ -47,6 +49,7 @@ extern "C" __global__ void combine_rows(
 // As combine_rows without factors; squares[chunk]: squared norm of the result. A single row is only measured.
 extern "C" __global__ void combine_and_square(
     const __grid_constant__ Rows rows, const Chunk* chunks, const Part* parts, const float* coefficients, double* squares) {
+    WAIT_FOR_INPUTS;
     __shared__ Terms terms;
     Chunk chunk = chunks[blockIdx.x];
     load_terms(terms, rows, coefficients_of(parts[chunk.part], rows.count, coefficients));
@@ -78,6 +81,7 @@ extern "C" __global__ void combine_and_square(
 
 // part_squares[part]: the sum over its chunks. One block per part.
 extern "C" __global__ void square_parts(const Part* parts, const double* squares, double* part_squares) {
+    WAIT_FOR_INPUTS;
     Part part = parts[blockIdx.x];
     double sum = 0.0;
     for (u32 c = threadIdx.x; c < part.num_chunks; c += blockDim.x) sum += squares[part.first_chunk + c];

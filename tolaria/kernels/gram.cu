@@ -115,6 +115,7 @@ __device__ void gram_chunk(const Rows& rows, const Chunk& chunk, double* partial
 #define GRAM_CHUNKS(TILES, UNROLL, BLOCKS)                                                                          \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                      \
         gram_chunks_##TILES(const __grid_constant__ Rows rows, const Chunk* chunks, double* partials) {            \
+        WAIT_FOR_INPUTS;                                                                                           \
         u64 size = TILES * (TILES + 1) / 2 * 64;                                                                   \
         gram_chunk<TILES, UNROLL>(rows, chunks[blockIdx.x], partials + blockIdx.x * size);                         \
     }
@@ -126,6 +127,7 @@ GRAM_CHUNKS(8, 1, 1)
 
 // groups[group][size]: sums of up to GROUP chunks of one part. Grid: (parts, most groups of a part).
 extern "C" __global__ void gram_groups(const Part* parts, const double* partials, u32 size, double* groups) {
+    WAIT_FOR_INPUTS;
     Part part = parts[blockIdx.x];
     if (blockIdx.y >= part.num_groups) return;
     u32 first = blockIdx.y * GROUP;
@@ -144,6 +146,7 @@ extern "C" __global__ void gram_groups(const Part* parts, const double* partials
 // (parts, pairs of tiles).
 extern "C" __global__ void gram_parts(
     const Part* parts, const double* sums, int of_groups, u32 tiles, u32 rows, double* grams) {
+    WAIT_FOR_INPUTS;
     __shared__ double lanes[4][64];
     Part part = parts[blockIdx.x];
     u32 first = of_groups ? part.first_group : part.first_chunk;

@@ -30,6 +30,7 @@ __device__ double row_sum(const float* row, u32 classes, float max) {
 
 // nats[row]: loss of the row; a target that is no class gives NaN, and one that is ignored 0
 extern "C" __global__ void cross_entropy_rows(const float* logits, const u32* targets, u32 classes, double* nats) {
+    WAIT_FOR_INPUTS;
     const float* row = logits + (u64)blockIdx.x * classes;
     float max = row_max(row, classes);
     double sum = row_sum(row, classes, max);
@@ -41,6 +42,7 @@ extern "C" __global__ void cross_entropy_rows(const float* logits, const u32* ta
 }
 
 extern "C" __global__ void mean_of_rows(const double* nats, u32 rows, float* mean) {
+    WAIT_FOR_INPUTS;
     double sum = 0.0;
     for (u32 r = threadIdx.x; r < rows; r += blockDim.x) sum += nats[r];
     sum = block_sum(sum);
@@ -49,6 +51,7 @@ extern "C" __global__ void mean_of_rows(const double* nats, u32 rows, float* mea
 
 // Mean loss of few rows with few classes by one block: a row per thread.
 extern "C" __global__ void cross_entropy_small(const float* logits, const u32* targets, u32 classes, u32 rows, float* mean) {
+    WAIT_FOR_INPUTS;
     double sum = 0.0;
     for (u32 r = threadIdx.x; r < rows; r += blockDim.x) {
         u32 target = targets[r];
@@ -65,12 +68,14 @@ extern "C" __global__ void cross_entropy_small(const float* logits, const u32* t
 }
 
 extern "C" __global__ void nats_to_f32(const double* nats, u32 rows, float* losses) {
+    WAIT_FOR_INPUTS;
     for (u64 r = FIRST; r < rows; r += STRIDE) losses[r] = (float)nats[r];
 }
 
 // gradient = (softmax - onehot) * upstream / rows
 extern "C" __global__ void cross_entropy_backward(
     const float* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, float* gradient) {
+    WAIT_FOR_INPUTS;
     const float* row = logits + (u64)blockIdx.x * classes;
     float* out = gradient + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
@@ -157,6 +162,7 @@ __device__ HalfRow half_row(const __nv_bfloat16* row, u32 classes) {
 // As cross_entropy_rows.
 extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
     const __nv_bfloat16* logits, const u32* targets, u32 classes, double* nats) {
+    WAIT_FOR_INPUTS;
     const __nv_bfloat16* row = logits + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
     if (target == IGNORED) {
@@ -172,6 +178,7 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
 // As cross_entropy_backward.
 extern "C" __global__ void __launch_bounds__(1024) cross_entropy_backward_bf16(
     const __nv_bfloat16* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, __nv_bfloat16* gradient) {
+    WAIT_FOR_INPUTS;
     const __nv_bfloat16* row = logits + (u64)blockIdx.x * classes;
     __nv_bfloat16* out = gradient + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
@@ -199,6 +206,7 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_backward_bf16(
 
 // 1 where the target has the largest logit of its row, the first of equals; a NaN in the row leaves 0
 extern "C" __global__ void row_hits(const float* logits, const u32* targets, u32 classes, float* hits) {
+    WAIT_FOR_INPUTS;
     const float* row = logits + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
     float best = target < classes ? row[target] : NAN;
@@ -212,6 +220,7 @@ extern "C" __global__ void row_hits(const float* logits, const u32* targets, u32
 
 // The number of rows that hit.
 extern "C" __global__ void sum_f32(const float* values, u32 count, float* sum) {
+    WAIT_FOR_INPUTS;
     double total = 0.0;
     for (u32 r = threadIdx.x; r < count; r += blockDim.x) total += (double)values[r];
     total = block_sum(total);

@@ -113,6 +113,7 @@ __device__ void update_chunk(
         const __grid_constant__ Rows rows, const __grid_constant__ Parameters parameters, Settings settings,          \
         const Chunk* chunks, const Part* parts, const float* coefficients, const float* factors,                      \
         const float* constants, u32 first_chunk) {                                                                    \
+        WAIT_FOR_INPUTS;                                                                                              \
         update_chunk<rule_##NAME>(                                                                                    \
             rows, parameters, settings, chunks, parts, coefficients, factors, constants, first_chunk);                \
     }

@@ -15,6 +15,7 @@ __device__ uint4 philox(uint4 counter, uint2 key) {
 // mask[i] = scale where the number of element i is at least `drop` of 2^32, else 0. state: (draws low, draws high).
 extern "C" __global__ void dropout_mask(
     const u32* state, u32 key0, u32 key1, u32 layer, u32 drop, float scale, float* mask, u64 count) {
+    WAIT_FOR_INPUTS;
     for (u64 quad = FIRST; quad * 4 < count; quad += STRIDE) {
         uint4 drawn = philox(make_uint4((u32)quad, layer, state[0], state[1]), make_uint2(key0, key1));
         u32 words[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
@@ -25,6 +26,7 @@ extern "C" __global__ void dropout_mask(
 }
 
 extern "C" __global__ void advance_counter(u32* state) {
+    WAIT_FOR_INPUTS;
     state[0] += 1;
     if (state[0] == 0) state[1] += 1;
 }

@@ -3,6 +3,7 @@
 // state (2 x domains): scales, and good steps in a row. A domain was finite when the factor of its probe is a number.
 extern "C" __global__ void move_scales(
     float* state, const float* factors, const u32* probes, u32 domains, float growth_steps, float largest, float smallest) {
+    WAIT_FOR_INPUTS;
     for (u64 domain = FIRST; domain < domains; domain += STRIDE) {
         if (probes[domain] == 0xffffffffu) continue;
         float scale = state[domain], good = state[domains + domain] + 1.0f;

@@ -238,6 +238,7 @@ __device__ void solve(
     extern "C" __global__ void solve_##METHOD(                                                                    \
         const double* grams, const Part* parts, u32 num_parts, Window window, double parameter, double* memory,      \
         float* coefficients, Sums sums) {                                                                         \
+        WAIT_FOR_INPUTS;                                                                                          \
         extern __shared__ double shared[];                                                                        \
         solve<weigh_##METHOD>(                                                                                    \
             grams, parts, num_parts, window, parameter, memory ? memory : shared, coefficients, sums);               \
@@ -250,6 +251,7 @@ __device__ void solve(
 // added to the sums. One block per part.
 extern "C" __global__ void part_norms(
     const double* grams, const Part* parts, Window window, const float* coefficients, double* squares, Sums sums) {
+    WAIT_FOR_INPUTS;
     __shared__ double gram[MAX_ROWS * MAX_ROWS], products[256];
     u32 part = blockIdx.x, rows = window.rows;
     bool isolated = parts[part].domain != 0;
@@ -303,6 +305,7 @@ const u32 PARTS_AT_ONCE = 512;
 extern "C" __global__ void clip_factors(
     const double* squares, const Part* parts, u32 num_parts, u32 slots, double max_norm, double num_samples, double* domains,
     float* factors, Sums sums) {
+    WAIT_FOR_INPUTS;
     __shared__ double square[PARTS_AT_ONCE];
     __shared__ u32 domain[PARTS_AT_ONCE], slot[PARTS_AT_ONCE];
     // Domains and owners: each is the sum over its parts in their order.

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::codegen::WAIT;
 use super::kernel::{Code, Effect, Kernel, LaunchShape};
 
 /// Warps of a block: rows that it sums.
@@ -18,7 +19,7 @@ const ROWS_AT_ONCE: u64 = 8192;
 pub(crate) fn summed_by_row(kernel: &Kernel) -> Option<Kernel> {
     let (source, launch) = by_row(kernel)?;
     let name = format!("esper_rows_{}", &blake3::hash(source.as_bytes()).to_hex()[..16]);
-    let code = Code::Generated(Arc::from(source.replace("KERNEL_NAME", &name)));
+    let code = Code::Generated(Arc::from(WAIT.to_owned() + &source.replace("KERNEL_NAME", &name)));
     Some(Kernel { name, code, launch, ..kernel.clone() })
 }
 
@@ -59,6 +60,7 @@ fn by_row(kernel: &Kernel) -> Option<(String, LaunchShape)> {
 const SOURCE: &str = r#"extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(
     const INDEX *indices, unsigned long long count, const VALUE *terms, VALUE *sums,
     unsigned long long before, unsigned long long, unsigned long long rows, unsigned long long after) {
+  WAIT_FOR_INPUTS;
   const unsigned int lane = threadIdx.x % 32u;
   const unsigned long long row = blockIdx.x * 4ull + threadIdx.x / 32u;
   if (row >= before * rows) return;

@@ -62,6 +62,8 @@ mod hoist;
 #[cfg(any(feature = "cuda", test))]
 mod indexed;
 mod codegen;
+#[cfg(any(feature = "cuda", test))]
+mod overlap;
 mod pipeline;
 mod text;
 mod bisect;
@@ -85,6 +87,8 @@ pub use kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::ARENA_ALIGNMENT;
 pub use node::{Node, NodeIndex, NodeKind, Pattern, Write};
+#[cfg(feature = "cuda")]
+pub(crate) use overlap::{Edges, edges};
 pub use pass::{Change, Pass, PassReport, PassSet};
 pub use perceptron::perceptron;
 pub use pipeline::{CompileError, Compiled, MAX_NODES, compile};

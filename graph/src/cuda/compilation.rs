@@ -288,9 +288,18 @@ impl Source {
         self.job.check_room(places.arena_bytes() + copied_bytes(&written))?;
         let arena = Arena::new(side, places.arena_bytes())?;
         let emitter = Emitter { reading, places: &places, arena: arena.base(), modules: &modules, context };
-        let executable = |program: &Program| RawExec::instantiate(&emitter.emit(program)?, context);
-        let exec = executable(program)?;
-        let once_exec = (!once.nodes.is_empty()).then(|| executable(once)).transpose()?;
+        let executable = |program: &Program| {
+            let overlapping = |overlaps| {
+                let (graph, num_early) = emitter.emit(program, overlaps)?;
+                RawExec::instantiate(&graph, context).map(|exec| (exec, num_early))
+            };
+            overlapping(options.overlap).or_else(|refusal| {
+                tracing::debug!(%refusal, "built again, and no kernel starts early");
+                overlapping(false)
+            })
+        };
+        let (exec, num_early) = executable(program)?;
+        let once_exec = (!once.nodes.is_empty()).then(|| executable(once)).transpose()?.map(|(exec, _)| exec);
         times.instantiate = clock.now() - mark;
 
         tracing::debug!(%program, "compiled");
@@ -300,6 +309,8 @@ impl Source {
             nodes_before: reading.recorded.nodes.len(),
             nodes_after: program.nodes.len(),
             critical_path: program.critical_path(),
+            num_dependencies: program.num_dependencies(),
+            num_early,
             kernels: launches(program),
             unknown_kernels: lifted.unknown_kernels.clone(),
             num_moved_addresses: self.num_moved_addresses,

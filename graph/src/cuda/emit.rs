@@ -10,9 +10,15 @@ use super::generated::{Modules, allow_shared_memory};
 use super::inspect::kernel_params;
 use super::raw::RawGraph;
 use super::read::Reading;
-use crate::compile::{BlockId, Code, Kernel, NodeKind, Pattern, Program, RecordedKind, Region, summed_by_row};
+use super::waits::Waiting;
+use crate::compile::{
+    BlockId, Code, Edges, Kernel, NodeKind, Pattern, Program, RecordedKind, Region, edges, summed_by_row,
+};
 use crate::reason::{Refusal, Stage};
 use crate::translate::{Arguments, Places};
+
+/// `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`: an edge from here counts when all blocks of a kernel have let others begin.
+const PROGRAMMATIC: u8 = 1;
 
 /// What the nodes of a new graph are made of.
 #[derive(Debug)]
@@ -40,23 +46,39 @@ impl Place<'_> {
 }
 
 impl Emitter<'_> {
-    /// A graph with one node per node of the program.
-    pub(super) fn emit(&self, program: &Program) -> Result<RawGraph, Refusal> {
+    /// A graph with one node per node of the program, and the number of its dependencies that let kernels start early, which
+    /// is none where they are not to overlap.
+    pub(super) fn emit(&self, program: &Program, overlaps: bool) -> Result<(RawGraph, usize), Refusal> {
+        let mut waiting = Waiting::default();
+        let waits = program.nodes.iter().map(|node| overlaps && self.waits(&node.kind, &mut waiting));
+        let edges = edges(program, &waits.collect::<Vec<_>>());
         let owned = RawGraph::empty()?;
         let graph = owned.get().ok_or(Refusal::Empty)?;
         let mut nodes: Vec<sys::CUgraphNode> = Vec::with_capacity(program.nodes.len());
-        for node in &program.nodes {
-            let before: Vec<_> = node.dependencies.iter().map(|dependency| nodes[dependency.0]).collect();
+        for (node, Edges { full, early }) in program.nodes.iter().zip(&edges) {
+            let before: Vec<_> = full.iter().map(|dependency| nodes[dependency.0]).collect();
             let place = Place { graph, before: &before };
-            nodes.push(match &node.kind {
+            let handle = match &node.kind {
                 NodeKind::Kernel(kernel) => self.kernel(&place, kernel)?,
                 NodeKind::Memset { region, pattern } => self.memset(&place, region, pattern)?,
                 NodeKind::Copy { source, destination } => self.copy(&place, source, destination)?,
                 // Memory that no pass placed is the new graph's own.
                 NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => empty(&place)?,
-            });
+            };
+            let early: Vec<_> = early.iter().map(|dependency| nodes[dependency.0]).collect();
+            start_early(graph, &early, handle)?;
+            nodes.push(handle);
         }
-        Ok(owned)
+        Ok((owned, edges.iter().map(|edges| edges.early.len()).sum()))
+    }
+
+    /// Whether it is a kernel that waits for its inputs.
+    fn waits(&self, kind: &NodeKind, waiting: &mut Waiting) -> bool {
+        let NodeKind::Kernel(kernel) = kind else { return false };
+        match &summed_by_row(kernel).as_ref().unwrap_or(kernel).code {
+            Code::Generated(_) => self.modules.kernels_wait(),
+            Code::Recorded(position) => self.reading.nodes.get(*position).is_some_and(|&node| waiting.has(node)),
+        }
     }
 
     fn kernel(&self, place: &Place<'_>, kernel: &Kernel) -> Result<sys::CUgraphNode, Refusal> {
@@ -162,6 +184,24 @@ fn empty(place: &Place<'_>) -> Result<sys::CUgraphNode, Refusal> {
     // SAFETY: the graph and the nodes before are live.
     let result = unsafe { sys::cuGraphAddEmptyNode(&raw mut node, place.graph, before, count) };
     check(result, "cuGraphAddEmptyNode", Stage::Compile).map(|()| node)
+}
+
+/// Lets a kernel that waits be launched once the blocks of those before it have begun.
+fn start_early(graph: sys::CUgraph, before: &[sys::CUgraphNode], node: sys::CUgraphNode) -> Result<(), Refusal> {
+    if before.is_empty() {
+        return Ok(());
+    }
+    let edge = sys::CUgraphEdgeData {
+        from_port: PROGRAMMATIC,
+        to_port: 0,
+        type_: sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+        reserved: [0; 5],
+    };
+    let (nodes, edges) = (vec![node; before.len()], vec![edge; before.len()]);
+    // SAFETY: the graph and its nodes are live, and all three lists have the length that is given.
+    let result =
+        unsafe { sys::cuGraphAddDependencies_v2(graph, before.as_ptr(), nodes.as_ptr(), edges.as_ptr(), before.len()) };
+    check(result, "cuGraphAddDependencies", Stage::Compile)
 }
 
 fn params_of(function: sys::CUfunction) -> sys::CUDA_KERNEL_NODE_PARAMS {

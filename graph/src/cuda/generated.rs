@@ -28,6 +28,7 @@ const MAX_LINES: usize = 4;
 pub(super) struct Modules {
     modules: BTreeMap<Arc<str>, Module>,
     num_cached: usize,
+    kernels_wait: bool,
 }
 
 #[derive(Debug)]
@@ -44,6 +45,8 @@ struct Compiler {
     architecture: String,
     version: (i32, i32),
     options: Vec<String>,
+    /// Whether kernels for the device wait for their inputs.
+    kernels_wait: bool,
 }
 
 /// Lets the compiler load what it needs, in a thread of its own, once per process: its first compilation takes several
@@ -69,11 +72,11 @@ impl Modules {
     ) -> Result<Self, Refusal> {
         let sources = sources(programs);
         if sources.is_empty() {
-            return Ok(Self { modules: BTreeMap::new(), num_cached: 0 });
+            return Ok(Self { modules: BTreeMap::new(), num_cached: 0, kernels_wait: false });
         }
         let compiler = Compiler::for_device(context)?;
         let key = |source: &Arc<str>| {
-            let Compiler { architecture, version, options } = &compiler;
+            let Compiler { architecture, version, options, .. } = &compiler;
             KernelKey::of(&KernelSource { source, architecture, compiler: *version, options })
         };
         let stored = |source: &Arc<str>| cache.and_then(|cache| cache.load(&key(source)));
@@ -93,7 +96,7 @@ impl Modules {
             }
             modules.insert(Arc::clone(source), Module::load(&code, context)?);
         }
-        Ok(Self { modules, num_cached })
+        Ok(Self { modules, num_cached, kernels_wait: compiler.kernels_wait })
     }
 
     /// The function of this name in the machine code of a source.
@@ -109,6 +112,11 @@ impl Modules {
     /// Distinct kernels.
     pub(super) fn len(&self) -> usize {
         self.modules.len()
+    }
+
+    /// Whether they wait for their inputs: all that is written here does, where the device can.
+    pub(super) fn kernels_wait(&self) -> bool {
+        self.kernels_wait
     }
 
     /// Those that were not compiled anew.
@@ -167,7 +175,7 @@ impl Compiler {
         if version >= MINIMAL_SINCE {
             options.push("--minimal".to_owned());
         }
-        Ok(Self { architecture, version, options })
+        Ok(Self { architecture, version, options, kernels_wait: major >= 9 })
     }
 
     /// The machine code of each source, in their order; several are compiled at a time.
@@ -272,7 +280,12 @@ mod tests {
 
     fn compiler() -> Compiler {
         let options = ["--gpu-architecture=sm_90", "--fmad=false", "--std=c++17"].map(str::to_owned).to_vec();
-        Compiler { architecture: "sm_90".to_owned(), version: version().expect("the compiler has a version"), options }
+        Compiler {
+            architecture: "sm_90".to_owned(),
+            version: version().expect("the compiler has a version"),
+            options,
+            kernels_wait: true,
+        }
     }
 
     fn doubling(name: &str) -> Arc<str> {

@@ -14,6 +14,7 @@ mod side;
 mod lookup;
 mod read;
 mod generated;
+mod waits;
 mod emit;
 mod background;
 mod compilation;

@@ -37,6 +37,21 @@ fn fuel_is_a_whole_number_and_limits_what_passes_do() {
     }
 }
 
+// As above.
+#[cfg(not(feature = "model-check"))]
+#[test]
+fn kernels_start_early_unless_that_is_switched_off() {
+    let manager = GraphManager::new();
+    assert!(manager.overlap());
+    for overlap in [false, true] {
+        manager.set_overlap(overlap);
+        assert_eq!(manager.overlap(), overlap);
+    }
+    assert_eq!(GraphManager::overlap_from(Some("")), Ok(None));
+    assert_eq!(GraphManager::overlap_from(Some("0")), Ok(Some(false)));
+    assert_eq!(GraphManager::overlap_from(Some("maybe")).unwrap_err().name, GraphManager::OVERLAP);
+}
+
 #[test]
 fn a_bad_switch_is_an_error_that_names_the_variable_and_the_accepted_values() {
     for bad in ["2", "no", "OFF", " 0", "auto "] {

@@ -10,6 +10,8 @@ pub(super) fn push(samples: &mut Samples, case: &str, report: &CompileReport) {
     count("nodes.before".to_owned(), report.nodes_before);
     count("nodes.after".to_owned(), report.nodes_after);
     count("critical_path".to_owned(), report.critical_path);
+    count("dependencies".to_owned(), report.num_dependencies);
+    count("dependencies.early".to_owned(), report.num_early);
     count("kernels".to_owned(), report.kernels.values().sum());
     count("kernels.unknown".to_owned(), report.unknown_kernels.values().sum());
     count("kernels.generated".to_owned(), report.num_generated);
@@ -56,6 +58,8 @@ mod tests {
             nodes_before: 90,
             nodes_after: 30,
             critical_path: 12,
+            num_dependencies: 31,
+            num_early: 17,
             kernels: BTreeMap::from([("a".to_owned(), 20), ("b".to_owned(), 9)]),
             num_cached: 4,
             times: CompileTimes {
@@ -72,6 +76,8 @@ mod tests {
             ("nodes.before", 90.0),
             ("nodes.after", 30.0),
             ("critical_path", 12.0),
+            ("dependencies", 31.0),
+            ("dependencies.early", 17.0),
             ("kernels", 29.0),
             ("compile.cold.total", 43.0),
             ("compile.cold.lift", 3.0),

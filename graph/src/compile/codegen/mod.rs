@@ -20,6 +20,8 @@ use super::pointwise::{ElementType, Step};
 use expression::expression;
 use helpers::{HELPERS, bits_type, value_type, vector_type};
 
+/// What kernels begin with, as those that the build compiles.
+pub(super) const WAIT: &str = include_str!(concat!(env!("OUT_DIR"), "/wait.cuh"));
 /// Threads of a block.
 const THREADS: usize = 256;
 /// Blocks of a launch, at most; a thread goes on where there is more to do.
@@ -90,7 +92,9 @@ impl Plan {
             text.push_str(&code);
             text.push('\n');
         };
-        line(format!("extern \"C\" __global__ void __launch_bounds__({THREADS}) KERNEL_NAME({parameters}) {{"));
+        line(format!(
+            "extern \"C\" __global__ void __launch_bounds__({THREADS}) KERNEL_NAME({parameters}) {{\n  WAIT_FOR_INPUTS;"
+        ));
         let start = format!("blockIdx.x * {THREADS}u + threadIdx.x");
         let Self { width, units, blocks } = *self;
         if units <= blocks * THREADS {
@@ -141,6 +145,7 @@ impl Plan {
         if prelude.iter().any(|code| code.contains("bf16_round(")) && !prelude.contains(&helpers::BF16_ROUND) {
             prelude.insert(0, helpers::BF16_ROUND);
         }
+        prelude.insert(0, WAIT);
         prelude.concat() + &text
     }
 

@@ -1,0 +1,129 @@
+//! Which dependencies let a kernel take its place on the device before what it depends on is over.
+//!
+//! A kernel *waits* where its first instruction returns once all that its node depends on is over and can be read. It may be
+//! launched as soon as the blocks of a kernel before it have begun: such a dependency is *early*. All others hold the launch back.
+//!
+//! Nodes that come after one another further apart need no more than that: what is over has waited itself, so that everything before
+//! it is over too.
+
+use super::node::{Node, NodeIndex, NodeKind};
+use super::program::Program;
+
+/// What a node depends on.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Edges {
+    /// What has to be over before the node is launched.
+    pub(crate) full: Vec<NodeIndex>,
+    /// What the node waits for once it is launched.
+    pub(crate) early: Vec<NodeIndex>,
+}
+
+/// The edges of each node; `waits` says of each whether it is a kernel that waits.
+pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
+    let is_early =
+        |node: usize, before: NodeIndex| waits[node] && matches!(program.nodes[before.0].kind, NodeKind::Kernel(_));
+    let of = |(index, node): (usize, &Node)| {
+        let (early, full) = node.dependencies.iter().partition(|before| is_early(index, **before));
+        Edges { full, early }
+    };
+    program.nodes.iter().enumerate().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Whether each node begins to touch memory only after all that it comes after are over, though a launch may come as soon as
+    /// every edge allows it, and no sooner end of anything is known than that of its own work.
+    fn keeps_order(program: &Program, waits: &[bool], edges: &[Edges]) -> bool {
+        // What is over when a node is launched, when it touches memory, and so when it is over.
+        let mut over: Vec<Vec<bool>> = Vec::new();
+        let mut launched: Vec<Vec<bool>> = Vec::new();
+        let mut after: Vec<Vec<bool>> = Vec::new();
+        let join = |into: &mut Vec<bool>, from: &[bool]| into.iter_mut().zip(from).for_each(|(a, b)| *a |= b);
+        for (index, Edges { full, early }) in edges.iter().enumerate() {
+            let nothing = vec![false; edges.len()];
+            let (mut start, mut needs) = (nothing.clone(), nothing);
+            for before in full {
+                join(&mut start, &over[before.0]);
+                start[before.0] = true;
+            }
+            // A kernel whose blocks have begun was launched.
+            early.iter().for_each(|before| join(&mut start, &launched[before.0]));
+            let mut touch = start.clone();
+            for before in early.iter().filter(|_| waits[index]) {
+                join(&mut touch, &over[before.0]);
+                touch[before.0] = true;
+            }
+            for before in &program.nodes[index].dependencies {
+                join(&mut needs, &after[before.0]);
+                needs[before.0] = true;
+            }
+            if needs.iter().zip(&touch).any(|(needed, known)| *needed && !known) {
+                return false;
+            }
+            launched.push(start);
+            over.push(touch);
+            after.push(needs);
+        }
+        true
+    }
+
+    fn program(kinds: &[u8], pairs: &[(usize, usize)]) -> Program {
+        let text: Vec<String> = kinds
+            .iter()
+            .enumerate()
+            .map(|(index, kind)| {
+                let after: Vec<String> = pairs
+                    .iter()
+                    .filter(|(before, node)| *node == index && before < node)
+                    .map(|(before, _)| *before)
+                    .collect::<BTreeSet<_>>()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect();
+                let what = if *kind == 0 { "zero x0[0..8]" } else { "kernel k known (x0 r[0..8])" };
+                format!("%{index} {what} after [{}]", after.join(" "))
+            })
+            .collect();
+        format!("blocks x0=8\n{}", text.join("\n")).parse().expect("a program")
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_touches_memory_before_all_that_it_comes_after_is_over(
+            kinds in prop::collection::vec(0..3_u8, 1..24), pairs in prop::collection::vec((0..24_usize, 0..24_usize), 0..60),
+        ) {
+            let program = program(&kinds, &pairs);
+            let waits: Vec<bool> = kinds.iter().map(|kind| *kind == 2).collect();
+            let edges = edges(&program, &waits);
+            for (node, of) in program.nodes.iter().zip(&edges) {
+                let mut all = [&of.full[..], &of.early[..]].concat();
+                all.sort_unstable();
+                prop_assert_eq!(&all, &node.dependencies);
+            }
+            prop_assert!(keeps_order(&program, &waits, &edges));
+            // A kernel that is taken to wait and does not breaks the order; where something else holds its launch back, that may imply it.
+            for node in (0..kinds.len()).filter(|&node| edges[node].full.is_empty() && !edges[node].early.is_empty()) {
+                let mut lacking = waits.clone();
+                lacking[node] = false;
+                prop_assert!(!keeps_order(&program, &lacking, &edges));
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_that_wait_start_early_after_kernels_and_after_nothing_else() {
+        // A fill, a kernel of somebody else, and two that wait.
+        let program = program(&[0, 1, 2, 2], &[(0, 1), (0, 2), (1, 2), (2, 3)]);
+        let nodes = |nodes: &[usize]| nodes.iter().map(|&node| NodeIndex(node)).collect::<Vec<_>>();
+        let edge = |full: &[usize], early: &[usize]| Edges { full: nodes(full), early: nodes(early) };
+        let expected = [edge(&[], &[]), edge(&[0], &[]), edge(&[0], &[1]), edge(&[], &[2])];
+        assert_eq!(edges(&program, &[false, false, true, true]), expected);
+        assert!(edges(&program, &[false; 4]).iter().all(|edges| edges.early.is_empty()));
+    }
+}
