@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, check, library, run, study};
+use crate::{bench, check, library, policy, run, study};
 
 /// Trains networks that grow while they train.
 #[derive(Debug, Parser)]
@@ -73,6 +73,9 @@ enum Command {
     Drill(drill::DrillArgs),
     /// Print the emergency level of a run that is under way, or order one: from a notice to a halt.
     Emergency(emergency::EmergencyArgs),
+    /// Train the network of the policy `learned`.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Compare policies over paired random seeds and print the table.
     Study(study::StudyArgs),
     /// Print what a shell needs to complete this command.
@@ -85,6 +88,12 @@ enum Command {
 enum SeedsCommand {
     /// Publish the weights of a seed in a library, from which other runs can start: `[seeds.library]`.
     Export(library::SeedsExportArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    /// Train it over many short runs: it copies the rules of `heuristic`, then learns from the gains that are confirmed.
+    Train(policy::PolicyTrainArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -123,6 +132,7 @@ impl Cli {
             Command::WarmUp(args) => warm_up::command(&args),
             Command::Drill(args) => drill::command(&args),
             Command::Emergency(args) => emergency::command(&args),
+            Command::Policy(PolicyCommand::Train(args)) => policy::command(&args),
             Command::Study(args) => study::command(&args),
             Command::Completions(args) => completions::command(&args),
             Command::Man(args) => man::command(&args),

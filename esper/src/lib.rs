@@ -24,6 +24,7 @@ pub mod report;
 pub mod serve;
 pub mod check;
 pub mod library;
+pub mod policy;
 mod trained;
 mod runs;
 pub mod bench;

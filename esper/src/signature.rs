@@ -1,4 +1,4 @@
-//! The key that checkpoints are signed with, from a file or the environment.
+//! The key that checkpoints and policies are signed with, from a file or the environment.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use crate::exit::UsageError;
 const VARIABLE: &str = "ESPER_CHECKPOINT_KEY";
 /// Tells signatures of checkpoints from all others under the same key.
 const PURPOSE: &str = "esper.checkpoint.manifest";
+/// The same of policies that were learned.
+const OF_POLICIES: &str = "esper.policy.manifest";
 const LONGEST: u64 = 4096;
 const EXPECTED: &str = "expected 64 hexadecimal digits, as `openssl rand -hex 32` writes them";
 
@@ -34,6 +36,18 @@ impl SignatureArgs {
     /// # Errors
     /// [`UsageError`] for a file or a variable that holds no key, and where signatures are asked for without one.
     pub fn signing(&self) -> anyhow::Result<Option<Signing>> {
+        self.signing_of(PURPOSE)
+    }
+
+    /// What policies that were learned are signed and read with; absent without a key.
+    ///
+    /// # Errors
+    /// As [`Self::signing`].
+    pub fn of_policies(&self) -> anyhow::Result<Option<Signing>> {
+        self.signing_of(OF_POLICIES)
+    }
+
+    fn signing_of(&self, purpose: &'static str) -> anyhow::Result<Option<Signing>> {
         let (place, text) = match &self.checkpoint_key {
             Some(path) => {
                 let place = format!("--checkpoint-key {}", path.display());
@@ -56,7 +70,10 @@ impl SignatureArgs {
         };
         // The text is a secret: no message has it.
         let key = key(text.trim()).ok_or_else(|| UsageError(format!("{place} holds no key; {EXPECTED}")))?;
-        Ok(Some(Signing { seal: Arc::new(Key(CommandKey::new(key))), is_required: self.require_signed }))
+        Ok(Some(Signing {
+            seal: Arc::new(Key { key: CommandKey::new(key), purpose }),
+            is_required: self.require_signed,
+        }))
     }
 }
 
@@ -66,15 +83,18 @@ fn key(text: &str) -> Option<[u8; 32]> {
 }
 
 #[derive(Debug)]
-struct Key(CommandKey);
+struct Key {
+    key: CommandKey,
+    purpose: &'static str,
+}
 
 impl Seal for Key {
     fn sign(&self, manifest: &[u8]) -> [u8; 32] {
-        self.0.tag(PURPOSE, manifest)
+        self.key.tag(self.purpose, manifest)
     }
 
     fn verifies(&self, manifest: &[u8], signature: &[u8; 32]) -> bool {
-        self.0.verifies_tag(PURPOSE, manifest, signature)
+        self.key.verifies_tag(self.purpose, manifest, signature)
     }
 }
 

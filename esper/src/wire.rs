@@ -11,8 +11,9 @@ use leyline::command::KeyId;
 use leyline::id::RunId;
 use leyline::source::{Field, SampleSpec};
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
-use tamiyo::Tamiyo;
 use tamiyo::policy::PolicyKind;
+use tamiyo::policy::learned::Networks;
+use tamiyo::{Tamiyo, TamiyoConfig};
 use tolaria::batch::transform::AugmentConfig;
 use tolaria::batch::{Dataset, GpuDataset, Placement, SamplerConfig, WeighedBy};
 use tolaria::task::{TargetFacts, Task};
@@ -45,21 +46,39 @@ pub struct Surroundings {
     pub checkpoints: Option<Checkpoints>,
     /// Where accepted commands are written down, opened; they are remembered in memory only without it.
     pub command_journal: Option<Journal>,
+    /// Where the policy `learned` takes its networks from; no other one asks, see [`crate::policy::networks`].
+    pub networks: Option<Box<dyn Networks>>,
     /// Telemetry.
     pub recorder: Arc<dyn Recorder>,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }
 
+/// The settings of the policy of a run. The dice are those of the run: two runs do not throw the same.
+#[must_use]
+pub fn policy_config(config: &EsperConfig) -> TamiyoConfig {
+    let mut policy = config.policy.clone();
+    for seed in [&mut policy.random.seed, &mut policy.learned.seed] {
+        *seed = seed.wrapping_add(config.run.seed);
+    }
+    policy
+}
+
 /// The policy of a run, with nothing observed yet.
 ///
 /// # Errors
 /// When its configuration is refused.
-pub fn policy(config: &EsperConfig, clock: Arc<dyn Clock>, recorder: Arc<dyn Recorder>) -> anyhow::Result<Tamiyo> {
-    let mut policy = config.policy.clone();
-    // The dice are those of the run: two runs do not throw the same.
-    policy.random.seed = policy.random.seed.wrapping_add(config.run.seed);
-    Tamiyo::new(policy, clock, recorder).context("building the policy")
+pub fn policy(
+    config: &EsperConfig,
+    networks: Option<Box<dyn Networks>>,
+    clock: Arc<dyn Clock>,
+    recorder: Arc<dyn Recorder>,
+) -> anyhow::Result<Tamiyo> {
+    let policy = Tamiyo::new(policy_config(config), clock, recorder).context("building the policy")?;
+    Ok(match networks {
+        Some(networks) => policy.with_networks(networks),
+        None => policy,
+    })
 }
 
 /// Builds the trainer of a run.
@@ -67,7 +86,7 @@ pub fn policy(config: &EsperConfig, clock: Arc<dyn Clock>, recorder: Arc<dyn Rec
 /// # Errors
 /// What a part refuses; nothing that [`crate::check::check`] lets pass.
 pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings) -> anyhow::Result<EsperTrainer> {
-    let Surroundings { run_id, checkpoints, command_journal, recorder, clock } = around;
+    let Surroundings { run_id, checkpoints, command_journal, networks, recorder, clock } = around;
     let data = &prepared.splits;
     let device = device(config.run.device).map_err(UsageError)?;
     let kasmina = kasmina_config(config, &data.train).map_err(unusable)?;
@@ -88,7 +107,7 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
     if let Some(journal) = journal {
         seeds = seeds.with_journal(journal);
     }
-    let policy = policy(config, Arc::clone(&clock), Arc::clone(&recorder))?;
+    let policy = policy(config, networks, Arc::clone(&clock), Arc::clone(&recorder))?;
     let policy = Signed::new(policy, run_id.clone(), key_id, key, Arc::clone(&clock));
     let augment = augment(config, &data.train).map_err(|issue| unusable(vec![issue]))?;
     let placed = placement(config, data)?;

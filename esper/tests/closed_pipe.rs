@@ -83,6 +83,8 @@ fn every_sub_command_ends_as_it_does_when_somebody_reads() {
         (&["warm-up", "--device", "cpu"], 2),
         (&["study", "--policies", "off", "--seeds", "1", "--set", "run.epochs=1", "--out", "study.json"], 0),
         (&["study", "--policies", "off", "--seeds", "0"], 2),
+        (&["policy", "train", "--runs", "1", "--held-out", "1", "--set", "run.epochs=1", "--out", "new"], 0),
+        (&["policy", "train", "--hidden", "0", "--out", "new"], 2),
         (&["completions", "zsh"], 0),
         (&["man"], 0),
         (&["--help"], 0),

@@ -88,6 +88,7 @@ pub fn train_with(dir: &Path, fs: Arc<dyn Fs>, settings: Option<Vec<String>>) ->
         device: None,
         gpu_dataset: None,
         policy: None,
+        policy_file: None,
         epochs: None,
         max_steps: None,
         seed: None,

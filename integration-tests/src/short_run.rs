@@ -70,6 +70,7 @@ pub fn trainer(config: &EsperConfig, dir: Option<&Path>) -> EsperTrainer {
     let around = Surroundings {
         run_id: RunId::new("short-run").expect("a literal of allowed characters"),
         checkpoints,
+        networks: None,
         command_journal: dir.map(|dir| Journal::open(&dir.join("commands.journal")).expect("a fresh folder")),
         recorder: Arc::new(NullRecorder),
         clock: Arc::new(SystemClock::new()),

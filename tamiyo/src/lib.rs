@@ -3,7 +3,8 @@
 //! ```text
 //!                 ┌─ heuristic: tracker ─ evidence ─ rules ─ placement ─┐
 //!  SystemState ──►│  fixed: a clock   random: legal dice   off: nothing │──► proposals ──► check ──► Decision
-//!                 └─────────────────────────────────────────────────────┘      (PO-2)
+//!                 │  learned: observed alike ─ limits ─ network          │      (PO-2)
+//!                 └─────────────────────────────────────────────────────┘
 //! ```
 //!
 //! *Entry points*: [`Tamiyo::new`] with a [`TamiyoConfig`], then [`policy::heuristic`] for the rules themselves.

@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::check::Outlook;
 use crate::coverage::input_coverage;
 use crate::error::Error;
+use crate::policy::learned::Networks;
 use crate::policy::{PolicyKind, Proposal, Proposer, TamiyoConfig};
 use crate::telemetry::Instruments;
 
@@ -34,6 +35,7 @@ pub struct Tamiyo {
     kind: PolicyKind,
     blend: Blend,
     policy: Box<dyn Proposer>,
+    networks: Option<Box<dyn Networks>>,
     progress: Progress,
 }
 
@@ -69,21 +71,63 @@ fn remembered(memory: Value) -> Result<(PolicyKind, Value), serde_json::Error> {
     }
 }
 
+/// An error with what it comes from.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
+    }
+    text
+}
+
 impl Tamiyo {
     /// A policy with nothing observed yet.
     ///
     /// # Errors
     /// [`Error::Config`] with everything that is wrong with the configuration.
-    pub fn new(config: TamiyoConfig, clock: Arc<dyn Clock>, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
+    pub fn new(mut config: TamiyoConfig, clock: Arc<dyn Clock>, recorder: Arc<dyn Recorder>) -> Result<Self, Error> {
         config.validate().map_err(|issues| Error::Config { issues })?;
+        // No network has limits of its own.
+        config.learned.limits.clone_from(&config.heuristic);
         Ok(Self {
             clock,
             instruments: Instruments::new(recorder),
             kind: config.policy,
             blend: config.blend.clone(),
             policy: config.begin(),
+            networks: None,
             progress: Progress::default(),
         })
+    }
+
+    /// With networks for `learned`; no other policy asks for any.
+    ///
+    /// What is decided then also depends on what there is when it is looked for: each change is told in [`Decision::waiting`], as
+    /// `policy_loaded` or `policy_refused`.
+    #[must_use]
+    pub fn with_networks(mut self, networks: Box<dyn Networks>) -> Self {
+        self.networks = Some(networks);
+        self
+    }
+
+    /// Looks for another network: what came of it, where there is one.
+    fn look(&mut self, state: &SystemState) -> Option<Proposal> {
+        let held = self.policy.held().map(|held| held.digest.as_str());
+        match self.networks.as_mut()?.look(state.epoch, held)? {
+            Ok(held) => {
+                self.instruments.record_loaded(state, &held.digest);
+                let told = Proposal::wait("policy_loaded", held.digest.clone());
+                self.policy.hold(held);
+                Some(told)
+            }
+            Err(error) => {
+                let reason = told(&error);
+                self.instruments.record_refused_network(state, &reason);
+                Some(Proposal::wait("policy_refused", reason))
+            }
+        }
     }
 
     fn check(state: &SystemState) -> Result<(), Error> {
@@ -141,8 +185,10 @@ impl Policy for Tamiyo {
         self.progress.validation_loss = loss.or(self.progress.validation_loss);
         self.instruments.record_state(state, loss, delta);
 
+        let looked = self.look(state);
         let before = self.policy.signals();
-        let proposals = self.policy.propose(state);
+        let mut proposals = self.policy.propose(state);
+        proposals.extend(looked);
         self.instruments.record_signals(state, before, self.policy.signals());
         let decision = self.issue(state, proposals);
         self.instruments.record_latency(self.clock.now().saturating_sub(started));

@@ -22,6 +22,10 @@ leyline::declare_metrics! {
     DECISIONS = Counter "tamiyo.decision.total" Count ["operation"];
     /// Proposals that did not fit the state and were dropped.
     REFUSED = Counter "tamiyo.proposal.refused_total" Count [];
+    /// Networks that were taken up, the first one included.
+    NETWORKS_LOADED = Counter "tamiyo.policy.loaded_total" Count [];
+    /// Networks that were refused; the one before stays.
+    NETWORKS_REFUSED = Counter "tamiyo.policy.refused_total" Count [];
     /// Whether the host has stabilized.
     STABILIZED = Gauge "tamiyo.host.stabilized" Flag [];
     /// Measured epochs since the validation loss improved.
@@ -72,8 +76,25 @@ pub static PLATEAU_DETECTED: EventDesc = EventDesc {
     attributes: &["epoch", "plateau_epochs", "best_validation_loss"],
 };
 
+/// A network was taken up.
+pub static POLICY_LOADED: EventDesc = EventDesc {
+    name: "tamiyo.policy_loaded",
+    level: Level::Info,
+    help: "the policy decides by this network from now on",
+    attributes: &["epoch", "digest"],
+};
+
+/// A network was not taken up.
+pub static POLICY_REFUSED: EventDesc = EventDesc {
+    name: "policy_update_rejected",
+    level: Level::Warning,
+    help: "a network for the policy cannot be used; it goes on with the one before",
+    attributes: &["epoch", "reason"],
+};
+
 /// Every event of this crate.
-pub static EVENTS: &[&EventDesc] = &[&DECISION, &PROPOSAL_REFUSED, &WAITING, &INITIATED, &PLATEAU_DETECTED];
+pub static EVENTS: &[&EventDesc] =
+    &[&DECISION, &PROPOSAL_REFUSED, &WAITING, &INITIATED, &PLATEAU_DETECTED, &POLICY_LOADED, &POLICY_REFUSED];
 
 /// Handles of the metrics, and the edges of the events.
 #[derive(Debug)]
@@ -147,6 +168,16 @@ impl Instruments {
                 .with("best_validation_loss", best);
             self.recorder.event(event);
         }
+    }
+
+    pub(crate) fn record_loaded(&self, state: &SystemState, digest: &str) {
+        self.recorder.counter(&NETWORKS_LOADED, &[]).add(1);
+        self.recorder.event(Event::new(&POLICY_LOADED).with("epoch", state.epoch).with("digest", digest));
+    }
+
+    pub(crate) fn record_refused_network(&self, state: &SystemState, reason: &str) {
+        self.recorder.counter(&NETWORKS_REFUSED, &[]).add(1);
+        self.recorder.event(Event::new(&POLICY_REFUSED).with("epoch", state.epoch).with("reason", reason));
     }
 
     pub(crate) fn record_decision(&self, state: &SystemState, operation: &Operation, rule: &str, detail: &str) {

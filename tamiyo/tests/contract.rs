@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use leyline::id::RunId;
+use leyline::error::BoxError;
+use leyline::id::{EpochIndex, RunId};
 use leyline::policy::{Decision, Policy};
 use leyline::region::Eager;
 use leyline::telemetry::NullRecorder;
@@ -12,6 +13,7 @@ use leyline_testkit::durable::DurableHarness;
 use leyline_testkit::policy::PolicyHarness;
 use leyline_testkit::world::{Measurements, Outcome, World};
 use tamiyo::policy::heuristic::TrainingConfig;
+use tamiyo::policy::learned::{Choosing, Held, LearnedConfig, NUM_FEATURES, NUM_OUTPUTS, Network, Networks, Parts};
 use tamiyo::policy::{FixedConfig, RandomConfig};
 use tamiyo::{PolicyKind, Tamiyo, TamiyoConfig};
 
@@ -26,13 +28,35 @@ fn tamiyo(policy: PolicyKind) -> Tamiyo {
     let mut config = TamiyoConfig {
         policy,
         fixed: FixedConfig { training_epochs: 3, ..FixedConfig::default() },
+        learned: LearnedConfig { choose: Choosing::Drawn, ..LearnedConfig::default() },
         random: RandomConfig { rate: 0.5, ramp_epochs: 1, ..RandomConfig::default() },
         ..TamiyoConfig::default()
     };
     config.heuristic.germination.max_parameter_ratio = 100.0;
     config.heuristic.training = TrainingConfig { min_epochs: 3, ..TrainingConfig::default() };
     let clock = Arc::new(ManualClock::default());
-    Tamiyo::new(config, clock, Arc::new(NullRecorder)).unwrap()
+    let tamiyo = Tamiyo::new(config, clock, Arc::new(NullRecorder)).unwrap();
+    if policy == PolicyKind::Learned { tamiyo.with_networks(Box::new(Always)) } else { tamiyo }
+}
+
+/// One network that always moves on.
+#[derive(Debug)]
+struct Always;
+
+impl Networks for Always {
+    fn look(&mut self, _epoch: EpochIndex, held: Option<&str>) -> Option<Result<Held, BoxError>> {
+        let network = || {
+            Network::new(Parts {
+                mean: vec![0.0; NUM_FEATURES],
+                scale: vec![1.0; NUM_FEATURES],
+                hidden_weight: vec![0.0; NUM_FEATURES],
+                hidden_bias: vec![0.0],
+                output_weight: vec![0.0; NUM_OUTPUTS],
+                output_bias: vec![0.0, 2.0, -2.0, 0.0, 2.0, 0.0, 0.0],
+            })
+        };
+        held.is_none().then(|| Ok(Held { digest: "always".to_owned(), network: network().unwrap() }))
+    }
 }
 
 /// Advance `n` decides on the states of a run on paper, four epochs at a time; what is observed is every decision.
@@ -65,6 +89,13 @@ mod heuristic {
 
     leyline_testkit::policy_conformance!(|| PolicyHarness::new(tamiyo(PolicyKind::Heuristic), run_id()));
     leyline_testkit::durable_conformance!(|| durable_harness(PolicyKind::Heuristic));
+}
+
+mod learned {
+    use super::*;
+
+    leyline_testkit::policy_conformance!(|| PolicyHarness::new(tamiyo(PolicyKind::Learned), run_id()));
+    leyline_testkit::durable_conformance!(|| durable_harness(PolicyKind::Learned));
 }
 
 mod random {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use serde::Serialize;
 use tolaria::trainer::report::{CommandRecord, EpochReport};
 
 use crate::config::{EsperConfig, Layer};
+use crate::policy::Kept;
 use crate::report::{self, Run, printable};
 use crate::{exit, output, wire};
 
@@ -122,8 +123,9 @@ struct Replayed {
     difference: Option<String>,
 }
 
-fn replay(config: &EsperConfig, epochs: &[EpochReport]) -> anyhow::Result<Replayed> {
-    let mut policy = wire::policy(config, Arc::new(SystemClock::new()), Arc::new(NullRecorder))?;
+fn replay(config: &EsperConfig, run_dir: &Path, epochs: &[EpochReport]) -> anyhow::Result<Replayed> {
+    let networks = Box::new(Kept::of(run_dir, epochs));
+    let mut policy = wire::policy(config, Some(networks), Arc::new(SystemClock::new()), Arc::new(NullRecorder))?;
     let mut same = 0;
     for (report, number) in epochs.iter().zip(1..) {
         let epoch = report.epoch.0;
@@ -180,7 +182,7 @@ pub(super) fn command(args: &DecisionsArgs) -> anyhow::Result<ExitCode> {
     if args.replay {
         let path = args.run_dir.join(report::CONFIG_FILE);
         let config = EsperConfig::load(None, vec![Layer::file(&path)?])?.config;
-        let replayed = replay(&config, &run.epochs)?;
+        let replayed = replay(&config, &args.run_dir, &run.epochs)?;
         match (&replayed.difference, args.json) {
             (_, true) => writeln!(text, "{}", serde_json::to_string(&replayed)?)?,
             (None, _) => {

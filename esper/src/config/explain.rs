@@ -260,7 +260,7 @@ mod tests {
             ("run.epochs", "a whole number above 0"),
             ("run.device", "cpu, cuda:N"),
             ("train.clip_norm", "a number; a finite number above 0"),
-            ("policy.policy", "heuristic, off, fixed, random"),
+            ("policy.policy", "heuristic, off, fixed, random, learned"),
             ("seeds.seed_width", "a whole number, 0 or above; 1 to 65536"),
             ("seeds.isolation.strict", "true or false"),
             ("host.cnn1d.kernel", "a whole number, 0 or above; 1 to "),

@@ -192,7 +192,7 @@ fn the_sections_of_the_subsystems_are_checked_like_the_others() {
     check_refused(
         "",
         &["policy.policy=heuristics"],
-        "--set policy.policy=heuristics: `policy.policy` is `heuristics`; accepted: heuristic, off, fixed, random; did \
+        "--set policy.policy=heuristics: `policy.policy` is `heuristics`; accepted: heuristic, off, fixed, random, learned; did \
          you mean `heuristic`?",
     );
     check_refused(

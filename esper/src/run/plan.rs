@@ -72,6 +72,8 @@ fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
     flag("tokenizer", "data.tokenizer", &args.tokenizer);
     flag("gpu-dataset", "run.gpu_dataset", &args.gpu_dataset);
     flag("policy", "policy.policy", &args.policy);
+    let file = args.policy_file.as_ref().map(|file| file.display().to_string());
+    flag("policy-file", "policy.learned.file", &file);
     flag("epochs", "run.epochs", &args.epochs);
     flag("max-steps", "run.max_steps", &args.max_steps);
     flag("seed", "run.seed", &args.seed);

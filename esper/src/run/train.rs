@@ -29,6 +29,7 @@ use crate::config::{CheckpointConfig, EsperConfig};
 use crate::data::DataName;
 use crate::exit;
 use crate::output;
+use crate::policy;
 use crate::progress::{Progress, ProgressMode, require_terminal};
 use crate::report::{self, DataRecord, RunOutcome, RunRecord, SeedSummary, Summary, Tested, Versions, Which};
 use crate::run::Interrupt;
@@ -65,9 +66,12 @@ pub struct TrainArgs {
     /// Whether data are kept on the GPU: `auto`, where they fit into `run.gpu_dataset_mib`; `on`; `off`.
     #[arg(long, value_name = "WHETHER")]
     pub gpu_dataset: Option<String>,
-    /// `heuristic`, `off`, `fixed` or `random`.
+    /// `heuristic`, `off`, `fixed`, `random` or `learned`.
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
+    /// Folder with the network of `learned`, as `esper policy train` writes it; looked at after every epoch.
+    #[arg(long, value_name = "DIR")]
+    pub policy_file: Option<PathBuf>,
     /// Passes over the training data.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub epochs: Option<String>,
@@ -138,6 +142,8 @@ fn train_on(
     let started = clock.now();
     let signing = args.signature.signing()?;
     let plan = Plan::of(args, &fs, clock.unix().as_secs())?;
+    // Before anything is written.
+    policy::networks(&plan.loaded.config, args.signature.of_policies()?, None)?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
     check::tell_data(prepared);
     check::warn(&plan.warnings);
@@ -160,6 +166,11 @@ fn train_on(
         Arc::clone(&clock),
     )?;
     let around = Surroundings {
+        networks: policy::networks(
+            config,
+            args.signature.of_policies()?,
+            Some((Arc::clone(folder.fs()), folder.path())),
+        )?,
         run_id: record.run_id.clone(),
         checkpoints: Some(checkpoints(config, &folder, signing)?),
         command_journal: Some(Journal::open_on(&**folder.fs(), &folder.command_journal())?),

@@ -31,8 +31,9 @@ use crate::check::Checked;
 use crate::config::{ConfigError, Diagnostic, EsperConfig, Issue, Layer};
 use crate::exit::{self, UsageError};
 use crate::run::Interrupt;
+use crate::signature::SignatureArgs;
 use crate::wire::{Surroundings, assemble};
-use crate::{check, data, output};
+use crate::{check, data, output, policy};
 
 /// Flags of `esper study`.
 #[derive(Debug, Clone, Args)]
@@ -185,7 +186,8 @@ fn widened(arm: Arm, args: &StudyArgs, runs: &[Run]) -> anyhow::Result<Arm> {
 fn surroundings(arm: &Arm) -> anyhow::Result<Surroundings> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (run_id, recorder) = (RunId::new(format!("study-{}", arm.seed))?, Arc::new(NullRecorder));
-    Ok(Surroundings { run_id, checkpoints: None, command_journal: None, recorder, clock })
+    let networks = policy::networks(&arm.config, SignatureArgs::default().of_policies()?, None)?;
+    Ok(Surroundings { run_id, checkpoints: None, command_journal: None, networks, recorder, clock })
 }
 
 /// What was done.

@@ -13,6 +13,7 @@ pub mod heuristic;
 mod off;
 mod fixed;
 mod random;
+pub mod learned;
 
 use std::fmt;
 
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fixed::{FixedConfig, FixedGermination, FixedPause};
 pub use heuristic::HeuristicConfig;
+pub use learned::LearnedConfig;
 pub use off::OffConfig;
 pub use proposal::Proposal;
 pub use random::RandomConfig;
@@ -41,6 +43,8 @@ registry::policies! {
     Fixed fixed: FixedConfig;
     /// Takes random legal actions.
     Random random: RandomConfig;
+    /// Decides by a network that was trained over many runs.
+    Learned learned: LearnedConfig, #[serde(skip_serializing_if = "LearnedConfig::is_usual")];
 }
 
 impl fmt::Display for PolicyKind {

@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn unknown_keys_and_names_are_refused_with_the_accepted_ones() {
-        check(r#"{"policy":"greedy"}"#, &["expected one of `heuristic`, `off`, `fixed`, `random`"]);
+        check(r#"{"policy":"greedy"}"#, &["expected one of `heuristic`, `off`, `fixed`, `random`, `learned`"]);
         check(r#"{"heuristics":{}}"#, &["unknown field `heuristics`"]);
         check(r#"{"heuristic":{"training":{"min_epoch":3}}}"#, &["expected one of `min_epochs`, `max_epochs`"]);
         check(r#"{"fixed":{"curve":"square"}}"#, &["expected one of `linear`, `cosine`, `sigmoid`"]);

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 use crate::issues::Issues;
 use crate::policy::Proposal;
+use crate::policy::learned::Held;
 use crate::tracker::Signals;
 
 /// A policy by its settings: what it proposes follows from them, from its memory and from the state.
@@ -35,6 +36,14 @@ pub trait Settings: Debug + Clone + Default + PartialEq + Serialize + Deserializ
         None
     }
 
+    /// The network that decides; absent where none does.
+    fn held<'a>(&self, _memory: &'a Self::Memory) -> Option<&'a Held> {
+        None
+    }
+
+    /// Decides by this network from now on; a policy without networks does not change.
+    fn hold(&self, _memory: &mut Self::Memory, _held: Held) {}
+
     /// Tells the values that cannot be used.
     fn check(&self, _issues: &mut Issues) {}
 
@@ -49,6 +58,12 @@ pub(crate) trait Proposer: Durable<Error = Error> + Send + Debug {
 
     /// See [`Settings::signals`].
     fn signals(&self) -> Option<Signals>;
+
+    /// See [`Settings::held`].
+    fn held(&self) -> Option<&Held>;
+
+    /// See [`Settings::hold`].
+    fn hold(&mut self, held: Held);
 }
 
 /// A policy that has begun.
@@ -71,6 +86,14 @@ impl<S: Settings> Proposer for Begun<S> {
 
     fn signals(&self) -> Option<Signals> {
         self.settings.signals(&self.memory)
+    }
+
+    fn held(&self) -> Option<&Held> {
+        self.settings.held(&self.memory)
+    }
+
+    fn hold(&mut self, held: Held) {
+        self.settings.hold(&mut self.memory, held);
     }
 }
 

@@ -7,4 +7,5 @@ mod heuristic;
 mod controls;
 mod service;
 mod properties;
+mod learned;
 mod lives;

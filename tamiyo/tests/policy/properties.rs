@@ -11,7 +11,7 @@ use proptest::sample::select;
 
 use crate::support::{blueprint_id, config, decide, measured_in, restore, save, score, seed, slot_id, state, tamiyo};
 
-const POLICIES: [&str; 4] = [
+const POLICIES: [&str; 6] = [
     r#"{"heuristic":{"plateau":{"patience_epochs":1},"stability":{"epochs":0},"germination":{"min_epoch":0,
         "max_parameter_ratio":9},"training":{"min_epochs":1,"max_epochs":3},"blending":{"ramp_epochs":1},
         "holding":{"min_epochs":1,"max_epochs":3}}}"#,
@@ -19,6 +19,8 @@ const POLICIES: [&str; 4] = [
     r#"{"policy":"fixed","fixed":{"germinations":[{"epoch":1},{"epoch":1,"blueprint":"mlp"},{"epoch":3,"slot":"b"}],
         "training_epochs":1,"ramp_epochs":1,"holding_epochs":1}}"#,
     r#"{"policy":"random","random":{"rate":0.7,"seed":3}}"#,
+    r#"{"policy":"learned","learned":{"seed":3}}"#,
+    r#"{"policy":"learned","learned":{"seed":4,"choose":"drawn"}}"#,
 ];
 
 /// Measurements, some of them absent, without error, or no numbers at all.
@@ -153,6 +155,9 @@ proptest! {
             for state in &history {
                 let decision = decide(&mut policy, state);
                 assert_legal(state, &decision);
+                // What it may not do is no option of a network.
+                let drops = decision.waiting.iter().any(|why| why.detail.starts_with("dropped"));
+                assert!(!(drops && json.contains("learned")), "{:?}", decision.waiting);
                 if json == POLICIES[0] {
                     assert_measured(state, &decision);
                 }

@@ -1,9 +1,11 @@
 //! States to decide on, and a policy to ask.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leyline::command::{Operation, Order};
 use leyline::durable::{Durable, SavedState};
+use leyline::error::{BoxError, ErrorKind};
 use leyline::id::{BlueprintId, EpochIndex, RunId, SeedId, SlotId, StepIndex, TopologyRevision};
 use leyline::policy::{Decision, Policy};
 use leyline::region::Eager;
@@ -14,7 +16,10 @@ use leyline::state::{ACCURACY, Score, SystemState};
 use leyline::telemetry::{NullRecorder, Recorder};
 use leyline::unit::Alpha;
 use leyline_testkit::clock::ManualClock;
-use tamiyo::{Error, Tamiyo, TamiyoConfig};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use tamiyo::policy::learned::{Held, NUM_FEATURES, NUM_OUTPUTS, Network, Networks, Parts};
+use tamiyo::{Error, PolicyKind, Tamiyo, TamiyoConfig};
 
 pub(crate) const STEPS_PER_EPOCH: u64 = 10;
 
@@ -32,7 +37,67 @@ pub(crate) fn tamiyo(config: TamiyoConfig) -> Tamiyo {
 
 /// Its clock stands still at the default of [`ManualClock`].
 pub(crate) fn try_tamiyo(config: TamiyoConfig, recorder: Arc<dyn Recorder>) -> Result<Tamiyo, Error> {
-    Tamiyo::new(config, Arc::new(ManualClock::default()), recorder)
+    let (is_learned, seed) = (config.policy == PolicyKind::Learned, config.learned.seed);
+    let policy = Tamiyo::new(config, Arc::new(ManualClock::default()), recorder)?;
+    if !is_learned {
+        return Ok(policy);
+    }
+    Ok(policy.with_networks(Box::new(Scripted::from([(1, Ok(random_network(seed, 1e3)))]))))
+}
+
+/// A network of eight units with weights within ±`size`, from a seed.
+pub(crate) fn random_network(seed: u64, size: f32) -> Network {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut draw = |count: usize| (0..count).map(|_| rng.random_range(-size..=size)).collect::<Vec<f32>>();
+    let parts = Parts {
+        mean: vec![0.0; NUM_FEATURES],
+        scale: vec![1.0; NUM_FEATURES],
+        hidden_weight: draw(8 * NUM_FEATURES),
+        hidden_bias: draw(8),
+        output_weight: draw(NUM_OUTPUTS * 8),
+        output_bias: draw(NUM_OUTPUTS),
+    };
+    Network::new(parts).unwrap()
+}
+
+/// A network that says the same whatever it is shown: these are the logits of its outputs.
+pub(crate) fn stubborn_network(logits: [f32; NUM_OUTPUTS]) -> Network {
+    let Parts { mean, scale, .. } = random_network(0, 1.0).parts().clone();
+    let (hidden_weight, hidden_bias) = (vec![0.0; NUM_FEATURES], vec![0.0]);
+    let (output_weight, output_bias) = (vec![0.0; NUM_OUTPUTS], logits.to_vec());
+    Network::new(Parts { mean, scale, hidden_weight, hidden_bias, output_weight, output_bias }).unwrap()
+}
+
+/// What is found from an epoch on, once.
+#[derive(Debug)]
+pub(crate) struct Scripted(BTreeMap<u64, Result<Network, &'static str>>);
+
+impl<const N: usize> From<[(u64, Result<Network, &'static str>); N]> for Scripted {
+    fn from(script: [(u64, Result<Network, &'static str>); N]) -> Self {
+        Self(BTreeMap::from(script))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unusable(&'static str);
+
+impl leyline::error::Error for Unusable {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Corrupt
+    }
+}
+
+impl Networks for Scripted {
+    fn look(&mut self, epoch: EpochIndex, held: Option<&str>) -> Option<Result<Held, BoxError>> {
+        let (from, found) = self.0.range(..=epoch.0).next_back()?;
+        let digest = format!("network {from}");
+        match found {
+            Ok(_) if held == Some(&digest) => None,
+            Ok(network) => Some(Ok(Held { digest, network: network.clone() })),
+            Err(why) => (*from == epoch.0).then(|| Err(BoxError::new(Unusable(why)))),
+        }
+    }
 }
 
 pub(crate) fn slot_id(text: &str) -> SlotId {

@@ -29,12 +29,14 @@ pub struct Signing {
 
 impl Signing {
     /// The content of the signature file of a manifest.
-    pub(super) fn to_bytes(&self, manifest: &[u8]) -> Vec<u8> {
+    #[must_use]
+    pub fn to_bytes(&self, manifest: &[u8]) -> Vec<u8> {
         (blake3::Hash::from_bytes(self.seal.sign(manifest)).to_hex().to_string() + "\n").into_bytes()
     }
 
     /// What is wrong with the signature file of a manifest; absent where nothing is.
-    pub(super) fn fault(&self, manifest: &[u8], signature: Option<&[u8]>) -> Option<&'static str> {
+    #[must_use]
+    pub fn fault(&self, manifest: &[u8], signature: Option<&[u8]>) -> Option<&'static str> {
         let Some(signature) = signature else { return self.is_required.then_some("it is missing") };
         let digits = signature.strip_suffix(b"\n").and_then(|digits| std::str::from_utf8(digits).ok());
         // 64 digits stand for 32 bytes, whatever they mean.

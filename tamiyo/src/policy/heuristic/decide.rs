@@ -1,7 +1,7 @@
 //! The order of a decision: observe, judge every seed, then perhaps germinate.
 
 use leyline::command::Operation;
-use leyline::id::EpochIndex;
+use leyline::id::{BlueprintId, EpochIndex, SlotId};
 use leyline::seed::{Confirming, SeedStage, SeedState, SlotState};
 use leyline::state::SystemState;
 use serde::{Deserialize, Serialize};
@@ -19,22 +19,44 @@ use crate::tracker::{Signals, Tracker};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeuristicMemory {
-    tracker: Tracker,
-    evidence: EvidenceLog,
-    ledger: Ledger,
+    pub(in crate::policy) tracker: Tracker,
+    pub(in crate::policy) evidence: EvidenceLog,
+    pub(in crate::policy) ledger: Ledger,
     /// Of the host at the first decision, before anything grew.
-    initial_parameters: Option<u64>,
-    last_germination: Option<EpochIndex>,
+    pub(in crate::policy) initial_parameters: Option<u64>,
+    pub(in crate::policy) last_germination: Option<EpochIndex>,
     /// Epochs of seeds in the shadow so far, over all of them (count).
     #[serde(default)]
-    shadow_epochs: u64,
+    pub(in crate::policy) shadow_epochs: u64,
     /// Seeds that ended since the last one that became permanent (count).
     #[serde(default)]
-    tries_in_vain: u64,
+    pub(in crate::policy) tries_in_vain: u64,
+}
+
+/// Which reasons count against a germination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::policy) enum Asks {
+    /// All of them.
+    All,
+    /// Those that hold whatever policy decides: not that it would be better to wait.
+    Limits,
+}
+
+impl HeuristicMemory {
+    /// Takes in what will germinate.
+    pub(in crate::policy) fn record_germination(
+        &mut self,
+        state: &SystemState,
+        slot: &SlotId,
+        blueprint: &BlueprintId,
+    ) {
+        self.ledger.record_germination(slot, blueprint);
+        self.last_germination = Some(state.epoch);
+    }
 }
 
 impl HeuristicConfig {
-    fn observe(&self, memory: &mut HeuristicMemory, state: &SystemState) {
+    pub(in crate::policy) fn observe(&self, memory: &mut HeuristicMemory, state: &SystemState) {
         let config = self;
         memory.tracker.observe(&config.plateau, &config.stability, state.epoch, state.validation.as_ref());
         memory.initial_parameters.get_or_insert(state.host_parameters);
@@ -49,59 +71,112 @@ impl HeuristicConfig {
 
     /// The germination of this epoch, or the first reason against it.
     fn germinate(&self, memory: &mut HeuristicMemory, state: &SystemState, proposals: &[Proposal]) -> Proposal {
+        if let Some(against) = self.against(memory, state, proposals, Asks::All) {
+            return against;
+        }
+        let signals = memory.tracker.signals(&self.plateau, &self.stability);
+        let (room, present, limit) = self.room(memory, state, proposals);
+        let Some(choice) = memory.ledger.choose(&self.germination, &state.slots, room) else {
+            let free = state.slots.iter().filter(|slot| slot.occupant.is_none()).count();
+            let detail = format!("{free} free slots, {present} parameters of at most {limit}");
+            return Proposal::wait("nothing_to_place", detail);
+        };
+        let (loss, since) = (signals.loss.unwrap_or(f64::NAN), signals.epochs_since_improvement);
+        let detail = format!("loss {loss:.6}, {since} epochs without improvement, {choice}");
+        memory.record_germination(state, &choice.slot, &choice.blueprint);
+        Proposal::act(Operation::germinate(choice.slot, choice.blueprint), "plateau", detail)
+    }
+
+    /// The first reason why nothing germinates in this epoch.
+    pub(in crate::policy) fn against(
+        &self,
+        memory: &HeuristicMemory,
+        state: &SystemState,
+        proposals: &[Proposal],
+        asks: Asks,
+    ) -> Option<Proposal> {
         let config = &self.germination;
         let signals = memory.tracker.signals(&self.plateau, &self.stability);
+        let wait = |rule, detail: String| Some(Proposal::wait(rule, detail));
         let left = epochs_left(state);
         let needed = self.life_epochs() + LAST_BOUNDARY;
         if left < needed {
-            return Proposal::wait("too_late", format!("{left} epochs left, a life takes {needed}"));
+            return wait("too_late", format!("{left} epochs left, a life takes {needed}"));
         }
-        if state.epoch.0 < config.min_epoch {
-            return Proposal::wait("too_early", format!("epoch {}, first at {}", state.epoch, config.min_epoch));
+        if asks == Asks::All && state.epoch.0 < config.min_epoch {
+            return wait("too_early", format!("epoch {}, first at {}", state.epoch, config.min_epoch));
         }
         if memory.last_germination == Some(state.epoch) {
-            return Proposal::wait("germinated_already", format!("in epoch {}", state.epoch));
+            return wait("germinated_already", format!("in epoch {}", state.epoch));
         }
-        let Some(loss) = signals.loss else {
-            return Proposal::wait("validation_unmeasured", "no finite validation loss");
-        };
-        if !signals.stabilized {
+        if signals.loss.is_none() {
+            return wait("validation_unmeasured", "no finite validation loss".to_owned());
+        }
+        if asks == Asks::All && !signals.stabilized {
             let (stable, wanted) = (signals.stable_epochs, self.stability.epochs);
-            return Proposal::wait("not_stabilized", format!("{stable} of {wanted} stable epochs"));
+            return wait("not_stabilized", format!("{stable} of {wanted} stable epochs"));
         }
         let since = signals.epochs_since_improvement;
         let patience = self.plateau.patience_epochs;
-        if since < patience {
-            return Proposal::wait("improving", format!("{since} of {patience} epochs without improvement"));
+        if asks == Asks::All && since < patience {
+            return wait("improving", format!("{since} of {patience} epochs without improvement"));
         }
         let live: Vec<_> = live_seeds(state, proposals).collect();
         if live.len() as u64 >= config.max_live_seeds {
-            return Proposal::wait("seeds_at_limit", format!("{} live seeds", live.len()));
+            return wait("seeds_at_limit", format!("{} live seeds", live.len()));
         }
         if let Some(detail) = state.confirming.filter(|next| !next.has_power()).map(powerless) {
-            return Proposal::wait("no_power", detail);
+            return wait("no_power", detail);
         }
         if memory.tries_in_vain >= self.looking.max_tries {
-            return Proposal::wait("tries_in_vain", format!("{} seeds in a row", memory.tries_in_vain));
+            return wait("tries_in_vain", format!("{} seeds in a row", memory.tries_in_vain));
         }
         let allowed = self.allowed_shadow_epochs(state);
         let reserved: u64 = live.iter().map(|seed| self.reserved_epochs(seed)).sum();
         if memory.shadow_epochs + reserved + self.training.min_epochs > allowed {
             let spent = memory.shadow_epochs;
-            let detail = format!("{spent} epochs in the shadow, {reserved} reserved, {allowed} allowed");
-            return Proposal::wait("looking_spent", detail);
+            return wait(
+                "looking_spent",
+                format!("{spent} epochs in the shadow, {reserved} reserved, {allowed} allowed"),
+            );
         }
-        let present = state.host_parameters + live.iter().map(|seed| seed.num_parameters).sum::<u64>();
-        let limit = self.parameter_limit(memory);
-        let Some(choice) = memory.ledger.choose(config, &state.slots, limit.saturating_sub(present)) else {
-            let free = state.slots.iter().filter(|slot| slot.occupant.is_none()).count();
-            let detail = format!("{free} free slots, {present} parameters of at most {limit}");
-            return Proposal::wait("nothing_to_place", detail);
+        None
+    }
+
+    /// Parameters that a new seed may have, those there are with the live seeds, and the limit of all.
+    pub(in crate::policy) fn room(
+        &self,
+        memory: &HeuristicMemory,
+        state: &SystemState,
+        proposals: &[Proposal],
+    ) -> (u64, u64, u64) {
+        let live = live_seeds(state, proposals).map(|seed| seed.num_parameters).sum::<u64>();
+        let (present, limit) = (state.host_parameters + live, self.parameter_limit(memory));
+        (limit.saturating_sub(present), present, limit)
+    }
+
+    /// The ends of seeds in the shadow once as much was looked at as may be.
+    pub(in crate::policy) fn spent(
+        &self,
+        memory: &HeuristicMemory,
+        state: &SystemState,
+        proposals: &[Proposal],
+    ) -> Vec<Proposal> {
+        let reserved: u64 = live_seeds(state, proposals).map(|seed| self.reserved_epochs(seed)).sum();
+        if memory.shadow_epochs + reserved < self.allowed_shadow_epochs(state) {
+            return Vec::new();
+        }
+        // What blends now costs nothing more, and what is confirmed is no look any more.
+        let ends = |seed: &&SeedState| {
+            seed.stage == SeedStage::Training
+                && self.reserved_epochs(seed) == 0
+                && !seed.confirmation.is_some_and(|confirmed| confirmed.passed)
+                && !proposals.iter().any(|one| one.operation.as_ref().and_then(Operation::seed) == Some(seed.seed_id))
         };
-        let detail = format!("loss {loss:.6}, {since} epochs without improvement, {choice}");
-        memory.ledger.record_germination(&choice.slot, &choice.blueprint);
-        memory.last_germination = Some(state.epoch);
-        Proposal::act(Operation::germinate(choice.slot, choice.blueprint), "plateau", detail)
+        let spent = format!("{} epochs in the shadow", memory.shadow_epochs);
+        let cull =
+            |seed: &SeedState| Proposal::act(Operation::Cull { seed: seed.seed_id }, "looking_spent", spent.clone());
+        state.seeds.iter().filter(ends).map(cull).collect()
     }
 
     /// Epochs in the shadow that a seed has still to have before it is judged: they are not given to another one.
@@ -120,7 +195,7 @@ impl HeuristicConfig {
     }
 
     /// Epochs that all seeds together may train in the shadow.
-    fn allowed_shadow_epochs(&self, state: &SystemState) -> u64 {
+    pub(in crate::policy) fn allowed_shadow_epochs(&self, state: &SystemState) -> u64 {
         let LookingConfig { max_share, epoch_cost, max_tries: _ } = self.looking;
         // Of all compute: that of the network, 1 in each epoch, and that of looking itself.
         let epochs = max_share / (1.0 - max_share) * state.num_epochs as f64 / epoch_cost;
@@ -157,24 +232,7 @@ impl Settings for HeuristicConfig {
         self.observe(memory, state);
         let mut proposals: Vec<Proposal> =
             state.seeds.iter().filter_map(|seed| judge(self, &memory.evidence, state, seed)).collect();
-        let reserved: u64 = live_seeds(state, &proposals).map(|seed| self.reserved_epochs(seed)).sum();
-        if memory.shadow_epochs + reserved >= self.allowed_shadow_epochs(state) {
-            // What blends now costs nothing more, and what is confirmed is no look any more.
-            let ends = |seed: &&SeedState| {
-                seed.stage == SeedStage::Training
-                    && self.reserved_epochs(seed) == 0
-                    && !seed.confirmation.is_some_and(|confirmed| confirmed.passed)
-                    && !proposals
-                        .iter()
-                        .any(|one| one.operation.as_ref().and_then(Operation::seed) == Some(seed.seed_id))
-            };
-            let spent = format!("{} epochs in the shadow", memory.shadow_epochs);
-            let cull = |seed: &SeedState| {
-                Proposal::act(Operation::Cull { seed: seed.seed_id }, "looking_spent", spent.clone())
-            };
-            let ended: Vec<Proposal> = state.seeds.iter().filter(ends).map(cull).collect();
-            proposals.extend(ended);
-        }
+        proposals.extend(self.spent(memory, state, &proposals));
         let germination = self.germinate(memory, state, &proposals);
         proposals.push(germination);
         proposals

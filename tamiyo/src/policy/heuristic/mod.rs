@@ -38,8 +38,8 @@
 //! - nothing germinates that could not live its shortest life.
 
 mod config;
-mod decide;
-mod rules;
+pub(super) mod decide;
+pub(super) mod rules;
 mod placement;
 
 pub use config::{

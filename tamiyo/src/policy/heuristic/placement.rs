@@ -19,7 +19,7 @@ use crate::policy::heuristic::GerminationConfig;
 /// What became of earlier germinations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Ledger {
+pub(in crate::policy) struct Ledger {
     num_germinations: u64,
     pairs: BTreeMap<SlotId, BTreeMap<BlueprintId, PairRecord>>,
     /// The number of germinations up to which a blueprint stands back.
@@ -36,14 +36,14 @@ struct PairRecord {
 
 /// The pair that was chosen.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Candidate {
+pub(in crate::policy) struct Candidate {
     pub(super) slot: SlotId,
     pub(super) blueprint: BlueprintId,
-    cooling: u64,
-    tried: bool,
-    mean_gain: Option<f64>,
-    slot_germinations: u64,
-    rank: usize,
+    pub(in crate::policy) cooling: u64,
+    pub(in crate::policy) tried: bool,
+    pub(in crate::policy) mean_gain: Option<f64>,
+    pub(in crate::policy) slot_germinations: u64,
+    pub(in crate::policy) rank: usize,
     slot_index: usize,
 }
 
@@ -96,7 +96,7 @@ impl Ledger {
         }
     }
 
-    fn candidate(
+    pub(in crate::policy) fn candidate(
         &self,
         config: &GerminationConfig,
         slot_index: usize,

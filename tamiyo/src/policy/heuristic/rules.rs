@@ -13,7 +13,7 @@ use crate::policy::proposal::{acts_in_full, full_ramp};
 pub(super) const LAST_BOUNDARY: u64 = 1;
 
 /// Epochs that the run still has.
-pub(super) fn epochs_left(state: &SystemState) -> u64 {
+pub(in crate::policy) fn epochs_left(state: &SystemState) -> u64 {
     state.num_epochs.saturating_sub(state.epoch.0)
 }
 
@@ -24,15 +24,7 @@ pub(super) fn judge(
     state: &SystemState,
     seed: &SeedState,
 ) -> Option<Proposal> {
-    let is_fresh = seed.gradient_epoch.is_some_and(|epoch| is_within(config.evidence.window, epoch, state.epoch));
-    let case = Case {
-        config,
-        state,
-        seed,
-        gradient: seed.gradient.filter(|_| is_fresh),
-        estimate: evidence.estimate(&config.evidence, seed.seed_id),
-        harmful_streak: evidence.harmful_streak(&config.evidence, seed.seed_id),
-    };
+    let case = Case::of(config, evidence, state, seed);
     case.closing().or_else(|| match seed.stage {
         SeedStage::Germinated => Some(case.start_training()),
         SeedStage::Training => case.training(),
@@ -47,8 +39,23 @@ pub(super) fn judge(
     })
 }
 
+/// Whether the gate to `next` was the last to speak, and lets the seed pass.
+pub(in crate::policy) fn gate_is_open(seed: &SeedState, next: SeedStage) -> bool {
+    seed.last_gate.as_ref().is_some_and(|gate| gate.target == next && gate.passed)
+}
+
+/// What the end of the run asks for, whatever policy decides.
+pub(in crate::policy) fn closing(
+    config: &HeuristicConfig,
+    evidence: &EvidenceLog,
+    state: &SystemState,
+    seed: &SeedState,
+) -> Option<Proposal> {
+    Case::of(config, evidence, state, seed).closing()
+}
+
 /// Whether it is on its way out: no other ramp leads to 0.
-fn fades(seed: &SeedState) -> bool {
+pub(in crate::policy) fn fades(seed: &SeedState) -> bool {
     seed.alpha_mode == AlphaMode::Down && seed.alpha_target.is_zero()
 }
 
@@ -64,7 +71,19 @@ struct Case<'a> {
     harmful_streak: usize,
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    fn of(config: &'a HeuristicConfig, evidence: &EvidenceLog, state: &'a SystemState, seed: &'a SeedState) -> Self {
+        let is_fresh = seed.gradient_epoch.is_some_and(|epoch| is_within(config.evidence.window, epoch, state.epoch));
+        Case {
+            config,
+            state,
+            seed,
+            gradient: seed.gradient.filter(|_| is_fresh),
+            estimate: evidence.estimate(&config.evidence, seed.seed_id),
+            harmful_streak: evidence.harmful_streak(&config.evidence, seed.seed_id),
+        }
+    }
+
     fn closing(&self) -> Option<Proposal> {
         let left = epochs_left(self.state);
         let seed = self.seed.seed_id;
@@ -162,7 +181,7 @@ impl Case<'_> {
     /// Whether the gate to `next` was the last to speak, and lets the seed pass: what has to be measured, and how large it has to be, is
     /// the gates' to say.
     fn gate_is_open(&self, next: SeedStage) -> bool {
-        self.seed.last_gate.as_ref().is_some_and(|gate| gate.target == next && gate.passed)
+        gate_is_open(self.seed, next)
     }
 
     /// Whether its gain was confirmed; where nobody confirms, whether its lower bound is above 0.

@@ -1,0 +1,155 @@
+//! One run for a policy to learn from: what was chosen in it, and what that came to.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use leyline::clock::SystemClock;
+use leyline::command::Operation;
+use leyline::error::BoxError;
+use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::model::TrainableModel as _;
+use leyline::region::Eager;
+use leyline::seed::{SeedManager as _, SeedStage};
+use leyline::telemetry::NullRecorder;
+use tamiyo::PolicyKind;
+use tamiyo::policy::learned::{Choice, Choosing, Held, Networks, Teacher, Trace};
+use tolaria::trainer::report::EpochReport;
+use tolaria::trainer::{Flow, Observer, Outcome};
+
+use crate::config::EsperConfig;
+use crate::data::Prepared;
+use crate::policy::Point;
+use crate::run::Interrupt;
+use crate::wire::{Surroundings, assemble, policy_config};
+
+/// What looking costs: of the first validation loss, for as much compute as the host takes.
+const PRICE_OF_LOOKING: f64 = 0.1;
+/// What growth costs: of the first validation loss, for e times the parameters.
+const PRICE_OF_GROWTH: f64 = 0.01;
+
+/// Who decides in a run.
+#[derive(Debug, Clone)]
+pub(super) enum Decides {
+    /// The rules of `heuristic`.
+    Rules,
+    /// A network.
+    Network(Held, Choosing),
+}
+
+/// A run that is over.
+#[derive(Debug)]
+pub(super) struct Episode {
+    pub(super) point: Point,
+    /// Choices with the index of what was taken.
+    pub(super) choices: Vec<(Choice, usize)>,
+}
+
+/// One network from the first decision on.
+#[derive(Debug)]
+struct One(Held);
+
+impl Networks for One {
+    fn look(&mut self, _epoch: EpochIndex, held: Option<&str>) -> Option<Result<Held, BoxError>> {
+        held.is_none().then(|| Ok(self.0.clone()))
+    }
+}
+
+struct Watch<'a> {
+    interrupt: &'a Interrupt,
+    reports: Vec<EpochReport>,
+}
+
+impl Observer for Watch<'_> {
+    fn step_finished(&mut self, _step: StepIndex) -> Flow {
+        if self.interrupt.asked() { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        self.reports.push(report.clone());
+        Ok(())
+    }
+}
+
+/// Trains with a policy whose generator begins with `dice`; `None` when the user ended it. Test data are not looked at.
+pub(super) fn run(
+    config: &EsperConfig,
+    prepared: &Prepared,
+    decides: &Decides,
+    dice: u64,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<Episode>> {
+    let mut config = config.clone();
+    config.policy.learned.seed = dice;
+    let (networks, teacher): (Option<Box<dyn Networks>>, Teacher) = match decides {
+        Decides::Rules => {
+            config.policy.policy = PolicyKind::Heuristic;
+            (None, Teacher::Rules)
+        }
+        Decides::Network(held, choosing) => {
+            config.policy.policy = PolicyKind::Learned;
+            config.policy.learned.choose = *choosing;
+            (Some(Box::new(One(held.clone()))), Teacher::Network(held.clone()))
+        }
+    };
+    let around = Surroundings {
+        run_id: RunId::new("episode")?,
+        checkpoints: None,
+        command_journal: None,
+        networks,
+        recorder: Arc::new(NullRecorder),
+        clock: Arc::new(SystemClock::new()),
+    };
+    let mut trainer = assemble(&config, prepared, around)?;
+    let mut watch = Watch { interrupt, reports: Vec::new() };
+    let mut eager = Eager::acquire()?;
+    if trainer.run(&mut eager, &mut watch)? == Outcome::Interrupted {
+        return Ok(None);
+    }
+    let states = trainer.seeds().export_seed_states(&eager)?;
+    let permanent = states.iter().filter(|state| state.stage == SeedStage::Fossilized);
+    let gain: f64 = permanent.filter_map(|state| Some(state.confirmation?.measured.loss_gain)).sum();
+    let grown = trainer.seeds().model().layout().num_elements() as f64;
+    let point = point(&config, &watch.reports, gain, grown)?;
+    Ok(Some(Episode { point, choices: choices(&config, teacher, &watch.reports)? }))
+}
+
+fn point(config: &EsperConfig, reports: &[EpochReport], gain: f64, grown: f64) -> anyhow::Result<Point> {
+    let first = reports.first().context("a run without epochs")?;
+    let in_shadow =
+        |report: &EpochReport| report.seeds.iter().filter(|s| s.stage == SeedStage::Training).count() as f64;
+    let shadow: f64 = reports.iter().map(in_shadow).sum();
+    let looking = (shadow + 0.0) * config.policy.heuristic.looking.epoch_cost / config.run.epochs.get() as f64;
+    let growth = (grown / first.asked.as_ref().map_or(grown, |asked| asked.host_parameters as f64)).ln();
+    // The sum of no numbers is −0.
+    let gain = (gain + 0.0) / first.validation.loss;
+    let reward = gain - PRICE_OF_LOOKING * looking - PRICE_OF_GROWTH * growth;
+    Ok(Point { runs: 1, reward, gain, looking, growth })
+}
+
+/// What was chosen, from what the policy was shown; it must come to the orders that the run was given.
+fn choices(config: &EsperConfig, teacher: Teacher, reports: &[EpochReport]) -> anyhow::Result<Vec<(Choice, usize)>> {
+    let policy = policy_config(config);
+    let mut trace = Trace::new(&policy, teacher);
+    let mut all = Vec::new();
+    for report in reports {
+        let Some(asked) = &report.asked else { break };
+        let shown = trace.decide(asked);
+        let mut said: Vec<String> = shown
+            .proposals
+            .into_iter()
+            .filter_map(|proposal| proposal.operation)
+            .map(|mut operation| {
+                if let Operation::Germinate { blend, .. } = &mut operation {
+                    blend.clone_from(&policy.blend);
+                }
+                operation.to_string()
+            })
+            .collect();
+        let mut given: Vec<String> = report.commands.iter().map(|command| command.operation.clone()).collect();
+        said.sort();
+        given.sort();
+        anyhow::ensure!(said == given, "epoch {}: the run was given {given:?}, the policy says {said:?}", report.epoch);
+        all.extend(shown.choices);
+    }
+    Ok(all)
+}
