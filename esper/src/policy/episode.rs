@@ -9,7 +9,7 @@ use leyline::error::BoxError;
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
-use leyline::seed::{SeedManager as _, SeedStage};
+use leyline::seed::{SeedManager as _, SeedStage, SeedState};
 use leyline::telemetry::NullRecorder;
 use tamiyo::PolicyKind;
 use tamiyo::policy::learned::{Choice, Choosing, Held, Networks, Teacher, Trace};
@@ -22,9 +22,9 @@ use crate::policy::Point;
 use crate::run::Interrupt;
 use crate::wire::{Surroundings, assemble, policy_config};
 
-/// What looking costs: of the first validation loss, for as much compute as the host takes.
+/// What looking costs: of the validation loss, for as much compute as the host takes.
 const PRICE_OF_LOOKING: f64 = 0.1;
-/// What growth costs: of the first validation loss, for e times the parameters.
+/// What growth costs: of the validation loss, for e times the parameters.
 const PRICE_OF_GROWTH: f64 = 0.01;
 
 /// Who decides in a run.
@@ -107,21 +107,28 @@ pub(super) fn run(
     }
     let states = trainer.seeds().export_seed_states(&eager)?;
     let permanent = states.iter().filter(|state| state.stage == SeedStage::Fossilized);
-    let gain: f64 = permanent.filter_map(|state| Some(state.confirmation?.measured.loss_gain)).sum();
+    let gain = permanent.filter_map(|state| gain(state, &watch.reports)).fold(0.0, |sum, gain| sum + gain);
     let grown = trainer.seeds().model().layout().num_elements() as f64;
     let point = point(&config, &watch.reports, gain, grown)?;
     Ok(Some(Episode { point, choices: choices(&config, teacher, &watch.reports)? }))
+}
+
+/// The confirmed gain of a seed, as a fraction of the validation loss when it was confirmed.
+fn gain(seed: &SeedState, reports: &[EpochReport]) -> Option<f64> {
+    let measured = seed.confirmation?.measured;
+    let is_confirmed = |report: &&EpochReport| {
+        report.seeds.iter().any(|state| state.seed_id == seed.seed_id && state.confirmation.is_some())
+    };
+    Some(measured.loss_gain / reports.iter().find(is_confirmed)?.validation.loss)
 }
 
 fn point(config: &EsperConfig, reports: &[EpochReport], gain: f64, grown: f64) -> anyhow::Result<Point> {
     let first = reports.first().context("a run without epochs")?;
     let in_shadow =
         |report: &EpochReport| report.seeds.iter().filter(|s| s.stage == SeedStage::Training).count() as f64;
-    let shadow: f64 = reports.iter().map(in_shadow).sum();
-    let looking = (shadow + 0.0) * config.policy.heuristic.looking.epoch_cost / config.run.epochs.get() as f64;
+    let shadow = reports.iter().map(in_shadow).fold(0.0, |sum, seeds| sum + seeds);
+    let looking = shadow * config.policy.heuristic.looking.epoch_cost / config.run.epochs.get() as f64;
     let growth = (grown / first.asked.as_ref().map_or(grown, |asked| asked.host_parameters as f64)).ln();
-    // The sum of no numbers is −0.
-    let gain = (gain + 0.0) / first.validation.loss;
     let reward = gain - PRICE_OF_LOOKING * looking - PRICE_OF_GROWTH * growth;
     Ok(Point { runs: 1, reward, gain, looking, growth })
 }

@@ -76,7 +76,7 @@ pub struct Point {
     pub runs: u64,
     /// What is to be large: gain minus prices.
     pub reward: f64,
-    /// Confirmed gain of the permanent seeds, as a fraction of the first validation loss.
+    /// Confirmed gains of the permanent seeds, each as a fraction of the validation loss when it was confirmed, added up.
     pub gain: f64,
     /// Compute for seeds in the shadow, as a fraction of the host's.
     pub looking: f64,
