@@ -5,6 +5,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::format::MAX_VOCABULARY;
 use super::{Error, unpack};
@@ -61,6 +62,14 @@ impl TokenizerFile {
                 format!("{}, that of {} as it was read", self.digest, self.source),
             ));
         }
+        let growth = largest_growth(&self.document).ok_or_else(|| wrong("no JSON".to_owned(), EXPECTED.into()))?;
+        if growth > MAX_GROWTH {
+            let found = "a tokenizer that makes texts many times longer before it looks at them, or after".to_owned();
+            return Err(wrong(
+                found,
+                format!("replacements that together make a text at most {MAX_GROWTH} times longer"),
+            ));
+        }
         let opened = guarded(|| tokenizers::Tokenizer::from_bytes(&self.document));
         let mut inner = opened.map_err(|problem| wrong(problem, EXPECTED.into()))?;
         // Either would change the text without a word.
@@ -74,6 +83,33 @@ impl TokenizerFile {
         }
         Ok(Tokenizer { inner, vocabulary, place: place.into() })
     }
+}
+
+/// So many times longer may replacements make a text, and all of them together: those in use come to 12.
+const MAX_GROWTH: usize = 256;
+
+/// How many times longer texts may become by what is replaced in them and put before them: on the way to tokens, or back.
+fn largest_growth(document: &str) -> Option<usize> {
+    let document: Value = serde_json::from_str(document).ok()?;
+    ["normalizer", "pre_tokenizer", "decoder"].into_iter().map(|part| growth(&document[part])).max()
+}
+
+/// Steps follow each other, so what each does multiplies.
+fn growth(value: &Value) -> usize {
+    let inner = match value {
+        Value::Object(fields) => fields.values().map(growth).fold(1, usize::saturating_mul),
+        Value::Array(values) => values.iter().map(growth).fold(1, usize::saturating_mul),
+        _ => 1,
+    };
+    let len = |key: &str| value[key].as_str().map_or(0, str::len);
+    let own = match (value["type"].as_str(), value["pattern"]["String"].as_str()) {
+        (Some("Replace"), Some(pattern)) if !pattern.is_empty() => len("content").div_ceil(pattern.len()).max(1),
+        // It may stand between all characters.
+        (Some("Replace"), _) => len("content") + 1,
+        (Some("Prepend"), _) => len("prepend") + 1,
+        _ => 1,
+    };
+    own.saturating_mul(inner)
 }
 
 const EXPECTED: &str = "a tokenizer.json of Hugging Face tokenizers";
@@ -183,6 +219,31 @@ mod tests {
             "model":{"type":"BPE","vocab":{"<0xC3>":0,"<0xA9>":1,"a":2},"merges":[],"byte_fallback":true}}"#;
         let tokenizer = file(bytes.to_owned()).open("here").unwrap();
         assert_eq!(tokenizer.text_after(&[2, 0], &[1]).unwrap(), "é");
+    }
+
+    #[test]
+    fn a_document_that_makes_texts_many_times_longer_is_refused() {
+        let with = |part: &str, what: &str| {
+            file(words().replace(&format!(r#""{part}":null"#), &format!(r#""{part}":{what}"#)))
+        };
+        let replace =
+            |pattern: &str, content: &str| format!(r#"{{"type":"Replace","pattern":{pattern},"content":"{content}"}}"#);
+        let twice = vec![replace(r#"{"String":"a"}"#, "aa"); 40].join(",");
+        let long = "b".repeat(1 << 20);
+        for (part, what) in [
+            ("normalizer", format!(r#"{{"type":"Sequence","normalizers":[{twice}]}}"#)),
+            ("normalizer", replace(r#"{"Regex":""}"#, &long)),
+            ("normalizer", format!(r#"{{"type":"Prepend","prepend":"{long}"}}"#)),
+            ("decoder", format!(r#"{{"type":"Sequence","decoders":[{twice}]}}"#)),
+        ] {
+            refused(&with(part, &what), "times longer");
+        }
+        // As those in use have them.
+        let spaces = replace(r#"{"String":" "}"#, "▁");
+        let quotes = vec![replace(r#"{"String":"``"}"#, "'"); 30].join(",");
+        let usual =
+            format!(r#"{{"type":"Sequence","normalizers":[{{"type":"Prepend","prepend":"▁"}},{spaces},{quotes}]}}"#);
+        with("normalizer", &usual).open("here").unwrap();
     }
 
     #[test]

@@ -12,6 +12,10 @@ use crate::packet::Packet;
 /// As much is read at once, where there is more.
 const CHUNK_BYTES: usize = 1 << 16;
 
+/// So often at most the bytes of a stream are hashed for headers that lie about what follows; then what they announce is passed over, with
+/// whatever is in it.
+const MAX_IN_VAIN: u64 = 8;
+
 /// Iterates over the packets of a stream, and goes on behind a frame that is damaged.
 ///
 /// A frame that is cut off by the end of the stream is [`Error::TornTail`], and the end; everything else that is not a packet is
@@ -26,6 +30,12 @@ pub struct FrameReader<R> {
     num_passed: usize,
     is_lost: bool,
     skipped_bytes: u64,
+    /// Bytes of payloads that did not verify.
+    hashed_in_vain: u64,
+    /// Bytes of the frame that did not verify.
+    announced: usize,
+    /// Whether a frame that is cut off is the end.
+    ends_where_torn: bool,
     done: bool,
 }
 
@@ -45,7 +55,25 @@ impl<R: Read> FrameReader<R> {
     /// Reads the first `total_bytes` of `input`. A frame that claims more is torn, and nothing is allocated for it.
     pub fn new(input: R, total_bytes: u64) -> Self {
         let ahead = Vec::new();
-        Self { input, total_bytes, offset: 0, ahead, num_passed: 0, is_lost: false, skipped_bytes: 0, done: false }
+        Self {
+            input,
+            total_bytes,
+            offset: 0,
+            ahead,
+            num_passed: 0,
+            is_lost: false,
+            skipped_bytes: 0,
+            hashed_in_vain: 0,
+            announced: 0,
+            ends_where_torn: true,
+            done: false,
+        }
+    }
+
+    /// Takes a frame that is cut off for damaged: what follows it is looked for as well.
+    pub(crate) fn through_torn(mut self) -> Self {
+        self.ends_where_torn = false;
+        self
     }
 
     /// Where the next frame starts; after an error, where the frame in question starts.
@@ -65,9 +93,17 @@ impl<R: Read> FrameReader<R> {
         let header = self.header()?.map_err(|source| Error::Frame { offset, source })?;
         let frame_bytes = HEADER_BYTES + header.payload_bytes;
         let payload = &self.fill(frame_bytes)?[HEADER_BYTES..frame_bytes];
-        let packet = header.open(payload).map_err(|source| Error::Frame { offset, source })?;
-        self.pass(frame_bytes);
-        Ok(packet)
+        match header.open(payload) {
+            Ok(packet) => {
+                self.pass(frame_bytes);
+                Ok(packet)
+            }
+            Err(source) => {
+                self.hashed_in_vain += header.payload_bytes as u64;
+                self.announced = frame_bytes;
+                Err(Error::Frame { offset, source })
+            }
+        }
     }
 
     fn header(&mut self) -> Result<Result<Header, FrameError>, Error> {
@@ -78,7 +114,9 @@ impl<R: Read> FrameReader<R> {
     /// Passes over the damaged frame, up to what is a header; to the end where there is none.
     fn find_header(&mut self) -> Result<(), Error> {
         let start = self.offset;
-        self.pass(1);
+        let announced = std::mem::take(&mut self.announced);
+        let is_passed_over = self.hashed_in_vain > MAX_IN_VAIN.saturating_mul(self.total_bytes);
+        self.pass(if is_passed_over { announced.max(1) } else { 1 });
         while self.offset < self.total_bytes {
             let left = usize::try_from(self.total_bytes - self.offset).unwrap_or(usize::MAX);
             let bytes = self.fill(left.min(HEADER_BYTES))?;
@@ -135,7 +173,11 @@ impl<R: Read> Iterator for FrameReader<R> {
             return None;
         }
         let frame = found.and_then(|()| self.read_frame());
-        self.is_lost = matches!(frame, Err(Error::Frame { .. }));
+        self.is_lost = match &frame {
+            Err(Error::Frame { .. }) => true,
+            Err(Error::TornTail(_)) => !self.ends_where_torn,
+            _ => false,
+        };
         self.done = frame.is_err() && !self.is_lost;
         Some(frame)
     }
@@ -228,6 +270,26 @@ mod tests {
         let mut reader = FrameReader::new(frame.as_slice(), frame.len() as u64);
         assert!(matches!(reader.next(), Some(Err(Error::Frame { offset: 0, .. }))));
         assert_eq!(reader.next().unwrap().unwrap().sequence, 1);
+    }
+
+    #[test]
+    fn headers_that_lie_about_their_payload_cost_a_few_readings_of_the_file_and_frames_between_them_are_found() {
+        let (frame, _) = stream(1);
+        let total = 1 << 19;
+        let mut bytes = Vec::new();
+        while bytes.len() < total {
+            // A tenth of what follows; nothing of it verifies.
+            let mut header = frame[..HEADER_BYTES].to_vec();
+            header[16..24].copy_from_slice(&((total - bytes.len()) as u64 / 10).to_le_bytes());
+            let checksum = crc32c::crc32c(&header[..60]).to_le_bytes();
+            header[60..].copy_from_slice(&checksum);
+            bytes.extend(header);
+        }
+        bytes.extend(&frame);
+        let mut reader = FrameReader::new(bytes.as_slice(), bytes.len() as u64);
+        let found = reader.by_ref().filter_map(Result::ok).count();
+        let in_vain = reader.hashed_in_vain / bytes.len() as u64;
+        assert!(found == 1 && in_vain <= MAX_IN_VAIN + 1, "{found} frames, the file hashed {in_vain} times in vain");
     }
 
     #[test]

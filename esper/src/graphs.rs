@@ -22,6 +22,8 @@ pub fn settle() -> anyhow::Result<()> {
     let fuel = GraphManager::fuel_from(value(GraphManager::FUEL).as_deref()).map_err(refused);
     GraphManager::global().set_fuel(fuel.context("starting")?);
     let overlap = GraphManager::overlap_from(value(GraphManager::OVERLAP).as_deref()).map_err(refused);
-    GraphManager::global().set_overlap(overlap.context("starting")?.unwrap_or(true));
+    if let Some(overlap) = overlap.context("starting")? {
+        GraphManager::global().set_overlap(overlap);
+    }
     Ok(())
 }

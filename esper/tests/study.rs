@@ -102,7 +102,7 @@ fn a_network_from_scratch_has_the_size_of_the_one_that_was_grown_beside_it() {
     }
     let output = study(dir.path(), &["--policies", "scratch,off"]).output().unwrap();
     let (_, told) = text(&output);
-    assert!(output.status.code() == Some(2) && told.contains("expected a policy before it"), "{told}");
+    assert!(output.status.code() == Some(2) && told.contains("expected a policy before them"), "{told}");
 }
 
 const ONE: [&str; 6] = ["--policies", "off", "--seeds", "1", "--set", "run.epochs=1"];
@@ -213,13 +213,116 @@ fn intervals_hold_for_all_comparisons_of_a_call_together_and_the_table_says_so()
     let dir = tempfile::tempdir().unwrap();
     let args = ["--policies", "fixed,heuristic,off", "--seeds", "2", "--set", "run.epochs=1"];
     let (table, _) = done(dir.path(), &[&args[..], &["--result", "."]].concat());
-    assert!(table.contains("95 % interval of each, of all 2 together"), "{table}");
+    assert!(table.contains("95 % interval of each, of all 3 together"), "{table}");
     let result: Value = serde_json::from_slice(&std::fs::read(dir.path().join("study-0.json")).unwrap()).unwrap();
     let value = |name: &str| result["measurements"][format!("digits.fixed.{name}")]["median"].as_f64().unwrap();
-    assert_eq!(result["config"]["comparisons"], "2");
+    // Both with the last, and the first with the other.
+    assert_eq!(result["config"]["comparisons"], "3");
     for outcome in ["difference", "loss_difference"] {
         let [mean, single, all] = ["", ".high", ".high_of_all"].map(|end| value(&format!("{outcome}{end}")));
-        // t(0.9875, 1) / t(0.975, 1)
-        assert!(((all - mean) - 25.451_700 / 12.706_205 * (single - mean)).abs() < 1e-5, "{mean} {single} {all}");
+        // t(1 − 0.025 / 3, 1) / t(0.975, 1)
+        assert!(((all - mean) - 38.188_459 / 12.706_205 * (single - mean)).abs() < 1e-5, "{mean} {single} {all}");
     }
+}
+
+fn run_of<'a>(all: &'a [Value], policy: &str) -> &'a Value {
+    all.iter().find(|run| run["policy"] == policy).unwrap_or_else(|| panic!("no {policy}"))
+}
+
+fn operations(run: &Value) -> u64 {
+    ["training", "evaluation", "looking"].iter().map(|of| run["operations"][of].as_u64().unwrap()).sum()
+}
+
+/// digits: 1 079 samples to train on, 359 to validate; the host is 64 → 6 → 10.
+#[test]
+fn operations_are_those_of_a_count_by_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    done(dir.path(), &["--policies", "off", "--seeds", "1", "--set", "run.epochs=2"]);
+    let counted = &runs(dir.path())[0]["operations"];
+    // Forward and the gradient of the weight; in the second layer that of the input, too.
+    let per_sample = 2 * 64 * 6 * 2 + 2 * 6 * 10 * 3;
+    assert_eq!(counted["training"], 2 * 1079 * per_sample, "{counted}");
+    assert_eq!(counted["evaluation"], 2 * 359 * 2 * (64 * 6 + 6 * 10), "{counted}");
+    assert_eq!(counted["looking"], 0, "{counted}");
+}
+
+#[test]
+fn networks_from_scratch_cost_as_much_as_the_one_that_was_grown_where_they_are_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let policies = "fixed,scratch,scratch-flops,scratch-seconds,off";
+    let args = ["--policies", policies, "--seeds", "1", "--set", "run.epochs=40", "--jobs", "2", "--result", "."];
+    let (table, _) = done(dir.path(), &args);
+    let all = runs(dir.path());
+    let [fixed, scratch, equal] = ["fixed", "scratch", "scratch-flops"].map(|policy| run_of(&all, policy));
+    assert!(fixed["operations"]["looking"].as_u64() > Some(0) && scratch["operations"]["looking"] == 0, "{fixed}");
+    assert_eq!(equal["parameters"], scratch["parameters"]);
+    let share = |run: &Value, other: &Value| operations(run) as f64 / operations(other) as f64;
+    // Within a step, and the evaluation of an epoch that may have begun.
+    assert!((share(equal, fixed) - 1.0).abs() < 0.02, "{equal}, {fixed}");
+    let steps = |run: &Value| run["steps"].as_f64().unwrap();
+    let seconds = |run: &Value| run["seconds"].as_f64().unwrap();
+    let wanted = (steps(scratch) * seconds(fixed) / seconds(scratch)).round();
+    assert!((steps(run_of(&all, "scratch-seconds")) - wanted).abs() < 0.5, "{wanted}");
+    assert!(table.contains("| data | `fixed` beside |") && table.contains("| digits | scratch-flops | "), "{table}");
+    let result: Value = serde_json::from_slice(&std::fs::read(dir.path().join("study-0.json")).unwrap()).unwrap();
+    let told = &result["measurements"]["digits.fixed.over.scratch.operations_share"]["median"];
+    assert!((told.as_f64().unwrap() - 100.0 * share(fixed, scratch)).abs() < 1e-9, "{told}");
+}
+
+#[test]
+fn a_sweep_is_the_width_that_is_best_on_validation_data_at_the_cost_of_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--policies", "sweep,off", "--seeds", "1", "--set", "run.epochs=2", "--result", "."];
+    let (table, _) = done(dir.path(), &args);
+    let all = runs(dir.path());
+    let widths: Vec<&Value> = all.iter().filter(|run| run["policy"].as_str().unwrap().starts_with("sweep-")).collect();
+    assert_eq!((widths.len(), all.len()), (5, 6));
+    let accuracy = |run: &Value| run["validation"][0].as_f64().unwrap();
+    let best = widths.iter().map(|run| accuracy(run)).fold(0.0, f64::max);
+    let best = widths.iter().find(|run| accuracy(run) >= best).unwrap();
+    let result: Value = serde_json::from_slice(&std::fs::read(dir.path().join("study-0.json")).unwrap()).unwrap();
+    let value = |name: &str| result["measurements"][format!("digits.sweep.{name}")]["median"].as_f64().unwrap();
+    assert!((value("test_accuracy.mean") - 100.0 * best["test_accuracy"].as_f64().unwrap()).abs() < 1e-9, "{table}");
+    let is = |name: &str, expected: f64| assert!((value(name) - expected).abs() < 0.5, "{name}: {expected}");
+    is("operations", widths.iter().map(|run| operations(run)).sum::<u64>() as f64);
+    is("parameters", best["parameters"].as_f64().unwrap());
+    // Nothing is trained again.
+    let (_, told) = done(dir.path(), &args);
+    assert_eq!(told.matches("% test accuracy").count(), 0, "{told}");
+}
+
+#[test]
+fn a_setting_with_the_name_of_a_data_set_is_for_that_one_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = (0..90).map(|i| format!("{},{},{}\n", i % 7, (i * 5) % 11, ["a", "b"][i % 2]));
+    std::fs::write(dir.path().join("t.csv"), format!("x,y,label\n{}", rows.collect::<String>())).unwrap();
+    let set = ["--set", "run.epochs=1", "--set", "t.csv:host.mlp.hidden=[3]"];
+    done(dir.path(), &[&["--policies", "off", "--seeds", "1", "--data", "digits,t.csv"][..], &set].concat());
+    let all = runs(dir.path());
+    assert_eq!(all[0]["parameters"], 64 * 6 + 6 + 6 * 10 + 10);
+    assert_eq!(all[1]["parameters"], 2 * 3 + 3 + 3 * 2 + 2);
+}
+
+#[test]
+fn arms_that_need_others_are_refused_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    for (policies, expected) in [
+        ("scratch,off", "expected a policy before them"),
+        ("noise,off", "expected a policy before them"),
+        ("heuristic,scratch-flops,off", "expected `scratch` too"),
+        ("heuristic,sweep-4,off", "accepted: "),
+    ] {
+        let output = study(dir.path(), &["--policies", policies]).output().unwrap();
+        let (_, told) = text(&output);
+        assert!(output.status.code() == Some(2) && told.contains(expected), "{policies}: {told}");
+    }
+}
+
+#[test]
+fn where_nothing_but_noise_is_on_offer_no_seed_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    done(dir.path(), &["--policies", "heuristic,noise,off", "--seeds", "1", "--set", "run.epochs=60"]);
+    let all = runs(dir.path());
+    let noise = run_of(&all, "noise");
+    assert!(noise["num_germinated"].as_u64() > Some(0) && noise["num_fossilized"] == 0, "{noise}");
 }

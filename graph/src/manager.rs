@@ -138,8 +138,8 @@ struct Shared {
     off: AtomicBool,
     /// How many rewrites a compile may do, and one more; 0 is no limit.
     fuel: AtomicU64,
-    /// Whether no kernel starts early.
-    in_turn: AtomicBool,
+    /// Whether kernels start early.
+    overlap: AtomicBool,
     generation: AtomicU64,
     captures: AtomicU64,
     replays: AtomicU64,
@@ -221,7 +221,7 @@ impl GraphManager {
         Some(usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
-    /// The environment variable that keeps kernels of compiled graphs from starting early, for a whole process. Reading it is the
+    /// The environment variable that lets kernels of compiled graphs start early, for a whole process. Reading it is the
     /// caller's part.
     pub const OVERLAP: &'static str = "ESPER_OVERLAP";
 
@@ -242,15 +242,15 @@ impl GraphManager {
     }
 
     /// Says whether kernels of graphs that are compiled from now on may take their place on the device before what they wait for
-    /// is over. They may unless it is switched off. Results are the same.
+    /// is over. They may not unless it is switched on. Results are the same.
     pub fn set_overlap(&self, overlap: bool) {
-        self.shared.in_turn.store(!overlap, Ordering::Release);
+        self.shared.overlap.store(overlap, Ordering::Release);
     }
 
     /// Whether they may.
     #[must_use]
     pub fn overlap(&self) -> bool {
-        !self.shared.in_turn.load(Ordering::Acquire)
+        self.shared.overlap.load(Ordering::Acquire)
     }
 
     /// Makes every cache drop the graphs it holds and forget its refusals, at its next lookup or insertion.

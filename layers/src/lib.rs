@@ -22,6 +22,7 @@ mod testing;
 pub mod linear;
 mod relu;
 pub mod check;
+pub mod operations;
 
 pub use attention::{AttentionOptions, attention};
 pub use decoding::{KvCache, Position};

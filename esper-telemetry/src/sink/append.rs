@@ -20,6 +20,8 @@ pub(super) struct AppendFile {
     torn: bool,
     /// Most bytes, unless a single record has more.
     limit: u64,
+    /// Of every file, before its first record.
+    header: Vec<u8>,
 }
 
 /// The name under which the full file before `path` is kept: `packets.1.bin` for `packets.bin`.
@@ -33,13 +35,18 @@ impl AppendFile {
     /// The lock goes with the file; a file system without locks is used without.
     pub(super) fn open(fs: Arc<dyn Fs>, path: &Path) -> Result<Self, Error> {
         let (file, end) = open_locked(&*fs, path)?;
-        Ok(Self { fs, path: path.to_owned(), file, end, torn: false, limit: u64::MAX })
+        Ok(Self { fs, path: path.to_owned(), file, end, torn: false, limit: u64::MAX, header: Vec::new() })
     }
 
     /// From now on the file has at most `bytes`: what does not fit begins a new one, and the full one is kept in the place of the
     /// one before it, see [`older`].
     pub(super) fn limit(&mut self, bytes: u64) {
         self.limit = bytes;
+    }
+
+    /// From now on every file that is begun begins with `bytes`, written with its first record.
+    pub(super) fn begin_with(&mut self, bytes: Vec<u8>) {
+        self.header = bytes;
     }
 
     /// Begins a new file. A failure leaves the full one to be tried again.
@@ -87,6 +94,8 @@ impl AppendFile {
         if self.end > 0 && self.end.saturating_add(record.len() as u64) > self.limit {
             self.rotate()?;
         }
+        let with_header = if self.end == 0 { [&self.header, record].concat() } else { Vec::new() };
+        let record = if self.end == 0 { &with_header } else { record };
         if let Err(error) = self.file.write_at(self.end, record) {
             self.torn = true;
             if let Err(repair) = self.truncate(self.end) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use esper_disk::{Fs, Open, ReadFrom, StdFs};
 
 use crate::aside::set_aside;
-use crate::codec::{FrameError, MAGIC, decode_frame, encode_frame};
+use crate::codec::{FrameError, encode_frame};
 use crate::error::Error;
 use crate::packet::Packet;
 use crate::reader::{FrameReader, TornTail};
@@ -120,7 +120,7 @@ fn scan(file: &AppendFile, last_sequence: &mut Option<u64>) -> Result<Option<Tor
 }
 
 /// Sets the file aside, and takes out of it what is no frame from byte `offset` on, where one is damaged. A frame after the
-/// damage is found by its magic number, and believed because its header and its payload verify.
+/// damage is believed because its header and its payload verify; it is encoded anew, which gives the same bytes.
 fn recover(
     file: &mut AppendFile,
     offset: u64,
@@ -132,17 +132,14 @@ fn recover(
     let mut bytes = Vec::new();
     ReadFrom::new(file.file(), offset).read_to_end(&mut bytes).map_err(Error::io("read", &path))?;
     file.truncate(offset)?;
-    let (mut at, mut num_found) = (0, 0);
-    while let Some(skipped) = bytes[at..].windows(MAGIC.len()).position(|bytes| bytes == MAGIC) {
-        at += skipped;
-        let Ok((packet, len)) = decode_frame(&bytes[at..]) else {
-            at += 1;
-            continue;
-        };
-        file.append(&bytes[at..at + len])?;
-        *last_sequence = (*last_sequence).max(Some(packet.sequence));
+    let mut num_found = 0;
+    // What is damaged may announce more than there is.
+    let packets = FrameReader::new(bytes.as_slice(), bytes.len() as u64).through_torn();
+    for packet in packets.filter_map(Result::ok) {
+        let sequence = packet.sequence;
+        file.append(&encode_frame(&packet).map_err(|source| Error::Encode { sequence, source })?)?;
+        *last_sequence = (*last_sequence).max(Some(sequence));
         num_found += 1;
-        at += len;
     }
     tracing::warn!(
         path = %path.display(), offset, %reason, aside = %aside.display(), num_found,

@@ -78,7 +78,9 @@ impl TensorBoardSink {
                 break free?;
             }
         };
-        file.append(&record(&Message::default().double(1, unix_s as f64).bytes(3, b"brain.Event:2").0))?;
+        file.begin_with(record(&Message::default().double(1, unix_s as f64).bytes(3, b"brain.Event:2").0));
+        // The header alone: the name is taken.
+        file.append(&[])?;
         Ok(Self { file, path, last_step: u64::MAX })
     }
 
@@ -182,6 +184,7 @@ mod tests {
 
     use super::*;
     use crate::packet::tests::full_packet;
+    use crate::sink::append::older;
 
     #[test]
     fn checksums_are_those_of_the_format() {
@@ -222,6 +225,22 @@ mod tests {
         TensorBoardSink::create(dir.path(), "run-1", 1).unwrap();
         assert_eq!(fs::read(of_run.join("events.out.tfevents.1.run-1.2")).unwrap(), before);
         assert_eq!(fs::read_dir(of_run).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn a_file_that_begins_where_another_is_full_begins_as_every_file_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = TensorBoardSink::create(dir.path(), "run-1", 1).unwrap();
+        let path = sink.path().to_owned();
+        let header = fs::read(&path).unwrap();
+        let mut sink = sink.with_limit(header.len() as u64);
+        for step in 1..=3 {
+            sink.write(&Packet { step: StepIndex(step), ..full_packet() }).unwrap();
+        }
+        for path in [older(&path), path] {
+            let bytes = fs::read(path).unwrap();
+            assert!(bytes.starts_with(&header) && bytes.len() > header.len(), "{} bytes", bytes.len());
+        }
     }
 
     #[test]

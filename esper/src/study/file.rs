@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use esper_disk::{StdFs, replace_file};
+use esper_layers::operations::Operations;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::command::Arm;
+use super::arms::Arm;
 use crate::bench::BUILD;
 use crate::exit::UsageError;
 use crate::{data, output, run};
@@ -26,6 +28,12 @@ pub(super) struct Run {
     /// How long training took, evaluations and decisions included; unknown of runs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) seconds: Option<f64>,
+    /// Operations of training, evaluations and decisions included; of runs of earlier versions and on a GPU unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) operations: Option<Counted>,
+    /// Accuracy and loss on the validation data after the last epoch; unknown of runs of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) validation: Option<(f64, f64)>,
     pub(super) parameters: usize,
     pub(super) num_fossilized: usize,
     /// Seeds that germinated; unknown of runs of earlier versions.
@@ -43,6 +51,39 @@ pub(super) struct Run {
     /// Unknown of runs of earlier versions and of programs that cannot read themselves; such runs are not taken over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) origin: Option<Origin>,
+}
+
+/// Operations of products, as [`esper_layers::operations`] counts them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Counted {
+    pub(super) training: u64,
+    pub(super) evaluation: u64,
+    /// Of seeds in the shadow, and of evaluations with a seed on or off.
+    pub(super) looking: u64,
+}
+
+impl Counted {
+    pub(super) fn total(&self) -> u64 {
+        self.training + self.evaluation + self.looking
+    }
+}
+
+impl Add for Counted {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            training: self.training + other.training,
+            evaluation: self.evaluation + other.evaluation,
+            looking: self.looking + other.looking,
+        }
+    }
+}
+
+impl From<Operations> for Counted {
+    fn from(Operations { training, evaluation, looking }: Operations) -> Self {
+        Self { training, evaluation, looking }
+    }
 }
 
 impl Run {

@@ -5,6 +5,8 @@
 
 mod paired;
 mod file;
+mod arms;
+mod table;
 mod result;
 mod command;
 

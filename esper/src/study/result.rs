@@ -7,9 +7,12 @@ use baselines::measure::Measurement;
 use baselines::result::{BenchResult, SCHEMA};
 use leyline::clock::SystemClock;
 
-use super::command::{StudyArgs, mean_seconds, num_comparisons, num_that_keep, paired, total, unconfirmable_runs};
+use super::command::StudyArgs;
 use super::file::Run;
 use super::paired::{PairedDifference, mean_and_deviation, upper_bound};
+use super::table::{
+    compared, costs, mean_operations, mean_seconds, num_comparisons, num_that_keep, paired, total, unconfirmable_runs,
+};
 use crate::bench::BUILD;
 
 const NOTES: &str = "DATA.POLICY.test_accuracy: accuracy on the test part after the last epoch (%), one value per random seed, which fixes \
@@ -18,7 +21,10 @@ const NOTES: &str = "DATA.POLICY.test_accuracy: accuracy on the test part after 
                      `comparisons` of this outcome hold together (Bonferroni) (points); .germinated: seeds that germinated, in all runs; \
                      .confirmations: seeds for which the samples that confirm were read, in all runs; config DATA.POLICY.unconfirmable: runs \
                      in which no gain could be confirmed, and why; .steps, .seconds (of training, where several runs train at the same time each beside the others), .parameters \
-                     and .seeds_kept: means over the random seeds; POLICY scratch: the host with wider layers, of the size that the first policy came to with the same random seed; .keep: runs with a permanent seed, .keep.share and .keep.bound: their share and its \
+                     and .seeds_kept: means over the random seeds; POLICY scratch: the host with wider layers, of the size that the first policy came to with the same random seed, for as many steps; scratch-flops, \
+                     scratch-seconds: for as many operations, as long; sweep: the host in 1, 2, 4, 8 and 16 times its width, the one that is best on validation data at the cost of all; noise: the first policy with nothing on offer but seeds that add noise; \
+                     .operations: mean floating-point operations of products, by their shapes, of training and of all that is measured before the test; .looking: those of seeds in the shadow and of \
+                     evaluations with a seed on or off (%); FIRST.over.POLICY: as .difference, of the first policy to this one; .operations_share, .seconds_share: operations and seconds in those of the other (%); .keep: runs with a permanent seed, .keep.share and .keep.bound: their share and its \
                      one-sided 95 % bound (Clopper-Pearson) (%); .loss_difference: as .difference, of the loss on the test part.";
 
 /// Everything that the table shows, as `study-FIRST`, where FIRST is the first random seed.
@@ -42,16 +48,15 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
             |of: fn(&Run) -> f64| vec![mean_and_deviation(&runs.iter().map(|run| of(run)).collect::<Vec<f64>>()).0];
         let found = accuracies(&runs);
         let (average, deviation) = mean_and_deviation(&found);
-        let of_arms = |of: fn(&Run) -> f64| paired(&runs, &arm(data, control), of).filter(|_| policy != control);
-        let differences = [
-            ("difference", "points", of_arms(|run| 100.0 * run.test_accuracy)),
-            ("loss_difference", "loss", of_arms(|run| run.test_loss)),
-        ];
         add("test_accuracy", "%", found);
         add("test_accuracy.mean", "%", vec![average]);
         add("test_accuracy.deviation", "points", vec![deviation]);
         add("steps", "count", mean(|run| run.steps as f64));
         add("seconds", "s", mean_seconds(&runs).into_iter().collect());
+        let operations = |of| mean_operations(&runs, of);
+        let (all, looking) = (operations(|counted| counted.total()), operations(|counted| counted.looking));
+        add("operations", "count", all.into_iter().collect());
+        add("looking", "%", looking.zip(all).map(|(looking, all)| 100.0 * looking / all).into_iter().collect());
         add("parameters", "count", mean(|run| run.parameters as f64));
         add("seeds_kept", "count", mean(|run| run.num_fossilized as f64));
         for (what, sum) in [
@@ -68,13 +73,29 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
         add("keep", "count", vec![keep as f64]);
         add("keep.share", "%", vec![100.0 * keep as f64 / of.max(1) as f64]);
         add("keep.bound", "%", vec![100.0 * upper_bound(keep, of)]);
-        for (what, unit, difference) in differences {
+    }
+    for (data, (policy, other)) in
+        args.data.iter().flat_map(|data| compared(args).into_iter().map(move |of| (data, of)))
+    {
+        let (runs, beside) = (arm(data, policy), arm(data, other));
+        let over = if other == control { String::new() } else { format!("over.{other}.") };
+        let mut add = |what: &str, unit: &str, value: f64| {
+            let one = Measurement::of(unit, vec![value]);
+            measurements.extend(one.map(|one| (format!("{data}.{policy}.{over}{what}"), one)));
+        };
+        for (what, share) in ["operations_share", "seconds_share"].into_iter().zip(costs(&runs, &beside)) {
+            share.into_iter().for_each(|share| add(what, "%", share));
+        }
+        for (what, unit, difference) in [
+            ("difference", "points", paired(&runs, &beside, |run| 100.0 * run.test_accuracy)),
+            ("loss_difference", "loss", paired(&runs, &beside, |run| run.test_loss)),
+        ] {
             let Some(difference) = difference else { continue };
             let PairedDifference { mean, low, high, .. } = difference;
             let (low_of_all, high_of_all) = difference.of_all(num_comparisons(args));
             let ends = [(".low", low), (".high", high), (".low_of_all", low_of_all), (".high_of_all", high_of_all)];
             for (end, value) in [("", mean)].into_iter().chain(ends) {
-                add(&format!("{what}{end}"), unit, vec![value]);
+                add(&format!("{what}{end}"), unit, value);
             }
         }
     }
@@ -99,6 +120,7 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
 mod tests {
     use std::num::NonZeroUsize;
 
+    use super::super::file::Counted;
     use super::*;
 
     #[test]
@@ -121,6 +143,8 @@ mod tests {
             test_loss: 0.0,
             steps: 10,
             seconds: (policy != "off" || seed == 7).then_some(1.5),
+            operations: (policy != "off").then_some(Counted { training: 60, evaluation: 20, looking: 20 }),
+            validation: None,
             parameters: 20,
             num_fossilized: 1,
             // Of the second run of `off` it is not known.
@@ -150,6 +174,10 @@ mod tests {
             ("off.seconds", None),
             ("off.difference", None),
             ("heuristic.difference.low_of_all", Some(-1656.0)),
+            ("heuristic.operations", Some(1000.0)),
+            ("heuristic.looking", Some(200.0)),
+            ("off.operations", None),
+            ("heuristic.operations_share", None),
         ] {
             assert_eq!(value(name), expected, "{name}");
         }

@@ -1,6 +1,7 @@
 //! The grafted network: forward passes, and parameters with their layout.
 
 use candle_core::{DType, Device, Tensor, Var};
+use esper_layers::operations::looking;
 use leyline::batch::Batch;
 use leyline::error::ErrorType;
 use leyline::id::{SeedId, TopologyRevision};
@@ -90,8 +91,10 @@ impl GraftedModel {
 
     /// A forward pass without gradient in which `observer` sees every acting seed. Logits (B, classes).
     pub(crate) fn observe(&self, inputs: &Tensor, observer: &mut Observer<'_>) -> Result<Tensor, Error> {
-        let h = self.host.lift(inputs, View::Frozen)?;
-        self.run(h, 0, View::Frozen, &[], Some(observer))
+        looking(|| {
+            let h = self.host.lift(inputs, View::Frozen)?;
+            self.run(h, 0, View::Frozen, &[], Some(observer))
+        })
     }
 
     /// The value h behind the acting seeds of a slot, and the gradient of the batch's mean loss with respect to
@@ -222,7 +225,8 @@ impl GraftedModel {
         for (index, slot) in self.slots.iter().enumerate() {
             h = slot.act(h, View::Live, &[], None)?;
             if let Some(graft) = slot.shadow() {
-                shadows.push(Shadow { seed: graft.seed, logits: self.shadow_logits(graft, index, &h)? });
+                let logits = looking(|| self.shadow_logits(graft, index, &h))?;
+                shadows.push(Shadow { seed: graft.seed, logits });
             }
             h = self.host.segment(index, h, View::Live)?;
         }
@@ -265,8 +269,11 @@ impl TrainableModel for GraftedModel {
                 if let Some(unknown) = overrides.iter().find(|o| self.graft(o.seed).is_none()) {
                     return Err(Error::UnknownSeed { seed: unknown.seed });
                 }
-                let h = self.host.lift(inputs, View::Frozen)?;
-                let logits = self.run(h, 0, View::Frozen, overrides, None)?;
+                let answer = || {
+                    let h = self.host.lift(inputs, View::Frozen)?;
+                    self.run(h, 0, View::Frozen, overrides, None)
+                };
+                let logits = if overrides.is_empty() { answer() } else { looking(answer) }?;
                 Ok(Outputs { logits, shadows: Vec::new() })
             }
         }

@@ -25,6 +25,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Tensor, Var};
+use esper_layers::operations::looking;
 use leyline::batch::Batch;
 use leyline::task::Task;
 use nalgebra::{DMatrix, SVD};
@@ -67,7 +68,7 @@ pub(crate) fn grad_max(
     if slot.channels() > MAX_FEATURES {
         return Ok(false);
     }
-    let (h, gradient) = model.slot_gradient(taught, slot_index, blend)?;
+    let (h, gradient) = looking(|| model.slot_gradient(taught, slot_index, blend))?;
     let mut x = blueprint.down_inputs(&rows(&h, slot)?)?;
     if layer.bias.is_some() {
         x = Tensor::cat(&[&x, &Tensor::ones((x.dim(0)?, 1), x.dtype(), x.device())?], 1)?;

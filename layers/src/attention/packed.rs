@@ -3,6 +3,7 @@
 use candle_core::{D, Device, Result, Tensor};
 
 use super::options::{AttentionOptions, PackedShape};
+use crate::operations::count;
 use crate::precision::compute_type;
 
 /// `softmax(q kᵀ / √d) v` for each head, with a gradient.
@@ -40,6 +41,8 @@ pub fn attention(qkv: &Tensor, options: &AttentionOptions) -> Result<Tensor> {
     if qkv.elem_count() == 0 {
         return Tensor::zeros(shape.output(), qkv.dtype(), qkv.device());
     }
+    // Scores and their sums: positions against positions, in all coordinates.
+    count([qkv, qkv], 2 * shape.batches * shape.heads * shape.length * shape.length * shape.width);
     #[cfg(feature = "cuda")]
     if qkv.device().is_cuda() && qkv.dtype() == candle_core::DType::BF16 && super::cuda::takes_halves(&shape) {
         return super::cuda::attention(qkv, shape, options.causal);

@@ -5,6 +5,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::compose::compose;
 use super::cpu;
 use super::options::{LinearOptions, WeightOrder};
+use crate::operations::count;
 
 /// activation(x·W + b), with gradients for all three.
 ///
@@ -41,6 +42,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &Line
     let num_outputs = check(x, weight, bias, options.order)?;
     let num_inputs = x.dim(candle_core::D::Minus1)?;
     let rows = if x.rank() == 2 { x.clone() } else { x.reshape(((), num_inputs))? };
+    count([x, weight], x.elem_count() * num_outputs);
     let output = evaluate(&rows, weight, bias, options)?;
     if x.rank() == 2 {
         return Ok(output);

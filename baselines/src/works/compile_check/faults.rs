@@ -27,6 +27,29 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     report.check("fault.unknown_kernel", |_| unknown_kernel(gpu, eager));
     report.check("fault.pointer_like_number", |_| pointer_like_number(gpu, eager));
     report.check("fault.named_like_a_product", |_| named_like_a_product(gpu, eager));
+    report.check("overlap.on", |_| early_kernels(gpu, eager, true));
+    report.check("overlap.off", |_| early_kernels(gpu, eager, false));
+}
+
+/// Kernels start early where the device has it and they may, and every step has the same bits.
+fn early_kernels(gpu: &Gpu, eager: &mut Eager, overlap: bool) -> Result<String, Broken> {
+    let options = CompileOptions { overlap, ..CompileOptions::new(PassSet::all()) };
+    let (mut step, captured, compilation) = started(gpu, eager, options)?;
+    let mut compiled = compilation.wait().map_err(|refusal| refused("compiling", refusal))?;
+    let (num_early, all) = (compiled.report().num_early, compiled.report().num_dependencies);
+    let can = gpu.session.facts().compute_capability.is_some_and(|(major, _)| major >= 9);
+    promise((num_early > 0) == (overlap && can), || {
+        format!("{num_early} of {all} dependencies let kernels start early")
+    })?;
+    step.load()?;
+    compiled.verify(&captured, POISON).map_err(|refusal| refused("the comparison", refusal))?;
+    while step.num_steps() < STEPS {
+        step.load()?;
+        compiled.replay().map_err(|refusal| refused("a replay", refusal))?;
+    }
+    let wrong = differing(&step.parameters()?, &eager_parameters(gpu, STEPS)?);
+    promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))?;
+    Ok(format!("{num_early} of {all} dependencies let kernels start early, {STEPS} steps with the bits of eager ones"))
 }
 
 /// A result that a rewrite of a pass dropped is missed by the comparison. Pass and rewrite are found without help, by the

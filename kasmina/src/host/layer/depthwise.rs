@@ -1,6 +1,7 @@
 //! Depthwise convolution: each channel is convolved by itself.
 
 use candle_core::{Result, Tensor};
+use esper_layers::operations::count;
 
 use super::Window;
 use super::conv2d::unfold;
@@ -24,6 +25,7 @@ pub(crate) fn depthwise2d(h: &Tensor, weight: &Tensor, bias: &Tensor, windows: [
 /// with an own start on a GPU, for the same traffic.
 fn sum_over_taps(rows: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (taps, channels) = weight.dims2()?;
+    count([rows, weight], rows.elem_count());
     in_wide(rows, |x| {
         // Wider weights act in the type of the values, as in a linear layer.
         let [weight, bias] = [weight, bias].map(|weight| weight.to_dtype(rows.dtype())?.to_dtype(x.dtype()));
