@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use candle_core::Device;
 use esper_signing::{CommandKey, Journal, KeyRing, Signed, Verified};
+use kasmina::weight::ElementType;
 use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::command::KeyId;
@@ -174,14 +175,15 @@ fn draw_key(journal: Option<&Journal>) -> anyhow::Result<(KeyId, CommandKey)> {
     }
 }
 
-/// The seed manager's settings: sizes that follow from the data are filled in.
+/// The seed manager's settings: sizes that follow from the data, and the type of parameters that follows from the precision, are filled in.
 ///
 /// # Errors
 /// What does not fit the data.
 pub(crate) fn kasmina_config(config: &EsperConfig, train: &Table) -> Result<KasminaConfig, Vec<Issue>> {
     let host = config.host.sized(train.num_features(), train.num_outputs());
     let host = host.map_err(|issue| vec![Issue::of_network(issue)])?;
-    let kasmina = config.seeds.for_host(host, config.run.seed);
+    let dtype = ElementType::of(config.train.precision.of_parameters()).unwrap_or_default();
+    let kasmina = KasminaConfig { dtype, ..config.seeds.for_host(host, config.run.seed) };
     let issues: Vec<Issue> = kasmina.validate().into_iter().map(Issue::of_network).collect();
     if issues.is_empty() { Ok(kasmina) } else { Err(issues) }
 }

@@ -189,6 +189,13 @@ fn a_run_in_half_precision_that_is_resumed_or_goes_back_is_the_uninterrupted_run
 }
 
 #[test]
+fn a_run_in_pure_half_precision_that_is_resumed_or_goes_back_is_the_uninterrupted_run_bit_for_bit() {
+    let with = |more: &[&'static str]| [&["train.precision=bf16_pure"][..], more].concat();
+    compare(&with(&["train.conflict=cagrad", "train.ema_decay=0.9"]), |last| [2, last / 2].map(StepIndex).to_vec());
+    go_back(&with(&["train.conflict=mean"]), |length| vec![length + 2, 7 * length + length / 2]);
+}
+
+#[test]
 fn a_run_that_is_evaluated_by_averages_trains_as_without_them_and_is_resumed_bit_for_bit() {
     let with = |more: &[&'static str]| [&["train.ema_decay=0.9"][..], more].concat();
     compare(&with(&["train.eval_every_steps=5"]), |last| vec![StepIndex(3), StepIndex(last / 2)]);

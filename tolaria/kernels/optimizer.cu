@@ -3,6 +3,7 @@
 
 const u32 MAX_PARAMETERS = 160;
 
+// Of parameters in halves there are half as many, and the second half of `parameter` is their lower halves.
 struct Parameters {
     u64 parameter[MAX_PARAMETERS];
     u64 moments[MAX_PARAMETERS];
@@ -27,6 +28,60 @@ __device__ void store_four(float* at, float4 four) {
     }
 }
 
+// A parameter of `f32`.
+struct Whole {
+    float* at;
+
+    __device__ Whole(const Parameters& parameters, u32 index) : at((float*)parameters.parameter[index]) {}
+    __device__ bool aligned() const { return (u64)at % 16 == 0; }
+    __device__ float one(u64 i) const { return at[i]; }
+    __device__ void set_one(u64 i, float x) const { at[i] = x; }
+    template <bool ALIGNED>
+    __device__ float4 four(u64 i) const { return load_four<ALIGNED>(at + i); }
+    template <bool ALIGNED>
+    __device__ void set_four(u64 i, float4 x) const { store_four<ALIGNED>(at + i, x); }
+};
+
+// A parameter of `bf16`, and 16 more bits of each of its numbers: together an `f32`; src/optim/halves.rs has the same.
+struct Halves {
+    unsigned short* high;
+    short* low;
+
+    __device__ Halves(const Parameters& parameters, u32 index)
+        : high((unsigned short*)parameters.parameter[index]),
+          low((short*)parameters.parameter[MAX_PARAMETERS / 2 + index]) {}
+    __device__ bool aligned() const { return (u64)high % 8 == 0 && (u64)low % 8 == 0; }
+    static __device__ float whole(unsigned short high, short low) {
+        return __uint_as_float(((u32)high << 16) + (u32)(int)low);
+    }
+    static __device__ void halves(float x, unsigned short& high, short& low) {
+        u32 bits = isnan(x) ? 0x7fc00000u : __float_as_uint(x);
+        low = (short)(bits & 0xffffu);
+        high = (unsigned short)((bits - (u32)(int)low) >> 16);
+    }
+    __device__ float one(u64 i) const { return whole(high[i], low[i]); }
+    __device__ void set_one(u64 i, float x) const { halves(x, high[i], low[i]); }
+    template <bool ALIGNED>
+    __device__ float4 four(u64 i) const {
+        if (!ALIGNED) return make_float4(one(i), one(i + 1), one(i + 2), one(i + 3));
+        ushort4 h = *(const ushort4*)(high + i);
+        short4 l = *(const short4*)(low + i);
+        return make_float4(whole(h.x, l.x), whole(h.y, l.y), whole(h.z, l.z), whole(h.w, l.w));
+    }
+    template <bool ALIGNED>
+    __device__ void set_four(u64 i, float4 x) const {
+        if (!ALIGNED) {
+            set_one(i, x.x); set_one(i + 1, x.y); set_one(i + 2, x.z); set_one(i + 3, x.w);
+            return;
+        }
+        ushort4 h;
+        short4 l;
+        halves(x.x, h.x, l.x); halves(x.y, h.y, l.y); halves(x.z, h.z, l.z); halves(x.w, h.w, l.w);
+        *(ushort4*)(high + i) = h;
+        *(short4*)(low + i) = l;
+    }
+};
+
 // 1 or -1 by its sign, 0 for 0, and no number for none; src/optim/rules.rs has the same.
 __device__ __forceinline__ float signf(float x) { return x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : x); }
 
@@ -34,13 +89,13 @@ __device__ __forceinline__ float signf(float x) { return x > 0.0f ? 1.0f : (x < 
 // script writes them, from src/optim/rules.rs.
 #include "rules.cuh"
 
-template <class Rule>
-__device__ void update_one(const Rule& rule, float* parameter, float* moments, u64 length, u64 i, float g) {
-    float x = parameter[i], state[Rule::STATES + 1];
+template <class Rule, class Numbers>
+__device__ void update_one(const Rule& rule, const Numbers& parameter, float* moments, u64 length, u64 i, float g) {
+    float x = parameter.one(i), state[Rule::STATES + 1];
 #pragma unroll
     for (int s = 0; s < Rule::STATES; s++) state[s] = moments[s * length + i];
     rule.update(x, state, g);
-    parameter[i] = x;
+    parameter.set_one(i, x);
 #pragma unroll
     for (int s = 0; s < Rule::STATES; s++) moments[s * length + i] = state[s];
 }
@@ -54,14 +109,14 @@ __device__ void update_one(const Rule& rule, float* parameter, float* moments, u
         _Pragma("unroll") for (int s = 0; s < Rule::STATES; s++) state[s].LANE = one[s]; \
     }
 
-template <bool ALIGNED, class Rule>
+template <bool ALIGNED, class Rule, class Numbers>
 __device__ void update_quads(
-    const Terms& terms, u32 rows, const Quads& quads, const Rule& rule, float* parameter, float* moments, const Part& part,
+    const Terms& terms, u32 rows, const Quads& quads, const Rule& rule, const Numbers& parameter, float* moments, const Part& part,
     float factor) {
     for (u64 at = quads.start + 4 * threadIdx.x; at < quads.end; at += 4 * blockDim.x) {
         u64 i = at - part.start;
         // All loads of a turn first, so that they are under way together.
-        float4 x = load_four<ALIGNED>(parameter + i), state[Rule::STATES + 1];
+        float4 x = parameter.template four<ALIGNED>(i), state[Rule::STATES + 1];
 #pragma unroll
         for (int s = 0; s < Rule::STATES; s++) state[s] = load_four<ALIGNED>(moments + s * part.length + i);
         float4 g = combine_quad(terms, rows, at);
@@ -70,14 +125,14 @@ __device__ void update_quads(
         UPDATE_LANE(y)
         UPDATE_LANE(z)
         UPDATE_LANE(w)
-        store_four<ALIGNED>(parameter + i, x);
+        parameter.template set_four<ALIGNED>(i, x);
 #pragma unroll
         for (int s = 0; s < Rule::STATES; s++) store_four<ALIGNED>(moments + s * part.length + i, state[s]);
     }
 }
 
 // One block per chunk from first_chunk on; the parameters are those from first_part on. constants: four numbers per part.
-template <class Rule>
+template <class Rule, class Numbers>
 __device__ void update_chunk(
     const Rows& rows, const Parameters& parameters, const Settings& settings, const Chunk* chunks, const Part* parts,
     const float* coefficients, const float* factors, const float* constants, u32 first_chunk) {
@@ -86,7 +141,7 @@ __device__ void update_chunk(
     Part part = parts[chunk.part];
     load_terms(terms, rows, coefficients_of(part, rows.count, coefficients));
     u32 index = chunk.part - parameters.first_part;
-    float* parameter = (float*)parameters.parameter[index];
+    Numbers parameter(parameters, index);
     float* moments = (float*)parameters.moments[index];
     Rule rule(settings.value, constants + 4 * chunk.part);
     float factor = factors ? factors[chunk.part] : 1.0f;
@@ -94,7 +149,7 @@ __device__ void update_chunk(
     if (isnan(factor)) return;
     Quads quads(chunk);
     // Rows are read in fours wherever the part starts in them; the parameter only where it starts at a multiple of four.
-    bool aligned = part.start % 4 == 0 && (u64)parameter % 16 == 0;
+    bool aligned = part.start % 4 == 0 && parameter.aligned();
     for (int s = 0; s < Rule::STATES; s++) aligned = aligned && (u64)(moments + s * part.length) % 16 == 0;
     if (aligned) {
         update_quads<true>(terms, rows.count, quads, rule, parameter, moments, part, factor);
@@ -108,14 +163,17 @@ __device__ void update_chunk(
     }
 }
 
-#define UPDATE(NAME)                                                                                                  \
+#define UPDATE_NUMBERS(NAME, RULE, NUMBERS)                                                                           \
     extern "C" __global__ void __launch_bounds__(256) update_##NAME(                                                  \
         const __grid_constant__ Rows rows, const __grid_constant__ Parameters parameters, Settings settings,          \
         const Chunk* chunks, const Part* parts, const float* coefficients, const float* factors,                      \
         const float* constants, u32 first_chunk) {                                                                    \
         WAIT_FOR_INPUTS;                                                                                              \
-        update_chunk<rule_##NAME>(                                                                                    \
+        update_chunk<RULE, NUMBERS>(                                                                                  \
             rows, parameters, settings, chunks, parts, coefficients, factors, constants, first_chunk);                \
     }
+#define UPDATE(NAME)                          \
+    UPDATE_NUMBERS(NAME, rule_##NAME, Whole) \
+    UPDATE_NUMBERS(NAME##_halves, rule_##NAME, Halves)
 
 UPDATE_RULES

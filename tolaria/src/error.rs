@@ -27,12 +27,17 @@ pub enum Error {
         found: String,
     },
     /// A parameter of a type that the trainer does not train.
-    #[error("parameter `{name}` is {found}: only f32 is trained, build the network with f32 parameters")]
+    #[error(
+        "parameter `{name}` is {found}: expected {expected} with this `precision`; `bf16_pure` trains parameters of bf16, all others \
+         those of f32"
+    )]
     UnsupportedParameter {
         /// The first such parameter.
         name: String,
         /// Its element type.
         found: &'static str,
+        /// The element type that the trainer's precision has.
+        expected: &'static str,
     },
     /// A backward pass left a parameter of its scope without a gradient.
     #[error("parameter `{name}` has no gradient")]

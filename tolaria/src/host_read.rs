@@ -54,6 +54,10 @@ pub fn read_scalar(tensor: &Tensor, what: &'static str, reads: &mut HostReads) -
 /// # Sync
 /// one device-to-host copy
 pub fn read_vec(tensor: &Tensor, what: &'static str, reads: &mut HostReads) -> Result<Vec<f32>, Error> {
+    // A GPU does not convert these.
+    if tensor.dtype() == DType::I16 {
+        return Ok(read::<i16>(tensor, what, reads)?.into_iter().map(f32::from).collect());
+    }
     read(&tensor.to_dtype(DType::F32)?, what, reads)
 }
 

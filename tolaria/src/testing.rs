@@ -1,7 +1,7 @@
 //! What the tests of several modules share.
 #![expect(clippy::disallowed_methods, reason = "tests look at tensors")]
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use leyline::durable::{Durable as _, SavedState};
 use leyline::id::{SeedId, TopologyRevision};
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
@@ -50,7 +50,7 @@ pub(crate) fn vector(values: &[f32]) -> Tensor {
 }
 
 pub(crate) fn values(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
+    tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
 pub(crate) fn values_f64(tensor: &Tensor) -> Vec<f64> {

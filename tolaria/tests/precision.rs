@@ -29,6 +29,7 @@ type Run = Trainer<NoSeeds<PlainModel>, NoPolicy>;
 const SAMPLES: usize = 64;
 const STEPS_PER_EPOCH: u64 = 8;
 const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+const PLAIN: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
 const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
 fn data() -> Dataset {
@@ -40,6 +41,11 @@ fn data() -> Dataset {
 
 /// x·W with factors as the scope says; candle's conversions round gradients, too.
 fn product(x: &Tensor, weight: &Var) -> candle_core::Result<Tensor> {
+    if weight.dtype() == DType::BF16 {
+        // The CPU has no such products.
+        let [x, weight] = [x, weight.as_tensor()].map(|of| of.to_dtype(DType::BF16)?.to_dtype(DType::F32));
+        return x?.matmul(&weight?)?.to_dtype(DType::BF16);
+    }
     let Some(half) = half() else { return x.matmul(weight) };
     let round = |tensor: &Tensor| tensor.to_dtype(half)?.to_dtype(DType::F32);
     round(x)?.matmul(&rounded_once(weight, round)?)
@@ -49,13 +55,14 @@ struct Setting {
     precision: TrainPrecision,
     loss_scale: LossScaleConfig,
     optimizer: OptimizerConfig,
+    ema_decay: Option<f64>,
     recorder: Arc<RecordingRecorder>,
 }
 
 impl Setting {
     fn new(precision: TrainPrecision) -> Self {
         let recorder = Arc::new(RecordingRecorder::new());
-        Self { precision, loss_scale: LossScaleConfig::default(), optimizer: ADAM_W, recorder }
+        Self { precision, loss_scale: LossScaleConfig::default(), optimizer: ADAM_W, ema_decay: None, recorder }
     }
 
     fn f16(initial: f64, growth_steps: u32) -> Self {
@@ -67,11 +74,15 @@ impl Setting {
         let var = |shape: (usize, usize)| {
             let count = shape.0 * shape.1;
             let values = (0..count).map(|i| ((i * 5) % 7) as f32 / 7.0 - 0.4);
-            Var::from_tensor(&Tensor::from_iter(values, &Device::Cpu).unwrap().reshape(shape).unwrap()).unwrap()
+            let values = Tensor::from_iter(values, &Device::Cpu).unwrap().reshape(shape).unwrap();
+            Var::from_tensor(&values.to_dtype(self.precision.of_parameters()).unwrap()).unwrap()
         };
         let (first, second) = (var((3, 8)), var((8, 2)));
         let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
         let model = PlainModel::new(named, move |x: &Tensor| {
+            if first.dtype() == DType::BF16 {
+                return product(&product(x, &first)?.relu()?, &second)?.to_dtype(DType::F32);
+            }
             if !has_products {
                 return x.matmul(&first)?.relu()?.matmul(&second);
             }
@@ -83,6 +94,7 @@ impl Setting {
             precision: self.precision,
             loss_scale: self.loss_scale,
             optimizer: self.optimizer,
+            ema_decay: self.ema_decay,
             ..TrainConfig::default()
         };
         let splits = Splits { train: data(), validation: data(), test: data() };
@@ -146,11 +158,30 @@ fn snapshot(trainer: &mut Run) -> Snapshot {
 fn a_precision_that_a_device_or_a_network_does_not_have_is_refused_by_name() {
     let (config, parts) = Setting::new(TrainPrecision::Tf32).parts(true);
     let error = Trainer::new(config, parts).unwrap_err().to_string();
-    assert!(error.contains("precision") && error.contains("expected `f32`, `bf16` or `f16` on this device"), "{error}");
+    assert!(error.contains("precision") && error.contains("expected `f32`, `bf16`, `f16` or `bf16_pure`"), "{error}");
     for precision in [TrainPrecision::Bf16, TrainPrecision::F16] {
         let (config, parts) = Setting::new(precision).parts(false);
         let error = Trainer::new(config, parts).unwrap().run(&mut eager(), &mut NullObserver).unwrap_err().to_string();
         assert!(error.contains("the network has none of `esper_layers::linear`: expected `f32`"), "{error}");
+    }
+    for (built, asked, message) in [
+        (
+            TrainPrecision::F32,
+            TrainPrecision::Bf16Pure,
+            "parameter `first` is f32: expected bf16 with this `precision`",
+        ),
+        (
+            TrainPrecision::Bf16Pure,
+            TrainPrecision::Bf16,
+            "parameter `first` is bf16: expected f32 with this `precision`",
+        ),
+    ] {
+        let (config, parts) = Setting::new(built).parts(true);
+        let error = Trainer::new(TrainConfig { precision: asked, ..config }, parts).unwrap_err().to_string();
+        assert!(
+            error.starts_with(message) && error.contains("`bf16_pure` trains parameters of bf16, all others"),
+            "{error}"
+        );
     }
     let (mut config, parts) = Setting::f16(1024.0, 5).parts(true);
     config.precision = TrainPrecision::Bf16;
@@ -236,7 +267,16 @@ type SavedStateBits = (String, Vec<u32>);
 
 #[test]
 fn a_run_that_is_taken_up_has_the_scale_and_the_bits_of_one_that_never_stopped() {
-    for setting in [Setting::f16(16_777_216.0, 3), Setting::new(TrainPrecision::Bf16)] {
+    let pure = |optimizer| Setting { optimizer, ..Setting::new(TrainPrecision::Bf16Pure) };
+    let averaged = Setting { ema_decay: Some(0.9), ..pure(ADAM_W) };
+    for setting in [
+        Setting::f16(16_777_216.0, 3),
+        Setting::new(TrainPrecision::Bf16),
+        pure(SGD),
+        pure(PLAIN),
+        pure(ADAM_W),
+        averaged,
+    ] {
         let expected = ended(&mut setting.trainer());
         // Amid the search for a scale, while it grows, at the end of an epoch.
         for stop in [2, 5, STEPS_PER_EPOCH, 13, 27] {
@@ -262,12 +302,41 @@ fn half_precision_learns_what_single_precision_learns() {
         seen.1.into_iter().map(|report| report.validation.loss).collect::<Vec<_>>()
     };
     let expected = losses(&Setting::new(TrainPrecision::F32));
-    for (setting, tolerance) in [(Setting::new(TrainPrecision::Bf16), 1e-2), (Setting::f16(1024.0, 2000), 1e-3)] {
+    for (setting, tolerance) in [
+        (Setting::new(TrainPrecision::Bf16), 1e-2),
+        (Setting::f16(1024.0, 2000), 1e-3),
+        (Setting::new(TrainPrecision::Bf16Pure), 2e-2),
+    ] {
         let found = losses(&setting);
         assert_ne!(found, expected, "nothing was rounded");
         let largest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(largest < tolerance, "{:?}: {largest}", setting.precision);
     }
+}
+
+/// What is evaluated and saved, with gradients of one microbatch at a time and all at once, clipped.
+#[test]
+fn pure_half_precision_is_of_bf16_throughout_and_adds_gradients_up_alike() {
+    let run = |gradient_mib| {
+        let setting = Setting { ema_decay: Some(0.9), ..Setting::new(TrainPrecision::Bf16Pure) };
+        let (config, parts) = setting.parts(true);
+        let mut trainer = Trainer::new(TrainConfig { gradient_mib, ..config }, parts).unwrap();
+        trainer.run(&mut eager(), &mut NullObserver).unwrap();
+        snapshot(&mut trainer)
+    };
+    let [one, all] = [0, 256].map(run);
+    assert_eq!(numbers(&one), numbers(&all));
+    assert!(one.components["seeds"].tensors.values().all(|tensor| tensor.dtype() == DType::BF16));
+    let kept = &one.components["optimizer"].tensors;
+    for (name, expected) in [
+        ("first", DType::F32),
+        ("rest of first", DType::I16),
+        ("average of first", DType::BF16),
+        ("rest of average of first", DType::I16),
+    ] {
+        assert_eq!(kept[name].dtype(), expected, "{name}");
+    }
+    assert_eq!(kept.len(), 8);
 }
 
 #[test]

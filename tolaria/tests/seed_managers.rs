@@ -357,8 +357,10 @@ fn linear(offset: DType) -> NoSeeds<PlainModel> {
 fn assert_refused(error: &Error, found_type: &str) {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     let text = error.to_string();
-    let expected =
-        format!("parameter `offset` is {found_type}: only f32 is trained, build the network with f32 parameters");
+    let expected = format!(
+        "parameter `offset` is {found_type}: expected f32 with this `precision`; `bf16_pure` trains parameters of bf16, all others \
+         those of f32"
+    );
     assert_eq!(text, expected);
     assert!(matches!(error, Error::UnsupportedParameter { name, .. } if name == "offset"));
 }

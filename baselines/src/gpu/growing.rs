@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use kasmina::host::HostConfig;
 use kasmina::isolation::IsolationConfig;
+use kasmina::weight::ElementType;
 use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::id::RunId;
@@ -19,7 +20,7 @@ use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
 use tolaria::task::{Classification, NextToken, Task};
-use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, Trainer};
+use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, TrainPrecision, Trainer};
 
 use super::report::Broken;
 use crate::gpu::open::Gpu;
@@ -42,6 +43,7 @@ pub(crate) struct Growing {
     /// Whether the data stay on the host.
     pub(crate) data_on_host: bool,
     pub(crate) seed_width: usize,
+    pub(crate) precision: TrainPrecision,
 }
 
 pub(crate) const CLASSES: usize = 10;
@@ -75,6 +77,7 @@ impl Growing {
             execution: in_mode(StepMode::Graph),
             data_on_host: false,
             seed_width: 8,
+            precision: TrainPrecision::F32,
         }
     }
 
@@ -99,6 +102,7 @@ impl Growing {
         let seeds_config = KasminaConfig {
             attribution: AttributionMode::Alpha,
             seed_width: self.seed_width,
+            dtype: ElementType::of(self.precision.of_parameters()).unwrap_or_default(),
             // A false alarm of the monitor would end the run.
             isolation: IsolationConfig { check_every_epochs: 1, strict: true },
             ..KasminaConfig::new(self.host.clone())
@@ -152,7 +156,9 @@ impl Growing {
     }
 
     pub(crate) fn config(&self) -> TrainConfig {
-        train_config(self.batch_size, self.microbatches, self.optimizer, self.conflict, self.execution.clone())
+        let conflict = self.conflict;
+        let config = train_config(self.batch_size, self.microbatches, self.optimizer, conflict, self.execution.clone());
+        TrainConfig { precision: self.precision, ..config }
     }
 }
 

@@ -26,6 +26,14 @@ impl Draw {
         Self { dtype, ..self }
     }
 
+    /// What `draw` makes of numbers of another float type.
+    pub(crate) fn typed<R>(&mut self, dtype: DType, draw: impl FnOnce(&mut Self) -> R) -> R {
+        let before = std::mem::replace(&mut self.dtype, dtype);
+        let drawn = draw(self);
+        self.dtype = before;
+        drawn
+    }
+
     /// Where the tensors are.
     pub(crate) fn device(&self) -> &Device {
         &self.device

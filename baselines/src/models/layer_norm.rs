@@ -33,7 +33,7 @@ impl LayerNorm {
 
     /// Shape (…, width) stays.
     pub(super) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        debug_assert!(matches!(x.dtype(), DType::F32 | DType::F64));
+        debug_assert!(matches!(x.dtype(), DType::F32 | DType::F64 | DType::BF16));
         if self.variant.form == Form::Layers {
             // What products multiply in `bf16`, and give on to each other, as with PyTorch's autocast.
             let dtype = if self.variant.precision == Precision::Bf16 { DType::BF16 } else { x.dtype() };

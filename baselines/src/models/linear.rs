@@ -76,6 +76,7 @@ impl Linear {
 
     /// Maps (rows, inputs) to (rows, outputs), then applies `activation`.
     pub(crate) fn activated(&self, x: &Tensor, activation: Activation) -> candle_core::Result<Tensor> {
+        let x = &self.variant.signal(x)?;
         match self.variant.form {
             Form::Primitive => {
                 let y = self.product(x)?;
@@ -92,7 +93,7 @@ impl Linear {
             }
             Form::Layers => {
                 let precision = match self.variant.precision {
-                    Precision::F32 | Precision::Tf32 => esper_layers::Precision::AsIs,
+                    Precision::F32 | Precision::Tf32 | Precision::Bf16Pure => esper_layers::Precision::AsIs,
                     Precision::Bf16 => esper_layers::Precision::Bf16,
                 };
                 let options = LinearOptions { order: WeightOrder::OutIn, activation, precision };
@@ -103,7 +104,7 @@ impl Linear {
 
     fn product(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self.variant.precision {
-            Precision::F32 | Precision::Tf32 => x.matmul(&self.weight.t()?),
+            Precision::F32 | Precision::Tf32 | Precision::Bf16Pure => x.matmul(&self.weight.t()?),
             Precision::Bf16 => {
                 let factor = self.weight.to_dtype(DType::BF16)?;
                 x.to_dtype(DType::BF16)?.matmul(&factor.t()?)?.to_dtype(x.dtype())

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use candle_core::{DType, Tensor};
+
 /// Who computes a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
@@ -26,7 +28,7 @@ impl Form {
     }
 }
 
-/// Arithmetic of the products with weights. Parameters, attention and everything else stay in `f32`.
+/// Arithmetic of the products with weights. Parameters, attention and everything else stay in `f32`, but for the last.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Precision {
     /// `f32`.
@@ -37,11 +39,13 @@ pub(crate) enum Precision {
     Tf32,
     /// Factors rounded to `bf16`, as PyTorch's autocast does it.
     Bf16,
+    /// Parameters and signals of `bf16`; updates are compensated.
+    Bf16Pure,
 }
 
 impl Precision {
     /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::F32, Self::Tf32, Self::Bf16];
+    pub(crate) const ALL: [Self; 4] = [Self::F32, Self::Tf32, Self::Bf16, Self::Bf16Pure];
 
     /// Its name in results.
     pub(crate) fn name(self) -> &'static str {
@@ -49,7 +53,13 @@ impl Precision {
             Self::F32 => "f32",
             Self::Tf32 => "tf32",
             Self::Bf16 => "bf16",
+            Self::Bf16Pure => "bf16_pure",
         }
+    }
+
+    /// Type of the parameters.
+    pub(crate) fn of_parameters(self) -> DType {
+        if self == Self::Bf16Pure { DType::BF16 } else { DType::F32 }
     }
 }
 
@@ -75,6 +85,11 @@ impl Variant {
     /// In `f32`.
     pub(crate) fn of(form: Form) -> Self {
         Self { form, precision: Precision::F32 }
+    }
+
+    /// What reaches a layer: of the type of the parameters, where that is `bf16`.
+    pub(crate) fn signal(self, x: &Tensor) -> candle_core::Result<Tensor> {
+        if self.precision == Precision::Bf16Pure { x.to_dtype(DType::BF16) } else { Ok(x.clone()) }
     }
 }
 

@@ -99,7 +99,9 @@ impl Workload {
     }
 
     fn reference_of(num_inputs: usize, variant: Variant, draw: &mut Draw) -> Result<Self, Error> {
-        let model = Linear::model(num_inputs, REFERENCE_CLASSES, variant, draw)?;
+        let model = draw.typed(variant.precision.of_parameters(), |draw| {
+            Linear::model(num_inputs, REFERENCE_CLASSES, variant, draw)
+        })?;
         Ok(Self {
             name: "ref",
             model,
@@ -125,7 +127,8 @@ impl Workload {
         variant: Variant,
         draw: &mut Draw,
     ) -> Result<Self, Error> {
-        let model = Mlp::new(config, variant, draw)?.into_model()?;
+        let model =
+            draw.typed(variant.precision.of_parameters(), |draw| Mlp::new(config, variant, draw))?.into_model()?;
         let (Some(&num_inputs), Some(&num_classes)) = (config.widths.first(), config.widths.last()) else {
             unreachable!("a perceptron has a first and a last width")
         };
@@ -149,7 +152,8 @@ impl Workload {
         variant: Variant,
         draw: &mut Draw,
     ) -> Result<Self, Error> {
-        let model = Transformer::new(config, variant, draw)?.into_model()?;
+        let model = draw.typed(variant.precision.of_parameters(), |draw| Transformer::new(config, variant, draw))?;
+        let model = model.into_model()?;
         let (inputs, targets) = token_stream(config, NUM_BATCHES * batch_size, draw)?;
         Ok(Self::of_tokens(name, model, config, [inputs, targets], batch_size))
     }
@@ -166,7 +170,8 @@ impl Workload {
         variant: Variant,
         draw: &mut Draw,
     ) -> Result<Self, Error> {
-        let model = Transformer::new(config, variant, draw)?.into_last_model()?;
+        let model = draw.typed(variant.precision.of_parameters(), |draw| Transformer::new(config, variant, draw))?;
+        let model = model.into_last_model()?;
         let num_sequences = NUM_BATCHES * batch_size;
         let (inputs, targets) = token_stream(config, num_sequences, draw)?;
         let targets = targets.reshape((num_sequences, config.context_len))?;

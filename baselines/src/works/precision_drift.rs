@@ -16,20 +16,20 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpu::growing::values_of;
 use crate::gpu::report::Broken;
-use crate::models::{Form, Variant, Workload};
+use crate::models::{Form, Precision, Variant, Workload};
 use crate::samples::Samples;
 use crate::trainer::{all_of, count, plain_trainer, train_config};
 use crate::work::{Needs, Outcome, Setting, Work, settings};
 
 pub(super) const WORK: Work = Work::new(
     "precision-drift",
-    "Training in TF32, bf16 and f16 against f32: losses, accuracy, parameters",
+    "Training in TF32, bf16, f16 and pure bf16 against f32: losses, accuracy, parameters",
     Needs::Nothing,
     run,
 );
 
 const NOTES: &str = "WORK.PRECISION.*: a run of the trainer with `train.precision`, weights and data as in f32, four microbatches per step. loss, accuracy: of the \
-    training data at the end, evaluated in f32; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
+    training data at the end, evaluated in f32, of bf16_pure in bf16; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
     parameter_drift: norm of the difference of all parameters from those of f32 over the norm of what f32 has learned (those at the end minus those at the start). skipped: steps \
     that overflowed. seed_drift: the same distance between two runs in f32 from other orders of the samples. tf32 is measured on a GPU";
 
@@ -92,10 +92,10 @@ fn measure(
         "ratio",
         distance(&of(TrainPrecision::F32, SEEDS[1])?.end, &exact.end) / learned,
     );
-    let reduced = [TrainPrecision::Tf32, TrainPrecision::Bf16, TrainPrecision::F16];
+    let reduced = [TrainPrecision::Tf32, TrainPrecision::Bf16, TrainPrecision::F16, TrainPrecision::Bf16Pure];
     for precision in reduced.into_iter().filter(|precision| device.is_cuda() || *precision != TrainPrecision::Tf32) {
         let found = of(precision, SEEDS[0])?;
-        let name = format!("{work}.{}", format!("{precision:?}").to_lowercase());
+        let name = format!("{work}.{}", precision.name());
         let mut push = |what: &str, unit, value| samples.push(format!("{name}.{what}"), unit, value);
         let pairs = [
             ("loss", "nats", &found.losses, &exact.losses),
@@ -122,7 +122,11 @@ fn train(
     precision: TrainPrecision,
     seed: u64,
 ) -> Result<Ran, Error> {
-    let variant = Variant::of(Form::Layers);
+    let in_layers = match precision {
+        TrainPrecision::Bf16Pure => Precision::Bf16Pure,
+        _ => Precision::F32,
+    };
+    let variant = Variant { form: Form::Layers, precision: in_layers };
     let work = if work == "tfm5m" {
         Workload::sequence_ends(variant, 0, device)?
     } else {

@@ -36,6 +36,7 @@ pub fn address_of(storage: &CudaStorage, offset: usize) -> Result<u64> {
         DType::U32 => pointer(storage.as_cuda_slice::<u32>()?),
         DType::U8 => pointer(storage.as_cuda_slice::<u8>()?),
         DType::I64 => pointer(storage.as_cuda_slice::<i64>()?),
+        DType::I16 => pointer(storage.as_cuda_slice::<i16>()?),
         DType::F16 => pointer(storage.as_cuda_slice::<half::f16>()?),
         DType::BF16 => pointer(storage.as_cuda_slice::<half::bf16>()?),
         _ => return Err(Error::UnsupportedDTypeForOp(dtype, "kernel").bt()),

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use candle_core::{CpuStorage, DType, Error, InplaceOp1, Layout, Result, Storage, Tensor, WithDType};
+use half::bf16;
 
 /// The elements of a contiguous tensor.
 pub(crate) fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
@@ -11,12 +12,30 @@ pub(crate) fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout) 
     Ok(&storage.as_slice::<T>()?[range])
 }
 
-/// The elements of a contiguous `f32` tensor, to be written.
-pub(crate) fn slice_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+/// Elements that a kernel writes.
+pub(crate) trait Written: WithDType {
+    fn of(storage: &mut CpuStorage) -> Option<&mut Vec<Self>>;
+}
+
+macro_rules! written {
+    ($($element:ty = $variant:ident),*) => {$(
+        impl Written for $element {
+            fn of(storage: &mut CpuStorage) -> Option<&mut Vec<Self>> {
+                if let CpuStorage::$variant(values) = storage { Some(values) } else { None }
+            }
+        }
+    )*};
+}
+
+written!(f32 = F32, f64 = F64, bf16 = BF16, i16 = I16);
+
+/// The elements of a contiguous tensor, to be written.
+pub(crate) fn slice_mut<'a, T: Written>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [T]> {
     let range = elements(layout)?;
-    match storage {
-        CpuStorage::F32(values) => Ok(&mut values[range]),
-        _ => Err(Error::UnsupportedDTypeForOp(storage_dtype(storage), "f32 kernel").bt()),
+    let found = storage_dtype(storage);
+    match T::of(storage) {
+        Some(values) => Ok(&mut values[range]),
+        None => Err(Error::UnexpectedDType { msg: "a kernel writes", expected: T::DTYPE, got: found }.bt()),
     }
 }
 
@@ -33,20 +52,18 @@ pub(crate) fn with_slices<R>(tensors: &[&Tensor], f: impl FnOnce(&[&[f32]]) -> R
     Ok(f(&slices))
 }
 
-/// Runs `f` on the elements of a contiguous `f32` tensor of the CPU, to be written.
-pub(crate) fn with_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+/// Runs `f` on the elements of a contiguous tensor of the CPU, to be written.
+pub(crate) fn with_slice_mut<T: Written, R>(tensor: &Tensor, f: impl FnOnce(&mut [T]) -> R) -> Result<R> {
     let once = Once::new("write-slice", |storage: &mut CpuStorage, layout: &Layout| Ok(f(slice_mut(storage, layout)?)));
     once.run(tensor)
 }
 
 /// Runs `f` on the elements of a contiguous `f64` tensor of the CPU, to be written, or without one.
 pub(crate) fn with_sums<R>(tensor: Option<&Tensor>, f: impl FnOnce(Option<&mut [f64]>) -> R) -> Result<R> {
-    let Some(tensor) = tensor else { return Ok(f(None)) };
-    let once = Once::new("write-sums", |storage: &mut CpuStorage, layout: &Layout| match storage {
-        CpuStorage::F64(values) => Ok(f(Some(&mut values[elements(layout)?]))),
-        _ => Err(Error::UnsupportedDTypeForOp(storage_dtype(storage), "f64 kernel").bt()),
-    });
-    once.run(tensor)
+    match tensor {
+        Some(tensor) => with_slice_mut(tensor, |sums| f(Some(sums))),
+        None => Ok(f(None)),
+    }
 }
 
 /// Whether every element of a contiguous tensor of the CPU is as `fits` wants it; one that is no float is.

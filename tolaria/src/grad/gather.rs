@@ -2,7 +2,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, InplaceOp1, Layout, Storage, Tensor};
+use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Storage, Tensor};
 use leyline::id::SeedId;
 use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
@@ -52,7 +52,8 @@ impl Weight<'_> {
     }
 }
 
-/// Copies the gradients of all segments in `scope` to their places in `into`; other places stay as they are.
+/// Copies the gradients of all segments in `scope` to their places in `into`; other places stay as they are. Those of `bf16` are
+/// widened.
 ///
 /// # Shapes
 /// `into` (P,); `parameters` in the order of `layout`.
@@ -92,9 +93,10 @@ pub(crate) fn gather_weighed(
                 return Err(Error::MissingGradient { name: parameter.name.clone() });
             };
             check_gradient(gradient, segment, flat)?;
-            sources.push((segment.offset, gradient));
+            sources.push((segment.offset, gradient.to_dtype(flat.dtype())?));
         }
     }
+    let sources: Vec<_> = sources.iter().map(|(offset, gradient)| (*offset, gradient)).collect();
     place(flat, &sources, weight)
 }
 
@@ -131,7 +133,8 @@ pub(crate) fn check_parameters(parameters: &[Parameter], layout: &ParameterLayou
 }
 
 fn check_gradient(gradient: &Tensor, segment: &Segment, flat: &Tensor) -> Result<(), Error> {
-    if gradient.elem_count() == segment.len && gradient.dtype() == flat.dtype() {
+    let is_known = gradient.dtype() == flat.dtype() || (gradient.dtype(), flat.dtype()) == (DType::BF16, DType::F32);
+    if gradient.elem_count() == segment.len && is_known {
         return Ok(());
     }
     let what = format!("gradient of `{}`", segment.spec.name);
@@ -216,7 +219,7 @@ impl Divide for Pair<'_> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use candle_core::Device;
 
     use super::*;
     use crate::grad::GradientBufferPool;

@@ -29,6 +29,8 @@ pub(crate) struct SolveArgs<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParameterUpdate<'a> {
     pub(crate) parameter: &'a Var,
+    /// The lower halves of its numbers, (elements) of `i16`, where it is of `bf16`.
+    pub(crate) rest: Option<&'a Tensor>,
     /// Shape (moments, elements); absent where the rule keeps none.
     pub(crate) moments: Option<&'a Tensor>,
 }

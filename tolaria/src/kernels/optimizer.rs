@@ -11,6 +11,7 @@ use crate::optim::{MAX_SETTINGS, TABLE_WIDTH};
 
 const MAX_PARAMETERS: usize = 160;
 
+/// Of parameters in halves there are half as many, and the second half of `parameter` is their lower halves.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Parameters {
@@ -47,11 +48,13 @@ impl DeviceKernels {
         expect(args.constants, DType::F32, TABLE_WIDTH * updates.len(), "optimizer constants")?;
         let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
         let (coefficients, constants) = (address(args.coefficients)?, address(args.constants)?);
-        let function = self.function(args.element.kernel())?;
+        let is_halved = updates.iter().any(|update| update.rest.is_some());
+        let function = self.function(args.element.kernel(is_halved))?;
         let stream = self.stream();
-        for (index, few) in updates.chunks(MAX_PARAMETERS).enumerate() {
-            let first_part = index * MAX_PARAMETERS;
-            let table = table(few, first_part, workspace, num_states)?;
+        let most = if is_halved { MAX_PARAMETERS / 2 } else { MAX_PARAMETERS };
+        for (index, few) in updates.chunks(most).enumerate() {
+            let first_part = index * most;
+            let table = table(few, first_part, workspace, (num_states, is_halved))?;
             let first = workspace.first_chunks[first_part];
             let num_chunks = workspace.first_chunks[first_part + few.len()] - first;
             let first_chunk = count(first);
@@ -81,8 +84,13 @@ fn updated(
 ) -> Effect {
     updates.iter().enumerate().fold(effect, |effect, (index, update)| {
         let part = first_part + index;
-        let length = 4 * (workspace.starts[part + 1] - workspace.starts[part]);
-        let effect = effect.updating(table.parameter[index], length);
+        let length = workspace.starts[part + 1] - workspace.starts[part];
+        let effect = match update.rest {
+            None => effect.updating(table.parameter[index], 4 * length),
+            Some(_) => effect
+                .updating(table.parameter[index], 2 * length)
+                .updating(table.parameter[MAX_PARAMETERS / 2 + index], 2 * length),
+        };
         match update.moments {
             Some(moments) => effect.updating(table.moments[index], 4 * moments.elem_count()),
             None => effect,
@@ -94,14 +102,22 @@ fn table(
     updates: &[ParameterUpdate<'_>],
     first_part: usize,
     workspace: &Workspace,
-    num_states: usize,
+    (num_states, is_halved): (usize, bool),
 ) -> Result<Parameters> {
     let (parameter, moments) = ([0; MAX_PARAMETERS], [0; MAX_PARAMETERS]);
     let mut table = Parameters { parameter, moments, first_part: count(first_part), padding: 0 };
     for (index, update) in updates.iter().enumerate() {
         let part = first_part + index;
         let length = workspace.starts[part + 1] - workspace.starts[part];
-        expect(update.parameter, DType::F32, length, "a parameter")?;
+        expect(update.parameter, if is_halved { DType::BF16 } else { DType::F32 }, length, "a parameter")?;
+        match update.rest {
+            Some(rest) => {
+                expect(rest, DType::I16, length, "the lower halves of a parameter")?;
+                table.parameter[MAX_PARAMETERS / 2 + index] = address(rest)?;
+            }
+            None if is_halved => candle_core::bail!("all parameters of an update are in halves, or none"),
+            None => {}
+        }
         match update.moments {
             Some(moments) => {
                 expect(moments, DType::F32, num_states * length, "moments")?;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{Tensor, Var};
+use candle_core::{DType, Tensor, Var};
 use leyline::durable::SavedState;
 use leyline::layout::Owner;
 use leyline::model::Parameter;
@@ -15,7 +15,9 @@ use crate::cpu::to_f32;
 use crate::error::Error;
 
 /// Before the name of a parameter, in a saved optimizer.
-const PREFIX: &str = "average of ";
+pub(super) const PREFIX: &str = "average of ";
+/// Before the name of a parameter, or of its average, in a saved optimizer.
+pub(super) const REST: &str = "rest of ";
 
 #[derive(Debug, Clone)]
 pub(super) struct Average {
@@ -24,6 +26,8 @@ pub(super) struct Average {
     pub(super) steps: u64,
     /// Of the shape and type of the parameter.
     pub(super) value: Var,
+    /// The lower halves of its numbers, where it is of `bf16`.
+    pub(super) rest: Option<Tensor>,
 }
 
 /// Averages by the names of their parameters.
@@ -43,15 +47,19 @@ impl Averages {
         let var = &parameter.var;
         if !self.of.contains_key(&parameter.name) {
             let value = Var::from_tensor(&var.as_detached_tensor().copy()?)?;
-            self.of.insert(parameter.name.clone(), Average { owner, steps: 0, value });
+            let is_halved = var.dtype() == DType::BF16;
+            let rest = is_halved.then(|| Tensor::zeros(var.elem_count(), DType::I16, var.device())).transpose()?;
+            self.of.insert(parameter.name.clone(), Average { owner, steps: 0, value, rest });
         }
         let average = self.of.get_mut(&parameter.name).expect("it was inserted above");
         average.owner = owner;
         // A restored one comes back on the CPU.
         if !average.value.device().same_device(var.device()) {
             average.value = Var::from_tensor(&average.value.to_device(var.device())?)?;
+            average.rest = average.rest.as_ref().map(|rest| rest.to_device(var.device())).transpose()?;
         }
-        if average.value.shape() != var.shape() || average.value.dtype() != var.dtype() {
+        let fits = average.rest.is_some() == (var.dtype() == DType::BF16);
+        if average.value.shape() != var.shape() || average.value.dtype() != var.dtype() || !fits {
             let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
             return Err(Error::mismatch(format!("average of `{}`", parameter.name), kind(var), kind(&average.value)));
         }
@@ -62,7 +70,7 @@ impl Averages {
         self.of.get(name).map(|average| &average.value)
     }
 
-    /// Exchanges the values of parameters and averages, in place.
+    /// Exchanges the values of parameters and averages, in place; lower halves stay with their numbers.
     pub(super) fn exchange(&self, parameters: &[Parameter]) -> Result<(), Error> {
         for parameter in parameters {
             if let Some(average) = self.value(&parameter.name) {
@@ -78,9 +86,17 @@ impl Averages {
     pub(super) fn save(&self, tensors: &mut BTreeMap<String, Tensor>) -> Result<BTreeMap<String, u64>, Error> {
         for (name, average) in &self.of {
             tensors.insert(format!("{PREFIX}{name}"), average.value.as_detached_tensor().copy()?);
+            if let Some(rest) = &average.rest {
+                tensors.insert(format!("{REST}{PREFIX}{name}"), rest.copy()?);
+            }
         }
         Ok(self.of.iter().map(|(name, average)| (name.clone(), average.steps)).collect())
     }
+}
+
+/// Parameters as an average reads them, in `f32`: themselves, or what they are without their lower halves.
+pub(super) fn numbers<'a>(parameters: impl Iterator<Item = &'a Parameter>) -> candle_core::Result<Vec<Tensor>> {
+    parameters.map(|parameter| parameter.var.as_detached_tensor().to_dtype(DType::F32)).collect()
 }
 
 /// The update of an average.

@@ -1,10 +1,12 @@
 //! The update of one parameter from rows that are summed on the way: one pass over rows, parameter and moments.
 
-use std::cell::RefCell;
+use std::slice::ChunksMut;
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
+use candle_core::{Tensor, Var};
+use half::bf16;
 
+use super::halves::{halves, whole};
 use super::rules::Element;
 use crate::cpu::{self, Divide};
 
@@ -26,11 +28,12 @@ pub(super) struct Source<'a> {
     pub(super) offset: usize,
 }
 
-/// One parameter with its moments, (moments, elements), and its gradient.
+/// One parameter of `f32`, or of `bf16` with the rest of it, with its moments, (moments, elements), and its gradient.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Update<'a> {
     pub(super) element: Element,
     pub(super) parameter: &'a Var,
+    pub(super) rest: Option<&'a Tensor>,
     pub(super) moments: Option<&'a Tensor>,
     pub(super) source: Source<'a>,
 }
@@ -64,11 +67,27 @@ impl Divide for Updates<'_> {
 
 impl Update<'_> {
     fn run(&self) -> candle_core::Result<()> {
-        let Self { element, parameter, moments, source } = *self;
+        let Self { element, parameter, rest, moments, source } = *self;
         if source.factor.is_nan() {
             return Ok(());
         }
-        parameter.inplace_op1(&OnParameter { element, moments, source })
+        let run = |parameter: Numbers<'_>| match moments {
+            None => {
+                run(element, source, Piece { parameter, moments: [&mut [], &mut []], start: 0 });
+                Ok(())
+            }
+            // Moments are a storage of their own, so that both can be held.
+            Some(moments) => cpu::with_slice_mut(moments, |moments| {
+                let (first, second) = moments.split_at_mut(parameter.len());
+                run(element, source, Piece { parameter, moments: [first, second], start: 0 });
+            }),
+        };
+        match rest {
+            None => cpu::with_slice_mut(parameter, |numbers| run(Numbers::Whole(numbers)))?,
+            Some(rest) => cpu::with_slice_mut(parameter, |high| {
+                cpu::with_slice_mut(rest, |low| run(Numbers::Halves(high, low)))
+            })??,
+        }
     }
 
     /// Read and written: every row once, parameter and moments twice.
@@ -79,51 +98,32 @@ impl Update<'_> {
     }
 }
 
-/// Holds the parameter and asks for the moments.
-struct OnParameter<'a> {
-    element: Element,
-    moments: Option<&'a Tensor>,
-    source: Source<'a>,
+/// The numbers of a parameter.
+enum Numbers<'a> {
+    Whole(&'a mut [f32]),
+    /// As `halves.rs`, each as long as the other.
+    Halves(&'a mut [bf16], &'a mut [i16]),
 }
 
-impl InplaceOp1 for OnParameter<'_> {
-    fn name(&self) -> &'static str {
-        "update-parameter"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let parameter = cpu::slice_mut(storage, layout)?;
-        match self.moments {
-            None => {
-                run(self.element, self.source, Piece { parameter, moments: [&mut [], &mut []], start: 0 });
-                Ok(())
-            }
-            // Moments are a storage of their own, so that both can be held.
-            Some(moments) => {
-                let parameter = RefCell::new(parameter);
-                moments.inplace_op1(&OnMoments { element: self.element, source: self.source, parameter })
-            }
+impl Numbers<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Whole(numbers) => numbers.len(),
+            Self::Halves(high, _) => high.len(),
         }
     }
-}
 
-struct OnMoments<'a> {
-    element: Element,
-    source: Source<'a>,
-    parameter: RefCell<&'a mut [f32]>,
-}
-
-impl InplaceOp1 for OnMoments<'_> {
-    fn name(&self) -> &'static str {
-        "update-moments"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let moments = cpu::slice_mut(storage, layout)?;
-        let mut parameter = self.parameter.borrow_mut();
-        let (first, second) = moments.split_at_mut(parameter.len());
-        run(self.element, self.source, Piece { parameter: &mut parameter, moments: [first, second], start: 0 });
-        Ok(())
+    fn split_at(self, index: usize) -> (Self, Self) {
+        match self {
+            Self::Whole(numbers) => {
+                let (left, right) = numbers.split_at_mut(index);
+                (Self::Whole(left), Self::Whole(right))
+            }
+            Self::Halves(high, low) => {
+                let ((left, right), (left_low, right_low)) = (high.split_at_mut(index), low.split_at_mut(index));
+                (Self::Halves(left, left_low), Self::Halves(right, right_low))
+            }
+        }
     }
 }
 
@@ -139,7 +139,7 @@ fn run(element: Element, source: Source<'_>, piece: Piece<'_>) {
 
 /// Neighboring elements of a parameter.
 struct Piece<'a> {
-    parameter: &'a mut [f32],
+    parameter: Numbers<'a>,
     /// As long as the parameter, or empty where the element keeps none.
     moments: [&'a mut [f32]; 2],
     /// Index of the first element in the parameter.
@@ -152,7 +152,7 @@ impl Divide for Piece<'_> {
     }
 
     fn split_at(self, index: usize) -> (Self, Self) {
-        let (left, right) = self.parameter.split_at_mut(index);
+        let (left, right) = self.parameter.split_at(index);
         let [(left_first, right_first), (left_second, right_second)] =
             self.moments.map(|moment| moment.split_at_mut(index.min(moment.len())));
         (
@@ -173,15 +173,49 @@ impl Piece<'_> {
     #[inline(always)]
     fn run_vectorized(self, element: Element, source: Source<'_>) {
         let Self { parameter, moments: [first, second], start } = self;
-        let (mut first, mut second) = (first.chunks_mut(BLOCK), second.chunks_mut(BLOCK));
-        let mut sum = [0.0; BLOCK];
-        let mut at = source.offset + start;
-        for parameter in parameter.chunks_mut(BLOCK) {
-            let gradient = source.sum(at, &mut sum[..parameter.len()]);
-            at += parameter.len();
-            let mut state = [first.next().unwrap_or_default(), second.next().unwrap_or_default()];
-            element.update(parameter, &mut state, gradient);
+        let (first, second) = (first.chunks_mut(BLOCK), second.chunks_mut(BLOCK));
+        let mut blocks = Blocks { element, source, at: source.offset + start, first, second };
+        match parameter {
+            Numbers::Whole(numbers) => {
+                for block in numbers.chunks_mut(BLOCK) {
+                    blocks.update(block);
+                }
+            }
+            Numbers::Halves(high, low) => {
+                let mut numbers = [0.0; BLOCK];
+                for (high, low) in high.chunks_mut(BLOCK).zip(low.chunks_mut(BLOCK)) {
+                    let block = &mut numbers[..high.len()];
+                    for ((number, high), low) in block.iter_mut().zip(&*high).zip(&*low) {
+                        *number = whole(*high, *low);
+                    }
+                    blocks.update(block);
+                    for ((number, high), low) in block.iter().zip(high).zip(low) {
+                        (*high, *low) = halves(*number);
+                    }
+                }
+            }
         }
+    }
+}
+
+/// What blocks of a piece are updated with, one after another.
+struct Blocks<'a> {
+    element: Element,
+    source: Source<'a>,
+    /// Where the next block starts in the rows.
+    at: usize,
+    first: ChunksMut<'a, f32>,
+    second: ChunksMut<'a, f32>,
+}
+
+impl Blocks<'_> {
+    #[inline(always)]
+    fn update(&mut self, block: &mut [f32]) {
+        let mut sum = [0.0; BLOCK];
+        let gradient = self.source.sum(self.at, &mut sum[..block.len()]);
+        self.at += block.len();
+        let mut state = [self.first.next().unwrap_or_default(), self.second.next().unwrap_or_default()];
+        self.element.update(block, &mut state, gradient);
     }
 }
 

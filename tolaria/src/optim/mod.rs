@@ -24,6 +24,7 @@ mod adam_w;
 mod lion;
 mod muon;
 mod average;
+mod halves;
 mod fused;
 mod optimizer;
 mod saved;

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
 
-use super::average::{self, Averages};
+use super::average::{self, Average, Averages};
 use super::config::OptimizerConfig;
 use super::fused::{self, Source};
 use super::groups::GroupsConfig;
@@ -27,14 +27,25 @@ pub(super) struct ParameterState {
     pub(super) owner: Owner,
     /// Updates so far.
     pub(super) steps: u64,
-    /// Shape (moments, elements), the type of the parameter: the velocity, or the first and second moments.
-    pub(super) moments: Tensor,
+    /// Shape (moments, elements), of `f32`: the velocity, or the first and second moments; absent where the rule keeps none.
+    pub(super) moments: Option<Tensor>,
+    /// Of a parameter of `bf16`: the lower halves of its numbers, (elements) of `i16`.
+    pub(super) rest: Option<Tensor>,
+}
+
+impl ParameterState {
+    fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.moments.iter_mut().chain(&mut self.rest)
+    }
 }
 
 /// Turns gradients into updates of the parameters.
 ///
 /// State and step count belong to a parameter's name: a parameter that appears later starts at its own first step, and
 /// the others go on as if nothing had happened.
+///
+/// Parameters are of `f32` or `bf16`. Of one of `bf16` it keeps what rounding leaves over, 16 bits per element, so that both
+/// together are the `f32` that the same gradients make: no update is too small for it. Moments are of `f32` beside both.
 #[derive(Debug)]
 pub struct Optimizer {
     pub(super) config: OptimizerConfig,
@@ -81,7 +92,7 @@ impl Optimizer {
         &self.config
     }
 
-    /// Updates of the parameter so far; `None` when nothing is remembered about it. Plain SGD remembers nothing.
+    /// Updates of the parameter so far; `None` when nothing is remembered about it. Plain SGD remembers nothing of one of `f32`.
     #[must_use]
     pub fn steps_of(&self, name: &str) -> Option<u64> {
         self.states.get(name).map(|state| state.steps)
@@ -90,7 +101,7 @@ impl Optimizer {
     /// Updates every parameter in place with its part of `gradient`: [`Self::prepare`] and [`Self::apply`].
     ///
     /// # Shapes
-    /// `gradient` (P,), of the parameters' type and on their device; `parameters` in the order of `layout`
+    /// `gradient` (P,) of `f32`, on the device of the parameters; `parameters` in the order of `layout`
     /// # Errors
     /// [`Error::LayoutMismatch`] when parameters, layout, gradient and state do not fit each other; then nothing was
     /// changed.
@@ -158,21 +169,25 @@ impl Optimizer {
             let weight = averages.map(|averages| averages.prepare(parameter, owner)).transpose()?;
             let matrix = self.config.matrix(segment);
             let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays, weight, matrix };
-            if num_moments == 0 {
+            let is_halved = parameter.var.dtype() == DType::BF16;
+            if num_moments == 0 && !is_halved {
                 planned.push(plan(0));
                 continue;
             }
             // Two lookups instead of an entry: its key would be a new `String` in every step.
             if !self.states.contains_key(&parameter.name) {
-                let shape = (num_moments, segment.len);
-                let moments = Tensor::zeros(shape, parameter.var.dtype(), parameter.var.device())?;
-                self.states.insert(parameter.name.clone(), ParameterState { owner, steps: 0, moments });
+                let (shape, device) = ((num_moments, segment.len), parameter.var.device());
+                let moments = (num_moments > 0).then(|| Tensor::zeros(shape, DType::F32, device)).transpose()?;
+                let rest = is_halved.then(|| Tensor::zeros(segment.len, DType::I16, device)).transpose()?;
+                self.states.insert(parameter.name.clone(), ParameterState { owner, steps: 0, moments, rest });
             }
             let state = self.states.get_mut(&parameter.name).expect("the state was inserted above");
             state.owner = owner;
             // A restored state comes back on the CPU.
-            if !state.moments.device().same_device(parameter.var.device()) {
-                state.moments = state.moments.to_device(parameter.var.device())?;
+            for tensor in state.tensors_mut() {
+                if !tensor.device().same_device(parameter.var.device()) {
+                    *tensor = tensor.to_device(parameter.var.device())?;
+                }
             }
             planned.push(plan(state.steps + 1));
         }
@@ -289,18 +304,23 @@ impl Optimizer {
                     factor: factors.as_ref().map_or(1.0, |factors| factors[index]),
                     offset: segment.offset,
                 };
-                let (element, moments) = (stage.of(plan.element(planned)), self.moments_of(&parameter.name));
-                updates.push(fused::Update { element, parameter: &parameter.var, moments, source });
+                let (element, state) = (stage.of(plan.element(planned)), self.states.get(&parameter.name));
+                let (moments, rest) = (self.moments_of(&parameter.name), state.and_then(|state| state.rest.as_ref()));
+                updates.push(fused::Update { element, parameter: &parameter.var, rest, moments, source });
             }
             fused::update(&updates)?;
             let Some(averages) = self.averages.as_ref().filter(|_| stage.is_last()) else { return Ok(()) };
+            let now = average::numbers(updated(parameters, layout).map(|(parameter, _)| parameter))?;
             let mut averaged = Vec::with_capacity(updates.len());
-            for (update, ((parameter, _), planned)) in
-                updates.iter().zip(updated(parameters, layout).zip(&plan.planned))
+            for ((update, now), ((parameter, _), planned)) in
+                updates.iter().zip(&now).zip(updated(parameters, layout).zip(&plan.planned))
             {
-                let (Some(value), Some(weight)) = (averages.value(&parameter.name), planned.weight) else { continue };
-                let (element, moments) = (average::element(weight), Some(parameter.var.as_tensor()));
-                averaged.push(fused::Update { element, parameter: value, moments, source: update.source });
+                let (Some(average), Some(weight)) = (averages.of.get(&parameter.name), planned.weight) else {
+                    continue;
+                };
+                let (element, moments) = (average::element(weight), Some(now));
+                let (parameter, rest) = (&average.value, average.rest.as_ref());
+                averaged.push(fused::Update { element, parameter, rest, moments, source: update.source });
             }
             Ok(fused::update(&averaged)?)
         })?
@@ -319,6 +339,7 @@ impl Optimizer {
         let updates: Vec<ParameterUpdate<'_>> = updated(parameters, layout)
             .map(|(parameter, _)| ParameterUpdate {
                 parameter: &parameter.var,
+                rest: self.states.get(&parameter.name).and_then(|state| state.rest.as_ref()),
                 moments: self.moments_of(&parameter.name),
             })
             .collect();
@@ -350,10 +371,12 @@ impl Optimizer {
         let args = UpdateArgs { element, constants, rows, coefficients: &coefficients, factors };
         kernels.update(workspace, &updates, &args)?;
         let Some(averages) = self.averages.as_ref().filter(|_| stage.is_last()) else { return Ok(()) };
+        let now = average::numbers(updated(parameters, layout).map(|(parameter, _)| parameter))?;
         let mut averaged = Vec::with_capacity(updates.len());
-        for (parameter, _) in updated(parameters, layout) {
-            let value = averages.value(&parameter.name).expect("the plan was made with one");
-            averaged.push(ParameterUpdate { parameter: value, moments: Some(parameter.var.as_tensor()) });
+        for ((parameter, _), now) in updated(parameters, layout).zip(&now) {
+            let average = averages.of.get(&parameter.name).expect("the plan was made with one");
+            let (parameter, rest) = (&average.value, average.rest.as_ref());
+            averaged.push(ParameterUpdate { parameter, rest, moments: Some(now) });
         }
         Ok(kernels.update(workspace, &averaged, &UpdateArgs { element: average::element(0.0), ..args })?)
     }
@@ -375,19 +398,22 @@ impl Optimizer {
 
     /// What it remembers about a parameter.
     pub(crate) fn moments_of(&self, name: &str) -> Option<&Tensor> {
-        self.states.get(name).map(|state| &state.moments)
+        self.states.get(name)?.moments.as_ref()
     }
 
     /// What the optimizer remembers about the parameters of `layout`, as far as it does; in its order.
     pub(crate) fn moments<'a>(&'a self, layout: &'a ParameterLayout) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
         let names = layout.segments().iter().map(|segment| segment.spec.name.as_str());
-        names.filter_map(|name| Some((name, &self.states.get(name)?.moments)))
+        let of = |state: &'a ParameterState| state.moments.iter().chain(&state.rest);
+        names.filter_map(move |name| Some(of(self.states.get(name)?).map(move |tensor| (name, tensor)))).flatten()
     }
 
     /// The averages of the parameters of `layout`, as [`Self::moments`].
     pub(crate) fn averages<'a>(&'a self, layout: &'a ParameterLayout) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
         let names = layout.segments().iter().map(|segment| segment.spec.name.as_str());
-        names.filter_map(|name| Some((name, self.averages.as_ref()?.value(name)?.as_tensor())))
+        let of = |average: &'a Average| std::iter::once(average.value.as_tensor()).chain(&average.rest);
+        let known = move |name| Some(of(self.averages.as_ref()?.of.get(name)?).map(move |tensor| (name, tensor)));
+        names.filter_map(known).flatten()
     }
 
     /// Forgets parameters that `layout` does not name, but for those of owners that are `parked`: these come back. Keeps
@@ -405,12 +431,15 @@ impl Optimizer {
         check_parameters(parameters, layout)?;
         for (parameter, segment) in parameters.iter().zip(layout.segments()) {
             if let Some(state) = self.states.get(&parameter.name) {
-                let dtype = parameter.var.dtype();
-                let (expected, found) = ([self.config.num_moments(), segment.len], state.moments.dims());
-                if *found != expected || state.moments.dtype() != dtype {
+                let (num_moments, is_halved) = (self.config.num_moments(), parameter.var.dtype() == DType::BF16);
+                let moments = (num_moments > 0).then(|| format!("{:?} {:?}", DType::F32, [num_moments, segment.len]));
+                let rest = is_halved.then(|| format!("{:?} {:?}", DType::I16, [segment.len]));
+                let expected: Vec<String> = moments.into_iter().chain(rest).collect();
+                let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
+                let found: Vec<String> = state.moments.iter().chain(&state.rest).map(kind).collect();
+                if expected != found {
                     let what = format!("optimizer state of `{}`", parameter.name);
-                    let found = format!("{:?} {found:?}", state.moments.dtype());
-                    return Err(Error::mismatch(what, format!("{dtype:?} {expected:?}"), found));
+                    return Err(Error::mismatch(what, expected.join(" and "), found.join(" and ")));
                 }
             }
         }
@@ -434,7 +463,8 @@ fn check_gradient(parameters: &[Parameter], layout: &ParameterLayout, gradient: 
     check_parameters(parameters, layout)?;
     for parameter in parameters {
         let (var, dtype) = (&parameter.var, gradient.dtype());
-        if var.dtype() != dtype || !var.device().same_device(gradient.device()) {
+        let is_known = var.dtype() == dtype || (var.dtype(), dtype) == (DType::BF16, DType::F32);
+        if !is_known || !var.device().same_device(gradient.device()) {
             let kind = |dtype: DType, tensor: &Tensor| format!("{dtype:?} on {:?}", tensor.device().location());
             let what = format!("parameter `{}`", parameter.name);
             return Err(Error::mismatch(what, kind(dtype, gradient), kind(var.dtype(), var)));

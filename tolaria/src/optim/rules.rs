@@ -91,9 +91,14 @@ macro_rules! rules {
                 match self { $(Self::$rule(_) => $rule::NUM_STATES,)+ }
             }
 
-            /// Name of the kernel on a GPU.
-            pub(crate) const fn kernel(self) -> &'static str {
-                match self { $(Self::$rule(_) => concat!("update_", $name),)+ }
+            /// Name of the kernel on a GPU, for parameters of `f32` or in halves.
+            pub(crate) const fn kernel(self, is_halved: bool) -> &'static str {
+                match (self, is_halved) {
+                    $(
+                        (Self::$rule(_), false) => concat!("update_", $name),
+                        (Self::$rule(_), true) => concat!("update_", $name, "_halves"),
+                    )+
+                }
             }
 
             /// The settings as the kernel is told them.

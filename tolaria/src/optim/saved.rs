@@ -2,7 +2,7 @@
 //!
 //! The document is `{"version":1,"optimizer":"adam_w","steps":{"<parameter>":<updates>, …},"owners":{"<parameter>":<owner>, …}}`,
 //! with the owners of the parameters that are not the host's; the tensor of a parameter has its name and shape (moments,
-//! elements): the velocity, or the first and second moments.
+//! elements): the velocity, or the first and second moments. `rest of <parameter>` has the lower halves of one of `bf16`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use leyline::layout::Owner;
 use leyline::region::Eager;
 use serde::{Deserialize, Serialize};
 
-use super::average::{self, Average};
+use super::average::{self, Average, PREFIX, REST};
 use super::optimizer::{Optimizer, ParameterState};
 use crate::error::Error;
 
@@ -44,7 +44,12 @@ impl Durable for Optimizer {
         let mut tensors = BTreeMap::new();
         let averages = self.averages.as_ref().map(|averages| averages.save(&mut tensors)).transpose()?;
         for (name, state) in &self.states {
-            tensors.insert(name.clone(), state.moments.copy()?);
+            if let Some(moments) = &state.moments {
+                tensors.insert(name.clone(), moments.copy()?);
+            }
+            if let Some(rest) = &state.rest {
+                tensors.insert(format!("{REST}{name}"), rest.copy()?);
+            }
         }
         let of_averages =
             self.averages.iter().flat_map(|averages| averages.of.iter().map(|(name, of)| (name, of.owner)));
@@ -77,24 +82,33 @@ impl Durable for Optimizer {
         }
         let is_average =
             |name: &str| average::parameter_of(name).is_some_and(|name| document.averages.contains_key(name));
-        let known = |name: &&String| document.steps.contains_key(*name) || is_average(name);
+        let known = |name: &&String| {
+            let name = name.strip_prefix(REST).unwrap_or(name);
+            document.steps.contains_key(name) || is_average(name)
+        };
         if let Some(name) = saved.tensors.keys().find(|name| !known(name)) {
             return Err(refused(format!("there are moments of `{name}`, but no step count")));
         }
         let mut states = BTreeMap::new();
         for (name, steps) in document.steps {
-            let moments = saved.tensors.get(&name).ok_or_else(|| refused(format!("`{name}` has no moments")))?;
-            check_moments(&name, moments, self.config.num_moments())?;
+            let (moments, num_moments) = (saved.tensors.get(&name), self.config.num_moments());
+            match moments {
+                Some(moments) => check_moments(&name, moments, num_moments)?,
+                None if num_moments > 0 => return Err(refused(format!("`{name}` has no moments"))),
+                None => {}
+            }
             let owner = document.owners.get(&name).copied().unwrap_or(Owner::Host);
-            // A copy: the update works in place, and a snapshot may be restored more than once.
-            states.insert(name, ParameterState { owner, steps, moments: moments.contiguous()?.copy()? });
+            let (moments, rest) = (copied(moments)?, rest_of(saved, &name)?);
+            states.insert(name, ParameterState { owner, steps, moments, rest });
         }
         let mut averages = BTreeMap::new();
         let found: BTreeMap<&str, &Tensor> = super::averages(saved).collect();
         for (name, steps) in document.averages {
             let value = found.get(&*name).ok_or_else(|| refused(format!("`{name}` has no average")))?;
             let owner = document.owners.get(&name).copied().unwrap_or(Owner::Host);
-            averages.insert(name, Average { owner, steps, value: Var::from_tensor(&value.contiguous()?.copy()?)? });
+            let rest = rest_of(saved, &format!("{PREFIX}{name}"))?;
+            averages
+                .insert(name, Average { owner, steps, value: Var::from_tensor(&value.contiguous()?.copy()?)?, rest });
         }
         if let Some(kept) = &mut self.averages {
             kept.of = averages;
@@ -104,9 +118,26 @@ impl Durable for Optimizer {
     }
 }
 
+/// A copy: the update works in place, and a snapshot may be restored more than once.
+fn copied(tensor: Option<&Tensor>) -> candle_core::Result<Option<Tensor>> {
+    tensor.map(|tensor| tensor.contiguous()?.copy()).transpose()
+}
+
+/// The lower halves of a parameter or an average, where there are any.
+fn rest_of(saved: &SavedState, name: &str) -> Result<Option<Tensor>, Error> {
+    let rest = saved.tensors.get(&format!("{REST}{name}"));
+    match rest.filter(|rest| rest.dtype() != DType::I16 || rest.rank() != 1) {
+        Some(rest) => {
+            let found = format!("{:?} {:?}", rest.dtype(), rest.dims());
+            Err(refused(format!("rest of `{name}`: expected I16 of shape (elements), found {found}")))
+        }
+        None => Ok(copied(rest)?),
+    }
+}
+
 fn check_moments(name: &str, moments: &Tensor, expected: usize) -> Result<(), Error> {
     let is_float = matches!(moments.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
-    if is_float && moments.rank() == 2 && moments.dims()[0] == expected {
+    if expected > 0 && is_float && moments.rank() == 2 && moments.dims()[0] == expected {
         return Ok(());
     }
     let found = format!("{:?} {:?}", moments.dtype(), moments.dims());

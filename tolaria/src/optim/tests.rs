@@ -1,6 +1,7 @@
 //! Optimizers against their definition in `f64`, and the life of their state.
 
 mod fused;
+mod halves;
 mod torch;
 
 use candle_core::{DType, Device, Tensor};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use leyline::batch::Batch;
 use leyline::error::BoxError;
 use leyline::id::SeedId;
@@ -185,7 +185,7 @@ fn bad_sample(data: &Dataset, samples: &[u32]) -> Result<Option<u32>, Error> {
 
 /// 0 where every element is finite, else no number.
 fn nothing(tensor: &Tensor) -> candle_core::Result<Tensor> {
-    (tensor * 0.0)?.sum_all()
+    (tensor * 0.0)?.sum_all()?.to_dtype(DType::F32)
 }
 
 fn all_finite(tensor: &Tensor) -> Result<bool, Error> {

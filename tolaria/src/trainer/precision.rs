@@ -1,13 +1,14 @@
 //! In which precision a step forms its products.
 
-use candle_core::Device;
+use candle_core::{DType, Device};
 use esper_graph::Precision;
+use leyline::model::Parameter;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// The precision of products in training steps. Parameters, gradients, moments, losses and everything that is no product of a
-/// layer stay `f32`; so do evaluations, so that what is measured is what is exported.
+/// The precision of training steps. But for [`Self::Bf16Pure`], it is that of products alone: parameters, gradients, moments, losses
+/// and everything that is no product of a layer stay `f32`; so do evaluations, so that what is measured is what is exported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainPrecision {
@@ -20,9 +21,24 @@ pub enum TrainPrecision {
     Bf16,
     /// The same with `f16`, and the loss is scaled: see [`LossScaleConfig`](super::LossScaleConfig).
     F16,
+    /// Parameters, signals and gradients are of `bf16`, in evaluations, too; what updates leave over is kept beside a parameter, see
+    /// [`Optimizer`](crate::optim::Optimizer). Rows of gradients, moments and losses are of `f32`.
+    Bf16Pure,
 }
 
 impl TrainPrecision {
+    /// As settings call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Tf32 => "tf32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Bf16Pure => "bf16_pure",
+        }
+    }
+
     /// Confirms that the device has it.
     ///
     /// # Errors
@@ -31,8 +47,28 @@ impl TrainPrecision {
         if self != Self::Tf32 || device.is_cuda() {
             return Ok(());
         }
-        let message = "is `tf32`, which products of a GPU have: expected `f32`, `bf16` or `f16` on this device";
+        let message =
+            "is `tf32`, which products of a GPU have: expected `f32`, `bf16`, `f16` or `bf16_pure` on this device";
         Err(Error::InvalidConfig { key: "precision".to_owned(), message: message.to_owned() })
+    }
+
+    /// Type of the parameters that it trains.
+    #[must_use]
+    pub fn of_parameters(self) -> DType {
+        if self == Self::Bf16Pure { DType::BF16 } else { DType::F32 }
+    }
+
+    /// Refuses a network of other parameters. Of other types than these, moments would lose what they add up.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedParameter`].
+    pub(super) fn check_parameters(self, parameters: &[Parameter]) -> Result<(), Error> {
+        let expected = self.of_parameters();
+        let other = parameters.iter().find(|parameter| parameter.var.dtype() != expected);
+        other.map_or(Ok(()), |parameter| {
+            let (name, found) = (parameter.name.clone(), parameter.var.dtype().as_str());
+            Err(Error::UnsupportedParameter { name, found, expected: expected.as_str() })
+        })
     }
 
     pub(super) fn is_default(&self) -> bool {
@@ -44,7 +80,7 @@ impl TrainPrecision {
         match self {
             Self::F32 => Precision::of(device),
             Self::Tf32 => Precision::Tf32,
-            Self::Bf16 => Precision::Bf16,
+            Self::Bf16 | Self::Bf16Pure => Precision::Bf16,
             Self::F16 => Precision::F16,
         }
     }

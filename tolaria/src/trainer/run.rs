@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use candle_core::Device;
 use esper_safety::{Level, Timed};
 use leyline::clock::{Clock, SystemClock};
 use leyline::error::BoxError;
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::layout::Owner;
-use leyline::model::{Parameter, TrainableModel};
+use leyline::model::TrainableModel;
 use leyline::policy::Policy;
 use leyline::region::Eager;
 use leyline::seed::SeedManager;
@@ -243,7 +243,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for settings that cannot work, [`Error::UnsupportedParameter`] for a network of another
-    /// type than `f32`, [`Error::SharedDevice`] for a GPU on which a trainer or a session of another thread lives,
+    /// type than the precision trains, [`Error::SharedDevice`] for a GPU on which a trainer or a session of another thread lives,
     /// [`Error::Policy`] for one with a deadline that has no thread or cannot be saved, device errors.
     pub fn new(config: TrainConfig, parts: Parts<S, P>) -> Result<Self, Error>
     where
@@ -274,7 +274,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         config.precision.check(&parts.device)?;
         let measures = config.measured(&*parts.task)?;
-        require_f32(parts.seeds.model().parameters())?;
+        config.precision.check_parameters(parts.seeds.model().parameters())?;
         let claim = match DeviceClaim::of(&parts.device) {
             Ok(claim) => claim.map(Arc::new),
             Err(_) => {
@@ -525,9 +525,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// An engine for the network as it is now, where it has changed.
     ///
     /// # Errors
-    /// [`Error::UnsupportedParameter`] when the change brought a parameter of another type than `f32`, device errors.
+    /// [`Error::UnsupportedParameter`] when the change brought a parameter of another type than the precision trains, device
+    /// errors.
     pub(super) fn refitted_engine(&self) -> Result<Option<GradientEngine>, Error> {
-        require_f32(self.parts.seeds.model().parameters())?;
+        self.config.precision.check_parameters(self.parts.seeds.model().parameters())?;
         if **self.engine.geometry() == Geometry::of(self.parts.seeds.model().layout())? {
             return Ok(None);
         }
@@ -547,15 +548,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         self.sums.reset()
     }
-}
-
-/// Recorded steps, moments and sums are those of `f32`: host scalars baked into them would go stale in any other type, and
-/// AdamW's moments lose what they add up in a shorter one.
-fn require_f32(parameters: &[Parameter]) -> Result<(), Error> {
-    let other = parameters.iter().find(|parameter| parameter.var.dtype() != DType::F32);
-    other.map_or(Ok(()), |parameter| {
-        Err(Error::UnsupportedParameter { name: parameter.name.clone(), found: parameter.var.dtype().as_str() })
-    })
 }
 
 fn feed<S: SeedManager, P: Policy>(

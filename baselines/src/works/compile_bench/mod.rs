@@ -37,7 +37,7 @@ const NOTES: &str = "CASE is WORK.PRECISION.FORM; FORM: basic operations of cand
     compiler works: draft, background, verify, each with the step it takes and synchronised (us); \
     .stall.over_eager: what the longest of them takes beyond a captured step, over the median of eager steps. CASE.nodes, .critical_path, .pass.NAME: what \
     is left after all passes and after each. torch.*, jax.*: the peers, when they were asked for. ratio.CASE: compiled over \
-    the fastest of the peers, medians; .pipelined the same without synchronisation; bf16 against parameters in f32 with products in bf16. \
+    the fastest of the peers, medians; .pipelined the same without synchronisation; bf16 against parameters in f32 with products in bf16, bf16_pure against parameters in bf16. \
     tokens_per_s.CASE: of language models with products in bf16, by .pipelined and .enqueued; utilization.CASE: times \
     operations per token (6 for each parameter but positions, and 12 L D T), over the data sheet's dense peak of the device. \
     Before any time was taken, parameters and loss after the same number of eager, captured and compiled steps were \
@@ -49,7 +49,7 @@ struct CompileBenchConfig {
     /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`, and `gpt2`; all but the last when absent.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = ALL_NAMES, hide_default_value = true)]
     works: Vec<String>,
-    /// Precisions, of `f32`, `tf32`, `bf16`; all when absent, and only `f32` for `ref`, `bf16` for `gpt2`.
+    /// Precisions, of `f32`, `tf32`, `bf16`, `bf16_pure`; all but the last when absent, and only `f32` for `ref`, those of `bf16` for `gpt2`.
     #[arg(
         long,
         value_name = "NAMES",
@@ -82,7 +82,7 @@ impl CompileBenchConfig {
             };
             let applies = |precision: &Precision| match work {
                 "ref" => *precision == Precision::F32,
-                GPT2 => *precision == Precision::Bf16,
+                GPT2 => matches!(precision, Precision::Bf16 | Precision::Bf16Pure),
                 _ => true,
             };
             cases.extend(self.precisions.iter().copied().filter(applies).map(|precision| (work, precision)));
@@ -103,8 +103,11 @@ impl CompileBenchConfig {
 
     /// What the peer is asked for: the best that it does with the same networks.
     fn peer(&self) -> Option<PeerConfig> {
+        let has_both = self.precisions.contains(&Precision::Bf16);
         let precisions = self.precisions.iter().flat_map(|precision| match precision {
             Precision::Bf16 => vec!["autocast", "bf16"],
+            Precision::Bf16Pure if has_both => Vec::new(),
+            Precision::Bf16Pure => vec!["bf16"],
             precision => vec![precision.name()],
         });
         self.with_peer.then(|| PeerConfig {
@@ -172,6 +175,11 @@ mod tests {
         assert_eq!(peer.precisions, ["f32", "tf32", "autocast", "bf16"]);
         assert_eq!(peer.works, config.works);
         assert_eq!(CompileBenchConfig::by_default().peer(), None);
+        for precisions in [vec![Precision::Bf16Pure, Precision::Bf16], vec![Precision::Bf16Pure]] {
+            let asked = CompileBenchConfig { precisions: precisions.clone(), ..config.clone() };
+            let expected = [vec!["autocast", "bf16"], vec!["bf16"]];
+            assert_eq!(asked.peer().unwrap().precisions, expected[usize::from(precisions.len() == 1)]);
+        }
         let arguments = " --works ref,mlp,tfm5m,tfm30m,mlp4096 --precisions f32,tf32,bf16";
         assert_eq!(CompileBenchConfig::by_default().arguments(), arguments);
         assert_eq!(config.arguments(), format!("{arguments} --with-peer --peer-modes graph --peer-budget 145"));

@@ -7,7 +7,7 @@ use candle_core::Device;
 use kasmina::host::{HostConfig, Pool};
 use leyline::clock::Clock;
 use leyline::region::Eager;
-use tolaria::trainer::StepMode;
+use tolaria::trainer::{StepMode, TrainPrecision};
 
 use super::MIN_STEPS;
 use super::networks::{ADAM_W, MUON, SGD};
@@ -46,6 +46,14 @@ fn grafts() -> Vec<(String, Growing)> {
         {
             grafts.push((format!("{host_name}.{name}"), Growing { host, ..Growing::small(1, optimizer) }));
         }
+    }
+    let (_, language_model) = hosts().into_iter().last().expect("there are hosts");
+    for (name, growing) in [
+        ("graft", Growing::small(4, ADAM_W)),
+        ("language_model_tied", Growing { host: language_model, ..Growing::small(1, ADAM_W) }),
+    ] {
+        let precision = TrainPrecision::Bf16Pure;
+        grafts.push((format!("{name}.bf16_pure"), Growing { precision, ..growing }));
     }
     grafts
 }

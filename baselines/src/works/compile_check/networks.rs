@@ -11,7 +11,7 @@ use tolaria::batch::Dataset;
 use tolaria::optim::{OptimizerConfig, ScheduleConfig};
 use tolaria::plain::PlainModel;
 use tolaria::random::{DrawCounter, Dropout};
-use tolaria::trainer::{StepMode, TrainConfig};
+use tolaria::trainer::{StepMode, TrainConfig, TrainPrecision};
 
 use super::MIN_STEPS;
 use crate::error::Error;
@@ -19,7 +19,7 @@ use crate::gpu::growing::{CLASSES, in_mode, samples};
 use crate::gpu::open::Gpu;
 use crate::gpu::ran::{Ran, same};
 use crate::gpu::report::{Broken, Report, promise};
-use crate::models::{Form, Variant, Workload, largest_gradient_error};
+use crate::models::{Form, Precision, Variant, Workload, largest_gradient_error};
 use crate::trainer::{PlainTrainer, all_of, count, plain_trainer, train_config, two_layers};
 
 pub(super) const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
@@ -46,6 +46,7 @@ struct Network {
     epochs: u64,
     /// After each step.
     pause: Duration,
+    precision: TrainPrecision,
 }
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
@@ -76,6 +77,7 @@ fn networks() -> Vec<Network> {
                 microbatches,
                 epochs: if work == "ref" { 250 } else { 125 },
                 pause: Duration::from_millis(2),
+                precision: TrainPrecision::F32,
             };
             let named = move |name: &'static str| -> Build {
                 Box::new(move |device| parts_of(Workload::of(name, variant, 0, device)?))
@@ -100,9 +102,24 @@ fn networks() -> Vec<Network> {
                 microbatches: 1,
                 epochs: 125,
                 pause: Duration::from_millis(1),
+                precision: TrainPrecision::F32,
             });
         }
     }
+    let variant = Variant { form: Form::Layers, precision: Precision::Bf16Pure };
+    let of = |work: &str, batch_size, build: Build| Network {
+        name: format!("{work}.bf16_pure.layers.adam_w"),
+        build,
+        optimizer: ADAM_W,
+        batch_size,
+        microbatches: 1,
+        epochs: 125,
+        pause: Duration::from_millis(2),
+        precision: TrainPrecision::Bf16Pure,
+    };
+    let mlp = Box::new(move |device: &Device| parts_of(Workload::of("mlp", variant, 0, device)?));
+    networks.push(of("mlp", 128, mlp));
+    networks.push(of("tfm5m", 8, Box::new(move |device| parts_of(Workload::sequence_ends(variant, 0, device)?))));
     networks
 }
 
@@ -125,6 +142,7 @@ impl Network {
         let config = TrainConfig {
             schedule: ScheduleConfig { learning_rate: 1e-3, ..config.schedule },
             eval_batch_size: count(1024),
+            precision: self.precision,
             ..config
         };
         Ok(plain_trainer(config, num_classes, model, all_of(train), [3, num_epochs], clock)?)

@@ -5,7 +5,7 @@ use leyline::region::Eager;
 use leyline::seed::SeedManager as _;
 use tolaria::aggregate::ConflictResolution;
 use tolaria::optim::OptimizerConfig;
-use tolaria::trainer::StepMode;
+use tolaria::trainer::{StepMode, TrainPrecision};
 
 use crate::gpu::growing::{Growing, in_mode, perceptron};
 use crate::gpu::open::Gpu;
@@ -32,6 +32,7 @@ fn five_million(gpu: &Gpu, eager: &mut Eager, samples: &mut Samples) -> Result<S
         execution: in_mode(StepMode::Graph),
         data_on_host: false,
         seed_width: 32,
+        precision: TrainPrecision::F32,
     };
     let (trainer, _) = growing.finish(gpu, eager)?;
     if let Some(refusal) = trainer.last_refusal() {

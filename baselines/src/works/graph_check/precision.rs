@@ -36,11 +36,14 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     let cases = ConflictResolution::ALL.map(|conflict| with(TrainPrecision::F16, conflict)).into_iter().chain([
         with(TrainPrecision::Bf16, ConflictResolution::PcGrad),
         with(TrainPrecision::Tf32, ConflictResolution::Mean),
+        with(TrainPrecision::Bf16Pure, ConflictResolution::Mean),
+        with(TrainPrecision::Bf16Pure, ConflictResolution::PcGrad),
+        summed(TrainPrecision::Bf16Pure),
         summed(TrainPrecision::F32),
         summed(TrainPrecision::F16),
     ]);
     for case in cases {
-        let name = format!("{:?}", case.precision).to_lowercase();
+        let name = case.precision.name();
         let conflict = if case.is_summed { "one_row" } else { case.conflict.name() };
         report.check(format!("precision.{name}.{conflict}.accumulation4"), |_| case.check(gpu, eager));
     }
@@ -92,6 +95,7 @@ impl Case {
             epochs: EPOCHS,
             conflict: self.conflict,
             execution: execution(mode),
+            precision: self.precision,
             ..Growing::small(MICROBATCHES, ADAM_W)
         };
         let loss_scale = match self.precision {
@@ -103,7 +107,7 @@ impl Case {
         };
         // Averages are part of the state that is compared.
         let ema_decay = (self.conflict == ConflictResolution::PcGrad).then_some(0.99);
-        let config = TrainConfig { precision: self.precision, loss_scale, ema_decay, gradient_mib, ..growing.config() };
+        let config = TrainConfig { loss_scale, ema_decay, gradient_mib, ..growing.config() };
         let mut trainer = Trainer::new(config, growing.parts_on(&gpu.device, &gpu.clock)?)?;
         let pause = if mode == StepMode::Compiled { PAUSE } else { Duration::ZERO };
         let mut seen = Seen { pause, ..Seen::default() };

@@ -20,7 +20,8 @@ use tolaria::checkpoint::{CheckpointStore, StdFs};
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{
-    Checkpoints, ExecutionConfig, Flow, Observer, Parts, RecoveryConfig, Splits, Tier, TrainConfig, Trainer,
+    Checkpoints, ExecutionConfig, Flow, Observer, Parts, RecoveryConfig, Splits, Tier, TrainConfig, TrainPrecision,
+    Trainer,
 };
 
 use crate::error::Error;
@@ -117,6 +118,7 @@ impl Place {
             execution: ExecutionConfig::default(),
             data_on_host: false,
             seed_width: 32,
+            precision: TrainPrecision::F32,
         };
         let parts: Parts<Kasmina, Tamiyo> = growing.parts_on(&self.device, &self.clock)?;
         // Nothing grows: every epoch has the same steps.

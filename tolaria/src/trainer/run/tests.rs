@@ -1,6 +1,6 @@
 //! A trainer whose steps cannot be trusted.
 
-use candle_core::{Tensor, Var};
+use candle_core::{DType, Tensor, Var};
 use esper_graph::{Refusal, Stale, execute::Unconfirmed};
 
 use super::*;
