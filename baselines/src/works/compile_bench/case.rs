@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::gpu::compiled_step::captured;
 use crate::gpu::open::{Gpu, refused, replay};
 use crate::gpu::optimizer_step::{OptimizerStep, unit_of};
-use crate::models::{Tokens, Variant, Workload};
+use crate::models::{Precision, Tokens, Variant, Workload};
 use crate::samples::Samples;
 
 /// Eager steps that captured ones are compared with.
@@ -55,9 +55,11 @@ pub(super) fn measure(
     confirm_same(&format!("{case}: captured and compiled steps"), &replayed, &step)?;
     let (end, steps, tokens) = (step.parameters()?, step.num_steps(), step.work.tokens);
     let moved = start.iter().zip(&end).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-    if moved * 2 < end.len() || !step.last_loss()?.is_finite() {
+    // Most updates of so few steps are less than the last place of a parameter of bf16: what moved is the rest of it.
+    let least = end.len() / if variant.precision == Precision::Bf16Pure { 10 } else { 2 };
+    if moved < least || !step.last_loss()?.is_finite() {
         let what = format!("{case}: parameters that moved in {steps} steps");
-        return Err(Error::WrongResult { what, expected: end.len() as f64, found: moved as f64 });
+        return Err(Error::WrongResult { what, expected: least as f64, found: moved as f64 });
     }
 
     let mut timer = gpu.session.timer().map_err(|refusal| refused("a timer", refusal))?;
