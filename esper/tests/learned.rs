@@ -69,6 +69,23 @@ fn a_policy_is_trained_decides_a_run_that_is_taken_up_again_and_says_the_same_wh
 }
 
 #[test]
+fn a_study_trains_anew_what_another_network_would_decide() {
+    let dir = tempfile::tempdir().unwrap();
+    let study = ["study", "--data", "digits", "--policies", "learned,off", "--seeds", "2", "--set", "run.epochs=1"];
+    let study = [&study[..], &["--set", "policy.learned.file=\"policy\"", "--out", "runs.json"]].concat();
+    let trained_by = |output_bias| {
+        stubborn(&dir.path().join("policy"), [output_bias; NUM_OUTPUTS]);
+        esper(dir.path(), &study, 0);
+        let runs = fs::read_to_string(dir.path().join("runs.json")).unwrap();
+        let networks = runs.split("\"network\"").skip(1).map(|rest| rest.split('"').nth(1).unwrap().to_owned());
+        networks.collect::<Vec<_>>()
+    };
+    let (one, other) = (trained_by(0.0), trained_by(1.0));
+    // What was trained stays in the file.
+    assert!(one.len() == 2 && other.len() == 4 && other[..2] == one && one.iter().all(|by| !other[2..].contains(by)));
+}
+
+#[test]
 fn a_network_that_is_not_there_or_is_damaged_is_a_mistake_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let run = ["train", "--policy", "learned", "--out", "run"];

@@ -52,6 +52,7 @@ struct Halves {
           low((short*)parameters.parameter[MAX_PARAMETERS / 2 + index]) {}
     __device__ bool aligned() const { return (u64)high % 8 == 0 && (u64)low % 8 == 0; }
     static __device__ float whole(unsigned short high, short low) {
+        if ((high & 0x7fffu) == 0 && low < 0) low = 0;
         return __uint_as_float(((u32)high << 16) + (u32)(int)low);
     }
     static __device__ void halves(float x, unsigned short& high, short& low) {

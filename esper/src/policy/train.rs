@@ -154,7 +154,7 @@ pub fn command(args: &PolicyTrainArgs) -> anyhow::Result<ExitCode> {
         training.note(&episodes);
         keep(&args.out, &learner.network()?, &training)?;
     }
-    let Some((held_out, network)) = school.compare(cloned, learner.network()?)? else {
+    let Some((held_out, network)) = school.compare(cloned, learner.network()?, training.runs)? else {
         return Ok(ExitCode::from(exit::INTERRUPTED));
     };
     let told = |(who, point): (&String, &Point)| {
@@ -189,6 +189,11 @@ impl Training {
         ));
         self.curve.push(point);
     }
+}
+
+/// Of the problem that a drawn run is of, after so many runs: the same for all that are compared.
+fn number(done: u64, index: u64) -> u64 {
+    done.div_ceil(DRAWS) + index / DRAWS
 }
 
 fn mean(episodes: &[Episode]) -> Point {
@@ -247,12 +252,17 @@ impl School<'_> {
 
     fn drawn(&self, held: Held, done: u64) -> anyhow::Result<Option<Vec<Episode>>> {
         let decides = Decides::Network(held, Choosing::Drawn);
-        let of = |index: u64| Task { number: (done + index) / DRAWS, decides: &decides, dice: 1 + index % DRAWS };
+        let of = |index: u64| Task { number: number(done, index), decides: &decides, dice: 1 + index % DRAWS };
         self.run_all(&(0..GROUPS * DRAWS).map(of).collect::<Vec<_>>())
     }
 
     /// Mean rewards on seeds after all others, by who decides; and the better network.
-    fn compare(&self, cloned: Network, last: Network) -> anyhow::Result<Option<(BTreeMap<String, Point>, Network)>> {
+    fn compare(
+        &self,
+        cloned: Network,
+        last: Network,
+        done: u64,
+    ) -> anyhow::Result<Option<(BTreeMap<String, Point>, Network)>> {
         let likeliest = |name: &str, network: &Network| {
             Decides::Network(Held { digest: name.to_owned(), network: network.clone() }, Choosing::Likeliest)
         };
@@ -263,7 +273,7 @@ impl School<'_> {
         ];
         let mut held_out = BTreeMap::new();
         for (name, decides) in &all {
-            let of = |index| Task { number: self.args.runs + index, decides, dice: 0 };
+            let of = |index| Task { number: self.args.runs.max(done) + index, decides, dice: 0 };
             let Some(episodes) = self.run_all(&(0..self.args.held_out.get()).map(of).collect::<Vec<_>>())? else {
                 return Ok(None);
             };
@@ -300,5 +310,20 @@ impl School<'_> {
         };
         thread::scope(|scope| (0..self.args.jobs.get()).for_each(|_| drop(scope.spawn(work))));
         ended.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_are_compared_are_of_one_problem_however_many_were_made_before() {
+        for done in 0..3 * DRAWS {
+            for group in 0..GROUPS {
+                let of = |draw| number(done, group * DRAWS + draw);
+                assert!((0..DRAWS).all(|draw| of(draw) == done.div_ceil(DRAWS) + group), "{done}, {group}");
+            }
+        }
     }
 }

@@ -101,6 +101,9 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     check_names(&args.policies)?;
     may_be_written(args.result.as_deref(), BUILD)?;
     let arms = arms(args)?;
+    for arm in &arms {
+        surroundings(arm)?;
+    }
     let build = build();
     if let Some(dir) = &args.result {
         let made = fs::create_dir_all(dir);
@@ -111,7 +114,13 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     let (mut runs, mut before, mut ended) = (Vec::new(), Vec::new(), Ok(true));
     for round in rounds(&arms) {
         let settle = |arm: Arm| settled(arm, args, &runs, &before);
-        let round = round.into_iter().map(settle).collect::<anyhow::Result<Vec<Arm>>>()?;
+        let round = match round.into_iter().map(settle).collect::<anyhow::Result<Vec<Arm>>>() {
+            Ok(round) => round,
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        };
         let (file, done) = opened(args, &round, build.as_deref())?;
         let keep = |runs: &[Run]| file.as_ref().map_or(Ok(()), |file| file.keep(runs));
         let trained = train_all(args.jobs, &round, done, &trainer, &keep);

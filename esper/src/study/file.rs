@@ -10,11 +10,12 @@ use esper_disk::{StdFs, replace_file};
 use esper_layers::operations::Operations;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tamiyo::PolicyKind;
 
 use super::arms::Arm;
 use crate::bench::BUILD;
 use crate::exit::UsageError;
-use crate::{data, output, run};
+use crate::{data, output, policy, run};
 
 /// One run of the study.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -95,7 +96,8 @@ impl Run {
     /// Whether training the arm with the program `build` would come to the same. Reads data where nothing else differs.
     fn has_origin_of(&self, arm: &Arm, build: Option<&str>) -> anyhow::Result<bool> {
         let Some(origin) = self.origin.as_ref() else { return Ok(false) };
-        if build != Some(&origin.build) || origin.config != run::whole_digest(&arm.config) {
+        let (config, network) = (run::whole_digest(&arm.config), network_of(arm));
+        if build != Some(&origin.build) || origin.config != config || origin.network != network {
             return Ok(false);
         }
         Ok(data::load(&arm.config.data)?.digest.to_string() == origin.data)
@@ -111,14 +113,23 @@ pub(super) struct Origin {
     config: String,
     /// Digest of the data, as they were divided.
     data: String,
+    /// Digest of the learned policy, where one decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    network: Option<String>,
 }
 
 impl Origin {
     /// Of a run of the program `build`, where that is known, on data with this digest.
     pub(super) fn of(build: Option<&str>, arm: &Arm, data: &data::Prepared) -> Option<Self> {
         let (config, data) = (run::whole_digest(&arm.config), data.digest.to_string());
-        Some(Self { build: build?.to_owned(), config, data })
+        Some(Self { build: build?.to_owned(), config, data, network: network_of(arm) })
     }
+}
+
+fn network_of(arm: &Arm) -> Option<String> {
+    let policy = &arm.config.policy;
+    let dir = policy.learned.file.as_ref().filter(|_| policy.policy == PolicyKind::Learned)?;
+    policy::read(dir, None).ok().map(|(held, _)| held.digest)
 }
 
 /// What this program is, for [`Origin`].

@@ -293,10 +293,13 @@ impl Source {
                 let (graph, num_early) = emitter.emit(program, overlaps)?;
                 RawExec::instantiate(&graph, context).map(|exec| (exec, num_early))
             };
-            overlapping(options.overlap).or_else(|refusal| {
-                tracing::debug!(%refusal, "built again, and no kernel starts early");
-                overlapping(false)
-            })
+            match overlapping(options.overlap) {
+                Err(refusal) if options.overlap => {
+                    tracing::debug!(%refusal, "built again, and no kernel starts early");
+                    overlapping(false)
+                }
+                built => built,
+            }
         };
         let (exec, num_early) = executable(program)?;
         let once_exec = (!once.nodes.is_empty()).then(|| executable(once)).transpose()?.map(|(exec, _)| exec);

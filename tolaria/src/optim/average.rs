@@ -58,7 +58,8 @@ impl Averages {
             average.value = Var::from_tensor(&average.value.to_device(var.device())?)?;
             average.rest = average.rest.as_ref().map(|rest| rest.to_device(var.device())).transpose()?;
         }
-        let fits = average.rest.is_some() == (var.dtype() == DType::BF16);
+        let wanted = (var.dtype() == DType::BF16).then(|| var.elem_count());
+        let fits = average.rest.as_ref().map(Tensor::elem_count) == wanted;
         if average.value.shape() != var.shape() || average.value.dtype() != var.dtype() || !fits {
             let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
             return Err(Error::mismatch(format!("average of `{}`", parameter.name), kind(var), kind(&average.value)));

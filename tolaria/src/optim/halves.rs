@@ -7,8 +7,8 @@
 //! rounding takes less, and random numbers that a captured step has to count.
 //!
 //! The upper half is the nearest `bf16`, away from zero where two are equally near, so that the lower half is its distance in units
-//! of 2⁻¹⁶ of the last place. A lower half fits any upper one: what sets the parameter to another value moves it by less than half
-//! of its last place at most.
+//! of 2⁻¹⁶ of the last place. A lower half fits any finite upper one: what sets the parameter to another value moves it by less than
+//! half of its last place at most, and 0 only away from it.
 
 use half::bf16;
 
@@ -22,9 +22,10 @@ pub(super) fn halves(number: f32) -> (bf16, i16) {
     (bf16::from_le_bytes([third, fourth]), low)
 }
 
-/// The number of two halves.
+/// The number of two halves. Below 0 there is nothing but the other sign, which no number of [`halves`] has.
 #[inline(always)]
 pub(super) fn whole(high: bf16, low: i16) -> f32 {
+    let low = if high == bf16::ZERO { low.max(0) } else { low };
     f32::from_bits((u32::from(high.to_bits()) << 16).wrapping_add(extended(low)))
 }
 
@@ -57,12 +58,12 @@ mod tests {
 
     #[test]
     fn any_two_halves_are_a_number_near_the_upper_one() {
-        for value in [1.0_f32, -3.0, 0.007] {
+        for value in [1.0_f32, -3.0, 0.007, 0.0, -0.0] {
             let high = bf16::from_f32(value);
             for low in [i16::MIN, -1, 0, 1, i16::MAX] {
                 let distance = (whole(high, low) - high.to_f32()).abs();
                 // Half of the last of 8 bits.
-                assert!(distance <= high.to_f32().abs() / 256.0, "{value} and {low}");
+                assert!(distance <= high.to_f32().abs() / 256.0 + f32::MIN_POSITIVE, "{value} and {low}");
             }
         }
     }

@@ -235,9 +235,8 @@ impl Bench<'_> {
         let sink = Breakable::new(&dir.path().join("packets.bin"), fault.flatten(), &is_on, &counted.num_written)?;
         let (recorder, guard) = start(vec![Box::new(sink)], SMALL_QUEUE, &self.setting.clock)?;
         let clock = self.setting.clock.as_ref();
-        let end = clock.now() + length;
         let mut load = Load {
-            timed: Until { clock, device: self.device, end, last: None, steps: Vec::new() },
+            timed: Until { clock, device: self.device, length, end: None, last: None, steps: Vec::new() },
             packets: if fault.is_some() { Packets::Always } else { Packets::Never },
             is_on: Arc::clone(&is_on),
             recorder: Arc::clone(&recorder),
@@ -268,7 +267,7 @@ impl Bench<'_> {
         let (recorder, guard) = start(sinks, capacity, &self.setting.clock)?;
         let num_epochs = num_epochs(self.flags.pairs.get());
         // Two blocks with it follow each other, but for the first and perhaps the last.
-        let num_turns = (num_epochs / 4 + 1).max(1);
+        let num_turns = ((num_epochs + 2) / 4).max(1);
         let num_hostile = if arm.is_attacked { self.flags.requests.get().div_ceil(num_turns) } else { 0 };
         let served = Served {
             surround: self.setting.surround,
@@ -428,11 +427,12 @@ impl<O: Observer> Observer for Load<O> {
     }
 }
 
-/// Takes the times of steps until a moment.
+/// Takes the times of steps for so long from the end of the first one on, before which a device loads its kernels.
 struct Until<'a> {
     clock: &'a dyn Clock,
     device: &'a Device,
-    end: Duration,
+    length: Duration,
+    end: Option<Duration>,
     last: Option<Duration>,
     steps: Vec<f64>,
 }
@@ -444,7 +444,7 @@ impl Observer for Until<'_> {
         let now = self.clock.now();
         let last = self.last.replace(now).filter(|_| report.step_of_epoch > 1);
         self.steps.extend(last.map(|last| us(now - last)));
-        if now < self.end { Flow::Continue } else { Flow::Stop }
+        if now < *self.end.get_or_insert(now + self.length) { Flow::Continue } else { Flow::Stop }
     }
 
     fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {

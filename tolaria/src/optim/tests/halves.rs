@@ -132,4 +132,13 @@ fn a_rest_that_does_not_fit_is_refused() {
     saved.tensors.insert("rest of a".to_owned(), wrong);
     let error = half.optimizer.restore(&mut Eager::acquire().unwrap(), &saved).unwrap_err();
     assert!(error.to_string().contains("rest of `a`: expected I16 of shape (elements), found I16 [1, 3]"), "{error}");
+
+    let [mut half, _] = pair(PLAIN);
+    half.step(&gradient);
+    let mut saved = saved_state(&half.optimizer);
+    let wrong = Tensor::zeros(3, DType::I16, &Device::Cpu).unwrap();
+    assert!(saved.tensors.insert("rest of average of b".to_owned(), wrong).is_some());
+    half.optimizer.restore(&mut Eager::acquire().unwrap(), &saved).unwrap();
+    let error = half.optimizer.step(&half.parameters, &half.layout, &vector(&gradient), RATE).unwrap_err();
+    assert!(error.to_string().contains("average of `b`"), "{error}");
 }
