@@ -64,7 +64,7 @@ struct CompileBenchConfig {
     /// Interpreter with PyTorch.
     #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "with_peer")]
     python: PathBuf,
-    /// Modes of the peer, `jit` for JAX; the ratios are to the fastest of them.
+    /// Modes of the peer, `jit` for JAX; the ratios are to the fastest of them, where all of them were measured.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "graph", requires = "with_peer")]
     peer_modes: Vec<String>,
     /// Seconds that the peer has; modes that compile take 20 for a case.
@@ -151,7 +151,7 @@ impl Flags for CompileBenchConfig {
             let peer = peer.into_result(setting.clock.as_ref());
             result.measurements.extend(peer.measurements);
             result.config.extend(peer.config.into_iter().map(|(key, value)| (format!("peer.{key}"), value)));
-            let ratios = ratios::of(&cases, &result.measurements);
+            let ratios = ratios::of(&cases, &self.peer_modes, &result.measurements);
             result.measurements.extend(ratios);
         }
         let device = result.environment.gpu.clone().unwrap_or_default();
