@@ -4,9 +4,11 @@
 //! the four optimizer steps with shuffling, gathering and their telemetry, and `epoch_whole`, which adds the evaluation
 //! on held-out data, the decision of the policy, the report and the packet. Steps against candle's own are in `steps.rs`.
 
+mod peer;
 mod steps;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,20 +31,45 @@ use crate::error::Error;
 use crate::result::BenchResult;
 use crate::samples::{Samples, ms};
 use crate::trainer::{constant, count, train_config};
-use crate::work::{Needs, Outcome, Setting, Work, settings};
+use crate::work::{Flags, Needs, Outcome, Setting, Work, settings};
 
 const NOTES: &str = "epoch_steps: 4 optimizer steps of the real trainer with shuffling, gathering and telemetry; \
     epoch_whole: with evaluation on 16 samples, policy, report and packet; step: one optimizer step. \
     WORK.candle_step: a step of candle's operations, loss and SGD; WORK.composed_step: of the trainer with a network \
-    of candle's operations; WORK.step: of the trainer with one of esper_layers; parameters are compared first";
+    of candle's operations; WORK.step: of the trainer with one of esper_layers; parameters are compared first. torch.mlp.*: the same perceptron in PyTorch, eager and \
+    by torch.compile, with a fused optimizer; ratio.mlp: mlp.step over the faster, medians";
 const NUM_EPOCHS: u64 = 5_000;
 const WARM_UP_EPOCHS: u64 = 500;
 const STEPS_PER_EPOCH: u64 = 4;
 
-pub(super) const WORK: Work =
-    Work::new("reference", "The reference workload on the CPU: linear 16→4, 16 samples, batch 4", Needs::Nothing, run);
+pub(super) const WORK: Work = Work::with_flags::<ReferenceConfig>(
+    "reference",
+    "The reference workload on the CPU: linear 16→4, 16 samples, batch 4",
+    Needs::Nothing,
+);
 
-fn run(setting: &Setting) -> Result<Outcome, Error> {
+#[derive(Debug, Clone, clap::Args)]
+struct ReferenceConfig {
+    /// Measures the steps of the perceptron in PyTorch afterwards, on as many threads, and adds the ratio.
+    #[arg(long)]
+    with_peer: bool,
+    /// Interpreter with PyTorch.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "with_peer")]
+    python: PathBuf,
+}
+
+impl Flags for ReferenceConfig {
+    fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
+        let mut result = ours(setting)?;
+        if self.with_peer {
+            peer::add(&mut result, &self.python, setting.clock.as_ref())?;
+            result.command += " --with-peer";
+        }
+        Ok(result.into())
+    }
+}
+
+fn ours(setting: &Setting) -> Result<BenchResult, Error> {
     let clock = &setting.clock;
     let run_id = RunId::new("reference").expect("a literal of allowed characters");
     let groups = [
@@ -99,7 +126,7 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
         ("warm_up_epochs", "500"),
     ]);
     let result = samples.into_result("reference-cpu", WORK.name, NOTES, config, clock.as_ref());
-    Ok(BenchResult { metrics: names.unwrap_or_default().into_iter().collect(), ..result }.into())
+    Ok(BenchResult { metrics: names.unwrap_or_default().into_iter().collect(), ..result })
 }
 
 fn config() -> TrainConfig {
