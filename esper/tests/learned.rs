@@ -53,6 +53,8 @@ fn a_policy_is_trained_decides_a_run_that_is_taken_up_again_and_says_the_same_wh
     esper(dir.path(), &[&train[..], &["--resume"]].concat(), 0);
     let (_, error) = esper(dir.path(), &[&train[..], &["--resume", "--first-seed", "3"]].concat(), 2);
     assert!(error.contains("other data, seeds or settings"), "{error}");
+    let (_, error) = esper(dir.path(), &[&train[..], &["--resume", "--hidden", "8"]].concat(), 2);
+    assert!(error.contains("--hidden is 8: the policy in policy has 32"), "{error}");
 
     let run = ["train", "--policy", "learned", "--policy-file", "policy", "--progress", "off", "--out", "run"];
     let drawn = ["--set", "policy.learned.choose=\"drawn\"", "--epochs", "32"];

@@ -290,8 +290,13 @@ pub fn write(
         replace_file(fs, &path, bytes).map_err(io(&path))
     };
     put(WEIGHTS_FILE, weights.bytes())?;
-    if let Some(signing) = signing {
-        put(SIGNATURE_FILE, &signing.to_bytes(manifest.as_bytes()))?;
+    match signing {
+        Some(signing) => put(SIGNATURE_FILE, &signing.to_bytes(manifest.as_bytes()))?,
+        None => {
+            let path = dir.join(SIGNATURE_FILE);
+            fs.remove_file(&path)
+                .or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(io(&path)(e)) })?;
+        }
     }
     put(MANIFEST_FILE, manifest.as_bytes())
 }

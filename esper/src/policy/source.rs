@@ -271,6 +271,8 @@ mod tests {
         let keys = tempfile::tempdir().unwrap();
         let other = signing(keys.path(), "cd");
         check(true, |dir| put(dir, &network(2.0), other.as_ref()), "of another key, or of another manifest");
+        // No signature of what was there before is left.
+        check(true, |dir| put(dir, &network(2.0), None), "policy.hmac: it is missing");
     }
 
     #[test]

@@ -44,7 +44,8 @@ pub struct PolicyTrainArgs {
     /// Data sets, as for `esper train --data`.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "digits")]
     pub data: Vec<String>,
-    /// Runs to learn from, in all; a fifth of them are decided by the rules of `heuristic`.
+    /// Runs to learn from, in all; a fifth of them are decided by the rules of `heuristic`, the others come 16 at a time, the last of them
+    /// beyond `N` where it takes them.
     #[arg(long, value_name = "N", default_value_t = 400)]
     pub runs: u64,
     /// Runs with other random seeds by which rules and networks are compared at the end, for each of them; the better network is kept.
@@ -131,6 +132,12 @@ pub fn command(args: &PolicyTrainArgs) -> anyhow::Result<ExitCode> {
                 "--resume: {} was trained with other data, seeds or settings: expected the same",
                 args.out.display()
             );
+            return Err(UsageError(problem).into());
+        }
+        if found.hidden != args.hidden.get() {
+            let (asked, dir) = (args.hidden, args.out.display());
+            let problem =
+                format!("--hidden is {asked}: the policy in {dir} has {}, which --resume keeps", found.hidden);
             return Err(UsageError(problem).into());
         }
         (training.runs, training.curve) = (found.training.runs, found.training.curve);
