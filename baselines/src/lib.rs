@@ -27,6 +27,7 @@ pub mod figures;
 pub mod peer;
 pub mod hostile;
 mod pattern;
+mod plot;
 mod error;
 
 pub use error::Error;

@@ -143,6 +143,14 @@ impl Transformer {
             .with_host_numbers(HostNumbers::Fixed))
     }
 
+    /// The network as a model that gives logits (B, T, vocabulary), as a task of tokens has them.
+    pub(crate) fn into_token_model(self) -> Result<PlainModel, tolaria::Error> {
+        let TransformerConfig { context_len, vocab_size, .. } = self.config;
+        let variables = self.variables.clone();
+        let forward = move |ids: &Tensor| self.forward(ids)?.reshape(((), context_len, vocab_size));
+        Ok(PlainModel::new(variables, forward)?.with_host_numbers(HostNumbers::Fixed))
+    }
+
     /// The network as a model that gives one row of logits per sample, those of the token after it.
     pub(crate) fn into_last_model(self) -> Result<PlainModel, tolaria::Error> {
         Ok(PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward_last(ids))?

@@ -1,7 +1,5 @@
 //! What launches cost the host and the device: `k` small kernels eagerly, against one replay of a graph of the same.
 
-mod plot;
-
 use candle_core::{DType, Tensor, Var};
 use esper_graph::{Captured, DeviceTimer};
 use leyline::region::Eager;
@@ -10,9 +8,9 @@ use tolaria::host_read::{HostReads, read_vec};
 use crate::error::Error;
 use crate::gpu::fit::{Line, least_squares};
 use crate::gpu::open::{Gpu, refused, replay};
+use crate::plot::{Curve, log_log_svg};
 use crate::samples::{Samples, us};
 use crate::work::{Attachment, Needs, Outcome, Setting, Work, settings};
-use plot::launch_plot;
 
 pub(super) const WORK: Work =
     Work::new("launch-model", "Launches of kernels: eager against one replay of a graph, with a plot", Needs::Gpu, run);
@@ -39,12 +37,12 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
             fit(mode, side, &mut samples);
         }
     }
-    let curve = |mode| {
-        let point = |count| Some((count, samples.median(&name(count, mode, "host"))?));
-        COUNTS.into_iter().filter_map(point).collect::<Vec<(u32, f64)>>()
+    let curve = |mode: &str| {
+        let point = |count| Some((f64::from(count), samples.median(&name(count, mode, "host"))?));
+        Curve { label: mode.to_owned(), points: COUNTS.into_iter().filter_map(point).collect() }
     };
-    let [eager_curve, graph_curve] = MODES.map(curve);
-    let plot = Attachment { file_name: format!("{}.svg", WORK.name), text: launch_plot(&eager_curve, &graph_curve) };
+    let text = log_log_svg("Host time of a step", ["kernels", "host time (µs)"], &MODES.map(curve));
+    let plot = Attachment { file_name: format!("{}.svg", WORK.name), text };
     let config = settings([
         ("kernel", format!("sum of two f32 tensors of {ELEMENTS} elements into a new one")),
         ("region", "the kernels, each on the result of the one before, and one copy into a static buffer".to_owned()),

@@ -1,4 +1,4 @@
-//! Curves over the number of kernels as a drawing: both axes logarithmic, one SVG file without dependencies.
+//! Curves as a drawing: both axes logarithmic, one SVG file without dependencies.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 55.0;
 /// Blue and orange first: they differ for every kind of color vision (Okabe and Ito 2008).
-const COLORS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
+const COLORS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 /// What lies outside is no measurement, and powers of ten would overflow.
 const SMALLEST: f64 = 1e-30;
@@ -17,28 +17,15 @@ const LARGEST: f64 = 1e30;
 
 /// One curve.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Curve {
+pub(crate) struct Curve {
     /// Its name in the legend.
-    label: String,
+    pub(crate) label: String,
     /// Values of both axes. What a logarithm cannot show, 0 for example, is left out.
-    points: Vec<(f64, f64)>,
-}
-
-/// The launch model: microseconds on the host over the number of kernels, eager against replayed.
-///
-/// # Units
-/// kernels, microseconds
-pub(super) fn launch_plot(eager: &[(u32, f64)], graph: &[(u32, f64)]) -> String {
-    let curve = |label: &str, points: &[(u32, f64)]| Curve {
-        label: label.to_owned(),
-        points: points.iter().map(|(kernels, us)| (f64::from(*kernels), *us)).collect(),
-    };
-    let curves = [curve("eager", eager), curve("graph", graph)];
-    log_log_svg("Host time of a step", ["kernels", "host time (µs)"], &curves)
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// Draws `curves` with logarithmic axes, ticks at 1, 2 and 5 of each decade, and a legend.
-pub(super) fn log_log_svg(title: &str, [x_label, y_label]: [&str; 2], curves: &[Curve]) -> String {
+pub(crate) fn log_log_svg(title: &str, [x_label, y_label]: [&str; 2], curves: &[Curve]) -> String {
     let shown: Vec<Vec<(f64, f64)>> = curves.iter().map(|curve| drawable(&curve.points)).collect();
     let all = || shown.iter().flatten();
     let x_axis = Axis::over(all().map(|point| point.0), LEFT, WIDTH - RIGHT);
@@ -190,6 +177,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn launch_plot(eager: &[(u32, f64)], graph: &[(u32, f64)]) -> String {
+        let curve = |label: &str, points: &[(u32, f64)]| Curve {
+            label: label.to_owned(),
+            points: points.iter().map(|(x, y)| (f64::from(*x), *y)).collect(),
+        };
+        log_log_svg("Host time", ["kernels", "host time (µs)"], &[curve("eager", eager), curve("graph", graph)])
+    }
 
     /// Confirms that tags are closed in order, attributes are quoted, and no number is missing.
     #[track_caller]

@@ -1,0 +1,228 @@
+//! What growth in depth saves a language model, in seconds: half of the blocks first, twice as many later, beside all of them
+//! from the first step.
+//!
+//! ```text
+//!   text ─► windows ─┬─► all blocks, N steps ───────────────────────────► loss of held-out windows at the end
+//!                    └─► half of them, part of N ─► grown ─► all blocks ─► seconds until that loss is reached
+//! ```
+
+mod grown;
+mod race;
+mod text;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use candle_core::Device;
+use clap::Args;
+use leyline::region::Eager;
+
+use self::grown::Growth;
+use self::race::{Race, Run};
+use self::text::Text;
+use crate::error::Error;
+use crate::gpu::open::{open_device, result_on};
+use crate::models::TransformerConfig;
+use crate::plot::{Curve, log_log_svg};
+use crate::samples::Samples;
+use crate::work::{Attachment, Flags, Needs, Outcome, Setting, Work, settings};
+
+pub(super) const WORK: Work = Work::with_flags::<GrowthFlags>(
+    "growth-at-scale",
+    "Seconds in which a language model that grows in depth reaches the loss of the same one from scratch",
+    Needs::Nothing,
+);
+
+const NOTES: &str = "A decoder-only transformer over bytes; layers, products in bf16, compiled steps. scratch: all blocks from the first step, for so many steps. KIND.pP: half of the blocks for P percent of those steps, then all of them until the held-out \
+    loss is at most that of scratch at its end (same seed), or for as many steps again. identity: each block is followed by a copy of itself whose two output projections are 0, so that the network computes what it did; stack: the blocks, \
+    then copies of them all, so that it does not. null: identity after 0 steps, which is a network from scratch with other initial weights, every second block of which adds 0 at first. Blocks are copied by the work: no seed, gate or policy takes part. After growth a new trainer begins: fresh \
+    moments and averages, rates warm up again, steps are captured and compiled anew. All arms: AdamW, the same warm-up, then a constant rate, since a fall would end at a step that is chosen before; what is evaluated is the average of parameters over \
+    the last steps (ema_decay). seconds: from before the network is made, with all captures and compilations; each evaluation is left out together with the step before it, and the last step of each epoch (in every arm alike). seconds.ARM.seedN, samples: at each evaluation, in their order; \
+    loss.ARM.seedN.stepK: nats per byte of held-out windows after step K, those of the small network counted; tokens = K x tokens_per_step. final.seedN: scratch at its end. ratio.ARM.seedN: seconds to reach that / seconds of scratch; absent where it was not reached. \
+    reached.ARM: share of the seeds that did";
+
+/// What is trained, and for how long.
+#[derive(Debug, Args)]
+struct GrowthFlags {
+    /// A file of text: its bytes are the tokens, its last twentieth is held out.
+    #[arg(long, value_name = "FILE", default_value = "text")]
+    text: PathBuf,
+    /// Blocks of the whole network, an even number.
+    #[arg(long, value_name = "N", default_value = "12", value_parser = even)]
+    blocks: usize,
+    /// Features of a token, a multiple of 64.
+    #[arg(long, value_name = "N", default_value = "512", value_parser = whole_heads)]
+    width: usize,
+    /// Bytes of a window.
+    #[arg(long, value_name = "N", default_value = "256")]
+    context: NonZeroUsize,
+    /// Windows of a step.
+    #[arg(long, value_name = "N", default_value = "32")]
+    batch: NonZeroUsize,
+    /// Steps from scratch, a multiple of `--every`.
+    #[arg(long, value_name = "N", default_value = "3000")]
+    steps: NonZeroUsize,
+    /// Steps from one evaluation to the next.
+    #[arg(long, value_name = "N", default_value = "75")]
+    every: NonZeroUsize,
+    /// Held-out windows, at equal distances.
+    #[arg(long, value_name = "N", default_value = "512")]
+    held_out: NonZeroUsize,
+    /// Percent of the steps that are taken with half of the blocks.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "50,75", value_parser = clap::value_parser!(u64).range(1..=100))]
+    percents: Vec<u64>,
+    /// Random seeds.
+    #[arg(long, value_name = "N", default_value = "3")]
+    seeds: u64,
+    /// No run starts after so many seconds; what is left is absent.
+    #[arg(long, value_name = "S", default_value = "460")]
+    budget: u64,
+}
+
+/// A way to the whole network.
+#[derive(Debug, Clone, Copy)]
+struct Arm {
+    growth: Growth,
+    /// Of the steps from scratch, with the small network.
+    percent: u64,
+}
+
+impl Arm {
+    fn name(self) -> String {
+        if self.percent == 0 { "null".to_owned() } else { format!("{}.p{}", self.growth.name(), self.percent) }
+    }
+}
+
+impl Flags for GrowthFlags {
+    fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
+        let device = setting.gpu.map_or(Ok(Device::Cpu), open_device)?;
+        let mut eager = Eager::acquire()?;
+        let text = Text::read(&self.text)?;
+        let sizes = [self.context.get(), self.batch.get(), self.held_out.get()];
+        let race = Race {
+            config: TransformerConfig {
+                num_blocks: self.blocks,
+                width: self.width,
+                num_heads: self.width / HEAD,
+                vocab_size: 256,
+                context_len: self.context.get(),
+                is_tied: false,
+            },
+            batch: self.batch.get(),
+            every: self.every.get() as u64,
+            data: text.splits(&self.text, sizes, &device)?,
+            device: &device,
+            clock: &setting.clock,
+        };
+        let samples = self.runs(&race, &mut eager)?;
+        let plots = ["seconds", "tokens"].map(|axis| self.plot(axis, &samples.1));
+        let config = settings([
+            ("text_sha256", text.sha256()),
+            ("text_bytes", text.num_bytes().to_string()),
+            ("held_out", format!("{} windows at equal distances in the last 5 % of the text", self.held_out)),
+            ("blocks", self.blocks.to_string()),
+            ("width", self.width.to_string()),
+            ("context", self.context.to_string()),
+            ("batch", self.batch.to_string()),
+            ("tokens_per_step", self.tokens_per_step().to_string()),
+            ("steps", self.steps.to_string()),
+            ("every", self.every.to_string()),
+            ("optimizer", race::described()),
+            ("device", setting.gpu.map_or("cpu".to_owned(), |gpu| format!("cuda:{gpu}"))),
+        ]);
+        let result = result_on(&device, setting, WORK.name, NOTES, config, samples.0)?;
+        Ok(Outcome { result, attachments: plots.into() })
+    }
+}
+
+/// Features of a head.
+const HEAD: usize = 64;
+
+impl GrowthFlags {
+    fn tokens_per_step(&self) -> usize {
+        self.batch.get() * self.context.get()
+    }
+
+    fn arms(&self) -> Vec<Arm> {
+        let kinds = [Growth::Identity, Growth::Stack];
+        let arms = self.percents.iter().flat_map(|&percent| kinds.map(|growth| Arm { growth, percent }));
+        arms.chain([Arm { growth: Growth::Identity, percent: 0 }]).collect()
+    }
+
+    /// What was measured, and the runs of the first seed, by name.
+    fn runs(&self, race: &Race<'_>, eager: &mut Eager) -> Result<(Samples, Vec<(String, Run)>), Error> {
+        let (mut samples, mut first) = (Samples::default(), Vec::new());
+        let steps = self.steps.get() as u64;
+        let began = race.clock.now();
+        let is_over = || race.clock.now().saturating_sub(began) > Duration::from_secs(self.budget);
+        for seed in 0..self.seeds {
+            if is_over() {
+                break;
+            }
+            let scratch = race.scratch(eager, seed, steps)?;
+            let Some(end) = scratch.points.last().copied() else {
+                let what = "evaluations from scratch".to_owned();
+                return Err(Error::WrongResult { what, expected: (steps / race.every) as f64, found: 0.0 });
+            };
+            samples.push(format!("final.seed{seed}"), "nats", end.loss);
+            keep("scratch", seed, &scratch, &mut samples);
+            if seed == 0 {
+                first.push(("scratch".to_owned(), scratch));
+            }
+            for arm in self.arms() {
+                if is_over() {
+                    break;
+                }
+                let name = arm.name();
+                let run = race.grown(eager, seed, arm.growth, [steps * arm.percent / 100, steps], end.loss)?;
+                keep(&name, seed, &run, &mut samples);
+                let reached = run.points.iter().find(|point| point.is_whole && point.loss <= end.loss);
+                samples.push(format!("reached.{name}"), "ratio", f64::from(u8::from(reached.is_some())));
+                if let Some(point) = reached {
+                    samples.push(format!("ratio.{name}.seed{seed}"), "ratio", point.seconds / end.seconds);
+                    samples.push(format!("ratio.{name}"), "ratio", point.seconds / end.seconds);
+                }
+                if seed == 0 {
+                    first.push((name, run));
+                }
+            }
+        }
+        Ok((samples, first))
+    }
+
+    fn plot(&self, axis: &str, runs: &[(String, Run)]) -> Attachment {
+        let per_step = self.tokens_per_step() as f64;
+        let curve = |(name, run): &(String, Run)| {
+            let points = run
+                .points
+                .iter()
+                .map(|point| (if axis == "tokens" { point.step as f64 * per_step } else { point.seconds }, point.loss));
+            Curve { label: name.clone(), points: points.collect() }
+        };
+        let curves: Vec<Curve> = runs.iter().map(curve).collect();
+        let text = log_log_svg("Held-out loss, first seed", [axis, "nats per byte"], &curves);
+        Attachment { file_name: format!("{}-{axis}.svg", WORK.name), text }
+    }
+}
+
+/// The curve of a run.
+fn keep(arm: &str, seed: u64, run: &Run, samples: &mut Samples) {
+    for point in &run.points {
+        samples.push(format!("loss.{arm}.seed{seed}.step{:05}", point.step), "nats", point.loss);
+        samples.push(format!("seconds.{arm}.seed{seed}"), "s", point.seconds);
+    }
+    samples.extend_from(format!("compiled_steps.{arm}.seed{seed}"), "count", run.compiled_steps.map(|n| n as f64));
+}
+
+fn even(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n: &usize| *n > 0 && n.is_multiple_of(2)).ok_or_else(|| "expected 2, 4, 6, …".to_owned())
+}
+
+fn whole_heads(text: &str) -> Result<usize, String> {
+    let width = text.parse().ok().filter(|n: &usize| *n > 0 && n.is_multiple_of(HEAD));
+    width.ok_or_else(|| format!("expected a multiple of {HEAD}"))
+}
+
+#[cfg(test)]
+mod tests;
