@@ -14,6 +14,19 @@ extern "C" __global__ void gather_words(Pieces pieces, u32* flat) {
     for (u64 i = FIRST; i < pieces.length[blockIdx.y]; i += STRIDE) target[i] = source[i];
 }
 
+// The same of 16 bits; 16 bytes at once where addresses and length allow.
+extern "C" __global__ void gather_halves(Pieces pieces, unsigned short* flat) {
+    WAIT_FOR_INPUTS;
+    const unsigned short* source = (const unsigned short*)pieces.address[blockIdx.y];
+    unsigned short* target = flat + pieces.offset[blockIdx.y];
+    u64 length = pieces.length[blockIdx.y];
+    if (((u64)source | (u64)target | length * 2) % 16 == 0) {
+        for (u64 i = FIRST; i < length / 8; i += STRIDE) ((uint4*)target)[i] = ((const uint4*)source)[i];
+    } else {
+        for (u64 i = FIRST; i < length; i += STRIDE) target[i] = source[i];
+    }
+}
+
 // address[y][i] = flat[offset[y] + i]
 extern "C" __global__ void scatter_words(Pieces pieces, const u32* flat) {
     WAIT_FOR_INPUTS;

@@ -62,7 +62,7 @@ extern "C" __global__ void combine_and_square(
             sum = combine_quad(terms, rows.count, at);
             *(float4*)(target + at) = sum;
         } else {
-            sum = *(const float4*)(target + at);
+            sum = first_quad(terms, at);
         }
         square += (double)sum.x * (double)sum.x;
         square += (double)sum.y * (double)sum.y;
@@ -71,7 +71,7 @@ extern "C" __global__ void combine_and_square(
     }
     u64 at;
     if (quads.single(chunk, &at)) {
-        float sum = rows.count > 1 ? combine_one(terms, rows.count, at) : target[at];
+        float sum = rows.count > 1 ? combine_one(terms, rows.count, at) : first_one(terms, at);
         if (rows.count > 1) target[at] = sum;
         square += (double)sum * (double)sum;
     }

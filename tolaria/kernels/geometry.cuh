@@ -25,6 +25,7 @@ const u32 MAX_ROWS = 64;
 struct Rows {
     u64 row[MAX_ROWS];
     u32 count;
+    u32 is_half;  // a row alone, of bf16
 };
 
 // Those of the four elements from `at` on that are in [start, end); zeros for the others.
@@ -41,9 +42,11 @@ __device__ float4 load_some(const float* row, u64 at, u64 start, u64 end) {
 struct Terms {
     const float* row[MAX_ROWS];
     float coefficient[MAX_ROWS];
+    u32 is_half;
 };
 
 __device__ void load_terms(Terms& terms, const Rows& rows, const float* coefficients) {
+    if (threadIdx.x == 0) terms.is_half = rows.is_half;
     for (u32 k = threadIdx.x; k < rows.count; k += blockDim.x) {
         terms.row[k] = (const float*)rows.row[k];
         terms.coefficient[k] = coefficients[k];
@@ -78,9 +81,23 @@ struct Quads {
     }
 };
 
+__device__ __forceinline__ float widened(unsigned short half) { return __uint_as_float((u32)half << 16); }
+
+// An element of the first row.
+__device__ __forceinline__ float first_one(const Terms& terms, u64 at) {
+    return terms.is_half ? widened(((const unsigned short*)terms.row[0])[at]) : terms.row[0][at];
+}
+
+// The same for four neighbors; `at` is a multiple of 4.
+__device__ __forceinline__ float4 first_quad(const Terms& terms, u64 at) {
+    if (!terms.is_half) return *(const float4*)(terms.row[0] + at);
+    ushort4 half = *(const ushort4*)((const unsigned short*)terms.row[0] + at);
+    return make_float4(widened(half.x), widened(half.y), widened(half.z), widened(half.w));
+}
+
 // The sum over rows of coefficient times element, from the first row to the last.
 __device__ float combine_one(const Terms& terms, u32 count, u64 at) {
-    float sum = terms.row[0][at] * terms.coefficient[0];
+    float sum = first_one(terms, at) * terms.coefficient[0];
 #pragma unroll 4
     for (u32 k = 1; k < count; k++) sum += terms.row[k][at] * terms.coefficient[k];
     return sum;
@@ -88,7 +105,7 @@ __device__ float combine_one(const Terms& terms, u32 count, u64 at) {
 
 // The same for four neighbors; `at` is a multiple of 4.
 __device__ float4 combine_quad(const Terms& terms, u32 count, u64 at) {
-    float4 sum = *(const float4*)(terms.row[0] + at);
+    float4 sum = first_quad(terms, at);
     float c = terms.coefficient[0];
     sum.x *= c; sum.y *= c; sum.z *= c; sum.w *= c;
 #pragma unroll 4

@@ -27,4 +27,15 @@ impl Path {
         let refused = || Error::mismatch("operand of a kernel", "F32 on the CPU or on a GPU", found());
         DeviceKernels::of(tensor).map(Self::Device).ok_or_else(refused)
     }
+
+    /// [`Self::of`] for a row of gradients that is not combined with others: on a GPU also of `bf16`.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub(crate) fn of_row(row: &Tensor) -> Result<Self, Error> {
+        match DeviceKernels::for_device(row.device()) {
+            Some(kernels) if row.dtype() == DType::BF16 => Ok(Self::Device(kernels)),
+            _ => Self::of(row),
+        }
+    }
 }

@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 use esper_graph::{Captured, HostSlice, Session, StagingLane, StagingRing};
 use leyline::batch::Batch;
 use leyline::model::TrainableModel as _;
-use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients};
+use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients, row_type};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{Optimizer, UpdatePlan};
 
@@ -83,7 +83,11 @@ impl OptimizerStep {
         let model = &self.work.model;
         let (parameters, layout) = (model.parameters(), model.layout());
         let loss = self.work.loss(&self.batch)?;
-        let gradient = self.pool.lease_to_write(layout.num_elements(), DType::F32, self.loss.device())?;
+        let gradient = self.pool.lease_to_write(
+            layout.num_elements(),
+            row_type(parameters, self.loss.device()),
+            self.loss.device(),
+        )?;
         gather_gradients(&loss.backward()?, parameters, layout, GradientScope::Main, &gradient)?;
         self.optimizer.apply(parameters, layout, gradient.as_tensor(), plan, Some(&self.table))?;
         Ok(self.loss.slice_set(&loss.detach().reshape(1)?, 0, 0)?)

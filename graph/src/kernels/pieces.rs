@@ -34,7 +34,7 @@ unsafe impl DeviceRepr for Copies {}
 /// first.
 ///
 /// # Shapes
-/// `flat` (N,), all of `f32`; each source ends within it.
+/// `flat` (N,), all of `f32`, or all of `bf16`; each source ends within it.
 /// # Errors
 /// For other tensors, before anything is copied, and when a launch fails.
 /// # Sync
@@ -42,11 +42,15 @@ unsafe impl DeviceRepr for Copies {}
 pub fn gather(device: &CudaDevice, flat: &Tensor, sources: &[(usize, &Tensor)]) -> Result<()> {
     let whole = sources.iter().map(|(at, tensor)| Ok((*at, tensor.contiguous()?))).collect::<Result<Vec<_>>>()?;
     let end = whole.iter().map(|(at, tensor)| at + tensor.elem_count()).max().unwrap_or(0);
-    if end > flat.elem_count() || flat.dtype() != DType::F32 || whole.iter().any(|(_, t)| t.dtype() != DType::F32) {
-        candle_core::bail!("gather: {end} elements of f32 do not fit into {flat:?}")
+    let (dtype, direction) = match flat.dtype() {
+        DType::BF16 => (DType::BF16, Direction::ToHalves),
+        _ => (DType::F32, Direction::ToFlat),
+    };
+    if end > flat.elem_count() || flat.dtype() != dtype || whole.iter().any(|(_, t)| t.dtype() != dtype) {
+        candle_core::bail!("gather: {end} elements of {dtype:?} do not fit into {flat:?}")
     }
     let pieces: Vec<(usize, &Tensor)> = whole.iter().map(|(at, tensor)| (*at, tensor)).collect();
-    move_pieces(device, Direction::ToFlat, address(flat)?, &pieces)
+    move_pieces(device, direction, address(flat)?, &pieces)
 }
 
 /// Copies the words of `flat` at each offset to its tensor, of any type of 4 or 8 bytes.
@@ -91,6 +95,7 @@ fn move_pieces(device: &CudaDevice, direction: Direction, flat: u64, pieces: &[(
         device,
         match direction {
             Direction::ToFlat => "gather_words",
+            Direction::ToHalves => "gather_halves",
             Direction::FromFlat => "scatter_words",
         },
     )?;
@@ -98,11 +103,11 @@ fn move_pieces(device: &CudaDevice, direction: Direction, flat: u64, pieces: &[(
         let mut table = Pieces { address: [0; MAX_PIECES], offset: [0; MAX_PIECES], length: [0; MAX_PIECES] };
         // The kernel is told where the first of these pieces starts, so that all it touches follows its pointers.
         let start = chunk.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
-        let flat = flat + 4 * start as u64;
+        let flat = flat + (direction.unit() * start) as u64;
         for (index, (offset, tensor)) in chunk.iter().enumerate() {
             table.address[index] = address(tensor)?;
             table.offset[index] = (offset - start) as u64;
-            table.length[index] = words(tensor) as u64;
+            table.length[index] = (bytes(tensor) / direction.unit()) as u64;
         }
         let longest = chunk.iter().map(|(_, tensor)| words(tensor)).max().unwrap_or(0);
         let mut launch = stream.launch_builder(&function);
@@ -117,21 +122,34 @@ fn move_pieces(device: &CudaDevice, direction: Direction, flat: u64, pieces: &[(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     ToFlat,
+    /// To a flat buffer of 16 bits.
+    ToHalves,
     FromFlat,
+}
+
+impl Direction {
+    /// Bytes that offsets and lengths are counted in.
+    fn unit(self) -> usize {
+        if self == Self::ToHalves { 2 } else { 4 }
+    }
 }
 
 fn effect(direction: Direction, flat: u64, table: &Pieces, count: usize) -> Effect {
     let pieces = (0..count).filter(|&index| table.length[index] > 0);
     pieces.fold(Effect::new(), |effect, index| {
-        let (piece, place) = (table.address[index], flat + 4 * table.offset[index]);
-        let bytes = 4 * usize::try_from(table.length[index]).expect("a tensor that is in memory");
+        let (piece, place) = (table.address[index], flat + direction.unit() as u64 * table.offset[index]);
+        let bytes = direction.unit() * usize::try_from(table.length[index]).expect("a tensor that is in memory");
         match direction {
-            Direction::ToFlat => effect.copying(piece, place, bytes),
+            Direction::ToFlat | Direction::ToHalves => effect.copying(piece, place, bytes),
             Direction::FromFlat => effect.copying(place, piece, bytes),
         }
     })
 }
 
 fn words(tensor: &Tensor) -> usize {
-    tensor.elem_count() * tensor.dtype().size_in_bytes() / 4
+    bytes(tensor) / 4
+}
+
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
 }

@@ -151,7 +151,15 @@ impl GradientEngine {
         reads: &mut HostReads,
     ) -> Result<Combination, Error> {
         self.check(&rows, plan, arguments, sums)?;
-        self.combine_on(&Passes::of(rows[0].as_tensor()), rows, plan, arguments, sums, reads)
+        let first = rows[0].as_tensor();
+        let is_read_as_it_is = self.reads_a_row_as_it_is(rows.len()) && !plan.tells_owners_apart();
+        let passes = if is_read_as_it_is { Passes::of_row(first) } else { Passes::of(first) };
+        self.combine_on(&passes, rows, plan, arguments, sums, reads)
+    }
+
+    /// Whether the row of a window of so many microbatches may be of [`row_type`](crate::grad::row_type).
+    pub(crate) fn reads_a_row_as_it_is(&self, num_microbatches: usize) -> bool {
+        num_microbatches == 1 && self.num_rows <= MAX_ROWS
     }
 
     /// [`Self::combine`] by passes of the caller's choice, with what was checked.

@@ -2,7 +2,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Storage, Tensor};
 use leyline::id::SeedId;
 use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
@@ -52,11 +52,26 @@ impl Weight<'_> {
     }
 }
 
+/// The type of a row of gradients that is not combined with others: `bf16` on a GPU where all parameters are, whose kernels
+/// widen it as they read it, and `f32` elsewhere. The update has the same bits with either.
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device};
+///
+/// assert_eq!(tolaria::grad::row_type(&[], &Device::Cpu), DType::F32);
+/// ```
+#[must_use]
+pub fn row_type(parameters: &[Parameter], device: &Device) -> DType {
+    let is_half = device.is_cuda() && parameters.iter().all(|parameter| parameter.var.dtype() == DType::BF16);
+    if is_half { DType::BF16 } else { DType::F32 }
+}
+
 /// Copies the gradients of all segments in `scope` to their places in `into`; other places stay as they are. Those of `bf16` are
-/// widened.
+/// widened where it is of `f32`.
 ///
 /// # Shapes
-/// `into` (P,); `parameters` in the order of `layout`.
+/// `into` (P,), of `f32` or of [`row_type`]; `parameters` in the order of `layout`.
 /// # Errors
 /// [`Error::MissingGradient`] when a parameter in scope has none, and [`Error::LayoutMismatch`] when parameters,
 /// layout and buffer do not fit each other; then nothing was written.
@@ -102,7 +117,7 @@ pub(crate) fn gather_weighed(
 
 /// Puts tensors to their offsets in `flat`.
 pub(crate) fn place(flat: &Tensor, sources: &Sources<'_>, weight: &Weight<'_>) -> Result<(), Error> {
-    match Path::of(flat)? {
+    match Path::of_row(flat)? {
         Path::Kernel if weight.is_copy() => Ok(flat.inplace_op1(&Copy(sources))?),
         Path::Kernel => {
             let scale = weight.scale.map(|scale| cpu::with_slices(&[scale], |scale| scale[0][0])).transpose()?;

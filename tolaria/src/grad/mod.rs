@@ -16,7 +16,7 @@ mod gather;
 
 #[cfg(test)]
 pub(crate) use gather::place;
-pub use gather::{GradientScope, gather_gradients};
+pub use gather::{GradientScope, gather_gradients, row_type};
 pub(crate) use gather::{Weight, check_parameters, gather_weighed};
 pub use geometry::Geometry;
 pub(crate) use geometry::{Chunk, Part};

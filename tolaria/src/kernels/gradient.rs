@@ -19,8 +19,8 @@ const FEW_CHUNKS: usize = 128;
 pub(super) struct Rows {
     pub(super) row: [u64; MAX_ROWS],
     count: u32,
-    /// Named, so that it has a value: two recordings of a launch are compared byte by byte.
-    padding: u32,
+    /// 1 for a row alone, of `bf16`.
+    is_half: u32,
 }
 
 #[repr(C)]
@@ -144,7 +144,7 @@ impl DeviceKernels {
         clipping: Clipping,
         sums: Option<&Tensor>,
     ) -> Result<()> {
-        let table = workspace.rows(rows)?;
+        let table = workspace.rows_to_read(rows)?;
         expect(coefficients, DType::F32, 2 * rows.len(), "coefficients")?;
         let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
         let (squares, part_squares) = (address(&workspace.squares)?, address(&workspace.part_squares)?);
@@ -222,12 +222,22 @@ impl DeviceKernels {
 impl Workspace {
     /// The table of rows, which must cover the geometry and start where four elements can be read at once.
     pub(super) fn rows(&self, rows: &[&Tensor]) -> Result<Rows> {
+        self.rows_of(DType::F32, rows)
+    }
+
+    /// [`Self::rows`] for who only reads a row alone: that may be of `bf16`.
+    pub(super) fn rows_to_read(&self, rows: &[&Tensor]) -> Result<Rows> {
+        let is_half = matches!(rows, [row] if row.dtype() == DType::BF16);
+        self.rows_of(if is_half { DType::BF16 } else { DType::F32 }, rows)
+    }
+
+    fn rows_of(&self, dtype: DType, rows: &[&Tensor]) -> Result<Rows> {
         if rows.is_empty() || rows.len() > self.num_rows {
             candle_core::bail!("a window of {} rows: expected 1 to {}", rows.len(), self.num_rows)
         }
-        let mut table = Rows { row: [0; MAX_ROWS], count: count(rows.len()), padding: 0 };
+        let mut table = Rows { row: [0; MAX_ROWS], count: count(rows.len()), is_half: u32::from(dtype == DType::BF16) };
         for (place, row) in table.row.iter_mut().zip(rows) {
-            expect(row, DType::F32, self.num_elements, "a row of a window")?;
+            expect(row, dtype, self.num_elements, "a row of a window")?;
             *place = address(row)?;
             if !place.is_multiple_of(16) {
                 candle_core::bail!("a row of a window starts at {place:#x}: expected a multiple of 16")
@@ -239,7 +249,8 @@ impl Workspace {
     /// What a kernel reads that goes through all rows: them and the chunks.
     fn reading_rows(&self, rows: &Rows, count: usize) -> Effect {
         let chunks = reading(Effect::new(), &self.chunks);
-        rows.row[..count].iter().fold(chunks, |effect, row| effect.reading(*row, 4 * self.num_elements))
+        let bytes = self.num_elements * if rows.is_half == 1 { 2 } else { 4 };
+        rows.row[..count].iter().fold(chunks, |effect, row| effect.reading(*row, bytes))
     }
 
     /// What a kernel reads that combines rows, beside constants of its own. `factors` is 0 where there are none.

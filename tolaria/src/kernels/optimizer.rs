@@ -40,7 +40,7 @@ impl DeviceKernels {
         args: &UpdateArgs<'_>,
     ) -> Result<()> {
         let (settings, num_states) = (Settings(args.element.settings()), args.element.num_states());
-        let rows = workspace.rows(args.rows)?;
+        let rows = workspace.rows_to_read(args.rows)?;
         let factors = workspace.check_terms(args.rows.len(), args.coefficients, args.factors)?;
         if updates.len() != workspace.num_parts {
             candle_core::bail!("{} parameters are updated: expected {}", updates.len(), workspace.num_parts)

@@ -268,7 +268,10 @@ impl Optimizer {
         if count == 0 {
             return Ok(());
         }
-        let path = Path::of(gradient.rows[0])?;
+        let path = match *gradient.rows {
+            [row] => Path::of_row(row)?,
+            _ => Path::of(gradient.rows[0])?,
+        };
         let apply = |stage| match &path {
             Path::Kernel => self.apply_slices(parameters, layout, gradient, (plan, stage)),
             Path::Device(kernels) => self.apply_device(kernels, parameters, layout, gradient, (plan, stage), table),

@@ -20,7 +20,7 @@ use crate::aggregate::{GradientEngine, SumsLayout, WindowPlan};
 use crate::batch::Dataset;
 use crate::cpu::to_f32;
 use crate::error::{self, Error};
-use crate::grad::{GradientBufferPool, GradientLease, GradientScope, Weight, gather_weighed};
+use crate::grad::{GradientBufferPool, GradientLease, GradientScope, Weight, gather_weighed, row_type};
 use crate::host_read::HostReads;
 use crate::optim::{Optimizer, UpdatePlan};
 use crate::trainer::executor::StepShape;
@@ -102,10 +102,12 @@ impl<M: TrainableModel> Region<'_, M> {
         let is_written = |segment: &Segment| scopes.iter().any(|scope| scope.contains(segment));
         let layout = self.model.layout();
         let count = layout.num_elements();
+        let is_alone = self.engine.reads_a_row_as_it_is(self.plan.sizes.len()) && self.sums.scale().is_none();
+        let dtype = if is_alone { row_type(self.model.parameters(), self.device) } else { DType::F32 };
         if layout.segments().iter().all(is_written) {
-            self.pool.lease_to_write(count, DType::F32, self.device)
+            self.pool.lease_to_write(count, dtype, self.device)
         } else {
-            self.pool.lease(count, DType::F32, self.device)
+            self.pool.lease(count, dtype, self.device)
         }
     }
 

@@ -15,6 +15,7 @@ use candle_core::Tensor;
 pub(crate) use combine::{combine, combine_and_square};
 pub(crate) use part_grams::part_grams;
 
+use crate::error::Error;
 use crate::kernels::DeviceKernels;
 use crate::path::Path;
 
@@ -33,7 +34,16 @@ pub(crate) enum Passes {
 impl Passes {
     /// Those over `tensor`, in a window of few microbatches.
     pub(crate) fn of(tensor: &Tensor) -> Self {
-        match Path::of(tensor) {
+        Self::by(Path::of(tensor))
+    }
+
+    /// Those over a row of gradients that is not combined with others.
+    pub(crate) fn of_row(row: &Tensor) -> Self {
+        Self::by(Path::of_row(row))
+    }
+
+    fn by(path: Result<Path, Error>) -> Self {
+        match path {
             Ok(Path::Kernel) => Self::Kernel,
             Ok(Path::Device(kernels)) => Self::Device(kernels),
             Err(_) => Self::Composed,
