@@ -1,30 +1,45 @@
-//! Pass: small memsets and copies become kernels, which can be fused.
+//! Pass: small memsets and copies become kernels, which can be fused, and long element-wise kernels are written anew.
 
 use super::block::{BlockId, Region};
 use super::codegen::can_generate;
 use super::evaluate::constant;
 use super::fuel::Fuel;
-use super::fused::{Access, Body, Store};
-use super::kernel::Effect;
+use super::fused::{Access, Body, Store, is_contiguous};
+use super::kernel::{Effect, Kernel};
 use super::node::NodeKind;
 use super::pointwise::{ElementType, Step};
 use super::program::Program;
 
 /// Longest memset or copy that becomes a kernel. The engines behind large ones are as fast as a kernel.
 const MAX_BYTES: usize = 1 << 20;
+/// Elements of the shortest kernel that is written anew. Candle's take one element at a time, and with those of 16 bits that
+/// leaves much of the memory's speed unused.
+const MIN_ELEMENTS: usize = 1 << 18;
 
 /// Turns memsets and copies of up to 1 MiB into element-wise kernels. A kernel starts sooner than what it replaces, and
-/// can be merged with its neighbors where it has their type of element.
+/// can be merged with its neighbors where it has their type of element. Recorded element-wise kernels of 2¹⁸ contiguous elements
+/// or more become ones that take four elements at a time.
 pub(super) fn kernelize(mut program: Program, fuel: &mut Fuel) -> Program {
     let elements = elements_of_blocks(&program);
     for node in &mut program.nodes {
-        if let Some(body) = body_of(&node.kind, &elements).filter(can_generate)
+        let body = match &node.kind {
+            NodeKind::Kernel(kernel) => anew(kernel),
+            kind => body_of(kind, &elements),
+        };
+        if let Some(body) = body.filter(can_generate)
             && fuel.burn()
         {
             node.kind = NodeKind::Kernel(body.into_kernel());
         }
     }
     program
+}
+
+/// What a long recorded kernel computes.
+fn anew(kernel: &Kernel) -> Option<Body> {
+    let body = Body::of(kernel).filter(|_| matches!(kernel.effect, Effect::Pointwise(_)))?;
+    let is_flat = body.operands.iter().all(|access| is_contiguous(&access.dims));
+    (is_flat && body.elements >= MIN_ELEMENTS).then_some(body)
 }
 
 /// The type that element-wise kernels first use a block with.

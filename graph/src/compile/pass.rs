@@ -21,7 +21,7 @@ pub enum Pass {
     OverwrittenZeros,
     /// Nodes whose results nobody reads go.
     Dead,
-    /// Small memsets and copies become kernels.
+    /// Small memsets and copies become kernels, and long element-wise kernels ones that take four elements at a time.
     Kernelize,
     /// Element-wise kernels that share data become one.
     Fuse,
