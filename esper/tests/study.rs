@@ -38,6 +38,37 @@ fn every_arm_is_in_the_table_and_in_the_file() {
 }
 
 #[test]
+fn the_page_is_well_formed_stands_alone_and_shows_each_arm() {
+    let dir = tempfile::tempdir().unwrap();
+    let (table, _) = done(dir.path(), &["--seeds", "2", "--set", "run.epochs=1", "--page", "page.html"]);
+    let page = std::fs::read_to_string(dir.path().join("page.html")).unwrap();
+    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+    let document = roxmltree::Document::parse_with_options(&page, options).unwrap();
+    for node in document.descendants().filter(roxmltree::Node::is_element) {
+        let outside = node.attributes().find(|of| ["src", "href"].contains(&of.name()) && !of.value().starts_with('#'));
+        assert!(node.tag_name().name() != "script" && outside.is_none(), "{node:?}");
+    }
+    let with_class = |name: &str| {
+        let has = |node: &roxmltree::Node<'_, '_>| {
+            node.attribute("class").is_some_and(|class| class.split(' ').next() == Some(name))
+        };
+        document.descendants().filter(has).count()
+    };
+    // Accuracy, over operations, over seconds; two arms in each.
+    assert_eq!((with_class("plot"), with_class("dot"), with_class("column")), (3, 6, 6));
+    let row = table.lines().find(|line| line.contains("| digits | fixed |")).unwrap();
+    let mean = row.split('|').nth(12).unwrap().split('±').next().unwrap().trim();
+    assert!(page.contains(&format!(">{mean}%</td>")), "{mean}: {row}");
+    assert!(page.contains(">1 fixed<") || page.contains("1 fixed</span>"), "the legend");
+    for refused in ["gone/page.html", "."] {
+        let output = study(dir.path(), &["--page", refused]).output().unwrap();
+        let (_, told) = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(&format!("--page {refused}: expected a file in a folder that exists")), "{told}");
+    }
+}
+
+#[test]
 fn a_study_that_is_interrupted_gives_the_table_of_what_was_done() {
     let dir = tempfile::tempdir().unwrap();
     let child = study(dir.path(), &["--seeds", "500", "--set", "run.epochs=2"]).spawn().unwrap();

@@ -32,7 +32,7 @@ mod text;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub(crate) use chart::{Chart, Overlay, overlays};
+pub(crate) use chart::{Across, Chart, Dot, Overlay, dots, overlays};
 pub use error::ReportError;
 pub(crate) use format::{count, decimal, is_ratio, percent};
 pub use page::render_html;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +25,7 @@ use tolaria::trainer::{Flow, Observer, Outcome};
 
 use super::arms::{Arm, arms, check_names, rounds, settled, swept};
 use super::file::{Counted, Origin, Run, RunFile, build};
+use super::page::page;
 use super::result::result;
 use super::table::table;
 use crate::bench::{BUILD, may_be_written};
@@ -66,6 +67,9 @@ pub struct StudyArgs {
     /// Also writes the table as a benchmark result, `study-FIRST.json`, into this folder.
     #[arg(long, value_name = "DIR")]
     pub result: Option<PathBuf>,
+    /// Also writes a page with plots: accuracy with intervals, and over what it cost.
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
 }
 
 /// Stops a run when the user asks for it, counts the seeds that it tries, and keeps what the network is worth on validation data.
@@ -109,6 +113,10 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
         let made = fs::create_dir_all(dir);
         made.map_err(|error| UsageError(format!("--result {}: {error}; expected a folder", dir.display())))?;
     }
+    if let Some(path) = args.page.as_deref().filter(|path| path.is_dir() || !folder_of(path).is_dir()) {
+        let message = format!("--page {}: expected a file in a folder that exists", path.display());
+        return Err(UsageError(message).into());
+    }
     let interrupt = Interrupt::install()?;
     let trainer = |arm: &Arm| train(arm, build.as_deref(), &interrupt);
     let (mut runs, mut before, mut ended) = (Vec::new(), Vec::new(), Ok(true));
@@ -144,7 +152,14 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     if let Some(dir) = &args.result {
         result(args, &runs).write(dir)?;
     }
+    if let Some(path) = &args.page {
+        fs::write(path, page(args, &runs)?).with_context(|| format!("writing {}", path.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The file, where there is to be one, and what need not be trained again.

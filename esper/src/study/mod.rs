@@ -8,6 +8,7 @@ mod file;
 mod arms;
 mod table;
 mod result;
+mod page;
 mod command;
 
 pub use command::{StudyArgs, command};

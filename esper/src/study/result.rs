@@ -134,6 +134,7 @@ mod tests {
             jobs: NonZeroUsize::MIN,
             out: None,
             result: None,
+            page: None,
         };
         let run = |policy: &str, seed, test_accuracy| Run {
             data: "digits".to_owned(),

@@ -24,6 +24,8 @@ pub(super) enum Quantity {
     Unit,
     /// A count.
     Count,
+    /// A price above 0, always by orders of magnitude.
+    Price,
 }
 
 /// A vertical axis.
@@ -46,9 +48,10 @@ impl ValueAxis {
         }
         match quantity {
             Quantity::Number if low > 0.0 && high / low > LOG_RATIO => return Self::log(low, high),
+            Quantity::Price if low > 0.0 => return Self::log(low, high),
             Quantity::FromZero => low = low.min(0.0),
             Quantity::WholeFraction | Quantity::Unit => (low, high) = (0.0, 1.0),
-            Quantity::Number | Quantity::Fraction | Quantity::Count => {}
+            Quantity::Number | Quantity::Fraction | Quantity::Count | Quantity::Price => {}
         }
         if high - low <= 1e-9 * high.abs().max(low.abs()) {
             let margin = if high == 0.0 { 1.0 } else { 0.1 * high.abs() };
@@ -101,6 +104,16 @@ impl ValueAxis {
     /// Labeled values from low to high.
     pub(super) fn ticks(&self) -> impl Iterator<Item = (Px, &str)> {
         self.ticks.iter().map(|(value, label)| (self.place(*value), label.as_str()))
+    }
+
+    /// Where a value stands when the axis lies: low is left.
+    pub(super) fn across(&self, value: f64) -> Percent {
+        Percent(100.0 * (1.0 - self.place(value).0 / PLOT_HEIGHT))
+    }
+
+    /// Labeled values when the axis lies.
+    pub(super) fn ticks_across(&self) -> Vec<(Percent, String)> {
+        self.ticks.iter().map(|(value, label)| (self.across(*value), label.clone())).collect()
     }
 }
 
@@ -178,11 +191,11 @@ fn label(quantity: Quantity, value: f64, step: f64) -> String {
         Quantity::Fraction | Quantity::WholeFraction => format!("{:.*}%", decimals(step * 100.0), value * 100.0),
         Quantity::Count if value >= 1e6 => format!("{:.*}M", decimals(step / 1e6), value / 1e6),
         Quantity::Count if value >= 1e4 => format!("{:.*}k", decimals(step / 1e3), value / 1e3),
-        Quantity::Number | Quantity::FromZero if !(1e-3..1e5).contains(&step) => match value {
+        Quantity::Number | Quantity::FromZero | Quantity::Price if !(1e-3..1e5).contains(&step) => match value {
             0.0 => "0".to_owned(),
             _ => format!("{value:.1e}"),
         },
-        Quantity::Number | Quantity::FromZero | Quantity::Unit | Quantity::Count => {
+        Quantity::Number | Quantity::FromZero | Quantity::Unit | Quantity::Count | Quantity::Price => {
             format!("{value:.*}", decimals(step))
         }
     }

@@ -1,5 +1,7 @@
 //! The charts of a run: which quantities are drawn, how, and what each picture says in words.
 
+use std::borrow::Cow;
+
 use leyline::state::Score;
 use leyline::task::{About, Scale};
 use tolaria::measure::{self, ACCURACY};
@@ -21,9 +23,9 @@ const DASHED: usize = NUM_COLORS;
 #[derive(Debug)]
 pub(crate) struct Chart {
     /// Unique in the page.
-    pub(crate) id: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) unit: &'static str,
+    pub(crate) id: Cow<'static, str>,
+    pub(crate) title: Cow<'static, str>,
+    pub(crate) unit: Cow<'static, str>,
     /// The picture in a sentence, for those who do not see it.
     pub(crate) description: String,
     /// Class and name of each line.
@@ -217,9 +219,9 @@ impl Sketch {
         let description = self.describe();
         let plot = (!is_empty).then(|| plot(epochs, self.quantity, &self.series, &self.references, events, self.show));
         Chart {
-            id: self.id,
-            title: self.title,
-            unit: self.unit,
+            id: self.id.into(),
+            title: self.title.into(),
+            unit: self.unit.into(),
             description,
             legend: self.series.into_iter().map(|series| (series.class, series.name)).collect(),
             plot,

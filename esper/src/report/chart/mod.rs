@@ -11,9 +11,11 @@ mod curves;
 mod gradients;
 mod lifecycle;
 mod overlay;
+mod dots;
 
 pub(crate) use curves::Chart;
 pub(super) use curves::{alphas, curves};
+pub(crate) use dots::{Across, Dot, dots};
 pub(super) use gradients::gradients;
 pub(super) use lifecycle::{Lifecycle, lifecycle};
 pub(crate) use overlay::{Overlay, overlays};

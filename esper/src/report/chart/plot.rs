@@ -7,7 +7,7 @@ use super::length::{Percent, Px};
 use crate::report::history::{EventKind, SeedEvent};
 
 /// Units of the path's own coordinates across the width.
-const PATH_WIDTH: f64 = 1000.0;
+pub(super) const PATH_WIDTH: f64 = 1000.0;
 
 /// A line of more points than this is drawn by the lowest and highest point of as many pieces as half of it.
 const MAX_POINTS: usize = 1200;
@@ -62,6 +62,10 @@ pub(crate) struct Plot {
     pub(crate) markers: Vec<Marker>,
     pub(crate) columns: Vec<Column>,
     pub(crate) is_log: bool,
+    /// What the horizontal axis is, and the same of many.
+    pub(crate) across: [&'static str; 2],
+    /// Texts beside points.
+    pub(crate) labels: Vec<(Percent, Px, String)>,
 }
 
 /// A line, laid out.
@@ -122,6 +126,8 @@ pub(super) fn plot(
         markers: markers(events, x),
         columns: columns(epochs, series, x, show),
         is_log: y.is_log(),
+        across: ["epoch", "epochs"],
+        labels: Vec::new(),
     }
 }
 
