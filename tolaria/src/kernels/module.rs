@@ -33,7 +33,7 @@ impl DeviceKernels {
         Self { device: device.clone() }
     }
 
-    /// Copies `f32` tensors to their offsets in `flat`.
+    /// Copies tensors of the type of `flat`, `f32` or `bf16`, to their offsets in it.
     pub(crate) fn gather(&self, flat: &Tensor, sources: &[(usize, &Tensor)]) -> Result<()> {
         esper_graph::kernels::gather(&self.device, flat, sources)
     }
