@@ -189,6 +189,12 @@ fn a_run_in_half_precision_that_is_resumed_or_goes_back_is_the_uninterrupted_run
 }
 
 #[test]
+fn a_run_whose_activations_are_computed_again_is_resumed_bit_for_bit() {
+    let host = "host={transformer={patch=16,width=8,heads=2,layers=2}}";
+    compare(&[host, "seeds.activation_checkpointing=blocks"], |last| vec![StepIndex(last / 2)]);
+}
+
+#[test]
 fn a_run_in_pure_half_precision_that_is_resumed_or_goes_back_is_the_uninterrupted_run_bit_for_bit() {
     let with = |more: &[&'static str]| [&["train.precision=bf16_pure"][..], more].concat();
     compare(&with(&["train.conflict=cagrad", "train.ema_decay=0.9"]), |last| [2, last / 2].map(StepIndex).to_vec());

@@ -14,6 +14,18 @@ use crate::isolation::IsolationConfig;
 use crate::lifecycle::GateConfig;
 use crate::weight::ElementType;
 
+/// What a training step keeps of its forward pass for the backward pass. No result differs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivationCheckpointing {
+    /// Whatever the backward pass reads.
+    #[default]
+    None,
+    /// Of a transformer or a language model, what enters each segment between two slots and each slot with seeds that act; the rest is
+    /// computed again when it is needed. What lies behind the last slot is needed at once, and kept.
+    Blocks,
+}
+
 /// The section of the seed manager.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,6 +61,9 @@ pub struct KasminaConfig {
     /// Type of weights and signals.
     #[serde(default)]
     pub dtype: ElementType,
+    /// What training keeps for its backward pass.
+    #[serde(default)]
+    pub activation_checkpointing: ActivationCheckpointing,
     /// How the first layer of a new seed starts.
     #[serde(default)]
     pub seed_init: InitMode,
@@ -86,6 +101,7 @@ impl KasminaConfig {
             init_seed: 0,
             noise_blueprint: false,
             dtype: ElementType::default(),
+            activation_checkpointing: ActivationCheckpointing::default(),
             seed_init: InitMode::default(),
             blueprints: None,
             blueprint_budgets: BTreeMap::new(),
@@ -104,6 +120,11 @@ impl KasminaConfig {
     pub(crate) fn validate_values(&self) -> Vec<ConfigIssue> {
         let mut issues = self.host.validate();
         issues.extend(self.gates.validate());
+        let has_blocks = matches!(self.host, HostConfig::Transformer { .. } | HostConfig::LanguageModel { .. });
+        if self.activation_checkpointing == ActivationCheckpointing::Blocks && !has_blocks {
+            let message = "is `blocks`, and the host has none: expected `none`, or a `transformer` or `language_model`";
+            issues.push(ConfigIssue::new("activation_checkpointing", message));
+        }
         if !(1..=Self::MAX_SEED_WIDTH).contains(&self.seed_width) {
             let message = format!("is {}: expected 1 to {}", self.seed_width, Self::MAX_SEED_WIDTH);
             issues.push(ConfigIssue::new("seed_width", message));
@@ -174,6 +195,10 @@ mod tests {
         ] {
             check(&format!(r#"{{{host},"blueprints":{names}}}"#), Some(part));
         }
+        let blocks = format!(r#"{{{host},"activation_checkpointing":"blocks"}}"#);
+        check(&blocks, Some("`activation_checkpointing` is `blocks`, and the host has none: expected `none`"));
+        let unknown = format!(r#"{{{host},"activation_checkpointing":"all"}}"#);
+        check(&unknown, Some("unknown variant `all`, expected `none` or `blocks`"));
         let noise = format!(r#"{{{host},"noise_blueprint":true,"blueprints":["mlp"]}}"#);
         check(&noise, Some("`noise_blueprint` is true, but `blueprints` does not name `noise`"));
         check(

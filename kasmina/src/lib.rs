@@ -27,7 +27,7 @@ pub mod telemetry;
 pub mod manager;
 mod host_read;
 
-pub use config::{ConfigIssue, KasminaConfig};
+pub use config::{ActivationCheckpointing, ConfigIssue, KasminaConfig};
 pub use error::Error;
 pub use graft::GraftedModel;
 pub use host_read::num_host_reads;

@@ -21,6 +21,7 @@ pub mod embedding;
 mod testing;
 pub mod linear;
 mod relu;
+mod recompute;
 pub mod check;
 pub mod operations;
 
@@ -29,4 +30,5 @@ pub use decoding::{KvCache, Position};
 pub use embedding::embedding;
 pub use linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
 pub use norm::{layer_norm, layer_norm_to};
+pub use recompute::recompute;
 pub use relu::relu;

@@ -75,6 +75,14 @@ pub fn looking<R>(run: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Runs `run`, whose products are formed once more where a gradient follows, and counted there.
+pub(crate) fn uncounted<R>(run: impl FnOnce() -> R) -> R {
+    let before = COUNT.get();
+    let result = run();
+    COUNT.set(before);
+    result
+}
+
 /// Counts products of these operands, of so many multiplications in all.
 pub fn count(operands: [&Tensor; 2], multiplications: usize) {
     let num_gradients = operands.into_iter().filter(|operand| operand.track_op()).count();

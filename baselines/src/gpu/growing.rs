@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 use kasmina::host::HostConfig;
 use kasmina::isolation::IsolationConfig;
 use kasmina::weight::ElementType;
-use kasmina::{Kasmina, KasminaConfig};
+use kasmina::{ActivationCheckpointing, Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::id::RunId;
 use leyline::model::{Parameter, TrainableModel};
@@ -44,6 +44,7 @@ pub(crate) struct Growing {
     pub(crate) data_on_host: bool,
     pub(crate) seed_width: usize,
     pub(crate) precision: TrainPrecision,
+    pub(crate) checkpointing: ActivationCheckpointing,
 }
 
 pub(crate) const CLASSES: usize = 10;
@@ -78,6 +79,7 @@ impl Growing {
             data_on_host: false,
             seed_width: 8,
             precision: TrainPrecision::F32,
+            checkpointing: ActivationCheckpointing::None,
         }
     }
 
@@ -102,6 +104,7 @@ impl Growing {
         let seeds_config = KasminaConfig {
             attribution: AttributionMode::Alpha,
             seed_width: self.seed_width,
+            activation_checkpointing: self.checkpointing,
             dtype: ElementType::of(self.precision.of_parameters()).unwrap_or_default(),
             // A false alarm of the monitor would end the run.
             isolation: IsolationConfig { check_every_epochs: 1, strict: true },

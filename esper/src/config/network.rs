@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use kasmina::KasminaConfig;
 use kasmina::attribution::AttributionScope;
 use kasmina::host::HostConfig;
 use kasmina::init::InitMode;
 use kasmina::isolation::IsolationConfig;
 use kasmina::lifecycle::GateConfig;
+use kasmina::{ActivationCheckpointing, KasminaConfig};
 use leyline::seed::AttributionMode;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,9 @@ pub struct SeedsConfig {
     /// Accepted for configurations of earlier versions, and without effect: numbers refuse what was accepted before.
     #[serde(default = "default_nonce_capacity")]
     pub nonce_capacity: usize,
+    /// What training keeps for its backward pass: `none` (everything stays), or `blocks`: inputs of segments, the rest being computed again.
+    #[serde(default)]
+    pub activation_checkpointing: ActivationCheckpointing,
     /// How the first layer of a new seed starts: `zero`, as drawn, or `grad_max`, from a batch.
     #[serde(default)]
     pub seed_init: InitMode,
@@ -70,6 +73,7 @@ impl SeedsConfig {
             embargo_epochs: self.embargo_epochs,
             init_seed,
             noise_blueprint: self.noise_blueprint,
+            activation_checkpointing: self.activation_checkpointing,
             seed_init: self.seed_init,
             blueprints: self.blueprints.clone(),
             blueprint_budgets: self.blueprint_budgets.clone(),
@@ -91,6 +95,8 @@ pub(super) fn issues(host: &HostConfig, seeds: &SeedsConfig) -> Vec<Issue> {
     let mut issues = host.validate_open();
     // The host was looked at; what is on offer does not depend on it.
     let whole = seeds.for_host(HostConfig::Mlp { inputs: 1, hidden: Vec::new(), classes: 2 }, 0);
+    // Nor does this one know its blocks, which are looked at with the data.
+    let whole = KasminaConfig { activation_checkpointing: ActivationCheckpointing::None, ..whole };
     issues.extend(whole.validate());
     let mut issues: Vec<Issue> = issues.into_iter().map(Issue::of_network).collect();
     issues.extend(seeds.library.iter().flat_map(|library| library.issues(&whole)));

@@ -90,10 +90,11 @@ fn differences(kept: &EsperConfig, asked: &EsperConfig) -> Vec<String> {
 }
 
 /// Settings that a resumed run may change: where it writes, when it ends, how often it looks and which checkpoints it keeps,
-/// how its steps reach the device, and how long it waits for others. None of them changes a bit of what a step does to the network.
-const FREE: [(&str, &[&str]); 4] = [
+/// how its steps reach the device, what they keep for their backward pass, and how long it waits for others. None of them changes a bit of what a step does to the network.
+const FREE: [(&str, &[&str]); 5] = [
     ("run", &["out", "epochs", "max_steps", "gpu_dataset", "gpu_dataset_mib"]),
     ("checkpoint", &["every_epochs", "every_steps", "keep_last", "keep_best", "in_background"]),
+    ("seeds", &["activation_checkpointing"]),
     ("telemetry", &["max_mib"]),
     ("train", &["execution", "loader", "safety", "early_stop", "eval_every_steps"]),
 ];

@@ -10,6 +10,7 @@ use leyline::model::{AlphaOverride, HostNumbers, Outputs, Parameter, Pass, Shado
 use leyline::task::Task;
 use leyline::unit::Alpha;
 
+use crate::config::ActivationCheckpointing;
 use crate::error::Error;
 use crate::graft::blend::{SeedBlend, Strength};
 use crate::graft::slot::{Observer, Part, SlotGrafts};
@@ -29,6 +30,7 @@ pub struct GraftedModel {
     layout: ParameterLayout,
     /// Which seed takes which part at which slot: the computation of a training step changes exactly with this.
     structure: Vec<(usize, SeedId, Part)>,
+    checkpointing: ActivationCheckpointing,
 }
 
 impl GraftedModel {
@@ -36,9 +38,15 @@ impl GraftedModel {
     pub(crate) fn new(host: Host, device: Device, revision: TopologyRevision) -> Result<Self, Error> {
         let slots = vec![SlotGrafts::default(); host.slots().len()];
         let layout = ParameterLayout::new(revision, Vec::new())?;
-        let mut model = Self { host, slots, device, parameters: Vec::new(), layout, structure: Vec::new() };
+        let (parameters, structure, checkpointing) = (Vec::new(), Vec::new(), ActivationCheckpointing::None);
+        let mut model = Self { host, slots, device, parameters, layout, structure, checkpointing };
         model.rebuild(revision)?;
         Ok(model)
+    }
+
+    /// The same network, which keeps so much of a training pass.
+    pub(crate) fn with_checkpointing(self, checkpointing: ActivationCheckpointing) -> Self {
+        Self { checkpointing, ..self }
     }
 
     /// The host network.
@@ -223,12 +231,14 @@ impl GraftedModel {
         let mut h = self.host.lift(inputs, View::Live)?;
         let mut shadows = Vec::new();
         for (index, slot) in self.slots.iter().enumerate() {
-            h = slot.act(h, View::Live, &[], None)?;
+            // What leads to the logits is needed as soon as the backward pass begins.
+            let keeps = self.checkpointing == ActivationCheckpointing::None || index + 1 == self.slots.len();
+            h = if keeps { slot.act(h, View::Live, &[], None) } else { slot.act_kept_small(h) }?;
             if let Some(graft) = slot.shadow() {
                 let logits = looking(|| self.shadow_logits(graft, index, &h))?;
                 shadows.push(Shadow { seed: graft.seed, logits });
             }
-            h = self.host.segment(index, h, View::Live)?;
+            h = if keeps { self.host.segment(index, h, View::Live) } else { self.host.segment_kept_small(index, &h) }?;
         }
         shadows.sort_by_key(|shadow| shadow.seed);
         Ok(Outputs { logits: h, shadows })

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use esper_layers::recompute;
 use leyline::id::SeedId;
 use leyline::model::AlphaOverride;
 use leyline::unit::Alpha;
@@ -158,6 +159,19 @@ impl SlotGrafts {
             }
         }
         Ok(h)
+    }
+
+    /// [`Self::act`] for training: of seeds that act, all but what they look at is computed again for the backward pass.
+    pub(crate) fn act_kept_small(&self, h: Tensor) -> candle_core::Result<Tensor> {
+        let acting: Vec<&Graft> =
+            self.grafts().filter(|graft| graft.part().is_some_and(|part| part != Part::Shadow)).collect();
+        if acting.is_empty() {
+            return Ok(h);
+        }
+        let sets = acting.into_iter().flat_map(Graft::weights);
+        let slot = self.clone();
+        let variables = sets.flat_map(WeightSet::parameters).map(|parameter| &parameter.var);
+        recompute(&h, variables, move |h| slot.act(h.clone(), View::Live, &[], None))
     }
 
     /// Lets every seed act on `h`, the value at tokens that follow those of `past`.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use esper_layers::recompute;
 use leyline::id::SlotId;
 
 use crate::config::ConfigIssue;
@@ -142,6 +143,15 @@ impl Host {
             h = layer.forward(&h, view)?;
         }
         self.wide_logits(index, h)
+    }
+
+    /// [`Self::segment`] for training, of one that does not lead to the logits: all but its input is computed again for the backward pass.
+    pub(crate) fn segment_kept_small(&self, index: usize, h: &Tensor) -> Result<Tensor, Error> {
+        let layers = self.segments[index].clone();
+        let sets = self.segments[index].iter().filter_map(|layer| layer.weights());
+        let variables = sets.flat_map(WeightSet::parameters).map(|parameter| &parameter.var);
+        let run = move |h: &Tensor| layers.iter().try_fold(h.clone(), |h, layer| layer.forward(&h, View::Live));
+        Ok(recompute(h, variables, run)?)
     }
 
     /// What [`Self::lift`] makes of tokens (n,) that follow those of `past`: (1, n, C).

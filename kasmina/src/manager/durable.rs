@@ -160,7 +160,8 @@ impl Kasmina {
         let is_new = revision > current || (self.untouched && revision == current);
         let revision = if is_new { revision } else { current.next() };
         let mut state = State {
-            model: GraftedModel::new(host, device.clone(), revision)?,
+            model: GraftedModel::new(host, device.clone(), revision)?
+                .with_checkpointing(self.config.activation_checkpointing),
             seeds: BTreeMap::new(),
             unreturned: unreturned.into_iter().map(Transition::from).collect(),
             next_seed,

@@ -90,6 +90,7 @@ impl Kasmina {
         let mut source = WeightSource::draw(weight_rng(config.init_seed, 0)).with_dtype(config.dtype.dtype());
         let host = Host::build(&config.host, &mut source, device)?;
         let model = GraftedModel::new(host, device.clone(), TopologyRevision(1))?;
+        let model = model.with_checkpointing(config.activation_checkpointing);
         let (seeds, unreturned) = (BTreeMap::new(), Vec::new());
         let (init_seed, latest_batch) = (config.init_seed, None);
         let state = State {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Device;
+use kasmina::ActivationCheckpointing;
 use kasmina::host::{HostConfig, Pool};
 use leyline::clock::Clock;
 use leyline::region::Eager;
@@ -24,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(4);
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     for (name, growing) in grafts() {
         report.check(format!("compiled.{name}"), |_| {
-            let captured = grown(&growing, StepMode::Graph, &gpu.device, &gpu.clock, eager)?;
+            let captured = grown(&keeping_all(&growing), StepMode::Graph, &gpu.device, &gpu.clock, eager)?;
             let compiled = grown(&growing, StepMode::Compiled, &gpu.device, &gpu.clock, eager)?;
             if compiled.parameters.len() <= compiled.start.len() {
                 return Err(Broken("nothing grew".to_owned()));
@@ -55,7 +56,16 @@ fn grafts() -> Vec<(String, Growing)> {
         let precision = TrainPrecision::Bf16Pure;
         grafts.push((format!("{name}.bf16_pure"), Growing { precision, ..growing }));
     }
+    for (name, host) in hosts().into_iter().filter(|(host, _)| !host.contains("conv")) {
+        let checkpointing = ActivationCheckpointing::Blocks;
+        grafts.push((format!("{name}.recomputed"), Growing { host, checkpointing, ..Growing::small(4, ADAM_W) }));
+    }
     grafts
+}
+
+/// The same with all activations kept for the backward pass: what is computed again has the same bits.
+fn keeping_all(growing: &Growing) -> Growing {
+    Growing { checkpointing: ActivationCheckpointing::None, ..growing.clone() }
 }
 
 /// The other kinds of host, for samples of 16 features, and for windows of tokens.
@@ -124,13 +134,15 @@ mod tests {
             "host_conv2d.sgd",
             "host_transformer.sgd",
             "language_model_tied.sgd",
+            "host_transformer.recomputed",
+            "language_model_tied.recomputed",
         ];
         for (name, growing) in grafts().into_iter().filter(|(name, _)| shown.contains(&name.as_str())) {
-            let mut run = || {
-                let ran = grown(&growing, StepMode::Graph, &Device::Cpu, &clock, &mut eager);
+            let mut run = |growing: &Growing| {
+                let ran = grown(growing, StepMode::Graph, &Device::Cpu, &clock, &mut eager);
                 ran.map_err(|broken| broken.0).unwrap()
             };
-            let [first, second] = [run(), run()];
+            let [first, second] = [run(&keeping_all(&growing)), run(&growing)];
             assert!(first.parameters.len() > first.start.len(), "{name} did not grow");
             let text = same(&first, &second, [MIN_STEPS, 0]).map_err(|broken| broken.0).unwrap();
             assert!(text.contains("0 of "), "{name}: {text}");

@@ -17,7 +17,8 @@ use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
 
 const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
-const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+pub(super) const ADAM_W: OptimizerConfig =
+    OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     for (name, optimizer) in [("sgd", SGD), ("adam_w", ADAM_W), ("muon", MUON)] {

@@ -33,6 +33,7 @@ fn five_million(gpu: &Gpu, eager: &mut Eager, samples: &mut Samples) -> Result<S
         data_on_host: false,
         seed_width: 32,
         precision: TrainPrecision::F32,
+        checkpointing: kasmina::ActivationCheckpointing::None,
     };
     let (trainer, _) = growing.finish(gpu, eager)?;
     if let Some(refusal) = trainer.last_refusal() {

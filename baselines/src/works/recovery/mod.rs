@@ -119,6 +119,7 @@ impl Place {
             data_on_host: false,
             seed_width: 32,
             precision: TrainPrecision::F32,
+            checkpointing: kasmina::ActivationCheckpointing::None,
         };
         let parts: Parts<Kasmina, Tamiyo> = growing.parts_on(&self.device, &self.clock)?;
         // Nothing grows: every epoch has the same steps.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 use candle_nn::optim::{AdamW, Optimizer as _, ParamsAdamW};
+use esper_layers::operations::{Operations, counted};
 use leyline::command::{Blend, ConfidenceGate};
 use leyline::id::{BlueprintId, SeedId, SlotId};
 use leyline::model::{Parameter, Pass, TrainableModel as _};
@@ -14,6 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::GraftedModel;
 use crate::blueprint::Registry;
+use crate::config::ActivationCheckpointing;
 use crate::graft::{Decoder, NetworkSpec, SeedSpec};
 use crate::host::{Host, HostConfig};
 use crate::host_read::read_f32;
@@ -233,4 +235,48 @@ fn what_it_cannot_read_is_refused_and_nothing_was_read() {
         let error = host.lift(&inputs.unwrap(), View::Frozen).unwrap_err();
         assert_eq!(error.to_string(), format!("inputs have shape {shown}"));
     }
+}
+
+/// Logits, and the gradients of all parameters, of ten steps with seeds of every blend between the blocks.
+fn ten_steps(checkpointing: ActivationCheckpointing, dtype: ElementType) -> (Vec<u32>, Operations) {
+    let model = grown(dtype).with_checkpointing(checkpointing);
+    let mut bits: Vec<u32> = Vec::new();
+    let ((), operations) = counted(|| {
+        for step in 0..10 {
+            let (tokens, targets) = sums(4, step);
+            let outputs = model.forward(&tokens, Pass::Train).unwrap();
+            let gradients = loss_of(&outputs.logits, &targets).backward().unwrap();
+            bits.extend(read_f32(&outputs.logits).unwrap().into_iter().map(f32::to_bits));
+            for parameter in model.parameters() {
+                let gradient = gradients.get(&parameter.var).expect(&parameter.name);
+                bits.extend(read_f32(gradient).unwrap().into_iter().map(f32::to_bits));
+                let moved = (parameter.var.as_detached_tensor() - gradient.affine(0.1, 0.0).unwrap()).unwrap();
+                parameter.var.set(&moved).unwrap();
+            }
+        }
+    });
+    (bits, operations)
+}
+
+#[test]
+fn activations_that_are_computed_again_change_no_bit_with_seeds_between_the_blocks() {
+    for dtype in [ElementType::F32, ElementType::Bf16] {
+        let kept = ten_steps(ActivationCheckpointing::None, dtype);
+        assert!(kept.0.iter().any(|bits| *bits != 0), "{dtype:?}");
+        assert!(ten_steps(ActivationCheckpointing::Blocks, dtype) == kept, "{dtype:?}");
+    }
+}
+
+/// What a graph of operations can reach from the logits: with `blocks`, an input per part and a chain of tokens.
+#[test]
+fn with_blocks_far_fewer_numbers_are_kept_for_the_backward_pass() {
+    let num_kept = |checkpointing| {
+        let (tokens, _) = sums(64, 1);
+        let logits =
+            grown(ElementType::F32).with_checkpointing(checkpointing).forward(&tokens, Pass::Train).unwrap().logits;
+        let kept = logits.sorted_nodes().into_iter().filter(|node| !node.is_variable());
+        kept.map(|node| node.elem_count()).sum::<usize>()
+    };
+    let (blocks, all) = (num_kept(ActivationCheckpointing::Blocks), num_kept(ActivationCheckpointing::None));
+    assert!(3 * blocks < all, "{blocks} numbers against {all}");
 }
