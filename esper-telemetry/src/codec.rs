@@ -17,6 +17,8 @@
 use std::collections::BTreeMap;
 
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
+use bincode::enc::Encoder;
+use bincode::error::EncodeError;
 use bincode::{Decode, Encode};
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::telemetry::{Health, HealthStatus, Level, MetricKind, Priority, Unit};
@@ -105,7 +107,7 @@ impl FrameError {
 pub fn encode_frame(packet: &Packet) -> Result<Vec<u8>, FrameError> {
     packet.validate()?;
     let mut payload = Vec::with_capacity(64 * (1 + packet.metrics.len()));
-    bincode::encode_into_std_write(WirePacket::from(packet), &mut payload, codec())
+    bincode::encode_into_std_write(to_wire(packet), &mut payload, codec())
         .map_err(|e| FrameError::Payload(e.into()))?;
     seal(PACKET_VERSION, KIND_PACKET, &payload)
 }
@@ -164,7 +166,7 @@ impl Header {
         if *blake3::hash(payload).as_bytes() != self.digest {
             return Err(FrameError::PayloadDigest);
         }
-        let (wire, consumed): (WirePacket<String>, usize) =
+        let (wire, consumed): (WirePacket, usize) =
             bincode::decode_from_slice(payload, codec()).map_err(|e| FrameError::Payload(e.into()))?;
         if consumed != payload.len() {
             return Err(FrameError::Trailing { bytes: payload.len() - consumed });
@@ -200,75 +202,77 @@ fn codec() -> Configuration<LittleEndian, Varint, Limit<DECODE_LIMIT>> {
     bincode::config::standard().with_limit::<DECODE_LIMIT>()
 }
 
-/// With `&str` to be written, with [`String`] as it is read.
-#[derive(Encode, Decode)]
-struct WirePacket<S> {
-    run_id: S,
+/// A packet as it is read; [`to_wire`] has the same fields in the same order.
+#[derive(Decode)]
+#[cfg_attr(test, derive(Encode))]
+struct WirePacket {
+    run_id: String,
     sequence: u64,
-    source: S,
+    source: String,
     created_unix_ms: u64,
     epoch: u64,
     step: u64,
     level: u8,
     priority: u8,
-    metrics: Vec<WireMetric<S>>,
-    events: Vec<WireEvent<S>>,
+    metrics: Vec<WireMetric>,
+    events: Vec<WireEvent>,
     health_status: u8,
-    health_summary: S,
+    health_summary: String,
 }
 
-#[derive(Encode, Decode)]
-struct WireMetric<S> {
-    name: S,
-    labels: Vec<(S, S)>,
+#[derive(Decode)]
+#[cfg_attr(test, derive(Encode))]
+struct WireMetric {
+    name: String,
+    labels: Vec<(String, String)>,
     value: f64,
     unit: u8,
     kind: u8,
 }
 
-#[derive(Encode, Decode)]
-struct WireEvent<S> {
-    name: S,
+#[derive(Decode)]
+#[cfg_attr(test, derive(Encode))]
+struct WireEvent {
+    name: String,
     level: u8,
-    attributes: Vec<(S, S)>,
+    attributes: Vec<(String, String)>,
 }
 
-impl<'a> From<&'a Packet> for WirePacket<&'a str> {
-    fn from(packet: &'a Packet) -> Self {
-        let metric = |metric: &'a Metric| WireMetric {
-            name: metric.name.as_str(),
-            labels: to_wire(&metric.labels),
-            value: metric.value,
-            unit: unit_number(metric.unit),
-            kind: kind_number(metric.kind),
-        };
-        let event = |event: &'a EventRecord| WireEvent {
-            name: event.name.as_str(),
-            level: level_number(event.level),
-            attributes: to_wire(&event.attributes),
-        };
-        Self {
-            run_id: packet.run_id.as_str(),
-            sequence: packet.sequence,
-            source: &packet.source,
-            created_unix_ms: packet.created_unix_ms,
-            epoch: packet.epoch.0,
-            step: packet.step.0,
-            level: level_number(packet.level),
-            priority: priority_number(packet.priority),
-            metrics: packet.metrics.iter().map(metric).collect(),
-            events: packet.events.iter().map(event).collect(),
-            health_status: health_number(packet.health.status),
-            health_summary: &packet.health.summary,
-        }
+/// A packet as it is written, out of where it lies: lists of references would take as long as writing them.
+fn to_wire(packet: &Packet) -> impl Encode {
+    (
+        packet.run_id.as_str(),
+        packet.sequence,
+        &packet.source,
+        packet.created_unix_ms,
+        packet.epoch.0,
+        packet.step.0,
+        level_number(packet.level),
+        priority_number(packet.priority),
+        Each(&packet.metrics, |metric| {
+            (&metric.name, &metric.labels, metric.value, unit_number(metric.unit), kind_number(metric.kind))
+        }),
+        Each(&packet.events, |event| (&event.name, level_number(event.level), &event.attributes)),
+        health_number(packet.health.status),
+        &packet.health.summary,
+    )
+}
+
+/// A list whose items are written as what the function makes of them.
+struct Each<'a, T, W>(&'a [T], fn(&'a T) -> W);
+
+impl<T, W: Encode> Encode for Each<'_, T, W> {
+    fn encode<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        (self.0.len() as u64).encode(encoder)?;
+        self.0.iter().try_for_each(|item| (self.1)(item).encode(encoder))
     }
 }
 
-impl TryFrom<WirePacket<String>> for Packet {
+impl TryFrom<WirePacket> for Packet {
     type Error = InvalidPacket;
 
-    fn try_from(wire: WirePacket<String>) -> Result<Self, InvalidPacket> {
-        let metric = |(index, metric): (usize, WireMetric<String>)| {
+    fn try_from(wire: WirePacket) -> Result<Self, InvalidPacket> {
+        let metric = |(index, metric): (usize, WireMetric)| {
             let at = |field| format!("metrics[{index}].{field}");
             Ok(Metric {
                 name: metric.name,
@@ -278,7 +282,7 @@ impl TryFrom<WirePacket<String>> for Packet {
                 kind: known(kind_from(metric.kind), || at("kind"))?,
             })
         };
-        let event = |(index, event): (usize, WireEvent<String>)| {
+        let event = |(index, event): (usize, WireEvent)| {
             let at = |field| format!("events[{index}].{field}");
             Ok(EventRecord {
                 name: event.name,
@@ -308,10 +312,6 @@ impl TryFrom<WirePacket<String>> for Packet {
         packet.validate()?;
         Ok(packet)
     }
-}
-
-fn to_wire(pairs: &BTreeMap<String, String>) -> Vec<(&str, &str)> {
-    pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
 fn from_wire(

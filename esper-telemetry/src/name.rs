@@ -11,14 +11,18 @@ pub(crate) const PLAIN: &str = "1 to 128 characters of a-z, 0-9 and _, not start
 
 /// Whether `text` is a dotted path such as `tolaria.grad.norm`.
 pub(crate) fn is_dotted(text: &str) -> bool {
-    let mut before = b'.';
-    // Of every metric of every packet: bytes, once.
-    let is_path = text.bytes().all(|byte| {
-        let follows = if byte == b'.' { before != b'.' } else { allowed(byte) };
-        before = byte;
-        follows
-    });
-    is_path && before != b'.' && text.len() <= MAX_NAME_BYTES
+    // Of every metric of every packet: all bytes at once, without a way out before the end.
+    let bytes = text.as_bytes();
+    let is_known = bytes.iter().fold(true, |all, &byte| all & (allowed(byte) | (byte == b'.')));
+    let has_empty = bytes
+        .iter()
+        .zip(bytes.get(1..).unwrap_or_default())
+        .fold(false, |any, (&a, &b)| any | ((a == b'.') & (b == b'.')));
+    let ends = [bytes.first(), bytes.last()];
+    is_known
+        && !has_empty
+        && text.len() <= MAX_NAME_BYTES
+        && ends.iter().all(|end| end.is_some_and(|&byte| byte != b'.'))
 }
 
 /// Whether `text` is the name of a label or attribute.

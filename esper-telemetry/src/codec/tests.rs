@@ -187,15 +187,15 @@ fn a_bomb_at_every_list_and_text_is_refused_before_it_allocates() {
 
 #[test]
 fn bytes_after_the_packet_in_the_payload_are_refused() {
-    let mut payload = bincode::encode_to_vec(WirePacket::from(&full_packet()), codec()).unwrap();
+    let mut payload = bincode::encode_to_vec(to_wire(&full_packet()), codec()).unwrap();
     payload.push(0);
     assert!(matches!(open(&payload), FrameError::Trailing { bytes: 1 }));
 }
 
 #[track_caller]
-fn check_invalid(change: impl FnOnce(&mut WirePacket<String>), field: &str) {
-    let payload = bincode::encode_to_vec(WirePacket::from(&full_packet()), codec()).unwrap();
-    let (mut wire, _): (WirePacket<String>, usize) = bincode::decode_from_slice(&payload, codec()).unwrap();
+fn check_invalid(change: impl FnOnce(&mut WirePacket), field: &str) {
+    let payload = bincode::encode_to_vec(to_wire(&full_packet()), codec()).unwrap();
+    let (mut wire, _): (WirePacket, usize) = bincode::decode_from_slice(&payload, codec()).unwrap();
     change(&mut wire);
     match open(&bincode::encode_to_vec(wire, codec()).unwrap()) {
         FrameError::Invalid(invalid) => assert_eq!(invalid.field, field),
@@ -312,7 +312,7 @@ proptest! {
         packet in packet(),
         edits in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
-        let mut payload = bincode::encode_to_vec(WirePacket::from(&packet), codec()).unwrap();
+        let mut payload = bincode::encode_to_vec(to_wire(&packet), codec()).unwrap();
         for (index, byte) in edits {
             let at = index.index(payload.len());
             payload[at] = byte;

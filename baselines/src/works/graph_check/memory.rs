@@ -5,12 +5,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 
 use candle_core::{DType, Tensor};
 use esper_graph::{GraphFunction, GraphFunctionConfig, GraphManager};
-use kasmina::ActivationCheckpointing;
-use kasmina::host::HostConfig;
 use leyline::region::Eager;
 
-use super::equality::ADAM_W;
-use crate::gpu::growing::Growing;
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
 
@@ -31,12 +27,6 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             seen.one, seen.full, seen.cleared
         ))
     });
-    report.check("memory.recomputed", |samples| {
-        let [all, blocks] = recomputed(gpu, eager)?;
-        samples.push("memory.activations.none", "bytes", all as f64);
-        samples.push("memory.activations.blocks", "bytes", blocks as f64);
-        Ok(format!("the same bits with {blocks} bytes of graphs instead of {all}"))
-    });
     report.check("memory.evictions_return", |_| {
         let (evictions, full) = evictions(gpu, eager, false)?;
         Ok(format!(
@@ -48,34 +38,6 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
         Err(other) => Err(other),
         Ok(_) => Err(Broken("a function that keeps what evicted graphs read was not found out".to_owned())),
     });
-}
-
-/// Training without and with activations that are computed again: the bits of the parameters, and what the graphs take.
-fn recomputed(gpu: &Gpu, eager: &mut Eager) -> Result<[u64; 2], Broken> {
-    let host = HostConfig::LanguageModel {
-        context: 256,
-        width: 256,
-        heads: 4,
-        layers: 8,
-        mlp_ratio: 4,
-        tied: true,
-        vocabulary: 64,
-    };
-    let growing = Growing { host, num_samples: 128, batch_size: 16, epochs: 2, ..Growing::small(1, ADAM_W) };
-    let reserved = || gpu.session.graph_memory().map(|memory| memory.reserved).map_err(|r| Broken(r.to_string()));
-    let mut of = |checkpointing| {
-        gpu.session.trim_graph_memory().map_err(|refusal| Broken(refusal.to_string()))?;
-        let before = reserved()?;
-        let (trainer, values) = Growing { checkpointing, ..growing.clone() }.finish(gpu, eager)?;
-        let bytes = reserved()?.saturating_sub(before);
-        drop(trainer);
-        Ok::<_, Broken>((bytes, values.into_iter().map(f32::to_bits).collect::<Vec<_>>()))
-    };
-    let (all, kept) = of(ActivationCheckpointing::None)?;
-    let (blocks, recomputed) = of(ActivationCheckpointing::Blocks)?;
-    promise(kept == recomputed, || "activations that are computed again change parameters".to_owned())?;
-    promise(2 * blocks < all, || format!("{blocks} bytes with activations computed again, {all} with all kept"))?;
-    Ok([all, blocks])
 }
 
 /// Shapes with as many elements each, so that every graph takes as much as any other.
