@@ -107,6 +107,8 @@ leyline::declare_metrics! {
     GRAPH_TESTS_TOTAL = Counter "tolaria.graph.tests_total" Count [];
     /// Host time of all tests of captured steps so far.
     GRAPH_TEST = Gauge "tolaria.graph.test_ms" Milliseconds [];
+    /// Evaluations on held-out data replayed as a graph.
+    GRAPH_EVALUATIONS_TOTAL = Counter "tolaria.graph.evaluations_total" Count [];
     /// Lookups of a graph that found one.
     GRAPH_HITS = Gauge "tolaria.graph.hits" Count [];
     /// Lookups of a graph that found none.

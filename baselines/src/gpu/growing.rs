@@ -20,7 +20,9 @@ use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
 use tolaria::task::{Classification, NextToken, Task};
-use tolaria::trainer::{ExecutionConfig, NullObserver, Parts, Splits, StepMode, TrainConfig, TrainPrecision, Trainer};
+use tolaria::trainer::{
+    ExecutionConfig, NullObserver, Observer, Parts, Splits, StepMode, TrainConfig, TrainPrecision, Trainer,
+};
 
 use super::report::Broken;
 use crate::gpu::open::Gpu;
@@ -152,8 +154,18 @@ impl Growing {
 
     /// Trains to the end; the values of all parameters.
     pub(crate) fn finish(&self, gpu: &Gpu, eager: &mut Eager) -> Result<(GrowingTrainer, Vec<f32>), Broken> {
+        self.finish_seen_by(&mut NullObserver, gpu, eager)
+    }
+
+    /// The same, with the observer told.
+    pub(crate) fn finish_seen_by(
+        &self,
+        observer: &mut dyn Observer,
+        gpu: &Gpu,
+        eager: &mut Eager,
+    ) -> Result<(GrowingTrainer, Vec<f32>), Broken> {
         let mut trainer = self.trainer(gpu)?;
-        trainer.run(eager, &mut NullObserver)?;
+        trainer.run(eager, observer)?;
         let values = values_of(trainer.seeds().model().parameters())?;
         Ok((trainer, values))
     }

@@ -23,7 +23,7 @@ use crate::trainer::gradients::{conflict_record, count, shares};
 use crate::trainer::observer::{Observer, RunEvent};
 use crate::trainer::phase::phase;
 use crate::trainer::report::{CommandRecord, EpochReport, TransitionRecord, owner_name};
-use crate::trainer::run::{Part, Trainer};
+use crate::trainer::run::Trainer;
 use crate::trainer::stop::{Best, StepEvaluation};
 use crate::trainer::sums::EpochTotals;
 
@@ -125,8 +125,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     /// Evaluates on held-out data in the middle of an epoch.
-    pub(super) fn evaluate_step(&mut self, eager: &Eager, observer: &mut dyn Observer) -> Result<(), Error> {
-        let validation = self.evaluate_on(eager, Part::Selecting, &[])?.score;
+    pub(super) fn evaluate_step(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<(), Error> {
+        let validation = self.evaluate_selecting(eager, &[])?.score;
         if !validation.loss.is_finite() {
             return Err(Error::NonFinite { what: "validation loss", epoch: self.cursor.epoch.next() });
         }
@@ -178,9 +178,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     /// Evaluates on held-out data, with each live seed switched on and off beside it.
-    fn evaluate(&mut self, eager: &Eager, states: &[SeedState]) -> Result<Evaluation, Error> {
+    fn evaluate(&mut self, eager: &mut Eager, states: &[SeedState]) -> Result<Evaluation, Error> {
         let probes: Vec<Probe> = states.iter().filter_map(Probe::of).collect();
-        self.evaluate_on(eager, Part::Selecting, &probes)
+        self.evaluate_selecting(eager, &probes)
     }
 
     /// Hands the seed manager what was found about each live seed; what is not finite was not measured.

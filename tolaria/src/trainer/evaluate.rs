@@ -90,64 +90,98 @@ pub fn evaluate<M: TrainableModel>(
     reads: &mut HostReads,
 ) -> Result<Evaluation, Error> {
     eager.check()?;
-    let HeldOut { data, device, batch_size, task, measures } = *held_out;
-    let num_passes = 1 + probes.len();
-    let mut losses = vec![Vec::new(); num_passes];
-    let mut hits = vec![Vec::new(); num_passes];
-    let mut counts = vec![Vec::new(); measures.len()];
-    for start in (0..data.len()).step_by(batch_size) {
-        let slice = data.slice(start, batch_size.min(data.len() - start))?;
-        if data.tensors().is_none() {
-            // Those in memory were looked at as a whole.
-            let checked = task.check_targets(&slice.targets);
-            checked.map_err(|error| {
-                let what = data.as_source().describe();
-                let message = format!("{what}: {error}, counted from sample {start} on");
-                Error::InvalidData { what: "targets", message }
-            })?;
-        }
-        let batch = to_device(slice, device)?;
-        for pass in 0..num_passes {
-            let overrides: Vec<AlphaOverride> = match pass.checked_sub(1) {
-                None => Vec::new(),
-                Some(probe) => vec![AlphaOverride { seed: probes[probe].seed, alpha: probes[probe].alpha }],
-            };
-            let pass_of = Pass::Evaluate { overrides: &overrides };
-            let outputs = model.forward(&batch.inputs, pass_of).map_err(|e| Error::Model(BoxError::new(e)))?;
-            losses[pass].push(task.losses(&outputs.logits, &batch.targets)?);
-            hits[pass].extend(task.hits(&outputs.logits, &batch.targets)?);
-            for (measure, counts) in measures.iter().zip(&mut counts).filter(|_| pass == 0) {
-                let of_batch = measure.counts(&outputs.logits, &batch.targets)?;
-                counts.push(of_batch.to_dtype(DType::F64)?.sum(0)?);
+    Rows::of(model, held_out, probes)?.read(held_out, probes, reads)
+}
+
+/// What an evaluation leaves on the device.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// Losses of all samples in the first pass, in that of each probe, and then the hits likewise where there are any: (rows · N,) of `f32`.
+    pub(super) per_sample: Tensor,
+    /// The counts of each measure, of `f64`.
+    pub(super) counts: Vec<Tensor>,
+}
+
+impl Rows {
+    /// All passes over all batches.
+    ///
+    /// # Sync
+    /// none where the data are in memory on the device
+    pub(super) fn of<M: TrainableModel>(model: &M, held_out: &HeldOut<'_>, probes: &[Probe]) -> Result<Self, Error> {
+        let HeldOut { data, device, batch_size, task, measures } = *held_out;
+        let num_passes = 1 + probes.len();
+        let mut losses = vec![Vec::new(); num_passes];
+        let mut hits = vec![Vec::new(); num_passes];
+        let mut counts = vec![Vec::new(); measures.len()];
+        for start in (0..data.len()).step_by(batch_size) {
+            let slice = data.slice(start, batch_size.min(data.len() - start))?;
+            if data.tensors().is_none() {
+                // Those in memory were looked at as a whole.
+                let checked = task.check_targets(&slice.targets);
+                checked.map_err(|error| {
+                    let what = data.as_source().describe();
+                    let message = format!("{what}: {error}, counted from sample {start} on");
+                    Error::InvalidData { what: "targets", message }
+                })?;
+            }
+            let batch = to_device(slice, device)?;
+            for pass in 0..num_passes {
+                let overrides: Vec<AlphaOverride> = match pass.checked_sub(1) {
+                    None => Vec::new(),
+                    Some(probe) => vec![AlphaOverride { seed: probes[probe].seed, alpha: probes[probe].alpha }],
+                };
+                let pass_of = Pass::Evaluate { overrides: &overrides };
+                let outputs = model.forward(&batch.inputs, pass_of).map_err(|e| Error::Model(BoxError::new(e)))?;
+                losses[pass].push(task.losses(&outputs.logits, &batch.targets)?);
+                hits[pass].extend(task.hits(&outputs.logits, &batch.targets)?);
+                for (measure, counts) in measures.iter().zip(&mut counts).filter(|_| pass == 0) {
+                    let of_batch = measure.counts(&outputs.logits, &batch.targets)?;
+                    counts.push(of_batch.to_dtype(DType::F64)?.sum(0)?);
+                }
             }
         }
+        hits.retain(|hits| !hits.is_empty());
+        let rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
+        let counts = counts.iter().map(|counts| Tensor::stack(counts, 0)?.sum(0)).collect::<Result<_, _>>()?;
+        Ok(Self { per_sample: Tensor::cat(&rows, 0)?, counts })
     }
-    hits.retain(|hits| !hits.is_empty());
-    let rows: Vec<Tensor> = losses.iter().chain(&hits).map(|row| Tensor::cat(row, 0)).collect::<Result<_, _>>()?;
-    let table = host_read::read_vec(&Tensor::cat(&rows, 0)?, "evaluation", reads)?;
-    let per_sample: Vec<&[f32]> = table.chunks(data.len().max(1)).collect();
-    let (losses, hits) = per_sample.split_at(num_passes);
-    let mut score = Score::new(mean(losses[0]), data.len() as u64);
-    if let Some(hits) = hits.first() {
-        score = score.with(ACCURACY, mean(hits));
-    }
-    for (measure, counts) in measures.iter().zip(&counts) {
-        let sums = host_read::read_vec_f64(&Tensor::stack(counts, 0)?.sum(0)?, "counts of a measure", reads)?;
-        // What is no number was not measured: as JSON it could not be read again.
-        if let Some(value) = measure.value(&sums, data.len() as f64) {
-            score = score.with(measure.about().name, value);
+
+    /// What they say.
+    ///
+    /// # Sync
+    /// as for [`evaluate`]
+    pub(super) fn read(
+        &self,
+        held_out: &HeldOut<'_>,
+        probes: &[Probe],
+        reads: &mut HostReads,
+    ) -> Result<Evaluation, Error> {
+        let HeldOut { data, measures, .. } = *held_out;
+        let table = host_read::read_vec(&self.per_sample, "evaluation", reads)?;
+        let per_sample: Vec<&[f32]> = table.chunks(data.len().max(1)).collect();
+        let (losses, hits) = per_sample.split_at(1 + probes.len());
+        let mut score = Score::new(mean(losses[0]), data.len() as u64);
+        if let Some(hits) = hits.first() {
+            score = score.with(ACCURACY, mean(hits));
         }
+        for (measure, counts) in measures.iter().zip(&self.counts) {
+            let sums = host_read::read_vec_f64(counts, "counts of a measure", reads)?;
+            // What is no number was not measured: as JSON it could not be read again.
+            if let Some(value) = measure.value(&sums, data.len() as f64) {
+                score = score.with(measure.about().name, value);
+            }
+        }
+        let (mut counterfactuals, mut gains) = (Vec::new(), Vec::new());
+        for (index, probe) in probes.iter().enumerate() {
+            let (base, flipped) = (0, index + 1);
+            let (on, off) = if probe.acts { (base, flipped) } else { (flipped, base) };
+            let hits = hits.get(on).zip(hits.get(off)).map(|(on, off)| (*on, *off));
+            let of_samples = paired(losses[on], losses[off]);
+            counterfactuals.extend(counterfactual(&of_samples, hits).map(|measured| (probe.seed, measured)));
+            gains.push((probe.seed, of_samples));
+        }
+        Ok(Evaluation { score, counterfactuals, gains })
     }
-    let (mut counterfactuals, mut gains) = (Vec::new(), Vec::new());
-    for (index, probe) in probes.iter().enumerate() {
-        let (base, flipped) = (0, index + 1);
-        let (on, off) = if probe.acts { (base, flipped) } else { (flipped, base) };
-        let hits = hits.get(on).zip(hits.get(off)).map(|(on, off)| (*on, *off));
-        let of_samples = paired(losses[on], losses[off]);
-        counterfactuals.extend(counterfactual(&of_samples, hits).map(|measured| (probe.seed, measured)));
-        gains.push((probe.seed, of_samples));
-    }
-    Ok(Evaluation { score, counterfactuals, gains })
 }
 
 /// Loss off − loss on of each sample.

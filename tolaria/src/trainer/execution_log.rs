@@ -78,6 +78,11 @@ impl ExecutionLog {
         self.graphs.misses.set(stats.total.misses as f64);
     }
 
+    /// So many evaluations were replayed.
+    pub(super) fn evaluated(&self, num_replays: u64) {
+        self.graphs.evaluations_total.add(num_replays);
+    }
+
     /// All graphs went: what tells of the present ones is at 0, what counts goes on.
     pub(super) fn graphs_went(&self) {
         for gauge in [&self.graphs.enabled, &self.graphs.kept, &self.graphs.bytes, &self.compiles.enabled] {

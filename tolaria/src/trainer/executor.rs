@@ -19,7 +19,10 @@ use leyline::region::Eager;
 use leyline::telemetry::Recorder;
 
 use crate::error::{self, Error};
+use crate::host_read::HostReads;
 use crate::trainer::config::{ExecutionConfig, StepMode};
+use crate::trainer::evaluate::{Evaluation, evaluate};
+use crate::trainer::evaluations::{Evaluated, Evaluations};
 use crate::trainer::execution_log::ExecutionLog;
 use crate::trainer::feed::WindowSamples;
 use crate::trainer::inputs::StepInputs;
@@ -44,6 +47,7 @@ pub(super) struct StepShape {
 struct RecordingDevice {
     gpu: Gpu,
     ring: StagingRing,
+    evaluations: Evaluations,
 }
 
 /// Runs the steps of a trainer.
@@ -103,12 +107,14 @@ impl StepExecutor {
         let kernel_cache = config.compile_cache.clone();
         let options = CompileOptions { kernel_cache, ..CompileOptions::new(PassSet::all()) };
         // Also when steps run eagerly: all ways of running a step then use the same work space, and give the same bits.
-        match Session::claimed(device, claim).and_then(|session| Gpu::new(session, options)) {
-            Ok(gpu) => {
+        let open = || Session::claimed(device, claim.clone()).and_then(|session| Gpu::new(session, options.clone()));
+        match open().and_then(|gpu| Ok((gpu, open()?))) {
+            Ok((gpu, of_evaluations)) => {
                 let lane = if config.prefetch { StagingLane::Own } else { StagingLane::Compute };
                 let ring = StagingRing::new(gpu.session(), config.staging_buffers, lane)?;
                 executor.log.first_step_on(&gpu);
-                executor.device = Some(RecordingDevice { gpu, ring });
+                let evaluations = Evaluations::new(of_evaluations, executor.wants_graphs);
+                executor.device = Some(RecordingDevice { gpu, ring, evaluations });
             }
             Err(refusal) => {
                 executor.log.refused(&refusal, 0);
@@ -144,7 +150,7 @@ impl StepExecutor {
         region: &mut Region<'_, M>,
     ) -> Result<(), Error> {
         let (shape, step) = (region.plan.shape, region.plan.step.0);
-        let Some(RecordingDevice { gpu, ring }) = &mut self.device else {
+        let Some(RecordingDevice { gpu, ring, .. }) = &mut self.device else {
             self.log.not_replayed(false, None);
             let _phase = phase!("eager");
             let mut inputs = StepInputs::direct(region.data, samples, region.device)?;
@@ -164,10 +170,27 @@ impl StepExecutor {
         inputs.load(ring, region.data, samples, region.plan)?;
         let _phase = phase!("replay");
         let outcome = self.graphs.step(gpu, eager, (&shape, step), region, &mut self.log);
-        outcome.map(drop).map_err(|failure| match failure {
-            Failure::Region(error) => error,
-            Failure::Unconfirmed(found) => self.freeze(found),
-        })
+        outcome.map(drop).map_err(|failure| self.failed(failure))
+    }
+
+    /// Evaluates on held-out data as of step `step`, on a GPU by a graph where it can be.
+    ///
+    /// # Errors
+    /// Those of [`evaluate`]; [`Error::FrozenValue`].
+    pub(super) fn evaluate<M: TrainableModel>(
+        &mut self,
+        eager: &mut Eager,
+        step: StepIndex,
+        evaluated: Evaluated<'_, M>,
+        reads: &mut HostReads,
+    ) -> Result<Evaluation, Error> {
+        let Some(RecordingDevice { evaluations, .. }) = &mut self.device else {
+            return evaluate(eager, evaluated.model, &evaluated.held_out, evaluated.probes, reads);
+        };
+        let before = evaluations.num_replays();
+        let outcome = evaluations.evaluate(eager, step, evaluated, reads);
+        self.log.evaluated(evaluations.num_replays() - before);
+        outcome.map_err(|failure| self.failed(failure))
     }
 
     /// Tests what was captured of the shape of `region`, as of step `step`.
@@ -213,7 +236,11 @@ impl StepExecutor {
 
     /// Whether steps run eagerly from now on, whatever the settings say. What was captured is kept.
     pub(super) fn run_eagerly(&mut self, is_eager: bool) {
-        self.graphs.set_on(self.wants_graphs && !is_eager);
+        let is_on = self.wants_graphs && !is_eager;
+        self.graphs.set_on(is_on);
+        if let Some(device) = &mut self.device {
+            device.evaluations.set_on(is_on);
+        }
     }
 
     /// Lets go of all graphs and of all doubt: what they point at was replaced, by a state that can be trusted.
@@ -228,6 +255,9 @@ impl StepExecutor {
         if self.graphs.clear() > 0 {
             self.log.graphs_went();
         }
+        if let Some(device) = &mut self.device {
+            device.evaluations.clear();
+        }
         self.last_shape = None;
     }
 
@@ -240,12 +270,24 @@ impl StepExecutor {
 
     /// Hands what was measured on the device in an epoch to telemetry.
     pub(super) fn publish(&mut self) {
-        let Some(RecordingDevice { gpu, ring }) = &mut self.device else { return };
+        let Some(RecordingDevice { gpu, ring, .. }) = &mut self.device else { return };
         self.log.finish_epoch(self.graphs.tests(), &self.graphs.stats(), gpu, ring);
+    }
+
+    /// What became of evaluations, where there is a device that records.
+    pub(super) fn evaluations(&self) -> Option<&Evaluations> {
+        self.device.as_ref().map(|device| &device.evaluations)
     }
 
     pub(super) fn last_refusal(&self) -> Option<&Refusal> {
         self.graphs.last_refusal().or(self.closed.as_ref())
+    }
+
+    fn failed(&mut self, failure: Failure<Error>) -> Error {
+        match failure {
+            Failure::Region(error) => error,
+            Failure::Unconfirmed(found) => self.freeze(found),
+        }
     }
 
     fn freeze(&mut self, found: Unconfirmed) -> Error {

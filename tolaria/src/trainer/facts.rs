@@ -9,6 +9,7 @@ use leyline::seed::SeedManager;
 use leyline::task::Task;
 
 use crate::optim::Optimizer;
+use crate::trainer::evaluations::Evaluations;
 use crate::trainer::run::Trainer;
 use crate::trainer::stop::Best;
 
@@ -66,6 +67,16 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// What became of the graphs of this trainer.
     pub fn graph_stats(&self) -> GraphStats {
         self.executor.graphs().stats()
+    }
+
+    /// Evaluations on held-out data that were replays of a graph.
+    pub fn num_replayed_evaluations(&self) -> u64 {
+        self.executor.evaluations().map_or(0, Evaluations::num_replays)
+    }
+
+    /// Why the last evaluation that could not be recorded could not; absent when every one could.
+    pub fn last_evaluation_refusal(&self) -> Option<&Refusal> {
+        self.executor.evaluations().and_then(Evaluations::last_refusal)
     }
 
     /// How often captured steps were recorded again to be tested, and what that took.

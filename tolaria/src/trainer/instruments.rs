@@ -197,6 +197,7 @@ pub(super) struct GraphInstruments {
     pub(super) fallbacks_total: Counter,
     pub(super) tests_total: Counter,
     pub(super) test_ms: Gauge,
+    pub(super) evaluations_total: Counter,
 }
 
 impl GraphInstruments {
@@ -221,6 +222,7 @@ impl GraphInstruments {
             fallbacks_total: recorder.counter(&desc::GRAPH_FALLBACKS_TOTAL, &[]),
             tests_total: recorder.counter(&desc::GRAPH_TESTS_TOTAL, &[]),
             test_ms: recorder.gauge(&desc::GRAPH_TEST, &[]),
+            evaluations_total: recorder.counter(&desc::GRAPH_EVALUATIONS_TOTAL, &[]),
         }
     }
 }

@@ -28,6 +28,7 @@ mod execution_log;
 mod sums;
 mod gradients;
 mod evaluate;
+mod evaluations;
 mod confirm;
 mod boundary;
 mod setup;

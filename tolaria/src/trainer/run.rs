@@ -28,6 +28,7 @@ use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
 use crate::trainer::confirm::Divided;
 use crate::trainer::evaluate::{Evaluation, HeldOut, Probe, evaluate};
+use crate::trainer::evaluations::Evaluated;
 use crate::trainer::executor::{StepExecutor, StepShape};
 use crate::trainer::feed::Feed;
 use crate::trainer::gradient_instruments::GradientInstruments;
@@ -486,6 +487,25 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     /// Evaluates the network on a part of the data, and once more per probe, where its steps are confirmed.
     pub(super) fn evaluate_on(&mut self, eager: &Eager, part: Part, probes: &[Probe]) -> Result<Evaluation, Error> {
+        self.evaluate_by(part, probes, |_, evaluated, reads| {
+            evaluate(eager, evaluated.model, &evaluated.held_out, evaluated.probes, reads)
+        })
+    }
+
+    /// As [`Self::evaluate_on`] the samples that select, as at the end of every epoch.
+    pub(super) fn evaluate_selecting(&mut self, eager: &mut Eager, probes: &[Probe]) -> Result<Evaluation, Error> {
+        let step = self.cursor.step;
+        self.evaluate_by(Part::Selecting, probes, |executor, evaluated, reads| {
+            executor.evaluate(eager, step, evaluated, reads)
+        })
+    }
+
+    fn evaluate_by(
+        &mut self,
+        part: Part,
+        probes: &[Probe],
+        evaluate: impl FnOnce(&mut StepExecutor, Evaluated<'_, S::Model>, &mut HostReads) -> Result<Evaluation, Error>,
+    ) -> Result<Evaluation, Error> {
         self.executor.confirmed()?;
         let _phase = phase!("evaluate");
         let (data, divided) = (&self.parts.data, self.divided.as_ref().filter(|divided| divided.can_confirm));
@@ -500,10 +520,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             task: &*self.parts.task,
             measures: &self.measures,
         };
-        let model = self.parts.seeds.model();
+        let (model, statistics) = (self.parts.seeds.model(), self.parts.seeds.statistics());
         // Where averages are kept they are what is measured; parameters are back before anything else happens.
         self.optimizer.exchange_averages(model.parameters())?;
-        let evaluation = evaluate(eager, model, &held_out, probes, &mut self.reads);
+        let evaluated = Evaluated { model, statistics, held_out, probes };
+        let evaluation = evaluate(&mut self.executor, evaluated, &mut self.reads);
         self.optimizer.exchange_averages(model.parameters())?;
         evaluation
     }

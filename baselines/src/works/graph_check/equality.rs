@@ -5,7 +5,8 @@ use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
-use leyline::seed::SeedManager as _;
+use leyline::seed::{SeedManager as _, SeedState};
+use leyline::state::Score;
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{ExecutionConfig, Flow, NullObserver, Observer, StepMode};
@@ -51,8 +52,16 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
 /// A network that grows: shadow training, blending, holding, permanent; a tail batch in every epoch.
 fn grown(gpu: &Gpu, eager: &mut Eager, growing: &Growing) -> Result<String, Broken> {
     let start = values_of(growing.trainer(gpu)?.seeds().model().parameters())?;
-    let (plain, expected) = growing.with_mode(StepMode::Eager).finish(gpu, eager)?;
-    let (trainer, found) = growing.with_mode(StepMode::Graph).finish(gpu, eager)?;
+    let (mut scores, mut scores_of_graphs) = (Scores::default(), Scores::default());
+    let (plain, expected) = growing.with_mode(StepMode::Eager).finish_seen_by(&mut scores, gpu, eager)?;
+    let (trainer, found) = growing.with_mode(StepMode::Graph).finish_seen_by(&mut scores_of_graphs, gpu, eager)?;
+    let evaluations = trainer.num_replayed_evaluations();
+    if let Some(refusal) = trainer.last_evaluation_refusal() {
+        return Err(Broken(format!("an evaluation was refused: {refusal}")));
+    }
+    promise(evaluations > 0, || "no evaluation was a replay".to_owned())?;
+    promise(plain.num_replayed_evaluations() == 0, || "the eager run replayed evaluations".to_owned())?;
+    promise(scores == scores_of_graphs, || "evaluations differ".to_owned())?;
     let stats = trainer.graph_stats().total;
     let steps = trainer.progress().1.0;
     if let Some(refusal) = trainer.last_refusal() {
@@ -68,12 +77,25 @@ fn grown(gpu: &Gpu, eager: &mut Eager, growing: &Growing) -> Result<String, Brok
     promise(moved * 10 > start.len() * 9, || format!("{moved} of {} host parameters moved", start.len()))?;
     promise(stats.replays * 10 > steps * 8, || format!("{} of {steps} steps were replays", stats.replays))?;
     Ok(format!(
-        "{steps} steps, {} replays, {} captures, 0 of {} parameters differ, {moved} of {} host parameters moved",
+        "{steps} steps, {} replays, {} captures, 0 of {} parameters differ, {moved} of {} host parameters moved; \
+         {} evaluations, {evaluations} replays, none differs",
         stats.replays,
         stats.captures,
         found.len(),
-        start.len()
+        start.len(),
+        scores.0.len()
     ))
+}
+
+/// What every epoch found on held-out data, of the network and of each seed.
+#[derive(Debug, Default, PartialEq)]
+struct Scores(Vec<(Score, Vec<SeedState>)>);
+
+impl Observer for Scores {
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        self.0.push((report.validation.clone(), report.seeds.clone()));
+        Ok(())
+    }
 }
 
 /// Samples that are copied from the host for every step, on a stream of their own, give what resident ones do.
