@@ -46,6 +46,16 @@ pub enum Error {
         /// The names there are.
         known: String,
     },
+    /// A work has no such value of this flag, or not beside the others.
+    #[error("{flag} {found}: expected {expected}")]
+    Flag {
+        /// The flag.
+        flag: &'static str,
+        /// What it was given.
+        found: String,
+        /// What is accepted.
+        expected: String,
+    },
     /// The work measures a GPU, and there is none.
     #[error("this work needs a GPU: {why}")]
     NeedsGpu {

@@ -10,6 +10,7 @@
 
 use std::process::ExitCode;
 
+use baselines::Error as BenchError;
 use esper_export::Error as ExportError;
 
 use crate::config::ConfigError;
@@ -38,6 +39,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         cause.is::<UsageError>()
             || cause.is::<ConfigError>()
             || matches!(cause.downcast_ref(), Some(ReportError::NotARun { .. }))
+            || matches!(cause.downcast_ref(), Some(BenchError::Flag { .. }))
             || cause.downcast_ref().is_some_and(|error| !matches!(error, DataError::Tensor(_)))
             || cause
                 .downcast_ref()

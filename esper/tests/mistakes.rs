@@ -208,6 +208,14 @@ fn a_study_is_refused_before_its_first_training() {
 }
 
 #[test]
+fn a_benchmark_is_refused_before_it_measures() {
+    let growth = ["bench", "growth-at-scale", "--steps", "100"];
+    check(&[], &[&growth[..], &["--every", "200"]].concat(), &["--every 200", "divide the 100 of --steps"]);
+    check(&[], &[&growth[..], &["--every", "50", "--percents", "50,50"]].concat(), &["--percents 50 twice"]);
+    check(&[], &[&growth[..], &["--percents", "150"]].concat(), &["--percents", "1..=100"]);
+}
+
+#[test]
 fn a_setting_without_a_value_is_shown_how_to_write_it() {
     check(&[], &["train", "--set", "run.epochs"], &["run.epochs", "KEY=VALUE"]);
 }

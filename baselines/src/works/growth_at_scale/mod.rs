@@ -10,7 +10,7 @@ mod grown;
 mod race;
 mod text;
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,10 +36,10 @@ pub(super) const WORK: Work = Work::with_flags::<GrowthFlags>(
 
 const NOTES: &str = "A decoder-only transformer over bytes; layers, products in bf16, compiled steps. scratch: all blocks from the first step, for so many steps. KIND.pP: half of the blocks for P percent of those steps, then all of them until the held-out \
     loss is at most that of scratch at its end (same seed), or for as many steps again. identity: each block is followed by a copy of itself whose two output projections are 0, so that the network computes what it did; stack: the blocks, \
-    then copies of them all, so that it does not. null: identity after 0 steps, which is a network from scratch with other initial weights, every second block of which adds 0 at first. Blocks are copied by the work: no seed, gate or policy takes part. After growth a new trainer begins: fresh \
+    then copies of them all, so that it does not. null: identity after 0 steps, for at most twice the steps of scratch, which is a network from scratch with other initial weights, every second block of which adds 0 at first: what its ratio differs from 1 by, in either direction, is chance and that start. Blocks are copied by the work: no seed, gate or policy takes part. After growth a new trainer begins: fresh \
     moments and averages, rates warm up again, steps are captured and compiled anew. All arms: AdamW, the same warm-up, then a constant rate, since a fall would end at a step that is chosen before; what is evaluated is the average of parameters over \
     the last steps (ema_decay). seconds: from before the network is made, with all captures and compilations; each evaluation is left out together with the step before it, and the last step of each epoch (in every arm alike). seconds.ARM.seedN, samples: at each evaluation, in their order; \
-    loss.ARM.seedN.stepK: nats per byte of held-out windows after step K, those of the small network counted; tokens = K x tokens_per_step. final.seedN: scratch at its end. ratio.ARM.seedN: seconds to reach that / seconds of scratch; absent where it was not reached. \
+    loss.ARM.seedN.stepK: nats per byte of held-out windows after step K, those of the small network counted; tokens = K x tokens_per_step. final.seedN: scratch at its end. ratio.ARM.seedN: seconds to reach that / seconds of scratch to its end, both told at evaluations alone, so that ratios move by about every / steps; absent where it was not reached. \
     reached.ARM: share of the seeds that did";
 
 /// What is trained, and for how long.
@@ -61,24 +61,27 @@ struct GrowthFlags {
     #[arg(long, value_name = "N", default_value = "32")]
     batch: NonZeroUsize,
     /// Steps from scratch, a multiple of `--every`.
-    #[arg(long, value_name = "N", default_value = "3000")]
-    steps: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value = "3000", value_parser = clap::value_parser!(u64).range(1..=MAX_STEPS))]
+    steps: u64,
     /// Steps from one evaluation to the next.
-    #[arg(long, value_name = "N", default_value = "75")]
-    every: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value = "75", value_parser = clap::value_parser!(u64).range(1..=MAX_STEPS))]
+    every: u64,
     /// Held-out windows, at equal distances.
     #[arg(long, value_name = "N", default_value = "512")]
     held_out: NonZeroUsize,
-    /// Percent of the steps that are taken with half of the blocks.
+    /// Percent of the steps that are taken with half of the blocks, each a whole number of steps.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "50,75", value_parser = clap::value_parser!(u64).range(1..=100))]
     percents: Vec<u64>,
     /// Random seeds.
-    #[arg(long, value_name = "N", default_value = "3")]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u64).range(1..=race::MAX_SEEDS))]
     seeds: u64,
     /// No run starts after so many seconds; what is left is absent.
     #[arg(long, value_name = "S", default_value = "460")]
-    budget: u64,
+    budget: NonZeroU64,
 }
+
+/// Of a run: so many, in epochs of any length, end before its epochs do.
+const MAX_STEPS: u64 = race::EPOCHS;
 
 /// A way to the whole network.
 #[derive(Debug, Clone, Copy)]
@@ -92,10 +95,17 @@ impl Arm {
     fn name(self) -> String {
         if self.percent == 0 { "null".to_owned() } else { format!("{}.p{}", self.growth.name(), self.percent) }
     }
+
+    /// Those of the small network, and at most those of the whole one. The null has nothing before, so it may take twice as many as scratch:
+    /// with as many alone it could be faster, but not slower.
+    fn steps(self, scratch: u64) -> [u64; 2] {
+        [scratch * self.percent / 100, if self.percent == 0 { 2 * scratch } else { scratch }]
+    }
 }
 
 impl Flags for GrowthFlags {
     fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
+        self.check()?;
         let device = setting.gpu.map_or(Ok(Device::Cpu), open_device)?;
         let mut eager = Eager::acquire()?;
         let text = Text::read(&self.text)?;
@@ -110,7 +120,7 @@ impl Flags for GrowthFlags {
                 is_tied: false,
             },
             batch: self.batch.get(),
-            every: self.every.get() as u64,
+            every: self.every,
             data: text.splits(&self.text, sizes, &device)?,
             device: &device,
             clock: &setting.clock,
@@ -150,20 +160,45 @@ impl GrowthFlags {
         arms.chain([Arm { growth: Growth::Identity, percent: 0 }]).collect()
     }
 
+    /// What no flag shows alone.
+    ///
+    /// # Errors
+    /// [`Error::Flag`], with what is accepted.
+    fn check(&self) -> Result<(), Error> {
+        let Self { steps, every, percents, .. } = self;
+        let refused = |flag, found: String, expected: String| Err(Error::Flag { flag, found, expected });
+        if !steps.is_multiple_of(*every) {
+            let expected =
+                format!("steps that divide the {steps} of --steps, such as {}", largest_divisor(*steps, *every));
+            return refused("--every", every.to_string(), expected);
+        }
+        for (index, percent) in percents.iter().enumerate() {
+            if percents[..index].contains(percent) {
+                return refused("--percents", format!("{percent} twice"), "each percentage once".to_owned());
+            }
+            if !(steps * percent).is_multiple_of(100) {
+                let expected = format!("whole steps of the {steps} of --steps");
+                return refused("--percents", percent.to_string(), expected);
+            }
+        }
+        Ok(())
+    }
+
     /// What was measured, and the runs of the first seed, by name.
     fn runs(&self, race: &Race<'_>, eager: &mut Eager) -> Result<(Samples, Vec<(String, Run)>), Error> {
         let (mut samples, mut first) = (Samples::default(), Vec::new());
-        let steps = self.steps.get() as u64;
+        let steps = self.steps;
         let began = race.clock.now();
-        let is_over = || race.clock.now().saturating_sub(began) > Duration::from_secs(self.budget);
+        let is_over = || race.clock.now().saturating_sub(began) > Duration::from_secs(self.budget.get());
         for seed in 0..self.seeds {
             if is_over() {
                 break;
             }
             let scratch = race.scratch(eager, seed, steps)?;
-            let Some(end) = scratch.points.last().copied() else {
-                let what = "evaluations from scratch".to_owned();
-                return Err(Error::WrongResult { what, expected: (steps / race.every) as f64, found: 0.0 });
+            let Some(end) = scratch.points.iter().find(|point| point.step == steps).copied() else {
+                let (what, last) = ("the last evaluation from scratch".to_owned(), scratch.points.last());
+                let found = last.map_or(0, |point| point.step) as f64;
+                return Err(Error::WrongResult { what, expected: steps as f64, found });
             };
             samples.push(format!("final.seed{seed}"), "nats", end.loss);
             keep("scratch", seed, &scratch, &mut samples);
@@ -175,7 +210,7 @@ impl GrowthFlags {
                     break;
                 }
                 let name = arm.name();
-                let run = race.grown(eager, seed, arm.growth, [steps * arm.percent / 100, steps], end.loss)?;
+                let run = race.grown(eager, seed, arm.growth, arm.steps(steps), end.loss)?;
                 keep(&name, seed, &run, &mut samples);
                 let reached = run.points.iter().find(|point| point.is_whole && point.loss <= end.loss);
                 samples.push(format!("reached.{name}"), "ratio", f64::from(u8::from(reached.is_some())));
@@ -213,6 +248,11 @@ fn keep(arm: &str, seed: u64, run: &Run, samples: &mut Samples) {
         samples.push(format!("seconds.{arm}.seed{seed}"), "s", point.seconds);
     }
     samples.extend_from(format!("compiled_steps.{arm}.seed{seed}"), "count", run.compiled_steps.map(|n| n as f64));
+}
+
+/// Of `steps`, at most `most`, which is not 0.
+fn largest_divisor(steps: u64, most: u64) -> u64 {
+    (1..=most.min(steps)).rev().find(|every| steps.is_multiple_of(*every)).unwrap_or(1)
 }
 
 fn even(text: &str) -> Result<usize, String> {

@@ -29,7 +29,9 @@ const SCHEDULE: ScheduleConfig = ScheduleConfig { learning_rate: 6e-4, warmup_st
 /// Of the parameters that are evaluated: over some hundred steps.
 const EMA_DECAY: f64 = 0.99;
 /// More than a run has.
-const EPOCHS: u64 = 1 << 20;
+pub(super) const EPOCHS: u64 = 1 << 20;
+/// Random seeds of the runs from scratch; the networks that grow have the next ones.
+pub(super) const MAX_SEEDS: u64 = 1000;
 
 /// Settings that all arms share, for a result.
 pub(super) fn described() -> String {
@@ -91,9 +93,9 @@ impl Race<'_> {
         let mut watch = Stopwatch::new(self);
         let half = self.config.num_blocks / 2;
         // Other weights than those from scratch: nothing but chance relates the two.
-        let small = self.model(half, seed + 1000)?;
+        let small = self.model(half, seed + MAX_SEEDS)?;
         let whole = |small: &PlainModel| -> Result<PlainModel, Error> {
-            let whole = self.model(self.config.num_blocks, seed + 2000)?;
+            let whole = self.model(self.config.num_blocks, seed + 2 * MAX_SEEDS)?;
             growth.copy(small.parameters(), &whole, half)?;
             Ok(whole)
         };
@@ -101,11 +103,11 @@ impl Race<'_> {
             (whole(&small)?, None)
         } else {
             watch.goes_on(false, first, None);
-            let (trainer, compiled) = self.train(eager, small, seed + 1000, &mut watch)?;
+            let (trainer, compiled) = self.train(eager, small, seed + MAX_SEEDS, &mut watch)?;
             (whole(trainer.seeds().model())?, compiled)
         };
         watch.goes_on(true, then, Some(target));
-        let then = self.train(eager, whole, seed + 2000, &mut watch)?.1;
+        let then = self.train(eager, whole, seed + 2 * MAX_SEEDS, &mut watch)?.1;
         Ok(Run { points: watch.points, compiled_steps: then.map(|then| then + compiled.unwrap_or(0)) })
     }
 
