@@ -106,7 +106,7 @@ fn constant_outputs(body: &Body) -> Vec<(Region, Fill)> {
 /// Whether the processor gives the bits that the device gives.
 fn is_exact(step: &Step, types: &[ElementType], element: ElementType) -> bool {
     match step {
-        Step::Load(_) | Step::Power(..) | Step::Elu(..) => false,
+        Step::Load(_) | Step::Power(..) | Step::Elu(..) | Step::Reduce(..) => false,
         Step::Constant(..) | Step::Compare(..) | Step::Select(_) => true,
         // To bf16 the processor would round twice.
         Step::Convert(to, from) => {

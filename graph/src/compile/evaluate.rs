@@ -6,35 +6,62 @@
 
 use super::pointwise::{BinaryOp, Comparison, ElementType, Step, UnaryOp};
 
-/// The result of each step, from the loaded elements.
+/// The result of each step, from the loaded elements of one position, which is a row by itself.
 pub(super) fn evaluate(steps: &[Step], types: &[ElementType], load: impl Fn(usize) -> u64) -> Vec<u64> {
     let mut values: Vec<u64> = Vec::with_capacity(steps.len());
-    for (step, &element) in steps.iter().zip(types) {
+    for (index, step) in steps.iter().enumerate() {
         let value = match *step {
             Step::Load(operand) => load(operand),
-            Step::Constant(element, bits) => encode(element, f64::from_bits(bits)),
-            Step::Unary(op, of) => unary(op, element, values[of]),
-            Step::Binary(op, [left, right]) => binary(op, element, values[left], values[right]),
-            Step::MultiplyAdd { value, factor, term } => {
-                let (factor, term) = (f32::from_bits(factor), f32::from_bits(term));
-                multiply_add(element, values[value], factor, term)
-            }
-            Step::Compare(comparison, [left, right]) => {
-                u64::from(compare(comparison, types[left], values[left], values[right]))
-            }
-            Step::Select([condition, yes, no]) => values[if values[condition] == 0 { no } else { yes }],
-            Step::Convert(to, of) => convert(types[of], to, values[of]),
-            Step::Power(of, exponent) => {
-                encode(element, decode(element, values[of]).powf(f32::from_bits(exponent).into()))
-            }
-            Step::Elu(of, alpha) => {
-                let (x, alpha) = (decode(element, values[of]), f64::from(f32::from_bits(alpha)));
-                if x > 0.0 { values[of] } else { encode(element, alpha * x.exp_m1()) }
-            }
+            Step::Reduce(reduction, of) => reduction.of(&[values[of]]),
+            _ => result(step, index, types, |input| values[input]),
         };
         values.push(value);
     }
     values
+}
+
+/// The results of each step at every position of a row, from the loaded elements by operand and position.
+pub(super) fn evaluate_row(
+    steps: &[Step],
+    types: &[ElementType],
+    columns: usize,
+    load: impl Fn(usize, usize) -> u64,
+) -> Vec<Vec<u64>> {
+    let mut values: Vec<Vec<u64>> = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        let row = match *step {
+            Step::Load(operand) => (0..columns).map(|column| load(operand, column)).collect(),
+            Step::Reduce(reduction, of) => vec![reduction.of(&values[of]); columns],
+            _ => (0..columns).map(|column| result(step, index, types, |input| values[input][column])).collect(),
+        };
+        values.push(row);
+    }
+    values
+}
+
+/// The result of a step that neither loads nor reduces, from those of earlier ones.
+fn result(step: &Step, index: usize, types: &[ElementType], values: impl Fn(usize) -> u64) -> u64 {
+    let element = types[index];
+    match *step {
+        Step::Load(_) | Step::Reduce(..) => unreachable!("it is no function of one position"),
+        Step::Constant(element, bits) => encode(element, f64::from_bits(bits)),
+        Step::Unary(op, of) => unary(op, element, values(of)),
+        Step::Binary(op, [left, right]) => binary(op, element, values(left), values(right)),
+        Step::MultiplyAdd { value, factor, term } => {
+            let (factor, term) = (f32::from_bits(factor), f32::from_bits(term));
+            multiply_add(element, values(value), factor, term)
+        }
+        Step::Compare(comparison, [left, right]) => {
+            u64::from(compare(comparison, types[left], values(left), values(right)))
+        }
+        Step::Select([condition, yes, no]) => values(if values(condition) == 0 { no } else { yes }),
+        Step::Convert(to, of) => convert(types[of], to, values(of)),
+        Step::Power(of, exponent) => encode(element, decode(element, values(of)).powf(f32::from_bits(exponent).into())),
+        Step::Elu(of, alpha) => {
+            let (x, alpha) = (decode(element, values(of)), f64::from(f32::from_bits(alpha)));
+            if x > 0.0 { values(of) } else { encode(element, alpha * x.exp_m1()) }
+        }
+    }
 }
 
 /// The constant that has these bits, if a number of the type has.
@@ -133,7 +160,7 @@ fn multiply_add(element: ElementType, value: u64, factor: f32, term: f32) -> u64
     }
 }
 
-fn binary(op: BinaryOp, element: ElementType, left: u64, right: u64) -> u64 {
+pub(super) fn binary(op: BinaryOp, element: ElementType, left: u64, right: u64) -> u64 {
     match element {
         ElementType::F32 => f32_bits(binary_f32(op, f32_of(left), f32_of(right))),
         ElementType::Bf16 => {

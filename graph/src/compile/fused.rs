@@ -4,12 +4,16 @@ use super::block::Region;
 use super::kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 use super::node::Write;
 use super::pointwise::{BinaryOp, ElementType, Operand, Pointwise, Step};
+use super::reduction::{QUAD, Reduction};
 
-/// Elements computed from the elements of the operands at the same position, counted through.
+/// Elements computed from the elements of the operands at the same position, counted through, and from what the rows that
+/// they lie in are reduced to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fused {
-    /// Number of elements; every output is contiguous and has as many.
+    /// Number of elements; every output is contiguous and has as many, or one per row.
     pub elements: usize,
+    /// Elements of a row: positions that follow each other. 1 where nothing is reduced.
+    pub columns: usize,
     /// What is read.
     pub operands: Vec<View>,
     /// What is written.
@@ -39,6 +43,8 @@ pub struct Output {
     pub element: ElementType,
     /// The step that gives it.
     pub step: usize,
+    /// Whether it has one element per row instead of one per position.
+    pub is_per_row: bool,
 }
 
 /// Dimensions without those of size 1, and with neighbors as one where the outer continues the inner.
@@ -118,12 +124,14 @@ pub(super) struct Store {
     pub(super) region: Region,
     pub(super) element: ElementType,
     pub(super) step: usize,
+    pub(super) is_per_row: bool,
 }
 
 /// An element-wise kernel by the bytes that it uses: what passes work on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Body {
     pub(super) elements: usize,
+    pub(super) columns: usize,
     pub(super) operands: Vec<Access>,
     pub(super) outputs: Vec<Store>,
     pub(super) steps: Vec<Step>,
@@ -132,10 +140,10 @@ pub(super) struct Body {
 impl Body {
     /// What a kernel computes, if that is known element by element and contradicts nothing.
     pub(super) fn of(kernel: &Kernel) -> Option<Self> {
-        let (elements, views, outputs, steps) = match &kernel.effect {
+        let (elements, columns, views, outputs, steps) = match &kernel.effect {
             Effect::Unknown | Effect::Known => return None,
             Effect::Fused(fused) => {
-                (fused.elements, fused.operands.clone(), fused.outputs.clone(), fused.steps.clone())
+                (fused.elements, fused.columns, fused.operands.clone(), fused.outputs.clone(), fused.steps.clone())
             }
             Effect::Pointwise(pointwise) => {
                 let rank = pointwise.shape.len();
@@ -151,9 +159,10 @@ impl Body {
                     pointer: pointwise.output,
                     element: pointwise.output_type,
                     step: pointwise.steps.len().checked_sub(1)?,
+                    is_per_row: false,
                 };
                 let operands = pointwise.operands.iter().map(view).collect();
-                (pointwise.shape.iter().product(), operands, vec![output], pointwise.steps.clone())
+                (pointwise.shape.iter().product(), 1, operands, vec![output], pointwise.steps.clone())
             }
         };
         let operands = views.into_iter().map(|view| {
@@ -166,11 +175,14 @@ impl Body {
         });
         let stores = outputs.into_iter().map(|output| {
             let Pointer { block, offset_bytes: start, .. } = *kernel.pointers.get(output.pointer)?;
-            let region = Region::new(block, start, start + elements * output.element.size_bytes());
-            Some(Store { region, element: output.element, step: output.step })
+            let Output { element, step, is_per_row, .. } = output;
+            let count = if is_per_row { elements.checked_div(columns)? } else { elements };
+            let region = Region::new(block, start, start + count * element.size_bytes());
+            Some(Store { region, element, step, is_per_row })
         });
         let body = Self {
             elements,
+            columns,
             operands: operands.collect::<Option<_>>()?,
             outputs: stores.collect::<Option<_>>()?,
             steps,
@@ -182,12 +194,69 @@ impl Body {
     fn is_sound(&self) -> bool {
         let Some(types) = self.types() else { return false };
         self.elements > 0
+            && self.has_sound_rows(&types)
             && !self.outputs.is_empty()
             && self.outputs.iter().all(|store| types.get(store.step) == Some(&store.element))
             && self.outputs.iter().enumerate().all(|(index, store)| {
                 self.outputs[..index].iter().all(|other| !other.region.overlaps(&store.region))
                     && self.operands.iter().all(|access| is_clear(access, store))
             })
+    }
+
+    /// Whether rows are whole, nothing is reduced where there are none, and what is stored once per row is one number.
+    fn has_sound_rows(&self, types: &[ElementType]) -> bool {
+        let is_one = self.one_per_row();
+        let is_sound = |step: &Step| match *step {
+            Step::Reduce(reduction, of) => {
+                let is_whole = reduction != Reduction::Sum || self.columns.is_multiple_of(QUAD);
+                self.columns > 1 && is_whole && types[of] == ElementType::F32
+            }
+            _ => true,
+        };
+        self.columns > 0
+            && self.elements.is_multiple_of(self.columns)
+            && self.steps.iter().all(is_sound)
+            && self.outputs.iter().all(|store| !store.is_per_row || (self.columns > 1 && is_one[store.step]))
+    }
+
+    /// Of each step, whether it is the same at all positions of a row.
+    pub(super) fn one_per_row(&self) -> Vec<bool> {
+        let mut is_one: Vec<bool> = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            let one = match *step {
+                Step::Load(operand) => self.operands.get(operand).is_some_and(|access| self.is_repeated(&access.dims)),
+                Step::Reduce(..) => true,
+                _ => inputs(step).all(|input| is_one.get(input) == Some(&true)),
+            };
+            is_one.push(one);
+        }
+        is_one
+    }
+
+    /// Whether an operand is the same at all positions of a row.
+    fn is_repeated(&self, dims: &[(usize, usize)]) -> bool {
+        dims.last().is_none_or(|&(size, stride)| stride == 0 && size.is_multiple_of(self.columns))
+    }
+
+    /// Rows of what is reduced.
+    pub(super) fn rows(&self) -> usize {
+        self.elements / self.columns
+    }
+
+    /// An operand that has one element per row, in their order.
+    pub(super) fn dims_of_rows(&self) -> Vec<(usize, usize)> {
+        repeated(if self.rows() == 1 { Vec::new() } else { vec![(self.rows(), 1)] }, self.columns)
+    }
+
+    /// The same for each of the `columns` positions of rows, where there was one position per row; none where it reads what
+    /// it writes: threads that share a row would not wait for each other.
+    pub(super) fn spread_over(&self, columns: usize) -> Option<Self> {
+        let mut spread = Self { elements: self.elements * columns, columns, ..self.clone() };
+        for access in &mut spread.operands {
+            access.dims = repeated(std::mem::take(&mut access.dims), columns);
+        }
+        spread.outputs.iter_mut().for_each(|store| store.is_per_row = true);
+        spread.is_sound().then_some(spread)
     }
 
     /// Type of the result of each step.
@@ -201,7 +270,8 @@ impl Body {
                 Step::Unary(_, value)
                 | Step::MultiplyAdd { value, .. }
                 | Step::Power(value, _)
-                | Step::Elu(value, _) => of(value)?,
+                | Step::Elu(value, _)
+                | Step::Reduce(_, value) => of(value)?,
                 Step::Binary(_, [left, right]) => of(left).filter(|&element| of(right) == Some(element))?,
                 Step::Compare(_, [left, right]) => {
                     of(left).filter(|&element| of(right) == Some(element))?;
@@ -270,10 +340,11 @@ impl Body {
             operands.push(View { pointer: pointer(&region, false), element, dims });
         }
         let mut outputs = Vec::new();
-        for Store { region, element, step } in self.outputs {
-            outputs.push(Output { pointer: pointer(&region, true), element, step });
+        for Store { region, element, step, is_per_row } in self.outputs {
+            outputs.push(Output { pointer: pointer(&region, true), element, step, is_per_row });
         }
-        let fused = Fused { elements: self.elements, operands, outputs, steps: self.steps };
+        let (elements, columns) = (self.elements, self.columns);
+        let fused = Fused { elements, columns, operands, outputs, steps: self.steps };
         Kernel {
             name: String::new(),
             code: Code::Generated("".into()),
@@ -286,10 +357,20 @@ impl Body {
     }
 }
 
+/// Dimensions with one more, the innermost, in which nothing changes.
+fn repeated(mut dims: Vec<(usize, usize)>, times: usize) -> Vec<(usize, usize)> {
+    match dims.last_mut() {
+        Some((size, 0)) => *size *= times,
+        _ => dims.push((times, 0)),
+    }
+    dims
+}
+
 /// Whether no position reads what another writes.
 pub(super) fn is_clear(access: &Access, store: &Store) -> bool {
     !access.region.overlaps(&store.region)
-        || (access.region == store.region
+        || (!store.is_per_row
+            && access.region == store.region
             && is_contiguous(&access.dims)
             && access.element.size_bytes() == store.element.size_bytes())
 }
@@ -302,7 +383,8 @@ pub(super) fn inputs(step: &Step) -> impl Iterator<Item = usize> {
         | Step::MultiplyAdd { value, .. }
         | Step::Convert(_, value)
         | Step::Power(value, _)
-        | Step::Elu(value, _) => (1, [value, 0, 0]),
+        | Step::Elu(value, _)
+        | Step::Reduce(_, value) => (1, [value, 0, 0]),
         Step::Binary(_, [left, right]) | Step::Compare(_, [left, right]) => (2, [left, right, 0]),
         Step::Select(all) => (3, all),
     };
@@ -321,6 +403,7 @@ pub(super) fn renumbered(step: &Step, number: impl Fn(usize) -> usize) -> Step {
         Step::Convert(element, value) => Step::Convert(element, number(value)),
         Step::Power(value, exponent) => Step::Power(number(value), exponent),
         Step::Elu(value, alpha) => Step::Elu(number(value), alpha),
+        Step::Reduce(reduction, value) => Step::Reduce(reduction, number(value)),
     }
 }
 

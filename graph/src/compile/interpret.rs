@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::block::{BlockId, Lifetime, Region};
-use super::evaluate::evaluate;
+use super::evaluate::evaluate_row;
 use super::fused::{Access, Body, index};
 use super::kernel::{Code, Kernel};
 use super::node::{NodeIndex, NodeKind};
@@ -390,10 +390,16 @@ impl<'a> Memory<'a> {
             inputs.push(self.read_elements(node, body.elements, access)?);
         }
         let mut results = vec![Vec::new(); body.outputs.len()];
-        let compute = |position: usize| evaluate(&body.steps, &types, |operand| inputs[operand][position]);
-        for values in (0..body.elements).map(compute) {
+        let columns = body.columns;
+        let compute = |row: usize| {
+            evaluate_row(&body.steps, &types, columns, |operand, column| inputs[operand][row * columns + column])
+        };
+        for values in (0..body.rows()).map(compute) {
             for (store, result) in body.outputs.iter().zip(&mut results) {
-                result.extend_from_slice(&values[store.step].to_le_bytes()[..store.element.size_bytes()]);
+                let count = if store.is_per_row { 1 } else { columns };
+                for value in &values[store.step][..count] {
+                    result.extend_from_slice(&value.to_le_bytes()[..store.element.size_bytes()]);
+                }
             }
         }
         body.outputs.iter().zip(&results).try_for_each(|(store, result)| self.write(node, &store.region, result))

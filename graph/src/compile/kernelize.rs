@@ -114,8 +114,9 @@ fn one_step(elements: usize, element: ElementType, step: Step, source: Option<Re
     let operand = |region| Access { region, element, dims: dims.clone() };
     Body {
         elements,
+        columns: 1,
         operands: source.into_iter().map(operand).collect(),
-        outputs: vec![Store { region: destination, element, step: 0 }],
+        outputs: vec![Store { region: destination, element, step: 0, is_per_row: false }],
         steps: vec![step],
     }
 }

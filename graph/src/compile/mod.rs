@@ -25,10 +25,11 @@
 //! 4. Blocks start at a multiple of 256 bytes.
 //! 5. A product that was not declared writes to the graph's own memory: candle's do.
 //!
-//! Not here: fusion with reductions and products.
+//! Not here: fusion with products.
 
 mod block;
 mod kernel;
+mod reduction;
 mod pointwise;
 mod fused;
 mod evaluate;
@@ -57,6 +58,7 @@ mod copies;
 mod place;
 mod constants;
 mod kernelize;
+mod reductions;
 mod fuse;
 mod hoist;
 #[cfg(any(feature = "cuda", test))]
@@ -95,6 +97,7 @@ pub use pipeline::{CompileError, Compiled, MAX_NODES, compile};
 pub use pointwise::{BinaryOp, Comparison, ElementType, Operand, Pointwise, Step, UnaryOp};
 pub use program::Program;
 pub use recorded::{DeclaredEffect, Recorded, RecordedKind, RecordedNode};
+pub use reduction::Reduction;
 pub use table::{CANDLE_VERSION, Decoded, Use, Written, decode};
 pub use text::ParseError;
 pub use twins::{TwinError, compare_twins};

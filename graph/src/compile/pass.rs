@@ -23,7 +23,9 @@ pub enum Pass {
     Dead,
     /// Small memsets and copies become kernels, and long element-wise kernels ones that take four elements at a time.
     Kernelize,
-    /// Element-wise kernels that share data become one.
+    /// Recorded reductions of rows and columns become ones that read memory as it lies.
+    Reductions,
+    /// Element-wise kernels and reductions of rows that share data become one.
     Fuse,
     /// What is the same in every replay runs once.
     Hoist,
@@ -35,7 +37,7 @@ pub enum Pass {
 
 impl Pass {
     /// All passes, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ZeroSums,
         Self::Copies,
         Self::Placement,
@@ -43,6 +45,7 @@ impl Pass {
         Self::OverwrittenZeros,
         Self::Dead,
         Self::Kernelize,
+        Self::Reductions,
         Self::Fuse,
         Self::Hoist,
         Self::Dependencies,
@@ -60,6 +63,7 @@ impl Pass {
             Self::OverwrittenZeros => "overwritten_zeros",
             Self::Dead => "dead",
             Self::Kernelize => "kernelize",
+            Self::Reductions => "reductions",
             Self::Fuse => "fuse",
             Self::Hoist => "hoist",
             Self::Dependencies => "dependencies",

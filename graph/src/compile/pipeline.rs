@@ -18,6 +18,7 @@ use super::node::NodeKind;
 use super::pass::{Measures, Pass, PassReport, PassSet};
 use super::place::place_at_destinations;
 use super::program::Program;
+use super::reductions::rewrite_reductions;
 use super::zeros::{copy_zero_sums, drop_overwritten_zeros};
 
 /// A rewritten program and what each pass did.
@@ -142,6 +143,7 @@ impl Pass {
             Self::OverwrittenZeros => drop_overwritten_zeros(program, fuel),
             Self::Dead => drop_dead(program, fuel),
             Self::Kernelize => kernelize(program, fuel),
+            Self::Reductions => rewrite_reductions(program, fuel),
             Self::Fuse => fuse(program, fuel),
             Self::Hoist => {
                 let (program, once) = hoist_constants(program, fuel);

@@ -1,5 +1,7 @@
 //! What a kernel computes for each element, as far as passes can merge it with others.
 
+use super::reduction::Reduction;
+
 /// One output element per position of a shape, each from the elements of the operands at that position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pointwise {
@@ -73,6 +75,8 @@ pub enum Step {
     Power(usize, u32),
     /// The value where it is greater than 0, else `α·(eˣ − 1)`; the number is the bits of the `f32` of α.
     Elu(usize, u32),
+    /// One number of those that a row holds, the same for each of its positions.
+    Reduce(Reduction, usize),
 }
 
 /// A function of one number.

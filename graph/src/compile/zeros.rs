@@ -9,6 +9,7 @@ use super::node::NodeKind;
 use super::pointwise::{BinaryOp, Step};
 use super::program::Program;
 use super::ranges::ByteSet;
+use super::reduction::Reduction;
 
 /// Drops memsets to zero of which no byte is read before it is overwritten.
 pub(super) fn drop_overwritten_zeros(program: Program, fuel: &mut Fuel) -> Program {
@@ -37,7 +38,11 @@ pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
         }
         let is_computed = match &node.kind {
             // Of a valid program, every kernel that says what each element is says so without contradiction.
-            NodeKind::Kernel(kernel) => matches!(kernel.effect, Effect::Unknown | Effect::Known),
+            NodeKind::Kernel(kernel) => match &kernel.effect {
+                Effect::Unknown | Effect::Known => true,
+                Effect::Pointwise(_) => false,
+                Effect::Fused(fused) => fused.outputs.iter().all(|output| is_sum(&fused.steps, output.step)),
+            },
             // The sign of zero comes along.
             NodeKind::Copy { source, .. } => computed.covers(source),
             NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => false,
@@ -59,6 +64,11 @@ pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
         }
     }
     program
+}
+
+/// Whether a step is a sum of a row: never `-0.0`.
+fn is_sum(steps: &[Step], step: usize) -> bool {
+    matches!(steps.get(step), Some(Step::Reduce(Reduction::Sum | Reduction::StridedSum, _)))
 }
 
 /// Source and destination of the copy that a kernel amounts to where the bytes in `zeros` are zero.

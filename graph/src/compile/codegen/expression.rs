@@ -8,6 +8,8 @@ use crate::compile::pointwise::{BinaryOp, Comparison, ElementType, Step, UnaryOp
 pub(super) fn expression(step: &Step, types: &[ElementType]) -> Option<String> {
     Some(match *step {
         Step::Load(operand) => format!("a{operand}"),
+        // Of many positions.
+        Step::Reduce(..) => return None,
         Step::Constant(element, value) => constant(element, constant_bits(element, value)),
         Step::Unary(op, of) => unary(op, *types.get(of)?, &format!("s{of}"))?,
         Step::Binary(op, [left, right]) => binary(op, *types.get(left)?, &format!("s{left}"), &format!("s{right}"))?,

@@ -1,4 +1,4 @@
-//! CUDA C++ of element-wise kernels.
+//! CUDA C++ of element-wise kernels, and of those that reduce rows or columns.
 //!
 //! A kernel gives the same bits as the recorded ones that it stands for, one after the other: each step rounds by
 //! itself, and what those kernels contract is contracted by name. Shapes, strides and constants are part of the
@@ -8,6 +8,8 @@
 
 mod expression;
 mod helpers;
+mod rows;
+mod columns;
 #[cfg(test)]
 mod tests;
 
@@ -17,8 +19,10 @@ use std::sync::Arc;
 use super::fused::{Access, Body, Store, is_contiguous};
 use super::kernel::{Code, Effect, Kernel, LaunchShape};
 use super::pointwise::{ElementType, Step};
+use columns::ColumnsPlan;
 use expression::expression;
 use helpers::{HELPERS, bits_type, value_type, vector_type};
+use rows::RowsPlan;
 
 /// What kernels begin with, as those that the build compiles.
 pub(super) const WAIT: &str = include_str!(concat!(env!("OUT_DIR"), "/wait.cuh"));
@@ -38,9 +42,18 @@ pub(super) fn can_generate(body: &Body) -> bool {
     let is_small = |access: &Access| super::fused::extent(&access.dims) < MAX_ELEMENTS;
     let is_aligned = |start: usize, element: ElementType| start.is_multiple_of(element.size_bytes());
     body.elements < MAX_ELEMENTS
+        && (body.columns == 1 || has_joint_rows(body) || ColumnsPlan::of(body).is_some())
         && body.operands.iter().all(|access| is_small(access) && is_aligned(access.region.start, access.element))
         && body.outputs.iter().all(|store| is_aligned(store.region.start, store.element))
-        && body.types().is_some_and(|types| body.steps.iter().all(|step| expression(step, &types).is_some()))
+        && body.types().is_some_and(|types| {
+            let has_code = |step: &Step| matches!(step, Step::Reduce(..)) || expression(step, &types).is_some();
+            body.steps.iter().all(has_code)
+        })
+}
+
+/// Whether rows are reduced by a kernel that can do element-wise work too.
+pub(super) fn has_joint_rows(body: &Body) -> bool {
+    RowsPlan::of(body).is_some()
 }
 
 /// Writes the source of every fused kernel that has none yet, with its name and launch.
@@ -53,14 +66,43 @@ pub(super) fn generate(kernel: &mut Kernel) {
     let Effect::Fused(fused) = &kernel.effect else { return };
     let reads: Vec<usize> = fused.operands.iter().map(|view| view.pointer).collect();
     let writes: Vec<usize> = fused.outputs.iter().map(|output| output.pointer).collect();
-    let plan = Plan::of(&body);
-    let text = plan.source(&body, &reads, &writes, kernel.pointers.len());
+    let num_pointers = kernel.pointers.len();
+    let (text, launch) = if body.columns == 1 {
+        let plan = Plan::of(&body);
+        (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
+    } else if let Some(plan) = RowsPlan::of(&body) {
+        (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
+    } else if let Some(plan) = ColumnsPlan::of(&body) {
+        (plan.source(reads[0], writes[0], num_pointers), plan.launch())
+    } else {
+        return;
+    };
+    let text = with_helpers(&text);
     let name = format!("esper_pw_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
     kernel.code = Code::Generated(Arc::from(text.replace("KERNEL_NAME", &name)));
     kernel.name = name;
-    let blocks = u32::try_from(plan.blocks).expect("a launch has at most 4096 blocks");
-    let threads = u32::try_from(THREADS).expect("a block has 256 threads");
-    kernel.launch = LaunchShape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 };
+    kernel.launch = launch;
+}
+
+/// The first lines of a kernel, up to where it begins its work.
+fn signature(num_pointers: usize) -> String {
+    let parameters: Vec<String> = (0..num_pointers).map(|index| format!("unsigned char *p{index}")).collect();
+    let parameters = parameters.join(", ");
+    format!(
+        "extern \"C\" __global__ void __launch_bounds__({THREADS}) KERNEL_NAME({parameters}) {{\n  WAIT_FOR_INPUTS;\n"
+    )
+}
+
+/// A source with the device functions that it uses.
+fn with_helpers(text: &str) -> String {
+    let needed = HELPERS.iter().filter(|(name, _)| text.contains(name)).map(|(_, code)| *code);
+    // A helper stands before those that use it, and is asked for by them too.
+    let mut prelude: Vec<&str> = needed.collect();
+    if prelude.iter().any(|code| code.contains("bf16_round(")) && !prelude.contains(&helpers::BF16_ROUND) {
+        prelude.insert(0, helpers::BF16_ROUND);
+    }
+    prelude.insert(0, WAIT);
+    prelude.concat() + text
 }
 
 /// How the elements are shared out.
@@ -84,17 +126,18 @@ impl Plan {
         Self { width, units, blocks: units.div_ceil(THREADS).min(MAX_BLOCKS) }
     }
 
+    fn launch(&self) -> LaunchShape {
+        let blocks = u32::try_from(self.blocks).expect("a launch has at most 4096 blocks");
+        let threads = u32::try_from(THREADS).expect("a block has 256 threads");
+        LaunchShape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
+    }
+
     fn source(&self, body: &Body, reads: &[usize], writes: &[usize], num_pointers: usize) -> String {
-        let mut text = element_function(body);
-        let parameters: Vec<String> = (0..num_pointers).map(|index| format!("unsigned char *p{index}")).collect();
-        let parameters = parameters.join(", ");
+        let mut text = element_function(body) + &signature(num_pointers);
         let mut line = |code: String| {
             text.push_str(&code);
             text.push('\n');
         };
-        line(format!(
-            "extern \"C\" __global__ void __launch_bounds__({THREADS}) KERNEL_NAME({parameters}) {{\n  WAIT_FOR_INPUTS;"
-        ));
         let start = format!("blockIdx.x * {THREADS}u + threadIdx.x");
         let Self { width, units, blocks } = *self;
         if units <= blocks * THREADS {
@@ -109,7 +152,7 @@ impl Plan {
             .iter()
             .zip(reads)
             .enumerate()
-            .map(|(k, (access, &p))| self.load(&mut line, access, k, p))
+            .map(|(k, (access, &p))| load(&mut line, width, access, k, p))
             .collect();
         for (index, store) in body.outputs.iter().enumerate() {
             match vector_type(store.element).filter(|_| width > 1) {
@@ -139,48 +182,44 @@ impl Plan {
             }
         }
         line("  }\n}".into());
-        let needed = HELPERS.iter().filter(|(name, _)| text.contains(name)).map(|(_, code)| *code);
-        // A helper stands before those that use it, and is asked for by them too.
-        let mut prelude: Vec<&str> = needed.collect();
-        if prelude.iter().any(|code| code.contains("bf16_round(")) && !prelude.contains(&helpers::BF16_ROUND) {
-            prelude.insert(0, helpers::BF16_ROUND);
-        }
-        prelude.insert(0, WAIT);
-        prelude.concat() + &text
+        text
     }
+}
 
-    /// Reads the elements of an operand for a thread; names them lane by lane.
-    fn load(&self, line: &mut impl FnMut(String), access: &Access, operand: usize, pointer: usize) -> [String; VECTOR] {
-        let of = bits_type(access.element);
-        let size_bytes = access.element.size_bytes();
-        let dims = &access.dims;
-        let (inner, outer) = dims.split_last().map_or(((1, 0), &[][..]), |(inner, outer)| (*inner, outer));
-        let is_even = self.width > 1 && (dims.is_empty() || inner.0.is_multiple_of(VECTOR));
-        if is_even && inner.1 == 0 {
-            // All lanes read the same element.
-            line(format!(
-                "    const {of} v{operand} = reinterpret_cast<const {of} *>(p{pointer})[{}];",
-                position(dims, 0)
-            ));
-            return std::array::from_fn(|_| format!("v{operand}"));
-        }
-        let is_vector = is_even
-            && inner.1 == 1
-            && outer.iter().all(|(_, stride)| stride.is_multiple_of(VECTOR))
-            && access.region.start.is_multiple_of(VECTOR * size_bytes);
-        if let Some(vector) = vector_type(access.element).filter(|_| is_vector) {
-            let at = position(dims, 0);
-            line(format!(
-                "    const {vector} v{operand} = *reinterpret_cast<const {vector} *>(p{pointer} + {size_bytes}ull * ({at}));"
-            ));
-            return LANES.map(|lane| format!("v{operand}.{lane}"));
-        }
-        for lane in 0..self.width {
-            let at = position(dims, lane);
-            line(format!("    const {of} v{operand}_{lane} = reinterpret_cast<const {of} *>(p{pointer})[{at}];"));
-        }
-        std::array::from_fn(|lane| format!("v{operand}_{lane}"))
+/// Reads `width` elements of an operand for a thread, from position `i` on; names them lane by lane.
+fn load(
+    line: &mut impl FnMut(String),
+    width: usize,
+    access: &Access,
+    operand: usize,
+    pointer: usize,
+) -> [String; VECTOR] {
+    let of = bits_type(access.element);
+    let size_bytes = access.element.size_bytes();
+    let dims = &access.dims;
+    let (inner, outer) = dims.split_last().map_or(((1, 0), &[][..]), |(inner, outer)| (*inner, outer));
+    let is_even = width > 1 && (dims.is_empty() || inner.0.is_multiple_of(VECTOR));
+    if is_even && inner.1 == 0 {
+        // All lanes read the same element.
+        line(format!("    const {of} v{operand} = reinterpret_cast<const {of} *>(p{pointer})[{}];", position(dims, 0)));
+        return std::array::from_fn(|_| format!("v{operand}"));
     }
+    let is_vector = is_even
+        && inner.1 == 1
+        && outer.iter().all(|(_, stride)| stride.is_multiple_of(VECTOR))
+        && access.region.start.is_multiple_of(VECTOR * size_bytes);
+    if let Some(vector) = vector_type(access.element).filter(|_| is_vector) {
+        let at = position(dims, 0);
+        line(format!(
+            "    const {vector} v{operand} = *reinterpret_cast<const {vector} *>(p{pointer} + {size_bytes}ull * ({at}));"
+        ));
+        return LANES.map(|lane| format!("v{operand}.{lane}"));
+    }
+    for lane in 0..width {
+        let at = position(dims, lane);
+        line(format!("    const {of} v{operand}_{lane} = reinterpret_cast<const {of} *>(p{pointer})[{at}];"));
+    }
+    std::array::from_fn(|lane| format!("v{operand}_{lane}"))
 }
 
 /// Where the element at position `i + lane` lies.

@@ -1,5 +1,7 @@
 //! Sources of kernels, and that a compiler takes them where there is one.
 
+mod reducing;
+
 use std::process::Command;
 
 use super::expression::expression;
@@ -51,7 +53,8 @@ fn kernel(element: ElementType, elements: usize) -> Kernel {
         access(0, &[(elements, 0)]),
         access(0, &[(elements / 8, 1), (8, elements / 8)]),
     ];
-    let mut body = Body { elements, operands, outputs: Vec::new(), steps: (0..4).map(Step::Load).collect() };
+    let mut body =
+        Body { elements, columns: 1, operands, outputs: Vec::new(), steps: (0..4).map(Step::Load).collect() };
     let known = [element; 4];
     for step in all_steps().into_iter().filter(|step| expression(step, &known).is_some()) {
         body.steps.push(step);
@@ -62,7 +65,7 @@ fn kernel(element: ElementType, elements: usize) -> Kernel {
     let types = body.types().expect("the types fit");
     for (step, &element) in types.iter().enumerate() {
         let len = elements * element.size_bytes();
-        body.outputs.push(Store { region: Region::new(BlockId(step + 1), 0, len), element, step });
+        body.outputs.push(Store { region: Region::new(BlockId(step + 1), 0, len), element, step, is_per_row: false });
     }
     assert!(can_generate(&body));
     let mut kernel = body.into_kernel();

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::line::Line;
-use super::merge::{can_merge, merge, share_data};
+use super::merge::{aligned, can_merge, merge, share_data};
 use crate::compile::block::{Block, BlockId};
 use crate::compile::codegen::can_generate;
 use crate::compile::dependencies::recovered;
@@ -120,14 +120,13 @@ impl Groups {
         // The one that has to come first, if one has to.
         let starts_with_other = self.waits_for(one, other);
         let (first, second) = if starts_with_other { (other_body, one_body) } else { (one_body, other_body) };
-        if !can_merge(first, second) {
+        let [first, second] = aligned(first, second);
+        if !can_merge(&first, &second) {
             return false;
         }
-        let (one_body, other_body) = (one_group.body.clone(), other_group.body.clone());
         let Some(between) = self.before_and_apart(one, other).filter(|_| fuel.burn()) else { return false };
-        let (Some(one_body), Some(other_body)) = (one_body, other_body) else { return false };
-        let (first, second) = if starts_with_other { (other_body, one_body) } else { (one_body, other_body) };
-        self.unite(one, other, merge(&first, &second), between);
+        let body = merge(&first, &second);
+        self.unite(one, other, body, between);
         true
     }
 

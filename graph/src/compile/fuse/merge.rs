@@ -1,6 +1,9 @@
 //! Two element-wise kernels as one.
 
+use std::borrow::Cow;
+
 use crate::compile::block::Region;
+use crate::compile::codegen::has_joint_rows;
 use crate::compile::fused::{Access, Body, Store, is_clear, renumbered};
 use crate::compile::pointwise::Step;
 
@@ -9,15 +12,30 @@ const MAX_POINTERS: usize = 24;
 /// Most steps of a kernel.
 const MAX_STEPS: usize = 192;
 
+/// Both with the same positions, where one reduces rows of which the other has one position each.
+pub(super) fn aligned<'a>(first: &'a Body, second: &'a Body) -> [Cow<'a, Body>; 2] {
+    let spread = |body: &'a Body, rows: &Body| {
+        let is_per_row = rows.columns > 1 && body.columns == 1 && body.elements == rows.rows();
+        let spread = if is_per_row { body.spread_over(rows.columns) } else { None };
+        spread.map_or(Cow::Borrowed(body), Cow::Owned)
+    };
+    [spread(first, second), spread(second, first)]
+}
+
 /// Whether one kernel may do what `first` and then `second` do.
 pub(super) fn can_merge(first: &Body, second: &Body) -> bool {
+    let rows = if first.columns > 1 { first.dims_of_rows() } else { Vec::new() };
     first.elements == second.elements
+        && (first.columns == second.columns || first.columns == 1 || second.columns == 1)
+        && [first, second].into_iter().all(|body| body.columns == 1 || has_joint_rows(body))
         && first.steps.len() + second.steps.len() <= MAX_STEPS
         && first.outputs.iter().all(|store| {
-            second.operands.iter().all(|access| is_same_place(access, store))
+            second.operands.iter().all(|access| is_same_place(access, store, &rows))
                 && second.outputs.iter().all(|other| {
                     !other.region.overlaps(&store.region)
-                        || (other.region == store.region && other.element == store.element)
+                        || (other.region == store.region
+                            && other.element == store.element
+                            && other.is_per_row == store.is_per_row)
                 })
         })
         && second.outputs.iter().all(|store| first.operands.iter().all(|access| is_clear(access, store)))
@@ -25,7 +43,10 @@ pub(super) fn can_merge(first: &Body, second: &Body) -> bool {
 }
 
 /// Whether an operand is apart from what is stored, or reads at each position what is stored there.
-fn is_same_place(access: &Access, store: &Store) -> bool {
+fn is_same_place(access: &Access, store: &Store, rows: &[(usize, usize)]) -> bool {
+    if store.is_per_row && access.region == store.region {
+        return access.element == store.element && access.dims == rows;
+    }
     is_clear(access, store) && (!access.region.overlaps(&store.region) || access.element == store.element)
 }
 
@@ -51,7 +72,7 @@ fn regions(body: &Body) -> impl Iterator<Item = Region> {
 
 /// The kernel that does what `first` and then `second` do, where [`can_merge`] allows it.
 pub(super) fn merge(first: &Body, second: &Body) -> Body {
-    let mut merged = first.clone();
+    let mut merged = Body { columns: first.columns.max(second.columns), ..first.clone() };
     let mut numbers: Vec<usize> = Vec::with_capacity(second.steps.len());
     for step in &second.steps {
         let number = match step {

@@ -18,6 +18,9 @@ use groups::Groups;
 /// element, takes it from a register, and what nobody else reads is not stored; two that read the same data read it
 /// once.
 ///
+/// Reductions of rows merge with such kernels of as many elements, and with those of one element per row, which every
+/// position of the row then computes.
+///
 /// Two become one only if no other node has to run between them, and if no element is read by another position than
 /// the one that writes it. Results keep every bit: the steps are those of the kernels, in their order.
 ///

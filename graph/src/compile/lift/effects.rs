@@ -50,10 +50,7 @@ impl<'a> Effects<'a> {
 
     fn kernel(&mut self, node: usize, mut kernel: ResolvedKernel<'_>) -> Result<Kernel, LiftError> {
         let (mut pointers, mut effect) = match &mut kernel.source {
-            Source::Table(pointwise) => {
-                let effect = pointwise.take().map_or(Effect::Known, Effect::Pointwise);
-                (std::mem::take(&mut kernel.pointers), effect)
-            }
+            Source::Table(effect) => (std::mem::take(&mut kernel.pointers), std::mem::replace(effect, Effect::Known)),
             Source::Declared(group) => {
                 let group = *group;
                 (self.groups.pointers(node, &kernel, group, self.blocks), Effect::Known)

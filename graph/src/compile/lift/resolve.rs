@@ -6,9 +6,8 @@ use super::library::names_a_product;
 use super::space::Space;
 use super::words::Words;
 use crate::compile::block::{BlockId, Region};
-use crate::compile::kernel::{LaunchShape, Pointer};
+use crate::compile::kernel::{Effect, LaunchShape, Pointer};
 use crate::compile::node::{NodeKind, Pattern};
-use crate::compile::pointwise::Pointwise;
 use crate::compile::recorded::{Recorded, RecordedKind};
 use crate::compile::table::{Decoded, decode};
 
@@ -36,7 +35,7 @@ pub(super) struct ResolvedKernel<'a> {
 pub(super) enum Source {
     /// The declared effect of this index.
     Declared(usize),
-    Table(Option<Box<Pointwise>>),
+    Table(Effect),
     Library,
     Unknown,
 }
@@ -109,7 +108,7 @@ fn kernel<'a>(
     let known = if declared.is_some() { None } else { decode(name, &launch, arguments, space) };
     let known = known.map(|decoded| pointers_of(space, node, &words, decoded)).transpose()?.flatten();
     let (pointers, source) = match (known, declared) {
-        (Some((pointers, pointwise)), _) => (pointers, Source::Table(pointwise.map(Box::new))),
+        (Some((pointers, effect)), _) => (pointers, Source::Table(effect)),
         (None, Some(group)) => (scan(space, node, &words)?, Source::Declared(group)),
         (None, None) => {
             let source = if is_of_library && names_a_product(name) { Source::Library } else { Source::Unknown };
@@ -133,7 +132,7 @@ fn scan(space: &mut Space<'_>, node: usize, words: &Words) -> Result<Vec<Pointer
     Ok(pointers)
 }
 
-type Known = (Vec<Pointer>, Option<Pointwise>);
+type Known = (Vec<Pointer>, Effect);
 
 /// The pointers of a known kernel; none where it reaches past the end of a block, so that the table has to be wrong.
 fn pointers_of(
@@ -148,7 +147,7 @@ fn pointers_of(
         let (block, offset) = match space.find(node, of.address)? {
             Some(found) => found,
             // An address through which nothing is used may point anywhere.
-            None if is_idle && decoded.pointwise.is_none() => continue,
+            None if is_idle && decoded.pointwise.is_none() && decoded.reduced.is_none() => continue,
             None => return Err(LiftError::Address { node, address: of.address }),
         };
         let room = space.blocks[block.0].size_bytes - offset;
@@ -165,7 +164,12 @@ fn pointers_of(
             None => pointer,
         });
     }
-    Ok(Some((pointers, decoded.pointwise)))
+    let effect = match (decoded.pointwise, decoded.reduced) {
+        (Some(pointwise), _) => Effect::Pointwise(Box::new(pointwise)),
+        (None, Some(reduced)) => Effect::Fused(Box::new(reduced)),
+        (None, None) => Effect::Known,
+    };
+    Ok(Some((pointers, effect)))
 }
 
 /// Start and length of what a memset fills, in bytes from its address on.

@@ -6,7 +6,7 @@ use super::layout::layouts;
 use crate::compile::lift::Memory;
 
 fn of(uses: Vec<Use>) -> Option<Decoded> {
-    Some(Decoded { uses, pointwise: None })
+    Some(Decoded { uses, pointwise: None, reduced: None })
 }
 
 /// Input and kernel by their layouts, and an output of `spatial` elements per sample and output channel.

@@ -1,5 +1,6 @@
 //! What is known of a launch.
 
+use crate::compile::fused::Fused;
 use crate::compile::pointwise::Pointwise;
 
 /// What a launch of a known kernel reads and writes; every argument that is not named is a number.
@@ -9,6 +10,8 @@ pub struct Decoded {
     pub uses: Vec<Use>,
     /// What each element is, for element-wise kernels; pointers are indices into `uses`.
     pub pointwise: Option<Pointwise>,
+    /// What each row is reduced to, for reductions; pointers are indices into `uses`.
+    pub reduced: Option<Fused>,
 }
 
 /// An argument that is an address, and the bytes from there on that are used.

@@ -53,7 +53,7 @@ impl Elements<'_> {
         let steps = self.steps.filter(|_| numel > 0 && is_apart);
         let shape = self.info.shape.clone();
         let pointwise = steps.map(|steps| Pointwise { shape, operands, output, output_type, steps });
-        Some(Decoded { uses, pointwise })
+        Some(Decoded { uses, pointwise, reduced: None })
     }
 }
 
@@ -163,7 +163,7 @@ pub(super) fn const_set(call: &Call<'_>, memory: &mut dyn Memory, entry: &Entry)
     }
     let extent = layout.extent()?;
     let written = if layout.is_dense() { call.writing(4, extent) } else { call.writing_some(4, extent) };
-    Some(Decoded { uses: info.reading.into_iter().chain(written).collect(), pointwise: None })
+    Some(Decoded { uses: info.reading.into_iter().chain(written).collect(), pointwise: None, reduced: None })
         .filter(|_| written.is_some())
 }
 
@@ -185,7 +185,7 @@ pub(super) fn copy2d(call: &Call<'_>, entry: &Entry) -> Option<Decoded> {
         return None;
     }
     let uses = vec![call.reading(0, source.extent()?)?, call.writing_some(1, target.extent()?)?];
-    Some(Decoded { uses, pointwise: None })
+    Some(Decoded { uses, pointwise: None, reduced: None })
 }
 
 /// The step that gives a number of the type of the elements.

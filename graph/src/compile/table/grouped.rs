@@ -54,5 +54,6 @@ pub(super) fn grouped(name: &str, launch: &LaunchShape, arguments: &[Vec<u8>]) -
             Use::writing(2, address(result)?, bytes(written)?),
         ],
         pointwise: None,
+        reduced: None,
     })
 }

@@ -6,7 +6,7 @@ use super::layout::Info;
 use crate::compile::lift::Memory;
 
 fn of(uses: Vec<Use>) -> Option<Decoded> {
-    Some(Decoded { uses, pointwise: None })
+    Some(Decoded { uses, pointwise: None, reduced: None })
 }
 
 /// The product of counts among the arguments.

@@ -3,10 +3,13 @@
 use super::call::{Call, product};
 use super::decoded::{Decoded, Use};
 use super::layout::{Layout, words};
+use crate::compile::fused::{Fused, Output, View, merged};
 use crate::compile::lift::Memory;
+use crate::compile::pointwise::{ElementType, Step};
+use crate::compile::reduction::{QUAD, Reduction, WARP, threads_of};
 
 fn of(uses: Vec<Use>) -> Option<Decoded> {
-    Some(Decoded { uses, pointwise: None })
+    Some(Decoded { uses, pointwise: None, reduced: None })
 }
 
 /// The input of a reduction, with the dimensions it runs over last.
@@ -21,14 +24,42 @@ fn reduced(call: &Call<'_>, memory: &mut dyn Memory) -> Option<(Layout, Vec<Use>
 }
 
 /// One block per output.
-pub(super) fn reduce(call: &Call<'_>, memory: &mut dyn Memory) -> Option<Decoded> {
+pub(super) fn reduce(call: &Call<'_>, memory: &mut dyn Memory, name: &str) -> Option<Decoded> {
     let (layout, mut uses) = reduced(call, memory)?;
     let num_outputs = usize::try_from(call.launch.grid[0]).ok()?;
     if layout.len()? != call.count(0)? || !call.is_one_dimensional() {
         return None;
     }
     uses.push(call.writing(5, num_outputs)?);
-    of(uses)
+    let reduced = rows_of(call, &layout, name, uses.len());
+    Some(Decoded { uses, pointwise: None, reduced })
+}
+
+/// What each row is reduced to, where the order of additions is known: of `f32`, by the threads that candle launches, and of
+/// contiguous rows those whose fours can be read at once.
+fn rows_of(call: &Call<'_>, layout: &Layout, name: &str, num_uses: usize) -> Option<Fused> {
+    let (rows, columns) = (usize::try_from(call.launch.grid[0]).ok()?, call.count(1)?);
+    let threads = usize::try_from(call.launch.block[0]).ok()?;
+    if rows == 0 || columns < 2 || product(&[rows, columns])? != layout.len()? || threads != threads_of(columns) {
+        return None;
+    }
+    let is_in_fours = columns.is_multiple_of(QUAD) && call.address(4)?.is_multiple_of(16);
+    let reduction = match name {
+        "fast_sum_f32" if threads < WARP => return None,
+        "fast_sum_f32" if !layout.is_contiguous() => Reduction::StridedSum,
+        "fast_sum_f32" if is_in_fours => Reduction::Sum,
+        "fast_max_f32" => Reduction::Maximum,
+        "fast_min_f32" => Reduction::Minimum,
+        _ => return None,
+    };
+    let (element, dims) = (ElementType::F32, merged(&layout.dims, Some(&layout.strides)));
+    Some(Fused {
+        elements: rows * columns,
+        columns,
+        operands: vec![View { pointer: num_uses - 2, element, dims }],
+        outputs: vec![Output { pointer: num_uses - 1, element, step: 1, is_per_row: true }],
+        steps: vec![Step::Load(0), Step::Reduce(reduction, 0)],
+    })
 }
 
 /// One thread per output.

@@ -2,7 +2,7 @@
 
 use super::recordings::{Device, launch, single, word};
 use crate::compile::{
-    BinaryOp, Comparison, Decoded, ElementType, LaunchShape, Operand, Step, UnaryOp, Use, Written, decode,
+    BinaryOp, Comparison, Decoded, ElementType, LaunchShape, Operand, Reduction, Step, UnaryOp, Use, Written, decode,
 };
 
 const INFO: u64 = 0x50_0000;
@@ -176,6 +176,32 @@ fn convolutions_in_groups_have_exact_ranges_and_no_other_launch_of_that_name_is_
             assert_eq!(decoded(name, launch, arguments, &[]), None, "{name}");
         }
     }
+}
+
+#[test]
+fn reductions_of_floats_say_in_which_order_they_add() {
+    let reduced = |name: &str, grid: u32, block: u32, source: u64, info: &[u64]| {
+        let (rows, columns) = (u64::from(grid), info[..info.len() / 2].iter().product::<u64>() / u64::from(grid));
+        let arguments = words(&[rows * columns, columns, info.len() as u64 / 2, INFO, source, OUT]);
+        let decoded = decoded(name, launch(grid, block), arguments, info).unwrap();
+        assert_eq!(reach(&decoded).len(), 3);
+        let of = decoded.reduced?;
+        assert_eq!((of.elements, of.operands[0].pointer, of.outputs[0].pointer), (of.columns * grid as usize, 1, 2));
+        let Step::Reduce(reduction, 0) = of.steps[1] else { panic!("{:?}", of.steps) };
+        Some((reduction, of.columns, of.operands[0].dims.clone()))
+    };
+    let along = Some((Reduction::Sum, 36, vec![(144, 1)]));
+    assert_eq!(reduced("fast_sum_f32", 4, 64, IN, &[4, 36, 36, 1]), along);
+    let apart = Some((Reduction::StridedSum, 36, vec![(4, 1), (36, 4)]));
+    assert_eq!(reduced("fast_sum_f32", 4, 64, IN, &[4, 4, 9, 1, 36, 4]), apart);
+    assert_eq!(reduced("fast_max_f32", 4, 8, IN + 4, &[4, 7, 7, 1]), Some((Reduction::Maximum, 7, vec![(28, 1)])));
+    assert_eq!(reduced("fast_min_f32", 1, 8, IN, &[7, 1]), Some((Reduction::Minimum, 7, vec![(7, 1)])));
+    // No fours, an address between them, another number of threads, another type, a number of the largest.
+    assert_eq!(reduced("fast_sum_f32", 4, 64, IN, &[4, 37, 37, 1]), None);
+    assert_eq!(reduced("fast_sum_f32", 4, 64, IN + 4, &[4, 36, 36, 1]), None);
+    assert_eq!(reduced("fast_sum_f32", 4, 128, IN, &[4, 36, 36, 1]), None);
+    assert_eq!(reduced("fast_sum_f64", 4, 64, IN, &[4, 36, 36, 1]), None);
+    assert_eq!(reduced("fast_argmax_f32", 4, 64, IN, &[4, 36, 36, 1]), None);
 }
 
 /// Launch, arguments and words at [`INFO`] of one kernel, and what each argument reaches.

@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use super::conflicts;
+use crate::compile::fused::merged;
 use crate::compile::{
-    BinaryOp, Block, BlockId, Code, Comparison, Effect, ElementType, Kernel, LaunchShape, Lifetime, Node, NodeKind,
-    Operand, Pattern, Pointer, Pointwise, Program, Region, Step, UnaryOp,
+    BinaryOp, Block, BlockId, Code, Comparison, Effect, ElementType, Fused, Kernel, LaunchShape, Lifetime, Node,
+    NodeKind, Operand, Output, Pattern, Pointer, Pointwise, Program, Reduction, Region, Step, UnaryOp, View,
 };
 
 /// Numbers that a step picks blocks and ranges with, each modulo what there is.
@@ -14,7 +15,7 @@ type Picks = [usize; 8];
 /// Programs of about 10 to 60 nodes on up to three external blocks, in the order of one stream or in a looser one.
 pub(super) fn programs() -> impl Strategy<Value = Program> {
     let external = prop::collection::vec((1..120_usize, 1..7_usize).prop_map(|(count, of)| count * of), 1..4);
-    let steps = prop::collection::vec((0..24_u8, prop::array::uniform8(0..4096_usize)), 4..30);
+    let steps = prop::collection::vec((0..25_u8, prop::array::uniform8(0..4096_usize)), 4..30);
     (external, steps, any::<bool>()).prop_map(|(external, steps, is_chain)| {
         let mut builder = Builder::new(external);
         for (kind, picks) in steps {
@@ -76,6 +77,10 @@ impl Builder {
             18 | 20 | 21 => self.snapshot(picks),
             19 => self.constant(picks),
             22 | 23 => self.deliver(picks),
+            // Not in programs that are long.
+            24 if self.kinds.len() > 18 => {}
+            24 if picks[0].is_multiple_of(2) => self.rows(picks),
+            24 => self.columns(picks),
             _ => {
                 let (source, other) =
                     (self.region(picks[3], picks[4], picks[5]), self.region(picks[6], picks[7], picks[2]));
@@ -234,6 +239,117 @@ impl Builder {
         self.kernel(pointers, Effect::Pointwise(Box::new(pointwise)), picks[6]);
     }
 
+    /// A matrix of `f32`, made of bytes that are there.
+    fn matrix(&mut self, [rows, columns]: [usize; 2], picks: Picks) -> BlockId {
+        let source = self.region(picks[3], picks[4], picks[5]);
+        let block = self.floats(rows * columns);
+        let whole = Region::new(block, 0, 4 * rows * columns);
+        self.kernel(vec![reading(source), writing(whole, true)], Effect::Known, picks[7]);
+        block
+    }
+
+    fn floats(&mut self, count: usize) -> BlockId {
+        let block = BlockId(self.blocks.len());
+        self.blocks.push(Block { size_bytes: 4 * count, lifetime: Lifetime::Graph });
+        self.kinds.push(NodeKind::Alloc(block));
+        block
+    }
+
+    /// Rows of a matrix, computed element by element, are reduced; what that gives is scaled and subtracted from the rows,
+    /// and the squares are reduced again.
+    fn rows(&mut self, picks: Picks) {
+        let (rows, columns) = (32 + picks[1] % 3, 4 * (1 + picks[2] % 3));
+        let (strided, element) = ([columns, 1], ElementType::F32);
+        let whole = Pointwise { shape: vec![rows, columns], ..unary(rows * columns, UnaryOp::Square) };
+        let matrix = self.matrix([rows, columns], picks);
+        // In place, or beside it.
+        let squares = if picks[4].is_multiple_of(3) { matrix } else { self.floats(rows * columns) };
+        self.pointwise(matrix, squares, whole.clone());
+        let reduction =
+            [Reduction::Sum, Reduction::Maximum, Reduction::Minimum, Reduction::StridedSum][picks[6] % 16 / 4];
+        let of_rows = self.floats(rows);
+        self.reduce(squares, of_rows, ([rows, columns], strided), reduction);
+        let scaled = if picks[5].is_multiple_of(2) { of_rows } else { self.floats(rows) };
+        self.pointwise(of_rows, scaled, unary(rows, UnaryOp::Sqrt));
+        let centered = if picks[3].is_multiple_of(2) { squares } else { self.floats(rows * columns) };
+        let operand = |pointer, strides| Operand { pointer, element, strides };
+        let difference = Pointwise {
+            shape: vec![rows, columns],
+            operands: vec![operand(0, None), operand(2, Some(vec![1, 0]))],
+            output: 1,
+            output_type: element,
+            steps: vec![Step::Load(0), Step::Load(1), Step::Binary(BinaryOp::Subtract, [0, 1])],
+        };
+        let bytes = |count| 4 * count;
+        let pointers = vec![
+            reading(Region::new(squares, 0, bytes(rows * columns))),
+            writing(Region::new(centered, 0, bytes(rows * columns)), true),
+            reading(Region::new(scaled, 0, bytes(rows))),
+        ];
+        self.kernel(pointers, Effect::Pointwise(Box::new(difference)), picks[7]);
+        let again = self.floats(rows);
+        self.reduce(centered, again, ([rows, columns], strided), Reduction::Sum);
+        self.publish(again);
+        let mut blocks = vec![matrix, squares, of_rows, scaled, centered, again];
+        blocks.dedup();
+        blocks.sort_unstable();
+        blocks.dedup();
+        if picks[0].is_multiple_of(2) {
+            self.publish(centered);
+        }
+        for block in blocks {
+            if picks[0].is_multiple_of(8) {
+                self.live.push(block);
+            } else {
+                self.kinds.push(NodeKind::Free(block));
+            }
+        }
+    }
+
+    /// The columns of a matrix are reduced, and what that gives is added to zeros, as gradients are.
+    fn columns(&mut self, picks: Picks) {
+        let (rows, columns) = (2 + picks[1] % 70, 5 + picks[2] % 20);
+        let matrix = self.matrix([rows, columns], picks);
+        let sums = self.floats(columns);
+        let reduction = [Reduction::StridedSum, Reduction::Maximum][picks[6] % 2];
+        self.reduce(matrix, sums, ([columns, rows], [1, columns]), reduction);
+        let gradient = self.floats(columns);
+        let whole = |block: BlockId| Region::new(block, 0, 4 * columns);
+        self.zero(whole(gradient));
+        let in_place = reading(whole(gradient)).writing(0, 4 * columns);
+        self.kernel(vec![reading(whole(sums)), in_place], sum_of(4 * columns, [1, 0], 1), picks[7]);
+        self.publish(gradient);
+        self.kinds.extend([matrix, sums, gradient].map(NodeKind::Free));
+    }
+
+    /// A recorded reduction of rows, of which elements and rows lie as far apart as the strides say.
+    fn reduce(
+        &mut self,
+        source: BlockId,
+        target: BlockId,
+        ([rows, columns], strides): ([usize; 2], [usize; 2]),
+        reduction: Reduction,
+    ) {
+        let element = ElementType::F32;
+        let reduced = Fused {
+            elements: rows * columns,
+            columns,
+            operands: vec![View { pointer: 0, element, dims: merged(&[rows, columns], Some(&strides)) }],
+            outputs: vec![Output { pointer: 1, element, step: 1, is_per_row: true }],
+            steps: vec![Step::Load(0), Step::Reduce(reduction, 0)],
+        };
+        let whole = |block: BlockId, count: usize| Region::new(block, 0, 4 * count);
+        let pointers = vec![reading(whole(source, rows * columns)), writing(whole(target, rows), true)];
+        self.kernel(pointers, Effect::Fused(Box::new(reduced)), columns);
+    }
+
+    /// All of `target`, of `f32`, from all of `source`.
+    fn pointwise(&mut self, source: BlockId, target: BlockId, pointwise: Pointwise) {
+        let bytes = 4 * pointwise.shape.iter().product::<usize>();
+        let pointers = vec![reading(Region::new(source, 0, bytes)), writing(Region::new(target, 0, bytes), true)];
+        self.kernel(pointers, Effect::Pointwise(Box::new(pointwise)), bytes);
+    }
+
     fn free(&mut self, pick: usize) {
         let owned: Vec<BlockId> = self.live.iter().copied().filter(|block| self.is_owned(*block)).collect();
         if !owned.is_empty() {
@@ -343,6 +459,17 @@ impl Builder {
         }
         let start = start % size;
         Region::new(block, start, start + 1 + len % (size - start))
+    }
+}
+
+fn unary(elements: usize, op: UnaryOp) -> Pointwise {
+    let element = ElementType::F32;
+    Pointwise {
+        shape: vec![elements],
+        operands: vec![Operand { pointer: 0, element, strides: None }],
+        output: 1,
+        output_type: element,
+        steps: vec![Step::Load(0), Step::Unary(op, 0)],
     }
 }
 

@@ -9,6 +9,7 @@ use crate::compile::kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 use crate::compile::memory::ARENA_ALIGNMENT;
 use crate::compile::node::Write;
 use crate::compile::pointwise::{BinaryOp, Comparison, ElementType, Operand, Pointwise, Step, UnaryOp};
+use crate::compile::reduction::Reduction;
 
 impl Parser<'_> {
     /// A recorded kernel, from its name on.
@@ -21,15 +22,18 @@ impl Parser<'_> {
         self.lexer.next();
         let node = if self.takes_word("from") { self.number_as("the number of a recorded node")? } else { 0 };
         let shape = if self.takes_word("pointwise") { Some(self.numbers("the size of a dimension")?) } else { None };
-        let is_known = shape.is_none() && self.takes_word("known");
-        if shape.is_none() && !is_known && !self.takes_word("unknown") {
-            return Err(self.lexer.error("`from`, `unknown`, `known` or `pointwise`"));
+        let rows = if shape.is_none() && self.takes_word("fused") { Some(self.rows()?) } else { None };
+        let is_told = shape.is_some() || rows.is_some();
+        let is_known = !is_told && self.takes_word("known");
+        if !is_told && !is_known && !self.takes_word("unknown") {
+            return Err(self.lexer.error("`from`, `unknown`, `known`, `pointwise` or `fused`"));
         }
         let (pointers, values) = self.pointers()?;
-        let effect = match shape {
-            Some(shape) => Effect::Pointwise(Box::new(self.pointwise(shape)?)),
-            None if is_known => Effect::Known,
-            None => Effect::Unknown,
+        let effect = match (shape, rows) {
+            (Some(shape), _) => Effect::Pointwise(Box::new(self.pointwise(shape)?)),
+            (None, Some(rows)) => self.elements(rows)?,
+            (None, None) if is_known => Effect::Known,
+            (None, None) => Effect::Unknown,
         };
         let mut launch = LaunchShape::default();
         for word in ["grid", "block"] {
@@ -47,9 +51,25 @@ impl Parser<'_> {
 
     /// A kernel of the compiler's own, from the number of its elements on.
     pub(super) fn fused(&mut self) -> Parsed<Kernel> {
-        let elements = self.number_as("a number of elements")?;
+        let rows = self.rows()?;
         let is_pending = self.takes_word("pending");
         let (pointers, values) = self.pointers()?;
+        let effect = self.elements(rows)?;
+        let mut kernel = self.finished(plain(String::new(), Code::Generated("".into()), pointers, effect), values)?;
+        if !is_pending {
+            generate(&mut kernel);
+        }
+        Ok(kernel)
+    }
+
+    /// Elements, and those of a row.
+    fn rows(&mut self) -> Parsed<[usize; 2]> {
+        let elements = self.number_as("a number of elements")?;
+        Ok([elements, if self.takes_word("by") { self.number_as("the elements of a row")? } else { 1 }])
+    }
+
+    /// What is computed of so many elements, in rows of so many.
+    fn elements(&mut self, [elements, columns]: [usize; 2]) -> Parsed<Effect> {
         let operands = self.operands(|parser, pointer, element| {
             let dims = if parser.lexer.token() == Token::Sign("(") {
                 parser.list("(", ")", |parser| {
@@ -68,15 +88,11 @@ impl Parser<'_> {
         while self.lexer.token() != Token::Sign("{") {
             let (pointer, element) = self.tensor()?;
             self.sign("=")?;
-            outputs.push(Output { pointer, element, step: self.step_number()? });
+            let is_per_row = self.takes_word("row");
+            outputs.push(Output { pointer, element, step: self.step_number()?, is_per_row });
             self.takes(",");
         }
-        let effect = Effect::Fused(Box::new(Fused { elements, operands, outputs, steps: self.steps()? }));
-        let mut kernel = self.finished(plain(String::new(), Code::Generated("".into()), pointers, effect), values)?;
-        if !is_pending {
-            generate(&mut kernel);
-        }
-        Ok(kernel)
+        Ok(Effect::Fused(Box::new(Fused { elements, columns, operands, outputs, steps: self.steps()? })))
     }
 
     fn numbers<T: TryFrom<u64>>(&mut self, what: &str) -> Parsed<Vec<T>> {
@@ -183,12 +199,16 @@ impl Parser<'_> {
             "`load`, `const`, `muladd`, `select`, `convert`, `power`, `elu`, or the word of an operation";
         let Token::Word(word) = self.lexer.token() else { return Err(self.lexer.error(OTHERS)) };
         let (unary, binary) = (UnaryOp::of_word(word), BinaryOp::of_word(word));
-        let comparison = Comparison::of_word(word);
+        let (comparison, reduction) = (Comparison::of_word(word), Reduction::of_word(word));
         let is_other = ["load", "const", "muladd", "select", "convert", "power", "elu"].contains(&word);
-        if unary.is_none() && binary.is_none() && comparison.is_none() && !is_other {
+        let is_operation = unary.is_some() || binary.is_some() || comparison.is_some() || reduction.is_some();
+        if !is_operation && !is_other {
             return Err(self.lexer.error(OTHERS));
         }
         self.lexer.next();
+        if let Some(reduction) = reduction {
+            return Ok(Step::Reduce(reduction, self.step_number()?));
+        }
         if let Some(op) = unary {
             return Ok(Step::Unary(op, self.step_number()?));
         }

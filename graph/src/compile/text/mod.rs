@@ -13,13 +13,13 @@
 //! `alloc`, `free`, `empty`, `zero REGION`, `fill REGION VALUE width BYTES`, `copy REGION to REGION`, and
 //! - `kernel NAME [from RECORDED] EFFECT (POINTERS) …`: `unknown`, `known` or `pointwise [SHAPE]`, then what each element
 //!   is; `grid [X Y Z] block [X Y Z] shared BYTES`, `words [..]` and `bytes [..]` where they are not the plain ones;
-//! - `fused ELEMENTS (POINTERS) …`: code of the compiler's own; its name, launch and source follow from the rest.
-//!   `pending` stands behind it until the source is written.
+//! - `fused ELEMENTS [by COLUMNS] (POINTERS) …`: code of the compiler's own; its name, launch and source follow from the rest.
+//!   `pending` stands behind it until the source is written. A recorded reduction of rows is `kernel NAME fused …`.
 //!
 //! A pointer is a block, `+OFFSET`, and what it may do: `r` reads, `w` writes all, `w?` writes some, `rw` reads and writes
 //! all, `u` reads and may write; `align`, `word` and `value` where they are not the plain ones. Of an element-wise kernel
 //! follow operands `POINTER:TYPE`, with strides `[..]` or with `(SIZE:STRIDE ..)` where they are not contiguous, and after
-//! `->` outputs `POINTER:TYPE=$STEP`; then the steps, which name earlier ones `$0`, `$1`, …
+//! `->` outputs `POINTER:TYPE=$STEP`, or `=row $STEP` with one element per row; then the steps, which name earlier ones `$0`, `$1`, …
 //! A comment goes from `#` to the end of the line.
 
 mod names;

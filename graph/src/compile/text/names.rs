@@ -2,6 +2,7 @@
 
 use crate::compile::block::Lifetime;
 use crate::compile::pointwise::{BinaryOp, Comparison, ElementType, UnaryOp};
+use crate::compile::reduction::Reduction;
 
 /// Values that have a word each.
 pub(super) trait Named: Copy + PartialEq + 'static {
@@ -67,6 +68,15 @@ impl Named for BinaryOp {
         (Self::Maximum, "max"),
         (Self::MinimumNumber, "min_number"),
         (Self::MaximumNumber, "max_number"),
+    ];
+}
+
+impl Named for Reduction {
+    const WORDS: &'static [(Self, &'static str)] = &[
+        (Self::Sum, "row_sum"),
+        (Self::StridedSum, "row_sum_strided"),
+        (Self::Maximum, "row_max"),
+        (Self::Minimum, "row_min"),
     ];
 }
 

@@ -74,6 +74,11 @@ fn write_kernel(f: &mut fmt::Formatter<'_>, blocks: &[Block], kernel: &Kernel) -
         Effect::Pointwise(pointwise) => write!(f, "pointwise {}", list(&pointwise.shape))?,
         Effect::Fused(fused) => write!(f, "fused {}", fused.elements)?,
     }
+    if let Effect::Fused(fused) = &kernel.effect
+        && fused.columns != 1
+    {
+        write!(f, " by {}", fused.columns)?;
+    }
     if matches!(&kernel.code, Code::Generated(source) if source.is_empty()) {
         f.write_str(" pending")?;
     }
@@ -93,7 +98,8 @@ fn write_kernel(f: &mut fmt::Formatter<'_>, blocks: &[Block], kernel: &Kernel) -
         Effect::Fused(fused) => {
             let operands = fused.operands.iter().map(|view| text_of_view(view, fused.elements));
             let output = |output: &crate::compile::Output| {
-                format!("{}:{}=${}", output.pointer, output.element.word(), output.step)
+                let row = if output.is_per_row { "row " } else { "" };
+                format!("{}:{}={row}${}", output.pointer, output.element.word(), output.step)
             };
             write!(f, " {} -> {}", joined(operands, ", "), joined(fused.outputs.iter().map(output), ", "))?;
             Some(&fused.steps)
@@ -186,6 +192,7 @@ fn text_of_step(step: &Step) -> String {
         Step::Convert(element, of) => format!("convert {} ${of}", element.word()),
         Step::Power(of, exponent) => format!("power ${of} {}", number(exponent)),
         Step::Elu(of, alpha) => format!("elu ${of} {}", number(alpha)),
+        Step::Reduce(reduction, of) => format!("{} ${of}", reduction.word()),
     }
 }
 

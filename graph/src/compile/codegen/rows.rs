@@ -1,0 +1,334 @@
+//! Kernels that reduce rows which lie in memory one after the other, with element-wise work before, between and after.
+//!
+//! Some threads share a row, and each holds up to four fours of neighbors in registers: what the threads of candle's block
+//! hold, several of them in one thread here. What 32 of those combine, a warp combines with the same exchanges; the results
+//! of warps are combined by each thread for itself. So additions are those of the recorded kernels ([`Reduction`]).
+//!
+//! Between two reductions stands a level of element-wise steps. Threads past the last row compute it once more and store
+//! nothing, so that all of a block meet at barriers.
+
+use super::expression::expression;
+use super::helpers::{bits_type, value_type, vector_type};
+use super::{LANES, THREADS, VECTOR, load, signature};
+use crate::compile::fused::{Body, Store, inputs};
+use crate::compile::kernel::LaunchShape;
+use crate::compile::pointwise::{ElementType, Step};
+use crate::compile::reduction::{QUAD, Reduction, WARP};
+
+/// Fewest rows: with fewer, most of a large GPU would idle.
+const MIN_ROWS: usize = 32;
+/// Longest row that is held in registers; up to here a thread of candle's adds one four.
+const MAX_COLUMNS: usize = 4096;
+
+/// How rows are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RowsPlan {
+    rows: usize,
+    columns: usize,
+    /// Threads that share a row: a power of two, whole warps.
+    pub(super) members: usize,
+    /// Fours of a thread, at most.
+    pub(super) quads: usize,
+}
+
+impl RowsPlan {
+    /// None where rows are too few, too long or not made of fours, or where elements of a row lie apart.
+    pub(super) fn of(body: &Body) -> Option<Self> {
+        let (rows, columns) = (body.rows(), body.columns);
+        let is_fitting = |step: &Step| !matches!(step, Step::Reduce(Reduction::StridedSum, _));
+        let is_along = body.operands.iter().all(|access| access.dims.last().is_none_or(|(_, stride)| *stride <= 1));
+        if rows < MIN_ROWS
+            || !(2..=MAX_COLUMNS).contains(&columns)
+            || !columns.is_multiple_of(QUAD)
+            || !is_along
+            || !body.steps.iter().all(is_fitting)
+        {
+            return None;
+        }
+        let quads = columns / QUAD;
+        let members = quads.next_power_of_two().clamp(WARP, THREADS);
+        Some(Self { rows, columns, members, quads: quads.div_ceil(members) })
+    }
+
+    fn rows_of_block(self) -> usize {
+        THREADS / self.members
+    }
+
+    /// Warps of candle's block that hold elements: one for every four of each warp here.
+    pub(super) fn warps(self) -> usize {
+        self.quads * (self.members / WARP)
+    }
+
+    pub(super) fn launch(self) -> LaunchShape {
+        let blocks = u32::try_from(self.rows.div_ceil(self.rows_of_block())).expect("rows are counted in 31 bits");
+        let threads = u32::try_from(THREADS).expect("a block has 256 threads");
+        LaunchShape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
+    }
+
+    pub(super) fn source(self, body: &Body, reads: &[usize], writes: &[usize], num_pointers: usize) -> String {
+        let (is_one, levels) = (body.one_per_row(), levels(&body.steps));
+        let is_held = held(body, &levels);
+        Writer { plan: self, body, is_one, is_held, levels, text: signature(num_pointers) }.source(reads, writes)
+    }
+
+    /// Whether some fours of the last thread are none.
+    fn is_ragged(self) -> bool {
+        self.quads * self.members * QUAD != self.columns
+    }
+}
+
+struct Writer<'a> {
+    plan: RowsPlan,
+    body: &'a Body,
+    /// Of each step, whether it is one number per row.
+    is_one: Vec<bool>,
+    /// Of each step, whether somebody needs it after its level.
+    is_held: Vec<bool>,
+    /// Of each step, how many reductions have to be over one after the other before it.
+    levels: Vec<usize>,
+    text: String,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, code: &str) {
+        self.text.push_str(code);
+        self.text.push('\n');
+    }
+
+    fn source(mut self, reads: &[usize], writes: &[usize]) -> String {
+        let RowsPlan { rows, columns, members, .. } = self.plan;
+        let rows_of_block = self.plan.rows_of_block();
+        let types = self.body.types().expect("the types of a sound body fit");
+        self.line(&format!("  const unsigned int member = threadIdx.x % {members}u;"));
+        self.line(&format!("  const unsigned int own = blockIdx.x * {rows_of_block}u + threadIdx.x / {members}u;"));
+        self.line(&format!("  const bool is_row = own < {rows}u;"));
+        self.line(&format!("  const unsigned int row = is_row ? own : {}u;", rows - 1));
+        self.line(&format!("  const unsigned int first = row * {columns}u;"));
+        self.line("  static_cast<void>(first);");
+        for (step, element) in types.iter().enumerate() {
+            if self.is_held[step] && !self.is_one[step] {
+                self.line(&format!("  {} e{step}[{}];", value_type(*element), self.plan.quads * QUAD));
+            }
+        }
+        for level in 0..=self.levels.iter().copied().max().unwrap_or(0) {
+            let steps = (0..types.len()).filter(|step| self.levels[*step] == level);
+            let (per_row, others): (Vec<usize>, Vec<usize>) = steps.partition(|step| self.is_one[*step]);
+            for step in per_row {
+                self.once_per_row(step, &types, reads);
+            }
+            self.elements(&others, &types, reads);
+        }
+        self.stores(writes);
+        self.line("}");
+        self.text
+    }
+
+    /// A step that is one number per row.
+    fn once_per_row(&mut self, step: usize, types: &[ElementType], reads: &[usize]) {
+        let value = match &self.body.steps[step] {
+            Step::Reduce(reduction, of) => return self.reduce(step, *reduction, *of),
+            Step::Load(operand) => {
+                let (access, pointer) = (&self.body.operands[*operand], reads[*operand]);
+                self.line(&format!("  const {} a{step} = [&] {{", bits_type(access.element)));
+                self.line("    const unsigned int i = first;");
+                let mut lines = String::new();
+                let names = load(&mut |line| lines.push_str(&(line + "\n")), 1, access, *operand, pointer);
+                self.text.push_str(&lines);
+                self.line(&format!("    return {};\n  }}();", names[0]));
+                loaded(types[step], &format!("a{step}"))
+            }
+            other => expression(other, types).expect("a kernel is made of steps that have code"),
+        };
+        self.line(&format!("  const {} s{step} = {value};", value_type(types[step])));
+    }
+
+    /// Opens a loop over the fours of a thread.
+    fn open_quads(&mut self) {
+        self.line("#pragma unroll");
+        self.line(&format!("  for (unsigned int k = 0; k < {}u; k++) {{", self.plan.quads));
+    }
+
+    /// Says where the four starts, at position `i`, and which of the row it is.
+    fn locate_quad(&mut self) {
+        self.number_quad();
+        let last = self.plan.columns / QUAD - 1;
+        // A thread without a four takes the last one, and keeps nothing of it.
+        let quad = if self.plan.is_ragged() { format!("min(taken, {last}u)") } else { "taken".to_owned() };
+        self.line(&format!("    const unsigned int i = first + {QUAD}u * {quad};"));
+    }
+
+    fn number_quad(&mut self) {
+        self.line(&format!("    const unsigned int taken = member + k * {}u;", self.plan.members));
+    }
+
+    /// Whether a thread has a four of this number.
+    fn has_quad(&self) -> String {
+        if self.plan.is_ragged() { format!("taken < {}u", self.plan.columns / QUAD) } else { "true".to_owned() }
+    }
+
+    /// Steps of a level that differ from position to position.
+    fn elements(&mut self, steps: &[usize], types: &[ElementType], reads: &[usize]) {
+        if steps.is_empty() {
+            return;
+        }
+        self.open_quads();
+        if steps.iter().any(|step| matches!(self.body.steps[*step], Step::Load(_))) {
+            self.locate_quad();
+        }
+        for &step in steps {
+            let Step::Load(operand) = self.body.steps[step] else { continue };
+            let access = &self.body.operands[operand];
+            let mut lines = String::new();
+            let names = load(&mut |line| lines.push_str(&(line + "\n")), VECTOR, access, operand, reads[operand]);
+            self.text.push_str(&lines);
+            self.line(&format!("    const {} a{step}[{QUAD}] = {{{}}};", bits_type(access.element), names.join(", ")));
+        }
+        self.line(&format!("#pragma unroll\n    for (unsigned int lane = 0; lane < {QUAD}u; lane++) {{"));
+        let mut earlier: Vec<usize> = steps.iter().flat_map(|step| inputs(&self.body.steps[*step])).collect();
+        earlier.sort_unstable();
+        earlier.dedup();
+        earlier.retain(|step| !steps.contains(step) && !self.is_one[*step]);
+        for step in earlier {
+            self.line(&format!("      const {} s{step} = e{step}[{QUAD}u * k + lane];", value_type(types[step])));
+        }
+        for &step in steps {
+            let value = match &self.body.steps[step] {
+                Step::Load(_) => loaded(types[step], &format!("a{step}[lane]")),
+                other => expression(other, types).expect("a kernel is made of steps that have code"),
+            };
+            self.line(&format!("      const {} s{step} = {value};", value_type(types[step])));
+            if self.is_held[step] {
+                self.line(&format!("      e{step}[{QUAD}u * k + lane] = s{step};"));
+            }
+        }
+        self.line("    }\n  }");
+    }
+
+    /// The value of a step at a place of a four.
+    fn at(&self, step: usize, lane: usize) -> String {
+        if self.is_one[step] { format!("s{step}") } else { format!("e{step}[{QUAD}u * k + {lane}u]") }
+    }
+
+    fn reduce(&mut self, step: usize, reduction: Reduction, of: usize) {
+        let members = self.plan.members;
+        let (warps, warps_of_row) = (self.plan.warps(), members / WARP);
+        let identity = format!("__uint_as_float(0x{:08X}u)", reduction.identity().to_bits());
+        if warps_of_row > 1 {
+            self.line(&format!("  __shared__ float shared{step}[{}][{warps}];", self.plan.rows_of_block()));
+        }
+        self.line(&format!("  float q{step}[{warps}];"));
+        self.open_quads();
+        if self.plan.is_ragged() {
+            self.number_quad();
+        }
+        let together = (1..QUAD).fold(self.at(of, 0), |sum, lane| combined(reduction, &sum, &self.at(of, lane)));
+        let partial = combined(reduction, &identity, &together);
+        self.line(&format!("    float partial = {} ? {partial} : {identity};", self.has_quad()));
+        self.line("#pragma unroll\n    for (unsigned int half = 16; half > 0; half /= 2) {");
+        let other = "__shfl_xor_sync(0xffffffffu, partial, half)";
+        self.line(&format!("      partial = {};\n    }}", combined(reduction, "partial", other)));
+        if warps_of_row > 1 {
+            let place = format!("shared{step}[threadIdx.x / {members}u][k * {warps_of_row}u + member / {WARP}u]");
+            self.line(&format!("    if (member % {WARP}u == 0u) {place} = partial;"));
+            self.line("  }\n  __syncthreads();\n#pragma unroll");
+            self.line(&format!("  for (unsigned int warp = 0; warp < {warps}u; warp++) {{"));
+            self.line(&format!("    q{step}[warp] = shared{step}[threadIdx.x / {members}u][warp];\n  }}"));
+        } else {
+            self.line(&format!("    q{step}[k] = partial;\n  }}"));
+        }
+        self.text.push_str(&by_halves(reduction, &format!("q{step}"), warps));
+        self.line(&format!("  const float s{step} = q{step}[0];"));
+    }
+
+    fn stores(&mut self, writes: &[usize]) {
+        let stores: Vec<(Store, usize)> = self.body.outputs.iter().copied().zip(writes.iter().copied()).collect();
+        let (per_row, others): (Vec<_>, Vec<_>) = stores.into_iter().partition(|(store, _)| store.is_per_row);
+        for (Store { element, step, .. }, pointer) in per_row {
+            let (of, value) = (bits_type(element), stored(element, &format!("s{step}")));
+            let place = format!("reinterpret_cast<{of} *>(p{pointer})[row]");
+            self.line(&format!("  if (is_row && member == 0u) {place} = {value};"));
+        }
+        if others.is_empty() {
+            return;
+        }
+        self.open_quads();
+        self.locate_quad();
+        let condition = self.has_quad();
+        self.line(&format!("    if (is_row && {condition}) {{"));
+        for (index, (Store { region, element, step, .. }, pointer)) in others.into_iter().enumerate() {
+            let values: [String; VECTOR] = std::array::from_fn(|lane| stored(element, &self.at(step, lane)));
+            let is_aligned = region.start.is_multiple_of(VECTOR * element.size_bytes());
+            match vector_type(element).filter(|_| is_aligned) {
+                Some(vector) => {
+                    self.line(&format!("      {vector} w{index};"));
+                    for (name, value) in LANES.into_iter().zip(&values) {
+                        self.line(&format!("      w{index}.{name} = {value};"));
+                    }
+                    self.line(&format!("      reinterpret_cast<{vector} *>(p{pointer})[i / {QUAD}u] = w{index};"));
+                }
+                None => {
+                    let of = bits_type(element);
+                    for (lane, value) in values.iter().enumerate() {
+                        self.line(&format!("      reinterpret_cast<{of} *>(p{pointer})[i + {lane}u] = {value};"));
+                    }
+                }
+            }
+        }
+        self.line("    }\n  }");
+    }
+}
+
+/// Of each step, how many reductions have to be over one after the other before it.
+fn levels(steps: &[Step]) -> Vec<usize> {
+    let mut levels: Vec<usize> = Vec::with_capacity(steps.len());
+    for step in steps {
+        let before = inputs(step).map(|input| levels[input]).max().unwrap_or(0);
+        levels.push(before + usize::from(matches!(step, Step::Reduce(..))));
+    }
+    levels
+}
+
+/// Of each step, whether a later level, a reduction or an output needs it.
+fn held(body: &Body, levels: &[usize]) -> Vec<bool> {
+    let mut is_held = vec![false; body.steps.len()];
+    for (index, step) in body.steps.iter().enumerate() {
+        for input in inputs(step).filter(|input| levels[*input] < levels[index]) {
+            is_held[input] = true;
+        }
+    }
+    body.outputs.iter().for_each(|store| is_held[store.step] = true);
+    is_held
+}
+
+/// A number as it is in a register, from what is in memory.
+fn loaded(element: ElementType, bits: &str) -> String {
+    if element == ElementType::Bf16 { format!("bf16_load({bits})") } else { bits.to_owned() }
+}
+
+fn stored(element: ElementType, value: &str) -> String {
+    if element == ElementType::Bf16 { format!("bf16_store({value})") } else { value.to_owned() }
+}
+
+/// Two partial results as one.
+pub(super) fn combined(reduction: Reduction, left: &str, right: &str) -> String {
+    match reduction {
+        Reduction::Sum | Reduction::StridedSum => format!("__fadd_rn({left}, {right})"),
+        Reduction::Maximum => format!("fmaxf({left}, {right})"),
+        Reduction::Minimum => format!("fminf({left}, {right})"),
+    }
+}
+
+/// Combines the first `count` numbers of an array, at most 32, into its first: those of the second half with those of the
+/// first, again and again. What would be added and is not there is zero.
+pub(super) fn by_halves(reduction: Reduction, array: &str, count: usize) -> String {
+    let mut text = String::new();
+    let mut half = count.next_power_of_two() / 2;
+    while half > 0 {
+        for lane in (0..half).filter(|lane| lane + half < count) {
+            let (left, right) = (format!("{array}[{lane}]"), format!("{array}[{}]", lane + half));
+            text.push_str(&format!("  {left} = {};\n", combined(reduction, &left, &right)));
+        }
+        half /= 2;
+    }
+    text
+}

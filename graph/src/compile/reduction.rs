@@ -1,0 +1,89 @@
+//! Reductions of rows: what candle's kernels compute, addition by addition.
+//!
+//! A block of candle's has a thread per element, at most 1024 and a power of two. A thread starts at the identity and takes
+//! elements as far apart as there are threads; of a contiguous tensor a sum takes four neighbors at a time, which are added
+//! to each other first. Then 32 threads combine by halves, and so do their results. What has no element adds `+0.0`, which
+//! changes no bit: no partial sum is `-0.0`, since each starts at `+0.0`.
+//!
+//! The larger or smaller of two is the same in any order: what is not a number is passed over, and `-0.0 < +0.0`.
+
+use super::evaluate::binary;
+use super::pointwise::{BinaryOp, ElementType};
+
+/// Threads of a block of candle's, at most.
+pub(super) const MAX_THREADS: usize = 1024;
+/// Neighbors that a sum of contiguous rows adds to each other first.
+pub(super) const QUAD: usize = 4;
+/// Threads that combine first, and results that combine then.
+pub(super) const WARP: usize = 32;
+
+/// One number of those of a row, all `f32`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// Their sum, of fours that lie side by side: the length of a row is a multiple of 4.
+    Sum,
+    /// Their sum, of elements that are taken one by one.
+    StridedSum,
+    /// The largest; what is not a number is passed over, and a row of nothing else gives minus infinity.
+    Maximum,
+    /// The smallest; what is not a number is passed over, and a row of nothing else gives infinity.
+    Minimum,
+}
+
+impl Reduction {
+    /// What a thread starts at.
+    pub(super) fn identity(self) -> f32 {
+        match self {
+            Self::Sum | Self::StridedSum => 0.0,
+            Self::Maximum => f32::NEG_INFINITY,
+            Self::Minimum => f32::INFINITY,
+        }
+    }
+
+    /// How two partial results become one.
+    pub(super) fn operation(self) -> BinaryOp {
+        match self {
+            Self::Sum | Self::StridedSum => BinaryOp::Add,
+            Self::Maximum => BinaryOp::MaximumNumber,
+            Self::Minimum => BinaryOp::MinimumNumber,
+        }
+    }
+
+    /// Two partial results, by their bits.
+    pub(super) fn combined(self, left: u64, right: u64) -> u64 {
+        binary(self.operation(), ElementType::F32, left, right)
+    }
+
+    /// What candle's kernel gives for a row, by the bits of its elements.
+    pub(super) fn of(self, row: &[u64]) -> u64 {
+        let threads = threads_of(row.len());
+        let taken = if self == Self::Sum { QUAD } else { 1 };
+        let mut partial = vec![u64::from(self.identity().to_bits()); threads.next_multiple_of(WARP)];
+        for (number, neighbors) in row.chunks(taken).enumerate() {
+            let together = neighbors.iter().copied().reduce(|left, right| self.combined(left, right));
+            let partial = &mut partial[number % threads];
+            *partial = together.map_or(*partial, |together| self.combined(*partial, together));
+        }
+        let warps: Vec<u64> = partial.chunks(WARP).map(|warp| self.by_halves(warp)).collect();
+        self.by_halves(&warps)
+    }
+
+    /// Up to 32 partial results as one: those of the second half are added to those of the first, again and again.
+    pub(super) fn by_halves(self, partial: &[u64]) -> u64 {
+        let mut lanes = [u64::from(self.identity().to_bits()); WARP];
+        lanes[..partial.len()].copy_from_slice(partial);
+        let mut half = WARP / 2;
+        while half > 0 {
+            for lane in 0..half {
+                lanes[lane] = self.combined(lanes[lane], lanes[lane + half]);
+            }
+            half /= 2;
+        }
+        lanes[0]
+    }
+}
+
+/// Threads of the block with which candle reduces a row.
+pub(super) fn threads_of(columns: usize) -> usize {
+    columns.min(MAX_THREADS).next_power_of_two()
+}
