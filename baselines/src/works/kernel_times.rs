@@ -1,7 +1,7 @@
 //! Where the time of a compiled step goes, kernel by kernel, as NVIDIA's profiler sees it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use esper_graph::CompiledGraph;
@@ -117,8 +117,14 @@ impl KernelTimesConfig {
             .arg(folder.path())
             .output()
             .map_err(|error| failed(error.to_string()))?;
-        let kernels = kernels_of(&log).filter(|kernels| output.status.success() && !kernels.is_empty());
-        let kernels = kernels.ok_or_else(|| failed(last_lines(&output.stdout, &output.stderr)))?;
+        // The profiler writes what it has to say there, too.
+        let told = std::fs::read_to_string(&log).unwrap_or_default();
+        let kernels = parsed(&told).filter(|kernels| output.status.success() && !kernels.is_empty());
+        let kernels = kernels.ok_or_else(|| {
+            let all =
+                [told, String::from_utf8_lossy(&output.stdout).into(), String::from_utf8_lossy(&output.stderr).into()];
+            failed(format!("{}: {}", output.status, last_lines(&all.concat())))
+        })?;
         let mut all = 0.0;
         for (name, times) in kernels {
             let total = times.iter().sum::<f64>();
@@ -131,12 +137,7 @@ impl KernelTimesConfig {
     }
 }
 
-/// Microseconds of each launch by kernel, from what the profiler left.
-fn kernels_of(log: &Path) -> Option<BTreeMap<String, Vec<f64>>> {
-    parsed(&std::fs::read_to_string(log).ok()?)
-}
-
-/// Rows of quoted cells: names, units, and a row for each launch.
+/// Microseconds of each launch by kernel, from rows of quoted cells: names, units, and a row for each launch.
 fn parsed(text: &str) -> Option<BTreeMap<String, Vec<f64>>> {
     let mut rows = text.lines().filter(|line| line.starts_with('"')).map(cells);
     let names = rows.next()?;
@@ -160,8 +161,7 @@ fn cells(line: &str) -> Vec<&str> {
     line.trim_matches('"').split("\",\"").collect()
 }
 
-fn last_lines(stdout: &[u8], stderr: &[u8]) -> String {
-    let text = [String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr)].concat();
+fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(6)..].join(" | ")
 }
