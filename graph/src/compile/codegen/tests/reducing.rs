@@ -233,7 +233,7 @@ fn threads_share_rows_and_columns_out_without_a_rest() {
         [(32, 4, 32, 1), (40, 128, 32, 1), (40, 132, 64, 1), (32, 1024, 256, 1), (32, 1028, 256, 2)]
     {
         let (_, kernel) = compiled(&softmax(rows, columns));
-        let plan = RowsPlan::of(&Body::of(&kernel).expect("it is told")).expect("there is a plan");
+        let plan = RowsPlan::of(&Body::of(&kernel).expect("it is told"), columns).expect("there is a plan");
         assert_eq!((plan.members, plan.quads), (members, quads), "{columns}");
         assert!(plan.warps() * 32 * 4 >= columns && plan.warps() <= 32);
     }
