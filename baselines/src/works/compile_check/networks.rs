@@ -93,7 +93,9 @@ fn networks() -> Vec<Network> {
             let conv2d = Box::new(move |device: &Device| parts_of(Workload::conv2d(variant, 0, device)?));
             networks.push(of("conv2d", 16, 1, conv2d));
             if form == Form::Primitive {
-                networks.push(Network { epochs: 500, ..of(REDUCTIONS, 64, 1, Box::new(reductions)) });
+                // More kernels to compile than others have.
+                let pause = Duration::from_millis(4);
+                networks.push(Network { epochs: 500, pause, ..of(REDUCTIONS, 64, 1, Box::new(reductions)) });
                 networks.push(of("dropout", 16, 1, Box::new(dropout)));
             }
             let rectify = if form == Form::Primitive { Tensor::relu } else { esper_layers::relu };
