@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use esper_graph::Refusal;
+use esper_graph::compile::Pass;
+use esper_graph::{CompileReport, Refusal};
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::model::TrainableModel as _;
@@ -35,6 +36,8 @@ pub(crate) struct Ran {
     pub(crate) refusal: Option<Refusal>,
     /// Nodes of the last compiled shape before and after.
     pub(crate) nodes: Option<[usize; 2]>,
+    /// Reductions of that shape that were rewritten.
+    pub(crate) reductions: usize,
 }
 
 impl Ran {
@@ -60,6 +63,7 @@ impl Ran {
             compiled: trainer.num_compiled_replays(),
             refusal,
             nodes: trainer.compile_report().map(|report| [report.nodes_before, report.nodes_after]),
+            reductions: trainer.compile_report().map_or(0, reductions),
         })
     }
 
@@ -99,7 +103,9 @@ pub(crate) fn same(captured: &Ran, compiled: &Ran, [min_steps, share]: [u64; 2])
     promise(compiled.compiled * 100 >= steps * share, || {
         format!("{} of {steps} steps were compiled, expected {share} %", compiled.compiled)
     })?;
-    let nodes = compiled.nodes.map_or_else(String::new, |[before, after]| format!(", {before} nodes became {after}"));
+    let nodes = compiled.nodes.map_or_else(String::new, |[before, after]| {
+        format!(", {before} nodes became {after}, {} reductions were rewritten", compiled.reductions)
+    });
     Ok(format!(
         "{steps} steps, {} of them compiled, {} captures, {} epochs, 0 of {} parameters and no loss differ{nodes}",
         compiled.compiled,
@@ -107,6 +113,11 @@ pub(crate) fn same(captured: &Ran, compiled: &Ran, [min_steps, share]: [u64; 2])
         compiled.history.len() - 1,
         compiled.parameters.len()
     ))
+}
+
+fn reductions(report: &CompileReport) -> usize {
+    let of_pass = report.passes.iter().filter(|pass| pass.pass == Pass::Reductions);
+    of_pass.map(|pass| pass.num_rewrites).sum()
 }
 
 fn unmoved(start: &[f32], end: &[f32]) -> usize {
@@ -162,6 +173,7 @@ mod tests {
             compiled,
             refusal: None,
             nodes: Some([90, 30]),
+            reductions: 0,
         }
     }
 

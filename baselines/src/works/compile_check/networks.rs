@@ -27,6 +27,8 @@ pub(super) const ADAM_W: OptimizerConfig =
     OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 pub(crate) const MUON: OptimizerConfig =
     OptimizerConfig::Muon { momentum: 0.95, nesterov: true, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+/// Name of the network that reduces in all ways.
+const REDUCTIONS: &str = "reductions";
 /// Compiled steps of a run, percent.
 const SHARE: u64 = 50;
 /// Of a gradient in `f32`, summed in another order than that of the CPU.
@@ -59,6 +61,9 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
         report.check(format!("compiled.{}", network.name), |_| {
             let captured = network.run(StepMode::Graph, &gpu.device, &gpu.clock, eager)?;
             let compiled = network.run(StepMode::Compiled, &gpu.device, &gpu.clock, eager)?;
+            if network.name.starts_with(REDUCTIONS) {
+                promise(compiled.reductions > 0, || "no reduction was rewritten".to_owned())?;
+            }
             same(&captured, &compiled, [MIN_STEPS, SHARE])
         });
     }
@@ -88,6 +93,9 @@ fn networks() -> Vec<Network> {
             let conv2d = Box::new(move |device: &Device| parts_of(Workload::conv2d(variant, 0, device)?));
             networks.push(of("conv2d", 16, 1, conv2d));
             if form == Form::Primitive {
+                // More kernels to compile than others have.
+                let pause = Duration::from_millis(4);
+                networks.push(Network { epochs: 500, pause, ..of(REDUCTIONS, 64, 1, Box::new(reductions)) });
                 networks.push(of("dropout", 16, 1, Box::new(dropout)));
             }
             let rectify = if form == Form::Primitive { Tensor::relu } else { esper_layers::relu };
@@ -166,6 +174,47 @@ fn dropout(device: &Device) -> Result<Parts, Error> {
     Ok((model, CLASSES, data))
 }
 
+/// 16-32-10 with reductions between the layers, along rows and columns, of lengths that are shared out among threads in every
+/// way: with infinities, rows that hold what is no number, zeros of both signs, and numbers too small to be normal.
+fn reductions(device: &Device) -> Result<Parts, Error> {
+    let widths = [31, 33, 36, 128, 132, 512, 516, 1028, 4096, 4100];
+    let spread = |width: usize| {
+        let weight = |place: usize| f32::from(u8::try_from(place * 29 % 61).expect("less than 61")) / 61.0 - 0.5;
+        Tensor::from_vec((0..32 * width).map(weight).collect(), (32, width), device)
+    };
+    let hidden = |width: usize| {
+        let entry = |place: usize| if place % 5 == 3 { f32::NEG_INFINITY } else { -0.0 };
+        Tensor::from_vec((0..width).map(entry).collect(), (1, width), device)
+    };
+    let spread: Vec<[Tensor; 2]> =
+        widths.into_iter().map(|width| Ok([spread(width)?, hidden(width)?])).collect::<candle_core::Result<_>>()?;
+    let model = two_layers(17, CLASSES, device, move |x| {
+        let mut sum = x.clone();
+        for [spread, hidden] in &spread {
+            sum = sum.broadcast_add(&reduced(&x.matmul(spread)?, hidden)?)?;
+        }
+        Ok(sum)
+    })?;
+    let data = samples(128, 16, CLASSES, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
+    Ok((model, CLASSES, data))
+}
+
+/// A number per row, shape (rows, 1), by all reductions of candle that have a gradient.
+fn reduced(x: &Tensor, hidden: &Tensor) -> candle_core::Result<Tensor> {
+    let masked = x.broadcast_add(hidden)?;
+    let exp = masked.broadcast_sub(&masked.max_keepdim(1)?.detach())?.exp()?;
+    let weights = exp.broadcast_div(&exp.sum_keepdim(1)?)?;
+    let centered = x.broadcast_sub(&x.mean_keepdim(1)?)?;
+    let deviation = (centered.sqr()?.mean_keepdim(1)? + 1e-5)?.sqrt()?;
+    let tiny = ((x * 1e-39)?.sum_keepdim(0)? * 1e37)?;
+    let normal = centered.broadcast_div(&deviation)?.broadcast_add(&tiny)?;
+    // Infinite, and no number where infinity meets minus infinity.
+    let odd = (x.detach() * f64::INFINITY)?;
+    let (largest, smallest, sum) = (odd.max_keepdim(1)?, odd.min_keepdim(1)?, odd.sum_keepdim(1)?);
+    let num_odd = (largest.ne(&smallest)?.to_dtype(x.dtype())? + sum.ne(&sum)?.to_dtype(x.dtype())?)?;
+    (weights * normal)?.sum_keepdim(1)?.broadcast_add(&(num_odd * 1e-3)?)
+}
+
 /// 16-32-10 with a rectifier between the layers that sees nothing but zeros, through which the first layer gets a second
 /// gradient or does not: that depends on the derivative at 0.
 fn relu_at_zero(rectify: fn(&Tensor) -> candle_core::Result<Tensor>, device: &Device) -> Result<Parts, Error> {
@@ -198,7 +247,7 @@ mod tests {
         let count = names.len();
         names.sort();
         names.dedup();
-        assert_eq!((names.len(), count), (28, 28), "{names:?}");
+        assert_eq!((names.len(), count), (30, 30), "{names:?}");
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) fn can_generate(body: &Body) -> bool {
     let is_small = |access: &Access| super::fused::extent(&access.dims) < MAX_ELEMENTS;
     let is_aligned = |start: usize, element: ElementType| start.is_multiple_of(element.size_bytes());
     body.elements < MAX_ELEMENTS
-        && (body.columns == 1 || has_joint_rows(body) || ColumnsPlan::of(body).is_some())
+        && (body.columns == 1 || has_joint_rows(body, body.columns) || ColumnsPlan::of(body).is_some())
         && body.operands.iter().all(|access| is_small(access) && is_aligned(access.region.start, access.element))
         && body.outputs.iter().all(|store| is_aligned(store.region.start, store.element))
         && body.types().is_some_and(|types| {
@@ -51,9 +51,9 @@ pub(super) fn can_generate(body: &Body) -> bool {
         })
 }
 
-/// Whether rows are reduced by a kernel that can do element-wise work too.
-pub(super) fn has_joint_rows(body: &Body) -> bool {
-    RowsPlan::of(body).is_some()
+/// Whether a kernel may be a part of one that works on rows of so many elements.
+pub(super) fn has_joint_rows(body: &Body, columns: usize) -> bool {
+    RowsPlan::of(body, columns).is_some()
 }
 
 /// Writes the source of every fused kernel that has none yet, with its name and launch.
@@ -70,7 +70,7 @@ pub(super) fn generate(kernel: &mut Kernel) {
     let (text, launch) = if body.columns == 1 {
         let plan = Plan::of(&body);
         (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
-    } else if let Some(plan) = RowsPlan::of(&body) {
+    } else if let Some(plan) = RowsPlan::of(&body, body.columns) {
         (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
     } else if let Some(plan) = ColumnsPlan::of(&body) {
         (plan.source(reads[0], writes[0], num_pointers), plan.launch())

@@ -32,9 +32,10 @@ pub(super) struct RowsPlan {
 }
 
 impl RowsPlan {
-    /// None where rows are too few, too long or not made of fours, or where elements of a row lie apart.
-    pub(super) fn of(body: &Body) -> Option<Self> {
-        let (rows, columns) = (body.rows(), body.columns);
+    /// For what a kernel computes alone, or together with others in rows of so many elements. None where rows are too few, too
+    /// long or not made of fours, or where elements of a row lie apart.
+    pub(super) fn of(body: &Body, columns: usize) -> Option<Self> {
+        let rows = body.elements / columns;
         let is_fitting = |step: &Step| !matches!(step, Step::Reduce(Reduction::StridedSum, _));
         let is_along = body.operands.iter().all(|access| access.dims.last().is_none_or(|(_, stride)| *stride <= 1));
         if rows < MIN_ROWS

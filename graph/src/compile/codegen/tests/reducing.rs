@@ -181,6 +181,41 @@ fn layer_norm(rows: usize, columns: usize) -> String {
     )
 }
 
+/// A reduction of a product, with a number per row and one per column from memory; the result is written where an operand was,
+/// and so are the smallest of its rows.
+fn gradient(rows: usize, columns: usize) -> String {
+    let (all, row, column, elements) = (4 * rows * columns, 4 * rows, 4 * columns, rows * columns);
+    format!(
+        "blocks x0={all} x1={all} x2={row} x3={column} x4={row} g5={all} g6={row}
+        %0 alloc g5
+        %1 kernel bmul_f32 pointwise [{rows} {columns}] (x0 r[0..{all}], x1 r[0..{all}], g5 w[0..{all}]) 0:f32, 1:f32 -> 2:f32 {{ load 0; load 1; mul $0 $1 }}
+        %2 alloc g6
+        %3 kernel fast_sum_f32 fused {elements} by {columns} (g5 r[0..{all}], g6 w[0..{row}]) 0:f32 -> 1:f32=row $1 {{ load 0; row_sum $0 }}
+        %4 kernel bsub_f32 pointwise [{rows} {columns}] (x0 r[0..{all}], g6 r[0..{row}], g5 w[0..{all}]) 0:f32, 1:f32[1 0] -> 2:f32 {{ load 0; load 1; sub $0 $1 }}
+        %5 kernel bmul_f32 pointwise [{rows} {columns}] (g5 r[0..{all}], x2 r[0..{row}], g5 w[0..{all}]) 0:f32, 1:f32[1 0] -> 2:f32 {{ load 0; load 1; mul $0 $1 }}
+        %6 kernel badd_f32 pointwise [{rows} {columns}] (g5 r[0..{all}], x3 r[0..{column}], x0 w[0..{all}]) 0:f32, 1:f32[0 1] -> 2:f32 {{ load 0; load 1; add $0 $1 }}
+        %7 kernel fast_min_f32 fused {elements} by {columns} (x0 r[0..{all}], x4 w[0..{row}]) 0:f32 -> 1:f32=row $1 {{ load 0; row_min $0 }}
+        %8 free g5
+        %9 free g6"
+    )
+}
+
+/// Rows of one type that are reduced as another and left as a third, on the device alone.
+fn converted(rows: usize, columns: usize) -> String {
+    let (all, row, half, elements) = (4 * rows * columns, 4 * rows, 2 * rows * columns, rows * columns);
+    format!(
+        "blocks x0={half} x1={half} x2={elements} g3={all} g4={row}
+        %0 alloc g3
+        %1 kernel cast_bf16_f32 pointwise [{rows} {columns}] (x0 r[0..{half}], g3 w[0..{all}]) 0:bf16 -> 1:f32 {{ load 0; convert f32 $0 }}
+        %2 alloc g4
+        %3 kernel fast_max_f32 fused {elements} by {columns} (g3 r[0..{all}], g4 w[0..{row}]) 0:f32 -> 1:f32=row $1 {{ load 0; row_max $0 }}
+        %4 kernel eq_f32 pointwise [{rows} {columns}] (g3 r[0..{all}], g4 r[0..{row}], x2 w[0..{elements}]) 0:f32, 1:f32[1 0] -> 2:u8 {{ load 0; load 1; eq $0 $1 }}
+        %5 kernel bsub_f32 pointwise [{rows} {columns}] (g3 r[0..{all}], g4 r[0..{row}], x1 w[0..{half}]) 0:f32, 1:f32[1 0] -> 2:bf16 {{ load 0; load 1; sub $0 $1; convert bf16 $2 }}
+        %6 free g3
+        %7 free g4"
+    )
+}
+
 /// A reduction alone, of columns that hold `rows` elements each.
 fn columns(word: &str, rows: usize, columns: usize) -> String {
     let (all, each, elements) = (4 * rows * columns, 4 * columns, rows * columns);
@@ -211,6 +246,7 @@ fn cases() -> Vec<String> {
     {
         cases.push(softmax(rows, columns));
         cases.push(layer_norm(rows, columns));
+        cases.push(gradient(rows, columns));
     }
     for (rows, wide) in [(33, 8), (64, 9), (100, 33), (512, 64), (1000, 13), (1024, 24), (1025, 8), (3000, 17)] {
         cases.push(columns("row_sum_strided", rows, wide));
@@ -233,7 +269,7 @@ fn threads_share_rows_and_columns_out_without_a_rest() {
         [(32, 4, 32, 1), (40, 128, 32, 1), (40, 132, 64, 1), (32, 1024, 256, 1), (32, 1028, 256, 2)]
     {
         let (_, kernel) = compiled(&softmax(rows, columns));
-        let plan = RowsPlan::of(&Body::of(&kernel).expect("it is told")).expect("there is a plan");
+        let plan = RowsPlan::of(&Body::of(&kernel).expect("it is told"), columns).expect("there is a plan");
         assert_eq!((plan.members, plan.quads), (members, quads), "{columns}");
         assert!(plan.warps() * 32 * 4 >= columns && plan.warps() <= 32);
     }
@@ -266,47 +302,55 @@ fn another_order_of_additions_is_found() {
     }
 }
 
-/// What external blocks hold after the source of a kernel was run on the processor.
-fn run_on_host(folder: &Path, program: &Program, kernel: &Kernel, inputs: &BTreeMap<BlockId, Vec<u8>>) -> Vec<Vec<u8>> {
+/// Bytes of external blocks by their number.
+type Blocks = BTreeMap<BlockId, Vec<u8>>;
+
+/// A kernel and its blocks as a name space with `run`, which reads the blocks from a file and writes them to another one.
+fn unit(number: usize, kernel: &Kernel, inputs: &Blocks) -> String {
+    let mut text = format!("namespace unit_{number} {{\n{}", source(kernel));
+    for (id, bytes) in inputs {
+        text.push_str(&format!("alignas(256) static unsigned char block{}[{}];\n", id.0, bytes.len()));
+    }
+    let of_all = |call: &str, file: &str| -> String {
+        inputs.keys().map(|id| format!("  (void)!{call}(block{0}, 1, sizeof block{0}, {file});\n", id.0)).collect()
+    };
     let pointers = kernel.pointers.iter().map(|pointer| format!("&block{}[{}]", pointer.block.0, pointer.offset_bytes));
     let arguments: Vec<String> = pointers.collect();
-    let external: Vec<usize> =
-        (0..program.blocks.len()).filter(|block| program.blocks[*block].lifetime == Lifetime::External).collect();
-    let mut text = HOST.to_owned() + source(kernel);
-    for block in &external {
-        let bytes = program.blocks[*block].size_bytes;
-        text.push_str(&format!("alignas(256) static unsigned char block{block}[{bytes}];\n"));
+    let launch = format!("launch({}, [] {{ {}({}); }});", kernel.launch.grid[0], kernel.name, arguments.join(", "));
+    let (read, write) = (of_all("fread", "from"), of_all("fwrite", "to"));
+    text + &format!("static void run(FILE *from, FILE *to) {{\n{read}  {launch}\n{write}}}\n}}\n")
+}
+
+/// What external blocks hold after the source of each kernel was run on the processor.
+fn run_on_host(folder: &Path, kernels: &[(Kernel, Blocks)]) -> Vec<Blocks> {
+    let mut text = HOST.to_owned();
+    let mut calls = String::new();
+    for (number, (kernel, inputs)) in kernels.iter().enumerate() {
+        text.push_str(&unit(number, kernel, inputs));
+        calls.push_str(&format!("  unit_{number}::run(from, to);\n"));
     }
-    let of_all = |call: &str| -> String {
-        external.iter().map(|block| format!("  {call}(block{block}, 1, sizeof block{block}, file);\n")).collect()
-    };
-    text.push_str(&format!(
-        "int main() {{\n  FILE *file = fopen(\"memory\", \"rb\");\n{}  fclose(file);\n  launch({}, [] {{ {}({}); }});\n  file = fopen(\"memory\", \"wb\");\n{}  fclose(file);\n}}\n",
-        of_all("(void)!fread"),
-        kernel.launch.grid[0],
-        kernel.name,
-        arguments.join(", "),
-        of_all("fwrite"),
-    ));
-    std::fs::write(folder.join("kernel.cpp"), text).expect("a file");
-    let memory: Vec<u8> = external.iter().flat_map(|block| inputs[&BlockId(*block)].clone()).collect();
-    std::fs::write(folder.join("memory"), memory).expect("a file");
+    let files = "  FILE *from = fopen(\"before\", \"rb\"), *to = fopen(\"after\", \"wb\");\n";
+    text.push_str(&format!("int main() {{\n{files}{calls}  return fclose(to);\n}}\n"));
+    std::fs::write(folder.join("kernels.cpp"), text).expect("a file");
+    let before: Vec<u8> = kernels.iter().flat_map(|(_, inputs)| inputs.values().flatten().copied()).collect();
+    std::fs::write(folder.join("before"), before).expect("a file");
     let mut compiler = Command::new("c++");
-    compiler.current_dir(folder).args(["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-o", "kernel", "kernel.cpp"]);
+    compiler.current_dir(folder).args(["-std=c++17", "-w", "-ffp-contract=off", "-o", "kernels", "kernels.cpp"]);
     let result = compiler.output().expect("the compiler runs");
     assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-    assert!(Command::new(folder.join("kernel")).current_dir(folder).status().expect("it runs").success());
-    let mut rest = std::fs::read(folder.join("memory")).expect("a file");
-    let mut blocks = Vec::new();
-    for block in external {
-        let after = rest.split_off(program.blocks[block].size_bytes);
-        blocks.push(std::mem::replace(&mut rest, after));
-    }
-    blocks
+    assert!(Command::new(folder.join("kernels")).current_dir(folder).status().expect("it runs").success());
+    let after = std::fs::read(folder.join("after")).expect("a file");
+    let mut rest = after.as_slice();
+    let mut take = |bytes: &Vec<u8>| {
+        let (block, others) = rest.split_at(bytes.len());
+        rest = others;
+        block.to_vec()
+    };
+    kernels.iter().map(|(_, inputs)| inputs.iter().map(|(id, bytes)| (*id, take(bytes))).collect()).collect()
 }
 
 /// What external blocks hold before.
-fn inputs(program: &Program, seed: u64) -> BTreeMap<BlockId, Vec<u8>> {
+fn inputs(program: &Program, seed: u64) -> Blocks {
     let external = program.blocks.iter().enumerate().filter(|(_, block)| block.lifetime == Lifetime::External);
     external
         .map(|(id, block)| {
@@ -327,13 +371,22 @@ fn sources_give_the_bits_of_the_interpreter_on_the_processor() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    for (number, text) in cases().iter().enumerate() {
-        let (program, kernel) = compiled(text);
-        let inputs = inputs(&program, u64::try_from(number).unwrap());
-        let expected = interpret(&program, None, &inputs).expect("it is interpreted");
-        let found = run_on_host(folder.path(), &program, &kernel, &inputs);
-        for ((block, expected), found) in expected.iter().zip(&found) {
-            assert_eq!(words(found), words(expected), "{block} of\n{text}\n{}", source(&kernel));
+    let cases: Vec<(String, Program, Kernel)> = cases()
+        .into_iter()
+        .map(|text| {
+            let (program, kernel) = compiled(&text);
+            (text, program, kernel)
+        })
+        .collect();
+    let seeded = cases.iter().enumerate();
+    let kernels: Vec<(Kernel, Blocks)> = seeded
+        .map(|(number, (_, program, kernel))| (kernel.clone(), inputs(program, u64::try_from(number).unwrap())))
+        .collect();
+    let found = run_on_host(folder.path(), &kernels);
+    for (((text, program, kernel), (_, inputs)), found) in cases.iter().zip(&kernels).zip(&found) {
+        let expected = interpret(program, None, inputs).expect("it is interpreted");
+        for (block, expected) in &expected {
+            assert_eq!(words(&found[block]), words(expected), "{block} of\n{text}\n{}", source(kernel));
         }
     }
 }
@@ -345,7 +398,8 @@ fn a_compiler_for_the_device_takes_every_source_where_there_is_one() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let mut text = String::new();
-    for (number, case) in cases().iter().enumerate() {
+    let of_types = [36, 512, 1028].map(|columns| converted(33, columns));
+    for (number, case) in cases().iter().chain(&of_types).enumerate() {
         let (_, kernel) = compiled(case);
         text.push_str(&format!("namespace unit_{number} {{\n{}}}\n", source(&kernel)));
     }
