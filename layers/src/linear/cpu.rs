@@ -102,14 +102,14 @@ impl Layer {
                 with_elements(&rounded.x, |x| with_elements(&rounded.weight, |weight| Ok(product(x, weight))))?
             }
         };
-        if let Some(bias) = bias {
-            let bias = elements(bias)?;
-            for row in output.chunks_exact_mut(sizes.outputs) {
+        let bias = bias.map(elements).transpose()?;
+        for row in output.chunks_exact_mut(sizes.outputs) {
+            if let Some(bias) = bias {
                 row.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
             }
-        }
-        if self.rectifies {
-            output.iter_mut().for_each(|z| *z = z.max(0.0));
+            if self.rectifies {
+                row.iter_mut().for_each(|z| *z = z.max(0.0));
+            }
         }
         Ok((CpuStorage::F32(output), Shape::from((sizes.rows, sizes.outputs))))
     }

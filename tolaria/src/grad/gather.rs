@@ -1,8 +1,7 @@
 //! Copies the gradients of a backward pass into a flat buffer, or adds them to what is there.
 
-use candle_core::backend::BackendStorage;
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Storage, Tensor};
+use candle_core::{DType, Device, Tensor};
 use leyline::id::SeedId;
 use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
@@ -118,7 +117,6 @@ pub(crate) fn gather_weighed(
 /// Puts tensors to their offsets in `flat`.
 pub(crate) fn place(flat: &Tensor, sources: &Sources<'_>, weight: &Weight<'_>) -> Result<(), Error> {
     match Path::of_row(flat)? {
-        Path::Kernel if weight.is_copy() => Ok(flat.inplace_op1(&Copy(sources))?),
         Path::Kernel => {
             let scale = weight.scale.map(|scale| cpu::with_slices(&[scale], |scale| scale[0][0])).transpose()?;
             let factor = scale.map_or(1.0, f32::recip);
@@ -160,27 +158,7 @@ fn check_gradient(gradient: &Tensor, segment: &Segment, flat: &Tensor) -> Result
 /// Offsets in the flat buffer, and what to copy there.
 pub(crate) type Sources<'a> = [(usize, &'a Tensor)];
 
-/// All copies in one operation: the buffer is locked once.
-struct Copy<'a>(&'a Sources<'a>);
-
-impl InplaceOp1 for Copy<'_> {
-    fn name(&self) -> &'static str {
-        "gather-gradients"
-    }
-
-    fn cpu_fwd(&self, flat: &mut CpuStorage, flat_layout: &Layout) -> candle_core::Result<()> {
-        for (offset, gradient) in self.0 {
-            let (storage, layout) = gradient.storage_and_layout();
-            let Storage::Cpu(storage) = &*storage else {
-                candle_core::bail!("a gradient of a CPU parameter is on another device")
-            };
-            storage.copy_strided_src(flat, flat_layout.start_offset() + offset, layout)?;
-        }
-        Ok(())
-    }
-}
-
-/// As [`Copy`], each element times `factor` and by `weight`.
+/// Puts each element, times `factor` and by `weight`, to its place.
 fn weigh(flat: &mut [f32], sources: &Sources<'_>, factor: f32, weight: &Weight<'_>) -> candle_core::Result<()> {
     for (offset, gradient) in sources {
         let gradient = gradient.contiguous()?;
@@ -207,6 +185,9 @@ struct Pair<'a> {
 
 impl Pair<'_> {
     fn run(self, factor: f32, weight: &Weight<'_>) {
+        if weight.is_copy() {
+            return self.target.copy_from_slice(self.source);
+        }
         let (coefficient, adds) = (weight.coefficient, weight.adds);
         cpu::vectorized(
             #[inline(always)]

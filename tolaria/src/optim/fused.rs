@@ -1,7 +1,6 @@
 //! The update of one parameter from rows that are summed on the way: one pass over rows, parameter and moments.
 
 use std::slice::ChunksMut;
-use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Tensor, Var};
 use half::bf16;
@@ -38,31 +37,9 @@ pub(super) struct Update<'a> {
     pub(super) source: Source<'a>,
 }
 
-/// Updates every parameter in place, all of them at once where that is worth threads.
+/// Updates every parameter in place, those that are worth threads on all of them.
 pub(super) fn update(updates: &[Update<'_>]) -> candle_core::Result<()> {
-    if !cpu::worth_threads(updates.iter().map(Update::num_bytes).sum()) {
-        return updates.iter().try_for_each(Update::run);
-    }
-    let failed = Mutex::new(None);
-    cpu::for_each(Updates(updates), 1, &|Updates(updates)| {
-        if let Err(error) = updates.iter().try_for_each(Update::run) {
-            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        }
-    });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-}
-
-struct Updates<'a>(&'a [Update<'a>]);
-
-impl Divide for Updates<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn split_at(self, index: usize) -> (Self, Self) {
-        let (left, right) = self.0.split_at(index);
-        (Self(left), Self(right))
-    }
+    updates.iter().try_for_each(Update::run)
 }
 
 impl Update<'_> {
@@ -88,13 +65,6 @@ impl Update<'_> {
                 cpu::with_slice_mut(rest, |low| run(Numbers::Halves(high, low)))
             })??,
         }
-    }
-
-    /// Read and written: every row once, parameter and moments twice.
-    fn num_bytes(&self) -> usize {
-        let moments = self.moments.map_or(0, Tensor::elem_count);
-        let len = self.parameter.elem_count();
-        (self.source.rows.len() * len + 2 * (len + moments)) * size_of::<f32>()
     }
 }
 

@@ -21,6 +21,7 @@ use crate::aggregate::GradientEngine;
 use crate::batch::transform::Transform;
 use crate::batch::{Dataset, num_windows};
 use crate::checkpoint::CheckpointStore;
+use crate::cpu::keep_freed;
 use crate::error::Error;
 use crate::grad::{Geometry, GradientBufferPool};
 use crate::host_read::HostReads;
@@ -285,6 +286,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 return Err(Error::SharedDevice);
             }
         };
+        if parts.device.is_cpu() {
+            keep_freed();
+        }
         let mut parts = safety::timed(&config.safety, parts)?;
         let engine = engine(&config, &parts)?;
         let sums = EpochSums::new(Arc::clone(engine.geometry()), config.scaling(), &parts.device)?;

@@ -162,10 +162,8 @@ proptest! {
 fn threads_change_no_bit() {
     let layout = example([300_000, 3, 170_001, 40]);
     for config in ALL {
-        let with = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| run(config, &layout, 3, &[0.5, 1.0, 0.9, 1.0]))
-        };
+        let with =
+            |threads: usize| crate::cpu::with_threads(threads, || run(config, &layout, 3, &[0.5, 1.0, 0.9, 1.0]));
         assert!(with(1) == with(3), "{config:?}");
     }
 }

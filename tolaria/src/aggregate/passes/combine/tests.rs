@@ -83,8 +83,7 @@ fn threads_change_no_bit() {
     let coefficients = random(6, 3);
     let factors = [0.5, 1.0, 0.25];
     let with = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        crate::cpu::with_threads(threads, || {
             let (mut measured, mut scaled) = (rows[0].clone(), rows[0].clone());
             let mut squares = vec![0.0; 3];
             combine_and_square(&mut measured, &others(&rows), &geometry, &coefficients, &mut squares);

@@ -77,10 +77,7 @@ fn numbers_beyond_all_bounds_stay_in_their_pairs() {
 fn threads_change_no_bit() {
     let geometry = geometry(&[200_000, 70_001, 13]);
     let rows = rows(5, geometry.num_elements());
-    let with = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| found(&slices(&rows), &geometry))
-    };
+    let with = |threads| crate::cpu::with_threads(threads, || found(&slices(&rows), &geometry));
     assert_eq!(with(1), expected(&slices(&rows), &geometry));
     for threads in [2, 3] {
         assert_eq!(with(threads), with(1), "{threads} threads");
