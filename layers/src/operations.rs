@@ -75,7 +75,7 @@ pub fn looking<R>(run: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs `run`, whose products are formed once more where a gradient follows, and counted there.
+/// Runs `run`, whose products were formed and counted before.
 pub(crate) fn uncounted<R>(run: impl FnOnce() -> R) -> R {
     let before = COUNT.get();
     let result = run();

@@ -20,15 +20,16 @@ use crate::operations::uncounted;
 
 /// `run(h)`, of which only `h` is kept for the backward pass, which runs it again: less memory, a forward pass more.
 ///
-/// `variables` are those that `run` reads; others get no gradient. Bits of results and gradients are those of `run(h)` where
+/// `variables` are those that `run` reads, in parts of it that are computed again as well. Bits of results and gradients are those of `run(h)` where
 /// `run` computes the same each time: what it reads besides must not change before the backward pass. Random numbers that follow from a
-/// counter on the device do so, as long as the counter is advanced outside. A product is counted once ([`operations`](crate::operations)).
-/// Gradients of gradients do not exist.
+/// counter on the device do so, as long as the counter is advanced outside. What the result does not depend on, the input included, has no
+/// gradient, as without this. A product is counted once ([`operations`](crate::operations)). Gradients of gradients do not exist.
 ///
 /// # Shapes
 /// those of `run`
 /// # Errors
-/// Those of `run`.
+/// Those of `run`. In the backward pass those of `run` and of its own backward pass, and when `run` reads a variable that is not one of `variables`, or
+/// its result has another shape or element type than before.
 /// # Sync
 /// none
 ///
@@ -51,11 +52,17 @@ pub fn recompute<'a>(
     variables: impl IntoIterator<Item = &'a Var>,
     run: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let variables: Vec<Var> = variables.into_iter().cloned().collect();
+    let mut y = run(h)?;
+    // What has no gradient must not wait for one: candle's backward pass panics where none comes.
+    let reached = y.sorted_nodes();
+    let is_reached = |tensor: &Tensor| reached.iter().any(|node| node.id() == tensor.id());
+    let variables: Vec<Var> = variables.into_iter().filter(|variable| is_reached(variable)).cloned().collect();
+    let h = if is_reached(h) { h.clone() } else { h.detach() };
     if variables.is_empty() && !h.track_op() {
-        return run(h);
+        return Ok(y);
     }
-    let y = uncounted(|| run(&h.detach()))?.detach().contiguous()?;
+    // By this, what `run` recorded is let go of.
+    y = y.detach().contiguous()?;
     let gradients = Ready::default();
     let mut token = Tensor::zeros(1, DType::F32, h.device())?;
     let none = token.clone();
@@ -101,6 +108,28 @@ impl Part {
         let Some(copied) = copy(&storage, layout) else { bail!("a part left the device of its input") };
         Ok((copied?, layout.shape().clone()))
     }
+
+    /// Whether what was computed again is what the gradient is of, and leads to nothing whose gradient would be lost.
+    fn check(&self, input: &Tensor, y: &Tensor, gradient: &Tensor) -> Result<()> {
+        if y.shape() != gradient.shape() || y.dtype() != gradient.dtype() {
+            let (was, is) = (gradient, y);
+            bail!(
+                "recompute: {:?} of {:?}, computed again {:?} of {:?}",
+                was.shape(),
+                was.dtype(),
+                is.shape(),
+                is.dtype()
+            )
+        }
+        let is_known = |node: &Tensor| node.id() == input.id() || self.variables.iter().any(|of| of.id() == node.id());
+        match y.sorted_nodes().into_iter().find(|node| node.is_variable() && !is_known(node)) {
+            Some(other) => {
+                let shape = other.shape();
+                bail!("recompute: `run` reads a variable of shape {shape:?} that is not one of `variables`")
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 impl CustomOp2 for Part {
@@ -123,13 +152,16 @@ impl CustomOp2 for Part {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let input = if h.track_op() { Var::from_tensor(&h.detach())?.as_tensor().clone() } else { h.clone() };
-        let y = (self.run)(&input)?;
+        let has_gradient = h.track_op() && h.dtype().is_float();
+        let input = if has_gradient { Var::from_tensor(&h.detach())?.as_tensor().clone() } else { h.clone() };
+        let y = uncounted(|| (self.run)(&input))?;
+        self.check(&input, &y, gradient)?;
         let mut store = y.apply_op1(Pull { gradient: gradient.clone() })?.backward()?;
         let mut of = |variable: &Var| store.remove(variable);
         let pairs = self.variables.chunks(2).map(|pair| [of(&pair[0]), pair.get(1).and_then(&mut of)]);
         *locked(&self.gradients) = pairs.collect();
-        let of_input = if h.track_op() { store.remove(&input) } else { None };
+        // It has one: an operation on the way may say that it is none, which is 0.
+        let of_input = has_gradient.then(|| store.remove(&input).map_or_else(|| input.zeros_like(), Ok)).transpose()?;
         Ok((of_input, token.track_op().then(|| token.detach())))
     }
 }

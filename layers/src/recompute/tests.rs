@@ -128,3 +128,146 @@ fn what_fails_within_is_told() {
     let error = recompute(&h, [&h], |_| bail!("planted")).unwrap_err();
     assert!(error.to_string().contains("planted"), "{error}");
 }
+
+/// Two variables, (2, 2) each.
+type Pair<'a> = [&'a Var; 2];
+type Run<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
+
+/// The gradients of both variables, `None` where there is none, of `outside` with a part that is recomputed and with one that is kept.
+#[track_caller]
+fn check(what: &str, outside: fn(Pair<'_>, Run<'_>) -> Result<Tensor>, inside: fn(&Tensor, &Tensor) -> Result<Tensor>) {
+    let [a, b] = [var(1, &[2, 2]), var(2, &[2, 2])];
+    let gradients = |part: Run<'_>| {
+        let loss = outside([&a, &b], part).unwrap().to_dtype(DType::F32).unwrap().sum_all().unwrap();
+        let gradients = loss.backward().unwrap();
+        (bits(&loss), [&a, &b].map(|variable| gradients.get(variable).map(bits)))
+    };
+    let recomputed = |h: &Tensor| {
+        let own = b.clone();
+        recompute(h, [&b], move |h| inside(h, &own))
+    };
+    let (found, expected) = (gradients(&recomputed), gradients(&|h| inside(h, &b)));
+    assert!(found == expected, "{what}: {found:?}, kept {expected:?}");
+}
+
+#[test]
+fn an_input_that_the_result_does_not_depend_on_gets_no_gradient() {
+    check("not read", |[a, _], part| part(&a.sqr()?), |_, b| b.sqr());
+    check("detached", |[a, _], part| part(&a.sqr()?), |h, b| h.detach() * b);
+    check("times 0", |[a, _], part| part(&a.sqr()?), |h, b| b * h.affine(0.0, 1.0)?);
+    check("rounded", |[a, _], part| part(&a.sqr()?), |h, b| h.round()? * b);
+    check("nothing at all", |[a, b], part| a.as_tensor() * (part(&b.sqr()?)? + b.as_tensor())?, |h, _| h.round());
+    check("a variable alone", |[a, _], part| part(a), |_, b| Ok(b.clone()));
+}
+
+#[test]
+fn what_is_used_as_it_is_without_it_has_the_same_gradients() {
+    check("an input twice", |[a, _], part| part(&a.sqr()?)? * a.sqr()?, |h, b| h.matmul(b)? + h);
+    check(
+        "parts of one input",
+        |[a, _], part| {
+            let h = a.sqr()?;
+            part(&h)? + part(&h)?
+        },
+        |h, b| h.matmul(b),
+    );
+    check(
+        "a result twice",
+        |[a, _], part| {
+            let y = part(&a.sqr()?)?;
+            &y * y.sqr()?
+        },
+        |h, b| h.matmul(b),
+    );
+    check(
+        "no result",
+        |[a, _], part| {
+            part(&a.sqr()?)?;
+            a.sqr()
+        },
+        |h, b| h.matmul(b),
+    );
+    check("the variable as input", |[_, b], part| part(b), |h, b| h.matmul(b));
+    check("a variable outside as well", |[_, b], part| part(&b.sqr()?)? * b.as_tensor(), |h, b| h.matmul(b));
+    check("no variable inside", |[a, _], part| part(&a.sqr()?), |h, _| h.sqr());
+    check("the input itself", |[a, _], part| part(&a.sqr()?)?.sqr(), |h, _| Ok(h.clone()));
+    check("a part of the input", |[a, _], part| part(&a.sqr()?)?.sqr(), |h, b| h.matmul(b)?.narrow(0, 0, 1));
+    check("turned", |[a, _], part| part(&a.sqr()?)?.sqr(), |h, b| h.matmul(b)?.t());
+    check(
+        "numbers of rows",
+        |[a, _], part| part(&a.affine(0.0, 1.0)?.to_dtype(DType::U32)?),
+        |h, b| b.index_select(&h.flatten_all()?, 0),
+    );
+    check(
+        "a result of integers",
+        |[a, b], part| part(&a.sqr()?)?.to_dtype(DType::F32)? * b.as_tensor(),
+        |h, b| h.matmul(b)?.to_dtype(DType::U32),
+    );
+}
+
+#[test]
+fn parts_within_parts_have_the_bits_of_a_pass_that_keeps_everything() {
+    check(
+        "within",
+        |[a, _], part| part(&a.sqr()?),
+        |h, b| {
+            let own = Var::from_tensor(b)?;
+            let inner = recompute(&h.sqr()?, [&own], {
+                let own = own.clone();
+                move |h| h.matmul(&own)
+            })?;
+            inner.matmul(b)? + h
+        },
+    );
+}
+
+#[test]
+fn a_gradient_that_an_operation_withholds_is_zero() {
+    let a = var(1, &[2, 2]);
+    let y = recompute(&a.sqr().unwrap(), [], |h| h.apply_op1(Withheld)).unwrap();
+    assert_eq!(bits(y.backward().unwrap().get(&a).unwrap()), bits(&a.zeros_like().unwrap()));
+}
+
+/// A copy without a gradient.
+struct Withheld;
+
+impl CustomOp1 for Withheld {
+    fn name(&self) -> &'static str {
+        "withheld"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn what_fails_or_differs_when_it_is_computed_again_is_told() {
+    let [a, b, other] = [1, 2, 3].map(|seed| var(seed, &[2, 2]));
+    let told = |again: fn(&Tensor, &Var) -> Result<Tensor>| {
+        let (is_again, own) = (AtomicUsize::new(0), other.clone());
+        let run =
+            move |h: &Tensor| if is_again.fetch_add(1, Ordering::Relaxed) == 0 { h.sqr() } else { again(h, &own) };
+        recompute(&a, [&b], run).unwrap().backward().unwrap_err().to_string()
+    };
+    for (again, part) in [
+        (|_: &Tensor, _: &Var| bail!("planted")) as fn(&Tensor, &Var) -> Result<Tensor>,
+        |h, _| h.narrow(0, 0, 1),
+        |h, _| h.to_dtype(DType::F64),
+        |h, other| h.matmul(other),
+    ]
+    .into_iter()
+    .zip([
+        "planted",
+        "[2, 2] of F32, computed again [1, 2] of F32",
+        "again [2, 2] of F64",
+        "shape [2, 2] that is not one of",
+    ]) {
+        let error = told(again);
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
