@@ -69,6 +69,36 @@ fn the_page_is_well_formed_stands_alone_and_shows_each_arm() {
 }
 
 #[test]
+fn files_that_would_overwrite_each_other_are_refused_before_anything_is_trained_or_made() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("folder")).unwrap();
+    std::os::unix::fs::symlink("folder", dir.path().join("link")).unwrap();
+    for (flags, refused) in [
+        (&["--page", "./runs.json"][..], "--out runs.json and --page ./runs.json: one file"),
+        (&["--page", "folder/../runs.json"], "--out runs.json and --page folder/../runs.json: one file"),
+        (&["--result", "runs.json"], "--out runs.json and --result runs.json: one file"),
+        (&["--result", "page", "--page", "page"], "--page page and --result page: one file"),
+        (
+            &["--result", "link", "--page", "folder/study-0.json"],
+            "--page folder/study-0.json and --result link: one file, study-0.json",
+        ),
+        (
+            &["--result", "new", "--page", "new/study-3.json", "--first-seed", "3"],
+            "--page new/study-3.json and --result new: one file, study-3.json",
+        ),
+    ] {
+        let (table, told) = text(&study(dir.path(), flags).output().unwrap());
+        assert!(told.contains(refused) && told.contains("expected another"), "{flags:?}: {table}{told}");
+        assert!(!told.contains("% test accuracy"), "{flags:?}: {told}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    // Beside each other is well.
+    let flags = [&ONE[..], &["--result", "folder", "--page", "folder/page.html"]].concat();
+    done(dir.path(), &flags);
+    assert!(["page.html", "study-0.json"].iter().all(|name| dir.path().join("folder").join(name).is_file()));
+}
+
+#[test]
 fn a_study_that_is_interrupted_gives_the_table_of_what_was_done() {
     let dir = tempfile::tempdir().unwrap();
     let child = study(dir.path(), &["--seeds", "500", "--set", "run.epochs=2"]).spawn().unwrap();

@@ -26,7 +26,7 @@ use tolaria::trainer::{Flow, Observer, Outcome};
 use super::arms::{Arm, arms, check_names, rounds, settled, swept};
 use super::file::{Counted, Origin, Run, RunFile, build};
 use super::page::page;
-use super::result::result;
+use super::result::{name, result};
 use super::table::table;
 use crate::bench::{BUILD, may_be_written};
 use crate::config::DeviceName;
@@ -104,6 +104,7 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     }
     check_names(&args.policies)?;
     may_be_written(args.result.as_deref(), BUILD)?;
+    check_places(args)?;
     let arms = arms(args)?;
     for arm in &arms {
         surroundings(arm)?;
@@ -156,6 +157,36 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
         fs::write(path, page(args, &runs)?).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is written must not overwrite what was written before it.
+fn check_places(args: &StudyArgs) -> Result<(), UsageError> {
+    let file_name = format!("{}.json", name(args));
+    let result = args.result.as_deref();
+    let files = [("--out", args.out.as_deref()), ("--page", args.page.as_deref()), ("--result", result)];
+    let files: Vec<_> =
+        files.into_iter().filter_map(|(flag, path)| path.map(|path| (flag, path, place(path)))).collect();
+    for (index, (flag, path, at)) in files.iter().enumerate() {
+        for (other_flag, other, other_at) in &files[index + 1..] {
+            let is_within = *other_flag == "--result" && *at == other_at.join(&file_name);
+            if is_within || at == other_at {
+                let within = if is_within { format!(", {file_name}") } else { String::new() };
+                let [path, other] = [path, other].map(|path| path.display());
+                let message =
+                    format!("{flag} {path} and {other_flag} {other}: one file{within}; expected another for each");
+                return Err(UsageError(message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a file is, or will be; links are followed as far as there are any.
+fn place(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| match path.file_name() {
+        Some(name) => place(folder_of(path)).join(name),
+        None => path.to_owned(),
+    })
 }
 
 fn folder_of(path: &Path) -> &Path {

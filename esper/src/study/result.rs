@@ -27,6 +27,11 @@ const NOTES: &str = "DATA.POLICY.test_accuracy: accuracy on the test part after 
                      evaluations with a seed on or off (%); FIRST.over.POLICY: as .difference, of the first policy to this one; .operations_share, .seconds_share: operations and seconds in those of the other (%); .keep: runs with a permanent seed, .keep.share and .keep.bound: their share and its \
                      one-sided 95 % bound (Clopper-Pearson) (%); .loss_difference: as .difference, of the loss on the test part.";
 
+/// Of the result; its file has this name and `.json`.
+pub(super) fn name(args: &StudyArgs) -> String {
+    format!("study-{}", args.first_seed)
+}
+
 /// Everything that the table shows, as `study-FIRST`, where FIRST is the first random seed.
 pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
     let mut measurements = BTreeMap::new();
@@ -103,7 +108,7 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
     let settings: String = args.set.iter().map(|setting| format!(" --set {setting}")).collect();
     BenchResult {
         schema: SCHEMA,
-        name: format!("study-{}", args.first_seed),
+        name: name(args),
         command: format!(
             "cargo run --release -p esper -- study --data {data} --policies {policies} --seeds {} --first-seed {}{settings} --result DIR",
             args.seeds, args.first_seed
