@@ -22,6 +22,10 @@ fn esper(dir: &Path, args: &[&str], code: i32) -> (String, String) {
 
 /// Says the same whatever it is shown.
 fn stubborn(dir: &Path, output_bias: [f32; NUM_OUTPUTS]) {
+    stubborn_of(dir, output_bias, Training::default());
+}
+
+fn stubborn_of(dir: &Path, output_bias: [f32; NUM_OUTPUTS], training: Training) {
     let network = Network::new(Parts {
         mean: vec![0.0; NUM_FEATURES],
         scale: vec![1.0; NUM_FEATURES],
@@ -30,7 +34,7 @@ fn stubborn(dir: &Path, output_bias: [f32; NUM_OUTPUTS]) {
         output_weight: vec![0.0; NUM_OUTPUTS],
         output_bias: output_bias.to_vec(),
     });
-    write(&StdFs, dir, &network.unwrap(), Training::default(), None).unwrap();
+    write(&StdFs, dir, &network.unwrap(), training, None).unwrap();
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -97,6 +101,29 @@ fn a_network_that_is_not_there_or_is_damaged_is_a_mistake_before_anything_is_wri
     fs::write(dir.path().join("policy/policy.safetensors"), "no numbers").unwrap();
     let (_, error) = esper(dir.path(), &[&run[..], &["--policy-file", "policy"]].concat(), 2);
     assert!(error.contains("half written") && !dir.path().join("run").exists(), "{error}");
+}
+
+#[test]
+fn a_run_on_data_that_its_policy_was_trained_on_says_what_is_not_claimed_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = |path: &str| -> Value { serde_json::from_slice(&fs::read(dir.path().join(path)).unwrap()).unwrap() };
+    let run = |out: &str, digest: Option<&str>, expected: Option<&str>| {
+        let data = digest.map(|digest| ("digits".to_owned(), digest.to_owned())).into_iter().collect();
+        stubborn_of(&dir.path().join("policy"), [0.0; NUM_OUTPUTS], Training { data, ..Training::default() });
+        let train = ["train", "--policy", "learned", "--policy-file", "policy", "--epochs", "1", "--progress", "off"];
+        let (told, error) = esper(dir.path(), &[&train[..], &["--out", out]].concat(), 0);
+        let page = fs::read_to_string(dir.path().join(out).join("report.html")).unwrap();
+        let warnings = json(&format!("{out}/summary.json"))["warnings"].to_string();
+        let expected = expected.unwrap_or("the policy was trained");
+        for (text, times) in [(told, 1), (error, 1), (page, 1), (warnings, 1)] {
+            let times = if digest.is_some() { times } else { 0 };
+            assert_eq!(text.matches(expected).count(), times, "{out}: {text}");
+        }
+    };
+    run("others", None, None);
+    let digest = json("others/run.json")["data"]["digest"].as_str().unwrap().to_owned();
+    run("same", Some(&digest), Some("the policy was trained on these data (digits), divided alike"));
+    run("divided", Some("other"), Some("the policy was trained on these data (digits), divided otherwise"));
 }
 
 #[test]

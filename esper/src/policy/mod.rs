@@ -13,5 +13,5 @@ mod learn;
 mod train;
 
 pub use file::{FileError, MANIFEST_FILE, Manifest, Point, SIGNATURE_FILE, Training, WEIGHTS_FILE, read, write};
-pub use source::{Kept, Watched, networks};
+pub use source::{Kept, Watched, networks, warning, warnings};
 pub use train::{PolicyTrainArgs, command};

@@ -1,7 +1,9 @@
 //! Where the policy of a run takes its networks from: a folder that is looked at after every epoch, or what a run kept of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -47,6 +49,30 @@ pub fn networks(
     }
     let keep = keep.map(|(fs, run_dir)| (fs, run_dir.join(KEPT_DIR)));
     Ok(Some(Box::new(Watched { dir, signing, keep, told: None })))
+}
+
+/// What is not claimed of a run with this configuration on data with this digest, by the network that it begins with; see
+/// [`Training::learned_from`](super::Training::learned_from).
+#[must_use]
+pub fn warning(config: &EsperConfig, digest: &str) -> Option<String> {
+    let dir = config.policy.learned.file.as_ref().filter(|_| config.policy.policy == PolicyKind::Learned)?;
+    // What is wrong with it is told where it is opened.
+    let (_, manifest) = read(dir, None).ok()?;
+    manifest.training.learned_from(&config.data.name.to_string(), digest)
+}
+
+/// The same by all networks that a run kept, each sentence once.
+///
+/// # Errors
+/// When the folder cannot be read. A network that is damaged says nothing.
+pub fn warnings(run_dir: &Path, data: &str, digest: &str) -> io::Result<Vec<String>> {
+    let kept = match fs::read_dir(run_dir.join(KEPT_DIR)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        kept => kept?.collect::<io::Result<Vec<_>>>()?,
+    };
+    let networks = kept.into_iter().filter_map(|entry| read(&entry.path(), None).ok());
+    let found = networks.filter_map(|(_, manifest)| manifest.training.learned_from(data, digest));
+    Ok(found.collect::<BTreeSet<String>>().into_iter().collect())
 }
 
 /// A folder that is looked at.
@@ -153,8 +179,6 @@ impl Networks for Kept {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use esper_disk::StdFs;
     use esper_weights::Weights;
     use leyline::policy::Rationale;
@@ -273,6 +297,28 @@ mod tests {
         check(true, |dir| put(dir, &network(2.0), other.as_ref()), "of another key, or of another manifest");
         // No signature of what was there before is left.
         check(true, |dir| put(dir, &network(2.0), None), "policy.hmac: it is missing");
+    }
+
+    #[test]
+    fn networks_that_learned_from_the_data_of_the_run_are_told_each_once() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(warnings(run.path(), "digits", "d0").unwrap(), [""; 0]);
+        let data = |of: &[(&str, &str)]| of.iter().map(|(name, digest)| ((*name).into(), (*digest).into())).collect();
+        for (kept, of) in
+            [&[("digits", "d1")][..], &[("digits", "d2"), ("other", "o")], &[("other", "o")], &[]].iter().enumerate()
+        {
+            let training = Training { data: data(of), ..Training::default() };
+            write(&StdFs, &run.path().join(KEPT_DIR).join(kept.to_string()), &network(1.0), training, None).unwrap();
+        }
+        let check = |name: &str, digest: &str, expected: &[&str]| {
+            let found = warnings(run.path(), name, digest).unwrap();
+            assert!(found.len() == expected.len(), "{found:?}");
+            assert!(found.iter().zip(expected).all(|(found, expected)| found.contains(expected)), "{found:?}");
+        };
+        check("digits", "d0", &["(digits), divided otherwise"]);
+        check("digits", "d1", &["(digits), divided alike", "(digits), divided otherwise"]);
+        check("a copy", "o", &["(a copy), divided alike"]);
+        check("more", "m", &[]);
     }
 
     #[test]

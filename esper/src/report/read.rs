@@ -181,7 +181,8 @@ fn notes(epochs: &[EpochReport], summary: Option<&Summary>, torn: Option<usize>)
             "{METRICS_FILE} ends in the middle of line {line}: the writer was cut off, and that line is left out."
         ));
     }
-    notes.extend(summary.and_then(|summary| summary.reason.as_ref()).map(|reason| printable(reason)));
+    let told = summary.into_iter().flat_map(|summary| summary.reason.iter().chain(&summary.warnings));
+    notes.extend(told.map(|sentence| printable(sentence)));
     let skipped: u64 = epochs.iter().map(|report| report.skipped_steps).sum();
     if skipped > 0 {
         notes.push(format!(

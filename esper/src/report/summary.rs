@@ -57,6 +57,9 @@ pub struct Summary {
     /// Why the policy gave no more commands, the latest reason first.
     #[serde(default)]
     pub waiting: Vec<Waiting>,
+    /// What is not claimed of this run, though it is of others: sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// The largest bytes of each part of the memory, of the last part of a resumed run; absent is what was not measured, or was not
     /// there ([`Trainer::memory`](tolaria::trainer::Trainer::memory)).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -147,6 +147,9 @@ fn train_on(
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
     check::tell_data(prepared);
     check::warn(&plan.warnings);
+    if let Some(warning) = policy::warning(config, &prepared.digest.to_string()) {
+        output::tell(&format!("warning: {warning}\n"));
+    }
     let bound = args.serve.bind()?;
     let (folder, record) = match &plan.name {
         Some(name) => begin(name, &plan, fs, &*clock)?,
@@ -378,6 +381,7 @@ fn summarize(
         tested,
         seeds,
         waiting: report::waiting(&history.epochs),
+        warnings: policy::warnings(folder.path(), &history.record.data.name, &history.record.data.digest)?,
         memory: trainer.memory().iter().map(|(part, bytes)| ((*part).to_owned(), *bytes)).collect(),
     })
 }
