@@ -66,6 +66,15 @@ pub struct GraphMemory {
     pub reserved: u64,
 }
 
+/// The most bytes that were in use at once since [`Session::restart_peak_memory`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeakMemory {
+    /// By captured graphs, for what their regions allocate.
+    pub graphs: u64,
+    /// By tensors, static buffers, and the arenas of compiled graphs.
+    pub tensors: u64,
+}
+
 /// A thread's hold of a GPU; this build has none.
 #[derive(Debug)]
 pub enum DeviceClaim {}
@@ -198,6 +207,22 @@ impl Session {
     /// # Errors
     /// Never called.
     pub fn tensor_memory(&self) -> Result<u64, Refusal> {
+        match *self {}
+    }
+
+    /// [`Self::peak_memory`] begins anew.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn restart_peak_memory(&self) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// The most bytes in use at once.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn peak_memory(&self) -> Result<PeakMemory, Refusal> {
         match *self {}
     }
 

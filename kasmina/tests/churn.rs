@@ -1,16 +1,15 @@
 //! Ten thousand seeds come and go: nothing is left of them, not a byte.
-// The only way to see memory in use is to be the allocator, and that interface is unsafe.
-#![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/in_use.rs"]
+mod in_use;
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
 
 use candle_core::Device;
+use in_use::in_use;
 use kasmina::host::HostConfig;
 use kasmina::{Kasmina, KasminaConfig};
 use leyline::command::{AlphaCurve, Operation};
@@ -25,46 +24,6 @@ use support::{config, slot};
 
 const CYCLES: u32 = 10_000;
 const WARM_UP: u32 = 1_000;
-
-/// The system's allocator, counting the bytes in use.
-struct Counting;
-
-static IN_USE: AtomicIsize = AtomicIsize::new(0);
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn count(bytes: usize, sign: isize) {
-    IN_USE.fetch_add(sign * isize::try_from(bytes).unwrap_or(isize::MAX), Ordering::Relaxed);
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 1);
-        // SAFETY: the caller's promise about `layout` is the one that is asked for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 1);
-        // SAFETY: as in `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count(layout.size(), -1);
-        count(new_size, 1);
-        // SAFETY: the pointer came from the system's allocator, with this layout.
-        unsafe { System.realloc(pointer, layout, new_size) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(layout.size(), -1);
-        // SAFETY: as in `realloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 struct Churn {
     manager: Kasmina,
@@ -116,10 +75,10 @@ fn ten_thousand_seeds_leave_nothing_behind() {
         revision = now;
         assert!(churn.manager.export_seed_states(&churn.eager).unwrap().is_empty(), "a record is left");
         if cycle + 1 == WARM_UP {
-            after_warm_up = IN_USE.load(Ordering::Relaxed);
+            after_warm_up = in_use();
         }
     }
-    let grown = IN_USE.load(Ordering::Relaxed) - after_warm_up;
+    let grown = in_use() - after_warm_up;
     assert!(grown.abs() <= 4_096, "{grown} bytes more in use after {CYCLES} cycles than after {WARM_UP}");
 
     let saved = churn.manager.save(&churn.eager).unwrap();

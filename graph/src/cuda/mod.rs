@@ -32,7 +32,7 @@ pub use draft::Draft;
 pub use event::DeviceTimer;
 pub use executable::Captured;
 pub use library::LIBRARY_MODULES;
-pub use memory::GraphMemory;
+pub use memory::{GraphMemory, PeakMemory};
 pub use read_lane::{PendingRead, ReadLane};
 pub use search::Search;
 pub use session::Session;

@@ -131,16 +131,13 @@ fn what_fails_within_is_told() {
 
 /// Two variables, (2, 2) each.
 type Pair<'a> = [&'a Var; 2];
+type Run<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
 
 /// The gradients of both variables, `None` where there is none, of `outside` with a part that is recomputed and with one that is kept.
 #[track_caller]
-fn check(
-    what: &str,
-    outside: fn(Pair<'_>, &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor>,
-    inside: fn(&Tensor, &Tensor) -> Result<Tensor>,
-) {
+fn check(what: &str, outside: fn(Pair<'_>, Run<'_>) -> Result<Tensor>, inside: fn(&Tensor, &Tensor) -> Result<Tensor>) {
     let [a, b] = [var(1, &[2, 2]), var(2, &[2, 2])];
-    let gradients = |part: &dyn Fn(&Tensor) -> Result<Tensor>| {
+    let gradients = |part: Run<'_>| {
         let loss = outside([&a, &b], part).unwrap().to_dtype(DType::F32).unwrap().sum_all().unwrap();
         let gradients = loss.backward().unwrap();
         (bits(&loss), [&a, &b].map(|variable| gradients.get(variable).map(bits)))

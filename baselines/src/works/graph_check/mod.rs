@@ -12,6 +12,7 @@ mod precision;
 mod retest;
 mod function;
 mod memory;
+mod activations;
 mod threads;
 mod graft;
 pub(super) mod ramp;
@@ -63,6 +64,7 @@ fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     precision::run(gpu, eager, report);
     retest::run(gpu, eager, report);
     memory::run(gpu, eager, report);
+    activations::run(gpu, eager, report);
     threads::run(gpu, eager, report);
     graft::run(gpu, eager, report);
     ramp::run(gpu, eager, report);
