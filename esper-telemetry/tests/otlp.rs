@@ -1,5 +1,6 @@
 //! The sink for collectors against receivers on this machine: what they get, and what becomes of a run whose receiver does not work..
 #![cfg(feature = "otlp")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 #[path = "otlp/receiver.rs"]

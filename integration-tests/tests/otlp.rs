@@ -1,5 +1,6 @@
 //! A run of the command that sends its telemetry to a receiver on this machine..
 #![cfg(feature = "otlp")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 #[path = "../../esper-telemetry/tests/otlp/receiver.rs"]
 mod receiver;
@@ -50,11 +51,14 @@ fn a_run_sends_every_packet_that_it_writes() {
 }
 
 #[test]
-fn a_run_whose_receiver_never_answers_writes_what_another_writes() {
-    let dir = tempfile::tempdir().unwrap();
-    let receiver = Receiver::start(|_, _| Reply::Never);
-    let written = packets(dir.path(), &receiver.url());
-    let epochs = written.iter().filter(|packet| packet.source == "tolaria").count();
-    assert!(epochs >= 2, "{epochs}");
-    assert!(written.iter().map(|packet| packet.sequence).eq(1..=written.len() as u64), "none is missing");
+fn a_run_whose_receiver_does_not_work_writes_what_another_writes() {
+    for reply in [Reply::Never, Reply::Trickles, Reply::Status(500)] {
+        let dir = tempfile::tempdir().unwrap();
+        let receiver = Receiver::start(move |_, _| reply.clone());
+        let written = packets(dir.path(), &receiver.url());
+        let epochs = written.iter().filter(|packet| packet.source == "tolaria").count();
+        assert!(epochs >= 4, "{epochs}");
+        assert!(written.iter().map(|packet| packet.sequence).eq(1..=written.len() as u64), "none is missing");
+        assert!(!receiver.got().is_empty(), "it was asked");
+    }
 }
