@@ -38,6 +38,8 @@ pub(crate) struct Blocks<'a> {
     /// Told after the last step of an epoch whether there is a fault beside the next one.
     switch: Box<dyn Fn(bool)>,
     num_epochs: u64,
+    /// By the clock: the pair that is under way then is the last.
+    deadline: Option<Duration>,
     last: Option<Duration>,
     /// Of each epoch, µs.
     steps: Vec<Vec<f64>>,
@@ -48,7 +50,22 @@ pub(crate) struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     pub(crate) fn new(clock: &'a dyn Clock, device: &Device, switch: Box<dyn Fn(bool)>, num_epochs: u64) -> Self {
         let device = device.clone();
-        Self { clock, device, switch, num_epochs, last: None, steps: Vec::new(), boundaries: Vec::new() }
+        let (deadline, last) = (None, None);
+        Self { clock, device, switch, num_epochs, deadline, last, steps: Vec::new(), boundaries: Vec::new() }
+    }
+
+    /// With an end at that time of the clock, after a pair that counts: fewer pairs and a wider interval, or none, chosen by no result.
+    pub(crate) fn until(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Whether enough is measured once the block that has ended is the last of its pair.
+    fn is_over(&self, now: Duration) -> bool {
+        let num_blocks = self.steps.len();
+        num_blocks.is_multiple_of(2)
+            && num_blocks > 2 * WARM_UP
+            && self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
     /// `NAME.p50`, `.p99` of the steps beside the fault and of those without; `.p50_over`, `.p99_over`, `.boundary_over`: one over the other, a
@@ -96,8 +113,12 @@ impl Observer for Blocks<'_> {
         self.last = Some(now);
         if report.step_of_epoch == report.steps_per_epoch {
             let next = self.steps.len() as u64;
-            (self.switch)(next < self.num_epochs && is_faulty(next));
+            let is_over = self.is_over(now);
+            (self.switch)(!is_over && next < self.num_epochs && is_faulty(next));
             self.last = Some(self.clock.now());
+            if is_over {
+                return Flow::Stop;
+            }
         }
         Flow::Continue
     }
@@ -138,6 +159,23 @@ mod tests {
     fn each_pair_has_one_block_of_each_and_what_drifts_comes_to_both() {
         let faulty: Vec<u64> = (0..8).filter(|&epoch| is_faulty(epoch)).collect();
         assert_eq!(faulty, [1, 2, 5, 6]);
+    }
+
+    #[test]
+    fn after_the_deadline_the_first_whole_pair_that_counts_is_the_last() {
+        let clock = leyline::clock::SystemClock::new();
+        let blocks = || Blocks::new(&clock, &Device::Cpu, Box::new(|_| ()), num_epochs(10));
+        let over_after = |mut blocks: Blocks<'_>, now: Duration| -> Vec<usize> {
+            let is_over = |number: &usize| {
+                blocks.steps.resize(*number, Vec::new());
+                blocks.is_over(now)
+            };
+            (0..=8).filter(is_over).collect()
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(over_after(blocks().until(second), second), [6, 8]);
+        assert_eq!(over_after(blocks().until(second), second / 2), [0; 0]);
+        assert_eq!(over_after(blocks(), second), [0; 0]);
     }
 
     #[test]

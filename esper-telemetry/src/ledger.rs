@@ -3,8 +3,8 @@
 //! What a caller emits carries a ticket. One that is not redeemed counts as dropped when it goes out of scope,
 //! so a full queue, a closed queue, a stopped worker and a panicking sink need no code of their own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use leyline::telemetry::Counter;
 
@@ -105,6 +105,21 @@ impl Drop for Ticket {
         if !self.redeemed {
             self.account.dropped.add(1);
         }
+    }
+}
+
+/// The tickets of a packet: delivered when the first sink accepts it, dropped when nobody is left who could.
+#[derive(Debug)]
+pub(crate) struct Receipt(Mutex<Vec<Ticket>>);
+
+impl Receipt {
+    pub(crate) fn new(tickets: Vec<Ticket>) -> Self {
+        Self(Mutex::new(tickets))
+    }
+
+    pub(crate) fn accept(&self) {
+        let tickets = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        tickets.into_iter().for_each(Ticket::redeem);
     }
 }
 

@@ -6,7 +6,7 @@
 //!                                        │ read at `publish`
 //!  event(Event) ───┬─ critical ─► reserve ┐                       ┌─► FrameSink      packets.bin
 //!                  └─ others ───► common ─┼─► Assembler ─► Packet ┼─► JsonLinesSink  packets.jsonl
-//!  publish(Boundary, values) ───► common ─┘      ▲                └─► MemorySink
+//!  publish(Boundary, values) ───► common ─┘      ▲                └─► lane: queue, thread ─► OtlpSink
 //!         │ no room                              │ names, labels
 //!         ▼                                  Registry ◄── Catalogue ──► Markdown, Prometheus names
 //!   dropped_total
@@ -35,6 +35,7 @@ pub mod queue;
 pub mod recorder;
 pub mod exposition;
 mod worker;
+mod lane;
 mod assembler;
 pub mod packet;
 pub mod codec;

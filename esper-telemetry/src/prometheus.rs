@@ -1,4 +1,4 @@
-//! How a metric is called in Prometheus: `esper_` prefix, base units, `_total` for counters and for nothing else.
+//! How a metric is called in Prometheus: `esper_` prefix, base units, `_total` for counters and for nothing else; and in OpenTelemetry.
 //!
 //! Names in packets keep their own units; [`PrometheusName::scale`] turns a packet's value into the base unit.
 
@@ -17,12 +17,8 @@ impl PrometheusName {
     /// The exported form of `desc`.
     #[must_use]
     pub fn of(desc: &MetricDesc) -> Self {
-        let flat = desc.name.replace('.', "_");
-        let mut name = if flat.starts_with("esper_") { flat } else { format!("esper_{flat}") };
-        // A gauge that ends in `_total` would be taken for a counter.
-        strip(&mut name, "_total");
         let base = base_unit(desc.unit);
-        base.spoken.iter().for_each(|suffix| strip(&mut name, suffix));
+        let mut name = stem(desc.name, &base).replace('.', "_");
         if !name.ends_with(base.suffix) {
             name.push_str(base.suffix);
         }
@@ -33,28 +29,77 @@ impl PrometheusName {
     }
 }
 
+/// The form of one metric in OpenTelemetry, which a collector exports to Prometheus under its [`PrometheusName`]: collectors write dots as `_`,
+/// add the unit, and `_total` to sums that only grow.
+///
+/// ```
+/// use esper_telemetry::prometheus::OtlpName;
+/// use leyline::telemetry::Unit;
+///
+/// let found = OtlpName::of("tolaria.training.latency_ms", Unit::Milliseconds);
+/// assert_eq!((found.name.as_str(), found.unit, found.scale), ("esper.tolaria.training.latency", "s", 1e-3));
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct OtlpName {
+    /// The name, for example `esper.tolaria.training.latency`.
+    pub name: String,
+    /// The unit in UCUM: `s`, `By`, `1`, `{sample}/s`, or what is counted, in braces.
+    pub unit: &'static str,
+    /// What a packet's value is multiplied by to be in that unit.
+    pub scale: f64,
+}
+
+impl OtlpName {
+    /// The form of the metric that packets call `name`.
+    #[must_use]
+    pub fn of(name: &str, unit: Unit) -> Self {
+        let base = base_unit(unit);
+        let counted = if unit == Unit::SamplesPerSecond { "_samples" } else { "" };
+        Self { name: stem(name, &base) + counted, unit: base.ucum, scale: base.scale }
+    }
+}
+
+/// The name with the prefix and without its unit, dots as they are.
+fn stem(name: &str, base: &BaseUnit) -> String {
+    let mut stem = match name.split('.').next() {
+        Some("esper") => name.to_owned(),
+        _ => format!("esper.{name}"),
+    };
+    // A gauge that ends in `_total` would be taken for a counter.
+    for suffix in ["_total"].iter().chain(base.spoken) {
+        if stem.replace('.', "_").ends_with(suffix) {
+            stem.truncate(stem.len() - suffix.len());
+        }
+    }
+    stem
+}
+
 struct BaseUnit {
     suffix: &'static str,
     /// How names in packets spell the unit.
     spoken: &'static [&'static str],
     scale: f64,
+    ucum: &'static str,
 }
 
 fn base_unit(unit: Unit) -> BaseUnit {
-    let (suffix, spoken, scale): (_, &'static [&'static str], _) = match unit {
-        Unit::Milliseconds => ("_seconds", &["_ms"], 1e-3),
-        Unit::Bytes => ("_bytes", &[], 1.0),
-        Unit::Ratio => ("_ratio", &[], 1.0),
-        Unit::PercentagePoints => ("_ratio", &["_pp", "_percentage_points"], 1e-2),
-        Unit::SamplesPerSecond => ("_samples_per_second", &["_samples_per_s"], 1.0),
-        Unit::Count | Unit::Flag | Unit::State | Unit::Nats | Unit::GradientNorm | Unit::LearningRate => ("", &[], 1.0),
-    };
-    BaseUnit { suffix, spoken, scale }
-}
-
-fn strip(name: &mut String, suffix: &str) {
-    if name.ends_with(suffix) {
-        name.truncate(name.len() - suffix.len());
+    let plain = |ucum| BaseUnit { suffix: "", spoken: &[], scale: 1.0, ucum };
+    match unit {
+        Unit::Milliseconds => BaseUnit { suffix: "_seconds", spoken: &["_ms"], scale: 1e-3, ucum: "s" },
+        Unit::Bytes => BaseUnit { suffix: "_bytes", ..plain("By") },
+        Unit::Ratio => BaseUnit { suffix: "_ratio", ..plain("1") },
+        Unit::PercentagePoints => {
+            BaseUnit { suffix: "_ratio", spoken: &["_pp", "_percentage_points"], scale: 1e-2, ucum: "1" }
+        }
+        Unit::SamplesPerSecond => {
+            BaseUnit { suffix: "_samples_per_second", spoken: &["_samples_per_s"], ..plain("{sample}/s") }
+        }
+        Unit::Count => plain("{count}"),
+        Unit::Flag => plain("{flag}"),
+        Unit::State => plain("{state}"),
+        Unit::Nats => plain("{nat}"),
+        Unit::GradientNorm => plain("{gradient_norm}"),
+        Unit::LearningRate => plain("{learning_rate}"),
     }
 }
 

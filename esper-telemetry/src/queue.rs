@@ -1,7 +1,8 @@
 //! The way from callers to the worker: two bounded channels, never waited for.
 //!
 //! Critical events go to a reserve of their own and to the common channel only when that is full, so that a flood of
-//! ordinary events cannot displace them. Everything carries its order of emission, by which the worker merges the two.
+//! ordinary events cannot displace them. Everything carries its order of emission, by which the worker merges the two. Packets on their way to
+//! a remote sink wait in another such queue.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -56,18 +57,30 @@ pub(crate) struct Snapshot {
     pub(crate) ticket: Ticket,
 }
 
+/// What has a reserve.
+pub(crate) trait Queued {
+    /// Whether it goes to the reserve.
+    fn is_critical(&self) -> bool;
+}
+
+impl Queued for Item {
+    fn is_critical(&self) -> bool {
+        matches!(self, Self::Event(queued) if queued.event.desc.level == Level::Critical)
+    }
+}
+
 /// The callers' end.
 #[derive(Debug)]
-pub(crate) struct Intake {
-    common: Sender<Item>,
-    reserve: Sender<Item>,
-    lines: Lines,
+pub(crate) struct Intake<T> {
+    common: Sender<T>,
+    reserve: Sender<T>,
+    lines: Lines<T>,
 }
 
 /// The worker's end.
 #[derive(Debug)]
-pub(crate) struct Outlet {
-    lines: Lines,
+pub(crate) struct Outlet<T> {
+    lines: Lines<T>,
     close: Receiver<()>,
 }
 
@@ -80,10 +93,10 @@ pub(crate) struct Closer {
 }
 
 /// Both channels as a receiver sees them.
-#[derive(Debug, Clone)]
-struct Lines {
-    common: Receiver<Item>,
-    reserve: Receiver<Item>,
+#[derive(Debug)]
+struct Lines<T> {
+    common: Receiver<T>,
+    reserve: Receiver<T>,
     state: Arc<State>,
 }
 
@@ -95,22 +108,30 @@ struct State {
     ended: AtomicBool,
 }
 
-pub(crate) fn queue(config: &QueueConfig) -> (Intake, Outlet, Closer) {
+pub(crate) fn queue<T: Queued>(config: &QueueConfig) -> (Intake<T>, Outlet<T>, Closer) {
     let (common_in, common) = bounded(config.capacity.get());
     let (reserve_in, reserve) = bounded(config.critical_capacity.get());
     let (wake, close) = bounded(0);
     let state = Arc::new(State { closed: AtomicBool::new(false), ended: AtomicBool::new(false) });
     let lines = Lines { common, reserve, state: Arc::clone(&state) };
     (
-        Intake { common: common_in, reserve: reserve_in, lines: lines.clone() },
+        Intake {
+            common: common_in,
+            reserve: reserve_in,
+            lines: Lines {
+                common: lines.common.clone(),
+                reserve: lines.reserve.clone(),
+                state: Arc::clone(&lines.state),
+            },
+        },
         Outlet { lines, close },
         Closer { state, _wake: wake },
     )
 }
 
-impl Intake {
+impl<T: Queued> Intake<T> {
     /// Takes `item` when there is room; otherwise drops it, which its ticket counts. Never waits.
-    pub(crate) fn offer(&self, item: Item) {
+    pub(crate) fn offer(&self, item: T) {
         let state = &self.lines.state;
         if state.closed.load(Ordering::Acquire) || state.ended.load(Ordering::Acquire) {
             return;
@@ -124,10 +145,9 @@ impl Intake {
         }
     }
 
-    fn send(&self, item: Item) {
+    fn send(&self, item: T) {
         switch();
-        let critical = matches!(&item, Item::Event(queued) if queued.event.desc.level == Level::Critical);
-        let item = match critical.then_some(&self.reserve) {
+        let item = match item.is_critical().then_some(&self.reserve) {
             None => item,
             Some(reserve) => match reserve.try_send(item) {
                 Ok(()) => return,
@@ -138,7 +158,7 @@ impl Intake {
     }
 }
 
-impl Lines {
+impl<T> Lines<T> {
     /// Drops everything, which the tickets count.
     fn discard(&self) {
         switch();
@@ -146,9 +166,9 @@ impl Lines {
     }
 }
 
-impl Outlet {
+impl<T> Outlet<T> {
     /// The next item, from the reserve if it has one; waits for it. [`None`] when closed and empty.
-    pub(crate) fn next(&self) -> Option<Item> {
+    pub(crate) fn next(&self) -> Option<T> {
         loop {
             // Looked at before the channels: what was sent before the close is found below.
             let closed = matches!(self.close.try_recv(), Err(TryRecvError::Disconnected));
@@ -168,7 +188,7 @@ impl Outlet {
     }
 
     /// The next critical event of the reserve, if there is one now.
-    pub(crate) fn next_reserved(&self) -> Option<Item> {
+    pub(crate) fn next_reserved(&self) -> Option<T> {
         self.lines.reserve.try_recv().ok()
     }
 
@@ -188,7 +208,7 @@ impl Outlet {
     }
 }
 
-impl Drop for Outlet {
+impl<T> Drop for Outlet<T> {
     /// Whether the worker is done or panicked: what is left, and what comes later, is dropped and counted.
     fn drop(&mut self) {
         self.lines.state.ended.store(true, Ordering::Release);

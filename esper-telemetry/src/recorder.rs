@@ -33,7 +33,7 @@ pub const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
 pub struct TelemetryRecorder {
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
-    intake: Intake,
+    intake: Intake<Item>,
     clock: Arc<dyn Clock>,
     events: Arc<EventCounts>,
     /// Of the last boundary, as its wire number; 0 before the first.
@@ -85,7 +85,7 @@ impl TelemetryRecorder {
         let last_sequence = sinks.iter().filter_map(|sink| sink.last_sequence()).max().unwrap_or(0);
         let next_sequence = last_sequence.saturating_add(1);
         let assembler = Assembler::new(run_id, Arc::clone(&registry), Arc::clone(&ledger), next_sequence);
-        let worker = Worker::new(outlet, assembler, Arc::clone(&clock), sinks, &registry);
+        let worker = Worker::new(outlet, assembler, Arc::clone(&clock), sinks, &registry)?;
         let (ended, done) = bounded(0);
         let body = move || {
             let _ended = ended;

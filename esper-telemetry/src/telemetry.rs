@@ -11,7 +11,7 @@ leyline::declare_metrics! {
     EVENTS_BY_NAME = Counter "esper.events_total" Count ["event", "level"];
     /// Packets that at least one sink accepted.
     PACKETS_TOTAL = Counter "esper.telemetry.packets_total" Count [];
-    /// Calls of a sink that failed, by sink.
+    /// Calls of a sink that failed, and packets that found no room before a remote one or were given up at the end, by sink.
     SINK_ERRORS_TOTAL = Counter "esper.telemetry.sink_errors_total" Count ["sink"];
     /// Handles that were given the series `other` because their metric has too many label sets.
     LABEL_OVERFLOW_TOTAL = Counter "esper.telemetry.label_overflow_total" Count [];

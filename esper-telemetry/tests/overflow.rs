@@ -4,9 +4,9 @@ mod common;
 
 use std::thread;
 
-use common::{GatedSink, HALT, NOTE, PATIENCE, boundary, start};
-use esper_telemetry::sink::MemorySink;
-use esper_telemetry::{Counts, Shutdown, Stats};
+use common::{GatedSink, HALT, NOTE, PATIENCE, PanickingSink, boundary, start};
+use esper_telemetry::sink::{MemorySink, REMOTE_QUEUE, Sink};
+use esper_telemetry::{Counts, Error, Packet, Shutdown, Stats};
 use leyline::telemetry::{Event, Recorder};
 
 #[test]
@@ -72,6 +72,75 @@ fn the_loss_is_in_the_next_packet() {
         last.metrics.iter().find(of_kind).map(|metric| metric.value)
     };
     assert_eq!((dropped("event"), dropped("packet")), (Some(0.0), Some(2.0)));
+}
+
+#[test]
+fn a_remote_sink_that_is_stuck_costs_its_own_packets_and_critical_ones_have_their_reserve() {
+    let (sink, gate, far) = GatedSink::remote();
+    let near = MemorySink::new();
+    let near_log = near.packets();
+    let (recorder, guard) = start(vec![Box::new(sink), Box::new(near)], 1024, 8);
+    recorder.publish(boundary(0));
+    gate.wait_until_stuck();
+    let room = REMOTE_QUEUE as u64;
+    (1..=room + 5).for_each(|step| recorder.publish(boundary(step)));
+    recorder.event(Event::new(&HALT).with("n", "halt"));
+    recorder.publish(boundary(room + 6));
+    while near_log.all().len() as u64 <= room + 6 {
+        thread::yield_now();
+    }
+    drop(gate);
+    let stats = guard.shutdown(PATIENCE).stats;
+    let all = room + 7;
+    assert_eq!(stats.packets, Counts { emitted: all, delivered: all, dropped: 0 }, "one sink had each");
+    let steps: Vec<u64> = far.all().iter().map(|packet| packet.step.0).collect();
+    let expected: Vec<u64> = [0, room + 6].into_iter().chain(1..=room).collect();
+    assert_eq!(steps, expected, "the critical one first, and what the queue had room for");
+}
+
+#[test]
+fn what_a_remote_sink_alone_did_not_take_is_dropped_and_counted() {
+    let (sink, gate, log) = GatedSink::remote();
+    let (recorder, guard) = start(vec![Box::new(sink)], 1024, 8);
+    recorder.publish(boundary(0));
+    gate.wait_until_stuck();
+    let room = REMOTE_QUEUE as u64;
+    (1..=room + 5).for_each(|step| recorder.publish(boundary(step)));
+    while recorder.stats().packets.dropped < 5 {
+        thread::yield_now();
+    }
+    assert_eq!(recorder.stats().packets, Counts { emitted: room + 6, delivered: 0, dropped: 5 });
+    drop(gate);
+    let counts = guard.shutdown(PATIENCE).stats.packets;
+    assert_eq!(counts, Counts { emitted: room + 6, delivered: room + 1, dropped: 5 });
+    assert_eq!(log.all().len() as u64, room + 1);
+}
+
+#[test]
+fn a_remote_sink_that_panics_is_replaced_by_the_count_of_what_it_lost() {
+    let (recorder, guard) = start(vec![Box::new(Remote(PanickingSink))], 1024, 8);
+    (1..=20).for_each(|step| recorder.publish(boundary(step)));
+    let ended = guard.shutdown(PATIENCE);
+    assert!(ended.finished, "the worker goes on without it");
+    assert_eq!(ended.stats.packets, Counts { emitted: 20, delivered: 0, dropped: 20 });
+}
+
+/// On a thread of its own.
+#[derive(Debug)]
+struct Remote<S>(S);
+
+impl<S: Sink> Sink for Remote<S> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn write(&mut self, packet: &Packet) -> Result<(), Error> {
+        self.0.write(packet)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Whether this process captures graphs at all, how far it rewrites them, and whether their kernels start early.
+//! Whether this process captures graphs at all, how far it rewrites them, whether their kernels start early, and whether profilers see its phases.
 
 use std::env;
 
 use anyhow::Context as _;
-use esper_graph::{BadSwitch, GraphManager, GraphMode};
+use esper_graph::{BadSwitch, GraphManager, GraphMode, Nvtx};
 
 use crate::exit::UsageError;
 
@@ -13,8 +13,6 @@ use crate::exit::UsageError;
 /// # Errors
 /// [`UsageError`] for a value that means nothing, with those that are accepted.
 pub fn settle() -> anyhow::Result<()> {
-    let value = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let refused = |error: BadSwitch| UsageError(error.to_string());
     let mode = GraphMode::from_switch(value(GraphMode::SWITCH).as_deref()).map_err(refused);
     if let Some(mode) = mode.context("starting")? {
         GraphManager::global().set_mode(mode);
@@ -26,4 +24,25 @@ pub fn settle() -> anyhow::Result<()> {
         GraphManager::global().set_overlap(overlap);
     }
     Ok(())
+}
+
+/// What shows phases as ranges, where [`GraphManager::RANGES`] asks for it, and why there are none where the library is missing: no reason to end.
+///
+/// # Errors
+/// [`UsageError`] for a value that means nothing, with those that are accepted.
+pub fn ranges() -> anyhow::Result<(Option<Nvtx>, Option<String>)> {
+    let wanted = GraphManager::ranges_from(value(GraphManager::RANGES).as_deref()).map_err(refused);
+    Ok(match wanted.context("starting")?.unwrap_or(false).then(Nvtx::load) {
+        None => (None, None),
+        Some(Ok(ranges)) => (Some(ranges), None),
+        Some(Err(missing)) => (None, Some(format!("{}: no ranges for profilers: {missing}", GraphManager::RANGES))),
+    })
+}
+
+fn value(name: &str) -> Option<String> {
+    env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+fn refused(error: BadSwitch) -> UsageError {
+    UsageError(error.to_string())
 }

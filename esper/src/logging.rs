@@ -3,26 +3,28 @@
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use esper_graph::Nvtx;
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
-use crate::phases::PhaseLayer;
+use crate::phases::{PhaseLayer, RangeLayer};
 
 /// Lines that wait while something else has the terminal; absent when nothing has it.
 static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 /// Most bytes that wait; later lines are lost.
 const MAX_HELD: usize = 1 << 20;
 
-/// Installs the subscriber, which records phases where asked to. A second call changes nothing.
-pub fn init(records_phases: bool) {
+/// Installs the subscriber, which records phases where asked to, and makes ranges of them where somebody shows these. A second call changes nothing.
+pub fn init(records_phases: bool, ranges: Option<Nvtx>) {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
     // A line that nobody reads is no reason to panic, which the subscriber's own report of it would.
     let lines = fmt::layer().log_internal_errors(false).with_writer(|| Lines).without_time();
     let phases = records_phases.then(|| PhaseLayer::new().with_filter(filter_fn(PhaseLayer::wants)));
     // It fails only when a subscriber is installed already, and then that one stays.
-    tracing_subscriber::registry().with(lines.with_filter(filter)).with(phases).try_init().ok();
+    let ranges = ranges.map(|ranges| RangeLayer(ranges).with_filter(filter_fn(PhaseLayer::wants)));
+    tracing_subscriber::registry().with(lines.with_filter(filter)).with(phases).with(ranges).try_init().ok();
 }
 
 /// Holds lines back from now on.

@@ -1,14 +1,16 @@
-//! Where the time goes: the phases of [`tolaria::trainer::phase`] as a table and as a Chrome trace.
+//! Where the time goes: the phases of [`tolaria::trainer::phase`] as a table and as a Chrome trace, and as ranges in NVIDIA's profilers.
 //!
-//! Recorded where `esper profile` asks for it; otherwise nobody subscribes.
+//! Recorded where `esper profile` asks for it, ranges where `ESPER_NVTX` does; otherwise nobody subscribes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use esper_graph::Nvtx;
 use leyline::clock::{Clock, SystemClock};
 use serde_json::json;
 use tracing::span::Id;
@@ -111,6 +113,40 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PhaseLayer {
     }
 }
 
+/// Makes a range of each phase, for who shows ranges.
+#[derive(Debug)]
+pub(crate) struct RangeLayer<R>(pub(crate) R);
+
+/// Who shows ranges of a thread that are inside each other.
+pub(crate) trait Ranges {
+    /// Begins one.
+    fn push(&self, name: &CStr);
+    /// Ends the one that began last.
+    fn pop(&self);
+}
+
+impl Ranges for Nvtx {
+    fn push(&self, name: &CStr) {
+        Nvtx::push(self, name);
+    }
+
+    fn pop(&self) {
+        Nvtx::pop(self);
+    }
+}
+
+impl<R: Ranges + 'static, S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RangeLayer<R> {
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        let name = context.metadata(id).map_or("", Metadata::name);
+        // One that has no name still has an end.
+        self.0.push(&CString::new(name).unwrap_or_default());
+    }
+
+    fn on_exit(&self, _id: &Id, _context: Context<'_, S>) {
+        self.0.pop();
+    }
+}
+
 impl Phases {
     fn add(&mut self, Open { name, began, inside }: &Open, now: Duration, thread: u64) {
         let took = now.saturating_sub(*began);
@@ -159,6 +195,11 @@ impl Phases {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tracing_subscriber::filter::filter_fn;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
     use super::*;
 
     fn ms(ms: u64) -> Duration {
@@ -187,6 +228,29 @@ mod tests {
         let trace: serde_json::Value = serde_json::from_str(&phases.chrome_trace()).unwrap();
         let event = &trace["traceEvents"][1];
         assert_eq!((&event["name"], &event["ts"], &event["dur"]), (&"load".into(), &50e3.into(), &10e3.into()));
+    }
+
+    #[test]
+    fn ranges_are_those_of_the_phases_inside_each_other_and_of_nothing_else() {
+        #[derive(Debug, Clone, Default)]
+        struct Shown(Arc<Mutex<Vec<String>>>);
+        impl Ranges for Shown {
+            fn push(&self, name: &CStr) {
+                self.0.lock().unwrap().push(name.to_str().unwrap().to_owned());
+            }
+
+            fn pop(&self) {
+                self.0.lock().unwrap().push("end".to_owned());
+            }
+        }
+        let shown = Shown::default();
+        let layer = RangeLayer(shown.clone()).with_filter(filter_fn(PhaseLayer::wants));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let _epoch = tracing::trace_span!(target: tolaria::trainer::phase::TARGET, "epoch").entered();
+            tracing::error_span!("of somebody else").in_scope(|| ());
+            tracing::trace_span!(target: tolaria::trainer::phase::TARGET, "load").in_scope(|| ());
+        });
+        assert_eq!(*shown.0.lock().unwrap(), ["epoch", "load", "end", "end"]);
     }
 
     #[test]

@@ -282,6 +282,7 @@ fn a_switch_that_means_nothing_is_answered_with_what_is_accepted() {
         ("ESPER_GRAPHS", "0, off, false, 1, auto, on or true"),
         ("ESPER_FUEL", "a whole number of rewrites"),
         ("ESPER_OVERLAP", "0, off, false, 1, auto, on or true"),
+        ("ESPER_NVTX", "0, off, false, 1, auto, on or true"),
     ] {
         let mut command = Command::cargo_bin("esper").unwrap();
         let output = command.args(["check-config", "none.toml"]).env(name, "maybe").output().unwrap();
@@ -291,6 +292,17 @@ fn a_switch_that_means_nothing_is_answered_with_what_is_accepted() {
             assert!(text.contains(part), "{text}");
         }
     }
+}
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn ranges_for_profilers_that_cannot_be_made_are_told_of_once_and_end_nothing_r_18() {
+    let mut command = Command::cargo_bin("esper").unwrap();
+    let output = command.args(["completions", "bash"]).env("ESPER_NVTX", "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let told = "ESPER_NVTX: no ranges for profilers: this build has no GPU support (feature `cuda`)";
+    assert_eq!(text.matches(told).count(), 1, "{text}");
 }
 
 #[test]

@@ -140,6 +140,12 @@ fn an_address_that_others_reach_or_that_is_taken_is_refused_before_anything_is_w
         (&["--serve", "example.org:80"], "expected IP:PORT"),
         (&["--serve-remote"], "--serve"),
         (&["--serve", &taken], "in use"),
+        (&["--otlp-remote"], "--otlp"),
+        (
+            &["--otlp", "http://10.0.0.1:4318"],
+            if cfg!(feature = "otlp") { "--otlp-remote" } else { "`--features otlp`" },
+        ),
+        (&["--otlp", "127.0.0.1"], if cfg!(feature = "otlp") { "expected http://" } else { "`--features otlp`" }),
     ] {
         let out = dir.path().join("run");
         let output = train(&out, "1", flags).stderr(Stdio::piped()).output().unwrap();

@@ -1,5 +1,6 @@
 //! Devices that record, in a build without the feature `cuda`: types without values.
 
+use std::ffi::CStr;
 use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -53,6 +54,30 @@ pub enum PendingRead {}
 /// Measures on the device; this build has none.
 #[derive(Debug)]
 pub enum DeviceTimer {}
+
+/// The library for NVIDIA's profilers; this build does not load it.
+#[derive(Debug)]
+pub enum Nvtx {}
+
+impl Nvtx {
+    /// Loads nothing.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn load() -> Result<Self, String> {
+        Err("this build has no GPU support (feature `cuda`)".to_owned())
+    }
+
+    /// Begins a range of this thread.
+    pub fn push(&self, _name: &CStr) {
+        match *self {}
+    }
+
+    /// Ends the range of this thread that began last.
+    pub fn pop(&self) {
+        match *self {}
+    }
+}
 
 /// The modules of the tensor library that training uses on a GPU; this build has none.
 pub const LIBRARY_MODULES: [&str; 0] = [];

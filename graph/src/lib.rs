@@ -175,8 +175,8 @@ mod testing;
 
 #[cfg(not(feature = "cuda"))]
 pub use absent::{
-    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, PeakMemory, PendingRead,
-    ReadLane, Search, Session, StagingRing,
+    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Nvtx, PeakMemory,
+    PendingRead, ReadLane, Search, Session, StagingRing,
 };
 #[cfg(not(feature = "cuda"))]
 pub use absent::{DeviceClaim, between_recordings};
@@ -184,8 +184,8 @@ pub use cache::GraphCache;
 pub use compile_report::{CompileOptions, CompileReport, CompileTimes, Searched};
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, PeakMemory, PendingRead,
-    ReadLane, Search, Session, StagingRing,
+    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Nvtx, PeakMemory,
+    PendingRead, ReadLane, Search, Session, StagingRing,
 };
 #[cfg(feature = "cuda")]
 pub use cuda::{DeviceClaim, between_recordings};

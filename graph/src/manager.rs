@@ -241,6 +241,17 @@ impl GraphManager {
         switch(Self::OVERLAP, value)
     }
 
+    /// The environment variable that makes ranges for profilers ([`crate::Nvtx`]) of the phases of a process. Reading it is the caller's part.
+    pub const RANGES: &'static str = "ESPER_NVTX";
+
+    /// Whether a value of [`Self::RANGES`] asks for ranges; absent when the variable is.
+    ///
+    /// # Errors
+    /// [`BadSwitch`].
+    pub fn ranges_from(value: Option<&str>) -> Result<Option<bool>, BadSwitch> {
+        switch(Self::RANGES, value)
+    }
+
     /// Says whether kernels of graphs that are compiled from now on may take their place on the device before what they wait for
     /// is over. They may not unless it is switched on. Results are the same.
     pub fn set_overlap(&self, overlap: bool) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Tensor};
 use esper::progress::ProgressMode;
-use esper::run::{TrainArgs, train_quietly};
+use esper::run::{OtlpArgs, TrainArgs, train_quietly};
 use esper::serve::ServeArgs;
 use esper::signature::SignatureArgs;
 use esper_disk::{Fs, StdFs, replace_file};
@@ -81,7 +81,13 @@ pub fn train(dir: &Path, fs: Arc<dyn Fs>, resume: bool) -> Result<(), String> {
 /// # Errors
 /// What the command would say.
 pub fn train_with(dir: &Path, fs: Arc<dyn Fs>, settings: Option<Vec<String>>) -> Result<(), String> {
-    let args = TrainArgs {
+    train_quietly(&arguments(dir, settings), fs).map(drop).map_err(|error| format!("{error:#}"))
+}
+
+/// What the command is given to start the run in `dir` with these settings, or to go on with it.
+#[must_use]
+pub fn arguments(dir: &Path, settings: Option<Vec<String>>) -> TrainArgs {
+    TrainArgs {
         tokenizer: None,
         config: None,
         data: None,
@@ -101,8 +107,8 @@ pub fn train_with(dir: &Path, fs: Arc<dyn Fs>, settings: Option<Vec<String>>) ->
         signature: SignatureArgs::default(),
         tensorboard: None,
         serve: ServeArgs::default(),
-    };
-    train_quietly(&args, fs).map(drop).map_err(|error| format!("{error:#}"))
+        otlp: OtlpArgs::default(),
+    }
 }
 
 /// A folder whose run has ended, and an export.

@@ -112,6 +112,8 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("anyhow", &["esper"], "errors between crates have kinds"),
     ("clap", &["esper", "baselines"], "only the command and the works that it measures have arguments"),
     ("bincode", &["esper-telemetry"], "the codec must stay replaceable"),
+    ("opentelemetry-proto", &["esper-telemetry"], "one sink sends to collectors"),
+    ("ureq", &["esper-telemetry"], "nothing else asks other machines"),
     ("cudarc", &["esper-graph", "esper-layers", "tolaria"], "only graphs, layers and the trainer talk to the driver"),
 ];
 

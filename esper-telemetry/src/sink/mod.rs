@@ -9,15 +9,22 @@ mod append;
 mod frame;
 mod json_lines;
 mod memory;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod tensor_board;
 
 pub use frame::FrameSink;
 pub use json_lines::JsonLinesSink;
 pub use memory::{MemorySink, PacketLog};
+#[cfg(feature = "otlp")]
+pub use otlp::{Endpoint, OtlpSink};
 pub use tensor_board::TensorBoardSink;
 
 use crate::error::Error;
 use crate::packet::Packet;
+
+/// Packets that may wait for a sink that [is remote](Sink::is_remote).
+pub const REMOTE_QUEUE: usize = 64;
 
 /// Takes packets.
 pub trait Sink: Send + std::fmt::Debug {
@@ -36,6 +43,12 @@ pub trait Sink: Send + std::fmt::Debug {
     /// When it may not be durable.
     fn flush(&mut self) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// Whether writing may wait for another machine or process. Such a sink has a thread and a queue of its own, so that it holds up no other one:
+    /// [`REMOTE_QUEUE`] packets may wait, and as many critical ones again; more are dropped and counted.
+    fn is_remote(&self) -> bool {
+        false
     }
 
     /// Sequence number of the last packet that an earlier recorder left in this sink. Numbering goes on after it, so

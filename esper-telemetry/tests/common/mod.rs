@@ -60,6 +60,7 @@ pub(crate) struct GatedSink {
     inner: MemorySink,
     entered: Sender<()>,
     gate: Receiver<()>,
+    is_remote: bool,
 }
 
 /// The other side of a [`GatedSink`]. Drop it to open the gate for good.
@@ -75,7 +76,12 @@ impl GatedSink {
         let (gate_in, gate) = unbounded();
         let inner = MemorySink::new();
         let log = inner.packets();
-        (Self { inner, entered: entered_in, gate }, Gate { entered, _gate: gate_in }, log)
+        (Self { inner, entered: entered_in, gate, is_remote: false }, Gate { entered, _gate: gate_in }, log)
+    }
+
+    pub(crate) fn remote() -> (Self, Gate, PacketLog) {
+        let (sink, gate, log) = Self::new();
+        (Self { is_remote: true, ..sink }, gate, log)
     }
 }
 
@@ -96,6 +102,10 @@ impl Sink for GatedSink {
         self.entered.send(()).ok();
         self.gate.recv().ok();
         self.inner.write(packet)
+    }
+
+    fn is_remote(&self) -> bool {
+        self.is_remote
     }
 }
 

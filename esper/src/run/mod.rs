@@ -4,6 +4,7 @@ mod folder;
 mod interrupt;
 mod emergency;
 mod metrics_log;
+mod otlp;
 mod plan;
 mod resume;
 mod watch;
@@ -13,6 +14,7 @@ mod surround;
 
 pub use folder::RunFolder;
 pub(crate) use interrupt::Interrupt;
+pub use otlp::OtlpArgs;
 pub(crate) use plan::whole_digest;
 pub(crate) use surround::surround;
 pub use train::{TrainArgs, train, train_quietly};

@@ -36,6 +36,7 @@ use crate::run::Interrupt;
 use crate::run::emergency::Orders;
 use crate::run::folder::RunFolder;
 use crate::run::metrics_log::MetricsLog;
+use crate::run::otlp::OtlpArgs;
 use crate::run::plan::{self, Plan};
 use crate::run::resume;
 use crate::run::verdict::verdict;
@@ -110,6 +111,9 @@ pub struct TrainArgs {
     /// Whether and where the run can be watched.
     #[command(flatten)]
     pub serve: ServeArgs,
+    /// Whether and where its telemetry is sent.
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
 }
 
 /// Runs `esper train`.
@@ -151,6 +155,7 @@ fn train_on(
         output::tell(&format!("warning: {warning}\n"));
     }
     let bound = args.serve.bind()?;
+    let collector = args.otlp.collector()?;
     let (folder, record) = match &plan.name {
         Some(name) => begin(name, &plan, fs, &*clock)?,
         None => {
@@ -161,10 +166,12 @@ fn train_on(
         }
     };
 
+    let mut sinks = sinks(args, config, &folder, &record.run_id, clock.unix())?;
+    sinks.extend(collector.map(|collector| collector.sink(&record.run_id, &clock)));
     let (recorder, guard) = TelemetryRecorder::start(
         record.run_id.clone(),
         Catalogue::new(DESCRIPTORS)?,
-        sinks(args, config, &folder, &record.run_id, clock.unix())?,
+        sinks,
         QueueConfig { capacity: config.telemetry.queue_packets, ..QueueConfig::default() },
         Arc::clone(&clock),
     )?;

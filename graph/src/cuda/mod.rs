@@ -25,6 +25,7 @@ mod staging;
 mod read_lane;
 mod library;
 mod planted;
+mod nvtx;
 
 pub use compilation::Compilation;
 pub use compiled::CompiledGraph;
@@ -33,6 +34,7 @@ pub use event::DeviceTimer;
 pub use executable::Captured;
 pub use library::LIBRARY_MODULES;
 pub use memory::{GraphMemory, PeakMemory};
+pub use nvtx::Nvtx;
 pub use read_lane::{PendingRead, ReadLane};
 pub use search::Search;
 pub use session::Session;

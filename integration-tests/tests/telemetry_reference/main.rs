@@ -8,13 +8,15 @@
 mod alerts;
 mod dashboards;
 mod names;
+mod normal_epoch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use esper::wire::DESCRIPTORS;
 use esper_telemetry::Catalogue;
-use esper_telemetry::prometheus::PrometheusName;
+use esper_telemetry::prometheus::{OtlpName, PrometheusName};
+use leyline::telemetry::MetricKind;
 use serde::de::DeserializeOwned;
 
 fn catalogue() -> Catalogue {
@@ -72,4 +74,36 @@ fn every_metric_and_event_has_one_owner() {
         assert!(metrics.iter().all(|metric| metric.name.starts_with(owner)), "a metric of {owner} has another prefix");
     }
     assert!(metrics.len() > 30, "only {} metrics", metrics.len());
+}
+
+/// A name as collectors export it to Prometheus, by the rules of OpenTelemetry ("Prometheus and OpenMetrics Compatibility").
+fn exported(name: &str, unit: &str, kind: MetricKind) -> String {
+    let mut name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let (main, per) = unit.split_once('/').unwrap_or((unit, ""));
+    let word = match main {
+        "s" => "_seconds",
+        "By" => "_bytes",
+        "1" if kind == MetricKind::Gauge => "_ratio",
+        _ => {
+            assert!(main == "1" || main.starts_with('{'), "{name}: {unit} is not among the units of the rules");
+            ""
+        }
+    };
+    let per = if per == "s" { "_per_second" } else { per };
+    let total = if kind == MetricKind::Counter { "_total" } else { "" };
+    for suffix in [word, per, total] {
+        if !name.ends_with(suffix) {
+            name += suffix;
+        }
+    }
+    name
+}
+
+#[test]
+fn what_a_collector_exports_has_the_names_of_what_is_scraped_r_60() {
+    for desc in catalogue().metrics() {
+        let (scraped, sent) = (PrometheusName::of(desc), OtlpName::of(desc.name, desc.unit));
+        assert_eq!(exported(&sent.name, sent.unit, desc.kind), scraped.name, "{}", desc.name);
+        assert!((sent.scale - scraped.scale).abs() < f64::EPSILON, "{}", desc.name);
+    }
 }

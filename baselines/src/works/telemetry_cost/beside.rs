@@ -46,12 +46,13 @@ impl std::ops::AddAssign for Answers {
 }
 
 impl Beside {
-    /// Serves a run in a new folder, with so many hostile requests at once.
+    /// Serves a run in a new folder, with so many hostile requests at once; once it is late no further one is sent.
     pub(super) fn start(
         surround: Surround,
         folder: &Path,
         recorder: &Arc<TelemetryRecorder>,
         num_hostile: usize,
+        is_late: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Result<Self, Error> {
         let failed = |message: String| Error::Process { what: "the server".to_owned(), message };
         let (address, observer) = surround(folder, recorder).map_err(failed)?;
@@ -61,8 +62,8 @@ impl Beside {
         let mut askers = vec![thread::spawn(move || scrape(address, &over))];
         let next = Arc::new(AtomicUsize::new(0));
         for _ in 0..NUM_ATTACKERS.min(num_hostile) {
-            let next = Arc::clone(&next);
-            askers.push(thread::spawn(move || attack(address, &next, num_hostile)));
+            let (next, is_late) = (Arc::clone(&next), Arc::clone(&is_late));
+            askers.push(thread::spawn(move || attack(address, &next, num_hostile, &*is_late)));
         }
         let reader = thread::spawn(move || drop(read_events(events)));
         Ok(Self { observer, is_over, askers, reader })
@@ -98,12 +99,12 @@ fn scrape(address: SocketAddr, is_over: &AtomicBool) -> Answers {
     answers
 }
 
-fn attack(address: SocketAddr, next: &AtomicUsize, num_requests: usize) -> Answers {
+fn attack(address: SocketAddr, next: &AtomicUsize, num_requests: usize, is_late: &dyn Fn() -> bool) -> Answers {
     let mut answers = Answers::default();
     let mut silent = Vec::new();
     loop {
         let number = next.fetch_add(1, Ordering::SeqCst);
-        if number >= num_requests {
+        if number >= num_requests || is_late() {
             break answers;
         }
         answers.hostile += 1;

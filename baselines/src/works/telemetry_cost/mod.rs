@@ -48,18 +48,21 @@ const SMALL_QUEUE: usize = 64;
 /// Longest wait for what is queued.
 const FLUSH: Duration = Duration::from_secs(60);
 const NOTES: &str = "SGD, default execution. An epoch is a block; every other block has what is named, in the order ABBA, in one run. A step: from the end of one to the end of the next, the device waited for, the first of an epoch \
-    left out. ARM.p50, .p99: of a block with it, ._without: of one without; ._over: one over the other in a pair of blocks, one after the other; n counts pairs. .p99_over.low, .high: 95 % interval of the median of all such pairs, whatever \
+    left out. Arms share `seconds` less the stalls; one that takes longer has fewer pairs. ARM.p50, .p99: of a block with it, ._without: of one without; ._over: one over the other in a pair of blocks, one after the other; n counts pairs. .p99_over.low, .high: 95 % interval of the median of all such pairs, whatever \
     their distribution. .boundary_over: the same of the end of the epoch. nothing: neither has anything, by chance. everything: packets as frames, JSON and for TensorBoard, one every 128 steps; a metrics file, a server whose /metrics \
     and page are asked once a second, a reader of its events. Alerts are evaluated by Prometheus from what is scraped. hostile: the same with 16 clients who send malformed, huge and foreign requests, and others who stay and say \
-    little; resident_growth: memory of the process, attackers and times included, over the arm. sink_*, disk_full: one packet every 128 steps in both blocks; the sink is a file, and with the fault a pipe without reader, one that nobody \
+    little, until its share of the time is over; resident_growth: memory of the process, attackers and times included, over the arm. sink_*, disk_full: one packet every 128 steps in both blocks; the sink is a file, and with the fault a pipe without reader, one that nobody \
     reads, or a byte each second, or /dev/full; sink_works: a file in both, by chance. ARM.emitted, .delivered, .dropped, .written: packets of the arm, the last counted by the sink. stalled_once: one stall of stall_s. gauge.set: one \
     gauge; packet.encode: a frame of all metrics without labels; packet.publish: on the thread that trains";
 
 #[derive(Debug, Args)]
 struct TelemetryCostFlags {
-    /// Pairs of blocks of each arm.
+    /// Pairs of blocks of each arm, at most.
     #[arg(long, value_name = "N", default_value = "10")]
     pairs: NonZeroU64,
+    /// Seconds in all. What is left of them beside the stalls is shared by the arms; one that takes longer ends with the pair that is under way.
+    #[arg(long, value_name = "S", default_value = "400")]
+    seconds: f64,
     /// Length of a block; as many steps as that takes without telemetry.
     #[arg(long, value_name = "MS", default_value = "800")]
     block_ms: NonZeroU64,
@@ -109,17 +112,21 @@ const ARMS: [Arm; 8] = [
 impl Flags for TelemetryCostFlags {
     fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
         let device = setting.gpu.map_or(Ok(Device::Cpu), open_device)?;
+        let began = setting.clock.now();
         let mut samples = Samples::default();
         direct(setting, &mut samples)?;
         let bench = Bench { flags: self, setting, device: &device };
         let alone = bench.until(Duration::from_millis(300), 1000, None, &mut samples)?;
-        let steps = self.block_ms.get() as f64 * 1e3 / percentile(&alone, 50);
+        // Of all of them, since slow ones are part of a block too.
+        let steps = self.block_ms.get() as f64 * 1e3 / (alone.iter().sum::<f64>() / alone.len() as f64);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
         let steps = steps.ceil() as usize;
-        for arm in ARMS {
-            bench.run(arm, steps, &mut samples)?;
-        }
         let stall = Duration::from_secs_f64(self.stall_s);
+        let end = (began + Duration::from_secs_f64(self.seconds)).saturating_sub(2 * stall);
+        for (arm, num_left) in ARMS.into_iter().zip((1..=8).rev()) {
+            let now = setting.clock.now();
+            bench.run(arm, steps, now + end.saturating_sub(now) / num_left, &mut samples)?;
+        }
         for (name, fault) in [("p99_without", None), ("p99", Some(Fault::Stalled))] {
             let times = bench.until(stall, steps, Some(fault), &mut samples)?;
             samples.push(format!("stalled_once.{name}"), "us", percentile(&times, 99));
@@ -127,6 +134,7 @@ impl Flags for TelemetryCostFlags {
         let config = settings([
             ("work", self.work.clone()),
             ("pairs", self.pairs.to_string()),
+            ("seconds", self.seconds.to_string()),
             ("steps_per_block", steps.to_string()),
             ("stall_s", self.stall_s.to_string()),
             ("requests", self.requests.to_string()),
@@ -253,7 +261,7 @@ impl Bench<'_> {
         Ok(load.timed.steps)
     }
 
-    fn run(&self, arm: Arm, steps: usize, samples: &mut Samples) -> Result<(), Error> {
+    fn run(&self, arm: Arm, steps: usize, deadline: Duration, samples: &mut Samples) -> Result<(), Error> {
         let dir = folder()?;
         let counted = Counted::default();
         let is_on = Arc::new(AtomicBool::new(false));
@@ -273,6 +281,8 @@ impl Bench<'_> {
             surround: self.setting.surround,
             folder: dir.path().to_owned(),
             recorder: Arc::clone(&recorder),
+            clock: Arc::clone(&self.setting.clock),
+            deadline,
             num_hostile: usize::try_from(num_hostile).unwrap_or(usize::MAX),
             turn: 0,
             answers: Answers::default(),
@@ -296,7 +306,7 @@ impl Bench<'_> {
         };
         let clock = self.setting.clock.as_ref();
         let mut load = Load {
-            timed: Blocks::new(clock, self.device, Box::new(switch), num_epochs),
+            timed: Blocks::new(clock, self.device, Box::new(switch), num_epochs).until(deadline),
             packets: arm.packets,
             is_on,
             recorder: Arc::clone(&recorder),
@@ -346,6 +356,9 @@ struct Served {
     surround: Surround,
     folder: PathBuf,
     recorder: Arc<TelemetryRecorder>,
+    clock: Arc<dyn Clock>,
+    /// By the clock: what is not asked by then is not asked.
+    deadline: Duration,
     num_hostile: usize,
     turn: usize,
     answers: Answers,
@@ -358,7 +371,9 @@ impl Served {
         if turns_on && beside.is_none() {
             self.turn += 1;
             let folder = self.folder.join(format!("run-{}", self.turn));
-            match Beside::start(self.surround, &folder, &self.recorder, self.num_hostile) {
+            let (clock, deadline) = (Arc::clone(&self.clock), self.deadline);
+            let is_late = Arc::new(move || clock.now() > deadline);
+            match Beside::start(self.surround, &folder, &self.recorder, self.num_hostile, is_late) {
                 Ok(started) => *beside = Some(started),
                 Err(error) => self.failed = Some(error),
             }
