@@ -5,10 +5,11 @@ mod support;
 
 use esper_layers::operations::counted;
 use kasmina::KasminaConfig;
+use leyline::command::Operation;
 use leyline::model::{AlphaOverride, Outputs, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Cost, Costs, SeedManager, SeedStage};
-use support::{Rig, alpha, batch_for, config, hosts};
+use support::{Rig, alpha, batch_for, config, hosts, ramp};
 
 fn costs(rig: &Rig, batch_size: usize) -> Costs {
     rig.manager.costs(&rig.eager, batch_size).unwrap().unwrap()
@@ -51,7 +52,10 @@ fn costs_of_network_offers_and_seeds_are_those_that_are_counted() {
             let is_cheap = offered.training <= shadow_cost * network.training || rows == 1;
             assert!(is_cheap && (shadow_cost < 2.0 || rows == batch_size), "{rows} of {batch_size}: {offered:?}");
 
-            rig.bring_to(seed, SeedStage::Holding);
+            for operation in [Operation::StartBlending { seed, ramp: ramp(1.0, 0) }, Operation::Hold { seed }] {
+                rig.send(operation).unwrap();
+                rig.ripen(seed);
+            }
             let Costs { network: without, seeds, .. } = costs(&rig, batch_size);
             assert_eq!((without, seeds[0].1.training), (network, 0.0), "a seed that may go is no part of what stays");
             let (_, evaluated) = counted(|| {
@@ -60,7 +64,7 @@ fn costs_of_network_offers_and_seeds_are_those_that_are_counted() {
             });
             same(evaluated.looking, batch_size as f64 * seeds[0].1.evaluation);
 
-            rig.bring_to(seed, SeedStage::Fossilized);
+            rig.send(Operation::Fossilize { seed }).unwrap();
             let Costs { network, seeds, .. } = costs(&rig, batch_size);
             assert_eq!(seeds, []);
             assert!(network.training > without.training);

@@ -320,7 +320,7 @@ fn looking_is_budgeted_in_operations_where_they_are_known() {
         let slots = || vec![slot("a", &[("mlp", 10)]), slot("b", &[("mlp", 10)])];
         let states: Vec<_> = (18..=20).map(|epoch| priced(state(epoch, vec![], slots()), costs)).collect();
         let mut policy = tamiyo(config(SHORT));
-        states.iter().map(|state| told(&decide(&mut policy, state))).next_back().unwrap()
+        states.iter().map(|state| told(&decide(&mut policy, state))).collect::<Vec<_>>().pop().unwrap()
     };
     // The shortest time is 2 epochs, and an audit passes over a tenth of the samples in each: 22, 26.4 and 22.
     assert_eq!(free([100.0, 100.0]), ["plateau: germinate mlp in a"]);

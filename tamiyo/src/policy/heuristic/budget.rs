@@ -33,18 +33,19 @@ pub(in crate::policy) struct Compute {
 struct Prices<'a> {
     state: &'a SystemState,
     epoch_cost: f64,
-    /// Samples that are trained on, held out, and confirm; none where costs are not known.
-    samples: Option<[f64; 3]>,
+    /// Samples that are trained on, held out, confirm, and are passed over once more by an audit of isolation; none where costs are not
+    /// known.
+    samples: Option<[f64; 4]>,
 }
 
 impl<'a> Prices<'a> {
     fn of(config: &LookingConfig, state: &'a SystemState) -> Self {
         let scores = state.train.as_ref().zip(state.validation.as_ref()).filter(|_| state.costs.is_some());
         let samples = scores.map(|(train, validation)| {
-            // An audit of isolation passes over a microbatch once more.
+            // A microbatch, which is at most what a step takes.
             let audited = train.num_samples as f64 / state.steps_per_epoch.max(1) as f64;
             let confirming = state.confirming.map_or(0, |next| next.num_samples);
-            [train.num_samples as f64 + audited, validation.num_samples as f64, confirming as f64]
+            [train.num_samples as f64, validation.num_samples as f64, confirming as f64, audited]
         });
         Self { state, epoch_cost: config.epoch_cost, samples }
     }
@@ -52,14 +53,14 @@ impl<'a> Prices<'a> {
     /// An epoch of the network with its permanent seeds.
     fn network(&self) -> f64 {
         let costs = self.samples.zip(self.state.costs.as_ref());
-        costs.map_or(1.0, |([trained, held_out, _], costs)| costs.network.of_samples(trained, held_out))
+        costs.map_or(1.0, |([trained, held_out, ..], costs)| costs.network.of_samples(trained, held_out))
     }
 
     /// An epoch of looking that costs so much for each sample; of one in the shadow whose cost is not known without it.
     fn epoch(&self, cost: Option<Cost>) -> f64 {
         let known = self.samples.zip(cost);
-        known.map_or(self.epoch_cost * self.network(), |([trained, held_out, _], cost)| {
-            cost.of_samples(trained, held_out)
+        known.map_or(self.epoch_cost * self.network(), |([trained, held_out, _, audited], cost)| {
+            cost.of_samples(trained + audited, held_out)
         })
     }
 
@@ -70,7 +71,7 @@ impl<'a> Prices<'a> {
 
     /// To read the samples that confirm.
     fn reading(&self, cost: Option<Cost>) -> f64 {
-        self.samples.zip(cost).map_or(0.0, |([.., confirming], cost)| cost.of_samples(0.0, confirming))
+        self.samples.zip(cost).map_or(0.0, |([.., confirming, _], cost)| cost.of_samples(0.0, confirming))
     }
 
     fn of_offer(&self, slot: &SlotId, blueprint: &BlueprintId) -> Option<Cost> {
