@@ -307,6 +307,19 @@ fn operations_are_those_of_a_count_by_hand() {
     assert_eq!(counted["looking"], 0, "{counted}");
 }
 
+/// by default, on a host that a seed costs many times of, and with a seed that costs still more.
+#[test]
+fn looking_takes_at_most_a_fifth_of_a_run() {
+    for width in ["12", "64"] {
+        let dir = tempfile::tempdir().unwrap();
+        let width = format!("seeds.seed_width={width}");
+        done(dir.path(), &["--policies", "heuristic", "--seeds", "1", "--set", "run.epochs=60", "--set", &width]);
+        let run = &runs(dir.path())[0];
+        let share = run["operations"]["looking"].as_f64().unwrap() / operations(run) as f64;
+        assert!(share > 0.0 && share <= 0.2, "{share}: {run}");
+    }
+}
+
 #[test]
 fn networks_from_scratch_cost_as_much_as_the_one_that_was_grown_where_they_are_to() {
     let dir = tempfile::tempdir().unwrap();

@@ -44,6 +44,10 @@ pub struct KasminaConfig {
     /// How often isolation is checked.
     #[serde(default)]
     pub isolation: IsolationConfig,
+    /// What a pass of a seed in the shadow and its backward pass may cost, in those of the network (ratio, above 0): a seed that costs more
+    /// learns from the first samples of each microbatch, from one at least.
+    #[serde(default = "default_shadow_cost")]
+    pub shadow_cost: f64,
     /// Width of a seed's bottleneck (features or channels).
     #[serde(default = "default_seed_width")]
     pub seed_width: usize,
@@ -79,11 +83,17 @@ fn default_seed_width() -> usize {
     32
 }
 
+fn default_shadow_cost() -> f64 {
+    KasminaConfig::SHADOW_COST
+}
+
 fn default_embargo_epochs() -> u64 {
     3
 }
 
 impl KasminaConfig {
+    /// What `shadow_cost` is by default.
+    pub const SHADOW_COST: f64 = 1.5;
     /// Largest accepted bottleneck.
     pub(crate) const MAX_SEED_WIDTH: usize = 65_536;
 
@@ -96,6 +106,7 @@ impl KasminaConfig {
             attribution: AttributionMode::default(),
             attribution_scope: AttributionScope::default(),
             isolation: IsolationConfig::default(),
+            shadow_cost: default_shadow_cost(),
             seed_width: default_seed_width(),
             embargo_epochs: default_embargo_epochs(),
             init_seed: 0,
@@ -124,6 +135,10 @@ impl KasminaConfig {
         if self.activation_checkpointing == ActivationCheckpointing::Blocks && !has_blocks {
             let message = "is `blocks`, and the host has none: expected `none`, or a `transformer` or `language_model`";
             issues.push(ConfigIssue::new("activation_checkpointing", message));
+        }
+        if !(self.shadow_cost > 0.0 && self.shadow_cost.is_finite()) {
+            let message = format!("is {}: expected a finite number above 0", self.shadow_cost);
+            issues.push(ConfigIssue::new("shadow_cost", message));
         }
         if !(1..=Self::MAX_SEED_WIDTH).contains(&self.seed_width) {
             let message = format!("is {}: expected 1 to {}", self.seed_width, Self::MAX_SEED_WIDTH);
@@ -166,6 +181,10 @@ mod tests {
         let host = r#""host":{"mlp":{"inputs":64,"hidden":[4],"classes":10}}"#;
         check(&format!("{{{host}}}"), None);
         check(&format!(r#"{{{host},"seed_width":0}}"#), Some("`seed_width` is 0: expected 1 to 65536"));
+        check(
+            &format!(r#"{{{host},"shadow_cost":0.0}}"#),
+            Some("`shadow_cost` is 0: expected a finite number above 0"),
+        );
         check(&format!(r#"{{{host},"seed_with":3}}"#), Some("unknown field `seed_with`"));
         check(
             &format!(r#"{{{host},"gates":{{"min_gradient_health":2.0}}}}"#),

@@ -36,7 +36,7 @@ fn a_seed_that_starts_from_a_batch_changes_nothing_and_is_not_as_drawn() {
                 let mut born = Vec::new();
                 for seed_init in [InitMode::Zero, InitMode::GradMax] {
                     let mut rig = Rig::beside(KasminaConfig { dtype, ..started(host.clone(), seed_init) }, eager);
-                    rig.manager.attribute_batch(&rig.eager, &batch(7)).unwrap();
+                    rig.manager.keep_batch(&rig.eager, &batch(7)).unwrap();
                     let slot = rig.model().host().slots()[1].clone();
                     let fits = rig.manager.export_slot_states(&rig.eager).unwrap()[1]
                         .offers
@@ -94,6 +94,7 @@ fn the_batch_is_part_of_the_state() {
     rig.manager.keep_batch(&rig.eager, &batch(7)).unwrap();
     let saved = rig.manager.save(&rig.eager).unwrap();
     // Later batches do not reach into the saved state.
+    rig.end_epoch();
     rig.manager.keep_batch(&rig.eager, &batch(8)).unwrap();
     let other = rig.germinate("hidden0", "mlp");
     let other = weights(&rig, other);
@@ -134,7 +135,8 @@ fn first_losses(config: KasminaConfig, batch: &Batch, rate: f64, eager: Eager) -
     let vars = rig.seed_vars(seed);
     let losses = (0..=10).map(|_| {
         let outputs = rig.model().forward(&batch.inputs, Pass::Train).unwrap();
-        let loss = cross_entropy(&outputs.shadows[0].logits, &batch.targets).unwrap();
+        let shadow = &outputs.shadows[0];
+        let loss = cross_entropy(&shadow.logits, &shadow.targets(&batch.targets).unwrap()).unwrap();
         let gradients = loss.backward().unwrap();
         for var in &vars {
             let step = (gradients.get(var).unwrap() * rate).unwrap();

@@ -2,7 +2,8 @@
 //!
 //! # For callers
 //! The caller owns the loss. During training it computes one loss from [`Outputs::logits`] and one from each
-//! [`Shadow`], and runs one backward pass for each: a shadow's loss reaches the parameters of its seed only.
+//! [`Shadow`], and runs one backward pass for each: a shadow's loss reaches the parameters of its seed only. A shadow may have outputs of
+//! the first samples of the batch alone: [`Shadow::targets`].
 //!
 //! # For implementers
 //! - **TM-1** `parameters()` and `layout()` list the same names in the same order, ordered by name.
@@ -57,8 +58,20 @@ pub enum Pass<'a> {
 pub struct Shadow {
     /// The seed in shadow training.
     pub seed: SeedId,
-    /// Outputs as the [task](crate::task::Task) reads them, shape (B, …): logits (B, classes), values (B, W).
+    /// Outputs as the [task](crate::task::Task) reads them, shape (S, …): logits (S, classes), values (S, W), of the first S of the B samples.
     pub logits: Tensor,
+}
+
+impl Shadow {
+    /// The targets (S, …) of the samples that it has outputs of, from those of the batch (B, …).
+    ///
+    /// # Errors
+    /// When there are fewer.
+    /// # Sync
+    /// none
+    pub fn targets(&self, targets: &Tensor) -> candle_core::Result<Tensor> {
+        targets.narrow(0, 0, self.logits.dim(0)?)
+    }
 }
 
 /// Result of a forward pass.

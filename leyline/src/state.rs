@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{EpochIndex, RunId, StepIndex, TopologyRevision};
-use crate::seed::{Confirming, SeedState, SlotState};
+use crate::seed::{Confirming, Costs, SeedState, SlotState};
 
 /// What a set of samples came to: the loss, and every quality that was measured beside it.
 ///
@@ -86,6 +86,9 @@ pub struct SystemState {
     /// What the next confirmation of a gain has to come to; absent where none is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirming: Option<Confirming>,
+    /// What the network and looking at seeds cost; absent where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub costs: Option<Costs>,
     /// Seeds, ordered by id.
     pub seeds: Vec<SeedState>,
     /// Slots, in network order.

@@ -11,7 +11,7 @@ use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
 use leyline::network::Buffer;
 use leyline::region::Eager;
 use leyline::seed::{
-    Applied, Attribution, Confirmation, Confirming, Evidence, SeedManager, SeedState, SlotState, Transition,
+    Applied, Attribution, Confirmation, Confirming, Costs, Evidence, SeedManager, SeedState, SlotState, Transition,
 };
 use leyline::task::Task;
 use leyline::telemetry::Recorder;
@@ -162,6 +162,10 @@ impl<M: SeedManager> SeedManager for Verified<M> {
 
     fn confirm_on(&mut self, eager: &Eager, num_samples: u64) -> Result<(), Self::Error> {
         self.manager.confirm_on(eager, num_samples).map_err(Error::Inner)
+    }
+
+    fn costs(&self, eager: &Eager, batch_size: usize) -> Result<Option<Costs>, Self::Error> {
+        self.manager.costs(eager, batch_size).map_err(Error::Inner)
     }
 
     fn confirming(&self, eager: &Eager) -> Result<Option<Confirming>, Self::Error> {

@@ -65,6 +65,7 @@ mod tests {
             gradient_norm: Some(1.0),
             conflict_ratio: Some(0.0),
             confirming: None,
+            costs: None,
             seeds: Vec::new(),
             slots: Vec::new(),
         }

@@ -45,6 +45,8 @@ struct Watched<S> {
     /// Takes the place of `inner` at the end of the first epoch.
     successor: Option<S>,
     wants_batch: bool,
+    /// Whether it was shown one in this epoch.
+    is_shown: bool,
     /// Inputs of each batch.
     shown: Vec<Vec<f32>>,
     /// On how many samples gains are confirmed, where it was told.
@@ -62,6 +64,7 @@ impl<S> Watched<S> {
             inner,
             successor: None,
             wants_batch,
+            is_shown: false,
             shown: Vec::new(),
             confirms_on: None,
             next: None,
@@ -87,11 +90,12 @@ impl<S: SeedManager> SeedManager for Watched<S> {
     }
 
     fn wants_batch(&self, _eager: &Eager) -> bool {
-        self.wants_batch
+        self.wants_batch && !self.is_shown
     }
 
     fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), S::Error> {
         self.shown.push(values(&batch.inputs).unwrap());
+        self.is_shown = true;
         self.inner.inspect_batch(eager, batch)
     }
 
@@ -136,6 +140,7 @@ impl<S: SeedManager> SeedManager for Watched<S> {
     }
 
     fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, S::Error> {
+        self.is_shown = false;
         if let Some(successor) = self.successor.take() {
             self.inner = successor;
         }

@@ -123,6 +123,7 @@ fn state() -> SystemState {
         gradient_norm: Some(1.0),
         conflict_ratio: None,
         confirming: None,
+        costs: None,
         seeds: (1..=NUM_SEEDS).map(seed).collect(),
         slots: (0..NUM_SLOTS).map(slot).collect(),
     }

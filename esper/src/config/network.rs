@@ -19,6 +19,10 @@ use super::{Issue, LibraryConfig};
 pub struct SeedsConfig {
     /// Width of a seed's bottleneck (features or channels).
     pub seed_width: usize,
+    /// What a pass of a seed in the shadow and its backward pass may cost, in those of the network (above 0): a seed that costs more learns
+    /// from the first samples of each microbatch.
+    #[serde(default = "default_shadow_cost")]
+    pub shadow_cost: f64,
     /// Epochs for which a slot stays embargoed after its seed was removed (count); in all it is empty for two more.
     pub embargo_epochs: u64,
     /// How the loss of a microbatch is attributed to seeds: `host_only`, `stage`, `alpha`, `contribution` or `probe`.
@@ -56,6 +60,10 @@ pub struct SeedsConfig {
     pub library: Option<LibraryConfig>,
 }
 
+fn default_shadow_cost() -> f64 {
+    KasminaConfig::SHADOW_COST
+}
+
 fn default_nonce_capacity() -> usize {
     10_000
 }
@@ -70,6 +78,7 @@ impl SeedsConfig {
             attribution_scope: self.attribution_scope,
             isolation: self.isolation.clone(),
             seed_width: self.seed_width,
+            shadow_cost: self.shadow_cost,
             embargo_epochs: self.embargo_epochs,
             init_seed,
             noise_blueprint: self.noise_blueprint,

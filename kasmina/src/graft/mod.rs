@@ -25,6 +25,7 @@ mod alpha_cell;
 pub mod blend;
 mod slot;
 mod model;
+mod cost;
 mod decoder;
 mod spec;
 

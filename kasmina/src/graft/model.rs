@@ -13,6 +13,7 @@ use leyline::unit::Alpha;
 use crate::config::ActivationCheckpointing;
 use crate::error::Error;
 use crate::graft::blend::{SeedBlend, Strength};
+use crate::graft::cost::part_of;
 use crate::graft::slot::{Observer, Part, SlotGrafts};
 use crate::graft::{Graft, Role};
 use crate::host::{Host, Past};
@@ -31,6 +32,10 @@ pub struct GraftedModel {
     /// Which seed takes which part at which slot: the computation of a training step changes exactly with this.
     structure: Vec<(usize, SeedId, Part)>,
     checkpointing: ActivationCheckpointing,
+    /// What a pass of a seed in the shadow may cost, in those of the network.
+    shadow_cost: f64,
+    /// Of the samples of a microbatch the share that a seed in the shadow learns from, by which it costs no more: one per such seed.
+    shadow_shares: Vec<(SeedId, f64)>,
 }
 
 impl GraftedModel {
@@ -39,7 +44,9 @@ impl GraftedModel {
         let slots = vec![SlotGrafts::default(); host.slots().len()];
         let layout = ParameterLayout::new(revision, Vec::new())?;
         let (parameters, structure, checkpointing) = (Vec::new(), Vec::new(), ActivationCheckpointing::None);
-        let mut model = Self { host, slots, device, parameters, layout, structure, checkpointing };
+        let (shadow_cost, shadow_shares) = (f64::INFINITY, Vec::new());
+        let mut model =
+            Self { host, slots, device, parameters, layout, structure, checkpointing, shadow_cost, shadow_shares };
         model.rebuild(revision)?;
         Ok(model)
     }
@@ -47,6 +54,12 @@ impl GraftedModel {
     /// The same network, which keeps so much of a training pass.
     pub(crate) fn with_checkpointing(self, checkpointing: ActivationCheckpointing) -> Self {
         Self { checkpointing, ..self }
+    }
+
+    /// The same network, in which the passes of a seed in the shadow cost at most so many passes of the network; they are as they were
+    /// until the layout is made anew.
+    pub(crate) fn with_shadow_cost(self, shadow_cost: f64) -> Self {
+        Self { shadow_cost, ..self }
     }
 
     /// The host network.
@@ -128,6 +141,28 @@ impl GraftedModel {
         Ok((h, gradient))
     }
 
+    /// Of each microbatch the share that a seed in the shadow learns from.
+    pub(super) fn shadow_share(&self, seed: SeedId) -> f64 {
+        self.shadow_shares.iter().find(|(of, _)| *of == seed).map_or(1.0, |(_, share)| *share)
+    }
+
+    /// The largest share of a microbatch with which a pass over it costs no more than is allowed, where one over all of it takes
+    /// `shadow` operations and one of the network `network`.
+    pub(super) fn share(&self, shadow: f64, network: f64) -> f64 {
+        if shadow > 0.0 { (self.shadow_cost * network / shadow).min(1.0) } else { 1.0 }
+    }
+
+    pub(super) fn shadow_cost_is_unlimited(&self) -> bool {
+        self.shadow_cost.is_infinite()
+    }
+
+    /// The same network without its live seeds.
+    pub(crate) fn permanent(&self) -> Self {
+        let mut model = self.clone();
+        model.slots.iter_mut().for_each(|slot| slot.live = None);
+        model
+    }
+
     pub(crate) fn grafts(&self) -> impl Iterator<Item = &Graft> {
         self.slots.iter().flat_map(SlotGrafts::grafts)
     }
@@ -191,6 +226,7 @@ impl GraftedModel {
         let parameters = entries.into_iter().map(|(parameter, ..)| parameter.clone()).collect();
         self.structure = self.current_structure();
         (self.layout, self.parameters) = (layout, parameters);
+        self.shadow_shares = self.shares()?;
         Ok(())
     }
 
@@ -227,7 +263,7 @@ impl GraftedModel {
         Ok(h.squeeze(0)?)
     }
 
-    fn train(&self, inputs: &Tensor) -> Result<Outputs, Error> {
+    pub(super) fn train(&self, inputs: &Tensor) -> Result<Outputs, Error> {
         let mut h = self.host.lift(inputs, View::Live)?;
         let mut shadows = Vec::new();
         for (index, slot) in self.slots.iter().enumerate() {
@@ -235,6 +271,8 @@ impl GraftedModel {
             let keeps = self.checkpointing == ActivationCheckpointing::None || index + 1 == self.slots.len();
             h = if keeps { slot.act(h, View::Live, &[], None) } else { slot.act_kept_small(h) }?;
             if let Some(graft) = slot.shadow() {
+                let (num_samples, share) = (h.dim(0)?, self.shadow_share(graft.seed));
+                let h = h.narrow(0, 0, part_of(num_samples, share))?;
                 let logits = looking(|| self.shadow_logits(graft, index, &h))?;
                 shadows.push(Shadow { seed: graft.seed, logits });
             }
@@ -245,7 +283,7 @@ impl GraftedModel {
     }
 
     /// What the network would answer had the seed acted in full, with gradient to the seed alone.
-    fn shadow_logits(&self, graft: &Graft, slot_index: usize, h: &Tensor) -> Result<Tensor, Error> {
+    pub(super) fn shadow_logits(&self, graft: &Graft, slot_index: usize, h: &Tensor) -> Result<Tensor, Error> {
         let h = h.detach();
         let h = self.host.segment(slot_index, graft.act_in_full(&h, View::Live)?, View::Frozen)?;
         self.run(h, slot_index + 1, View::Frozen, &[], None)

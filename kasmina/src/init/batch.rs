@@ -9,6 +9,17 @@ use leyline::batch::Batch;
 const INPUTS: &str = "latest_batch.inputs";
 const TARGETS: &str = "latest_batch.targets";
 
+/// Samples of an epoch from which seeds start, at most, but for those of its last batch.
+pub(crate) const MOST_SAMPLES: usize = 512;
+
+/// The batch behind those that were kept, or instead of them where its samples have another form: a host may take several.
+pub(crate) fn with_batch(kept: Option<Batch>, batch: &Batch) -> candle_core::Result<Batch> {
+    let is_alike = |kept: &Batch| kept.inputs.dims().get(1..) == batch.inputs.dims().get(1..);
+    let Some(kept) = kept.filter(is_alike) else { return Ok(batch.clone()) };
+    let joined = |a: &Tensor, b: &Tensor| Tensor::cat(&[a, b], 0);
+    Ok(Batch { inputs: joined(&kept.inputs, &batch.inputs)?, targets: joined(&kept.targets, &batch.targets)? })
+}
+
 /// Copies the batch into `tensors`; a batch that is a slice of its data set is copied without the rest.
 pub(crate) fn save_batch(batch: Option<&Batch>, tensors: &mut BTreeMap<String, Tensor>) -> candle_core::Result<()> {
     if let Some(batch) = batch {

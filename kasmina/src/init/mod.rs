@@ -11,5 +11,5 @@ mod batch;
 
 pub use mode::InitMode;
 
-pub(crate) use batch::{save_batch, take_batch};
+pub(crate) use batch::{MOST_SAMPLES, save_batch, take_batch, with_batch};
 pub(crate) use grad_max::grad_max;

@@ -64,10 +64,10 @@ where
     let before: Vec<Tensor> =
         entries.iter().map(|entry| entry.parameter.var.as_detached_tensor().copy()).collect::<Result<_, _>>()?;
     let reference = without.forward(&batch.inputs, Pass::Train)?;
-    let expected = loss(task, &reference.logits, batch)?.backward()?;
+    let expected = loss(task, &reference.logits, &batch.targets)?.backward()?;
 
     let outputs = with.forward(&batch.inputs, Pass::Train)?;
-    let gradients = loss(task, &outputs.logits, batch)?.backward()?;
+    let gradients = loss(task, &outputs.logits, &batch.targets)?.backward()?;
     let mut violations = Vec::new();
     shared_storage(&entries, &mut violations);
     main_loss(&entries, &gradients, &expected, &mut violations);
@@ -139,8 +139,8 @@ fn entries<'a, W: TrainableModel>(with: &'a W, seed_tensors: &'a [(SeedId, Param
     listed.chain(others).collect()
 }
 
-fn loss(task: &dyn Task, logits: &Tensor, batch: &Batch) -> candle_core::Result<Tensor> {
-    task.mean_loss(&logits.to_dtype(DType::F32)?, &batch.targets)
+fn loss(task: &dyn Task, logits: &Tensor, targets: &Tensor) -> candle_core::Result<Tensor> {
+    task.mean_loss(&logits.to_dtype(DType::F32)?, targets)
 }
 
 /// Seeds whose tensors the main loss must not reach. Where it does so only beside the seeds in the shadow, a tensor that
@@ -201,7 +201,7 @@ fn side_losses(
     violations: &mut Vec<Violation>,
 ) -> candle_core::Result<()> {
     for shadow in &outputs.shadows {
-        let gradients = loss(task, &shadow.logits, batch)?.backward()?;
+        let gradients = loss(task, &shadow.logits, &shadow.targets(&batch.targets)?)?.backward()?;
         for entry in entries {
             let (seed, parameter) = (shadow.seed, &entry.parameter.name);
             match (entry.owner == Owner::Seed(seed), gradients.get(&entry.parameter.var).is_some()) {

@@ -5,6 +5,7 @@
 //! captured before can be taken for valid. Readings of the samples that confirm stay read. A manager that has done
 //! nothing takes the saved revision as it is.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
@@ -117,6 +118,7 @@ impl Durable for Kasmina {
         }
         // From here on nothing can fail.
         self.monitor = monitor;
+        (self.is_filling, self.costs) = (false, RefCell::default());
         self.violations.audited(std::iter::empty(), 0, &BTreeMap::new());
         self.untouched = false;
         self.telemetry.event(Event::new(&events::TEACHER_DEREGISTERED));
@@ -161,7 +163,8 @@ impl Kasmina {
         let revision = if is_new { revision } else { current.next() };
         let mut state = State {
             model: GraftedModel::new(host, device.clone(), revision)?
-                .with_checkpointing(self.config.activation_checkpointing),
+                .with_checkpointing(self.config.activation_checkpointing)
+                .with_shadow_cost(self.config.shadow_cost),
             seeds: BTreeMap::new(),
             unreturned: unreturned.into_iter().map(Transition::from).collect(),
             next_seed,

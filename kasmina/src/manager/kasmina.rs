@@ -1,5 +1,6 @@
 //! Construction of the seed manager, and its contract as one list of calls.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use leyline::id::{EpochIndex, SeedId, StepIndex, TopologyRevision};
 use leyline::model::Parameter;
 use leyline::region::{Eager, ThreadBinding};
 use leyline::seed::{
-    Applied, Attribution, Confirmation, Confirming, Evidence, SeedManager, SeedStage, SeedState, SlotState, Transition,
+    Applied, Attribution, Confirmation, Confirming, Costs, Evidence, SeedManager, SeedStage, SeedState, SlotState,
+    Transition,
 };
 use leyline::task::Task;
 use leyline::telemetry::{Event, Recorder};
@@ -24,9 +26,10 @@ use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{GraftedModel, Role};
 use crate::host::{Host, HostConfig, HostSlot};
-use crate::init::InitMode;
+use crate::init::{self, InitMode};
 use crate::isolation::{Ledger, Monitor};
 use crate::lifecycle::{Confirmations, SeedRecord, Spent, judged};
+use crate::manager::costs::Known;
 use crate::manager::device_cache::DeviceCache;
 use crate::manager::library::Library;
 use crate::manager::operation::{Done, Tools};
@@ -51,6 +54,10 @@ pub struct Kasmina {
     pub(super) task: Option<Arc<dyn Task>>,
     pub(super) device_cache: DeviceCache,
     pub(super) thread: ThreadBinding,
+    /// Whether the batch from which seeds start is of the epoch that goes on.
+    pub(super) is_filling: bool,
+    /// Of the network as it was when they were asked for last.
+    pub(super) costs: RefCell<Option<Known>>,
 }
 
 impl Kasmina {
@@ -90,7 +97,7 @@ impl Kasmina {
         let mut source = WeightSource::draw(weight_rng(config.init_seed, 0)).with_dtype(config.dtype.dtype());
         let host = Host::build(&config.host, &mut source, device)?;
         let model = GraftedModel::new(host, device.clone(), TopologyRevision(1))?;
-        let model = model.with_checkpointing(config.activation_checkpointing);
+        let model = model.with_checkpointing(config.activation_checkpointing).with_shadow_cost(config.shadow_cost);
         let (seeds, unreturned) = (BTreeMap::new(), Vec::new());
         let (init_seed, latest_batch) = (config.init_seed, None);
         let state = State {
@@ -117,6 +124,8 @@ impl Kasmina {
             library: None,
             task: None,
             thread: ThreadBinding::new(),
+            is_filling: false,
+            costs: RefCell::new(None),
         };
         manager.report_host();
         manager.update_gauges();
@@ -153,17 +162,26 @@ impl Kasmina {
         Ok(tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum())
     }
 
-    /// Keeps a batch from which new seeds may start, see [`InitMode`]; the one before is dropped. Batches that are
-    /// attributed are kept by themselves. Nothing is kept where seeds start as drawn.
+    /// Keeps a batch from which new seeds may start, see [`InitMode`]: beside those of the same epoch, up to 512 samples of them, and
+    /// instead of those of the one before. Batches that are inspected are kept by themselves. Nothing is kept where seeds
+    /// start as drawn.
     ///
     /// # Errors
-    /// [`Error::Region`] only.
+    /// When the batches have other shapes.
     pub fn keep_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
         self.thread.check(eager)?;
-        if self.config.seed_init == InitMode::GradMax {
-            self.state.latest_batch = Some(batch.clone());
+        if self.lacks_samples() {
+            let kept = self.state.latest_batch.take().filter(|_| self.is_filling);
+            self.state.latest_batch = Some(init::with_batch(kept, batch)?);
+            self.is_filling = true;
         }
         Ok(())
+    }
+
+    /// Whether seeds start from samples, and this epoch has not given as many as are kept.
+    fn lacks_samples(&self) -> bool {
+        let kept = self.state.latest_batch.as_ref().filter(|_| self.is_filling).map_or(0, Batch::num_samples);
+        self.config.seed_init == InitMode::GradMax && kept < init::MOST_SAMPLES
     }
 
     /// The weights of the module of `seed`, in the type of the network, for a library of weights.
@@ -454,7 +472,7 @@ impl SeedManager for Kasmina {
     }
 
     fn attribute_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<Attribution, Error> {
-        self.keep_batch(eager, batch)?;
+        self.thread.check(eager)?;
         self.measure_batch(eager, batch)
     }
 
@@ -466,6 +484,13 @@ impl SeedManager for Kasmina {
     fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Error> {
         self.thread.check(eager)?;
         Ok(self.state.export_slots(&self.registry, self.config.seed_width))
+    }
+
+    /// # Sync
+    /// none; passes over one sample of zeros where the network has changed
+    fn costs(&self, eager: &Eager, batch_size: usize) -> Result<Option<Costs>, Error> {
+        self.thread.check(eager)?;
+        self.known_costs(batch_size).map(Some)
     }
 
     /// Every order is answered by exactly one event: `seed_operation` when it was carried out, `operation_refused` when its
@@ -487,7 +512,7 @@ impl SeedManager for Kasmina {
     }
 
     fn wants_batch(&self, _eager: &Eager) -> bool {
-        self.config.seed_init == InitMode::GradMax || self.audit_is_due()
+        self.lacks_samples() || self.audit_is_due()
     }
 
     fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `kasmina.rs` | construction, and [`SeedManager`](leyline::seed::SeedManager) as one list of calls |
 //! | `measurement.rs` | isolation and attribution of a batch |
+//! | `costs.rs` | what network, seeds and offers cost |
 //! | `operation.rs` | what each command does |
 //! | `time.rs` | what the ends of steps and epochs do |
 //! | `state.rs` | network and records: everything that is saved |
@@ -14,6 +15,7 @@ mod kasmina;
 mod state;
 mod operation;
 mod measurement;
+mod costs;
 mod time;
 mod library;
 mod device_cache;

@@ -63,6 +63,7 @@ impl Kasmina {
         self.untouched = false;
         let began = self.clock.now();
         self.monitor.finish_epoch();
+        self.is_filling = false;
         self.settle_arrivals()?;
         let gates = &self.config.gates;
         let seeds: Vec<SeedId> = self.state.seeds.keys().copied().collect();

@@ -17,6 +17,7 @@
 //! |---|---|---|
 //! | grow | `model`, `apply`, `export_seed_states` | required |
 //! | | `export_slot_states` | no slots |
+//! | | `costs` | they are not known |
 //! | tick | `finish_step`, `finish_epoch` | nothing moves by itself |
 //! | observe | `record_evidence` | required |
 //! | | `train_for` | no losses are measured |
@@ -115,8 +116,10 @@ mod state;
 mod gate;
 mod attribution;
 mod evidence;
+mod cost;
 
 pub use attribution::{Attribution, AttributionError, AttributionMode};
+pub use cost::{Cost, Costs};
 pub use evidence::{Confirmation, Confirmed, Confirming, Counterfactual, Evidence, GradientHealth};
 pub use gate::{Gate, GateReport};
 pub use stage::{ParseStageError, SeedStage};
@@ -187,6 +190,14 @@ pub trait SeedManager: Durable {
         self.export_seed_states(eager).map(|_| Vec::new())
     }
 
+    /// What the network and looking at seeds cost where microbatches have so many samples (count, above 0); none where that is not known.
+    ///
+    /// # Errors
+    /// As [`Self::export_seed_states`], and when a pass over one sample fails.
+    fn costs(&self, eager: &Eager, _batch_size: usize) -> Result<Option<Costs>, Self::Error> {
+        self.export_seed_states(eager).map(|_| None)
+    }
+
     /// Ends an optimizer step: moves alpha ramps on.
     ///
     /// # Errors
@@ -211,13 +222,13 @@ pub trait SeedManager: Durable {
         self.export_seed_states(eager).map(drop)
     }
 
-    /// Whether [`Self::inspect_batch`] is to be called before the first step of an epoch.
+    /// Whether [`Self::inspect_batch`] is to be called, once more, before the first step of an epoch.
     fn wants_batch(&self, _eager: &Eager) -> bool {
         false
     }
 
-    /// Looks at the first microbatch of an epoch, before any of its steps: for checks, and for seeds that are to start from
-    /// data. Called where [`Self::wants_batch`] says so.
+    /// Looks at the first microbatches of an epoch, one after the other, before any of its steps: for checks, and for seeds that are to
+    /// start from data. Called for as long as [`Self::wants_batch`] says so.
     ///
     /// # Errors
     /// When a forward or backward pass fails, or a check finds what must not be.

@@ -86,6 +86,7 @@ impl World {
             gradient_norm: None,
             conflict_ratio: None,
             confirming: None,
+            costs: None,
             seeds: self.life.seeds().to_vec(),
             slots: self.life.slots().to_vec(),
         };

@@ -195,6 +195,7 @@ pub(crate) fn state(epoch: u64, mut seeds: Vec<SeedState>, mut slots: Vec<SlotSt
         gradient_norm: None,
         conflict_ratio: None,
         confirming: None,
+        costs: None,
         seeds,
         slots,
     }

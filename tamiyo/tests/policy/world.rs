@@ -96,6 +96,7 @@ impl World {
             gradient_norm: None,
             conflict_ratio: None,
             confirming: None,
+            costs: None,
             seeds: self.seeds.iter().map(|seed| measured_in(self.epoch, seed.state.clone(), 1.645, 0.005)).collect(),
             slots: self.slots.clone(),
         })

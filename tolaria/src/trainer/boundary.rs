@@ -296,6 +296,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             gradient_norm: Some(measured.totals.gradient_norm),
             conflict_ratio: measured.conflict_ratio,
             confirming: self.parts.seeds.confirming(eager).map_err(|e| self.seed_error(e))?,
+            costs: self.parts.seeds.costs(eager, self.config.batch.batch_size.get()).map_err(|e| self.seed_error(e))?,
             seeds,
             slots: self.parts.seeds.export_slot_states(eager).map_err(|e| self.seed_error(e))?,
         })

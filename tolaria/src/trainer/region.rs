@@ -127,7 +127,7 @@ impl<M: TrainableModel> Region<'_, M> {
             let main = self.task.mean_loss(&outputs.logits, &batch.targets)?;
             self.gather(&main, GradientScope::Main, row, coefficient, adds)?;
             for shadow in &outputs.shadows {
-                let side = self.task.mean_loss(&shadow.logits, &batch.targets)?;
+                let side = self.task.mean_loss(&shadow.logits, &shadow.targets(&batch.targets)?)?;
                 self.gather(&side, GradientScope::Shadow(shadow.seed), row, coefficient, adds)?;
             }
             let num_hits = self.task.num_hits(&outputs.logits, &batch.targets)?;

@@ -370,10 +370,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let order = self.feed.begin(&self.config, train, self.cursor.epoch, self.cursor.window);
             let num_windows = order.windows.len();
             let resumed_at = usize::try_from(self.cursor.window).unwrap_or(usize::MAX).min(num_windows);
-            // An epoch that is taken up in the middle showed its first microbatch before it was interrupted; what the
-            // seed manager keeps of it is in its saved state.
-            if resumed_at == 0 && self.parts.seeds.wants_batch(eager) {
-                self.show_first_batch(eager, &order)?;
+            // An epoch that is taken up in the middle showed its first microbatches before it was interrupted; what the
+            // seed manager keeps of them is in its saved state.
+            if resumed_at == 0 {
+                self.show_first_batches(eager, &order)?;
             }
             for index in resumed_at..num_windows {
                 self.step(eager, &order, index)?;

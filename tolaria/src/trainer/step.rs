@@ -74,13 +74,17 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         (&mut self.executor, region)
     }
 
-    /// Shows the seed manager the first microbatch of an epoch.
-    /// It is shown as the data give it, before any transform.
-    pub(super) fn show_first_batch(&mut self, eager: &Eager, order: &EpochOrder) -> Result<(), Error> {
-        let first = order.windows.first().and_then(|window| window.microbatches().next());
-        let Some(positions) = first else { return Ok(()) };
-        let batch = to_device(self.parts.data.train.gather(&order.samples[positions])?, &self.parts.device)?;
-        self.parts.seeds.inspect_batch(eager, &batch).map_err(|error| self.seed_error(error))
+    /// Shows the seed manager the first microbatches of an epoch, as many as it wants.
+    /// They are shown as the data give them, before any transform.
+    pub(super) fn show_first_batches(&mut self, eager: &Eager, order: &EpochOrder) -> Result<(), Error> {
+        for positions in order.windows.iter().flat_map(Window::microbatches) {
+            if !self.parts.seeds.wants_batch(eager) {
+                break;
+            }
+            let batch = to_device(self.parts.data.train.gather(&order.samples[positions])?, &self.parts.device)?;
+            self.parts.seeds.inspect_batch(eager, &batch).map_err(|error| self.seed_error(error))?;
+        }
+        Ok(())
     }
 
     /// Learning rate of the step with this index.

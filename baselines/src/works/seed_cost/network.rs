@@ -168,7 +168,7 @@ pub(super) fn forward_backward(model: &GraftedModel, inputs: &Tensor, targets: &
     let loss = candle_nn::loss::cross_entropy(&outputs.logits, targets)?;
     loss.backward()?;
     for shadow in &outputs.shadows {
-        candle_nn::loss::cross_entropy(&shadow.logits, targets)?.backward()?;
+        candle_nn::loss::cross_entropy(&shadow.logits, &shadow.targets(targets)?)?.backward()?;
     }
     Ok(loss)
 }

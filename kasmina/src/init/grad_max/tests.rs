@@ -271,7 +271,7 @@ fn each_pair_has_at_least_the_gradient_of_its_bound() {
     let blueprint: Arc<dyn Blueprint> = Arc::new(Mlp);
     let (h, upstream) = model.slot_gradient((&batch, &CrossEntropy), 1, &blend(&model, 1, &Blend::Residual)).unwrap();
     let ones = Tensor::ones((32, 1), DType::F64, &CPU).unwrap();
-    let matrix = moment(&upstream, &Tensor::cat(&[h, ones], 1).unwrap()).unwrap();
+    let matrix = read_f64(&moment(&upstream, &Tensor::cat(&[h, ones], 1).unwrap()).unwrap()).unwrap();
     let chosen = module(&model, 1, &blueprint, 2);
     assert!(grad_max(&model, 1, (&batch, &CrossEntropy), &chosen, &blend(&model, 1, &Blend::Residual), 2).unwrap());
     let weights = chosen.weights().view(View::Frozen);

@@ -137,11 +137,11 @@ pub struct HoldingConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LookingConfig {
-    /// Largest share of the compute of a run that seeds in shadow training take (in `[0, 1]`, default 0.2). An epoch of the network as it is
-    /// counts 1; how long it takes is not looked at, for then a run would decide otherwise on another machine.
+    /// Largest share of the compute of a run that looking at seeds takes (in `[0, 1]`, default 0.2). It is counted in operations; how long
+    /// they take is not looked at, for then a run would decide otherwise on another machine.
     pub max_share: f64,
-    /// What an epoch of one seed in the shadow counts, in epochs of the network (in `[0, 1000]`, default 1.5): its side loss is another pass
-    /// through the rest of the network, and it is evaluated.
+    /// What an epoch of one seed in the shadow counts where its operations are not known, in epochs of the network (in `[0, 1000]`, default 1.5):
+    /// its side loss is another pass through the rest of the network, and it is evaluated.
     pub epoch_cost: f64,
     /// Seeds in a row that were tried in vain, after which none is tried any more (count, default 6).
     pub max_tries: u64,

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::EvidenceLog;
 use crate::issues::Issues;
+use crate::policy::heuristic::HeuristicConfig;
+use crate::policy::heuristic::budget::Compute;
 use crate::policy::heuristic::placement::Ledger;
 use crate::policy::heuristic::rules::{LAST_BOUNDARY, epochs_left, judge};
-use crate::policy::heuristic::{HeuristicConfig, LookingConfig};
 use crate::policy::proposal::live_seeds;
 use crate::policy::{Proposal, Settings};
 use crate::tracker::{Signals, Tracker};
@@ -28,6 +29,9 @@ pub struct HeuristicMemory {
     /// Epochs of seeds in the shadow so far, over all of them (count).
     #[serde(default)]
     pub(in crate::policy) shadow_epochs: u64,
+    /// Compute so far.
+    #[serde(default)]
+    pub(in crate::policy) compute: Compute,
     /// Seeds that ended since the last one that became permanent (count).
     #[serde(default)]
     pub(in crate::policy) tries_in_vain: u64,
@@ -46,10 +50,11 @@ impl HeuristicMemory {
     /// Takes in what will germinate.
     pub(in crate::policy) fn record_germination(
         &mut self,
+        config: &HeuristicConfig,
         state: &SystemState,
-        slot: &SlotId,
-        blueprint: &BlueprintId,
+        (slot, blueprint): (&SlotId, &BlueprintId),
     ) {
+        self.compute.germinated(&config.looking, state);
         self.ledger.record_germination(slot, blueprint);
         self.last_germination = Some(state.epoch);
     }
@@ -62,6 +67,7 @@ impl HeuristicConfig {
         memory.initial_parameters.get_or_insert(state.host_parameters);
         let keep = config.evidence.window.max(config.blending.harmful_measurements);
         let in_shadow = |seed: &&SeedState| seed.stage == SeedStage::Training && !seed.paused;
+        memory.compute.observe(&config.looking, state, memory.shadow_epochs);
         memory.shadow_epochs += state.seeds.iter().filter(in_shadow).count() as u64;
         for ended in memory.evidence.observe(&config.evidence, keep, state.epoch, &state.seeds) {
             memory.tries_in_vain = if ended.fossilized { 0 } else { memory.tries_in_vain + 1 };
@@ -75,15 +81,14 @@ impl HeuristicConfig {
             return against;
         }
         let signals = memory.tracker.signals(&self.plateau, &self.stability);
-        let (room, present, limit) = self.room(memory, state, proposals);
-        let Some(choice) = memory.ledger.choose(&self.germination, &state.slots, room) else {
-            let free = state.slots.iter().filter(|slot| slot.occupant.is_none()).count();
-            let detail = format!("{free} free slots, {present} parameters of at most {limit}");
-            return Proposal::wait("nothing_to_place", detail);
+        let room = self.room(memory, state, proposals);
+        let Some(choice) = memory.ledger.choose(&self.germination, &state.slots, |slot, offer| room.holds(slot, offer))
+        else {
+            return room.refusal(&state.slots);
         };
         let (loss, since) = (signals.loss.unwrap_or(f64::NAN), signals.epochs_since_improvement);
         let detail = format!("loss {loss:.6}, {since} epochs without improvement, {choice}");
-        memory.record_germination(state, &choice.slot, &choice.blueprint);
+        memory.record_germination(self, state, (&choice.slot, &choice.blueprint));
         Proposal::act(Operation::germinate(choice.slot, choice.blueprint), "plateau", detail)
     }
 
@@ -131,80 +136,10 @@ impl HeuristicConfig {
         if memory.tries_in_vain >= self.looking.max_tries {
             return wait("tries_in_vain", format!("{} seeds in a row", memory.tries_in_vain));
         }
-        let allowed = self.allowed_shadow_epochs(state);
-        let reserved: u64 = live.iter().map(|seed| self.reserved_epochs(seed)).sum();
-        if memory.shadow_epochs + reserved + self.training.min_epochs > allowed {
-            let spent = memory.shadow_epochs;
-            return wait(
-                "looking_spent",
-                format!("{spent} epochs in the shadow, {reserved} reserved, {allowed} allowed"),
-            );
-        }
         None
     }
 
-    /// Parameters that a new seed may have, those there are with the live seeds, and the limit of all.
-    pub(in crate::policy) fn room(
-        &self,
-        memory: &HeuristicMemory,
-        state: &SystemState,
-        proposals: &[Proposal],
-    ) -> (u64, u64, u64) {
-        let live = live_seeds(state, proposals).map(|seed| seed.num_parameters).sum::<u64>();
-        let (present, limit) = (state.host_parameters + live, self.parameter_limit(memory));
-        (limit.saturating_sub(present), present, limit)
-    }
-
-    /// The ends of seeds in the shadow once as much was looked at as may be.
-    pub(in crate::policy) fn spent(
-        &self,
-        memory: &HeuristicMemory,
-        state: &SystemState,
-        proposals: &[Proposal],
-    ) -> Vec<Proposal> {
-        let reserved: u64 = live_seeds(state, proposals).map(|seed| self.reserved_epochs(seed)).sum();
-        if memory.shadow_epochs + reserved < self.allowed_shadow_epochs(state) {
-            return Vec::new();
-        }
-        // What blends now costs nothing more, and what is confirmed is no look any more.
-        let ends = |seed: &&SeedState| {
-            seed.stage == SeedStage::Training
-                && self.reserved_epochs(seed) == 0
-                && !seed.confirmation.is_some_and(|confirmed| confirmed.passed)
-                && !proposals.iter().any(|one| one.operation.as_ref().and_then(Operation::seed) == Some(seed.seed_id))
-        };
-        let spent = format!("{} epochs in the shadow", memory.shadow_epochs);
-        let cull =
-            |seed: &SeedState| Proposal::act(Operation::Cull { seed: seed.seed_id }, "looking_spent", spent.clone());
-        state.seeds.iter().filter(ends).map(cull).collect()
-    }
-
-    /// Epochs in the shadow that a seed has still to have before it is judged: they are not given to another one.
-    fn reserved_epochs(&self, seed: &SeedState) -> u64 {
-        match seed.stage {
-            SeedStage::Germinated => self.training.min_epochs,
-            SeedStage::Training => self.training.min_epochs.saturating_sub(seed.epochs_in_stage),
-            SeedStage::Dormant
-            | SeedStage::Blending
-            | SeedStage::Holding
-            | SeedStage::Fossilized
-            | SeedStage::Pruned
-            | SeedStage::Embargoed
-            | SeedStage::Resetting => 0,
-        }
-    }
-
-    /// Epochs that all seeds together may train in the shadow.
-    pub(in crate::policy) fn allowed_shadow_epochs(&self, state: &SystemState) -> u64 {
-        let LookingConfig { max_share, epoch_cost, max_tries: _ } = self.looking;
-        // Of all compute: that of the network, 1 in each epoch, and that of looking itself.
-        let epochs = max_share / (1.0 - max_share) * state.num_epochs as f64 / epoch_cost;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count; saturates")]
-        let epochs = epochs as u64;
-        epochs
-    }
-
-    fn parameter_limit(&self, memory: &HeuristicMemory) -> u64 {
+    pub(super) fn parameter_limit(&self, memory: &HeuristicMemory) -> u64 {
         let config = &self.germination;
         let initial = memory.initial_parameters.unwrap_or(0) as f64;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count; saturates")]

@@ -41,6 +41,7 @@ mod config;
 pub(super) mod decide;
 pub(super) mod rules;
 mod placement;
+pub(super) mod budget;
 
 pub use config::{
     BlendingConfig, EvidenceConfig, GerminationConfig, HeuristicConfig, HoldingConfig, LookingConfig, PlateauConfig,

@@ -1,6 +1,6 @@
 //! Where and what to germinate, from what became of earlier seeds.
 //!
-//! Candidates are pairs of a free slot and a blueprint on offer there, within the parameter limit. First come those
+//! Candidates are pairs of a free slot and a blueprint on offer there, for which there is room. First come those
 //! whose blueprint is not standing back after a cull; among these the untried pairs, then the tried ones by the mean
 //! gain that their seeds showed. A tried pair of which nothing was ever measured comes last. Ties go to the slot with
 //! fewer germinations, then to the preferred blueprint, then to the slot that comes first in the network.
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use leyline::id::{BlueprintId, SlotId};
-use leyline::seed::SlotState;
+use leyline::seed::{BlueprintOffer, SlotState};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::EndedSeed;
@@ -58,23 +58,20 @@ impl fmt::Display for Candidate {
 }
 
 impl Ledger {
-    /// The best pair that adds at most `max_new_parameters`.
+    /// The best pair of a free slot and an offer that `has_room`.
     pub(super) fn choose(
         &self,
         config: &GerminationConfig,
         slots: &[SlotState],
-        max_new_parameters: u64,
+        has_room: impl Fn(&SlotId, &BlueprintOffer) -> bool,
     ) -> Option<Candidate> {
         slots
             .iter()
             .enumerate()
             .filter(|(_, slot)| slot.occupant.is_none())
-            .flat_map(|(index, slot)| {
-                slot.offers
-                    .iter()
-                    .filter(|offer| offer.num_parameters <= max_new_parameters)
-                    .filter_map(move |offer| self.candidate(config, index, &slot.slot, &offer.blueprint))
-            })
+            .flat_map(|(index, slot)| slot.offers.iter().map(move |offer| (index, &slot.slot, offer)))
+            .filter(|(_, slot, offer)| has_room(slot, offer))
+            .filter_map(|(index, slot, offer)| self.candidate(config, index, slot, &offer.blueprint))
             .min_by(Candidate::order)
     }
 

@@ -5,6 +5,7 @@ use leyline::id::{BlueprintId, SeedId, SlotId};
 use leyline::seed::{BlueprintOffer, SeedStage, SeedState, SlotState};
 use leyline::state::SystemState;
 
+use crate::policy::heuristic::budget::Room;
 use crate::policy::heuristic::decide::Asks;
 use crate::policy::heuristic::rules::{closing, fades, gate_is_open};
 use crate::policy::learned::LearnedMemory;
@@ -103,28 +104,34 @@ pub(super) fn propose(
     }
     let germination = match limits.against(watched, state, &proposals, Asks::Limits) {
         Some(against) => against,
-        None => germinate(limits, &shown, limits.room(watched, state, &proposals).0, state, take),
+        None => germinate(limits, &shown, &limits.room(watched, state, &proposals), state, take),
     };
     if let Some(Operation::Germinate { slot, blueprint, .. }) = &germination.operation {
-        memory.watched.record_germination(state, slot, blueprint);
+        memory.watched.record_germination(limits, state, (slot, blueprint));
     }
     proposals.push(germination);
     proposals
 }
 
-fn germinate(limits: &HeuristicConfig, shown: &Shown<'_>, room: u64, state: &SystemState, take: Take<'_>) -> Proposal {
+fn germinate(
+    limits: &HeuristicConfig,
+    shown: &Shown<'_>,
+    room: &Room<'_>,
+    state: &SystemState,
+    take: Take<'_>,
+) -> Proposal {
     let names = &limits.germination.blueprints;
-    let may_be = |offer: &&BlueprintOffer| {
-        offer.num_parameters <= room && (names.is_empty() || names.contains(&offer.blueprint))
+    let may_be = |slot: &SlotState, offer: &BlueprintOffer| {
+        room.holds(&slot.slot, offer) && (names.is_empty() || names.contains(&offer.blueprint))
     };
     let free: Vec<(usize, &SlotState)> = state
         .slots
         .iter()
         .enumerate()
-        .filter(|(_, slot)| slot.occupant.is_none() && slot.offers.iter().any(|offer| may_be(&offer)))
+        .filter(|(_, slot)| slot.occupant.is_none() && slot.offers.iter().any(|offer| may_be(slot, offer)))
         .collect();
     if free.is_empty() {
-        return Proposal::wait("nothing_to_place", format!("no free slot with an offer of at most {room} parameters"));
+        return room.refusal(&state.slots);
     }
     let (taken, probability) = take(&one_row(About::Germination, shown.run(), &[REST, GERMINATE]));
     if taken == 0 {
@@ -134,7 +141,7 @@ fn germinate(limits: &HeuristicConfig, shown: &Shown<'_>, room: u64, state: &Sys
     let slots = free.iter().map(|(_, slot)| slot.slot.clone()).collect();
     let (at, of_slot) = take(&of_each(About::Slot(slots), rows, SLOT));
     let (index, slot) = free[at];
-    let offers: Vec<&BlueprintOffer> = slot.offers.iter().filter(may_be).collect();
+    let offers: Vec<&BlueprintOffer> = slot.offers.iter().filter(|offer| may_be(slot, offer)).collect();
     let rows = offers.iter().map(|offer| shown.offer(index, slot, offer)).collect();
     let blueprints = offers.iter().map(|offer| offer.blueprint.clone()).collect();
     let (which, of_blueprint) = take(&of_each(About::Blueprint(blueprints), rows, BLUEPRINT));

@@ -118,7 +118,6 @@ impl<'a> Shown<'a> {
         let live = state.seeds.iter().filter(|seed| seed.stage.is_live()).count();
         let permanent = state.slots.iter().map(|slot| slot.num_fossilized).sum::<u64>();
         let grown = (state.host_parameters.max(1) as f64, memory.initial_parameters.unwrap_or(0).max(1) as f64);
-        let allowed = limits.allowed_shadow_epochs(state);
         let run = [
             state.epoch.0 as f64 / state.num_epochs.max(1) as f64,
             log1p(left),
@@ -138,7 +137,7 @@ impl<'a> Shown<'a> {
             permanent as f64,
             (grown.0 / grown.1).ln(),
             log1p(memory.tries_in_vain),
-            if allowed == 0 { 1.0 } else { (memory.shadow_epochs as f64 / allowed as f64).min(10.0) },
+            limits.part_spent(memory, state).min(10.0),
         ];
         let loss = signals.loss.filter(|loss| *loss > 0.0).unwrap_or(1.0);
         Self { limits, memory, state, run, loss }
