@@ -178,12 +178,6 @@ impl Kasmina {
         Ok(())
     }
 
-    /// Whether seeds start from samples, and this epoch has not given as many as are kept.
-    fn lacks_samples(&self) -> bool {
-        let kept = self.state.latest_batch.as_ref().filter(|_| self.is_filling).map_or(0, Batch::num_samples);
-        self.config.seed_init == InitMode::GradMax && kept < init::MOST_SAMPLES
-    }
-
     /// The weights of the module of `seed`, in the type of the network, for a library of weights.
     ///
     /// # Errors
