@@ -26,7 +26,7 @@ use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{GraftedModel, Role};
 use crate::host::{Host, HostConfig, HostSlot};
-use crate::init::{self, InitMode};
+use crate::init;
 use crate::isolation::{Ledger, Monitor};
 use crate::lifecycle::{Confirmations, SeedRecord, Spent, judged};
 use crate::manager::costs::Known;
@@ -162,7 +162,7 @@ impl Kasmina {
         Ok(tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum())
     }
 
-    /// Keeps a batch from which new seeds may start, see [`InitMode`]: beside those of the same epoch, up to 512 samples of them, and
+    /// Keeps a batch from which new seeds may start, see [`InitMode`](crate::init::InitMode): beside those of the same epoch, up to 512 samples of them, and
     /// instead of those of the one before. Batches that are inspected are kept by themselves. Nothing is kept where seeds
     /// start as drawn.
     ///
