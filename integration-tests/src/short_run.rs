@@ -29,7 +29,10 @@ pub const SETTINGS: &[&str] = &[
     "seeds.gates.training_min_epochs=1",
     "seeds.gates.holding_min_epochs=1",
     "seeds.gates.confidence_z=0.0",
+    // Of so few epochs a fifth is no time in which a seed could show anything.
+    "policy.heuristic.looking.max_share=1.0",
     "policy.heuristic.germination.min_epoch=1",
+    "policy.heuristic.germination.max_live_seeds=2",
     "policy.heuristic.germination.max_parameter_ratio=1000.0",
     "policy.heuristic.plateau.patience_epochs=1",
     "policy.heuristic.plateau.min_relative_gain=1.0",

@@ -26,7 +26,7 @@ use crate::config::KasminaConfig;
 use crate::error::Error;
 use crate::graft::{GraftedModel, Role};
 use crate::host::{Host, HostConfig, HostSlot};
-use crate::init::{self, InitMode};
+use crate::init;
 use crate::isolation::{Ledger, Monitor};
 use crate::lifecycle::{Confirmations, SeedRecord, Spent, judged};
 use crate::manager::costs::Known;
@@ -162,7 +162,7 @@ impl Kasmina {
         Ok(tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum())
     }
 
-    /// Keeps a batch from which new seeds may start, see [`InitMode`]: beside those of the same epoch, up to 512 samples of them, and
+    /// Keeps a batch from which new seeds may start, see [`InitMode`](crate::init::InitMode): beside those of the same epoch, up to 512 samples of them, and
     /// instead of those of the one before. Batches that are inspected are kept by themselves. Nothing is kept where seeds
     /// start as drawn.
     ///
@@ -176,12 +176,6 @@ impl Kasmina {
             self.is_filling = true;
         }
         Ok(())
-    }
-
-    /// Whether seeds start from samples, and this epoch has not given as many as are kept.
-    fn lacks_samples(&self) -> bool {
-        let kept = self.state.latest_batch.as_ref().filter(|_| self.is_filling).map_or(0, Batch::num_samples);
-        self.config.seed_init == InitMode::GradMax && kept < init::MOST_SAMPLES
     }
 
     /// The weights of the module of `seed`, in the type of the network, for a library of weights.

@@ -11,6 +11,7 @@ use leyline::task::Task;
 use crate::attribution::{self, SampleAttribution};
 use crate::error::Error;
 use crate::graft::Role;
+use crate::init::{self, InitMode};
 use crate::isolation::{self, Violation};
 use crate::manager::Kasmina;
 
@@ -79,6 +80,12 @@ impl Kasmina {
         let found = attribution::attribute(mode, scope, &self.state.model, &acting, batch, self.task.as_deref())?;
         self.report_attribution(!acting.is_empty(), found.used());
         Ok(found)
+    }
+
+    /// Whether seeds start from samples, and this epoch has not given as many as are kept.
+    pub(super) fn lacks_samples(&self) -> bool {
+        let kept = self.state.latest_batch.as_ref().filter(|_| self.is_filling).map_or(0, Batch::num_samples);
+        self.config.seed_init == InitMode::GradMax && kept < init::MOST_SAMPLES
     }
 
     /// The task of the network, for `what` needs a loss.

@@ -3,6 +3,7 @@
 
 mod support;
 mod world;
+mod budget;
 mod heuristic;
 mod controls;
 mod service;

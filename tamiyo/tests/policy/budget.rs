@@ -1,0 +1,40 @@
+//! The budget of looking, where operations are known.
+
+use leyline::seed::{Cost, Costs, SeedStage};
+use leyline::state::{Score, SystemState};
+
+use crate::heuristic::SHORT;
+use crate::support::{config, decide, judged, seed, slot, state, tamiyo, told};
+
+/// where operations are known, the budget is of them, and not of epochs.
+#[test]
+fn looking_is_budgeted_in_operations_where_they_are_known() {
+    let training = |training| Cost { training, evaluation: 0.0 };
+    // 1000 samples of 10 operations make an epoch of the network; 25 of those are a fifth of 100 epochs and what is looked at.
+    let priced = |shown: SystemState, costs: [f64; 2]| {
+        let offer = |at: &str, cost| (slot(at, &[]).slot, "mlp".parse().unwrap(), training(cost));
+        let seeds = shown.seeds.iter().map(|seed| (seed.seed_id, training(costs[0]))).collect();
+        let offers = vec![offer("a", costs[0]), offer("b", costs[1])];
+        let costs = Costs { network: training(10.0), seeds, offers, ..Costs::default() };
+        SystemState { train: Some(Score::new(1.0, 1000)), costs: Some(costs), ..shown }
+    };
+    let free = |costs: [f64; 2]| {
+        let slots = || vec![slot("a", &[("mlp", 10)]), slot("b", &[("mlp", 10)])];
+        let states: Vec<_> = (18..=20).map(|epoch| priced(state(epoch, vec![], slots()), costs)).collect();
+        let mut policy = tamiyo(config(SHORT));
+        states.iter().map(|state| told(&decide(&mut policy, state))).collect::<Vec<_>>().pop().unwrap()
+    };
+    // The shortest time is 2 epochs, and an audit passes over a tenth of the samples in each: 22, 26.4 and 22.
+    assert_eq!(free([100.0, 100.0]), ["plateau: germinate mlp in a"]);
+    assert_eq!(free([120.0, 100.0]), ["plateau: germinate mlp in b"]);
+    assert_eq!(free([120.0, 120.0]), ["looking_spent"]);
+
+    let mut policy = tamiyo(config(SHORT));
+    let mut lived = |cost: f64, epoch: u64| {
+        let shut = judged(seed(1, "a", SeedStage::Training, 2), SeedStage::Blending, false);
+        told(&decide(&mut policy, &priced(state(epoch, vec![shut], vec![slot("a", &[])]), [cost; 2])))
+    };
+    // 11 after the first epoch; another one makes 22, and a third one 33.
+    assert_eq!(lived(100.0, 20).len(), 1, "there is room for another epoch");
+    assert_eq!(lived(100.0, 21)[0], "looking_spent: cull seed-1");
+}
