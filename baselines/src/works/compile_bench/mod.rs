@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn the_reference_is_measured_in_one_precision_and_the_peer_in_both_kinds_of_bf16() {
         let config = CompileBenchConfig { with_peer: true, ..CompileBenchConfig::by_default() };
-        let cases = cases(&config.works, &config.precisions).unwrap();
-        assert_eq!(cases.len(), 1 + 4 * 3);
-        assert_eq!(cases.iter().filter(|(work, _)| *work == "ref").count(), 1);
+        let all = cases(&config.works, &config.precisions).unwrap();
+        assert_eq!(all.len(), 1 + 4 * 3);
+        assert_eq!(all.iter().filter(|(work, _)| *work == "ref").count(), 1);
         let peer = config.peer().unwrap();
         assert_eq!(peer.precisions, ["f32", "tf32", "autocast", "bf16"]);
         assert_eq!(peer.works, config.works);
