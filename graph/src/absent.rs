@@ -269,14 +269,6 @@ impl Session {
     pub fn time<R>(&self, _timer: &mut DeviceTimer, _work: impl FnOnce() -> R) -> R {
         match *self {}
     }
-
-    /// Runs `work` while a profiler that watches this process collects.
-    ///
-    /// # Errors
-    /// Never called.
-    pub fn profiled<R>(&self, _work: impl FnOnce() -> R) -> Result<R, Refusal> {
-        match *self {}
-    }
 }
 
 impl Captured {

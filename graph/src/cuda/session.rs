@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use candle_core::cuda_backend::DeviceId;
 use candle_core::{CudaDevice, Device, Tensor};
 use cudarc::cublas::sys as cublas;
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, Profiler, sys};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, sys};
 
 use super::driver::refused;
 use super::event::DeviceTimer;
@@ -176,21 +176,6 @@ impl Session {
     /// none; the timer measures nothing while its last stretch is under way
     pub fn time<R>(&self, timer: &mut DeviceTimer, work: impl FnOnce() -> R) -> R {
         timer.around(self.stream(), work)
-    }
-
-    /// Runs `work` while a profiler that watches this process collects, where there is one that was told to wait for this:
-    /// `ncu --profile-from-start off`.
-    ///
-    /// # Errors
-    /// [`Refusal::Driver`].
-    /// # Sync
-    /// waits for the device, before and after
-    pub fn profiled<R>(&self, work: impl FnOnce() -> R) -> Result<R, Refusal> {
-        self.synchronize()?;
-        let _collecting = Profiler::new().map_err(refused("cuProfilerStart", Stage::Launch))?;
-        let result = work();
-        self.synchronize()?;
-        Ok(result)
     }
 
     pub(crate) fn stream(&self) -> &Arc<CudaStream> {

@@ -20,7 +20,7 @@ const WARM_UP: usize = 8;
 const POISONS: [u8; 2] = [0xCB, 0xFF];
 
 /// Compiles a step as the trainer does it, with an empty folder for kernels, and again with what that left there.
-pub(in crate::works) fn compile_meanwhile(
+pub(super) fn compile_meanwhile(
     gpu: &Gpu,
     eager: &mut Eager,
     work: Workload,

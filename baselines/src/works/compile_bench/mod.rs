@@ -13,7 +13,6 @@ use std::path::PathBuf;
 
 use leyline::region::Eager;
 
-pub(super) use self::compiling::compile_meanwhile;
 use super::peer_torch::{self, PeerConfig};
 use crate::error::Error;
 use crate::gpu::cache::CacheFolders;
@@ -73,24 +72,24 @@ struct CompileBenchConfig {
     peer_budget: u64,
 }
 
-/// Works with their precisions, in the order in which they are measured.
-pub(super) fn cases(works: &[String], precisions: &[Precision]) -> Result<Vec<(&'static str, Precision)>, Error> {
-    let mut cases = Vec::new();
-    for asked in works {
-        let Some(work) = ALL_NAMES.into_iter().chain([GPT2]).find(|name| name == asked) else {
-            return Err(Error::UnknownWork { name: asked.clone(), known: known_names() });
-        };
-        let applies = |precision: &Precision| match work {
-            "ref" => *precision == Precision::F32,
-            GPT2 => matches!(precision, Precision::Bf16 | Precision::Bf16Pure),
-            _ => true,
-        };
-        cases.extend(precisions.iter().copied().filter(applies).map(|precision| (work, precision)));
-    }
-    Ok(cases)
-}
-
 impl CompileBenchConfig {
+    /// Works with their precisions, in the order in which they are measured.
+    fn cases(&self) -> Result<Vec<(&'static str, Precision)>, Error> {
+        let mut cases = Vec::new();
+        for asked in &self.works {
+            let Some(work) = ALL_NAMES.into_iter().chain([GPT2]).find(|name| name == asked) else {
+                return Err(Error::UnknownWork { name: asked.clone(), known: known_names() });
+            };
+            let applies = |precision: &Precision| match work {
+                "ref" => *precision == Precision::F32,
+                GPT2 => matches!(precision, Precision::Bf16 | Precision::Bf16Pure),
+                _ => true,
+            };
+            cases.extend(self.precisions.iter().copied().filter(applies).map(|precision| (work, precision)));
+        }
+        Ok(cases)
+    }
+
     /// The arguments that ask for this, as the command line has them.
     fn arguments(&self) -> String {
         let precisions: Vec<&str> = self.precisions.iter().map(|precision| precision.name()).collect();
@@ -126,7 +125,7 @@ impl CompileBenchConfig {
 
 impl Flags for CompileBenchConfig {
     fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
-        let cases = cases(&self.works, &self.precisions)?;
+        let cases = self.cases()?;
         let gpu = Gpu::open(setting)?;
         let mut eager = Eager::acquire()?;
         let mut samples = Samples::default();
@@ -169,9 +168,9 @@ mod tests {
     #[test]
     fn the_reference_is_measured_in_one_precision_and_the_peer_in_both_kinds_of_bf16() {
         let config = CompileBenchConfig { with_peer: true, ..CompileBenchConfig::by_default() };
-        let all = cases(&config.works, &config.precisions).unwrap();
-        assert_eq!(all.len(), 1 + 4 * 3);
-        assert_eq!(all.iter().filter(|(work, _)| *work == "ref").count(), 1);
+        let cases = config.cases().unwrap();
+        assert_eq!(cases.len(), 1 + 4 * 3);
+        assert_eq!(cases.iter().filter(|(work, _)| *work == "ref").count(), 1);
         let peer = config.peer().unwrap();
         assert_eq!(peer.precisions, ["f32", "tf32", "autocast", "bf16"]);
         assert_eq!(peer.works, config.works);
@@ -185,12 +184,8 @@ mod tests {
         assert_eq!(CompileBenchConfig::by_default().arguments(), arguments);
         assert_eq!(config.arguments(), format!("{arguments} --with-peer --peer-modes graph --peer-budget 145"));
         let gpt2 = CompileBenchConfig { works: vec![GPT2.to_owned()], ..config.clone() };
-        assert_eq!(
-            cases(&gpt2.works, &gpt2.precisions).unwrap(),
-            [(GPT2, Precision::Bf16)],
-            "where it is asked for, in one precision"
-        );
-        let error = cases(&["lenet".to_owned()], &config.precisions).unwrap_err();
+        assert_eq!(gpt2.cases().unwrap(), [(GPT2, Precision::Bf16)], "where it is asked for, in one precision");
+        let error = CompileBenchConfig { works: vec!["lenet".to_owned()], ..config }.cases().unwrap_err();
         assert!(error.to_string().contains("lenet"), "{error}");
     }
 }

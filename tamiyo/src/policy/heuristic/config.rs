@@ -40,7 +40,7 @@ pub struct HeuristicConfig {
 pub struct PlateauConfig {
     /// Measured epochs without improvement that make a plateau (epochs, default 3).
     pub patience_epochs: u64,
-    /// Smallest improvement of the best loss that counts, relative to it (fraction in `[0, 1]`, default 0.01).
+    /// Smallest improvement of the best loss that counts, relative to it (fraction in `[0, 1]`, default 0.1): a seed that comes while the loss still falls slowly has more left to learn.
     pub min_relative_gain: f64,
 }
 
@@ -186,7 +186,7 @@ impl Default for HeuristicConfig {
 
 impl Default for PlateauConfig {
     fn default() -> Self {
-        Self { patience_epochs: 3, min_relative_gain: 0.01 }
+        Self { patience_epochs: 3, min_relative_gain: 0.1 }
     }
 }
 
