@@ -40,6 +40,8 @@ patience_epochs = 1
 min_relative_gain = 1.0
 [policy.heuristic.evidence]
 confidence_z = 0.0
+[policy.heuristic.looking]
+max_share = 1.0
 [policy.heuristic.training]
 min_epochs = 1
 max_epochs = 2

@@ -214,7 +214,7 @@ fn predictions_are_written_as_tables_or_as_objects() {
 fn an_export_holds_what_acts_and_replaces_nothing_unasked() {
     let text = printed(&["export", "run", "--to", "net"]);
     assert!(
-        text.contains("after epoch 8") && text.contains("mlp with 1 seeds") && text.contains("net/model.json"),
+        text.contains("after epoch 7") && text.contains("mlp with 1 seeds") && text.contains("net/model.json"),
         "{text}"
     );
     let dir = RUN.0.path().join("net");

@@ -45,9 +45,9 @@ pub struct KasminaConfig {
     #[serde(default)]
     pub isolation: IsolationConfig,
     /// What a pass of a seed in the shadow and its backward pass may cost, in those of the network (ratio, above 0): a seed that costs more
-    /// learns from the first samples of each microbatch, from one at least.
+    /// learns from the first samples of each microbatch, from one at least; without it every seed learns from all.
     #[serde(default = "default_shadow_cost")]
-    pub shadow_cost: f64,
+    pub shadow_cost: Option<f64>,
     /// Width of a seed's bottleneck (features or channels).
     #[serde(default = "default_seed_width")]
     pub seed_width: usize,
@@ -83,8 +83,8 @@ fn default_seed_width() -> usize {
     32
 }
 
-fn default_shadow_cost() -> f64 {
-    KasminaConfig::SHADOW_COST
+fn default_shadow_cost() -> Option<f64> {
+    Some(KasminaConfig::SHADOW_COST)
 }
 
 fn default_embargo_epochs() -> u64 {
@@ -136,8 +136,8 @@ impl KasminaConfig {
             let message = "is `blocks`, and the host has none: expected `none`, or a `transformer` or `language_model`";
             issues.push(ConfigIssue::new("activation_checkpointing", message));
         }
-        if !(self.shadow_cost > 0.0 && self.shadow_cost.is_finite()) {
-            let message = format!("is {}: expected a finite number above 0", self.shadow_cost);
+        if let Some(cost) = self.shadow_cost.filter(|cost| !(*cost > 0.0 && cost.is_finite())) {
+            let message = format!("is {cost}: expected a finite number above 0");
             issues.push(ConfigIssue::new("shadow_cost", message));
         }
         if !(1..=Self::MAX_SEED_WIDTH).contains(&self.seed_width) {

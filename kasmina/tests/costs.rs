@@ -39,7 +39,7 @@ fn costs_of_network_offers_and_seeds_are_those_that_are_counted() {
     let mut eager = Eager::acquire().unwrap();
     for host in hosts() {
         for shadow_cost in [1e9, 1.0] {
-            let mut rig = Rig::beside(KasminaConfig { shadow_cost, ..config(host.clone()) }, eager);
+            let mut rig = Rig::beside(KasminaConfig { shadow_cost: Some(shadow_cost), ..config(host.clone()) }, eager);
             let batch_size = batch_for(&host, 1).num_samples();
             let (slot, blueprint, offered) = costs(&rig, batch_size).offers[0].clone();
             let seed = rig.germinate(slot.as_str(), blueprint.as_str());

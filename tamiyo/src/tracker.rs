@@ -105,8 +105,9 @@ mod tests {
             .zip(1..)
             .map(|(&loss, epoch)| {
                 let score = (!loss.is_nan()).then(|| Score::new(loss, 10));
-                tracker.observe(&PlateauConfig::default(), stability, EpochIndex(epoch), score.as_ref());
-                tracker.signals(&PlateauConfig::default(), stability)
+                let plateau = PlateauConfig { min_relative_gain: 0.01, ..PlateauConfig::default() };
+                tracker.observe(&plateau, stability, EpochIndex(epoch), score.as_ref());
+                tracker.signals(&plateau, stability)
             })
             .collect()
     }

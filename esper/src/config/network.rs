@@ -20,9 +20,9 @@ pub struct SeedsConfig {
     /// Width of a seed's bottleneck (features or channels).
     pub seed_width: usize,
     /// What a pass of a seed in the shadow and its backward pass may cost, in those of the network (above 0): a seed that costs more learns
-    /// from the first samples of each microbatch.
-    #[serde(default = "default_shadow_cost")]
-    pub shadow_cost: f64,
+    /// from the first samples of each microbatch. Runs of earlier versions have none: their seeds learn from all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow_cost: Option<f64>,
     /// Epochs for which a slot stays embargoed after its seed was removed (count); in all it is empty for two more.
     pub embargo_epochs: u64,
     /// How the loss of a microbatch is attributed to seeds: `host_only`, `stage`, `alpha`, `contribution` or `probe`.
@@ -58,10 +58,6 @@ pub struct SeedsConfig {
     /// Where the weights of new seeds come from; they are drawn without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub library: Option<LibraryConfig>,
-}
-
-fn default_shadow_cost() -> f64 {
-    KasminaConfig::SHADOW_COST
 }
 
 fn default_nonce_capacity() -> usize {

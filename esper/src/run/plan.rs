@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use esper_disk::Fs;
 use leyline::id::RunId;
 
@@ -43,9 +44,12 @@ impl Plan {
     fn resumed(args: &TrainArgs, fs: &Arc<dyn Fs>) -> anyhow::Result<Self> {
         let out = args.out.clone().ok_or_else(|| UsageError("--resume: expected --out DIR beside it".to_owned()))?;
         let folder = RunFolder::open(Arc::clone(fs), &out)?;
-        let kept = EsperConfig::load(Some(&folder.config()), Vec::new())?;
+        let mut kept = EsperConfig::load(Some(&folder.config()), Vec::new())?;
         let asked = check(Some(args.config.as_deref().unwrap_or(&folder.config())), flags(args)?)?;
-        let Checked { loaded, prepared, warnings } = asked;
+        let Checked { mut loaded, prepared, warnings } = asked;
+        if !says_shadow_cost(&folder.config())? {
+            (kept.config.seeds.shadow_cost, loaded.config.seeds.shadow_cost) = (None, None);
+        }
         let changed = differences(&kept.config, &loaded.config);
         if !changed.is_empty() {
             return Err(UsageError(format!(
@@ -58,6 +62,13 @@ impl Plan {
         }
         Ok(Self { loaded, prepared, warnings, folder: out, name: None })
     }
+}
+
+/// Whether a run says what a seed in the shadow may cost. One of an earlier version does not: its seeds learn from all samples.
+fn says_shadow_cost(file: &Path) -> anyhow::Result<bool> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let given: toml::Table = text.parse().with_context(|| file.display().to_string())?;
+    Ok(given.get("seeds").and_then(|seeds| seeds.get("shadow_cost")).is_some())
 }
 
 /// The flags of `esper train` as settings, in their order of strength.

@@ -29,8 +29,8 @@ const DENYING_ROOTS: &[&str] = &["graph/src/lib.rs", "tolaria/src/lib.rs", "laye
 const INCLUDING_ROOTS: &[&str] = &["candle/core/src/lib.rs", "candle/nn/src/lib.rs"];
 /// Workspaces of their own, built as strangers build them, and the targets of the fuzzer.
 const OTHER_WORKSPACES: &[&str] = &["candle/", "consumers/", "fuzz/"];
-/// The only file of the trainer that says what is recorded, and what it must not name.
-const REGION: &str = "tolaria/src/trainer/region.rs";
+/// The only files of the trainer that say what is recorded, steps and evaluations, and what they must not name.
+const REGIONS: [&str; 2] = ["tolaria/src/trainer/region.rs", "tolaria/src/trainer/evaluations.rs"];
 const OUTSIDE_REGIONS: &[&str] = &["SeedManager", "Policy", "Trainer", "StepExecutor"];
 /// Text that no source may contain, with the reason.
 const BANNED: &[(&str, &str)] = &[
@@ -110,9 +110,9 @@ pub(crate) fn trainer_region(file: &File) -> Option<String> {
         return None;
     }
     let code = code_of(&file.text);
-    if file.path != REGION {
+    if !REGIONS.contains(&file.path.as_str()) {
         let opens = code.contains("eager.record(") || code.contains("execute::Region<");
-        return opens.then(|| format!("{}: regions are opened in {REGION} only", file.path));
+        return opens.then(|| format!("{}: regions are opened in {} only", file.path, REGIONS.join(" and ")));
     }
     let name = OUTSIDE_REGIONS.iter().find(|name| has_word(&code, name))?;
     Some(format!("{}: `{name}` is named where steps are recorded", file.path))
@@ -186,8 +186,8 @@ mod tests {
         );
         check(trainer_region, "tolaria/src/trainer/step.rs", "region.run_eagerly(eager, None)", None);
         check(trainer_region, "tolaria/src/trainer/step/tests.rs", "eager.record(|_| ())", None);
-        check(trainer_region, REGION, "use leyline::seed::SeedManager;", Some("`SeedManager` is named"));
-        check(trainer_region, REGION, "eager.record(|_| ()) // not SeedManager", None);
+        check(trainer_region, REGIONS[0], "use leyline::seed::SeedManager;", Some("`SeedManager` is named"));
+        check(trainer_region, REGIONS[0], "eager.record(|_| ()) // not SeedManager", None);
     }
 
     #[test]

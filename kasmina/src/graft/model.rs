@@ -58,8 +58,8 @@ impl GraftedModel {
 
     /// The same network, in which the passes of a seed in the shadow cost at most so many passes of the network; they are as they were
     /// until the layout is made anew.
-    pub(crate) fn with_shadow_cost(self, shadow_cost: f64) -> Self {
-        Self { shadow_cost, ..self }
+    pub(crate) fn with_shadow_cost(self, shadow_cost: Option<f64>) -> Self {
+        Self { shadow_cost: shadow_cost.unwrap_or(f64::INFINITY), ..self }
     }
 
     /// The host network.

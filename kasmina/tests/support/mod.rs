@@ -82,7 +82,7 @@ pub(crate) fn language_model() -> HostConfig {
 
 pub(crate) fn config(host: HostConfig) -> KasminaConfig {
     // Seeds in the shadow learn from all samples, whatever they cost.
-    KasminaConfig { seed_width: 8, init_seed: 11, noise_blueprint: true, shadow_cost: 1e9, ..KasminaConfig::new(host) }
+    KasminaConfig { seed_width: 8, init_seed: 11, noise_blueprint: true, shadow_cost: None, ..KasminaConfig::new(host) }
 }
 
 pub(crate) fn slot(id: &str) -> SlotId {

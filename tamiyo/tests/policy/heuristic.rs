@@ -383,7 +383,7 @@ fn nothing_germinates_without_patience_stability_time_and_measurement() {
     check(SHORT, &plateau(2, 2), &["too_early"]);
     check(SHORT, &plateau(92, 9), &["plateau: germinate mlp in a"]);
     check(SHORT, &plateau(93, 9), &["too_late"]);
-    check(SHORT, &with_last(plateau(20, 5), |s| s.validation = Some(score(0.98))), &["improving"]);
+    check(SHORT, &with_last(plateau(20, 5), |s| s.validation = Some(score(0.8))), &["improving"]);
     check(SHORT, &with_last(plateau(20, 5), |s| s.validation = None), &["validation_unmeasured"]);
     check(SHORT, &with_last(plateau(20, 5), |s| s.validation = Some(score(f64::NAN))), &["validation_unmeasured"]);
     let never = plateau(20, 9).into_iter().map(|s| SystemState { validation: None, ..s }).collect::<Vec<_>>();

@@ -239,6 +239,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::host_read::{read_vec, read_vec_f64};
 
     #[test]
     fn what_is_kept_is_what_the_last_evaluation_found() {
@@ -249,8 +250,9 @@ mod tests {
         let found = Found::like(&rows(&[1.0, 2.0], 3.0)).unwrap();
         found.store(&rows(&[0.5, 0.25], 7.0)).unwrap();
         let kept = found.rows();
-        assert_eq!(kept.per_sample.to_vec1::<f32>().unwrap(), [0.5, 0.25]);
-        assert_eq!(kept.counts[0].to_vec1::<f64>().unwrap(), [7.0]);
+        let mut reads = HostReads::default();
+        assert_eq!(read_vec(&kept.per_sample, "test", &mut reads).unwrap(), [0.5, 0.25]);
+        assert_eq!(read_vec_f64(&kept.counts[0], "test", &mut reads).unwrap(), [7.0]);
         assert_eq!(found.all().count(), 2);
         found.store(&rows(&[1.0, 2.0, 3.0], 0.0)).unwrap_err();
     }
