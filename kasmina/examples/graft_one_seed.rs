@@ -94,9 +94,10 @@ impl Trainer {
             }
             let model = self.manager.model();
             let outputs = model.forward(&batch.inputs, Pass::Train)?;
-            let losses = std::iter::once(&outputs.logits).chain(outputs.shadows.iter().map(|shadow| &shadow.logits));
-            let gradients: Vec<_> =
-                losses.map(|logits| Ok(cross_entropy(logits, &batch.targets)?.backward()?)).collect::<Result<_>>()?;
+            let mut gradients = vec![cross_entropy(&outputs.logits, &batch.targets)?.backward()?];
+            for shadow in &outputs.shadows {
+                gradients.push(cross_entropy(&shadow.logits, &shadow.targets(&batch.targets)?)?.backward()?);
+            }
             let prefix = seed.map(|seed| format!("seed.{:04}.", seed.0));
             let mut square = 0.0;
             for parameter in model.parameters() {

@@ -46,7 +46,7 @@ pub struct KasminaConfig {
     pub isolation: IsolationConfig,
     /// What a pass of a seed in the shadow and its backward pass may cost, in those of the network (ratio, above 0): a seed that costs more
     /// learns from the first samples of each microbatch, from one at least; without it every seed learns from all.
-    #[serde(default = "default_shadow_cost")]
+    #[serde(default)]
     pub shadow_cost: Option<f64>,
     /// Width of a seed's bottleneck (features or channels).
     #[serde(default = "default_seed_width")]
@@ -83,17 +83,11 @@ fn default_seed_width() -> usize {
     32
 }
 
-fn default_shadow_cost() -> Option<f64> {
-    Some(KasminaConfig::SHADOW_COST)
-}
-
 fn default_embargo_epochs() -> u64 {
     3
 }
 
 impl KasminaConfig {
-    /// What `shadow_cost` is by default.
-    pub const SHADOW_COST: f64 = 1.5;
     /// Largest accepted bottleneck.
     pub(crate) const MAX_SEED_WIDTH: usize = 65_536;
 
@@ -106,7 +100,7 @@ impl KasminaConfig {
             attribution: AttributionMode::default(),
             attribution_scope: AttributionScope::default(),
             isolation: IsolationConfig::default(),
-            shadow_cost: default_shadow_cost(),
+            shadow_cost: None,
             seed_width: default_seed_width(),
             embargo_epochs: default_embargo_epochs(),
             init_seed: 0,

@@ -125,8 +125,12 @@ fn grid() -> Result<Batch> {
 fn descend(model: &GraftedModel, data: &Batch) -> Result<f64> {
     let outputs = model.forward(&data.inputs, Pass::Train)?;
     let mut square = 0.0;
-    for logits in std::iter::once(&outputs.logits).chain(outputs.shadows.iter().map(|shadow| &shadow.logits)) {
-        let gradients = cross_entropy(logits, &data.targets)?.backward()?;
+    let mut losses = vec![cross_entropy(&outputs.logits, &data.targets)?];
+    for shadow in &outputs.shadows {
+        losses.push(cross_entropy(&shadow.logits, &shadow.targets(&data.targets)?)?);
+    }
+    for loss in losses {
+        let gradients = loss.backward()?;
         for parameter in model.parameters() {
             if let Some(gradient) = gradients.get(&parameter.var) {
                 parameter.var.set(&(parameter.var.as_tensor() - (gradient * LEARNING_RATE)?)?)?;

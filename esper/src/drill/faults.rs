@@ -17,7 +17,7 @@ use leyline::id::EpochIndex;
 use leyline::network::NetworkError;
 use leyline::policy::{Decision, Policy};
 use leyline::region::{Eager, RegionError};
-use leyline::seed::{Applied, Evidence, SeedManager, SeedState, Transition};
+use leyline::seed::{Applied, Costs, Evidence, SeedManager, SeedState, Transition};
 use leyline::state::SystemState;
 use tolaria::checkpoint::{EntryKind, Fs, FsFile, LockGuard, Open, StdFs};
 use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
@@ -217,6 +217,10 @@ impl SeedManager for SlowSeeds {
 
     fn export_seed_states(&self, eager: &Eager) -> Result<Vec<SeedState>, NetworkError> {
         self.inner.export_seed_states(eager)
+    }
+
+    fn costs(&self, eager: &Eager, batch_size: usize) -> Result<Option<Costs>, NetworkError> {
+        self.inner.costs(eager, batch_size)
     }
 
     fn record_evidence(&mut self, eager: &Eager, evidence: &[Evidence]) -> Result<(), NetworkError> {

@@ -44,12 +44,9 @@ impl Plan {
     fn resumed(args: &TrainArgs, fs: &Arc<dyn Fs>) -> anyhow::Result<Self> {
         let out = args.out.clone().ok_or_else(|| UsageError("--resume: expected --out DIR beside it".to_owned()))?;
         let folder = RunFolder::open(Arc::clone(fs), &out)?;
-        let mut kept = EsperConfig::load(Some(&folder.config()), Vec::new())?;
+        let kept = EsperConfig::load(Some(&folder.config()), Vec::new())?;
         let asked = check(Some(args.config.as_deref().unwrap_or(&folder.config())), flags(args)?)?;
         let Checked { mut loaded, prepared, warnings } = asked;
-        if !says_shadow_cost(&folder.config())? {
-            (kept.config.seeds.shadow_cost, loaded.config.seeds.shadow_cost) = (None, None);
-        }
         let changed = differences(&kept.config, &loaded.config);
         if !changed.is_empty() {
             return Err(UsageError(format!(
@@ -59,6 +56,9 @@ impl Plan {
                 folder.config().display()
             ))
             .into());
+        }
+        if !says_shadow_cost(&folder.config())? {
+            loaded.config.seeds.shadow_cost = None;
         }
         Ok(Self { loaded, prepared, warnings, folder: out, name: None })
     }

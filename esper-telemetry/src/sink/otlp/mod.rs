@@ -66,11 +66,12 @@ impl FromStr for Endpoint {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let expected = "expected http://HOST:PORT like http://127.0.0.1:4318, without user or query; what is to be encrypted goes to a \
+        let expected = "expected http://HOST:PORT like http://127.0.0.1:4318, without user, query or fragment; what is to be encrypted goes to a \
             collector on this machine, which passes it on";
         let uri: Uri = text.parse().map_err(|_| expected)?;
         let host = uri.host().unwrap_or_default();
-        let plain = uri.scheme_str() == Some("http") && uri.query().is_none() && !host.is_empty();
+        let plain =
+            uri.scheme_str() == Some("http") && uri.query().is_none() && !text.contains('#') && !host.is_empty();
         if !plain || uri.port_u16().is_none() || uri.authority().is_some_and(|all| all.as_str().contains('@')) {
             return Err(expected);
         }
@@ -264,6 +265,7 @@ mod tests {
             ("https://127.0.0.1:4318", None),
             ("http://me:secret@127.0.0.1:4318", None),
             ("http://127.0.0.1:4318/?a=b", None),
+            ("http://127.0.0.1:4318/#x", None),
             ("127.0.0.1:4318", None),
             ("", None),
         ] {

@@ -12,7 +12,7 @@ use crate::policy::heuristic::decide::HeuristicMemory;
 use crate::policy::heuristic::rules::{epochs_left, gate_is_open};
 
 /// Version of [`FEATURES`].
-pub const FEATURES_VERSION: u32 = 1;
+pub const FEATURES_VERSION: u32 = 2;
 
 /// Numbers in a row.
 pub const NUM_FEATURES: usize = FEATURES.len();
@@ -247,7 +247,7 @@ mod tests {
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         assert_eq!(
             (FEATURES_VERSION, digest),
-            (1, 0x4a97_203f_f2cd_4239),
+            (2, 0x4a97_203f_f2cd_4239),
             "a new list needs a new version, and its digest here"
         );
     }
