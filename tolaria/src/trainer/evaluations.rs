@@ -142,8 +142,10 @@ impl Watch for Warning {
 impl<M: TrainableModel> Evaluated<'_, M> {
     /// Whether all that it reads stays where it is.
     fn can_be_recorded(&self) -> bool {
-        let HeldOut { data, device, batch_size, .. } = self.held_out;
+        let HeldOut { data, device, batch_size, measures, .. } = self.held_out;
+        // Of what a measure reads besides its arguments nobody promises that it stays.
         self.model.host_numbers() == HostNumbers::Fixed
+            && measures.is_empty()
             && data.tensors().is_some_and(|(inputs, _)| inputs.device().same_device(device))
             && is_recorded(data.len(), batch_size)
     }

@@ -37,6 +37,7 @@ impl ColumnsPlan {
         let are_neighbors = outer.last().is_some_and(|&(size, stride)| stride == 1 && size >= COLUMNS);
         let is_fitting = reduction != Reduction::Sum
             && store.step == 1
+            && store.is_per_row
             && elements == body.columns
             && elements <= MAX_ELEMENTS
             && stride > 1
