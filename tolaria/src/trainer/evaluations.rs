@@ -33,12 +33,9 @@ struct EvaluationShape {
     probes: Vec<(SeedId, u64)>,
 }
 
-/// Where an evaluation leaves what it found.
+/// Where an evaluation leaves what it found: [`Rows::per_sample`].
 #[derive(Debug)]
-struct Found {
-    per_sample: Var,
-    counts: Vec<Var>,
-}
+struct Found(Var);
 
 /// The evaluations of a trainer.
 #[derive(Debug)]
@@ -66,7 +63,7 @@ impl Evaluations {
             compile: None,
             limit: LIMIT,
             max_failures: None,
-            keeps_shapes: false,
+            keeps_shapes: true,
         };
         Self { graphs: Executor::new(config, &GraphManager::global()), gpu }
     }
@@ -197,7 +194,7 @@ impl<M: TrainableModel> execute::Region<Found> for Evaluated<'_, M> {
             self.named().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
         held.extend(self.statistics.iter().map(|(name, statistic)| (name.clone(), statistic.as_tensor().clone())));
         held.extend(self.held_out.task.tensors().into_iter().map(|tensor| ("a tensor of the task".to_owned(), tensor)));
-        held.extend(found.all().map(|tensor| ("what an evaluation found".to_owned(), tensor.as_tensor().clone())));
+        held.push(("what an evaluation found".to_owned(), found.0.as_tensor().clone()));
         held
     }
 
@@ -213,26 +210,16 @@ fn is_recorded(num_samples: usize, batch_size: usize) -> bool {
 impl Found {
     /// Places for what the same evaluation finds again.
     fn like(rows: &Rows) -> Result<Self, Error> {
-        let like = |tensor: &Tensor| Var::zeros(tensor.shape(), tensor.dtype(), tensor.device());
-        let counts = rows.counts.iter().map(like).collect::<Result<_, _>>()?;
-        Ok(Self { per_sample: like(&rows.per_sample)?, counts })
+        let found = &rows.per_sample;
+        Ok(Self(Var::zeros(found.shape(), found.dtype(), found.device())?))
     }
 
     fn store(&self, rows: &Rows) -> Result<(), Error> {
-        self.per_sample.set(&rows.per_sample)?;
-        self.counts.iter().zip(&rows.counts).try_for_each(|(place, counts)| place.set(counts))?;
-        Ok(())
+        Ok(self.0.set(&rows.per_sample)?)
     }
 
     fn rows(&self) -> Rows {
-        Rows {
-            per_sample: self.per_sample.as_detached_tensor(),
-            counts: self.counts.iter().map(Var::as_detached_tensor).collect(),
-        }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Var> {
-        std::iter::once(&self.per_sample).chain(&self.counts)
+        Rows { per_sample: self.0.as_detached_tensor(), counts: Vec::new() }
     }
 }
 
@@ -241,22 +228,16 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::host_read::{read_vec, read_vec_f64};
+    use crate::host_read::read_vec;
 
     #[test]
     fn what_is_kept_is_what_the_last_evaluation_found() {
-        let rows = |losses: &[f32], counts: f64| Rows {
-            per_sample: Tensor::new(losses, &Device::Cpu).unwrap(),
-            counts: vec![Tensor::new(&[counts], &Device::Cpu).unwrap()],
-        };
-        let found = Found::like(&rows(&[1.0, 2.0], 3.0)).unwrap();
-        found.store(&rows(&[0.5, 0.25], 7.0)).unwrap();
-        let kept = found.rows();
-        let mut reads = HostReads::default();
-        assert_eq!(read_vec(&kept.per_sample, "test", &mut reads).unwrap(), [0.5, 0.25]);
-        assert_eq!(read_vec_f64(&kept.counts[0], "test", &mut reads).unwrap(), [7.0]);
-        assert_eq!(found.all().count(), 2);
-        found.store(&rows(&[1.0, 2.0, 3.0], 0.0)).unwrap_err();
+        let rows = |losses: &[f32]| Rows { per_sample: Tensor::new(losses, &Device::Cpu).unwrap(), counts: Vec::new() };
+        let found = Found::like(&rows(&[1.0, 2.0])).unwrap();
+        found.store(&rows(&[0.5, 0.25])).unwrap();
+        let kept = read_vec(&found.rows().per_sample, "test", &mut HostReads::default()).unwrap();
+        assert_eq!(kept, [0.5, 0.25]);
+        found.store(&rows(&[1.0, 2.0, 3.0])).unwrap_err();
     }
 
     #[test]
