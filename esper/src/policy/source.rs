@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_refused_whole_and_the_next_one_is_taken() {
         check(false, |dir| edit(dir, |m| m["format"] = json!(2)), "`format` is 2: expected 1");
-        check(false, |dir| edit(dir, |m| m["features_version"] = json!(9)), "`features_version` is 9: expected 1");
+        check(false, |dir| edit(dir, |m| m["features_version"] = json!(9)), "`features_version` is 9: expected 2");
         check(false, |dir| edit(dir, |m| m["hidden"] = json!(0)), "`hidden` is 0: expected 1 to 256");
         check(
             false,
