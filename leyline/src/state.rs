@@ -75,6 +75,9 @@ pub struct SystemState {
     pub topology: TopologyRevision,
     /// Trainable elements of the host, fossilized seeds included (count).
     pub host_parameters: u64,
+    /// Samples that an epoch passes over, skipped steps included (count); absent where that is not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples_per_epoch: Option<u64>,
     /// Training data, averaged over the epoch.
     pub train: Option<Score>,
     /// Held-out data that decisions may use; never the test data.

@@ -60,6 +60,7 @@ mod tests {
             steps_per_epoch: 10,
             topology: TopologyRevision(1),
             host_parameters: 100,
+            samples_per_epoch: None,
             train: score.clone(),
             validation: score,
             gradient_norm: Some(1.0),

@@ -14,7 +14,7 @@ use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
 use leyline::network::NetworkError;
 use leyline::region::{Eager, RegionError, declare_recording};
 use leyline::seed::{
-    Applied, Attribution, Confirmation, Confirming, Evidence, SeedManager, SeedState, SlotState, Transition,
+    Applied, Attribution, Confirmation, Confirming, Costs, Evidence, SeedManager, SeedState, SlotState, Transition,
 };
 use leyline::telemetry::NullRecorder;
 use leyline_testkit::clock::ManualClock;
@@ -133,6 +133,10 @@ impl<S: SeedManager> SeedManager for Watched<S> {
     fn record_confirmation(&mut self, _: &Eager, seed: SeedId, _: &Confirmation) -> Result<(), S::Error> {
         self.readings.push(seed);
         Ok(())
+    }
+
+    fn costs(&self, _eager: &Eager, _batch_size: usize) -> Result<Option<Costs>, S::Error> {
+        Ok(Some(Costs { attribution: 1.0, ..Costs::default() }))
     }
 
     fn finish_step(&mut self, eager: &mut Eager, step: StepIndex) -> Result<(), S::Error> {
@@ -257,6 +261,36 @@ fn an_epoch_that_is_taken_up_in_the_middle_shows_nothing_again() {
         assert_eq!(resumed.run(&mut eager, &mut NullObserver).unwrap(), Outcome::Completed);
         shown.extend(resumed.seeds().shown.iter().cloned());
         assert_eq!(shown, first_microbatches(), "interrupted after step {stop}");
+    }
+}
+
+/// What the policy is told of costs, epoch by epoch.
+#[derive(Debug, Default)]
+struct Told(Vec<(Option<u64>, f64)>);
+
+impl Observer for Told {
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        let asked = report.asked.as_ref().unwrap();
+        self.0.push((asked.samples_per_epoch, asked.costs.as_ref().unwrap().attribution));
+        Ok(())
+    }
+}
+
+#[test]
+fn attribution_is_a_cost_only_where_steps_attribute() {
+    let mut eager = Eager::acquire().unwrap();
+    for (has_seed, attribution) in [(false, 0.0), (true, 1.0)] {
+        let mut seeds = fake();
+        if has_seed {
+            let slot = seeds.export_slot_states(&eager).unwrap().remove(0);
+            let germinate = Operation::germinate(slot.slot, slot.offers[0].blueprint.clone());
+            for operation in [germinate, Operation::StartTraining { seed: SeedId(1) }] {
+                seeds.apply(&mut eager, &Order::new(operation, "test")).unwrap();
+            }
+        }
+        let mut told = Told::default();
+        trainer(Watched::new(seeds, false), None).unwrap().run(&mut eager, &mut told).unwrap();
+        assert_eq!(told.0, [(Some(NUM_SAMPLES as u64), attribution); NUM_EPOCHS as usize]);
     }
 }
 

@@ -118,6 +118,7 @@ fn state() -> SystemState {
         steps_per_epoch: 10,
         topology: TopologyRevision(0),
         host_parameters: 1000,
+        samples_per_epoch: None,
         train: Some(Score::new(0.9, 1000)),
         validation: Some(Score::new(1.0, 500)),
         gradient_norm: Some(1.0),

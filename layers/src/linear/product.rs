@@ -20,7 +20,7 @@ const MAX_SMALL: usize = 64;
 const MEETING: usize = 256;
 /// Elements between copied lines: one line of a cache.
 const GAP: usize = 16;
-/// Elements that are copied at once, as far as columns can be cut.
+/// Elements that are copied at once; where columns cannot be cut so far, nothing is copied.
 const MAX_COPIED: usize = 1 << 20;
 
 thread_local! {
@@ -155,12 +155,10 @@ impl Part<'_> {
         if !self.is_slow_to_pack() {
             return self.multiply();
         }
-        if self.right.num_rows * self.right.num_columns > MAX_COPIED
-            && let Some((first, second)) = self.cut_columns(1, 2)
-        {
+        if self.right.num_rows * self.right.num_columns > MAX_COPIED {
+            let Some((first, second)) = self.cut_columns(1, 2) else { return self.multiply() };
             first.form();
-            second.form();
-            return;
+            return second.form();
         }
         let Part { left, right, place } = *self;
         COPY.with_borrow_mut(|copy| Part { left, right: right.columns_apart(copy), place }.multiply());

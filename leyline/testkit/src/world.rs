@@ -81,6 +81,7 @@ impl World {
             steps_per_epoch: STEPS_PER_EPOCH,
             topology: TopologyRevision(self.topology),
             host_parameters: (NUM_CLASSES * (NUM_INPUTS + 1)) as u64,
+            samples_per_epoch: None,
             train: None,
             validation: None,
             gradient_norm: None,

@@ -6,18 +6,25 @@ use leyline::state::{Score, SystemState};
 use crate::heuristic::SHORT;
 use crate::support::{config, decide, judged, seed, slot, state, tamiyo, told};
 
+/// 1000 samples of 10 operations make an epoch of the network; 25 of those are a fifth of 100 epochs and what is looked at.
+fn priced(shown: SystemState, costs: [f64; 2]) -> SystemState {
+    let training = |training| Cost { training, evaluation: 0.0 };
+    let offer = |at: &str, cost| (slot(at, &[]).slot, "mlp".parse().unwrap(), training(cost));
+    let seeds = shown.seeds.iter().map(|seed| (seed.seed_id, training(costs[0]))).collect();
+    let offers = vec![offer("a", costs[0]), offer("b", costs[1])];
+    let costs = Costs { network: training(10.0), seeds, offers, ..Costs::default() };
+    SystemState { train: Some(Score::new(1.0, 1000)), costs: Some(costs), ..shown }
+}
+
+/// An epoch with a seed in the shadow that could be judged.
+fn shadowed(epoch: u64, cost: f64) -> SystemState {
+    let shut = judged(seed(1, "a", SeedStage::Training, 2), SeedStage::Blending, false);
+    priced(state(epoch, vec![shut], vec![slot("a", &[])]), [cost; 2])
+}
+
 /// where operations are known, the budget is of them, and not of epochs.
 #[test]
 fn looking_is_budgeted_in_operations_where_they_are_known() {
-    let training = |training| Cost { training, evaluation: 0.0 };
-    // 1000 samples of 10 operations make an epoch of the network; 25 of those are a fifth of 100 epochs and what is looked at.
-    let priced = |shown: SystemState, costs: [f64; 2]| {
-        let offer = |at: &str, cost| (slot(at, &[]).slot, "mlp".parse().unwrap(), training(cost));
-        let seeds = shown.seeds.iter().map(|seed| (seed.seed_id, training(costs[0]))).collect();
-        let offers = vec![offer("a", costs[0]), offer("b", costs[1])];
-        let costs = Costs { network: training(10.0), seeds, offers, ..Costs::default() };
-        SystemState { train: Some(Score::new(1.0, 1000)), costs: Some(costs), ..shown }
-    };
     let free = |costs: [f64; 2]| {
         let slots = || vec![slot("a", &[("mlp", 10)]), slot("b", &[("mlp", 10)])];
         let states: Vec<_> = (18..=20).map(|epoch| priced(state(epoch, vec![], slots()), costs)).collect();
@@ -30,11 +37,30 @@ fn looking_is_budgeted_in_operations_where_they_are_known() {
     assert_eq!(free([120.0, 120.0]), ["looking_spent"]);
 
     let mut policy = tamiyo(config(SHORT));
-    let mut lived = |cost: f64, epoch: u64| {
-        let shut = judged(seed(1, "a", SeedStage::Training, 2), SeedStage::Blending, false);
-        told(&decide(&mut policy, &priced(state(epoch, vec![shut], vec![slot("a", &[])]), [cost; 2])))
-    };
     // 11 after the first epoch; another one makes 22, and a third one 33.
-    assert_eq!(lived(100.0, 20).len(), 1, "there is room for another epoch");
-    assert_eq!(lived(100.0, 21)[0], "looking_spent: cull seed-1");
+    assert_eq!(told(&decide(&mut policy, &shadowed(20, 100.0))).len(), 1, "there is room for another epoch");
+    assert_eq!(told(&decide(&mut policy, &shadowed(21, 100.0)))[0], "looking_spent: cull seed-1");
+}
+
+/// Skipped steps are in no average, and cost what others do; so does an epoch whose decision came too late to count.
+#[test]
+fn what_was_looked_at_without_a_result_is_counted() {
+    let mut policy = tamiyo(config(SHORT));
+    let skipped = |epoch| SystemState {
+        samples_per_epoch: Some(1000),
+        train: Some(Score::new(1.0, 10)),
+        ..shadowed(epoch, 100.0)
+    };
+    assert_eq!(told(&decide(&mut policy, &skipped(20))).len(), 1, "there is room for another epoch");
+    assert_eq!(told(&decide(&mut policy, &skipped(21)))[0], "looking_spent: cull seed-1");
+
+    // 60 operations: 6.6 after the first epoch, and a third one would come to 19.8; with the one between that was not decided, a fourth
+    // to 26.4.
+    let second = |epoch| {
+        let mut policy = tamiyo(config(SHORT));
+        decide(&mut policy, &shadowed(20, 60.0));
+        told(&decide(&mut policy, &shadowed(epoch, 60.0)))
+    };
+    assert_eq!(second(21).len(), 1, "there is room for another epoch");
+    assert_eq!(second(22)[0], "looking_spent: cull seed-1");
 }

@@ -190,6 +190,7 @@ pub(crate) fn state(epoch: u64, mut seeds: Vec<SeedState>, mut slots: Vec<SlotSt
         steps_per_epoch: STEPS_PER_EPOCH,
         topology: TopologyRevision(0),
         host_parameters: 100,
+        samples_per_epoch: None,
         train: None,
         validation: Some(score(1.0)),
         gradient_norm: None,

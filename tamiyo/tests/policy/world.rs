@@ -91,6 +91,7 @@ impl World {
             steps_per_epoch: STEPS_PER_EPOCH,
             topology: TopologyRevision(u64::from(self.num_germinated)),
             host_parameters: self.host_parameters,
+            samples_per_epoch: None,
             train: None,
             validation: Some(score(HOST_LOSS - effect)),
             gradient_norm: None,

@@ -11,10 +11,11 @@ use leyline::layout::Owner;
 use leyline::model::TrainableModel;
 use leyline::policy::{Decision, Policy, Rationale};
 use leyline::region::Eager;
-use leyline::seed::{Evidence, GradientHealth, SeedManager, SeedStage, SeedState, Transition};
+use leyline::seed::{Costs, Evidence, GradientHealth, SeedManager, SeedStage, SeedState, Transition};
 use leyline::state::{ACCURACY, Score, SystemState};
 use leyline::telemetry::{Boundary, Event, Health, HealthStatus};
 
+use crate::batch::BatchConfig;
 use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::evaluate::{Evaluation, Probe};
@@ -283,6 +284,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let seeds = self.export_seeds(eager)?;
         let permanent = seeds.iter().filter(|seed| seed.stage == SeedStage::Fossilized);
         let host_parameters = layout.num_elements_of(Owner::Host) as u64;
+        let BatchConfig { batch_size, microbatches_per_step } = self.config.batch;
+        let costs = self.parts.seeds.costs(eager, batch_size.get()).map_err(|e| self.seed_error(e))?;
+        let attributes = self.attributes(microbatches_per_step.get());
+        let as_run = |costs: Costs| Costs { attribution: if attributes { costs.attribution } else { 0.0 }, ..costs };
         Ok(SystemState {
             run_id: self.parts.run_id.clone(),
             epoch: self.cursor.epoch,
@@ -291,12 +296,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             steps_per_epoch: measured.totals.num_steps,
             topology: layout.revision(),
             host_parameters: host_parameters + permanent.map(|seed| seed.num_parameters).sum::<u64>(),
+            samples_per_epoch: Some(self.parts.data.train.len() as u64),
             train: Some(measured.train.clone()),
             validation: Some(measured.validation.clone()),
             gradient_norm: Some(measured.totals.gradient_norm),
             conflict_ratio: measured.conflict_ratio,
             confirming: self.parts.seeds.confirming(eager).map_err(|e| self.seed_error(e))?,
-            costs: self.parts.seeds.costs(eager, self.config.batch.batch_size.get()).map_err(|e| self.seed_error(e))?,
+            costs: costs.map(as_run),
             seeds,
             slots: self.parts.seeds.export_slot_states(eager).map_err(|e| self.seed_error(e))?,
         })

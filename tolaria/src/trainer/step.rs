@@ -140,17 +140,22 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(plan.with_alphas(slots, alpha))
     }
 
-    /// The number of samples and the attribution of each microbatch. Attribution matters only where gradients of several owners and
-    /// several microbatches are told apart.
+    /// Whether steps of so many microbatches attribute them: only where gradients of several owners and several microbatches are told
+    /// apart does it matter.
+    pub(super) fn attributes(&self, num_microbatches: usize) -> bool {
+        let (config, owners) = (self.engine.config(), self.engine.geometry().owners());
+        config.tells_owners_apart() && num_microbatches >= 2 && owners.len() >= 2
+    }
+
+    /// The number of samples and the attribution of each microbatch.
     fn attribute(
         &mut self,
         eager: &Eager,
         samples: &WindowSamples<'_>,
         sizes: &[usize],
     ) -> Result<Vec<(usize, Attribution)>, Error> {
-        let engine = &self.engine;
         let sizes = sizes.iter().copied();
-        if !engine.config().tells_owners_apart() || sizes.len() < 2 || engine.geometry().owners().len() < 2 {
+        if !self.attributes(sizes.len()) {
             return Ok(sizes.map(|size| (size, Attribution::host_only())).collect());
         }
         let step = self.cursor.step;

@@ -7,7 +7,7 @@
 //! looked at then; one that does not leaves the share as it was promised.
 
 use leyline::command::Operation;
-use leyline::id::{BlueprintId, SlotId};
+use leyline::id::{BlueprintId, EpochIndex, SlotId};
 use leyline::seed::{BlueprintOffer, Cost, SeedStage, SeedState, SlotState};
 use leyline::state::SystemState;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,9 @@ pub(in crate::policy) struct Compute {
     looking: f64,
     /// Seeds for which the samples that confirm were read (count).
     num_read: u64,
+    /// The last epoch that was counted; absent before the first, and where an earlier version counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<EpochIndex>,
 }
 
 /// What an epoch costs.
@@ -42,10 +45,12 @@ impl<'a> Prices<'a> {
     fn of(config: &LookingConfig, state: &'a SystemState) -> Self {
         let scores = state.train.as_ref().zip(state.validation.as_ref()).filter(|_| state.costs.is_some());
         let samples = scores.map(|(train, validation)| {
+            // Those of skipped steps are in no average, and were passed over all the same.
+            let trained = state.samples_per_epoch.unwrap_or(train.num_samples) as f64;
             // A microbatch, which is at most what a step takes.
-            let audited = train.num_samples as f64 / state.steps_per_epoch.max(1) as f64;
+            let audited = trained / state.steps_per_epoch.max(1) as f64;
             let confirming = state.confirming.map_or(0, |next| next.num_samples);
-            [train.num_samples as f64, validation.num_samples as f64, confirming as f64, audited]
+            [trained, validation.num_samples as f64, confirming as f64, audited]
         });
         Self { state, epoch_cost: config.epoch_cost, samples }
     }
@@ -126,8 +131,11 @@ impl Compute {
             self.network = before as f64 * prices.network();
             self.looking = shadow_epochs as f64 * prices.epoch(None);
         }
-        self.network += prices.network();
-        self.looking += prices.of_the_last_epoch();
+        // An answer that came too late or failed leaves no memory, and its epoch passed all the same: as this one, it is assumed.
+        let epochs = self.last.map_or(1, |last| state.epoch.0.saturating_sub(last.0)) as f64;
+        self.last = Some(state.epoch);
+        self.network += epochs * prices.network();
+        self.looking += epochs * prices.of_the_last_epoch();
         let num_read = state.confirming.map_or(0, |next| next.num_read);
         let newly = num_read.saturating_sub(self.num_read) as f64;
         let dearest = state.costs.iter().flat_map(|costs| &costs.seeds).map(|(_, cost)| prices.reading(Some(*cost)));
