@@ -135,6 +135,7 @@ mod sync;
 #[cfg(any(test, feature = "cuda"))]
 mod claim;
 mod key;
+pub mod backward;
 pub mod precision;
 mod stats;
 mod cache;

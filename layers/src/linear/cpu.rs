@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Result, Shape, Storage, Tensor, bail};
+use esper_graph::backward::apart;
 use esper_graph::precision::rounded_once;
 
 use super::options::{Activation, LinearOptions, WeightOrder};
@@ -171,7 +172,7 @@ impl Layer {
             };
             Ok((
                 x.track_op().then(of_x).transpose()?,
-                weight.track_op().then(of_weight).transpose()?,
+                weight.track_op().then(of_weight).transpose()?.and_then(|gradient| apart(output, weight, gradient)),
                 bias.is_some_and(Tensor::track_op).then(of_bias).transpose()?,
             ))
         })

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use candle_core::{DType, Device, Tensor};
+use esper_graph::backward::backward;
 use esper_graph::precision::with_precision;
 use esper_graph::{ExecutionMode, GraphKey, Refusal, execute};
 use leyline::error::BoxError;
@@ -147,7 +148,7 @@ impl<M: TrainableModel> Region<'_, M> {
     ) -> Result<(), Error> {
         let scaled = self.sums.scale().map(|scale| Ok::<_, Error>((scale.of(scope)?, scale.scaled(loss, scope)?)));
         let scaled = scaled.transpose()?;
-        let gradients = scaled.as_ref().map_or(loss, |(_, scaled)| scaled).backward()?;
+        let gradients = backward(scaled.as_ref().map_or(loss, |(_, scaled)| scaled))?;
         let weight = Weight { scale: scaled.as_ref().map(|(scale, _)| scale), coefficient, adds };
         gather_weighed(&gradients, self.model.parameters(), self.model.layout(), scope, into, &weight)
     }
