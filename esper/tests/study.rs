@@ -166,6 +166,45 @@ fn a_network_from_scratch_has_the_size_of_the_one_that_was_grown_beside_it() {
     assert!(output.status.code() == Some(2) && told.contains("expected a policy before them"), "{told}");
 }
 
+#[test]
+fn dice_keep_as_many_seeds_as_the_policy_beside_them_and_say_so_where_they_cannot() {
+    let flags = ["--policies", "fixed,random-equal,off", "--set", "data.test_fraction=0.7", "--seeds", "1"];
+    let mut before = Vec::new();
+    // Too short to grow, and long enough; decided alike by another study.
+    for epochs in ["1", "40", "40"] {
+        let dir = tempfile::tempdir().unwrap();
+        let set = format!("run.epochs={epochs}");
+        let more = [&flags[..], &["--set", &set]].concat();
+        done(dir.path(), &more);
+        let all = runs(dir.path());
+        let [fixed, dice, off] = ["fixed", "random-equal", "off"].map(|policy| run_of(&all, policy));
+        assert_eq!((&dice["num_fossilized"], &dice["steps"]), (&fixed["num_fossilized"], &off["steps"]), "{dice}");
+        assert_eq!(fixed["num_fossilized"] == 0, epochs == "1", "{fixed}");
+        assert_eq!(dice["test_loss"] == off["test_loss"], epochs == "1", "the host alone: {dice}");
+        assert!(dice.get("num_confirmations").is_none() && dice["origin"] != fixed["origin"], "{dice}");
+        before.push((dice["test_loss"].clone(), dice["parameters"].clone()));
+        let (_, told) = done(dir.path(), &more);
+        assert_eq!(told.matches("% test accuracy").count(), 0, "{told}");
+    }
+    assert_eq!(before[1], before[2]);
+    // The seed of `fixed` is permanent after 13 epochs, and the run ends before most of what may be drawn.
+    let dir = tempfile::tempdir().unwrap();
+    let early = [
+        "--set",
+        "run.epochs=120",
+        "--set",
+        "train.early_stop.patience=13",
+        "--set",
+        "train.early_stop.min_delta=100.0",
+    ];
+    let (table, told) = text(&study(dir.path(), &[&flags[..], &early].concat()).output().unwrap());
+    assert!(
+        told.contains("digits, random-equal, seed 0") && told.contains("0 seeds became permanent, and 1 were to"),
+        "{told}"
+    );
+    assert!(!table.contains("| digits | random-equal | 1 |"), "{table}");
+}
+
 const ONE: [&str; 6] = ["--policies", "off", "--seeds", "1", "--set", "run.epochs=1"];
 
 #[test]
@@ -383,6 +422,7 @@ fn arms_that_need_others_are_refused_without_them() {
     for (policies, expected) in [
         ("scratch,off", "expected a policy before them"),
         ("noise,off", "expected a policy before them"),
+        ("random-equal,off", "expected a policy before them"),
         ("heuristic,scratch-flops,off", "expected `scratch` too"),
         ("heuristic,sweep-4,off", "accepted: "),
     ] {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                 ┌─ heuristic: tracker ─ evidence ─ rules ─ placement ─┐
-//!  SystemState ──►│  fixed: a clock   random: legal dice   off: nothing │──► proposals ──► check ──► Decision
+//!  SystemState ──►│  fixed: a clock   random: legal dice   off: nothing │──► proposals ──► risk ──► check ──► Decision
 //!                 │  learned: observed alike ─ limits ─ network          │      (PO-2)
 //!                 └─────────────────────────────────────────────────────┘
 //! ```
@@ -22,6 +22,7 @@ pub mod tracker;
 pub mod evidence;
 pub mod policy;
 mod check;
+pub mod risk;
 mod coverage;
 mod tamiyo;
 pub mod telemetry;

@@ -20,6 +20,7 @@ use crate::coverage::input_coverage;
 use crate::error::Error;
 use crate::policy::learned::Networks;
 use crate::policy::{PolicyKind, Proposal, Proposer, TamiyoConfig};
+use crate::risk::{RiskConfig, RiskMemory, hold_back};
 use crate::telemetry::Instruments;
 
 const FORMAT: u32 = 2;
@@ -37,6 +38,8 @@ pub struct Tamiyo {
     policy: Box<dyn Proposer>,
     networks: Option<Box<dyn Networks>>,
     progress: Progress,
+    risk: RiskConfig,
+    risk_memory: RiskMemory,
 }
 
 /// What the service itself remembers.
@@ -55,6 +58,9 @@ struct Progress {
 struct Saved {
     format: u32,
     progress: Progress,
+    /// What the rules of risk remember; absent in states of before there were any.
+    #[serde(default, skip_serializing_if = "RiskMemory::is_empty")]
+    risk: RiskMemory,
     /// What the policy remembers, under its name; earlier builds wrote the name alone of one that remembers nothing.
     memory: Value,
 }
@@ -96,6 +102,8 @@ impl Tamiyo {
             instruments: Instruments::new(recorder),
             kind: config.policy,
             blend: config.blend.clone(),
+            risk: config.risk.clone(),
+            risk_memory: RiskMemory::default(),
             policy: config.begin(),
             networks: None,
             progress: Progress::default(),
@@ -188,6 +196,9 @@ impl Policy for Tamiyo {
         let looked = self.look(state);
         let before = self.policy.signals();
         let mut proposals = self.policy.propose(state);
+        let verdicts = self.risk.judge(&mut self.risk_memory, state);
+        self.instruments.record_risks(state, &verdicts, &self.risk_memory.beginning(&verdicts));
+        proposals = hold_back(&verdicts, proposals);
         proposals.extend(looked);
         self.instruments.record_signals(state, before, self.policy.signals());
         let decision = self.issue(state, proposals);
@@ -201,14 +212,14 @@ impl Durable for Tamiyo {
         eager.check()?;
         let memory: Value = serde_json::from_str(&self.policy.save(eager)?.json).map_err(Error::Save)?;
         let memory = serde_json::to_value(BTreeMap::from([(self.kind, memory)])).map_err(Error::Save)?;
-        let saved = Saved { format: FORMAT, progress: self.progress, memory };
+        let saved = Saved { format: FORMAT, progress: self.progress, risk: self.risk_memory.clone(), memory };
         let json = serde_json::to_string(&saved).map_err(Error::Save)?;
         Ok(SavedState { json, ..SavedState::default() })
     }
 
     fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
         eager.check()?;
-        let Saved { format, progress, memory } = serde_json::from_str(&saved.json).map_err(Error::Restore)?;
+        let Saved { format, progress, risk, memory } = serde_json::from_str(&saved.json).map_err(Error::Restore)?;
         if format != FORMAT {
             return Err(Error::RestoreFormat { expected: FORMAT, found: format });
         }
@@ -217,7 +228,7 @@ impl Durable for Tamiyo {
             return Err(Error::RestorePolicy { expected: self.kind, found });
         }
         self.policy.restore(eager, &SavedState { json: memory.to_string(), ..SavedState::default() })?;
-        self.progress = progress;
+        (self.progress, self.risk_memory) = (progress, risk);
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use leyline::id::SeedId;
 use leyline::state::SystemState;
 use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Level, Recorder};
 
+use crate::risk::{RiskRule, Verdict};
 use crate::tracker::Signals;
 
 leyline::declare_metrics! {
@@ -26,6 +27,8 @@ leyline::declare_metrics! {
     NETWORKS_LOADED = Counter "tamiyo.policy.loaded_total" Count [];
     /// Networks that were refused; the one before stays.
     NETWORKS_REFUSED = Counter "tamiyo.policy.refused_total" Count [];
+    /// Decisions at which a rule of risk fired.
+    RISKS = Counter "tamiyo.risk.total" Count ["rule"];
     /// Whether the host has stabilized.
     STABILIZED = Gauge "tamiyo.host.stabilized" Flag [];
     /// Measured epochs since the validation loss improved.
@@ -58,6 +61,14 @@ pub static WAITING: EventDesc = EventDesc {
     level: Level::Info,
     help: "why the policy gave no more orders at a decision",
     attributes: &["epoch", "rule", "detail"],
+};
+
+/// A rule of risk fires, and did not at the decision before.
+pub static RISK: EventDesc = EventDesc {
+    name: "tamiyo.risk",
+    level: Level::Warning,
+    help: "a limit of risk is exceeded from this decision on; what it holds back is told as waiting",
+    attributes: &["epoch", "rule", "severity", "value", "limit"],
 };
 
 /// The host stabilized for the first time.
@@ -94,7 +105,7 @@ pub static POLICY_REFUSED: EventDesc = EventDesc {
 
 /// Every event of this crate.
 pub static EVENTS: &[&EventDesc] =
-    &[&DECISION, &PROPOSAL_REFUSED, &WAITING, &INITIATED, &PLATEAU_DETECTED, &POLICY_LOADED, &POLICY_REFUSED];
+    &[&DECISION, &PROPOSAL_REFUSED, &WAITING, &RISK, &INITIATED, &PLATEAU_DETECTED, &POLICY_LOADED, &POLICY_REFUSED];
 
 /// Handles of the metrics, and the edges of the events.
 #[derive(Debug)]
@@ -104,6 +115,7 @@ pub(crate) struct Instruments {
     loss_delta: Gauge,
     latency: Gauge,
     refused: Counter,
+    risks: [(RiskRule, Counter); RiskRule::ALL.len()],
     stabilized: Gauge,
     plateau_epochs: Gauge,
     seeds: BTreeMap<SeedId, SeedGauges>,
@@ -122,6 +134,8 @@ impl Instruments {
             loss_delta: recorder.gauge(&LOSS_DELTA, &[]),
             latency: recorder.gauge(&INFERENCE_LATENCY, &[]),
             refused: recorder.counter(&REFUSED, &[]),
+            // Each is there from the start, at 0.
+            risks: RiskRule::ALL.map(|rule| (rule, recorder.counter(&RISKS, &[rule.name()]))),
             stabilized: recorder.gauge(&STABILIZED, &[]),
             plateau_epochs: recorder.gauge(&PLATEAU_EPOCHS, &[]),
             seeds: BTreeMap::new(),
@@ -203,6 +217,18 @@ impl Instruments {
             .with("rule", rule)
             .with("reason", reason);
         self.recorder.event(event);
+    }
+
+    /// Counts the verdicts, and reports those that begin.
+    pub(crate) fn record_risks(&self, state: &SystemState, verdicts: &[Verdict], beginning: &[&Verdict]) {
+        for (rule, counter) in &self.risks {
+            counter.add(verdicts.iter().filter(|verdict| verdict.rule == *rule).count() as u64);
+        }
+        for Verdict { rule, severity, value, limit } in beginning {
+            let event = Event::new(&RISK).with("epoch", state.epoch).with("rule", rule.name());
+            let event = event.with("severity", severity.name()).with("value", value).with("limit", limit);
+            self.recorder.event(event);
+        }
     }
 
     pub(crate) fn record_waiting(&self, state: &SystemState, rule: &str, detail: &str) {

@@ -13,6 +13,7 @@ use leyline::telemetry::NullRecorder;
 use tamiyo::policy::PolicyKind;
 
 use super::command::StudyArgs;
+use super::dice::drawn;
 use super::file::Run;
 use crate::check::Checked;
 use crate::config::{ConfigError, Diagnostic, EsperConfig, Issue, Layer};
@@ -35,6 +36,8 @@ pub(super) enum Kind {
     Noise,
     /// The network of the host in five widths, of which the one that is best on validation data counts, and the cost of all.
     Sweep,
+    /// As many permanent seeds as the first policy kept, drawn by dice.
+    RandomEqual,
     /// The network of the host with wider layers, of the size that the first policy grew to.
     Scratch(Equal),
 }
@@ -53,6 +56,7 @@ impl Kind {
         match name {
             "noise" => Self::Noise,
             "sweep" => Self::Sweep,
+            "random-equal" => Self::RandomEqual,
             "scratch" => Self::Scratch(Equal::Steps),
             "scratch-flops" => Self::Scratch(Equal::Operations),
             "scratch-seconds" => Self::Scratch(Equal::Seconds),
@@ -64,7 +68,7 @@ impl Kind {
     fn round(self) -> usize {
         match self {
             Self::Policy | Self::Noise | Self::Sweep => 0,
-            Self::Scratch(Equal::Steps) => 1,
+            Self::RandomEqual | Self::Scratch(Equal::Steps) => 1,
             Self::Scratch(Equal::Operations | Equal::Seconds) => 2,
         }
     }
@@ -91,7 +95,7 @@ pub(super) fn check_names(policies: &[String]) -> Result<(), UsageError> {
     let kinds: Vec<Kind> = policies.iter().map(|name| Kind::of(name)).collect();
     let follows = |kind: &Kind| !matches!(kind, Kind::Policy | Kind::Sweep);
     let problem = if kinds.first() != Some(&Kind::Policy) && kinds.iter().any(follows) {
-        "`scratch` is as large as what the first policy grows, and `noise` is decided about by it; expected a policy before them"
+        "`scratch` is as large as what the first policy grows, `random-equal` keeps as many seeds, and `noise` is decided about by it; expected a policy before them"
     } else if kinds.iter().any(|kind| kind.round() == 2) && !kinds.contains(&Kind::Scratch(Equal::Steps)) {
         "`scratch-flops` and `scratch-seconds` are as long as `scratch` makes them; expected `scratch` too"
     } else {
@@ -160,6 +164,7 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
     let policy = match Kind::of(policy) {
         Kind::Policy => policy,
         Kind::Sweep | Kind::Scratch(_) => PolicyKind::Off.name(),
+        Kind::RandomEqual => PolicyKind::Fixed.name(),
         Kind::Noise => {
             set.extend(["seeds.noise_blueprint=true", "seeds.blueprints=[\"noise\"]"].map(str::to_owned));
             args.policies.first().map_or("", String::as_str)
@@ -197,9 +202,15 @@ pub(super) fn settled(arm: Arm, args: &StudyArgs, runs: &[Run], before: &[Arm]) 
         let is_beside = |run: &&Run| run.data == arm.data && run.seed == arm.seed && run.policy == policy;
         runs.iter().find(is_beside).with_context(|| format!("{}, seed {}: no run of {policy}", arm.data, arm.seed))
     };
-    let grown = || beside(args.policies.first().map_or("", String::as_str));
+    let first = args.policies.first().map_or("", String::as_str);
+    let grown = || beside(first);
     let share = match Kind::of(&arm.policy) {
         Kind::Policy | Kind::Noise | Kind::Sweep => return Ok(arm),
+        Kind::RandomEqual => {
+            let config = drawn(&arm.config, first, grown()?.num_fossilized);
+            let config = config.with_context(|| format!("{}, random-equal, seed {}", arm.data, arm.seed))?;
+            return Ok(Arm { config, ..arm });
+        }
         Kind::Scratch(Equal::Steps) => {
             let config = widened(&arm.config, grown()?.parameters)?;
             return Ok(Arm { config: config.with_context(|| format!("{}: no host of that size", arm.data))?, ..arm });

@@ -23,7 +23,7 @@ use tamiyo::policy::PolicyKind;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Flow, Observer, Outcome};
 
-use super::arms::{Arm, arms, check_names, rounds, settled, swept};
+use super::arms::{Arm, Kind, arms, check_names, rounds, settled, swept};
 use super::file::{Counted, Origin, Run, RunFile, build};
 use super::page::page;
 use super::result::{name, result};
@@ -45,7 +45,8 @@ pub struct StudyArgs {
     /// Policies: every other one is compared with the last, and the first one with all. Some are none: `scratch` is the network of the host with
     /// wider layers, of the size that the first one grows to on the same data with the same random seed, for as many steps; `scratch-flops` and
     /// `scratch-seconds` the same for as many operations, or as long; `sweep` is the host in 1, 2, 4, 8 and 16 times its width, of which the one counts
-    /// that is best on validation data, and the cost of all; `noise` is the first policy with nothing on offer but seeds that add noise.
+    /// that is best on validation data, and the cost of all; `noise` is the first policy with nothing on offer but seeds that add noise;
+    /// `random-equal` makes as many seeds permanent as the first one kept, with slot, blueprint and time drawn by dice and no evidence asked.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "heuristic,off")]
     pub policies: Vec<String>,
     /// Random seeds per arm.
@@ -280,8 +281,16 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
     let operations = (config.run.device == DeviceName::Cpu).then(|| Counted::from(operations));
     let test = trainer.test(&eager)?.score;
     let states = trainer.seeds().export_seed_states(&eager)?;
-    // Where nothing grows there is nothing to confirm.
-    let confirming = trainer.seeds().confirming(&eager)?.filter(|_| config.policy.policy != PolicyKind::Off);
+    let num_fossilized = states.iter().filter(|state| state.stage == SeedStage::Fossilized).count();
+    let (kind, drawn) = (Kind::of(policy), config.policy.fixed.germinations.len());
+    if kind == Kind::RandomEqual && num_fossilized != drawn {
+        anyhow::bail!(
+            "{num_fossilized} seeds became permanent, and {drawn} were to; expected as many: does anything end a run early?"
+        );
+    }
+    // Where nothing grows, or grows without evidence, there is nothing to confirm.
+    let is_confirmed = config.policy.policy != PolicyKind::Off && kind != Kind::RandomEqual;
+    let confirming = trainer.seeds().confirming(&eager)?.filter(|_| is_confirmed);
     Ok(Some(Run {
         data: data.clone(),
         policy: policy.clone(),
@@ -293,7 +302,7 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
         operations,
         validation: watch.validation,
         parameters: trainer.seeds().model().layout().num_elements(),
-        num_fossilized: states.iter().filter(|state| state.stage == SeedStage::Fossilized).count(),
+        num_fossilized,
         num_germinated: Some(watch.germinated.len() as u64),
         num_confirmations: confirming.map(|next| next.num_read),
         unconfirmable: unconfirmable(confirming),

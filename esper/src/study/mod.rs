@@ -5,6 +5,7 @@
 
 mod paired;
 mod file;
+mod dice;
 mod arms;
 mod table;
 mod result;

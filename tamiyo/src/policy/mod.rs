@@ -31,6 +31,7 @@ pub use random::RandomConfig;
 pub use settings::Settings;
 
 use crate::issues::Issues;
+use crate::risk::RiskConfig;
 use settings::Begun;
 pub(crate) use settings::Proposer;
 

@@ -40,6 +40,9 @@ macro_rules! policies {
             /// `multiply`, `gate`, `{ channel = [..] }` with a weight for each channel of the slot, or
             /// `{ confidence = { steepness, threshold, low, high } }`.
             pub blend: Blend,
+            /// What speaks against growing, whatever policy asks for it.
+            #[serde(skip_serializing_if = "RiskConfig::is_usual")]
+            pub risk: RiskConfig,
             $(
                 #[doc = concat!("Settings of `", stringify!($name), "`.")]
                 $(#[$section])*
@@ -54,6 +57,7 @@ macro_rules! policies {
             /// Every value that cannot be used, with its key and what is accepted.
             pub fn validate(&self) -> Result<(), Vec<ConfigIssue>> {
                 let mut issues = Issues::default();
+                self.risk.check(issues.of("risk"));
                 $(self.$name.check(issues.of(stringify!($name)));)+
                 issues.finish()
             }

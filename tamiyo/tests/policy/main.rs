@@ -4,6 +4,7 @@
 mod support;
 mod world;
 mod budget;
+mod risk;
 mod heuristic;
 mod controls;
 mod service;

@@ -159,6 +159,16 @@ impl Default for LookingConfig {
     }
 }
 
+impl GerminationConfig {
+    /// Most parameters of a network whose host has so many at the first decision (counts).
+    #[must_use]
+    pub fn parameter_limit(&self, host_parameters: u64) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count; saturates")]
+        let relative = (host_parameters as f64 * self.max_parameter_ratio) as u64;
+        self.max_parameters.map_or(relative, |absolute| absolute.min(relative))
+    }
+}
+
 impl HeuristicConfig {
     /// Epochs from germination to permanence when every stage takes its shortest time; the first is spent on the way
     /// from germinated to training.

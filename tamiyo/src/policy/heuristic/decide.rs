@@ -140,11 +140,7 @@ impl HeuristicConfig {
     }
 
     pub(super) fn parameter_limit(&self, memory: &HeuristicMemory) -> u64 {
-        let config = &self.germination;
-        let initial = memory.initial_parameters.unwrap_or(0) as f64;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count; saturates")]
-        let relative = (initial * config.max_parameter_ratio) as u64;
-        config.max_parameters.map_or(relative, |absolute| absolute.min(relative))
+        self.germination.parameter_limit(memory.initial_parameters.unwrap_or(0))
     }
 }
 
