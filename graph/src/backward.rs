@@ -71,7 +71,7 @@ pub fn backward(of: &Tensor) -> Result<GradStore> {
 /// back, to be returned to candle.
 ///
 /// It is kept where the argument is a large variable and the operation, known by its output `result`, is one of those that this pass goes
-/// through: a pass within the backward pass of another operation gets its own gradients.
+/// through: a pass within the backward pass of another operation gets its own gradients, as long as it begins from detached arguments.
 ///
 /// # Sync
 /// none

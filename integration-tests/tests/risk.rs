@@ -22,10 +22,21 @@ fn epochs(config: &EsperConfig) -> Vec<EpochReport> {
     recorded.epochs
 }
 
-/// The rules that held something back in a run, with what they told.
-fn held_back(epochs: &[EpochReport]) -> BTreeSet<&str> {
-    let waiting = epochs.iter().flat_map(|epoch| &epoch.waiting);
-    waiting.filter(|told| told.detail.starts_with("held back")).map(|told| told.rule.as_str()).collect()
+/// The rules that held growth back in a run, in whose epochs nothing grows.
+#[track_caller]
+fn held_back(epochs: &[EpochReport]) -> BTreeSet<&'static str> {
+    let rules = |epoch: &EpochReport| -> BTreeSet<&'static str> {
+        let fired = |rule: &&str| epoch.waiting.iter().any(|told| told.rule == *rule);
+        RiskRule::ALL.iter().map(|rule| rule.name()).filter(fired).collect()
+    };
+    for epoch in epochs.iter().filter(|epoch| !rules(epoch).is_empty()) {
+        let grows = |operation: &&str| {
+            ["germinate", "start_blending", "fossilize"].iter().any(|one| operation.starts_with(one))
+        };
+        let grown: Vec<&str> = epoch.commands.iter().map(|command| command.operation.as_str()).filter(grows).collect();
+        assert_eq!(grown, [""; 0], "epoch {}", epoch.epoch);
+    }
+    epochs.iter().flat_map(rules).collect()
 }
 
 /// Turns off all rules but these.

@@ -20,7 +20,7 @@ use crate::coverage::input_coverage;
 use crate::error::Error;
 use crate::policy::learned::Networks;
 use crate::policy::{PolicyKind, Proposal, Proposer, TamiyoConfig};
-use crate::risk::{RiskConfig, RiskMemory, hold_back};
+use crate::risk::{RiskConfig, RiskMemory, hold_back, shown};
 use crate::telemetry::Instruments;
 
 const FORMAT: u32 = 2;
@@ -59,8 +59,8 @@ struct Saved {
     format: u32,
     progress: Progress,
     /// What the rules of risk remember; absent in states of before there were any.
-    #[serde(default, skip_serializing_if = "RiskMemory::is_empty")]
-    risk: RiskMemory,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    risk: Option<RiskMemory>,
     /// What the policy remembers, under its name; earlier builds wrote the name alone of one that remembers nothing.
     memory: Value,
 }
@@ -195,10 +195,9 @@ impl Policy for Tamiyo {
 
         let looked = self.look(state);
         let before = self.policy.signals();
-        let mut proposals = self.policy.propose(state);
         let verdicts = self.risk.judge(&mut self.risk_memory, state);
         self.instruments.record_risks(state, &verdicts, &self.risk_memory.beginning(&verdicts));
-        proposals = hold_back(&verdicts, proposals);
+        let mut proposals = hold_back(&verdicts, self.policy.propose(&shown(&verdicts, state)));
         proposals.extend(looked);
         self.instruments.record_signals(state, before, self.policy.signals());
         let decision = self.issue(state, proposals);
@@ -212,7 +211,7 @@ impl Durable for Tamiyo {
         eager.check()?;
         let memory: Value = serde_json::from_str(&self.policy.save(eager)?.json).map_err(Error::Save)?;
         let memory = serde_json::to_value(BTreeMap::from([(self.kind, memory)])).map_err(Error::Save)?;
-        let saved = Saved { format: FORMAT, progress: self.progress, risk: self.risk_memory.clone(), memory };
+        let saved = Saved { format: FORMAT, progress: self.progress, risk: Some(self.risk_memory.clone()), memory };
         let json = serde_json::to_string(&saved).map_err(Error::Save)?;
         Ok(SavedState { json, ..SavedState::default() })
     }
@@ -228,7 +227,7 @@ impl Durable for Tamiyo {
             return Err(Error::RestorePolicy { expected: self.kind, found });
         }
         self.policy.restore(eager, &SavedState { json: memory.to_string(), ..SavedState::default() })?;
-        (self.progress, self.risk_memory) = (progress, risk);
+        (self.progress, self.risk_memory) = (progress, risk.unwrap_or_else(RiskMemory::of_an_earlier_version));
         Ok(())
     }
 }

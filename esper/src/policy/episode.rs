@@ -13,6 +13,7 @@ use leyline::seed::{SeedManager as _, SeedStage, SeedState};
 use leyline::telemetry::NullRecorder;
 use tamiyo::PolicyKind;
 use tamiyo::policy::learned::{Choice, Choosing, Held, Networks, Teacher, Trace};
+use tamiyo::risk::RiskRule;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Flow, Observer, Outcome};
 
@@ -80,6 +81,8 @@ pub(super) fn run(
 ) -> anyhow::Result<Option<Episode>> {
     let mut config = config.clone();
     config.policy.learned.seed = dice;
+    // What is held back beside a network is no choice of its own.
+    config.policy.risk.off = RiskRule::ALL.to_vec();
     let (networks, teacher): (Option<Box<dyn Networks>>, Teacher) = match decides {
         Decides::Rules => {
             config.policy.policy = PolicyKind::Heuristic;

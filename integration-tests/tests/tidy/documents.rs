@@ -3,7 +3,7 @@
 use crate::tree::{File, root, walk};
 
 /// Ends of names that a file of this repository has; other paths in documents are those of runs and caches.
-const ENDS: &[&str] = &[".rs", ".cu", ".cuh", ".md", ".toml", ".json", ".py", ".lock", "/"];
+const ENDS: &[&str] = &[".rs", ".cu", ".cuh", ".md", ".toml", ".json", ".py", ".lock", ".svg", ".txt", "/"];
 /// Where figures of results begin and end, as `baselines::figures` writes them.
 const FIGURES: [&str; 2] = ["<!-- figures ", "<!-- /figures -->"];
 const UNITS: &[&str] = &["µs", "ms", "GB/s"];
@@ -74,9 +74,10 @@ fn joined(folder: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// A time or a rate that somebody typed. Limits of the program, which are no results, stand in `docs/telemetry.md`.
+/// A time or a rate that somebody typed. Limits of the program, which are no results, stand in `docs/telemetry.md`, and bars in
+/// `docs/requirements.md`.
 pub(crate) fn typed_figure(file: &File) -> Option<String> {
-    if !is_document(file) || file.path == "docs/telemetry.md" {
+    if !is_document(file) || ["docs/telemetry.md", "docs/requirements.md"].contains(&file.path.as_str()) {
         return None;
     }
     let mut is_made = false;

@@ -33,7 +33,7 @@ const KINDS: &[Kind] = &[
             Instance { name: "fixed", words: &["FixedConfig", "PolicyKind::Fixed"] },
             Instance { name: "random", words: &["RandomConfig", "PolicyKind::Random"] },
         ],
-        users: &["baselines/"],
+        users: &["baselines/", "esper/src/study/"],
     },
     Kind {
         heading: "Loss or task",

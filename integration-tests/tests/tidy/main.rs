@@ -7,6 +7,7 @@ mod contract;
 mod results;
 mod documents;
 mod extend;
+mod requirements;
 
 use tree::Tree;
 
@@ -83,6 +84,11 @@ fn results_name_the_commit_that_they_were_measured_at() {
 fn documents_name_files_that_exist() {
     let paths = documents::paths();
     report(&Tree::read().check(|file| documents::dead_path(file, &paths)));
+}
+
+#[test]
+fn every_requirement_is_listed_with_what_shows_it() {
+    report(&requirements::violations(&Tree::read()));
 }
 
 #[test]

@@ -27,11 +27,19 @@ pub(crate) struct RiskMemory {
     conservative_until: Option<EpochIndex>,
     /// What fired at the decision before.
     fired: BTreeSet<RiskRule>,
+    /// Whether the run began before there were rules: it goes on without.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_off: bool,
 }
 
 impl RiskMemory {
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
+    /// Of a run that began before there were rules: what they compare with was not kept.
+    pub(crate) fn of_an_earlier_version() -> Self {
+        Self { is_off: true, ..Self::default() }
+    }
+
+    pub(super) fn is_of_an_earlier_version(&self) -> bool {
+        self.is_off
     }
 
     /// Takes in what was measured; what is absent or not finite is left out.
@@ -44,7 +52,10 @@ impl RiskMemory {
             (Some(before), Some(loss), Some(first)) => keep(&mut self.rises, (loss - before) / first),
             _ => self.rises.clear(),
         }
-        finite(state.gradient_norm).into_iter().for_each(|norm| keep(&mut self.norms, norm));
+        match finite(state.gradient_norm) {
+            Some(norm) => keep(&mut self.norms, norm),
+            None => self.norms.clear(),
+        }
     }
 
     pub(super) fn spiked(&mut self, epoch: EpochIndex, epochs: u64) {

@@ -4,22 +4,24 @@
 //!
 //! | rule | number | holds back |
 //! |---|---|---|
-//! | `loss_spike` | rise of the validation loss since the decision before, in parts of that of the first decision | all but culls, also for the epochs that follow |
-//! | `conservative_mode` | epochs since such a spike | all but culls |
-//! | `isolation_violation` | violations of isolation by a seed in the shadow | all but culls |
+//! | `loss_spike` | rise of the validation loss since the decision before, in parts of that of the first decision | all but culls and pauses of seeds, also in the epochs that follow |
+//! | `conservative_mode` | epochs for which such a spike still holds, this one included | as `loss_spike` |
+//! | `isolation_violation` | violations of isolation by a seed in the shadow | as `loss_spike` |
 //! | `loss_unmeasured` | 1 where the validation loss is absent or not finite | what grows |
 //! | `loss_warning` | as `loss_spike` | what grows |
 //! | `loss_volatility` | root of the mean square of the latest 8 rises, falls taken for 0 | what grows |
 //! | `gradient_variance` | variance of the gradient norm over the latest 8 epochs, in parts of its squared mean | what grows |
 //! | `gradient_conflict` | conflicting ordered pairs of owners, in `[0, 1]` | what grows |
 //!
-//! *What grows*: germination, blending and becoming permanent. What was held back is in [`Decision::waiting`](leyline::policy::Decision::waiting),
-//! under the rule of the most severe verdict. The rules of the older system that are not here, and what does their work: decision 35.
+//! *What grows*: germination, blending and becoming permanent. A policy is shown no offers meanwhile, so that none remembers a germination
+//! that does not come; its other proposals are held back one by one. [`Decision::waiting`](leyline::policy::Decision::waiting) says so, under
+//! the rule of the most severe verdict. The rules of the older system that are not here, and what does their work: decision 35.
 
 mod rules;
 mod memory;
 
-use std::fmt;
+use std::borrow::Cow;
+use std::{fmt, iter};
 
 use leyline::command::Operation;
 use leyline::state::SystemState;
@@ -58,7 +60,7 @@ pub enum RiskRule {
 
 /// What a verdict holds back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub(crate) enum Severity {
     /// Germination, blending and becoming permanent.
     Caution,
     /// All but culls and pauses of seeds.
@@ -127,8 +129,7 @@ impl RiskRule {
 
 impl Severity {
     /// The name as in telemetry.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Caution => "caution",
             Self::Pause => "pause",
@@ -171,6 +172,9 @@ impl RiskConfig {
 
     /// Takes in what was measured: which limits it exceeds, the most severe verdict first.
     pub(crate) fn judge(&self, memory: &mut RiskMemory, state: &SystemState) -> Vec<Verdict> {
+        if memory.is_of_an_earlier_version() {
+            return Vec::new();
+        }
         memory.observe(state);
         let rules = self.rules().into_iter().filter(|rule| !self.off.contains(&rule.name()));
         let exceeded = |rule: &dyn Rule| {
@@ -201,14 +205,25 @@ impl RiskConfig {
     }
 }
 
-/// The proposals, with those that the verdicts, the most severe one first, hold back as reasons for waiting.
+/// The state as a policy is shown it: beside a verdict nothing is on offer.
+pub(crate) fn shown<'a>(verdicts: &[Verdict], state: &'a SystemState) -> Cow<'a, SystemState> {
+    let mut state = Cow::Borrowed(state);
+    if !verdicts.is_empty() {
+        state.to_mut().slots.iter_mut().for_each(|slot| slot.offers.clear());
+    }
+    state
+}
+
+/// The proposals, with those that the verdicts, the most severe one first, hold back as reasons for waiting; that nothing was on offer is
+/// told first.
 pub(crate) fn hold_back(verdicts: &[Verdict], proposals: Vec<Proposal>) -> Vec<Proposal> {
     let Some(verdict) = verdicts.first() else { return proposals };
+    let nothing_offered = Proposal::wait(verdict.rule.name(), format!("held back what grows: {verdict}"));
     let held = |proposal: Proposal| match &proposal.operation {
         Some(operation) if verdict.severity.holds_back(operation) => {
             Proposal::wait(verdict.rule.name(), format!("held back {operation} ({}): {verdict}", proposal.rule))
         }
         _ => proposal,
     };
-    proposals.into_iter().map(held).collect()
+    iter::once(nothing_offered).chain(proposals.into_iter().map(held)).collect()
 }

@@ -174,7 +174,7 @@ fn a_training_seed_that_leaks_is_culled_whatever_it_is_worth() {
     use SeedStage::Training;
     let leaks = |seed: SeedState| SeedState { isolation_violations: 1, ..seed };
     for seed in [at(Training, 0), measured(Training, 1, 0.3, 0.1), measured(Training, 2, 0.3, 0.1)] {
-        check_seed(&[leaks(seed)], &["training_leaks: cull seed-1"]);
+        check_seed(&[leaks(seed)], &["training_leaks: cull seed-1", "isolation_violation"]);
     }
     // It acts: what it did in the shadow is over.
     check_seed(&[leaks(at(SeedStage::Blending, 2))], &["blending_complete: hold seed-1"]);
@@ -384,17 +384,21 @@ fn nothing_germinates_without_patience_stability_time_and_measurement() {
     check(SHORT, &plateau(92, 9), &["plateau: germinate mlp in a"]);
     check(SHORT, &plateau(93, 9), &["too_late"]);
     check(SHORT, &with_last(plateau(20, 5), |s| s.validation = Some(score(0.8))), &["improving"]);
-    check(SHORT, &with_last(plateau(20, 5), |s| s.validation = None), &["validation_unmeasured"]);
-    check(SHORT, &with_last(plateau(20, 5), |s| s.validation = Some(score(f64::NAN))), &["validation_unmeasured"]);
+    check(SHORT, &with_last(plateau(20, 5), |s| s.validation = None), &["loss_unmeasured", "validation_unmeasured"]);
+    check(
+        SHORT,
+        &with_last(plateau(20, 5), |s| s.validation = Some(score(f64::NAN))),
+        &["loss_unmeasured", "validation_unmeasured"],
+    );
     let never = plateau(20, 9).into_iter().map(|s| SystemState { validation: None, ..s }).collect::<Vec<_>>();
-    check(SHORT, &never, &["validation_unmeasured"]);
+    check(SHORT, &never, &["loss_unmeasured", "validation_unmeasured"]);
 }
 
 #[test]
 fn training_loss_is_not_looked_at() {
     let states: Vec<SystemState> =
         plateau(20, 9).into_iter().map(|s| SystemState { train: s.validation, validation: None, ..s }).collect();
-    check(SHORT, &states, &["validation_unmeasured"]);
+    check(SHORT, &states, &["loss_unmeasured", "validation_unmeasured"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use leyline::durable::SavedState;
 use leyline::seed::{SeedStage, SeedState};
 use leyline::state::SystemState;
 use leyline::telemetry::{NullRecorder, Recorder};
@@ -104,6 +105,40 @@ fn after_a_spike_nothing_grows_for_some_epochs_also_across_a_resume() {
     assert_eq!(told[6], ALL);
     assert_eq!(told_in(true), told);
     assert_eq!(last(r#""conservative_mode":{"epochs":0}"#, losses(&quiet[..4])), ALL);
+}
+
+/// No policy remembers a germination that did not come.
+#[test]
+fn what_is_due_while_nothing_may_grow_comes_afterwards() {
+    let json = r#"{"policy":"fixed","risk":{"off":["loss_volatility"]},"fixed":{"germinations":[{"epoch":3}]}}"#;
+    let mut policy = try_tamiyo(config(json), Arc::new(NullRecorder)).unwrap();
+    let free = |epoch, loss| SystemState { seeds: Vec::new(), ..lived(epoch, loss) };
+    let mut each = [1.0, 1.0, 1.5, 1.5, 1.5, 1.5, 1.5].into_iter().zip(1..).map(|(loss, epoch)| {
+        decide(&mut policy, &SystemState { slots: vec![slot("e", &[("mlp", 10)])], ..free(epoch, loss) })
+    });
+    assert_eq!(each.by_ref().take(6).map(|decision| decision.orders.len()).sum::<usize>(), 0);
+    assert_eq!(told(&each.next().unwrap()), ["schedule: germinate mlp in e"]);
+}
+
+/// A run that began before there were rules has not kept what they compare with.
+#[test]
+fn a_run_of_an_earlier_version_goes_on_without_rules() {
+    let mut policy = with("", Arc::new(NullRecorder));
+    losses(&[2.0, 1.0]).iter().for_each(|state| drop(decide(&mut policy, state)));
+    let saved = save(&policy);
+    let mut json: serde_json::Value = serde_json::from_str(&saved.json).unwrap();
+    json.as_object_mut().unwrap().remove("risk").unwrap();
+    let earlier = SavedState { json: json.to_string(), ..SavedState::default() };
+    for (saved, expected) in [(saved, &["loss_spike"; 5][..]), (earlier, &ALL[..])] {
+        let mut resumed = with("", Arc::new(NullRecorder));
+        restore(&mut resumed, &saved).unwrap();
+        assert_eq!(ordered(&mut resumed, &lived(3, 1.9)), expected);
+        assert_eq!(save(&resumed).json, {
+            let mut again = with("", Arc::new(NullRecorder));
+            restore(&mut again, &save(&resumed)).unwrap();
+            save(&again).json
+        });
+    }
 }
 
 #[test]
