@@ -138,6 +138,7 @@ mod tests {
     }
 
     #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "a test reads what it compares")]
     fn is_full_of(gradients: &GradStore, variable: &Var, value: f32) {
         let found = gradients.get(variable).expect("a gradient").to_vec1::<f32>().unwrap();
         assert_eq!(found, vec![value; variable.elem_count()]);

@@ -290,7 +290,7 @@ fn attribution_is_a_cost_only_where_steps_attribute() {
         }
         let mut told = Told::default();
         trainer(Watched::new(seeds, false), None).unwrap().run(&mut eager, &mut told).unwrap();
-        assert_eq!(told.0, [(Some(NUM_SAMPLES as u64), attribution); NUM_EPOCHS as usize]);
+        assert_eq!(told.0, (0..NUM_EPOCHS).map(|_| (Some(NUM_SAMPLES as u64), attribution)).collect::<Vec<_>>());
     }
 }
 
