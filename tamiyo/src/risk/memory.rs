@@ -42,7 +42,7 @@ impl RiskMemory {
         self.is_off
     }
 
-    /// Takes in what was measured; what is absent or not finite is left out.
+    /// Takes in what was measured; what is absent or not finite begins its window anew.
     pub(super) fn observe(&mut self, state: &SystemState) {
         let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
         let loss = finite(state.validation.as_ref().map(|score| score.loss));

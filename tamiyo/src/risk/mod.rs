@@ -80,7 +80,7 @@ pub(crate) struct Verdict {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RiskConfig {
-    /// A rise that holds back all but culls.
+    /// A rise that holds back all but culls and pauses.
     pub loss_spike: LossSpike,
     /// For how long it does.
     pub conservative_mode: ConservativeMode,

@@ -144,7 +144,7 @@ impl Rule for LossUnmeasured {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConservativeMode {
-    /// For how long a spike goes on to hold back all but culls (epochs, default 3).
+    /// For how long a spike goes on to hold back all but culls and pauses (epochs, default 3).
     pub epochs: u64,
 }
 
