@@ -9,6 +9,7 @@ use clap::{ArgMatches, Args, Command};
 use esper_telemetry::TelemetryRecorder;
 use leyline::clock::Clock;
 use leyline::region::Eager;
+use leyline::telemetry::{EventDesc, MetricDesc};
 use tolaria::trainer::Observer;
 
 use crate::error::Error;
@@ -25,7 +26,18 @@ pub struct Setting {
     pub gpu: Option<usize>,
     /// Has a run served; only the command can.
     pub surround: Surround,
+    /// What such a run can tell.
+    pub descriptors: &'static [Descriptors],
 }
+
+/// Metrics and events of one subsystem.
+type Descriptors = (&'static [&'static MetricDesc], &'static [&'static EventDesc]);
+
+const SUBSYSTEMS: &[Descriptors] = &[
+    (tolaria::telemetry::METRICS, tolaria::telemetry::EVENTS),
+    (kasmina::telemetry::METRICS, kasmina::telemetry::EVENTS),
+    (tamiyo::telemetry::METRICS, tamiyo::telemetry::EVENTS),
+];
 
 /// Serves a run that is told of its steps and epochs by the observer, over a folder that is not there yet, as `esper train --serve` does, until
 /// the observer is dropped. Tells where. An error is a sentence.
@@ -35,7 +47,8 @@ impl Setting {
     /// Without a server.
     #[must_use]
     pub fn alone(clock: Arc<dyn Clock>, gpu: Option<usize>) -> Self {
-        Self { clock, gpu, surround: |_, _| Err("only `esper bench` can serve a run".to_owned()) }
+        let surround = |_: &Path, _: &_| Err("only `esper bench` can serve a run".to_owned());
+        Self { clock, gpu, surround, descriptors: SUBSYSTEMS }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::config::DeviceName;
 use crate::exit::UsageError;
 use crate::output;
 use crate::run::surround;
+use crate::wire::DESCRIPTORS;
 
 /// From the build script, which looked at the repository.
 pub(crate) const BUILD: Build = Build {
@@ -220,7 +221,7 @@ fn setting(device: DeviceName) -> Setting {
         DeviceName::Cpu => None,
         DeviceName::Cuda(index) => Some(index),
     };
-    Setting { surround, ..Setting::alone(Arc::new(SystemClock::new()), gpu) }
+    Setting { surround, descriptors: DESCRIPTORS, ..Setting::alone(Arc::new(SystemClock::new()), gpu) }
 }
 
 /// Prints a result as a table, and writes it when a folder is given.

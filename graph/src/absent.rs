@@ -11,6 +11,7 @@ use leyline::region::{Eager, Recording};
 use super::compile::Recorded;
 use super::compile_report::{CompileOptions, CompileReport, Searched};
 use super::facts::DeviceFacts;
+use super::kernel_time::KernelTime;
 use super::reason::Refusal;
 use super::report::CaptureReport;
 use super::staging::{HostSlice, StagingLane};
@@ -267,6 +268,14 @@ impl Session {
 
     /// Runs `work` with the timer around it.
     pub fn time<R>(&self, _timer: &mut DeviceTimer, _work: impl FnOnce() -> R) -> R {
+        match *self {}
+    }
+
+    /// Runs `work`, and tells which kernels ran meanwhile.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn traced<R>(&self, _work: impl FnOnce() -> R) -> Result<(R, Vec<KernelTime>), Refusal> {
         match *self {}
     }
 }

@@ -154,6 +154,7 @@ mod kernel_cache;
 #[cfg(any(test, feature = "cuda"))]
 mod translate;
 mod facts;
+mod kernel_time;
 mod staging;
 #[allow(unsafe_code)]
 pub mod launch;
@@ -192,6 +193,7 @@ pub use cuda::{
 pub use cuda::{DeviceClaim, between_recordings};
 pub use facts::DeviceFacts;
 pub use function::{GraphFunction, GraphFunctionConfig};
+pub use kernel_time::KernelTime;
 pub use key::{DeviceKey, ExecutionMode, GraphKey, Precision, TensorKey};
 pub use manager::{BadSwitch, CaptureCost, GraphManager, GraphMode, GraphTotals};
 pub use model::GraphModel;

@@ -125,41 +125,46 @@ __device__ void add_bias(T* rows, const T* bias, u64 count, u32 columns) {
 }
 
 const u32 LANES = 32;
-const u32 WIDTH = 32;
+const u32 WIDTH = 8;
 
+// Neighbors of 16 bytes, moved at once.
 template <class T>
-struct alignas(2 * sizeof(T)) Pair {
-    T at[2];
+struct alignas(16) Wide {
+    T at[16 / sizeof(T)];
 };
 
 // Sums of columns over chunks of rows, one row of sums per chunk: blocks of (WIDTH, LANES), a chunk for each blockIdx.y. A
-// thread has two neighboring columns where `is_paired` says that all rows begin so. Always added in the same order: each lane
-// its rows, then the lanes.
+// thread has neighboring columns of 16 bytes where `is_wide` says that all rows begin and end so, else one. Always added in the
+// same order: each lane its rows, then the lanes.
 template <class In, class Out>
-__device__ void column_sums(
-    const In* rows, Out* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_paired) {
-    __shared__ float of_lane[LANES][2][WIDTH];
-    u32 width = is_paired ? 2 : 1, column = (blockIdx.x * WIDTH + threadIdx.x) * width;
+__device__ void column_sums(const In* rows, Out* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_wide) {
+    const u32 MOST = 16 / sizeof(In);
+    __shared__ float of_lane[LANES][WIDTH * MOST + 1];
+    u32 width = is_wide ? MOST : 1, own = threadIdx.x * width, first = blockIdx.x * WIDTH * width;
     u32 start = blockIdx.y * rows_per_chunk;
     u32 end = num_rows - start < rows_per_chunk ? num_rows : start + rows_per_chunk;
-    float sum[2] = {0.0f, 0.0f};
-    if (column < columns && is_paired) {
-#pragma unroll 8
+    float sum[MOST] = {};
+    if (first + own < columns && is_wide) {
+#pragma unroll 4
         for (u32 row = start + threadIdx.y; row < end; row += LANES) {
-            Pair<In> pair = *(const Pair<In>*)(rows + (u64)row * columns + column);
-            sum[0] += value(pair.at[0]);
-            sum[1] += value(pair.at[1]);
+            Wide<In> wide = *(const Wide<In>*)(rows + (u64)row * columns + first + own);
+#pragma unroll
+            for (u32 i = 0; i < MOST; i++) sum[i] += value(wide.at[i]);
         }
-    } else if (column < columns) {
-        for (u32 row = start + threadIdx.y; row < end; row += LANES) sum[0] += value(rows[(u64)row * columns + column]);
+    } else if (first + own < columns) {
+        for (u32 row = start + threadIdx.y; row < end; row += LANES) sum[0] += value(rows[(u64)row * columns + first + own]);
     }
-    of_lane[threadIdx.y][0][threadIdx.x] = sum[0];
-    of_lane[threadIdx.y][1][threadIdx.x] = sum[1];
+#pragma unroll
+    for (u32 i = 0; i < MOST; i++) {
+        if (i < width) of_lane[threadIdx.y][own + i] = sum[i];
+    }
     __syncthreads();
-    if (threadIdx.y < width && column < columns) {
-        float total = of_lane[0][threadIdx.y][threadIdx.x];
-        for (u32 lane = 1; lane < LANES; lane++) total += of_lane[lane][threadIdx.y][threadIdx.x];
-        put(sums[(u64)blockIdx.y * columns + column + threadIdx.y], total);
+    u32 column = threadIdx.y * WIDTH + threadIdx.x;
+    if (column < WIDTH * width && first + column < columns) {
+        float total = of_lane[0][column];
+#pragma unroll
+        for (u32 lane = 1; lane < LANES; lane++) total += of_lane[lane][column];
+        put(sums[(u64)blockIdx.y * columns + first + column], total);
     }
 }
 
@@ -219,32 +224,32 @@ __global__ void linear_add_bias_bf16(__nv_bfloat16* rows, const __nv_bfloat16* b
     linear::add_bias(rows, bias, count, columns);
 }
 
-__global__ void linear_sums_f32(const float* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_paired) {
+__global__ void linear_sums_f32(const float* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
 __global__ void linear_sums_f32_bf16(const float* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
-                                     u32 rows_per_chunk, u32 is_paired) {
+                                     u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
 __global__ void linear_sums_bf16_f32(const __nv_bfloat16* rows, float* sums, u32 num_rows, u32 columns,
-                                     u32 rows_per_chunk, u32 is_paired) {
+                                     u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
-__global__ void linear_sums_f16_f32(const __half* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_paired) {
+__global__ void linear_sums_f16_f32(const __half* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
 __global__ void linear_sums_bf16(const __nv_bfloat16* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
-                                 u32 rows_per_chunk, u32 is_paired) {
+                                 u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_paired);
+    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
 }  // extern "C"

@@ -265,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(512) layer_norm_columns(
     const float* source = partials + (u64)blockIdx.y * groups * width;
     float sum = 0.0f;
     if (column < width) {
-#pragma unroll 4
+#pragma unroll 16
         for (u32 group = threadIdx.y; group < groups; group += 16) sum += source[(u64)group * width + column];
     }
     sums[threadIdx.y][threadIdx.x] = sum;

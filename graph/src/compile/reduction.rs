@@ -3,7 +3,8 @@
 //! A block of candle's has a thread per element, at most 1024 and a power of two. A thread starts at the identity and takes
 //! elements as far apart as there are threads; of a contiguous tensor a sum takes four neighbors at a time, which are added
 //! to each other first. Then 32 threads combine by halves, and so do their results. What has no element adds `+0.0`, which
-//! changes no bit: no partial sum is `-0.0`, since each starts at `+0.0`.
+//! changes no bit: no partial sum is `-0.0`, since each starts at `+0.0`. Sums of up to 32 elements are another kernel of candle's,
+//! in which one thread adds them one after the other.
 //!
 //! The larger or smaller of two is the same in any order: what is not a number is passed over, and `-0.0 < +0.0`.
 
@@ -24,6 +25,8 @@ pub enum Reduction {
     Sum,
     /// Their sum, of elements that are taken one by one.
     StridedSum,
+    /// Their sum, each added to that of those before it: of 32 at most.
+    OrderedSum,
     /// The largest; what is not a number is passed over, and a row of nothing else gives minus infinity.
     Maximum,
     /// The smallest; what is not a number is passed over, and a row of nothing else gives infinity.
@@ -34,7 +37,7 @@ impl Reduction {
     /// What a thread starts at.
     pub(super) fn identity(self) -> f32 {
         match self {
-            Self::Sum | Self::StridedSum => 0.0,
+            Self::Sum | Self::StridedSum | Self::OrderedSum => 0.0,
             Self::Maximum => f32::NEG_INFINITY,
             Self::Minimum => f32::INFINITY,
         }
@@ -43,7 +46,7 @@ impl Reduction {
     /// How two partial results become one.
     pub(super) fn operation(self) -> BinaryOp {
         match self {
-            Self::Sum | Self::StridedSum => BinaryOp::Add,
+            Self::Sum | Self::StridedSum | Self::OrderedSum => BinaryOp::Add,
             Self::Maximum => BinaryOp::MaximumNumber,
             Self::Minimum => BinaryOp::MinimumNumber,
         }
@@ -56,6 +59,10 @@ impl Reduction {
 
     /// What candle's kernel gives for a row, by the bits of its elements.
     pub(super) fn of(self, row: &[u64]) -> u64 {
+        if self == Self::OrderedSum {
+            let start = u64::from(self.identity().to_bits());
+            return row.iter().fold(start, |sum, element| self.combined(sum, *element));
+        }
         let threads = threads_of(row.len());
         let taken = if self == Self::Sum { QUAD } else { 1 };
         let mut partial = vec![u64::from(self.identity().to_bits()); threads.next_multiple_of(WARP)];

@@ -68,7 +68,7 @@ pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
 
 /// Whether a step is a sum of a row: never `-0.0`.
 fn is_sum(steps: &[Step], step: usize) -> bool {
-    matches!(steps.get(step), Some(Step::Reduce(Reduction::Sum | Reduction::StridedSum, _)))
+    matches!(steps.get(step), Some(Step::Reduce(Reduction::Sum | Reduction::StridedSum | Reduction::OrderedSum, _)))
 }
 
 /// Source and destination of the copy that a kernel amounts to where the bytes in `zeros` are zero.

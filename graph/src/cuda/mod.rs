@@ -26,6 +26,7 @@ mod read_lane;
 mod library;
 mod planted;
 mod nvtx;
+mod trace;
 
 pub use compilation::Compilation;
 pub use compiled::CompiledGraph;

@@ -14,14 +14,16 @@ const MAX_BLOCKS: usize = 65_535;
 const PER_LANE: usize = 8;
 const ROWS_OF_BLOCK: u32 = 4;
 
-/// The block of a sum of columns, as in the kernel.
-const WIDTH: u32 = 32;
+/// The block of a sum of columns, as in the kernel, and the bytes that one of its threads reads at once.
+const WIDTH: u32 = 8;
 const LANES: u32 = 32;
+const WIDE: usize = 16;
 
 /// Up to this many rows are summed in one pass.
-const MAX_ROWS_AT_ONCE: u32 = 1024;
-const MIN_ROWS_PER_CHUNK: u32 = 256;
-const MAX_CHUNKS: u32 = 256;
+const MAX_ROWS_AT_ONCE: u32 = 256;
+/// Few rows, so that there are blocks for the whole device: a thread adds two of them.
+const MIN_ROWS_PER_CHUNK: u32 = 64;
+const MAX_CHUNKS: u32 = 128;
 
 /// `output` = `input` rounded to the nearest number of its type, ties to even.
 pub(super) fn round(device: &CudaDevice, input: Array<'_>, output: Array<'_>) -> Result<()> {
@@ -181,13 +183,14 @@ fn sum_chunks(
     };
     let function = IMAGE.function(device, name)?;
     let (from, to, columns) = (rows.address(), sums.address(), number(columns)?);
-    let pair = 2 * rows.scalar().bytes() as u64;
-    let is_paired = u32::from(columns.is_multiple_of(2) && from.is_multiple_of(pair));
-    let grid_dim = (columns.div_ceil(WIDTH << is_paired), num_chunks, 1);
+    let scalar = rows.scalar().bytes();
+    let is_wide = (columns as usize * scalar).is_multiple_of(WIDE) && from.is_multiple_of(WIDE as u64);
+    let own = if is_wide { number(WIDE / scalar)? } else { 1 };
+    let (grid_dim, is_wide) = ((columns.div_ceil(WIDTH * own), num_chunks, 1), u32::from(is_wide));
     let config = LaunchConfig { grid_dim, block_dim: (WIDTH, LANES, 1), shared_mem_bytes: 0 };
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
-    launch.arg(&from).arg(&to).arg(&num_rows).arg(&columns).arg(&rows_per_chunk).arg(&is_paired);
+    launch.arg(&from).arg(&to).arg(&num_rows).arg(&columns).arg(&rows_per_chunk).arg(&is_wide);
     let effect = || Effect::new().reading(from, rows.bytes()).writing(to, sums.bytes());
     // SAFETY: the rows have the columns given, and there is a row of sums for each chunk; every chunk has a row.
     tensor_error(declare(&stream, effect, || unsafe { launch.launch(config) }))?;

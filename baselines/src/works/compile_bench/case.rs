@@ -6,8 +6,8 @@ use esper_graph::CompileReport;
 use leyline::region::Eager;
 
 use super::compiling::compile_meanwhile;
-use super::phases;
 use super::timing::{Way, measure_ways};
+use super::{kernels, phases};
 use crate::error::Error;
 use crate::gpu::compiled_step::captured;
 use crate::gpu::open::{Gpu, refused, replay};
@@ -26,7 +26,7 @@ pub(super) fn measure(
     eager: &mut Eager,
     name: &str,
     variant: Variant,
-    folder: &Path,
+    (folder, is_traced): (&Path, bool),
     samples: &mut Samples,
 ) -> Result<(String, Option<Tokens>), Error> {
     let case = format!("{name}.{variant}");
@@ -82,6 +82,9 @@ pub(super) fn measure(
         gpu.wait()?;
         samples.extend_from(format!("{case}.compiled.device"), "us", timer.last_ms().map(|ms| ms * 1e3));
     }
+    if is_traced {
+        kernels::measure(gpu, &case, &compiled, samples)?;
+    }
     let median = |what: &str| samples.median(&format!("{case}.{what}")).unwrap_or(f64::NAN);
     let (eager_us, graph_us, compiled_us) = (median("eager"), median("graph"), median("compiled"));
     let stall = (median("stall.longest") * unit_of(name) as f64 - graph_us) / eager_us;
@@ -89,7 +92,7 @@ pub(super) fn measure(
     samples.push(format!("{case}.speedup.graph"), "ratio", graph_us / compiled_us);
     samples.push(format!("{case}.stall.over_eager"), "ratio", stall);
     let seen =
-        format!("{} parameters, {moved} moved in {steps} steps, 0 differ; kernels: {}", end.len(), kernels(&report));
+        format!("{} parameters, {moved} moved in {steps} steps, 0 differ; kernels: {}", end.len(), kernels_of(&report));
     Ok((seen, tokens))
 }
 
@@ -107,7 +110,7 @@ fn confirm_same(what: &str, a: &OptimizerStep, b: &OptimizerStep) -> Result<(), 
 }
 
 /// Launches of the compiled graph by kernel, the most frequent ones first.
-fn kernels(report: &CompileReport) -> String {
+fn kernels_of(report: &CompileReport) -> String {
     let mut kernels: Vec<(&String, &usize)> = report.kernels.iter().collect();
     kernels.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     let names = kernels.iter().take(12).map(|(name, count)| format!("{count} {name}"));
@@ -131,6 +134,6 @@ mod tests {
             unknown_kernels: counts(&[("x", 2)]),
             ..CompileReport::default()
         };
-        assert_eq!(kernels(&report), "7 b, 3 c, 1 a, 2 unknown x");
+        assert_eq!(kernels_of(&report), "7 b, 3 c, 1 a, 2 unknown x");
     }
 }

@@ -3,6 +3,7 @@
 
 mod case;
 mod compiling;
+mod kernels;
 mod phases;
 mod timing;
 mod ratios;
@@ -40,6 +41,7 @@ const NOTES: &str = "CASE is WORK.PRECISION.FORM; FORM: basic operations of cand
     the fastest of the peers, medians; .pipelined the same without synchronisation; bf16 against parameters in f32 with products in bf16, bf16_pure against parameters in bf16. \
     tokens_per_s.CASE: of language models with products in bf16, by .pipelined and .enqueued; utilization.CASE: times \
     operations per token (6 for each parameter but positions, and 12 L D T), over the data sheet's dense peak of the device. \
+    CASE.kernel.NAME: launches of a kernel in one compiled step, added up, traced by CUPTI (us), .traced.kernels all of them; .traced: from the first beginning to the last end; .traced.launches how many. \
     Before any time was taken, parameters and loss after the same number of eager, captured and compiled steps were \
     compared bit for bit.";
 
@@ -58,6 +60,9 @@ struct CompileBenchConfig {
         hide_default_value = true
     )]
     precisions: Vec<Precision>,
+    /// Traces the kernels of compiled steps, after all times were taken.
+    #[arg(long)]
+    kernels: bool,
     /// Measures the same works in PyTorch afterwards, and adds the ratios.
     #[arg(long)]
     with_peer: bool,
@@ -94,6 +99,9 @@ impl CompileBenchConfig {
     fn arguments(&self) -> String {
         let precisions: Vec<&str> = self.precisions.iter().map(|precision| precision.name()).collect();
         let mut arguments = format!(" --works {} --precisions {}", self.works.join(","), precisions.join(","));
+        if self.kernels {
+            arguments += " --kernels";
+        }
         if self.with_peer {
             arguments +=
                 &format!(" --with-peer --peer-modes {} --peer-budget {}", self.peer_modes.join(","), self.peer_budget);
@@ -138,7 +146,7 @@ impl Flags for CompileBenchConfig {
                 let variant = Variant { form, precision };
                 let case = format!("{work}.{variant}");
                 let folder = folders.of(&case)?;
-                let (fact, of_step) = case::measure(&gpu, &mut eager, work, variant, &folder, &mut samples)?;
+                let (fact, of_step) = case::measure(&gpu, &mut eager, work, variant, (&folder, self.kernels), &mut samples)?;
                 facts.insert(case, fact);
                 tokens.extend(of_step.map(|of_step| (work, of_step)));
             }

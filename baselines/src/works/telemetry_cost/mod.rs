@@ -147,23 +147,19 @@ impl Flags for TelemetryCostFlags {
 fn start(
     sinks: Vec<Box<dyn Sink>>,
     capacity: usize,
-    clock: &Arc<dyn Clock>,
+    setting: &Setting,
 ) -> Result<(Arc<TelemetryRecorder>, esper_telemetry::Guard), Error> {
-    let catalogue = Catalogue::new(&[
-        (tolaria::telemetry::METRICS, tolaria::telemetry::EVENTS),
-        (kasmina::telemetry::METRICS, kasmina::telemetry::EVENTS),
-        (tamiyo::telemetry::METRICS, tamiyo::telemetry::EVENTS),
-    ])?;
+    let catalogue = Catalogue::new(setting.descriptors)?;
     let run = RunId::new("bench").expect("a literal of allowed characters");
     let queue = QueueConfig { capacity: count(capacity), ..QueueConfig::default() };
-    Ok(TelemetryRecorder::start(run, catalogue, sinks, queue, Arc::clone(clock))?)
+    Ok(TelemetryRecorder::start(run, catalogue, sinks, queue, Arc::clone(&setting.clock))?)
 }
 
 /// Single operations, without training.
 fn direct(setting: &Setting, samples: &mut Samples) -> Result<(), Error> {
     let (memory, clock) = (MemorySink::new(), setting.clock.as_ref());
     let packets = memory.packets();
-    let (recorder, guard) = start(vec![Box::new(memory)], 4096, &setting.clock)?;
+    let (recorder, guard) = start(vec![Box::new(memory)], 4096, setting)?;
     let (mut gauges, mut counters) = (Vec::new(), Vec::new());
     for desc in recorder.catalogue().metrics().filter(|desc| desc.labels.is_empty()) {
         match desc.kind {
@@ -241,7 +237,7 @@ impl Bench<'_> {
         let counted = Counted::default();
         let is_on = Arc::new(AtomicBool::new(true));
         let sink = Breakable::new(&dir.path().join("packets.bin"), fault.flatten(), &is_on, &counted.num_written)?;
-        let (recorder, guard) = start(vec![Box::new(sink)], SMALL_QUEUE, &self.setting.clock)?;
+        let (recorder, guard) = start(vec![Box::new(sink)], SMALL_QUEUE, self.setting)?;
         let clock = self.setting.clock.as_ref();
         let mut load = Load {
             timed: Until { clock, device: self.device, length, end: None, last: None, steps: Vec::new() },
@@ -272,7 +268,7 @@ impl Bench<'_> {
             sinks.push(Box::new(TensorBoardSink::create(dir.path().join("tensorboard"), "bench", 0)?));
         }
         let capacity = if arm.fault.is_some() { SMALL_QUEUE } else { QueueConfig::default().capacity.get() };
-        let (recorder, guard) = start(sinks, capacity, &self.setting.clock)?;
+        let (recorder, guard) = start(sinks, capacity, self.setting)?;
         let num_epochs = num_epochs(self.flags.pairs.get());
         // Two blocks with it follow each other, but for the first and perhaps the last.
         let num_turns = ((num_epochs + 2) / 4).max(1);

@@ -35,7 +35,7 @@ impl ColumnsPlan {
         let [Step::Load(0), Step::Reduce(reduction, 0)] = body.steps[..] else { return None };
         let (&(elements, stride), outer) = access.dims.split_last()?;
         let are_neighbors = outer.last().is_some_and(|&(size, stride)| stride == 1 && size >= COLUMNS);
-        let is_fitting = reduction != Reduction::Sum
+        let is_fitting = !matches!(reduction, Reduction::Sum | Reduction::OrderedSum)
             && store.step == 1
             && store.is_per_row
             && elements == body.columns

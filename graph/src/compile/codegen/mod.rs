@@ -10,6 +10,7 @@ mod expression;
 mod helpers;
 mod rows;
 mod columns;
+mod ordered;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use super::pointwise::{ElementType, Step};
 use columns::ColumnsPlan;
 use expression::expression;
 use helpers::{HELPERS, bits_type, value_type, vector_type};
+use ordered::OrderedPlan;
 use rows::RowsPlan;
 
 /// What kernels begin with, as those that the build compiles.
@@ -42,7 +44,10 @@ pub(super) fn can_generate(body: &Body) -> bool {
     let is_small = |access: &Access| super::fused::extent(&access.dims) < MAX_ELEMENTS;
     let is_aligned = |start: usize, element: ElementType| start.is_multiple_of(element.size_bytes());
     body.elements < MAX_ELEMENTS
-        && (body.columns == 1 || has_joint_rows(body, body.columns) || ColumnsPlan::of(body).is_some())
+        && (body.columns == 1
+            || has_joint_rows(body, body.columns)
+            || ColumnsPlan::of(body).is_some()
+            || OrderedPlan::of(body).is_some())
         && body.operands.iter().all(|access| is_small(access) && is_aligned(access.region.start, access.element))
         && body.outputs.iter().all(|store| is_aligned(store.region.start, store.element))
         && body.types().is_some_and(|types| {
@@ -73,6 +78,8 @@ pub(super) fn generate(kernel: &mut Kernel) {
     } else if let Some(plan) = RowsPlan::of(&body, body.columns) {
         (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
     } else if let Some(plan) = ColumnsPlan::of(&body) {
+        (plan.source(reads[0], writes[0], num_pointers), plan.launch())
+    } else if let Some(plan) = OrderedPlan::of(&body) {
         (plan.source(reads[0], writes[0], num_pointers), plan.launch())
     } else {
         return;

@@ -15,7 +15,8 @@ use crate::compile::kernel::LaunchShape;
 use crate::compile::pointwise::{ElementType, Step};
 use crate::compile::reduction::{QUAD, Reduction, WARP};
 
-/// Fewest rows: with fewer, most of a large GPU would idle.
+/// Fewest rows: with fewer, most of a large GPU would idle. Of rows that a warp holds in one go any number will do: candle's
+/// kernels are as small.
 const MIN_ROWS: usize = 32;
 /// Longest row that is held in registers; up to here a thread of candle's adds one four.
 const MAX_COLUMNS: usize = 4096;
@@ -36,9 +37,13 @@ impl RowsPlan {
     /// long or not made of fours, or where elements of a row lie apart.
     pub(super) fn of(body: &Body, columns: usize) -> Option<Self> {
         let rows = body.elements / columns;
-        let is_fitting = |step: &Step| !matches!(step, Step::Reduce(Reduction::StridedSum, _));
+        let is_fitting = |step: &Step| match step {
+            Step::Reduce(Reduction::StridedSum, _) => false,
+            Step::Reduce(Reduction::OrderedSum, _) => columns <= WARP,
+            _ => true,
+        };
         let is_along = body.operands.iter().all(|access| access.dims.last().is_none_or(|(_, stride)| *stride <= 1));
-        if rows < MIN_ROWS
+        if (rows < MIN_ROWS && columns > QUAD * WARP)
             || !(2..=MAX_COLUMNS).contains(&columns)
             || !columns.is_multiple_of(QUAD)
             || !is_along
@@ -210,7 +215,24 @@ impl Writer<'_> {
         if self.is_one[step] { format!("s{step}") } else { format!("e{step}[{QUAD}u * k + {lane}u]") }
     }
 
+    /// One element of the row after the other; a warp has the row in one go.
+    fn add_in_order(&mut self, step: usize, of: usize) {
+        self.line(&format!("  float s{step} = 0.0f;\n  {{\n    const unsigned int k = 0u;\n    static_cast<void>(k);"));
+        self.line(&format!(
+            "#pragma unroll\n    for (unsigned int lane = 0; lane < {}u; lane++) {{",
+            self.plan.columns / QUAD
+        ));
+        for own in 0..QUAD {
+            let element = format!("__shfl_sync(0xffffffffu, {}, lane)", self.at(of, own));
+            self.line(&format!("      s{step} = {};", combined(Reduction::OrderedSum, &format!("s{step}"), &element)));
+        }
+        self.line("    }\n  }");
+    }
+
     fn reduce(&mut self, step: usize, reduction: Reduction, of: usize) {
+        if reduction == Reduction::OrderedSum {
+            return self.add_in_order(step, of);
+        }
         let members = self.plan.members;
         let (warps, warps_of_row) = (self.plan.warps(), members / WARP);
         let identity = format!("__uint_as_float(0x{:08X}u)", reduction.identity().to_bits());
@@ -313,7 +335,7 @@ fn stored(element: ElementType, value: &str) -> String {
 /// Two partial results as one.
 pub(super) fn combined(reduction: Reduction, left: &str, right: &str) -> String {
     match reduction {
-        Reduction::Sum | Reduction::StridedSum => format!("__fadd_rn({left}, {right})"),
+        Reduction::Sum | Reduction::StridedSum | Reduction::OrderedSum => format!("__fadd_rn({left}, {right})"),
         Reduction::Maximum => format!("fmaxf({left}, {right})"),
         Reduction::Minimum => format!("fminf({left}, {right})"),
     }

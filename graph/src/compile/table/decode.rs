@@ -31,7 +31,7 @@ pub fn decode(name: &str, launch: &LaunchShape, arguments: &[Vec<u8>], memory: &
         Family::ConstSet => elementwise::const_set(call, memory, entry),
         Family::Copy2d => elementwise::copy2d(call, entry),
         Family::Reduce => reduction::reduce(call, memory, name),
-        Family::ReduceSmall => reduction::reduce_small(call, memory),
+        Family::ReduceSmall => reduction::reduce_small(call, memory, name),
         Family::Softmax => reduction::softmax(call),
         Family::RmsNorm => reduction::rms_norm(call),
         Family::LayerNorm => reduction::layer_norm(call),

@@ -52,25 +52,33 @@ fn rows_of(call: &Call<'_>, layout: &Layout, name: &str, num_uses: usize) -> Opt
         "fast_min_f32" => Reduction::Minimum,
         _ => return None,
     };
+    Some(each_row(reduction, layout, [rows, columns], num_uses))
+}
+
+/// A reduction of each of so many rows of `f32`, which the last but one use reads and the last one writes.
+fn each_row(reduction: Reduction, layout: &Layout, [rows, columns]: [usize; 2], num_uses: usize) -> Fused {
     let (element, dims) = (ElementType::F32, merged(&layout.dims, Some(&layout.strides)));
-    Some(Fused {
+    Fused {
         elements: rows * columns,
         columns,
         operands: vec![View { pointer: num_uses - 2, element, dims }],
         outputs: vec![Output { pointer: num_uses - 1, element, step: 1, is_per_row: true }],
         steps: vec![Step::Load(0), Step::Reduce(reduction, 0)],
-    })
+    }
 }
 
-/// One thread per output.
-pub(super) fn reduce_small(call: &Call<'_>, memory: &mut dyn Memory) -> Option<Decoded> {
+/// One thread per output, which adds one element after the other.
+pub(super) fn reduce_small(call: &Call<'_>, memory: &mut dyn Memory, name: &str) -> Option<Decoded> {
     let (layout, mut uses) = reduced(call, memory)?;
     let num_outputs = call.count(0)?;
-    if layout.len()? != product(&[num_outputs, call.count(1)?])? || !call.has_threads(num_outputs) {
+    let columns = call.count(1)?;
+    if layout.len()? != product(&[num_outputs, columns])? || !call.has_threads(num_outputs) {
         return None;
     }
     uses.push(call.writing(5, num_outputs)?);
-    of(uses)
+    let is_told = name == "fast_sum_small_f32" && num_outputs > 0 && (2..=WARP).contains(&columns);
+    let reduced = is_told.then(|| each_row(Reduction::OrderedSum, &layout, [num_outputs, columns], uses.len()));
+    Some(Decoded { uses, pointwise: None, reduced })
 }
 
 /// A row per block and thread in x; threads in y share it.

@@ -75,6 +75,7 @@ impl Named for Reduction {
     const WORDS: &'static [(Self, &'static str)] = &[
         (Self::Sum, "row_sum"),
         (Self::StridedSum, "row_sum_strided"),
+        (Self::OrderedSum, "row_sum_ordered"),
         (Self::Maximum, "row_max"),
         (Self::Minimum, "row_min"),
     ];

@@ -37,6 +37,13 @@ static float __shfl_xor_sync(unsigned int, const float value, const unsigned int
   yield();
   return other;
 }
+static float __shfl_sync(unsigned int, const float value, const unsigned int lane) {
+  exchanged[threadIdx.x] = value;
+  yield();
+  const float other = exchanged[threadIdx.x / 32u * 32u + lane];
+  yield();
+  return other;
+}
 static float __uint_as_float(const unsigned int bits) {
   float value;
   std::memcpy(&value, &bits, 4);

@@ -40,7 +40,7 @@ fn bits(value: f32) -> u32 {
 
 fn combined(reduction: Reduction, left: f32, right: f32) -> f32 {
     match reduction {
-        Reduction::Sum | Reduction::StridedSum => left + right,
+        Reduction::Sum | Reduction::StridedSum | Reduction::OrderedSum => left + right,
         _ => f32::from_bits(u32::try_from(reduction.combined(left.to_bits().into(), right.to_bits().into())).unwrap()),
     }
 }
@@ -105,6 +105,7 @@ fn candle(reduction: Reduction, row: &[f32]) -> u32 {
     bits(match reduction {
         Reduction::Sum => candle_sum(row, 0, row.len(), true),
         Reduction::StridedSum => candle_sum(row, 0, row.len(), false),
+        Reduction::OrderedSum => row.iter().fold(0.0, |sum, value| sum + value),
         Reduction::Maximum | Reduction::Minimum => candle_extreme(reduction, row),
     })
 }
@@ -120,7 +121,11 @@ fn a_row_is_reduced_as_candles_threads_do() {
             // candle sums up to 32 elements by another kernel.
             let is_summed = columns > 32;
             let is_in_fours = is_summed && columns.is_multiple_of(4);
-            let sums = [(Reduction::Sum, is_in_fours), (Reduction::StridedSum, is_summed)];
+            let sums = [
+                (Reduction::Sum, is_in_fours),
+                (Reduction::StridedSum, is_summed),
+                (Reduction::OrderedSum, !is_summed),
+            ];
             let extremes = [(Reduction::Maximum, true), (Reduction::Minimum, true)];
             for (reduction, _) in sums.into_iter().chain(extremes).filter(|(_, is_possible)| *is_possible) {
                 let found = u32::try_from(reduction.of(&words)).unwrap();
@@ -253,6 +258,16 @@ fn cases() -> Vec<String> {
         cases.push(columns("row_max", rows, wide));
     }
     cases.push(columns("row_min", 2, 40));
+    for (rows, columns) in [(12, 16), (1, 8), (33, 32), (300, 4), (7, 12), (5, 128)] {
+        let of_few = |text: String| if columns <= 32 { text.replace("row_sum", "row_sum_ordered") } else { text };
+        cases.push(of_few(softmax(rows, columns)));
+        cases.push(of_few(layer_norm(rows, columns)));
+        cases.push(of_few(gradient(rows, columns)));
+    }
+    for (rows, wide) in [(12, 16), (32, 300), (2, 2), (6, 7)] {
+        cases.push(columns("row_sum_ordered", rows, wide));
+    }
+    cases.push(columns("row_sum_ordered", 6, 40).replace("(40:1 6:40)", ""));
     cases
 }
 
