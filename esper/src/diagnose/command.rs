@@ -112,8 +112,9 @@ pub(crate) fn command(args: &DiagnoseArgs) -> anyhow::Result<ExitCode> {
 /// Folder and name of a result.
 fn place(path: &Path) -> Result<(&Path, &str), UsageError> {
     let name = path.extension().filter(|extension| *extension == "json").and(path.file_stem());
+    let folder = path.parent().map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     name.and_then(|name| name.to_str())
-        .zip(path.parent())
+        .zip(folder)
         .map(|(name, folder)| (folder, name))
         .ok_or_else(|| UsageError(format!("--out {}: expected the name of a file that ends in .json", path.display())))
 }
