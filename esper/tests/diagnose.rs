@@ -22,7 +22,7 @@ fn what_the_cpu_can_do_is_looked_at_and_the_rest_needs_a_gpu_and_is_absent() {
     let told = text(&output);
     assert_eq!(output.status.code(), Some(0), "{told}");
     for expected in [
-        "36272 parameters on cpu",
+        "36080 parameters on cpu",
         "checked steps: 3 steps, 27 waits, no error",
         "graph check: needs a GPU",
         "capture by part: 0 of 1 losses",

@@ -296,3 +296,36 @@ impl Make {
         (0..num_blocks).map(|_| block()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnose::batch::Batch;
+    use crate::diagnose::lab::loss_bits;
+
+    #[test]
+    fn the_network_has_the_parameters_that_its_sizes_say_and_every_step_moves_all_of_them() {
+        let network = Network::new(Sizes::QUICK, None, &Device::Cpu).unwrap();
+        let count: usize = network.variables().iter().map(|variable| variable.elem_count()).sum();
+        assert_eq!(count, Sizes::QUICK.num_parameters());
+        let batch = Batch::drawn(&Sizes::QUICK, [2, 12], 0, &Device::Cpu).unwrap();
+        let before: Vec<Tensor> =
+            network.variables().iter().map(|of| of.as_detached_tensor().copy().unwrap()).collect();
+        network.step(&batch.tensors, &mut || Ok(())).unwrap();
+        for (index, (before, after)) in before.iter().zip(network.variables()).enumerate() {
+            let moved = (before - after.as_detached_tensor()).unwrap().sqr().unwrap().sum_all().unwrap();
+            assert_ne!(loss_bits(&moved).unwrap(), 0, "parameter {index} of {:?}", after.shape());
+        }
+    }
+
+    #[test]
+    fn what_is_computed_again_gives_the_same_bits() {
+        let batch = Batch::drawn(&Sizes::QUICK, [2, 12], 0, &Device::Cpu).unwrap();
+        let losses = [false, true].map(|recomputes| {
+            let mut network = Network::new(Sizes::QUICK, None, &Device::Cpu).unwrap();
+            network.recomputes = recomputes;
+            [0; 3].map(|_| loss_bits(&network.step(&batch.tensors, &mut || Ok(())).unwrap()).unwrap())
+        });
+        assert_eq!(losses[0], losses[1]);
+    }
+}
