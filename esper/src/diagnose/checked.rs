@@ -20,15 +20,19 @@ impl fmt::Display for Surfaced {
     }
 }
 
-/// Runs so many steps with a `wait` after each part. Returns how often it waited.
+/// Runs so many steps, fewer but one where the time is over, with a `wait` after each part. Returns how many, and how often it waited.
 fn steps(
     network: &Network,
     batches: &[Batch],
     num_steps: usize,
+    is_over: &dyn Fn() -> bool,
     wait: &mut dyn FnMut() -> candle_core::Result<()>,
-) -> Result<usize, Surfaced> {
+) -> Result<[usize; 2], Surfaced> {
     let mut num_waits = 0;
     for step in 0..num_steps {
+        if step > 0 && is_over() {
+            return Ok([step, num_waits]);
+        }
         let batch = &batches[step % batches.len()];
         let outcome = network.step(&batch.tensors, &mut || {
             num_waits += 1;
@@ -39,21 +43,21 @@ fn steps(
             Surfaced { step, part: network.at.get().name(), message }
         })?;
     }
-    Ok(num_waits)
+    Ok([num_steps, num_waits])
 }
 
 /// The section of a report.
 pub(super) fn section(lab: &mut Lab, plant: Option<Plant>) -> anyhow::Result<String> {
     let (network, batches) = (lab.network(plant)?, lab.batches()?);
     let began = lab.now();
-    let outcome = steps(&network, &batches, lab.num_steps, &mut || lab.wait());
+    let outcome = steps(&network, &batches, lab.num_steps, &|| lab.is_over(), &mut || lab.wait());
     let took = lab.now() - began;
     Ok(match outcome {
-        Ok(num_waits) => {
-            let per_step = took.as_secs_f64() * 1e3 / lab.num_steps as f64;
+        Ok([num_steps, num_waits]) => {
+            let per_step = took.as_secs_f64() * 1e3 / num_steps as f64;
             lab.keep("checked.step", "ms", vec![per_step]);
             lab.keep("checked.waits", "waits", vec![num_waits as f64]);
-            format!("checked steps: {} steps, {num_waits} waits, no error; {per_step:.2} ms a step\n", lab.num_steps)
+            format!("checked steps: {num_steps} steps, {num_waits} waits, no error; {per_step:.2} ms a step\n")
         }
         Err(surfaced) => {
             lab.told.insert("checked".to_owned(), surfaced.to_string());
@@ -70,10 +74,10 @@ mod tests {
     use super::super::sizes::Sizes;
     use super::*;
 
-    fn run(plant: Option<Plant>, wait: &mut dyn FnMut() -> candle_core::Result<()>) -> Result<usize, Surfaced> {
+    fn run(plant: Option<Plant>, wait: &mut dyn FnMut() -> candle_core::Result<()>) -> Result<[usize; 2], Surfaced> {
         let network = Network::new(Sizes::QUICK, plant, &Device::Cpu).unwrap();
         let batch = Batch::drawn(&Sizes::QUICK, [1, 8], 0, &Device::Cpu).unwrap();
-        steps(&network, &[batch], 4, wait)
+        steps(&network, &[batch], 4, &|| false, wait)
     }
 
     fn surfaced(step: usize, part: &str) -> Surfaced {
@@ -87,7 +91,7 @@ mod tests {
             assert_eq!(run(Some(plant), &mut || Ok(())), Err(surfaced(step, part)));
         }
         // vision.embed, two blocks, merge, two blocks, loss, backward, update.
-        assert_eq!(run(None, &mut || Ok(())), Ok(4 * 9));
+        assert_eq!(run(None, &mut || Ok(())), Ok([4, 4 * 9]));
     }
 
     /// A device that tells of an error when it is waited for, as a GPU does: a stand-in whose waits are counted.

@@ -3,11 +3,9 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use baselines::result::BenchResult;
 use clap::Args;
-use leyline::clock::{Clock as _, SystemClock};
 use leyline::region::Eager;
 
 use super::execution::{Ablation, Execution};
@@ -65,7 +63,7 @@ pub(crate) struct DiagnoseArgs {
     /// Does not vary the sequence.
     #[arg(long)]
     skip_vary_sequence: bool,
-    /// After so many seconds nothing new is begun; what was left out is named.
+    /// After so many seconds nothing new is begun, and no section takes more than twice its share of them; what was left out is named.
     #[arg(long, value_name = "SECONDS", default_value_t = 50)]
     seconds: u64,
     /// The result as JSON.
@@ -88,16 +86,16 @@ pub(crate) fn command(args: &DiagnoseArgs) -> anyhow::Result<ExitCode> {
     let mut eager = Eager::acquire()?;
     let num_parameters = lab.sizes.num_parameters();
     output::print(&format!("{num_parameters} parameters on {}, {} s at most\n", args.device, args.seconds))?;
-    for (name, work) in sections {
-        let text = if lab.is_over() {
-            lab.told.insert(name.clone(), "not looked at".to_owned());
-            format!("{name}: not looked at, the {} s of --seconds are over\n", args.seconds)
-        } else {
+    for (num_left, (name, work)) in (1..=u32::try_from(sections.len())?).rev().zip(sections) {
+        let text = if lab.begins(num_left) {
             output::tell(&format!("{name} …\n"));
             work(&mut lab, &mut eager).unwrap_or_else(|error| {
                 lab.failures.push(format!("{name}: {error:#}"));
                 format!("{name}: failed\n")
             })
+        } else {
+            lab.told.insert(name.clone(), "not looked at".to_owned());
+            format!("{name}: not looked at, the {} s of --seconds are over\n", args.seconds)
         };
         output::print(&text)?;
     }
@@ -120,7 +118,7 @@ fn place(path: &Path) -> Result<(&Path, &str), UsageError> {
 }
 
 fn result(lab: Lab, name: &str) -> BenchResult {
-    let plain = BenchResult::new(name, NOTES, &lab.clock);
+    let plain = BenchResult::new(name, NOTES, lab.clock());
     let environment = plain.environment.clone().built_from(BUILD);
     let environment = match &lab.session {
         Some(session) => environment.on_gpu(&session.facts()),
@@ -156,9 +154,7 @@ impl DiagnoseArgs {
 
     fn lab(&self) -> anyhow::Result<Lab> {
         let device = wire::device(self.device).map_err(|problem| UsageError(format!("--device {problem}")))?;
-        let clock = SystemClock::new();
-        let ends = clock.now() + Duration::from_secs(self.seconds);
-        let mut lab = Lab::new(device, self.sizes(), clock, ends);
+        let mut lab = Lab::new(device, self.sizes(), self.seconds);
         if self.quick {
             (lab.num_samples, lab.num_steps) = (2, 3);
         }

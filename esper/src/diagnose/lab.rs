@@ -23,9 +23,10 @@ pub(super) struct Lab {
     pub(super) session: Option<Session>,
     /// Why there is none.
     pub(super) missing: String,
-    pub(super) clock: SystemClock,
-    /// When nothing new is begun.
-    pub(super) ends: Duration,
+    clock: SystemClock,
+    /// When the time is over, of all sections and of the one that is looked at.
+    last: Duration,
+    ends: Duration,
     pub(super) sizes: Sizes,
     pub(super) num_samples: usize,
     pub(super) num_steps: usize,
@@ -37,8 +38,10 @@ pub(super) struct Lab {
 }
 
 impl Lab {
-    /// Nothing was found yet; nothing new is begun after `ends`.
-    pub(super) fn new(device: Device, sizes: Sizes, clock: SystemClock, ends: Duration) -> Self {
+    /// Nothing was found yet; nothing new is begun after so many seconds.
+    pub(super) fn new(device: Device, sizes: Sizes, seconds: u64) -> Self {
+        let clock = SystemClock::new();
+        let last = clock.now() + Duration::from_secs(seconds);
         let (session, missing) = match Session::open(&device) {
             Ok(session) => (Some(session), String::new()),
             Err(refusal) => (None, refusal.to_string()),
@@ -48,7 +51,8 @@ impl Lab {
             session,
             missing,
             clock,
-            ends,
+            last,
+            ends: last,
             sizes,
             num_samples: 8,
             num_steps: 20,
@@ -68,6 +72,10 @@ impl Lab {
         (0..NUM_BATCHES).map(|seed| Batch::drawn(&self.sizes, shape, seed, &self.device)).collect()
     }
 
+    pub(super) fn clock(&self) -> &SystemClock {
+        &self.clock
+    }
+
     pub(super) fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -77,7 +85,15 @@ impl Lab {
         self.device.synchronize()
     }
 
-    /// Whether the time is over.
+    /// Begins the first of so many sections that are left, which may take twice its share of the time; whether there is any.
+    pub(super) fn begins(&mut self, num_left: u32) -> bool {
+        let now = self.now();
+        let left = self.last.saturating_sub(now);
+        self.ends = now + left * 2 / (num_left + 1);
+        !left.is_zero()
+    }
+
+    /// Whether the time of the section is over.
     pub(super) fn is_over(&self) -> bool {
         self.now() >= self.ends
     }
