@@ -31,4 +31,5 @@ mod plot;
 mod error;
 
 pub use error::Error;
+pub use models::Draw;
 pub use torch::PeerError;

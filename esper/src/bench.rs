@@ -29,7 +29,7 @@ pub(crate) const BUILD: Build = Build {
 };
 
 /// What this build can do.
-const DEFAULT_DEVICE: &str = if cfg!(feature = "cuda") { "cuda:0" } else { "cpu" };
+pub(crate) const DEFAULT_DEVICE: &str = if cfg!(feature = "cuda") { "cuda:0" } else { "cpu" };
 
 /// Sub-commands of `esper bench`: the works that `baselines` has, and what is done with their results.
 #[derive(Debug, Clone)]

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, check, library, policy, run, study};
+use crate::{bench, check, diagnose, library, policy, run, study};
 
 /// Trains networks that grow while they train.
 #[derive(Debug, Parser)]
@@ -69,6 +69,8 @@ enum Command {
     Bench(bench::BenchCommand),
     /// Have the driver of a GPU compile the tensor library's kernels ahead of the first run on a machine.
     WarmUp(warm_up::WarmUpArgs),
+    /// Train a network of pictures and text for a few steps, and tell what this machine makes of them: captures, memory, time.
+    Diagnose(diagnose::DiagnoseArgs),
     /// Make things go wrong in small runs, and check what training does about it.
     Drill(drill::DrillArgs),
     /// Print the emergency level of a run that is under way, or order one: from a notice to a halt.
@@ -130,6 +132,7 @@ impl Cli {
             Command::Telemetry(TelemetryCommand::Decode(args)) => decode::command(&args),
             Command::Bench(command) => command.run(),
             Command::WarmUp(args) => warm_up::command(&args),
+            Command::Diagnose(args) => diagnose::command(&args),
             Command::Drill(args) => drill::command(&args),
             Command::Emergency(args) => emergency::command(&args),
             Command::Policy(PolicyCommand::Train(args)) => policy::command(&args),

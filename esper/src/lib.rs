@@ -28,6 +28,7 @@ pub mod policy;
 mod trained;
 mod runs;
 pub mod bench;
+mod diagnose;
 mod drill;
 pub mod study;
 pub mod output;

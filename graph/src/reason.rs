@@ -267,6 +267,35 @@ impl Refusal {
         }
     }
 
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Unsupported { .. } => "use a GPU by `Device::new_cuda_with_stream`",
+            Self::SwitchedOff => "switch graphs on: `ESPER_GRAPHS`, the mode in the configuration",
+            Self::ParkedError { .. } => "look at the call before it: steps that are each waited for name it",
+            Self::Driver { .. } => "look up what the driver says of this call",
+            Self::HostRead { .. } => "keep the value on the device, or read it outside of the region",
+            Self::HostCopies { .. } | Self::ChangingValue { .. } => {
+                "write it to a tensor from before the region, a number to a `DeviceScalar`, before each step"
+            }
+            Self::UnfreedAllocations { .. } => "copy it into a tensor from before the region",
+            Self::ReleasedInside { .. } => "drop it where it was made, or write to it in place",
+            Self::HostRandom { .. } => "draw from a counter on the device: `tolaria::random`",
+            Self::MissingGradient { .. } => "use an operation with a gradient, or leave the parameter out",
+            Self::RegionFailed { .. } | Self::Panicked { .. } => "run it eagerly and look at the message",
+            Self::OutOfMemory { .. } => "take smaller batches, or keep fewer graphs",
+            Self::Empty => "leave it eager: there is nothing to replay",
+            Self::NotCompiled { .. } => "leave it captured: results are right",
+            Self::WrongRewrite { .. } => "report the reproducer; results are right",
+            Self::FrozenValue { .. } => "hand the number in by a `DeviceScalar`, and do not replace tensors",
+            Self::OtherThread => "replay where it was captured",
+            Self::NotHeld { .. } => "hold the tensor: `Captured::hold`",
+            Self::SharedDevice => "open a device for each thread: `Device::new_cuda_with_stream`",
+            Self::Moved { .. } => "write into the tensor, do not replace it",
+        }
+    }
+
     /// For a later recording that differs from what is replayed.
     #[must_use]
     pub fn frozen(difference: &TwinError) -> Self {

@@ -16,6 +16,15 @@ pub enum Error {
     /// The device or the tensor library failed.
     #[error("a tensor operation failed")]
     Candle(#[source] Box<candle_core::Error>),
+    /// A step failed, and all before it are known to be done.
+    #[error("after {step} steps the next one failed, or the device did while it ran")]
+    AtStep {
+        /// Optimizer steps taken before it.
+        step: StepIndex,
+        /// What failed.
+        #[source]
+        source: Box<Error>,
+    },
     /// Shapes, types or names do not fit each other.
     #[error("{what}: expected {expected}, found {found}")]
     LayoutMismatch {
@@ -195,6 +204,7 @@ impl leyline::error::Error for Error {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Candle(_) => ErrorKind::Device,
+            Self::AtStep { source, .. } => source.kind(),
             Self::LayoutMismatch { .. }
             | Self::MissingGradient { .. }
             | Self::CutGradient { .. }

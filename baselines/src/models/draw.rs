@@ -9,7 +9,7 @@ pub(crate) type Variables = Vec<(String, Var)>;
 
 /// Draws weights and data for one device. The generators of devices differ from each other, so they are not used.
 #[derive(Debug)]
-pub(crate) struct Draw {
+pub struct Draw {
     rng: ChaCha8Rng,
     device: Device,
     dtype: DType,
@@ -17,7 +17,8 @@ pub(crate) struct Draw {
 
 impl Draw {
     /// Draws `f32` numbers for `device`.
-    pub(crate) fn new(seed: u64, device: &Device) -> Self {
+    #[must_use]
+    pub fn new(seed: u64, device: &Device) -> Self {
         Self { rng: ChaCha8Rng::seed_from_u64(seed), device: device.clone(), dtype: DType::F32 }
     }
 
@@ -45,7 +46,12 @@ impl Draw {
     }
 
     /// Uniform in `-bound..bound`.
-    pub(crate) fn uniform(&mut self, shape: impl Into<Shape>, bound: f32) -> candle_core::Result<Tensor> {
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none
+    pub fn uniform(&mut self, shape: impl Into<Shape>, bound: f32) -> candle_core::Result<Tensor> {
         let shape = shape.into();
         let values: Vec<f32> = (0..shape.elem_count()).map(|_| (2.0 * self.unit() - 1.0) * bound).collect();
         Tensor::from_vec(values, shape, &self.device)?.to_dtype(self.dtype)
@@ -55,7 +61,7 @@ impl Draw {
     ///
     /// # Panics
     /// When `bound` is 0.
-    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+    pub fn below(&mut self, bound: u32) -> u32 {
         self.rng.next_u32() % bound
     }
 

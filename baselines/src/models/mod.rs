@@ -32,7 +32,8 @@ mod llama;
 mod workload;
 
 pub(crate) use conv2d::{Conv2d, Conv2dConfig, largest_gradient_error};
-pub(crate) use draw::{Draw, Variables};
+pub use draw::Draw;
+pub(crate) use draw::Variables;
 pub(crate) use linear::Linear;
 pub(crate) use llama::{Llama, LlamaConfig, Memory};
 pub(crate) use mlp::{Mlp, MlpConfig};

@@ -142,6 +142,9 @@ pub struct ExecutionConfig {
     pub data_on_device: bool,
     /// Pinned buffers for data on their way to the device; the host runs ahead by as many steps.
     pub staging_buffers: NonZeroUsize,
+    /// Waits for the device after each step, and names the step in an error that shows then. Otherwise one may show some steps later.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub check_each_step: bool,
 }
 
 impl Default for ExecutionConfig {
@@ -157,6 +160,7 @@ impl Default for ExecutionConfig {
             prefetch: false,
             data_on_device: true,
             staging_buffers: const { NonZeroUsize::new(4).unwrap() },
+            check_each_step: false,
         }
     }
 }
@@ -367,14 +371,19 @@ mod tests {
             mode: StepMode::Graph,
             compile_warmup_steps: 0,
             compile_cache: Some("kernels".into()),
+            check_each_step: true,
             ..ExecutionConfig::default()
         };
         for (text, expected) in [
             ("{}", Some(defaults.clone())),
             (r#"{"mode": "compiled"}"#, Some(defaults.clone())),
             (r#"{"mode": "eager"}"#, Some(ExecutionConfig { mode: StepMode::Eager, ..ExecutionConfig::default() })),
-            (r#"{"mode": "graph", "compile_warmup_steps": 0, "compile_cache": "kernels"}"#, Some(changed.clone())),
+            (
+                r#"{"mode": "graph", "compile_warmup_steps": 0, "compile_cache": "kernels", "check_each_step": true}"#,
+                Some(changed.clone()),
+            ),
             (r#"{"mode": "auto"}"#, None),
+            (r#"{"check_each_step": 1}"#, None),
             (r#"{"graphs": "off"}"#, None),
             (r#"{"compile_verify_steps": 0}"#, None),
         ] {
@@ -383,6 +392,8 @@ mod tests {
         for config in [defaults, changed] {
             let text = serde_json::to_string(&config).unwrap();
             assert_eq!(text.contains("compile_cache"), config.compile_cache.is_some(), "{text}");
+            // What is not said leaves the digests of configurations as they were.
+            assert_eq!(text.contains("check_each_step"), config.check_each_step, "{text}");
             assert_eq!(serde_json::from_str::<ExecutionConfig>(&text).unwrap(), config);
         }
     }

@@ -19,8 +19,24 @@ use crate::trainer::region::{Region, StepPlan};
 use crate::trainer::run::Trainer;
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
-    /// Takes one accumulation window. Seeds are asked before and told after; in between nothing but device work happens.
+    /// Takes one accumulation window.
+    ///
+    /// # Errors
+    /// Those of the step; [`Error::AtStep`] around them where each step is checked.
+    /// # Sync
+    /// none, but waits for the device where each step is checked
     pub(super) fn step(&mut self, eager: &mut Eager, order: &EpochOrder, index: usize) -> Result<(), Error> {
+        let step = self.cursor.step;
+        let taken = self.take_step(eager, order, index);
+        if !self.config.execution.check_each_step {
+            return taken;
+        }
+        let checked = taken.and_then(|()| Ok(self.parts.device.synchronize()?));
+        checked.map_err(|source| Error::AtStep { step, source: Box::new(source) })
+    }
+
+    /// Seeds are asked before and told after; in between nothing but device work happens.
+    fn take_step(&mut self, eager: &mut Eager, order: &EpochOrder, index: usize) -> Result<(), Error> {
         let loading = phase!("load");
         let mut samples = self.feed.window(&self.parts.data.train, &self.parts.device, order, index)?;
         drop(loading);
