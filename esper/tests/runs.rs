@@ -121,3 +121,52 @@ fn what_is_in_no_pair_and_what_cannot_be_compared_is_told() {
     ];
     assert_eq!(notes, expected);
 }
+
+#[test]
+fn what_became_of_seeds_is_counted_over_runs_of_one_host_and_told_to_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let train = |name: &str, set: &[&str]| {
+        let args =
+            ["train", "--data", "digits", "--policy", "fixed", "--epochs", "16", "--progress", "off", "--out", name];
+        printed(dir.path(), &[&args[..], set].concat());
+    };
+    let fixed = ["--set", "policy.fixed.germinations=[{epoch=1,slot=\"input\",blueprint=\"mlp\"}]"];
+    train("a", &fixed);
+    train("b", &[&["--seed", "7"][..], &fixed].concat());
+    let text = printed(dir.path(), &["runs", "earlier", "a", "b"]);
+    let told: toml::Value = toml::from_str(&text).unwrap();
+    let rows = told["policy"]["heuristic"]["earlier"]["tries"].as_array().unwrap();
+    let ended = |run: &str| {
+        let metrics = fs::read_to_string(dir.path().join(run).join("metrics.jsonl")).unwrap();
+        let of = |stage: &str| metrics.matches(&format!("\"to\":\"{stage}\"")).count() as i64;
+        (of("pruned") + of("fossilized"), of("fossilized"))
+    };
+    let ((a, kept_a), (b, kept_b)) = (ended("a"), ended("b"));
+    let sum = |key: &str| rows.iter().map(|row| row[key].as_integer().unwrap()).sum::<i64>();
+    assert_eq!((sum("tries"), sum("kept")), (a + b, kept_a + kept_b), "{text}");
+    assert!(a == 1 && b == 1 && rows[0]["grown"].as_bool() == Some(false), "{text}");
+    assert_eq!((rows[0]["slot"].as_str(), rows[0]["parameters"].as_integer()), (Some("input"), Some(2128)), "{text}");
+    // It is a configuration, and a setting.
+    fs::write(dir.path().join("told.toml"), &text).unwrap();
+    printed(dir.path(), &["check-config", "told.toml"]);
+    let inline = printed(dir.path(), &["runs", "earlier", "--inline", "a", "b"]);
+    printed(dir.path(), &["train", "--data", "digits", "--epochs", "1", "--progress", "off", "--set", inline.trim()]);
+    let refused = |args: &[&str], expected: &str| {
+        let output = Command::cargo_bin("esper").unwrap().current_dir(dir.path()).args(args).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && told.contains(expected), "{told}");
+    };
+    // Another host: by its runs, and by what they say.
+    train("wide", &[&["--set", "host.mlp.hidden=[8]"][..], &fixed].concat());
+    refused(
+        &["runs", "earlier", "a", "wide"],
+        "`host.mlp.hidden` is [6] in a, and [8] in wide: expected runs of one host",
+    );
+    refused(
+        &["train", "--data", "digits", "--set", "seeds.seed_width=8", "--set", inline.trim()],
+        "`policy.heuristic.earlier.tries[0].parameters` is 2128: expected ",
+    );
+    refused(&["runs", "earlier", "nowhere"], "nowhere");
+    make(dir.path(), "off", "off", 1, None);
+    refused(&["runs", "earlier", "off"], "no seed of these runs was kept or removed");
+}

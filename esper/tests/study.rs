@@ -423,6 +423,7 @@ fn arms_that_need_others_are_refused_without_them() {
         ("scratch,off", "expected a policy before them"),
         ("noise,off", "expected a policy before them"),
         ("random-equal,off", "expected a policy before them"),
+        ("untold,off", "expected a policy before them"),
         ("heuristic,scratch-flops,off", "expected `scratch` too"),
         ("heuristic,sweep-4,off", "accepted: "),
     ] {
@@ -439,4 +440,18 @@ fn where_nothing_but_noise_is_on_offer_no_seed_is_kept() {
     let all = runs(dir.path());
     let noise = run_of(&all, "noise");
     assert!(noise["num_germinated"].as_u64() > Some(0) && noise["num_fossilized"] == 0, "{noise}");
+}
+
+#[test]
+fn untold_is_the_first_policy_without_what_earlier_runs_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = |slot: &str, parameters: u64| {
+        format!(r#"{{slot="{slot}",blueprint="mlp",parameters={parameters},grown=false,tries=20,kept=0}}"#)
+    };
+    let told = format!("policy.heuristic.earlier.tries=[{},{}]", row("input", 2128), row("hidden0", 214));
+    done(dir.path(), &["--policies", "heuristic,untold,off", "--seeds", "1", "--set", "run.epochs=40", "--set", &told]);
+    let all = runs(dir.path());
+    let germinated = |policy: &str| run_of(&all, policy)["num_germinated"].as_u64();
+    assert!(germinated("heuristic") == Some(0) && germinated("untold") > Some(0), "{all:?}");
+    assert_eq!(run_of(&all, "heuristic")["test_loss"], run_of(&all, "off")["test_loss"]);
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::exit::UsageError;
 use crate::output;
 use crate::report::Run;
-use crate::runs::{Comparison, Row, Settings, render_page, table};
+use crate::runs::{Comparison, Row, Settings, earlier, render_page, table};
 
 /// Sub-commands of `esper runs`.
 #[derive(Debug, Clone, Subcommand)]
@@ -21,6 +21,19 @@ pub(super) enum RunsCommand {
     List(ListArgs),
     /// Compare runs: a table, paired differences, and a page with their curves over each other.
     Compare(CompareArgs),
+    /// Count what became of the seeds of runs, as the section `[policy.heuristic.earlier]` of later ones.
+    Earlier(EarlierArgs),
+}
+
+/// Flags of `esper runs earlier`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct EarlierArgs {
+    /// Folders that `esper train` wrote, of one host and the same data.
+    #[arg(required = true, value_name = "RUN_DIR")]
+    run_dirs: Vec<PathBuf>,
+    /// Print it as one setting, for `--set`.
+    #[arg(long)]
+    inline: bool,
 }
 
 /// Flags of `esper runs list`.
@@ -66,6 +79,7 @@ pub(super) fn command(command: &RunsCommand) -> anyhow::Result<ExitCode> {
     match command {
         RunsCommand::List(args) => list(args)?,
         RunsCommand::Compare(args) => compare(args)?,
+        RunsCommand::Earlier(args) => told(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -124,6 +138,23 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     } else {
         let rows: Vec<Row> = rows.into_iter().cloned().collect();
         format!("{}\n{}page: {shown}\n", table(&rows), comparison.render())
+    };
+    Ok(output::print(&text)?)
+}
+
+fn told(args: &EarlierArgs) -> anyhow::Result<()> {
+    let read = |dir: &PathBuf| match (Run::read(dir), Settings::read(dir)) {
+        (Ok(run), Ok(settings)) => Ok((run, settings)),
+        (Err(error), _) | (_, Err(error)) => Err(UsageError(format!("{:#}", anyhow::Error::new(error)))),
+    };
+    let tries = earlier(&args.run_dirs.iter().map(read).collect::<Result<Vec<_>, _>>()?)?;
+    let rows = tries.iter().map(toml::Value::try_from).collect::<Result<Vec<_>, _>>()?;
+    let text = if args.inline {
+        format!("policy.heuristic.earlier.tries={}\n", toml::Value::Array(rows))
+    } else {
+        let rows: String = rows.iter().map(|row| format!("    {row},\n")).collect();
+        let (seeds, runs) = (tries.iter().map(|one| one.tries).sum::<u64>(), args.run_dirs.len());
+        format!("# What became of {seeds} seeds in {runs} runs.\n[policy.heuristic.earlier]\ntries = [\n{rows}]\n")
     };
     Ok(output::print(&text)?)
 }

@@ -38,6 +38,12 @@ impl Settings {
         self
     }
 
+    /// Those within these sections alone.
+    pub(super) fn of_sections(mut self, sections: &[&str]) -> Self {
+        self.0.retain(|key, _| sections.iter().any(|section| key.split('.').next() == Some(section)));
+        self
+    }
+
     /// The keys whose values are not the same in all of these.
     pub(super) fn different<'a>(all: &[&'a Self]) -> Vec<&'a str> {
         let mut keys: Vec<&str> = all.iter().flat_map(|settings| settings.0.keys()).map(String::as_str).collect();

@@ -11,6 +11,7 @@ use leyline::model::TrainableModel as _;
 use leyline::seed::SeedManager as _;
 use leyline::telemetry::NullRecorder;
 use tamiyo::policy::PolicyKind;
+use tamiyo::policy::heuristic::EarlierConfig;
 
 use super::command::StudyArgs;
 use super::dice::drawn;
@@ -34,6 +35,8 @@ pub(super) enum Kind {
     Policy,
     /// The first policy, with nothing on offer but seeds that add noise.
     Noise,
+    /// The first policy, which is told nothing of earlier runs.
+    Untold,
     /// The network of the host in five widths, of which the one that is best on validation data counts, and the cost of all.
     Sweep,
     /// As many permanent seeds as the first policy kept, drawn by dice.
@@ -55,6 +58,7 @@ impl Kind {
     pub(super) fn of(name: &str) -> Self {
         match name {
             "noise" => Self::Noise,
+            "untold" => Self::Untold,
             "sweep" => Self::Sweep,
             "random-equal" => Self::RandomEqual,
             "scratch" => Self::Scratch(Equal::Steps),
@@ -67,7 +71,7 @@ impl Kind {
     /// How many other arms have to be done before.
     fn round(self) -> usize {
         match self {
-            Self::Policy | Self::Noise | Self::Sweep => 0,
+            Self::Policy | Self::Noise | Self::Untold | Self::Sweep => 0,
             Self::RandomEqual | Self::Scratch(Equal::Steps) => 1,
             Self::Scratch(Equal::Operations | Equal::Seconds) => 2,
         }
@@ -95,7 +99,7 @@ pub(super) fn check_names(policies: &[String]) -> Result<(), UsageError> {
     let kinds: Vec<Kind> = policies.iter().map(|name| Kind::of(name)).collect();
     let follows = |kind: &Kind| !matches!(kind, Kind::Policy | Kind::Sweep);
     let problem = if kinds.first() != Some(&Kind::Policy) && kinds.iter().any(follows) {
-        "`scratch` is as large as what the first policy grows, `random-equal` keeps as many seeds, and `noise` is decided about by it; expected a policy before them"
+        "`scratch` is as large as what the first policy grows, `random-equal` keeps as many seeds, and `noise` and `untold` are decided about by it; expected a policy before them"
     } else if kinds.iter().any(|kind| kind.round() == 2) && !kinds.contains(&Kind::Scratch(Equal::Steps)) {
         "`scratch-flops` and `scratch-seconds` are as long as `scratch` makes them; expected `scratch` too"
     } else {
@@ -161,8 +165,10 @@ fn settings(args: &StudyArgs, data: &str) -> Vec<String> {
 fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Vec<Diagnostic>), ConfigError> {
     let first = u64::from(args.first_seed);
     let mut set = settings(args, data);
-    let policy = match Kind::of(policy) {
+    let kind = Kind::of(policy);
+    let policy = match kind {
         Kind::Policy => policy,
+        Kind::Untold => args.policies.first().map_or("", String::as_str),
         Kind::Sweep | Kind::Scratch(_) => PolicyKind::Off.name(),
         Kind::RandomEqual => PolicyKind::Fixed.name(),
         Kind::Noise => {
@@ -188,7 +194,11 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
         let issue = Issue::new("run.out", "is of no use: a study has no run folders; expected no such key");
         return Err(ConfigError::Invalid(vec![loaded.locate(issue)]));
     }
-    Ok((loaded.config, warnings))
+    let mut config = loaded.config;
+    if kind == Kind::Untold {
+        config.policy.heuristic.earlier = EarlierConfig::default();
+    }
+    Ok((config, warnings))
 }
 
 /// The host's layers, `times` / `of` as wide.
@@ -205,7 +215,7 @@ pub(super) fn settled(arm: Arm, args: &StudyArgs, runs: &[Run], before: &[Arm]) 
     let first = args.policies.first().map_or("", String::as_str);
     let grown = || beside(first);
     let share = match Kind::of(&arm.policy) {
-        Kind::Policy | Kind::Noise | Kind::Sweep => return Ok(arm),
+        Kind::Policy | Kind::Noise | Kind::Untold | Kind::Sweep => return Ok(arm),
         Kind::RandomEqual => {
             let config = drawn(&arm.config, first, grown()?.num_fossilized);
             let config = config.with_context(|| format!("{}, random-equal, seed {}", arm.data, arm.seed))?;

@@ -46,7 +46,7 @@ pub struct StudyArgs {
     /// wider layers, of the size that the first one grows to on the same data with the same random seed, for as many steps; `scratch-flops` and
     /// `scratch-seconds` the same for as many operations, or as long; `sweep` is the host in 1, 2, 4, 8 and 16 times its width, of which the one counts
     /// that is best on validation data, and the cost of all; `noise` is the first policy with nothing on offer but seeds that add noise;
-    /// `random-equal` makes as many seeds permanent as the first one kept, with slot, blueprint and time drawn by dice and no evidence asked.
+    /// `untold` is the first policy without `policy.heuristic.earlier`; `random-equal` makes as many seeds permanent as the first one kept, with slot, blueprint and time drawn by dice and no evidence asked.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "heuristic,off")]
     pub policies: Vec<String>,
     /// Random seeds per arm.

@@ -353,7 +353,7 @@ fn closing_keeps_of_the_acting_seeds_only_the_proven() {
 
 /// Shows `states` in order to a policy with `json` and compares what is said about the last one.
 #[track_caller]
-fn check(json: &str, states: &[SystemState], expected: &[&str]) {
+pub(crate) fn check(json: &str, states: &[SystemState], expected: &[&str]) {
     let mut policy = tamiyo(config(json));
     let mut last = Vec::new();
     for state in states {
@@ -363,11 +363,11 @@ fn check(json: &str, states: &[SystemState], expected: &[&str]) {
 }
 
 /// `num` states on one plateau; the last one is after `epoch`.
-fn plateau(epoch: u64, num: u64) -> Vec<SystemState> {
+pub(crate) fn plateau(epoch: u64, num: u64) -> Vec<SystemState> {
     (epoch + 1 - num..=epoch).map(|epoch| state(epoch, vec![], vec![slot("a", &[("mlp", 10)])])).collect()
 }
 
-fn with_last(mut states: Vec<SystemState>, change: impl FnOnce(&mut SystemState)) -> Vec<SystemState> {
+pub(crate) fn with_last(mut states: Vec<SystemState>, change: impl FnOnce(&mut SystemState)) -> Vec<SystemState> {
     change(states.last_mut().unwrap());
     states
 }

@@ -8,6 +8,8 @@ use leyline::command::AlphaCurve;
 use leyline::id::BlueprintId;
 use serde::{Deserialize, Serialize};
 
+use crate::policy::heuristic::EarlierConfig;
+
 /// Settings of the heuristic policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -29,6 +31,9 @@ pub struct HeuristicConfig {
     /// What trying seeds may cost.
     #[serde(skip_serializing_if = "LookingConfig::is_usual")]
     pub looking: LookingConfig,
+    /// What became of seeds in earlier runs.
+    #[serde(skip_serializing_if = "EarlierConfig::is_usual")]
+    pub earlier: EarlierConfig,
     /// From how many epochs before the end of the run a seed that acts on the output must prove itself or go (epochs,
     /// default 3: a blending seed at full alpha still has two epochs of holding before the last boundary).
     pub closing_epochs: u64,
@@ -189,6 +194,7 @@ impl Default for HeuristicConfig {
             blending: BlendingConfig::default(),
             holding: HoldingConfig::default(),
             looking: LookingConfig::default(),
+            earlier: EarlierConfig::default(),
             closing_epochs: 3,
         }
     }

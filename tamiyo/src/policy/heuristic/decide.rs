@@ -2,7 +2,7 @@
 
 use leyline::command::Operation;
 use leyline::id::{BlueprintId, EpochIndex, SlotId};
-use leyline::seed::{Confirming, SeedStage, SeedState, SlotState};
+use leyline::seed::{BlueprintOffer, Confirming, SeedStage, SeedState, SlotState};
 use leyline::state::SystemState;
 use serde::{Deserialize, Serialize};
 
@@ -82,10 +82,18 @@ impl HeuristicConfig {
         }
         let signals = memory.tracker.signals(&self.plateau, &self.stability);
         let room = self.room(memory, state, proposals);
-        let Some(choice) = memory.ledger.choose(&self.germination, &state.slots, |slot, offer| room.holds(slot, offer))
-        else {
-            return room.refusal(&state.slots);
+        let choose = |holds: &dyn Fn(&SlotId, &BlueprintOffer) -> bool| {
+            memory
+                .ledger
+                .choose(&self.germination, &state.slots, |slot, offer| room.holds(slot, offer) && holds(slot, offer))
         };
+        let Some(choice) = choose(&|_, _| true) else { return room.refusal(&state.slots) };
+        let grown = state.slots.iter().any(|slot| slot.num_fossilized > 0);
+        if choose(&|slot, offer| self.earlier.pays(grown, slot, offer)).is_none() {
+            let (least, beside) =
+                (self.earlier.min_chance, if grown { "beside a permanent one" } else { "as the first" });
+            return Proposal::wait("does_not_pay", format!("no seed has a chance of {least} to be kept {beside}"));
+        }
         let (loss, since) = (signals.loss.unwrap_or(f64::NAN), signals.epochs_since_improvement);
         let detail = format!("loss {loss:.6}, {since} epochs without improvement, {choice}");
         memory.record_germination(self, state, (&choice.slot, &choice.blueprint));
@@ -178,11 +186,22 @@ impl Settings for HeuristicConfig {
             let key = format!("germination.blueprints[{index}]");
             issues.offered(&key, blueprint, &slots.iter().collect::<Vec<_>>());
         }
+        self.earlier.check_names(slots, issues);
     }
 
     fn check(&self, issues: &mut Issues) {
-        let Self { plateau, stability, evidence, germination, training, blending, holding, looking, closing_epochs } =
-            self;
+        let Self {
+            plateau,
+            stability,
+            evidence,
+            germination,
+            training,
+            blending,
+            holding,
+            looking,
+            earlier,
+            closing_epochs,
+        } = self;
         issues.at_least("plateau.patience_epochs", plateau.patience_epochs, 1);
         issues.within("plateau.min_relative_gain", plateau.min_relative_gain, 0.0..=1.0);
         issues.within("stability.max_relative_rise", stability.max_relative_rise, 0.0..=1.0);
@@ -202,6 +221,7 @@ impl Settings for HeuristicConfig {
         issues.within("looking.max_share", looking.max_share, 0.0..=1.0);
         issues.within("looking.epoch_cost", looking.epoch_cost, 0.0..=1000.0);
         issues.at_least("looking.max_tries", looking.max_tries, 1);
+        earlier.check(issues);
         issues.at_least("closing_epochs", *closing_epochs, 1);
     }
 }

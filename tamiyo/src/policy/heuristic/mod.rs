@@ -24,7 +24,8 @@
 //! What a seed has to prove is asked by the gates of the seed manager and nowhere else: this policy reads their latest verdict. A seed
 //! that they do not let pass is culled when the time of its stage is over, for they may never open. When nothing germinates, a
 //! waiting proposal says why: `no_power` where the samples that confirm are too few to tell the smallest gain that matters, so that no
-//! seed could prove itself, `looking_spent` and `tries_in_vain` where [`LookingConfig`] ends the search.
+//! seed could prove itself, `looking_spent` and `tries_in_vain` where [`LookingConfig`] ends the search, `does_not_pay` where seeds of
+//! earlier runs do ([`EarlierConfig`]).
 //!
 //! # The rule `closing`
 //! The run must not end with a seed that acts on the output without having proven itself, and must not spend epochs on
@@ -41,6 +42,7 @@ mod config;
 pub(super) mod decide;
 pub(super) mod rules;
 mod placement;
+mod earlier;
 pub(super) mod budget;
 
 pub use config::{
@@ -48,3 +50,4 @@ pub use config::{
     StabilityConfig, TrainingConfig,
 };
 pub use decide::HeuristicMemory;
+pub use earlier::{EarlierConfig, EarlierTries};
