@@ -41,16 +41,17 @@ pub(super) fn section(lab: &mut Lab, eager: &mut Eager) -> anyhow::Result<String
     let Some(session) = lab.session.clone() else {
         return Ok(text + &format!("  {}", lab.needs_gpu("launch")));
     };
-    let launches = launches(lab, &session, eager, &network, &batch)?;
-    let launch = lab.keep("dispatch.launch", "us", launches);
     let calls = calls(lab, eager, &network, &batch)?;
     let call = lab.keep("dispatch.call", "us", calls);
-    text += &format!(
-        "  launch by the driver {}; a whole call, with {} inputs copied, {}\n",
-        cell(launch, 3),
-        batch.tensors.len(),
-        cell(call, 3)
-    );
+    text += &format!("  a whole call, with {} inputs copied, {}\n", batch.tensors.len(), cell(call, 3));
+    // A graph that is replayed by hand is refused where it points at what nobody here can hold.
+    match launches(lab, &session, eager, &network, &batch) {
+        Ok(launches) => {
+            let launch = lab.keep("dispatch.launch", "us", launches);
+            text += &format!("  launch by the driver {}\n", cell(launch, 3));
+        }
+        Err(error) => text += &format!("  launch by the driver: not measured: {error:#}\n"),
+    }
     Ok(text)
 }
 
