@@ -146,7 +146,8 @@ impl Flags for CompileBenchConfig {
                 let variant = Variant { form, precision };
                 let case = format!("{work}.{variant}");
                 let folder = folders.of(&case)?;
-                let (fact, of_step) = case::measure(&gpu, &mut eager, work, variant, (&folder, self.kernels), &mut samples)?;
+                let (fact, of_step) =
+                    case::measure(&gpu, &mut eager, work, variant, (&folder, self.kernels), &mut samples)?;
                 facts.insert(case, fact);
                 tokens.extend(of_step.map(|of_step| (work, of_step)));
             }
