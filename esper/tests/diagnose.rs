@@ -31,7 +31,7 @@ fn what_the_cpu_can_do_is_looked_at_and_the_rest_needs_a_gpu_and_is_absent() {
         "varying batch (2x36, 32x36, 8x36, 2x36, 32x36): 5 steps; 0 of 5 losses",
         "varying sequence (2x6, 2x36, 2x36, 2x6, 2x36): 5 steps; 0 of 5 losses",
         "number of captures: needs a GPU",
-        "launch: needs a GPU",
+        "a whole call: needs a GPU",
         "recompute=true: steps of 2 samples",
         "tf32=true: needs a GPU",
     ] {
@@ -46,7 +46,7 @@ fn what_the_cpu_can_do_is_looked_at_and_the_rest_needs_a_gpu_and_is_absent() {
     for name in ["check.parts", "check.varying.batch", "check.varying.sequence"] {
         assert_eq!(measurements[name]["median"], 1.0, "{name}");
     }
-    let of_gpus = ["captured", "compiled", "memory", "latency", "launch", "captures", "breaks", "tf32"];
+    let of_gpus = ["captured", "compiled", "memory", "latency", "call", "captures", "breaks", "tf32"];
     let found = measurements.keys().find(|name| of_gpus.iter().any(|of_gpu| name.contains(of_gpu)));
     assert_eq!(found, None, "what was not measured is absent");
 }

@@ -20,7 +20,7 @@ use crate::{output, wire};
 
 const NOTES: &str = "modes.MODE and ABLATION.MODE: .step: a step that is waited for (ms); .first_step: the first of all; .over_eager: median eager over median of this mode; .compile: of the compiled \
     graph; .memory: most device memory during timed steps, of tensors and of graphs. latency.PART: .capture: recorded and made executable (ms); .compile with its kernels, which are generated once for \
-    all parts and once for the whole; latency.parts: all parts together. dispatch: host time of the key, of the look-up among 8 graphs, of a launch on an idle device, of a whole call (us). varying.*: \
+    all parts and once for the whole; latency.parts: all parts together. dispatch: host time of the key, of the look-up among 8 graphs, of a whole call on an idle device (us). varying.*: \
     graphs of all sizes. checked.step: a step with a wait after each part (ms). check.*: 1 where all bits are the same";
 
 /// Flags of `esper diagnose`.
@@ -131,7 +131,13 @@ fn result(lab: Lab, name: &str) -> BenchResult {
         ("steps", lab.num_steps.to_string()),
     ];
     let features = if cfg!(feature = "cuda") { " --features cuda" } else { "" };
-    let asked: Vec<String> = env::args().skip(1).collect();
+    // Wherever the result goes, it is that of the same command.
+    let named = |asked: String| match asked.strip_prefix("--out=") {
+        Some(_) => "--out=FILE.json".to_owned(),
+        None if asked.ends_with(".json") => "FILE.json".to_owned(),
+        None => asked,
+    };
+    let asked: Vec<String> = env::args().skip(1).map(named).collect();
     BenchResult {
         command: format!("cargo run --release -p esper{features} -- {}", asked.join(" ")),
         environment,

@@ -1,10 +1,10 @@
-//! What the host does for a step that is replayed: the key, the look-up, the launch.
+//! What the host does for a step that is replayed: the key, the look-up, and all of a call.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
 
-use candle_core::{DType, Device, Tensor, Var};
-use esper_graph::{CaptureCost, Captured, ExecutionMode, GraphCache, GraphFunction, GraphKey, GraphManager, Session};
+use candle_core::{Device, Tensor};
+use esper_graph::{CaptureCost, ExecutionMode, GraphCache, GraphFunction, GraphKey, GraphManager};
 use leyline::region::Eager;
 
 use super::batch::Batch;
@@ -38,20 +38,12 @@ pub(super) fn section(lab: &mut Lab, eager: &mut Eager) -> anyhow::Result<String
     let both = key.zip(look_up).map(|(key, look_up)| key + look_up);
     let (key, look_up, both) = (cell(key, 3), cell(look_up, 3), cell(both, 3));
     let mut text = format!("dispatch of a step, us: key {key}, look-up {look_up}, together {both}\n");
-    let Some(session) = lab.session.clone() else {
-        return Ok(text + &format!("  {}", lab.needs_gpu("launch")));
-    };
+    if lab.session.is_none() {
+        return Ok(text + &format!("  {}", lab.needs_gpu("a whole call")));
+    }
     let calls = calls(lab, eager, &network, &batch)?;
     let call = lab.keep("dispatch.call", "us", calls);
     text += &format!("  a whole call, with {} inputs copied, {}\n", batch.tensors.len(), cell(call, 3));
-    // A graph that is replayed by hand is refused where it points at what nobody here can hold.
-    match launches(lab, &session, eager, &network, &batch) {
-        Ok(launches) => {
-            let launch = lab.keep("dispatch.launch", "us", launches);
-            text += &format!("  launch by the driver {}\n", cell(launch, 3));
-        }
-        Err(error) => text += &format!("  launch by the driver: not measured: {error:#}\n"),
-    }
     Ok(text)
 }
 
@@ -65,26 +57,6 @@ fn repeated<R>(lab: &Lab, mut call: impl FnMut() -> R) -> Vec<f64> {
     std::iter::repeat_with(time).take(TIMES).collect()
 }
 
-/// Microseconds until a replay of a step is enqueued, on an idle device.
-#[cfg_attr(not(feature = "cuda"), allow(unreachable_code, reason = "without GPU support there is no session"))]
-fn launches(
-    lab: &Lab,
-    session: &Session,
-    eager: &mut Eager,
-    network: &Network,
-    batch: &Batch,
-) -> anyhow::Result<Vec<f64>> {
-    let loss = Var::zeros((), DType::F32, &lab.device)?;
-    let region = || loss.set(&network.step(&batch.tensors, &mut || Ok(()))?);
-    for _ in 0..2 {
-        session.warm(region)?;
-    }
-    let mut graph = session.capture(eager, |_| region())?;
-    let held = network.variables().iter().map(Var::as_tensor).chain(&batch.tensors).chain([loss.as_tensor()]);
-    held.enumerate().try_for_each(|(index, tensor)| graph.hold(index.to_string(), tensor))?;
-    timed(lab, || Ok(Captured::replay(&graph)?))
-}
-
 /// Microseconds until a call of a function that is replayed returns, on an idle device.
 fn calls(lab: &Lab, eager: &mut Eager, network: &Network, batch: &Batch) -> anyhow::Result<Vec<f64>> {
     let step = |inputs: &[Tensor]| Ok(vec![network.step(inputs, &mut || Ok(()))?]);
@@ -92,15 +64,11 @@ fn calls(lab: &Lab, eager: &mut Eager, network: &Network, batch: &Batch) -> anyh
     for _ in 0..3 {
         function.call_in_place(eager, &batch.inputs())?;
     }
-    timed(lab, || Ok(function.call_in_place(eager, &batch.inputs()).map(drop)?))
-}
-
-fn timed(lab: &Lab, mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Vec<f64>> {
     let mut times = Vec::new();
     for _ in 0..TIMES {
         lab.wait()?;
         let began = lab.now();
-        call()?;
+        function.call_in_place(eager, &batch.inputs())?;
         times.push((lab.now() - began).as_secs_f64() * 1e6);
     }
     lab.wait()?;
