@@ -1,4 +1,5 @@
-//! Whether this process captures graphs at all, how far it rewrites them, whether their kernels start early, and whether profilers see its phases.
+//! Whether this process captures graphs at all, how far it rewrites them, whether their kernels start early and their memory is kept, and whether
+//! profilers see its phases.
 
 use std::env;
 
@@ -7,8 +8,8 @@ use esper_graph::{BadSwitch, GraphManager, GraphMode, Nvtx};
 
 use crate::exit::UsageError;
 
-/// Takes over the environment variables [`GraphMode::SWITCH`], [`GraphManager::FUEL`] and [`GraphManager::OVERLAP`]. They belong to the process and
-/// not to the configuration: a run may be taken up again with another setting, and gives the same result.
+/// Takes over the environment variables [`GraphMode::SWITCH`], [`GraphManager::FUEL`], [`GraphManager::OVERLAP`] and [`GraphManager::KEEP_MEMORY`]. They
+/// belong to the process and not to the configuration: a run may be taken up again with another setting, and gives the same result.
 ///
 /// # Errors
 /// [`UsageError`] for a value that means nothing, with those that are accepted.
@@ -22,6 +23,10 @@ pub fn settle() -> anyhow::Result<()> {
     let overlap = GraphManager::overlap_from(value(GraphManager::OVERLAP).as_deref()).map_err(refused);
     if let Some(overlap) = overlap.context("starting")? {
         GraphManager::global().set_overlap(overlap);
+    }
+    let keeps = GraphManager::keep_memory_from(value(GraphManager::KEEP_MEMORY).as_deref()).map_err(refused);
+    if let Some(keeps) = keeps.context("starting")? {
+        GraphManager::global().set_keeps_memory(keeps);
     }
     Ok(())
 }

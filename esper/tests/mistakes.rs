@@ -282,6 +282,7 @@ fn a_switch_that_means_nothing_is_answered_with_what_is_accepted() {
         ("ESPER_GRAPHS", "0, off, false, 1, auto, on or true"),
         ("ESPER_FUEL", "a whole number of rewrites"),
         ("ESPER_OVERLAP", "0, off, false, 1, auto, on or true"),
+        ("ESPER_KEEP_GRAPH_MEMORY", "0, off, false, 1, auto, on or true"),
         ("ESPER_NVTX", "0, off, false, 1, auto, on or true"),
     ] {
         let mut command = Command::cargo_bin("esper").unwrap();

@@ -140,6 +140,7 @@ struct Shared {
     fuel: AtomicU64,
     /// Whether kernels start early.
     overlap: AtomicBool,
+    keeps_memory: AtomicBool,
     generation: AtomicU64,
     captures: AtomicU64,
     replays: AtomicU64,
@@ -262,6 +263,30 @@ impl GraphManager {
     #[must_use]
     pub fn overlap(&self) -> bool {
         self.shared.overlap.load(Ordering::Acquire)
+    }
+
+    /// The environment variable that keeps the memory of graphs that are gone for those that come, for a whole process. Reading it is the
+    /// caller's part.
+    pub const KEEP_MEMORY: &'static str = "ESPER_KEEP_GRAPH_MEMORY";
+
+    /// What the text of [`KEEP_MEMORY`](Self::KEEP_MEMORY) asks for; `None` when it is unset or empty.
+    ///
+    /// # Errors
+    /// [`BadSwitch`] for a text that is none of the accepted ones.
+    pub fn keep_memory_from(value: Option<&str>) -> Result<Option<bool>, BadSwitch> {
+        switch(Self::KEEP_MEMORY, value)
+    }
+
+    /// Says whether memory that a graph leaves stays with the process for later graphs of the device, or goes back to the device, where
+    /// tensors and other processes can have it; it goes back unless this is switched on.
+    pub fn set_keeps_memory(&self, keeps_memory: bool) {
+        self.shared.keeps_memory.store(keeps_memory, Ordering::Release);
+    }
+
+    /// Whether it stays.
+    #[must_use]
+    pub fn keeps_memory(&self) -> bool {
+        self.shared.keeps_memory.load(Ordering::Acquire)
     }
 
     /// Makes every cache drop the graphs it holds and forget its refusals, at its next lookup or insertion.

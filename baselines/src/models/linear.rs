@@ -1,6 +1,6 @@
 //! An affine map, which alone is the reference network.
 
-use candle_core::{DType, Tensor, Var};
+use candle_core::{Tensor, Var};
 use esper_layers::{Activation, LinearOptions, WeightOrder};
 use leyline::model::HostNumbers;
 use tolaria::plain::PlainModel;
@@ -103,13 +103,8 @@ impl Linear {
     }
 
     fn product(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        match self.variant.precision {
-            Precision::F32 | Precision::Tf32 | Precision::Bf16Pure => x.matmul(&self.weight.t()?),
-            Precision::Bf16 => {
-                let factor = self.weight.to_dtype(DType::BF16)?;
-                x.to_dtype(DType::BF16)?.matmul(&factor.t()?)?.to_dtype(x.dtype())
-            }
-        }
+        let weight = self.variant.factor(&self.weight)?;
+        self.variant.factor(x)?.matmul(&weight.t()?)?.to_dtype(x.dtype())
     }
 
     /// The reference network: `inputs` features to `outputs` logits.
@@ -131,7 +126,7 @@ fn bound(inputs: usize) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{DType, Device};
     use tolaria::host_read::{HostReads, read_vec_f64};
 
     use super::*;

@@ -161,6 +161,7 @@ impl Transformer {
 #[derive(Debug, Clone)]
 struct Block {
     num_heads: usize,
+    variant: Variant,
     attention_norm: LayerNorm,
     inner: Inner,
     projection: Linear,
@@ -224,6 +225,7 @@ impl Block {
         };
         Ok(Self {
             num_heads: config.num_heads,
+            variant,
             attention_norm,
             inner,
             projection: linear("projection", [d, d])?,
@@ -258,14 +260,16 @@ impl Block {
         let (len, heads) = (rows / batch, self.num_heads);
         let head_width = width / heads;
         let split = |x: Tensor| {
-            let by_head = x.reshape((batch, len, heads, head_width))?.transpose(1, 2)?.contiguous()?;
+            let x = self.variant.factor(&x)?.reshape((batch, len, heads, head_width))?;
+            let by_head = x.transpose(1, 2)?.contiguous()?;
             by_head.reshape((batch * heads, len, head_width))
         };
+        let dtype = query.dtype();
         let query = split((query * (1.0 / (head_width as f64).sqrt()))?)?;
         let (key, value) = (split(key)?, split(value)?);
-        let weights = softmax(&query.matmul(&key.t()?)?.broadcast_add(mask)?)?;
-        let mixed = weights.matmul(&value)?.reshape((batch, heads, len, head_width))?;
-        mixed.transpose(1, 2)?.contiguous()?.reshape((rows, width))
+        let weights = softmax(&query.matmul(&key.t()?)?.to_dtype(dtype)?.broadcast_add(mask)?)?;
+        let mixed = self.variant.factor(&weights)?.matmul(&value)?.reshape((batch, heads, len, head_width))?;
+        mixed.transpose(1, 2)?.contiguous()?.reshape((rows, width))?.to_dtype(dtype)
     }
 }
 

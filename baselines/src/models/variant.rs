@@ -91,6 +91,11 @@ impl Variant {
     pub(crate) fn signal(self, x: &Tensor) -> candle_core::Result<Tensor> {
         if self.precision == Precision::Bf16Pure { x.to_dtype(DType::BF16) } else { Ok(x.clone()) }
     }
+
+    /// A factor of a product: of `bf16`, where products alone are.
+    pub(crate) fn factor(self, x: &Tensor) -> candle_core::Result<Tensor> {
+        if self.precision == Precision::Bf16 { x.to_dtype(DType::BF16) } else { Ok(x.clone()) }
+    }
 }
 
 impl fmt::Display for Variant {

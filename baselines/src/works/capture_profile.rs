@@ -1,6 +1,6 @@
 //! What a capture costs, by part: ten fresh set-ups in a row, and ten captures of one model.
 
-use esper_graph::{CaptureReport, GraphMemory};
+use esper_graph::{CaptureReport, GraphManager, GraphMemory};
 use leyline::region::Eager;
 
 use crate::error::Error;
@@ -31,8 +31,15 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
             fresh(&gpu, model, losses[WARM_UP], &mut eager, &mut samples)?;
             samples.push(format!("{model}.fresh.set_up"), "ms", ms(clock.now() - before));
         }
-        reused(&Gpu::on(&device, ordinal, &clock)?, model, &losses[WARM_UP..], &mut eager, &mut samples)?;
-        for mode in ["fresh", "reused"] {
+        for (mode, keeps_memory) in [("reused", false), ("kept", true)] {
+            GraphManager::global().set_keeps_memory(keeps_memory);
+            let gpu = Gpu::on(&device, ordinal, &clock)?;
+            let result = reused(&gpu, &format!("{model}.{mode}"), model, &losses[WARM_UP..], &mut eager, &mut samples);
+            GraphManager::global().set_keeps_memory(false);
+            result?;
+            gpu.session.trim_graph_memory().map_err(|refusal| refused("giving the memory for graphs back", refusal))?;
+        }
+        for mode in ["fresh", "reused", "kept"] {
             let name = format!("{model}.{mode}");
             if let Some(ratio) = samples.slowest_over_median(&format!("{name}.total")) {
                 samples.push(format!("{name}.slowest_over_median"), "ratio", ratio);
@@ -45,7 +52,7 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
         ("warm_up_steps", WARM_UP.to_string()),
     ]);
     let notes = "fresh: a new model, new static buffers and a new session for each capture, on one device; reused: one \
-                 model, the graph before dropped first. total: begin, record, end, inspect, instantiate, upload; \
+                 model, the graph before dropped first; kept: the same, with what graphs leave kept for the next one. total: begin, record, end, inspect, instantiate, upload; \
                  first_replay: until the device is done; set_up: from opening the session to dropping the graph. \
                  capture_ctor_ms: making model and static buffers; capture_ctx_ms: switching to recording. Nothing is \
                  zeroed before a capture, so there is no capture_zero_ms. memory: what the device reserves for graphs";
@@ -59,10 +66,16 @@ fn fresh(gpu: &Gpu, model: &str, expected: f64, eager: &mut Eager, samples: &mut
     profile(gpu, &name, &step, expected, eager, samples)
 }
 
-fn reused(gpu: &Gpu, model: &str, expected: &[f64], eager: &mut Eager, samples: &mut Samples) -> Result<(), Error> {
-    let name = format!("{model}.reused");
-    let step = made(gpu, &name, model, samples)?;
-    expected.iter().try_for_each(|loss| profile(gpu, &name, &step, *loss, eager, samples))
+fn reused(
+    gpu: &Gpu,
+    name: &str,
+    model: &str,
+    expected: &[f64],
+    eager: &mut Eager,
+    samples: &mut Samples,
+) -> Result<(), Error> {
+    let step = made(gpu, name, model, samples)?;
+    expected.iter().try_for_each(|loss| profile(gpu, name, &step, *loss, eager, samples))
 }
 
 /// A model after its warm-up.

@@ -4,7 +4,6 @@ use super::block::Region;
 use super::kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
 use super::node::Write;
 use super::pointwise::{BinaryOp, ElementType, Operand, Pointwise, Step};
-use super::reduction::{QUAD, Reduction};
 
 /// Elements computed from the elements of the operands at the same position, counted through, and from what the rows that
 /// they lie in are reduced to.
@@ -208,7 +207,7 @@ impl Body {
         let is_one = self.one_per_row();
         let is_sound = |step: &Step| match *step {
             Step::Reduce(reduction, of) => {
-                let is_whole = reduction != Reduction::Sum || self.columns.is_multiple_of(QUAD);
+                let is_whole = self.columns.is_multiple_of(reduction.neighbors());
                 self.columns > 1 && is_whole && types[of] == ElementType::F32
             }
             _ => true,

@@ -32,9 +32,10 @@ fn by_row(kernel: &Kernel) -> Option<(String, LaunchShape)> {
         "i64" => ("long long", "0x7fffffffffffffffll"),
         _ => return None,
     };
-    let (value, add) = match value {
-        "f32" => ("float", "__fadd_rn"),
-        "f64" => ("double", "__dadd_rn"),
+    let (value, add, before_kernel) = match value {
+        "f32" => ("float", "__fadd_rn", ""),
+        "f64" => ("double", "__dadd_rn", ""),
+        "bf16" => ("unsigned short", "bf16_add", BF16_ADD),
         _ => return None,
     };
     // Indices, their number, terms, sums, and the sizes before, of the terms, of the sums, and after.
@@ -50,10 +51,21 @@ fn by_row(kernel: &Kernel) -> Option<(String, LaunchShape)> {
     }
     let blocks =
         u32::try_from(rows.div_ceil(ROWS_OF_BLOCK.into())).ok().filter(|&blocks| blocks <= i32::MAX.cast_unsigned())?;
-    let source = SOURCE.replace("INDEX", index).replace("NONE", none).replace("VALUE", value).replace("ADD", add);
+    let source = before_kernel.to_owned() + SOURCE;
+    let source = source.replace("INDEX", index).replace("NONE", none).replace("VALUE", value).replace("ADD", add);
     let threads = 32 * ROWS_OF_BLOCK;
     Some((source, LaunchShape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }))
 }
+
+/// A float holds the sum of two bf16 numbers well enough that rounding twice is rounding once.
+const BF16_ADD: &str = r#"static __device__ __forceinline__ unsigned short bf16_add(const unsigned short x, const unsigned short y) {
+  const float left = __uint_as_float(static_cast<unsigned int>(x) << 16);
+  const float right = __uint_as_float(static_cast<unsigned int>(y) << 16);
+  unsigned short sum;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(sum) : "f"(__fadd_rn(left, right)));
+  return sum;
+}
+"#;
 
 /// `sums[p][indices[j]][c] += terms[p][j][c]`, for each element in the order of `j`. An index that is no row ends the
 /// process's work on the device, as in candle.
@@ -122,13 +134,14 @@ mod tests {
             ("ia_u32_f32", "unsigned int", "float"),
             ("ia_i64_f32", "long long", "float"),
             ("ia_u8_f64", "unsigned char", "double"),
+            ("ia_u32_bf16", "unsigned int", "unsigned short"),
         ] {
             let before = kernel(name, 512, 1001, 64);
             let after = summed_by_row(&before).unwrap();
             let Code::Generated(source) = &after.code else { panic!("{name}: {:?}", after.code) };
             assert!(source.contains(&format!("{}(\n    const {index} *indices", after.name)), "{source}");
             assert!(source.contains(&format!("{value} *sums")), "{source}");
-            for word in ["INDEX", "NONE", "VALUE", "ADD(", "KERNEL_NAME"] {
+            for word in ["INDEX", "NONE", "VALUE", " ADD(", "KERNEL_NAME"] {
                 assert!(!source.contains(word), "{name}: {word}");
             }
             assert_eq!(after.launch.grid, [251, 1, 1]);
@@ -141,7 +154,7 @@ mod tests {
         for (name, num_indices, rows) in [
             ("ia_u32_f32", 4, 1000),
             ("ia_u32_f32", 8, 1_000_000),
-            ("ia_u32_bf16", 512, 1000),
+            ("ia_u32_f16", 512, 1000),
             ("is_u32_f32", 512, 1000),
         ] {
             let own = summed_by_row(&kernel(name, num_indices, rows, 2));

@@ -6,7 +6,11 @@
 //! changes no bit: no partial sum is `-0.0`, since each starts at `+0.0`. Sums of up to 32 elements are another kernel of candle's,
 //! in which one thread adds them one after the other.
 //!
-//! The larger or smaller of two is the same in any order: what is not a number is passed over, and `-0.0 < +0.0`.
+//! Numbers of 16 bits are reduced as `f32`, and the result is rounded once; of contiguous rows a thread adds eight neighbors one after
+//! the other.
+//!
+//! The larger or smaller of two is the same in any order, with `-0.0 < +0.0`. What is not a number is passed over, or, among numbers of
+//! 16 bits, is the result.
 
 use super::evaluate::binary;
 use super::pointwise::{BinaryOp, ElementType};
@@ -15,6 +19,8 @@ use super::pointwise::{BinaryOp, ElementType};
 pub(super) const MAX_THREADS: usize = 1024;
 /// Neighbors that a sum of contiguous rows adds to each other first.
 pub(super) const QUAD: usize = 4;
+/// Neighbors of 16 bits that a thread adds one after the other.
+pub(super) const EIGHT: usize = 8;
 /// Threads that combine first, and results that combine then.
 pub(super) const WARP: usize = 32;
 
@@ -25,30 +31,52 @@ pub enum Reduction {
     Sum,
     /// Their sum, of elements that are taken one by one.
     StridedSum,
+    /// Their sum, of eights that lie side by side and are taken one by one: the length of a row is a multiple of 8.
+    EightsSum,
     /// Their sum, each added to that of those before it: of 32 at most.
     OrderedSum,
     /// The largest; what is not a number is passed over, and a row of nothing else gives minus infinity.
     Maximum,
     /// The smallest; what is not a number is passed over, and a row of nothing else gives infinity.
     Minimum,
+    /// The largest, or no number where one of them is none.
+    MaximumOrNan,
+    /// The smallest, or no number where one of them is none.
+    MinimumOrNan,
 }
 
 impl Reduction {
     /// What a thread starts at.
     pub(super) fn identity(self) -> f32 {
         match self {
-            Self::Sum | Self::StridedSum | Self::OrderedSum => 0.0,
-            Self::Maximum => f32::NEG_INFINITY,
-            Self::Minimum => f32::INFINITY,
+            Self::Sum | Self::StridedSum | Self::EightsSum | Self::OrderedSum => 0.0,
+            Self::Maximum | Self::MaximumOrNan => f32::NEG_INFINITY,
+            Self::Minimum | Self::MinimumOrNan => f32::INFINITY,
         }
     }
 
     /// How two partial results become one.
     pub(super) fn operation(self) -> BinaryOp {
         match self {
-            Self::Sum | Self::StridedSum | Self::OrderedSum => BinaryOp::Add,
+            Self::Sum | Self::StridedSum | Self::EightsSum | Self::OrderedSum => BinaryOp::Add,
             Self::Maximum => BinaryOp::MaximumNumber,
             Self::Minimum => BinaryOp::MinimumNumber,
+            Self::MaximumOrNan => BinaryOp::Maximum,
+            Self::MinimumOrNan => BinaryOp::Minimum,
+        }
+    }
+
+    /// Whether the result depends on the order.
+    pub(super) fn is_sum(self) -> bool {
+        self.operation() == BinaryOp::Add
+    }
+
+    /// What the length of a row is a multiple of.
+    pub(super) fn neighbors(self) -> usize {
+        match self {
+            Self::Sum => QUAD,
+            Self::EightsSum => EIGHT,
+            _ => 1,
         }
     }
 
@@ -64,12 +92,15 @@ impl Reduction {
             return row.iter().fold(start, |sum, element| self.combined(sum, *element));
         }
         let threads = threads_of(row.len());
-        let taken = if self == Self::Sum { QUAD } else { 1 };
         let mut partial = vec![u64::from(self.identity().to_bits()); threads.next_multiple_of(WARP)];
-        for (number, neighbors) in row.chunks(taken).enumerate() {
-            let together = neighbors.iter().copied().reduce(|left, right| self.combined(left, right));
+        for (number, neighbors) in row.chunks(self.neighbors()).enumerate() {
             let partial = &mut partial[number % threads];
-            *partial = together.map_or(*partial, |together| self.combined(*partial, together));
+            if self == Self::Sum {
+                let together = neighbors.iter().copied().reduce(|left, right| self.combined(left, right));
+                *partial = together.map_or(*partial, |together| self.combined(*partial, together));
+            } else {
+                *partial = neighbors.iter().fold(*partial, |partial, element| self.combined(partial, *element));
+            }
         }
         let warps: Vec<u64> = partial.chunks(WARP).map(|warp| self.by_halves(warp)).collect();
         self.by_halves(&warps)

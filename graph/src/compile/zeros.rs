@@ -9,7 +9,6 @@ use super::node::NodeKind;
 use super::pointwise::{BinaryOp, Step};
 use super::program::Program;
 use super::ranges::ByteSet;
-use super::reduction::Reduction;
 
 /// Drops memsets to zero of which no byte is read before it is overwritten.
 pub(super) fn drop_overwritten_zeros(program: Program, fuel: &mut Fuel) -> Program {
@@ -68,7 +67,7 @@ pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
 
 /// Whether a step is a sum of a row: never `-0.0`.
 fn is_sum(steps: &[Step], step: usize) -> bool {
-    matches!(steps.get(step), Some(Step::Reduce(Reduction::Sum | Reduction::StridedSum | Reduction::OrderedSum, _)))
+    matches!(steps.get(step), Some(Step::Reduce(reduction, _)) if reduction.is_sum())
 }
 
 /// Source and destination of the copy that a kernel amounts to where the bytes in `zeros` are zero.

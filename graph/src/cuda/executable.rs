@@ -15,6 +15,7 @@ use super::held::HeldTensors;
 use super::lookup::allocation;
 use super::session::Session;
 use crate::compile::{Outside, Recorded, outside};
+use crate::manager::GraphManager;
 use crate::reason::{Refusal, Stage};
 use crate::report::CaptureReport;
 
@@ -231,14 +232,15 @@ impl Exec {
 }
 
 impl Drop for Exec {
-    /// Waits for a replay that is still running, then returns the memory to the device.
+    /// Waits for a replay that is still running, then returns the memory to the device, unless that is to be kept.
     fn drop(&mut self) {
         let context = self.session.context();
         let fenced = context.bind_to_thread().and_then(|()| self.session.stream().synchronize());
         // SAFETY: no launch is under way after the fence, and the handle is not used again. A context that is lost
         // took the graph with it.
         let destroyed = unsafe { result::graph::exec_destroy(self.exec) };
-        let trimmed = self.session.trim_graph_memory();
+        let keeps_memory = GraphManager::global().keeps_memory();
+        let trimmed = if keeps_memory { Ok(()) } else { self.session.trim_graph_memory() };
         if fenced.is_err() || destroyed.is_err() || trimmed.is_err() {
             tracing::warn!(?fenced, ?destroyed, ?trimmed, "a graph was not released in order");
         }

@@ -52,6 +52,19 @@ fn kernels_start_early_where_that_is_switched_on() {
     assert_eq!(GraphManager::overlap_from(Some("maybe")).unwrap_err().name, GraphManager::OVERLAP);
 }
 
+#[cfg(not(feature = "model-check"))]
+#[test]
+fn memory_is_kept_where_that_is_switched_on_r_17() {
+    let manager = GraphManager::new();
+    assert!(!manager.keeps_memory());
+    for keeps_memory in [true, false] {
+        manager.set_keeps_memory(keeps_memory);
+        assert_eq!(manager.keeps_memory(), keeps_memory);
+    }
+    assert_eq!(GraphManager::keep_memory_from(Some("on")), Ok(Some(true)));
+    assert_eq!(GraphManager::keep_memory_from(Some("maybe")).unwrap_err().name, GraphManager::KEEP_MEMORY);
+}
+
 #[test]
 fn a_bad_switch_is_an_error_that_names_the_variable_and_the_accepted_values() {
     for bad in ["2", "no", "OFF", " 0", "auto "] {

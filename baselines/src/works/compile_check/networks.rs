@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use leyline::clock::Clock;
 use leyline::region::Eager;
 use tolaria::aggregate::ConflictResolution;
@@ -95,7 +95,11 @@ fn networks() -> Vec<Network> {
             if form == Form::Primitive {
                 // More kernels to compile than others have.
                 let pause = Duration::from_millis(4);
-                networks.push(Network { epochs: 500, pause, ..of(REDUCTIONS, 64, 1, Box::new(reductions)) });
+                for dtype in [DType::F32, DType::BF16] {
+                    let build = Box::new(move |device: &Device| reductions(dtype, device));
+                    let work = format!("{REDUCTIONS}.{}", dtype.as_str());
+                    networks.push(Network { epochs: 500, pause, ..of(&work, 64, 1, build) });
+                }
                 networks.push(of("dropout", 16, 1, Box::new(dropout)));
             }
             let rectify = if form == Form::Primitive { Tensor::relu } else { esper_layers::relu };
@@ -175,23 +179,25 @@ fn dropout(device: &Device) -> Result<Parts, Error> {
 }
 
 /// 16-32-10 with reductions between the layers, along rows and columns, of lengths that are shared out among threads in every
-/// way: with infinities, rows that hold what is no number, zeros of both signs, and numbers too small to be normal.
-fn reductions(device: &Device) -> Result<Parts, Error> {
-    let widths = [31, 33, 36, 128, 132, 512, 516, 1028, 4096, 4100];
+/// way: with infinities, rows that hold what is no number, zeros of both signs, and numbers too small to be normal. What is reduced
+/// is of the type `dtype`.
+fn reductions(dtype: DType, device: &Device) -> Result<Parts, Error> {
+    let widths = [31, 33, 36, 40, 128, 132, 512, 516, 1028, 4096, 4100];
     let spread = |width: usize| {
         let weight = |place: usize| f32::from(u8::try_from(place * 29 % 61).expect("less than 61")) / 61.0 - 0.5;
         Tensor::from_vec((0..32 * width).map(weight).collect(), (32, width), device)
     };
     let hidden = |width: usize| {
         let entry = |place: usize| if place % 5 == 3 { f32::NEG_INFINITY } else { -0.0 };
-        Tensor::from_vec((0..width).map(entry).collect(), (1, width), device)
+        Tensor::from_vec((0..width).map(entry).collect(), (1, width), device)?.to_dtype(dtype)
     };
     let spread: Vec<[Tensor; 2]> =
         widths.into_iter().map(|width| Ok([spread(width)?, hidden(width)?])).collect::<candle_core::Result<_>>()?;
     let model = two_layers(17, CLASSES, device, move |x| {
         let mut sum = x.clone();
         for [spread, hidden] in &spread {
-            sum = sum.broadcast_add(&reduced(&x.matmul(spread)?, hidden)?)?;
+            let reduced = reduced(&x.matmul(spread)?.to_dtype(dtype)?, hidden)?;
+            sum = sum.broadcast_add(&reduced.to_dtype(DType::F32)?)?;
         }
         Ok(sum)
     })?;
@@ -247,7 +253,7 @@ mod tests {
         let count = names.len();
         names.sort();
         names.dedup();
-        assert_eq!((names.len(), count), (30, 30), "{names:?}");
+        assert_eq!((names.len(), count), (32, 32), "{names:?}");
     }
 
     #[test]

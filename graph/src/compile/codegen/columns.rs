@@ -4,11 +4,12 @@
 //! what 32 threads of candle's hold, and combines them as those do. Additions are those of the recorded kernel
 //! ([`Reduction`]).
 
-use super::rows::{by_halves, combined};
-use super::{THREADS, position, signature};
+use super::helpers::bits_type;
+use super::rows::{by_halves, combined, loaded, rounded};
+use super::{THREADS, lone_reduction, position, signature};
 use crate::compile::fused::Body;
 use crate::compile::kernel::LaunchShape;
-use crate::compile::pointwise::Step;
+use crate::compile::pointwise::ElementType;
 use crate::compile::reduction::{MAX_THREADS, Reduction, WARP, threads_of};
 
 /// Columns of a block: 32 bytes of a row, what memory is read in.
@@ -26,24 +27,23 @@ pub(super) struct ColumnsPlan {
     elements: usize,
     stride: usize,
     reduction: Reduction,
+    element: ElementType,
 }
 
 impl ColumnsPlan {
     /// None of anything but a reduction alone, over columns whose first elements lie side by side, eight or more of them.
     pub(super) fn of(body: &Body) -> Option<Self> {
-        let ([access], [store]) = (&body.operands[..], &body.outputs[..]) else { return None };
-        let [Step::Load(0), Step::Reduce(reduction, 0)] = body.steps[..] else { return None };
-        let (&(elements, stride), outer) = access.dims.split_last()?;
+        let (reduction, element) = lone_reduction(body)?;
+        let (&(elements, stride), outer) = body.operands[0].dims.split_last()?;
         let are_neighbors = outer.last().is_some_and(|&(size, stride)| stride == 1 && size >= COLUMNS);
-        let is_fitting = !matches!(reduction, Reduction::Sum | Reduction::OrderedSum)
-            && store.step == 1
-            && store.is_per_row
+        let is_fitting = reduction.neighbors() == 1
+            && reduction != Reduction::OrderedSum
             && elements == body.columns
             && elements <= MAX_ELEMENTS
             && stride > 1
             && are_neighbors;
         let (outer, columns) = (outer.to_vec(), body.rows());
-        is_fitting.then_some(Self { outer, columns, elements, stride, reduction })
+        is_fitting.then_some(Self { outer, columns, elements, stride, reduction, element })
     }
 
     /// Warps of candle's block.
@@ -58,7 +58,8 @@ impl ColumnsPlan {
     }
 
     pub(super) fn source(&self, read: usize, write: usize, num_pointers: usize) -> String {
-        let Self { columns, elements, stride, reduction, .. } = *self;
+        let Self { columns, elements, stride, reduction, element, .. } = *self;
+        let bits = bits_type(element);
         let (warps, threads) = (self.warps(), threads_of(elements).max(WARP));
         let identity = format!("__uint_as_float(0x{:08X}u)", reduction.identity().to_bits());
         let mut text = signature(num_pointers);
@@ -72,7 +73,7 @@ impl ColumnsPlan {
         line(format!("  const unsigned int own = blockIdx.x * {COLUMNS}u + place;"));
         line(format!("  const unsigned int i = min(own, {}u);", columns - 1));
         line(format!(
-            "  const float *from = reinterpret_cast<const float *>(p{read}) + ({});",
+            "  const {bits} *from = reinterpret_cast<const {bits} *>(p{read}) + ({});",
             position(&self.outer, 0)
         ));
         line(format!("  if (warp < {warps}u) {{\n    float partial[{WARP}];"));
@@ -83,7 +84,8 @@ impl ColumnsPlan {
         line(format!("#pragma unroll\n      for (unsigned int lane = 0; lane < {WARP}u; lane++) {{"));
         let condition =
             if elements.is_multiple_of(WARP) { String::new() } else { format!("if (start + lane < {elements}u) ") };
-        let taken = combined(reduction, "partial[lane]", &format!("from[(start + lane) * {stride}u]"));
+        let read = loaded(element, &format!("from[(start + lane) * {stride}u]"));
+        let taken = combined(reduction, "partial[lane]", &read);
         line(format!("        {condition}partial[lane] = {taken};\n      }}\n    }}"));
         line(by_halves(reduction, "partial", WARP));
         line("    shared[warp][place] = partial[0];\n  }\n  __syncthreads();".to_owned());
@@ -92,7 +94,8 @@ impl ColumnsPlan {
             "#pragma unroll\n    for (unsigned int of = 0; of < {warps}u; of++) all[of] = shared[of][place];"
         ));
         line(by_halves(reduction, "all", warps));
-        line(format!("    reinterpret_cast<float *>(p{write})[own] = all[0];\n  }}\n}}"));
+        let found = rounded(element, "all[0]");
+        line(format!("    reinterpret_cast<{bits} *>(p{write})[own] = {found};\n  }}\n}}"));
         text
     }
 }

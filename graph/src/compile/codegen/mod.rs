@@ -11,6 +11,7 @@ mod helpers;
 mod rows;
 mod columns;
 mod ordered;
+mod tiles;
 #[cfg(test)]
 mod tests;
 
@@ -20,11 +21,13 @@ use std::sync::Arc;
 use super::fused::{Access, Body, Store, is_contiguous};
 use super::kernel::{Code, Effect, Kernel, LaunchShape};
 use super::pointwise::{ElementType, Step};
+use super::reduction::Reduction;
 use columns::ColumnsPlan;
 use expression::expression;
 use helpers::{HELPERS, bits_type, value_type, vector_type};
 use ordered::OrderedPlan;
 use rows::RowsPlan;
+use tiles::TilesPlan;
 
 /// What kernels begin with, as those that the build compiles.
 pub(super) const WAIT: &str = include_str!(concat!(env!("OUT_DIR"), "/wait.cuh"));
@@ -56,6 +59,22 @@ pub(super) fn can_generate(body: &Body) -> bool {
         })
 }
 
+/// The reduction that a kernel is, and nothing else, and the type of what it reads and writes.
+fn lone_reduction(body: &Body) -> Option<(Reduction, ElementType)> {
+    let ([access], [store]) = (&body.operands[..], &body.outputs[..]) else { return None };
+    let reduction = match body.steps[..] {
+        [Step::Load(0), Step::Reduce(reduction, 0)] => reduction,
+        [Step::Load(0), Step::Convert(ElementType::F32, 0), Step::Reduce(reduction, 1), Step::Convert(to, 2)]
+            if to == access.element =>
+        {
+            reduction
+        }
+        _ => return None,
+    };
+    let is_plain = matches!(access.element, ElementType::F32 | ElementType::Bf16);
+    (is_plain && store.is_per_row && store.step + 1 == body.steps.len()).then_some((reduction, access.element))
+}
+
 /// Whether a kernel may be a part of one that works on rows of so many elements.
 pub(super) fn has_joint_rows(body: &Body, columns: usize) -> bool {
     RowsPlan::of(body, columns).is_some()
@@ -72,7 +91,9 @@ pub(super) fn generate(kernel: &mut Kernel) {
     let reads: Vec<usize> = fused.operands.iter().map(|view| view.pointer).collect();
     let writes: Vec<usize> = fused.outputs.iter().map(|output| output.pointer).collect();
     let num_pointers = kernel.pointers.len();
-    let (text, launch) = if body.columns == 1 {
+    let (text, launch) = if let Some(plan) = TilesPlan::of(&body) {
+        (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
+    } else if body.columns == 1 {
         let plan = Plan::of(&body);
         (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
     } else if let Some(plan) = RowsPlan::of(&body, body.columns) {
@@ -123,11 +144,10 @@ struct Plan {
 
 impl Plan {
     fn of(body: &Body) -> Self {
-        let is_aligned = |store: &Store| store.region.start.is_multiple_of(VECTOR * store.element.size_bytes());
         // Few elements are better spread over many threads.
         let is_wide = body.elements.is_multiple_of(VECTOR)
             && body.elements >= 16 * THREADS * VECTOR
-            && body.outputs.iter().all(is_aligned);
+            && body.outputs.iter().all(is_in_vectors);
         let width = if is_wide { VECTOR } else { 1 };
         let units = body.elements / width;
         Self { width, units, blocks: units.div_ceil(THREADS).min(MAX_BLOCKS) }
@@ -154,43 +174,57 @@ impl Plan {
             line(format!("  for (unsigned int unit = {start}; unit < {units}u; unit += {step}u) {{"));
         }
         line(format!("    const unsigned int i = unit * {width}u;"));
-        let loads: Vec<[String; VECTOR]> = body
-            .operands
-            .iter()
-            .zip(reads)
-            .enumerate()
-            .map(|(k, (access, &p))| load(&mut line, width, access, k, p))
-            .collect();
-        for (index, store) in body.outputs.iter().enumerate() {
-            match vector_type(store.element).filter(|_| width > 1) {
-                Some(vector) => line(format!("    {vector} w{index};")),
-                None => line(format!("    {} w{index}[{width}];", bits_type(store.element))),
-            }
-        }
-        for (lane, name) in LANES.into_iter().enumerate().take(width) {
-            let inputs = loads.iter().map(|lanes| lanes[lane].clone());
-            let outputs = body.outputs.iter().enumerate().map(|(index, store)| {
-                match vector_type(store.element).filter(|_| width > 1) {
-                    Some(_) => format!("w{index}.{name}"),
-                    None => format!("w{index}[{lane}]"),
-                }
-            });
-            line(format!("    element({});", inputs.chain(outputs).collect::<Vec<_>>().join(", ")));
-        }
-        for (index, (store, pointer)) in body.outputs.iter().zip(writes).enumerate() {
-            match vector_type(store.element).filter(|_| width > 1) {
-                Some(vector) => line(format!("    reinterpret_cast<{vector} *>(p{pointer})[unit] = w{index};")),
-                None => {
-                    let of = bits_type(store.element);
-                    for lane in 0..width {
-                        line(format!("    reinterpret_cast<{of} *>(p{pointer})[i + {lane}u] = w{index}[{lane}];"));
-                    }
-                }
-            }
-        }
+        elements(&mut line, body, reads, writes, width, |_| None);
         line("  }\n}".into());
         text
     }
+}
+
+/// Reads, computes and writes `width` elements from position `i` on, which are the group `unit` of so many; `known` names operands that are
+/// in registers, lane by lane.
+fn elements(
+    line: &mut impl FnMut(String),
+    body: &Body,
+    reads: &[usize],
+    writes: &[usize],
+    width: usize,
+    known: impl Fn(usize) -> Option<[String; VECTOR]>,
+) {
+    let operands = body.operands.iter().zip(reads).enumerate();
+    let loads: Vec<[String; VECTOR]> =
+        operands.map(|(k, (access, &p))| known(k).unwrap_or_else(|| load(line, width, access, k, p))).collect();
+    for (index, store) in body.outputs.iter().enumerate() {
+        match vector_type(store.element).filter(|_| width > 1) {
+            Some(vector) => line(format!("    {vector} w{index};")),
+            None => line(format!("    {} w{index}[{width}];", bits_type(store.element))),
+        }
+    }
+    for (lane, name) in LANES.into_iter().enumerate().take(width) {
+        let inputs = loads.iter().map(|lanes| lanes[lane].clone());
+        let outputs = body.outputs.iter().enumerate().map(|(index, store)| {
+            match vector_type(store.element).filter(|_| width > 1) {
+                Some(_) => format!("w{index}.{name}"),
+                None => format!("w{index}[{lane}]"),
+            }
+        });
+        line(format!("    element({});", inputs.chain(outputs).collect::<Vec<_>>().join(", ")));
+    }
+    for (index, (store, pointer)) in body.outputs.iter().zip(writes).enumerate() {
+        match vector_type(store.element).filter(|_| width > 1) {
+            Some(vector) => line(format!("    reinterpret_cast<{vector} *>(p{pointer})[unit] = w{index};")),
+            None => {
+                let of = bits_type(store.element);
+                for lane in 0..width {
+                    line(format!("    reinterpret_cast<{of} *>(p{pointer})[i + {lane}u] = w{index}[{lane}];"));
+                }
+            }
+        }
+    }
+}
+
+/// Whether four neighbors of a result can be written at once.
+fn is_in_vectors(store: &Store) -> bool {
+    store.region.start.is_multiple_of(VECTOR * store.element.size_bytes())
 }
 
 /// Reads `width` elements of an operand for a thread, from position `i` on; names them lane by lane.

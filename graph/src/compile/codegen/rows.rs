@@ -1,7 +1,7 @@
 //! Kernels that reduce rows which lie in memory one after the other, with element-wise work before, between and after.
 //!
-//! Some threads share a row, and each holds up to four fours of neighbors in registers: what the threads of candle's block
-//! hold, several of them in one thread here. What 32 of those combine, a warp combines with the same exchanges; the results
+//! Some threads share a row, and each holds up to four fours of neighbors in registers, two of them side by side where candle's
+//! threads take eights: what the threads of candle's block hold, several of them in one thread here. What 32 of those combine, a warp combines with the same exchanges; the results
 //! of warps are combined by each thread for itself. So additions are those of the recorded kernels ([`Reduction`]).
 //!
 //! Between two reductions stands a level of element-wise steps. Threads past the last row compute it once more and store
@@ -13,7 +13,7 @@ use super::{LANES, THREADS, VECTOR, load, signature};
 use crate::compile::fused::{Body, Store, inputs};
 use crate::compile::kernel::LaunchShape;
 use crate::compile::pointwise::{ElementType, Step};
-use crate::compile::reduction::{QUAD, Reduction, WARP};
+use crate::compile::reduction::{EIGHT, QUAD, Reduction, WARP};
 
 /// Fewest rows: with fewer, most of a large GPU would idle. Of rows that a warp holds in one go any number will do: candle's
 /// kernels are as small.
@@ -30,6 +30,8 @@ pub(super) struct RowsPlan {
     pub(super) members: usize,
     /// Fours of a thread, at most.
     pub(super) quads: usize,
+    /// Neighbors that a thread takes: a four or an eight.
+    unit: usize,
 }
 
 impl RowsPlan {
@@ -51,18 +53,28 @@ impl RowsPlan {
         {
             return None;
         }
-        let quads = columns / QUAD;
-        let members = quads.next_power_of_two().clamp(WARP, THREADS);
-        Some(Self { rows, columns, members, quads: quads.div_ceil(members) })
+        let has = |reduction| body.steps.iter().any(|step| matches!(step, Step::Reduce(of, _) if *of == reduction));
+        let unit = if has(Reduction::EightsSum) { EIGHT } else { QUAD };
+        if unit == EIGHT && (has(Reduction::Sum) || !columns.is_multiple_of(EIGHT)) {
+            return None;
+        }
+        let units = columns / unit;
+        let members = units.next_power_of_two().clamp(WARP, THREADS);
+        Some(Self { rows, columns, members, quads: units.div_ceil(members) * unit / QUAD, unit })
     }
 
     fn rows_of_block(self) -> usize {
         THREADS / self.members
     }
 
-    /// Warps of candle's block that hold elements: one for every four of each warp here.
+    /// Fours or eights of a thread.
+    fn units(self) -> usize {
+        self.quads * QUAD / self.unit
+    }
+
+    /// Warps of candle's block that hold elements: one for every four, or eight, of each warp here.
     pub(super) fn warps(self) -> usize {
-        self.quads * (self.members / WARP)
+        self.units() * (self.members / WARP)
     }
 
     pub(super) fn launch(self) -> LaunchShape {
@@ -136,7 +148,7 @@ impl Writer<'_> {
             Step::Load(operand) => {
                 let (access, pointer) = (&self.body.operands[*operand], reads[*operand]);
                 self.line(&format!("  const {} a{step} = [&] {{", bits_type(access.element)));
-                self.line("    const unsigned int i = first;");
+                self.line("    const unsigned int i = first;\n    static_cast<void>(i);");
                 let mut lines = String::new();
                 let names = load(&mut |line| lines.push_str(&(line + "\n")), 1, access, *operand, pointer);
                 self.text.push_str(&lines);
@@ -164,7 +176,11 @@ impl Writer<'_> {
     }
 
     fn number_quad(&mut self) {
-        self.line(&format!("    const unsigned int taken = member + k * {}u;", self.plan.members));
+        let RowsPlan { members, unit, .. } = self.plan;
+        self.line(&match unit {
+            EIGHT => format!("    const unsigned int taken = 2u * (member + k / 2u * {members}u) + k % 2u;"),
+            _ => format!("    const unsigned int taken = member + k * {members}u;"),
+        });
     }
 
     /// Whether a thread has a four of this number.
@@ -239,14 +255,24 @@ impl Writer<'_> {
         if warps_of_row > 1 {
             self.line(&format!("  __shared__ float shared{step}[{}][{warps}];", self.plan.rows_of_block()));
         }
-        self.line(&format!("  float q{step}[{warps}];"));
-        self.open_quads();
-        if self.plan.is_ragged() {
-            self.number_quad();
-        }
-        let together = (1..QUAD).fold(self.at(of, 0), |sum, lane| combined(reduction, &sum, &self.at(of, lane)));
-        let partial = combined(reduction, &identity, &together);
-        self.line(&format!("    float partial = {} ? {partial} : {identity};", self.has_quad()));
+        let unit = self.plan.unit;
+        self.line(&format!("  float q{step}[{warps}];\n#pragma unroll"));
+        self.line(&format!("  for (unsigned int k = 0; k < {}u; k++) {{", self.plan.units()));
+        let at = |lane: usize| {
+            if self.is_one[of] { format!("s{of}") } else { format!("e{of}[{unit}u * k + {lane}u]") }
+        };
+        let one_by_one = |start: String, lanes: std::ops::Range<usize>| {
+            lanes.fold(start, |partial, lane| combined(reduction, &partial, &at(lane)))
+        };
+        let partial = match reduction {
+            Reduction::Sum => combined(reduction, &identity, &one_by_one(at(0), 1..unit)),
+            _ => one_by_one(identity.clone(), 0..unit),
+        };
+        let is_there = match self.plan.is_ragged() {
+            true => format!("member + k * {members}u < {}u", self.plan.columns / unit),
+            false => "true".to_owned(),
+        };
+        self.line(&format!("    float partial = {is_there} ? {partial} : {identity};"));
         self.line("#pragma unroll\n    for (unsigned int half = 16; half > 0; half /= 2) {");
         let other = "__shfl_xor_sync(0xffffffffu, partial, half)";
         self.line(&format!("      partial = {};\n    }}", combined(reduction, "partial", other)));
@@ -324,7 +350,7 @@ fn held(body: &Body, levels: &[usize]) -> Vec<bool> {
 }
 
 /// A number as it is in a register, from what is in memory.
-fn loaded(element: ElementType, bits: &str) -> String {
+pub(super) fn loaded(element: ElementType, bits: &str) -> String {
     if element == ElementType::Bf16 { format!("bf16_load({bits})") } else { bits.to_owned() }
 }
 
@@ -332,12 +358,21 @@ fn stored(element: ElementType, value: &str) -> String {
     if element == ElementType::Bf16 { format!("bf16_store({value})") } else { value.to_owned() }
 }
 
+/// What is in memory of a sum.
+pub(super) fn rounded(element: ElementType, sum: &str) -> String {
+    if element == ElementType::Bf16 { stored(element, &format!("bf16_round({sum})")) } else { sum.to_owned() }
+}
+
 /// Two partial results as one.
 pub(super) fn combined(reduction: Reduction, left: &str, right: &str) -> String {
     match reduction {
-        Reduction::Sum | Reduction::StridedSum | Reduction::OrderedSum => format!("__fadd_rn({left}, {right})"),
+        Reduction::Sum | Reduction::StridedSum | Reduction::EightsSum | Reduction::OrderedSum => {
+            format!("__fadd_rn({left}, {right})")
+        }
         Reduction::Maximum => format!("fmaxf({left}, {right})"),
         Reduction::Minimum => format!("fminf({left}, {right})"),
+        Reduction::MaximumOrNan => format!("nan_max({left}, {right})"),
+        Reduction::MinimumOrNan => format!("nan_min({left}, {right})"),
     }
 }
 

@@ -6,7 +6,7 @@ use super::layout::{Layout, words};
 use crate::compile::fused::{Fused, Output, View, merged};
 use crate::compile::lift::Memory;
 use crate::compile::pointwise::{ElementType, Step};
-use crate::compile::reduction::{QUAD, Reduction, WARP, threads_of};
+use crate::compile::reduction::{EIGHT, QUAD, Reduction, WARP, threads_of};
 
 fn of(uses: Vec<Use>) -> Option<Decoded> {
     Some(Decoded { uses, pointwise: None, reduced: None })
@@ -35,35 +35,49 @@ pub(super) fn reduce(call: &Call<'_>, memory: &mut dyn Memory, name: &str) -> Op
     Some(Decoded { uses, pointwise: None, reduced })
 }
 
-/// What each row is reduced to, where the order of additions is known: of `f32`, by the threads that candle launches, and of
-/// contiguous rows those whose fours can be read at once.
+/// What each row is reduced to, where the order of additions is known: of `f32` and `bf16`, by the threads that candle launches, and of
+/// contiguous rows those whose 16 bytes can be read at once.
 fn rows_of(call: &Call<'_>, layout: &Layout, name: &str, num_uses: usize) -> Option<Fused> {
     let (rows, columns) = (usize::try_from(call.launch.grid[0]).ok()?, call.count(1)?);
     let threads = usize::try_from(call.launch.block[0]).ok()?;
     if rows == 0 || columns < 2 || product(&[rows, columns])? != layout.len()? || threads != threads_of(columns) {
         return None;
     }
-    let is_in_fours = columns.is_multiple_of(QUAD) && call.address(4)?.is_multiple_of(16);
-    let reduction = match name {
-        "fast_sum_f32" if threads < WARP => return None,
-        "fast_sum_f32" if !layout.is_contiguous() => Reduction::StridedSum,
-        "fast_sum_f32" if is_in_fours => Reduction::Sum,
-        "fast_max_f32" => Reduction::Maximum,
-        "fast_min_f32" => Reduction::Minimum,
+    let are_read_at_once =
+        |count| columns.is_multiple_of(count) && call.address(4).is_some_and(|at| at.is_multiple_of(16));
+    let (reduction, element) = match name {
+        "fast_sum_f32" | "fast_sum_bf16" if threads < WARP => return None,
+        "fast_sum_f32" if !layout.is_contiguous() => (Reduction::StridedSum, ElementType::F32),
+        "fast_sum_f32" if are_read_at_once(QUAD) => (Reduction::Sum, ElementType::F32),
+        "fast_max_f32" => (Reduction::Maximum, ElementType::F32),
+        "fast_min_f32" => (Reduction::Minimum, ElementType::F32),
+        "fast_sum_bf16" if !layout.is_contiguous() => (Reduction::StridedSum, ElementType::Bf16),
+        "fast_sum_bf16" if are_read_at_once(EIGHT) => (Reduction::EightsSum, ElementType::Bf16),
+        "fast_max_bf16" => (Reduction::MaximumOrNan, ElementType::Bf16),
+        "fast_min_bf16" => (Reduction::MinimumOrNan, ElementType::Bf16),
         _ => return None,
     };
-    Some(each_row(reduction, layout, [rows, columns], num_uses))
+    Some(each_row(reduction, element, layout, [rows, columns], num_uses))
 }
 
-/// A reduction of each of so many rows of `f32`, which the last but one use reads and the last one writes.
-fn each_row(reduction: Reduction, layout: &Layout, [rows, columns]: [usize; 2], num_uses: usize) -> Fused {
-    let (element, dims) = (ElementType::F32, merged(&layout.dims, Some(&layout.strides)));
+/// A reduction of each of so many rows, which the last but one use reads and the last one writes: as `f32`, and rounded in the end.
+fn each_row(
+    reduction: Reduction,
+    element: ElementType,
+    layout: &Layout,
+    [rows, columns]: [usize; 2],
+    num_uses: usize,
+) -> Fused {
+    let steps = match element {
+        ElementType::F32 => vec![Step::Load(0), Step::Reduce(reduction, 0)],
+        of => vec![Step::Load(0), Step::Convert(ElementType::F32, 0), Step::Reduce(reduction, 1), Step::Convert(of, 2)],
+    };
     Fused {
         elements: rows * columns,
         columns,
-        operands: vec![View { pointer: num_uses - 2, element, dims }],
-        outputs: vec![Output { pointer: num_uses - 1, element, step: 1, is_per_row: true }],
-        steps: vec![Step::Load(0), Step::Reduce(reduction, 0)],
+        operands: vec![View { pointer: num_uses - 2, element, dims: merged(&layout.dims, Some(&layout.strides)) }],
+        outputs: vec![Output { pointer: num_uses - 1, element, step: steps.len() - 1, is_per_row: true }],
+        steps,
     }
 }
 
@@ -76,8 +90,14 @@ pub(super) fn reduce_small(call: &Call<'_>, memory: &mut dyn Memory, name: &str)
         return None;
     }
     uses.push(call.writing(5, num_outputs)?);
-    let is_told = name == "fast_sum_small_f32" && num_outputs > 0 && (2..=WARP).contains(&columns);
-    let reduced = is_told.then(|| each_row(Reduction::OrderedSum, &layout, [num_outputs, columns], uses.len()));
+    let element = match name {
+        "fast_sum_small_f32" => Some(ElementType::F32),
+        "fast_sum_small_bf16" => Some(ElementType::Bf16),
+        _ => None,
+    };
+    let is_told = num_outputs > 0 && (2..=WARP).contains(&columns);
+    let of_rows = |element| each_row(Reduction::OrderedSum, element, &layout, [num_outputs, columns], uses.len());
+    let reduced = element.filter(|_| is_told).map(of_rows);
     Some(Decoded { uses, pointwise: None, reduced })
 }
 

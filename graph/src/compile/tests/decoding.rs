@@ -187,7 +187,17 @@ fn reductions_of_floats_say_in_which_order_they_add() {
         assert_eq!(reach(&decoded).len(), 3);
         let of = decoded.reduced?;
         assert_eq!((of.elements, of.operands[0].pointer, of.outputs[0].pointer), (of.columns * grid as usize, 1, 2));
-        let Step::Reduce(reduction, 0) = of.steps[1] else { panic!("{:?}", of.steps) };
+        let reduction = match of.steps[..] {
+            [Step::Load(0), Step::Reduce(reduction, 0)] => reduction,
+            [
+                Step::Load(0),
+                Step::Convert(ElementType::F32, 0),
+                Step::Reduce(reduction, 1),
+                Step::Convert(ElementType::Bf16, 2),
+            ] => reduction,
+            _ => panic!("{:?}", of.steps),
+        };
+        assert_eq!(of.operands[0].element == ElementType::Bf16, name.ends_with("_bf16"));
         Some((reduction, of.columns, of.operands[0].dims.clone()))
     };
     let along = Some((Reduction::Sum, 36, vec![(144, 1)]));
@@ -196,6 +206,14 @@ fn reductions_of_floats_say_in_which_order_they_add() {
     assert_eq!(reduced("fast_sum_f32", 4, 64, IN, &[4, 4, 9, 1, 36, 4]), apart);
     assert_eq!(reduced("fast_max_f32", 4, 8, IN + 4, &[4, 7, 7, 1]), Some((Reduction::Maximum, 7, vec![(28, 1)])));
     assert_eq!(reduced("fast_min_f32", 1, 8, IN, &[7, 1]), Some((Reduction::Minimum, 7, vec![(7, 1)])));
+    let eights = Some((Reduction::EightsSum, 40, vec![(160, 1)]));
+    assert_eq!(reduced("fast_sum_bf16", 4, 64, IN, &[4, 40, 40, 1]), eights);
+    assert_eq!(reduced("fast_sum_bf16", 4, 64, IN, &[4, 4, 9, 1, 36, 4]), apart);
+    let largest = Some((Reduction::MaximumOrNan, 7, vec![(28, 1)]));
+    assert_eq!(reduced("fast_max_bf16", 4, 8, IN + 2, &[4, 7, 7, 1]), largest);
+    assert_eq!(reduced("fast_min_bf16", 1, 8, IN, &[7, 1]), Some((Reduction::MinimumOrNan, 7, vec![(7, 1)])));
+    assert_eq!(reduced("fast_sum_bf16", 4, 64, IN, &[4, 36, 36, 1]), None);
+    assert_eq!(reduced("fast_sum_bf16", 4, 64, IN + 8, &[4, 40, 40, 1]), None);
     // No fours, an address between them, another number of threads, another type, a number of the largest.
     assert_eq!(reduced("fast_sum_f32", 4, 64, IN, &[4, 37, 37, 1]), None);
     assert_eq!(reduced("fast_sum_f32", 4, 64, IN + 4, &[4, 36, 36, 1]), None);

@@ -75,9 +75,12 @@ impl Named for Reduction {
     const WORDS: &'static [(Self, &'static str)] = &[
         (Self::Sum, "row_sum"),
         (Self::StridedSum, "row_sum_strided"),
+        (Self::EightsSum, "row_sum_eights"),
         (Self::OrderedSum, "row_sum_ordered"),
         (Self::Maximum, "row_max"),
         (Self::Minimum, "row_min"),
+        (Self::MaximumOrNan, "row_max_nan"),
+        (Self::MinimumOrNan, "row_min_nan"),
     ];
 }
 

@@ -18,6 +18,9 @@ struct Index {
 struct float4 {
   float x, y, z, w;
 };
+struct ushort4 {
+  unsigned short x, y, z, w;
+};
 static Index threadIdx, blockIdx;
 static constexpr unsigned int THREADS = 256;
 static ucontext_t scheduler, fibers[THREADS];
@@ -48,6 +51,16 @@ static float __uint_as_float(const unsigned int bits) {
   float value;
   std::memcpy(&value, &bits, 4);
   return value;
+}
+static unsigned int __float_as_uint(const float value) {
+  unsigned int bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+// In place of the device's, which is an instruction.
+static float bf16_round(const float x) {
+  const unsigned int bits = __float_as_uint(x);
+  return __uint_as_float(x != x ? 0x7FFF0000u : (bits + 0x7FFFu + (bits >> 16 & 1u)) & 0xFFFF0000u);
 }
 static float __fadd_rn(const float x, const float y) { return x + y; }
 static float __fsub_rn(const float x, const float y) { return x - y; }

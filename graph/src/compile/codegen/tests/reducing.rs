@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::compile::codegen::columns::ColumnsPlan;
+use crate::compile::codegen::helpers::BF16_ROUND;
 use crate::compile::codegen::rows::RowsPlan;
 use crate::compile::fused::Body;
 use crate::compile::{
@@ -40,7 +41,7 @@ fn bits(value: f32) -> u32 {
 
 fn combined(reduction: Reduction, left: f32, right: f32) -> f32 {
     match reduction {
-        Reduction::Sum | Reduction::StridedSum | Reduction::OrderedSum => left + right,
+        _ if reduction.is_sum() => left + right,
         _ => f32::from_bits(u32::try_from(reduction.combined(left.to_bits().into(), right.to_bits().into())).unwrap()),
     }
 }
@@ -101,12 +102,31 @@ fn candle_extreme(reduction: Reduction, row: &[f32]) -> f32 {
     shared[0]
 }
 
+/// `fast_sum_bf16` of a contiguous row at an address that is a multiple of 16; the sum is rounded after that.
+fn candle_sum_of_halves(row: &[f32]) -> f32 {
+    let threads = row.len().min(1024).next_power_of_two();
+    let mut local = vec![0.0_f32; threads];
+    for (thread, local) in local.iter_mut().enumerate() {
+        for eight in (thread..row.len() / 8).step_by(threads) {
+            row[8 * eight..8 * eight + 8].iter().for_each(|value| *local += value);
+        }
+    }
+    let mut shared = [0.0_f32; 32];
+    for (warp, lanes) in local.chunks_mut(32).enumerate() {
+        exchanged(Reduction::EightsSum, lanes);
+        shared[warp] = lanes[0];
+    }
+    exchanged(Reduction::EightsSum, &mut shared);
+    shared[0]
+}
+
 fn candle(reduction: Reduction, row: &[f32]) -> u32 {
     bits(match reduction {
+        Reduction::EightsSum => candle_sum_of_halves(row),
         Reduction::Sum => candle_sum(row, 0, row.len(), true),
         Reduction::StridedSum => candle_sum(row, 0, row.len(), false),
         Reduction::OrderedSum => row.iter().fold(0.0, |sum, value| sum + value),
-        Reduction::Maximum | Reduction::Minimum => candle_extreme(reduction, row),
+        _ => candle_extreme(reduction, row),
     })
 }
 
@@ -124,9 +144,11 @@ fn a_row_is_reduced_as_candles_threads_do() {
             let sums = [
                 (Reduction::Sum, is_in_fours),
                 (Reduction::StridedSum, is_summed),
+                (Reduction::EightsSum, is_summed && columns.is_multiple_of(8)),
                 (Reduction::OrderedSum, !is_summed),
             ];
-            let extremes = [(Reduction::Maximum, true), (Reduction::Minimum, true)];
+            let extremes = [Reduction::Maximum, Reduction::Minimum, Reduction::MaximumOrNan, Reduction::MinimumOrNan];
+            let extremes = extremes.map(|reduction| (reduction, true));
             for (reduction, _) in sums.into_iter().chain(extremes).filter(|(_, is_possible)| *is_possible) {
                 let found = u32::try_from(reduction.of(&words)).unwrap();
                 assert_eq!(found, candle(reduction, &row), "{reduction:?} of {columns}, seed {seed}");
@@ -221,6 +243,44 @@ fn converted(rows: usize, columns: usize) -> String {
     )
 }
 
+/// Rows of 16 bits: the distance of each element to the largest of its row, times the sum of all of them.
+fn of_halves(rows: usize, columns: usize) -> String {
+    let (all, row, elements) = (2 * rows * columns, 2 * rows, rows * columns);
+    let sum = if columns > 32 { "row_sum_eights" } else { "row_sum_ordered" };
+    format!(
+        "blocks x0={all} x1={all} x2={row} g3={row} g4={all}
+        %0 alloc g3
+        %1 kernel fast_max_bf16 fused {elements} by {columns} (x0 r[0..{all}], g3 w[0..{row}]) 0:bf16 -> 1:bf16=row $3 {{ load 0; convert f32 $0; row_max_nan $1; convert bf16 $2 }}
+        %2 alloc g4
+        %3 kernel bsub_bf16 pointwise [{rows} {columns}] (x0 r[0..{all}], g3 r[0..{row}], g4 w[0..{all}]) 0:bf16, 1:bf16[1 0] -> 2:bf16 {{ load 0; load 1; sub $0 $1 }}
+        %4 kernel fast_sum_bf16 fused {elements} by {columns} (g4 r[0..{all}], x2 w[0..{row}]) 0:bf16 -> 1:bf16=row $3 {{ load 0; convert f32 $0; {sum} $1; convert bf16 $2 }}
+        %5 kernel bmul_bf16 pointwise [{rows} {columns}] (g4 r[0..{all}], x2 r[0..{row}], x1 w[0..{all}]) 0:bf16, 1:bf16[1 0] -> 2:bf16 {{ load 0; load 1; mul $0 $1 }}
+        %6 free g3
+        %7 free g4"
+    )
+}
+
+/// [`columns`] of 16 bits.
+fn columns_of_halves(word: &str, rows: usize, columns: usize) -> String {
+    let (all, each, elements) = (2 * rows * columns, 2 * columns, rows * columns);
+    format!(
+        "blocks x0={all} x1={each}
+        %0 kernel fast_bf16 fused {elements} by {rows} (x0 r[0..{all}], x1 w[0..{each}]) 0:bf16({columns}:1 {rows}:{columns}) -> 1:bf16=row $3 {{ load 0; convert f32 $0; {word} $1; convert bf16 $2 }}"
+    )
+}
+
+/// Matrices that are read across, one of two types, and a third as it lies; what they come to is left in both types.
+fn transposed(matrices: usize, rows: usize, columns: usize) -> String {
+    let elements = matrices * rows * columns;
+    let (all, half, shape) =
+        (4 * elements, 2 * elements, format!("{matrices}:{} {rows}:1 {columns}:{rows}", rows * columns));
+    let shape = if matrices == 1 { format!("{rows}:1 {columns}:{rows}") } else { shape };
+    format!(
+        "blocks x0={all} x1={all} x2={half} x3={half} x4={half}
+        %0 fused {elements} (x0 r[0..{all}], x2 r[0..{half}], x1 w[0..{all}], x3 w[0..{half}], x4 r[0..{half}]) 0:f32({shape}), 1:bf16({shape}), 4:bf16 -> 2:f32=$4, 3:bf16=$6 {{ load 0; load 1; load 2; convert f32 $2; add $0 $3; mul $1 $2; add $5 $1 }}"
+    )
+}
+
 /// A reduction alone, of columns that hold `rows` elements each.
 fn columns(word: &str, rows: usize, columns: usize) -> String {
     let (all, each, elements) = (4 * rows * columns, 4 * columns, rows * columns);
@@ -268,6 +328,19 @@ fn cases() -> Vec<String> {
         cases.push(columns("row_sum_ordered", rows, wide));
     }
     cases.push(columns("row_sum_ordered", 6, 40).replace("(40:1 6:40)", ""));
+    for (rows, columns) in [(33, 40), (32, 128), (35, 264), (37, 512), (33, 2056), (32, 4096), (5, 64), (7, 16)] {
+        cases.push(of_halves(rows, columns));
+    }
+    for (rows, wide) in [(33, 8), (100, 33), (1025, 8), (3000, 17)] {
+        cases.push(columns_of_halves("row_sum_strided", rows, wide));
+        cases.push(columns_of_halves("row_min_nan", rows, wide));
+    }
+    cases.push(columns_of_halves("row_sum_ordered", 12, 16));
+    for (matrices, rows, columns) in
+        [(1, 128, 160), (1, 33, 513), (3, 70, 90), (40, 16, 64), (1, 2000, 17), (2, 520, 516), (1, 640, 832)]
+    {
+        cases.push(transposed(matrices, rows, columns));
+    }
     cases
 }
 
@@ -322,7 +395,7 @@ type Blocks = BTreeMap<BlockId, Vec<u8>>;
 
 /// A kernel and its blocks as a name space with `run`, which reads the blocks from a file and writes them to another one.
 fn unit(number: usize, kernel: &Kernel, inputs: &Blocks) -> String {
-    let mut text = format!("namespace unit_{number} {{\n{}", source(kernel));
+    let mut text = format!("namespace unit_{number} {{\n{}", source(kernel).replace(BF16_ROUND, ""));
     for (id, bytes) in inputs {
         text.push_str(&format!("alignas(256) static unsigned char block{}[{}];\n", id.0, bytes.len()));
     }
@@ -364,13 +437,23 @@ fn run_on_host(folder: &Path, kernels: &[(Kernel, Blocks)]) -> Vec<Blocks> {
     kernels.iter().map(|(_, inputs)| inputs.iter().map(|(id, bytes)| (*id, take(bytes))).collect()).collect()
 }
 
-/// What external blocks hold before.
+/// What external blocks hold before: `bf16` in those of 16 bits per element, which are half as long as the others or, where all are, of
+/// programs that know no other type.
 fn inputs(program: &Program, seed: u64) -> Blocks {
+    let text = program.to_string();
+    let longest = program.blocks.iter().map(|block| block.size_bytes).max().unwrap_or(0);
     let external = program.blocks.iter().enumerate().filter(|(_, block)| block.lifetime == Lifetime::External);
     external
         .map(|(id, block)| {
-            let values = numbers(block.size_bytes / 4, seed + 3 * u64::try_from(id).unwrap());
-            (BlockId(id), values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            let seed = seed + 3 * u64::try_from(id).unwrap();
+            let is_half = text.contains("bf16") && (2 * block.size_bytes == longest || !text.contains(":f32"));
+            let bytes = if is_half {
+                let halves = numbers(block.size_bytes / 2, seed);
+                halves.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect()
+            } else {
+                numbers(block.size_bytes / 4, seed).iter().flat_map(|value| value.to_le_bytes()).collect()
+            };
+            (BlockId(id), bytes)
         })
         .collect()
 }
