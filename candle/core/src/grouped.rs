@@ -10,7 +10,7 @@ static IS_DIRECT: AtomicBool = AtomicBool::new(false);
 /// launches. One kernel does the same sums in another order, so that the last bits of results differ; see `docs/candle-models.md`
 /// of Esper for by how much. Convolutions of one group whose windows lie side by side, those of one place among them, become one product. The kernel takes groups of up to 32 channels of `f16`, `bf16`, `f32` and `f64`; larger ones stay as they are.
 ///
-/// Gradients of such convolutions are computed by one kernel each, whatever is set here. Nothing changes on other devices.
+/// Gradients of such convolutions, and of pooling, are computed by one kernel each, whatever is set here. Nothing changes on other devices.
 ///
 /// # Examples
 /// ```

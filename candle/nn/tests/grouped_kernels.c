@@ -1,9 +1,12 @@
 // The functions of the kernels, compiled for the processor: sizes, x, w and g as numbers come in; y, the gradients of x and w, and x as bf16 go out.
+// With the name of a type: sizes, x, the largest elements y, g and its part of each element come in; both gradients of pooling go out.
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "grouped.cu"
+#include "pool.cu"
 
 static double* numbers(size_t count) {
     double* found = malloc(count * sizeof(double));
@@ -15,12 +18,37 @@ static void put(double value) {
     if (fwrite(&value, sizeof value, 1, stdout) != 1) exit(3);
 }
 
-int main(void) {
+#define POOL(T, K)                                                                        \
+    static T* elements_##K(u32 count) {                                                   \
+        double* values = numbers(count);                                                  \
+        T* found = malloc(count * sizeof(T));                                             \
+        if (!found) exit(2);                                                              \
+        for (u32 i = 0; i < count; i++) store_##K(found + i, values[i]);                  \
+        return found;                                                                     \
+    }                                                                                     \
+    static void pool_##K(u32 num_x, u32 num_y, const Shape* s) {                          \
+        T *x = elements_##K(num_x), *y = elements_##K(num_y), *g = elements_##K(num_y);   \
+        T *part = elements_##K(num_y), slope;                                             \
+        for (u32 i = 0; i < num_x; i++) slope = pooled_##K(x, y, g, i, s), put(load_##K(&slope));    \
+        for (u32 i = 0; i < num_x; i++) slope = pooled_##K(0, 0, part, i, s), put(load_##K(&slope)); \
+    }
+
+POOL(float, f32)
+POOL(double, f64)
+POOL(bf16, bf16)
+
+int main(int num_arguments, char** arguments) {
     Shape s;
     if (fread(&s, sizeof s, 1, stdin) != 1) return 1;
     u32 num_x = s.samples * s.groups * s.inputs * s.height * s.width;
     u32 num_w = s.groups * s.outputs * s.inputs * s.tall * s.wide;
     u32 num_y = s.samples * s.groups * s.outputs * s.rows * s.columns;
+    if (num_arguments > 1) {
+        if (!strcmp(arguments[1], "f32")) return pool_f32(num_x, num_y, &s), 0;
+        if (!strcmp(arguments[1], "f64")) return pool_f64(num_x, num_y, &s), 0;
+        if (!strcmp(arguments[1], "bf16")) return pool_bf16(num_x, num_y, &s), 0;
+        return 4;
+    }
     double *x = numbers(num_x), *w = numbers(num_w), *g = numbers(num_y);
     for (u32 i = 0; i < num_y; i++) put(output_f64(x, w, i, &s));
     for (u32 i = 0; i < num_x; i++) put(input_gradient_f64(w, g, i, &s));

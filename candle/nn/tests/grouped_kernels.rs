@@ -1,5 +1,5 @@
-//! The index arithmetic of the kernels for convolutions in groups, compiled for the processor, against candle's loop over groups and the
-//! gradients that are composed of tensor operations.
+//! The index arithmetic of the kernels for convolutions in groups and pooling, compiled for the processor, against candle's loop over
+//! groups and the gradients that are composed of tensor operations.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -25,9 +25,24 @@ const CASES: &[Case] = &[
     (2, 3, [2, 3], [1, 10], [1, 3], 1, 2, 2),
 ];
 
-fn program() -> PathBuf {
+/// Size of the input, window, stride.
+type Pool = ([usize; 4], (usize, usize), (usize, usize));
+
+const POOLS: &[Pool] = &[
+    ([2, 3, 7, 6], (3, 3), (2, 2)),
+    ([1, 2, 9, 8], (3, 3), (1, 1)),
+    ([2, 1, 8, 7], (2, 2), (3, 3)),
+    ([1, 4, 6, 6], (2, 2), (2, 2)),
+    ([1, 1, 10, 11], (4, 3), (1, 2)),
+    ([1, 3, 4, 5], (1, 1), (1, 1)),
+    ([1, 2, 5, 5], (1, 1), (2, 2)),
+    ([1, 2, 1, 9], (1, 4), (1, 2)),
+    ([3, 2, 5, 5], (5, 5), (1, 1)),
+];
+
+fn program(name: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("grouped_kernels");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     // Who links Rust programs has a C compiler under this name.
     let compiled = Command::new("cc")
         .args(["-std=c11", "-O1", "-Wno-unused-function", "-x", "c", "-I"])
@@ -50,9 +65,67 @@ fn numbers(count: usize, seed: u64) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
+/// What the program says of sizes and numbers.
+fn run(program: &Path, of: &[&str], sizes: &[usize], values: &[f64]) -> Result<Vec<f64>> {
+    let mut bytes: Vec<u8> = sizes.iter().flat_map(|&size| u32::try_from(size).unwrap().to_le_bytes()).collect();
+    bytes.extend(values.iter().copied().flat_map(f64::to_le_bytes));
+    let mut running = Command::new(program).args(of).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    running.stdin.take().unwrap().write_all(&bytes)?;
+    let found = running.wait_with_output()?;
+    assert!(found.status.success(), "{}", found.status);
+    Ok(found.stdout.chunks_exact(8).map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap())).collect())
+}
+
+fn read(tensor: &Tensor) -> Result<Vec<f64>> {
+    tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()
+}
+
+#[test]
+fn gradients_of_pooling_by_a_kernel_have_the_bits_of_the_composition() -> Result<()> {
+    let program = program("pool_kernels");
+    for &(shape @ [samples, channels, height, width], window, stride) in POOLS {
+        let distinct = numbers(shape.iter().product(), 1);
+        // Zeros of both signs among them.
+        let ties: Vec<_> = distinct.iter().map(|value| (value * 1.4).round()).collect();
+        let mut holes = ties.clone();
+        holes.iter_mut().skip(3).step_by(11).for_each(|value| *value = f64::NAN);
+        for (x, name, dtype) in [distinct, ties, holes].into_iter().flat_map(|x| {
+            [("f32", DType::F32), ("f64", DType::F64), ("bf16", DType::BF16)]
+                .map(|(name, dtype)| (x.clone(), name, dtype))
+        }) {
+            for is_zero in [false, true] {
+                let x = Var::from_tensor(&Tensor::from_slice(&x, &shape, &Device::Cpu)?.to_dtype(dtype)?)?;
+                let y = x.max_pool2d_with_stride(window, stride)?;
+                let (_, _, rows, columns) = y.dims4()?;
+                let g = match is_zero {
+                    false => numbers(y.elem_count(), 3),
+                    true => vec![-0.0; y.elem_count()],
+                };
+                let g = Tensor::from_vec(g, y.dims(), &Device::Cpu)?.to_dtype(dtype)?;
+                let gradient = |of: &Tensor| read((of * &g)?.sum_all()?.backward()?.get(&x).unwrap());
+                let expected = [gradient(&y)?, gradient(&x.avg_pool2d_with_stride(window, stride)?)?].concat();
+                let part = (&g / (window.0 * window.1) as f64)?;
+                let sizes = [samples, channels, 1, 1, height, width, window.0, window.1, rows, columns];
+                let steps = [0, 0, stride.0, stride.1, 1, 1];
+                let operands = [read(&x)?, read(&y)?, read(&g)?, read(&part)?].concat();
+                let found = run(&program, &[name], &[&sizes[..], &steps].concat(), &operands)?;
+                let is_same = |a: &f64, b: &f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                assert_eq!(found.len(), expected.len());
+                for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    assert!(
+                        is_same(found, expected),
+                        "{shape:?} {window:?} {stride:?} {name} {index}: {found:?}, expected {expected:?}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn kernels_of_grouped_convolutions_are_those_of_the_loop_over_groups() -> Result<()> {
-    let program = program();
+    let program = program("grouped_kernels");
     for &(samples, groups, [inputs, outputs], [height, width], [tall, wide], padding, stride, dilation) in CASES {
         let is_flat = height == 1;
         let dims = |dims: [usize; 4]| {
@@ -74,7 +147,6 @@ fn kernels_of_grouped_convolutions_are_those_of_the_loop_over_groups() -> Result
         let (rows, columns) = if is_flat { (1, y.dim(2)?) } else { (y.dim(2)?, y.dim(3)?) };
         let g = numbers(y.elem_count(), 3);
         let gradients = (&y * tensor(&g, [samples, groups * outputs, rows, columns])?)?.sum_all()?.backward()?;
-        let read = |tensor: &Tensor| tensor.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>();
         let mut expected = read(&y)?;
         expected.extend(read(gradients.get(&x_var).unwrap())?);
         expected.extend(read(gradients.get(&w_var).unwrap())?);
@@ -84,15 +156,7 @@ fn kernels_of_grouped_convolutions_are_those_of_the_loop_over_groups() -> Result
         let steps = |of: usize, of_one_row: usize| [if is_flat { of_one_row } else { of }, of];
         let sizes = [samples, groups, inputs, outputs, height, width, tall, wide, rows, columns];
         let steps = [steps(padding, 0), steps(stride, 1), steps(dilation, 1)].concat();
-        let mut bytes: Vec<u8> =
-            sizes.iter().chain(&steps).flat_map(|&size| u32::try_from(size).unwrap().to_le_bytes()).collect();
-        bytes.extend([x, w, g].concat().into_iter().flat_map(f64::to_le_bytes));
-        let mut running = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        running.stdin.take().unwrap().write_all(&bytes)?;
-        let found = running.wait_with_output()?;
-        assert!(found.status.success(), "{}", found.status);
-        let found: Vec<f64> =
-            found.stdout.chunks_exact(8).map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap())).collect();
+        let found = run(&program, &[], &[&sizes[..], &steps].concat(), &[x, w, g].concat())?;
         assert_eq!(found.len(), expected.len());
         for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let allowed = if index < single { 1e-11 } else { 0.0 };

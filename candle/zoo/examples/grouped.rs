@@ -1,4 +1,5 @@
 //! Convolutions in groups on a GPU: the kernels of `candle_core::grouped` beside candle's loop over groups and `f64` on the CPU, and what they save.
+//! Gradients of pooling by one kernel: the bits of those that the CPU composes.
 //!
 //! `cargo run --release --manifest-path candle/Cargo.toml -p candle-zoo --features cuda --example grouped` prints JSON. A bound that is
 //! broken is an error.
@@ -33,6 +34,19 @@ const CASES: &[Case] = &[
     (3, 1, [24, 48], [14, 12], [2, 2], 0, 2, 1),
     (1, 1, [3, 64], [32, 32], [4, 4], 0, 4, 1),
     (4, 1, [16, 32], [1, 60], [1, 5], 0, 5, 1),
+];
+/// Size of the input, window, stride.
+type Pool = ([usize; 4], (usize, usize), (usize, usize));
+
+const POOLS: &[Pool] = &[
+    ([4, 32, 57, 56], (3, 3), (2, 2)),
+    ([2, 5, 33, 40], (3, 3), (1, 1)),
+    ([1, 1, 31, 29], (2, 2), (3, 3)),
+    ([3, 16, 28, 28], (2, 2), (2, 2)),
+    ([2, 7, 24, 35], (4, 3), (1, 2)),
+    ([2, 3, 9, 9], (1, 1), (1, 1)),
+    ([2, 8, 1, 100], (1, 4), (1, 2)),
+    ([2, 64, 7, 7], (7, 7), (1, 1)),
 ];
 /// Type, and what gradients and results may be apart from `f64`, as a share of the largest.
 const TYPES: [(DType, f64); 3] = [(DType::F32, 1e-5), (DType::BF16, 1e-2), (DType::F16, 2e-3)];
@@ -130,6 +144,38 @@ fn compare(device: &Device) -> std::result::Result<Value, Box<dyn Error>> {
     Ok(Value::Object(all))
 }
 
+/// The number of elements of gradients whose bits are those of the CPU; any other is an error.
+fn pooling(device: &Device) -> std::result::Result<Value, Box<dyn Error>> {
+    let mut all = Map::new();
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let mut count = 0;
+        for case in POOLS {
+            let &(shape, window, stride) = case;
+            // Some of the largest are alike, some are single.
+            for x in [numbers(&shape, 1)?, (numbers(&shape, 1)? * 2.0)?.round()?] {
+                let gradients = |device: &Device| -> Result<Vec<u64>> {
+                    let x = Var::from_tensor(&x.to_dtype(DType::F32)?.to_dtype(dtype)?.to_device(device)?)?;
+                    let mut found = Vec::new();
+                    for y in [x.max_pool2d_with_stride(window, stride)?, x.avg_pool2d_with_stride(window, stride)?] {
+                        let slopes = numbers(y.dims(), 3)?.to_dtype(DType::F32)?.to_dtype(dtype)?.to_device(device)?;
+                        let gradients = (&y * slopes)?.sum_all()?.backward()?;
+                        let Some(gradient) = gradients.get(&x) else { candle_core::bail!("the input has no gradient") };
+                        found.extend(read(gradient)?.into_iter().map(f64::to_bits));
+                    }
+                    Ok(found)
+                };
+                let found = gradients(device)?;
+                if found != gradients(&Device::Cpu)? {
+                    return Err(format!("pooling {case:?} of {dtype:?}: other bits than on the CPU").into());
+                }
+                count += found.len();
+            }
+        }
+        all.insert(format!("{dtype:?}").to_lowercase(), count.into());
+    }
+    Ok(Value::Object(all))
+}
+
 /// Median of several runs, in ms.
 fn time(device: &Device, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::new();
@@ -176,6 +222,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let device = Device::new_cuda_with_stream(0)?;
     let mut all = Map::new();
     all.insert("kernels".to_owned(), compare(&device)?);
+    all.insert("pooling.elements_of_same_bits".to_owned(), pooling(&device)?);
     for size in [32, 224] {
         all.insert(format!("convnext_atto.{size}"), model(&device, size, convnext)?);
         all.insert(format!("efficientnet_b0.{size}"), model(&device, size, efficientnet)?);

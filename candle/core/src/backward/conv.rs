@@ -23,7 +23,7 @@ pub(crate) fn direct(arg: &Tensor, kernel: &Tensor, steps: Steps, groups: usize)
             Some(product) => Some(product.output(&x, &w)?),
             None => {
                 let Some(dims) = conv.output(x.dims(), w.dims()) else { return Ok(None) };
-                super::direct::run(&conv, super::direct::Kind::Output, (&x, &w), [x.dims(), w.dims(), &dims])?
+                super::direct::run(&conv, super::direct::Kind::Output, &[&x, &w], [x.dims(), w.dims(), &dims])?
             }
         };
         return found.map(|found| if arg.rank() == 4 { Ok(found) } else { found.squeeze(2) }).transpose();
@@ -158,7 +158,7 @@ impl Conv {
         }
         #[cfg(feature = "cuda")]
         if let Some(found) =
-            super::direct::run(self, super::direct::Kind::InputGradient, (w, g), [x.dims(), w.dims(), g.dims()])?
+            super::direct::run(self, super::direct::Kind::InputGradient, &[w, g], [x.dims(), w.dims(), g.dims()])?
         {
             return Ok(found);
         }
@@ -194,7 +194,7 @@ impl Conv {
         }
         #[cfg(feature = "cuda")]
         if let Some(found) =
-            super::direct::run(self, super::direct::Kind::WeightGradient, (x, g), [x.dims(), w.dims(), g.dims()])?
+            super::direct::run(self, super::direct::Kind::WeightGradient, &[x, g], [x.dims(), w.dims(), g.dims()])?
         {
             return Ok(found);
         }

@@ -1,5 +1,5 @@
-//! Convolutions in groups and their gradients on a GPU, by one kernel each. `grouped.cu` is compiled when the first of them runs, by the
-//! compiler of the CUDA toolkit that candle links.
+//! Convolutions in groups, their gradients and those of pooling on a GPU, by one kernel each. `grouped.cu` and `pool.cu` are compiled when
+//! the first of them runs, by the compiler of the CUDA toolkit that candle links.
 
 use std::sync::OnceLock;
 
@@ -7,14 +7,14 @@ use cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::{compile_ptx_with_opts, CompileOptions};
 
 use super::conv::Conv;
-use crate::backend::BackendStorage;
-use crate::cuda_backend::{CudaStorage, CudaStorageSlice, WrapErr};
-use crate::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor};
+use crate::cuda_backend::{CudaDType, WrapErr};
+use crate::op::BackpropOp;
+use crate::{CudaDevice, DType, Device, Result, Storage, Tensor};
 
-const SOURCE: &str = include_str!("grouped.cu");
+const SOURCE: &str = concat!(include_str!("grouped.cu"), include_str!("pool.cu"));
 /// The same for all GPUs from compute capability 7.5 on, or why there is none. It takes a fraction of a second, once in a process.
 static CODE: OnceLock<std::result::Result<String, String>> = OnceLock::new();
-const MODULE: &str = "esper-grouped-convolution";
+const MODULE: &str = "esper-windows";
 /// Threads of a block, as the kernels have them.
 const THREADS: usize = 256;
 /// Most channels of a group: products of matrices, which larger ones can be, were not compared.
@@ -29,14 +29,20 @@ pub(super) enum Kind {
     InputGradient,
     /// That of w, of x and g.
     WeightGradient,
+    /// That of x where y are the largest elements of windows, of x, y and g.
+    MaxGradient,
+    /// That of x, each of whose elements has what its windows are given, of g.
+    MeanGradient,
 }
 
 impl Kind {
     fn name(self) -> &'static str {
         match self {
-            Self::Output => "output",
-            Self::InputGradient => "input_gradient",
-            Self::WeightGradient => "weight_gradient",
+            Self::Output => "grouped_output",
+            Self::InputGradient => "grouped_input_gradient",
+            Self::WeightGradient => "grouped_weight_gradient",
+            Self::MaxGradient => "pool_gradient_max",
+            Self::MeanGradient => "pool_gradient_mean",
         }
     }
 }
@@ -64,25 +70,28 @@ struct Sizes {
 unsafe impl DeviceRepr for Sizes {}
 
 /// What `kind` computes of a convolution of x (N, groups·I, H, W) with w (groups·O, I, h, w), which gives (N, groups·O, rows, columns);
-/// none where kernels do not take it.
-pub(super) fn run(
-    conv: &Conv,
-    kind: Kind,
-    (one, other): (&Tensor, &Tensor),
-    dims: [&[usize]; 3],
-) -> Result<Option<Tensor>> {
-    let Some(sizes) = sizes(conv, dims) else { return Ok(None) };
-    let types = [DType::F16, DType::BF16, DType::F32, DType::F64];
-    if !matches!(one.device(), Device::Cuda(_)) || !types.contains(&one.dtype()) || one.dtype() != other.dtype() {
+/// none where kernels do not take it. Pooling has windows as if each channel were a group.
+pub(super) fn run(conv: &Conv, kind: Kind, operands: &[&Tensor], dims: [&[usize]; 3]) -> Result<Option<Tensor>> {
+    let (Some(sizes), [first, ..]) = (sizes(conv, dims), operands) else { return Ok(None) };
+    let Device::Cuda(device) = first.device() else { return Ok(None) };
+    let is_pool = matches!(kind, Kind::MaxGradient | Kind::MeanGradient);
+    let is_alike = |operand: &&Tensor| operand.dtype() == first.dtype() && operand.device().same_device(first.device());
+    if !operands.iter().all(is_alike) || !(is_pool || conv.groups > 1) {
         return Ok(None);
     }
     let result = match kind {
         Kind::Output => dims[2],
-        Kind::InputGradient => dims[0],
+        Kind::InputGradient | Kind::MaxGradient | Kind::MeanGradient => dims[0],
         Kind::WeightGradient => dims[1],
     };
-    let op = Direct { kind, sizes, result: Shape::from(result) };
-    one.detach().contiguous()?.apply_op2_no_bwd(&other.detach().contiguous()?, &op).map(Some)
+    match first.dtype() {
+        DType::F32 => launch::<f32>(device, kind, operands, result, sizes, "f32"),
+        DType::F64 => launch::<f64>(device, kind, operands, result, sizes, "f64"),
+        DType::F16 => launch::<half::f16>(device, kind, operands, result, sizes, "f16"),
+        DType::BF16 => launch::<half::bf16>(device, kind, operands, result, sizes, "bf16"),
+        _ => return Ok(None),
+    }
+    .map(Some)
 }
 
 /// None where a size is more than kernels count, or groups are too large or not alike.
@@ -93,7 +102,7 @@ fn sizes(conv: &Conv, dims: [&[usize]; 3]) -> Option<Sizes> {
     let groups = conv.groups;
     let small = |dims: &[usize]| (1..1 << 31).contains(&dims.iter().product::<usize>());
     let channels_of_group = inputs.max(outputs / groups.max(1));
-    let divides = groups > 1 && outputs % groups == 0 && channels == groups * inputs;
+    let divides = groups > 0 && outputs % groups == 0 && channels == groups * inputs;
     if !divides || channels_of_group > MAX_CHANNELS || !dims.into_iter().all(small) {
         return None;
     }
@@ -119,76 +128,55 @@ fn sizes(conv: &Conv, dims: [&[usize]; 3]) -> Option<Sizes> {
     })
 }
 
-struct Direct {
+fn launch<T: CudaDType + DeviceRepr>(
+    device: &CudaDevice,
     kind: Kind,
+    operands: &[&Tensor],
+    dims: &[usize],
     sizes: Sizes,
-    result: Shape,
-}
-
-impl CustomOp2 for Direct {
-    fn name(&self) -> &'static str {
-        "direct-grouped-convolution"
+    type_name: &str,
+) -> Result<Tensor> {
+    let function = device.get_or_load_custom_func(&format!("esper_{}_{type_name}", kind.name()), MODULE, code()?)?;
+    let operands = operands.iter().map(|operand| operand.detach().contiguous()).collect::<Result<Vec<_>>>()?;
+    let held: Vec<_> = operands.iter().map(Tensor::storage_and_layout).collect();
+    let mut views = Vec::new();
+    for (storage, layout) in &held {
+        let Storage::Cuda(storage) = &**storage else { crate::bail!("operands of a kernel are on several devices") };
+        views.push(T::as_cuda_slice(storage)?.slice(layout.start_offset()..));
     }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        crate::bail!("{} is for GPUs", self.name())
+    let count: usize = dims.iter().product();
+    // SAFETY: the kernel writes every element.
+    let result = unsafe { device.alloc::<T>(count)? };
+    let blocks = match kind {
+        Kind::WeightGradient => count,
+        _ => count.div_ceil(THREADS),
+    };
+    let elements = count as u32;
+    let mut builder = function.builder();
+    for view in &views {
+        builder.arg(view);
     }
-
-    fn cuda_fwd(
-        &self,
-        one: &CudaStorage,
-        one_layout: &Layout,
-        other: &CudaStorage,
-        other_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        use CudaStorageSlice as S;
-        let device = one.device().clone();
-        let count = self.result.elem_count();
-        macro_rules! launch {
-            ($one:expr, $other:expr, $type:ty, $name:literal) => {{
-                // SAFETY: the kernel writes every element.
-                let result = unsafe { device.alloc::<$type>(count)? };
-                let name = format!("esper_grouped_{}_{}", self.kind.name(), $name);
-                let function = device.get_or_load_custom_func(&name, MODULE, code()?)?;
-                let one = $one.slice(one_layout.start_offset()..);
-                let other = $other.slice(other_layout.start_offset()..);
-                let blocks = match self.kind {
-                    Kind::WeightGradient => count,
-                    Kind::Output | Kind::InputGradient => count.div_ceil(THREADS),
-                };
-                let (elements, sizes) = (count as u32, self.sizes);
-                let mut builder = function.builder();
-                builder.arg(&one).arg(&other).arg(&result).arg(&elements).arg(&sizes);
-                let config = LaunchConfig {
-                    grid_dim: (blocks as u32, 1, 1),
-                    block_dim: (THREADS as u32, 1, 1),
-                    shared_mem_bytes: 0,
-                };
-                // SAFETY: sizes are those of the operands, which are contiguous, and of the memory taken above; all are below 2^31.
-                unsafe { builder.launch(config) }.w()?;
-                CudaStorage::wrap_cuda_slice(result, device.clone())
-            }};
-        }
-        let result = match (&one.slice, &other.slice) {
-            (S::F32(one), S::F32(other)) => launch!(one, other, f32, "f32"),
-            (S::F64(one), S::F64(other)) => launch!(one, other, f64, "f64"),
-            (S::F16(one), S::F16(other)) => launch!(one, other, half::f16, "f16"),
-            (S::BF16(one), S::BF16(other)) => launch!(one, other, half::bf16, "bf16"),
-            _ => crate::bail!("{} takes two tensors of one float type", self.name()),
-        };
-        Ok((result, self.result.clone()))
-    }
+    builder.arg(&result).arg(&elements).arg(&sizes);
+    let config =
+        LaunchConfig { grid_dim: (blocks as u32, 1, 1), block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: sizes are those of the operands, which are contiguous, and of the memory taken above; all are below 2^31.
+    unsafe { builder.launch(config) }.w()?;
+    let storage = Storage::Cuda(T::wrap_cuda_slice(result, device.clone()));
+    Ok(crate::tensor::from_storage(storage, dims, BackpropOp::none(), false))
 }
 
 /// The kernels as PTX.
 fn code() -> Result<&'static str> {
     let code = CODE.get_or_init(|| {
-        let options =
-            CompileOptions { arch: Some("compute_75"), name: Some("grouped.cu".to_owned()), ..Default::default() };
+        let options = CompileOptions {
+            arch: Some("compute_75"),
+            name: Some("grouped.cu and pool.cu".to_owned()),
+            ..Default::default()
+        };
         compile_ptx_with_opts(SOURCE, options).map(|code| code.to_src()).map_err(|error| format!("{error:?}"))
     });
     match code {
         Ok(code) => Ok(code),
-        Err(error) => crate::bail!("kernels of convolutions in groups do not compile: {error}"),
+        Err(error) => crate::bail!("kernels of convolutions in groups and of pooling do not compile: {error}"),
     }
 }

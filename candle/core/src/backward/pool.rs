@@ -1,4 +1,4 @@
-//! Pooling with any window and stride.
+//! Pooling with any window and stride: a sum over places of the window, on a GPU one kernel with the same bits.
 
 use super::window::Window;
 use crate::{Result, Tensor};
@@ -31,11 +31,28 @@ fn back(
     }
 }
 
+/// The gradient of `arg` by one kernel; none where there is no such kernel.
+#[cfg(feature = "cuda")]
+fn direct(
+    kind: super::direct::Kind,
+    operands: &[&Tensor],
+    (arg, grad): (&Tensor, &Tensor),
+    (size, stride): ((usize, usize), (usize, usize)),
+) -> Result<Option<Tensor>> {
+    let groups = arg.dim(1)?;
+    let conv = super::conv::Conv { vertical: (0, stride.0, 1), horizontal: (0, stride.1, 1), groups };
+    super::direct::run(&conv, kind, operands, [arg.dims(), &[groups, 1, size.0, size.1], grad.dims()])
+}
+
 /// The gradient of `arg`: each element of a window has the same part.
 pub(crate) fn avg_pool2d(arg: &Tensor, grad: &Tensor, size: (usize, usize), stride: (usize, usize)) -> Result<Tensor> {
+    let part = (grad / (size.0 * size.1) as f64)?;
+    #[cfg(feature = "cuda")]
+    if let Some(found) = direct(super::direct::Kind::MeanGradient, &[&part], (arg, grad), (size, stride))? {
+        return Ok(found);
+    }
     let window = window(grad, size, stride)?;
     let padded = window.pad(&arg.detach(), (0, 0))?;
-    let part = (grad / (size.0 * size.1) as f64)?;
     back(arg, &padded, window, |_| Ok(part.clone()))
 }
 
@@ -47,6 +64,10 @@ pub(crate) fn max_pool2d(
     size: (usize, usize),
     stride: (usize, usize),
 ) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if let Some(found) = direct(super::direct::Kind::MaxGradient, &[arg, node, grad], (arg, grad), (size, stride))? {
+        return Ok(found);
+    }
     let window = window(grad, size, stride)?;
     let padded = window.pad(&arg.detach(), (0, 0))?;
     let node = node.detach();

@@ -149,28 +149,34 @@ fn rows_and_strided_writes_are_full_only_without_gaps() {
 }
 
 #[test]
-fn convolutions_in_groups_have_exact_ranges_and_no_other_launch_of_that_name_is_known() {
+fn convolutions_in_groups_and_pooling_have_exact_ranges_and_no_other_launch_of_that_name_is_known() {
     // 2 samples of 3 groups of 2 channels, 5 × 4; 4 outputs per group by windows of 3 × 1: 3 × 4.
     let sizes = [2_u32, 3, 2, 4, 5, 4, 3, 1, 3, 4, 0, 0, 1, 1, 1, 1];
     let bytes = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
-    let arguments = |count: u32| [words(&[IN, OTHER, OUT]), vec![bytes(&[count]), bytes(&sizes)]].concat();
     let (x, w, y) = (240, 72, 288);
-    for (name, blocks, [first, second, written], element) in [
-        ("esper_grouped_output_f32", 2, [x, w, y], 4),
-        ("esper_grouped_input_gradient_f64", 1, [w, y, x], 8),
-        ("esper_grouped_weight_gradient_bf16", 72, [x, y, w], 2),
-        ("esper_grouped_weight_gradient_f16", 72, [x, y, w], 2),
+    for (name, blocks, read, written, element) in [
+        ("esper_grouped_output_f32", 2, &[x, w][..], y, 4),
+        ("esper_grouped_input_gradient_f64", 1, &[w, y], x, 8),
+        ("esper_grouped_weight_gradient_bf16", 72, &[x, y], w, 2),
+        ("esper_grouped_weight_gradient_f16", 72, &[x, y], w, 2),
+        ("esper_pool_gradient_max_bf16", 1, &[x, y, y], x, 2),
+        ("esper_pool_gradient_mean_f64", 1, &[y], x, 8),
     ] {
+        let arguments = |count: u32| {
+            [words(&[IN, OTHER, IN][..read.len()]), words(&[OUT]), vec![bytes(&[count]), bytes(&sizes)]].concat()
+        };
         let count = u32::try_from(written).unwrap();
         let found = decoded(name, launch(blocks, 256), arguments(count), &[]).expect(name);
-        let expected =
-            vec![(0, first * element, None), (1, second * element, None), (2, 0, Some((written * element, true)))];
+        let mut expected: Vec<_> =
+            read.iter().enumerate().map(|(index, elements)| (index, elements * element, None)).collect();
+        expected.push((read.len(), 0, Some((written * element, true))));
         assert_eq!(reach(&found), expected, "{name}");
         for (name, launch, arguments) in [
             (name, launch(blocks - 1, 256), arguments(count)),
             (name, launch(blocks, 128), arguments(count)),
             (name, launch(blocks, 256), arguments(count + 1)),
-            (name, launch(blocks, 256), arguments(count)[..4].to_vec()),
+            (name, launch(blocks, 256), arguments(count)[1..].to_vec()),
+            (name, launch(blocks, 256), arguments(count)[..read.len() + 2].to_vec()),
             (&name[1..], launch(blocks, 256), arguments(count)),
         ] {
             assert_eq!(decoded(name, launch, arguments, &[]), None, "{name}");
