@@ -81,6 +81,18 @@ pub enum Error {
         /// The value.
         found: f64,
     },
+    /// The kernels of a step were to be traced, and the trace has none.
+    #[error(
+        "CUPTI told of no kernel in a compiled step of {case}: expected the {expected} launches that its graph has; let the \
+         dynamic linker find the CUPTI of the driver's CUDA version (`LD_LIBRARY_PATH`), run under no other profiler, or \
+         leave `--kernels` out"
+    )]
+    NothingTraced {
+        /// Network and variant.
+        case: String,
+        /// Launches of kernels in the graph.
+        expected: usize,
+    },
     /// Something that is checked does not hold.
     #[error("promises are broken\n{table}")]
     BrokenPromises {

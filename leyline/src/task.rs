@@ -19,8 +19,10 @@
 //! - **TK-1** `losses` gives `f32` of shape (B,), and what a sample comes to does not depend on the others of its batch.
 //! - **TK-2** `mean_loss` is the mean of `losses` but for rounding, a scalar of `f32` with a gradient for the outputs. Where it
 //!   is provided, `losses` must have that gradient; where it is implemented, they need none.
-//! - **TK-3** nothing is read from the device, nothing copied to it, nothing kept between calls: the results follow from the
-//!   arguments and from `tensors`, which never change, so that a step with this loss may be recorded and replayed.
+//! - **TK-3** nothing is read from the device, nothing copied to it, nothing kept between calls, in counts of measures either:
+//!   the results follow from the arguments and from `tensors`, which never change, so that a step with this loss and an
+//!   evaluation with these measures may be recorded and replayed. An error of the device is handed on, and no number put in
+//!   its place: what reads is refused by it while it is recorded, by name, and runs eagerly.
 //! - **TK-4** `hits` gives `f32` in `[0, 1]` of shape (B,), for every batch or for none; `num_hits` is their sum.
 //! - **TK-5** counts of a measure add up: the value of two batches together is that of the sums of their counts.
 //! - **TK-6** targets that `check_targets` accepts never make another method fail or read beyond its tensors; it refuses all
@@ -185,8 +187,8 @@ pub struct Measure {
 
 impl Measure {
     /// `counts` maps outputs and targets of a batch to (rows, counts) of `f32` or `f64`; rows are added up, of all batches, in
-    /// `f64`, and how many a batch has does not matter. `value` maps the sums and the number of samples to the value; what is no finite number
-    /// was not measured.
+    /// `f64`, and how many a batch has does not matter. Like a loss they stay on the device, and are recorded (TK-3). `value` maps the sums
+    /// and the number of samples to the value, on the host; what is no finite number was not measured.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -232,7 +234,7 @@ impl Measure {
         self.is_default
     }
 
-    /// Counts of a batch, (rows, counts) of `f32` or `f64`.
+    /// Counts of a batch, (rows, counts) of `f32` or `f64` (TK-3, TK-5).
     ///
     /// # Errors
     /// When shapes do not fit, or the device fails.

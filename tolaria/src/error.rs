@@ -103,12 +103,15 @@ pub enum Error {
         /// The epoch, from 1.
         epoch: EpochIndex,
     },
-    /// Steps were replayed with a number that had changed on the host: what they trained is not what the model says.
+    /// Steps or evaluations were replayed with a number that had changed on the host: what they trained or found is not what
+    /// the model says.
     #[error(
-        "steps {first} to {last} cannot be trusted; the last checkpoint is from before them, and can be resumed with \
-         `train.execution.mode = \"eager\"` or with the number in an `esper_graph::DeviceScalar`"
+        "{} cannot be trusted; resume a checkpoint from before step {first}, with `train.execution.mode = \"eager\"` or with \
+         the number in an `esper_graph::DeviceScalar`", .replayed.between(.first, .last)
     )]
     FrozenValue {
+        /// What.
+        replayed: Replayed,
         /// The first step after the last test that agreed.
         first: StepIndex,
         /// The last step that was taken.
@@ -191,6 +194,26 @@ pub enum Error {
     /// The observer of the run failed.
     #[error("the observer of the run failed")]
     Observer(#[source] BoxError),
+}
+
+/// What a graph takes the place of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replayed {
+    /// Optimizer steps.
+    Steps,
+    /// Evaluations on held-out data between steps.
+    Evaluations,
+}
+
+impl Replayed {
+    fn between(self, first: &StepIndex, last: &StepIndex) -> String {
+        match self {
+            Self::Steps => format!("steps {first} to {last}"),
+            Self::Evaluations => {
+                format!("evaluations after steps {first} to {last}, and what was decided by them,")
+            }
+        }
+    }
 }
 
 impl Error {

@@ -34,6 +34,10 @@ pub(crate) struct Ran {
     pub(crate) compiled: u64,
     /// Why a shape was not captured or not compiled; absent when every one was.
     pub(crate) refusal: Option<Refusal>,
+    /// Evaluations that were replays.
+    pub(crate) evaluations: u64,
+    /// Why an evaluation was not captured; absent when every one was.
+    pub(crate) evaluation_refusal: Option<Refusal>,
     /// Nodes of the last compiled shape before and after.
     pub(crate) nodes: Option<[usize; 2]>,
     /// Reductions of that shape that were rewritten.
@@ -62,6 +66,8 @@ impl Ran {
             replays: trainer.graph_stats().total.replays,
             compiled: trainer.num_compiled_replays(),
             refusal,
+            evaluations: trainer.num_replayed_evaluations(),
+            evaluation_refusal: trainer.last_evaluation_refusal().cloned(),
             nodes: trainer.compile_report().map(|report| [report.nodes_before, report.nodes_after]),
             reductions: trainer.compile_report().map_or(0, reductions),
         })
@@ -172,6 +178,8 @@ mod tests {
             replays: 990,
             compiled,
             refusal: None,
+            evaluations: 0,
+            evaluation_refusal: None,
             nodes: Some([90, 30]),
             reductions: 0,
         }

@@ -97,6 +97,7 @@ impl Cupti {
 impl Session {
     /// Runs `work`, and tells which kernels ran on any device of this process meanwhile, in the order of their beginnings.
     /// What a kernel takes is a little more than without; those of graphs run one after the other or side by side as ever.
+    /// A CUPTI of another CUDA version than the driver's may tell of none: who knows that there are some has to look.
     ///
     /// # Errors
     /// [`Refusal::Driver`] where CUPTI is not found, or a profiler is using it.

@@ -127,6 +127,17 @@ pub fn tk_3_equal_arguments_give_equal_bits(make: &impl Fn() -> TaskHarness) {
     let (outputs, targets) = harness.part(RULE, 0, 1);
     must_have(RULE, "losses of another batch", harness.task.losses(&outputs, &targets));
     must!(RULE, bits() == first, "the same batch has other losses the second time");
+    for measure in harness.task.measures() {
+        let name = measure.about().name;
+        let bits = |outputs: &Tensor, targets: &Tensor| -> Vec<u64> {
+            let counts = must_have(RULE, name, measure.counts(outputs, targets));
+            must_have(RULE, name, crate::host_read::values_f64(&counts)).into_iter().map(f64::to_bits).collect()
+        };
+        let first = bits(&harness.outputs, &harness.targets);
+        bits(&outputs, &targets);
+        let again = bits(&harness.outputs, &harness.targets);
+        must!(RULE, again == first, "the same batch has other counts of {name} the second time");
+    }
 }
 
 /// TK-4: hits are between 0 and 1, of all batches or of none, and their number is their sum.

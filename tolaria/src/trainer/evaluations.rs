@@ -33,9 +33,12 @@ struct EvaluationShape {
     probes: Vec<(SeedId, u64)>,
 }
 
-/// Where an evaluation leaves what it found: [`Rows::per_sample`].
+/// Where an evaluation leaves what it found: the tensors of [`Rows`].
 #[derive(Debug)]
-struct Found(Var);
+struct Found {
+    per_sample: Var,
+    counts: Vec<Var>,
+}
 
 /// The evaluations of a trainer.
 #[derive(Debug)]
@@ -132,17 +135,15 @@ struct Warning;
 
 impl Watch for Warning {
     fn refused(&mut self, refusal: &Refusal, _num_failures: u32) {
-        tracing::warn!(reason = refusal.name(), %refusal, "an evaluation is not captured and runs eagerly");
+        tracing::warn!(reason = refusal.name(), %refusal, "an evaluation is not replayed and runs eagerly");
     }
 }
 
 impl<M: TrainableModel> Evaluated<'_, M> {
     /// Whether all that it reads stays where it is.
     fn can_be_recorded(&self) -> bool {
-        let HeldOut { data, device, batch_size, measures, .. } = self.held_out;
-        // Of what a measure reads besides its arguments nobody promises that it stays.
+        let HeldOut { data, device, batch_size, .. } = self.held_out;
         self.model.host_numbers() == HostNumbers::Fixed
-            && measures.is_empty()
             && data.tensors().is_some_and(|(inputs, _)| inputs.device().same_device(device))
             && is_recorded(data.len(), batch_size)
     }
@@ -194,7 +195,7 @@ impl<M: TrainableModel> execute::Region<Found> for Evaluated<'_, M> {
             self.named().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
         held.extend(self.statistics.iter().map(|(name, statistic)| (name.clone(), statistic.as_tensor().clone())));
         held.extend(self.held_out.task.tensors().into_iter().map(|tensor| ("a tensor of the task".to_owned(), tensor)));
-        held.push(("what an evaluation found".to_owned(), found.0.as_tensor().clone()));
+        held.extend(found.all().map(|tensor| ("what an evaluation found".to_owned(), tensor.as_tensor().clone())));
         held
     }
 
@@ -210,34 +211,86 @@ fn is_recorded(num_samples: usize, batch_size: usize) -> bool {
 impl Found {
     /// Places for what the same evaluation finds again.
     fn like(rows: &Rows) -> Result<Self, Error> {
-        let found = &rows.per_sample;
-        Ok(Self(Var::zeros(found.shape(), found.dtype(), found.device())?))
+        let like = |tensor: &Tensor| Var::zeros(tensor.shape(), tensor.dtype(), tensor.device());
+        let counts = rows.counts.iter().map(like).collect::<Result<_, _>>()?;
+        Ok(Self { per_sample: like(&rows.per_sample)?, counts })
     }
 
     fn store(&self, rows: &Rows) -> Result<(), Error> {
-        Ok(self.0.set(&rows.per_sample)?)
+        self.per_sample.set(&rows.per_sample)?;
+        Ok(self.counts.iter().zip(&rows.counts).try_for_each(|(place, counts)| place.set(counts))?)
     }
 
     fn rows(&self) -> Rows {
-        Rows { per_sample: self.0.as_detached_tensor(), counts: Vec::new() }
+        Rows {
+            per_sample: self.per_sample.as_detached_tensor(),
+            counts: self.counts.iter().map(Var::as_detached_tensor).collect(),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Var> {
+        std::iter::once(&self.per_sample).chain(&self.counts)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{DType, Device};
+    use leyline::task::Task as _;
 
     use super::*;
-    use crate::host_read::read_vec;
+    use crate::batch::Dataset;
+    use crate::plain::PlainModel;
+    use crate::task::Flags;
+    use crate::trainer::evaluate;
+
+    /// Three samples of two flags each, and a network that is all weight.
+    fn flags() -> (Dataset, PlainModel) {
+        let tensor = |rows: &[[f32; 2]; 3]| Tensor::new(rows, &Device::Cpu).unwrap();
+        let inputs = tensor(&[[1.0, -2.0], [0.5, 0.25], [-1.0, 3.0]]);
+        let data = Dataset::new(inputs, tensor(&[[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])).unwrap();
+        let weight = Var::ones((2, 2), DType::F32, &Device::Cpu).unwrap();
+        let named = vec![("weight".to_owned(), weight.clone())];
+        (data, PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap())
+    }
 
     #[test]
-    fn what_is_kept_is_what_the_last_evaluation_found() {
-        let rows = |losses: &[f32]| Rows { per_sample: Tensor::new(losses, &Device::Cpu).unwrap(), counts: Vec::new() };
-        let found = Found::like(&rows(&[1.0, 2.0])).unwrap();
-        found.store(&rows(&[0.5, 0.25])).unwrap();
-        let kept = read_vec(&found.rows().per_sample, "test", &mut HostReads::default()).unwrap();
-        assert_eq!(kept, [0.5, 0.25]);
-        found.store(&rows(&[1.0, 2.0, 3.0])).unwrap_err();
+    fn what_is_kept_is_what_the_last_evaluation_found_its_measures_too() {
+        let (data, model) = flags();
+        let model = model.with_host_numbers(HostNumbers::Fixed);
+        let task = Flags::new(2);
+        let held_out =
+            HeldOut { data: &data, device: &Device::Cpu, batch_size: 2, task: &task, measures: task.measures() };
+        let mut evaluated = Evaluated { model: &model, statistics: &[], held_out, probes: &[] };
+        let found = Found::like(&Rows::of(&model, &held_out, &[]).unwrap()).unwrap();
+        assert_eq!(found.all().count(), 1 + task.measures().len());
+        assert_eq!(evaluated.held(&found).len(), 3 + found.all().count(), "a parameter, inputs, targets, and these");
+
+        model.parameters()[0].var.set(&Tensor::new(&[[2.0_f32, -1.0], [0.5, 1.0]], &Device::Cpu).unwrap()).unwrap();
+        let mut eager = Eager::acquire().unwrap();
+        eager.record(|recording| execute::Region::run(&mut evaluated, recording, &found)).unwrap();
+        let mut reads = HostReads::default();
+        let kept = found.rows().read(&held_out, &[], &mut reads).unwrap();
+        assert_eq!(kept, evaluate::evaluate(&eager, &model, &held_out, &[], &mut reads).unwrap());
+        for name in ["f1", "auroc"] {
+            assert!(kept.score.measures.contains_key(name), "{name} is missing: {:?}", kept.score);
+        }
+        let of_two = data.slice(0, 2).unwrap();
+        let of_two = Dataset::new(of_two.inputs, of_two.targets).unwrap();
+        found.store(&Rows::of(&model, &HeldOut { data: &of_two, ..held_out }, &[]).unwrap()).unwrap_err();
+    }
+
+    #[test]
+    fn an_evaluation_is_recorded_whatever_it_measures_where_the_model_promises_its_numbers() {
+        let (data, model) = flags();
+        let task = Flags::new(2);
+        let can_be_recorded = |model: &PlainModel, measures| {
+            let held_out = HeldOut { data: &data, device: &Device::Cpu, batch_size: 2, task: &task, measures };
+            Evaluated { model, statistics: &[], held_out, probes: &[] }.can_be_recorded()
+        };
+        assert!(!can_be_recorded(&model, &[]));
+        let model = model.with_host_numbers(HostNumbers::Fixed);
+        assert!(can_be_recorded(&model, &[]) && can_be_recorded(&model, task.measures()));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use leyline::model::TrainableModel;
 use leyline::region::Eager;
 use leyline::telemetry::Recorder;
 
-use crate::error::{self, Error};
+use crate::error::{self, Error, Replayed};
 use crate::host_read::HostReads;
 use crate::trainer::config::{ExecutionConfig, StepMode};
 use crate::trainer::evaluate::{Evaluation, evaluate};
@@ -61,7 +61,7 @@ pub(super) struct StepExecutor {
     closed: Option<Refusal>,
     last_shape: Option<StepShape>,
     /// Why what the trainer holds cannot be trusted.
-    pub(super) frozen: Option<Unconfirmed>,
+    pub(super) frozen: Option<(Replayed, Unconfirmed)>,
     /// Why it is neither one state nor another.
     half_restored: Option<String>,
     /// Whether steps are to reach the device as graphs.
@@ -170,7 +170,7 @@ impl StepExecutor {
         inputs.load(ring, region.data, samples, region.plan)?;
         let _phase = phase!("replay");
         let outcome = self.graphs.step(gpu, eager, (&shape, step), region, &mut self.log);
-        outcome.map(drop).map_err(|failure| self.failed(failure))
+        outcome.map(drop).map_err(|failure| self.failed(Replayed::Steps, failure))
     }
 
     /// Evaluates on held-out data as of step `step`, on a GPU by a graph where it can be.
@@ -190,7 +190,7 @@ impl StepExecutor {
         let before = evaluations.num_replays();
         let outcome = evaluations.evaluate(eager, step, evaluated, reads);
         self.log.evaluated(evaluations.num_replays() - before);
-        outcome.map_err(|failure| self.failed(failure))
+        outcome.map_err(|failure| self.failed(Replayed::Evaluations, failure))
     }
 
     /// Tests what was captured of the shape of `region`, as of step `step`.
@@ -206,7 +206,7 @@ impl StepExecutor {
         let Some(RecordingDevice { gpu, .. }) = &self.device else { return Ok(()) };
         let shape = region.plan.shape;
         let tested = self.graphs.test(gpu, eager, (&shape, step.0), region, &mut self.log);
-        tested.map_err(|found| self.freeze(found))
+        tested.map_err(|found| self.freeze(Replayed::Steps, found))
     }
 
     /// As [`Executor::doubt`].
@@ -222,7 +222,7 @@ impl StepExecutor {
         if let Some(reason) = &self.half_restored {
             return Err(Error::HalfRestored { reason: reason.clone() });
         }
-        self.frozen.as_ref().map_or(Ok(()), |found| Err(frozen(found)))
+        self.frozen.as_ref().map_or(Ok(()), |frozen| Err(told(frozen)))
     }
 
     /// Confirms that the parameters may be evaluated or saved: no step so far is wrong or waits for a test.
@@ -283,27 +283,29 @@ impl StepExecutor {
         self.graphs.last_refusal().or(self.closed.as_ref())
     }
 
-    fn failed(&mut self, failure: Failure<Error>) -> Error {
+    fn failed(&mut self, replayed: Replayed, failure: Failure<Error>) -> Error {
         match failure {
             Failure::Region(error) => error,
-            Failure::Unconfirmed(found) => self.freeze(found),
+            Failure::Unconfirmed(found) => self.freeze(replayed, found),
         }
     }
 
-    fn freeze(&mut self, found: Unconfirmed) -> Error {
-        let error = frozen(&found);
-        self.frozen = Some(found);
+    fn freeze(&mut self, replayed: Replayed, found: Unconfirmed) -> Error {
+        let frozen = (replayed, found);
+        let error = told(&frozen);
+        self.frozen = Some(frozen);
         error
     }
 }
 
-fn frozen(Unconfirmed { first, found, stale }: &Unconfirmed) -> Error {
+fn told((replayed, Unconfirmed { first, found, stale }): &(Replayed, Unconfirmed)) -> Error {
     let (first, last) = (StepIndex(*first), StepIndex(found.saturating_sub(1)));
-    Error::FrozenValue { first, last, stale: stale.clone() }
+    Error::FrozenValue { replayed: *replayed, first, last, stale: stale.clone() }
 }
 
 #[cfg(test)]
 mod tests {
+    use esper_graph::Stale;
     use esper_graph::execute::Taken;
     use leyline_testkit::clock::ManualClock;
     use leyline_testkit::recording_recorder::RecordingRecorder;
@@ -336,6 +338,25 @@ mod tests {
         assert_eq!(executor.last_refusal(), None);
         executor.closed = Some(Refusal::SharedDevice);
         assert_eq!(executor.last_refusal(), Some(&Refusal::SharedDevice));
+    }
+
+    #[test]
+    fn what_cannot_be_trusted_is_named_steps_or_evaluations() {
+        for (replayed, expected) in [
+            (Replayed::Steps, "steps 3 to 4 cannot be trusted; resume a checkpoint from before step 3"),
+            (
+                Replayed::Evaluations,
+                "evaluations after steps 3 to 4, and what was decided by them, cannot be trusted; resume a checkpoint from before step 3",
+            ),
+        ] {
+            let mut executor = executor(StepMode::Graph, &Arc::default());
+            let stale = Stale { num_replays: 1, refusal: Refusal::Empty };
+            let found = Unconfirmed { first: 3, found: 5, stale };
+            let error = executor.failed(replayed, Failure::Unconfirmed(found));
+            for text in [error.to_string(), executor.trusted().unwrap_err().to_string()] {
+                assert!(text.starts_with(expected), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use esper_graph::{DeviceScalar, GraphFunction, GraphFunctionConfig, GraphManager
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
 use leyline::region::Eager;
+use tolaria::error::Replayed;
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::OptimizerConfig;
 use tolaria::trainer::report::EpochReport;
@@ -204,7 +205,7 @@ pub(super) fn goes_on(trainer: &PlainTrainer, mode: StepMode) -> Result<(), Brok
 fn ended_with_the_name(eager: &Eager, mut found: Run, told: &str) -> Result<String, Broken> {
     let steps = found.trainer.progress().1;
     let text = match &found.ended {
-        Err(error @ tolaria::Error::FrozenValue { first, last, stale }) => {
+        Err(error @ tolaria::Error::FrozenValue { replayed: Replayed::Steps, first, last, stale }) => {
             promise(first <= last && last.next() == steps, || format!("steps {first} to {last} of {steps}"))?;
             promise(stale.num_replays > 0, || format!("{stale}"))?;
             format!("{error}: {stale}")

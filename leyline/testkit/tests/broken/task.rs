@@ -17,6 +17,7 @@ enum Fault {
     DividesByTheBatch,
     DetachesTheMean,
     CountsItsCalls,
+    MeasuresItsCalls,
     CountsAHitTwice,
     AveragesCounts,
     AcceptsAnyTargets,
@@ -76,9 +77,14 @@ impl Task for Squares {
 
 fn squares(fault: Fault) -> impl Fn() -> TaskHarness {
     move || {
+        let calls = AtomicU32::new(0);
         let counts = move |outputs: &Tensor, targets: &Tensor| -> Result<Tensor> {
             let off = (outputs - targets)?.abs()?;
-            if fault == Fault::AveragesCounts { off.mean_keepdim(0) } else { Ok(off) }
+            match fault {
+                Fault::AveragesCounts => off.mean_keepdim(0),
+                Fault::MeasuresItsCalls => off.affine(1.0, f64::from(calls.fetch_add(1, Ordering::Relaxed))),
+                _ => Ok(off),
+            }
         };
         let error = Measure::new(ERROR, counts, |sums, num_samples| sums.iter().sum::<f64>() / num_samples);
         let tensor = |rows: &[[f32; 2]; 3]| Tensor::new(rows, &Device::Cpu).unwrap();
@@ -108,6 +114,7 @@ fn each_fault_fails_its_rule() {
             rules::tk_2_the_mean_is_that_of_the_losses_and_has_their_gradient,
         ),
         (Fault::CountsItsCalls, "TK-3", "other losses the second time", rules::tk_3_equal_arguments_give_equal_bits),
+        (Fault::MeasuresItsCalls, "TK-3", "other counts of error", rules::tk_3_equal_arguments_give_equal_bits),
         (Fault::CountsAHitTwice, "TK-4", "not between 0 and 1", rules::tk_4_hits_are_parts_and_add_up),
         (Fault::AveragesCounts, "TK-5", "of its parts", rules::tk_5_counts_add_up),
         (Fault::AcceptsAnyTargets, "TK-6", "were accepted", rules::tk_6_targets_are_accepted_or_refused_before),

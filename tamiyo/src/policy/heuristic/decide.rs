@@ -89,7 +89,9 @@ impl HeuristicConfig {
         };
         let Some(choice) = choose(&|_, _| true) else { return room.refusal(&state.slots) };
         let grown = state.slots.iter().any(|slot| slot.num_fossilized > 0);
-        if choose(&|slot, offer| self.earlier.pays(grown, slot, offer)).is_none() {
+        // Without earlier runs every offer pays, and to ask again of each would take as long as the choice.
+        let knows = !self.earlier.tries.is_empty();
+        if knows && choose(&|slot, offer| self.earlier.pays(grown, slot, offer)).is_none() {
             let (least, beside) =
                 (self.earlier.min_chance, if grown { "beside a permanent one" } else { "as the first" });
             return Proposal::wait("does_not_pay", format!("no seed has a chance of {least} to be kept {beside}"));

@@ -24,7 +24,8 @@ fn a_trainer_that_trained_with_a_frozen_number_does_nothing_until_it_is_restored
     let mut trainer = trainer();
     let before = trainer.snapshot(&eager).unwrap();
     let refusal = Refusal::FrozenValue { kernel: None, argument: None, message: "a number moved".to_owned() };
-    trainer.executor.frozen = Some(Unconfirmed { first: 3, found: 5, stale: Stale { num_replays: 2, refusal } });
+    let found = Unconfirmed { first: 3, found: 5, stale: Stale { num_replays: 2, refusal } };
+    trainer.executor.frozen = Some((Replayed::Steps, found));
     let is_frozen = |outcome: Result<(), Error>| matches!(outcome, Err(Error::FrozenValue { .. }));
     assert!(is_frozen(trainer.run(&mut eager, &mut NullObserver).map(drop)));
     assert_eq!(trainer.progress(), (EpochIndex(0), StepIndex(0)));

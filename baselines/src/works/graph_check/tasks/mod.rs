@@ -55,6 +55,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     for (name, mistake) in [("host_read", Mistake::Reads), ("changing_value", Mistake::Copies)] {
         report.check(format!("tasks.own.{name}"), |_| refused(on, eager, mistake, name));
     }
+    report.check("tasks.own.counts.host_read", |_| refused_evaluations(on, eager));
     feeding::run(on, eager, report);
 }
 
@@ -131,7 +132,13 @@ fn as_on_the_cpu(on: &Place, eager: &mut Eager, problem: &Problem) -> Result<Str
 fn growing(on: &Place, eager: &mut Eager, problem: &Problem) -> Result<String, Broken> {
     let mut run = |mode| grown(on, eager, problem, mode);
     let [eager, captured, compiled] = [run(StepMode::Eager)?, run(StepMode::Graph)?, run(StepMode::Compiled)?];
-    all_the_same([&eager, &captured, &compiled], [GROWING_EPOCHS * 5, GROWING_SHARE])
+    if let Some(refusal) = &captured.evaluation_refusal {
+        return Err(Broken(format!("an evaluation was refused: {refusal}")));
+    }
+    let evaluations = captured.evaluations;
+    promise(eager.evaluations == 0 && evaluations > 0, || format!("{evaluations} evaluations were replays"))?;
+    let seen = all_the_same([&eager, &captured, &compiled], [GROWING_EPOCHS * 5, GROWING_SHARE])?;
+    Ok(format!("{seen}; {evaluations} evaluations were replays"))
 }
 
 fn grown(on: &Place, eager: &mut Eager, problem: &Problem, mode: StepMode) -> Result<Ran, Broken> {
@@ -165,6 +172,20 @@ fn refused(on: &Place, eager: &mut Eager, mistake: Mistake, name: &str) -> Resul
             Ok(format!("{refusal}; {steps} steps went on with the bits of a task that is sound"))
         }
         other => Err(Broken(format!("not refused as {name}: {other:?}, {replays} replays"))),
+    }
+}
+
+/// A measure that breaks its rule: evaluations are refused by name and go on eagerly, and steps are captured.
+fn refused_evaluations(on: &Place, eager: &mut Eager) -> Result<String, Broken> {
+    let sound = grown(on, eager, &feeding::named(on, "own")?, StepMode::Eager)?;
+    let found = grown(on, eager, &mistaken(Mistake::ReadsCounts)?, StepMode::Graph)?;
+    found.unrefused()?;
+    sound.agrees(&found, GROWING_EPOCHS * 5)?;
+    match found.evaluation_refusal {
+        Some(refusal) if refusal.name() == "host_read" && found.evaluations == 0 => {
+            Ok(format!("{refusal}; evaluations went on with the bits of a measure that is sound"))
+        }
+        other => Err(Broken(format!("not refused as host_read: {other:?}, {} replays", found.evaluations))),
     }
 }
 

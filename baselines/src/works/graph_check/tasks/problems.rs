@@ -159,6 +159,8 @@ pub(super) enum Mistake {
     Reads,
     /// It copies a number to the device that differs from call to call.
     Copies,
+    /// Its measure reads on the host what it counts.
+    ReadsCounts,
 }
 
 /// A user's own task, of operations that no other one has: Poisson regression. Outputs (B, W) are logarithms of rates.
@@ -178,7 +180,13 @@ impl Rates {
             scale: Scale::Number,
             direction: Direction::HigherIsBetter,
         };
-        let rates = |outputs: &Tensor, _: &Tensor| outputs.exp()?.sum_keepdim(1);
+        let rates = move |outputs: &Tensor, _: &Tensor| {
+            let rates = outputs.exp()?.sum_keepdim(1)?;
+            if mistake == Some(Mistake::ReadsCounts) {
+                read_scalar(&rates.sum_all()?, "a planted mistake", &mut HostReads::default())?;
+            }
+            Ok(rates)
+        };
         let measures = vec![Measure::new(about, rates, |sums, samples| sums[0] / samples)];
         Self { mistake, num_calls: AtomicUsize::new(0), measures }
     }
@@ -195,6 +203,7 @@ impl Rates {
                 let number = Tensor::new(&[calls as f32], losses.device())?;
                 losses.broadcast_add(&number.sub(&number)?)
             }
+            Mistake::ReadsCounts => Ok(losses),
         }
     }
 }
