@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::product::Product;
 use super::window::Window;
 use crate::op::{BackpropOp, Op};
-use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, D};
+use crate::{CpuStorage, CustomOp2, D, Layout, Result, Shape, Tensor};
 
 /// Padding, stride and dilation of one dimension.
 type Steps = (usize, usize, usize);
@@ -33,11 +33,7 @@ pub(crate) fn direct(arg: &Tensor, kernel: &Tensor, steps: Steps, groups: usize)
 
 /// One dimension as two of which the first has one place.
 fn flat(tensor: &Tensor) -> Result<Tensor> {
-    if tensor.rank() == 3 {
-        tensor.unsqueeze(2)
-    } else {
-        Ok(tensor.clone())
-    }
+    if tensor.rank() == 3 { tensor.unsqueeze(2) } else { Ok(tensor.clone()) }
 }
 
 /// `result` as that of a convolution of `arg` (N, C, …) with `kernel` in `groups`, with one or two dimensions.
@@ -85,18 +81,31 @@ pub(crate) fn grouped_backward(
     let (arg, kernel) = (arg.detach(), kernel.detach());
     let conv = Conv::of(&arg, steps, groups);
     let (x, w, g) = (flat(&arg)?, flat(&kernel)?, flat(grad)?);
+    #[cfg(feature = "cuda")]
+    if Product::of(&conv, &x, &w).is_none() {
+        if let Some((input, weight)) = super::columns::gradients(&conv, (&x, &w, &g), wanted)? {
+            let (input, weight) =
+                (input.map(|input| input.reshape(arg.dims())), weight.map(|weight| weight.reshape(kernel.dims())));
+            return Ok((input.transpose()?, weight.transpose()?));
+        }
+    }
     let input = wanted.0.then(|| conv.input(&x, &w, &g)?.reshape(arg.dims())).transpose()?;
     let weight = wanted.1.then(|| conv.weight(&x, &w, &g)?.reshape(kernel.dims())).transpose()?;
     Ok((input, weight))
 }
 
-/// Whether gradients of a convolution of `arg` with `kernel` in two dimensions are computed here: products give them, or a stride leaves
-/// another rest of the height than of the width, which candle's own backward pass does not allow for.
+/// Whether gradients of a convolution of `arg` with `kernel` in two dimensions are computed here: products give them, as on a GPU all but
+/// those of huge ones, or a stride leaves another rest of the height than of the width, which candle's own backward pass does not allow for.
 pub(crate) fn is_replaced(arg: &Tensor, kernel: &Tensor, steps: Steps) -> Result<bool> {
     let (padding, stride, dilation) = steps;
     let rest =
         |dim| Ok::<_, crate::Error>((arg.dim(dim)? + 2 * padding - dilation * (kernel.dim(dim)? - 1) - 1) % stride);
-    Ok(Product::of(&Conv::of(arg, steps, 1), arg, kernel).is_some() || rest(2)? != rest(3)?)
+    let conv = Conv::of(arg, steps, 1);
+    #[cfg(feature = "cuda")]
+    if super::columns::takes(&conv, arg, kernel) {
+        return Ok(true);
+    }
+    Ok(Product::of(&conv, arg, kernel).is_some() || rest(2)? != rest(3)?)
 }
 
 /// Gradients of a transposed convolution of `arg` (N, I, L) with `kernel` (I, O, K): those of both.
@@ -124,7 +133,7 @@ impl Conv {
 
     /// (N, groups·O, …); none where the kernel is larger than the input.
     #[cfg(feature = "cuda")]
-    fn output(&self, x: &[usize], w: &[usize]) -> Option<[usize; 4]> {
+    pub(super) fn output(&self, x: &[usize], w: &[usize]) -> Option<[usize; 4]> {
         let moves = |(padding, stride, dilation): Steps, size: usize, window: usize| {
             let room = (size + 2 * padding).checked_sub(dilation * window.checked_sub(1)? + 1)?;
             Some(room.checked_div(stride)? + 1)

@@ -1,17 +1,17 @@
-//! Convolutions in groups, their gradients and those of pooling on a GPU, by one kernel each. `grouped.cu` and `pool.cu` are compiled when
-//! the first of them runs, by the compiler of the CUDA toolkit that candle links.
+//! Convolutions in groups, their gradients and those of pooling on a GPU, by one kernel each, and windows as columns. `grouped.cu`, `pool.cu`
+//! and `columns.cu` are compiled when the first of them runs, by the compiler of the CUDA toolkit that candle links.
 
 use std::sync::OnceLock;
 
 use cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
-use cudarc::nvrtc::{compile_ptx_with_opts, CompileOptions};
+use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 
 use super::conv::Conv;
 use crate::cuda_backend::{CudaDType, WrapErr};
 use crate::op::BackpropOp;
 use crate::{CudaDevice, DType, Device, Result, Storage, Tensor};
 
-const SOURCE: &str = concat!(include_str!("grouped.cu"), include_str!("pool.cu"));
+const SOURCE: &str = concat!(include_str!("grouped.cu"), include_str!("pool.cu"), include_str!("columns.cu"));
 /// The same for all GPUs from compute capability 7.5 on, or why there is none. It takes a fraction of a second, once in a process.
 static CODE: OnceLock<std::result::Result<String, String>> = OnceLock::new();
 const MODULE: &str = "esper-windows";
@@ -33,6 +33,10 @@ pub(super) enum Kind {
     MaxGradient,
     /// That of x, each of whose elements has what its windows are given, of g.
     MeanGradient,
+    /// What windows see of x, as columns.
+    Seen,
+    /// What columns give to the elements of x that they saw.
+    Folded,
 }
 
 impl Kind {
@@ -43,6 +47,8 @@ impl Kind {
             Self::WeightGradient => "grouped_weight_gradient",
             Self::MaxGradient => "pool_gradient_max",
             Self::MeanGradient => "pool_gradient_mean",
+            Self::Seen => "windows_seen",
+            Self::Folded => "windows_folded",
         }
     }
 }
@@ -74,15 +80,17 @@ unsafe impl DeviceRepr for Sizes {}
 pub(super) fn run(conv: &Conv, kind: Kind, operands: &[&Tensor], dims: [&[usize]; 3]) -> Result<Option<Tensor>> {
     let (Some(sizes), [first, ..]) = (sizes(conv, dims), operands) else { return Ok(None) };
     let Device::Cuda(device) = first.device() else { return Ok(None) };
-    let is_pool = matches!(kind, Kind::MaxGradient | Kind::MeanGradient);
+    let is_grouped = matches!(kind, Kind::Output | Kind::InputGradient | Kind::WeightGradient);
     let is_alike = |operand: &&Tensor| operand.dtype() == first.dtype() && operand.device().same_device(first.device());
-    if !operands.iter().all(is_alike) || !(is_pool || conv.groups > 1) {
+    if !operands.iter().all(is_alike) || (is_grouped && conv.groups == 1) {
         return Ok(None);
     }
+    let columns = [dims[1].iter().product(), dims[2][0] * dims[2][2] * dims[2][3]];
     let result = match kind {
         Kind::Output => dims[2],
-        Kind::InputGradient | Kind::MaxGradient | Kind::MeanGradient => dims[0],
+        Kind::InputGradient | Kind::MaxGradient | Kind::MeanGradient | Kind::Folded => dims[0],
         Kind::WeightGradient => dims[1],
+        Kind::Seen => &columns[..],
     };
     match first.dtype() {
         DType::F32 => launch::<f32>(device, kind, operands, result, sizes, "f32"),
@@ -92,6 +100,11 @@ pub(super) fn run(conv: &Conv, kind: Kind, operands: &[&Tensor], dims: [&[usize]
         _ => return Ok(None),
     }
     .map(Some)
+}
+
+/// Whether kernels take these sizes.
+pub(super) fn fits(conv: &Conv, dims: [&[usize]; 3]) -> bool {
+    sizes(conv, dims).is_some()
 }
 
 /// None where a size is more than kernels count, or groups are too large or not alike.
@@ -170,13 +183,13 @@ fn code() -> Result<&'static str> {
     let code = CODE.get_or_init(|| {
         let options = CompileOptions {
             arch: Some("compute_75"),
-            name: Some("grouped.cu and pool.cu".to_owned()),
+            name: Some("grouped.cu, pool.cu and columns.cu".to_owned()),
             ..Default::default()
         };
         compile_ptx_with_opts(SOURCE, options).map(|code| code.to_src()).map_err(|error| format!("{error:?}"))
     });
     match code {
         Ok(code) => Ok(code),
-        Err(error) => crate::bail!("kernels of convolutions in groups and of pooling do not compile: {error}"),
+        Err(error) => crate::bail!("kernels of convolutions and pooling do not compile: {error}"),
     }
 }

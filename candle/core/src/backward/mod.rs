@@ -7,6 +7,8 @@ pub(crate) mod upsample;
 pub(crate) mod conv;
 mod product;
 #[cfg(feature = "cuda")]
+mod columns;
+#[cfg(feature = "cuda")]
 mod direct;
 pub(crate) mod cut;
 pub(crate) mod sum;

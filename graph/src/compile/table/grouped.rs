@@ -1,4 +1,5 @@
-//! Convolutions in groups, their gradients and those of pooling by one kernel, as candle has them with the kernels of `candle/core`.
+//! Convolutions in groups, their gradients and those of pooling by one kernel, and windows as columns, as candle has them with the kernels of
+//! `candle/core`.
 
 use super::call::product;
 use super::decoded::{Decoded, Use};
@@ -32,12 +33,15 @@ pub(super) fn grouped(name: &str, launch: &LaunchShape, arguments: &[Vec<u8>]) -
     let x = product(&[samples, groups, inputs, height, width])?;
     let w = product(&[groups, outputs, inputs, tall, wide])?;
     let y = product(&[samples, groups, outputs, rows, columns])?;
+    let seen = product(&[groups, inputs, tall, wide, samples, rows, columns])?;
     let (read, written) = match kind {
         "grouped_output" => (&[x, w][..], y),
         "grouped_input_gradient" => (&[w, y][..], x),
         "grouped_weight_gradient" => (&[x, y][..], w),
         "pool_gradient_max" => (&[x, y, y][..], x),
         "pool_gradient_mean" => (&[y][..], x),
+        "windows_seen" => (&[x][..], seen),
+        "windows_folded" => (&[seen][..], x),
         _ => return None,
     };
     let per_block = if kind == "grouped_weight_gradient" { 1 } else { THREADS as usize };
