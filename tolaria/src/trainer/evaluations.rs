@@ -236,6 +236,7 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
+    use esper_graph::execute::Region as _;
     use leyline::task::Task as _;
 
     use super::*;
@@ -268,7 +269,7 @@ mod tests {
 
         model.parameters()[0].var.set(&Tensor::new(&[[2.0_f32, -1.0], [0.5, 1.0]], &Device::Cpu).unwrap()).unwrap();
         let mut eager = Eager::acquire().unwrap();
-        eager.record(|recording| execute::Region::run(&mut evaluated, recording, &found)).unwrap();
+        eager.record(|recording| evaluated.run(recording, &found)).unwrap();
         let mut reads = HostReads::default();
         let kept = found.rows().read(&held_out, &[], &mut reads).unwrap();
         assert_eq!(kept, evaluate::evaluate(&eager, &model, &held_out, &[], &mut reads).unwrap());

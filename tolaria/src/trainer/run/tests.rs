@@ -4,6 +4,7 @@ use candle_core::{DType, Tensor, Var};
 use esper_graph::{Refusal, Stale, execute::Unconfirmed};
 
 use super::*;
+use crate::error::Replayed;
 use crate::plain::{NoPolicy, NoSeeds, PlainModel};
 use crate::task::Classification;
 use crate::trainer::NullObserver;
