@@ -3,6 +3,7 @@
 mod interval;
 mod rules;
 
+use std::cmp::Ordering;
 use std::fmt;
 
 pub use rules::{Better, Rule, rule_of};
@@ -47,6 +48,27 @@ impl Ratio {
             Better::Lower => low.is_nan() || low > limit,
             Better::Higher => high.is_nan() || high < limit.recip(),
             Better::Neither => false,
+        }
+    }
+
+    /// Whether it became better by more than the threshold, as [`is_worse`](Self::is_worse) in the other direction.
+    #[must_use]
+    pub fn is_better(&self) -> bool {
+        let [low, high] = self.interval.unwrap_or([self.median; 2]);
+        let limit = 1.0 + self.rule.threshold;
+        match self.rule.better {
+            Better::Lower => high < limit.recip(),
+            Better::Higher => low > limit,
+            Better::Neither => false,
+        }
+    }
+
+    /// How much worse the median is, as a factor; below 1 where it is better. Absent where no direction is.
+    fn worsening(&self) -> Option<f64> {
+        match self.rule.better {
+            Better::Lower => Some(self.median),
+            Better::Higher => Some(self.median.recip()),
+            Better::Neither => None,
         }
     }
 
@@ -123,7 +145,18 @@ impl fmt::Display for Comparison {
             let (interval, percent) = (ratio.interval_text(), 100.0 * ratio.rule.threshold);
             writeln!(f, "{:<width$}  {:>7.3}  {interval:<16}  {sign}{percent:.0} %", ratio.name, ratio.median)?;
         }
-        Ok(())
+        let count = |is: fn(&Ratio) -> bool| self.ratios.iter().filter(|&ratio| is(ratio)).count();
+        let (better, worse) = (count(Ratio::is_better), count(Ratio::is_worse));
+        let not_judged = count(|ratio| ratio.rule.better == Better::Neither);
+        let same = self.ratios.len() - better - worse - not_judged;
+        let lost = self.lost.len();
+        write!(f, "\nsummary: {better} better, {worse} worse, {same} the same, {not_judged} not judged, {lost} lost")?;
+        let by_worsening =
+            |a: &&Ratio, b: &&Ratio| a.worsening().partial_cmp(&b.worsening()).unwrap_or(Ordering::Equal);
+        match self.ratios.iter().filter(|ratio| ratio.worsening().is_some()).max_by(by_worsening) {
+            Some(worst) => writeln!(f, "; the worst is {} with ×{:.3}", worst.name, worst.median),
+            None => writeln!(f),
+        }
     }
 }
 

@@ -114,6 +114,10 @@ impl Queued for Parcel {
     fn is_critical(&self) -> bool {
         self.packet.priority == Priority::Critical
     }
+
+    fn is_boundary(&self) -> bool {
+        false
+    }
 }
 
 impl Drop for Parcel {

@@ -149,14 +149,19 @@ impl Packet {
 
     /// Index of a metric with the name and the labels of one before it.
     fn first_repeated_metric(&self) -> Option<usize> {
-        // Checksums that differ are enough; to compare names, which begin alike, takes longer than all else of a check.
-        let sum_of = |metric: &Metric| {
+        // Hashes that differ are enough; to compare names, which begin alike, takes longer than all else of a check.
+        let mut hashes = vec![0_u32; (4 * self.metrics.len()).next_power_of_two()];
+        let places = hashes.len() - 1;
+        let is_new = |metric: &Metric| {
             let texts = metric.labels.iter().flat_map(|(name, value)| [name, value]);
-            texts.fold(crc32c::crc32c(metric.name.as_bytes()), |sum, text| crc32c::crc32c_append(sum, text.as_bytes()))
+            let hash = texts.fold(mix(0, &metric.name), |hash, text| mix(hash, text));
+            let (hash, place) = ((hash >> 32) as u32 | 1, (hash >> 24) as usize);
+            // A place that is not 0 is taken; where many in a row are, names are compared.
+            let mut places = (place..).take(32).map(|place| place & places);
+            let free = places.find(|&place| hashes[place] == 0 || hashes[place] == hash);
+            free.is_some_and(|free| std::mem::replace(&mut hashes[free], hash) == 0)
         };
-        let mut sums: Vec<u32> = self.metrics.iter().map(sum_of).collect();
-        sums.sort_unstable();
-        if sums.windows(2).all(|pair| pair[0] != pair[1]) {
+        if self.metrics.iter().all(is_new) {
             return None;
         }
         let mut seen = BTreeSet::new();
@@ -191,10 +196,25 @@ fn check_pairs(
     max_value_bytes: usize,
     field: impl Fn() -> String,
 ) -> Result<(), InvalidPacket> {
+    if pairs.is_empty() {
+        return Ok(());
+    }
     require(pairs.len() <= MAX_PAIRS, &field, "at most 32 pairs")?;
     require(pairs.keys().all(|name| is_plain(name)), &field, PLAIN)?;
     let short = pairs.values().all(|value| value.len() <= max_value_bytes);
     require(short, field, "texts of at most 128 bytes for labels, 1024 for attributes")
+}
+
+/// A hash of `text` after what `hash` is of, by words of eight bytes: names are too short for a checksum to be quick.
+fn mix(hash: u64, text: &str) -> u64 {
+    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let (words, rest) = text.as_bytes().as_chunks::<8>();
+    let rest = match text.as_bytes().last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    };
+    let hash = mix(hash, text.len() as u64);
+    mix(words.iter().fold(hash, |hash, word| mix(hash, u64::from_le_bytes(*word))), rest)
 }
 
 /// The field is only turned into text when the rule is broken.
@@ -278,6 +298,19 @@ pub(crate) mod tests {
         );
         check(|p| p.metrics = vec![p.metrics[0].clone(); MAX_METRICS + 1], "metrics");
         check(|p| p.events = vec![p.events[1].clone(); MAX_EVENTS + 1], "events");
+    }
+
+    #[test]
+    fn one_metric_of_very_many_that_is_there_twice_is_found() {
+        let mut packet = full_packet();
+        let named = |name| Metric { name, ..full_packet().metrics[0].clone() };
+        packet.metrics = (0..MAX_METRICS).map(|number| named(format!("a.metric_{number}"))).collect();
+        packet.validate().unwrap();
+        for (first, second) in [(0, MAX_METRICS - 1), (1, 2), (5000, 5001)] {
+            let mut repeated = packet.clone();
+            repeated.metrics[second] = repeated.metrics[first].clone();
+            assert_eq!(repeated.validate().unwrap_err().field, format!("metrics[{second}].labels"));
+        }
     }
 
     #[test]

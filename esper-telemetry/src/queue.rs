@@ -1,20 +1,25 @@
 //! The way from callers to the worker: two bounded channels, never waited for.
 //!
+//! To wake a thread takes a caller longer than all else that it does here, so most items wake nobody: the worker looks every [`POLL`]. What is
+//! critical, the boundary after it, what fills half of the common channel, and the end wake it.
+//!
 //! Critical events go to a reserve of their own and to the common channel only when that is full, so that a flood of
 //! ordinary events cannot displace them. Everything carries its order of emission, by which the worker merges the two. Packets on their way to
 //! a remote sink wait in another such queue.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
-#[cfg(not(all(test, feature = "model-check")))]
-use crossbeam::channel::Select;
 use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded};
 use leyline::telemetry::{Boundary, Event, Level};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ticket;
 use crate::sync::{AtomicBool, Ordering, fence, switch};
+
+/// Longest time for which an item that is not critical waits for a worker that has nothing else to do.
+pub const POLL: Duration = Duration::from_millis(20);
 
 /// How much may wait for the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,11 +66,18 @@ pub(crate) struct Snapshot {
 pub(crate) trait Queued {
     /// Whether it goes to the reserve.
     fn is_critical(&self) -> bool;
+
+    /// Whether the critical ones before it are delivered with it.
+    fn is_boundary(&self) -> bool;
 }
 
 impl Queued for Item {
     fn is_critical(&self) -> bool {
         matches!(self, Self::Event(queued) if queued.event.desc.level == Level::Critical)
+    }
+
+    fn is_boundary(&self) -> bool {
+        matches!(self, Self::Snapshot(_))
     }
 }
 
@@ -75,21 +87,23 @@ pub(crate) struct Intake<T> {
     common: Sender<T>,
     reserve: Sender<T>,
     lines: Lines<T>,
+    wake: Sender<()>,
+    /// Whether something critical came after the last boundary.
+    owes: AtomicBool,
 }
 
 /// The worker's end.
 #[derive(Debug)]
 pub(crate) struct Outlet<T> {
     lines: Lines<T>,
-    close: Receiver<()>,
+    woken: Receiver<()>,
 }
 
 /// Stops the intake when dropped, and with it, once both channels are empty, the worker.
 #[derive(Debug)]
 pub(crate) struct Closer {
     state: Arc<State>,
-    /// Held for its drop, which wakes the worker.
-    _wake: Sender<()>,
+    wake: Sender<()>,
 }
 
 /// Both channels as a receiver sees them.
@@ -111,7 +125,8 @@ struct State {
 pub(crate) fn queue<T: Queued>(config: &QueueConfig) -> (Intake<T>, Outlet<T>, Closer) {
     let (common_in, common) = bounded(config.capacity.get());
     let (reserve_in, reserve) = bounded(config.critical_capacity.get());
-    let (wake, close) = bounded(0);
+    // One that is not taken yet wakes as well as two.
+    let (wake, woken) = bounded(1);
     let state = Arc::new(State { closed: AtomicBool::new(false), ended: AtomicBool::new(false) });
     let lines = Lines { common, reserve, state: Arc::clone(&state) };
     (
@@ -123,9 +138,11 @@ pub(crate) fn queue<T: Queued>(config: &QueueConfig) -> (Intake<T>, Outlet<T>, C
                 reserve: lines.reserve.clone(),
                 state: Arc::clone(&lines.state),
             },
+            wake: wake.clone(),
+            owes: AtomicBool::new(false),
         },
-        Outlet { lines, close },
-        Closer { state, _wake: wake },
+        Outlet { lines, woken },
+        Closer { state, wake },
     )
 }
 
@@ -136,7 +153,14 @@ impl<T: Queued> Intake<T> {
         if state.closed.load(Ordering::Acquire) || state.ended.load(Ordering::Acquire) {
             return;
         }
+        let is_urgent = item.is_critical() || item.is_boundary() && self.owes.load(Ordering::Relaxed);
+        if is_urgent {
+            self.owes.store(!item.is_boundary(), Ordering::Relaxed);
+        }
         self.send(item);
+        if is_urgent || 2 * self.common.len() >= self.common.capacity().unwrap_or_default() {
+            self.wake.try_send(()).ok();
+        }
         // The worker may have ended in between. Either it saw the item when it discarded what was left, or the flag
         // is seen here: both sides write, fence, then read.
         fence(Ordering::SeqCst);
@@ -171,7 +195,7 @@ impl<T> Outlet<T> {
     pub(crate) fn next(&self) -> Option<T> {
         loop {
             // Looked at before the channels: what was sent before the close is found below.
-            let closed = matches!(self.close.try_recv(), Err(TryRecvError::Disconnected));
+            let closed = self.lines.state.closed.load(Ordering::Acquire);
             switch();
             if let Some(item) = self.next_reserved() {
                 return Some(item);
@@ -200,11 +224,7 @@ impl<T> Outlet<T> {
 
     #[cfg(not(all(test, feature = "model-check")))]
     fn wait(&self) {
-        let mut select = Select::new();
-        select.recv(&self.lines.common);
-        select.recv(&self.lines.reserve);
-        select.recv(&self.close);
-        select.ready();
+        self.woken.recv_timeout(POLL).ok();
     }
 }
 
@@ -220,6 +240,62 @@ impl<T> Drop for Outlet<T> {
 impl Drop for Closer {
     fn drop(&mut self) {
         self.state.closed.store(true, Ordering::Release);
+        self.wake.try_send(()).ok();
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "model-check"))]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Kind {
+        Common,
+        Critical,
+        Boundary,
+    }
+    use Kind::{Boundary, Common, Critical};
+
+    impl Queued for Kind {
+        fn is_critical(&self) -> bool {
+            *self == Critical
+        }
+
+        fn is_boundary(&self) -> bool {
+            *self == Boundary
+        }
+    }
+
+    #[test]
+    fn what_is_critical_the_boundary_after_it_what_fills_half_of_the_queue_and_the_end_wake_the_worker() {
+        let count = |n| NonZeroUsize::new(n).unwrap();
+        let (intake, outlet, closer) = queue(&QueueConfig { capacity: count(12), critical_capacity: count(1) });
+        let is_woken = || outlet.woken.try_recv().is_ok();
+        let items = [Common, Boundary, Critical, Common, Boundary, Boundary, Common, Boundary];
+        let woken = items.map(|item| {
+            intake.offer(item);
+            is_woken()
+        });
+        assert_eq!(woken, [false, false, true, false, true, false, true, true]);
+        drop(closer);
+        assert!(is_woken());
+    }
+
+    #[test]
+    fn an_item_that_wakes_nobody_is_found() {
+        let (intake, outlet, closer) = queue(&QueueConfig::default());
+        let found = std::thread::scope(|threads| {
+            let worker = threads.spawn(|| (0..3).map_while(|_| outlet.next()).collect::<Vec<_>>());
+            for _ in 0..3 {
+                std::thread::sleep(POLL / 4);
+                intake.offer(Common);
+            }
+            worker.join().unwrap()
+        });
+        drop(closer);
+        assert_eq!(found, [Common; 3]);
+        assert_eq!(outlet.next(), None);
     }
 }
 

@@ -28,7 +28,8 @@ pub const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
 /// `publish` reads all values on the calling thread (one relaxed load each), so that a packet holds the values of its
 /// boundary however late the worker is; names, labels and files are the worker's business. It takes a lock for reading
 /// that is only contended while a handle is handed out for the first time. `event` and `publish` never wait for the
-/// worker: without room in the queue they return at once and the loss is counted.
+/// worker: without room in the queue they return at once and the loss is counted. They do not wake it either, which would take most of their
+/// time: what they hand over waits for up to [`POLL`](crate::queue::POLL), unless it is a critical event, the boundary after one, or half of the queue is full.
 #[derive(Debug)]
 pub struct TelemetryRecorder {
     registry: Arc<Registry>,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::stats::hit_rate;
 use super::sync::{Arc, AtomicBool, AtomicU64, OnceSlot, Ordering};
 
 static GLOBAL: OnceSlot<GraphManager> = OnceSlot::new();
@@ -104,6 +105,14 @@ pub struct GraphTotals {
     pub live_graphs: u64,
     /// Device memory of the graphs held now, as far as measured.
     pub live_bytes: u64,
+}
+
+impl GraphTotals {
+    /// Lookups that found a graph, of all lookups; absent before the first.
+    #[must_use]
+    pub fn hit_rate(&self) -> Option<f64> {
+        hit_rate(self.hits, self.misses)
+    }
 }
 
 /// A handle to what all graph caches of a process share. Clones share the same state.

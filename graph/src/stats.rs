@@ -62,7 +62,20 @@ pub struct GraphStats {
     pub limit: usize,
 }
 
+/// Lookups that found a graph, of all lookups; absent before the first.
+pub(super) fn hit_rate(hits: u64, misses: u64) -> Option<f64> {
+    let lookups = hits + misses;
+    (lookups > 0).then(|| hits as f64 / lookups as f64)
+}
+
 impl KeyStats {
+    /// Lookups that found a graph, of all lookups; absent before the first. Of a function or model, by whatever name its owner
+    /// knows it, it is that of the total of its [`stats`](super::GraphFunction::stats).
+    #[must_use]
+    pub fn hit_rate(&self) -> Option<f64> {
+        hit_rate(self.hits, self.misses)
+    }
+
     /// Counts everything but `bytes` of a total, which is a sum over keys.
     fn count(&mut self, event: Event) {
         match event {

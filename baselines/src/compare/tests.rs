@@ -96,6 +96,24 @@ fn what_is_worse_is_told_with_ratio_interval_and_threshold() {
 }
 
 #[test]
+fn a_summary_counts_what_is_better_worse_the_same_and_lost_and_names_the_worst() {
+    let of = |values: [f64; 5]| {
+        let names = ["a.replay", "b.replay", "c.replay", "d.speedup", "torch.replay"];
+        let unit = |name: &str| if name == "d.speedup" { "ratio" } else { "us" };
+        let measured = names.into_iter().zip(values);
+        of(measured.map(|(name, value)| (name, Measurement::of(unit(name), vec![value]).unwrap())).collect(), &[])
+    };
+    let (before, mut after) = (of([10.0; 5]), of([8.0, 12.0, 10.1, 5.0, 40.0]));
+    let last = |after: &BenchResult| compare(&before, after).to_string().lines().last().unwrap().to_owned();
+    assert_eq!(
+        last(&after),
+        "summary: 1 better, 2 worse, 1 the same, 1 not judged, 0 lost; the worst is d.speedup with ×0.500"
+    );
+    after.measurements.retain(|name, _| name == "torch.replay");
+    assert_eq!(last(&after), "summary: 0 better, 0 worse, 0 the same, 1 not judged, 4 lost");
+}
+
+#[test]
 fn each_quantity_is_judged_in_its_direction() {
     for (name, unit, better, threshold) in [
         ("check.equal.sgd", "kept", Better::Higher, 0.0),

@@ -147,8 +147,16 @@ fn a_forged_header_is_refused_by_the_check_that_it_meets() {
     assert!(matches!(error, FrameError::Truncated { .. }));
 }
 
+fn sealed(payload: &[u8]) -> Vec<u8> {
+    seal(PACKET_VERSION, KIND_PACKET, [&[0; HEADER_BYTES], payload].concat()).unwrap()
+}
+
 fn open(payload: &[u8]) -> FrameError {
-    decode_frame(&seal(PACKET_VERSION, KIND_PACKET, payload).unwrap()).unwrap_err()
+    decode_frame(&sealed(payload)).unwrap_err()
+}
+
+fn payload_of(packet: &Packet) -> Vec<u8> {
+    encode_frame(packet).unwrap().split_off(HEADER_BYTES)
 }
 
 /// Nine bytes that announce 2^40 elements. Without a limit the decoder would ask for a terabyte and abort.
@@ -187,14 +195,25 @@ fn a_bomb_at_every_list_and_text_is_refused_before_it_allocates() {
 
 #[test]
 fn bytes_after_the_packet_in_the_payload_are_refused() {
-    let mut payload = bincode::encode_to_vec(to_wire(&full_packet()), codec()).unwrap();
+    let mut payload = payload_of(&full_packet());
     payload.push(0);
     assert!(matches!(open(&payload), FrameError::Trailing { bytes: 1 }));
 }
 
+#[test]
+fn numbers_are_written_as_the_codec_writes_them() {
+    for border in [0, 250, 251, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX] {
+        for number in [border.saturating_sub(1), border, border.saturating_add(1)] {
+            let mut written = Vec::new();
+            write_number(&mut written, number);
+            assert_eq!(written, bincode::encode_to_vec(number, codec()).unwrap(), "{number}");
+        }
+    }
+}
+
 #[track_caller]
 fn check_invalid(change: impl FnOnce(&mut WirePacket), field: &str) {
-    let payload = bincode::encode_to_vec(to_wire(&full_packet()), codec()).unwrap();
+    let payload = payload_of(&full_packet());
     let (mut wire, _): (WirePacket, usize) = bincode::decode_from_slice(&payload, codec()).unwrap();
     change(&mut wire);
     match open(&bincode::encode_to_vec(wire, codec()).unwrap()) {
@@ -293,7 +312,9 @@ proptest! {
         let frame = encode_frame(&packet).unwrap();
         let (found, consumed) = decode_frame(&frame).unwrap();
         prop_assert_eq!(consumed, frame.len());
-        prop_assert_eq!(encode_frame(&found).unwrap(), frame, "bit for bit");
+        prop_assert_eq!(&encode_frame(&found).unwrap(), &frame, "bit for bit");
+        let (wire, _): (WirePacket, usize) = bincode::decode_from_slice(&frame[HEADER_BYTES..], codec()).unwrap();
+        prop_assert_eq!(bincode::encode_to_vec(wire, codec()).unwrap(), &frame[HEADER_BYTES..], "as the codec writes it");
         prop_assert_eq!(found, packet);
     }
 
@@ -312,12 +333,12 @@ proptest! {
         packet in packet(),
         edits in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
-        let mut payload = bincode::encode_to_vec(to_wire(&packet), codec()).unwrap();
+        let mut payload = payload_of(&packet);
         for (index, byte) in edits {
             let at = index.index(payload.len());
             payload[at] = byte;
         }
-        if let Ok((found, _)) = decode_frame(&seal(PACKET_VERSION, KIND_PACKET, &payload).unwrap()) {
+        if let Ok((found, _)) = decode_frame(&sealed(&payload)) {
             prop_assert_eq!(found.validate(), Ok(()));
         }
     }

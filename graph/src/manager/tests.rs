@@ -123,6 +123,19 @@ mod scenario {
         cache.record_fallback(&key(3));
     }
 
+    /// Calls of a function, of ten of which so many have a shape that never was and the others one of two: its hit rate.
+    #[cfg(not(feature = "model-check"))]
+    pub(super) fn call_with_new_shapes(manager: &GraphManager, num_calls: usize, num_new: usize) -> Option<f64> {
+        let mut cache = cache(8, manager);
+        for call in 0..num_calls {
+            let size = if call % 10 < num_new { 10 + call } else { call % 2 };
+            if cache.get(&key(size)).is_none() {
+                insert(&mut cache, key(size), ());
+            }
+        }
+        cache.stats().total.hit_rate()
+    }
+
     /// One invalidation; `begun` and `done` count them.
     pub(super) fn invalidate(manager: &GraphManager, begun: &AtomicU64, done: &AtomicU64) {
         begun.fetch_add(1, Ordering::SeqCst);
@@ -165,7 +178,7 @@ mod load {
     use std::sync::Barrier;
     use std::thread;
 
-    use super::scenario::{cache, invalidate, look_up, totals, use_a_cache};
+    use super::scenario::{cache, call_with_new_shapes, invalidate, look_up, totals, use_a_cache};
     use super::*;
 
     const NUM_THREADS: usize = 20;
@@ -223,6 +236,20 @@ mod load {
         let manager = GraphManager::new();
         together(|_| (0..ROUNDS).for_each(|_| use_a_cache(&manager)));
         assert_eq!(manager.totals(), totals(20 * ROUNDS));
+    }
+
+    #[test]
+    fn a_mixed_workload_of_functions_shapes_and_threads_has_exact_hit_rates() {
+        let manager = GraphManager::new();
+        assert_eq!(manager.totals().hit_rate(), None);
+        let rates = together(|_| [1, 2, 3].map(|num_new| call_with_new_shapes(&manager, 1000, num_new)));
+        // All new shapes miss, and each of the two others once.
+        assert_eq!(rates, [[Some(0.898), Some(0.798), Some(0.698)]; NUM_THREADS]);
+        let totals = manager.totals();
+        let (lookups, misses) = (20 * 3000, 20 * (102 + 202 + 302));
+        assert_eq!((totals.hits, totals.misses, totals.captures), (lookups - misses, misses, misses));
+        assert_eq!((totals.evictions, totals.invalidations, totals.live_graphs), (misses - 480, 480, 0));
+        assert_eq!(totals.hit_rate(), Some(0.798));
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(super) const WORK: Work = Work::with_flags::<TelemetryCostFlags>(
 
 /// A packet is published every so many steps, which is how long a short epoch is: less than one step in a hundred.
 const PACKET_EVERY: u64 = 128;
+/// After so long the thread that writes packets sleeps.
+const PAUSE: Duration = Duration::from_millis(2);
 /// Of a queue that is to overflow.
 const SMALL_QUEUE: usize = 64;
 /// Longest wait for what is queued.
@@ -53,7 +55,7 @@ const NOTES: &str = "SGD, default execution. An epoch is a block; every other bl
     and page are asked once a second, a reader of its events. Alerts are evaluated by Prometheus from what is scraped. hostile: the same with 16 clients who send malformed, huge and foreign requests, and others who stay and say \
     little, until its share of the time is over; resident_growth: memory of the process, attackers and times included, over the arm. sink_*, disk_full: one packet every 128 steps in both blocks; the sink is a file, and with the fault a pipe without reader, one that nobody \
     reads, or a byte each second, or /dev/full; sink_works: a file in both, by chance. ARM.emitted, .delivered, .dropped, .written: packets of the arm, the last counted by the sink. stalled_once: one stall of stall_s. gauge.set: one \
-    gauge; packet.encode: a frame of all metrics without labels; packet.publish: on the thread that trains";
+    gauge; packet.encode: a frame of all metrics without labels; packet.publish: on the thread that trains, _alone: 2 ms after the one before";
 
 #[derive(Debug, Args)]
 struct TelemetryCostFlags {
@@ -184,6 +186,15 @@ fn direct(setting: &Setting, samples: &mut Samples) -> Result<(), Error> {
         recorder.publish(boundary(0, 1));
         Ok(())
     })?;
+    for turn in 0..550 {
+        let began = clock.now();
+        while clock.now() - began < PAUSE {}
+        let began = clock.now();
+        recorder.publish(boundary(0, 1));
+        if turn >= 50 {
+            samples.push("packet.publish_alone", "us", us(clock.now() - began));
+        }
+    }
     guard.shutdown(FLUSH);
     let packet = packets.last().expect("packets were published");
     samples.push("packet.metrics", "count", packet.metrics.len() as f64);
