@@ -39,7 +39,7 @@ const NOTES: &str = "A decoder-only transformer over bytes; layers, products in 
     then copies of them all, so that it does not. null: identity after 0 steps, for at most twice the steps of scratch, which is a network from scratch with other initial weights, every second block of which adds 0 at first: what its ratio differs from 1 by, in either direction, is chance and that start. Blocks are copied by the work: no seed, gate or policy takes part. After growth a new trainer begins: fresh \
     moments and averages, rates warm up again, steps are captured and compiled anew. All arms: AdamW, the same warm-up, then a constant rate, since a fall would end at a step that is chosen before; what is evaluated is the average of parameters over \
     the last steps (ema_decay). seconds: from before the network is made, with all captures and compilations; each evaluation is left out together with the step before it, and the last step of each epoch (in every arm alike). seconds.ARM.seedN, samples: at each evaluation, in their order; \
-    loss.ARM.seedN.stepK: nats per byte of held-out windows after step K, those of the small network counted; tokens = K x tokens_per_step. final.seedN: scratch at its end. ratio.ARM.seedN: seconds to reach that / seconds of scratch to its end, both told at evaluations alone, so that ratios move by about every / steps; absent where it was not reached. \
+    loss.ARM.seedN.stepK: nats per byte of held-out windows after step K, those of the small network counted; tokens = K x tokens_per_step. final.seedN: scratch at its end. ratio.ARM.seedN: seconds to reach that / seconds of scratch to its end, both told at evaluations alone, so that ratios move by about every / steps; absent where it was not reached. A run of `every` steps comes first and is not told: it pays for what the driver compiles on a fresh machine. \
     reached.ARM: share of the seeds that did";
 
 /// What is trained, and for how long.
@@ -190,6 +190,8 @@ impl GrowthFlags {
         let steps = self.steps;
         let began = race.clock.now();
         let is_over = || race.clock.now().saturating_sub(began) > Duration::from_secs(self.budget.get());
+        // The first run on a machine pays for what the driver compiles of candle's kernels: one that is not told.
+        race.scratch(eager, 0, self.every)?;
         for seed in 0..self.seeds {
             if is_over() {
                 break;
