@@ -48,7 +48,8 @@ mod tests {
     fn launches_of_a_kernel_are_added_up_and_a_step_ends_with_its_last() {
         let kernel = |name: &str, start_ns, end_ns| KernelTime { name: name.to_owned(), start_ns, end_ns };
         let mut samples = Samples::default();
-        push(&mut samples, "mlp", 3, &[kernel("a", 1000, 3000), kernel("b", 2000, 9000), kernel("a", 4000, 5500)]).unwrap();
+        push(&mut samples, "mlp", 3, &[kernel("a", 1000, 3000), kernel("b", 2000, 9000), kernel("a", 4000, 5500)])
+            .unwrap();
         let found = |name: &str| samples.median(name);
         let names = ["mlp.traced", "mlp.traced.kernels", "mlp.traced.launches", "mlp.kernel.a", "mlp.kernel.b"];
         for (name, expected) in names.into_iter().zip([8.0, 10.5, 3.0, 3.5, 7.0]) {
