@@ -111,7 +111,7 @@ fn state(num_free: usize, stages: &[SeedStage]) -> SystemState {
     let cost = |training| Cost { training, evaluation: training / 3.0 };
     let slot_id = |index: usize| -> SlotId { format!("slot{index}").parse().expect("a name") };
     let blueprint = |index: usize| -> BlueprintId { format!("blueprint{index}").parse().expect("a name") };
-    let seed_id = |index: usize| SeedId(index as u32 + 1);
+    let seed_id = |index: usize| SeedId(u32::try_from(index).expect("few seeds") + 1);
     let offers = || (0..NUM_OFFERS).map(|index| BlueprintOffer { blueprint: blueprint(index), num_parameters: 100 });
     let slot = |index: usize| SlotState {
         slot: slot_id(index),
@@ -181,7 +181,9 @@ mod tests {
             for (name, num_free, stages) in STATES {
                 let (mut policy, mut state) = (policy(&setting, kind).unwrap(), state(num_free, stages));
                 let mut germinates = || decide(&mut policy, &mut state).unwrap();
-                (0..TURNS[0]).for_each(|_| drop(germinates()));
+                for _ in 0..TURNS[0] {
+                    germinates();
+                }
                 assert!((0..100).all(|_| germinates()), "{kind} in {name}");
             }
         }
