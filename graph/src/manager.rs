@@ -287,7 +287,8 @@ impl GraphManager {
     }
 
     /// Says whether memory that a graph leaves stays with the process for later graphs of the device, or goes back to the device, where
-    /// tensors and other processes can have it; it goes back unless this is switched on.
+    /// tensors and other processes can have it; it goes back unless this is switched on. Graphs ask the manager of the process
+    /// ([`global`](Self::global)) alone.
     pub fn set_keeps_memory(&self, keeps_memory: bool) {
         self.shared.keeps_memory.store(keeps_memory, Ordering::Release);
     }

@@ -1,5 +1,6 @@
 // The functions of the kernels, compiled for the processor: sizes, x, w and g as numbers come in; y, the gradients of x and w, and x as bf16 go out.
 // With the name of a type: sizes, x, the largest elements y, g and its part of each element come in; both gradients of pooling go out.
+// With `columns`: sizes, x and columns come in; what windows see of x, and what the columns give back, go out.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 
 #include "grouped.cu"
 #include "pool.cu"
+#include "columns.cu"
 
 static double* numbers(size_t count) {
     double* found = malloc(count * sizeof(double));
@@ -47,7 +49,12 @@ int main(int num_arguments, char** arguments) {
         if (!strcmp(arguments[1], "f32")) return pool_f32(num_x, num_y, &s), 0;
         if (!strcmp(arguments[1], "f64")) return pool_f64(num_x, num_y, &s), 0;
         if (!strcmp(arguments[1], "bf16")) return pool_bf16(num_x, num_y, &s), 0;
-        return 4;
+        if (strcmp(arguments[1], "columns")) return 4;
+        u32 num_columns = s.groups * s.tall * s.wide * s.samples * s.rows * s.columns;
+        double *x = numbers(num_x), *given = numbers(num_columns);
+        for (u32 i = 0; i < num_columns; i++) put(seen_f64(x, i, &s));
+        for (u32 i = 0; i < num_x; i++) put(folded_f64(given, i, &s));
+        return 0;
     }
     double *x = numbers(num_x), *w = numbers(num_w), *g = numbers(num_y);
     for (u32 i = 0; i < num_y; i++) put(output_f64(x, w, i, &s));

@@ -1,5 +1,5 @@
-//! The index arithmetic of the kernels for convolutions in groups and pooling, compiled for the processor, against candle's loop over
-//! groups and the gradients that are composed of tensor operations.
+//! The index arithmetic of the kernels for convolutions and pooling, compiled for the processor, against candle's loop over groups and the
+//! gradients that are composed of tensor operations.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -119,6 +119,48 @@ fn gradients_of_pooling_by_a_kernel_have_the_bits_of_the_composition() -> Result
                 }
             }
         }
+    }
+    Ok(())
+}
+
+fn is_close(found: &[f64], expected: &[f64]) -> bool {
+    found.len() == expected.len() && found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-9)
+}
+
+#[test]
+fn windows_as_columns_give_the_result_and_the_gradients_of_a_convolution_of_one_group() -> Result<()> {
+    let program = program("column_kernels");
+    for ([samples, channels, outputs], [height, width], [tall, wide], padding, stride, dilation) in [
+        ([2, 3, 4], [7, 6], [3, 3], 1, 1, 1),
+        ([1, 2, 5], [9, 8], [3, 2], 2, 2, 1),
+        ([3, 4, 2], [8, 7], [2, 3], 0, 3, 2),
+        ([2, 1, 3], [5, 5], [5, 5], 4, 1, 1),
+        ([2, 3, 2], [1, 11], [1, 4], 2, 1, 2),
+    ] {
+        let tensor = |dims: [usize; 4], seed| {
+            Var::from_tensor(&Tensor::from_vec(numbers(dims.iter().product(), seed), &dims, &Device::Cpu)?)
+        };
+        let (x, w) = (tensor([samples, channels, height, width], 1)?, tensor([outputs, channels, tall, wide], 2)?);
+        // Padding is that of both dimensions.
+        let down = if tall == 1 { 0 } else { padding };
+        let y = x.pad_with_zeros(2, down, down)?.pad_with_zeros(3, padding, padding)?;
+        let y = y.conv2d(&w, 0, stride, dilation, 1)?;
+        let (_, _, rows, columns) = y.dims4()?;
+        let g = tensor([samples, outputs, rows, columns], 3)?;
+        let gradients = (&y * g.as_tensor())?.sum_all()?.backward()?;
+        let by_output = |of: &Tensor| of.transpose(0, 1)?.reshape((outputs, ()));
+        let weights = w.reshape((outputs, ()))?;
+        let given = weights.t()?.matmul(&by_output(&g)?)?;
+        let sizes = [samples, channels, 1, 1, height, width, tall, wide, rows, columns];
+        let steps = [down, padding, stride, stride, dilation, dilation];
+        let operands = [read(&x)?, read(&given)?].concat();
+        let found = run(&program, &["columns"], &[&sizes[..], &steps].concat(), &operands)?;
+        let (seen, folded) = found.split_at(given.elem_count());
+        assert!(is_close(folded, &read(gradients.get(&x).unwrap())?), "{sizes:?} {steps:?}");
+        let seen = Tensor::from_slice(seen, given.dims(), &Device::Cpu)?;
+        assert!(is_close(&read(&weights.matmul(&seen)?)?, &read(&by_output(&y)?)?), "{sizes:?} {steps:?}");
+        let of_weights = by_output(&g)?.matmul(&seen.t()?)?;
+        assert!(is_close(&read(&of_weights)?, &read(gradients.get(&w).unwrap())?), "{sizes:?} {steps:?}");
     }
     Ok(())
 }

@@ -6,11 +6,11 @@
 //! changes no bit: no partial sum is `-0.0`, since each starts at `+0.0`. Sums of up to 32 elements are another kernel of candle's,
 //! in which one thread adds them one after the other.
 //!
-//! Numbers of 16 bits are reduced as `f32`, and the result is rounded once; of contiguous rows a thread adds eight neighbors one after
-//! the other.
+//! Numbers of `bf16` are reduced as `f32`, and the result is rounded once; of contiguous rows a thread adds eight neighbors one after the
+//! other. (`f16` is added in `f16`, and is not here.)
 //!
 //! The larger or smaller of two is the same in any order, with `-0.0 < +0.0`. What is not a number is passed over, or, among numbers of
-//! 16 bits, is the result.
+//! `bf16`, is the result.
 
 use super::evaluate::binary;
 use super::pointwise::{BinaryOp, ElementType};
@@ -19,7 +19,7 @@ use super::pointwise::{BinaryOp, ElementType};
 pub(super) const MAX_THREADS: usize = 1024;
 /// Neighbors that a sum of contiguous rows adds to each other first.
 pub(super) const QUAD: usize = 4;
-/// Neighbors of 16 bits that a thread adds one after the other.
+/// Neighbors of `bf16` that a thread adds one after the other.
 pub(super) const EIGHT: usize = 8;
 /// Threads that combine first, and results that combine then.
 pub(super) const WARP: usize = 32;

@@ -218,6 +218,10 @@ impl Found {
 
     fn store(&self, rows: &Rows) -> Result<(), Error> {
         self.per_sample.set(&rows.per_sample)?;
+        if self.counts.len() != rows.counts.len() {
+            let (found, kept) = (rows.counts.len(), self.counts.len());
+            return Err(candle_core::Error::Msg(format!("counts of {found} measures where {kept} are kept")).into());
+        }
         Ok(self.counts.iter().zip(&rows.counts).try_for_each(|(place, counts)| place.set(counts))?)
     }
 

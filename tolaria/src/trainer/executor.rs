@@ -299,7 +299,7 @@ impl StepExecutor {
 }
 
 fn told((replayed, Unconfirmed { first, found, stale }): &(Replayed, Unconfirmed)) -> Error {
-    let (first, last) = (StepIndex(*first), StepIndex(found.saturating_sub(1)));
+    let (first, last) = (StepIndex(*first), StepIndex(found.saturating_sub(1).max(*first)));
     Error::FrozenValue { replayed: *replayed, first, last, stale: stale.clone() }
 }
 

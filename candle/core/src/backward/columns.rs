@@ -4,8 +4,11 @@
 //! with as many rows as a window has places.
 
 use super::conv::Conv;
-use super::direct::{Kind, fits, run};
+use super::direct::{fits, run, Kind};
 use crate::{DType, Result, Tensor};
+
+/// Most elements of columns, 2 GiB of `f32`: candle's own gradients take less memory.
+const MAX_COLUMNS: usize = 1 << 29;
 
 /// Whether [`gradients`] takes a convolution of `x` with `w`.
 pub(super) fn takes(conv: &Conv, x: &Tensor, w: &Tensor) -> bool {
@@ -18,7 +21,7 @@ pub(super) fn takes(conv: &Conv, x: &Tensor, w: &Tensor) -> bool {
         && types.contains(&x.dtype())
         && w.dtype() == x.dtype()
         && w.dim(1).is_ok_and(|inputs| inputs == each.groups)
-        && (1..1 << 31).contains(&num_columns)
+        && (1..MAX_COLUMNS).contains(&num_columns)
         && fits(&each, dims.each_ref().map(|dims| &dims[..]))
 }
 

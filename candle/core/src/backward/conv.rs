@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::product::Product;
 use super::window::Window;
 use crate::op::{BackpropOp, Op};
-use crate::{CpuStorage, CustomOp2, D, Layout, Result, Shape, Tensor};
+use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, D};
 
 /// Padding, stride and dilation of one dimension.
 type Steps = (usize, usize, usize);
@@ -33,7 +33,11 @@ pub(crate) fn direct(arg: &Tensor, kernel: &Tensor, steps: Steps, groups: usize)
 
 /// One dimension as two of which the first has one place.
 fn flat(tensor: &Tensor) -> Result<Tensor> {
-    if tensor.rank() == 3 { tensor.unsqueeze(2) } else { Ok(tensor.clone()) }
+    if tensor.rank() == 3 {
+        tensor.unsqueeze(2)
+    } else {
+        Ok(tensor.clone())
+    }
 }
 
 /// `result` as that of a convolution of `arg` (N, C, …) with `kernel` in `groups`, with one or two dimensions.

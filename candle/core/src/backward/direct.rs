@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
-use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
+use cudarc::nvrtc::{compile_ptx_with_opts, CompileOptions};
 
 use super::conv::Conv;
 use crate::cuda_backend::{CudaDType, WrapErr};

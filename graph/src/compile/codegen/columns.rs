@@ -12,7 +12,7 @@ use crate::compile::kernel::LaunchShape;
 use crate::compile::pointwise::ElementType;
 use crate::compile::reduction::{MAX_THREADS, Reduction, WARP, threads_of};
 
-/// Columns of a block: 32 bytes of a row, what memory is read in.
+/// Columns of a block: 32 bytes of a row of `f32`, what memory is read in, and half as many of `bf16`.
 const COLUMNS: usize = THREADS / WARP;
 /// Longest column: a thread takes 32 elements at a time, up to 32 times.
 const MAX_ELEMENTS: usize = WARP * MAX_THREADS;

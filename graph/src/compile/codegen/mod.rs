@@ -26,7 +26,7 @@ use columns::ColumnsPlan;
 use expression::expression;
 use helpers::{HELPERS, bits_type, value_type, vector_type};
 use ordered::OrderedPlan;
-use rows::RowsPlan;
+use rows::{RowsPlan, unit_of};
 use tiles::TilesPlan;
 
 /// What kernels begin with, as those that the build compiles.
@@ -48,7 +48,7 @@ pub(super) fn can_generate(body: &Body) -> bool {
     let is_aligned = |start: usize, element: ElementType| start.is_multiple_of(element.size_bytes());
     body.elements < MAX_ELEMENTS
         && (body.columns == 1
-            || has_joint_rows(body, body.columns)
+            || has_joint_rows(&[body], body.columns)
             || ColumnsPlan::of(body).is_some()
             || OrderedPlan::of(body).is_some())
         && body.operands.iter().all(|access| is_small(access) && is_aligned(access.region.start, access.element))
@@ -75,9 +75,10 @@ fn lone_reduction(body: &Body) -> Option<(Reduction, ElementType)> {
     (is_plain && store.is_per_row && store.step + 1 == body.steps.len()).then_some((reduction, access.element))
 }
 
-/// Whether a kernel may be a part of one that works on rows of so many elements.
-pub(super) fn has_joint_rows(body: &Body, columns: usize) -> bool {
-    RowsPlan::of(body, columns).is_some()
+/// Whether kernels may be parts of one that works on rows of so many elements.
+pub(super) fn has_joint_rows(bodies: &[&Body], columns: usize) -> bool {
+    bodies.iter().all(|body| RowsPlan::of(body, columns).is_some())
+        && unit_of(bodies.iter().flat_map(|body| &body.steps), columns).is_some()
 }
 
 /// Writes the source of every fused kernel that has none yet, with its name and launch.

@@ -53,11 +53,7 @@ impl RowsPlan {
         {
             return None;
         }
-        let has = |reduction| body.steps.iter().any(|step| matches!(step, Step::Reduce(of, _) if *of == reduction));
-        let unit = if has(Reduction::EightsSum) { EIGHT } else { QUAD };
-        if unit == EIGHT && (has(Reduction::Sum) || !columns.is_multiple_of(EIGHT)) {
-            return None;
-        }
+        let unit = unit_of(body.steps.iter(), columns)?;
         let units = columns / unit;
         let members = units.next_power_of_two().clamp(WARP, THREADS);
         Some(Self { rows, columns, members, quads: units.div_ceil(members) * unit / QUAD, unit })
@@ -325,6 +321,17 @@ impl Writer<'_> {
         }
         self.line("    }\n  }");
     }
+}
+
+/// Neighbors that a thread takes so that all reductions among the steps find theirs; none where they ask for different ones.
+pub(super) fn unit_of<'a>(steps: impl Iterator<Item = &'a Step> + Clone, columns: usize) -> Option<usize> {
+    let has = |reductions: &[Reduction]| {
+        steps.clone().any(|step| matches!(step, Step::Reduce(reduction, _) if reductions.contains(reduction)))
+    };
+    if !has(&[Reduction::EightsSum]) {
+        return Some(QUAD);
+    }
+    (!has(&[Reduction::Sum, Reduction::OrderedSum]) && columns.is_multiple_of(EIGHT)).then_some(EIGHT)
 }
 
 /// Of each step, how many reductions have to be over one after the other before it.

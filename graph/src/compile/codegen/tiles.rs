@@ -137,7 +137,9 @@ fn across(access: &Access) -> Option<(usize, usize)> {
 
 /// Whether four neighbors along the rows of the operand itself can be read at once, wherever they begin.
 fn has_vectors(access: &Access) -> bool {
-    let are_even = access.dims.iter().all(|(_, stride)| *stride == 1 || stride.is_multiple_of(VECTOR));
+    let along = access.dims.len().checked_sub(2);
+    let are_even =
+        access.dims.iter().enumerate().all(|(dim, (_, stride))| Some(dim) == along || stride.is_multiple_of(VECTOR));
     are_even
         && vector_type(access.element).is_some()
         && access.region.start.is_multiple_of(VECTOR * access.element.size_bytes())

@@ -28,7 +28,7 @@ pub(super) fn can_merge(first: &Body, second: &Body) -> bool {
     let rows = if first.columns > 1 { first.dims_of_rows() } else { Vec::new() };
     first.elements == second.elements
         && (first.columns == second.columns || first.columns == 1 || second.columns == 1)
-        && (columns == 1 || [first, second].into_iter().all(|body| has_joint_rows(body, columns)))
+        && (columns == 1 || has_joint_rows(&[first, second], columns))
         && first.steps.len() + second.steps.len() <= MAX_STEPS
         && first.outputs.iter().all(|store| {
             second.operands.iter().all(|access| is_same_place(access, store, &rows))

@@ -153,7 +153,7 @@ fn convolutions_in_groups_and_pooling_have_exact_ranges_and_no_other_launch_of_t
     // 2 samples of 3 groups of 2 channels, 5 × 4; 4 outputs per group by windows of 3 × 1: 3 × 4.
     let sizes = [2_u32, 3, 2, 4, 5, 4, 3, 1, 3, 4, 0, 0, 1, 1, 1, 1];
     let bytes = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
-    let (x, w, y) = (240, 72, 288);
+    let (x, w, y, seen) = (240, 72, 288, 3 * 2 * 3 * 2 * 12);
     for (name, blocks, read, written, element) in [
         ("esper_grouped_output_f32", 2, &[x, w][..], y, 4),
         ("esper_grouped_input_gradient_f64", 1, &[w, y], x, 8),
@@ -161,6 +161,8 @@ fn convolutions_in_groups_and_pooling_have_exact_ranges_and_no_other_launch_of_t
         ("esper_grouped_weight_gradient_f16", 72, &[x, y], w, 2),
         ("esper_pool_gradient_max_bf16", 1, &[x, y, y], x, 2),
         ("esper_pool_gradient_mean_f64", 1, &[y], x, 8),
+        ("esper_windows_seen_f32", 2, &[x], seen, 4),
+        ("esper_windows_folded_f16", 1, &[seen], x, 2),
     ] {
         let arguments = |count: u32| {
             [words(&[IN, OTHER, IN][..read.len()]), words(&[OUT]), vec![bytes(&[count]), bytes(&sizes)]].concat()
