@@ -16,10 +16,10 @@
 
 use std::collections::BTreeMap;
 
-use bincode::Decode;
-#[cfg(test)]
-use bincode::Encode;
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
+use bincode::enc::Encoder;
+use bincode::error::EncodeError;
+use bincode::{Decode, Encode};
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::telemetry::{Health, HealthStatus, Level, MetricKind, Priority, Unit};
 
@@ -108,7 +108,7 @@ pub fn encode_frame(packet: &Packet) -> Result<Vec<u8>, FrameError> {
     packet.validate()?;
     let mut frame = Vec::with_capacity(HEADER_BYTES + 64 * (1 + packet.metrics.len()));
     frame.resize(HEADER_BYTES, 0);
-    write_packet(&mut frame, packet);
+    bincode::encode_into_std_write(to_wire(packet), &mut frame, codec()).map_err(|e| FrameError::Payload(e.into()))?;
     seal(PACKET_VERSION, KIND_PACKET, frame)
 }
 
@@ -200,7 +200,7 @@ fn codec() -> Configuration<LittleEndian, Varint, Limit<DECODE_LIMIT>> {
     bincode::config::standard().with_limit::<DECODE_LIMIT>()
 }
 
-/// A packet as it is read; [`write_packet`] has the same fields in the same order.
+/// A packet as it is read; [`to_wire`] has the same fields in the same order.
 #[derive(Decode)]
 #[cfg_attr(test, derive(Encode))]
 struct WirePacket {
@@ -236,61 +236,34 @@ struct WireEvent {
     attributes: Vec<(String, String)>,
 }
 
-/// What the codec writes of a [`WirePacket`], out of where it lies, and without a call of the codec for every field.
-fn write_packet(to: &mut Vec<u8>, packet: &Packet) {
-    write_text(to, packet.run_id.as_str());
-    write_number(to, packet.sequence);
-    write_text(to, &packet.source);
-    for number in [packet.created_unix_ms, packet.epoch.0, packet.step.0] {
-        write_number(to, number);
-    }
-    to.extend([level_number(packet.level), priority_number(packet.priority)]);
-    write_number(to, packet.metrics.len() as u64);
-    for metric in &packet.metrics {
-        write_text(to, &metric.name);
-        write_pairs(to, &metric.labels);
-        let mut rest = [0; 10];
-        rest[..8].copy_from_slice(&metric.value.to_le_bytes());
-        rest[8..].copy_from_slice(&[unit_number(metric.unit), kind_number(metric.kind)]);
-        to.extend_from_slice(&rest);
-    }
-    write_number(to, packet.events.len() as u64);
-    for event in &packet.events {
-        write_text(to, &event.name);
-        to.push(level_number(event.level));
-        write_pairs(to, &event.attributes);
-    }
-    to.push(health_number(packet.health.status));
-    write_text(to, &packet.health.summary);
+/// A packet as it is written, out of where it lies: lists of references would take as long as writing them.
+fn to_wire(packet: &Packet) -> impl Encode {
+    (
+        packet.run_id.as_str(),
+        packet.sequence,
+        &packet.source,
+        packet.created_unix_ms,
+        packet.epoch.0,
+        packet.step.0,
+        level_number(packet.level),
+        priority_number(packet.priority),
+        Each(&packet.metrics, |metric| {
+            (&metric.name, &metric.labels, metric.value, unit_number(metric.unit), kind_number(metric.kind))
+        }),
+        Each(&packet.events, |event| (&event.name, level_number(event.level), &event.attributes)),
+        health_number(packet.health.status),
+        &packet.health.summary,
+    )
 }
 
-fn write_text(to: &mut Vec<u8>, text: &str) {
-    write_number(to, text.len() as u64);
-    to.extend_from_slice(text.as_bytes());
-}
+/// A list whose items are written as what the function makes of them.
+struct Each<'a, T, W>(&'a [T], fn(&'a T) -> W);
 
-fn write_pairs(to: &mut Vec<u8>, pairs: &BTreeMap<String, String>) {
-    write_number(to, pairs.len() as u64);
-    if pairs.is_empty() {
-        return;
+impl<T, W: Encode> Encode for Each<'_, T, W> {
+    fn encode<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        (self.0.len() as u64).encode(encoder)?;
+        self.0.iter().try_for_each(|item| (self.1)(item).encode(encoder))
     }
-    for text in pairs.iter().flat_map(|(name, value)| [name, value]) {
-        write_text(to, text);
-    }
-}
-
-/// A number up to 250 is a byte; before others one says how many follow.
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "in the range of the arm")]
-fn write_number(to: &mut Vec<u8>, number: u64) {
-    let (first, num_more) = match number {
-        0..=250 => return to.push(number as u8),
-        251..=0xffff => (251, 2),
-        0x1_0000..=0xffff_ffff => (252, 4),
-        _ => (253, 8),
-    };
-    to.push(first);
-    to.extend_from_slice(&number.to_le_bytes()[..num_more]);
 }
 
 impl TryFrom<WirePacket> for Packet {

@@ -200,17 +200,6 @@ fn bytes_after_the_packet_in_the_payload_are_refused() {
     assert!(matches!(open(&payload), FrameError::Trailing { bytes: 1 }));
 }
 
-#[test]
-fn numbers_are_written_as_the_codec_writes_them() {
-    for border in [0, 250, 251, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX] {
-        for number in [border.saturating_sub(1), border, border.saturating_add(1)] {
-            let mut written = Vec::new();
-            write_number(&mut written, number);
-            assert_eq!(written, bincode::encode_to_vec(number, codec()).unwrap(), "{number}");
-        }
-    }
-}
-
 #[track_caller]
 fn check_invalid(change: impl FnOnce(&mut WirePacket), field: &str) {
     let payload = payload_of(&full_packet());
