@@ -169,7 +169,7 @@ impl Tensor {
 ",
         replace: "        let cuda_module = match &ms.mdls[mdl.index()] {
             Some(found) => found.clone(),
-            None => self.context.load_module(mdl.ptx().into()).w()?,
+            None => crate::machine_code::load(&self.context, mdl).w()?,
         };
         ms.mdls[mdl.index()] = Some(cuda_module.clone());
         let func = cuda_module.load_function(fn_name).w()?;
@@ -284,6 +284,12 @@ impl Tensor {
     },
 ];
 
+/// The kernels that the driver would compile, but those of quantized tensors.
+const KERNELS: &[&str] =
+    &["affine", "binary", "cast", "conv", "fill", "indexing", "reduce", "sort", "ternary", "unary"];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    candle_sources::write("candle-core", "0.11.1", EDITS).map_err(|e| e.to_string().into())
+    candle_sources::write("candle-core", "0.11.1", EDITS)
+        .and_then(|()| candle_sources::write_images("candle-kernels", "0.11.1", KERNELS))
+        .map_err(|e| e.to_string().into())
 }

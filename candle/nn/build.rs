@@ -14,7 +14,32 @@ const fn cache(find: &'static str, replace: &'static str) -> Edit {
     Edit { file: "kv_cache.rs", find, replace }
 }
 
+const fn norm(find: &'static str, replace: &'static str) -> Edit {
+    Edit { file: "layer_norm.rs", find, replace }
+}
+
 const EDITS: &[Edit] = &[
+    norm(
+        "        if x.is_contiguous() && self.remove_mean {
+            if let Some(bias) = self.bias.as_ref() {
+",
+        "        let kept;
+        let mut x = x;
+        if self.remove_mean && self.bias.is_some() {
+            kept = crate::backward::norm::in_rows(x)?;
+            x = &kept;
+        }
+        if x.is_contiguous() && self.remove_mean {
+            if let Some(bias) = self.bias.as_ref() {
+",
+    ),
+    norm(
+        "        if xs.is_contiguous() {
+            crate::ops::rms_norm(",
+        "        let xs = &crate::backward::norm::in_rows(xs)?;
+        if xs.is_contiguous() {
+            crate::ops::rms_norm(",
+    ),
     ops(
         "impl candle::CustomOp1 for SoftmaxLastDim {\n",
         "impl candle::CustomOp1 for SoftmaxLastDim {

@@ -24,8 +24,8 @@ pub struct CompileOptions {
 }
 
 impl CompileOptions {
-    /// The passes of a set, no folder for generated kernels, and kernels that start early where
-    /// [`GraphManager::set_overlap`] switched that on for the process.
+    /// The passes of a set, no folder for generated kernels, and kernels that start early unless
+    /// [`GraphManager::set_overlap`] switched that off for the process.
     #[must_use]
     pub fn new(passes: PassSet) -> Self {
         Self { passes, kernel_cache: None, overlap: GraphManager::global().overlap(), fault: None }

@@ -147,8 +147,8 @@ struct Shared {
     off: AtomicBool,
     /// How many rewrites a compile may do, and one more; 0 is no limit.
     fuel: AtomicU64,
-    /// Whether kernels start early.
-    overlap: AtomicBool,
+    /// Whether kernels start only once what they wait for is over.
+    in_turn: AtomicBool,
     keeps_memory: AtomicBool,
     generation: AtomicU64,
     captures: AtomicU64,
@@ -231,7 +231,7 @@ impl GraphManager {
         Some(usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
-    /// The environment variable that lets kernels of compiled graphs start early, for a whole process. Reading it is the
+    /// The environment variable that says whether kernels of compiled graphs start early, for a whole process. Reading it is the
     /// caller's part.
     pub const OVERLAP: &'static str = "ESPER_OVERLAP";
 
@@ -263,15 +263,15 @@ impl GraphManager {
     }
 
     /// Says whether kernels of graphs that are compiled from now on may take their place on the device before what they wait for
-    /// is over. They may not unless it is switched on. Results are the same.
+    /// is over. They may unless it is switched off. Results are the same.
     pub fn set_overlap(&self, overlap: bool) {
-        self.shared.overlap.store(overlap, Ordering::Release);
+        self.shared.in_turn.store(!overlap, Ordering::Release);
     }
 
     /// Whether they may.
     #[must_use]
     pub fn overlap(&self) -> bool {
-        self.shared.overlap.load(Ordering::Acquire)
+        !self.shared.in_turn.load(Ordering::Acquire)
     }
 
     /// The environment variable that keeps the memory of graphs that are gone for those that come, for a whole process. Reading it is the

@@ -11,5 +11,14 @@
 
 mod backward;
 pub mod grouped;
+#[cfg(feature = "cuda")]
+mod machine_code;
+
+/// For the candle-nn beside this package.
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub mod norm {
+    pub use crate::backward::norm::gradients;
+}
 
 include!(concat!(env!("OUT_DIR"), "/src/lib.rs"));

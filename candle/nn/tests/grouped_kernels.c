@@ -1,6 +1,7 @@
 // The functions of the kernels, compiled for the processor: sizes, x, w and g as numbers come in; y, the gradients of x and w, and x as bf16 go out.
 // With the name of a type: sizes, x, the largest elements y, g and its part of each element come in; both gradients of pooling go out.
 // With `columns`: sizes, x and columns come in; what windows see of x, and what the columns give back, go out.
+// With `norm`: its sizes, x, alpha and g come in; the gradients of x, alpha and, where the mean is taken off, beta go out.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "grouped.cu"
 #include "pool.cu"
 #include "columns.cu"
+#include "norm.cu"
 
 static double* numbers(size_t count) {
     double* found = malloc(count * sizeof(double));
@@ -39,7 +41,47 @@ POOL(float, f32)
 POOL(double, f64)
 POOL(bf16, bf16)
 
+static int norm(void) {
+    Norm s;
+    if (fread(&s, sizeof s, 1, stdin) != 1) return 1;
+    double *x = numbers(s.rows * s.width), *alpha = numbers(s.width), *g = numbers(s.rows * s.width);
+    double* stats = calloc(s.rows, 2 * sizeof *stats);
+    double* sums = calloc(s.width, 2 * sizeof *sums);
+    if (!stats || !sums) return 2;
+    const u32 per = 32;
+    double(*own)[32] = calloc(s.threads, sizeof *own), (*slopes)[32] = calloc(s.threads, sizeof *slopes);
+    double* result = calloc(s.width, sizeof *result);
+    if (!own || !slopes || !result) return 2;
+    for (u32 row = 0; row < s.rows; row++) {
+        u32 start = row * s.width;
+        double mean = 0, level = 0, spread = 0, along = 0;
+        for (u32 thread = 0; thread < s.threads; thread++)
+            norm_read_f64(x + start, alpha, g + start, thread, per, own[thread], slopes[thread], &mean, &level, &s);
+        mean = s.parts == 2 ? mean / s.width : 0, level = s.parts == 2 ? level / s.width : 0;
+        for (u32 thread = 0; thread < s.threads; thread++)
+            norm_center_f64(mean, thread, per, own[thread], slopes[thread], &spread, &along, &s);
+        double r = 1 / sqrt_f64(spread / s.width + s.eps);
+        along *= r / s.width;
+        for (u32 thread = 0; thread < s.threads; thread++)
+            norm_write_f64(result, r, level, along, thread, per, own[thread], slopes[thread], &s);
+        for (u32 i = 0; i < s.width; i++) put(result[i]);
+        stats[2 * row] = mean, stats[2 * row + 1] = r;
+    }
+    for (u32 slice = 0; slice < s.slices; slice++) {
+        for (u32 i = 0; i < s.width; i++) {
+            for (u32 thread = 0; thread < 32; thread++) {
+                double scale, shift;
+                weight_slopes_f64(x, g, stats, i, slice, thread, &scale, &shift, &s);
+                sums[i] += scale, sums[s.width + i] += shift;
+            }
+        }
+    }
+    for (u32 i = 0; i < s.parts * s.width; i++) put(sums[i]);
+    return 0;
+}
+
 int main(int num_arguments, char** arguments) {
+    if (num_arguments > 1 && !strcmp(arguments[1], "norm")) return norm();
     Shape s;
     if (fread(&s, sizeof s, 1, stdin) != 1) return 1;
     u32 num_x = s.samples * s.groups * s.inputs * s.height * s.width;

@@ -1,4 +1,4 @@
-//! The index arithmetic of the kernels for convolutions and pooling, compiled for the processor, against candle's loop over groups and the
+//! The index arithmetic of the kernels for convolutions, pooling and gradients of norms, compiled for the processor, against candle's loop over groups and the
 //! gradients that are composed of tensor operations.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -161,6 +161,36 @@ fn windows_as_columns_give_the_result_and_the_gradients_of_a_convolution_of_one_
         assert!(is_close(&read(&weights.matmul(&seen)?)?, &read(&by_output(&y)?)?), "{sizes:?} {steps:?}");
         let of_weights = by_output(&g)?.matmul(&seen.t()?)?;
         assert!(is_close(&read(&of_weights)?, &read(gradients.get(&w).unwrap())?), "{sizes:?} {steps:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_norms_by_kernels_are_those_of_the_composition() -> Result<()> {
+    let program = program("norm_kernels");
+    let eps = 1e-2_f32;
+    // Rows, width, threads of a row, rows of a slice.
+    for (rows, width, threads, per_slice) in
+        [(1, 1, 32, 64), (5, 7, 32, 2), (130, 3, 32, 64), (9, 40, 32, 8), (3, 300, 256, 1), (17, 33, 256, 16)]
+    {
+        let tensor = |seed, dims: &[usize]| {
+            Var::from_tensor(&Tensor::from_vec(numbers(dims.iter().product(), seed), dims, &Device::Cpu)?)
+        };
+        let (x, alpha, beta) = (tensor(1, &[rows, width])?, tensor(2, &[width])?, tensor(3, &[width])?);
+        let g = tensor(4, &[rows, width])?;
+        let gradients = |y: Tensor| (&y * g.as_tensor())?.sum_all()?.backward();
+        let centered = gradients(candle_nn::ops::layer_norm(&x, &alpha, &beta, eps)?)?;
+        let plain = gradients(candle_nn::ops::rms_norm(&x, &alpha, eps)?)?;
+        for (of, weights) in [(&centered, &[&alpha, &beta][..]), (&plain, &[&alpha][..])] {
+            let mut expected = read(of.get(&x).unwrap())?;
+            for weight in weights {
+                expected.extend(read(of.get(*weight).unwrap())?);
+            }
+            let slices = rows.div_ceil(per_slice);
+            let sizes = [rows, width, threads, per_slice, slices, weights.len(), eps.to_bits() as usize];
+            let found = run(&program, &["norm"], &sizes, &[read(&x)?, read(&alpha)?, read(&g)?].concat())?;
+            assert!(is_close(&found, &expected), "{sizes:?}: {found:?}, expected {expected:?}");
+        }
     }
     Ok(())
 }

@@ -7,6 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+mod kernels;
+
+pub use kernels::write_images;
+
 use std::path::{Path, PathBuf};
 use std::{env, fmt, fs, io};
 
@@ -31,6 +35,8 @@ pub enum Error {
     NotFound(String),
     /// An edit does not fit them.
     Edit(String),
+    /// A kernel has no machine code.
+    Kernel(String),
     /// A file could not be read or written.
     Io(PathBuf, io::Error),
 }
@@ -38,7 +44,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotFound(text) | Self::Edit(text) => f.write_str(text),
+            Self::NotFound(text) | Self::Edit(text) | Self::Kernel(text) => f.write_str(text),
             Self::Io(path, source) => write!(f, "{}: {source}", path.display()),
         }
     }

@@ -1,5 +1,5 @@
 //! Convolutions in groups on a GPU: the kernels of `candle_core::grouped` beside candle's loop over groups and `f64` on the CPU, and what they save.
-//! Gradients of pooling by one kernel: the bits of those that the CPU composes.
+//! Gradients of pooling by one kernel: the bits of those that the CPU composes. Gradients of norms by kernels, beside `f64` on the CPU.
 //!
 //! `cargo run --release --manifest-path candle/Cargo.toml -p candle-zoo --features cuda --example grouped` prints JSON. A bound that is
 //! broken is an error.
@@ -53,6 +53,20 @@ const POOLS: &[Pool] = &[
     ([2, 3, 9, 9], (1, 1), (1, 1)),
     ([2, 8, 1, 100], (1, 4), (1, 2)),
     ([2, 64, 7, 7], (7, 7), (1, 1)),
+];
+/// Rows and width of what is normed.
+const NORMS: &[(usize, usize)] = &[
+    (1, 2),
+    (5, 7),
+    (300, 40),
+    (8192, 128),
+    (777, 1024),
+    (130, 1030),
+    (64, 5000),
+    (1, 33),
+    (7, 64),
+    (9, 500),
+    (3, 9000),
 ];
 /// Type, and what gradients and results may be apart from `f64`, as a share of the largest.
 const TYPES: [(DType, f64); 3] = [(DType::F32, 1e-5), (DType::BF16, 1e-2), (DType::F16, 2e-3)];
@@ -182,6 +196,62 @@ fn pooling(device: &Device) -> std::result::Result<Value, Box<dyn Error>> {
     Ok(Value::Object(all))
 }
 
+/// How far gradients of x, alpha and beta are from `f64`, of the largest; more than is allowed, or other bits in a second run, is an error.
+fn norms(device: &Device) -> std::result::Result<Value, Box<dyn Error>> {
+    type Norm = fn(&[Var]) -> Result<Tensor>;
+    let kinds: [(&str, usize, Norm); 2] = [
+        ("layer_norm", 3, |of| candle_nn::ops::layer_norm(&of[0], &of[1], &of[2], 1e-5)),
+        ("rms_norm", 2, |of| candle_nn::ops::rms_norm(&of[0], &of[1], 1e-5)),
+    ];
+    let mut all = Map::new();
+    for (dtype, allowed) in TYPES.into_iter().chain([(DType::F64, 1e-12)]) {
+        let mut errors = [0.0_f64; 3];
+        for &(rows, width) in NORMS {
+            let dims = [&[rows, width][..], &[width], &[width]];
+            let value = |(dims, seed)| Var::from_tensor(&numbers(dims, seed)?.to_dtype(dtype)?.to_device(device)?);
+            let on_gpu = dims.into_iter().zip(1..).map(value).collect::<Result<Vec<_>>>()?;
+            let wide = |of: &Var| Var::from_tensor(&of.to_device(&Device::Cpu)?.to_dtype(DType::F64)?);
+            let on_cpu = on_gpu.iter().map(wide).collect::<Result<Vec<_>>>()?;
+            for (name, count, norm) in kinds {
+                let gradients = |of: &[Var]| -> Result<Vec<Vec<f64>>> {
+                    let y = norm(of)?;
+                    // The same numbers in all types.
+                    let slopes =
+                        numbers(y.dims(), 9)?.to_dtype(DType::BF16)?.to_dtype(y.dtype())?.to_device(y.device())?;
+                    let found = (&y * slopes)?.sum_all()?.backward()?;
+                    let gradient = |of: &Var| match found.get(of) {
+                        Some(gradient) => read(gradient),
+                        None => candle_core::bail!("a variable has no gradient"),
+                    };
+                    of[..count].iter().map(gradient).collect()
+                };
+                let found = gradients(&on_gpu)?;
+                if found != gradients(&on_gpu)? {
+                    return Err(format!("{name} {rows} x {width} of {dtype:?}: other bits in a second run").into());
+                }
+                let expected = gradients(&on_cpu)?;
+                for ((error, found), expected) in errors.iter_mut().zip(&found).zip(&expected) {
+                    let own = relative(found, expected);
+                    if own > allowed {
+                        let said = format!(
+                            "{name} {rows} x {width} of {dtype:?}: {own:e} apart from f64, allowed {allowed:e}"
+                        );
+                        return Err(said.into());
+                    }
+                    *error = error.max(own);
+                }
+            }
+        }
+        all.insert(
+            format!("{dtype:?}").to_lowercase(),
+            json!({
+                "input_from_f64": errors[0], "scale_from_f64": errors[1], "shift_from_f64": errors[2],
+            }),
+        );
+    }
+    Ok(Value::Object(all))
+}
+
 /// Median of several runs, in ms.
 fn time(device: &Device, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::new();
@@ -228,6 +298,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let device = Device::new_cuda_with_stream(0)?;
     let mut all = Map::new();
     all.insert("kernels".to_owned(), compare(&device)?);
+    all.insert("norms".to_owned(), norms(&device)?);
     all.insert("pooling.elements_of_same_bits".to_owned(), pooling(&device)?);
     for size in [32, 224] {
         all.insert(format!("convnext_atto.{size}"), model(&device, size, convnext)?);

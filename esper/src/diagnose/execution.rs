@@ -139,7 +139,7 @@ mod tests {
             ("graphs", Ok(Execution { graphs: false, ..usual })),
             ("compile=false", Ok(Execution { compile: false, ..usual })),
             (" compile = true ", Ok(usual)),
-            ("overlap", Ok(Execution { overlap: true, ..usual })),
+            ("overlap", Ok(Execution { overlap: false, ..usual })),
             ("recompute", Ok(Execution { recompute: true, ..usual })),
             ("tf32=true", Ok(Execution { tf32: true, ..usual })),
             (

@@ -26,10 +26,13 @@ struct ColdStart {
     /// Measures this process alone, which loads kernels this way: what the process without this flag starts.
     #[arg(long, value_name = "WAY", hide = true)]
     jit: Option<Jit>,
+    /// This program is that of `candle/esper`, which has machine code for the tensor library's kernels: the result names its command.
+    #[arg(long)]
+    with_candle: bool,
 }
 
 impl Flags for ColdStart {
     fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
-        self.jit.map_or_else(|| parent::run(setting), |jit| child::run(jit, setting))
+        self.jit.map_or_else(|| parent::run(setting, self.with_candle), |jit| child::run(jit, setting))
     }
 }

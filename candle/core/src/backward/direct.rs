@@ -1,9 +1,9 @@
-//! Convolutions in groups, their gradients and those of pooling on a GPU, by one kernel each, and windows as columns. `grouped.cu`, `pool.cu`
-//! and `columns.cu` are compiled when the first of them runs, by the compiler of the CUDA toolkit that candle links.
+//! Convolutions in groups, their gradients and those of pooling on a GPU, by one kernel each, and windows as columns. `grouped.cu`, `pool.cu`,
+//! `columns.cu` and `norm.cu` are compiled when the first of them runs, by the compiler of the CUDA toolkit that candle links.
 
 use std::sync::OnceLock;
 
-use cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaFunction, DeviceRepr, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::{compile_ptx_with_opts, CompileOptions};
 
 use super::conv::Conv;
@@ -11,7 +11,8 @@ use crate::cuda_backend::{CudaDType, WrapErr};
 use crate::op::BackpropOp;
 use crate::{CudaDevice, DType, Device, Result, Storage, Tensor};
 
-const SOURCE: &str = concat!(include_str!("grouped.cu"), include_str!("pool.cu"), include_str!("columns.cu"));
+const SOURCE: &str =
+    concat!(include_str!("grouped.cu"), include_str!("pool.cu"), include_str!("columns.cu"), include_str!("norm.cu"));
 /// The same for all GPUs from compute capability 7.5 on, or why there is none. It takes a fraction of a second, once in a process.
 static CODE: OnceLock<std::result::Result<String, String>> = OnceLock::new();
 const MODULE: &str = "esper-windows";
@@ -149,7 +150,7 @@ fn launch<T: CudaDType + DeviceRepr>(
     sizes: Sizes,
     type_name: &str,
 ) -> Result<Tensor> {
-    let function = device.get_or_load_custom_func(&format!("esper_{}_{type_name}", kind.name()), MODULE, code()?)?;
+    let function = function(device, kind.name(), type_name)?;
     let operands = operands.iter().map(|operand| operand.detach().contiguous()).collect::<Result<Vec<_>>>()?;
     let held: Vec<_> = operands.iter().map(Tensor::storage_and_layout).collect();
     let mut views = Vec::new();
@@ -165,7 +166,8 @@ fn launch<T: CudaDType + DeviceRepr>(
         _ => count.div_ceil(THREADS),
     };
     let elements = count as u32;
-    let mut builder = function.builder();
+    let stream = device.cuda_stream();
+    let mut builder = stream.launch_builder(&function);
     for view in &views {
         builder.arg(view);
     }
@@ -178,18 +180,24 @@ fn launch<T: CudaDType + DeviceRepr>(
     Ok(crate::tensor::from_storage(storage, dims, BackpropOp::none(), false))
 }
 
+/// A kernel of `SOURCE`.
+pub(super) fn function(device: &CudaDevice, name: &str, type_name: &str) -> Result<CudaFunction> {
+    let found = device.get_or_load_custom_func(&format!("esper_{name}_{type_name}"), MODULE, code()?)?;
+    Ok(found.into_cuda_function())
+}
+
 /// The kernels as PTX.
 fn code() -> Result<&'static str> {
     let code = CODE.get_or_init(|| {
         let options = CompileOptions {
             arch: Some("compute_75"),
-            name: Some("grouped.cu, pool.cu and columns.cu".to_owned()),
+            name: Some("grouped.cu, pool.cu, columns.cu and norm.cu".to_owned()),
             ..Default::default()
         };
         compile_ptx_with_opts(SOURCE, options).map(|code| code.to_src()).map_err(|error| format!("{error:?}"))
     });
     match code {
         Ok(code) => Ok(code),
-        Err(error) => crate::bail!("kernels of convolutions and pooling do not compile: {error}"),
+        Err(error) => crate::bail!("kernels of convolutions, pooling and norms do not compile: {error}"),
     }
 }

@@ -1,5 +1,5 @@
 //! Backward passes of operations that candle 0.11.1 leaves without one, of plain tensor operations, on a GPU of kernels for convolutions
-//! in groups and for pooling: they run on every device, read nothing back and upload nothing, so that a step with them can be captured.
+//! in groups, pooling and norms: they run on every device, read nothing back and upload nothing, so that a step with them can be captured.
 
 mod window;
 pub(crate) mod pool;
@@ -10,5 +10,7 @@ mod product;
 mod columns;
 #[cfg(feature = "cuda")]
 mod direct;
+#[cfg(feature = "cuda")]
+pub mod norm;
 pub(crate) mod cut;
 pub(crate) mod sum;

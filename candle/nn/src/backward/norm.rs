@@ -1,7 +1,16 @@
-//! Normalizations of the last dimension: softmax, RMS norm, layer norm.
+//! Normalizations of the last dimension: softmax, RMS norm, layer norm. On a GPU the gradients of norms are kernels of the candle-core beside.
 
 use super::{wanted, wide};
 use candle::{Result, Tensor, D};
+
+/// The input of a norm as rows that lie side by side, which is copied for it where bits may be others than candle's: its own forward pass of
+/// other inputs is eleven operations, that of rows one.
+pub(crate) fn in_rows(x: &Tensor) -> Result<Tensor> {
+    if x.device().is_cuda() && candle::grouped::is_direct() {
+        return x.contiguous();
+    }
+    Ok(x.clone())
+}
 
 /// y (g − Σ g y) for y = softmax(x).
 pub(crate) fn softmax(result: &Tensor, grad: &Tensor) -> Result<Tensor> {
@@ -23,6 +32,10 @@ pub(crate) fn rms_norm(
     grad: &Tensor,
     eps: f32,
 ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    #[cfg(feature = "cuda")]
+    if let Some((of_x, of_weights)) = candle::norm::gradients(x, alpha, grad, eps, false, alpha.track_op())? {
+        return Ok((x.track_op().then_some(of_x), of_weights.map(|found| found.get(0)).transpose()?));
+    }
     let (wide_x, g) = (wide(x)?, wide(grad)?);
     let r = (wide_x.sqr()?.mean_keepdim(D::Minus1)? + eps as f64)?.sqrt()?.recip()?;
     let n = wide_x.broadcast_mul(&r)?;
@@ -42,6 +55,13 @@ pub(crate) fn layer_norm(
     grad: &Tensor,
     eps: f32,
 ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    #[cfg(feature = "cuda")]
+    if let Some((of_x, of_weights)) =
+        candle::norm::gradients(x, alpha, grad, eps, true, alpha.track_op() || beta.track_op())?
+    {
+        let part = |of: &Tensor, index| of_weights.as_ref().filter(|_| of.track_op()).map(|found| found.get(index));
+        return Ok((x.track_op().then_some(of_x), part(alpha, 0).transpose()?, part(beta, 1).transpose()?));
+    }
     let (wide_x, g) = (wide(x)?, wide(grad)?);
     let centered = wide_x.broadcast_sub(&wide_x.mean_keepdim(D::Minus1)?)?;
     let r = (centered.sqr()?.mean_keepdim(D::Minus1)? + eps as f64)?.sqrt()?.recip()?;

@@ -3,21 +3,23 @@
 use super::call::Call;
 use super::decoded::Decoded;
 use super::entries::{Family, entries};
-use super::{convolution, elementwise, grouped, indexing, reduction};
+use super::{convolution, elementwise, grouped, indexing, norms, reduction};
 use crate::compile::kernel::LaunchShape;
 use crate::compile::lift::Memory;
 
 /// The version of candle that the table holds for.
 pub const CANDLE_VERSION: &str = "0.11.1";
 
-/// What a launch of a kernel of candle, or of those for convolutions in groups and pooling, reads, writes and computes.
+/// What a launch of a kernel of candle, or of those for convolutions in groups, pooling and gradients of norms, reads, writes and computes.
 ///
 /// Dimensions and strides that a kernel takes from device memory are read through `memory`; the result holds as long
 /// as they stay what they are. None where the name is not known, the arguments are not what candle passes, or the
 /// launch is too small to reach every element.
 #[must_use]
 pub fn decode(name: &str, launch: &LaunchShape, arguments: &[Vec<u8>], memory: &mut dyn Memory) -> Option<Decoded> {
-    let Some(entry) = entries().get(name) else { return grouped::grouped(name, launch, arguments) };
+    let Some(entry) = entries().get(name) else {
+        return grouped::grouped(name, launch, arguments).or_else(|| norms::norm(name, launch, arguments));
+    };
     let call = &Call::new(entry, launch, arguments)?;
     match entry.family {
         Family::Unary(operation) => elementwise::unary(call, memory, operation, entry),

@@ -20,6 +20,7 @@ mod reduction;
 mod indexing;
 mod convolution;
 mod grouped;
+mod norms;
 mod decode;
 
 pub use decode::{CANDLE_VERSION, decode};
