@@ -11,7 +11,7 @@ static IS_DIRECT: AtomicBool = AtomicBool::new(false);
 /// of Esper for by how much. Convolutions of one group whose windows lie side by side, those of one place among them, become one product. The kernel takes groups of up to 32 channels of `f16`, `bf16`, `f32` and `f64`; larger ones stay as they are.
 /// `LayerNorm` and `RmsNorm` of candle-nn copy an input whose rows do not lie side by side, such as channels that were moved to the end, and are one kernel then, where candle takes eleven operations.
 ///
-/// Gradients of such convolutions, of pooling and of norms are computed by one kernel each, or two, whatever is set here. Nothing changes on other devices.
+/// Gradients of such convolutions, of pooling and of layer norm are computed by one kernel each, or two, whatever is set here. Nothing changes on other devices.
 ///
 /// # Examples
 /// ```

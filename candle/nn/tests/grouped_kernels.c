@@ -1,7 +1,7 @@
 // The functions of the kernels, compiled for the processor: sizes, x, w and g as numbers come in; y, the gradients of x and w, and x as bf16 go out.
 // With the name of a type: sizes, x, the largest elements y, g and its part of each element come in; both gradients of pooling go out.
 // With `columns`: sizes, x and columns come in; what windows see of x, and what the columns give back, go out.
-// With `norm`: its sizes, x, alpha and g come in; the gradients of x, alpha and, where the mean is taken off, beta go out.
+// With `norm`: its sizes, x, alpha and g come in; the gradients of x, alpha and beta go out.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static int norm(void) {
         double mean = 0, level = 0, spread = 0, along = 0;
         for (u32 thread = 0; thread < s.threads; thread++)
             norm_read_f64(x + start, alpha, g + start, thread, per, own[thread], slopes[thread], &mean, &level, &s);
-        mean = s.parts == 2 ? mean / s.width : 0, level = s.parts == 2 ? level / s.width : 0;
+        mean /= s.width, level /= s.width;
         for (u32 thread = 0; thread < s.threads; thread++)
             norm_center_f64(mean, thread, per, own[thread], slopes[thread], &spread, &along, &s);
         double r = 1 / sqrt_f64(spread / s.width + s.eps);
@@ -76,7 +76,7 @@ static int norm(void) {
             }
         }
     }
-    for (u32 i = 0; i < s.parts * s.width; i++) put(sums[i]);
+    for (u32 i = 0; i < 2 * s.width; i++) put(sums[i]);
     return 0;
 }
 

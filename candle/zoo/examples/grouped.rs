@@ -1,5 +1,5 @@
 //! Convolutions in groups on a GPU: the kernels of `candle_core::grouped` beside candle's loop over groups and `f64` on the CPU, and what they save.
-//! Gradients of pooling by one kernel: the bits of those that the CPU composes. Gradients of norms by kernels, beside `f64` on the CPU.
+//! Gradients of pooling by one kernel: the bits of those that the CPU composes. Gradients of layer norm by kernels, beside `f64` on the CPU.
 //!
 //! `cargo run --release --manifest-path candle/Cargo.toml -p candle-zoo --features cuda --example grouped` prints JSON. A bound that is
 //! broken is an error.
@@ -198,11 +198,6 @@ fn pooling(device: &Device) -> std::result::Result<Value, Box<dyn Error>> {
 
 /// How far gradients of x, alpha and beta are from `f64`, of the largest; more than is allowed, or other bits in a second run, is an error.
 fn norms(device: &Device) -> std::result::Result<Value, Box<dyn Error>> {
-    type Norm = fn(&[Var]) -> Result<Tensor>;
-    let kinds: [(&str, usize, Norm); 2] = [
-        ("layer_norm", 3, |of| candle_nn::ops::layer_norm(&of[0], &of[1], &of[2], 1e-5)),
-        ("rms_norm", 2, |of| candle_nn::ops::rms_norm(&of[0], &of[1], 1e-5)),
-    ];
     let mut all = Map::new();
     for (dtype, allowed) in TYPES.into_iter().chain([(DType::F64, 1e-12)]) {
         let mut errors = [0.0_f64; 3];
@@ -212,34 +207,29 @@ fn norms(device: &Device) -> std::result::Result<Value, Box<dyn Error>> {
             let on_gpu = dims.into_iter().zip(1..).map(value).collect::<Result<Vec<_>>>()?;
             let wide = |of: &Var| Var::from_tensor(&of.to_device(&Device::Cpu)?.to_dtype(DType::F64)?);
             let on_cpu = on_gpu.iter().map(wide).collect::<Result<Vec<_>>>()?;
-            for (name, count, norm) in kinds {
-                let gradients = |of: &[Var]| -> Result<Vec<Vec<f64>>> {
-                    let y = norm(of)?;
-                    // The same numbers in all types.
-                    let slopes =
-                        numbers(y.dims(), 9)?.to_dtype(DType::BF16)?.to_dtype(y.dtype())?.to_device(y.device())?;
-                    let found = (&y * slopes)?.sum_all()?.backward()?;
-                    let gradient = |of: &Var| match found.get(of) {
-                        Some(gradient) => read(gradient),
-                        None => candle_core::bail!("a variable has no gradient"),
-                    };
-                    of[..count].iter().map(gradient).collect()
+            let gradients = |of: &[Var]| -> Result<Vec<Vec<f64>>> {
+                let y = candle_nn::ops::layer_norm(&of[0], &of[1], &of[2], 1e-5)?;
+                // The same numbers in all types.
+                let slopes = numbers(y.dims(), 9)?.to_dtype(DType::BF16)?.to_dtype(y.dtype())?.to_device(y.device())?;
+                let found = (&y * slopes)?.sum_all()?.backward()?;
+                let gradient = |of: &Var| match found.get(of) {
+                    Some(gradient) => read(gradient),
+                    None => candle_core::bail!("a variable has no gradient"),
                 };
-                let found = gradients(&on_gpu)?;
-                if found != gradients(&on_gpu)? {
-                    return Err(format!("{name} {rows} x {width} of {dtype:?}: other bits in a second run").into());
+                of.iter().map(gradient).collect()
+            };
+            let found = gradients(&on_gpu)?;
+            if found != gradients(&on_gpu)? {
+                return Err(format!("norm {rows} x {width} of {dtype:?}: other bits in a second run").into());
+            }
+            for ((error, found), expected) in errors.iter_mut().zip(&found).zip(&gradients(&on_cpu)?) {
+                let own = relative(found, expected);
+                if own > allowed {
+                    let said =
+                        format!("norm {rows} x {width} of {dtype:?}: {own:e} apart from f64, allowed {allowed:e}");
+                    return Err(said.into());
                 }
-                let expected = gradients(&on_cpu)?;
-                for ((error, found), expected) in errors.iter_mut().zip(&found).zip(&expected) {
-                    let own = relative(found, expected);
-                    if own > allowed {
-                        let said = format!(
-                            "{name} {rows} x {width} of {dtype:?}: {own:e} apart from f64, allowed {allowed:e}"
-                        );
-                        return Err(said.into());
-                    }
-                    *error = error.max(own);
-                }
+                *error = error.max(own);
             }
         }
         all.insert(

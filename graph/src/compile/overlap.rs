@@ -19,9 +19,14 @@ pub(crate) struct Edges {
 }
 
 /// The edges of each node; `waits` says of each whether it is a kernel that waits.
+///
+/// After a kernel that more than one node depends on none is early: blocks that wait would take the places of those that could run.
 pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
-    let is_early =
-        |node: usize, before: NodeIndex| waits[node] && matches!(program.nodes[before.0].kind, NodeKind::Kernel(_));
+    let mut num_after = vec![0_usize; program.nodes.len()];
+    program.nodes.iter().flat_map(|node| &node.dependencies).for_each(|before| num_after[before.0] += 1);
+    let is_early = |node: usize, before: NodeIndex| {
+        waits[node] && num_after[before.0] == 1 && matches!(program.nodes[before.0].kind, NodeKind::Kernel(_))
+    };
     let of = |(index, node): (usize, &Node)| {
         let (early, full) = node.dependencies.iter().partition(|before| is_early(index, **before));
         Edges { full, early }
@@ -117,13 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_wait_start_early_after_kernels_and_after_nothing_else() {
-        // A fill, a kernel of somebody else, and two that wait.
-        let program = program(&[0, 1, 2, 2], &[(0, 1), (0, 2), (1, 2), (2, 3)]);
+    fn kernels_that_wait_start_early_after_kernels_that_no_other_depends_on_and_after_nothing_else() {
+        // A fill, a kernel of somebody else, and four that wait, the last two for the same.
+        let program = program(&[0, 1, 2, 2, 2, 2], &[(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (3, 5)]);
         let nodes = |nodes: &[usize]| nodes.iter().map(|&node| NodeIndex(node)).collect::<Vec<_>>();
         let edge = |full: &[usize], early: &[usize]| Edges { full: nodes(full), early: nodes(early) };
-        let expected = [edge(&[], &[]), edge(&[0], &[]), edge(&[0], &[1]), edge(&[], &[2])];
-        assert_eq!(edges(&program, &[false, false, true, true]), expected);
-        assert!(edges(&program, &[false; 4]).iter().all(|edges| edges.early.is_empty()));
+        let expected =
+            [edge(&[], &[]), edge(&[0], &[]), edge(&[0], &[1]), edge(&[], &[2]), edge(&[3], &[]), edge(&[3], &[])];
+        assert_eq!(edges(&program, &[false, false, true, true, true, true]), expected);
+        assert!(edges(&program, &[false; 6]).iter().all(|edges| edges.early.is_empty()));
     }
 }

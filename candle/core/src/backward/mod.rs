@@ -1,5 +1,5 @@
 //! Backward passes of operations that candle 0.11.1 leaves without one, of plain tensor operations, on a GPU of kernels for convolutions
-//! in groups, pooling and norms: they run on every device, read nothing back and upload nothing, so that a step with them can be captured.
+//! in groups, pooling and layer norm: they run on every device, read nothing back and upload nothing, so that a step with them can be captured.
 
 mod window;
 pub(crate) mod pool;

@@ -1,12 +1,12 @@
-// Gradients of layer norm and RMS norm of the last dimension: of the input one row after the other, of the weights in slices of rows, whose sums
+// Gradients of layer norm of the last dimension: of the input one row after the other, of the weights in slices of rows, whose sums
 // are added up.
 //
 // Compiled behind `grouped.cu`, whose types and functions these are. Arrays: x and g (rows, width), alpha (width), stats (rows, 2) with the
-// mean, or 0, and 1 / √(variance + eps), sums of a slice (parts, width) with Σ g n and, where the mean is taken off, Σ g.
+// mean and 1 / √(variance + eps), sums of a slice (2, width) with Σ g n and Σ g.
 
 typedef struct Norm {
     // `threads` of a row, 32 or 256; rows of a slice.
-    u32 rows, width, threads, per_slice, slices, parts;
+    u32 rows, width, threads, per_slice, slices;
     float eps;
 } Norm;
 
@@ -98,8 +98,8 @@ TOTAL(double, f64)
         u64 start = (u64)row * s.width;                                                                           \
         A own[PER], slopes[PER], mean = 0, level = 0, spread = 0, along = 0;                                      \
         norm_read_##K(x + start, alpha, g + start, thread, PER, own, slopes, &mean, &level, &s);                  \
-        if (s.parts == 2) total_##S(&mean, &level, &s);                                                           \
-        mean = s.parts == 2 ? mean / s.width : 0, level = s.parts == 2 ? level / s.width : 0;                     \
+        total_##S(&mean, &level, &s);                                                                             \
+        mean /= s.width, level /= s.width;                                                                        \
         norm_center_##K(mean, thread, PER, own, slopes, &spread, &along, &s);                                     \
         total_##S(&spread, &along, &s);                                                                           \
         A r = 1 / sqrt_##S(spread / s.width + s.eps);                                                             \
@@ -116,9 +116,9 @@ TOTAL(double, f64)
         if (at < s.width) weight_slopes_##K(x, g, stats, at, blockIdx.y, threadIdx.y, &scale, &shift, &s);        \
         scale = down_##S(scale), shift = down_##S(shift);                                                         \
         if (at >= s.width || threadIdx.y) return;                                                                 \
-        sums += (u64)blockIdx.y * s.parts * s.width + at;                                                         \
+        sums += (u64)blockIdx.y * 2 * s.width + at;                                                               \
         STORE(sums, scale);                                                                                       \
-        if (s.parts == 2) STORE(sums + s.width, shift);                                                           \
+        STORE(sums + s.width, shift);                                                                             \
     }
 
 #define NORM_KERNELS(T, A, K, S)                                                                                  \
@@ -128,7 +128,7 @@ TOTAL(double, f64)
     NORM_WEIGHTS(T, A, K, S, T, weights, store_##K)                                                               \
     NORM_WEIGHTS(T, A, K, S, A, slices, store_##S)                                                                \
     extern "C" __global__ void __launch_bounds__(1024) esper_norm_sum_##K(const A* slices, T* sums, const Norm s) { \
-        u32 at = blockIdx.x * 32 + threadIdx.x, count = s.parts * s.width;                                        \
+        u32 at = blockIdx.x * 32 + threadIdx.x, count = 2 * s.width;                                              \
         A sum = 0;                                                                                                \
         if (at < count)                                                                                           \
             for (u32 slice = threadIdx.y; slice < s.slices; slice += 32) sum += slices[(u64)slice * count + at];  \

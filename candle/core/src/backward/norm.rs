@@ -1,4 +1,4 @@
-//! Gradients of layer norm and RMS norm of the last dimension on a GPU, by one kernel for the input and one, or two, for the weights.
+//! Gradients of layer norm of the last dimension on a GPU, by one kernel for the input and one, or two, for the weights.
 
 use cudarc::driver::{CudaView, DeviceRepr, LaunchConfig, PushKernelArg};
 
@@ -23,21 +23,19 @@ struct Norm {
     threads: u32,
     per_slice: u32,
     slices: u32,
-    parts: u32,
     eps: f32,
 }
 
 // SAFETY: numbers of 4 bytes each, laid out as the kernels have them.
 unsafe impl DeviceRepr for Norm {}
 
-/// Of y = α (x − mean x) r + β with r = 1 / √(var x + ε), without mean and β where it `is_centered` not, and `grad`, that of y: the gradient of
-/// x (…, width), and those of α and β (width) where weights are wanted; none where there is no such kernel. Nothing is read back.
+/// Of y = α (x − mean x) r + β with r = 1 / √(var x + ε) and `grad`, that of y: the gradient of x (…, width), and those of α and β, (2, width),
+/// where they are wanted; none where there is no such kernel. Nothing is read back.
 pub fn gradients(
     x: &Tensor,
     alpha: &Tensor,
     grad: &Tensor,
     eps: f32,
-    is_centered: bool,
     are_weights_wanted: bool,
 ) -> Result<Option<(Tensor, Option<Tensor>)>> {
     let Device::Cuda(device) = x.device() else { return Ok(None) };
@@ -57,7 +55,6 @@ pub fn gradients(
         threads,
         per_slice: per_slice as u32,
         slices: rows.div_ceil(per_slice) as u32,
-        parts: if is_centered { 2 } else { 1 },
         eps,
     };
     let (operands, asked) = ((x, alpha, grad), (each, are_weights_wanted));
@@ -88,7 +85,7 @@ fn launch<T: CudaDType + DeviceRepr, A: CudaDType + DeviceRepr>(
     let held = kept.each_ref().map(Tensor::storage_and_layout);
     let view = |of: usize| view::<T>(&held[of].0, held[of].1);
     let (x_view, alpha_view, grad_view) = (view(0)?, view(1)?, view(2)?);
-    let (rows, width, parts) = (sizes.rows as usize, sizes.width as usize, sizes.parts as usize);
+    let (rows, width) = (sizes.rows as usize, sizes.width as usize);
     // SAFETY: the kernel writes every element of both.
     let (result, stats) = unsafe { (device.alloc::<T>(rows * width)?, device.alloc::<A>(2 * rows)?) };
     let blocks = |x: u32, y: u32, block_dim: (u32, u32, u32)| LaunchConfig {
@@ -105,7 +102,7 @@ fn launch<T: CudaDType + DeviceRepr, A: CudaDType + DeviceRepr>(
     let columns = sizes.width.div_ceil(32);
     let weights = if are_weights_wanted {
         // SAFETY: a kernel writes every element.
-        let sums = unsafe { device.alloc::<T>(parts * width)? };
+        let sums = unsafe { device.alloc::<T>(2 * width)? };
         if sizes.slices == 1 {
             let weights = function(device, "norm_weights", type_name)?;
             let mut builder = stream.launch_builder(&weights);
@@ -114,7 +111,7 @@ fn launch<T: CudaDType + DeviceRepr, A: CudaDType + DeviceRepr>(
             unsafe { builder.launch(blocks(columns, 1, (32, 32, 1))) }.w()?;
         } else {
             // SAFETY: the kernel writes every element.
-            let slices = unsafe { device.alloc::<A>(sizes.slices as usize * parts * width)? };
+            let slices = unsafe { device.alloc::<A>(sizes.slices as usize * 2 * width)? };
             let each = function(device, "norm_slices", type_name)?;
             let mut builder = stream.launch_builder(&each);
             builder.arg(&x_view).arg(&grad_view).arg(&stats).arg(&slices).arg(&sizes);
@@ -124,10 +121,10 @@ fn launch<T: CudaDType + DeviceRepr, A: CudaDType + DeviceRepr>(
             let mut builder = stream.launch_builder(&sum);
             builder.arg(&slices).arg(&sums).arg(&sizes);
             // SAFETY: as above.
-            unsafe { builder.launch(blocks((sizes.parts * sizes.width).div_ceil(32), 1, (32, 32, 1))) }.w()?;
+            unsafe { builder.launch(blocks((2 * sizes.width).div_ceil(32), 1, (32, 32, 1))) }.w()?;
         }
         let storage = Storage::Cuda(T::wrap_cuda_slice(sums, device.clone()));
-        Some(crate::tensor::from_storage(storage, (parts, width), BackpropOp::none(), false))
+        Some(crate::tensor::from_storage(storage, (2, width), BackpropOp::none(), false))
     } else {
         None
     };

@@ -1,4 +1,4 @@
-//! Normalizations of the last dimension: softmax, RMS norm, layer norm. On a GPU the gradients of norms are kernels of the candle-core beside.
+//! Normalizations of the last dimension: softmax, RMS norm, layer norm. On a GPU the gradients of layer norm are kernels of the candle-core beside.
 
 use super::{wanted, wide};
 use candle::{Result, Tensor, D};
@@ -32,10 +32,6 @@ pub(crate) fn rms_norm(
     grad: &Tensor,
     eps: f32,
 ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-    #[cfg(feature = "cuda")]
-    if let Some((of_x, of_weights)) = candle::norm::gradients(x, alpha, grad, eps, false, alpha.track_op())? {
-        return Ok((x.track_op().then_some(of_x), of_weights.map(|found| found.get(0)).transpose()?));
-    }
     let (wide_x, g) = (wide(x)?, wide(grad)?);
     let r = (wide_x.sqr()?.mean_keepdim(D::Minus1)? + eps as f64)?.sqrt()?.recip()?;
     let n = wide_x.broadcast_mul(&r)?;
@@ -56,8 +52,7 @@ pub(crate) fn layer_norm(
     eps: f32,
 ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
     #[cfg(feature = "cuda")]
-    if let Some((of_x, of_weights)) =
-        candle::norm::gradients(x, alpha, grad, eps, true, alpha.track_op() || beta.track_op())?
+    if let Some((of_x, of_weights)) = candle::norm::gradients(x, alpha, grad, eps, alpha.track_op() || beta.track_op())?
     {
         let part = |of: &Tensor, index| of_weights.as_ref().filter(|_| of.track_op()).map(|found| found.get(index));
         return Ok((x.track_op().then_some(of_x), part(alpha, 0).transpose()?, part(beta, 1).transpose()?));

@@ -10,7 +10,7 @@ use crate::compile::lift::Memory;
 /// The version of candle that the table holds for.
 pub const CANDLE_VERSION: &str = "0.11.1";
 
-/// What a launch of a kernel of candle, or of those for convolutions in groups, pooling and gradients of norms, reads, writes and computes.
+/// What a launch of a kernel of candle, or of those for convolutions in groups, pooling and gradients of layer norm, reads, writes and computes.
 ///
 /// Dimensions and strides that a kernel takes from device memory are read through `memory`; the result holds as long
 /// as they stay what they are. None where the name is not known, the arguments are not what candle passes, or the

@@ -1,4 +1,4 @@
-//! Gradients of layer norm and RMS norm, as candle has them with the kernels of `candle/core`.
+//! Gradients of layer norm, as candle has them with the kernels of `candle/core`.
 
 use super::call::product;
 use super::decoded::{Decoded, Use};
@@ -25,22 +25,19 @@ pub(super) fn norm(name: &str, launch: &LaunchShape, arguments: &[Vec<u8>]) -> O
         .chunks_exact(4)
         .map(|bytes| usize::try_from(u32::from_le_bytes(bytes.try_into().ok()?)).ok())
         .collect::<Option<_>>()?;
-    let &[rows, width, threads, per_slice, slices, parts, _eps] = &sizes[..] else { return None };
-    let is_sound = matches!(threads, 32 | THREADS)
-        && matches!(parts, 1 | 2)
-        && rows > 0
-        && width > 0
-        && rows.div_ceil(per_slice.max(1)) == slices;
+    let &[rows, width, threads, per_slice, slices, _eps] = &sizes[..] else { return None };
+    let is_sound =
+        matches!(threads, 32 | THREADS) && rows > 0 && width > 0 && rows.div_ceil(per_slice.max(1)) == slices;
     let elements = product(&[rows, width, element_bytes])?;
     let alpha = product(&[width, element_bytes])?;
     let stats = product(&[rows, 2, sum_bytes])?;
-    let partial = product(&[slices, parts, width, sum_bytes])?;
-    let sums = product(&[parts, width, element_bytes])?;
+    let partial = product(&[slices, 2, width, sum_bytes])?;
+    let sums = product(&[2, width, element_bytes])?;
     let columns = |count: usize| count.div_ceil(COLUMNS);
     let (read, written, grid) = match kind {
         "weights" if slices == 1 => (&[elements, elements, stats][..], &[sums][..], [columns(width), 1]),
         "slices" => (&[elements, elements, stats][..], &[partial][..], [columns(width), slices]),
-        "sum" => (&[partial][..], &[sums][..], [columns(parts * width), 1]),
+        "sum" => (&[partial][..], &[sums][..], [columns(2 * width), 1]),
         _ => {
             let each: usize = kind.strip_prefix("input_")?.parse().ok().filter(|each| threads * each >= width)?;
             let is_there = matches!(each, 2 | 8 | 32);
