@@ -80,7 +80,7 @@ pub struct OutArgs {
 pub struct MeasureArgs {
     #[command(flatten)]
     out: OutArgs,
-    /// `cpu` or `cuda:N`; most works need a GPU, and `reference` always runs on the CPU.
+    /// `cpu` or `cuda:N`; most works need a GPU.
     #[arg(long, value_name = "DEVICE", default_value = DEFAULT_DEVICE, value_parser = device_name)]
     pub device: DeviceName,
 }

@@ -90,6 +90,11 @@ impl<G, R: Clone + std::fmt::Debug> GraphCache<G, R> {
         self.held.get_mut(key).map(|held| &mut held.graph)
     }
 
+    /// The graphs that are held, in the order of their keys, for their owner to look at.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &G> {
+        self.held.values().map(|held| &held.graph)
+    }
+
     /// Holds `graph` as the most recently used one, and returns the graphs that had to go for it.
     ///
     /// These are the graph of the same key, which counts as invalidated, or else the least recently used one of a full

@@ -139,6 +139,8 @@ leyline::declare_metrics! {
     COMPILE_NODES_BEFORE = Gauge "tolaria.compile.nodes_before" Count [];
     /// Nodes of the last compiled graph.
     COMPILE_NODES_AFTER = Gauge "tolaria.compile.nodes_after" Count [];
+    /// Device memory of the compiled graphs that are replayed now, beside that of the captured ones; absent where there is none.
+    COMPILE_BYTES = Gauge "tolaria.compile.memory_bytes" Bytes [];
     /// Nodes on the longest chain of dependencies of the last compiled graph.
     COMPILE_CRITICAL_PATH = Gauge "tolaria.compile.critical_path" Count [];
     /// Time on the device of the last replay of a compiled graph that was measured.

@@ -94,8 +94,8 @@ impl Workload {
     }
 
     /// Linear `num_inputs`→4 with bias, 16 samples in batches of 4.
-    pub(crate) fn reference(num_inputs: usize, seed: u64, device: &Device) -> Result<Self, Error> {
-        Self::reference_of(num_inputs, Variant::default(), &mut Draw::new(seed, device))
+    pub(crate) fn reference(num_inputs: usize, variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
+        Self::reference_of(num_inputs, variant, &mut Draw::new(seed, device))
     }
 
     fn reference_of(num_inputs: usize, variant: Variant, draw: &mut Draw) -> Result<Self, Error> {

@@ -156,7 +156,7 @@ fn workload(name: &str, device: &Device) -> Result<Workload, Error> {
     match name {
         "tfm5m" => Workload::sequence_ends(Variant::default(), 3, device),
         "mlp" => Workload::mlp(3, device),
-        "ref" => Workload::reference(4, 3, device),
+        "ref" => Workload::reference(4, Variant::default(), 3, device),
         _ => Err(Error::UnknownWork { name: name.to_owned(), known: "ref, mlp, tfm5m".to_owned() }),
     }
 }

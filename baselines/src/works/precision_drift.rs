@@ -28,14 +28,15 @@ pub(super) const WORK: Work = Work::new(
     run,
 );
 
-const NOTES: &str = "WORK.PRECISION.*: a run of the trainer with `train.precision`, weights and data as in f32, four microbatches per step. loss, accuracy: of the \
+const NOTES: &str = "WORK.PRECISION.*: a run of the trainer with `train.precision`, weights and data as in f32, four microbatches per step, one of ref16: ref is linear 4→4, ref16 the reference workload, linear 16→4 in batches of 4. loss, accuracy: of the \
     training data at the end, evaluated in f32, of bf16_pure in bf16; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
     parameter_drift: norm of the difference of all parameters from those of f32 over the norm of what f32 has learned (those at the end minus those at the start). skipped: steps \
     that overflowed. seed_drift: the same distance between two runs in f32 from other orders of the samples. tf32 is measured on a GPU";
 
-/// Work, epochs.
-const WORKS: [(&str, u64); 3] = [("ref", 200), ("mlp", 12), ("tfm5m", 6)];
-const MICROBATCHES: usize = 4;
+/// Work, epochs, microbatches.
+const WORKS: [(&str, u64, usize); 4] = [("ref", 200, 4), (REFERENCE, 200, 1), ("mlp", 12, 4), ("tfm5m", 6, 4)];
+/// The reference workload.
+const REFERENCE: &str = "ref16";
 const SEEDS: [u64; 2] = [3, 4];
 
 /// Losses, accuracies and parameters of a run.
@@ -67,10 +68,10 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
     let gpu = setting.gpu.map(|_| Gpu::open(setting)).transpose()?;
     let device = gpu.as_ref().map_or(Device::Cpu, |gpu| gpu.device.clone());
     let mut samples = Samples::default();
-    for (work, epochs) in WORKS {
-        measure(setting, &device, (work, epochs), &mut samples)?;
+    for work in WORKS {
+        measure(setting, &device, work, &mut samples)?;
     }
-    let config = settings([("works", format!("{WORKS:?}")), ("microbatches", MICROBATCHES.to_string())]);
+    let config = settings([("works", format!("{WORKS:?}"))]);
     Ok(match gpu {
         Some(gpu) => gpu.result(WORK.name, NOTES, config, samples),
         None => samples.into_result(WORK.name, WORK.name, NOTES, config, setting.clock.as_ref()),
@@ -81,10 +82,10 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
 fn measure(
     setting: &Setting,
     device: &Device,
-    (work, epochs): (&str, u64),
+    (work, epochs, microbatches): (&str, u64, usize),
     samples: &mut Samples,
 ) -> Result<(), Error> {
-    let of = |precision, seed| train(setting, device, (work, epochs), precision, seed);
+    let of = |precision, seed| train(setting, device, (work, epochs, microbatches), precision, seed);
     let exact = of(TrainPrecision::F32, SEEDS[0])?;
     let learned = distance(&exact.end, &exact.start);
     samples.push(
@@ -118,7 +119,7 @@ fn measure(
 fn train(
     setting: &Setting,
     device: &Device,
-    (work, epochs): (&str, u64),
+    (work, epochs, microbatches): (&str, u64, usize),
     precision: TrainPrecision,
     seed: u64,
 ) -> Result<Ran, Error> {
@@ -127,15 +128,15 @@ fn train(
         _ => Precision::F32,
     };
     let variant = Variant { form: Form::Layers, precision: in_layers };
-    let work = if work == "tfm5m" {
-        Workload::sequence_ends(variant, 0, device)?
-    } else {
-        Workload::of(work, variant, 0, device)?
+    let work = match work {
+        "tfm5m" => Workload::sequence_ends(variant, 0, device)?,
+        REFERENCE => Workload::reference(16, variant, 0, device)?,
+        _ => Workload::of(work, variant, 0, device)?,
     };
     let data = all_of(work.dataset()?);
     let config = train_config(
-        (work.batch_size / MICROBATCHES).max(1),
-        MICROBATCHES,
+        (work.batch_size / microbatches).max(1),
+        microbatches,
         work.optimizer,
         ConflictResolution::Mean,
         ExecutionConfig::default(),

@@ -255,6 +255,14 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
         self.cache.stats()
     }
 
+    /// Device memory of the compiled graphs that are replayed now, bytes; that of the captured graphs beside them is in the
+    /// [statistics](Self::stats). Absent where there is no compiled one.
+    #[must_use]
+    pub fn compiled_bytes(&self) -> Option<u64> {
+        let compiled = self.cache.held().filter_map(|kept| kept.compiling.compiled());
+        compiled.map(|compiled| B::compile_report(compiled).arena_bytes as u64).reduce(|sum, bytes| sum + bytes)
+    }
+
     /// What happened to one key.
     pub(crate) fn stats_of(&self, key: &GraphKey) -> KeyStats {
         self.cache.stats_of(key)

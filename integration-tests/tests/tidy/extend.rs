@@ -99,7 +99,7 @@ const KINDS: &[Kind] = &[
         heading: "Bench work",
         most: 1,
         instances: &[
-            Instance { name: "capture_profile", words: &["capture_profile", "capture-profile"] },
+            Instance { name: "compile_scale", words: &["compile_scale", "compile-scale"] },
             Instance { name: "gradient_cpu", words: &["gradient_cpu", "gradient-cpu"] },
         ],
         users: &[],

@@ -62,6 +62,7 @@ impl ExecutionLog {
         &mut self,
         tests: GraphTests,
         stats: &GraphStats,
+        compiled_bytes: Option<u64>,
         gpu: &mut Gpu,
         ring: &mut StagingRing,
     ) {
@@ -73,6 +74,7 @@ impl ExecutionLog {
         }
         self.graphs.stage_copy_ms.set_or_clear(ring.copy_ms());
         self.graphs.bytes.set_or_clear(stats.total.bytes.map(|bytes| bytes as f64));
+        self.compiles.bytes.set_or_clear(compiled_bytes.map(|bytes| bytes as f64));
         self.graphs.kept.set(stats.entries as f64);
         self.graphs.hits.set(stats.total.hits as f64);
         self.graphs.misses.set(stats.total.misses as f64);
@@ -88,6 +90,7 @@ impl ExecutionLog {
         for gauge in [&self.graphs.enabled, &self.graphs.kept, &self.graphs.bytes, &self.compiles.enabled] {
             gauge.set(0.0);
         }
+        self.compiles.bytes.set_or_clear(None);
     }
 
     /// Notes a step; `None` ran eagerly.
@@ -230,6 +233,7 @@ mod tests {
             log.replayed(Taken::Compiled, None);
             log.graphs.kept.set(1.0);
             log.graphs.bytes.set(8.0);
+            log.compiles.bytes.set(16.0);
             assert_eq!((counter("captures_total"), counter("replays_total")), (round, 6 * round));
             let present = ["train.graph_enabled", "train.compile_enabled", "graph.kept", "graph.memory_bytes"];
             assert_eq!(present.map(gauge), [Some(1.0), Some(1.0), Some(1.0), Some(8.0)]);
@@ -238,6 +242,7 @@ mod tests {
             assert_eq!((counter("captures_total"), counter("replays_total")), (round, 6 * round));
             assert_eq!(counter("evictions_total"), 0, "none went for want of a place");
             assert_eq!(present.map(gauge), [Some(0.0); 4]);
+            assert_eq!(gauge("compile.memory_bytes"), None, "no compiled graph is there");
             assert_eq!(gauge("graph.capture_ms"), Some(3.0), "what was measured stays");
             log.not_replayed(false, None);
             assert_eq!(gauge("train.graph_enabled"), Some(0.0));

@@ -271,7 +271,7 @@ impl StepExecutor {
     /// Hands what was measured on the device in an epoch to telemetry.
     pub(super) fn publish(&mut self) {
         let Some(RecordingDevice { gpu, ring, .. }) = &mut self.device else { return };
-        self.log.finish_epoch(self.graphs.tests(), &self.graphs.stats(), gpu, ring);
+        self.log.finish_epoch(self.graphs.tests(), &self.graphs.stats(), self.graphs.compiled_bytes(), gpu, ring);
     }
 
     /// What became of evaluations, where there is a device that records.

@@ -50,7 +50,7 @@ fn parameters_are_as_many_as_published() {
             assert_eq!((work.name, work.model.layout().num_elements()), (name, expected));
         }
     }
-    assert_eq!(Workload::reference(16, 0, &Device::Cpu).unwrap().model.layout().num_elements(), 68);
+    assert_eq!(Workload::reference(16, Variant::default(), 0, &Device::Cpu).unwrap().model.layout().num_elements(), 68);
     let error = Workload::named("resnet", 0, &Device::Cpu).unwrap_err();
     assert!(error.to_string().contains("ref, mlp, tfm5m, tfm30m, mlp4096, gpt2"), "{error}");
 }

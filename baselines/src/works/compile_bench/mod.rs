@@ -39,7 +39,7 @@ const NOTES: &str = "CASE is WORK.PRECISION.FORM; FORM: basic operations of cand
     .stall.over_eager: what the longest of them takes beyond a captured step, over the median of eager steps. CASE.nodes, .critical_path, .pass.NAME: what \
     is left after all passes and after each. torch.*, jax.*: the peers, when they were asked for. ratio.CASE: compiled over \
     the fastest of the peers, medians; .pipelined the same without synchronisation; bf16 against parameters in f32 with products in bf16, bf16_pure against parameters in bf16. \
-    tokens_per_s.CASE: of language models with products in bf16, by .pipelined and .enqueued; utilization.CASE: times \
+    tokens_per_s.CASE: of language models, by .pipelined and .enqueued; utilization.CASE, with products in bf16: times \
     operations per token (6 for each parameter but positions, and 12 L D T), over the data sheet's dense peak of the device. \
     CASE.kernel.NAME: launches of a kernel in one compiled step, added up, traced by CUPTI (us), .traced.kernels all of them; .traced: from the first beginning to the last end; .traced.launches how many. \
     Before any time was taken, parameters and loss after the same number of eager, captured and compiled steps were \

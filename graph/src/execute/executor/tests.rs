@@ -10,7 +10,9 @@ use leyline::model::HostNumbers;
 use leyline::region::Recording;
 
 use super::*;
-use crate::function::tests::device::{Fake, Step, frozen, num_joins, refuse, replay_with, steps_and_tests};
+use crate::function::tests::device::{
+    ARENA_BYTES, Fake, Step, frozen, num_joins, refuse, replay_with, steps_and_tests,
+};
 use crate::key::ExecutionMode;
 use crate::manager::GraphMode;
 use crate::report::CaptureReport;
@@ -278,6 +280,26 @@ fn a_shape_that_was_not_compiled_once_is_not_compiled_after_its_next_capture_eit
         owner.step(2);
         assert_eq!(compiles((0..4).map(|_| owner.step(1)).collect()), again, "{refused:?}");
     }
+}
+
+#[test]
+fn memory_of_compiled_graphs_is_that_of_those_that_are_kept_and_absent_without_one() {
+    let mut owner = Owner::new(ExecutorConfig { limit: NonZeroUsize::new(2).unwrap(), ..COMPILED });
+    let mut compiled = |shape: u32| {
+        let bytes = owner.executor.compiled_bytes();
+        (0..8).for_each(|_| drop(owner.step(shape)));
+        (bytes, owner.executor.compiled_bytes())
+    };
+    let of = |num_graphs: u64| Some(num_graphs * ARENA_BYTES as u64);
+    assert_eq!(compiled(1), (None, of(1)));
+    assert_eq!(compiled(2), (of(1), of(2)));
+    assert_eq!(compiled(3), (of(2), of(2)), "the first one made room");
+    owner.executor.clear();
+    assert_eq!(owner.executor.compiled_bytes(), None);
+    drop(owner);
+    let mut plain = Owner::new(PLAIN);
+    (0..8).for_each(|_| drop(plain.step(1)));
+    assert_eq!(plain.executor.compiled_bytes(), None);
 }
 
 #[test]

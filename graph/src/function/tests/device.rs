@@ -13,6 +13,9 @@ use crate::execute::{Backend, Compiler};
 use crate::reason::Refusal;
 use crate::report::CaptureReport;
 
+/// Of every compiled step.
+pub(crate) const ARENA_BYTES: usize = 4096;
+
 thread_local! {
     static SCRIPT: RefCell<Script> = const { RefCell::new(Script::new()) };
 }
@@ -141,7 +144,11 @@ impl Compiler for Fake {
     fn poll(&mut self, _job: &mut ()) -> Option<Result<FakeCompiled, Refusal>> {
         let refusal = || Refusal::NotCompiled { why: "scripted", message: String::new() };
         let is_refused = SCRIPT.with_borrow(|script| script.refused == Some(Step::Compile));
-        Some(if is_refused { Err(refusal()) } else { Ok(FakeCompiled::default()) })
+        let compiled = || {
+            let report = CompileReport { arena_bytes: ARENA_BYTES, ..CompileReport::default() };
+            FakeCompiled { report, ..FakeCompiled::default() }
+        };
+        Some(if is_refused { Err(refusal()) } else { Ok(compiled()) })
     }
 
     fn verify(&mut self, compiled: &mut FakeCompiled, captured: &FakeGraph, _poison: u8) -> Result<(), Refusal> {

@@ -1,4 +1,6 @@
-//! What a capture costs, by part: ten fresh set-ups in a row, and ten captures of one model.
+//! What a capture costs, by part: ten fresh set-ups in a row, ten captures of one model, ten trainers in a row, and captures that are refused.
+
+mod later;
 
 use esper_graph::{CaptureReport, GraphManager, GraphMemory};
 use leyline::region::Eager;
@@ -39,7 +41,16 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
             result?;
             gpu.session.trim_graph_memory().map_err(|refusal| refused("giving the memory for graphs back", refusal))?;
         }
-        for mode in ["fresh", "reused", "kept"] {
+        // Of a network of vectors: the transformer's targets are of tokens, and a data set has them by sample.
+        if model != "tfm5m" {
+            let gpu = Gpu::on(&device, ordinal, &clock)?;
+            later::trainers(&gpu, model, &mut eager, &mut samples)?;
+        }
+        {
+            let gpu = Gpu::on(&device, ordinal, &clock)?;
+            later::refused_captures(&gpu, model, &losses[WARM_UP..], &mut eager, &mut samples)?;
+        }
+        for mode in ["fresh", "reused", "kept", "trainer"] {
             let name = format!("{model}.{mode}");
             if let Some(ratio) = samples.slowest_over_median(&format!("{name}.total")) {
                 samples.push(format!("{name}.slowest_over_median"), "ratio", ratio);
@@ -55,7 +66,9 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
                  model, the graph before dropped first; kept: the same, with what graphs leave kept for the next one. total: begin, record, end, inspect, instantiate, upload; \
                  first_replay: until the device is done; set_up: from opening the session to dropping the graph. \
                  capture_ctor_ms: making model and static buffers; capture_ctx_ms: switching to recording. Nothing is \
-                 zeroed before a capture, so there is no capture_zero_ms. memory: what the device reserves for graphs";
+                 zeroed before a capture, so there is no capture_zero_ms. memory: what the device reserves for graphs. \
+                 trainer: ten trainers, one after the other, of 4 epochs each; total: their captures with instantiation and upload, whole: from making one to its end. refused: captures that fail \
+                 at the end of the step; memory.after: when the eager step that takes its place is done";
     let gpu = Gpu::on(&device, ordinal, &clock)?;
     Ok(gpu.result(WORK.name, notes, config, samples).into())
 }
