@@ -116,7 +116,7 @@ impl Tamiyo {
     /// `policy_loaded` or `policy_refused`.
     #[must_use]
     pub fn with_networks(mut self, networks: Box<dyn Networks>) -> Self {
-        self.networks = Some(networks);
+        self.networks = (self.kind == PolicyKind::Learned).then_some(networks);
         self
     }
 

@@ -72,6 +72,13 @@ fn without_a_network_nothing_is_decided_and_said_so() {
 }
 
 #[test]
+fn no_other_policy_asks_for_a_network() {
+    let mut policy = with("{}", Scripted::from([(1, Ok(random_network(5, 1.0)))]));
+    let decision = decide(&mut policy, &state(9, vec![], vec![slot("a", &[("mlp", 10)])]));
+    assert!(!rules(&decision).iter().any(|(rule, _)| *rule == "policy_loaded"), "{decision:?}");
+}
+
+#[test]
 fn a_network_that_is_refused_leaves_the_one_before() {
     let free = || state(1, vec![], vec![slot("a", &[("mlp", 10)])]);
     let grows = stubborn_network([0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0]);

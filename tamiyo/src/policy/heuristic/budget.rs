@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::Proposal;
 use crate::policy::heuristic::decide::HeuristicMemory;
+use crate::policy::heuristic::placement::Offered;
 use crate::policy::heuristic::rules::epochs_left;
 use crate::policy::heuristic::{HeuristicConfig, LookingConfig};
 use crate::policy::proposal::live_seeds;
@@ -79,9 +80,8 @@ impl<'a> Prices<'a> {
         self.samples.zip(cost).map_or(0.0, |([.., confirming, _], cost)| cost.of_samples(0.0, confirming))
     }
 
-    fn of_offer(&self, slot: &SlotId, blueprint: &BlueprintId) -> Option<Cost> {
-        let offers = self.state.costs.iter().flat_map(|costs| &costs.offers);
-        offers.filter(|(at, of, _)| at == slot && of == blueprint).map(|(.., cost)| *cost).next()
+    fn of_offers(&self) -> OfferPrices<'a> {
+        OfferPrices::of(self.state.costs.as_ref().map_or(&[], |costs| &costs.offers))
     }
 
     /// Of looking at a live seed as it is now.
@@ -102,7 +102,7 @@ impl<'a> Prices<'a> {
     /// What a seed in the shadow has still to cost before it is judged.
     fn reserved(&self, min_epochs: u64, seed: &SeedState) -> f64 {
         let (epochs, cost) = match seed.stage {
-            SeedStage::Germinated => (min_epochs, self.of_offer(&seed.slot, &seed.blueprint)),
+            SeedStage::Germinated => (min_epochs, self.of_offers().of_slot(&seed.slot).cost(&seed.blueprint)),
             SeedStage::Training => (min_epochs.saturating_sub(seed.epochs_in_stage), self.of_seed(seed)),
             SeedStage::Dormant
             | SeedStage::Blending
@@ -114,6 +114,29 @@ impl<'a> Prices<'a> {
         };
         let reading = if seed.confirmation.is_none() { self.reading(cost) } else { 0.0 };
         epochs as f64 * self.epoch(cost) + reading
+    }
+}
+
+/// What offers cost, as they are told: in pieces of one slot each, so that the name of a slot is looked for among slots and not among
+/// offers. Of a pair that is told twice the first cost counts.
+struct OfferPrices<'a>(Vec<&'a [(SlotId, BlueprintId, Cost)]>);
+
+/// Those of one slot.
+struct SlotPrices<'a>(Vec<&'a [(SlotId, BlueprintId, Cost)]>);
+
+impl<'a> OfferPrices<'a> {
+    fn of(offers: &'a [(SlotId, BlueprintId, Cost)]) -> Self {
+        Self(offers.chunk_by(|(slot, ..), (next, ..)| slot == next).collect())
+    }
+
+    fn of_slot(&self, slot: &SlotId) -> SlotPrices<'a> {
+        SlotPrices(self.0.iter().copied().filter(|piece| piece[0].0 == *slot).collect())
+    }
+}
+
+impl SlotPrices<'_> {
+    fn cost(&self, blueprint: &BlueprintId) -> Option<Cost> {
+        self.0.iter().copied().flatten().find(|(_, of, _)| of == blueprint).map(|(.., cost)| *cost)
     }
 }
 
@@ -157,18 +180,29 @@ pub(in crate::policy) struct Room<'a> {
     allowed: f64,
 }
 
-impl Room<'_> {
+impl<'a> Room<'a> {
+    /// The offers of free slots for which there is room, slot by slot.
+    pub(in crate::policy) fn offers(&self) -> Vec<Offered<'a>> {
+        let prices = self.prices.of_offers();
+        let free = self.prices.state.slots.iter().enumerate().filter(|(_, slot)| slot.occupant.is_none());
+        free.flat_map(|(index, slot)| {
+            let of_slot = prices.of_slot(&slot.slot);
+            let offers = slot.offers.iter().filter(move |offer| self.holds(offer, of_slot.cost(&offer.blueprint)));
+            offers.map(move |offer| Offered { index, slot, offer })
+        })
+        .collect()
+    }
+
     /// Whether a seed of this offer has room: its parameters, and its shortest time in the shadow.
-    pub(in crate::policy) fn holds(&self, slot: &SlotId, offer: &BlueprintOffer) -> bool {
-        let cost = self.prices.of_offer(slot, &offer.blueprint);
+    fn holds(&self, offer: &BlueprintOffer, cost: Option<Cost>) -> bool {
         let needed =
             self.prices.germination() + self.min_epochs as f64 * self.prices.epoch(cost) + self.prices.reading(cost);
         offer.num_parameters <= self.parameters && self.spent + self.reserved + needed <= self.allowed
     }
 
     /// Why nothing on offer has room.
-    pub(in crate::policy) fn refusal(&self, slots: &[SlotState]) -> Proposal {
-        let free: Vec<&SlotState> = slots.iter().filter(|slot| slot.occupant.is_none()).collect();
+    pub(in crate::policy) fn refusal(&self) -> Proposal {
+        let free: Vec<&SlotState> = self.prices.state.slots.iter().filter(|slot| slot.occupant.is_none()).collect();
         let is_small = |offer: &BlueprintOffer| offer.num_parameters <= self.parameters;
         if free.iter().any(|slot| slot.offers.iter().any(is_small)) {
             return Proposal::wait("looking_spent", self.spent());
@@ -250,5 +284,31 @@ impl HeuristicConfig {
             }
         }
         ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// In whatever order pairs are told, and however often.
+        #[test]
+        fn the_price_of_an_offer_is_the_first_that_is_told_of_its_pair(told in proptest::collection::vec((0..4, 0..4), 0..40)) {
+            let slot = |index: i32| SlotId::new(format!("slot{index}")).unwrap();
+            let blueprint = |index: i32| BlueprintId::new(format!("mlp{index}")).unwrap();
+            let cost = |index: usize| Cost { training: index as f64, evaluation: 0.0 };
+            let costs = told.iter().enumerate().map(|(i, (at, of))| (slot(*at), blueprint(*of), cost(i)));
+            let costs: Vec<_> = costs.collect();
+            let prices = OfferPrices::of(&costs);
+            for pair in (0..5).flat_map(|at| (0..5).map(move |of| (at, of))) {
+                let searched = told.iter().position(|one| *one == pair).map(cost);
+                prop_assert_eq!(prices.of_slot(&slot(pair.0)).cost(&blueprint(pair.1)), searched, "{:?}", pair);
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use leyline::command::Operation;
 use leyline::id::{BlueprintId, EpochIndex, SlotId};
-use leyline::seed::{BlueprintOffer, Confirming, SeedStage, SeedState, SlotState};
+use leyline::seed::{Confirming, SeedStage, SeedState, SlotState};
 use leyline::state::SystemState;
 use serde::{Deserialize, Serialize};
 
@@ -82,24 +82,23 @@ impl HeuristicConfig {
         }
         let signals = memory.tracker.signals(&self.plateau, &self.stability);
         let room = self.room(memory, state, proposals);
-        let choose = |holds: &dyn Fn(&SlotId, &BlueprintOffer) -> bool| {
-            memory
-                .ledger
-                .choose(&self.germination, &state.slots, |slot, offer| room.holds(slot, offer) && holds(slot, offer))
-        };
-        let Some(choice) = choose(&|_, _| true) else { return room.refusal(&state.slots) };
-        let grown = state.slots.iter().any(|slot| slot.num_fossilized > 0);
+        let mut offers = room.offers();
+        let Some(choice) = memory.ledger.choose(&self.germination, &offers) else { return room.refusal() };
         // Without earlier runs every offer pays, and to ask again of each would take as long as the choice.
-        let knows = !self.earlier.tries.is_empty();
-        if knows && choose(&|slot, offer| self.earlier.pays(grown, slot, offer)).is_none() {
-            let (least, beside) =
-                (self.earlier.min_chance, if grown { "beside a permanent one" } else { "as the first" });
-            return Proposal::wait("does_not_pay", format!("no seed has a chance of {least} to be kept {beside}"));
+        if !self.earlier.tries.is_empty() {
+            let grown = state.slots.iter().any(|slot| slot.num_fossilized > 0);
+            offers.retain(|offered| self.earlier.pays(grown, &offered.slot.slot, offered.offer));
+            if memory.ledger.choose(&self.germination, &offers).is_none() {
+                let (least, beside) =
+                    (self.earlier.min_chance, if grown { "beside a permanent one" } else { "as the first" });
+                return Proposal::wait("does_not_pay", format!("no seed has a chance of {least} to be kept {beside}"));
+            }
         }
         let (loss, since) = (signals.loss.unwrap_or(f64::NAN), signals.epochs_since_improvement);
         let detail = format!("loss {loss:.6}, {since} epochs without improvement, {choice}");
-        memory.record_germination(self, state, (&choice.slot, &choice.blueprint));
-        Proposal::act(Operation::germinate(choice.slot, choice.blueprint), "plateau", detail)
+        let (slot, blueprint) = (choice.slot, choice.blueprint);
+        memory.record_germination(self, state, (slot, blueprint));
+        Proposal::act(Operation::germinate(slot.clone(), blueprint.clone()), "plateau", detail)
     }
 
     /// The first reason why nothing germinates in this epoch.

@@ -41,7 +41,7 @@
 mod config;
 pub(super) mod decide;
 pub(super) mod rules;
-mod placement;
+pub(in crate::policy) mod placement;
 mod earlier;
 pub(super) mod budget;
 

@@ -34,11 +34,26 @@ struct PairRecord {
     sum_gain: f64,
 }
 
+/// An offer of a free slot.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::policy) struct Offered<'a> {
+    pub(in crate::policy) index: usize,
+    pub(in crate::policy) slot: &'a SlotState,
+    pub(in crate::policy) offer: &'a BlueprintOffer,
+}
+
+/// What became of earlier germinations in one slot.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::policy) struct SlotRecord<'a> {
+    pairs: Option<&'a BTreeMap<BlueprintId, PairRecord>>,
+    pub(in crate::policy) num_germinations: u64,
+}
+
 /// The pair that was chosen.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::policy) struct Candidate {
-    pub(super) slot: SlotId,
-    pub(super) blueprint: BlueprintId,
+pub(in crate::policy) struct Candidate<'a> {
+    pub(super) slot: &'a SlotId,
+    pub(super) blueprint: &'a BlueprintId,
     pub(in crate::policy) cooling: u64,
     pub(in crate::policy) tried: bool,
     pub(in crate::policy) mean_gain: Option<f64>,
@@ -47,7 +62,7 @@ pub(in crate::policy) struct Candidate {
     slot_index: usize,
 }
 
-impl fmt::Display for Candidate {
+impl fmt::Display for Candidate<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.tried, self.mean_gain) {
             (false, _) => f.write_str("untried pair"),
@@ -57,22 +72,37 @@ impl fmt::Display for Candidate {
     }
 }
 
+impl Offered<'_> {
+    /// The offers of each slot; `offers` are slot by slot.
+    pub(in crate::policy) fn by_slot(offers: &[Self]) -> impl Iterator<Item = &[Self]> {
+        offers.chunk_by(|one, next| one.index == next.index)
+    }
+}
+
+impl GerminationConfig {
+    /// Place among the preferred blueprints; absent where it may not be used.
+    pub(in crate::policy) fn rank(&self, blueprint: &BlueprintId) -> Option<usize> {
+        if self.blueprints.is_empty() {
+            return Some(0);
+        }
+        self.blueprints.iter().position(|allowed| allowed == blueprint)
+    }
+}
+
 impl Ledger {
-    /// The best pair of a free slot and an offer that `has_room`.
-    pub(super) fn choose(
-        &self,
-        config: &GerminationConfig,
-        slots: &[SlotState],
-        has_room: impl Fn(&SlotId, &BlueprintOffer) -> bool,
-    ) -> Option<Candidate> {
-        slots
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| slot.occupant.is_none())
-            .flat_map(|(index, slot)| slot.offers.iter().map(move |offer| (index, &slot.slot, offer)))
-            .filter(|(_, slot, offer)| has_room(slot, offer))
-            .filter_map(|(index, slot, offer)| self.candidate(config, index, slot, &offer.blueprint))
-            .min_by(Candidate::order)
+    /// The best pair of `offers`, which are slot by slot.
+    pub(super) fn choose<'a>(&self, config: &GerminationConfig, offers: &[Offered<'a>]) -> Option<Candidate<'a>> {
+        let candidates = Offered::by_slot(offers).flat_map(|offers| {
+            let record = self.of_slot(&offers[0].slot.slot);
+            offers.iter().filter_map(move |offered| self.candidate(config, record, *offered))
+        });
+        candidates.min_by(Candidate::order)
+    }
+
+    pub(in crate::policy) fn of_slot(&self, slot: &SlotId) -> SlotRecord<'_> {
+        let pairs = self.pairs.get(slot);
+        let num_germinations = pairs.map_or(0, |pairs| pairs.values().map(|pair| pair.num_germinations).sum());
+        SlotRecord { pairs, num_germinations }
     }
 
     /// Counts a germination when it is asked for, so that one the seed manager refuses cannot block all others.
@@ -93,30 +123,26 @@ impl Ledger {
         }
     }
 
-    pub(in crate::policy) fn candidate(
+    /// The pair of an offer, whose slot has this record; absent where its blueprint may not be used.
+    pub(in crate::policy) fn candidate<'a>(
         &self,
         config: &GerminationConfig,
-        slot_index: usize,
-        slot: &SlotId,
-        blueprint: &BlueprintId,
-    ) -> Option<Candidate> {
-        let rank = if config.blueprints.is_empty() {
-            0
-        } else {
-            config.blueprints.iter().position(|allowed| allowed == blueprint)?
-        };
-        let pairs = self.pairs.get(slot);
-        let record = pairs.and_then(|pairs| pairs.get(blueprint)).copied().unwrap_or_default();
+        of_slot: SlotRecord<'_>,
+        Offered { index, slot, offer }: Offered<'a>,
+    ) -> Option<Candidate<'a>> {
+        let blueprint = &offer.blueprint;
+        let rank = config.rank(blueprint)?;
+        let record = of_slot.pairs.and_then(|pairs| pairs.get(blueprint)).copied().unwrap_or_default();
         let until = self.stand_back_until.get(blueprint).copied().unwrap_or(0);
         Some(Candidate {
-            slot: slot.clone(),
-            blueprint: blueprint.clone(),
+            slot: &slot.slot,
+            blueprint,
             cooling: until.saturating_sub(self.num_germinations),
             tried: record.num_germinations > 0,
             mean_gain: (record.num_measured > 0).then(|| record.sum_gain / record.num_measured as f64),
-            slot_germinations: pairs.map_or(0, |pairs| pairs.values().map(|pair| pair.num_germinations).sum()),
+            slot_germinations: of_slot.num_germinations,
             rank,
-            slot_index,
+            slot_index: index,
         })
     }
 
@@ -125,7 +151,7 @@ impl Ledger {
     }
 }
 
-impl Candidate {
+impl Candidate<'_> {
     /// The smaller one is preferred; no two candidates are equal.
     fn order(&self, other: &Self) -> Ordering {
         let gain = |candidate: &Self| candidate.mean_gain.unwrap_or(f64::NEG_INFINITY);
@@ -135,7 +161,7 @@ impl Candidate {
             .then_with(|| gain(other).total_cmp(&gain(self)))
             .then(self.slot_germinations.cmp(&other.slot_germinations))
             .then(self.rank.cmp(&other.rank))
-            .then_with(|| self.blueprint.cmp(&other.blueprint))
+            .then_with(|| self.blueprint.cmp(other.blueprint))
             .then(self.slot_index.cmp(&other.slot_index))
     }
 }

@@ -2,11 +2,12 @@
 
 use leyline::command::Operation;
 use leyline::id::{BlueprintId, SeedId, SlotId};
-use leyline::seed::{BlueprintOffer, SeedStage, SeedState, SlotState};
+use leyline::seed::{SeedStage, SeedState};
 use leyline::state::SystemState;
 
 use crate::policy::heuristic::budget::Room;
 use crate::policy::heuristic::decide::Asks;
+use crate::policy::heuristic::placement::Offered;
 use crate::policy::heuristic::rules::{closing, fades, gate_is_open};
 use crate::policy::learned::LearnedMemory;
 use crate::policy::learned::features::{Row, Shown};
@@ -104,7 +105,7 @@ pub(super) fn propose(
     }
     let germination = match limits.against(watched, state, &proposals, Asks::Limits) {
         Some(against) => against,
-        None => germinate(limits, &shown, &limits.room(watched, state, &proposals), state, take),
+        None => germinate(limits, &shown, &limits.room(watched, state, &proposals), take),
     };
     if let Some(Operation::Germinate { slot, blueprint, .. }) = &germination.operation {
         memory.watched.record_germination(limits, state, (slot, blueprint));
@@ -113,38 +114,24 @@ pub(super) fn propose(
     proposals
 }
 
-fn germinate(
-    limits: &HeuristicConfig,
-    shown: &Shown<'_>,
-    room: &Room<'_>,
-    state: &SystemState,
-    take: Take<'_>,
-) -> Proposal {
-    let names = &limits.germination.blueprints;
-    let may_be = |slot: &SlotState, offer: &BlueprintOffer| {
-        room.holds(&slot.slot, offer) && (names.is_empty() || names.contains(&offer.blueprint))
-    };
-    let free: Vec<(usize, &SlotState)> = state
-        .slots
-        .iter()
-        .enumerate()
-        .filter(|(_, slot)| slot.occupant.is_none() && slot.offers.iter().any(|offer| may_be(slot, offer)))
-        .collect();
+fn germinate(limits: &HeuristicConfig, shown: &Shown<'_>, room: &Room<'_>, take: Take<'_>) -> Proposal {
+    let mut offers = room.offers();
+    offers.retain(|offered| limits.germination.rank(&offered.offer.blueprint).is_some());
+    let free: Vec<&[Offered<'_>]> = Offered::by_slot(&offers).collect();
     if free.is_empty() {
-        return room.refusal(&state.slots);
+        return room.refusal();
     }
     let (taken, probability) = take(&one_row(About::Germination, shown.run(), &[REST, GERMINATE]));
     if taken == 0 {
         return Proposal::wait("learned", format!("nothing germinates, probability {probability:.3}"));
     }
-    let rows = free.iter().map(|(index, slot)| shown.slot(*index, slot)).collect();
-    let slots = free.iter().map(|(_, slot)| slot.slot.clone()).collect();
+    let rows = free.iter().map(|offers| shown.slot(offers[0].index, offers[0].slot)).collect();
+    let slots = free.iter().map(|offers| offers[0].slot.slot.clone()).collect();
     let (at, of_slot) = take(&of_each(About::Slot(slots), rows, SLOT));
-    let (index, slot) = free[at];
-    let offers: Vec<&BlueprintOffer> = slot.offers.iter().filter(|offer| may_be(slot, offer)).collect();
-    let rows = offers.iter().map(|offer| shown.offer(index, slot, offer)).collect();
-    let blueprints = offers.iter().map(|offer| offer.blueprint.clone()).collect();
+    let rows = shown.offers(free[at]);
+    let blueprints = free[at].iter().map(|offered| offered.offer.blueprint.clone()).collect();
     let (which, of_blueprint) = take(&of_each(About::Blueprint(blueprints), rows, BLUEPRINT));
+    let Offered { slot, offer, .. } = free[at][which];
     let detail = format!("probability {probability:.3}, of the slot {of_slot:.3}, of the blueprint {of_blueprint:.3}");
-    Proposal::act(Operation::germinate(slot.slot.clone(), offers[which].blueprint.clone()), "learned", detail)
+    Proposal::act(Operation::germinate(slot.slot.clone(), offer.blueprint.clone()), "learned", detail)
 }

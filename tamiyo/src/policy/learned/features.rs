@@ -4,11 +4,12 @@
 //! not measured, all are 0, and a flag says so. Sizes and times are shown as ln(1 + x), gains as fractions of the loss. Networks are
 //! trained for one list: a change of it is a new [`FEATURES_VERSION`].
 
-use leyline::seed::{BlueprintOffer, SeedStage, SeedState, SlotState};
+use leyline::seed::{SeedStage, SeedState, SlotState};
 use leyline::state::SystemState;
 
 use crate::policy::HeuristicConfig;
 use crate::policy::heuristic::decide::HeuristicMemory;
+use crate::policy::heuristic::placement::{Offered, SlotRecord};
 use crate::policy::heuristic::rules::{epochs_left, gate_is_open};
 
 /// Version of [`FEATURES`].
@@ -22,11 +23,12 @@ pub type Row = [f32; NUM_FEATURES];
 
 const NUM_OF_RUN: usize = 19;
 const NUM_OF_SEED: usize = 20;
+const NUM_OF_OFFER: usize = 6;
 /// Largest size of a feature.
 const LARGEST: f64 = 1e3;
 
 /// Every feature: its name, and its unit.
-pub const FEATURES: [(&str, &str); NUM_OF_RUN + NUM_OF_SEED + 10] = [
+pub const FEATURES: [(&str, &str); NUM_OF_RUN + NUM_OF_SEED + 4 + NUM_OF_OFFER] = [
     ("run.progress", "fraction of the epochs"),
     ("run.epochs_left", "ln(1 + epochs)"),
     ("run.lives_left", "epochs left / shortest life of a seed, at most 10"),
@@ -83,7 +85,8 @@ pub(super) struct Shown<'a> {
     limits: &'a HeuristicConfig,
     memory: &'a HeuristicMemory,
     state: &'a SystemState,
-    run: [f64; NUM_OF_RUN],
+    /// The row about the run alone.
+    run: Row,
     /// To measure gains by, nats per sample.
     loss: f64,
 }
@@ -102,6 +105,17 @@ fn log_ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     Some((a.filter(positive)? / b.filter(positive)?).ln())
 }
 
+/// The row with `numbers` from `offset` on.
+fn with(mut row: Row, numbers: &[f64], offset: usize) -> Row {
+    for (place, number) in row[offset..].iter_mut().zip(numbers) {
+        let number = if number.is_finite() { number.clamp(-LARGEST, LARGEST) } else { 0.0 };
+        #[expect(clippy::cast_possible_truncation, reason = "it is small; rounding is all that happens")]
+        let number = number as f32;
+        *place = number;
+    }
+    row
+}
+
 impl<'a> Shown<'a> {
     pub(super) fn of(
         limits: &'a HeuristicConfig,
@@ -118,7 +132,7 @@ impl<'a> Shown<'a> {
         let live = state.seeds.iter().filter(|seed| seed.stage.is_live()).count();
         let permanent = state.slots.iter().map(|slot| slot.num_fossilized).sum::<u64>();
         let grown = (state.host_parameters.max(1) as f64, memory.initial_parameters.unwrap_or(0).max(1) as f64);
-        let run = [
+        let run: [f64; NUM_OF_RUN] = [
             state.epoch.0 as f64 / state.num_epochs.max(1) as f64,
             log1p(left),
             (left as f64 / limits.life_epochs() as f64).min(10.0),
@@ -140,19 +154,7 @@ impl<'a> Shown<'a> {
             limits.part_spent(memory, state).min(10.0),
         ];
         let loss = signals.loss.filter(|loss| *loss > 0.0).unwrap_or(1.0);
-        Self { limits, memory, state, run, loss }
-    }
-
-    fn row(&self, rest: &[f64], offset: usize) -> Row {
-        let mut row = [0.0_f32; NUM_FEATURES];
-        let numbers = self.run.iter().enumerate().chain(rest.iter().enumerate().map(|(i, x)| (offset + i, x)));
-        for (index, number) in numbers {
-            let number = if number.is_finite() { number.clamp(-LARGEST, LARGEST) } else { 0.0 };
-            #[expect(clippy::cast_possible_truncation, reason = "it is small; rounding is all that happens")]
-            let number = number as f32;
-            row[index] = number;
-        }
-        row
+        Self { limits, memory, state, run: with([0.0; NUM_FEATURES], &run, 0), loss }
     }
 
     fn share_of_network(&self, num_parameters: u64) -> f64 {
@@ -161,7 +163,7 @@ impl<'a> Shown<'a> {
 
     /// About the run alone.
     pub(super) fn run(&self) -> Row {
-        self.row(&[], NUM_OF_RUN)
+        self.run
     }
 
     /// About a seed.
@@ -195,14 +197,13 @@ impl<'a> Shown<'a> {
             seed.stability.unwrap_or(0.0),
             self.share_of_network(seed.num_parameters),
         ];
-        self.row(&numbers, NUM_OF_RUN)
+        with(self.run, &numbers, NUM_OF_RUN)
     }
 
-    fn place(&self, index: usize, slot: &SlotState) -> [f64; 4] {
-        let candidates = slot.offers.iter().filter_map(|offer| {
-            self.memory.ledger.candidate(&self.limits.germination, index, &slot.slot, &offer.blueprint)
-        });
-        let germinations = candidates.map(|candidate| candidate.slot_germinations).max().unwrap_or(0);
+    fn place(&self, index: usize, slot: &SlotState, record: SlotRecord<'_>) -> [f64; 4] {
+        let germination = &self.limits.germination;
+        let may_be_used = slot.offers.iter().any(|offer| germination.rank(&offer.blueprint).is_some());
+        let germinations = if may_be_used { record.num_germinations } else { 0 };
         [
             index as f64 / self.state.slots.len().saturating_sub(1).max(1) as f64,
             log1p(slot.num_fossilized),
@@ -213,24 +214,28 @@ impl<'a> Shown<'a> {
 
     /// About a slot.
     pub(super) fn slot(&self, index: usize, slot: &SlotState) -> Row {
-        self.row(&self.place(index, slot), NUM_OF_RUN + NUM_OF_SEED)
+        with(self.run, &self.place(index, slot, self.memory.ledger.of_slot(&slot.slot)), NUM_OF_RUN + NUM_OF_SEED)
     }
 
-    /// About a blueprint in a slot.
-    pub(super) fn offer(&self, index: usize, slot: &SlotState, offer: &BlueprintOffer) -> Row {
-        let ledger = &self.memory.ledger;
-        let found = ledger.candidate(&self.limits.germination, index, &slot.slot, &offer.blueprint);
-        let gain = found.as_ref().and_then(|found| found.mean_gain);
-        let mut numbers = self.place(index, slot).to_vec();
-        numbers.extend([
-            self.share_of_network(offer.num_parameters),
-            flag(found.as_ref().is_some_and(|found| found.tried)),
-            gain.map_or(0.0, |gain| gain / self.loss),
-            flag(gain.is_some()),
-            found.as_ref().map_or(0.0, |found| log1p(found.cooling)),
-            found.map_or(0.0, |found| found.rank as f64),
-        ]);
-        self.row(&numbers, NUM_OF_RUN + NUM_OF_SEED)
+    /// About each of these blueprints, which are all of one slot.
+    pub(super) fn offers(&self, offers: &[Offered<'_>]) -> Vec<Row> {
+        let Some(Offered { index, slot, .. }) = offers.first() else { return Vec::new() };
+        let record = self.memory.ledger.of_slot(&slot.slot);
+        let place = with(self.run, &self.place(*index, slot, record), NUM_OF_RUN + NUM_OF_SEED);
+        let row = |offered: &Offered<'_>| {
+            let found = self.memory.ledger.candidate(&self.limits.germination, record, *offered);
+            let gain = found.as_ref().and_then(|found| found.mean_gain);
+            let numbers: [f64; NUM_OF_OFFER] = [
+                self.share_of_network(offered.offer.num_parameters),
+                flag(found.as_ref().is_some_and(|found| found.tried)),
+                gain.map_or(0.0, |gain| gain / self.loss),
+                flag(gain.is_some()),
+                found.as_ref().map_or(0.0, |found| log1p(found.cooling)),
+                found.map_or(0.0, |found| found.rank as f64),
+            ];
+            with(place, &numbers, NUM_FEATURES - NUM_OF_OFFER)
+        };
+        offers.iter().map(row).collect()
     }
 }
 

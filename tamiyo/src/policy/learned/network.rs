@@ -1,5 +1,7 @@
 //! The network: one hidden layer, in plain Rust, for two small products are all that a decision needs.
 
+use std::ops::Range;
+
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -123,29 +125,57 @@ impl Network {
     /// The outputs for a row; finite whatever the weights are.
     #[must_use]
     pub fn outputs(&self, row: &Row) -> [f64; NUM_OUTPUTS] {
-        let Parts { mean, scale, hidden_bias, output_weight, output_bias, .. } = &self.parts;
-        let mut units: Vec<f64> = hidden_bias.iter().map(|bias| f64::from(*bias)).collect();
-        let hidden = units.len();
-        for (feature, weights) in self.columns.chunks_exact(hidden).enumerate() {
+        let mut units = self.begun();
+        self.add(&mut units, row, 0..NUM_FEATURES);
+        units.iter_mut().for_each(|unit| *unit = unit.tanh());
+        std::array::from_fn(|output| self.output(&units, output))
+    }
+
+    /// The hidden units before any feature.
+    fn begun(&self) -> Vec<f64> {
+        self.parts.hidden_bias.iter().map(|bias| f64::from(*bias)).collect()
+    }
+
+    /// Adds these features of a row to the hidden units, one after the other.
+    fn add(&self, units: &mut [f64], row: &Row, features: Range<usize>) {
+        let Parts { mean, scale, .. } = &self.parts;
+        for feature in features {
             let x = (f64::from(row[feature]) - f64::from(mean[feature])) / f64::from(scale[feature]);
             let x = x.clamp(-LARGEST_INPUT, LARGEST_INPUT);
+            let weights = &self.columns[feature * units.len()..][..units.len()];
             for (unit, weight) in units.iter_mut().zip(weights) {
                 *unit += x * weight;
             }
         }
+    }
+
+    fn output(&self, units: &[f64], output: usize) -> f64 {
+        let weights = &self.parts.output_weight[output * units.len()..][..units.len()];
+        let sum: f64 = weights.iter().zip(units).map(|(weight, unit)| f64::from(*weight) * unit).sum();
+        f64::from(self.parts.output_bias[output]) + sum
+    }
+
+    /// The logit of each option, with the bits of [`Self::outputs`]: what rows begin with alike is added up once, in the same order, and
+    /// outputs that are no option are not reckoned.
+    fn logits(&self, Choice { rows, options, .. }: &Choice) -> Vec<f64> {
+        let Some((first, others)) = rows.split_first() else { return Vec::new() };
+        let alike = |row: &Row| first.iter().zip(row).take_while(|(a, b)| a.to_bits() == b.to_bits()).count();
+        let shared = others.iter().map(alike).min().unwrap_or(NUM_FEATURES);
+        let mut begun = self.begun();
+        self.add(&mut begun, first, 0..shared);
+        let mut units = begun.repeat(rows.len());
+        for (units, row) in units.chunks_exact_mut(begun.len()).zip(rows) {
+            self.add(units, row, shared..NUM_FEATURES);
+        }
         units.iter_mut().for_each(|unit| *unit = unit.tanh());
-        std::array::from_fn(|output| {
-            let weights = &output_weight[output * hidden..][..hidden];
-            let sum: f64 = weights.iter().zip(&units).map(|(weight, unit)| f64::from(*weight) * unit).sum();
-            f64::from(output_bias[output]) + sum
-        })
+        let of_row = |row: usize| &units[row * begun.len()..][..begun.len()];
+        options.iter().map(|&(row, output)| self.output(of_row(row), output)).collect()
     }
 
     /// The probability of each option: the softmax over their logits, and over nothing else.
     #[must_use]
     pub fn probabilities(&self, choice: &Choice) -> Vec<f64> {
-        let outputs: Vec<_> = choice.rows.iter().map(|row| self.outputs(row)).collect();
-        let logits: Vec<f64> = choice.options.iter().map(|&(row, output)| outputs[row][output]).collect();
+        let logits = self.logits(choice);
         let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
         let sum: f64 = weights.iter().sum();
@@ -189,6 +219,9 @@ impl From<Network> for Parts {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::ProptestConfig;
+    use rand::SeedableRng as _;
+
     use super::*;
     use crate::policy::learned::About;
 
@@ -252,9 +285,36 @@ mod tests {
         );
     }
 
+    proptest::proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn logits_of_rows_that_begin_alike_have_the_bits_of_rows_alone(
+            seed: u64, num_rows in 1..9_usize, alike in 0..=NUM_FEATURES, hidden in 1..40_usize,
+        ) {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut draw = |count: usize| (0..count).map(|_| rng.random_range(-2.0..2.0)).collect::<Vec<f32>>();
+            let network = Network::new(Parts {
+                mean: draw(NUM_FEATURES),
+                scale: draw(NUM_FEATURES).iter().map(|scale| scale.abs() + 0.1).collect(),
+                hidden_weight: draw(hidden * NUM_FEATURES),
+                hidden_bias: draw(hidden),
+                output_weight: draw(NUM_OUTPUTS * hidden),
+                output_bias: draw(NUM_OUTPUTS),
+            }).unwrap();
+            let mut rows: Vec<Row> = (0..num_rows).map(|_| draw(NUM_FEATURES).try_into().unwrap()).collect();
+            let first = rows[0];
+            rows.iter_mut().for_each(|row| row[..alike].copy_from_slice(&first[..alike]));
+            let options = (0..num_rows).flat_map(|row| [(row, row % NUM_OUTPUTS), (row, 5)]).collect();
+            let choice = Choice { about: About::Germination, rows, options };
+            let bits = |logits: Vec<f64>| logits.into_iter().map(f64::to_bits).collect::<Vec<_>>();
+            let alone = choice.options.iter().map(|(row, output)| network.outputs(&choice.rows[*row])[*output]).collect();
+            proptest::prop_assert_eq!(bits(network.logits(&choice)), bits(alone));
+        }
+    }
+
     #[test]
     fn drawn_options_come_as_often_as_they_are_likely_and_masked_ones_never() {
-        use rand::SeedableRng as _;
         let network = Network::new(parts(0.0, [0.0, 50.0, 1.0, 0.0, 0.0, 0.0, 0.0])).unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(7);
         // The likeliest output is no option.
