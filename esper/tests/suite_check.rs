@@ -1,5 +1,4 @@
 //! `esper bench suite-check` on the CPU: whole runs of this program, compared.
-#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::process::Command;
 

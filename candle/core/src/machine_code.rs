@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaModule, DriverError};
 use cudarc::nvrtc::Ptx;
 
@@ -13,7 +14,12 @@ const IMAGES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/images.rs")
 /// A module of candle: its machine code where the card takes it, else its portable code, which the driver compiles and keeps.
 pub(crate) fn load(context: &Arc<CudaContext>, module: &Module) -> Result<Arc<CudaModule>, DriverError> {
     let name = format!("{:?}", ALL_IDS[module.index()]).to_lowercase();
-    let image = IMAGES.iter().find(|(of, _)| *of == name);
-    let taken = image.and_then(|(_, code)| context.load_module(Ptx::from_binary(code.to_vec())).ok());
-    taken.map_or_else(|| context.load_module(module.ptx().into()), Ok)
+    if let Some((_, code)) = IMAGES.iter().find(|(of, _)| *of == name) {
+        match context.load_module(Ptx::from_binary(code.to_vec())) {
+            // Code of another card.
+            Err(DriverError(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU)) => {}
+            loaded => return loaded,
+        }
+    }
+    context.load_module(module.ptx().into())
 }

@@ -219,6 +219,25 @@ fn norms(device: &Device) -> std::result::Result<Value, Box<dyn Error>> {
                 of.iter().map(gradient).collect()
             };
             let found = gradients(&on_gpu)?;
+            // Of one operand alone, and of an input and a gradient that do not lie side by side.
+            for index in 0..3 {
+                let mut alone = on_gpu.iter().map(|of| of.detach()).collect::<Vec<_>>();
+                alone[index] = on_gpu[index].as_tensor().clone();
+                let y = candle_nn::ops::layer_norm(
+                    &alone[0].t()?.contiguous()?.t()?.contiguous()?,
+                    &alone[1],
+                    &alone[2],
+                    1e-5,
+                )?;
+                let slopes = numbers(y.dims(), 9)?.to_dtype(DType::BF16)?.to_dtype(dtype)?.to_device(device)?;
+                let store = (y.t()? * slopes.t()?)?.sum_all()?.backward()?;
+                let of_one = store.get(&on_gpu[index]).map(read).transpose()?;
+                if of_one.as_ref() != Some(&found[index]) {
+                    return Err(
+                        format!("norm {rows} x {width} of {dtype:?}: other bits of operand {index} alone").into()
+                    );
+                }
+            }
             if found != gradients(&on_gpu)? {
                 return Err(format!("norm {rows} x {width} of {dtype:?}: other bits in a second run").into());
             }

@@ -51,7 +51,7 @@ const EPOCHS: u64 = WARM_UP_EPOCHS + NUM_EPOCHS;
 const STEPS_PER_EPOCH: u64 = 4;
 /// After an epoch before any time is taken, on a GPU.
 const PAUSE: Duration = Duration::from_millis(4);
-/// Measured steps that have to be replays, percent: a few are tests of what was captured.
+/// As many steps have to be replays, percent of those that are measured, with those of the warm-up among them: a few are tests of what was captured.
 const REPLAYED: u64 = 95;
 /// Ways of a GPU, and whether samples are on the device.
 const WAYS: [(&str, StepMode, bool); 4] = [

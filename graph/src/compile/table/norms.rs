@@ -28,11 +28,12 @@ pub(super) fn norm(name: &str, launch: &LaunchShape, arguments: &[Vec<u8>]) -> O
     let &[rows, width, threads, per_slice, slices, _eps] = &sizes[..] else { return None };
     let is_sound =
         matches!(threads, 32 | THREADS) && rows > 0 && width > 0 && rows.div_ceil(per_slice.max(1)) == slices;
-    let elements = product(&[rows, width, element_bytes])?;
-    let alpha = product(&[width, element_bytes])?;
-    let stats = product(&[rows, 2, sum_bytes])?;
-    let partial = product(&[slices, 2, width, sum_bytes])?;
-    let sums = product(&[2, width, element_bytes])?;
+    let bytes = |elements: usize, each: usize| elements.checked_mul(each);
+    let elements = bytes(product(&[rows, width])?, element_bytes)?;
+    let alpha = bytes(width, element_bytes)?;
+    let stats = bytes(product(&[rows, 2])?, sum_bytes)?;
+    let partial = bytes(product(&[slices, 2, width])?, sum_bytes)?;
+    let sums = bytes(product(&[2, width])?, element_bytes)?;
     let columns = |count: usize| count.div_ceil(COLUMNS);
     let (read, written, grid) = match kind {
         "weights" if slices == 1 => (&[elements, elements, stats][..], &[sums][..], [columns(width), 1]),
