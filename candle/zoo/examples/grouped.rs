@@ -56,7 +56,7 @@ const POOLS: &[Pool] = &[
 ];
 /// Rows and width of what is normed.
 const NORMS: &[(usize, usize)] = &[
-    (1, 2),
+    (1, 9),
     (5, 7),
     (300, 40),
     (8192, 128),
