@@ -39,8 +39,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(2);
 /// How often it is looked whether the run has ended.
 const LOOK: Duration = Duration::from_millis(100);
-/// After the end, streams are served on for so long.
+/// After the end, who watches is served on for so long at most.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Who was told of the end by a stream fetches what there is then within so long.
+const LAST_FETCH: Duration = Duration::from_millis(500);
 
 const HEADERS: [(header::HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),
@@ -66,8 +68,12 @@ pub(super) fn serve(listener: TcpListener, answers: Answers) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let shared =
             Rc::new(Shared { answers: RefCell::new(answers), connections: Rc::default(), streams: Rc::default() });
-        let mut ended: Option<Instant> = None;
-        while ended.is_none_or(|ended| shared.num_streams() > 0 && ended.elapsed() < FAREWELL) {
+        let (mut ended, mut watched): (Option<Instant>, Option<Instant>) = (None, None);
+        let is_awaited = |watched: Option<Instant>| watched.is_some_and(|watched| watched.elapsed() < LAST_FETCH);
+        while ended.is_none_or(|ended| is_awaited(watched) && ended.elapsed() < FAREWELL) {
+            if shared.num_streams() > 0 {
+                watched = Some(Instant::now());
+            }
             if shared.answers.borrow().live.now().state == State::Ended {
                 ended.get_or_insert_with(Instant::now);
             }

@@ -121,7 +121,7 @@ impl Bound {
 }
 
 impl Drop for Server {
-    /// Who watches gets the end to see, for a second at most.
+    /// Who watches gets the end to see, for two seconds at most.
     fn drop(&mut self) {
         self.live.set_state(State::Ended);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {

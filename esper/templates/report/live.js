@@ -1,14 +1,13 @@
 "use strict";
 // Shows how far the run is, and fetches the page again when an epoch has ended.
 const line = document.getElementById("live");
-let isFetching = false;
+let fetched = Promise.resolve();
 
 function shown() {
   return document.querySelector("main").dataset.epoch;
 }
 
 async function refresh() {
-  isFetching = true;
   try {
     const answer = await fetch("/");
     if (!answer.ok) return;
@@ -18,18 +17,17 @@ async function refresh() {
     document.querySelectorAll("details").forEach((one, index) => { one.open = Boolean(open[index]); });
   } catch {
     // The next event tries again.
-  } finally {
-    isFetching = false;
   }
 }
 
 const source = new EventSource("/events");
-source.onmessage = async (event) => {
+source.onmessage = (event) => {
   const now = JSON.parse(event.data);
   const word = { starting: "Starting", training: "Training", ended: "Ended" }[now.state];
   line.textContent = `${word}: ${now.epoch} epochs completed, step ${now.step}.`;
   if (now.state === "ended") source.close();
-  if (!isFetching && (now.state === "ended" || String(now.epoch) !== shown())) await refresh();
+  // One after the other, so that the page of the end is fetched also where another fetch is under way.
+  fetched = fetched.then(() => { if (now.state === "ended" || String(now.epoch) !== shown()) return refresh(); });
 };
 source.onerror = () => {
   if (source.readyState !== EventSource.CLOSED) line.textContent = "Nobody answers: the run has ended, or cannot be reached.";

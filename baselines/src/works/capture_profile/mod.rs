@@ -13,7 +13,7 @@ use crate::samples::{Samples, ms};
 use crate::work::{Needs, Outcome, Setting, Work, settings};
 
 pub(super) const WORK: Work =
-    Work::new("capture-profile", "Captures by part: ten fresh set-ups, and ten captures of one model", Needs::Gpu, run);
+    Work::new("capture-profile", "Captures by part: ten fresh set-ups, ten captures of one model, ten trainers, and captures that are refused", Needs::Gpu, run);
 const CAPTURES: usize = 10;
 const WARM_UP: usize = 2;
 
@@ -67,7 +67,7 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
                  first_replay: until the device is done; set_up: from opening the session to dropping the graph. \
                  capture_ctor_ms: making model and static buffers; capture_ctx_ms: switching to recording. Nothing is \
                  zeroed before a capture, so there is no capture_zero_ms. memory: what the device reserves for graphs. \
-                 trainer: ten trainers, one after the other, of 4 epochs each; total: their captures with instantiation and upload, whole: from making one to its end. refused: captures that fail \
+                 trainer: ten trainers, one after the other, of 4 epochs each, of networks of vectors; total: their captures with instantiation and upload, whole: from making one to its end. refused: captures that fail \
                  at the end of the step; memory.after: when the eager step that takes its place is done";
     let gpu = Gpu::on(&device, ordinal, &clock)?;
     Ok(gpu.result(WORK.name, notes, config, samples).into())
