@@ -12,8 +12,12 @@ use crate::models::NAMES as MODELS;
 use crate::samples::{Samples, ms};
 use crate::work::{Needs, Outcome, Setting, Work, settings};
 
-pub(super) const WORK: Work =
-    Work::new("capture-profile", "Captures by part: ten fresh set-ups, ten captures of one model, ten trainers, and captures that are refused", Needs::Gpu, run);
+pub(super) const WORK: Work = Work::new(
+    "capture-profile",
+    "Captures by part: ten fresh set-ups, ten captures of one model, ten trainers, and captures that are refused",
+    Needs::Gpu,
+    run,
+);
 const CAPTURES: usize = 10;
 const WARM_UP: usize = 2;
 
