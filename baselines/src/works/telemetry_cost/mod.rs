@@ -55,7 +55,7 @@ const NOTES: &str = "SGD, default execution. An epoch is a block; every other bl
     and page are asked once a second, a reader of its events. Alerts are evaluated by Prometheus from what is scraped. hostile: the same with 16 clients who send malformed, huge and foreign requests, and others who stay and say \
     little, until its share of the time is over; resident_growth: memory of the process, attackers and times included, over the arm. sink_*, disk_full: one packet every 128 steps in both blocks; the sink is a file, and with the fault a pipe without reader, one that nobody \
     reads, or a byte each second, or /dev/full; sink_works: a file in both, by chance. ARM.emitted, .delivered, .dropped, .written: packets of the arm, the last counted by the sink. stalled_once: one stall of stall_s. gauge.set: one \
-    gauge; packet.encode: a frame of all metrics without labels; packet.publish: on the thread that trains, _alone: 2 ms after the one before";
+    gauge; phase.off: one span of a phase that nobody records; packet.encode: a frame of all metrics without labels; packet.publish: on the thread that trains, _alone: 2 ms after the one before";
 
 #[derive(Debug, Args)]
 struct TelemetryCostFlags {
@@ -181,6 +181,14 @@ fn direct(setting: &Setting, samples: &mut Samples) -> Result<(), Error> {
         if turn >= 10 {
             samples.push("gauge.set", "ns", took);
         }
+    }
+    for _ in 0..50 {
+        let began = clock.now();
+        for _ in 0..10_000 {
+            let span = tracing::trace_span!(target: tolaria::trainer::phase::TARGET, "eager").entered();
+            std::hint::black_box(&span);
+        }
+        samples.push("phase.off", "ns", us(clock.now() - began) / 10.0);
     }
     samples.time("packet.publish", "us", [100, 2000], clock, || {
         recorder.publish(boundary(0, 1));
