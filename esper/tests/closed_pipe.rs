@@ -85,6 +85,7 @@ fn every_sub_command_ends_as_it_does_when_somebody_reads() {
         (&["study", "--policies", "off", "--seeds", "0"], 2),
         (&["policy", "train", "--runs", "1", "--held-out", "1", "--set", "run.epochs=1", "--out", "new"], 0),
         (&["policy", "train", "--hidden", "0", "--out", "new"], 2),
+        (&["diagnose", "--quick"], 0),
         (&["completions", "zsh"], 0),
         (&["man"], 0),
         (&["--help"], 0),

@@ -60,13 +60,13 @@ const NOTES: &str = "SGD, default execution. An epoch is a block; every other bl
 #[derive(Debug, Args)]
 struct TelemetryCostFlags {
     /// Pairs of blocks of each arm, at most.
-    #[arg(long, value_name = "N", default_value = "10")]
+    #[arg(long, value_name = "N", default_value = "40")]
     pairs: NonZeroU64,
     /// Seconds in all. What is left of them beside the stalls is shared by the arms; one that takes longer ends with the pair that is under way.
     #[arg(long, value_name = "S", default_value = "400")]
     seconds: f64,
     /// Length of a block; as many steps as that takes without telemetry.
-    #[arg(long, value_name = "MS", default_value = "800")]
+    #[arg(long, value_name = "MS", default_value = "200")]
     block_ms: NonZeroU64,
     /// Seconds of the one stall.
     #[arg(long, value_name = "S", default_value = "60")]
