@@ -132,8 +132,6 @@ mod tests {
             "graft.sgd.accumulation1",
             "conv1d.sgd",
             "host_conv2d.sgd",
-            "host_transformer.sgd",
-            "language_model_tied.sgd",
             "host_transformer.recomputed",
             "language_model_tied.recomputed",
         ];
