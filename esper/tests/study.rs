@@ -309,6 +309,22 @@ fn a_study_tells_what_was_tried_and_why_nothing_could_be_confirmed() {
 }
 
 #[test]
+fn what_each_confirmation_found_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = ["--set", "seeds.gates.require_gain=false", "--set", "run.epochs=8"];
+    done(dir.path(), &[&["--policies", "fixed", "--seeds", "2", "--result", "."][..], &ask].concat());
+    let found: Vec<f64> = runs(dir.path()).iter().map(|run| run["p_values"][0].as_f64().unwrap()).collect();
+    let result: Value = serde_json::from_slice(&std::fs::read(dir.path().join("study-0.json")).unwrap()).unwrap();
+    let value = |what: &str| result["measurements"][format!("digits.fixed.{what}")].clone();
+    assert_eq!(value("confirmations")["median"], 2.0, "{result}");
+    let [least, most] = ["min", "max"].map(|end| value("confirmations.p")[end].as_f64().unwrap());
+    assert_eq!((least, most), (found[0].min(found[1]), found[0].max(found[1])), "{found:?}");
+    let at_most = |level: f64| found.iter().filter(|p| **p <= level).count() as f64;
+    assert_eq!(value("confirmations.at_most_5")["median"], at_most(0.05), "{found:?}");
+    assert_eq!(value("confirmations.at_most_50")["median"], at_most(0.5), "{found:?}");
+}
+
+#[test]
 fn intervals_hold_for_all_comparisons_of_a_call_together_and_the_table_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--policies", "fixed,heuristic,off", "--seeds", "2", "--set", "run.epochs=1"];

@@ -1,6 +1,6 @@
 //! The command: trains every arm and prints the table.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -73,10 +73,11 @@ pub struct StudyArgs {
     pub page: Option<PathBuf>,
 }
 
-/// Stops a run when the user asks for it, counts the seeds that it tries, and keeps what the network is worth on validation data.
+/// Stops a run when the user asks for it, counts the seeds that it tries, and keeps what their confirmations found and what the network is worth on validation data.
 struct Watch<'a> {
     interrupt: &'a Interrupt,
     germinated: BTreeSet<SeedId>,
+    p_values: BTreeMap<SeedId, f64>,
     /// Accuracy and loss on the validation data at the end of the last epoch.
     validation: Option<(f64, f64)>,
 }
@@ -89,6 +90,10 @@ impl Observer for Watch<'_> {
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
         let germinated = report.transitions.iter().filter(|change| change.to == SeedStage::Germinated);
         self.germinated.extend(germinated.map(|change| change.seed));
+        // As the policy saw them: its orders may have ended them since.
+        let seeds = report.asked.iter().flat_map(|asked| &asked.seeds).chain(&report.seeds);
+        let read = seeds.filter_map(|seed| Some((seed.seed_id, seed.confirmation?.measured.p_value)));
+        self.p_values.extend(read);
         self.validation = report.validation.accuracy().map(|accuracy| (accuracy, report.validation.loss));
         Ok(())
     }
@@ -270,7 +275,7 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
     let clock = Arc::clone(&around.clock);
     let mut trainer = assemble(config, &prepared, around)?;
     let mut eager = Eager::acquire()?;
-    let mut watch = Watch { interrupt, germinated: BTreeSet::new(), validation: None };
+    let mut watch = Watch { interrupt, germinated: BTreeSet::new(), p_values: BTreeMap::new(), validation: None };
     let began = clock.now();
     let (outcome, operations) = counted(|| trainer.run(&mut eager, &mut watch));
     if outcome? == Outcome::Interrupted {
@@ -305,6 +310,7 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
         num_fossilized,
         num_germinated: Some(watch.germinated.len() as u64),
         num_confirmations: confirming.map(|next| next.num_read),
+        p_values: watch.p_values.into_values().collect(),
         unconfirmable: unconfirmable(confirming),
         set: set.clone(),
         origin: Origin::of(build, arm, &prepared),

@@ -43,6 +43,9 @@ pub(super) struct Run {
     /// Seeds for which the samples that confirm were read; none where nothing is confirmed, and unknown of runs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) num_confirmations: Option<u64>,
+    /// What each of them found, in the order of seeds: the p-value of "the mean gain is at most the least that matters".
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) p_values: Vec<f64>,
     /// Why no seed of this run could have been confirmed, whatever it was worth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) unconfirmable: Option<String>,

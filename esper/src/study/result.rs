@@ -19,7 +19,8 @@ const NOTES: &str = "DATA.POLICY.test_accuracy: accuracy on the test part after 
                      weights, division and order of the data; .mean and .deviation of them; .difference: mean of the paired \
                      differences to the last policy, .low and .high: its 95 % interval (Student's t), .low_of_all and .high_of_all: so wide that those of all \
                      `comparisons` of this outcome hold together (Bonferroni) (points); .germinated: seeds that germinated, in all runs; \
-                     .confirmations: seeds for which the samples that confirm were read, in all runs; config DATA.POLICY.unconfirmable: runs \
+                     .confirmations: seeds for which the samples that confirm were read, in all runs, .p: what they found, as p-values of \"the mean gain is at most \
+                     the least that matters\", .at_most_5 and .at_most_50: how many of those are at most 5 and 50 %; config DATA.POLICY.unconfirmable: runs \
                      in which no gain could be confirmed, and why; .steps, .seconds (of training, where several runs train at the same time each beside the others), .parameters \
                      and .seeds_kept: means over the random seeds; POLICY scratch: the host with wider layers, of the size that the first policy came to with the same random seed, for as many steps; scratch-flops, \
                      scratch-seconds: for as many operations, as long; sweep: the host in 1, 2, 4, 8 and 16 times its width, the one that is best on validation data at the cost of all; noise: the first policy with nothing on offer but seeds that add noise; untold: the first policy, told nothing of earlier runs; random-equal: as many permanent seeds as the first policy kept with the same random seed, with slot, blueprint and time drawn by dice and no evidence asked; \
@@ -69,6 +70,14 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
             ("confirmations", total(&runs, |run| run.num_confirmations)),
         ] {
             add(what, "count", sum.map(|sum| sum as f64).into_iter().collect());
+        }
+        let found: Vec<f64> = runs.iter().flat_map(|run| run.p_values.iter().copied()).collect();
+        if total(&runs, |run| run.num_confirmations) == Some(found.len() as u64) && !found.is_empty() {
+            for (what, most) in [("at_most_5", 0.05), ("at_most_50", 0.5)] {
+                let count = found.iter().filter(|p| **p <= most).count();
+                add(&format!("confirmations.{what}"), "count", vec![count as f64]);
+            }
+            add("confirmations.p", "ratio", found);
         }
         let unconfirmable = unconfirmable_runs(&runs);
         if !unconfirmable.is_empty() {
@@ -156,6 +165,7 @@ mod tests {
             // Of the second run of `off` it is not known.
             num_germinated: (policy != "off" || seed == 7).then_some(2),
             num_confirmations: (policy != "off" || seed == 7).then_some(1),
+            p_values: vec![if seed == 7 { 0.01 } else { 0.2 }],
             unconfirmable: None,
             set: Vec::new(),
             origin: None,
@@ -176,6 +186,9 @@ mod tests {
             ("heuristic.germinated", Some(40.0)),
             ("heuristic.confirmations", Some(20.0)),
             ("off.confirmations", None),
+            ("heuristic.confirmations.at_most_5", Some(10.0)),
+            ("heuristic.confirmations.at_most_50", Some(20.0)),
+            ("off.confirmations.at_most_5", None),
             ("heuristic.seconds", Some(15.0)),
             ("off.seconds", None),
             ("off.difference", None),
@@ -188,5 +201,6 @@ mod tests {
             assert_eq!(value(name), expected, "{name}");
         }
         assert_eq!(result.measurements["digits.off.test_accuracy"].samples, [50.0, 60.0]);
+        assert_eq!(result.measurements["digits.heuristic.confirmations.p"].samples, [0.01, 0.2]);
     }
 }
