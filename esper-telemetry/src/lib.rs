@@ -20,6 +20,10 @@
 //! ([`ledger`]); a packet holds the values of its boundary, not those of the moment in which it is written; a frame
 //! that is accepted is the frame that was written ([`codec`]); a sink that fails or stalls costs packets, never steps.
 //!
+//! *Critical events* are kept before all others, in bounded memory: 64 have a reserve ([`QueueConfig::critical_capacity`]). The 65th that
+//! no sink has got yet takes room of the common queue (1024, `telemetry.queue_packets`). Where that is full too, it is dropped: it counts in
+//! `esper.telemetry.dropped_total` with `kind="event"`, as any other, and in what is scraped its name still counts in `esper.events_total`.
+//!
 //! *Not here*: what is measured (each subsystem's `telemetry.rs`), an HTTP endpoint (`esper`).
 #![forbid(unsafe_code)]
 

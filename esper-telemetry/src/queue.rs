@@ -27,7 +27,7 @@ pub const POLL: Duration = Duration::from_millis(20);
 pub struct QueueConfig {
     /// Events and packets of all levels (count).
     pub capacity: NonZeroUsize,
-    /// Further critical events (count).
+    /// Further critical events (count). More of them take room of `capacity`, and are dropped and counted where there is none.
     pub critical_capacity: NonZeroUsize,
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use common::{GatedSink, HALT, NOTE, PATIENCE, PanickingSink, boundary, start};
 use esper_telemetry::sink::{MemorySink, REMOTE_QUEUE, Sink};
-use esper_telemetry::{Counts, Error, Packet, Shutdown, Stats};
+use esper_telemetry::{Counts, Error, Exposition, Packet, QueueConfig, Shutdown, Stats};
 use leyline::telemetry::{Event, Recorder};
 
 #[test]
@@ -48,6 +48,32 @@ fn a_flood_of_ordinary_events_leaves_the_reserve_to_critical_ones() {
     assert_eq!(stats.events, Counts { emitted: 1_004, delivered: 8, dropped: 996 });
     let halts = log.all().iter().flat_map(|packet| &packet.events).filter(|event| event.name == HALT.name).count();
     assert_eq!(halts, 4);
+}
+
+#[test]
+fn critical_events_beyond_the_reserve_take_the_room_of_others_and_are_counted_where_there_is_none() {
+    let (sink, gate, log) = GatedSink::new();
+    let QueueConfig { capacity, critical_capacity } = QueueConfig::default();
+    assert_eq!(critical_capacity.get(), 64, "as is written for users");
+    let room = (capacity.get() + critical_capacity.get()) as u64;
+    let (recorder, guard) = start(vec![Box::new(sink)], capacity.get(), critical_capacity.get());
+    recorder.publish(boundary(1));
+    gate.wait_until_stuck();
+    (0..room).for_each(|n| recorder.event(Event::new(&HALT).with("n", n)));
+    assert_eq!(recorder.stats().events, Counts { emitted: room, delivered: 0, dropped: 0 });
+    recorder.event(Event::new(&HALT).with("n", "one more"));
+    assert_eq!(recorder.stats().events, Counts { emitted: room + 1, delivered: 0, dropped: 1 });
+    let scraped = Exposition::new(&recorder, Vec::new()).text();
+    for line in [
+        "esper_telemetry_dropped_total{kind=\"event\"} 1.0".to_owned(),
+        format!("esper_events_total{{event=\"a.halt\",level=\"critical\"}} {}.0", room + 1),
+    ] {
+        assert!(scraped.lines().any(|found| found == line), "{line} is not in\n{scraped}");
+    }
+    drop(gate);
+    assert_eq!(guard.shutdown(PATIENCE).stats.events, Counts { emitted: room + 1, delivered: room, dropped: 1 });
+    let found: Vec<String> = log.all().iter().flat_map(common::notes).collect();
+    assert_eq!(found, (0..room).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
 #[test]

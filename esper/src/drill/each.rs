@@ -10,11 +10,33 @@ use tolaria::checkpoint::{CheckpointReader, StdFs};
 use tolaria::trainer::{ExecutionConfig, Level, Origin, Outcome, RecoveryConfig, SafetyConfig, StepMode, TrainConfig};
 
 use super::faults::{DELAY, Switch};
+use super::normal::normal_epoch;
 use super::world::{Does, EPOCHS, STEPS, Seen, World, settings};
 use super::{Drill, Failed, Names, expect};
 
 /// Every drill, in the order in which they run.
 pub(crate) const ALL: &[Drill] = &[
+    Drill {
+        name: "normal-epoch",
+        about: "nothing goes wrong: a seed lives through whole epochs, and all subsystems tell of it",
+        names: Names {
+            metrics: &[
+                "tolaria.epochs.total",
+                "tolaria.steps.total",
+                "tolaria.checkpoint.saves_total",
+                "tolaria.grad_agg.seed.share",
+                "kasmina.seed.stage",
+                "kasmina.seed.parameters",
+                "kasmina.command_verifier.accepted_total",
+                "tamiyo.decision.total",
+                "tamiyo.validation_loss",
+                "esper.telemetry.packets_total",
+            ],
+            events: &["tamiyo.decision", "seed_operation", "seed_stage", "gate_event"],
+        },
+        needs_gpu: false,
+        run: normal_epoch,
+    },
     Drill {
         name: "policy-timeout",
         about: "the policy answers late: its answer is dropped, and nothing grows until it is back",

@@ -1,10 +1,12 @@
-//! `esper drill`: what can go wrong is made to go wrong, in a small run of the real trainer, and what it does is checked.
+//! `esper drill`: what can go wrong is made to go wrong, in a small run of the real trainer, and what it does is checked; and a run in
+//! which nothing does, for its telemetry.
 //!
 //! Each drill has a temporary folder, a recorder and a trainer of its own. It passes when the run did what
 //! `docs/drills.md` says and its telemetry has the names that alerts are built on.
 
 mod world;
 mod faults;
+mod normal;
 mod each;
 
 use std::fmt;
@@ -25,7 +27,7 @@ use crate::wire::device;
 const NOTES: &str = "drill.passed is 1: the run did what the drill expects; a drill that fails writes no result. metrics: names of the telemetry that the run left, \
     of events with `event ` before them";
 
-/// Something that goes wrong, and what must come of it.
+/// Something that goes wrong, or nothing, and what must come of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drill {
     /// Its name on the command line.

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use super::{check_derived, read, resolved, table};
+use super::dashboards::tests_of_panels;
+use super::{check_derived, quoted, read, resolved, table};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +24,8 @@ struct Alert {
     severity: Severity,
     means: String,
     r#do: String,
+    /// How and why its limit differs from the one that was wanted first.
+    adjusted: Option<String>,
     /// What a test feeds.
     series: BTreeMap<String, String>,
     /// Labels of the alert besides its severity.
@@ -30,6 +33,9 @@ struct Alert {
     labels: BTreeMap<String, String>,
     fires: String,
     clears: String,
+    /// Further times at which it must be silent.
+    #[serde(default)]
+    silent: Vec<String>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -50,14 +56,10 @@ impl Severity {
 
 const TABLE: &str = "deploy/alerts.toml";
 const MADE: &str = "# Made from deploy/alerts.toml; do not edit.\n";
+const TESTS_MADE: &str = "# Made from deploy/alerts.toml and deploy/dashboards.toml; do not edit.\n";
 
 fn alerts() -> Vec<Alert> {
     table::<Alerts>(TABLE).alert
-}
-
-/// A text as YAML, which takes every string of JSON.
-fn quoted(text: &str) -> String {
-    serde_json::to_string(text).unwrap()
 }
 
 /// The annotations of an alert: what is told, and where it is written what to do.
@@ -85,14 +87,14 @@ fn rules_are_what_the_table_says() {
 
 #[test]
 fn tests_of_rules_are_what_the_table_says() {
-    let mut tests = format!("{MADE}rule_files: [rules.yml]\nevaluation_interval: 30s\ntests:\n");
+    let mut tests = format!("{TESTS_MADE}rule_files: [rules.yml]\nevaluation_interval: 30s\ntests:\n");
     for alert in alerts() {
         tests += "  - interval: 30s\n    input_series:\n";
         for (series, values) in &alert.series {
             writeln!(tests, "      - {{series: {}, values: {}}}", quoted(&resolved(series).0), quoted(values)).unwrap();
         }
         tests += "    alert_rule_test:\n";
-        for silent in ["1m", &alert.clears] {
+        for silent in ["1m", &alert.clears].into_iter().chain(alert.silent.iter().map(String::as_str)) {
             writeln!(tests, "      - {{eval_time: {silent}, alertname: {}, exp_alerts: []}}", alert.name).unwrap();
         }
         let severity = ("severity", quoted(alert.severity.name()));
@@ -108,7 +110,7 @@ fn tests_of_rules_are_what_the_table_says() {
         )
         .unwrap();
     }
-    check_derived("deploy/prometheus/rules.test.yml", &tests);
+    check_derived("deploy/prometheus/rules.test.yml", &(tests + &tests_of_panels()));
 }
 
 #[test]
@@ -124,6 +126,9 @@ fn the_page_of_alerts_is_what_the_table_says() {
         let owner = &alert.owner;
         let (name, severity, means, action) = (&alert.name, alert.severity.name(), &alert.means, &alert.r#do);
         write!(page, "\n## {name}\n{severity}{hold}, for [{owner}](owners/{owner}.md): {means}\n\n```text\n{expr}\n```\n{action}\n").unwrap();
+        if let Some(adjusted) = &alert.adjusted {
+            writeln!(page, "\nAdjusted: {adjusted}").unwrap();
+        }
     }
     check_derived("docs/alerts.md", &page);
 }
@@ -145,18 +150,20 @@ fn noise() -> String {
     #[derive(Deserialize)]
     struct Run {
         flags: Vec<String>,
+        series: BTreeMap<String, String>,
     }
     let fired: BTreeMap<String, Fired> = serde_json::from_str(&read("deploy/noise/alerts.json")).unwrap();
     let Recorded { commit, profile, cores, runs } = serde_json::from_str(&read("deploy/noise/runs.json")).unwrap();
-    let known: BTreeSet<String> = alerts().into_iter().map(|alert| alert.name).collect();
+    let alerts = alerts();
+    let known: BTreeSet<String> = alerts.iter().map(|alert| alert.name.clone()).collect();
     assert_eq!(fired.keys().cloned().collect::<BTreeSet<_>>(), known, "the noise of other alerts was measured");
     let noisy: Vec<_> = fired.iter().filter(|(_, fired)| fired.seconds > 0).collect();
     let mut text = format!(
         "\n## On a normal day\nReal runs were recorded ({profile} build of {commit}, {cores} cores for several runs at once) and laid end to \
          end to 24 hours; counters go on within a run and start again with the next, and each run is gone for one scrape at its \
          end. The rules were evaluated over them by `promtool` (`cargo test -p esper --test alert_noise`; recordings and result: \
-         `deploy/noise/`). Metrics that only a GPU or a library of weights has are not in the recordings, so alerts of these stay \
-         silent here whatever their noise is.\n\n| run | flags of `esper train` |\n|---|---|\n"
+         `deploy/noise/`). The folder LIBRARY has the weights of a seed of an earlier run.{}\n\n| run | flags of `esper train` |\n|---|---|\n",
+        absent(&alerts, &runs.iter().flat_map(|run| run.series.keys().map(String::as_str)).collect())
     );
     for (index, run) in runs.iter().enumerate() {
         writeln!(text, "| {} | `{}` |", index + 1, run.flags.join(" ")).unwrap();
@@ -170,6 +177,20 @@ fn noise() -> String {
         writeln!(text, "| {name} | {hours} | {seconds} |").unwrap();
     }
     text
+}
+
+/// Which alerts read what was in none of the `series` that were recorded.
+fn absent(alerts: &[Alert], series: &BTreeSet<&str>) -> String {
+    let is_recorded = |name: &&str| {
+        let (name, _) = resolved(&format!("{{{name}}}"));
+        series.iter().any(|series| series.split('{').next() == Some(&name))
+    };
+    let names = alerts.iter().filter(|alert| !resolved(&alert.expr).1.iter().all(|name| is_recorded(name)));
+    let names: Vec<&str> = names.map(|alert| alert.name.as_str()).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    format!(" Only a GPU has what {} read: they stay silent here whatever their noise is.", names.join(", "))
 }
 
 #[test]

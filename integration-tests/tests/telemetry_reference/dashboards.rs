@@ -1,11 +1,15 @@
-//! `deploy/dashboards.toml` becomes dashboards that Grafana is provisioned with.
+//! `deploy/dashboards.toml` becomes dashboards that Grafana is provisioned with, and tests for `promtool` of what only a GPU shows. What a
+//! CPU shows is asked of a real run by `esper/tests/prometheus.rs`.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{check_derived, resolved, table};
+use super::{catalogue, check_derived, quoted, resolved, table};
+
+const TABLE: &str = "deploy/dashboards.toml";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,10 +69,37 @@ impl Panel {
     }
 }
 
+/// Blocks of `promtool test rules`: each query of a panel of a GPU is fed a gauge that goes from 0 to a number of its own, and must
+/// show that number some minutes later.
+pub(super) fn tests_of_panels() -> String {
+    let panels = table::<Dashboards>(TABLE).dashboard.into_iter().flat_map(|dashboard| dashboard.panels);
+    let queries = panels.filter(|panel| panel.gpu).flat_map(|panel| panel.queries);
+    let mut tests = String::new();
+    for (index, query) in queries.enumerate() {
+        let (asked, names) = resolved(&query);
+        let [name] = names[..] else { panic!("{query}: expected one metric") };
+        assert!(catalogue().metric(name).is_some_and(|desc| desc.labels.is_empty()), "{query}: expected no labels");
+        let series = resolved(&format!("{{{name}}}")).0;
+        // A function leaves no name.
+        let (shown, value) = (if asked == series { &series } else { "{}" }, index + 1);
+        write!(
+            tests,
+            "  - interval: 30s\n    input_series:\n      - {{series: {}, values: \"0x4 {value}x20\"}}\n    promql_expr_test:\n      - {{expr: {}, \
+             eval_time: 8m, exp_samples: [{{labels: {}, value: {value}}}]}}\n",
+            quoted(&series),
+            quoted(&asked),
+            quoted(shown)
+        )
+        .unwrap();
+    }
+    assert!(tests.matches("promql_expr_test").count() > 4, "panels of a GPU are gone");
+    tests
+}
+
 #[test]
 fn dashboards_are_what_the_table_says() {
     let mut uids = BTreeSet::new();
-    for dashboard in table::<Dashboards>("deploy/dashboards.toml").dashboard {
+    for dashboard in table::<Dashboards>(TABLE).dashboard {
         assert!(uids.insert(dashboard.uid.clone()), "{} is there twice", dashboard.uid);
         assert!(dashboard.panels.iter().all(|panel| !panel.queries.is_empty()), "{}: an empty panel", dashboard.uid);
         let panels: Vec<Value> =

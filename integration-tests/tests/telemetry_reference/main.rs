@@ -45,6 +45,11 @@ fn check_derived(path: &str, text: &str) {
     assert_eq!(read(path), text, "{path} is out of date, see the top of this test");
 }
 
+/// A text as YAML, which takes every string of JSON.
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap()
+}
+
 /// An expression with each {name} replaced by the Prometheus name of that metric, and the names.
 fn resolved(expression: &str) -> (String, Vec<&'static str>) {
     let catalogue = catalogue();
