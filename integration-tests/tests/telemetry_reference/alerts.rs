@@ -185,7 +185,7 @@ fn absent(alerts: &[Alert], series: &BTreeSet<&str>) -> String {
         let (name, _) = resolved(&format!("{{{name}}}"));
         series.iter().any(|series| series.split('{').next() == Some(&name))
     };
-    let names = alerts.iter().filter(|alert| !resolved(&alert.expr).1.iter().all(|name| is_recorded(name)));
+    let names = alerts.iter().filter(|alert| !resolved(&alert.expr).1.iter().all(is_recorded));
     let names: Vec<&str> = names.map(|alert| alert.name.as_str()).collect();
     if names.is_empty() {
         return String::new();

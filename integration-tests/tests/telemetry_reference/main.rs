@@ -8,7 +8,6 @@
 mod alerts;
 mod dashboards;
 mod names;
-mod normal_epoch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
