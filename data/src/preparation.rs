@@ -252,7 +252,8 @@ impl Preparation {
         let place = path.display().to_string();
         let plan = self.plan();
         let tokenizer = self.open_tokenizer()?;
-        let reading = Reading { config: &config, learned: Some(&plan), tokenizer: tokenizer.as_ref() };
+        let has_word_labels = self.target.has_words();
+        let reading = Reading { config: &config, learned: Some(&plan), has_word_labels, tokenizer: tokenizer.as_ref() };
         let records = (format.read)(path, &reading)?;
         let mut notes = records.notes.clone();
         let has_targets = !records.targets.is_empty();

@@ -66,7 +66,7 @@ fn load_file(config: &DataConfig, path: &Path) -> Result<Prepared, Error> {
     format.expect_followed(path, config)?;
     let file = config.tokenizer.as_deref().map(TokenizerFile::read).transpose()?;
     let tokenizer = file.as_ref().map(|file| file.open(&file.source)).transpose()?;
-    let reading = Reading { config, learned: None, tokenizer: tokenizer.as_ref() };
+    let reading = Reading { config, learned: None, has_word_labels: false, tokenizer: tokenizer.as_ref() };
     let mut records = (format.read)(path, &reading)?;
     let mut notes = std::mem::take(&mut records.notes);
     let place = path.display().to_string();

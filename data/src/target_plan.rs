@@ -61,6 +61,12 @@ impl TargetPlan {
         self.vocabulary.unwrap_or(self.names.len())
     }
 
+    /// Whether its classes are words: one that is a number is called as that number is written.
+    pub(super) fn has_words(&self) -> bool {
+        let is_number = |name: &String| name.parse::<f64>().is_ok_and(|number| number.to_string() == *name);
+        self.kind == TargetKind::Classes && !self.names.iter().all(is_number)
+    }
+
     /// Columns that it takes of a file of rows.
     pub(super) fn num_columns(&self) -> usize {
         match self.kind {

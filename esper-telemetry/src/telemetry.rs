@@ -3,7 +3,7 @@
 use leyline::telemetry::{EventDesc, Level};
 
 leyline::declare_metrics! {
-    /// Events and packets that reached no sink, by kind (event, packet). A critical event only while 64 of them wait for a sink and the queue of `telemetry.queue_packets` is full.
+    /// Events and packets that reached no sink, by kind (event, packet). The queue drops a critical event only while 64 of them wait for a sink and `telemetry.queue_packets` is full; sinks that all fail lose it too.
     DROPPED_TOTAL = Counter "esper.telemetry.dropped_total" Count ["kind"];
     /// Events taken from callers, dropped ones included.
     EVENTS_TOTAL = Counter "esper.telemetry.events_total" Count [];

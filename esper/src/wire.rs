@@ -242,12 +242,16 @@ pub(crate) fn augment(config: &EsperConfig, train: &Table) -> Result<AugmentConf
     }
 }
 
-/// A sampler that asks for what no file says, or for classes where there are none.
+/// A sampler that asks for what no file says, or for other classes than there are.
 pub(crate) fn misfit_of_sampler(config: &EsperConfig, train: &Table) -> Option<Issue> {
     let problem = match &config.train.sampler {
         SamplerConfig::Permutation => return None,
-        SamplerConfig::Weighted { by: WeighedBy::Class, .. } => match train.targets().kind() {
-            TargetKind::Classes => return None,
+        SamplerConfig::Weighted { by: WeighedBy::Class, class_weights } => match train.targets().kind() {
+            TargetKind::Classes => {
+                let (found, expected) = (class_weights.as_ref()?.len(), train.num_outputs());
+                let problem = || format!("has {found} numbers, expected {expected}, one per class");
+                return (found != expected).then(|| Issue::new("train.sampler.class_weights", problem()));
+            }
             kind => format!("draws by class, but the targets are {kind}; expected `permutation`"),
         },
         SamplerConfig::Weighted { by: WeighedBy::Source, .. } => {

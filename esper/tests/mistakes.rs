@@ -53,6 +53,14 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
+fn a_sampler_has_a_weight_for_each_class_and_no_other() {
+    for weights in ["[1, 2, 3]", "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 50]"] {
+        let setting = format!("train.sampler={{ kind = \"weighted\", class_weights = {weights} }}");
+        check(&[], &["train", "--set", &setting], &["train.sampler.class_weights", "expected 10, one per class"]);
+    }
+}
+
+#[test]
 fn an_unknown_data_set_is_answered_with_the_known_ones() {
     check(&[], &["train", "--data", "cifar"], &["data.name", "cifar", "digits", "mnist1d", "fashion-mnist"]);
 }

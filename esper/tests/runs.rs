@@ -167,6 +167,7 @@ fn what_became_of_seeds_is_counted_over_runs_of_one_host_and_told_to_the_next_on
         "`policy.heuristic.earlier.tries[0].parameters` is 2128: expected ",
     );
     refused(&["runs", "earlier", "nowhere"], "nowhere");
+    refused(&["runs", "earlier", "a", "b", "./a"], "which was given before: expected each run once");
     make(dir.path(), "off", "off", 1, None);
     refused(&["runs", "earlier", "off"], "no seed of these runs was kept or removed");
 }

@@ -450,6 +450,20 @@ fn arms_that_need_others_are_refused_without_them() {
 }
 
 #[test]
+fn a_name_that_is_there_twice_is_refused_for_its_runs_would_count_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    for (flags, expected) in [
+        (["--data", "digits,mnist1d,digits"], "--data: `digits` is there twice; expected each once"),
+        (["--policies", "fixed,off,fixed"], "--policies: `fixed` is there twice; expected each once"),
+    ] {
+        let more = [&flags[..], &["--seeds", "2", "--set", "run.epochs=1"]].concat();
+        let output = study(dir.path(), &more).output().unwrap();
+        let (table, told) = text(&output);
+        assert!(output.status.code() == Some(2) && told.contains(expected), "{flags:?}: {told}{table}");
+    }
+}
+
+#[test]
 fn where_nothing_but_noise_is_on_offer_no_seed_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     done(dir.path(), &["--policies", "heuristic,noise,off", "--seeds", "1", "--set", "run.epochs=60"]);

@@ -161,6 +161,18 @@ fn a_seed_that_is_no_number_is_removed_and_the_run_goes_on() {
 }
 
 #[test]
+fn an_epoch_in_which_a_seed_is_removed_has_as_many_steps_as_any_other_for_the_policy() {
+    let mut run = Planted::new(1_000);
+    let seed = run.until(in_stage(SeedStage::Training));
+    run.spoil(seed, Bad::Bias);
+    run.finish();
+    let of_epochs = run.noted.recorded.epochs.iter().filter_map(|report| report.asked.as_ref());
+    let steps: Vec<u64> = of_epochs.map(|asked| asked.steps_per_epoch).collect();
+    // The sums of that epoch start over, and a ramp over so many epochs is no shorter for that.
+    assert!(steps.iter().all(|of_epoch| *of_epoch == steps[0]), "{steps:?}");
+}
+
+#[test]
 fn a_seed_that_was_removed_does_not_come_back_with_an_older_state() {
     for (stage, bad) in [(SeedStage::Blending, Bad::Bias), (SeedStage::Training, Bad::Bias)] {
         // No state is kept after the first one that has it.

@@ -100,6 +100,8 @@ fn trainer(job: &Job, dir: Option<&Path>) -> PlainTrainer {
 struct Seen {
     stop_after: Option<u64>,
     epochs: Vec<EpochReport>,
+    /// What the speed of each epoch says of its samples.
+    samples: Vec<f64>,
     steps: Vec<(u64, u64, f64, Option<f64>)>,
     events: Vec<String>,
 }
@@ -126,6 +128,7 @@ impl Observer for Seen {
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        self.samples.push((report.samples_per_s * report.wall_s).round());
         self.epochs.push(EpochReport { wall_s: 0.0, samples_per_s: 0.0, ..report.clone() });
         Ok(())
     }
@@ -199,6 +202,19 @@ fn interrupt_anywhere(eager: &mut Eager, job: &Job, stops: &[u64], outcome: Outc
         let (found, kept) = (best(dir.path()).unwrap(), whole.best().unwrap());
         assert_eq!(found.snapshot.meta.step, kept.step, "stopped after step {stop}");
     }
+}
+
+#[test]
+fn the_speed_of_an_epoch_that_is_taken_up_in_the_middle_is_of_the_samples_since() {
+    let (mut eager, dir) = (Eager::acquire().unwrap(), tempfile::tempdir().unwrap());
+    let job = Job { num_epochs: 2, ..Job::default() };
+    let mut first = Seen { stop_after: Some(3), ..Seen::default() };
+    assert_eq!(trainer(&job, Some(dir.path())).run(&mut eager, &mut first).unwrap(), Outcome::Interrupted);
+    let (mut resumed, mut second) = (trainer(&job, Some(dir.path())), Seen::default());
+    resumed.resume(&mut eager).unwrap().unwrap();
+    assert_eq!(resumed.run(&mut eager, &mut second).unwrap(), Outcome::Completed);
+    assert_eq!(second.samples, [8.0, 20.0], "two steps of four samples, then a whole epoch");
+    assert_eq!(second.epochs[0].train.num_samples, 20, "its loss is that of all of them");
 }
 
 #[test]

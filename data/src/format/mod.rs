@@ -63,6 +63,8 @@ pub(super) struct Reading<'a> {
     pub config: &'a DataConfig,
     /// The columns that a run has learned from: they are what is read.
     pub learned: Option<&'a ColumnPlan>,
+    /// Whether the labels that a run has learned are words, whatever they look like here; else the cells say.
+    pub has_word_labels: bool,
     /// What turns a text into tokens, other than its bytes.
     pub tokenizer: Option<&'a Tokenizer>,
 }

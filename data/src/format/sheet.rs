@@ -197,7 +197,7 @@ impl dyn Sheet + '_ {
         let targets: Vec<_> = plan.targets.iter().map(|(name, position)| (name, place(name, *position))).collect();
         if !is_without && targets.iter().all(|(_, position)| position.is_some()) {
             chosen.extend(targets.into_iter().filter_map(|(name, position)| {
-                // Words or numbers: the labels say, see below.
+                // Words or numbers: the labels say, those that were learned or those of the file, see below.
                 Some(Chosen { position: position?, name: name.clone(), is_target: true, holds_words: false })
             }));
         }
@@ -244,7 +244,9 @@ impl dyn Sheet + '_ {
         })?;
         for (column, tally) in chosen.iter_mut().zip(&mut tallies) {
             if reading.learned.is_none() || column.is_target {
-                column.holds_words = tally.words > tally.numbers || tally.numbers == 0 && tally.marks > 0;
+                column.holds_words = column.is_target && reading.has_word_labels
+                    || tally.words > tally.numbers
+                    || tally.numbers == 0 && tally.marks > 0;
             }
             if !column.holds_words {
                 tally.gaps += tally.marks;

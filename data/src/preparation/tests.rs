@@ -109,6 +109,23 @@ fn another_file_is_read_by_the_names_of_its_columns() {
 }
 
 #[test]
+fn labels_that_are_words_stay_words_in_a_file_whose_labels_could_be_numbers() {
+    let case = Case::new();
+    let labels = ["01", "1", "x", "y", "z"];
+    let preparation = case.load(&rows(|i| labels[i % 5].to_owned()), |_| {}).unwrap().preparation;
+    assert_eq!(preparation.target.names, labels);
+    for (more, expected) in [("01 01 1", [0, 0, 1].as_slice()), ("1 01 1 x", &[1, 0, 1, 2])] {
+        let more: String = more.split(' ').map(|label| format!("1,red,{label}\n")).collect();
+        let applied = case.apply(&preparation, &("width,color,y\n".to_owned() + &more)).unwrap();
+        assert_eq!(applied.targets.unwrap().labels(), Some(expected));
+    }
+    // Numbers are the same number however they are written.
+    let preparation = case.load(&rows(|i| (i % 2).to_string()), |_| {}).unwrap().preparation;
+    let applied = case.apply(&preparation, "width,color,y\n1,red,01\n1,red,0.0\n").unwrap();
+    assert_eq!(applied.targets.unwrap().labels(), Some([1, 0].as_slice()));
+}
+
+#[test]
 fn another_file_without_names_is_read_by_place() {
     let case = Case::new();
     let text: String = (0..30).map(|i| format!("{},{},{}\n", i % 2, i % 7, i % 5)).collect();

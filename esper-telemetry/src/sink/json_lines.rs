@@ -125,6 +125,25 @@ mod tests {
     }
 
     #[test]
+    fn numbers_go_on_after_the_last_line_or_after_a_full_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("packets.jsonl");
+        let last = || JsonLinesSink::append(&path).unwrap().last_sequence();
+        assert_eq!(last(), None);
+        let mut sink = JsonLinesSink::append(&path).unwrap().with_limit(1);
+        for sequence in 1..=3 {
+            sink.write(&Packet { sequence, ..full_packet() }).unwrap();
+        }
+        drop(sink);
+        assert_eq!(last(), Some(3));
+        // Stopped after the full file was moved, and before anything was written.
+        fs::write(&path, b"").unwrap();
+        assert_eq!(last(), Some(2));
+        fs::write(&path, "no packet\n").unwrap();
+        assert_eq!(last(), None);
+    }
+
+    #[test]
     fn an_incomplete_last_line_is_cut_off() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("packets.jsonl");

@@ -228,3 +228,20 @@ fn told(one: &Observed<'_>, window: u64) -> String {
     }
     text + "\n"
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::epoch;
+
+    #[test]
+    fn a_size_is_compared_with_that_before_the_command() {
+        let command =
+            CommandRecord { sequence: None, operation: "cull seed-1".to_owned(), reason: String::new(), refused: None };
+        let of = |number, num_parameters| EpochReport { num_parameters, ..epoch(number) };
+        let epochs = [of(1, 100), EpochReport { commands: vec![command], ..of(2, 60) }, of(3, 60)];
+        let found = observe(&epochs, 1);
+        assert_eq!(found[0].parameters_change, Some(-40), "{found:?}");
+        assert_eq!(observe(&epochs[1..], 1)[0].parameters_change, None, "what was there before is not known");
+    }
+}

@@ -98,7 +98,9 @@ fn look(packets: &[Packet]) -> Result<Seen, Failed> {
         }
     }
     for name in LOSSES {
-        expect(seen.metric(name) == 0.0, || format!("{name} is {}", seen.metric(name)))?;
+        expect(seen.metrics.contains_key(name) && seen.metric(name) == 0.0, || {
+            format!("{name} is {}", seen.metric(name))
+        })?;
     }
     expect(lived > 0, || "no seed lived through an epoch".to_owned())?;
     seen.told =

@@ -1,6 +1,6 @@
 //! What became of the seeds of runs: the counts that `policy.heuristic.earlier` tells a later run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leyline::seed::SeedStage;
 use tamiyo::policy::heuristic::EarlierTries;
@@ -15,8 +15,14 @@ const SECTIONS: &[&str] = &["data", "host", "seeds"];
 /// Counts the seeds whose life ended, by slot, blueprint and size; those that lived when their run ended are left out.
 ///
 /// # Errors
-/// Runs that differ in data, host or seeds; a run that did not write down what was on offer; no seed whose life ended.
+/// A run that is given twice; runs that differ in data, host or seeds; a run that did not write down what was on offer; no seed whose
+/// life ended.
 pub(crate) fn earlier(runs: &[(Run, Settings)]) -> Result<Vec<EarlierTries>, UsageError> {
+    let mut given = BTreeSet::new();
+    if let Some((run, _)) = runs.iter().find(|(run, _)| !given.insert(run.record.run_id.to_string())) {
+        let (dir, id) = (run.dir.display(), &run.record.run_id);
+        return Err(UsageError(format!("{dir} is the run {id}, which was given before: expected each run once")));
+    }
     let of_host: Vec<Settings> =
         runs.iter().map(|(_, settings)| settings.clone().without_chance().of_sections(SECTIONS)).collect();
     if let Some(key) = Settings::different(&of_host.iter().collect::<Vec<_>>()).first() {

@@ -215,6 +215,8 @@ fn settings_that_cannot_work_are_refused_with_their_key() {
             "`class_weights` expected 2, one per class",
         ),
         (r#"{"kind": "classification", "class_weights": [1.0, 0.0]}"#, &classes, "expected finite numbers above 0"),
+        (r#"{"kind": "classification", "class_weights": [-1.0, -3.0]}"#, &classes, "above 0, found -1"),
+        (r#"{"kind": "classification", "class_weights": [1.0, -3.0]}"#, &classes, "above 0, found -3"),
         (
             r#"{"kind": "regression", "loss": "huber", "delta": 0.0}"#,
             &values,

@@ -44,11 +44,12 @@ struct Decided {
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
+    /// Its time is that since `started`, before which it had `num_before` samples.
     pub(super) fn finish_epoch(
         &mut self,
         eager: &mut Eager,
         observer: &mut dyn Observer,
-        started: Duration,
+        (started, num_before): (Duration, u64),
     ) -> Result<EpochReport, Error> {
         let totals = {
             let _phase = phase!("read");
@@ -116,7 +117,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             waiting,
             transitions,
             wall_s,
-            samples_per_s: totals.num_samples as f64 / wall_s.max(f64::MIN_POSITIVE),
+            samples_per_s: totals.num_samples.saturating_sub(num_before) as f64 / wall_s.max(f64::MIN_POSITIVE),
             skipped_steps: totals.num_skipped,
             evaluations: mem::take(&mut self.track.evaluations),
         };

@@ -266,6 +266,11 @@ mod tests {
         }
         let steady = vec![1.0; 100];
         assert!(p(&steady) < 1e-9);
+        // Nor is one of which the other samples say no number, whatever its gains here.
+        for others in [[f64::NAN, -0.3, 0.1], [f64::INFINITY, -0.3, 0.1], [f64::NEG_INFINITY, -0.3, 0.1]] {
+            let found = confirmation(&others, &steady, NEXT);
+            assert!((found.p_value - 1.0).abs() < 1e-12 && !found.worst.is_finite(), "{others:?}: {found:?}");
+        }
         let with_a_loss: Vec<f64> = steady.into_iter().chain([-90.0]).collect();
         assert!(p(&with_a_loss) > 0.3, "{}", p(&with_a_loss));
         // The worst of the other samples, or twice their root mean square.

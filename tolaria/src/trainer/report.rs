@@ -200,9 +200,9 @@ pub struct EpochReport {
     pub waiting: Vec<Rationale>,
     /// Stage changes at the end of the epoch.
     pub transitions: Vec<TransitionRecord>,
-    /// Time the epoch took, evaluation and decisions included, in seconds.
+    /// Time the epoch took, evaluation and decisions included, in seconds; of one that was taken up in the middle, the time since.
     pub wall_s: f64,
-    /// Training samples per second of `wall_s`.
+    /// Training samples per second of `wall_s`, those in it alone.
     pub samples_per_s: f64,
     /// Optimizer steps that changed nothing, because their loss or gradient was not finite (count); `train` and
     /// `gradient_norm` are over the others.

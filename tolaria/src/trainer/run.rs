@@ -364,7 +364,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             if self.keep_if_due(eager, observer)? {
                 continue;
             }
-            let started = self.parts.clock.now();
+            // Of an epoch that is taken up in the middle the samples before belong to time that nobody knows.
+            let began = (self.parts.clock.now(), self.sums.host().num_samples);
             let _epoch = phase!("epoch");
             let train = &self.parts.data.train;
             let order = self.feed.begin(&self.config, train, self.cursor.epoch, self.cursor.window);
@@ -405,7 +406,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                     return Ok(Outcome::Interrupted);
                 }
             }
-            let report = self.finish_epoch(eager, observer, started);
+            let report = self.finish_epoch(eager, observer, began);
             let Some(report) = self.or_go_back(eager, observer, report)? else { continue };
             observer.epoch_finished(&report).map_err(Error::Observer)?;
             if self.checkpoint_due() {

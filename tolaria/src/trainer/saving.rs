@@ -208,10 +208,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             }
             Err(error) => {
                 instruments.failures.add(1);
-                if let Some((best, before)) = flight.best
-                    && self.track.best == Some(best)
-                {
-                    self.track.best = before;
+                if let Some((best, before)) = flight.best {
+                    if self.track.best == Some(best) {
+                        self.track.best = before;
+                    }
+                    // Where the next one is on its way and fails too, this one is not the best again.
+                    let later = saver.flights.iter_mut().filter_map(|later| later.best.as_mut());
+                    later.filter(|(_, of_later)| *of_later == Some(best)).for_each(|(_, of_later)| *of_later = before);
                 }
                 let error = error::chain(error);
                 saver.failing += 1;
@@ -231,5 +234,48 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     fn not_written(&mut self, flight: Flight, error: Error) -> Result<(), Error> {
         let ended = self.parts.clock.now();
         self.account(&flight, Done::failed(error, ended))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::Arc;
+
+    use candle_core::{DType, Device, Tensor, Var};
+    use leyline::id::{EpochIndex, StepIndex};
+
+    use super::*;
+    use crate::batch::Dataset;
+    use crate::checkpoint::{CheckpointStore, StdFs};
+    use crate::plain::PlainModel;
+    use crate::task::Classification;
+    use crate::trainer::{Checkpoints, Parts, Splits, TrainConfig};
+
+    #[test]
+    fn of_two_best_networks_that_are_under_way_and_not_written_the_one_before_both_is_the_best_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let weight = Var::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
+        let named = vec![("w".to_owned(), weight.clone())];
+        let model = PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap();
+        let inputs = Tensor::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
+        let data = Dataset::new(inputs, Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap()).unwrap();
+        let data = Splits { train: data.clone(), validation: data.clone(), test: data };
+        let store = CheckpointStore::open(dir.path(), NonZeroUsize::MIN, Arc::new(StdFs)).unwrap();
+        let parts = Parts::plain(Classification::new(2), model, data);
+        let parts = Parts { checkpoints: Some(Checkpoints::new(store)), ..parts };
+        let mut trainer = Trainer::new(TrainConfig::default(), parts).unwrap();
+
+        let best = |step: u64| Best { epoch: EpochIndex(1), step: StepIndex(step), loss: 1.0 / step as f64 };
+        let flight = |step: u64| {
+            let best = Some((best(step), Some(best(step - 1))));
+            Flight { step: StepIndex(step), best, bytes: 0, began: Duration::ZERO }
+        };
+        trainer.track.best = Some(best(3));
+        trainer.saver.as_mut().unwrap().flights.extend([2, 3].map(flight));
+        while let Some(flight) = trainer.saver.as_mut().and_then(|saver| saver.flights.pop_front()) {
+            assert!(trainer.not_written(flight, Error::NothingToRestore).is_err());
+        }
+        assert_eq!(trainer.best(), Some(best(1)));
     }
 }

@@ -137,6 +137,7 @@ impl Flags for TelemetryCostFlags {
             ("work", self.work.clone()),
             ("pairs", self.pairs.to_string()),
             ("seconds", self.seconds.to_string()),
+            ("block_ms", self.block_ms.to_string()),
             ("steps_per_block", steps.to_string()),
             ("stall_s", self.stall_s.to_string()),
             ("requests", self.requests.to_string()),

@@ -6,7 +6,7 @@ use super::*;
 use crate::config::{ColumnRef, ColumnRefs, DataConfig, Delimiter, Missing};
 
 fn read_as(text: &[u8], config: &DataConfig) -> Result<Records, Error> {
-    parse(text, "x.csv", &Reading { config, learned: None, tokenizer: None })
+    parse(text, "x.csv", &Reading { config, learned: None, has_word_labels: false, tokenizer: None })
 }
 
 /// Features row by row, and the target; numbers only.
