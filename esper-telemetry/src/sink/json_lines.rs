@@ -4,17 +4,19 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use esper_disk::{Fs, FsFile, ReadFrom, StdFs};
+use esper_disk::{Fs, FsFile, Open, ReadFrom, StdFs};
+use serde::Deserialize;
 
 use crate::error::Error;
 use crate::packet::Packet;
 use crate::sink::Sink;
-use crate::sink::append::AppendFile;
+use crate::sink::append::{AppendFile, older};
 
 /// Appends one line per packet to a file.
 #[derive(Debug)]
 pub struct JsonLinesSink {
     file: AppendFile,
+    last_sequence: Option<u64>,
 }
 
 impl JsonLinesSink {
@@ -39,7 +41,12 @@ impl JsonLinesSink {
             tracing::warn!(path = %path.display(), offset = end, bytes, "cut off an incomplete line");
             file.truncate(end)?;
         }
-        Ok(Self { file })
+        // A file that was just begun: the numbers go on after the full one.
+        let last_sequence = match end {
+            0 => file.fs().open(&older(path), Open::Existing).ok().and_then(|full| last_number(&*full)),
+            _ => last_number(file.file()),
+        };
+        Ok(Self { file, last_sequence })
     }
 
     /// As [`FrameSink::with_limit`](crate::sink::FrameSink::with_limit).
@@ -59,12 +66,30 @@ impl Sink for JsonLinesSink {
         let encode = |source| Error::Json { sequence: packet.sequence, source };
         let mut line = serde_json::to_vec(packet).map_err(encode)?;
         line.push(b'\n');
-        self.file.append(&line)
+        self.file.append(&line)?;
+        self.last_sequence = Some(packet.sequence);
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), Error> {
         self.file.sync()
     }
+
+    fn last_sequence(&self) -> Option<u64> {
+        self.last_sequence
+    }
+}
+
+/// Sequence number of the packet on the last whole line; absent where there is none.
+fn last_number(file: &dyn FsFile) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Numbered {
+        sequence: u64,
+    }
+    let end = end_of_last_line(file, file.size().ok()?).ok()?;
+    let start = end_of_last_line(file, end.checked_sub(1)?).ok()?;
+    let line = ReadFrom::new(file, start).take(end - start);
+    serde_json::from_reader::<_, Numbered>(io::BufReader::new(line)).ok().map(|packet| packet.sequence)
 }
 
 /// Looks for the last line break from the end: files grow long, lines do not.

@@ -53,6 +53,7 @@ struct Observed<'a> {
     /// The change over as many epochs before it: what went on anyhow.
     loss_change_before: Option<f64>,
     accuracy_change: Option<f64>,
+    /// Parameters at the end of the window, after its last commands, minus those of the epoch that the command ended.
     parameters_change: Option<i64>,
     /// Other commands that were carried out from that epoch to the end of the window (count).
     num_others: Option<u64>,
@@ -86,6 +87,11 @@ fn observe(epochs: &[EpochReport], window: u64) -> Vec<Observed<'_>> {
         let end = at(epoch.saturating_add(window));
         let begin = epoch.checked_sub(window).and_then(at);
         let change = |from: &Score, to: &Score| to.loss - from.loss;
+        // A report has those after its commands, of which this one is; nothing was there before the first epoch but the host.
+        let size_before = match epoch.checked_sub(1).and_then(at) {
+            Some(before) => Some(before.num_parameters),
+            None => report.asked.as_ref().filter(|_| epoch == 1).map(|asked| asked.host_parameters),
+        };
         for command in &report.commands {
             let seed = seed_of(report, command);
             let carried_out = |end: &EpochReport| {
@@ -100,7 +106,7 @@ fn observe(epochs: &[EpochReport], window: u64) -> Vec<Observed<'_>> {
                 loss_change: end.map(|end| change(&report.validation, &end.validation)),
                 loss_change_before: begin.map(|begin| change(&begin.validation, &report.validation)),
                 accuracy_change: end.and_then(|end| Some(end.validation.accuracy()? - report.validation.accuracy()?)),
-                parameters_change: end.and_then(|end| end.num_parameters.checked_signed_diff(report.num_parameters)),
+                parameters_change: end.and_then(|end| end.num_parameters.checked_signed_diff(size_before?)),
                 num_others: end.map(|end| carried_out(end) - u64::from(command.refused.is_none())),
                 stage: end.zip(seed).and_then(|(end, seed)| {
                     end.seeds.iter().find(|state| state.seed_id == seed).map(|state| state.stage)

@@ -98,9 +98,8 @@ fn look(packets: &[Packet]) -> Result<Seen, Failed> {
         }
     }
     for name in LOSSES {
-        expect(seen.metrics.contains_key(name) && seen.metric(name) == 0.0, || {
-            format!("{name} is {}", seen.metric(name))
-        })?;
+        let found = seen.metrics.get(name);
+        expect(found == Some(&0.0), || format!("{name} is {found:?}"))?;
     }
     expect(lived > 0, || "no seed lived through an epoch".to_owned())?;
     seen.told =

@@ -113,7 +113,12 @@ fn epochs(run: &Run) -> Fact {
 fn time(run: &Run) -> Fact {
     let trained = run.epochs.iter().map(|report| report.wall_s).sum::<f64>();
     // Not of whole epochs: of one that was taken up in the middle only the time since is known.
-    let num_samples: f64 = run.epochs.iter().map(|report| report.samples_per_s * report.wall_s).sum();
+    let num_samples: f64 = run
+        .epochs
+        .iter()
+        .map(|report| report.samples_per_s * report.wall_s)
+        .filter(|samples| samples.is_finite())
+        .sum();
     let rate = num_samples / trained;
     Fact {
         label: "Wall time",

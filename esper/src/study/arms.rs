@@ -94,9 +94,14 @@ pub(super) fn rounds(arms: &[Arm]) -> Vec<Vec<Arm>> {
     (0..3).map(of).filter(|arms| !arms.is_empty()).collect()
 }
 
-/// The policies that cannot be together, by what is wrong.
-pub(super) fn check_names(policies: &[String]) -> Result<(), UsageError> {
-    let kinds: Vec<Kind> = policies.iter().map(|name| Kind::of(name)).collect();
+/// The policies that cannot be together, by what is wrong, and names that are there twice: their runs would count twice.
+pub(super) fn check_names(args: &StudyArgs) -> Result<(), UsageError> {
+    for (flag, names) in [("--data", &args.data), ("--policies", &args.policies)] {
+        if let Some((_, again)) = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
+            return Err(UsageError(format!("{flag}: `{again}` is there twice; expected each once")));
+        }
+    }
+    let kinds: Vec<Kind> = args.policies.iter().map(|name| Kind::of(name)).collect();
     let follows = |kind: &Kind| !matches!(kind, Kind::Policy | Kind::Sweep);
     let problem = if kinds.first() != Some(&Kind::Policy) && kinds.iter().any(follows) {
         "`scratch` is as large as what the first policy grows, `random-equal` keeps as many seeds, and `noise` and `untold` are decided about by it; expected a policy before them"

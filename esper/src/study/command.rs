@@ -108,7 +108,7 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     if args.policies.is_empty() || args.seeds == 0 {
         return Err(UsageError("--policies, --seeds: expected at least one of each".to_owned()).into());
     }
-    check_names(&args.policies)?;
+    check_names(args)?;
     may_be_written(args.result.as_deref(), BUILD)?;
     check_places(args)?;
     let arms = arms(args)?;

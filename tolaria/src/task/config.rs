@@ -112,7 +112,7 @@ impl ClassWeights {
         let samples = counts.iter().sum::<u64>() as f64;
         let total: f64 = weights.iter().zip(counts).map(|(weight, count)| weight * *count as f64).sum();
         // One that is refused is told as it was given: a share of a sum below 0 may be above it.
-        let is_usable = weights.iter().all(|weight| *weight > 0.0);
+        let is_usable = weights.iter().all(|weight| weight.is_finite() && *weight > 0.0);
         #[expect(clippy::cast_possible_truncation, reason = "a weight needs no more digits")]
         let normalized = |weight: f64| (if is_usable { weight * samples / total } else { weight }) as f32;
         Some(weights.into_iter().map(normalized).collect())

@@ -44,12 +44,12 @@ struct Decided {
 }
 
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
-    /// Its time is that since `started`, before which it had `num_before` samples.
+    /// Its time is that since `started`, in which it had `num_samples`.
     pub(super) fn finish_epoch(
         &mut self,
         eager: &mut Eager,
         observer: &mut dyn Observer,
-        (started, num_before): (Duration, u64),
+        (started, num_samples): (Duration, usize),
     ) -> Result<EpochReport, Error> {
         let totals = {
             let _phase = phase!("read");
@@ -117,7 +117,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             waiting,
             transitions,
             wall_s,
-            samples_per_s: totals.num_samples.saturating_sub(num_before) as f64 / wall_s.max(f64::MIN_POSITIVE),
+            samples_per_s: num_samples as f64 / wall_s.max(f64::MIN_POSITIVE),
             skipped_steps: totals.num_skipped,
             evaluations: mem::take(&mut self.track.evaluations),
         };
@@ -294,7 +294,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             epoch: self.cursor.epoch,
             num_epochs: self.num_epochs(),
             step: self.cursor.step,
-            steps_per_epoch: measured.totals.num_steps,
+            // Not those of the sums, which start over where a seed is removed.
+            steps_per_epoch: self.steps_per_epoch(),
             topology: layout.revision(),
             host_parameters: host_parameters + permanent.map(|seed| seed.num_parameters).sum::<u64>(),
             samples_per_epoch: Some(self.parts.data.train.len() as u64),

@@ -99,7 +99,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 #[expect(clippy::cast_precision_loss, reason = "samples are counted far below 2^53")]
 fn confirmation(on_others: &[f64], gains: &[f64], next: Confirming) -> Confirmation {
     let square = on_others.iter().map(|gain| gain * gain).sum::<f64>() / on_others.len() as f64;
-    let worst = on_others.iter().fold(WORST * square.sqrt(), |worst, gain| worst.max(-gain));
+    // Of what is no number nothing is known, and the larger of it and a number would be the number.
+    let usual = if square.is_finite() { WORST * square.sqrt() } else { f64::INFINITY };
+    let worst = on_others.iter().fold(usual, |worst, gain| worst.max(-gain));
     let above: Vec<f64> = gains.iter().copied().chain([-worst]).map(|gain| gain - next.min_gain).collect();
     Confirmation {
         loss_gain: gains.iter().sum::<f64>() / gains.len() as f64,

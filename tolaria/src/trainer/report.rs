@@ -202,7 +202,7 @@ pub struct EpochReport {
     pub transitions: Vec<TransitionRecord>,
     /// Time the epoch took, evaluation and decisions included, in seconds; of one that was taken up in the middle, the time since.
     pub wall_s: f64,
-    /// Training samples per second of `wall_s`, those in it alone.
+    /// Training samples per second of `wall_s`, those in it alone, of skipped steps too.
     pub samples_per_s: f64,
     /// Optimizer steps that changed nothing, because their loss or gradient was not finite (count); `train` and
     /// `gradient_norm` are over the others.

@@ -19,7 +19,7 @@ use leyline::telemetry::{NullRecorder, Recorder};
 
 use crate::aggregate::GradientEngine;
 use crate::batch::transform::Transform;
-use crate::batch::{Dataset, num_windows};
+use crate::batch::{Dataset, Window, num_windows};
 use crate::checkpoint::CheckpointStore;
 use crate::cpu::keep_freed;
 use crate::error::Error;
@@ -364,8 +364,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             if self.keep_if_due(eager, observer)? {
                 continue;
             }
-            // Of an epoch that is taken up in the middle the samples before belong to time that nobody knows.
-            let began = (self.parts.clock.now(), self.sums.host().num_samples);
+            let started = self.parts.clock.now();
             let _epoch = phase!("epoch");
             let train = &self.parts.data.train;
             let order = self.feed.begin(&self.config, train, self.cursor.epoch, self.cursor.window);
@@ -406,7 +405,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                     return Ok(Outcome::Interrupted);
                 }
             }
-            let report = self.finish_epoch(eager, observer, began);
+            // Of an epoch that is taken up in the middle the samples before belong to time that nobody knows.
+            let num_samples = order.windows[resumed_at..].iter().map(Window::num_samples).sum();
+            let report = self.finish_epoch(eager, observer, (started, num_samples));
             let Some(report) = self.or_go_back(eager, observer, report)? else { continue };
             observer.epoch_finished(&report).map_err(Error::Observer)?;
             if self.checkpoint_due() {
