@@ -102,10 +102,11 @@ impl Export {
             }
             return Err(error);
         }
+        // Before the old files go: a loss of power could bring their name back without them.
+        sync(parent).map_err(failed(parent))?;
         if is_present {
             fs::remove_dir_all(&old).map_err(failed(&old))?;
         }
-        sync(parent).map_err(failed(parent))?;
         Ok(document)
     }
 
