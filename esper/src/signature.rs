@@ -58,14 +58,15 @@ impl SignatureArgs {
                 }
                 (place.clone(), std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?)
             }
-            None => match std::env::var(VARIABLE) {
-                Ok(text) => (VARIABLE.to_owned(), text),
-                Err(_) if self.require_signed => {
+            // One that is no text is no key: as if there were none, nothing would be signed or looked at.
+            None => match std::env::var_os(VARIABLE) {
+                Some(text) => (VARIABLE.to_owned(), text.to_string_lossy().into_owned()),
+                None if self.require_signed => {
                     let missing =
                         format!("--require-signed: there is no key; expected --checkpoint-key FILE, or {VARIABLE}");
                     return Err(UsageError(missing).into());
                 }
-                Err(_) => return Ok(None),
+                None => return Ok(None),
             },
         };
         // The text is a secret: no message has it.

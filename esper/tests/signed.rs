@@ -57,3 +57,17 @@ fn a_run_that_is_signed_is_read_with_its_key_and_one_that_is_not_without_asking_
         assert_eq!(esper(&[&reader[..], &["--checkpoint-key", "key"]].concat(), dir.path(), None).0, Some(0));
     }
 }
+
+#[test]
+#[cfg(unix)]
+fn a_variable_that_is_no_text_is_no_key_and_not_none() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("esper"));
+    command.args(["train", "--epochs", "1", "--progress", "off", "--out", "run"]).current_dir(dir.path());
+    let output = command.env("ESPER_CHECKPOINT_KEY", std::ffi::OsStr::from_bytes(b"\xff")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("ESPER_CHECKPOINT_KEY holds no key") && !dir.path().join("run").exists(), "{said}");
+}
