@@ -22,7 +22,7 @@ const ALIGN_WORDS: usize = 64;
 /// buffer on the device and a kernel that deals it out.
 const MAX_DIRECT: usize = 3;
 /// Copies from one that is measured to the next: the events cost as much as a small copy.
-const SAMPLE_EVERY: u64 = 16;
+const SAMPLE_EVERY: u64 = 64;
 /// Smallest buffer, words.
 const MIN_WORDS: usize = 4096;
 

@@ -14,7 +14,7 @@ use crate::report::CaptureReport;
 use crate::{Captured, Compilation, CompiledGraph, DeviceTimer, Draft, Search, Searched, Session};
 
 /// Replays from one that is measured to the next: events are not free.
-const SAMPLE_EVERY: u64 = 16;
+const SAMPLE_EVERY: u64 = 64;
 
 /// A session of a GPU, with what it takes to compile, and stopwatches.
 #[derive(Debug)]
