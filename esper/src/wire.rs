@@ -183,7 +183,8 @@ pub(crate) fn kasmina_config(config: &EsperConfig, train: &Table) -> Result<Kasm
     let host = config.host.sized(train.num_features(), train.num_outputs());
     let host = host.map_err(|issue| vec![Issue::of_network(issue)])?;
     let dtype = ElementType::of(config.train.precision.of_parameters()).unwrap_or_default();
-    let kasmina = KasminaConfig { dtype, ..config.seeds.for_host(host, config.run.seed) };
+    let offered_blend = config.policy.blend.clone();
+    let kasmina = KasminaConfig { dtype, offered_blend, ..config.seeds.for_host(host, config.run.seed) };
     let issues: Vec<Issue> = kasmina.validate().into_iter().map(Issue::of_network).collect();
     if issues.is_empty() { Ok(kasmina) } else { Err(issues) }
 }

@@ -123,7 +123,7 @@ fn the_page_tells_the_result() {
     let facts: Vec<String> = classed(by_id(&document, "results"), "card").into_iter().map(text).collect();
     let facts: Vec<String> = facts.iter().map(|fact| fact.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for (fact, expected) in facts.iter().zip([
-        "Test accuracy 97.41% loss 0.1593 nats; 270 samples",
+        "Test accuracy 97.41% loss 0.1593; 270 samples",
         "Validation accuracy 98.54% best 98.54% at epoch 24",
         "Parameters 11,402 +18.6% over the host's 9,610",
         "Seeds 3 1 fossilized, 1 live, 1 pruned",
@@ -170,7 +170,7 @@ fn the_page_shows_the_life_of_every_seed() {
             "end of epoch 19\ngermination: seed-3",
         ]
     );
-    assert!(page.contains("+0.0720 ± 0.0042 nats"), "the counterfactual gain with its standard error");
+    assert!(page.contains("+0.0720 ± 0.0042 in loss"), "the counterfactual gain with its standard error");
     assert!(page.contains("gradient health 1.00, needs 0.90"), "the conditions of a gate");
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use leyline::command::Blend;
 pub use leyline::config::ConfigIssue;
 use leyline::seed::AttributionMode;
 use serde::{Deserialize, Serialize};
@@ -77,6 +78,13 @@ pub struct KasminaConfig {
     /// Elements that a seed of a blueprint may have (count); without an entry as many as it needs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub blueprint_budgets: BTreeMap<String, u64>,
+    /// How seeds are going to be blended: elements that such a blend has of its own count in what is on offer.
+    #[serde(default, skip_serializing_if = "is_residual")]
+    pub offered_blend: Blend,
+}
+
+fn is_residual(blend: &Blend) -> bool {
+    *blend == Blend::Residual
 }
 
 fn default_seed_width() -> usize {
@@ -110,6 +118,7 @@ impl KasminaConfig {
             seed_init: InitMode::default(),
             blueprints: None,
             blueprint_budgets: BTreeMap::new(),
+            offered_blend: Blend::default(),
         }
     }
 

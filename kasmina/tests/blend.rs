@@ -3,8 +3,8 @@
 
 mod support;
 
-use kasmina::KasminaConfig;
 use kasmina::host::HostConfig;
+use kasmina::{Kasmina, KasminaConfig};
 use leyline::command::{AlphaCurve, Blend, ChannelWeights, ConfidenceGate, Operation};
 use leyline::durable::Durable;
 use leyline::error::{Error as _, ErrorKind};
@@ -269,6 +269,11 @@ fn a_budget_counts_the_tensors_of_the_blend_too() {
     let (bare, eager) = elements(Blend::Residual, Eager::acquire().unwrap());
     let (gated, mut eager) = elements(Blend::Gate, eager);
     assert!(gated > bare);
+    for (offered_blend, expected) in [(Blend::Residual, bare), (Blend::Multiply, bare), (Blend::Gate, gated)] {
+        let slots = Kasmina::preview(&KasminaConfig { offered_blend, ..config(mlp()) }).unwrap();
+        let offer = slots[1].offers.iter().find(|offer| offer.blueprint.as_str() == "mlp").unwrap();
+        assert_eq!(offer.num_parameters, expected, "what is on offer is what a seed will have");
+    }
     for (budget, blend, refused) in [
         (bare, Blend::Residual, None),
         (bare - 1, Blend::Residual, Some(bare)),

@@ -183,6 +183,20 @@ impl dyn Sheet + '_ {
             let before = plan.targets.iter().filter(|(_, target)| *target < position).count();
             Some(if is_without { position - before } else { position })
         };
+        let is_learned = |name: &str| {
+            let targets = plan.targets.iter().map(|(name, _)| name);
+            plan.features.iter().map(|feature| &feature.name).chain(targets).any(|known| known == name)
+        };
+        for (number, again) in (1..).zip(self.names()).filter(|_| plan.has_header) {
+            let Some(name) = again.strip_suffix(&repeated("", number)).filter(|name| is_learned(name)) else {
+                continue;
+            };
+            let first = self.names()[..number - 1].iter().position(|known| known == name);
+            if let Some(first) = first.filter(|_| !is_learned(again)) {
+                let found = format!("{} in columns {} and {number}", quoted(name), first + 1);
+                return Err(self.wrong(found, "each column that was learned from once".into()));
+            }
+        }
         let mut chosen = Vec::new();
         for feature in &plan.features {
             let Some(position) = place(&feature.name, feature.position) else {
@@ -365,13 +379,18 @@ pub(super) fn is_decimal_comma(cell: &str) -> bool {
         || cell.split(',').count() > 1 && cell.replace(',', "").parse::<f64>().is_ok()
 }
 
+/// What column `number` is called where its name is that of a column before it.
+fn repeated(name: &str, number: usize) -> String {
+    format!("{name} (column {number})")
+}
+
 /// Names of columns, each another one.
 pub(super) fn named(cells: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(cells.len());
     let mut seen = std::collections::BTreeSet::new();
     for (number, cell) in (1..).zip(cells) {
         let wanted = if cell.is_empty() { format!("column {number}") } else { cell.clone() };
-        let name = if seen.contains(&wanted) { format!("{wanted} (column {number})") } else { wanted };
+        let name = if seen.contains(&wanted) { repeated(&wanted, number) } else { wanted };
         seen.insert(name.clone());
         names.push(name);
     }

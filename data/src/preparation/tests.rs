@@ -99,6 +99,10 @@ fn another_file_is_read_by_the_names_of_its_columns() {
         ),
         ("color,width,y\nred,1,maybe\n", "more.csv: found the label `maybe` in sample 0, expected one of `no`, `yes`"),
         (
+            "width,color,width\n1,red,2\n",
+            "more.csv:1:1: found `width` in columns 1 and 3, expected each column that was learned from once",
+        ),
+        (
             "color,width\nred,\n",
             "more.csv:2:2: found nothing, expected a value: the run has learned from none that are missing",
         ),
@@ -106,6 +110,18 @@ fn another_file_is_read_by_the_names_of_its_columns() {
     ] {
         assert_eq!(case.apply(&preparation, text).unwrap_err(), message);
     }
+}
+
+#[test]
+fn columns_of_one_name_that_were_learned_from_are_told_apart_by_their_places() {
+    let case = Case::new();
+    let text = "a,a,y\n".to_owned() + &(0..60).map(|i| format!("{i},{},{}\n", i % 3, i % 2)).collect::<String>();
+    let preparation = case.load(&text, |_| {}).unwrap().preparation;
+    let applied = case.apply(&preparation, "a,a,y\n5,1,0\n").unwrap();
+    let Inputs::Values(values) = &applied.inputs else { panic!("values") };
+    assert_eq!(values.len(), 2);
+    let error = case.apply(&preparation, "a,b,y,a\n5,1,0,2\n").unwrap_err();
+    assert_eq!(error, "more.csv:1:1: found `a` in columns 1 and 4, expected each column that was learned from once");
 }
 
 #[test]

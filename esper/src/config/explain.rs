@@ -259,7 +259,7 @@ mod tests {
         for (key, expected) in [
             ("run.epochs", "a whole number above 0"),
             ("run.device", "cpu, cuda:N"),
-            ("train.clip_norm", "a number; a finite number above 0"),
+            ("train.clip_norm", "a number; a number that is above 0 in single precision"),
             ("policy.policy", "heuristic, off, fixed, random, learned"),
             ("seeds.seed_width", "a whole number, 0 or above; 1 to 65536"),
             ("seeds.isolation.strict", "true or false"),

@@ -39,7 +39,7 @@ fn test(run: &Run) -> Fact {
         detail: match (loss, accuracy) {
             (Some(loss), _) => {
                 let tested = summary.and_then(|summary| summary.tested).map_or_else(String::new, of_network);
-                format!("loss {} nats; {}{tested}", decimal(loss), samples(run.record.data.num_test))
+                format!("loss {}; {}{tested}", decimal(loss), samples(run.record.data.num_test))
             }
             (None, Some(_)) => samples(run.record.data.num_test),
             (None, None) => "done once, when a run completes".to_owned(),

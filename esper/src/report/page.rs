@@ -209,7 +209,7 @@ impl Effect {
         let Counterfactual { loss_gain, std_error, accuracy_gain_pp, num_samples } = measured.value;
         let sign = if loss_gain > 0.0 { "+" } else { "" };
         Self {
-            gain: format!("{sign}{} ± {} nats", decimal(loss_gain), decimal(std_error)),
+            gain: format!("{sign}{} ± {} in loss", decimal(loss_gain), decimal(std_error)),
             accuracy: accuracy_gain_pp.map(|gain| format!("{gain:+.2} pp accuracy")),
             measured: format!("{} samples, epoch {}, {}", count(num_samples), measured.epoch, measured.stage),
         }

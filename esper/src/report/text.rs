@@ -50,7 +50,7 @@ fn seed(life: &SeedLife<'_>) -> String {
     let state = life.last;
     let gain = life.effect.map_or_else(
         || "gain not measured".to_owned(),
-        |effect| format!("gain {} ± {} nats", decimal(effect.value.loss_gain), decimal(effect.value.std_error)),
+        |effect| format!("gain {} ± {} in loss", decimal(effect.value.loss_gain), decimal(effect.value.std_error)),
     );
     format!(
         "    {:<8} {:<24} {:<11} alpha {:.2}  {:>9} parameters  {gain}",

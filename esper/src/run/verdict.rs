@@ -40,7 +40,7 @@ fn worse_than_guessing(last: &EpochReport, guess: Option<f64>) -> Option<String>
     let (train, validation) = (last.train.loss, last.validation.loss);
     (train.min(validation) > GUESSES * guess).then(|| {
         format!(
-            "training diverged: the losses of epoch {} are {train:.3} nats in training and {validation:.3} in validation, a \
+            "training diverged: the losses of epoch {} are {train:.3} in training and {validation:.3} in validation, a \
              guess has {guess:.3}; {REMEDY}",
             last.epoch
         )
@@ -75,7 +75,7 @@ mod tests {
         let completed = || Ok(Outcome::Completed);
         check(completed(), [2.5, 2.6], RunOutcome::Completed, None);
         check(completed(), [0.1, 40.0], RunOutcome::Completed, None);
-        let reason = "training diverged: the losses of epoch 4 are 431.000 nats in training and 430.500 in validation, a \
+        let reason = "training diverged: the losses of epoch 4 are 431.000 in training and 430.500 in validation, a \
                       guess has 2.303; expected a lower train.schedule.learning_rate or train.clip_norm";
         check(completed(), [431.0, 430.5], RunOutcome::Diverged, Some(reason));
         check(Ok(Outcome::EarlyStopped), [2.5, 2.6], RunOutcome::Completed, Some("stopped early"));

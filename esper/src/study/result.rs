@@ -72,7 +72,11 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
             add(what, "count", sum.map(|sum| sum as f64).into_iter().collect());
         }
         let found: Vec<f64> = runs.iter().flat_map(|run| run.p_values.iter().copied()).collect();
-        if total(&runs, |run| run.num_confirmations) == Some(found.len() as u64) && !found.is_empty() {
+        let num_read = total(&runs, |run| run.num_confirmations);
+        if num_read.is_some_and(|read| read != found.len() as u64) {
+            let text = format!("absent: known of {} of {} that were read", found.len(), num_read.unwrap_or_default());
+            config.insert(format!("{data}.{policy}.confirmations.p"), text);
+        } else if num_read.is_some() && !found.is_empty() {
             for (what, most) in [("at_most_5", 0.05), ("at_most_50", 0.5)] {
                 let count = found.iter().filter(|p| **p <= most).count();
                 add(&format!("confirmations.{what}"), "count", vec![count as f64]);
@@ -202,5 +206,12 @@ mod tests {
         }
         assert_eq!(result.measurements["digits.off.test_accuracy"].samples, [50.0, 60.0]);
         assert_eq!(result.measurements["digits.heuristic.confirmations.p"].samples, [0.01, 0.2]);
+        assert_eq!(result.config.get("digits.heuristic.confirmations.p"), None);
+        let mut runs = runs;
+        runs[0].p_values.clear();
+        let result = super::result(&args, &runs);
+        assert!(!result.measurements.contains_key("digits.heuristic.confirmations.p"));
+        let text = &result.config["digits.heuristic.confirmations.p"];
+        assert_eq!(text, "absent: known of 1 of 2 that were read");
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     fn no_seed_of_a_causal_slot_sees_what_comes_after() {
         let slot = SlotShape::Causal { length: 5, features: 3 };
         let registry = Registry::all();
-        let offers = registry.offers(slot, 4);
+        let offers = registry.offers(slot, 4, 0);
         let names: Vec<_> = offers.iter().map(|offer| offer.blueprint.as_str()).collect();
         assert_eq!(names, ["causal_attention", "low_rank", "mlp", "noise", "norm", "norm_mlp"]);
         for offer in offers {

@@ -222,8 +222,8 @@ mod tests {
     fn a_newborn_seed_does_nothing_wherever_it_fits() {
         let registry = Registry::extended();
         for slot in SLOTS {
-            assert!(!registry.offers(slot, 4).is_empty(), "nothing for {slot}");
-            for offer in registry.offers(slot, 4) {
+            assert!(!registry.offers(slot, 4, 0).is_empty(), "nothing for {slot}");
+            for offer in registry.offers(slot, 4, 0) {
                 let module = build(registry.get(&offer.blueprint).unwrap(), slot).unwrap();
                 assert_eq!(module.weights().num_elements() as u64, offer.num_parameters);
                 let h = Tensor::ones(slot.batch(2), DType::F32, &Device::Cpu).unwrap();
@@ -245,7 +245,7 @@ mod tests {
     fn a_newborn_seed_learns_from_its_last_layer_on() {
         let registry = Registry::extended();
         for slot in SLOTS {
-            for offer in registry.offers(slot, 4) {
+            for offer in registry.offers(slot, 4, 0) {
                 let module = build(registry.get(&offer.blueprint).unwrap(), slot).unwrap();
                 let delta = module.delta(&ramp(slot), View::Live).unwrap();
                 let gradients = delta.sum_all().unwrap().backward().unwrap();
@@ -261,7 +261,7 @@ mod tests {
     fn gradients_reach_the_input_and_every_weight_of_a_grown_seed() {
         let registry = Registry::extended();
         for slot in SLOTS {
-            for offer in registry.offers(slot, 4) {
+            for offer in registry.offers(slot, 4, 0) {
                 let module = build(registry.get(&offer.blueprint).unwrap(), slot).unwrap();
                 // What starts at zero, as if it had learned something; all different, or norms would hide it.
                 for var in module.weights().parameters().iter().map(|parameter| &parameter.var) {

@@ -166,14 +166,14 @@ impl Registry {
         self.blueprints.get(id).ok_or_else(unknown)
     }
 
-    /// What fits a slot within its budget, ordered by name, with the elements it would add; those of a blend come on top.
+    /// What fits a slot within its budget, ordered by name, with the elements it would add; those of its blend are `num_of_blend`.
     #[must_use]
-    pub fn offers(&self, slot: SlotShape, width: usize) -> Vec<BlueprintOffer> {
+    pub fn offers(&self, slot: SlotShape, width: usize, num_of_blend: u64) -> Vec<BlueprintOffer> {
         let fitting = self.blueprints.iter().filter(|(_, blueprint)| blueprint.fits(slot));
         fitting
             .map(|(id, blueprint)| BlueprintOffer {
                 blueprint: id.clone(),
-                num_parameters: num_parameters(&**blueprint, slot, width),
+                num_parameters: num_parameters(&**blueprint, slot, width).saturating_add(num_of_blend),
             })
             .filter(|offer| self.fits_budget(&offer.blueprint, slot, offer.num_parameters).is_ok())
             .collect()

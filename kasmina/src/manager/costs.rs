@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::graft::{AlphaCell, Graft, Role, SeedBlend};
 use crate::init::{self, InitMode};
 use crate::manager::Kasmina;
-use crate::manager::state::weight_rng;
+use crate::manager::state::{offers, weight_rng};
 use crate::weight::WeightSource;
 
 /// What holds until the network changes.
@@ -65,9 +65,9 @@ impl Kasmina {
     fn count_offers(&self, network: Cost, batch_size: usize) -> Result<Vec<(SlotId, BlueprintId, Cost)>, Error> {
         let model = &self.state.model;
         let (width, device, dtype) = (self.config.seed_width, model.device(), model.dtype());
-        let mut offers = Vec::new();
+        let mut costs = Vec::new();
         for (slot_index, slot) in model.host().slots().iter().enumerate() {
-            for offer in self.registry.offers(slot.shape, width) {
+            for offer in offers(&self.registry, &self.config, slot.shape) {
                 let mut source = WeightSource::draw(weight_rng(0, 0)).with_dtype(dtype);
                 let (kind, seed) = (self.registry.get(&offer.blueprint)?, SeedId(0));
                 let module = SeedModule::without_probe(kind, seed, slot.shape, width, &mut source, device)?;
@@ -75,9 +75,9 @@ impl Kasmina {
                 let alpha = AlphaCell::new(Alpha::ZERO, dtype, device)?;
                 let graft = Graft { seed, role: Role::Shadow, module, blend, alpha };
                 let cost = model.shadow_cost_of(&graft, slot_index, network, batch_size)?;
-                offers.push((slot.id.clone(), offer.blueprint, cost));
+                costs.push((slot.id.clone(), offer.blueprint, cost));
             }
         }
-        Ok(offers)
+        Ok(costs)
     }
 }

@@ -33,7 +33,7 @@ use crate::manager::costs::Known;
 use crate::manager::device_cache::DeviceCache;
 use crate::manager::library::Library;
 use crate::manager::operation::{Done, Tools};
-use crate::manager::state::{State, weight_rng};
+use crate::manager::state::{State, offers, weight_rng};
 use crate::telemetry::{SeedReading, Telemetry, events};
 use crate::weight::{WeightSet, WeightSource};
 
@@ -148,7 +148,7 @@ impl Kasmina {
             slot: slot.id.clone(),
             occupant: None,
             num_fossilized: 0,
-            offers: registry.offers(slot.shape, config.seed_width),
+            offers: offers(&registry, config, slot.shape),
         };
         Ok(host.slots().iter().map(free).collect())
     }
@@ -477,7 +477,7 @@ impl SeedManager for Kasmina {
 
     fn export_slot_states(&self, eager: &Eager) -> Result<Vec<SlotState>, Error> {
         self.thread.check(eager)?;
-        Ok(self.state.export_slots(&self.registry, self.config.seed_width))
+        Ok(self.state.export_slots(&self.registry, &self.config))
     }
 
     /// # Sync

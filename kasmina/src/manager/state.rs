@@ -6,15 +6,15 @@ use leyline::batch::Batch;
 use leyline::id::{SeedId, SlotId};
 use leyline::layout::Owner;
 use leyline::model::TrainableModel;
-use leyline::seed::{Confirming, SeedState, SlotState, Transition};
+use leyline::seed::{BlueprintOffer, Confirming, SeedState, SlotState, Transition};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::blueprint::Registry;
 use crate::config::KasminaConfig;
 use crate::error::Error;
-use crate::graft::{GraftedModel, slot_of};
-use crate::host::HostSlot;
+use crate::graft::{GraftedModel, SeedBlend, slot_of};
+use crate::host::{HostSlot, SlotShape};
 use crate::lifecycle::{Confirmations, SeedRecord, Spent, Surroundings};
 use crate::weight::WeightSet;
 
@@ -86,7 +86,7 @@ impl State {
         states.collect()
     }
 
-    pub(super) fn export_slots(&self, registry: &Registry, width: usize) -> Vec<SlotState> {
+    pub(super) fn export_slots(&self, registry: &Registry, config: &KasminaConfig) -> Vec<SlotState> {
         let slots = self.model.host().slots().iter();
         slots
             .map(|slot| {
@@ -95,11 +95,16 @@ impl State {
                     slot: slot.id.clone(),
                     occupant: self.occupant(&slot.id).map(|record| record.id),
                     num_fossilized: here.filter(|record| !record.occupies_slot()).count() as u64,
-                    offers: registry.offers(slot.shape, width),
+                    offers: offers(registry, config, slot.shape),
                 }
             })
             .collect()
     }
+}
+
+/// What a slot of this shape has on offer.
+pub(super) fn offers(registry: &Registry, config: &KasminaConfig, slot: SlotShape) -> Vec<BlueprintOffer> {
+    registry.offers(slot, config.seed_width, SeedBlend::num_elements(&config.offered_blend, slot))
 }
 
 /// Generator of the host's initial weights (stream 0) or of a seed's (its number, from 1).

@@ -1,6 +1,7 @@
 //! How gradients of one window become one gradient.
 
 use super::weighting::{ConflictResolution, Parameters};
+use crate::cpu::{SINGLE, is_single};
 
 /// How a window is combined and clipped.
 /// The default is the mean, not clipped.
@@ -31,11 +32,10 @@ impl AggregationConfig {
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {
-        let is_norm = |norm: f64| norm > 0.0 && norm.is_finite();
-        let clip_norm = self.clip_norm.filter(|norm| !is_norm(*norm));
-        let clip_norm = clip_norm.map(|_| ("clip_norm", "a finite number above 0, or absent"));
-        let issues = clip_norm.into_iter().chain(self.parameters.refusals());
-        issues.map(|(key, accepted)| (key.to_owned(), accepted.to_owned())).collect()
+        let clip_norm = self.clip_norm.filter(|norm| !is_single(*norm));
+        let clip_norm = clip_norm.map(|_| ("clip_norm".to_owned(), format!("{SINGLE}, or absent")));
+        let others = self.parameters.refusals().map(|(key, accepted)| (key.to_owned(), accepted.to_owned()));
+        clip_norm.into_iter().chain(others).collect()
     }
 
     /// Whether owners are told apart for the report alone.

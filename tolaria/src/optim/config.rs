@@ -258,6 +258,11 @@ mod tests {
             &[],
         );
         check(
+            r#"{"kind":"adam_w","eps":1e-50}"#,
+            OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-50, weight_decay: 0.01 },
+            &["eps"],
+        );
+        check(
             r#"{"kind":"adam_w","beta1":-0.1,"beta2":1.0,"eps":0.0,"weight_decay":-2.0}"#,
             OptimizerConfig::AdamW { beta1: -0.1, beta2: 1.0, eps: 0.0, weight_decay: -2.0 },
             &["beta1", "beta2", "eps", "weight_decay"],

@@ -6,6 +6,8 @@ use std::num::NonZeroU64;
 use leyline::id::StepIndex;
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::{SINGLE, is_single};
+
 /// A linear warmup to the learning rate, then a decay from it.
 ///
 /// # Examples
@@ -178,11 +180,7 @@ impl ScheduleConfig {
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {
-        let mut checks = vec![(
-            "learning_rate",
-            self.learning_rate > 0.0 && self.learning_rate.is_finite(),
-            "a finite number above 0",
-        )];
+        let mut checks = vec![("learning_rate", is_single(self.learning_rate), SINGLE)];
         let end = |ratio: f64| ("decay.final_ratio", (0.0..=1.0).contains(&ratio), "a number from 0 to 1");
         match self.decay {
             Decay::Constant => {}
@@ -264,7 +262,7 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_work_are_named() {
-        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-39, 1e39] {
             broken(ScheduleConfig::constant(rate), "learning_rate");
         }
         let with = |decay| ScheduleConfig { decay, ..ScheduleConfig::constant(1.0) };

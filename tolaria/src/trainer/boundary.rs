@@ -148,10 +148,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             return;
         }
         let best = Best { epoch: self.cursor.epoch.next(), step: self.cursor.step, loss: score.loss };
-        let before = self.track.best.replace(best);
         observer.event(&RunEvent::Best(best));
         if self.keeps_best() {
-            self.save_best(eager, observer, best, before);
+            self.save_best(eager, observer, best);
+        } else {
+            self.track.best = Some(best);
         }
     }
 

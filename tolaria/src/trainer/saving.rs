@@ -68,15 +68,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.tell_saved(observer);
     }
 
-    /// The checkpoint of the best evaluation. Where it cannot be written, the one before is the best again.
-    pub(super) fn save_best(&mut self, eager: &Eager, observer: &mut dyn Observer, best: Best, before: Option<Best>) {
+    /// Takes this evaluation as the best, and writes its checkpoint. Where that fails, the one before is the best again.
+    pub(super) fn save_best(&mut self, eager: &Eager, observer: &mut dyn Observer, best: Best) {
         // A failure is reported, and nothing else follows from it.
-        drop(self.save(eager, When::Soon, Some((best, before))));
+        drop(self.save(eager, When::Soon, Some(best)));
         self.tell_saved(observer);
     }
 
     /// Copies the state, and writes it or has it written; [`Self::tell_saved`] says what became of it.
-    pub(super) fn save(&mut self, eager: &Eager, when: When, best: Option<(Best, Option<Best>)>) -> Result<(), Error> {
+    pub(super) fn save(&mut self, eager: &Eager, when: When, best: Option<Best>) -> Result<(), Error> {
         let Some(saver) = &mut self.saver else { return Ok(()) };
         saver.is_overdue = when == When::IfIdle && !saver.flights.is_empty();
         if saver.is_overdue {
@@ -90,14 +90,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         saved
     }
 
-    fn copy_and_write(
-        &mut self,
-        eager: &Eager,
-        began: Duration,
-        when: When,
-        best: Option<(Best, Option<Best>)>,
-    ) -> Result<(), Error> {
+    fn copy_and_write(&mut self, eager: &Eager, began: Duration, when: When, best: Option<Best>) -> Result<(), Error> {
         self.await_room(MAX_CHECKPOINTS_IN_FLIGHT)?;
+        // What was waited for may have failed: only now it is known which one was the best before.
+        let best = best.map(|best| (best, self.track.best.replace(best)));
         let step = self.cursor.step;
         let flight = |bytes| Flight { step, best, bytes, began };
         let layout = self.parts.seeds.model().layout();

@@ -50,7 +50,7 @@ fn every_blueprint_computes_in_the_type_of_its_operands() {
 
 #[track_caller]
 fn check(registry: &Registry, slot: SlotShape, expected: &[(&str, u64)]) {
-    let offers = registry.offers(slot, 8);
+    let offers = registry.offers(slot, 8, 0);
     let offers: Vec<_> = offers.iter().map(|offer| (offer.blueprint.as_str(), offer.num_parameters)).collect();
     assert_eq!(offers, expected);
 }
@@ -220,9 +220,9 @@ fn a_seed_of_more_than_2_to_the_31_elements_is_neither_offered_nor_accepted() {
     let message =
         "a seed of blueprint `mlp` needs 2148533248 parameters at shape (1048576): expected at most 2147483648";
     assert_eq!(error.to_string(), message);
-    assert_eq!(registry.offers(wide, width), []);
+    assert_eq!(registry.offers(wide, width, 0), []);
     registry.check_size(&mlp, wide, width - 1, 0).unwrap();
-    assert!(!registry.offers(wide, width - 1).is_empty());
+    assert!(!registry.offers(wide, width - 1, 0).is_empty());
     // The gate of a blend alone: C·C/4 and more.
     let of_gate = SeedBlend::num_elements(&Blend::Gate, wide);
     assert_eq!(of_gate, (1 << 38) + (1 << 18) + (1 << 18) + 1);

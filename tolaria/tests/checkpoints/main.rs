@@ -1,237 +1,26 @@
 //! Checkpoints of a trainer: what happens when they cannot be written, and which of them a trainer takes up.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+mod job;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{DType, Device, Tensor, Var};
-use esper_disk::{EntryKind, FsFile, LockGuard, Open};
 use leyline::error::BoxError;
-use leyline::id::{EpochIndex, RunId, StepIndex};
+use leyline::id::{EpochIndex, StepIndex};
 use leyline::region::Eager;
-use leyline::telemetry::{NullRecorder, Recorder};
-use leyline_testkit::clock::ManualClock;
 use leyline_testkit::recording_recorder::RecordingRecorder;
 use tolaria::Error;
-use tolaria::batch::{BatchConfig, Dataset};
-use tolaria::checkpoint::{CheckpointReader, CheckpointStore, Fs, StdFs};
-use tolaria::optim::{OptimizerConfig, ScheduleConfig};
-use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
-use tolaria::task::Classification;
+use tolaria::checkpoint::{CheckpointReader, CheckpointStore, StdFs};
+use tolaria::plain::{NoSeeds, PlainModel};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{
-    Checkpoints, Flow, NullObserver, Observer, Outcome, Parts, RecoveryConfig, RunEvent, Splits, Tier, TrainConfig,
-    Trainer,
-};
+use tolaria::trainer::{Flow, NullObserver, Observer, Outcome, RunEvent, Tier};
 
-type PlainTrainer = Trainer<NoSeeds<PlainModel>, NoPolicy>;
-
-/// Everything that a trainer of these tests may differ in.
-#[derive(Debug, Clone)]
-struct Job {
-    seed: u64,
-    batch_size: usize,
-    microbatches_per_step: usize,
-    num_epochs: u64,
-    num_train: u32,
-    num_validation: u32,
-    num_test: u32,
-    num_features: usize,
-    num_classes: usize,
-    /// Added to every label.
-    turned: u32,
-    every_steps: Option<NonZeroU64>,
-    keep_best: bool,
-    waits: bool,
-    /// For states to go back to.
-    memory_mib: u32,
-}
-
-const JOB: Job = Job {
-    seed: 0,
-    batch_size: 4,
-    microbatches_per_step: 2,
-    num_epochs: 3,
-    num_train: 26,
-    num_validation: 8,
-    num_test: 8,
-    num_features: 2,
-    num_classes: 3,
-    turned: 0,
-    every_steps: None,
-    keep_best: false,
-    waits: false,
-    memory_mib: 0,
-};
-const STEPS_PER_EPOCH: u64 = 4;
-
-impl Job {
-    fn samples(&self, count: u32) -> Dataset {
-        let width = u32::try_from(self.num_features).unwrap();
-        let inputs = Tensor::from_iter((0..count * width).map(|i| (i % 7) as f32 - 3.0), &Device::Cpu).unwrap();
-        let inputs = inputs.reshape((count as usize, self.num_features)).unwrap();
-        let targets = Tensor::from_iter((0..count).map(|i| (i + self.turned) % 3), &Device::Cpu).unwrap();
-        Dataset::new(inputs, targets).unwrap()
-    }
-
-    fn trainer(&self, dir: &Path, fs: impl Fs + 'static) -> PlainTrainer {
-        self.recorded(dir, fs, Arc::new(NullRecorder))
-    }
-
-    fn recorded(&self, dir: &Path, fs: impl Fs + 'static, recorder: Arc<dyn Recorder>) -> PlainTrainer {
-        let count = |n| NonZeroUsize::new(n).unwrap();
-        let weight = Var::zeros((self.num_features, self.num_classes), DType::F32, &Device::Cpu).unwrap();
-        let named = vec![("weight".to_owned(), weight.clone())];
-        let config = TrainConfig {
-            batch: BatchConfig {
-                batch_size: count(self.batch_size),
-                microbatches_per_step: count(self.microbatches_per_step),
-            },
-            optimizer: OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-            schedule: ScheduleConfig::constant(0.1),
-            clip_norm: None,
-            eval_batch_size: count(8),
-            conflict_warn: 1.0,
-            recovery: RecoveryConfig { memory_mib: self.memory_mib, ..RecoveryConfig::default() },
-            ..TrainConfig::default()
-        };
-        let parts = Parts {
-            run_id: RunId::new("run-1").unwrap(),
-            seed: self.seed,
-            num_epochs: self.num_epochs,
-            max_steps: None,
-            device: Device::Cpu,
-            data: Splits {
-                train: self.samples(self.num_train),
-                validation: self.samples(self.num_validation),
-                test: self.samples(self.num_test),
-            },
-            task: Arc::new(Classification::new(self.num_classes)),
-            seeds: NoSeeds::new(PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap()),
-            policy: NoPolicy,
-            checkpoints: Some(Checkpoints {
-                store: CheckpointStore::open(dir, count(99), Arc::new(fs)).unwrap(),
-                every_epochs: NonZeroU64::MIN,
-                every_steps: self.every_steps,
-                keep_best: self.keep_best,
-                in_background: !self.waits,
-                config_digest: String::new(),
-            }),
-            recorder,
-            clock: Arc::new(ManualClock::default()),
-        };
-        Trainer::new(config, parts).unwrap()
-    }
-}
-
-/// Stops after a step.
-#[derive(Debug)]
-struct StopAfter(u64);
-
-impl Observer for StopAfter {
-    fn step_finished(&mut self, step: StepIndex) -> Flow {
-        if step.0 == self.0 { Flow::Stop } else { Flow::Continue }
-    }
-
-    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
-        Ok(())
-    }
-}
-
-/// A disk that is full for some saves of checkpoints, counted from 0, and that writes nothing while its gate is closed.
-#[derive(Debug, Default)]
-struct Disk {
-    full: Range<usize>,
-    saves: AtomicUsize,
-    gate: Arc<Gate>,
-}
-
-#[derive(Debug, Default)]
-struct Gate {
-    is_closed: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn set(&self, is_closed: bool) {
-        *self.is_closed.lock().unwrap() = is_closed;
-        self.opened.notify_all();
-    }
-
-    fn pass(&self) {
-        drop(self.opened.wait_while(self.is_closed.lock().unwrap(), |is_closed| *is_closed).unwrap());
-    }
-}
-
-impl Disk {
-    fn full_at(full: Range<usize>) -> Self {
-        Self { full, ..Self::default() }
-    }
-}
-
-impl Fs for Disk {
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        if self.full.contains(&self.saves.fetch_add(1, Ordering::Relaxed)) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.gate.pass();
-        StdFs.create_dir(dir)
-    }
-
-    fn kind(&self, path: &Path) -> io::Result<Option<EntryKind>> {
-        StdFs.kind(path)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        StdFs.list(dir)
-    }
-
-    fn write_synced(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        StdFs.write_synced(path, bytes)
-    }
-
-    fn open(&self, path: &Path, which: Open) -> io::Result<Box<dyn FsFile>> {
-        StdFs.open(path, which)
-    }
-
-    fn copy_mode(&self, from: &Path, to: &Path) -> io::Result<()> {
-        StdFs.copy_mode(from, to)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        StdFs.hard_link(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        StdFs.remove_file(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        StdFs.rename(from, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        StdFs.sync_dir(dir)
-    }
-
-    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        StdFs.read(path, limit)
-    }
-
-    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
-        StdFs.remove_dir_all(dir)
-    }
-
-    fn try_lock(&self, path: &Path) -> io::Result<Option<LockGuard>> {
-        StdFs.try_lock(path)
-    }
-}
+use job::{Disk, Gate, JOB, Job, STEPS_PER_EPOCH, StopAfter};
 
 /// An error with everything below it.
 fn chain(error: &dyn std::error::Error) -> String {
@@ -556,6 +345,50 @@ fn a_best_network_that_is_not_written_is_not_the_best_one() {
         assert_eq!(trainer.best(), None);
         assert!(trainer.restore_best(&mut eager).unwrap().is_none());
     }
+}
+
+/// Opens the gate of a disk a little after a step, while the loop waits, and counts the evaluations that were the best.
+#[derive(Debug)]
+struct OpensLater {
+    gate: Arc<Gate>,
+    after: u64,
+    num_best: usize,
+}
+
+impl Observer for OpensLater {
+    fn step_finished(&mut self, step: StepIndex) -> Flow {
+        if step.0 == self.after {
+            let gate = Arc::clone(&self.gate);
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                gate.set(false);
+            });
+        }
+        Flow::Continue
+    }
+
+    fn epoch_finished(&mut self, _report: &EpochReport) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    fn event(&mut self, event: &RunEvent<'_>) {
+        self.num_best += usize::from(matches!(event, RunEvent::Best(_)));
+    }
+}
+
+#[test]
+fn a_best_network_that_is_not_written_while_the_next_one_waits_is_not_the_best_one() {
+    let mut eager = Eager::acquire().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    gate.set(true);
+    // Saves: best and end of the first epoch, best of the second, which waits for them, and the end of the run.
+    let disk = Disk { gate: Arc::clone(&gate), ..Disk::full_at(0..3) };
+    let mut trainer = Job { num_epochs: 2, keep_best: true, ..JOB }.trainer(dir.path(), disk);
+    let mut opens = OpensLater { gate, after: 2 * STEPS_PER_EPOCH, num_best: 0 };
+    assert_eq!(trainer.run(&mut eager, &mut opens).unwrap(), Outcome::Completed);
+    assert_eq!((opens.num_best, trainer.failed_checkpoints().map(|(num, _)| num)), (2, Some(3)));
+    assert_eq!(trainer.best(), None);
 }
 
 #[test]
