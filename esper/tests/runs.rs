@@ -162,6 +162,12 @@ fn what_became_of_seeds_is_counted_over_runs_of_one_host_and_told_to_the_next_on
         &["runs", "earlier", "a", "wide"],
         "`host.mlp.hidden` is [6] in a, and [8] in wide: expected runs of one host",
     );
+    // Another blend, which has elements of its own.
+    train("gated", &[&["--set", "policy.blend=gate"][..], &fixed].concat());
+    refused(&["runs", "earlier", "a", "gated"], "`policy.blend` is ");
+    let of_gate = 64 * 16 + 16 + 16 + 1;
+    let text = printed(dir.path(), &["runs", "earlier", "gated"]);
+    assert!(text.contains(&format!("parameters = {},", 2128 + of_gate)), "{text}");
     refused(
         &["train", "--data", "digits", "--set", "seeds.seed_width=8", "--set", inline.trim()],
         "`policy.heuristic.earlier.tries[0].parameters` is 2128: expected ",

@@ -5,7 +5,7 @@ mod support;
 
 use esper_layers::operations::counted;
 use kasmina::KasminaConfig;
-use leyline::command::Operation;
+use leyline::command::{Blend, Operation};
 use leyline::model::{AlphaOverride, Outputs, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Cost, Costs, SeedManager, SeedStage};
@@ -38,8 +38,9 @@ fn check(rig: &Rig, network: Cost, looking: Cost, overrides: &[AlphaOverride]) -
 fn costs_of_network_offers_and_seeds_are_those_that_are_counted() {
     let mut eager = Eager::acquire().unwrap();
     for host in hosts() {
-        for shadow_cost in [1e9, 1.0] {
-            let mut rig = Rig::beside(KasminaConfig { shadow_cost: Some(shadow_cost), ..config(host.clone()) }, eager);
+        for (shadow_cost, offered_blend) in [(1e9, Blend::Residual), (1.0, Blend::Residual), (1e9, Blend::Gate)] {
+            let costing = KasminaConfig { shadow_cost: Some(shadow_cost), offered_blend, ..config(host.clone()) };
+            let mut rig = Rig::beside(costing, eager);
             let batch_size = batch_for(&host, 1).num_samples();
             let (slot, blueprint, offered) = costs(&rig, batch_size).offers[0].clone();
             let seed = rig.germinate(slot.as_str(), blueprint.as_str());

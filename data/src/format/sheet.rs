@@ -183,16 +183,18 @@ impl dyn Sheet + '_ {
             let before = plan.targets.iter().filter(|(_, target)| *target < position).count();
             Some(if is_without { position - before } else { position })
         };
-        let is_learned = |name: &str| {
-            let targets = plan.targets.iter().map(|(name, _)| name);
-            plan.features.iter().map(|feature| &feature.name).chain(targets).any(|known| known == name)
+        let learned = || {
+            let features = plan.features.iter().map(|feature| (feature.name.as_str(), feature.position));
+            features.chain(plan.targets.iter().map(|(name, position)| (name.as_str(), *position)))
         };
-        for (number, again) in (1..).zip(self.names()).filter(|_| plan.has_header) {
-            let Some(name) = again.strip_suffix(&repeated("", number)).filter(|name| is_learned(name)) else {
-                continue;
-            };
-            let first = self.names()[..number - 1].iter().position(|known| known == name);
-            if let Some(first) = first.filter(|_| !is_learned(again)) {
+        // Of two columns of one name it is the one in its place, where all are in theirs.
+        let names = self.names();
+        let is_alike = learned().all(|(name, position)| names.get(position).is_some_and(|known| known == name));
+        for (number, again) in (1..).zip(names).filter(|_| plan.has_header && !is_alike) {
+            let Some(name) = again.strip_suffix(&repeated("", number)) else { continue };
+            let is_learned = |name: &str| learned().any(|(known, _)| known == name);
+            let first = names[..number - 1].iter().position(|known| known == name);
+            if let Some(first) = first.filter(|_| is_learned(name) && !is_learned(again)) {
                 let found = format!("{} in columns {} and {number}", quoted(name), first + 1);
                 return Err(self.wrong(found, "each column that was learned from once".into()));
             }

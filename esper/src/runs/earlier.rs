@@ -10,12 +10,12 @@ use crate::exit::UsageError;
 use crate::report::Run;
 
 /// What has to be the same for seeds of one run to say anything of those of another.
-const SECTIONS: &[&str] = &["data", "host", "seeds"];
+const SECTIONS: &[&str] = &["data", "host", "seeds", "policy.blend"];
 
 /// Counts the seeds whose life ended, by slot, blueprint and size; those that lived when their run ended are left out.
 ///
 /// # Errors
-/// A run that is given twice; runs that differ in data, host or seeds; a run that did not write down what was on offer; no seed whose
+/// A run that is given twice; runs that differ in data, host, seeds or blend; a run that did not write down what was on offer; no seed whose
 /// life ended.
 pub(crate) fn earlier(runs: &[(Run, Settings)]) -> Result<Vec<EarlierTries>, UsageError> {
     let mut given = BTreeSet::new();

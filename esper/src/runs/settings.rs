@@ -40,7 +40,11 @@ impl Settings {
 
     /// Those within these sections alone.
     pub(super) fn of_sections(mut self, sections: &[&str]) -> Self {
-        self.0.retain(|key, _| sections.iter().any(|section| key.split('.').next() == Some(section)));
+        self.0.retain(|key, _| {
+            sections
+                .iter()
+                .any(|section| key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+        });
         self
     }
 

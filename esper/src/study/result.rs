@@ -73,10 +73,11 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
         }
         let found: Vec<f64> = runs.iter().flat_map(|run| run.p_values.iter().copied()).collect();
         let num_read = total(&runs, |run| run.num_confirmations);
-        if num_read.is_some_and(|read| read != found.len() as u64) {
-            let text = format!("absent: known of {} of {} that were read", found.len(), num_read.unwrap_or_default());
+        if num_read.map_or(!found.is_empty(), |read| read != found.len() as u64) {
+            let of = num_read.map_or("an unknown number".to_owned(), |read| read.to_string());
+            let text = format!("absent: known of {} of {of} that were read", found.len());
             config.insert(format!("{data}.{policy}.confirmations.p"), text);
-        } else if num_read.is_some() && !found.is_empty() {
+        } else if !found.is_empty() {
             for (what, most) in [("at_most_5", 0.05), ("at_most_50", 0.5)] {
                 let count = found.iter().filter(|p| **p <= most).count();
                 add(&format!("confirmations.{what}"), "count", vec![count as f64]);
@@ -211,7 +212,8 @@ mod tests {
         runs[0].p_values.clear();
         let result = super::result(&args, &runs);
         assert!(!result.measurements.contains_key("digits.heuristic.confirmations.p"));
-        let text = &result.config["digits.heuristic.confirmations.p"];
-        assert_eq!(text, "absent: known of 1 of 2 that were read");
+        let text = |policy: &str| result.config[&format!("digits.{policy}.confirmations.p")].as_str();
+        assert_eq!(text("heuristic"), "absent: known of 1 of 2 that were read");
+        assert_eq!(text("off"), "absent: known of 2 of an unknown number that were read");
     }
 }

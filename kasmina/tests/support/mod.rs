@@ -221,7 +221,8 @@ impl Rig {
     #[track_caller]
     pub(crate) fn germinate(&mut self, slot_id: &str, blueprint: &str) -> SeedId {
         let blueprint = BlueprintId::new(blueprint).unwrap();
-        self.send(Operation::germinate(slot(slot_id), blueprint)).unwrap().seed
+        let blend = self.manager.config().offered_blend.clone();
+        self.send(Operation::Germinate { slot: slot(slot_id), blueprint, blend }).unwrap().seed
     }
 
     pub(crate) fn end_step(&mut self) {

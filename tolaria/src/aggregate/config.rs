@@ -13,7 +13,8 @@ use crate::cpu::{SINGLE, is_single};
 /// let mean = AggregationConfig::default();
 /// let resolved = AggregationConfig { method: ConflictResolution::PcGrad, ..mean };
 /// assert_eq!([mean, resolved].map(|config| config.tells_owners_apart()), [false, true]);
-/// assert_eq!(AggregationConfig { clip_norm: Some(0.0), ..mean }.validate()[0].0, "clip_norm");
+/// let of_norm = |norm| AggregationConfig { clip_norm: Some(norm), ..mean }.validate();
+/// assert_eq!((of_norm(1.0).len(), of_norm(0.0)[0].0.as_str(), of_norm(1e-50)[0].0.as_str()), (0, "clip_norm", "clip_norm"));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AggregationConfig {
