@@ -13,6 +13,7 @@ use crate::error::{self, Error};
 use crate::telemetry as desc;
 use crate::trainer::instruments::ms;
 use crate::trainer::run::Trainer;
+use crate::trainer::stop::Best;
 
 /// What a failed restore from memory is called where generations have their names.
 const MEMORY: &str = "memory";
@@ -93,8 +94,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         eager.check()?;
         let (from, started) = (self.cursor.step, self.parts.clock.now());
         let deadline = self.config.recovery.deadline_ms.map(|ms| started + Duration::from_millis(ms.get()));
-        let best = self.track.best.filter(|_| self.keeps_best());
-        let tier = self.restore_newest(eager, deadline);
+        let mut best = None;
+        let tier = self.restore_newest(eager, deadline, &mut best);
         // Its checkpoint is still the one of the best evaluation: that before it is gone.
         if let Some(best) = best.filter(|best| tier.is_ok() && self.track.is_best(best.loss)) {
             self.track.best = Some(best);
@@ -118,8 +119,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(RolledBack { tier: tier?, from, to: self.cursor.step })
     }
 
-    fn restore_newest(&mut self, eager: &mut Eager, deadline: Option<Duration>) -> Result<Tier, Error> {
+    /// `best` is the evaluation whose checkpoint is there, or under way, as of what is restored.
+    fn restore_newest(
+        &mut self,
+        eager: &mut Eager,
+        deadline: Option<Duration>,
+        best: &mut Option<Best>,
+    ) -> Result<Tier, Error> {
         self.recovery.ring.forget_doubtful();
+        *best = self.track.best.filter(|_| self.keeps_best());
         let mut last = Error::NothingToRestore;
         while let Some(snapshot) = self.recovery.ring.newest() {
             match self.restore_compared(eager, &snapshot, deadline) {
@@ -135,6 +143,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             self.recovery.ring.drop_newest();
         }
         self.await_writer();
+        // What was waited for may have failed.
+        *best = self.track.best.filter(|_| self.keeps_best());
         let Some(saver) = &self.saver else { return Err(last) };
         let loaded = saver.reader.load_latest().map_err(Error::from);
         let generation = loaded.as_ref().ok().and_then(Option::as_ref).map(|loaded| loaded.generation.to_string());

@@ -236,33 +236,42 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
+    use std::path::Path;
     use std::sync::Arc;
 
     use candle_core::{DType, Device, Tensor, Var};
+    use esper_disk::testkit::{Failure, FaultFs};
     use leyline::id::{EpochIndex, StepIndex};
 
     use super::*;
     use crate::batch::Dataset;
-    use crate::checkpoint::{CheckpointStore, StdFs};
-    use crate::plain::PlainModel;
+    use crate::checkpoint::{CheckpointStore, Fs, StdFs};
+    use crate::plain::{NoPolicy, NoSeeds, PlainModel};
     use crate::task::Classification;
-    use crate::trainer::{Checkpoints, Parts, Splits, TrainConfig};
+    use crate::trainer::{Checkpoints, NullObserver, Parts, Splits, TrainConfig};
 
-    #[test]
-    fn of_two_best_networks_that_are_under_way_and_not_written_the_one_before_both_is_the_best_again() {
-        let dir = tempfile::tempdir().unwrap();
+    /// With checkpoints in this folder, of which the first is of the state at the start.
+    fn trainer(dir: &Path, fs: Arc<dyn Fs>) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
         let weight = Var::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
         let named = vec![("w".to_owned(), weight.clone())];
         let model = PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap();
         let inputs = Tensor::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
         let data = Dataset::new(inputs, Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap()).unwrap();
         let data = Splits { train: data.clone(), validation: data.clone(), test: data };
-        let store = CheckpointStore::open(dir.path(), NonZeroUsize::MIN, Arc::new(StdFs)).unwrap();
+        let store = CheckpointStore::open(dir, NonZeroUsize::MIN, fs).unwrap();
         let parts = Parts::plain(Classification::new(2), model, data);
         let parts = Parts { checkpoints: Some(Checkpoints::new(store)), ..parts };
-        let mut trainer = Trainer::new(TrainConfig::default(), parts).unwrap();
+        Trainer::new(TrainConfig::default(), parts).unwrap()
+    }
 
-        let best = |step: u64| Best { epoch: EpochIndex(1), step: StepIndex(step), loss: 1.0 / step as f64 };
+    fn best(step: u64) -> Best {
+        Best { epoch: EpochIndex(1), step: StepIndex(step), loss: 1.0 / step as f64 }
+    }
+
+    #[test]
+    fn of_two_best_networks_that_are_under_way_and_not_written_the_one_before_both_is_the_best_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut trainer = trainer(dir.path(), Arc::new(StdFs));
         let flight = |step: u64| {
             let best = Some((best(step), Some(best(step - 1))));
             Flight { step: StepIndex(step), best, bytes: 0, began: Duration::ZERO }
@@ -273,5 +282,25 @@ mod tests {
             assert!(trainer.not_written(flight, Error::NothingToRestore).is_err());
         }
         assert_eq!(trainer.best(), Some(best(1)));
+    }
+
+    #[test]
+    fn a_best_network_that_turns_out_not_to_be_written_while_the_run_goes_back_is_not_the_best_one() {
+        let mut eager = Eager::acquire().unwrap();
+        let mut go_back = |fs: &FaultFs| {
+            let dir = tempfile::tempdir().unwrap();
+            let mut trainer = trainer(dir.path(), Arc::new(fs.clone()));
+            trainer.write_checkpoint(&eager).unwrap();
+            let num_calls = fs.calls().len();
+            trainer.save_best(&eager, &mut NullObserver, best(1));
+            assert_eq!(trainer.saver.as_ref().unwrap().flights.len(), 1, "nobody knows what becomes of it");
+            trainer.roll_back(&mut eager).unwrap();
+            (trainer.best(), num_calls)
+        };
+        let (kept, num_calls) = go_back(&FaultFs::recording(Arc::new(StdFs)));
+        assert_eq!(kept, Some(best(1)));
+        let failing = FaultFs::failing(Arc::new(StdFs), Failure::Once, num_calls);
+        assert_eq!(go_back(&failing).0, None);
+        assert!(failing.has_failed());
     }
 }
