@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use esper_layers::operations::counted;
 use leyline::clock::SystemClock;
 use leyline::command::Operation;
 use leyline::error::BoxError;
@@ -17,13 +18,13 @@ use tamiyo::risk::RiskRule;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{Flow, Observer, Outcome};
 
-use crate::config::EsperConfig;
+use crate::config::{DeviceName, EsperConfig};
 use crate::data::Prepared;
 use crate::policy::Point;
 use crate::run::Interrupt;
 use crate::wire::{Surroundings, assemble, policy_config};
 
-/// What looking costs: of the validation loss, for as much compute as the host takes.
+/// What looking costs: of the validation loss, for as much compute as the network takes.
 const PRICE_OF_LOOKING: f64 = 0.1;
 /// What growth costs: of the validation loss, for e times the parameters.
 const PRICE_OF_GROWTH: f64 = 0.01;
@@ -105,14 +106,19 @@ pub(super) fn run(
     let mut trainer = assemble(&config, prepared, around)?;
     let mut watch = Watch { interrupt, reports: Vec::new() };
     let mut eager = Eager::acquire()?;
-    if trainer.run(&mut eager, &mut watch)? == Outcome::Interrupted {
+    let (outcome, operations) = counted(|| trainer.run(&mut eager, &mut watch));
+    if outcome? == Outcome::Interrupted {
         return Ok(None);
     }
     let states = trainer.seeds().export_seed_states(&eager)?;
     let permanent = states.iter().filter(|state| state.stage == SeedStage::Fossilized);
     let gain = permanent.filter_map(|state| gain(state, &watch.reports)).fold(0.0, |sum, gain| sum + gain);
     let grown = trainer.seeds().model().layout().num_elements() as f64;
-    let point = point(&config, &watch.reports, gain, grown)?;
+    let of_network = (operations.training + operations.evaluation) as f64;
+    // What a GPU replays is not counted.
+    let is_counted = config.run.device == DeviceName::Cpu && of_network > 0.0;
+    let looking = if is_counted { operations.looking as f64 / of_network } else { estimate(&config, &watch.reports) };
+    let point = point(&watch.reports, gain, looking, grown)?;
     Ok(Some(Episode { point, choices: choices(&config, teacher, &watch.reports)? }))
 }
 
@@ -125,12 +131,16 @@ fn gain(seed: &SeedState, reports: &[EpochReport]) -> Option<f64> {
     Some(measured.loss_gain / reports.iter().find(is_confirmed)?.validation.loss)
 }
 
-fn point(config: &EsperConfig, reports: &[EpochReport], gain: f64, grown: f64) -> anyhow::Result<Point> {
-    let first = reports.first().context("a run without epochs")?;
+/// What looking took, in runs of the network, where nobody counted.
+fn estimate(config: &EsperConfig, reports: &[EpochReport]) -> f64 {
     let in_shadow =
         |report: &EpochReport| report.seeds.iter().filter(|s| s.stage == SeedStage::Training).count() as f64;
     let shadow = reports.iter().map(in_shadow).fold(0.0, |sum, seeds| sum + seeds);
-    let looking = shadow * config.policy.heuristic.looking.epoch_cost / config.run.epochs.get() as f64;
+    shadow * config.policy.heuristic.looking.epoch_cost / config.run.epochs.get() as f64
+}
+
+fn point(reports: &[EpochReport], gain: f64, looking: f64, grown: f64) -> anyhow::Result<Point> {
+    let first = reports.first().context("a run without epochs")?;
     let growth = (grown / first.asked.as_ref().map_or(grown, |asked| asked.host_parameters as f64)).ln();
     let reward = gain - PRICE_OF_LOOKING * looking - PRICE_OF_GROWTH * growth;
     Ok(Point { runs: 1, reward, gain, looking, growth })
@@ -162,4 +172,24 @@ fn choices(config: &EsperConfig, teacher: Teacher, reports: &[EpochReport]) -> a
         all.extend(shown.choices);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check;
+    use crate::config::Layer;
+
+    #[test]
+    fn what_looking_took_is_counted_and_not_estimated() {
+        let layers = Layer::data("digits").into_iter().collect();
+        let set = ["run.epochs=40", "policy.heuristic.looking.epoch_cost=9"].map(str::to_owned);
+        let checked = check::check(None, Layer::flags(layers, &set).unwrap()).unwrap();
+        let (config, prepared) = (checked.loaded.config, checked.prepared);
+        let (episode, found) =
+            counted(|| run(&config, &prepared, &Decides::Rules, 0, &Interrupt::default()).unwrap().unwrap());
+        assert!(found.looking > 0, "a seed was looked at");
+        let expected = found.looking as f64 / (found.training + found.evaluation) as f64;
+        assert!((episode.point.looking - expected).abs() < 1e-12, "{} for {expected}", episode.point.looking);
+    }
 }
