@@ -3,9 +3,12 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use esper_layers::operations::counted;
 use kasmina::KasminaConfig;
-use leyline::command::{Blend, Operation};
+use kasmina::host::HostConfig;
+use leyline::command::{Blend, ConfidenceGate, Operation};
 use leyline::model::{AlphaOverride, Outputs, Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::{Cost, Costs, SeedManager, SeedStage};
@@ -32,6 +35,15 @@ fn check(rig: &Rig, network: Cost, looking: Cost, overrides: &[AlphaOverride]) -
     same(evaluated.looking, num_samples * looking.evaluation);
     same(as_it_is.evaluation, num_samples * network.evaluation);
     outputs
+}
+
+#[test]
+fn a_blend_that_does_not_fit_a_slot_does_not_keep_its_offers_from_having_a_cost() {
+    let host = HostConfig::Mlp { inputs: 3, hidden: vec![1], classes: 2 };
+    let offered_blend = Blend::Confidence(ConfidenceGate::default());
+    let rig = Rig::new(KasminaConfig { offered_blend, ..config(host) });
+    let slots: BTreeSet<_> = costs(&rig, 2).offers.into_iter().map(|(slot, ..)| slot).collect();
+    assert_eq!(slots.len(), rig.model().host().slots().len());
 }
 
 #[test]

@@ -189,7 +189,13 @@ impl dyn Sheet + '_ {
         };
         // Of two columns of one name it is the one in its place, where all are in theirs.
         let names = self.names();
-        let is_alike = learned().all(|(name, position)| names.get(position).is_some_and(|known| known == name));
+        let is_there = |name: &str, position: usize| names.get(position).is_some_and(|known| known == name);
+        let before = |position| plan.targets.iter().filter(|(_, target)| *target < position).count();
+        let is_alike = match (names.len() + num_targets).checked_sub(plan.num_columns) {
+            Some(0) => plan.features.iter().all(|of| is_there(&of.name, of.position - before(of.position))),
+            Some(more) => more == num_targets && learned().all(|(name, position)| is_there(name, position)),
+            None => false,
+        };
         for (number, again) in (1..).zip(names).filter(|_| plan.has_header && !is_alike) {
             let Some(name) = again.strip_suffix(&repeated("", number)) else { continue };
             let is_learned = |name: &str| learned().any(|(known, _)| known == name);

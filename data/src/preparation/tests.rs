@@ -124,6 +124,10 @@ fn columns_of_one_name_that_were_learned_from_are_told_apart_by_their_places() {
     let preparation_of_one = case.load(&text, without).unwrap().preparation;
     let Inputs::Values(of_one) = case.apply(&preparation_of_one, "a,a,y\n5,1,0\n").unwrap().inputs else { panic!() };
     assert_eq!(of_one, values[..1], "a file like the one that was learned from");
+    let Inputs::Values(alone) = case.apply(&preparation_of_one, "a,a\n5,1\n").unwrap().inputs else { panic!() };
+    assert_eq!(alone, values[..1], "the same without the target");
+    let error = case.apply(&preparation_of_one, "a,a,y,a\n5,1,0,2\n").unwrap_err();
+    assert_eq!(error, "more.csv:1:1: found `a` in columns 1 and 2, expected each column that was learned from once");
     let error = case.apply(&preparation_of_one, "a,y,a\n5,0,1\n").unwrap_err();
     assert_eq!(error, "more.csv:1:1: found `a` in columns 1 and 3, expected each column that was learned from once");
     let error = case.apply(&preparation, "a,b,y,a\n5,1,0,2\n").unwrap_err();

@@ -30,8 +30,11 @@ pub(crate) fn earlier(runs: &[(Run, Settings)]) -> Result<Vec<EarlierTries>, Usa
         let told = |index: usize| {
             format!("{} in {}", of_host[index].get(key).unwrap_or("not set"), runs[index].0.dir.display())
         };
-        let problem =
-            format!("`{key}` is {}, and {}: expected runs of one host on the same data", told(0), told(other));
+        let problem = format!(
+            "`{key}` is {}, and {}: expected runs of one host on the same data, blended alike",
+            told(0),
+            told(other)
+        );
         return Err(UsageError(problem));
     }
     let mut tries: Vec<EarlierTries> = Vec::new();

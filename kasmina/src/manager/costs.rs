@@ -71,9 +71,12 @@ impl Kasmina {
                 let mut source = WeightSource::draw(weight_rng(0, 0)).with_dtype(dtype);
                 let (kind, seed) = (self.registry.get(&offer.blueprint)?, SeedId(0));
                 let module = SeedModule::without_probe(kind, seed, slot.shape, width, &mut source, device)?;
-                // One that does not fit here is refused when a seed of it is to come.
-                let blend = SeedBlend::build(&self.config.offered_blend, seed, slot.shape, &mut source, device)
-                    .or_else(|_| SeedBlend::build(&Blend::Residual, seed, slot.shape, &mut source, device))?;
+                let mut blended = |blend: &Blend| SeedBlend::build(blend, seed, slot.shape, &mut source, device);
+                let blend = match blended(&self.config.offered_blend) {
+                    // It does not fit here, and is refused when a seed is to come.
+                    Err(Error::ChannelWeights { .. } | Error::NoMargin { .. }) => blended(&Blend::Residual)?,
+                    found => found?,
+                };
                 let alpha = AlphaCell::new(Alpha::ZERO, dtype, device)?;
                 let graft = Graft { seed, role: Role::Shadow, module, blend, alpha };
                 let cost = model.shadow_cost_of(&graft, slot_index, network, batch_size)?;

@@ -96,9 +96,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let deadline = self.config.recovery.deadline_ms.map(|ms| started + Duration::from_millis(ms.get()));
         let mut best = None;
         let tier = self.restore_newest(eager, deadline, &mut best);
-        // Its checkpoint is still the one of the best evaluation: that before it is gone.
-        if let Some(best) = best.filter(|best| tier.is_ok() && self.track.is_best(best.loss)) {
-            self.track.best = Some(best);
+        let unwritten = self.saver.as_ref().map_or(&[][..], |saver| &saver.unwritten);
+        let is_unwritten = self.track.best.is_some_and(|of_state| unwritten.contains(&of_state));
+        // Its checkpoint is still the one of the best evaluation: that before it is gone, and that of the state was never there.
+        if tier.is_ok() && (is_unwritten || best.is_some_and(|best| self.track.is_best(best.loss))) {
+            self.track.best = best;
         }
         let instruments = &self.instruments.rollback;
         instruments.restore_latency.set(ms(self.parts.clock.now().saturating_sub(started)));

@@ -99,6 +99,8 @@ pub(super) struct Saver {
     pub(super) is_overdue: bool,
     /// The newest state on the disk.
     pub(super) durable: StepIndex,
+    /// Evaluations that were the best when their checkpoints were not written.
+    pub(super) unwritten: Vec<Best>,
     /// All that were not, and why the last of them was not.
     pub(super) failed: Option<(u64, String)>,
     clock: Arc<dyn Clock>,
@@ -130,6 +132,7 @@ impl Saver {
             failing: 0,
             is_overdue: false,
             durable: StepIndex(0),
+            unwritten: Vec::new(),
             failed: None,
             clock: Arc::clone(clock),
         }

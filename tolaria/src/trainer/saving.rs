@@ -208,6 +208,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                     if self.track.best == Some(best) {
                         self.track.best = before;
                     }
+                    saver.unwritten.push(best);
                     // Where the next one is on its way and fails too, this one is not the best again.
                     let later = saver.flights.iter_mut().filter_map(|later| later.best.as_mut());
                     later.filter(|(_, of_later)| *of_later == Some(best)).for_each(|(_, of_later)| *of_later = before);
@@ -287,20 +288,28 @@ mod tests {
     #[test]
     fn a_best_network_that_turns_out_not_to_be_written_while_the_run_goes_back_is_not_the_best_one() {
         let mut eager = Eager::acquire().unwrap();
-        let mut go_back = |fs: &FaultFs| {
+        let mut go_back = |fs: &FaultFs, is_saved_again: bool| {
             let dir = tempfile::tempdir().unwrap();
             let mut trainer = trainer(dir.path(), Arc::new(fs.clone()));
             trainer.write_checkpoint(&eager).unwrap();
             let num_calls = fs.calls().len();
+            trainer.cursor.step = StepIndex(1);
             trainer.save_best(&eager, &mut NullObserver, best(1));
-            assert_eq!(trainer.saver.as_ref().unwrap().flights.len(), 1, "nobody knows what becomes of it");
-            trainer.roll_back(&mut eager).unwrap();
-            (trainer.best(), num_calls)
+            if is_saved_again {
+                // As at the end of an epoch: a state in which it is still the best.
+                trainer.save(&eager, When::Soon, None).unwrap();
+            }
+            let flights = trainer.saver.as_ref().unwrap().flights.len();
+            assert_eq!(flights, 1 + usize::from(is_saved_again), "nobody knows what becomes of it");
+            let to = trainer.roll_back(&mut eager).unwrap().to;
+            (trainer.best(), to, num_calls)
         };
-        let (kept, num_calls) = go_back(&FaultFs::recording(Arc::new(StdFs)));
-        assert_eq!(kept, Some(best(1)));
-        let failing = FaultFs::failing(Arc::new(StdFs), Failure::Once, num_calls);
-        assert_eq!(go_back(&failing).0, None);
-        assert!(failing.has_failed());
+        for is_saved_again in [false, true] {
+            let (kept, _, num_calls) = go_back(&FaultFs::recording(Arc::new(StdFs)), is_saved_again);
+            assert_eq!(kept, Some(best(1)));
+            let failing = FaultFs::failing(Arc::new(StdFs), Failure::Once, num_calls);
+            let (kept, to, _) = go_back(&failing, is_saved_again);
+            assert_eq!((kept, to, failing.has_failed()), (None, StepIndex(u64::from(is_saved_again)), true));
+        }
     }
 }
