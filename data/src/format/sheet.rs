@@ -176,12 +176,12 @@ impl dyn Sheet + '_ {
                 format!("{} columns, or {} without the target", plan.num_columns, plan.num_columns - num_targets);
             return Err(self.wrong(format!("{} columns", self.names().len()), expected));
         }
+        let before = |position| plan.targets.iter().filter(|(_, target)| *target < position).count();
         let place = |name: &str, position: usize| {
             if plan.has_header {
                 return self.names().iter().position(|known| known == name);
             }
-            let before = plan.targets.iter().filter(|(_, target)| *target < position).count();
-            Some(if is_without { position - before } else { position })
+            Some(if is_without { position - before(position) } else { position })
         };
         let learned = || {
             let features = plan.features.iter().map(|feature| (feature.name.as_str(), feature.position));
@@ -190,7 +190,6 @@ impl dyn Sheet + '_ {
         // Of two columns of one name it is the one in its place, where all are in theirs.
         let names = self.names();
         let is_there = |name: &str, position: usize| names.get(position).is_some_and(|known| known == name);
-        let before = |position| plan.targets.iter().filter(|(_, target)| *target < position).count();
         let is_alike = match (names.len() + num_targets).checked_sub(plan.num_columns) {
             Some(0) => plan.features.iter().all(|of| is_there(&of.name, of.position - before(of.position))),
             Some(more) => more == num_targets && learned().all(|(name, position)| is_there(name, position)),
