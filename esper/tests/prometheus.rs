@@ -2,6 +2,9 @@
 //!
 //! `promtool` and `prometheus` are looked for in the folder `ESPER_PROMETHEUS` and on the path. Where they are not, the tests say so
 //! and pass, unless `ESPER_REQUIRE_PROMETHEUS` is set.
+//!
+//! `ESPER_TEST_DEVICE=cuda:0 ESPER_PANELS_OUT=DIR cargo test --release -p esper --features cuda --test prometheus scraped` scrapes a run on
+//! a GPU, asks the panels of a GPU as well, and writes what they had to `DIR/panels.json`.
 #![cfg(unix)]
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +19,7 @@ mod programs;
 #[expect(dead_code, reason = "some of it is for the tests of serving")]
 mod served;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -24,7 +27,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use baselines::environment::Build;
 use baselines::hostile::ask;
+use baselines::measure::Measurement;
+use baselines::result::BenchResult;
+use leyline::clock::SystemClock;
 use serde_json::Value;
 
 use self::installed::program;
@@ -80,10 +87,17 @@ impl Prometheus {
         if status == 200 { serde_json::from_str::<Value>(&body).unwrap()["data"].take() } else { Value::Null }
     }
 
+    /// The values of a query, one for each series.
+    fn values(&self, query: &str) -> Vec<f64> {
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let found = self.api(&format!("query?query={encoded}"))["result"].take();
+        let value = |row: &Value| row["value"][1].as_str().unwrap().parse().unwrap();
+        found.as_array().map_or_else(Vec::new, |rows| rows.iter().map(value).collect())
+    }
+
     /// Whether a query has a result.
     fn has(&self, query: &str) -> bool {
-        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        self.api(&format!("query?query={encoded}"))["result"].as_array().is_some_and(|result| !result.is_empty())
+        !self.values(query).is_empty()
     }
 }
 
@@ -94,13 +108,14 @@ impl Drop for Prometheus {
     }
 }
 
-/// Queries of all panels that show something without a GPU.
-fn panels() -> BTreeSet<String> {
+/// Queries of all panels, or of those that show something without a GPU.
+fn panels(has_gpu: bool) -> BTreeSet<String> {
     let mut queries = BTreeSet::new();
     for entry in fs::read_dir(deploy().join("grafana/dashboards")).unwrap() {
         let dashboard: Value = serde_json::from_str(&fs::read_to_string(entry.unwrap().path()).unwrap()).unwrap();
         for panel in dashboard["panels"].as_array().unwrap() {
-            let targets = panel["targets"].as_array().unwrap().iter().filter(|_| panel["description"] != "On a GPU.");
+            let is_shown = has_gpu || panel["description"] != "On a GPU.";
+            let targets = panel["targets"].as_array().unwrap().iter().filter(|_| is_shown);
             queries.extend(targets.map(|target| target["expr"].as_str().unwrap().to_owned()));
         }
     }
@@ -120,19 +135,43 @@ fn selectors(query: &str) -> Vec<String> {
     starts.map(selector).collect()
 }
 
+/// What the panels had, as a committed result.
+fn write(seen: &BTreeMap<String, Vec<f64>>, device: &str, out: &Path) {
+    let notes = "QUERY: what a panel of the dashboards had when it had data first, one value for each series, of a run that a \
+        Prometheus scraped every second.";
+    let mut result = BenchResult::new("panels", notes, &SystemClock::new());
+    result.command = format!(
+        "ESPER_TEST_DEVICE={device} ESPER_PANELS_OUT=DIR cargo test --release -p esper --features cuda --test prometheus scraped"
+    );
+    let build = Build { commit: Some(env!("ESPER_BUILD_COMMIT")), dirty: env!("ESPER_BUILD_DIRTY") == "true" };
+    result.environment = result.environment.built_from(build);
+    let gpu = Command::new("nvidia-smi").args(["--query-gpu=name", "--format=csv,noheader"]).output();
+    result.environment.gpu = gpu.ok().map(|gpu| String::from_utf8(gpu.stdout).unwrap().trim().to_owned());
+    let measured = |(query, values): (&String, &Vec<f64>)| {
+        let finite = values.iter().copied().filter(|value| value.is_finite()).collect();
+        (query.clone(), Measurement::of("panel", finite).unwrap())
+    };
+    result.measurements = seen.iter().map(measured).collect();
+    result.write(out).unwrap();
+}
+
 #[test]
 fn a_scraped_run_has_what_every_panel_and_every_rule_reads() {
     let Some(program) = program("prometheus") else { return };
     let dir = tempfile::tempdir().unwrap();
-    let run = Served::start(&dir.path().join("run"), &["--set", "train.conflict=pcgrad"]);
+    let device = std::env::var("ESPER_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
+    let has_gpu = device != "cpu";
+    let run = Served::start(&dir.path().join("run"), &["--set", "train.conflict=pcgrad", "--device", &device]);
     let prometheus = Prometheus::start(&program, dir.path(), run.address);
     let deadline = Instant::now() + Duration::from_secs(150);
-    let mut waiting = panels();
+    let mut waiting = panels(has_gpu);
+    let mut seen: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     // A seed comes and goes: what was there once is enough.
     while !waiting.is_empty() {
         assert!(Instant::now() < deadline, "no data of a run for {waiting:#?}");
         thread::sleep(Duration::from_secs(1));
-        waiting.retain(|query| !prometheus.has(query));
+        seen.extend(waiting.iter().map(|query| (query.clone(), prometheus.values(query))));
+        waiting.retain(|query| seen[query].is_empty());
     }
     assert!(prometheus.has("up{job=\"esper\"} == 1"));
     assert!(prometheus.has("esper_build_info{version!=\"\"}"));
@@ -144,7 +183,7 @@ fn a_scraped_run_has_what_every_panel_and_every_rule_reads() {
         for selector in selectors(rule["query"].as_str().unwrap()) {
             // With a library of weights, all from its start; gauges of a GPU.
             let is_elsewhere = selector.starts_with("esper_kasmina_prefetch_")
-                || selector.starts_with("esper_tolaria_graph_") && !selector.contains("_total");
+                || !has_gpu && selector.starts_with("esper_tolaria_graph_") && !selector.contains("_total");
             assert!(prometheus.has(&selector) || is_elsewhere, "{selector} is read and not exposed");
         }
     }
@@ -153,4 +192,7 @@ fn a_scraped_run_has_what_every_panel_and_every_rule_reads() {
         firing["alerts"].as_array().unwrap().iter().filter(|alert| alert["state"] == "firing").collect();
     assert!(firing.is_empty(), "alerts of a normal run: {firing:#?}");
     run.end();
+    if let Some(out) = std::env::var_os("ESPER_PANELS_OUT") {
+        write(&seen, &device, Path::new(&out));
+    }
 }

@@ -3,6 +3,7 @@
 namespace linear {
 
 // As `Activation` in src/linear/kernels.rs.
+const u32 NONE = 0;
 const u32 RELU = 1;
 const u32 GELU = 2;
 const u32 GELU_ERF = 3;
@@ -100,19 +101,24 @@ __device__ void activate(const T* before, T* after, u64 count, u32 kind) {
 }
 
 // The gradient before an activation from the one after it. A derivative of 0 gives 0, whatever the gradient.
+template <class In>
+__device__ float gradient_before(float kept, float gradient, u32 kind) {
+    if (kind == NONE) return gradient;
+    if (kind == RELU) return kept > 0.0f ? gradient : 0.0f;
+    if (sizeof(In) == 2 && kind == GELU_ERF) {
+        float2 normal = normal_below(kept);
+        return gradient * fmaf(kept * ONE_OVER_SQRT_2_PI, normal.y, normal.x);
+    }
+    return gradient * derivative(kept, kind);
+}
+
 template <class In, class Out>
 __device__ void activation_gradient(const In* kept, const In* gradient, Out* result, u64 count, u32 kind) {
     if (sizeof(In) == 2 && kind == GELU_ERF) {
-        map_two(kept, gradient, result, count, [](float kept, float gradient) {
-            float2 normal = normal_below(kept);
-            return gradient * fmaf(kept * ONE_OVER_SQRT_2_PI, normal.y, normal.x);
-        });
-        return;
+        map_two(kept, gradient, result, count, [](float kept, float gradient) { return gradient_before<In>(kept, gradient, GELU_ERF); });
+    } else {
+        map_two(kept, gradient, result, count, [kind](float kept, float gradient) { return gradient_before<In>(kept, gradient, kind); });
     }
-    map_two(kept, gradient, result, count, [kind](float kept, float gradient) {
-        if (kind == RELU) return kept > 0.0f ? gradient : 0.0f;
-        return gradient * derivative(kept, kind);
-    });
 }
 
 // rows[r][c] += bias[c]
@@ -127,35 +133,45 @@ __device__ void add_bias(T* rows, const T* bias, u64 count, u32 columns) {
 const u32 LANES = 32;
 const u32 WIDTH = 8;
 
-// Neighbors of 16 bytes, moved at once.
-template <class T>
-struct alignas(16) Wide {
-    T at[16 / sizeof(T)];
+// How many columns a thread has.
+template <u32 N>
+struct Width {
+    static const u32 COUNT = N;
+};
+
+// Neighbors, moved at once.
+template <class T, u32 N>
+struct alignas(N * sizeof(T)) Wide {
+    T at[N];
 };
 
 // Sums of columns over chunks of rows, one row of sums per chunk: blocks of (WIDTH, LANES), a chunk for each blockIdx.y. A
-// thread has neighboring columns of 16 bytes where `is_wide` says that all rows begin and end so, else one. Always added in the
-// same order: each lane its rows, then the lanes.
-template <class In, class Out>
-__device__ void column_sums(const In* rows, Out* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_wide) {
-    const u32 MOST = 16 / sizeof(In);
-    __shared__ float of_lane[LANES][WIDTH * MOST + 1];
-    u32 width = is_wide ? MOST : 1, own = threadIdx.x * width, first = blockIdx.x * WIDTH * width;
+// thread has N neighboring columns where `is_wide` says that all rows begin and end so, else one; `take(at, values)` gives
+// those at an index, `Wide` or not. Always added in the same order: each lane its rows, then the lanes.
+template <u32 N, class Out, class Take>
+__device__ void column_sums(Out* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_wide, Take take) {
+    __shared__ float of_lane[LANES][WIDTH * N + 1];
+    u32 width = is_wide ? N : 1, own = threadIdx.x * width, first = blockIdx.x * WIDTH * width;
     u32 start = blockIdx.y * rows_per_chunk;
     u32 end = num_rows - start < rows_per_chunk ? num_rows : start + rows_per_chunk;
-    float sum[MOST] = {};
+    float sum[N] = {};
     if (first + own < columns && is_wide) {
 #pragma unroll 4
         for (u32 row = start + threadIdx.y; row < end; row += LANES) {
-            Wide<In> wide = *(const Wide<In>*)(rows + (u64)row * columns + first + own);
+            float values[N];
+            take((u64)row * columns + first + own, values, Width<N>());
 #pragma unroll
-            for (u32 i = 0; i < MOST; i++) sum[i] += value(wide.at[i]);
+            for (u32 i = 0; i < N; i++) sum[i] += values[i];
         }
     } else if (first + own < columns) {
-        for (u32 row = start + threadIdx.y; row < end; row += LANES) sum[0] += value(rows[(u64)row * columns + first + own]);
+        for (u32 row = start + threadIdx.y; row < end; row += LANES) {
+            float value;
+            take((u64)row * columns + first + own, &value, Width<1>());
+            sum[0] += value;
+        }
     }
 #pragma unroll
-    for (u32 i = 0; i < MOST; i++) {
+    for (u32 i = 0; i < N; i++) {
         if (i < width) of_lane[threadIdx.y][own + i] = sum[i];
     }
     __syncthreads();
@@ -166,6 +182,37 @@ __device__ void column_sums(const In* rows, Out* sums, u32 num_rows, u32 columns
         for (u32 lane = 1; lane < LANES; lane++) total += of_lane[lane][column];
         put(sums[(u64)blockIdx.y * columns + first + column], total);
     }
+}
+
+// Of what is there.
+template <class In, class Out>
+__device__ void sums_of(const In* rows, Out* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_wide) {
+    auto take = [rows](u64 at, float* values, auto width) {
+        const u32 N = decltype(width)::COUNT;
+        Wide<In, N> wide = *(const Wide<In, N>*)(rows + at);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) values[i] = value(wide.at[i]);
+    };
+    column_sums<16 / sizeof(In)>(sums, num_rows, columns, rows_per_chunk, is_wide, take);
+}
+
+// Of `result`, which is written as by `activation_gradient`, or as the rounded gradient where `kind` is NONE.
+template <class In, class Out>
+__device__ void gradient_sums(const In* kept, const In* gradient, Out* result, float* sums, u32 num_rows, u32 columns,
+                              u32 rows_per_chunk, u32 is_wide, u32 kind) {
+    auto take = [=](u64 at, float* values, auto width) {
+        const u32 N = decltype(width)::COUNT;
+        Wide<In, N> from = *(const Wide<In, N>*)(gradient + at), before = from;
+        if (kind != NONE) before = *(const Wide<In, N>*)(kept + at);
+        Wide<Out, N> to;
+#pragma unroll
+        for (u32 i = 0; i < N; i++) {
+            put(to.at[i], gradient_before<In>(value(before.at[i]), value(from.at[i]), kind));
+            values[i] = value(to.at[i]);
+        }
+        *(Wide<Out, N>*)(result + at) = to;
+    };
+    column_sums<16 / sizeof(In)>(sums, num_rows, columns, rows_per_chunk, is_wide, take);
 }
 
 }  // namespace linear
@@ -226,30 +273,42 @@ __global__ void linear_add_bias_bf16(__nv_bfloat16* rows, const __nv_bfloat16* b
 
 __global__ void linear_sums_f32(const float* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
+    linear::sums_of(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
 __global__ void linear_sums_f32_bf16(const float* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
                                      u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
+    linear::sums_of(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
 __global__ void linear_sums_bf16_f32(const __nv_bfloat16* rows, float* sums, u32 num_rows, u32 columns,
                                      u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
+    linear::sums_of(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
 __global__ void linear_sums_f16_f32(const __half* rows, float* sums, u32 num_rows, u32 columns, u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
+    linear::sums_of(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
 
 __global__ void linear_sums_bf16(const __nv_bfloat16* rows, __nv_bfloat16* sums, u32 num_rows, u32 columns,
                                  u32 rows_per_chunk, u32 is_wide) {
     WAIT_FOR_INPUTS;
-    linear::column_sums(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
+    linear::sums_of(rows, sums, num_rows, columns, rows_per_chunk, is_wide);
 }
+
+#define GRADIENT_SUMS(NAME, IN, OUT)                                                                                    \
+    __global__ void NAME(const IN* kept, const IN* gradient, OUT* result, float* sums, u32 num_rows, u32 columns,       \
+                         u32 rows_per_chunk, u32 is_wide, u32 kind) {                                                   \
+        WAIT_FOR_INPUTS;                                                                                                \
+        linear::gradient_sums(kept, gradient, result, sums, num_rows, columns, rows_per_chunk, is_wide, kind);          \
+    }
+
+GRADIENT_SUMS(linear_gradient_sums_f32, float, float)
+GRADIENT_SUMS(linear_gradient_sums_f32_bf16, float, __nv_bfloat16)
+GRADIENT_SUMS(linear_gradient_sums_f32_f16, float, __half)
+GRADIENT_SUMS(linear_gradient_sums_bf16, __nv_bfloat16, __nv_bfloat16)
 
 }  // extern "C"

@@ -159,39 +159,40 @@ __device__ HalfRow half_row(const __nv_bfloat16* row, u32 classes) {
     return HalfRow{top, sums[0]};
 }
 
-// As cross_entropy_rows.
+// As cross_entropy_rows; and the logarithm of the sum of exp(x) of each row, where there is a place for it.
 extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
-    const __nv_bfloat16* logits, const u32* targets, u32 classes, double* nats) {
+    const __nv_bfloat16* logits, const u32* targets, u32 classes, double* nats, float* log_sums) {
     WAIT_FOR_INPUTS;
     const __nv_bfloat16* row = logits + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
     if (target == IGNORED) {
         if (threadIdx.x == 0) nats[blockIdx.x] = 0.0;
+        if (threadIdx.x == 0 && log_sums) log_sums[blockIdx.x] = 0.0f;
         return;
     }
     HalfRow whole = half_row(row, classes);
     if (threadIdx.x != 0) return;
-    double loss = target < classes ? log(whole.sum) - ((double)__bfloat162float(row[target]) - (double)whole.max) : (double)NAN;
-    nats[blockIdx.x] = loss;
+    double log_sum = log(whole.sum);
+    nats[blockIdx.x] = target < classes ? log_sum - ((double)__bfloat162float(row[target]) - (double)whole.max) : (double)NAN;
+    if (log_sums) log_sums[blockIdx.x] = (float)(log_sum + (double)whole.max);
 }
 
-// As cross_entropy_backward.
+// As cross_entropy_backward, with what cross_entropy_rows_bf16 has found.
 extern "C" __global__ void __launch_bounds__(1024) cross_entropy_backward_bf16(
-    const __nv_bfloat16* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, __nv_bfloat16* gradient) {
+    const __nv_bfloat16* logits, const u32* targets, const float* upstream, const float* log_sums, u32 classes, u32 rows,
+    __nv_bfloat16* gradient) {
     WAIT_FOR_INPUTS;
     const __nv_bfloat16* row = logits + (u64)blockIdx.x * classes;
     __nv_bfloat16* out = gradient + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
     bool is_ignored = target == IGNORED, in_vectors = ((u64)out & 15) == 0;
-    HalfRow whole = is_ignored ? HalfRow{0.0f, 1.0} : half_row(row, classes);
-    double weight = (double)*upstream / (double)rows;
-    float scale = (float)(weight / whole.sum);
+    float weight = (float)((double)*upstream / (double)rows), log_sum = log_sums[blockIdx.x];
     visit_halves(row, classes, [&](u32 first, const float* values, u32 count) {
         uint4 raw;
         __nv_bfloat16* halves = (__nv_bfloat16*)&raw;
         for (u32 i = 0; i < count; i++) {
-            float value = power_of_two((values[i] - whole.max) * LOG2_E) * scale;
-            if (first + i == target) value -= (float)weight;
+            float value = power_of_two((values[i] - log_sum) * LOG2_E) * weight;
+            if (first + i == target) value -= weight;
             if (is_ignored) value = 0.0f;
             if (target >= classes && !is_ignored && first + i == 0) value = NAN;
             if (count == 8 && in_vectors) {

@@ -18,7 +18,7 @@ use crate::gpu::growing::values_of;
 use crate::gpu::report::Broken;
 use crate::models::{Form, Precision, Variant, Workload};
 use crate::samples::Samples;
-use crate::trainer::{all_of, count, plain_trainer, train_config};
+use crate::trainer::{all_of, count, plain_trainer, repeated, train_config};
 use crate::work::{Needs, Outcome, Setting, Work, settings};
 
 pub(super) const WORK: Work = Work::new(
@@ -31,10 +31,15 @@ pub(super) const WORK: Work = Work::new(
 const NOTES: &str = "WORK.PRECISION.*: a run of the trainer with `train.precision`, weights and data as in f32, four microbatches per step, one of ref16: ref is linear 4→4, ref16 the reference workload, linear 16→4 in batches of 4. loss, accuracy: of the \
     training data at the end, evaluated in f32, of bf16_pure in bf16; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
     parameter_drift: norm of the difference of all parameters from those of f32 over the norm of what f32 has learned (those at the end minus those at the start). skipped: steps \
-    that overflowed. seed_drift: the same distance between two runs in f32 from other orders of the samples. tf32 is measured on a GPU";
+    that overflowed. seed_drift: the same distance between two runs in f32 from other orders of the samples. tf32 is measured on a GPU. samples_per_s: of \
+    runs whose epochs have the data 16 times, the last three of nine epochs, evaluation of one batch and telemetry included; tfm5m has 64 tokens a sample";
 
 /// Work, epochs, microbatches.
 const WORKS: [(&str, u64, usize); 4] = [("ref", 200, 4), (REFERENCE, 200, 1), ("mlp", 12, 4), ("tfm5m", 6, 4)];
+/// Of the runs that tell how fast training is: how often an epoch has the data, epochs, and those that are not measured.
+const TIMES: usize = 16;
+const EPOCHS: u64 = 9;
+const BEFORE: usize = 6;
 /// The reference workload.
 const REFERENCE: &str = "ref16";
 const SEEDS: [u64; 2] = [3, 4];
@@ -44,12 +49,14 @@ struct Ran {
     losses: Vec<f64>,
     accuracies: Vec<f64>,
     skipped: u64,
+    samples_per_s: Vec<f64>,
     start: Vec<f32>,
     end: Vec<f32>,
 }
 
+/// Losses, accuracies, seconds and skipped steps of epochs.
 #[derive(Default)]
-struct Scores(Vec<f64>, Vec<f64>, u64);
+struct Scores(Vec<f64>, Vec<f64>, Vec<f64>, u64);
 
 impl Observer for Scores {
     fn step_finished(&mut self, _: leyline::id::StepIndex) -> Flow {
@@ -59,7 +66,8 @@ impl Observer for Scores {
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
         self.0.push(report.validation.loss);
         self.1.extend(report.validation.accuracy());
-        self.2 += report.skipped_steps;
+        self.2.push(report.wall_s);
+        self.3 += report.skipped_steps;
         Ok(())
     }
 }
@@ -85,7 +93,11 @@ fn measure(
     (work, epochs, microbatches): (&str, u64, usize),
     samples: &mut Samples,
 ) -> Result<(), Error> {
-    let of = |precision, seed| train(setting, device, (work, epochs, microbatches), precision, seed);
+    let of = |precision, seed| train(setting, device, (work, epochs, microbatches), precision, seed, None);
+    let throughput = |precision| {
+        let ran = train(setting, device, (work, EPOCHS, microbatches), precision, SEEDS[0], Some(TIMES));
+        Ok::<_, Error>(ran?.samples_per_s.split_off(BEFORE))
+    };
     let exact = of(TrainPrecision::F32, SEEDS[0])?;
     let learned = distance(&exact.end, &exact.start);
     samples.push(
@@ -93,6 +105,9 @@ fn measure(
         "ratio",
         distance(&of(TrainPrecision::F32, SEEDS[1])?.end, &exact.end) / learned,
     );
+    if device.is_cuda() {
+        samples.extend(format!("{work}.f32.samples_per_s"), "1/s", throughput(TrainPrecision::F32)?);
+    }
     let reduced = [TrainPrecision::Tf32, TrainPrecision::Bf16, TrainPrecision::F16, TrainPrecision::Bf16Pure];
     for precision in reduced.into_iter().filter(|precision| device.is_cuda() || *precision != TrainPrecision::Tf32) {
         let found = of(precision, SEEDS[0])?;
@@ -112,6 +127,9 @@ fn measure(
         push("largest_loss_drift", "nats", largest);
         push("parameter_drift", "ratio", distance(&found.end, &exact.end) / learned);
         push("skipped", "steps", found.skipped as f64);
+        if device.is_cuda() {
+            samples.extend(format!("{name}.samples_per_s"), "1/s", throughput(precision)?);
+        }
     }
     Ok(())
 }
@@ -122,6 +140,7 @@ fn train(
     (work, epochs, microbatches): (&str, u64, usize),
     precision: TrainPrecision,
     seed: u64,
+    times: Option<usize>,
 ) -> Result<Ran, Error> {
     let in_layers = match precision {
         TrainPrecision::Bf16Pure => Precision::Bf16Pure,
@@ -133,7 +152,11 @@ fn train(
         REFERENCE => Workload::reference(16, variant, 0, device)?,
         _ => Workload::of(work, variant, 0, device)?,
     };
-    let data = all_of(work.dataset()?);
+    let data = match times {
+        Some(times) => repeated(&work, times)?,
+        None => all_of(work.dataset()?),
+    };
+    let num_samples = data.train.len() as f64;
     let config = train_config(
         (work.batch_size / microbatches).max(1),
         microbatches,
@@ -152,7 +175,8 @@ fn train(
     let mut scores = Scores::default();
     trainer.run(&mut Eager::acquire()?, &mut scores)?;
     let end = values(&trainer)?;
-    Ok(Ran { losses: scores.0, accuracies: scores.1, skipped: scores.2, start, end })
+    let samples_per_s = scores.2.iter().map(|wall_s| num_samples / wall_s).collect();
+    Ok(Ran { losses: scores.0, accuracies: scores.1, skipped: scores.3, samples_per_s, start, end })
 }
 
 fn distance(a: &[f32], b: &[f32]) -> f64 {

@@ -102,6 +102,10 @@ const CASES: &[Case] = {
         ([7, 13, 5], OutIn, Gelu, true, Half),
         ([33, 64, 72], InOut, GeluErf, false, Half),
         ([1500, 16, 24], OutIn, None, true, Half),
+        ([4096, 24, 2056], OutIn, GeluErf, true, Bf16),
+        ([4096, 24, 2053], InOut, Gelu, true, F32),
+        ([4096, 24, 2052], InOut, Relu, true, Half),
+        ([4100, 24, 2048], OutIn, None, true, Rounded),
     ]
 };
 

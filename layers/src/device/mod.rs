@@ -5,9 +5,7 @@ mod kernels;
 mod library;
 mod plan;
 mod product;
-mod tuning;
 
 pub(crate) use array::{Array, Scalar, unwritten, unwritten_tensor};
 pub(crate) use kernels::{IMAGE, behind, count, gpu_of, is_aligned, operand};
 pub(crate) use product::{Epilogue, multiply};
-pub use tuning::set_tuning;

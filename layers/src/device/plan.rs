@@ -50,9 +50,9 @@ impl Plan {
         })
     }
 
-    /// At most `count` algorithms in the order in which the library expects them to be fast: the same for the same key, in
-    /// every process. Empty where it has none.
-    pub(super) fn algorithms(&self, handle: Handle, key: &Key, count: usize) -> Result<Vec<Choice>> {
+    /// The algorithm that the library expects to be the fastest: the same for the same key, in every process. None where it
+    /// has none.
+    pub(super) fn algorithm(&self, handle: Handle, key: &Key) -> Result<Option<Choice>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         use sys::cublasStatus_t::{CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_SUCCESS};
         let preference = Preference::new()?;
@@ -66,10 +66,9 @@ impl Plan {
         ] {
             preference.set(attribute, alignment)?;
         }
-        let mut found: Vec<MaybeUninit<sys::cublasLtMatmulHeuristicResult_t>> = vec![MaybeUninit::zeroed(); count];
+        let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
         let mut num_found: c_int = 0;
-        let wanted = c_int::try_from(count).expect("a few algorithms");
-        // SAFETY: all descriptions live, and there is a place for each of the results.
+        // SAFETY: all descriptions live, and there is a place for the one result.
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 handle.0,
@@ -79,23 +78,25 @@ impl Plan {
                 self.d.0,
                 self.d.0,
                 preference.0,
-                wanted,
-                found.as_mut_ptr().cast(),
+                1,
+                found.as_mut_ptr(),
                 &raw mut num_found,
             )
         };
         match status.result() {
             Ok(()) => {}
             Err(error) if matches!(error.0, CUBLAS_STATUS_NOT_SUPPORTED | CUBLAS_STATUS_INVALID_VALUE) => {
-                return Ok(Vec::new());
+                return Ok(None);
             }
             Err(error) => return library_error(Err(error)),
         }
-        let num_found = usize::try_from(num_found).unwrap_or(0).min(count);
-        // SAFETY: the library has written so many results.
-        let found = found[..num_found].iter().map(|result| unsafe { result.assume_init_ref() });
-        let usable = found.filter(|result| result.state == CUBLAS_STATUS_SUCCESS);
-        Ok(usable.map(|result| Choice { algorithm: result.algo, workspace: result.workspaceSize }).collect())
+        if num_found == 0 {
+            return Ok(None);
+        }
+        // SAFETY: the library has written one result.
+        let found = unsafe { found.assume_init() };
+        let is_usable = found.state == CUBLAS_STATUS_SUCCESS;
+        Ok(is_usable.then_some(Choice { algorithm: found.algo, workspace: found.workspaceSize }))
     }
 }
 

@@ -11,7 +11,6 @@ use esper_graph::launch::{Effect, declare, tensor_error};
 use super::array::{Array, Scalar};
 use super::library::{Choice, Handle, Key, choose, library_error};
 use super::plan::Plan;
-use super::tuning::{MAX_CANDIDATES, fastest, is_tuning};
 use crate::matrix::Product;
 
 /// Who rewrites a recorded launch may move its addresses by a multiple of this (see [`Effect`]): no algorithm is asked for
@@ -108,13 +107,7 @@ pub(crate) fn multiply(
     tensor_error(stream.context().bind_to_thread())?;
     let plan = Plan::new(&key, epilogue)?;
     let call = Call { plan: &plan, left, right, result };
-    let (handle, choice) = choose(device, key, |handle| {
-        if !is_tuning(&stream)? {
-            return Ok(plan.algorithms(handle, &key, 1)?.into_iter().next());
-        }
-        let candidates = plan.algorithms(handle, &key, MAX_CANDIDATES)?;
-        fastest(device, &candidates, |choice, workspace| call.run(handle, choice, workspace, &stream))
-    })?;
+    let (handle, choice) = choose(device, key, |handle| plan.algorithm(handle, &key))?;
     let Some(choice) = choice else { return Ok(false) };
     let workspace = workspace(device, choice.workspace)?;
     let place = workspace.as_ref().map_or(0, |slice| slice.device_ptr(&stream).0);
@@ -137,7 +130,7 @@ pub(crate) fn multiply(
 }
 
 /// Memory of an algorithm's own.
-pub(super) fn workspace(device: &CudaDevice, bytes: usize) -> Result<Option<CudaSlice<u8>>> {
+fn workspace(device: &CudaDevice, bytes: usize) -> Result<Option<CudaSlice<u8>>> {
     if bytes == 0 {
         return Ok(None);
     }

@@ -8,7 +8,7 @@ use candle_core::{
 };
 use esper_graph::precision::rounded_once;
 
-use super::kernels::{activate, activation_gradient, add_bias, column_sums, round, row_product};
+use super::kernels::{activate, activation_gradient, add_bias, column_sums, gradient_and_sums, round, row_product};
 use super::options::{Activation, LinearOptions, WeightOrder};
 use crate::device::{Array, Epilogue, Scalar, multiply, unwritten, unwritten_tensor};
 use crate::matrix::Product;
@@ -144,7 +144,12 @@ impl Layer {
         let gradient = gradient.contiguous()?;
         let scalar = Scalar::of(x.dtype())?;
 
-        let before = self.before_activation(device, &kept, output, &gradient)?;
+        let of_bias = match bias.filter(|bias| bias.track_op()) {
+            Some(bias) => Some(unwritten_tensor(device, bias.shape(), Scalar::of(bias.dtype())?)?),
+            None => None,
+        };
+        let sums = of_bias.as_ref().map(Array::of_tensor).transpose()?;
+        let (before, is_summed) = self.before_activation(device, &kept, output, &gradient, sums)?;
         let dz = Array::of_tensor(before.as_ref().unwrap_or(&gradient))?;
         let x_operand = Array::of_tensor(kept.x.as_ref().unwrap_or(x))?;
         let weight_operand = Array::of_tensor(self.rounded_weight.as_ref().unwrap_or(weight))?;
@@ -157,65 +162,57 @@ impl Layer {
         } else {
             None
         };
-        let of_bias = match bias.filter(|bias| bias.track_op()) {
-            Some(bias) => Some(unwritten_tensor(device, bias.shape(), Scalar::of(bias.dtype())?)?),
-            None => None,
-        };
-        let sums = of_bias.as_ref().map(Array::of_tensor).transpose()?;
+        // cuBLASLt's epilogue for these sums is a kernel of its own that waits for the product.
+        if let Some(sums) = sums.filter(|_| !is_summed) {
+            column_sums(device, dz, sums)?;
+        }
         let of_weight = if weight.track_op() {
             let target = unwritten_tensor(device, weight.shape(), Scalar::of(weight.dtype())?)?;
-            self.weight_gradient(device, &product, (x_operand, dz), Array::of_tensor(&target)?, sums)?;
+            let operands = match self.options.order {
+                WeightOrder::InOut => (x_operand, dz),
+                WeightOrder::OutIn => (dz, x_operand),
+            };
+            plain(device, &product.weight_gradient(), operands, Array::of_tensor(&target)?)?;
             Some(target)
         } else {
-            if let Some(sums) = sums {
-                column_sums(device, dz, sums)?;
-            }
             None
         };
         Ok([of_x, of_weight, of_bias])
     }
 
-    /// The gradient before the activation, in the type that is multiplied; none if it is `gradient` itself.
+    /// The gradient before the activation, in the type that is multiplied; none if it is `gradient` itself. Whether the sums
+    /// of its columns were written with it.
     fn before_activation(
         &self,
         device: &CudaDevice,
         kept: &Kept,
         output: &Tensor,
         gradient: &Tensor,
-    ) -> Result<Option<Tensor>> {
-        let source = Array::of_tensor(gradient)?;
-        let decides = match self.options.activation {
-            Activation::None => return rounded(device, source, self.multiplied),
-            Activation::Relu => output,
+        sums: Option<Array<'_>>,
+    ) -> Result<(Option<Tensor>, bool)> {
+        let (source, activation) = (Array::of_tensor(gradient)?, self.options.activation);
+        let decides = match activation {
+            Activation::None if !rounds(source, self.multiplied) => return Ok((None, false)),
+            Activation::None => None,
+            Activation::Relu => Some(output),
             Activation::Gelu | Activation::GeluErf => match &kept.pre_activation {
-                Some(before) => before,
+                Some(before) => Some(before),
                 None => bail!("a linear layer was not evaluated before its gradient was taken"),
             },
         };
+        let decides = decides.map(Array::of_tensor).transpose()?;
         let target = unwritten_tensor(device, gradient.shape(), self.multiplied)?;
         let result = Array::of_tensor(&target)?;
-        activation_gradient(device, Array::of_tensor(decides)?, source, result, self.options.activation)?;
-        Ok(Some(target))
-    }
-
-    fn weight_gradient(
-        &self,
-        device: &CudaDevice,
-        forward: &Product,
-        (x, dz): (Array<'_>, Array<'_>),
-        result: Array<'_>,
-        sums: Option<Array<'_>>,
-    ) -> Result<()> {
-        let product = forward.weight_gradient();
-        let operands = match self.options.order {
-            WeightOrder::InOut => (x, dz),
-            WeightOrder::OutIn => (dz, x),
-        };
-        // cuBLASLt's epilogue for these sums is a kernel of its own that waits for the product.
-        if let Some(sums) = sums {
-            column_sums(device, dz, sums)?;
+        if let Some(sums) = sums
+            && gradient_and_sums(device, (decides, activation), source, result, sums)?
+        {
+            return Ok((Some(target), true));
         }
-        plain(device, &product, operands, result)
+        match decides {
+            Some(decides) => activation_gradient(device, decides, source, result, activation)?,
+            None => round(device, source, result)?,
+        }
+        Ok((Some(target), false))
     }
 }
 
@@ -229,9 +226,14 @@ fn round_tensor(tensor: &Tensor, multiplied: Scalar) -> Result<Tensor> {
     Ok(target)
 }
 
+/// Whether half precision is multiplied and an array is not in it yet.
+fn rounds(array: Array<'_>, multiplied: Scalar) -> bool {
+    array.scalar() != multiplied && multiplied != Scalar::F32
+}
+
 /// An array rounded to half precision if that is what is multiplied and it is not yet.
 fn rounded(device: &CudaDevice, array: Array<'_>, multiplied: Scalar) -> Result<Option<Tensor>> {
-    if array.scalar() == multiplied || multiplied == Scalar::F32 {
+    if !rounds(array, multiplied) {
         return Ok(None);
     }
     let target = unwritten_tensor(device, array.len(), multiplied)?;

@@ -24,6 +24,8 @@ const MAX_ROWS_AT_ONCE: u32 = 256;
 /// Few rows, so that there are blocks for the whole device: a thread adds two of them.
 const MIN_ROWS_PER_CHUNK: u32 = 64;
 const MAX_CHUNKS: u32 = 128;
+/// Elements that a cache does not keep until they are read again; below, products wait longer for both than for the one.
+const LEAST_TOGETHER: usize = 1 << 23;
 
 /// `output` = `input` rounded to the nearest number of its type, ties to even.
 pub(super) fn round(device: &CudaDevice, input: Array<'_>, output: Array<'_>) -> Result<()> {
@@ -149,30 +151,62 @@ pub(super) fn add_bias(device: &CudaDevice, rows: Array<'_>, bias: Array<'_>) ->
 
 /// `sums` = the sums of the columns of `rows` (N, columns), added as `f32` and in an order that depends on N alone.
 pub(super) fn column_sums(device: &CudaDevice, rows: Array<'_>, sums: Array<'_>) -> Result<()> {
-    let columns = sums.len();
-    if columns == 0 || rows.len() == 0 || !rows.len().is_multiple_of(columns) {
-        bail!("{columns} sums do not fit {} elements in rows", rows.len())
+    let chunks = Chunks::of(rows, sums)?;
+    if chunks.num_chunks == 1 {
+        return sum_chunks(device, rows, sums, &chunks);
     }
-    let num_rows = number(rows.len() / columns)?;
-    let (rows_per_chunk, num_chunks) = chunks(num_rows);
-    if num_chunks == 1 {
-        return sum_chunks(device, rows, sums, columns, (num_rows, num_rows, 1));
-    }
-    let partial = unwritten_tensor(device, (num_chunks as usize, columns), Scalar::F32)?;
+    let partial = unwritten_tensor(device, (chunks.num_chunks as usize, sums.len()), Scalar::F32)?;
     let partial = Array::of_tensor(&partial)?;
-    sum_chunks(device, rows, partial, columns, (num_rows, rows_per_chunk, num_chunks))?;
-    sum_chunks(device, partial, sums, columns, (num_chunks, num_chunks, 1))
+    sum_chunks(device, rows, partial, &chunks)?;
+    sum_chunks(device, partial, sums, &chunks.of_chunks())
 }
 
-fn sum_chunks(
+/// [`activation_gradient`], or `gradient` rounded where there is nothing `kept`, and [`column_sums`] of the result in one pass
+/// over memory. False where that does not pay or no kernel has these types: then nothing was done.
+pub(super) fn gradient_and_sums(
     device: &CudaDevice,
-    rows: Array<'_>,
+    (kept, activation): (Option<Array<'_>>, Activation),
+    gradient: Array<'_>,
+    result: Array<'_>,
     sums: Array<'_>,
-    columns: usize,
-    (num_rows, rows_per_chunk, num_chunks): (u32, u32, u32),
-) -> Result<()> {
-    expect(&[(rows, rows.scalar())], num_rows as usize * columns)?;
-    expect(&[(sums, sums.scalar())], num_chunks as usize * columns)?;
+) -> Result<bool> {
+    let chunks = Chunks::of(result, sums)?;
+    let name = match (gradient.scalar(), result.scalar()) {
+        (Scalar::F32, Scalar::F32) => "linear_gradient_sums_f32",
+        (Scalar::F32, Scalar::Bf16) => "linear_gradient_sums_f32_bf16",
+        (Scalar::F32, Scalar::F16) => "linear_gradient_sums_f32_f16",
+        (Scalar::Bf16, Scalar::Bf16) => "linear_gradient_sums_bf16",
+        (Scalar::F16, _) | (Scalar::Bf16, Scalar::F16 | Scalar::F32) => return Ok(false),
+    };
+    if result.len() < LEAST_TOGETHER || chunks.num_chunks == 1 || kept.is_none() != (activation == Activation::None) {
+        return Ok(false);
+    }
+    let kept = kept.unwrap_or(gradient);
+    expect(&[(kept, gradient.scalar()), (gradient, gradient.scalar()), (result, result.scalar())], result.len())?;
+    let partial = unwritten_tensor(device, (chunks.num_chunks as usize, sums.len()), Scalar::F32)?;
+    let partial = Array::of_tensor(&partial)?;
+    let function = IMAGE.function(device, name)?;
+    let (kept_at, from, to, sums_at) = (kept.address(), gradient.address(), result.address(), partial.address());
+    let addresses = [kept_at, from, to];
+    let (config, is_wide) = chunks.launch(gradient.scalar(), &addresses)?;
+    let kind = code(activation);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&kept_at).arg(&from).arg(&to).arg(&sums_at);
+    launch.arg(&chunks.num_rows).arg(&chunks.columns).arg(&chunks.rows_per_chunk).arg(&is_wide).arg(&kind);
+    let effect = || {
+        let read = Effect::new().reading(kept_at, kept.bytes()).reading(from, gradient.bytes());
+        read.writing(to, result.bytes()).writing(sums_at, partial.bytes())
+    };
+    // SAFETY: all have rows of so many columns of the kernel's types, and there is a row of sums for each chunk.
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(config) }))?;
+    sum_chunks(device, partial, sums, &chunks.of_chunks())?;
+    Ok(true)
+}
+
+fn sum_chunks(device: &CudaDevice, rows: Array<'_>, sums: Array<'_>, chunks: &Chunks) -> Result<()> {
+    expect(&[(rows, rows.scalar())], chunks.num_rows as usize * chunks.columns as usize)?;
+    expect(&[(sums, sums.scalar())], chunks.num_chunks as usize * chunks.columns as usize)?;
     let name = match (rows.scalar(), sums.scalar()) {
         (Scalar::F32, Scalar::F32) => "linear_sums_f32",
         (Scalar::F32, Scalar::Bf16) => "linear_sums_f32_bf16",
@@ -182,19 +216,50 @@ fn sum_chunks(
         (_, Scalar::F16) | (Scalar::F16, Scalar::Bf16) => bail!("sums are not of `f16`, and those of `f16` are `f32`"),
     };
     let function = IMAGE.function(device, name)?;
-    let (from, to, columns) = (rows.address(), sums.address(), number(columns)?);
-    let scalar = rows.scalar().bytes();
-    let is_wide = (columns as usize * scalar).is_multiple_of(WIDE) && from.is_multiple_of(WIDE as u64);
-    let own = if is_wide { number(WIDE / scalar)? } else { 1 };
-    let (grid_dim, is_wide) = ((columns.div_ceil(WIDTH * own), num_chunks, 1), u32::from(is_wide));
-    let config = LaunchConfig { grid_dim, block_dim: (WIDTH, LANES, 1), shared_mem_bytes: 0 };
+    let (from, to) = (rows.address(), sums.address());
+    let (config, is_wide) = chunks.launch(rows.scalar(), &[from])?;
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
-    launch.arg(&from).arg(&to).arg(&num_rows).arg(&columns).arg(&rows_per_chunk).arg(&is_wide);
+    launch.arg(&from).arg(&to);
+    launch.arg(&chunks.num_rows).arg(&chunks.columns).arg(&chunks.rows_per_chunk).arg(&is_wide);
     let effect = || Effect::new().reading(from, rows.bytes()).writing(to, sums.bytes());
     // SAFETY: the rows have the columns given, and there is a row of sums for each chunk; every chunk has a row.
     tensor_error(declare(&stream, effect, || unsafe { launch.launch(config) }))?;
     Ok(())
+}
+
+/// How columns are summed: by chunks of rows, none of them empty.
+#[derive(Debug, Clone, Copy)]
+struct Chunks {
+    num_rows: u32,
+    columns: u32,
+    rows_per_chunk: u32,
+    num_chunks: u32,
+}
+
+impl Chunks {
+    fn of(rows: Array<'_>, sums: Array<'_>) -> Result<Self> {
+        let columns = sums.len();
+        if columns == 0 || rows.len() == 0 || !rows.len().is_multiple_of(columns) {
+            bail!("{columns} sums do not fit {} elements in rows", rows.len())
+        }
+        let num_rows = number(rows.len() / columns)?;
+        let (rows_per_chunk, num_chunks) = chunks(num_rows);
+        Ok(Self { num_rows, columns: number(columns)?, rows_per_chunk, num_chunks })
+    }
+
+    /// How the sums of the chunks are summed.
+    fn of_chunks(&self) -> Self {
+        Self { num_rows: self.num_chunks, rows_per_chunk: self.num_chunks, num_chunks: 1, ..*self }
+    }
+
+    /// A launch over rows of a type, and whether a thread takes neighbors at once: where rows of all addresses allow it.
+    fn launch(&self, scalar: Scalar, addresses: &[u64]) -> Result<(LaunchConfig, u32)> {
+        let is_wide = (self.columns as usize * scalar.bytes()).is_multiple_of(WIDE) && is_aligned(addresses);
+        let own = if is_wide { number(WIDE / scalar.bytes())? } else { 1 };
+        let grid_dim = (self.columns.div_ceil(WIDTH * own), self.num_chunks, 1);
+        Ok((LaunchConfig { grid_dim, block_dim: (WIDTH, LANES, 1), shared_mem_bytes: 0 }, u32::from(is_wide)))
+    }
 }
 
 /// Rows per chunk, and number of chunks, none of them empty.

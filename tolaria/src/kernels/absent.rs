@@ -134,6 +134,7 @@ pub(crate) fn cross_entropy_backward(
     _logits: (&CudaStorage, &Layout),
     _targets: (&CudaStorage, &Layout),
     _upstream: (&CudaStorage, &Layout),
+    _loss: &Tensor,
 ) -> Result<(CudaStorage, Shape)> {
     Err(Error::NotCompiledWithCudaSupport)
 }

@@ -12,6 +12,9 @@ use super::module::DeviceKernels;
 const SMALL_ROWS: usize = 1024;
 const SMALL_CLASSES: u32 = 64;
 
+/// Bytes of a number of `f32`.
+const F32: usize = 4;
+
 /// Threads for a row of `bf16`.
 const HALF_THREADS: u32 = 1024;
 
@@ -58,6 +61,17 @@ impl Rows {
         self.rows * self.classes as usize * size
     }
 
+    /// Address of the numbers behind a loss of these rows.
+    fn behind(&self, loss: &Tensor) -> Result<u64> {
+        let (storage, layout) = loss.storage_and_layout();
+        let Storage::Cuda(storage) = &*storage else { candle_core::bail!("cross-entropy: expected a loss on the GPU") };
+        let end = layout.start_offset() + 1;
+        if storage.as_cuda_slice::<f32>()?.len() != end + self.rows {
+            candle_core::bail!("cross-entropy: expected a number for each of {} rows behind the loss", self.rows)
+        }
+        address_of(storage, end)
+    }
+
     /// A block for each row.
     fn blocks(&self) -> LaunchConfig {
         let blocks = blocks_of(self.rows, 1);
@@ -73,14 +87,15 @@ impl Rows {
     }
 }
 
-/// Mean loss: a scalar.
+/// Mean loss: a scalar. Of logits of `bf16` there are numbers of each row behind it, for the gradient.
 pub(crate) fn cross_entropy(
     logits: (&CudaStorage, &Layout),
     targets: (&CudaStorage, &Layout),
 ) -> Result<(CudaStorage, Shape)> {
     let kernels = DeviceKernels::on(&logits.0.device);
     let rows = Rows::of(logits, targets)?;
-    let mean = kernels.unwritten::<f32>(1)?;
+    let kept = if rows.is_half { rows.rows } else { 0 };
+    let mean = kernels.unwritten::<f32>(1 + kept)?;
     let stream = kernels.stream();
     let (target, num_rows) = (mean.device_ptr(&stream).0, count(rows.rows));
     if !rows.is_half && rows.rows <= SMALL_ROWS && rows.classes <= SMALL_CLASSES {
@@ -91,7 +106,7 @@ pub(crate) fn cross_entropy(
         let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
         declare(&stream, || rows.effect().writing(target, 4), launch)?;
     } else {
-        let nats = kernels.nats(&rows)?;
+        let nats = kernels.nats(&rows, if rows.is_half { target + F32 as u64 } else { 0 })?;
         let source = nats.device_ptr(&stream).0;
         let function = kernels.function("mean_of_rows")?;
         let mut launch = stream.launch_builder(&function);
@@ -103,14 +118,16 @@ pub(crate) fn cross_entropy(
     Ok((CudaStorage::wrap_cuda_slice(mean, kernels.device), Shape::from(())))
 }
 
-/// Gradient of the mean loss with respect to the logits, times the scalar `upstream`.
+/// Gradient of the mean loss with respect to the logits, times the scalar `upstream`. `loss` is what [`cross_entropy`] made of them.
 pub(crate) fn cross_entropy_backward(
     logits: (&CudaStorage, &Layout),
     targets: (&CudaStorage, &Layout),
     upstream: (&CudaStorage, &Layout),
+    loss: &Tensor,
 ) -> Result<(CudaStorage, Shape)> {
     let kernels = DeviceKernels::on(&logits.0.device);
     let rows = Rows::of(logits, targets)?;
+    let log_sums = if rows.is_half { Some(rows.behind(loss)?) } else { None };
     upstream.0.as_cuda_slice::<f32>()?;
     let upstream = address_of(upstream.0, upstream.1.start_offset())?;
     let shape = logits.1.shape().clone();
@@ -121,10 +138,21 @@ pub(crate) fn cross_entropy_backward(
     let name = if rows.is_half { "cross_entropy_backward_bf16" } else { "cross_entropy_backward" };
     let function = kernels.function(name)?;
     let mut launch = stream.launch_builder(&function);
-    launch.arg(&rows.logits).arg(&rows.targets).arg(&upstream).arg(&rows.classes).arg(&num_rows).arg(&target);
-    // SAFETY: a block per row, and a place per logit.
+    launch.arg(&rows.logits).arg(&rows.targets).arg(&upstream);
+    if let Some(log_sums) = &log_sums {
+        launch.arg(log_sums);
+    }
+    launch.arg(&rows.classes).arg(&num_rows).arg(&target);
+    // SAFETY: a block per row, a place per logit, and a number per row behind a loss of `bf16`.
     let launch = || tensor_error(unsafe { launch.launch(rows.blocks()) });
-    declare(&stream, || rows.effect().reading(upstream, 4).writing(target, rows.bytes()), launch)?;
+    let effect = || {
+        let effect = rows.effect().reading(upstream, F32).writing(target, rows.bytes());
+        match log_sums {
+            Some(log_sums) => effect.reading(log_sums, F32 * rows.rows),
+            None => effect,
+        }
+    };
+    declare(&stream, effect, launch)?;
     Ok((gradient, shape))
 }
 
@@ -133,7 +161,7 @@ impl DeviceKernels {
     pub(crate) fn per_sample(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let (logits, targets) = (logits.contiguous()?, targets.contiguous()?);
         let rows = Rows::of_tensors(&logits, &targets)?;
-        let nats = self.nats(&rows)?;
+        let nats = self.nats(&rows, 0)?;
         let losses = self.unwritten::<f32>(rows.rows)?;
         let stream = self.stream();
         let (source, target, num_rows) = (nats.device_ptr(&stream).0, losses.device_ptr(&stream).0, count(rows.rows));
@@ -177,16 +205,24 @@ impl DeviceKernels {
         Ok(tensor(&self.device, sum, ()))
     }
 
-    fn nats(&self, rows: &Rows) -> Result<CudaSlice<f64>> {
+    /// Losses of rows. Of `bf16`, what the gradient wants is written to `log_sums`, unless that is 0.
+    fn nats(&self, rows: &Rows, log_sums: u64) -> Result<CudaSlice<f64>> {
         let nats = self.unwritten::<f64>(rows.rows)?;
         let stream = self.stream();
         let target = nats.device_ptr(&stream).0;
         let function = self.function(if rows.is_half { "cross_entropy_rows_bf16" } else { "cross_entropy_rows" })?;
         let mut launch = stream.launch_builder(&function);
         launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&target);
-        // SAFETY: a block and a place per row.
+        if rows.is_half {
+            launch.arg(&log_sums);
+        }
+        // SAFETY: a block and a place per row, and another for `bf16` if there is any.
         let launch = || tensor_error(unsafe { launch.launch(rows.blocks()) });
-        declare(&stream, || rows.effect().writing(target, 8 * rows.rows), launch)?;
+        let effect = || match log_sums {
+            0 => rows.effect().writing(target, 8 * rows.rows),
+            _ => rows.effect().writing(target, 8 * rows.rows).writing(log_sums, F32 * rows.rows),
+        };
+        declare(&stream, effect, launch)?;
         Ok(nats)
     }
 }

@@ -63,15 +63,19 @@ impl CustomOp2 for Fused {
         &self,
         logits: &Tensor,
         targets: &Tensor,
-        _loss: &Tensor,
+        loss: &Tensor,
         upstream: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        Ok((Some(logits.apply_op3_no_bwd(targets, &upstream.contiguous()?, &Backward)?), None))
+        let backward = Backward { loss: loss.clone() };
+        Ok((Some(logits.apply_op3_no_bwd(targets, &upstream.contiguous()?, &backward)?), None))
     }
 }
 
 #[derive(Debug)]
-struct Backward;
+struct Backward {
+    /// What is differentiated.
+    loss: Tensor,
+}
 
 impl CustomOp3 for Backward {
     fn name(&self) -> &'static str {
@@ -113,6 +117,8 @@ impl CustomOp3 for Backward {
         upstream: &CudaStorage,
         upstream_layout: &Layout,
     ) -> candle_core::Result<(CudaStorage, Shape)> {
-        kernels::cross_entropy_backward((logits, logits_layout), (targets, targets_layout), (upstream, upstream_layout))
+        let (logits, targets, upstream) =
+            ((logits, logits_layout), (targets, targets_layout), (upstream, upstream_layout));
+        kernels::cross_entropy_backward(logits, targets, upstream, &self.loss)
     }
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::gpu::growing::in_mode;
 use crate::gpu::open::{Gpu, refused};
 use crate::gpu::step::check_loss;
-use crate::models::Workload;
+use crate::models::{Variant, Workload};
 use crate::samples::{Samples, ms};
 use crate::trainer::{all_of, plain_trainer, train_config};
 
@@ -21,7 +21,11 @@ pub(super) fn trainers(gpu: &Gpu, model: &str, eager: &mut Eager, samples: &mut 
     let name = format!("{model}.trainer");
     for _ in 0..CAPTURES {
         let (before, began) = (memory(gpu)?, gpu.now());
-        let work = Workload::named(model, 0, &gpu.device)?;
+        // A data set has a target for each sample, not for each token.
+        let work = match model {
+            "tfm5m" => Workload::sequence_ends(Variant::default(), 0, &gpu.device)?,
+            _ => Workload::named(model, 0, &gpu.device)?,
+        };
         let optimizer = work.optimizer;
         let config = train_config(work.batch_size, 1, optimizer, ConflictResolution::Mean, in_mode(StepMode::Graph));
         let data = all_of(work.dataset()?);

@@ -45,13 +45,9 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
             result?;
             gpu.session.trim_graph_memory().map_err(|refusal| refused("giving the memory for graphs back", refusal))?;
         }
-        // Of a network of vectors: the transformer's targets are of tokens, and a data set has them by sample.
-        if model != "tfm5m" {
-            let gpu = Gpu::on(&device, ordinal, &clock)?;
-            later::trainers(&gpu, model, &mut eager, &mut samples)?;
-        }
         {
             let gpu = Gpu::on(&device, ordinal, &clock)?;
+            later::trainers(&gpu, model, &mut eager, &mut samples)?;
             later::refused_captures(&gpu, model, &losses[WARM_UP..], &mut eager, &mut samples)?;
         }
         for mode in ["fresh", "reused", "kept", "trainer"] {
@@ -71,7 +67,7 @@ fn run(setting: &Setting) -> Result<Outcome, Error> {
                  first_replay: until the device is done; set_up: from opening the session to dropping the graph. \
                  capture_ctor_ms: making model and static buffers; capture_ctx_ms: switching to recording. Nothing is \
                  zeroed before a capture, so there is no capture_zero_ms. memory: what the device reserves for graphs. \
-                 trainer: ten trainers, one after the other, of 4 epochs each, of networks of vectors; total: their captures with instantiation and upload, whole: from making one to its end. refused: captures that fail \
+                 trainer: ten trainers, one after the other, of 4 epochs each, tfm5m with the token after each sequence as its class; total: their captures with instantiation and upload, whole: from making one to its end. refused: captures that fail \
                  at the end of the step; memory.after: when the eager step that takes its place is done";
     let gpu = Gpu::on(&device, ordinal, &clock)?;
     Ok(gpu.result(WORK.name, notes, config, samples).into())
