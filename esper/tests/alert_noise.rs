@@ -39,8 +39,8 @@ const EVALUATE_S: u64 = 30;
 const DAY: usize = 24 * 3600 / SCRAPE_S;
 /// Scrapes of each run that is recorded.
 const NUM_SCRAPES: usize = 24;
-/// Runs that are recorded, so many at once.
-const AT_ONCE: usize = 3;
+/// Runs that are recorded at once, and one on a GPU with them.
+const AT_ONCE: usize = 2;
 /// Stands for a folder with the weights of a seed.
 const LIBRARY: &str = "LIBRARY";
 const RUNS: [&[&str]; 6] = [
@@ -189,18 +189,20 @@ fn recorded() -> Recorded {
     }
     let owned = |flags: &[&str]| -> Vec<String> { flags.iter().map(ToString::to_string).collect() };
     let device = std::env::var("ESPER_TEST_DEVICE").ok();
-    let on_gpu = |flags: &&[&str]| Some([owned(flags), vec![device.clone()?]].concat());
-    let all: Vec<_> = RUNS.iter().map(|flags| owned(flags)).chain(GPU_RUNS.iter().filter_map(on_gpu)).collect();
-    let together = |some: &[Vec<String>]| -> Vec<Run> {
-        let runs: Vec<_> = some.iter().cloned().map(|flags| thread::spawn(move || record(&flags))).collect();
-        runs.into_iter().map(|run| run.join().unwrap()).collect()
-    };
+    let on_gpu = GPU_RUNS.iter().filter_map(|flags| Some([owned(flags), vec![device.clone()?]].concat()));
+    let mut on_gpu = on_gpu.collect::<Vec<_>>().into_iter();
+    let mut runs = Vec::new();
+    for some in RUNS.chunks(AT_ONCE) {
+        let together = some.iter().map(|flags| owned(flags)).chain(on_gpu.next());
+        let together: Vec<_> = together.map(|flags| thread::spawn(move || record(&flags))).collect();
+        runs.extend(together.into_iter().map(|run| run.join().unwrap()));
+    }
     let kept = before.runs.into_iter().filter(|run| device.is_none() && has_gpu(run));
     let recorded = Recorded {
         commit: env!("ESPER_BUILD_COMMIT")[..12].to_owned(),
         profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
         cores: thread::available_parallelism().unwrap().get(),
-        runs: all.chunks(AT_ONCE).flat_map(together).chain(kept).collect(),
+        runs: runs.into_iter().chain(kept).collect(),
     };
     write(&path, &recorded);
     recorded

@@ -31,7 +31,7 @@ use baselines::environment::Build;
 use baselines::hostile::ask;
 use baselines::measure::Measurement;
 use baselines::result::BenchResult;
-use leyline::clock::SystemClock;
+use leyline::clock::{Clock as _, SystemClock};
 use serde_json::Value;
 
 use self::installed::program;
@@ -87,17 +87,20 @@ impl Prometheus {
         if status == 200 { serde_json::from_str::<Value>(&body).unwrap()["data"].take() } else { Value::Null }
     }
 
-    /// The values of a query, one for each series.
-    fn values(&self, query: &str) -> Vec<f64> {
+    /// What a query had first in the time since `start_s`, one value for each series.
+    fn values(&self, query: &str, start_s: u64) -> Vec<f64> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let found = self.api(&format!("query?query={encoded}"))["result"].take();
-        let value = |row: &Value| row["value"][1].as_str().unwrap().parse().unwrap();
+        let end_s = SystemClock::new().unix().as_secs();
+        let found =
+            self.api(&format!("query_range?query={encoded}&start={start_s}&end={end_s}&step=1s"))["result"].take();
+        let value = |row: &Value| row["values"][0][1].as_str().unwrap().parse().unwrap();
         found.as_array().map_or_else(Vec::new, |rows| rows.iter().map(value).collect())
     }
 
     /// Whether a query has a result.
     fn has(&self, query: &str) -> bool {
-        !self.values(query).is_empty()
+        let now_s = SystemClock::new().unix().as_secs();
+        !self.values(query, now_s).is_empty()
     }
 }
 
@@ -163,14 +166,14 @@ fn a_scraped_run_has_what_every_panel_and_every_rule_reads() {
     let has_gpu = device != "cpu";
     let run = Served::start(&dir.path().join("run"), &["--set", "train.conflict=pcgrad", "--device", &device]);
     let prometheus = Prometheus::start(&program, dir.path(), run.address);
-    let deadline = Instant::now() + Duration::from_secs(150);
+    let (start_s, deadline) = (SystemClock::new().unix().as_secs(), Instant::now() + Duration::from_secs(150));
     let mut waiting = panels(has_gpu);
     let mut seen: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     // A seed comes and goes: what was there once is enough.
     while !waiting.is_empty() {
         assert!(Instant::now() < deadline, "no data of a run for {waiting:#?}");
         thread::sleep(Duration::from_secs(1));
-        seen.extend(waiting.iter().map(|query| (query.clone(), prometheus.values(query))));
+        seen.extend(waiting.iter().map(|query| (query.clone(), prometheus.values(query, start_s))));
         waiting.retain(|query| seen[query].is_empty());
     }
     assert!(prometheus.has("up{job=\"esper\"} == 1"));

@@ -32,7 +32,7 @@ const NOTES: &str = "WORK.PRECISION.*: a run of the trainer with `train.precisio
     training data at the end, evaluated in f32, of bf16_pure in bf16; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
     parameter_drift: norm of the difference of all parameters from those of f32 over the norm of what f32 has learned (those at the end minus those at the start). skipped: steps \
     that overflowed. seed_drift: the same distance between two runs in f32 from other orders of the samples. tf32 is measured on a GPU. samples_per_s: of \
-    runs whose epochs have the data 16 times, the last three of nine epochs, evaluation of one batch and telemetry included; tfm5m has 64 tokens a sample";
+    runs whose epochs have the data 16 times, the last three of nine epochs, evaluation of one batch and telemetry included; tfm5m has 64 tokens a sample. compiled: the share of the steps of those runs that compiled graphs took";
 
 /// Work, epochs, microbatches.
 const WORKS: [(&str, u64, usize); 4] = [("ref", 200, 4), (REFERENCE, 200, 1), ("mlp", 12, 4), ("tfm5m", 6, 4)];
@@ -50,13 +50,21 @@ struct Ran {
     accuracies: Vec<f64>,
     skipped: u64,
     samples_per_s: Vec<f64>,
+    /// Share of the steps that compiled graphs took.
+    compiled: f64,
     start: Vec<f32>,
     end: Vec<f32>,
 }
 
-/// Losses, accuracies, seconds and skipped steps of epochs.
+/// Of all epochs.
 #[derive(Default)]
-struct Scores(Vec<f64>, Vec<f64>, Vec<f64>, u64);
+struct Scores {
+    losses: Vec<f64>,
+    accuracies: Vec<f64>,
+    seconds: Vec<f64>,
+    skipped: u64,
+    steps: u64,
+}
 
 impl Observer for Scores {
     fn step_finished(&mut self, _: leyline::id::StepIndex) -> Flow {
@@ -64,10 +72,11 @@ impl Observer for Scores {
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
-        self.0.push(report.validation.loss);
-        self.1.extend(report.validation.accuracy());
-        self.2.push(report.wall_s);
-        self.3 += report.skipped_steps;
+        self.losses.push(report.validation.loss);
+        self.accuracies.extend(report.validation.accuracy());
+        self.seconds.push(report.wall_s);
+        self.skipped += report.skipped_steps;
+        self.steps = report.step.0;
         Ok(())
     }
 }
@@ -94,9 +103,12 @@ fn measure(
     samples: &mut Samples,
 ) -> Result<(), Error> {
     let of = |precision, seed| train(setting, device, (work, epochs, microbatches), precision, seed, None);
-    let throughput = |precision| {
-        let ran = train(setting, device, (work, EPOCHS, microbatches), precision, SEEDS[0], Some(TIMES));
-        Ok::<_, Error>(ran?.samples_per_s.split_off(BEFORE))
+    let throughput = |samples: &mut Samples, precision: TrainPrecision| {
+        let mut ran = train(setting, device, (work, EPOCHS, microbatches), precision, SEEDS[0], Some(TIMES))?;
+        let name = format!("{work}.{}", precision.name());
+        samples.extend(format!("{name}.samples_per_s"), "1/s", ran.samples_per_s.split_off(BEFORE));
+        samples.push(format!("{name}.compiled"), "ratio", ran.compiled);
+        Ok::<_, Error>(())
     };
     let exact = of(TrainPrecision::F32, SEEDS[0])?;
     let learned = distance(&exact.end, &exact.start);
@@ -106,7 +118,7 @@ fn measure(
         distance(&of(TrainPrecision::F32, SEEDS[1])?.end, &exact.end) / learned,
     );
     if device.is_cuda() {
-        samples.extend(format!("{work}.f32.samples_per_s"), "1/s", throughput(TrainPrecision::F32)?);
+        throughput(samples, TrainPrecision::F32)?;
     }
     let reduced = [TrainPrecision::Tf32, TrainPrecision::Bf16, TrainPrecision::F16, TrainPrecision::Bf16Pure];
     for precision in reduced.into_iter().filter(|precision| device.is_cuda() || *precision != TrainPrecision::Tf32) {
@@ -128,7 +140,7 @@ fn measure(
         push("parameter_drift", "ratio", distance(&found.end, &exact.end) / learned);
         push("skipped", "steps", found.skipped as f64);
         if device.is_cuda() {
-            samples.extend(format!("{name}.samples_per_s"), "1/s", throughput(precision)?);
+            throughput(samples, precision)?;
         }
     }
     Ok(())
@@ -175,8 +187,10 @@ fn train(
     let mut scores = Scores::default();
     trainer.run(&mut Eager::acquire()?, &mut scores)?;
     let end = values(&trainer)?;
-    let samples_per_s = scores.2.iter().map(|wall_s| num_samples / wall_s).collect();
-    Ok(Ran { losses: scores.0, accuracies: scores.1, skipped: scores.3, samples_per_s, start, end })
+    let Scores { losses, accuracies, seconds, skipped, steps } = scores;
+    let samples_per_s = seconds.iter().map(|wall_s| num_samples / wall_s).collect();
+    let compiled = trainer.graph_stats().total.compiled as f64 / steps.max(1) as f64;
+    Ok(Ran { losses, accuracies, skipped, samples_per_s, compiled, start, end })
 }
 
 fn distance(a: &[f32], b: &[f32]) -> f64 {

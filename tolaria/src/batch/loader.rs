@@ -20,6 +20,9 @@ mod sync;
 
 const MOST_WORKERS: usize = 256;
 const MOST_AHEAD: usize = 64;
+/// What a worker gathers in less time would take longer to be handed over: after so many of those in a row a step gathers its own.
+const SHORT: Duration = if cfg!(feature = "model-check") { Duration::ZERO } else { Duration::from_micros(10) };
+const SHORT_IN_A_ROW: usize = 4;
 /// Samples that an error about a panic lists.
 const MOST_NAMED: usize = 8;
 
@@ -27,7 +30,7 @@ const MOST_NAMED: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoaderConfig {
-    /// Threads that gather windows ahead; with 0 each step gathers its own, and there is no thread.
+    /// Threads that gather windows ahead; with 0 each step gathers its own, and there is no thread. A step gathers its own as well while that takes less than 10 µs.
     pub workers: usize,
     /// Windows that each worker may be ahead. As many, times the workers, are in memory.
     pub prefetch: NonZeroUsize,
@@ -69,7 +72,7 @@ struct Done {
 /// ```text
 ///   fetch(i) ─► jobs i … i + ahead ─► workers ─► done, in any order ─► by window ─► window i
 /// ```
-/// At most `ahead` windows are under way or wait. The workers end with the loader, which waits for what they are at.
+/// At most `ahead` windows are under way or wait. While windows are gathered in no time, none is asked for ahead. The workers end with the loader, which waits for what they are at.
 /// Model-checked by `cargo test -p tolaria --features model-check --lib loader::model`.
 pub(crate) struct Loader {
     /// Absent only while it is dropped: its end sends the workers home.
@@ -84,6 +87,10 @@ pub(crate) struct Loader {
     waiting: BTreeMap<usize, Result<Vec<HostBatch>, SourceError>>,
     idle: Vec<Vec<HostBatch>>,
     gathered: Duration,
+    /// Windows in a row that were gathered in no time.
+    num_short: usize,
+    gatherer: Arc<Gatherer>,
+    clock: Arc<dyn Clock>,
 }
 
 impl std::fmt::Debug for Loader {
@@ -119,6 +126,9 @@ impl Loader {
             waiting: BTreeMap::new(),
             idle: Vec::new(),
             gathered: Duration::ZERO,
+            num_short: 0,
+            gatherer: Arc::clone(gatherer),
+            clock: Arc::clone(clock),
         };
         for index in 0..config.workers.max(1) {
             let (gatherer, clock, jobs, done) = (Arc::clone(gatherer), Arc::clone(clock), taken.clone(), given.clone());
@@ -141,10 +151,17 @@ impl Loader {
     /// # Errors
     /// What went wrong while this window was gathered; a panic too.
     pub(crate) fn fetch(&mut self, window: usize) -> Result<Vec<HostBatch>, SourceError> {
-        let end = self.order.windows.len().min(window.saturating_add(self.ahead));
+        let is_handed_over = self.num_short < SHORT_IN_A_ROW;
+        let end = self.order.windows.len().min(window.saturating_add(if is_handed_over { self.ahead } else { 1 }));
         while self.next < end {
             let job =
                 Job { order: Arc::clone(&self.order), window: self.next, buffers: self.idle.pop().unwrap_or_default() };
+            if !is_handed_over {
+                self.next += 1;
+                let done = gather(&self.gatherer, &*self.clock, job);
+                self.take(done);
+                break;
+            }
             let Some(jobs) = &self.jobs else { return Err(gone()) };
             jobs.send(job).map_err(|_| gone())?;
             self.next += 1;
@@ -174,11 +191,16 @@ impl Loader {
         if self.num_under_way == 0 {
             return Err(gone());
         }
-        let Done { window, gathered, took } = self.done.recv().map_err(|_| gone())?;
+        let done = self.done.recv().map_err(|_| gone())?;
         self.num_under_way -= 1;
-        self.gathered += took;
-        self.waiting.insert(window, gathered);
+        self.take(done);
         Ok(())
+    }
+
+    fn take(&mut self, Done { window, gathered, took }: Done) {
+        self.gathered += took;
+        self.num_short = if took < SHORT { self.num_short + 1 } else { 0 };
+        self.waiting.insert(window, gathered);
     }
 }
 
@@ -194,17 +216,20 @@ impl Drop for Loader {
 }
 
 fn work(gatherer: &Gatherer, clock: &dyn Clock, jobs: &Receiver<Job>, done: &Sender<Done>) {
-    while let Ok(Job { order, window, mut buffers }) = jobs.recv() {
-        let started = clock.now();
-        let mut progress = Progress::default();
-        let gather = AssertUnwindSafe(|| gatherer.gather(&order, &order.windows[window], &mut buffers, &mut progress));
-        let gathered = catch_unwind(gather).unwrap_or_else(|panic| Err(panicked(&*panic, &progress)));
-        let took = clock.now().saturating_sub(started);
+    while let Ok(job) = jobs.recv() {
         // Nobody listens any more: the loader is being dropped.
-        if done.send(Done { window, gathered: gathered.map(|()| buffers), took }).is_err() {
+        if done.send(gather(gatherer, clock, job)).is_err() {
             return;
         }
     }
+}
+
+fn gather(gatherer: &Gatherer, clock: &dyn Clock, Job { order, window, mut buffers }: Job) -> Done {
+    let started = clock.now();
+    let mut progress = Progress::default();
+    let gather = AssertUnwindSafe(|| gatherer.gather(&order, &order.windows[window], &mut buffers, &mut progress));
+    let gathered = catch_unwind(gather).unwrap_or_else(|panic| Err(panicked(&*panic, &progress)));
+    Done { window, gathered: gathered.map(|()| buffers), took: clock.now().saturating_sub(started) }
 }
 
 fn panicked(panic: &(dyn Any + Send), progress: &Progress) -> SourceError {

@@ -7,8 +7,9 @@ use crate::gpu::open::Gpu;
 use crate::samples::{Samples, us};
 
 const WARM_UP: usize = 10;
-/// Repetitions that are not waited for one by one.
+/// Repetitions that are not waited for one by one, and how often those are taken in a round.
 const PIPELINED: usize = 100;
+const TURNS: usize = 3;
 /// Turns of all ways, so that a device that slows down slows down all of them.
 const ROUNDS: usize = 2;
 /// Synchronized repetitions of a way in one round.
@@ -57,10 +58,12 @@ pub(super) fn measure_ways(
             }
             let one = samples.median(&name).unwrap_or(f64::NAN);
             let count = num_pipelined(one);
-            let began = gpu.now();
-            repeat(count)?;
-            gpu.wait()?;
-            samples.push(format!("{name}.pipelined"), "us", us(gpu.now() - began) / count as f64);
+            for _ in 0..TURNS {
+                let began = gpu.now();
+                repeat(count)?;
+                gpu.wait()?;
+                samples.push(format!("{name}.pipelined"), "us", us(gpu.now() - began) / count as f64);
+            }
         }
     }
     Ok(())

@@ -64,7 +64,10 @@ fn gatherer(source: &Arc<Rows>, transforms: Vec<Arc<dyn Transform>>) -> Arc<Gath
 }
 
 fn loader(gatherer: &Arc<Gatherer>, workers: usize, prefetch: usize) -> Loader {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    with_clock(gatherer, workers, prefetch, Arc::new(SystemClock::new()))
+}
+
+fn with_clock(gatherer: &Arc<Gatherer>, workers: usize, prefetch: usize, clock: Arc<dyn Clock>) -> Loader {
     Loader::new(gatherer, LoaderConfig { workers, prefetch: NonZeroUsize::new(prefetch).unwrap() }, &clock).unwrap()
 }
 
@@ -106,6 +109,43 @@ fn every_number_of_workers_gives_the_windows_of_none_in_their_order() {
             }
             assert!(found == expected, "{workers} workers, {prefetch} ahead");
         }
+    }
+}
+
+/// Goes on by as much whenever it is looked at.
+#[derive(Debug)]
+struct Ticking(AtomicUsize, Duration);
+
+impl Clock for Ticking {
+    fn now(&self) -> Duration {
+        let looks = u32::try_from(self.0.fetch_add(1, Ordering::Relaxed)).unwrap();
+        self.1 * looks
+    }
+
+    fn unix(&self) -> Duration {
+        self.now()
+    }
+}
+
+#[test]
+fn a_step_gathers_its_own_while_that_takes_no_time_and_samples_stay_the_same() {
+    let source: Arc<Rows> = Arc::default();
+    let gatherer = gatherer(&source, Vec::new());
+    let expected = alone(&gatherer, 2);
+    for (tick, ahead_at_the_end) in [(Duration::ZERO, 0), (SHORT, 3)] {
+        let mut loader = with_clock(&gatherer, 2, 2, Arc::new(Ticking(AtomicUsize::new(0), tick)));
+        let mut found = Vec::new();
+        for epoch in 0..2 {
+            let order = order(epoch);
+            loader.begin(Arc::clone(&order), 0);
+            for window in 0..order.windows.len() {
+                found.push(rowed(&gatherer, loader.fetch(window).unwrap()));
+                if (epoch, window) == (1, 4) {
+                    assert_eq!(loader.next - 1 - window, ahead_at_the_end, "windows that were asked for ahead");
+                }
+            }
+        }
+        assert!(found == expected);
     }
 }
 
