@@ -60,15 +60,14 @@ const GPU_RUNS: [&[&str]; 3] = [
 
 #[derive(Serialize, Deserialize)]
 struct Recorded {
-    commit: String,
-    profile: String,
-    cores: usize,
     runs: Vec<Run>,
 }
 
 /// What one run exposed of what rules read.
 #[derive(Serialize, Deserialize)]
 struct Run {
+    /// Commit, profile, and cores for the runs that were recorded at once.
+    made: String,
     flags: Vec<String>,
     /// One value for each scrape, in the notation of `promtool`.
     series: BTreeMap<String, String>,
@@ -173,7 +172,10 @@ fn record(flags: &[String]) -> Run {
         values.resize(NUM_SCRAPES, "_".to_owned());
         (name, packed(&values))
     };
-    Run { flags: flags.to_vec(), series: series.into_iter().map(complete).collect() }
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let (commit, cores) = (env!("ESPER_BUILD_COMMIT"), thread::available_parallelism().unwrap().get());
+    let made = format!("{profile} build of {}, {cores} cores", commit.get(..12).unwrap_or("an unknown commit"));
+    Run { made, flags: flags.to_vec(), series: series.into_iter().map(complete).collect() }
 }
 
 /// Whether a run was on a GPU.
@@ -183,9 +185,9 @@ fn has_gpu(run: &Run) -> bool {
 
 fn recorded() -> Recorded {
     let path = deploy("noise/runs.json");
-    let before: Recorded = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let before = || serde_json::from_str::<Recorded>(&fs::read_to_string(&path).unwrap()).unwrap();
     if std::env::var_os("ESPER_RECORD_RUNS").is_none() {
-        return before;
+        return before();
     }
     let owned = |flags: &[&str]| -> Vec<String> { flags.iter().map(ToString::to_string).collect() };
     let device = std::env::var("ESPER_TEST_DEVICE").ok();
@@ -197,13 +199,10 @@ fn recorded() -> Recorded {
         let together: Vec<_> = together.map(|flags| thread::spawn(move || record(&flags))).collect();
         runs.extend(together.into_iter().map(|run| run.join().unwrap()));
     }
-    let kept = before.runs.into_iter().filter(|run| device.is_none() && has_gpu(run));
-    let recorded = Recorded {
-        commit: env!("ESPER_BUILD_COMMIT")[..12].to_owned(),
-        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
-        cores: thread::available_parallelism().unwrap().get(),
-        runs: runs.into_iter().chain(kept).collect(),
-    };
+    if device.is_none() {
+        runs.extend(before().runs.into_iter().filter(has_gpu));
+    }
+    let recorded = Recorded { runs };
     write(&path, &recorded);
     recorded
 }

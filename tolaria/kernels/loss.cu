@@ -159,7 +159,8 @@ __device__ HalfRow half_row(const __nv_bfloat16* row, u32 classes) {
     return HalfRow{top, sums[0]};
 }
 
-// As cross_entropy_rows; and the logarithm of the sum of exp(x) of each row, where there is a place for it.
+// As cross_entropy_rows; and the largest of each row with the logarithm of the sum of exp(x - largest), where there is a place
+// for them: as one number the small one would be lost in the large one.
 extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
     const __nv_bfloat16* logits, const u32* targets, u32 classes, double* nats, float* log_sums) {
     WAIT_FOR_INPUTS;
@@ -167,14 +168,17 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
     u32 target = targets[blockIdx.x];
     if (target == IGNORED) {
         if (threadIdx.x == 0) nats[blockIdx.x] = 0.0;
-        if (threadIdx.x == 0 && log_sums) log_sums[blockIdx.x] = 0.0f;
+        if (threadIdx.x < 2 && log_sums) log_sums[2 * blockIdx.x + threadIdx.x] = 0.0f;
         return;
     }
     HalfRow whole = half_row(row, classes);
     if (threadIdx.x != 0) return;
     double log_sum = log(whole.sum);
     nats[blockIdx.x] = target < classes ? log_sum - ((double)__bfloat162float(row[target]) - (double)whole.max) : (double)NAN;
-    if (log_sums) log_sums[blockIdx.x] = (float)(log_sum + (double)whole.max);
+    if (log_sums) {
+        log_sums[2 * blockIdx.x] = whole.max;
+        log_sums[2 * blockIdx.x + 1] = (float)log_sum;
+    }
 }
 
 // As cross_entropy_backward, with what cross_entropy_rows_bf16 has found.
@@ -186,12 +190,13 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_backward_bf16(
     __nv_bfloat16* out = gradient + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
     bool is_ignored = target == IGNORED, in_vectors = ((u64)out & 15) == 0;
-    float weight = (float)((double)*upstream / (double)rows), log_sum = log_sums[blockIdx.x];
+    float weight = (float)((double)*upstream / (double)rows);
+    float max = log_sums[2 * blockIdx.x], log_sum = log_sums[2 * blockIdx.x + 1];
     visit_halves(row, classes, [&](u32 first, const float* values, u32 count) {
         uint4 raw;
         __nv_bfloat16* halves = (__nv_bfloat16*)&raw;
         for (u32 i = 0; i < count; i++) {
-            float value = power_of_two((values[i] - log_sum) * LOG2_E) * weight;
+            float value = power_of_two((values[i] - max - log_sum) * LOG2_E) * weight;
             if (first + i == target) value -= weight;
             if (is_ignored) value = 0.0f;
             if (target >= classes && !is_ignored && first + i == 0) value = NAN;

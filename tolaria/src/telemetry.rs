@@ -69,7 +69,7 @@ leyline::declare_metrics! {
     OWNER_LAYER_NORM = Gauge "tolaria.grad_agg.seed.layer_norm" GradientNorm ["seed_id", "layer"];
     /// Time that the steps of the last epoch waited for their samples; without workers, the time it took to gather them. Absent where data are on the device.
     INPUT_WAIT = Gauge "tolaria.input.wait_ms" Milliseconds [];
-    /// Time that it took to read and change the samples of the last epoch, added up over the workers.
+    /// Time that it took to read and change the samples of the last epoch, added up over workers and steps.
     INPUT_GATHER = Gauge "tolaria.input.gather_ms" Milliseconds [];
     /// Part of that time for which no step of the last epoch waited; absent without workers.
     INPUT_OVERLAP = Gauge "tolaria.input.overlap" Ratio [];

@@ -32,7 +32,7 @@ const NOTES: &str = "WORK.PRECISION.*: a run of the trainer with `train.precisio
     training data at the end, evaluated in f32, of bf16_pure in bf16; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
     parameter_drift: norm of the difference of all parameters from those of f32 over the norm of what f32 has learned (those at the end minus those at the start). skipped: steps \
     that overflowed. seed_drift: the same distance between two runs in f32 from other orders of the samples. tf32 is measured on a GPU. samples_per_s: of \
-    runs whose epochs have the data 16 times, the last three of nine epochs, evaluation of one batch and telemetry included; tfm5m has 64 tokens a sample. compiled: the share of the steps of those runs that compiled graphs took";
+    runs whose epochs have the data 16 times, the last three of nine epochs, with the evaluation of one batch; one run each, one after the other; tfm5m has 64 tokens a sample. compiled: the share of the steps of all nine epochs that compiled graphs took";
 
 /// Work, epochs, microbatches.
 const WORKS: [(&str, u64, usize); 4] = [("ref", 200, 4), (REFERENCE, 200, 1), ("mlp", 12, 4), ("tfm5m", 6, 4)];

@@ -12,7 +12,7 @@ use super::work::did;
 /// Alignment of a block in the arena: that of the driver's own allocations.
 pub const ARENA_ALIGNMENT: usize = 256;
 /// An arena that is never too large.
-const SMALL_ARENA_BYTES: usize = 64 << 20;
+const SMALL_ARENA_BYTES: usize = 1 << 30;
 /// How many times the memory of the order listed an arena may take.
 const MAX_GROWTH: usize = 4;
 /// Most blocks of which each is compared with all others.
@@ -28,7 +28,7 @@ const MAX_TRIED: usize = 1 << 5;
 /// `program`: none is added. So a program in the recorded order shares the most, and one whose dependencies were
 /// recovered keeps its parallelism. Large blocks are placed first, each at the lowest offset that is free.
 ///
-/// Where that takes more than 64 MiB and more than four times what the order listed needs, memory goes before
+/// Where that takes more than 1 GiB and more than four times what the order listed needs, memory goes before
 /// parallelism: the nodes become a chain in the order listed, and blocks share what this order allows.
 ///
 /// Of more than 1 024 blocks the large ones no longer come first: each is placed in its turn, in what is

@@ -142,31 +142,29 @@ fn noise() -> String {
     }
     #[derive(Deserialize)]
     struct Recorded {
-        commit: String,
-        profile: String,
-        cores: usize,
         runs: Vec<Run>,
     }
     #[derive(Deserialize)]
     struct Run {
+        made: String,
         flags: Vec<String>,
         series: BTreeMap<String, String>,
     }
     let fired: BTreeMap<String, Fired> = serde_json::from_str(&read("deploy/noise/alerts.json")).unwrap();
-    let Recorded { commit, profile, cores, runs } = serde_json::from_str(&read("deploy/noise/runs.json")).unwrap();
+    let Recorded { runs } = serde_json::from_str(&read("deploy/noise/runs.json")).unwrap();
     let alerts = alerts();
     let known: BTreeSet<String> = alerts.iter().map(|alert| alert.name.clone()).collect();
     assert_eq!(fired.keys().cloned().collect::<BTreeSet<_>>(), known, "the noise of other alerts was measured");
     let noisy: Vec<_> = fired.iter().filter(|(_, fired)| fired.seconds > 0).collect();
     let mut text = format!(
-        "\n## On a normal day\nReal runs were recorded ({profile} build of {commit}, {cores} cores for several runs at once) and laid end to \
+        "\n## On a normal day\nReal runs were recorded, three at once, and laid end to \
          end to 24 hours; counters go on within a run and start again with the next, and each run is gone for one scrape at its \
          end. The rules were evaluated over them by `promtool` (`cargo test -p esper --test alert_noise`; recordings and result: \
-         `deploy/noise/`). The folder LIBRARY has the weights of a seed of an earlier run.{}\n\n| run | flags of `esper train` |\n|---|---|\n",
+         `deploy/noise/`). The folder LIBRARY has the weights of a seed of an earlier run.{}\n\n| run | flags of `esper train` | recorded with |\n|---|---|---|\n",
         absent(&alerts, &runs.iter().flat_map(|run| run.series.keys().map(String::as_str)).collect())
     );
     for (index, run) in runs.iter().enumerate() {
-        writeln!(text, "| {} | `{}` |", index + 1, run.flags.join(" ")).unwrap();
+        writeln!(text, "| {} | `{}` | {} |", index + 1, run.flags.join(" "), run.made).unwrap();
     }
     text += &format!("\n{} of {} alerts fired", noisy.len(), fired.len());
     if noisy.is_empty() {

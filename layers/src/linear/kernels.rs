@@ -183,12 +183,15 @@ pub(super) fn gradient_and_sums(
     }
     let kept = kept.unwrap_or(gradient);
     expect(&[(kept, gradient.scalar()), (gradient, gradient.scalar()), (result, result.scalar())], result.len())?;
+    let (kept_at, from, to) = (kept.address(), gradient.address(), result.address());
+    let (config, is_wide) = chunks.launch(gradient.scalar(), &[kept_at, from, to])?;
+    // One by one elements would take longer than they do without their sums.
+    if is_wide == 0 {
+        return Ok(false);
+    }
     let partial = unwritten_tensor(device, (chunks.num_chunks as usize, sums.len()), Scalar::F32)?;
     let partial = Array::of_tensor(&partial)?;
-    let function = IMAGE.function(device, name)?;
-    let (kept_at, from, to, sums_at) = (kept.address(), gradient.address(), result.address(), partial.address());
-    let addresses = [kept_at, from, to];
-    let (config, is_wide) = chunks.launch(gradient.scalar(), &addresses)?;
+    let (function, sums_at) = (IMAGE.function(device, name)?, partial.address());
     let kind = code(activation);
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);

@@ -21,8 +21,10 @@ mod sync;
 const MOST_WORKERS: usize = 256;
 const MOST_AHEAD: usize = 64;
 /// What a worker gathers in less time would take longer to be handed over: after so many of those in a row a step gathers its own.
-const SHORT: Duration = if cfg!(feature = "model-check") { Duration::ZERO } else { Duration::from_micros(10) };
+const SHORT: Duration = Duration::from_micros(10);
 const SHORT_IN_A_ROW: usize = 4;
+/// How many times as many it takes the next time, once a step had to wait for its own after all.
+const MORE_IN_A_ROW: usize = 8;
 /// Samples that an error about a panic lists.
 const MOST_NAMED: usize = 8;
 
@@ -87,8 +89,10 @@ pub(crate) struct Loader {
     waiting: BTreeMap<usize, Result<Vec<HostBatch>, SourceError>>,
     idle: Vec<Vec<HostBatch>>,
     gathered: Duration,
-    /// Windows in a row that were gathered in no time.
+    /// Windows in a row that were gathered in no time, how many of them it takes, and what no time is.
     num_short: usize,
+    short_in_a_row: usize,
+    short: Duration,
     gatherer: Arc<Gatherer>,
     clock: Arc<dyn Clock>,
 }
@@ -127,6 +131,8 @@ impl Loader {
             idle: Vec::new(),
             gathered: Duration::ZERO,
             num_short: 0,
+            short_in_a_row: SHORT_IN_A_ROW,
+            short: SHORT,
             gatherer: Arc::clone(gatherer),
             clock: Arc::clone(clock),
         };
@@ -151,7 +157,7 @@ impl Loader {
     /// # Errors
     /// What went wrong while this window was gathered; a panic too.
     pub(crate) fn fetch(&mut self, window: usize) -> Result<Vec<HostBatch>, SourceError> {
-        let is_handed_over = self.num_short < SHORT_IN_A_ROW;
+        let is_handed_over = self.num_short < self.short_in_a_row;
         let end = self.order.windows.len().min(window.saturating_add(if is_handed_over { self.ahead } else { 1 }));
         while self.next < end {
             let job =
@@ -159,6 +165,9 @@ impl Loader {
             if !is_handed_over {
                 self.next += 1;
                 let done = gather(&self.gatherer, &*self.clock, job);
+                if done.took >= self.short {
+                    self.short_in_a_row = self.short_in_a_row.saturating_mul(MORE_IN_A_ROW);
+                }
                 self.take(done);
                 break;
             }
@@ -199,7 +208,7 @@ impl Loader {
 
     fn take(&mut self, Done { window, gathered, took }: Done) {
         self.gathered += took;
-        self.num_short = if took < SHORT { self.num_short + 1 } else { 0 };
+        self.num_short = if took < self.short { self.num_short + 1 } else { 0 };
         self.waiting.insert(window, gathered);
     }
 }
@@ -237,12 +246,12 @@ fn panicked(panic: &(dyn Any + Send), progress: &Progress) -> SourceError {
     let text = text.unwrap_or("no message");
     let error = |message| SourceError { kind: ErrorKind::Other, ..SourceError::rejected(message) };
     match &progress.samples[..] {
-        [sample] => error(format!("a worker panicked: {text}")).of_sample(*sample),
+        [sample] => error(format!("the loader panicked: {text}")).of_sample(*sample),
         several => {
             let named = &several[..several.len().min(MOST_NAMED)];
             let more = if several.len() > named.len() { ", …" } else { "" };
             let list = named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            error(format!("a worker panicked while it read the samples {list}{more}: {text}"))
+            error(format!("the loader panicked while it read the samples {list}{more}: {text}"))
         }
     }
 }

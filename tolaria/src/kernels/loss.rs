@@ -14,6 +14,8 @@ const SMALL_CLASSES: u32 = 64;
 
 /// Bytes of a number of `f32`.
 const F32: usize = 4;
+/// Numbers of each row of `bf16` behind the loss: its largest logit, and the logarithm of the sum of exp(logit - largest).
+const KEPT: usize = 2;
 
 /// Threads for a row of `bf16`.
 const HALF_THREADS: u32 = 1024;
@@ -66,8 +68,8 @@ impl Rows {
         let (storage, layout) = loss.storage_and_layout();
         let Storage::Cuda(storage) = &*storage else { candle_core::bail!("cross-entropy: expected a loss on the GPU") };
         let end = layout.start_offset() + 1;
-        if storage.as_cuda_slice::<f32>()?.len() != end + self.rows {
-            candle_core::bail!("cross-entropy: expected a number for each of {} rows behind the loss", self.rows)
+        if storage.as_cuda_slice::<f32>()?.len() != end + KEPT * self.rows {
+            candle_core::bail!("cross-entropy: expected {KEPT} numbers for each of {} rows behind the loss", self.rows)
         }
         address_of(storage, end)
     }
@@ -94,7 +96,7 @@ pub(crate) fn cross_entropy(
 ) -> Result<(CudaStorage, Shape)> {
     let kernels = DeviceKernels::on(&logits.0.device);
     let rows = Rows::of(logits, targets)?;
-    let kept = if rows.is_half { rows.rows } else { 0 };
+    let kept = if rows.is_half { KEPT * rows.rows } else { 0 };
     let mean = kernels.unwritten::<f32>(1 + kept)?;
     let stream = kernels.stream();
     let (target, num_rows) = (mean.device_ptr(&stream).0, count(rows.rows));
@@ -143,12 +145,12 @@ pub(crate) fn cross_entropy_backward(
         launch.arg(log_sums);
     }
     launch.arg(&rows.classes).arg(&num_rows).arg(&target);
-    // SAFETY: a block per row, a place per logit, and a number per row behind a loss of `bf16`.
+    // SAFETY: a block per row, a place per logit, and the numbers of each row behind a loss of `bf16`.
     let launch = || tensor_error(unsafe { launch.launch(rows.blocks()) });
     let effect = || {
         let effect = rows.effect().reading(upstream, F32).writing(target, rows.bytes());
         match log_sums {
-            Some(log_sums) => effect.reading(log_sums, F32 * rows.rows),
+            Some(log_sums) => effect.reading(log_sums, F32 * KEPT * rows.rows),
             None => effect,
         }
     };
@@ -220,7 +222,7 @@ impl DeviceKernels {
         let launch = || tensor_error(unsafe { launch.launch(rows.blocks()) });
         let effect = || match log_sums {
             0 => rows.effect().writing(target, 8 * rows.rows),
-            _ => rows.effect().writing(target, 8 * rows.rows).writing(log_sums, F32 * rows.rows),
+            _ => rows.effect().writing(target, 8 * rows.rows).writing(log_sums, F32 * KEPT * rows.rows),
         };
         declare(&stream, effect, launch)?;
         Ok(nats)

@@ -56,8 +56,15 @@ fn order(epoch: u64) -> Arc<EpochOrder> {
     Arc::new(EpochOrder { epoch: EpochIndex(epoch), windows: windows(samples.len(), &config), samples })
 }
 
-/// Runs `model` under random schedules, and under schedules of few but unlucky preemptions.
+/// Runs `model` under random schedules, and under schedules of few but unlucky preemptions: with workers to the end, and with steps
+/// that gather their own from the fifth window on.
 fn explore(model: impl Fn(&mut Loader, &Numbers) + Send + Sync + Clone + 'static) {
+    for short in [Duration::ZERO, Duration::MAX] {
+        explore_with(short, model.clone());
+    }
+}
+
+fn explore_with(short: Duration, model: impl Fn(&mut Loader, &Numbers) + Send + Sync + Clone + 'static) {
     let body = move || {
         let numbers = Arc::new(Numbers::default());
         let source: Arc<dyn Source> = Arc::<Numbers>::clone(&numbers);
@@ -65,6 +72,8 @@ fn explore(model: impl Fn(&mut Loader, &Numbers) + Send + Sync + Clone + 'static
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let config = LoaderConfig { workers: 2, prefetch: NonZeroUsize::MIN };
         let mut loader = Loader::new(&gatherer, config, &clock).unwrap();
+        // Whatever the clock of this machine says: no window is gathered in no time, or all are.
+        loader.short = short;
         model(&mut loader, &numbers);
         // Waits for the workers, which is a deadlock if one is not sent home.
         drop((loader, gatherer));

@@ -1,6 +1,6 @@
 //! The loader against a source that can be told to fail, to panic and to be slow.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use leyline::clock::SystemClock;
 use leyline::id::EpochIndex;
@@ -113,13 +113,15 @@ fn every_number_of_workers_gives_the_windows_of_none_in_their_order() {
 }
 
 /// Goes on by as much whenever it is looked at.
-#[derive(Debug)]
-struct Ticking(AtomicUsize, Duration);
+#[derive(Debug, Default)]
+struct Ticking {
+    now_ns: AtomicU64,
+    tick_ns: AtomicU64,
+}
 
 impl Clock for Ticking {
     fn now(&self) -> Duration {
-        let looks = u32::try_from(self.0.fetch_add(1, Ordering::Relaxed)).unwrap();
-        self.1 * looks
+        Duration::from_nanos(self.now_ns.fetch_add(self.tick_ns.load(Ordering::Relaxed), Ordering::Relaxed))
     }
 
     fn unix(&self) -> Duration {
@@ -129,24 +131,30 @@ impl Clock for Ticking {
 
 #[test]
 fn a_step_gathers_its_own_while_that_takes_no_time_and_samples_stay_the_same() {
-    let source: Arc<Rows> = Arc::default();
-    let gatherer = gatherer(&source, Vec::new());
-    let expected = alone(&gatherer, 2);
-    for (tick, ahead_at_the_end) in [(Duration::ZERO, 0), (SHORT, 3)] {
-        let mut loader = with_clock(&gatherer, 2, 2, Arc::new(Ticking(AtomicUsize::new(0), tick)));
-        let mut found = Vec::new();
-        for epoch in 0..2 {
-            let order = order(epoch);
-            loader.begin(Arc::clone(&order), 0);
-            for window in 0..order.windows.len() {
-                found.push(rowed(&gatherer, loader.fetch(window).unwrap()));
-                if (epoch, window) == (1, 4) {
-                    assert_eq!(loader.next - 1 - window, ahead_at_the_end, "windows that were asked for ahead");
-                }
+    let gatherer = gatherer(&Arc::default(), Vec::new());
+    let expected = alone(&gatherer, 12);
+    let clock = Arc::new(Ticking::default());
+    let shared: Arc<dyn Clock> = Arc::<Ticking>::clone(&clock);
+    let mut loader = with_clock(&gatherer, 2, 2, shared);
+    let (mut found, mut ahead) = (Vec::new(), Vec::new());
+    for epoch in 0..12 {
+        let order = order(epoch);
+        loader.begin(Arc::clone(&order), 0);
+        for window in 0..order.windows.len() {
+            // Gathering takes long in the third epoch, and no time before and after.
+            let tick = if epoch == 2 { SHORT } else { Duration::ZERO };
+            clock.tick_ns.store(u64::try_from(tick.as_nanos()).unwrap(), Ordering::Relaxed);
+            found.push(rowed(&gatherer, loader.fetch(window).unwrap()));
+            if window == 4 {
+                ahead.push(loader.next - 1 - window);
             }
         }
-        assert!(found == expected);
     }
+    assert!(found == expected);
+    // What was asked for at the fourth window is there at the fifth. From the third epoch on it takes 32 short ones in a row, which
+    // end about the fifth window of the seventh epoch.
+    assert_eq!(ahead[..6], [2, 0, 3, 3, 3, 3], "windows that were asked for ahead");
+    assert_eq!(ahead[7..], [0; 5], "windows that were asked for ahead");
 }
 
 #[test]
@@ -234,7 +242,7 @@ fn a_read_that_fails_and_a_worker_that_panics_are_errors_of_their_window_with_th
         let (window, error) = failure(Rows { deadly: Some(lost), ..Rows::default() }, Vec::new(), workers);
         assert_eq!((window, error.kind), (3, ErrorKind::Other));
         let list = its_batch.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let text = format!("a worker panicked while it read the samples {list}: the disk is on fire");
+        let text = format!("the loader panicked while it read the samples {list}: the disk is on fire");
         assert!(error.to_string().contains(&text), "{error}");
 
         let (window, error) = failure(Rows::default(), vec![Arc::new(Deadly(lost))], workers);
