@@ -188,7 +188,7 @@ fn absent(alerts: &[Alert], series: &BTreeSet<&str>) -> String {
     if names.is_empty() {
         return String::new();
     }
-    format!(" Only a GPU has what {} read: they stay silent here whatever their noise is.", names.join(", "))
+    format!(" Not recorded, or not all of it, is what {} reads: silence here says nothing of that.", names.join(", "))
 }
 
 #[test]
