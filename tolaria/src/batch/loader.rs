@@ -23,8 +23,10 @@ const MOST_AHEAD: usize = 64;
 /// What a worker gathers in less time would take longer to be handed over: after so many of those in a row a step gathers its own.
 const SHORT: Duration = Duration::from_micros(10);
 const SHORT_IN_A_ROW: usize = 4;
-/// How many times as many it takes the next time, once a step had to wait for its own after all.
+/// How many times as many it takes the next time, once a step had to wait for its own after all, and at most; after twice that
+/// without another wait it takes as few again.
 const MORE_IN_A_ROW: usize = 8;
+const MOST_IN_A_ROW: usize = 256;
 /// Samples that an error about a panic lists.
 const MOST_NAMED: usize = 8;
 
@@ -32,7 +34,7 @@ const MOST_NAMED: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoaderConfig {
-    /// Threads that gather windows ahead; with 0 each step gathers its own, and there is no thread. A step gathers its own as well while that takes less than 10 µs.
+    /// Threads that gather windows ahead; with 0 each step gathers its own, and there is no thread. A step gathers its own as well while that takes less than 10 µs, four times in a row or more.
     pub workers: usize,
     /// Windows that each worker may be ahead. As many, times the workers, are in memory.
     pub prefetch: NonZeroUsize,
@@ -166,7 +168,9 @@ impl Loader {
                 self.next += 1;
                 let done = gather(&self.gatherer, &*self.clock, job);
                 if done.took >= self.short {
-                    self.short_in_a_row = self.short_in_a_row.saturating_mul(MORE_IN_A_ROW);
+                    self.short_in_a_row = MOST_IN_A_ROW.min(self.short_in_a_row * MORE_IN_A_ROW);
+                } else if self.num_short > 2 * MOST_IN_A_ROW {
+                    self.short_in_a_row = SHORT_IN_A_ROW;
                 }
                 self.take(done);
                 break;
