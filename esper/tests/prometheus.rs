@@ -146,14 +146,16 @@ fn write(seen: &BTreeMap<String, Vec<f64>>, device: &str, out: &Path) {
     result.command = format!(
         "ESPER_TEST_DEVICE={device} ESPER_PANELS_OUT=DIR cargo test --release -p esper --features cuda --test prometheus scraped"
     );
-    let build = Build { commit: Some(env!("ESPER_BUILD_COMMIT")), dirty: env!("ESPER_BUILD_DIRTY") == "true" };
+    let commit = Some(env!("ESPER_BUILD_COMMIT")).filter(|commit| !commit.is_empty());
+    let build = Build { commit, dirty: env!("ESPER_BUILD_DIRTY") == "true" };
     result.environment = result.environment.built_from(build);
     let gpu = Command::new("nvidia-smi").args(["--query-gpu=name", "--format=csv,noheader"]).output();
-    result.environment.gpu = gpu.ok().map(|gpu| String::from_utf8(gpu.stdout).unwrap().trim().to_owned());
+    result.environment.gpu =
+        gpu.ok().filter(|_| device != "cpu").map(|gpu| String::from_utf8(gpu.stdout).unwrap().trim().to_owned());
     // A share of nothing is no number.
     let measured = |(query, values): (&String, &Vec<f64>)| {
         let finite = values.iter().copied().filter(|value| value.is_finite()).collect();
-        Some((query.clone(), Measurement::of("panel", finite)?))
+        Some((query.clone(), Measurement::of("value", finite)?))
     };
     result.measurements = seen.iter().filter_map(measured).collect();
     result.config.insert("panels".to_owned(), seen.len().to_string());

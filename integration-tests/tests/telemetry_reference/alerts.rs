@@ -157,7 +157,7 @@ fn noise() -> String {
     assert_eq!(fired.keys().cloned().collect::<BTreeSet<_>>(), known, "the noise of other alerts was measured");
     let noisy: Vec<_> = fired.iter().filter(|(_, fired)| fired.seconds > 0).collect();
     let mut text = format!(
-        "\n## On a normal day\nReal runs were recorded, three at once, and laid end to \
+        "\n## On a normal day\nReal runs were recorded, several at once, and laid end to \
          end to 24 hours; counters go on within a run and start again with the next, and each run is gone for one scrape at its \
          end. The rules were evaluated over them by `promtool` (`cargo test -p esper --test alert_noise`; recordings and result: \
          `deploy/noise/`). The folder LIBRARY has the weights of a seed of an earlier run.{}\n\n| run | flags of `esper train` | recorded with |\n|---|---|---|\n",

@@ -164,21 +164,20 @@ impl Loader {
         while self.next < end {
             let job =
                 Job { order: Arc::clone(&self.order), window: self.next, buffers: self.idle.pop().unwrap_or_default() };
-            if !is_handed_over {
-                self.next += 1;
-                let done = gather(&self.gatherer, &*self.clock, job);
-                if done.took >= self.short {
-                    self.short_in_a_row = MOST_IN_A_ROW.min(self.short_in_a_row * MORE_IN_A_ROW);
-                } else if self.num_short > 2 * MOST_IN_A_ROW {
-                    self.short_in_a_row = SHORT_IN_A_ROW;
-                }
-                self.take(done);
-                break;
-            }
-            let Some(jobs) = &self.jobs else { return Err(gone()) };
-            jobs.send(job).map_err(|_| gone())?;
             self.next += 1;
-            self.num_under_way += 1;
+            if is_handed_over {
+                let Some(jobs) = &self.jobs else { return Err(gone()) };
+                jobs.send(job).map_err(|_| gone())?;
+                self.num_under_way += 1;
+                continue;
+            }
+            let done = gather(&self.gatherer, &*self.clock, job);
+            if done.took >= self.short {
+                self.short_in_a_row = MOST_IN_A_ROW.min(self.short_in_a_row * MORE_IN_A_ROW);
+            } else if self.num_short > 2 * MOST_IN_A_ROW {
+                self.short_in_a_row = SHORT_IN_A_ROW;
+            }
+            self.take(done);
         }
         loop {
             if let Some(gathered) = self.waiting.remove(&window) {
