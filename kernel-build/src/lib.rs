@@ -68,7 +68,7 @@ fn compile(source: &str, image: &str) -> Result<(), String> {
     // No contraction to fused multiply-adds: the kernels round after every operation, as the CPU does.
     let output = Command::new(&nvcc)
         .args(["-fatbin", "-O3", "--fmad=false", "-std=c++17"])
-        .arg(target)
+        .args(target)
         .args(["-I", "kernels", "-I"])
         .arg(&folder)
         .arg("-include")
@@ -111,13 +111,18 @@ fn check(source: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The compiler's argument for a compute capability, with or without its dot.
-fn target(capability: &str) -> Result<String, String> {
+/// The compiler's arguments for a compute capability, with or without its dot.
+fn target(capability: &str) -> Result<[String; 2], String> {
     let cap = capability.replace('.', "");
     if cap.is_empty() || !cap.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("CUDA_COMPUTE_CAP is `{cap}`: expected a number such as 80 or 90"));
     }
-    Ok(format!("-gencode=arch=compute_{cap},code=[sm_{cap},compute_{cap}]"))
+    // Machine code of Hopper may have instructions that later cards do not know: portable code has none of them.
+    let own = if cap == "90" { "90a" } else { &cap };
+    Ok([
+        format!("-gencode=arch=compute_{own},code=sm_{own}"),
+        format!("-gencode=arch=compute_{cap},code=compute_{cap}"),
+    ])
 }
 
 #[cfg(test)]
@@ -127,8 +132,11 @@ mod tests {
     #[test]
     fn a_capability_names_machine_code_and_portable_code() {
         for text in ["90", "9.0"] {
-            assert_eq!(target(text).unwrap(), "-gencode=arch=compute_90,code=[sm_90,compute_90]");
+            let found = target(text).unwrap();
+            assert_eq!(found, ["-gencode=arch=compute_90a,code=sm_90a", "-gencode=arch=compute_90,code=compute_90"]);
         }
+        let found = target("8.0").unwrap();
+        assert_eq!(found, ["-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_80,code=compute_80"]);
     }
 
     #[test]

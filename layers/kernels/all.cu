@@ -11,6 +11,7 @@ typedef unsigned long long u64;
 
 #include "norm.cu"
 #include "attention.cu"
+#include "tensor_cores.cu"
 #include "attention_half.cu"
 #include "embedding.cu"
 #include "decoding.cu"

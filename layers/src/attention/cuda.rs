@@ -2,6 +2,7 @@
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::{LaunchConfig, PushKernelArg as _};
 use esper_graph::launch::{Effect, address, declare, tensor_error};
 
@@ -13,6 +14,8 @@ const NUMBER: usize = size_of::<f32>();
 /// Queries, or keys, of a block: of `f32`, and of `bf16`.
 const ROWS: usize = 16;
 const ROWS_OF_HALVES: usize = 64;
+/// Above 48 KiB of shared memory for a block, a kernel has to be allowed them.
+const MAX_SHARED_BYTES: CUfunction_attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 /// Columns that are moved at once.
 const HALVES_AT_ONCE: usize = 8;
 /// Threads that look at a row of `bf16` together.
@@ -74,6 +77,17 @@ impl Attention {
             is_aligned: u32::from(width.is_multiple_of(4) && is_aligned(addresses)),
             scale,
         })
+    }
+
+    /// Bytes of shared memory that a block of the backward pass of `bf16` works with: its own rows and two stages of tiles, of two kinds,
+    /// and two numbers for each row of a stage.
+    fn workspace(&self) -> usize {
+        let (width, tile) = match self.shape.width {
+            0..=32 => (32, 64),
+            33..=64 => (64, 64),
+            _ => (128, 32),
+        };
+        (2 * ROWS_OF_HALVES + 4 * tile) * width * Scalar::Bf16.bytes() + 4 * tile * NUMBER
     }
 
     /// Blocks for all rows, `per_rows` of them for as many as a block has.
@@ -202,7 +216,11 @@ impl CustomOp1 for Attention {
                 .reading(gradients, bytes)
                 .writing(target, 3 * bytes)
         };
-        let config = self.config(2)?;
+        let mut config = self.config(2)?;
+        if self.scalar == Scalar::Bf16 {
+            config.shared_mem_bytes = count(self.workspace())?;
+            tensor_error(function.set_attribute(MAX_SHARED_BYTES, config.shared_mem_bytes.cast_signed()))?;
+        }
         // SAFETY: the sizes are those of the input, which all operands follow from.
         declare(&stream, effect, || tensor_error(unsafe { launch.launch(config) }))?;
         Ok(Some(gradient))
