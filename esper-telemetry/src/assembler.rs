@@ -78,7 +78,7 @@ impl Assembler {
 
     /// Keeps an event of the recorder's own for the next packet, whatever waits in the queue already.
     pub(crate) fn add_own(&mut self, event: Event) {
-        let (order, ticket) = (self.order, self.ledger.emit_event());
+        let (order, ticket) = (self.order, self.ledger.emit_event(event.desc));
         self.add(QueuedEvent { order, event, ticket });
     }
 
@@ -105,6 +105,7 @@ impl Assembler {
         }
         let (epoch, step) = (self.epoch, self.step);
         let boundary = Boundary { epoch, step, source: OWN_SOURCE, health: Health::default() };
+        self.ledger.tell_waiting();
         let (values, ticket) = (self.registry.read(), self.ledger.emit_packet());
         Some(self.assemble(u64::MAX, boundary, created_unix_ms, &values, ticket))
     }

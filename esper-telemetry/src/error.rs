@@ -126,12 +126,21 @@ pub enum Error {
     /// The output refused text.
     #[error("cannot write the decoded packets")]
     Output(#[source] io::Error),
+    /// A sink will never take this packet; it is not offered again.
+    #[error("the sink refuses the packet")]
+    Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A sink of another crate failed.
     #[error("the sink failed")]
     Sink(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
+    /// Whether a [sink](crate::sink::Sink) that gave this error for a packet would give it again: the packet is the cause.
+    #[must_use]
+    pub fn is_for_good(&self) -> bool {
+        matches!(self, Self::Encode { .. } | Self::Json { .. } | Self::Refused(_))
+    }
+
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }
@@ -153,7 +162,7 @@ impl LeylineError for Error {
             Self::InUse { .. } => ErrorKind::Rejected,
             Self::Frame { .. } | Self::TornTail(_) => ErrorKind::Corrupt,
             Self::File { source, .. } => source.kind(),
-            Self::Encode { .. } | Self::Json { .. } | Self::Sink(_) => ErrorKind::Other,
+            Self::Encode { .. } | Self::Json { .. } | Self::Refused(_) | Self::Sink(_) => ErrorKind::Other,
         }
     }
 }

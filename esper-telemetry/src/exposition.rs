@@ -16,6 +16,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry as Families;
 
 use crate::catalogue::level_name;
+use crate::ledger::Ledger;
 use crate::prometheus::PrometheusName;
 use crate::recorder::TelemetryRecorder;
 use crate::registry::{Registry, Series};
@@ -39,8 +40,8 @@ impl Exposition {
     pub fn new(recorder: &TelemetryRecorder, build: Vec<(&'static str, String)>) -> Self {
         let mut families = Families::default();
         families.register("esper_build", "The program that trains", Info::new(build));
-        let (registry, events) = recorder.parts();
-        families.register_collector(Box::new(Recorded { registry, events, mirror: Mutex::default() }));
+        let (registry, ledger, events) = recorder.parts();
+        families.register_collector(Box::new(Recorded { registry, ledger, events, mirror: Mutex::default() }));
         Self { families }
     }
 
@@ -59,6 +60,7 @@ pub(crate) type EventCounts = BTreeMap<&'static str, (&'static EventDesc, Counte
 #[derive(Debug)]
 struct Recorded {
     registry: Arc<Registry>,
+    ledger: Arc<Ledger>,
     events: Arc<EventCounts>,
     mirror: Mutex<Vec<Series>>,
 }
@@ -72,6 +74,7 @@ impl Collector for Recorded {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut mirror = self.mirror.lock().unwrap_or_else(PoisonError::into_inner);
         self.registry.extend(&mut mirror);
+        self.ledger.tell_waiting();
         let mut families: BTreeMap<&str, (&MetricDesc, Vec<Labelled<'_>>)> = BTreeMap::new();
         for series in mirror.iter() {
             let (_, values) = families.entry(series.desc().name).or_insert((series.desc(), Vec::new()));

@@ -1,28 +1,23 @@
 //! A remote sink, on a thread and behind a queue of its own: what it costs is its own packets, never those of other sinks.
 
 use std::num::NonZeroUsize;
+use std::slice;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam::channel::Sender;
 use leyline::clock::Clock;
-use leyline::telemetry::{Counter, Event, Priority};
+use leyline::telemetry::Counter;
 
 use crate::error::Error;
-use crate::ledger::Receipt;
-use crate::packet::Packet;
 use crate::queue::{Closer, Intake, Outlet, QueueConfig, Queued, queue};
 use crate::sink::REMOTE_QUEUE;
-use crate::worker::Slot;
-
-/// How long what waits is written on after the end; what is left then is dropped.
-const FAREWELL: Duration = Duration::from_secs(2);
+use crate::slot::{Parcel, Slot, finish, is_late};
 
 /// The near side of a lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    intake: Intake<Parcel>,
+    intake: Intake<OnItsWay>,
     errors: Counter,
     closer: Closer,
     /// When it was closed, by the clock.
@@ -30,34 +25,31 @@ pub(crate) struct Lane {
     thread: JoinHandle<()>,
 }
 
-/// A packet on its way.
 #[derive(Debug)]
-struct Parcel {
-    packet: Arc<Packet>,
-    receipt: Arc<Receipt>,
+struct OnItsWay {
+    parcel: Parcel,
     /// Counts it where nobody tried to write it.
     untried: Option<Counter>,
 }
 
 impl Lane {
-    /// Starts the thread. What begins or ceases to fail is told to `reports`.
+    /// Starts the thread. What nobody tried to write is counted in `errors`.
     ///
     /// # Errors
     /// [`Error::Thread`].
-    pub(crate) fn start(slot: Slot, clock: Arc<dyn Clock>, reports: Sender<Event>) -> Result<Self, Error> {
-        let room = const { NonZeroUsize::new(REMOTE_QUEUE).expect("above 0") };
-        let (intake, outlet, closer) = queue(&QueueConfig { capacity: room, critical_capacity: room });
-        let (errors, closed) = (slot.errors().clone(), Arc::<OnceLock<_>>::default());
-        let far_side = FarSide { outlet, slot, clock, closed: Arc::clone(&closed), reports };
+    pub(crate) fn start(slot: Slot, errors: Counter, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        let capacity = const { NonZeroUsize::new(REMOTE_QUEUE).expect("above 0") };
+        let (intake, outlet, closer) = queue(&QueueConfig { capacity });
+        let closed = Arc::<OnceLock<_>>::default();
+        let far_side = FarSide { outlet, slot, clock, closed: Arc::clone(&closed) };
         let named = thread::Builder::new().name("esper-remote".to_owned());
         let thread = named.spawn(move || far_side.run()).map_err(Error::Thread)?;
         Ok(Self { intake, errors, closer, closed, thread })
     }
 
-    /// Takes a packet where there is room. Never waits.
-    pub(crate) fn offer(&self, packet: &Arc<Packet>, receipt: &Arc<Receipt>) {
-        let (packet, receipt, untried) = (Arc::clone(packet), Arc::clone(receipt), Some(self.errors.clone()));
-        self.intake.offer(Parcel { packet, receipt, untried });
+    /// Takes a packet, an ordinary one where there is room. Never waits.
+    pub(crate) fn offer(&self, parcel: Parcel) {
+        self.intake.offer(OnItsWay { parcel, untried: Some(self.errors.clone()) });
     }
 
     /// Says that nothing more comes.
@@ -69,50 +61,30 @@ impl Lane {
 }
 
 struct FarSide {
-    outlet: Outlet<Parcel>,
+    outlet: Outlet<OnItsWay>,
     slot: Slot,
     clock: Arc<dyn Clock>,
     closed: Arc<OnceLock<Duration>>,
-    reports: Sender<Event>,
 }
 
 impl FarSide {
     fn run(mut self) {
-        while let Some(mut parcel) = self.outlet.next() {
-            let is_late = |closed: &Duration| self.clock.now().saturating_sub(*closed) > FAREWELL;
-            if self.closed.get().is_some_and(is_late) {
+        while let Some(mut next) = self.outlet.next(|| self.slot.idle()) {
+            if self.closed.get().is_some_and(|&closed| is_late(&*self.clock, closed)) {
                 continue;
             }
-            parcel.untried = None;
-            let (accepted, report) = self.slot.call(|sink| sink.write(&parcel.packet));
-            if accepted {
-                parcel.receipt.accept();
-            }
-            self.report(report);
-            if accepted && parcel.packet.priority == Priority::Critical {
-                self.flush();
-            }
+            next.untried = None;
+            self.slot.offer(next.parcel.clone());
         }
-        // That nothing has to be flushed does not mean that the sink works again.
-        if !self.slot.is_failing() {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
-        let (_, report) = self.slot.call(|sink| sink.flush());
-        self.report(report);
-    }
-
-    fn report(&self, report: Option<Event>) {
-        // The worker has gone only where it panicked.
-        report.into_iter().for_each(|event| drop(self.reports.send(event)));
+        // Not said where the worker panicked.
+        let closed = self.closed.get().copied().unwrap_or_else(|| self.clock.now());
+        finish(slice::from_mut(&mut self.slot), &*self.clock, closed);
     }
 }
 
-impl Queued for Parcel {
+impl Queued for OnItsWay {
     fn is_critical(&self) -> bool {
-        self.packet.priority == Priority::Critical
+        self.parcel.is_critical()
     }
 
     fn is_boundary(&self) -> bool {
@@ -120,7 +92,7 @@ impl Queued for Parcel {
     }
 }
 
-impl Drop for Parcel {
+impl Drop for OnItsWay {
     fn drop(&mut self) {
         self.untried.iter().for_each(|errors| errors.add(1));
     }

@@ -3,10 +3,11 @@
 //! What a caller emits carries a ticket. One that is not redeemed counts as dropped when it goes out of scope,
 //! so a full queue, a closed queue, a stopped worker and a panicking sink need no code of their own.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leyline::telemetry::Counter;
+use leyline::telemetry::{Counter, EventDesc, Gauge, Level};
 
 use crate::registry::Registry;
 use crate::telemetry;
@@ -18,7 +19,8 @@ pub struct Counts {
     pub emitted: u64,
     /// Written into a packet that at least one sink accepted; with no sinks at all, into any packet.
     pub delivered: u64,
-    /// Lost: no room in the queue, recorder closed, or no sink accepted the packet.
+    /// Lost: no room in the queue, recorder closed, or no sink accepted the packet. Of critical events only the latter two, and no sink only
+    /// where each refused the packet for good or the recorder ended.
     pub dropped: u64,
 }
 
@@ -44,7 +46,12 @@ pub(crate) struct Ledger {
     events: Arc<Account>,
     packets: Arc<Account>,
     order: AtomicU64,
+    critical: BTreeMap<&'static str, Arc<Critical>>,
+    waiting: Gauge,
 }
+
+/// Name under which critical events outside of the catalogue are counted.
+const UNLISTED: &str = "unlisted";
 
 impl Ledger {
     pub(crate) fn new(registry: &Registry) -> Self {
@@ -59,15 +66,39 @@ impl Ledger {
             delivered: registry.counter(&telemetry::PACKETS_TOTAL, &[]),
             dropped: dropped("packet"),
         };
-        Self { events: Arc::new(events), packets: Arc::new(packets), order: AtomicU64::new(0) }
+        let is_critical = |desc: &&EventDesc| desc.level == Level::Critical;
+        let names = registry.catalogue().events().filter(is_critical).map(|desc| desc.name);
+        let ledger = Self {
+            events: Arc::new(events),
+            packets: Arc::new(packets),
+            order: AtomicU64::new(0),
+            critical: names.chain([UNLISTED]).map(|name| (name, Arc::default())).collect(),
+            waiting: registry.gauge(&telemetry::CRITICAL_WAITING, &[]),
+        };
+        ledger.tell_waiting();
+        ledger
     }
 
-    pub(crate) fn emit_event(&self) -> Ticket {
-        Ticket::new(&self.events)
+    pub(crate) fn emit_event(&self, desc: &EventDesc) -> Ticket {
+        let of_name = || self.critical.get(desc.name).or_else(|| self.critical.get(UNLISTED));
+        Ticket::new(&self.events, (desc.level == Level::Critical).then(of_name).flatten())
     }
 
     pub(crate) fn emit_packet(&self) -> Ticket {
-        Ticket::new(&self.packets)
+        Ticket::new(&self.packets, None)
+    }
+
+    /// Sets the gauge of critical events that wait. Called before it is read.
+    pub(crate) fn tell_waiting(&self) {
+        let waiting = self.critical.values().map(|critical| critical.waiting.load(Ordering::Relaxed));
+        self.waiting.set(waiting.sum::<u64>() as f64);
+    }
+
+    /// Critical events by name that no sink has taken.
+    pub(crate) fn undelivered(&self) -> Vec<(&'static str, u64)> {
+        let count = |critical: &Critical| critical.undelivered.load(Ordering::Relaxed);
+        let counts = self.critical.iter().map(|(name, critical)| (*name, count(critical)));
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 
     /// A number that grows with every call: the order in which things were emitted, over both queues.
@@ -85,18 +116,33 @@ impl Ledger {
 pub(crate) struct Ticket {
     account: Arc<Account>,
     redeemed: bool,
+    critical: Option<Arc<Critical>>,
+}
+
+/// Critical events of one name.
+#[derive(Debug, Default)]
+struct Critical {
+    /// Those whose ticket exists: a sink may still take them.
+    waiting: AtomicU64,
+    undelivered: AtomicU64,
 }
 
 impl Ticket {
-    fn new(account: &Arc<Account>) -> Self {
+    fn new(account: &Arc<Account>, critical: Option<&Arc<Critical>>) -> Self {
         account.emitted.add(1);
-        Self { account: Arc::clone(account), redeemed: false }
+        if let Some(critical) = critical {
+            critical.waiting.fetch_add(1, Ordering::Relaxed);
+            critical.undelivered.fetch_add(1, Ordering::Relaxed);
+        }
+        Self { account: Arc::clone(account), redeemed: false, critical: critical.cloned() }
     }
 
-    /// Counts as delivered.
-    pub(crate) fn redeem(mut self) {
-        self.account.delivered.add(1);
-        self.redeemed = true;
+    /// Counts as delivered, once.
+    pub(crate) fn redeem(&mut self) {
+        if !std::mem::replace(&mut self.redeemed, true) {
+            self.account.delivered.add(1);
+            self.critical.iter().for_each(|critical| _ = critical.undelivered.fetch_sub(1, Ordering::Relaxed));
+        }
     }
 }
 
@@ -105,10 +151,11 @@ impl Drop for Ticket {
         if !self.redeemed {
             self.account.dropped.add(1);
         }
+        self.critical.iter().for_each(|critical| _ = critical.waiting.fetch_sub(1, Ordering::Relaxed));
     }
 }
 
-/// The tickets of a packet: delivered when the first sink accepts it, dropped when nobody is left who could.
+/// The tickets of a packet: delivered when the first sink accepts it, dropped when nobody is left who could. They exist until all sinks are done.
 #[derive(Debug)]
 pub(crate) struct Receipt(Mutex<Vec<Ticket>>);
 
@@ -118,8 +165,7 @@ impl Receipt {
     }
 
     pub(crate) fn accept(&self) {
-        let tickets = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        tickets.into_iter().for_each(Ticket::redeem);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Ticket::redeem);
     }
 }
 

@@ -1,17 +1,16 @@
-//! The way from callers to the worker: two bounded channels, never waited for.
+//! The way from callers to the worker: two channels, never waited for.
 //!
 //! To wake a thread takes a caller longer than all else that it does here, so most items wake nobody: the worker looks every [`POLL`]. What is
 //! critical, the boundary after it, what fills half of the common channel, and the end wake it.
 //!
-//! Critical events go to a reserve of their own and to the common channel only when that is full, so that a flood of
-//! ordinary events cannot displace them. Everything carries its order of emission, by which the worker merges the two. Packets on their way to
-//! a remote sink wait in another such queue.
+//! Critical events have a channel of their own, the reserve, which takes them whatever waits already; the common one is bounded. Everything
+//! carries its order of emission, by which the worker merges the two. Packets on their way to a remote sink wait in another such queue.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded};
+use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use leyline::telemetry::{Boundary, Event, Level};
 use serde::{Deserialize, Serialize};
 
@@ -25,16 +24,13 @@ pub const POLL: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueueConfig {
-    /// Events and packets of all levels (count).
+    /// Packets, and events that are not critical (count); more are dropped and counted. Critical events always find room.
     pub capacity: NonZeroUsize,
-    /// Further critical events (count). More of them take room of `capacity`, and are dropped and counted where there is none.
-    pub critical_capacity: NonZeroUsize,
 }
 
 impl Default for QueueConfig {
     fn default() -> Self {
-        let count = |n| NonZeroUsize::new(n).expect("a literal above 0");
-        Self { capacity: count(1024), critical_capacity: count(64) }
+        Self { capacity: const { NonZeroUsize::new(1024).expect("above 0") } }
     }
 }
 
@@ -124,7 +120,7 @@ struct State {
 
 pub(crate) fn queue<T: Queued>(config: &QueueConfig) -> (Intake<T>, Outlet<T>, Closer) {
     let (common_in, common) = bounded(config.capacity.get());
-    let (reserve_in, reserve) = bounded(config.critical_capacity.get());
+    let (reserve_in, reserve) = unbounded();
     // One that is not taken yet wakes as well as two.
     let (wake, woken) = bounded(1);
     let state = Arc::new(State { closed: AtomicBool::new(false), ended: AtomicBool::new(false) });
@@ -147,7 +143,7 @@ pub(crate) fn queue<T: Queued>(config: &QueueConfig) -> (Intake<T>, Outlet<T>, C
 }
 
 impl<T: Queued> Intake<T> {
-    /// Takes `item` when there is room; otherwise drops it, which its ticket counts. Never waits.
+    /// Takes `item` when it is critical or there is room; otherwise drops it, which its ticket counts. Never waits.
     pub(crate) fn offer(&self, item: T) {
         let state = &self.lines.state;
         if state.closed.load(Ordering::Acquire) || state.ended.load(Ordering::Acquire) {
@@ -171,14 +167,8 @@ impl<T: Queued> Intake<T> {
 
     fn send(&self, item: T) {
         switch();
-        let item = match item.is_critical().then_some(&self.reserve) {
-            None => item,
-            Some(reserve) => match reserve.try_send(item) {
-                Ok(()) => return,
-                Err(refused) => refused.into_inner(),
-            },
-        };
-        drop(self.common.try_send(item));
+        let channel = if item.is_critical() { &self.reserve } else { &self.common };
+        drop(channel.try_send(item));
     }
 }
 
@@ -191,8 +181,8 @@ impl<T> Lines<T> {
 }
 
 impl<T> Outlet<T> {
-    /// The next item, from the reserve if it has one; waits for it. [`None`] when closed and empty.
-    pub(crate) fn next(&self) -> Option<T> {
+    /// The next item, from the reserve if it has one; waits for it, and calls `idle` every [`POLL`] meanwhile. [`None`] when closed and empty.
+    pub(crate) fn next(&self, mut idle: impl FnMut()) -> Option<T> {
         loop {
             // Looked at before the channels: what was sent before the close is found below.
             let closed = self.lines.state.closed.load(Ordering::Acquire);
@@ -206,7 +196,10 @@ impl<T> Outlet<T> {
                 // The recorder is gone; a last critical event may have come since the reserve was looked at.
                 Err(TryRecvError::Disconnected) => return self.next_reserved(),
                 Err(TryRecvError::Empty) if closed => return None,
-                Err(TryRecvError::Empty) => self.wait(),
+                Err(TryRecvError::Empty) => {
+                    idle();
+                    self.wait();
+                }
             }
         }
     }
@@ -269,8 +262,7 @@ mod tests {
 
     #[test]
     fn what_is_critical_the_boundary_after_it_what_fills_half_of_the_queue_and_the_end_wake_the_worker() {
-        let count = |n| NonZeroUsize::new(n).unwrap();
-        let (intake, outlet, closer) = queue(&QueueConfig { capacity: count(12), critical_capacity: count(1) });
+        let (intake, outlet, closer) = queue(&QueueConfig { capacity: NonZeroUsize::new(12).unwrap() });
         let is_woken = || outlet.woken.try_recv().is_ok();
         let items = [Common, Boundary, Critical, Common, Boundary, Boundary, Common, Boundary];
         let woken = items.map(|item| {
@@ -286,7 +278,7 @@ mod tests {
     fn an_item_that_wakes_nobody_is_found() {
         let (intake, outlet, closer) = queue(&QueueConfig::default());
         let found = std::thread::scope(|threads| {
-            let worker = threads.spawn(|| (0..3).map_while(|_| outlet.next()).collect::<Vec<_>>());
+            let worker = threads.spawn(|| (0..3).map_while(|_| outlet.next(|| ())).collect::<Vec<_>>());
             for _ in 0..3 {
                 std::thread::sleep(POLL / 4);
                 intake.offer(Common);
@@ -295,7 +287,7 @@ mod tests {
         });
         drop(closer);
         assert_eq!(found, [Common; 3]);
-        assert_eq!(outlet.next(), None);
+        assert_eq!(outlet.next(|| ()), None);
     }
 }
 
@@ -326,11 +318,12 @@ mod model {
         Runner::new(PctScheduler::new_from_seed(SEED, 3, NUM_SCHEDULES), Config::default()).run(model);
     }
 
-    /// Callers offer events while the queue is closed, and the worker takes `most` and goes. What became of the events.
-    fn use_a_queue(most: usize) -> Counts {
+    /// Callers offer events, and the worker takes `most` and goes; the queue is closed meanwhile, or after them. What became of the events, and
+    /// how many critical ones were not taken.
+    fn use_a_queue(most: usize, closes_early: bool) -> (Counts, u64) {
         let ledger = Arc::new(Ledger::new(&Registry::new(Catalogue::new(&[]).unwrap())));
-        let count = |n| NonZeroUsize::new(n).unwrap();
-        let (intake, outlet, closer) = queue(&QueueConfig { capacity: count(2), critical_capacity: count(1) });
+        let (intake, outlet, closer) = queue(&QueueConfig { capacity: NonZeroUsize::new(2).unwrap() });
+        let mut closer = Some(closer);
         let intake = Arc::new(intake);
         let callers: Vec<_> = (0..NUM_CALLERS)
             .map(|_| {
@@ -338,7 +331,7 @@ mod model {
                 thread::spawn(move || {
                     for index in 0..NUM_EVENTS {
                         let event = Event::new(if index == 1 { &CRITICAL } else { &COMMON });
-                        let (order, ticket) = (ledger.next_order(), ledger.emit_event());
+                        let (order, ticket) = (ledger.next_order(), ledger.emit_event(event.desc));
                         intake.offer(Item::Event(QueuedEvent { order, event, ticket }));
                     }
                 })
@@ -346,24 +339,33 @@ mod model {
             .collect();
         let worker = thread::spawn(move || {
             for _ in 0..most {
-                let Some(Item::Event(taken)) = outlet.next() else { return };
+                let Some(Item::Event(mut taken)) = outlet.next(|| ()) else { return };
                 taken.ticket.redeem();
             }
         });
-        drop(closer);
+        closer.take_if(|_| closes_early);
         callers.into_iter().for_each(|caller| caller.join().unwrap());
+        drop(closer);
         worker.join().unwrap();
-        ledger.stats().events
+        (ledger.stats().events, ledger.undelivered().iter().map(|(_, count)| count).sum())
     }
 
     #[test]
     fn whatever_the_order_every_event_is_delivered_or_counted_as_dropped() {
         for most in [0, 2, usize::MAX] {
             check(move || {
-                let counts = use_a_queue(most);
+                let (counts, _) = use_a_queue(most, true);
                 assert_eq!(counts.emitted, NUM_CALLERS * NUM_EVENTS);
                 assert_eq!(counts.in_flight(), 0, "{counts:?}");
             });
         }
+    }
+
+    #[test]
+    fn whatever_the_order_no_critical_event_is_dropped_before_the_queue_is_closed() {
+        check(|| {
+            let (counts, critical) = use_a_queue(usize::MAX, false);
+            assert_eq!((counts.in_flight(), critical), (0, 0), "{counts:?}");
+        });
     }
 }

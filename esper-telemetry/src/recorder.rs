@@ -28,7 +28,7 @@ pub const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
 /// `publish` reads all values on the calling thread (one relaxed load each), so that a packet holds the values of its
 /// boundary however late the worker is; names, labels and files are the worker's business. It takes a lock for reading
 /// that is only contended while a handle is handed out for the first time. `event` and `publish` never wait for the
-/// worker: without room in the queue they return at once and the loss is counted. They do not wake it either, which would take most of their
+/// worker: without room in the queue they return at once and the loss is counted; critical events always have room. They do not wake it either, which would take most of their
 /// time: what they hand over waits for up to [`POLL`](crate::queue::POLL), unless it is a critical event, the boundary after one, or half of the queue is full.
 #[derive(Debug)]
 pub struct TelemetryRecorder {
@@ -110,6 +110,13 @@ impl TelemetryRecorder {
         self.ledger.stats()
     }
 
+    /// Critical events by name that no sink has taken, with their number: those that wait, and those that were dropped. Those outside of the
+    /// catalogue are `unlisted`.
+    #[must_use]
+    pub fn undelivered(&self) -> Vec<(&'static str, u64)> {
+        self.ledger.undelivered()
+    }
+
     /// How the publisher of the last boundary was; absent before the first.
     #[must_use]
     pub fn health(&self) -> Option<HealthStatus> {
@@ -119,8 +126,8 @@ impl TelemetryRecorder {
     }
 
     /// What is read when somebody scrapes.
-    pub(crate) fn parts(&self) -> (Arc<Registry>, Arc<EventCounts>) {
-        (Arc::clone(&self.registry), Arc::clone(&self.events))
+    pub(crate) fn parts(&self) -> (Arc<Registry>, Arc<Ledger>, Arc<EventCounts>) {
+        (Arc::clone(&self.registry), Arc::clone(&self.ledger), Arc::clone(&self.events))
     }
 }
 
@@ -137,13 +144,14 @@ impl Recorder for TelemetryRecorder {
         if let Some((_, count)) = self.events.get(event.desc.name) {
             count.add(1);
         }
-        let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_event());
+        let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_event(event.desc));
         self.intake.offer(Item::Event(QueuedEvent { order, event, ticket }));
     }
 
     fn publish(&self, boundary: Boundary) {
         self.health.store(boundary.health.status as u8, Ordering::Relaxed);
         let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_packet());
+        self.ledger.tell_waiting();
         let (values, created_unix_ms) = (self.registry.read(), unix_ms(self.clock.as_ref()));
         self.intake.offer(Item::Snapshot(Snapshot { order, boundary, created_unix_ms, values, ticket }));
     }
@@ -151,13 +159,20 @@ impl Recorder for TelemetryRecorder {
 
 impl Guard {
     /// Closes the recorder, waits at most `timeout` for the worker to write out what is queued, and says how it ended.
-    /// What is emitted from now on is dropped and counted.
+    /// What is emitted from now on is dropped and counted. Sinks that fail are offered critical events for two seconds more; what none has
+    /// taken then is dropped and counted, and told in the log by name.
     pub fn shutdown(mut self, timeout: Duration) -> Shutdown {
         self.close(timeout)
     }
 
     fn close(&mut self, timeout: Duration) -> Shutdown {
-        let finished = self.running.take().is_none_or(|running| running.end(timeout));
+        let finished = self.running.take().is_none_or(|running| {
+            let finished = running.end(timeout);
+            for (event, count) in self.ledger.undelivered() {
+                tracing::error!(event, count, "critical events reached no telemetry sink");
+            }
+            finished
+        });
         Shutdown { finished, stats: self.ledger.stats() }
     }
 }

@@ -3,15 +3,17 @@
 use leyline::telemetry::{EventDesc, Level};
 
 leyline::declare_metrics! {
-    /// Events and packets that reached no sink, by kind (event, packet). The queue drops a critical event only while 64 of them wait for a sink and `telemetry.queue_packets` is full; sinks that all fail lose it too.
+    /// Events and packets that reached no sink, by kind (event, packet). A critical event is dropped only at the end of a run, where every sink refuses its packet for good, or by a sink that panics.
     DROPPED_TOTAL = Counter "esper.telemetry.dropped_total" Count ["kind"];
+    /// Critical events that a sink has yet to take: in the queue, and in packets that a sink failed to take and is offered again.
+    CRITICAL_WAITING = Gauge "esper.telemetry.critical_waiting" Count [];
     /// Events taken from callers, dropped ones included.
     EVENTS_TOTAL = Counter "esper.telemetry.events_total" Count [];
     /// Events by name, dropped ones included. In what is scraped only: packets hold the events themselves.
     EVENTS_BY_NAME = Counter "esper.events_total" Count ["event", "level"];
     /// Packets that at least one sink accepted.
     PACKETS_TOTAL = Counter "esper.telemetry.packets_total" Count [];
-    /// Calls of a sink that failed, and packets that found no room before a remote one or were given up at the end, by sink.
+    /// Calls of a sink that failed, and packets that found no room before it or were given up at the end, by sink.
     SINK_ERRORS_TOTAL = Counter "esper.telemetry.sink_errors_total" Count ["sink"];
     /// Handles that were given the series `other` because their metric has too many label sets.
     LABEL_OVERFLOW_TOTAL = Counter "esper.telemetry.label_overflow_total" Count [];
@@ -25,7 +27,7 @@ leyline::declare_metrics! {
 pub static SINK_FAILED: EventDesc = EventDesc {
     name: "esper.telemetry.sink_failed",
     level: Level::Error,
-    help: "a sink does not accept packets; it is offered every following packet",
+    help: "a sink does not accept packets; it is offered those with critical events again, and every following one",
     attributes: &["sink", "error"],
 };
 

@@ -6,39 +6,39 @@ use std::thread;
 
 use common::{GatedSink, HALT, NOTE, PATIENCE, PanickingSink, boundary, start};
 use esper_telemetry::sink::{MemorySink, REMOTE_QUEUE, Sink};
-use esper_telemetry::{Counts, Error, Exposition, Packet, QueueConfig, Shutdown, Stats};
+use esper_telemetry::{Counts, Error, Packet, Shutdown, Stats};
 use leyline::telemetry::{Event, Recorder};
 
 #[test]
 fn with_a_stuck_sink_calls_return_and_the_loss_is_exact() {
     let (sink, gate, log) = GatedSink::new();
-    let (recorder, guard) = start(vec![Box::new(sink)], 8, 2);
+    let (recorder, guard) = start(vec![Box::new(sink)], 8);
     recorder.publish(boundary(1));
     gate.wait_until_stuck();
 
-    // The common queue takes 8 of 20; the reserve takes 2 of 5 critical ones, and the common queue is full.
+    // The common queue takes 8 of 20, and has no room for the boundary; critical ones find room.
     (0..20).for_each(|n| recorder.event(Event::new(&NOTE).with("n", n)));
     (0..5).for_each(|n| recorder.event(Event::new(&HALT).with("n", n)));
     recorder.publish(boundary(2));
-    let events = Counts { emitted: 25, delivered: 0, dropped: 15 };
+    let events = Counts { emitted: 25, delivered: 0, dropped: 12 };
     let packets = Counts { emitted: 2, delivered: 0, dropped: 1 };
     assert_eq!(recorder.stats(), Stats { events, packets });
-    assert_eq!(events.in_flight(), 10);
+    assert_eq!(events.in_flight(), 13);
 
     drop(gate);
     // The events that no boundary followed come in a packet of the recorder's own.
-    let events = Counts { emitted: 25, delivered: 10, dropped: 15 };
+    let events = Counts { emitted: 25, delivered: 13, dropped: 12 };
     let packets = Counts { emitted: 3, delivered: 2, dropped: 1 };
     assert_eq!(guard.shutdown(PATIENCE), Shutdown { finished: true, stats: Stats { events, packets } });
     let found: Vec<_> = log.all().iter().map(common::notes).collect();
-    let expected = ["0", "1", "2", "3", "4", "5", "6", "7", "0", "1"].map(str::to_owned);
+    let expected = ["0", "1", "2", "3", "4", "5", "6", "7", "0", "1", "2", "3", "4"].map(str::to_owned);
     assert_eq!(found, [vec![], expected.to_vec()]);
 }
 
 #[test]
-fn a_flood_of_ordinary_events_leaves_the_reserve_to_critical_ones() {
+fn a_flood_of_ordinary_events_costs_no_critical_one() {
     let (sink, gate, log) = GatedSink::new();
-    let (recorder, guard) = start(vec![Box::new(sink)], 4, 4);
+    let (recorder, guard) = start(vec![Box::new(sink)], 4);
     recorder.publish(boundary(1));
     gate.wait_until_stuck();
     (0..1_000).for_each(|n| recorder.event(Event::new(&NOTE).with("n", n)));
@@ -51,35 +51,9 @@ fn a_flood_of_ordinary_events_leaves_the_reserve_to_critical_ones() {
 }
 
 #[test]
-fn critical_events_beyond_the_reserve_take_the_room_of_others_and_are_counted_where_there_is_none() {
-    let (sink, gate, log) = GatedSink::new();
-    let QueueConfig { capacity, critical_capacity } = QueueConfig::default();
-    assert_eq!(critical_capacity.get(), 64, "as is written for users");
-    let room = (capacity.get() + critical_capacity.get()) as u64;
-    let (recorder, guard) = start(vec![Box::new(sink)], capacity.get(), critical_capacity.get());
-    recorder.publish(boundary(1));
-    gate.wait_until_stuck();
-    (0..room).for_each(|n| recorder.event(Event::new(&HALT).with("n", n)));
-    assert_eq!(recorder.stats().events, Counts { emitted: room, delivered: 0, dropped: 0 });
-    recorder.event(Event::new(&HALT).with("n", "one more"));
-    assert_eq!(recorder.stats().events, Counts { emitted: room + 1, delivered: 0, dropped: 1 });
-    let scraped = Exposition::new(&recorder, Vec::new()).text();
-    for line in [
-        "esper_telemetry_dropped_total{kind=\"event\"} 1.0".to_owned(),
-        format!("esper_events_total{{event=\"a.halt\",level=\"critical\"}} {}.0", room + 1),
-    ] {
-        assert!(scraped.lines().any(|found| found == line), "{line} is not in\n{scraped}");
-    }
-    drop(gate);
-    assert_eq!(guard.shutdown(PATIENCE).stats.events, Counts { emitted: room + 1, delivered: room, dropped: 1 });
-    let found: Vec<String> = log.all().iter().flat_map(common::notes).collect();
-    assert_eq!(found, (0..room).map(|n| n.to_string()).collect::<Vec<_>>());
-}
-
-#[test]
 fn the_loss_is_in_the_next_packet() {
     let (sink, gate, log) = GatedSink::new();
-    let (recorder, guard) = start(vec![Box::new(sink)], 4, 1);
+    let (recorder, guard) = start(vec![Box::new(sink)], 4);
     recorder.publish(boundary(1));
     gate.wait_until_stuck();
     (0..3).for_each(|_| recorder.event(Event::new(&NOTE).with("n", 0)));
@@ -105,7 +79,7 @@ fn a_remote_sink_that_is_stuck_costs_its_own_packets_and_critical_ones_have_thei
     let (sink, gate, far) = GatedSink::remote();
     let near = MemorySink::new();
     let near_log = near.packets();
-    let (recorder, guard) = start(vec![Box::new(sink), Box::new(near)], 1024, 8);
+    let (recorder, guard) = start(vec![Box::new(sink), Box::new(near)], 1024);
     recorder.publish(boundary(0));
     gate.wait_until_stuck();
     let room = REMOTE_QUEUE as u64;
@@ -127,7 +101,7 @@ fn a_remote_sink_that_is_stuck_costs_its_own_packets_and_critical_ones_have_thei
 #[test]
 fn what_a_remote_sink_alone_did_not_take_is_dropped_and_counted() {
     let (sink, gate, log) = GatedSink::remote();
-    let (recorder, guard) = start(vec![Box::new(sink)], 1024, 8);
+    let (recorder, guard) = start(vec![Box::new(sink)], 1024);
     recorder.publish(boundary(0));
     gate.wait_until_stuck();
     let room = REMOTE_QUEUE as u64;
@@ -144,7 +118,7 @@ fn what_a_remote_sink_alone_did_not_take_is_dropped_and_counted() {
 
 #[test]
 fn a_remote_sink_that_panics_is_replaced_by_the_count_of_what_it_lost() {
-    let (recorder, guard) = start(vec![Box::new(Remote(PanickingSink))], 1024, 8);
+    let (recorder, guard) = start(vec![Box::new(Remote(PanickingSink))], 1024);
     (1..=20).for_each(|step| recorder.publish(boundary(step)));
     let ended = guard.shutdown(PATIENCE);
     assert!(ended.finished, "the worker goes on without it");
@@ -175,7 +149,7 @@ fn under_contention_every_event_is_delivered_or_counted() {
     const EVENTS: u64 = 5_000;
     let sink = MemorySink::new();
     let log = sink.packets();
-    let (recorder, guard) = start(vec![Box::new(sink)], 16, 2);
+    let (recorder, guard) = start(vec![Box::new(sink)], 16);
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {

@@ -37,7 +37,7 @@ fn a_packet_says_where_when_and_who() {
 #[test]
 fn a_packet_holds_the_values_of_its_boundary_however_late_it_is_written() {
     let (sink, gate, log) = GatedSink::new();
-    let (recorder, guard) = start(vec![Box::new(sink)], 8, 1);
+    let (recorder, guard) = start(vec![Box::new(sink)], 8);
     let (loss, steps) = (recorder.gauge(&LOSS, &[]), recorder.counter(&STEPS, &[]));
     recorder.publish(boundary(0));
     gate.wait_until_stuck();
@@ -134,7 +134,7 @@ fn long_texts_are_cut_and_the_packet_stays_valid() {
 fn a_sink_that_fails_is_counted_each_time_and_reported_once_per_edge() {
     let sink = MemorySink::new();
     let log = sink.packets();
-    let (recorder, guard) = start(vec![Box::new(FlakySink { fails_at: &[2, 3, 5] }), Box::new(sink)], 64, 4);
+    let (recorder, guard) = start(vec![Box::new(FlakySink { fails_at: &[2, 3, 5] }), Box::new(sink)], 64);
     (1..=6).for_each(|step| recorder.publish(boundary(step)));
     let stats = guard.shutdown(PATIENCE).stats;
     assert_eq!((stats.packets.delivered, stats.packets.dropped), (7, 0), "the other sink took them");
@@ -156,7 +156,7 @@ fn a_sink_that_fails_is_counted_each_time_and_reported_once_per_edge() {
 
 #[test]
 fn what_no_sink_accepts_is_dropped() {
-    let (recorder, guard) = start(vec![Box::new(FlakySink { fails_at: &[2] })], 64, 4);
+    let (recorder, guard) = start(vec![Box::new(FlakySink { fails_at: &[2] })], 64);
     (1..=3).for_each(|n| {
         recorder.event(note(n));
         recorder.publish(boundary(n));
@@ -169,7 +169,7 @@ fn what_no_sink_accepts_is_dropped() {
 
 #[test]
 fn without_sinks_nothing_is_lost() {
-    let (recorder, guard) = start(vec![], 64, 4);
+    let (recorder, guard) = start(vec![], 64);
     recorder.event(note(1));
     recorder.publish(boundary(1));
     assert_eq!(guard.shutdown(PATIENCE).stats.events, Counts { emitted: 1, delivered: 1, dropped: 0 });
@@ -177,7 +177,7 @@ fn without_sinks_nothing_is_lost() {
 
 #[test]
 fn a_panicking_sink_ends_the_worker_and_not_the_count() {
-    let (recorder, guard) = start(vec![Box::new(PanickingSink)], 4, 1);
+    let (recorder, guard) = start(vec![Box::new(PanickingSink)], 4);
     for n in 0..100 {
         recorder.event(note(n));
         recorder.publish(boundary(n));
@@ -191,7 +191,7 @@ fn a_panicking_sink_ends_the_worker_and_not_the_count() {
 #[test]
 fn a_shutdown_that_runs_out_of_time_returns_and_says_what_is_in_flight() {
     let (sink, gate, log) = GatedSink::new();
-    let (recorder, guard) = start(vec![Box::new(sink)], 4, 1);
+    let (recorder, guard) = start(vec![Box::new(sink)], 4);
     recorder.publish(boundary(1));
     gate.wait_until_stuck();
     recorder.event(note(1));
@@ -227,7 +227,6 @@ fn a_resumed_run_goes_on_counting_where_its_file_ends() {
         let (recorder, guard) = start(
             vec![Box::new(FrameSink::append(&frames).unwrap()), Box::new(JsonLinesSink::append(&lines).unwrap())],
             64,
-            4,
         );
         recorder.event(halt(1));
         (1..=3).for_each(|step| recorder.publish(boundary(step)));

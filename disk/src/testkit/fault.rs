@@ -86,6 +86,11 @@ impl FaultFs {
         self.plan.calls().has_failed
     }
 
+    /// From now on every call works again, until the chosen one is made once more.
+    pub fn recover(&self) {
+        self.plan.calls().has_failed = false;
+    }
+
     fn call<T>(&self, name: &str, path: &Path, needs: bool, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.plan.call(name, &path.file_name().unwrap_or_default().to_string_lossy(), needs, work)
     }

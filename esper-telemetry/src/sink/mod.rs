@@ -1,7 +1,8 @@
 //! Sinks: where packets go. They run on the worker thread and may be slow; they must not be relied on.
 //!
 //! # For implementers
-//! - A packet that `write` refused is not offered again; the next one is.
+//! - A packet with critical events that `write` refused is offered again, before all later ones, until it is taken or the error
+//!   [is for good](Error::is_for_good); others are not, unless they wait behind one. A sink may get a packet twice of which it took a part.
 //! - `write` leaves nothing behind that makes an earlier or later packet unreadable, also when it fails.
 //! - `flush` is called after packets of critical priority and before the worker ends.
 
@@ -23,7 +24,7 @@ pub use tensor_board::TensorBoardSink;
 use crate::error::Error;
 use crate::packet::Packet;
 
-/// Packets that may wait for a sink that [is remote](Sink::is_remote).
+/// Packets that may wait for a sink that [is remote](Sink::is_remote), and behind a critical packet that any sink has not taken yet.
 pub const REMOTE_QUEUE: usize = 64;
 
 /// Takes packets.
@@ -34,7 +35,8 @@ pub trait Sink: Send + std::fmt::Debug {
     /// Takes one packet.
     ///
     /// # Errors
-    /// When the packet was not stored. Counted, reported once until the sink works again; the run goes on.
+    /// When the packet was not stored; [`Error::Refused`] when it never will be. Counted, reported once until the sink works again; the run
+    /// goes on.
     fn write(&mut self, packet: &Packet) -> Result<(), Error>;
 
     /// Makes what was written durable, as far as the sink can.
@@ -46,7 +48,7 @@ pub trait Sink: Send + std::fmt::Debug {
     }
 
     /// Whether writing may wait for another machine or process. Such a sink has a thread and a queue of its own, so that it holds up no other one:
-    /// [`REMOTE_QUEUE`] packets may wait, and as many critical ones again; more are dropped and counted.
+    /// [`REMOTE_QUEUE`] packets may wait, more are dropped and counted; those with critical events always find room, and go first.
     fn is_remote(&self) -> bool {
         false
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use esper_telemetry::sink::{MemorySink, PacketLog, Sink};
 use esper_telemetry::{Catalogue, Error, Guard, Packet, QueueConfig, TelemetryRecorder};
+use leyline::clock::Clock;
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::telemetry::{Boundary, EventDesc, Health, Level, MetricDesc, MetricKind, Unit};
 use leyline_testkit::clock::ManualClock;
@@ -24,24 +25,25 @@ pub(crate) static HALT: EventDesc = EventDesc { name: "a.halt", level: Level::Cr
 static METRICS: &[&MetricDesc] = &[&LOSS, &STEPS];
 static EVENTS: &[&EventDesc] = &[&NOTE, &HALT];
 
-pub(crate) fn start(
+pub(crate) fn start(sinks: Vec<Box<dyn Sink>>, capacity: usize) -> (Arc<TelemetryRecorder>, Guard) {
+    start_by(Arc::new(ManualClock::default()), sinks, capacity)
+}
+
+pub(crate) fn start_by(
+    clock: Arc<dyn Clock>,
     sinks: Vec<Box<dyn Sink>>,
     capacity: usize,
-    critical_capacity: usize,
 ) -> (Arc<TelemetryRecorder>, Guard) {
-    let config = QueueConfig {
-        capacity: capacity.try_into().expect("above 0"),
-        critical_capacity: critical_capacity.try_into().expect("above 0"),
-    };
+    let config = QueueConfig { capacity: capacity.try_into().expect("above 0") };
     let catalogue = Catalogue::new(&[(METRICS, EVENTS)]).expect("a catalogue");
     let run_id = RunId::new("run-1").expect("a run id");
-    TelemetryRecorder::start(run_id, catalogue, sinks, config, Arc::new(ManualClock::default())).expect("a thread")
+    TelemetryRecorder::start(run_id, catalogue, sinks, config, clock).expect("a thread")
 }
 
 pub(crate) fn start_with_memory() -> (Arc<TelemetryRecorder>, Guard, PacketLog) {
     let sink = MemorySink::new();
     let log = sink.packets();
-    let (recorder, guard) = start(vec![Box::new(sink)], 8192, 64);
+    let (recorder, guard) = start(vec![Box::new(sink)], 8192);
     (recorder, guard, log)
 }
 

@@ -263,7 +263,7 @@ fn disk_full(device: &Device) -> Result<Seen, Failed> {
 }
 
 fn sink_stall(device: &Device) -> Result<Seen, Failed> {
-    let queue = QueueConfig { capacity: NonZeroUsize::new(8).expect("a literal above 0"), ..QueueConfig::default() };
+    let queue = QueueConfig { capacity: NonZeroUsize::new(8).expect("a literal above 0") };
     let mut world = World::with_queue(device, settings(), 4 * EPOCHS, queue)?;
     world.sink_is_stuck.set(true);
     // To its end, with nobody who takes a packet.

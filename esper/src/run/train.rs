@@ -172,7 +172,7 @@ fn train_on(
         record.run_id.clone(),
         Catalogue::new(DESCRIPTORS)?,
         sinks,
-        QueueConfig { capacity: config.telemetry.queue_packets, ..QueueConfig::default() },
+        QueueConfig { capacity: config.telemetry.queue_packets },
         Arc::clone(&clock),
     )?;
     let around = Surroundings {

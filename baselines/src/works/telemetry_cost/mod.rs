@@ -154,7 +154,7 @@ fn start(
 ) -> Result<(Arc<TelemetryRecorder>, esper_telemetry::Guard), Error> {
     let catalogue = Catalogue::new(setting.descriptors)?;
     let run = RunId::new("bench").expect("a literal of allowed characters");
-    let queue = QueueConfig { capacity: count(capacity), ..QueueConfig::default() };
+    let queue = QueueConfig { capacity: count(capacity) };
     Ok(TelemetryRecorder::start(run, catalogue, sinks, queue, Arc::clone(&setting.clock))?)
 }
 

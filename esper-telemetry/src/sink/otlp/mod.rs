@@ -2,7 +2,7 @@
 //!
 //! | limit | value |
 //! |---|---|
-//! | packets that wait | [`REMOTE_QUEUE`](crate::sink::REMOTE_QUEUE), and as many critical ones, which go first |
+//! | packets that wait | [`REMOTE_QUEUE`](crate::sink::REMOTE_QUEUE), as many behind a critical one that the collector did not take, and all critical ones, which go first |
 //! | a packet, with all attempts | 2 s, or what the sink is told |
 //! | an answer | 64 KiB; of its text 200 bytes are told |
 //! | redirects, proxies of the environment, credentials | none |
@@ -84,7 +84,8 @@ impl FromStr for Endpoint {
 /// Sends each packet to a collector: its metrics under the names and in the units of [`OtlpName`](crate::prometheus::OtlpName), gauges as gauges
 /// and counters as cumulative sums that begin with this recorder; its events as log records. The run is `service.instance.id` of the resource.
 ///
-/// A packet counts as delivered when the collector has taken all of it. A request that fails is repeated where that may help, for two seconds of a packet in all.
+/// A packet counts as delivered when the collector has taken all of it. A request that fails is repeated where that may help, for two seconds of a packet in all;
+/// a packet with critical events is then offered again, unless the collector answered that it will not take it, so that it may get parts of one twice.
 /// A receiver that has no `/v1/logs` gets metrics alone, which is told once.
 #[derive(Debug)]
 pub struct OtlpSink {
@@ -171,7 +172,10 @@ impl Sink for OtlpSink {
 
     fn write(&mut self, packet: &Packet) -> Result<(), Error> {
         let deadline = self.clock.now() + self.timeout;
-        let failed = |refusal: Refusal| Error::Sink(refusal.into());
+        let failed = |refusal: Refusal| match refusal.is_for_good() {
+            true => Error::Refused(refusal.into()),
+            false => Error::Sink(refusal.into()),
+        };
         let (resource, scope) = (Some(self.resource.clone()), Some(encode::scope()));
         // Events first: the next packet has the metrics again.
         if self.takes_logs && !packet.events.is_empty() {
@@ -224,7 +228,16 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the same request may be taken later.
+    /// Whether the collector answered, and would answer the same another time. One that cannot be reached or is too slow may be better later.
+    fn is_for_good(&self) -> bool {
+        match self {
+            Self::Http(error) => matches!(error, ureq::Error::BodyExceedsLimit(_)),
+            Self::Status(status) => !LATER.contains(status),
+            Self::Unreadable | Self::Partial { .. } => true,
+        }
+    }
+
+    /// Whether the same request may be taken within the time of its packet.
     fn may_pass(&self) -> bool {
         match self {
             Self::Http(error) => matches!(error, ureq::Error::Io(_) | ureq::Error::ConnectionFailed),
