@@ -16,3 +16,4 @@ typedef unsigned long long u64;
 #include "embedding.cu"
 #include "decoding.cu"
 #include "linear.cu"
+#include "recompute.cu"

@@ -153,6 +153,10 @@ impl CustomOp2 for Part {
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let has_gradient = h.track_op() && h.dtype().is_float();
+        #[cfg(feature = "cuda")]
+        if has_gradient && h.device().is_cuda() {
+            crate::device::hold_back(h, gradient)?;
+        }
         let input = if has_gradient { Var::from_tensor(&h.detach())?.as_tensor().clone() } else { h.clone() };
         let y = uncounted(|| (self.run)(&input))?;
         self.check(&input, &y, gradient)?;
