@@ -12,7 +12,7 @@ use leyline::telemetry::Counter;
 use crate::error::Error;
 use crate::queue::{Closer, Intake, Outlet, QueueConfig, Queued, queue};
 use crate::sink::REMOTE_QUEUE;
-use crate::slot::{Parcel, Slot, finish, is_late};
+use crate::slot::{Parcel, Slot, finish};
 
 /// The near side of a lane.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ impl Lane {
     pub(crate) fn start(slot: Slot, errors: Counter, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let capacity = const { NonZeroUsize::new(REMOTE_QUEUE).expect("above 0") };
         let (intake, outlet, closer) = queue(&QueueConfig { capacity });
-        let closed = Arc::<OnceLock<_>>::default();
-        let far_side = FarSide { outlet, slot, clock, closed: Arc::clone(&closed) };
+        let closed = slot.closed();
+        let far_side = FarSide { outlet, slot, clock };
         let named = thread::Builder::new().name("esper-remote".to_owned());
         let thread = named.spawn(move || far_side.run()).map_err(Error::Thread)?;
         Ok(Self { intake, errors, closer, closed, thread })
@@ -64,21 +64,19 @@ struct FarSide {
     outlet: Outlet<OnItsWay>,
     slot: Slot,
     clock: Arc<dyn Clock>,
-    closed: Arc<OnceLock<Duration>>,
 }
 
 impl FarSide {
     fn run(mut self) {
         while let Some(mut next) = self.outlet.next(|| self.slot.idle()) {
-            if self.closed.get().is_some_and(|&closed| is_late(&*self.clock, closed)) {
+            if self.slot.is_late() {
                 continue;
             }
             next.untried = None;
             self.slot.offer(next.parcel.clone());
         }
-        // Not said where the worker panicked.
-        let closed = self.closed.get().copied().unwrap_or_else(|| self.clock.now());
-        finish(slice::from_mut(&mut self.slot), &*self.clock, closed);
+        // Where the worker panicked, nobody said that it is closed.
+        finish(slice::from_mut(&mut self.slot), self.clock.now());
     }
 }
 

@@ -164,8 +164,11 @@ impl Receipt {
         Self(Mutex::new(tickets))
     }
 
-    pub(crate) fn accept(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Ticket::redeem);
+    /// A sink has the packet, which has the first ticket, or that and its events.
+    pub(crate) fn accept(&self, has_events: bool) {
+        let mut tickets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = if has_events { tickets.len() } else { 1 };
+        tickets.iter_mut().take(count).for_each(Ticket::redeem);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub(crate) struct Slot {
     /// Whether it has critical events that were not flushed.
     owes_flush: bool,
     clock: Arc<dyn Clock>,
+    /// When nothing new came any more.
+    closed: Arc<OnceLock<Duration>>,
     reports: Sender<Event>,
 }
 
@@ -58,7 +60,17 @@ impl Slot {
     /// Counts failures in `errors`; what begins or ceases to fail is told to `reports`.
     pub(crate) fn new(sink: Box<dyn Sink>, errors: Counter, clock: Arc<dyn Clock>, reports: Sender<Event>) -> Self {
         let (kept, retry_at) = (VecDeque::new(), Duration::ZERO);
-        Self { sink, failing: false, errors, kept, retry_at, owes_flush: false, clock, reports }
+        Self { sink, failing: false, errors, kept, retry_at, owes_flush: false, clock, closed: Arc::default(), reports }
+    }
+
+    /// Who sets this says that nothing new comes.
+    pub(crate) fn closed(&self) -> Arc<OnceLock<Duration>> {
+        Arc::clone(&self.closed)
+    }
+
+    /// Whether [`FAREWELL`] is over.
+    pub(crate) fn is_late(&self) -> bool {
+        self.closed.get().is_some_and(|&closed| self.clock.now().saturating_sub(closed) > FAREWELL)
     }
 
     /// Offers what is kept, and then `parcel`.
@@ -69,7 +81,7 @@ impl Slot {
             } else {
                 self.errors.add(1);
             }
-        } else if !self.settle(&parcel) && parcel.is_critical() {
+        } else if !self.settle(&parcel) && parcel.is_critical() && self.sink.takes_events() {
             self.keep_first(parcel);
         }
         self.flush_critical();
@@ -83,15 +95,17 @@ impl Slot {
         }
     }
 
-    /// Offers what is kept, oldest first, until the sink fails. Whether nothing is left.
+    /// Offers what is kept, oldest first, until the sink fails or it is late. Whether nothing is left.
     fn retry(&mut self) -> bool {
-        while let Some(first) = self.kept.pop_front() {
+        while !self.is_late()
+            && let Some(first) = self.kept.pop_front()
+        {
             if !self.settle(&first) {
                 self.keep_first(first);
-                return false;
+                break;
             }
         }
-        true
+        self.kept.is_empty()
     }
 
     fn keep_first(&mut self, parcel: Parcel) {
@@ -106,16 +120,24 @@ impl Slot {
             |sink: &mut dyn Sink| sink.write(&parcel.packet).inspect_err(|error| for_good = error.is_for_good());
         let accepted = self.call(write);
         if accepted {
-            parcel.receipt.accept();
+            parcel.receipt.accept(self.sink.takes_events());
             self.owes_flush |= parcel.is_critical();
         }
         accepted || for_good
     }
 
     fn flush_critical(&mut self) {
-        if std::mem::take(&mut self.owes_flush) {
-            self.call(|sink| sink.flush());
+        self.owes_flush = self.owes_flush && !self.flush();
+    }
+
+    /// Whether it succeeded. That does not mean that a sink works again which has yet to take a packet.
+    fn flush(&mut self) -> bool {
+        if self.kept.is_empty() {
+            return self.call(|sink| sink.flush());
         }
+        let flushed = self.sink.flush().is_ok();
+        self.errors.add(u64::from(!flushed));
+        flushed
     }
 
     /// Whether the call succeeded. A failure is counted, and its beginning and end are told.
@@ -143,28 +165,21 @@ impl Slot {
     }
 }
 
-/// Offers what `slots` keep until it is taken, for [`FAREWELL`] after `closed` at most and one call of a sink more; flushes what settled.
-pub(crate) fn finish(slots: &mut [Slot], clock: &dyn Clock, closed: Duration) {
+/// Offers what `slots` keep until it is taken, for [`FAREWELL`] after `closed` at most and one call of each sink more; flushes them.
+pub(crate) fn finish(slots: &mut [Slot], closed: Duration) {
+    slots.iter().for_each(|slot| _ = slot.closed.get_or_init(|| closed));
     // Counted too, for a clock that stands still.
     for _ in 0..FAREWELL.as_millis() / LAST_RETRY.as_millis() {
-        if is_late(clock, closed) || slots.iter_mut().map(Slot::retry).filter(|is_settled| !is_settled).count() == 0 {
+        if slots.iter_mut().map(|slot| slot.retry() || slot.is_late()).filter(|is_done| !is_done).count() == 0 {
             break;
         }
         thread::sleep(LAST_RETRY);
     }
     for slot in slots {
         slot.errors.add(slot.kept.len() as u64);
-        // That nothing has to be flushed does not mean that the sink works again.
-        if slot.kept.is_empty() || slot.owes_flush {
-            slot.call(|sink| sink.flush());
-        }
+        slot.flush();
         slot.kept.clear();
     }
-}
-
-/// Whether [`FAREWELL`] is over for what was closed then.
-pub(crate) fn is_late(clock: &dyn Clock, closed: Duration) -> bool {
-    clock.now().saturating_sub(closed) > FAREWELL
 }
 
 fn with_sources(error: &dyn StdError) -> String {

@@ -5,7 +5,7 @@ use leyline::telemetry::{EventDesc, Level};
 leyline::declare_metrics! {
     /// Events and packets that reached no sink, by kind (event, packet). A critical event is dropped only at the end of a run, where every sink refuses its packet for good, or by a sink that panics.
     DROPPED_TOTAL = Counter "esper.telemetry.dropped_total" Count ["kind"];
-    /// Critical events that a sink has yet to take: in the queue, and in packets that a sink failed to take and is offered again.
+    /// Critical events that a sink has yet to take: in the queue, waiting for the packet of their boundary, and in packets that a sink failed to take and is offered again.
     CRITICAL_WAITING = Gauge "esper.telemetry.critical_waiting" Count [];
     /// Events taken from callers, dropped ones included.
     EVENTS_TOTAL = Counter "esper.telemetry.events_total" Count [];

@@ -98,7 +98,7 @@ impl Worker {
         self.lanes.iter().for_each(|lane| lane.offer(parcel.clone()));
         self.sinks.iter_mut().for_each(|slot| slot.offer(parcel.clone()));
         if !self.has_sinks {
-            parcel.receipt.accept();
+            parcel.receipt.accept(true);
         }
         self.reports.try_iter().for_each(|event| self.assembler.add_own(event));
     }
@@ -107,7 +107,7 @@ impl Worker {
     fn close_sinks(&mut self) {
         let now = self.clock.now();
         let threads: Vec<_> = self.lanes.drain(..).map(|lane| lane.close(now)).collect();
-        finish(&mut self.sinks, &*self.clock, now);
+        finish(&mut self.sinks, now);
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("the thread of a remote telemetry sink panicked");

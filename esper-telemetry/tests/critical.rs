@@ -16,6 +16,7 @@ use esper_telemetry::sink::{FrameSink, MemorySink, PacketLog, Sink};
 use esper_telemetry::{Counts, Error, Exposition, Packet, TelemetryRecorder};
 use leyline::clock::{Clock as _, SystemClock};
 use leyline::telemetry::{Event, Recorder as _};
+use leyline_testkit::clock::ManualClock;
 
 fn halt(n: u64) -> Event {
     Event::new(&HALT).with("n", n)
@@ -250,4 +251,81 @@ fn a_sink_that_works_is_not_held_up_by_one_that_fails_and_each_gets_all() {
     left.store(0, Ordering::Relaxed);
     assert_eq!(guard.shutdown(PATIENCE).stats.events.dropped, 0);
     assert_eq!(seen(&late), seen(&log));
+}
+
+/// Keeps values alone.
+#[derive(Debug)]
+struct WithoutEvents(MemorySink);
+
+impl Sink for WithoutEvents {
+    fn name(&self) -> &'static str {
+        "without_events"
+    }
+
+    fn write(&mut self, packet: &Packet) -> Result<(), Error> {
+        self.0.write(packet)
+    }
+
+    fn takes_events(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_sink_that_leaves_events_out_delivers_none() {
+    let (failing, _, _) = Refusing::times(usize::MAX, false);
+    let (recorder, guard) = start(vec![Box::new(failing), Box::new(WithoutEvents(MemorySink::new()))], 64);
+    recorder.event(halt(1));
+    recorder.publish(boundary(1));
+    let stats = guard.shutdown(PATIENCE).stats;
+    assert_eq!((stats.packets.dropped, stats.packets.in_flight()), (0, 0), "{stats:?}");
+    assert_eq!((stats.events.delivered, stats.events.in_flight()), (0, 0), "{stats:?}");
+    assert_eq!(recorder.undelivered(), [("a.halt", 1)]);
+}
+
+/// Refuses, and then takes a second and a half for each packet.
+#[derive(Debug)]
+struct Slow {
+    refusing: Refusing,
+    clock: Arc<ManualClock>,
+}
+
+impl Sink for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn write(&mut self, packet: &Packet) -> Result<(), Error> {
+        self.refusing.write(packet)?;
+        self.clock.advance(Duration::from_millis(1500));
+        Ok(())
+    }
+
+    fn is_remote(&self) -> bool {
+        self.refusing.is_remote
+    }
+}
+
+#[test]
+fn a_slow_sink_does_not_hold_up_the_end_for_each_packet_that_it_was_not_there_for() {
+    for is_remote in [false, true] {
+        const PACKETS: u64 = 20;
+        let (refusing, left, log) = Refusing::times(usize::MAX, is_remote);
+        let clock = Arc::new(ManualClock::default());
+        let sink = Slow { refusing, clock: Arc::clone(&clock) };
+        let (recorder, guard) = start_by(clock, vec![Box::new(sink)], 64);
+        (1..=PACKETS).for_each(|step| {
+            recorder.event(halt(step));
+            recorder.publish(boundary(step));
+        });
+        // The first is tried with each of the others, which wait behind it.
+        while left.load(Ordering::Relaxed) > usize::MAX - PACKETS as usize {
+            thread::yield_now();
+        }
+        left.store(0, Ordering::Relaxed);
+        let stats = guard.shutdown(PATIENCE).stats;
+        assert!(seen(&log).len() <= 2, "remote {is_remote}: {:?}", seen(&log));
+        assert_eq!((stats.events.in_flight(), stats.packets.in_flight()), (0, 0), "remote {is_remote}: {stats:?}");
+        assert_eq!(recorder.undelivered(), [("a.halt", PACKETS - seen(&log).len() as u64)], "remote {is_remote}");
+    }
 }

@@ -38,7 +38,7 @@ use self::installed::program;
 use self::served::Served;
 
 /// How long panels wait for a run.
-const A_RUN: Duration = Duration::from_secs(120);
+const A_RUN: Duration = Duration::from_secs(150);
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
@@ -196,7 +196,7 @@ fn a_scraped_run_has_what_every_panel_and_every_rule_reads() {
     let mut waiting = panels(has_gpu);
     let mut seen: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     // On a GPU a seed of small data comes and goes between two scrapes, and a larger set has no gradients that are told apart.
-    for data in if has_gpu { &["digits", "mnist1d"][..] } else { &["digits"] } {
+    for &data in if has_gpu { &["digits", "mnist1d"][..] } else { &["digits"] } {
         let dir = tempfile::tempdir().unwrap();
         let flags = ["--set", "train.conflict=pcgrad", "--device", &device, "--data", data];
         let run = Served::start(&dir.path().join("run"), &flags);
@@ -208,13 +208,14 @@ fn a_scraped_run_has_what_every_panel_and_every_rule_reads() {
             seen.extend(waiting.iter().map(|query| (query.clone(), prometheus.values(query, start_s))));
             waiting.retain(|query| seen[query].is_empty());
         }
+        let is_last = !has_gpu || data == "mnist1d";
+        assert!(waiting.is_empty() || !is_last, "no data of a run for {waiting:#?}");
         check_rules(&prometheus, has_gpu);
         run.end();
         if waiting.is_empty() {
             break;
         }
     }
-    assert!(waiting.is_empty(), "no data of a run for {waiting:#?}");
     if let Some(out) = std::env::var_os("ESPER_PANELS_OUT") {
         write(&seen, &device, Path::new(&out));
     }

@@ -23,8 +23,6 @@ __device__ u32 in_shared(const Half* place) { return (u32)__cvta_generic_to_shar
 template <int WIDTH, int COUNT>
 struct Tile {
     static constexpr u32 COLUMNS = WIDTH < 64 ? WIDTH : 64, CHUNKS = COLUMNS / 8;
-    // Bytes of what begins at a multiple of the exchange.
-    static constexpr u32 ALIGNMENT = 16 * COLUMNS;
 
     static __device__ u32 place(u32 row, u32 chunk) {
         return chunk / CHUNKS * COUNT * COLUMNS + row * COLUMNS + (chunk % CHUNKS ^ row / (8 / CHUNKS) % CHUNKS) * 8;
@@ -92,8 +90,8 @@ __device__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" :::
 // What this thread wrote to shared memory is there for the tensor cores.
 __device__ void seen() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
-// A tile as left factor. Read from shared memory each time: where left factors of both kinds of products of one shape are in registers,
-// ptxas 13.0 gives them the same ones.
+// A tile as left factor. Read from shared memory each time: with left factors of both kinds of products of one shape in registers, ptxas
+// 13.0 had both in the same ones.
 template <int WIDTH>
 struct Left {
     u64 rows;
@@ -121,7 +119,10 @@ __device__ void accumulate(const float (&weights)[COUNT / 8][4], const Half* til
 #pragma unroll
     for (int k = 0; k < COUNT / 16; k++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) left[k][i] = rounded(weights[2 * k + i / 2][i % 2 * 2], weights[2 * k + i / 2][i % 2 * 2 + 1]);
+        for (int i = 0; i < 4; i++) {
+            left[k][i] = rounded(weights[2 * k + i / 2][i % 2 * 2], weights[2 * k + i / 2][i % 2 * 2 + 1]);
+            asm volatile("" : "+r"(left[k][i]));
+        }
     }
 #pragma unroll
     for (int n = 0; n < WIDTH / 8; n++) asm volatile("" : "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]));

@@ -132,6 +132,18 @@ impl Part {
     }
 }
 
+/// What reads `after` from now on comes after `before`, in compiled graphs too.
+#[cfg(feature = "cuda")]
+fn keep_order(after: &Tensor, before: &[&Tensor]) -> Result<()> {
+    if after.device().is_cuda() { crate::device::keep_order(after, before) } else { Ok(()) }
+}
+
+#[cfg(not(feature = "cuda"))]
+#[expect(clippy::unnecessary_wraps, reason = "as on a GPU")]
+fn keep_order(_: &Tensor, _: &[&Tensor]) -> Result<()> {
+    Ok(())
+}
+
 impl CustomOp2 for Part {
     fn name(&self) -> &'static str {
         "recompute"
@@ -153,19 +165,22 @@ impl CustomOp2 for Part {
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let has_gradient = h.track_op() && h.dtype().is_float();
-        #[cfg(feature = "cuda")]
-        if has_gradient && h.device().is_cuda() {
-            crate::device::hold_back(h, gradient)?;
-        }
+        // Made again earlier, it would lie in memory all the time that it was to be away.
+        keep_order(h, &[gradient])?;
         let input = if has_gradient { Var::from_tensor(&h.detach())?.as_tensor().clone() } else { h.clone() };
         let y = uncounted(|| (self.run)(&input))?;
         self.check(&input, &y, gradient)?;
         let mut store = y.apply_op1(Pull { gradient: gradient.clone() })?.backward()?;
         let mut of = |variable: &Var| store.remove(variable);
         let pairs = self.variables.chunks(2).map(|pair| [of(&pair[0]), pair.get(1).and_then(&mut of)]);
-        *locked(&self.gradients) = pairs.collect();
+        let pairs: Vec<[Option<Tensor>; 2]> = pairs.collect();
         // It has one: an operation on the way may say that it is none, which is 0.
         let of_input = has_gradient.then(|| store.remove(&input).map_or_else(|| input.zeros_like(), Ok)).transpose()?;
+        if let Some(of_input) = &of_input {
+            // The part before, which waits for this, is made again when nothing needs this one any more.
+            keep_order(of_input, &pairs.iter().flatten().flatten().collect::<Vec<_>>())?;
+        }
+        *locked(&self.gradients) = pairs;
         Ok((of_input, token.track_op().then(|| token.detach())))
     }
 }

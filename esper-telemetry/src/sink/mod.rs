@@ -35,9 +35,15 @@ pub trait Sink: Send + std::fmt::Debug {
     /// Takes one packet.
     ///
     /// # Errors
-    /// When the packet was not stored; [`Error::Refused`] when it never will be. Counted, reported once until the sink works again; the run
+    /// When the packet was not stored; [`Error::Refused`] when it never will be: any other error of a critical packet holds up what comes
+    /// after it. Counted, reported once until the sink works again; the run
     /// goes on.
     fn write(&mut self, packet: &Packet) -> Result<(), Error>;
+
+    /// Whether what it took has the packet's events. To one that leaves them out no packet is offered again, and it delivers no event.
+    fn takes_events(&self) -> bool {
+        true
+    }
 
     /// Makes what was written durable, as far as the sink can.
     ///

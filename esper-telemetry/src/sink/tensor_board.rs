@@ -122,6 +122,10 @@ impl Sink for TensorBoardSink {
         Ok(())
     }
 
+    fn takes_events(&self) -> bool {
+        false
+    }
+
     fn flush(&mut self) -> Result<(), Error> {
         self.file.sync()
     }

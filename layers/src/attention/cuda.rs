@@ -3,7 +3,7 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 use cudarc::driver::sys::CUfunction_attribute;
-use cudarc::driver::{LaunchConfig, PushKernelArg as _};
+use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg as _};
 use esper_graph::launch::{Effect, address, declare, tensor_error};
 
 use super::options::PackedShape;
@@ -16,6 +16,8 @@ const ROWS: usize = 16;
 const ROWS_OF_HALVES: usize = 64;
 /// Above 48 KiB of shared memory for a block, a kernel has to be allowed them.
 const MAX_SHARED_BYTES: CUfunction_attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+/// The version of machine code, and of the text that it was made of, for compute capability 9.0 itself.
+const HOPPER: i32 = 90;
 /// Columns that are moved at once.
 const HALVES_AT_ONCE: usize = 8;
 /// Threads that look at a row of `bf16` together.
@@ -80,14 +82,17 @@ impl Attention {
     }
 
     /// Bytes of shared memory that a block of the backward pass of `bf16` works with: its own rows and two stages of tiles, of two kinds,
-    /// and two numbers for each row of a stage.
-    fn workspace(&self) -> usize {
+    /// and two numbers for each row of a stage. Tiles are larger in machine code that multiplies by warpgroups.
+    fn workspace(&self, function: &CudaFunction) -> Result<usize> {
+        let versions = function.binary_version().and_then(|binary| Ok((binary, function.ptx_version()?)));
+        let has_warpgroups = tensor_error(versions)? == (HOPPER, HOPPER);
         let (width, tile) = match self.shape.width {
             0..=32 => (32, 64),
             33..=64 => (64, 64),
             _ => (128, 32),
         };
-        (2 * ROWS_OF_HALVES + 4 * tile) * width * Scalar::Bf16.bytes() + 4 * tile * NUMBER
+        let tile = if has_warpgroups { tile } else { tile / 2 };
+        Ok((2 * ROWS_OF_HALVES + 4 * tile) * width * Scalar::Bf16.bytes() + 4 * tile * NUMBER)
     }
 
     /// Blocks for all rows, `per_rows` of them for as many as a block has.
@@ -218,7 +223,7 @@ impl CustomOp1 for Attention {
         };
         let mut config = self.config(2)?;
         if self.scalar == Scalar::Bf16 {
-            config.shared_mem_bytes = count(self.workspace())?;
+            config.shared_mem_bytes = count(self.workspace(&function)?)?;
             tensor_error(function.set_attribute(MAX_SHARED_BYTES, config.shared_mem_bytes.cast_signed()))?;
         }
         // SAFETY: the sizes are those of the input, which all operands follow from.

@@ -170,6 +170,10 @@ impl Sink for OtlpSink {
         true
     }
 
+    fn takes_events(&self) -> bool {
+        self.takes_logs
+    }
+
     fn write(&mut self, packet: &Packet) -> Result<(), Error> {
         let deadline = self.clock.now() + self.timeout;
         let failed = |refusal: Refusal| match refusal.is_for_good() {
