@@ -309,23 +309,27 @@ impl Sink for Slow {
 #[test]
 fn a_slow_sink_does_not_hold_up_the_end_for_each_packet_that_it_was_not_there_for() {
     for is_remote in [false, true] {
-        const PACKETS: u64 = 20;
+        const PACKETS: u32 = 20;
         let (refusing, left, log) = Refusing::times(usize::MAX, is_remote);
         let clock = Arc::new(ManualClock::default());
         let sink = Slow { refusing, clock: Arc::clone(&clock) };
         let (recorder, guard) = start_by(clock, vec![Box::new(sink)], 64);
-        (1..=PACKETS).for_each(|step| {
+        (1..=u64::from(PACKETS)).for_each(|step| {
             recorder.event(halt(step));
             recorder.publish(boundary(step));
         });
         // The first is tried with each of the others, which wait behind it.
-        while left.load(Ordering::Relaxed) > usize::MAX - PACKETS as usize {
+        while usize::MAX - left.load(Ordering::Relaxed) < usize::try_from(PACKETS).unwrap() {
             thread::yield_now();
         }
         left.store(0, Ordering::Relaxed);
         let stats = guard.shutdown(PATIENCE).stats;
         assert!(seen(&log).len() <= 2, "remote {is_remote}: {:?}", seen(&log));
         assert_eq!((stats.events.in_flight(), stats.packets.in_flight()), (0, 0), "remote {is_remote}: {stats:?}");
-        assert_eq!(recorder.undelivered(), [("a.halt", PACKETS - seen(&log).len() as u64)], "remote {is_remote}");
+        assert_eq!(
+            recorder.undelivered(),
+            [("a.halt", u64::from(PACKETS) - seen(&log).len() as u64)],
+            "remote {is_remote}"
+        );
     }
 }
