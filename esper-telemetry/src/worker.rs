@@ -103,7 +103,7 @@ impl Worker {
         self.reports.try_iter().for_each(|event| self.assembler.add_own(event));
     }
 
-    /// Waits until sinks have what waits for them or it is given up, which takes no longer than two seconds and one call of a sink.
+    /// Waits until sinks have what waits for them or it is given up, which takes no longer than two seconds and one call of each sink.
     fn close_sinks(&mut self) {
         let now = self.clock.now();
         let threads: Vec<_> = self.lanes.drain(..).map(|lane| lane.close(now)).collect();

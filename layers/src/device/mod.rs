@@ -1,9 +1,9 @@
 //! What the kernels on a GPU need: operands, results, and calls of libraries.
 
 mod array;
-mod order;
 mod kernels;
 mod library;
+mod order;
 mod plan;
 mod product;
 

@@ -6,7 +6,7 @@ use esper_graph::launch::{Effect, address, declare, tensor_error};
 
 use super::{IMAGE, gpu_of};
 
-/// Tensors that one launch waits for.
+/// Tensors that one launch waits for: as many addresses as the kernel takes.
 const AT_ONCE: usize = 4;
 
 /// What reads `after` from now on comes after what wrote the tensors `before`, in a compiled graph too, which has forgotten the recorded order.
