@@ -1,4 +1,4 @@
-// Products of tiles of bf16 on tensor cores, summed in f32: by a warpgroup (`wgmma`) where the code is for the card itself (sm_90a),
+// Products of tiles of bf16 on tensor cores, summed in f32 (of f32: tensor_cores_tf32.cu): by a warpgroup (`wgmma`) where the code is for the card itself (sm_90a),
 // by each warp (`mma`) otherwise.
 //
 // A block of 4 warps has 64 rows, a warp 16 of them. A thread has, of each 8 columns of a product, two neighbors of row `lane / 4` and the
@@ -18,16 +18,24 @@ __device__ u32 rounded(float low, float high) {
 
 __device__ u32 in_shared(const Half* place) { return (u32)__cvta_generic_to_shared(place); }
 
-// COUNT rows of WIDTH numbers in shared memory, 64 columns after the other. The chunks of 8 numbers of a row are exchanged with each other
+// COUNT rows of WIDTH numbers in shared memory.
+template <class T, int WIDTH, int COUNT>
+struct Tile;
+
+// Of bf16, 64 columns after the other. The chunks of 8 numbers of a row are exchanged with each other
 // as `wgmma` reads them, by which also 8 lanes that read a chunk of 8 rows use all banks.
 template <int WIDTH, int COUNT>
-struct Tile {
+struct Tile<Half, WIDTH, COUNT> {
     static constexpr u32 COLUMNS = WIDTH < 64 ? WIDTH : 64, CHUNKS = COLUMNS / 8;
 
     static __device__ u32 place(u32 row, u32 chunk) {
         return chunk / CHUNKS * COUNT * COLUMNS + row * COLUMNS + (chunk % CHUNKS ^ row / (8 / CHUNKS) % CHUNKS) * 8;
     }
 };
+
+// A block's rows, or those of a warp, as left factor.
+template <class T, int WIDTH>
+struct Left;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -68,7 +76,7 @@ PRODUCT_OF_COLUMNS(16, "128", "%64, %65, %66, %67", "%68")
 // How a tile lies, for the tensor cores: its address, bytes between 64 columns and between 8 rows, and how chunks are exchanged.
 template <int WIDTH, int COUNT>
 __device__ u64 description(const Half* tile) {
-    constexpr u32 ROW = 2 * Tile<WIDTH, COUNT>::COLUMNS;
+    constexpr u32 ROW = 2 * Tile<Half, WIDTH, COUNT>::COLUMNS;
     constexpr u64 EXCHANGE = ROW == 128 ? 1 : 2;
     return EXCHANGE << 62 | (u64)(8 * ROW / 16) << 32 | (u64)(COUNT * ROW / 16) << 16 | (in_shared(tile) & 0x3ffff) / 16;
 }
@@ -93,7 +101,7 @@ __device__ void seen() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "me
 // A tile as left factor. Read from shared memory each time: with left factors of both kinds of products of one shape in registers, ptxas
 // 13.0 had both in the same ones.
 template <int WIDTH>
-struct Left {
+struct Left<Half, WIDTH> {
     u64 rows;
 
     __device__ void open(const Half* tile) { rows = description<WIDTH, ROWS>(tile); }
@@ -101,7 +109,7 @@ struct Left {
 
 // result = 64 rows · COLUMNS rows of the tile.
 template <int COLUMNS, int WIDTH>
-__device__ void products(const Left<WIDTH>& left, const Half* tile, float (&result)[COLUMNS / 8][4]) {
+__device__ void products(const Left<Half, WIDTH>& left, const Half* tile, float (&result)[COLUMNS / 8][4]) {
     u64 right = description<WIDTH, COLUMNS>(tile);
 #pragma unroll
     for (int k = 0; k < WIDTH / 16; k++) {
@@ -128,7 +136,7 @@ __device__ void accumulate(const float (&weights)[COUNT / 8][4], const Half* til
     for (int n = 0; n < WIDTH / 8; n++) asm volatile("" : "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]));
     begin();
 #pragma unroll
-    for (int k = 0; k < COUNT / 16; k++) add_product(sums, left[k], right + 2 * Tile<WIDTH, COUNT>::COLUMNS * k);
+    for (int k = 0; k < COUNT / 16; k++) add_product(sums, left[k], right + 2 * Tile<Half, WIDTH, COUNT>::COLUMNS * k);
     commit();
 }
 
@@ -187,14 +195,14 @@ __device__ void seen() {}
 
 // A warp's 16 rows of a tile as left factor: in registers, or read again each time where they would not fit.
 template <int WIDTH>
-struct Left {
+struct Left<Half, WIDTH> {
     static constexpr bool IS_KEPT = WIDTH <= 64;
     u32 kept[IS_KEPT ? WIDTH / 16 : 1][4];
     const Half* tile;
 
     __device__ void load(int k, u32 (&factor)[4]) const {
         u32 lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane % 16;
-        load_matrices(factor, tile + Tile<WIDTH, ROWS>::place(row, 2 * k + lane / 16));
+        load_matrices(factor, tile + Tile<Half, WIDTH, ROWS>::place(row, 2 * k + lane / 16));
     }
 
     __device__ void open(const Half* of) {
@@ -217,7 +225,7 @@ struct Left {
 
 // result = 16 rows · COLUMNS rows of the tile.
 template <int COLUMNS, int WIDTH>
-__device__ void products(const Left<WIDTH>& left, const Half* tile, float (&result)[COLUMNS / 8][4]) {
+__device__ void products(const Left<Half, WIDTH>& left, const Half* tile, float (&result)[COLUMNS / 8][4]) {
     u32 lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n++) {
@@ -228,11 +236,11 @@ __device__ void products(const Left<WIDTH>& left, const Half* tile, float (&resu
     for (int k = 0; k < WIDTH / 16; k++) {
         u32 a[4];
         left.step(k, a);
-        const Half* place = tile + Tile<WIDTH, COLUMNS>::place(row, 2 * k + lane / 8 % 2);
+        const Half* place = tile + Tile<Half, WIDTH, COLUMNS>::place(row, 2 * k + lane / 8 % 2);
 #pragma unroll
         for (int n = 0; n < COLUMNS / 16; n++) {
             u32 b[4];
-            load_matrices(b, place + 16 * n * Tile<WIDTH, COLUMNS>::COLUMNS);
+            load_matrices(b, place + 16 * n * Tile<Half, WIDTH, COLUMNS>::COLUMNS);
             multiply(result[2 * n], a, b[0], b[1]);
             multiply(result[2 * n + 1], a, b[2], b[3]);
         }
@@ -251,7 +259,7 @@ __device__ void accumulate(const float (&weights)[COUNT / 8][4], const Half* til
 #pragma unroll
         for (int n = 0; n < WIDTH / 16; n++) {
             u32 b[4];
-            load_transposed(b, tile + Tile<WIDTH, COUNT>::place(16 * k + row, 2 * n + lane / 16));
+            load_transposed(b, tile + Tile<Half, WIDTH, COUNT>::place(16 * k + row, 2 * n + lane / 16));
             multiply(sums[2 * n], a, b[0], b[1]);
             multiply(sums[2 * n + 1], a, b[2], b[3]);
         }

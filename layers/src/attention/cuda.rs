@@ -1,6 +1,7 @@
 //! Attention on a GPU.
 
 use candle_core::backend::BackendStorage as _;
+use candle_core::cuda_backend::gemm_reduced_precision_f32;
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg as _};
@@ -11,16 +12,19 @@ use crate::device::{Array, IMAGE, Scalar, behind, count, gpu_of, is_aligned, unw
 
 /// Bytes of a number that belongs to a row of a head.
 const NUMBER: usize = size_of::<f32>();
-/// Queries, or keys, of a block: of `f32`, and of `bf16`.
+/// Queries, or keys, of a block: of kernels without tensor cores, and with them.
 const ROWS: usize = 16;
-const ROWS_OF_HALVES: usize = 64;
-/// Above 48 KiB of shared memory for a block, a kernel has to be allowed them.
+const ROWS_OF_TILES: usize = 64;
+/// Above this much shared memory for a block, a kernel has to be allowed it.
+const SHARED_BYTES: usize = 48 * 1024;
 const MAX_SHARED_BYTES: CUfunction_attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 /// The version of machine code, and of the text that it was made of, for compute capability 9.0 itself.
 const HOPPER: i32 = 90;
-/// Columns that are moved at once.
-const HALVES_AT_ONCE: usize = 8;
-/// Threads that look at a row of `bf16` together.
+/// The first major version of the compute capability whose tensor cores multiply in TF32.
+const AMPERE: i32 = 8;
+/// Bytes of a row that are moved at once.
+const BYTES_AT_ONCE: usize = 16;
+/// Threads that look at a row together.
 const THREADS_OF_ROW: u32 = 16;
 /// Threads of a block.
 const THREADS: u32 = 128;
@@ -32,28 +36,119 @@ pub(super) fn takes(shape: &PackedShape) -> bool {
     shape.width <= 128 && shape.heads <= MAX_BLOCKS && shape.batches <= MAX_BLOCKS
 }
 
-/// Whether the kernels for `bf16` do, which multiply on tensor cores.
+/// Whether those for `bf16` do.
 pub(super) fn takes_halves(shape: &PackedShape) -> bool {
-    takes(shape) && shape.width.is_multiple_of(HALVES_AT_ONCE)
+    takes(shape) && has_whole_chunks(shape, Scalar::Bf16)
 }
 
 /// Of `qkv` in `f32` or `bf16`, which [`takes`] or [`takes_halves`] said to take.
 pub(super) fn attention(qkv: &Tensor, shape: PackedShape, is_causal: bool) -> Result<Tensor> {
-    let scalar = Scalar::of(qkv.dtype())?;
-    in_vectors(qkv, scalar)?.apply_op1(Attention { shape, is_causal, scalar })
+    let kernels = Kernels::of(qkv, &shape)?;
+    kernels.in_vectors(qkv)?.apply_op1(Attention { shape, is_causal, kernels })
 }
 
-/// The same numbers one after the other; halves where 16 bytes can be read at once.
-fn in_vectors(tensor: &Tensor, scalar: Scalar) -> Result<Tensor> {
-    let tensor = tensor.contiguous()?;
-    if scalar == Scalar::Bf16 && !is_aligned(&[address(&tensor)?]) { tensor.force_contiguous() } else { Ok(tensor) }
+/// Whether rows are moved as a whole number of chunks.
+fn has_whole_chunks(shape: &PackedShape, scalar: Scalar) -> bool {
+    (shape.width * scalar.bytes()).is_multiple_of(BYTES_AT_ONCE)
+}
+
+/// What multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kernels {
+    /// `f32` as it is.
+    Plain,
+    /// Tensor cores, `f32` that is rounded to TF32.
+    Tf32,
+    /// Tensor cores, `bf16`.
+    Halves,
+}
+
+impl Kernels {
+    fn of(qkv: &Tensor, shape: &PackedShape) -> Result<Self> {
+        match Scalar::of(qkv.dtype())? {
+            Scalar::F16 => bail!("attention of `f16` is computed in `f32`"),
+            Scalar::Bf16 => Ok(Self::Halves),
+            Scalar::F32 if !gemm_reduced_precision_f32() || !has_whole_chunks(shape, Scalar::F32) => Ok(Self::Plain),
+            Scalar::F32 => {
+                let (major, _) = tensor_error(gpu_of(qkv)?.cuda_stream().context().compute_capability())?;
+                Ok(if major < AMPERE { Self::Plain } else { Self::Tf32 })
+            }
+        }
+    }
+
+    fn scalar(self) -> Scalar {
+        if self == Self::Halves { Scalar::Bf16 } else { Scalar::F32 }
+    }
+
+    /// Rows of a block.
+    fn rows(self) -> usize {
+        if self == Self::Plain { ROWS } else { ROWS_OF_TILES }
+    }
+
+    /// The same numbers one after the other; for tensor cores where 16 bytes can be read at once.
+    fn in_vectors(self, tensor: &Tensor) -> Result<Tensor> {
+        let tensor = tensor.contiguous()?;
+        let is_read = self == Self::Plain || is_aligned(&[address(&tensor)?]);
+        if is_read { Ok(tensor) } else { tensor.force_contiguous() }
+    }
+
+    /// Of both passes, for rows of at most so many numbers.
+    fn names(self, width: usize) -> (&'static str, &'static str) {
+        match (self, width) {
+            (Self::Plain, ..=32) => ("attention_32", "attention_backward_32"),
+            (Self::Plain, 33..=64) => ("attention_64", "attention_backward_64"),
+            (Self::Plain, _) => ("attention_128", "attention_backward_128"),
+            (Self::Tf32, ..=32) => ("attention_tf32_32", "attention_backward_tf32_32"),
+            (Self::Tf32, 33..=64) => ("attention_tf32_64", "attention_backward_tf32_64"),
+            (Self::Tf32, _) => ("attention_tf32_128", "attention_backward_tf32_128"),
+            (Self::Halves, ..=32) => ("attention_half_32", "attention_backward_half_32"),
+            (Self::Halves, 33..=64) => ("attention_half_64", "attention_backward_half_64"),
+            (Self::Halves, _) => ("attention_half_128", "attention_backward_half_128"),
+        }
+    }
+
+    /// Bytes of shared memory that a block of such a pass works with: its own rows and two stages of tiles, of two kinds, and going back two
+    /// numbers for each row of a stage. Plain kernels say it themselves. Tiles of `bf16` are larger in machine code that multiplies by warpgroups.
+    fn shared_bytes(self, width: usize, pass: Pass, function: &CudaFunction) -> Result<usize> {
+        let (width, rows) = match width {
+            ..=32 => (32, 64),
+            33..=64 => (64, 64),
+            _ => (128, 32),
+        };
+        let rows = match (self, pass) {
+            (Self::Plain, _) => return Ok(0),
+            (Self::Tf32, _) => {
+                if width == 128 {
+                    16
+                } else {
+                    32
+                }
+            }
+            (Self::Halves, Pass::Forward) => rows,
+            (Self::Halves, Pass::Backward) => {
+                let versions = function.binary_version().and_then(|binary| Ok((binary, function.ptx_version()?)));
+                if tensor_error(versions)? == (HOPPER, HOPPER) { rows } else { rows / 2 }
+            }
+        };
+        let bytes = width * self.scalar().bytes();
+        Ok(match pass {
+            Pass::Forward => (ROWS_OF_TILES + 4 * rows) * bytes,
+            Pass::Backward => (2 * ROWS_OF_TILES + 4 * rows) * bytes + 4 * rows * NUMBER,
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Pass {
+    Forward,
+    Backward,
 }
 
 #[derive(Debug)]
 struct Attention {
     shape: PackedShape,
     is_causal: bool,
-    scalar: Scalar,
+    kernels: Kernels,
 }
 
 /// What both kernels are told last.
@@ -81,26 +176,19 @@ impl Attention {
         })
     }
 
-    /// Bytes of shared memory that a block of the backward pass of `bf16` works with: its own rows and two stages of tiles, of two kinds,
-    /// and two numbers for each row of a stage. Tiles are larger in machine code that multiplies by warpgroups.
-    fn workspace(&self, function: &CudaFunction) -> Result<usize> {
-        let versions = function.binary_version().and_then(|binary| Ok((binary, function.ptx_version()?)));
-        let has_warpgroups = tensor_error(versions)? == (HOPPER, HOPPER);
-        let (width, tile) = match self.shape.width {
-            0..=32 => (32, 64),
-            33..=64 => (64, 64),
-            _ => (128, 32),
+    /// Blocks for all rows; going back, two for as many as a block has.
+    fn config(&self, pass: Pass, function: &CudaFunction) -> Result<LaunchConfig> {
+        let tiles = self.shape.length.div_ceil(self.kernels.rows());
+        let blocks = match pass {
+            Pass::Forward => tiles,
+            Pass::Backward => 2 * tiles,
         };
-        let tile = if has_warpgroups { tile } else { tile / 2 };
-        Ok((2 * ROWS_OF_HALVES + 4 * tile) * width * Scalar::Bf16.bytes() + 4 * tile * NUMBER)
-    }
-
-    /// Blocks for all rows, `per_rows` of them for as many as a block has.
-    fn config(&self, per_rows: usize) -> Result<LaunchConfig> {
-        let rows = if self.scalar == Scalar::F32 { ROWS } else { ROWS_OF_HALVES };
-        let tiles = self.shape.length.div_ceil(rows);
-        let grid_dim = (count(per_rows * tiles)?, count(self.shape.heads)?, count(self.shape.batches)?);
-        Ok(LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 })
+        let shared_mem_bytes = self.kernels.shared_bytes(self.shape.width, pass, function)?;
+        if shared_mem_bytes > SHARED_BYTES {
+            tensor_error(function.set_attribute(MAX_SHARED_BYTES, count(shared_mem_bytes)?.cast_signed()))?;
+        }
+        let grid_dim = (count(blocks)?, count(self.shape.heads)?, count(self.shape.batches)?);
+        Ok(LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: count(shared_mem_bytes)? })
     }
 
     /// Numbers of the result.
@@ -115,19 +203,7 @@ impl Attention {
 
     /// Elements that the sums take behind the result.
     fn extra(&self) -> usize {
-        self.rows() * NUMBER / self.scalar.bytes()
-    }
-
-    fn names(&self) -> Result<(&'static str, &'static str)> {
-        Ok(match (self.scalar, self.shape.width) {
-            (Scalar::F32, 0..=32) => ("attention_32", "attention_backward_32"),
-            (Scalar::F32, 33..=64) => ("attention_64", "attention_backward_64"),
-            (Scalar::F32, _) => ("attention_128", "attention_backward_128"),
-            (Scalar::Bf16, 0..=32) => ("attention_half_32", "attention_backward_half_32"),
-            (Scalar::Bf16, 33..=64) => ("attention_half_64", "attention_backward_half_64"),
-            (Scalar::Bf16, _) => ("attention_half_128", "attention_backward_half_128"),
-            (Scalar::F16, _) => bail!("attention of `f16` is computed in `f32`"),
-        })
+        self.rows() * NUMBER / self.kernels.scalar().bytes()
     }
 
     /// The sum over each row of the result times its gradient, (B, H, T).
@@ -135,9 +211,11 @@ impl Attention {
         let PackedShape { length, heads, width, .. } = self.shape;
         let rows = self.rows();
         let deltas = unwritten_tensor(device, rows, Scalar::F32)?;
-        let (target, bytes) = (address(&deltas)?, self.numbers() * self.scalar.bytes());
+        let (target, bytes) = (address(&deltas)?, self.numbers() * self.kernels.scalar().bytes());
         let [num_rows, length, heads, width] = [count(rows)?, count(length)?, count(heads)?, count(width)?];
-        let function = IMAGE.function(device, "attention_deltas_half")?;
+        let is_halves = self.kernels == Kernels::Halves;
+        let name = if is_halves { "attention_deltas_half" } else { "attention_deltas_tf32" };
+        let function = IMAGE.function(device, name)?;
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&function);
         launch.arg(&output).arg(&upstream).arg(&target).arg(&length).arg(&heads).arg(&width).arg(&num_rows);
@@ -163,19 +241,19 @@ impl CustomOp1 for Attention {
         let device = qkv.device();
         let qkv = Array::of(qkv, layout)?;
         let source = qkv.address();
-        let result = unwritten(device, self.numbers() + self.extra(), self.scalar)?;
+        let result = unwritten(device, self.numbers() + self.extra(), self.kernels.scalar())?;
         let whole = Layout::contiguous(self.numbers() + self.extra());
-        let (target, bytes) = (Array::of(&result, &whole)?.address(), self.numbers() * self.scalar.bytes());
+        let (target, bytes) = (Array::of(&result, &whole)?.address(), self.numbers() * self.kernels.scalar().bytes());
         let sums = target + bytes as u64;
         let last = self.arguments(&[source, target])?;
-        let function = IMAGE.function(device, self.names()?.0)?;
+        let function = IMAGE.function(device, self.kernels.names(self.shape.width).0)?;
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&function);
         launch.arg(&source).arg(&target).arg(&sums);
         launch.arg(&last.length).arg(&last.heads).arg(&last.width);
         launch.arg(&last.is_causal).arg(&last.is_aligned).arg(&last.scale);
         let effect = || Effect::new().reading(source, qkv.bytes()).writing(target, bytes + self.rows() * NUMBER);
-        let config = self.config(1)?;
+        let config = self.config(Pass::Forward, &function)?;
         // SAFETY: the sizes are those of the input, which is whole and of the kernel's type, and of the memory taken above.
         declare(&stream, effect, || tensor_error(unsafe { launch.launch(config) }))?;
         Ok((result, Shape::from(self.shape.output())))
@@ -185,15 +263,15 @@ impl CustomOp1 for Attention {
         if !qkv.track_op() {
             return Ok(None);
         }
-        let upstream = in_vectors(upstream, self.scalar)?;
+        let upstream = self.kernels.in_vectors(upstream)?;
         let device = gpu_of(qkv)?;
-        let bytes = self.numbers() * self.scalar.bytes();
-        let gradient = unwritten_tensor(device, qkv.shape(), self.scalar)?;
+        let bytes = self.numbers() * self.kernels.scalar().bytes();
+        let gradient = unwritten_tensor(device, qkv.shape(), self.kernels.scalar())?;
         let (source, output, gradients) = (address(qkv)?, address(result)?, address(&upstream)?);
         let (sums, target) = (behind(result, self.extra())?, address(&gradient)?);
-        let deltas = match self.scalar {
-            Scalar::F32 => None,
-            Scalar::Bf16 | Scalar::F16 => Some(self.deltas(device, output, gradients)?),
+        let deltas = match self.kernels {
+            Kernels::Plain => None,
+            Kernels::Tf32 | Kernels::Halves => Some(self.deltas(device, output, gradients)?),
         };
         // The result itself, or what was made of it.
         let (made, made_bytes) = match &deltas {
@@ -201,7 +279,7 @@ impl CustomOp1 for Attention {
             None => (output, bytes),
         };
         let last = self.arguments(&[source, output, gradients, target])?;
-        let function = IMAGE.function(device, self.names()?.1)?;
+        let function = IMAGE.function(device, self.kernels.names(self.shape.width).1)?;
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&function);
         launch.arg(&source);
@@ -221,11 +299,7 @@ impl CustomOp1 for Attention {
                 .reading(gradients, bytes)
                 .writing(target, 3 * bytes)
         };
-        let mut config = self.config(2)?;
-        if self.scalar == Scalar::Bf16 {
-            config.shared_mem_bytes = count(self.workspace(&function)?)?;
-            tensor_error(function.set_attribute(MAX_SHARED_BYTES, config.shared_mem_bytes.cast_signed()))?;
-        }
+        let config = self.config(Pass::Backward, &function)?;
         // SAFETY: the sizes are those of the input, which all operands follow from.
         declare(&stream, effect, || tensor_error(unsafe { launch.launch(config) }))?;
         Ok(Some(gradient))

@@ -1,5 +1,6 @@
 //! Checks layer normalization, attention and embedding on a device against the same in `f64` on the CPU.
 
+use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use super::compare::{SplitMix, largest, largest_difference, read};
@@ -7,6 +8,8 @@ use crate::{AttentionOptions, attention, embedding, layer_norm, layer_norm_to};
 
 /// Largest error of results and of gradients, as a share of the largest value.
 const ALLOWED: f64 = 1e-5;
+/// The same of products of TF32, whose operands have 11 significant bits.
+const ALLOWED_TF32: f64 = 2e-3;
 /// The same in `bf16`, which rounds inputs of products to 8 bits and the result too.
 const ALLOWED_HALF: f64 = 1.5e-2;
 /// Values below this are not what errors are measured by: a gradient may be zero throughout.
@@ -14,6 +17,7 @@ const SMALLEST: f64 = 1e-2;
 
 /// Name, largest error relative to the largest value of the result in `f64`, and the error allowed, for each result and
 /// each gradient of each case. What is named `again` is how far a second run is from the first: nothing is allowed.
+/// Candle's switch for TF32 products is turned on in between, and is afterwards as before: nothing else may multiply at the same time.
 ///
 /// # Errors
 /// When the device fails.
@@ -28,10 +32,12 @@ pub fn norm_attention_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> 
         norm_case(*rows, *width, DType::BF16, device, &mut found)?;
     }
     for &(shape, causal) in ATTENTIONS {
-        attention_case(shape, causal, DType::F32, device, &mut found)?;
+        attention_case(shape, causal, Numbers::F32, device, &mut found)?;
     }
-    for &(shape, causal) in HALF_ATTENTIONS {
-        attention_case(shape, causal, DType::BF16, device, &mut found)?;
+    for &(shape, causal) in TILED_ATTENTIONS {
+        for numbers in [Numbers::Tf32, Numbers::Bf16] {
+            attention_case(shape, causal, numbers, device, &mut found)?;
+        }
     }
     far_apart(device, &mut found)?;
     for sizes in EMBEDDINGS {
@@ -63,8 +69,8 @@ const ATTENTIONS: &[([usize; 4], bool)] = &[
     ([1, 300, 1, 33], true),
 ];
 
-/// Of `bf16`: widths and lengths that fill the tiles of the kernels, and such that do not.
-const HALF_ATTENTIONS: &[([usize; 4], bool)] = &[
+/// On tensor cores: widths and lengths that fill the tiles of the kernels, and such that do not.
+const TILED_ATTENTIONS: &[([usize; 4], bool)] = &[
     ([2, 128, 3, 64], true),
     ([2, 128, 3, 64], false),
     ([2, 1, 3, 16], true),
@@ -105,10 +111,41 @@ fn norm_case(
     check_in((DType::F32, ALLOWED_HALF), &format!("{name} to {result:?}"), &inputs, &weights, rounds, device, found)
 }
 
+/// What attention multiplies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Numbers {
+    F32,
+    Tf32,
+    Bf16,
+}
+
+impl Numbers {
+    fn dtype(self) -> DType {
+        if self == Self::Bf16 { DType::BF16 } else { DType::F32 }
+    }
+
+    fn allowed(self) -> f64 {
+        match self {
+            Self::F32 => ALLOWED,
+            Self::Tf32 => ALLOWED_TF32,
+            Self::Bf16 => ALLOWED_HALF,
+        }
+    }
+
+    /// Does something with candle's switch as these need it.
+    fn during<R>(self, run: impl FnOnce() -> R) -> R {
+        let before = gemm_reduced_precision_f32();
+        set_gemm_reduced_precision_f32(self == Self::Tf32);
+        let result = run();
+        set_gemm_reduced_precision_f32(before);
+        result
+    }
+}
+
 fn attention_case(
     shape: [usize; 4],
     causal: bool,
-    dtype: DType,
+    numbers_of: Numbers,
     device: &Device,
     found: &mut Vec<(String, f64, f64)>,
 ) -> Result<()> {
@@ -121,16 +158,15 @@ fn attention_case(
         Input { name: "", values: in_range(&mut numbers, count), shape: vec![batches, length, num_heads * width] };
     let run = |at: &[Tensor]| attention(&at[0], &AttentionOptions { num_heads, causal });
     let kind = if causal { "causal" } else { "full" };
-    if dtype == DType::F32 {
-        return check(&format!("{kind} attention {shape:?}"), &inputs, &weights, run, device, found);
-    }
+    let dtype = numbers_of.dtype();
     let rounded = |input: Input| -> Result<Input> {
         let values = read(&input.tensor(dtype, &Device::Cpu)?)?;
         Ok(Input { values, ..input })
     };
     let ([qkv], weights) = (inputs, rounded(weights)?);
-    let name = format!("{kind} attention {shape:?} of {dtype:?}");
-    check_in((dtype, ALLOWED_HALF), &name, &[rounded(qkv)?], &weights, run, device, found)
+    let name = format!("{kind} attention {shape:?} of {numbers_of:?}");
+    let allowed = (dtype, numbers_of.allowed());
+    numbers_of.during(|| check_in(allowed, &name, &[rounded(qkv)?], &weights, run, device, found))
 }
 
 /// Numbers that are none among the gradients of attention whose every logit is near -250: what stands for keys beyond the last one
@@ -148,10 +184,10 @@ fn far_apart(device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()>
     let weights = in_range(&mut numbers, length * width);
     let weights = Input { name: "", values: weights, shape: vec![1, length, width] };
     let run = |at: &[Tensor]| attention(&at[0], &AttentionOptions { num_heads: 1, causal: false });
-    for dtype in [DType::F32, DType::BF16] {
-        let values = evaluate(&inputs, &weights, &run, dtype, device)?.concat();
+    for of in [Numbers::F32, Numbers::Tf32, Numbers::Bf16] {
+        let values = of.during(|| evaluate(&inputs, &weights, &run, of.dtype(), device))?.concat();
         let wrong = values.iter().filter(|value| !value.is_finite()).count();
-        found.push((format!("attention of logits near -250, {dtype:?}: finite"), wrong as f64, 0.0));
+        found.push((format!("attention of logits near -250, {of:?}: finite"), wrong as f64, 0.0));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use crate::telemetry as desc;
 use crate::trainer::recovery::Guard;
 use crate::trainer::run::{Cursor, Resumed, Trainer};
 use crate::trainer::setup::{self, Setup};
-use crate::trainer::stop::Track;
+use crate::trainer::stop::{Best, Track};
 use crate::trainer::sums::{EpochSums, SavedSums};
 
 const TRAINER: &str = "trainer";
@@ -272,7 +272,27 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.await_writer();
         let Some(saver) = &self.saver else { return Ok(None) };
         let loaded = saver.reader.load_latest()?;
-        self.begin_with(eager, loaded)
+        let resumed = self.begin_with(eager, loaded)?;
+        if resumed.is_some() {
+            self.track.best = self.written_best();
+        }
+        Ok(resumed)
+    }
+
+    /// The best evaluation so far, or where its checkpoint was not written when the state was, and never after, that of the one that was.
+    fn written_best(&self) -> Option<Best> {
+        let best = self.track.best?;
+        let Some(saver) = self.saver.as_ref().filter(|saver| saver.keep_best) else { return Some(best) };
+        match saver.reader.load_pinned() {
+            Ok(Some(pinned)) if pinned.snapshot.meta.step >= best.step => Some(best),
+            Ok(pinned) => trainer_state(&pinned?.snapshot).ok()?.track.best,
+            Err(error) => {
+                self.parts.recorder.event(
+                    Event::new(&desc::RESTORE_FAILED).with("generation", "pinned").with("reason", error::chain(&error)),
+                );
+                None
+            }
+        }
     }
 
     /// Takes up the checkpoint of the best evaluation, see [`Checkpoints::keep_best`](super::Checkpoints); `None` when there

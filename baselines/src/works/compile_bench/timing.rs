@@ -52,7 +52,9 @@ pub(super) fn measure_ways(
                     break;
                 }
                 repeat(1)?;
+                let enqueued = gpu.now();
                 gpu.wait()?;
+                samples.push(format!("{name}.host"), "us", us(enqueued - began));
                 samples.push(&name, "us", us(gpu.now() - began));
             }
             let one = samples.median(&name).unwrap_or(f64::NAN);

@@ -16,6 +16,8 @@ pub(super) enum Growth {
 }
 
 impl Growth {
+    pub(super) const ALL: [Self; 2] = [Self::Identity, Self::Stack];
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Identity => "identity",

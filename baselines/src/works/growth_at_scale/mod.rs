@@ -12,6 +12,7 @@ mod text;
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use candle_core::Device;
@@ -37,7 +38,7 @@ pub(super) const WORK: Work = Work::with_flags::<GrowthFlags>(
 const NOTES: &str = "A decoder-only transformer over bytes; layers, products in bf16, compiled steps. scratch: all blocks from the first step, for so many steps. KIND.pP: half of the blocks for P percent of those steps, then all of them until the held-out \
     loss is at most that of scratch at its end (same seed), or for as many steps again. identity: each block is followed by a copy of itself whose two output projections are 0, so that the network computes what it did; stack: the blocks, \
     then copies of them all, so that it does not. null: identity after 0 steps, for at most twice the steps of scratch, which is a network from scratch with other initial weights, every second block of which adds 0 at first: what its ratio differs from 1 by, in either direction, is chance and that start. Blocks are copied by the work: no seed, gate or policy takes part. After growth a new trainer begins: fresh \
-    moments and averages, rates warm up again, steps are captured and compiled anew. All arms: AdamW, the same warm-up, then a constant rate, since a fall would end at a step that is chosen before; what is evaluated is the average of parameters over \
+    moments and averages, rates rise again over so many steps as config says (rise), steps are captured and compiled anew. All arms: AdamW, the same warm-up, then a constant rate, since a fall would end at a step that is chosen before; what is evaluated is the average of parameters over \
     the last steps (ema_decay). seconds: from before the network is made, with all captures and compilations; each evaluation is left out together with the step before it, and the last step of each epoch (in every arm alike). seconds.ARM.seedN, samples: at each evaluation, in their order; \
     loss.ARM.seedN.stepK: nats per byte of held-out windows after step K, those of the small network counted; tokens = K x tokens_per_step. final.seedN: scratch at its end. ratio.ARM.seedN: seconds to reach that / seconds of scratch to its end, both told at evaluations alone, so that ratios move by about every / steps; absent where it was not reached. A run of `every` steps comes first and is not told: it pays for what the driver compiles on a fresh machine. \
     reached.ARM: share of the seeds that did";
@@ -69,10 +70,21 @@ struct GrowthFlags {
     /// Held-out windows, at equal distances.
     #[arg(long, value_name = "N", default_value = "512")]
     held_out: NonZeroUsize,
-    /// Percent of the steps that are taken with half of the blocks, each a whole number of steps.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "50,75", value_parser = clap::value_parser!(u64).range(1..=100))]
-    percents: Vec<u64>,
-    /// Random seeds.
+    /// Ways to grow, in their order: `identity.pP` and `stack.pP` after P percent of the steps, a whole number of steps; `null`.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "identity.p50,stack.p50,identity.p75,stack.p75,null"
+    )]
+    arms: Vec<Arm>,
+    /// Steps over which rates rise anew once the network has grown.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u64).range(..=MAX_STEPS))]
+    rise: u64,
+    /// The first random seed, so that an arm that was chosen on some can be shown on others.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u64).range(..race::MAX_SEEDS))]
+    first_seed: u64,
+    /// Random seeds, of 1000 from 0 on.
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u64).range(1..=race::MAX_SEEDS))]
     seeds: u64,
     /// No run starts after so many seconds; what is left is absent.
@@ -84,11 +96,27 @@ struct GrowthFlags {
 const MAX_STEPS: u64 = race::EPOCHS;
 
 /// A way to the whole network.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Arm {
     growth: Growth,
     /// Of the steps from scratch, with the small network.
     percent: u64,
+}
+
+impl FromStr for Arm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "null" {
+            return Ok(Self { growth: Growth::Identity, percent: 0 });
+        }
+        let found = text.split_once(".p").and_then(|(kind, percent)| {
+            let growth = Growth::ALL.into_iter().find(|growth| growth.name() == kind)?;
+            let percent = percent.parse().ok().filter(|percent| (1..=100).contains(percent))?;
+            Some(Self { growth, percent })
+        });
+        found.ok_or_else(|| "expected identity.pP or stack.pP with P from 1 to 100, or null".to_owned())
+    }
 }
 
 impl Arm {
@@ -121,6 +149,7 @@ impl Flags for GrowthFlags {
             },
             batch: self.batch.get(),
             every: self.every,
+            rise: self.rise,
             data: text.splits(&self.text, sizes, &device)?,
             device: &device,
             clock: &setting.clock,
@@ -138,7 +167,7 @@ impl Flags for GrowthFlags {
             ("tokens_per_step", self.tokens_per_step().to_string()),
             ("steps", self.steps.to_string()),
             ("every", self.every.to_string()),
-            ("optimizer", race::described()),
+            ("optimizer", race.described()),
             ("device", setting.gpu.map_or("cpu".to_owned(), |gpu| format!("cuda:{gpu}"))),
         ]);
         let result = result_on(&device, setting, WORK.name, NOTES, config, samples.0)?;
@@ -154,32 +183,29 @@ impl GrowthFlags {
         self.batch.get() * self.context.get()
     }
 
-    fn arms(&self) -> Vec<Arm> {
-        let kinds = [Growth::Identity, Growth::Stack];
-        let arms = self.percents.iter().flat_map(|&percent| kinds.map(|growth| Arm { growth, percent }));
-        arms.chain([Arm { growth: Growth::Identity, percent: 0 }]).collect()
-    }
-
     /// What no flag shows alone.
     ///
     /// # Errors
     /// [`Error::Flag`], with what is accepted.
     fn check(&self) -> Result<(), Error> {
-        let Self { steps, every, percents, .. } = self;
+        let Self { steps, every, arms, first_seed, seeds, .. } = self;
         let refused = |flag, found: String, expected: String| Err(Error::Flag { flag, found, expected });
         if !steps.is_multiple_of(*every) {
             let expected =
                 format!("steps that divide the {steps} of --steps, such as {}", largest_divisor(*steps, *every));
             return refused("--every", every.to_string(), expected);
         }
-        for (index, percent) in percents.iter().enumerate() {
-            if percents[..index].contains(percent) {
-                return refused("--percents", format!("{percent} twice"), "each percentage once".to_owned());
+        for (index, arm) in arms.iter().enumerate() {
+            if arms[..index].contains(arm) {
+                return refused("--arms", format!("{} twice", arm.name()), "each of them once".to_owned());
             }
-            if !(steps * percent).is_multiple_of(100) {
-                let expected = format!("whole steps of the {steps} of --steps");
-                return refused("--percents", percent.to_string(), expected);
+            if !(steps * arm.percent).is_multiple_of(100) {
+                return refused("--arms", arm.name(), format!("whole steps of the {steps} of --steps"));
             }
+        }
+        if first_seed + seeds > race::MAX_SEEDS {
+            let expected = format!("at most {} from {first_seed} on", race::MAX_SEEDS - first_seed);
+            return refused("--seeds", seeds.to_string(), expected);
         }
         Ok(())
     }
@@ -192,7 +218,7 @@ impl GrowthFlags {
         let is_over = || race.clock.now().saturating_sub(began) > Duration::from_secs(self.budget.get());
         // The first run on a machine pays for what the driver compiles of candle's kernels: one that is not told.
         race.scratch(eager, 0, self.every)?;
-        for seed in 0..self.seeds {
+        for seed in self.first_seed..self.first_seed + self.seeds {
             if is_over() {
                 break;
             }
@@ -204,10 +230,10 @@ impl GrowthFlags {
             };
             samples.push(format!("final.seed{seed}"), "nats", end.loss);
             keep("scratch", seed, &scratch, &mut samples);
-            if seed == 0 {
+            if seed == self.first_seed {
                 first.push(("scratch".to_owned(), scratch));
             }
-            for arm in self.arms() {
+            for &arm in &self.arms {
                 if is_over() {
                     break;
                 }
@@ -220,7 +246,7 @@ impl GrowthFlags {
                     samples.push(format!("ratio.{name}.seed{seed}"), "ratio", point.seconds / end.seconds);
                     samples.push(format!("ratio.{name}"), "ratio", point.seconds / end.seconds);
                 }
-                if seed == 0 {
+                if seed == self.first_seed {
                     first.push((name, run));
                 }
             }

@@ -25,7 +25,8 @@ use crate::trainer::{PlainTrainer, count, plain_parts, train_config};
 
 const VARIANT: Variant = Variant { form: Form::Layers, precision: Precision::Bf16 };
 const OPTIMIZER: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.01 };
-const SCHEDULE: ScheduleConfig = ScheduleConfig { learning_rate: 6e-4, warmup_steps: 100, decay: Decay::Constant };
+/// Steps over which rates rise at first.
+const RISE: u64 = 100;
 /// Of the parameters that are evaluated: over some hundred steps.
 const EMA_DECAY: f64 = 0.99;
 /// More than a run has.
@@ -33,9 +34,9 @@ pub(super) const EPOCHS: u64 = 1 << 20;
 /// Random seeds of the runs from scratch; the networks that grow have the next ones.
 pub(super) const MAX_SEEDS: u64 = 1000;
 
-/// Settings that all arms share, for a result.
-pub(super) fn described() -> String {
-    format!("{OPTIMIZER:?}, clip_norm 1, {SCHEDULE:?}, ema_decay {EMA_DECAY}")
+/// Rates that stay once they have risen.
+fn schedule(rise: u64) -> ScheduleConfig {
+    ScheduleConfig { learning_rate: 6e-4, warmup_steps: rise, decay: Decay::Constant }
 }
 
 /// What all runs share.
@@ -45,6 +46,8 @@ pub(super) struct Race<'a> {
     pub(super) batch: usize,
     /// Steps from one evaluation to the next.
     pub(super) every: u64,
+    /// Steps over which rates rise anew once a network has grown.
+    pub(super) rise: u64,
     pub(super) data: Splits,
     pub(super) device: &'a Device,
     pub(super) clock: &'a Arc<dyn Clock>,
@@ -72,12 +75,18 @@ pub(super) struct Run {
 }
 
 impl Race<'_> {
+    /// Settings of training, for a result.
+    pub(super) fn described(&self) -> String {
+        let [first, grown] = [RISE, self.rise].map(schedule);
+        format!("{OPTIMIZER:?}, clip_norm 1, {first:?}, after growth {grown:?}, ema_decay {EMA_DECAY}")
+    }
+
     /// The whole network from its first step.
     pub(super) fn scratch(&self, eager: &mut Eager, seed: u64, steps: u64) -> Result<Run, Error> {
         let mut watch = Stopwatch::new(self);
         let model = self.model(self.config.num_blocks, seed)?;
         watch.goes_on(true, steps, None);
-        let compiled_steps = self.train(eager, model, seed, &mut watch)?.1;
+        let compiled_steps = self.train(eager, model, seed, RISE, &mut watch)?.1;
         Ok(Run { points: watch.points, compiled_steps })
     }
 
@@ -103,11 +112,12 @@ impl Race<'_> {
             (whole(&small)?, None)
         } else {
             watch.goes_on(false, first, None);
-            let (trainer, compiled) = self.train(eager, small, seed + MAX_SEEDS, &mut watch)?;
+            let (trainer, compiled) = self.train(eager, small, seed + MAX_SEEDS, RISE, &mut watch)?;
             (whole(trainer.seeds().model())?, compiled)
         };
         watch.goes_on(true, then, Some(target));
-        let then = self.train(eager, whole, seed + 2 * MAX_SEEDS, &mut watch)?.1;
+        let rise = if first == 0 { RISE } else { self.rise };
+        let then = self.train(eager, whole, seed + 2 * MAX_SEEDS, rise, &mut watch)?.1;
         Ok(Run { points: watch.points, compiled_steps: then.map(|then| then + compiled.unwrap_or(0)) })
     }
 
@@ -122,11 +132,12 @@ impl Race<'_> {
         eager: &mut Eager,
         model: PlainModel,
         seed: u64,
+        rise: u64,
         watch: &mut Stopwatch<'_>,
     ) -> Result<(PlainTrainer, Option<u64>), Error> {
         let execution = ExecutionConfig::default();
         let config = TrainConfig {
-            schedule: SCHEDULE,
+            schedule: schedule(rise),
             clip_norm: Some(1.0),
             ema_decay: Some(EMA_DECAY),
             eval_batch_size: count(self.batch),

@@ -60,23 +60,25 @@ fn arms_are_measured_until_they_reach_what_scratch_did() {
         steps: 12,
         every: 4,
         held_out: number(8),
-        percents: vec![50],
+        arms: ["identity.p50", "stack.p50", "null"].map(|arm| arm.parse().unwrap()).into(),
+        rise: 10,
+        first_seed: 7,
         seeds: 1,
         ..GrowthFlags::by_default()
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let outcome = flags.measure(&Setting::alone(clock, None)).unwrap();
     let found = &outcome.result.measurements;
-    assert_eq!(found["final.seed0"], found["loss.scratch.seed0.step00012"]);
-    assert_eq!(found["seconds.scratch.seed0"].n, 3);
-    assert!(found["loss.scratch.seed0.step00012"].median < found["loss.scratch.seed0.step00004"].median);
+    assert_eq!(found["final.seed7"], found["loss.scratch.seed7.step00012"]);
+    assert_eq!(found["seconds.scratch.seed7"].n, 3);
+    assert!(found["loss.scratch.seed7.step00012"].median < found["loss.scratch.seed7.step00004"].median);
     for arm in ["identity.p50", "stack.p50", "null"] {
-        let last = found[&format!("seconds.{arm}.seed0")].n;
+        let last = found[&format!("seconds.{arm}.seed7")].n;
         let reached = found[&format!("reached.{arm}")].median > 0.5;
         // 18 steps, of which 6 are of the small network; the null takes up to 24.
         let most = if arm == "null" { 6 } else { 4 };
         assert!(last <= most && (reached || last == most), "{arm}: {last} {reached}");
-        assert_eq!(reached, found.contains_key(&format!("ratio.{arm}.seed0")), "{arm}");
+        assert_eq!(reached, found.contains_key(&format!("ratio.{arm}.seed7")), "{arm}");
     }
     assert_eq!(outcome.result.config["text_sha256"].len(), 64);
     let names: Vec<_> = outcome.attachments.iter().map(|plot| plot.file_name.as_str()).collect();
@@ -102,18 +104,19 @@ fn a_null_can_be_slower_than_scratch_by_as_many_steps_as_scratch_takes() {
 
 #[test]
 fn flags_that_do_not_go_together_are_refused_before_the_text_is_read() {
-    let check = |steps, every, percents: &[u64], expected: &str| {
-        let (text, percents) = (PathBuf::from("no such file"), percents.to_vec());
-        let flags = GrowthFlags { text, steps, every, percents, ..GrowthFlags::by_default() };
+    let check = |steps, every, arms: &[&str], first_seed, expected: &str| {
+        let (text, arms) = (PathBuf::from("no such file"), arms.iter().map(|arm| arm.parse().unwrap()).collect());
+        let flags = GrowthFlags { text, steps, every, arms, first_seed, ..GrowthFlags::by_default() };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let refused = flags.measure(&Setting::alone(clock, None)).unwrap_err();
         assert_eq!(refused.to_string(), expected);
     };
-    check(12, 24, &[50], "--every 24: expected steps that divide the 12 of --steps, such as 12");
-    check(12, 5, &[50], "--every 5: expected steps that divide the 12 of --steps, such as 4");
-    check(12, 4, &[50, 75, 50], "--percents 50 twice: expected each percentage once");
-    check(12, 4, &[5], "--percents 5: expected whole steps of the 12 of --steps");
-    check(12, 4, &[50], "reading no such file");
+    check(12, 24, &["null"], 0, "--every 24: expected steps that divide the 12 of --steps, such as 12");
+    check(12, 5, &["null"], 0, "--every 5: expected steps that divide the 12 of --steps, such as 4");
+    check(12, 4, &["stack.p50", "null", "stack.p50"], 0, "--arms stack.p50 twice: expected each of them once");
+    check(12, 4, &["stack.p5"], 0, "--arms stack.p5: expected whole steps of the 12 of --steps");
+    check(12, 4, &["stack.p50"], 998, "--seeds 3: expected at most 2 from 998 on");
+    check(12, 4, &["stack.p50"], 997, "reading no such file");
 }
 
 #[test]
@@ -123,8 +126,11 @@ fn flags_out_of_their_range_are_refused_by_name() {
         ("--steps", "0"),
         ("--steps", "1048577"),
         ("--every", "0"),
-        ("--percents", "0"),
-        ("--percents", "50,101"),
+        ("--arms", "stack.p0"),
+        ("--arms", "stack.p50,stack.p101"),
+        ("--arms", "widen.p50"),
+        ("--rise", "1048577"),
+        ("--first-seed", "1000"),
         ("--seeds", "0"),
         ("--seeds", "1001"),
         ("--budget", "0"),
