@@ -219,8 +219,8 @@ fn a_study_is_refused_before_its_first_training() {
 fn a_benchmark_is_refused_before_it_measures() {
     let growth = ["bench", "growth-at-scale", "--steps", "100"];
     check(&[], &[&growth[..], &["--every", "200"]].concat(), &["--every 200", "divide the 100 of --steps"]);
-    check(&[], &[&growth[..], &["--every", "50", "--percents", "50,50"]].concat(), &["--percents 50 twice"]);
-    check(&[], &[&growth[..], &["--percents", "150"]].concat(), &["--percents", "1..=100"]);
+    check(&[], &[&growth[..], &["--every", "50", "--arms", "null,null"]].concat(), &["--arms null twice"]);
+    check(&[], &[&growth[..], &["--arms", "stack.p150"]].concat(), &["--arms", "from 1 to 100"]);
 }
 
 #[test]

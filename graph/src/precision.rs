@@ -4,6 +4,7 @@
 //! of several microbatches is one scope, at whose end the rounded weights are let go of, before anything updates them.
 
 use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 use candle_core::{DType, Result, Tensor, TensorId};
@@ -22,10 +23,28 @@ struct Scope {
     num_products: u64,
 }
 
-/// What was there before, put back when it is dropped.
+/// Scopes of TF32 in the process, and what candle's switch was before the first of them.
+static TF32: Mutex<(usize, bool)> = Mutex::new((0, false));
+
+/// What was there before, put back when it is dropped: candle's switch once no thread has a scope of TF32 any more.
 struct Before {
     scope: Option<Scope>,
-    is_tf32: Option<bool>,
+    is_tf32: bool,
+}
+
+impl Before {
+    fn enter(scope: Scope) -> Self {
+        let is_tf32 = scope.precision == Precision::Tf32;
+        if is_tf32 {
+            let (count, before) = &mut *TF32.lock().unwrap_or_else(PoisonError::into_inner);
+            if *count == 0 {
+                *before = gemm_reduced_precision_f32();
+            }
+            *count += 1;
+            set_gemm_reduced_precision_f32(true);
+        }
+        Self { scope: SCOPE.with(|place| place.borrow_mut().replace(scope)), is_tf32 }
+    }
 }
 
 impl Drop for Before {
@@ -33,8 +52,12 @@ impl Drop for Before {
         let scope = self.scope.take();
         // What the scope has rounded is freed after the borrow.
         let _ended = SCOPE.with(|place| std::mem::replace(&mut *place.borrow_mut(), scope));
-        if let Some(before) = self.is_tf32 {
-            set_gemm_reduced_precision_f32(before);
+        if self.is_tf32 {
+            let (count, before) = &mut *TF32.lock().unwrap_or_else(PoisonError::into_inner);
+            *count -= 1;
+            if *count == 0 {
+                set_gemm_reduced_precision_f32(*before);
+            }
         }
     }
 }
@@ -42,8 +65,9 @@ impl Drop for Before {
 /// What `run` gives, with the products of `f32` that this thread forms in it in `precision`; and how many of them were rounded
 /// to half precision.
 ///
-/// [`Precision::F32`] leaves them as candle's switch for the process says, and [`Precision::Tf32`] turns that on meanwhile. The others are
-/// known to whoever asks for [`half`], as `esper-layers` does; candle's own products stay as they are.
+/// [`Precision::F32`] leaves them as candle's switch for the process says, and [`Precision::Tf32`] turns that on until no thread has such a
+/// scope: what other threads multiply in `f32` on a GPU meanwhile is rounded as well. The others are known to whoever asks for
+/// [`half`], as `esper-layers` does; candle's own products stay as they are.
 ///
 /// # Sync
 /// none
@@ -60,11 +84,7 @@ impl Drop for Before {
 /// ```
 pub fn with_precision<R>(precision: Precision, run: impl FnOnce() -> R) -> (R, u64) {
     let scope = Scope { precision, rounded: Vec::new(), num_products: 0 };
-    let is_tf32 = (precision == Precision::Tf32).then(gemm_reduced_precision_f32);
-    let before = Before { scope: SCOPE.with(|place| place.borrow_mut().replace(scope)), is_tf32 };
-    if is_tf32.is_some() {
-        set_gemm_reduced_precision_f32(true);
-    }
+    let before = Before::enter(scope);
     let result = run();
     let num_products = SCOPE.with(|place| place.borrow().as_ref().map_or(0, |scope| scope.num_products));
     drop(before);
@@ -156,5 +176,25 @@ mod tests {
             let of = || rounded_once(&computed, |computed| computed.to_dtype(DType::F16)).unwrap().id();
             assert_ne!(of(), of());
         });
+    }
+
+    #[test]
+    fn the_switch_is_put_back_once_the_last_thread_has_left_its_scope() {
+        let (count, before) = (|| TF32.lock().unwrap().0, gemm_reduced_precision_f32());
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                with_precision(Precision::Tf32, || barrier.wait());
+                barrier.wait();
+            });
+            with_precision(Precision::Tf32, || {
+                barrier.wait();
+                // The other thread's scope, which may have begun first, is over.
+                barrier.wait();
+                assert_eq!(count(), 1);
+                assert_eq!(gemm_reduced_precision_f32(), before || cfg!(feature = "cuda"));
+            });
+        });
+        assert_eq!((count(), gemm_reduced_precision_f32()), (0, before));
     }
 }

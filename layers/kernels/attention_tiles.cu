@@ -101,7 +101,7 @@ __device__ void hide(float (&scores)[TILE / 8][4], u32 own, u32 start, const Sha
     }
 }
 
-// The shared memory that a block was given, as the launch says: at least as much, and from where the exchange of chunks begins.
+// The shared memory that the launch gave to a block. A trap where it is too little, or begins where chunks are not exchanged as expected.
 template <class Workspace>
 __device__ Workspace& in_memory() {
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -397,7 +397,7 @@ __device__ float product_of_chunks(uint4 left, uint4 right, float sum, const flo
 template <class T>
 __device__ void sum_products(const T* out, const T* upstream, float* deltas, u32 length, u32 heads, u32 width, u32 rows) {
     constexpr u32 COUNT = 16 / sizeof(T);
-    u32 row = (blockIdx.x * THREADS + threadIdx.x) / 16, lane = threadIdx.x % 16;
+    u32 row = blockIdx.x * (THREADS / 16) + threadIdx.x / 16, lane = threadIdx.x % 16;
     float sum = 0.0f;
     for (u32 column = COUNT * lane; row < rows && column < width; column += 16 * COUNT) {
         u64 place = (u64)row * width + column;
@@ -418,7 +418,7 @@ __device__ void sum_products(const T* out, const T* upstream, float* deltas, u32
     }
 
 DELTAS(half, Half)
-DELTAS(tf32, float)
+DELTAS(f32, float)
 
 #define ATTENTION(NAME, T, WIDTH, KEYS, TILE, FORWARD, BACKWARD)                                                       \
     extern "C" __global__ void __launch_bounds__(THREADS, FORWARD) attention_##NAME##_##WIDTH(                         \

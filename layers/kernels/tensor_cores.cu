@@ -1,5 +1,5 @@
-// Products of tiles of bf16 on tensor cores, summed in f32 (of f32: tensor_cores_tf32.cu): by a warpgroup (`wgmma`) where the code is for the card itself (sm_90a),
-// by each warp (`mma`) otherwise.
+// Products of tiles of bf16 on tensor cores, summed in f32: by a warpgroup (`wgmma`) where the code is for the card itself (sm_90a),
+// by each warp (`mma`) otherwise. Those of f32 are in tensor_cores_tf32.cu.
 //
 // A block of 4 warps has 64 rows, a warp 16 of them. A thread has, of each 8 columns of a product, two neighbors of row `lane / 4` and the
 // same of the row 8 below: what a product gives lies as the next one takes its left factor.

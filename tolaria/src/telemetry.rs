@@ -367,7 +367,7 @@ pub static CHECKPOINTS_RESUMED: EventDesc = EventDesc {
 pub static RESTORE_FAILED: EventDesc = EventDesc {
     name: "tolaria.rollback.restore_failed",
     level: Level::Critical,
-    help: "a checkpoint did not verify, or a state (generation `memory`: one in memory) could not be restored; an earlier one is tried, and the trainer stays as it is where there is none",
+    help: "a checkpoint did not verify, or a state (generation `memory`: one in memory, `pinned`: of the best evaluation) could not be restored; an earlier one is tried, and the trainer stays as it is where there is none",
     attributes: &["generation", "reason"],
 };
 

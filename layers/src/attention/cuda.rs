@@ -20,8 +20,8 @@ const SHARED_BYTES: usize = 48 * 1024;
 const MAX_SHARED_BYTES: CUfunction_attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 /// The version of machine code, and of the text that it was made of, for compute capability 9.0 itself.
 const HOPPER: i32 = 90;
-/// The first major version of the compute capability whose tensor cores multiply in TF32.
-const AMPERE: i32 = 8;
+/// The first compute capability whose tensor cores multiply in TF32, and have `bf16`.
+const AMPERE: i32 = 80;
 /// Bytes of a row that are moved at once.
 const BYTES_AT_ONCE: usize = 16;
 /// Threads that look at a row together.
@@ -70,8 +70,9 @@ impl Kernels {
             Scalar::Bf16 => Ok(Self::Halves),
             Scalar::F32 if !gemm_reduced_precision_f32() || !has_whole_chunks(shape, Scalar::F32) => Ok(Self::Plain),
             Scalar::F32 => {
-                let (major, _) = tensor_error(gpu_of(qkv)?.cuda_stream().context().compute_capability())?;
-                Ok(if major < AMPERE { Self::Plain } else { Self::Tf32 })
+                // What code was made for: a card may be newer.
+                let function = IMAGE.function(gpu_of(qkv)?, Self::Tf32.names(shape.width).0)?;
+                Ok(if tensor_error(function.ptx_version())? < AMPERE { Self::Plain } else { Self::Tf32 })
             }
         }
     }
@@ -110,24 +111,18 @@ impl Kernels {
     /// Bytes of shared memory that a block of such a pass works with: its own rows and two stages of tiles, of two kinds, and going back two
     /// numbers for each row of a stage. Plain kernels say it themselves. Tiles of `bf16` are larger in machine code that multiplies by warpgroups.
     fn shared_bytes(self, width: usize, pass: Pass, function: &CudaFunction) -> Result<usize> {
-        let (width, rows) = match width {
-            ..=32 => (32, 64),
-            33..=64 => (64, 64),
-            _ => (128, 32),
+        let (width, half_rows, tf32_rows) = match width {
+            ..=32 => (32, 64, 32),
+            33..=64 => (64, 64, 32),
+            _ => (128, 32, 16),
         };
         let rows = match (self, pass) {
             (Self::Plain, _) => return Ok(0),
-            (Self::Tf32, _) => {
-                if width == 128 {
-                    16
-                } else {
-                    32
-                }
-            }
-            (Self::Halves, Pass::Forward) => rows,
+            (Self::Tf32, _) => tf32_rows,
+            (Self::Halves, Pass::Forward) => half_rows,
             (Self::Halves, Pass::Backward) => {
                 let versions = function.binary_version().and_then(|binary| Ok((binary, function.ptx_version()?)));
-                if tensor_error(versions)? == (HOPPER, HOPPER) { rows } else { rows / 2 }
+                if tensor_error(versions)? == (HOPPER, HOPPER) { half_rows } else { half_rows / 2 }
             }
         };
         let bytes = width * self.scalar().bytes();
@@ -214,7 +209,7 @@ impl Attention {
         let (target, bytes) = (address(&deltas)?, self.numbers() * self.kernels.scalar().bytes());
         let [num_rows, length, heads, width] = [count(rows)?, count(length)?, count(heads)?, count(width)?];
         let is_halves = self.kernels == Kernels::Halves;
-        let name = if is_halves { "attention_deltas_half" } else { "attention_deltas_tf32" };
+        let name = if is_halves { "attention_deltas_half" } else { "attention_deltas_f32" };
         let function = IMAGE.function(device, name)?;
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&function);

@@ -9,8 +9,8 @@ use crate::precision::compute_type;
 /// `softmax(q kᵀ / √d) v` for each head, with a gradient.
 ///
 /// Half precision is computed in `f32`, but for `bf16` on a GPU: with heads of 8, 16, … 128 coordinates, tensor cores multiply
-/// it and the weights rounded to it, and sum in `f32`. So they do with `f32` rounded to TF32, with heads of 4, 8, … 128 coordinates, while
-/// candle's switch for TF32 products (`set_gemm_reduced_precision_f32`) is on. On a GPU no matrix of weights is stored, and the gradient is the same in every
+/// it and the weights rounded to it, and sum in `f32`. What is computed in `f32` is rounded to TF32 so, with heads of 4, 8, … 128
+/// coordinates and from compute capability 8.0 on, while candle's switch for TF32 products (`set_gemm_reduced_precision_f32`) is on. On a GPU no matrix of weights is stored, and the gradient is the same in every
 /// run; on the CPU, for `f64` and for heads of more than 128 coordinates it is composed of other operations.
 ///
 /// # Shapes

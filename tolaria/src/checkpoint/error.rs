@@ -147,6 +147,15 @@ impl CheckpointError {
         if let Self::Retention { committed, .. } = self { Some(*committed) } else { None }
     }
 
+    /// Whether what is stored is damaged, so that it will never be read.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::NothingLoadable { skipped, .. } => skipped.iter().all(|(_, reason)| reason.is_damage()),
+            _ => false,
+        }
+    }
+
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }

@@ -15,6 +15,8 @@ const DEFAULT_MAX_IDLE: usize = 64;
 pub struct PoolStats {
     /// Buffers alive: leased or waiting.
     pub allocated: usize,
+    /// Bytes of those buffers.
+    pub bytes: usize,
     /// Leases alive.
     pub outstanding: usize,
     /// Leases handed out so far.
@@ -58,7 +60,14 @@ impl GradientBufferPool {
     /// An empty pool that keeps at most `max_idle` idle buffers.
     #[must_use]
     pub fn with_max_idle(max_idle: usize) -> Self {
-        let shelf = Shelf { idle: Vec::new(), max_idle, outstanding: 0, leases_total: 0, allocations_total: 0 };
+        let shelf = Shelf {
+            idle: Vec::new(),
+            max_idle,
+            outstanding: 0,
+            outstanding_bytes: 0,
+            leases_total: 0,
+            allocations_total: 0,
+        };
         Self { shelf: Arc::new(Mutex::new(shelf)) }
     }
 
@@ -94,6 +103,7 @@ impl GradientBufferPool {
         };
         let mut shelf = self.shelf();
         shelf.outstanding += 1;
+        shelf.outstanding_bytes += key.bytes();
         shelf.leases_total += 1;
         Ok(GradientLease { key, serial, buffer, shelf: Arc::clone(&self.shelf) })
     }
@@ -116,6 +126,7 @@ impl GradientBufferPool {
         let shelf = self.shelf();
         PoolStats {
             allocated: shelf.idle.len() + shelf.outstanding,
+            bytes: shelf.idle.iter().map(|idle| idle.key.bytes()).sum::<usize>() + shelf.outstanding_bytes,
             outstanding: shelf.outstanding,
             leases_total: shelf.leases_total,
             allocations_total: shelf.allocations_total,
@@ -168,6 +179,12 @@ struct Key {
     location: DeviceLocation,
 }
 
+impl Key {
+    fn bytes(&self) -> usize {
+        self.num_elements * self.dtype.size_in_bytes()
+    }
+}
+
 #[derive(Debug)]
 struct Idle {
     key: Key,
@@ -182,6 +199,7 @@ struct Shelf {
     idle: Vec<Idle>,
     max_idle: usize,
     outstanding: usize,
+    outstanding_bytes: usize,
     leases_total: u64,
     allocations_total: u64,
 }
@@ -197,6 +215,7 @@ impl Shelf {
 
     fn put(&mut self, idle: Idle) {
         self.outstanding -= 1;
+        self.outstanding_bytes -= idle.key.bytes();
         self.idle.push(idle);
         if self.idle.len() > self.max_idle {
             self.idle.remove(0);
@@ -222,6 +241,18 @@ mod tests {
     fn stats(pool: &GradientBufferPool, allocated: usize, outstanding: usize, leases_total: u64) {
         let found = pool.stats();
         assert_eq!((found.allocated, found.outstanding, found.leases_total), (allocated, outstanding, leases_total));
+    }
+
+    #[test]
+    fn bytes_are_those_of_buffers_of_each_type_leased_or_not() {
+        let pool = GradientBufferPool::new();
+        let first = lease(&pool, 4);
+        let half = pool.lease(4, DType::BF16, &Device::Cpu).unwrap();
+        assert_eq!(pool.stats().bytes, 16 + 8);
+        drop((first, half));
+        assert_eq!(pool.stats().bytes, 16 + 8);
+        pool.retain(5);
+        assert_eq!(pool.stats().bytes, 0);
     }
 
     #[test]

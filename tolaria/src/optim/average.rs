@@ -71,13 +71,14 @@ impl Averages {
         self.of.get(name).map(|average| &average.value)
     }
 
-    /// Exchanges the values of parameters and averages, in place; lower halves stay with their numbers.
+    /// Exchanges the values of parameters and averages, in place; lower halves stay with their numbers. A restored average is on the CPU
+    /// until the next update.
     pub(super) fn exchange(&self, parameters: &[Parameter]) -> Result<(), Error> {
         for parameter in parameters {
             if let Some(average) = self.value(&parameter.name) {
                 let kept = parameter.var.copy()?;
-                parameter.var.set(average)?;
-                average.set(&kept)?;
+                parameter.var.set(&average.to_device(parameter.var.device())?)?;
+                average.set(&kept.to_device(average.device())?)?;
             }
         }
         Ok(())

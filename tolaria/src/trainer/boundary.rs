@@ -328,11 +328,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
 
     fn publish(&mut self, report: &EpochReport, totals: &EpochTotals) {
         self.instruments.epoch(report, totals);
-        let layout = self.parts.seeds.model().layout();
-        let (row, bytes) = (4 * layout.num_elements(), |(_, moments): (&str, &Tensor)| 4 * moments.elem_count());
-        let moments = self.optimizer.moments(layout).map(bytes).sum();
-        let averages = self.optimizer.averages(layout).map(bytes).sum();
-        let parts = [row, row * self.pool.stats().allocated, moments, averages];
+        let (model, bytes) = (self.parts.seeds.model(), |of: &Tensor| of.elem_count() * of.dtype().size_in_bytes());
+        let parameters = model.parameters().iter().map(|parameter| bytes(&parameter.var)).sum();
+        let moments = self.optimizer.moments(model.layout()).map(|(_, of)| bytes(of)).sum();
+        let averages = self.optimizer.averages(model.layout()).map(|(_, of)| bytes(of)).sum();
+        let parts = [parameters, self.pool.stats().bytes, moments, averages];
         self.instruments.memory(parts);
         for (part, bytes) in MEMORY_PARTS.into_iter().zip(parts) {
             self.note_memory(part, bytes as u64);

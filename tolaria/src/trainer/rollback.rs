@@ -157,11 +157,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
     }
 
-    /// Reports it. What cannot be followed by another attempt is an error.
-    fn restore_failed(&self, generation: &str, error: Error) -> Result<Error, Error> {
+    pub(super) fn tell_of_failed(&self, generation: &str, reason: &dyn std::error::Error) {
         self.instruments.rollback.failures.add(1);
         let event = Event::new(&desc::RESTORE_FAILED).with("generation", generation);
-        self.parts.recorder.event(event.with("reason", error::chain(&error)));
+        self.parts.recorder.event(event.with("reason", error::chain(reason)));
+    }
+
+    /// Reports it. What cannot be followed by another attempt is an error.
+    fn restore_failed(&self, generation: &str, error: Error) -> Result<Error, Error> {
+        self.tell_of_failed(generation, &error);
         match error {
             Error::LateRestore | Error::HalfRestored { .. } | Error::Region(_) => Err(error),
             other => Ok(other),

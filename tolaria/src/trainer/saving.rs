@@ -312,35 +312,43 @@ mod tests {
             assert_eq!((kept, to, failing.has_failed()), (None, StepIndex(u64::from(is_saved_again)), true));
         }
     }
+
     #[test]
     fn a_resumed_run_takes_the_best_network_that_was_written_for_the_best_one() {
         let mut eager = Eager::acquire().unwrap();
-        // Whether the one before was kept, and whether the last was.
-        let mut resumed = |keeps_first: bool, failing: Option<usize>| {
+        let best = |step: u64, loss: f64| Best { loss, ..best(step) };
+        // After `first`, if any; the calls until then, and the best one and that after going back.
+        let mut resumed = |first: Option<Best>, last: Best, failing: Option<usize>| {
             let dir = tempfile::tempdir().unwrap();
             let fs = failing.map(|call| FaultFs::failing(Arc::new(StdFs), Failure::Once, call));
             let fs = fs.unwrap_or_else(|| FaultFs::recording(Arc::new(StdFs)));
             let mut trained = trainer(dir.path(), Arc::new(fs.clone()));
-            if keeps_first {
-                trained.cursor.step = StepIndex(1);
-                trained.save_best(&eager, &mut NullObserver, best(1));
+            if let Some(first) = first {
+                trained.cursor.step = first.step;
+                trained.save_best(&eager, &mut NullObserver, first);
                 trained.await_writer();
             }
             let num_calls = fs.calls().len();
-            trained.cursor.step = StepIndex(2);
-            trained.save_best(&eager, &mut NullObserver, best(2));
+            trained.cursor.step = last.step;
+            trained.save_best(&eager, &mut NullObserver, last);
             // A state in which it is still the best, before it is known that it was not written.
             trained.save(&eager, When::Soon, None).unwrap();
             drop(trained);
             assert_eq!(fs.has_failed(), failing.is_some());
             let mut later = trainer(dir.path(), Arc::new(StdFs));
-            assert_eq!(later.resume(&mut eager).unwrap().unwrap().step, StepIndex(2));
-            (later.best().map(|best| best.step.0), num_calls)
+            assert_eq!(later.resume(&mut eager).unwrap().unwrap().step, last.step);
+            let kept = later.best();
+            later.roll_back(&mut eager).unwrap();
+            assert_eq!(later.best(), kept, "after going back to a checkpoint that tells of another");
+            assert_eq!(later.restore_best(&mut eager).unwrap().map(|best| best.step), kept.map(|best| best.step));
+            (kept, num_calls)
         };
-        for (keeps_first, expected) in [(false, None), (true, Some(1))] {
-            let (kept, num_calls) = resumed(keeps_first, None);
-            assert_eq!(kept, Some(2));
-            assert_eq!(resumed(keeps_first, Some(num_calls)).0, expected);
+        // A run that had gone back may find a better one at an earlier step.
+        for (first, last) in [(None, 2), (Some(best(1, 0.5)), 2), (Some(best(10, 0.5)), 7)] {
+            let last = best(last, 0.4);
+            let (kept, num_calls) = resumed(first, last, None);
+            assert_eq!(kept, Some(last));
+            assert_eq!(resumed(first, last, Some(num_calls)).0, first);
         }
     }
 }

@@ -13,14 +13,12 @@ use leyline::model::TrainableModel;
 use leyline::policy::Policy;
 use leyline::region::Eager;
 use leyline::seed::SeedManager;
-use leyline::telemetry::Event;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::GradientEngine;
 use crate::checkpoint::{Loaded, Snapshot, SnapshotMeta};
 use crate::error::{self, Error};
 use crate::host_read::HostReads;
-use crate::telemetry as desc;
 use crate::trainer::recovery::Guard;
 use crate::trainer::run::{Cursor, Resumed, Trainer};
 use crate::trainer::setup::{self, Setup};
@@ -263,7 +261,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Setup::of(&self.config.batch, &*self.parts.task, &self.parts.data, self.feed.describe(), fraction)
     }
 
-    /// Takes up the newest checkpoint that verifies; `None` when there is none.
+    /// Takes up the newest checkpoint that verifies; `None` when there is none. With [`Checkpoints::keep_best`](super::Checkpoints) the
+    /// best evaluation is from then on that of the checkpoint that is kept for it, which is read for it, and none where there is none.
     ///
     /// # Errors
     /// When the store cannot be read, or the checkpoint belongs to another configuration.
@@ -272,26 +271,27 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.await_writer();
         let Some(saver) = &self.saver else { return Ok(None) };
         let loaded = saver.reader.load_latest()?;
+        let written = if loaded.is_some() && saver.keep_best { self.written_best()? } else { self.track.best };
         let resumed = self.begin_with(eager, loaded)?;
-        if resumed.is_some() {
-            self.track.best = self.written_best();
+        if let (Some(_), Some(saver)) = (&resumed, self.saver.as_mut().filter(|saver| saver.keep_best)) {
+            let told = std::mem::replace(&mut self.track.best, written);
+            // A checkpoint that tells of it may be gone back to.
+            saver.unwritten.extend(told.filter(|told| written != Some(*told)));
         }
         Ok(resumed)
     }
 
-    /// The best evaluation so far, or where its checkpoint was not written when the state was, and never after, that of the one that was.
-    fn written_best(&self) -> Option<Best> {
-        let best = self.track.best?;
-        let Some(saver) = self.saver.as_ref().filter(|saver| saver.keep_best) else { return Some(best) };
+    /// The best evaluation whose checkpoint is on the disk. One of which a later checkpoint tells may not be: it was still to be written then.
+    fn written_best(&self) -> Result<Option<Best>, Error> {
+        let Some(saver) = &self.saver else { return Ok(None) };
         match saver.reader.load_pinned() {
-            Ok(Some(pinned)) if pinned.snapshot.meta.step >= best.step => Some(best),
-            Ok(pinned) => trainer_state(&pinned?.snapshot).ok()?.track.best,
-            Err(error) => {
-                self.parts.recorder.event(
-                    Event::new(&desc::RESTORE_FAILED).with("generation", "pinned").with("reason", error::chain(&error)),
-                );
-                None
+            Ok(Some(pinned)) => Ok(trainer_state(&pinned.snapshot)?.track.best),
+            Ok(None) => Ok(None),
+            Err(error) if error.is_damage() => {
+                self.tell_of_failed("pinned", &error);
+                Ok(None)
             }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -324,10 +324,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     ) -> Result<Option<Resumed>, Error> {
         let (Some(loaded), Some(saver)) = (loaded, &self.saver) else { return Ok(None) };
         for (generation, reason) in &loaded.skipped {
-            let event =
-                Event::new(&desc::RESTORE_FAILED).with("generation", generation).with("reason", error::chain(reason));
-            self.parts.recorder.event(event);
-            self.instruments.rollback.failures.add(1);
+            self.tell_of_failed(&generation.to_string(), reason);
         }
         let found = &loaded.snapshot.meta.config_digest;
         if *found != saver.config_digest {

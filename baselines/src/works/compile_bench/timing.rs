@@ -54,8 +54,9 @@ pub(super) fn measure_ways(
                 repeat(1)?;
                 let enqueued = gpu.now();
                 gpu.wait()?;
+                let over = gpu.now();
                 samples.push(format!("{name}.host"), "us", us(enqueued - began));
-                samples.push(&name, "us", us(gpu.now() - began));
+                samples.push(&name, "us", us(over - began));
             }
             let one = samples.median(&name).unwrap_or(f64::NAN);
             let count = num_pipelined(one);

@@ -38,7 +38,7 @@ pub(super) const WORK: Work = Work::with_flags::<GrowthFlags>(
 const NOTES: &str = "A decoder-only transformer over bytes; layers, products in bf16, compiled steps. scratch: all blocks from the first step, for so many steps. KIND.pP: half of the blocks for P percent of those steps, then all of them until the held-out \
     loss is at most that of scratch at its end (same seed), or for as many steps again. identity: each block is followed by a copy of itself whose two output projections are 0, so that the network computes what it did; stack: the blocks, \
     then copies of them all, so that it does not. null: identity after 0 steps, for at most twice the steps of scratch, which is a network from scratch with other initial weights, every second block of which adds 0 at first: what its ratio differs from 1 by, in either direction, is chance and that start. Blocks are copied by the work: no seed, gate or policy takes part. After growth a new trainer begins: fresh \
-    moments and averages, rates rise again over so many steps as config says (rise), steps are captured and compiled anew. All arms: AdamW, the same warm-up, then a constant rate, since a fall would end at a step that is chosen before; what is evaluated is the average of parameters over \
+    moments and averages, rates rise again over so many steps as config says (rise), steps are captured and compiled anew. All arms: AdamW, the same warm-up at first, then a constant rate, since a fall would end at a step that is chosen before; what is evaluated is the average of parameters over \
     the last steps (ema_decay). seconds: from before the network is made, with all captures and compilations; each evaluation is left out together with the step before it, and the last step of each epoch (in every arm alike). seconds.ARM.seedN, samples: at each evaluation, in their order; \
     loss.ARM.seedN.stepK: nats per byte of held-out windows after step K, those of the small network counted; tokens = K x tokens_per_step. final.seedN: scratch at its end. ratio.ARM.seedN: seconds to reach that / seconds of scratch to its end, both told at evaluations alone, so that ratios move by about every / steps; absent where it was not reached. A run of `every` steps comes first and is not told: it pays for what the driver compiles on a fresh machine. \
     reached.ARM: share of the seeds that did";
@@ -84,7 +84,7 @@ struct GrowthFlags {
     /// The first random seed, so that an arm that was chosen on some can be shown on others.
     #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u64).range(..race::MAX_SEEDS))]
     first_seed: u64,
-    /// Random seeds, of 1000 from 0 on.
+    /// How many random seeds, from the first on; the last there is is 999.
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u64).range(1..=race::MAX_SEEDS))]
     seeds: u64,
     /// No run starts after so many seconds; what is left is absent.
@@ -167,6 +167,10 @@ impl Flags for GrowthFlags {
             ("tokens_per_step", self.tokens_per_step().to_string()),
             ("steps", self.steps.to_string()),
             ("every", self.every.to_string()),
+            ("arms", self.arms.iter().map(|arm| arm.name()).collect::<Vec<_>>().join(",")),
+            ("first_seed", self.first_seed.to_string()),
+            ("seeds", self.seeds.to_string()),
+            ("rise", self.rise.to_string()),
             ("optimizer", race.described()),
             ("device", setting.gpu.map_or("cpu".to_owned(), |gpu| format!("cuda:{gpu}"))),
         ]);

@@ -27,12 +27,19 @@ const NOTES: &str = "suite.JOB.WAY: `esper train` as a process of its own, with 
     the packets are there without a gap, none was dropped and no sink failed; a work with a broken promise writes no result. blocking: compiled steps with CUDA_LAUNCH_BLOCKING=1, on a GPU. \
     .process: from start to end; .replays, .compiled: steps; .packets.seeds_of_replays: packets whose last step was a replay, with metrics by seed";
 
-/// Runs of the shipped data. In the first one seeds come and go by what is measured of them; in the second the steps are windows of several
+/// Runs of the shipped data. In the first one seeds come and go by what is measured of them, and averages of parameters are evaluated, at the end those of a checkpoint; in the second the steps are windows of several
 /// microbatches, in which conflicts of owners are resolved.
 const JOBS: [(&str, &[&str]); 2] = [
     (
         "heuristic",
-        &["--set", "policy.heuristic.looking.max_share=1.0", "--set", "policy.heuristic.plateau.min_relative_gain=1.0"],
+        &[
+            "--set",
+            "policy.heuristic.looking.max_share=1.0",
+            "--set",
+            "policy.heuristic.plateau.min_relative_gain=1.0",
+            "--set",
+            "train.ema_decay=0.99",
+        ],
     ),
     (
         "pcgrad",
