@@ -167,14 +167,23 @@ impl Flags for GrowthFlags {
             ("tokens_per_step", self.tokens_per_step().to_string()),
             ("steps", self.steps.to_string()),
             ("every", self.every.to_string()),
-            ("arms", self.arms.iter().map(|arm| arm.name()).collect::<Vec<_>>().join(",")),
+            ("arms", self.arm_names()),
             ("first_seed", self.first_seed.to_string()),
             ("seeds", self.seeds.to_string()),
             ("rise", self.rise.to_string()),
             ("optimizer", race.described()),
             ("device", setting.gpu.map_or("cpu".to_owned(), |gpu| format!("cuda:{gpu}"))),
         ]);
-        let result = result_on(&device, setting, WORK.name, NOTES, config, samples.0)?;
+        let mut result = result_on(&device, setting, WORK.name, NOTES, config, samples.0)?;
+        result.command += &format!(
+            " --text text --steps {} --every {} --rise {} --arms {} --first-seed {} --seeds {}",
+            self.steps,
+            self.every,
+            self.rise,
+            self.arm_names(),
+            self.first_seed,
+            self.seeds
+        );
         Ok(Outcome { result, attachments: plots.into() })
     }
 }
@@ -185,6 +194,10 @@ const HEAD: usize = 64;
 impl GrowthFlags {
     fn tokens_per_step(&self) -> usize {
         self.batch.get() * self.context.get()
+    }
+
+    fn arm_names(&self) -> String {
+        self.arms.iter().map(|arm| arm.name()).collect::<Vec<_>>().join(",")
     }
 
     /// What no flag shows alone.
