@@ -55,13 +55,15 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
 }
 
-/// The settings of the policy of a run. The dice are those of the run: two runs do not throw the same.
+/// The settings of the policy of a run. The dice are those of the run: two runs do not throw the same; its stages are not shorter than
+/// gates allow.
 #[must_use]
 pub fn policy_config(config: &EsperConfig) -> TamiyoConfig {
     let mut policy = config.policy.clone();
     for seed in [&mut policy.random.seed, &mut policy.learned.seed] {
         *seed = seed.wrapping_add(config.run.seed);
     }
+    policy.heuristic.gates = config.seeds.gate_epochs();
     policy
 }
 
@@ -299,5 +301,25 @@ pub fn device(name: DeviceName) -> Result<Device, String> {
         // An own stream, not the per-thread default one: the latter cannot be captured.
         DeviceName::Cuda(index) => Device::new_cuda_with_stream(index)
             .map_err(|error| format!("{name}: {error}; expected cpu or a GPU of this machine")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Layer;
+
+    #[test]
+    fn the_policy_of_a_run_knows_how_long_gates_make_it_wait() {
+        let gates = |set: &[&str]| {
+            let set: Vec<String> = set.iter().map(|one| format!("seeds.gates.{one}")).collect();
+            let flags = Layer::flags(Layer::data("digits").into_iter().collect(), &set).unwrap();
+            let policy = policy_config(&EsperConfig::from_layers(flags).unwrap().config);
+            let of = policy.heuristic.gates;
+            [of.training, of.blending, of.holding]
+        };
+        assert_eq!(gates(&[]), [4, 0, 2]);
+        assert_eq!(gates(&["training_min_epochs=5", "blending_min_epochs=1", "holding_min_epochs=3"]), [5, 1, 3]);
+        assert_eq!(gates(&["blending_min_epochs=1", "off=[\"system_impact\"]"]), [4, 1, 0]);
     }
 }

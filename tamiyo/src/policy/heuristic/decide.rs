@@ -202,6 +202,7 @@ impl Settings for HeuristicConfig {
             looking,
             earlier,
             closing_epochs,
+            gates: _,
         } = self;
         issues.at_least("plateau.patience_epochs", plateau.patience_epochs, 1);
         issues.within("plateau.min_relative_gain", plateau.min_relative_gain, 0.0..=1.0);
