@@ -4,6 +4,7 @@ use leyline::id::EpochIndex;
 use leyline::seed::{AlphaMode, Confirmation, Confirmed, Confirming, SeedStage, SeedState};
 use leyline::state::SystemState;
 use leyline::unit::Alpha;
+use tamiyo::policy::heuristic::GateEpochs;
 
 use crate::support::{config, decide, gain, judged, score, seed, slot, state, tamiyo, told};
 
@@ -391,6 +392,41 @@ fn closing_makes_permanent_what_its_gate_lets_pass_and_waits_for_it_while_a_boun
     check_confirmed(SHORT, 98, &[seed(false)], &[]);
     check_confirmed(SHORT, 99, &[seed(false)], &["closing: cull seed-1"]);
     check_confirmed(SHORT, 100, &[seed(false)], &["closing: cull seed-1"]);
+}
+
+/// A gate may ask for more epochs than the policy waits for: nothing is counted on that would end before.
+#[test]
+fn a_life_is_as_long_as_the_gates_ask_for() {
+    let with = |training, blending, holding| {
+        let mut settings = config(SHORT);
+        settings.heuristic.gates = GateEpochs { training, blending, holding };
+        settings
+    };
+    for (gates, life) in
+        [((0, 0, 0), 7), ((2, 2, 2), 7), ((4, 0, 0), 9), ((0, 3, 0), 8), ((0, 0, 4), 9), ((4, 3, 4), 12)]
+    {
+        let settings = with(gates.0, gates.1, gates.2);
+        assert_eq!(settings.heuristic.life_epochs(), life, "{gates:?}");
+        let last = |shown: SeedState, epoch: u64| {
+            let shown = state(epoch, vec![shown], vec![slot("a", &[])]);
+            told(&decide(&mut tamiyo(settings.clone()), &shown))[0].clone()
+        };
+        let germinated = || at(SeedStage::Germinated, 0);
+        assert_eq!(last(germinated(), 100 - life), "germinated: start_training seed-1", "{gates:?}");
+        assert_eq!(last(germinated(), 101 - life), "closing: cull seed-1", "{gates:?}");
+    }
+    // What a seed has still to cost before it is judged.
+    let room = |training| {
+        let mut settings =
+            config(&SHORT.replacen("\"closing", r#""looking":{"max_share":0.125,"epoch_cost":2.0},"closing"#, 1));
+        settings.heuristic.gates.training = training;
+        let slots = vec![slot("a", &[]), slot("b", &[("mlp", 10)])];
+        let mut policy = tamiyo(settings);
+        let states = (18..=20).map(|epoch| state(epoch, vec![at(SeedStage::Training, 1)], slots.clone()));
+        states.map(|state| told(&decide(&mut policy, &state))).last().unwrap()
+    };
+    assert_eq!(room(0), ["plateau: germinate mlp in b"]);
+    assert_eq!(room(7), ["looking_spent"]);
 }
 
 #[test]

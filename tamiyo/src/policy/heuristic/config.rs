@@ -193,7 +193,18 @@ impl HeuristicConfig {
     /// from germinated to training.
     #[must_use]
     pub fn life_epochs(&self) -> u64 {
-        1 + self.training.min_epochs + self.blending.ramp_epochs + self.holding.min_epochs
+        let [training, blending, holding] = self.least_epochs();
+        1 + training + blending + holding
+    }
+
+    /// Shortest time in training, blending and holding (epochs): what this policy waits for and what the gates ask for, whichever is more.
+    pub(super) fn least_epochs(&self) -> [u64; 3] {
+        let GateEpochs { training, blending, holding } = self.gates;
+        [
+            self.training.min_epochs.max(training),
+            self.blending.ramp_epochs.max(blending),
+            self.holding.min_epochs.max(holding),
+        ]
     }
 }
 

@@ -210,9 +210,9 @@ impl<'a> Case<'a> {
 
     /// Epochs until this seed is permanent when every stage from here on takes its shortest time.
     fn epochs_to_permanence(&self) -> u64 {
-        let HeuristicConfig { training, blending, holding, .. } = self.config;
+        let [training, blending, holding] = self.config.least_epochs();
         let trained = if self.seed.stage == SeedStage::Training { self.seed.epochs_in_stage } else { 0 };
-        training.min_epochs.saturating_sub(trained) + blending.ramp_epochs + holding.min_epochs
+        training.saturating_sub(trained) + blending + holding
     }
 
     fn measured(&self) -> String {
