@@ -147,13 +147,14 @@ fn told(args: &EarlierArgs) -> anyhow::Result<()> {
         (Ok(run), Ok(settings)) => Ok((run, settings)),
         (Err(error), _) | (_, Err(error)) => Err(UsageError(format!("{:#}", anyhow::Error::new(error)))),
     };
-    let tries = earlier(&args.run_dirs.iter().map(read).collect::<Result<Vec<_>, _>>()?)?;
+    let (tries, left_out) = earlier(&args.run_dirs.iter().map(read).collect::<Result<Vec<_>, _>>()?)?;
+    left_out.iter().for_each(|told| output::tell(&format!("{told}\n")));
     let rows = tries.iter().map(toml::Value::try_from).collect::<Result<Vec<_>, _>>()?;
     let text = if args.inline {
         format!("policy.heuristic.earlier.tries={}\n", toml::Value::Array(rows))
     } else {
         let rows: String = rows.iter().map(|row| format!("    {row},\n")).collect();
-        let (seeds, runs) = (tries.iter().map(|one| one.tries).sum::<u64>(), args.run_dirs.len());
+        let (seeds, runs) = (tries.iter().map(|one| one.tries).sum::<u64>(), args.run_dirs.len() - left_out.len());
         format!("# What became of {seeds} seeds in {runs} runs.\n[policy.heuristic.earlier]\ntries = [\n{rows}]\n")
     };
     Ok(output::print(&text)?)
