@@ -10,6 +10,8 @@ use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::command::KeyId;
 use leyline::id::RunId;
+use leyline::model::TrainableModel as _;
+use leyline::seed::SeedManager as _;
 use leyline::source::{Field, SampleSpec};
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
 use tamiyo::policy::PolicyKind;
@@ -136,6 +138,12 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
     let kept_back = if config.policy.policy == PolicyKind::Off { 0.0 } else { config.train.confirmation_fraction };
     let train = TrainConfig { execution, augment, confirmation_fraction: kept_back, ..config.train.clone() };
     Trainer::new(train, parts).context("building the trainer")
+}
+
+/// Parameters of the network that answers (count): those of seeds that only train in the shadow answer nothing.
+pub(crate) fn answering_parameters(trainer: &EsperTrainer) -> usize {
+    let segments = trainer.seeds().model().layout().segments().iter();
+    segments.filter(|segment| !segment.spec.isolated).map(|segment| segment.len).sum()
 }
 
 /// Where the data of a run on a GPU are; there is nothing to decide on the CPU.

@@ -19,7 +19,8 @@ use crate::runs::{Comparison, Row, Settings, earlier, render_page, table};
 pub(super) enum RunsCommand {
     /// List the runs of a folder: data, policy, seed, loss, measures, seeds kept, parameters, and how each ended.
     List(ListArgs),
-    /// Compare runs: a table, paired differences, and a page with their curves over each other.
+    /// Compare runs: a table, paired differences, and a page with their curves over each other. Where a policy keeps validation data back to
+    /// confirm gains, the best network was chosen on the rest: on fewer samples than under `off`.
     Compare(CompareArgs),
     /// Count what became of the seeds of runs, as the section `[policy.heuristic.earlier]` of later ones.
     Earlier(EarlierArgs),
