@@ -10,6 +10,8 @@ use kasmina::{Kasmina, KasminaConfig};
 use leyline::clock::Clock;
 use leyline::command::KeyId;
 use leyline::id::RunId;
+use leyline::model::TrainableModel as _;
+use leyline::seed::SeedManager as _;
 use leyline::source::{Field, SampleSpec};
 use leyline::telemetry::{EventDesc, MetricDesc, Recorder};
 use tamiyo::policy::PolicyKind;
@@ -55,13 +57,15 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
 }
 
-/// The settings of the policy of a run. The dice are those of the run: two runs do not throw the same.
+/// The settings of the policy of a run. The dice are those of the run: two runs do not throw the same; its stages are not shorter than
+/// gates allow.
 #[must_use]
 pub fn policy_config(config: &EsperConfig) -> TamiyoConfig {
     let mut policy = config.policy.clone();
     for seed in [&mut policy.random.seed, &mut policy.learned.seed] {
         *seed = seed.wrapping_add(config.run.seed);
     }
+    policy.heuristic.gates = config.seeds.gate_epochs();
     policy
 }
 
@@ -134,6 +138,12 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
     let kept_back = if config.policy.policy == PolicyKind::Off { 0.0 } else { config.train.confirmation_fraction };
     let train = TrainConfig { execution, augment, confirmation_fraction: kept_back, ..config.train.clone() };
     Trainer::new(train, parts).context("building the trainer")
+}
+
+/// Parameters of the network that answers (count): those of seeds that only train in the shadow answer nothing.
+pub(crate) fn answering_parameters(trainer: &EsperTrainer) -> usize {
+    let segments = trainer.seeds().model().layout().segments().iter();
+    segments.filter(|segment| !segment.spec.isolated).map(|segment| segment.len).sum()
 }
 
 /// Where the data of a run on a GPU are; there is nothing to decide on the CPU.
@@ -299,5 +309,25 @@ pub fn device(name: DeviceName) -> Result<Device, String> {
         // An own stream, not the per-thread default one: the latter cannot be captured.
         DeviceName::Cuda(index) => Device::new_cuda_with_stream(index)
             .map_err(|error| format!("{name}: {error}; expected cpu or a GPU of this machine")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Layer;
+
+    #[test]
+    fn the_policy_of_a_run_knows_how_long_gates_make_it_wait() {
+        let gates = |set: &[&str]| {
+            let set: Vec<String> = set.iter().map(|one| format!("seeds.gates.{one}")).collect();
+            let flags = Layer::flags(Layer::data("digits").into_iter().collect(), &set).unwrap();
+            let policy = policy_config(&EsperConfig::from_layers(flags).unwrap().config);
+            let of = policy.heuristic.gates;
+            [of.training, of.blending, of.holding]
+        };
+        assert_eq!(gates(&[]), [4, 0, 2]);
+        assert_eq!(gates(&["training_min_epochs=5", "blending_min_epochs=1", "holding_min_epochs=3"]), [5, 1, 3]);
+        assert_eq!(gates(&["blending_min_epochs=1", "off=[\"system_impact\"]"]), [4, 1, 0]);
     }
 }

@@ -126,13 +126,22 @@ fn what_is_in_no_pair_and_what_cannot_be_compared_is_told() {
 fn what_became_of_seeds_is_counted_over_runs_of_one_host_and_told_to_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let train = |name: &str, set: &[&str]| {
-        let args =
-            ["train", "--data", "digits", "--policy", "fixed", "--epochs", "16", "--progress", "off", "--out", name];
-        printed(dir.path(), &[&args[..], set].concat());
+        let args = ["train", "--data", "digits", "--policy", "fixed", "--progress", "off", "--out", name];
+        let epochs = if set.contains(&"--epochs") { &[][..] } else { &["--epochs", "16"] };
+        printed(dir.path(), &[&args[..], epochs, set].concat());
     };
     let fixed = ["--set", "policy.fixed.germinations=[{epoch=1,slot=\"input\",blueprint=\"mlp\"}]"];
+    // Decided by a schedule, so that it is known what germinates; but a schedule weighs nothing, and does not count.
+    let decided = |name: &str| {
+        let path = dir.path().join(name).join("config.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("policy = \"fixed\""), "{text}");
+        fs::write(&path, text.replacen("policy = \"fixed\"", "policy = \"heuristic\"", 1)).unwrap();
+    };
+    train("scheduled", &fixed);
     train("a", &fixed);
     train("b", &[&["--seed", "7"][..], &fixed].concat());
+    ["a", "b"].into_iter().for_each(decided);
     let text = printed(dir.path(), &["runs", "earlier", "a", "b"]);
     let told: toml::Value = toml::from_str(&text).unwrap();
     let rows = told["policy"]["heuristic"]["earlier"]["tries"].as_array().unwrap();
@@ -151,6 +160,15 @@ fn what_became_of_seeds_is_counted_over_runs_of_one_host_and_told_to_the_next_on
     printed(dir.path(), &["check-config", "told.toml"]);
     let inline = printed(dir.path(), &["runs", "earlier", "--inline", "a", "b"]);
     printed(dir.path(), &["train", "--data", "digits", "--epochs", "1", "--progress", "off", "--set", inline.trim()]);
+    let told = Command::cargo_bin("esper")
+        .unwrap()
+        .current_dir(dir.path())
+        .args(["runs", "earlier", "a", "scheduled", "b"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&told.stdout), text);
+    let left_out = String::from_utf8_lossy(&told.stderr);
+    assert!(left_out.contains("scheduled is left out: `policy.policy` is \"fixed\""), "{left_out}");
     let refused = |args: &[&str], expected: &str| {
         let output = Command::cargo_bin("esper").unwrap().current_dir(dir.path()).args(args).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
@@ -158,12 +176,18 @@ fn what_became_of_seeds_is_counted_over_runs_of_one_host_and_told_to_the_next_on
     };
     // Another host: by its runs, and by what they say.
     train("wide", &[&["--set", "host.mlp.hidden=[8]"][..], &fixed].concat());
+    decided("wide");
     refused(
         &["runs", "earlier", "a", "wide"],
         "`host.mlp.hidden` is [6] in a, and [8] in wide: expected runs of one host",
     );
+    // Another length, in which more or fewer seeds have the time to be kept.
+    train("long", &[&["--epochs", "18"][..], &fixed].concat());
+    decided("long");
+    refused(&["runs", "earlier", "a", "long"], "`run.epochs` is 16 in a, and 18 in long");
     // Another blend, which has elements of its own.
     train("gated", &[&["--set", "policy.blend=gate"][..], &fixed].concat());
+    decided("gated");
     refused(&["runs", "earlier", "a", "gated"], "`policy.blend` is ");
     let of_gate = 64 * 16 + 16 + 16 + 1;
     let text = printed(dir.path(), &["runs", "earlier", "gated"]);
@@ -175,5 +199,7 @@ fn what_became_of_seeds_is_counted_over_runs_of_one_host_and_told_to_the_next_on
     refused(&["runs", "earlier", "nowhere"], "nowhere");
     refused(&["runs", "earlier", "a", "b", "./a"], "which was given before: expected each run once");
     make(dir.path(), "off", "off", 1, None);
-    refused(&["runs", "earlier", "off"], "no seed of these runs was kept or removed");
+    refused(&["runs", "earlier", "off", "scheduled"], "expected runs that `heuristic` or `learned` decided");
+    make(dir.path(), "short", "heuristic", 1, None);
+    refused(&["runs", "earlier", "short"], "no seed of these runs was kept or removed");
 }

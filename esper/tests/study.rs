@@ -146,7 +146,8 @@ fn a_network_from_scratch_has_the_size_of_the_one_that_was_grown_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["--policies", "fixed,scratch,off", "--set", "data.test_fraction=0.7"];
     // Too short to grow, and long enough.
-    for (epochs, seed) in [("1", 3_u64), ("40", 0)] {
+    // A seed that trains in the shadow answers nothing, and a network from scratch needs nothing for it.
+    for (epochs, seed) in [("1", 3_u64), ("4", 5), ("40", 0)] {
         let (set, first) = (format!("run.epochs={epochs}"), seed.to_string());
         let more = ["--first-seed", &first, "--seeds", "1", "--set", &set];
         done(dir.path(), &[&flags[..], &more].concat());
@@ -156,7 +157,8 @@ fn a_network_from_scratch_has_the_size_of_the_one_that_was_grown_beside_it() {
         let size = |run: &Value| run["parameters"].as_u64().unwrap();
         assert_eq!(size(fixed) > size(off), epochs == "40");
         assert!((size(fixed)..size(fixed) + 100).contains(&size(scratch)), "{fixed}, {scratch}");
-        assert_eq!(scratch["test_loss"] == off["test_loss"], epochs == "1", "the same network");
+        assert_eq!(fixed["num_germinated"], 1, "{fixed}");
+        assert_eq!(scratch["test_loss"] == off["test_loss"], epochs != "40", "the same network");
         assert_eq!(scratch["steps"], fixed["steps"]);
         let (_, told) = done(dir.path(), &[&flags[..], &more].concat());
         assert_eq!((told.matches("% test accuracy").count(), runs(dir.path()).len()), (0, all.len()), "{told}");
@@ -187,22 +189,42 @@ fn dice_keep_as_many_seeds_as_the_policy_beside_them_and_say_so_where_they_canno
         assert_eq!(told.matches("% test accuracy").count(), 0, "{told}");
     }
     assert_eq!(before[1], before[2]);
-    // The seed of `fixed` is permanent after 13 epochs, and the run ends before most of what may be drawn.
+}
+
+#[test]
+fn arms_that_would_stop_early_by_different_samples_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let early = [
-        "--set",
-        "run.epochs=120",
-        "--set",
-        "train.early_stop.patience=13",
-        "--set",
-        "train.early_stop.min_delta=100.0",
-    ];
-    let (table, told) = text(&study(dir.path(), &[&flags[..], &early].concat()).output().unwrap());
-    assert!(
-        told.contains("digits, random-equal, seed 0") && told.contains("0 seeds became permanent, and 1 were to"),
-        "{told}"
-    );
-    assert!(!table.contains("| digits | random-equal | 1 |"), "{table}");
+    let output = study(dir.path(), &["--set", "train.early_stop.patience=3"]).output().unwrap();
+    let (_, told) = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("--set train.early_stop.patience=3: `train.early_stop` "), "{told}");
+    assert!(told.contains("expected no such key in a study"), "{told}");
+}
+
+#[test]
+fn the_validation_score_of_a_run_that_ends_inside_an_epoch_is_that_of_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    done(dir.path(), &ONE);
+    let whole = runs(dir.path())[0]["steps"].as_u64().unwrap();
+    let ends = |steps: u64, policies: &str| {
+        let max_steps = format!("run.max_steps={steps}");
+        let set = ["--set", "run.epochs=2", "--set", &max_steps];
+        done(dir.path(), &[&["--policies", policies, "--seeds", "1"][..], &set].concat()).0
+    };
+    // Inside the first epoch, of which no report comes.
+    let table = ends(1, "sweep,off");
+    assert!(table.contains("| digits | sweep |"), "{table}");
+    // And inside the second one, where the report of the first one is of another network.
+    let mut losses = Vec::new();
+    for steps in [1, whole, whole + 3] {
+        ends(steps, "off");
+        let all = runs(dir.path());
+        let of = |run: &&Value| {
+            run["policy"] == "off" && run["steps"] == steps && run["set"].to_string().contains("max_steps")
+        };
+        losses.push(all.iter().find(of).unwrap()["validation"][1].as_f64().unwrap());
+    }
+    assert!(losses[0] > losses[1] && losses[1] > losses[2], "{losses:?}");
 }
 
 const ONE: [&str; 6] = ["--policies", "off", "--seeds", "1", "--set", "run.epochs=1"];
@@ -440,6 +462,7 @@ fn arms_that_need_others_are_refused_without_them() {
         ("noise,off", "expected a policy before them"),
         ("random-equal,off", "expected a policy before them"),
         ("untold,off", "expected a policy before them"),
+        ("fixed,untold,off", "`untold` is `fixed` again, which does not read `policy.heuristic.earlier`"),
         ("heuristic,scratch-flops,off", "expected `scratch` too"),
         ("heuristic,sweep-4,off", "accepted: "),
     ] {

@@ -19,7 +19,8 @@ use crate::runs::{Comparison, Row, Settings, earlier, render_page, table};
 pub(super) enum RunsCommand {
     /// List the runs of a folder: data, policy, seed, loss, measures, seeds kept, parameters, and how each ended.
     List(ListArgs),
-    /// Compare runs: a table, paired differences, and a page with their curves over each other.
+    /// Compare runs: a table, paired differences, and a page with their curves over each other. Where a policy keeps validation data back to
+    /// confirm gains, the best network was chosen on the rest: on fewer samples than under `off`.
     Compare(CompareArgs),
     /// Count what became of the seeds of runs, as the section `[policy.heuristic.earlier]` of later ones.
     Earlier(EarlierArgs),
@@ -147,13 +148,14 @@ fn told(args: &EarlierArgs) -> anyhow::Result<()> {
         (Ok(run), Ok(settings)) => Ok((run, settings)),
         (Err(error), _) | (_, Err(error)) => Err(UsageError(format!("{:#}", anyhow::Error::new(error)))),
     };
-    let tries = earlier(&args.run_dirs.iter().map(read).collect::<Result<Vec<_>, _>>()?)?;
+    let (tries, left_out) = earlier(&args.run_dirs.iter().map(read).collect::<Result<Vec<_>, _>>()?)?;
+    left_out.iter().for_each(|told| output::tell(&format!("{told}\n")));
     let rows = tries.iter().map(toml::Value::try_from).collect::<Result<Vec<_>, _>>()?;
     let text = if args.inline {
         format!("policy.heuristic.earlier.tries={}\n", toml::Value::Array(rows))
     } else {
         let rows: String = rows.iter().map(|row| format!("    {row},\n")).collect();
-        let (seeds, runs) = (tries.iter().map(|one| one.tries).sum::<u64>(), args.run_dirs.len());
+        let (seeds, runs) = (tries.iter().map(|one| one.tries).sum::<u64>(), args.run_dirs.len() - left_out.len());
         format!("# What became of {seeds} seeds in {runs} runs.\n[policy.heuristic.earlier]\ntries = [\n{rows}]\n")
     };
     Ok(output::print(&text)?)

@@ -8,8 +8,9 @@ use kasmina::init::InitMode;
 use kasmina::isolation::IsolationConfig;
 use kasmina::lifecycle::GateConfig;
 use kasmina::{ActivationCheckpointing, KasminaConfig};
-use leyline::seed::AttributionMode;
+use leyline::seed::{AttributionMode, Gate};
 use serde::{Deserialize, Serialize};
+use tamiyo::policy::heuristic::GateEpochs;
 
 use super::{Issue, LibraryConfig};
 
@@ -83,6 +84,18 @@ impl SeedsConfig {
             blueprints: self.blueprints.clone(),
             blueprint_budgets: self.blueprint_budgets.clone(),
             ..KasminaConfig::new(host)
+        }
+    }
+
+    /// Epochs that gates ask for; 0 of those that let everything pass.
+    #[must_use]
+    pub fn gate_epochs(&self) -> GateEpochs {
+        let GateConfig { training_min_epochs, blending_min_epochs, holding_min_epochs, off, .. } = &self.gates;
+        let of = |gate: Gate, epochs: &u64| if off.contains(&gate) { 0 } else { *epochs };
+        GateEpochs {
+            training: of(Gate::Stability, training_min_epochs),
+            blending: of(Gate::Interface, blending_min_epochs),
+            holding: of(Gate::SystemImpact, holding_min_epochs),
         }
     }
 }

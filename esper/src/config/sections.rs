@@ -189,6 +189,7 @@ impl EsperConfig {
             let problem = "expected at least 1, or `policy.policy` to be `off`: isolation that is never checked is not measured, and no gate lets a seed train";
             issues.push(Issue::new("seeds.isolation.check_every_epochs", problem));
         }
+        issues.extend(self.gates_that_never_open());
         if self.run.gpu_dataset == GpuDataset::On && !self.train.execution.data_on_device {
             let problem = "expected `auto` or `off` beside `train.execution.data_on_device = false`, its older name";
             issues.push(Issue::new("run.gpu_dataset", problem));
@@ -199,6 +200,22 @@ impl EsperConfig {
         let expected = |(key, accepted)| Issue::new(format!("train.{key}"), format!("expected {accepted}"));
         issues.extend(of_trainer.map(expected));
         issues
+    }
+
+    /// Gates that open later than the policy culls what they do not let pass.
+    fn gates_that_never_open(&self) -> impl Iterator<Item = Issue> {
+        let (rules, gates) = (&self.policy.heuristic, self.seeds.gate_epochs());
+        let stages = [
+            ("training", gates.training, rules.training.max_epochs),
+            ("holding", gates.holding, rules.holding.max_epochs),
+        ];
+        let is_asked = self.policy.policy == PolicyKind::Heuristic;
+        stages.into_iter().filter(move |(_, least, most)| is_asked && least > most).map(|(stage, least, most)| {
+            let problem = format!(
+                "is {least}: expected at most {most}, `policy.heuristic.{stage}.max_epochs`, after which the policy culls a seed whose gate is shut"
+            );
+            Issue::new(format!("seeds.gates.{stage}_min_epochs"), problem)
+        })
     }
 }
 

@@ -159,6 +159,31 @@ fn settings_that_contradict_each_other_are_reported_at_their_place() {
 }
 
 #[test]
+fn a_gate_that_asks_for_more_epochs_than_the_policy_waits_is_refused() {
+    for (gate, rule, most) in [("training_min_epochs", "training", 30), ("holding_min_epochs", "holding", 5)] {
+        let refused = format!("seeds.gates.{gate}={}", most + 1);
+        check_refused(
+            "",
+            &[&refused],
+            &format!(
+                "--set {refused}: `seeds.gates.{gate}` is {}: expected at most {most}, `policy.heuristic.{rule}.max_epochs`, after which \
+                 the policy culls a seed whose gate is shut",
+                most + 1
+            ),
+        );
+        let longer = format!("policy.heuristic.{rule}.max_epochs={}", most + 1);
+        for accepted in [format!("seeds.gates.{gate}={most}"), longer] {
+            load_esper("", &[&refused, &accepted]).unwrap();
+        }
+        for accepted in
+            ["policy.policy=\"off\"", "policy.policy=\"learned\"", "seeds.gates.off=[\"stability\",\"system_impact\"]"]
+        {
+            load_esper("", &[&refused, accepted]).unwrap();
+        }
+    }
+}
+
+#[test]
 fn text_that_is_not_toml_is_answered_with_its_place() {
     check_refused("[run\nepochs = 3\n", &[], "run.toml:1:5: not TOML: unclosed table, expected `]`");
     check_refused("a = 1\na = 2\n", &[], "run.toml:2:1: not TOML: duplicate key");

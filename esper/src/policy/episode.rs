@@ -7,8 +7,7 @@ use esper_layers::operations::counted;
 use leyline::clock::SystemClock;
 use leyline::command::Operation;
 use leyline::error::BoxError;
-use leyline::id::{EpochIndex, RunId, StepIndex};
-use leyline::model::TrainableModel as _;
+use leyline::id::{RunId, StepIndex};
 use leyline::region::Eager;
 use leyline::seed::{SeedManager as _, SeedStage, SeedState};
 use leyline::telemetry::NullRecorder;
@@ -20,9 +19,9 @@ use tolaria::trainer::{Flow, Observer, Outcome};
 
 use crate::config::{DeviceName, EsperConfig};
 use crate::data::Prepared;
-use crate::policy::Point;
+use crate::policy::{One, Point};
 use crate::run::Interrupt;
-use crate::wire::{Surroundings, assemble, policy_config};
+use crate::wire::{Surroundings, answering_parameters, assemble, policy_config};
 
 /// What looking costs: of the validation loss, for as much compute as the network takes.
 const PRICE_OF_LOOKING: f64 = 0.1;
@@ -44,16 +43,6 @@ pub(super) struct Episode {
     pub(super) point: Point,
     /// Choices with the index of what was taken.
     pub(super) choices: Vec<(Choice, usize)>,
-}
-
-/// One network from the first decision on.
-#[derive(Debug)]
-struct One(Held);
-
-impl Networks for One {
-    fn look(&mut self, _epoch: EpochIndex, held: Option<&str>) -> Option<Result<Held, BoxError>> {
-        held.is_none().then(|| Ok(self.0.clone()))
-    }
 }
 
 struct Watch<'a> {
@@ -113,7 +102,7 @@ pub(super) fn run(
     let states = trainer.seeds().export_seed_states(&eager)?;
     let permanent = states.iter().filter(|state| state.stage == SeedStage::Fossilized);
     let gain = permanent.filter_map(|state| gain(state, &watch.reports)).fold(0.0, |sum, gain| sum + gain);
-    let grown = trainer.seeds().model().layout().num_elements() as f64;
+    let grown = answering_parameters(&trainer) as f64;
     let of_network = (operations.training + operations.evaluation) as f64;
     // What a GPU replays is not counted.
     let is_counted = config.run.device == DeviceName::Cpu && of_network > 0.0;
@@ -191,5 +180,21 @@ mod tests {
         assert!(found.looking > 0, "a seed was looked at");
         let expected = found.looking as f64 / (found.training + found.evaluation) as f64;
         assert!((episode.point.looking - expected).abs() < 1e-12, "{} for {expected}", episode.point.looking);
+    }
+
+    #[test]
+    fn a_seed_that_trains_in_the_shadow_is_no_growth() {
+        let layers = Layer::data("digits").into_iter().collect();
+        let soon = ["stability.epochs=0", "plateau.patience_epochs=1", "plateau.min_relative_gain=1.0"];
+        let soon = [&soon[..], &["germination.min_epoch=1", "looking.max_share=0.9"]].concat();
+        let mut set: Vec<String> = soon.iter().map(|one| format!("policy.heuristic.{one}")).collect();
+        // Ended before the policy thinks of the end.
+        let ends = ["run.epochs=40", "train.early_stop.patience=5", "train.early_stop.min_delta=100.0"];
+        set.extend(ends.map(str::to_owned));
+        let checked = check::check(None, Layer::flags(layers, &set).unwrap()).unwrap();
+        let (config, prepared) = (checked.loaded.config, checked.prepared);
+        let episode = run(&config, &prepared, &Decides::Rules, 0, &Interrupt::default()).unwrap().unwrap();
+        assert!(episode.point.looking > 0.0, "a seed was looked at");
+        assert!(episode.point.growth.abs() < 1e-12, "{}", episode.point.growth);
     }
 }

@@ -14,4 +14,5 @@ mod train;
 
 pub use file::{FileError, MANIFEST_FILE, Manifest, Point, SIGNATURE_FILE, Training, WEIGHTS_FILE, read, write};
 pub use source::{Kept, Watched, networks, warning, warnings};
+pub(crate) use source::{One, network};
 pub use train::{PolicyTrainArgs, command};

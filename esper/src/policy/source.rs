@@ -31,24 +31,44 @@ pub fn networks(
     signing: Option<Signing>,
     keep: Option<(Arc<dyn Fs>, &Path)>,
 ) -> anyhow::Result<Option<Box<dyn Networks>>> {
+    let (Some(_), Some(dir)) = (network(config, signing.as_ref())?, config.policy.learned.file.clone()) else {
+        return Ok(None);
+    };
+    let keep = keep.map(|(fs, run_dir)| (fs, run_dir.join(KEPT_DIR)));
+    Ok(Some(Box::new(Watched { dir, signing, keep, told: None })))
+}
+
+/// The network that the policy of this configuration begins with, where it has one.
+///
+/// # Errors
+/// [`UsageError`] when there is none, or it cannot be used.
+pub(crate) fn network(config: &EsperConfig, signing: Option<&Signing>) -> anyhow::Result<Option<Held>> {
     if config.policy.policy != PolicyKind::Learned {
         return Ok(None);
     }
-    let Some(dir) = config.policy.learned.file.clone() else {
+    let Some(dir) = &config.policy.learned.file else {
         let problem =
             "configuration: `policy.learned.file` is absent: expected a folder that `esper policy train` wrote";
         return Err(UsageError(problem.to_owned()).into());
     };
-    if let Err(error) = read(&dir, signing.as_ref()) {
+    let read = read(dir, signing).map_err(|error| {
         let error = anyhow::Error::new(error);
-        let problem = format!(
+        UsageError(format!(
             "configuration: `policy.learned.file` is {}, which cannot be used: {error:#}; expected a folder that `esper policy train` wrote",
             dir.display()
-        );
-        return Err(UsageError(problem).into());
+        ))
+    });
+    Ok(Some(read?.0))
+}
+
+/// One network from the first decision on, whatever its folder holds later.
+#[derive(Debug)]
+pub(crate) struct One(pub(crate) Held);
+
+impl Networks for One {
+    fn look(&mut self, _epoch: EpochIndex, held: Option<&str>) -> Option<Result<Held, BoxError>> {
+        held.is_none().then(|| Ok(self.0.clone()))
     }
-    let keep = keep.map(|(fs, run_dir)| (fs, run_dir.join(KEPT_DIR)));
-    Ok(Some(Box::new(Watched { dir, signing, keep, told: None })))
 }
 
 /// What is not claimed of a run with this configuration on data with this digest, by the network that it begins with; see

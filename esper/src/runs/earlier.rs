@@ -10,18 +10,36 @@ use crate::exit::UsageError;
 use crate::report::Run;
 
 /// What has to be the same for seeds of one run to say anything of those of another.
-const SECTIONS: &[&str] = &["data", "host", "seeds", "policy.blend"];
+const SECTIONS: &[&str] = &["data", "host", "seeds", "policy.blend", "run.epochs", "run.max_steps"];
+/// The policies that keep what was worth it. Dice and schedules cull or keep for other reasons.
+const WEIGHS: &[&str] = &["\"heuristic\"", "\"learned\""];
 
-/// Counts the seeds whose life ended, by slot, blueprint and size; those that lived when their run ended are left out.
+/// Counts the seeds whose life ended, by slot, blueprint and size; those that lived when their run ended are left out. With them the runs
+/// that do not count, as their policy does not weigh seeds, and why.
 ///
 /// # Errors
-/// A run that is given twice; runs that differ in data, host, seeds or blend; a run that did not write down what was on offer; no seed whose
-/// life ended.
-pub(crate) fn earlier(runs: &[(Run, Settings)]) -> Result<Vec<EarlierTries>, UsageError> {
+/// A run that is given twice; no run whose policy weighs seeds; runs that differ in data, host, seeds, blend or length; a run that did not
+/// write down what was on offer; no seed whose life ended.
+pub(crate) fn earlier(runs: &[(Run, Settings)]) -> Result<(Vec<EarlierTries>, Vec<String>), UsageError> {
     let mut given = BTreeSet::new();
     if let Some((run, _)) = runs.iter().find(|(run, _)| !given.insert(run.record.run_id.to_string())) {
         let (dir, id) = (run.dir.display(), &run.record.run_id);
         return Err(UsageError(format!("{dir} is the run {id}, which was given before: expected each run once")));
+    }
+    // Runs of before there was a choice say nothing of it.
+    let policy = |settings: &Settings| settings.get("policy.policy").unwrap_or(WEIGHS[0]).to_owned();
+    let (runs, others): (Vec<_>, Vec<_>) =
+        runs.iter().partition(|(_, settings)| WEIGHS.contains(&policy(settings).as_str()));
+    let left_out = others.iter().map(|(run, settings)| {
+        let dir = run.dir.display();
+        format!(
+            "{dir} is left out: `policy.policy` is {}; expected runs that `heuristic` or `learned` decided",
+            policy(settings)
+        )
+    });
+    let left_out: Vec<String> = left_out.collect();
+    if runs.is_empty() {
+        return Err(UsageError(left_out.join("\n")));
     }
     let of_host: Vec<Settings> =
         runs.iter().map(|(_, settings)| settings.clone().without_chance().of_sections(SECTIONS)).collect();
@@ -31,7 +49,7 @@ pub(crate) fn earlier(runs: &[(Run, Settings)]) -> Result<Vec<EarlierTries>, Usa
             format!("{} in {}", of_host[index].get(key).unwrap_or("not set"), runs[index].0.dir.display())
         };
         let problem = format!(
-            "`{key}` is {}, and {}: expected runs of one host on the same data, blended alike",
+            "`{key}` is {}, and {}: expected runs of one host on the same data, blended alike and of one length",
             told(0),
             told(other)
         );
@@ -50,7 +68,7 @@ pub(crate) fn earlier(runs: &[(Run, Settings)]) -> Result<Vec<EarlierTries>, Usa
         return Err(UsageError("no seed of these runs was kept or removed; expected runs that tried some".to_owned()));
     }
     tries.sort_by(|a, b| (a.grown, &a.slot, &a.blueprint).cmp(&(b.grown, &b.slot, &b.blueprint)));
-    Ok(tries)
+    Ok((tries, left_out))
 }
 
 /// One for each seed of the run whose life ended.

@@ -12,6 +12,7 @@ use leyline::seed::SeedManager as _;
 use leyline::telemetry::NullRecorder;
 use tamiyo::policy::PolicyKind;
 use tamiyo::policy::heuristic::EarlierConfig;
+use tamiyo::policy::learned::Held;
 
 use super::command::StudyArgs;
 use super::dice::drawn;
@@ -86,6 +87,15 @@ pub(super) struct Arm {
     pub(super) seed: u64,
     pub(super) set: Vec<String>,
     pub(super) config: EsperConfig,
+    /// What decides where the policy is `learned`.
+    pub(super) network: Option<Held>,
+}
+
+impl Arm {
+    /// Whether a network decides.
+    pub(super) fn is_learned(&self) -> bool {
+        self.config.policy.policy == PolicyKind::Learned
+    }
 }
 
 /// The arms in the order in which they can be trained: each of a list needs nothing but what came before the list.
@@ -107,6 +117,13 @@ pub(super) fn check_names(args: &StudyArgs) -> Result<(), UsageError> {
         "`scratch` is as large as what the first policy grows, `random-equal` keeps as many seeds, and `noise` and `untold` are decided about by it; expected a policy before them"
     } else if kinds.iter().any(|kind| kind.round() == 2) && !kinds.contains(&Kind::Scratch(Equal::Steps)) {
         "`scratch-flops` and `scratch-seconds` are as long as `scratch` makes them; expected `scratch` too"
+    } else if let Some(first) = args.policies.first().filter(|first| {
+        let reads = [PolicyKind::Heuristic, PolicyKind::Learned].map(PolicyKind::name);
+        kinds.contains(&Kind::Untold) && !reads.contains(&first.as_str())
+    }) {
+        &format!(
+            "`untold` is `{first}` again, which does not read `policy.heuristic.earlier`; expected `heuristic` or `learned` first"
+        )
     } else {
         return Ok(());
     };
@@ -138,7 +155,7 @@ pub(super) fn arms(args: &StudyArgs) -> Result<Vec<Arm>, ConfigError> {
             arms.extend(configs.iter().map(|(policy, config)| {
                 let (mut config, policy) = (config.clone(), policy.clone());
                 (config.run.seed, config.data.split_seed) = (seed, seed);
-                Arm { data: data.clone(), policy, seed, set: set.clone(), config }
+                Arm { data: data.clone(), policy, seed, set: set.clone(), config, network: None }
             }));
         }
     }
@@ -198,6 +215,11 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
     if loaded.config.run.out.is_some() {
         let issue = Issue::new("run.out", "is of no use: a study has no run folders; expected no such key");
         return Err(ConfigError::Invalid(vec![loaded.locate(issue)]));
+    }
+    if loaded.config.train.early_stop.is_some() {
+        let problem = "ends arms by different samples: `off`, `scratch`, `sweep` and `random-equal` keep none back to confirm gains on, and \
+                       would stop by all validation data, the others by a part; expected no such key in a study";
+        return Err(ConfigError::Invalid(vec![loaded.locate(Issue::new("train.early_stop", problem))]));
     }
     let mut config = loaded.config;
     if kind == Kind::Untold {
@@ -283,6 +305,11 @@ fn widened(config: &EsperConfig, wanted: usize) -> anyhow::Result<Option<EsperCo
 /// The arm of a sweep with the host's layers so many times as wide.
 fn of_sweep(times: usize) -> String {
     format!("sweep-{times}")
+}
+
+/// Whether an arm is one width of a sweep.
+pub(super) fn is_of_sweep(policy: &str) -> bool {
+    WIDTHS.into_iter().any(|times| of_sweep(times) == policy)
 }
 
 /// What the sweeps come to that are done: on each data set with each random seed the network that is best on validation data, by its

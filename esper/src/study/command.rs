@@ -15,15 +15,16 @@ use esper_layers::operations::counted;
 use leyline::clock::{Clock, SystemClock};
 use leyline::error::BoxError;
 use leyline::id::{RunId, SeedId, StepIndex};
-use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
 use leyline::seed::{Confirming, SeedManager as _, SeedStage};
+use leyline::state::Score;
 use leyline::telemetry::NullRecorder;
 use tamiyo::policy::PolicyKind;
+use tamiyo::policy::learned::{Held, Networks};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, Outcome};
+use tolaria::trainer::{Flow, Observer, Outcome, RunEvent};
 
-use super::arms::{Arm, Kind, arms, check_names, rounds, settled, swept};
+use super::arms::{Arm, Kind, arms, check_names, is_of_sweep, rounds, settled, swept};
 use super::file::{Counted, Origin, Run, RunFile, build};
 use super::page::page;
 use super::result::{name, result};
@@ -33,7 +34,7 @@ use crate::config::DeviceName;
 use crate::exit::{self, UsageError};
 use crate::run::Interrupt;
 use crate::signature::SignatureArgs;
-use crate::wire::{Surroundings, assemble};
+use crate::wire::{Surroundings, answering_parameters, assemble};
 use crate::{data, output, policy};
 
 /// Flags of `esper study`.
@@ -78,13 +79,25 @@ struct Watch<'a> {
     interrupt: &'a Interrupt,
     germinated: BTreeSet<SeedId>,
     p_values: BTreeMap<SeedId, f64>,
-    /// Accuracy and loss on the validation data at the end of the last epoch.
+    /// Accuracy and loss on the validation data, as they were evaluated last: at the end of the run, be it inside an epoch.
     validation: Option<(f64, f64)>,
+}
+
+impl Watch<'_> {
+    fn evaluated(&mut self, validation: &Score) {
+        self.validation = validation.accuracy().map(|accuracy| (accuracy, validation.loss));
+    }
 }
 
 impl Observer for Watch<'_> {
     fn step_finished(&mut self, _step: StepIndex) -> Flow {
         if self.interrupt.asked() { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn event(&mut self, event: &RunEvent<'_>) {
+        if let RunEvent::Evaluated(evaluation) = event {
+            self.evaluated(&evaluation.validation);
+        }
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
@@ -94,7 +107,7 @@ impl Observer for Watch<'_> {
         let seeds = report.asked.iter().flat_map(|asked| &asked.seeds).chain(&report.seeds);
         let read = seeds.filter_map(|seed| Some((seed.seed_id, seed.confirmation?.measured.p_value)));
         self.p_values.extend(read);
-        self.validation = report.validation.accuracy().map(|accuracy| (accuracy, report.validation.loss));
+        self.evaluated(&report.validation);
         Ok(())
     }
 }
@@ -111,10 +124,7 @@ pub fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     check_names(args)?;
     may_be_written(args.result.as_deref(), BUILD)?;
     check_places(args)?;
-    let arms = arms(args)?;
-    for arm in &arms {
-        surroundings(arm)?;
-    }
+    let arms = pinned(arms(args)?)?;
     let build = build();
     if let Some(dir) = &args.result {
         let made = fs::create_dir_all(dir);
@@ -207,11 +217,26 @@ fn opened(args: &StudyArgs, arms: &[Arm], build: Option<&str>) -> anyhow::Result
     }
 }
 
+/// With the network of each arm that has one. Each is read once: what a folder holds later decides in another study.
+fn pinned(mut arms: Vec<Arm>) -> anyhow::Result<Vec<Arm>> {
+    let mut read: BTreeMap<PathBuf, Held> = BTreeMap::new();
+    for arm in &mut arms {
+        let learned = &arm.config.policy.learned.file;
+        if let Some(held) = learned.as_ref().filter(|_| arm.is_learned()).and_then(|dir| read.get(dir)) {
+            arm.network = Some(held.clone());
+            continue;
+        }
+        arm.network = policy::network(&arm.config, SignatureArgs::default().of_policies()?.as_ref())?;
+        read.extend(learned.clone().zip(arm.network.clone()));
+    }
+    Ok(arms)
+}
+
 /// A run has no files.
 fn surroundings(arm: &Arm) -> anyhow::Result<Surroundings> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (run_id, recorder) = (RunId::new(format!("study-{}", arm.seed))?, Arc::new(NullRecorder));
-    let networks = policy::networks(&arm.config, SignatureArgs::default().of_policies()?, None)?;
+    let networks = arm.network.clone().map(|held| Box::new(policy::One(held)) as Box<dyn Networks>);
     Ok(Surroundings { run_id, checkpoints: None, command_journal: None, networks, recorder, clock })
 }
 
@@ -269,7 +294,7 @@ fn train_all(
 
 /// Trains an arm; `None` when the user ended it.
 fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Result<Option<Run>> {
-    let Arm { data, policy, seed, set, config } = arm;
+    let Arm { data, policy, seed, set, config, .. } = arm;
     let prepared = data::load(&config.data)?;
     let around = surroundings(arm)?;
     let clock = Arc::clone(&around.clock);
@@ -288,6 +313,10 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
     let states = trainer.seeds().export_seed_states(&eager)?;
     let num_fossilized = states.iter().filter(|state| state.stage == SeedStage::Fossilized).count();
     let (kind, drawn) = (Kind::of(policy), config.policy.fixed.germinations.len());
+    // A sweep chooses by it, and one that had none would be missing from the table.
+    if is_of_sweep(policy) {
+        watch.validation.context("the accuracy of the validation data")?;
+    }
     if kind == Kind::RandomEqual && num_fossilized != drawn {
         anyhow::bail!(
             "{num_fossilized} seeds became permanent, and {drawn} were to; expected as many: does anything end a run early?"
@@ -306,7 +335,7 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
         seconds: Some(seconds),
         operations,
         validation: watch.validation,
-        parameters: trainer.seeds().model().layout().num_elements(),
+        parameters: answering_parameters(&trainer),
         num_fossilized,
         num_germinated: Some(watch.germinated.len() as u64),
         num_confirmations: confirming.map(|next| next.num_read),
@@ -323,4 +352,55 @@ fn unconfirmable(at_the_end: Option<Confirming>) -> Option<String> {
     (num_read == 0 && num_samples < needed_samples).then(|| {
         format!("{num_samples} samples to confirm a gain on, the smallest that matters needs {needed_samples}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use esper_disk::StdFs;
+    use leyline::id::EpochIndex;
+    use tamiyo::policy::learned::{NUM_FEATURES, NUM_OUTPUTS, Network, Parts};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        study: StudyArgs,
+    }
+
+    fn write(dir: &Path, bias: f32) -> String {
+        let network = Network::new(Parts {
+            mean: vec![0.0; NUM_FEATURES],
+            scale: vec![1.0; NUM_FEATURES],
+            hidden_weight: vec![0.0; NUM_FEATURES],
+            hidden_bias: vec![0.0],
+            output_weight: vec![0.0; NUM_OUTPUTS],
+            output_bias: vec![bias; NUM_OUTPUTS],
+        });
+        policy::write(&StdFs, dir, &network.unwrap(), policy::Training::default(), None).unwrap();
+        policy::read(dir, None).unwrap().0.digest
+    }
+
+    #[test]
+    fn a_study_decides_by_the_network_that_it_began_with_and_says_so_whatever_comes_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let set = format!("policy.learned.file=\"{}\"", dir.path().display());
+        let line = ["study", "--policies", "learned,noise,off", "--seeds", "1", "--set", &set];
+        let first = write(dir.path(), 0.0);
+        let arms = pinned(arms(&Line::parse_from(line).study).unwrap()).unwrap();
+        assert_ne!(write(dir.path(), 1.0), first);
+        for arm in &arms {
+            let looked = surroundings(arm).unwrap().networks.map(|mut networks| {
+                let found = networks.look(EpochIndex(1), None).unwrap().unwrap().digest;
+                assert!(networks.look(EpochIndex(2), Some(&found)).is_none());
+                found
+            });
+            let expected = (arm.policy != "off").then(|| first.clone());
+            let prepared = data::load(&arm.config.data).unwrap();
+            let origin = serde_json::to_value(Origin::of(Some("build"), arm, &prepared).unwrap()).unwrap();
+            let stamped = origin.get("network").map(|digest| digest.as_str().unwrap().to_owned());
+            assert_eq!((&looked, &stamped), (&expected, &expected), "{}", arm.policy);
+        }
+    }
 }

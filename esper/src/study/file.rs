@@ -10,12 +10,11 @@ use esper_disk::{StdFs, replace_file};
 use esper_layers::operations::Operations;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tamiyo::PolicyKind;
 
 use super::arms::Arm;
 use crate::bench::BUILD;
 use crate::exit::UsageError;
-use crate::{data, output, policy, run};
+use crate::{data, output, run};
 
 /// One run of the study.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -130,9 +129,7 @@ impl Origin {
 }
 
 fn network_of(arm: &Arm) -> Option<String> {
-    let policy = &arm.config.policy;
-    let dir = policy.learned.file.as_ref().filter(|_| policy.policy == PolicyKind::Learned)?;
-    policy::read(dir, None).ok().map(|(held, _)| held.digest)
+    arm.network.as_ref().map(|held| held.digest.clone())
 }
 
 /// What this program is, for [`Origin`].

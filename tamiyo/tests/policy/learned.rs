@@ -63,6 +63,21 @@ fn all_mass_on_one_action_passes_no_limit() {
     assert!(lives([MUCH, 0.0, 0.0, MUCH, 0.0, 0.0, 0.0], 0..3).is_empty());
 }
 
+/// What earlier runs say is a limit too: of two worlds alike, nothing grows in the one where no pair has a chance.
+#[test]
+fn nothing_is_tried_where_seeds_of_earlier_runs_leave_none_a_chance() {
+    let grows = stubborn_network([0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0]);
+    let found = |kept: u64| {
+        let row = format!(r#"{{"slot":"a","blueprint":"mlp","parameters":10,"grown":false,"tries":9,"kept":{kept}}}"#);
+        let json = format!(r#"{{"policy":"learned","heuristic":{{"earlier":{{"tries":[{row}]}}}}}}"#);
+        let mut policy = with(&json, Scripted::from([(1, Ok(grows.clone()))]));
+        let decision = decide(&mut policy, &state(9, vec![], vec![slot("a", &[("mlp", 10)])]));
+        (decision.orders.len(), decision.waiting.iter().any(|why| why.rule == "does_not_pay"))
+    };
+    assert_eq!(found(9), (1, false));
+    assert_eq!(found(0), (0, true));
+}
+
 #[test]
 fn without_a_network_nothing_is_decided_and_said_so() {
     let mut policy = with(LEARNED, Scripted::from([]));

@@ -242,7 +242,7 @@ impl HeuristicConfig {
         state: &'a SystemState,
         proposals: &[Proposal],
     ) -> Room<'a> {
-        let (prices, min_epochs) = (Prices::of(&self.looking, state), self.training.min_epochs);
+        let (prices, [min_epochs, ..]) = (Prices::of(&self.looking, state), self.least_epochs());
         let live: Vec<_> = live_seeds(state, proposals).collect();
         let present = state.host_parameters + live.iter().map(|seed| seed.num_parameters).sum::<u64>();
         let limit = self.parameter_limit(memory);

@@ -37,6 +37,20 @@ pub struct HeuristicConfig {
     /// From how many epochs before the end of the run a seed that acts on the output must prove itself or go (epochs,
     /// default 3: a blending seed at full alpha still has two epochs of holding before the last boundary).
     pub closing_epochs: u64,
+    /// Those of the seed manager, whatever stands here: who builds both fills it in. A stage is not shorter than its gate allows.
+    #[serde(skip)]
+    pub gates: GateEpochs,
+}
+
+/// Epochs that a gate asks for before the stage it guards the end of is left (epochs, default 0: none is known).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GateEpochs {
+    /// Of shadow training.
+    pub training: u64,
+    /// Of blending, those of the ramp included.
+    pub blending: u64,
+    /// Of holding.
+    pub holding: u64,
 }
 
 /// When the validation loss counts as no longer improving.
@@ -179,7 +193,18 @@ impl HeuristicConfig {
     /// from germinated to training.
     #[must_use]
     pub fn life_epochs(&self) -> u64 {
-        1 + self.training.min_epochs + self.blending.ramp_epochs + self.holding.min_epochs
+        let [training, blending, holding] = self.least_epochs();
+        1 + training + blending + holding
+    }
+
+    /// Shortest time in training, blending and holding (epochs): what this policy waits for and what the gates ask for, whichever is more.
+    pub(super) fn least_epochs(&self) -> [u64; 3] {
+        let GateEpochs { training, blending, holding } = self.gates;
+        [
+            self.training.min_epochs.max(training),
+            self.blending.ramp_epochs.max(blending),
+            self.holding.min_epochs.max(holding),
+        ]
     }
 }
 
@@ -196,6 +221,7 @@ impl Default for HeuristicConfig {
             looking: LookingConfig::default(),
             earlier: EarlierConfig::default(),
             closing_epochs: 3,
+            gates: GateEpochs::default(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::evidence::EvidenceLog;
 use crate::issues::Issues;
 use crate::policy::heuristic::HeuristicConfig;
 use crate::policy::heuristic::budget::Compute;
-use crate::policy::heuristic::placement::Ledger;
+use crate::policy::heuristic::placement::{Ledger, Offered};
 use crate::policy::heuristic::rules::{LAST_BOUNDARY, epochs_left, judge};
 use crate::policy::proposal::live_seeds;
 use crate::policy::{Proposal, Settings};
@@ -84,21 +84,27 @@ impl HeuristicConfig {
         let room = self.room(memory, state, proposals);
         let mut offers = room.offers();
         let Some(choice) = memory.ledger.choose(&self.germination, &offers) else { return room.refusal() };
-        // Without earlier runs every offer pays, and to ask again of each would take as long as the choice.
-        if !self.earlier.tries.is_empty() {
-            let grown = state.slots.iter().any(|slot| slot.num_fossilized > 0);
-            offers.retain(|offered| self.earlier.pays(grown, &offered.slot.slot, offered.offer));
-            if memory.ledger.choose(&self.germination, &offers).is_none() {
-                let (least, beside) =
-                    (self.earlier.min_chance, if grown { "beside a permanent one" } else { "as the first" });
-                return Proposal::wait("does_not_pay", format!("no seed has a chance of {least} to be kept {beside}"));
-            }
+        offers.retain(|offered| self.germination.rank(&offered.offer.blueprint).is_some());
+        if let Some(against) = self.does_not_pay(state, &offers) {
+            return against;
         }
         let (loss, since) = (signals.loss.unwrap_or(f64::NAN), signals.epochs_since_improvement);
         let detail = format!("loss {loss:.6}, {since} epochs without improvement, {choice}");
         let (slot, blueprint) = (choice.slot, choice.blueprint);
         memory.record_germination(self, state, (slot, blueprint));
         Proposal::act(Operation::germinate(slot.clone(), blueprint.clone()), "plateau", detail)
+    }
+
+    /// Why none of these offers, all of which may be taken, is worth a look by what earlier runs say.
+    pub(in crate::policy) fn does_not_pay(&self, state: &SystemState, offers: &[Offered<'_>]) -> Option<Proposal> {
+        // Without earlier runs every offer pays.
+        let grown = state.slots.iter().any(|slot| slot.num_fossilized > 0);
+        let pays = |offered: &Offered<'_>| self.earlier.pays(grown, &offered.slot.slot, offered.offer);
+        if self.earlier.tries.is_empty() || offers.iter().any(pays) {
+            return None;
+        }
+        let (least, beside) = (self.earlier.min_chance, if grown { "beside a permanent one" } else { "as the first" });
+        Some(Proposal::wait("does_not_pay", format!("no seed has a chance of {least} to be kept {beside}")))
     }
 
     /// The first reason why nothing germinates in this epoch.
@@ -202,6 +208,7 @@ impl Settings for HeuristicConfig {
             looking,
             earlier,
             closing_epochs,
+            gates: _,
         } = self;
         issues.at_least("plateau.patience_epochs", plateau.patience_epochs, 1);
         issues.within("plateau.min_relative_gain", plateau.min_relative_gain, 0.0..=1.0);

@@ -32,10 +32,11 @@
 //! a seed that cannot become permanent any more. The last boundary a policy can count on is the one before the last
 //! epoch. Therefore
 //! - a germinated or training seed is culled as soon as its shortest remaining life reaches beyond that boundary;
-//! - from `closing_epochs` before the end, a holding seed becomes permanent when its lower bound is above 0, whatever
-//!   its time in the stage, and is culled otherwise;
-//! - a blending seed holds then when it acts in full, its lower bound is above 0 and one boundary is left to make it
-//!   permanent; it is culled otherwise;
+//! - from `closing_epochs` before the end, a holding seed that is proven (confirmed, or its lower bound above 0 where nobody
+//!   confirms) and does no harm becomes permanent as soon as its gate is open, whatever its time in the stage; it is
+//!   culled at once when it is not, or when its gate cannot open before that boundary any more;
+//! - a blending seed that is proven and does no harm holds then when it acts in full and its gate to permanence can still
+//!   open before that boundary; it is culled otherwise;
 //! - nothing germinates that could not live its shortest life.
 
 mod config;
@@ -46,8 +47,8 @@ mod earlier;
 pub(super) mod budget;
 
 pub use config::{
-    BlendingConfig, EvidenceConfig, GerminationConfig, HeuristicConfig, HoldingConfig, LookingConfig, PlateauConfig,
-    StabilityConfig, TrainingConfig,
+    BlendingConfig, EvidenceConfig, GateEpochs, GerminationConfig, HeuristicConfig, HoldingConfig, LookingConfig,
+    PlateauConfig, StabilityConfig, TrainingConfig,
 };
 pub use decide::HeuristicMemory;
 pub use earlier::{EarlierConfig, EarlierTries};

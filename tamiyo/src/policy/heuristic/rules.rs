@@ -92,20 +92,17 @@ impl<'a> Case<'a> {
                 Operation::Cull { seed }
             }
             SeedStage::Blending if left <= self.config.closing_epochs => {
-                let in_time = left > LAST_BOUNDARY;
-                if acts_in_full(self.seed) && self.is_proven() && in_time {
+                if acts_in_full(self.seed) && self.may_stay() && self.may_open_in_time(0) {
                     Operation::Hold { seed }
                 } else {
                     Operation::Cull { seed }
                 }
             }
-            SeedStage::Holding if left <= self.config.closing_epochs => {
-                if self.is_proven() {
-                    Operation::Fossilize { seed }
-                } else {
-                    Operation::Cull { seed }
-                }
-            }
+            SeedStage::Holding if left <= self.config.closing_epochs => match self.may_stay() {
+                true if self.gate_is_open(SeedStage::Fossilized) => Operation::Fossilize { seed },
+                true if self.may_open_in_time(self.seed.epochs_in_stage) => return None,
+                _ => Operation::Cull { seed },
+            },
             SeedStage::Germinated
             | SeedStage::Training
             | SeedStage::Blending
@@ -148,8 +145,12 @@ impl<'a> Case<'a> {
         (self.seed.epochs_in_stage >= config.max_epochs).then(|| self.cull("training_unproven"))
     }
 
+    fn is_harmful(&self) -> bool {
+        self.harmful_streak >= self.config.blending.harmful_measurements
+    }
+
     fn harmful(&self, rule: &'static str) -> Option<Proposal> {
-        (self.harmful_streak >= self.config.blending.harmful_measurements).then(|| self.cull(rule))
+        self.is_harmful().then(|| self.cull(rule))
     }
 
     fn blending(&self) -> Option<Proposal> {
@@ -192,15 +193,26 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// Whether the run may end with this seed, as far as its worth goes: what was confirmed can do harm later.
+    fn may_stay(&self) -> bool {
+        self.is_proven() && !self.is_harmful()
+    }
+
+    /// Whether the gate to permanence, shut now, can be open at a boundary that surely comes, to a seed that was held for so many epochs.
+    fn may_open_in_time(&self, held_epochs: u64) -> bool {
+        let before = epochs_left(self.state).saturating_sub(LAST_BOUNDARY);
+        before > 0 && held_epochs + before >= self.config.gates.holding
+    }
+
     fn z(&self) -> f64 {
         self.config.evidence.confidence_z
     }
 
     /// Epochs until this seed is permanent when every stage from here on takes its shortest time.
     fn epochs_to_permanence(&self) -> u64 {
-        let HeuristicConfig { training, blending, holding, .. } = self.config;
+        let [training, blending, holding] = self.config.least_epochs();
         let trained = if self.seed.stage == SeedStage::Training { self.seed.epochs_in_stage } else { 0 };
-        training.min_epochs.saturating_sub(trained) + blending.ramp_epochs + holding.min_epochs
+        training.saturating_sub(trained) + blending + holding
     }
 
     fn measured(&self) -> String {

@@ -105,7 +105,7 @@ pub(super) fn propose(
     }
     let germination = match limits.against(watched, state, &proposals, Asks::Limits) {
         Some(against) => against,
-        None => germinate(limits, &shown, &limits.room(watched, state, &proposals), take),
+        None => germinate(limits, (state, &shown), &limits.room(watched, state, &proposals), take),
     };
     if let Some(Operation::Germinate { slot, blueprint, .. }) = &germination.operation {
         memory.watched.record_germination(limits, state, (slot, blueprint));
@@ -114,12 +114,20 @@ pub(super) fn propose(
     proposals
 }
 
-fn germinate(limits: &HeuristicConfig, shown: &Shown<'_>, room: &Room<'_>, take: Take<'_>) -> Proposal {
+fn germinate(
+    limits: &HeuristicConfig,
+    (state, shown): (&SystemState, &Shown<'_>),
+    room: &Room<'_>,
+    take: Take<'_>,
+) -> Proposal {
     let mut offers = room.offers();
     offers.retain(|offered| limits.germination.rank(&offered.offer.blueprint).is_some());
     let free: Vec<&[Offered<'_>]> = Offered::by_slot(&offers).collect();
     if free.is_empty() {
         return room.refusal();
+    }
+    if let Some(against) = limits.does_not_pay(state, &offers) {
+        return against;
     }
     let (taken, probability) = take(&one_row(About::Germination, shown.run(), &[REST, GERMINATE]));
     if taken == 0 {
