@@ -129,7 +129,8 @@ pub enum Error {
     /// Most steps of an epoch had a loss or a gradient that is not finite.
     #[error(
         "training diverged: the loss or the gradient of {num_skipped} of the {num_steps} steps of epoch {epoch} is not \
-         finite; expected a lower learning rate or `clip_norm`, and data without such numbers"
+         finite; expected a lower learning rate or `clip_norm`, with products of `f16` a lower `loss_scale.initial`, \
+         and data without such numbers"
     )]
     Diverged {
         /// Steps that changed nothing.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tamiyo::{PolicyKind, TamiyoConfig};
 use tolaria::batch::GpuDataset;
 use tolaria::task::TaskConfig;
-use tolaria::trainer::TrainConfig;
+use tolaria::trainer::{TrainConfig, TrainPrecision};
 
 use super::load::{gather, peek};
 use super::network::{self, SeedsConfig};
@@ -200,6 +200,14 @@ impl EsperConfig {
         let expected = |(key, accepted)| Issue::new(format!("train.{key}"), format!("expected {accepted}"));
         issues.extend(of_trainer.map(expected));
         issues
+    }
+
+    /// What runs that train at the same time in one process cannot each have for themselves.
+    pub(crate) fn shared_by(&self, jobs: NonZeroUsize) -> Option<Issue> {
+        let is_shared = jobs.get() > 1 && self.train.precision == TrainPrecision::Tf32;
+        let problem = "is `tf32`, a switch of the process that runs at the same time would put on and off for each other: expected another \
+                       precision, or `--jobs 1`";
+        is_shared.then(|| Issue::new("train.precision", problem))
     }
 
     /// Gates that open later than the policy culls what they do not let pass.

@@ -184,6 +184,20 @@ fn a_gate_that_asks_for_more_epochs_than_the_policy_waits_is_refused() {
 }
 
 #[test]
+fn a_switch_of_the_process_is_refused_to_runs_at_the_same_time() {
+    let shared = |precision: &str, jobs| {
+        let config = load_esper("", &[&format!("train.precision={precision}")]).unwrap().config;
+        config.shared_by(NonZeroUsize::new(jobs).unwrap()).map(|issue| (issue.key, issue.problem))
+    };
+    assert_eq!([shared("tf32", 1), shared("f32", 2), shared("bf16", 2)], [None, None, None]);
+    let (key, problem) = shared("tf32", 2).unwrap();
+    assert!(
+        key == "train.precision" && problem.contains("expected another precision, or `--jobs 1`"),
+        "{key} {problem}"
+    );
+}
+
+#[test]
 fn text_that_is_not_toml_is_answered_with_its_place() {
     check_refused("[run\nepochs = 3\n", &[], "run.toml:1:5: not TOML: unclosed table, expected `]`");
     check_refused("a = 1\na = 2\n", &[], "run.toml:2:1: not TOML: duplicate key");

@@ -18,7 +18,7 @@ use esper_disk::StdFs;
 use tamiyo::policy::learned::{Choosing, Held, MAX_HIDDEN, Network, Row};
 
 use crate::bench::BUILD;
-use crate::config::{EsperConfig, Layer};
+use crate::config::{ConfigError, EsperConfig, Layer};
 use crate::data::Prepared;
 use crate::exit::{self, UsageError};
 use crate::policy::episode::{Decides, Episode, run};
@@ -181,6 +181,9 @@ fn problems(args: &PolicyTrainArgs) -> anyhow::Result<Vec<Problem>> {
         let layers = Layer::data(name).into_iter().collect::<Vec<_>>();
         let checked = check::check(None, Layer::flags(layers, &args.set)?)?;
         check::warn(&checked.warnings);
+        if let Some(issue) = checked.loaded.config.shared_by(args.jobs) {
+            return Err(ConfigError::Invalid(vec![checked.loaded.locate(issue)]).into());
+        }
         Ok(Problem { config: checked.loaded.config, prepared: checked.prepared })
     };
     args.data.iter().map(of).collect()

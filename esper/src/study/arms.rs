@@ -221,6 +221,9 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
                        would stop by all validation data, the others by a part; expected no such key in a study";
         return Err(ConfigError::Invalid(vec![loaded.locate(Issue::new("train.early_stop", problem))]));
     }
+    if let Some(issue) = loaded.config.shared_by(args.jobs) {
+        return Err(ConfigError::Invalid(vec![loaded.locate(issue)]));
+    }
     let mut config = loaded.config;
     if kind == Kind::Untold {
         config.policy.heuristic.earlier = EarlierConfig::default();
