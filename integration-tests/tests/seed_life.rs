@@ -74,7 +74,11 @@ fn a_pause_is_a_setting_of_the_schedule() {
 #[test]
 fn a_gradual_removal_is_a_setting_of_the_heuristic() {
     let recorded = run(&[
-        "seeds.gates.holding_min_epochs=1000",
+        // Seeds do harm, which the policy does not see and the last gate does.
+        "seeds.noise_blueprint=true",
+        "seeds.blueprints=[\"noise\"]",
+        "seeds.gates.require_gain=false",
+        "policy.heuristic.evidence.confidence_z=10.0",
         "policy.heuristic.blending.fade_epochs=2",
         "policy.heuristic.closing_epochs=1",
     ]);

@@ -205,8 +205,8 @@ impl EsperConfig {
     /// What runs that train at the same time in one process cannot each have for themselves.
     pub(crate) fn shared_by(&self, jobs: NonZeroUsize) -> Option<Issue> {
         let is_shared = jobs.get() > 1 && self.train.precision == TrainPrecision::Tf32;
-        let problem = "is `tf32`, a switch of the process that runs at the same time would put on and off for each other: expected another \
-                       precision, or `--jobs 1`";
+        let problem = "is `tf32`, a switch of the process, by which what runs at the same time evaluate in `f32` would be rounded too: expected \
+                       another precision, or `--jobs 1`";
         is_shared.then(|| Issue::new("train.precision", problem))
     }
 

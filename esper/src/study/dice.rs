@@ -13,7 +13,7 @@ use tolaria::batch::num_windows;
 
 use crate::config::EsperConfig;
 use crate::data;
-use crate::wire::kasmina_config;
+use crate::wire::{kasmina_config, policy_config};
 
 /// Schedules that are drawn before none is said to fit.
 const DRAWS: usize = 100_000;
@@ -58,14 +58,15 @@ pub(super) fn drawn(config: &EsperConfig, first: &str, num_seeds: usize) -> anyh
         let of = &rules.germination;
         (of.parameter_limit(host), usize::try_from(of.max_live_seeds)?, &of.blueprints[..])
     };
+    let [training_epochs, blending_epochs, holding_epochs] = policy_config(&config).heuristic.least_epochs();
     let mut fixed = if is_fixed {
         config.policy.fixed.clone()
     } else {
         FixedConfig {
             germinations: Vec::new(),
-            training_epochs: rules.training.min_epochs,
-            ramp_epochs: rules.blending.ramp_epochs,
-            holding_epochs: rules.holding.min_epochs,
+            training_epochs,
+            ramp_epochs: blending_epochs,
+            holding_epochs,
             curve: rules.blending.curve,
             pause: None,
         }

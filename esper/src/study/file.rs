@@ -31,7 +31,7 @@ pub(super) struct Run {
     /// Operations of training, evaluations and decisions included; of runs of earlier versions and on a GPU unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) operations: Option<Counted>,
-    /// Accuracy and loss on the validation data after the last epoch; unknown of runs of earlier versions.
+    /// Accuracy and loss on the validation data, as they were evaluated last, at the end of the run; unknown of runs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) validation: Option<(f64, f64)>,
     pub(super) parameters: usize,

@@ -6,6 +6,7 @@ mod world;
 mod budget;
 mod risk;
 mod heuristic;
+mod closing;
 mod earlier;
 mod controls;
 mod service;

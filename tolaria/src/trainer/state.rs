@@ -285,7 +285,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     fn written_best(&self) -> Result<Option<Best>, Error> {
         let Some(saver) = &self.saver else { return Ok(None) };
         match saver.reader.load_pinned() {
-            Ok(Some(pinned)) => Ok(trainer_state(&pinned.snapshot)?.track.best),
+            Ok(Some(pinned)) => {
+                for (generation, reason) in &pinned.skipped {
+                    self.tell_of_failed(&generation.to_string(), reason);
+                }
+                Ok(trainer_state(&pinned.snapshot)?.track.best)
+            }
             Ok(None) => Ok(None),
             Err(error) if error.is_damage() => {
                 self.tell_of_failed("pinned", &error);

@@ -198,7 +198,8 @@ impl HeuristicConfig {
     }
 
     /// Shortest time in training, blending and holding (epochs): what this policy waits for and what the gates ask for, whichever is more.
-    pub(super) fn least_epochs(&self) -> [u64; 3] {
+    #[must_use]
+    pub fn least_epochs(&self) -> [u64; 3] {
         let GateEpochs { training, blending, holding } = self.gates;
         [
             self.training.min_epochs.max(training),

@@ -171,7 +171,8 @@ impl<'a> Case<'a> {
         let detail = format!("{} epochs in {}, {}", self.seed.epochs_in_stage, self.seed.stage, self.measured());
         let (seed, blending) = (self.seed.seed_id, &self.config.blending);
         let steps = blending.fade_epochs.saturating_mul(self.state.steps_per_epoch);
-        let operation = if steps > 0 && self.seed.stage.acts_on_output() {
+        let is_closing = epochs_left(self.state) <= self.config.closing_epochs;
+        let operation = if steps > 0 && self.seed.stage.acts_on_output() && !is_closing {
             Operation::CullGradually { seed, steps, curve: blending.curve }
         } else {
             Operation::Cull { seed }

@@ -1,7 +1,7 @@
 //! The policy that was learned: a small network says what happens to each seed, and what germinates where.
 //!
 //! ```text
-//!  state ─► what `heuristic` observes ─► its limits: closing, compute for looking, seeds, parameters, power
+//!  state ─► what `heuristic` observes ─► its limits: closing, compute for looking, seeds, parameters, power, earlier runs
 //!                       │                     │ leave
 //!                       ▼                     ▼
 //!                   features (a row per seed, slot, offer) ─► choices ─► network ─► one option of each ─► proposals
