@@ -57,6 +57,8 @@ fn steps_ask_the_system_for_no_pages_again() {
     let mut trainer = Trainer::new(TrainConfig::default(), Parts { num_epochs: 1_000, ..parts }).unwrap();
     let mut watch = Watch::default();
     trainer.run(&mut Eager::acquire().unwrap(), &mut watch).unwrap();
-    let found = (watch.faults[WARM_UP + MEASURED - 1] - watch.faults[WARM_UP - 1]) / MEASURED as u64;
-    assert!(found <= MAX_FAULTS_PER_STEP, "{found} pages in a step");
+    // The median: the system may take pages back once that were long not used, and give them again.
+    let mut of_steps: Vec<u64> = watch.faults[WARM_UP - 1..].windows(2).map(|pair| pair[1] - pair[0]).collect();
+    of_steps.sort_unstable();
+    assert!(of_steps[MEASURED / 2] <= MAX_FAULTS_PER_STEP, "pages in a step: {of_steps:?}");
 }

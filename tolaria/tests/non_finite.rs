@@ -235,7 +235,8 @@ fn a_run_in_which_most_steps_are_not_finite_ends_and_stands_where_it_ended() {
     let mut trainer = Case::new(SGD, samples(f32::NAN, &all)).trainer(3, None, &recorder());
     let first = run(&mut trainer, &mut Watcher::default()).unwrap_err();
     let expected = "training diverged: the loss or the gradient of 5 of the 5 steps of epoch 1 is not finite; expected a lower \
-                    learning rate or `clip_norm`, and data without such numbers";
+                    learning rate or `clip_norm`, with products of `f16` a lower `loss_scale.initial`, and data without such \
+                    numbers";
     assert_eq!(first, expected);
     assert_eq!((trainer.progress().0.0, trainer.progress().1.0), (0, STEPS), "the epoch is not completed");
     assert_eq!(run(&mut trainer, &mut Watcher::default()).unwrap_err(), first, "and says so again");
