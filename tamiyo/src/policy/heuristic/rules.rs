@@ -98,11 +98,17 @@ impl<'a> Case<'a> {
                     Operation::Cull { seed }
                 }
             }
-            SeedStage::Holding if left <= self.config.closing_epochs => match self.may_stay() {
-                true if self.gate_is_open(SeedStage::Fossilized) => Operation::Fossilize { seed },
-                true if self.may_open_in_time(self.seed.epochs_in_stage) => return None,
-                _ => Operation::Cull { seed },
-            },
+            SeedStage::Holding if left <= self.config.closing_epochs => {
+                if !self.may_stay() {
+                    Operation::Cull { seed }
+                } else if self.gate_is_open(SeedStage::Fossilized) {
+                    Operation::Fossilize { seed }
+                } else if self.may_open_in_time(self.seed.epochs_in_stage) {
+                    return None;
+                } else {
+                    Operation::Cull { seed }
+                }
+            }
             SeedStage::Germinated
             | SeedStage::Training
             | SeedStage::Blending
