@@ -20,7 +20,34 @@ struct Scope {
     precision: Precision,
     /// By the tensor that was rounded, which lives as long.
     rounded: Vec<(Tensor, Tensor)>,
+    copies: Vec<WorkingCopy>,
     num_products: u64,
+}
+
+/// A weight in half precision beside itself, which its owner writes wherever he writes the weight.
+#[derive(Debug, Clone)]
+pub struct WorkingCopy {
+    of: TensorId,
+    copy: Tensor,
+}
+
+impl WorkingCopy {
+    /// `copy` of `weight`.
+    ///
+    /// # Errors
+    /// When it is of another shape or device, or not of half precision.
+    /// # Sync
+    /// none
+    pub fn new(weight: &Tensor, copy: &Tensor) -> Result<Self> {
+        let is_half = matches!(copy.dtype(), DType::BF16 | DType::F16);
+        if copy.shape() != weight.shape() || !is_half || !copy.device().same_device(weight.device()) {
+            let kind = |tensor: &Tensor| {
+                format!("{:?} {:?} on {:?}", tensor.dtype(), tensor.dims(), tensor.device().location())
+            };
+            candle_core::bail!("a copy in half precision of {} is {}", kind(weight), kind(copy))
+        }
+        Ok(Self { of: weight.id(), copy: copy.detach() })
+    }
 }
 
 /// Scopes of TF32 in the process, and what candle's switch was before the first of them.
@@ -62,8 +89,8 @@ impl Drop for Before {
     }
 }
 
-/// What `run` gives, with the products of `f32` that this thread forms in it in `precision`; and how many of them were rounded
-/// to half precision.
+/// What `run` gives, with the products of `f32` that this thread forms in it in `precision`; and how often weights rounded to half
+/// precision were asked for.
 ///
 /// [`Precision::F32`] leaves them as candle's switch for the process says, and [`Precision::Tf32`] turns that on until no thread has such a
 /// scope: what other threads multiply in `f32` on a GPU meanwhile is rounded as well. The others are known to whoever asks for
@@ -83,7 +110,16 @@ impl Drop for Before {
 /// assert_eq!(half(), None);
 /// ```
 pub fn with_precision<R>(precision: Precision, run: impl FnOnce() -> R) -> (R, u64) {
-    let scope = Scope { precision, rounded: Vec::new(), num_products: 0 };
+    with_copies(precision, Vec::new(), run)
+}
+
+/// [`with_precision`], where [`working_copy`] finds `copies`. Whoever gives them answers for each being its weight, rounded to
+/// the nearest number of its type, ties to even, as of when `run` begins.
+///
+/// # Sync
+/// none
+pub fn with_copies<R>(precision: Precision, copies: Vec<WorkingCopy>, run: impl FnOnce() -> R) -> (R, u64) {
+    let scope = Scope { precision, rounded: Vec::new(), copies, num_products: 0 };
     let before = Before::enter(scope);
     let result = run();
     let num_products = SCOPE.with(|place| place.borrow().as_ref().map_or(0, |scope| scope.num_products));
@@ -98,6 +134,36 @@ pub fn half() -> Option<DType> {
         Precision::F32 | Precision::Tf32 => None,
         Precision::Bf16 => Some(DType::BF16),
         Precision::F16 => Some(DType::F16),
+    })
+}
+
+/// The copy of a weight in `dtype` that this scope was given, which has no gradient; counts it as rounded where there is one.
+///
+/// # Sync
+/// none
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device, Var};
+/// use esper_graph::Precision;
+/// use esper_graph::precision::{WorkingCopy, with_copies, working_copy};
+///
+/// let weight = Var::new(&[1.0_f32, 1.0 / 3.0], &Device::Cpu)?;
+/// let copy = weight.detach().to_dtype(DType::BF16)?;
+/// let copies = vec![WorkingCopy::new(&weight, &copy)?];
+/// let (found, num_products) = with_copies(Precision::Bf16, copies, || working_copy(&weight, DType::BF16));
+/// assert_eq!(found.unwrap().to_dtype(DType::F32)?.to_vec1::<f32>()?, [1.0, 0.333_984_38]);
+/// assert_eq!(num_products, 1);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[must_use]
+pub fn working_copy(weight: &Tensor, dtype: DType) -> Option<Tensor> {
+    SCOPE.with(|place| {
+        let mut place = place.borrow_mut();
+        let scope = place.as_mut()?;
+        let found = scope.copies.iter().find(|copy| copy.of == weight.id() && copy.copy.dtype() == dtype)?;
+        scope.num_products += 1;
+        Some(found.copy.clone())
     })
 }
 
@@ -155,6 +221,27 @@ mod tests {
         let [first, second] = [round(), round()];
         assert_ne!(first.id(), second.id());
         assert_eq!(count, 5);
+    }
+
+    #[test]
+    fn a_copy_is_found_in_its_scope_by_its_weight_and_type() {
+        let of = |values: &[f32]| Var::new(values, &Device::Cpu).unwrap();
+        let (weight, other) = (of(&[1.0, 2.0]), of(&[1.0, 2.0]));
+        let copy = weight.detach().to_dtype(DType::BF16).unwrap();
+        for wrong in [weight.detach(), copy.narrow(0, 0, 1).unwrap()] {
+            assert!(WorkingCopy::new(&weight, &wrong).is_err());
+        }
+        let copies = vec![WorkingCopy::new(&weight, &copy).unwrap()];
+        let find = || {
+            let found = [(&weight, DType::BF16), (&weight, DType::F16), (&other, DType::BF16)];
+            found.map(|(weight, dtype)| working_copy(weight, dtype).is_some())
+        };
+        let (found, num_products) = with_copies(Precision::Bf16, copies, || {
+            let nested = with_precision(Precision::Bf16, find).0;
+            assert_eq!(nested, [false; 3]);
+            find()
+        });
+        assert_eq!((found, num_products, find()), ([true, false, false], 1, [false; 3]));
     }
 
     #[test]

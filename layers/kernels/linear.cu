@@ -156,7 +156,7 @@ __device__ void column_sums(Out* sums, u32 num_rows, u32 columns, u32 rows_per_c
     u32 end = num_rows - start < rows_per_chunk ? num_rows : start + rows_per_chunk;
     float sum[N] = {};
     if (first + own < columns && is_wide) {
-#pragma unroll 4
+#pragma unroll 8
         for (u32 row = start + threadIdx.y; row < end; row += LANES) {
             float values[N];
             take((u64)row * columns + first + own, values, Width<N>());

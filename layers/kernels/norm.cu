@@ -59,20 +59,34 @@ __device__ void store4(__nv_bfloat16* row, u32 i, float4 four) {
     ((uint2*)row)[i] = make_uint2(*(u32*)&low, *(u32*)&high);
 }
 
-template <int WIDTH, int VECTORS, class Out>
+// As numbers of a type.
+template <class T>
+__device__ float4 rounded4(float4 four) {
+    if constexpr (sizeof(T) == sizeof(float)) return four;
+    uint2 raw;
+    store4((__nv_bfloat16*)&raw, 0, four);
+    return load4((const __nv_bfloat16*)&raw, 0);
+}
+
+// Of x + addend, which is written to sum_of_both, where there is an addend.
+template <int WIDTH, int VECTORS, class In, class Out, class Addend>
 __device__ void normalize_rows(
-    const float* x, const float* scale, const float* shift, Out* y, float* statistics, u32 rows, u32 width,
-    float epsilon) {
+    const In* x, const Addend* addend, In* sum_of_both, const In* scale, const In* shift, Out* y, float* statistics,
+    u32 rows, u32 width, float epsilon) {
     u32 row = blockIdx.x * (blockDim.x / WIDTH) + threadIdx.x / WIDTH;
     if (row >= rows) return;
     u32 lane = threadIdx.x % WIDTH, count = width / 4;
-    const float4* source = (const float4*)(x + (u64)row * width);
+    const In* source = x + (u64)row * width;
     float4 values[VECTORS];
     float sum = 0.0f;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         u32 i = lane + v * WIDTH;
-        values[v] = i < count ? source[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        values[v] = i < count ? load4(source, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (addend != nullptr && i < count) {
+            values[v] = rounded4<In>(add4(values[v], load4(addend + (u64)row * width, i)));
+            store4(sum_of_both + (u64)row * width, i, values[v]);
+        }
         sum += sum4(values[v]);
     }
     float mean = sum_over_row<WIDTH>(make_float2(sum, 0.0f)).x / (float)width;
@@ -100,21 +114,21 @@ __device__ void normalize_rows(
 
 // Gradients of x, and sums over the rows of this block of those of scale and shift, (2, blocks, width). Either may be
 // absent.
-template <int WIDTH, int VECTORS, class Out>
+template <int WIDTH, int VECTORS, class In, class Out>
 __device__ void normalize_rows_backward(
-    const float* x, const float* scale, const float* statistics, const Out* upstream, float* x_gradient,
-    float* partials, u32 rows, u32 width) {
+    const In* x, const In* scale, const float* statistics, const Out* upstream, In* x_gradient, float* partials,
+    u32 rows, u32 width) {
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     u32 together = blockDim.x / WIDTH, lane = threadIdx.x % WIDTH, count = width / 4;
     float4 scales[VECTORS], scale_sums[VECTORS], shift_sums[VECTORS];
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         u32 i = lane + v * WIDTH;
-        scales[v] = i < count ? ((const float4*)scale)[i] : zero;
+        scales[v] = i < count ? load4(scale, i) : zero;
         scale_sums[v] = shift_sums[v] = zero;
     }
     for (u32 row = blockIdx.x * together + threadIdx.x / WIDTH; row < rows; row += gridDim.x * together) {
-        const float4* values = (const float4*)(x + (u64)row * width);
+        const In* values = x + (u64)row * width;
         const Out* gradients = upstream + (u64)row * width;
         float mean = statistics[2 * (u64)row], rate = statistics[2 * (u64)row + 1];
         float4 normal[VECTORS], scaled[VECTORS];
@@ -123,7 +137,7 @@ __device__ void normalize_rows_backward(
         for (int v = 0; v < VECTORS; v++) {
             u32 i = lane + v * WIDTH;
             float4 gradient = i < count ? load4(gradients, i) : zero;
-            normal[v] = i < count ? normalize4(values[i], mean, rate) : zero;
+            normal[v] = i < count ? normalize4(load4(values, i), mean, rate) : zero;
             scale_sums[v] = fma4(gradient, normal[v], scale_sums[v]);
             shift_sums[v] = add4(gradient, shift_sums[v]);
             scaled[v] = mul4(gradient, scales[v]);
@@ -133,15 +147,16 @@ __device__ void normalize_rows_backward(
         if (x_gradient == nullptr) continue;
         sums = sum_over_row<WIDTH>(sums);
         float offset = -sums.x / (float)width, slope = -sums.y / (float)width;
-        float4* target = (float4*)(x_gradient + (u64)row * width);
+        In* target = x_gradient + (u64)row * width;
 #pragma unroll
         for (int v = 0; v < VECTORS; v++) {
             u32 i = lane + v * WIDTH;
             float4 n = normal[v], g = scaled[v];
             if (i < count) {
-                target[i] = make_float4(
+                float4 gradient = make_float4(
                     rate * (fmaf(n.x, slope, offset) + g.x), rate * (fmaf(n.y, slope, offset) + g.y),
                     rate * (fmaf(n.z, slope, offset) + g.z), rate * (fmaf(n.w, slope, offset) + g.w));
+                store4(target, i, gradient);
             }
         }
     }
@@ -175,24 +190,32 @@ __device__ void normalize_rows_backward(
     }
 }
 
-#define LAYER_NORM_OF(NAME, OUT, WIDTH, VECTORS, THREADS)                                                              \
+#define LAYER_NORM_OF(NAME, IN, OUT, WIDTH, VECTORS, THREADS)                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_##NAME(                                           \
-        const float* x, const float* scale, const float* shift, OUT* y, float* statistics, u32 rows, u32 width,        \
-        float epsilon) {                                                                                               \
+        const IN* x, const IN* scale, const IN* shift, OUT* y, float* statistics, u32 rows, u32 width, float epsilon) { \
         WAIT_FOR_INPUTS;                                                                                               \
-        normalize_rows<WIDTH, VECTORS>(x, scale, shift, y, statistics, rows, width, epsilon);                          \
+        normalize_rows<WIDTH, VECTORS>(                                                                                \
+            x, (const OUT*)nullptr, (IN*)nullptr, scale, shift, y, statistics, rows, width, epsilon);                  \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_sum_##NAME(                                       \
+        const IN* x, const OUT* addend, IN* sum, const IN* scale, const IN* shift, OUT* y, float* statistics, u32 rows, \
+        u32 width, float epsilon) {                                                                                    \
+        WAIT_FOR_INPUTS;                                                                                               \
+        normalize_rows<WIDTH, VECTORS>(x, addend, sum, scale, shift, y, statistics, rows, width, epsilon);             \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_##NAME(                                  \
-        const float* x, const float* scale, const float* statistics, const OUT* upstream, float* x_gradient,           \
-        float* partials, u32 rows, u32 width) {                                                                        \
+        const IN* x, const IN* scale, const float* statistics, const OUT* upstream, IN* x_gradient, float* partials,   \
+        u32 rows, u32 width) {                                                                                         \
         WAIT_FOR_INPUTS;                                                                                               \
         normalize_rows_backward<WIDTH, VECTORS>(                                                                       \
             x, scale, statistics, upstream, x_gradient, partials, rows, width);                                        \
     }
 
+// From f32 to f32, from f32 to bf16, and all in bf16; an addend has the type of the result.
 #define LAYER_NORM(NAME, WIDTH, VECTORS, THREADS)                                                                      \
-    LAYER_NORM_OF(NAME, float, WIDTH, VECTORS, THREADS)                                                                \
-    LAYER_NORM_OF(half_##NAME, __nv_bfloat16, WIDTH, VECTORS, THREADS)
+    LAYER_NORM_OF(NAME, float, float, WIDTH, VECTORS, THREADS)                                                         \
+    LAYER_NORM_OF(half_##NAME, float, __nv_bfloat16, WIDTH, VECTORS, THREADS)                                          \
+    LAYER_NORM_OF(pure_##NAME, __nv_bfloat16, __nv_bfloat16, WIDTH, VECTORS, THREADS)
 
 LAYER_NORM(128, 32, 1, 128)
 LAYER_NORM(256, 32, 2, 128)
@@ -257,9 +280,8 @@ extern "C" __global__ void __launch_bounds__(128) layer_norm_backward_any(
 
 // Sums of the partial sums of groups of rows, (2, groups, width). Blocks of 32 columns by 16 shares of the groups; the
 // second coordinate of the grid tells scale from shift.
-extern "C" __global__ void __launch_bounds__(512) layer_norm_columns(
-    const float* partials, float* scale_gradient, float* shift_gradient, u32 groups, u32 width) {
-    WAIT_FOR_INPUTS;
+template <class Out>
+__device__ void sum_columns(const float* partials, Out* scale_gradient, Out* shift_gradient, u32 groups, u32 width) {
     __shared__ float sums[16][32];
     u32 column = blockIdx.x * 32 + threadIdx.x;
     const float* source = partials + (u64)blockIdx.y * groups * width;
@@ -274,6 +296,18 @@ extern "C" __global__ void __launch_bounds__(512) layer_norm_columns(
         for (int share = 1; share < 16; share++) sum += sums[share][threadIdx.x];
         (blockIdx.y == 0 ? scale_gradient : shift_gradient)[column] = sum;
     }
+}
+
+extern "C" __global__ void __launch_bounds__(512) layer_norm_columns(
+    const float* partials, float* scale_gradient, float* shift_gradient, u32 groups, u32 width) {
+    WAIT_FOR_INPUTS;
+    sum_columns(partials, scale_gradient, shift_gradient, groups, width);
+}
+
+extern "C" __global__ void __launch_bounds__(512) layer_norm_columns_pure(
+    const float* partials, __nv_bfloat16* scale_gradient, __nv_bfloat16* shift_gradient, u32 groups, u32 width) {
+    WAIT_FOR_INPUTS;
+    sum_columns(partials, scale_gradient, shift_gradient, groups, width);
 }
 
 }  // namespace layer_norm

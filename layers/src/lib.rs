@@ -29,6 +29,6 @@ pub use attention::{AttentionOptions, attention};
 pub use decoding::{KvCache, Position};
 pub use embedding::embedding;
 pub use linear::{Activation, LinearOptions, Precision, WeightOrder, linear};
-pub use norm::{layer_norm, layer_norm_to};
+pub use norm::{add_layer_norm, layer_norm, layer_norm_to};
 pub use recompute::recompute;
 pub use relu::relu;

@@ -93,8 +93,45 @@ extern "C" __global__ void cross_entropy_backward(
     if (target >= classes && threadIdx.x == 0) out[0] = NAN;
 }
 
-// Logits of bf16, read once for their sum. One block of 1024 threads per row, so that the rows that are under way together
-// stay near for the second time; sums of a thread in single precision.
+// As cross_entropy_backward, for rows of up to 128 classes: a warp per row, 4 of them in a block.
+extern "C" __global__ void __launch_bounds__(128) cross_entropy_backward_narrow(
+    const float* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, float* gradient) {
+    WAIT_FOR_INPUTS;
+    u32 r = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (r >= rows) return;
+    const float* row = logits + (u64)r * classes;
+    float* out = gradient + (u64)r * classes;
+    u32 target = targets[r];
+    float values[4], max = -INFINITY;
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        u32 c = lane + 32 * k;
+        values[k] = c < classes ? row[c] : -INFINITY;
+        max = fmaxf(max, values[k]);
+    }
+    for (u32 far = 16; far > 0; far /= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, far));
+    double sum = 0.0;
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        values[k] = expf(values[k] - max);
+        if (lane + 32 * k < classes) sum += (double)values[k];
+    }
+    for (u32 far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, far);
+    double weight = (double)*upstream / (double)rows;
+    float scale = (float)(weight / sum);
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        u32 c = lane + 32 * k;
+        if (c >= classes) continue;
+        float value = values[k] * scale;
+        if (c == target) value -= (float)weight;
+        if (target >= classes && c == 0) value = NAN;
+        out[c] = target == IGNORED ? 0.0f : value;
+    }
+}
+
+// Logits of bf16, read once for their sum. One block per row, of 1024 threads where rows are wide, so that the rows that are under
+// way together stay near for the second time; sums of a thread in single precision.
 
 #define LOG2_E 1.44269504088896340736f
 
@@ -128,10 +165,11 @@ struct HalfRow {
     double sum;
 };
 
-// What the softmax of a row is normalized with, known to all threads of a block of 1024; a NaN makes the sum NaN.
+// What the softmax of a row is normalized with, known to all threads of a block of so many; a NaN makes the sum NaN.
+template <u32 THREADS>
 __device__ HalfRow half_row(const __nv_bfloat16* row, u32 classes) {
-    __shared__ float maxima[1024];
-    __shared__ double sums[1024];
+    __shared__ float maxima[THREADS];
+    __shared__ double sums[THREADS];
     float max = -INFINITY, sum = 0.0f;
     visit_halves(row, classes, [&](u32, const float* values, u32 count) {
         float top = max;
@@ -145,14 +183,14 @@ __device__ HalfRow half_row(const __nv_bfloat16* row, u32 classes) {
     });
     maxima[threadIdx.x] = max;
     __syncthreads();
-    for (u32 half = 512; half > 0; half /= 2) {
+    for (u32 half = THREADS / 2; half > 0; half /= 2) {
         if (threadIdx.x < half) maxima[threadIdx.x] = fmaxf(maxima[threadIdx.x], maxima[threadIdx.x + half]);
         __syncthreads();
     }
     float top = maxima[0];
     sums[threadIdx.x] = (double)(sum * power_of_two((max - top) * LOG2_E));
     __syncthreads();
-    for (u32 half = 512; half > 0; half /= 2) {
+    for (u32 half = THREADS / 2; half > 0; half /= 2) {
         if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
         __syncthreads();
     }
@@ -161,9 +199,8 @@ __device__ HalfRow half_row(const __nv_bfloat16* row, u32 classes) {
 
 // As cross_entropy_rows; and the largest of each row with the logarithm of the sum of exp(x - largest), where there is a place
 // for them: as one number the small one would be lost in the large one.
-extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
-    const __nv_bfloat16* logits, const u32* targets, u32 classes, double* nats, float* log_sums) {
-    WAIT_FOR_INPUTS;
+template <u32 THREADS>
+__device__ void half_losses(const __nv_bfloat16* logits, const u32* targets, u32 classes, double* nats, float* log_sums) {
     const __nv_bfloat16* row = logits + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
     if (target == IGNORED) {
@@ -171,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
         if (threadIdx.x < 2 && log_sums) log_sums[2 * blockIdx.x + threadIdx.x] = 0.0f;
         return;
     }
-    HalfRow whole = half_row(row, classes);
+    HalfRow whole = half_row<THREADS>(row, classes);
     if (threadIdx.x != 0) return;
     double log_sum = log(whole.sum);
     nats[blockIdx.x] = target < classes ? log_sum - ((double)__bfloat162float(row[target]) - (double)whole.max) : (double)NAN;
@@ -181,17 +218,24 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_rows_bf16(
     }
 }
 
-// As cross_entropy_backward, with what cross_entropy_rows_bf16 has found.
-extern "C" __global__ void __launch_bounds__(1024) cross_entropy_backward_bf16(
+// As cross_entropy_backward, with what half_losses has found, or finds it once more where nothing was kept.
+template <u32 THREADS>
+__device__ void half_gradients(
     const __nv_bfloat16* logits, const u32* targets, const float* upstream, const float* log_sums, u32 classes, u32 rows,
     __nv_bfloat16* gradient) {
-    WAIT_FOR_INPUTS;
     const __nv_bfloat16* row = logits + (u64)blockIdx.x * classes;
     __nv_bfloat16* out = gradient + (u64)blockIdx.x * classes;
     u32 target = targets[blockIdx.x];
     bool is_ignored = target == IGNORED, in_vectors = ((u64)out & 15) == 0;
-    float weight = (float)((double)*upstream / (double)rows);
-    float max = log_sums[2 * blockIdx.x], log_sum = log_sums[2 * blockIdx.x + 1];
+    float weight = (float)((double)*upstream / (double)rows), max = 0.0f, log_sum = 0.0f;
+    if (log_sums) {
+        max = log_sums[2 * blockIdx.x];
+        log_sum = log_sums[2 * blockIdx.x + 1];
+    } else if (!is_ignored) {
+        HalfRow whole = half_row<THREADS>(row, classes);
+        max = whole.max;
+        log_sum = (float)log(whole.sum);
+    }
     visit_halves(row, classes, [&](u32 first, const float* values, u32 count) {
         uint4 raw;
         __nv_bfloat16* halves = (__nv_bfloat16*)&raw;
@@ -209,6 +253,22 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_backward_bf16(
         if (count == 8 && in_vectors) *(uint4*)(out + first) = raw;
     });
 }
+
+#define HALF_LOSSES(NAME, THREADS)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_rows_##NAME(                                 \
+        const __nv_bfloat16* logits, const u32* targets, u32 classes, double* nats, float* log_sums) {               \
+        WAIT_FOR_INPUTS;                                                                                             \
+        half_losses<THREADS>(logits, targets, classes, nats, log_sums);                                              \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_backward_##NAME(                             \
+        const __nv_bfloat16* logits, const u32* targets, const float* upstream, const float* log_sums, u32 classes,  \
+        u32 rows, __nv_bfloat16* gradient) {                                                                         \
+        WAIT_FOR_INPUTS;                                                                                             \
+        half_gradients<THREADS>(logits, targets, upstream, log_sums, classes, rows, gradient);                       \
+    }
+
+HALF_LOSSES(bf16, 1024)
+HALF_LOSSES(bf16_narrow, 128)
 
 // 1 where the target has the largest logit of its row, the first of equals; a NaN in the row leaves 0
 extern "C" __global__ void row_hits(const float* logits, const u32* targets, u32 classes, float* hits) {

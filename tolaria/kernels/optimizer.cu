@@ -3,7 +3,8 @@
 
 const u32 MAX_PARAMETERS = 160;
 
-// Of parameters in halves there are half as many, and the second half of `parameter` is their lower halves.
+// Of parameters in halves there are half as many, and the second half of `parameter` is their lower halves; of parameters with
+// copies, their copies.
 struct Parameters {
     u64 parameter[MAX_PARAMETERS];
     u64 moments[MAX_PARAMETERS];
@@ -80,6 +81,35 @@ struct Halves {
         halves(x.x, h.x, l.x); halves(x.y, h.y, l.y); halves(x.z, h.z, l.z); halves(x.w, h.w, l.w);
         *(ushort4*)(high + i) = h;
         *(short4*)(low + i) = l;
+    }
+};
+
+// A parameter of `f32`, and where it has one a copy that is rounded to `bf16`.
+struct Copied {
+    Whole whole;
+    __nv_bfloat16* copy;
+
+    __device__ Copied(const Parameters& parameters, u32 index)
+        : whole(parameters, index), copy((__nv_bfloat16*)parameters.parameter[MAX_PARAMETERS / 2 + index]) {}
+    __device__ bool aligned() const { return whole.aligned() && (u64)copy % 8 == 0; }
+    __device__ float one(u64 i) const { return whole.one(i); }
+    __device__ void set_one(u64 i, float x) const {
+        whole.set_one(i, x);
+        if (copy) copy[i] = __float2bfloat16_rn(x);
+    }
+    template <bool ALIGNED>
+    __device__ float4 four(u64 i) const { return whole.four<ALIGNED>(i); }
+    template <bool ALIGNED>
+    __device__ void set_four(u64 i, float4 x) const {
+        whole.set_four<ALIGNED>(i, x);
+        if (!copy) return;
+        __align__(8) __nv_bfloat16 c[4] = {
+            __float2bfloat16_rn(x.x), __float2bfloat16_rn(x.y), __float2bfloat16_rn(x.z), __float2bfloat16_rn(x.w)};
+        if (ALIGNED) {
+            *(uint2*)(copy + i) = *(const uint2*)c;
+        } else {
+            for (int k = 0; k < 4; k++) copy[i + k] = c[k];
+        }
     }
 };
 
@@ -173,8 +203,9 @@ __device__ void update_chunk(
         update_chunk<RULE, NUMBERS>(                                                                                  \
             rows, parameters, settings, chunks, parts, coefficients, factors, constants, first_chunk);                \
     }
-#define UPDATE(NAME)                          \
-    UPDATE_NUMBERS(NAME, rule_##NAME, Whole) \
-    UPDATE_NUMBERS(NAME##_halves, rule_##NAME, Halves)
+#define UPDATE(NAME)                                   \
+    UPDATE_NUMBERS(NAME, rule_##NAME, Whole)           \
+    UPDATE_NUMBERS(NAME##_halves, rule_##NAME, Halves) \
+    UPDATE_NUMBERS(NAME##_copied, rule_##NAME, Copied)
 
 UPDATE_RULES

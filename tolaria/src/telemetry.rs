@@ -73,7 +73,7 @@ leyline::declare_metrics! {
     INPUT_GATHER = Gauge "tolaria.input.gather_ms" Milliseconds [];
     /// Part of that time for which no step of the last epoch waited; absent without workers.
     INPUT_OVERLAP = Gauge "tolaria.input.overlap" Ratio [];
-    /// Memory at the end of the last epoch, by what it is for: `parameters`, `gradients` (buffers of the pool), `moments` of the optimizer, `averages` of parameters.
+    /// Memory at the end of the last epoch, by what it is for: `parameters`, `gradients` (buffers of the pool), `moments` of the optimizer, `averages` of parameters, `copies` of weights in `bf16`.
     MEMORY_PART = Gauge "tolaria.memory.part_bytes" Bytes ["part"];
     /// Whether products of training steps are rounded to `bf16` or `f16`.
     AMP_ENABLED = Gauge "tolaria.train.amp_enabled" Flag [];

@@ -16,7 +16,7 @@ pub(crate) fn captured(
     eager: &mut Eager,
     work: Workload,
 ) -> Result<(OptimizerStep, UpdatePlan, Captured), Error> {
-    let mut step = OptimizerStep::new(gpu, work)?;
+    let mut step = OptimizerStep::new(gpu, work)?.copying()?;
     step.eagerly(gpu)?;
     // The plan of the second step serves the recording too: what changes is read from the table.
     let plan = step.load()?;

@@ -3,7 +3,8 @@
 use std::num::NonZeroUsize;
 
 use candle_core::{DType, Tensor};
-use esper_graph::{Captured, HostSlice, Session, StagingLane, StagingRing};
+use esper_graph::precision::with_copies;
+use esper_graph::{Captured, HostSlice, Precision, Session, StagingLane, StagingRing};
 use leyline::batch::Batch;
 use leyline::model::TrainableModel as _;
 use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients, row_type};
@@ -57,6 +58,16 @@ impl OptimizerStep {
         })
     }
 
+    /// The same, whose updates write copies of the weights where its products round them: as the trainer's do where they are replayed.
+    pub(crate) fn copying(mut self) -> Result<Self, Error> {
+        let (model, rate) = (&self.work.model, self.work.learning_rate);
+        self.optimizer = Optimizer::new(self.work.optimizer).copying(self.work.rounds_weights);
+        self.optimizer.prepare(model.parameters(), model.layout(), rate)?;
+        // Nobody but the optimizer writes parameters from here on.
+        self.optimizer.refresh_copies(model.parameters(), model.layout())?;
+        Ok(self)
+    }
+
     /// Steps that were loaded.
     pub(crate) fn num_steps(&self) -> usize {
         self.num_steps
@@ -82,7 +93,9 @@ impl OptimizerStep {
     pub(crate) fn region(&self, plan: &UpdatePlan) -> Result<(), Error> {
         let model = &self.work.model;
         let (parameters, layout) = (model.parameters(), model.layout());
-        let loss = self.work.loss(&self.batch)?;
+        let copies = self.optimizer.working_copies(parameters, layout)?;
+        // Layers say themselves what they multiply.
+        let loss = with_copies(Precision::F32, copies, || self.work.loss(&self.batch)).0?;
         let gradient = self.pool.lease_to_write(
             layout.num_elements(),
             row_type(parameters, self.loss.device()),

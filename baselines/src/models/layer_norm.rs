@@ -31,13 +31,26 @@ impl LayerNorm {
         Ok(Self { variant, scale, shift })
     }
 
+    /// `x + addend`, and that normalized.
+    pub(super) fn forward_sum(&self, x: &Tensor, addend: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
+        if self.variant.form == Form::Layers {
+            return esper_layers::add_layer_norm(x, addend, &self.scale, &self.shift, EPS, self.dtype(x));
+        }
+        let sum = (x + addend.to_dtype(x.dtype())?)?;
+        let normal = self.forward(&sum)?;
+        Ok((sum, normal))
+    }
+
+    /// What products multiply in `bf16`, and give on to each other, as with PyTorch's autocast.
+    fn dtype(&self, x: &Tensor) -> DType {
+        if self.variant.precision == Precision::Bf16 { DType::BF16 } else { x.dtype() }
+    }
+
     /// Shape (…, width) stays.
     pub(super) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         debug_assert!(matches!(x.dtype(), DType::F32 | DType::F64 | DType::BF16));
         if self.variant.form == Form::Layers {
-            // What products multiply in `bf16`, and give on to each other, as with PyTorch's autocast.
-            let dtype = if self.variant.precision == Precision::Bf16 { DType::BF16 } else { x.dtype() };
-            return esper_layers::layer_norm_to(x, &self.scale, &self.shift, EPS, dtype);
+            return esper_layers::layer_norm_to(x, &self.scale, &self.shift, EPS, self.dtype(x));
         }
         let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
         let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;

@@ -105,19 +105,19 @@ impl Transformer {
     /// For another length than the context; when the device fails. An id outside the vocabulary is undefined off
     /// the CPU.
     pub(crate) fn forward(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
-        self.head.forward(&self.norm.forward(&self.embed_and_mix(ids)?)?)
+        self.head.forward(&self.embed_and_mix(ids)?.normalized(&self.norm)?.1)
     }
 
     /// Logits of the token after each sequence, shape (B, vocabulary), of ids (B, T) as `f32`.
     pub(crate) fn forward_last(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
         let (batch, len) = ids.dims2()?;
-        let x = self.embed_and_mix(ids)?.reshape((batch, len, self.config.width))?;
+        let x = self.embed_and_mix(ids)?.sum()?.reshape((batch, len, self.config.width))?;
         let last = x.narrow(1, len - 1, 1)?.squeeze(1)?.contiguous()?;
         self.head.forward(&self.norm.forward(&last)?)
     }
 
-    /// What the blocks make of ids (B, T), shape (B·T, D).
-    fn embed_and_mix(&self, ids: &Tensor) -> candle_core::Result<Tensor> {
+    /// What the blocks make of ids (B, T).
+    fn embed_and_mix(&self, ids: &Tensor) -> candle_core::Result<Stream> {
         let TransformerConfig { width, context_len, .. } = self.config;
         let (batch, len) = ids.dims2()?;
         if len != context_len {
@@ -130,11 +130,9 @@ impl Transformer {
             Form::Layers => esper_layers::embedding(&self.tokens, &ids)?,
         };
         let embedded = embedded.reshape((batch, len, width))?;
-        let mut x = embedded.broadcast_add(&self.positions)?.reshape((batch * len, width))?;
-        for block in &self.blocks {
-            x = block.forward(&x, batch, &self.mask)?;
-        }
-        Ok(x)
+        let embedded = embedded.broadcast_add(&self.positions)?.reshape((batch * len, width))?;
+        let start = Stream { x: embedded, addend: None };
+        self.blocks.iter().try_fold(start, |stream, block| block.forward(stream, batch, &self.mask))
     }
 
     /// The network as a model; it gives B·T rows of logits for B samples, so targets are (B·T,).
@@ -155,6 +153,29 @@ impl Transformer {
     pub(crate) fn into_last_model(self) -> Result<PlainModel, tolaria::Error> {
         Ok(PlainModel::new(self.variables.clone(), move |ids: &Tensor| self.forward_last(ids))?
             .with_host_numbers(HostNumbers::Fixed))
+    }
+}
+
+/// What goes from block to block: (B·T, D), and what is still to be added to it.
+struct Stream {
+    x: Tensor,
+    addend: Option<Tensor>,
+}
+
+impl Stream {
+    fn sum(self) -> candle_core::Result<Tensor> {
+        match self.addend {
+            Some(addend) => &self.x + addend.to_dtype(self.x.dtype())?,
+            None => Ok(self.x),
+        }
+    }
+
+    /// The sum, and that normalized.
+    fn normalized(self, norm: &LayerNorm) -> candle_core::Result<(Tensor, Tensor)> {
+        match self.addend {
+            Some(addend) => norm.forward_sum(&self.x, &addend),
+            None => Ok((self.x.clone(), norm.forward(&self.x)?)),
+        }
     }
 }
 
@@ -235,8 +256,8 @@ impl Block {
         })
     }
 
-    fn forward(&self, x: &Tensor, batch: usize, mask: &Tensor) -> candle_core::Result<Tensor> {
-        let normalized = self.attention_norm.forward(x)?;
+    fn forward(&self, stream: Stream, batch: usize, mask: &Tensor) -> candle_core::Result<Stream> {
+        let (x, normalized) = stream.normalized(&self.attention_norm)?;
         let attended = match &self.inner {
             Inner::Apart { query, key, value } => {
                 let [query, key, value] = [query, key, value].map(|linear| linear.forward(&normalized));
@@ -249,10 +270,10 @@ impl Block {
                 esper_layers::attention(&qkv, &options)?.reshape((rows, width))?
             }
         };
-        let x = (x + self.projection.forward(&attended)?.to_dtype(x.dtype())?)?;
-        let normalized = self.perceptron_norm.forward(&x)?;
+        let attended = Stream { x, addend: Some(self.projection.forward(&attended)?) };
+        let (x, normalized) = attended.normalized(&self.perceptron_norm)?;
         let hidden = self.expand.activated(&normalized, Activation::GeluErf)?;
-        &x + self.contract.forward(&hidden)?.to_dtype(x.dtype())?
+        Ok(Stream { x, addend: Some(self.contract.forward(&hidden)?) })
     }
 
     fn attend(&self, [query, key, value]: [Tensor; 3], batch: usize, mask: &Tensor) -> candle_core::Result<Tensor> {

@@ -82,14 +82,21 @@ pub(crate) struct Variant {
 }
 
 impl Variant {
+    /// Whether layers round its weights, which are of `f32`.
+    pub(crate) fn rounds_weights(self) -> bool {
+        (self.form, self.precision) == (Form::Layers, Precision::Bf16)
+    }
+
     /// In `f32`.
     pub(crate) fn of(form: Form) -> Self {
         Self { form, precision: Precision::F32 }
     }
 
-    /// What reaches a layer: of the type of the parameters, where that is `bf16`.
+    /// What reaches a layer: of the type of the parameters, where that is `bf16`, and of the type that layers multiply, as with
+    /// PyTorch's autocast.
     pub(crate) fn signal(self, x: &Tensor) -> candle_core::Result<Tensor> {
-        if self.precision == Precision::Bf16Pure { x.to_dtype(DType::BF16) } else { Ok(x.clone()) }
+        let is_half = self.precision == Precision::Bf16Pure || self.rounds_weights();
+        if is_half { x.to_dtype(DType::BF16) } else { Ok(x.clone()) }
     }
 
     /// A factor of a product: of `bf16`, where products alone are.

@@ -45,6 +45,8 @@ pub(crate) struct Workload {
     pub(crate) learning_rate: f64,
     /// Tokens of a batch, of a language model, and what a step does for each.
     pub(crate) tokens: Option<Tokens>,
+    /// Whether its layers round weights to `bf16`.
+    pub(crate) rounds_weights: bool,
 }
 
 /// What a language model learns from in a step.
@@ -79,7 +81,7 @@ impl Workload {
     /// same weights and data.
     pub(crate) fn of(name: &str, variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
         let mut draw = Draw::new(seed, device);
-        match name {
+        let work = match name {
             "ref" => Self::reference_of(REFERENCE_INPUTS, variant, &mut draw),
             "mlp" => Self::mlp_of("mlp", &MlpConfig::mnist(), 128, variant, &mut draw),
             "tfm5m" => Self::transformer_of("tfm5m", TransformerConfig::TFM5M, 8, variant, &mut draw),
@@ -90,7 +92,8 @@ impl Workload {
                 Ok(Self { optimizer: SGD, learning_rate: 0.01, ..work })
             }
             _ => Err(Error::UnknownWork { name: name.to_owned(), known: known_names() }),
-        }
+        };
+        Ok(Self { rounds_weights: variant.rounds_weights(), ..work? })
     }
 
     /// Linear `num_inputs`→4 with bias, 16 samples in batches of 4.
@@ -112,6 +115,7 @@ impl Workload {
             optimizer: SGD,
             learning_rate: 0.01,
             tokens: None,
+            rounds_weights: false,
         })
     }
 
@@ -142,6 +146,7 @@ impl Workload {
             optimizer: ADAM_W,
             learning_rate: 1e-3,
             tokens: None,
+            rounds_weights: false,
         })
     }
 
@@ -189,7 +194,18 @@ impl Workload {
         let num_classes = config.vocab_size;
         let flops = config.flops_per_token(model.layout().num_elements());
         let tokens = Some(Tokens { per_step: batch_size * config.context_len, flops });
-        Self { name, model, inputs, targets, num_classes, batch_size, optimizer: ADAM_W, learning_rate: 1e-3, tokens }
+        Self {
+            name,
+            model,
+            inputs,
+            targets,
+            num_classes,
+            batch_size,
+            optimizer: ADAM_W,
+            learning_rate: 1e-3,
+            tokens,
+            rounds_weights: false,
+        }
     }
 
     /// Two convolutions of stride 2 over images of 2×16×16, then an affine map to 10 classes; batches of 16.
@@ -209,6 +225,7 @@ impl Workload {
             optimizer: ADAM_W,
             learning_rate: 1e-3,
             tokens: None,
+            rounds_weights: false,
         })
     }
 

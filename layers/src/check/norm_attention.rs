@@ -4,7 +4,7 @@ use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use super::compare::{SplitMix, largest, largest_difference, read};
-use crate::{AttentionOptions, attention, embedding, layer_norm, layer_norm_to};
+use crate::{AttentionOptions, add_layer_norm, attention, embedding, layer_norm, layer_norm_to};
 
 /// Largest error of results and of gradients, as a share of the largest value.
 const ALLOWED: f64 = 1e-5;
@@ -30,6 +30,10 @@ pub fn norm_attention_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> 
     }
     for (rows, width) in HALF_NORMS {
         norm_case(*rows, *width, DType::BF16, device, &mut found)?;
+        pure_norm_case(*rows, *width, device, &mut found)?;
+        for types in [[DType::F32, DType::F32], [DType::F32, DType::BF16], [DType::BF16, DType::BF16]] {
+            sum_norm_case(*rows, *width, types, device, &mut found)?;
+        }
     }
     for &(shape, causal) in ATTENTIONS {
         attention_case(shape, causal, Numbers::F32, device, &mut found)?;
@@ -95,13 +99,7 @@ fn norm_case(
     device: &Device,
     found: &mut Vec<(String, f64, f64)>,
 ) -> Result<()> {
-    let mut numbers = SplitMix(1);
-    let inputs = [
-        Input { name: "x", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] },
-        Input { name: "scale", values: in_range(&mut numbers, width), shape: vec![width] },
-        Input { name: "shift", values: in_range(&mut numbers, width), shape: vec![width] },
-    ];
-    let weights = Input { name: "", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] };
+    let (inputs, weights) = norm_inputs(rows, width);
     let name = format!("layer norm ({rows}, {width})");
     if result == DType::F32 {
         return check(&name, &inputs, &weights, |at| layer_norm(&at[0], &at[1], &at[2], 1e-5), device, found);
@@ -112,6 +110,69 @@ fn norm_case(
         layer_norm_to(&at[0], &at[1], &at[2], 1e-5, dtype)?.to_dtype(at[0].dtype())
     };
     check_in((DType::F32, ALLOWED_HALF), &format!("{name} to {result:?}"), &inputs, &weights, rounds, device, found)
+}
+
+/// Operands of a normalization, and the weights of its result.
+fn norm_inputs(rows: usize, width: usize) -> ([Input; 3], Input) {
+    let mut numbers = SplitMix(1);
+    let inputs = [
+        Input { name: "x", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] },
+        Input { name: "scale", values: in_range(&mut numbers, width), shape: vec![width] },
+        Input { name: "shift", values: in_range(&mut numbers, width), shape: vec![width] },
+    ];
+    (inputs, Input { name: "", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] })
+}
+
+/// All in `bf16`, which has the bits of what is computed of operands that were converted first.
+fn pure_norm_case(rows: usize, width: usize, device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
+    let (inputs, weights) = norm_inputs(rows, width);
+    let name = format!("layer norm ({rows}, {width}) in BF16");
+    let run = |at: &[Tensor]| layer_norm(&at[0], &at[1], &at[2], 1e-5);
+    check_in((DType::BF16, ALLOWED_HALF), &name, &inputs, &weights, run, device, found)?;
+    let converted = |at: &[Tensor]| {
+        let at = at.iter().map(|tensor| tensor.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()?;
+        layer_norm_to(&at[0], &at[1], &at[2], 1e-5, DType::BF16)
+    };
+    let pure = evaluate(&inputs, &weights, &run, DType::BF16, device)?;
+    let converted = evaluate(&inputs, &weights, &converted, DType::BF16, device)?;
+    for ((pure, converted), part) in pure.iter().zip(&converted).zip(["result", "x", "scale", "shift"]) {
+        found.push((format!("{name}: {part} as of converted operands"), largest_difference(pure, converted), 0.0));
+    }
+    Ok(())
+}
+
+/// The normalization of a sum, which has the bits of what is computed one after the other.
+fn sum_norm_case(
+    rows: usize,
+    width: usize,
+    [dtype, result]: [DType; 2],
+    device: &Device,
+    found: &mut Vec<(String, f64, f64)>,
+) -> Result<()> {
+    let ([x, scale, shift], weights) = norm_inputs(rows, width);
+    let addend = Input { name: "addend", values: in_range(&mut SplitMix(2), rows * width), shape: vec![rows, width] };
+    let inputs = [x, scale, shift, addend];
+    let name = format!("layer norm of a sum ({rows}, {width}) of {dtype:?} to {result:?}");
+    // What both are compared with is not rounded.
+    let types = |at: &Tensor| if at.dtype() == DType::F64 { DType::F64 } else { result };
+    let both = |at: &[Tensor]| {
+        let result = types(&at[0]);
+        let (sum, y) = add_layer_norm(&at[0], &at[3].to_dtype(result)?, &at[1], &at[2], 1e-5, result)?;
+        y.to_dtype(at[0].dtype())? + sum
+    };
+    let apart = |at: &[Tensor]| {
+        let result = types(&at[0]);
+        let sum = (&at[0] + at[3].to_dtype(result)?.to_dtype(at[0].dtype())?)?;
+        layer_norm_to(&sum, &at[1], &at[2], 1e-5, result)?.to_dtype(at[0].dtype())? + sum
+    };
+    let allowed = if result == DType::F32 { ALLOWED } else { ALLOWED_HALF };
+    check_in((dtype, allowed), &name, &inputs, &weights, both, device, found)?;
+    let both = evaluate(&inputs, &weights, &both, dtype, device)?;
+    let apart = evaluate(&inputs, &weights, &apart, dtype, device)?;
+    for ((both, apart), part) in both.iter().zip(&apart).zip(["result", "x", "scale", "shift", "addend"]) {
+        found.push((format!("{name}: {part} as one after the other"), largest_difference(both, apart), 0.0));
+    }
+    Ok(())
 }
 
 /// What attention multiplies.

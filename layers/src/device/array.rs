@@ -29,6 +29,15 @@ impl Scalar {
         }
     }
 
+    /// The type of a tensor of them.
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+
     /// Bytes of one element.
     pub(crate) fn bytes(self) -> usize {
         match self {

@@ -6,7 +6,7 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::{
     CpuStorage, CudaDevice, CudaStorage, CustomOp2, CustomOp3, Device, Layout, Result, Shape, Tensor, bail,
 };
-use esper_graph::precision::rounded_once;
+use esper_graph::precision::{rounded_once, working_copy};
 
 use super::kernels::{activate, activation_gradient, add_bias, column_sums, gradient_and_sums, round, row_product};
 use super::options::{Activation, LinearOptions, WeightOrder};
@@ -17,12 +17,18 @@ use crate::matrix::Product;
 pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
     let (x, weight) = (x.contiguous()?, weight.contiguous()?);
     let is_tracked = x.track_op() || weight.track_op() || bias.is_some_and(Tensor::track_op);
-    let half = options.precision.half(x.dtype()).map(Scalar::of).transpose()?;
-    let multiplied = half.unwrap_or(Scalar::of(x.dtype())?);
+    let dtype = options.precision.half(x.dtype()).unwrap_or(x.dtype());
+    let multiplied = Scalar::of(dtype)?;
     let round_weight = |weight: &Tensor| round_tensor(weight, multiplied);
     let rounds = multiplied != Scalar::F32 && Scalar::of(weight.dtype())? != multiplied;
-    let rounded_weight = rounds.then(|| rounded_once(&weight, round_weight)).transpose()?;
-    let layer = Layer { options: *options, multiplied, rounded_weight, is_tracked, kept: Mutex::default() };
+    let copy_or_round = || match working_copy(&weight, dtype) {
+        Some(copy) => Ok(copy),
+        None => rounded_once(&weight, round_weight),
+    };
+    let rounded_weight = rounds.then(copy_or_round).transpose()?;
+    let copied_bias = bias.filter(|bias| bias.dtype() != x.dtype()).and_then(|bias| working_copy(bias, x.dtype()));
+    let layer =
+        Layer { options: *options, multiplied, rounded_weight, copied_bias, is_tracked, kept: Mutex::default() };
     match bias {
         Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, layer),
         None => x.apply_op2(&weight, layer),
@@ -37,6 +43,8 @@ struct Layer {
     multiplied: Scalar,
     /// The weight as it is multiplied, if not as it came.
     rounded_weight: Option<Tensor>,
+    /// The bias as it is added, if not as it came and somebody has it.
+    copied_bias: Option<Tensor>,
     /// A gradient may be asked for.
     is_tracked: bool,
     kept: Mutex<Kept>,
@@ -73,7 +81,11 @@ impl Layer {
         let scalar = x.scalar();
         let rounded_x = rounded(device, x, self.multiplied)?;
         let bias = bias.map(|(storage, layout)| Array::of(storage, layout)).transpose()?;
-        let rounded_bias = bias.map(|bias| rounded(device, bias, scalar)).transpose()?.flatten();
+        let rounded_bias = match (&self.copied_bias, bias) {
+            (Some(copy), _) => Some(copy.clone()),
+            (None, Some(bias)) => rounded(device, bias, scalar)?,
+            (None, None) => None,
+        };
         let bias = either(rounded_bias.as_ref(), bias)?;
         let operands = (
             either(rounded_x.as_ref(), Some(x))?.unwrap_or(x),

@@ -19,8 +19,9 @@ const WIDTH: u32 = 8;
 const LANES: u32 = 32;
 const WIDE: usize = 16;
 
-/// Up to this many rows are summed in one pass.
-const MAX_ROWS_AT_ONCE: u32 = 256;
+/// Up to this many rows are summed in one pass: nothing waits for the sums but the update, and steps are short of launches, not of time
+/// beside the products.
+const MAX_ROWS_AT_ONCE: u32 = 1024;
 /// Few rows, so that there are blocks for the whole device: a thread adds two of them.
 const MIN_ROWS_PER_CHUNK: u32 = 64;
 const MAX_CHUNKS: u32 = 128;

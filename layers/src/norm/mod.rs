@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   layer_norm ─┬─ CPU, or f64 ──► candle's operations
-//!               └─ GPU ──► one kernel;  backward: one kernel and one for the sums over rows
+//!               └─ GPU ──► one kernel, with the sum of add_layer_norm;  backward: one kernel and one for the sums over rows
 //! ```
 
 mod layer_norm;
@@ -12,4 +12,4 @@ mod plan;
 #[allow(unsafe_code)]
 mod cuda;
 
-pub use layer_norm::{layer_norm, layer_norm_to};
+pub use layer_norm::{add_layer_norm, layer_norm, layer_norm_to};

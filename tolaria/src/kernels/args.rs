@@ -25,12 +25,20 @@ pub(crate) struct SolveArgs<'a> {
     pub(crate) sums: Option<&'a Tensor>,
 }
 
+/// What is written with a parameter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Beside<'a> {
+    /// The lower halves of its numbers, (elements) of `i16`, where it is of `bf16`.
+    Rest(&'a Tensor),
+    /// Its copy of `bf16`, of the same shape, where it is of `f32`.
+    Copy(&'a Tensor),
+}
+
 /// One parameter in an optimizer step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParameterUpdate<'a> {
     pub(crate) parameter: &'a Var,
-    /// The lower halves of its numbers, (elements) of `i16`, where it is of `bf16`.
-    pub(crate) rest: Option<&'a Tensor>,
+    pub(crate) beside: Option<Beside<'a>>,
     /// Shape (moments, elements); absent where the rule keeps none.
     pub(crate) moments: Option<&'a Tensor>,
 }

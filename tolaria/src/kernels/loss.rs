@@ -14,11 +14,17 @@ const SMALL_CLASSES: u32 = 64;
 
 /// Bytes of a number of `f32`.
 const F32: usize = 4;
-/// Numbers of each row of `bf16` behind the loss: its largest logit, and the logarithm of the sum of exp(logit - largest).
+/// Numbers of each wide row of `bf16` behind the loss: its largest logit, and the logarithm of the sum of exp(logit - largest).
 const KEPT: usize = 2;
 
-/// Threads for a row of `bf16`.
+/// Threads for a row of `bf16`, and for one of few classes, of which each has 8 then.
 const HALF_THREADS: u32 = 1024;
+const NARROW_THREADS: u32 = 128;
+const NARROW_CLASSES: u32 = 8 * NARROW_THREADS;
+
+/// Rows of `f32` of up to so many classes have a warp each for their gradient, so many of them in a block.
+const WARP_CLASSES: u32 = 128;
+const WARPS: usize = 4;
 
 /// Logits (rows, classes) with their targets (rows,), as addresses.
 struct Rows {
@@ -68,7 +74,7 @@ impl Rows {
         let (storage, layout) = loss.storage_and_layout();
         let Storage::Cuda(storage) = &*storage else { candle_core::bail!("cross-entropy: expected a loss on the GPU") };
         let end = layout.start_offset() + 1;
-        if storage.as_cuda_slice::<f32>()?.len() != end + KEPT * self.rows {
+        if storage.as_cuda_slice::<f32>()?.len() != end + self.kept() {
             candle_core::bail!("cross-entropy: expected {KEPT} numbers for each of {} rows behind the loss", self.rows)
         }
         address_of(storage, end)
@@ -77,7 +83,22 @@ impl Rows {
     /// A block for each row.
     fn blocks(&self) -> LaunchConfig {
         let blocks = blocks_of(self.rows, 1);
-        if self.is_half { LaunchConfig { block_dim: (HALF_THREADS, 1, 1), ..blocks } } else { blocks }
+        match self.is_half {
+            true if self.is_narrow() => LaunchConfig { block_dim: (NARROW_THREADS, 1, 1), ..blocks },
+            true => LaunchConfig { block_dim: (HALF_THREADS, 1, 1), ..blocks },
+            false => blocks,
+        }
+    }
+
+    /// Whether rows are `bf16` of so few classes that their sum is as soon added up once more as kept: then the gradient does
+    /// not wait for the loss.
+    fn is_narrow(&self) -> bool {
+        self.is_half && self.classes <= NARROW_CLASSES
+    }
+
+    /// Numbers of each row behind the loss.
+    fn kept(&self) -> usize {
+        if self.is_half && !self.is_narrow() { KEPT * self.rows } else { 0 }
     }
 
     fn of_tensors(logits: &Tensor, targets: &Tensor) -> Result<Self> {
@@ -89,15 +110,14 @@ impl Rows {
     }
 }
 
-/// Mean loss: a scalar. Of logits of `bf16` there are numbers of each row behind it, for the gradient.
+/// Mean loss: a scalar. Of wide rows of `bf16` there are numbers of each row behind it, for the gradient.
 pub(crate) fn cross_entropy(
     logits: (&CudaStorage, &Layout),
     targets: (&CudaStorage, &Layout),
 ) -> Result<(CudaStorage, Shape)> {
     let kernels = DeviceKernels::on(&logits.0.device);
     let rows = Rows::of(logits, targets)?;
-    let kept = if rows.is_half { KEPT * rows.rows } else { 0 };
-    let mean = kernels.unwritten::<f32>(1 + kept)?;
+    let mean = kernels.unwritten::<f32>(1 + rows.kept())?;
     let stream = kernels.stream();
     let (target, num_rows) = (mean.device_ptr(&stream).0, count(rows.rows));
     if !rows.is_half && rows.rows <= SMALL_ROWS && rows.classes <= SMALL_CLASSES {
@@ -108,7 +128,7 @@ pub(crate) fn cross_entropy(
         let launch = || tensor_error(unsafe { launch.launch(blocks_of(1, 1)) });
         declare(&stream, || rows.effect().writing(target, 4), launch)?;
     } else {
-        let nats = kernels.nats(&rows, if rows.is_half { target + F32 as u64 } else { 0 })?;
+        let nats = kernels.nats(&rows, if rows.kept() > 0 { target + F32 as u64 } else { 0 })?;
         let source = nats.device_ptr(&stream).0;
         let function = kernels.function("mean_of_rows")?;
         let mut launch = stream.launch_builder(&function);
@@ -129,7 +149,11 @@ pub(crate) fn cross_entropy_backward(
 ) -> Result<(CudaStorage, Shape)> {
     let kernels = DeviceKernels::on(&logits.0.device);
     let rows = Rows::of(logits, targets)?;
-    let log_sums = if rows.is_half { Some(rows.behind(loss)?) } else { None };
+    let log_sums = match rows.is_half {
+        true if rows.kept() > 0 => Some(rows.behind(loss)?),
+        true => Some(0),
+        false => None,
+    };
     upstream.0.as_cuda_slice::<f32>()?;
     let upstream = address_of(upstream.0, upstream.1.start_offset())?;
     let shape = logits.1.shape().clone();
@@ -137,7 +161,20 @@ pub(crate) fn cross_entropy_backward(
     let gradient = unsafe { kernels.device.alloc_uninit(&shape, logits.0.dtype()) }?;
     let stream = kernels.stream();
     let (target, num_rows) = (address_of(&gradient, 0)?, count(rows.rows));
-    let name = if rows.is_half { "cross_entropy_backward_bf16" } else { "cross_entropy_backward" };
+    let name = match rows.is_half {
+        true if rows.is_narrow() => "cross_entropy_backward_bf16_narrow",
+        true => "cross_entropy_backward_bf16",
+        false if rows.classes <= WARP_CLASSES => "cross_entropy_backward_narrow",
+        false => "cross_entropy_backward",
+    };
+    let blocks = match rows.is_half {
+        false if rows.classes <= WARP_CLASSES => LaunchConfig {
+            grid_dim: (count(rows.rows.div_ceil(WARPS)), 1, 1),
+            block_dim: (32 * count(WARPS), 1, 1),
+            shared_mem_bytes: 0,
+        },
+        _ => rows.blocks(),
+    };
     let function = kernels.function(name)?;
     let mut launch = stream.launch_builder(&function);
     launch.arg(&rows.logits).arg(&rows.targets).arg(&upstream);
@@ -145,13 +182,13 @@ pub(crate) fn cross_entropy_backward(
         launch.arg(log_sums);
     }
     launch.arg(&rows.classes).arg(&num_rows).arg(&target);
-    // SAFETY: a block per row, a place per logit, and the numbers of each row behind a loss of `bf16`.
-    let launch = || tensor_error(unsafe { launch.launch(rows.blocks()) });
+    // SAFETY: a block or a warp per row, a place per logit, and the numbers of each row behind a loss of `bf16`.
+    let launch = || tensor_error(unsafe { launch.launch(blocks) });
     let effect = || {
         let effect = rows.effect().reading(upstream, F32).writing(target, rows.bytes());
         match log_sums {
-            Some(log_sums) => effect.reading(log_sums, F32 * KEPT * rows.rows),
-            None => effect,
+            Some(log_sums) if log_sums != 0 => effect.reading(log_sums, F32 * rows.kept()),
+            _ => effect,
         }
     };
     declare(&stream, effect, launch)?;
@@ -212,7 +249,11 @@ impl DeviceKernels {
         let nats = self.unwritten::<f64>(rows.rows)?;
         let stream = self.stream();
         let target = nats.device_ptr(&stream).0;
-        let function = self.function(if rows.is_half { "cross_entropy_rows_bf16" } else { "cross_entropy_rows" })?;
+        let function = self.function(match rows.is_half {
+            true if rows.is_narrow() => "cross_entropy_rows_bf16_narrow",
+            true => "cross_entropy_rows_bf16",
+            false => "cross_entropy_rows",
+        })?;
         let mut launch = stream.launch_builder(&function);
         launch.arg(&rows.logits).arg(&rows.targets).arg(&rows.classes).arg(&target);
         if rows.is_half {
@@ -222,7 +263,7 @@ impl DeviceKernels {
         let launch = || tensor_error(unsafe { launch.launch(rows.blocks()) });
         let effect = || match log_sums {
             0 => rows.effect().writing(target, 8 * rows.rows),
-            _ => rows.effect().writing(target, 8 * rows.rows).writing(log_sums, F32 * KEPT * rows.rows),
+            _ => rows.effect().writing(target, 8 * rows.rows).writing(log_sums, F32 * rows.kept()),
         };
         declare(&stream, effect, launch)?;
         Ok(nats)

@@ -28,7 +28,9 @@ mod args;
 
 #[cfg(not(feature = "cuda"))]
 pub(crate) use absent::{DeviceKernels, Workspace, cross_entropy, cross_entropy_backward, dropout_mask};
-pub(crate) use args::{FoldKind, MAX_ROWS, MaskArgs, NO_PART, ParameterUpdate, ScaleRule, SolveArgs, UpdateArgs};
+pub(crate) use args::{
+    Beside, FoldKind, MAX_ROWS, MaskArgs, NO_PART, ParameterUpdate, ScaleRule, SolveArgs, UpdateArgs,
+};
 #[cfg(feature = "cuda")]
 pub(crate) use loss::{cross_entropy, cross_entropy_backward};
 #[cfg(feature = "cuda")]

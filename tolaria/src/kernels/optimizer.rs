@@ -4,14 +4,14 @@ use candle_core::{DType, Result};
 use cudarc::driver::{DeviceRepr, PushKernelArg as _};
 use esper_graph::launch::{Effect, address, blocks_of, count, declare, expect, tensor_error};
 
-use super::args::{ParameterUpdate, UpdateArgs};
+use super::args::{Beside, ParameterUpdate, UpdateArgs};
 use super::module::DeviceKernels;
 use super::workspace::Workspace;
-use crate::optim::{MAX_SETTINGS, TABLE_WIDTH};
+use crate::optim::{MAX_SETTINGS, Numbers, TABLE_WIDTH};
 
 const MAX_PARAMETERS: usize = 160;
 
-/// Of parameters in halves there are half as many, and the second half of `parameter` is their lower halves.
+/// Of parameters with something beside them there are half as many, and the second half of `parameter` is that.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Parameters {
@@ -48,13 +48,17 @@ impl DeviceKernels {
         expect(args.constants, DType::F32, TABLE_WIDTH * updates.len(), "optimizer constants")?;
         let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
         let (coefficients, constants) = (address(args.coefficients)?, address(args.constants)?);
-        let is_halved = updates.iter().any(|update| update.rest.is_some());
-        let function = self.function(args.element.kernel(is_halved))?;
+        let numbers = match updates.iter().find_map(|update| update.beside) {
+            None => Numbers::Whole,
+            Some(Beside::Rest(_)) => Numbers::Halves,
+            Some(Beside::Copy(_)) => Numbers::Copied,
+        };
+        let function = self.function(args.element.kernel(numbers))?;
         let stream = self.stream();
-        let most = if is_halved { MAX_PARAMETERS / 2 } else { MAX_PARAMETERS };
+        let most = if numbers == Numbers::Whole { MAX_PARAMETERS } else { MAX_PARAMETERS / 2 };
         for (index, few) in updates.chunks(most).enumerate() {
             let first_part = index * most;
-            let table = table(few, first_part, workspace, (num_states, is_halved))?;
+            let table = table(few, first_part, workspace, (num_states, numbers))?;
             let first = workspace.first_chunks[first_part];
             let num_chunks = workspace.first_chunks[first_part + few.len()] - first;
             let first_chunk = count(first);
@@ -74,7 +78,7 @@ impl DeviceKernels {
     }
 }
 
-/// The parameters and their moments change.
+/// The parameters, what is beside them and their moments change.
 fn updated(
     effect: Effect,
     updates: &[ParameterUpdate<'_>],
@@ -85,11 +89,11 @@ fn updated(
     updates.iter().enumerate().fold(effect, |effect, (index, update)| {
         let part = first_part + index;
         let length = workspace.starts[part + 1] - workspace.starts[part];
-        let effect = match update.rest {
-            None => effect.updating(table.parameter[index], 4 * length),
-            Some(_) => effect
-                .updating(table.parameter[index], 2 * length)
-                .updating(table.parameter[MAX_PARAMETERS / 2 + index], 2 * length),
+        let own = if matches!(update.beside, Some(Beside::Rest(_))) { 2 } else { 4 };
+        let effect = effect.updating(table.parameter[index], own * length);
+        let effect = match update.beside {
+            None => effect,
+            Some(_) => effect.updating(table.parameter[MAX_PARAMETERS / 2 + index], 2 * length),
         };
         match update.moments {
             Some(moments) => effect.updating(table.moments[index], 4 * moments.elem_count()),
@@ -102,21 +106,24 @@ fn table(
     updates: &[ParameterUpdate<'_>],
     first_part: usize,
     workspace: &Workspace,
-    (num_states, is_halved): (usize, bool),
+    (num_states, numbers): (usize, Numbers),
 ) -> Result<Parameters> {
     let (parameter, moments) = ([0; MAX_PARAMETERS], [0; MAX_PARAMETERS]);
     let mut table = Parameters { parameter, moments, first_part: count(first_part), padding: 0 };
     for (index, update) in updates.iter().enumerate() {
         let part = first_part + index;
         let length = workspace.starts[part + 1] - workspace.starts[part];
-        expect(update.parameter, if is_halved { DType::BF16 } else { DType::F32 }, length, "a parameter")?;
-        match update.rest {
-            Some(rest) => {
-                expect(rest, DType::I16, length, "the lower halves of a parameter")?;
-                table.parameter[MAX_PARAMETERS / 2 + index] = address(rest)?;
-            }
-            None if is_halved => candle_core::bail!("all parameters of an update are in halves, or none"),
-            None => {}
+        let dtype = if numbers == Numbers::Halves { DType::BF16 } else { DType::F32 };
+        expect(update.parameter, dtype, length, "a parameter")?;
+        let beside = match (update.beside, numbers) {
+            (Some(Beside::Rest(rest)), Numbers::Halves) => Some((rest, DType::I16, "the lower halves of a parameter")),
+            (Some(Beside::Copy(copy)), Numbers::Copied) => Some((copy, DType::BF16, "the copy of a parameter")),
+            (None, Numbers::Whole | Numbers::Copied) => None,
+            _ => candle_core::bail!("all parameters of an update are in halves, or none"),
+        };
+        if let Some((beside, dtype, what)) = beside {
+            expect(beside, dtype, length, what)?;
+            table.parameter[MAX_PARAMETERS / 2 + index] = address(beside)?;
         }
         match update.moments {
             Some(moments) => {

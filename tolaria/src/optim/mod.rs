@@ -25,6 +25,7 @@ mod lion;
 mod muon;
 mod average;
 mod halves;
+mod copies;
 mod fused;
 mod optimizer;
 mod saved;
@@ -33,9 +34,9 @@ pub use average::averages;
 pub use config::OptimizerConfig;
 pub use groups::{Decays, GroupsConfig};
 pub use optimizer::{Optimizer, UpdatePlan};
-#[cfg(feature = "cuda")]
-pub(crate) use rules::MAX_SETTINGS;
 pub(crate) use rules::{Element, MAX_CONSTANTS as TABLE_WIDTH};
+#[cfg(feature = "cuda")]
+pub(crate) use rules::{MAX_SETTINGS, Numbers};
 pub use schedule::{Decay, ScheduleConfig};
 
 #[cfg(test)]

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
+use esper_graph::precision::WorkingCopy;
 use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
 
 use super::average::{self, Average, Averages};
 use super::config::OptimizerConfig;
+use super::copies::Copies;
 use super::fused::{self, Source};
 use super::groups::GroupsConfig;
 use super::muon::{self, Matrix};
@@ -17,7 +19,7 @@ use crate::aggregate::{Coefficients, Combination, Factors, Terms};
 use crate::cpu;
 use crate::error::Error;
 use crate::grad::{Geometry, check_parameters};
-use crate::kernels::{DeviceKernels, ParameterUpdate, UpdateArgs, Workspace};
+use crate::kernels::{Beside, DeviceKernels, ParameterUpdate, UpdateArgs, Workspace};
 use crate::path::Path;
 
 /// What the optimizer remembers about one parameter.
@@ -53,6 +55,8 @@ pub struct Optimizer {
     pub(super) states: BTreeMap<String, ParameterState>,
     /// Absent where none are kept.
     pub(super) averages: Option<Averages>,
+    /// Absent where none are kept.
+    copies: Option<Copies>,
     /// On a GPU, of the last gradient that was formed elsewhere.
     tables: Mutex<Option<(Geometry, Arc<Workspace>)>>,
 }
@@ -67,13 +71,80 @@ impl Optimizer {
     /// The same with groups of parameters.
     #[must_use]
     pub fn with_groups(config: OptimizerConfig, groups: GroupsConfig) -> Self {
-        Self { config, groups, states: BTreeMap::new(), averages: None, tables: Mutex::new(None) }
+        Self { config, groups, states: BTreeMap::new(), averages: None, copies: None, tables: Mutex::new(None) }
     }
 
     /// The same with an average of each parameter over its updates, `a += (1 - decay) (p - a)`; without a decay none is kept.
     #[must_use]
     pub fn averaging(self, decay: Option<f64>) -> Self {
         Self { averages: decay.map(Averages::new), ..self }
+    }
+
+    /// The same with a copy in `bf16` of each matrix and vector of `f32` of the host, which every update writes with its parameter: with these
+    /// [`working_copies`](Self::working_copies) a step does not round the weights. They take 2 bytes per element, and are no part of what is
+    /// saved.
+    ///
+    /// # Examples
+    /// ```
+    /// use candle_core::{DType, Device, Tensor, Var};
+    /// use esper_graph::Precision;
+    /// use esper_graph::precision::{with_copies, working_copy};
+    /// use leyline::id::TopologyRevision;
+    /// use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
+    /// use leyline::model::Parameter;
+    /// use tolaria::optim::{Optimizer, OptimizerConfig};
+    ///
+    /// let name = || "w".to_owned();
+    /// let spec = SegmentSpec { name: name(), shape: vec![1, 2], owner: Owner::Host, isolated: false };
+    /// let layout = ParameterLayout::new(TopologyRevision(0), vec![spec])?;
+    /// let w = Var::new(&[[1.0_f32, 2.0]], &Device::Cpu)?;
+    /// let parameters = [Parameter { name: name(), var: w.clone() }];
+    /// let gradient = Tensor::new(&[1.0_f32, -1.0], &Device::Cpu)?;
+    ///
+    /// let sgd = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    /// let mut optimizer = Optimizer::new(sgd).copying(true);
+    /// optimizer.step(&parameters, &layout, &gradient, 0.001)?;
+    /// optimizer.refresh_copies(&parameters, &layout)?;
+    /// optimizer.step(&parameters, &layout, &gradient, 0.001)?;
+    /// let copies = optimizer.working_copies(&parameters, &layout)?;
+    /// let copy = with_copies(Precision::Bf16, copies, || working_copy(&w, DType::BF16)).0.unwrap();
+    /// assert_eq!(w.to_vec2::<f32>()?, [[0.998, 2.002]]);
+    /// assert_eq!(copy.to_dtype(DType::F32)?.to_vec2::<f32>()?, [[0.996_093_75, 2.0]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn copying(self, is_copying: bool) -> Self {
+        Self { copies: is_copying.then(Copies::default), ..self }
+    }
+
+    /// Rounds the parameters of `layout` to their copies, where these are not known to be that: before the first update, for
+    /// another layout, and after [`doubt_copies`](Self::doubt_copies).
+    ///
+    /// # Errors
+    /// When the device fails.
+    /// # Sync
+    /// none; not in a recording
+    pub fn refresh_copies(&mut self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
+        self.copies.as_mut().map_or(Ok(()), |copies| copies.refresh(parameters, layout.revision()))
+    }
+
+    /// Somebody else may have written parameters: copies are not used before they are refreshed.
+    pub fn doubt_copies(&mut self) {
+        if let Some(copies) = &mut self.copies {
+            copies.doubt();
+        }
+    }
+
+    /// The copies of `parameters`; none where they are not known to be what these are rounded to.
+    ///
+    /// # Errors
+    /// When a parameter is not the one that was copied.
+    pub fn working_copies(
+        &self,
+        parameters: &[Parameter],
+        layout: &ParameterLayout,
+    ) -> Result<Vec<WorkingCopy>, Error> {
+        self.copies.as_ref().map_or(Ok(Vec::new()), |copies| copies.working(parameters, layout.revision()))
     }
 
     /// Exchanges the values of parameters and their averages, in place; a second time undoes it. What has no average stays.
@@ -167,6 +238,9 @@ impl Optimizer {
             let (rate, decays) = self.groups.of(segment);
             let averages = self.averages.as_mut();
             let weight = averages.map(|averages| averages.prepare(parameter, owner)).transpose()?;
+            if let Some(copies) = &mut self.copies {
+                copies.prepare(parameter, owner)?;
+            }
             let matrix = self.config.matrix(segment);
             let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays, weight, matrix };
             let is_halved = parameter.var.dtype() == DType::BF16;
@@ -312,6 +386,9 @@ impl Optimizer {
                 updates.push(fused::Update { element, parameter: &parameter.var, rest, moments, source });
             }
             fused::update(&updates)?;
+            if let Some(copies) = self.copies.as_ref().filter(|_| stage.is_last()) {
+                copies.write(updated(parameters, layout).map(|(parameter, _)| parameter))?;
+            }
             let Some(averages) = self.averages.as_ref().filter(|_| stage.is_last()) else { return Ok(()) };
             let now = average::numbers(updated(parameters, layout).map(|(parameter, _)| parameter))?;
             let mut averaged = Vec::with_capacity(updates.len());
@@ -340,10 +417,14 @@ impl Optimizer {
         table: Option<&Tensor>,
     ) -> Result<(), Error> {
         let updates: Vec<ParameterUpdate<'_>> = updated(parameters, layout)
-            .map(|(parameter, _)| ParameterUpdate {
-                parameter: &parameter.var,
-                rest: self.states.get(&parameter.name).and_then(|state| state.rest.as_ref()),
-                moments: self.moments_of(&parameter.name),
+            .map(|(parameter, _)| {
+                let rest = self.states.get(&parameter.name).and_then(|state| state.rest.as_ref());
+                let copy = self.copies.as_ref().and_then(|copies| copies.of(&parameter.name));
+                ParameterUpdate {
+                    parameter: &parameter.var,
+                    beside: rest.map(Beside::Rest).or(copy.map(Beside::Copy)),
+                    moments: self.moments_of(&parameter.name),
+                }
             })
             .collect();
         let device = gradient.rows[0].device();
@@ -378,8 +459,8 @@ impl Optimizer {
         let mut averaged = Vec::with_capacity(updates.len());
         for ((parameter, _), now) in updated(parameters, layout).zip(&now) {
             let average = averages.of.get(&parameter.name).expect("the plan was made with one");
-            let (parameter, rest) = (&average.value, average.rest.as_ref());
-            averaged.push(ParameterUpdate { parameter, rest, moments: Some(now) });
+            let (parameter, beside) = (&average.value, average.rest.as_ref().map(Beside::Rest));
+            averaged.push(ParameterUpdate { parameter, beside, moments: Some(now) });
         }
         Ok(kernels.update(workspace, &averaged, &UpdateArgs { element: average::element(0.0), ..args })?)
     }
@@ -419,6 +500,12 @@ impl Optimizer {
         names.filter_map(known).flatten()
     }
 
+    /// The copies of the parameters of `layout`, as [`Self::moments`].
+    pub(crate) fn copies<'a>(&'a self, layout: &'a ParameterLayout) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
+        let names = layout.segments().iter().map(|segment| segment.spec.name.as_str());
+        names.filter_map(|name| Some((name, self.copies.as_ref()?.of(name)?)))
+    }
+
     /// Forgets parameters that `layout` does not name, but for those of owners that are `parked`: these come back. Keeps
     /// the state of the others bit for bit.
     pub fn retain(&mut self, layout: &ParameterLayout, parked: &[Owner]) {
@@ -427,6 +514,9 @@ impl Optimizer {
         self.states.retain(|name, state| parked.contains(&state.owner) || is_named(name));
         if let Some(averages) = &mut self.averages {
             averages.of.retain(|name, average| parked.contains(&average.owner) || is_named(name));
+        }
+        if let Some(copies) = &mut self.copies {
+            copies.retain(is_named);
         }
     }
 

@@ -30,6 +30,17 @@ pub(crate) struct Source {
 pub(crate) const MAX_SETTINGS: usize = 8;
 pub(crate) const MAX_CONSTANTS: usize = 4;
 
+/// What the parameters of an update are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// Of `f32`.
+    Whole,
+    /// Of `bf16`, each with its lower halves.
+    Halves,
+    /// Of `f32`, some of them with a copy of `bf16`.
+    Copied,
+}
+
 /// Per rule: the state of each element, what is the same in every step, what may change from step to step and from
 /// parameter to parameter, and the update.
 macro_rules! rules {
@@ -91,12 +102,13 @@ macro_rules! rules {
                 match self { $(Self::$rule(_) => $rule::NUM_STATES,)+ }
             }
 
-            /// Name of the kernel on a GPU, for parameters of `f32` or in halves.
-            pub(crate) const fn kernel(self, is_halved: bool) -> &'static str {
-                match (self, is_halved) {
+            /// Name of the kernel on a GPU.
+            pub(crate) const fn kernel(self, numbers: Numbers) -> &'static str {
+                match (self, numbers) {
                     $(
-                        (Self::$rule(_), false) => concat!("update_", $name),
-                        (Self::$rule(_), true) => concat!("update_", $name, "_halves"),
+                        (Self::$rule(_), Numbers::Whole) => concat!("update_", $name),
+                        (Self::$rule(_), Numbers::Halves) => concat!("update_", $name, "_halves"),
+                        (Self::$rule(_), Numbers::Copied) => concat!("update_", $name, "_copied"),
                     )+
                 }
             }

@@ -1,5 +1,6 @@
 //! Optimizers against their definition in `f64`, and the life of their state.
 
+mod copies;
 mod fused;
 mod halves;
 mod torch;

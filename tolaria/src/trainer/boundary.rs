@@ -332,7 +332,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let parameters = model.parameters().iter().map(|parameter| bytes(&parameter.var)).sum();
         let moments = self.optimizer.moments(model.layout()).map(|(_, of)| bytes(of)).sum();
         let averages = self.optimizer.averages(model.layout()).map(|(_, of)| bytes(of)).sum();
-        let parts = [parameters, self.pool.stats().bytes, moments, averages];
+        let copies = self.optimizer.copies(model.layout()).map(|(_, of)| bytes(of)).sum();
+        let parts = [parameters, self.pool.stats().bytes, moments, averages, copies];
         self.instruments.memory(parts);
         for (part, bytes) in MEMORY_PARTS.into_iter().zip(parts) {
             self.note_memory(part, bytes as u64);

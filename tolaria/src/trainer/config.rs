@@ -3,6 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
+use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::{AggregationConfig, ConflictResolution, Parameters};
@@ -227,9 +228,13 @@ impl TrainConfig {
         4 * num_rows as u128 * num_elements as u128 <= u128::from(self.gradient_mib) << 20
     }
 
-    /// An optimizer that has seen nothing yet.
-    pub(super) fn new_optimizer(&self) -> Optimizer {
-        Optimizer::with_groups(self.optimizer, self.groups).averaging(self.ema_decay)
+    /// An optimizer that has seen nothing yet, for parameters on `device`.
+    ///
+    /// Steps that are to be replayed find their weights rounded; eager ones round them, so that the two can be compared.
+    pub(super) fn new_optimizer(&self, device: &Device) -> Optimizer {
+        let is_replayed = device.is_cuda() && self.execution.mode != StepMode::Eager;
+        let is_copying = is_replayed && self.precision == TrainPrecision::Bf16;
+        Optimizer::with_groups(self.optimizer, self.groups).averaging(self.ema_decay).copying(is_copying)
     }
 
     /// How the loss is scaled, where it is.

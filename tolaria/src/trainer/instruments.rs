@@ -37,8 +37,8 @@ pub(super) struct Instruments {
     seeds_active: Gauge,
     microbatches: Gauge,
     loss_scale: Gauge,
-    /// Of parameters, gradients, moments and averages.
-    memory: [Gauge; 4],
+    /// Of parameters, gradients, moments, averages and copies.
+    memory: [Gauge; MEMORY_PARTS.len()],
 }
 
 impl Instruments {
@@ -82,8 +82,8 @@ impl Instruments {
         }
     }
 
-    /// Takes over the bytes of parameters, gradients, moments and averages.
-    pub(super) fn memory(&self, parts: [usize; 4]) {
+    /// Takes over the bytes of parameters, gradients, moments, averages and copies.
+    pub(super) fn memory(&self, parts: [usize; MEMORY_PARTS.len()]) {
         self.memory.iter().zip(parts).for_each(|(gauge, bytes)| gauge.set(bytes as f64));
     }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use candle_core::{DType, Device, Tensor};
 use esper_graph::backward::backward;
-use esper_graph::precision::with_precision;
+use esper_graph::precision::with_copies;
 use esper_graph::{ExecutionMode, GraphKey, Refusal, execute};
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
@@ -161,7 +161,8 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
     fn run(&mut self, _recording: &Recording, inputs: &StepInputs) -> Result<(), Error> {
         let before = Before::of(self.statistics, self.sums)?;
         // Up to where parameters move: in it a weight is rounded once.
-        let (rows, num_products) = with_precision(self.plan.shape.precision, || self.gradients(inputs));
+        let copies = self.optimizer.working_copies(self.model.parameters(), self.model.layout())?;
+        let (rows, num_products) = with_copies(self.plan.shape.precision, copies, || self.gradients(inputs));
         let rows = rows?;
         self.precision.check_products(num_products)?;
 
@@ -197,6 +198,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         held.extend(moments.map(|(name, moments)| (format!("moments of {name}"), moments.clone())));
         let averages = self.optimizer.averages(layout);
         held.extend(averages.map(|(name, average)| (format!("average of {name}"), average.clone())));
+        held.extend(self.optimizer.copies(layout).map(|(name, copy)| (format!("copy of {name}"), copy.clone())));
         held.extend(self.pool.idle(layout.num_elements()).into_iter().map(|b| ("a gradient buffer".to_owned(), b)));
         held.push(("sums of the epoch".to_owned(), self.sums.as_tensor().clone()));
         held.extend(self.bound.map(|bound| ("bound of the loss".to_owned(), bound.clone())));

@@ -293,7 +293,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let engine = engine(&config, &parts)?;
         let sums = EpochSums::new(Arc::clone(engine.geometry()), config.scaling(), &parts.device)?;
         Ok(Self {
-            optimizer: config.new_optimizer(),
+            optimizer: config.new_optimizer(&parts.device),
             feed: feed(&config, config.augment.transforms(), &parts)?,
             // As many as a window has microbatches: a recorded step must find all of its buffers idle.
             pool: GradientBufferPool::with_max_idle(config.batch.microbatches_per_step.get().max(MIN_IDLE_BUFFERS)),
@@ -375,6 +375,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             if resumed_at == 0 {
                 self.show_first_batches(eager, &order)?;
             }
+            // Since the last step the network may have grown, or a state was restored.
+            self.optimizer.doubt_copies();
             for index in resumed_at..num_windows {
                 self.step(eager, &order, index)?;
                 let is_last = index + 1 == num_windows;

@@ -187,7 +187,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         // What is the trainer's own is made aside. Seed manager and policy change nothing when they refuse (DU-2), and are
         // put back when something after them does.
-        let mut optimizer = self.config.new_optimizer();
+        let mut optimizer = self.config.new_optimizer(&self.parts.device);
         optimizer.restore(eager, component(snapshot, OPTIMIZER)?)?;
         let (seeds, policy) = (self.save_seeds(eager)?, self.save_policy(eager)?);
         self.restore_seeds(eager, component(snapshot, SEEDS)?)?;

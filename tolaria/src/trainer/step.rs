@@ -42,7 +42,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         drop(loading);
         let plan = {
             let _phase = phase!("plan");
-            self.plan(eager, &order.windows[index], &samples)?
+            let plan = self.plan(eager, &order.windows[index], &samples)?;
+            let model = self.parts.seeds.model();
+            self.optimizer.refresh_copies(model.parameters(), model.layout())?;
+            plan
         };
         let (executor, mut region) = self.region(&plan);
         if let Err(error) = executor.step(eager, &mut samples, &mut region) {
