@@ -129,8 +129,8 @@ pub enum Error {
     /// Most steps of an epoch had a loss or a gradient that is not finite.
     #[error(
         "training diverged: the loss or the gradient of {num_skipped} of the {num_steps} steps of epoch {epoch} is not \
-         finite; expected a lower learning rate or `clip_norm`, with products of `f16` a lower `loss_scale.initial`, \
-         and data without such numbers"
+         finite{}; expected a lower learning rate or `clip_norm`, and data without such numbers",
+        if *is_scaled { ", with the least scale of the loss, 1" } else { "" }
     )]
     Diverged {
         /// Steps that changed nothing.
@@ -139,6 +139,8 @@ pub enum Error {
         num_steps: u64,
         /// The epoch, from 1.
         epoch: EpochIndex,
+        /// Whether the loss is scaled: then its scale cannot fall any more.
+        is_scaled: bool,
     },
     /// A state with a number that is not finite is not saved.
     #[error("`{tensor}` has a number that is not finite: no checkpoint is made of it")]

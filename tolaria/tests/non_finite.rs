@@ -181,9 +181,11 @@ fn a_sample_that_is_not_finite_is_not_learned_by_any_optimizer_and_any_method() 
                 assert!(state.iter().any(|value| (value - case.start).abs() > 1e-3), "nothing was learned");
                 for report in &reports {
                     assert_eq!(report.skipped_steps, 1);
-                    assert!(report.train.loss.is_finite() && report.gradient_norm.is_finite());
+                    assert!(report.train.as_ref().unwrap().is_finite() && report.gradient_norm.unwrap().is_finite());
                     // A window of six samples, or the short one.
-                    assert!([SAMPLES - 6, SAMPLES - 2].map(u64::from).contains(&report.train.num_samples));
+                    assert!(
+                        [SAMPLES - 6, SAMPLES - 2].map(u64::from).contains(&report.train.as_ref().unwrap().num_samples)
+                    );
                 }
                 let told: Vec<_> =
                     recorder.events().into_iter().filter(|e| e.desc.name == "tolaria.steps_skipped").collect();
@@ -235,8 +237,7 @@ fn a_run_in_which_most_steps_are_not_finite_ends_and_stands_where_it_ended() {
     let mut trainer = Case::new(SGD, samples(f32::NAN, &all)).trainer(3, None, &recorder());
     let first = run(&mut trainer, &mut Watcher::default()).unwrap_err();
     let expected = "training diverged: the loss or the gradient of 5 of the 5 steps of epoch 1 is not finite; expected a lower \
-                    learning rate or `clip_norm`, with products of `f16` a lower `loss_scale.initial`, and data without such \
-                    numbers";
+                    learning rate or `clip_norm`, and data without such numbers";
     assert_eq!(first, expected);
     assert_eq!((trainer.progress().0.0, trainer.progress().1.0), (0, STEPS), "the epoch is not completed");
     assert_eq!(run(&mut trainer, &mut Watcher::default()).unwrap_err(), first, "and says so again");

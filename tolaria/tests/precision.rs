@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 #![expect(clippy::float_cmp, reason = "scales are powers of two")]
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
@@ -10,8 +10,11 @@ use esper_graph::precision::{half, rounded_once};
 use leyline::durable::SavedState;
 use leyline::error::BoxError;
 use leyline::id::StepIndex;
+use leyline::model::TrainableModel as _;
 use leyline::region::Eager;
+use leyline::seed::SeedManager as _;
 use leyline_testkit::recording_recorder::RecordingRecorder;
+use tolaria::Error;
 use tolaria::batch::{BatchConfig, Dataset};
 use tolaria::checkpoint::Snapshot;
 use tolaria::host_read::{HostReads, read_vec};
@@ -20,7 +23,8 @@ use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{
-    Flow, LossScaleConfig, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig, TrainPrecision, Trainer,
+    EarlyStopConfig, Flow, LossScaleConfig, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig,
+    TrainPrecision, Trainer,
 };
 
 type Run = Trainer<NoSeeds<PlainModel>, NoPolicy>;
@@ -218,6 +222,60 @@ fn a_step_that_overflows_changes_nothing_and_halves_the_scale() {
         let gauge = setting.recorder.gauge_value("tolaria.train.loss_scale", &[]).unwrap();
         assert!(gauge < 16_777_216.0, "{gauge}");
     }
+}
+
+/// Epochs of one step, and what is done to the network's answer.
+fn short_epochs(
+    initial: f64,
+    num_epochs: u64,
+    spoil: fn(Tensor, &Var) -> candle_core::Result<Tensor>,
+) -> (Result<Outcome, Error>, Vec<EpochReport>, Arc<RecordingRecorder>) {
+    let setting = Setting::f16(initial, 1000);
+    let (mut config, parts) = setting.parts(true);
+    config.batch.batch_size = NonZeroUsize::new(SAMPLES / 4).unwrap();
+    // The epochs in which the scale falls are not those that were in vain.
+    config.early_stop = Some(EarlyStopConfig::new(NonZeroU64::new(2).unwrap()));
+    let first = parts.seeds.model().parameters()[0].var.clone();
+    let second = parts.seeds.model().parameters()[1].var.clone();
+    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
+    let model =
+        PlainModel::new(named, move |x: &Tensor| spoil(product(&product(x, &first)?.relu()?, &second)?, &first));
+    let parts = Parts { seeds: NoSeeds::new(model.unwrap()), num_epochs, ..parts };
+    let mut seen = StopAt::default();
+    let outcome = Trainer::new(config, parts).unwrap().run(&mut eager(), &mut seen);
+    (outcome, seen.1, setting.recorder)
+}
+
+#[test]
+fn a_run_goes_on_while_all_steps_of_its_epochs_are_skipped_and_the_scale_falls() {
+    let (outcome, reports, recorder) = short_epochs(16_777_216.0, 14, |logits, _| Ok(logits));
+    assert_eq!(outcome.unwrap(), Outcome::Completed);
+    let num_skipped = reports.iter().filter(|report| report.skipped_steps == 1).count();
+    assert!((3..14).contains(&num_skipped), "{num_skipped} skipped");
+    assert_eq!(recorder.counter_value("tolaria.steps.skipped_total", &[]), Some(num_skipped as u64));
+    assert_eq!(recorder.events_named("tolaria.steps_skipped").len(), num_skipped);
+    for report in &reports {
+        // What no step counted for was not measured.
+        let is_measured = report.skipped_steps == 0;
+        assert_eq!(report.train.is_some(), is_measured, "{report:?}");
+        assert_eq!(report.gradient_norm.is_some(), is_measured, "{report:?}");
+    }
+}
+
+#[test]
+fn a_run_whose_steps_are_skipped_with_the_least_scale_ends_by_name() {
+    // The slope of the root at 0 is infinite: the loss is a number, and no scale helps.
+    let spoil = |logits: Tensor, first: &Var| {
+        let nothing = first.sub(&first.as_detached_tensor())?.sum_all()?.sqrt()?;
+        logits.broadcast_add(&nothing)
+    };
+    let (outcome, reports, recorder) = short_epochs(8.0, 14, spoil);
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Diverged { num_skipped: 1, num_steps: 1, .. }), "{error:?}");
+    let error = error.to_string();
+    assert!(error.contains("epoch 3 is not finite, with the least scale of the loss, 1"), "{error}");
+    assert_eq!(reports.len(), 2, "8, 4 and 2 were tried");
+    assert_eq!(recorder.counter_value("tolaria.steps.skipped_total", &[]), Some(3));
 }
 
 #[test]

@@ -214,7 +214,7 @@ fn the_speed_of_an_epoch_that_is_taken_up_in_the_middle_is_of_the_samples_since(
     resumed.resume(&mut eager).unwrap().unwrap();
     assert_eq!(resumed.run(&mut eager, &mut second).unwrap(), Outcome::Completed);
     assert_eq!(second.samples, [8.0, 20.0], "two steps of four samples, then a whole epoch");
-    assert_eq!(second.epochs[0].train.num_samples, 20, "its loss is that of all of them");
+    assert_eq!(second.epochs[0].train.as_ref().unwrap().num_samples, 20, "its loss is that of all of them");
 }
 
 #[test]

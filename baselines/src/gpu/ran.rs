@@ -151,8 +151,8 @@ impl<F: Fn(StepIndex) -> Duration> Observer for History<F> {
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
-        let mut values: Vec<u64> = bits(&report.train).chain(bits(&report.validation)).collect();
-        values.push(report.gradient_norm.to_bits());
+        let mut values: Vec<u64> = report.train.iter().flat_map(bits).chain(bits(&report.validation)).collect();
+        values.extend(report.gradient_norm.map(f64::to_bits));
         for evaluation in &report.evaluations {
             values.extend(evaluation.train_loss.map(f64::to_bits));
             values.extend(bits(&evaluation.validation));

@@ -326,7 +326,7 @@ impl Observer for Watch {
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
         let now = self.clock.now();
         self.epochs.push(Epoch { took: now - self.started, gauges: BTreeMap::new() });
-        (self.started, self.last_loss) = (now, report.train.loss);
+        (self.started, self.last_loss) = (now, report.train.as_ref().map_or(f64::NAN, |train| train.loss));
         Ok(())
     }
 }

@@ -267,11 +267,11 @@ impl Observer for Watch<'_> {
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> std::result::Result<(), BoxError> {
-        for score in [&report.train, &report.validation] {
+        for score in report.train.iter().chain([&report.validation]) {
             self.history
                 .extend(std::iter::once(&score.loss).chain(score.measures.values()).map(|value| value.to_bits()));
         }
-        self.history.push(report.gradient_norm.to_bits());
+        self.history.extend(report.gradient_norm.map(f64::to_bits));
         self.history.push(report.skipped_steps);
         Ok(())
     }

@@ -28,11 +28,13 @@ pub(super) fn joined(fields: &[&str]) -> String {
 /// Loss and accuracy of the training, both of the validation, and the speed. Where a task has no accuracy, the first of its
 /// measures by name stands beside the validation, with its name.
 pub(super) fn scores(report: &EpochReport) -> [String; 4] {
-    let (train, validation) = (&report.train, &report.validation);
+    let loss = |train: &Score| format!("loss {:.4}", train.loss);
+    let accuracy = |train: &Score| Some(format!("accuracy {}", percent(train.accuracy()?)));
+    let train = report.train.as_ref();
     [
-        format!("loss {:.4}", train.loss),
-        train.accuracy().map_or_else(String::new, |accuracy| format!("accuracy {}", percent(accuracy))),
-        self::validation(validation),
+        train.map_or_else(|| format!("{} steps skipped", report.skipped_steps), loss),
+        train.and_then(accuracy).unwrap_or_default(),
+        validation(&report.validation),
         format!("{:.0} samples/s", report.samples_per_s),
     ]
 }
@@ -50,6 +52,7 @@ pub(super) fn validation(score: &Score) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::testing::epoch;
 
     #[test]
     fn what_is_shown_of_held_out_data_follows_from_what_was_measured() {
@@ -57,5 +60,11 @@ mod tests {
         assert_eq!(validation(&score), "validation 0.2500");
         assert_eq!(validation(&score.clone().with("r2", 0.5).with("mae", 1.5)), "validation 0.2500  mae 1.5000");
         assert_eq!(validation(&score.with("r2", 0.5).with("accuracy", 0.875)), "validation 0.2500  87.50%");
+    }
+
+    #[test]
+    fn an_epoch_without_a_training_loss_tells_its_skipped_steps() {
+        let skipped = EpochReport { train: None, skipped_steps: 3, ..epoch(1) };
+        assert_eq!(line(&skipped, 2), "epoch 1/2  3 steps skipped  validation 0.5000  75.00%  100 samples/s\n");
     }
 }

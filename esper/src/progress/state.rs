@@ -120,7 +120,8 @@ impl RunState {
     pub(super) fn epoch(&mut self, report: &EpochReport) -> Vec<String> {
         self.epoch_s = Some(self.epoch_s.map_or(report.wall_s, |smoothed| 0.7 * smoothed + 0.3 * report.wall_s));
         self.epoch_began = self.running;
-        self.curves.add(report.epoch.0 as f64, Some(&report.train), Some(report.train.loss), &report.validation);
+        let train = report.train.as_ref();
+        self.curves.add(report.epoch.0 as f64, train, train.map(|train| train.loss), &report.validation);
         for seed in &report.seeds {
             let life = self.seeds.entry(seed.seed_id);
             let life = life.or_insert_with(|| Life { state: seed.clone(), stages: Vec::new() });

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use leyline::seed::{Counterfactual, GradientHealth, SeedStage};
+use leyline::state::Score;
 use tolaria::trainer::report::EpochReport;
 
 use super::chart::{Chart, Lifecycle, alphas, curves, gradients, lifecycle};
@@ -265,13 +266,13 @@ fn epoch_rows(epochs: &[EpochReport]) -> Vec<EpochRow> {
         .map(|(_, report)| EpochRow {
             epoch: report.epoch.0,
             cells: vec![
-                Some(decimal(report.train.loss)),
+                report.train.as_ref().map(|train| decimal(train.loss)),
                 Some(decimal(report.validation.loss)),
-                report.train.accuracy().map(percent),
+                report.train.as_ref().and_then(Score::accuracy).map(percent),
                 report.validation.accuracy().map(percent),
                 Some(count(report.num_parameters)),
                 Some(decimal(report.learning_rate)),
-                Some(decimal(report.gradient_norm)),
+                report.gradient_norm.map(decimal),
                 report.conflict.as_ref().map(|conflict| percent(conflict.ratio)),
                 report.conflict.as_ref().map(|conflict| percent(conflict.host_share)),
                 Some(duration(report.wall_s)),

@@ -37,7 +37,8 @@ pub(super) fn verdict(
 
 fn worse_than_guessing(last: &EpochReport, guess: Option<f64>) -> Option<String> {
     let guess = guess?;
-    let (train, validation) = (last.train.loss, last.validation.loss);
+    let validation = last.validation.loss;
+    let train = last.train.as_ref().map_or(validation, |train| train.loss);
     (train.min(validation) > GUESSES * guess).then(|| {
         format!(
             "training diverged: the losses of epoch {} are {train:.3} in training and {validation:.3} in validation, a \
@@ -64,6 +65,7 @@ mod tests {
     #[track_caller]
     fn check(ended: Result<Outcome, tolaria::Error>, losses: [f64; 2], expected: RunOutcome, reason: Option<&str>) {
         let [train, validation] = losses.map(|loss| Score::new(loss, 3));
+        let train = Some(train);
         let early = matches!(ended, Ok(Outcome::EarlyStopped)).then(|| "stopped early".to_owned());
         let (outcome, found) =
             verdict(&ended, early, &[EpochReport { train, validation, ..epoch(4) }], Some(10.0_f64.ln()));
@@ -80,11 +82,12 @@ mod tests {
         check(completed(), [431.0, 430.5], RunOutcome::Diverged, Some(reason));
         check(Ok(Outcome::EarlyStopped), [2.5, 2.6], RunOutcome::Completed, Some("stopped early"));
         check(Ok(Outcome::EarlyStopped), [431.0, 430.5], RunOutcome::Diverged, Some(reason));
-        let unknown = verdict(&completed(), None, &[EpochReport { train: Score::new(1e9, 3), ..epoch(4) }], None);
+        let unknown = verdict(&completed(), None, &[EpochReport { train: Some(Score::new(1e9, 3)), ..epoch(4) }], None);
         assert_eq!(unknown, (RunOutcome::Completed, None), "what guessing comes to is not known of every task");
         check(Ok(Outcome::Interrupted), [431.0, 430.5], RunOutcome::Interrupted, None);
         check(Ok(Outcome::Halted), [431.0, 430.5], RunOutcome::Halted, None);
-        let diverged = tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1) };
+        let diverged =
+            tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1), is_scaled: false };
         let text = diverged.to_string();
         check(Err(diverged), [1.0, 1.0], RunOutcome::Diverged, Some(&text));
         let failed = tolaria::Error::SharedDevice;

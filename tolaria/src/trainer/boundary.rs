@@ -31,7 +31,7 @@ use crate::trainer::sums::EpochTotals;
 /// What the policy is told about the epoch.
 struct Measured<'a> {
     totals: &'a EpochTotals,
-    train: &'a Score,
+    train: Option<&'a Score>,
     validation: &'a Score,
     conflict_ratio: Option<f64>,
 }
@@ -59,24 +59,24 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         // is taken up there.
         let (epoch, steps) = (self.cursor.epoch.next(), totals.num_steps);
         self.warn_of_skips(&totals);
-        let is_searching = totals.may_be_scale(Owner::Host) && totals.num_skipped < steps;
-        if 2 * totals.num_skipped > steps && !is_searching {
-            return Err(Error::Diverged { num_skipped: totals.num_skipped, num_steps: steps, epoch });
+        if 2 * totals.num_skipped > steps && !totals.may_be_scale(Owner::Host) {
+            return Err(self.diverged(&totals));
         }
         let mean = |sum: f64| sum / totals.num_samples as f64;
         let states = self.export_seeds(eager)?;
         let evaluation = self.evaluate(eager, &states)?;
-        let mut train = Score::new(mean(totals.loss_sum), totals.num_samples);
-        if evaluation.score.accuracy().is_some() {
-            train = train.with(ACCURACY, mean(totals.num_hits));
-        }
+        let train = (totals.num_samples > 0).then(|| {
+            let score = Score::new(mean(totals.loss_sum), totals.num_samples);
+            if evaluation.score.accuracy().is_some() { score.with(ACCURACY, mean(totals.num_hits)) } else { score }
+        });
         if !evaluation.score.loss.is_finite() {
             return Err(Error::NonFinite { what: "validation loss", epoch });
         }
         // Before anything is decided: what is kept is what was evaluated, and a run that is taken up there ends the epoch anew.
         self.keep_if_best(eager, observer, &evaluation.score);
         self.config.check_accuracy(&*self.parts.task, &evaluation.score)?;
-        if let Some(config) = &self.config.early_stop {
+        // Nothing could improve while a scale was looked for.
+        if let Some(config) = self.config.early_stop.as_ref().filter(|_| !totals.only_searched(Owner::Host)) {
             self.track.watch(config, config.direction(&self.measures), epoch, &evaluation.score);
         }
         (self.cursor.epoch, self.cursor.window) = (epoch, 0);
@@ -96,7 +96,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         let mut transitions = records(ticked);
         let conflict_ratio = conflict.as_ref().map(|conflict| conflict.ratio);
-        let measured = Measured { totals: &totals, train: &train, validation: &evaluation.score, conflict_ratio };
+        let measured =
+            Measured { totals: &totals, train: train.as_ref(), validation: &evaluation.score, conflict_ratio };
         let Decided { asked, commands, waiting } = self.decide(eager, &measured, &mut transitions)?;
         let seeds = self.export_seeds(eager)?;
         self.refit(&seeds)?;
@@ -212,12 +213,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.call_seeds(|seeds| seeds.record_evidence(eager, &evidence)).map_err(|e| self.seed_error(e))
     }
 
-    /// Absent for a seed that no optimizer step of the epoch has touched.
+    /// Absent for a seed that no optimizer step of the epoch has touched, those included that only made a scale fall.
     fn gradient_health(&self, owner: Owner, totals: &EpochTotals) -> Option<GradientHealth> {
         let layout = self.parts.seeds.model().layout();
         let of = |wanted: Owner| totals.owners.iter().find(|(owner, ..)| *owner == wanted);
         let per_parameter = |norm: f64, owner: Owner| norm / (layout.num_elements_of(owner) as f64).sqrt();
-        let &(_, norm, health) = of(owner).filter(|_| totals.num_steps > 0 && layout.num_elements_of(owner) > 0)?;
+        let is_touched = totals.num_steps > 0 && !totals.only_searched(owner);
+        let &(_, norm, health) = of(owner).filter(|_| is_touched && layout.num_elements_of(owner) > 0)?;
         let host = of(Owner::Host).map(|&(_, norm, _)| per_parameter(norm, Owner::Host));
         Some(GradientHealth {
             norm,
@@ -300,9 +302,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             topology: layout.revision(),
             host_parameters: host_parameters + permanent.map(|seed| seed.num_parameters).sum::<u64>(),
             samples_per_epoch: Some(self.parts.data.train.len() as u64),
-            train: Some(measured.train.clone()),
+            train: measured.train.cloned(),
             validation: Some(measured.validation.clone()),
-            gradient_norm: Some(measured.totals.gradient_norm),
+            gradient_norm: measured.totals.gradient_norm,
             conflict_ratio: measured.conflict_ratio,
             confirming: self.parts.seeds.confirming(eager).map_err(|e| self.seed_error(e))?,
             costs: costs.map(as_run),

@@ -53,8 +53,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 self.tell(&culprit, "left_out");
                 return Ok(false);
             }
-            let (num_skipped, num_steps, epoch) = (totals.num_skipped, totals.num_steps, self.cursor.epoch.next());
-            self.recover(eager, observer, &culprit, Error::Diverged { num_skipped, num_steps, epoch })?;
+            self.recover(eager, observer, &culprit, self.diverged(&totals))?;
             return Ok(true);
         }
         if is_end && self.bad_state_is_left(eager, observer)? {
@@ -72,6 +71,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             return self.keep_if_due(eager, observer);
         }
         Ok(false)
+    }
+
+    /// What a run ends with whose steps are left out. Where the loss is scaled, its scale has fallen as far as it can.
+    pub(super) fn diverged(&self, totals: &EpochTotals) -> Error {
+        let &EpochTotals { num_skipped, num_steps, .. } = totals;
+        let (epoch, is_scaled) = (self.cursor.epoch.next(), totals.scales.is_some());
+        Error::Diverged { num_skipped, num_steps, epoch, is_scaled }
     }
 
     /// Keeps the state in memory when it is time to; the first one of a run is good. Where it is not finite the run goes back:

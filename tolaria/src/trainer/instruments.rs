@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leyline::state::Score;
 use leyline::task::Measure;
 use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Recorder};
 
@@ -90,8 +91,9 @@ impl Instruments {
     /// Takes over what an epoch came to; what was not measured becomes absent.
     pub(super) fn epoch(&self, report: &EpochReport, totals: &EpochTotals) {
         self.epochs_total.add(1);
-        self.training_loss.set(report.train.loss);
-        self.training_accuracy.set_or_clear(report.train.accuracy());
+        let train = report.train.as_ref();
+        self.training_loss.set_or_clear(train.map(|score| score.loss));
+        self.training_accuracy.set_or_clear(train.and_then(Score::accuracy));
         self.training_latency.set(report.wall_s * 1e3);
         self.training_throughput.set(report.samples_per_s);
         self.validation_loss.set(report.validation.loss);
@@ -99,7 +101,7 @@ impl Instruments {
         for (name, gauge) in &self.validation_measures {
             gauge.set_or_clear(report.validation.measures.get(*name).copied());
         }
-        self.gradient_norm.set(report.gradient_norm);
+        self.gradient_norm.set_or_clear(report.gradient_norm);
         self.seeds_active.set(report.seeds.iter().filter(|seed| seed.num_parameters > 0).count() as f64);
         self.microbatches.set(totals.num_microbatches as f64);
         self.loss_scale.set_or_clear(totals.scales.as_ref().map(|scales| scales.main));

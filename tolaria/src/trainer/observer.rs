@@ -61,7 +61,8 @@ impl StepReport<'_> {
         let totals = self.sums.read(&mut HostReads::default()).ok()?;
         let num_samples = totals.num_samples;
         let loss = totals.loss_sum / num_samples as f64;
-        (num_samples > 0).then_some(SoFar { loss, gradient_norm: totals.gradient_norm, num_samples })
+        let gradient_norm = totals.gradient_norm.filter(|_| num_samples > 0)?;
+        Some(SoFar { loss, gradient_norm, num_samples })
     }
 }
 

@@ -163,6 +163,16 @@ fn of_known_measures<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Score
     }
 }
 
+/// A score that is there was measured: null is damage.
+fn measured_score<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Score>, D::Error> {
+    of_known_measures(deserializer).map(Some)
+}
+
+/// A number that is there was measured: null is damage.
+fn measured_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    f64::deserialize(deserializer).map(Some)
+}
+
 /// One epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -177,14 +187,16 @@ pub struct EpochReport {
     pub num_parameters: u64,
     /// Learning rate of the last step.
     pub learning_rate: f64,
-    /// Training data, averaged while it trained.
-    #[serde(deserialize_with = "of_known_measures")]
-    pub train: Score,
+    /// Training data, averaged while it trained; absent where every step was skipped.
+    #[serde(default, deserialize_with = "measured_score", skip_serializing_if = "Option::is_none")]
+    pub train: Option<Score>,
     /// Held-out data that decisions may use.
     #[serde(deserialize_with = "of_known_measures")]
     pub validation: Score,
-    /// Global gradient norm of the main loss before clipping, root mean square over optimizer steps.
-    pub gradient_norm: f64,
+    /// Global gradient norm of the main loss before clipping, root mean square over optimizer steps; absent where every
+    /// step was skipped.
+    #[serde(default, deserialize_with = "measured_number", skip_serializing_if = "Option::is_none")]
+    pub gradient_norm: Option<f64>,
     /// Gradients of the owners, and how they conflict.
     pub conflict: Option<ConflictRecord>,
     /// Seeds at the end of the epoch, after the commands below.
@@ -218,6 +230,41 @@ mod tests {
     use leyline::id::SeedId;
 
     use super::*;
+
+    #[test]
+    fn an_epoch_whose_steps_were_all_skipped_has_no_training_loss() {
+        let report = EpochReport {
+            epoch: EpochIndex(1),
+            step: StepIndex(2),
+            topology: TopologyRevision(0),
+            num_parameters: 6,
+            learning_rate: 0.1,
+            train: None,
+            validation: Score::new(0.5, 4),
+            gradient_norm: None,
+            conflict: None,
+            seeds: Vec::new(),
+            asked: None,
+            commands: Vec::new(),
+            waiting: Vec::new(),
+            transitions: Vec::new(),
+            wall_s: 1.0,
+            samples_per_s: 8.0,
+            skipped_steps: 2,
+            evaluations: Vec::new(),
+        };
+        let read = |text: &str| serde_json::from_str::<EpochReport>(text);
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(!text.contains("train") && !text.contains("gradient_norm"), "{text}");
+        assert_eq!(read(&text).unwrap(), report);
+        let measured = EpochReport { train: Some(Score::new(0.25, 8)), gradient_norm: Some(1.5), ..report };
+        let text = serde_json::to_string(&measured).unwrap();
+        assert_eq!(read(&text).unwrap(), measured);
+        // What is no number was measured, and is damage.
+        for number in ["0.25", "1.5"] {
+            assert!(read(&text.replace(number, "null")).is_err(), "{number}");
+        }
+    }
 
     #[test]
     fn owners_are_written_as_people_name_them() {

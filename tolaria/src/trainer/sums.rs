@@ -60,8 +60,8 @@ pub(super) struct EpochTotals {
     pub(super) num_microbatches: u64,
     /// About the owners' gradients.
     pub(super) gradients: GradientTotals,
-    /// Root mean square over the steps that count of the main gradient's norm.
-    pub(super) gradient_norm: f64,
+    /// Root mean square over the steps that count of the main gradient's norm; absent where none does.
+    pub(super) gradient_norm: Option<f64>,
     /// Per owner: root mean square of the gradient norm of its parameters over the steps that updated them, and the
     /// fraction of healthy steps.
     pub(super) owners: Vec<(Owner, f64, f64)>,
@@ -73,6 +73,12 @@ impl EpochTotals {
     /// Whether steps of an owner may have been skipped for no other reason than a scale of the loss that still falls.
     pub(super) fn may_be_scale(&self, owner: Owner) -> bool {
         self.scales.as_ref().is_some_and(|scales| scales.may_fall(owner))
+    }
+
+    /// Whether every step of an owner was skipped, while the scale of the loss still falls: nothing is known of it yet.
+    pub(super) fn only_searched(&self, owner: Owner) -> bool {
+        let skipped = self.skipped_of_owners().find(|(of, _)| *of == owner).map_or(0, |(_, skipped)| skipped);
+        skipped == self.num_steps && self.may_be_scale(owner)
     }
 
     /// Steps that left the parameters of each owner as they were.
@@ -192,7 +198,7 @@ impl EpochSums {
             num_steps: self.host.num_steps,
             num_skipped: count(skipped),
             num_microbatches: self.host.num_microbatches,
-            gradient_norm: rms(metrics.main_norm_sq, skipped),
+            gradient_norm: (skipped < steps).then(|| rms(metrics.main_norm_sq, skipped)),
             scales,
             owners: metrics.owners.iter().map(of_owner).collect(),
             gradients: GradientTotals {
@@ -247,7 +253,7 @@ mod tests {
         }
         *sums.host() = HostSums { num_samples: 6, num_steps: 2, ..HostSums::default() };
         let totals = sums.read(&mut HostReads::default()).unwrap();
-        assert!((totals.gradient_norm - 12.5_f64.sqrt()).abs() < 1e-12);
+        assert!((totals.gradient_norm.unwrap() - 12.5_f64.sqrt()).abs() < 1e-12);
         let expected = [(HOST, 3.0, 1.0), (seed(1), 2.0, 0.5)];
         for ((owner, norm, healthy), expected) in totals.owners.into_iter().zip(expected) {
             assert_eq!(owner, expected.0);

@@ -72,7 +72,7 @@ struct Found {
 #[derive(Debug, Default)]
 struct Seen {
     skipped: Vec<u64>,
-    losses: Vec<[u64; 2]>,
+    losses: Vec<[Option<u64>; 2]>,
     pause: Duration,
 }
 
@@ -84,7 +84,8 @@ impl Observer for Seen {
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
         self.skipped.push(report.skipped_steps);
-        self.losses.push([report.train.loss, report.validation.loss].map(f64::to_bits));
+        self.losses
+            .push([report.train.as_ref().map(|train| train.loss.to_bits()), Some(report.validation.loss.to_bits())]);
         Ok(())
     }
 }

@@ -195,7 +195,7 @@ impl Observer for Losses {
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
-        self.last = report.train.loss;
+        self.last = report.train.as_ref().map_or(f64::NAN, |train| train.loss);
         Ok(())
     }
 

@@ -26,7 +26,7 @@ fn state() -> RunState {
         };
         let seeds = [(1, first, 1.0), (2, SeedStage::Holding, 0.75)];
         let score = |loss| Score::new(loss, 100).with(ACCURACY, 1.0 - loss / 4.0);
-        let (train, validation) = (score(2.0 / epoch as f64), score(2.2 / epoch as f64));
+        let (train, validation) = (Some(score(2.0 / epoch as f64)), score(2.2 / epoch as f64));
         let seeds = if epoch < 9 { &seeds[..1] } else { &seeds };
         state.epoch(&EpochReport { train, validation, ..report(epoch, seeds) });
     }
@@ -88,7 +88,7 @@ fn any_size_and_any_state_can_be_drawn() {
     }
     let mut odd = RunState::new(1);
     let nan = Score::new(f64::NAN, 1);
-    odd.epoch(&EpochReport { train: nan.clone(), validation: nan, ..report(1, &[]) });
+    odd.epoch(&EpochReport { train: Some(nan.clone()), validation: nan, ..report(1, &[]) });
     let constant = {
         let mut constant = RunState::new(3);
         (1..=3).for_each(|epoch| drop(constant.epoch(&report(epoch, &[]))));
@@ -134,11 +134,11 @@ fn a_measure_stands_beside_the_loss_where_there_is_no_accuracy() {
     let mut state = RunState::new(4);
     for epoch in 1..=3 {
         let score = Score::new(1.5, 10).with("r2", 0.25 * epoch as f64);
-        state.epoch(&EpochReport { train: Score::new(1.0, 10), validation: score, ..report(epoch, &[]) });
+        state.epoch(&EpochReport { train: Some(Score::new(1.0, 10)), validation: score, ..report(epoch, &[]) });
     }
     check(&screen(&state, 80, 24, false), &["loss train 1.0000 validation 1.5000", "r2 validation 0.7500"]);
     let mut without = RunState::new(4);
-    without.epoch(&EpochReport { train: Score::new(1.0, 10), validation: Score::new(2.0, 10), ..report(1, &[]) });
+    without.epoch(&EpochReport { train: Some(Score::new(1.0, 10)), validation: Score::new(2.0, 10), ..report(1, &[]) });
     check(&screen(&without, 80, 24, false), &["loss train 1.0000 validation 2.0000"]);
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn alphas(run: &Run, lives: &[SeedLife<'_>], events: &[SeedEvent]) ->
 
 fn loss(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
     let series = vec![
-        line("train", DASHED, reports, |report| Some(report.train.loss)),
+        line("train", DASHED, reports, |report| Some(report.train.as_ref()?.loss)),
         line("validation", 1, reports, |report| Some(report.validation.loss)),
     ];
     let references = test_value(summary.and_then(|summary| summary.test_loss), decimal);
@@ -88,7 +88,7 @@ fn loss(reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
 fn quality(measure: &About, reports: &[EpochReport], summary: Option<&Summary>) -> Sketch {
     let of = |score: &Score| score.measures.get(measure.name).copied();
     let mut series = vec![
-        line("train", DASHED, reports, |report| of(&report.train)),
+        line("train", DASHED, reports, |report| report.train.as_ref().and_then(of)),
         line("validation", 1, reports, |report| of(&report.validation)),
     ];
     series.retain(|series| !series.points.is_empty() || reports.is_empty());
@@ -143,7 +143,7 @@ fn gradient_norm(reports: &[EpochReport]) -> Sketch {
         unit: "global, before clipping, root mean square over steps",
         quantity: Quantity::Number,
         show: decimal,
-        series: vec![line("gradient norm", 0, reports, |report| Some(report.gradient_norm))],
+        series: vec![line("gradient norm", 0, reports, |report| report.gradient_norm)],
         references: Vec::new(),
         note: None,
     }

@@ -46,7 +46,7 @@ pub(crate) fn overlays(runs: &[Overlay<'_>]) -> Vec<Chart> {
     };
     let mut sketches = vec![
         loss("validation-loss", "Validation loss", "per sample", &|report| Some(report.validation.loss)),
-        loss("train-loss", "Training loss", "per sample", &|report| Some(report.train.loss)),
+        loss("train-loss", "Training loss", "per sample", &|report| Some(report.train.as_ref()?.loss)),
     ];
     sketches.extend(ALL.into_iter().filter(is_measured).map(quality));
     let parameters: &dyn Fn(&EpochReport) -> Option<f64> = &|report| Some(report.num_parameters as f64);
