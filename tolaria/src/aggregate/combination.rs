@@ -130,7 +130,7 @@ impl Combination {
                 }
                 Passes::Device(_) | Passes::Composed => {
                     for (index, part) in geometry.parts().iter().enumerate() {
-                        first.slice_set(&terms.part(index, &part.range, part.isolated)?, 0, part.range.start)?;
+                        first.slice_set(&terms.part(index, &part.range, part.is_apart())?, 0, part.range.start)?;
                     }
                 }
             }
@@ -239,8 +239,8 @@ impl Terms<'_> {
     /// result: as long as `range`
     /// # Sync
     /// none
-    pub(crate) fn part(&self, index: usize, range: &Range<usize>, isolated: bool) -> Result<Tensor, Error> {
-        let first_coefficient = usize::from(isolated) * self.rows.len();
+    pub(crate) fn part(&self, index: usize, range: &Range<usize>, is_apart: bool) -> Result<Tensor, Error> {
+        let first_coefficient = usize::from(is_apart) * self.rows.len();
         let mut sum: Option<Tensor> = None;
         for (k, row) in self.rows.iter().enumerate() {
             let elements = row.narrow(0, range.start, range.len())?;

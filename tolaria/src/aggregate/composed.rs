@@ -102,7 +102,7 @@ pub(super) fn clip_factors(
         add(&place(SumsLayout::MAIN_SQUARE)?, &where_counted(&domains[0], &counts[0])?)?;
         add_scaled(&place(SumsLayout::SKIPPED_SAMPLES)?, &skipped(&counts[0])?, clipping.num_samples as f64)?;
         for slot in 0..slots {
-            let in_main = slot == 0 || parts.iter().any(|part| part.slot == slot && !part.isolated);
+            let in_main = slot == 0 || parts.iter().any(|part| part.slot == slot && !part.is_apart());
             let counts = if in_main { (&counts[0] * &counts[1 + slot])? } else { counts[1 + slot].clone() };
             let square = where_counted(&sum(&|part| part.slot == slot)?, &counts)?;
             add(&place(layout.of_slot(Field::ParameterSquare, slot))?, &square)?;

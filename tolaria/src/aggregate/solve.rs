@@ -123,12 +123,12 @@ impl Solution {
         }
     }
 
-    /// The matrix over all parts that are not isolated.
+    /// The matrix over all parts that do not stand apart.
     fn add_grams(&mut self, problem: &Problem<'_>) {
         let size = problem.num_rows * problem.num_rows;
         fill(&mut self.gram, size, 0.0);
         for (part, gram) in problem.geometry.parts().iter().zip(problem.grams.chunks_exact(size)) {
-            if !part.isolated {
+            if !part.is_apart() {
                 self.gram.iter_mut().zip(gram).for_each(|(sum, value)| *sum += value);
             }
         }
@@ -238,13 +238,13 @@ impl Solution {
         };
         self.squares.clear();
         for (index, (part, gram)) in parts.iter().zip(problem.grams.chunks_exact(rows * rows)).enumerate() {
-            let coefficients = &self.coefficients[if part.isolated { rows } else { 0 }..][..rows];
+            let coefficients = &self.coefficients[if part.is_apart() { rows } else { 0 }..][..rows];
             // Elements beyond what `f32` holds, though their inner products in `f64` are finite.
             let largest = f64::from(f32::MAX) / rows as f64;
             let fits = |row: usize| f64::from(coefficients[row]).powi(2) * gram[row * (rows + 1)] <= largest * largest;
             let combined = square(gram, &|row| f64::from(coefficients[row]));
             self.squares.push(if (0..rows).all(fits) { combined } else { f64::INFINITY });
-            let Some(sums) = sums.as_deref_mut().filter(|_| !part.isolated) else { continue };
+            let Some(sums) = sums.as_deref_mut().filter(|_| !part.is_apart()) else { continue };
             for slot in (0..window.num_slots).filter(|slot| window.takes_part(*slot)) {
                 let shares = window.shares_of(slot);
                 sums[layout.layer(slot, index)] += square(gram, &|row| shares[row]);
@@ -283,7 +283,7 @@ pub(super) fn clip_factors(
         }
         for slot in 0..slots {
             let own = || parts.iter().zip(squares).filter(|(part, _)| part.slot == slot);
-            let in_main = slot == 0 || own().any(|(part, _)| !part.isolated);
+            let in_main = slot == 0 || own().any(|(part, _)| !part.is_apart());
             if (is_finite(0) || !in_main) && is_finite(1 + slot) {
                 let square = own().fold(0.0, |sum, (_, square)| sum + square);
                 sums[layout.of_slot(Field::ParameterSquare, slot)] += square;

@@ -32,12 +32,19 @@ pub(crate) struct Part {
     pub(crate) slot: usize,
     /// Whether only the owner's side loss trains it.
     pub(crate) isolated: bool,
+    /// Whether it stays as it is.
+    pub(crate) frozen: bool,
 }
 
 impl Part {
-    /// What is clipped together: 0 for the main loss, else a number per slot.
+    /// Whether it counts for nobody else: neither where gradients are clipped nor where they are compared.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.isolated || self.frozen
+    }
+
+    /// What is clipped together: 0 for what the main loss moves, else a number per slot.
     pub(crate) fn domain(&self) -> usize {
-        if self.isolated { 1 + self.slot } else { 0 }
+        if self.is_apart() { 1 + self.slot } else { 0 }
     }
 }
 
@@ -74,7 +81,13 @@ impl Geometry {
                 return Err(Error::mismatch("owners of the gradient", format!("{owners:?}"), format!("{owner:?}")));
             };
             let range = segment.offset..segment.offset + segment.len;
-            parts.push(Part { name: segment.spec.name.clone(), range, slot, isolated: segment.spec.isolated });
+            parts.push(Part {
+                name: segment.spec.name.clone(),
+                range,
+                slot,
+                isolated: segment.spec.isolated,
+                frozen: false,
+            });
         }
         let length = Self::chunk_len(num_elements);
         let cut = |(part, Part { range, .. }): (usize, &Part)| {
@@ -92,6 +105,16 @@ impl Geometry {
     /// none: every segment's owner is among them
     pub fn of(layout: &ParameterLayout) -> Result<Self, Error> {
         Self::new(layout, owners_of(layout))
+    }
+
+    /// The same where the parameters of such owners stay as they are: their gradients count neither where others are clipped nor
+    /// where owners are compared.
+    #[must_use]
+    pub fn freezing(mut self, is_frozen: impl Fn(Owner) -> bool) -> Self {
+        for part in &mut self.parts {
+            part.frozen = is_frozen(self.owners[part.slot]);
+        }
+        self
     }
 
     /// Elements of the longest chunk of a vector of so many elements; a multiple of 1024.

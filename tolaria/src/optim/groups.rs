@@ -64,12 +64,21 @@ impl GroupsConfig {
         broken.map(|(key, _, accepted)| (key.to_owned(), accepted.to_owned())).into_iter().collect()
     }
 
-    /// What the learning rate of a parameter is multiplied by, and whether it decays.
-    pub(super) fn of(&self, segment: &Segment) -> (f64, bool) {
-        let rate = match segment.spec.owner {
+    fn rate(&self, owner: Owner) -> f64 {
+        match owner {
             Owner::Host => self.host_rate,
             Owner::Seed(_) => self.seed_rate,
-        };
-        (rate, self.decay == Decays::All || segment.spec.shape.len() >= 2)
+        }
+    }
+
+    /// Whether the parameters of an owner stay as they are.
+    #[must_use]
+    pub fn freezes(&self, owner: Owner) -> bool {
+        self.rate(owner) <= 0.0
+    }
+
+    /// What the learning rate of a parameter is multiplied by, and whether it decays.
+    pub(super) fn of(&self, segment: &Segment) -> (f64, bool) {
+        (self.rate(segment.spec.owner), self.decay == Decays::All || segment.spec.shape.len() >= 2)
     }
 }

@@ -374,10 +374,11 @@ impl Optimizer {
         cpu::with_slices(&gradient.rows, |rows| {
             let mut updates = Vec::with_capacity(plan.planned.len());
             for (index, ((parameter, segment), planned)) in updated(parameters, layout).zip(&plan.planned).enumerate() {
-                let isolated = usize::from(segment.spec.isolated);
+                // As the parts of the engine's geometry.
+                let is_apart = segment.spec.isolated || self.groups.freezes(segment.spec.owner);
                 let source = Source {
                     rows,
-                    coefficients: &coefficients[isolated * rows.len()..][..rows.len()],
+                    coefficients: &coefficients[usize::from(is_apart) * rows.len()..][..rows.len()],
                     factor: factors.as_ref().map_or(1.0, |factors| factors[index]),
                     offset: segment.offset,
                 };

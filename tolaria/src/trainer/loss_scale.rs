@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::aggregate::Combination;
 use crate::cpu;
 use crate::error::Error;
-use crate::grad::{Geometry, GradientScope};
+use crate::grad::{Geometry, GradientScope, Part};
 use crate::kernels::{NO_PART, ScaleRule};
 use crate::path::Path;
 
@@ -154,10 +154,9 @@ impl LossScale {
             Path::Kernel => {
                 let Some(factors) = terms.factors.host()? else { return Ok(()) };
                 let domains = num_domains(&self.geometry);
-                let parts = self.geometry.parts();
                 Ok(cpu::with_slice_mut(&self.state, |state| {
                     for domain in 0..domains {
-                        let Some(probe) = parts.iter().position(|part| part.domain() == domain) else { continue };
+                        let Some(probe) = probe(&self.geometry, domain) else { continue };
                         let (scale, good) = (state[domain], state[domains + domain]);
                         (state[domain], state[domains + domain]) =
                             self.rule.after(scale, good, !factors[probe].is_nan());
@@ -179,9 +178,8 @@ impl LossScale {
 
     /// What such numbers say.
     pub(super) fn read(&self, numbers: &[f64]) -> Scales {
-        let has_parts = |domain: usize| self.geometry.parts().iter().any(|part| part.domain() == domain);
-        let of_seed = |(slot, owner): (usize, &Owner)| has_parts(1 + slot).then(|| (*owner, numbers[1 + slot]));
-        let isolated = self.geometry.owners().iter().enumerate().filter_map(of_seed).collect();
+        let of_seed = |owner: &Owner| Some((*owner, numbers[self.domain_of(*owner)?]));
+        let isolated = self.geometry.owners().iter().filter_map(of_seed).collect();
         Scales { main: numbers[0], isolated }
     }
 
@@ -206,10 +204,17 @@ impl Scales {
     }
 }
 
+/// A part whose gradient is scaled by the scale of this domain: one that learns, where there is one.
+fn probe(geometry: &Geometry, domain: usize) -> Option<usize> {
+    let parts = geometry.parts();
+    let is_scaled = |part: &Part| if part.isolated { part.domain() == domain } else { domain == 0 };
+    let learns = |part: &Part| is_scaled(part) && !part.frozen;
+    parts.iter().position(learns).or_else(|| parts.iter().position(is_scaled))
+}
+
 /// For each domain, one of its parts.
 fn probes(geometry: &Geometry, device: &Device) -> Result<Tensor, Error> {
-    let of = |domain: usize| geometry.parts().iter().position(|part| part.domain() == domain);
-    let of = |domain: usize| of(domain).and_then(|part| u32::try_from(part).ok()).unwrap_or(NO_PART);
+    let of = |domain: usize| probe(geometry, domain).and_then(|part| u32::try_from(part).ok()).unwrap_or(NO_PART);
     Ok(Tensor::from_iter((0..num_domains(geometry)).map(of), device)?)
 }
 

@@ -193,8 +193,8 @@ pub struct EpochReport {
     /// Held-out data that decisions may use.
     #[serde(deserialize_with = "of_known_measures")]
     pub validation: Score,
-    /// Global gradient norm of the main loss before clipping, root mean square over optimizer steps; absent where every
-    /// step was skipped.
+    /// Global gradient norm of the main loss before clipping, of what is not frozen, root mean square over optimizer steps;
+    /// absent where every step was skipped.
     #[serde(default, deserialize_with = "measured_number", skip_serializing_if = "Option::is_none")]
     pub gradient_norm: Option<f64>,
     /// Gradients of the owners, and how they conflict.

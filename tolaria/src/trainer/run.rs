@@ -558,7 +558,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// errors.
     pub(super) fn refitted_engine(&self) -> Result<Option<GradientEngine>, Error> {
         self.config.precision.check_parameters(self.parts.seeds.model().parameters())?;
-        if **self.engine.geometry() == Geometry::of(self.parts.seeds.model().layout())? {
+        if **self.engine.geometry() == geometry(&self.config, &self.parts)? {
             return Ok(None);
         }
         engine(&self.config, &self.parts).map(Some)
@@ -587,8 +587,12 @@ fn feed<S: SeedManager, P: Policy>(
     Feed::new(config, transforms, (&parts.data.train, &parts.device, parts.seed), &parts.task, &parts.clock)
 }
 
+fn geometry<S: SeedManager, P: Policy>(config: &TrainConfig, parts: &Parts<S, P>) -> Result<Geometry, Error> {
+    Ok(Geometry::of(parts.seeds.model().layout())?.freezing(|owner| config.groups.freezes(owner)))
+}
+
 fn engine<S: SeedManager, P: Policy>(config: &TrainConfig, parts: &Parts<S, P>) -> Result<GradientEngine, Error> {
-    let geometry = Geometry::of(parts.seeds.model().layout())?;
+    let geometry = geometry(config, parts)?;
     let num_rows = config.batch.microbatches_per_step.get();
     GradientEngine::new(Arc::new(geometry), config.aggregation(), num_rows, &parts.device)
 }

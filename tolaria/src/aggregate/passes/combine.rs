@@ -112,8 +112,8 @@ impl Piece<'_> {
         let Self { chunks, mut elements, mut squares } = self;
         let num_rows = 1 + sum.others.len();
         for (index, chunk) in chunks.iter().enumerate() {
-            let isolated = sum.geometry.parts()[chunk.part].isolated;
-            let coefficients = &sum.coefficients[usize::from(isolated) * num_rows..][..num_rows];
+            let is_apart = sum.geometry.parts()[chunk.part].is_apart();
+            let coefficients = &sum.coefficients[usize::from(is_apart) * num_rows..][..num_rows];
             let factor = sum.factors.map_or(1.0, |factors| factors[chunk.part]);
             let (here, after) = std::mem::take(&mut elements).split_at_mut(chunk.range.len());
             elements = after;

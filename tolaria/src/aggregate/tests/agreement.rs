@@ -174,7 +174,8 @@ proptest! {
             .collect();
         let order = ProjectionOrder { seed: 1, step: StepIndex(7) };
         let layout = host_layout(row.len());
-        let mut window = Window { layout, rows: vec![row.clone(); microbatches.len()], microbatches, order };
+        let rows = vec![row.clone(); microbatches.len()];
+        let mut window = Window { layout, rows, microbatches, order, frozen: Vec::new() };
         let terms = (window.rows.len() + 1) as f64 * f64::from(f32::EPSILON) / 2.0;
         for path in &PATHS {
             let outcome = window.run(path, &PCGRAD);

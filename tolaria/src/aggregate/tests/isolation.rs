@@ -10,7 +10,7 @@ use crate::aggregate::AggregationConfig;
 use crate::aggregate::sums::Field;
 use crate::grad::GradientBufferPool;
 use crate::optim::{Optimizer, OptimizerConfig};
-use crate::testing::{bits, flat, parameters, random};
+use crate::testing::{HOST, bits, flat, parameters, random, seed};
 
 /// A window with shadows of seeds 1 and 3, in which seed 2 and the host conflict.
 fn example() -> Window {
@@ -18,6 +18,40 @@ fn example() -> Window {
     let rows: Vec<Vec<f32>> = (0..3).map(|k| random(9, 70 + k)).collect();
     let opposite: Vec<f32> = rows[0].iter().zip(&rows[1]).map(|(a, b)| 0.1 * b - a).collect();
     Window::new(layout, &[(&rows[0], 2, &[(2, 0.9)]), (&opposite, 1, &[]), (&rows[2], 1, &[(1, 0.5), (3, 0.5)])])
+}
+
+#[test]
+fn what_is_frozen_counts_neither_where_others_are_clipped_nor_where_they_are_compared() {
+    for (owner, own) in [(HOST, [0, 1, 2, 8].as_slice()), (seed(2), &[3, 4])] {
+        let with = |factor: f32| {
+            let mut window = Window { frozen: vec![owner], ..example() };
+            window.rows.iter_mut().for_each(|row| own.iter().for_each(|place| row[*place] *= factor));
+            window
+        };
+        for method in METHODS {
+            let config = AggregationConfig { method, clip_norm: Some(0.5), ..MEAN };
+            for path in &PATHS {
+                let nothing = with(0.0).run(path, &config);
+                assert!(nothing.sums.main_square() > 0.0);
+                for factor in [1.0, 1e4, f32::NAN] {
+                    let found = with(factor).run(path, &config);
+                    let others = |gradient: &[f32]| {
+                        let others = gradient.iter().enumerate().filter(|(place, _)| !own.contains(place));
+                        bits(&others.map(|(_, element)| *element).collect::<Vec<_>>())
+                    };
+                    let what = format!("{owner:?} times {factor}, {method:?} on {path:?}");
+                    assert_eq!(others(&found.gradient), others(&nothing.gradient), "{what}");
+                    assert_eq!(found.sums.main_square().to_bits(), nothing.sums.main_square().to_bits(), "{what}");
+                    // It is told, as it was, and what is no number moves nothing.
+                    let slot = usize::from(owner != HOST) * 2;
+                    let told = found.sums.all(Field::ParameterSquare, 4)[slot];
+                    let is_number = factor.is_finite();
+                    assert_eq!(told > 0.0, is_number, "{what}: {told}");
+                    assert_eq!(found.gradient[own[0]].is_nan(), !is_number, "{what}");
+                }
+            }
+        }
+    }
 }
 
 proptest! {

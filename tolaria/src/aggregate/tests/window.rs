@@ -39,6 +39,8 @@ pub(super) struct Window {
     pub(super) rows: Vec<Vec<f32>>,
     pub(super) microbatches: Vec<(usize, Attribution)>,
     pub(super) order: ProjectionOrder,
+    /// Owners whose parameters stay as they are.
+    pub(super) frozen: Vec<Owner>,
 }
 
 /// Without the elements, which are many.
@@ -70,6 +72,7 @@ impl Window {
             rows: rows.iter().map(|row| row.0.to_vec()).collect(),
             microbatches: rows.iter().map(|row| (row.1, attribution(row.2))).collect(),
             order: ProjectionOrder { seed: 11, step: StepIndex(3) },
+            frozen: Vec::new(),
         }
     }
 
@@ -79,7 +82,7 @@ impl Window {
     }
 
     pub(super) fn geometry(&self) -> Arc<Geometry> {
-        Arc::new(Geometry::of(&self.layout).unwrap())
+        Arc::new(Geometry::of(&self.layout).unwrap().freezing(|owner| self.frozen.contains(&owner)))
     }
 
     pub(super) fn plan(&self, config: &AggregationConfig) -> WindowPlan {
@@ -314,6 +317,7 @@ pub(super) fn windows(wild: bool) -> impl Strategy<Value = Window> {
         }
         let microbatches =
             rows.iter().map(|(_, _, (num_samples, weights))| (*num_samples, attribution(weights))).collect();
-        Window { layout, rows: elements, microbatches, order: ProjectionOrder { seed: 5, step: StepIndex(step) } }
+        let order = ProjectionOrder { seed: 5, step: StepIndex(step) };
+        Window { layout, rows: elements, microbatches, order, frozen: Vec::new() }
     })
 }

@@ -30,7 +30,12 @@ struct World {
 
 impl World {
     fn new(method: ConflictResolution, growth_steps: u32) -> Self {
-        let geometry = Arc::new(Geometry::of(&example()).unwrap());
+        Self::freezing(method, growth_steps, &[])
+    }
+
+    fn freezing(method: ConflictResolution, growth_steps: u32, frozen: &[Owner]) -> Self {
+        let geometry = Geometry::of(&example()).unwrap().freezing(|owner| frozen.contains(&owner));
+        let geometry = Arc::new(geometry);
         let config_of = AggregationConfig { method, clip_norm: Some(0.5), ..AggregationConfig::default() };
         let engine = GradientEngine::new(Arc::clone(&geometry), config_of, 4, &Device::Cpu).unwrap();
         let scale = LossScale::new(&config(growth_steps), geometry, &Device::Cpu).unwrap();
@@ -124,6 +129,20 @@ fn one_overflow_in_any_microbatch_halves_the_scale_of_its_loss_and_no_other() {
                 assert_eq!([scales[0], scales[3]], if in_main { [512.0, 2048.0] } else { [2048.0, 512.0] });
             }
         }
+    }
+}
+
+#[test]
+fn the_scale_of_the_main_loss_follows_what_learns_by_it() {
+    let mut bad = gradients();
+    bad[1][0] = f32::INFINITY;
+    for (frozen, expected) in [(&[] as &[Owner], 512.0), (&[HOST], 1024.0), (&[HOST, seed(1)], 512.0)] {
+        let mut world = World::freezing(ConflictResolution::Mean, 9, frozen);
+        let formed = world.window(&bad, true);
+        assert_eq!(world.scales()[0], expected, "{frozen:?}");
+        assert!(formed[..5].iter().all(|g| g.is_nan()) && formed[8..].iter().all(|g| g.is_finite()), "{frozen:?}");
+        let scales = world.scale.read(&values_of(&world.scale));
+        assert!(scales.may_fall(HOST) && scales.may_fall(seed(2)));
     }
 }
 

@@ -5,24 +5,49 @@ use esper_graph::{Refusal, Stale, execute::Unconfirmed};
 
 use super::*;
 use crate::error::Replayed;
+use crate::optim::GroupsConfig;
 use crate::plain::{NoPolicy, NoSeeds, PlainModel};
 use crate::task::Classification;
 use crate::trainer::NullObserver;
+use crate::trainer::report::EpochReport;
 
-fn trainer() -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
+fn trainer(config: TrainConfig) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
     let weight = Var::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
     let model = PlainModel::new(vec![("w".to_owned(), weight.clone())], move |x: &Tensor| x.matmul(&weight)).unwrap();
     let inputs = Tensor::new(&[[1.0_f32, 0.0], [0.0, 1.0]], &Device::Cpu).unwrap();
     let data = Dataset::new(inputs, Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap()).unwrap();
     let data = Splits { train: data.clone(), validation: data.clone(), test: data };
     let parts = Parts { num_epochs: 2, ..Parts::plain(Classification::new(2), model, data) };
-    Trainer::new(TrainConfig::default(), parts).unwrap()
+    Trainer::new(config, parts).unwrap()
+}
+
+/// Gradient norms of epochs.
+#[derive(Default)]
+struct Norms(Vec<f64>);
+
+impl Observer for Norms {
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        self.0.extend(report.gradient_norm);
+        Ok(())
+    }
+}
+
+#[test]
+fn the_norm_that_is_clipped_is_that_of_what_learns() {
+    for (host_rate, learns) in [(1.0, true), (0.0, false)] {
+        let groups = GroupsConfig { host_rate, ..GroupsConfig::default() };
+        let mut trainer = trainer(TrainConfig { groups, ..TrainConfig::default() });
+        let mut norms = Norms::default();
+        trainer.run(&mut Eager::acquire().unwrap(), &mut norms).unwrap();
+        assert!(norms.0.len() == 2 && norms.0.iter().all(|norm| (*norm > 0.0) == learns), "{host_rate}: {:?}", norms.0);
+        assert!(trainer.refitted_engine().unwrap().is_none(), "the network has not changed");
+    }
 }
 
 #[test]
 fn a_trainer_that_trained_with_a_frozen_number_does_nothing_until_it_is_restored() {
     let mut eager = Eager::acquire().unwrap();
-    let mut trainer = trainer();
+    let mut trainer = trainer(TrainConfig::default());
     let before = trainer.snapshot(&eager).unwrap();
     let refusal = Refusal::FrozenValue { kernel: None, argument: None, message: "a number moved".to_owned() };
     let found = Unconfirmed { first: 3, found: 5, stale: Stale { num_replays: 2, refusal } };
