@@ -1,11 +1,14 @@
 //! What a work is, what it is given, and what it leaves behind.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::{ArgMatches, Args, Command};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 use esper_telemetry::TelemetryRecorder;
 use leyline::clock::Clock;
 use leyline::region::Eager;
@@ -153,7 +156,11 @@ impl Work {
                 let config = run(&gpu, &mut Eager::acquire()?, &mut samples)?;
                 Ok(gpu.result(self.name, notes, config, samples).into())
             }
-            Start::WithFlags { run, .. } => run(flags, setting),
+            Start::WithFlags { add, run } => {
+                let mut outcome = run(flags, setting)?;
+                outcome.result.command += &as_given(&add(Command::new(self.name)), flags);
+                Ok(outcome)
+            }
         }
     }
 
@@ -168,6 +175,38 @@ impl Work {
         }
         self.run(&self.flags(Command::new(self.name)).get_matches_from([""; 0]), setting)
     }
+}
+
+/// The flags of a work on a command line, those included that were left to their defaults: a later version may have others. Of a path its
+/// last part, as nobody else has the folder.
+fn as_given(work: &Command, flags: &ArgMatches) -> String {
+    let words = |arg: &Arg| -> Vec<String> {
+        let (id, long) = (arg.get_id().as_str(), arg.get_long().map(|long| format!("--{long}")));
+        if matches!(arg.get_action(), ArgAction::SetTrue) {
+            return long.filter(|_| flags.get_flag(id)).into_iter().collect();
+        }
+        let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+        let text = |value: &OsStr| {
+            let last = Path::new(value).file_name().filter(|_| is_path);
+            last.unwrap_or(value).to_string_lossy().into_owned()
+        };
+        let values: Vec<String> = flags.get_raw(id).into_iter().flatten().map(text).collect();
+        let value = Some(values.join(",")).filter(|value| !value.is_empty());
+        long.zip(value).into_iter().flat_map(<[String; 2]>::from).collect()
+    };
+    let args: Vec<&Arg> = work.get_arguments().filter(|arg| !arg.is_hide_set()).collect();
+    let is_default = |arg: &Arg| flags.value_source(arg.get_id().as_str()) == Some(ValueSource::DefaultValue);
+    let given: Vec<String> = args.iter().filter(|arg| !is_default(arg)).flat_map(|arg| words(arg)).collect();
+    // A flag that belongs to another one is refused without it.
+    let is_taken = |more: &[String]| {
+        let parser = work.clone().no_binary_name(true);
+        parser.try_get_matches_from(given.iter().chain(more)).is_ok()
+    };
+    let words = args
+        .iter()
+        .map(|arg| (is_default(arg), words(arg)))
+        .filter(|(is_default, words)| !is_default || is_taken(words));
+    words.flat_map(|(_, words)| words).map(|word| format!(" {word}")).collect()
 }
 
 /// A result with its attachments.
@@ -222,6 +261,59 @@ mod tests {
 
     use super::*;
     use crate::environment::Environment;
+    use crate::works;
+
+    #[derive(Debug, Args)]
+    struct Tiny {
+        #[arg(long, default_value_t = 3)]
+        rounds: u32,
+        #[arg(long, hide = true, default_value_t = 1)]
+        of_a_part: u32,
+    }
+
+    impl Flags for Tiny {
+        fn measure(&self, setting: &Setting) -> Result<Outcome, Error> {
+            assert_eq!((self.rounds, self.of_a_part), (3, 1));
+            Ok(BenchResult::new("tiny", "", setting.clock.as_ref()).into())
+        }
+    }
+
+    #[test]
+    fn the_command_of_a_result_has_the_flags_that_were_left_to_their_defaults() {
+        let setting = Setting::alone(Arc::new(SystemClock::new()), None);
+        let work = Work::with_flags::<Tiny>("tiny", "Nothing", Needs::Nothing);
+        let result = work.run_as_it_is(&setting).unwrap().result;
+        assert_eq!(result.command, "cargo run --release -p esper -- bench tiny --out DIR --rounds 3");
+    }
+
+    #[test]
+    fn a_command_has_the_flags_that_were_given_and_the_defaults_that_it_takes_beside_them() {
+        let work = works::named("growth-at-scale").unwrap();
+        let line = |work: &Work, given: &[&str]| {
+            let command = work.flags(Command::new(work.name)).no_binary_name(true);
+            as_given(&command, &command.clone().try_get_matches_from(given).unwrap())
+        };
+        assert_eq!(
+            line(work, &["--text", "/home/of/somebody/book.txt", "--steps", "2400", "--arms", "stack.p85,null"]),
+            " --text book.txt --blocks 12 --width 512 --context 256 --batch 32 --steps 2400 --every 75 --held-out 512 --arms \
+             stack.p85,null --rise 100 --first-seed 0 --seeds 3 --budget 460"
+        );
+        let work = works::named("compile-bench").unwrap();
+        let alone = line(work, &["--works", "ref,mlp", "--kernels"]);
+        assert_eq!(alone, " --works ref,mlp --precisions f32,tf32,bf16 --kernels");
+        let beside = line(work, &["--works", "ref", "--with-peer"]);
+        assert!(beside.ends_with(" --with-peer --python python3 --peer-modes graph --peer-budget 145"), "{beside}");
+    }
+
+    #[test]
+    fn every_work_takes_the_flags_of_its_result() {
+        for work in works::ALL {
+            let command = work.flags(Command::new(work.name)).no_binary_name(true);
+            let first = as_given(&command, &command.clone().try_get_matches_from([""; 0]).unwrap());
+            let again = command.clone().try_get_matches_from(first.split_whitespace()).unwrap();
+            assert_eq!(as_given(&command, &again), first, "{}", work.name);
+        }
+    }
 
     #[test]
     fn attachments_lie_beside_the_result() {

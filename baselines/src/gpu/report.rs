@@ -56,10 +56,6 @@ impl Chosen {
         }
         if !self.only.is_empty() {
             result.name = format!("{name}.{}", self.only);
-            result.command += &format!(" --only {}", self.only);
-        }
-        if self.jobs > 1 {
-            result.command += &format!(" --jobs {}", self.jobs);
         }
         Ok(result.into())
     }

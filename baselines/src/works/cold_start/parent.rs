@@ -73,7 +73,7 @@ pub(super) fn run(setting: &Setting, with_candle: bool) -> Result<Outcome, Error
 
 /// The same of the program that `candle/esper` builds.
 fn command_of_candle(command: &str) -> String {
-    command.replacen("-p esper ", "--manifest-path candle/Cargo.toml -p esper-with-candle ", 1) + " --with-candle"
+    command.replacen("-p esper ", "--manifest-path candle/Cargo.toml -p esper-with-candle ", 1)
 }
 
 fn measured(
@@ -129,7 +129,7 @@ mod tests {
     fn the_command_is_that_of_the_program() {
         assert_eq!(
             command_of_candle("cargo run --release -p esper --features cuda -- bench cold-start --out DIR"),
-            "cargo run --release --manifest-path candle/Cargo.toml -p esper-with-candle --features cuda -- bench cold-start --out DIR --with-candle"
+            "cargo run --release --manifest-path candle/Cargo.toml -p esper-with-candle --features cuda -- bench cold-start --out DIR"
         );
     }
 

@@ -95,20 +95,6 @@ impl CompileBenchConfig {
         Ok(cases)
     }
 
-    /// The arguments that ask for this, as the command line has them.
-    fn arguments(&self) -> String {
-        let precisions: Vec<&str> = self.precisions.iter().map(|precision| precision.name()).collect();
-        let mut arguments = format!(" --works {} --precisions {}", self.works.join(","), precisions.join(","));
-        if self.kernels {
-            arguments += " --kernels";
-        }
-        if self.with_peer {
-            arguments +=
-                &format!(" --with-peer --peer-modes {} --peer-budget {}", self.peer_modes.join(","), self.peer_budget);
-        }
-        arguments
-    }
-
     /// What the peer is asked for: the best that it does with the same networks.
     fn peer(&self) -> Option<PeerConfig> {
         let has_both = self.precisions.contains(&Precision::Bf16);
@@ -155,7 +141,6 @@ impl Flags for CompileBenchConfig {
         // What the steps keep on the device is dropped by now: the peer has it to itself.
         let peer = self.peer().map(|peer| peer_torch::run(&peer)).transpose()?;
         let mut result = gpu.result(WORK.name, NOTES, facts, samples);
-        result.command += &self.arguments();
         if let Some(peer) = peer {
             let peer = peer.into_result(setting.clock.as_ref());
             result.measurements.extend(peer.measurements);
@@ -189,9 +174,6 @@ mod tests {
             let expected = [vec!["autocast", "bf16"], vec!["bf16"]];
             assert_eq!(asked.peer().unwrap().precisions, expected[usize::from(precisions.len() == 1)]);
         }
-        let arguments = " --works ref,mlp,tfm5m,tfm30m,mlp4096 --precisions f32,tf32,bf16";
-        assert_eq!(CompileBenchConfig::by_default().arguments(), arguments);
-        assert_eq!(config.arguments(), format!("{arguments} --with-peer --peer-modes graph --peer-budget 145"));
         let gpt2 = CompileBenchConfig { works: vec![GPT2.to_owned()], ..config.clone() };
         assert_eq!(gpt2.cases().unwrap(), [(GPT2, Precision::Bf16)], "where it is asked for, in one precision");
         let error = CompileBenchConfig { works: vec!["lenet".to_owned()], ..config }.cases().unwrap_err();

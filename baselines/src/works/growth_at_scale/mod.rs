@@ -174,16 +174,7 @@ impl Flags for GrowthFlags {
             ("optimizer", race.described()),
             ("device", setting.gpu.map_or("cpu".to_owned(), |gpu| format!("cuda:{gpu}"))),
         ]);
-        let mut result = result_on(&device, setting, WORK.name, NOTES, config, samples.0)?;
-        result.command += &format!(
-            " --text text --steps {} --every {} --rise {} --arms {} --first-seed {} --seeds {}",
-            self.steps,
-            self.every,
-            self.rise,
-            self.arm_names(),
-            self.first_seed,
-            self.seeds
-        );
+        let result = result_on(&device, setting, WORK.name, NOTES, config, samples.0)?;
         Ok(Outcome { result, attachments: plots.into() })
     }
 }

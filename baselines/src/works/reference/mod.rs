@@ -92,7 +92,6 @@ impl Flags for ReferenceConfig {
         let mut result = on_cpu(&setting.clock)?;
         if self.with_peer {
             peer::add(&mut result, &self.python, setting.clock.as_ref())?;
-            result.command += " --with-peer";
         }
         Ok(result.into())
     }

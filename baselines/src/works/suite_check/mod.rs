@@ -99,11 +99,10 @@ impl Flags for SuiteCheckFlags {
             }
         }
         let config = report.finish(&mut samples)?;
-        let mut result = match gpu {
+        let result = match gpu {
             Some(gpu) => gpu.result(WORK.name, NOTES, config, samples),
             None => samples.into_result(WORK.name, WORK.name, NOTES, config, setting.clock.as_ref()),
         };
-        result.command += &format!(" --epochs {}", self.epochs);
         Ok(result.into())
     }
 }
