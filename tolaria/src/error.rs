@@ -130,7 +130,7 @@ pub enum Error {
     #[error(
         "training diverged: the loss or the gradient of {num_skipped} of the {num_steps} steps of epoch {epoch} is not \
          finite{}; expected a lower learning rate or `clip_norm`, and data without such numbers",
-        if *is_scaled { ", with the least scale of the loss, 1" } else { "" }
+        scale.map_or_else(String::new, |scale| format!(", and the scale of the loss, {scale}, falls no more"))
     )]
     Diverged {
         /// Steps that changed nothing.
@@ -139,8 +139,8 @@ pub enum Error {
         num_steps: u64,
         /// The epoch, from 1.
         epoch: EpochIndex,
-        /// Whether the loss is scaled: then its scale cannot fall any more.
-        is_scaled: bool,
+        /// The scale of the loss, where it is scaled: 1 is the least, and for a loss that is not finite none falls.
+        scale: Option<f64>,
     },
     /// A state with a number that is not finite is not saved.
     #[error("`{tensor}` has a number that is not finite: no checkpoint is made of it")]

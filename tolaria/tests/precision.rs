@@ -23,11 +23,12 @@ use tolaria::plain::{NoPolicy, NoSeeds, PlainModel};
 use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
 use tolaria::trainer::{
-    EarlyStopConfig, Flow, LossScaleConfig, NullObserver, Observer, Outcome, Parts, Splits, TrainConfig,
-    TrainPrecision, Trainer,
+    EarlyStopConfig, Flow, LossScaleConfig, NullObserver, Observer, Outcome, Parts, RecoveryConfig, Splits,
+    TrainConfig, TrainPrecision, Trainer,
 };
 
 type Run = Trainer<NoSeeds<PlainModel>, NoPolicy>;
+type Built = Parts<NoSeeds<PlainModel>, NoPolicy>;
 
 /// Windows of four microbatches of two.
 const SAMPLES: usize = 64;
@@ -74,7 +75,7 @@ impl Setting {
         Self { loss_scale: LossScaleConfig { initial, growth_steps }, ..Self::new(TrainPrecision::F16) }
     }
 
-    fn parts(&self, has_products: bool) -> (TrainConfig, Parts<NoSeeds<PlainModel>, NoPolicy>) {
+    fn parts(&self, has_products: bool) -> (TrainConfig, Built) {
         let var = |shape: (usize, usize)| {
             let count = shape.0 * shape.1;
             let values = (0..count).map(|i| ((i * 5) % 7) as f32 / 7.0 - 0.4);
@@ -151,7 +152,7 @@ fn numbers(snapshot: &Snapshot) -> Vec<u32> {
 fn scale(snapshot: &Snapshot) -> [f64; 2] {
     let state: serde_json::Value = serde_json::from_str(&snapshot.components["trainer"].json).unwrap();
     let saved = state["sums"]["loss_scale"].as_array().unwrap();
-    [saved[0].as_f64().unwrap(), saved[saved.len() / 2].as_f64().unwrap()]
+    [saved[0].as_f64().unwrap(), saved[saved.len() / 3].as_f64().unwrap()]
 }
 
 fn snapshot(trainer: &mut Run) -> Snapshot {
@@ -224,23 +225,30 @@ fn a_step_that_overflows_changes_nothing_and_halves_the_scale() {
     }
 }
 
-/// Epochs of one step, and what is done to the network's answer.
+/// What is done to the network's answer.
+type Spoil = fn(Tensor, &Var) -> candle_core::Result<Tensor>;
+
+fn spoiled(parts: Built, spoil: Spoil) -> Built {
+    let first = parts.seeds.model().parameters()[0].var.clone();
+    let second = parts.seeds.model().parameters()[1].var.clone();
+    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
+    let model =
+        PlainModel::new(named, move |x: &Tensor| spoil(product(&product(x, &first)?.relu()?, &second)?, &first));
+    Parts { seeds: NoSeeds::new(model.unwrap()), ..parts }
+}
+
+/// Epochs of one step.
 fn short_epochs(
     initial: f64,
     num_epochs: u64,
-    spoil: fn(Tensor, &Var) -> candle_core::Result<Tensor>,
+    spoil: Spoil,
 ) -> (Result<Outcome, Error>, Vec<EpochReport>, Arc<RecordingRecorder>) {
     let setting = Setting::f16(initial, 1000);
     let (mut config, parts) = setting.parts(true);
     config.batch.batch_size = NonZeroUsize::new(SAMPLES / 4).unwrap();
     // The epochs in which the scale falls are not those that were in vain.
     config.early_stop = Some(EarlyStopConfig::new(NonZeroU64::new(2).unwrap()));
-    let first = parts.seeds.model().parameters()[0].var.clone();
-    let second = parts.seeds.model().parameters()[1].var.clone();
-    let named = vec![("first".to_owned(), first.clone()), ("second".to_owned(), second.clone())];
-    let model =
-        PlainModel::new(named, move |x: &Tensor| spoil(product(&product(x, &first)?.relu()?, &second)?, &first));
-    let parts = Parts { seeds: NoSeeds::new(model.unwrap()), num_epochs, ..parts };
+    let parts = Parts { num_epochs, ..spoiled(parts, spoil) };
     let mut seen = StopAt::default();
     let outcome = Trainer::new(config, parts).unwrap().run(&mut eager(), &mut seen);
     (outcome, seen.1, setting.recorder)
@@ -273,9 +281,42 @@ fn a_run_whose_steps_are_skipped_with_the_least_scale_ends_by_name() {
     let error = outcome.unwrap_err();
     assert!(matches!(error, Error::Diverged { num_skipped: 1, num_steps: 1, .. }), "{error:?}");
     let error = error.to_string();
-    assert!(error.contains("epoch 3 is not finite, with the least scale of the loss, 1"), "{error}");
-    assert_eq!(reports.len(), 2, "8, 4 and 2 were tried");
-    assert_eq!(recorder.counter_value("tolaria.steps.skipped_total", &[]), Some(3));
+    assert!(error.contains("epoch 4 is not finite, and the scale of the loss, 1, falls no more;"), "{error}");
+    assert_eq!(reports.len(), 3, "8, 4, 2 and 1 were tried");
+    assert_eq!(recorder.counter_value("tolaria.steps.skipped_total", &[]), Some(4));
+}
+
+#[test]
+fn a_loss_that_is_not_finite_leaves_its_scale() {
+    let setting = Setting::f16(1024.0, 1000);
+    let (config, parts) = setting.parts(true);
+    // Beyond `f16`, in one step of each epoch.
+    let (inputs, targets) =
+        (parts.data.train.inputs().unwrap().copy().unwrap(), parts.data.train.targets().unwrap().clone());
+    inputs.slice_set(&Tensor::new(&[[1e30_f32, 0.0, 0.0]], &Device::Cpu).unwrap(), 0, 5).unwrap();
+    let train = Dataset::new(inputs, targets).unwrap();
+    let parts = Parts { data: Splits { train, ..parts.data }, ..parts };
+    let mut trainer = Trainer::new(config, parts).unwrap();
+    assert_eq!(trainer.run(&mut eager(), &mut NullObserver).unwrap(), Outcome::Completed);
+    assert_eq!(setting.recorder.counter_value("tolaria.steps.skipped_total", &[]), Some(4));
+    assert_eq!(scale(&snapshot(&mut trainer)), [1024.0, 28.0], "and counts as neither good nor bad");
+}
+
+#[test]
+fn a_run_whose_losses_are_not_finite_waits_for_no_scale() {
+    let spoil = |logits: Tensor, _: &Var| logits * f64::NAN;
+    let (outcome, reports, _) = short_epochs(65_536.0, 14, spoil);
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("epoch 1 is not finite, and the scale of the loss, 65536, falls no more;"), "{error}");
+    assert!(reports.is_empty());
+    // And neither does one that goes back.
+    let (mut config, parts) = Setting::f16(65_536.0, 1000).parts(true);
+    let count = |n| NonZeroU64::new(n).unwrap();
+    let (every_steps, max_skipped) = (count(64), count(2));
+    config.recovery = RecoveryConfig { memory_mib: 1, every_steps, max_skipped, max_rollbacks: 0, ..config.recovery };
+    let mut trainer = Trainer::new(config, spoiled(parts, spoil)).unwrap();
+    let error = trainer.run(&mut eager(), &mut NullObserver).unwrap_err();
+    assert!(matches!(error, Error::Diverged { num_skipped: 2, num_steps: 2, scale: Some(65_536.0), .. }), "{error:?}");
 }
 
 #[test]

@@ -86,8 +86,7 @@ mod tests {
         assert_eq!(unknown, (RunOutcome::Completed, None), "what guessing comes to is not known of every task");
         check(Ok(Outcome::Interrupted), [431.0, 430.5], RunOutcome::Interrupted, None);
         check(Ok(Outcome::Halted), [431.0, 430.5], RunOutcome::Halted, None);
-        let diverged =
-            tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1), is_scaled: false };
+        let diverged = tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1), scale: None };
         let text = diverged.to_string();
         check(Err(diverged), [1.0, 1.0], RunOutcome::Diverged, Some(&text));
         let failed = tolaria::Error::SharedDevice;

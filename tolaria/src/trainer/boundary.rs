@@ -59,7 +59,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         // is taken up there.
         let (epoch, steps) = (self.cursor.epoch.next(), totals.num_steps);
         self.warn_of_skips(&totals);
-        if 2 * totals.num_skipped > steps && !totals.may_be_scale(Owner::Host) {
+        if 2 * totals.num_skipped > steps && !totals.scale_fell(Owner::Host) {
             return Err(self.diverged(&totals));
         }
         let mean = |sum: f64| sum / totals.num_samples as f64;

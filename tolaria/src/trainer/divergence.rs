@@ -73,11 +73,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(false)
     }
 
-    /// What a run ends with whose steps are left out. Where the loss is scaled, its scale has fallen as far as it can.
+    /// What a run ends with whose steps are left out.
     pub(super) fn diverged(&self, totals: &EpochTotals) -> Error {
         let &EpochTotals { num_skipped, num_steps, .. } = totals;
-        let (epoch, is_scaled) = (self.cursor.epoch.next(), totals.scales.is_some());
-        Error::Diverged { num_skipped, num_steps, epoch, is_scaled }
+        let (epoch, scale) = (self.cursor.epoch.next(), totals.scale(Owner::Host).map(|scale| scale.now));
+        Error::Diverged { num_skipped, num_steps, epoch, scale }
     }
 
     /// Keeps the state in memory when it is time to; the first one of a run is good. Where it is not finite the run goes back:

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leyline::layout::Owner;
 use leyline::state::Score;
 use leyline::task::Measure;
 use leyline::telemetry::{Counter, Event, EventDesc, Gauge, Recorder};
@@ -104,7 +105,7 @@ impl Instruments {
         self.gradient_norm.set_or_clear(report.gradient_norm);
         self.seeds_active.set(report.seeds.iter().filter(|seed| seed.num_parameters > 0).count() as f64);
         self.microbatches.set(totals.num_microbatches as f64);
-        self.loss_scale.set_or_clear(totals.scales.as_ref().map(|scales| scales.main));
+        self.loss_scale.set_or_clear(totals.scale(Owner::Host).map(|scale| scale.now));
     }
 }
 

@@ -3,7 +3,8 @@
 //! Gradients of `f16` end at 65 504 and are lost below 2⁻²⁴. The loss is multiplied with a power of two before the way back, and the
 //! gradient divided by it in `f32` before anybody looks at it: norms, clipping, conflicts and updates see the gradient itself, and
 //! the division changes no bit of a normal number. A step whose gradient is not finite changes nothing, as without a scale
-//! (`aggregate/solve.rs`), and halves it; after so many good steps in a row it doubles.
+//! (`aggregate/solve.rs`), and halves it; after so many good steps in a row it doubles. Where the loss itself is not finite, or beyond its
+//! bound, no scale helps: that of the main loss stays as it is.
 //!
 //! The main loss and the shadow of each isolated seed have a scale of their own: what a shadow overflows does not touch the host.
 
@@ -69,6 +70,8 @@ pub(super) struct LossScale {
     state: Tensor,
     /// Shape (domains,) of `u32`: a part of each domain, by whose factor it is told whether it was finite.
     probes: Tensor,
+    /// Shape (domains,) of `f32`: the scales with which the sums began.
+    begun: Tensor,
     geometry: Arc<Geometry>,
 }
 
@@ -93,21 +96,36 @@ impl LossScale {
         device: &Device,
     ) -> Result<Self, Error> {
         let domains = num_domains(&geometry);
+        // Earlier versions did not say with which scales the sums began.
+        let (state, begun) = numbers.split_at((2 * domains).min(numbers.len()));
+        let begun = if begun.is_empty() { &state[..domains.min(state.len())] } else { begun };
         let is_scale = |scale: &f32| (SMALLEST..=LARGEST).contains(scale);
-        if numbers.len() != 2 * domains || !numbers[..domains].iter().all(is_scale) {
+        let are_scales = |scales: &[f32]| scales.len() == domains && scales.iter().all(is_scale);
+        if state.len() != 2 * domains || !are_scales(&state[..domains]) || !are_scales(begun) {
             let message =
                 format!("expected {domains} scales from {SMALLEST} to {LARGEST} with counts, found {numbers:?}");
             return Err(Error::State { field: "sums.loss_scale", message });
         }
         let probes = probes(&geometry, device)?;
-        let state = Tensor::from_slice(numbers, (2, domains), device)?;
+        let begun = Tensor::from_slice(begun, domains, device)?;
+        let state = Tensor::from_slice(state, (2, domains), device)?;
         #[expect(clippy::cast_precision_loss, reason = "validated to be less than 2^24")]
         let growth_steps = config.growth_steps.get() as f32;
         let rule = ScaleRule { growth_steps, largest: LARGEST, smallest: SMALLEST };
-        Ok(Self { rule, state, probes, geometry })
+        Ok(Self { rule, state, probes, begun, geometry })
     }
 
-    /// The same for another structure of the network: each owner keeps its scale, a new domain starts with that of the main loss.
+    /// The sums begin with these scales.
+    ///
+    /// # Sync
+    /// none
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        self.begun = self.state.get(0)?.copy()?;
+        Ok(())
+    }
+
+    /// The same for another structure of the network, whose sums begin: each owner keeps its scale, a new domain starts with that of
+    /// the main loss.
     ///
     /// # Sync
     /// none
@@ -117,7 +135,8 @@ impl LossScale {
             std::iter::once(0).chain(slots).map(|domain| u32::try_from(domain).unwrap_or(0)).collect();
         let device = self.state.device();
         let state = self.state.index_select(&Tensor::new(indices, device)?, 1)?;
-        Ok(Self { rule: self.rule, state, probes: probes(&geometry, device)?, geometry })
+        let begun = state.get(0)?.copy()?;
+        Ok(Self { rule: self.rule, state, probes: probes(&geometry, device)?, begun, geometry })
     }
 
     /// The domain of an owner's isolated parts, if it has any.
@@ -143,8 +162,17 @@ impl LossScale {
         Ok(self.state.flatten_all()?.narrow(0, domain, 1)?)
     }
 
-    /// Moves the scales by what the window of `combination` came to.
-    pub(super) fn follow(&self, combination: &Combination) -> Result<(), Error> {
+    /// Moves the scales by what the window of `combination` came to: that of the main loss where `has_loss`, (1,) of `u8`, says that
+    /// this is finite.
+    pub(super) fn follow(&self, combination: &Combination, has_loss: &Tensor) -> Result<(), Error> {
+        let before = self.state.copy()?;
+        self.move_by(combination)?;
+        let main = |state: &Tensor| state.narrow(1, 0, 1);
+        let kept = has_loss.broadcast_as((2, 1))?.where_cond(&main(&self.state)?, &main(&before)?)?;
+        Ok(self.state.slice_set(&kept, 1, 0)?)
+    }
+
+    fn move_by(&self, combination: &Combination) -> Result<(), Error> {
         let terms = combination.terms();
         match Path::of(terms.rows[0])? {
             Path::Device(kernels) => {
@@ -166,21 +194,23 @@ impl LossScale {
         }
     }
 
-    /// Scales and counts, flat, of `f64`, which later steps do not change.
+    /// Scales, counts and the scales with which the sums began, flat, of `f64`, which later steps do not change.
     pub(super) fn numbers(&self) -> Result<Tensor, Error> {
-        Ok(self.state.flatten_all()?.to_dtype(DType::F64)?)
+        Ok(Tensor::cat(&[&self.state.flatten_all()?, &self.begun], 0)?.to_dtype(DType::F64)?)
     }
 
     /// How many numbers that are.
     pub(super) fn num_numbers(&self) -> usize {
-        self.state.elem_count()
+        self.state.elem_count() + self.begun.elem_count()
     }
 
     /// What such numbers say.
     pub(super) fn read(&self, numbers: &[f64]) -> Scales {
-        let of_seed = |owner: &Owner| Some((*owner, numbers[self.domain_of(*owner)?]));
+        let domains = num_domains(&self.geometry);
+        let of = |domain: usize| Scale { now: numbers[domain], begun: numbers[2 * domains + domain] };
+        let of_seed = |owner: &Owner| Some((*owner, of(self.domain_of(*owner)?)));
         let isolated = self.geometry.owners().iter().filter_map(of_seed).collect();
-        Scales { main: numbers[0], isolated }
+        Scales { main: of(0), isolated }
     }
 
     /// What a recorded step points at, with names for messages.
@@ -189,18 +219,25 @@ impl LossScale {
     }
 }
 
+/// A scale as it was read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Scale {
+    pub(super) now: f64,
+    /// With which the sums began.
+    pub(super) begun: f64,
+}
+
 /// Scales of the loss, as they were read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scales {
-    pub(super) main: f64,
-    isolated: Vec<(Owner, f64)>,
+    main: Scale,
+    isolated: Vec<(Owner, Scale)>,
 }
 
 impl Scales {
-    /// Whether what an owner's steps overflowed may be gone with a smaller scale.
-    pub(super) fn may_fall(&self, owner: Owner) -> bool {
-        let own = self.isolated.iter().find(|(of, _)| *of == owner).map(|(_, scale)| *scale);
-        own.unwrap_or(self.main) > f64::from(SMALLEST)
+    /// That of an owner's gradient.
+    pub(super) fn of(&self, owner: Owner) -> Scale {
+        self.isolated.iter().find(|(of, _)| *of == owner).map_or(self.main, |(_, scale)| *scale)
     }
 }
 

@@ -135,7 +135,7 @@ pub(super) struct Guard {
 }
 
 /// Steps that left the parameters of an owner as they were.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Skips {
     owner: Owner,
@@ -143,6 +143,9 @@ struct Skips {
     total: u64,
     /// One after another, as far as looks can tell.
     streak: u64,
+    /// Of its loss at the last look, where it is scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scale: Option<f64>,
 }
 
 impl Default for Guard {
@@ -187,11 +190,14 @@ impl Guard {
                 let before = self.owners.iter().find(|skips| skips.owner == owner);
                 let new = total.saturating_sub(before.map_or(0, |skips| skips.total));
                 let streak = if new < steps { 0 } else { before.map_or(0, |skips| skips.streak) + new };
-                if streak >= config.max_skipped.get() && !totals.may_be_scale(owner) {
+                let scale = totals.scale(owner);
+                let last = before.and_then(|skips| skips.scale);
+                let is_searching = scale.is_some_and(|scale| scale.now < last.unwrap_or(scale.begun));
+                if streak >= config.max_skipped.get() && !is_searching {
                     looked.stuck.push(owner);
                 }
                 looked.is_clean &= new == 0 || owner != Owner::Host;
-                Skips { owner, total, streak }
+                Skips { owner, total, streak, scale: scale.map(|scale| scale.now) }
             })
             .collect();
         self.steps = totals.num_steps;

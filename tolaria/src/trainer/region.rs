@@ -168,11 +168,12 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
 
         let (arguments, sums) = (inputs.arguments(), Some(self.sums.as_tensor()));
         let window = self.plan.window();
+        let has_loss = self.sums.scale().map(|_| self.sums.has_loss()).transpose()?;
         let combination = self.engine.combine(rows, &window, arguments, sums, self.reads)?;
         before.map_or(Ok(()), |before| before.write_back(self.statistics, self.sums))?;
         let (parameters, layout) = (self.model.parameters(), self.model.layout());
-        if let Some(scale) = self.sums.scale() {
-            scale.follow(&combination)?;
+        if let Some((scale, has_loss)) = self.sums.scale().zip(has_loss) {
+            scale.follow(&combination, &has_loss)?;
         }
         self.optimizer.apply_combination(parameters, layout, &combination, &self.plan.update, inputs.table())
     }

@@ -6,13 +6,13 @@ use candle_core::{Device, Tensor};
 use leyline::layout::Owner;
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::{EPOCH_SUMS, OwnerSums, SeedMetricsAccumulator};
+use crate::aggregate::{EPOCH_SUMS, OwnerSums, SeedMetricsAccumulator, SumsLayout};
 use crate::cpu::to_f32;
 use crate::error::Error;
 use crate::grad::Geometry;
 use crate::host_read::{HostReads, read_vec_f64};
 use crate::trainer::gradients::{GradientTotals, count};
-use crate::trainer::loss_scale::{LossScale, LossScaleConfig, Scales};
+use crate::trainer::loss_scale::{LossScale, LossScaleConfig, Scale, Scales};
 
 /// Sums while the epoch runs.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct SavedSums {
     host: HostSums,
     /// Bits of the numbers: JSON has no infinity, and a gradient may be infinite.
     device: Vec<u64>,
-    /// Scales of the loss and good steps in a row, where it is scaled.
+    /// Scales of the loss, good steps in a row, and the scales with which the epoch began, where it is scaled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     loss_scale: Vec<f32>,
 }
@@ -70,15 +70,20 @@ pub(super) struct EpochTotals {
 }
 
 impl EpochTotals {
-    /// Whether steps of an owner may have been skipped for no other reason than a scale of the loss that still falls.
-    pub(super) fn may_be_scale(&self, owner: Owner) -> bool {
-        self.scales.as_ref().is_some_and(|scales| scales.may_fall(owner))
+    /// The scale of an owner's loss, where it is scaled.
+    pub(super) fn scale(&self, owner: Owner) -> Option<Scale> {
+        self.scales.as_ref().map(|scales| scales.of(owner))
     }
 
-    /// Whether every step of an owner was skipped, while the scale of the loss still falls: nothing is known of it yet.
+    /// Whether the scale of an owner's loss fell: then steps may have been skipped for no other reason, and the next may not be.
+    pub(super) fn scale_fell(&self, owner: Owner) -> bool {
+        self.scale(owner).is_some_and(|scale| scale.now < scale.begun)
+    }
+
+    /// Whether every step of an owner was skipped while the scale of the loss fell: nothing is known of it yet.
     pub(super) fn only_searched(&self, owner: Owner) -> bool {
         let skipped = self.skipped_of_owners().find(|(of, _)| *of == owner).map_or(0, |(_, skipped)| skipped);
-        skipped == self.num_steps && self.may_be_scale(owner)
+        skipped == self.num_steps && self.scale_fell(owner)
     }
 
     /// Steps that left the parameters of each owner as they were.
@@ -123,6 +128,7 @@ impl EpochSums {
     /// Starts over, in place: graphs point at what is on the device.
     pub(super) fn reset(&mut self) -> Result<(), Error> {
         self.host = HostSums::default();
+        self.scale.as_mut().map_or(Ok(()), LossScale::begin)?;
         self.device.reset()
     }
 
@@ -169,6 +175,14 @@ impl EpochSums {
         num_samples: usize,
     ) -> Result<(), Error> {
         self.device.add_microbatch(mean_loss, num_hits, num_samples)
+    }
+
+    /// Whether the loss of the window that is under way is finite, (1,) of `u8`. Once it is combined nobody knows.
+    pub(super) fn has_loss(&self) -> Result<Tensor, Error> {
+        let loss = self.as_tensor().narrow(0, SumsLayout::LOSS, 1)?;
+        // 0 or no number, which does not equal itself.
+        let nothing = loss.sub(&loss)?;
+        Ok(nothing.eq(&nothing)?)
     }
 
     /// The sums on the device.
