@@ -137,7 +137,7 @@ pub fn half() -> Option<DType> {
     })
 }
 
-/// The copy of a weight in `dtype` that this scope was given, which has no gradient; counts it as rounded where there is one.
+/// The copy of a weight in `dtype` that this scope was given, which has no gradient; counts it as asked for where there is one.
 ///
 /// # Sync
 /// none
@@ -167,7 +167,7 @@ pub fn working_copy(weight: &Tensor, dtype: DType) -> Option<Tensor> {
     })
 }
 
-/// What `round` makes of a weight, which is kept until the scope ends; without a scope it is not. Counts a product.
+/// What `round` makes of a weight, which is kept until the scope ends; without a scope it is not. Counts it as asked for.
 ///
 /// # Errors
 /// Those of `round`.

@@ -130,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(128) cross_entropy_backward_narrow(
     }
 }
 
-// Logits of bf16, read once for their sum. One block per row, of 1024 threads where rows are wide, so that the rows that are under
-// way together stay near for the second time; sums of a thread in single precision.
+// Logits of bf16. One block per row, of 1024 threads where rows are wide, whose sum is kept: they are read once for it, and the rows
+// that are under way together stay near for the second time. Sums of a thread in single precision.
 
 #define LOG2_E 1.44269504088896340736f
 

@@ -28,7 +28,8 @@ impl Form {
     }
 }
 
-/// Arithmetic of the products with weights. Parameters, attention and everything else stay in `f32`, but for the last.
+/// Arithmetic of the products with weights. Parameters, attention and everything else stay in `f32`, but for the last, and but for
+/// what layers give on to each other with products of `bf16`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Precision {
     /// `f32`.

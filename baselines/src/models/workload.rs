@@ -81,7 +81,7 @@ impl Workload {
     /// same weights and data.
     pub(crate) fn of(name: &str, variant: Variant, seed: u64, device: &Device) -> Result<Self, Error> {
         let mut draw = Draw::new(seed, device);
-        let work = match name {
+        match name {
             "ref" => Self::reference_of(REFERENCE_INPUTS, variant, &mut draw),
             "mlp" => Self::mlp_of("mlp", &MlpConfig::mnist(), 128, variant, &mut draw),
             "tfm5m" => Self::transformer_of("tfm5m", TransformerConfig::TFM5M, 8, variant, &mut draw),
@@ -92,8 +92,7 @@ impl Workload {
                 Ok(Self { optimizer: SGD, learning_rate: 0.01, ..work })
             }
             _ => Err(Error::UnknownWork { name: name.to_owned(), known: known_names() }),
-        };
-        Ok(Self { rounds_weights: variant.rounds_weights(), ..work? })
+        }
     }
 
     /// Linear `num_inputs`→4 with bias, 16 samples in batches of 4.
@@ -115,7 +114,7 @@ impl Workload {
             optimizer: SGD,
             learning_rate: 0.01,
             tokens: None,
-            rounds_weights: false,
+            rounds_weights: variant.rounds_weights(),
         })
     }
 
@@ -146,7 +145,7 @@ impl Workload {
             optimizer: ADAM_W,
             learning_rate: 1e-3,
             tokens: None,
-            rounds_weights: false,
+            rounds_weights: variant.rounds_weights(),
         })
     }
 
@@ -160,7 +159,7 @@ impl Workload {
         let model = draw.typed(variant.precision.of_parameters(), |draw| Transformer::new(config, variant, draw))?;
         let model = model.into_model()?;
         let (inputs, targets) = token_stream(config, NUM_BATCHES * batch_size, draw)?;
-        Ok(Self::of_tokens(name, model, config, [inputs, targets], batch_size))
+        Ok(Self::of_tokens(name, (model, variant), config, [inputs, targets], batch_size))
     }
 
     /// The transformer of about 5 million parameters that learns the token after each sequence only: one target per
@@ -181,12 +180,12 @@ impl Workload {
         let (inputs, targets) = token_stream(config, num_sequences, draw)?;
         let targets = targets.reshape((num_sequences, config.context_len))?;
         let targets = targets.narrow(1, config.context_len - 1, 1)?.flatten_all()?.contiguous()?;
-        Ok(Self::of_tokens("tfm5m", model, config, [inputs, targets], batch_size))
+        Ok(Self::of_tokens("tfm5m", (model, variant), config, [inputs, targets], batch_size))
     }
 
     fn of_tokens(
         name: &'static str,
-        model: PlainModel,
+        (model, variant): (PlainModel, Variant),
         config: TransformerConfig,
         [inputs, targets]: [Tensor; 2],
         batch_size: usize,
@@ -204,7 +203,7 @@ impl Workload {
             optimizer: ADAM_W,
             learning_rate: 1e-3,
             tokens,
-            rounds_weights: false,
+            rounds_weights: variant.rounds_weights(),
         }
     }
 
@@ -225,7 +224,7 @@ impl Workload {
             optimizer: ADAM_W,
             learning_rate: 1e-3,
             tokens: None,
-            rounds_weights: false,
+            rounds_weights: variant.rounds_weights(),
         })
     }
 

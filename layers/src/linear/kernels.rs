@@ -19,7 +19,7 @@ const WIDTH: u32 = 8;
 const LANES: u32 = 32;
 const WIDE: usize = 16;
 
-/// Up to this many rows are summed in one pass: nothing waits for the sums but the update, and steps are short of launches, not of time
+/// Up to this many rows are summed at once: nothing waits for the sums but the update, and steps are short of launches, not of time
 /// beside the products.
 const MAX_ROWS_AT_ONCE: u32 = 1024;
 /// Few rows, so that there are blocks for the whole device: a thread adds two of them.
@@ -28,6 +28,8 @@ const MAX_CHUNKS: u32 = 128;
 /// Elements of an array whose second reading is saved. Where both were one kernel, a step with arrays of 25 million took less
 /// time, and steps with arrays of a few million took more, since products wait for the sums then.
 const LEAST_TOGETHER: usize = 1 << 23;
+/// Up to this many rows there are too few blocks for both.
+const MAX_ROWS_TOGETHER: u32 = 256;
 
 /// `output` = `input` rounded to the nearest number of its type, ties to even.
 pub(super) fn round(device: &CudaDevice, input: Array<'_>, output: Array<'_>) -> Result<()> {
@@ -153,7 +155,7 @@ pub(super) fn add_bias(device: &CudaDevice, rows: Array<'_>, bias: Array<'_>) ->
 
 /// `sums` = the sums of the columns of `rows` (N, columns), added as `f32` and in an order that depends on N alone.
 pub(super) fn column_sums(device: &CudaDevice, rows: Array<'_>, sums: Array<'_>) -> Result<()> {
-    let chunks = Chunks::of(rows, sums)?;
+    let chunks = Chunks::of(rows, sums, MAX_ROWS_AT_ONCE)?;
     if chunks.num_chunks == 1 {
         return sum_chunks(device, rows, sums, &chunks);
     }
@@ -172,7 +174,7 @@ pub(super) fn gradient_and_sums(
     result: Array<'_>,
     sums: Array<'_>,
 ) -> Result<bool> {
-    let chunks = Chunks::of(result, sums)?;
+    let chunks = Chunks::of(result, sums, MAX_ROWS_TOGETHER)?;
     let name = match (gradient.scalar(), result.scalar()) {
         (Scalar::F32, Scalar::F32) => "linear_gradient_sums_f32",
         (Scalar::F32, Scalar::Bf16) => "linear_gradient_sums_f32_bf16",
@@ -243,13 +245,14 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn of(rows: Array<'_>, sums: Array<'_>) -> Result<Self> {
+    /// In one chunk where there are no more rows than `at_once`.
+    fn of(rows: Array<'_>, sums: Array<'_>, at_once: u32) -> Result<Self> {
         let columns = sums.len();
         if columns == 0 || rows.len() == 0 || !rows.len().is_multiple_of(columns) {
             bail!("{columns} sums do not fit {} elements in rows", rows.len())
         }
         let num_rows = number(rows.len() / columns)?;
-        let (rows_per_chunk, num_chunks) = chunks(num_rows);
+        let (rows_per_chunk, num_chunks) = chunks(num_rows, at_once);
         Ok(Self { num_rows, columns: number(columns)?, rows_per_chunk, num_chunks })
     }
 
@@ -268,8 +271,8 @@ impl Chunks {
 }
 
 /// Rows per chunk, and number of chunks, none of them empty.
-fn chunks(num_rows: u32) -> (u32, u32) {
-    if num_rows <= MAX_ROWS_AT_ONCE {
+fn chunks(num_rows: u32, at_once: u32) -> (u32, u32) {
+    if num_rows <= at_once {
         return (num_rows, 1);
     }
     let rows_per_chunk = num_rows.div_ceil(MAX_CHUNKS).max(MIN_ROWS_PER_CHUNK);
@@ -309,7 +312,7 @@ mod tests {
     #[test]
     fn chunks_hold_every_row_once_and_are_few() {
         for num_rows in (1..5_000).chain([65_535, 65_536, 65_537, 1 << 20, u32::MAX]) {
-            let (rows_per_chunk, num_chunks) = chunks(num_rows);
+            let (rows_per_chunk, num_chunks) = chunks(num_rows, 1024);
             assert!((1..=MAX_CHUNKS).contains(&num_chunks), "{num_rows}");
             let before_last = u64::from(rows_per_chunk) * u64::from(num_chunks - 1);
             let end = before_last + u64::from(rows_per_chunk);

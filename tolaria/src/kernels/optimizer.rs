@@ -119,7 +119,7 @@ fn table(
             (Some(Beside::Rest(rest)), Numbers::Halves) => Some((rest, DType::I16, "the lower halves of a parameter")),
             (Some(Beside::Copy(copy)), Numbers::Copied) => Some((copy, DType::BF16, "the copy of a parameter")),
             (None, Numbers::Whole | Numbers::Copied) => None,
-            _ => candle_core::bail!("all parameters of an update are in halves, or none"),
+            _ => candle_core::bail!("all parameters of an update are in halves, or none, and those have no copies"),
         };
         if let Some((beside, dtype, what)) = beside {
             expect(beside, dtype, length, what)?;

@@ -23,6 +23,7 @@ mod sgd;
 mod adam_w;
 mod lion;
 mod muon;
+mod ascending;
 mod average;
 mod halves;
 mod copies;

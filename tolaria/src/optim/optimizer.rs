@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
-use esper_graph::precision::WorkingCopy;
 use leyline::layout::{Owner, ParameterLayout, Segment};
 use leyline::model::Parameter;
 
+use super::ascending::Ascending;
 use super::average::{self, Average, Averages};
 use super::config::OptimizerConfig;
 use super::copies::Copies;
@@ -56,7 +56,7 @@ pub struct Optimizer {
     /// Absent where none are kept.
     pub(super) averages: Option<Averages>,
     /// Absent where none are kept.
-    copies: Option<Copies>,
+    pub(super) copies: Option<Copies>,
     /// On a GPU, of the last gradient that was formed elsewhere.
     tables: Mutex<Option<(Geometry, Arc<Workspace>)>>,
 }
@@ -78,73 +78,6 @@ impl Optimizer {
     #[must_use]
     pub fn averaging(self, decay: Option<f64>) -> Self {
         Self { averages: decay.map(Averages::new), ..self }
-    }
-
-    /// The same with a copy in `bf16` of each matrix and vector of `f32` of the host, which every update writes with its parameter: with these
-    /// [`working_copies`](Self::working_copies) a step does not round the weights. They take 2 bytes per element, and are no part of what is
-    /// saved.
-    ///
-    /// # Examples
-    /// ```
-    /// use candle_core::{DType, Device, Tensor, Var};
-    /// use esper_graph::Precision;
-    /// use esper_graph::precision::{with_copies, working_copy};
-    /// use leyline::id::TopologyRevision;
-    /// use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
-    /// use leyline::model::Parameter;
-    /// use tolaria::optim::{Optimizer, OptimizerConfig};
-    ///
-    /// let name = || "w".to_owned();
-    /// let spec = SegmentSpec { name: name(), shape: vec![1, 2], owner: Owner::Host, isolated: false };
-    /// let layout = ParameterLayout::new(TopologyRevision(0), vec![spec])?;
-    /// let w = Var::new(&[[1.0_f32, 2.0]], &Device::Cpu)?;
-    /// let parameters = [Parameter { name: name(), var: w.clone() }];
-    /// let gradient = Tensor::new(&[1.0_f32, -1.0], &Device::Cpu)?;
-    ///
-    /// let sgd = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-    /// let mut optimizer = Optimizer::new(sgd).copying(true);
-    /// optimizer.step(&parameters, &layout, &gradient, 0.001)?;
-    /// optimizer.refresh_copies(&parameters, &layout)?;
-    /// optimizer.step(&parameters, &layout, &gradient, 0.001)?;
-    /// let copies = optimizer.working_copies(&parameters, &layout)?;
-    /// let copy = with_copies(Precision::Bf16, copies, || working_copy(&w, DType::BF16)).0.unwrap();
-    /// assert_eq!(w.to_vec2::<f32>()?, [[0.998, 2.002]]);
-    /// assert_eq!(copy.to_dtype(DType::F32)?.to_vec2::<f32>()?, [[0.996_093_75, 2.0]]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn copying(self, is_copying: bool) -> Self {
-        Self { copies: is_copying.then(Copies::default), ..self }
-    }
-
-    /// Rounds the parameters of `layout` to their copies, where these are not known to be that: before the first update, for
-    /// another layout, and after [`doubt_copies`](Self::doubt_copies).
-    ///
-    /// # Errors
-    /// When the device fails.
-    /// # Sync
-    /// none; not in a recording
-    pub fn refresh_copies(&mut self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
-        self.copies.as_mut().map_or(Ok(()), |copies| copies.refresh(parameters, layout.revision()))
-    }
-
-    /// Somebody else may have written parameters: copies are not used before they are refreshed.
-    pub fn doubt_copies(&mut self) {
-        if let Some(copies) = &mut self.copies {
-            copies.doubt();
-        }
-    }
-
-    /// The copies of `parameters`; none where they are not known to be what these are rounded to.
-    ///
-    /// # Errors
-    /// When a parameter is not the one that was copied.
-    pub fn working_copies(
-        &self,
-        parameters: &[Parameter],
-        layout: &ParameterLayout,
-    ) -> Result<Vec<WorkingCopy>, Error> {
-        self.copies.as_ref().map_or(Ok(Vec::new()), |copies| copies.working(parameters, layout.revision()))
     }
 
     /// Exchanges the values of parameters and their averages, in place; a second time undoes it. What has no average stays.
@@ -232,30 +165,23 @@ impl Optimizer {
     ) -> Result<UpdatePlan, Error> {
         self.check(parameters, layout)?;
         let num_moments = self.config.num_moments();
+        self.make_states(parameters, layout, num_moments)?;
+        if let Some(copies) = &mut self.copies {
+            copies.prepare(parameters, layout)?;
+        }
         let mut planned = Vec::with_capacity(parameters.len());
+        let mut states = Ascending::new(&mut self.states);
         for (parameter, segment) in updated(parameters, layout) {
             let owner = segment.spec.owner;
             let (rate, decays) = self.groups.of(segment);
             let averages = self.averages.as_mut();
             let weight = averages.map(|averages| averages.prepare(parameter, owner)).transpose()?;
-            if let Some(copies) = &mut self.copies {
-                copies.prepare(parameter, owner)?;
-            }
             let matrix = self.config.matrix(segment);
             let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays, weight, matrix };
-            let is_halved = parameter.var.dtype() == DType::BF16;
-            if num_moments == 0 && !is_halved {
+            let Some(state) = states.get(&parameter.name).filter(|_| remembers(parameter, num_moments)) else {
                 planned.push(plan(0));
                 continue;
-            }
-            // Two lookups instead of an entry: its key would be a new `String` in every step.
-            if !self.states.contains_key(&parameter.name) {
-                let (shape, device) = ((num_moments, segment.len), parameter.var.device());
-                let moments = (num_moments > 0).then(|| Tensor::zeros(shape, DType::F32, device)).transpose()?;
-                let rest = is_halved.then(|| Tensor::zeros(segment.len, DType::I16, device)).transpose()?;
-                self.states.insert(parameter.name.clone(), ParameterState { owner, steps: 0, moments, rest });
-            }
-            let state = self.states.get_mut(&parameter.name).expect("the state was inserted above");
+            };
             state.owner = owner;
             // A restored state comes back on the CPU.
             for tensor in state.tensors_mut() {
@@ -268,15 +194,40 @@ impl Optimizer {
         Ok(UpdatePlan { config: self.config, planned })
     }
 
+    /// Makes the state of parameters that have none.
+    fn make_states(
+        &mut self,
+        parameters: &[Parameter],
+        layout: &ParameterLayout,
+        num_moments: usize,
+    ) -> Result<(), Error> {
+        let mut states = Ascending::new(&self.states);
+        let is_new = |(parameter, _): &(&Parameter, _)| {
+            remembers(parameter, num_moments) && states.get(&parameter.name).is_none()
+        };
+        let new: Vec<_> = updated(parameters, layout).filter(is_new).collect();
+        for (parameter, segment) in new {
+            let (shape, device) = ((num_moments, segment.len), parameter.var.device());
+            let moments = (num_moments > 0).then(|| Tensor::zeros(shape, DType::F32, device)).transpose()?;
+            let is_halved = parameter.var.dtype() == DType::BF16;
+            let rest = is_halved.then(|| Tensor::zeros(segment.len, DType::I16, device)).transpose()?;
+            let state = ParameterState { owner: segment.spec.owner, steps: 0, moments, rest };
+            self.states.insert(parameter.name.clone(), state);
+        }
+        Ok(())
+    }
+
     /// Counts an update that was enqueued, also one that changed nothing because the window was not finite: the host does
     /// not wait to know.
     pub fn commit(&mut self, layout: &ParameterLayout, plan: &UpdatePlan) {
         let updated = layout.segments().iter().filter(|segment| segment.len > 0);
+        let mut states = Ascending::new(&mut self.states);
+        let mut averages = self.averages.as_mut().map(|averages| Ascending::new(&mut averages.of));
         for (segment, planned) in updated.zip(&plan.planned) {
-            if let Some(state) = self.states.get_mut(&segment.spec.name) {
+            if let Some(state) = states.get(&segment.spec.name) {
                 state.steps = planned.steps;
             }
-            if let Some(average) = self.averages.as_mut().and_then(|of| of.of.get_mut(&segment.spec.name)) {
+            if let Some(average) = averages.as_mut().and_then(|averages| averages.get(&segment.spec.name)) {
                 average.steps += 1;
             }
         }
@@ -501,12 +452,6 @@ impl Optimizer {
         names.filter_map(known).flatten()
     }
 
-    /// The copies of the parameters of `layout`, as [`Self::moments`].
-    pub(crate) fn copies<'a>(&'a self, layout: &'a ParameterLayout) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
-        let names = layout.segments().iter().map(|segment| segment.spec.name.as_str());
-        names.filter_map(|name| Some((name, self.copies.as_ref()?.of(name)?)))
-    }
-
     /// Forgets parameters that `layout` does not name, but for those of owners that are `parked`: these come back. Keeps
     /// the state of the others bit for bit.
     pub fn retain(&mut self, layout: &ParameterLayout, parked: &[Owner]) {
@@ -523,22 +468,36 @@ impl Optimizer {
 
     fn check(&self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
         check_parameters(parameters, layout)?;
+        let num_moments = self.config.num_moments();
+        let mut states = Ascending::new(&self.states);
         for (parameter, segment) in parameters.iter().zip(layout.segments()) {
-            if let Some(state) = self.states.get(&parameter.name) {
-                let (num_moments, is_halved) = (self.config.num_moments(), parameter.var.dtype() == DType::BF16);
+            if let Some(state) = states.get(&parameter.name) {
+                let is_halved = parameter.var.dtype() == DType::BF16;
+                let has = |tensor: &Option<Tensor>, is_wanted: bool, dtype, dims: &[usize]| match tensor {
+                    Some(tensor) => is_wanted && tensor.dtype() == dtype && tensor.dims() == dims,
+                    None => !is_wanted,
+                };
+                if has(&state.moments, num_moments > 0, DType::F32, &[num_moments, segment.len])
+                    && has(&state.rest, is_halved, DType::I16, &[segment.len])
+                {
+                    continue;
+                }
                 let moments = (num_moments > 0).then(|| format!("{:?} {:?}", DType::F32, [num_moments, segment.len]));
                 let rest = is_halved.then(|| format!("{:?} {:?}", DType::I16, [segment.len]));
                 let expected: Vec<String> = moments.into_iter().chain(rest).collect();
                 let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
                 let found: Vec<String> = state.moments.iter().chain(&state.rest).map(kind).collect();
-                if expected != found {
-                    let what = format!("optimizer state of `{}`", parameter.name);
-                    return Err(Error::mismatch(what, expected.join(" and "), found.join(" and ")));
-                }
+                let what = format!("optimizer state of `{}`", parameter.name);
+                return Err(Error::mismatch(what, expected.join(" and "), found.join(" and ")));
             }
         }
         Ok(())
     }
+}
+
+/// Whether anything is remembered of a parameter.
+fn remembers(parameter: &Parameter, num_moments: usize) -> bool {
+    num_moments > 0 || parameter.var.dtype() == DType::BF16
 }
 
 /// The parameters that have elements.
@@ -610,10 +569,16 @@ impl UpdatePlan {
     /// The plan as the kernels of a GPU read it, (parameters with elements, 4), row by row.
     #[must_use]
     pub fn table(&self) -> Vec<f32> {
-        let row = |planned: &Planned| {
-            let mut constants = self.element(planned).constants();
-            constants[MAX_CONSTANTS - 1] = planned.weight.unwrap_or(constants[MAX_CONSTANTS - 1]);
-            constants
+        // Most parameters are alike, and powers take longer than to see that.
+        let mut known: Vec<(&Planned, [f32; MAX_CONSTANTS])> = Vec::new();
+        let row = |planned| match known.iter().find(|(other, _)| *other == planned) {
+            Some((_, constants)) => *constants,
+            None => {
+                let mut constants = self.element(planned).constants();
+                constants[MAX_CONSTANTS - 1] = planned.weight.unwrap_or(constants[MAX_CONSTANTS - 1]);
+                known.push((planned, constants));
+                constants
+            }
         };
         self.planned.iter().flat_map(row).collect()
     }

@@ -230,7 +230,8 @@ impl TrainConfig {
 
     /// An optimizer that has seen nothing yet, for parameters on `device`.
     ///
-    /// Steps that are to be replayed find their weights rounded; eager ones round them, so that the two can be compared.
+    /// Where steps are to be replayed, weights have copies that are rounded; steps that are eager by the settings round them, so that the
+    /// two can be compared.
     pub(super) fn new_optimizer(&self, device: &Device) -> Optimizer {
         let is_replayed = device.is_cuda() && self.execution.mode != StepMode::Eager;
         let is_copying = is_replayed && self.precision == TrainPrecision::Bf16;

@@ -51,8 +51,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     }
 
     /// The largest bytes that each part of the memory had since this trainer was made; absent is what was not measured, or is not
-    /// there. At the ends of epochs: `parameters`, `gradients`, `moments`, `averages`, `copies` (weights in `bf16` beside their `f32`), `graphs` (what captures
-    /// took, activations among it), `known-good states`. When they were copied: `checkpoints under way`.
+    /// there. At the ends of epochs: `parameters`, `gradients`, `moments`, `averages`, `copies` (weights in `bf16` beside their
+    /// `f32`), `graphs` (what captures took, activations among it), `known-good states`. When they were copied: `checkpoints under
+    /// way`.
     pub fn memory(&self) -> &BTreeMap<&'static str, u64> {
         &self.memory
     }

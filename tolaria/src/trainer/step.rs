@@ -61,6 +61,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// # Errors
     /// [`Error::FrozenValue`].
     pub(super) fn settle(&mut self, eager: &mut Eager) -> Result<(), Error> {
+        // What is recorded finds them as what was captured did.
+        let model = self.parts.seeds.model();
+        self.optimizer.refresh_copies(model.parameters(), model.layout())?;
         for shape in self.executor.graphs().open_shapes() {
             let Some(plan) = self.plans.remove(&shape) else { continue };
             let step = self.cursor.step;

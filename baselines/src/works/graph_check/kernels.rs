@@ -1,6 +1,8 @@
 //! The crate's own kernels against compositions of candle operations, and against the CPU.
 
 use candle_core::{DType, Device, Tensor, Var};
+use esper_graph::Precision;
+use esper_graph::precision::{with_copies, working_copy};
 use leyline::id::TopologyRevision;
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::Parameter;
@@ -8,12 +10,15 @@ use tolaria::host_read::{HostReads, read_scalar, read_vec};
 use tolaria::loss::{self, IGNORED};
 use tolaria::optim::{Optimizer, OptimizerConfig};
 
+use super::super::compile_check::MUON;
 use crate::gpu::growing::differing;
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
 use crate::models::Draw;
 
 const STEPS: usize = 200;
+/// Of updates with copies.
+const FEW_STEPS: usize = 20;
 const SHAPES: [(usize, usize); 3] = [(37, 19), (1, 64), (128, 5)];
 const LEARNING_RATE: f64 = 0.003;
 /// Of losses and gradients on two devices: exponentials and logarithms round as each has them.
@@ -35,7 +40,9 @@ pub(super) fn run(gpu: &Gpu, report: &mut Report) {
         ("adam_w", adam_w),
     ] {
         report.check(format!("kernels.{name}"), |_| optimizer(gpu, config));
+        report.check(format!("kernels.{name}.copies"), |_| copied_weights(gpu, config));
     }
+    report.check("kernels.muon.copies", |_| copied_weights(gpu, MUON));
     report.check("kernels.copies", |_| copies(gpu));
     for (rows, classes) in [(37, 19), (1500, 3), (300, 1000), (3, 50_257)] {
         let name = format!("kernels.cross_entropy.{rows}x{classes}");
@@ -167,13 +174,48 @@ fn optimizer(gpu: &Gpu, config: OptimizerConfig) -> Result<String, Broken> {
     Ok(format!("{STEPS} steps of {} elements: the bits of candle operations and of the CPU", kernel.len()))
 }
 
-fn parameters(device: &Device) -> Result<Vec<Parameter>, Broken> {
+/// Updates that write rounded copies of the weights beside them, of more weights than a launch takes, wherever they begin: the
+/// same weights as without, and copies that are what candle rounds them to.
+fn copied_weights(gpu: &Gpu, config: OptimizerConfig) -> Result<String, Broken> {
+    let shapes = (0..200).map(|index| (1 + index % 5, 1 + 7 * index % 37)).chain([(65, 1003), (1, 1)]);
+    let shapes: Vec<(usize, usize)> = shapes.collect();
+    let [mut copying, mut plain] =
+        [Updated::of(&gpu.device, config, &shapes)?, Updated::of(&gpu.device, config, &shapes)?];
+    copying.optimizer = copying.optimizer.copying(true);
+    let mut draw = Draw::new(37, &Device::Cpu);
+    for _ in 0..FEW_STEPS {
+        let gradient = draw.uniform(plain.layout.num_elements(), 1.0)?.to_device(&gpu.device)?;
+        copying.step(&gradient)?;
+        // Once: from then on the updates write them.
+        copying.optimizer.refresh_copies(&copying.parameters, &copying.layout)?;
+        plain.step(&gradient)?;
+    }
+    let different = differing(&copying.values()?, &plain.values()?);
+    promise(different == 0, || format!("{different} elements of weights differ from those without copies"))?;
+    let copies = copying.optimizer.working_copies(&copying.parameters, &copying.layout)?;
+    let num_copies = copies.len();
+    promise(num_copies == shapes.len(), || format!("{num_copies} of {} weights have copies", shapes.len()))?;
+    let compare = || {
+        for Parameter { name, var } in &copying.parameters {
+            let copy = working_copy(var, DType::BF16).ok_or_else(|| Broken(format!("{name} has no copy")))?;
+            let pair = [copy, var.as_detached_tensor().to_dtype(DType::BF16)?];
+            let [copy, rounded] =
+                pair.map(|of| read_vec(&of.to_dtype(DType::F32)?, "copies", &mut HostReads::default()));
+            let different = differing(&copy?, &rounded?);
+            promise(different == 0, || format!("{different} elements of the copy of {name} differ"))?;
+        }
+        Ok(format!("{FEW_STEPS} steps of {num_copies} weights"))
+    };
+    with_copies(Precision::Bf16, copies, compare).0
+}
+
+fn parameters(device: &Device, shapes: &[(usize, usize)]) -> Result<Vec<Parameter>, Broken> {
     let mut draw = Draw::new(29, &Device::Cpu);
     let mut parameter = |(index, shape): (usize, (usize, usize))| -> Result<Parameter, Broken> {
         let value = draw.uniform(shape, 0.5)?.to_device(device)?;
         Ok(Parameter { name: format!("p{index}"), var: Var::from_tensor(&value)? })
     };
-    SHAPES.into_iter().enumerate().map(&mut parameter).collect()
+    shapes.iter().copied().enumerate().map(&mut parameter).collect()
 }
 
 fn values(parameters: &[Parameter]) -> Result<Vec<f32>, Broken> {
@@ -189,7 +231,11 @@ struct Updated {
 
 impl Updated {
     fn new(device: &Device, config: OptimizerConfig) -> Result<Self, Broken> {
-        let parameters = parameters(device)?;
+        Self::of(device, config, &SHAPES)
+    }
+
+    fn of(device: &Device, config: OptimizerConfig, shapes: &[(usize, usize)]) -> Result<Self, Broken> {
+        let parameters = parameters(device, shapes)?;
         let spec = |parameter: &Parameter| SegmentSpec {
             name: parameter.name.clone(),
             shape: parameter.var.dims().to_vec(),
@@ -220,7 +266,7 @@ struct Reference {
 
 impl Reference {
     fn new(device: &Device, config: OptimizerConfig) -> Result<Self, Broken> {
-        let parameters = parameters(device)?;
+        let parameters = parameters(device, &SHAPES)?;
         let zeros = || parameters.iter().map(|p| Tensor::zeros(p.var.shape(), DType::F32, device));
         let (first, second) = (zeros().collect::<Result<_, _>>()?, zeros().collect::<Result<_, _>>()?);
         Ok(Self { first, second, parameters, config })

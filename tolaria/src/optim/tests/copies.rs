@@ -8,7 +8,7 @@ use super::*;
 
 const ROWS: usize = 3;
 
-/// A matrix and a vector of the host, and a matrix of a seed.
+/// A matrix, a vector and a number of the host, and a matrix of a seed.
 fn setup(config: OptimizerConfig, revision: u64, is_copying: bool) -> Setup {
     let of = |name: &str, shape: &[usize], owner| SegmentSpec {
         name: name.to_owned(),
@@ -16,7 +16,7 @@ fn setup(config: OptimizerConfig, revision: u64, is_copying: bool) -> Setup {
         owner,
         isolated: false,
     };
-    let specs = vec![of("a", &[ROWS, 5], HOST), of("b", &[4], HOST), of("c", &[2, 2], seed(1))];
+    let specs = vec![of("a", &[ROWS, 5], HOST), of("b", &[4], HOST), of("c", &[2, 2], seed(1)), of("d", &[], HOST)];
     let layout = ParameterLayout::new(TopologyRevision(revision), specs).unwrap();
     let parameters = layout.segments().iter().map(|segment| {
         let values = random(segment.len, segment.offset as u64);

@@ -1,0 +1,35 @@
+//! Values of a map by names that ascend: each step asks for those of all parameters, which are in the order of their names (I-8).
+
+use std::iter::Peekable;
+
+/// What is left of a map, from the last name that was asked for on.
+pub(super) struct Ascending<I: Iterator>(Peekable<I>);
+
+impl<'a, V, I: Iterator<Item = (&'a String, V)>> Ascending<I> {
+    pub(super) fn new(map: impl IntoIterator<IntoIter = I>) -> Self {
+        Self(map.into_iter().peekable())
+    }
+
+    /// The value of a name after all those that were asked for.
+    pub(super) fn get(&mut self, name: &str) -> Option<V> {
+        while self.0.next_if(|(key, _)| key.as_str() < name).is_some() {}
+        self.0.next_if(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn names_that_ascend_find_their_values_and_others_none() {
+        let mut map: BTreeMap<String, u32> = ["b", "c", "e"].map(String::from).into_iter().zip(1..).collect();
+        let mut of = Ascending::new(&map);
+        assert_eq!(["a", "b", "d", "e", "f"].map(|name| of.get(name).copied()), [None, Some(1), None, Some(3), None]);
+        let mut of = Ascending::new(&mut map);
+        *of.get("c").unwrap() = 7;
+        assert_eq!(map["c"], 7);
+    }
+}
