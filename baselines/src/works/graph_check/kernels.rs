@@ -40,9 +40,9 @@ pub(super) fn run(gpu: &Gpu, report: &mut Report) {
         ("adam_w", adam_w),
     ] {
         report.check(format!("kernels.{name}"), |_| optimizer(gpu, config));
-        report.check(format!("kernels.{name}.copies"), |_| copied_weights(gpu, config));
+        report.check(format!("kernels.{name}.copies"), |_| copied_weights(&gpu.device, config));
     }
-    report.check("kernels.muon.copies", |_| copied_weights(gpu, MUON));
+    report.check("kernels.muon.copies", |_| copied_weights(&gpu.device, MUON));
     report.check("kernels.copies", |_| copies(gpu));
     for (rows, classes) in [(37, 19), (1500, 3), (300, 1000), (3, 50_257)] {
         let name = format!("kernels.cross_entropy.{rows}x{classes}");
@@ -176,15 +176,14 @@ fn optimizer(gpu: &Gpu, config: OptimizerConfig) -> Result<String, Broken> {
 
 /// Updates that write rounded copies of the weights beside them, of more weights than a launch takes, wherever they begin: the
 /// same weights as without, and copies that are what candle rounds them to.
-fn copied_weights(gpu: &Gpu, config: OptimizerConfig) -> Result<String, Broken> {
+fn copied_weights(device: &Device, config: OptimizerConfig) -> Result<String, Broken> {
     let shapes = (0..200).map(|index| (1 + index % 5, 1 + 7 * index % 37)).chain([(65, 1003), (1, 1)]);
     let shapes: Vec<(usize, usize)> = shapes.collect();
-    let [mut copying, mut plain] =
-        [Updated::of(&gpu.device, config, &shapes)?, Updated::of(&gpu.device, config, &shapes)?];
+    let [mut copying, mut plain] = [Updated::of(device, config, &shapes)?, Updated::of(device, config, &shapes)?];
     copying.optimizer = copying.optimizer.copying(true);
     let mut draw = Draw::new(37, &Device::Cpu);
     for _ in 0..FEW_STEPS {
-        let gradient = draw.uniform(plain.layout.num_elements(), 1.0)?.to_device(&gpu.device)?;
+        let gradient = draw.uniform(plain.layout.num_elements(), 1.0)?.to_device(device)?;
         copying.step(&gradient)?;
         // Once: from then on the updates write them.
         copying.optimizer.refresh_copies(&copying.parameters, &copying.layout)?;
@@ -213,7 +212,7 @@ fn parameters(device: &Device, shapes: &[(usize, usize)]) -> Result<Vec<Paramete
     let mut draw = Draw::new(29, &Device::Cpu);
     let mut parameter = |(index, shape): (usize, (usize, usize))| -> Result<Parameter, Broken> {
         let value = draw.uniform(shape, 0.5)?.to_device(device)?;
-        Ok(Parameter { name: format!("p{index}"), var: Var::from_tensor(&value)? })
+        Ok(Parameter { name: format!("p{index:03}"), var: Var::from_tensor(&value)? })
     };
     shapes.iter().copied().enumerate().map(&mut parameter).collect()
 }
@@ -320,6 +319,12 @@ impl Reference {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_of_many_weights_are_what_these_are_rounded_to_on_the_cpu() {
+        let sgd = OptimizerConfig::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-2 };
+        copied_weights(&Device::Cpu, sgd).map_err(|broken| broken.0).unwrap();
+    }
 
     #[test]
     fn rows_that_are_ignored_are_nothing_on_the_cpu() {
