@@ -489,7 +489,9 @@ fn a_name_that_is_there_twice_is_refused_for_its_runs_would_count_twice() {
 #[test]
 fn where_nothing_but_noise_is_on_offer_no_seed_is_kept() {
     let dir = tempfile::tempdir().unwrap();
-    done(dir.path(), &["--policies", "heuristic,noise,off", "--seeds", "1", "--set", "run.epochs=60"]);
+    let prefers = ["--set", r#"policy.heuristic.germination.blueprints=["norm_mlp"]"#];
+    let args = ["--policies", "heuristic,noise,off", "--seeds", "1", "--set", "run.epochs=60"];
+    done(dir.path(), &[&args[..], &prefers].concat());
     let all = runs(dir.path());
     let noise = run_of(&all, "noise");
     assert!(noise["num_germinated"].as_u64() > Some(0) && noise["num_fossilized"] == 0, "{noise}");

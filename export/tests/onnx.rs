@@ -83,6 +83,17 @@ fn networks() -> Vec<NetworkSpec> {
             networks.push(NetworkSpec { host: host.clone(), dtype: ElementType::F32, seeds });
         }
     }
+    // More units of both layers, and noise, around them; between them seeds of the usual kind.
+    let host = HostConfig::Mlp { inputs: 6, hidden: vec![4, 4], classes: 3 };
+    let mut around = seeds(&["around0", "around1", "hidden0"], &["widen", "noise", "mlp", "noise", "widen", "norm"], 4);
+    around.extend(
+        seeds(&["around0", "around1"], &["widen"; 2], 4)
+            .into_iter()
+            .zip(7..)
+            .map(|(spec, id)| SeedSpec { id: SeedId(id), ..spec }),
+    );
+    around.iter_mut().take(6).for_each(|spec| spec.alpha = Alpha::ONE);
+    networks.push(NetworkSpec { host, dtype: ElementType::F32, seeds: around });
     networks
 }
 

@@ -36,7 +36,10 @@ fn networks() -> Vec<NetworkSpec> {
         let seeds = vec![seed(2, "block0", blueprint, Blend::Convex, 0.25)];
         NetworkSpec { host, dtype: ElementType::F32, seeds }
     };
-    let mut networks = vec![mlp(), of(cnn, "conv"), of(transformer, "attention")];
+    let seeds =
+        vec![seed(1, "around0", "widen", Blend::Residual, 1.0), seed(2, "around0", "widen", Blend::Convex, 0.5)];
+    let around = NetworkSpec { seeds, ..mlp() };
+    let mut networks = vec![mlp(), around, of(cnn, "conv"), of(transformer, "attention")];
     networks.extend([ElementType::F64, ElementType::Bf16].map(|dtype| NetworkSpec { dtype, ..mlp() }));
     networks
 }

@@ -8,7 +8,7 @@ use leyline::seed::AttributionMode;
 use serde::{Deserialize, Serialize};
 
 use crate::attribution::AttributionScope;
-use crate::blueprint::Registry;
+use crate::blueprint::{Blueprint as _, Registry, Widen};
 use crate::host::HostConfig;
 use crate::init::InitMode;
 use crate::isolation::IsolationConfig;
@@ -122,6 +122,11 @@ impl KasminaConfig {
         }
     }
 
+    /// Whether the host has slots around its layers: where the blueprint for them is on offer.
+    pub(crate) fn has_around(&self) -> bool {
+        self.blueprints.iter().flatten().any(|name| name == Widen.name())
+    }
+
     /// Everything that is wrong with the values; empty when they can be used.
     #[must_use]
     pub fn validate(&self) -> Vec<ConfigIssue> {
@@ -210,7 +215,7 @@ mod tests {
         for (names, part) in [
             (
                 r#"["mlp","mpl"]"#,
-                "`blueprints[1]` is `mpl`: expected one of attention, causal_attention, conv, depthwise, low_rank, mlp, noise, norm, norm_mlp",
+                "`blueprints[1]` is `mpl`: expected one of attention, causal_attention, conv, depthwise, low_rank, mlp, noise, norm, norm_mlp, widen",
             ),
             (r#"["mlp","mlp"]"#, "`blueprints[1]` is `mlp` again"),
             ("[]", "`blueprints` is empty"),

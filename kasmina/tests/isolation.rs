@@ -35,7 +35,8 @@ struct Case {
 }
 
 /// All that can be on offer, what is offered on request included.
-const BLUEPRINTS: [&str; 8] = ["attention", "conv", "depthwise", "low_rank", "mlp", "noise", "norm", "norm_mlp"];
+const BLUEPRINTS: [&str; 9] =
+    ["attention", "conv", "depthwise", "low_rank", "mlp", "noise", "norm", "norm_mlp", "widen"];
 
 /// Every blueprint at every slot that it fits, for every host and dtype.
 fn cases() -> Vec<Case> {

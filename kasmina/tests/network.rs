@@ -17,7 +17,7 @@ use leyline::model::{Pass, TrainableModel};
 use leyline::region::Eager;
 use leyline::seed::SeedStage;
 use leyline::unit::Alpha;
-use support::{Rig, batch_for, config, configurations, exact_bits, mlp, ramp, slot};
+use support::{Rig, batch_for, config, configurations, exact_bits, fitting, mlp, ramp, slot};
 
 /// A blend of this mode for a slot of so many channels.
 fn blend(mode: BlendMode, channels: usize) -> Blend {
@@ -34,10 +34,12 @@ fn blend(mode: BlendMode, channels: usize) -> Blend {
 /// A permanent seed and one on its way in at one slot, both of this mode, one that learns and one that is paused at others.
 fn grown(config: KasminaConfig, mode: BlendMode, eager: Eager) -> Rig {
     let mut rig = Rig::beside(config, eager);
-    let slots: Vec<_> = rig.model().host().slots().to_vec();
+    let mut slots: Vec<_> = rig.model().host().slots().to_vec();
+    // Of a host that has some around its layers, those first.
+    slots.sort_by_key(|slot| slot.sees.is_none());
     let germinate = |rig: &mut Rig, index: usize, blueprint: &str| {
         let (slot, channels) = (slots[index].id.clone(), slots[index].shape.channels());
-        let blueprint = BlueprintId::new(blueprint).unwrap();
+        let blueprint = BlueprintId::new(fitting(slot.as_str(), blueprint)).unwrap();
         rig.send(Operation::Germinate { slot, blueprint, blend: blend(mode, channels) }).unwrap().seed
     };
     let permanent = germinate(&mut rig, 1, "mlp");

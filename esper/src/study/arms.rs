@@ -194,7 +194,13 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
         Kind::Sweep | Kind::Scratch(_) => PolicyKind::Off.name(),
         Kind::RandomEqual => PolicyKind::Fixed.name(),
         Kind::Noise => {
-            set.extend(["seeds.noise_blueprint=true", "seeds.blueprints=[\"noise\"]"].map(str::to_owned));
+            // What the first policy prefers is not on offer.
+            let of_noise = [
+                "seeds.noise_blueprint=true",
+                "seeds.blueprints=[\"noise\"]",
+                "policy.heuristic.germination.blueprints=[]",
+            ];
+            set.extend(of_noise.map(str::to_owned));
             args.policies.first().map_or("", String::as_str)
         }
     };

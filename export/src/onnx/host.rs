@@ -14,12 +14,15 @@ const ACCEPTED: &str = "mlp, cnn1d, cnn2d or transformer";
 pub(super) fn lower(graph: &mut Builder<'_>, network: &NetworkSpec) -> Result<Value, Error> {
     if let HostConfig::Mlp { inputs, hidden, .. } = &network.host {
         let mut h = at(graph, network, "input", inputs_of(*inputs))?;
+        let mut before = None;
         for (index, &channels) in hidden.iter().enumerate() {
-            let value = graph.linear(&h.value, &format!("host.layer{index}"))?;
-            let value = graph.node("Relu", &[&value], &[]);
-            h = at(graph, network, &format!("hidden{index}"), Signal { value, positions: Vec::new(), channels })?;
+            let seen = h.clone();
+            h = around(graph, network, before, (&h, &format!("host.layer{index}"), channels))?;
+            h = h.with(graph.node("Relu", &[&h.value], &[]));
+            h = at(graph, network, &format!("hidden{index}"), h)?;
+            before = Some((index, seen));
         }
-        return graph.linear(&h.value, "host.head");
+        return Ok(around(graph, network, before, (&h, "host.head", network.host.num_outputs()))?.value);
     }
     if let HostConfig::Cnn1d { length, channels, kernel, stride, pool, .. } = &network.host {
         let value = graph.reshape(INPUTS, &[*length, 1]);
@@ -60,7 +63,23 @@ fn inputs_of(channels: usize) -> Signal {
 /// The value of a slot behind its seeds.
 fn at(graph: &mut Builder<'_>, network: &NetworkSpec, slot: &str, mut h: Signal) -> Result<Signal, Error> {
     for spec in network.seeds.iter().filter(|spec| spec.slot.as_str() == slot) {
-        h = seed::lower(graph, spec, &h)?;
+        h = seed::lower(graph, spec, &h, &h)?;
+    }
+    Ok(h)
+}
+
+/// A linear layer, and the seeds around the layer before, which has a number and sees a value.
+fn around(
+    graph: &mut Builder<'_>,
+    network: &NetworkSpec,
+    before: Option<(usize, Signal)>,
+    (x, layer, channels): (&Signal, &str, usize),
+) -> Result<Signal, Error> {
+    let mut h = Signal { value: graph.linear(&x.value, layer)?, positions: Vec::new(), channels };
+    let Some((index, seen)) = before else { return Ok(h) };
+    let slot = format!("around{index}");
+    for spec in network.seeds.iter().filter(|spec| spec.slot.as_str() == slot) {
+        h = seed::lower(graph, spec, &h, &seen)?;
     }
     Ok(h)
 }

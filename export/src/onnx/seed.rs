@@ -8,14 +8,20 @@ use super::{Signal, Window};
 use crate::error::Error;
 
 /// The blueprints of this version.
-const ACCEPTED: &str = "attention, conv, depthwise, low_rank, mlp, noise, norm or norm_mlp";
+const ACCEPTED: &str = "attention, conv, depthwise, low_rank, mlp, noise, norm, norm_mlp or widen";
 /// Of seeds that look at neighbors.
 const WINDOW: Window = Window { kernel: 3, stride: 1 };
 
-/// The value of the slot behind a seed.
-pub(super) fn lower(graph: &mut Builder<'_>, spec: &SeedSpec, h: &Signal) -> Result<Signal, Error> {
+/// The value `h` of the slot behind a seed, which sees `x`: h itself, but around a layer.
+pub(super) fn lower(graph: &mut Builder<'_>, spec: &SeedSpec, h: &Signal, x: &Signal) -> Result<Signal, Error> {
     let name = format!("seed.{:04}", spec.id.0);
-    let delta = delta(graph, spec, &name, h)?;
+    let delta = if spec.blueprint.as_str() == "noise" {
+        let constant = graph.weight_as(&format!("{name}.constant"), &[h.channels], None)?;
+        let zeros = graph.node("Sub", &[&h.value, &h.value], &[]);
+        graph.node("Add", &[&zeros, &constant], &[])
+    } else {
+        delta(graph, spec, &name, x)?
+    };
     Ok(h.with(blend(graph, spec, &name, h, &delta)?))
 }
 
@@ -51,10 +57,11 @@ fn delta(graph: &mut Builder<'_>, spec: &SeedSpec, name: &str, h: &Signal) -> Re
             let num_heads = [4, 2, 1].into_iter().find(|&heads| spec.width.is_multiple_of(heads)).unwrap_or(1);
             graph.attention(&x, name, num_heads)?
         }
-        "noise" => {
-            let constant = graph.weight_as(&of("constant"), &[h.channels], None)?;
-            let zeros = graph.node("Sub", &[&h.value, &h.value], &[]);
-            graph.node("Add", &[&zeros, &constant], &[])
+        "widen" => {
+            let x = graph.linear(&h.value, &of("down"))?;
+            let x = graph.node("Relu", &[&x], &[]);
+            let up = graph.weight(&of("up.weight"))?;
+            graph.node("MatMul", &[&x, &up], &[])
         }
         other => {
             let (field, found) = (format!("network.seeds.{}.blueprint", spec.id), format!("`{other}`"));

@@ -37,6 +37,7 @@ impl Blueprint for Attention {
     fn fits(&self, slot: SlotShape) -> bool {
         match slot {
             SlotShape::Vector { .. }
+            | SlotShape::Around { .. }
             | SlotShape::Signal { .. }
             | SlotShape::Image { .. }
             | SlotShape::Causal { .. } => false,

@@ -19,6 +19,7 @@ impl Blueprint for CausalAttention {
     fn fits(&self, slot: SlotShape) -> bool {
         match slot {
             SlotShape::Vector { .. }
+            | SlotShape::Around { .. }
             | SlotShape::Signal { .. }
             | SlotShape::Image { .. }
             | SlotShape::Sequence { .. } => false,

@@ -23,7 +23,10 @@ impl Blueprint for Conv {
 
     fn fits(&self, slot: SlotShape) -> bool {
         match slot {
-            SlotShape::Vector { .. } | SlotShape::Sequence { .. } | SlotShape::Causal { .. } => false,
+            SlotShape::Vector { .. }
+            | SlotShape::Around { .. }
+            | SlotShape::Sequence { .. }
+            | SlotShape::Causal { .. } => false,
             // A single position has no neighbors.
             SlotShape::Signal { .. } | SlotShape::Image { .. } => slot.num_positions() >= 2,
         }
@@ -52,7 +55,7 @@ impl Blueprint for Conv {
 /// Positions that a window of `kernel` along each side of the slot holds.
 pub(super) fn num_taps(slot: SlotShape, kernel: usize) -> usize {
     match slot {
-        SlotShape::Vector { .. } => 1,
+        SlotShape::Vector { .. } | SlotShape::Around { .. } => 1,
         SlotShape::Signal { .. } | SlotShape::Sequence { .. } | SlotShape::Causal { .. } => kernel,
         SlotShape::Image { .. } => kernel * kernel,
     }

@@ -27,7 +27,10 @@ impl Blueprint for Depthwise {
 
     fn fits(&self, slot: SlotShape) -> bool {
         match slot {
-            SlotShape::Vector { .. } | SlotShape::Sequence { .. } | SlotShape::Causal { .. } => false,
+            SlotShape::Vector { .. }
+            | SlotShape::Around { .. }
+            | SlotShape::Sequence { .. }
+            | SlotShape::Causal { .. } => false,
             // A single position has no neighbors.
             SlotShape::Signal { .. } | SlotShape::Image { .. } => slot.num_positions() >= 2,
         }

@@ -20,8 +20,8 @@ impl Blueprint for LowRank {
         "low_rank"
     }
 
-    fn fits(&self, _slot: SlotShape) -> bool {
-        true
+    fn fits(&self, slot: SlotShape) -> bool {
+        !matches!(slot, SlotShape::Around { .. })
     }
 
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {

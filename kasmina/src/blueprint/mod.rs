@@ -5,7 +5,7 @@
 //! the blends `residual`, `multiply` and `gate` a new seed changes nothing before it has learned something, while
 //! `convex`, `channel` and `confidence` take a part of h away from the first α above 0 on.
 //!
-//! | name | slots | f(h) |
+//! | name | slots, all being those but around a layer | f(h) |
 //! |---|---|---|
 //! | `mlp` | all | bottleneck of two pointwise layers |
 //! | `norm_mlp` | all with C ≥ 2 | normalization over C, then the bottleneck |
@@ -14,6 +14,7 @@
 //! | `attention` | sequences with L, C ≥ 2 | normalization over C, then self-attention |
 //! | `causal_attention` | causal sequences with L, C ≥ 2 | the same, over the positions so far |
 //! | `low_rank` | all; only in the extended registry | a pointwise linear map of low rank |
+//! | `widen` | around a layer; only in the extended registry | as many more of its units, whose way up starts at zero |
 //! | `norm` | all with C ≥ 2; only in the extended registry | normalization over C with gain and offset |
 //! | `noise` | all | a harmful constant, for control experiments; only on request |
 //!
@@ -29,6 +30,7 @@ mod attention;
 mod causal_attention;
 mod depthwise;
 mod noise;
+mod widen;
 mod registry;
 mod module;
 mod artifact;
@@ -45,6 +47,7 @@ pub use noise::Noise;
 pub use norm::Norm;
 pub use pointwise::{Mlp, NormMlp};
 pub use registry::Registry;
+pub use widen::Widen;
 
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +68,7 @@ enum Offered {
 }
 
 /// Every blueprint of this crate.
-fn built_in() -> [(Offered, Arc<dyn Blueprint>); 9] {
+fn built_in() -> [(Offered, Arc<dyn Blueprint>); 10] {
     [
         (Offered::Always, Arc::new(Mlp)),
         (Offered::Always, Arc::new(NormMlp)),
@@ -75,6 +78,7 @@ fn built_in() -> [(Offered, Arc<dyn Blueprint>); 9] {
         (Offered::ByName, Arc::new(Depthwise)),
         (Offered::ByName, Arc::new(LowRank)),
         (Offered::ByName, Arc::new(Norm)),
+        (Offered::ByName, Arc::new(Widen)),
         (Offered::AsControl, Arc::new(Noise)),
     ]
 }
@@ -93,7 +97,8 @@ pub struct DownLayer {
 /// A kind of seed.
 ///
 /// # For implementers
-/// - **BP-1** `delta` returns a tensor of the shape of `h` for every slot that `fits` accepts.
+/// - **BP-1** `delta` returns a tensor of the shape of the slot's value for every slot that `fits` accepts. It is that of `h`, but around
+///   a layer, where `h` is what the layer sees.
 /// - **BP-2** it is built from operations that pass gradients on to `h` and to every tensor in `weights`.
 /// - **BP-3** it reads nothing back from the device and draws no random numbers: it may run while a graph is captured.
 /// - **BP-4** at a causal slot, f(h) at a position depends on no position after it.
@@ -102,9 +107,9 @@ pub trait Blueprint: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Whether it is made for this slot; unless it says otherwise for every one but those that are causal, where not every
-    /// function may stand (BP-4).
+    /// function may stand (BP-4), and those around a layer, where f(h) has another shape than h.
     fn fits(&self, slot: SlotShape) -> bool {
-        !matches!(slot, SlotShape::Causal { .. })
+        !matches!(slot, SlotShape::Causal { .. } | SlotShape::Around { .. })
     }
 
     /// Its tensors at this slot, for a bottleneck of `width`; each name once, and none that starts with `gate.`,
@@ -127,7 +132,8 @@ pub trait Blueprint: fmt::Debug + Send + Sync {
     /// f(h); `weights` in the order of [`Self::weights`].
     ///
     /// # Shapes
-    /// `h` and the result (B, C) for a vector, (B, C, L) for a signal or a sequence, (B, C, H, W) for an image
+    /// `h` and the result (B, C) for a vector, (B, C, L) for a signal or a sequence, (B, C, H, W) for an image; around a layer
+    /// `h` (B, inputs), the result (B, C)
     ///
     /// # Errors
     /// When the device fails.

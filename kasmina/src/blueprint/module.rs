@@ -62,7 +62,7 @@ impl SeedModule {
     /// [`Error::ShapeProbe`] when it has not; when the device fails.
     pub(crate) fn probe(&self, slot: SlotShape, dtype: DType, device: &Device) -> Result<(), Error> {
         let expected = slot.batch(2);
-        let probe = Tensor::zeros(expected.as_slice(), dtype, device)?;
+        let probe = Tensor::zeros(slot.seen_batch(2), dtype, device)?;
         let actual = self.delta(&probe, View::Frozen)?.dims().to_vec();
         if actual != expected {
             let blueprint = BlueprintId::new(self.blueprint.name())?;
@@ -110,7 +110,7 @@ impl SeedModule {
         clock: &dyn Clock,
         device: &Device,
     ) -> candle_core::Result<f64> {
-        let probe = Tensor::zeros(slot.batch(2).as_slice(), dtype, device)?;
+        let probe = Tensor::zeros(slot.seen_batch(2), dtype, device)?;
         device.synchronize()?;
         let started = clock.now();
         self.delta(&probe, View::Frozen)?;
@@ -118,7 +118,7 @@ impl SeedModule {
         Ok(clock.now().saturating_sub(started).as_secs_f64() * 1e3)
     }
 
-    /// f(h), of the shape of `h`.
+    /// f(h), of the shape of the slot; `h` is what its seeds see.
     ///
     /// # Errors
     /// When the device fails.

@@ -24,7 +24,7 @@ impl Blueprint for Noise {
 
     fn weights(&self, slot: SlotShape, _width: usize) -> Vec<WeightSpec> {
         let shape = match slot {
-            SlotShape::Vector { features } => vec![features],
+            SlotShape::Vector { features } | SlotShape::Around { features, .. } => vec![features],
             SlotShape::Signal { channels, .. }
             | SlotShape::Sequence { features: channels, .. }
             | SlotShape::Causal { features: channels, .. } => vec![channels, 1],
@@ -37,6 +37,11 @@ impl Blueprint for Noise {
         let constant = &weights[0];
         // Value 2c − c = c, gradient −1.
         let reversed = (constant.detach().affine(2.0, 0.0)? - constant)?;
-        reversed.broadcast_as(h.shape())
+        // One position is as wide as the slot; around a layer h is not.
+        if constant.rank() == 1 {
+            reversed.broadcast_as((h.dim(0)?, constant.dim(0)?))
+        } else {
+            reversed.broadcast_as(h.shape())
+        }
     }
 }

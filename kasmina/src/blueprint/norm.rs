@@ -25,7 +25,7 @@ impl Blueprint for Norm {
 
     fn fits(&self, slot: SlotShape) -> bool {
         // One channel normalized across itself is always 0.
-        slot.channels() >= 2
+        slot.channels() >= 2 && !matches!(slot, SlotShape::Around { .. })
     }
 
     fn weights(&self, slot: SlotShape, _width: usize) -> Vec<WeightSpec> {

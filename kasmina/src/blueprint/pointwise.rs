@@ -18,8 +18,8 @@ impl Blueprint for Mlp {
         "mlp"
     }
 
-    fn fits(&self, _slot: SlotShape) -> bool {
-        true
+    fn fits(&self, slot: SlotShape) -> bool {
+        !matches!(slot, SlotShape::Around { .. })
     }
 
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {
@@ -49,7 +49,7 @@ impl Blueprint for NormMlp {
 
     fn fits(&self, slot: SlotShape) -> bool {
         // One channel normalized across itself is always 0.
-        slot.channels() >= 2
+        slot.channels() >= 2 && !matches!(slot, SlotShape::Around { .. })
     }
 
     fn weights(&self, slot: SlotShape, width: usize) -> Vec<WeightSpec> {

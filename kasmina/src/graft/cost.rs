@@ -9,6 +9,7 @@ use leyline::unit::Alpha;
 
 use crate::config::ActivationCheckpointing;
 use crate::error::Error;
+use crate::graft::seen::Seen;
 use crate::graft::slot::Part;
 use crate::graft::{Graft, GraftedModel};
 use crate::weight::View;
@@ -63,8 +64,9 @@ impl GraftedModel {
     ) -> Result<Cost, Error> {
         let side = self.side_operations(graft, slot_index)?;
         let share = part_of(batch_size, self.share(side, network.training)) as f64 / batch_size.max(1) as f64;
-        let h = self.at_slot(slot_index)?;
-        let alone = operations(|| Ok(graft.act_in_full(&h, View::Frozen)?))?.total() as f64;
+        let (h, seen) = self.at_slot(slot_index)?;
+        let x = seen.at(self.host(), slot_index).unwrap_or(&h);
+        let alone = operations(|| Ok(graft.act_in_full(&h, x, View::Frozen)?))?.total() as f64;
         Ok(Cost { training: share * side, evaluation: network.evaluation + alone })
     }
 
@@ -84,8 +86,8 @@ impl GraftedModel {
 
     /// Operations of a pass of a seed in the shadow and its backward pass over one sample.
     fn side_operations(&self, graft: &Graft, slot_index: usize) -> Result<f64, Error> {
-        let h = self.at_slot(slot_index)?;
-        Ok(operations(|| self.shadow_logits(graft, slot_index, &h))?.total() as f64)
+        let (h, seen) = self.at_slot(slot_index)?;
+        Ok(operations(|| self.shadow_logits(graft, slot_index, &h, seen))?.total() as f64)
     }
 
     fn evaluation(&self, sample: &Tensor, overrides: &[AlphaOverride]) -> Result<f64, Error> {
@@ -100,9 +102,14 @@ impl GraftedModel {
         Ok(Tensor::zeros(dims, dtype, self.device())?)
     }
 
-    /// The same at a slot.
-    fn at_slot(&self, slot_index: usize) -> Result<Tensor, Error> {
-        let shape = self.host().slots()[slot_index].shape.batch(1);
-        Ok(Tensor::zeros(shape, self.host().dtype(), self.device())?)
+    /// The same at a slot, and at those before it that are seen later.
+    fn at_slot(&self, slot_index: usize) -> Result<(Tensor, Seen), Error> {
+        let zeros =
+            |index: usize| Tensor::zeros(self.host().slots()[index].shape.batch(1), self.host().dtype(), self.device());
+        let mut seen = Seen::default();
+        for index in (0..slot_index).filter(|&index| self.host().is_seen(index)) {
+            seen.keep(self.host(), index, &zeros(index)?);
+        }
+        Ok((zeros(slot_index)?, seen))
     }
 }

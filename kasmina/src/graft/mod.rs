@@ -24,6 +24,7 @@
 mod alpha_cell;
 pub mod blend;
 mod slot;
+mod seen;
 mod model;
 mod cost;
 mod decoder;

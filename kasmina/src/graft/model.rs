@@ -14,6 +14,7 @@ use crate::config::ActivationCheckpointing;
 use crate::error::Error;
 use crate::graft::blend::{SeedBlend, Strength};
 use crate::graft::cost::part_of;
+use crate::graft::seen::Seen;
 use crate::graft::slot::{Observer, Part, SlotGrafts};
 use crate::graft::{Graft, Role};
 use crate::host::{Host, Past};
@@ -114,12 +115,12 @@ impl GraftedModel {
     pub(crate) fn observe(&self, inputs: &Tensor, observer: &mut Observer<'_>) -> Result<Tensor, Error> {
         looking(|| {
             let h = self.host.lift(inputs, View::Frozen)?;
-            self.run(h, 0, View::Frozen, &[], Some(observer))
+            self.run(h, 0, Seen::default(), View::Frozen, &[], Some(observer))
         })
     }
 
-    /// The value h behind the acting seeds of a slot, and the gradient of the batch's mean loss with respect to
-    /// the output f of a newborn seed there, f = 0, that is seen in full through `blend`; both of the shape of the slot.
+    /// What the seeds of a slot see, which is the value h behind those that act there, but around a layer, and the gradient of the batch's mean loss with respect to
+    /// the output f of a newborn seed there, f = 0, that is seen in full through `blend`.
     pub(crate) fn slot_gradient(
         &self,
         (batch, task): (&Batch, &dyn Task),
@@ -127,18 +128,22 @@ impl GraftedModel {
         blend: &SeedBlend,
     ) -> Result<(Tensor, Tensor), Error> {
         let mut h = self.host.lift(&batch.inputs, View::Frozen)?;
+        let mut seen = Seen::default();
         for (index, slot) in self.slots[..slot_index].iter().enumerate() {
-            h = slot.act(h, View::Frozen, &[], None)?;
+            h = slot.act(h, seen.at(&self.host, index), View::Frozen, &[], None)?;
+            seen.keep(&self.host, index, &h);
             h = self.host.segment(index, h, View::Frozen)?;
         }
-        h = self.slots[slot_index].act(h, View::Frozen, &[], None)?.detach();
+        h = self.slots[slot_index].act(h, seen.at(&self.host, slot_index), View::Frozen, &[], None)?.detach();
+        let x = seen.at(&self.host, slot_index).unwrap_or(&h).detach();
         let f = Var::from_tensor(&h.zeros_like()?)?;
         let y = blend.mix(&h, f.as_tensor().clone(), Strength::Full, View::Frozen)?;
+        seen.keep(&self.host, slot_index, &y);
         let next = self.host.segment(slot_index, y, View::Frozen)?;
-        let logits = self.run(next, slot_index + 1, View::Frozen, &[], None)?;
+        let logits = self.run(next, slot_index + 1, seen, View::Frozen, &[], None)?;
         let gradients = task.mean_loss(&logits, &batch.targets)?.backward()?;
         let gradient = gradients.get(&f).cloned().map_or_else(|| h.zeros_like(), Ok)?;
-        Ok((h, gradient))
+        Ok((x, gradient))
     }
 
     /// Of each microbatch the share that a seed in the shadow learns from.
@@ -235,17 +240,19 @@ impl GraftedModel {
         slots.flat_map(|(i, slot)| slot.grafts().filter_map(move |g| Some((i, g.seed, g.part()?)))).collect()
     }
 
-    /// From the input of slot `first` to the logits.
+    /// From the input of slot `first` to the logits; `seen` are values of slots before it.
     fn run(
         &self,
         mut h: Tensor,
         first: usize,
+        mut seen: Seen,
         view: View,
         overrides: &[AlphaOverride],
         mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Tensor, Error> {
         for (index, slot) in self.slots.iter().enumerate().skip(first) {
-            h = slot.act(h, view, overrides, observer.as_deref_mut())?;
+            h = slot.act(h, seen.at(&self.host, index), view, overrides, observer.as_deref_mut())?;
+            seen.keep(&self.host, index, &h);
             h = self.host.segment(index, h, view)?;
         }
         Ok(h)
@@ -265,28 +272,41 @@ impl GraftedModel {
 
     pub(super) fn train(&self, inputs: &Tensor) -> Result<Outputs, Error> {
         let mut h = self.host.lift(inputs, View::Live)?;
-        let mut shadows = Vec::new();
+        let (mut shadows, mut seen) = (Vec::new(), Seen::default());
         for (index, slot) in self.slots.iter().enumerate() {
             // What leads to the logits is needed as soon as the backward pass begins.
             let keeps = self.checkpointing == ActivationCheckpointing::None || index + 1 == self.slots.len();
-            h = if keeps { slot.act(h, View::Live, &[], None) } else { slot.act_kept_small(h) }?;
+            // Hosts that keep less have no slot that sees another.
+            let x = seen.at(&self.host, index);
+            h = if keeps { slot.act(h, x, View::Live, &[], None) } else { slot.act_kept_small(h) }?;
             if let Some(graft) = slot.shadow() {
                 let (num_samples, share) = (h.dim(0)?, self.shadow_share(graft.seed));
-                let h = h.narrow(0, 0, part_of(num_samples, share))?;
-                let logits = looking(|| self.shadow_logits(graft, index, &h))?;
+                let num_samples = part_of(num_samples, share);
+                let (h, seen) = (h.narrow(0, 0, num_samples)?, seen.detached(num_samples)?);
+                let logits = looking(|| self.shadow_logits(graft, index, &h, seen))?;
                 shadows.push(Shadow { seed: graft.seed, logits });
             }
+            seen.keep(&self.host, index, &h);
             h = if keeps { self.host.segment(index, h, View::Live) } else { self.host.segment_kept_small(index, &h) }?;
         }
         shadows.sort_by_key(|shadow| shadow.seed);
         Ok(Outputs { logits: h, shadows })
     }
 
-    /// What the network would answer had the seed acted in full, with gradient to the seed alone.
-    pub(super) fn shadow_logits(&self, graft: &Graft, slot_index: usize, h: &Tensor) -> Result<Tensor, Error> {
+    /// What the network would answer had the seed acted in full, with gradient to the seed alone. No gradient flows through `seen`, values of
+    /// earlier slots.
+    pub(super) fn shadow_logits(
+        &self,
+        graft: &Graft,
+        slot_index: usize,
+        h: &Tensor,
+        mut seen: Seen,
+    ) -> Result<Tensor, Error> {
         let h = h.detach();
-        let h = self.host.segment(slot_index, graft.act_in_full(&h, View::Live)?, View::Frozen)?;
-        self.run(h, slot_index + 1, View::Frozen, &[], None)
+        let h = graft.act_in_full(&h, seen.at(&self.host, slot_index).unwrap_or(&h), View::Live)?;
+        seen.keep(&self.host, slot_index, &h);
+        let h = self.host.segment(slot_index, h, View::Frozen)?;
+        self.run(h, slot_index + 1, seen, View::Frozen, &[], None)
     }
 }
 
@@ -319,7 +339,7 @@ impl TrainableModel for GraftedModel {
                 }
                 let answer = || {
                     let h = self.host.lift(inputs, View::Frozen)?;
-                    self.run(h, 0, View::Frozen, overrides, None)
+                    self.run(h, 0, Seen::default(), View::Frozen, overrides, None)
                 };
                 let logits = if overrides.is_empty() { answer() } else { looking(answer) }?;
                 Ok(Outputs { logits, shadows: Vec::new() })

@@ -103,10 +103,15 @@ impl Graft {
         }
     }
 
-    /// The slot's output for its value `h`; none when the seed does not act.
-    fn act(&self, h: &Tensor, view: View, overrides: &[AlphaOverride]) -> candle_core::Result<Option<Tensor>> {
+    /// The slot's output for its value `h` where the seed sees `x`; none when it does not act.
+    fn act(
+        &self,
+        (h, x): (&Tensor, &Tensor),
+        view: View,
+        overrides: &[AlphaOverride],
+    ) -> candle_core::Result<Option<Tensor>> {
         let view = if self.role == Role::Fading { View::Frozen } else { view };
-        self.strength(overrides).map(|strength| self.mix(h, strength, view)).transpose()
+        self.strength(overrides).map(|strength| self.mix((h, x), strength, view)).transpose()
     }
 
     /// The same for tokens that follow those of `past`.
@@ -115,13 +120,13 @@ impl Graft {
         self.blend.mix(h, self.module.delta_next(h, past)?, strength, View::Frozen).map(Some)
     }
 
-    fn mix(&self, h: &Tensor, strength: Strength<'_>, view: View) -> candle_core::Result<Tensor> {
-        self.blend.mix(h, self.module.delta(h, view)?, strength, view)
+    fn mix(&self, (h, x): (&Tensor, &Tensor), strength: Strength<'_>, view: View) -> candle_core::Result<Tensor> {
+        self.blend.mix(h, self.module.delta(x, view)?, strength, view)
     }
 
-    /// The slot's output for its value `h` if the seed acted in full.
-    pub(crate) fn act_in_full(&self, h: &Tensor, view: View) -> candle_core::Result<Tensor> {
-        self.mix(h, Strength::Full, view)
+    /// The slot's output for its value `h` if the seed, which sees `x`, acted in full.
+    pub(crate) fn act_in_full(&self, h: &Tensor, x: &Tensor, view: View) -> candle_core::Result<Tensor> {
+        self.mix((h, x), Strength::Full, view)
     }
 }
 
@@ -142,16 +147,17 @@ impl SlotGrafts {
         self.permanent.iter().chain(&self.live)
     }
 
-    /// Lets every seed act on `h`. What an observer sees is computed only for one.
+    /// Lets every seed act on `h`. They see `x`, or `h` itself where there is none. What an observer sees is computed only for one.
     pub(crate) fn act(
         &self,
         mut h: Tensor,
+        x: Option<&Tensor>,
         view: View,
         overrides: &[AlphaOverride],
         mut observer: Option<&mut Observer<'_>>,
     ) -> candle_core::Result<Tensor> {
         for graft in self.grafts() {
-            if let Some(output) = graft.act(&h, view, overrides)? {
+            if let Some(output) = graft.act((&h, x.unwrap_or(&h)), view, overrides)? {
                 if let Some(observer) = observer.as_deref_mut() {
                     observer(graft.seed, &h, &(&output - &h)?)?;
                 }
@@ -171,7 +177,7 @@ impl SlotGrafts {
         let sets = acting.into_iter().flat_map(Graft::weights);
         let slot = self.clone();
         let variables = sets.flat_map(WeightSet::parameters).map(|parameter| &parameter.var);
-        recompute(&h, variables, move |h| slot.act(h.clone(), View::Live, &[], None))
+        recompute(&h, variables, move |h| slot.act(h.clone(), None, View::Live, &[], None))
     }
 
     /// Lets every seed act on `h`, the value at tokens that follow those of `past`.

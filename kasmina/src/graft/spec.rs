@@ -62,6 +62,11 @@ pub struct SeedSpec {
 }
 
 impl NetworkSpec {
+    /// Whether a seed acts around a layer, where a host has slots only where they are asked for.
+    fn has_around(&self) -> bool {
+        self.seeds.iter().any(|seed| seed.slot.as_str().starts_with("around"))
+    }
+
     /// Names and shapes of the tensors that the network needs; nothing is allocated for them.
     ///
     /// # Errors
@@ -72,7 +77,7 @@ impl NetworkSpec {
         if !issues.is_empty() {
             return Err(Error::Config { issues });
         }
-        let (host, mut tensors) = Host::preview(&self.host)?;
+        let (host, mut tensors) = Host::preview(&self.host, self.has_around())?;
         let (mut last, mut closed) = (None, BTreeSet::new());
         for seed in &self.seeds {
             let wrong = |field: &str, found: String, expected: String| {
@@ -131,7 +136,7 @@ impl NetworkSpec {
         self.tensors(registry)?;
         let (dtype, revision) = (self.dtype.dtype(), TopologyRevision(1));
         let mut source = WeightSource::saved(&mut tensors).with_dtype(dtype);
-        let host = Host::build(&self.host, &mut source, device)?;
+        let host = Host::build(&self.host, self.has_around(), &mut source, device)?;
         let slots = host.slots().to_vec();
         let mut model = GraftedModel::new(host, device.clone(), revision)?;
         for seed in &self.seeds {

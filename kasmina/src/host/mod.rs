@@ -4,6 +4,8 @@
 //!  inputs ─► lift, stem ─► slot 0 ─► segment 0 ─► slot 1 ─► segment 1 ─► … ─► slot n−1 ─► segment n−1 ─► logits
 //! ```
 //!
+//! Seeds see the value of their slot, or that of an earlier one ([`HostSlot::sees`]): around the hidden layers of an MLP, where that is asked for.
+//!
 //! Shapes: B samples, C features or channels, L positions. Vectors are (B, C), signals
 //! (B, C, L), images (B, C, H, W), sequences (B, L, C). Tokens (B, L) are numbers; the stem of a host makes them a sequence.
 

@@ -1,5 +1,6 @@
 //! A host network built from its configuration.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub struct HostSlot {
     pub id: SlotId,
     /// Shape of one sample there.
     pub shape: SlotShape,
+    /// The slot whose value, behind its seeds, the seeds here see, by its place in the network; they see their own where there is none.
+    pub sees: Option<usize>,
 }
 
 /// One layer of a host: tensor code that may run while a graph is captured.
@@ -48,26 +51,33 @@ pub struct Host {
     /// Segment i leads from slot i to slot i + 1, the last one to the logits.
     segments: Vec<Vec<Arc<dyn HostLayer>>>,
     dtype: DType,
+    /// Slots whose value a later slot sees.
+    seen: BTreeSet<usize>,
 }
 
 impl Host {
-    /// Builds the network; `config` must have been validated.
+    /// Builds the network; `config` must have been validated. With `around`, an MLP has slots around its hidden layers, too.
     ///
     /// # Errors
     /// [`Error::Config`] when it would have more than 2^31 elements, before any is allocated; when the tensors cannot be
     /// made.
-    pub(crate) fn build(config: &HostConfig, source: &mut WeightSource<'_>, device: &Device) -> Result<Self, Error> {
-        Self::preview(config)?;
-        Self::assemble(config, source, device)
+    pub(crate) fn build(
+        config: &HostConfig,
+        around: bool,
+        source: &mut WeightSource<'_>,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        Self::preview(config, around)?;
+        Self::assemble(config, around, source, device)
     }
 
     /// The network without its tensors, so that there is one description of it, and the names and shapes of those.
     ///
     /// # Errors
     /// [`Error::Config`] when they would have more than 2^31 elements.
-    pub(crate) fn preview(config: &HostConfig) -> Result<(Self, Forms), Error> {
+    pub(crate) fn preview(config: &HostConfig, around: bool) -> Result<(Self, Forms), Error> {
         let mut source = WeightSource::list();
-        let host = Self::assemble(config, &mut source, &Device::Cpu)?;
+        let host = Self::assemble(config, around, &mut source, &Device::Cpu)?;
         let tensors = source.into_listed();
         let num_elements = num_in_shapes(tensors.iter().map(|(_, shape)| &**shape));
         if num_elements > MAX_ELEMENTS {
@@ -77,12 +87,18 @@ impl Host {
         Ok((host, tensors))
     }
 
-    fn assemble(config: &HostConfig, source: &mut WeightSource<'_>, device: &Device) -> Result<Self, Error> {
+    fn assemble(
+        config: &HostConfig,
+        around: bool,
+        source: &mut WeightSource<'_>,
+        device: &Device,
+    ) -> Result<Self, Error> {
         let dtype = source.dtype();
         let mut builder = Builder::new(source, device);
-        build::assemble(config, &mut builder)?;
+        build::assemble(config, around, &mut builder)?;
         let Parts { stem, slots, segments } = builder.finish();
-        Ok(Self { config: config.clone(), stem, slots, segments, dtype })
+        let seen = slots.iter().filter_map(|slot| slot.sees).collect();
+        Ok(Self { config: config.clone(), stem, slots, segments, dtype, seen })
     }
 
     /// What it was built from.
@@ -95,6 +111,11 @@ impl Host {
     #[must_use]
     pub fn slots(&self) -> &[HostSlot] {
         &self.slots
+    }
+
+    /// Whether a later slot sees the value of this one.
+    pub(crate) fn is_seen(&self, slot_index: usize) -> bool {
+        self.seen.contains(&slot_index)
     }
 
     /// Type of weights and signals.

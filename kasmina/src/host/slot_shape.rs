@@ -41,6 +41,13 @@ pub enum SlotShape {
         /// Features of one position (C).
         features: usize,
     },
+    /// (B, features) behind a layer, where a seed sees the value (B, inputs) that the layer before it saw.
+    Around {
+        /// Features that a seed sees.
+        inputs: usize,
+        /// Features of the value (C).
+        features: usize,
+    },
 }
 
 impl SlotShape {
@@ -48,7 +55,7 @@ impl SlotShape {
     #[must_use]
     pub fn batch(self, num_samples: usize) -> Vec<usize> {
         match self {
-            Self::Vector { features } => vec![num_samples, features],
+            Self::Vector { features } | Self::Around { features, .. } => vec![num_samples, features],
             Self::Signal { channels, length } => vec![num_samples, channels, length],
             Self::Image { channels, height, width } => vec![num_samples, channels, height, width],
             Self::Sequence { length, features } | Self::Causal { length, features } => {
@@ -57,11 +64,25 @@ impl SlotShape {
         }
     }
 
+    /// The shape of what the module of a seed sees of such a batch: that of the value, but around a layer.
+    #[must_use]
+    pub fn seen_batch(self, num_samples: usize) -> Vec<usize> {
+        match self {
+            Self::Around { inputs, .. } => vec![num_samples, inputs],
+            _ => self.batch(num_samples),
+        }
+    }
+
+    /// Features or channels of what it sees.
+    pub(crate) fn seen_channels(self) -> usize {
+        if let Self::Around { inputs, .. } = self { inputs } else { self.channels() }
+    }
+
     /// Positions that share their weights: 1 for a vector.
     #[must_use]
     pub fn num_positions(self) -> usize {
         match self {
-            Self::Vector { .. } => 1,
+            Self::Vector { .. } | Self::Around { .. } => 1,
             Self::Signal { length, .. } | Self::Sequence { length, .. } | Self::Causal { length, .. } => length,
             Self::Image { height, width, .. } => height * width,
         }
@@ -78,6 +99,7 @@ impl SlotShape {
     pub fn channels(self) -> usize {
         match self {
             Self::Vector { features: channels }
+            | Self::Around { features: channels, .. }
             | Self::Signal { channels, .. }
             | Self::Image { channels, .. }
             | Self::Sequence { features: channels, .. }
@@ -94,6 +116,7 @@ impl fmt::Display for SlotShape {
             Self::Image { channels, height, width } => write!(f, "({channels}, {height}, {width})"),
             Self::Sequence { length, features } => write!(f, "({length}, {features})"),
             Self::Causal { length, features } => write!(f, "({length}, {features}), causal"),
+            Self::Around { inputs, features } => write!(f, "({features}), of ({inputs}) before"),
         }
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn grad_max(
     let specs = blueprint.weights(slot, width);
     let Some(layer) = blueprint.down_layer(slot) else { return Ok(false) };
     let Some(norm) = expected_norm(&specs[layer.weight], layer.bias.is_some()) else { return Ok(false) };
-    if slot.channels() > MAX_FEATURES {
+    if slot.seen_channels() > MAX_FEATURES {
         return Ok(false);
     }
     let (batch, task) = taught;
@@ -77,12 +77,12 @@ pub(crate) fn grad_max(
         let part = |tensor: &Tensor| tensor.narrow(0, start, num_samples);
         let part = Batch { inputs: part(&batch.inputs)?, targets: part(&batch.targets)? };
         let (h, gradient) = looking(|| model.slot_gradient((&part, task), slot_index, blend))?;
-        let mut x = blueprint.down_inputs(&rows(&h, slot)?)?;
+        let mut x = blueprint.down_inputs(&rows(&h, slot, slot.seen_channels())?)?;
         if layer.bias.is_some() {
             x = Tensor::cat(&[&x, &Tensor::ones((x.dim(0)?, 1), x.dtype(), x.device())?], 1)?;
         }
         // The loss is a mean over the part.
-        let moment = (moment(&rows(&gradient, slot)?, &x)? * num_samples as f64)?;
+        let moment = (moment(&rows(&gradient, slot, slot.channels())?, &x)? * num_samples as f64)?;
         sum = Some(sum.map_or_else(|| Ok(moment.clone()), |sum| sum + &moment)?);
     }
     let Some(moment) = sum else { return Ok(false) };
@@ -131,14 +131,16 @@ fn expected_norm(weight: &WeightSpec, has_bias: bool) -> Option<f64> {
     }
 }
 
-/// A value at the slot as rows (positions of all samples, C).
-fn rows(h: &Tensor, slot: SlotShape) -> candle_core::Result<Tensor> {
+/// What has so many channels at the slot as rows (positions of all samples, channels).
+fn rows(h: &Tensor, slot: SlotShape, channels: usize) -> candle_core::Result<Tensor> {
     let channels_last = match slot {
-        SlotShape::Vector { .. } | SlotShape::Sequence { .. } | SlotShape::Causal { .. } => h.clone(),
+        SlotShape::Vector { .. } | SlotShape::Around { .. } | SlotShape::Sequence { .. } | SlotShape::Causal { .. } => {
+            h.clone()
+        }
         SlotShape::Signal { .. } => h.transpose(1, 2)?,
         SlotShape::Image { .. } => h.permute((0, 2, 3, 1))?,
     };
-    channels_last.reshape(((), slot.channels()))
+    channels_last.reshape(((), channels))
 }
 
 /// Σ gₙ·xₙᵀ.

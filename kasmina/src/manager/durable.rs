@@ -157,7 +157,12 @@ impl Kasmina {
         // Taken out in any case: no parameter has its name.
         let latest_batch = init::take_batch(&mut tensors, device)?;
         let latest_batch = latest_batch.filter(|_| self.config.seed_init == InitMode::GradMax);
-        let host = Host::build(&host, &mut WeightSource::saved(&mut tensors).with_dtype(dtype), device)?;
+        let host = Host::build(
+            &host,
+            self.config.has_around(),
+            &mut WeightSource::saved(&mut tensors).with_dtype(dtype),
+            device,
+        )?;
         let current = self.state.model.layout().revision();
         let is_new = revision > current || (self.untouched && revision == current);
         let revision = if is_new { revision } else { current.next() };

@@ -95,7 +95,7 @@ impl Kasmina {
         }
         registry.configure(&config)?;
         let mut source = WeightSource::draw(weight_rng(config.init_seed, 0)).with_dtype(config.dtype.dtype());
-        let host = Host::build(&config.host, &mut source, device)?;
+        let host = Host::build(&config.host, config.has_around(), &mut source, device)?;
         let model = GraftedModel::new(host, device.clone(), TopologyRevision(1))?;
         let model = model.with_checkpointing(config.activation_checkpointing).with_shadow_cost(config.shadow_cost);
         let (seeds, unreturned) = (BTreeMap::new(), Vec::new());
@@ -143,7 +143,7 @@ impl Kasmina {
         }
         let mut registry = Registry::on_offer(config);
         registry.configure(config)?;
-        let (host, _) = Host::preview(&config.host)?;
+        let (host, _) = Host::preview(&config.host, config.has_around())?;
         let free = |slot: &HostSlot| SlotState {
             slot: slot.id.clone(),
             occupant: None,
@@ -158,7 +158,7 @@ impl Kasmina {
     /// # Errors
     /// [`Error::Config`] when there would be more than 2^31.
     pub fn count_host_parameters(host: &HostConfig) -> Result<u64, Error> {
-        let (_, tensors) = Host::preview(host)?;
+        let (_, tensors) = Host::preview(host, false)?;
         Ok(tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum())
     }
 

@@ -32,8 +32,8 @@ pub(crate) const NUM_SAMPLES: usize = 6;
 /// Every kind of host in every dtype: what is to hold whatever the network runs through this list.
 pub(crate) fn configurations() -> Vec<KasminaConfig> {
     let dtypes = [ElementType::F32, ElementType::F64, ElementType::Bf16];
-    let hosts = hosts().into_iter().chain([language_model()]);
-    hosts.flat_map(|host| dtypes.map(|dtype| KasminaConfig { dtype, ..config(host.clone()) })).collect()
+    let hosts = hosts().into_iter().chain([language_model()]).map(config);
+    hosts.chain([around()]).flat_map(|config| dtypes.map(|dtype| KasminaConfig { dtype, ..config.clone() })).collect()
 }
 
 /// Shape of one sample.
@@ -83,6 +83,17 @@ pub(crate) fn language_model() -> HostConfig {
 pub(crate) fn config(host: HostConfig) -> KasminaConfig {
     // Seeds in the shadow learn from all samples, whatever they cost.
     KasminaConfig { seed_width: 8, init_seed: 11, noise_blueprint: true, shadow_cost: None, ..KasminaConfig::new(host) }
+}
+
+/// The MLP with slots around its hidden layers: `around0` sees `input`, `around1` sees `hidden0`.
+pub(crate) fn around() -> KasminaConfig {
+    let blueprints = ["mlp", "noise", "norm_mlp", "widen"].map(str::to_owned).to_vec();
+    KasminaConfig { blueprints: Some(blueprints), ..config(mlp()) }
+}
+
+/// This blueprint, or the one that stands in for it around a layer, where only one that is useful fits.
+pub(crate) fn fitting<'a>(slot_id: &str, blueprint: &'a str) -> &'a str {
+    if slot_id.starts_with("around") && blueprint != "noise" { "widen" } else { blueprint }
 }
 
 pub(crate) fn slot(id: &str) -> SlotId {
@@ -220,7 +231,7 @@ impl Rig {
 
     #[track_caller]
     pub(crate) fn germinate(&mut self, slot_id: &str, blueprint: &str) -> SeedId {
-        let blueprint = BlueprintId::new(blueprint).unwrap();
+        let blueprint = BlueprintId::new(fitting(slot_id, blueprint)).unwrap();
         let blend = self.manager.config().offered_blend.clone();
         self.send(Operation::Germinate { slot: slot(slot_id), blueprint, blend }).unwrap().seed
     }

@@ -349,6 +349,16 @@ fn a_plateau_germinates() {
 }
 
 #[test]
+fn nothing_germinates_before_its_share_of_the_run_is_over() {
+    let late = SHORT.replace(r#""min_epoch":3"#, r#""min_epoch":3,"min_share":0.405"#);
+    check(&late, &plateau(40, 3), &["too_early"]);
+    check(&late, &plateau(41, 3), &["plateau: germinate mlp in a"]);
+    let early = SHORT.replace(r#""min_epoch":3"#, r#""min_epoch":30,"min_share":0.2"#);
+    check(&early, &plateau(29, 3), &["too_early"]);
+    check(&early, &plateau(30, 3), &["plateau: germinate mlp in a"]);
+}
+
+#[test]
 fn nothing_germinates_without_patience_stability_time_and_measurement() {
     check(SHORT, &plateau(20, 2), &["not_stabilized"]);
     check(SHORT, &plateau(2, 2), &["too_early"]);

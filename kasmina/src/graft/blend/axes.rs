@@ -11,7 +11,7 @@ use crate::host::{SlotShape, wide};
 pub(super) fn pooled(x: &Tensor, slot: SlotShape) -> Result<Tensor> {
     let x = x.to_dtype(wide(x.dtype()))?;
     match slot {
-        SlotShape::Vector { .. } | SlotShape::Causal { .. } => Ok(x),
+        SlotShape::Vector { .. } | SlotShape::Around { .. } | SlotShape::Causal { .. } => Ok(x),
         SlotShape::Signal { .. } => x.mean(2),
         SlotShape::Image { .. } => x.mean((2, 3)),
         SlotShape::Sequence { .. } => x.mean(1),
@@ -22,6 +22,7 @@ pub(super) fn pooled(x: &Tensor, slot: SlotShape) -> Result<Tensor> {
 pub(super) fn per_channel(slot: SlotShape) -> Vec<usize> {
     match slot {
         SlotShape::Vector { features: channels }
+        | SlotShape::Around { features: channels, .. }
         | SlotShape::Sequence { features: channels, .. }
         | SlotShape::Causal { features: channels, .. } => vec![channels],
         SlotShape::Signal { channels, .. } => vec![channels, 1],

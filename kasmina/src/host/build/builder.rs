@@ -42,8 +42,23 @@ impl<'a, 'b> Builder<'a, 'b> {
     }
 
     pub(super) fn slot(&mut self, id: impl Into<String>, shape: SlotShape) -> Result<(), Error> {
-        self.parts.slots.push(HostSlot { id: SlotId::new(id.into())?, shape });
+        self.slot_that_sees(id, shape, None)
+    }
+
+    /// The same, where seeds see the value of another slot.
+    pub(super) fn slot_that_sees(
+        &mut self,
+        id: impl Into<String>,
+        shape: SlotShape,
+        sees: Option<usize>,
+    ) -> Result<(), Error> {
+        self.parts.slots.push(HostSlot { id: SlotId::new(id.into())?, shape, sees });
         Ok(())
+    }
+
+    /// Place of the latest slot.
+    pub(super) fn latest_slot(&self) -> usize {
+        self.parts.slots.len() - 1
     }
 
     /// The layers from the latest slot to the next one, or to the logits.

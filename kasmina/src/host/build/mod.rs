@@ -14,9 +14,9 @@ use crate::error::Error;
 use crate::host::HostConfig;
 
 /// Adds the slots and segments of a host.
-pub(super) fn assemble(config: &HostConfig, builder: &mut Builder<'_, '_>) -> Result<(), Error> {
+pub(super) fn assemble(config: &HostConfig, around: bool, builder: &mut Builder<'_, '_>) -> Result<(), Error> {
     match config {
-        HostConfig::Mlp { inputs, hidden, classes } => mlp::mlp(builder, *inputs, hidden, *classes),
+        HostConfig::Mlp { inputs, hidden, classes } => mlp::mlp(builder, *inputs, hidden, *classes, around),
         HostConfig::Cnn1d { length, channels, kernel, stride, classes, pool } => {
             cnn1d::cnn1d(builder, *length, channels, (*kernel, *stride), *classes, *pool)
         }

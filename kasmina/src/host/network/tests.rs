@@ -9,7 +9,7 @@ use crate::host_read::read_f32;
 
 fn host(config: &HostConfig) -> Host {
     assert_eq!(config.validate(), []);
-    Host::build(config, &mut WeightSource::draw(ChaCha8Rng::seed_from_u64(3)), &Device::Cpu).unwrap()
+    Host::build(config, false, &mut WeightSource::draw(ChaCha8Rng::seed_from_u64(3)), &Device::Cpu).unwrap()
 }
 
 /// Runs the host and compares every slot's shape with its description.
@@ -151,7 +151,7 @@ fn a_host_is_as_large_as_it_was_counted_to_be() {
 fn check_too_large(config: &HostConfig, num_elements: u64) {
     assert_eq!(config.validate(), [], "each size alone can be used");
     let mut source = WeightSource::draw(ChaCha8Rng::seed_from_u64(3));
-    let error = Host::build(config, &mut source, &Device::Cpu).unwrap_err();
+    let error = Host::build(config, false, &mut source, &Device::Cpu).unwrap_err();
     let expected = format!("`host` needs {num_elements} parameters: expected at most 2147483648");
     assert_eq!(error.to_string(), expected);
 }
@@ -174,5 +174,5 @@ fn a_host_of_more_than_2_to_the_31_elements_is_refused_before_anything_is_alloca
 }
 
 fn num_previewed(config: &HostConfig) -> u64 {
-    num_in_shapes(Host::preview(config).unwrap().1.iter().map(|(_, shape)| &**shape))
+    num_in_shapes(Host::preview(config, false).unwrap().1.iter().map(|(_, shape)| &**shape))
 }

@@ -36,7 +36,7 @@ fn batch(rng: &mut ChaCha8Rng, num_samples: usize, num_features: usize) -> Batch
 
 fn host(config: &HostConfig, seed: u64, dtype: DType) -> GraftedModel {
     let mut source = WeightSource::draw(ChaCha8Rng::seed_from_u64(seed)).with_dtype(dtype);
-    GraftedModel::new(Host::build(config, &mut source, &CPU).unwrap(), CPU, TopologyRevision(1)).unwrap()
+    GraftedModel::new(Host::build(config, false, &mut source, &CPU).unwrap(), CPU, TopologyRevision(1)).unwrap()
 }
 
 fn mlp() -> HostConfig {

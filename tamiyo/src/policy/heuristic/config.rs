@@ -95,6 +95,10 @@ pub struct EvidenceConfig {
 pub struct GerminationConfig {
     /// No germination before this many epochs are completed (epochs, default 4).
     pub min_epoch: u64,
+    /// Nor before this share of the epochs of the run is (fraction in `[0, 1]`, default 0): what grows late costs the price of the larger network
+    /// for the rest alone.
+    #[serde(skip_serializing_if = "is_none_of_it")]
+    pub min_share: f64,
     /// Seeds that may live at once (count, default 2).
     pub max_live_seeds: u64,
     /// Largest number of parameters in all, as a multiple of the host's at the first decision (ratio in `[1, 1e6]`,
@@ -178,7 +182,20 @@ impl Default for LookingConfig {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_none_of_it(share: &f64) -> bool {
+    *share <= 0.0
+}
+
 impl GerminationConfig {
+    /// Epochs that have to be completed before a germination, of a run of so many.
+    #[must_use]
+    pub fn first_epoch(&self, num_epochs: u64) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]
+        let of_run = (num_epochs as f64 * self.min_share).ceil() as u64;
+        self.min_epoch.max(of_run)
+    }
+
     /// Most parameters of a network whose host has so many at the first decision (counts).
     #[must_use]
     pub fn parameter_limit(&self, host_parameters: u64) -> u64 {
@@ -249,6 +266,7 @@ impl Default for GerminationConfig {
     fn default() -> Self {
         Self {
             min_epoch: 4,
+            min_share: 0.0,
             max_live_seeds: 2,
             max_parameter_ratio: 2.0,
             max_parameters: None,

@@ -123,8 +123,9 @@ impl HeuristicConfig {
         if left < needed {
             return wait("too_late", format!("{left} epochs left, a life takes {needed}"));
         }
-        if asks == Asks::All && state.epoch.0 < config.min_epoch {
-            return wait("too_early", format!("epoch {}, first at {}", state.epoch, config.min_epoch));
+        let first = config.first_epoch(state.num_epochs);
+        if asks == Asks::All && state.epoch.0 < first {
+            return wait("too_early", format!("epoch {}, first at {first}", state.epoch));
         }
         if memory.last_germination == Some(state.epoch) {
             return wait("germinated_already", format!("in epoch {}", state.epoch));
@@ -216,6 +217,7 @@ impl Settings for HeuristicConfig {
         issues.within("stability.max_relative_fall", stability.max_relative_fall, 0.0..=1.0);
         issues.within("evidence.window", evidence.window, 1..=1000);
         issues.within("evidence.confidence_z", evidence.confidence_z, 0.0..=10.0);
+        issues.within("germination.min_share", germination.min_share, 0.0..=1.0);
         issues.at_least("germination.max_live_seeds", germination.max_live_seeds, 1);
         issues.within("germination.max_parameter_ratio", germination.max_parameter_ratio, 1.0..=1e6);
         issues.at_least("training.min_epochs", training.min_epochs, 1);

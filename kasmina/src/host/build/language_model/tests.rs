@@ -39,7 +39,7 @@ fn config(tied: bool) -> HostConfig {
 
 fn host(tied: bool, seed: u64) -> Host {
     assert_eq!(config(tied).validate(), []);
-    Host::build(&config(tied), &mut WeightSource::draw(ChaCha8Rng::seed_from_u64(seed)), &Device::Cpu).unwrap()
+    Host::build(&config(tied), false, &mut WeightSource::draw(ChaCha8Rng::seed_from_u64(seed)), &Device::Cpu).unwrap()
 }
 
 fn logits(host: &Host, tokens: &Tensor, view: View) -> Tensor {
@@ -88,8 +88,12 @@ fn it_announces_its_slots_and_gives_logits_at_every_token() {
         assert_eq!((h.dims(), h.dtype()), ([3, CONTEXT, VOCABULARY].as_slice(), DType::F32));
         let has_head = parameters(&host).iter().any(|parameter| parameter.name.starts_with("host.head."));
         assert_eq!(has_head, !tied);
-        let counted: usize =
-            Host::preview(&config(tied)).unwrap().1.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+        let counted: usize = Host::preview(&config(tied), false)
+            .unwrap()
+            .1
+            .iter()
+            .map(|(_, shape)| shape.iter().product::<usize>())
+            .sum();
         assert_eq!(counted, host.weights().map(WeightSet::num_elements).sum::<usize>());
     }
 }

@@ -27,7 +27,7 @@ fn host(seed: u64) -> Host {
         classes: LENGTH,
     };
     assert_eq!(config.validate(), []);
-    Host::build(&config, &mut WeightSource::draw(ChaCha8Rng::seed_from_u64(seed)), &Device::Cpu).unwrap()
+    Host::build(&config, false, &mut WeightSource::draw(ChaCha8Rng::seed_from_u64(seed)), &Device::Cpu).unwrap()
 }
 
 fn logits(host: &Host, inputs: &Tensor, view: View) -> Tensor {

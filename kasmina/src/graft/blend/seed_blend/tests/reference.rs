@@ -44,7 +44,10 @@ impl Problem {
         let (sample, within) = (index / (channels * positions), index % (channels * positions));
         let channel = match self.slot {
             SlotShape::Sequence { features, .. } | SlotShape::Causal { features, .. } => within % features,
-            SlotShape::Vector { .. } | SlotShape::Signal { .. } | SlotShape::Image { .. } => within / positions,
+            SlotShape::Vector { .. }
+            | SlotShape::Around { .. }
+            | SlotShape::Signal { .. }
+            | SlotShape::Image { .. } => within / positions,
         };
         (sample, channel)
     }
