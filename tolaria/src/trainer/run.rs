@@ -375,7 +375,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             if resumed_at == 0 {
                 self.show_first_batches(eager, &order)?;
             }
-            // Since the last step the network may have grown, or a state was restored.
             self.optimizer.doubt_copies();
             for index in resumed_at..num_windows {
                 self.step(eager, &order, index)?;
