@@ -41,17 +41,29 @@ def run(model, w, h):
     normalize = lambda x: (x - x.mean(-1).reshape(-1, 1)) / (((x - x.mean(-1).reshape(-1, 1)) ** 2).mean(-1) + 1e-5).reshape(-1, 1) ** 0.5
     bottleneck = lambda x, p: linear(relu(linear(x, p + "down")), p + "up")
     blueprints = {"mlp": bottleneck, "norm_mlp": lambda x, p: bottleneck(normalize(x), p),
-                  "low_rank": lambda x, p: x @ w[p + "down.weight"] @ w[p + "up.weight"]}
+                  "low_rank": lambda x, p: x @ w[p + "down.weight"] @ w[p + "up.weight"],
+                  "widen": lambda x, p: relu(linear(x, p + "down")) @ w[p + "up.weight"]}
     blends = {"residual": lambda h, f, a: h + a * f, "convex": lambda h, f, a: (1 - a) * h + a * f,
               "multiply": lambda h, f, a: h * (1 + a * tanh(f))}
-    layers = range(len(network["host"][known(*network["host"], ["mlp"], "host")]["hidden"]))
-    for slot, name in [("input", None)] + [(f"hidden{i}", f"host.layer{i}") for i in layers]:
-        h = h if name is None else relu(linear(h, name))
+    num_hidden = len(network["host"][known(*network["host"], ["mlp"], "host")]["hidden"])
+    slots = ["input"] + [f"{kind}{i}" for i in range(num_hidden) for kind in ("hidden", "around")]
+    for seed in network["seeds"]:
+        known(seed["slot"], slots, "slot")
+
+    def grafted(slot, h, seen=None):
         for seed in (seed for seed in network["seeds"] if seed["slot"] == slot):
             prefix = f"seed.{int(seed['id'].split('-')[1]):04}."
-            f = blueprints[known(seed["blueprint"], blueprints, "blueprint")](h, prefix)
+            f = blueprints[known(seed["blueprint"], blueprints, "blueprint")](h if seen is None else seen, prefix)
             h = blends[known(seed["blend"], blends, "blend")](h, f, seed["alpha"])
-    return linear(h, "host.head")
+        return h
+
+    # Seeds around a layer see what it sees, and act where the next one adds up.
+    seen, h = None, grafted("input", h)
+    for i in range(num_hidden + 1):
+        sum = linear(h, f"host.layer{i}" if i < num_hidden else "host.head")
+        sum = sum if i == 0 else grafted(f"around{i - 1}", sum, seen)
+        seen, h = h, sum if i == num_hidden else grafted(f"hidden{i}", relu(sum))
+    return h
 
 
 model, tensors = read(Path(sys.argv[1]))

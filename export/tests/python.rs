@@ -36,6 +36,9 @@ fn network() -> NetworkSpec {
         seed(2, "input", "norm_mlp", Blend::Convex, 0.3),
         seed(3, "hidden1", "low_rank", Blend::Multiply, 1.0),
         seed(12, "hidden0", "norm_mlp", Blend::Residual, 0.625),
+        seed(13, "around0", "widen", Blend::Residual, 1.0),
+        seed(14, "around1", "widen", Blend::Residual, 1.0),
+        seed(15, "around1", "widen", Blend::Residual, 0.5),
     ];
     let host = HostConfig::Mlp { inputs: 6, hidden: vec![5, 4], classes: 3 };
     NetworkSpec { host, dtype: ElementType::F32, seeds }

@@ -67,7 +67,7 @@ pub(crate) fn grad_max(
     let specs = blueprint.weights(slot, width);
     let Some(layer) = blueprint.down_layer(slot) else { return Ok(false) };
     let Some(norm) = expected_norm(&specs[layer.weight], layer.bias.is_some()) else { return Ok(false) };
-    if slot.seen_channels() > MAX_FEATURES {
+    if slot.seen_channels().max(slot.channels()) > MAX_FEATURES {
         return Ok(false);
     }
     let (batch, task) = taught;

@@ -353,6 +353,10 @@ fn nothing_germinates_before_its_share_of_the_run_is_over() {
     let late = SHORT.replace(r#""min_epoch":3"#, r#""min_epoch":3,"min_share":0.405"#);
     check(&late, &plateau(40, 3), &["too_early"]);
     check(&late, &plateau(41, 3), &["plateau: germinate mlp in a"]);
+    // In numbers of a computer 0.28 of 100 is more than 28.
+    let exact = SHORT.replace(r#""min_epoch":3"#, r#""min_epoch":3,"min_share":0.28"#);
+    check(&exact, &plateau(27, 3), &["too_early"]);
+    check(&exact, &plateau(28, 3), &["plateau: germinate mlp in a"]);
     let early = SHORT.replace(r#""min_epoch":3"#, r#""min_epoch":30,"min_share":0.2"#);
     check(&early, &plateau(29, 3), &["too_early"]);
     check(&early, &plateau(30, 3), &["plateau: germinate mlp in a"]);

@@ -191,8 +191,9 @@ impl GerminationConfig {
     /// Epochs that have to be completed before a germination, of a run of so many.
     #[must_use]
     pub fn first_epoch(&self, num_epochs: u64) -> u64 {
+        // A product that is a whole number but for its last place is that number.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]
-        let of_run = (num_epochs as f64 * self.min_share).ceil() as u64;
+        let of_run = (num_epochs as f64 * self.min_share - 1e-9).ceil() as u64;
         self.min_epoch.max(of_run)
     }
 
