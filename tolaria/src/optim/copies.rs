@@ -113,12 +113,12 @@ impl Optimizer {
     ///
     /// let sgd = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     /// let mut optimizer = Optimizer::new(sgd).copying(true);
-    /// optimizer.step(&parameters, &layout, &gradient, 0.001)?;
+    /// optimizer.step(&parameters, &layout, &gradient, 1.0 / 512.0)?;
     /// optimizer.refresh_copies(&parameters, &layout)?;
-    /// optimizer.step(&parameters, &layout, &gradient, 0.001)?;
+    /// optimizer.step(&parameters, &layout, &gradient, 1.0 / 512.0)?;
     /// let copies = optimizer.working_copies(&parameters, &layout)?;
     /// let copy = with_copies(Precision::Bf16, copies, || working_copy(&w, DType::BF16)).0.unwrap();
-    /// assert_eq!(w.to_vec2::<f32>()?, [[0.998, 2.002]]);
+    /// assert_eq!(w.to_vec2::<f32>()?, [[0.996_093_75, 2.003_906_25]]);
     /// assert_eq!(copy.to_dtype(DType::F32)?.to_vec2::<f32>()?, [[0.996_093_75, 2.0]]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
