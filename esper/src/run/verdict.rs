@@ -38,11 +38,13 @@ pub(super) fn verdict(
 fn worse_than_guessing(last: &EpochReport, guess: Option<f64>) -> Option<String> {
     let guess = guess?;
     let validation = last.validation.loss;
-    let train = last.train.as_ref().map_or(validation, |train| train.loss);
-    (train.min(validation) > GUESSES * guess).then(|| {
+    let train = last.train.as_ref().map(|train| train.loss);
+    let least = train.map_or(validation, |train| train.min(validation));
+    (least > GUESSES * guess).then(|| {
+        let train = train.map_or_else(String::new, |train| format!("{train:.3} in training and "));
         format!(
-            "training diverged: the losses of epoch {} are {train:.3} in training and {validation:.3} in validation, a \
-             guess has {guess:.3}; {REMEDY}",
+            "training diverged: the losses of epoch {} are {train}{validation:.3} in validation, a guess has {guess:.3}; \
+             {REMEDY}",
             last.epoch
         )
     })
@@ -86,6 +88,11 @@ mod tests {
         assert_eq!(unknown, (RunOutcome::Completed, None), "what guessing comes to is not known of every task");
         check(Ok(Outcome::Interrupted), [431.0, 430.5], RunOutcome::Interrupted, None);
         check(Ok(Outcome::Halted), [431.0, 430.5], RunOutcome::Halted, None);
+        let unmeasured = EpochReport { train: None, validation: Score::new(430.5, 3), ..epoch(4) };
+        let (outcome, reason) = verdict(&completed(), None, &[unmeasured], Some(10.0_f64.ln()));
+        let reason = reason.unwrap();
+        assert_eq!(outcome, RunOutcome::Diverged);
+        assert!(reason.contains("430.500 in validation") && !reason.contains("in training"), "{reason}");
         let diverged = tolaria::Error::Diverged { num_skipped: 4, num_steps: 5, epoch: EpochIndex(1), scale: None };
         let text = diverged.to_string();
         check(Err(diverged), [1.0, 1.0], RunOutcome::Diverged, Some(&text));
