@@ -113,11 +113,12 @@ __device__ void normalize_rows(
 }
 
 // Gradients of x, and sums over the rows of this block of those of scale and shift, (2, blocks, width). Either may be
-// absent.
+// absent. Where there is an addend, the first is what it and the rounded gradient add up to, which goes to `rounded`, too, where
+// that is a place.
 template <int WIDTH, int VECTORS, class In, class Out>
 __device__ void normalize_rows_backward(
     const In* x, const In* scale, const float* statistics, const Out* upstream, In* x_gradient, float* partials,
-    u32 rows, u32 width) {
+    const In* addend, __nv_bfloat16* rounded, u32 rows, u32 width) {
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     u32 together = blockDim.x / WIDTH, lane = threadIdx.x % WIDTH, count = width / 4;
     float4 scales[VECTORS], scale_sums[VECTORS], shift_sums[VECTORS];
@@ -156,6 +157,10 @@ __device__ void normalize_rows_backward(
                 float4 gradient = make_float4(
                     rate * (fmaf(n.x, slope, offset) + g.x), rate * (fmaf(n.y, slope, offset) + g.y),
                     rate * (fmaf(n.z, slope, offset) + g.z), rate * (fmaf(n.w, slope, offset) + g.w));
+                if (addend != nullptr) {
+                    gradient = add4(rounded4<In>(gradient), load4(addend + (u64)row * width, i));
+                    if (rounded != nullptr) store4(rounded + (u64)row * width, i, gradient);
+                }
                 store4(target, i, gradient);
             }
         }
@@ -205,10 +210,10 @@ __device__ void normalize_rows_backward(
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_##NAME(                                  \
         const IN* x, const IN* scale, const float* statistics, const OUT* upstream, IN* x_gradient, float* partials,   \
-        u32 rows, u32 width) {                                                                                         \
+        const IN* addend, __nv_bfloat16* rounded, u32 rows, u32 width) {                                               \
         WAIT_FOR_INPUTS;                                                                                               \
         normalize_rows_backward<WIDTH, VECTORS>(                                                                       \
-            x, scale, statistics, upstream, x_gradient, partials, rows, width);                                        \
+            x, scale, statistics, upstream, x_gradient, partials, addend, rounded, rows, width);                       \
     }
 
 // From f32 to f32, from f32 to bf16, and all in bf16; an addend has the type of the result.
@@ -248,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(128) layer_norm_any(
 
 extern "C" __global__ void __launch_bounds__(128) layer_norm_backward_any(
     const float* x, const float* scale, const float* statistics, const float* upstream, float* x_gradient,
-    float* partials, u32 rows, u32 width) {
+    float* partials, const float* addend, __nv_bfloat16* rounded, u32 rows, u32 width) {
     WAIT_FOR_INPUTS;
     float* scale_sums = partials + (u64)blockIdx.x * width;
     float* shift_sums = scale_sums + (u64)gridDim.x * width;
@@ -273,7 +278,10 @@ extern "C" __global__ void __launch_bounds__(128) layer_norm_backward_any(
         float offset = -sums.x / (float)width, slope = -sums.y / (float)width;
         for (u32 i = threadIdx.x; i < width; i += 128) {
             float normal = (values[i] - mean) * rate;
-            x_gradient[row * width + i] = rate * (fmaf(normal, slope, offset) + gradients[i] * scale[i]);
+            float gradient = rate * (fmaf(normal, slope, offset) + gradients[i] * scale[i]);
+            if (addend != nullptr) gradient += addend[row * width + i];
+            if (rounded != nullptr) rounded[row * width + i] = __float2bfloat16_rn(gradient);
+            x_gradient[row * width + i] = gradient;
         }
     }
 }

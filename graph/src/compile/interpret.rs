@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::block::{BlockId, Lifetime, Region};
 use super::evaluate::evaluate_row;
 use super::fused::{Access, Body, index};
-use super::kernel::{Code, Kernel};
+use super::kernel::{Code, Effect, Kernel, Pointer};
 use super::node::{NodeIndex, NodeKind};
 use super::pipeline::Compiled;
 use super::program::Program;
@@ -288,7 +288,14 @@ impl<'a> Memory<'a> {
         match &program.nodes[node.0].kind {
             NodeKind::Kernel(kernel) => match Body::of(kernel) {
                 Some(body) => self.compute(node, &body)?,
-                None => self.launch(node, kernel)?,
+                None => {
+                    self.launch(node, kernel)?;
+                    if let Effect::Adding(adding) = kernel.effect
+                        && let Some(sum) = adding.body(kernel)
+                    {
+                        self.compute(node, &sum)?;
+                    }
+                }
             },
             NodeKind::Memset { region, pattern } => {
                 let value = pattern.value.to_le_bytes();
@@ -310,7 +317,7 @@ impl<'a> Memory<'a> {
     fn launch(&mut self, node: NodeIndex, kernel: &Kernel) -> Result<(), InterpretError> {
         let unwritten = self.unwritten_of(kernel);
         let mut hash = digest(kernel);
-        for (index, pointer) in kernel.pointers.iter().enumerate() {
+        for (index, pointer) in own_pointers(kernel) {
             let Some(region) = pointer.read else { continue };
             if let Some(state) = self.blocks[region.block.0].state {
                 hash.add(state);
@@ -335,7 +342,7 @@ impl<'a> Memory<'a> {
             }
             hash.add_bytes(&bytes);
         }
-        for (index, pointer) in kernel.pointers.iter().enumerate() {
+        for (index, pointer) in own_pointers(kernel) {
             let Some(write) = pointer.write else { continue };
             let mut hash = Hash(hash.0);
             hash.add(index as u64);
@@ -376,10 +383,10 @@ impl<'a> Memory<'a> {
                 gaps(self.blocks[region.block.0].is_written.get(region.start..region.end).unwrap_or_default())
             };
             let gaps_of = |region: Option<Region>| region.map(gaps_of).unwrap_or_default();
-            let pointers = kernel.pointers.iter();
-            *known = pointers.map(|of| [gaps_of(of.read), gaps_of(of.write.map(|write| write.region))]).collect();
+            let pointers = own_pointers(kernel);
+            *known = pointers.map(|(_, of)| [gaps_of(of.read), gaps_of(of.write.map(|write| write.region))]).collect();
         }
-        (known.len() == kernel.pointers.len()).then(|| known.clone())
+        (known.len() == own_pointers(kernel).count()).then(|| known.clone())
     }
 
     /// What an element-wise kernel writes.
@@ -435,6 +442,12 @@ impl<'a> Memory<'a> {
     }
 }
 
+/// The pointers without those of what a kernel adds, which come last.
+fn own_pointers(kernel: &Kernel) -> impl Iterator<Item = (usize, &Pointer)> {
+    let is_given = |pointer: &Pointer| matches!(&kernel.effect, Effect::Adding(adding) if adding.is_given(pointer));
+    kernel.pointers.iter().enumerate().filter(move |(_, pointer)| !is_given(pointer))
+}
+
 /// The ranges in which nothing was written.
 fn gaps(is_written: &[bool]) -> Ranges {
     let mut gaps = Ranges::new();
@@ -458,7 +471,7 @@ fn digest(kernel: &Kernel) -> Hash {
         let is_pointer = kernel.pointers.iter().any(|pointer| pointer.word_index == word);
         hash.add(if is_pointer { 0 } else { value });
     }
-    for pointer in &kernel.pointers {
+    for (_, pointer) in own_pointers(kernel) {
         let written = pointer.write.map(|write| write.region);
         for region in pointer.read.iter().chain(&written) {
             hash.add((pointer.offset_bytes as u64).wrapping_sub(region.start as u64));

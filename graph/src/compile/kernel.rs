@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::adding::Adding;
 use super::block::{BlockId, Region};
 use super::fused::Fused;
 use super::memory::ARENA_ALIGNMENT;
@@ -77,6 +78,8 @@ pub enum Effect {
     Unknown,
     /// What it writes is a function of its name, its launch, its parameters and the bytes it reads.
     Known,
+    /// As `Known`, and what it adds to an output where it is given something.
+    Adding(Adding),
     /// As `Known`, and what each element is is written down.
     Pointwise(Box<Pointwise>),
     /// As `Pointwise`, with any number of outputs: what passes make.

@@ -27,6 +27,7 @@
 //!
 //! Not here: fusion with products.
 
+mod adding;
 mod block;
 mod kernel;
 mod reduction;
@@ -60,12 +61,15 @@ mod constants;
 mod kernelize;
 mod reductions;
 mod fuse;
+mod absorb;
 mod hoist;
 #[cfg(any(feature = "cuda", test))]
 mod indexed;
 mod codegen;
 #[cfg(any(feature = "cuda", test))]
 mod overlap;
+#[cfg(any(feature = "cuda", test))]
+mod urgency;
 mod pipeline;
 mod text;
 mod bisect;
@@ -73,6 +77,7 @@ mod perceptron;
 #[cfg(test)]
 mod tests;
 
+pub use adding::Adding;
 pub use agree::{compare_recordings, forget_stack};
 #[cfg(test)]
 pub(crate) use bisect::is_different;
@@ -96,8 +101,10 @@ pub use perceptron::perceptron;
 pub use pipeline::{CompileError, Compiled, MAX_NODES, compile};
 pub use pointwise::{BinaryOp, Comparison, ElementType, Operand, Pointwise, Step, UnaryOp};
 pub use program::Program;
-pub use recorded::{DeclaredEffect, Recorded, RecordedKind, RecordedNode};
+pub use recorded::{DeclaredAdding, DeclaredEffect, Recorded, RecordedKind, RecordedNode};
 pub use reduction::Reduction;
 pub use table::{CANDLE_VERSION, Decoded, Use, Written, decode};
 pub use text::ParseError;
 pub use twins::{TwinError, compare_twins};
+#[cfg(feature = "cuda")]
+pub(crate) use urgency::chains;

@@ -1,5 +1,7 @@
 //! What a launch reads and writes.
 
+use crate::compile::DeclaredAdding;
+
 /// A range of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
@@ -32,6 +34,8 @@ pub struct Effect {
     /// All that it does, where it does nothing but copy: from where, how much, and to what address. Every copy is among
     /// the reads and writes too.
     pub copies: Vec<(Span, u64)>,
+    /// What it adds to one of its outputs where it is given something.
+    pub adding: Option<DeclaredAdding>,
 }
 
 impl Effect {
@@ -59,6 +63,13 @@ impl Effect {
     #[must_use]
     pub fn updating(self, address: u64, bytes: usize) -> Self {
         self.reading(address, bytes).writing(address, bytes)
+    }
+
+    /// Adds a tensor to one of its outputs where it is given one. Who rewrites the launch may give it one.
+    #[must_use]
+    pub fn adding(mut self, adding: DeclaredAdding) -> Self {
+        self.adding = Some(adding);
+        self
     }
 
     /// Copies `bytes` from one address to another, and does nothing else but such copies.

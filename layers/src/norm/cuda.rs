@@ -7,6 +7,7 @@ use candle_core::{
     CpuStorage, CudaDevice, CudaStorage, CustomOp2, CustomOp3, DType, Error, Layout, Result, Shape, Tensor,
 };
 use cudarc::driver::{LaunchConfig, PushKernelArg as _};
+use esper_graph::compile::{DeclaredAdding, ElementType};
 use esper_graph::launch::{Effect, address, declare, tensor_error};
 
 use super::plan::{Kind, Plan};
@@ -14,6 +15,8 @@ use crate::device::{Array, IMAGE, Scalar, behind, count, gpu_of, is_aligned, unw
 
 /// Bytes of a number.
 const NUMBER: usize = size_of::<f32>();
+/// No address.
+const NULL: u64 = 0;
 /// Mean and reciprocal standard deviation.
 const STATISTICS: usize = 2;
 /// Columns of a block that sums over groups of rows, and the shares into which it divides them.
@@ -84,6 +87,13 @@ impl Kind {
     /// Elements of a result that the statistics of `rows` rows take behind it.
     fn extra(self, rows: usize) -> usize {
         rows * STATISTICS * NUMBER / self.result().bytes()
+    }
+
+    /// What the kernel of the way back can add to the gradient of rows, by its arguments.
+    fn adding(self, output: u64) -> DeclaredAdding {
+        let is_single = self.input() == Scalar::F32;
+        let element = if is_single { ElementType::F32 } else { ElementType::Bf16 };
+        DeclaredAdding { output, element, addend: 6, rounded: is_single.then_some(7) }
     }
 
     fn plan(self, width: usize, is_aligned: bool) -> Result<Plan> {
@@ -300,6 +310,8 @@ impl CustomOp3 for LayerNorm {
         let mut launch = stream.launch_builder(&function);
         let (x_argument, partials_argument) = (x_target.unwrap_or(0), partials_target.unwrap_or(0));
         launch.arg(&values).arg(&scales).arg(&statistics).arg(&gradients).arg(&x_argument).arg(&partials_argument);
+        // Whoever rewrites the launch may have it add the gradient of a residual connection.
+        launch.arg(&NULL).arg(&NULL);
         launch.arg(&num_rows).arg(&num_columns);
         let effect = || {
             let reads = Effect::new()
@@ -307,6 +319,10 @@ impl CustomOp3 for LayerNorm {
                 .reading(scales, width * self.kind.input().bytes())
                 .reading(statistics, rows * STATISTICS * NUMBER)
                 .reading(gradients, rows * width * self.kind.result().bytes());
+            let reads = match x_target {
+                Some(output) => reads.adding(self.kind.adding(output)),
+                None => reads,
+            };
             let of_x = (x_target, rows * width * self.kind.input().bytes());
             [of_x, (partials_target, 2 * groups * width * NUMBER)].into_iter().fold(reads, |effect, (target, bytes)| {
                 match target {

@@ -3,10 +3,11 @@
 use super::error::LiftError;
 use super::resolve::{Resolved, ResolvedKernel, Source};
 use super::space::Space;
+use crate::compile::adding::Adding;
 use crate::compile::block::{Block, BlockId, Region};
 use crate::compile::kernel::Pointer;
 use crate::compile::node::{NodeKind, Write};
-use crate::compile::recorded::Recorded;
+use crate::compile::recorded::{DeclaredAdding, Recorded};
 
 /// The declared effects of a recording, and how their nodes reach what they name.
 pub(super) struct Groups {
@@ -18,6 +19,7 @@ pub(super) struct Groups {
 struct Group {
     spans: Vec<Span>,
     nodes: std::ops::Range<usize>,
+    adding: Option<DeclaredAdding>,
     /// Whether a span lies in no block, or in more than one.
     is_broken: bool,
 }
@@ -55,7 +57,8 @@ impl Groups {
             };
             let spans = declared.reads.iter().map(span(false)).chain(declared.writes.iter().map(span(true)));
             let spans = spans.filter(|span| span.bytes > 0).collect();
-            groups.push(Group { spans, nodes: declared.nodes.clone(), is_broken: false });
+            let adding = declared.adding.filter(|_| declared.nodes.len() == 1);
+            groups.push(Group { spans, nodes: declared.nodes.clone(), adding, is_broken: false });
         }
         let mut by_size: Vec<usize> = (0..groups.len()).collect();
         by_size.sort_by_key(|&group| std::cmp::Reverse(groups[group].nodes.len()));
@@ -164,6 +167,25 @@ impl Groups {
     ) -> Vec<Pointer> {
         let group = &self.groups[group];
         kernel.pointers.iter().map(|pointer| group.reach(node, *pointer, blocks[pointer.block.0].size_bytes)).collect()
+    }
+
+    /// What a kernel of a group can add, where that fits its arguments.
+    pub(super) fn adding(&self, kernel: &ResolvedKernel<'_>, group: usize, pointers: &[Pointer]) -> Option<Adding> {
+        let DeclaredAdding { output, element, addend, rounded } = self.groups[group].adding?;
+        let word = |argument: usize| {
+            let word = kernel.words.of_argument(argument)?;
+            (kernel.words.values.get(word) == Some(&0)).then_some(word)
+        };
+        let span = self.groups[group].spans.iter().find(|span| span.is_write && span.address == output)?;
+        let is_output =
+            |pointer: &Pointer| pointer.write.is_some_and(|write| write.is_full && Some(write.region) == span.region);
+        let adding = Adding {
+            output: pointers.iter().position(is_output)?,
+            element,
+            addend: word(addend)?,
+            rounded: rounded.and_then(word),
+        };
+        (rounded.is_some() == adding.rounded.is_some()).then_some(adding)
     }
 }
 

@@ -53,7 +53,9 @@ impl<'a> Effects<'a> {
             Source::Table(effect) => (std::mem::take(&mut kernel.pointers), std::mem::replace(effect, Effect::Known)),
             Source::Declared(group) => {
                 let group = *group;
-                (self.groups.pointers(node, &kernel, group, self.blocks), Effect::Known)
+                let pointers = self.groups.pointers(node, &kernel, group, self.blocks);
+                let adding = self.groups.adding(&kernel, group, &pointers);
+                (pointers, adding.map_or(Effect::Known, Effect::Adding))
             }
             Source::Library => {
                 let (mut pointers, effect) = library::pointers(&kernel, self.blocks, &self.written, &self.data);

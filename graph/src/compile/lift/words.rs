@@ -29,6 +29,11 @@ impl Words {
         full.into_iter()
     }
 
+    /// Index of the only word of an argument, where it fills one.
+    pub(super) fn of_argument(&self, argument: usize) -> Option<usize> {
+        (self.argument_bytes.get(argument) == Some(&8)).then(|| self.index_of(argument))
+    }
+
     /// Index of the first word of an argument.
     pub(super) fn index_of(&self, argument: usize) -> usize {
         self.argument_bytes[..argument].iter().map(|bytes| bytes.div_ceil(8)).sum()
