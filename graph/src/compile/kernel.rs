@@ -51,7 +51,7 @@ pub struct LaunchShape {
 }
 
 /// The widest load or store of a kernel whose effect was declared or is in the table, in bytes.
-const WORD_ALIGNMENT: usize = 16;
+pub(super) const WORD_ALIGNMENT: usize = 16;
 
 /// A parameter word that is an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -68,8 +68,6 @@ mod indexed;
 mod codegen;
 #[cfg(any(feature = "cuda", test))]
 mod overlap;
-#[cfg(any(feature = "cuda", test))]
-mod urgency;
 mod pipeline;
 mod text;
 mod bisect;
@@ -106,5 +104,3 @@ pub use reduction::Reduction;
 pub use table::{CANDLE_VERSION, Decoded, Use, Written, decode};
 pub use text::ParseError;
 pub use twins::{TwinError, compare_twins};
-#[cfg(feature = "cuda")]
-pub(crate) use urgency::chains;

@@ -100,6 +100,8 @@ pub struct DeclaredAdding {
     pub element: ElementType,
     /// The argument that is the address of what is added: null.
     pub addend: usize,
+    /// The argument of 32 bits that tells whether 0 is added to the sum (1) and to the rounded sum (2): 0.
+    pub zeros: usize,
     /// The argument that is an address where the sum goes as `bf16`, too: null.
     pub rounded: Option<usize>,
 }

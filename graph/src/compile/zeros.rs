@@ -46,7 +46,8 @@ pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
             NodeKind::Copy { source, .. } => computed.covers(source),
             NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => false,
         };
-        let is_stated = !matches!(&node.kind, NodeKind::Kernel(kernel) if matches!(kernel.effect, Effect::Unknown | Effect::Known | Effect::Adding(_)));
+        let is_recorded = |effect: &Effect| matches!(effect, Effect::Unknown | Effect::Known | Effect::Adding(_));
+        let is_stated = !matches!(&node.kind, NodeKind::Kernel(kernel) if is_recorded(&kernel.effect));
         for write in node.kind.each_write() {
             // What it changes it may leave as it is.
             let is_changed = !is_stated && node.kind.each_read().any(|read| read.overlaps(&write.region));

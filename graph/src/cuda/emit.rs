@@ -12,7 +12,7 @@ use super::raw::RawGraph;
 use super::read::Reading;
 use super::waits::Waiting;
 use crate::compile::{
-    BlockId, Code, Edges, Kernel, NodeKind, Pattern, Program, RecordedKind, Region, chains, edges, summed_by_row,
+    BlockId, Code, Edges, Kernel, NodeKind, Pattern, Program, RecordedKind, Region, edges, summed_by_row,
 };
 use crate::reason::{Refusal, Stage};
 use crate::translate::{Arguments, Places};
@@ -55,16 +55,11 @@ impl Emitter<'_> {
         let owned = RawGraph::empty()?;
         let graph = owned.get().ok_or(Refusal::Empty)?;
         let mut nodes: Vec<sys::CUgraphNode> = Vec::with_capacity(program.nodes.len());
-        let priorities = Priorities::of_context()?;
-        for ((node, Edges { full, early }), chain) in program.nodes.iter().zip(&edges).zip(chains(program)) {
+        for (node, Edges { full, early }) in program.nodes.iter().zip(&edges) {
             let before: Vec<_> = full.iter().map(|dependency| nodes[dependency.0]).collect();
             let place = Place { graph, before: &before };
             let handle = match &node.kind {
-                NodeKind::Kernel(kernel) => {
-                    let handle = self.kernel(&place, kernel)?;
-                    priorities.set(handle, chain)?;
-                    handle
-                }
+                NodeKind::Kernel(kernel) => self.kernel(&place, kernel)?,
                 NodeKind::Memset { region, pattern } => self.memset(&place, region, pattern)?,
                 NodeKind::Copy { source, destination } => self.copy(&place, source, destination)?,
                 // Memory that no pass placed is the new graph's own.
@@ -176,34 +171,6 @@ impl Emitter<'_> {
 
     fn address(&self, block: BlockId) -> Result<u64, Refusal> {
         self.places.address(block, self.arena).ok_or_else(|| contradiction(&format!("{block} has no place")))
-    }
-}
-
-/// The priorities that there are: less goes first.
-struct Priorities {
-    least: i32,
-    greatest: i32,
-}
-
-impl Priorities {
-    /// The context is current.
-    fn of_context() -> Result<Self, Refusal> {
-        let (mut least, mut greatest) = (0, 0);
-        // SAFETY: the call writes two numbers.
-        let result = unsafe { sys::cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest) };
-        check(result, "cuCtxGetStreamPriorityRange", Stage::Compile)?;
-        Ok(Self { least, greatest })
-    }
-
-    /// Of a kernel at the beginning of a chain of so many nodes: the longer it is, the sooner it goes.
-    fn set(&self, node: sys::CUgraphNode, chain: usize) -> Result<(), Refusal> {
-        let longer = i32::try_from(chain).unwrap_or(i32::MAX).saturating_sub(1);
-        let priority = self.least.saturating_sub(longer).max(self.greatest);
-        let value = sys::CUlaunchAttributeValue { priority };
-        let attribute = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY;
-        // SAFETY: the node is a kernel of a live graph, and the value is that of the attribute.
-        let result = unsafe { sys::cuGraphKernelNodeSetAttribute(node, attribute, &raw const value) };
-        check(result, "cuGraphKernelNodeSetAttribute", Stage::Compile)
     }
 }
 

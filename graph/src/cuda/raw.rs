@@ -61,12 +61,11 @@ pub(super) struct RawExec {
 unsafe impl Send for RawExec {}
 
 impl RawExec {
-    /// Makes a graph executable whose nodes run by priorities of their own. The context is current.
+    /// Makes a graph executable. The context is current.
     pub(super) fn instantiate(graph: &RawGraph, context: &Arc<CudaContext>) -> Result<Self, Refusal> {
         let graph = graph.get().ok_or(Refusal::Empty)?;
-        let by_priority = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
         // SAFETY: the graph is live and used by this thread alone.
-        let exec = unsafe { result::graph::instantiate(graph, by_priority) };
+        let exec = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) };
         let exec = exec.map_err(refused("cuGraphInstantiate", Stage::Compile))?;
         Ok(Self { exec: Some(exec), context: Arc::clone(context) })
     }

@@ -65,7 +65,11 @@ impl Effect {
         self.reading(address, bytes).writing(address, bytes)
     }
 
-    /// Adds a tensor to one of its outputs where it is given one. Who rewrites the launch may give it one.
+    /// Adds a tensor to one of its outputs where it is given one. Who rewrites the launch may give it one, at an address that is a
+    /// multiple of 16 bytes, and another place for the output.
+    ///
+    /// The output is reached by one argument alone, at its first element. The kernel rounds it before it adds, and reads an element of
+    /// the tensor before it writes that of the sum. It counts for a launch that is declared alone.
     #[must_use]
     pub fn adding(mut self, adding: DeclaredAdding) -> Self {
         self.adding = Some(adding);

@@ -93,7 +93,7 @@ impl Kind {
     fn adding(self, output: u64) -> DeclaredAdding {
         let is_single = self.input() == Scalar::F32;
         let element = if is_single { ElementType::F32 } else { ElementType::Bf16 };
-        DeclaredAdding { output, element, addend: 6, rounded: is_single.then_some(7) }
+        DeclaredAdding { output, element, addend: 6, zeros: 8, rounded: is_single.then_some(7) }
     }
 
     fn plan(self, width: usize, is_aligned: bool) -> Result<Plan> {
@@ -311,7 +311,7 @@ impl CustomOp3 for LayerNorm {
         let (x_argument, partials_argument) = (x_target.unwrap_or(0), partials_target.unwrap_or(0));
         launch.arg(&values).arg(&scales).arg(&statistics).arg(&gradients).arg(&x_argument).arg(&partials_argument);
         // Whoever rewrites the launch may have it add the gradient of a residual connection.
-        launch.arg(&NULL).arg(&NULL);
+        launch.arg(&NULL).arg(&NULL).arg(&0_u32);
         launch.arg(&num_rows).arg(&num_columns);
         let effect = || {
             let reads = Effect::new()

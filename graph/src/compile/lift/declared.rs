@@ -169,23 +169,19 @@ impl Groups {
         kernel.pointers.iter().map(|pointer| group.reach(node, *pointer, blocks[pointer.block.0].size_bytes)).collect()
     }
 
-    /// What a kernel of a group can add, where that fits its arguments.
+    /// What a kernel of a group can add, as far as it has such arguments.
     pub(super) fn adding(&self, kernel: &ResolvedKernel<'_>, group: usize, pointers: &[Pointer]) -> Option<Adding> {
-        let DeclaredAdding { output, element, addend, rounded } = self.groups[group].adding?;
-        let word = |argument: usize| {
-            let word = kernel.words.of_argument(argument)?;
-            (kernel.words.values.get(word) == Some(&0)).then_some(word)
-        };
+        let DeclaredAdding { output, element, addend, zeros, rounded } = self.groups[group].adding?;
         let span = self.groups[group].spans.iter().find(|span| span.is_write && span.address == output)?;
-        let is_output =
-            |pointer: &Pointer| pointer.write.is_some_and(|write| write.is_full && Some(write.region) == span.region);
-        let adding = Adding {
+        let is_output = |pointer: &Pointer| pointer.write.is_some_and(|write| Some(write.region) == span.region);
+        let word = |argument, bytes| kernel.words.of_argument(argument, bytes);
+        Some(Adding {
             output: pointers.iter().position(is_output)?,
             element,
-            addend: word(addend)?,
-            rounded: rounded.and_then(word),
-        };
-        (rounded.is_some() == adding.rounded.is_some()).then_some(adding)
+            addend: word(addend, 8)?,
+            zeros: word(zeros, 4)?,
+            rounded: rounded.map_or(Some(None), |rounded| word(rounded, 8).map(Some))?,
+        })
     }
 }
 

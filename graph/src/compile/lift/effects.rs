@@ -75,7 +75,7 @@ impl<'a> Effects<'a> {
             }
             *self.unknown_kernels.entry(kernel.name.to_owned()).or_default() += 1;
         }
-        Ok(Kernel {
+        let kernel = Kernel {
             name: kernel.name.to_owned(),
             code: Code::Recorded(node),
             launch: kernel.launch,
@@ -83,6 +83,8 @@ impl<'a> Effects<'a> {
             argument_bytes: kernel.words.argument_bytes,
             pointers,
             effect,
-        })
+        };
+        let is_wrong = matches!(&kernel.effect, Effect::Adding(adding) if !adding.fits(&kernel));
+        Ok(if is_wrong { Kernel { effect: Effect::Known, ..kernel } } else { kernel })
     }
 }

@@ -29,9 +29,9 @@ impl Words {
         full.into_iter()
     }
 
-    /// Index of the only word of an argument, where it fills one.
-    pub(super) fn of_argument(&self, argument: usize) -> Option<usize> {
-        (self.argument_bytes.get(argument) == Some(&8)).then(|| self.index_of(argument))
+    /// Index of the first word of an argument of so many bytes.
+    pub(super) fn of_argument(&self, argument: usize, bytes: usize) -> Option<usize> {
+        (self.argument_bytes.get(argument) == Some(&bytes)).then(|| self.index_of(argument))
     }
 
     /// Index of the first word of an argument.

@@ -59,11 +59,13 @@ proptest! {
             prop_assert_eq!(&twice, &once, "{}", pass.name());
             prop_assert_eq!(report.num_rewrites, 0, "{}", pass.name());
         }
-        // All of them once more may find two kernels near enough to one another that were not before others had gone: one in
-        // some thousand programs.
-        let once = compile(&program, &PassSet::all()).expect("valid").program;
-        let twice = compile(&once, &PassSet::all()).expect("valid").program;
-        prop_assert!(twice == once || twice.nodes.len() < once.nodes.len(), "{once}\n{twice}");
+        // All of them once more may find two kernels near enough to one another that were not before others had gone: in one of
+        // some thousand programs. What runs once is left where it is, since the rest does not run without it.
+        let passes = PassSet::all().without(Pass::Hoist);
+        let once = compile(&program, &passes).expect("valid").program;
+        let twice = compile(&once, &passes).expect("valid").program;
+        let is_shorter = twice.nodes.len() < once.nodes.len() && run(&twice, None) == run(&program, None);
+        prop_assert!(twice == once || is_shorter, "{once}\n{twice}");
     }
 
     #[test]
@@ -91,7 +93,7 @@ proptest! {
             let (_, report) = pass.run(&program);
             prop_assert!(report.nodes.after <= report.nodes.before, "{:?}", report);
             // What is one kernel waits for all that its parts waited for.
-            let may_wait = matches!(pass, Pass::Fuse | Pass::Copies);
+            let may_wait = matches!(pass, Pass::Fuse | Pass::Absorb | Pass::Copies);
             prop_assert!(may_wait || report.critical_path.after <= report.critical_path.before, "{:?}", report);
         }
     }

@@ -64,13 +64,13 @@ impl Parser<'_> {
         Ok(kernel)
     }
 
-    /// What a kernel can add: an output, the word of what is added, and that of the rounded sum.
+    /// What a kernel can add: an output, and the words of what is added, of added zeros and of the rounded sum.
     fn adding(&mut self) -> Parsed<Adding> {
         let (output, element) = self.tensor()?;
-        let addend = self.number_as("the number of a word")?;
+        let [addend, zeros] = [self.number_as("the number of a word")?, self.number_as("the number of a word")?];
         let is_rounded = matches!(self.lexer.token(), Token::Number(_));
         let rounded = if is_rounded { Some(self.number_as("the number of a word")?) } else { None };
-        Ok(Adding { output, element, addend, rounded })
+        Ok(Adding { output, element, addend, zeros, rounded })
     }
 
     /// Elements, and those of a row.

@@ -72,8 +72,8 @@ fn write_kernel(f: &mut fmt::Formatter<'_>, blocks: &[Block], kernel: &Kernel) -
     match &kernel.effect {
         Effect::Unknown => f.write_str("unknown")?,
         Effect::Known => f.write_str("known")?,
-        Effect::Adding(Adding { output, element, addend, rounded }) => {
-            write!(f, "adding {output}:{} {addend}", element.word())?;
+        Effect::Adding(Adding { output, element, addend, zeros, rounded }) => {
+            write!(f, "adding {output}:{} {addend} {zeros}", element.word())?;
             rounded.map_or(Ok(()), |word| write!(f, " {word}"))?;
         }
         Effect::Pointwise(pointwise) => write!(f, "pointwise {}", list(&pointwise.shape))?,
