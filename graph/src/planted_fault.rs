@@ -112,7 +112,7 @@ mod tests {
             launch("d"),
         ];
         let nodes = kinds.into_iter().map(|kind| RecordedNode { kind, dependencies: Vec::new() }).collect();
-        let declared = |nodes| DeclaredEffect { nodes, reads: Vec::new(), writes: Vec::new(), adding: None };
+        let declared = |nodes| DeclaredEffect { nodes, reads: Vec::new(), writes: Vec::new() };
         Recorded { nodes, declared: vec![declared(1..2), declared(2..3)] }
     }
 

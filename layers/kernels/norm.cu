@@ -68,12 +68,6 @@ __device__ float4 rounded4(float4 four) {
     return load4((const __nv_bfloat16*)&raw, 0);
 }
 
-// As numbers of a type, to which 0 is added: none is -0 then.
-template <class T>
-__device__ float4 with_zero(float4 four, bool is_added) {
-    return is_added ? add4(make_float4(0.0f, 0.0f, 0.0f, 0.0f), rounded4<T>(four)) : four;
-}
-
 // Of x + addend, which is written to sum_of_both, where there is an addend.
 template <int WIDTH, int VECTORS, class In, class Out, class Addend>
 __device__ void normalize_rows(
@@ -119,12 +113,11 @@ __device__ void normalize_rows(
 }
 
 // Gradients of x, and sums over the rows of this block of those of scale and shift, (2, blocks, width). Either may be
-// absent. Where there is an addend, the first is what it and the rounded gradient add up to, which goes to `rounded`, too, where
-// that is a place; `zeros` tells whether 0 is added to the one (1) and to the other (2).
+// absent.
 template <int WIDTH, int VECTORS, class In, class Out>
 __device__ void normalize_rows_backward(
     const In* x, const In* scale, const float* statistics, const Out* upstream, In* x_gradient, float* partials,
-    const In* addend, __nv_bfloat16* rounded, u32 zeros, u32 rows, u32 width) {
+    u32 rows, u32 width) {
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     u32 together = blockDim.x / WIDTH, lane = threadIdx.x % WIDTH, count = width / 4;
     float4 scales[VECTORS], scale_sums[VECTORS], shift_sums[VECTORS];
@@ -163,13 +156,6 @@ __device__ void normalize_rows_backward(
                 float4 gradient = make_float4(
                     rate * (fmaf(n.x, slope, offset) + g.x), rate * (fmaf(n.y, slope, offset) + g.y),
                     rate * (fmaf(n.z, slope, offset) + g.z), rate * (fmaf(n.w, slope, offset) + g.w));
-                if (addend != nullptr) {
-                    gradient = add4(rounded4<In>(gradient), load4(addend + (u64)row * width, i));
-                    if (rounded != nullptr) {
-                        store4(rounded + (u64)row * width, i, with_zero<__nv_bfloat16>(gradient, zeros & 2));
-                    }
-                    gradient = with_zero<In>(gradient, zeros & 1);
-                }
                 store4(target, i, gradient);
             }
         }
@@ -219,10 +205,10 @@ __device__ void normalize_rows_backward(
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_##NAME(                                  \
         const IN* x, const IN* scale, const float* statistics, const OUT* upstream, IN* x_gradient, float* partials,   \
-        const IN* addend, __nv_bfloat16* rounded, u32 zeros, u32 rows, u32 width) {                                    \
+        u32 rows, u32 width) {                                                                                         \
         WAIT_FOR_INPUTS;                                                                                               \
         normalize_rows_backward<WIDTH, VECTORS>(                                                                       \
-            x, scale, statistics, upstream, x_gradient, partials, addend, rounded, zeros, rows, width);                \
+            x, scale, statistics, upstream, x_gradient, partials, rows, width);                                        \
     }
 
 // From f32 to f32, from f32 to bf16, and all in bf16; an addend has the type of the result.
@@ -262,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(128) layer_norm_any(
 
 extern "C" __global__ void __launch_bounds__(128) layer_norm_backward_any(
     const float* x, const float* scale, const float* statistics, const float* upstream, float* x_gradient,
-    float* partials, const float* addend, __nv_bfloat16* rounded, u32 zeros, u32 rows, u32 width) {
+    float* partials, u32 rows, u32 width) {
     WAIT_FOR_INPUTS;
     float* scale_sums = partials + (u64)blockIdx.x * width;
     float* shift_sums = scale_sums + (u64)gridDim.x * width;
@@ -287,16 +273,7 @@ extern "C" __global__ void __launch_bounds__(128) layer_norm_backward_any(
         float offset = -sums.x / (float)width, slope = -sums.y / (float)width;
         for (u32 i = threadIdx.x; i < width; i += 128) {
             float normal = (values[i] - mean) * rate;
-            float gradient = rate * (fmaf(normal, slope, offset) + gradients[i] * scale[i]);
-            if (addend != nullptr) {
-                gradient += addend[row * width + i];
-                if (rounded != nullptr) {
-                    float other = __bfloat162float(__float2bfloat16_rn(gradient));
-                    rounded[row * width + i] = __float2bfloat16_rn(zeros & 2 ? 0.0f + other : other);
-                }
-                if (zeros & 1) gradient = 0.0f + gradient;
-            }
-            x_gradient[row * width + i] = gradient;
+            x_gradient[row * width + i] = rate * (fmaf(normal, slope, offset) + gradients[i] * scale[i]);
         }
     }
 }

@@ -42,8 +42,6 @@ pub(crate) struct Ran {
     pub(crate) nodes: Option<[usize; 2]>,
     /// Reductions of that shape that were rewritten.
     pub(crate) reductions: usize,
-    /// Sums of that shape that kernels absorbed.
-    pub(crate) absorbed: usize,
 }
 
 impl Ran {
@@ -71,8 +69,7 @@ impl Ran {
             evaluations: trainer.num_replayed_evaluations(),
             evaluation_refusal: trainer.last_evaluation_refusal().cloned(),
             nodes: trainer.compile_report().map(|report| [report.nodes_before, report.nodes_after]),
-            reductions: trainer.compile_report().map_or(0, |report| rewrites(report, Pass::Reductions)),
-            absorbed: trainer.compile_report().map_or(0, |report| rewrites(report, Pass::Absorb)),
+            reductions: trainer.compile_report().map_or(0, reductions),
         })
     }
 
@@ -113,10 +110,7 @@ pub(crate) fn same(captured: &Ran, compiled: &Ran, [min_steps, share]: [u64; 2])
         format!("{} of {steps} steps were compiled, expected {share} %", compiled.compiled)
     })?;
     let nodes = compiled.nodes.map_or_else(String::new, |[before, after]| {
-        format!(
-            ", {before} nodes became {after}, {} reductions were rewritten, {} sums absorbed",
-            compiled.reductions, compiled.absorbed
-        )
+        format!(", {before} nodes became {after}, {} reductions were rewritten", compiled.reductions)
     });
     Ok(format!(
         "{steps} steps, {} of them compiled, {} captures, {} epochs, 0 of {} parameters and no loss differ{nodes}",
@@ -127,8 +121,9 @@ pub(crate) fn same(captured: &Ran, compiled: &Ran, [min_steps, share]: [u64; 2])
     ))
 }
 
-fn rewrites(report: &CompileReport, pass: Pass) -> usize {
-    report.passes.iter().filter(|of| of.pass == pass).map(|of| of.num_rewrites).sum()
+fn reductions(report: &CompileReport) -> usize {
+    let of_pass = report.passes.iter().filter(|pass| pass.pass == Pass::Reductions);
+    of_pass.map(|pass| pass.num_rewrites).sum()
 }
 
 fn unmoved(start: &[f32], end: &[f32]) -> usize {
@@ -187,7 +182,6 @@ mod tests {
             evaluation_refusal: None,
             nodes: Some([90, 30]),
             reductions: 0,
-            absorbed: 0,
         }
     }
 

@@ -58,7 +58,7 @@ pub(super) fn inline_constants(mut program: Program, fuel: &mut Fuel) -> Program
 /// Whether a kernel may read a known number, or computes one of nothing. Most do neither, and are passed over.
 fn may_hold_constants(kernel: &Kernel, fills: &Fills) -> bool {
     let steps = match &kernel.effect {
-        Effect::Unknown | Effect::Known | Effect::Adding(_) => return false,
+        Effect::Unknown | Effect::Known => return false,
         Effect::Pointwise(pointwise) => &pointwise.steps,
         Effect::Fused(fused) => &fused.steps,
     };

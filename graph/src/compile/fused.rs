@@ -140,7 +140,7 @@ impl Body {
     /// What a kernel computes, if that is known element by element and contradicts nothing.
     pub(super) fn of(kernel: &Kernel) -> Option<Self> {
         let (elements, columns, views, outputs, steps) = match &kernel.effect {
-            Effect::Unknown | Effect::Known | Effect::Adding(_) => return None,
+            Effect::Unknown | Effect::Known => return None,
             Effect::Fused(fused) => {
                 (fused.elements, fused.columns, fused.operands.clone(), fused.outputs.clone(), fused.steps.clone())
             }

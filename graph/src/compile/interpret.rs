@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::block::{BlockId, Lifetime, Region};
 use super::evaluate::evaluate_row;
 use super::fused::{Access, Body, index};
-use super::kernel::{Code, Effect, Kernel, Pointer};
+use super::kernel::{Code, Kernel};
 use super::node::{NodeIndex, NodeKind};
 use super::pipeline::Compiled;
 use super::program::Program;
@@ -288,14 +288,7 @@ impl<'a> Memory<'a> {
         match &program.nodes[node.0].kind {
             NodeKind::Kernel(kernel) => match Body::of(kernel) {
                 Some(body) => self.compute(node, &body)?,
-                None => {
-                    self.launch(node, kernel)?;
-                    if let Effect::Adding(adding) = kernel.effect
-                        && let Some(sum) = adding.body(kernel)
-                    {
-                        self.compute(node, &sum)?;
-                    }
-                }
+                None => self.launch(node, kernel)?,
             },
             NodeKind::Memset { region, pattern } => {
                 let value = pattern.value.to_le_bytes();
@@ -317,7 +310,7 @@ impl<'a> Memory<'a> {
     fn launch(&mut self, node: NodeIndex, kernel: &Kernel) -> Result<(), InterpretError> {
         let unwritten = self.unwritten_of(kernel);
         let mut hash = digest(kernel);
-        for (index, pointer) in own_pointers(kernel) {
+        for (index, pointer) in kernel.pointers.iter().enumerate() {
             let Some(region) = pointer.read else { continue };
             if let Some(state) = self.blocks[region.block.0].state {
                 hash.add(state);
@@ -342,7 +335,7 @@ impl<'a> Memory<'a> {
             }
             hash.add_bytes(&bytes);
         }
-        for (index, pointer) in own_pointers(kernel) {
+        for (index, pointer) in kernel.pointers.iter().enumerate() {
             let Some(write) = pointer.write else { continue };
             let mut hash = Hash(hash.0);
             hash.add(index as u64);
@@ -383,10 +376,10 @@ impl<'a> Memory<'a> {
                 gaps(self.blocks[region.block.0].is_written.get(region.start..region.end).unwrap_or_default())
             };
             let gaps_of = |region: Option<Region>| region.map(gaps_of).unwrap_or_default();
-            let pointers = own_pointers(kernel);
-            *known = pointers.map(|(_, of)| [gaps_of(of.read), gaps_of(of.write.map(|write| write.region))]).collect();
+            let pointers = kernel.pointers.iter();
+            *known = pointers.map(|of| [gaps_of(of.read), gaps_of(of.write.map(|write| write.region))]).collect();
         }
-        (known.len() == own_pointers(kernel).count()).then(|| known.clone())
+        (known.len() == kernel.pointers.len()).then(|| known.clone())
     }
 
     /// What an element-wise kernel writes.
@@ -442,12 +435,6 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// The pointers without those of what a kernel adds, which come last.
-fn own_pointers(kernel: &Kernel) -> impl Iterator<Item = (usize, &Pointer)> {
-    let is_given = |pointer: &Pointer| matches!(&kernel.effect, Effect::Adding(adding) if adding.is_given(pointer));
-    kernel.pointers.iter().enumerate().filter(move |(_, pointer)| !is_given(pointer))
-}
-
 /// The ranges in which nothing was written.
 fn gaps(is_written: &[bool]) -> Ranges {
     let mut gaps = Ranges::new();
@@ -469,10 +456,9 @@ fn digest(kernel: &Kernel) -> Hash {
     hash.add(kernel.launch.shared_bytes.into());
     for (word, &value) in kernel.parameters.iter().enumerate() {
         let is_pointer = kernel.pointers.iter().any(|pointer| pointer.word_index == word);
-        let is_of_sum = matches!(&kernel.effect, Effect::Adding(adding) if adding.zeros == word);
-        hash.add(if is_pointer || is_of_sum { 0 } else { value });
+        hash.add(if is_pointer { 0 } else { value });
     }
-    for (_, pointer) in own_pointers(kernel) {
+    for pointer in &kernel.pointers {
         let written = pointer.write.map(|write| write.region);
         for region in pointer.read.iter().chain(&written) {
             hash.add((pointer.offset_bytes as u64).wrapping_sub(region.start as u64));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::adding::Adding;
 use super::block::{BlockId, Region};
 use super::fused::Fused;
 use super::memory::ARENA_ALIGNMENT;
@@ -51,7 +50,7 @@ pub struct LaunchShape {
 }
 
 /// The widest load or store of a kernel whose effect was declared or is in the table, in bytes.
-pub(super) const WORD_ALIGNMENT: usize = 16;
+const WORD_ALIGNMENT: usize = 16;
 
 /// A parameter word that is an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +77,6 @@ pub enum Effect {
     Unknown,
     /// What it writes is a function of its name, its launch, its parameters and the bytes it reads.
     Known,
-    /// As `Known`, and what it adds to an output where it is given something.
-    Adding(Adding),
     /// As `Known`, and what each element is is written down.
     Pointwise(Box<Pointwise>),
     /// As `Pointwise`, with any number of outputs: what passes make.

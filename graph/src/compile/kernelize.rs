@@ -54,7 +54,7 @@ fn elements_of_blocks(program: &Program) -> Vec<Option<ElementType>> {
             }
         };
         match &kernel.effect {
-            Effect::Unknown | Effect::Known | Effect::Adding(_) => {}
+            Effect::Unknown | Effect::Known => {}
             Effect::Pointwise(pointwise) => {
                 pointwise.operands.iter().for_each(|operand| note(operand.pointer, operand.element));
                 note(pointwise.output, pointwise.output_type);

@@ -27,7 +27,6 @@
 //!
 //! Not here: fusion with products.
 
-mod adding;
 mod block;
 mod kernel;
 mod reduction;
@@ -61,7 +60,6 @@ mod constants;
 mod kernelize;
 mod reductions;
 mod fuse;
-mod absorb;
 mod hoist;
 #[cfg(any(feature = "cuda", test))]
 mod indexed;
@@ -75,7 +73,6 @@ mod perceptron;
 #[cfg(test)]
 mod tests;
 
-pub use adding::Adding;
 pub use agree::{compare_recordings, forget_stack};
 #[cfg(test)]
 pub(crate) use bisect::is_different;
@@ -99,7 +96,7 @@ pub use perceptron::perceptron;
 pub use pipeline::{CompileError, Compiled, MAX_NODES, compile};
 pub use pointwise::{BinaryOp, Comparison, ElementType, Operand, Pointwise, Step, UnaryOp};
 pub use program::Program;
-pub use recorded::{DeclaredAdding, DeclaredEffect, Recorded, RecordedKind, RecordedNode};
+pub use recorded::{DeclaredEffect, Recorded, RecordedKind, RecordedNode};
 pub use reduction::Reduction;
 pub use table::{CANDLE_VERSION, Decoded, Use, Written, decode};
 pub use text::ParseError;

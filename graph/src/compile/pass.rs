@@ -27,8 +27,6 @@ pub enum Pass {
     Reductions,
     /// Element-wise kernels and reductions of rows that share data become one.
     Fuse,
-    /// Sums with an output of a kernel that can add become part of it.
-    Absorb,
     /// What is the same in every replay runs once.
     Hoist,
     /// The recorded order gives way to the dependencies that the data ask for.
@@ -39,7 +37,7 @@ pub enum Pass {
 
 impl Pass {
     /// All passes, in order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::ZeroSums,
         Self::Copies,
         Self::Placement,
@@ -49,7 +47,6 @@ impl Pass {
         Self::Kernelize,
         Self::Reductions,
         Self::Fuse,
-        Self::Absorb,
         Self::Hoist,
         Self::Dependencies,
         Self::Memory,
@@ -68,7 +65,6 @@ impl Pass {
             Self::Kernelize => "kernelize",
             Self::Reductions => "reductions",
             Self::Fuse => "fuse",
-            Self::Absorb => "absorb",
             Self::Hoist => "hoist",
             Self::Dependencies => "dependencies",
             Self::Memory => "memory",

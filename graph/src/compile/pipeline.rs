@@ -2,7 +2,6 @@
 
 use leyline::clock::{Clock as _, SystemClock};
 
-use super::absorb::absorb_sums;
 use super::block::Lifetime;
 use super::codegen::generate;
 use super::constants::inline_constants;
@@ -146,7 +145,6 @@ impl Pass {
             Self::Kernelize => kernelize(program, fuel),
             Self::Reductions => rewrite_reductions(program, fuel),
             Self::Fuse => fuse(program, fuel),
-            Self::Absorb => absorb_sums(program, fuel),
             Self::Hoist => {
                 let (program, once) = hoist_constants(program, fuel);
                 compiled.once = once;

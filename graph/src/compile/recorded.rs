@@ -1,7 +1,6 @@
 //! A recorded graph as plain data, with addresses.
 
 use super::kernel::LaunchShape;
-use super::pointwise::ElementType;
 
 /// A recorded graph as the driver tells it, in an order in which every node comes after its dependencies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -87,21 +86,4 @@ pub struct DeclaredEffect {
     pub reads: Vec<(u64, usize)>,
     /// What they write, every byte of it: address and length. What is in both lists is read before it is written.
     pub writes: Vec<(u64, usize)>,
-    /// What the one kernel among them can add to one of its outputs.
-    pub adding: Option<DeclaredAdding>,
-}
-
-/// That a kernel can add a tensor to one of its outputs: see [`Adding`](super::Adding).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeclaredAdding {
-    /// Address of the output.
-    pub output: u64,
-    /// Type of its elements.
-    pub element: ElementType,
-    /// The argument that is the address of what is added: null.
-    pub addend: usize,
-    /// The argument of 32 bits that tells whether 0 is added to the sum (1) and to the rounded sum (2): 0.
-    pub zeros: usize,
-    /// The argument that is an address where the sum goes as `bf16`, too: null.
-    pub rounded: Option<usize>,
 }

@@ -80,7 +80,7 @@ impl Program {
         let pointer = &kernel.pointers[index];
         let written = pointer.write.map(|write| write.region);
         let agrees = match &kernel.effect {
-            Effect::Known | Effect::Adding(_) | Effect::Pointwise(_) | Effect::Fused(_) => true,
+            Effect::Known | Effect::Pointwise(_) | Effect::Fused(_) => true,
             Effect::Unknown => {
                 pointer.read == written
                     && pointer.write.is_some_and(|write| !write.is_full)
@@ -183,7 +183,6 @@ impl Program {
 fn check_elements(kernel: &Kernel) -> Result<bool, usize> {
     let (reads, writes): (Vec<usize>, Vec<usize>) = match &kernel.effect {
         Effect::Unknown | Effect::Known => return Ok(true),
-        Effect::Adding(adding) => return Ok(adding.fits(kernel)),
         Effect::Pointwise(pointwise) => {
             (pointwise.operands.iter().map(|operand| operand.pointer).collect(), vec![pointwise.output])
         }

@@ -38,7 +38,7 @@ pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
         let is_computed = match &node.kind {
             // Of a valid program, every kernel that says what each element is says so without contradiction.
             NodeKind::Kernel(kernel) => match &kernel.effect {
-                Effect::Unknown | Effect::Known | Effect::Adding(_) => true,
+                Effect::Unknown | Effect::Known => true,
                 Effect::Pointwise(_) => false,
                 Effect::Fused(fused) => fused.outputs.iter().all(|output| is_sum(&fused.steps, output.step)),
             },
@@ -46,8 +46,8 @@ pub(super) fn copy_zero_sums(mut program: Program, fuel: &mut Fuel) -> Program {
             NodeKind::Copy { source, .. } => computed.covers(source),
             NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => false,
         };
-        let is_recorded = |effect: &Effect| matches!(effect, Effect::Unknown | Effect::Known | Effect::Adding(_));
-        let is_stated = !matches!(&node.kind, NodeKind::Kernel(kernel) if is_recorded(&kernel.effect));
+        let is_stated =
+            !matches!(&node.kind, NodeKind::Kernel(kernel) if matches!(kernel.effect, Effect::Unknown | Effect::Known));
         for write in node.kind.each_write() {
             // What it changes it may leave as it is.
             let is_changed = !is_stated && node.kind.each_read().any(|read| read.overlaps(&write.region));
@@ -82,7 +82,7 @@ fn as_copy(kernel: &Kernel, zeros: &ByteSet) -> Option<(Region, Region)> {
     let steps = match &kernel.effect {
         Effect::Pointwise(pointwise) => &pointwise.steps,
         Effect::Fused(fused) => &fused.steps,
-        Effect::Unknown | Effect::Known | Effect::Adding(_) => return None,
+        Effect::Unknown | Effect::Known => return None,
     };
     // Most kernels compute something else: only of a sum the rest is looked at.
     let terms = sum_of(steps)?;

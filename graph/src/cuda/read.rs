@@ -9,7 +9,7 @@ use super::driver::check;
 use super::inspect::{allocation, copy_params, function_name, kernel_params, kind_of, nodes_of, released};
 use super::raw::RawGraph;
 use crate::compile::{DeclaredEffect, LaunchShape, Recorded, RecordedKind, RecordedNode};
-use crate::launch::{Declared, Effect, Span};
+use crate::launch::{Declared, Span};
 use crate::reason::{Refusal, Stage};
 use crate::translate::{Launches, PlainCopy, positions, predecessors, split_copies, topological_order};
 
@@ -81,8 +81,7 @@ fn effects(declared: &[Declared], launches: &Launches<'_>) -> Vec<DeclaredEffect
     let list = |spans: &[Span]| spans.iter().map(|span| (span.address, span.bytes)).collect();
     let effect = |declared: &Declared| {
         let nodes = positions(launches, declared.before, declared.last)?;
-        let Effect { reads, writes, adding, .. } = &declared.effect;
-        Some(DeclaredEffect { nodes, reads: list(reads), writes: list(writes), adding: *adding })
+        Some(DeclaredEffect { nodes, reads: list(&declared.effect.reads), writes: list(&declared.effect.writes) })
     };
     declared.iter().filter_map(effect).collect()
 }

@@ -1,7 +1,5 @@
 //! What a launch reads and writes.
 
-use crate::compile::DeclaredAdding;
-
 /// A range of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
@@ -34,8 +32,6 @@ pub struct Effect {
     /// All that it does, where it does nothing but copy: from where, how much, and to what address. Every copy is among
     /// the reads and writes too.
     pub copies: Vec<(Span, u64)>,
-    /// What it adds to one of its outputs where it is given something.
-    pub adding: Option<DeclaredAdding>,
 }
 
 impl Effect {
@@ -63,17 +59,6 @@ impl Effect {
     #[must_use]
     pub fn updating(self, address: u64, bytes: usize) -> Self {
         self.reading(address, bytes).writing(address, bytes)
-    }
-
-    /// Adds a tensor to one of its outputs where it is given one. Who rewrites the launch may give it one, at an address that is a
-    /// multiple of 16 bytes, and another place for the output.
-    ///
-    /// The output is reached by one argument alone, at its first element. The kernel rounds it before it adds, and reads an element of
-    /// the tensor before it writes that of the sum. It counts for a launch that is declared alone.
-    #[must_use]
-    pub fn adding(mut self, adding: DeclaredAdding) -> Self {
-        self.adding = Some(adding);
-        self
     }
 
     /// Copies `bytes` from one address to another, and does nothing else but such copies.

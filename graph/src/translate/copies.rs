@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_copying_kernel_becomes_a_chain_of_copies_and_all_positions_follow() {
-        let declared = |nodes| DeclaredEffect { nodes, reads: vec![(1, 1)], writes: Vec::new(), adding: None };
+        let declared = |nodes| DeclaredEffect { nodes, reads: vec![(1, 1)], writes: Vec::new() };
         let recorded = Recorded {
             nodes: vec![node(10, vec![]), node(11, vec![0]), node(12, vec![1]), node(13, vec![0, 2])],
             declared: vec![declared(0..1), declared(1..2), declared(2..4)],

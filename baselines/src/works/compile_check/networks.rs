@@ -29,8 +29,6 @@ pub(crate) const MUON: OptimizerConfig =
     OptimizerConfig::Muon { momentum: 0.95, nesterov: true, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 /// Name of the network that reduces in all ways.
 const REDUCTIONS: &str = "reductions";
-/// Name of the networks whose normalizations add gradients of residual connections.
-const RESIDUAL_NORMS: &str = "residual_norms";
 /// Compiled steps of a run, percent.
 const SHARE: u64 = 50;
 /// Of a gradient in `f32`, summed in another order than that of the CPU.
@@ -65,9 +63,6 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             let compiled = network.run(StepMode::Compiled, &gpu.device, &gpu.clock, eager)?;
             if network.name.starts_with(REDUCTIONS) {
                 promise(compiled.reductions > 0, || "no reduction was rewritten".to_owned())?;
-            }
-            if network.name.starts_with(RESIDUAL_NORMS) {
-                promise(compiled.absorbed > 0, || "no sum was absorbed".to_owned())?;
             }
             same(&captured, &compiled, [MIN_STEPS, SHARE])
         });
@@ -104,10 +99,6 @@ fn networks() -> Vec<Network> {
                     let build = Box::new(move |device: &Device| reductions(dtype, device));
                     let work = format!("{REDUCTIONS}.{}", dtype.as_str());
                     networks.push(Network { epochs: 500, pause, ..of(&work, 64, 1, build) });
-                }
-                for (kind, types) in NORM_TYPES {
-                    let build = Box::new(move |device: &Device| residual_norms(types, device));
-                    networks.push(of(&format!("{RESIDUAL_NORMS}.{kind}"), 16, 1, build));
                 }
                 networks.push(of("dropout", 16, 1, Box::new(dropout)));
             }
@@ -214,40 +205,6 @@ fn reductions(dtype: DType, device: &Device) -> Result<Parts, Error> {
     Ok((model, CLASSES, data))
 }
 
-/// Widths with a kernel each, and one whose rows are read one by one.
-const NORMS: [usize; 6] = [36, 132, 512, 1024, 2048, 33];
-/// The types of rows and of their normalization.
-const NORM_TYPES: [(&str, [DType; 2]); 3] =
-    [("f32", [DType::F32, DType::F32]), ("half", [DType::F32, DType::BF16]), ("pure", [DType::BF16, DType::BF16])];
-
-/// 16-32-10 with residual connections around layer norms and products between the layers, of rows of one type and normalizations
-/// of another.
-fn residual_norms([dtype, normal]: [DType; 2], device: &Device) -> Result<Parts, Error> {
-    let of = |width: usize| {
-        let entry = |place: usize| f32::from(u8::try_from(place * 29 % 61).expect("less than 61")) / 61.0 - 0.5;
-        let spread = Tensor::from_vec((0..32 * width).map(entry).collect(), (32, width), device)?;
-        let scale = Tensor::from_vec((0..width).map(entry).collect(), width, device)?.to_dtype(dtype)?;
-        let through = Tensor::from_vec((0..8 * width).map(entry).collect(), (8, width), device)?.to_dtype(normal)?;
-        Ok([spread, scale, through])
-    };
-    let parts: Vec<[Tensor; 3]> = NORMS.into_iter().map(of).collect::<candle_core::Result<_>>()?;
-    let model = two_layers(19, CLASSES, device, move |x| {
-        let mut sum = x.clone();
-        for [spread, scale, through] in &parts {
-            let mut row = x.matmul(spread)?.to_dtype(dtype)?;
-            for _ in 0..3 {
-                let branch = esper_layers::layer_norm_to(&row, scale, scale, 1e-5, normal)?;
-                let branch = branch.matmul(&through.t()?)?.tanh()?.matmul(through)?;
-                row = (&row + branch.to_dtype(dtype)?)?;
-            }
-            sum = sum.broadcast_add(&row.to_dtype(DType::F32)?.mean_keepdim(1)?)?;
-        }
-        Ok(sum)
-    })?;
-    let data = samples(128, 16, CLASSES, device).map_err(|Broken(text)| candle_core::Error::Msg(text))?;
-    Ok((model, CLASSES, data))
-}
-
 /// A number per row, shape (rows, 1), by all reductions of candle that have a gradient.
 fn reduced(x: &Tensor, hidden: &Tensor) -> candle_core::Result<Tensor> {
     let masked = x.broadcast_add(hidden)?;
@@ -296,7 +253,7 @@ mod tests {
         let count = names.len();
         names.sort();
         names.dedup();
-        assert_eq!((names.len(), count), (38, 38), "{names:?}");
+        assert_eq!((names.len(), count), (32, 32), "{names:?}");
     }
 
     #[test]

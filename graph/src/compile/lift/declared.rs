@@ -3,11 +3,10 @@
 use super::error::LiftError;
 use super::resolve::{Resolved, ResolvedKernel, Source};
 use super::space::Space;
-use crate::compile::adding::Adding;
 use crate::compile::block::{Block, BlockId, Region};
 use crate::compile::kernel::Pointer;
 use crate::compile::node::{NodeKind, Write};
-use crate::compile::recorded::{DeclaredAdding, Recorded};
+use crate::compile::recorded::Recorded;
 
 /// The declared effects of a recording, and how their nodes reach what they name.
 pub(super) struct Groups {
@@ -19,7 +18,6 @@ pub(super) struct Groups {
 struct Group {
     spans: Vec<Span>,
     nodes: std::ops::Range<usize>,
-    adding: Option<DeclaredAdding>,
     /// Whether a span lies in no block, or in more than one.
     is_broken: bool,
 }
@@ -57,8 +55,7 @@ impl Groups {
             };
             let spans = declared.reads.iter().map(span(false)).chain(declared.writes.iter().map(span(true)));
             let spans = spans.filter(|span| span.bytes > 0).collect();
-            let adding = declared.adding.filter(|_| declared.nodes.len() == 1);
-            groups.push(Group { spans, nodes: declared.nodes.clone(), adding, is_broken: false });
+            groups.push(Group { spans, nodes: declared.nodes.clone(), is_broken: false });
         }
         let mut by_size: Vec<usize> = (0..groups.len()).collect();
         by_size.sort_by_key(|&group| std::cmp::Reverse(groups[group].nodes.len()));
@@ -167,21 +164,6 @@ impl Groups {
     ) -> Vec<Pointer> {
         let group = &self.groups[group];
         kernel.pointers.iter().map(|pointer| group.reach(node, *pointer, blocks[pointer.block.0].size_bytes)).collect()
-    }
-
-    /// What a kernel of a group can add, as far as it has such arguments.
-    pub(super) fn adding(&self, kernel: &ResolvedKernel<'_>, group: usize, pointers: &[Pointer]) -> Option<Adding> {
-        let DeclaredAdding { output, element, addend, zeros, rounded } = self.groups[group].adding?;
-        let span = self.groups[group].spans.iter().find(|span| span.is_write && span.address == output)?;
-        let is_output = |pointer: &Pointer| pointer.write.is_some_and(|write| Some(write.region) == span.region);
-        let word = |argument, bytes| kernel.words.of_argument(argument, bytes);
-        Some(Adding {
-            output: pointers.iter().position(is_output)?,
-            element,
-            addend: word(addend, 8)?,
-            zeros: word(zeros, 4)?,
-            rounded: rounded.map_or(Some(None), |rounded| word(rounded, 8).map(Some))?,
-        })
     }
 }
 

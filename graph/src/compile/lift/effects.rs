@@ -53,9 +53,7 @@ impl<'a> Effects<'a> {
             Source::Table(effect) => (std::mem::take(&mut kernel.pointers), std::mem::replace(effect, Effect::Known)),
             Source::Declared(group) => {
                 let group = *group;
-                let pointers = self.groups.pointers(node, &kernel, group, self.blocks);
-                let adding = self.groups.adding(&kernel, group, &pointers);
-                (pointers, adding.map_or(Effect::Known, Effect::Adding))
+                (self.groups.pointers(node, &kernel, group, self.blocks), Effect::Known)
             }
             Source::Library => {
                 let (mut pointers, effect) = library::pointers(&kernel, self.blocks, &self.written, &self.data);
@@ -75,7 +73,7 @@ impl<'a> Effects<'a> {
             }
             *self.unknown_kernels.entry(kernel.name.to_owned()).or_default() += 1;
         }
-        let kernel = Kernel {
+        Ok(Kernel {
             name: kernel.name.to_owned(),
             code: Code::Recorded(node),
             launch: kernel.launch,
@@ -83,8 +81,6 @@ impl<'a> Effects<'a> {
             argument_bytes: kernel.words.argument_bytes,
             pointers,
             effect,
-        };
-        let is_wrong = matches!(&kernel.effect, Effect::Adding(adding) if !adding.fits(&kernel));
-        Ok(if is_wrong { Kernel { effect: Effect::Known, ..kernel } } else { kernel })
+        })
     }
 }

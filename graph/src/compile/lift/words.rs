@@ -29,11 +29,6 @@ impl Words {
         full.into_iter()
     }
 
-    /// Index of the first word of an argument of so many bytes.
-    pub(super) fn of_argument(&self, argument: usize, bytes: usize) -> Option<usize> {
-        (self.argument_bytes.get(argument) == Some(&bytes)).then(|| self.index_of(argument))
-    }
-
     /// Index of the first word of an argument.
     pub(super) fn index_of(&self, argument: usize) -> usize {
         self.argument_bytes[..argument].iter().map(|bytes| bytes.div_ceil(8)).sum()

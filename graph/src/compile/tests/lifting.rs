@@ -6,8 +6,8 @@ use super::recordings::{
     Device, PRODUCT, SUM_OF_PARTS, alloc, chain, free, kernel, launch, of_library, single, unary, word, words, zeros,
 };
 use crate::compile::{
-    Adding, BlockId, Code, DeclaredAdding, DeclaredEffect, Effect, ElementType, Kernel, Lifetime, LiftError, Lifted,
-    Node, NodeKind, PassSet, Recorded, RecordedKind, Region, compile, lift,
+    BlockId, Code, DeclaredEffect, Effect, Kernel, Lifetime, LiftError, Lifted, Node, NodeKind, PassSet, Recorded,
+    RecordedKind, Region, compile, lift,
 };
 
 const INPUT: u64 = 0x100_0000;
@@ -64,7 +64,7 @@ fn both(bytes: usize) -> Reach {
 }
 
 fn declaring(mut recorded: Recorded, nodes: Range<usize>, reads: &[(u64, usize)], writes: &[(u64, usize)]) -> Recorded {
-    recorded.declared.push(DeclaredEffect { nodes, reads: reads.to_vec(), writes: writes.to_vec(), adding: None });
+    recorded.declared.push(DeclaredEffect { nodes, reads: reads.to_vec(), writes: writes.to_vec() });
     recorded
 }
 
@@ -175,48 +175,6 @@ fn addresses_of_memory_that_is_not_allocated_then_are_numbers() {
     ]);
     let lifted = lifted(&recorded);
     assert_eq!((reach(&lifted, 0), reach(&lifted, 4)), (vec![both(256)], vec![both(256)]));
-}
-
-#[test]
-fn a_kernel_that_can_add_is_one_by_its_arguments_and_adds_what_is_added_after_it() {
-    let third = SECOND + 0x1000;
-    let added = |arguments: [u64; 6], zeros: u32, nodes: Range<usize>, reads: Spans<'_>| {
-        let mut norm = arguments.map(word).to_vec();
-        norm.push(zeros.to_le_bytes().to_vec());
-        let recorded = chain(vec![
-            alloc(FIRST, 64),
-            unary("uexp_f32", 16, INPUT, FIRST),
-            alloc(SECOND, 64),
-            kernel("norm", norm),
-            alloc(third, 64),
-            kernel("badd_f32", [16, 1, 0, FIRST, SECOND, third].map(word).to_vec()),
-            kernel("after", [third, RESULT].map(word).to_vec()),
-            free(FIRST),
-            free(SECOND),
-            free(third),
-        ]);
-        let recorded = declaring(recorded, nodes, reads, &[(SECOND, 64)]);
-        let mut recorded = declaring(recorded, 6..7, &[(third, 64)], &[(RESULT, 64)]);
-        let (element, rounded) = (ElementType::F32, Some(4));
-        recorded.declared[0].adding = Some(DeclaredAdding { output: SECOND, element, addend: 3, zeros: 6, rounded });
-        lifted(&recorded)
-    };
-    let effect = |lifted: &Lifted| kernel_at(lifted, 3).effect.clone();
-    let lifted = added([INPUT, 7, SECOND, 0, 0, 7], 0, 3..4, &[(INPUT, 64)]);
-    let adding = Adding { output: 1, element: ElementType::F32, addend: 3, zeros: 6, rounded: Some(4) };
-    assert_eq!(effect(&lifted), Effect::Adding(adding));
-    let compiled = compile(&lifted.program, &PassSet::exact()).unwrap().program.to_string();
-    assert!(compiled.contains("adding") && !compiled.contains("add $0 $1"), "{compiled}");
-    // Arguments that are not null are something else, and so is an output that is read, or that two arguments reach.
-    let input: Spans<'_> = &[(INPUT, 64)];
-    assert_eq!(effect(&added([INPUT, 7, SECOND, 1, 0, 7], 0, 3..4, input)), Effect::Known);
-    assert_eq!(effect(&added([INPUT, 7, SECOND, 0, 1, 7], 0, 3..4, input)), Effect::Known);
-    assert_eq!(effect(&added([INPUT, 7, SECOND, 0, 0, 7], 1, 3..4, input)), Effect::Known);
-    assert_eq!(effect(&added([INPUT, 7, SECOND, 0, 0, 7], 0, 3..4, &[(INPUT, 64), (SECOND, 64)])), Effect::Known);
-    assert_eq!(effect(&added([INPUT, 7, SECOND, 0, 0, SECOND + 32], 0, 3..4, input)), Effect::Known);
-    assert_eq!(effect(&added([INPUT, 7, SECOND + 16, 0, 0, 7], 0, 3..4, input)), Effect::Known);
-    // What was said of several nodes tells of none of them that it can add.
-    assert_eq!(effect(&added([INPUT, 7, SECOND, 0, 0, 7], 0, 3..6, input)), Effect::Known);
 }
 
 #[test]

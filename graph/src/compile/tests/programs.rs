@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::conflicts;
 use crate::compile::fused::merged;
 use crate::compile::{
-    Adding, BinaryOp, Block, BlockId, Code, Comparison, Effect, ElementType, Fused, Kernel, LaunchShape, Lifetime,
-    Node, NodeKind, Operand, Output, Pattern, Pointer, Pointwise, Program, Reduction, Region, Step, UnaryOp, View,
+    BinaryOp, Block, BlockId, Code, Comparison, Effect, ElementType, Fused, Kernel, LaunchShape, Lifetime, Node,
+    NodeKind, Operand, Output, Pattern, Pointer, Pointwise, Program, Reduction, Region, Step, UnaryOp, View,
 };
 
 /// Numbers that a step picks blocks and ranges with, each modulo what there is.
@@ -80,8 +80,7 @@ impl Builder {
             // Not in programs that are long.
             24 if self.kinds.len() > 18 => {}
             24 if picks[0].is_multiple_of(2) => self.rows(picks),
-            24 if picks[3].is_multiple_of(2) => self.columns(picks),
-            24 => self.added(picks),
+            24 => self.columns(picks),
             _ => {
                 let (source, other) =
                     (self.region(picks[3], picks[4], picks[5]), self.region(picks[6], picks[7], picks[2]));
@@ -321,69 +320,6 @@ impl Builder {
         self.kernel(vec![reading(whole(sums)), in_place], sum_of(4 * columns, [1, 0], 1), picks[7]);
         self.publish(gradient);
         self.kinds.extend([matrix, sums, gradient].map(NodeKind::Free));
-    }
-
-    /// A kernel that can add, and the sum of what it writes and a tensor from before it or after it, rounded perhaps.
-    fn added(&mut self, picks: Picks) {
-        let (count, element) = (1 + picks[1] % 20, ElementType::F32);
-        let whole = |block: BlockId, size: usize| Region::new(block, 0, size * count);
-        let source = self.region(picks[3], picks[4], picks[5]);
-        let [addend, output, sum, other] = [(); 4].map(|()| self.floats(count));
-        let rounded = picks[2].is_multiple_of(2).then(|| self.floats(count));
-        let write = |builder: &mut Self, blocks: &[BlockId]| {
-            let targets = blocks.iter().map(|block| writing(whole(*block, 4), true));
-            builder.kernel([reading(source)].into_iter().chain(targets).collect(), Effect::Known, picks[7]);
-        };
-        let (is_there, has_readers) = (!picks[6].is_multiple_of(4), picks[0].is_multiple_of(8));
-        if is_there {
-            write(self, &[addend]);
-        }
-        write(self, &[output, other]);
-        if let Some(NodeKind::Kernel(kernel)) = self.kinds.last_mut() {
-            let word = kernel.parameters.len();
-            let rounded = picks[2].is_multiple_of(4).then_some(word + 2);
-            kernel.effect = Effect::Adding(Adding { output: 1, element, addend: word, zeros: word + 1, rounded });
-            kernel.parameters.extend([0; 3]);
-            kernel.argument_bytes.extend([8, 4, 8]);
-        }
-        self.publish(other);
-        if !is_there {
-            write(self, &[addend]);
-        }
-        if has_readers {
-            self.publish(output);
-        }
-        let view = |pointer| View { pointer, element, dims: merged(&[count], None) };
-        let terms = if picks[4].is_multiple_of(2) { [0, 1] } else { [1, 0] };
-        let mut steps = vec![Step::Load(0), Step::Load(1), Step::Binary(BinaryOp::Add, terms)];
-        let mut outputs = Vec::new();
-        let mut store = |pointer, element, from: usize, adds_zero: bool| {
-            let zero = steps.len();
-            if adds_zero {
-                steps.extend([Step::Constant(element, 0), Step::Binary(BinaryOp::Add, [zero, from])]);
-            }
-            let step = if adds_zero { zero + 1 } else { from };
-            outputs.push(Output { pointer, element, step, is_per_row: false });
-            steps.push(Step::Convert(ElementType::Bf16, 2));
-            steps.len() - 1
-        };
-        let converted = store(2, element, 2, picks[5].is_multiple_of(2));
-        let mut pointers = [addend, output].map(|block| reading(whole(block, 4))).to_vec();
-        pointers.push(writing(whole(sum, 4), true));
-        if let Some(rounded) = rounded {
-            store(3, ElementType::Bf16, converted, picks[5].is_multiple_of(3));
-            pointers.push(writing(whole(rounded, 2), true));
-        }
-        // The last conversion is of nothing that is stored.
-        steps.pop();
-        let fused = Fused { elements: count, columns: 1, operands: vec![view(0), view(1)], outputs, steps };
-        self.kernel(pointers, Effect::Fused(Box::new(fused)), count);
-        let read = |block, size| reading(whole(block, size));
-        let mut pointers = vec![read(sum, 4), writing(Region::new(BlockId(0), 0, 1), false)];
-        pointers.extend(rounded.map(|rounded| read(rounded, 2)));
-        self.kernel(pointers, Effect::Known, picks[7]);
-        let blocks = [addend, output, sum, other].into_iter().chain(rounded);
-        self.kinds.extend(blocks.map(NodeKind::Free));
     }
 
     /// A recorded reduction of rows, of which elements and rows lie as far apart as the strides say.

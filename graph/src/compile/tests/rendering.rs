@@ -161,12 +161,7 @@ fn rendered(program: &Program, seed: u64) -> (Recorded, Device, Addresses) {
                 if kernel.effect == Effect::Known {
                     let (reads, writes) = spans(kernel);
                     let told = |regions: Vec<Region>| regions.iter().map(|region| addresses.span(region)).collect();
-                    declared.push(DeclaredEffect {
-                        nodes: index..index + 1,
-                        reads: told(reads),
-                        writes: told(writes),
-                        adding: None,
-                    });
+                    declared.push(DeclaredEffect { nodes: index..index + 1, reads: told(reads), writes: told(writes) });
                 }
                 let mut words = kernel.parameters.clone();
                 for pointer in &kernel.pointers {

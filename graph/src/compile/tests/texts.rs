@@ -55,10 +55,7 @@ fn a_text_that_is_no_program_is_refused_with_its_place_and_what_is_accepted() {
         ("blocks x0=4\n%0 zero g0[0..4]", "line 2, column 9: found `g0`, expected a block that `blocks` lists"),
         ("blocks x0=4\n%0 zero x0[0-4]", "line 2, column 13: found `-4`, expected `..`"),
         ("%0 empty after 3", "line 1, column 16: found `3`, expected `[`"),
-        (
-            "%0 kernel k (",
-            "line 1, column 13: found `(`, expected `from`, `unknown`, `known`, `adding`, `pointwise` or `fused`",
-        ),
+        ("%0 kernel k (", "line 1, column 13: found `(`, expected `from`, `unknown`, `known`, `pointwise` or `fused`"),
         (
             "blocks x0=4\n%0 kernel k known (x0 q[0..4])",
             "line 2, column 24: found `[`, expected before this `r`, `w`, `w?`, `rw`, `u`, `align`, `word` or `value`",

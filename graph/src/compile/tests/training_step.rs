@@ -58,12 +58,7 @@ impl Recording {
         let bytes = |spans: &[(u64, u64)]| -> Vec<(u64, usize)> {
             spans.iter().map(|&(address, elements)| (address, 4 * usize::try_from(elements).unwrap())).collect()
         };
-        self.declared.push(DeclaredEffect {
-            nodes: at..at + 1,
-            reads: bytes(reads),
-            writes: bytes(writes),
-            adding: None,
-        });
+        self.declared.push(DeclaredEffect { nodes: at..at + 1, reads: bytes(reads), writes: bytes(writes) });
         let addresses: Vec<u64> = reads.iter().chain(writes).map(|(address, _)| *address).collect();
         self.launch(words(name, &addresses));
     }

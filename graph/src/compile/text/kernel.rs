@@ -3,7 +3,6 @@
 use super::lexer::Token;
 use super::names::Named as _;
 use super::parse::{Parsed, Parser};
-use crate::compile::adding::Adding;
 use crate::compile::codegen::generate;
 use crate::compile::fused::{Fused, Output, View};
 use crate::compile::kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
@@ -24,18 +23,17 @@ impl Parser<'_> {
         let node = if self.takes_word("from") { self.number_as("the number of a recorded node")? } else { 0 };
         let shape = if self.takes_word("pointwise") { Some(self.numbers("the size of a dimension")?) } else { None };
         let rows = if shape.is_none() && self.takes_word("fused") { Some(self.rows()?) } else { None };
-        let adding = if self.takes_word("adding") { Some(self.adding()?) } else { None };
-        let is_told = shape.is_some() || rows.is_some() || adding.is_some();
+        let is_told = shape.is_some() || rows.is_some();
         let is_known = !is_told && self.takes_word("known");
         if !is_told && !is_known && !self.takes_word("unknown") {
-            return Err(self.lexer.error("`from`, `unknown`, `known`, `adding`, `pointwise` or `fused`"));
+            return Err(self.lexer.error("`from`, `unknown`, `known`, `pointwise` or `fused`"));
         }
         let (pointers, values) = self.pointers()?;
         let effect = match (shape, rows) {
             (Some(shape), _) => Effect::Pointwise(Box::new(self.pointwise(shape)?)),
             (None, Some(rows)) => self.elements(rows)?,
             (None, None) if is_known => Effect::Known,
-            (None, None) => adding.map_or(Effect::Unknown, Effect::Adding),
+            (None, None) => Effect::Unknown,
         };
         let mut launch = LaunchShape::default();
         for word in ["grid", "block"] {
@@ -62,15 +60,6 @@ impl Parser<'_> {
             generate(&mut kernel);
         }
         Ok(kernel)
-    }
-
-    /// What a kernel can add: an output, and the words of what is added, of added zeros and of the rounded sum.
-    fn adding(&mut self) -> Parsed<Adding> {
-        let (output, element) = self.tensor()?;
-        let [addend, zeros] = [self.number_as("the number of a word")?, self.number_as("the number of a word")?];
-        let is_rounded = matches!(self.lexer.token(), Token::Number(_));
-        let rounded = if is_rounded { Some(self.number_as("the number of a word")?) } else { None };
-        Ok(Adding { output, element, addend, zeros, rounded })
     }
 
     /// Elements, and those of a row.

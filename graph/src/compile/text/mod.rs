@@ -11,8 +11,8 @@
 //!
 //! # Nodes
 //! `alloc`, `free`, `empty`, `zero REGION`, `fill REGION VALUE width BYTES`, `copy REGION to REGION`, and
-//! - `kernel NAME [from RECORDED] EFFECT (POINTERS) …`: `unknown`, `known`, `adding OUTPUT:TYPE WORD WORD [WORD]` or `pointwise [SHAPE]`,
-//!   then what each element is; `grid [X Y Z] block [X Y Z] shared BYTES`, `words [..]` and `bytes [..]` where they are not the plain ones;
+//! - `kernel NAME [from RECORDED] EFFECT (POINTERS) …`: `unknown`, `known` or `pointwise [SHAPE]`, then what each element
+//!   is; `grid [X Y Z] block [X Y Z] shared BYTES`, `words [..]` and `bytes [..]` where they are not the plain ones;
 //! - `fused ELEMENTS [by COLUMNS] (POINTERS) …`: code of the compiler's own; its name, launch and source follow from the rest.
 //!   `pending` stands behind it until the source is written. A recorded reduction of rows is `kernel NAME fused …`.
 //!

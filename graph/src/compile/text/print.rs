@@ -3,7 +3,6 @@
 use std::fmt::{self, Write as _};
 
 use super::names::Named as _;
-use crate::compile::adding::Adding;
 use crate::compile::block::{Block, BlockId, Region};
 use crate::compile::fused::{View, is_contiguous};
 use crate::compile::kernel::{Code, Effect, Kernel, LaunchShape, Pointer};
@@ -72,10 +71,6 @@ fn write_kernel(f: &mut fmt::Formatter<'_>, blocks: &[Block], kernel: &Kernel) -
     match &kernel.effect {
         Effect::Unknown => f.write_str("unknown")?,
         Effect::Known => f.write_str("known")?,
-        Effect::Adding(Adding { output, element, addend, zeros, rounded }) => {
-            write!(f, "adding {output}:{} {addend} {zeros}", element.word())?;
-            rounded.map_or(Ok(()), |word| write!(f, " {word}"))?;
-        }
         Effect::Pointwise(pointwise) => write!(f, "pointwise {}", list(&pointwise.shape))?,
         Effect::Fused(fused) => write!(f, "fused {}", fused.elements)?,
     }
@@ -90,7 +85,7 @@ fn write_kernel(f: &mut fmt::Formatter<'_>, blocks: &[Block], kernel: &Kernel) -
     let pointer = |(index, pointer)| text_of_pointer(blocks, kernel, index, pointer);
     write!(f, " ({})", joined(kernel.pointers.iter().enumerate().map(pointer), ", "))?;
     let steps = match &kernel.effect {
-        Effect::Unknown | Effect::Known | Effect::Adding(_) => None,
+        Effect::Unknown | Effect::Known => None,
         Effect::Pointwise(pointwise) => {
             let operands = pointwise.operands.iter().map(|operand| {
                 let strides = operand.strides.as_ref().map(list).unwrap_or_default();
