@@ -16,9 +16,6 @@ use crate::device::{Array, IMAGE, Scalar, behind, count, gpu_of, is_aligned, unw
 const NUMBER: usize = size_of::<f32>();
 /// Mean and reciprocal standard deviation.
 const STATISTICS: usize = 2;
-/// Elements whose second reading is saved. Of fewer, the gradient of rows is a kernel of its own, and what comes before them on the
-/// way back does not wait for sums.
-const LEAST_TOGETHER: usize = 1 << 23;
 /// Columns of a block that sums over groups of rows, and the shares into which it divides them.
 const COLUMNS: (u32, u32) = (32, 16);
 
@@ -290,45 +287,37 @@ impl CustomOp3 for LayerNorm {
         let (statistics, gradients) = (behind(result, self.kind.extra(rows))?, address(&upstream)?);
         // The gradient of x, which has its shape, is fresh memory: aligned.
         let plan = self.kind.plan(width, is_aligned(&[values, scales, gradients]))?;
-        let (blocks_of_x, groups) = (plan.blocks(rows), plan.groups(rows));
+        let groups = plan.groups(rows);
         let x_gradient = x.track_op().then(|| unwritten_tensor(device, x.shape(), self.kind.input())).transpose()?;
         let has_sums = scale.track_op() || shift.track_op();
         let partials = has_sums.then(|| unwritten_tensor(device, (2, groups, width), Scalar::F32)).transpose()?;
 
+        let x_target = x_gradient.as_ref().map(address).transpose()?;
+        let partials_target = partials.as_ref().map(address).transpose()?;
         let (num_rows, num_columns) = (count(rows)?, count(width)?);
         let function = IMAGE.function(device, plan.backward)?;
         let stream = device.cuda_stream();
-        // Gradients of rows, and sums of a group of them for each block, or one of both.
-        let run = |of_x: Option<u64>, of_groups: Option<u64>, num_blocks: usize| {
-            let mut launch = stream.launch_builder(&function);
-            let (x_argument, partials_argument) = (of_x.unwrap_or(0), of_groups.unwrap_or(0));
-            launch.arg(&values).arg(&scales).arg(&statistics).arg(&gradients).arg(&x_argument).arg(&partials_argument);
-            launch.arg(&num_rows).arg(&num_columns);
-            let effect = || {
-                let reads = Effect::new()
-                    .reading(values, rows * width * self.kind.input().bytes())
-                    .reading(scales, width * self.kind.input().bytes())
-                    .reading(statistics, rows * STATISTICS * NUMBER)
-                    .reading(gradients, rows * width * self.kind.result().bytes());
-                let of_x = (of_x, rows * width * self.kind.input().bytes());
-                let writes = [of_x, (of_groups, 2 * groups * width * NUMBER)];
-                writes.into_iter().fold(reads, |effect, (target, bytes)| match target {
+        let mut launch = stream.launch_builder(&function);
+        let (x_argument, partials_argument) = (x_target.unwrap_or(0), partials_target.unwrap_or(0));
+        launch.arg(&values).arg(&scales).arg(&statistics).arg(&gradients).arg(&x_argument).arg(&partials_argument);
+        launch.arg(&num_rows).arg(&num_columns);
+        let effect = || {
+            let reads = Effect::new()
+                .reading(values, rows * width * self.kind.input().bytes())
+                .reading(scales, width * self.kind.input().bytes())
+                .reading(statistics, rows * STATISTICS * NUMBER)
+                .reading(gradients, rows * width * self.kind.result().bytes());
+            let of_x = (x_target, rows * width * self.kind.input().bytes());
+            [of_x, (partials_target, 2 * groups * width * NUMBER)].into_iter().fold(reads, |effect, (target, bytes)| {
+                match target {
                     Some(target) => effect.writing(target, bytes),
                     None => effect,
-                })
-            };
-            let config = blocks((count(num_blocks)?, 1), (plan.threads, 1));
-            // SAFETY: all operands have the rows and the width given; there is a partial sum per block where there are any.
-            declare(&stream, effect, || tensor_error(unsafe { launch.launch(config) })).map(|_| ())
+                }
+            })
         };
-        let x_target = x_gradient.as_ref().map(address).transpose()?;
-        let partials_target = partials.as_ref().map(address).transpose()?;
-        if x_target.is_some() && partials_target.is_some() && rows * width < LEAST_TOGETHER {
-            run(x_target, None, blocks_of_x)?;
-            run(None, partials_target, groups)?;
-        } else {
-            run(x_target, partials_target, groups)?;
-        }
+        let config = blocks((count(groups)?, 1), (plan.threads, 1));
+        // SAFETY: all operands have the rows and the width given; there is a partial sum per block.
+        declare(&stream, effect, || tensor_error(unsafe { launch.launch(config) }))?;
 
         let (scale_gradient, shift_gradient) = match partials {
             Some(partials) => {
