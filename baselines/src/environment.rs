@@ -41,6 +41,9 @@ pub struct Environment {
     pub candle: Option<String>,
     /// `RAYON_NUM_THREADS` of the process.
     pub rayon_num_threads: Option<String>,
+    /// Algorithms of products were timed, the fastest taken (`ESPER_PRODUCTS`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub timed_products: bool,
     /// The GPU, as its driver names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
@@ -64,6 +67,7 @@ impl Environment {
             profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
             candle: option_env!("CANDLE_VERSION").map(str::to_owned),
             rayon_num_threads: std::env::var("RAYON_NUM_THREADS").ok(),
+            timed_products: std::env::var_os("ESPER_PRODUCTS").is_some(),
             gpu: None,
             driver_cuda: None,
             measured_at_unix_s: clock.unix().as_secs(),

@@ -17,4 +17,5 @@ typedef unsigned long long u64;
 #include "embedding.cu"
 #include "decoding.cu"
 #include "linear.cu"
+#include "thin.cu"
 #include "recompute.cu"

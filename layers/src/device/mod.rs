@@ -1,6 +1,7 @@
 //! What the kernels on a GPU need: operands, results, and calls of libraries.
 
 mod array;
+mod fastest;
 mod kernels;
 mod library;
 mod order;

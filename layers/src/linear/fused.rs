@@ -10,6 +10,7 @@ use esper_graph::precision::{rounded_once, working_copy};
 
 use super::kernels::{activate, activation_gradient, add_bias, column_sums, gradient_and_sums, round, row_product};
 use super::options::{Activation, LinearOptions, WeightOrder};
+use super::thin::{thin_gradient, thin_product};
 use crate::device::{Array, Epilogue, Scalar, multiply, unwritten, unwritten_tensor};
 use crate::matrix::Product;
 
@@ -169,7 +170,9 @@ impl Layer {
         let of_x = if x.track_op() {
             let target = unwritten_tensor(device, x.shape(), scalar)?;
             let result = Array::of_tensor(&target)?;
-            plain(device, &product.input_gradient(), (dz, weight_operand), result)?;
+            if !thin_gradient(device, &product, (dz, weight_operand), result)? {
+                plain(device, &product.input_gradient(), (dz, weight_operand), result)?;
+            }
             Some(target)
         } else {
             None
@@ -268,6 +271,9 @@ fn affine(
     bias: Option<Array<'_>>,
     result: Array<'_>,
 ) -> Result<()> {
+    if thin_product(device, product, operands, bias, result)? {
+        return Ok(());
+    }
     if let Some(bias) = bias {
         if !multiply(device, product, operands, result, &Epilogue::Bias(bias))? {
             plain(device, product, operands, result)?;

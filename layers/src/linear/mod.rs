@@ -17,6 +17,9 @@ mod fused;
 #[allow(unsafe_code)]
 mod kernels;
 mod options;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+mod thin;
 
 pub use affine::linear;
 pub use options::{Activation, LinearOptions, Precision, WeightOrder};

@@ -1,0 +1,87 @@
+// Products of linear layers with few outputs, weights (outputs, inputs), inputs a multiple of 4: a head of some classes. The library's
+// algorithms are made for more, and let no kernel after them begin early.
+
+namespace thin {
+
+using linear::Quad;
+using linear::put;
+using linear::value;
+
+const u32 MAX_OUTPUTS = 16;
+
+const u32 WARPS = 4;
+
+// y[r] = x[r] · W transposed + bias, where there is one: a block of WARPS warps per row, so that each thread reads few numbers. Added in
+// the same order for any number of rows: each thread its own, the threads of a warp, the warps.
+template <class T, class R>
+__device__ void product(const T* x, const T* weight, const R* bias, R* y, u32 inputs, u32 outputs) {
+    __shared__ float of_warp[WARPS][MAX_OUTPUTS];
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Quad<T>* own = (const Quad<T>*)(x + (u64)blockIdx.x * inputs);
+    float sums[MAX_OUTPUTS] = {};
+    for (u32 quad = threadIdx.x; quad < inputs / 4; quad += 32 * WARPS) {
+        Quad<T> left = own[quad];
+#pragma unroll
+        for (u32 j = 0; j < MAX_OUTPUTS; j++) {
+            if (j >= outputs) continue;
+            Quad<T> right = ((const Quad<T>*)(weight + (u64)j * inputs))[quad];
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) sums[j] = fmaf(value(left.at[i]), value(right.at[i]), sums[j]);
+        }
+    }
+#pragma unroll
+    for (u32 far = 16; far > 0; far /= 2) {
+#pragma unroll
+        for (u32 j = 0; j < MAX_OUTPUTS; j++) sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], far);
+    }
+#pragma unroll
+    for (u32 j = 0; j < MAX_OUTPUTS; j++) {
+        if (lane == j) of_warp[warp][j] = sums[j];
+    }
+    __syncthreads();
+    if (threadIdx.x >= outputs) return;
+    float sum = of_warp[0][lane];
+    for (u32 other = 1; other < WARPS; other++) sum += of_warp[other][lane];
+    put(y[(u64)blockIdx.x * outputs + lane], bias ? sum + value(bias[lane]) : sum);
+}
+
+// dx = dz · W: four neighbors per thread.
+template <class T, class R>
+__device__ void input_gradient(const T* dz, const T* weight, R* dx, u32 rows, u32 inputs, u32 outputs) {
+    u32 quads = inputs / 4;
+    u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= (u64)rows * quads) return;
+    u64 row = at / quads, quad = at % quads;
+    float sums[4] = {};
+#pragma unroll
+    for (u32 j = 0; j < MAX_OUTPUTS; j++) {
+        if (j >= outputs) continue;
+        float gradient = value(dz[row * outputs + j]);
+        Quad<T> right = ((const Quad<T>*)(weight + (u64)j * inputs))[quad];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) sums[i] = fmaf(gradient, value(right.at[i]), sums[i]);
+    }
+    Quad<R> to;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) put(to.at[i], sums[i]);
+    ((Quad<R>*)dx)[at] = to;
+}
+
+}  // namespace thin
+
+#define THIN(NAME, T, R)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(128) thin_product_##NAME(                                              \
+        const T* x, const T* weight, const R* bias, R* y, u32 inputs, u32 outputs) {                                    \
+        WAIT_FOR_INPUTS;                                                                                                \
+        thin::product(x, weight, bias, y, inputs, outputs);                                                             \
+    }                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(128) thin_gradient_##NAME(                                             \
+        const T* dz, const T* weight, R* dx, u32 rows, u32 inputs, u32 outputs) {                                       \
+        WAIT_FOR_INPUTS;                                                                                                \
+        thin::input_gradient(dz, weight, dx, rows, inputs, outputs);                                                    \
+    }
+
+THIN(f32, float, float)
+THIN(bf16, __nv_bfloat16, __nv_bfloat16)
+THIN(bf16_f32, __nv_bfloat16, float)
+THIN(f16_f32, __half, float)
