@@ -18,6 +18,7 @@ const UNSAFE_PATHS: &[&str] = &[
     "layers/src/decoding/cuda.rs",
     "layers/src/embedding/cuda.rs",
     "layers/src/linear/kernels.rs",
+    "layers/src/linear/thin.rs",
     "layers/src/linear/product.rs",
     "layers/src/norm/cuda.rs",
     "candle/core/src/backward/direct.rs",
