@@ -41,7 +41,7 @@ pub struct Environment {
     pub candle: Option<String>,
     /// `RAYON_NUM_THREADS` of the process.
     pub rayon_num_threads: Option<String>,
-    /// Algorithms of products were timed, the fastest taken (`ESPER_PRODUCTS`).
+    /// Of results of a version that could time algorithms of products, whether it was asked to.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_products: bool,
     /// The GPU, as its driver names it.
@@ -67,7 +67,7 @@ impl Environment {
             profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
             candle: option_env!("CANDLE_VERSION").map(str::to_owned),
             rayon_num_threads: std::env::var("RAYON_NUM_THREADS").ok(),
-            timed_products: std::env::var_os("ESPER_PRODUCTS").is_some(),
+            timed_products: false,
             gpu: None,
             driver_cuda: None,
             measured_at_unix_s: clock.unix().as_secs(),

@@ -12,7 +12,7 @@ const u32 MAX_OUTPUTS = 16;
 const u32 WARPS = 4;
 
 // y[r] = x[r] · W transposed + bias, where there is one: a block of WARPS warps per row, so that each thread reads few numbers. Added in
-// the same order for any number of rows: each thread its own, the threads of a warp, the warps.
+// the same order wherever it is used: each thread its own, the threads of a warp, the warps.
 template <class T, class R>
 __device__ void product(const T* x, const T* weight, const R* bias, R* y, u32 inputs, u32 outputs) {
     __shared__ float of_warp[WARPS][MAX_OUTPUTS];

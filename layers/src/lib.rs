@@ -4,16 +4,11 @@
 //! operation with the same bits. On a GPU a layer is a few kernels of this crate and of cuBLAS, whose reads and writes are
 //! declared (`esper_graph::launch::declare`), so that who records a step knows them.
 //!
-//! With the environment variable `ESPER_PRODUCTS` naming a file, products on a GPU are timed when they are first asked for (one
-//! wait for the device for each kind), and the fastest algorithm is kept there; without it nothing is timed.
-//!
 //! *Not here*: parameters and their initialization, which belong to the owner of the model.
 #![deny(unsafe_code)]
 
 #[cfg(any(test, feature = "cuda"))]
 mod matrix;
-#[cfg(any(test, feature = "cuda"))]
-mod timed;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 pub mod device;

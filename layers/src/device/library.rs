@@ -10,7 +10,6 @@ use cudarc::cublaslt::sys;
 
 use super::array::Scalar;
 use crate::matrix::Product;
-use crate::timed::Numbers;
 
 /// All that a choice of an algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,21 +31,6 @@ pub(super) struct Choice {
     pub(super) algorithm: sys::cublasLtMatmulAlgo_t,
     /// Bytes of memory of its own that it needs.
     pub(super) workspace: usize,
-}
-
-impl Choice {
-    /// As it is kept in a file.
-    pub(super) fn numbers(&self) -> Numbers {
-        let mut numbers = [self.workspace as u64; 9];
-        numbers[1..].copy_from_slice(&self.algorithm.data);
-        numbers
-    }
-
-    /// Of a file; whether it can run is not known.
-    pub(super) fn of([workspace, algorithm @ ..]: Numbers) -> Self {
-        let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm };
-        Self { algorithm, workspace: usize::try_from(workspace).unwrap_or(usize::MAX) }
-    }
 }
 
 /// A handle of the library, which threads may share.

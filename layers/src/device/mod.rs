@@ -1,7 +1,6 @@
 //! What the kernels on a GPU need: operands, results, and calls of libraries.
 
 mod array;
-mod fastest;
 mod kernels;
 mod library;
 mod order;

@@ -50,9 +50,9 @@ impl Plan {
         })
     }
 
-    /// Up to so many algorithms, of which the library expects the first to be the fastest: the same for the same key, in every
-    /// process. None where it has none.
-    pub(super) fn algorithms(&self, handle: Handle, key: &Key, wanted: usize) -> Result<Vec<Choice>> {
+    /// The algorithm that the library expects to be the fastest: the same for the same key, in every process. None where it
+    /// has none.
+    pub(super) fn algorithm(&self, handle: Handle, key: &Key) -> Result<Option<Choice>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         use sys::cublasStatus_t::{CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_SUCCESS};
         let preference = Preference::new()?;
@@ -66,9 +66,9 @@ impl Plan {
         ] {
             preference.set(attribute, alignment)?;
         }
-        let mut found = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); wanted];
+        let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
         let mut num_found: c_int = 0;
-        // SAFETY: all descriptions live, and there is a place for each result.
+        // SAFETY: all descriptions live, and there is a place for the one result.
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 handle.0,
@@ -78,44 +78,25 @@ impl Plan {
                 self.d.0,
                 self.d.0,
                 preference.0,
-                c_int::try_from(found.len()).unwrap_or(1),
-                found.as_mut_ptr().cast(),
+                1,
+                found.as_mut_ptr(),
                 &raw mut num_found,
             )
         };
         match status.result() {
             Ok(()) => {}
             Err(error) if matches!(error.0, CUBLAS_STATUS_NOT_SUPPORTED | CUBLAS_STATUS_INVALID_VALUE) => {
-                return Ok(Vec::new());
+                return Ok(None);
             }
             Err(error) => return library_error(Err(error)),
         }
-        let found = found.into_iter().take(usize::try_from(num_found).unwrap_or(0));
-        // SAFETY: the library has written so many results.
-        let found = found.map(|result| unsafe { result.assume_init() });
-        let usable = found.filter(|result| result.state == CUBLAS_STATUS_SUCCESS);
-        Ok(usable.map(|result| Choice { algorithm: result.algo, workspace: result.workspaceSize }).collect())
-    }
-
-    /// Whether the library can run an algorithm, of somewhere else, with the memory that is said to be enough.
-    pub(super) fn can_run(&self, handle: Handle, choice: &Choice) -> bool {
-        let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
-        // SAFETY: all descriptions live; the library looks at the algorithm and writes one result.
-        let status = unsafe {
-            sys::cublasLtMatmulAlgoCheck(
-                handle.0,
-                self.description.0,
-                self.a.0,
-                self.b.0,
-                self.d.0,
-                self.d.0,
-                &raw const choice.algorithm,
-                found.as_mut_ptr(),
-            )
-        };
-        // SAFETY: zeros are a result, and the library has written no other.
+        if num_found == 0 {
+            return Ok(None);
+        }
+        // SAFETY: the library has written one result.
         let found = unsafe { found.assume_init() };
-        status.result().is_ok() && found.workspaceSize <= choice.workspace && choice.workspace <= MAX_WORKSPACE
+        let is_usable = found.state == CUBLAS_STATUS_SUCCESS;
+        Ok(is_usable.then_some(Choice { algorithm: found.algo, workspace: found.workspaceSize }))
     }
 }
 

@@ -3,17 +3,15 @@
 use std::ffi::c_void;
 
 use candle_core::cuda_backend::gemm_reduced_precision_f32;
-use candle_core::{CudaDevice, Error, Result};
+use candle_core::{CudaDevice, Result};
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 use esper_graph::launch::{Effect, declare, tensor_error};
 
 use super::array::{Array, Scalar};
-use super::fastest::{CANDIDATES, fastest};
 use super::library::{Choice, Handle, Key, choose, library_error};
 use super::plan::Plan;
 use crate::matrix::Product;
-use crate::timed::{self, Timed};
 
 /// Who rewrites a recorded launch may move its addresses by a multiple of this (see [`Effect`]): no algorithm is asked for
 /// that relies on more.
@@ -78,7 +76,7 @@ impl<'a> Epilogue<'a> {
 /// # Errors
 /// When sizes do not fit together, or the library fails.
 /// # Sync
-/// none; where algorithms are timed, the first product of each kind waits for the device
+/// none
 pub(crate) fn multiply(
     device: &CudaDevice,
     product: &Product,
@@ -109,10 +107,10 @@ pub(crate) fn multiply(
     tensor_error(stream.context().bind_to_thread())?;
     let plan = Plan::new(&key, epilogue)?;
     let call = Call { plan: &plan, left, right, result };
-    let (handle, choice) = choose(device, key, |handle| algorithm(device, handle, &key, &call))?;
+    let (handle, choice) = choose(device, key, |handle| plan.algorithm(handle, &key))?;
     let Some(choice) = choice else { return Ok(false) };
     let workspace = workspace(device, choice.workspace)?;
-    let place = workspace.address(&stream);
+    let place = workspace.as_ref().map_or(0, |slice| slice.device_ptr(&stream).0);
     let effect = || {
         let mut effect = Effect::new().reading(left.address(), left.bytes()).reading(right.address(), right.bytes());
         effect = effect.writing(result.address(), result.bytes());
@@ -131,48 +129,13 @@ pub(crate) fn multiply(
     Ok(true)
 }
 
-/// The library's first guess, or what was the fastest where algorithms are timed (`timed.rs`). None where it has none.
-fn algorithm(device: &CudaDevice, handle: Handle, key: &Key, call: &Call<'_>) -> Result<Option<Choice>> {
-    let stream = device.cuda_stream();
-    let name = tensor_error(stream.context().name())?;
-    // SAFETY: the library tells its version, whatever it is asked.
-    let version = unsafe { sys::cublasLtGetVersion() };
-    let Some(timed) = Timed::named(std::env::var_os(timed::VARIABLE), &name, version).map_err(Error::msg)? else {
-        return Ok(call.plan.algorithms(handle, key, 1)?.pop());
-    };
-    let candidates = call.plan.algorithms(handle, key, CANDIDATES)?;
-    if candidates.is_empty() {
+/// Memory of an algorithm's own.
+fn workspace(device: &CudaDevice, bytes: usize) -> Result<Option<CudaSlice<u8>>> {
+    if bytes == 0 {
         return Ok(None);
     }
-    let product = format!("{key:?}");
-    let find = || {
-        let choice = fastest(device, &candidates, |choice, place| call.run(handle, choice, place, &stream));
-        choice.map(|choice| choice.numbers()).map_err(|error| error.to_string())
-    };
-    let (numbers, was_known) = timed.get(&product, find).map_err(Error::msg)?;
-    let choice = Choice::of(numbers);
-    if was_known && !call.plan.can_run(handle, &choice) {
-        candle_core::bail!("{}: the algorithm of {product} cannot run: remove its line", timed::VARIABLE)
-    }
-    Ok(Some(choice))
-}
-
-/// Memory of an algorithm's own.
-pub(super) struct Workspace(Option<CudaSlice<u8>>);
-
-impl Workspace {
-    /// 0 where none is needed.
-    pub(super) fn address(&self, stream: &CudaStream) -> u64 {
-        self.0.as_ref().map_or(0, |slice| slice.device_ptr(stream).0)
-    }
-}
-
-pub(super) fn workspace(device: &CudaDevice, bytes: usize) -> Result<Workspace> {
-    if bytes == 0 {
-        return Ok(Workspace(None));
-    }
     // SAFETY: bytes of any value; the library writes what it reads.
-    Ok(Workspace(Some(unsafe { device.alloc::<u8>(bytes)? })))
+    Ok(Some(unsafe { device.alloc::<u8>(bytes)? }))
 }
 
 /// A product with its arrays, which have the sizes that its plan says.

@@ -24,7 +24,8 @@ pub(super) fn thin_product(
 ) -> Result<bool> {
     let Some(sizes) = Sizes::of(product, [x, weight], result)? else { return Ok(false) };
     let fits = |bias: Array<'_>| (bias.len(), bias.scalar()) == (product.n, result.scalar());
-    if product.is_left_transposed || x.len() != product.m * product.k || !bias.is_none_or(fits) {
+    let is_whole = (x.len(), result.len()) == (product.m * product.k, product.m * product.n);
+    if product.is_left_transposed || !is_whole || !bias.is_none_or(fits) {
         return Ok(false);
     }
     let function = IMAGE.function(device, sizes.product)?;
