@@ -94,19 +94,19 @@ extern "C" __global__ void cross_entropy_backward(
 }
 
 // As cross_entropy_backward, for rows of up to 128 classes: a warp per row, 4 of them in a block.
-extern "C" __global__ void __launch_bounds__(128) cross_entropy_backward_narrow(
-    const float* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, float* gradient) {
-    WAIT_FOR_INPUTS;
+template <class T>
+__device__ void warp_gradients(
+    const T* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, T* gradient) {
     u32 r = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (r >= rows) return;
-    const float* row = logits + (u64)r * classes;
-    float* out = gradient + (u64)r * classes;
+    const T* row = logits + (u64)r * classes;
+    T* out = gradient + (u64)r * classes;
     u32 target = targets[r];
     float values[4], max = -INFINITY;
 #pragma unroll
     for (u32 k = 0; k < 4; k++) {
         u32 c = lane + 32 * k;
-        values[k] = c < classes ? row[c] : -INFINITY;
+        values[k] = c < classes ? (float)row[c] : -INFINITY;
         max = fmaxf(max, values[k]);
     }
     for (u32 far = 16; far > 0; far /= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, far));
@@ -126,9 +126,19 @@ extern "C" __global__ void __launch_bounds__(128) cross_entropy_backward_narrow(
         float value = values[k] * scale;
         if (c == target) value -= (float)weight;
         if (target >= classes && c == 0) value = NAN;
-        out[c] = target == IGNORED ? 0.0f : value;
+        out[c] = T(target == IGNORED ? 0.0f : value);
     }
 }
+
+#define WARP_GRADIENTS(NAME, T)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(128) cross_entropy_backward_##NAME(                                 \
+        const T* logits, const u32* targets, const float* upstream, u32 classes, u32 rows, T* gradient) {            \
+        WAIT_FOR_INPUTS;                                                                                             \
+        warp_gradients(logits, targets, upstream, classes, rows, gradient);                                          \
+    }
+
+WARP_GRADIENTS(warp, float)
+WARP_GRADIENTS(bf16_warp, __nv_bfloat16)
 
 // Logits of bf16. One block per row, of 1024 threads where rows are wide, whose sum is kept: they are read once for it, and the rows
 // that are under way together stay near for the second time. Sums of a thread in single precision.

@@ -144,7 +144,8 @@ template <bool ALIGNED, class Rule, class Numbers>
 __device__ void update_quads(
     const Terms& terms, u32 rows, const Quads& quads, const Rule& rule, const Numbers& parameter, float* moments, const Part& part,
     float factor) {
-    for (u64 at = quads.start + 4 * threadIdx.x; at < quads.end; at += 4 * blockDim.x) {
+    u32 thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
+    for (u64 at = quads.start + 4 * thread; at < quads.end; at += 4 * threads) {
         u64 i = at - part.start;
         // All loads of a turn first, so that they are under way together.
         float4 x = parameter.template four<ALIGNED>(i), state[Rule::STATES + 1];
@@ -162,7 +163,7 @@ __device__ void update_quads(
     }
 }
 
-// One block per chunk from first_chunk on; the parameters are those from first_part on. constants: four numbers per part.
+// gridDim.y blocks per chunk from first_chunk on; the parameters are those from first_part on. constants: four numbers per part.
 template <class Rule, class Numbers>
 __device__ void update_chunk(
     const Rows& rows, const Parameters& parameters, const Settings& settings, const Chunk* chunks, const Part* parts,
@@ -188,7 +189,7 @@ __device__ void update_chunk(
         update_quads<false>(terms, rows.count, quads, rule, parameter, moments, part, factor);
     }
     u64 at;
-    if (quads.single(chunk, &at)) {
+    if (blockIdx.y == 0 && quads.single(chunk, &at)) {
         float g = combine_one(terms, rows.count, at);
         update_one(rule, parameter, moments, part.length, at - part.start, factor != 1.0f ? g * factor : g);
     }

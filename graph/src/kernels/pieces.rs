@@ -64,21 +64,41 @@ pub(crate) fn scatter(device: &CudaDevice, flat: &CudaSlice<u32>, targets: &[(us
 
 /// Copies contiguous tensors to others of the same type and size, of 4 or 8 bytes per element.
 pub(crate) fn copy_all(device: &CudaDevice, copies: &[(&Tensor, &Tensor)]) -> Result<()> {
+    let copy = |(from, to): &(&Tensor, &Tensor)| {
+        let is_like = from.dtype() == to.dtype() && from.elem_count() == to.elem_count();
+        if !is_like || !matches!(from.dtype().size_in_bytes(), 4 | 8) {
+            candle_core::bail!("a copy from {from:?} to {to:?}: expected the same size, and words of 4 or 8 bytes")
+        }
+        Ok(WordCopy { from: address(from)?, to: address(to)?, words: words(from) })
+    };
+    let copies = copies.iter().map(copy).collect::<Result<Vec<_>>>()?;
+    // SAFETY: the tensors have so many words, and live as long as the device's stream needs them.
+    unsafe { copy_words(device, &copies) }
+}
+
+/// Words on their way from one address that the device reads to one that it writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WordCopy {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) words: usize,
+}
+
+/// Copies words, in a launch for up to 32 copies.
+///
+/// # Safety
+/// So many words are there at each address until the stream of the device has got so far.
+pub(crate) unsafe fn copy_words(device: &CudaDevice, copies: &[WordCopy]) -> Result<()> {
     let stream = device.cuda_stream();
     let function = IMAGE.function(device, "copy_words")?;
     for few in copies.chunks(MAX_COPIES) {
         let mut table = Copies { source: [0; MAX_COPIES], target: [0; MAX_COPIES], length: [0; MAX_COPIES] };
         let mut effect = Effect::new();
-        for (index, (from, to)) in few.iter().enumerate() {
-            let is_like = from.dtype() == to.dtype() && from.elem_count() == to.elem_count();
-            if !is_like || !matches!(from.dtype().size_in_bytes(), 4 | 8) {
-                candle_core::bail!("a copy from {from:?} to {to:?}: expected the same size, and words of 4 or 8 bytes")
-            }
-            (table.source[index], table.target[index]) = (address(from)?, address(to)?);
-            table.length[index] = words(from) as u64;
-            effect = effect.copying(table.source[index], table.target[index], 4 * words(from));
+        for (index, WordCopy { from, to, words }) in few.iter().enumerate() {
+            (table.source[index], table.target[index], table.length[index]) = (*from, *to, *words as u64);
+            effect = effect.copying(*from, *to, 4 * words);
         }
-        let longest = few.iter().map(|(from, _)| words(from)).max().unwrap_or(0);
+        let longest = few.iter().map(|copy| copy.words).max().unwrap_or(0);
         let mut launch = stream.launch_builder(&function);
         launch.arg(&table);
         // SAFETY: each source and each target has as many words as the table says.

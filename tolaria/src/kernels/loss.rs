@@ -22,7 +22,7 @@ const HALF_THREADS: u32 = 1024;
 const NARROW_THREADS: u32 = 128;
 const NARROW_CLASSES: u32 = 8 * NARROW_THREADS;
 
-/// Rows of `f32` of up to so many classes have a warp each for their gradient, so many of them in a block.
+/// Rows of up to so many classes have a warp each for their gradient, so many of them in a block.
 const WARP_CLASSES: u32 = 128;
 const WARPS: usize = 4;
 
@@ -149,10 +149,11 @@ pub(crate) fn cross_entropy_backward(
 ) -> Result<(CudaStorage, Shape)> {
     let kernels = DeviceKernels::on(&logits.0.device);
     let rows = Rows::of(logits, targets)?;
+    let is_by_warps = rows.classes <= WARP_CLASSES;
     let log_sums = match rows.is_half {
         true if rows.kept() > 0 => Some(rows.behind(loss)?),
-        true => Some(0),
-        false => None,
+        true if !is_by_warps => Some(0),
+        _ => None,
     };
     upstream.0.as_cuda_slice::<f32>()?;
     let upstream = address_of(upstream.0, upstream.1.start_offset())?;
@@ -162,18 +163,19 @@ pub(crate) fn cross_entropy_backward(
     let stream = kernels.stream();
     let (target, num_rows) = (address_of(&gradient, 0)?, count(rows.rows));
     let name = match rows.is_half {
+        true if is_by_warps => "cross_entropy_backward_bf16_warp",
         true if rows.is_narrow() => "cross_entropy_backward_bf16_narrow",
         true => "cross_entropy_backward_bf16",
-        false if rows.classes <= WARP_CLASSES => "cross_entropy_backward_narrow",
+        false if is_by_warps => "cross_entropy_backward_warp",
         false => "cross_entropy_backward",
     };
-    let blocks = match rows.is_half {
-        false if rows.classes <= WARP_CLASSES => LaunchConfig {
+    let blocks = match is_by_warps {
+        true => LaunchConfig {
             grid_dim: (count(rows.rows.div_ceil(WARPS)), 1, 1),
             block_dim: (32 * count(WARPS), 1, 1),
             shared_mem_bytes: 0,
         },
-        _ => rows.blocks(),
+        false => rows.blocks(),
     };
     let function = kernels.function(name)?;
     let mut launch = stream.launch_builder(&function);

@@ -10,6 +10,10 @@ use super::workspace::Workspace;
 use crate::optim::{MAX_SETTINGS, Numbers, TABLE_WIDTH};
 
 const MAX_PARAMETERS: usize = 160;
+/// Blocks that there are to be where the shortest chunk, four turns of a block, is cut further: a device has more room than a small
+/// network has chunks.
+const ENOUGH_BLOCKS: usize = 1024;
+const MAX_SHARES: usize = 4;
 
 /// Of parameters with something beside them there are half as many, and the second half of `parameter` is that.
 #[repr(C)]
@@ -62,12 +66,13 @@ impl DeviceKernels {
             let first = workspace.first_chunks[first_part];
             let num_chunks = workspace.first_chunks[first_part + few.len()] - first;
             let first_chunk = count(first);
+            let shares = (ENOUGH_BLOCKS / num_chunks.max(1)).clamp(1, MAX_SHARES);
             let mut launch = stream.launch_builder(&function);
             launch.arg(&rows).arg(&table).arg(&settings).arg(&chunks).arg(&parts);
             launch.arg(&coefficients).arg(&factors).arg(&constants).arg(&first_chunk);
             // SAFETY: `table` confirmed the size of every tensor, the others were checked above; the chunks of these
             // parts and no others take part.
-            let launch = || tensor_error(unsafe { launch.launch(blocks_of(num_chunks, 1)) });
+            let launch = || tensor_error(unsafe { launch.launch(blocks_of(num_chunks, shares)) });
             let effect = || {
                 let effect = workspace.reading_combination(&rows, args.rows.len(), coefficients, factors);
                 updated(effect.reading(constants, 4 * TABLE_WIDTH * updates.len()), few, first_part, workspace, &table)

@@ -26,7 +26,7 @@ pub(super) fn measure(
     eager: &mut Eager,
     name: &str,
     variant: Variant,
-    (folder, is_traced): (&Path, bool),
+    folder: &Path,
     samples: &mut Samples,
 ) -> Result<(String, Option<Tokens>), Error> {
     let case = format!("{name}.{variant}");
@@ -82,9 +82,6 @@ pub(super) fn measure(
         gpu.wait()?;
         samples.extend_from(format!("{case}.compiled.device"), "us", timer.last_ms().map(|ms| ms * 1e3));
     }
-    if is_traced {
-        kernels::measure(gpu, &case, &compiled, samples)?;
-    }
     let median = |what: &str| samples.median(&format!("{case}.{what}")).unwrap_or(f64::NAN);
     let (eager_us, graph_us, compiled_us) = (median("eager"), median("graph"), median("compiled"));
     let stall = (median("stall.longest") * unit_of(name) as f64 - graph_us) / eager_us;
@@ -94,6 +91,23 @@ pub(super) fn measure(
     let seen =
         format!("{} parameters, {moved} moved in {steps} steps, 0 differ; kernels: {}", end.len(), kernels_of(&report));
     Ok((seen, tokens))
+}
+
+/// Traces the kernels of one case, with those that an earlier compilation left in `folder`. Launches of this process take longer from
+/// then on: whatever is timed comes before.
+pub(super) fn trace(
+    gpu: &Gpu,
+    eager: &mut Eager,
+    name: &str,
+    variant: Variant,
+    folder: &Path,
+    samples: &mut Samples,
+) -> Result<(), Error> {
+    let case = format!("{name}.{variant}");
+    let work = Workload::of(name, variant, 0, &gpu.device)?;
+    let (mut step, compiled) = compile_meanwhile(gpu, eager, work, &case, folder, &mut Samples::default())?;
+    step.load()?;
+    kernels::measure(gpu, &case, &compiled, samples)
 }
 
 const DEVICE_REPETITIONS: usize = 50;

@@ -125,18 +125,24 @@ impl Flags for CompileBenchConfig {
         let mut samples = Samples::default();
         let folders = CacheFolders::new(setting.clock.unix().as_nanos())?;
         let (mut facts, mut tokens) = (Settings::new(), BTreeMap::new());
-        for &(work, precision) in &cases {
-            let _guard = PrecisionGuard::set(precision);
-            // GPT-2 of basic operations keeps dozens of gigabytes.
-            for &form in if work == GPT2 { &[Form::Layers][..] } else { &Form::ALL } {
-                let variant = Variant { form, precision };
-                let case = format!("{work}.{variant}");
-                let folder = folders.of(&case)?;
-                let (fact, of_step) =
-                    case::measure(&gpu, &mut eager, work, variant, (&folder, self.kernels), &mut samples)?;
-                facts.insert(case, fact);
-                tokens.extend(of_step.map(|of_step| (work, of_step)));
-            }
+        // GPT-2 of basic operations keeps dozens of gigabytes.
+        let forms = |work| if work == GPT2 { &[Form::Layers][..] } else { &Form::ALL };
+        let variants = || {
+            let all = |&(work, precision)| forms(work).iter().map(move |&form| (work, Variant { form, precision }));
+            cases.iter().flat_map(all)
+        };
+        for (work, variant) in variants() {
+            let _guard = PrecisionGuard::set(variant.precision);
+            let case = format!("{work}.{variant}");
+            let folder = folders.of(&case)?;
+            let (fact, of_step) = case::measure(&gpu, &mut eager, work, variant, &folder, &mut samples)?;
+            facts.insert(case, fact);
+            tokens.extend(of_step.map(|of_step| (work, of_step)));
+        }
+        for (work, variant) in variants().filter(|_| self.kernels) {
+            let _guard = PrecisionGuard::set(variant.precision);
+            let folder = folders.of(&format!("{work}.{variant}"))?;
+            case::trace(&gpu, &mut eager, work, variant, &folder, &mut samples)?;
         }
         // What the steps keep on the device is dropped by now: the peer has it to itself.
         let peer = self.peer().map(|peer| peer_torch::run(&peer)).transpose()?;

@@ -1,8 +1,10 @@
 //! The crate's own kernels against compositions of candle operations, and against the CPU.
 
+use std::num::NonZeroUsize;
+
 use candle_core::{DType, Device, Tensor, Var};
-use esper_graph::Precision;
 use esper_graph::precision::{with_copies, working_copy};
+use esper_graph::{HostSlice, Precision, StagingLane, StagingRing};
 use leyline::id::TopologyRevision;
 use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::Parameter;
@@ -44,6 +46,8 @@ pub(super) fn run(gpu: &Gpu, report: &mut Report) {
     }
     report.check("kernels.muon.copies", |_| copied_weights(&gpu.device, MUON));
     report.check("kernels.copies", |_| copies(gpu));
+    report.check("kernels.staging.compute", |_| staged(gpu, StagingLane::Compute));
+    report.check("kernels.staging.own", |_| staged(gpu, StagingLane::Own));
     for (rows, classes) in [(37, 19), (1500, 3), (300, 1000), (3, 50_257)] {
         let name = format!("kernels.cross_entropy.{rows}x{classes}");
         report.check(name.clone(), |_| cross_entropy(&gpu.device, rows, classes, DType::F32));
@@ -51,6 +55,7 @@ pub(super) fn run(gpu: &Gpu, report: &mut Report) {
     }
     report.check("kernels.cross_entropy.extreme.bf16", |_| extreme_logits(&gpu.device, 9001));
     report.check("kernels.cross_entropy.extreme.bf16.narrow", |_| extreme_logits(&gpu.device, 901));
+    report.check("kernels.cross_entropy.extreme.bf16.warp", |_| extreme_logits(&gpu.device, 101));
 }
 
 /// Mean loss, gradient of the sum of losses, losses, and hits.
@@ -80,7 +85,7 @@ fn off(found: &[f32], expected: &[f32], least: f32) -> f32 {
 
 /// Rows whose largest logits are huge and equal, or infinite, or no number, on the GPU and on the CPU.
 fn extreme_logits(device: &Device, num_classes: usize) -> Result<String, Broken> {
-    let (last, late) = (num_classes - 1, num_classes - 809);
+    let (last, late) = (num_classes - 1, num_classes - num_classes / 10);
     let rows: [&[(usize, f32)]; 6] = [
         &[(0, 1e30), (7, 1e30)],
         &[(5, -1e30), (late, 3e4), (last, 3e4)],
@@ -149,6 +154,39 @@ fn copies(gpu: &Gpu) -> Result<String, Broken> {
         num_elements += source.elem_count();
     }
     Ok(format!("40 tensors of 4 types, {num_elements} elements"))
+}
+
+/// Parts of every type from the host, one or several, read by a kernel or copied, through a ring that goes around: each turn has its own
+/// numbers, and nobody waits between two of them.
+fn staged(gpu: &Gpu, lane: StagingLane) -> Result<String, Broken> {
+    const TYPES: [DType; 3] = [DType::U32, DType::F32, DType::F64];
+    let lengths: [&[usize]; 7] =
+        [&[7], &[1, 3], &[4, 1000, 33], &[1, 2, 3, 4, 5], &[20_001], &[3, 20_001], &[9, 5, 20_000, 2]];
+    let mut ring = StagingRing::new(&gpu.session, NonZeroUsize::new(2).expect("2 is not 0"), lane)?;
+    let mut staged = Vec::new();
+    for (turn, lengths) in (0_u32..).zip(lengths.into_iter().cycle().take(5 * lengths.len())) {
+        let mut parts = Vec::new();
+        for (part, len) in (0_u32..).zip(lengths) {
+            let words: Vec<u32> = (0..).map(|index| 31 * index + 1009 * part + 7 * turn).take(*len).collect();
+            let singles: Vec<f32> = words.iter().map(|word| *word as f32).collect();
+            let doubles: Vec<f64> = words.iter().copied().map(f64::from).collect();
+            let target = Tensor::zeros(*len, TYPES[(part + turn) as usize % 3], &gpu.device)?;
+            parts.push((words, singles, doubles, target));
+        }
+        let slices = parts.iter().map(|(words, singles, doubles, target)| match target.dtype() {
+            DType::U32 => (HostSlice::U32(words), target),
+            DType::F32 => (HostSlice::F32(singles), target),
+            _ => (HostSlice::F64(doubles), target),
+        });
+        ring.stage(&slices.collect::<Vec<_>>())?;
+        staged.extend(parts.into_iter().map(|(_, singles, _, target)| (turn, singles, target)));
+    }
+    for (turn, expected, target) in &staged {
+        let found = read_vec(&target.to_dtype(DType::F32)?, "staging", &mut HostReads::default())?;
+        let different = differing(&found, expected);
+        promise(different == 0, || format!("{different} of {} elements of turn {turn} differ", expected.len()))?;
+    }
+    Ok(format!("{} parts of {} types through a ring of 2", staged.len(), TYPES.len()))
 }
 
 /// The kernel on the GPU, candle operations on the GPU, and the kernel on the CPU, on the same gradients.
