@@ -41,9 +41,6 @@ pub struct Environment {
     pub candle: Option<String>,
     /// `RAYON_NUM_THREADS` of the process.
     pub rayon_num_threads: Option<String>,
-    /// Of results of a version that could time algorithms of products, whether it was asked to.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub timed_products: bool,
     /// The GPU, as its driver names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
@@ -67,7 +64,6 @@ impl Environment {
             profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
             candle: option_env!("CANDLE_VERSION").map(str::to_owned),
             rayon_num_threads: std::env::var("RAYON_NUM_THREADS").ok(),
-            timed_products: false,
             gpu: None,
             driver_cuda: None,
             measured_at_unix_s: clock.unix().as_secs(),

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 /// The stream on which copies to the device run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StagingLane {
-    /// That of the computation: no events, nothing overlaps. Right for small inputs.
+    /// That of the computation: nothing overlaps. Right for small inputs.
     #[default]
     Compute,
     /// One of their own: the copies of a step run while the step before it computes.

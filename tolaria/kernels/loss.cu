@@ -1,4 +1,4 @@
-// Cross-entropy of rows of logits. One block of 256 threads per row; sums in double precision.
+// Cross-entropy of rows of logits. One block of 256 threads per row, or a warp for gradients of few classes; sums in double precision.
 
 // A target without loss, gradient and hit.
 #define IGNORED 0xFFFFFFFFu
@@ -141,7 +141,7 @@ WARP_GRADIENTS(warp, float)
 WARP_GRADIENTS(bf16_warp, __nv_bfloat16)
 
 // Logits of bf16. One block per row, of 1024 threads where rows are wide, whose sum is kept: they are read once for it, and the rows
-// that are under way together stay near for the second time. Sums of a thread in single precision.
+// that are under way together stay near for the second time. Sums of a thread in single precision. Gradients of few classes: above.
 
 #define LOG2_E 1.44269504088896340736f
 

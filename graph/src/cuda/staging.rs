@@ -71,7 +71,7 @@ impl StagingRing {
         Ok(Self { session: session.clone(), lane: stream, overlaps, slots, next: 0, timer, num_copies: 0 })
     }
 
-    /// Copies each part into its tensor, in the order of the compute stream.
+    /// Copies each part into its tensor, in the order of the compute stream; the tensors are on the session's device and share no memory.
     ///
     /// # Errors
     /// When a part does not fit its tensor, before anything is copied; when the device fails.
@@ -148,8 +148,11 @@ impl StagingRing {
         let copies: Vec<_> = copies.collect();
         // SAFETY: the pinned words are initialized and not written before `copied` has come; the target is as long, as `stage` checked, and
         // neither is freed before the stream was waited for.
-        sampled(&mut self.timer, &mut self.num_copies, &self.lane, || unsafe { copy_words(device, &copies) })?;
-        slot.copied.record(&self.lane).map_err(candle_core::Error::wrap)
+        let done =
+            sampled(&mut self.timer, &mut self.num_copies, &self.lane, || unsafe { copy_words(device, &copies) });
+        // Also of a first launch before a second one failed.
+        slot.copied.record(&self.lane).map_err(candle_core::Error::wrap)?;
+        done
     }
 
     /// Enqueues copies out of a pinned buffer on the lane; the compute stream waits for them.
@@ -166,8 +169,9 @@ impl StagingRing {
                 unsafe { result::memcpy_htod_async(copy.to, slot.pinned.source(copy), lane.cu_stream()) }
             })
         };
-        sampled(&mut self.timer, &mut self.num_copies, lane, enqueue)?;
+        let done = sampled(&mut self.timer, &mut self.num_copies, lane, enqueue);
         slot.copied.record(lane)?;
+        done?;
         if self.overlaps {
             self.session.stream().wait(&slot.copied)?;
         }

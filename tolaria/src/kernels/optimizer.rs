@@ -10,8 +10,8 @@ use super::workspace::Workspace;
 use crate::optim::{MAX_SETTINGS, Numbers, TABLE_WIDTH};
 
 const MAX_PARAMETERS: usize = 160;
-/// Blocks that there are to be where the shortest chunk, four turns of a block, is cut further: a device has more room than a small
-/// network has chunks.
+/// Blocks that there are to be where a network has few chunks, of which the device has room for more: each is cut further, at most into
+/// the turns of a block in a whole one of the least length.
 const ENOUGH_BLOCKS: usize = 1024;
 const MAX_SHARES: usize = 4;
 

@@ -127,6 +127,8 @@ impl StaticInputs {
         // Constants that stay the same, as those of SGD at a constant rate, are copied once.
         let has_moved = self.loaded != plan.table;
         if has_moved {
+            // What is on the device is known again once the copy was enqueued.
+            self.loaded.clear();
             parts.push((HostSlice::F32(&plan.table), &self.table));
         }
         if let Some(arguments) = &self.arguments {

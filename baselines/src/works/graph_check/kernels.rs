@@ -21,7 +21,8 @@ use crate::models::Draw;
 const STEPS: usize = 200;
 /// Of updates with copies.
 const FEW_STEPS: usize = 20;
-const SHAPES: [(usize, usize); 3] = [(37, 19), (1, 64), (128, 5)];
+/// The last has several chunks, of which blocks take shares.
+const SHAPES: [(usize, usize); 4] = [(37, 19), (1, 64), (128, 5), (65, 1003)];
 const LEARNING_RATE: f64 = 0.003;
 /// Of losses and gradients on two devices: exponentials and logarithms round as each has them.
 const ROUNDING: f32 = 4e-6;
@@ -48,7 +49,7 @@ pub(super) fn run(gpu: &Gpu, report: &mut Report) {
     report.check("kernels.copies", |_| copies(gpu));
     report.check("kernels.staging.compute", |_| staged(gpu, StagingLane::Compute));
     report.check("kernels.staging.own", |_| staged(gpu, StagingLane::Own));
-    for (rows, classes) in [(37, 19), (1500, 3), (300, 1000), (3, 50_257)] {
+    for (rows, classes) in [(37, 19), (1500, 3), (41, 128), (41, 129), (300, 1000), (3, 50_257)] {
         let name = format!("kernels.cross_entropy.{rows}x{classes}");
         report.check(name.clone(), |_| cross_entropy(&gpu.device, rows, classes, DType::F32));
         report.check(format!("{name}.bf16"), |_| cross_entropy(&gpu.device, rows, classes, DType::BF16));
@@ -160,8 +161,9 @@ fn copies(gpu: &Gpu) -> Result<String, Broken> {
 /// numbers, and nobody waits between two of them.
 fn staged(gpu: &Gpu, lane: StagingLane) -> Result<String, Broken> {
     const TYPES: [DType; 3] = [DType::U32, DType::F32, DType::F64];
-    let lengths: [&[usize]; 7] =
-        [&[7], &[1, 3], &[4, 1000, 33], &[1, 2, 3, 4, 5], &[20_001], &[3, 20_001], &[9, 5, 20_000, 2]];
+    let many: Vec<usize> = (1..41).collect();
+    let lengths: [&[usize]; 8] =
+        [&[7], &[1, 3], &[4, 1000, 33], &[1, 2, 3, 4, 5], &[20_001], &[3, 20_001], &[9, 5, 20_000, 2], &many];
     let mut ring = StagingRing::new(&gpu.session, NonZeroUsize::new(2).expect("2 is not 0"), lane)?;
     let mut staged = Vec::new();
     for (turn, lengths) in (0_u32..).zip(lengths.into_iter().cycle().take(5 * lengths.len())) {
