@@ -21,8 +21,8 @@ use crate::models::Draw;
 const STEPS: usize = 200;
 /// Of updates with copies.
 const FEW_STEPS: usize = 20;
-/// The last has several chunks, of which blocks take shares.
-const SHAPES: [(usize, usize); 4] = [(37, 19), (1, 64), (128, 5), (65, 1003)];
+/// The first and the last have several chunks, of which blocks take shares: aligned, in fours, and not.
+const SHAPES: [(usize, usize); 5] = [(64, 1003), (37, 19), (1, 64), (128, 5), (65, 1003)];
 const LEARNING_RATE: f64 = 0.003;
 /// Of losses and gradients on two devices: exponentials and logarithms round as each has them.
 const ROUNDING: f32 = 4e-6;
