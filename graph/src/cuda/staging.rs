@@ -21,8 +21,8 @@ const ALIGN_WORDS: usize = 64;
 /// Up to so many parts are copied to their tensors one by one, where nothing can overlap anyway: fewer calls than a
 /// buffer on the device and a kernel that deals it out.
 const MAX_DIRECT: usize = 3;
-/// Up to so many words of several parts are read by one kernel where they are: on an H200 that took less time than a copy for each of two
-/// parts, and more than the copy of one.
+/// Several parts of up to so many words, with the gaps between them, are read by a kernel where they are, one launch for 32: on an H200
+/// that took less time than a copy for each of two parts, and more than the copy of one. From where on copies are faster was not measured.
 const MAX_READ: usize = 1 << 14;
 /// Copies from one that is measured to the next: the events cost as much as a small copy.
 const SAMPLE_EVERY: u64 = 64;
@@ -36,7 +36,7 @@ const MIN_WORDS: usize = 4096;
 ///   host parts ─► pinned[i] ─(copy, own stream)─► device[i] ─(kernel, compute stream)─► static tensors
 ///                    ▲ waits for its last copy       ▲ waits for its last kernel
 /// ```
-/// On the compute stream a few parts are copied to their tensors directly, and small ones read by one kernel from the pinned buffer.
+/// On the compute stream a few parts are copied to their tensors directly, and several small ones read by a kernel from the pinned buffer.
 pub struct StagingRing {
     session: Session,
     lane: Arc<CudaStream>,
@@ -140,19 +140,20 @@ impl StagingRing {
     /// Enqueues a kernel on the compute stream that copies out of a pinned buffer.
     fn read(&mut self, index: usize, copies: &[Copy]) -> candle_core::Result<()> {
         let (slot, device) = (&self.slots[index], self.session.device());
-        // Page-locked memory has the same address for host and devices.
+        // With unified addressing, which every 64-bit system has, page-locked memory has the same address for host and devices.
         let copies = copies.iter().map(|copy| {
             let from = slot.pinned.source(copy).as_ptr() as u64;
             WordCopy { from, to: copy.to, words: copy.words }
         });
         let copies: Vec<_> = copies.collect();
-        // SAFETY: the pinned words are initialized and not written before `copied` has come; the target is as long, as `stage` checked, and
-        // neither is freed before the stream was waited for.
+        // SAFETY: the pinned words are not written before `copied` has come, nor freed before the stream was waited for; the target is
+        // as long, as `stage` checked, and freed in the order of the stream.
         let done =
             sampled(&mut self.timer, &mut self.num_copies, &self.lane, || unsafe { copy_words(device, &copies) });
         // Also of a first launch before a second one failed.
-        slot.copied.record(&self.lane).map_err(candle_core::Error::wrap)?;
-        done
+        let recorded = slot.copied.record(&self.lane);
+        done?;
+        recorded.map_err(candle_core::Error::wrap)
     }
 
     /// Enqueues copies out of a pinned buffer on the lane; the compute stream waits for them.

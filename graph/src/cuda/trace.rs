@@ -99,8 +99,8 @@ impl Session {
     /// What a kernel takes is a little more than without; those of graphs run one after the other or side by side as ever.
     /// A CUPTI of another CUDA version than the driver's may tell of none: who knows that there are some has to look.
     ///
-    /// CUPTI stays in the process: launches take longer from then on, those of graphs too (steps of a transformer on an H200 by up to a
-    /// fifth). What is to be timed comes before the first trace.
+    /// CUPTI stays in the process: launches take longer from then on, those of graphs too. What is to be timed comes
+    /// before the first trace.
     ///
     /// # Errors
     /// [`Refusal::Driver`] where CUPTI is not found, or a profiler is using it.

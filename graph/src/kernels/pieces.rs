@@ -72,7 +72,7 @@ pub(crate) fn copy_all(device: &CudaDevice, copies: &[(&Tensor, &Tensor)]) -> Re
         Ok(WordCopy { from: address(from)?, to: address(to)?, words: words(from) })
     };
     let copies = copies.iter().map(copy).collect::<Result<Vec<_>>>()?;
-    // SAFETY: the tensors have so many words, and live as long as the device's stream needs them.
+    // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the device's stream.
     unsafe { copy_words(device, &copies) }
 }
 
@@ -84,26 +84,28 @@ pub(crate) struct WordCopy {
     pub(crate) words: usize,
 }
 
-/// Copies words, in a launch for up to 32 copies.
+/// Copies words, in a launch for up to 32 copies, in no order: a target that overlaps another or a source gets words of either.
 ///
 /// # Safety
-/// So many words are there at each address until the stream of the device has got so far.
+/// At each address are so many words, aligned to 4 bytes, that the device can read or write until its stream has got so far.
 pub(crate) unsafe fn copy_words(device: &CudaDevice, copies: &[WordCopy]) -> Result<()> {
     let stream = device.cuda_stream();
     let function = IMAGE.function(device, "copy_words")?;
     for few in copies.chunks(MAX_COPIES) {
         let mut table = Copies { source: [0; MAX_COPIES], target: [0; MAX_COPIES], length: [0; MAX_COPIES] };
-        let mut effect = Effect::new();
         for (index, WordCopy { from, to, words }) in few.iter().enumerate() {
             (table.source[index], table.target[index], table.length[index]) = (*from, *to, *words as u64);
-            effect = effect.copying(*from, *to, 4 * words);
         }
+        let effect = || {
+            let copies = few.iter().filter(|copy| copy.words > 0);
+            copies.fold(Effect::new(), |effect, copy| effect.copying(copy.from, copy.to, 4 * copy.words))
+        };
         let longest = few.iter().map(|copy| copy.words).max().unwrap_or(0);
         let mut launch = stream.launch_builder(&function);
         launch.arg(&table);
         // SAFETY: each source and each target has as many words as the table says.
         let launch = || tensor_error(unsafe { launch.launch(grid(longest.div_ceil(4), few.len())) });
-        declare(&stream, || effect, launch)?;
+        declare(&stream, effect, launch)?;
     }
     Ok(())
 }

@@ -10,9 +10,9 @@ use super::workspace::Workspace;
 use crate::optim::{MAX_SETTINGS, Numbers, TABLE_WIDTH};
 
 const MAX_PARAMETERS: usize = 160;
-/// Blocks that there are to be where a network has few chunks, of which the device has room for more: each is cut further, at most into
-/// the turns of a block in a whole one of the least length.
+/// Where a launch has fewer chunks, several blocks share each of them: the device has room for more.
 const ENOUGH_BLOCKS: usize = 1024;
+/// A whole chunk of the least length, 4096 elements, is four turns of a block.
 const MAX_SHARES: usize = 4;
 
 /// Of parameters with something beside them there are half as many, and the second half of `parameter` is that.

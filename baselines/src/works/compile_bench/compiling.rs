@@ -19,7 +19,7 @@ const WARM_UP: usize = 8;
 /// What the memory of the compiled graph is filled with before it is verified, in turn.
 const POISONS: [u8; 2] = [0xCB, 0xFF];
 
-/// Compiles a step as the trainer does it, with an empty folder for kernels, and again with what that left there.
+/// Compiles a step as the trainer does it, with the kernels that are in `folder`, and again with what that left there.
 pub(super) fn compile_meanwhile(
     gpu: &Gpu,
     eager: &mut Eager,

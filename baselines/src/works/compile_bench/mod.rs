@@ -139,15 +139,10 @@ impl Flags for CompileBenchConfig {
             facts.insert(case, fact);
             tokens.extend(of_step.map(|of_step| (work, of_step)));
         }
-        let mut trace = |(work, variant): (_, Variant)| {
+        for (work, variant) in variants().filter(|_| self.kernels) {
             let _guard = PrecisionGuard::set(variant.precision);
             let folder = folders.of(&format!("{work}.{variant}"))?;
-            case::trace(&gpu, &mut eager, work, variant, &folder, &mut samples)
-        };
-        // The times above are not lost for a library that is not there.
-        if let Err(error) = variants().filter(|_| self.kernels).try_for_each(&mut trace) {
-            tracing::warn!(%error, "kernels were not traced");
-            facts.insert("kernels".to_owned(), format!("not traced: {error}"));
+            case::trace(&gpu, &mut eager, work, variant, &folder, &mut samples)?;
         }
         // What the steps keep on the device is dropped by now: the peer has it to itself.
         let peer = self.peer().map(|peer| peer_torch::run(&peer)).transpose()?;
