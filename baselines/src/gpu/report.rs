@@ -107,10 +107,37 @@ impl Report {
     ) {
         let name = name.into();
         if name.starts_with(&self.only) && self.turn.takes(&name) {
-            let outcome = check(&mut self.samples).map_err(|Broken(text)| text);
-            tracing::info!(name, kept = outcome.is_ok(), "checked");
-            self.rows.push(Row { name, outcome });
+            let outcome = check(&mut self.samples);
+            self.keep(name, outcome);
         }
+    }
+
+    /// Checks whose names begin with `group` and a point, made together and by one process. Each has the rest of its name.
+    pub(crate) fn group(
+        &mut self,
+        group: &str,
+        checks: impl FnOnce() -> Result<Vec<(String, Result<String, Broken>)>, Error>,
+    ) {
+        let of_group = format!("{group}.");
+        let asked = of_group.starts_with(&self.only) || self.only.starts_with(&of_group);
+        if !asked || !self.turn.takes(&of_group) {
+            return;
+        }
+        match checks() {
+            Ok(checks) => {
+                for (name, outcome) in checks.into_iter().map(|(name, outcome)| (of_group.clone() + &name, outcome)) {
+                    if name.starts_with(&self.only) {
+                        self.keep(name, outcome);
+                    }
+                }
+            }
+            Err(error) => self.keep(group.to_owned(), Err(error.into())),
+        }
+    }
+
+    fn keep(&mut self, name: String, outcome: Result<String, Broken>) {
+        tracing::info!(name, kept = outcome.is_ok(), "checked");
+        self.rows.push(Row { name, outcome: outcome.map_err(|Broken(text)| text) });
     }
 
     /// Fails when there was nothing to see.

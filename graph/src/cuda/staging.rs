@@ -110,11 +110,11 @@ impl StagingRing {
         let slot = &self.slots[index];
         let targets: Vec<(usize, &Tensor)> =
             offsets.into_iter().zip(parts).map(|(at, (_, tensor))| (at, *tensor)).collect();
-        scatter(self.session.device(), &slot.device, &targets)?;
-        if self.overlaps {
-            slot.consumed.record(self.session.stream()).map_err(wrap)?;
-        }
-        Ok(())
+        let done = scatter(self.session.device(), &slot.device, &targets);
+        // Also of a first launch before a second one failed.
+        let marked = if self.overlaps { mark(&slot.consumed, self.session.stream()) } else { Ok(()) };
+        done?;
+        marked.map_err(wrap)
     }
 
     /// Time of the last copy to the device that was measured, ms; absent before the first one.
@@ -150,10 +150,9 @@ impl StagingRing {
         // as long, as `stage` checked, and freed in the order of the stream.
         let done =
             sampled(&mut self.timer, &mut self.num_copies, &self.lane, || unsafe { copy_words(device, &copies) });
-        // Also of a first launch before a second one failed.
-        let recorded = slot.copied.record(&self.lane);
+        let marked = mark(&slot.copied, &self.lane);
         done?;
-        recorded.map_err(candle_core::Error::wrap)
+        marked.map_err(candle_core::Error::wrap)
     }
 
     /// Enqueues copies out of a pinned buffer on the lane; the compute stream waits for them.
@@ -171,13 +170,23 @@ impl StagingRing {
             })
         };
         let done = sampled(&mut self.timer, &mut self.num_copies, lane, enqueue);
-        slot.copied.record(lane)?;
+        let marked = mark(&slot.copied, lane);
         done?;
+        marked?;
         if self.overlaps {
             self.session.stream().wait(&slot.copied)?;
         }
         Ok(())
     }
+}
+
+/// Records the event that says that a buffer is free. Where that fails the stream is waited for, so that nobody takes it for free before it is.
+fn mark(free: &CudaEvent, stream: &CudaStream) -> Result<(), DriverError> {
+    free.record(stream).inspect_err(|_| {
+        if let Err(error) = stream.synchronize() {
+            tracing::warn!(%error, "a staging buffer may still be read");
+        }
+    })
 }
 
 /// Runs `enqueue`, with the timer around it now and then.

@@ -1,28 +1,27 @@
 //! The layers of `esper-layers` on the device, against `f64` on the CPU.
 
+use candle_core::Device;
 use esper_layers::check::{decoding_cases, linear_cases, norm_attention_cases};
 
 use crate::gpu::open::Gpu;
-use crate::gpu::report::{Report, promise};
+use crate::gpu::report::{Broken, Report};
+
+type Cases = fn(&Device) -> candle_core::Result<Vec<(String, f64, f64)>>;
 
 pub(super) fn run(gpu: &Gpu, report: &mut Report) {
-    let groups = [
-        ("linear", linear_cases(&gpu.device)),
-        ("norm_attention", norm_attention_cases(&gpu.device)),
-        ("decoding", decoding_cases(&gpu.device)),
+    let groups: [(&str, Cases); 3] = [
+        ("layers.linear", linear_cases),
+        ("layers.norm_attention", norm_attention_cases),
+        ("layers.decoding", decoding_cases),
     ];
     for (group, cases) in groups {
-        match cases {
-            Ok(cases) => {
-                for (case, error, allowed) in cases {
-                    report.check(format!("layers.{group}.{}", case.replace(' ', "_")), |_| {
-                        // Not the other way round, so that an error which is no number fails.
-                        promise(error <= allowed, || format!("error {error:e}, allowed {allowed:e}"))?;
-                        Ok(format!("error {error:e}, allowed {allowed:e}"))
-                    });
-                }
-            }
-            Err(error) => report.check(format!("layers.{group}"), |_| Err(error.into())),
-        }
+        report.group(group, || {
+            let check = |(case, error, allowed): (String, f64, f64)| {
+                let text = format!("error {error:e}, allowed {allowed:e}");
+                // Not the other way round, so that an error which is no number fails.
+                (case.replace(' ', "_"), if error <= allowed { Ok(text) } else { Err(Broken(text)) })
+            };
+            Ok(cases(&gpu.device)?.into_iter().map(check).collect())
+        });
     }
 }

@@ -157,32 +157,49 @@ fn copies(gpu: &Gpu) -> Result<String, Broken> {
     Ok(format!("40 tensors of 4 types, {num_elements} elements"))
 }
 
-/// Parts of every type from the host, one or several, read by a kernel or copied, through a ring that goes around: each turn has its own
-/// numbers, and nobody waits between two of them.
+/// Parts of every type from the host, one or several, read by a kernel or copied, through a ring that goes around. Each turn has its own
+/// numbers and comes while the device has something else to do, so that a buffer that is not waited for has the next turn's numbers.
 fn staged(gpu: &Gpu, lane: StagingLane) -> Result<String, Broken> {
     const TYPES: [DType; 3] = [DType::U32, DType::F32, DType::F64];
     let many: Vec<usize> = (1..41).collect();
-    let lengths: [&[usize]; 8] =
-        [&[7], &[1, 3], &[4, 1000, 33], &[1, 2, 3, 4, 5], &[20_001], &[3, 20_001], &[9, 5, 20_000, 2], &many];
-    let mut ring = StagingRing::new(&gpu.session, NonZeroUsize::new(2).expect("2 is not 0"), lane)?;
-    let mut staged = Vec::new();
+    let lengths: [&[usize]; 9] = [
+        &[7],
+        &[1, 3],
+        &[4, 1000, 33],
+        &[1, 2, 3, 4, 5],
+        &[20_001],
+        &[16_320, 60],
+        &[3, 20_001],
+        &[9, 5, 20_000, 2],
+        &many,
+    ];
+    let mut turns = Vec::new();
     for (turn, lengths) in (0_u32..).zip(lengths.into_iter().cycle().take(5 * lengths.len())) {
         let mut parts = Vec::new();
         for (part, len) in (0_u32..).zip(lengths) {
             let words: Vec<u32> = (0..).map(|index| 31 * index + 1009 * part + 7 * turn).take(*len).collect();
             let singles: Vec<f32> = words.iter().map(|word| *word as f32).collect();
             let doubles: Vec<f64> = words.iter().copied().map(f64::from).collect();
-            let target = Tensor::zeros(*len, TYPES[(part + turn) as usize % 3], &gpu.device)?;
-            parts.push((words, singles, doubles, target));
+            // Every other one starts where no vector of 16 bytes does.
+            let whole = Tensor::zeros(*len + 1, TYPES[(part + turn) as usize % 3], &gpu.device)?;
+            parts.push((words, singles, doubles, whole.narrow(0, part as usize % 2, *len)?));
         }
+        turns.push(parts);
+    }
+    let mut ring = StagingRing::new(&gpu.session, NonZeroUsize::new(2).expect("2 is not 0"), lane)?;
+    let busy = Tensor::ones((2048, 2048), DType::F32, &gpu.device)?;
+    for parts in &turns {
         let slices = parts.iter().map(|(words, singles, doubles, target)| match target.dtype() {
             DType::U32 => (HostSlice::U32(words), target),
             DType::F32 => (HostSlice::F32(singles), target),
             _ => (HostSlice::F64(doubles), target),
         });
-        ring.stage(&slices.collect::<Vec<_>>())?;
-        staged.extend(parts.into_iter().map(|(_, singles, _, target)| (turn, singles, target)));
+        let slices: Vec<_> = slices.collect();
+        busy.matmul(&busy)?;
+        ring.stage(&slices)?;
     }
+    let parts = turns.iter().zip(0..).flat_map(|(parts, turn)| parts.iter().map(move |part| (turn, part)));
+    let staged: Vec<_> = parts.map(|(turn, (_, singles, _, target))| (turn, singles, target)).collect();
     for (turn, expected, target) in &staged {
         let found = read_vec(&target.to_dtype(DType::F32)?, "staging", &mut HostReads::default())?;
         let different = differing(&found, expected);
