@@ -165,3 +165,35 @@ impl Report {
         Ok(config)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(only: &str, turn: Turn) -> Vec<String> {
+        let mut report = Report::only(only, turn);
+        report.group("layers.a", || Ok(vec![("1".to_owned(), Ok(String::new())), ("2".to_owned(), Ok(String::new()))]));
+        report.check("layers.b", |_| Ok(String::new()));
+        report.group("layers.c", || Err(Error::BrokenPromises { table: "no device".to_owned() }));
+        report.rows.into_iter().map(|row| row.name).collect()
+    }
+
+    #[test]
+    fn a_group_is_made_where_one_of_its_checks_is_asked_for_and_by_one_part() {
+        assert_eq!(names("", Turn::All), ["layers.a.1", "layers.a.2", "layers.b", "layers.c"]);
+        assert_eq!(names("layers.a", Turn::All), ["layers.a.1", "layers.a.2"]);
+        assert_eq!(names("layers.a.2", Turn::All), ["layers.a.2"]);
+        assert_eq!(names("layers.b", Turn::All), ["layers.b"]);
+        let part = |text: &str| Turn::Shared(text.parse().unwrap(), &[]);
+        assert_eq!(names("", part("0/2")), ["layers.a.1", "layers.a.2", "layers.c"]);
+        assert_eq!(names("", part("1/2")), ["layers.b"]);
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_made_is_a_broken_promise() {
+        let mut report = Report::only("", Turn::All);
+        report.group("layers.c", || Err(Error::BrokenPromises { table: "no device".to_owned() }));
+        let text = report.finish(&mut Samples::default()).unwrap_err().to_string();
+        assert!(text.contains("layers.c"), "{text}");
+    }
+}
