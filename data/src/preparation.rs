@@ -258,6 +258,17 @@ impl Preparation {
         let mut notes = records.notes.clone();
         let has_targets = !records.targets.is_empty();
         let targets = match records.following {
+            // A tokenizer turns texts into the numbers that others hold already.
+            Some(_) if self.tokenizer.is_none() && format.is_text() != self.target.is_text => {
+                let [text, numbers] =
+                    ["a text, whose bytes are tokens", "tokens that are numbers of another vocabulary"];
+                let [found, expected] = if self.target.is_text { [numbers, text] } else { [text, numbers] };
+                return Err(Error::Content {
+                    place,
+                    found: found.into(),
+                    expected: format!("{expected}, as were learned"),
+                });
+            }
             Some(tokens) => Some(self.target.within_vocabulary(tokens, &place)?),
             None if has_targets => Some(self.target.encode(&records.targets, &place)?),
             None => None,

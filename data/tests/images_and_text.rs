@@ -177,6 +177,13 @@ fn text_and_tokens_become_windows_that_are_followed_by_what_comes_next() {
             (0..15).collect::<Vec<_>>()
         );
     }
+    // All these tokens are in either vocabulary, and mean something else.
+    folder.write("low.u16", &[7, 0].repeat(1000));
+    for (learned, other, message) in [("a.txt", "low.u16", "expected a text"), ("a.u16", "a.txt", "found a text")] {
+        let Prepared { preparation, .. } = folder.load(&folder.0.path().join(learned)).unwrap();
+        let error = preparation.apply(&folder.0.path().join(other)).unwrap_err().to_string();
+        assert!(error.contains(other) && error.contains(message), "{error}");
+    }
 }
 
 #[test]

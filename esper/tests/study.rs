@@ -38,6 +38,18 @@ fn every_arm_is_in_the_table_and_in_the_file() {
 }
 
 #[test]
+fn a_run_that_was_halted_is_no_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let troubled = ["recovery.memory_mib=64", "recovery.loss_bound=1.1", "safety.halt_after_epochs=1"];
+    let set = troubled.map(|key| format!("train.{key}"));
+    let set: Vec<&str> = set.iter().flat_map(|key| ["--set", key]).collect();
+    let more = [&["--policies", "off", "--seeds", "1", "--set", "run.epochs=4"], &set[..]].concat();
+    let (table, told) = text(&study(dir.path(), &more).output().unwrap());
+    assert!(told.contains("off, seed 0: the run was halted") && !table.contains("| off |"), "{told}{table}");
+    assert!(runs(dir.path()).is_empty());
+}
+
+#[test]
 fn the_page_is_well_formed_stands_alone_and_shows_each_arm() {
     let dir = tempfile::tempdir().unwrap();
     let (table, _) = done(dir.path(), &["--seeds", "2", "--set", "run.epochs=1", "--page", "page.html"]);
@@ -271,7 +283,7 @@ fn a_run_of_another_build_other_settings_or_unknown_origin_is_trained_again_and_
     same["test_accuracy"] = 0.1234.into();
     write(&same);
     let (table, told) = done(dir.path(), &ONE);
-    assert!(table.contains("12.34 ±") && !told.contains("again"), "{table}{told}");
+    assert!(table.contains("| 12.34 % |") && !told.contains("again"), "{table}{told}");
     for key in ["build", "config", "data", ""] {
         let mut other = same.clone();
         other["later"] = "unknown to this version".into();

@@ -168,6 +168,15 @@ fn the_best_network_is_the_one_that_is_tested_predicted_with_and_exported() {
     assert_eq!((&summary["tested"]["network"], &summary["tested"]["epoch"]), (&"last".into(), &3.into()));
     let found: Value = serde_json::from_str(&done(&["evaluate", "last", "--json"])).unwrap();
     assert_eq!(found["loss"], summary["test_loss"]);
+    // Another one is not taken for it.
+    let newest = fs::read_dir(dir.path().join("last/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let newest = newest.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("gen-")).max().unwrap();
+    fs::remove_dir_all(newest).unwrap();
+    for command in [&["evaluate", "last"][..], &["export", "last", "--to", "older"]] {
+        let output = esper(dir.path(), command);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains("but the newest checkpoint is of step"), "{error}");
+    }
 
     // Checkpoints of another run.
     fs::remove_dir_all(dir.path().join("run/checkpoints")).unwrap();

@@ -118,6 +118,14 @@ pub enum Error {
         /// What is accepted.
         expected: String,
     },
+    /// A network answers with what is no finite number, as to inputs that are larger than all it has learned from.
+    #[error("the network gives {found} for sample {sample}: expected finite numbers")]
+    Outputs {
+        /// The sample, from 1.
+        sample: usize,
+        /// The first such output.
+        found: f32,
+    },
     /// A sequence cannot go on.
     #[error("`{field}` is {found}: expected {expected}")]
     Sampling {
@@ -151,7 +159,7 @@ impl LeylineError for Error {
         match self {
             Self::NotAnExport { .. } | Self::Read { .. } | Self::Write { .. } | Self::Occupied { .. } => ErrorKind::Io,
             Self::Format { .. } | Self::Onnx { .. } => ErrorKind::Unsupported,
-            Self::Sampling { .. } => ErrorKind::Rejected,
+            Self::Outputs { .. } | Self::Sampling { .. } => ErrorKind::Rejected,
             Self::Size { .. }
             | Self::Document { .. }
             | Self::Field { .. }

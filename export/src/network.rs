@@ -121,13 +121,13 @@ impl Network {
     /// # Shapes
     /// as [`Self::forward`]
     /// # Errors
-    /// As [`Self::forward`]; for a language model.
+    /// As [`Self::forward`]; for a language model; [`Error::Outputs`].
     /// # Sync
     /// one device-to-host copy
     pub fn predict(&self, inputs: &Tensor) -> Result<Vec<Prediction>, Error> {
         let logits = read(&self.forward(inputs)?)?;
         let target = &self.document.preparation.target;
-        Ok(logits.iter().map(|logits| Prediction::of(target, logits)).collect())
+        Prediction::of(target, &logits)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use esper_data::{TargetKind, TargetPlan};
 
+use crate::error::Error;
+
 /// What a network answers to one sample, in the units of the data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prediction {
@@ -19,9 +21,20 @@ pub enum Prediction {
 }
 
 impl Prediction {
-    /// What the outputs for one sample say. Tokens are classes: which one follows.
-    #[must_use]
-    pub fn of(target: &TargetPlan, outputs: &[f32]) -> Self {
+    /// What the outputs for each sample say. Tokens are classes: which one follows.
+    ///
+    /// # Errors
+    /// [`Error::Outputs`] for the first sample whose outputs are not all finite, which say nothing.
+    pub fn of(target: &TargetPlan, outputs: &[Vec<f32>]) -> Result<Vec<Self>, Error> {
+        let of_sample = |(sample, outputs): (usize, &Vec<f32>)| match outputs.iter().find(|output| !output.is_finite())
+        {
+            Some(&found) => Err(Error::Outputs { sample: sample + 1, found }),
+            None => Ok(Self::of_finite(target, outputs)),
+        };
+        outputs.iter().enumerate().map(of_sample).collect()
+    }
+
+    fn of_finite(target: &TargetPlan, outputs: &[f32]) -> Self {
         match target.kind {
             TargetKind::Classes | TargetKind::Tokens => {
                 Self::Class { class: largest(outputs), probabilities: softmax(outputs) }
@@ -76,7 +89,9 @@ mod tests {
             (&[0.0, 3.0_f32.ln()], &[0.25, 0.75], 1),
         ] {
             let target = target(TargetKind::Classes, &["a", "b", "c", "d"][..logits.len()], &[], &[]);
-            let Prediction::Class { class, probabilities } = Prediction::of(&target, logits) else { panic!("classes") };
+            let Prediction::Class { class, probabilities } = Prediction::of_finite(&target, logits) else {
+                panic!("classes")
+            };
             assert_eq!(class, best, "{logits:?}");
             assert!(
                 probabilities.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-7),
@@ -88,13 +103,25 @@ mod tests {
     #[test]
     fn values_come_back_in_the_units_of_the_data_and_flags_as_probabilities() {
         let values = target(TargetKind::Values, &["a", "b"], &[10.0, -1.0], &[2.0, 0.5]);
-        assert_eq!(Prediction::of(&values, &[1.5, -2.0]), Prediction::Values(vec![13.0, -2.0]));
+        assert_eq!(Prediction::of(&values, &[vec![1.5, -2.0]]).unwrap(), [Prediction::Values(vec![13.0, -2.0])]);
         let values = target(TargetKind::Values, &["a"], &[], &[]);
-        assert_eq!(Prediction::of(&values, &[1.5]), Prediction::Values(vec![1.5]));
-        let Prediction::Flags(flags) = Prediction::of(&target(TargetKind::Flags, &["a", "b"], &[], &[]), &[0.0, 1e9])
+        assert_eq!(Prediction::of(&values, &[vec![1.5]]).unwrap(), [Prediction::Values(vec![1.5])]);
+        let Prediction::Flags(flags) =
+            Prediction::of_finite(&target(TargetKind::Flags, &["a", "b"], &[], &[]), &[0.0, 1e9])
         else {
             panic!("flags")
         };
         assert_eq!(flags, [0.5, 1.0]);
+    }
+
+    #[test]
+    fn outputs_that_are_no_numbers_say_nothing() {
+        for found in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for kind in [TargetKind::Classes, TargetKind::Values, TargetKind::Flags] {
+                let outputs = [vec![0.0, 1.0], vec![1.0, found]];
+                let error = Prediction::of(&target(kind, &["a", "b"], &[], &[]), &outputs).unwrap_err().to_string();
+                assert_eq!(error, format!("the network gives {found} for sample 2: expected finite numbers"));
+            }
+        }
     }
 }

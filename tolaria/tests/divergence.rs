@@ -150,6 +150,8 @@ fn run_for(
     let config = TrainConfig {
         batch: BatchConfig { batch_size: count(2), microbatches_per_step: count(2) },
         schedule: ScheduleConfig::constant(0.05),
+        // As often as a state is kept. Other faults are found by evaluations too.
+        eval_every_steps: NonZeroU64::new(4).filter(|_| matches!(fault, Fault::None | Fault::Gradient)),
         recovery,
         ..TrainConfig::default()
     };
@@ -196,8 +198,8 @@ fn watching_changes_no_bit_of_a_run_without_faults() {
 
 #[test]
 fn a_fault_that_passes_is_gone_back_from_and_leaves_no_trace() {
-    let expected = run(recovery(), data(&[]), NO_FAULT);
     for fault in [Fault::Gradient, Fault::Loss, Fault::Jump] {
+        let expected = run(recovery(), data(&[]), (fault, 0, 0, false));
         // In the first epoch, over the end of one, at the end of the run.
         for from in [3, 7, 8, 9, 13, 20, LAST - 3] {
             if fault == Fault::Jump && from < 13 {

@@ -20,6 +20,7 @@ pub(super) const FORMAT: Format =
 
 /// Largest text that is read, after unpacking.
 const LIMIT_BYTES: u64 = 1 << 30;
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const DELIMITERS: [u8; 4] = [b';', b'\t', b'|', b','];
 
 fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
@@ -37,7 +38,43 @@ fn parse(bytes: &[u8], place: &str, reading: &Reading<'_>) -> Result<Records, Er
         return Err(Error::Csv { place: place.into(), line: 1, column: 1, found, expected });
     }
     let text = Text::open(bytes, place, reading)?;
-    (&text as &dyn Sheet).records(reading, vec![text.described()])
+    let records = (&text as &dyn Sheet).records(reading, vec![text.described()])?;
+    expect_closed_quotes(bytes, text.delimiter, place)?;
+    Ok(records)
+}
+
+/// A quoted cell goes on to the quote that closes it, over rows too, also in a column that nobody reads. So that one whose closing
+/// quote is missing, or escaped by something else than a second quote, cannot take rows into it, nothing may stand between a closing
+/// quote and the end of its cell.
+///
+/// # Errors
+/// [`Error::Csv`] for the first quoted cell behind whose closing quote something stands, or that has none.
+fn expect_closed_quotes(bytes: &[u8], delimiter: u8, place: &str) -> Result<(), Error> {
+    let ends = |byte: u8| byte == delimiter || matches!(byte, b'\n' | b'\r');
+    let find =
+        |from: usize, is: &dyn Fn(u8) -> bool| bytes[from..].iter().position(|&byte| is(byte)).map(|at| from + at);
+    let mut start = if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    let mut column = 1;
+    loop {
+        let mut behind = start;
+        if bytes.get(start) == Some(&b'"') {
+            let mut close = find(start + 1, &|byte| byte == b'"');
+            while let Some(at) = close.filter(|&at| bytes.get(at + 1) == Some(&b'"')) {
+                close = find(at + 2, &|byte| byte == b'"');
+            }
+            let is_blank = |byte: u8| matches!(byte, b' ' | b'\t') && byte != delimiter;
+            behind = close.map_or(bytes.len(), |at| find(at + 1, &|byte| !is_blank(byte)).unwrap_or(bytes.len()));
+            if close.is_none() || bytes.get(behind).is_some_and(|&byte| !ends(byte)) {
+                let shown = String::from_utf8_lossy(&bytes[start..bytes.len().min(behind + 1)]);
+                let found = format!("the cell {} without a closing quote at its end", quoted(&shown));
+                let expected = "cells that are quoted as a whole, with quotes in them doubled".into();
+                return Err(Error::Csv { place: place.into(), line: line_of(bytes, start), column, found, expected });
+            }
+        }
+        let Some(end) = find(behind, &ends) else { return Ok(()) };
+        column = if bytes[end] == delimiter { column + 1 } else { 1 };
+        start = end + 1;
+    }
 }
 
 /// A text of rows.

@@ -149,7 +149,7 @@ fn measure(subject: &Subject, data: String, dataset: &Dataset) -> anyhow::Result
     let plan = &subject.preparation.target;
     let confusion = if plan.kind == TargetKind::Classes {
         let targets = read_vec_u32(targets, "targets", &mut reads)?;
-        let predictions = subject.outputs(inputs)?.into_iter().map(|outputs| Prediction::of(plan, &outputs));
+        let predictions = Prediction::of(plan, &subject.outputs(inputs)?)?;
         let pairs = targets.into_iter().zip(predictions).filter_map(|(target, prediction)| match prediction {
             Prediction::Class { class, .. } => Some((target as usize, class)),
             Prediction::Values(_) | Prediction::Flags(_) => None,

@@ -56,8 +56,7 @@ pub(super) fn command(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let applied = subject.preparation.apply(&args.data)?;
     output::tell(&applied.notes.iter().map(|note| format!("data: {note}\n")).collect::<String>());
     let inputs = applied.to_tensor(&candle_core::Device::Cpu)?.flatten_from(1)?;
-    let predictions: Vec<Prediction> =
-        subject.outputs(&inputs)?.into_iter().map(|outputs| Prediction::of(target, &outputs)).collect();
+    let predictions = Prediction::of(target, &subject.outputs(&inputs)?)?;
     let text = if args.json { lines(target, &predictions)? } else { table(target, &predictions)? };
     match &args.out {
         None => output::print(&text)?,

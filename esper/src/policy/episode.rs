@@ -96,8 +96,10 @@ pub(super) fn run(
     let mut watch = Watch { interrupt, reports: Vec::new() };
     let mut eager = Eager::acquire()?;
     let (outcome, operations) = counted(|| trainer.run(&mut eager, &mut watch));
-    if outcome? == Outcome::Interrupted {
-        return Ok(None);
+    match outcome? {
+        Outcome::Interrupted => return Ok(None),
+        Outcome::Halted => anyhow::bail!("the run was halted, and is not a whole one: see `train.safety`"),
+        Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped => {}
     }
     let states = trainer.seeds().export_seed_states(&eager)?;
     let permanent = states.iter().filter(|state| state.stage == SeedStage::Fossilized);

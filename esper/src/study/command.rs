@@ -303,8 +303,10 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
     let mut watch = Watch { interrupt, germinated: BTreeSet::new(), p_values: BTreeMap::new(), validation: None };
     let began = clock.now();
     let (outcome, operations) = counted(|| trainer.run(&mut eager, &mut watch));
-    if outcome? == Outcome::Interrupted {
-        return Ok(None);
+    match outcome? {
+        Outcome::Interrupted => return Ok(None),
+        Outcome::Halted => anyhow::bail!("the run was halted, and is not a whole one: see `train.safety`"),
+        Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped => {}
     }
     let seconds = (clock.now() - began).as_secs_f64();
     // What a GPU replays is not seen.

@@ -52,13 +52,13 @@ pub fn upper_bound(count: usize, n: usize) -> f64 {
     Beta::new(count as f64 + 1.0, (n - count) as f64).map_or(1.0, |beta| beta.inverse_cdf(0.95))
 }
 
-/// Mean and sample standard deviation.
+/// Mean and sample standard deviation, which one value has not.
 #[must_use]
-pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+pub fn mean_and_deviation(values: &[f64]) -> (f64, Option<f64>) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
-    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-    (mean, variance.sqrt())
+    let squares = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
+    (mean, (values.len() > 1).then(|| (squares / (n - 1.0)).sqrt()))
 }
 
 #[cfg(test)]

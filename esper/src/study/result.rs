@@ -56,7 +56,7 @@ pub(super) fn result(args: &StudyArgs, runs: &[Run]) -> BenchResult {
         let (average, deviation) = mean_and_deviation(&found);
         add("test_accuracy", "%", found);
         add("test_accuracy.mean", "%", vec![average]);
-        add("test_accuracy.deviation", "points", vec![deviation]);
+        add("test_accuracy.deviation", "points", deviation.into_iter().collect());
         add("steps", "count", mean(|run| run.steps as f64));
         add("seconds", "s", mean_seconds(&runs).into_iter().collect());
         let operations = |of| mean_operations(&runs, of);

@@ -80,6 +80,7 @@ pub(super) fn table(args: &StudyArgs, runs: &[Run]) -> String {
         let accuracies = |policy: &str| arm(policy).iter().map(|run| 100.0 * run.test_accuracy).collect::<Vec<f64>>();
         for policy in args.policies.iter().filter(|policy| !arm(policy).is_empty()) {
             let (mean, deviation) = mean_and_deviation(&accuracies(policy));
+            let deviation = deviation.map_or_else(String::new, |deviation| format!(" ± {deviation:.2}"));
             let count = |of: fn(&Run) -> f64| {
                 let (mean, _) = mean_and_deviation(&arm(policy).into_iter().map(of).collect::<Vec<f64>>());
                 mean
@@ -108,7 +109,7 @@ pub(super) fn table(args: &StudyArgs, runs: &[Run]) -> String {
             }
             writeln!(
                 text,
-                "| {data} | {policy} | {num_runs} | {steps:.0} | {seconds} | {operations} | {parameters:.0} | {germinated} | {read} | {kept:.1} | {:.1} %, < {:.1} % | {mean:.2} ± {deviation:.2} % | {difference} | {loss} |",
+                "| {data} | {policy} | {num_runs} | {steps:.0} | {seconds} | {operations} | {parameters:.0} | {germinated} | {read} | {kept:.1} | {:.1} %, < {:.1} % | {mean:.2}{deviation} % | {difference} | {loss} |",
                 100.0 * share,
                 100.0 * bound
             )

@@ -25,21 +25,22 @@ pub(crate) fn newest_checkpoint(run_dir: &Path, signing: Option<Signing>) -> any
 /// The checkpoint of the network that the run came to: the one that was tested or, where none was, the newest.
 ///
 /// # Errors
-/// As [`newest_checkpoint`]; [`UsageError`] when the best checkpoint is not the one that was tested.
+/// As [`newest_checkpoint`]; [`UsageError`] when the checkpoint is not the one that was tested.
 pub(super) fn result_checkpoint(
     run_dir: &Path,
     tested: Option<Tested>,
     signing: Option<Signing>,
 ) -> anyhow::Result<Loaded> {
-    let Some(tested) = tested.filter(|tested| tested.network == Which::Best) else {
-        return newest_checkpoint(run_dir, signing);
+    let Some(tested) = tested else { return newest_checkpoint(run_dir, signing) };
+    let (which, loaded) = match tested.network {
+        Which::Best => ("best", load(run_dir, signing, CheckpointReader::load_pinned)?),
+        Which::Last => ("newest", newest_checkpoint(run_dir, signing)?),
     };
-    let loaded = load(run_dir, signing, CheckpointReader::load_pinned)?;
     let found = loaded.snapshot.meta.step;
     if found != tested.step {
         let (shown, step) = (run_dir.display(), tested.step);
         return Err(UsageError(format!(
-            "{shown}: {SUMMARY_FILE} says that the network of step {step} was tested, but the best checkpoint is of step {found}; \
+            "{shown}: {SUMMARY_FILE} says that the network of step {step} was tested, but the {which} checkpoint is of step {found}; \
              expected the checkpoints of this run"
         ))
         .into());

@@ -53,6 +53,11 @@ fn what_was_looked_at_without_a_result_is_counted() {
     };
     assert_eq!(told(&decide(&mut policy, &skipped(20))).len(), 1, "there is room for another epoch");
     assert_eq!(told(&decide(&mut policy, &skipped(21)))[0], "looking_spent: cull seed-1");
+    // All of them were: there is no average.
+    let mut policy = tamiyo(config(SHORT));
+    decide(&mut policy, &shadowed(20, 60.0));
+    let none = SystemState { train: None, samples_per_epoch: Some(1000), ..shadowed(21, 60.0) };
+    assert_eq!(told(&decide(&mut policy, &none)).len(), 1, "there is room for another epoch");
 
     // 60 operations: 6.6 after the first epoch, and a third one would come to 19.8; with the one between that was not decided, a fourth
     // to 26.4.

@@ -20,20 +20,29 @@ use crate::trainer::rollback::RolledBack;
 use crate::trainer::run::Trainer;
 use crate::trainer::sums::EpochTotals;
 
+/// What was seen of the latest steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watched {
+    GoesOn,
+    /// Nor is anything wrong with the state, which is to be kept once all that is due after the step is part of it.
+    IsGood,
+    WentBack,
+}
+
 impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Looks at the steps since the last look, where it is time to, and at the end of an epoch or a run at the state too:
-    /// before anything is decided by it, or kept. Whether the run went back.
+    /// before anything is decided by it, or kept.
     pub(super) fn watch(
         &mut self,
         eager: &mut Eager,
         observer: &mut dyn Observer,
         (order, index): (&EpochOrder, usize),
-    ) -> Result<bool, Error> {
+    ) -> Result<Watched, Error> {
         let config = &self.config.recovery;
         let is_last = index + 1 == order.windows.len();
         let is_end = is_last || self.is_at_max_steps();
         if !config.is_on() || !(is_end || self.cursor.step.0.is_multiple_of(config.max_skipped.get())) {
-            return Ok(false);
+            return Ok(Watched::GoesOn);
         }
         let totals = self.sums.read(&mut self.reads)?;
         let looked = self.recovery.guard.look(&totals, config);
@@ -51,13 +60,13 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 self.recovery.guard.forgive();
                 self.recovery.bad_data = Some(self.cursor.epoch);
                 self.tell(&culprit, "left_out");
-                return Ok(false);
+                return Ok(Watched::GoesOn);
             }
             self.recover(eager, observer, &culprit, self.diverged(&totals))?;
-            return Ok(true);
+            return Ok(Watched::WentBack);
         }
         if is_end && self.bad_state_is_left(eager, observer)? {
-            return Ok(true);
+            return Ok(Watched::WentBack);
         }
         // After the last step there is nothing left that the sums could start over with.
         for owner in looked.stuck.into_iter().filter(|_| !is_last) {
@@ -67,10 +76,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 self.remove(eager, seed)?;
             }
         }
-        if looked.is_clean && !is_end {
-            return self.keep_if_due(eager, observer);
+        if !looked.is_clean || is_end || !self.is_keep_due() {
+            return Ok(Watched::GoesOn);
         }
-        Ok(false)
+        Ok(if self.bad_state_is_left(eager, observer)? { Watched::WentBack } else { Watched::IsGood })
     }
 
     /// What a run ends with whose steps are left out.
@@ -83,15 +92,25 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Keeps the state in memory when it is time to; the first one of a run is good. Where it is not finite the run goes back:
     /// then the answer is true.
     pub(super) fn keep_if_due(&mut self, eager: &mut Eager, observer: &mut dyn Observer) -> Result<bool, Error> {
-        let config = &self.config.recovery;
-        let is_due = self.recovery.is_due(self.cursor.step, config.every_steps);
-        // After the last step of an epoch a seed can not be removed.
-        if !config.is_on() || !is_due || self.cursor.window >= self.steps_per_epoch() {
+        if !self.is_keep_due() {
             return Ok(false);
         }
         if self.bad_state_is_left(eager, observer)? {
             return Ok(true);
         }
+        self.keep_good_state(eager)?;
+        Ok(false)
+    }
+
+    fn is_keep_due(&self) -> bool {
+        let config = &self.config.recovery;
+        let is_due = self.recovery.is_due(self.cursor.step, config.every_steps);
+        // After the last step of an epoch a seed can not be removed.
+        config.is_on() && is_due && self.cursor.window < self.steps_per_epoch()
+    }
+
+    /// Keeps the state, which was looked at, in memory.
+    pub(super) fn keep_good_state(&mut self, eager: &mut Eager) -> Result<(), Error> {
         self.recovery.tried = Some(self.cursor.step);
         self.settle(eager)?;
         let is_first = self.recovery.ring.is_empty();
@@ -103,7 +122,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             let mib = self.config.recovery.memory_mib;
             tracing::warn!("`recovery.memory_mib = {mib}` does not hold two states: the last good one grows old");
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Goes back where the state is not finite; whether it was not.

@@ -28,6 +28,7 @@ use crate::host_read::HostReads;
 use crate::optim::Optimizer;
 use crate::trainer::config::TrainConfig;
 use crate::trainer::confirm::Divided;
+use crate::trainer::divergence::Watched;
 use crate::trainer::evaluate::{Evaluation, HeldOut, Probe, evaluate};
 use crate::trainer::evaluations::Evaluated;
 use crate::trainer::executor::{StepExecutor, StepShape};
@@ -380,7 +381,8 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 self.step(eager, &order, index)?;
                 let is_last = index + 1 == num_windows;
                 self.collect_saved(observer);
-                if self.watch(eager, observer, (&order, index))? {
+                let watched = self.watch(eager, observer, (&order, index))?;
+                if watched == Watched::WentBack {
                     continue 'epochs;
                 }
                 if is_last {
@@ -389,6 +391,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                     let done = self.between_steps(eager, observer);
                     if self.or_go_back(eager, observer, done)?.is_none() {
                         continue 'epochs;
+                    }
+                    if watched == Watched::IsGood {
+                        self.keep_good_state(eager)?;
                     }
                 }
                 let flow = observer.step(&self.step_report(num_windows));
@@ -534,16 +539,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let evaluation = evaluate(&mut self.executor, evaluated, &mut self.reads);
         self.optimizer.exchange_averages(model.parameters())?;
         evaluation
-    }
-
-    /// Checkpoints are written every so many epochs and steps, and at the end of the run.
-    fn checkpoint_due(&self) -> bool {
-        let (epoch, step) = (self.cursor.epoch.0, self.cursor.step.0);
-        let due = |saver: &Saver| {
-            epoch.is_multiple_of(saver.every_epochs.get())
-                || saver.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
-        };
-        self.saver.as_ref().is_some_and(due) || self.over().is_some()
     }
 
     pub(super) fn seed_error<E: leyline::error::Error>(&self, source: E) -> Error {

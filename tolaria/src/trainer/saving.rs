@@ -15,7 +15,7 @@ use crate::trainer::observer::{Observer, RunEvent};
 use crate::trainer::phase::phase;
 use crate::trainer::ring;
 use crate::trainer::run::Trainer;
-use crate::trainer::saver::{Done, Flight, Job, MAX_CHECKPOINTS_IN_FLIGHT, News};
+use crate::trainer::saver::{Done, Flight, Job, MAX_CHECKPOINTS_IN_FLIGHT, News, Saver};
 use crate::trainer::stop::Best;
 
 /// How much a checkpoint matters.
@@ -44,6 +44,16 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub fn failed_checkpoints(&self) -> Option<(u64, &str)> {
         let (num, error) = self.saver.as_ref()?.failed.as_ref()?;
         Some((*num, error))
+    }
+
+    /// Checkpoints are written every so many epochs and steps, and at the end of the run.
+    pub(super) fn checkpoint_due(&self) -> bool {
+        let (epoch, step) = (self.cursor.epoch.0, self.cursor.step.0);
+        let due = |saver: &Saver| {
+            epoch.is_multiple_of(saver.every_epochs.get())
+                || saver.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
+        };
+        self.saver.as_ref().is_some_and(due) || self.over().is_some()
     }
 
     /// A checkpoint that is due. One that fails is reported and counted, and training goes on, but not past the end: a run

@@ -222,6 +222,30 @@ fn each_mistake_is_named_with_line_and_column() {
         b"1,2,\"0\n1,3,1\n",
         "x.csv:1:3: found a line break within `0\\n1,3,1`, expected quotes that are closed on their line",
     );
+    let unread = DataConfig { ignore: vec![ColumnRef::Name("note".into())], ..DataConfig::default() };
+    let quotes =
+        "without a closing quote at its end, expected cells that are quoted as a whole, with quotes in them doubled";
+    // As some write them: a backslash is no escape here, and the cell would take the row below into it.
+    check_refused_as(
+        b"x,note,y\n1,\"6\\\"\",0\n2,\"7\\\"\",1\n3,ok,0\n4,ok,1\n",
+        &unread,
+        &format!(r#"x.csv:2:2: found the cell `\"6\\\"\",0\n2,\"7` {quotes}"#),
+    );
+    check_refused_as(
+        b"x,y,note\r\n1,0,a\r\n2,1,\"b\r\n3,0,c\r\n4,1,d\r\n",
+        &unread,
+        &format!(r#"x.csv:3:3: found the cell `\"b\r\n3,0,c\r\n4,1,d\r\n` {quotes}"#),
+    );
+    check_refused_as(
+        b"x,y,note\n1,0,\"a\"b\n2,1,c\n",
+        &unread,
+        &format!(r#"x.csv:2:3: found the cell `\"a\"b` {quotes}"#),
+    );
+    let closed = "\u{feff}\"x\",y,note\n1,0,\"a, \"\"b\"\"\nc\" \n2,1, d \"e\" f\n3,\"0\",\"\"";
+    assert_eq!(
+        numbers(closed, &DataConfig { target: Some(ColumnRefs::One(ColumnRef::Name("y".into()))), ..unread }).1,
+        [0.0, 1.0, 0.0]
+    );
     let semicolons = DataConfig { delimiter: Some(Delimiter::Semicolon), ..DataConfig::default() };
     check_refused_as(
         b"1,2\n",

@@ -44,10 +44,11 @@ struct Prices<'a> {
 
 impl<'a> Prices<'a> {
     fn of(config: &LookingConfig, state: &'a SystemState) -> Self {
-        let scores = state.train.as_ref().zip(state.validation.as_ref()).filter(|_| state.costs.is_some());
-        let samples = scores.map(|(train, validation)| {
-            // Those of skipped steps are in no average, and were passed over all the same.
-            let trained = state.samples_per_epoch.unwrap_or(train.num_samples) as f64;
+        // Those of skipped steps are in no average, and were passed over all the same.
+        let trained = state.samples_per_epoch.or_else(|| Some(state.train.as_ref()?.num_samples));
+        let scores = trained.zip(state.validation.as_ref()).filter(|_| state.costs.is_some());
+        let samples = scores.map(|(trained, validation)| {
+            let trained = trained as f64;
             // A microbatch, which is at most what a step takes.
             let audited = trained / state.steps_per_epoch.max(1) as f64;
             let confirming = state.confirming.map_or(0, |next| next.num_samples);
