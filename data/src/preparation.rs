@@ -274,7 +274,10 @@ impl Preparation {
             None => None,
         };
         let shape = records.features.sample_shape(Some(&plan));
-        if shape.iter().product::<usize>() != self.num_features() || shape.len() > 1 && shape != self.sample_shape {
+        // A channel of its own does not move a number.
+        let sides = |shape: &[usize]| shape.iter().copied().filter(|&side| side != 1).collect::<Vec<_>>();
+        let is_alike = shape.len() < 2 || sides(&shape) == sides(&self.sample_shape);
+        if shape.iter().product::<usize>() != self.num_features() || !is_alike {
             let (found, expected) = (format!("samples of {shape:?}"), format!("samples of {:?}", self.sample_shape));
             return Err(Error::Content { place, found, expected });
         }

@@ -74,13 +74,33 @@ fn sub_folders_of_images_are_classes() {
 fn one_image_with_colors_gives_all_three_channels() {
     let pixels: Vec<u8> = (0..18).collect();
     let folder = Folder::new(&[("dog/9.png", &png(2, 3, png::ColorType::Rgb, &pixels))]);
-    let Prepared { splits, .. } = folder.load(folder.0.path()).unwrap();
+    let Prepared { splits, preparation, .. } = folder.load(folder.0.path()).unwrap();
     let all = [&splits.train, &splits.validation, &splits.test];
     let rows = || all.iter().flat_map(|table| (0..table.num_samples()).map(|row| table.sample(row).to_vec()));
     let colored =
         [0, 3, 6, 9, 12, 15, 1, 4, 7, 10, 13, 16, 2, 5, 8, 11, 14, 17].map(|level: u8| f32::from(level)).to_vec();
     assert_eq!(rows().filter(|row| *row == colored).count(), 1);
     assert_eq!(rows().filter(|row| row[..6] == row[6..12] && row[6..12] == row[12..]).count(), 8);
+    // So do grey ones that are read by it.
+    folder.write("more/a.png", &png(2, 3, png::ColorType::Grayscale, &[1, 2, 3, 4, 5, 6]));
+    let applied = preparation.apply(&folder.0.path().join("more")).unwrap();
+    assert_eq!((applied.num_samples(), applied.sample_shape), (1, vec![3, 2, 3]));
+    let Inputs::Values(values) = applied.inputs else { panic!("values") };
+    assert!(values[..6] == values[6..12] && values[6..12] == values[12..], "{values:?}");
+}
+
+#[test]
+fn images_without_a_channel_are_those_of_one() {
+    let folder = Folder::new(&[]);
+    let Prepared { preparation, .. } = folder.load(folder.0.path()).unwrap();
+    let [_, rows, columns] = preparation.sample_shape[..] else { panic!("{:?}", preparation.sample_shape) };
+    let write = |rows: usize, columns: usize| {
+        let sides = [1, rows, columns].map(|side| u32::try_from(side).unwrap().to_be_bytes()).concat();
+        folder.write("x.idx", &[&[0, 0, 8, 3][..], &sides, &vec![7; rows * columns]].concat());
+        preparation.apply(&folder.0.path().join("x.idx"))
+    };
+    assert_eq!(write(rows, columns).unwrap().sample_shape, preparation.sample_shape);
+    assert!(write(columns, rows).unwrap_err().to_string().contains("found samples of"));
 }
 
 #[test]

@@ -172,6 +172,14 @@ impl Sheet for Text<'_> {
                 let found = format!("{} columns", record.len());
                 return Err(line.wrong(record.len().min(self.names.len()) - 1, found, expected));
             }
+            // Of a file with one column an empty line may be a cell, and rows that are numbered would be others without it.
+            if self.names.len() == 1 && !is_first && line.is_behind_a_gap() {
+                return Err(line.wrong(
+                    0,
+                    "an empty line above".into(),
+                    "a value in every line, or nothing behind it".into(),
+                ));
+            }
             if !std::mem::take(&mut is_first) {
                 take(&line)?;
             }
@@ -206,6 +214,15 @@ impl Row for Line<'_> {
 }
 
 impl Line<'_> {
+    /// Whether there is an empty line right before the row.
+    fn is_behind_a_gap(&self) -> bool {
+        let start = self.record.position().map_or(0, |position| usize::try_from(position.byte()).unwrap_or(usize::MAX));
+        let rest = self.text.bytes.get(start..).unwrap_or_default();
+        // The reader leaves the second half of the `\r\n` that ends the row before.
+        let is_half = start > 0 && self.text.bytes[start - 1] == b'\r' && rest.first() == Some(&b'\n');
+        start > 0 && rest.get(usize::from(is_half)).is_some_and(|byte| matches!(byte, b'\r' | b'\n'))
+    }
+
     fn expect_text(&self) -> Result<(), Error> {
         (0..self.record.len()).try_for_each(|column| self.text(column).map(drop))
     }

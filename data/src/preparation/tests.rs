@@ -42,6 +42,23 @@ fn rows(target: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
+fn an_empty_line_of_a_file_with_one_column_moves_no_row_up() {
+    let case = Case::new();
+    let rows: String = (0..30).map(|i| format!("{},{}\n", i % 10, i % 2)).collect();
+    let Prepared { preparation, .. } = case.load(&format!("x,y\n{rows}"), |_| {}).unwrap();
+    for end in ["\n", "\r\n", "\r"] {
+        let lines = |lines: &[&str]| lines.iter().map(|line| format!("{line}{end}")).collect::<String>();
+        let found = case.apply(&preparation, &lines(&["x", "1", "", "3"]));
+        let message = "more.csv:4:1: found an empty line above, expected a value in every line, or nothing behind it";
+        assert_eq!(found.unwrap_err(), message, "{end:?}");
+        let found = case.apply(&preparation, &lines(&["x", "1", "2", "3", "", ""])).unwrap();
+        assert_eq!(found.num_samples(), 3, "{end:?}");
+    }
+    // Of several columns an empty line is no row.
+    assert_eq!(case.apply(&preparation, "x,y\n1,0\n\n3,1\n").unwrap().num_samples(), 2);
+}
+
+#[test]
 fn numbers_are_standardized_by_the_training_rows_alone_and_words_become_flags() {
     let case = Case::new();
     let Prepared { splits, preparation, notes, .. } = case.load(&rows(|i| (i % 2).to_string()), |_| {}).unwrap();
