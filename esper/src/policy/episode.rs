@@ -15,7 +15,7 @@ use tamiyo::PolicyKind;
 use tamiyo::policy::learned::{Choice, Choosing, Held, Networks, Teacher, Trace};
 use tamiyo::risk::RiskRule;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, Outcome};
+use tolaria::trainer::{Flow, Observer, Outcome, RunEvent};
 
 use crate::config::{DeviceName, EsperConfig};
 use crate::data::Prepared;
@@ -53,6 +53,12 @@ struct Watch<'a> {
 impl Observer for Watch<'_> {
     fn step_finished(&mut self, _step: StepIndex) -> Flow {
         if self.interrupt.asked() { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn event(&mut self, event: &RunEvent<'_>) {
+        if let RunEvent::RolledBack { epoch, .. } = event {
+            self.reports.retain(|report| report.epoch <= *epoch);
+        }
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {

@@ -14,7 +14,7 @@ use clap::Args;
 use esper_layers::operations::counted;
 use leyline::clock::{Clock, SystemClock};
 use leyline::error::BoxError;
-use leyline::id::{RunId, SeedId, StepIndex};
+use leyline::id::{EpochIndex, RunId, SeedId, StepIndex};
 use leyline::region::Eager;
 use leyline::seed::{Confirming, SeedManager as _, SeedStage};
 use leyline::state::Score;
@@ -77,7 +77,8 @@ pub struct StudyArgs {
 /// Stops a run when the user asks for it, counts the seeds that it tries, and keeps what their confirmations found and what the network is worth on validation data.
 struct Watch<'a> {
     interrupt: &'a Interrupt,
-    germinated: BTreeSet<SeedId>,
+    /// With the epochs after which they did.
+    germinated: BTreeSet<(EpochIndex, SeedId)>,
     p_values: BTreeMap<SeedId, f64>,
     /// Accuracy and loss on the validation data, as they were evaluated last: at the end of the run, be it inside an epoch.
     validation: Option<(f64, f64)>,
@@ -95,14 +96,16 @@ impl Observer for Watch<'_> {
     }
 
     fn event(&mut self, event: &RunEvent<'_>) {
-        if let RunEvent::Evaluated(evaluation) = event {
-            self.evaluated(&evaluation.validation);
+        match event {
+            RunEvent::Evaluated(evaluation) => self.evaluated(&evaluation.validation),
+            RunEvent::RolledBack { epoch, .. } => self.germinated.retain(|(after, _)| after <= epoch),
+            _ => {}
         }
     }
 
     fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
         let germinated = report.transitions.iter().filter(|change| change.to == SeedStage::Germinated);
-        self.germinated.extend(germinated.map(|change| change.seed));
+        self.germinated.extend(germinated.map(|change| (report.epoch, change.seed)));
         // As the policy saw them: its orders may have ended them since.
         let seeds = report.asked.iter().flat_map(|asked| &asked.seeds).chain(&report.seeds);
         let read = seeds.filter_map(|seed| Some((seed.seed_id, seed.confirmation?.measured.p_value)));
@@ -360,10 +363,11 @@ fn unconfirmable(at_the_end: Option<Confirming>) -> Option<String> {
 mod tests {
     use clap::Parser;
     use esper_disk::StdFs;
-    use leyline::id::EpochIndex;
     use tamiyo::policy::learned::{NUM_FEATURES, NUM_OUTPUTS, Network, Parts};
+    use tolaria::trainer::report::TransitionRecord;
 
     use super::*;
+    use crate::report::testing::epoch;
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -404,5 +408,26 @@ mod tests {
             let stamped = origin.get("network").map(|digest| digest.as_str().unwrap().to_owned());
             assert_eq!((&looked, &stamped), (&expected, &expected), "{}", arm.policy);
         }
+    }
+
+    #[test]
+    fn seeds_that_a_run_went_back_from_are_not_counted() {
+        let interrupt = Interrupt::default();
+        let mut watch =
+            Watch { interrupt: &interrupt, germinated: BTreeSet::new(), p_values: BTreeMap::new(), validation: None };
+        let germinates = |number, seed| {
+            let [from, to] = [SeedStage::Dormant, SeedStage::Germinated];
+            let change = TransitionRecord { seed: SeedId(seed), from, to, reason: String::new() };
+            EpochReport { transitions: vec![change], ..epoch(number) }
+        };
+        for (number, seed) in [(7, 1), (9, 2)] {
+            watch.epoch_finished(&germinates(number, seed)).unwrap();
+        }
+        let [from, to] = [90, 80].map(StepIndex);
+        watch.event(&RunEvent::RolledBack { from, to, epoch: EpochIndex(8), culprit: "the loss", rate_factor: 1.0 });
+        assert_eq!(watch.germinated.iter().map(|(_, seed)| seed.0).collect::<Vec<_>>(), [1]);
+        // The number is used again.
+        watch.epoch_finished(&germinates(10, 2)).unwrap();
+        assert_eq!(watch.germinated.len(), 2);
     }
 }
