@@ -159,6 +159,11 @@ impl ColumnPlan {
     }
 }
 
+/// The shape of samples, or that of the only channel that they have.
+fn without_channel(shape: &[usize]) -> &[usize] {
+    shape.strip_prefix(&[1]).unwrap_or(shape)
+}
+
 impl Preparation {
     /// The version that this build writes and reads.
     pub const VERSION: u32 = 1;
@@ -273,16 +278,16 @@ impl Preparation {
             None if has_targets => Some(self.target.encode(&records.targets, &place)?),
             None => None,
         };
-        let shape = records.features.sample_shape(Some(&plan));
-        // A channel of its own does not move a number.
-        let sides = |shape: &[usize]| shape.iter().copied().filter(|&side| side != 1).collect::<Vec<_>>();
-        let is_alike = shape.len() < 2 || sides(&shape) == sides(&self.sample_shape);
+        let features = if format.is_images() { self.in_channels(records.features) } else { records.features };
+        let shape = features.sample_shape(Some(&plan));
+        // Rows and columns are those of one channel.
+        let is_alike = shape.len() < 2 || without_channel(&shape) == without_channel(&self.sample_shape);
         if shape.iter().product::<usize>() != self.num_features() || !is_alike {
             let (found, expected) = (format!("samples of {shape:?}"), format!("samples of {:?}", self.sample_shape));
             return Err(Error::Content { place, found, expected });
         }
         let by_columns = Self { columns: Some(plan), ..self.clone() };
-        let inputs = by_columns.scaled(records.features, &mut notes)?;
+        let inputs = by_columns.scaled(features, &mut notes)?;
         if let Inputs::Values(values) = &inputs
             && let Some(at) = values.iter().position(|value| !value.is_finite())
         {
@@ -290,6 +295,19 @@ impl Preparation {
             return Err(Error::Content { place, found, expected: "finite numbers".into() });
         }
         Ok(Applied { inputs, sample_shape: self.sample_shape.clone(), targets, notes })
+    }
+
+    /// Grey images, in three channels where coloured ones were learned from.
+    fn in_channels(&self, features: Features) -> Features {
+        match features {
+            Features::Whole(Inputs::Values(values), shape) if matches!(shape[..], [1, rows, columns] if self.sample_shape == [3, rows, columns]) =>
+            {
+                let images = values.chunks(shape.iter().product());
+                let values = images.flat_map(|image| image.repeat(3)).collect();
+                Features::Whole(Inputs::Values(values), self.sample_shape.clone())
+            }
+            others => others,
+        }
     }
 
     /// The format of another file. One that was given holds for files that are named as the one that was learned from.

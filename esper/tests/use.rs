@@ -161,6 +161,13 @@ fn the_best_network_is_the_one_that_is_tested_predicted_with_and_exported() {
     let expected = summary["test_measures"]["mean_abs_error"].as_f64().unwrap();
     assert!((error - expected).abs() < 1e-5 * expected, "{error} from what was written, {expected} in the summary");
 
+    // A target that is a number, and whose square is none.
+    let far = of_test[0].rsplit_once(',').unwrap().0.to_owned() + ",3e38";
+    fs::write(dir.path().join("far.csv"), table(&[&far])).unwrap();
+    let output = esper(dir.path(), &["evaluate", "net", "--data", "far.csv", "--json"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && error.contains("the loss over far.csv is inf"), "{error}");
+
     // The last one, where no other is kept.
     let last = ["--set", "checkpoint.keep_best=false", "--epochs", "3"];
     done(&[&["train", "--data", "./rows.csv", "--out", "last", "--policy", "off"], &last[..]].concat());

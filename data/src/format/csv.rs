@@ -43,12 +43,13 @@ fn parse(bytes: &[u8], place: &str, reading: &Reading<'_>) -> Result<Records, Er
     Ok(records)
 }
 
-/// A quoted cell goes on to the quote that closes it, over rows too, also in a column that nobody reads. So that one whose closing
-/// quote is missing, or escaped by something else than a second quote, cannot take rows into it, nothing may stand between a closing
-/// quote and the end of its cell.
+/// A quoted cell goes on to the quote that closes it, over rows too, also in a column that nobody reads. One whose closing quote is
+/// missing, or escaped by something else than a second quote, takes cells or rows into it, and most often goes on behind the quote that
+/// ends it then.
 ///
 /// # Errors
-/// [`Error::Csv`] for the first quoted cell behind whose closing quote something stands, or that has none.
+/// [`Error::Csv`] for the first quoted cell that has no closing quote, or one in front of something else and a delimiter or a line
+/// break within.
 fn expect_closed_quotes(bytes: &[u8], delimiter: u8, place: &str) -> Result<(), Error> {
     let ends = |byte: u8| byte == delimiter || matches!(byte, b'\n' | b'\r');
     let find =
@@ -64,7 +65,8 @@ fn expect_closed_quotes(bytes: &[u8], delimiter: u8, place: &str) -> Result<(), 
             }
             let is_blank = |byte: u8| matches!(byte, b' ' | b'\t') && byte != delimiter;
             behind = close.map_or(bytes.len(), |at| find(at + 1, &|byte| !is_blank(byte)).unwrap_or(bytes.len()));
-            if close.is_none() || bytes.get(behind).is_some_and(|&byte| !ends(byte)) {
+            let goes_on = bytes.get(behind).is_some_and(|&byte| !ends(byte));
+            if close.is_none() || goes_on && bytes[start..behind].iter().any(|&byte| ends(byte)) {
                 let shown = String::from_utf8_lossy(&bytes[start..bytes.len().min(behind + 1)]);
                 let found = format!("the cell {} without a closing quote at its end", quoted(&shown));
                 let expected = "cells that are quoted as a whole, with quotes in them doubled".into();
@@ -216,11 +218,16 @@ impl Row for Line<'_> {
 impl Line<'_> {
     /// Whether there is an empty line right before the row.
     fn is_behind_a_gap(&self) -> bool {
-        let start = self.record.position().map_or(0, |position| usize::try_from(position.byte()).unwrap_or(usize::MAX));
-        let rest = self.text.bytes.get(start..).unwrap_or_default();
-        // The reader leaves the second half of the `\r\n` that ends the row before.
-        let is_half = start > 0 && self.text.bytes[start - 1] == b'\r' && rest.first() == Some(&b'\n');
-        start > 0 && rest.get(usize::from(is_half)).is_some_and(|byte| matches!(byte, b'\r' | b'\n'))
+        let position = self.record.position().map_or(0, |position| position.byte());
+        let bytes = self.text.bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(self.text.bytes);
+        // Of the first row the reader counts from before the mark.
+        let mark = if position == 0 { 0 } else { self.text.bytes.len() - bytes.len() };
+        let (above, rest) = bytes.split_at(usize::try_from(position).unwrap_or(usize::MAX).saturating_sub(mark));
+        let is_break = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+        let breaks = || above.iter().rev().take_while(is_break).chain(rest.iter().take_while(is_break));
+        // A line ends with `\n`, whatever is before it, or where there is none with `\r`; one of them ends the row above.
+        let end = if breaks().any(|&byte| byte == b'\n') { b'\n' } else { b'\r' };
+        breaks().filter(|&&byte| byte == end).count() > usize::from(position > 0)
     }
 
     fn expect_text(&self) -> Result<(), Error> {

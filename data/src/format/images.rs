@@ -61,11 +61,7 @@ fn read(path: &Path, reading: &Reading<'_>) -> Result<Records, Error> {
     if files.is_empty() {
         return Err(content(path, "no image".into(), "folders of .png, .jpg or .jpeg files, one per class".into()));
     }
-    let mut shape = common_shape(&files)?;
-    // What was learned from colors takes three channels, also where all further images are grey.
-    if reading.learned.is_some_and(|plan| plan.features.len() == 3 * shape[1] * shape[2]) {
-        shape[0] = 3;
-    }
+    let shape = common_shape(&files)?;
     let width: usize = shape.iter().product();
     let total = files.len().checked_mul(width).filter(|&total| total <= MAX_VALUES);
     let total = total.ok_or_else(|| {

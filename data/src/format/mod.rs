@@ -133,6 +133,11 @@ impl Format {
         self.keys.starts_with(TOKENS)
     }
 
+    /// Whether these are folders of images.
+    pub(super) fn is_images(&self) -> bool {
+        self.name == images::FORMAT.name
+    }
+
     /// Whether these are bytes of a text.
     pub(super) fn is_text(&self) -> bool {
         self.name == text::TEXT.name

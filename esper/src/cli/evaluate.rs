@@ -159,6 +159,12 @@ fn measure(subject: &Subject, data: String, dataset: &Dataset) -> anyhow::Result
         None
     };
     let Score { loss, num_samples: samples, measures, .. } = score;
+    if !loss.is_finite() {
+        return Err(UsageError(format!(
+            "the loss over {data} is {loss}, expected a finite number: inputs or targets may be far from all that were learned"
+        ))
+        .into());
+    }
     let loss = subject.task.is_some().then_some(loss);
     if loss.is_none() {
         output::tell(

@@ -79,7 +79,8 @@ struct Watch<'a> {
     interrupt: &'a Interrupt,
     /// With the epochs after which they did.
     germinated: BTreeSet<(EpochIndex, SeedId)>,
-    p_values: BTreeMap<SeedId, f64>,
+    /// With the epochs after which they were read.
+    p_values: BTreeMap<SeedId, (EpochIndex, f64)>,
     /// Accuracy and loss on the validation data, as they were evaluated last: at the end of the run, be it inside an epoch.
     validation: Option<(f64, f64)>,
 }
@@ -98,7 +99,10 @@ impl Observer for Watch<'_> {
     fn event(&mut self, event: &RunEvent<'_>) {
         match event {
             RunEvent::Evaluated(evaluation) => self.evaluated(&evaluation.validation),
-            RunEvent::RolledBack { epoch, .. } => self.germinated.retain(|(after, _)| after <= epoch),
+            RunEvent::RolledBack { epoch, .. } => {
+                self.germinated.retain(|(after, _)| after <= epoch);
+                self.p_values.retain(|_, (after, _)| *after <= *epoch);
+            }
             _ => {}
         }
     }
@@ -108,8 +112,9 @@ impl Observer for Watch<'_> {
         self.germinated.extend(germinated.map(|change| (report.epoch, change.seed)));
         // As the policy saw them: its orders may have ended them since.
         let seeds = report.asked.iter().flat_map(|asked| &asked.seeds).chain(&report.seeds);
-        let read = seeds.filter_map(|seed| Some((seed.seed_id, seed.confirmation?.measured.p_value)));
-        self.p_values.extend(read);
+        for (seed, read) in seeds.filter_map(|seed| Some((seed.seed_id, seed.confirmation?.measured.p_value))) {
+            self.p_values.entry(seed).or_insert((report.epoch, read));
+        }
         self.evaluated(&report.validation);
         Ok(())
     }
@@ -344,7 +349,7 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
         num_fossilized,
         num_germinated: Some(watch.germinated.len() as u64),
         num_confirmations: confirming.map(|next| next.num_read),
-        p_values: watch.p_values.into_values().collect(),
+        p_values: watch.p_values.into_values().map(|(_, p_value)| p_value).collect(),
         unconfirmable: unconfirmable(confirming),
         set: set.clone(),
         origin: Origin::of(build, arm, &prepared),
@@ -423,9 +428,11 @@ mod tests {
         for (number, seed) in [(7, 1), (9, 2)] {
             watch.epoch_finished(&germinates(number, seed)).unwrap();
         }
+        watch.p_values.extend([(SeedId(1), (EpochIndex(8), 0.01)), (SeedId(2), (EpochIndex(9), 0.9))]);
         let [from, to] = [90, 80].map(StepIndex);
         watch.event(&RunEvent::RolledBack { from, to, epoch: EpochIndex(8), culprit: "the loss", rate_factor: 1.0 });
         assert_eq!(watch.germinated.iter().map(|(_, seed)| seed.0).collect::<Vec<_>>(), [1]);
+        assert_eq!(watch.p_values.keys().map(|seed| seed.0).collect::<Vec<_>>(), [1]);
         // The number is used again.
         watch.epoch_finished(&germinates(10, 2)).unwrap();
         assert_eq!(watch.germinated.len(), 2);

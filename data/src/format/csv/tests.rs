@@ -237,11 +237,12 @@ fn each_mistake_is_named_with_line_and_column() {
         &format!(r#"x.csv:3:3: found the cell `\"b\r\n3,0,c\r\n4,1,d\r\n` {quotes}"#),
     );
     check_refused_as(
-        b"x,y,note\n1,0,\"a\"b\n2,1,c\n",
+        b"x,y,note\n1,0,\"a,c\"b\n2,1,c\n",
         &unread,
-        &format!(r#"x.csv:2:3: found the cell `\"a\"b` {quotes}"#),
+        &format!(r#"x.csv:2:3: found the cell `\"a,c\"b` {quotes}"#),
     );
-    let closed = "\u{feff}\"x\",y,note\n1,0,\"a, \"\"b\"\"\nc\" \n2,1, d \"e\" f\n3,\"0\",\"\"";
+    // Quotes that take nothing into their cells stay.
+    let closed = "\u{feff}\"x\",y,note\n1,0,\"a, \"\"b\"\"\nc\" \n2,1, d \"e\" f\n3,\"0\",\"Great\" film";
     assert_eq!(
         numbers(closed, &DataConfig { target: Some(ColumnRefs::One(ColumnRef::Name("y".into()))), ..unread }).1,
         [0.0, 1.0, 0.0]
