@@ -20,7 +20,7 @@ use tamiyo::{Tamiyo, TamiyoConfig};
 use tolaria::batch::transform::AugmentConfig;
 use tolaria::batch::{Dataset, GpuDataset, Placement, SamplerConfig, WeighedBy};
 use tolaria::task::{TargetFacts, Task};
-use tolaria::trainer::{Checkpoints, Parts, Splits, TrainConfig, Trainer};
+use tolaria::trainer::{Checkpoints, Outcome, Parts, Splits, TrainConfig, Trainer};
 
 use crate::config::{DeviceName, EsperConfig, Issue};
 use crate::data::{self, Prepared, Table, TargetKind, TargetPlan, Targets};
@@ -144,6 +144,18 @@ pub fn assemble(config: &EsperConfig, prepared: &Prepared, around: Surroundings)
 pub(crate) fn answering_parameters(trainer: &EsperTrainer) -> usize {
     let segments = trainer.seeds().model().layout().segments().iter();
     segments.filter(|segment| !segment.spec.isolated).map(|segment| segment.len).sum()
+}
+
+/// Whether a run that others are compared with went to its end; not where the user ended it.
+///
+/// # Errors
+/// Where it was halted.
+pub(crate) fn is_whole(outcome: Outcome) -> anyhow::Result<bool> {
+    match outcome {
+        Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped => Ok(true),
+        Outcome::Interrupted => Ok(false),
+        Outcome::Halted => anyhow::bail!("the run was halted, and is not a whole one: see `train.safety`"),
+    }
 }
 
 /// Where the data of a run on a GPU are; there is nothing to decide on the CPU.

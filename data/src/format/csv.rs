@@ -51,6 +51,9 @@ fn parse(bytes: &[u8], place: &str, reading: &Reading<'_>) -> Result<Records, Er
 /// [`Error::Csv`] for the first quoted cell that has no closing quote, or one in front of something else and a delimiter or a line
 /// break within.
 fn expect_closed_quotes(bytes: &[u8], delimiter: u8, place: &str) -> Result<(), Error> {
+    if !bytes.contains(&b'"') {
+        return Ok(());
+    }
     let ends = |byte: u8| byte == delimiter || matches!(byte, b'\n' | b'\r');
     let find =
         |from: usize, is: &dyn Fn(u8) -> bool| bytes[from..].iter().position(|&byte| is(byte)).map(|at| from + at);
@@ -209,25 +212,26 @@ impl Row for Line<'_> {
     }
 
     fn wrong(&self, column: usize, found: String, expected: String) -> Error {
-        let start = self.record.position().map_or(0, |position| usize::try_from(position.byte()).unwrap_or(usize::MAX));
-        let line = line_of(self.text.bytes, start);
+        let line = line_of(self.text.bytes, self.start());
         Error::Csv { place: self.text.place.into(), line, column: column + 1, found, expected }
     }
 }
 
 impl Line<'_> {
+    /// Where the row begins in the text: of the first one before a byte-order mark, of others behind what ends the row above.
+    fn start(&self) -> usize {
+        self.record.position().map_or(0, |position| usize::try_from(position.byte()).unwrap_or(usize::MAX))
+    }
+
     /// Whether there is an empty line right before the row.
     fn is_behind_a_gap(&self) -> bool {
-        let position = self.record.position().map_or(0, |position| position.byte());
-        let bytes = self.text.bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(self.text.bytes);
-        // Of the first row the reader counts from before the mark.
-        let mark = if position == 0 { 0 } else { self.text.bytes.len() - bytes.len() };
-        let (above, rest) = bytes.split_at(usize::try_from(position).unwrap_or(usize::MAX).saturating_sub(mark));
+        let (above, rest) = self.text.bytes.split_at(self.start());
+        let rest = if above.is_empty() { rest.strip_prefix(BYTE_ORDER_MARK).unwrap_or(rest) } else { rest };
         let is_break = |byte: &&u8| matches!(byte, b'\r' | b'\n');
         let breaks = || above.iter().rev().take_while(is_break).chain(rest.iter().take_while(is_break));
         // A line ends with `\n`, whatever is before it, or where there is none with `\r`; one of them ends the row above.
         let end = if breaks().any(|&byte| byte == b'\n') { b'\n' } else { b'\r' };
-        breaks().filter(|&&byte| byte == end).count() > usize::from(position > 0)
+        breaks().filter(|&&byte| byte == end).count() > usize::from(!above.is_empty())
     }
 
     fn expect_text(&self) -> Result<(), Error> {

@@ -15,13 +15,13 @@ use tamiyo::PolicyKind;
 use tamiyo::policy::learned::{Choice, Choosing, Held, Networks, Teacher, Trace};
 use tamiyo::risk::RiskRule;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, Outcome, RunEvent};
+use tolaria::trainer::{Flow, Observer, RunEvent};
 
 use crate::config::{DeviceName, EsperConfig};
 use crate::data::Prepared;
 use crate::policy::{One, Point};
 use crate::run::Interrupt;
-use crate::wire::{Surroundings, answering_parameters, assemble, policy_config};
+use crate::wire::{Surroundings, answering_parameters, assemble, is_whole, policy_config};
 
 /// What looking costs: of the validation loss, for as much compute as the network takes.
 const PRICE_OF_LOOKING: f64 = 0.1;
@@ -102,10 +102,8 @@ pub(super) fn run(
     let mut watch = Watch { interrupt, reports: Vec::new() };
     let mut eager = Eager::acquire()?;
     let (outcome, operations) = counted(|| trainer.run(&mut eager, &mut watch));
-    match outcome? {
-        Outcome::Interrupted => return Ok(None),
-        Outcome::Halted => anyhow::bail!("the run was halted, and is not a whole one: see `train.safety`"),
-        Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped => {}
+    if !is_whole(outcome?)? {
+        return Ok(None);
     }
     let states = trainer.seeds().export_seed_states(&eager)?;
     let permanent = states.iter().filter(|state| state.stage == SeedStage::Fossilized);

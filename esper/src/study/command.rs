@@ -22,7 +22,7 @@ use leyline::telemetry::NullRecorder;
 use tamiyo::policy::PolicyKind;
 use tamiyo::policy::learned::{Held, Networks};
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, Outcome, RunEvent};
+use tolaria::trainer::{Flow, Observer, RunEvent};
 
 use super::arms::{Arm, Kind, arms, check_names, is_of_sweep, rounds, settled, swept};
 use super::file::{Counted, Origin, Run, RunFile, build};
@@ -34,7 +34,7 @@ use crate::config::DeviceName;
 use crate::exit::{self, UsageError};
 use crate::run::Interrupt;
 use crate::signature::SignatureArgs;
-use crate::wire::{Surroundings, answering_parameters, assemble};
+use crate::wire::{Surroundings, answering_parameters, assemble, is_whole};
 use crate::{data, output, policy};
 
 /// Flags of `esper study`.
@@ -311,10 +311,8 @@ fn train(arm: &Arm, build: Option<&str>, interrupt: &Interrupt) -> anyhow::Resul
     let mut watch = Watch { interrupt, germinated: BTreeSet::new(), p_values: BTreeMap::new(), validation: None };
     let began = clock.now();
     let (outcome, operations) = counted(|| trainer.run(&mut eager, &mut watch));
-    match outcome? {
-        Outcome::Interrupted => return Ok(None),
-        Outcome::Halted => anyhow::bail!("the run was halted, and is not a whole one: see `train.safety`"),
-        Outcome::Completed | Outcome::MaxSteps | Outcome::EarlyStopped => {}
+    if !is_whole(outcome?)? {
+        return Ok(None);
     }
     let seconds = (clock.now() - began).as_secs_f64();
     // What a GPU replays is not seen.
