@@ -350,9 +350,11 @@ extern "C" __global__ void clip_factors(
     for (u32 owner = threadIdx.x; owner < slots; owner += blockDim.x) {
         double sum = domains[1 + slots + owner];
         bool in_main = domains[1 + 2 * slots + owner] != 0.0;
-        if ((in_main && !counts) || !isfinite(domains[1 + owner])) {
+        bool is_finite = isfinite(domains[1 + owner]);
+        // What the host has apart is frozen: no step is left out for it.
+        if ((in_main && !counts) || (owner > 0 && !is_finite)) {
             sums.of_slot(Sums::SKIPPED, owner) += 1.0;
-        } else {
+        } else if (is_finite) {
             sums.of_slot(Sums::PARAMETER_SQUARE, owner) += sum;
             if (sum > 0.0) sums.of_slot(Sums::HEALTHY, owner) += 1.0;
         }

@@ -3,6 +3,7 @@
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor, Var};
@@ -201,6 +202,51 @@ fn running_statistics_are_those_of_the_steps_that_were_not_left_out() {
         }
         assert_eq!(num_left_out, NUM_EPOCHS);
         assert_eq!(mean, expected, "{microbatches_per_step} microbatches in a step");
+    }
+}
+
+/// Losses in training of a run's epochs, and its running mean at the end; one pass fails, and the trainer is run again.
+fn losses_of_a_run_that_fails_in(pass: Option<u32>) -> (Vec<u64>, Vec<f32>) {
+    #[derive(Default)]
+    struct Losses(Vec<u64>);
+    impl Observer for Losses {
+        fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+            self.0.push(report.train.as_ref().unwrap().loss.to_bits());
+            Ok(())
+        }
+    }
+
+    let weight = Var::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+    let mean = Var::zeros(8, DType::F32, &Device::Cpu).unwrap();
+    let (named, buffers) = (vec![("weight".to_owned(), weight.clone())], vec![("mean".to_owned(), mean.clone())]);
+    let num_passes = AtomicU32::new(0);
+    let model = PlainModel::with_pass(named, move |x: &Tensor, of: Pass<'_>| {
+        if of == Pass::Train {
+            mean.set(&((mean.as_detached_tensor() * 0.5)? + (x.mean(0)? * 0.5)?)?)?;
+            if pass == Some(num_passes.fetch_add(1, Ordering::Relaxed)) {
+                candle_core::bail!("a pass that fails once");
+            }
+        }
+        x.broadcast_sub(&mean.as_detached_tensor())?.matmul(&weight)
+    });
+    let seeds = NoSeeds::with_buffers(model.unwrap(), buffers).unwrap();
+    let (mut trainer, mut eager, mut losses) =
+        (trainer_on(samples(), 2, seeds, None), Eager::acquire().unwrap(), Losses::default());
+    let failed = trainer.run(&mut eager, &mut losses).is_err();
+    assert_eq!(failed, pass.is_some());
+    if failed {
+        trainer.run(&mut eager, &mut losses).unwrap();
+    }
+    let saved = trainer.seeds().save(&eager).unwrap();
+    (losses.0, read_vec(&saved.tensors["mean"], "test", &mut HostReads::default()).unwrap())
+}
+
+#[test]
+fn a_step_that_failed_and_is_taken_again_counts_once() {
+    let expected = losses_of_a_run_that_fails_in(None);
+    // Two steps of two microbatches in an epoch.
+    for pass in [0, 1, 3, 6, 7] {
+        assert_eq!(losses_of_a_run_that_fails_in(Some(pass)), expected, "pass {pass} fails");
     }
 }
 

@@ -40,8 +40,10 @@ const STEPS_PER_EPOCH: u64 = 3;
 
 /// Another manager with a note of the batches that it was shown; it may become yet another one when an epoch ends.
 #[derive(Debug)]
-struct Watched<S> {
+struct Watched<S: ErrorType> {
     inner: S,
+    /// What the end of the first epoch fails with.
+    fails: Option<S::Error>,
     /// Takes the place of `inner` at the end of the first epoch.
     successor: Option<S>,
     wants_batch: bool,
@@ -58,10 +60,11 @@ struct Watched<S> {
     readings: Vec<SeedId>,
 }
 
-impl<S> Watched<S> {
+impl<S: ErrorType> Watched<S> {
     fn new(inner: S, wants_batch: bool) -> Self {
         Self {
             inner,
+            fails: None,
             successor: None,
             wants_batch,
             is_shown: false,
@@ -145,6 +148,7 @@ impl<S: SeedManager> SeedManager for Watched<S> {
 
     fn finish_epoch(&mut self, eager: &mut Eager, epoch: EpochIndex) -> Result<Vec<Transition>, S::Error> {
         self.is_shown = false;
+        self.fails.take().map_or(Ok(()), Err)?;
         if let Some(successor) = self.successor.take() {
             self.inner = successor;
         }
@@ -303,6 +307,31 @@ impl Observer for Losses {
         self.0.push(report.validation.loss);
         Ok(())
     }
+}
+
+/// Samples and losses in training, epoch by epoch.
+#[derive(Debug, Default)]
+struct Trained(Vec<(u64, u64)>);
+
+impl Observer for Trained {
+    fn epoch_finished(&mut self, report: &EpochReport) -> Result<(), BoxError> {
+        let train = report.train.as_ref().unwrap();
+        self.0.push((train.num_samples, train.loss.to_bits()));
+        Ok(())
+    }
+}
+
+#[test]
+fn an_epoch_whose_end_failed_is_no_part_of_the_next() {
+    let mut eager = Eager::acquire().unwrap();
+    let mut expected = Trained::default();
+    trainer(Watched::new(fake(), false), None).unwrap().run(&mut eager, &mut expected).unwrap();
+    let fails = Some(RegionError::ForeignToken.into());
+    let mut failing = trainer(Watched { fails, ..Watched::new(fake(), false) }, None).unwrap();
+    let mut found = Trained::default();
+    failing.run(&mut eager, &mut found).unwrap_err();
+    failing.run(&mut eager, &mut found).unwrap();
+    assert_eq!(found.0, expected.0[1..]);
 }
 
 /// What a manager may ask of the next confirmation.

@@ -103,11 +103,12 @@ pub(super) fn clip_factors(
         add_scaled(&place(SumsLayout::SKIPPED_SAMPLES)?, &skipped(&counts[0])?, clipping.num_samples as f64)?;
         for slot in 0..slots {
             let in_main = slot == 0 || parts.iter().any(|part| part.slot == slot && !part.is_apart());
-            let counts = if in_main { (&counts[0] * &counts[1 + slot])? } else { counts[1 + slot].clone() };
-            let square = where_counted(&sum(&|part| part.slot == slot)?, &counts)?;
+            let own = if in_main { (&counts[0] * &counts[1 + slot])? } else { counts[1 + slot].clone() };
+            let square = where_counted(&sum(&|part| part.slot == slot)?, &own)?;
             add(&place(layout.of_slot(Field::ParameterSquare, slot))?, &square)?;
             fold(&place(layout.of_slot(Field::Healthy, slot))?, &square, FoldKind::CountHealthy)?;
-            add(&place(layout.of_slot(Field::Skipped, slot))?, &skipped(&counts)?)?;
+            // What the host has apart is frozen: no step is left out for it.
+            add(&place(layout.of_slot(Field::Skipped, slot))?, &skipped(if slot == 0 { &counts[0] } else { &own })?)?;
         }
         sums.slice_set(&sums.narrow(0, 0, layout.len())?.copy()?, 0, layout.len())?;
     }

@@ -118,6 +118,12 @@ impl SeedMetricsAccumulator {
         &self.sums
     }
 
+    /// Forgets the microbatches that were added since the last window was combined.
+    pub(crate) fn take_back(&self) -> candle_core::Result<()> {
+        let places = places(&self.geometry).len();
+        self.sums.slice_set(&self.sums.narrow(0, places, places)?.copy()?, 0, 0)
+    }
+
     /// Starts over, in place.
     ///
     /// # Errors

@@ -284,12 +284,13 @@ pub(super) fn clip_factors(
         for slot in 0..slots {
             let own = || parts.iter().zip(squares).filter(|(part, _)| part.slot == slot);
             let in_main = slot == 0 || own().any(|(part, _)| !part.is_apart());
-            if (is_finite(0) || !in_main) && is_finite(1 + slot) {
+            // What the host has apart is frozen: no step is left out for it.
+            if in_main && !is_finite(0) || slot > 0 && !is_finite(1 + slot) {
+                sums[layout.of_slot(Field::Skipped, slot)] += 1.0;
+            } else if is_finite(1 + slot) {
                 let square = own().fold(0.0, |sum, (_, square)| sum + square);
                 sums[layout.of_slot(Field::ParameterSquare, slot)] += square;
                 sums[layout.of_slot(Field::Healthy, slot)] += f64::from(square > 0.0);
-            } else {
-                sums[layout.of_slot(Field::Skipped, slot)] += 1.0;
             }
         }
         before.copy_from_slice(sums);

@@ -152,14 +152,8 @@ impl<M: TrainableModel> Region<'_, M> {
         let weight = Weight { scale: scaled.as_ref().map(|(scale, _)| scale), coefficient, adds };
         gather_weighed(&gradients, self.model.parameters(), self.model.layout(), scope, into, &weight)
     }
-}
 
-impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
-    type Error = Error;
-
-    /// What it reads besides tensors is the same for all steps of one shape.
-    fn run(&mut self, _recording: &Recording, inputs: &StepInputs) -> Result<(), Error> {
-        let before = Before::of(self.statistics, self.sums)?;
+    fn take(&mut self, inputs: &StepInputs, before: Option<&Before>) -> Result<(), Error> {
         // Up to where parameters move: in it a weight is rounded once.
         let copies = self.optimizer.working_copies(self.model.parameters(), self.model.layout())?;
         let (rows, num_products) = with_copies(self.plan.shape.precision, copies, || self.gradients(inputs));
@@ -176,6 +170,27 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
             scale.follow(&combination, &has_loss)?;
         }
         self.optimizer.apply_combination(parameters, layout, &combination, &self.plan.update, inputs.table())
+    }
+
+    /// Takes the microbatches of a step that did not come to its end out of the sums and the running statistics.
+    fn undo(&self, before: Option<&Before>) -> candle_core::Result<()> {
+        before.map_or(Ok(()), |before| before.restore(self.statistics))?;
+        self.sums.take_back()
+    }
+}
+
+impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
+    type Error = Error;
+
+    /// What it reads besides tensors is the same for all steps of one shape.
+    fn run(&mut self, _recording: &Recording, inputs: &StepInputs) -> Result<(), Error> {
+        let before = Before::of(self.statistics, self.sums)?;
+        let taken = self.take(inputs, before.as_ref());
+        if taken.is_err() {
+            // What is told is why the step failed, not why this did.
+            let _ = self.undo(before.as_ref());
+        }
+        taken
     }
 
     fn told(error: &Error) -> (String, Option<Refusal>) {
@@ -238,6 +253,10 @@ impl Before {
             statistics: copies.collect::<candle_core::Result<_>>()?,
             num_skipped: num_skipped(sums)?.copy()?,
         }))
+    }
+
+    fn restore(&self, statistics: &[Buffer]) -> candle_core::Result<()> {
+        statistics.iter().zip(&self.statistics).try_for_each(|((_, statistic), before)| statistic.set(before))
     }
 
     /// Undoes what the passes of a step changed, where the sums say by now that it is left out.

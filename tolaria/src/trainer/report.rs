@@ -56,9 +56,9 @@ pub struct ConflictRecord {
     pub conflicts: u64,
     /// Ordered pairs of owners, over all measured windows (count).
     pub pairs: u64,
-    /// Measured windows (count).
+    /// Windows in which owners were told apart, those of steps that were left out among them (count).
     pub windows: u64,
-    /// Mean share of the samples' attribution that stays with the host, in `[0, 1]`.
+    /// Mean share of the samples' attribution that stays with the host, over these windows, in `[0, 1]`.
     pub host_share: f64,
     /// The owners that took part in a measured window: the host first, then seeds by id.
     pub owners: Vec<OwnerRecord>,

@@ -365,6 +365,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             if self.keep_if_due(eager, observer)? {
                 continue;
             }
+            if self.cursor.window == 0 && self.sums.host().num_steps > 0 {
+                // The end of the epoch before failed once that was counted.
+                self.reset_sums()?;
+            }
             let started = self.parts.clock.now();
             let _epoch = phase!("epoch");
             let train = &self.parts.data.train;

@@ -177,6 +177,11 @@ impl EpochSums {
         self.device.add_microbatch(mean_loss, num_hits, num_samples)
     }
 
+    /// As they were before the window that is under way.
+    pub(super) fn take_back(&self) -> candle_core::Result<()> {
+        self.device.take_back()
+    }
+
     /// Whether the loss of the window that is under way is finite, (1,) of `u8`. Once it is combined nobody knows.
     pub(super) fn has_loss(&self) -> Result<Tensor, Error> {
         let loss = self.as_tensor().narrow(0, SumsLayout::LOSS, 1)?;

@@ -12,11 +12,11 @@ use tolaria::aggregate::ConflictResolution;
 use tolaria::batch::{Dataset, Sampler};
 use tolaria::checkpoint::Snapshot;
 use tolaria::host_read::{HostReads, read_vec};
-use tolaria::optim::OptimizerConfig;
+use tolaria::optim::{GroupsConfig, OptimizerConfig};
 use tolaria::plain::{NoSeeds, PlainModel};
 use tolaria::task::Classification;
 use tolaria::trainer::report::EpochReport;
-use tolaria::trainer::{Flow, Observer, Splits, StepMode, Trainer};
+use tolaria::trainer::{Flow, Observer, Splits, StepMode, TrainConfig, Trainer};
 
 use super::frozen::{execution, goes_on};
 use super::plain::{BATCH, CLASSES, data, values};
@@ -24,7 +24,7 @@ use crate::gpu::growing::differing;
 use crate::gpu::open::Gpu;
 use crate::gpu::report::{Broken, Report, promise};
 use crate::models::Draw;
-use crate::trainer::{PlainTrainer, parts_of, train_config};
+use crate::trainer::{PlainTrainer, all_of, parts_of, train_config};
 
 const SGD: OptimizerConfig = OptimizerConfig::Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-4 };
 const ADAM_W: OptimizerConfig = OptimizerConfig::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
@@ -32,6 +32,9 @@ const EPOCHS: u64 = 30;
 const SEED: u64 = 3;
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
+    for (name, mode) in [("graph", StepMode::Graph), ("compiled", StepMode::Compiled)] {
+        report.check(format!("finite.frozen_host.{name}"), |_| spoils_nothing(gpu, eager, mode));
+    }
     for (name, optimizer) in [("sgd", SGD), ("adam_w", ADAM_W)] {
         for microbatches in [1, 4] {
             let case = Case { optimizer, microbatches, bad: f32::NAN, sample: 77 };
@@ -46,6 +49,25 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
             }
         }
     }
+}
+
+/// The gradient of a host that stays as it is is no number: no step is left out for it.
+fn spoils_nothing(gpu: &Gpu, eager: &mut Eager, mode: StepMode) -> Result<String, Broken> {
+    let root = Var::zeros((16, CLASSES), DType::F32, &gpu.device)?;
+    let named = vec![("root".to_owned(), root.clone())];
+    let model =
+        PlainModel::new(named, move |x: &Tensor| x.matmul(&(root.as_tensor() - root.as_detached_tensor())?.sqrt()?))?;
+    let config = TrainConfig {
+        groups: GroupsConfig { host_rate: 0.0, ..GroupsConfig::default() },
+        ..train_config(BATCH, 1, SGD, ConflictResolution::Mean, execution(mode))
+    };
+    let task = Arc::new(Classification::new(CLASSES));
+    let parts = parts_of(task, NoSeeds::new(model), all_of(data(gpu)?), [SEED, EPOCHS], &gpu.clock);
+    let (mut trainer, mut skips) = (Trainer::new(config, parts)?, Skips::default());
+    trainer.run(eager, &mut skips)?;
+    promise(skips.of_epochs == [0; EPOCHS as usize], || format!("{:?} were skipped", skips.of_epochs))?;
+    goes_on(&trainer, mode)?;
+    Ok(format!("0 steps skipped, {} replays", trainer.graph_stats().total.replays))
 }
 
 #[derive(Debug, Clone, Copy)]

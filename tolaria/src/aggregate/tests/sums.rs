@@ -142,6 +142,21 @@ proptest! {
 }
 
 #[test]
+fn no_step_is_left_out_for_a_host_that_stays_as_it_is() {
+    let layout = layout(&[("a", 1, HOST, false), ("b", 1, seed(4), false)]);
+    let window = Window::new(layout, &[(&[f32::INFINITY, 3.0], 2, &[(4, 1.0)])]);
+    for (frozen, skipped, square) in [(vec![HOST], 0.0, 9.0), (vec![], 1.0, 0.0)] {
+        let window = Window { frozen, ..window.clone() };
+        for path in &PATHS {
+            let sums = window.run(path, &PCGRAD).sums;
+            assert_eq!(sums.all(Field::Skipped, 2), [skipped; 2], "{path:?}");
+            assert_eq!((sums.main_square(), sums.skipped_samples()), (square, 2.0 * skipped), "{path:?}");
+            assert_eq!(sums.all(Field::ParameterSquare, 2), [0.0, square], "{path:?}");
+        }
+    }
+}
+
+#[test]
 fn owners_are_reported_with_weight_norm_and_share() {
     let layout = layout(&[("a", 2, HOST, false), ("b", 0, seed(4), false)]);
     let window = Window::new(layout, &[(&[6.0, 0.0], 1, &[(4, 1.0)]), (&[0.0, 4.0], 3, &[])]);

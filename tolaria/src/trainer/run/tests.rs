@@ -14,6 +14,10 @@ use crate::trainer::report::EpochReport;
 fn trainer(config: TrainConfig) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
     let weight = Var::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
     let model = PlainModel::new(vec![("w".to_owned(), weight.clone())], move |x: &Tensor| x.matmul(&weight)).unwrap();
+    trainer_of(config, model)
+}
+
+fn trainer_of(config: TrainConfig, model: PlainModel) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
     let inputs = Tensor::new(&[[1.0_f32, 0.0], [0.0, 1.0]], &Device::Cpu).unwrap();
     let data = Dataset::new(inputs, Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap()).unwrap();
     let data = Splits { train: data.clone(), validation: data.clone(), test: data };
@@ -41,6 +45,27 @@ fn the_norm_that_is_clipped_is_that_of_what_learns() {
         trainer.run(&mut Eager::acquire().unwrap(), &mut norms).unwrap();
         assert!(norms.0.len() == 2 && norms.0.iter().all(|norm| (*norm > 0.0) == learns), "{host_rate}: {:?}", norms.0);
         assert!(trainer.refitted_engine().unwrap().is_none(), "the network has not changed");
+    }
+}
+
+/// The loss is a number, and the gradient of the host, which stays as it is, is none: nothing is skipped for it.
+#[test]
+fn a_gradient_that_moves_nothing_spoils_nothing() {
+    for groups in [GroupsConfig { host_rate: 0.0, ..GroupsConfig::default() }, GroupsConfig::default()] {
+        let root = Var::zeros(1, DType::F32, &Device::Cpu).unwrap();
+        let forward = {
+            let root = root.clone();
+            move |x: &Tensor| x.broadcast_add(&(root.as_tensor() - root.as_detached_tensor())?.sqrt()?)
+        };
+        let model = PlainModel::new(vec![("root".to_owned(), root)], forward).unwrap();
+        let mut trainer = trainer_of(TrainConfig { groups, ..TrainConfig::default() }, model);
+        let mut norms = Norms::default();
+        let ended = trainer.run(&mut Eager::acquire().unwrap(), &mut norms);
+        if groups.host_rate > 0.0 {
+            assert!(matches!(ended, Err(Error::Diverged { .. })), "{ended:?}");
+        } else {
+            assert_eq!((ended.unwrap(), norms.0), (Outcome::Completed, vec![0.0; 2]));
+        }
     }
 }
 
