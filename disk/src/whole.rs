@@ -50,15 +50,19 @@ pub fn is_left_over(name: &str, of: &str) -> bool {
     random.is_some_and(|random| random.len() == NUM_RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// Makes `dir` and its missing ancestors, durably. What exists is taken as it is, a link to a directory included.
+/// Makes `dir` and its missing ancestors, durably. What exists is taken as it is, a link to a directory included; it is made
+/// durable too, unless its parent may not be synced.
 ///
 /// # Errors
 /// When a directory cannot be looked at, made or made durable.
 pub fn make_dirs(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
-    if fs.kind(dir)?.is_some() {
-        return Ok(());
-    }
     let parent = folder_of(dir);
+    if fs.kind(dir)?.is_some() {
+        // A process that ended between making and syncing may have left it. The root is in no directory.
+        let synced = if dir.parent().is_some() { fs.sync_dir(parent) } else { Ok(()) };
+        let may_not = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::InvalidInput];
+        return synced.or_else(|error| if may_not.contains(&error.kind()) { Ok(()) } else { Err(error) });
+    }
     make_dirs(fs, parent)?;
     match fs.create_dir(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -106,6 +110,41 @@ mod tests {
         replace_file(&StdFs, &path, b"second").unwrap();
         assert_eq!((mode(&path), fs::read(&path).unwrap()), (0o644, b"second".to_vec()));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(feature = "testkit")]
+    #[test]
+    fn directories_are_durable_also_where_an_earlier_call_could_not_sync_them() {
+        use std::sync::Arc;
+
+        use crate::testkit::{Failure, FaultFs, SimFs, Which};
+
+        let dir = Path::new("/a/b");
+        for parent in ["", "a"] {
+            let disk = Arc::new(SimFs::default());
+            let which = Which::Named(format!("sync_dir {parent}"), 0);
+            let faulty = FaultFs::failing_at(Arc::clone(&disk) as Arc<dyn Fs>, Failure::Once, which);
+            assert!(make_dirs(&faulty, dir).is_err() && faulty.has_failed());
+            make_dirs(&*disk, dir).unwrap();
+            disk.record();
+            disk.take_points().remove(0).for_each_state(|disk| {
+                assert_eq!(disk.kind(dir).unwrap(), Some(EntryKind::Directory), "/{parent}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_there_is_taken_also_where_its_parent_may_not_be_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (parent, child) = (dir.path().join("parent"), dir.path().join("parent").join("child"));
+        make_dirs(&StdFs, &child).unwrap();
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o300)).unwrap();
+        let found = make_dirs(&StdFs, &child);
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o700)).unwrap();
+        found.unwrap();
+        // Not even the superuser can sync that one.
+        #[cfg(target_os = "linux")]
+        make_dirs(&StdFs, Path::new("/proc/self")).unwrap();
     }
 
     #[test]

@@ -19,11 +19,10 @@ pub fn set_aside(fs: &dyn Fs, path: &Path) -> io::Result<PathBuf> {
         let aside = path.with_file_name(format!("{stem}.damaged-{number}.{extension}"));
         match fs.write_synced(&aside, &bytes) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
-            Err(error) => {
-                fs.remove_file(&aside).ok();
-                return Err(error);
+            written => {
+                let durable = written.and_then(|()| fs.sync_dir(folder_of(path)));
+                return durable.inspect_err(|_| _ = fs.remove_file(&aside)).map(|()| aside);
             }
-            Ok(()) => return fs.sync_dir(folder_of(path)).map(|()| aside),
         }
     }
 }
@@ -32,9 +31,23 @@ pub fn set_aside(fs: &dyn Fs, path: &Path) -> io::Result<PathBuf> {
 mod tests {
     use std::fs;
 
+    use std::sync::Arc;
+
     use esper_disk::StdFs;
+    use esper_disk::testkit::{Failure, FaultFs, SimFs, Which};
 
     use super::*;
+
+    #[test]
+    fn a_copy_that_may_not_be_durable_is_not_left_behind() {
+        let disk = Arc::new(SimFs::default());
+        let path = Path::new("/metrics.jsonl");
+        disk.write_synced(path, b"damage").unwrap();
+        let sync = Which::Named("sync_dir ".to_owned(), 0);
+        let fs = FaultFs::failing_at(Arc::clone(&disk) as Arc<dyn Fs>, Failure::Once, sync);
+        assert!(set_aside(&fs, path).is_err() && fs.has_failed());
+        assert_eq!(disk.list(Path::new("/")).unwrap(), ["metrics.jsonl"]);
+    }
 
     #[test]
     fn every_copy_has_a_name_of_its_own() {

@@ -1,19 +1,16 @@
 //! From what callers emitted to packets. Touches no thread and no file.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::telemetry::{Boundary, Counter, Event, Health};
 
 use crate::ledger::{Ledger, Ticket};
 use crate::name::{clip, is_dotted};
-use crate::packet::{EventRecord, MAX_EVENTS, MAX_TEXT_BYTES, Metric, PACKET_VERSION, Packet};
+use crate::packet::{EventRecord, MAX_EVENTS, MAX_TEXT_BYTES, Metric, OWN_SOURCE, PACKET_VERSION, Packet};
 use crate::queue::{QueuedEvent, Snapshot};
 use crate::registry::{Registry, Series};
 use crate::telemetry;
-
-/// Source of the packets that the recorder makes on its own.
-const OWN_SOURCE: &str = "telemetry";
 
 /// Most text in the events of a packet, in bytes.
 const MAX_EVENT_BYTES: usize = 1 << 20;
@@ -30,11 +27,14 @@ pub(crate) struct Assembler {
     pending: Vec<Pending>,
     pending_bytes: usize,
     next_sequence: u64,
+    at: Position,
     /// Of the last boundary.
     order: u64,
-    epoch: EpochIndex,
-    step: StepIndex,
+    values: Vec<Option<f64>>,
 }
+
+/// Where the run was at its last boundary, or where it began.
+pub(crate) type Position = Arc<Mutex<(EpochIndex, StepIndex)>>;
 
 /// A packet with the tickets of all that is in it.
 #[derive(Debug)]
@@ -51,7 +51,13 @@ struct Pending {
 }
 
 impl Assembler {
-    pub(crate) fn new(run_id: RunId, registry: Arc<Registry>, ledger: Arc<Ledger>, next_sequence: u64) -> Self {
+    pub(crate) fn new(
+        run_id: RunId,
+        registry: Arc<Registry>,
+        ledger: Arc<Ledger>,
+        next_sequence: u64,
+        at: Position,
+    ) -> Self {
         Self {
             run_id,
             non_finite: registry.counter(&telemetry::NON_FINITE_TOTAL, &[]),
@@ -61,9 +67,9 @@ impl Assembler {
             pending: Vec::new(),
             pending_bytes: 0,
             next_sequence,
+            at,
             order: 0,
-            epoch: EpochIndex(0),
-            step: StepIndex(0),
+            values: Vec::new(),
         }
     }
 
@@ -94,31 +100,30 @@ impl Assembler {
             self.registry.report_misuse(boundary.source, "the source of a boundary has an unusable name");
             boundary.source = "unknown";
         }
-        (self.order, self.epoch, self.step) = (order, boundary.epoch, boundary.step);
-        self.assemble(order, boundary, created_unix_ms, &values, ticket)
+        *lock(&self.at) = (boundary.epoch, boundary.step);
+        (self.order, self.values) = (order, values);
+        self.assemble(order, boundary, created_unix_ms, ticket)
     }
 
-    /// A packet of the recorder's own with the kept events and the values of now; [`None`] without events.
+    /// Takes the values of now for those of the last boundary: no boundary that was read before them is still to come.
+    pub(crate) fn read(&mut self) {
+        self.ledger.tell_waiting();
+        self.values = self.registry.read();
+    }
+
+    /// A packet of the recorder's own with the kept events and the values of the last boundary; [`None`] without events.
     pub(crate) fn own_packet(&mut self, created_unix_ms: u64) -> Option<Assembled> {
         if self.pending.is_empty() {
             return None;
         }
-        let (epoch, step) = (self.epoch, self.step);
+        let (epoch, step) = *lock(&self.at);
         let boundary = Boundary { epoch, step, source: OWN_SOURCE, health: Health::default() };
-        self.ledger.tell_waiting();
-        let (values, ticket) = (self.registry.read(), self.ledger.emit_packet());
-        Some(self.assemble(u64::MAX, boundary, created_unix_ms, &values, ticket))
+        let ticket = self.ledger.emit_packet();
+        Some(self.assemble(u64::MAX, boundary, created_unix_ms, ticket))
     }
 
-    fn assemble(
-        &mut self,
-        order: u64,
-        boundary: Boundary,
-        created_unix_ms: u64,
-        values: &[Option<f64>],
-        ticket: Ticket,
-    ) -> Assembled {
-        let metrics = self.metrics(values);
+    fn assemble(&mut self, order: u64, boundary: Boundary, created_unix_ms: u64, ticket: Ticket) -> Assembled {
+        let metrics = self.metrics();
         self.pending.sort_by_key(|pending| pending.order);
         let num_before = self.pending.partition_point(|pending| pending.order < order);
         let later = self.pending.split_off(num_before.min(MAX_EVENTS));
@@ -150,12 +155,12 @@ impl Assembler {
         Assembled { packet, tickets }
     }
 
-    fn metrics(&mut self, values: &[Option<f64>]) -> Vec<Metric> {
-        if self.series.len() < values.len() {
+    fn metrics(&mut self) -> Vec<Metric> {
+        if self.series.len() < self.values.len() {
             self.registry.extend(&mut self.series);
         }
-        let mut metrics = Vec::with_capacity(values.len());
-        for (series, value) in self.series.iter().zip(values) {
+        let mut metrics = Vec::with_capacity(self.values.len());
+        for (series, value) in self.series.iter().zip(&self.values) {
             match value {
                 Some(value) if value.is_finite() => metrics.push(series.metric(*value)),
                 Some(_) => self.non_finite.add(1),
@@ -164,6 +169,10 @@ impl Assembler {
         }
         metrics
     }
+}
+
+pub(crate) fn lock(at: &Position) -> MutexGuard<'_, (EpochIndex, StepIndex)> {
+    at.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn text_bytes(record: &EventRecord) -> usize {

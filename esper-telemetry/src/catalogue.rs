@@ -40,7 +40,7 @@ impl Catalogue {
         }
         let mut exported = BTreeMap::new();
         for desc in catalogue.metrics() {
-            let prometheus = PrometheusName::of(desc).name;
+            let prometheus = PrometheusName::of(desc).family().to_owned();
             if let Some(first) = exported.insert(prometheus.clone(), desc.name) {
                 return Err(Error::PrometheusCollision { prometheus, first, second: desc.name });
             }
@@ -246,6 +246,12 @@ mod tests {
     fn two_metrics_never_share_a_prometheus_name() {
         static METRICS: &[&MetricDesc] = gauges!["a.b_c" Count []; "a.b.c" Count []];
         check_refused(&[(METRICS, &[])], "`a.b.c` and `a.b_c` would both be exported as `esper_a_b_c`");
+        const GAUGE: MetricDesc =
+            MetricDesc { name: "a.mode", kind: MetricKind::Gauge, unit: Unit::Count, help: "", labels: &[] };
+        // In OpenMetrics the family of a counter is without its `_total`.
+        static FAMILY: &[&MetricDesc] =
+            &[&GAUGE, &MetricDesc { name: "a.mode_total", kind: MetricKind::Counter, ..GAUGE }];
+        check_refused(&[(FAMILY, &[])], "`a.mode` and `a.mode_total` would both be exported as `esper_a_mode`");
     }
 
     #[test]

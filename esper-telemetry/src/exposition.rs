@@ -40,8 +40,8 @@ impl Exposition {
     pub fn new(recorder: &TelemetryRecorder, build: Vec<(&'static str, String)>) -> Self {
         let mut families = Families::default();
         families.register("esper_build", "The program that trains", Info::new(build));
-        let (registry, ledger, events) = recorder.parts();
-        families.register_collector(Box::new(Recorded { registry, ledger, events, mirror: Mutex::default() }));
+        let (registry, ledger) = recorder.parts();
+        families.register_collector(Box::new(Recorded { registry, ledger, mirror: Mutex::default() }));
         Self { families }
     }
 
@@ -54,14 +54,10 @@ impl Exposition {
     }
 }
 
-/// How often each event of the catalogue happened.
-pub(crate) type EventCounts = BTreeMap<&'static str, (&'static EventDesc, Counter)>;
-
 #[derive(Debug)]
 struct Recorded {
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
-    events: Arc<EventCounts>,
     mirror: Mutex<Vec<Series>>,
 }
 
@@ -89,7 +85,7 @@ impl Collector for Recorded {
             (vec![("event", desc.name), ("level", level_name(desc.level))], count.get() as f64)
         };
         let desc = &telemetry::EVENTS_BY_NAME;
-        families.insert(desc.name, (desc, self.events.values().map(of_event).collect()));
+        families.insert(desc.name, (desc, self.ledger.by_name().map(of_event).collect()));
         families.values().try_for_each(|(desc, values)| family(&mut encoder, desc, values))
     }
 }
@@ -102,15 +98,15 @@ fn family(encoder: &mut DescriptorEncoder<'_>, desc: &MetricDesc, values: &[Labe
     if values.is_empty() {
         return Ok(());
     }
-    let PrometheusName { name, scale } = PrometheusName::of(desc);
-    let (name, kind) = match desc.kind {
-        // The encoder adds the suffix.
-        MetricKind::Counter => (name.trim_end_matches("_total"), MetricType::Counter),
-        MetricKind::Gauge => (name.as_str(), MetricType::Gauge),
+    let name = PrometheusName::of(desc);
+    let kind = match desc.kind {
+        MetricKind::Counter => MetricType::Counter,
+        MetricKind::Gauge => MetricType::Gauge,
     };
-    let mut metric = encoder.encode_descriptor(name, desc.help.trim(), None, kind)?;
+    // The encoder adds the suffix of a counter.
+    let mut metric = encoder.encode_descriptor(name.family(), desc.help.trim(), None, kind)?;
     for (labels, value) in values {
-        let value = value * scale;
+        let value = value * name.scale;
         if labels.is_empty() {
             put(&mut metric, desc.kind, value)?;
         } else {

@@ -4,7 +4,7 @@
 //! so a full queue, a closed queue, a stopped worker and a panicking sink need no code of their own.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leyline::telemetry::{Counter, EventDesc, Gauge, Level};
@@ -48,6 +48,8 @@ pub(crate) struct Ledger {
     order: AtomicU64,
     critical: BTreeMap<&'static str, Arc<Critical>>,
     waiting: Gauge,
+    by_name: BTreeMap<&'static str, (&'static EventDesc, Counter)>,
+    is_over: AtomicBool,
 }
 
 /// Name under which critical events outside of the catalogue are counted.
@@ -74,12 +76,15 @@ impl Ledger {
             order: AtomicU64::new(0),
             critical: names.chain([UNLISTED]).map(|name| (name, Arc::default())).collect(),
             waiting: registry.gauge(&telemetry::CRITICAL_WAITING, &[]),
+            by_name: registry.catalogue().events().map(|desc| (desc.name, (desc, Counter::new()))).collect(),
+            is_over: AtomicBool::new(false),
         };
         ledger.tell_waiting();
         ledger
     }
 
     pub(crate) fn emit_event(&self, desc: &EventDesc) -> Ticket {
+        self.by_name.get(desc.name).into_iter().for_each(|(_, count)| count.add(1));
         let of_name = || self.critical.get(desc.name).or_else(|| self.critical.get(UNLISTED));
         Ticket::new(&self.events, (desc.level == Level::Critical).then(of_name).flatten())
     }
@@ -99,6 +104,20 @@ impl Ledger {
         let count = |critical: &Critical| critical.undelivered.load(Ordering::Relaxed);
         let counts = self.critical.iter().map(|(name, critical)| (*name, count(critical)));
         counts.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// How often each event of the catalogue happened.
+    pub(crate) fn by_name(&self) -> impl Iterator<Item = &(&'static EventDesc, Counter)> {
+        self.by_name.values()
+    }
+
+    /// What is emitted from now on is none of the run.
+    pub(crate) fn end_run(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// A number that grows with every call: the order in which things were emitted, over both queues.

@@ -11,6 +11,9 @@ use crate::name::{DOTTED, MAX_NAME_BYTES, PLAIN, clip, is_dotted, is_plain};
 /// Version of the packet model and of its wire form.
 pub const PACKET_VERSION: u16 = 1;
 
+/// Source of the packets that the recorder makes on its own.
+pub(crate) const OWN_SOURCE: &str = "telemetry";
+
 /// Most metrics in a packet.
 pub const MAX_METRICS: usize = 8192;
 

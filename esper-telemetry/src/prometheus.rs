@@ -27,6 +27,11 @@ impl PrometheusName {
         }
         Self { name, scale: base.scale }
     }
+
+    /// The family in OpenMetrics, which for a counter has no `_total`.
+    pub(crate) fn family(&self) -> &str {
+        self.name.trim_end_matches("_total")
+    }
 }
 
 /// The form of one metric in OpenTelemetry, which a collector exports to Prometheus under its [`PrometheusName`]: collectors write dots as `_`,

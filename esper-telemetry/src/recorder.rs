@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, bounded};
 use leyline::clock::Clock;
-use leyline::id::RunId;
+use leyline::id::{EpochIndex, RunId, StepIndex};
 use leyline::telemetry::{Boundary, Counter, Event, Gauge, HealthStatus, MetricDesc, Recorder};
 
-use crate::assembler::Assembler;
+use crate::assembler::{Assembler, Position, lock};
 use crate::catalogue::Catalogue;
 use crate::error::Error;
-use crate::exposition::EventCounts;
 use crate::ledger::{Ledger, Stats};
 use crate::queue::{Closer, Intake, Item, QueueConfig, QueuedEvent, Snapshot, queue};
 use crate::registry::Registry;
@@ -36,7 +35,7 @@ pub struct TelemetryRecorder {
     ledger: Arc<Ledger>,
     intake: Intake<Item>,
     clock: Arc<dyn Clock>,
-    events: Arc<EventCounts>,
+    at: Position,
     /// Of the last boundary, as its wire number; 0 before the first.
     health: AtomicU8,
 }
@@ -80,12 +79,13 @@ impl TelemetryRecorder {
         clock: Arc<dyn Clock>,
     ) -> Result<(Arc<Self>, Guard), Error> {
         let registry = Arc::new(Registry::new(catalogue));
-        let events = registry.catalogue().events().map(|desc| (desc.name, (desc, Counter::new()))).collect();
         let ledger = Arc::new(Ledger::new(&registry));
         let (intake, outlet, closer) = queue(&queue_config);
         let last_sequence = sinks.iter().filter_map(|sink| sink.last_sequence()).max().unwrap_or(0);
         let next_sequence = last_sequence.saturating_add(1);
-        let assembler = Assembler::new(run_id, Arc::clone(&registry), Arc::clone(&ledger), next_sequence);
+        let at = Position::default();
+        let assembler =
+            Assembler::new(run_id, Arc::clone(&registry), Arc::clone(&ledger), next_sequence, Arc::clone(&at));
         let worker = Worker::new(outlet, assembler, Arc::clone(&clock), sinks, &registry)?;
         let (ended, done) = bounded(0);
         let body = move || {
@@ -94,8 +94,7 @@ impl TelemetryRecorder {
         };
         let thread = thread::Builder::new().name("esper-telemetry".to_owned()).spawn(body).map_err(Error::Thread)?;
         let guard = Guard { running: Some(Running { closer, thread, done }), ledger: Arc::clone(&ledger) };
-        let (events, health) = (Arc::new(events), AtomicU8::new(0));
-        Ok((Arc::new(Self { registry, ledger, intake, clock, events, health }), guard))
+        Ok((Arc::new(Self { registry, ledger, intake, clock, at, health: AtomicU8::new(0) }), guard))
     }
 
     /// The descriptors the recorder was started with, this crate's included.
@@ -125,9 +124,14 @@ impl TelemetryRecorder {
         [Healthy, Degraded, Unhealthy, Critical].into_iter().find(|&status| status as u8 == wire)
     }
 
+    /// Says where the run goes on. Packets that come before its first boundary are of there.
+    pub fn resumed_at(&self, epoch: EpochIndex, step: StepIndex) {
+        *lock(&self.at) = (epoch, step);
+    }
+
     /// What is read when somebody scrapes.
-    pub(crate) fn parts(&self) -> (Arc<Registry>, Arc<Ledger>, Arc<EventCounts>) {
-        (Arc::clone(&self.registry), Arc::clone(&self.ledger), Arc::clone(&self.events))
+    pub(crate) fn parts(&self) -> (Arc<Registry>, Arc<Ledger>) {
+        (Arc::clone(&self.registry), Arc::clone(&self.ledger))
     }
 }
 
@@ -141,8 +145,8 @@ impl Recorder for TelemetryRecorder {
     }
 
     fn event(&self, event: Event) {
-        if let Some((_, count)) = self.events.get(event.desc.name) {
-            count.add(1);
+        if self.ledger.is_over() {
+            return;
         }
         let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_event(event.desc));
         self.intake.offer(Item::Event(QueuedEvent { order, event, ticket }));
@@ -150,6 +154,9 @@ impl Recorder for TelemetryRecorder {
 
     fn publish(&self, boundary: Boundary) {
         self.health.store(boundary.health.status as u8, Ordering::Relaxed);
+        if self.ledger.is_over() {
+            return;
+        }
         let (order, ticket) = (self.ledger.next_order(), self.ledger.emit_packet());
         self.ledger.tell_waiting();
         let (values, created_unix_ms) = (self.registry.read(), unix_ms(self.clock.as_ref()));
@@ -163,6 +170,12 @@ impl Guard {
     /// taken then is dropped and counted, and told in the log by name.
     pub fn shutdown(mut self, timeout: Duration) -> Shutdown {
         self.close(timeout)
+    }
+
+    /// As [`shutdown`](Self::shutdown), at the end of a run: what is emitted from now on is none of it, and so not taken, and no loss.
+    pub fn end_run(self, timeout: Duration) -> Shutdown {
+        self.ledger.end_run();
+        self.shutdown(timeout)
     }
 
     fn close(&mut self, timeout: Duration) -> Shutdown {

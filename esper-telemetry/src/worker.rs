@@ -71,11 +71,11 @@ impl Worker {
         }
         // Not until nothing is left: a sink that fails every other time would make an event of every packet.
         while self.assembler.is_full() {
-            self.deliver_own();
+            self.deliver_last();
         }
-        self.deliver_own();
+        self.deliver_last();
         self.close_sinks();
-        self.deliver_own();
+        self.deliver_last();
         self.close_sinks();
     }
 
@@ -84,6 +84,11 @@ impl Worker {
         if self.assembler.is_full() {
             self.deliver_own();
         }
+    }
+
+    fn deliver_last(&mut self) {
+        self.assembler.read();
+        self.deliver_own();
     }
 
     fn deliver_own(&mut self) {

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{GatedSink, HALT, NOTE, PATIENCE, boundary, notes, start, start_by};
+use common::{GatedSink, HALT, NOTE, PATIENCE, STEPS, boundary, notes, start, start_by};
 use esper_disk::Fs;
 use esper_disk::testkit::{Failure, FaultFs, SimFs, Which};
+use esper_telemetry::packet::MAX_EVENTS;
 use esper_telemetry::reader::FrameReader;
 use esper_telemetry::sink::{FrameSink, MemorySink, PacketLog, Sink};
 use esper_telemetry::{Counts, Error, Exposition, Packet, TelemetryRecorder};
@@ -101,6 +102,26 @@ fn a_sink_that_stalls_costs_no_critical_event_and_no_call_waits_for_it() {
     let found: Vec<String> = log.all().iter().flat_map(notes).collect();
     assert_eq!(found, (0..EVENTS).map(|n| n.to_string()).collect::<Vec<_>>());
     assert_eq!((waiting(&recorder), recorder.undelivered()), (Some(0.0), Vec::new()));
+}
+
+#[test]
+fn counters_never_fall_where_critical_events_overtake_a_boundary() {
+    let (sink, gate, log) = GatedSink::new();
+    let (recorder, guard) = start(vec![Box::new(sink)], 8);
+    let steps = recorder.counter(&STEPS, &[]);
+    recorder.publish(boundary(1));
+    gate.wait_until_stuck();
+    steps.add(1);
+    recorder.publish(boundary(2));
+    steps.add(1);
+    (0..=MAX_EVENTS as u64).for_each(|n| recorder.event(halt(n)));
+    drop(gate);
+    assert!(guard.shutdown(PATIENCE).finished);
+    let packets = log.all();
+    let sources: Vec<_> = packets.iter().map(|packet| (&*packet.source, packet.step.0)).collect();
+    assert_eq!(sources, [("a", 1), ("telemetry", 1), ("a", 2), ("telemetry", 2)]);
+    let counted = packets.iter().map(|packet| packet.metric("a.steps_total").map(|metric| metric.value));
+    assert_eq!(counted.collect::<Vec<_>>(), [0.0, 0.0, 1.0, 2.0].map(Some));
 }
 
 #[test]

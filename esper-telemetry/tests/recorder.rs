@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use common::{FlakySink, GatedSink, HALT, LOSS, NOTE, PATIENCE, PanickingSink, STEPS, boundary, notes};
 use common::{start, start_with_memory};
-use esper_telemetry::Counts;
 use esper_telemetry::packet::MAX_EVENTS;
 use esper_telemetry::reader::FrameReader;
 use esper_telemetry::sink::{FrameSink, JsonLinesSink, MemorySink};
 use esper_telemetry::telemetry::NON_FINITE_TOTAL;
+use esper_telemetry::{Counts, Exposition};
+use leyline::id::{EpochIndex, StepIndex};
 use leyline::telemetry::{Boundary, Event, Health, HealthStatus, Level, Priority, Recorder};
 
 fn note(n: u64) -> Event {
@@ -152,6 +153,11 @@ fn a_sink_that_fails_is_counted_each_time_and_reported_once_per_edge() {
     assert_eq!(failure.attributes["error"], "the sink failed: no luck");
     let errors = log.last().unwrap().metric("esper.telemetry.sink_errors_total").map(|metric| metric.value);
     assert_eq!(errors, Some(3.0));
+    let scraped = Exposition::new(&recorder, Vec::new()).text();
+    for (name, level) in [(failed, "error"), (recovered, "info")] {
+        let line = format!("esper_events_total{{event=\"{name}\",level=\"{level}\"}} 2.0\n");
+        assert!(scraped.contains(&line), "{scraped}");
+    }
 }
 
 #[test]
@@ -216,6 +222,27 @@ fn a_closed_recorder_drops_and_counts() {
     assert_eq!(recorder.stats().events, Counts { emitted: 1, delivered: 0, dropped: 1 });
     assert_eq!(recorder.stats().packets, Counts { emitted: 1, delivered: 0, dropped: 1 });
     assert_eq!(log.all(), []);
+}
+
+#[test]
+fn what_comes_after_the_end_of_a_run_is_no_loss() {
+    let (recorder, guard, log) = start_with_memory();
+    recorder.publish(boundary(1));
+    let stats = guard.end_run(PATIENCE).stats;
+    recorder.event(halt(1));
+    recorder.publish(boundary(2));
+    assert_eq!((recorder.stats(), recorder.undelivered()), (stats, Vec::new()));
+    assert_eq!(log.all().len(), 1);
+}
+
+#[test]
+fn a_run_that_is_resumed_and_ends_before_its_first_boundary_is_where_it_was() {
+    let (recorder, guard, log) = start_with_memory();
+    recorder.event(note(1));
+    recorder.resumed_at(EpochIndex(3), StepIndex(30));
+    assert!(guard.shutdown(PATIENCE).finished);
+    let packet = log.last().unwrap();
+    assert_eq!((packet.source.as_str(), packet.epoch.0, packet.step.0), ("telemetry", 3, 30));
 }
 
 #[test]

@@ -98,11 +98,52 @@ fn a_run_writes_one_event_file_of_tensorboard_each_time_that_it_begins() {
     for (file, epochs) in files.iter().zip([2, 1]) {
         let bytes = fs::read(file).unwrap();
         let named = bytes.windows(22).filter(|tag| tag == b"tolaria/training.loss\x15").count();
-        // Beside those of epochs there is what telemetry says of itself at the end.
-        assert!(named >= epochs, "{}: {named}", file.display());
+        assert_eq!(named, epochs, "{}", file.display());
     }
+    // Nothing is left to do.
+    trained(&out, &["--resume", "--tensorboard", events.to_str().unwrap()]);
+    let begins = |bytes: &[u8]| bytes.windows(4).any(|bytes| bytes == b"\x3a\x02\x08\x01");
+    let begun = tree(&events).into_keys().filter(|path| path.is_file() && begins(&fs::read(path).unwrap()));
+    assert_eq!(begun.collect::<Vec<_>>(), files, "what TensorBoard has is forgotten");
     let (code, _, error) = train(&dir.path().join("other"), &["--tensorboard", files[0].join("in").to_str().unwrap()]);
     assert!(code == Some(FAILED) && error.contains("tfevents"), "{code:?}: {error}");
+}
+
+fn packets(out: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(out.join("packets.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn packets_are_of_the_run_and_not_of_the_network_that_is_tested_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let settings = ["--set", "telemetry.jsonl=true", "--set", "train.schedule.learning_rate=0.05"];
+    let summary = trained(
+        &out,
+        &[&["--data", "digits", "--policy", "heuristic", "--epochs", "60", "--seed", "2"], &settings[..]].concat(),
+    );
+    assert!(summary["tested"]["step"].as_u64() < summary["steps"].as_u64(), "{summary}");
+    let packets = packets(&out);
+    let seeds = |packet: &Value| -> Vec<Value> {
+        let metrics = packet["metrics"].as_array().unwrap().iter();
+        metrics.filter(|metric| metric["name"].as_str().unwrap().starts_with("kasmina.seed")).cloned().collect()
+    };
+    let boundary = packets.iter().rfind(|packet| packet["source"] == "tolaria").unwrap();
+    assert_eq!(seeds(packets.last().unwrap()), seeds(boundary));
+    assert_eq!(packets.last().unwrap()["step"], summary["steps"]);
+}
+
+#[test]
+fn steps_of_packets_never_fall_where_a_run_that_is_over_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    trained(&out, &["--data", "digits", "--epochs", "2", "--set", "telemetry.jsonl=true"]);
+    let num_before = packets(&out).len();
+    trained(&out, &["--resume"]);
+    let packets = packets(&out);
+    assert!(packets.len() > num_before, "nothing was told of the resume");
+    assert!(packets.is_sorted_by_key(|packet| (packet["epoch"].as_u64(), packet["step"].as_u64())));
 }
 
 #[test]

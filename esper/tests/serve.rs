@@ -80,7 +80,9 @@ fn what_is_scraped_is_read_by_another_parser_and_counters_never_fall() {
     assert!(grew, "no step was counted");
     let told =
         |kind: &str| first.lines().filter_map(|line| line.strip_prefix(kind)?.split(' ').next()).collect::<Vec<_>>();
-    assert_eq!(told("# HELP "), told("# TYPE "));
+    let families = told("# TYPE ");
+    assert_eq!(told("# HELP "), families);
+    assert_eq!(families.iter().collect::<BTreeSet<_>>().len(), families.len(), "{families:?}");
     assert_eq!(served.get("/healthz"), (200, "ok\n".to_owned()));
     served.end();
 }
@@ -104,7 +106,7 @@ fn the_live_page_is_the_report_of_the_epochs_so_far_and_says_how_far_the_run_is(
     let page = loop {
         let (status, page) = served.get("/");
         assert_eq!(status, 200);
-        if !page.contains("data-epoch=\"0\"") {
+        if !page.contains("data-revision=\"1\"") {
             break page;
         }
         assert!(Instant::now() < deadline, "no epoch was shown");

@@ -18,8 +18,8 @@ thread_local! {
 #[derive(Debug)]
 struct Scope {
     precision: Precision,
-    /// By the tensor that was rounded, which lives as long.
-    rounded: Vec<(Tensor, Tensor)>,
+    /// By the tensor that was rounded, which lives as long, and the type.
+    rounded: Vec<(Tensor, DType, Tensor)>,
     copies: Vec<WorkingCopy>,
     num_products: u64,
 }
@@ -167,19 +167,21 @@ pub fn working_copy(weight: &Tensor, dtype: DType) -> Option<Tensor> {
     })
 }
 
-/// What `round` makes of a weight, which is kept until the scope ends; without a scope it is not. Counts it as asked for.
+/// What `round` makes of a weight for products in `dtype`, which is kept until the scope ends; without a scope it is not. Counts
+/// it as asked for.
 ///
 /// # Errors
 /// Those of `round`.
 /// # Sync
 /// none
-pub fn rounded_once(weight: &Tensor, round: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+pub fn rounded_once(weight: &Tensor, dtype: DType, round: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     let known = |id: TensorId| {
         SCOPE.with(|place| {
             let mut place = place.borrow_mut();
             let scope = place.as_mut()?;
             scope.num_products += 1;
-            scope.rounded.iter().find(|(of, _)| of.id() == id).map(|(_, rounded)| rounded.clone())
+            let found = scope.rounded.iter().find(|(of, to, _)| of.id() == id && *to == dtype)?;
+            Some(found.2.clone())
         })
     };
     if let Some(known) = known(weight.id()) {
@@ -190,7 +192,7 @@ pub fn rounded_once(weight: &Tensor, round: impl FnOnce(&Tensor) -> Result<Tenso
     if weight.is_variable() || !weight.track_op() {
         SCOPE.with(|place| {
             if let Some(scope) = place.borrow_mut().as_mut() {
-                scope.rounded.push((weight.clone(), rounded.clone()));
+                scope.rounded.push((weight.clone(), dtype, rounded.clone()));
             }
         });
     }
@@ -208,7 +210,7 @@ mod tests {
         let weight = Var::new(&[1.0_f32, 2.0], &Device::Cpu).unwrap();
         let mut count = 0;
         let mut round = || {
-            rounded_once(&weight, |weight| {
+            rounded_once(&weight, DType::F16, |weight| {
                 count += 1;
                 weight.detach().to_dtype(DType::F16)
             })
@@ -260,7 +262,7 @@ mod tests {
         let weight = Var::new(&[1.0_f32, 2.0], &Device::Cpu).unwrap();
         with_precision(Precision::F16, || {
             let computed = (weight.as_tensor() * 2.0).unwrap();
-            let of = || rounded_once(&computed, |computed| computed.to_dtype(DType::F16)).unwrap().id();
+            let of = || rounded_once(&computed, DType::F16, |computed| computed.to_dtype(DType::F16)).unwrap().id();
             assert_ne!(of(), of());
         });
     }

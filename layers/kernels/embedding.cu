@@ -2,14 +2,14 @@
 
 namespace embedding {
 
-// y[n] = table[ids[n]]; an id that is no row gives NaN. A block per position.
+// y[n] = table[ids[n]]; an id that is no row gives NaN, the largest number zeros. A block per position.
 extern "C" __global__ void __launch_bounds__(128) embedding_rows(
     const float* table, const u32* ids, float* y, u32 rows, u32 width) {
     WAIT_FOR_INPUTS;
     u32 id = ids[blockIdx.x];
     float* target = y + (u64)blockIdx.x * width;
     const float* source = table + (u64)id * width;
-    for (u32 i = threadIdx.x; i < width; i += blockDim.x) target[i] = id < rows ? source[i] : NAN;
+    for (u32 i = threadIdx.x; i < width; i += blockDim.x) target[i] = id < rows ? source[i] : id == 0xffffffffu ? 0.0f : NAN;
 }
 
 // target = sum of upstream[n] over the n in [from, positions) with ids[n] == id, by a block of 128 threads.

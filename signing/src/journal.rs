@@ -32,6 +32,8 @@ const VERSION: u32 = 1;
 /// Divides the size of every sector.
 const SLOT: usize = 64;
 const CHECKED: usize = SLOT - 4;
+/// What is read into memory at most: 16 million commands between two openings.
+const MAX_BYTES: u64 = 1 << 30;
 /// Ends of the names of files that become the journal.
 const FIRST: &str = ".first";
 const NEW: &str = ".new";
@@ -99,6 +101,14 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
+    /// It has, or would have with one more command, more bytes than are read. Opening one within the limit shortens it.
+    #[error("the command journal {} goes beyond {limit} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The most that is read, bytes.
+        limit: u64,
+    },
     /// It was written by another version.
     #[error("the command journal {} has version {found}: this build reads version {VERSION}", path.display())]
     Version {
@@ -121,7 +131,9 @@ impl LeylineError for JournalError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { .. } | Self::InUse { .. } => ErrorKind::Io,
-            Self::Foreign { .. } | Self::Version { .. } | Self::Damaged { .. } => ErrorKind::Corrupt,
+            Self::Foreign { .. } | Self::Version { .. } | Self::Damaged { .. } | Self::TooLarge { .. } => {
+                ErrorKind::Corrupt
+            }
         }
     }
 }
@@ -166,12 +178,21 @@ impl Journal {
             fs.remove_file(&beside(path, ending)).ok();
         }
         let mut bytes = Vec::new();
-        let reading = |source| JournalError::Io { action: "reading", path: path.to_owned(), source };
-        ReadFrom::new(&*file, 0).read_to_end(&mut bytes).map_err(reading)?;
+        let io = |action| move |source| JournalError::Io { action, path: path.to_owned(), source };
+        let size = file.size().map_err(io("reading"))?;
+        if size > MAX_BYTES {
+            return Err(JournalError::TooLarge { path: path.to_owned(), limit: MAX_BYTES });
+        }
+        ReadFrom::new(&*file, 0).take(size).read_to_end(&mut bytes).map_err(io("reading"))?;
         let (window, torn_tail) = read(path, &bytes)?;
         let compact = write(&window);
-        let (file, replaced) =
-            if bytes == compact { (file, None) } else { (replace(fs, path, &compact, at)?, Some(file)) };
+        let (file, replaced) = if bytes == compact {
+            // Whoever put it there may have ended before that was durable.
+            fs.sync_dir(folder_of(path)).map_err(io("opening"))?;
+            (file, None)
+        } else {
+            (replace(fs, path, &compact, at)?, Some(file))
+        };
         let (path, len) = (path.to_owned(), compact.len() as u64);
         Ok(Self { path, file, len, is_torn: false, window, torn_tail, _replaced: replaced })
     }
@@ -196,6 +217,9 @@ impl Journal {
     /// Makes an acceptance durable. After a failure the command may or may not be found when the journal is opened
     /// again; the next call cuts off what is left of it.
     pub(crate) fn append(&mut self, new: &Acceptance) -> Result<(), JournalError> {
+        if self.len + SLOT as u64 > MAX_BYTES {
+            return Err(JournalError::TooLarge { path: self.path.clone(), limit: MAX_BYTES });
+        }
         let appended = self.try_append(new);
         self.is_torn = appended.is_err();
         appended.map_err(|source| JournalError::Io { action: "writing to", path: self.path.clone(), source })

@@ -116,6 +116,9 @@ struct Copied {
 // 1 or -1 by its sign, 0 for 0, and no number for none; src/optim/rules.rs has the same.
 __device__ __forceinline__ float signf(float x) { return x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : x); }
 
+// A number where the other is above 0, else 0; src/optim/rules.rs has the same.
+__device__ __forceinline__ float keptf(float x, float mask) { return mask > 0.0f ? x : 0.0f; }
+
 // A rule has its numbers of settings and constants, STATES numbers about each element, and `update` for one of them. The build
 // script writes them, from src/optim/rules.rs.
 #include "rules.cuh"
@@ -183,7 +186,10 @@ __device__ void update_chunk(
     // Rows are read in fours wherever the part starts in them; the parameter only where it starts at a multiple of four.
     bool aligned = part.start % 4 == 0 && parameter.aligned();
     for (int s = 0; s < Rule::STATES; s++) aligned = aligned && (u64)(moments + s * part.length) % 16 == 0;
-    if (aligned) {
+    if (aligned && rows.count == 1) {
+        // The number is known here, so that no loop over rows is left.
+        update_quads<true>(terms, 1, quads, rule, parameter, moments, part, factor);
+    } else if (aligned) {
         update_quads<true>(terms, rows.count, quads, rule, parameter, moments, part, factor);
     } else {
         update_quads<false>(terms, rows.count, quads, rule, parameter, moments, part, factor);

@@ -48,6 +48,16 @@ pub enum Error {
         /// The element type that the trainer's precision has.
         expected: &'static str,
     },
+    /// One variable is two parameters: it would be updated twice.
+    #[error(
+        "parameters `{first}` and `{second}` are one variable, which would be updated twice: expected it under one name"
+    )]
+    SharedVariable {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
     /// A backward pass left a parameter of its scope without a gradient.
     #[error("parameter `{name}` has no gradient")]
     MissingGradient {
@@ -242,7 +252,7 @@ impl leyline::error::Error for Error {
             Self::State { .. } | Self::HalfRestored { .. } | Self::NothingToRestore => ErrorKind::Corrupt,
             Self::LateRestore => ErrorKind::DeadlineExceeded,
             Self::UnknownSeed { .. } => ErrorKind::UnknownSeed,
-            Self::UnsupportedParameter { .. } => ErrorKind::Unsupported,
+            Self::UnsupportedParameter { .. } | Self::SharedVariable { .. } => ErrorKind::Unsupported,
             Self::Source(source) => source.kind(),
             Self::Checkpoint(source) => source.kind(),
             Self::Region(source) => source.kind(),

@@ -222,7 +222,7 @@ leyline::declare_metrics! {
     /// Whether the run is conservative: orders that let something grow are not carried out.
     CONSERVATIVE = Gauge "tolaria.mode.conservative" Flag [];
     /// Times that the run became conservative.
-    CONSERVATIVE_TOTAL = Counter "tolaria.mode.conservative_total" Count [];
+    CONSERVATIVE_TOTAL = Counter "tolaria.mode.conservative_entered_total" Count [];
     /// Orders that were not carried out, because the run was conservative or the seed manager was left alone.
     CONSERVATIVE_REFUSED_TOTAL = Counter "tolaria.mode.refused_total" Count [];
 }

@@ -53,7 +53,7 @@ fn product(x: &Tensor, weight: &Var) -> candle_core::Result<Tensor> {
     }
     let Some(half) = half() else { return x.matmul(weight) };
     let round = |tensor: &Tensor| tensor.to_dtype(half)?.to_dtype(DType::F32);
-    round(x)?.matmul(&rounded_once(weight, round)?)
+    round(x)?.matmul(&rounded_once(weight, half, round)?)
 }
 
 struct Setting {

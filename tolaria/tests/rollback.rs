@@ -331,3 +331,17 @@ fn a_budget_that_holds_no_two_states_is_tried_no_more_often_than_one_that_does()
         assert!(looked <= most, "{looked} times with {ballast} elements");
     }
 }
+
+#[test]
+fn a_snapshot_whose_moments_do_not_fit_is_refused_and_changes_nothing() {
+    let mut trainer = world(in_memory(), None).trainer;
+    run_to(&mut trainer, 3);
+    let mut snapshot = trainer.snapshot(&eager()).unwrap();
+    run_to(&mut trainer, 5);
+    let before = state(&mut trainer);
+    let moments = snapshot.components.get_mut("optimizer").unwrap().tensors.get_mut("weight").unwrap();
+    *moments = moments.to_dtype(DType::F64).unwrap();
+    let error = trainer.restore(&mut eager(), &snapshot).unwrap_err().to_string();
+    assert!(error.starts_with("optimizer state of `weight`"), "{error}");
+    assert_eq!(state(&mut trainer), before);
+}

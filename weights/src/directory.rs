@@ -8,7 +8,7 @@
 //! swapped afterwards is refused. Each fetch reads its file once, and those bytes are hashed, compared and handed out.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,8 +110,15 @@ impl KernelStore for DirectoryStore {
     }
 }
 
-/// All bytes of a plain file of the folder, read once. A link is refused wherever it leads.
+/// All bytes of a plain file of the folder, read once.
 fn read_plain(dir: &Path, name: &str, limit: u64, cancel: &CancelToken) -> Result<Arc<[u8]>, StoreError> {
+    let mut file = open_plain(dir, name, OpenOptions::new().read(true))?;
+    let len = file.metadata()?.len();
+    read_once(&mut file, len, limit, cancel)
+}
+
+/// Opens a plain file of the folder. A link is refused wherever it leads.
+pub(crate) fn open_plain(dir: &Path, name: &str, options: &OpenOptions) -> Result<File, StoreError> {
     let not_plain = |problem| StoreError::from(FormatError::NotPlain { name: name.to_owned(), problem });
     let path = dir.join(name);
     let before = fs::symlink_metadata(&path)?;
@@ -121,13 +128,12 @@ fn read_plain(dir: &Path, name: &str, limit: u64, cancel: &CancelToken) -> Resul
     if !before.is_file() {
         return Err(not_plain("no plain file"));
     }
-    let mut file = File::open(&path)?;
-    let opened = file.metadata()?;
+    let file = options.open(&path)?;
     // A link put in place between the two calls would have been followed.
-    if !is_same_file(&before, &opened) {
+    if !is_same_file(&before, &file.metadata()?) {
         return Err(not_plain("replaced while it was opened"));
     }
-    read_once(&mut file, opened.len(), limit, cancel)
+    Ok(file)
 }
 
 fn read_once(file: &mut File, len: u64, limit: u64, cancel: &CancelToken) -> Result<Arc<[u8]>, StoreError> {

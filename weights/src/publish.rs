@@ -16,7 +16,7 @@
 //! Publishing again mends each of them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ use leyline::error::{Error as LeylineError, ErrorKind};
 use leyline::id::BlueprintId;
 
 use crate::artifact::Artifact;
-use crate::directory::{MANIFEST_FILE, ManifestEntry, artifact_file, read_manifest};
+use crate::directory::{MANIFEST_FILE, ManifestEntry, artifact_file, open_plain, read_manifest};
 use crate::error::{StoreError, hex};
 use crate::tensors::{Weights, WeightsError};
 
@@ -83,7 +83,7 @@ impl LeylineError for PublishError {
 ///
 /// # Errors
 /// Before anything is written: [`PublishError::Weights`] for what no seed could load,
-/// [`PublishError::Store`] for what no store could hand out and for a manifest that is not valid,
+/// [`PublishError::Store`] for what no store could hand out, for a manifest that is not valid and for a lock that is a link,
 /// [`PublishError::Published`]. [`PublishError::Io`] at any time; the table of the module says what is there then.
 pub fn publish(
     dir: impl AsRef<Path>,
@@ -109,10 +109,16 @@ fn publish_in_steps(
         let path = path.to_owned();
         |source| PublishError::Io { path, source }
     };
-    fs::create_dir_all(dir).map_err(at(dir))?;
+    make_folder(dir, reached).map_err(at(dir))?;
     let lock = dir.join(LOCK_FILE);
+    // A new one is no link that leads elsewhere, and what was there keeps its content.
+    match File::create_new(&lock) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(&lock)(error)),
+        _ => {}
+    }
     // Let go of when it is dropped, or by the system when the process ends.
-    let _held = File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock))?;
+    let held = open_plain(dir, LOCK_FILE, OpenOptions::new().write(true))?;
+    held.lock().map_err(at(&lock))?;
 
     let mut manifest = match read_manifest(dir) {
         Err(StoreError::Io(source)) if source.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
@@ -128,6 +134,23 @@ fn publish_in_steps(
         put(dir, &name, bytes, reached).map_err(at(&dir.join(name)))?;
     }
     Ok(sha256)
+}
+
+/// Makes the folder and what is missing above it, durably.
+fn make_folder(dir: &Path, reached: &mut dyn FnMut(&'static str) -> io::Result<()>) -> io::Result<()> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if dir.try_exists()? {
+        // A process that ended between making and syncing may have left it.
+        let may_not = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::InvalidInput];
+        return sync_folder(parent).or_else(|error| if may_not.contains(&error.kind()) { Ok(()) } else { Err(error) });
+    }
+    make_folder(parent, reached)?;
+    match fs::create_dir(dir) {
+        Err(error) if !dir.is_dir() => return Err(error),
+        _ => {}
+    }
+    sync_folder(parent)?;
+    reached("folder synced")
 }
 
 /// Writes a file beside its place, and renames it into it.
@@ -308,6 +331,44 @@ mod tests {
         assert!(matches!(error, PublishError::Store(StoreError::Format(_))), "{error}");
         assert_eq!(fs::read(dir.path().join(MANIFEST_FILE)).unwrap(), b"{\"mlp\": 3}");
         assert!(!dir.path().join("mlp.safetensors").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_that_leads_elsewhere_is_refused_and_what_it_leads_to_is_left_alone() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let target = outside.path().join("thesis");
+        fs::write(&target, "content").unwrap();
+        for target in [&target, &outside.path().join("nowhere")] {
+            std::os::unix::fs::symlink(target, dir.path().join(LOCK_FILE)).unwrap();
+            let error = publish(dir.path(), &id("mlp"), artifact("mlp", 1.0).bytes(), IfPublished::Refuse).unwrap_err();
+            assert!(matches!(error, PublishError::Store(StoreError::Format(_))), "{error}");
+            fs::remove_file(dir.path().join(LOCK_FILE)).unwrap();
+        }
+        assert_eq!(fs::read(&target).unwrap(), b"content");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // What a file holds that is the lock is not looked at.
+        fs::write(dir.path().join(LOCK_FILE), "content").unwrap();
+        put_all(dir.path(), &[artifact("mlp", 1.0)]);
+        assert_eq!(fs::read(dir.path().join(LOCK_FILE)).unwrap(), b"content");
+    }
+
+    #[test]
+    fn folders_that_are_made_are_durable_before_anything_is_in_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = dir.path().join("new").join("library");
+        let mut steps = Vec::new();
+        let mlp = artifact("mlp", 1.0);
+        publish_in_steps(&library, mlp.blueprint(), mlp.bytes(), IfPublished::Refuse, &mut |step| {
+            steps.push((step, library.exists()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(steps[..3], [("folder synced", false), ("folder synced", true), ("made", true)]);
+        let error = interrupted(&dir.path().join("other"), &mlp, 0).unwrap_err();
+        assert!(matches!(error, PublishError::Io { .. }), "{error}");
+        publish(dir.path().join("other"), &id("mlp"), mlp.bytes(), IfPublished::Refuse).unwrap();
     }
 
     #[test]

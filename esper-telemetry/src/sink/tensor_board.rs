@@ -10,7 +10,7 @@ use std::sync::Arc;
 use esper_disk::{Fs, StdFs};
 
 use crate::error::Error;
-use crate::packet::{Metric, Packet};
+use crate::packet::{Metric, OWN_SOURCE, Packet};
 use crate::sink::Sink;
 use crate::sink::append::AppendFile;
 
@@ -19,7 +19,8 @@ use crate::sink::append::AppendFile;
 ///
 /// A metric `tolaria.training.loss` is the scalar `tolaria/training.loss`; its labels follow, as in `kasmina/seed.alpha/seed_id=seed-1`. Values
 /// are rounded to `f32`, as TensorBoard has them; one that is larger is left out. Where the step of a packet is below that of the one before, because the run
-/// went back, TensorBoard is told to forget what it has of later steps. Events are not written.
+/// went back, TensorBoard is told to forget what it has of later steps. Events are not written, nor are packets that a recorder makes on its own:
+/// they are of no step.
 ///
 /// ```
 /// use esper_telemetry::sink::TensorBoardSink;
@@ -105,6 +106,9 @@ impl Sink for TensorBoardSink {
 
     #[expect(clippy::cast_possible_truncation, reason = "scalars of TensorBoard are f32")]
     fn write(&mut self, packet: &Packet) -> Result<(), Error> {
+        if packet.source == OWN_SOURCE {
+            return Ok(());
+        }
         let step = packet.step.0;
         let event = || Message::default().double(1, packet.created_unix_ms as f64 / 1e3).varint(2, step);
         let mut records = Vec::new();
@@ -268,5 +272,14 @@ mod tests {
             fs::read(sink.path()).unwrap()[before..].windows(4).any(|bytes| bytes == b"\x3a\x02\x08\x01")
         });
         assert_eq!(begun, [true, false, false, true, false]);
+    }
+
+    #[test]
+    fn what_the_recorder_adds_on_its_own_is_left_out_and_begins_no_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sink = TensorBoardSink::create(dir.path(), "run-1", 1).unwrap();
+        let before = fs::read(sink.path()).unwrap();
+        sink.write(&Packet { source: OWN_SOURCE.to_owned(), ..full_packet() }).unwrap();
+        assert_eq!(fs::read(sink.path()).unwrap(), before);
     }
 }

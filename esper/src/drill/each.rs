@@ -44,7 +44,7 @@ pub(crate) const ALL: &[Drill] = &[
             metrics: &[
                 "tolaria.timeout.tamiyo_total",
                 "tolaria.timeout.late_answers_total",
-                "tolaria.mode.conservative_total",
+                "tolaria.mode.conservative_entered_total",
             ],
             events: &[
                 "tolaria.tamiyo_timeout",
@@ -59,7 +59,7 @@ pub(crate) const ALL: &[Drill] = &[
         name: "seed-manager-timeout",
         about: "the seed manager takes too long: that is counted, and nothing grows until it is fast again",
         names: Names {
-            metrics: &["tolaria.timeout.kasmina_total", "tolaria.mode.conservative_total"],
+            metrics: &["tolaria.timeout.kasmina_total", "tolaria.mode.conservative_entered_total"],
             events: &[
                 "tolaria.kasmina_timeout",
                 "tolaria.conservative_mode_entered",

@@ -29,14 +29,14 @@ pub fn render_html(run: &Run) -> Result<String, ReportError> {
 }
 
 /// The same page for a run that is under way, as [`crate::serve`] answers it: it keeps itself up to date with a script of
-/// its server, and is without configuration and provenance.
+/// its server, which knows pages by their `revision`, and is without configuration and provenance.
 ///
 /// # Errors
 /// As there.
-pub(crate) fn render_live(run: &Run) -> Result<String, ReportError> {
+pub(crate) fn render_live(run: &Run, revision: u64) -> Result<String, ReportError> {
     let page = Page::of(run);
     let outcome = if run.summary.is_some() { page.outcome } else { "training" };
-    Page { is_live: true, outcome, ..page }.render().map_err(ReportError::Layout)
+    Page { is_live: true, revision, outcome, ..page }.render().map_err(ReportError::Layout)
 }
 
 #[derive(Template)]
@@ -45,8 +45,8 @@ struct Page<'a> {
     run_id: String,
     /// Whether the run is under way, and its page served.
     is_live: bool,
-    /// Epochs that the page tells of.
-    last_epoch: u64,
+    /// Of the run folder that a page that is served was made from.
+    revision: u64,
     outcome: &'static str,
     /// Data, device and start in a line.
     subtitle: String,
@@ -144,7 +144,7 @@ impl<'a> Page<'a> {
         Self {
             run_id: record.run_id.to_string(),
             is_live: false,
-            last_epoch: last.map_or(0, |report| report.epoch.0),
+            revision: 0,
             outcome: outcome(run),
             subtitle: format!(
                 "{} on {}, started {}",

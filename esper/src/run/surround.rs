@@ -82,3 +82,24 @@ impl Observer for Surrounding {
         self.watch.epoch_finished(report)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use baselines::hostile::ask;
+    use leyline::id::StepIndex;
+
+    use super::*;
+    use crate::report::testing::epoch;
+    use crate::serve::testing::recorder;
+
+    #[test]
+    fn a_run_that_goes_back_is_shown_without_the_epochs_that_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (address, mut observer) = surround(&dir.path().join("run"), &recorder()).unwrap();
+        (1..=3).for_each(|number| observer.epoch_finished(&epoch(number)).unwrap());
+        let (from, to) = (StepIndex(3), StepIndex(2));
+        observer.event(&RunEvent::RolledBack { from, to, epoch: EpochIndex(2), culprit: "", rate_factor: 1.0 });
+        let (status, page) = ask(address, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert!(status == 200 && page.contains("<main data-revision=\"4\">"), "{status}: {page}");
+    }
+}

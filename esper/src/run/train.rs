@@ -195,13 +195,15 @@ fn train_on(
     let mut eager = Eager::acquire()?;
     let is_new = plan.name.is_some();
     let resumed = if is_new { None } else { trainer.resume(&mut eager).context("resuming")? };
+    let (epochs, step) = trainer.progress();
+    recorder.resumed_at(epochs, step);
     if !is_new {
         folder.write(report::RECORD_FILE, &(serde_json::to_string_pretty(&record)? + "\n"))?;
         // Perhaps for more epochs.
         folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
     }
 
-    let log = MetricsLog::open(Arc::clone(folder.fs()), &folder.metrics(), trainer.progress().0)?;
+    let log = MetricsLog::open(Arc::clone(folder.fs()), &folder.metrics(), epochs)?;
     folder.remove(report::SUMMARY_FILE)?;
     let mut progress = if args.tui {
         Progress::on_screen(trainer.num_epochs(), Arc::clone(&clock), interrupt.clone())
@@ -218,7 +220,7 @@ fn train_on(
         progress.note(&format!("data {place}: {}", placed.reason));
     }
     let live = Arc::new(Live::default());
-    live.epochs(trainer.progress().0.0);
+    live.epochs(epochs.0);
     let server = match bound {
         Some(bound) => {
             progress.note(&format!("live page {}", bound.url()));
@@ -234,12 +236,14 @@ fn train_on(
         watch.progress().note(&reason);
     }
 
+    // What is tested may be another network, of which no packet is to tell.
+    guard.end_run(FLUSH);
+
     let earlier_s = record.resumed.as_ref().map_or(0.0, |resumed| resumed.earlier_s);
     let closed = summarize(&mut trainer, &mut eager, config, &folder, &ended, host_parameters, resumed.as_ref())
         .and_then(|summary| {
             let summary = Summary { wall_s: earlier_s + (clock.now() - started).as_secs_f64(), ..summary };
             folder.write(report::SUMMARY_FILE, &(serde_json::to_string_pretty(&summary)? + "\n"))?;
-            guard.shutdown(FLUSH);
             Ok((summary, report::write(&**folder.fs(), folder.path())))
         });
     drop(server);

@@ -58,11 +58,12 @@ impl Observer for Watch {
     }
 
     fn event(&mut self, event: &RunEvent<'_>) {
-        if let RunEvent::RolledBack { epoch, .. } = event
-            && let Err(error) = self.log.go_back(*epoch)
-        {
-            // The end of the next epoch tries again.
-            tracing::warn!("lines of epochs that the run went back from stay for now: {error:#}");
+        if let RunEvent::RolledBack { epoch, .. } = event {
+            if let Err(error) = self.log.go_back(*epoch) {
+                // The end of the next epoch tries again.
+                tracing::warn!("lines of epochs that the run went back from stay for now: {error:#}");
+            }
+            self.live.epochs(epoch.0);
         }
         self.progress.event(event);
     }

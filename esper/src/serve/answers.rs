@@ -98,7 +98,7 @@ impl Answers {
     fn page(&mut self) -> Answer {
         let of = self.live.now();
         if let Some(page) = &self.page {
-            let is_current = of.epoch == page.of.epoch;
+            let is_current = of.revision == page.of.revision && page.answer.0 == StatusCode::OK;
             let is_too_soon = page.made.elapsed() < PAGE_EVERY.max(page.took * PAGE_SHARE);
             // The end is shown at once: there is no later.
             if of.state == page.of.state && (is_current || is_too_soon) {
@@ -106,7 +106,7 @@ impl Answers {
             }
         }
         let began = Instant::now();
-        let page = report::Run::read_going(&self.folder).and_then(|run| report::render_live(&run));
+        let page = report::Run::read_going(&self.folder).and_then(|run| report::render_live(&run, of.revision));
         let answer = match page {
             Ok(page) => (StatusCode::OK, HTML, Bytes::from(page)),
             Err(error) => {
@@ -125,5 +125,59 @@ fn told(is_so: bool) -> Answer {
     match is_so {
         true => (StatusCode::OK, TEXT, Bytes::from_static(b"ok\n")),
         false => (StatusCode::SERVICE_UNAVAILABLE, TEXT, Bytes::from_static(b"no\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tempfile::TempDir;
+
+    use super::super::testing::recorder;
+    use super::*;
+
+    fn answers(dir: &TempDir) -> Answers {
+        Answers::new(dir.path().to_owned(), recorder(), Arc::default(), true)
+    }
+
+    fn fill(dir: &TempDir) {
+        let of = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/completed");
+        for entry in fs::read_dir(of).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+        }
+    }
+
+    /// The page, when one may be laid out again.
+    fn page(answers: &mut Answers) -> (StatusCode, String) {
+        answers.page.iter_mut().for_each(|page| page.made -= 2 * PAGE_EVERY.max(page.took * PAGE_SHARE));
+        let (status, _, text) = answers.page();
+        (status, String::from_utf8(text.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn a_page_that_could_not_be_read_is_read_again_though_no_epoch_has_ended_but_not_too_soon() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut answers = answers(&dir);
+        assert_eq!(page(&mut answers).0, StatusCode::SERVICE_UNAVAILABLE);
+        fill(&dir);
+        assert_eq!(answers.page().0, StatusCode::SERVICE_UNAVAILABLE, "too soon");
+        assert_eq!(page(&mut answers).0, StatusCode::OK);
+    }
+
+    #[test]
+    fn a_page_is_made_anew_where_an_epoch_has_ended_or_the_run_went_back_and_only_there() {
+        let dir = tempfile::tempdir().unwrap();
+        fill(&dir);
+        let mut answers = answers(&dir);
+        answers.live.epochs(2);
+        assert!(page(&mut answers).1.contains("<main data-revision=\"1\">"));
+        fs::remove_file(dir.path().join("metrics.jsonl")).unwrap();
+        assert!(page(&mut answers).1.contains("<main data-revision=\"1\">"));
+        // The run goes back, and the epoch ends anew.
+        [1, 2].iter().for_each(|&epochs| answers.live.epochs(epochs));
+        assert!(page(&mut answers).1.contains("<main data-revision=\"3\">"));
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     epochs: AtomicU64,
+    revision: AtomicU64,
     step: AtomicU64,
     state: AtomicU8,
 }
@@ -18,6 +19,8 @@ pub(super) struct Now {
     pub(super) state: State,
     /// Epochs completed.
     pub(super) epoch: u64,
+    /// How often the run folder has changed: a run that went back has epochs of the same numbers again.
+    pub(super) revision: u64,
     /// Optimizer steps taken.
     pub(super) step: u64,
 }
@@ -40,9 +43,10 @@ impl Live {
         self.set_state(State::Training);
     }
 
-    /// So many epochs are completed, and their lines are in the run folder.
+    /// So many epochs are completed, and their lines, and no others, are in the run folder.
     pub(crate) fn epochs(&self, epochs: u64) {
         self.epochs.store(epochs, Ordering::Relaxed);
+        self.revision.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn set_state(&self, state: State) {
@@ -52,7 +56,8 @@ impl Live {
     pub(super) fn now(&self) -> Now {
         let states = [State::Starting, State::Training, State::Ended];
         let state = states.into_iter().find(|&state| state as u8 == self.state.load(Ordering::Relaxed));
-        let [epoch, step] = [&self.epochs, &self.step].map(|number| number.load(Ordering::Relaxed));
-        Now { state: state.unwrap_or_default(), epoch, step }
+        let [epoch, revision, step] =
+            [&self.epochs, &self.revision, &self.step].map(|number| number.load(Ordering::Relaxed));
+        Now { state: state.unwrap_or_default(), epoch, revision, step }
     }
 }

@@ -129,3 +129,19 @@ impl Drop for Server {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use esper_telemetry::{Catalogue, QueueConfig};
+    use leyline::clock::SystemClock;
+    use leyline::id::RunId;
+
+    use super::*;
+
+    /// One that takes nothing.
+    pub(crate) fn recorder() -> Arc<TelemetryRecorder> {
+        let (run, catalogue) = (RunId::new("run-1").unwrap(), Catalogue::new(&[]).unwrap());
+        let clock = Arc::new(SystemClock::new());
+        TelemetryRecorder::start(run, catalogue, Vec::new(), QueueConfig::default(), clock).unwrap().0
+    }
+}

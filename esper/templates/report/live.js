@@ -1,10 +1,10 @@
 "use strict";
-// Shows how far the run is, and fetches the page again when an epoch has ended.
+// Shows how far the run is, and fetches the page again when an epoch has ended or the run went back.
 const line = document.getElementById("live");
 let fetched = Promise.resolve();
 
 function shown() {
-  return document.querySelector("main").dataset.epoch;
+  return document.querySelector("main").dataset.revision;
 }
 
 async function refresh() {
@@ -27,7 +27,7 @@ source.onmessage = (event) => {
   line.textContent = `${word}: ${now.epoch} epochs completed, step ${now.step}.`;
   if (now.state === "ended") source.close();
   // One after the other, so that the page of the end is fetched also where another fetch is under way.
-  fetched = fetched.then(() => { if (now.state === "ended" || String(now.epoch) !== shown()) return refresh(); });
+  fetched = fetched.then(() => { if (now.state === "ended" || String(now.revision) !== shown()) return refresh(); });
 };
 source.onerror = () => {
   if (source.readyState !== EventSource.CLOSED) line.textContent = "Nobody answers: the run has ended, or cannot be reached.";

@@ -122,10 +122,15 @@ fn encode(element: ElementType, value: f64) -> u64 {
     }
 }
 
-/// As the device converts: floats to integers toward zero, at the ends of the range to the ends, of bytes the lowest.
+/// As the device converts: floats to integers toward zero, at the ends of the range to the ends, of bytes the lowest. What is no
+/// number is 0, but where one of both has 64 bits: then it is the highest bit alone.
 fn convert(from: ElementType, to: ElementType, bits: u64) -> u64 {
     match (from, to) {
         _ if from == to => bits,
+        (ElementType::F32 | ElementType::F64 | ElementType::Bf16, ElementType::I64) if decode(from, bits).is_nan() => {
+            1 << 63
+        }
+        (ElementType::F64, ElementType::U32) if decode(from, bits).is_nan() => 1 << 31,
         (ElementType::U8 | ElementType::U32 | ElementType::I64, ElementType::U8) => bits & 0xFF,
         (ElementType::U8 | ElementType::U32 | ElementType::I64, ElementType::U32) => bits & 0xFFFF_FFFF,
         (ElementType::U8 | ElementType::U32, ElementType::I64) => bits,
@@ -149,8 +154,9 @@ fn multiply_add(element: ElementType, value: u64, factor: f32, term: f32) -> u64
     match element {
         ElementType::F32 => f32_bits(f32_of(value).mul_add(factor, term)),
         ElementType::Bf16 => {
-            let product = from_bf16(to_bf16(from_bf16(value) * from_bf16(to_bf16(factor).into())).into());
-            to_bf16(product + from_bf16(to_bf16(term).into())).into()
+            // Factor or term changes nothing, so that a float holds the result well enough to round it again.
+            let [factor, term] = [factor, term].map(|number| from_bf16(to_bf16(number).into()));
+            to_bf16(from_bf16(value).mul_add(factor, term)).into()
         }
         ElementType::F64 => f64::from_bits(value).mul_add(factor.into(), term.into()).to_bits(),
         ElementType::U8 | ElementType::U32 | ElementType::I64 => {
@@ -350,5 +356,12 @@ mod tests {
         assert_eq!(unary(UnaryOp::Relu, ElementType::F32, nan), zero);
         assert_eq!(convert(ElementType::F32, ElementType::U8, u64::from(300.5_f32.to_bits())), 300 & 0xFF);
         assert_eq!(convert(ElementType::F32, ElementType::U32, u64::from((-1.0_f32).to_bits())), 0);
+        assert_eq!(convert(ElementType::F32, ElementType::U32, nan), 0);
+        assert_eq!(convert(ElementType::F32, ElementType::I64, nan), 1 << 63);
+        assert_eq!(convert(ElementType::F64, ElementType::U32, f64::NAN.to_bits()), 1 << 31);
+        assert_eq!(convert(ElementType::F64, ElementType::U8, f64::NAN.to_bits()), 0);
+        // Less than half of the smallest number.
+        assert_eq!(multiply_add(ElementType::Bf16, 0x8001, 0.25, 0.0), 0x8000);
+        assert_eq!(multiply_add(ElementType::Bf16, 0x3F80, 0.5, 0.0), 0x3F00);
     }
 }

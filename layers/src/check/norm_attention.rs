@@ -264,8 +264,10 @@ fn embedding_case(
     let mut numbers = SplitMix(3);
     let inputs = [Input { name: "table", values: in_range(&mut numbers, rows * width), shape: vec![rows, width] }];
     let weights = Input { name: "", values: in_range(&mut numbers, positions * width), shape: vec![positions, width] };
-    let ids: Vec<u32> =
+    let mut ids: Vec<u32> =
         (0..positions as u64).map(|_| u32::try_from(numbers.word() % rows as u64).unwrap_or(0)).collect();
+    // No row.
+    ids[positions / 2] = u32::MAX;
     let run = |at: &[Tensor]| embedding(&at[0], &Tensor::new(ids.as_slice(), at[0].device())?);
     check(&format!("embedding ({rows}, {width}) of {positions}"), &inputs, &weights, run, device, found)
 }

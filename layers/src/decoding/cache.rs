@@ -73,7 +73,9 @@ impl KvCache {
     pub fn attend(&self, queries: &Tensor, keys: &Tensor, values: &Tensor, position: &Position) -> Result<Tensor> {
         let (batch, heads, capacity, width) = self.keys.dims4()?;
         let (groups, count) = match queries.dims() {
-            &[b, all, n, d] if b == batch && d == width && all > 0 && all % heads.max(1) == 0 => (all / heads, n),
+            &[b, all, n, d] if [b, d] == [batch, width] && all > 0 && all.checked_rem(heads) == Some(0) => {
+                (all / heads, n)
+            }
             _ => (0, 0),
         };
         let expected = [batch, heads, count, width];

@@ -113,6 +113,9 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         let error = cache.attend(&q, &k, &k, &position).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
+    let cache = KvCache::new((1, 0, 3), &position, DType::F32).unwrap();
+    let [q, k] = [[1, 2, 1, 3], [1, 0, 1, 3]].map(|dims| zeros(&dims, DType::F32));
+    assert!(cache.attend(&q, &k, &k, &position).unwrap_err().to_string().contains("expected queries"));
     assert!(Position::new(0, &Device::Cpu).unwrap_err().to_string().contains("1 to 2147483648"));
     assert!(position.set(5).unwrap_err().to_string().contains("up to 4"));
     assert!(KvCache::new((1, 1, 1), &position, DType::U32).is_err());

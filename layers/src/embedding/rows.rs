@@ -5,12 +5,13 @@ use candle_core::{DType, Error, Result, Tensor};
 use crate::precision::{compute_type, expect_same_device};
 
 /// The rows `ids` of `table`, with a gradient for the table: the sum over the positions of a row, in their order on a GPU.
+/// `u32::MAX` stands for no row: zeros, without a gradient.
 ///
 /// # Shapes
 /// `table` (V, D) of a float type, `ids` (N) of `u32`; the result is (N, D)
 /// # Errors
-/// For other shapes and types, on the CPU for an id that is no row, and when the device fails. On a GPU such an id gives
-/// a row of NaN.
+/// For other shapes and types, on the CPU for another id that is no row, and when the device fails. On a GPU such an id
+/// gives a row of NaN.
 /// # Sync
 /// none
 ///

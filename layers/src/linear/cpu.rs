@@ -57,7 +57,7 @@ struct Rounded {
 impl Rounded {
     fn new(x: &Tensor, weight: &Tensor, half: DType) -> Result<Self> {
         let round = |tensor: &Tensor| round(&tensor.detach(), half);
-        Ok(Self { half, x: round(x)?, weight: rounded_once(weight, round)? })
+        Ok(Self { half, x: round(x)?, weight: rounded_once(weight, half, round)? })
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options:
     let rounds = multiplied != Scalar::F32 && Scalar::of(weight.dtype())? != multiplied;
     let copy_or_round = || match working_copy(&weight, dtype) {
         Some(copy) => Ok(copy),
-        None => rounded_once(&weight, round_weight),
+        None => rounded_once(&weight, dtype, round_weight),
     };
     let rounded_weight = rounds.then(copy_or_round).transpose()?;
     let copied_bias = bias.filter(|bias| bias.dtype() != x.dtype()).and_then(|bias| working_copy(bias, x.dtype()));

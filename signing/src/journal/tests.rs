@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Device;
-use esper_disk::testkit::{Failure, FaultFs, Which};
+use esper_disk::testkit::{Failure, FaultFs, SimFs, Which};
 use leyline::command::{Command, Operation, Order, SignedCommand};
 use leyline::durable::Durable as _;
 use leyline::region::Eager;
@@ -369,4 +369,42 @@ fn a_crash_before_the_second_name_of_the_first_file_is_gone_does_no_harm() {
         assert!(!first.exists());
         fs::remove_file(&folder.path).unwrap();
     }
+}
+
+#[test]
+fn a_command_stays_known_also_where_an_earlier_opening_could_not_sync_the_folder() {
+    let (disk, path) = (Arc::new(SimFs::default()), Path::new("/run/commands.journal"));
+    let new = |sequence| Acceptance { key_id: KeyId(0), sequence, nonce: Nonce([1; 16]), expires_unix_ms: NOW_MS };
+    disk.create_dir(Path::new("/run")).unwrap();
+    let mut journal = Journal::open_on(&*disk, path).unwrap();
+    [1, 2].into_iter().for_each(|sequence| journal.append(&new(sequence)).unwrap());
+    drop(journal);
+    disk.settle();
+
+    let which = Which::Named("sync_dir run".to_owned(), 0);
+    let faulty = FaultFs::failing_at(Arc::clone(&disk) as Arc<dyn Fs>, Failure::Once, which);
+    assert!(Journal::open_on(&faulty, path).is_err() && faulty.has_failed());
+
+    let mut journal = Journal::open_on(&*disk, path).unwrap();
+    disk.record();
+    journal.append(&new(3)).unwrap();
+    disk.take_points().pop().unwrap().for_each_state(|disk| {
+        let reopened = Journal::open_on(&disk, path).unwrap();
+        assert!(reopened.window().check(&new(3)).is_err(), "accepted twice: {:?}", disk.tree());
+    });
+}
+
+#[test]
+fn a_file_larger_than_any_journal_is_refused_before_it_is_read() {
+    let folder = Folder::new();
+    fs::write(&folder.path, header()).unwrap();
+    fs::OpenOptions::new().write(true).open(&folder.path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+    let error = folder.open().unwrap_err();
+    assert!(matches!(&error, JournalError::TooLarge { path, .. } if *path == folder.path), "{error}");
+    assert!(error.to_string().ends_with("goes beyond 1073741824 bytes"), "{error}");
+    // None grows so large that it could not be opened.
+    let mut journal = unwritable(&Folder::new());
+    journal.len = MAX_BYTES - SLOT as u64 + 1;
+    let new = Acceptance { key_id: KeyId(1), sequence: 1, nonce: Nonce([1; 16]), expires_unix_ms: NOW_MS };
+    assert!(matches!(journal.append(&new), Err(JournalError::TooLarge { .. })));
 }

@@ -14,7 +14,7 @@ mod weigh;
 pub(crate) use dot::dot;
 pub(crate) use dot::{LANES, add_products, sum_of_lanes};
 pub(crate) use memory::keep_freed;
-pub(crate) use round::{SINGLE, is_single, to_f32};
+pub(crate) use round::{SINGLE, ZERO_OR_SINGLE, is_single, is_zero_or_single, to_f32};
 pub(crate) use simd::vectorized;
 pub(crate) use slices::{all_elements, slice, slice_mut, with_slice_mut, with_slices, with_sums};
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Adam with decoupled weight decay: settings and the constants of a step.
 
 use super::rules::{AdamW, Element};
-use crate::cpu::{SINGLE, is_single, to_f32};
+use crate::cpu::{SINGLE, ZERO_OR_SINGLE, is_single, is_zero_or_single, to_f32};
 
 /// Settings as they have to be, each as (key, whether it is, what is accepted).
 pub(super) fn checks(betas: [f64; 2], eps: f64, weight_decay: f64) -> Vec<(&'static str, bool, &'static str)> {
@@ -10,7 +10,7 @@ pub(super) fn checks(betas: [f64; 2], eps: f64, weight_decay: f64) -> Vec<(&'sta
         ("beta1", fraction(betas[0]), "a number of at least 0 and below 1"),
         ("beta2", fraction(betas[1]), "a number of at least 0 and below 1"),
         ("eps", is_single(eps), SINGLE),
-        ("weight_decay", weight_decay >= 0.0 && weight_decay.is_finite(), "a finite number of at least 0"),
+        ("weight_decay", is_zero_or_single(weight_decay), ZERO_OR_SINGLE),
     ]
 }
 

@@ -3,6 +3,8 @@
 use leyline::layout::{Owner, Segment};
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::{ZERO_OR_SINGLE, is_zero_or_single};
+
 /// What is not the same for all parameters. As TOML, in the section `[train.groups]`: `decay = "matrices"`.
 ///
 /// ```
@@ -53,11 +55,10 @@ impl GroupsConfig {
     /// Every setting that cannot work, as (key, what is accepted).
     #[must_use]
     pub fn validate(&self) -> Vec<(String, String)> {
-        let is_rate = |rate: f64| rate.is_finite() && rate >= 0.0;
         let nothing_moves = self.host_rate + self.seed_rate <= 0.0;
         let checks = [
-            ("host_rate", is_rate(self.host_rate), "a finite number of at least 0"),
-            ("seed_rate", is_rate(self.seed_rate), "a finite number of at least 0"),
+            ("host_rate", is_zero_or_single(self.host_rate), ZERO_OR_SINGLE),
+            ("seed_rate", is_zero_or_single(self.seed_rate), ZERO_OR_SINGLE),
             ("seed_rate", !nothing_moves, "a number above 0 beside `host_rate = 0`: nothing would learn"),
         ];
         let broken = checks.into_iter().find(|(_, sound, _)| !sound);

@@ -1,7 +1,7 @@
 //! Lion: settings and the constants of a step.
 
 use super::rules::{Element, Lion};
-use crate::cpu::to_f32;
+use crate::cpu::{ZERO_OR_SINGLE, is_zero_or_single, to_f32};
 
 /// Settings as they have to be, each as (key, whether it is, what is accepted).
 pub(super) fn checks(betas: [f64; 2], weight_decay: f64) -> Vec<(&'static str, bool, &'static str)> {
@@ -9,7 +9,7 @@ pub(super) fn checks(betas: [f64; 2], weight_decay: f64) -> Vec<(&'static str, b
     vec![
         ("beta1", fraction(betas[0]), "a number of at least 0 and below 1"),
         ("beta2", fraction(betas[1]), "a number of at least 0 and below 1"),
-        ("weight_decay", weight_decay >= 0.0 && weight_decay.is_finite(), "a finite number of at least 0"),
+        ("weight_decay", is_zero_or_single(weight_decay), ZERO_OR_SINGLE),
     ]
 }
 

@@ -466,7 +466,8 @@ impl Optimizer {
         }
     }
 
-    fn check(&self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
+    /// Confirms that what is remembered of each parameter has its size.
+    pub(crate) fn check(&self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
         check_parameters(parameters, layout)?;
         let num_moments = self.config.num_moments();
         let mut states = Ascending::new(&self.states);

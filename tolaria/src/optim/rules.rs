@@ -2,7 +2,7 @@
 //!
 //! A rule is written once. Here it becomes a function over slices for the CPU; the build script writes the same text for a
 //! GPU (`rules.cuh`, used by `kernels/optimizer.cu`). So it is what both languages read alike: assignments of `+ - * /` and
-//! `sqrtf` and `signf`, each rounded, `let` for a number of its own, and no literals (a number is a setting). Nothing else of the crate
+//! `sqrtf`, `signf` and `keptf`, each rounded, `let` for a number of its own, and no literals (a number is a setting). Nothing else of the crate
 //! is used here.
 //!
 //! A rule over a whole matrix is two of these, and in between what makes a step of all its elements: `muon.rs`.
@@ -203,7 +203,7 @@ rules! {
         state: [first, second], settings: [one], constants: [keep, step_size, root_correction],
         update: |x, g| {
             let is_matrix = one - signf(root_correction);
-            x = x * (one + (keep - one) * is_matrix) - second * is_matrix * (step_size * is_matrix);
+            x = x * (one + (keep - one) * is_matrix) - keptf(second, is_matrix) * (step_size * is_matrix);
         }
     }
     /// The average of a parameter over its updates, whose state is the parameter as it is now. It shares the constants of the rule
@@ -232,6 +232,12 @@ fn signf(x: f32) -> f32 {
     } else {
         x
     }
+}
+
+/// A number where the other is above 0, else 0: what is infinite is no number times 0. `kernels/optimizer.cu` has the same.
+#[inline(always)]
+fn keptf(x: f32, mask: f32) -> f32 {
+    if mask > 0.0 { x } else { 0.0 }
 }
 
 fn padded<const N: usize>(values: &[f32]) -> [f32; N] {

@@ -118,6 +118,13 @@ impl Durable for Optimizer {
     }
 }
 
+impl Optimizer {
+    /// Whether averages are to be kept and none is there yet.
+    pub(crate) fn lacks_averages(&self) -> bool {
+        self.averages.as_ref().is_some_and(|averages| averages.of.is_empty())
+    }
+}
+
 /// A copy: the update works in place, and a snapshot may be restored more than once.
 fn copied(tensor: Option<&Tensor>) -> candle_core::Result<Option<Tensor>> {
     tensor.map(|tensor| tensor.contiguous()?.copy()).transpose()

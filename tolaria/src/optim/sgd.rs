@@ -1,14 +1,14 @@
 //! Stochastic gradient descent: settings and the constants of a step.
 
 use super::rules::{Element, Momentum, Nesterov, Sgd};
-use crate::cpu::to_f32;
+use crate::cpu::{ZERO_OR_SINGLE, is_zero_or_single, to_f32};
 
 /// Settings as they have to be, each as (key, whether it is, what is accepted).
 pub(super) fn checks(momentum: f64, nesterov: bool, weight_decay: f64) -> Vec<(&'static str, bool, &'static str)> {
     vec![
         ("momentum", (0.0..1.0).contains(&momentum), "a number of at least 0 and below 1"),
         ("nesterov", !nesterov || momentum > 0.0, "false, or a momentum above 0"),
-        ("weight_decay", weight_decay >= 0.0 && weight_decay.is_finite(), "a finite number of at least 0"),
+        ("weight_decay", is_zero_or_single(weight_decay), ZERO_OR_SINGLE),
     ]
 }
 

@@ -58,17 +58,23 @@ impl TrainPrecision {
         if self == Self::Bf16Pure { DType::BF16 } else { DType::F32 }
     }
 
-    /// Refuses a network of other parameters. Of other types than these, moments would lose what they add up.
+    /// Refuses a network of other parameters. Of other types than these, moments would lose what they add up; what is there twice
+    /// would move twice.
     ///
     /// # Errors
-    /// [`Error::UnsupportedParameter`].
+    /// [`Error::UnsupportedParameter`], [`Error::SharedVariable`].
     pub(super) fn check_parameters(self, parameters: &[Parameter]) -> Result<(), Error> {
         let expected = self.of_parameters();
-        let other = parameters.iter().find(|parameter| parameter.var.dtype() != expected);
-        other.map_or(Ok(()), |parameter| {
+        if let Some(parameter) = parameters.iter().find(|parameter| parameter.var.dtype() != expected) {
             let (name, found) = (parameter.name.clone(), parameter.var.dtype().as_str());
-            Err(Error::UnsupportedParameter { name, found, expected: expected.as_str() })
-        })
+            return Err(Error::UnsupportedParameter { name, found, expected: expected.as_str() });
+        }
+        for (index, second) in parameters.iter().enumerate() {
+            if let Some(first) = parameters[..index].iter().find(|first| first.var.id() == second.var.id()) {
+                return Err(Error::SharedVariable { first: first.name.clone(), second: second.name.clone() });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn is_default(&self) -> bool {

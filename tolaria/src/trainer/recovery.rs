@@ -202,10 +202,39 @@ impl Guard {
             .collect();
         self.steps = totals.num_steps;
         if let Some(factor) = config.loss_bound.filter(|_| totals.num_samples > 0) {
-            // A loss may be negative.
+            // A loss may be negative; one of 0 says nothing about the size of others.
             let mean = totals.loss_sum / totals.num_samples as f64;
-            self.bound = Some(mean + (factor - 1.0) * mean.abs());
+            if mean != 0.0 {
+                self.bound = Some(mean + (factor - 1.0) * mean.abs());
+            }
         }
         looked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use candle_core::Device;
+
+    use super::*;
+    use crate::grad::Geometry;
+    use crate::host_read::HostReads;
+    use crate::testing::{HOST, layout};
+    use crate::trainer::sums::{EpochSums, HostSums};
+
+    #[test]
+    fn a_loss_of_nothing_bounds_nothing() {
+        let geometry = Arc::new(Geometry::of(&layout(&[("a", 2, HOST, false)])).unwrap());
+        let mut sums = EpochSums::new(geometry, None, &Device::Cpu).unwrap();
+        let config = RecoveryConfig { memory_mib: 1, loss_bound: Some(20.0), ..RecoveryConfig::default() };
+        let mut guard = Guard::default();
+        for (loss_sum, expected) in [(0.0, None), (2.0, Some(10.0)), (0.0, Some(10.0)), (-2.0, Some(9.0))] {
+            sums.as_tensor().slice_set(&Tensor::new(&[loss_sum], &Device::Cpu).unwrap(), 0, 0).unwrap();
+            *sums.host() = HostSums { num_samples: 4, num_steps: 4, ..HostSums::default() };
+            guard.look(&sums.read(&mut HostReads::default()).unwrap(), &config);
+            assert_eq!(guard.bound, expected, "{loss_sum}");
+        }
     }
 }

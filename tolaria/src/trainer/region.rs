@@ -188,7 +188,7 @@ impl<M: TrainableModel> execute::Region<StepInputs> for Region<'_, M> {
         let taken = self.take(inputs, before.as_ref());
         if taken.is_err() {
             // What is told is why the step failed, not why this did.
-            let _ = self.undo(before.as_ref());
+            self.undo(before.as_ref()).ok();
         }
         taken
     }

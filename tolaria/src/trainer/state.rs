@@ -19,6 +19,7 @@ use crate::aggregate::GradientEngine;
 use crate::checkpoint::{Loaded, Snapshot, SnapshotMeta};
 use crate::error::{self, Error};
 use crate::host_read::HostReads;
+use crate::optim::Optimizer;
 use crate::trainer::recovery::Guard;
 use crate::trainer::run::{Cursor, Resumed, Trainer};
 use crate::trainer::setup::{self, Setup};
@@ -191,7 +192,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         optimizer.restore(eager, component(snapshot, OPTIMIZER)?)?;
         let (seeds, policy) = (self.save_seeds(eager)?, self.save_policy(eager)?);
         self.restore_seeds(eager, component(snapshot, SEEDS)?)?;
-        match self.restore_rest(eager, snapshot, &state.sums, deadline) {
+        match self.restore_rest(eager, snapshot, (&optimizer, &state), deadline) {
             Ok((engine, sums)) => {
                 (self.optimizer, self.sums) = (optimizer, sums);
                 if let Some(engine) = engine {
@@ -227,13 +228,19 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         &mut self,
         eager: &mut Eager,
         snapshot: &Snapshot,
-        sums: &SavedSums,
+        (optimizer, state): (&Optimizer, &TrainerState),
         deadline: Option<Duration>,
     ) -> Result<(Option<GradientEngine>, EpochSums), Error> {
         self.restore_policy(eager, component(snapshot, POLICY)?)?;
         let engine = self.refitted_engine()?;
+        let model = self.parts.seeds.model();
+        optimizer.check(model.parameters(), model.layout())?;
+        if state.cursor.step.0 > 0 && optimizer.lacks_averages() {
+            let message = "expected averages of parameters, which this run keeps".to_owned();
+            return Err(Error::State { field: "optimizer", message });
+        }
         let geometry = Arc::clone(engine.as_ref().unwrap_or(&self.engine).geometry());
-        let sums = EpochSums::restore(geometry, sums, self.config.scaling(), &self.parts.device)?;
+        let sums = EpochSums::restore(geometry, &state.sums, self.config.scaling(), &self.parts.device)?;
         match deadline {
             Some(deadline) if self.parts.clock.now() > deadline => Err(Error::LateRestore),
             _ => Ok((engine, sums)),

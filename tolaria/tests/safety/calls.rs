@@ -26,7 +26,7 @@ fn with_a_deadline_that_is_kept_a_run_has_the_bits_of_one_without() {
     for name in ["timeout.tamiyo_total", "timeout.kasmina_total", "timeout.late_answers_total"] {
         assert_eq!(timed.counter(name, &[]), 0, "{name}");
     }
-    for name in ["mode.conservative_total", "mode.refused_total"] {
+    for name in ["mode.conservative_entered_total", "mode.refused_total"] {
         assert_eq!(timed.counter(name, &[]), 0, "{name}");
     }
     assert_eq!(timed.counter("breaker.opened_total", &["policy"]), 0);
@@ -86,7 +86,7 @@ fn an_answer_that_comes_an_epoch_late_is_dropped_and_the_next_one_counts() {
     let mut observer = OpensAt(2 * STEPS_PER_EPOCH + 1, &gate);
     late.trainer.run(&mut Eager::acquire().unwrap(), &mut observer).unwrap();
     assert_eq!(late.bits(), expected);
-    let counts = ["timeout.tamiyo_total", "timeout.late_answers_total", "mode.conservative_total"];
+    let counts = ["timeout.tamiyo_total", "timeout.late_answers_total", "mode.conservative_entered_total"];
     assert_eq!(counts.map(|name| late.counter(name, &[])), [1, 1, 1]);
     assert_eq!((late.num_events("conservative_mode_entered"), late.num_events("conservative_mode_cleared")), (1, 1));
     assert_eq!((late.gauge("mode.conservative", &[]), late.gauge("breaker.state", &["policy"])), (0, 1));
@@ -104,7 +104,7 @@ fn a_seed_manager_that_is_slow_is_left_alone_and_trusted_again() {
     assert_eq!(world.num_events("kasmina_timeout"), 1, "told at the edge");
     let labels: &[&str] = &["seed_manager"];
     assert_eq!((world.counter("breaker.opened_total", labels), world.num_events("breaker_closed")), (1, 1));
-    assert_eq!((world.counter("mode.conservative_total", &[]), world.gauge("mode.conservative", &[])), (1, 0));
+    assert_eq!((world.counter("mode.conservative_entered_total", &[]), world.gauge("mode.conservative", &[])), (1, 0));
     let refused: Vec<String> =
         world.recorder.events_named("tolaria.command_refused").iter().map(|event| format!("{event:?}")).collect();
     assert_eq!(refused.len() as u64, world.counter("mode.refused_total", &[]));
@@ -125,9 +125,12 @@ fn a_call_that_was_too_long_is_told_with_its_time() {
 #[test]
 fn counters_and_gauges_are_there_from_the_start() {
     let world = world(&[Act::Nothing], SafetyConfig::default(), &[]);
-    for name in
-        ["timeout.tamiyo_total", "timeout.kasmina_total", "timeout.late_answers_total", "mode.conservative_total"]
-    {
+    for name in [
+        "timeout.tamiyo_total",
+        "timeout.kasmina_total",
+        "timeout.late_answers_total",
+        "mode.conservative_entered_total",
+    ] {
         assert_eq!(world.counter(name, &[]), 0, "{name}");
     }
     for name in ["timeout.tamiyo_last_ms", "timeout.kasmina_last_ms", "mode.conservative"] {

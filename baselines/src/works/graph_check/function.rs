@@ -4,7 +4,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use esper_graph::{GraphFunction, GraphFunctionConfig, GraphManager, GraphModel, PlantedFault, Refusal};
 use leyline::model::{Pass, TrainableModel as _};
 use leyline::region::Eager;
@@ -24,7 +24,11 @@ const ROWS: [usize; 3] = [128, 1, 37];
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     report.check("function.1000_inputs", |_| thousand(gpu, eager));
-    report.check("function.compiled", |_| compiled(gpu, eager));
+    report.check("function.compiled", |_| {
+        let work = Workload::mlp(1, &gpu.device)?;
+        compiled(gpu, eager, |inputs| forward(&work, inputs))
+    });
+    report.check("function.compiled_small_numbers", |_| compiled(gpu, eager, small_numbers));
     report.check("function.compile_refused", |_| compile_refused(gpu, eager));
     report.check("function.compiled_model", |_| compiled_model(gpu, eager));
 }
@@ -63,10 +67,18 @@ fn same_bits<W>(
     Err(Broken(format!("nothing was compiled or refused in {PATIENCE} calls")))
 }
 
+/// Products of `bf16` of which some are too small for the type: what is left of them is the sign.
+fn small_numbers(inputs: &[Tensor]) -> candle_core::Result<Vec<Tensor>> {
+    let small = inputs[0].affine(2.0_f64.powi(-126), 0.0)?.to_dtype(DType::BF16)?;
+    Ok(vec![small.affine(2.0_f64.powi(-6), 0.0)?.to_dtype(DType::F32)?])
+}
+
 /// A compiled function gives the bits of the function, and is counted.
-fn compiled(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
-    let work = Workload::mlp(1, &gpu.device)?;
-    let infer = |inputs: &[Tensor]| forward(&work, inputs);
+fn compiled(
+    gpu: &Gpu,
+    eager: &mut Eager,
+    infer: impl Fn(&[Tensor]) -> candle_core::Result<Vec<Tensor>> + Copy,
+) -> Result<String, Broken> {
     let mut wrapped = GraphFunction::new(infer, soon(), &GraphManager::new());
     let is_over =
         |wrapped: &GraphFunction<_>| wrapped.compile_report().is_some() || wrapped.last_compile_refusal().is_some();

@@ -159,11 +159,11 @@ fn multiply_add(element: ElementType, value: usize, factor: u32, term: u32) -> O
         ElementType::Bf16 => {
             let [factor, term] = [factor, term]
                 .map(|bits| constant_bits(ElementType::Bf16, f64::from(f32::from_bits(bits)).to_bits()) << 16);
-            // The assembler may contract the recorded product and sum; where one of them is exact it makes no odds.
+            // Where one of them is exact, all that is left to chance is the sign of a product that is too small.
             let is_exact = factor == 0x3F80_0000 || term & 0x7FFF_FFFF == 0;
             is_exact.then(|| {
-                let product = format!("bf16_round(__fmul_rn(s{value}, __uint_as_float(0x{factor:08X}u)))");
-                format!("bf16_round(__fadd_rn({product}, __uint_as_float(0x{term:08X}u)))")
+                let [factor, term] = [factor, term].map(|bits| format!("__uint_as_float(0x{bits:08X}u)"));
+                format!("bf16_multiply_add(s{value}, {factor}, {term})")
             })
         }
         ElementType::F64 | ElementType::U8 | ElementType::U32 | ElementType::I64 => None,

@@ -72,6 +72,19 @@ static __device__ __forceinline__ float bf16_divide(const float x, const float y
 }
 ",
     ),
+    // The assembler makes one operation of the recorded product and sum from 9.0 on: a product that is too small keeps its sign.
+    (
+        "bf16_multiply_add(",
+        "\
+static __device__ __forceinline__ float bf16_multiply_add(const float x, const float factor, const float term) {
+#if __CUDA_ARCH__ >= 900
+  return bf16_round(__fmaf_rn(x, factor, term));
+#else
+  return bf16_round(__fadd_rn(bf16_round(__fmul_rn(x, factor)), term));
+#endif
+}
+",
+    ),
     (
         "bf16_exp(",
         "\

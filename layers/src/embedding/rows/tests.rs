@@ -19,6 +19,17 @@ fn each_position_has_its_row() {
 }
 
 #[test]
+fn the_largest_number_is_no_row_and_gives_zeros_without_a_gradient() {
+    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
+        let table = Var::from_tensor(&tensor(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).to_dtype(dtype).unwrap()).unwrap();
+        let found = embedding(&table, &ids(&[1, u32::MAX, u32::MAX, 0])).unwrap();
+        assert_close(&read(&found), &[3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0], 0.0, "rows");
+        let gradients = found.sum_all().unwrap().backward().unwrap();
+        assert_close(&read(gradients.get(&table).unwrap()), &[1.0; 4], 0.0, "gradients");
+    }
+}
+
+#[test]
 fn gradients_agree_with_differences() {
     let table = tensor(&numbers(1, 15), &[5, 3]);
     assert_gradients(&[table], |at| embedding(&at[0], &ids(&[4, 1, 1, 0, 4, 4])), "table");

@@ -207,6 +207,10 @@ fn a_scope_says_what_is_multiplied_and_a_weight_is_rounded_once_in_it() {
         let (found, num_products) = with_precision(scope, || [of(Precision::AsIs), of(Precision::AsIs)]);
         let expected = of(asked);
         assert_eq!((found, num_products), ([expected.clone(), expected], 2));
+        // A layer may ask for another type than the scope.
+        for (other, _) in HALVES {
+            assert_eq!(with_precision(scope, || [of(Precision::AsIs), of(other)]).0[1], of(other), "{scope:?}");
+        }
     }
     // What moves in the middle of a scope is not seen: a step updates its weights after it.
     let (moved, _) = with_precision(scopes[0], || {

@@ -82,6 +82,17 @@ fn what_does_not_learn_keeps_its_bits_whatever_the_optimizer() {
     }
 }
 
+#[test]
+fn numbers_stay_numbers_however_large_a_gradient_is() {
+    for config in super::ALL {
+        let layout = layout(&[("a", 3, HOST, false)]);
+        let parameters = parameters(&layout, &[1.5, -0.0, 3.0]);
+        let mut optimizer = Optimizer::with_groups(config, GroupsConfig::default());
+        optimizer.step(&parameters, &layout, &vector(&[1e20, -1e20, 0.0]), RATE).unwrap();
+        assert!(flat(&parameters).iter().all(|x| x.is_finite()), "{config:?}: {:?}", flat(&parameters));
+    }
+}
+
 #[track_caller]
 fn check_rates(name: &str, warmup_steps: u64, decay: Decay) {
     let schedule = ScheduleConfig { warmup_steps, decay, ..ScheduleConfig::constant(1.0) };

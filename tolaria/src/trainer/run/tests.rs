@@ -5,7 +5,7 @@ use esper_graph::{Refusal, Stale, execute::Unconfirmed};
 
 use super::*;
 use crate::error::Replayed;
-use crate::optim::GroupsConfig;
+use crate::optim::{GroupsConfig, OptimizerConfig};
 use crate::plain::{NoPolicy, NoSeeds, PlainModel};
 use crate::task::Classification;
 use crate::trainer::NullObserver;
@@ -18,11 +18,14 @@ fn trainer(config: TrainConfig) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
 }
 
 fn trainer_of(config: TrainConfig, model: PlainModel) -> Trainer<NoSeeds<PlainModel>, NoPolicy> {
+    Trainer::new(config, parts(model)).unwrap()
+}
+
+fn parts(model: PlainModel) -> Parts<NoSeeds<PlainModel>, NoPolicy> {
     let inputs = Tensor::new(&[[1.0_f32, 0.0], [0.0, 1.0]], &Device::Cpu).unwrap();
     let data = Dataset::new(inputs, Tensor::new(&[0_u32, 1], &Device::Cpu).unwrap()).unwrap();
     let data = Splits { train: data.clone(), validation: data.clone(), test: data };
-    let parts = Parts { num_epochs: 2, ..Parts::plain(Classification::new(2), model, data) };
-    Trainer::new(config, parts).unwrap()
+    Parts { num_epochs: 2, ..Parts::plain(Classification::new(2), model, data) }
 }
 
 /// Gradient norms of epochs.
@@ -67,6 +70,30 @@ fn a_gradient_that_moves_nothing_spoils_nothing() {
             assert_eq!((ended.unwrap(), norms.0), (Outcome::Completed, vec![0.0; 2]));
         }
     }
+}
+
+#[test]
+fn a_run_that_averages_does_not_go_on_from_one_that_did_not() {
+    let mut eager = Eager::acquire().unwrap();
+    let config = |ema_decay| TrainConfig {
+        optimizer: OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+        ema_decay,
+        ..TrainConfig::default()
+    };
+    let mut plain = trainer(config(None));
+    plain.run(&mut eager, &mut NullObserver).unwrap();
+    let snapshot = plain.snapshot(&eager).unwrap();
+    let told = trainer(config(Some(0.9))).restore(&mut eager, &snapshot).unwrap_err().to_string();
+    assert!(told.contains("expected averages of parameters"), "{told}");
+}
+
+#[test]
+fn a_variable_under_two_names_is_refused() {
+    let weight = Var::zeros((2, 2), DType::F32, &Device::Cpu).unwrap();
+    let named = ["a", "b"].map(|name| (name.to_owned(), weight.clone())).to_vec();
+    let model = PlainModel::new(named, move |x: &Tensor| x.matmul(&weight)).unwrap();
+    let told = Trainer::new(TrainConfig::default(), parts(model)).err().unwrap().to_string();
+    assert!(told.starts_with("parameters `a` and `b` are one variable"), "{told}");
 }
 
 #[test]
