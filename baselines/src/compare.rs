@@ -18,7 +18,7 @@ pub struct Ratio {
     pub name: String,
     /// Median now / median before.
     pub median: f64,
-    /// 95 % bootstrap interval of that ratio; absent where a result has no samples.
+    /// 95 % bootstrap interval of that ratio; absent where a result has fewer than five samples.
     pub interval: Option<[f64; 2]>,
     /// 95th percentile now / before.
     pub p95: f64,
@@ -28,7 +28,6 @@ pub struct Ratio {
 
 impl Ratio {
     fn of(name: &str, old: &Measurement, new: &Measurement) -> Self {
-        let quotient = |new: f64, old: f64| if new.to_bits() == old.to_bits() { 1.0 } else { new / old };
         Self {
             name: name.to_owned(),
             median: quotient(new.median, old.median),
@@ -38,7 +37,8 @@ impl Ratio {
         }
     }
 
-    /// Whether it became worse by more than the threshold: the whole interval lies beyond, or, without one, the ratio.
+    /// Whether it became worse by more than the threshold: the whole interval lies beyond, or, without one, the ratio of
+    /// the medians, which noise alone takes there more easily.
     #[must_use]
     pub fn is_worse(&self) -> bool {
         let [low, high] = self.interval.unwrap_or([self.median; 2]);
@@ -75,6 +75,11 @@ impl Ratio {
     fn interval_text(&self) -> String {
         self.interval.map_or_else(|| "medians only".to_owned(), |[low, high]| format!("[{low:.3}, {high:.3}]"))
     }
+}
+
+/// 1 of two zeros.
+fn quotient(new: f64, old: f64) -> f64 {
+    if new.to_bits() == old.to_bits() { 1.0 } else { new / old }
 }
 
 /// The difference between two results.

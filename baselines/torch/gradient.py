@@ -41,13 +41,16 @@ class Clock:
         self.synchronize()
         return time.perf_counter() - started
 
-    def measure(self, work, wanted):
-        """Summary in microseconds."""
+    def times(self, work, wanted):
+        """Microseconds of each repetition."""
         for _ in range(WARM_UP):
             work()
         estimate = max(self.once(work), 1e-7)
         count = min(max(int(QUANTITY_S / estimate), MIN_REPETITIONS), wanted)
-        return summary("us", [self.once(work) * 1e6 for _ in range(count)])
+        return [self.once(work) * 1e6 for _ in range(count)]
+
+    def measure(self, work, wanted):
+        return summary("us", self.times(work, wanted))
 
 
 def summary(unit, values):
@@ -168,12 +171,9 @@ class Bench:
             self.case(f"bandwidth.{name}", lambda: self.rate(work, passes * 4 * count))
 
     def rate(self, work, num_bytes):
-        times = self.clock.measure(work, self.wanted)
-        # The fastest repetition has the highest rate.
-        rates = {key: num_bytes / times[other] * 1e-3 for key, other in (("min", "max"), ("max", "min"))}
-        rates["median"] = num_bytes / times["median"] * 1e-3
-        self.bandwidth = max(self.bandwidth, rates["median"] * 1e9)
-        return dict(unit="GB/s", n=times["n"], p95=rates["max"], **rates)
+        found = summary("GB/s", [num_bytes / us * 1e-3 for us in self.clock.times(work, self.wanted)])
+        self.bandwidth = max(self.bandwidth, found["median"] * 1e9)
+        return found
 
     def window(self, forms, num_rows, num_elements):
         torch, prefix = self.torch, f"k{num_rows}.p{num_elements}"

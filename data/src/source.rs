@@ -77,17 +77,24 @@ fn load_file(config: &DataConfig, path: &Path) -> Result<Prepared, Error> {
     target.is_text = format.is_text() && file.is_none();
     target.bytes_per_token = records.bytes_per_token;
     notes.push(why);
-    let targets_by = |target: &TargetPlan| -> Result<Targets, Error> {
+    // With the row that each sample has its target from.
+    let targets_by = |target: &TargetPlan| -> Result<(Targets, Vec<usize>), Error> {
         let targets = match &records.following {
             Some(tokens) => tokens.clone(),
             None => target.encode(&records.targets, &place)?,
         };
-        let order = plan.permute_labels.then(|| split::permuted(&targets, plan.seed));
-        Ok(order.map_or_else(|| targets.clone(), |order| targets.reordered(&order)))
+        if !plan.permute_labels {
+            let rows = (0..targets.num_samples()).collect();
+            return Ok((targets, rows));
+        }
+        let rows = split::permuted(&targets, plan.seed);
+        Ok((targets.reordered(&rows), rows))
     };
-    let assignment = split::assign(&targets_by(&target)?, None, &plan)?;
-    notes.extend(target.fit(&records.targets, &assignment.train));
-    let targets = targets_by(&target)?;
+    let (targets, rows) = targets_by(&target)?;
+    let assignment = split::assign(&targets, None, &plan)?;
+    let train: Vec<usize> = assignment.train.iter().map(|&sample| rows[sample]).collect();
+    notes.extend(target.fit(&records.targets, &train));
+    let (targets, _) = targets_by(&target)?;
     let (mut preparation, inputs) = Preparation::fit(config, records, target, &assignment.train, &mut notes)?;
     preparation.tokenizer = file;
     let table = Table::new(inputs, preparation.sample_shape.clone(), targets)?;

@@ -59,7 +59,7 @@ impl Export {
     /// # Errors
     /// As [`Self::write`] and [`Self::to_onnx`].
     /// # Sync
-    /// two device-to-host copies for each tensor
+    /// three device-to-host copies for each tensor
     pub fn write_with_onnx(&self, dir: &Path, if_present: IfPresent) -> Result<Document, Error> {
         self.write_files(dir, if_present, Some(self.to_onnx()?))
     }
@@ -110,14 +110,14 @@ impl Export {
         Ok(document)
     }
 
-    fn documented(&self, dir: &Path) -> Result<(Document, Weights), Error> {
+    /// What is written, once it is known that it can be loaded.
+    pub(crate) fn documented(&self, dir: &Path) -> Result<(Document, Weights), Error> {
         let path = dir.join(WEIGHTS_FILE);
         let mut stored = Vec::with_capacity(self.tensors.len());
         for (name, tensor) in &self.tensors {
             stored.push((name.as_str(), Dtype::from(tensor.dtype()), tensor.dims(), values(tensor)?));
         }
         let forms = self.network.tensors(&Registry::all())?;
-        // What could not be loaded is not written.
         let weights =
             Weights::from_network(stored).and_then(|weights| fit(&weights, &self.network, &forms).map(|_| weights));
         let weights = weights.map_err(|source| Error::Weights { path, source })?;

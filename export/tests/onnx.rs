@@ -1,13 +1,14 @@
 //! `model.onnx` gives the logits of the network, wherever a program that runs ONNX is; what cannot be written is refused by name.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use candle_core::{Device, Tensor};
-use esper_export::{Export, IfPresent, Network, ONNX_FILE};
+use candle_core::{DType, Device, Tensor};
+use esper_export::{Error, Export, IfPresent, Network, ONNX_FILE};
 use kasmina::blueprint::Registry;
 use kasmina::graft::{NetworkSpec, SeedSpec};
 use kasmina::host::{HostConfig, Pool};
@@ -185,5 +186,21 @@ fn what_cannot_be_written_is_refused_by_name() {
         let error = refused.write_with_onnx(&dir.path().join("net"), IfPresent::Refuse).unwrap_err().to_string();
         assert_eq!(error, format!("`network.dtype` is {name}: expected f32 for ONNX"));
         assert!(!dir.path().join("net").exists());
+    }
+    let good = export(networks().remove(1));
+    type Change = fn(&mut BTreeMap<String, Tensor>, String);
+    let changes: [(Change, &str); 4] = [
+        (|tensors, name| drop(tensors.remove(&name)), "is missing"),
+        (|tensors, name| drop(tensors.insert(name.clone() + ".more", tensors[&name].clone())), "belongs to no weight"),
+        (|tensors, name| drop(tensors.insert(name.clone(), (&tensors[&name] * f64::NAN).unwrap())), "the value NaN"),
+        (|tensors, name| drop(tensors.insert(name.clone(), tensors[&name].to_dtype(DType::F64).unwrap())), "of f64"),
+    ];
+    for name in good.tensors.keys() {
+        for (change, expected) in changes {
+            let mut bad = good.clone();
+            change(&mut bad.tensors, name.clone());
+            let Error::Weights { source, .. } = bad.to_onnx().unwrap_err() else { panic!("{name}: {expected}") };
+            assert!(source.to_string().contains(expected), "{name}: {source}");
+        }
     }
 }

@@ -167,6 +167,15 @@ pub fn working_copy(weight: &Tensor, dtype: DType) -> Option<Tensor> {
     })
 }
 
+/// What `run` gives in a scope with the precision of this one, if there is one, in which nothing is rounded yet: what is recorded in it
+/// points at nothing that ends before it.
+pub(crate) fn anew<R>(run: impl FnOnce() -> R) -> R {
+    match SCOPE.with(|place| place.borrow().as_ref().map(|scope| scope.precision)) {
+        Some(precision) => with_precision(precision, run).0,
+        None => run(),
+    }
+}
+
 /// What `round` makes of a weight for products in `dtype`, which is kept until the scope ends; without a scope it is not. Counts
 /// it as asked for.
 ///

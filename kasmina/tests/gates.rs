@@ -14,7 +14,7 @@ use leyline::clock::Clock;
 use leyline::command::Operation;
 use leyline::durable::Durable;
 use leyline::id::BlueprintId;
-use leyline::seed::SeedStage;
+use leyline::seed::{Gate, SeedStage};
 use leyline::telemetry::Event;
 use support::{Rig, config, mlp, ramp, slot};
 
@@ -80,6 +80,26 @@ fn a_refused_germination_is_told_as_a_failure_of_its_gate() {
     let mut rig = Rig::new(KasminaConfig { gates, ..config(mlp()) });
     rig.send(Operation::germinate(slot("hidden0"), BlueprintId::new("mlp").unwrap())).unwrap_err();
     assert_eq!(told(&rig, 0), ["gate_failure - G0 germinated"]);
+}
+
+#[test]
+fn with_all_gates_off_a_seed_that_acts_in_part_is_still_not_held() {
+    let gates = GateConfig { off: Gate::ALL.to_vec(), ..GateConfig::default() };
+    let mut rig = Rig::new(KasminaConfig { gates, ..config(mlp()) });
+    let seed = rig.germinate("hidden0", "mlp");
+    rig.send(Operation::StartTraining { seed }).unwrap();
+    rig.send(Operation::StartBlending { seed, ramp: ramp(0.5, 0) }).unwrap();
+    let refused = rig.send(Operation::Hold { seed }).unwrap_err().to_string();
+    assert!(refused.contains("alpha target 0.5"), "{refused}");
+    rig.send(Operation::StartBlending { seed, ramp: ramp(1.0, 2) }).unwrap();
+    let refused = rig.send(Operation::Hold { seed }).unwrap_err().to_string();
+    assert!(refused.contains("alpha ramp Up"), "{refused}");
+    rig.end_step();
+    rig.end_step();
+    rig.send(Operation::Hold { seed }).unwrap();
+    rig.send(Operation::Fossilize { seed }).unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
+    rig.manager.restore(&mut rig.eager, &saved).unwrap();
 }
 
 /// One tick a millisecond, but for one that takes a second.

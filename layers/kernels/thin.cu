@@ -45,9 +45,13 @@ __device__ void product(const T* x, const T* weight, const R* bias, R* y, u32 in
     put(y[(u64)blockIdx.x * outputs + lane], bias ? sum + value(bias[lane]) : sum);
 }
 
-// dx = dz · W: four neighbors per thread.
+// As in graph/src/compile/gates.rs.
+const u32 ROUNDED = 2;
+
+// dx = dz · W: four neighbors per thread. Where `form` is not 0 the gradient of the rectifier with the output y too, in the type
+// of dx or rounded to that of dz, with the bits of linear_gradient_*.
 template <class T, class R>
-__device__ void input_gradient(const T* dz, const T* weight, R* dx, u32 rows, u32 inputs, u32 outputs) {
+__device__ void input_gradient(const T* dz, const T* weight, R* dx, u32 rows, u32 inputs, u32 outputs, const R* y, void* passed, u32 form) {
     u32 quads = inputs / 4;
     u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= (u64)rows * quads) return;
@@ -65,6 +69,17 @@ __device__ void input_gradient(const T* dz, const T* weight, R* dx, u32 rows, u3
 #pragma unroll
     for (u32 i = 0; i < 4; i++) put(to.at[i], sums[i]);
     ((Quad<R>*)dx)[at] = to;
+    if (form == 0) return;
+    Quad<R> kept = ((const Quad<R>*)y)[at];
+    Quad<T> rounded;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        float gradient = linear::gradient_before<R>(value(kept.at[i]), value(to.at[i]), linear::RELU);
+        put(to.at[i], gradient);
+        put(rounded.at[i], gradient);
+    }
+    if (form == ROUNDED) ((Quad<T>*)passed)[at] = rounded;
+    else ((Quad<R>*)passed)[at] = to;
 }
 
 }  // namespace thin
@@ -76,9 +91,9 @@ __device__ void input_gradient(const T* dz, const T* weight, R* dx, u32 rows, u3
         thin::product(x, weight, bias, y, inputs, outputs);                                                             \
     }                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(128) thin_gradient_##NAME(                                             \
-        const T* dz, const T* weight, R* dx, u32 rows, u32 inputs, u32 outputs) {                                       \
+        const T* dz, const T* weight, R* dx, u32 rows, u32 inputs, u32 outputs, const R* y, void* passed, u32 form) {   \
         WAIT_FOR_INPUTS;                                                                                                \
-        thin::input_gradient(dz, weight, dx, rows, inputs, outputs);                                                    \
+        thin::input_gradient(dz, weight, dx, rows, inputs, outputs, y, passed, form);                                   \
     }
 
 THIN(f32, float, float)

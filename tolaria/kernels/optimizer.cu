@@ -31,6 +31,7 @@ __device__ void store_four(float* at, float4 four) {
 
 // A parameter of `f32`.
 struct Whole {
+    static const bool IS_SHORT = false;
     float* at;
 
     __device__ Whole(const Parameters& parameters, u32 index) : at((float*)parameters.parameter[index]) {}
@@ -45,6 +46,7 @@ struct Whole {
 
 // A parameter of `bf16`, and 16 more bits of each of its numbers: together an `f32`; src/optim/halves.rs has the same.
 struct Halves {
+    static const bool IS_SHORT = true;
     unsigned short* high;
     short* low;
 
@@ -86,6 +88,7 @@ struct Halves {
 
 // A parameter of `f32`, and where it has one a copy that is rounded to `bf16`.
 struct Copied {
+    static const bool IS_SHORT = false;
     Whole whole;
     __nv_bfloat16* copy;
 
@@ -186,8 +189,8 @@ __device__ void update_chunk(
     // Rows are read in fours wherever the part starts in them; the parameter only where it starts at a multiple of four.
     bool aligned = part.start % 4 == 0 && parameter.aligned();
     for (int s = 0; s < Rule::STATES; s++) aligned = aligned && (u64)(moments + s * part.length) % 16 == 0;
-    if (aligned && rows.count == 1) {
-        // The number is known here, so that no loop over rows is left.
+    if (Numbers::IS_SHORT && aligned && rows.count == 1) {
+        // The number is known here, so that no loop over rows is left: of numbers of 4 bytes it takes no time.
         update_quads<true>(terms, 1, quads, rule, parameter, moments, part, factor);
     } else if (aligned) {
         update_quads<true>(terms, rows.count, quads, rule, parameter, moments, part, factor);

@@ -4,7 +4,7 @@
 //! Names are those of a blueprint's tensors, for example `down.weight`; tensors named `gate.…` belong to a way of blending
 //! and are passed over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -262,7 +262,8 @@ impl Weights {
             check_finite(name, dtype, &values)?;
             fitting.push(values);
         }
-        match self.tensors.keys().find(|name| !module.iter().any(|(known, ..)| known == name)) {
+        let known: BTreeSet<&str> = module.iter().map(|(name, ..)| *name).collect();
+        match self.tensors.keys().find(|name| !known.contains(name.as_str())) {
             Some(name) => {
                 let expected: Vec<&str> = module.iter().map(|(name, ..)| *name).collect();
                 Err(WeightsError::Unexpected { name: name.clone(), expected: expected.join(", ") })

@@ -27,8 +27,8 @@ fn result(values: &[(&str, f64)], metrics: &[&str]) -> BenchResult {
     of(values.iter().map(|&(name, value)| (name, measure(value))).collect(), metrics)
 }
 
-/// 60 times around `scale`, with a spread of 4 % and, every 20th, one of twice the size, as other work gives them.
-fn noisy(unit: &str, scale: f64, seed: u64) -> BenchResult {
+/// Times around `scale`, with a spread of 4 % and, every 20th, one of twice the size, as other work gives them.
+fn times(count: usize, scale: f64, seed: u64) -> Vec<f64> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut one = || {
         let uniform = |random: &mut ChaCha8Rng| f64::from(random.next_u32()) / f64::from(u32::MAX);
@@ -37,8 +37,11 @@ fn noisy(unit: &str, scale: f64, seed: u64) -> BenchResult {
         let outlier = if uniform(&mut random) < 0.05 { 2.0 } else { 1.0 };
         scale * outlier * (1.0 + 0.04 * normal)
     };
-    let values = (0..60).map(|_| one()).collect();
-    of(vec![("step", Measurement::of(unit, values).unwrap())], &[])
+    (0..count).map(|_| one()).collect()
+}
+
+fn noisy(unit: &str, scale: f64, seed: u64) -> BenchResult {
+    of(vec![("step", Measurement::of(unit, times(60, scale, seed)).unwrap())], &[])
 }
 
 /// How many of `tries` comparisons of noisy results fail, when the second is `slower` times the first.
@@ -83,6 +86,25 @@ fn without_samples_medians_are_compared_and_it_is_said() {
         assert_eq!(found.passed(), passes, "{after}");
         assert!(found.to_string().contains("medians only"), "{found}");
     }
+}
+
+#[test]
+fn an_interval_has_the_true_ratio_in_it_95_times_of_100_or_there_is_none() {
+    for count in 2..=6 {
+        let found = |seed: u64| interval::of_medians(&times(count, 50.0, 2 * seed), &times(count, 50.0, 2 * seed + 1));
+        let intervals: Vec<_> = (0..300).filter_map(found).collect();
+        let num_right = intervals.iter().filter(|[low, high]| (*low..=*high).contains(&1.0)).count();
+        assert_eq!(intervals.len(), if count < 5 { 0 } else { 300 }, "{count} samples: {num_right} right");
+        // Of 300 tries two deviations of chance are 2.5 %.
+        assert!(num_right * 1000 >= intervals.len() * 925, "{count} samples: {num_right} right");
+    }
+}
+
+#[test]
+fn of_too_few_samples_medians_are_compared_and_it_is_said() {
+    let of_four = |values| of(vec![("step", Measurement::of("us", values).unwrap())], &[]);
+    let found = compare(&of_four(vec![1.0, 1.0, 1.0, 1.1]), &of_four(vec![1.0, 1.1, 1.1, 1.1]));
+    assert!(!found.passed() && found.to_string().contains("medians only"), "{found}");
 }
 
 #[test]
@@ -135,6 +157,13 @@ fn zero_errors_stay_zero_errors() {
     let count = |errors| of(vec![("errors", Measurement::of("count", vec![errors]).unwrap())], &[]);
     assert!(compare(&count(0.0), &count(0.0)).passed());
     assert!(!compare(&count(0.0), &count(2.0)).passed());
+}
+
+#[test]
+fn a_series_of_zeros_is_as_good_as_itself_and_better_than_others() {
+    let bytes = |value| of(vec![("arena", Measurement::of("bytes", vec![value; 10]).unwrap())], &[]);
+    assert!(compare(&bytes(0.0), &bytes(0.0)).passed());
+    assert!(!compare(&bytes(0.0), &bytes(8.0)).passed());
 }
 
 #[test]

@@ -180,13 +180,11 @@ impl Seen {
     }
 
     fn numbers(&self) -> [(&'static str, Option<f64>); 4] {
-        let median = |values: &[f64]| Some(Measurement::of("us", values.to_vec())?.median);
-        let mut sorted = self.steps.clone();
-        sorted.sort_by(f64::total_cmp);
-        let p95 = sorted.get(sorted.len() * 95 / 100).copied();
+        let of = |values: &[f64]| Measurement::of("us", values.to_vec());
+        let median = |values| Some(of(values)?.median);
         [
             ("step", median(&self.steps)),
-            ("p95", p95),
+            ("p95", of(&self.steps).map(|steps| steps.p95)),
             ("due", median(&self.due)),
             ("mean", median(&self.stretches).map(|stretch| stretch / EVERY as f64)),
         ]
@@ -302,5 +300,11 @@ mod tests {
             "as many as there are between two"
         );
         assert!(count("at_risk") >= 10.0);
+    }
+
+    #[test]
+    fn of_twenty_steps_the_19th_is_the_95th_percentile() {
+        let seen = Seen { steps: (1..=20).map(f64::from).collect(), ..Seen::default() };
+        assert_eq!(seen.numbers()[1], ("p95", Some(19.0)));
     }
 }

@@ -209,6 +209,17 @@ fn values_are_learned_in_deviations_from_their_mean() {
     }
 }
 
+#[test]
+fn values_of_training_rows_have_the_mean_0_and_the_deviation_1_with_permuted_labels_too() {
+    let text: String = (0..50).map(|i| format!("{},{}\n", i, 100.5 + 10.0 * f64::from(i))).collect();
+    for permute_labels in [false, true] {
+        let Prepared { splits, .. } = Case::new().load(&text, |config| config.permute_labels = permute_labels).unwrap();
+        let crate::Targets::Values { values, .. } = splits.train.targets() else { panic!("values") };
+        let (mean, deviation) = mean_and_scale(values.iter().copied().map(f64::from));
+        assert!(mean.abs() < 1e-5 && (deviation - 1.0).abs() < 1e-5, "{permute_labels}: {mean} ± {deviation}");
+    }
+}
+
 #[track_caller]
 fn check_kind(target: impl Fn(usize) -> String, choice: TargetChoice, expected: Result<(TargetKind, usize), &str>) {
     let found = Case::new().load(&rows(target), |config| config.target_kind = choice);

@@ -134,13 +134,15 @@ struct Said<'a> {
     tokens: Vec<u32>,
     /// Tokens that are told.
     num_told: usize,
-    /// The first token that a decoder is shown again: where a character begins.
+    /// Bytes of the text of the others that are told: the first of them ended characters and began one.
+    ahead: usize,
+    /// The first token that a decoder is shown again.
     shown_from: usize,
 }
 
 impl<'a> Said<'a> {
     fn new(speech: &'a Speech, prompt: Vec<u32>) -> Self {
-        Self { speech, num_prompt: prompt.len(), num_told: prompt.len(), shown_from: 0, tokens: prompt }
+        Self { speech, num_prompt: prompt.len(), num_told: prompt.len(), ahead: 0, shown_from: 0, tokens: prompt }
     }
 
     /// Tokens behind the prompt.
@@ -152,8 +154,6 @@ impl<'a> Said<'a> {
     fn push(&mut self, token: u32) -> anyhow::Result<String> {
         self.tokens.push(token);
         let waiting = &self.tokens[self.num_told..];
-        // A character has four bytes at most: what is not whole then never will be.
-        let is_whole = |text: &str| !text.ends_with(char::REPLACEMENT_CHARACTER) || waiting.len() > 3;
         let (told, whole) = match self.speech {
             Speech::Numbers => (format!(" {token}"), 1),
             Speech::Bytes => {
@@ -161,15 +161,27 @@ impl<'a> Said<'a> {
                 (text_of(&waiting[..whole]), whole)
             }
             Speech::Tokenizer(tokenizer) => {
-                let text = tokenizer.text_after(self.before(), waiting)?;
-                let whole = if is_whole(&text) { waiting.len() } else { 0 };
-                (if whole > 0 { text } else { String::new() }, whole)
+                let text = self.waiting_text(tokenizer)?;
+                let num_finished = finished(&text);
+                // A character has four bytes at most: what is not whole after three more tokens never will be.
+                let (end, whole) = if num_finished == text.len() || waiting.len() > 3 {
+                    (text.len(), waiting.len())
+                } else if num_finished > self.ahead {
+                    // The last token ends a character and begins another.
+                    (num_finished, waiting.len() - 1)
+                } else {
+                    return Ok(String::new());
+                };
+                (text.get(self.ahead..end).unwrap_or_default().to_owned(), whole)
             }
         };
         if whole > 0 && self.num_told - self.shown_from >= LOOKED_AT {
             self.shown_from = self.num_told;
         }
         self.num_told += whole;
+        if let Speech::Tokenizer(tokenizer) = self.speech {
+            self.ahead = finished(&self.waiting_text(tokenizer)?);
+        }
         Ok(told)
     }
 
@@ -178,15 +190,21 @@ impl<'a> Said<'a> {
         &self.tokens[self.shown_from..self.num_told]
     }
 
+    /// What the tokens that are not told, or not in full, add to those before.
+    fn waiting_text(&self, tokenizer: &Tokenizer) -> anyhow::Result<String> {
+        let waiting = &self.tokens[self.num_told..];
+        Ok(if waiting.is_empty() { String::new() } else { tokenizer.text_after(self.before(), waiting)? })
+    }
+
     /// What is left at the end.
     fn rest(&self) -> anyhow::Result<String> {
-        let waiting = &self.tokens[self.num_told..];
-        match self.speech {
-            Speech::Numbers => Ok(String::new()),
-            Speech::Bytes => Ok(text_of(waiting)),
-            Speech::Tokenizer(tokenizer) if !waiting.is_empty() => Ok(tokenizer.text_after(self.before(), waiting)?),
-            Speech::Tokenizer(_) => Ok(String::new()),
-        }
+        Ok(match self.speech {
+            Speech::Numbers => String::new(),
+            Speech::Bytes => text_of(&self.tokens[self.num_told..]),
+            Speech::Tokenizer(tokenizer) => {
+                self.waiting_text(tokenizer)?.get(self.ahead..).unwrap_or_default().to_owned()
+            }
+        })
     }
 
     /// All of it, where it is text.
@@ -211,12 +229,20 @@ fn text_of(tokens: &[u32]) -> String {
     String::from_utf8_lossy(&bytes_of(tokens)).into_owned()
 }
 
+/// How many bytes of what a decoder says more tokens cannot change: those before replacements at its end.
+fn finished(text: &str) -> usize {
+    text.trim_end_matches(char::REPLACEMENT_CHARACTER).len()
+}
+
 /// How many bytes from the start on are whole characters, or can never be any.
 fn whole_bytes(bytes: &[u8]) -> usize {
-    match std::str::from_utf8(bytes) {
-        Err(error) if error.error_len().is_none() => error.valid_up_to(),
-        Ok(_) | Err(_) => bytes.len(),
+    let mut whole = 0;
+    while let Err(error) = std::str::from_utf8(&bytes[whole..]) {
+        whole += error.valid_up_to();
+        let Some(wrong) = error.error_len() else { return whole };
+        whole += wrong;
     }
+    bytes.len()
 }
 
 /// What a flag is to blame for.
@@ -247,23 +273,30 @@ mod tests {
         let mut push = |bytes: &[u8]| bytes.iter().map(|&byte| said.push(byte.into()).unwrap()).collect::<Vec<_>>();
         assert_eq!(push("aé€".as_bytes()), ["a", "", "é", "", "", "€"]);
         assert_eq!(push(&[0xc3, b'x']), ["", "\u{fffd}x"]);
+        assert_eq!(push(&[0xe2, 0xc3, 0xa9]), ["", "\u{fffd}", "é"], "a wrong byte takes no right one with it");
         assert_eq!(push(&[0xe2]), [""]);
         assert_eq!(said.rest().unwrap(), "\u{fffd}");
-        assert_eq!(said.text().unwrap().unwrap(), "aé€\u{fffd}x\u{fffd}");
-        assert_eq!(said.tokens().len(), 9);
+        assert_eq!(said.text().unwrap().unwrap(), "aé€\u{fffd}x\u{fffd}é\u{fffd}");
+        assert_eq!(said.tokens().len(), 12);
     }
 
-    /// Whose tokens are bytes, which become characters in runs of any length, or none of a run does.
-    fn tokenizer_of_bytes() -> Speech {
-        let bytes: Vec<String> = (0..256).map(|byte| format!("\"<0x{byte:02X}>\":{byte}")).collect();
+    fn tokenizer(decoder: &str, vocabulary: &[String]) -> Speech {
+        let tokens: Vec<String> =
+            vocabulary.iter().enumerate().map(|(id, token)| format!("\"{token}\":{id}")).collect();
         let document = format!(
             r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,
-            "decoder":{{"type":"ByteFallback"}},"model":{{"type":"BPE","vocab":{{{}}},"merges":[],"byte_fallback":true}}}}"#,
-            bytes.join(",")
+            "decoder":{decoder},"model":{{"type":"BPE","vocab":{{{}}},"merges":[],"byte_fallback":true}}}}"#,
+            tokens.join(",")
         );
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), document).unwrap();
         Speech::Tokenizer(Box::new(TokenizerFile::read(file.path()).unwrap().open("here").unwrap()))
+    }
+
+    /// Whose tokens are bytes, which become characters in runs of any length, or none of a run does.
+    fn tokenizer_of_bytes() -> Speech {
+        let bytes: Vec<String> = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
+        tokenizer(r#"{"type":"ByteFallback"}"#, &bytes)
     }
 
     #[test]
@@ -278,6 +311,23 @@ mod tests {
         let mut said = Said::new(&speech, Vec::new());
         let told: Vec<String> = [0xff; 5].map(|byte| said.push(byte).unwrap()).into();
         assert_eq!(told, ["", "", "", &"\u{fffd}".repeat(4), ""], "what was told is not told again");
+    }
+
+    #[test]
+    fn a_token_that_ends_a_character_and_begins_the_next_tells_what_it_ends() {
+        let decoder = r#"{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}"#;
+        // As that decoder spells the bytes e0, b8 81 e0, b8 81, and ff.
+        let speech = tokenizer(decoder, &["à", "¸ģà", "¸ģ", "ÿ"].map(str::to_owned));
+        let check = |tokens: &[u32], expected: &[&str], rest: &str| {
+            let mut said = Said::new(&speech, Vec::new());
+            let told: Vec<String> = tokens.iter().map(|&token| said.push(token).unwrap()).collect();
+            assert_eq!((told.iter().map(|told| &**told).collect(), &*said.rest().unwrap()), (expected.to_vec(), rest));
+            assert_eq!(told.concat() + rest, said.text().unwrap().unwrap());
+        };
+        check(&[0, 1, 1, 1, 1, 1, 2, 0, 2], &["", "ก", "ก", "ก", "ก", "ก", "ก", "", "ก"], "");
+        check(&[[0].as_slice(), &[1; 40]].concat(), &[[""].as_slice(), &["ก"; 40]].concat(), "\u{fffd}");
+        check(&[0, 1, 3, 1, 2], &["", "ก", "", "", "\u{fffd}\u{fffd}\u{fffd}\u{fffd}ก"], "");
+        check(&[0, 1, 3, 3, 3, 2], &["", "ก", "", "", "\u{fffd}\u{fffd}\u{fffd}\u{fffd}", ""], "\u{fffd}\u{fffd}");
     }
 
     #[test]

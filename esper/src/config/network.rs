@@ -87,7 +87,7 @@ impl SeedsConfig {
         }
     }
 
-    /// Epochs that gates ask for; 0 of those that let everything pass.
+    /// Epochs that gates ask for; 0 of those that are switched off.
     #[must_use]
     pub fn gate_epochs(&self) -> GateEpochs {
         let GateConfig { training_min_epochs, blending_min_epochs, holding_min_epochs, off, .. } = &self.gates;

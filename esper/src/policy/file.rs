@@ -64,7 +64,8 @@ pub struct Training {
     pub modified: bool,
     /// Mean rewards, part by part.
     pub curve: Vec<Point>,
-    /// Mean rewards with random seeds of which nothing was learned, by who decides; absent before the end.
+    /// Mean rewards with random seeds of which nothing was learned, by who decides; absent before the end. The better of `cloned` and
+    /// `learned` is the network of the folder, chosen by these runs: its reward here is too high an estimate.
     pub held_out: Option<BTreeMap<String, Point>>,
 }
 

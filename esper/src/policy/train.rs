@@ -48,7 +48,8 @@ pub struct PolicyTrainArgs {
     /// beyond `N` where it takes them.
     #[arg(long, value_name = "N", default_value_t = 400)]
     pub runs: u64,
-    /// Runs with other random seeds by which rules and networks are compared at the end, for each of them; the better network is kept.
+    /// Runs with other random seeds by which rules and networks are compared at the end, for each of them; the better network is kept,
+    /// and what they say of it is then too high an estimate.
     #[arg(long, value_name = "N", default_value = "20")]
     pub held_out: NonZeroU64,
     /// Random seed of the first run; those of the others follow.
@@ -170,7 +171,10 @@ pub fn command(args: &PolicyTrainArgs) -> anyhow::Result<ExitCode> {
             "{who}: reward {reward:+.4} over {runs} runs: gain {gain:.4}, looking {looking:.4}, growth {growth:.4}\n"
         )
     };
-    output::print(&held_out.iter().map(told).collect::<String>())?;
+    let told: String = held_out.iter().map(told).collect();
+    output::print(&format!(
+        "{told}kept: the better of cloned and learned, chosen by these runs, which flatter it beside rules\n"
+    ))?;
     training.held_out = Some(held_out);
     keep(&args.out, &network, &training)?;
     Ok(ExitCode::SUCCESS)

@@ -52,11 +52,17 @@ pub(super) fn num_that_keep(runs: &[&Run]) -> usize {
     runs.iter().filter(|run| run.num_fossilized > 0).count()
 }
 
+/// The runs of two arms with the seeds that both have.
+fn pairs<'a>(runs: &[&'a Run], beside: &[&'a Run]) -> (Vec<&'a Run>, Vec<&'a Run>) {
+    let partner = |run: &&'a Run| beside.iter().find(|other| other.seed == run.seed).map(|other| (*run, *other));
+    runs.iter().filter_map(partner).unzip()
+}
+
 /// The difference of two arms over the seeds that both have.
 pub(super) fn paired(treated: &[&Run], control: &[&Run], of: fn(&Run) -> f64) -> Option<PairedDifference> {
-    let partner = |run: &&&Run| control.iter().find(|other| other.seed == run.seed).map(|other| (of(run), of(other)));
-    let (treated, control): (Vec<f64>, Vec<f64>) = treated.iter().filter_map(|run| partner(&run)).unzip();
-    PairedDifference::of(&treated, &control)
+    let (treated, control) = pairs(treated, control);
+    let values = |runs: Vec<&Run>| runs.into_iter().map(of).collect::<Vec<f64>>();
+    PairedDifference::of(&values(treated), &values(control))
 }
 
 /// The runs as a Markdown table: accuracy per arm, and the paired difference to the last policy.
@@ -160,9 +166,33 @@ fn of_the_first(args: &StudyArgs, runs: &[Run], intervals: &str) -> String {
     )
 }
 
-/// Operations and seconds of runs in those of others, %, where they are known.
+/// Operations and seconds of runs in those of others with the same seeds, %, where they are known.
 pub(super) fn costs(runs: &[&Run], beside: &[&Run]) -> [Option<f64>; 2] {
+    let (runs, beside) = pairs(runs, beside);
     let operations = |runs: &[&Run]| mean_operations(runs, |counted| counted.total());
-    let share = |of: &dyn Fn(&[&Run]) -> Option<f64>| Some(100.0 * of(runs)? / of(beside)?);
+    let share = |of: &dyn Fn(&[&Run]) -> Option<f64>| Some(100.0 * of(&runs)? / of(&beside)?);
     [share(&operations), share(&mean_seconds)]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(seed: u64, operations: u64) -> Run {
+        let run = json!({
+            "data": "digits", "policy": "off", "seed": seed, "test_accuracy": 0.5, "test_loss": 1.0, "steps": 1, "seconds": operations as f64,
+            "operations": {"training": operations, "evaluation": 0, "looking": 0}, "parameters": 1, "num_fossilized": 0,
+        });
+        serde_json::from_value(run).unwrap()
+    }
+
+    #[test]
+    fn shares_of_costs_are_over_the_seeds_that_both_arms_have() {
+        let (first, second) = (run(1, 10), run(2, 30));
+        assert_eq!(costs(&[&first, &second], &[&first]), [Some(100.0); 2]);
+        assert_eq!(costs(&[&second], &[&first, &second]), [Some(100.0); 2]);
+        assert_eq!(costs(&[&first], &[&second]), [None; 2]);
+    }
 }

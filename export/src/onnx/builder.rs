@@ -116,7 +116,7 @@ impl<'a> Builder<'a> {
     }
 
     fn tensor(&self, name: &str) -> &'a Tensor {
-        self.weights.get(name).expect("a network that can be built has all of its tensors")
+        self.weights.get(name).expect("an export that was checked has all of its tensors")
     }
 
     fn store(&mut self, name: &str, dims: Vec<i64>, data_type: i32, bytes: Vec<u8>) {

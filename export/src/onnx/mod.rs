@@ -9,7 +9,8 @@ mod host;
 mod messages;
 mod seed;
 
-use kasmina::blueprint::Registry;
+use std::path::Path;
+
 use kasmina::weight::ElementType;
 use prost::Message as _;
 
@@ -33,15 +34,16 @@ impl Export {
     ///
     /// # Errors
     /// [`Error::Onnx`] for a network that is not of single precision, and for a blueprint that is none of this version;
-    /// [`Error::Forward`] for a network that cannot be built; when a tensor cannot be read.
+    /// [`Error::Forward`] for a network that cannot be built; [`Error::Field`] and [`Error::Weights`] as [`Self::write`]; when a tensor
+    /// cannot be read.
     /// # Sync
-    /// one device-to-host copy for each tensor
+    /// two device-to-host copies for each tensor
     pub fn to_onnx(&self) -> Result<Vec<u8>, Error> {
         if self.network.dtype != ElementType::F32 {
             let found = format!("{:?}", self.network.dtype).to_lowercase();
             return Err(Error::Onnx { field: "network.dtype".to_owned(), found, expected: "f32".to_owned() });
         }
-        self.network.tensors(&Registry::all())?;
+        self.documented(Path::new(""))?;
         let mut builder = Builder::new(&self.tensors);
         let last = host::lower(&mut builder, &self.network)?;
         let (features, outputs) = (self.preparation.num_features(), self.network.host.num_outputs());

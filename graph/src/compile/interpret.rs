@@ -15,6 +15,7 @@ use std::ops::Range;
 use super::block::{BlockId, Lifetime, Region};
 use super::evaluate::evaluate_row;
 use super::fused::{Access, Body, index};
+use super::gates::taken_apart;
 use super::kernel::{Code, Kernel};
 use super::node::{NodeIndex, NodeKind};
 use super::pipeline::Compiled;
@@ -286,9 +287,15 @@ impl<'a> Memory<'a> {
             return Err(InterpretError::Stopped);
         }
         match &program.nodes[node.0].kind {
-            NodeKind::Kernel(kernel) => match Body::of(kernel) {
-                Some(body) => self.compute(node, &body)?,
-                None => self.launch(node, kernel)?,
+            NodeKind::Kernel(kernel) => match taken_apart(kernel) {
+                Some((first, then)) => {
+                    first.map_or(Ok(()), |first| self.launch(node, &first))?;
+                    self.compute(node, &Body::of(&then).expect("an element for each position"))?;
+                }
+                None => match Body::of(kernel) {
+                    Some(body) => self.compute(node, &body)?,
+                    None => self.launch(node, kernel)?,
+                },
             },
             NodeKind::Memset { region, pattern } => {
                 let value = pattern.value.to_le_bytes();

@@ -32,6 +32,7 @@ mod kernel;
 mod reduction;
 mod pointwise;
 mod fused;
+mod gates;
 mod evaluate;
 mod recorded;
 mod lift;

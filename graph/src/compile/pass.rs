@@ -21,6 +21,8 @@ pub enum Pass {
     OverwrittenZeros,
     /// Nodes whose results nobody reads go.
     Dead,
+    /// Kernels with a place for the gradient of a rectifier take it.
+    Gates,
     /// Small memsets and copies become kernels, and long element-wise kernels ones that take four elements at a time.
     Kernelize,
     /// Recorded reductions of rows and columns become ones that read memory as it lies.
@@ -37,13 +39,14 @@ pub enum Pass {
 
 impl Pass {
     /// All passes, in order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ZeroSums,
         Self::Copies,
         Self::Placement,
         Self::Constants,
         Self::OverwrittenZeros,
         Self::Dead,
+        Self::Gates,
         Self::Kernelize,
         Self::Reductions,
         Self::Fuse,
@@ -62,6 +65,7 @@ impl Pass {
             Self::Constants => "constants",
             Self::OverwrittenZeros => "overwritten_zeros",
             Self::Dead => "dead",
+            Self::Gates => "gates",
             Self::Kernelize => "kernelize",
             Self::Reductions => "reductions",
             Self::Fuse => "fuse",

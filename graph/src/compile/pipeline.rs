@@ -11,6 +11,7 @@ use super::dependencies::recover_dependencies;
 use super::error::ProgramError;
 use super::fuel::Fuel;
 use super::fuse::fuse;
+use super::gates::take_gates;
 use super::hoist::hoist_constants;
 use super::kernelize::kernelize;
 use super::memory::plan_memory;
@@ -142,6 +143,7 @@ impl Pass {
             Self::Constants => inline_constants(program, fuel),
             Self::OverwrittenZeros => drop_overwritten_zeros(program, fuel),
             Self::Dead => drop_dead(program, fuel),
+            Self::Gates => take_gates(program, fuel),
             Self::Kernelize => kernelize(program, fuel),
             Self::Reductions => rewrite_reductions(program, fuel),
             Self::Fuse => fuse(program, fuel),

@@ -311,6 +311,11 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
 
     /// The shape in warm-up that was used longest ago goes where there are too many.
     fn make_room(&mut self) {
+        if !self.config.keeps_shapes {
+            // Graphs that somebody else dropped leave shapes that nobody may ever call again.
+            let cache = &mut self.cache;
+            self.shapes.retain(|_, known| !known.is_captured || cache.peek(&known.key).is_some());
+        }
         while !self.config.keeps_shapes {
             let warming = self.shapes.iter().filter(|(_, known)| !known.is_captured);
             if warming.clone().count() < self.config.limit.get() {

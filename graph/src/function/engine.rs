@@ -11,6 +11,7 @@ use crate::execute::{Backend, Executor, Failure, Ran, Region};
 use crate::key::{DeviceKey, ExecutionMode, GraphKey};
 use crate::manager::{GraphManager, GraphMode};
 use crate::planted_fault::PlantedFault;
+use crate::precision::{anew, half};
 use crate::reason::{Refusal, Stage};
 use crate::stats::GraphStats;
 
@@ -173,6 +174,9 @@ impl<B: Backend> Graphs<B> {
         let device = inputs.first().map_or(&Device::Cpu, |input| input.device());
         let mut key = GraphKey::new(ExecutionMode::Infer, device);
         key.tags.clone_from(&self.config.tags);
+        if let Some(half) = half() {
+            key = key.tag("products", half.as_str());
+        }
         let handle = self.devices.iter().position(|(known, _)| known.same_device(device));
         let handle = handle.unwrap_or(self.devices.len());
         if handle > 0 {
@@ -248,7 +252,7 @@ impl Region<Buffers> for Call<'_> {
 
     fn run(&mut self, _recording: &Recording, buffers: &Buffers) -> Result<()> {
         // The results of a recorded run must be gone when the region ends.
-        buffers.store(&(self.function)(&buffers.arguments())?)
+        buffers.store(&anew(|| (self.function)(&buffers.arguments()))?)
     }
 
     fn run_eagerly<B: Backend>(
@@ -263,7 +267,7 @@ impl Region<Buffers> for Call<'_> {
         };
         backend.warm(|| {
             let arguments = buffers.arguments();
-            let results = (self.function)(&arguments)?;
+            let results = anew(|| (self.function)(&arguments))?;
             let stored = buffers.store_warm(&arguments, &results);
             self.results = if stored.is_ok() { buffers.results() } else { detached(&results) };
             Ok(stored.err())

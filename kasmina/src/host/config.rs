@@ -215,7 +215,7 @@ impl HostConfig {
     /// Largest accepted value of any size: products of three of them still fit into 64 bits. What they amount to together is
     /// checked where a network is built, because a size may stand for all that data can have.
     const MAX_SIZE: usize = 1 << 20;
-    /// Most blocks of a transformer.
+    /// Most layers, or blocks: what looks for one among them, as for each seed, stays quick.
     const MAX_LAYERS: usize = 1024;
     /// Largest ratio of the widths inside a block of a transformer.
     const MAX_MLP_RATIO: usize = 64;
@@ -422,6 +422,10 @@ impl HostConfig {
         for (index, &width) in blocks.1.iter().enumerate() {
             within(&format!("{}[{index}]", blocks.0), width, 1, Self::MAX_SIZE);
         }
+        if blocks.1.len() > Self::MAX_LAYERS {
+            let message = format!("has {} widths: expected at most {}", blocks.1.len(), Self::MAX_LAYERS);
+            issues.push(ConfigIssue::new(format!("host.{kind}.{}", blocks.0), message));
+        }
         issues
     }
 }
@@ -484,6 +488,18 @@ mod tests {
         );
         // One output is a network of one value.
         check(r#"{"mlp":{"inputs":8,"hidden":[4],"classes":1}}"#, &[]);
+    }
+
+    #[test]
+    fn a_host_has_so_many_layers_at_most() {
+        let host = |num: usize| format!(r#"{{"mlp":{{"inputs":8,"hidden":{:?},"classes":2}}}}"#, vec![1; num]);
+        check(&host(1024), &[]);
+        check(&host(1025), &["`host.mlp.hidden` has 1025 widths: expected at most 1024"]);
+        let blocks = format!(r#""channels":{:?},"kernel":1,"stride":1,"classes":2"#, vec![1; 1025]);
+        let signal = format!(r#"{{"cnn1d":{{"length":8,{blocks}}}}}"#);
+        check(&signal, &["`host.cnn1d.channels` has 1025 widths: expected at most 1024"]);
+        let image = format!(r#"{{"cnn2d":{{"height":8,"width":8,{blocks}}}}}"#);
+        check(&image, &["`host.cnn2d.channels` has 1025 widths: expected at most 1024"]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Kasmina {
     pub(super) fn end_step(&mut self, eager: &Eager, step: StepIndex) -> Result<(), Error> {
         self.thread.check(eager)?;
         self.untouched = false;
-        let mut faded = Vec::new();
+        let (mut faded, mut written) = (Vec::new(), Ok(()));
         let ramping = self.state.seeds.values_mut();
         for record in ramping.filter(|record| !record.is_paused() && record.alpha.mode() != AlphaMode::Hold) {
             let mut alpha = record.alpha;
@@ -29,8 +29,10 @@ impl Kasmina {
             if let Some(reason) = record.fading().filter(|_| finished) {
                 // It leaves the network with its scalar.
                 faded.push((record.id, reason.to_owned()));
-            } else {
-                self.state.model.write_alpha(record.id, alpha.alpha())?;
+            } else if let Err(error) = self.state.model.write_alpha(record.id, alpha.alpha()) {
+                // Told when the fades before it have ended: their records say so already, and no later step looks at them.
+                written = Err(error);
+                break;
             }
             record.alpha = alpha;
             self.telemetry.alpha(record.id, alpha.alpha().get(), alpha.steps_done());
@@ -53,7 +55,7 @@ impl Kasmina {
         if !faded.is_empty() {
             self.update_gauges();
         }
-        Ok(())
+        written
     }
 
     /// Moves clocks on and asks the gates ahead. Returns the stage changes since the last end of an epoch that no
@@ -91,5 +93,49 @@ impl Kasmina {
         let mut since_last = std::mem::take(&mut self.state.unreturned);
         since_last.append(&mut transitions);
         Ok(since_last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use candle_core::Device;
+    use leyline::command::{AlphaCurve, AlphaRamp, Operation, Order};
+    use leyline::id::{BlueprintId, SlotId};
+    use leyline::seed::{Gate, SeedManager as _};
+    use leyline::unit::Alpha;
+    use leyline_testkit::clock::ManualClock;
+    use leyline_testkit::recording_recorder::RecordingRecorder;
+
+    use super::*;
+    use crate::config::KasminaConfig;
+    use crate::host::HostConfig;
+    use crate::lifecycle::GateConfig;
+
+    #[test]
+    fn a_seed_whose_fade_ends_is_removed_also_where_the_alpha_of_another_cannot_be_written() {
+        let mut eager = Eager::acquire().unwrap();
+        let gates = GateConfig { off: Gate::ALL.to_vec(), ..GateConfig::default() };
+        let host = HostConfig::Mlp { inputs: 2, hidden: vec![4, 4], classes: 2 };
+        let (clock, recorder) = (ManualClock::new(Duration::ZERO), RecordingRecorder::new());
+        let config = KasminaConfig { gates, ..KasminaConfig::new(host) };
+        let mut manager = Kasmina::new(config, &Device::Cpu, Arc::new(clock), Arc::new(recorder)).unwrap();
+        let mut send = |operation| manager.apply(&mut eager, &Order::new(operation, "test")).unwrap().seed;
+        let [fading, rising] = ["hidden0", "hidden1"].map(|slot| {
+            let slot = SlotId::new(slot).unwrap();
+            let seed = send(Operation::germinate(slot, BlueprintId::new("mlp").unwrap()));
+            send(Operation::StartTraining { seed });
+            let ramp = AlphaRamp { target: Alpha::ONE, steps: 2, curve: AlphaCurve::Linear };
+            send(Operation::StartBlending { seed, ramp })
+        });
+        manager.finish_step(&mut eager, StepIndex(1)).unwrap();
+        let fade = Operation::CullGradually { seed: fading, steps: 1, curve: AlphaCurve::Linear };
+        manager.apply(&mut eager, &Order::new(fade, "test")).unwrap();
+        manager.state.model.take_live(rising).unwrap();
+        manager.finish_step(&mut eager, StepIndex(2)).unwrap_err();
+        let stage = manager.state.seeds[&fading].stage();
+        assert_eq!((stage, manager.model().role(fading)), (SeedStage::Pruned, None));
     }
 }

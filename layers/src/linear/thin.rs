@@ -63,6 +63,9 @@ pub(super) fn thin_gradient(
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
     launch.arg(&from).arg(&by).arg(&to).arg(&sizes.rows).arg(&sizes.inputs).arg(&sizes.outputs);
+    // A place for the gradient of a rectifier below, which a compiled graph may use.
+    let (nowhere, form) = (0_u64, 0_u32);
+    launch.arg(&nowhere).arg(&nowhere).arg(&form);
     let effect = || Effect::new().reading(from, dz.bytes()).reading(by, weight.bytes()).writing(to, result.bytes());
     let config = blocks((product.m * product.k / WIDTH).div_ceil(THREADS as usize))?;
     // SAFETY: as above.

@@ -15,7 +15,7 @@ type Picks = [usize; 8];
 /// Programs of about 10 to 60 nodes on up to three external blocks, in the order of one stream or in a looser one.
 pub(super) fn programs() -> impl Strategy<Value = Program> {
     let external = prop::collection::vec((1..120_usize, 1..7_usize).prop_map(|(count, of)| count * of), 1..4);
-    let steps = prop::collection::vec((0..25_u8, prop::array::uniform8(0..4096_usize)), 4..30);
+    let steps = prop::collection::vec((0..26_u8, prop::array::uniform8(0..4096_usize)), 4..30);
     (external, steps, any::<bool>()).prop_map(|(external, steps, is_chain)| {
         let mut builder = Builder::new(external);
         for (kind, picks) in steps {
@@ -79,8 +79,10 @@ impl Builder {
             22 | 23 => self.deliver(picks),
             // Not in programs that are long.
             24 if self.kinds.len() > 18 => {}
+            25 if self.kinds.len() > 4 => {}
             24 if picks[0].is_multiple_of(2) => self.rows(picks),
             24 => self.columns(picks),
+            25 => self.gate(picks),
             _ => {
                 let (source, other) =
                     (self.region(picks[3], picks[4], picks[5]), self.region(picks[6], picks[7], picks[2]));
@@ -253,6 +255,35 @@ impl Builder {
         self.blocks.push(Block { size_bytes: 4 * count, lifetime: Lifetime::Graph });
         self.kinds.push(NodeKind::Alloc(block));
         block
+    }
+
+    /// A kernel with a place for a rectifier's gradient, anything in between, and that gradient.
+    fn gate(&mut self, picks: Picks) {
+        let count = 4 * (1 + picks[1] % 3);
+        let of = |block| Region::new(block, 0, 4 * count);
+        let [left, right] = [self.region(picks[3], picks[4], picks[5]), self.region(picks[6], picks[7], picks[2])];
+        let (output, gradient) = (self.matrix([1, count], picks), self.floats(count));
+        self.named("thin_gradient_f32", vec![reading(left), reading(right), writing(of(gradient), true)], &[0; 6]);
+        self.live.extend([output, gradient]);
+        // Nothing is freed.
+        let kind = u8::try_from(picks[0] % 22).expect("few kinds") + 3;
+        let mut others = picks;
+        others.rotate_left(3);
+        self.step(kind, others);
+        let result = self.floats(count);
+        let pointers = vec![reading(of(output)), reading(of(gradient)), writing(of(result), true)];
+        self.named("linear_gradient_f32", pointers, &[count as u64, 1]);
+        self.live.push(result);
+    }
+
+    /// A kernel that passes know by its name: pointers, then numbers.
+    fn named(&mut self, name: &str, pointers: Vec<Pointer>, numbers: &[u64]) {
+        self.kernel(pointers, Effect::Known, 0);
+        let Some(NodeKind::Kernel(kernel)) = self.kinds.last_mut() else { return };
+        kernel.name = name.to_owned();
+        kernel.parameters = [&vec![0; kernel.pointers.len()], numbers].concat();
+        kernel.argument_bytes = vec![8; kernel.parameters.len()];
+        (0..).zip(&mut kernel.pointers).for_each(|(index, pointer)| pointer.word_index = index);
     }
 
     /// Rows of a matrix, computed element by element, are reduced; what that gives is scaled and subtracted from the rows,

@@ -252,6 +252,17 @@ fn a_shape_whose_graph_made_room_goes_with_it_unless_shapes_are_kept() {
 }
 
 #[test]
+fn shapes_whose_graphs_somebody_dropped_go_where_shapes_are_not_kept() {
+    for keeps_shapes in [false, true] {
+        let mut owner = Owner::new(ExecutorConfig { keeps_shapes, ..PLAIN });
+        (1..3).for_each(|shape| drop(owner.step(shape)));
+        owner.manager.invalidate_all();
+        owner.step(3);
+        assert_eq!([1, 2, 3].map(|shape| owner.executor.knows(&shape)), [keeps_shapes, keeps_shapes, true]);
+    }
+}
+
+#[test]
 fn replays_of_a_graph_that_made_room_are_confirmed_by_the_next_capture_of_their_shape() {
     // (replays before another shape takes the place, whether one of them waits for a test)
     for (num_replays, is_open) in [(1, false), (2, false), (3, true)] {

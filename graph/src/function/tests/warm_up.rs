@@ -8,7 +8,9 @@ use leyline::region::Eager;
 use super::device::{Fake, Step, steps};
 use super::{affine, config, contents, expected, fake, matrix};
 use crate::function::Graphs;
+use crate::key::Precision;
 use crate::manager::GraphManager;
+use crate::precision::{half, rounded_once, with_precision};
 
 #[test]
 fn a_shape_is_captured_in_the_last_call_of_its_warm_up_and_replayed_from_then_on() {
@@ -142,4 +144,27 @@ fn the_shape_that_was_warmed_up_longest_ago_makes_room() {
         graphs.call(&mut eager, &[&matrix(rows, 0)], &mut affine).unwrap();
     }
     assert_eq!(steps(), [Step::Warm, Step::Capture, Step::Warm]);
+}
+
+#[test]
+fn a_scope_of_another_precision_has_a_graph_of_its_own_in_which_weights_are_rounded() {
+    let mut eager = Eager::acquire().unwrap();
+    let (mut graphs, num_rounded) = (fake(1), Cell::new(0));
+    let (x, weight) = (matrix(2, 0), matrix(3, 1));
+    let mut product = |inputs: &[Tensor]| {
+        let round = |weight: &Tensor| {
+            num_rounded.set(num_rounded.get() + 1);
+            weight.to_dtype(DType::F16)
+        };
+        let weight = if half().is_some() { rounded_once(&weight, DType::F16, round)? } else { weight.clone() };
+        Ok(vec![inputs[0].matmul(&weight.to_dtype(DType::F32)?)?])
+    };
+    let mut call = || graphs.call(&mut eager, &[&x], &mut product).unwrap();
+    call();
+    assert_eq!(steps(), [Step::Warm, Step::Capture]);
+    // What a graph reads outlives the scope.
+    with_precision(Precision::F16, &mut call);
+    assert_eq!((steps(), num_rounded.get()), (vec![Step::Warm, Step::Capture], 2));
+    call();
+    assert_eq!(steps(), [Step::Replay]);
 }

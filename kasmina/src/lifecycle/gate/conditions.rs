@@ -11,16 +11,35 @@ use crate::lifecycle::{AlphaController, GateConfig};
 const UNMET: f64 = 0.99;
 
 /// The conditions of one gate.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Conditions {
+    gate: Gate,
+    is_off: bool,
     met: Vec<String>,
     failed: Vec<String>,
     degrees: f64,
 }
 
 impl Conditions {
-    /// `met` must be false for NaN. `degree`: the share of what is needed that is there, if it is not met.
+    pub(super) fn of(config: &GateConfig, gate: Gate) -> Self {
+        let is_off = config.off.contains(&gate);
+        let mut conditions = Self { gate, is_off, met: Vec::new(), failed: Vec::new(), degrees: 0.0 };
+        if is_off {
+            conditions.must(true, 0.0, "switched off".to_owned());
+        }
+        conditions
+    }
+
+    /// A condition of a gate that is not switched off.
     fn add(&mut self, met: bool, degree: f64, text: String) {
+        if !self.is_off {
+            self.must(met, degree, text);
+        }
+    }
+
+    /// A condition without which a life goes wrong, also where the gate is switched off: what follows relies on it. `met` must be
+    /// false for NaN. `degree`: the share of what is needed that is there, if it is not met.
+    fn must(&mut self, met: bool, degree: f64, text: String) {
         let list = if met { &mut self.met } else { &mut self.failed };
         list.push(text);
         let degree = if degree.is_nan() { 0.0 } else { degree.clamp(0.0, UNMET) };
@@ -125,7 +144,7 @@ impl Conditions {
     }
 
     pub(super) fn weights(&mut self, pending: bool) {
-        self.holds(!pending, if pending { "weights pending" } else { "weights present" });
+        self.must(!pending, 0.0, if pending { "weights pending" } else { "weights present" }.to_owned());
     }
 
     pub(super) fn latency(&mut self, prewarm_ms: Option<f64>, budget_ms: Option<f64>) {
@@ -150,23 +169,13 @@ impl Conditions {
 
     pub(super) fn ramp(&mut self, alpha: &AlphaController) {
         let (mode, target) = (alpha.mode(), alpha.target());
-        self.add(mode == AlphaMode::Hold, alpha.alpha().get(), format!("alpha ramp {mode:?}, needs Hold"));
-        self.add(target.is_one(), target.get(), format!("alpha target {target}, needs 1"));
+        self.must(mode == AlphaMode::Hold, alpha.alpha().get(), format!("alpha ramp {mode:?}, needs Hold"));
+        self.must(target.is_one(), target.get(), format!("alpha target {target}, needs 1"));
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a gate has a handful of conditions")]
-    pub(super) fn report(self, config: &GateConfig, gate: Gate, target: SeedStage) -> GateReport {
-        let Self { met, failed, degrees } = self;
-        if config.off.contains(&gate) {
-            return GateReport {
-                gate,
-                target,
-                passed: true,
-                score: 1.0,
-                met: vec!["switched off".to_owned()],
-                failed: Vec::new(),
-            };
-        }
+    pub(super) fn report(self, target: SeedStage) -> GateReport {
+        let Self { gate, is_off: _, met, failed, degrees } = self;
         let score = degrees / (met.len() + failed.len()) as f64;
         GateReport { gate, target, passed: failed.is_empty(), score, met, failed }
     }

@@ -49,7 +49,8 @@ pub struct GateConfig {
     pub max_seed_parameters: Option<u64>,
     /// Most trainable elements of the network with all its seeds, the host included (count).
     pub max_total_parameters: Option<u64>,
-    /// Gates that let everything pass, for experiments on the others: `sanity` (G0) to `reset` (G5).
+    /// Gates that let pass whatever a life can go on with, for experiments on the others: `sanity` (G0) to `reset` (G5). Weights have
+    /// to be there and a ramp to have ended at 1 all the same.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub off: Vec<Gate>,
 }

@@ -69,13 +69,13 @@ pub(crate) struct Germination {
 
 /// The verdict of G0.
 pub(in crate::lifecycle) fn evaluate_germination(config: &GateConfig, germination: &Germination) -> GateReport {
-    let mut conditions = Conditions::default();
+    let mut conditions = Conditions::of(config, Gate::Sanity);
     conditions.holds(germination.slot_is_free, "slot free");
     conditions.holds(germination.blueprint_is_known, "blueprint known");
     conditions.holds(germination.blueprint_fits, "blueprint fits the slot");
     conditions.holds(germination.shape_is_kept, "shape kept by the seed");
     conditions.parameters(config, germination.num_parameters, germination.network_parameters);
-    conditions.report(config, Gate::Sanity, SeedStage::Germinated)
+    conditions.report(SeedStage::Germinated)
 }
 
 /// The verdict of the gate of `row`; none when the row has no gate. G0 has its own function.
@@ -86,7 +86,7 @@ pub(in crate::lifecycle) fn evaluate(
     row: &Move,
 ) -> Option<GateReport> {
     let gate = row.gate?;
-    let mut conditions = Conditions::default();
+    let mut conditions = Conditions::of(config, gate);
     match gate {
         Gate::Sanity => return None,
         Gate::GradientHealth => {
@@ -147,5 +147,5 @@ pub(in crate::lifecycle) fn evaluate(
             conditions.holds(closed, if closed { "history complete" } else { "history incomplete" });
         }
     }
-    Some(conditions.report(config, gate, row.to))
+    Some(conditions.report(row.to))
 }

@@ -459,15 +459,20 @@ fn where_gains_are_confirmed_blending_and_permanence_ask_for_it_and_how_much_dep
 }
 
 #[test]
-fn a_gate_that_is_switched_off_lets_everything_pass_and_no_other_does() {
-    let alpha = resting(0.0);
-    let bad = Subject { isolation_violations: 1, counterfactual: None, ..subject(SeedStage::Germinated, 0, &alpha) };
+fn a_gate_that_is_switched_off_asks_for_nothing_but_what_a_life_cannot_do_without_and_no_other_does() {
+    let full = resting(1.0);
+    let bad = Subject { isolation_violations: 1, counterfactual: None, ..subject(SeedStage::Germinated, 0, &full) };
     for off in Gate::ALL {
-        let config = GateConfig { off: vec![off], ..GateConfig::default() };
+        let config = GateConfig { off: vec![off], blending_min_epochs: 1, ..GateConfig::default() };
         for gate in &Gate::ALL[1..] {
             assert_eq!(verdict(&config, &bad, AROUND, *gate).passed, *gate == off, "{gate:?} with {off:?} off");
         }
     }
+    let all = GateConfig { off: Gate::ALL.to_vec(), ..GateConfig::default() };
+    let (partial, running) = (resting(0.5), running());
+    check_with(&all, Subject { weights_pending: true, ..bad }, Gate::GradientHealth, &["weights pending"]);
+    check_with(&all, Subject { alpha: &partial, ..bad }, Gate::Interface, &["alpha target 0.5"]);
+    check_with(&all, Subject { alpha: &running, ..bad }, Gate::Interface, &["alpha ramp Up"]);
 }
 
 fn any_float() -> impl Strategy<Value = f64> {
