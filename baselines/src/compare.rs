@@ -18,8 +18,11 @@ pub struct Ratio {
     pub name: String,
     /// Median now / median before.
     pub median: f64,
-    /// 95 % bootstrap interval of that ratio; absent where a result has fewer than five samples.
+    /// 95 % bootstrap interval of that ratio; where a result has fewer than five samples, the least and the largest ratio of
+    /// one to another; absent where it has a single one.
     pub interval: Option<[f64; 2]>,
+    /// Whether the interval, where there is one, is of all samples, not of medians.
+    pub is_of_all: bool,
     /// 95th percentile now / before.
     pub p95: f64,
     /// Which direction is worse, and how far is too far.
@@ -28,10 +31,12 @@ pub struct Ratio {
 
 impl Ratio {
     fn of(name: &str, old: &Measurement, new: &Measurement) -> Self {
+        let of_medians = interval::of_medians(&old.samples, &new.samples);
         Self {
             name: name.to_owned(),
             median: quotient(new.median, old.median),
-            interval: interval::of_medians(&old.samples, &new.samples),
+            interval: of_medians.or_else(|| interval::of_all(old, new)),
+            is_of_all: of_medians.is_none(),
             p95: quotient(new.p95, old.p95),
             rule: rule_of(name, &new.unit),
         }
@@ -73,7 +78,8 @@ impl Ratio {
     }
 
     fn interval_text(&self) -> String {
-        self.interval.map_or_else(|| "medians only".to_owned(), |[low, high]| format!("[{low:.3}, {high:.3}]"))
+        let of_all = if self.is_of_all { " all samples" } else { "" };
+        self.interval.map_or_else(|| "medians only".to_owned(), |[low, high]| format!("[{low:.3}, {high:.3}]{of_all}"))
     }
 }
 

@@ -50,25 +50,24 @@ pub fn is_left_over(name: &str, of: &str) -> bool {
     random.is_some_and(|random| random.len() == NUM_RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// Makes `dir` and its missing ancestors, durably. What exists is taken as it is, a link to a directory included; it is made
-/// durable too, unless its parent may not be synced.
+/// Makes `dir` and its missing ancestors, durably but where a parent may not be synced. What exists is taken as it is, a link to
+/// a directory included; it is made durable too.
 ///
 /// # Errors
 /// When a directory cannot be looked at, made or made durable.
 pub fn make_dirs(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     let parent = folder_of(dir);
-    if fs.kind(dir)?.is_some() {
-        // A process that ended between making and syncing may have left it. The root is in no directory.
-        let synced = if dir.parent().is_some() { fs.sync_dir(parent) } else { Ok(()) };
-        let may_not = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::InvalidInput];
-        return synced.or_else(|error| if may_not.contains(&error.kind()) { Ok(()) } else { Err(error) });
+    if fs.kind(dir)?.is_none() {
+        make_dirs(fs, parent)?;
+        match fs.create_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
     }
-    make_dirs(fs, parent)?;
-    match fs.create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    fs.sync_dir(parent)
+    // One that is there may be left by a process that ended between making and syncing. The root is in no directory.
+    let synced = if dir.parent().is_some() { fs.sync_dir(parent) } else { Ok(()) };
+    let may_not = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::InvalidInput];
+    synced.or_else(|error| if may_not.contains(&error.kind()) { Ok(()) } else { Err(error) })
 }
 
 /// The directory that holds `path`.
@@ -134,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_there_is_taken_also_where_its_parent_may_not_be_synced() {
+    fn a_directory_is_made_and_taken_also_where_its_parent_may_not_be_synced() {
         let dir = tempfile::tempdir().unwrap();
         let (parent, child) = (dir.path().join("parent"), dir.path().join("parent").join("child"));
-        make_dirs(&StdFs, &child).unwrap();
+        make_dirs(&StdFs, &parent).unwrap();
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o300)).unwrap();
-        let found = make_dirs(&StdFs, &child);
+        let results = [(); 2].map(|()| make_dirs(&StdFs, &child));
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o700)).unwrap();
-        found.unwrap();
+        results.into_iter().for_each(Result::unwrap);
         // Not even the superuser can sync that one.
         #[cfg(target_os = "linux")]
         make_dirs(&StdFs, Path::new("/proc/self")).unwrap();

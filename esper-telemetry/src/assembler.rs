@@ -96,7 +96,8 @@ impl Assembler {
     /// The packet of a boundary: its values, and the events that were emitted before it.
     pub(crate) fn boundary(&mut self, snapshot: Snapshot) -> Assembled {
         let Snapshot { order, mut boundary, created_unix_ms, values, ticket } = snapshot;
-        if !is_dotted(boundary.source) {
+        // Of packets with the recorder's own name a sink may know that no boundary made them.
+        if !is_dotted(boundary.source) || boundary.source == OWN_SOURCE {
             self.registry.report_misuse(boundary.source, "the source of a boundary has an unusable name");
             boundary.source = "unknown";
         }

@@ -1,7 +1,7 @@
 //! What a Prometheus server reads: every series of a recorder, with base units, as OpenMetrics text.
 //!
-//! Reading shares a lock with whoever asks for a handle for the first time, for as long as it takes to copy the names
-//! of new series. Values are read without any lock: one relaxed load each.
+//! Reading shares a lock with whoever asks for a handle for the first time, for as long as it takes to read the values, one
+//! relaxed load each, and to copy the names of new series.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +45,7 @@ impl Exposition {
         Self { families }
     }
 
-    /// All series as they are now, see [`CONTENT_TYPE`].
+    /// All series as they are now, or were at the [end of the run](crate::Guard::end_run); see [`CONTENT_TYPE`].
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -69,14 +69,14 @@ type Labelled<'a> = (Vec<Label<'a>>, f64);
 impl Collector for Recorded {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut mirror = self.mirror.lock().unwrap_or_else(PoisonError::into_inner);
-        self.registry.extend(&mut mirror);
         self.ledger.tell_waiting();
+        let now = self.registry.read();
+        // Those that are new since then are of the next time.
+        self.registry.extend(&mut mirror);
         let mut families: BTreeMap<&str, (&MetricDesc, Vec<Labelled<'_>>)> = BTreeMap::new();
-        for series in mirror.iter() {
+        for (series, value) in mirror.iter().zip(now) {
             let (_, values) = families.entry(series.desc().name).or_insert((series.desc(), Vec::new()));
-            values.extend(
-                series.value().filter(|value| value.is_finite()).map(|value| (series.labels().collect(), value)),
-            );
+            values.extend(value.filter(|value| value.is_finite()).map(|value| (series.labels().collect(), value)));
         }
         for desc in self.registry.catalogue().metrics().filter(|desc| is_bare_counter(desc)) {
             families.entry(desc.name).or_insert((desc, vec![(Vec::new(), 0.0)]));

@@ -45,6 +45,7 @@ pub struct TelemetryRecorder {
 #[must_use = "the recorder is closed as soon as its guard is dropped"]
 pub struct Guard {
     running: Option<Running>,
+    registry: Arc<Registry>,
     ledger: Arc<Ledger>,
 }
 
@@ -93,7 +94,8 @@ impl TelemetryRecorder {
             worker.run();
         };
         let thread = thread::Builder::new().name("esper-telemetry".to_owned()).spawn(body).map_err(Error::Thread)?;
-        let guard = Guard { running: Some(Running { closer, thread, done }), ledger: Arc::clone(&ledger) };
+        let running = Some(Running { closer, thread, done });
+        let guard = Guard { running, registry: Arc::clone(&registry), ledger: Arc::clone(&ledger) };
         Ok((Arc::new(Self { registry, ledger, intake, clock, at, health: AtomicU8::new(0) }), guard))
     }
 
@@ -173,7 +175,9 @@ impl Guard {
     }
 
     /// As [`shutdown`](Self::shutdown), at the end of a run: what is emitted from now on is none of it, and so not taken, and no loss.
+    /// Packets still to be written and an [`Exposition`](crate::Exposition) have the values of now.
     pub fn end_run(self, timeout: Duration) -> Shutdown {
+        self.registry.end_run();
         self.ledger.end_run();
         self.shutdown(timeout)
     }

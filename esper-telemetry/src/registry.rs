@@ -3,7 +3,7 @@
 //! Getting a handle takes a lock for the time of a lookup. Using one is the handle's own relaxed store.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use leyline::telemetry::{Counter, EventDesc, Gauge, MetricDesc, MetricKind};
 
@@ -23,6 +23,8 @@ pub const OTHER: &str = "other";
 pub(crate) struct Registry {
     catalogue: Catalogue,
     index: RwLock<Index>,
+    /// Values at the end of the run.
+    last: OnceLock<Vec<Option<f64>>>,
     /// Names whose misuse was reported.
     reported: Mutex<BTreeSet<&'static str>>,
     overflow: Counter,
@@ -60,6 +62,7 @@ impl Registry {
         let mut registry = Self {
             catalogue,
             index: RwLock::default(),
+            last: OnceLock::new(),
             reported: Mutex::default(),
             overflow: Counter::new(),
             misused: Counter::new(),
@@ -89,9 +92,23 @@ impl Registry {
         }
     }
 
-    /// The values of all series as they are now, in the order of the series.
+    /// The values of all series as they are now, in the order of the series. After the end of the run: of those of then, as they were then, but
+    /// for the recorder's own, which still writes out.
     pub(crate) fn read(&self) -> Vec<Option<f64>> {
-        self.shared().series.iter().map(|series| series.cell.value()).collect()
+        let index = self.shared();
+        let Some(last) = self.last.get() else {
+            return index.series.iter().map(|series| series.cell.value()).collect();
+        };
+        let value = |(series, last): (&Series, &Option<f64>)| {
+            if telemetry::METRICS.contains(&series.desc) { series.cell.value() } else { *last }
+        };
+        index.series.iter().zip(last).map(value).collect()
+    }
+
+    /// What handles set from now on is none of the run.
+    pub(crate) fn end_run(&self) {
+        // A run ends once.
+        _ = self.last.set(self.read());
     }
 
     /// Appends to `mirror`, a prefix of the series, those that it lacks. A mirror lets its owner use the names without
@@ -167,11 +184,6 @@ impl Series {
     /// Label values by label name.
     pub(crate) fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    /// The value now; absent when it was not measured.
-    pub(crate) fn value(&self) -> Option<f64> {
-        self.cell.value()
     }
 
     /// The metric as it stands in a packet.

@@ -9,7 +9,7 @@ use common::{start, start_with_memory};
 use esper_telemetry::packet::MAX_EVENTS;
 use esper_telemetry::reader::FrameReader;
 use esper_telemetry::sink::{FrameSink, JsonLinesSink, MemorySink};
-use esper_telemetry::telemetry::NON_FINITE_TOTAL;
+use esper_telemetry::telemetry::{MISUSED_TOTAL, NON_FINITE_TOTAL};
 use esper_telemetry::{Counts, Exposition};
 use leyline::id::{EpochIndex, StepIndex};
 use leyline::telemetry::{Boundary, Event, Health, HealthStatus, Level, Priority, Recorder};
@@ -227,12 +227,46 @@ fn a_closed_recorder_drops_and_counts() {
 #[test]
 fn what_comes_after_the_end_of_a_run_is_no_loss() {
     let (recorder, guard, log) = start_with_memory();
+    let exposition = Exposition::new(&recorder, Vec::new());
+    recorder.gauge(&LOSS, &[]).set(0.5);
     recorder.publish(boundary(1));
     let stats = guard.end_run(PATIENCE).stats;
+    let scraped = exposition.text();
+    assert!(scraped.contains("esper_a_loss 0.5\n") && scraped.contains("packets_total 1.0\n"), "{scraped}");
     recorder.event(halt(1));
+    recorder.gauge(&LOSS, &[]).set(0.25);
+    recorder.counter(&STEPS, &[]).add(1);
     recorder.publish(boundary(2));
     assert_eq!((recorder.stats(), recorder.undelivered()), (stats, Vec::new()));
     assert_eq!(log.all().len(), 1);
+    assert_eq!(exposition.text(), scraped);
+}
+
+#[test]
+fn the_last_packet_of_a_run_has_the_values_of_its_end_however_late_it_is_written() {
+    let (sink, gate, log) = GatedSink::new();
+    let (recorder, guard) = start(vec![Box::new(sink)], 8);
+    recorder.gauge(&LOSS, &[]).set(0.5);
+    recorder.publish(boundary(1));
+    gate.wait_until_stuck();
+    recorder.event(note(1));
+    assert!(!guard.end_run(Duration::ZERO).finished);
+    recorder.gauge(&LOSS, &[]).set(0.25);
+    drop(gate);
+    while recorder.stats().events.in_flight() > 0 {
+        std::thread::yield_now();
+    }
+    let packet = log.last().unwrap();
+    assert_eq!((notes(&packet), packet.metric("a.loss").map(|metric| metric.value)), (vec!["1".to_owned()], Some(0.5)));
+}
+
+#[test]
+fn a_boundary_that_takes_the_name_of_the_recorder_gets_another() {
+    let (recorder, guard, log) = start_with_memory();
+    recorder.publish(Boundary { source: "telemetry", ..boundary(1) });
+    assert!(guard.shutdown(PATIENCE).finished);
+    assert_eq!(log.last().unwrap().source, "unknown");
+    assert_eq!(recorder.counter(&MISUSED_TOTAL, &[]).get(), 1);
 }
 
 #[test]

@@ -190,8 +190,8 @@ fn the_live_page_follows_a_run_and_both_pages_are_without_a_fault() {
     let mut browser = Browser::start(&chromium);
     browser.open(&url);
     // Nobody loads the page again: events do.
-    browser.eval("window.isTheSame = true; first = Number(document.querySelector('main').dataset.epoch)");
-    browser.wait_for("Number(document.querySelector('main').dataset.epoch) >= first + 2 && window.isTheSame");
+    browser.eval("window.isTheSame = true; first = Number(document.querySelector('main').dataset.revision)");
+    browser.wait_for("Number(document.querySelector('main').dataset.revision) >= first + 2 && window.isTheSame");
     browser.wait_for("document.getElementById('live').textContent.startsWith('Training: ')");
     check_charts(&mut browser);
     screenshot(&chromium, &url, "live.png");

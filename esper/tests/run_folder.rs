@@ -132,6 +132,12 @@ fn packets_are_of_the_run_and_not_of_the_network_that_is_tested_after_it() {
     let boundary = packets.iter().rfind(|packet| packet["source"] == "tolaria").unwrap();
     assert_eq!(seeds(packets.last().unwrap()), seeds(boundary));
     assert_eq!(packets.last().unwrap()["step"], summary["steps"]);
+    // Where nothing is taken any more of what is passed over on the way to that network, the log tells it.
+    let checkpoints = fs::read_dir(out.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let newest = checkpoints.filter(|path| path.is_dir()).max().unwrap();
+    fs::write(newest.join("manifest.json"), "{}").unwrap();
+    let (code, _, error) = train(&out, &["--resume"]);
+    assert_eq!((code, error.matches("does not verify and is passed over").count()), (Some(0), 2), "{error}");
 }
 
 #[test]

@@ -171,7 +171,11 @@ pub fn working_copy(weight: &Tensor, dtype: DType) -> Option<Tensor> {
 /// points at nothing that ends before it.
 pub(crate) fn anew<R>(run: impl FnOnce() -> R) -> R {
     match SCOPE.with(|place| place.borrow().as_ref().map(|scope| scope.precision)) {
-        Some(precision) => with_precision(precision, run).0,
+        Some(precision) => {
+            let (result, num_products) = with_precision(precision, run);
+            SCOPE.with(|place| place.borrow_mut().iter_mut().for_each(|scope| scope.num_products += num_products));
+            result
+        }
         None => run(),
     }
 }

@@ -91,7 +91,7 @@ pub fn publish(
     bytes: &[u8],
     if_published: IfPublished,
 ) -> Result<[u8; 32], PublishError> {
-    publish_in_steps(dir.as_ref(), blueprint, bytes, if_published, &mut |_| Ok(()))
+    publish_in_steps(here(Some(dir.as_ref())), blueprint, bytes, if_published, &mut |_| Ok(()))
 }
 
 /// As [`publish`]; `reached` is asked after every step on the disk whether to go on.
@@ -136,21 +136,29 @@ fn publish_in_steps(
     Ok(sha256)
 }
 
-/// Makes the folder and what is missing above it, durably.
+/// The path, or the current folder where there is none or an empty one, which cannot be opened.
+fn here(path: Option<&Path>) -> &Path {
+    path.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes the folder and what is missing above it, durably but where a parent may not be synced.
 fn make_folder(dir: &Path, reached: &mut dyn FnMut(&'static str) -> io::Result<()>) -> io::Result<()> {
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if dir.try_exists()? {
-        // A process that ended between making and syncing may have left it.
-        let may_not = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::InvalidInput];
-        return sync_folder(parent).or_else(|error| if may_not.contains(&error.kind()) { Ok(()) } else { Err(error) });
+    let parent = here(dir.parent());
+    let is_new = !dir.try_exists()?;
+    if is_new {
+        make_folder(parent, reached)?;
+        match fs::create_dir(dir) {
+            Err(error) if !dir.is_dir() => return Err(error),
+            _ => {}
+        }
     }
-    make_folder(parent, reached)?;
-    match fs::create_dir(dir) {
-        Err(error) if !dir.is_dir() => return Err(error),
-        _ => {}
+    // One that is there may be left by a process that ended between making and syncing.
+    let may_not = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::InvalidInput];
+    match sync_folder(parent) {
+        Err(error) if !may_not.contains(&error.kind()) => Err(error),
+        _ if is_new => reached("folder synced"),
+        _ => Ok(()),
     }
-    sync_folder(parent)?;
-    reached("folder synced")
 }
 
 /// Writes a file beside its place, and renames it into it.
@@ -369,6 +377,24 @@ mod tests {
         let error = interrupted(&dir.path().join("other"), &mlp, 0).unwrap_err();
         assert!(matches!(error, PublishError::Io { .. }), "{error}");
         publish(dir.path().join("other"), &id("mlp"), mlp.bytes(), IfPublished::Refuse).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_parent_that_may_not_be_synced_is_no_hindrance() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let parent = tempfile::tempdir().unwrap();
+        fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o300)).unwrap();
+        let library = parent.path().join("library");
+        let put = || publish(&library, &id("mlp"), artifact("mlp", 1.0).bytes(), IfPublished::Replace);
+        let results = [(); 2].map(|()| put());
+        fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        results.into_iter().for_each(|result| result.map(drop).unwrap());
+    }
+
+    #[test]
+    fn an_empty_path_is_the_current_folder() {
+        make_folder(here(Some(Path::new(""))), &mut |_| panic!("nothing is made")).unwrap();
     }
 
     #[test]

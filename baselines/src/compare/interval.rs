@@ -1,9 +1,10 @@
-//! The interval of a ratio of medians.
+//! Between which ratios the true one is.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::quotient;
+use crate::measure::Measurement;
 
 const NUM_DRAWS: usize = 200;
 /// From so many samples on both sides on, about 95 of 100 intervals have the true ratio in them; of four 93, of two 67.
@@ -21,6 +22,12 @@ pub(super) fn of_medians(before: &[f64], after: &[f64]) -> Option<[f64; 2]> {
     let mut ratios: Vec<f64> = (0..NUM_DRAWS).map(|_| draw()).collect();
     ratios.sort_by(f64::total_cmp);
     Some([ratios[NUM_DRAWS / 40], ratios[NUM_DRAWS - 1 - NUM_DRAWS / 40]])
+}
+
+/// From the least to the largest ratio of one sample to another. Absent where one side has a single sample.
+pub(super) fn of_all(before: &Measurement, after: &Measurement) -> Option<[f64; 2]> {
+    let num_samples = before.samples.len().min(after.samples.len());
+    (num_samples > 1).then(|| [quotient(after.min, before.max), quotient(after.max, before.min)])
 }
 
 fn median_of_draw(values: &[f64], random: &mut ChaCha8Rng) -> f64 {

@@ -101,9 +101,18 @@ fn an_interval_has_the_true_ratio_in_it_95_times_of_100_or_there_is_none() {
 }
 
 #[test]
-fn of_too_few_samples_medians_are_compared_and_it_is_said() {
-    let of_four = |values| of(vec![("step", Measurement::of("us", values).unwrap())], &[]);
-    let found = compare(&of_four(vec![1.0, 1.0, 1.0, 1.1]), &of_four(vec![1.0, 1.1, 1.1, 1.1]));
+fn of_too_few_samples_all_are_compared_and_it_is_said() {
+    let of_few = |values: &[f64]| of(vec![("step", Measurement::of("us", values.to_vec()).unwrap())], &[]);
+    let compare = |before, after| compare(&of_few(before), &of_few(after));
+    for (after, passes) in [(&[1.0, 1.1, 1.1, 1.1][..], true), (&[1.15, 1.2], true), (&[1.16, 1.2, 1.3], false)] {
+        let found = compare(&[1.0, 1.0, 1.0, 1.1], after);
+        assert!(found.passed() == passes && found.to_string().contains("] all samples"), "{found}");
+    }
+    let found = compare(&[1.0, 1.1], &[0.8, 0.9]);
+    assert_eq!(found.ratios[0].interval.map(|ends| ends.map(|end| (end * 1e3).round())), Some([727.0, 900.0]));
+    assert!(found.ratios[0].is_better() && found.to_string().contains("[0.727, 0.900] all samples"), "{found}");
+    // One has no spread.
+    let found = compare(&[1.0, 1.1], &[1.2]);
     assert!(!found.passed() && found.to_string().contains("medians only"), "{found}");
 }
 

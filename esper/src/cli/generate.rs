@@ -172,7 +172,7 @@ impl<'a> Said<'a> {
                 } else {
                     return Ok(String::new());
                 };
-                (text.get(self.ahead..end).unwrap_or_default().to_owned(), whole)
+                (text[self.told_of(&text).min(end)..end].to_owned(), whole)
             }
         };
         if whole > 0 && self.num_told - self.shown_from >= LOOKED_AT {
@@ -196,13 +196,19 @@ impl<'a> Said<'a> {
         Ok(if waiting.is_empty() { String::new() } else { tokenizer.text_after(self.before(), waiting)? })
     }
 
+    /// How many bytes of this text are told. More tokens may have changed it, so that a character goes over the end of what was told.
+    fn told_of(&self, text: &str) -> usize {
+        text.ceil_char_boundary(self.ahead)
+    }
+
     /// What is left at the end.
     fn rest(&self) -> anyhow::Result<String> {
         Ok(match self.speech {
             Speech::Numbers => String::new(),
             Speech::Bytes => text_of(&self.tokens[self.num_told..]),
             Speech::Tokenizer(tokenizer) => {
-                self.waiting_text(tokenizer)?.get(self.ahead..).unwrap_or_default().to_owned()
+                let text = self.waiting_text(tokenizer)?;
+                text[self.told_of(&text)..].to_owned()
             }
         })
     }
@@ -328,6 +334,20 @@ mod tests {
         check(&[[0].as_slice(), &[1; 40]].concat(), &[[""].as_slice(), &["ก"; 40]].concat(), "\u{fffd}");
         check(&[0, 1, 3, 1, 2], &["", "ก", "", "", "\u{fffd}\u{fffd}\u{fffd}\u{fffd}ก"], "");
         check(&[0, 1, 3, 3, 3, 2], &["", "ก", "", "", "\u{fffd}\u{fffd}\u{fffd}\u{fffd}", ""], "\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn a_decoder_that_changes_what_was_told_goes_on_with_whole_characters() {
+        // The second token ends ก and begins another, whose end makes é of the x that was told.
+        let decoder = r#"{"type":"Sequence","decoders":[
+            {"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},
+            {"type":"Replace","pattern":{"String":"xก"},"content":"éy"}]}"#;
+        let speech = tokenizer(decoder, &["à", "¸ģxà", "¸ģ"].map(str::to_owned));
+        let mut said = Said::new(&speech, Vec::new());
+        assert_eq!([0, 1, 2].map(|token| said.push(token).unwrap()), ["", "กx", "y"]);
+        assert_eq!((said.told_of("กx"), said.rest().unwrap()), (0, String::new()));
+        said.ahead = 9;
+        assert_eq!(said.told_of("กx"), 4, "all of what became shorter");
     }
 
     #[test]

@@ -336,13 +336,18 @@ fn checkpoints(config: &EsperConfig, folder: &RunFolder, signing: Option<Signing
     Ok(Checkpoints { store, every_epochs, every_steps, keep_best, in_background, config_digest })
 }
 
+fn passed_over(at: &Resumed) -> impl Iterator<Item = String> {
+    let text = |(generation, reason): &(String, String)| {
+        format!("checkpoint {generation} does not verify and is passed over: {reason}")
+    };
+    at.skipped.iter().map(text)
+}
+
 fn note_start(progress: &mut Progress, folder: &RunFolder, is_new: bool, resumed: Option<&Resumed>) {
     let shown = folder.path().display();
     match resumed {
         Some(at) => {
-            for (generation, reason) in &at.skipped {
-                progress.note(&format!("checkpoint {generation} does not verify and is passed over: {reason}"));
-            }
+            passed_over(at).for_each(|text| progress.note(&text));
             if !at.is_compared {
                 progress.note(
                     "the checkpoint does not say which batches and data it was trained with: they are not compared",
@@ -403,11 +408,17 @@ fn test(trainer: &mut EsperTrainer, eager: &mut Eager, config: &EsperConfig) -> 
     let (epoch, step) = trainer.progress();
     let last = (Which::Last, epoch, step);
     let best = trainer.best().filter(|_| config.checkpoint.keep_best);
+    // Telemetry is over, and tells of none that is passed over.
+    let warn = |at: &Resumed| passed_over(at).for_each(|text| tracing::warn!("{text}"));
     let kept = if best.is_some() { trainer.restore_best(eager).context("reading the best checkpoint")? } else { None };
+    kept.iter().for_each(warn);
     let (network, epoch, step) = match (best, kept) {
         (Some(best), Some(kept)) if kept.step == best.step => (Which::Best, best.epoch, best.step),
         // Best while none was kept, in an earlier part of the run.
-        (_, Some(_)) => trainer.resume(eager).context("reading the last checkpoint")?.map_or(last, |_| last),
+        (_, Some(_)) => {
+            trainer.resume(eager).context("reading the last checkpoint")?.iter().for_each(warn);
+            last
+        }
         (_, None) => last,
     };
     let parameters = trainer.seeds().model().layout().num_elements() as u64;

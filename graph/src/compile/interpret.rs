@@ -1,6 +1,6 @@
 //! Reference interpreter: runs a program on bytes, so that two programs can be compared.
 //!
-//! Element-wise kernels compute what they say. All others are synthetic: what a launch writes is a pseudo-random
+//! Element-wise kernels compute what they say, and so do gradients of rectifiers that a pass may move. All others are synthetic: what a launch writes is a pseudo-random
 //! function of its name, its launch shape, its parameters and the bytes it reads; never of where these bytes lie. Any
 //! floats in it are positive and finite, so that adding zero to one changes no bit.
 //!
@@ -180,12 +180,20 @@ fn check_size(program: &Program, states: &BTreeSet<BlockId>) -> Result<(), Inter
     Ok(())
 }
 
+/// What a kernel computes element by element, and what it does before that.
+fn computed(kernel: &Kernel) -> Option<(Option<Kernel>, Body)> {
+    match taken_apart(kernel) {
+        Some((first, then)) => Some((first, Body::of(&then)?)),
+        None => Some((None, Body::of(kernel)?)),
+    }
+}
+
 /// Large external blocks that recorded kernels alone use, each time as a whole: a work space.
 fn states(program: &Program) -> BTreeSet<BlockId> {
     let mut states: BTreeSet<BlockId> =
         external(program).filter(|&(_, size)| size >= MIN_STATE_BYTES).map(|(id, _)| id).collect();
     for node in &program.nodes {
-        let recorded = matches!(&node.kind, NodeKind::Kernel(kernel) if Body::of(kernel).is_none());
+        let recorded = matches!(&node.kind, NodeKind::Kernel(kernel) if computed(kernel).is_none());
         let written = node.kind.each_write().map(|write| write.region);
         for region in node.kind.each_read().chain(written) {
             if !recorded || region.len() != program.blocks[region.block.0].size_bytes {
@@ -287,15 +295,12 @@ impl<'a> Memory<'a> {
             return Err(InterpretError::Stopped);
         }
         match &program.nodes[node.0].kind {
-            NodeKind::Kernel(kernel) => match taken_apart(kernel) {
-                Some((first, then)) => {
+            NodeKind::Kernel(kernel) => match computed(kernel) {
+                Some((first, body)) => {
                     first.map_or(Ok(()), |first| self.launch(node, &first))?;
-                    self.compute(node, &Body::of(&then).expect("an element for each position"))?;
+                    self.compute(node, &body)?;
                 }
-                None => match Body::of(kernel) {
-                    Some(body) => self.compute(node, &body)?,
-                    None => self.launch(node, kernel)?,
-                },
+                None => self.launch(node, kernel)?,
             },
             NodeKind::Memset { region, pattern } => {
                 let value = pattern.value.to_le_bytes();

@@ -419,7 +419,7 @@ impl HostConfig {
                 ("channels", channels)
             }
         };
-        for (index, &width) in blocks.1.iter().enumerate() {
+        for (index, &width) in blocks.1.iter().enumerate().take(Self::MAX_LAYERS) {
             within(&format!("{}[{index}]", blocks.0), width, 1, Self::MAX_SIZE);
         }
         if blocks.1.len() > Self::MAX_LAYERS {

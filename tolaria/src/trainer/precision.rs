@@ -69,9 +69,11 @@ impl TrainPrecision {
             let (name, found) = (parameter.name.clone(), parameter.var.dtype().as_str());
             return Err(Error::UnsupportedParameter { name, found, expected: expected.as_str() });
         }
-        for (index, second) in parameters.iter().enumerate() {
-            if let Some(first) = parameters[..index].iter().find(|first| first.var.id() == second.var.id()) {
-                return Err(Error::SharedVariable { first: first.name.clone(), second: second.name.clone() });
+        #[expect(clippy::disallowed_types, reason = "identities have no order; that of the map is not used")]
+        let mut seen = std::collections::HashMap::new();
+        for Parameter { name, var } in parameters {
+            if let Some(first) = seen.insert(var.id(), name) {
+                return Err(Error::SharedVariable { first: first.clone(), second: name.clone() });
             }
         }
         Ok(())

@@ -172,7 +172,8 @@ impl<M: TrainableModel> Region<'_, M> {
         self.optimizer.apply_combination(parameters, layout, &combination, &self.plan.update, inputs.table())
     }
 
-    /// Takes the microbatches of a step that did not come to its end out of the sums and the running statistics.
+    /// Takes the microbatches of a step that failed out of the running statistics, and out of the sums where their gradients were
+    /// not combined yet.
     fn undo(&self, before: Option<&Before>) -> candle_core::Result<()> {
         before.map_or(Ok(()), |before| before.restore(self.statistics))?;
         self.sums.take_back()

@@ -46,7 +46,8 @@ pub struct TransitionRecord {
 /// Gradients of the host and the seeds in an epoch; absent when no window told their owners apart.
 ///
 /// An owner's gradient is the sum of the microbatches' gradients, each times its samples' share of the window and the
-/// part of them attributed to the owner. A window is measured when several owners take part in it.
+/// part of them attributed to the owner. A window is measured when several owners take part in it and its step
+/// is not left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConflictRecord {
