@@ -519,8 +519,9 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
         watch: &mut impl Watch,
     ) -> Result<(), Unconfirmed> {
         let known = self.shapes.get_mut(shape).expect("a shape that is known");
-        // Replays of an earlier graph of this shape are confirmed by this one, or not at all.
-        let earlier = known.tested.take().filter(|tested| tested.hypothesis.num_untested() > 0);
+        // Replays of an earlier graph of this shape are confirmed by this one, or not at all; a lack of memory says nothing of them.
+        let is_recorded = !matches!(outcome, Err(Refusal::OutOfMemory { .. }));
+        let earlier = known.tested.take_if(|_| is_recorded).filter(|tested| tested.hypothesis.num_untested() > 0);
         if let Some(Tested { recorded, mut hypothesis, since }) = earlier {
             let again = outcome.as_ref().map_err(|refusal| refusal.clone().or_frozen());
             let again = again.and_then(|captured| B::same(&recorded, &B::recorded(captured)));

@@ -231,9 +231,15 @@ fn shapes_that_are_refused_are_counted_in_a_row_until_no_further_one_is_tried() 
     (3..6).for_each(|shape| drop(owner.step(shape)));
     refuse(None);
     let told: Vec<String> = owner.told().into_iter().filter(|told| !told.starts_with("eager")).collect();
-    let expected = ["refused empty: 1", "captured, 0 went", "refused empty: 1", "refused empty: 2", "gave up: 2"];
+    let expected = [
+        "refused out_of_memory: 1",
+        "captured, 0 went",
+        "refused out_of_memory: 1",
+        "refused out_of_memory: 2",
+        "gave up: 2",
+    ];
     assert_eq!(told, expected);
-    assert_eq!(owner.executor.last_refusal(), Some(&Refusal::Empty));
+    assert_eq!(owner.executor.last_refusal(), Some(&Refusal::OutOfMemory { needed: 2, available: 1 }));
     assert_eq!(owner.step(6), [], "no warm-up of what is not captured");
     refuse(Step::Replay);
     assert_eq!(owner.step(2), TESTED);
@@ -278,6 +284,18 @@ fn replays_of_a_graph_that_made_room_are_confirmed_by_the_next_capture_of_their_
             assert_eq!(again.unwrap(), CAPTURED, "{num_replays}: nothing is compared");
         }
     }
+}
+
+#[test]
+fn a_lack_of_memory_says_nothing_of_replays_before_it() {
+    let mut owner = Owner::new(ExecutorConfig { limit: NonZeroUsize::MIN, keeps_shapes: true, ..PLAIN });
+    (0..4).for_each(|_| drop(owner.step(1)));
+    owner.step(2);
+    refuse(Step::Capture);
+    owner.try_step(1).unwrap();
+    refuse(None);
+    assert!(owner.executor.last_refusal().is_some_and(|refusal| refusal.name() == "out_of_memory"));
+    assert_eq!(owner.executor.open_shapes(), [1], "they are still to be confirmed");
 }
 
 #[test]

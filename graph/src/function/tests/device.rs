@@ -225,7 +225,7 @@ impl Backend for Fake {
         let is_refused = Script::take(Step::Capture);
         Self::record(eager, region)?;
         if is_refused {
-            return Err(Refusal::Empty);
+            return Err(Refusal::OutOfMemory { needed: 2, available: 1 });
         }
         let program = SCRIPT.with_borrow(|script| script.program);
         let report = CaptureReport { reserved_bytes: Some(8), ..CaptureReport::default() };

@@ -16,7 +16,7 @@ use crate::testing::vector;
 fn a_refusal_is_met_by_an_eager_result_in_the_same_call_and_never_tried_again() {
     // (what is refused, calls before it, its name)
     for (step, call_of_refusal, name) in
-        [(Step::Open, 1, "unsupported"), (Step::Capture, 2, "empty"), (Step::Replay, 3, "moved")]
+        [(Step::Open, 1, "unsupported"), (Step::Capture, 2, "out_of_memory"), (Step::Replay, 3, "moved")]
     {
         refuse(step);
         let mut eager = Eager::acquire().unwrap();
@@ -77,7 +77,7 @@ fn a_refused_shape_leaves_the_others_alone() {
     refuse(None);
     graphs.call(&mut eager, &[&matrix(3, 0)], &mut affine).unwrap();
     assert_eq!(graphs.stats().total.captures, 1);
-    assert_eq!(graphs.last_refusal(&[&matrix(2, 1)]), Some(&Refusal::Empty));
+    assert_eq!(graphs.last_refusal(&[&matrix(2, 1)]), Some(&Refusal::OutOfMemory { needed: 2, available: 1 }));
     assert_eq!(graphs.last_refusal(&[&matrix(3, 1)]), None);
 }
 
