@@ -29,7 +29,7 @@ use super::column::{Cells, Column};
 use super::config::{DataConfig, Delimiter, Header, Missing};
 use super::error::quoted;
 use super::format::{Features, Format, Reading, Records};
-use super::{Error, Inputs, TargetKind, TargetPlan, Targets, Tokenizer, TokenizerFile};
+use super::{Error, Inputs, Scale, TargetKind, TargetPlan, Targets, Tokenizer, TokenizerFile};
 
 /// What was learned from the training part of a data set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -107,7 +107,7 @@ pub enum FeatureKind {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scaling {
-    /// One per feature; one for all features; none where inputs stay as they are.
+    /// One per feature; one for all features, those that stand for words among them; none where inputs stay as they are.
     pub means: Vec<f64>,
     /// As many; above 0.
     pub scales: Vec<f64>,
@@ -213,13 +213,13 @@ impl Preparation {
             tokenizer: None,
         };
         preparation.scaling = match config.csv_scale {
-            Some(scale) => Scaling { means: vec![0.0], scales: vec![f64::from(scale.get())] },
+            Some(scale) => preparation.divided_by(f64::from(scale.get())),
             None if config.standardize == Some(false) => Scaling::default(),
             None => preparation.fit_scaling(&records.features, train),
         };
         let inputs = preparation.scaled(records.features, notes)?;
         if let Inputs::Values(_) = &inputs {
-            notes.push(preparation.described(train.len()));
+            notes.push(preparation.described(train.len(), config.csv_scale));
         }
         Ok((preparation, inputs))
     }
@@ -341,6 +341,19 @@ impl Preparation {
         })
     }
 
+    /// All numbers by one divisor; inputs that stand for words stay as they are.
+    fn divided_by(&self, divisor: f64) -> Scaling {
+        let features = || self.columns.iter().flat_map(|plan| &plan.features);
+        let is_number = |feature: &FeaturePlan| matches!(feature.kind, FeatureKind::Number { .. });
+        let scales = if features().all(is_number) {
+            vec![divisor]
+        } else {
+            let of = |feature| vec![if is_number(feature) { divisor } else { 1.0 }; feature.num_inputs()];
+            features().flat_map(of).collect()
+        };
+        Scaling { means: vec![0.0; scales.len()], scales }
+    }
+
     /// Inputs as the network takes them, N × F: numbers with gaps filled, words as flags, both scaled in f64 and rounded once.
     fn scaled(&self, features: Features, notes: &mut Vec<String>) -> Result<Inputs, Error> {
         let width = self.num_features();
@@ -399,7 +412,7 @@ impl Preparation {
         Scaling { means, scales }
     }
 
-    fn described(&self, num_train: usize) -> String {
+    fn described(&self, num_train: usize, divisor: Option<Scale>) -> String {
         let words: Vec<String> = self
             .columns
             .iter()
@@ -411,14 +424,16 @@ impl Preparation {
             .collect();
         let words =
             if words.is_empty() { String::new() } else { format!("; one input per word of {}", words.join("; ")) };
-        let scaling = match self.scaling.means.as_slice() {
-            [] => "as they are".to_owned(),
-            [mean] if *mean == 0.0 => format!("divided by {}", self.scaling.scales[0]),
-            [mean] => format!(
+        let scaling = match (self.scaling.means.as_slice(), divisor) {
+            ([], _) => "as they are".to_owned(),
+            (_, Some(divisor)) => format!("numbers divided by {}", divisor.get()),
+            ([mean], None) => format!(
                 "less {mean:.4}, divided by {:.4}: mean and deviation of all values of {num_train} training samples",
                 self.scaling.scales[0]
             ),
-            _ => format!("numbers standardized by mean and deviation of {num_train} training rows (data.standardize)"),
+            (_, None) => {
+                format!("numbers standardized by mean and deviation of {num_train} training rows (data.standardize)")
+            }
         };
         format!("samples of {:?}, {scaling}{words}", self.sample_shape)
     }

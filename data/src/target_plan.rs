@@ -166,7 +166,10 @@ impl TargetPlan {
             };
             let labels: Result<Vec<u32>, Error> = match &columns[0].cells {
                 Cells::Numbers(values) => {
-                    values.iter().enumerate().map(|(row, value)| class((row, &value.to_string()))).collect()
+                    // What earlier versions wrote may call it `-0`.
+                    let zero = if classes.contains_key("-0") { -0.0 } else { 0.0 };
+                    let of = |value: f64| if value == 0.0 { zero } else { value };
+                    values.iter().enumerate().map(|(row, value)| class((row, &of(*value).to_string()))).collect()
                 }
                 Cells::Words { codes, words } => {
                     codes.iter().enumerate().map(|(row, code)| class((row, &words[*code as usize]))).collect()
@@ -252,7 +255,7 @@ fn why_alone(column: &Column) -> (TargetKind, String) {
     if let Some(value) = values.iter().find(|value| value.fract() != 0.0) {
         return (TargetKind::Values, format!("{value} is no whole number"));
     }
-    let different: BTreeSet<u64> = values.iter().map(|value| value.to_bits()).collect();
+    let different: BTreeSet<u64> = values.iter().map(|value| unsigned_zero(*value).to_bits()).collect();
     let (lowest, highest) =
         values.iter().fold((f64::MAX, f64::MIN), |(low, high), &value| (low.min(value), high.max(value)));
     let count = different.len();
@@ -266,6 +269,11 @@ fn why_alone(column: &Column) -> (TargetKind, String) {
     }
 }
 
+/// The number; 0 for -0, which is no other label.
+fn unsigned_zero(value: f64) -> f64 {
+    value + 0.0
+}
+
 /// Labels as text: words by their bytes, numbers by their values.
 fn class_names(cells: &Cells) -> Vec<String> {
     match cells {
@@ -275,7 +283,7 @@ fn class_names(cells: &Cells) -> Vec<String> {
             names
         }
         Cells::Numbers(values) => {
-            let mut numbers = values.clone();
+            let mut numbers: Vec<f64> = values.iter().map(|value| unsigned_zero(*value)).collect();
             numbers.sort_unstable_by(f64::total_cmp);
             numbers.dedup();
             numbers.iter().map(f64::to_string).collect()

@@ -70,6 +70,15 @@ fn a_decision_that_was_changed_is_found_and_a_run_that_says_too_little_is_not_ca
     state.as_object_mut().unwrap().remove("asked").unwrap();
     check(whole.replace(second, &state.to_string()), "epoch 2: what the policy was shown was not written down");
     check(whole.split_once('\n').unwrap().1.to_owned(), "epoch 2: expected epoch 1");
+    // What is missing at the end was not compared.
+    let short: String = whole.split_inclusive('\n').take(11).collect();
+    check(short, "epoch 12: metrics.jsonl does not have it, and summary.json speaks of 12 epochs");
+    let (code, text, error) = esper(&["decisions", "--replay"], &run);
+    assert!(code == 1 && text.contains("replayed: the same for 11 epochs, then epoch 12: "), "{code}, {text}");
+    assert!(error.contains("note: summary.json speaks of 12 epochs but metrics.jsonl ends at epoch 11"), "{error}");
+    check(String::new(), "epoch 1: metrics.jsonl does not have it");
+    fs::remove_file(run.join("summary.json")).unwrap();
+    check(String::new(), "there is no epoch to compare");
     let (code, _, error) = esper(&["decisions"], dir.path());
     assert!(code == 2 && error.contains("run.json"), "{code}, {error}");
 }

@@ -4,8 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -202,6 +204,47 @@ fn a_resume_that_would_lose_something_is_refused() {
     fs::remove_dir(&kept).unwrap();
     fs::rename(&lost, &kept).unwrap();
     assert_eq!(trained(&out, &["--resume", "--epochs", "3"])["epochs"], 3);
+}
+
+#[test]
+fn a_resume_with_a_file_keeps_what_the_file_does_not_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = (dir.path().join("esper.toml"), dir.path().join("run"));
+    fs::write(&file, "[run]\nseed = 5\n").unwrap();
+    trained(&out, &["--config", "esper.toml", "--epochs", "2", "--set", "checkpoint.keep_last=7"]);
+    assert_eq!(trained(&out, &["--resume", "--config", "esper.toml"])["epochs"], 2);
+    let kept = || fs::read_to_string(out.join("config.toml")).unwrap().parse::<toml::Table>().unwrap();
+    assert_eq!(kept()["checkpoint"]["keep_last"].as_integer(), Some(7));
+    fs::write(&file, "[run]\nseed = 5\nepochs = 3\n").unwrap();
+    assert_eq!(trained(&out, &["--resume", "--config", "esper.toml"])["epochs"], 3);
+    assert_eq!(kept()["checkpoint"]["keep_last"].as_integer(), Some(7));
+    fs::write(&file, "[run]\nseed = 6\n").unwrap();
+    check_refused(&out, &["--config", "esper.toml"], &["run.seed (5 → 6)"]);
+}
+
+#[test]
+fn a_folder_is_taken_as_it_is_written_and_the_commands_of_its_record_work_in_a_shell() {
+    let dir = tempfile::tempdir().unwrap();
+    let train = |out: &OsStr| {
+        let mut esper = Command::new(assert_cmd::cargo::cargo_bin!("esper"));
+        let esper = esper.current_dir(dir.path()).args(["train", "--epochs", "1", "--out"]).arg(out);
+        told(esper.output().unwrap())
+    };
+    for (out, shown, config) in [
+        ("7", "7", "7/config.toml"),
+        ("my run", "'my run'", "'my run/config.toml'"),
+        ("it's", r"'it'\''s'", r"'it'\''s/config.toml'"),
+    ] {
+        let (code, _, error) = train(OsStr::new(out));
+        assert_eq!(code, Some(0), "{error}");
+        let record: Value = serde_json::from_slice(&fs::read(dir.path().join(out).join("run.json")).unwrap()).unwrap();
+        assert_eq!(record["resume_command"], format!("esper train --resume --out {shown}"));
+        assert_eq!(record["reproduce_command"], format!("esper train --config {config} --out NEW_DIR"));
+    }
+    let before = tree(dir.path());
+    let (code, _, error) = train(OsStr::from_bytes(b"\xff"));
+    assert!(code == Some(USAGE) && error.contains("--out"), "{code:?}: {error}");
+    assert!(tree(dir.path()) == before, "a refused run wrote something");
 }
 
 #[test]

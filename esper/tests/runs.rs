@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use assert_cmd::Command;
+use esper::report::{Run, render_text};
 use serde_json::{Value, json};
 
 /// Writes the files of a run without training one.
@@ -120,6 +121,76 @@ fn what_is_in_no_pair_and_what_cannot_be_compared_is_told() {
          not done to its end",
     ];
     assert_eq!(notes, expected);
+}
+
+/// Changes one file of a run as JSON.
+fn edit(dir: &Path, file: &str, change: impl FnOnce(&mut Value)) {
+    let path = dir.join(file);
+    let mut value: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    change(&mut value);
+    fs::write(&path, value.to_string()).unwrap();
+}
+
+#[test]
+fn parameters_beside_test_measures_are_those_of_the_network_that_was_tested() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path(), "a", "off", 1, Some(0.5));
+    make(dir.path(), "b", "off", 2, Some(0.5));
+    edit(&dir.path().join("a"), "summary.json", |summary| {
+        summary["parameters"] = json!(460);
+        summary["tested"] = json!({ "network": "best", "epoch": 2, "step": 6, "parameters": 2588 });
+    });
+    let list = printed(dir.path(), &["runs", "list", "."]);
+    assert!(list.contains("parameters, tested or last") && list.contains("2,588") && !list.contains("460"), "{list}");
+    let found: Value = serde_json::from_str(&printed(dir.path(), &["runs", "compare", "--json", "a", "b"])).unwrap();
+    assert_eq!((&found["runs"][0]["parameters"], &found["runs"][1]["parameters"]), (&json!(2588), &json!(10)));
+    let report = |run: &str| render_text(&Run::read(&dir.path().join(run)).unwrap());
+    let (text, same) = (report("a"), report("b"));
+    let line = text.lines().find(|line| line.contains("parameters")).unwrap();
+    assert!(line.contains(" 460 ") && line.contains("; the tested network has 2,588"), "{text}");
+    assert!(!same.contains("tested network has"), "{same}");
+}
+
+#[test]
+fn names_of_a_foreign_folder_cannot_write_to_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = ["off-1", "off-2", "fixed-1", "fixed-2", "\u{1b}[31mbad", "\u{1b}[31moff"];
+    for (name, policy, seed) in
+        [("off-1", "off", 1), ("off-2", "off", 2), ("fixed-1", "fixed", 1), ("fixed-2", "fixed", 2)]
+    {
+        make(dir.path(), name, policy, seed, Some(0.5));
+        edit(&dir.path().join(name), "summary.json", |summary| {
+            summary["test_measures"] = json!({ "f1\u{1b}[2J\u{9b}": 0.5 + 0.25 * seed as f64 });
+        });
+    }
+    make(dir.path(), "bad", "off", 3, Some(0.5));
+    fs::write(dir.path().join("bad/summary.json"), "{").unwrap();
+    fs::rename(dir.path().join("bad"), dir.path().join(runs[4])).unwrap();
+    make(dir.path(), "off", "off", 4, Some(0.5));
+    fs::rename(dir.path().join("off"), dir.path().join(runs[5])).unwrap();
+    let check = |args: &[&str], parts: &[&str]| {
+        let output = Command::cargo_bin("esper").unwrap().current_dir(dir.path()).args(args).output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    };
+    check(&["runs", "list", "."], &["f1[2J", "./[31mbad"]);
+    check(&[&["runs", "compare"][..], &runs].concat(), &["arm 1 less arm 2: f1[2J", "[31mbad is left out"]);
+    check(&["runs", "earlier", runs[5]], &["[31moff is left out"]);
+}
+
+#[test]
+fn runs_of_different_builds_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for seed in 1..=3 {
+        make(dir.path(), &format!("off-{seed}"), "off", seed, Some(0.5));
+    }
+    edit(&dir.path().join("off-3"), "run.json", |record| record["versions"]["git_commit"] = json!("abc"));
+    let noted = |runs: &[&str]| printed(dir.path(), &[&["runs", "compare"][..], runs].concat());
+    let text = noted(&["off-1", "off-2", "off-3"]);
+    let note = "note: the runs are of different builds: off-1, off-2 of esper 0.1.0 for x; off-3 of esper 0.1.0 for x, commit abc\n";
+    assert!(text.contains(note), "{text}");
+    assert!(!noted(&["off-1", "off-2"]).contains("different builds"));
 }
 
 #[test]

@@ -218,6 +218,17 @@ fn predictions_are_written_as_tables_or_as_objects() {
     assert_eq!(printed(&["predict", "run", "--data", "few.csv", "--out", "out.csv"]), "3 rows in out.csv\n");
     let table = fs::read_to_string(dir.join("out.csv")).unwrap();
     assert_eq!(table, printed(&["predict", "run", "--data", "few.csv"]));
+    // A file that is there is replaced where that is asked for, and the data never are.
+    check_refused(&["predict", "run", "--data", "few.csv", "--out", "out.csv"], &["--out out.csv is there", "--force"]);
+    fs::write(dir.join("out.csv"), "mine").unwrap();
+    printed(&["predict", "run", "--data", "few.csv", "--out", "out.csv", "--force"]);
+    assert_eq!(fs::read_to_string(dir.join("out.csv")).unwrap(), table);
+    let data = fs::read(dir.join("few.csv")).unwrap();
+    for flags in [&["--out", "run/../few.csv"][..], &["--out", "run/../few.csv", "--force"]] {
+        let args = [&["predict", "run", "--data", "few.csv"][..], flags].concat();
+        check_refused(&args, &["--out run/../few.csv is the file of --data"]);
+    }
+    assert_eq!(fs::read(dir.join("few.csv")).unwrap(), data);
     fs::write(dir.join("narrow.csv"), "1,2,3\n").unwrap();
     check_refused(&["predict", "run", "--data", "narrow.csv"], &["narrow.csv:1", "64"]);
     fs::write(dir.join("words.csv"), test_rows(false).replacen('0', "zero", 1)).unwrap();

@@ -291,6 +291,28 @@ fn a_scale_that_is_given_takes_the_place_of_standardization() {
 }
 
 #[test]
+fn a_scale_that_is_given_is_not_one_of_words() {
+    let case = Case::new();
+    let text = rows(|i| (i % 2).to_string());
+    let Prepared { splits, preparation, notes, .. } =
+        case.load(&text, |config| config.csv_scale = crate::Scale::new(16.0)).unwrap();
+    // The width, then a flag for each of blue, green and red.
+    for (place, &row) in splits.assignment.train.iter().enumerate() {
+        let word = ["red", "green", "blue"][row % 3];
+        let flags = ["blue", "green", "red"].map(|of| if of == word { 1.0 } else { 0.0 });
+        assert_eq!(splits.train.sample(place), [&[(row % 10) as f32 / 16.0][..], &flags].concat());
+    }
+    let told = "samples of [4], numbers divided by 16; one input per word of `color`";
+    assert!(notes.iter().any(|note| note.starts_with(told)), "{notes:?}");
+    let applied = |of: &Preparation| case.apply(of, "width,color\n8,green\n").unwrap().inputs;
+    assert_eq!(applied(&preparation), Inputs::Values(vec![0.5, 0.0, 1.0, 0.0]));
+    // What was written before means what its network was trained with.
+    let earlier = Preparation { scaling: Scaling { means: vec![0.0], scales: vec![16.0] }, ..preparation };
+    assert_eq!(earlier.contradiction(), None);
+    assert_eq!(applied(&earlier), Inputs::Values(vec![0.5, 0.0, 0.0625, 0.0]));
+}
+
+#[test]
 fn numbers_that_differ_in_late_digits_are_standardized_before_they_are_rounded() {
     let case = Case::new();
     let seconds = |i: usize| 1_700_000_000 + i;
@@ -330,6 +352,24 @@ fn what_becomes_too_large_for_an_input_is_refused() {
     let small = Preparation { scaling: Scaling { means: vec![0.0], scales: vec![1e-9] }, ..preparation };
     let message = "more.csv: found inf in sample 0, as it was to be scaled, expected finite numbers";
     assert_eq!(case.apply(&small, "width,color\n1e30,red\n").unwrap_err(), message);
+}
+
+#[test]
+fn a_class_of_zero_is_one_whatever_its_sign() {
+    let case = Case::new();
+    let target = |i: usize| ["-0.0", "1", "0"][i % 3].to_owned();
+    let Prepared { preparation, .. } = case.load(&rows(target), |_| {}).unwrap();
+    assert_eq!(preparation.target.names, ["0", "1"]);
+    let more = "width,color,y\n1,red,0\n1,red,-0\n1,red,1\n";
+    let labels = |of: &Preparation| match case.apply(of, more).unwrap().targets {
+        Some(Targets::Classes { labels, .. }) => labels,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(labels(&preparation), [0, 0, 1]);
+    // As a file whose zeros were all negative was written down before.
+    let mut earlier = preparation;
+    earlier.target.names[0] = "-0".into();
+    assert_eq!(labels(&earlier), [0, 0, 1]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use tolaria::trainer::report::{CommandRecord, EpochReport};
 
 use crate::config::{EsperConfig, Layer};
 use crate::policy::Kept;
-use crate::report::{self, Run, printable};
+use crate::report::{self, METRICS_FILE, Run, SUMMARY_FILE, printable};
 use crate::{exit, output, wire};
 
 /// Flags of `esper decisions`.
@@ -30,7 +30,8 @@ pub(super) struct DecisionsArgs {
     /// Epochs after a decision over which its effect is observed.
     #[arg(long, value_name = "EPOCHS", default_value = "5")]
     window: NonZeroU64,
-    /// Show the policy what it was shown, epoch by epoch, and compare what it says: exit code 1 where that differs.
+    /// Show the policy what it was shown, epoch by epoch, and compare what it says: exit code 1 where that differs, or
+    /// cannot be compared to the end of the run.
     #[arg(long)]
     replay: bool,
     /// Print one JSON object a line.
@@ -129,11 +130,11 @@ struct Replayed {
     difference: Option<String>,
 }
 
-fn replay(config: &EsperConfig, run_dir: &Path, epochs: &[EpochReport]) -> anyhow::Result<Replayed> {
-    let networks = Box::new(Kept::of(run_dir, epochs));
+fn replay(config: &EsperConfig, run: &Run) -> anyhow::Result<Replayed> {
+    let networks = Box::new(Kept::of(&run.dir, &run.epochs));
     let mut policy = wire::policy(config, Some(networks), Arc::new(SystemClock::new()), Arc::new(NullRecorder))?;
     let mut same = 0;
-    for (report, number) in epochs.iter().zip(1..) {
+    for (report, number) in run.epochs.iter().zip(1..) {
         let epoch = report.epoch.0;
         let ends = |problem: String| Replayed { same, difference: Some(format!("epoch {epoch}: {problem}")) };
         if epoch != number {
@@ -163,7 +164,16 @@ fn replay(config: &EsperConfig, run_dir: &Path, epochs: &[EpochReport]) -> anyho
         }
         same += 1;
     }
-    Ok(Replayed { same, difference: None })
+    // What was not compared is not the same.
+    let difference = match &run.summary {
+        Some(summary) if same < summary.epochs => Some(format!(
+            "epoch {}: {METRICS_FILE} does not have it, and {SUMMARY_FILE} speaks of {} epochs",
+            same + 1,
+            summary.epochs
+        )),
+        _ => (same == 0).then(|| "there is no epoch to compare".to_owned()),
+    };
+    Ok(Replayed { same, difference })
 }
 
 /// Runs the sub-command.
@@ -172,6 +182,7 @@ fn replay(config: &EsperConfig, run_dir: &Path, epochs: &[EpochReport]) -> anyho
 /// When the folder holds no run, or a file of it cannot be read; the error names file and line.
 pub(super) fn command(args: &DecisionsArgs) -> anyhow::Result<ExitCode> {
     let run = Run::read(&args.run_dir).with_context(|| format!("reading the run in {}", args.run_dir.display()))?;
+    output::tell(&run.notes.iter().map(|note| format!("note: {note}\n")).collect::<String>());
     let observed = observe(&run.epochs, args.window.get());
     let mut text = String::new();
     for one in &observed {
@@ -188,7 +199,7 @@ pub(super) fn command(args: &DecisionsArgs) -> anyhow::Result<ExitCode> {
     if args.replay {
         let path = args.run_dir.join(report::CONFIG_FILE);
         let config = EsperConfig::load(None, vec![Layer::file(&path)?])?.config;
-        let replayed = replay(&config, &args.run_dir, &run.epochs)?;
+        let replayed = replay(&config, &run)?;
         match (&replayed.difference, args.json) {
             (_, true) => writeln!(text, "{}", serde_json::to_string(&replayed)?)?,
             (None, _) => {

@@ -1,6 +1,6 @@
 //! `esper predict`: what a trained network answers to the rows of a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -29,6 +29,9 @@ pub(super) struct PredictArgs {
     /// File to write; standard output without it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Replace a file that is there.
+    #[arg(long, requires = "out")]
+    force: bool,
     /// One JSON object per row instead of CSV.
     #[arg(long)]
     json: bool,
@@ -42,8 +45,12 @@ pub(super) struct PredictArgs {
 /// Runs the sub-command.
 ///
 /// # Errors
-/// [`UsageError`] when the folder has no network or the file does not fit it, with the place; when nothing can be written.
+/// [`UsageError`] when the folder has no network or the file does not fit it, with the place; when nothing can be written, or
+/// would replace what it must not.
 pub(super) fn command(args: &PredictArgs) -> anyhow::Result<ExitCode> {
+    if let Some(out) = &args.out {
+        expect_free(out, args)?;
+    }
     let subject = Subject::open(&args.dir, &args.signature, &|_| on(args.device))?;
     let target = &subject.preparation.target;
     if target.kind == TargetKind::Tokens {
@@ -66,6 +73,18 @@ pub(super) fn command(args: &PredictArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Confirms that nothing is lost where the answers go: before they are worked out.
+fn expect_free(out: &Path, args: &PredictArgs) -> Result<(), UsageError> {
+    let shown = out.display();
+    if matches!((out.canonicalize(), args.data.canonicalize()), (Ok(out), Ok(data)) if out == data) {
+        return Err(UsageError(format!("--out {shown} is the file of --data; expected another one")));
+    }
+    if out.exists() && !args.force {
+        return Err(UsageError(format!("--out {shown} is there; expected a new file, or --force to replace it")));
+    }
+    Ok(())
 }
 
 /// Rows of the file from 1, what is predicted, and the probability of each class, or of each flag that it is set.

@@ -11,13 +11,14 @@ use serde::Serialize;
 
 use crate::exit::UsageError;
 use crate::output;
-use crate::report::Run;
+use crate::report::{Run, printable};
 use crate::runs::{Comparison, Row, Settings, earlier, render_page, table};
 
 /// Sub-commands of `esper runs`.
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum RunsCommand {
-    /// List the runs of a folder: data, policy, seed, loss, measures, seeds kept, parameters, and how each ended.
+    /// List the runs of a folder: data, policy, seed, loss, measures, seeds kept, parameters of the tested network, and how each
+    /// ended.
     List(ListArgs),
     /// Compare runs: a table, paired differences, and a page with their curves over each other. Where a policy keeps validation data back to
     /// confirm gains, the best network was chosen on the rest: on fewer samples than under `off`.
@@ -121,7 +122,8 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
         match (Run::read(dir), Settings::read(dir)) {
             (Ok(run), Ok(settings)) => runs.push((run, row, settings)),
             (Err(error), _) | (_, Err(error)) => {
-                output::tell(&format!("warning: {} is left out: {:#}\n", dir.display(), anyhow::Error::new(error)));
+                let told = format!("warning: {} is left out: {:#}", dir.display(), anyhow::Error::new(error));
+                output::tell(&(printable(&told) + "\n"));
             }
         }
     }

@@ -109,11 +109,19 @@ impl Layer {
     ///
     /// `shown` is the flag as it was given. `None` when `key` is not a dotted key.
     pub fn flag(shown: &str, key: &str, value: &str) -> Option<Self> {
+        if is_toml_value(value) { Self::assignment(shown, key, value) } else { Self::text_flag(shown, key, value) }
+    }
+
+    /// As [`Self::flag`], for a value that is text whatever it looks like: a folder may be called `7`.
+    pub(crate) fn text_flag(shown: &str, key: &str, value: &str) -> Option<Self> {
+        Self::assignment(shown, key, &toml::Value::from(value).to_string())
+    }
+
+    fn assignment(shown: &str, key: &str, value: &str) -> Option<Self> {
         let bare = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
         if !key.split('.').all(bare) {
             return None;
         }
-        let value = if is_toml_value(value) { value.into() } else { toml::Value::from(value).to_string() };
         Some(Self::new(Origin::Flag(shown.into()), format!("{key} = {value}\n")))
     }
 
@@ -132,6 +140,10 @@ impl Layer {
 
     pub(super) fn is_default(&self) -> bool {
         matches!(self.origin, Origin::Default(_))
+    }
+
+    pub(super) fn is_flag(&self) -> bool {
+        matches!(self.origin, Origin::Flag(_))
     }
 
     pub(super) fn as_str(&self) -> &str {

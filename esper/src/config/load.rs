@@ -55,7 +55,7 @@ pub struct Loaded<T> {
     alternatives: &'static [Alternative],
 }
 
-/// Merges `layers` (later ones win) into a `T`, which `validate` may still refuse.
+/// Merges `layers` (later ones win, flags over all others) into a `T`, which `validate` may still refuse.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] with the first mistake of syntax, every unusable number, every value of the wrong type, or
@@ -212,12 +212,20 @@ fn merge<'a>(
     alternatives: &[Alternative],
     wanted: impl Fn(&Layer) -> bool,
 ) -> Result<Tree<'a>, ConfigError> {
-    let mut merged = Tree::new();
+    // Flags have no order among themselves but where they say one thing twice: a setting of an alternative may stand before
+    // the flag that chooses it. So they choose against the other layers only, all together.
+    let (mut merged, mut flags) = (Tree::new(), Tree::new());
+    let untagged: Vec<Alternative> = alternatives.iter().filter(|one| one.tag.is_none()).copied().collect();
     for (start, layer) in layers.iter().filter(|(_, layer)| wanted(layer)) {
         let tree = tree::parse(layer.as_str(), start)
             .map_err(|error| ConfigError::Invalid(vec![diagnose::unreadable(&error, start, layers)]))?;
-        tree::overlay(&mut merged, tree, "", alternatives);
+        if layer.is_flag() {
+            tree::overlay(&mut flags, tree, "", &untagged);
+        } else {
+            tree::overlay(&mut merged, tree, "", alternatives);
+        }
     }
+    tree::overlay(&mut merged, flags, "", alternatives);
     Ok(merged)
 }
 

@@ -434,6 +434,26 @@ fn another_alternative_does_not_inherit_the_settings_of_the_default_one() {
 }
 
 #[test]
+fn settings_of_an_alternative_count_in_any_order_of_the_flags() {
+    let optimizer = |settings: &[&str]| load_esper("", settings).unwrap().config.train.optimizer;
+    let (momentum, kind) = ("train.optimizer.momentum=0.55", "train.optimizer.kind=sgd");
+    assert_eq!(optimizer(&[momentum, kind]), optimizer(&[kind, momentum]));
+    assert_ne!(optimizer(&[momentum, kind]), optimizer(&[kind]));
+    assert_eq!(optimizer(&["train.optimizer.kind=lion", momentum, kind]), optimizer(&[kind, momentum]));
+    let misspelt = "train.schedule.decay.end_factor=0.2";
+    check_refused(
+        "",
+        &[misspelt, "train.schedule.decay.kind=cosine"],
+        &format!("--set {misspelt}: `train.schedule.decay.end_factor` is not a setting; accepted: final_ratio"),
+    );
+    let cnn1d = "host.cnn1d={channels = [4], kernel = 3, stride = 1}";
+    let host = |settings: &[&str]| load_esper("", settings).unwrap().config.host;
+    assert_eq!(host(&["host.mlp.hidden=[12]", cnn1d]), host(&[cnn1d]));
+    let file = "[train.optimizer]\nkind = \"lion\"\nweight_decay = 0.5\n";
+    assert_eq!(load_esper(file, &[momentum, kind]).unwrap().config.train.optimizer, optimizer(&[kind, momentum]));
+}
+
+#[test]
 fn a_missing_key_is_named_with_its_section() {
     let loaded = load::<Shapes>(vec![Layer::text(FILE, "[policy]\nkind = \"off\"")], POLICY, |_| vec![]);
     assert_eq!(loaded.unwrap_err().to_string(), "run.toml:1:1: `batch_size` is missing");

@@ -72,14 +72,18 @@ fn parameters(run: &Run) -> Fact {
     let last = run.epochs.last().map(|report| report.num_parameters);
     let summary = run.summary.as_ref();
     let value = summary.map(|summary| summary.parameters).or(last);
-    let detail = summary.filter(|summary| summary.host_parameters > 0).map(|summary| {
+    let growth = summary.filter(|summary| summary.host_parameters > 0).map(|summary| {
         let growth = (summary.parameters as f64 / summary.host_parameters as f64 - 1.0) * 100.0;
         format!("{growth:+.1}% over the host's {}", count(summary.host_parameters))
     });
+    // The test measures are of that network, not of the last one.
+    let tested = summary
+        .filter(|summary| summary.tested_parameters() != summary.parameters)
+        .map(|summary| format!("the tested network has {}", count(summary.tested_parameters())));
     Fact {
         label: "Parameters",
         value: value.map_or_else(|| "unknown".to_owned(), count),
-        detail: detail.unwrap_or_default(),
+        detail: growth.into_iter().chain(tested).collect::<Vec<_>>().join("; "),
     }
 }
 

@@ -71,6 +71,11 @@ impl Summary {
     pub(crate) fn test_measure(&self, name: &str) -> Option<f64> {
         if name == ACCURACY { self.test_accuracy } else { self.test_measures.get(name).copied() }
     }
+
+    /// Trainable elements of the network that the test measures are of; of the last one where nothing was measured.
+    pub(crate) fn tested_parameters(&self) -> u64 {
+        self.tested.map_or(self.parameters, |tested| tested.parameters)
+    }
 }
 
 /// A network of a run.

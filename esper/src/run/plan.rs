@@ -8,7 +8,7 @@ use esper_disk::Fs;
 use leyline::id::RunId;
 
 use crate::check::{Checked, check};
-use crate::config::{ConfigError, Diagnostic, EsperConfig, Layer, Loaded};
+use crate::config::{Diagnostic, EsperConfig, Layer, Loaded};
 use crate::data::Prepared;
 use crate::exit::UsageError;
 use crate::run::TrainArgs;
@@ -39,13 +39,15 @@ impl Plan {
         Ok(Self { loaded, prepared, warnings, folder, name: Some(name) })
     }
 
-    /// A resumed run keeps the configuration of its folder, but for [`FREE`]: it may be made longer. A flag that would
-    /// change anything else is refused.
+    /// A resumed run keeps the configuration of its folder, but for [`FREE`]: it may be made longer. A file or a flag that
+    /// would change anything else is refused, and what they do not say stays.
     fn resumed(args: &TrainArgs, fs: &Arc<dyn Fs>) -> anyhow::Result<Self> {
         let out = args.out.clone().ok_or_else(|| UsageError("--resume: expected --out DIR beside it".to_owned()))?;
         let folder = RunFolder::open(Arc::clone(fs), &out)?;
         let kept = EsperConfig::load(Some(&folder.config()), Vec::new())?;
-        let asked = check(Some(args.config.as_deref().unwrap_or(&folder.config())), flags(args)?)?;
+        let mut over = args.config.as_deref().map(Layer::file).transpose()?.into_iter().collect::<Vec<_>>();
+        over.extend(flags(args)?);
+        let asked = check(Some(&folder.config()), over)?;
         let Checked { mut loaded, prepared, warnings } = asked;
         let changed = differences(&kept.config, &loaded.config);
         if !changed.is_empty() {
@@ -72,25 +74,31 @@ fn says_shadow_cost(file: &Path) -> anyhow::Result<bool> {
 }
 
 /// The flags of `esper train` as settings, in their order of strength.
-fn flags(args: &TrainArgs) -> Result<Vec<Layer>, ConfigError> {
+fn flags(args: &TrainArgs) -> anyhow::Result<Vec<Layer>> {
     let mut layers = args.data.iter().flat_map(|data| Layer::data(data)).collect::<Vec<_>>();
+    layers.extend(path_flag("tokenizer", "data.tokenizer", args.tokenizer.as_deref().map(Path::new))?);
+    layers.extend(path_flag("policy-file", "policy.learned.file", args.policy_file.as_deref())?);
+    layers.extend(path_flag("out", "run.out", args.out.as_deref())?);
     let mut flag = |name: &str, key: &str, value: &Option<String>| {
         if let Some(value) = value {
             layers.extend(Layer::flag(&format!("--{name} {value}"), key, value));
         }
     };
     flag("device", "run.device", &args.device);
-    flag("tokenizer", "data.tokenizer", &args.tokenizer);
     flag("gpu-dataset", "run.gpu_dataset", &args.gpu_dataset);
     flag("policy", "policy.policy", &args.policy);
-    let file = args.policy_file.as_ref().map(|file| file.display().to_string());
-    flag("policy-file", "policy.learned.file", &file);
     flag("epochs", "run.epochs", &args.epochs);
     flag("max-steps", "run.max_steps", &args.max_steps);
     flag("seed", "run.seed", &args.seed);
-    let out = args.out.as_ref().map(|out| out.display().to_string());
-    flag("out", "run.out", &out);
-    Layer::flags(layers, &args.set)
+    Ok(Layer::flags(layers, &args.set)?)
+}
+
+/// A flag that names a file or a folder. One that a configuration cannot hold would be written to another place.
+fn path_flag(name: &str, key: &str, path: Option<&Path>) -> Result<Option<Layer>, UsageError> {
+    let Some(path) = path else { return Ok(None) };
+    let shown = path.display();
+    let text = path.to_str().ok_or_else(|| UsageError(format!("--{name} {shown}: expected a path in UTF-8")))?;
+    Ok(Layer::text_flag(&format!("--{name} {shown}"), key, text))
 }
 
 /// Dotted paths whose values differ, of those that a resumed run must keep.

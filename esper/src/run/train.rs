@@ -272,7 +272,6 @@ fn train_on(
 fn begin(name: &str, plan: &Plan, fs: Arc<dyn Fs>, clock: &dyn Clock) -> anyhow::Result<(RunFolder, RunRecord)> {
     let folder = RunFolder::create(fs, &plan.folder)?;
     let (config, prepared) = (&plan.loaded.config, &plan.prepared);
-    let shown = folder.path().display();
     let record = RunRecord {
         run_id: plan::run_id(name)?,
         versions: Versions::of_this_build(),
@@ -288,8 +287,8 @@ fn begin(name: &str, plan: &Plan, fs: Arc<dyn Fs>, clock: &dyn Clock) -> anyhow:
         seed: config.run.seed,
         started_unix_ms: unix_ms(clock),
         resumed: None,
-        resume_command: format!("esper train --resume --out {shown}"),
-        reproduce_command: format!("esper train --config {} --out NEW_DIR", folder.config().display()),
+        resume_command: format!("esper train --resume --out {}", for_shell(folder.path())),
+        reproduce_command: format!("esper train --config {} --out NEW_DIR", for_shell(&folder.config())),
     };
     folder.write(report::RECORD_FILE, &(serde_json::to_string_pretty(&record)? + "\n"))?;
     folder.write(report::PREPARATION_FILE, &(serde_json::to_string_pretty(&prepared.preparation)? + "\n"))?;
@@ -298,6 +297,13 @@ fn begin(name: &str, plan: &Plan, fs: Arc<dyn Fs>, clock: &dyn Clock) -> anyhow:
     }
     folder.write(report::CONFIG_FILE, &plan.loaded.to_toml()?)?;
     Ok((folder, record))
+}
+
+/// A path as one word of a shell.
+fn for_shell(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "_./-".contains(c));
+    if is_plain { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 fn unix_ms(clock: &dyn Clock) -> u64 {

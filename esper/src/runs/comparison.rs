@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::row::{Row, measures, show};
 use super::settings::Settings;
-use crate::report::{Run, decimal, printable};
+use crate::report::{Run, Versions, decimal, printable};
 use crate::study::PairedDifference;
 
 /// A run with its settings.
@@ -77,7 +77,7 @@ impl Comparison {
                 Arm { label, runs: compared.iter().filter(|one| one.arm == index).count() }
             })
             .collect();
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = builds(&compared).into_iter().collect();
         let differences = differences(&compared, &arms, &distinct, &mut notes);
         Self { runs: compared, arms, differences, notes }
     }
@@ -109,6 +109,20 @@ impl Difference {
         };
         format!("{} [{}, {}]", sign(self.mean), sign(self.low), sign(self.high))
     }
+}
+
+/// Which builds trained the runs, where it was not one: they may differ in more than their settings.
+fn builds(runs: &[Compared]) -> Option<String> {
+    let mut builds: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for one in runs {
+        let Versions { esper, rustc, target, git_commit } = &one.run.record.versions;
+        let commit = git_commit.as_ref().map(|commit| format!(", commit {commit}"));
+        let compiler = rustc.as_ref().map(|rustc| format!(", {rustc}"));
+        let parts = [Some(format!("esper {esper} for {target}")), commit, compiler];
+        builds.entry(parts.into_iter().flatten().collect()).or_default().push(one.run.record.run_id.as_str());
+    }
+    let named: Vec<String> = builds.iter().map(|(build, runs)| format!("{} of {build}", runs.join(", "))).collect();
+    (named.len() > 1).then(|| printable(&format!("the runs are of different builds: {}", named.join("; "))))
 }
 
 /// Which runs are a pair: those of the same random seed and the same data.

@@ -7,7 +7,7 @@ use tamiyo::policy::heuristic::EarlierTries;
 
 use super::settings::Settings;
 use crate::exit::UsageError;
-use crate::report::Run;
+use crate::report::{Run, printable};
 
 /// What has to be the same for seeds of one run to say anything of those of another.
 const SECTIONS: &[&str] = &["data", "host", "seeds", "policy.blend", "run.epochs", "run.max_steps"];
@@ -32,10 +32,10 @@ pub(crate) fn earlier(runs: &[(Run, Settings)]) -> Result<(Vec<EarlierTries>, Ve
         runs.iter().partition(|(_, settings)| WEIGHS.contains(&policy(settings).as_str()));
     let left_out = others.iter().map(|(run, settings)| {
         let dir = run.dir.display();
-        format!(
+        printable(&format!(
             "{dir} is left out: `policy.policy` is {}; expected runs that `heuristic` or `learned` decided",
             policy(settings)
-        )
+        ))
     });
     let left_out: Vec<String> = left_out.collect();
     if runs.is_empty() {

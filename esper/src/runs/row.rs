@@ -33,7 +33,7 @@ pub(crate) struct Row {
     pub(crate) test_measures: BTreeMap<String, f64>,
     /// Permanent at the end.
     pub(crate) seeds_kept: Option<u64>,
-    /// At the end.
+    /// Of the network that was tested; of the last one where none was.
     pub(crate) parameters: Option<u64>,
     pub(crate) wall_s: Option<f64>,
     /// Why it failed or diverged, or what is wrong with its files.
@@ -82,14 +82,17 @@ impl Row {
 
     fn ended(record: RunRecord, policy: Option<String>, summary: Summary) -> Self {
         let kept = summary.seeds.iter().filter(|seed| seed.stage == SeedStage::Fossilized).count() as u64;
+        let parameters = summary.tested_parameters();
         let accuracy = summary.test_accuracy.map(|accuracy| (ACCURACY.to_owned(), accuracy));
+        // Of a folder from elsewhere the names may be anything.
+        let measures = summary.test_measures.into_iter().map(|(name, value)| (printable(&name), value));
         Self {
             state: summary.outcome.name(),
             epochs: Some(summary.epochs),
             test_loss: summary.test_loss,
-            test_measures: summary.test_measures.into_iter().chain(accuracy).collect(),
+            test_measures: measures.chain(accuracy).collect(),
             seeds_kept: Some(kept),
-            parameters: Some(summary.parameters),
+            parameters: Some(parameters),
             wall_s: Some(summary.wall_s),
             problem: summary.reason.map(|reason| printable(&reason)),
             ..Self::begun(record, policy)
@@ -129,7 +132,11 @@ pub(crate) fn measures<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<&'a s
 /// What stands over the cells.
 pub(crate) fn head<'a>(measures: &[&'a str]) -> Vec<&'a str> {
     let before = ["name", "data", "policy", "seed", "epochs", "test loss"];
-    before.into_iter().chain(measures.iter().copied()).chain(["seeds kept", "parameters", "state"]).collect()
+    before
+        .into_iter()
+        .chain(measures.iter().copied())
+        .chain(["seeds kept", "parameters, tested or last", "state"])
+        .collect()
 }
 
 /// The runs as lines of aligned columns, with what is wrong below them.

@@ -134,8 +134,13 @@ impl Rows {
                 let outputs = model.forward(&batch.inputs, pass_of).map_err(|e| Error::Model(BoxError::new(e)))?;
                 losses[pass].push(task.losses(&outputs.logits, &batch.targets)?);
                 hits[pass].extend(task.hits(&outputs.logits, &batch.targets)?);
-                for (measure, counts) in measures.iter().zip(&mut counts).filter(|_| pass == 0) {
-                    let of_batch = measure.counts(&outputs.logits, &batch.targets)?;
+                if pass > 0 || measures.is_empty() {
+                    continue;
+                }
+                // As tasks take them, whatever type of float the network computes in.
+                let logits = outputs.logits.to_dtype(DType::F32)?;
+                for (measure, counts) in measures.iter().zip(&mut counts) {
+                    let of_batch = measure.counts(&logits, &batch.targets)?;
                     counts.push(of_batch.to_dtype(DType::F64)?.sum(0)?);
                 }
             }
@@ -214,6 +219,9 @@ mod tests {
     use leyline::id::{BlueprintId, SlotId};
 
     use super::*;
+    use crate::measure::{mean_abs_error, r2, root_mean_square_error};
+    use crate::plain::PlainModel;
+    use crate::task::{Regression, RegressionLoss};
 
     #[test]
     fn what_is_measured_follows_from_the_stage_and_a_paused_seed_is_not_measured() {
@@ -232,6 +240,24 @@ mod tests {
             assert_eq!(of(stage, 0.0, false), idle, "{stage}");
             assert_eq!(of(stage, 0.5, false), acting, "{stage}");
             assert_eq!([of(stage, 0.0, true), of(stage, 0.5, true)], [None, None], "{stage}");
+        }
+    }
+
+    #[test]
+    fn outputs_of_half_precision_are_measured() {
+        let column = |of: &[f32]| Tensor::from_slice(of, (of.len(), 1), &Device::Cpu).unwrap();
+        let data = Dataset::new(column(&[0.0, 1.0, 3.0]), column(&[0.0, 2.0, 1.0])).unwrap();
+        let task = Regression::new(RegressionLoss::Mse, vec![1.0]).unwrap();
+        let measures = [mean_abs_error(vec![1.0]), root_mean_square_error(vec![1.0]), r2()];
+        let held_out = HeldOut { data: &data, device: &Device::Cpu, batch_size: 2, task: &task, measures: &measures };
+        for dtype in [DType::F32, DType::BF16, DType::F16, DType::F64] {
+            let model = PlainModel::new(Vec::new(), move |inputs| inputs.to_dtype(dtype)).unwrap();
+            let mut reads = HostReads::default();
+            let found = evaluate(&Eager::acquire().unwrap(), &model, &held_out, &[], &mut reads).unwrap();
+            for (measure, expected) in measures.iter().zip([1.0, (5.0_f64 / 3.0).sqrt(), -1.5]) {
+                let value = found.score.measures.get(measure.about().name).unwrap();
+                assert!((value - expected).abs() < 1e-6, "{dtype:?} {}: {value}", measure.about().name);
+            }
         }
     }
 

@@ -9,16 +9,18 @@ use crate::rng::{self, Purpose};
 const WINDOW_ORDER: u64 = 1 << 63;
 
 /// The permutation of the epoch, cut into pools of `pool` windows; within a pool samples are sorted by length, and windows come
-/// in an order of their own. What is left over for a short window stays at the end.
+/// in an order of their own. What the permutation leaves over for a short window stays at the end, sorted by itself.
 ///
 /// With a pool of 1 it is the permutation but for the order within and of windows; with one pool over all samples lengths
 /// differ least, and the same samples meet more often.
 pub(super) fn order(seed: u64, epoch: EpochIndex, lengths: &[u32], window: usize, pool: usize) -> Vec<u32> {
     let mut samples = Sampler::new(seed).permutation(epoch, lengths.len());
-    for pool in samples.chunks_mut(window.saturating_mul(pool).max(1)) {
+    let num_full = samples.len() / window.max(1);
+    // Set aside before anything is sorted: else the longest would be left over in every epoch.
+    let (full, rest) = samples.split_at_mut(num_full * window);
+    for pool in full.chunks_mut(window.saturating_mul(pool).max(1)).chain([rest]) {
         pool.sort_by_key(|sample| lengths[*sample as usize]);
     }
-    let num_full = samples.len() / window.max(1);
     let mut windows: Vec<usize> = (0..num_full).collect();
     rng::shuffle(&mut windows, &mut rng::stream(seed, Purpose::SampleOrder, epoch.0 | WINDOW_ORDER));
     let full = windows.iter().flat_map(|index| &samples[index * window..(index + 1) * window]);
@@ -27,6 +29,8 @@ pub(super) fn order(seed: u64, epoch: EpochIndex, lengths: &[u32], window: usize
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn lengths(count: u32) -> Vec<u32> {
@@ -50,6 +54,14 @@ mod tests {
             order.sort_unstable();
             assert!(order.iter().copied().eq(0..count), "{count} {window} {pool}");
         }
+    }
+
+    #[test]
+    fn what_is_left_over_is_no_matter_of_length() {
+        let lengths: Vec<u32> = (0..65).collect();
+        let last = |epoch| *order(1, EpochIndex(epoch), &lengths, 64, 2).last().unwrap();
+        let different: BTreeSet<u32> = (0..50).map(last).collect();
+        assert!(different.len() > 20, "{different:?}");
     }
 
     #[test]

@@ -138,7 +138,8 @@ impl EpochSampler {
             Kind::Weighted(weighted) => format!("weighted {}", weighted.digest()),
             Kind::Bucketed { lengths, window, pool } => {
                 let bytes: Vec<u8> = lengths.iter().flat_map(|length| length.to_le_bytes()).collect();
-                format!("bucketed {window} {pool} {}", blake3::hash(&bytes))
+                // `bucketed` was an order that had the longest samples at its end.
+                format!("bucketed_by_pools {window} {pool} {}", blake3::hash(&bytes))
             }
         }
     }

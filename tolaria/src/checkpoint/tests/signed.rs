@@ -90,6 +90,8 @@ fn a_signature_is_of_one_manifest_and_of_every_bit_of_it() {
         fs.poke(&path(2, "manifest.hmac"), &right[..at]);
         assert_untrusted(reader(&fs, signing(1, false)).load_latest(), 2, "64 hexadecimal digits");
     }
+    fs.poke(&path(2, "manifest.hmac"), &[&right[..], b"\n"].concat());
+    assert_untrusted(reader(&fs, signing(1, false)).load_latest(), 2, "64 hexadecimal digits");
     fs.poke(&path(2, "manifest.hmac"), &right);
     assert_same(&reader(&fs, signing(1, true)).load_latest().unwrap().unwrap().snapshot, &snapshot(2));
     // What somebody else wrote, whose digests are all right, under a signature from here.
@@ -102,6 +104,15 @@ fn a_signature_is_of_one_manifest_and_of_every_bit_of_it() {
     fs.poke(&path(3, "manifest.json"), &damaged);
     let loaded = reader(&fs, signing(1, true)).load_latest().unwrap().unwrap();
     assert_eq!((loaded.generation, loaded.skipped.len()), (Generation(2), 1));
+}
+
+#[test]
+fn a_folder_in_place_of_a_signature_is_none() {
+    let fs = Arc::new(SimFs::default());
+    signed(&fs, 1).save(&snapshot(1)).unwrap();
+    open(&fs, 9).save(&snapshot(2)).unwrap();
+    fs.create_dir(&path(2, "manifest.hmac")).unwrap();
+    assert_untrusted(reader(&fs, signing(1, false)).load_latest(), 2, "64 hexadecimal digits");
 }
 
 #[test]
