@@ -212,18 +212,12 @@ fn merge<'a>(
     alternatives: &[Alternative],
     wanted: impl Fn(&Layer) -> bool,
 ) -> Result<Tree<'a>, ConfigError> {
-    // Flags have no order among themselves but where they say one thing twice: a setting of an alternative may stand before
-    // the flag that chooses it. So they choose against the other layers only, all together.
+    // A setting of an alternative may stand before the flag that chooses it: flags choose against the other layers all together.
     let (mut merged, mut flags) = (Tree::new(), Tree::new());
-    let untagged: Vec<Alternative> = alternatives.iter().filter(|one| one.tag.is_none()).copied().collect();
     for (start, layer) in layers.iter().filter(|(_, layer)| wanted(layer)) {
         let tree = tree::parse(layer.as_str(), start)
             .map_err(|error| ConfigError::Invalid(vec![diagnose::unreadable(&error, start, layers)]))?;
-        if layer.is_flag() {
-            tree::overlay(&mut flags, tree, "", &untagged);
-        } else {
-            tree::overlay(&mut merged, tree, "", alternatives);
-        }
+        tree::overlay(if layer.is_flag() { &mut flags } else { &mut merged }, tree, "", alternatives);
     }
     tree::overlay(&mut merged, flags, "", alternatives);
     Ok(merged)

@@ -40,7 +40,8 @@ fn merge<'a>(lower: Node<'a>, upper: Node<'a>, path: &str, alternatives: &[Alter
     let merged = match (lower.into_inner(), upper.into_inner()) {
         (DeValue::Table(mut lower), DeValue::Table(upper)) => {
             let replaces = alternatives.iter().filter(|alternative| alternative.path == path).any(|alternative| {
-                chosen(&upper, alternative).is_some_and(|above| chosen(&lower, alternative) != Some(above))
+                let chosen = [&lower, &upper].map(|table| chosen(table, alternative));
+                matches!(chosen, [Some(below), Some(above)] if below != above)
             });
             if replaces {
                 DeValue::Table(upper)
