@@ -4,6 +4,8 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 /// What a path names, links not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -307,12 +309,21 @@ impl Fs for StdFs {
         }
         // For writing, although nothing is written: NFS gives an exclusive lock to no other.
         let file = open_unlinked(path, OpenOptions::new().write(true))?;
+        Ok(is_locked(&file)?.then(|| LockGuard::new(file)))
+    }
+}
+
+/// Takes the lock if nobody has it. A process that is being started has copies of the files of the one that starts it for a moment, and
+/// with them locks that this one has given back: that is waited for.
+fn is_locked(file: &File) -> io::Result<bool> {
+    for _ in 0..10 {
         match file.try_lock() {
-            Ok(()) => Ok(Some(LockGuard::new(file))),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(10)),
+            Err(TryLockError::Error(error)) => return Err(error),
         }
     }
+    Ok(false)
 }
 
 #[derive(Debug)]
@@ -344,11 +355,7 @@ impl FsFile for StdFile {
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        match self.0.try_lock() {
-            Ok(()) => Ok(true),
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        is_locked(&self.0)
     }
 
     fn is_at(&self, path: &Path) -> io::Result<bool> {
@@ -454,5 +461,21 @@ mod tests {
             assert_ne!(u32::from_str_radix(flags, 8).unwrap() & 0b11, 0, "made {made}: {flags}");
             drop(lock);
         }
+    }
+
+    #[test]
+    fn a_lock_that_a_copy_of_the_file_has_for_a_moment_longer_is_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = File::create(&path).unwrap();
+        held.lock().unwrap();
+        let copy = held.try_clone().unwrap();
+        drop(held);
+        let ended = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(30));
+            drop(copy);
+        });
+        assert!(StdFs.try_lock(&path).unwrap().is_some());
+        ended.join().unwrap();
     }
 }

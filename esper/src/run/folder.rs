@@ -107,14 +107,12 @@ impl RunFolder {
                 return Err(UsageError(format!("--out {}: {error}; expected a folder", self.dir.display())).into());
             }
         };
+        let is_left = |name: &String| WHOLE_FILES.iter().any(|file| is_left_over(name, file));
         let is_ours = |name: &String| {
-            name == LOCK_FILE
-                || name == RECORD_FILE
-                || name == PREPARATION_FILE
-                || name == ROWS_FILE
-                || WHOLE_FILES.iter().any(|file| is_left_over(name, file))
+            [LOCK_FILE, RECORD_FILE, PREPARATION_FILE, ROWS_FILE].contains(&name.as_str()) || is_left(name)
         };
-        if names.is_empty() || names.iter().any(|name| name == LOCK_FILE) && names.iter().all(is_ours) {
+        // After a loss of power what was left over may be there without the lock file.
+        if names.iter().all(is_left) || names.iter().any(|name| name == LOCK_FILE) && names.iter().all(is_ours) {
             return Ok(());
         }
         let dir = self.dir.display();
@@ -240,6 +238,17 @@ mod tests {
         let refused = create(dir.path()).unwrap_err();
         assert!(refused.is::<UsageError>(), "{refused}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_loss_of_power_left_of_a_run_that_had_not_begun_is_in_nobodys_way() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(".run.json.p99l5v"), "{").unwrap();
+        create(dir.path()).unwrap();
+        // A record alone may be somebody's.
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join(RECORD_FILE), "{}").unwrap();
+        assert!(create(other.path()).unwrap_err().is::<UsageError>());
     }
 
     #[test]
