@@ -42,8 +42,8 @@ impl Ratio {
         }
     }
 
-    /// Whether it became worse by more than the threshold: the whole interval lies beyond, or, without one, the ratio of
-    /// the medians, which noise alone takes there more easily.
+    /// Whether it became worse by more than the threshold: the whole interval lies beyond, or, without one (a single
+    /// sample), the ratio of the medians.
     #[must_use]
     pub fn is_worse(&self) -> bool {
         let [low, high] = self.interval.unwrap_or([self.median; 2]);

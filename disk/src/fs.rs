@@ -309,13 +309,14 @@ impl Fs for StdFs {
         }
         // For writing, although nothing is written: NFS gives an exclusive lock to no other.
         let file = open_unlinked(path, OpenOptions::new().write(true))?;
-        Ok(is_locked(&file)?.then(|| LockGuard::new(file)))
+        Ok(take_lock(&file)?.then(|| LockGuard::new(file)))
     }
 }
 
-/// Takes the lock if nobody has it. A process that is being started has copies of the files of the one that starts it for a moment, and
-/// with them locks that this one has given back: that is waited for.
-fn is_locked(file: &File) -> io::Result<bool> {
+/// Takes the lock of `file` if nobody has it; `false` after a tenth of a second of another's. A process that is being
+/// started has copies of the files of the one that starts it for a moment, and with them locks that this one has given
+/// back: that is waited for.
+fn take_lock(file: &File) -> io::Result<bool> {
     for _ in 0..10 {
         match file.try_lock() {
             Ok(()) => return Ok(true),
@@ -355,7 +356,7 @@ impl FsFile for StdFile {
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        is_locked(&self.0)
+        take_lock(&self.0)
     }
 
     fn is_at(&self, path: &Path) -> io::Result<bool> {

@@ -1,8 +1,9 @@
 //! Reference interpreter: runs a program on bytes, so that two programs can be compared.
 //!
-//! Element-wise kernels compute what they say, and so do gradients of rectifiers that a pass may move. All others are synthetic: what a launch writes is a pseudo-random
-//! function of its name, its launch shape, its parameters and the bytes it reads; never of where these bytes lie. Any
-//! floats in it are positive and finite, so that adding zero to one changes no bit.
+//! Element-wise kernels compute what they say, and so do gradients of rectifiers that a pass may move. All others are
+//! synthetic: what a launch writes is a pseudo-random function of its name, its launch shape, its parameters and the bytes
+//! it reads; never of where these bytes lie. Any floats in it are positive and finite, so that adding zero to one changes no
+//! bit.
 //!
 //! Bytes that nobody wrote are refused where they are read; a kernel that may also write them, as the output of a library's
 //! kernel may have to be declared, finds a fixed value. A step in the field has more of them: an output that is declared too
