@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -227,11 +227,13 @@ fn a_folder_is_taken_as_it_is_written_and_the_commands_of_its_record_work_in_a_s
     let dir = tempfile::tempdir().unwrap();
     let train = |out: &OsStr| {
         let mut esper = Command::new(assert_cmd::cargo::cargo_bin!("esper"));
-        let esper = esper.current_dir(dir.path()).args(["train", "--epochs", "1", "--out"]).arg(out);
+        let flag = [OsStr::new("--out="), out].into_iter().collect::<OsString>();
+        let esper = esper.current_dir(dir.path()).args(["train", "--epochs", "1"]).arg(flag);
         told(esper.output().unwrap())
     };
     for (out, shown, config) in [
         ("7", "7", "7/config.toml"),
+        ("-new", "./-new", "./-new/config.toml"),
         ("my run", "'my run'", "'my run/config.toml'"),
         ("it's", r"'it'\''s'", r"'it'\''s/config.toml'"),
     ] {

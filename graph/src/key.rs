@@ -105,7 +105,7 @@ impl Precision {
     /// That of products of single precision on a device now: a switch of the process, which may move.
     #[must_use]
     pub fn of(device: &Device) -> Self {
-        if device.is_cuda() && gemm_reduced_precision_f32() { Self::Tf32 } else { Self::F32 }
+        if ProductSwitches::of(device).tf32 { Self::Tf32 } else { Self::F32 }
     }
 }
 
@@ -117,6 +117,43 @@ impl fmt::Display for Precision {
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
         })
+    }
+}
+
+/// candle's switches of the process for products on a GPU, each of which picks other kernels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProductSwitches {
+    /// Factors of `f32` are rounded to TensorFloat-32.
+    pub tf32: bool,
+    /// Products of `bf16` may be added up in `bf16`.
+    pub bf16_sums: bool,
+    /// Products of `f16` may be added up in `f16`.
+    pub f16_sums: bool,
+}
+
+impl ProductSwitches {
+    /// As they stand now for a device. Off for the processor, which has none.
+    ///
+    /// # Sync
+    /// none
+    #[must_use]
+    pub fn of(device: &Device) -> Self {
+        let is_cuda = device.is_cuda();
+        Self {
+            tf32: is_cuda && gemm_reduced_precision_f32(),
+            bf16_sums: is_cuda && gemm_reduced_precision_bf16(),
+            f16_sums: is_cuda && gemm_reduced_precision_f16(),
+        }
+    }
+}
+
+impl fmt::Display for ProductSwitches {
+    /// The names of those that are on.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [("tf32", self.tf32), ("bf16_sums", self.bf16_sums), ("f16_sums", self.f16_sums)];
+        let mut on = all.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name);
+        on.next().map_or(Ok(()), |first| f.write_str(first))?;
+        on.try_for_each(|name| write!(f, "+{name}"))
     }
 }
 
@@ -151,6 +188,8 @@ pub struct GraphKey {
     pub mode: ExecutionMode,
     /// Arithmetic of the matrix products.
     pub precision: Precision,
+    /// What else picks their kernels, whatever the precision: a model may form products of several types.
+    pub switches: ProductSwitches,
     /// Structure of the network.
     pub topology: TopologyRevision,
     /// Whatever else the caller's region depends on.
@@ -158,21 +197,19 @@ pub struct GraphKey {
 }
 
 impl GraphKey {
-    /// A region without inputs, in the [precision](Precision::of) that products of the device have now, of topology
-    /// revision 0.
+    /// A region without inputs, in the [precision](Precision::of) that products of the device have now, with the
+    /// [switches](ProductSwitches::of) as they stand now, of topology revision 0.
     #[must_use]
     pub fn new(mode: ExecutionMode, device: &Device) -> Self {
-        let key = Self {
+        Self {
             shapes: Vec::new(),
             device: device.into(),
             mode,
             precision: Precision::of(device),
+            switches: ProductSwitches::of(device),
             topology: TopologyRevision::default(),
             tags: BTreeMap::new(),
-        };
-        let reduced = [("bf16", gemm_reduced_precision_bf16()), ("f16", gemm_reduced_precision_f16())];
-        let reduced = reduced.into_iter().filter(|(_, is_on)| *is_on && device.is_cuda());
-        reduced.fold(key, |key, (name, _)| key.tag(format!("sums of {name}"), "reduced"))
+        }
     }
 
     /// Adds an input of the shape and type of `tensor`.
@@ -221,6 +258,9 @@ impl fmt::Display for GraphKey {
             write!(f, "{}{shape}", if index == 0 { "" } else { ", " })?;
         }
         write!(f, ") topology={}", self.topology)?;
+        if self.switches != ProductSwitches::default() {
+            write!(f, " switches={}", self.switches)?;
+        }
         self.tags.iter().try_for_each(|(name, value)| write!(f, " {name:?}={value:?}"))
     }
 }
@@ -246,6 +286,20 @@ mod tests {
         let keys = types.into_iter().chain(more).map(|dtype| TensorKey { dims: vec![2], dtype });
         let distinct: BTreeSet<TensorKey> = keys.collect();
         assert_eq!(distinct.len(), 14);
+    }
+
+    #[test]
+    fn each_switch_tells_keys_apart_in_any_precision() {
+        let key = GraphKey::new(ExecutionMode::Train, &Device::Cpu).precision(Precision::Bf16);
+        let with = |tf32, bf16_sums, f16_sums| {
+            let switches = ProductSwitches { tf32, bf16_sums, f16_sums };
+            GraphKey { switches, ..key.clone() }.to_string()
+        };
+        assert_eq!(with(false, false, false), key.to_string());
+        assert_eq!(with(true, false, true), format!("{key} switches=tf32+f16_sums"));
+        let all =
+            [with(false, false, false), with(true, false, false), with(false, true, false), with(false, false, true)];
+        assert_eq!(BTreeSet::from(all).len(), 4);
     }
 
     #[test]

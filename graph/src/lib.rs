@@ -98,7 +98,7 @@
 //!    (`SharedDevice`), and use no tensors of it, because what they enqueue while a region is recorded would become part of
 //!    the graph instead of running. Threads that work side by side have a device each.
 //! 6. Settings of the process that pick kernels, such as reduced precision of products, are part of the key
-//!    ([`GraphKey::precision`], [`GraphKey::tag`]), or the graphs are dropped when they change.
+//!    ([`GraphKey::precision`], [`GraphKey::switches`], [`GraphKey::tag`]), or the graphs are dropped when they change.
 //!
 //! # What is refused
 //! | the region | [`Refusal`] | way out |
@@ -194,7 +194,7 @@ pub use cuda::{DeviceClaim, between_recordings};
 pub use facts::DeviceFacts;
 pub use function::{GraphFunction, GraphFunctionConfig};
 pub use kernel_time::KernelTime;
-pub use key::{DeviceKey, ExecutionMode, GraphKey, Precision, TensorKey};
+pub use key::{DeviceKey, ExecutionMode, GraphKey, Precision, ProductSwitches, TensorKey};
 pub use manager::{BadSwitch, CaptureCost, GraphManager, GraphMode, GraphTotals};
 pub use model::GraphModel;
 #[doc(hidden)]

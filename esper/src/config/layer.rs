@@ -129,12 +129,12 @@ impl Layer {
     #[must_use]
     pub fn data(value: &str) -> Vec<Self> {
         let shown = format!("--data {value}");
-        let flag = |key, value: &str| Self::flag(&shown, key, value);
+        let text = |key, value: &str| Self::text_flag(&shown, key, value);
         match DataName::with_format(value) {
             Some((format, path)) => {
-                [flag("data.name", &path.to_string()), flag("data.format", format)].into_iter().flatten().collect()
+                [text("data.name", &path.to_string()), text("data.format", format)].into_iter().flatten().collect()
             }
-            None => flag("data.name", value).into_iter().collect(),
+            None => text("data.name", value).into_iter().collect(),
         }
     }
 
@@ -229,6 +229,18 @@ mod tests {
         check_set("a.b=", "a.b = \"\"\n");
         check_set("a.b=x=y", "a.b = \"x=y\"\n");
         check_set("a.b=true", "a.b = true\n");
+    }
+
+    #[test]
+    fn what_data_is_called_is_text_whatever_it_looks_like() {
+        for (name, texts) in [
+            ("7", &["data.name = \"7\"\n"][..]),
+            ("true", &["data.name = \"true\"\n"]),
+            ("csv:2024", &["data.name = \"./2024\"\n", "data.format = \"csv\"\n"]),
+        ] {
+            let layers = Layer::data(name);
+            assert_eq!(layers.iter().map(|layer| layer.text.as_str()).collect::<Vec<_>>(), texts);
+        }
     }
 
     #[test]

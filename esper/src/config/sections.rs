@@ -171,7 +171,7 @@ impl EsperConfig {
 
     /// The configuration when nothing but the data set is said.
     pub fn defaults_for(name: &DataName) -> Self {
-        let flag = Layer::flag("--data", "data.name", &name.to_string()).expect("a dotted key");
+        let flag = Layer::text_flag("--data", "data.name", &name.to_string()).expect("a dotted key");
         Self::from_layers(vec![flag]).expect("the defaults are valid, see the tests").config
     }
 

@@ -299,9 +299,10 @@ fn begin(name: &str, plan: &Plan, fs: Arc<dyn Fs>, clock: &dyn Clock) -> anyhow:
     Ok((folder, record))
 }
 
-/// A path as one word of a shell.
+/// A path as one word of a shell, which is no flag.
 fn for_shell(path: &Path) -> String {
-    let text = path.display().to_string();
+    let shown = path.display();
+    let text = if path.to_string_lossy().starts_with('-') { format!("./{shown}") } else { shown.to_string() };
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "_./-".contains(c));
     if is_plain { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }

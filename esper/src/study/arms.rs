@@ -207,13 +207,12 @@ fn config(args: &StudyArgs, data: &str, policy: &str) -> Result<(EsperConfig, Ve
     let flags = |seed: u64| {
         let (seed, seeds) = (seed.to_string(), format!("--first-seed {first} --seeds {}", args.seeds));
         let named = [
-            (format!("--data {data}"), "data.name", data),
-            (format!("--policies {policy}"), "policy.policy", policy),
-            (seeds.clone(), "run.seed", &seed),
-            (seeds, "data.split_seed", &seed),
+            Layer::text_flag(&format!("--data {data}"), "data.name", data),
+            Layer::text_flag(&format!("--policies {policy}"), "policy.policy", policy),
+            Layer::flag(&seeds, "run.seed", &seed),
+            Layer::flag(&seeds, "data.split_seed", &seed),
         ];
-        let named = named.iter().filter_map(|(shown, key, value)| Layer::flag(shown, key, value));
-        Layer::flags(named.collect(), &set)
+        Layer::flags(named.into_iter().flatten().collect(), &set)
     };
     // A setting may say the same as the first seed, but then not as the last one.
     flags(first + args.seeds as u64 - 1)?;

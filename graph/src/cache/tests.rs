@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::key::{DeviceKey, ExecutionMode, Precision, TensorKey};
+use crate::key::{DeviceKey, ExecutionMode, Precision, ProductSwitches, TensorKey};
 use crate::manager::GraphTotals;
 use crate::stats::KeyStats;
 
@@ -175,17 +175,19 @@ fn any_key() -> impl Strategy<Value = GraphKey> {
     let mode = prop::sample::select(vec![ExecutionMode::Train, ExecutionMode::Infer]);
     let precision = prop::sample::select(vec![Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16]);
     let text = "[a-b\"= ]{0,3}";
+    let switches = any::<[bool; 3]>();
     (
         prop::collection::vec(shape, 0..3),
-        (device, mode, precision),
+        (device, mode, precision, switches),
         0..3_u64,
         prop::collection::btree_map(text, text, 0..3),
     )
-        .prop_map(|(shapes, (device, mode, precision), topology, tags)| GraphKey {
+        .prop_map(|(shapes, (device, mode, precision, [tf32, bf16_sums, f16_sums]), topology, tags)| GraphKey {
             shapes,
             device,
             mode,
             precision,
+            switches: ProductSwitches { tf32, bf16_sums, f16_sums },
             topology: TopologyRevision(topology),
             tags,
         })
@@ -201,6 +203,9 @@ fn neighbors(key: &GraphKey) -> Vec<GraphKey> {
     };
     change(&|key| key.shapes.push(TensorKey { dims: vec![], dtype: DType::F32 }));
     change(&|key| key.topology = key.topology.next());
+    change(&|key| key.switches.tf32 ^= true);
+    change(&|key| key.switches.bf16_sums ^= true);
+    change(&|key| key.switches.f16_sums ^= true);
     change(&|key| key.device = DeviceKey::Cuda(7));
     change(&|key| key.device = DeviceKey::Metal(0));
     change(&|key| {

@@ -3,15 +3,19 @@
 use candle_core::{DType, Result, Tensor};
 use leyline::task::{About, Direction, Measure, Scale};
 
-/// Probabilities that are told apart: those within 1/1024 of each other count as equal.
-const BINS: usize = 1024;
+/// Logits that are told apart: those in one step count as equal. Near 1/2 that is a step of 1/1024 in probability, and never more than
+/// 1/256 of the probability or of its complement: rare flags keep their order.
+const STEPS_PER_LOGIT: usize = 256;
+/// Logits beyond this are in the first step or the last: probabilities of 1e-14.
+const LARGEST_LOGIT: usize = 32;
+const BINS: usize = 2 * LARGEST_LOGIT * STEPS_PER_LOGIT;
 
 /// The probability that a set flag has a larger logit than one that is not, equal ones counted half; over all flags of all
-/// samples. Probabilities within 1/1024 of each other count as equal. Absent where no flag, or every flag, is set.
+/// samples. Logits in the same 1/256, and those beyond ±32, count as equal. Absent where no flag, or every flag, is set.
 pub const AUROC: About = About {
     name: "auroc",
     title: "AUROC",
-    formula: "P(logit of a set flag > logit of another), equal ones half, in 1024 steps of probability",
+    formula: "P(logit of a set flag > logit of another), equal ones half, in steps of 1/256",
     scale: Scale::Ratio,
     direction: Direction::HigherIsBetter,
 };
@@ -26,8 +30,8 @@ pub fn auroc() -> Measure {
 fn counts(logits: &Tensor, flags: &Tensor) -> Result<Tensor> {
     let flags = flags.flatten_all()?;
     // A logit that is no number goes to the first step, as a prediction of nothing.
-    let probabilities = ((logits.flatten_all()?.to_dtype(DType::F32)?.neg()?.exp()? + 1.0)?.recip())?;
-    let bins = (probabilities * BINS as f64)?.floor()?.clamp(0.0, (BINS - 1) as f64)?;
+    let steps = logits.flatten_all()?.to_dtype(DType::F32)?.affine(STEPS_PER_LOGIT as f64, (BINS / 2) as f64)?;
+    let bins = steps.floor()?.clamp(0.0, (BINS - 1) as f64)?;
     let places = (bins.to_dtype(DType::U32)? + (&flags * BINS as f64)?.to_dtype(DType::U32)?)?;
     let ones = flags.ones_like()?;
     Tensor::zeros(2 * BINS, DType::F32, logits.device())?.index_add(&places, &ones, 0)?.unsqueeze(0)

@@ -8,7 +8,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 
 use candle_core::{Tensor, Var};
 use esper_graph::execute::{self, Executor, ExecutorConfig, Failure, Gpu, Watch};
-use esper_graph::{ExecutionMode, GraphKey, GraphManager, Precision, Refusal};
+use esper_graph::{ExecutionMode, GraphKey, GraphManager, Precision, ProductSwitches, Refusal};
 use leyline::id::{SeedId, StepIndex, TopologyRevision};
 use leyline::model::{HostNumbers, TrainableModel};
 use leyline::network::Buffer;
@@ -28,6 +28,7 @@ const LIMIT: NonZeroUsize = NonZeroUsize::new(4).expect("above 0");
 struct EvaluationShape {
     topology: TopologyRevision,
     precision: Precision,
+    switches: ProductSwitches,
     num_samples: usize,
     /// Seeds with the bits of their alpha, in their order.
     probes: Vec<(SeedId, u64)>,
@@ -152,6 +153,7 @@ impl<M: TrainableModel> Evaluated<'_, M> {
         EvaluationShape {
             topology: self.model.layout().revision(),
             precision: Precision::of(self.held_out.device),
+            switches: ProductSwitches::of(self.held_out.device),
             num_samples: self.held_out.data.len(),
             probes: self.probes.iter().map(|probe| (probe.seed, probe.alpha.get().to_bits())).collect(),
         }
@@ -160,11 +162,12 @@ impl<M: TrainableModel> Evaluated<'_, M> {
     fn key(&self, shape: &EvaluationShape) -> GraphKey {
         let spec = self.held_out.data.spec();
         let dims: Vec<usize> = std::iter::once(shape.num_samples).chain(spec.inputs.dims().iter().copied()).collect();
-        GraphKey::new(ExecutionMode::Infer, self.held_out.device)
+        let key = GraphKey::new(ExecutionMode::Infer, self.held_out.device)
             .topology(shape.topology)
             .precision(shape.precision)
             .shape(dims, spec.inputs.dtype())
-            .tag("probes", format!("{:?}", shape.probes))
+            .tag("probes", format!("{:?}", shape.probes));
+        GraphKey { switches: shape.switches, ..key }
     }
 
     fn named(&self) -> impl Iterator<Item = (&str, &Tensor)> {

@@ -11,7 +11,9 @@ use esper_graph::compile::PassSet;
 use esper_graph::execute::{
     CompileSchedule, Executor, ExecutorConfig, Failure, Gpu, Region as _, Unconfirmed, Watch as _,
 };
-use esper_graph::{CompileOptions, DeviceClaim, GraphManager, Precision, Refusal, Session, StagingLane, StagingRing};
+use esper_graph::{
+    CompileOptions, DeviceClaim, GraphManager, Precision, ProductSwitches, Refusal, Session, StagingLane, StagingRing,
+};
 use leyline::clock::Clock;
 use leyline::id::{StepIndex, TopologyRevision};
 use leyline::model::TrainableModel;
@@ -36,6 +38,8 @@ pub(super) struct StepShape {
     pub(super) topology: TopologyRevision,
     /// Of products: a setting, or a switch of the process.
     pub(super) precision: Precision,
+    /// What a library beside may move at any time.
+    pub(super) switches: ProductSwitches,
     /// Samples of the window: the rest follows from the sizes of the configuration.
     pub(super) num_samples: usize,
     /// Whether the owners of the window are told apart.
@@ -366,6 +370,7 @@ mod tests {
         let shape = StepShape {
             topology: TopologyRevision(1),
             precision: Precision::F32,
+            switches: ProductSwitches::default(),
             num_samples: 4,
             tells_owners_apart: false,
         };

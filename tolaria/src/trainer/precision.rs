@@ -1,7 +1,7 @@
 //! In which precision a step forms its products.
 
 use candle_core::{DType, Device};
-use esper_graph::Precision;
+use esper_graph::{Precision, ProductSwitches};
 use leyline::model::Parameter;
 use serde::{Deserialize, Serialize};
 
@@ -91,6 +91,13 @@ impl TrainPrecision {
             Self::Bf16 | Self::Bf16Pure => Precision::Bf16,
             Self::F16 => Precision::F16,
         }
+    }
+
+    /// candle's switches as steps find them, which tell their graphs apart too.
+    pub(super) fn switches(self, device: &Device) -> ProductSwitches {
+        let now = ProductSwitches::of(device);
+        // A step turns this one on itself.
+        if self == Self::Tf32 { ProductSwitches { tf32: device.is_cuda(), ..now } } else { now }
     }
 
     /// Refuses a step in which nothing was rounded though it was asked for.

@@ -132,6 +132,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             shape: StepShape {
                 topology,
                 precision: self.config.precision.of_products(&self.parts.device),
+                switches: self.config.precision.switches(&self.parts.device),
                 num_samples,
                 tells_owners_apart,
             },
