@@ -4,6 +4,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
+use candle_core::cuda::{gemm_reduced_precision_bf16, set_gemm_reduced_precision_bf16};
 use candle_core::{DType, Tensor};
 use esper_graph::{GraphFunction, GraphFunctionConfig, GraphManager, GraphModel, PlantedFault, Refusal};
 use leyline::model::{Pass, TrainableModel as _};
@@ -29,6 +30,7 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
         compiled(gpu, eager, |inputs| forward(&work, inputs))
     });
     report.check("function.compiled_small_numbers", |_| compiled(gpu, eager, small_numbers));
+    report.check("function.switches", |_| switches(gpu, eager));
     report.check("function.compile_refused", |_| compile_refused(gpu, eager));
     report.check("function.compiled_model", |_| compiled_model(gpu, eager));
 }
@@ -87,6 +89,23 @@ fn compiled(
     promise(stats.compiled >= MORE, || format!("{stats:?}: {:?}", wrapped.last_compile_refusal()))?;
     promise(stats.captures == 1 && stats.fallbacks == 0, || format!("{stats:?}"))?;
     Ok(format!("{} of {calls} calls were compiled, all outputs bit-identical", stats.compiled))
+}
+
+/// A function is captured anew where a switch of candle has moved, and replayed where it is back.
+fn switches(gpu: &Gpu, eager: &mut Eager) -> Result<String, Broken> {
+    let infer = |inputs: &[Tensor]| Ok(vec![inputs[0].matmul(&inputs[0].t()?)?]);
+    let config = GraphFunctionConfig { warmup_calls: NonZeroU32::MIN, ..GraphFunctionConfig::default() };
+    let mut wrapped = GraphFunction::new(infer, config, &GraphManager::new());
+    let input = Draw::new(29, &gpu.device).uniform((64, 64), 1.0)?.to_dtype(DType::BF16)?;
+    let before = gemm_reduced_precision_bf16();
+    let captures = [before, !before, before].map(|is_on| {
+        set_gemm_reduced_precision_bf16(is_on);
+        let called = (0..3).try_for_each(|_| wrapped.call(eager, &[&input]).map(drop));
+        called.map(|()| wrapped.stats().total.captures).map_err(|error| error.to_string())
+    });
+    set_gemm_reduced_precision_bf16(before);
+    promise(captures == [1, 2, 2].map(Ok), || format!("captures so far: {captures:?}"))?;
+    Ok("a switch for sums of bf16, moved and put back: two captures".to_owned())
 }
 
 /// A function that cannot be compiled goes on as it was captured.

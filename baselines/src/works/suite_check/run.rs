@@ -60,7 +60,9 @@ impl Run {
         let told = ["packets", "events"].map(|of| value_of(last, &format!("esper.telemetry.{of}_total")));
         // A packet is counted once it is delivered, and a boundary does not wait for those before it.
         let is_so = told[0].is_some_and(|told| told < packets as f64) && told[1] == Some(events as f64);
-        promise(is_so, || format!("{packets} packets and {events} events in the file, and the last one tells of {told:?}"))?;
+        promise(is_so, || {
+            format!("{packets} packets and {events} events in the file, and the last one tells of {told:?}")
+        })?;
         let of_epoch = |epoch: &Value| self.packets.iter().any(|packet| packet["epoch"] == epoch["epoch"]);
         let missing = self.epochs.iter().find(|epoch| !of_epoch(epoch));
         promise(missing.is_none() && !self.epochs.is_empty(), || "an epoch has no packet".to_owned())?;
