@@ -4,7 +4,8 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, op};
 
 /// max(0, x), whose derivative at 0 is 0 on every device, as PyTorch has it: candle's own `Tensor::relu` passes the
-/// gradient on there. Where an element is not above 0 the gradient is 0, whatever comes from above.
+/// gradient on there. Where an element is not above 0 the gradient is 0, whatever comes from above. Of what is no number it makes 0, as
+/// candle does: it hides that an input is none.
 ///
 /// # Errors
 /// When the device fails.
@@ -65,6 +66,12 @@ mod tests {
             let gradients = (output * mix).unwrap().sum_all().unwrap().backward().unwrap();
             assert_eq!(read(gradients.get(&x).unwrap()), [0.0, 0.0, 0.0, 4.0, -5.0, 0.0], "{dtype:?}");
         }
+    }
+
+    #[test]
+    fn what_is_no_number_becomes_zero_as_with_candle() {
+        let x = Tensor::new(&[f32::NAN, 1.0], &Device::Cpu).unwrap();
+        assert_eq!([read(&relu(&x).unwrap()), read(&x.relu().unwrap())], [[0.0, 1.0], [0.0, 1.0]]);
     }
 
     #[test]

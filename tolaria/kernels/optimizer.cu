@@ -29,10 +29,9 @@ __device__ void store_four(float* at, float4 four) {
     }
 }
 
-// A parameter of `f32`. `FEWEST_BLOCKS`: as many have room on a multiprocessor, whatever it costs in registers.
+// A parameter of `f32`.
 struct Whole {
     static const bool IS_SHORT = false;
-    static const int FEWEST_BLOCKS = 1;
     float* at;
 
     __device__ Whole(const Parameters& parameters, u32 index) : at((float*)parameters.parameter[index]) {}
@@ -48,7 +47,6 @@ struct Whole {
 // A parameter of `bf16`, and 16 more bits of each of its numbers: together an `f32`; src/optim/halves.rs has the same.
 struct Halves {
     static const bool IS_SHORT = true;
-    static const int FEWEST_BLOCKS = 5;
     unsigned short* high;
     short* low;
 
@@ -91,7 +89,6 @@ struct Halves {
 // A parameter of `f32`, and where it has one a copy that is rounded to `bf16`.
 struct Copied {
     static const bool IS_SHORT = false;
-    static const int FEWEST_BLOCKS = 1;
     Whole whole;
     __nv_bfloat16* copy;
 
@@ -208,7 +205,7 @@ __device__ void update_chunk(
 }
 
 #define UPDATE_NUMBERS(NAME, RULE, NUMBERS)                                                                           \
-    extern "C" __global__ void __launch_bounds__(256, NUMBERS::FEWEST_BLOCKS) update_##NAME(                          \
+    extern "C" __global__ void __launch_bounds__(256) update_##NAME(                                                  \
         const __grid_constant__ Rows rows, const __grid_constant__ Parameters parameters, Settings settings,          \
         const Chunk* chunks, const Part* parts, const float* coefficients, const float* factors,                      \
         const float* constants, u32 first_chunk) {                                                                    \
