@@ -30,8 +30,8 @@ impl Blueprint for Failing {
     fn name(&self) -> &'static str {
         "failing"
     }
-    fn fits(&self, _slot: SlotShape) -> bool {
-        true
+    fn fits(&self, slot: SlotShape) -> bool {
+        !matches!(slot, SlotShape::Around { .. })
     }
     fn weights(&self, _slot: SlotShape, _width: usize) -> Vec<WeightSpec> {
         Vec::new()

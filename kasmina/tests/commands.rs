@@ -47,8 +47,8 @@ impl Blueprint for Bare {
         "bare"
     }
 
-    fn fits(&self, _slot: SlotShape) -> bool {
-        true
+    fn fits(&self, slot: SlotShape) -> bool {
+        !matches!(slot, SlotShape::Around { .. })
     }
 
     fn weights(&self, _slot: SlotShape, _width: usize) -> Vec<WeightSpec> {

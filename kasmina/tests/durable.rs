@@ -277,6 +277,17 @@ fn comparable(value: &Value) -> Value {
     }
 }
 
+#[test]
+fn more_confirmations_than_can_be_counted_on_are_refused() {
+    let mut rig = Rig::new(config(mlp()));
+    let saved = rig.manager.save(&rig.eager).unwrap();
+    let mut document: Value = serde_json::from_str(&saved.json).unwrap();
+    document["confirmations"]["read"] = json!(u64::MAX);
+    let saved = SavedState { json: document.to_string(), ..saved };
+    let error = rig.manager.restore(&mut rig.eager, &saved).unwrap_err().to_string();
+    assert!(error.contains("confirmations.read") && error.contains("at most"), "{error}");
+}
+
 /// Whichever field is damaged, and however: all of the document is taken up or nothing, and what was taken up lives on.
 #[test]
 fn a_document_with_any_field_altered_is_taken_up_whole_or_not_at_all() {

@@ -7,8 +7,9 @@ use candle_core::{DType, Device, Tensor};
 use kasmina::host::HostConfig;
 use kasmina::init::InitMode;
 use kasmina::weight::ElementType;
-use kasmina::{Kasmina, KasminaConfig};
+use kasmina::{Error, Kasmina, KasminaConfig};
 use leyline::batch::Batch;
+use leyline::command::Operation;
 use leyline::durable::Durable;
 use leyline::id::SeedId;
 use leyline::model::{AlphaOverride, Pass, TrainableModel};
@@ -113,6 +114,58 @@ fn the_batch_is_part_of_the_state() {
         manager.save(&plain.eager).unwrap().tensors.keys().filter(|name| name.starts_with("latest_batch.")).count()
     };
     assert_eq!((kept(&restored.manager), kept(&plain.manager)), (2, 0), "what it ignores it does not hand on");
+}
+
+#[test]
+fn an_epoch_that_is_taken_up_in_its_middle_keeps_the_samples_that_it_had() {
+    let mut rig = Rig::new(started(mlp(), InitMode::GradMax));
+    rig.manager.keep_batch(&rig.eager, &batch(7)).unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
+    let mut other = Rig::beside(started(mlp(), InitMode::GradMax), rig.eager);
+    other.manager.restore(&mut other.eager, &saved).unwrap();
+    let num_kept =
+        |manager: &Kasmina, eager: &Eager| manager.save(eager).unwrap().tensors["latest_batch.inputs"].dim(0).unwrap();
+    let one = num_kept(&other.manager, &other.eager);
+    for manager in [&mut rig.manager, &mut other.manager] {
+        manager.keep_batch(&other.eager, &batch(8)).unwrap();
+        assert_eq!(num_kept(manager, &other.eager), 2 * one);
+    }
+}
+
+#[test]
+fn half_a_batch_in_a_saved_state_is_refused_by_name() {
+    let mut rig = Rig::new(started(mlp(), InitMode::GradMax));
+    rig.manager.keep_batch(&rig.eager, &batch(7)).unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
+    for name in ["latest_batch.inputs", "latest_batch.targets"] {
+        let mut half = saved.clone();
+        half.tensors.remove(name).unwrap();
+        let error = rig.manager.restore(&mut rig.eager, &half).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_batch_that_is_refused_changes_nothing_that_is_kept() {
+    let mut rig = Rig::new(started(mlp(), InitMode::GradMax));
+    let seed = rig.germinate("hidden0", "mlp");
+    rig.send(Operation::StartTraining { seed }).unwrap();
+    rig.manager.keep_batch(&rig.eager, &batch(7)).unwrap();
+    let saved = rig.manager.save(&rig.eager).unwrap();
+    let num_kept =
+        |manager: &Kasmina, eager: &Eager| manager.save(eager).unwrap().tensors["latest_batch.inputs"].dim(0).unwrap();
+    let one = num_kept(&rig.manager, &rig.eager);
+    let other = Batch { targets: batch(8).targets.unsqueeze(1).unwrap(), ..batch(8) };
+    rig.manager.keep_batch(&rig.eager, &other).unwrap_err();
+    assert_eq!(num_kept(&rig.manager, &rig.eager), one);
+
+    // Without a task nothing can be audited.
+    let (clock, recorder) = (rig.clock.clone(), rig.recorder.clone());
+    let mut taskless = Kasmina::new(started(mlp(), InitMode::GradMax), &Device::Cpu, clock, recorder).unwrap();
+    taskless.restore(&mut rig.eager, &saved).unwrap();
+    let error = taskless.inspect_batch(&rig.eager, &batch(8)).unwrap_err();
+    assert!(matches!(error, Error::NoTask { .. }), "{error}");
+    assert_eq!(num_kept(&taskless, &rig.eager), one);
 }
 
 /// A problem that a linear map defines, and its host.

@@ -46,9 +46,9 @@ impl Blueprint for Conv {
             let hidden = conv2d(h, &weights[0], &weights[1], windows, Activation::Relu)?;
             return conv2d(&hidden, &weights[2], &weights[3], windows, Activation::None);
         }
-        let (padding, num_samples) = (Self::KERNEL / 2, h.dim(0)?);
-        let hidden = from_rows(&conv1d(h, &weights[0], &weights[1], (padding, 1), Activation::Relu)?, num_samples)?;
-        from_rows(&conv1d(&hidden, &weights[2], &weights[3], (padding, 1), Activation::None)?, num_samples)
+        let (padding, length) = (Self::KERNEL / 2, h.dim(2)?);
+        let hidden = from_rows(&conv1d(h, &weights[0], &weights[1], (padding, 1), Activation::Relu)?, length)?;
+        from_rows(&conv1d(&hidden, &weights[2], &weights[3], (padding, 1), Activation::None)?, length)
     }
 }
 

@@ -56,6 +56,6 @@ impl Blueprint for Depthwise {
             depthwise1d(h, &weights[0], &weights[1], window)?
         };
         let rows = linear(&relu(&hidden)?, &weights[2], &weights[3], Activation::None)?;
-        if is_image { image_from_rows(&rows, (h.dim(2)?, h.dim(3)?)) } else { from_rows(&rows, h.dim(0)?) }
+        if is_image { image_from_rows(&rows, (h.dim(2)?, h.dim(3)?)) } else { from_rows(&rows, h.dim(2)?) }
     }
 }

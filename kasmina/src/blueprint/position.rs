@@ -15,7 +15,7 @@ pub(super) fn at_each_position(h: &Tensor, f: impl FnOnce(&Tensor) -> Result<Ten
     match *h.dims() {
         [_, _] => f(h),
         [_, _, height, width] => image_from_rows(&f(&image_to_rows(h)?)?, (height, width)),
-        _ => from_rows(&f(&to_rows(h)?)?, h.dim(0)?),
+        _ => from_rows(&f(&to_rows(h)?)?, h.dim(2)?),
     }
 }
 
@@ -28,7 +28,9 @@ mod tests {
 
     #[test]
     fn the_sum_over_channels_comes_back_to_every_channel_of_its_position() {
-        for dims in [&[4, 3][..], &[2, 3, 5], &[2, 3, 1], &[2, 1, 5], &[2, 3, 4, 5], &[2, 1, 1, 1], &[1, 3, 1, 2]] {
+        for dims in
+            [&[4, 3][..], &[2, 3, 5], &[2, 3, 1], &[2, 1, 5], &[2, 3, 4, 5], &[2, 1, 1, 1], &[1, 3, 1, 2], &[0, 3, 5]]
+        {
             let h = tensor(&numbers(1, dims.iter().product()), dims);
             let sums =
                 |x: &Tensor| x.broadcast_mul(&x.sum_keepdim(D::Minus1)?)?.broadcast_add(&x.mean_keepdim(D::Minus1)?);

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use candle_core::{Device, Tensor};
 use leyline::batch::Batch;
 
+use crate::error::{Error, TensorProblem};
+
 // No parameter can have these names: those of the network begin with `host.` or `seed.`.
 const INPUTS: &str = "latest_batch.inputs";
 const TARGETS: &str = "latest_batch.targets";
@@ -13,8 +15,8 @@ const TARGETS: &str = "latest_batch.targets";
 pub(crate) const MOST_SAMPLES: usize = 512;
 
 /// The batch behind those that were kept, or instead of them where its samples have another form: a host may take several.
-pub(crate) fn with_batch(kept: Option<Batch>, batch: &Batch) -> candle_core::Result<Batch> {
-    let is_alike = |kept: &Batch| kept.inputs.dims().get(1..) == batch.inputs.dims().get(1..);
+pub(crate) fn with_batch(kept: Option<&Batch>, batch: &Batch) -> candle_core::Result<Batch> {
+    let is_alike = |kept: &&Batch| kept.inputs.dims().get(1..) == batch.inputs.dims().get(1..);
     let Some(kept) = kept.filter(is_alike) else { return Ok(batch.clone()) };
     let joined = |a: &Tensor, b: &Tensor| Tensor::cat(&[a, b], 0);
     Ok(Batch { inputs: joined(&kept.inputs, &batch.inputs)?, targets: joined(&kept.targets, &batch.targets)? })
@@ -29,15 +31,19 @@ pub(crate) fn save_batch(batch: Option<&Batch>, tensors: &mut BTreeMap<String, T
     Ok(())
 }
 
-/// Takes the batch out of `tensors`; none when it is not there in full.
-pub(crate) fn take_batch(
-    tensors: &mut BTreeMap<String, Tensor>,
-    device: &Device,
-) -> candle_core::Result<Option<Batch>> {
-    let (inputs, targets) = (tensors.remove(INPUTS), tensors.remove(TARGETS));
+/// Takes the batch out of `tensors`; none when it is not there.
+///
+/// # Errors
+/// [`Error::SavedTensor`] when it is not there in full; when the device fails.
+pub(crate) fn take_batch(tensors: &mut BTreeMap<String, Tensor>, device: &Device) -> Result<Option<Batch>, Error> {
     let on_device = |tensor: Tensor| tensor.detach().force_contiguous()?.to_device(device);
-    inputs
-        .zip(targets)
-        .map(|(inputs, targets)| Ok(Batch { inputs: on_device(inputs)?, targets: on_device(targets)? }))
-        .transpose()
+    let (inputs, targets) = match (tensors.remove(INPUTS), tensors.remove(TARGETS)) {
+        (None, None) => return Ok(None),
+        (Some(inputs), Some(targets)) => (inputs, targets),
+        (found, _) => {
+            let name = if found.is_some() { TARGETS } else { INPUTS }.to_owned();
+            return Err(Error::SavedTensor { name, problem: TensorProblem::Missing });
+        }
+    };
+    Ok(Some(Batch { inputs: on_device(inputs)?, targets: on_device(targets)? }))
 }

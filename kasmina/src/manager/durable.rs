@@ -31,8 +31,8 @@ use crate::telemetry::events;
 use crate::weight::{ElementType, WeightSet, WeightSource};
 
 const FORMAT: u32 = 3;
-/// The largest revision that is taken up: there are more after it than changes can be made.
-const MAX_REVISION: u64 = u64::MAX / 2;
+/// The largest revision, and the most confirmations, that are taken up: there are more after it than can be made.
+const MAX_COUNT: u64 = u64::MAX / 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,6 +51,9 @@ struct Document {
     unreturned: Vec<SavedTransition>,
     /// Without it an epoch that is taken up in its middle would be audited twice, and leaks charged twice.
     epochs_since_audit: Monitor,
+    /// Whether the samples that are kept are of the epoch that goes on. Earlier builds forgot it.
+    #[serde(default)]
+    is_filling: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -88,6 +91,7 @@ impl Durable for Kasmina {
             seeds: state.seeds.values().cloned().collect(),
             unreturned: state.unreturned.iter().map(SavedTransition::from).collect(),
             epochs_since_audit: self.monitor,
+            is_filling: self.is_filling,
         };
         let mut tensors = BTreeMap::new();
         for weights in state.model.host().weights() {
@@ -105,7 +109,7 @@ impl Durable for Kasmina {
     fn restore(&mut self, eager: &mut Eager, saved: &SavedState) -> Result<(), Error> {
         self.thread.check(eager)?;
         let document: Document = serde_json::from_str(&saved.json)?;
-        let monitor = document.epochs_since_audit;
+        let (monitor, is_filling) = (document.epochs_since_audit, document.is_filling);
         let began = self.clock.now();
         let state = self.rebuild(document, saved)?;
         let previous = self.take_over(state);
@@ -118,7 +122,7 @@ impl Durable for Kasmina {
         }
         // From here on nothing can fail.
         self.monitor = monitor;
-        (self.is_filling, self.costs) = (false, RefCell::default());
+        (self.is_filling, self.costs) = (is_filling, RefCell::default());
         self.violations.audited(std::iter::empty(), 0, &BTreeMap::new());
         self.untouched = false;
         self.telemetry.event(Event::new(&events::TEACHER_DEREGISTERED));
@@ -144,9 +148,10 @@ impl Kasmina {
             format, host, revision, init_seed, next_seed, confirmations, seeds: records, unreturned, ..
         } = document;
         let (read, confirmed) = (confirmations.read, confirmations.confirmed);
-        require("confirmations", confirmed <= read, confirmed, format_args!("at most {read}"))?;
+        require("confirmations.confirmed", confirmed <= read, confirmed, format_args!("at most {read}"))?;
+        require("confirmations.read", read <= MAX_COUNT, read, format_args!("at most {MAX_COUNT}"))?;
         require("format", format == FORMAT, format, FORMAT)?;
-        require("revision", revision.0 <= MAX_REVISION, revision.0, format_args!("at most {MAX_REVISION}"))?;
+        require("revision", revision.0 <= MAX_COUNT, revision.0, format_args!("at most {MAX_COUNT}"))?;
         require("next_seed", next_seed > 0, next_seed, "at least 1")?;
         let own = &self.config.host;
         require("host", host == *own, format_args!("{host:?}"), format_args!("{own:?}"))?;

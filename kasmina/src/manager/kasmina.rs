@@ -156,8 +156,12 @@ impl Kasmina {
     /// Parameters of the network that `host` describes, without any seed (count). No tensor is made.
     ///
     /// # Errors
-    /// [`Error::Config`] when there would be more than 2^31.
+    /// [`Error::Config`] with every value that is none of a host, or when there would be more than 2^31.
     pub fn count_host_parameters(host: &HostConfig) -> Result<u64, Error> {
+        let issues = host.validate();
+        if !issues.is_empty() {
+            return Err(Error::Config { issues });
+        }
         let (_, tensors) = Host::preview(host, false)?;
         Ok(tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum())
     }
@@ -171,7 +175,7 @@ impl Kasmina {
     pub fn keep_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
         self.thread.check(eager)?;
         if self.lacks_samples() {
-            let kept = self.state.latest_batch.take().filter(|_| self.is_filling);
+            let kept = self.state.latest_batch.as_ref().filter(|_| self.is_filling);
             self.state.latest_batch = Some(init::with_batch(kept, batch)?);
             self.is_filling = true;
         }
@@ -510,6 +514,10 @@ impl SeedManager for Kasmina {
     }
 
     fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
+        // What refuses a batch stands before what keeps it.
+        if self.audit_is_due() {
+            self.task("an audit of isolation")?;
+        }
         self.keep_batch(eager, batch)?;
         self.audit_when_due(eager, batch)
     }

@@ -89,7 +89,7 @@ impl Kasmina {
     }
 
     /// The task of the network, for `what` needs a loss.
-    fn task(&self, what: &'static str) -> Result<&dyn Task, Error> {
+    pub(super) fn task(&self, what: &'static str) -> Result<&dyn Task, Error> {
         self.task.as_deref().ok_or(Error::NoTask { what })
     }
 

@@ -50,12 +50,13 @@ impl Kasmina {
                 self.state.unreturned.push(transition);
             }
         }
-        self.settle_arrivals()?;
+        // Told when the layout knows of the fades, too.
+        let settled = self.settle_arrivals();
         self.state.model.refresh()?;
         if !faded.is_empty() {
             self.update_gauges();
         }
-        written
+        settled.and(written)
     }
 
     /// Moves clocks on and asks the gates ahead. Returns the stage changes since the last end of an epoch that no

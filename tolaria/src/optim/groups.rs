@@ -21,7 +21,7 @@ use crate::cpu::{ZERO_OR_SINGLE, is_zero_or_single};
 pub struct GroupsConfig {
     /// What `weight_decay` of the optimizer is for: `all` parameters, or `matrices`.
     pub decay: Decays,
-    /// What the learning rate is multiplied by for the host, from 0 on; 0 leaves it as it is.
+    /// What the learning rate is multiplied by for the host, from 0 on; 0 leaves it as it is, but that a -0.0 may become 0.0.
     pub host_rate: f64,
     /// The same for seeds.
     pub seed_rate: f64,

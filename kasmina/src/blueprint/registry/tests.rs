@@ -169,6 +169,32 @@ fn a_blueprint_that_does_not_work_where_it_claims_to_is_not_registered() {
         assert_eq!(registry.names(), "attention, causal_attention, conv, mlp, norm_mlp");
     }
 }
+
+/// Claims to fit around a layer, and gives back what it was given.
+#[derive(Debug)]
+struct Echo;
+
+impl Blueprint for Echo {
+    fn name(&self) -> &'static str {
+        "echo"
+    }
+    fn fits(&self, slot: SlotShape) -> bool {
+        matches!(slot, SlotShape::Around { .. })
+    }
+    fn weights(&self, _slot: SlotShape, _width: usize) -> Vec<WeightSpec> {
+        Vec::new()
+    }
+    fn delta(&self, _weights: &[Tensor], h: &Tensor) -> candle_core::Result<Tensor> {
+        Ok(h.clone())
+    }
+}
+
+#[test]
+fn a_blueprint_is_tried_around_a_layer_too() {
+    let error = Registry::standard().register(Arc::new(Echo)).unwrap_err().to_string();
+    assert_eq!(error, "a seed of blueprint `echo` turned shape [2, 4] into [2, 6]");
+}
+
 /// An `mlp` whose last tensors have other names.
 #[derive(Debug)]
 struct Named([&'static str; 2]);

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::host::build::Builder;
 use crate::host::build::head::pooled_head;
 use crate::host::network::HostLayer;
-use crate::host::{Pool, SlotShape, conv1d, from_rows};
+use crate::host::{Pool, SlotShape, Window, conv1d, from_rows};
 use crate::weight::{Init, View, WeightSet, WeightSpec};
 
 pub(in crate::host) fn cnn1d(
@@ -28,9 +28,10 @@ pub(in crate::host) fn cnn1d(
         let shape = [kernel * channels, width];
         let specs = [WeightSpec::new("weight", shape, init), WeightSpec::new("bias", [width], init)];
         let weights = builder.weights(&format!("host.block{index}"), &specs)?;
-        builder.segment(vec![Arc::new(ConvRelu { weights, padding, stride })]);
+        let window = Window { kernel, padding, stride };
+        builder.segment(vec![Arc::new(ConvRelu { weights, window })]);
         // Later blocks see shorter signals; with padding at least one window always fits, see the test of hosts.
-        length = (length + 2 * padding).saturating_sub(kernel) / stride + 1;
+        length = window.num_outputs(length);
         channels = width;
         builder.slot(format!("block{index}"), SlotShape::Signal { channels, length })?;
     }
@@ -41,15 +42,15 @@ pub(in crate::host) fn cnn1d(
 #[derive(Debug)]
 struct ConvRelu {
     weights: WeightSet,
-    padding: usize,
-    stride: usize,
+    window: Window,
 }
 
 impl HostLayer for ConvRelu {
     fn forward(&self, h: &Tensor, view: View) -> TensorResult<Tensor> {
         let weights = self.weights.view(view);
-        let rows = conv1d(h, &weights[0], &weights[1], (self.padding, self.stride), Activation::Relu)?;
-        from_rows(&rows, h.dim(0)?)
+        let window = self.window;
+        let rows = conv1d(h, &weights[0], &weights[1], (window.padding, window.stride), Activation::Relu)?;
+        from_rows(&rows, window.num_outputs(h.dim(2)?))
     }
 
     fn weights(&self) -> Option<&WeightSet> {

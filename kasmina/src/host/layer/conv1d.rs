@@ -12,9 +12,9 @@ pub(crate) fn to_rows(h: &Tensor) -> Result<Tensor> {
 }
 
 /// Rows (B·L, C) → (B, C, L).
-pub(crate) fn from_rows(rows: &Tensor, num_samples: usize) -> Result<Tensor> {
+pub(crate) fn from_rows(rows: &Tensor, length: usize) -> Result<Tensor> {
     let (num_rows, channels) = rows.dims2()?;
-    rows.reshape((num_samples, num_rows / num_samples, channels))?.transpose(1, 2)
+    rows.reshape((num_rows / length, length, channels))?.transpose(1, 2)
 }
 
 /// activation(weight ∗ h + bias): `h` (B, in, L), `weight` (kernel·in, out) with the taps outside, `bias` (out) → rows
@@ -59,7 +59,7 @@ mod tests {
                 for dtype in [DType::F32, DType::F64, DType::BF16] {
                     check(&case, dtype, |h, weight, bias| {
                         let rows = conv1d(&h.squeeze(2)?, weight, bias, (padding, stride), Activation::None)?;
-                        from_rows(&rows, h.dim(0)?)?.unsqueeze(2)
+                        from_rows(&rows, window.num_outputs(length))?.unsqueeze(2)
                     });
                 }
             }

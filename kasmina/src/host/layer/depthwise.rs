@@ -51,7 +51,8 @@ mod tests {
                 };
                 for dtype in [DType::F32, DType::F64, DType::BF16] {
                     check(&case, dtype, |h, weight, bias| {
-                        from_rows(&depthwise1d(&h.squeeze(2)?, weight, bias, window)?, h.dim(0)?)?.unsqueeze(2)
+                        let rows = depthwise1d(&h.squeeze(2)?, weight, bias, window)?;
+                        from_rows(&rows, window.num_outputs(length))?.unsqueeze(2)
                     });
                 }
             }

@@ -54,6 +54,36 @@ fn every_slot_has_the_shape_it_announces() {
 }
 
 #[test]
+fn no_samples_have_no_logits() {
+    let (channels, pool) = (vec![4, 3], Pool::Mean);
+    for (inputs, config) in [
+        (6, HostConfig::Mlp { inputs: 6, hidden: vec![4], classes: 3 }),
+        (8, HostConfig::Cnn1d { length: 8, channels: channels.clone(), kernel: 4, stride: 2, classes: 3, pool }),
+        (8, HostConfig::Transformer { inputs: 8, patch: 2, width: 4, heads: 2, layers: 2, mlp_ratio: 3, classes: 3 }),
+        (
+            40,
+            HostConfig::Cnn2d {
+                height: 5,
+                width: 4,
+                input_channels: 2,
+                channels,
+                kernel: 3,
+                stride: 2,
+                classes: 3,
+                pool,
+            },
+        ),
+    ] {
+        let host = host(&config);
+        let mut h = host.lift(&Tensor::zeros((0, inputs), DType::F32, &Device::Cpu).unwrap(), View::Live).unwrap();
+        for index in 0..host.slots().len() {
+            h = host.segment(index, h, View::Live).unwrap();
+        }
+        assert_eq!(h.dims(), [0, 3], "{config:?}");
+    }
+}
+
+#[test]
 fn an_image_and_its_vector_have_the_same_logits() {
     let (channels, pool) = (vec![4], Pool::Flatten);
     let config =
@@ -145,6 +175,13 @@ fn a_host_is_as_large_as_it_was_counted_to_be() {
         let found: usize = host(&config).weights().map(WeightSet::num_elements).sum();
         assert_eq!(num_previewed(&config), found as u64, "{config:?}");
     }
+}
+
+#[test]
+fn what_cannot_be_a_host_is_refused_before_it_is_counted() {
+    let config = HostConfig::Cnn1d { length: 8, channels: vec![2], kernel: 3, stride: 0, classes: 2, pool: Pool::Mean };
+    let error = crate::Kasmina::count_host_parameters(&config).unwrap_err();
+    assert!(error.to_string().contains("stride"), "{error}");
 }
 
 #[track_caller]

@@ -98,7 +98,8 @@ impl Conditions {
         let Some(measured) = self.fresh(config, "effect", measured) else { return };
         let Counterfactual { loss_gain, std_error, accuracy_gain_pp: _, num_samples } = measured;
         let bound = loss_gain + config.confidence_z * std_error;
-        let met = num_samples >= MIN_SAMPLES && std_error >= 0.0 && loss_gain.is_finite() && bound >= 0.0;
+        let is_measured = (0.0..f64::INFINITY).contains(&std_error) && loss_gain.is_finite();
+        let met = num_samples >= MIN_SAMPLES && is_measured && bound >= 0.0;
         self.holds(met, format!("effect {loss_gain:.5}, upper bound {bound:.5}, needs at least 0"));
     }
 

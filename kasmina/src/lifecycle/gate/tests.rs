@@ -451,6 +451,7 @@ fn where_gains_are_confirmed_blending_and_permanence_ask_for_it_and_how_much_dep
     for broken in [
         Counterfactual { num_samples: 1, ..USEFUL },
         Counterfactual { std_error: -0.01, ..USEFUL },
+        Counterfactual { loss_gain: -5.0, std_error: f64::INFINITY, ..USEFUL },
         Counterfactual { loss_gain: f64::INFINITY, ..USEFUL },
     ] {
         let unharmed = Subject { confirmation: confirmed, counterfactual: now(broken), ..holding };
