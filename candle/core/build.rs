@@ -59,6 +59,10 @@ const ARMS: &str = "                match op {
                         grads.add(init, &kept)?;
                         grads.add(src, &grad.gather(indexes, *dim)?)?;
                     }
+                    Op::ScatterAdd(init, indexes, src, dim) => {
+                        grads.add(init, &grad)?;
+                        grads.add(src, &grad.gather(indexes, *dim)?)?;
+                    }
                     Op::Binary(lhs, rhs, BinaryOp::Add) => {
 ";
 

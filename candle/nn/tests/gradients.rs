@@ -237,6 +237,12 @@ fn what_was_written_over_has_no_gradient() {
     check(&[&[2, 4], &[2, 2]], |x| x[0].scatter(&indexes, &x[1], 1));
 }
 
+#[test]
+fn what_was_added_to_keeps_its_gradient() {
+    let indexes = Tensor::new(&[[0_u32, 2], [1, 1]], &Device::Cpu).unwrap();
+    check(&[&[2, 4], &[2, 2]], |x| x[0].scatter_add(&indexes, &x[1], 1));
+}
+
 /// Attention on the CPU computes in `f32`, whatever its inputs are.
 #[test]
 fn attention_on_the_cpu() {
@@ -244,7 +250,16 @@ fn attention_on_the_cpu() {
     {
         let shapes: [&[usize]; 3] =
             [&[batch, queries, heads, 4], &[batch, keys, kv_heads, 4], &[batch, keys, kv_heads, 4]];
-        let masks = [AttnMask::None, AttnMask::causal_with_offset(keys - queries)];
+        let mut masks = vec![AttnMask::None, AttnMask::causal_with_offset(keys - queries)];
+        if queries == 1 {
+            masks.push(AttnMask::causal());
+        }
+        if (batch, queries) == (1, 3) {
+            // The first query sees nothing.
+            let hidden = f32::NEG_INFINITY;
+            let mask = [[[hidden; 3], [0.0, 0.5, hidden], [0.0; 3]]];
+            masks.push(AttnMask::Mask(Tensor::new(&mask, &Device::Cpu).unwrap()));
+        }
         for mask in masks {
             check_within(DType::F32, 1e-2, 2e-3, &shapes, |x| {
                 flash_attn::<f32>(&x[0], &x[1], &x[2], 0.5, mask.clone(), None, None)

@@ -73,10 +73,6 @@ impl NetworkSpec {
     /// [`Error::Config`] for sizes that no host has, [`Error::Saved`] for a list of seeds that cannot act together, and what
     /// refuses a seed that does not fit its slot, or is too large.
     pub fn tensors(&self, registry: &Registry) -> Result<Vec<(String, Vec<usize>)>, Error> {
-        let issues = self.host.validate();
-        if !issues.is_empty() {
-            return Err(Error::Config { issues });
-        }
         let (host, mut tensors) = Host::preview(&self.host, self.has_around())?;
         let (mut last, mut closed) = (None, BTreeSet::new());
         for seed in &self.seeds {

@@ -74,8 +74,12 @@ impl Host {
     /// The network without its tensors, so that there is one description of it, and the names and shapes of those.
     ///
     /// # Errors
-    /// [`Error::Config`] when they would have more than 2^31 elements.
+    /// [`Error::Config`] with every value that is none of a host, and when they would have more than 2^31 elements.
     pub(crate) fn preview(config: &HostConfig, around: bool) -> Result<(Self, Forms), Error> {
+        let issues = config.validate();
+        if !issues.is_empty() {
+            return Err(Error::Config { issues });
+        }
         let mut source = WeightSource::list();
         let host = Self::assemble(config, around, &mut source, &Device::Cpu)?;
         let tensors = source.into_listed();

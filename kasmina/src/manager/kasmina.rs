@@ -158,10 +158,6 @@ impl Kasmina {
     /// # Errors
     /// [`Error::Config`] with every value that is none of a host, or when there would be more than 2^31.
     pub fn count_host_parameters(host: &HostConfig) -> Result<u64, Error> {
-        let issues = host.validate();
-        if !issues.is_empty() {
-            return Err(Error::Config { issues });
-        }
         let (_, tensors) = Host::preview(host, false)?;
         Ok(tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum())
     }
@@ -514,10 +510,7 @@ impl SeedManager for Kasmina {
     }
 
     fn inspect_batch(&mut self, eager: &Eager, batch: &Batch) -> Result<(), Error> {
-        // What refuses a batch stands before what keeps it.
-        if self.audit_is_due() {
-            self.task("an audit of isolation")?;
-        }
+        self.can_audit_when_due()?;
         self.keep_batch(eager, batch)?;
         self.audit_when_due(eager, batch)
     }

@@ -89,7 +89,7 @@ impl Kasmina {
     }
 
     /// The task of the network, for `what` needs a loss.
-    pub(super) fn task(&self, what: &'static str) -> Result<&dyn Task, Error> {
+    fn task(&self, what: &'static str) -> Result<&dyn Task, Error> {
         self.task.as_deref().ok_or(Error::NoTask { what })
     }
 
@@ -99,6 +99,11 @@ impl Kasmina {
         let is_new = |seed| self.state.seeds.get(seed).is_some_and(|record| !record.is_audited());
         let config = &self.config.isolation;
         !shadows.is_empty() && self.monitor.is_due(config, shadows.iter().any(is_new))
+    }
+
+    /// Whether an audit that is due has what it needs: asked before a batch is kept, so that one that is refused changes nothing.
+    pub(super) fn can_audit_when_due(&self) -> Result<(), Error> {
+        if self.audit_is_due() { self.task("an audit of isolation").map(drop) } else { Ok(()) }
     }
 
     /// Audits the batch when that is due; under `strict` a violation is an error.

@@ -129,7 +129,8 @@ impl FixedConfig {
             let is_over = seed.age_epochs >= from.saturating_add(epochs);
             return is_over.then(|| Proposal::act(Operation::Resume { seed: id }, "schedule", detail()));
         }
-        if epochs > 0 && seed.age_epochs == from && seed.stage.is_live() {
+        // At a later epoch where the answer of the first one was too late.
+        if (from..from.saturating_add(epochs)).contains(&seed.age_epochs) && seed.stage.is_live() {
             return Some(Proposal::act(Operation::Pause { seed: id }, "schedule", detail()));
         }
         let (wanted, operation) = match seed.stage {

@@ -8,11 +8,19 @@ use crate::world::World;
 
 /// `epoch rule: operation` of every command in a world of `num_epochs`.
 fn commands(json: &str, world_seed: u64, num_epochs: u64) -> Vec<String> {
+    commands_but_of(0, json, world_seed, num_epochs)
+}
+
+/// The same where what is decided in an epoch comes too late, and is dropped.
+fn commands_but_of(lost_epoch: u64, json: &str, world_seed: u64, num_epochs: u64) -> Vec<String> {
     let mut policy = tamiyo(config(json));
     let mut world = World::new(world_seed, num_epochs);
     let mut told_so_far = Vec::new();
     while let Some(state) = world.next_state() {
         let decision = decide(&mut policy, &state);
+        if state.epoch.0 == lost_epoch {
+            continue;
+        }
         told_so_far.extend(decision.orders.iter().map(|order| format!("{} {}", state.epoch, order.operation)));
         world.obey(&decision);
     }
@@ -57,6 +65,8 @@ fn fixed_pauses_every_seed_at_its_age_and_its_clock_stands_still_meanwhile() {
         "11 fossilize seed-1",
     ];
     assert_eq!(commands(json, 1, 30), expected);
+    // A late answer costs an epoch of the pause, and not all of it.
+    assert_eq!(commands_but_of(5, json, 1, 30)[3..5], ["6 pause seed-1", "8 resume seed-1"]);
 }
 
 #[test]

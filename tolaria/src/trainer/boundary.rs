@@ -243,7 +243,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         let started = self.parts.clock.now();
         let _phase = phase!("decide");
-        let state = self.system_state(eager, measured)?;
+        let mut state = self.system_state(eager, measured)?;
+        if self.nothing_grows() {
+            state.slots.iter_mut().for_each(|slot| slot.offers.clear());
+        }
         let Decision { orders, waiting } = self.ask_policy(&state);
         let mut commands = Vec::with_capacity(orders.len());
         for order in orders {

@@ -72,6 +72,19 @@ fn each_level_does_what_it_says_and_no_more() {
 }
 
 #[test]
+fn nothing_is_on_offer_while_nothing_grows_so_that_a_germination_is_put_off_and_not_lost() {
+    // At the ends of the two epochs that are left, where it is lowered in the fourth.
+    for (orders, num_grown) in [
+        (&[(1, Level::Conservative)][..], 0),
+        (&[(1, Level::Conservative), (3 * STEPS_PER_EPOCH + 1, Level::Normal)], 2),
+    ] {
+        let mut world = world(&[Act::GerminateOffered], SafetyConfig::default(), &[]);
+        assert_eq!(run(&mut world, orders).0, Outcome::Completed);
+        assert_eq!((num_seeds(&world), world.counter("mode.refused_total", &[])), (num_grown, 0));
+    }
+}
+
+#[test]
 fn at_the_third_level_ramps_and_clocks_of_seeds_stand_still_until_it_is_lowered() {
     let acts = [Act::Germinate, Act::Nothing];
     let ages = |orders: &[(u64, Level)]| {

@@ -34,6 +34,8 @@ pub(crate) const STEPS_PER_EPOCH: u64 = 3;
 pub(crate) enum Act {
     Nothing,
     Germinate,
+    /// The same where something is on offer.
+    GerminateOffered,
     /// A germination, once the gate is opened.
     Sleep,
     Fail,
@@ -93,6 +95,10 @@ impl Policy for Odd {
         let orders = match act {
             Act::Nothing => Vec::new(),
             Act::Germinate => vec![germinate],
+            Act::GerminateOffered => {
+                let is_offered = free.is_some_and(|slot| !slot.offers.is_empty());
+                is_offered.then_some(germinate).into_iter().collect()
+            }
             Act::Sleep => {
                 self.gate.recv().unwrap_or(());
                 vec![germinate]

@@ -25,8 +25,8 @@ impl Attention {
                 let mask = wide(mask)?.to_dtype(like.dtype())?;
                 return Ok(Some(if mask.rank() == 3 { mask.unsqueeze(1)? } else { mask }));
             }
-            // Batches are aligned at their ends.
-            AttnMask::Causal { .. } if batch > 1 => keys.saturating_sub(queries),
+            // Batches are aligned at their ends, and one query sees all keys.
+            AttnMask::Causal { .. } if batch > 1 || queries == 1 => keys.saturating_sub(queries),
             AttnMask::Causal { kv_offset } => *kv_offset,
         };
         let hidden = (0..queries).flat_map(|query| (0..keys).map(move |key| f32::from(key > query + offset)));
@@ -93,6 +93,14 @@ impl CustomOp3 for Attention {
             None => capped,
         };
         let weights = crate::ops::softmax(&masked, D::Minus1)?;
+        let weights = match self.mask {
+            // A query that sees nothing is answered with zeros.
+            AttnMask::Mask(_) => {
+                let is_blind = masked.max_keepdim(D::Minus1)?.eq(f64::NEG_INFINITY)?.broadcast_as(weights.shape())?;
+                is_blind.where_cond(&weights.zeros_like()?, &weights)?
+            }
+            AttnMask::None | AttnMask::Causal { .. } => weights,
+        };
         let grad = wide(grad)?;
         let of_weights = grad.matmul(&values_by_head.t()?)?;
         let of_product = super::norm::softmax(&weights, &of_weights)?;

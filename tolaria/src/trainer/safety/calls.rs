@@ -151,9 +151,14 @@ impl Calls {
         }
     }
 
+    /// Whether the seed manager is left alone.
+    fn leaves_alone(&self, has_deadline: bool) -> bool {
+        has_deadline && self.permit.is_none()
+    }
+
     /// Why an order is not carried out; absent where it may be.
     fn refusal(&mut self, operation: &Operation, has_deadline: bool) -> Option<String> {
-        let reason = if has_deadline && self.permit.is_none() {
+        let reason = if self.leaves_alone(has_deadline) {
             "the seed manager was late, and is left alone"
         } else if self.is_conservative && grows(operation) {
             "conservative mode: nothing grows"
@@ -236,6 +241,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         calls.settle_mode();
         decision
+    }
+
+    /// Whether no seed can be germinated now: then nothing is on offer, so that a policy puts a germination off and does not lose it.
+    pub(in crate::trainer) fn nothing_grows(&self) -> bool {
+        let calls = &self.safety.calls;
+        calls.is_conservative || calls.leaves_alone(self.config.safety.seeds_ms.is_some())
     }
 
     /// Why an order is not carried out; absent where it may be.
