@@ -132,8 +132,8 @@ fn tell(args: &ExplainArgs) -> anyhow::Result<()> {
     let data = &loaded.config.data.name;
     let not_set = || "not set".to_owned();
     let name = data.to_string();
-    let format = loaded.config.data.format.iter().filter_map(|format| Layer::flag("", "data.format", format));
-    let of_data = Layer::flag("", "data.name", &name).into_iter().chain(format).collect();
+    let format = loaded.config.data.format.iter().filter_map(|format| Layer::text_flag("", "data.format", format));
+    let of_data = Layer::text_flag("", "data.name", &name).into_iter().chain(format).collect();
     let follows = || "follows from the data, which cannot be read here".to_owned();
     let (default, value) = match sizes {
         Sizes::Unknown if matches!(loaded.provenance.get(key), None | Some(Place::Default { .. })) => {

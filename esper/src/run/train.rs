@@ -301,8 +301,8 @@ fn begin(name: &str, plan: &Plan, fs: Arc<dyn Fs>, clock: &dyn Clock) -> anyhow:
 
 /// A path as one word of a shell, which is no flag.
 fn for_shell(path: &Path) -> String {
-    let shown = path.display();
-    let text = if path.to_string_lossy().starts_with('-') { format!("./{shown}") } else { shown.to_string() };
+    let shown = path.display().to_string();
+    let text = if shown.starts_with('-') { format!("./{shown}") } else { shown };
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "_./-".contains(c));
     if is_plain { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }

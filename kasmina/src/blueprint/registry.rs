@@ -211,7 +211,7 @@ impl Registry {
 }
 
 /// Shapes at which a new blueprint is tried: of each kind an ordinary one, and the least of each size.
-const PROBES: [SlotShape; 17] = [
+const PROBES: [SlotShape; 18] = [
     SlotShape::Vector { features: 6 },
     SlotShape::Vector { features: 1 },
     SlotShape::Signal { channels: 3, length: 5 },
@@ -229,6 +229,7 @@ const PROBES: [SlotShape; 17] = [
     SlotShape::Causal { length: 1, features: 6 },
     SlotShape::Around { inputs: 6, features: 4 },
     SlotShape::Around { inputs: 6, features: 1 },
+    SlotShape::Around { inputs: 1, features: 4 },
 ];
 const PROBE_WIDTHS: [usize; 2] = [1, 4];
 

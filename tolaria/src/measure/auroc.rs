@@ -26,7 +26,7 @@ pub fn auroc() -> Measure {
     Measure::new(AUROC, counts, value)
 }
 
-/// How many flags that are not set, then how many that are, fall into each step of probability: one row.
+/// How many flags that are not set, then how many that are, fall into each step of logits: one row.
 fn counts(logits: &Tensor, flags: &Tensor) -> Result<Tensor> {
     let flags = flags.flatten_all()?;
     // A logit that is no number goes to the first step, as a prediction of nothing.

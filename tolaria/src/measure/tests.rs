@@ -139,7 +139,7 @@ fn set_flags_are_found_by_the_sign_and_ordered_by_their_logits() {
     let expected = wins / (of(1.0).count() * of(0.0).count()) as f64;
     let found = of_values(&auroc(), &logits, &set, 1, 64).unwrap();
     assert!((found - expected).abs() < 1e-3, "{found} in steps, {expected} exactly");
-    // Probabilities of a ten thousandth, of which each set flag has more than the one that is not.
+    // Probabilities of a ten thousandth, of which each set flag has more than the unset one beside it.
     check_values(&auroc(), (&[-9.0, -9.1, -8.0, -8.1], &[1.0, 0.0, 1.0, 0.0]), 1, Some(0.75));
 }
 

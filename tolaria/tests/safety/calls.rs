@@ -79,17 +79,20 @@ impl Observer for OpensAt<'_> {
 fn an_answer_that_comes_an_epoch_late_is_dropped_and_the_next_one_counts() {
     let expected = world(&[Act::Nothing, Act::Nothing, Act::Germinate, Act::Nothing], SafetyConfig::default(), &[]);
     let expected = { expected }.run();
-    let acts = [Act::Sleep, Act::Germinate, Act::Nothing];
-    let mut late = world(&acts, policy_ms(300), &[]);
-    // Asked at the end of the first epoch, it is still thinking at the end of the second; its answer comes in the third.
-    let gate = late.gate.clone();
-    let mut observer = OpensAt(2 * STEPS_PER_EPOCH + 1, &gate);
-    late.trainer.run(&mut Eager::acquire().unwrap(), &mut observer).unwrap();
-    assert_eq!(late.bits(), expected);
-    let counts = ["timeout.tamiyo_total", "timeout.late_answers_total", "mode.conservative_entered_total"];
-    assert_eq!(counts.map(|name| late.counter(name, &[])), [1, 1, 1]);
-    assert_eq!((late.num_events("conservative_mode_entered"), late.num_events("conservative_mode_cleared")), (1, 1));
-    assert_eq!((late.gauge("mode.conservative", &[]), late.gauge("breaker.state", &["policy"])), (0, 1));
+    // What it is shown then is on offer again.
+    for then in [Act::Germinate, Act::GerminateOffered] {
+        let mut late = world(&[Act::Sleep, then, Act::Nothing], policy_ms(300), &[]);
+        // Asked at the end of the first epoch, it is still thinking at the end of the second; its answer comes in the third.
+        let gate = late.gate.clone();
+        let mut observer = OpensAt(2 * STEPS_PER_EPOCH + 1, &gate);
+        late.trainer.run(&mut Eager::acquire().unwrap(), &mut observer).unwrap();
+        assert_eq!(late.bits(), expected, "{then:?}");
+        let counts = ["timeout.tamiyo_total", "timeout.late_answers_total", "mode.conservative_entered_total"];
+        assert_eq!(counts.map(|name| late.counter(name, &[])), [1, 1, 1]);
+        let events = ["conservative_mode_entered", "conservative_mode_cleared"];
+        assert_eq!(events.map(|name| late.num_events(name)), [1, 1]);
+        assert_eq!((late.gauge("mode.conservative", &[]), late.gauge("breaker.state", &["policy"])), (0, 1));
+    }
 }
 
 #[test]

@@ -246,7 +246,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Whether no seed can be germinated now: then nothing is on offer, so that a policy puts a germination off and does not lose it.
     pub(in crate::trainer) fn nothing_grows(&self) -> bool {
         let calls = &self.safety.calls;
-        calls.is_conservative || calls.leaves_alone(self.config.safety.seeds_ms.is_some())
+        // Where its last answer alone is the reason, a good one ends that before it is carried out.
+        let is_policy_trusted = calls.policy.state == BreakerState::Closed;
+        calls.is_emergency
+            || !is_policy_trusted
+            || !calls.seeds.is_trusted()
+            || calls.leaves_alone(self.config.safety.seeds_ms.is_some())
     }
 
     /// Why an order is not carried out; absent where it may be.
