@@ -235,6 +235,13 @@ impl GraphKey {
         self
     }
 
+    /// Sets what else picks the kernels of the matrix products.
+    #[must_use]
+    pub fn switches(mut self, switches: ProductSwitches) -> Self {
+        self.switches = switches;
+        self
+    }
+
     /// Sets the structure of the network.
     #[must_use]
     pub fn topology(mut self, topology: TopologyRevision) -> Self {
@@ -293,7 +300,7 @@ mod tests {
         let key = GraphKey::new(ExecutionMode::Train, &Device::Cpu).precision(Precision::Bf16);
         let with = |tf32, bf16_sums, f16_sums| {
             let switches = ProductSwitches { tf32, bf16_sums, f16_sums };
-            GraphKey { switches, ..key.clone() }.to_string()
+            key.clone().switches(switches).to_string()
         };
         assert_eq!(with(false, false, false), key.to_string());
         assert_eq!(with(true, false, true), format!("{key} switches=tf32+f16_sums"));

@@ -1,7 +1,8 @@
 //! Averages of parameters over steps: what is evaluated and exported in their place.
 //!
 //! `a += (1 - decay) (p - a)` after each update of a parameter, on its device and within the step; the first step makes it the
-//! parameter, as PyTorch's `AveragedModel` does. A step that changes nothing leaves it, also the first one: then it starts from there. It belongs to a parameter's name, as moments do.
+//! parameter, as PyTorch's `AveragedModel` does. A step that changes nothing leaves it, also the first one: then it starts from
+//! there. It belongs to a parameter's name, as moments do.
 
 use std::collections::BTreeMap;
 

@@ -162,12 +162,12 @@ impl<M: TrainableModel> Evaluated<'_, M> {
     fn key(&self, shape: &EvaluationShape) -> GraphKey {
         let spec = self.held_out.data.spec();
         let dims: Vec<usize> = std::iter::once(shape.num_samples).chain(spec.inputs.dims().iter().copied()).collect();
-        let key = GraphKey::new(ExecutionMode::Infer, self.held_out.device)
+        GraphKey::new(ExecutionMode::Infer, self.held_out.device)
             .topology(shape.topology)
             .precision(shape.precision)
+            .switches(shape.switches)
             .shape(dims, spec.inputs.dtype())
-            .tag("probes", format!("{:?}", shape.probes));
-        GraphKey { switches: shape.switches, ..key }
+            .tag("probes", format!("{:?}", shape.probes))
     }
 
     fn named(&self) -> impl Iterator<Item = (&str, &Tensor)> {

@@ -82,8 +82,8 @@ impl<M: TrainableModel> Region<'_, M> {
             .tag("optimizer", self.optimizer.config().name())
             .topology(shape.topology)
             .precision(shape.precision)
+            .switches(shape.switches)
             .tag("tells_owners_apart", shape.tells_owners_apart.to_string());
-        key.switches = shape.switches;
         for size in &self.plan.sizes {
             let inputs = &self.data.spec().inputs;
             let dims: Vec<usize> = std::iter::once(*size).chain(inputs.dims().iter().copied()).collect();
