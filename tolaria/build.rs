@@ -68,5 +68,5 @@ fn structure(rule: &Source) -> String {
 /// The kernels of all rules.
 fn kernels() -> String {
     let kernels: String = rules::SOURCES.iter().map(|rule| format!(" UPDATE({})", rule.name)).collect();
-    format!("#define UPDATE_RULES{kernels}\n")
+    format!("#define TABLE_WIDTH {}\n#define UPDATE_RULES{kernels}\n", rules::TABLE_WIDTH)
 }

@@ -163,7 +163,11 @@ fn snapshot(trainer: &mut Run) -> Snapshot {
 fn a_precision_that_a_device_or_a_network_does_not_have_is_refused_by_name() {
     let (config, parts) = Setting::new(TrainPrecision::Tf32).parts(true);
     let error = Trainer::new(config, parts).unwrap_err().to_string();
-    assert!(error.contains("precision") && error.contains("expected `f32`, `bf16`, `f16` or `bf16_pure`"), "{error}");
+    assert!(
+        error.contains("precision")
+            && error.contains("expected `f32`, `bf16`, `f16`, `bf16_pure` or `bf16_stochastic`"),
+        "{error}"
+    );
     for precision in [TrainPrecision::Bf16, TrainPrecision::F16] {
         let (config, parts) = Setting::new(precision).parts(false);
         let error = Trainer::new(config, parts).unwrap().run(&mut eager(), &mut NullObserver).unwrap_err().to_string();
@@ -184,7 +188,8 @@ fn a_precision_that_a_device_or_a_network_does_not_have_is_refused_by_name() {
         let (config, parts) = Setting::new(built).parts(true);
         let error = Trainer::new(TrainConfig { precision: asked, ..config }, parts).unwrap_err().to_string();
         assert!(
-            error.starts_with(message) && error.contains("`bf16_pure` trains parameters of bf16, all others"),
+            error.starts_with(message)
+                && error.contains("`bf16_pure` and `bf16_stochastic` train parameters of bf16, all others"),
             "{error}"
         );
     }
@@ -368,6 +373,7 @@ type SavedStateBits = (String, Vec<u32>);
 fn a_run_that_is_taken_up_has_the_scale_and_the_bits_of_one_that_never_stopped() {
     let pure = |optimizer| Setting { optimizer, ..Setting::new(TrainPrecision::Bf16Pure) };
     let averaged = Setting { ema_decay: Some(0.9), ..pure(ADAM_W) };
+    let stochastic = |optimizer| Setting { optimizer, ..Setting::new(TrainPrecision::Bf16Stochastic) };
     for setting in [
         Setting::f16(16_777_216.0, 3),
         Setting::new(TrainPrecision::Bf16),
@@ -375,6 +381,8 @@ fn a_run_that_is_taken_up_has_the_scale_and_the_bits_of_one_that_never_stopped()
         pure(PLAIN),
         pure(ADAM_W),
         averaged,
+        stochastic(PLAIN),
+        Setting { ema_decay: Some(0.9), ..stochastic(ADAM_W) },
     ] {
         let expected = ended(&mut setting.trainer());
         // Amid the search for a scale, while it grows, at the end of an epoch.
@@ -405,6 +413,7 @@ fn half_precision_learns_what_single_precision_learns() {
         (Setting::new(TrainPrecision::Bf16), 1e-2),
         (Setting::f16(1024.0, 2000), 1e-3),
         (Setting::new(TrainPrecision::Bf16Pure), 2e-2),
+        (Setting::new(TrainPrecision::Bf16Stochastic), 2e-2),
     ] {
         let found = losses(&setting);
         assert_ne!(found, expected, "nothing was rounded");
@@ -436,6 +445,22 @@ fn pure_half_precision_is_of_bf16_throughout_and_adds_gradients_up_alike() {
         assert_eq!(kept[name].dtype(), expected, "{name}");
     }
     assert_eq!(kept.len(), 8);
+}
+
+#[test]
+fn what_was_learned_with_the_other_rounding_is_refused_before_anything_changes() {
+    let [pure, stochastic] = [TrainPrecision::Bf16Pure, TrainPrecision::Bf16Stochastic].map(Setting::new);
+    for (of, other) in [(&pure, &stochastic), (&stochastic, &pure)] {
+        let [mut first, mut second] = [of, other].map(|setting| setting.trainer());
+        [&mut first, &mut second].into_iter().for_each(|trainer| run_to(trainer, 3));
+        let (kept, before) = (snapshot(&mut first), numbers(&snapshot(&mut second)));
+        let error = second.restore(&mut eager(), &kept).unwrap_err().to_string();
+        assert!(
+            error.contains("optimizer state of `first`: expected F32 [2, 24]") && error.contains("I16 [24]"),
+            "{error}"
+        );
+        assert_eq!(numbers(&snapshot(&mut second)), before);
+    }
 }
 
 #[test]

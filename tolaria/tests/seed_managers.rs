@@ -426,7 +426,7 @@ fn assert_refused(error: &Error, found_type: &str) {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     let text = error.to_string();
     let expected = format!(
-        "parameter `offset` is {found_type}: expected f32 with this `precision`; `bf16_pure` trains parameters of bf16, all others \
+        "parameter `offset` is {found_type}: expected f32 with this `precision`; `bf16_pure` and `bf16_stochastic` train parameters of bf16, all others \
          those of f32"
     );
     assert_eq!(text, expected);

@@ -39,7 +39,7 @@ impl OptimizerStep {
     #[cfg_attr(not(feature = "cuda"), allow(unreachable_code, reason = "without GPU support there is no session"))]
     pub(crate) fn new(gpu: &Gpu, work: Workload) -> Result<Self, Error> {
         let Batch { inputs, targets } = work.batch(0)?;
-        let mut optimizer = Optimizer::new(work.optimizer);
+        let mut optimizer = Optimizer::new(work.optimizer).rounding(work.rounding);
         let model = &work.model;
         // Makes the moments; the count of updates starts with the first step all the same in every run.
         let plan = optimizer.prepare(model.parameters(), model.layout(), work.learning_rate)?;
@@ -61,7 +61,8 @@ impl OptimizerStep {
     /// The same, whose updates write copies of the weights where its products round them: as the trainer's do where they are replayed.
     pub(crate) fn copying(mut self) -> Result<Self, Error> {
         let (model, rate) = (&self.work.model, self.work.learning_rate);
-        self.optimizer = Optimizer::new(self.work.optimizer).copying(self.work.rounds_weights);
+        let optimizer = Optimizer::new(self.work.optimizer).rounding(self.work.rounding);
+        self.optimizer = optimizer.copying(self.work.rounds_weights);
         self.optimizer.prepare(model.parameters(), model.layout(), rate)?;
         // Nobody but the optimizer writes parameters from here on.
         self.optimizer.refresh_copies(model.parameters(), model.layout())?;

@@ -93,8 +93,8 @@ impl Linear {
             }
             Form::Layers => {
                 let precision = match self.variant.precision {
-                    Precision::F32 | Precision::Tf32 | Precision::Bf16Pure => esper_layers::Precision::AsIs,
                     Precision::Bf16 => esper_layers::Precision::Bf16,
+                    _ => esper_layers::Precision::AsIs,
                 };
                 let options = LinearOptions { order: WeightOrder::OutIn, activation, precision };
                 esper_layers::linear(x, &self.weight, self.bias.as_deref(), &options)

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use candle_core::{DType, Tensor};
+use tolaria::optim::Rounding;
 
 /// Who computes a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,11 +43,13 @@ pub(crate) enum Precision {
     Bf16,
     /// Parameters and signals of `bf16`; updates are compensated.
     Bf16Pure,
+    /// The same, with updates that are rounded at random.
+    Bf16Stochastic,
 }
 
 impl Precision {
     /// All of them.
-    pub(crate) const ALL: [Self; 4] = [Self::F32, Self::Tf32, Self::Bf16, Self::Bf16Pure];
+    pub(crate) const ALL: [Self; 5] = [Self::F32, Self::Tf32, Self::Bf16, Self::Bf16Pure, Self::Bf16Stochastic];
 
     /// Its name in results.
     pub(crate) fn name(self) -> &'static str {
@@ -55,12 +58,18 @@ impl Precision {
             Self::Tf32 => "tf32",
             Self::Bf16 => "bf16",
             Self::Bf16Pure => "bf16_pure",
+            Self::Bf16Stochastic => "bf16_stochastic",
         }
     }
 
     /// Type of the parameters.
     pub(crate) fn of_parameters(self) -> DType {
-        if self == Self::Bf16Pure { DType::BF16 } else { DType::F32 }
+        if matches!(self, Self::Bf16Pure | Self::Bf16Stochastic) { DType::BF16 } else { DType::F32 }
+    }
+
+    /// How updates leave parameters of `bf16`.
+    pub(crate) fn rounding(self) -> Rounding {
+        if self == Self::Bf16Stochastic { Rounding::Stochastic } else { Rounding::Compensated }
     }
 }
 
@@ -96,7 +105,7 @@ impl Variant {
     /// What reaches a layer: of the type of the parameters, where that is `bf16`, and of the type that layers multiply, as with
     /// PyTorch's autocast.
     pub(crate) fn signal(self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let is_half = self.precision == Precision::Bf16Pure || self.rounds_weights();
+        let is_half = self.precision.of_parameters() == DType::BF16 || self.rounds_weights();
         if is_half { x.to_dtype(DType::BF16) } else { Ok(x.clone()) }
     }
 

@@ -5,7 +5,7 @@ use leyline::batch::Batch;
 use leyline::model::{Pass, TrainableModel};
 use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec};
-use tolaria::optim::OptimizerConfig;
+use tolaria::optim::{OptimizerConfig, Rounding};
 use tolaria::plain::PlainModel;
 
 use super::{Conv2d, Conv2dConfig, Draw, Linear, Mlp, MlpConfig, Transformer, TransformerConfig, Variant};
@@ -47,6 +47,8 @@ pub(crate) struct Workload {
     pub(crate) tokens: Option<Tokens>,
     /// Whether its layers round weights to `bf16`.
     pub(crate) rounds_weights: bool,
+    /// How updates leave parameters of `bf16`.
+    pub(crate) rounding: Rounding,
 }
 
 /// What a language model learns from in a step.
@@ -115,6 +117,7 @@ impl Workload {
             learning_rate: 0.01,
             tokens: None,
             rounds_weights: variant.rounds_weights(),
+            rounding: variant.precision.rounding(),
         })
     }
 
@@ -146,6 +149,7 @@ impl Workload {
             learning_rate: 1e-3,
             tokens: None,
             rounds_weights: variant.rounds_weights(),
+            rounding: variant.precision.rounding(),
         })
     }
 
@@ -204,6 +208,7 @@ impl Workload {
             learning_rate: 1e-3,
             tokens,
             rounds_weights: variant.rounds_weights(),
+            rounding: variant.precision.rounding(),
         }
     }
 
@@ -225,6 +230,7 @@ impl Workload {
             learning_rate: 1e-3,
             tokens: None,
             rounds_weights: variant.rounds_weights(),
+            rounding: variant.precision.rounding(),
         })
     }
 

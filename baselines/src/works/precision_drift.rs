@@ -23,13 +23,13 @@ use crate::work::{Needs, Outcome, Setting, Work, settings};
 
 pub(super) const WORK: Work = Work::new(
     "precision-drift",
-    "Training in TF32, bf16, f16 and pure bf16 against f32: losses, accuracy, parameters",
+    "Training in TF32, bf16, f16 and with parameters of bf16 against f32: losses, accuracy, parameters",
     Needs::Nothing,
     run,
 );
 
 const NOTES: &str = "WORK.PRECISION.*: a run of the trainer with `train.precision`, weights and data as in f32, four microbatches per step, one of ref16: ref is linear 4→4, ref16 the reference workload, linear 16→4 in batches of 4. loss, accuracy: of the \
-    training data at the end, evaluated in f32, of bf16_pure in bf16; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
+    training data at the end, evaluated in f32, of bf16_pure and bf16_stochastic in bf16; loss_drift, accuracy_drift: minus that of f32; largest_loss_drift: over all epochs, without sign. \
     parameter_drift: norm of the difference of all parameters from those of f32 over the norm of what f32 has learned (those at the end minus those at the start). skipped: steps \
     that overflowed. seed_drift: the same distance between two runs in f32 from other orders of the samples. tf32 is measured on a GPU. samples_per_s: of \
     runs whose epochs have the data 16 times, the last three of nine epochs, with the evaluation of one batch; one run each, one after the other; tfm5m has 64 tokens a sample. compiled: the share of the steps of all nine epochs that compiled graphs took";
@@ -120,7 +120,13 @@ fn measure(
     if device.is_cuda() {
         throughput(samples, TrainPrecision::F32)?;
     }
-    let reduced = [TrainPrecision::Tf32, TrainPrecision::Bf16, TrainPrecision::F16, TrainPrecision::Bf16Pure];
+    let reduced = [
+        TrainPrecision::Tf32,
+        TrainPrecision::Bf16,
+        TrainPrecision::F16,
+        TrainPrecision::Bf16Pure,
+        TrainPrecision::Bf16Stochastic,
+    ];
     for precision in reduced.into_iter().filter(|precision| device.is_cuda() || *precision != TrainPrecision::Tf32) {
         let found = of(precision, SEEDS[0])?;
         let name = format!("{work}.{}", precision.name());
@@ -155,7 +161,7 @@ fn train(
     times: Option<usize>,
 ) -> Result<Ran, Error> {
     let in_layers = match precision {
-        TrainPrecision::Bf16Pure => Precision::Bf16Pure,
+        TrainPrecision::Bf16Pure | TrainPrecision::Bf16Stochastic => Precision::Bf16Pure,
         _ => Precision::F32,
     };
     let variant = Variant { form: Form::Layers, precision: in_layers };

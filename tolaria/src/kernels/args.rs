@@ -39,7 +39,7 @@ pub(crate) enum Beside<'a> {
 pub(crate) struct ParameterUpdate<'a> {
     pub(crate) parameter: &'a Var,
     pub(crate) beside: Option<Beside<'a>>,
-    /// Shape (moments, elements); absent where the rule keeps none.
+    /// Shape (moments, elements), of `bf16` where the parameter is and has nothing beside it; absent where the rule keeps none.
     pub(crate) moments: Option<&'a Tensor>,
 }
 

@@ -52,14 +52,17 @@ impl DeviceKernels {
         expect(args.constants, DType::F32, TABLE_WIDTH * updates.len(), "optimizer constants")?;
         let (chunks, parts) = (address(&workspace.chunks)?, address(&workspace.parts)?);
         let (coefficients, constants) = (address(args.coefficients)?, address(args.constants)?);
+        let is_half = updates.iter().any(|update| update.parameter.dtype() == DType::BF16);
         let numbers = match updates.iter().find_map(|update| update.beside) {
+            None if is_half => Numbers::Drawn,
             None => Numbers::Whole,
             Some(Beside::Rest(_)) => Numbers::Halves,
             Some(Beside::Copy(_)) => Numbers::Copied,
         };
         let function = self.function(args.element.kernel(numbers))?;
         let stream = self.stream();
-        let most = if numbers == Numbers::Whole { MAX_PARAMETERS } else { MAX_PARAMETERS / 2 };
+        let has_beside = matches!(numbers, Numbers::Halves | Numbers::Copied);
+        let most = if has_beside { MAX_PARAMETERS / 2 } else { MAX_PARAMETERS };
         for (index, few) in updates.chunks(most).enumerate() {
             let first_part = index * most;
             let table = table(few, first_part, workspace, (num_states, numbers))?;
@@ -94,14 +97,16 @@ fn updated(
     updates.iter().enumerate().fold(effect, |effect, (index, update)| {
         let part = first_part + index;
         let length = workspace.starts[part + 1] - workspace.starts[part];
-        let own = if matches!(update.beside, Some(Beside::Rest(_))) { 2 } else { 4 };
+        let own = update.parameter.dtype().size_in_bytes();
         let effect = effect.updating(table.parameter[index], own * length);
         let effect = match update.beside {
             None => effect,
             Some(_) => effect.updating(table.parameter[MAX_PARAMETERS / 2 + index], 2 * length),
         };
         match update.moments {
-            Some(moments) => effect.updating(table.moments[index], 4 * moments.elem_count()),
+            Some(moments) => {
+                effect.updating(table.moments[index], moments.dtype().size_in_bytes() * moments.elem_count())
+            }
             None => effect,
         }
     })
@@ -118,12 +123,13 @@ fn table(
     for (index, update) in updates.iter().enumerate() {
         let part = first_part + index;
         let length = workspace.starts[part + 1] - workspace.starts[part];
-        let dtype = if numbers == Numbers::Halves { DType::BF16 } else { DType::F32 };
+        let is_half = matches!(numbers, Numbers::Halves | Numbers::Drawn);
+        let dtype = if is_half { DType::BF16 } else { DType::F32 };
         expect(update.parameter, dtype, length, "a parameter")?;
         let beside = match (update.beside, numbers) {
             (Some(Beside::Rest(rest)), Numbers::Halves) => Some((rest, DType::I16, "the lower halves of a parameter")),
             (Some(Beside::Copy(copy)), Numbers::Copied) => Some((copy, DType::BF16, "the copy of a parameter")),
-            (None, Numbers::Whole | Numbers::Copied) => None,
+            (None, Numbers::Whole | Numbers::Copied | Numbers::Drawn) => None,
             _ => candle_core::bail!("all parameters of an update are in halves, or none, and those have no copies"),
         };
         if let Some((beside, dtype, what)) = beside {
@@ -132,7 +138,8 @@ fn table(
         }
         match update.moments {
             Some(moments) => {
-                expect(moments, DType::F32, num_states * length, "moments")?;
+                let dtype = if numbers == Numbers::Drawn { DType::BF16 } else { DType::F32 };
+                expect(moments, dtype, num_states * length, "moments")?;
                 table.moments[index] = address(moments)?;
             }
             None if num_states > 0 => candle_core::bail!("every parameter needs its {num_states} moments"),

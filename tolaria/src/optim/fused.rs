@@ -6,8 +6,9 @@ use candle_core::{Tensor, Var};
 use half::bf16;
 
 use super::halves::{halves, whole};
+use super::rounding::Draw;
 use super::rules::Element;
-use crate::cpu::{self, Divide};
+use crate::cpu::{self, Divide, Written};
 
 /// Elements per block: its sum, the parameter and the moments stay in the first-level cache.
 const BLOCK: usize = 1024;
@@ -27,12 +28,22 @@ pub(super) struct Source<'a> {
     pub(super) offset: usize,
 }
 
-/// One parameter of `f32`, or of `bf16` with the rest of it, with its moments, (moments, elements), and its gradient.
+/// What a parameter of `bf16` is updated with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Beside<'a> {
+    /// Its lower halves, (elements) of `i16`.
+    Rest(&'a Tensor),
+    /// What it is rounded by at random.
+    Draw(Draw),
+}
+
+/// One parameter of `f32`, or of `bf16` with something beside it, with its moments, (moments, elements), and its gradient. Moments
+/// are of `bf16` where there is a draw.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Update<'a> {
     pub(super) element: Element,
     pub(super) parameter: &'a Var,
-    pub(super) rest: Option<&'a Tensor>,
+    pub(super) beside: Option<Beside<'a>>,
     pub(super) moments: Option<&'a Tensor>,
     pub(super) source: Source<'a>,
 }
@@ -44,27 +55,43 @@ pub(super) fn update(updates: &[Update<'_>]) -> candle_core::Result<()> {
 
 impl Update<'_> {
     fn run(&self) -> candle_core::Result<()> {
-        let Self { element, parameter, rest, moments, source } = *self;
+        let Self { element, parameter, beside, moments, source } = *self;
         if source.factor.is_nan() {
             return Ok(());
         }
-        let run = |parameter: Numbers<'_>| match moments {
-            None => {
-                run(element, source, Piece { parameter, moments: [&mut [], &mut []], start: 0 });
-                Ok(())
-            }
-            // Moments are a storage of their own, so that both can be held.
-            Some(moments) => cpu::with_slice_mut(moments, |moments| {
-                let (first, second) = moments.split_at_mut(parameter.len());
-                run(element, source, Piece { parameter, moments: [first, second], start: 0 });
-            }),
+        let with_numbers = |parameter: Numbers<'_>| {
+            with_moments(moments, parameter.len(), |moments| {
+                run(element, source, Piece { parameter, moments, start: 0 });
+            })
         };
-        match rest {
-            None => cpu::with_slice_mut(parameter, |numbers| run(Numbers::Whole(numbers)))?,
-            Some(rest) => cpu::with_slice_mut(parameter, |high| {
-                cpu::with_slice_mut(rest, |low| run(Numbers::Halves(high, low)))
+        match beside {
+            None => cpu::with_slice_mut(parameter, |numbers| with_numbers(Numbers::Whole(numbers)))?,
+            Some(Beside::Rest(rest)) => cpu::with_slice_mut(parameter, |high| {
+                cpu::with_slice_mut(rest, |low| with_numbers(Numbers::Halves(high, low)))
             })??,
+            Some(Beside::Draw(draw)) => cpu::with_slice_mut(parameter, |numbers: &mut [bf16]| {
+                with_moments(moments, numbers.len(), |moments| {
+                    let parameter = Numbers::Drawn { draw, numbers, moments };
+                    run(element, source, Piece { parameter, moments: [&mut [], &mut []], start: 0 });
+                })
+            })?,
         }
+    }
+}
+
+/// Both moments of so many numbers, of which the latter or both may be empty.
+fn with_moments<T: Written>(
+    moments: Option<&Tensor>,
+    len: usize,
+    f: impl FnOnce([&mut [T]; 2]),
+) -> candle_core::Result<()> {
+    match moments {
+        None => {
+            f([&mut [], &mut []]);
+            Ok(())
+        }
+        // Moments are a storage of their own, so that a parameter can be held too.
+        Some(moments) => cpu::with_slice_mut(moments, |moments| f(moments.split_at_mut(len).into())),
     }
 }
 
@@ -73,13 +100,18 @@ enum Numbers<'a> {
     Whole(&'a mut [f32]),
     /// As `halves.rs`, each as long as the other.
     Halves(&'a mut [bf16], &'a mut [i16]),
+    Drawn {
+        draw: Draw,
+        numbers: &'a mut [bf16],
+        moments: [&'a mut [bf16]; 2],
+    },
 }
 
 impl Numbers<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Whole(numbers) => numbers.len(),
-            Self::Halves(high, _) => high.len(),
+            Self::Halves(numbers, _) | Self::Drawn { numbers, .. } => numbers.len(),
         }
     }
 
@@ -93,12 +125,24 @@ impl Numbers<'_> {
                 let ((left, right), (left_low, right_low)) = (high.split_at_mut(index), low.split_at_mut(index));
                 (Self::Halves(left, left_low), Self::Halves(right, right_low))
             }
+            Self::Drawn { draw, numbers, moments } => {
+                let ([left, right], [lefts, rights]) = (numbers.split_at_mut(index).into(), split(moments, index));
+                let of = |numbers, moments| Self::Drawn { draw, numbers, moments };
+                (of(left, lefts), of(right, rights))
+            }
         }
     }
 }
 
+/// Moments of the numbers before `index`, and of those from there on.
+fn split<T>(moments: [&mut [T]; 2], index: usize) -> [[&mut [T]; 2]; 2] {
+    let [(left_first, right_first), (left_second, right_second)] =
+        moments.map(|moment| moment.split_at_mut(index.min(moment.len())));
+    [[left_first, left_second], [right_first, right_second]]
+}
+
 fn run(element: Element, source: Source<'_>, piece: Piece<'_>) {
-    let written = piece.parameter.len() + piece.moments.iter().map(|moment| moment.len()).sum::<usize>();
+    let written = (1 + element.num_states()) * piece.parameter.len();
     let num_bytes = (source.rows.len() * piece.parameter.len() + 2 * written) * size_of::<f32>();
     if cpu::worth_threads(num_bytes) {
         cpu::for_each(piece, ELEMENTS_PER_PIECE, &|piece| piece.run(element, source));
@@ -123,11 +167,10 @@ impl Divide for Piece<'_> {
 
     fn split_at(self, index: usize) -> (Self, Self) {
         let (left, right) = self.parameter.split_at(index);
-        let [(left_first, right_first), (left_second, right_second)] =
-            self.moments.map(|moment| moment.split_at_mut(index.min(moment.len())));
+        let [lefts, rights] = split(self.moments, index);
         (
-            Self { parameter: left, moments: [left_first, left_second], start: self.start },
-            Self { parameter: right, moments: [right_first, right_second], start: self.start + index },
+            Self { parameter: left, moments: lefts, start: self.start },
+            Self { parameter: right, moments: rights, start: self.start + index },
         )
     }
 }
@@ -164,6 +207,24 @@ impl Piece<'_> {
                     }
                 }
             }
+            Numbers::Drawn { draw, numbers, moments } => {
+                let mut whole = [[0.0; BLOCK]; 3];
+                let [first, second] = moments.map(|moment| moment.chunks_mut(BLOCK));
+                let mut moments = [first, second];
+                for (index, numbers) in numbers.chunks_mut(BLOCK).enumerate() {
+                    let [first, second] = moments.each_mut().map(|moment| moment.next().unwrap_or_default());
+                    let mut halves = [numbers, first, second];
+                    for (whole, halves) in whole.iter_mut().zip(&halves) {
+                        whole.iter_mut().zip(&**halves).for_each(|(number, half)| *number = half.to_f32());
+                    }
+                    let [block, first, second] = &mut whole;
+                    let len = halves[0].len();
+                    blocks.update_with(&mut block[..len], [&mut first[..len], &mut second[..len]]);
+                    for ((stream, whole), halves) in (0..).zip(&whole).zip(&mut halves) {
+                        draw.round(stream, start + index * BLOCK, whole, halves);
+                    }
+                }
+            }
         }
     }
 }
@@ -181,10 +242,15 @@ struct Blocks<'a> {
 impl Blocks<'_> {
     #[inline(always)]
     fn update(&mut self, block: &mut [f32]) {
+        let state = [self.first.next().unwrap_or_default(), self.second.next().unwrap_or_default()];
+        self.update_with(block, state);
+    }
+
+    #[inline(always)]
+    fn update_with(&mut self, block: &mut [f32], mut state: [&mut [f32]; 2]) {
         let mut sum = [0.0; BLOCK];
         let gradient = self.source.sum(self.at, &mut sum[..block.len()]);
         self.at += block.len();
-        let mut state = [self.first.next().unwrap_or_default(), self.second.next().unwrap_or_default()];
         self.element.update(block, &mut state, gradient);
     }
 }

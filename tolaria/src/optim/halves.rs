@@ -3,8 +3,8 @@
 //! A step of Adam is often less than what `bf16` can tell apart from the parameter: a parameter of `bf16` alone would stay where it
 //! is. So what rounding leaves over is kept beside it (compensated updates: Zamirai et al. 2020, arXiv 2010.06192), here as the
 //! 16 lower bits of the number itself (Kalamkar et al. 2020, arXiv 2005.04680): both together are an `f32`, and an update
-//! is that of `f32`, bit for bit. A remainder in `bf16` takes as much room and holds 2⁻¹⁰ of the parameter's last place at best; stochastic
-//! rounding takes less, and random numbers that a captured step has to count.
+//! is that of `f32`, bit for bit. A remainder in `bf16` takes as much room and holds 2⁻¹⁰ of the parameter's last place at best;
+//! stochastic rounding takes none, and moves a number by its update only on average: `rounding.rs`.
 //!
 //! The upper half is the nearest `bf16`, away from zero where two are equally near, so that the lower half is its distance in units
 //! of 2⁻¹⁶ of the last place. A lower half fits any finite upper one: what sets the parameter to another value moves it by less than

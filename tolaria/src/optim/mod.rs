@@ -26,8 +26,10 @@ mod muon;
 mod ascending;
 mod average;
 mod halves;
+mod rounding;
 mod copies;
 mod fused;
+mod state;
 mod optimizer;
 mod saved;
 
@@ -35,7 +37,8 @@ pub use average::averages;
 pub use config::OptimizerConfig;
 pub use groups::{Decays, GroupsConfig};
 pub use optimizer::{Optimizer, UpdatePlan};
-pub(crate) use rules::{Element, MAX_CONSTANTS as TABLE_WIDTH};
+pub use rounding::Rounding;
+pub(crate) use rules::{Element, TABLE_WIDTH};
 #[cfg(feature = "cuda")]
 pub(crate) use rules::{MAX_SETTINGS, Numbers};
 pub use schedule::{Decay, ScheduleConfig};

@@ -8,7 +8,7 @@
 //! Both rules are element-wise, and run over all parameters at once; each leaves alone what belongs to the other. Between them
 //! the direction of a matrix, which lies where Adam has its second moment, is made orthogonal there.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use leyline::layout::Segment;
 
 use super::rules::{Element, Muon, MuonStep};
@@ -91,13 +91,13 @@ impl Matrix {
     }
 
     /// Makes the direction in the second row of `moments`, (2, elements), orthogonal in place: all its singular values come
-    /// close to 1.
+    /// close to 1. Where moments are of `bf16` each number is rounded to the nearest.
     ///
     /// # Sync
     /// none
     pub(super) fn make_orthogonal(self, moments: &Tensor) -> Result<()> {
         let Self { rows, columns } = self;
-        let direction = moments.narrow(0, 1, 1)?.reshape((rows, columns))?;
+        let direction = moments.narrow(0, 1, 1)?.reshape((rows, columns))?.to_dtype(DType::F32)?;
         // Products of the shorter side.
         let is_tall = rows > columns;
         let direction = if is_tall { direction.t()?.contiguous()? } else { direction };
@@ -110,7 +110,7 @@ impl Matrix {
             x = ((&x * a)? + polynomial.matmul(&x)?)?;
         }
         let x = if is_tall { x.t()?.contiguous()? } else { x };
-        moments.slice_set(&x.reshape((1, rows * columns))?, 0, 1)
+        moments.slice_set(&x.reshape((1, rows * columns))?.to_dtype(moments.dtype())?, 0, 1)
     }
 }
 

@@ -14,7 +14,9 @@ use super::copies::Copies;
 use super::fused::{self, Source};
 use super::groups::GroupsConfig;
 use super::muon::{self, Matrix};
-use super::rules::{Element, MAX_CONSTANTS};
+use super::rounding::{Draw, Rounding};
+use super::rules::{Element, MAX_CONSTANTS, TABLE_WIDTH};
+use super::state::{Form, ParameterState};
 use crate::aggregate::{Coefficients, Combination, Factors, Terms};
 use crate::cpu;
 use crate::error::Error;
@@ -22,32 +24,14 @@ use crate::grad::{Geometry, check_parameters};
 use crate::kernels::{Beside, DeviceKernels, ParameterUpdate, UpdateArgs, Workspace};
 use crate::path::Path;
 
-/// What the optimizer remembers about one parameter.
-#[derive(Debug, Clone)]
-pub(super) struct ParameterState {
-    /// Whose parameter it was in the latest update.
-    pub(super) owner: Owner,
-    /// Updates so far.
-    pub(super) steps: u64,
-    /// Shape (moments, elements), of `f32`: the velocity, or the first and second moments; absent where the rule keeps none.
-    pub(super) moments: Option<Tensor>,
-    /// Of a parameter of `bf16`: the lower halves of its numbers, (elements) of `i16`.
-    pub(super) rest: Option<Tensor>,
-}
-
-impl ParameterState {
-    fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
-        self.moments.iter_mut().chain(&mut self.rest)
-    }
-}
-
 /// Turns gradients into updates of the parameters.
 ///
 /// State and step count belong to a parameter's name: a parameter that appears later starts at its own first step, and
 /// the others go on as if nothing had happened.
 ///
 /// Parameters are of `f32` or `bf16`. Of one of `bf16` it keeps what rounding leaves over, 16 bits per element, so that both
-/// together are the `f32` that the same gradients make: no update is too small for it. Moments are of `f32` beside both.
+/// together are the `f32` that the same gradients make: no update is too small for it. With [`Rounding::Stochastic`] it keeps
+/// nothing and rounds at random. Moments are of `f32`, with that of `bf16` they are of `bf16` too.
 #[derive(Debug)]
 pub struct Optimizer {
     pub(super) config: OptimizerConfig,
@@ -57,6 +41,7 @@ pub struct Optimizer {
     pub(super) averages: Option<Averages>,
     /// Absent where none are kept.
     pub(super) copies: Option<Copies>,
+    pub(super) rounding: Rounding,
     /// On a GPU, of the last gradient that was formed elsewhere.
     tables: Mutex<Option<(Geometry, Arc<Workspace>)>>,
 }
@@ -71,7 +56,8 @@ impl Optimizer {
     /// The same with groups of parameters.
     #[must_use]
     pub fn with_groups(config: OptimizerConfig, groups: GroupsConfig) -> Self {
-        Self { config, groups, states: BTreeMap::new(), averages: None, copies: None, tables: Mutex::new(None) }
+        let (states, rounding, tables) = (BTreeMap::new(), Rounding::default(), Mutex::new(None));
+        Self { config, groups, states, averages: None, copies: None, rounding, tables }
     }
 
     /// The same with an average of each parameter over its updates, `a += (1 - decay) (p - a)`; without a decay none is kept.
@@ -88,6 +74,35 @@ impl Optimizer {
     /// none
     pub fn exchange_averages(&self, parameters: &[Parameter]) -> Result<(), Error> {
         self.averages.as_ref().map_or(Ok(()), |averages| averages.exchange(parameters))
+    }
+
+    /// The same, which leaves parameters of `bf16` so; what was learned in the other way is refused.
+    ///
+    /// # Examples
+    /// ```
+    /// use candle_core::{DType, Device, Tensor, Var};
+    /// use leyline::id::TopologyRevision;
+    /// use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
+    /// use leyline::model::Parameter;
+    /// use tolaria::optim::{Optimizer, OptimizerConfig, Rounding};
+    ///
+    /// let spec = SegmentSpec { name: "w".to_owned(), shape: vec![4096], owner: Owner::Host, isolated: false };
+    /// let layout = ParameterLayout::new(TopologyRevision(0), vec![spec])?;
+    /// let w = Var::ones(4096, DType::BF16, &Device::Cpu)?;
+    /// let parameters = [Parameter { name: "w".to_owned(), var: w.clone() }];
+    /// let sgd = OptimizerConfig::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    /// let mut optimizer = Optimizer::new(sgd).rounding(Rounding::Stochastic);
+    ///
+    /// // A quarter of the distance to the next number.
+    /// let gradient = Tensor::full(-1.0_f32 / 512.0, 4096, &Device::Cpu)?;
+    /// optimizer.step(&parameters, &layout, &gradient, 1.0)?;
+    /// let moved = w.to_dtype(DType::F32)?.gt(1.0)?.to_dtype(DType::F32)?.mean_all()?.to_scalar::<f32>()?;
+    /// assert!((moved - 0.25).abs() < 0.03);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn rounding(self, rounding: Rounding) -> Self {
+        Self { rounding, ..self }
     }
 
     /// Its settings.
@@ -164,12 +179,12 @@ impl Optimizer {
         learning_rate: f64,
     ) -> Result<UpdatePlan, Error> {
         self.check(parameters, layout)?;
-        let num_moments = self.config.num_moments();
-        self.make_states(parameters, layout, num_moments)?;
+        let form = self.form();
+        self.make_states(parameters, layout)?;
         if let Some(copies) = &mut self.copies {
             copies.prepare(parameters, layout)?;
         }
-        let mut planned = Vec::with_capacity(parameters.len());
+        let (mut planned, mut draws) = (Vec::with_capacity(parameters.len()), Vec::with_capacity(parameters.len()));
         let mut states = Ascending::new(&mut self.states);
         for (parameter, segment) in updated(parameters, layout) {
             let owner = segment.spec.owner;
@@ -178,8 +193,9 @@ impl Optimizer {
             let weight = averages.map(|averages| averages.prepare(parameter, owner)).transpose()?;
             let matrix = self.config.matrix(segment);
             let plan = |steps| Planned { steps, learning_rate: learning_rate * rate, decays, weight, matrix };
-            let Some(state) = states.get(&parameter.name).filter(|_| remembers(parameter, num_moments)) else {
+            let Some(state) = states.get(&parameter.name).filter(|_| form.remembers(parameter)) else {
                 planned.push(plan(0));
+                draws.push(None);
                 continue;
             };
             state.owner = owner;
@@ -190,29 +206,19 @@ impl Optimizer {
                 }
             }
             planned.push(plan(state.steps + 1));
+            draws.push(state.draw(parameter, state.steps + 1, self.rounding));
         }
-        Ok(UpdatePlan { config: self.config, planned })
+        Ok(UpdatePlan { config: self.config, planned, draws })
     }
 
     /// Makes the state of parameters that have none.
-    fn make_states(
-        &mut self,
-        parameters: &[Parameter],
-        layout: &ParameterLayout,
-        num_moments: usize,
-    ) -> Result<(), Error> {
-        let mut states = Ascending::new(&self.states);
-        let is_new = |(parameter, _): &(&Parameter, _)| {
-            remembers(parameter, num_moments) && states.get(&parameter.name).is_none()
-        };
+    fn make_states(&mut self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
+        let (form, mut states) = (self.form(), Ascending::new(&self.states));
+        let is_new =
+            |(parameter, _): &(&Parameter, _)| form.remembers(parameter) && states.get(&parameter.name).is_none();
         let new: Vec<_> = updated(parameters, layout).filter(is_new).collect();
         for (parameter, segment) in new {
-            let (shape, device) = ((num_moments, segment.len), parameter.var.device());
-            let moments = (num_moments > 0).then(|| Tensor::zeros(shape, DType::F32, device)).transpose()?;
-            let is_halved = parameter.var.dtype() == DType::BF16;
-            let rest = is_halved.then(|| Tensor::zeros(segment.len, DType::I16, device)).transpose()?;
-            let state = ParameterState { owner: segment.spec.owner, steps: 0, moments, rest };
-            self.states.insert(parameter.name.clone(), state);
+            self.states.insert(parameter.name.clone(), form.new_state(parameter, segment)?);
         }
         Ok(())
     }
@@ -237,7 +243,7 @@ impl Optimizer {
     /// GPU; without it the plan's own is copied there.
     ///
     /// # Shapes
-    /// As [`Self::step`]; `table` (parameters with elements, 4) of `f32`. On a GPU the gradient starts at a multiple of 16
+    /// As [`Self::step`]; `table` (parameters with elements, 5) of `f32`. On a GPU the gradient starts at a multiple of 16
     /// bytes, as every tensor of its own does.
     /// # Errors
     /// [`Error::LayoutMismatch`] when the gradient or the plan does not fit; then nothing was changed.
@@ -335,7 +341,8 @@ impl Optimizer {
                 };
                 let (element, state) = (stage.of(plan.element(planned)), self.states.get(&parameter.name));
                 let (moments, rest) = (self.moments_of(&parameter.name), state.and_then(|state| state.rest.as_ref()));
-                updates.push(fused::Update { element, parameter: &parameter.var, rest, moments, source });
+                let beside = rest.map(fused::Beside::Rest).or(plan.draws[index].map(fused::Beside::Draw));
+                updates.push(fused::Update { element, parameter: &parameter.var, beside, moments, source });
             }
             fused::update(&updates)?;
             if let Some(copies) = self.copies.as_ref().filter(|_| stage.is_last()) {
@@ -351,8 +358,8 @@ impl Optimizer {
                     continue;
                 };
                 let (element, moments) = (average::element(weight), Some(now));
-                let (parameter, rest) = (&average.value, average.rest.as_ref());
-                averaged.push(fused::Update { element, parameter, rest, moments, source: update.source });
+                let (parameter, beside) = (&average.value, average.rest.as_ref().map(fused::Beside::Rest));
+                averaged.push(fused::Update { element, parameter, beside, moments, source: update.source });
             }
             Ok(fused::update(&averaged)?)
         })?
@@ -384,7 +391,7 @@ impl Optimizer {
         let constants = match table {
             Some(table) => table,
             None => {
-                own_table = Tensor::from_vec(plan.table(), (updates.len(), MAX_CONSTANTS), device)?;
+                own_table = Tensor::from_vec(plan.table(), (updates.len(), TABLE_WIDTH), device)?;
                 &own_table
             }
         };
@@ -469,36 +476,18 @@ impl Optimizer {
     /// Confirms that what is remembered of each parameter has its size.
     pub(crate) fn check(&self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
         check_parameters(parameters, layout)?;
-        let num_moments = self.config.num_moments();
-        let mut states = Ascending::new(&self.states);
+        let (form, mut states) = (self.form(), Ascending::new(&self.states));
         for (parameter, segment) in parameters.iter().zip(layout.segments()) {
             if let Some(state) = states.get(&parameter.name) {
-                let is_halved = parameter.var.dtype() == DType::BF16;
-                let has = |tensor: &Option<Tensor>, is_wanted: bool, dtype, dims: &[usize]| match tensor {
-                    Some(tensor) => is_wanted && tensor.dtype() == dtype && tensor.dims() == dims,
-                    None => !is_wanted,
-                };
-                if has(&state.moments, num_moments > 0, DType::F32, &[num_moments, segment.len])
-                    && has(&state.rest, is_halved, DType::I16, &[segment.len])
-                {
-                    continue;
-                }
-                let moments = (num_moments > 0).then(|| format!("{:?} {:?}", DType::F32, [num_moments, segment.len]));
-                let rest = is_halved.then(|| format!("{:?} {:?}", DType::I16, [segment.len]));
-                let expected: Vec<String> = moments.into_iter().chain(rest).collect();
-                let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
-                let found: Vec<String> = state.moments.iter().chain(&state.rest).map(kind).collect();
-                let what = format!("optimizer state of `{}`", parameter.name);
-                return Err(Error::mismatch(what, expected.join(" and "), found.join(" and ")));
+                form.check(state, parameter, segment)?;
             }
         }
         Ok(())
     }
-}
 
-/// Whether anything is remembered of a parameter.
-fn remembers(parameter: &Parameter, num_moments: usize) -> bool {
-    num_moments > 0 || parameter.var.dtype() == DType::BF16
+    fn form(&self) -> Form {
+        Form { num_moments: self.config.num_moments(), rounding: self.rounding }
+    }
 }
 
 /// The parameters that have elements.
@@ -533,6 +522,8 @@ pub struct UpdatePlan {
     config: OptimizerConfig,
     /// Of each parameter that has elements.
     planned: Vec<Planned>,
+    /// Of each of them that is rounded at random.
+    draws: Vec<Option<Draw>>,
 }
 
 /// What the update of one parameter depends on.
@@ -567,12 +558,12 @@ impl Stage {
 }
 
 impl UpdatePlan {
-    /// The plan as the kernels of a GPU read it, (parameters with elements, 4), row by row.
+    /// The plan as the kernels of a GPU read it, (parameters with elements, 5), row by row.
     #[must_use]
     pub fn table(&self) -> Vec<f32> {
         // Most parameters are alike, and powers take longer than to see that.
         let mut known: Vec<(&Planned, [f32; MAX_CONSTANTS])> = Vec::new();
-        let row = |planned| match known.iter().find(|(other, _)| *other == planned) {
+        let mut constants = |planned| match known.iter().find(|(other, _)| *other == planned) {
             Some((_, constants)) => *constants,
             None => {
                 let mut constants = self.element(planned).constants();
@@ -581,7 +572,10 @@ impl UpdatePlan {
                 constants
             }
         };
-        self.planned.iter().flat_map(row).collect()
+        let row = |(planned, draw): (_, &Option<Draw>)| {
+            constants(planned).into_iter().chain([draw.map_or(0.0, Draw::number)])
+        };
+        self.planned.iter().zip(&self.draws).flat_map(row).collect()
     }
 
     /// The update of a parameter.

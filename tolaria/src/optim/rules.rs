@@ -29,6 +29,8 @@ pub(crate) struct Source {
 /// Most settings and constants of a rule; what a kernel has room for.
 pub(crate) const MAX_SETTINGS: usize = 8;
 pub(crate) const MAX_CONSTANTS: usize = 4;
+/// Numbers of a parameter in the table of an update: its constants, and what is drawn for it.
+pub(crate) const TABLE_WIDTH: usize = MAX_CONSTANTS + 1;
 
 /// What the parameters of an update are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub(crate) enum Numbers {
     Halves,
     /// Of `f32`, some of them with a copy of `bf16`.
     Copied,
+    /// Of `bf16`, rounded at random.
+    Drawn,
 }
 
 /// Per rule: the state of each element, what is the same in every step, what may change from step to step and from
@@ -109,6 +113,7 @@ macro_rules! rules {
                         (Self::$rule(_), Numbers::Whole) => concat!("update_", $name),
                         (Self::$rule(_), Numbers::Halves) => concat!("update_", $name, "_halves"),
                         (Self::$rule(_), Numbers::Copied) => concat!("update_", $name, "_copied"),
+                        (Self::$rule(_), Numbers::Drawn) => concat!("update_", $name, "_drawn"),
                     )+
                 }
             }

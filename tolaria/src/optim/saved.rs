@@ -2,7 +2,7 @@
 //!
 //! The document is `{"version":1,"optimizer":"adam_w","steps":{"<parameter>":<updates>, …},"owners":{"<parameter>":<owner>, …}}`,
 //! with the owners of the parameters that are not the host's; the tensor of a parameter has its name and shape (moments,
-//! elements): the velocity, or the first and second moments. `rest of <parameter>` has the lower halves of one of `bf16`.
+//! elements): the velocity, or the first and second moments. `rest of <parameter>` has the lower halves of one of `bf16`, where they are kept.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,9 @@ use leyline::region::Eager;
 use serde::{Deserialize, Serialize};
 
 use super::average::{self, Average, PREFIX, REST};
-use super::optimizer::{Optimizer, ParameterState};
+use super::optimizer::Optimizer;
+use super::rounding::DrawKey;
+use super::state::ParameterState;
 use crate::error::Error;
 
 const VERSION: u32 = 1;
@@ -99,7 +101,8 @@ impl Durable for Optimizer {
             }
             let owner = document.owners.get(&name).copied().unwrap_or(Owner::Host);
             let (moments, rest) = (copied(moments)?, rest_of(saved, &name)?);
-            states.insert(name, ParameterState { owner, steps, moments, rest });
+            let key = DrawKey::of(&name);
+            states.insert(name, ParameterState { owner, steps, moments, rest, key });
         }
         let mut averages = BTreeMap::new();
         let found: BTreeMap<&str, &Tensor> = super::averages(saved).collect();

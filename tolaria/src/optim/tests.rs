@@ -1,6 +1,7 @@
 //! Optimizers against their definition in `f64`, and the life of their state.
 
 mod copies;
+mod drawn;
 mod fused;
 mod halves;
 mod torch;

@@ -43,3 +43,4 @@ mod dropout;
 pub use counter::DrawCounter;
 pub use dropout::Dropout;
 pub use philox::philox4x32;
+pub(crate) use philox::words;

@@ -28,7 +28,7 @@ pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 /// The low and the high word.
-pub(super) fn words(value: u64) -> [u32; 2] {
+pub(crate) fn words(value: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
     [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
 }

@@ -235,7 +235,8 @@ impl TrainConfig {
     pub(super) fn new_optimizer(&self, device: &Device) -> Optimizer {
         let is_replayed = device.is_cuda() && self.execution.mode != StepMode::Eager;
         let is_copying = is_replayed && self.precision == TrainPrecision::Bf16;
-        Optimizer::with_groups(self.optimizer, self.groups).averaging(self.ema_decay).copying(is_copying)
+        let optimizer = Optimizer::with_groups(self.optimizer, self.groups).rounding(self.precision.rounding());
+        optimizer.averaging(self.ema_decay).copying(is_copying)
     }
 
     /// How the loss is scaled, where it is.

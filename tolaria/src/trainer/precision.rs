@@ -6,8 +6,9 @@ use leyline::model::Parameter;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::optim::Rounding;
 
-/// The precision of training steps. But for [`Self::Bf16Pure`], it is that of products alone: parameters, gradients, moments, losses
+/// The precision of training steps. But for [`Self::Bf16Pure`] and [`Self::Bf16Stochastic`], it is that of products alone: parameters, gradients, moments, losses
 /// and everything that is no product of a layer stay `f32`; so do evaluations, so that what is measured is what is exported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,6 +25,9 @@ pub enum TrainPrecision {
     /// Parameters, signals and gradients are of `bf16`, in evaluations, too; what updates leave over is kept beside a parameter, see
     /// [`Optimizer`](crate::optim::Optimizer). Rows of gradients, moments and losses are of `f32`.
     Bf16Pure,
+    /// The same with nothing beside a parameter, and with moments of `bf16`: an update rounds both at random, so that they move by what
+    /// the update is on average, see [`Rounding::Stochastic`].
+    Bf16Stochastic,
 }
 
 impl TrainPrecision {
@@ -36,6 +40,7 @@ impl TrainPrecision {
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
             Self::Bf16Pure => "bf16_pure",
+            Self::Bf16Stochastic => "bf16_stochastic",
         }
     }
 
@@ -47,15 +52,21 @@ impl TrainPrecision {
         if self != Self::Tf32 || device.is_cuda() {
             return Ok(());
         }
-        let message =
-            "is `tf32`, which products of a GPU have: expected `f32`, `bf16`, `f16` or `bf16_pure` on this device";
+        let message = "is `tf32`, which products of a GPU have: expected `f32`, `bf16`, `f16`, `bf16_pure` or \
+                       `bf16_stochastic` on this device";
         Err(Error::InvalidConfig { key: "precision".to_owned(), message: message.to_owned() })
     }
 
     /// Type of the parameters that it trains.
     #[must_use]
     pub fn of_parameters(self) -> DType {
-        if self == Self::Bf16Pure { DType::BF16 } else { DType::F32 }
+        if matches!(self, Self::Bf16Pure | Self::Bf16Stochastic) { DType::BF16 } else { DType::F32 }
+    }
+
+    /// How updates leave parameters of `bf16`.
+    #[must_use]
+    pub fn rounding(self) -> Rounding {
+        if self == Self::Bf16Stochastic { Rounding::Stochastic } else { Rounding::Compensated }
     }
 
     /// Refuses a network of other parameters. Of other types than these, moments would lose what they add up; what is there twice
@@ -88,7 +99,7 @@ impl TrainPrecision {
         match self {
             Self::F32 => Precision::of(device),
             Self::Tf32 => Precision::Tf32,
-            Self::Bf16 | Self::Bf16Pure => Precision::Bf16,
+            Self::Bf16 | Self::Bf16Pure | Self::Bf16Stochastic => Precision::Bf16,
             Self::F16 => Precision::F16,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use candle_core::DType;
 use esper_graph::CompileReport;
 use leyline::region::Eager;
 
@@ -12,7 +13,7 @@ use crate::error::Error;
 use crate::gpu::compiled_step::captured;
 use crate::gpu::open::{Gpu, refused, replay};
 use crate::gpu::optimizer_step::{OptimizerStep, unit_of};
-use crate::models::{Precision, Tokens, Variant, Workload};
+use crate::models::{Tokens, Variant, Workload};
 use crate::samples::Samples;
 
 /// Eager steps that captured ones are compared with.
@@ -56,7 +57,7 @@ pub(super) fn measure(
     let (end, steps, tokens) = (step.parameters()?, step.num_steps(), step.work.tokens);
     let moved = start.iter().zip(&end).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     // Most updates of so few steps are less than the last place of a parameter of bf16: what moved is the rest of it.
-    let least = end.len() / if variant.precision == Precision::Bf16Pure { 10 } else { 2 };
+    let least = end.len() / if variant.precision.of_parameters() == DType::BF16 { 10 } else { 2 };
     if moved < least || !step.last_loss()?.is_finite() {
         let what = format!("{case}: parameters that moved in {steps} steps");
         return Err(Error::WrongResult { what, expected: least as f64, found: moved as f64 });

@@ -38,7 +38,7 @@ const NOTES: &str = "CASE is WORK.PRECISION.FORM; FORM: basic operations of cand
     compiler works: draft, background, verify, each with the step it takes and synchronised (us); \
     .stall.over_eager: what the longest of them takes beyond a captured step, over the median of eager steps. CASE.nodes, .critical_path, .pass.NAME: what \
     is left after all passes and after each. torch.*, jax.*: the peers, when they were asked for. ratio.CASE: compiled over \
-    the fastest of the peers, medians; .pipelined the same without synchronisation; bf16 against parameters in f32 with products in bf16, bf16_pure against parameters in bf16. \
+    the fastest of the peers, medians; .pipelined the same without synchronisation; bf16 against parameters in f32 with products in bf16, bf16_pure and bf16_stochastic against parameters in bf16. \
     tokens_per_s.CASE: of language models, by .pipelined and .enqueued; utilization.CASE, with products in bf16: times \
     operations per token (6 for each parameter but positions, and 12 L D T), over the data sheet's dense peak of the device. \
     CASE.kernel.NAME: launches of a kernel in one compiled step, added up, traced by CUPTI (us), .traced.kernels all of them; .traced: from the first beginning to the last end; .traced.launches how many. \
@@ -51,7 +51,7 @@ struct CompileBenchConfig {
     /// Works, of `ref`, `mlp`, `tfm5m`, `tfm30m`, `mlp4096`, and `gpt2`; all but the last when absent.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = ALL_NAMES, hide_default_value = true)]
     works: Vec<String>,
-    /// Precisions, of `f32`, `tf32`, `bf16`, `bf16_pure`; all but the last when absent, and only `f32` for `ref`, those of `bf16` for `gpt2`.
+    /// Precisions, of `f32`, `tf32`, `bf16`, `bf16_pure`, `bf16_stochastic`; the first three when absent, and only `f32` for `ref`, those of `bf16` for `gpt2`.
     #[arg(
         long,
         value_name = "NAMES",
@@ -87,7 +87,7 @@ impl CompileBenchConfig {
             };
             let applies = |precision: &Precision| match work {
                 "ref" => *precision == Precision::F32,
-                GPT2 => matches!(precision, Precision::Bf16 | Precision::Bf16Pure),
+                GPT2 => !matches!(precision, Precision::F32 | Precision::Tf32),
                 _ => true,
             };
             cases.extend(self.precisions.iter().copied().filter(applies).map(|precision| (work, precision)));
@@ -97,18 +97,21 @@ impl CompileBenchConfig {
 
     /// What the peer is asked for: the best that it does with the same networks.
     fn peer(&self) -> Option<PeerConfig> {
-        let has_both = self.precisions.contains(&Precision::Bf16);
-        let precisions = self.precisions.iter().flat_map(|precision| match precision {
-            Precision::Bf16 => vec!["autocast", "bf16"],
-            Precision::Bf16Pure if has_both => Vec::new(),
-            Precision::Bf16Pure => vec!["bf16"],
-            precision => vec![precision.name()],
-        });
+        let mut precisions: Vec<&str> = Vec::new();
+        for precision in &self.precisions {
+            let of = match precision {
+                Precision::Bf16 => &["autocast", "bf16"][..],
+                Precision::Bf16Pure | Precision::Bf16Stochastic => &["bf16"],
+                Precision::F32 => &["f32"],
+                Precision::Tf32 => &["tf32"],
+            };
+            precisions.extend(of.iter().filter(|name| !precisions.contains(name)).collect::<Vec<_>>());
+        }
         self.with_peer.then(|| PeerConfig {
             python: self.python.clone(),
             works: self.works.clone(),
             modes: self.peer_modes.clone(),
-            precisions: precisions.map(str::to_owned).collect(),
+            precisions: precisions.into_iter().map(str::to_owned).collect(),
             num_repetitions: if self.works.iter().any(|work| work == GPT2) { 50 } else { 200 },
             budget: self.peer_budget,
             fused: true,
@@ -175,10 +178,13 @@ mod tests {
         assert_eq!(peer.precisions, ["f32", "tf32", "autocast", "bf16"]);
         assert_eq!(peer.works, config.works);
         assert_eq!(CompileBenchConfig::by_default().peer(), None);
-        for precisions in [vec![Precision::Bf16Pure, Precision::Bf16], vec![Precision::Bf16Pure]] {
-            let asked = CompileBenchConfig { precisions: precisions.clone(), ..config.clone() };
-            let expected = [vec!["autocast", "bf16"], vec!["bf16"]];
-            assert_eq!(asked.peer().unwrap().precisions, expected[usize::from(precisions.len() == 1)]);
+        let (pure, stochastic) = (Precision::Bf16Pure, Precision::Bf16Stochastic);
+        for (precisions, expected) in [
+            (vec![Precision::Bf16, pure, stochastic], vec!["autocast", "bf16"]),
+            (vec![pure, Precision::Bf16], vec!["bf16", "autocast"]),
+            (vec![stochastic], vec!["bf16"]),
+        ] {
+            assert_eq!(CompileBenchConfig { precisions, ..config.clone() }.peer().unwrap().precisions, expected);
         }
         let gpt2 = CompileBenchConfig { works: vec![GPT2.to_owned()], ..config.clone() };
         assert_eq!(gpt2.cases().unwrap(), [(GPT2, Precision::Bf16)], "where it is asked for, in one precision");

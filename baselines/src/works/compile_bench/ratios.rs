@@ -26,7 +26,7 @@ pub(super) fn of(
             Precision::Tf32 => ".tf32".to_owned(),
             // Parameters in f32 on both sides.
             Precision::Bf16 => ".autocast".to_owned(),
-            Precision::Bf16Pure => ".bf16".to_owned(),
+            Precision::Bf16Pure | Precision::Bf16Stochastic => ".bf16".to_owned(),
         };
         let fastest = |of_all: &str| {
             let peers = MODES.iter().filter(asked);

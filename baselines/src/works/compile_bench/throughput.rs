@@ -10,8 +10,10 @@ use crate::models::Tokens;
 const PEAKS: [(&str, f64); 2] = [("H200", 989.4e12), ("H100 80GB HBM3", 989.4e12)];
 
 /// Precisions here and in the peers, and whether products are of `bf16`.
-const PRECISIONS: [(&[&str], &[&str], bool); 2] =
-    [(&["bf16", "bf16_pure"], &["autocast", "bf16"], true), (&["f32", "tf32"], &["f32", "tf32"], false)];
+const PRECISIONS: [(&[&str], &[&str], bool); 2] = [
+    (&["bf16", "bf16_pure", "bf16_stochastic"], &["autocast", "bf16"], true),
+    (&["f32", "tf32"], &["f32", "tf32"], false),
+];
 
 /// `tokens_per_s.CASE` and, with products of `bf16` where the peak of the device is known, `utilization.CASE`, of repetitions that were
 /// not waited for one by one. Cases that were not measured are left out.

@@ -53,8 +53,9 @@ fn grafts() -> Vec<(String, Growing)> {
         ("graft", Growing::small(4, ADAM_W)),
         ("language_model_tied", Growing { host: language_model, ..Growing::small(1, ADAM_W) }),
     ] {
-        let precision = TrainPrecision::Bf16Pure;
-        grafts.push((format!("{name}.bf16_pure"), Growing { precision, ..growing }));
+        for precision in [TrainPrecision::Bf16Pure, TrainPrecision::Bf16Stochastic] {
+            grafts.push((format!("{name}.{}", precision.name()), Growing { precision, ..growing.clone() }));
+        }
     }
     for (name, host) in hosts().into_iter().filter(|(host, _)| !host.contains("conv")) {
         let checkpointing = ActivationCheckpointing::Blocks;

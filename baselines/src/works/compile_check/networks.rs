@@ -119,19 +119,22 @@ fn networks() -> Vec<Network> {
         }
     }
     let variant = Variant { form: Form::Layers, precision: Precision::Bf16Pure };
-    let of = |work: &str, batch_size, build: Build| Network {
-        name: format!("{work}.bf16_pure.layers.adam_w"),
+    let of = |work: &str, batch_size, precision: TrainPrecision, build: Build| Network {
+        name: format!("{work}.{}.layers.adam_w", precision.name()),
         build,
         optimizer: ADAM_W,
         batch_size,
         microbatches: 1,
         epochs: 125,
         pause: Duration::from_millis(2),
-        precision: TrainPrecision::Bf16Pure,
+        precision,
     };
-    let mlp = Box::new(move |device: &Device| parts_of(Workload::of("mlp", variant, 0, device)?));
-    networks.push(of("mlp", 128, mlp));
-    networks.push(of("tfm5m", 8, Box::new(move |device| parts_of(Workload::sequence_ends(variant, 0, device)?))));
+    for precision in [TrainPrecision::Bf16Pure, TrainPrecision::Bf16Stochastic] {
+        let mlp = Box::new(move |device: &Device| parts_of(Workload::of("mlp", variant, 0, device)?));
+        networks.push(of("mlp", 128, precision, mlp));
+        let transformer = Box::new(move |device: &Device| parts_of(Workload::sequence_ends(variant, 0, device)?));
+        networks.push(of("tfm5m", 8, precision, transformer));
+    }
     networks
 }
 

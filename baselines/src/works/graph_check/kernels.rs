@@ -10,7 +10,7 @@ use leyline::layout::{Owner, ParameterLayout, SegmentSpec};
 use leyline::model::Parameter;
 use tolaria::host_read::{HostReads, read_scalar, read_vec};
 use tolaria::loss::{self, IGNORED};
-use tolaria::optim::{Optimizer, OptimizerConfig};
+use tolaria::optim::{Optimizer, OptimizerConfig, Rounding};
 
 use super::super::compile_check::MUON;
 use crate::gpu::growing::differing;
@@ -44,6 +44,9 @@ pub(super) fn run(gpu: &Gpu, report: &mut Report) {
     ] {
         report.check(format!("kernels.{name}"), |_| optimizer(gpu, config));
         report.check(format!("kernels.{name}.copies"), |_| copied_weights(&gpu.device, config));
+        for (way, rounding) in [("compensated", Rounding::Compensated), ("stochastic", Rounding::Stochastic)] {
+            report.check(format!("kernels.{name}.bf16.{way}"), |_| half_weights(&gpu.device, config, rounding));
+        }
     }
     report.check("kernels.muon.copies", |_| copied_weights(&gpu.device, MUON));
     report.check("kernels.copies", |_| copies(gpu));
@@ -234,8 +237,7 @@ fn optimizer(gpu: &Gpu, config: OptimizerConfig) -> Result<String, Broken> {
 /// Updates that write rounded copies of the weights beside them, of more weights than a launch takes, wherever they begin: the
 /// same weights as without, and copies that are what candle rounds them to.
 fn copied_weights(device: &Device, config: OptimizerConfig) -> Result<String, Broken> {
-    let shapes = (0..200).map(|index| (1 + index % 5, 1 + 7 * index % 37)).chain([(65, 1003), (1, 1)]);
-    let shapes: Vec<(usize, usize)> = shapes.collect();
+    let shapes = many_shapes();
     let [mut copying, mut plain] = [Updated::of(device, config, &shapes)?, Updated::of(device, config, &shapes)?];
     copying.optimizer = copying.optimizer.copying(true);
     let mut draw = Draw::new(37, &Device::Cpu);
@@ -263,6 +265,37 @@ fn copied_weights(device: &Device, config: OptimizerConfig) -> Result<String, Br
         Ok(format!("{FEW_STEPS} steps of {num_copies} weights"))
     };
     with_copies(Precision::Bf16, copies, compare).0
+}
+
+/// Updates of parameters of `bf16`, as many: the bits of the CPU, of which most moved.
+fn half_weights(device: &Device, config: OptimizerConfig, rounding: Rounding) -> Result<String, Broken> {
+    let shapes = many_shapes();
+    let half = |device: &Device| -> Result<Updated, Broken> {
+        let mut updated = Updated::of(device, config, &shapes)?;
+        for parameter in &mut updated.parameters {
+            parameter.var = Var::from_tensor(&parameter.var.as_detached_tensor().to_dtype(DType::BF16)?)?;
+        }
+        updated.optimizer = updated.optimizer.rounding(rounding);
+        Ok(updated)
+    };
+    let (mut on_gpu, mut on_cpu) = (half(device)?, half(&Device::Cpu)?);
+    let mut draw = Draw::new(41, &Device::Cpu);
+    let start = on_cpu.values()?;
+    for _ in 0..FEW_STEPS {
+        let gradient = draw.uniform(on_cpu.layout.num_elements(), 1.0)?;
+        on_cpu.step(&gradient)?;
+        on_gpu.step(&gradient.to_device(device)?)?;
+    }
+    let (found, expected) = (on_gpu.values()?, on_cpu.values()?);
+    let (different, moved) = (differing(&found, &expected), differing(&found, &start));
+    promise(different == 0, || format!("{different} of {} elements differ from the CPU", found.len()))?;
+    promise(moved > found.len() / 2, || format!("{moved} of {} elements moved", found.len()))?;
+    Ok(format!("{FEW_STEPS} steps of {} elements, of which {moved} moved: the bits of the CPU", found.len()))
+}
+
+/// More than a launch takes, wherever they begin.
+fn many_shapes() -> Vec<(usize, usize)> {
+    (0..200).map(|index| (1 + index % 5, 1 + 7 * index % 37)).chain([(65, 1003), (1, 1)]).collect()
 }
 
 fn parameters(device: &Device, shapes: &[(usize, usize)]) -> Result<Vec<Parameter>, Broken> {

@@ -39,6 +39,8 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
         with(TrainPrecision::Bf16Pure, ConflictResolution::Mean),
         with(TrainPrecision::Bf16Pure, ConflictResolution::PcGrad),
         summed(TrainPrecision::Bf16Pure),
+        with(TrainPrecision::Bf16Stochastic, ConflictResolution::PcGrad),
+        summed(TrainPrecision::Bf16Stochastic),
         summed(TrainPrecision::F32),
         summed(TrainPrecision::F16),
     ]);

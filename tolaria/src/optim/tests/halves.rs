@@ -11,7 +11,7 @@ use super::{ADAM_W, ALL, PLAIN, RATE, Setup, setup};
 use crate::testing::{HOST, bits, flat, layout, parameters, saved_state, values, vector};
 
 /// The same numbers as far as `bf16` holds them.
-fn halved(of: &[Parameter]) -> Vec<Parameter> {
+pub(super) fn halved(of: &[Parameter]) -> Vec<Parameter> {
     let half = |parameter: &Parameter| {
         Var::from_tensor(&parameter.var.as_detached_tensor().to_dtype(DType::BF16).unwrap()).unwrap()
     };

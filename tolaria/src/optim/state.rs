@@ -1,0 +1,83 @@
+//! What an optimizer remembers about a parameter.
+
+use candle_core::{DType, Tensor};
+use leyline::layout::{Owner, Segment};
+use leyline::model::Parameter;
+
+use super::rounding::{Draw, DrawKey, Rounding};
+use crate::error::Error;
+
+#[derive(Debug, Clone)]
+pub(super) struct ParameterState {
+    /// Whose parameter it was in the latest update.
+    pub(super) owner: Owner,
+    /// Updates so far.
+    pub(super) steps: u64,
+    /// Shape (moments, elements): the velocity, or the first and second moments; absent where the rule keeps none. Of `f32`, and of
+    /// `bf16` as the parameter where that is rounded at random.
+    pub(super) moments: Option<Tensor>,
+    /// Of a parameter of `bf16`: the lower halves of its numbers, (elements) of `i16`; absent where it is rounded at random.
+    pub(super) rest: Option<Tensor>,
+    pub(super) key: DrawKey,
+}
+
+/// How it is made: by the moments of the rule and by what becomes of the rest of `bf16`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    pub(super) num_moments: usize,
+    pub(super) rounding: Rounding,
+}
+
+impl Form {
+    /// Whether anything is remembered of a parameter.
+    pub(super) fn remembers(self, parameter: &Parameter) -> bool {
+        self.num_moments > 0 || parameter.var.dtype() == DType::BF16
+    }
+
+    fn shapes(self, parameter: &Parameter, segment: &Segment) -> [Option<(DType, Vec<usize>)>; 2] {
+        let is_half = parameter.var.dtype() == DType::BF16;
+        let (of_moments, has_rest) = match self.rounding {
+            Rounding::Compensated => (DType::F32, is_half),
+            Rounding::Stochastic => (parameter.var.dtype(), false),
+        };
+        let moments = (self.num_moments > 0).then(|| (of_moments, vec![self.num_moments, segment.len]));
+        [moments, has_rest.then(|| (DType::I16, vec![segment.len]))]
+    }
+
+    /// Of a parameter that was never updated.
+    pub(super) fn new_state(self, parameter: &Parameter, segment: &Segment) -> Result<ParameterState, Error> {
+        let zeros = |shape: Option<(DType, Vec<usize>)>| {
+            shape.map(|(dtype, dims)| Tensor::zeros(dims, dtype, parameter.var.device())).transpose()
+        };
+        let [moments, rest] = self.shapes(parameter, segment).map(zeros);
+        let (owner, key) = (segment.spec.owner, DrawKey::of(&parameter.name));
+        Ok(ParameterState { owner, steps: 0, moments: moments?, rest: rest?, key })
+    }
+
+    /// Confirms that what is remembered of the parameter has its size.
+    pub(super) fn check(self, state: &ParameterState, parameter: &Parameter, segment: &Segment) -> Result<(), Error> {
+        let expected = self.shapes(parameter, segment);
+        let found = [&state.moments, &state.rest]
+            .map(|tensor| tensor.as_ref().map(|tensor| (tensor.dtype(), tensor.dims().to_vec())));
+        if found == expected {
+            return Ok(());
+        }
+        let told = |shapes: [Option<(DType, Vec<usize>)>; 2]| {
+            let all: Vec<_> = shapes.iter().flatten().map(|(dtype, dims)| format!("{dtype:?} {dims:?}")).collect();
+            if all.is_empty() { "none".to_owned() } else { all.join(" and ") }
+        };
+        Err(Error::mismatch(format!("optimizer state of `{}`", parameter.name), told(expected), told(found)))
+    }
+}
+
+impl ParameterState {
+    pub(super) fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.moments.iter_mut().chain(&mut self.rest)
+    }
+
+    /// What is drawn for update `steps` of a parameter that is rounded at random.
+    pub(super) fn draw(&self, parameter: &Parameter, steps: u64, rounding: Rounding) -> Option<Draw> {
+        let is_drawn = parameter.var.dtype() == DType::BF16 && rounding == Rounding::Stochastic;
+        is_drawn.then(|| self.key.draw(steps))
+    }
+}
