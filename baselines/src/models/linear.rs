@@ -94,7 +94,9 @@ impl Linear {
             Form::Layers => {
                 let precision = match self.variant.precision {
                     Precision::Bf16 => esper_layers::Precision::Bf16,
-                    _ => esper_layers::Precision::AsIs,
+                    Precision::F32 | Precision::Tf32 | Precision::Bf16Pure | Precision::Bf16Stochastic => {
+                        esper_layers::Precision::AsIs
+                    }
                 };
                 let options = LinearOptions { order: WeightOrder::OutIn, activation, precision };
                 esper_layers::linear(x, &self.weight, self.bias.as_deref(), &options)

@@ -87,7 +87,7 @@ impl CompileBenchConfig {
             };
             let applies = |precision: &Precision| match work {
                 "ref" => *precision == Precision::F32,
-                GPT2 => !matches!(precision, Precision::F32 | Precision::Tf32),
+                GPT2 => matches!(precision, Precision::Bf16 | Precision::Bf16Pure | Precision::Bf16Stochastic),
                 _ => true,
             };
             cases.extend(self.precisions.iter().copied().filter(applies).map(|precision| (work, precision)));
