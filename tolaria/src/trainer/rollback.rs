@@ -10,6 +10,7 @@ use leyline::seed::SeedManager;
 use leyline::telemetry::Event;
 
 use crate::error::{self, Error};
+use crate::optim::Rounding;
 use crate::telemetry as desc;
 use crate::trainer::instruments::ms;
 use crate::trainer::run::Trainer;
@@ -60,9 +61,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub fn keep_state(&mut self, eager: &Eager) -> Result<bool, Error> {
         let budget = self.config.recovery.budget();
         let elements = self.parts.seeds.model().layout().num_elements() as u64;
-        let about = elements
-            * 4
-            * (1 + self.config.optimizer.num_moments() as u64 + u64::from(self.config.ema_decay.is_some()));
+        // With what rounding leaves over beside it a number of `bf16` takes as much as one of `f32`.
+        let of_number = if self.config.precision.rounding() == Rounding::Stochastic { 2 } else { 4 };
+        let of_average = if self.config.ema_decay.is_some() { 4 } else { 0 };
+        let about = elements * (of_number * (1 + self.config.optimizer.num_moments() as u64) + of_average);
         if budget == 0 || !self.recovery.ring.make_room(budget, about) {
             return Ok(false);
         }
