@@ -199,7 +199,9 @@ fn a_run_in_pure_half_precision_that_is_resumed_or_goes_back_is_the_uninterrupte
     let with = |more: &[&'static str]| [&["train.precision=bf16_pure"][..], more].concat();
     compare(&with(&["train.conflict=cagrad", "train.ema_decay=0.9"]), |last| [2, last / 2].map(StepIndex).to_vec());
     go_back(&with(&["train.conflict=mean"]), |length| vec![length + 2, 7 * length + length / 2]);
-    compare(&["train.precision=bf16_stochastic"], |last| vec![StepIndex(last / 3)]);
+    let stochastic = ["train.precision=bf16_stochastic", "train.ema_decay=0.9", "train.conflict=mean"];
+    compare(&stochastic, |last| vec![StepIndex(last / 3)]);
+    go_back(&stochastic, |length| vec![6 * length + length / 2]);
 }
 
 #[test]

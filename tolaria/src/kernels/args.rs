@@ -48,7 +48,7 @@ pub(crate) struct ParameterUpdate<'a> {
 pub(crate) struct UpdateArgs<'a> {
     /// The rule with its settings; its constants are in the table.
     pub(crate) element: Element,
-    /// `TABLE_WIDTH` numbers per parameter: the constants of the rule.
+    /// `TABLE_WIDTH` numbers per parameter: the constants of the rule, and what is drawn for it.
     pub(crate) constants: &'a Tensor,
     pub(crate) rows: &'a [&'a Tensor],
     /// (2, rows).

@@ -112,10 +112,10 @@ mod tests {
         }
     }
 
-    /// Chi-squared of pairs of noise in 256 cells, of which each is as likely as any other.
+    /// Chi-squared of pairs of four bits in 256 cells, of which each is as likely as any other.
     fn chi_squared(pairs: impl Iterator<Item = [u32; 2]>) -> f64 {
         let mut cells = [0.0_f64; 256];
-        pairs.for_each(|[a, b]| cells[(a >> 12 << 4 | b >> 12) as usize] += 1.0);
+        pairs.for_each(|[a, b]| cells[(a << 4 | b) as usize] += 1.0);
         let expected = cells.iter().sum::<f64>() / 256.0;
         cells.iter().map(|count| (count - expected).powi(2) / expected).sum()
     }
@@ -126,20 +126,21 @@ mod tests {
         const COUNT: usize = 1 << 16;
         let key = |index: u32| DrawKey::of(&format!("block{index}.weight"));
         for index in 0..8 {
-            let (first, at) = (key(index).draw(u64::from(index) + 1), index as usize * 1_000_003);
-            let of_places = (at..at + COUNT).map(|at| [first.noise(0, at), first.noise(0, at + 1)]);
-            let further = (at..at + COUNT).map(|at| [first.noise(1, at), first.noise(1, at + 256)]);
-            let of_streams = (at..at + COUNT).map(|at| [first.noise(index % 2, at), first.noise(2, at)]);
+            let (step, at) = (u64::from(index) + 1, index as usize * 1_000_003);
+            let [first, other] = [index, index + 8].map(|index| key(index).draw(step));
+            let places = || at..at + COUNT;
+            let high = |of: Draw, stream, at| of.noise(stream, at) >> 12;
             let of_updates =
-                (1..=COUNT as u64).map(|step| [step, step + 1].map(|step| key(index).draw(step).noise(0, at)));
-            let of_names =
-                (at..at + COUNT).map(|at| [first, key(index + 8).draw(u64::from(index) + 1)].map(|of| of.noise(0, at)));
+                (1..=COUNT as u64).map(|step| [step, step + 1].map(|step| high(key(index).draw(step), 0, at)));
             let found = [
-                chi_squared(of_places),
-                chi_squared(further),
-                chi_squared(of_streams),
+                chi_squared(places().map(|at| [at, at + 1].map(|at| high(first, 0, at)))),
+                chi_squared(places().map(|at| [at, at + 256].map(|at| high(first, 1, at)))),
+                chi_squared(places().map(|at| [index % 2, 2].map(|stream| high(first, stream, at)))),
+                chi_squared(places().map(|at| [first, other].map(|of| high(of, 0, at)))),
                 chi_squared(of_updates),
-                chi_squared(of_names),
+                // The other bits of a number.
+                chi_squared(places().map(|at| [first.noise(0, at) & 0xf, first.noise(0, at) >> 4 & 0xf])),
+                chi_squared(places().map(|at| [first.noise(0, at) >> 8 & 0xf, high(first, 0, at)])),
             ];
             // 255 on average, with a deviation of 22.6; six of them.
             assert!(found.iter().all(|found| (119.0..391.0).contains(found)), "{found:?}");

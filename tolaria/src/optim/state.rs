@@ -62,9 +62,15 @@ impl Form {
         if found == expected {
             return Ok(());
         }
+        let is_other_rounding = parameter.var.dtype() == DType::BF16 && found[1].is_some() != expected[1].is_some();
         let told = |shapes: [Option<(DType, Vec<usize>)>; 2]| {
             let all: Vec<_> = shapes.iter().flatten().map(|(dtype, dims)| format!("{dtype:?} {dims:?}")).collect();
-            if all.is_empty() { "none".to_owned() } else { all.join(" and ") }
+            let all = if all.is_empty() { "none".to_owned() } else { all.join(" and ") };
+            match shapes[1].is_some() {
+                _ if !is_other_rounding => all,
+                true => format!("{all} (`bf16_pure`)"),
+                false => format!("{all} (`bf16_stochastic`)"),
+            }
         };
         Err(Error::mismatch(format!("optimizer state of `{}`", parameter.name), told(expected), told(found)))
     }

@@ -43,7 +43,7 @@ pub(super) struct StepPlan {
     pub(super) is_summed: bool,
     /// What the aggregation reads from the device; empty where it reads the plan.
     pub(super) arguments: Vec<f64>,
-    /// Constants of the optimizer, (parameters, 4); empty where nobody reads them from the device.
+    /// Constants of the optimizer, (parameters, 5); empty where nobody reads them from the device.
     pub(super) table: Vec<f32>,
     pub(super) update: UpdatePlan,
 }

@@ -56,7 +56,7 @@ pub(super) fn measure(
     confirm_same(&format!("{case}: captured and compiled steps"), &replayed, &step)?;
     let (end, steps, tokens) = (step.parameters()?, step.num_steps(), step.work.tokens);
     let moved = start.iter().zip(&end).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-    // Most updates of so few steps are less than the last place of a parameter of bf16: what moved is the rest of it.
+    // Most updates of so few steps are less than the last place of a parameter of bf16: few of the parameters themselves move.
     let least = end.len() / if variant.precision.of_parameters() == DType::BF16 { 10 } else { 2 };
     if moved < least || !step.last_loss()?.is_finite() {
         let what = format!("{case}: parameters that moved in {steps} steps");

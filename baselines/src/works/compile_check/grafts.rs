@@ -57,6 +57,8 @@ fn grafts() -> Vec<(String, Growing)> {
             grafts.push((format!("{name}.{}", precision.name()), Growing { precision, ..growing.clone() }));
         }
     }
+    let stochastic = Growing { precision: TrainPrecision::Bf16Stochastic, ..Growing::small(1, MUON) };
+    grafts.push(("graft.muon.bf16_stochastic".to_owned(), stochastic));
     for (name, host) in hosts().into_iter().filter(|(host, _)| !host.contains("conv")) {
         let checkpointing = ActivationCheckpointing::Blocks;
         grafts.push((format!("{name}.recomputed"), Growing { host, checkpointing, ..Growing::small(4, ADAM_W) }));
