@@ -256,7 +256,7 @@ mod tests {
         let count = names.len();
         names.sort();
         names.dedup();
-        assert_eq!((names.len(), count), (32, 32), "{names:?}");
+        assert_eq!((names.len(), count), (34, 34), "{names:?}");
     }
 
     #[test]
