@@ -37,8 +37,8 @@ pub enum Error {
     },
     /// A parameter of a type that the trainer does not train.
     #[error(
-        "parameter `{name}` is {found}: expected {expected} with this `precision`; `bf16_pure` and `bf16_stochastic` train parameters of bf16, all others \
-         those of f32"
+        "parameter `{name}` is {found}: expected {expected} with this `precision`; `bf16_pure` and `bf16_stochastic` train \
+         parameters of bf16, all others those of f32"
     )]
     UnsupportedParameter {
         /// The first such parameter.

@@ -20,6 +20,10 @@ pub(crate) fn unit_of(name: &str) -> usize {
     if name == "ref" { 4 } else { 1 }
 }
 
+fn new_optimizer(work: &Workload) -> Optimizer {
+    Optimizer::new(work.optimizer).rounding(work.variant.precision.of_training().rounding())
+}
+
 /// A step whose inputs are static tensors.
 pub(crate) struct OptimizerStep {
     pub(crate) work: Workload,
@@ -39,7 +43,7 @@ impl OptimizerStep {
     #[cfg_attr(not(feature = "cuda"), allow(unreachable_code, reason = "without GPU support there is no session"))]
     pub(crate) fn new(gpu: &Gpu, work: Workload) -> Result<Self, Error> {
         let Batch { inputs, targets } = work.batch(0)?;
-        let mut optimizer = Optimizer::new(work.optimizer).rounding(work.rounding);
+        let mut optimizer = new_optimizer(&work);
         let model = &work.model;
         // Makes the moments; the count of updates starts with the first step all the same in every run.
         let plan = optimizer.prepare(model.parameters(), model.layout(), work.learning_rate)?;
@@ -61,8 +65,7 @@ impl OptimizerStep {
     /// The same, whose updates write copies of the weights where its products round them: as the trainer's do where they are replayed.
     pub(crate) fn copying(mut self) -> Result<Self, Error> {
         let (model, rate) = (&self.work.model, self.work.learning_rate);
-        let optimizer = Optimizer::new(self.work.optimizer).rounding(self.work.rounding);
-        self.optimizer = optimizer.copying(self.work.rounds_weights);
+        self.optimizer = new_optimizer(&self.work).copying(self.work.variant.rounds_weights());
         self.optimizer.prepare(model.parameters(), model.layout(), rate)?;
         // Nobody but the optimizer writes parameters from here on.
         self.optimizer.refresh_copies(model.parameters(), model.layout())?;

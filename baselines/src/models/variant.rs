@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use candle_core::{DType, Tensor};
-use tolaria::optim::Rounding;
+use tolaria::trainer::TrainPrecision;
 
 /// Who computes a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,25 +51,25 @@ impl Precision {
     /// All of them.
     pub(crate) const ALL: [Self; 5] = [Self::F32, Self::Tf32, Self::Bf16, Self::Bf16Pure, Self::Bf16Stochastic];
 
+    /// The same of the trainer.
+    pub(crate) fn of_training(self) -> TrainPrecision {
+        match self {
+            Self::F32 => TrainPrecision::F32,
+            Self::Tf32 => TrainPrecision::Tf32,
+            Self::Bf16 => TrainPrecision::Bf16,
+            Self::Bf16Pure => TrainPrecision::Bf16Pure,
+            Self::Bf16Stochastic => TrainPrecision::Bf16Stochastic,
+        }
+    }
+
     /// Its name in results.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Tf32 => "tf32",
-            Self::Bf16 => "bf16",
-            Self::Bf16Pure => "bf16_pure",
-            Self::Bf16Stochastic => "bf16_stochastic",
-        }
+        self.of_training().name()
     }
 
     /// Type of the parameters.
     pub(crate) fn of_parameters(self) -> DType {
-        if matches!(self, Self::Bf16Pure | Self::Bf16Stochastic) { DType::BF16 } else { DType::F32 }
-    }
-
-    /// How updates leave parameters of `bf16`.
-    pub(crate) fn rounding(self) -> Rounding {
-        if self == Self::Bf16Stochastic { Rounding::Stochastic } else { Rounding::Compensated }
+        self.of_training().of_parameters()
     }
 }
 

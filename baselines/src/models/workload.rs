@@ -5,7 +5,7 @@ use leyline::batch::Batch;
 use leyline::model::{Pass, TrainableModel};
 use tolaria::batch::Dataset;
 use tolaria::host_read::{HostReads, read_vec};
-use tolaria::optim::{OptimizerConfig, Rounding};
+use tolaria::optim::OptimizerConfig;
 use tolaria::plain::PlainModel;
 
 use super::{Conv2d, Conv2dConfig, Draw, Linear, Mlp, MlpConfig, Transformer, TransformerConfig, Variant};
@@ -45,10 +45,8 @@ pub(crate) struct Workload {
     pub(crate) learning_rate: f64,
     /// Tokens of a batch, of a language model, and what a step does for each.
     pub(crate) tokens: Option<Tokens>,
-    /// Whether its layers round weights to `bf16`.
-    pub(crate) rounds_weights: bool,
-    /// How updates leave parameters of `bf16`.
-    pub(crate) rounding: Rounding,
+    /// How its network is built.
+    pub(crate) variant: Variant,
 }
 
 /// What a language model learns from in a step.
@@ -116,8 +114,7 @@ impl Workload {
             optimizer: SGD,
             learning_rate: 0.01,
             tokens: None,
-            rounds_weights: variant.rounds_weights(),
-            rounding: variant.precision.rounding(),
+            variant,
         })
     }
 
@@ -148,8 +145,7 @@ impl Workload {
             optimizer: ADAM_W,
             learning_rate: 1e-3,
             tokens: None,
-            rounds_weights: variant.rounds_weights(),
-            rounding: variant.precision.rounding(),
+            variant,
         })
     }
 
@@ -207,8 +203,7 @@ impl Workload {
             optimizer: ADAM_W,
             learning_rate: 1e-3,
             tokens,
-            rounds_weights: variant.rounds_weights(),
-            rounding: variant.precision.rounding(),
+            variant,
         }
     }
 
@@ -229,8 +224,7 @@ impl Workload {
             optimizer: ADAM_W,
             learning_rate: 1e-3,
             tokens: None,
-            rounds_weights: variant.rounds_weights(),
-            rounding: variant.precision.rounding(),
+            variant,
         })
     }
 

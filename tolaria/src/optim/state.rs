@@ -62,15 +62,13 @@ impl Form {
         if found == expected {
             return Ok(());
         }
-        let is_other_rounding = parameter.var.dtype() == DType::BF16 && found[1].is_some() != expected[1].is_some();
+        // How numbers of `bf16` were rounded, where it is the other way.
+        let is_other = parameter.var.dtype() == DType::BF16 && found[1].is_some() != expected[1].is_some();
         let told = |shapes: [Option<(DType, Vec<usize>)>; 2]| {
             let all: Vec<_> = shapes.iter().flatten().map(|(dtype, dims)| format!("{dtype:?} {dims:?}")).collect();
             let all = if all.is_empty() { "none".to_owned() } else { all.join(" and ") };
-            match shapes[1].is_some() {
-                _ if !is_other_rounding => all,
-                true => format!("{all} (`bf16_pure`)"),
-                false => format!("{all} (`bf16_stochastic`)"),
-            }
+            let precision = if shapes[1].is_some() { " (`bf16_pure`)" } else { " (`bf16_stochastic`)" };
+            if is_other { all + precision } else { all }
         };
         Err(Error::mismatch(format!("optimizer state of `{}`", parameter.name), told(expected), told(found)))
     }

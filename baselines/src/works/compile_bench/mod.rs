@@ -105,7 +105,11 @@ impl CompileBenchConfig {
                 Precision::F32 => &["f32"],
                 Precision::Tf32 => &["tf32"],
             };
-            precisions.extend(of.iter().filter(|name| !precisions.contains(name)).collect::<Vec<_>>());
+            for name in of {
+                if !precisions.contains(name) {
+                    precisions.push(name);
+                }
+            }
         }
         self.with_peer.then(|| PeerConfig {
             python: self.python.clone(),
