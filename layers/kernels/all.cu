@@ -17,5 +17,7 @@ typedef unsigned long long u64;
 #include "embedding.cu"
 #include "decoding.cu"
 #include "linear.cu"
+#include "product.cu"
+#include "turn.cu"
 #include "thin.cu"
 #include "recompute.cu"

@@ -61,6 +61,7 @@ struct Left;
     }
 PRODUCT_OF_ROWS(4, "32", "%16", "%17", "%18")
 PRODUCT_OF_ROWS(8, "64", "%32", "%33", "%34")
+PRODUCT_OF_ROWS(16, "128", "%64", "%65", "%66")
 
 // sums += left · right: left in registers, right in shared memory, a row for each term.
 #define PRODUCT_OF_COLUMNS(BLOCKS, COLUMNS, LEFT, RIGHT)                                                               \

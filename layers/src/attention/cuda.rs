@@ -3,23 +3,20 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::cuda_backend::gemm_reduced_precision_f32;
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
-use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg as _};
 use esper_graph::launch::{Effect, address, declare, tensor_error};
 
 use super::options::PackedShape;
-use crate::device::{Array, IMAGE, Scalar, behind, count, gpu_of, is_aligned, unwritten, unwritten_tensor};
+use crate::device::{
+    Array, IMAGE, Scalar, allow_shared_memory, behind, count, gpu_of, is_aligned, is_of_hopper, unwritten,
+    unwritten_tensor,
+};
 
 /// Bytes of a number that belongs to a row of a head.
 const NUMBER: usize = size_of::<f32>();
 /// Queries, or keys, of a block: of kernels without tensor cores, and with them.
 const ROWS: usize = 16;
 const ROWS_OF_TILES: usize = 64;
-/// Above this much shared memory for a block, a kernel has to be allowed it.
-const SHARED_BYTES: usize = 48 * 1024;
-const MAX_SHARED_BYTES: CUfunction_attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-/// The version of machine code, and of the text that it was made of, for compute capability 9.0 itself.
-const HOPPER: i32 = 90;
 /// The first compute capability whose tensor cores multiply in TF32, and have `bf16`.
 const AMPERE: i32 = 80;
 /// Bytes of a row that are moved at once.
@@ -121,8 +118,11 @@ impl Kernels {
             (Self::Tf32, _) => tf32_rows,
             (Self::Halves, Pass::Forward) => half_rows,
             (Self::Halves, Pass::Backward) => {
-                let versions = function.binary_version().and_then(|binary| Ok((binary, function.ptx_version()?)));
-                if tensor_error(versions)? == (HOPPER, HOPPER) { half_rows } else { half_rows / 2 }
+                if is_of_hopper(function)? {
+                    half_rows
+                } else {
+                    half_rows / 2
+                }
             }
         };
         let bytes = width * self.scalar().bytes();
@@ -179,9 +179,7 @@ impl Attention {
             Pass::Backward => 2 * tiles,
         };
         let shared_mem_bytes = self.kernels.shared_bytes(self.shape.width, pass, function)?;
-        if shared_mem_bytes > SHARED_BYTES {
-            tensor_error(function.set_attribute(MAX_SHARED_BYTES, count(shared_mem_bytes)?.cast_signed()))?;
-        }
+        allow_shared_memory(function, shared_mem_bytes)?;
         let grid_dim = (count(blocks)?, count(self.shape.heads)?, count(self.shape.batches)?);
         Ok(LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: count(shared_mem_bytes)? })
     }

@@ -82,6 +82,12 @@ const CASES: &[Case] = {
         ([512, 4096, 512], InOut, None, true, F32),
         ([512, 4096, 512], OutIn, Relu, true, Tf32),
         ([512, 4096, 512], OutIn, Gelu, true, Bf16),
+        ([1024, 96, 2048], OutIn, GeluErf, true, F32),
+        ([512, 256, 512], OutIn, Gelu, true, F32),
+        ([64, 2048, 2048], OutIn, None, true, Tf32),
+        ([33, 1999, 2050], InOut, None, false, Tf32),
+        ([130, 67, 259], OutIn, Gelu, true, F32),
+        ([130, 1001, 259], InOut, Relu, false, F32),
         ([128, 784, 512], InOut, Relu, true, F32),
         ([128, 784, 512], OutIn, Gelu, true, F32),
         ([128, 784, 512], InOut, GeluErf, true, Tf32),
@@ -146,6 +152,8 @@ pub fn linear_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> {
             break;
         }
     }
+    set_gemm_reduced_precision_f32(false);
+    result = result.and_then(|()| check_beside_candle(device, &mut found));
     for (index, numbers) in NUMBERS.into_iter().enumerate() {
         set_gemm_reduced_precision_f32(numbers == Numbers::Tf32);
         let order = [WeightOrder::InOut, WeightOrder::OutIn][index % 2];
@@ -159,7 +167,8 @@ fn check(case: &Case, seed: u64, device: &Device, found: &mut Vec<(String, f64, 
     let ([rows, inputs, outputs], order, activation, has_bias, numbers) = *case;
     let options = LinearOptions { order, activation, precision: numbers.precision() };
     let exact = LinearOptions { precision: Precision::AsIs, ..options };
-    let mut values = Values(SplitMix(seed));
+    let held = if numbers == Numbers::F32 { DType::F32 } else { DType::BF16 };
+    let mut values = Values(SplitMix(seed), held);
     let scale = 1.0 / f64::from(u32::try_from(inputs).expect("a case is small")).sqrt();
     let weight_shape = match order {
         WeightOrder::InOut => [inputs, outputs],
@@ -195,6 +204,25 @@ fn check(case: &Case, seed: u64, device: &Device, found: &mut Vec<(String, f64, 
         let name = format!("{rows}x{inputs}->{outputs} {order:?} {activation:?} {bias} {numbers:?}: {name}");
         found.push((name, relative_error(result, expected)?, numbers.allowed()));
     }
+    Ok(())
+}
+
+/// The error of a product of `f32` beside that of candle's, both as parts of the length of what `f64` gives.
+fn check_beside_candle(device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
+    let mut values = Values(SplitMix(4096), DType::F32);
+    let [x, weight] = [values.tensor(&[160, 4096], 1.0)?, values.tensor(&[4096, 256], 1.0)?];
+    let exact = read(&x.matmul(&weight)?)?;
+    let single = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.to_device(device);
+    let (x, weight) = (single(&x)?, single(&weight)?);
+    let error = |found: &Tensor| -> Result<f64> {
+        let squares = read(found)?.into_iter().zip(&exact).map(|(found, exact)| (found - exact).powi(2)).sum::<f64>();
+        let share = squares / exact.iter().map(|exact| exact.powi(2)).sum::<f64>();
+        Ok(if share.is_nan() { f64::INFINITY } else { share.sqrt() })
+    };
+    let options = LinearOptions { order: WeightOrder::InOut, activation: Activation::None, precision: Precision::AsIs };
+    let ours = error(&linear(&x, &weight, None, &options)?)?;
+    // Not more than half as much again, where both ask the same library.
+    found.push(("160x4096->256 beside candle's F32".to_owned(), ours, 1.5 * error(&x.matmul(&weight)?)?));
     Ok(())
 }
 
@@ -252,14 +280,14 @@ fn relative_error(found: &Tensor, expected: &Tensor) -> Result<f64> {
     Ok(if largest > 0.0 { error / largest } else { error })
 }
 
-/// Numbers that `bf16` holds exactly, so that every evaluation of a case starts from the same ones.
-struct Values(SplitMix);
+/// Numbers that a type holds exactly, so that every evaluation of a case starts from the same ones.
+struct Values(SplitMix, DType);
 
 impl Values {
     fn tensor(&mut self, shape: &[usize], scale: f64) -> Result<Tensor> {
         let count = shape.iter().product();
         let values: Vec<f64> = (0..count).map(|_| self.draw() * scale).collect();
-        Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(DType::BF16)?.to_dtype(DType::F64)
+        Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(self.1)?.to_dtype(DType::F64)
     }
 
     /// Uniform in [-1, 1).
@@ -276,7 +304,8 @@ mod tests {
     #[test]
     fn every_case_is_within_its_error_on_the_cpu() {
         let found = linear_cases(&Device::Cpu).unwrap();
-        let quantities = cases(&Device::Cpu).map(|case| if case.3 { 4 } else { 3 }).sum::<usize>() + 4 * NUMBERS.len();
+        let quantities =
+            cases(&Device::Cpu).map(|case| if case.3 { 4 } else { 3 }).sum::<usize>() + 4 * NUMBERS.len() + 1;
         assert_eq!(found.len(), quantities);
         let wrong: Vec<_> = found.iter().filter(|(_, error, allowed)| error > allowed).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");

@@ -2,7 +2,9 @@
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Error, Layout, Result, Storage, Tensor};
-use esper_graph::launch::{Image, address_of};
+use cudarc::driver::CudaFunction;
+use cudarc::driver::sys::CUfunction_attribute;
+use esper_graph::launch::{Image, address_of, tensor_error};
 
 /// All of them, as one image.
 pub(crate) static IMAGE: Image = Image::new(include_bytes!(concat!(env!("OUT_DIR"), "/layers.fatbin")));
@@ -43,6 +45,27 @@ pub(crate) fn behind(result: &Tensor, extra: usize) -> Result<u64> {
         held if held == end + extra => address_of(storage, end),
         _ => candle_core::bail!("expected {extra} numbers behind the result, found {result:?} alone"),
     }
+}
+
+/// Above this much shared memory for a block, a kernel has to be allowed it.
+const SHARED_BYTES: usize = 48 * 1024;
+const MAX_SHARED_BYTES: CUfunction_attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+
+/// Lets a block of a kernel have so much shared memory.
+pub(crate) fn allow_shared_memory(function: &CudaFunction, bytes: usize) -> Result<()> {
+    if bytes <= SHARED_BYTES {
+        return Ok(());
+    }
+    tensor_error(function.set_attribute(MAX_SHARED_BYTES, count(bytes)?.cast_signed()))
+}
+
+/// Compute capability of cards whose own machine code multiplies by warpgroups.
+const HOPPER: i32 = 90;
+
+/// Whether a kernel is in machine code for Hopper itself.
+pub(crate) fn is_of_hopper(function: &CudaFunction) -> Result<bool> {
+    let versions = function.binary_version().and_then(|binary| Ok((binary, function.ptx_version()?)));
+    Ok(tensor_error(versions)? == (HOPPER, HOPPER))
 }
 
 /// A count as kernels take it.

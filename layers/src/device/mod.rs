@@ -6,8 +6,10 @@ mod library;
 mod order;
 mod plan;
 mod product;
+mod split;
+mod turned;
 
 pub(crate) use array::{Array, Scalar, unwritten, unwritten_tensor};
-pub(crate) use kernels::{IMAGE, behind, count, gpu_of, is_aligned, operand};
+pub(crate) use kernels::{IMAGE, allow_shared_memory, behind, count, gpu_of, is_aligned, is_of_hopper, operand};
 pub(crate) use order::keep_order;
 pub(crate) use product::{Epilogue, multiply};

@@ -11,6 +11,8 @@ use esper_graph::launch::{Effect, declare, tensor_error};
 use super::array::{Array, Scalar};
 use super::library::{Choice, Handle, Key, choose, library_error};
 use super::plan::Plan;
+use super::split::split_product;
+use super::turned::{is_better_turned, turned};
 use crate::matrix::Product;
 
 /// Who rewrites a recorded launch may move its addresses by a multiple of this (see [`Effect`]): no algorithm is asked for
@@ -63,6 +65,15 @@ impl<'a> Epilogue<'a> {
         }
     }
 
+    /// As the kernels know it (`kernels/linear.cu`).
+    pub(super) fn activation(&self) -> u32 {
+        match self {
+            Self::None | Self::Bias(_) => 0,
+            Self::Relu(_) => 1,
+            Self::Gelu { .. } => 2,
+        }
+    }
+
     /// Whether the arrays have the sizes, and the type of the result, that they must have.
     fn fits(&self, product: &Product, scalar: Scalar) -> bool {
         let of_size = |array: Option<Array<'_>>, len| array.is_none_or(|a| a.len() == len && a.scalar() == scalar);
@@ -71,7 +82,7 @@ impl<'a> Epilogue<'a> {
 }
 
 /// Writes L·R to `result`, added up as `f32`. False where the library cannot do it with this epilogue: then nothing was
-/// done. Operands of `f32` are rounded to TF32 if candle's switch for its own products says so.
+/// done. Operands of `f32` are rounded to TF32 if candle's switch for its own products says so; otherwise [`split_product`] is asked first.
 ///
 /// # Errors
 /// When sizes do not fit together, or the library fails.
@@ -89,10 +100,19 @@ pub(crate) fn multiply(
     if !fits || m * n * k == 0 || !epilogue.fits(product, result.scalar()) || left.scalar() != right.scalar() {
         candle_core::bail!("a product of sizes that do not fit: {product:?} of {left:?}, {right:?}, {epilogue:?}")
     }
+    if split_product(device, product, (left, right), result, epilogue)? {
+        return Ok(true);
+    }
     if epilogue.pre_activation().is_some() && !n.is_multiple_of(PRE_ACTIVATION_MULTIPLE) {
         return Ok(false);
     }
     let is_tf32 = left.scalar() == Scalar::F32 && gemm_reduced_precision_f32();
+    if is_tf32 && is_better_turned(product) {
+        let (left, right) = (turned(device, left, (k, m))?, turned(device, right, (k, n))?);
+        let factors = (Array::of_tensor(&left)?, Array::of_tensor(&right)?);
+        let product = Product { is_left_transposed: false, is_right_transposed: true, ..*product };
+        return multiply(device, &product, factors, result, epilogue);
+    }
     let beside = [epilogue.bias(), epilogue.pre_activation()];
     // The library asks for no alignment of what belongs to an epilogue: as for the result, which it goes along with.
     let of_result = beside.into_iter().flatten().map(alignment).fold(alignment(result), u32::min);
@@ -111,22 +131,20 @@ pub(crate) fn multiply(
     let Some(choice) = choice else { return Ok(false) };
     let workspace = workspace(device, choice.workspace)?;
     let place = workspace.as_ref().map_or(0, |slice| slice.device_ptr(&stream).0);
-    let effect = || {
-        let mut effect = Effect::new().reading(left.address(), left.bytes()).reading(right.address(), right.bytes());
-        effect = effect.writing(result.address(), result.bytes());
-        if let Some(bias) = epilogue.bias() {
-            effect = effect.reading(bias.address(), bias.bytes());
-        }
-        if let Some(written) = epilogue.pre_activation() {
-            effect = effect.writing(written.address(), written.bytes());
-        }
-        match choice.workspace {
-            0 => effect,
-            bytes => effect.updating(place, bytes),
-        }
+    let effect = || match choice.workspace {
+        0 => effect_of((left, right), result, epilogue),
+        bytes => effect_of((left, right), result, epilogue).updating(place, bytes),
     };
     declare(&stream, effect, || call.run(handle, &choice, place, &stream))?;
     Ok(true)
+}
+
+/// What a product reads and writes.
+pub(super) fn effect_of((left, right): (Array<'_>, Array<'_>), result: Array<'_>, epilogue: &Epilogue<'_>) -> Effect {
+    let read = [Some(left), Some(right), epilogue.bias()].into_iter().flatten();
+    let written = [Some(result), epilogue.pre_activation()].into_iter().flatten();
+    let effect = read.fold(Effect::new(), |effect, array| effect.reading(array.address(), array.bytes()));
+    written.fold(effect, |effect, array| effect.writing(array.address(), array.bytes()))
 }
 
 /// Memory of an algorithm's own.

@@ -1,0 +1,58 @@
+//! Factors that are turned before a product of TF32 (`kernels/turn.cu`).
+//!
+//! The library's kernels for Lᵀ·R take about twice as long as those for L·Rᵀ, which Hopper's tensor cores read as they lie.
+
+use candle_core::{CudaDevice, Result, Tensor};
+use cudarc::driver::{LaunchConfig, PushKernelArg as _};
+use esper_graph::launch::{Effect, declare, tensor_error};
+
+use super::array::{Array, Scalar, unwritten_tensor};
+use super::kernels::{IMAGE, count};
+use crate::matrix::Product;
+
+/// Rows and columns of what a block turns, and its threads.
+const SIDE: usize = 32;
+const THREADS: (u32, u32, u32) = (32, 8, 1);
+const MAX_BLOCKS: usize = 65_535;
+/// Operations of a product per number that is moved, beside which turning both factors is short.
+const MIN_OPERATIONS: usize = 800;
+
+/// Whether both factors of a product of TF32 are better turned.
+pub(super) fn is_better_turned(product: &Product) -> bool {
+    let (m, n) = (product.m, product.n);
+    let is_turned = product.is_left_transposed && !product.is_right_transposed;
+    is_turned && m.saturating_mul(n) / (m + n) >= MIN_OPERATIONS && product.k.div_ceil(SIDE) <= MAX_BLOCKS
+}
+
+/// A matrix (rows, columns) as (columns, rows).
+pub(super) fn turned(device: &CudaDevice, from: Array<'_>, (rows, columns): (usize, usize)) -> Result<Tensor> {
+    let target = unwritten_tensor(device, (columns, rows), Scalar::F32)?;
+    if (from.scalar(), from.len()) != (Scalar::F32, rows * columns) {
+        candle_core::bail!("a matrix of {rows} rows and {columns} columns to be turned is {from:?}")
+    }
+    let function = IMAGE.function(device, "turn_f32")?;
+    let (source, to) = (from.address(), Array::of_tensor(&target)?.address());
+    let sizes = [count(rows)?, count(columns)?];
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&source).arg(&to).arg(&sizes[0]).arg(&sizes[1]);
+    let effect = || Effect::new().reading(source, from.bytes()).writing(to, from.bytes());
+    let grid_dim = (count(columns.div_ceil(SIDE))?, count(rows.div_ceil(SIDE))?, 1);
+    let config = LaunchConfig { grid_dim, block_dim: THREADS, shared_mem_bytes: 0 };
+    // SAFETY: both hold as many numbers of f32 as the sizes say.
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(config) }))?;
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_of_wide_weights_are_turned() {
+        let forward = |rows, inputs, outputs| Product::forward(rows, inputs, outputs, true);
+        let is_turned = |product: Product| is_better_turned(&product.weight_gradient());
+        assert!(is_turned(forward(512, 4096, 4096)) && is_turned(forward(512, 1024, 4096)));
+        assert!(!is_turned(forward(8192, 768, 3072)) && !is_better_turned(&forward(512, 4096, 4096)));
+    }
+}
