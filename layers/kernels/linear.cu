@@ -63,8 +63,9 @@ const float SQRT_HALF = 0.70710678118654752440f;
 const float ONE_OVER_SQRT_2_PI = 0.39894228040143267794f;
 const float CUBIC = 0.044715f;
 
+// What is no number stays so: a product of what is infinite may be none.
 __device__ float activation(float z, u32 kind) {
-    if (kind == RELU) return z > 0.0f ? z : 0.0f;
+    if (kind == RELU) return z <= 0.0f ? 0.0f : z;
     if (kind == GELU) return 0.5f * z * (1.0f + tanhf(SQRT_2_OVER_PI * z * (1.0f + CUBIC * z * z)));
     return 0.5f * z * (1.0f + erff(z * SQRT_HALF));
 }
