@@ -154,6 +154,7 @@ pub fn linear_cases(device: &Device) -> Result<Vec<(String, f64, f64)>> {
     }
     set_gemm_reduced_precision_f32(false);
     result = result.and_then(|()| check_beside_candle(device, &mut found));
+    result = result.and_then(|()| check_infinite(device, &mut found));
     for (index, numbers) in NUMBERS.into_iter().enumerate() {
         set_gemm_reduced_precision_f32(numbers == Numbers::Tf32);
         let order = [WeightOrder::InOut, WeightOrder::OutIn][index % 2];
@@ -223,6 +224,18 @@ fn check_beside_candle(device: &Device, found: &mut Vec<(String, f64, f64)>) -> 
     let ours = error(&linear(&x, &weight, None, &options)?)?;
     // Not more than half as much again, where both ask the same library.
     found.push(("160x4096->256 beside candle's F32".to_owned(), ours, 1.5 * error(&x.matmul(&weight)?)?));
+    Ok(())
+}
+
+/// What is infinite has to show behind a rectifier, or a step that went wrong looks as if it had not.
+fn check_infinite(device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
+    let mut values = Values(SplitMix(1), DType::F32);
+    let weight = values.tensor(&[64, 64], 1.0)?.to_dtype(DType::F32)?.to_device(device)?;
+    let x: Vec<f32> = (0..64 * 64).map(|at| if at % 64 == 9 { f32::INFINITY } else { 1.0 }).collect();
+    let x = Tensor::from_vec(x, (64, 64), device)?;
+    let options = LinearOptions { order: WeightOrder::OutIn, activation: Activation::Relu, precision: Precision::AsIs };
+    let is_hidden = read(&linear(&x, &weight, None, &options)?)?.into_iter().all(f64::is_finite);
+    found.push(("Relu of what is infinite F32: hidden".to_owned(), f64::from(u8::from(is_hidden)), 0.0));
     Ok(())
 }
 
@@ -305,7 +318,7 @@ mod tests {
     fn every_case_is_within_its_error_on_the_cpu() {
         let found = linear_cases(&Device::Cpu).unwrap();
         let quantities =
-            cases(&Device::Cpu).map(|case| if case.3 { 4 } else { 3 }).sum::<usize>() + 4 * NUMBERS.len() + 1;
+            cases(&Device::Cpu).map(|case| if case.3 { 4 } else { 3 }).sum::<usize>() + 4 * NUMBERS.len() + 2;
         assert_eq!(found.len(), quantities);
         let wrong: Vec<_> = found.iter().filter(|(_, error, allowed)| error > allowed).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
