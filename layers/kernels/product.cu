@@ -16,7 +16,10 @@ using tensor_cores::Half;
 const u32 TERMS = 32, CHUNK = 8, CHUNKS = TERMS / CHUNK, PARTS = 3;
 
 // Every thread of a cluster is here, and what they wrote to shared memory before is seen.
-__device__ void everybody() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory"); }
+__device__ void everybody() {
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
+}
 
 // What another block of the cluster has at a place of its shared memory.
 __device__ float4 of_block(const float* place, u32 other) {
@@ -64,7 +67,7 @@ struct Factor {
 template <u32 ROWS, bool BY_ROWS, u32 THREADS>
 struct Read {
     static constexpr u32 COUNT = ROWS * CHUNKS / THREADS;
-    float chunks[COUNT][CHUNK];
+    alignas(16) float chunks[COUNT][CHUNK];
 
     // Neighbors in memory are read by neighbors.
     static __device__ u32 row(u32 i) { return BY_ROWS ? (i * THREADS + threadIdx.x) / CHUNKS : (i * THREADS + threadIdx.x) % ROWS; }
@@ -185,6 +188,7 @@ __device__ void tile(const Factor& left, const Factor& right, const Result& resu
         const Half* stage = stages + (step - from) % 2 * STAGE;
         multiply<ROWS, COLUMNS>(added, stage + group * 64 * TERMS, stage + PARTS * ROWS * TERMS);
         if (step + 1 < to) turn(step + 1);
+        __syncwarp();
         tensor_cores::wait<0>(added);
 #pragma unroll
         for (u32 n = 0; n < BLOCKS; n++) {

@@ -88,6 +88,11 @@ const CASES: &[Case] = {
         ([33, 1999, 2050], InOut, None, false, Tf32),
         ([130, 67, 259], OutIn, Gelu, true, F32),
         ([130, 1001, 259], InOut, Relu, false, F32),
+        ([1030, 97, 1501], InOut, None, false, F32),
+        ([1025, 643, 517], OutIn, Gelu, true, F32),
+        ([517, 130, 1030], OutIn, None, true, F32),
+        ([70, 48, 300], OutIn, Relu, true, F32),
+        ([50, 1050, 519], OutIn, None, true, F32),
         ([128, 784, 512], InOut, Relu, true, F32),
         ([128, 784, 512], OutIn, Gelu, true, F32),
         ([128, 784, 512], InOut, GeluErf, true, Tf32),
@@ -211,10 +216,12 @@ fn check(case: &Case, seed: u64, device: &Device, found: &mut Vec<(String, f64, 
 /// The error of a product of `f32` beside that of candle's, both as parts of the length of what `f64` gives.
 fn check_beside_candle(device: &Device, found: &mut Vec<(String, f64, f64)>) -> Result<()> {
     let mut values = Values(SplitMix(4096), DType::F32);
-    let [x, weight] = [values.tensor(&[160, 4096], 1.0)?, values.tensor(&[4096, 256], 1.0)?];
-    let exact = read(&x.matmul(&weight)?)?;
+    let [x, weight] = [values.tensor(&[1 + 160 * 4096], 1.0)?, values.tensor(&[4096, 256], 1.0)?];
+    // Where no vector of several numbers begins.
+    let rows = |of: &Tensor| of.narrow(0, 1, 160 * 4096)?.reshape((160, 4096));
+    let exact = read(&rows(&x)?.matmul(&weight)?)?;
     let single = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.to_device(device);
-    let (x, weight) = (single(&x)?, single(&weight)?);
+    let (x, weight) = (rows(&single(&x)?)?, single(&weight)?);
     let error = |found: &Tensor| -> Result<f64> {
         let squares = read(found)?.into_iter().zip(&exact).map(|(found, exact)| (found - exact).powi(2)).sum::<f64>();
         let share = squares / exact.iter().map(|exact| exact.powi(2)).sum::<f64>();

@@ -107,7 +107,7 @@ pub(crate) fn multiply(
         return Ok(false);
     }
     let is_tf32 = left.scalar() == Scalar::F32 && gemm_reduced_precision_f32();
-    if is_tf32 && is_better_turned(product) {
+    if is_tf32 && is_better_turned(device, product)? {
         let (left, right) = (turned(device, left, (k, m))?, turned(device, right, (k, n))?);
         let factors = (Array::of_tensor(&left)?, Array::of_tensor(&right)?);
         let product = Product { is_left_transposed: false, is_right_transposed: true, ..*product };

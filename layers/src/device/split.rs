@@ -17,6 +17,8 @@ use crate::matrix::Product;
 const MIN_SIDE: usize = 32;
 /// Most tiles beside each other.
 const MAX_TILES: usize = 65_535;
+/// Rows, columns and terms that the kernels count with, those of a tile beyond.
+const MAX_COUNT: usize = (u32::MAX - 256) as usize;
 /// Terms that are multiplied at once, as in the kernels.
 const TERMS: usize = 32;
 /// Bytes of a row's terms: three numbers of bf16 for each, in two stages.
@@ -62,7 +64,7 @@ const TILES: [Tile; 3] = [
     },
 ];
 
-/// Clusters of one block, two, … that run at once with a block on each multiprocessor. A constant, so that every card adds in the
+/// Clusters of one block, two, … that run at once with a block on each multiprocessor. A constant, so that every such card adds in the
 /// same order, though cards differ in which of their multiprocessors are switched off.
 const CLUSTERS: [usize; 8] = [132, 66, 36, 28, 21, 16, 14, 14];
 
@@ -93,7 +95,7 @@ impl Tile {
     }
 }
 
-/// The tile and the number of parts of each sum that take the shortest time: the same for the same product on every card.
+/// The tile and the number of parts of each sum that take the shortest time: the same for the same product on every such card.
 fn choose(product: &Product) -> (&'static Tile, usize) {
     let mut best = (&TILES[0], 1);
     let mut shortest = usize::MAX;
@@ -109,8 +111,9 @@ fn choose(product: &Product) -> (&'static Tile, usize) {
     best
 }
 
-/// Writes L·R of `f32` to `result` with an error below that of sums of `f32`. False where other kernels do it: on other cards, where
-/// candle's switch asks for TF32, and for few rows or columns; then nothing was done. A factor that is infinite makes NaN of what it is part of.
+/// Writes L·R of `f32` to `result` with the error of sums of `f32`. False where other kernels do it: on other cards, where
+/// candle's switch asks for TF32, and for few rows or columns; then nothing was done. A factor that `bf16` rounds to infinity, from
+/// 3.4·10³⁸ on, makes NaN of what it is part of.
 pub(super) fn split_product(
     device: &CudaDevice,
     product: &Product,
@@ -130,17 +133,18 @@ pub(super) fn split_product(
         (true, true) => return Ok(false),
     };
     let [down, across] = tile.tiles(product);
-    let sizes = [product.m, product.n, product.k].map(u32::try_from);
-    let [Ok(rows), Ok(columns), Ok(terms)] = sizes else { return Ok(false) };
-    if across > MAX_TILES || !is_of_hopper(&IMAGE.function(device, ANY)?)? {
+    let largest = product.m.max(product.n).max(product.k);
+    if largest > MAX_COUNT || across > MAX_TILES || !is_of_hopper(&IMAGE.function(device, ANY)?)? {
         return Ok(false);
     }
-    let function = IMAGE.function(device, name)?;
+    // Not in code that the driver made of portable code.
+    let Ok(function) = IMAGE.function(device, name) else { return Ok(false) };
     let shared = tile.shared_bytes();
     allow_shared_memory(&function, shared)?;
     let stream = device.cuda_stream();
     tensor_error(stream.context().bind_to_thread())?;
     let grid = [count(down)?, count(across)?, count(parts)?];
+    let sizes = [count(product.m)?, count(product.n)?, count(product.k)?];
     let addresses = Addresses {
         left: left.address(),
         right: right.address(),
@@ -150,7 +154,7 @@ pub(super) fn split_product(
     };
     let call = Call { function: &function, grid, threads: count(2 * tile.rows)?, shared: count(shared)? };
     let effect = || effect_of((left, right), result, epilogue);
-    declare(&stream, effect, || call.launch(&stream, &addresses, [rows, columns, terms], epilogue.activation()))?;
+    declare(&stream, effect, || call.launch(&stream, &addresses, sizes, epilogue.activation()))?;
     Ok(true)
 }
 

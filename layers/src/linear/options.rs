@@ -8,7 +8,8 @@ pub enum Activation {
     /// Nothing.
     #[default]
     None,
-    /// max(0, z), with the derivative 0 at z = 0, as [`relu`](crate::relu()). Kernels of this crate for a GPU keep what is no number.
+    /// max(0, z), with the derivative 0 at z = 0, as [`relu`](crate::relu()). Kernels of this crate for a GPU keep what is no
+    /// number; a CPU makes 0 of it, and cuBLASLt promises neither.
     Relu,
     /// The Gaussian error linear unit in its form with tanh, as candle's `gelu`.
     ///
