@@ -9,6 +9,8 @@
 
 #[cfg(any(test, feature = "cuda"))]
 mod matrix;
+#[cfg(any(test, feature = "cuda"))]
+mod tiles;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 pub mod device;

@@ -12,104 +12,16 @@ use super::array::{Array, Scalar};
 use super::kernels::{IMAGE, allow_shared_memory, count, is_of_hopper};
 use super::product::{Epilogue, effect_of};
 use crate::matrix::Product;
+use crate::tiles::choose;
 
 /// Rows and columns of a result from which on these kernels are asked: of fewer, most of a tile would be nothing.
 const MIN_SIDE: usize = 32;
 /// Most tiles beside each other.
 const MAX_TILES: usize = 65_535;
+/// A kernel that every image of this crate has.
+const ANY: &str = "thin_product_f32";
 /// Rows, columns and terms that the kernels count with, those of a tile beyond.
 const MAX_COUNT: usize = (u32::MAX - 256) as usize;
-/// Terms that are multiplied at once, as in the kernels.
-const TERMS: usize = 32;
-/// Bytes of a row's terms: three numbers of bf16 for each, in two stages.
-const ROW_BYTES: usize = 2 * 3 * 2 * TERMS;
-/// The reduction's rows are this many numbers longer than a tile's.
-const PADDING: usize = 8;
-
-/// Kernels for tiles of one size.
-#[derive(Debug, PartialEq, Eq)]
-struct Tile {
-    rows: usize,
-    columns: usize,
-    /// Of L·R, L·Rᵀ and Lᵀ·R.
-    names: [&'static str; 3],
-    /// Hundredths of a µs that a multiprocessor takes for a step of as many such tiles at once, beginning with one.
-    step: &'static [usize],
-    /// The same for their ends.
-    end: usize,
-}
-
-/// Times are of an H200, over products of the sizes of the works of `esper bench`.
-const TILES: [Tile; 3] = [
-    Tile {
-        rows: 128,
-        columns: 128,
-        names: ["product_nn_128x128", "product_nt_128x128", "product_tn_128x128"],
-        step: &[155],
-        end: 150,
-    },
-    Tile {
-        rows: 128,
-        columns: 64,
-        names: ["product_nn_128x64", "product_nt_128x64", "product_tn_128x64"],
-        step: &[105, 195],
-        end: 80,
-    },
-    Tile {
-        rows: 64,
-        columns: 64,
-        names: ["product_nn_64x64", "product_nt_64x64", "product_tn_64x64"],
-        step: &[92, 123, 155, 210],
-        end: 50,
-    },
-];
-
-/// Clusters of one block, two, … that run at once with a block on each multiprocessor. A constant, so that every such card adds in the
-/// same order, though cards differ in which of their multiprocessors are switched off.
-const CLUSTERS: [usize; 8] = [132, 66, 36, 28, 21, 16, 14, 14];
-
-/// Hundredths of a µs of a sum that is cut into parts, and of each part.
-const CUT: usize = 60;
-const PART: usize = 5;
-
-impl Tile {
-    fn tiles(&self, product: &Product) -> [usize; 2] {
-        [product.m.div_ceil(self.rows), product.n.div_ceil(self.columns)]
-    }
-
-    /// Hundredths of a µs of a product whose sums are cut into so many parts, by the table.
-    fn time(&self, product: &Product, parts: usize) -> usize {
-        let [down, across] = self.tiles(product);
-        let blocks = (down * across).div_ceil(CLUSTERS[parts - 1]);
-        let steps = product.k.div_ceil(TERMS).div_ceil(parts);
-        let (full, rest) = (blocks / self.step.len(), blocks % self.step.len());
-        let whole = self.step[self.step.len() - 1] * full;
-        let of_step = rest.checked_sub(1).map_or(whole, |last| whole + self.step[last]);
-        of_step * (steps + 1) + self.end * blocks + PART * parts + if parts > 1 { CUT } else { 0 }
-    }
-
-    /// Bytes of shared memory of a block: two stages of factors, or the sums of a tile.
-    fn shared_bytes(&self) -> usize {
-        let sums = self.rows * (self.columns + PADDING) * size_of::<f32>();
-        sums.max((self.rows + self.columns) * ROW_BYTES)
-    }
-}
-
-/// The tile and the number of parts of each sum that take the shortest time: the same for the same product on every such card.
-fn choose(product: &Product) -> (&'static Tile, usize) {
-    let mut best = (&TILES[0], 1);
-    let mut shortest = usize::MAX;
-    for tile in &TILES {
-        // A part of less than two steps is all beginning and end.
-        for parts in 1..=CLUSTERS.len().min(product.k.div_ceil(2 * TERMS)) {
-            let time = tile.time(product, parts);
-            if time < shortest {
-                (best, shortest) = ((tile, parts), time);
-            }
-        }
-    }
-    best
-}
 
 /// Writes L·R of `f32` to `result` with the error of sums of `f32`. False where other kernels do it: on other cards, where
 /// candle's switch asks for TF32, and for few rows or columns; then nothing was done. A factor that `bf16` rounds to infinity, from
@@ -157,9 +69,6 @@ pub(super) fn split_product(
     declare(&stream, effect, || call.launch(&stream, &addresses, sizes, epilogue.activation()))?;
     Ok(true)
 }
-
-/// A kernel that every image of this crate has.
-const ANY: &str = "thin_product_f32";
 
 /// What the kernels are told first; 0 for none.
 struct Addresses {
@@ -222,33 +131,5 @@ impl Call<'_> {
             )
         };
         tensor_error(launched.result())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chosen(m: usize, n: usize, k: usize) -> ([usize; 2], usize) {
-        let product = Product { m, n, k, is_left_transposed: false, is_right_transposed: true };
-        let (tile, parts) = choose(&product);
-        ([tile.rows, tile.columns], parts)
-    }
-
-    #[test]
-    fn large_tiles_fill_the_card_and_sums_are_cut_where_they_do_not() {
-        assert_eq!(chosen(512, 4096, 4096), ([128, 128], 1));
-        assert_eq!(chosen(8192, 768, 768), ([128, 128], 1));
-        assert_eq!(chosen(2048, 512, 1024), ([128, 128], 2));
-        assert_eq!(chosen(768, 768, 8192), ([128, 128], 3));
-        assert_eq!(chosen(1024, 512, 512), ([128, 64], 2));
-        assert_eq!(chosen(65, 67, 33), ([64, 64], 1));
-        let (tile, parts) = chosen(128, 512, 784);
-        assert!(tile == [64, 64] && parts >= 5, "{parts}");
-    }
-
-    #[test]
-    fn shared_memory_holds_two_stages() {
-        assert_eq!(TILES.map(|tile| tile.shared_bytes()), [98_304, 73_728, 49_152]);
     }
 }

@@ -9,25 +9,18 @@ use esper_graph::launch::{Effect, declare, tensor_error};
 use super::array::{Array, Scalar, unwritten_tensor};
 use super::kernels::{IMAGE, count, is_of_hopper};
 use crate::matrix::Product;
+use crate::tiles::is_worth_turning;
 
 /// Rows and columns of what a block turns, and its threads.
 const SIDE: usize = 32;
 const NAME: &str = "turn_f32";
 const THREADS: (u32, u32, u32) = (32, 8, 1);
-const MAX_BLOCKS: usize = 65_535;
-/// Operations of a product per number that is moved, beside which turning both factors is short. For as long as the product
-/// takes, both are there twice.
-const MIN_OPERATIONS: usize = 800;
+/// Rows of which the blocks fit a grid.
+const MAX_ROWS: usize = 65_535 * SIDE;
 
 /// Whether both factors of a product of TF32 are better turned, on this card.
 pub(super) fn is_better_turned(device: &CudaDevice, product: &Product) -> Result<bool> {
-    Ok(is_worth_it(product) && is_of_hopper(&IMAGE.function(device, NAME)?)?)
-}
-
-fn is_worth_it(product: &Product) -> bool {
-    let (m, n) = (product.m, product.n);
-    let is_turned = product.is_left_transposed && !product.is_right_transposed;
-    is_turned && m.saturating_mul(n) / (m + n) >= MIN_OPERATIONS && product.k.div_ceil(SIDE) <= MAX_BLOCKS
+    Ok(is_worth_turning(product) && product.k <= MAX_ROWS && is_of_hopper(&IMAGE.function(device, NAME)?)?)
 }
 
 /// A matrix (rows, columns) as (columns, rows).
@@ -48,17 +41,4 @@ pub(super) fn turned(device: &CudaDevice, from: Array<'_>, (rows, columns): (usi
     // SAFETY: both hold as many numbers of f32 as the sizes say.
     tensor_error(declare(&stream, effect, || unsafe { launch.launch(config) }))?;
     Ok(target)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gradients_of_wide_weights_are_turned() {
-        let forward = |rows, inputs, outputs| Product::forward(rows, inputs, outputs, true);
-        let is_turned = |product: Product| is_worth_it(&product.weight_gradient());
-        assert!(is_turned(forward(512, 4096, 4096)) && is_turned(forward(512, 1024, 4096)));
-        assert!(!is_turned(forward(8192, 768, 3072)) && !is_worth_it(&forward(512, 4096, 4096)));
-    }
 }
