@@ -18,6 +18,6 @@ typedef unsigned long long u64;
 #include "decoding.cu"
 #include "linear.cu"
 #include "product.cu"
-#include "turn.cu"
+#include "transpose.cu"
 #include "thin.cu"
 #include "recompute.cu"

@@ -1,10 +1,10 @@
 // Products of matrices of f32 on tensor cores, by warpgroups, for the card itself (sm_90a), with the error of f32.
 //
 // Three numbers of bf16 hold the 24 bits of one of f32, and of the nine products of two such sums the six that are
-// above 2^-24 are added. Tensor cores cut what they add off: so they add 32 terms at a time, and sums of those are added here, rounded to the nearest.
+// above 2^-24 are added (bf16x6). Tensor cores cut what they add off: so they add 32 terms at a time, and sums of those are added here, rounded to the nearest.
 //
 // A block has a tile of the result, in shared memory two stages of 32 terms of both factors, a row for each row and column of the tile, whichever
-// way they are stored, and reads the terms after those meanwhile. Where a sum is cut into parts, the blocks of a cluster have one each,
+// way they are stored, and reads the terms after those meanwhile. Where a sum is cut into parts (split-K), the blocks of a cluster have one each,
 // and add them in order.
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -106,7 +106,7 @@ struct Read {
     }
 
     // Puts what was read, and reads the terms from `first_term` on meanwhile, if there are any before `end`.
-    __device__ void turn(Half* tiles, const Factor& from, u32 first_row, u32 first_term, u32 end) {
+    __device__ void put_and_load(Half* tiles, const Factor& from, u32 first_row, u32 first_term, u32 end) {
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) {
             put(i, tiles);
@@ -164,10 +164,10 @@ __device__ void tile(const Factor& left, const Factor& right, const Result& resu
     Read<ROWS, LEFT_BY_ROWS, THREADS> of_left;
     Read<COLUMNS, RIGHT_BY_ROWS, THREADS> of_right;
     // Puts the terms of a step, which were read, into its stage, and reads those of the next.
-    auto turn = [&](u32 step) {
+    auto put_and_load = [&](u32 step) {
         Half* stage = stages + (step - from) % 2 * STAGE;
-        of_left.turn(stage, left, first_row, (step + 1) * TERMS, to * TERMS);
-        of_right.turn(stage + PARTS * ROWS * TERMS, right, first_column, (step + 1) * TERMS, to * TERMS);
+        of_left.put_and_load(stage, left, first_row, (step + 1) * TERMS, to * TERMS);
+        of_right.put_and_load(stage + PARTS * ROWS * TERMS, right, first_column, (step + 1) * TERMS, to * TERMS);
         tensor_cores::seen();
     };
     float sums[BLOCKS][4], added[BLOCKS][4];
@@ -181,13 +181,13 @@ __device__ void tile(const Factor& left, const Factor& right, const Result& resu
         for (u32 i = 0; i < of_left.COUNT; i++) of_left.load(i, left, first_row, from * TERMS);
 #pragma unroll
         for (u32 i = 0; i < of_right.COUNT; i++) of_right.load(i, right, first_column, from * TERMS);
-        turn(from);
+        put_and_load(from);
     }
     __syncthreads();
     for (u32 step = from; step < to; step++) {
         const Half* stage = stages + (step - from) % 2 * STAGE;
         multiply<ROWS, COLUMNS>(added, stage + group * 64 * TERMS, stage + PARTS * ROWS * TERMS);
-        if (step + 1 < to) turn(step + 1);
+        if (step + 1 < to) put_and_load(step + 1);
         __syncwarp();
         tensor_cores::wait<0>(added);
 #pragma unroll

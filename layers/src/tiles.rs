@@ -6,7 +6,7 @@ use crate::matrix::Product;
 const TERMS: usize = 32;
 /// Bytes of a row's terms: three numbers of bf16 for each, in two stages.
 const ROW_BYTES: usize = 2 * 3 * 2 * TERMS;
-/// The reduction's rows are this many numbers longer than a tile's.
+/// Rows of sums in shared memory are this many numbers longer than a tile's, as in the kernels.
 const PADDING: usize = 8;
 
 /// Kernels for tiles of one size.
@@ -51,7 +51,7 @@ const TILES: [Tile; 3] = [
 /// same order, though cards differ in which of their multiprocessors are switched off.
 const CLUSTERS: [usize; 8] = [132, 66, 36, 28, 21, 16, 14, 14];
 
-/// Hundredths of a µs of a sum that is cut into parts, and of each part.
+/// Hundredths of a µs of a sum that is cut into parts (split-K), and of each part.
 const CUT: usize = 60;
 const PART: usize = 5;
 
@@ -95,15 +95,15 @@ pub(crate) fn choose(product: &Product) -> (&'static Tile, usize) {
     best
 }
 
-/// Operations of a product per number that is moved, beside which turning both factors is short. For as long as the product
+/// Operations of a product per number that is moved, beside which transposing both factors is short. For as long as the product
 /// takes, both are there twice.
 const MIN_OPERATIONS: usize = 800;
 
-/// Whether both factors of a product of TF32 are better turned, where the library is slow on them as they lie.
-pub(crate) fn is_worth_turning(product: &Product) -> bool {
+/// Whether both factors of a product of TF32 are better transposed, where the library is slow on them as they lie.
+pub(crate) fn is_worth_transposing(product: &Product) -> bool {
     let (m, n) = (product.m, product.n);
-    let is_turned = product.is_left_transposed && !product.is_right_transposed;
-    is_turned && m.saturating_mul(n) / (m + n) >= MIN_OPERATIONS
+    let is_slow = product.is_left_transposed && !product.is_right_transposed;
+    is_slow && m.saturating_mul(n) / (m + n) >= MIN_OPERATIONS
 }
 
 #[cfg(test)]
@@ -134,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn gradients_of_wide_weights_are_turned() {
+    fn gradients_of_wide_weights_are_transposed() {
         let forward = |rows, inputs, outputs| Product::forward(rows, inputs, outputs, true);
-        let is_turned = |product: Product| is_worth_turning(&product.weight_gradient());
-        assert!(is_turned(forward(512, 4096, 4096)) && is_turned(forward(512, 1024, 4096)));
-        assert!(!is_turned(forward(8192, 768, 3072)) && !is_worth_turning(&forward(512, 4096, 4096)));
+        let is_chosen = |product: Product| is_worth_transposing(&product.weight_gradient());
+        assert!(is_chosen(forward(512, 4096, 4096)) && is_chosen(forward(512, 1024, 4096)));
+        assert!(!is_chosen(forward(8192, 768, 3072)) && !is_worth_transposing(&forward(512, 4096, 4096)));
     }
 }

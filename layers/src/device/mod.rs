@@ -7,7 +7,7 @@ mod order;
 mod plan;
 mod product;
 mod split;
-mod turned;
+mod transpose;
 
 pub(crate) use array::{Array, Scalar, unwritten, unwritten_tensor};
 pub(crate) use kernels::{IMAGE, allow_shared_memory, behind, count, gpu_of, is_aligned, is_of_hopper, operand};

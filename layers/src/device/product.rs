@@ -12,7 +12,7 @@ use super::array::{Array, Scalar};
 use super::library::{Choice, Handle, Key, choose, library_error};
 use super::plan::Plan;
 use super::split::split_product;
-use super::turned::{is_better_turned, turned};
+use super::transpose::{is_better_transposed, transposed};
 use crate::matrix::Product;
 
 /// Who rewrites a recorded launch may move its addresses by a multiple of this (see [`Effect`]): no algorithm is asked for
@@ -107,8 +107,8 @@ pub(crate) fn multiply(
         return Ok(false);
     }
     let is_tf32 = left.scalar() == Scalar::F32 && gemm_reduced_precision_f32();
-    if is_tf32 && is_better_turned(device, product)? {
-        let (left, right) = (turned(device, left, (k, m))?, turned(device, right, (k, n))?);
+    if is_tf32 && is_better_transposed(device, product)? {
+        let (left, right) = (transposed(device, left, (k, m))?, transposed(device, right, (k, n))?);
         let factors = (Array::of_tensor(&left)?, Array::of_tensor(&right)?);
         let product = Product { is_left_transposed: false, is_right_transposed: true, ..*product };
         return multiply(device, &product, factors, result, epilogue);

@@ -1,8 +1,8 @@
-// A matrix of f32 with rows and columns exchanged.
+// The transpose of a matrix of f32.
 
 // to (columns, rows) = from (rows, columns). Blocks of (32, 8) threads for squares of 32; one more column, so that a column of the square
 // is in different banks.
-extern "C" __global__ void __launch_bounds__(256) turn_f32(const float* from, float* to, u32 rows, u32 columns) {
+extern "C" __global__ void __launch_bounds__(256) transpose_f32(const float* from, float* to, u32 rows, u32 columns) {
     WAIT_FOR_INPUTS;
     constexpr u32 SIDE = 32, ROWS_AT_ONCE = 8;
     __shared__ float square[SIDE][SIDE + 1];
