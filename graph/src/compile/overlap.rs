@@ -18,14 +18,26 @@ pub(crate) struct Edges {
     pub(crate) early: Vec<NodeIndex>,
 }
 
-/// The edges of each node; `waits` says of each whether it is a kernel that waits.
+/// Most bytes of shared memory for a block of a kernel that overlaps with another: what every kernel may have without asking. Larger
+/// blocks beside those of another kernel leave little room, and what begins meanwhile crowds where some is, one multiprocessor with
+/// several blocks and others with none.
+const MAX_SHARED_BYTES: u32 = 48 << 10;
+
+/// The edges of each node; `waits` says of each whether it is a kernel that waits, and lets others begin with it.
 ///
-/// After a kernel that more than one node depends on none is early: blocks that wait would take the places of those that could run.
+/// After a kernel that more than one node depends on none is early: blocks that wait would take the places of those that could run. Kernels
+/// with large blocks neither begin early nor let others.
 pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
     let mut num_after = vec![0_usize; program.nodes.len()];
     program.nodes.iter().flat_map(|node| &node.dependencies).for_each(|before| num_after[before.0] += 1);
+    let is_large =
+        |node: &Node| matches!(&node.kind, NodeKind::Kernel(kernel) if kernel.launch.shared_bytes > MAX_SHARED_BYTES);
+    let can_wait: Vec<bool> = program.nodes.iter().zip(waits).map(|(node, waits)| *waits && !is_large(node)).collect();
     let is_early = |node: usize, before: NodeIndex| {
-        waits[node] && num_after[before.0] == 1 && matches!(program.nodes[before.0].kind, NodeKind::Kernel(_))
+        // Kernels of others let no kernel begin before their last blocks end.
+        let is_left_early = waits[before.0] == can_wait[before.0];
+        let is_kernel = matches!(program.nodes[before.0].kind, NodeKind::Kernel(_));
+        can_wait[node] && is_left_early && is_kernel && num_after[before.0] == 1
     };
     let of = |(index, node): (usize, &Node)| {
         let (early, full) = node.dependencies.iter().partition(|before| is_early(index, **before));
@@ -78,6 +90,7 @@ mod tests {
         true
     }
 
+    /// Of fills (0), kernels of somebody else (1), kernels that wait (2), and such with large blocks (3).
     fn program(kinds: &[u8], pairs: &[(usize, usize)]) -> Program {
         let text: Vec<String> = kinds
             .iter()
@@ -95,16 +108,22 @@ mod tests {
                 format!("%{index} {what} after [{}]", after.join(" "))
             })
             .collect();
-        format!("blocks x0=8\n{}", text.join("\n")).parse().expect("a program")
+        let mut program: Program = format!("blocks x0=8\n{}", text.join("\n")).parse().expect("a program");
+        for (node, kind) in program.nodes.iter_mut().zip(kinds) {
+            if let NodeKind::Kernel(kernel) = &mut node.kind {
+                kernel.launch.shared_bytes = if *kind == 3 { MAX_SHARED_BYTES + 1 } else { MAX_SHARED_BYTES };
+            }
+        }
+        program
     }
 
     proptest! {
         #[test]
         fn nothing_touches_memory_before_all_that_it_comes_after_is_over(
-            kinds in prop::collection::vec(0..3_u8, 1..24), pairs in prop::collection::vec((0..24_usize, 0..24_usize), 0..60),
+            kinds in prop::collection::vec(0..4_u8, 1..24), pairs in prop::collection::vec((0..24_usize, 0..24_usize), 0..60),
         ) {
             let program = program(&kinds, &pairs);
-            let waits: Vec<bool> = kinds.iter().map(|kind| *kind == 2).collect();
+            let waits: Vec<bool> = kinds.iter().map(|kind| *kind >= 2).collect();
             let edges = edges(&program, &waits);
             for (node, of) in program.nodes.iter().zip(&edges) {
                 let mut all = [&of.full[..], &of.early[..]].concat();
@@ -131,5 +150,17 @@ mod tests {
             [edge(&[], &[]), edge(&[0], &[]), edge(&[0], &[1]), edge(&[], &[2]), edge(&[3], &[]), edge(&[3], &[])];
         assert_eq!(edges(&program, &[false, false, true, true, true, true]), expected);
         assert!(edges(&program, &[false; 6]).iter().all(|edges| edges.early.is_empty()));
+    }
+
+    #[test]
+    fn kernels_with_large_blocks_neither_start_early_nor_let_others() {
+        // A chain: one that waits, one with large blocks, another that waits, one of somebody else with large blocks, and one that waits.
+        let mut program = program(&[2, 3, 2, 1, 2], &[(0, 1), (1, 2), (2, 3), (3, 4)]);
+        if let NodeKind::Kernel(kernel) = &mut program.nodes[3].kind {
+            kernel.launch.shared_bytes = 200 << 10;
+        }
+        let early: Vec<usize> =
+            edges(&program, &[true, true, true, false, true]).iter().map(|edges| edges.early.len()).collect();
+        assert_eq!(early, [0, 0, 0, 0, 1]);
     }
 }
