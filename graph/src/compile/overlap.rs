@@ -18,26 +18,24 @@ pub(crate) struct Edges {
     pub(crate) early: Vec<NodeIndex>,
 }
 
-/// Most bytes of shared memory for a block of a kernel that overlaps with another: what every kernel may have without asking. Larger
-/// blocks beside those of another kernel leave little room, and what begins meanwhile crowds where some is, one multiprocessor with
-/// several blocks and others with none.
+/// Most bytes of shared memory, as a launch asks for them, for a block of a kernel that overlaps with another: what every kernel may have
+/// without asking. Larger blocks beside those of another kernel leave little room, and what begins meanwhile crowds where some is.
 const MAX_SHARED_BYTES: u32 = 48 << 10;
 
 /// The edges of each node; `waits` says of each whether it is a kernel that waits, and lets others begin with it.
 ///
 /// After a kernel that more than one node depends on none is early: blocks that wait would take the places of those that could run. Kernels
-/// with large blocks neither begin early nor let others.
+/// with large blocks neither begin early nor, where they wait themselves, let others.
 pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
     let mut num_after = vec![0_usize; program.nodes.len()];
     program.nodes.iter().flat_map(|node| &node.dependencies).for_each(|before| num_after[before.0] += 1);
     let is_large =
         |node: &Node| matches!(&node.kind, NodeKind::Kernel(kernel) if kernel.launch.shared_bytes > MAX_SHARED_BYTES);
-    let can_wait: Vec<bool> = program.nodes.iter().zip(waits).map(|(node, waits)| *waits && !is_large(node)).collect();
+    // Kernels that do not wait do not let others begin at once either.
+    let is_crowded = |node: usize| waits[node] && is_large(&program.nodes[node]);
     let is_early = |node: usize, before: NodeIndex| {
-        // Kernels of others let no kernel begin before their last blocks end.
-        let is_left_early = waits[before.0] == can_wait[before.0];
         let is_kernel = matches!(program.nodes[before.0].kind, NodeKind::Kernel(_));
-        can_wait[node] && is_left_early && is_kernel && num_after[before.0] == 1
+        waits[node] && is_kernel && num_after[before.0] == 1 && !is_crowded(node) && !is_crowded(before.0)
     };
     let of = |(index, node): (usize, &Node)| {
         let (early, full) = node.dependencies.iter().partition(|before| is_early(index, **before));
