@@ -3,7 +3,8 @@
 //!
 //! Composed of candle's operations, a layer is up to four nodes forward; the way back forms the gradient of `x` even where
 //! `x` is data, and copies gradients from node to node. All sums are formed in the order of the composition, so that outputs
-//! and gradients have its bits, but for the gradient of a weight of [`WeightOrder::OutIn`], whose product is formed transposed.
+//! and gradients have its bits, but for the gradient of a weight of [`WeightOrder::OutIn`], whose product is formed transposed, and for
+//! [`Activation::Gelu`], which is one pass each way (`cpu/gelu.rs`).
 
 use std::borrow::Cow;
 
@@ -13,6 +14,9 @@ use esper_graph::precision::rounded_once;
 
 use super::options::{Activation, LinearOptions, WeightOrder};
 use super::product::{Matrix, multiply};
+use gelu::gelu;
+
+mod gelu;
 
 /// Whether [`fused`] takes the operands: contiguous `f32` of the CPU with elements.
 pub(super) fn is_fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> bool {
@@ -32,8 +36,7 @@ pub(super) fn fused(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options:
     };
     match options.activation {
         Activation::None | Activation::Relu => Ok(output),
-        // Candle's own, whose constants decide the bits of the derivatives.
-        Activation::Gelu => output.gelu(),
+        Activation::Gelu => gelu(&output),
         Activation::GeluErf => output.gelu_erf(),
     }
 }

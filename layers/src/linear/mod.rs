@@ -1,7 +1,7 @@
 //! Affine maps with an activation, `activation(x·W + b)`.
 //!
 //! ```text
-//!   linear ─┬─ cpu:     one operation, with the bits of the composition; contiguous f32                (CPU)
+//!   linear ─┬─ cpu:     one operation, with the bits of the composition but for gelu; contiguous f32   (CPU)
 //!           ├─ fused:   one product forward; backward a pointwise kernel and a product per gradient   (GPU)
 //!           └─ compose: candle's operations, which define the result; for all that the others do not take
 //! ```

@@ -25,16 +25,19 @@ fn shadowed(epoch: u64, cost: f64) -> SystemState {
 /// where operations are known, the budget is of them, and not of epochs.
 #[test]
 fn looking_is_budgeted_in_operations_where_they_are_known() {
-    let free = |costs: [f64; 2]| {
+    let decided = |costs: [f64; 2]| {
         let slots = || vec![slot("a", &[("mlp", 10)]), slot("b", &[("mlp", 10)])];
         let states: Vec<_> = (18..=20).map(|epoch| priced(state(epoch, vec![], slots()), costs)).collect();
         let mut policy = tamiyo(config(SHORT));
-        states.iter().map(|state| told(&decide(&mut policy, state))).collect::<Vec<_>>().pop().unwrap()
+        states.iter().map(|state| decide(&mut policy, state)).collect::<Vec<_>>().pop().unwrap()
     };
+    let free = |costs| told(&decided(costs));
     // The shortest time is 2 epochs, and an audit passes over a tenth of the samples in each: 22, 26.4 and 22.
     assert_eq!(free([100.0, 100.0]), ["plateau: germinate mlp in a"]);
     assert_eq!(free([120.0, 100.0]), ["plateau: germinate mlp in b"]);
     assert_eq!(free([120.0, 120.0]), ["looking_spent"]);
+    let detail = &decided([120.0, 120.0]).waiting[0].detail;
+    assert!(detail.contains(", 0.0 reserved,"), "of no seed nothing is reserved: {detail}");
 
     let mut policy = tamiyo(config(SHORT));
     // 11 after the first epoch; another one makes 22, and a third one 33.

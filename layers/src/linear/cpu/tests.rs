@@ -15,7 +15,7 @@ const ORDERS: [WeightOrder; 2] = [WeightOrder::InOut, WeightOrder::OutIn];
 /// Of a sum of at most 256 products of numbers below 2, formed in another order, in `f32`.
 const OTHER_ORDER: f32 = 1e-3;
 
-/// Where a weight of (out, in) gets its gradient, additions may come in another order.
+/// Where a weight of (out, in) gets its gradient, additions may come in another order; `gelu` is formed in another way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bound {
     Bits,
@@ -70,11 +70,12 @@ fn check([rows, inputs, outputs]: [usize; 3], has_bias: bool, options: LinearOpt
     let found = fused(&x, &weight, bias.as_deref(), &options).unwrap();
     let expected = compose(&x, &weight, bias.as_deref(), &options).unwrap();
     let what = format!("{rows}x{inputs}x{outputs} {options:?}");
-    assert_same(&found, &expected, Bound::Bits, &what);
+    // `gelu` is another form of the same, whose derivative candle has to six digits.
+    let bound = if options.activation == Activation::Gelu { Bound::Rounding } else { Bound::Bits };
+    assert_same(&found, &expected, bound, &what);
     let (found, expected) = (gradients(&found), gradients(&expected));
-    let of_weight = if options.order == WeightOrder::OutIn { Bound::Rounding } else { Bound::Bits };
-    let variables =
-        [Some((&x, Bound::Bits)), Some((&weight, of_weight)), bias.as_ref().map(|bias| (bias, Bound::Bits))];
+    let of_weight = if options.order == WeightOrder::OutIn { Bound::Rounding } else { bound };
+    let variables = [Some((&x, bound)), Some((&weight, of_weight)), bias.as_ref().map(|bias| (bias, bound))];
     for (index, (variable, bound)) in variables.into_iter().flatten().enumerate() {
         let what = format!("{what}, gradient of argument {index}");
         assert_same(found.get(variable).unwrap(), expected.get(variable).unwrap(), bound, &what);

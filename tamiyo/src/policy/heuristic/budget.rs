@@ -254,7 +254,8 @@ impl HeuristicConfig {
             prices,
             min_epochs,
             spent: memory.compute.looking,
-            reserved: live.iter().map(|seed| prices.reserved(min_epochs, seed)).sum(),
+            // A sum of nothing would be -0.
+            reserved: live.iter().fold(0.0, |sum, seed| sum + prices.reserved(min_epochs, seed)),
             allowed: self.allowed(memory, state),
         }
     }
