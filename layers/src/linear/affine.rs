@@ -4,13 +4,13 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::compose::compose;
 use super::cpu;
-use super::options::{LinearOptions, WeightOrder};
+use super::options::{Activation, LinearOptions, WeightOrder};
 use crate::operations::count;
 
 /// activation(x·W + b), with gradients for all three.
 ///
-/// On the CPU contiguous `f32` goes to one operation with the bits of candle's, which computes the gradients that are asked
-/// for and no others. On a GPU `f32` and `bf16` go to fused products (see [`Precision`](super::Precision) and candle's switch
+/// On the CPU contiguous `f32` goes to one operation with the bits of candle's, but for [`Activation::Gelu`](super::Activation::Gelu), which
+/// computes the gradients that are asked for and no others. On a GPU `f32` and `bf16` go to fused products (see [`Precision`](super::Precision) and candle's switch
 /// for TF32 products, which applies here too); with a weight (out, in), up to 16 outputs of up to 4096 rows, inputs in multiples of 4,
 /// and one row without a bias, to kernels of their own, whose sums are those of `f32`, for TF32 too. Other types, layouts and devices go to candle's operations. The first product
 /// on a GPU creates the handle of its library, which is not possible while a graph is recorded: run the step once before.
@@ -54,8 +54,9 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &Line
 }
 
 fn evaluate(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: &LinearOptions) -> Result<Tensor> {
-    if x.device().is_cpu() && x.dtype() == DType::F32 && options.precision.half(x.dtype()).is_some() {
-        // One way to round, whatever the layout.
+    let has_one_way = options.activation == Activation::Gelu || options.precision.half(x.dtype()).is_some();
+    if x.device().is_cpu() && x.dtype() == DType::F32 && has_one_way {
+        // One way to round, and one `gelu`, whatever the layout.
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
         let bias = bias.map(Tensor::contiguous).transpose()?;
         if cpu::is_fused(&x, &weight, bias.as_ref()) {

@@ -239,6 +239,20 @@ fn gradients_of_single_weights_are_single_where_inputs_are_half() {
     assert_eq!(read(gradients.get(&bias).unwrap()), [3.0, 3.0]);
 }
 
+/// A step that is computed again may find its inputs in another layout.
+#[test]
+fn gelu_has_the_same_bits_in_every_layout() {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let (x, weight, bias) = (random(&[6, 5], &mut rng), random(&[5, 7], &mut rng), random(&[7], &mut rng));
+    let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.to_dtype(DType::F32).unwrap());
+    let options = LinearOptions { activation: Activation::Gelu, ..LinearOptions::default() };
+    let across = |tensor: &Tensor| tensor.t().unwrap().contiguous().unwrap().t().unwrap();
+    let expected = read(&linear(&x, &weight, Some(&bias), &options).unwrap());
+    for (x, weight) in [(across(&x), weight.clone()), (x.clone(), across(&weight)), (across(&x), across(&weight))] {
+        assert_eq!(read(&linear(&x, &weight, Some(&bias), &options).unwrap()), expected);
+    }
+}
+
 #[test]
 fn empty_batches_pass() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
