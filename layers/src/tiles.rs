@@ -4,8 +4,11 @@ use crate::matrix::Product;
 
 /// Terms that are multiplied at once, as in the kernels.
 const TERMS: usize = 32;
-/// Bytes of a row's terms: three numbers of bf16 for each, in two stages.
-const ROW_BYTES: usize = 2 * 3 * 2 * TERMS;
+/// Bytes of a row's terms: three numbers of bf16 for each, in three stages.
+const ROW_BYTES: usize = 3 * 3 * 2 * TERMS;
+/// Threads of a block that read what the others multiply, and of those for each row of a tile, as in the kernels.
+const READING: usize = 256;
+const THREADS_PER_ROW: usize = 2;
 /// Rows of sums in shared memory are this many numbers longer than a tile's, as in the kernels.
 const PADDING: usize = 8;
 
@@ -28,22 +31,22 @@ const TILES: [Tile; 3] = [
         rows: 128,
         columns: 128,
         names: ["product_nn_128x128", "product_nt_128x128", "product_tn_128x128"],
-        step: &[155],
-        end: 150,
+        step: &[133],
+        end: 155,
     },
     Tile {
         rows: 128,
         columns: 64,
         names: ["product_nn_128x64", "product_nt_128x64", "product_tn_128x64"],
-        step: &[105, 195],
-        end: 80,
+        step: &[95],
+        end: 85,
     },
     Tile {
         rows: 64,
         columns: 64,
         names: ["product_nn_64x64", "product_nt_64x64", "product_tn_64x64"],
-        step: &[92, 123, 155, 210],
-        end: 50,
+        step: &[60, 107],
+        end: 40,
     },
 ];
 
@@ -52,7 +55,7 @@ const TILES: [Tile; 3] = [
 const CLUSTERS: [usize; 8] = [132, 66, 36, 28, 21, 16, 14, 14];
 
 /// Hundredths of a µs of a sum that is cut into parts (split-K), and of each part.
-const CUT: usize = 60;
+const CUT: usize = 97;
 const PART: usize = 5;
 
 impl Tile {
@@ -72,7 +75,12 @@ impl Tile {
         of_step * (steps + 1) + self.end * blocks + PART * parts + if parts > 1 { CUT } else { 0 }
     }
 
-    /// Bytes of shared memory of a block: two stages of factors, or the sums of a tile.
+    /// Threads of a block.
+    pub(crate) fn threads(&self) -> usize {
+        THREADS_PER_ROW * self.rows + READING
+    }
+
+    /// Bytes of shared memory of a block: three stages of factors, or the sums of a tile.
     pub(crate) fn shared_bytes(&self) -> usize {
         let sums = self.rows * (self.columns + PADDING) * size_of::<f32>();
         sums.max((self.rows + self.columns) * ROW_BYTES)
@@ -129,8 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_holds_two_stages() {
-        assert_eq!(TILES.map(|tile| tile.shared_bytes()), [98_304, 73_728, 49_152]);
+    fn shared_memory_holds_three_stages() {
+        assert_eq!(TILES.map(|tile| tile.shared_bytes()), [147_456, 110_592, 73_728]);
+        assert_eq!(TILES.map(|tile| tile.threads()), [512, 512, 384]);
     }
 
     #[test]

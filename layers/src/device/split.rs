@@ -64,7 +64,7 @@ pub(super) fn split_product(
         bias: epilogue.bias().map_or(0, |bias| bias.address()),
         before: epilogue.pre_activation().map_or(0, |before| before.address()),
     };
-    let call = Call { function: &function, grid, threads: count(2 * tile.rows)?, shared: count(shared)? };
+    let call = Call { function: &function, grid, threads: count(tile.threads())?, shared: count(shared)? };
     let effect = || effect_of((left, right), result, epilogue);
     declare(&stream, effect, || call.launch(&stream, &addresses, sizes, epilogue.activation()))?;
     Ok(true)
