@@ -12,9 +12,9 @@ use crate::matrix::Product;
 use crate::tiles::is_worth_transposing;
 
 /// Rows and columns of what a block transposes, and its threads.
-const SIDE: usize = 64;
+const SIDE: usize = 32;
 const NAME: &str = "transpose_f32";
-const THREADS: (u32, u32, u32) = (256, 1, 1);
+const THREADS: (u32, u32, u32) = (32, 8, 1);
 /// Rows of which the blocks fit a grid.
 const MAX_ROWS: usize = 65_535 * SIDE;
 
