@@ -7,6 +7,7 @@
 //! *Not here*: parameters and their initialization, which belong to the owner of the model.
 #![deny(unsafe_code)]
 
+mod cpu;
 #[cfg(any(test, feature = "cuda"))]
 mod matrix;
 #[cfg(any(test, feature = "cuda"))]

@@ -19,7 +19,7 @@ const UNSAFE_PATHS: &[&str] = &[
     "layers/src/embedding/cuda.rs",
     "layers/src/linear/kernels.rs",
     "layers/src/linear/thin.rs",
-    "layers/src/linear/product.rs",
+    "layers/src/cpu/product.rs",
     "layers/src/norm/cuda.rs",
     "candle/core/src/backward/direct.rs",
     "candle/core/src/backward/norm.rs",

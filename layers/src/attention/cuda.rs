@@ -159,8 +159,7 @@ struct Arguments {
 impl Attention {
     fn arguments(&self, addresses: &[u64]) -> Result<Arguments> {
         let PackedShape { length, heads, width, .. } = self.shape;
-        #[expect(clippy::cast_possible_truncation, reason = "the kernels compute in single precision")]
-        let scale = self.shape.scale() as f32;
+        let scale = self.shape.scale_f32();
         Ok(Arguments {
             length: count(length)?,
             heads: count(heads)?,

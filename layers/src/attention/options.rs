@@ -40,6 +40,12 @@ impl PackedShape {
         1.0 / (self.width as f64).sqrt()
     }
 
+    /// The same in single precision.
+    #[expect(clippy::cast_possible_truncation, reason = "kernels and operations of single precision compute in it")]
+    pub(super) fn scale_f32(&self) -> f32 {
+        self.scale() as f32
+    }
+
     pub(super) fn output(&self) -> (usize, usize, usize) {
         (self.batches, self.length, self.heads * self.width)
     }

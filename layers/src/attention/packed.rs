@@ -1,6 +1,6 @@
 //! Attention whose queries, keys and values are columns of one tensor.
 
-use candle_core::{D, Device, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::options::{AttentionOptions, PackedShape};
 use crate::operations::count;
@@ -10,8 +10,9 @@ use crate::precision::compute_type;
 ///
 /// Half precision is computed in `f32`, but for `bf16` on a GPU: with heads of 8, 16, … 128 coordinates, tensor cores multiply
 /// it and the weights rounded to it, and sum in `f32`. What is computed in `f32` is rounded to TF32 so, with heads of 4, 8, … 128
-/// coordinates and from compute capability 8.0 on, while candle's switch for TF32 products (`set_gemm_reduced_precision_f32`) is on. On a GPU no matrix of weights is stored, and the gradient is the same in every
-/// run; on the CPU, for `f64` and for heads of more than 128 coordinates it is composed of other operations.
+/// coordinates and from compute capability 8.0 on, while candle's switch for TF32 products (`set_gemm_reduced_precision_f32`) is on. No matrix of weights is stored, and the gradient is the same in every
+/// run, on a CPU with any number of threads; for `f64`, and on a GPU for heads of more than 128 coordinates, it is composed of other operations,
+/// the only ones that have gradients of gradients.
 ///
 /// # Shapes
 /// `qkv` (B, T, 3·H·d): the columns are q, then k, then v, in each of them one head after the other; the result is
@@ -45,22 +46,20 @@ pub fn attention(qkv: &Tensor, options: &AttentionOptions) -> Result<Tensor> {
     // Scores and their sums: positions against positions, in all coordinates.
     count([qkv, qkv], 2 * shape.batches * shape.heads * shape.length * shape.length * shape.width);
     #[cfg(feature = "cuda")]
-    if qkv.device().is_cuda() && qkv.dtype() == candle_core::DType::BF16 && super::cuda::takes_halves(&shape) {
+    if qkv.device().is_cuda() && qkv.dtype() == DType::BF16 && super::cuda::takes_halves(&shape) {
         return super::cuda::attention(qkv, shape, options.causal);
     }
     run(&qkv.to_dtype(dtype)?, shape, options.causal)?.to_dtype(qkv.dtype())
 }
 
-#[cfg(feature = "cuda")]
 fn run(qkv: &Tensor, shape: PackedShape, is_causal: bool) -> Result<Tensor> {
-    if qkv.device().is_cuda() && qkv.dtype() == candle_core::DType::F32 && super::cuda::takes(&shape) {
+    if qkv.device().is_cpu() && qkv.dtype() == DType::F32 {
+        return super::cpu::attention(&qkv.contiguous()?, shape, is_causal);
+    }
+    #[cfg(feature = "cuda")]
+    if qkv.device().is_cuda() && qkv.dtype() == DType::F32 && super::cuda::takes(&shape) {
         return super::cuda::attention(qkv, shape, is_causal);
     }
-    composed(qkv, shape, is_causal)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn run(qkv: &Tensor, shape: PackedShape, is_causal: bool) -> Result<Tensor> {
     composed(qkv, shape, is_causal)
 }
 

@@ -8,12 +8,12 @@
 
 use std::borrow::Cow;
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Result, Shape, Tensor};
 use esper_graph::backward::apart;
 use esper_graph::precision::rounded_once;
 
 use super::options::{Activation, LinearOptions, WeightOrder};
-use super::product::{Matrix, multiply};
+use crate::cpu::{Matrix, elements, multiply, with_elements};
 use gelu::gelu;
 
 mod gelu;
@@ -231,23 +231,6 @@ impl CustomOp3 for Layer {
 
     fn bwd(&self, x: &Tensor, weight: &Tensor, bias: &Tensor, output: &Tensor, upstream: &Tensor) -> Result<Gradients> {
         self.backward((x, weight, Some(bias)), output, upstream)
-    }
-}
-
-/// The elements of a contiguous operand.
-fn elements<'a>((storage, layout): (&'a CpuStorage, &Layout)) -> Result<&'a [f32]> {
-    match layout.contiguous_offsets() {
-        Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
-        None => bail!("a linear layer was given an operand that is not contiguous"),
-    }
-}
-
-/// Runs `work` on the elements of a contiguous tensor of the CPU.
-fn with_elements<R>(tensor: &Tensor, work: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
-    let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(storage) => work(elements((storage, layout))?),
-        _ => bail!("a linear layer of the CPU was given a tensor of another device"),
     }
 }
 

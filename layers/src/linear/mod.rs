@@ -9,8 +9,6 @@
 mod affine;
 mod compose;
 mod cpu;
-#[allow(unsafe_code)]
-mod product;
 #[cfg(feature = "cuda")]
 mod fused;
 #[cfg(feature = "cuda")]

@@ -3,12 +3,9 @@
 //! Composed of candle's operations it is a hyperbolic tangent of the C library for each number forward, and fifteen passes back, with
 //! the constants of the derivative to six digits. x·(1 + tanh u)/2 is x·σ(2u), which needs one exponential.
 
-use std::sync::{Mutex, PoisonError};
-
-use candle_core::utils::barrier_pool;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-use super::{elements, with_elements};
+use crate::cpu::{elements, exp, for_each_chunk, with_elements};
 
 /// 2·√(2/π), and 0.044715 times that: 2u = x·(`LINEAR` + `CUBIC`·x²).
 const LINEAR: f32 = 1.595_769_2;
@@ -35,7 +32,7 @@ impl CustomOp1 for Gelu {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let x = elements((storage, layout))?;
         let mut result = vec![0.0_f32; x.len()];
-        for_each_chunk(&mut result, &|at, chunk| {
+        spread(&mut result, &|at, chunk| {
             chunk.iter_mut().zip(&x[at..]).for_each(|(y, &x)| *y = x * gate(x)[0]);
         });
         Ok((CpuStorage::F32(result), layout.shape().clone()))
@@ -45,7 +42,7 @@ impl CustomOp1 for Gelu {
         let mut gradient = vec![0.0_f32; x.elem_count()];
         with_elements(&upstream.contiguous()?, |upstream| {
             with_elements(x, |x| {
-                for_each_chunk(&mut gradient, &|at, chunk| {
+                spread(&mut gradient, &|at, chunk| {
                     let of_chunk = chunk.iter_mut().zip(&x[at..]).zip(&upstream[at..]);
                     of_chunk.for_each(|((gradient, &x), &upstream)| *gradient = upstream * slope(x));
                 });
@@ -54,6 +51,12 @@ impl CustomOp1 for Gelu {
         })?;
         Tensor::from_vec(gradient, x.shape(), x.device()).map(Some)
     }
+}
+
+/// Runs `run` on chunks of `numbers` and the place of their first.
+fn spread(numbers: &mut [f32], run: &(impl Fn(usize, &mut [f32]) + Sync)) {
+    let is_worth_threads = numbers.len() >= WORTH_THREADS;
+    for_each_chunk(numbers, CHUNK, is_worth_threads, &|index, chunk| run(index * CHUNK, chunk));
 }
 
 /// σ(2u), and 1 less that.
@@ -68,48 +71,6 @@ fn gate(x: f32) -> [f32; 2] {
 fn slope(x: f32) -> f32 {
     let ([gate, rest], x) = (gate(x), x.clamp(-LARGE, LARGE));
     gate + x * gate * rest * (LINEAR + 3.0 * CUBIC * x * x)
-}
-
-/// eˣ to 1.1·2⁻²² of it for |x| up to 86, and e^±86 beyond, in operations that a compiler forms for several numbers at once, with the
-/// same bits on every processor: 2ⁿ·eʳ with |r| ≤ ln 2 / 2, and the series of eʳ.
-fn exp(x: f32) -> f32 {
-    /// 1.5·2²³: what is added to it is rounded to a whole number, which its last bits are.
-    const WHOLE: f32 = 12_582_912.0;
-    const LIMIT: f32 = 86.0;
-    /// ln 2 in two parts, of which multiples of the first are exact.
-    const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    let x = x.clamp(-LIMIT, LIMIT);
-    let shifted = x * std::f32::consts::LOG2_E + WHOLE;
-    let n = shifted - WHOLE;
-    let r = x - n * LN_2[0] - n * LN_2[1];
-    let series = [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0]
-        .into_iter()
-        .fold(0.0, |sum, next| sum * r + next);
-    series * f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0_f32.to_bits()))
-}
-
-/// Runs `run` on chunks of `numbers` and the place of their first, on all threads of the tensor library where there are many.
-fn for_each_chunk(numbers: &mut [f32], run: &(impl Fn(usize, &mut [f32]) + Sync)) {
-    if numbers.len() < WORTH_THREADS {
-        return run(0, numbers);
-    }
-    let num_threads = barrier_pool().n_workers() + 1;
-    hand_out(numbers, run, |work| barrier_pool().execute_chunked(num_threads, |range| range.for_each(|_| work())));
-}
-
-/// `on_threads` has each of its threads do the work that it is given.
-fn hand_out(
-    numbers: &mut [f32],
-    run: &(impl Fn(usize, &mut [f32]) + Sync),
-    on_threads: impl FnOnce(&(dyn Fn() + Sync)),
-) {
-    let chunks = Mutex::new(numbers.chunks_mut(CHUNK).enumerate());
-    let next = || chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
-    on_threads(&|| {
-        while let Some((index, chunk)) = next() {
-            run(index * CHUNK, chunk);
-        }
-    });
 }
 
 #[cfg(test)]
@@ -150,29 +111,6 @@ mod tests {
             let is_small = x.abs() < 1e-3;
             assert!(!is_small || (y - value).abs() <= 2e-7 * value.abs(), "{x}: {y}, expected {value}");
             assert!(!is_small || y.is_sign_negative() == x.is_sign_negative(), "{x}: {y}");
-        }
-    }
-
-    #[test]
-    fn exponentials_are_those_of_f64() {
-        for x in numbers().into_iter().map(|x| 6.0 * x).filter(|x| x.abs() <= 86.0) {
-            let expected = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / expected - 1.0).abs() <= 1.1 / f64::from(1 << 22), "{x}: {}", exp(x));
-        }
-        let bits = |numbers: [f32; 3]| numbers.map(|x| exp(x).to_bits());
-        assert_eq!(bits([88.0, f32::INFINITY, -88.0]), bits([86.0, 86.0, -86.0]));
-        assert!(exp(f32::NAN).is_nan());
-    }
-
-    #[test]
-    fn threads_take_each_number_once() {
-        let run = |at: usize, chunk: &mut [f32]| {
-            chunk.iter_mut().enumerate().for_each(|(index, number)| *number += (at + index) as f32);
-        };
-        for count in [0, 1, CHUNK, 5 * CHUNK + 3] {
-            let mut found = vec![1.0_f32; count];
-            hand_out(&mut found, &run, |work| std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(work)))));
-            assert_eq!(found, (0..count).map(|index| 1.0 + index as f32).collect::<Vec<_>>());
         }
     }
 

@@ -1,6 +1,7 @@
 //! Products of matrices of `f32` on the CPU: small ones on the thread that asks for them, larger ones cut into parts.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use candle_core::utils::barrier_pool;
 use gemm::{Parallelism, gemm};
@@ -30,7 +31,7 @@ thread_local! {
 
 /// A matrix in a slice, row by row or column by column.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Matrix<'a> {
+pub(crate) struct Matrix<'a> {
     /// From its first element to its last at least.
     values: &'a [f32],
     num_rows: usize,
@@ -45,13 +46,37 @@ impl<'a> Matrix<'a> {
     ///
     /// # Panics
     /// When there are not as many values.
-    pub(super) fn new(values: &'a [f32], num_rows: usize, num_columns: usize) -> Self {
+    pub(crate) fn new(values: &'a [f32], num_rows: usize, num_columns: usize) -> Self {
         assert_eq!(Some(values.len()), num_rows.checked_mul(num_columns), "a matrix has one value per row and column");
         Self { values, num_rows, num_columns, distance: num_columns, is_transposed: false }
     }
 
+    /// Columns from `first` on, as many as `num_columns`, of a matrix whose rows begin `distance` apart.
+    ///
+    /// # Panics
+    /// When they are not in `values`.
+    pub(crate) fn of_columns(
+        values: &'a [f32],
+        distance: usize,
+        num_rows: usize,
+        (first, num_columns): (usize, usize),
+    ) -> Self {
+        assert!(num_rows > 0 && first + num_columns <= distance, "columns of a matrix are within its rows");
+        let values = &values[first..][..(num_rows - 1) * distance + num_columns];
+        Self { values, num_rows, num_columns, distance, is_transposed: false }
+    }
+
+    /// The rows in `range`, of a matrix that is given row by row.
+    ///
+    /// # Panics
+    /// When they are not there.
+    pub(crate) fn rows(self, range: Range<usize>) -> Self {
+        assert!(!self.is_transposed && range.end <= self.num_rows, "rows of a matrix are its rows");
+        Self::of_columns(&self.values[range.start * self.distance..], self.distance, range.len(), (0, self.num_columns))
+    }
+
     /// The same values with rows and columns exchanged; nothing is moved.
-    pub(super) fn transposed(self) -> Self {
+    pub(crate) fn transposed(self) -> Self {
         let Self { num_rows, num_columns, is_transposed, .. } = self;
         Self { num_rows: num_columns, num_columns: num_rows, is_transposed: !is_transposed, ..self }
     }
@@ -90,11 +115,16 @@ impl<'a> Matrix<'a> {
 ///
 /// # Panics
 /// When the columns of `left` are not as many as the rows of `right`.
-pub(super) fn multiply(left: Matrix<'_>, right: Matrix<'_>) -> Vec<f32> {
+pub(crate) fn multiply(left: Matrix<'_>, right: Matrix<'_>) -> Vec<f32> {
     let size = left.num_rows.saturating_mul(left.num_columns).saturating_mul(right.num_columns);
     // In this order: asking for the threads starts them when nothing has before.
     let num_threads = if size >= WORTH_THREADS { barrier_pool().n_workers() + 1 } else { 1 };
     multiply_in(if num_threads > 1 { PARTS_PER_THREAD * num_threads } else { 1 }, left, right)
+}
+
+/// [`multiply`] on this thread, as those want it that are spread over threads themselves.
+pub(crate) fn multiply_here(left: Matrix<'_>, right: Matrix<'_>) -> Vec<f32> {
+    multiply_in(1, left, right)
 }
 
 /// [`multiply`] in so many parts; their number changes no bit.
