@@ -41,7 +41,7 @@ __device__ void everybody() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
 }
 
-// The same, but for what they wrote.
+// Every thread of a cluster is here. Orders no memory.
 __device__ void everybody_is_here() {
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
@@ -286,6 +286,8 @@ __device__ void tile(const Factor& left, const Factor& right, const Result& resu
             float4 more = of_block(place, other);
             four = make_float4(four.x + more.x, four.y + more.y, four.z + more.z, four.w + more.w);
         }
+        // Read before anything that follows: the barrier below does not order it.
+        asm volatile("" ::"f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w) : "memory");
         result.put(first_row + quad / QUADS, first_column + quad % QUADS * 4, four, in_quads);
     }
     // Nobody goes while others read its sums.

@@ -1,7 +1,8 @@
-//! Attention of `f32` on the CPU as one operation, heads beside each other on all threads.
+//! Attention of `f32` on the CPU as one operation, heads beside each other on as many threads as there are.
 //!
 //! Composed of candle's operations it copies queries, keys and values, makes a dozen matrices of positions against positions, computes what
-//! is hidden as well, and takes exponentials one by one. Here some rows of scores are there at a time, forward and again on the way back.
+//! is hidden as well, and takes exponentials one by one. What is not finite in a value, or in a key on the way back, reaches rows of its
+//! block that do not see it, as it does there in all. Here some rows of scores are there at a time, forward and again on the way back.
 
 use std::ops::Range;
 
@@ -14,6 +15,8 @@ use crate::cpu::{Matrix, elements, exp, for_each_chunk, multiply_here, with_elem
 const ROWS: usize = 64;
 /// Multiplications from which heads are spread over threads.
 const WORTH_THREADS: usize = 1 << 20;
+/// e to the power of less is no normal number.
+const LOWEST: f32 = 86.0;
 /// Partial results of a sum or a maximum, which are formed beside each other.
 const LANES: usize = 8;
 
@@ -90,14 +93,14 @@ impl Attention {
         })
     }
 
-    /// softmax(q kᵀ / √d) of some rows, with `seen` columns; what a row does not see has 0.
+    /// softmax(q kᵀ / √d) of some rows, with `seen` columns; what a row does not see has 0, which makes NaN of a value that is not finite.
     fn weights(&self, [q, k, _]: [Matrix<'_>; 3], rows: Range<usize>, seen: usize) -> Vec<f32> {
         let scale = self.shape.scale_f32();
         let mut scores = multiply_here(q.rows(rows.clone()), k.rows(0..seen).transposed());
         for (row, scores) in rows.zip(scores.chunks_exact_mut(seen)) {
             let (own, hidden) = scores.split_at_mut(if self.is_causal { row + 1 } else { seen });
             let max = fold(own, f32::NEG_INFINITY, f32::max);
-            own.iter_mut().for_each(|score| *score = exp(scale * (*score - max)));
+            own.iter_mut().for_each(|score| *score = weight(scale * (*score - max)));
             let sum = fold(own, 0.0, |sum, weight| sum + weight);
             own.iter_mut().for_each(|weight| *weight /= sum);
             hidden.fill(0.0);
@@ -142,6 +145,11 @@ impl Attention {
     }
 }
 
+/// eˣ for x ≤ 0, and 0 where `exp` ends.
+fn weight(x: f32) -> f32 {
+    if x < -LOWEST { 0.0 } else { exp(x) }
+}
+
 /// Adds `more` to the first of `sums`.
 fn add(sums: &mut [f32], more: &[f32]) {
     sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
@@ -180,7 +188,9 @@ mod tests {
     #[test]
     fn values_and_gradients_are_those_of_f64() {
         // Blocks that are not full, more than one, rows shorter than the lanes, and enough for threads.
-        for shape in [[1, 1, 1, 1], [2, 5, 3, 4], [1, 63, 2, 7], [2, 64, 1, 16], [3, 130, 2, 33], [1, 3, 2, 200]] {
+        for shape in
+            [[1, 1, 1, 1], [2, 5, 3, 4], [1, 63, 2, 7], [2, 64, 1, 16], [3, 130, 2, 33], [1, 70, 4, 64], [1, 3, 2, 200]]
+        {
             let [batches, length, heads, width] = shape;
             let values = numbers(1, batches * length * 3 * heads * width);
             for causal in [false, true] {
@@ -223,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_infinite_shows_where_it_is_seen() {
+    fn a_key_that_is_no_number_or_infinite_shows_where_it_is_seen() {
         for planted in [f32::NAN, f32::INFINITY] {
             let mut values = vec![0.5_f32; 9 * 6];
             // The key of position 4.
@@ -233,6 +243,16 @@ mod tests {
             for (index, value) in read(&seen).into_iter().enumerate() {
                 assert_eq!(value.is_nan(), index / 2 >= 4, "{planted} seen at {index}: {value}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_far_below_the_largest_score_weighs_nothing() {
+        for below in [-87.0_f32, -200.0, f32::NEG_INFINITY] {
+            // One coordinate: q = 1, keys `below` and 0, values 3e38 and 1.
+            let qkv = Tensor::new(&[[[1.0, below, 3e38], [1.0, 0.0, 1.0]]], &Device::Cpu).unwrap();
+            let seen = crate::attention(&qkv, &AttentionOptions { num_heads: 1, causal: false }).unwrap();
+            assert_eq!(read(&seen), [1.0, 1.0], "{below}");
         }
     }
 }
