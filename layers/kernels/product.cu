@@ -21,7 +21,7 @@ const u32 GROUP = 128, READING = 2 * GROUP, STAGES = 3;
 struct Barrier {
     u64 bits;
 
-    __device__ void open(u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address()), "r"(count) : "memory"); }
+    __device__ void init(u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address()), "r"(count) : "memory"); }
 
     __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address()) : "memory"); }
 
@@ -210,8 +210,8 @@ __device__ void tile(const Factor& left, const Factor& right, const Result& resu
     u32 steps = (left.terms + TERMS - 1) / TERMS;
     u32 from = (u64)part * steps / parts, to = (u64)(part + 1) * steps / parts;
     if (threadIdx.x < STAGES) {
-        full[threadIdx.x].open(READING);
-        empty[threadIdx.x].open(MULTIPLYING / 32);
+        full[threadIdx.x].init(READING);
+        empty[threadIdx.x].init(MULTIPLYING / 32);
     }
     __syncthreads();
 
@@ -297,17 +297,17 @@ __device__ void tile(const Factor& left, const Factor& right, const Result& resu
 }  // namespace split
 
 // result (m, n) = left (m, k) · right (k, n); in memory left is (k, m) where LEFT is false, and right (n, k) where RIGHT is true.
-#define PRODUCT(NAME, ROWS, COLUMNS, BLOCKS, FEW, MANY, LEFT, RIGHT)                                                              \
-    extern "C" __global__ void __launch_bounds__(2 * ROWS + split::READING, BLOCKS) product_##NAME##_##ROWS##x##COLUMNS(                \
+#define PRODUCT(NAME, ROWS, COLUMNS, BLOCKS, FEW, MANY, LEFT, RIGHT)                                                   \
+    extern "C" __global__ void __launch_bounds__(2 * ROWS + split::READING, BLOCKS) product_##NAME##_##ROWS##x##COLUMNS(\
         const float* left, const float* right, float* result, const float* bias, float* before, u32 m, u32 n, u32 k,   \
         u32 activation) {                                                                                              \
         WAIT_FOR_INPUTS;                                                                                               \
         split::Result to = {result, bias, before, m, n, activation};                                                   \
-        split::tile<ROWS, COLUMNS, FEW, MANY, LEFT, RIGHT>({left, m, k}, {right, n, k}, to);                                      \
+        split::tile<ROWS, COLUMNS, FEW, MANY, LEFT, RIGHT>({left, m, k}, {right, n, k}, to);                           \
     }
-#define PRODUCTS(ROWS, COLUMNS, BLOCKS, FEW, MANY)                                                                                \
-    PRODUCT(nn, ROWS, COLUMNS, BLOCKS, FEW, MANY, true, false)                                                                    \
-    PRODUCT(nt, ROWS, COLUMNS, BLOCKS, FEW, MANY, true, true)                                                                     \
+#define PRODUCTS(ROWS, COLUMNS, BLOCKS, FEW, MANY)                                                                     \
+    PRODUCT(nn, ROWS, COLUMNS, BLOCKS, FEW, MANY, true, false)                                                         \
+    PRODUCT(nt, ROWS, COLUMNS, BLOCKS, FEW, MANY, true, true)                                                          \
     PRODUCT(tn, ROWS, COLUMNS, BLOCKS, FEW, MANY, false, false)
 
 PRODUCTS(128, 128, 1, 80, 168)

@@ -1,8 +1,8 @@
 //! Layers for training with candle, forward and backward, that can be captured in a CUDA graph.
 //!
 //! A layer is composed of candle's operations, which define what it computes. On the CPU an affine map of `f32` is one
-//! operation with the same bits, and so are `gelu` and attention, with others. On a GPU a layer is a few kernels of this crate and of cuBLAS, whose reads and writes are
-//! declared (`esper_graph::launch::declare`), so that who records a step knows them.
+//! operation with the same bits, and so are `gelu` and attention, with others. On a GPU a layer is a few kernels of this
+//! crate and of cuBLAS, whose reads and writes are declared (`esper_graph::launch::declare`), so that who records a step knows them.
 //!
 //! *Not here*: parameters and their initialization, which belong to the owner of the model.
 #![deny(unsafe_code)]

@@ -9,8 +9,6 @@ const ROW_BYTES: usize = 3 * 3 * 2 * TERMS;
 /// Threads of a block that read what the others multiply, and of those for each row of a tile, as in the kernels.
 const READING: usize = 256;
 const THREADS_PER_ROW: usize = 2;
-/// Rows of sums in shared memory are this many numbers longer than a tile's, as in the kernels.
-const PADDING: usize = 8;
 
 /// Kernels for tiles of one size.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,10 +78,9 @@ impl Tile {
         THREADS_PER_ROW * self.rows + READING
     }
 
-    /// Bytes of shared memory of a block: three stages of factors, or the sums of a tile.
+    /// Bytes of shared memory of a block: three stages of factors, whose place the sums of a tile take in the end.
     pub(crate) fn shared_bytes(&self) -> usize {
-        let sums = self.rows * (self.columns + PADDING) * size_of::<f32>();
-        sums.max((self.rows + self.columns) * ROW_BYTES)
+        (self.rows + self.columns) * ROW_BYTES
     }
 }
 

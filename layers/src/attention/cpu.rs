@@ -9,14 +9,12 @@ use std::ops::Range;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use super::options::PackedShape;
-use crate::cpu::{Matrix, elements, exp, for_each_chunk, multiply_here, with_elements};
+use crate::cpu::{EXP_LIMIT, Matrix, elements, exp, for_each_chunk, multiply_here, with_elements};
 
 /// Rows of scores that are there at once.
 const ROWS: usize = 64;
 /// Multiplications from which heads are spread over threads.
 const WORTH_THREADS: usize = 1 << 20;
-/// e to the power of less is no normal number.
-const LOWEST: f32 = 86.0;
 /// Partial results of a sum or a maximum, which are formed beside each other.
 const LANES: usize = 8;
 
@@ -147,7 +145,7 @@ impl Attention {
 
 /// eˣ for x ≤ 0, and 0 where `exp` ends.
 fn weight(x: f32) -> f32 {
-    if x < -LOWEST { 0.0 } else { exp(x) }
+    if x < -EXP_LIMIT { 0.0 } else { exp(x) }
 }
 
 /// Adds `more` to the first of `sums`.

@@ -1,14 +1,16 @@
 //! Exponentials for many numbers at once.
 
+/// Beyond it [`exp`] has the value that it has there.
+pub(crate) const EXP_LIMIT: f32 = 86.0;
+
 /// eˣ to 1.1·2⁻²² of it for |x| up to 86, and e^±86 beyond, in operations that a compiler forms for several numbers at once, with the
 /// same bits on every processor: 2ⁿ·eʳ with |r| ≤ ln 2 / 2, and the series of eʳ.
 pub(crate) fn exp(x: f32) -> f32 {
     /// 1.5·2²³: what is added to it is rounded to a whole number, which its last bits are.
     const WHOLE: f32 = 12_582_912.0;
-    const LIMIT: f32 = 86.0;
     /// ln 2 in two parts, of which multiples of the first are exact.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    let x = x.clamp(-LIMIT, LIMIT);
+    let x = x.clamp(-EXP_LIMIT, EXP_LIMIT);
     let shifted = x * std::f32::consts::LOG2_E + WHOLE;
     let n = shifted - WHOLE;
     let r = x - n * LN_2[0] - n * LN_2[1];

@@ -7,7 +7,7 @@ mod threads;
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
 
-pub(crate) use exponential::exp;
+pub(crate) use exponential::{EXP_LIMIT, exp};
 pub(crate) use product::{Matrix, multiply, multiply_here};
 pub(crate) use threads::for_each_chunk;
 
