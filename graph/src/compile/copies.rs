@@ -28,8 +28,10 @@ pub(super) fn forward_copies(mut program: Program, fuel: &mut Fuel) -> Program {
     for _ in 0..MAX_ROUNDS {
         let num_so_far = fuel.burnt();
         for index in 0..program.nodes.len() {
-            if let NodeKind::Copy { source, destination } = program.nodes[index].kind {
-                forward(&mut program, &mut users, index, source, destination, fuel);
+            if let NodeKind::Copy { source, destination } = program.nodes[index].kind
+                && forward(&mut program, &mut users, index, [source, destination], fuel)
+            {
+                program.nodes[index].kind = NodeKind::Empty;
             }
         }
         // A copy that went may have been what kept another.
@@ -45,7 +47,7 @@ pub(super) fn forward_copies(mut program: Program, fuel: &mut Fuel) -> Program {
 }
 
 /// By block the nodes that hold an address in it, in ascending order.
-fn users(program: &Program) -> Vec<Vec<usize>> {
+pub(super) fn users(program: &Program) -> Vec<Vec<usize>> {
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); program.blocks.len()];
     for (index, node) in program.nodes.iter().enumerate() {
         for block in node.kind.each_block() {
@@ -67,15 +69,14 @@ fn merged_from(first: usize, one: &[usize], other: &[usize]) -> Vec<usize> {
     merged
 }
 
-/// Rewrites the readers of one copy if that is allowed, and leaves an empty node in its place.
-fn forward(
+/// Lets the readers of a copy that a node makes read its source, if that is allowed; nobody reads the copy then.
+pub(super) fn forward(
     program: &mut Program,
     users: &mut [Vec<usize>],
     copy: usize,
-    source: Region,
-    destination: Region,
+    [source, destination]: [Region; 2],
     fuel: &mut Fuel,
-) {
+) -> bool {
     let is_owned = program.blocks[destination.block.0].lifetime == Lifetime::Graph;
     let is_aligned = source.start % ARENA_ALIGNMENT == destination.start % ARENA_ALIGNMENT;
     let num_later = |block: BlockId| {
@@ -83,10 +84,10 @@ fn forward(
         of.len() - of.partition_point(|&index| index <= copy)
     };
     if num_later(source.block).max(num_later(destination.block)) > MAX_USERS {
-        return;
+        return false;
     }
     if !is_owned || !is_aligned || source.block == destination.block {
-        return;
+        return false;
     }
     let is_inside = |region: &Region| destination.start <= region.start && region.end <= destination.end;
     let mut readers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -97,7 +98,7 @@ fn forward(
         let kind = &program.nodes[index].kind;
         let touches_copy = kind.each_read().any(|region| region.overlaps(&destination));
         if kind.each_write().any(|write| write.region.overlaps(&destination)) {
-            return;
+            return false;
         }
         if touches_copy {
             let reading = |region: &Region| region.overlaps(&destination);
@@ -112,27 +113,27 @@ fn forward(
                             && (destination.start..=destination.end).contains(&pointer.offset_bytes)
                     };
                     if !here.clone().all(|(_, pointer)| can_move(pointer)) {
-                        return;
+                        return false;
                     }
                     here.map(|(index, _)| index).collect()
                 }
                 NodeKind::Copy { source: read, destination: written } => {
                     if !is_inside(read) || moved(read, &source, &destination).overlaps(written) {
-                        return;
+                        return false;
                     }
                     Vec::new()
                 }
                 NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => continue,
             };
             if is_source_new || writes_badly(kind, &pointers, &source, &destination) {
-                return;
+                return false;
             }
             readers.insert(index, pointers);
         }
         is_source_new |= kind.each_write().any(|write| write.region.overlaps(&source));
     }
     if !fuel.burn() {
-        return;
+        return false;
     }
     let later = merged_from(copy + 1, &users[source.block.0], &readers.keys().copied().collect::<Vec<_>>());
     let of_source = &mut users[source.block.0];
@@ -152,7 +153,7 @@ fn forward(
             NodeKind::Memset { .. } | NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => {}
         }
     }
-    program.nodes[copy].kind = NodeKind::Empty;
+    true
 }
 
 /// Whether a kernel would write bytes that it reads through one of the pointers once that has moved. Such a kernel

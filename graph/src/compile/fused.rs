@@ -78,6 +78,42 @@ pub(super) fn index(dims: &[(usize, usize)], mut position: usize) -> usize {
     index
 }
 
+/// Whether every element up to `elements` is read once, in whatever order.
+pub(super) fn is_permutation(dims: &[(usize, usize)], elements: usize) -> bool {
+    let mut sorted = dims.to_vec();
+    sorted.sort_unstable_by_key(|(_, stride)| *stride);
+    let whole = sorted.into_iter().try_fold(1, |before, (size, stride)| (stride == before).then_some(before * size));
+    whole == Some(elements)
+}
+
+/// Where the elements of an operand lie whose positions are taken in the order of a permutation. None where that cannot be said by
+/// sizes and strides.
+pub(super) fn reordered(dims: &[(usize, usize)], order: &[(usize, usize)]) -> Option<Vec<(usize, usize)>> {
+    let (mut shape, mut strides) = (Vec::new(), Vec::new());
+    for &(mut size, mut step) in order.iter().rev() {
+        while size > 1 {
+            // The dimension in which a step of so many positions leads on, and how many of them it has.
+            let mut inner = 1;
+            let (length, stride) = *dims.iter().rev().find(|(length, _)| {
+                let is_here = step < inner * length;
+                inner *= if is_here { 1 } else { *length };
+                is_here
+            })?;
+            let (there, across) = (inner * length / step, step / inner);
+            let taken = size.min(there);
+            if !step.is_multiple_of(inner) || !length.is_multiple_of(across) || !size.is_multiple_of(taken) {
+                return None;
+            }
+            shape.push(taken);
+            strides.push(across * stride);
+            (size, step) = (size / taken, step * taken);
+        }
+    }
+    shape.reverse();
+    strides.reverse();
+    Some(merged(&shape, Some(&strides)))
+}
+
 /// Whether the element at each position lies at that position.
 pub(super) fn is_contiguous(dims: &[(usize, usize)]) -> bool {
     matches!(dims, [] | [(_, 1)])
@@ -190,7 +226,7 @@ impl Body {
     }
 
     /// Whether the steps fit together, and no element is written that another position reads or writes.
-    fn is_sound(&self) -> bool {
+    pub(super) fn is_sound(&self) -> bool {
         let Some(types) = self.types() else { return false };
         self.elements > 0
             && self.has_sound_rows(&types)
@@ -429,6 +465,69 @@ mod tests {
             let elements: usize = shape.iter().product();
             let last = (0..elements).map(|position| index(&dims, position)).max().unwrap_or(0);
             assert_eq!(extent(&dims), last + 1);
+        }
+    }
+
+    /// Sizes in an order, as dimensions of a tensor that lies in the order of their numbers.
+    fn permuted(sizes: &[usize], order: &[usize]) -> Vec<(usize, usize)> {
+        let stride = |dim: usize| sizes[dim + 1..].iter().product::<usize>();
+        let (shape, strides): (Vec<_>, Vec<_>) = order.iter().map(|&dim| (sizes[dim], stride(dim))).unzip();
+        merged(&shape, Some(&strides))
+    }
+
+    #[test]
+    fn a_permutation_reads_every_element_once() {
+        for (dims, elements, expected) in [
+            (&[(12, 1)][..], 12, true),
+            (&[(3, 1), (4, 3)], 12, true),
+            (&[(2, 6), (3, 1), (2, 3)], 12, true),
+            (&[], 1, true),
+            (&[(3, 1), (4, 3)], 24, false),
+            (&[(3, 2), (4, 6)], 12, false),
+            (&[(3, 0), (4, 1)], 12, false),
+            (&[(3, 1), (4, 4)], 12, false),
+        ] {
+            assert_eq!(is_permutation(dims, elements), expected, "{dims:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn operands_in_another_order_are_the_same_elements(
+            sizes in proptest::collection::vec(1..5_usize, 4),
+            order in proptest::sample::select(vec![[0, 1, 2, 3], [0, 2, 1, 3], [3, 1, 0, 2], [1, 0, 3, 2], [3, 2, 1, 0]]),
+            operand in proptest::collection::vec(0..5_usize, 4),
+            is_coarse in proptest::bool::ANY,
+        ) {
+            // Of the operand some dimensions are one, or its own are others.
+            let shape = if is_coarse { vec![sizes[0] * sizes[1], sizes[2] * sizes[3]] } else { sizes.clone() };
+            let dims = merged(&shape, Some(&operand[..shape.len()]));
+            let order = permuted(&sizes, &order);
+            let elements = sizes.iter().product();
+            proptest::prop_assert!(is_permutation(&order, elements));
+            let found = reordered(&dims, &order);
+            proptest::prop_assert!(found.is_some() || is_coarse, "{:?} {:?}", dims, order);
+            for position in (0..elements).filter(|_| found.is_some()) {
+                let expected = super::index(&dims, super::index(&order, position));
+                proptest::prop_assert_eq!(super::index(found.as_deref().unwrap(), position), expected);
+            }
+        }
+
+        /// Of an order that is cut otherwise than the operand: either the same elements, or none.
+        #[test]
+        fn orders_that_do_not_fit_give_none(sizes in proptest::collection::vec(1..5_usize, 3), stride in 0..4_usize, side in 1..13_usize) {
+            let elements: usize = sizes.iter().product();
+            let order = permuted(&sizes, &[2, 0, 1]);
+            let dims = match elements.checked_div(side).filter(|outer| outer * side == elements) {
+                Some(outer) => merged(&[outer, side], Some(&[stride, 7])),
+                None => return Ok(()),
+            };
+            if let Some(found) = reordered(&dims, &order) {
+                for position in 0..elements {
+                    let expected = super::index(&dims, super::index(&order, position));
+                    proptest::prop_assert_eq!(super::index(&found, position), expected);
+                }
+            }
         }
     }
 }

@@ -21,7 +21,6 @@ use std::sync::Arc;
 use super::fused::{Access, Body, Store, is_contiguous};
 use super::kernel::{Code, Effect, Kernel, LaunchShape};
 use super::pointwise::{ElementType, Step};
-use super::reduction::Reduction;
 use columns::ColumnsPlan;
 use expression::expression;
 use helpers::{HELPERS, bits_type, value_type, vector_type};
@@ -49,7 +48,7 @@ pub(super) fn can_generate(body: &Body) -> bool {
     body.elements < MAX_ELEMENTS
         && (body.columns == 1
             || has_joint_rows(&[body], body.columns)
-            || ColumnsPlan::of(body).is_some()
+            || reduces_columns(body)
             || OrderedPlan::of(body).is_some())
         && body.operands.iter().all(|access| is_small(access) && is_aligned(access.region.start, access.element))
         && body.outputs.iter().all(|store| is_aligned(store.region.start, store.element))
@@ -59,26 +58,15 @@ pub(super) fn can_generate(body: &Body) -> bool {
         })
 }
 
-/// The reduction that a kernel is, and nothing else, and the type of what it reads and writes.
-fn lone_reduction(body: &Body) -> Option<(Reduction, ElementType)> {
-    let ([access], [store]) = (&body.operands[..], &body.outputs[..]) else { return None };
-    let reduction = match body.steps[..] {
-        [Step::Load(0), Step::Reduce(reduction, 0)] => reduction,
-        [Step::Load(0), Step::Convert(ElementType::F32, 0), Step::Reduce(reduction, 1), Step::Convert(to, 2)]
-            if to == access.element =>
-        {
-            reduction
-        }
-        _ => return None,
-    };
-    let is_plain = matches!(access.element, ElementType::F32 | ElementType::Bf16);
-    (is_plain && store.is_per_row && store.step + 1 == body.steps.len()).then_some((reduction, access.element))
-}
-
 /// Whether kernels may be parts of one that works on rows of so many elements.
 pub(super) fn has_joint_rows(bodies: &[&Body], columns: usize) -> bool {
     bodies.iter().all(|body| RowsPlan::of(body, columns).is_some())
         && unit_of(bodies.iter().flat_map(|body| &body.steps), columns).is_some()
+}
+
+/// Whether a kernel reduces columns, and work on what that gives may be part of it.
+pub(super) fn reduces_columns(body: &Body) -> bool {
+    ColumnsPlan::of(body).is_some()
 }
 
 /// Writes the source of every fused kernel that has none yet, with its name and launch.
@@ -100,7 +88,7 @@ pub(super) fn generate(kernel: &mut Kernel) {
     } else if let Some(plan) = RowsPlan::of(&body, body.columns) {
         (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
     } else if let Some(plan) = ColumnsPlan::of(&body) {
-        (plan.source(reads[0], writes[0], num_pointers), plan.launch())
+        (plan.source(&body, &reads, &writes, num_pointers), plan.launch())
     } else if let Some(plan) = OrderedPlan::of(&body) {
         (plan.source(reads[0], writes[0], num_pointers), plan.launch())
     } else {

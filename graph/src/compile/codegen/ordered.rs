@@ -1,11 +1,11 @@
 //! Kernels that add a few elements one after the other, a thread per sum: wherever they lie.
 
 use super::helpers::bits_type;
-use super::rows::{loaded, rounded};
-use super::{THREADS, lone_reduction, position, signature};
+use super::rows::{loaded, stored};
+use super::{THREADS, position, signature};
 use crate::compile::fused::Body;
 use crate::compile::kernel::LaunchShape;
-use crate::compile::pointwise::ElementType;
+use crate::compile::pointwise::{ElementType, Step};
 use crate::compile::reduction::Reduction;
 
 /// Sums of elements that lie as far apart from each other, alone.
@@ -51,4 +51,25 @@ impl OrderedPlan {
             rounded(*element, "sum")
         )
     }
+}
+
+/// The reduction that a kernel is, and nothing else, and the type of what it reads and writes.
+fn lone_reduction(body: &Body) -> Option<(Reduction, ElementType)> {
+    let ([access], [store]) = (&body.operands[..], &body.outputs[..]) else { return None };
+    let reduction = match body.steps[..] {
+        [Step::Load(0), Step::Reduce(reduction, 0)] => reduction,
+        [Step::Load(0), Step::Convert(ElementType::F32, 0), Step::Reduce(reduction, 1), Step::Convert(to, 2)]
+            if to == access.element =>
+        {
+            reduction
+        }
+        _ => return None,
+    };
+    let is_plain = matches!(access.element, ElementType::F32 | ElementType::Bf16);
+    (is_plain && store.is_per_row && store.step + 1 == body.steps.len()).then_some((reduction, access.element))
+}
+
+/// What is in memory of a sum.
+fn rounded(element: ElementType, sum: &str) -> String {
+    if element == ElementType::Bf16 { stored(element, &format!("bf16_round({sum})")) } else { sum.to_owned() }
 }

@@ -361,13 +361,9 @@ pub(super) fn loaded(element: ElementType, bits: &str) -> String {
     if element == ElementType::Bf16 { format!("bf16_load({bits})") } else { bits.to_owned() }
 }
 
-fn stored(element: ElementType, value: &str) -> String {
+/// What is in memory of a number in a register.
+pub(super) fn stored(element: ElementType, value: &str) -> String {
     if element == ElementType::Bf16 { format!("bf16_store({value})") } else { value.to_owned() }
-}
-
-/// What is in memory of a sum.
-pub(super) fn rounded(element: ElementType, sum: &str) -> String {
-    if element == ElementType::Bf16 { stored(element, &format!("bf16_round({sum})")) } else { sum.to_owned() }
 }
 
 /// Two partial results as one.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::compile::block::Region;
-use crate::compile::codegen::has_joint_rows;
+use crate::compile::codegen::{has_joint_rows, reduces_columns};
 use crate::compile::fused::{Access, Body, Store, is_clear, renumbered};
 use crate::compile::pointwise::Step;
 
@@ -28,7 +28,7 @@ pub(super) fn can_merge(first: &Body, second: &Body) -> bool {
     let rows = if first.columns > 1 { first.dims_of_rows() } else { Vec::new() };
     first.elements == second.elements
         && (first.columns == second.columns || first.columns == 1 || second.columns == 1)
-        && (columns == 1 || has_joint_rows(&[first, second], columns))
+        && (columns == 1 || has_joint_rows(&[first, second], columns) || goes_on_with_columns(first, second))
         && first.steps.len() + second.steps.len() <= MAX_STEPS
         && first.outputs.iter().all(|store| {
             second.operands.iter().all(|access| is_same_place(access, store, &rows))
@@ -41,6 +41,17 @@ pub(super) fn can_merge(first: &Body, second: &Body) -> bool {
         })
         && second.outputs.iter().all(|store| first.operands.iter().all(|access| is_clear(access, store)))
         && num_pointers(first, second) <= MAX_POINTERS
+}
+
+/// Whether `first` reduces columns, and `second` computes one number for each from what that gives. Work that only reads the same
+/// would wait for the columns for nothing.
+fn goes_on_with_columns(first: &Body, second: &Body) -> bool {
+    let is_stored = |access: &Access| first.outputs.iter().any(|store| store.region == access.region);
+    first.columns == second.columns
+        && second.operands.iter().any(is_stored)
+        && !second.steps.iter().any(|step| matches!(step, Step::Reduce(..)))
+        && second.one_per_row().into_iter().all(|is_one| is_one)
+        && reduces_columns(first)
 }
 
 /// Whether an operand is apart from what is stored, or reads at each position what is stored there.
@@ -59,6 +70,11 @@ fn num_pointers(first: &Body, second: &Body) -> usize {
     };
     let added = second.operands.iter().filter(|access| !is_known(access)).count();
     first.operands.len() + first.outputs.len() + added + second.outputs.len()
+}
+
+/// Whether a kernel has few enough addresses and steps.
+pub(super) fn is_small(body: &Body) -> bool {
+    body.operands.len() + body.outputs.len() <= MAX_POINTERS && body.steps.len() <= MAX_STEPS
 }
 
 /// Whether they read or write a tensor in common.

@@ -15,7 +15,7 @@ type Picks = [usize; 8];
 /// Programs of about 10 to 60 nodes on up to three external blocks, in the order of one stream or in a looser one.
 pub(super) fn programs() -> impl Strategy<Value = Program> {
     let external = prop::collection::vec((1..120_usize, 1..7_usize).prop_map(|(count, of)| count * of), 1..4);
-    let steps = prop::collection::vec((0..26_u8, prop::array::uniform8(0..4096_usize)), 4..30);
+    let steps = prop::collection::vec((0..27_u8, prop::array::uniform8(0..4096_usize)), 4..30);
     (external, steps, any::<bool>()).prop_map(|(external, steps, is_chain)| {
         let mut builder = Builder::new(external);
         for (kind, picks) in steps {
@@ -79,10 +79,11 @@ impl Builder {
             22 | 23 => self.deliver(picks),
             // Not in programs that are long.
             24 if self.kinds.len() > 18 => {}
-            25 if self.kinds.len() > 4 => {}
+            25 | 26 if self.kinds.len() > 4 => {}
             24 if picks[0].is_multiple_of(2) => self.rows(picks),
             24 => self.columns(picks),
             25 => self.gate(picks),
+            26 => self.later(picks),
             _ => {
                 let (source, other) =
                     (self.region(picks[3], picks[4], picks[5]), self.region(picks[6], picks[7], picks[2]));
@@ -265,15 +266,49 @@ impl Builder {
         let (output, gradient) = (self.matrix([1, count], picks), self.floats(count));
         self.named("thin_gradient_f32", vec![reading(left), reading(right), writing(of(gradient), true)], &[0; 6]);
         self.live.extend([output, gradient]);
-        // Nothing is freed.
-        let kind = u8::try_from(picks[0] % 22).expect("few kinds") + 3;
-        let mut others = picks;
-        others.rotate_left(3);
-        self.step(kind, others);
+        self.anything(picks);
         let result = self.floats(count);
         let pointers = vec![reading(of(output)), reading(of(gradient)), writing(of(result), true)];
         self.named("linear_gradient_f32", pointers, &[count as u64, 1]);
         self.live.push(result);
+    }
+
+    /// What is computed from a matrix is read later, as it lies or across, by one or by two; in between anything.
+    fn later(&mut self, picks: Picks) {
+        let (rows, columns) = (2 + picks[1] % 4, 2 + picks[2] % 4);
+        let (count, element) = (rows * columns, ElementType::F32);
+        let source = self.matrix([rows, columns], picks);
+        let [kept, other] = [self.floats(count), self.floats(count)];
+        let output = |pointer, step| Output { pointer, element, step, is_per_row: false };
+        let computed = Fused {
+            elements: count,
+            columns: 1,
+            operands: vec![View { pointer: 0, element, dims: vec![(count, 1)] }],
+            outputs: vec![output(1, 1 + picks[3] % 2), output(2, 1)],
+            steps: vec![Step::Load(0), Step::Unary(UnaryOp::Square, 0), Step::Unary(UnaryOp::Negate, 1)],
+        };
+        let whole = |block| Region::new(block, 0, 4 * count);
+        let pointers = vec![reading(whole(source)), writing(whole(kept), true), writing(whole(other), true)];
+        self.kernel(pointers, Effect::Fused(Box::new(computed)), picks[7]);
+        self.live.extend([source, other]);
+        self.anything(picks);
+        for _ in 0..=picks[5] % 2 {
+            let result = self.floats(count);
+            let strides = picks[4].is_multiple_of(2).then(|| vec![1, columns]);
+            let operands = vec![Operand { pointer: 0, element, strides }];
+            let read = Pointwise { shape: vec![columns, rows], operands, ..unary(count, UnaryOp::Abs) };
+            self.pointwise(kept, result, read);
+            self.live.push(result);
+        }
+        self.kinds.push(NodeKind::Free(kept));
+    }
+
+    /// Any step but those that free something or have one in between themselves.
+    fn anything(&mut self, picks: Picks) {
+        let kind = u8::try_from(picks[0] % 22).expect("few kinds") + 3;
+        let mut others = picks;
+        others.rotate_left(3);
+        self.step(kind, others);
     }
 
     /// A kernel that passes know by its name: pointers, then numbers.
@@ -337,20 +372,33 @@ impl Builder {
         }
     }
 
-    /// The columns of a matrix are reduced, and what that gives is added to zeros, as gradients are.
+    /// The columns of a matrix are reduced, and what that gives is added to zeros, as gradients are, or made into something else.
     fn columns(&mut self, picks: Picks) {
         let (rows, columns) = (2 + picks[1] % 70, 5 + picks[2] % 20);
         let matrix = self.matrix([rows, columns], picks);
         let sums = self.floats(columns);
         let reduction = [Reduction::StridedSum, Reduction::Maximum][picks[6] % 2];
         self.reduce(matrix, sums, ([columns, rows], [1, columns]), reduction);
-        let gradient = self.floats(columns);
+        let result = self.floats(columns);
         let whole = |block: BlockId| Region::new(block, 0, 4 * columns);
-        self.zero(whole(gradient));
-        let in_place = reading(whole(gradient)).writing(0, 4 * columns);
-        self.kernel(vec![reading(whole(sums)), in_place], sum_of(4 * columns, [1, 0], 1), picks[7]);
-        self.publish(gradient);
-        self.kinds.extend([matrix, sums, gradient].map(NodeKind::Free));
+        match picks[3] % 4 {
+            0 => self.pointwise(sums, result, unary(columns, UnaryOp::Square)),
+            1 => {
+                // With a number of its own for each, and others read the former too.
+                let pointers = vec![reading(whole(sums)), reading(whole(matrix)), writing(whole(result), true)];
+                let mut product = Pointwise::sum(columns, ElementType::F32, [1, 0], 2);
+                product.steps[2] = Step::Binary(BinaryOp::Multiply, [0, 1]);
+                self.kernel(pointers, Effect::Pointwise(Box::new(product)), picks[7]);
+                self.publish(sums);
+            }
+            _ => {
+                self.zero(whole(result));
+                let in_place = reading(whole(result)).writing(0, 4 * columns);
+                self.kernel(vec![reading(whole(sums)), in_place], sum_of(4 * columns, [1, 0], 1), picks[7]);
+            }
+        }
+        self.publish(result);
+        self.kinds.extend([matrix, sums, result].map(NodeKind::Free));
     }
 
     /// A recorded reduction of rows, of which elements and rows lie as far apart as the strides say.

@@ -1,6 +1,8 @@
 //! Kernels that reduce: their additions against those of candle's threads, one by one, and their source on the processor
 //! against the interpreter.
 
+mod columns;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -8,13 +10,15 @@ use std::process::Command;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use columns::columns_of_halves;
+
 use crate::compile::codegen::columns::ColumnsPlan;
 use crate::compile::codegen::helpers::BF16_ROUND;
 use crate::compile::codegen::rows::RowsPlan;
-use crate::compile::fused::Body;
+use crate::compile::fused::{Access, Body};
 use crate::compile::{
-    BlockId, Code, Effect, Kernel, Lifetime, Node, NodeKind, Pass, PassSet, Program, Reduction, Step, compile,
-    interpret,
+    BlockId, Code, Effect, ElementType, Kernel, Lifetime, Node, NodeKind, Pass, PassSet, Program, Reduction, Step,
+    compile, interpret,
 };
 
 const HOST: &str = include_str!("host.cpp");
@@ -260,15 +264,6 @@ fn of_halves(rows: usize, columns: usize) -> String {
     )
 }
 
-/// [`columns`] of 16 bits.
-fn columns_of_halves(word: &str, rows: usize, columns: usize) -> String {
-    let (all, each, elements) = (2 * rows * columns, 2 * columns, rows * columns);
-    format!(
-        "blocks x0={all} x1={each}
-        %0 kernel fast_bf16 fused {elements} by {rows} (x0 r[0..{all}], x1 w[0..{each}]) 0:bf16({columns}:1 {rows}:{columns}) -> 1:bf16=row $3 {{ load 0; convert f32 $0; {word} $1; convert bf16 $2 }}"
-    )
-}
-
 /// Matrices that are read across, one of two types, and a third as it lies; what they come to is left in both types.
 fn transposed(matrices: usize, rows: usize, columns: usize) -> String {
     let elements = matrices * rows * columns;
@@ -278,15 +273,6 @@ fn transposed(matrices: usize, rows: usize, columns: usize) -> String {
     format!(
         "blocks x0={all} x1={all} x2={half} x3={half} x4={half}
         %0 fused {elements} (x0 r[0..{all}], x2 r[0..{half}], x1 w[0..{all}], x3 w[0..{half}], x4 r[0..{half}]) 0:f32({shape}), 1:bf16({shape}), 4:bf16 -> 2:f32=$4, 3:bf16=$6 {{ load 0; load 1; load 2; convert f32 $2; add $0 $3; mul $1 $2; add $5 $1 }}"
-    )
-}
-
-/// A reduction alone, of columns that hold `rows` elements each.
-fn columns(word: &str, rows: usize, columns: usize) -> String {
-    let (all, each, elements) = (4 * rows * columns, 4 * columns, rows * columns);
-    format!(
-        "blocks x0={all} x1={each}
-        %0 kernel fast_f32 fused {elements} by {rows} (x0 r[0..{all}], x1 w[0..{each}]) 0:f32({columns}:1 {rows}:{columns}) -> 1:f32=row $1 {{ load 0; {word} $0 }}"
     )
 }
 
@@ -313,11 +299,6 @@ fn cases() -> Vec<String> {
         cases.push(layer_norm(rows, columns));
         cases.push(gradient(rows, columns));
     }
-    for (rows, wide) in [(33, 8), (64, 9), (100, 33), (512, 64), (1000, 13), (1024, 24), (1025, 8), (3000, 17)] {
-        cases.push(columns("row_sum_strided", rows, wide));
-        cases.push(columns("row_max", rows, wide));
-    }
-    cases.push(columns("row_min", 2, 40));
     for (rows, columns) in [(12, 16), (1, 8), (33, 32), (300, 4), (7, 12), (5, 128)] {
         let of_few = |text: String| if columns <= 32 { text.replace("row_sum", "row_sum_ordered") } else { text };
         cases.push(of_few(softmax(rows, columns)));
@@ -325,17 +306,14 @@ fn cases() -> Vec<String> {
         cases.push(of_few(gradient(rows, columns)));
     }
     for (rows, wide) in [(12, 16), (32, 300), (2, 2), (6, 7)] {
-        cases.push(columns("row_sum_ordered", rows, wide));
+        cases.push(columns::columns("row_sum_ordered", rows, wide));
     }
-    cases.push(columns("row_sum_ordered", 6, 40).replace("(40:1 6:40)", ""));
+    cases.push(columns::columns("row_sum_ordered", 6, 40).replace("(40:1 6:40)", ""));
     for (rows, columns) in [(33, 40), (32, 128), (35, 264), (37, 512), (33, 2056), (32, 4096), (5, 64), (7, 16)] {
         cases.push(of_halves(rows, columns));
     }
-    for (rows, wide) in [(33, 8), (100, 33), (1025, 8), (3000, 17)] {
-        cases.push(columns_of_halves("row_sum_strided", rows, wide));
-        cases.push(columns_of_halves("row_min_nan", rows, wide));
-    }
     cases.push(columns_of_halves("row_sum_ordered", 12, 16));
+    cases.extend(columns::cases());
     for (matrices, rows, columns) in
         [(1, 128, 160), (1, 33, 513), (3, 70, 90), (40, 16, 64), (1, 2000, 17), (2, 520, 516), (1, 640, 832)]
     {
@@ -361,10 +339,10 @@ fn threads_share_rows_and_columns_out_without_a_rest() {
         assert_eq!((plan.members, plan.quads), (members, quads), "{columns}");
         assert!(plan.warps() * 32 * 4 >= columns && plan.warps() <= 32);
     }
-    for (text, has_plan) in [(columns("row_sum_strided", 40, 8), true), (columns("row_sum_strided", 40, 7), false)] {
-        let program: Program = text.parse().unwrap();
+    for (text, has_plan) in columns::planned() {
+        let program: Program = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         let NodeKind::Kernel(kernel) = &program.nodes[0].kind else { panic!("a kernel") };
-        assert_eq!(ColumnsPlan::of(&Body::of(kernel).unwrap()).is_some(), has_plan);
+        assert_eq!(ColumnsPlan::of(&Body::of(kernel).unwrap()).is_some(), has_plan, "{text}");
     }
 }
 
@@ -437,21 +415,24 @@ fn run_on_host(folder: &Path, kernels: &[(Kernel, Blocks)]) -> Vec<Blocks> {
     kernels.iter().map(|(_, inputs)| inputs.iter().map(|(id, bytes)| (*id, take(bytes))).collect()).collect()
 }
 
-/// What external blocks hold before: `bf16` in those of 16 bits per element, which are half as long as the others or, where all are, of
-/// programs that know no other type.
+/// What external blocks hold before, by the type that they are read as.
 fn inputs(program: &Program, seed: u64) -> Blocks {
-    let text = program.to_string();
-    let longest = program.blocks.iter().map(|block| block.size_bytes).max().unwrap_or(0);
+    let bodies = program.nodes.iter().filter_map(|node| match &node.kind {
+        NodeKind::Kernel(kernel) => Body::of(kernel),
+        _ => None,
+    });
+    let read: Vec<Access> = bodies.flat_map(|body| body.operands).collect();
     let external = program.blocks.iter().enumerate().filter(|(_, block)| block.lifetime == Lifetime::External);
     external
         .map(|(id, block)| {
             let seed = seed + 3 * u64::try_from(id).unwrap();
-            let is_half = text.contains("bf16") && (2 * block.size_bytes == longest || !text.contains(":f32"));
-            let bytes = if is_half {
-                let halves = numbers(block.size_bytes / 2, seed);
-                halves.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect()
-            } else {
-                numbers(block.size_bytes / 4, seed).iter().flat_map(|value| value.to_le_bytes()).collect()
+            let as_read = read.iter().find(|access| access.region.block == BlockId(id));
+            let element = as_read.map_or(ElementType::U8, |access| access.element);
+            let numbers = numbers(block.size_bytes / element.size_bytes(), seed).into_iter();
+            let bytes = match element {
+                ElementType::Bf16 => numbers.flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect(),
+                ElementType::F32 => numbers.flat_map(f32::to_le_bytes).collect(),
+                _ => numbers.map(|value| u8::from(value > 0.0)).collect(),
             };
             (BlockId(id), bytes)
         })

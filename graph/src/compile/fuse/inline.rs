@@ -1,0 +1,36 @@
+//! What is read in another order than it was computed in is computed in that order, where it is read.
+
+use super::merge::{is_small, merge};
+use super::source::Reader;
+use crate::compile::codegen::can_generate;
+use crate::compile::fused::{Access, Body, extent, is_contiguous, is_permutation, reordered};
+
+/// Most bytes that are read in another order then, as a multiple of those of the result that is no longer stored.
+const MAX_READ: usize = 2;
+
+/// A reader with element-wise work taken in, where it is the only one and reads every element once, in another order, as copies of
+/// transposed tensors and sums of columns do. What it reads in place of the result may be up to twice as long. Of a kernel with other
+/// results, which it keeps, only a sum of columns takes one.
+pub(super) fn inlined(reader: &Reader<'_>, access: &Access) -> Option<Body> {
+    let body = &reader.body;
+    if is_contiguous(&access.dims) || !is_permutation(&access.dims, body.elements) {
+        return None;
+    }
+    let (source, mut first) = reader.source(access).filter(|(_, first)| first.columns == 1)?;
+    if first.outputs.len() > 1 && body.columns == 1 {
+        return None;
+    }
+    first.retain_outputs(|store| store.region == access.region);
+    let length = |access: &Access| extent(&access.dims) * access.element.size_bytes();
+    if first.operands.iter().map(length).sum::<usize>() > MAX_READ * access.region.len()
+        || !first.operands.iter().all(|read| reader.is_still_there(&read.region, source))
+    {
+        return None;
+    }
+    for operand in &mut first.operands {
+        operand.dims = reordered(&operand.dims, &access.dims)?;
+    }
+    let mut joint = merge(&first, body);
+    joint.retain_outputs(|store| store.region != access.region);
+    (is_small(&joint) && joint.is_sound() && can_generate(&joint)).then_some(joint)
+}
