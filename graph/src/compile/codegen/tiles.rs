@@ -22,8 +22,6 @@ const MIN_TILES: usize = 128;
 pub(super) struct TilesPlan {
     matrices: usize,
     rows: usize,
-    /// Matrices whose rows take turns in the result: rows of one lie so many rows of the result apart.
-    between: usize,
     columns: usize,
     /// Rows and columns of a tile.
     side: usize,
@@ -34,13 +32,12 @@ pub(super) struct TilesPlan {
 impl TilesPlan {
     /// None where nothing is read across, or too little.
     pub(super) fn of(body: &Body) -> Option<Self> {
-        let (rows, between, columns) = body.operands.iter().find_map(across)?;
+        let (rows, columns) = body.operands.iter().find_map(across)?;
         if body.columns > 1 || body.elements < MIN_ELEMENTS || rows.min(columns) < MIN_SIDE {
             return None;
         }
         let matrices = body.elements / (rows * columns);
-        let [wide, narrow] =
-            [(64, VECTOR), (32, 1)].map(|(side, width)| Self { matrices, rows, between, columns, side, width });
+        let [wide, narrow] = [(64, VECTOR), (32, 1)].map(|(side, width)| Self { matrices, rows, columns, side, width });
         let is_wide = [rows, columns].into_iter().all(|side| side.is_multiple_of(VECTOR))
             && wide.tiles() >= MIN_TILES
             && body.outputs.iter().all(is_in_vectors)
@@ -53,7 +50,7 @@ impl TilesPlan {
     }
 
     fn is_across(&self, access: &Access) -> bool {
-        across(access) == Some((self.rows, self.between, self.columns))
+        across(access) == Some((self.rows, self.columns))
     }
 
     /// Tiles down and across one matrix.
@@ -72,7 +69,7 @@ impl TilesPlan {
     }
 
     pub(super) fn source(&self, body: &Body, reads: &[usize], writes: &[usize], num_pointers: usize) -> String {
-        let Self { rows, between, columns, side, width, .. } = *self;
+        let Self { rows, columns, side, width, .. } = *self;
         let ([down, wide], tiles) = (self.sides(), self.tiles());
         let mut text = element_function(body) + &signature(num_pointers);
         let mut line = |code: String| {
@@ -94,15 +91,11 @@ impl TilesPlan {
         line(format!("    const unsigned int matrix = tile / {}u, rest = tile % {}u;", down * wide, down * wide));
         line(format!("    const unsigned int top = rest / {wide}u * {side}u, left = rest % {wide}u * {side}u;"));
         for (k, (access, pointer)) in read() {
-            let (first, of) = (fastest(access).expect("it is read across"), bits_type(access.element));
-            let (outer, rest) = access.dims.split_at(first);
-            let [_, inner @ .., (_, stride)] = rest else { continue };
-            line(format!("    const {of} *from{k} = reinterpret_cast<const {of} *>(p{pointer});"));
-            for (which, dims) in [(format!("matrix / {between}u"), outer), (format!("matrix % {between}u"), inner)] {
-                let at = position(dims, 0);
-                line(format!("    from{k} += [](unsigned int i) {{ static_cast<void>(i); return {at}; }}({which});"));
-            }
-            line(every_row.clone());
+            let (outer, of) = (&access.dims[..access.dims.len() - 2], bits_type(access.element));
+            let (_, stride) = access.dims[access.dims.len() - 1];
+            line(format!("    const {of} *from{k} = reinterpret_cast<const {of} *>(p{pointer}) + [&] {{"));
+            line("      const unsigned int i = matrix;\n      static_cast<void>(i);".to_owned());
+            line(format!("      return {};\n    }}();\n{every_row}", position(outer, 0)));
             line("      const unsigned int row = top + place, column = left + k;".to_owned());
             line(format!("      if (row < {rows}u && column < {columns}u) {{"));
             let at = format!("from{k} + row + column * {stride}u");
@@ -120,8 +113,9 @@ impl TilesPlan {
         line(format!("    __syncthreads();\n{every_row}"));
         line("      const unsigned int row = top + k, column = left + place;".to_owned());
         line(format!("      if (row < {rows}u && column < {columns}u) {{"));
-        let row = format!("(matrix / {between}u * {rows}u + row) * {between}u + matrix % {between}u");
-        line(format!("    const unsigned int i = ({row}) * {columns}u + column, unit = i / {width}u;"));
+        line(format!(
+            "    const unsigned int i = (matrix * {rows}u + row) * {columns}u + column, unit = i / {width}u;"
+        ));
         line("    static_cast<void>(unit);".to_owned());
         let known = |k: usize| {
             let is_read = self.is_across(&body.operands[k]);
@@ -133,22 +127,17 @@ impl TilesPlan {
     }
 }
 
-/// Rows of the result, how many of others stand between two of them, and columns: of an operand whose elements lie side by side along
-/// the rows and apart along the columns.
-fn across(access: &Access) -> Option<(usize, usize, usize)> {
-    let (along, &(columns, stride)) = (fastest(access)?, access.dims.last()?);
-    let between = access.dims[along + 1..].split_last()?.1.iter().map(|(size, _)| size).product();
-    (stride > 1).then_some((access.dims[along].0, between, columns))
-}
-
-/// The dimension along which the elements of an operand lie side by side.
-fn fastest(access: &Access) -> Option<usize> {
-    access.dims.iter().position(|(_, stride)| *stride == 1)
+/// Rows and columns of the result, of an operand whose elements lie side by side along the former and apart along the latter.
+fn across(access: &Access) -> Option<(usize, usize)> {
+    match access.dims[..] {
+        [.., (rows, 1), (columns, stride)] if stride > 1 => Some((rows, columns)),
+        _ => None,
+    }
 }
 
 /// Whether four neighbors along the rows of the operand itself can be read at once, wherever they begin.
 fn has_vectors(access: &Access) -> bool {
-    let along = fastest(access);
+    let along = access.dims.len().checked_sub(2);
     let are_even =
         access.dims.iter().enumerate().all(|(dim, (_, stride))| Some(dim) == along || stride.is_multiple_of(VECTOR));
     are_even
