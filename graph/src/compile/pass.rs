@@ -27,7 +27,7 @@ pub enum Pass {
     Kernelize,
     /// Recorded reductions of rows and columns become ones that read memory as it lies.
     Reductions,
-    /// Element-wise kernels and reductions of rows that share data become one.
+    /// Element-wise kernels and reductions that share data become one, and what a kernel stores for a single later one is computed there.
     Fuse,
     /// What is the same in every replay runs once.
     Hoist,

@@ -10,7 +10,7 @@ const MAX_READ: usize = 2;
 
 /// A reader with element-wise work taken in, where it is the only one and reads every element once, in another order, as copies of
 /// transposed tensors and sums of columns do. What it reads in place of the result may be up to twice as long. Of a kernel with other
-/// results, which it keeps, only a sum of columns takes one.
+/// results, which it keeps, only a reduction takes one.
 pub(super) fn inlined(reader: &Reader<'_>, access: &Access) -> Option<Body> {
     let body = &reader.body;
     if is_contiguous(&access.dims) || !is_permutation(&access.dims, body.elements) {
@@ -31,6 +31,7 @@ pub(super) fn inlined(reader: &Reader<'_>, access: &Access) -> Option<Body> {
         operand.dims = reordered(&operand.dims, &access.dims)?;
     }
     let mut joint = merge(&first, body);
+    // Nobody reads what the reader itself may store there.
     joint.retain_outputs(|store| store.region != access.region);
     (is_small(&joint) && joint.is_sound() && can_generate(&joint)).then_some(joint)
 }

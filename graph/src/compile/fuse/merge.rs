@@ -51,6 +51,7 @@ fn goes_on_with_columns(first: &Body, second: &Body) -> bool {
         && second.operands.iter().any(is_stored)
         && !second.steps.iter().any(|step| matches!(step, Step::Reduce(..)))
         && second.one_per_row().into_iter().all(|is_one| is_one)
+        && second.outputs.iter().all(|store| store.is_per_row)
         && reduces_columns(first)
 }
 

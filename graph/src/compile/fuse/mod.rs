@@ -9,6 +9,7 @@ mod recompute;
 mod source;
 
 use super::block::{Block, BlockId, Lifetime, Region};
+use super::codegen::can_generate;
 use super::dependencies::recovered;
 use super::fuel::Fuel;
 use super::fused::Body;
@@ -29,7 +30,8 @@ use source::rewrite_readers;
 /// Reductions of rows merge with such kernels of as many elements, and with those of one element per row, which every
 /// position of the row then computes. Those of columns merge with work of one element per column on what they give.
 ///
-/// One that reads all that another computes in another order computes it there, if nobody else reads it. What a kernel stores in two
+/// One that reads all that another computes in another order computes it there, if nobody else reads it, and one that reads what was
+/// stored for it alone computes that again, if less is read and stored so. What a kernel stores in two
 /// places is stored in one, where that is the same to those who read it.
 ///
 /// Two become one only if no other node has to run between them, and if no element is read by another position than
@@ -86,13 +88,16 @@ fn without_dead_outputs(blocks: &[Block], kinds: Vec<NodeKind>, fuel: &mut Fuel)
         if let NodeKind::Kernel(kernel) = &mut kind
             && let Some(mut body) = Body::of(kernel)
             && !body.outputs.iter().all(|store| live.overlaps(&store.region))
-            && fuel.burn()
         {
             body.retain_outputs(|store| live.overlaps(&store.region));
-            if body.outputs.is_empty() {
-                continue;
+            let is_dead = body.outputs.is_empty();
+            // Without the reduction that made it one of rows there may be no code for it.
+            if (is_dead || can_generate(&body)) && fuel.burn() {
+                if is_dead {
+                    continue;
+                }
+                *kernel = body.into_kernel();
             }
-            *kernel = body.into_kernel();
         }
         kind.each_write().filter(|write| write.is_full).for_each(|write| live.remove(&write.region));
         kind.each_read().for_each(|region| live.insert(&region));
