@@ -1,9 +1,7 @@
 //! What is read in another order than it was computed in is computed in that order, where it is read.
 
-use super::merge::{is_small, merge};
 use super::source::Reader;
-use crate::compile::codegen::can_generate;
-use crate::compile::fused::{Access, Body, extent, is_contiguous, is_permutation, reordered};
+use crate::compile::fused::{Access, Body, is_contiguous, is_permutation, reordered};
 
 /// Most bytes that are read in another order then, as a multiple of those of the result that is no longer stored.
 const MAX_READ: usize = 2;
@@ -21,8 +19,7 @@ pub(super) fn inlined(reader: &Reader<'_>, access: &Access) -> Option<Body> {
         return None;
     }
     first.retain_outputs(|store| store.region == access.region);
-    let length = |access: &Access| extent(&access.dims) * access.element.size_bytes();
-    if first.operands.iter().map(length).sum::<usize>() > MAX_READ * access.region.len()
+    if first.operands.iter().map(|read| read.region.len()).sum::<usize>() > MAX_READ * access.region.len()
         || !first.operands.iter().all(|read| reader.is_still_there(&read.region, source))
     {
         return None;
@@ -30,8 +27,5 @@ pub(super) fn inlined(reader: &Reader<'_>, access: &Access) -> Option<Body> {
     for operand in &mut first.operands {
         operand.dims = reordered(&operand.dims, &access.dims)?;
     }
-    let mut joint = merge(&first, body);
-    // Nobody reads what the reader itself may store there.
-    joint.retain_outputs(|store| store.region != access.region);
-    (is_small(&joint) && joint.is_sound() && can_generate(&joint)).then_some(joint)
+    reader.with(&first, access)
 }

@@ -1,16 +1,14 @@
 //! What was stored for a later kernel is computed again there, from what that takes, where less is read and stored so.
 
-use super::merge::{is_small, merge};
 use super::source::Reader;
-use crate::compile::codegen::can_generate;
-use crate::compile::fused::{Access, Body, Store, extent, inputs, is_contiguous, renumbered};
+use crate::compile::fused::{Access, Body, Store, inputs, is_contiguous, renumbered};
 use crate::compile::pointwise::Step;
 
 /// Most steps that are done again for one result.
 const MAX_STEPS: usize = 32;
 
 /// A reader that computes an operand itself, which another kernel stores for it alone, from operands of that kernel, from its other
-/// results that this one reads too, and from those of which there is one per row. What it reads more may be a quarter longer than the
+/// results that this one reads too, and from those of which there is one per row, read here or not. What it reads more may be a quarter longer than the
 /// operand, which was written as well as read. Nothing that rows are reduced to is computed again.
 pub(super) fn recomputed(reader: &Reader<'_>, access: &Access) -> Option<Body> {
     let body = &reader.body;
@@ -29,14 +27,12 @@ pub(super) fn recomputed(reader: &Reader<'_>, access: &Access) -> Option<Body> {
     let step = again.step(store.step, true)?;
     let Again { steps, operands, .. } = again;
     let is_new = |read: &&Access| !body.operands.contains(read);
-    let added: usize = operands.iter().filter(is_new).map(|read| extent(&read.dims) * read.element.size_bytes()).sum();
+    let added: usize = operands.iter().filter(is_new).map(|read| read.region.len()).sum();
     if steps.len() > MAX_STEPS || 4 * added > 5 * access.region.len() {
         return None;
     }
     let again = Body { elements: body.elements, columns: 1, operands, outputs: vec![Store { step, ..store }], steps };
-    let mut joint = merge(&again, body);
-    joint.retain_outputs(|store| store.region != access.region);
-    (is_small(&joint) && joint.is_sound() && can_generate(&joint)).then_some(joint)
+    reader.with(&again, access)
 }
 
 /// Steps of a kernel that are done again in another one.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::merge::{is_small, merge};
 use crate::compile::block::{Lifetime, Region};
 use crate::compile::codegen::can_generate;
 use crate::compile::copies::users;
@@ -72,6 +73,14 @@ impl Reader<'_> {
             .iter()
             .any(|store| store.region == region && store.element == access.element && !store.is_per_row);
         (is_read_once && is_stored).then_some((source, body))
+    }
+
+    /// The reader with `first` done in it, which gives an operand that it then no longer reads.
+    pub(super) fn with(&self, first: &Body, access: &Access) -> Option<Body> {
+        let mut joint = merge(first, &self.body);
+        // What the reader itself stores there, in place, nobody reads either: else it were not the only one.
+        joint.retain_outputs(|store| store.region != access.region);
+        (is_small(&joint) && joint.is_sound() && can_generate(&joint)).then_some(joint)
     }
 
     /// Whether nobody from a node on writes over what is to be read here.
