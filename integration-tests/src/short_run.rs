@@ -19,6 +19,7 @@ use tolaria::trainer::{Checkpoints, Flow, Observer};
 /// Stage lengths cut down so that seeds germinate, blend, are kept and are removed within 14 epochs.
 pub const SETTINGS: &[&str] = &[
     "run.epochs=14",
+    "checkpoint.keep_best=false",
     "data.validation_fraction=0.2",
     "data.test_fraction=0.6",
     "train.batch.batch_size=8",
@@ -66,7 +67,7 @@ pub fn trainer(config: &EsperConfig, dir: Option<&Path>) -> EsperTrainer {
         store: CheckpointStore::open(dir, NonZeroUsize::MIN, Arc::new(StdFs)).expect("a fresh folder"),
         every_epochs: config.checkpoint.every_epochs,
         every_steps: None,
-        keep_best: false,
+        keep_best: config.checkpoint.keep_best,
         in_background: true,
         config_digest: String::new(),
     });

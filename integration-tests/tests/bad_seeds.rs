@@ -1,12 +1,14 @@
 //! A seed whose numbers cannot be used is removed, in the shadow and while it blends; the run goes on.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+use std::path::Path;
+
 use candle_core::Tensor;
 use esper::wire::EsperTrainer;
 use integration_tests::short_run::{Recorded, config, trainer};
 use leyline::id::{SeedId, StepIndex};
 use leyline::layout::Owner;
-use leyline::model::TrainableModel as _;
+use leyline::model::{Parameter, TrainableModel as _};
 use leyline::region::Eager;
 use leyline::seed::{SeedManager as _, SeedStage, SeedState};
 use tolaria::checkpoint::Snapshot;
@@ -19,17 +21,25 @@ struct Noted {
     recorded: Recorded,
     culprits: Vec<String>,
     rates: Vec<f64>,
+    /// Steps that the state held to which it went.
+    to: Vec<u64>,
+    /// After this step something is planted.
+    planted: Option<(StepIndex, Bad, Vec<Parameter>)>,
 }
 
 impl tolaria::trainer::Observer for Noted {
     fn step_finished(&mut self, step: StepIndex) -> tolaria::trainer::Flow {
+        if let Some((_, bad, parameters)) = self.planted.take_if(|(at, ..)| *at == step) {
+            spoil(&parameters, bad);
+        }
         self.recorded.step_finished(step)
     }
 
     fn event(&mut self, event: &RunEvent<'_>) {
-        if let RunEvent::RolledBack { culprit, rate_factor, .. } = event {
+        if let RunEvent::RolledBack { to, culprit, rate_factor, .. } = event {
             self.culprits.push((*culprit).to_owned());
             self.rates.push(*rate_factor);
+            self.to.push(to.0);
         }
     }
 
@@ -72,13 +82,13 @@ struct Planted {
 impl Planted {
     fn new(every_steps: u32) -> Self {
         let every_steps = format!("train.recovery.every_steps={every_steps}");
-        let config = config(&[
-            "train.recovery.memory_mib=64",
-            "train.recovery.max_skipped=2",
-            "train.recovery.loss_bound=1e4",
-            &every_steps,
-        ]);
-        Self { run: trainer(&config, None), eager: Eager::acquire().unwrap(), noted: Noted::default() }
+        Self::with(&["train.recovery.memory_mib=64", &every_steps], None)
+    }
+
+    fn with(more: &[&str], dir: Option<&Path>) -> Self {
+        let watching = ["train.recovery.max_skipped=2", "train.recovery.loss_bound=1e4"];
+        let config = config(&[&watching[..], more].concat());
+        Self { run: trainer(&config, dir), eager: Eager::acquire().unwrap(), noted: Noted::default() }
     }
 
     fn run_to(&mut self, step: Option<StepIndex>) -> Outcome {
@@ -99,18 +109,7 @@ impl Planted {
     }
 
     fn spoil(&self, seed: SeedId, bad: Bad) {
-        for parameter in self.run.seeds().inner().seed_parameters(seed).unwrap() {
-            let (var, is_bias) = (&parameter.var, parameter.name.ends_with("up.bias"));
-            match bad {
-                Bad::Everywhere => var.set(&(var.as_tensor() * f64::NAN).unwrap()).unwrap(),
-                Bad::Bias | Bad::Large if is_bias => {
-                    let mut values = vec![0.0_f32; var.elem_count()];
-                    values[0] = if bad == Bad::Large { f32::MAX } else { f32::INFINITY };
-                    var.set(&Tensor::new(values, var.device()).unwrap()).unwrap();
-                }
-                Bad::Bias | Bad::Large => {}
-            }
-        }
+        spoil(&self.run.seeds().inner().seed_parameters(seed).unwrap(), bad);
     }
 
     /// Trains to the end, where all is finite and every epoch was reported.
@@ -128,6 +127,21 @@ impl Planted {
         let layout = self.run.seeds().model().layout();
         matches!(&*removed, [one] if one.reason == "its loss or its gradient could not be used")
             && layout.segments().iter().all(|segment| segment.spec.owner != Owner::Seed(seed))
+    }
+}
+
+fn spoil(parameters: &[Parameter], bad: Bad) {
+    for parameter in parameters {
+        let (var, is_bias) = (&parameter.var, parameter.name.ends_with("up.bias"));
+        match bad {
+            Bad::Everywhere => var.set(&(var.as_tensor() * f64::NAN).unwrap()).unwrap(),
+            Bad::Bias | Bad::Large if is_bias => {
+                let mut values = vec![0.0_f32; var.elem_count()];
+                values[0] = if bad == Bad::Large { f32::MAX } else { f32::INFINITY };
+                var.set(&Tensor::new(values, var.device()).unwrap()).unwrap();
+            }
+            Bad::Bias | Bad::Large => {}
+        }
     }
 }
 
@@ -201,6 +215,27 @@ fn a_seed_that_cannot_go_any_more_is_named_and_the_rate_falls() {
     run.finish();
     assert_eq!(run.noted.culprits, [seed.to_string()]);
     assert_eq!(run.noted.rates, [0.5]);
+}
+
+#[test]
+fn a_seed_to_blame_goes_where_the_run_goes_back_to_the_end_of_an_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    // No state fits into memory, and after the run was stopped only the best epochs have a checkpoint.
+    let settings = [
+        "train.recovery.memory_mib=1",
+        "host.mlp.hidden=[2048,6]",
+        "checkpoint.keep_best=true",
+        "checkpoint.every_epochs=1000",
+    ];
+    let mut run = Planted::with(&settings, Some(dir.path()));
+    let seed = run.until(in_stage(SeedStage::Blending));
+    let last = run.noted.recorded.epochs.last().unwrap();
+    let end = last.step.0 / last.epoch.0 * (last.epoch.0 + 1);
+    run.noted.planted = Some((StepIndex(end + 3), Bad::Bias, run.run.seeds().inner().seed_parameters(seed).unwrap()));
+    run.finish();
+    assert_eq!((&*run.noted.to, &*run.noted.culprits), (&[end][..], &[seed.to_string()][..]));
+    assert_eq!(run.noted.rates, [1.0], "a seed was to blame");
+    assert!(run.is_removed(seed));
 }
 
 #[test]

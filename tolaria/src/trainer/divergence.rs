@@ -8,7 +8,7 @@ use leyline::id::SeedId;
 use leyline::layout::Owner;
 use leyline::policy::Policy;
 use leyline::region::Eager;
-use leyline::seed::SeedManager;
+use leyline::seed::{SeedManager, SeedState};
 use leyline::telemetry::Event;
 
 use crate::batch::EpochOrder;
@@ -222,11 +222,15 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(())
     }
 
-    /// Removes a seed that is to blame, where it is there and can go; the sums start over without it.
+    /// Removes a seed that is to blame, where it is there and can go; the sums start over without it. After the last step of an
+    /// epoch that has to wait for [`Self::remove_late`].
     fn remove(&mut self, eager: &mut Eager, seed: SeedId) -> Result<bool, Error> {
-        let is_there = self.export_seeds(eager)?.iter().any(|state| state.seed_id == seed);
-        if !is_there || self.cursor.window >= self.steps_per_epoch() {
+        if !self.export_seeds(eager)?.iter().any(|state| state.seed_id == seed) {
             return Ok(false);
+        }
+        if self.cursor.window >= self.steps_per_epoch() {
+            self.recovery.late.insert(seed);
+            return Ok(true);
         }
         let reason = "its loss or its gradient could not be used";
         if !self.parts.seeds.remove_seed(eager, seed, reason).map_err(|error| self.seed_error(error))? {
@@ -237,6 +241,21 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         let seeds = self.export_seeds(eager)?;
         self.refit(&seeds)?;
         Ok(true)
+    }
+
+    /// Removes the seeds for which that had to wait, where they are still there. For one that cannot go the learning rate falls.
+    pub(super) fn remove_late(&mut self, eager: &mut Eager) -> Result<(), Error> {
+        let late = std::mem::take(&mut self.recovery.late);
+        if late.is_empty() {
+            return Ok(());
+        }
+        for SeedState { seed_id, .. } in self.export_seeds(eager)? {
+            if late.contains(&seed_id) && !self.remove(eager, seed_id)? {
+                self.recovery.guard.rate *= self.config.recovery.rate_factor;
+                self.tell(&Culprit::Seed(seed_id), "went_back");
+            }
+        }
+        Ok(())
     }
 
     /// Says what was found, and what is done about it.

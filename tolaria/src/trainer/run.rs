@@ -369,6 +369,9 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 // The end of the epoch before failed once that was counted.
                 self.reset_sums()?;
             }
+            if self.cursor.window == 0 {
+                self.remove_late(eager)?;
+            }
             let started = self.parts.clock.now();
             let _epoch = phase!("epoch");
             let train = &self.parts.data.train;

@@ -273,25 +273,38 @@ impl Builder {
         self.live.push(result);
     }
 
-    /// What is computed from a matrix is read later, as it lies or across, by one or by two; in between anything.
+    /// What is computed from a matrix is read later, as it lies or across, by one or by two; in between anything, which may read and
+    /// write what was computed. Two or three results may have the same elements.
     fn later(&mut self, picks: Picks) {
         let (rows, columns) = (2 + picks[1] % 4, 2 + picks[2] % 4);
         let (count, element) = (rows * columns, ElementType::F32);
         let source = self.matrix([rows, columns], picks);
-        let [kept, other] = [self.floats(count), self.floats(count)];
-        let output = |pointer, step| Output { pointer, element, step, is_per_row: false };
+        let results: Vec<BlockId> = (0..2 + picks[6] / 2 % 2).map(|_| self.floats(count)).collect();
+        let (kept, others) = (results[0], &results[1..]);
+        let output = |index| Output { pointer: 1 + index, element, step: 1, is_per_row: false };
+        let mut outputs: Vec<Output> = (0..results.len()).map(output).collect();
+        outputs[0].step += picks[3] % 2;
         let computed = Fused {
             elements: count,
             columns: 1,
             operands: vec![View { pointer: 0, element, dims: vec![(count, 1)] }],
-            outputs: vec![output(1, 1 + picks[3] % 2), output(2, 1)],
+            outputs,
             steps: vec![Step::Load(0), Step::Unary(UnaryOp::Square, 0), Step::Unary(UnaryOp::Negate, 1)],
         };
         let whole = |block| Region::new(block, 0, 4 * count);
-        let pointers = vec![reading(whole(source)), writing(whole(kept), true), writing(whole(other), true)];
+        let mut pointers = vec![reading(whole(source))];
+        pointers.extend(results.iter().map(|&block| writing(whole(block), true)));
         self.kernel(pointers, Effect::Fused(Box::new(computed)), picks[7]);
-        self.live.extend([source, other]);
-        self.anything(picks);
+        self.live.push(source);
+        self.live.extend(others);
+        let mut between = picks;
+        if picks[6].is_multiple_of(2) {
+            // What `anything` picks first.
+            between[3] = self.live.len();
+            self.live.push(kept);
+        }
+        self.anything(between);
+        self.live.retain(|&block| block != kept);
         for _ in 0..=picks[5] % 2 {
             let result = self.floats(count);
             let strides = picks[4].is_multiple_of(2).then(|| vec![1, columns]);
