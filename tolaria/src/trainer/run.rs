@@ -369,9 +369,6 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
                 // The end of the epoch before failed once that was counted.
                 self.reset_sums()?;
             }
-            if self.cursor.window == 0 {
-                self.remove_late(eager)?;
-            }
             let started = self.parts.clock.now();
             let _epoch = phase!("epoch");
             let train = &self.parts.data.train;
@@ -381,6 +378,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
             // An epoch that is taken up in the middle showed its first microbatches before it was interrupted; what the
             // seed manager keeps of them is in its saved state.
             if resumed_at == 0 {
+                self.remove_late(eager)?;
                 self.show_first_batches(eager, &order)?;
             }
             self.optimizer.doubt_copies();
@@ -569,14 +567,12 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     pub(super) fn reset_sums(&mut self) -> Result<(), Error> {
         self.recovery.guard.begin_epoch();
         self.recovery.num_counted = 0;
-        if let Some(engine) = self.refitted_engine()? {
-            self.engine = engine;
-            self.sums = self.sums.refitted(Arc::clone(self.engine.geometry()), &self.parts.device)?;
-            // Graphs point at the sums and at what the engine keeps.
-            self.executor.clear();
-            return Ok(());
-        }
-        self.sums.reset()
+        let Some(engine) = self.refitted_engine()? else { return self.sums.reset() };
+        self.engine = engine;
+        self.sums = self.sums.refitted(Arc::clone(self.engine.geometry()), &self.parts.device)?;
+        // Graphs point at the sums and at what the engine keeps.
+        self.executor.clear();
+        Ok(())
     }
 }
 

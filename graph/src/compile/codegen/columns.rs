@@ -1,7 +1,7 @@
 //! Kernels that reduce columns, with element-wise work before and after: elements of one lie a row apart, and neighbors belong to other
 //! columns.
 //!
-//! candle takes a block per column. Here eight columns share a block, whose threads read along rows: one holds, of a column,
+//! candle takes a block per column. Here eight columns or more share a block, whose threads read along rows: one holds, of a column,
 //! what 32 threads of candle's hold, and combines them as those do. Additions are those of the recorded kernel
 //! ([`Reduction`]). An element is computed where it is taken, and what comes after the reduction by the thread that has its result.
 //!
@@ -16,8 +16,10 @@ use crate::compile::kernel::LaunchShape;
 use crate::compile::pointwise::Step;
 use crate::compile::reduction::{MAX_THREADS, Reduction, WARP, threads_of};
 
-/// Columns of a block: 32 bytes of a row of `f32`, what memory is read in, and half as many of `bf16`.
-const COLUMNS: usize = THREADS / WARP;
+/// Fewest columns of a block: 32 bytes of a row of `f32`, what memory is read in, and half as many of `bf16`.
+const MIN_COLUMNS: usize = THREADS / WARP;
+/// Most: a block of these reads all of such a line.
+const MAX_COLUMNS: usize = 32;
 /// Longest column: a thread takes 32 elements at a time, up to 32 times.
 const MAX_ELEMENTS: usize = WARP * MAX_THREADS;
 
@@ -74,8 +76,9 @@ impl ColumnsPlan {
             Step::Load(operand) if !is_one => Some(operands[*operand][0].last()),
             _ => None,
         });
-        let are_neighbors = apart.clone().all(|dim| dim.is_some_and(|&(size, stride)| stride <= 1 && size >= COLUMNS))
-            && apart.any(|dim| dim.is_some_and(|&(_, stride)| stride == 1));
+        let are_neighbors =
+            apart.clone().all(|dim| dim.is_some_and(|&(size, stride)| stride <= 1 && size >= MIN_COLUMNS))
+                && apart.any(|dim| dim.is_some_and(|&(_, stride)| stride == 1));
         let parts = parts(&body.steps, &is_one, of);
         are_neighbors.then(|| Self { columns: body.rows(), elements: body.columns, operands, parts, reduced })
     }
@@ -85,25 +88,30 @@ impl ColumnsPlan {
         threads_of(self.elements).div_ceil(WARP)
     }
 
+    /// Columns of a block: as many as leave no thread without work, if that is not too many.
+    fn at_once(&self) -> usize {
+        (THREADS / self.warps()).clamp(MIN_COLUMNS, MAX_COLUMNS)
+    }
+
     pub(super) fn launch(&self) -> LaunchShape {
-        let blocks = u32::try_from(self.columns.div_ceil(COLUMNS)).expect("columns are counted in 31 bits");
+        let blocks = u32::try_from(self.columns.div_ceil(self.at_once())).expect("columns are counted in 31 bits");
         let threads = u32::try_from(THREADS).expect("a block has 256 threads");
         LaunchShape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
     }
 
     pub(super) fn source(&self, body: &Body, reads: &[usize], writes: &[usize], num_pointers: usize) -> String {
         let Self { columns, elements, reduced: (result, reduction, of), .. } = *self;
-        let (warps, threads) = (self.warps(), threads_of(elements).max(WARP));
+        let (warps, wide, threads) = (self.warps(), self.at_once(), threads_of(elements).max(WARP));
         let identity = format!("__uint_as_float(0x{:08X}u)", reduction.identity().to_bits());
         let mut text = signature(num_pointers);
         let mut line = |code: String| {
             text.push_str(&code);
             text.push('\n');
         };
-        line(format!("  __shared__ float shared[{warps}][{COLUMNS}];"));
-        line(format!("  const unsigned int place = threadIdx.x % {COLUMNS}u;"));
-        line(format!("  const unsigned int warp = threadIdx.x / {COLUMNS}u;"));
-        line(format!("  const unsigned int own = blockIdx.x * {COLUMNS}u + place;"));
+        line(format!("  __shared__ float shared[{warps}][{wide}];"));
+        line(format!("  const unsigned int place = threadIdx.x % {wide}u;"));
+        line(format!("  const unsigned int warp = threadIdx.x / {wide}u;"));
+        line(format!("  const unsigned int own = blockIdx.x * {wide}u + place;"));
         line(format!("  const unsigned int i = min(own, {}u);", columns - 1));
         for (step, load) in self.in_part(Part::Element, body) {
             let Step::Load(operand) = load else { continue };

@@ -1,7 +1,8 @@
 //! Element-wise kernels that read an operand across: neighbors of the result lie a row of it apart, as in a transposed matrix.
 //!
 //! A block takes a square tile of such an operand along the operand's own rows into shared memory, and the elements of the result from
-//! there along the rows of the result: what a warp reads or writes lies side by side on both ways.
+//! there along the rows of the result: what a warp reads or writes lies side by side on both ways. In tiles of the larger kind a thread
+//! turns a square of four in its registers, so that shared memory takes and gives four neighbors at once.
 
 use super::helpers::{bits_type, vector_type};
 use super::{LANES, MAX_BLOCKS, THREADS, VECTOR, element_function, elements, is_in_vectors, position, signature};
@@ -16,6 +17,10 @@ const MIN_SIDE: usize = 16;
 const MAX_BYTES: usize = 48 << 10;
 /// Fewest tiles of the larger kind: with fewer, part of a large GPU would idle.
 const MIN_TILES: usize = 128;
+
+/// Rows and columns of a tile of the larger kind: each thread has a square of it.
+const SIDE: usize = 64;
+const _: () = assert!(SIDE / VECTOR * (SIDE / VECTOR) == THREADS, "one square for each thread");
 
 /// How matrices of the result are divided into tiles.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +42,14 @@ impl TilesPlan {
             return None;
         }
         let matrices = body.elements / (rows * columns);
-        let [wide, narrow] = [(64, VECTOR), (32, 1)].map(|(side, width)| Self { matrices, rows, columns, side, width });
+        let [wide, narrow] =
+            [(SIDE, VECTOR), (32, 1)].map(|(side, width)| Self { matrices, rows, columns, side, width });
         let is_wide = [rows, columns].into_iter().all(|side| side.is_multiple_of(VECTOR))
             && wide.tiles() >= MIN_TILES
             && body.outputs.iter().all(is_in_vectors)
             && body.operands.iter().filter(|access| wide.is_across(access)).all(has_vectors);
         [(wide, is_wide), (narrow, true)].into_iter().find_map(|(plan, is_possible)| {
+            // A row more keeps single elements of a column apart.
             let bytes = |access: &Access| plan.side * (plan.side + 1) * access.element.size_bytes();
             let read = body.operands.iter().filter(|access| plan.is_across(access));
             (is_possible && read.map(bytes).sum::<usize>() <= MAX_BYTES).then_some(plan)
@@ -78,15 +85,17 @@ impl TilesPlan {
         };
         let read = || body.operands.iter().zip(reads).enumerate().filter(|(_, (access, _))| self.is_across(access));
         for (k, (access, _)) in read() {
-            line(format!("  __shared__ {} tile{k}[{side}][{}];", bits_type(access.element), side + 1));
+            match vector_type(access.element).filter(|_| width > 1) {
+                Some(vector) => line(format!("  __shared__ {vector} tile{k}[{side}][{}];", side / width)),
+                None => line(format!("  __shared__ {} tile{k}[{side}][{}];", bits_type(access.element), side + 1)),
+            }
         }
         // Threads along a row of a tile, and rows that they take at a time.
         let (along, step) = (side / width, tiles.min(MAX_BLOCKS));
-        let every_row = format!(
-            "#pragma unroll\n    for (unsigned int k = threadIdx.x / {along}u; k < {side}u; k += {}u) {{",
-            THREADS / along
-        );
-        line(format!("  const unsigned int place = threadIdx.x % {along}u * {width}u;"));
+        let every_row =
+            format!("#pragma unroll\n    for (unsigned int k = lane; k < {side}u; k += {}u) {{", THREADS / along);
+        line(format!("  const unsigned int group = threadIdx.x % {along}u, lane = threadIdx.x / {along}u;"));
+        line(format!("  const unsigned int place = group * {width}u;"));
         line(format!("  for (unsigned int tile = blockIdx.x; tile < {tiles}u; tile += {step}u) {{"));
         line(format!("    const unsigned int matrix = tile / {}u, rest = tile % {}u;", down * wide, down * wide));
         line(format!("    const unsigned int top = rest / {wide}u * {side}u, left = rest % {wide}u * {side}u;"));
@@ -95,18 +104,27 @@ impl TilesPlan {
             let (_, stride) = access.dims[access.dims.len() - 1];
             line(format!("    const {of} *from{k} = reinterpret_cast<const {of} *>(p{pointer}) + [&] {{"));
             line("      const unsigned int i = matrix;\n      static_cast<void>(i);".to_owned());
-            line(format!("      return {};\n    }}();\n{every_row}", position(outer, 0)));
+            line(format!("      return {};\n    }}();", position(outer, 0)));
+            let first =
+                if width > 1 { format!("    {{ const unsigned int k = lane * {width}u;") } else { every_row.clone() };
+            line(first);
             line("      const unsigned int row = top + place, column = left + k;".to_owned());
             line(format!("      if (row < {rows}u && column < {columns}u) {{"));
-            let at = format!("from{k} + row + column * {stride}u");
+            let at = |across: usize| format!("(from{k} + row + (column + {across}u) * {stride}u)");
             match vector_type(access.element).filter(|_| width > 1) {
                 Some(vector) => {
-                    line(format!("        const {vector} four = *reinterpret_cast<const {vector} *>({at});"));
-                    for (lane, name) in LANES.into_iter().enumerate() {
-                        line(format!("        tile{k}[k][place + {lane}u] = four.{name};"));
+                    for across in 0..width {
+                        let from = at(across);
+                        line(format!("        const {vector} n{across} = *reinterpret_cast<const {vector} *>{from};"));
+                    }
+                    for (down, name) in LANES.into_iter().enumerate() {
+                        let turned =
+                            std::array::from_fn::<_, VECTOR, _>(|across| format!("n{across}.{name}")).join(", ");
+                        // In another place of each row, so that a warp writes to all banks of the memory, as it reads from them.
+                        line(format!("        tile{k}[place + {down}u][lane ^ group] = {vector}{{{turned}}};"));
                     }
                 }
-                None => line(format!("        tile{k}[k][place] = *({at});")),
+                None => line(format!("        tile{k}[k][place] = *{};", at(0))),
             }
             line("      }\n    }".to_owned());
         }
@@ -117,10 +135,14 @@ impl TilesPlan {
             "    const unsigned int i = (matrix * {rows}u + row) * {columns}u + column, unit = i / {width}u;"
         ));
         line("    static_cast<void>(unit);".to_owned());
-        let known = |k: usize| {
-            let is_read = self.is_across(&body.operands[k]);
-            is_read.then(|| std::array::from_fn(|lane| format!("tile{k}[place + {lane}u][k]")))
-        };
+        for (k, (access, _)) in read() {
+            match vector_type(access.element).filter(|_| width > 1) {
+                Some(vector) => line(format!("    const {vector} t{k} = tile{k}[k][group ^ k / {width}u];")),
+                None => line(format!("    const {} t{k} = tile{k}[place][k];", bits_type(access.element))),
+            }
+        }
+        let lane = |k: usize, name| if width > 1 { format!("t{k}.{name}") } else { format!("t{k}") };
+        let known = |k: usize| self.is_across(&body.operands[k]).then(|| LANES.map(|name| lane(k, name)));
         elements(&mut line, body, reads, writes, width, known);
         line("      }\n    }\n    __syncthreads();\n  }\n}".to_owned());
         text

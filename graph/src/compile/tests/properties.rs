@@ -93,7 +93,7 @@ proptest! {
             let (_, report) = pass.run(&program);
             prop_assert!(report.nodes.after <= report.nodes.before, "{:?}", report);
             // What is one kernel waits for all that its parts waited for.
-            let may_wait = matches!(pass, Pass::Fuse | Pass::Copies);
+            let may_wait = matches!(pass, Pass::Fuse | Pass::Copies | Pass::Gates);
             prop_assert!(may_wait || report.critical_path.after <= report.critical_path.before, "{:?}", report);
         }
     }
