@@ -19,7 +19,6 @@ use tolaria::trainer::{Checkpoints, Flow, Observer};
 /// Stage lengths cut down so that seeds germinate, blend, are kept and are removed within 14 epochs.
 pub const SETTINGS: &[&str] = &[
     "run.epochs=14",
-    "checkpoint.keep_best=false",
     "data.validation_fraction=0.2",
     "data.test_fraction=0.6",
     "train.batch.batch_size=8",
@@ -46,13 +45,17 @@ pub const SETTINGS: &[&str] = &[
     "policy.heuristic.holding.min_gain=0.0",
 ];
 
-/// The configuration of the run with further settings on top.
+/// The configuration of the run, without a checkpoint of the best evaluation, and with further settings on top.
 ///
 /// # Panics
 /// When a setting is refused.
 #[must_use]
 pub fn config(more: &[&str]) -> EsperConfig {
-    let layers = SETTINGS.iter().chain(more).map(|setting| Layer::set(setting).expect("a well-formed setting"));
+    let layers = SETTINGS
+        .iter()
+        .chain(&["checkpoint.keep_best=false"])
+        .chain(more)
+        .map(|setting| Layer::set(setting).expect("a well-formed setting"));
     EsperConfig::load(None, layers.collect()).expect("settings that are accepted").config
 }
 

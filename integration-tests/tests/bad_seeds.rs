@@ -217,24 +217,41 @@ fn a_seed_that_cannot_go_any_more_is_named_and_the_rate_falls() {
     assert_eq!(run.noted.rates, [0.5]);
 }
 
-#[test]
-fn a_seed_to_blame_goes_where_the_run_goes_back_to_the_end_of_an_epoch() {
-    let dir = tempfile::tempdir().unwrap();
-    // No state fits into memory, and after the run was stopped only the best epochs have a checkpoint.
+/// A run that goes back to the end of its best epoch: no state fits into memory, and only such epochs have a checkpoint.
+fn on_disk(dir: &Path) -> Planted {
     let settings = [
         "train.recovery.memory_mib=1",
+        "train.recovery.every_steps=1000",
         "host.mlp.hidden=[2048,6]",
         "checkpoint.keep_best=true",
         "checkpoint.every_epochs=1000",
     ];
-    let mut run = Planted::with(&settings, Some(dir.path()));
+    Planted::with(&settings, Some(dir))
+}
+
+#[test]
+fn a_seed_to_blame_goes_once_where_the_run_goes_back_to_the_end_of_an_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = on_disk(dir.path());
     let seed = run.until(in_stage(SeedStage::Blending));
     let last = run.noted.recorded.epochs.last().unwrap();
-    let end = last.step.0 / last.epoch.0 * (last.epoch.0 + 1);
+    let [end, next] = [1, 2].map(|epochs| last.step.0 / last.epoch.0 * (last.epoch.0 + epochs));
     run.noted.planted = Some((StepIndex(end + 3), Bad::Bias, run.run.seeds().inner().seed_parameters(seed).unwrap()));
-    run.finish();
+    assert_eq!(run.run_to(Some(StepIndex(next + 3))), Outcome::Interrupted);
     assert_eq!((&*run.noted.to, &*run.noted.culprits), (&[end][..], &[seed.to_string()][..]));
     assert_eq!(run.noted.rates, [1.0], "a seed was to blame");
+    // Without the checkpoint of that step the run goes back there once more, and the seed, which is in that state, goes again.
+    let checkpoints = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().path());
+    std::fs::remove_dir_all(checkpoints.filter(|path| path.is_dir()).max().unwrap()).unwrap();
+    let host = run.run.seeds().model().parameters()[0].clone();
+    spoil(std::slice::from_ref(&host), Bad::Everywhere);
+    run.finish();
+    assert_eq!((run.noted.to[1], &run.noted.culprits[1]), (end, &format!("parameter `{}`", host.name)));
+    let rates = run.noted.recorded.epochs.iter().map(|report| report.learning_rate);
+    assert_eq!(
+        (run.noted.rates[1], rates.clone().reduce(f64::min)),
+        (0.5, rates.reduce(f64::max).map(|rate| rate / 2.0))
+    );
     assert!(run.is_removed(seed));
 }
 

@@ -8,7 +8,7 @@ use leyline::id::SeedId;
 use leyline::layout::Owner;
 use leyline::policy::Policy;
 use leyline::region::Eager;
-use leyline::seed::{SeedManager, SeedState};
+use leyline::seed::SeedManager;
 use leyline::telemetry::Event;
 
 use crate::batch::EpochOrder;
@@ -197,7 +197,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         };
         self.recovery.guard.rate = if is_removed { rate } else { rate * factor };
         self.write_bound()?;
-        if !is_removed {
+        if !is_removed || !self.recovery.late.is_empty() {
             self.tell(culprit, "went_back");
         }
         let culprit = culprit.to_string();
@@ -225,10 +225,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
     /// Removes a seed that is to blame, where it is there and can go; the sums start over without it. After the last step of an
     /// epoch that has to wait for [`Self::remove_late`].
     fn remove(&mut self, eager: &mut Eager, seed: SeedId) -> Result<bool, Error> {
-        if !self.export_seeds(eager)?.iter().any(|state| state.seed_id == seed) {
+        if !self.export_seeds(eager)?.iter().any(|state| state.seed_id == seed && state.stage.is_live()) {
             return Ok(false);
         }
         if self.cursor.window >= self.steps_per_epoch() {
+            self.recovery.removed.insert(seed);
             self.recovery.late.insert(seed);
             return Ok(true);
         }
@@ -243,17 +244,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(true)
     }
 
-    /// Removes the seeds for which that had to wait, where they are still there. For one that cannot go the learning rate falls.
+    /// Removes the seeds for which that had to wait, where they are still there and can go.
     pub(super) fn remove_late(&mut self, eager: &mut Eager) -> Result<(), Error> {
-        let late = std::mem::take(&mut self.recovery.late);
-        if late.is_empty() {
-            return Ok(());
-        }
-        for SeedState { seed_id, .. } in self.export_seeds(eager)? {
-            if late.contains(&seed_id) && !self.remove(eager, seed_id)? {
-                self.recovery.guard.rate *= self.config.recovery.rate_factor;
-                self.tell(&Culprit::Seed(seed_id), "went_back");
-            }
+        for seed in std::mem::take(&mut self.recovery.late) {
+            self.remove(eager, seed)?;
         }
         Ok(())
     }

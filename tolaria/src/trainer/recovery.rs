@@ -99,7 +99,7 @@ pub(super) struct Recovery {
     pub(super) bad_data: Option<EpochIndex>,
     /// Seeds that were to blame: they are removed again from an older state that still has them.
     pub(super) removed: BTreeSet<SeedId>,
-    /// Of those, the ones that are to go once the next epoch begins.
+    /// Of those, the ones that are to go once the next epoch begins: the run is at the end of one, where none can.
     pub(super) late: BTreeSet<SeedId>,
     /// Where a state was last to be kept, whether there was room for it or not.
     pub(super) tried: Option<StepIndex>,

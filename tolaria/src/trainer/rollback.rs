@@ -104,6 +104,10 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         if tier.is_ok() && (is_unwritten || best.is_some_and(|best| self.track.is_best(best.loss))) {
             self.track.best = best;
         }
+        if tier.is_ok() {
+            // Noted for the state that is left.
+            self.recovery.late.clear();
+        }
         let instruments = &self.instruments.rollback;
         instruments.restore_latency.set(ms(self.parts.clock.now().saturating_sub(started)));
         instruments.fast_size_bytes.set(self.recovery.ring.bytes() as f64);

@@ -18,7 +18,7 @@ use crate::compile::reduction::{MAX_THREADS, Reduction, WARP, threads_of};
 
 /// Fewest columns of a block: 32 bytes of a row of `f32`, what memory is read in, and half as many of `bf16`.
 const MIN_COLUMNS: usize = THREADS / WARP;
-/// Most: a block of these reads all of such a line.
+/// Most: of these a row of `f32` is read in 128 bytes.
 const MAX_COLUMNS: usize = 32;
 /// Longest column: a thread takes 32 elements at a time, up to 32 times.
 const MAX_ELEMENTS: usize = WARP * MAX_THREADS;

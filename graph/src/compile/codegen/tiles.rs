@@ -49,8 +49,9 @@ impl TilesPlan {
             && body.outputs.iter().all(is_in_vectors)
             && body.operands.iter().filter(|access| wide.is_across(access)).all(has_vectors);
         [(wide, is_wide), (narrow, true)].into_iter().find_map(|(plan, is_possible)| {
-            // A row more keeps single elements of a column apart.
-            let bytes = |access: &Access| plan.side * (plan.side + 1) * access.element.size_bytes();
+            // One more in a row keeps single elements of a column apart.
+            let bytes =
+                |access: &Access| plan.side * (plan.side + usize::from(plan.width == 1)) * access.element.size_bytes();
             let read = body.operands.iter().filter(|access| plan.is_across(access));
             (is_possible && read.map(bytes).sum::<usize>() <= MAX_BYTES).then_some(plan)
         })
@@ -120,7 +121,7 @@ impl TilesPlan {
                     for (down, name) in LANES.into_iter().enumerate() {
                         let turned =
                             std::array::from_fn::<_, VECTOR, _>(|across| format!("n{across}.{name}")).join(", ");
-                        // In another place of each row, so that a warp writes to all banks of the memory, as it reads from them.
+                        // In another place of each row, so that threads of a warp write to banks of their own, as they read from them.
                         line(format!("        tile{k}[place + {down}u][lane ^ group] = {vector}{{{turned}}};"));
                     }
                 }
