@@ -108,6 +108,18 @@ impl Planted {
         }
     }
 
+    /// Steps at the end of an epoch after the last, which are as long as the first ones.
+    fn end_of_epoch(&self, epochs: u64) -> u64 {
+        let last = self.noted.recorded.epochs.last().unwrap();
+        last.step.0 / last.epoch.0 * (last.epoch.0 + epochs)
+    }
+
+    /// The lowest learning rate, as a share of the highest.
+    fn share_of_rate(&self) -> f64 {
+        let rates = self.noted.recorded.epochs.iter().map(|report| report.learning_rate);
+        rates.clone().reduce(f64::min).unwrap() / rates.reduce(f64::max).unwrap()
+    }
+
     fn spoil(&self, seed: SeedId, bad: Bad) {
         spoil(&self.run.seeds().inner().seed_parameters(seed).unwrap(), bad);
     }
@@ -234,8 +246,7 @@ fn a_seed_to_blame_goes_once_where_the_run_goes_back_to_the_end_of_an_epoch() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = on_disk(dir.path());
     let seed = run.until(in_stage(SeedStage::Blending));
-    let last = run.noted.recorded.epochs.last().unwrap();
-    let [end, next] = [1, 2].map(|epochs| last.step.0 / last.epoch.0 * (last.epoch.0 + epochs));
+    let [end, next] = [1, 2].map(|epochs| run.end_of_epoch(epochs));
     run.noted.planted = Some((StepIndex(end + 3), Bad::Bias, run.run.seeds().inner().seed_parameters(seed).unwrap()));
     assert_eq!(run.run_to(Some(StepIndex(next + 3))), Outcome::Interrupted);
     assert_eq!((&*run.noted.to, &*run.noted.culprits), (&[end][..], &[seed.to_string()][..]));
@@ -247,12 +258,21 @@ fn a_seed_to_blame_goes_once_where_the_run_goes_back_to_the_end_of_an_epoch() {
     spoil(std::slice::from_ref(&host), Bad::Everywhere);
     run.finish();
     assert_eq!((run.noted.to[1], &run.noted.culprits[1]), (end, &format!("parameter `{}`", host.name)));
-    let rates = run.noted.recorded.epochs.iter().map(|report| report.learning_rate);
-    assert_eq!(
-        (run.noted.rates[1], rates.clone().reduce(f64::min)),
-        (0.5, rates.reduce(f64::max).map(|rate| rate / 2.0))
-    );
+    assert_eq!((run.noted.rates[1], run.share_of_rate()), (0.5, 0.5));
     assert!(run.is_removed(seed));
+}
+
+#[test]
+fn a_seed_to_blame_that_becomes_permanent_before_it_can_go_lowers_the_rate() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = on_disk(dir.path());
+    let seed = run.until(in_stage(SeedStage::Holding));
+    let end = run.end_of_epoch(1);
+    run.noted.planted = Some((StepIndex(end + 3), Bad::Bias, run.run.seeds().inner().seed_parameters(seed).unwrap()));
+    run.finish();
+    assert_eq!((&*run.noted.to, &*run.noted.culprits), (&[end][..], &[seed.to_string()][..]));
+    assert_eq!((&*run.noted.rates, run.share_of_rate()), (&[1.0][..], 0.5), "first it was to go");
+    assert!(!run.is_removed(seed));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use leyline::id::SeedId;
 use leyline::layout::Owner;
 use leyline::policy::Policy;
 use leyline::region::Eager;
-use leyline::seed::SeedManager;
+use leyline::seed::{SeedManager, SeedState};
 use leyline::telemetry::Event;
 
 use crate::batch::EpochOrder;
@@ -192,7 +192,11 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         self.recovery.guard.forgive();
         self.remove_again(eager)?;
         let is_removed = match *culprit {
-            Culprit::Seed(seed) => self.remove(eager, seed)?,
+            Culprit::Seed(seed) => {
+                let is_removed = self.remove(eager, seed)?;
+                self.recovery.late.entry(seed).and_modify(|is_to_blame| *is_to_blame = true);
+                is_removed
+            }
             _ => false,
         };
         self.recovery.guard.rate = if is_removed { rate } else { rate * factor };
@@ -230,7 +234,7 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         }
         if self.cursor.window >= self.steps_per_epoch() {
             self.recovery.removed.insert(seed);
-            self.recovery.late.insert(seed);
+            self.recovery.late.insert(seed, false);
             return Ok(true);
         }
         let reason = "its loss or its gradient could not be used";
@@ -244,10 +248,17 @@ impl<S: SeedManager, P: Policy> Trainer<S, P> {
         Ok(true)
     }
 
-    /// Removes the seeds for which that had to wait, where they are still there and can go.
+    /// Removes the seeds for which that had to wait. For one that cannot go any more, as it became permanent, the learning rate falls,
+    /// if the run went back because of it.
     pub(super) fn remove_late(&mut self, eager: &mut Eager) -> Result<(), Error> {
-        for seed in std::mem::take(&mut self.recovery.late) {
-            self.remove(eager, seed)?;
+        for (seed, is_to_blame) in std::mem::take(&mut self.recovery.late) {
+            let has_numbers = |state: &SeedState| state.stage.is_live() || state.stage.acts_on_output();
+            if !self.remove(eager, seed)?
+                && is_to_blame
+                && self.export_seeds(eager)?.iter().any(|state| state.seed_id == seed && has_numbers(state))
+            {
+                self.recovery.guard.rate *= self.config.recovery.rate_factor;
+            }
         }
         Ok(())
     }

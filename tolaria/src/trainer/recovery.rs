@@ -1,6 +1,6 @@
 //! When a run goes back to a known-good state: settings, and what is remembered between two looks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
 use candle_core::Tensor;
@@ -99,8 +99,9 @@ pub(super) struct Recovery {
     pub(super) bad_data: Option<EpochIndex>,
     /// Seeds that were to blame: they are removed again from an older state that still has them.
     pub(super) removed: BTreeSet<SeedId>,
-    /// Of those, the ones that are to go once the next epoch begins: the run is at the end of one, where none can.
-    pub(super) late: BTreeSet<SeedId>,
+    /// Those that are to go once the next epoch begins, since the run is at the end of one, where none can; and whether it went back
+    /// because of them.
+    pub(super) late: BTreeMap<SeedId, bool>,
     /// Where a state was last to be kept, whether there was room for it or not.
     pub(super) tried: Option<StepIndex>,
     /// Whether it was said that the budget is too small.

@@ -49,9 +49,8 @@ impl TilesPlan {
             && body.outputs.iter().all(is_in_vectors)
             && body.operands.iter().filter(|access| wide.is_across(access)).all(has_vectors);
         [(wide, is_wide), (narrow, true)].into_iter().find_map(|(plan, is_possible)| {
-            // One more in a row keeps single elements of a column apart.
-            let bytes =
-                |access: &Access| plan.side * (plan.side + usize::from(plan.width == 1)) * access.element.size_bytes();
+            // One more in a row keeps single elements of a column apart; fours do without.
+            let bytes = |access: &Access| plan.side * (plan.side + 1) * access.element.size_bytes();
             let read = body.operands.iter().filter(|access| plan.is_across(access));
             (is_possible && read.map(bytes).sum::<usize>() <= MAX_BYTES).then_some(plan)
         })
