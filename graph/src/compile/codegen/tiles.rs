@@ -83,9 +83,10 @@ impl TilesPlan {
             text.push_str(&code);
             text.push('\n');
         };
+        let vector = |access: &Access| vector_type(access.element).filter(|_| width > 1);
         let read = || body.operands.iter().zip(reads).enumerate().filter(|(_, (access, _))| self.is_across(access));
         for (k, (access, _)) in read() {
-            match vector_type(access.element).filter(|_| width > 1) {
+            match vector(access) {
                 Some(vector) => line(format!("  __shared__ {vector} tile{k}[{side}][{}];", side / width)),
                 None => line(format!("  __shared__ {} tile{k}[{side}][{}];", bits_type(access.element), side + 1)),
             }
@@ -111,7 +112,7 @@ impl TilesPlan {
             line("      const unsigned int row = top + place, column = left + k;".to_owned());
             line(format!("      if (row < {rows}u && column < {columns}u) {{"));
             let at = |across: usize| format!("(from{k} + row + (column + {across}u) * {stride}u)");
-            match vector_type(access.element).filter(|_| width > 1) {
+            match vector(access) {
                 Some(vector) => {
                     for across in 0..width {
                         let from = at(across);
@@ -136,13 +137,13 @@ impl TilesPlan {
         ));
         line("    static_cast<void>(unit);".to_owned());
         for (k, (access, _)) in read() {
-            match vector_type(access.element).filter(|_| width > 1) {
+            match vector(access) {
                 Some(vector) => line(format!("    const {vector} t{k} = tile{k}[k][group ^ k / {width}u];")),
                 None => line(format!("    const {} t{k} = tile{k}[place][k];", bits_type(access.element))),
             }
         }
-        let lane = |k: usize, name| if width > 1 { format!("t{k}.{name}") } else { format!("t{k}") };
-        let known = |k: usize| self.is_across(&body.operands[k]).then(|| LANES.map(|name| lane(k, name)));
+        let taken = |k: usize, name| if width > 1 { format!("t{k}.{name}") } else { format!("t{k}") };
+        let known = |k: usize| self.is_across(&body.operands[k]).then(|| LANES.map(|name| taken(k, name)));
         elements(&mut line, body, reads, writes, width, known);
         line("      }\n    }\n    __syncthreads();\n  }\n}".to_owned());
         text

@@ -8,8 +8,8 @@ use crate::compile::pointwise::Step;
 const MAX_STEPS: usize = 32;
 
 /// A reader that computes an operand itself, which another kernel stores for it alone, from operands of that kernel, from its other
-/// results that this one reads too, and from those of which there is one per row, read here or not. What it reads more may be a quarter longer than the
-/// operand, which was written as well as read. Nothing that rows are reduced to is computed again.
+/// results that this one reads too, and from those of which there is one per row, read here or not. What it reads more may be a quarter
+/// longer than the operand, which was written as well as read. Nothing that rows are reduced to is computed again.
 pub(super) fn recomputed(reader: &Reader<'_>, access: &Access) -> Option<Body> {
     let body = &reader.body;
     if !is_contiguous(&access.dims) || body.elements == 1 {
