@@ -380,6 +380,18 @@ impl StagingRing {
         match *self {}
     }
 
+    /// Copies each part, and tensors to others, into their tensors.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn stage_beside(
+        &mut self,
+        _parts: &[(HostSlice<'_>, &Tensor)],
+        _copies: &[(&Tensor, &Tensor)],
+    ) -> candle_core::Result<()> {
+        match *self {}
+    }
+
     /// Time of the last copy that was measured, ms.
     pub fn copy_ms(&mut self) -> Option<f64> {
         match *self {}

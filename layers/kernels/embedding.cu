@@ -12,35 +12,55 @@ extern "C" __global__ void __launch_bounds__(128) embedding_rows(
     for (u32 i = threadIdx.x; i < width; i += blockDim.x) target[i] = id < rows ? source[i] : id == 0xffffffffu ? 0.0f : NAN;
 }
 
-// target = sum of upstream[n] over the n in [from, positions) with ids[n] == id, by a block of 128 threads.
+// Numbers of a row that a thread adds at once, or one.
+__device__ float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+__device__ float plus(float a, float b) { return a + b; }
+
+// target[i] = the sum of upstream[n][i] over the listed positions n, after what is there where this is not the first list.
+template <class T>
+__device__ void add_rows(const u32* found, u32 total, const float* upstream, float* target, u32 width, bool is_first) {
+    u32 count = width * sizeof(float) / sizeof(T);
+    for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+        T sum = is_first ? T{} : ((const T*)target)[i];
+#pragma unroll 8
+        for (u32 match = 0; match < total; match++) sum = plus(sum, ((const T*)(upstream + (u64)found[match] * width))[i]);
+        ((T*)target)[i] = sum;
+    }
+}
+
+// target = sum of upstream[n] over the n in [from, positions) with ids[n] == id, by a block of 128 threads. Each looks at GROUPS ids
+// at once.
 __device__ void sum_of_positions(
     const u32* ids, const float* upstream, float* target, u32 id, u32 from, u32 positions, u32 width) {
-    __shared__ u32 found[128];
-    __shared__ u32 counts[4];
+    const u32 GROUPS = 8, WARPS = 4;
+    __shared__ u32 found[128 * GROUPS];
+    __shared__ u32 counts[GROUPS * WARPS];
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    bool is_first = true;
-    for (u32 start = from; start < positions; start += 128) {
-        u32 position = start + threadIdx.x;
-        bool is_match = position < positions && ids[position] == id;
-        u32 matches = __ballot_sync(0xffffffffu, is_match);
-        if (lane == 0) counts[warp] = __popc(matches);
-        __syncthreads();
-        u32 total = 0, before = 0;
-        for (u32 w = 0; w < 4; w++) {
-            before += w < warp ? counts[w] : 0;
-            total += counts[w];
+    bool is_first = true, in_fours = width % 4 == 0 && ((u64)upstream | (u64)target) % 16 == 0;
+    for (u32 start = from; start < positions; start += 128 * GROUPS) {
+        u32 matches[GROUPS];
+#pragma unroll
+        for (u32 group = 0; group < GROUPS; group++) {
+            u32 position = start + 128 * group + threadIdx.x;
+            matches[group] = __ballot_sync(0xffffffffu, position < positions && ids[position] == id);
+            if (lane == 0) counts[WARPS * group + warp] = __popc(matches[group]);
         }
-        if (is_match) found[before + __popc(matches & ((1u << lane) - 1))] = position;
         __syncthreads();
-        if (total > 0) {
-            for (u32 i = threadIdx.x; i < width; i += 128) {
-                float sum = is_first ? 0.0f : target[i];
-#pragma unroll 4
-                for (u32 match = 0; match < total; match++) sum += upstream[(u64)found[match] * width + i];
-                target[i] = sum;
+        u32 total = 0;
+#pragma unroll
+        for (u32 group = 0; group < GROUPS; group++) {
+#pragma unroll
+            for (u32 w = 0; w < WARPS; w++) {
+                // Positions ascend with group, warp and lane.
+                u32 place = total + __popc(matches[group] & ((1u << lane) - 1));
+                if (w == warp && (matches[group] >> lane) % 2 == 1) found[place] = start + 128 * group + threadIdx.x;
+                total += counts[WARPS * group + w];
             }
-            is_first = false;
         }
+        __syncthreads();
+        if (total > 0 && in_fours) add_rows<float4>(found, total, upstream, target, width, is_first);
+        if (total > 0 && !in_fours) add_rows<float>(found, total, upstream, target, width, is_first);
+        is_first = is_first && total == 0;
         // The next round writes what this one reads.
         __syncthreads();
     }

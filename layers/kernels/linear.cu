@@ -16,46 +16,56 @@ __device__ void put(float& place, float x) { place = x; }
 __device__ void put(__nv_bfloat16& place, float x) { place = __float2bfloat16_rn(x); }
 __device__ void put(__half& place, float x) { place = __float2half_rn(x); }
 
-// Four neighbors, moved at once.
-template <class T>
-struct alignas(4 * sizeof(T)) Quad {
-    T at[4];
+// Neighbors, moved at once.
+template <class T, u32 N>
+struct alignas(N * sizeof(T)) Wide {
+    T at[N];
 };
 
 template <class T>
-__device__ bool in_quads(const T* array) {
-    return ((u64)array & (sizeof(Quad<T>) - 1)) == 0;
+using Quad = Wide<T, 4>;
+
+// Bytes that a thread reads of an array at once.
+const u32 AT_ONCE = 16;
+
+template <u32 N, class T>
+__device__ bool in_wide(const T* array) {
+    return ((u64)array & (sizeof(Wide<T, N>) - 1)) == 0;
 }
 
 // output[i] = map(input[i]). Output may be the input.
 template <class In, class Out, class Map>
 __device__ void map(const In* input, Out* output, u64 count, Map map) {
+    const u32 N = AT_ONCE / sizeof(In);
     u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     u64 stride = (u64)gridDim.x * blockDim.x;
-    u64 quads = in_quads(input) && in_quads(output) ? count / 4 : 0;
-    for (u64 quad = first; quad < quads; quad += stride) {
-        Quad<In> in = ((const Quad<In>*)input)[quad];
-        Quad<Out> out;
-        for (u32 i = 0; i < 4; i++) put(out.at[i], map(value(in.at[i])));
-        ((Quad<Out>*)output)[quad] = out;
+    u64 wides = in_wide<N>(input) && in_wide<N>(output) ? count / N : 0;
+    for (u64 wide = first; wide < wides; wide += stride) {
+        Wide<In, N> in = ((const Wide<In, N>*)input)[wide];
+        Wide<Out, N> out;
+#pragma unroll
+        for (u32 i = 0; i < N; i++) put(out.at[i], map(value(in.at[i])));
+        ((Wide<Out, N>*)output)[wide] = out;
     }
-    for (u64 i = 4 * quads + first; i < count; i += stride) put(output[i], map(value(input[i])));
+    for (u64 i = N * wides + first; i < count; i += stride) put(output[i], map(value(input[i])));
 }
 
 // output[i] = map(input[i], gradient[i]).
 template <class In, class Out, class Map>
 __device__ void map_two(const In* input, const In* gradient, Out* output, u64 count, Map map) {
+    const u32 N = AT_ONCE / sizeof(In);
     u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     u64 stride = (u64)gridDim.x * blockDim.x;
-    u64 quads = in_quads(input) && in_quads(gradient) && in_quads(output) ? count / 4 : 0;
-    for (u64 quad = first; quad < quads; quad += stride) {
-        Quad<In> in = ((const Quad<In>*)input)[quad];
-        Quad<In> upstream = ((const Quad<In>*)gradient)[quad];
-        Quad<Out> out;
-        for (u32 i = 0; i < 4; i++) put(out.at[i], map(value(in.at[i]), value(upstream.at[i])));
-        ((Quad<Out>*)output)[quad] = out;
+    u64 wides = in_wide<N>(input) && in_wide<N>(gradient) && in_wide<N>(output) ? count / N : 0;
+    for (u64 wide = first; wide < wides; wide += stride) {
+        Wide<In, N> in = ((const Wide<In, N>*)input)[wide];
+        Wide<In, N> upstream = ((const Wide<In, N>*)gradient)[wide];
+        Wide<Out, N> out;
+#pragma unroll
+        for (u32 i = 0; i < N; i++) put(out.at[i], map(value(in.at[i]), value(upstream.at[i])));
+        ((Wide<Out, N>*)output)[wide] = out;
     }
-    for (u64 i = 4 * quads + first; i < count; i += stride) put(output[i], map(value(input[i]), value(gradient[i])));
+    for (u64 i = N * wides + first; i < count; i += stride) put(output[i], map(value(input[i]), value(gradient[i])));
 }
 
 const float SQRT_2_OVER_PI = 0.79788456080286535588f;
@@ -140,12 +150,6 @@ struct Width {
     static const u32 COUNT = N;
 };
 
-// Neighbors, moved at once.
-template <class T, u32 N>
-struct alignas(N * sizeof(T)) Wide {
-    T at[N];
-};
-
 // Sums of columns over chunks of rows, one row of sums per chunk: blocks of (WIDTH, LANES), a chunk for each blockIdx.y. A
 // thread has N neighboring columns where `is_wide` says that all rows begin and end so, else one; `take(at, values)` gives
 // those at an index, `Wide` or not. Always added in the same order: each lane its rows, then the lanes.
@@ -194,7 +198,7 @@ __device__ void sums_of(const In* rows, Out* sums, u32 num_rows, u32 columns, u3
 #pragma unroll
         for (u32 i = 0; i < N; i++) values[i] = value(wide.at[i]);
     };
-    column_sums<16 / sizeof(In)>(sums, num_rows, columns, rows_per_chunk, is_wide, take);
+    column_sums<AT_ONCE / sizeof(In)>(sums, num_rows, columns, rows_per_chunk, is_wide, take);
 }
 
 // Of `result`, which is written as by `activation_gradient`, or as the rounded gradient where `kind` is NONE.
@@ -213,7 +217,7 @@ __device__ void gradient_sums(const In* kept, const In* gradient, Out* result, f
         }
         *(Wide<Out, N>*)(result + at) = to;
     };
-    column_sums<16 / sizeof(In)>(sums, num_rows, columns, rows_per_chunk, is_wide, take);
+    column_sums<AT_ONCE / sizeof(In)>(sums, num_rows, columns, rows_per_chunk, is_wide, take);
 }
 
 }  // namespace linear

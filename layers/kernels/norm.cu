@@ -77,7 +77,17 @@ __device__ void normalize_rows(
     if (row >= rows) return;
     u32 lane = threadIdx.x % WIDTH, count = width / 4;
     const In* source = x + (u64)row * width;
-    float4 values[VECTORS];
+    // Of a few vectors read before the sums, so that all of it is under way together.
+    const bool IS_EARLY = VECTORS <= 4;
+    float4 values[VECTORS], scales[VECTORS], shifts[VECTORS];
+    if (IS_EARLY) {
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++) {
+            u32 i = lane + v * WIDTH < count ? lane + v * WIDTH : 0;
+            scales[v] = load4(scale, i);
+            shifts[v] = load4(shift, i);
+        }
+    }
     float sum = 0.0f;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
@@ -103,7 +113,8 @@ __device__ void normalize_rows(
     for (int v = 0; v < VECTORS; v++) {
         u32 i = lane + v * WIDTH;
         if (i < count) {
-            store4(target, i, fma4(normalize4(values[v], mean, rate), load4(scale, i), load4(shift, i)));
+            float4 normal = normalize4(values[v], mean, rate);
+            store4(target, i, IS_EARLY ? fma4(normal, scales[v], shifts[v]) : fma4(normal, load4(scale, i), load4(shift, i)));
         }
     }
     if (lane == 0) {

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use candle_core::{DType, Tensor};
 use esper_graph::precision::with_copies;
-use esper_graph::{Captured, HostSlice, Precision, Session, StagingLane, StagingRing};
+use esper_graph::{Captured, HostSlice, Precision, StagingLane, StagingRing};
 use leyline::batch::Batch;
 use leyline::model::TrainableModel as _;
 use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients, row_type};
@@ -33,7 +33,6 @@ pub(crate) struct OptimizerStep {
     optimizer: Optimizer,
     pool: GradientBufferPool,
     ring: StagingRing,
-    session: Session,
     /// The constants that are on the device.
     loaded: Vec<f32>,
     num_steps: usize,
@@ -55,7 +54,6 @@ impl OptimizerStep {
             optimizer,
             pool: GradientBufferPool::new(),
             ring: StagingRing::new(&gpu.session, NonZeroUsize::new(4).expect("4 is not 0"), StagingLane::Compute)?,
-            session: gpu.session.clone(),
             loaded: Vec::new(),
             num_steps: 0,
             work,
@@ -85,11 +83,11 @@ impl OptimizerStep {
         self.num_steps += 1;
         self.optimizer.commit(model.layout(), &plan);
         let table = plan.table();
-        if table != self.loaded {
-            self.ring.stage(&[(HostSlice::F32(&table), &self.table)])?;
-            self.loaded = table;
-        }
-        self.session.copy_all(&[(&batch.inputs, &self.batch.inputs), (&batch.targets, &self.batch.targets)])?;
+        let constants = [(HostSlice::F32(&table), &self.table)];
+        let has_moved = table != self.loaded;
+        let samples = [(&batch.inputs, &self.batch.inputs), (&batch.targets, &self.batch.targets)];
+        self.ring.stage_beside(if has_moved { &constants } else { &[] }, &samples)?;
+        self.loaded = table;
         Ok(plan)
     }
 

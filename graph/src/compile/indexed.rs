@@ -44,7 +44,7 @@ fn by_row(kernel: &Kernel) -> Option<(String, LaunchShape)> {
         return None;
     }
     let rows = before.checked_mul(rows)?;
-    // In tenths of a microsecond: a row looks at 128 indices at once, a thread of candle's at one.
+    // In tenths of a microsecond, of which rows take no more: a row looks at 128 indices, a thread of candle's at one.
     let by_row = (rows / ROWS_AT_ONCE + 1).checked_mul(20 + num_indices / 128)?;
     if by_row >= num_indices.checked_mul(3)? {
         return None;
@@ -68,45 +68,65 @@ const BF16_ADD: &str = r#"static __device__ __forceinline__ unsigned short bf16_
 "#;
 
 /// `sums[p][indices[j]][c] += terms[p][j][c]`, for each element in the order of `j`. An index that is no row ends the
-/// process's work on the device, as in candle.
+/// process's work on the device, as in candle. A warp lists which of 512 indices are its row, and a lane has 16 elements of
+/// it in registers meanwhile: what is read for them is under way together.
 const SOURCE: &str = r#"extern "C" __global__ void __launch_bounds__(128) KERNEL_NAME(
     const INDEX *indices, unsigned long long count, const VALUE *terms, VALUE *sums,
     unsigned long long before, unsigned long long, unsigned long long rows, unsigned long long after) {
   WAIT_FOR_INPUTS;
+  __shared__ unsigned short listed[4][512];
   const unsigned int lane = threadIdx.x % 32u;
   const unsigned long long row = blockIdx.x * 4ull + threadIdx.x / 32u;
   if (row >= before * rows) return;
+  unsigned short *const found = listed[threadIdx.x / 32u];
   const unsigned long long own = row % rows;
   const VALUE *from = terms + row / rows * count * after;
   VALUE *to = sums + row * after;
-  for (unsigned long long start = 0; start < count; start += 128u) {
-    unsigned int found[4];
+  for (unsigned long long start = 0; start < count; start += 512u) {
+    INDEX index[16];
 #pragma unroll
-    for (int part = 0; part < 4; part++) {
+    for (unsigned int part = 0; part < 16u; part++) {
       const unsigned long long at = start + part * 32u + lane;
-      const INDEX index = at < count ? indices[at] : (INDEX)NONE;
-      const bool is_index = index != (INDEX)NONE;
-      if (is_index && (unsigned long long)index >= rows) __trap();
-      found[part] = __ballot_sync(0xffffffffu, is_index && (unsigned long long)index == own);
+      index[part] = at < count ? indices[at] : (INDEX)NONE;
     }
-    if ((found[0] | found[1] | found[2] | found[3]) == 0u) continue;
-    for (unsigned long long column = lane; column < after; column += 32u) {
-      VALUE sum = to[column];
+    unsigned int total = 0u;
 #pragma unroll
-      for (int part = 0; part < 4; part++) {
-        for (unsigned int left = found[part]; left != 0u; left &= left - 1u) {
-          const unsigned long long at = start + part * 32u + __ffs(left) - 1u;
-          sum = ADD(sum, from[at * after + column]);
+    for (unsigned int part = 0; part < 16u; part++) {
+      const bool is_index = index[part] != (INDEX)NONE;
+      if (is_index && (unsigned long long)index[part] >= rows) __trap();
+      const bool is_own = is_index && (unsigned long long)index[part] == own;
+      const unsigned int all = __ballot_sync(0xffffffffu, is_own);
+      if (is_own) found[total + __popc(all & ((1u << lane) - 1u))] = (unsigned short)(part * 32u + lane);
+      total += __popc(all);
+    }
+    __syncwarp();
+    for (unsigned long long column = lane; total != 0u && column < after; column += 512u) {
+      VALUE sum[16];
+#pragma unroll
+      for (unsigned int k = 0; k < 16u; k++) sum[k] = column + 32u * k < after ? to[column + 32u * k] : (VALUE)0;
+      for (unsigned int one = 0; one < total; one++) {
+        const VALUE *term = from + (start + found[one]) * after + column;
+#pragma unroll
+        for (unsigned int k = 0; k < 16u; k++) {
+          if (column + 32u * k < after) sum[k] = ADD(sum[k], term[32u * k]);
         }
       }
-      to[column] = sum;
+#pragma unroll
+      for (unsigned int k = 0; k < 16u; k++) {
+        if (column + 32u * k < after) to[column + 32u * k] = sum[k];
+      }
     }
+    // The next round writes what this one reads.
+    __syncwarp();
   }
 }
 "#;
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+    use std::process::Command;
+
     use super::*;
     use crate::compile::{BlockId, Pointer};
 
@@ -160,5 +180,59 @@ mod tests {
             let own = summed_by_row(&kernel(name, num_indices, rows, 2));
             assert_eq!(own, None, "{name}, {num_indices} indices, {rows} rows");
         }
+    }
+
+    /// The source of a kernel in a name space of its own, which has the kernel's number too.
+    fn unit(number: usize, name: &str, num_indices: usize, (rows, after): (usize, usize)) -> String {
+        let own = summed_by_row(&kernel(name, num_indices, rows, after)).expect("it is worth it");
+        let Code::Generated(source) = &own.code else { panic!("{:?}", own.code) };
+        format!("namespace unit_{number} {{\n{}}}\n", source.replace(&own.name, &format!("summed_{number}")))
+    }
+
+    #[test]
+    fn on_the_processor_rows_have_the_sums_in_the_order_of_the_indices() {
+        if Command::new("c++").arg("--version").output().is_err() {
+            return;
+        }
+        let mut text = include_str!("codegen/tests/host.cpp").replace("THREADS = 256", "THREADS = 128");
+        text.push_str(include_str!("codegen/tests/indexed.cpp"));
+        let mut calls = String::new();
+        let cases = [(1100, (7, 3)), (513, (40, 600)), (512, (1, 33)), (37, (5, 512)), (2000, (300, 40))];
+        let types =
+            [("u32_f32", "unsigned int, float"), ("i64_f64", "long long, double"), ("u8_f32", "unsigned char, float")];
+        for (number, (num_indices, (rows, after))) in cases.into_iter().enumerate() {
+            let (name, of) = types[number % 3];
+            text.push_str(&unit(number, &format!("ia_{name}"), num_indices, (rows, after)));
+            let case = format!("{num_indices}u, {rows}u, {after}u");
+            writeln!(calls, "  differ += count_of_differing<{of}>(unit_{number}::summed_{number}, {case});")
+                .expect("text");
+        }
+        writeln!(text, "int main() {{\n  unsigned int differ = 0;\n{calls}  return differ != 0;\n}}").expect("text");
+        let folder = tempfile::tempdir().expect("a folder");
+        let (input, output) = (folder.path().join("rows.cpp"), folder.path().join("rows"));
+        std::fs::write(&input, text).expect("a file");
+        let mut compiler = Command::new("c++");
+        let result = compiler.args(["-std=c++17", "-w", "-o"]).arg(&output).arg(&input).output().expect("it runs");
+        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+        let result = Command::new(&output).output().expect("it runs");
+        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stdout));
+    }
+
+    #[test]
+    fn a_compiler_for_the_device_takes_the_sums_of_every_type_where_there_is_one() {
+        if Command::new("nvcc").arg("--version").output().is_err() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let names = ["ia_u8_f32", "ia_u32_f32", "ia_i64_f64", "ia_u32_bf16"];
+        let units = names.iter().enumerate().map(|(number, name)| unit(number, name, 512, (256, 512)));
+        let (input, output) = (folder.path().join("rows.cu"), folder.path().join("rows.cubin"));
+        std::fs::write(&input, units.collect::<String>()).expect("a file");
+        let mut compiler = Command::new("nvcc");
+        compiler.args(["-arch=sm_90a", "-std=c++17", "-Xptxas", "-v", "-cubin", "-o"]);
+        let result = compiler.arg(&output).arg(&input).output().expect("the compiler runs");
+        let said = String::from_utf8_lossy(&result.stderr);
+        assert!(result.status.success(), "{said}");
+        assert_eq!(said.matches(" 0 bytes spill stores").count(), names.len(), "{said}");
     }
 }

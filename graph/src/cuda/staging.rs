@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr as
 use super::driver::enter;
 use super::event::DeviceTimer;
 use super::session::Session;
-use crate::kernels::{WordCopy, copy_words, scatter};
+use crate::kernels::{WordCopy, copy_words, scatter, word_copies};
 use crate::launch::address;
 use crate::staging::{HostSlice, StagingLane};
 
@@ -78,6 +78,21 @@ impl StagingRing {
     /// # Sync
     /// waits for the copy that used this buffer before, one turn of the ring ago
     pub fn stage(&mut self, parts: &[(HostSlice<'_>, &Tensor)]) -> candle_core::Result<()> {
+        self.stage_beside(parts, &[])
+    }
+
+    /// Copies the parts, and tensors to others as [`Session::copy_all`] does; on the compute stream in one launch with parts that a kernel
+    /// reads.
+    ///
+    /// # Errors
+    /// Those of [`Self::stage`] and [`Session::copy_all`]: what does not fit is found before anything is copied.
+    /// # Sync
+    /// waits for the copy that used this buffer before, one turn of the ring ago
+    pub fn stage_beside(
+        &mut self,
+        parts: &[(HostSlice<'_>, &Tensor)],
+        copies: &[(&Tensor, &Tensor)],
+    ) -> candle_core::Result<()> {
         if let Some((part, tensor)) = parts.iter().find(|(part, tensor)| !part.fits(tensor)) {
             candle_core::bail!(
                 "{} words cannot be staged into {:?} {:?}",
@@ -85,6 +100,10 @@ impl StagingRing {
                 tensor.dtype(),
                 tensor.dims()
             )
+        }
+        let beside = word_copies(copies)?;
+        if parts.is_empty() {
+            return self.session.copy_all(copies);
         }
         let mut offsets = Vec::with_capacity(parts.len());
         let mut words = 0;
@@ -96,13 +115,17 @@ impl StagingRing {
         self.fill(parts, &offsets, words).map_err(wrap)?;
         let index = self.next;
         self.next = (index + 1) % self.slots.len();
-        let is_read = parts.len() > 1 && words <= MAX_READ;
+        let is_read = parts.len() + beside.len() > 1 && words <= MAX_READ;
         if !self.overlaps && (is_read || parts.len() <= MAX_DIRECT) {
             let targets = parts.iter().zip(&offsets).map(|((part, tensor), offset)| {
                 Ok(Copy { from: *offset, words: part.num_words(), to: address(tensor)? })
             });
             let targets = targets.collect::<candle_core::Result<Vec<_>>>()?;
-            return if is_read { self.read(index, &targets) } else { self.copy(index, &targets).map_err(wrap) };
+            if is_read {
+                return self.read(index, &targets, &beside);
+            }
+            self.copy(index, &targets).map_err(wrap)?;
+            return self.session.copy_all(copies);
         }
         let slot = &self.slots[index];
         let whole = Copy { from: 0, words, to: slot.device.device_ptr(&self.lane).0 };
@@ -114,7 +137,8 @@ impl StagingRing {
         // Also of a first launch before a second one failed.
         let marked = if self.overlaps { mark(&slot.consumed, self.session.stream()) } else { Ok(()) };
         done?;
-        marked.map_err(wrap)
+        marked.map_err(wrap)?;
+        self.session.copy_all(copies)
     }
 
     /// Time of the last copy to the device that was measured, ms; absent before the first one.
@@ -137,17 +161,17 @@ impl StagingRing {
         Ok(())
     }
 
-    /// Enqueues a kernel on the compute stream that copies out of a pinned buffer.
-    fn read(&mut self, index: usize, copies: &[Copy]) -> candle_core::Result<()> {
+    /// Enqueues a kernel on the compute stream that copies out of a pinned buffer, and between tensors.
+    fn read(&mut self, index: usize, copies: &[Copy], beside: &[WordCopy]) -> candle_core::Result<()> {
         let (slot, device) = (&self.slots[index], self.session.device());
         // With unified addressing, which every 64-bit system has, page-locked memory has the same address for host and devices.
         let copies = copies.iter().map(|copy| {
             let from = slot.pinned.source(copy).as_ptr() as u64;
             WordCopy { from, to: copy.to, words: copy.words }
         });
-        let copies: Vec<_> = copies.collect();
-        // SAFETY: the pinned words are not written before `copied` has come, nor freed before the stream was waited for; the target is
-        // as long, as `stage` checked, and freed in the order of the stream.
+        let copies: Vec<_> = copies.chain(beside.iter().copied()).collect();
+        // SAFETY: the pinned words are not written before `copied` has come, nor freed before the stream was waited for; each target is
+        // as long as its source, as `stage_beside` checked, and tensors are freed in the order of the stream.
         let done =
             sampled(&mut self.timer, &mut self.num_copies, &self.lane, || unsafe { copy_words(device, &copies) });
         let marked = mark(&slot.copied, &self.lane);

@@ -64,6 +64,12 @@ pub(crate) fn scatter(device: &CudaDevice, flat: &CudaSlice<u32>, targets: &[(us
 
 /// Copies contiguous tensors to others of the same type and size, of 4 or 8 bytes per element.
 pub(crate) fn copy_all(device: &CudaDevice, copies: &[(&Tensor, &Tensor)]) -> Result<()> {
+    // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the device's stream.
+    unsafe { copy_words(device, &word_copies(copies)?) }
+}
+
+/// Where the words of these copies are, once both tensors of each are seen to be contiguous and alike.
+pub(crate) fn word_copies(copies: &[(&Tensor, &Tensor)]) -> Result<Vec<WordCopy>> {
     let copy = |(from, to): &(&Tensor, &Tensor)| {
         let is_like = from.dtype() == to.dtype() && from.elem_count() == to.elem_count();
         if !is_like || !matches!(from.dtype().size_in_bytes(), 4 | 8) {
@@ -71,9 +77,7 @@ pub(crate) fn copy_all(device: &CudaDevice, copies: &[(&Tensor, &Tensor)]) -> Re
         }
         Ok(WordCopy { from: address(from)?, to: address(to)?, words: words(from) })
     };
-    let copies = copies.iter().map(copy).collect::<Result<Vec<_>>>()?;
-    // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the device's stream.
-    unsafe { copy_words(device, &copies) }
+    copies.iter().map(copy).collect()
 }
 
 /// Words on their way from one address that the device reads to one that it writes.

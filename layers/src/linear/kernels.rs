@@ -8,16 +8,16 @@ use super::options::Activation;
 use crate::device::{Array, IMAGE, Scalar, count, is_aligned, unwritten_tensor};
 
 const THREADS: u32 = 256;
-const PER_THREAD: usize = 4;
 const MAX_BLOCKS: usize = 65_535;
 /// Numbers that a thread of a product of one row reads at once, and rows of the weight per block.
 const PER_LANE: usize = 8;
 const ROWS_OF_BLOCK: u32 = 4;
 
-/// The block of a sum of columns, as in the kernel, and the bytes that one of its threads reads at once.
+/// Bytes of an array that a thread reads at once, as in the kernels.
+const WIDE: usize = 16;
+/// The block of a sum of columns, as in the kernel.
 const WIDTH: u32 = 8;
 const LANES: u32 = 32;
-const WIDE: usize = 16;
 
 /// Up to this many rows are summed at once: nothing waits for the sums but the update, and on an H100 a second launch cost more than
 /// they took longer.
@@ -46,7 +46,7 @@ pub(super) fn round(device: &CudaDevice, input: Array<'_>, output: Array<'_>) ->
     launch.arg(&from).arg(&to).arg(&count);
     let effect = || Effect::new().reading(from, input.bytes()).writing(to, output.bytes());
     // SAFETY: both have `count` elements of the kernel's types.
-    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(input.len())) }))?;
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(input)) }))?;
     Ok(())
 }
 
@@ -95,7 +95,7 @@ pub(super) fn activate(device: &CudaDevice, before: Array<'_>, after: Array<'_>,
     launch.arg(&from).arg(&to).arg(&count).arg(&kind);
     let effect = || Effect::new().reading(from, before.bytes()).writing(to, after.bytes());
     // SAFETY: both have `count` elements of the kernel's type.
-    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(before.len())) }))?;
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(before)) }))?;
     Ok(())
 }
 
@@ -126,7 +126,7 @@ pub(super) fn activation_gradient(
     let effect =
         || Effect::new().reading(kept_at, kept.bytes()).reading(from, gradient.bytes()).writing(to, result.bytes());
     // SAFETY: all have `count` elements of the kernel's types.
-    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(kept.len())) }))?;
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(kept)) }))?;
     Ok(())
 }
 
@@ -149,7 +149,7 @@ pub(super) fn add_bias(device: &CudaDevice, rows: Array<'_>, bias: Array<'_>) ->
     launch.arg(&to).arg(&from).arg(&count).arg(&columns);
     let effect = || Effect::new().updating(to, rows.bytes()).reading(from, bias.bytes());
     // SAFETY: `count` is a number of whole rows of as many columns as the bias has elements.
-    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(rows.len())) }))?;
+    tensor_error(declare(&stream, effect, || unsafe { launch.launch(elementwise(rows)) }))?;
     Ok(())
 }
 
@@ -288,8 +288,9 @@ fn code(activation: Activation) -> u32 {
     }
 }
 
-fn elementwise(count: usize) -> LaunchConfig {
-    let blocks = count.div_ceil(THREADS as usize * PER_THREAD).clamp(1, MAX_BLOCKS);
+/// A launch in which a thread reads one piece of an array.
+fn elementwise(read: Array<'_>) -> LaunchConfig {
+    let blocks = read.bytes().div_ceil(THREADS as usize * WIDE).clamp(1, MAX_BLOCKS);
     let blocks = u32::try_from(blocks).expect("a clamped number");
     LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
 }

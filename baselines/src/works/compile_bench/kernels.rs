@@ -34,6 +34,11 @@ fn push(samples: &mut Samples, case: &str, expected: usize, kernels: &[KernelTim
     samples.push(format!("{case}.traced"), "us", us(last - first));
     samples.push(format!("{case}.traced.kernels"), "us", us(by_name.values().sum()));
     samples.push(format!("{case}.traced.launches"), "count", kernels.len() as f64);
+    for kernel in kernels {
+        // Where in the step a kernel ran, and beside which others.
+        let (start_us, end_us) = (us(kernel.start_ns - first), us(kernel.end_ns - first));
+        tracing::debug!(case, kernel = kernel.name, start_us, end_us);
+    }
     for (name, sum) in by_name {
         samples.push(format!("{case}.kernel.{name}"), "us", us(sum));
     }

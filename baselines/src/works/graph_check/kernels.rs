@@ -161,7 +161,8 @@ fn copies(gpu: &Gpu) -> Result<String, Broken> {
 }
 
 /// Parts of every type from the host, one or several, read by a kernel or copied, through a ring that goes around. Each turn has its own
-/// numbers and comes while the device has something else to do, so that a buffer that is not waited for has the next turn's numbers.
+/// numbers and comes while the device has something else to do, so that a buffer that is not waited for has the next turn's numbers. Beside
+/// them none, one or two tensors are copied to others, and in the last turn these alone.
 fn staged(gpu: &Gpu, lane: StagingLane) -> Result<String, Broken> {
     const TYPES: [DType; 3] = [DType::U32, DType::F32, DType::F64];
     let many: Vec<usize> = (1..41).collect();
@@ -187,21 +188,34 @@ fn staged(gpu: &Gpu, lane: StagingLane) -> Result<String, Broken> {
             let whole = Tensor::zeros(*len + 1, TYPES[(part + turn) as usize % 3], &gpu.device)?;
             parts.push((words, singles, doubles, whole.narrow(0, part as usize % 2, *len)?));
         }
-        turns.push(parts);
+        let copies = (0..turn % 3).map(|copy| {
+            let from = Tensor::arange(turn, turn + 3000 * copy + 5, &gpu.device)?.to_dtype(DType::F32)?;
+            Ok((from.copy()?, from.zeros_like()?))
+        });
+        turns.push((parts, copies.collect::<candle_core::Result<Vec<_>>>()?));
     }
+    turns.last_mut().expect("there are turns").0.clear();
     let mut ring = StagingRing::new(&gpu.session, NonZeroUsize::new(2).expect("2 is not 0"), lane)?;
     let busy = Tensor::ones((2048, 2048), DType::F32, &gpu.device)?;
-    for parts in &turns {
+    for (parts, copies) in &turns {
         let slices = parts.iter().map(|(words, singles, doubles, target)| match target.dtype() {
             DType::U32 => (HostSlice::U32(words), target),
             DType::F32 => (HostSlice::F32(singles), target),
             _ => (HostSlice::F64(doubles), target),
         });
         let slices: Vec<_> = slices.collect();
+        let copies: Vec<_> = copies.iter().map(|(from, to)| (from, to)).collect();
         busy.matmul(&busy)?;
-        ring.stage(&slices)?;
+        if copies.is_empty() { ring.stage(&slices)? } else { ring.stage_beside(&slices, &copies)? }
     }
-    let parts = turns.iter().zip(0..).flat_map(|(parts, turn)| parts.iter().map(move |part| (turn, part)));
+    for (turn, (from, to)) in
+        turns.iter().zip(0..).flat_map(|((_, copies), turn)| copies.iter().map(move |copy| (turn, copy)))
+    {
+        let different =
+            read_scalar(&from.ne(to)?.to_dtype(DType::F32)?.sum_all()?, "staging", &mut HostReads::default())?;
+        promise(different < 0.5, || format!("{different} of {} elements beside turn {turn} differ", to.elem_count()))?;
+    }
+    let parts = turns.iter().zip(0..).flat_map(|((parts, _), turn)| parts.iter().map(move |part| (turn, part)));
     let staged: Vec<_> = parts.map(|(turn, (_, singles, _, target))| (turn, singles, target)).collect();
     for (turn, expected, target) in &staged {
         let found = read_vec(&target.to_dtype(DType::F32)?, "staging", &mut HostReads::default())?;

@@ -51,8 +51,8 @@ pub(super) fn fuse(mut program: Program, fuel: &mut Fuel) -> Program {
         kinds = merged(&program.blocks, kinds, fuel);
         let nodes = kinds.into_iter().map(|kind| Node::new(kind, [])).collect();
         let mut listed = Program { blocks: program.blocks, nodes };
-        rewrite_readers(&mut listed, fuel, inlined);
         rewrite_readers(&mut listed, fuel, recomputed);
+        rewrite_readers(&mut listed, fuel, inlined);
         join_results(&mut listed, fuel);
         kinds = without_dead_outputs(&listed.blocks, lifetimes::operations(listed.nodes), fuel);
         program.blocks = listed.blocks;

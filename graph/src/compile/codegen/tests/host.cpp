@@ -47,6 +47,18 @@ static float __shfl_sync(unsigned int, const float value, const unsigned int lan
   yield();
   return other;
 }
+static unsigned int __ballot_sync(unsigned int, const bool value) {
+  exchanged[threadIdx.x] = value;
+  yield();
+  unsigned int all = 0u;
+  for (unsigned int lane = 0; lane < 32u; lane++) all |= (exchanged[threadIdx.x / 32u * 32u + lane] != 0.0f) << lane;
+  yield();
+  return all;
+}
+static void __syncwarp() { yield(); }
+static unsigned int __popc(const unsigned int bits) { return __builtin_popcount(bits); }
+static void __trap() { __builtin_trap(); }
+static double __dadd_rn(const double x, const double y) { return x + y; }
 static float __uint_as_float(const unsigned int bits) {
   float value;
   std::memcpy(&value, &bits, 4);

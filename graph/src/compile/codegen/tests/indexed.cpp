@@ -1,0 +1,36 @@
+// Sums of rows by index on the processor, beside a loop: two matrices, of which each row's terms have other magnitudes, so that another
+// order of additions is seen. Every seventh index is no row.
+template <class INDEX, class VALUE>
+using Summed = void(const INDEX *, unsigned long long, const VALUE *, VALUE *, unsigned long long, unsigned long long,
+                    unsigned long long, unsigned long long);
+
+template <class INDEX, class VALUE>
+static unsigned int count_of_differing(Summed<INDEX, VALUE> of, const unsigned int count, const unsigned int rows, const unsigned int after) {
+  static Summed<INDEX, VALUE> *summed;
+  static unsigned int num_indices, num_rows, num_after;
+  static std::vector<INDEX> indices;
+  static std::vector<VALUE> terms, sums;
+  summed = of, num_indices = count, num_rows = rows, num_after = after;
+  const INDEX none = INDEX(-1) > INDEX(0) ? INDEX(-1) : INDEX(~0ull >> 1);
+  unsigned int random = 1u;
+  const auto next = [&] { return (random = random * 1664525u + 1013904223u) >> 8; };
+  indices.resize(count), terms.resize(2u * count * after), sums.resize(2u * rows * after);
+  for (INDEX &index : indices) index = next() % 7u == 0u ? none : INDEX(next() % rows);
+  for (VALUE &term : terms) term = VALUE(int(next() % 2001u) - 1000) * VALUE(1u << next() % 20u) * VALUE(0.1);
+  for (VALUE &sum : sums) sum = VALUE(next() % 100u);
+  std::vector<VALUE> expected = sums;
+  for (unsigned int matrix = 0; matrix < 2u; matrix++) {
+    for (unsigned int at = 0; at < count; at++) {
+      if (indices[at] == none) continue;
+      VALUE *const to = &expected[(matrix * rows + (unsigned int)indices[at]) * after];
+      for (unsigned int column = 0; column < after; column++) to[column] += terms[(matrix * count + at) * after + column];
+    }
+  }
+  launch((2u * rows + 3u) / 4u, [] {
+    summed(indices.data(), num_indices, terms.data(), sums.data(), 2, num_indices, num_rows, num_after);
+  });
+  unsigned int differ = 0u;
+  for (unsigned int at = 0; at < sums.size(); at++) differ += std::memcmp(&sums[at], &expected[at], sizeof(VALUE)) != 0;
+  if (differ != 0u) printf("%u indices, %u rows of %u: %u differ\n", count, rows, after, differ);
+  return differ;
+}
