@@ -380,7 +380,7 @@ impl StagingRing {
         match *self {}
     }
 
-    /// Copies each part, and tensors to others, into their tensors.
+    /// Copies parts into their tensors, and tensors to others.
     ///
     /// # Errors
     /// Never called.

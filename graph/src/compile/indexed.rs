@@ -44,7 +44,7 @@ fn by_row(kernel: &Kernel) -> Option<(String, LaunchShape)> {
         return None;
     }
     let rows = before.checked_mul(rows)?;
-    // In tenths of a microsecond, of which rows take no more: a row looks at 128 indices, a thread of candle's at one.
+    // Estimates in tenths of a microsecond, that of rows an upper one: for 128 indices of a row, for one of a thread of candle's.
     let by_row = (rows / ROWS_AT_ONCE + 1).checked_mul(20 + num_indices / 128)?;
     if by_row >= num_indices.checked_mul(3)? {
         return None;
@@ -197,12 +197,18 @@ mod tests {
         let mut text = include_str!("codegen/tests/host.cpp").replace("THREADS = 256", "THREADS = 128");
         text.push_str(include_str!("codegen/tests/indexed.cpp"));
         let mut calls = String::new();
-        let cases = [(1100, (7, 3)), (513, (40, 600)), (512, (1, 33)), (37, (5, 512)), (2000, (300, 40))];
-        let types =
-            [("u32_f32", "unsigned int, float"), ("i64_f64", "long long, double"), ("u8_f32", "unsigned char, float")];
+        let cases =
+            [(1100, (7, 3)), (513, (40, 600)), (512, (1, 33)), (700, (5, 530)), (37, (5, 512)), (2000, (300, 40))];
+        let types = [
+            ("u32_f32", "unsigned int, float"),
+            ("i64_f64", "long long, double"),
+            ("u8_f32", "unsigned char, float"),
+            ("u32_bf16", "unsigned int, unsigned short"),
+        ];
         for (number, (num_indices, (rows, after))) in cases.into_iter().enumerate() {
-            let (name, of) = types[number % 3];
-            text.push_str(&unit(number, &format!("ia_{name}"), num_indices, (rows, after)));
+            let (name, of) = types[number % types.len()];
+            // The device adds by an instruction.
+            text.push_str(&unit(number, &format!("ia_{name}"), num_indices, (rows, after)).replace(BF16_ADD, ""));
             let case = format!("{num_indices}u, {rows}u, {after}u");
             writeln!(calls, "  differ += count_of_differing<{of}>(unit_{number}::summed_{number}, {case});")
                 .expect("text");

@@ -21,7 +21,7 @@ const ALIGN_WORDS: usize = 64;
 /// Up to so many parts are copied to their tensors one by one, where nothing can overlap anyway: fewer calls than a
 /// buffer on the device and a kernel that deals it out.
 const MAX_DIRECT: usize = 3;
-/// Several parts of up to so many words, with the gaps between them, are read by a kernel where they are, one launch for 32: on an H200
+/// Several parts of up to so many words, with the gaps between them, or one with copies of tensors beside it, are read by a kernel where they are, one launch for 32: on an H200
 /// that took less time than a copy for each of two parts, and more than the copy of one. From where on copies are faster was not measured.
 const MAX_READ: usize = 1 << 14;
 /// Copies from one that is measured to the next: the events cost as much as a small copy.
@@ -36,7 +36,7 @@ const MIN_WORDS: usize = 4096;
 ///   host parts ─► pinned[i] ─(copy, own stream)─► device[i] ─(kernel, compute stream)─► static tensors
 ///                    ▲ waits for its last copy       ▲ waits for its last kernel
 /// ```
-/// On the compute stream a few parts are copied to their tensors directly, and several small ones read by a kernel from the pinned buffer.
+/// On the compute stream a few parts are copied to their tensors directly, and several small ones read by a kernel from the pinned buffer, as is one beside copies of tensors.
 pub struct StagingRing {
     session: Session,
     lane: Arc<CudaStream>,
@@ -81,8 +81,8 @@ impl StagingRing {
         self.stage_beside(parts, &[])
     }
 
-    /// Copies the parts, and tensors to others as [`Session::copy_all`] does; on the compute stream in one launch with parts that a kernel
-    /// reads.
+    /// Copies the parts, and tensors to others as [`Session::copy_all`] does, in no order; on the compute stream in one launch with parts
+    /// that a kernel reads. What is written shares no memory with another tensor given here.
     ///
     /// # Errors
     /// Those of [`Self::stage`] and [`Session::copy_all`]: what does not fit is found before anything is copied.
@@ -103,7 +103,7 @@ impl StagingRing {
         }
         let beside = word_copies(copies)?;
         if parts.is_empty() {
-            return self.session.copy_all(copies);
+            return self.copy_beside(&beside);
         }
         let mut offsets = Vec::with_capacity(parts.len());
         let mut words = 0;
@@ -125,7 +125,7 @@ impl StagingRing {
                 return self.read(index, &targets, &beside);
             }
             self.copy(index, &targets).map_err(wrap)?;
-            return self.session.copy_all(copies);
+            return self.copy_beside(&beside);
         }
         let slot = &self.slots[index];
         let whole = Copy { from: 0, words, to: slot.device.device_ptr(&self.lane).0 };
@@ -138,7 +138,7 @@ impl StagingRing {
         let marked = if self.overlaps { mark(&slot.consumed, self.session.stream()) } else { Ok(()) };
         done?;
         marked.map_err(wrap)?;
-        self.session.copy_all(copies)
+        self.copy_beside(&beside)
     }
 
     /// Time of the last copy to the device that was measured, ms; absent before the first one.
@@ -159,6 +159,12 @@ impl StagingRing {
             slot.pinned.write(*offset, part);
         }
         Ok(())
+    }
+
+    /// Enqueues copies between tensors, which `stage_beside` found alike, on the compute stream.
+    fn copy_beside(&self, beside: &[WordCopy]) -> candle_core::Result<()> {
+        // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the stream.
+        unsafe { copy_words(self.session.device(), beside) }
     }
 
     /// Enqueues a kernel on the compute stream that copies out of a pinned buffer, and between tensors.

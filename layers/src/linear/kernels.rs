@@ -288,7 +288,7 @@ fn code(activation: Activation) -> u32 {
     }
 }
 
-/// A launch in which a thread reads one piece of an array.
+/// A launch with a thread for each piece of an array; kernels that take single elements go through them in strides.
 fn elementwise(read: Array<'_>) -> LaunchConfig {
     let blocks = read.bytes().div_ceil(THREADS as usize * WIDE).clamp(1, MAX_BLOCKS);
     let blocks = u32::try_from(blocks).expect("a clamped number");

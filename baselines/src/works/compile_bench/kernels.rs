@@ -36,7 +36,7 @@ fn push(samples: &mut Samples, case: &str, expected: usize, kernels: &[KernelTim
     samples.push(format!("{case}.traced.launches"), "count", kernels.len() as f64);
     for kernel in kernels {
         // Where in the step a kernel ran, and beside which others.
-        let (start_us, end_us) = (us(kernel.start_ns - first), us(kernel.end_ns - first));
+        let (start_us, end_us) = (us(kernel.start_ns - first), us(kernel.end_ns.saturating_sub(first)));
         tracing::debug!(case, kernel = kernel.name, start_us, end_us);
     }
     for (name, sum) in by_name {

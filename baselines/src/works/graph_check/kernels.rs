@@ -188,9 +188,10 @@ fn staged(gpu: &Gpu, lane: StagingLane) -> Result<String, Broken> {
             let whole = Tensor::zeros(*len + 1, TYPES[(part + turn) as usize % 3], &gpu.device)?;
             parts.push((words, singles, doubles, whole.narrow(0, part as usize % 2, *len)?));
         }
-        let copies = (0..turn % 3).map(|copy| {
-            let from = Tensor::arange(turn, turn + 3000 * copy + 5, &gpu.device)?.to_dtype(DType::F32)?;
-            Ok((from.copy()?, from.zeros_like()?))
+        let copies = (0..turn / 9 % 3).map(|copy| {
+            // Whole vectors of 16 bytes in every other turn.
+            let from = Tensor::arange(turn, turn + 3000 * copy + 5 + 3 * (turn % 2), &gpu.device)?;
+            Ok((from.clone(), from.zeros_like()?))
         });
         turns.push((parts, copies.collect::<candle_core::Result<Vec<_>>>()?));
     }

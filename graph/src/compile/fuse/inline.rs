@@ -9,16 +9,16 @@ const MAX_READ: usize = 2;
 
 /// A reader with element-wise work taken in, where it is the only one and reads every element once, in another order, as copies of
 /// transposed tensors and sums of columns do. What it reads in place of the result may be up to twice as long. Of a kernel with other
-/// results, which it keeps, only a reduction takes one, and none that takes long to compute: it would be computed twice.
+/// results, which it keeps, only a reduction takes one, and none that takes long to compute: the others mostly need it too, so that it would be done twice.
 pub(super) fn inlined(reader: &Reader<'_>, access: &Access) -> Option<Body> {
     let body = &reader.body;
     if is_contiguous(&access.dims) || !is_permutation(&access.dims, body.elements) {
         return None;
     }
     let (source, mut first) = reader.source(access).filter(|(_, first)| first.columns == 1)?;
-    let is_done_twice = first.outputs.len() > 1;
+    let has_others = first.outputs.len() > 1;
     first.retain_outputs(|store| store.region == access.region);
-    if is_done_twice && (body.columns == 1 || first.steps.iter().any(takes_long)) {
+    if has_others && (body.columns == 1 || first.steps.iter().any(takes_long)) {
         return None;
     }
     if first.operands.iter().map(|read| read.region.len()).sum::<usize>() > MAX_READ * access.region.len()

@@ -1,5 +1,15 @@
 // Sums of rows by index on the processor, beside a loop: two matrices, of which each row's terms have other magnitudes, so that another
 // order of additions is seen. Every seventh index is no row.
+static float value_of(const unsigned short bits) { return __uint_as_float((unsigned int)bits << 16); }
+static unsigned short bf16_of(const float x) { return (unsigned short)(__float_as_uint(bf16_round(x)) >> 16); }
+static unsigned short bf16_add(const unsigned short x, const unsigned short y) { return bf16_of(value_of(x) + value_of(y)); }
+static void set(float &to, const double x) { to = float(x); }
+static void set(double &to, const double x) { to = x; }
+static void set(unsigned short &to, const double x) { to = bf16_of(float(x)); }
+static float sum_of(const float x, const float y) { return x + y; }
+static double sum_of(const double x, const double y) { return x + y; }
+static unsigned short sum_of(const unsigned short x, const unsigned short y) { return bf16_add(x, y); }
+
 template <class INDEX, class VALUE>
 using Summed = void(const INDEX *, unsigned long long, const VALUE *, VALUE *, unsigned long long, unsigned long long,
                     unsigned long long, unsigned long long);
@@ -16,14 +26,16 @@ static unsigned int count_of_differing(Summed<INDEX, VALUE> of, const unsigned i
   const auto next = [&] { return (random = random * 1664525u + 1013904223u) >> 8; };
   indices.resize(count), terms.resize(2u * count * after), sums.resize(2u * rows * after);
   for (INDEX &index : indices) index = next() % 7u == 0u ? none : INDEX(next() % rows);
-  for (VALUE &term : terms) term = VALUE(int(next() % 2001u) - 1000) * VALUE(1u << next() % 20u) * VALUE(0.1);
-  for (VALUE &sum : sums) sum = VALUE(next() % 100u);
+  for (VALUE &term : terms) set(term, (int(next() % 2001u) - 1000) * double(1u << next() % 20u) * 0.1);
+  for (VALUE &sum : sums) set(sum, next() % 100u);
   std::vector<VALUE> expected = sums;
   for (unsigned int matrix = 0; matrix < 2u; matrix++) {
     for (unsigned int at = 0; at < count; at++) {
       if (indices[at] == none) continue;
       VALUE *const to = &expected[(matrix * rows + (unsigned int)indices[at]) * after];
-      for (unsigned int column = 0; column < after; column++) to[column] += terms[(matrix * count + at) * after + column];
+      for (unsigned int column = 0; column < after; column++) {
+        to[column] = sum_of(to[column], terms[(matrix * count + at) * after + column]);
+      }
     }
   }
   launch((2u * rows + 3u) / 4u, [] {
