@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(128) embedding_rows(
     for (u32 i = threadIdx.x; i < width; i += blockDim.x) target[i] = id < rows ? source[i] : id == 0xffffffffu ? 0.0f : NAN;
 }
 
-// Numbers of a row that a thread adds at once, or one.
+// What a thread adds at once: four numbers of a row, or one.
 __device__ float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 __device__ float plus(float a, float b) { return a + b; }
 

@@ -77,7 +77,7 @@ __device__ void normalize_rows(
     if (row >= rows) return;
     u32 lane = threadIdx.x % WIDTH, count = width / 4;
     const In* source = x + (u64)row * width;
-    // Of a few vectors read before the sums, so that all of it is under way together.
+    // Where they are few, scale and shift are read before the sums, so that all of it is under way together.
     const bool IS_EARLY = VECTORS <= 4;
     float4 values[VECTORS], scales[VECTORS], shifts[VECTORS];
     if (IS_EARLY) {

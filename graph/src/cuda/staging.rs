@@ -21,8 +21,9 @@ const ALIGN_WORDS: usize = 64;
 /// Up to so many parts are copied to their tensors one by one, where nothing can overlap anyway: fewer calls than a
 /// buffer on the device and a kernel that deals it out.
 const MAX_DIRECT: usize = 3;
-/// Several parts of up to so many words, with the gaps between them, or one with copies of tensors beside it, are read by a kernel where they are, one launch for 32: on an H200
-/// that took less time than a copy for each of two parts, and more than the copy of one. From where on copies are faster was not measured.
+/// Several parts of up to so many words, with the gaps between them, or one with copies of tensors beside it, are read by a kernel where
+/// they are, one launch for 32: on an H200 that took less time than a copy for each of two parts, and more than the copy of one. From
+/// where on copies are faster was not measured.
 const MAX_READ: usize = 1 << 14;
 /// Copies from one that is measured to the next: the events cost as much as a small copy.
 const SAMPLE_EVERY: u64 = 64;
@@ -36,7 +37,8 @@ const MIN_WORDS: usize = 4096;
 ///   host parts ─► pinned[i] ─(copy, own stream)─► device[i] ─(kernel, compute stream)─► static tensors
 ///                    ▲ waits for its last copy       ▲ waits for its last kernel
 /// ```
-/// On the compute stream a few parts are copied to their tensors directly, and several small ones read by a kernel from the pinned buffer, as is one beside copies of tensors.
+/// On the compute stream a few parts are copied to their tensors directly, and several small ones read by a kernel from the pinned buffer,
+/// as is one beside copies of tensors.
 pub struct StagingRing {
     session: Session,
     lane: Arc<CudaStream>,
@@ -141,7 +143,7 @@ impl StagingRing {
         self.copy_beside(&beside)
     }
 
-    /// Time of the last copy to the device that was measured, ms; absent before the first one.
+    /// Time of the last copy to the device that was measured, ms, with copies of tensors in the same launch; absent before the first one.
     pub fn copy_ms(&mut self) -> Option<f64> {
         self.timer.last_ms()
     }

@@ -1,5 +1,5 @@
 // Sums of rows by index on the processor, beside a loop: two matrices, of which each row's terms have other magnitudes, so that another
-// order of additions is seen. Every seventh index is no row.
+// order of additions is seen. One index in seven is no row.
 static float value_of(const unsigned short bits) { return __uint_as_float((unsigned int)bits << 16); }
 static unsigned short bf16_of(const float x) { return (unsigned short)(__float_as_uint(bf16_round(x)) >> 16); }
 static unsigned short bf16_add(const unsigned short x, const unsigned short y) { return bf16_of(value_of(x) + value_of(y)); }
