@@ -67,6 +67,8 @@ mod indexed;
 mod codegen;
 #[cfg(any(feature = "cuda", test))]
 mod overlap;
+#[cfg(any(feature = "cuda", test))]
+mod roots;
 mod pipeline;
 mod text;
 mod bisect;

@@ -8,6 +8,7 @@
 
 use super::node::{Node, NodeIndex, NodeKind};
 use super::program::Program;
+use super::roots::with_few_roots;
 
 /// What a node depends on.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,8 +28,9 @@ const MAX_SHARED_BYTES: u32 = 48 << 10;
 /// After a kernel that more than one node depends on none is early: blocks that wait would take the places of those that could run. Kernels
 /// with large blocks neither begin early nor, where they wait themselves, let others.
 pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
+    let dependencies = with_few_roots(program);
     let mut num_after = vec![0_usize; program.nodes.len()];
-    program.nodes.iter().flat_map(|node| &node.dependencies).for_each(|before| num_after[before.0] += 1);
+    dependencies.iter().flatten().for_each(|before| num_after[before.0] += 1);
     let is_large =
         |node: &Node| matches!(&node.kind, NodeKind::Kernel(kernel) if kernel.launch.shared_bytes > MAX_SHARED_BYTES);
     // Kernels that do not wait do not let others begin at once either.
@@ -37,11 +39,11 @@ pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
         let is_kernel = matches!(program.nodes[before.0].kind, NodeKind::Kernel(_));
         waits[node] && is_kernel && num_after[before.0] == 1 && !is_crowded(node) && !is_crowded(before.0)
     };
-    let of = |(index, node): (usize, &Node)| {
-        let (early, full) = node.dependencies.iter().partition(|before| is_early(index, **before));
+    let of = |(index, before): (usize, Vec<NodeIndex>)| {
+        let (early, full) = before.into_iter().partition(|before| is_early(index, *before));
         Edges { full, early }
     };
-    program.nodes.iter().enumerate().map(of).collect()
+    dependencies.into_iter().enumerate().map(of).collect()
 }
 
 #[cfg(test)]
@@ -123,14 +125,15 @@ mod tests {
             let program = program(&kinds, &pairs);
             let waits: Vec<bool> = kinds.iter().map(|kind| *kind >= 2).collect();
             let edges = edges(&program, &waits);
-            for (node, of) in program.nodes.iter().zip(&edges) {
+            for (dependencies, of) in with_few_roots(&program).iter().zip(&edges) {
                 let mut all = [&of.full[..], &of.early[..]].concat();
                 all.sort_unstable();
-                prop_assert_eq!(&all, &node.dependencies);
+                prop_assert_eq!(&all, dependencies);
             }
             prop_assert!(keeps_order(&program, &waits, &edges));
             // A kernel that is taken to wait and does not breaks the order; where something else holds its launch back, that may imply it.
-            for node in (0..kinds.len()).filter(|&node| edges[node].full.is_empty() && !edges[node].early.is_empty()) {
+            let waits_alone = |node: &usize| edges[*node].full.is_empty() && !program.nodes[*node].dependencies.is_empty();
+            for node in (0..kinds.len()).filter(waits_alone) {
                 let mut lacking = waits.clone();
                 lacking[node] = false;
                 prop_assert!(!keeps_order(&program, &lacking, &edges));

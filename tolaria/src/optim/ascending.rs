@@ -1,5 +1,6 @@
 //! Values of a map by names that ascend: each step asks for those of all parameters, which are in the order of their names (I-8).
 
+use std::cmp::Ordering;
 use std::iter::Peekable;
 
 /// What is left of a map, from the last name that was asked for on.
@@ -12,8 +13,13 @@ impl<'a, V, I: Iterator<Item = (&'a String, V)>> Ascending<I> {
 
     /// The value of a name after all those that were asked for.
     pub(super) fn get(&mut self, name: &str) -> Option<V> {
-        while self.0.next_if(|(key, _)| key.as_str() < name).is_some() {}
-        self.0.next_if(|(key, _)| *key == name).map(|(_, value)| value)
+        loop {
+            match self.0.peek()?.0.as_str().cmp(name) {
+                Ordering::Less => drop(self.0.next()),
+                Ordering::Equal => return self.0.next().map(|(_, value)| value),
+                Ordering::Greater => return None,
+            }
+        }
     }
 }
 

@@ -178,9 +178,10 @@ impl Optimizer {
         layout: &ParameterLayout,
         learning_rate: f64,
     ) -> Result<UpdatePlan, Error> {
-        self.check(parameters, layout)?;
         let form = self.form();
-        self.make_states(parameters, layout)?;
+        if !self.check(parameters, layout)? {
+            self.make_states(parameters, layout)?;
+        }
         if let Some(copies) = &mut self.copies {
             copies.prepare(parameters, layout)?;
         }
@@ -473,16 +474,17 @@ impl Optimizer {
         }
     }
 
-    /// Confirms that what is remembered of each parameter has its size.
-    pub(crate) fn check(&self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<(), Error> {
+    /// Confirms that what is remembered of each parameter has its size; whether it is of each of them that has elements.
+    pub(crate) fn check(&self, parameters: &[Parameter], layout: &ParameterLayout) -> Result<bool, Error> {
         check_parameters(parameters, layout)?;
-        let (form, mut states) = (self.form(), Ascending::new(&self.states));
+        let (form, mut states, mut is_complete) = (self.form(), Ascending::new(&self.states), true);
         for (parameter, segment) in parameters.iter().zip(layout.segments()) {
-            if let Some(state) = states.get(&parameter.name) {
-                form.check(state, parameter, segment)?;
+            match states.get(&parameter.name) {
+                Some(state) => form.check(state, parameter, segment)?,
+                None => is_complete &= segment.len == 0 || !form.remembers(parameter),
             }
         }
-        Ok(())
+        Ok(is_complete)
     }
 
     fn form(&self) -> Form {
@@ -572,10 +574,12 @@ impl UpdatePlan {
                 constants
             }
         };
-        let row = |(planned, draw): (_, &Option<Draw>)| {
-            constants(planned).into_iter().chain([draw.map_or(0.0, Draw::number)])
-        };
-        self.planned.iter().zip(&self.draws).flat_map(row).collect()
+        let mut table = Vec::with_capacity(self.planned.len() * TABLE_WIDTH);
+        for (planned, draw) in self.planned.iter().zip(&self.draws) {
+            table.extend_from_slice(&constants(planned));
+            table.push(draw.map_or(0.0, Draw::number));
+        }
+        table
     }
 
     /// The update of a parameter.

@@ -34,37 +34,47 @@ impl Form {
         self.num_moments > 0 || parameter.var.dtype() == DType::BF16
     }
 
-    fn shapes(self, parameter: &Parameter, segment: &Segment) -> [Option<(DType, Vec<usize>)>; 2] {
+    /// Of the moments and of the rest, in this order.
+    fn shapes(
+        self,
+        parameter: &Parameter,
+        segment: &Segment,
+    ) -> (Option<(DType, [usize; 2])>, Option<(DType, [usize; 1])>) {
         let is_half = parameter.var.dtype() == DType::BF16;
         let (of_moments, has_rest) = match self.rounding {
             Rounding::Compensated => (DType::F32, is_half),
             Rounding::Stochastic => (parameter.var.dtype(), false),
         };
-        let moments = (self.num_moments > 0).then(|| (of_moments, vec![self.num_moments, segment.len]));
-        [moments, has_rest.then(|| (DType::I16, vec![segment.len]))]
+        let moments = (self.num_moments > 0).then_some((of_moments, [self.num_moments, segment.len]));
+        (moments, has_rest.then_some((DType::I16, [segment.len])))
     }
 
     /// Of a parameter that was never updated.
     pub(super) fn new_state(self, parameter: &Parameter, segment: &Segment) -> Result<ParameterState, Error> {
-        let zeros = |shape: Option<(DType, Vec<usize>)>| {
-            shape.map(|(dtype, dims)| Tensor::zeros(dims, dtype, parameter.var.device())).transpose()
-        };
-        let [moments, rest] = self.shapes(parameter, segment).map(zeros);
+        let (moments, rest) = self.shapes(parameter, segment);
+        let device = parameter.var.device();
+        let moments = moments.map(|(dtype, dims)| Tensor::zeros(&dims, dtype, device)).transpose()?;
+        let rest = rest.map(|(dtype, dims)| Tensor::zeros(&dims, dtype, device)).transpose()?;
         let (owner, key) = (segment.spec.owner, DrawKey::of(&parameter.name));
-        Ok(ParameterState { owner, steps: 0, moments: moments?, rest: rest?, key })
+        Ok(ParameterState { owner, steps: 0, moments, rest, key })
     }
 
-    /// Confirms that what is remembered of the parameter has its size.
+    /// Confirms that what is remembered of the parameter has its size. Each step asks, of each parameter, so that nothing is allocated
+    /// where it has.
     pub(super) fn check(self, state: &ParameterState, parameter: &Parameter, segment: &Segment) -> Result<(), Error> {
-        let expected = self.shapes(parameter, segment);
-        let found = [&state.moments, &state.rest]
-            .map(|tensor| tensor.as_ref().map(|tensor| (tensor.dtype(), tensor.dims().to_vec())));
+        let (moments, rest) = self.shapes(parameter, segment);
+        let expected = [
+            moments.as_ref().map(|(dtype, dims)| (*dtype, dims.as_slice())),
+            rest.as_ref().map(|(dtype, dims)| (*dtype, dims.as_slice())),
+        ];
+        let found =
+            [&state.moments, &state.rest].map(|tensor| tensor.as_ref().map(|tensor| (tensor.dtype(), tensor.dims())));
         if found == expected {
             return Ok(());
         }
         // How numbers of `bf16` were rounded, where it is the other way.
         let is_other = parameter.var.dtype() == DType::BF16 && found[1].is_some() != expected[1].is_some();
-        let told = |shapes: [Option<(DType, Vec<usize>)>; 2]| {
+        let told = |shapes: [Option<(DType, &[usize])>; 2]| {
             let all: Vec<_> = shapes.iter().flatten().map(|(dtype, dims)| format!("{dtype:?} {dims:?}")).collect();
             let all = if all.is_empty() { "none".to_owned() } else { all.join(" and ") };
             let precision = if shapes[1].is_some() { " (`bf16_pure`)" } else { " (`bf16_stochastic`)" };

@@ -14,7 +14,7 @@ use crate::gpu::compiled_step::captured;
 use crate::gpu::open::{Gpu, refused, replay};
 use crate::gpu::optimizer_step::{OptimizerStep, unit_of};
 use crate::models::{Tokens, Variant, Workload};
-use crate::samples::Samples;
+use crate::samples::{Samples, us};
 
 /// Eager steps that captured ones are compared with.
 const COMPARED: usize = 24;
@@ -64,15 +64,21 @@ pub(super) fn measure(
     }
 
     let mut timer = gpu.session.timer().map_err(|refusal| refused("a timer", refusal))?;
-    let ways = &mut [
+    let mut launches = Vec::new();
+    let mut ways = [
         Way::new("eager", |gpu| eagerly.eagerly(gpu)),
         Way::new("graph", |_| replayed.replayed(&graph)),
-        Way::new("compiled", |_| {
+        Way::new("compiled", |gpu| {
             step.load()?;
-            compiled.replay().map_err(|refusal| refused("a compiled replay", refusal))
+            let began = gpu.now();
+            compiled.replay().map_err(|refusal| refused("a compiled replay", refusal))?;
+            launches.push(us(gpu.now() - began));
+            Ok(())
         }),
     ];
-    measure_ways(gpu, &case, unit_of(name), ways, samples)?;
+    measure_ways(gpu, &case, unit_of(name), &mut ways, samples)?;
+    drop(ways);
+    launches.into_iter().for_each(|launch| samples.push(format!("{case}.compiled.launch"), "us", launch));
     // The graphs alone. Inputs stay as they are; parameters go on.
     for _ in 0..DEVICE_REPETITIONS {
         gpu.session.time(&mut timer, || replay(&graph))?;
