@@ -28,6 +28,9 @@ pub(super) struct Form {
     pub(super) rounding: Rounding,
 }
 
+/// Type and shape of a tensor of so many dimensions, where there is one.
+type Kind<const RANK: usize> = Option<(DType, [usize; RANK])>;
+
 impl Form {
     /// Whether anything is remembered of a parameter.
     pub(super) fn remembers(self, parameter: &Parameter) -> bool {
@@ -35,11 +38,7 @@ impl Form {
     }
 
     /// Of the moments and of the rest, in this order.
-    fn shapes(
-        self,
-        parameter: &Parameter,
-        segment: &Segment,
-    ) -> (Option<(DType, [usize; 2])>, Option<(DType, [usize; 1])>) {
+    fn shapes(self, parameter: &Parameter, segment: &Segment) -> (Kind<2>, Kind<1>) {
         let is_half = parameter.var.dtype() == DType::BF16;
         let (of_moments, has_rest) = match self.rounding {
             Rounding::Compensated => (DType::F32, is_half),
