@@ -64,9 +64,9 @@ pub struct CompileReport {
     pub nodes_before: usize,
     /// Nodes of the new graph.
     pub nodes_after: usize,
-    /// Nodes on the longest chain of dependencies of the new graph.
+    /// Nodes on the longest chain of dependencies that the data ask for.
     pub critical_path: usize,
-    /// Dependencies of the new graph.
+    /// Dependencies of the new graph, with those that keep the nodes few that come after nothing.
     pub num_dependencies: usize,
     /// Those of them that let a kernel start early.
     pub num_early: usize,

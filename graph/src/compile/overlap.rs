@@ -23,7 +23,8 @@ pub(crate) struct Edges {
 /// without asking. Larger blocks beside those of another kernel leave little room, and what begins meanwhile crowds where some is.
 const MAX_SHARED_BYTES: u32 = 48 << 10;
 
-/// The edges of each node; `waits` says of each whether it is a kernel that waits, and lets others begin with it.
+/// The edges of each node; `waits` says of each whether it is a kernel that waits, and lets others begin with it. Few nodes come after
+/// nothing (`roots.rs`), so that some have an edge that the program does not ask for.
 ///
 /// After a kernel that more than one node depends on none is early: blocks that wait would take the places of those that could run. Kernels
 /// with large blocks neither begin early nor, where they wait themselves, let others.
@@ -125,13 +126,20 @@ mod tests {
             let program = program(&kinds, &pairs);
             let waits: Vec<bool> = kinds.iter().map(|kind| *kind >= 2).collect();
             let edges = edges(&program, &waits);
-            for (dependencies, of) in with_few_roots(&program).iter().zip(&edges) {
+            let after = with_few_roots(&program);
+            prop_assert!(after.iter().filter(|before| before.is_empty()).count() <= 2);
+            for (index, (node, before)) in program.nodes.iter().zip(&after).enumerate() {
+                let is_added = node.dependencies.is_empty() && before.len() < 2 && before.iter().all(|before| before.0 < index);
+                prop_assert!(is_added || *before == node.dependencies);
+            }
+            for (dependencies, of) in after.iter().zip(&edges) {
                 let mut all = [&of.full[..], &of.early[..]].concat();
                 all.sort_unstable();
                 prop_assert_eq!(&all, dependencies);
             }
             prop_assert!(keeps_order(&program, &waits, &edges));
-            // A kernel that is taken to wait and does not breaks the order; where something else holds its launch back, that may imply it.
+            // A kernel that is taken to wait and does not breaks the order; where something else holds its launch back, that may imply it,
+            // and where the program asks for nothing there is none.
             let waits_alone = |node: &usize| edges[*node].full.is_empty() && !program.nodes[*node].dependencies.is_empty();
             for node in (0..kinds.len()).filter(waits_alone) {
                 let mut lacking = waits.clone();
@@ -151,6 +159,15 @@ mod tests {
             [edge(&[], &[]), edge(&[0], &[]), edge(&[0], &[1]), edge(&[], &[2]), edge(&[3], &[]), edge(&[3], &[])];
         assert_eq!(edges(&program, &[false, false, true, true, true, true]), expected);
         assert!(edges(&program, &[false; 6]).iter().all(|edges| edges.early.is_empty()));
+    }
+
+    #[test]
+    fn no_kernel_starts_early_after_one_that_another_only_waits_for_so_that_few_come_after_nothing() {
+        let early = |kinds: &[u8]| {
+            let program = program(kinds, &[(0, 1)]);
+            edges(&program, &vec![true; kinds.len()]).iter().map(|edges| edges.early.len()).sum::<usize>()
+        };
+        assert_eq!([early(&[2, 2, 2]), early(&[2, 2, 2, 2])], [1, 0]);
     }
 
     #[test]

@@ -28,7 +28,8 @@ use super::session::Session;
 use super::side::{Arena, SideStream};
 use super::verify::copied_bytes;
 use crate::compile::{
-    CompileError, Compiled, Lifetime, Lifted, NodeKind, Pass, PassSet, Program, Recorded, compare_twins, compile, lift,
+    CompileError, Compiled, Edges, Lifetime, Lifted, NodeKind, Pass, PassSet, Program, Recorded, compare_twins,
+    compile, lift,
 };
 use crate::compile_report::{CompileOptions, CompileReport, CompileTimes};
 use crate::kernel_cache::KernelCache;
@@ -290,8 +291,8 @@ impl Source {
         let emitter = Emitter { reading, places: &places, arena: arena.base(), modules: &modules, context };
         let executable = |program: &Program| {
             let overlapping = |overlaps| {
-                let (graph, num_early) = emitter.emit(program, overlaps)?;
-                RawExec::instantiate(&graph, context).map(|exec| (exec, num_early))
+                let (graph, edges) = emitter.emit(program, overlaps)?;
+                RawExec::instantiate(&graph, context).map(|exec| (exec, edges))
             };
             match overlapping(options.overlap) {
                 Err(refusal) if options.overlap => {
@@ -301,7 +302,7 @@ impl Source {
                 built => built,
             }
         };
-        let (exec, num_early) = executable(program)?;
+        let (exec, edges) = executable(program)?;
         let once_exec = (!once.nodes.is_empty()).then(|| executable(once)).transpose()?.map(|(exec, _)| exec);
         times.instantiate = clock.now() - mark;
 
@@ -312,8 +313,8 @@ impl Source {
             nodes_before: reading.recorded.nodes.len(),
             nodes_after: program.nodes.len(),
             critical_path: program.critical_path(),
-            num_dependencies: program.num_dependencies(),
-            num_early,
+            num_dependencies: edges.iter().map(|Edges { full, early }| full.len() + early.len()).sum(),
+            num_early: edges.iter().map(|edges| edges.early.len()).sum(),
             kernels: launches(program),
             unknown_kernels: lifted.unknown_kernels.clone(),
             num_moved_addresses: self.num_moved_addresses,

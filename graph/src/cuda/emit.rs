@@ -46,9 +46,9 @@ impl Place<'_> {
 }
 
 impl Emitter<'_> {
-    /// A graph with one node per node of the program, and the number of its dependencies that let kernels start early, which
-    /// is none where they are not to overlap.
-    pub(super) fn emit(&self, program: &Program, overlaps: bool) -> Result<(RawGraph, usize), Refusal> {
+    /// A graph with one node per node of the program, and what each of them depends on: nothing lets a kernel start early where they
+    /// are not to overlap.
+    pub(super) fn emit(&self, program: &Program, overlaps: bool) -> Result<(RawGraph, Vec<Edges>), Refusal> {
         let mut waiting = Waiting::default();
         let waits = program.nodes.iter().map(|node| overlaps && self.waits(&node.kind, &mut waiting));
         let edges = edges(program, &waits.collect::<Vec<_>>());
@@ -69,7 +69,7 @@ impl Emitter<'_> {
             start_early(graph, &early, handle)?;
             nodes.push(handle);
         }
-        Ok((owned, edges.iter().map(|edges| edges.early.len()).sum()))
+        Ok((owned, edges))
     }
 
     /// Whether it is a kernel that waits for its inputs.
