@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_processor_rows_have_the_sums_in_the_order_of_the_indices() {
+    fn on_the_processor_rows_have_the_sums_in_the_order_of_the_indices_and_an_index_that_is_no_row_ends_it() {
         if Command::new("c++").arg("--version").output().is_err() {
             return;
         }
@@ -212,6 +212,15 @@ mod tests {
             let case = format!("{num_indices}u, {rows}u, {after}u");
             writeln!(calls, "  differ += count_of_differing<{of}>(unit_{number}::summed_{number}, {case});")
                 .expect("text");
+        }
+        // The last row, that after it, none, and one below all.
+        for (unit, of, index, is_refused) in [
+            ("unit_0::summed_0, 1100u, 7u, 3u", "unsigned int, float", "6u", false),
+            ("unit_0::summed_0, 1100u, 7u, 3u", "unsigned int, float", "7u", true),
+            ("unit_0::summed_0, 1100u, 7u, 3u", "unsigned int, float", "~0u", false),
+            ("unit_1::summed_1, 513u, 40u, 600u", "long long, double", "-1", true),
+        ] {
+            writeln!(calls, "  differ += is_refused<{of}>({unit}, {index}) != {is_refused};").expect("text");
         }
         writeln!(text, "int main() {{\n  unsigned int differ = 0;\n{calls}  return differ != 0;\n}}").expect("text");
         let folder = tempfile::tempdir().expect("a folder");

@@ -126,7 +126,7 @@ pub(crate) fn interpret_compiled(
 /// before each node.
 ///
 /// # Errors
-/// As [`interpret`]; [`InterpretError::TooLarge`] and [`InterpretError::Stopped`].
+/// [`InterpretError::Undefined`], [`InterpretError::TooLarge`] and [`InterpretError::Stopped`].
 pub(super) fn observe(program: &Program, goes_on: &dyn Fn() -> bool) -> Result<(Results, Assumed), InterpretError> {
     let mut assumed = Assumed { states: states(program), unwritten: unwritten_slots(program) };
     check_size(program, &assumed.states)?;

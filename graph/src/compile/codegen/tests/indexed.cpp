@@ -1,5 +1,9 @@
 // Sums of rows by index on the processor, beside a loop: two matrices, of which each row's terms have other magnitudes, so that another
 // order of additions is seen. One index in seven is no row.
+#include <csignal>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static float value_of(const unsigned short bits) { return __uint_as_float((unsigned int)bits << 16); }
 static unsigned short bf16_of(const float x) { return (unsigned short)(__float_as_uint(bf16_round(x)) >> 16); }
 static unsigned short bf16_add(const unsigned short x, const unsigned short y) { return bf16_of(value_of(x) + value_of(y)); }
@@ -45,4 +49,28 @@ static unsigned int count_of_differing(Summed<INDEX, VALUE> of, const unsigned i
   for (unsigned int at = 0; at < sums.size(); at++) differ += std::memcmp(&sums[at], &expected[at], sizeof(VALUE)) != 0;
   if (differ != 0u) printf("%u indices, %u rows of %u: %u differ\n", count, rows, after, differ);
   return differ;
+}
+
+// Whether a process ends by a trap whose last index, of one of two matrices, is this.
+template <class INDEX, class VALUE>
+static bool is_refused(Summed<INDEX, VALUE> of, const unsigned int count, const unsigned int rows, const unsigned int after, const INDEX last) {
+  const pid_t child = fork();
+  if (child == 0) {
+    static Summed<INDEX, VALUE> *summed;
+    static unsigned int num_indices, num_rows, num_after;
+    static std::vector<INDEX> indices;
+    static std::vector<VALUE> terms, sums;
+    summed = of, num_indices = count, num_rows = rows, num_after = after;
+    indices.resize(count), terms.resize(2u * count * after), sums.resize(2u * rows * after);
+    indices.back() = last;
+    launch((2u * rows + 3u) / 4u, [] {
+      summed(indices.data(), num_indices, terms.data(), sums.data(), 2, num_indices, num_rows, num_after);
+    });
+    _exit(0);
+  }
+  int status = 0;
+  const bool has_ended = child > 0 && waitpid(child, &status, 0) == child;
+  const bool is_trap = has_ended && WIFSIGNALED(status) && (WTERMSIG(status) == SIGILL || WTERMSIG(status) == SIGTRAP);
+  if (!is_trap && !(has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0)) printf("status %d\n", status), _exit(2);
+  return is_trap;
 }
