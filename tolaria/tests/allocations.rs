@@ -26,6 +26,7 @@ const NUM_MICROBATCHES: u16 = 4;
 struct Counting;
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
+static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -34,6 +35,7 @@ static ALLOCATOR: Counting = Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        CALLS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise about `layout` is the one that is asked for.
         unsafe { System.alloc(layout) }
     }
@@ -127,5 +129,15 @@ fn a_window_after_the_first_allocates_nothing_of_the_size_of_the_parameters() {
             assert!(bytes <= MAX_BYTES, "{len}: a window allocated {bytes} bytes");
         }
         assert_eq!(setup.pool.stats().allocations_total, u64::from(NUM_MICROBATCHES));
+        // The plan of an update is lists, not something of each parameter.
+        let before = CALLS.load(Ordering::Relaxed);
+        let plan = setup.optimizer.prepare(&setup.parameters, &setup.layout, 0.01).unwrap();
+        let table = plan.table();
+        assert_eq!(
+            CALLS.load(Ordering::Relaxed) - before,
+            4,
+            "two lists of the plan, the table, and constants that it knows"
+        );
+        assert_eq!(table.len(), 10);
     }
 }

@@ -1,6 +1,7 @@
 // Sums of rows by index on the processor, beside a loop: two matrices, of which each row's terms have other magnitudes, so that another
 // order of additions is seen. One index in seven is no row.
 #include <csignal>
+#include <cstdlib>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,17 +19,26 @@ template <class INDEX, class VALUE>
 using Summed = void(const INDEX *, unsigned long long, const VALUE *, VALUE *, unsigned long long, unsigned long long,
                     unsigned long long, unsigned long long);
 
+// Two matrices of `rows` rows of `after` numbers, with as many terms as there are indices.
+template <class INDEX, class VALUE>
+static void sum(Summed<INDEX, VALUE> of, const std::vector<INDEX> &indices, const std::vector<VALUE> &terms, std::vector<VALUE> &sums,
+                const unsigned int rows, const unsigned int after) {
+  static Summed<INDEX, VALUE> *summed;
+  static const std::vector<INDEX> *by;
+  static const VALUE *from;
+  static VALUE *to;
+  static unsigned int num_rows, num_after;
+  summed = of, by = &indices, from = terms.data(), to = sums.data(), num_rows = rows, num_after = after;
+  launch((2u * rows + 3u) / 4u, [] { summed(by->data(), by->size(), from, to, 2, by->size(), num_rows, num_after); });
+}
+
 template <class INDEX, class VALUE>
 static unsigned int count_of_differing(Summed<INDEX, VALUE> of, const unsigned int count, const unsigned int rows, const unsigned int after) {
-  static Summed<INDEX, VALUE> *summed;
-  static unsigned int num_indices, num_rows, num_after;
-  static std::vector<INDEX> indices;
-  static std::vector<VALUE> terms, sums;
-  summed = of, num_indices = count, num_rows = rows, num_after = after;
   const INDEX none = INDEX(-1) > INDEX(0) ? INDEX(-1) : INDEX(~0ull >> 1);
   unsigned int random = 1u;
   const auto next = [&] { return (random = random * 1664525u + 1013904223u) >> 8; };
-  indices.resize(count), terms.resize(2u * count * after), sums.resize(2u * rows * after);
+  std::vector<INDEX> indices(count);
+  std::vector<VALUE> terms(2u * count * after), sums(2u * rows * after);
   for (INDEX &index : indices) index = next() % 7u == 0u ? none : INDEX(next() % rows);
   for (VALUE &term : terms) set(term, (int(next() % 2001u) - 1000) * double(1u << next() % 20u) * 0.1);
   for (VALUE &sum : sums) set(sum, next() % 100u);
@@ -42,35 +52,27 @@ static unsigned int count_of_differing(Summed<INDEX, VALUE> of, const unsigned i
       }
     }
   }
-  launch((2u * rows + 3u) / 4u, [] {
-    summed(indices.data(), num_indices, terms.data(), sums.data(), 2, num_indices, num_rows, num_after);
-  });
+  sum(of, indices, terms, sums, rows, after);
   unsigned int differ = 0u;
   for (unsigned int at = 0; at < sums.size(); at++) differ += std::memcmp(&sums[at], &expected[at], sizeof(VALUE)) != 0;
   if (differ != 0u) printf("%u indices, %u rows of %u: %u differ\n", count, rows, after, differ);
   return differ;
 }
 
-// Whether a process ends by a trap whose last index, of one of two matrices, is this.
+// Whether a process ends by a trap whose last index, of many that are row 0, is this; one that ends in another way ends this one too.
 template <class INDEX, class VALUE>
 static bool is_refused(Summed<INDEX, VALUE> of, const unsigned int count, const unsigned int rows, const unsigned int after, const INDEX last) {
   const pid_t child = fork();
   if (child == 0) {
-    static Summed<INDEX, VALUE> *summed;
-    static unsigned int num_indices, num_rows, num_after;
-    static std::vector<INDEX> indices;
-    static std::vector<VALUE> terms, sums;
-    summed = of, num_indices = count, num_rows = rows, num_after = after;
-    indices.resize(count), terms.resize(2u * count * after), sums.resize(2u * rows * after);
+    std::vector<INDEX> indices(count);
+    std::vector<VALUE> terms(2u * count * after), sums(2u * rows * after);
     indices.back() = last;
-    launch((2u * rows + 3u) / 4u, [] {
-      summed(indices.data(), num_indices, terms.data(), sums.data(), 2, num_indices, num_rows, num_after);
-    });
+    sum(of, indices, terms, sums, rows, after);
     _exit(0);
   }
   int status = 0;
   const bool has_ended = child > 0 && waitpid(child, &status, 0) == child;
-  const bool is_trap = has_ended && WIFSIGNALED(status) && (WTERMSIG(status) == SIGILL || WTERMSIG(status) == SIGTRAP);
-  if (!is_trap && !(has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0)) printf("status %d\n", status), _exit(2);
+  const bool is_trap = WIFSIGNALED(status) && (WTERMSIG(status) == SIGILL || WTERMSIG(status) == SIGTRAP);
+  if (!has_ended || (status != 0 && !is_trap)) std::abort();
   return is_trap;
 }
