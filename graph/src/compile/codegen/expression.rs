@@ -70,7 +70,9 @@ fn unary(op: UnaryOp, element: ElementType, x: &str) -> Option<String> {
         (ElementType::Bf16, UnaryOp::Sqrt) => format!("bf16_sqrt({x})"),
         (ElementType::Bf16, UnaryOp::Reciprocal) => format!("bf16_divide(1.0f, {x})"),
         (ElementType::Bf16, UnaryOp::Relu) => format!("nan_max({x}, 0.0f)"),
-        (ElementType::Bf16, UnaryOp::GeluErf) => format!("bf16_round(__fmul_rn({x}, bf16_round(normcdff({x}))))"),
+        (ElementType::Bf16, UnaryOp::GeluErf) => format!("bf16_round(__fmul_rn({x}, bf16_normal_cdf({x})))"),
+        (ElementType::Bf16, UnaryOp::NormalCdf) => format!("bf16_normal_cdf({x})"),
+        (ElementType::Bf16, UnaryOp::Erf) => format!("bf16_erf({x})"),
         // Reduced in another way, and contracted or not as the assembler likes.
         (ElementType::Bf16, UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Gelu) => return None,
         (ElementType::Bf16, _) => format!("bf16_round({})", unary_f32(op, x)?),

@@ -30,16 +30,31 @@ pub(super) fn vector_type(element: ElementType) -> Option<&'static str> {
     }
 }
 
-/// Rounds to the nearest number with 8 bits of exponent and 7 of fraction, ties to even.
+/// Rounds to the nearest number with 8 bits of exponent and 7 of fraction, ties to even: as the upper one of two, since a number that is
+/// rounded alone takes a slow unit of the device.
 pub(super) const BF16_ROUND: &str = "\
 static __device__ __forceinline__ float bf16_round(const float x) {
-  unsigned short bits;
-  asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(bits) : \"f\"(x));
-  return __uint_as_float(static_cast<unsigned int>(bits) << 16);
+  unsigned int bits;
+  asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(bits) : \"f\"(x), \"f\"(0.0f));
+  return __uint_as_float(bits);
 }
 ";
 
-/// Device functions by the text that asks for them; each uses at most `bf16_round` and those before it.
+/// Approximations of the device, which tests replace.
+pub(super) const APPROXIMATE: &str = "\
+static __device__ __forceinline__ float approximate_reciprocal(const float x) {
+  float reciprocal;
+  asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(reciprocal) : \"f\"(x));
+  return reciprocal;
+}
+static __device__ __forceinline__ float approximate_power_of_two(const float x) {
+  float power;
+  asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(power) : \"f\"(x));
+  return power;
+}
+";
+
+/// Device functions by the text that asks for them; each uses at most those before it.
 pub(super) const HELPERS: &[(&str, &str)] = &[
     ("bf16_round(", BF16_ROUND),
     (
@@ -155,6 +170,48 @@ static __device__ __forceinline__ float gelu_tanh(const float x) {
   const float inner = __fmaf_rn(cube, __uint_as_float(0x3D372713u), x);
   const float bend = tanhf(__fmul_rn(inner, __uint_as_float(0x3F4C422Au)));
   return __fmul_rn(__fmul_rn(x, 0.5f), __fadd_rn(bend, 1.0f));
+}
+",
+    ),
+    ("approximate_", APPROXIMATE),
+    // erfc(x) / 2 of 0 <= x <= 4, to 2^-18 of it, with a `slope` of 0.35 and -log2(e) for `falling`; with 0.35 sqrt(1/2) and half of that,
+    // of x sqrt(1/2). The factors are those of a fit times 1 + 2^-20: so no number of `bf16` comes as near to a tie as approximations are off.
+    (
+        "half_erfc(",
+        "\
+static __device__ __forceinline__ float half_erfc(const float x, const float slope, const float falling) {
+  const float t = approximate_reciprocal(__fmaf_rn(x, slope, 1.0f));
+  const float power = approximate_power_of_two(__fmul_rn(__fmul_rn(x, x), falling));
+  float sum = __fmaf_rn(-0.100635074f, t, 0.394235194f);
+  sum = __fmaf_rn(sum, t, -0.356609553f);
+  sum = __fmaf_rn(sum, t, 0.359695286f);
+  sum = __fmaf_rn(sum, t, -0.0146028837f);
+  sum = __fmaf_rn(sum, t, 0.121163093f);
+  sum = __fmaf_rn(sum, t, 0.0967544615f);
+  return __fmul_rn(__fmul_rn(t, power), sum);
+}
+",
+    ),
+    // `normcdff` and `erff` of a number of `bf16`, rounded to one.
+    (
+        "bf16_normal_cdf(",
+        "\
+static __device__ __forceinline__ float bf16_normal_cdf(const float x) {
+  if (!(x >= -5.5f)) return bf16_round(normcdff(x));
+  const float tail = half_erfc(fabsf(x), 0.247487374f, -0.72134752f);
+  return bf16_round(x < 0.0f ? tail : __fsub_rn(1.0f, tail));
+}
+",
+    ),
+    (
+        "bf16_erf(",
+        "\
+static __device__ __forceinline__ float bf16_erf(const float x) {
+  const float size = fabsf(x), square = __fmul_rn(x, x);
+  float series = __fmaf_rn(__fmaf_rn(-0.026866f, square, 0.11283792f), square, -0.37612638f);
+  series = __fmul_rn(size, __fmaf_rn(series, square, 1.1283792f));
+  const float rest = __fmaf_rn(half_erfc(size, 0.35f, -1.44269504f), -2.0f, 1.0f);
+  return bf16_round(copysignf(size < 0.25f ? series : rest, x));
 }
 ",
     ),

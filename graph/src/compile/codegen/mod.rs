@@ -112,11 +112,11 @@ fn signature(num_pointers: usize) -> String {
 
 /// A source with the device functions that it uses.
 fn with_helpers(text: &str) -> String {
-    let needed = HELPERS.iter().filter(|(name, _)| text.contains(name)).map(|(_, code)| *code);
-    // A helper stands before those that use it, and is asked for by them too.
-    let mut prelude: Vec<&str> = needed.collect();
-    if prelude.iter().any(|code| code.contains("bf16_round(")) && !prelude.contains(&helpers::BF16_ROUND) {
-        prelude.insert(0, helpers::BF16_ROUND);
+    let mut prelude = Vec::new();
+    for (name, code) in HELPERS.iter().rev() {
+        if text.contains(name) || prelude.iter().any(|user: &&str| user.contains(name)) {
+            prelude.insert(0, *code);
+        }
     }
     prelude.insert(0, WAIT);
     prelude.concat() + text

@@ -18,6 +18,8 @@ use crate::compile::reduction::{EIGHT, QUAD, Reduction, WARP};
 /// Fewest rows: with fewer, most of a large GPU would idle. Of rows that a warp holds in one go any number will do: candle's
 /// kernels are as small.
 const MIN_ROWS: usize = 32;
+/// Fewest blocks of rows that share a warp: with fewer, each row has a warp, for part of a large GPU would idle.
+const MIN_BLOCKS: usize = 256;
 /// Longest row that is held in registers; up to here a thread of candle's adds one four.
 const MAX_COLUMNS: usize = 4096;
 
@@ -26,7 +28,7 @@ const MAX_COLUMNS: usize = 4096;
 pub(super) struct RowsPlan {
     rows: usize,
     columns: usize,
-    /// Threads that share a row: a power of two, whole warps.
+    /// Threads that share a row: a power of two. Of less than a warp, what candle's other lanes hold is no element: it adds nothing.
     pub(super) members: usize,
     /// Fours of a thread, at most.
     pub(super) quads: usize,
@@ -55,7 +57,10 @@ impl RowsPlan {
         }
         let unit = unit_of(body.steps.iter(), columns)?;
         let units = columns / unit;
-        let members = units.next_power_of_two().clamp(WARP, THREADS);
+        let members = units.next_power_of_two().min(THREADS);
+        let is_in_order = |step: &Step| matches!(step, Step::Reduce(Reduction::OrderedSum, _));
+        let shares_warps = rows * members >= MIN_BLOCKS * THREADS && !body.steps.iter().any(is_in_order);
+        let members = if shares_warps { members } else { members.max(WARP) };
         Some(Self { rows, columns, members, quads: units.div_ceil(members) * unit / QUAD, unit })
     }
 
@@ -70,7 +75,7 @@ impl RowsPlan {
 
     /// Warps of candle's block that hold elements: one for every four, or eight, of each warp here.
     pub(super) fn warps(self) -> usize {
-        self.units() * (self.members / WARP)
+        self.units() * self.members.div_ceil(WARP)
     }
 
     pub(super) fn launch(self) -> LaunchShape {
@@ -269,7 +274,8 @@ impl Writer<'_> {
             false => "true".to_owned(),
         };
         self.line(&format!("    float partial = {is_there} ? {partial} : {identity};"));
-        self.line("#pragma unroll\n    for (unsigned int half = 16; half > 0; half /= 2) {");
+        self.line("#pragma unroll");
+        self.line(&format!("    for (unsigned int half = {}u; half > 0; half /= 2) {{", members.min(WARP) / 2));
         let other = "__shfl_xor_sync(0xffffffffu, partial, half)";
         self.line(&format!("      partial = {};\n    }}", combined(reduction, "partial", other)));
         if warps_of_row > 1 {

@@ -1,5 +1,6 @@
 //! Sources of kernels, and that a compiler takes them where there is one.
 
+mod functions;
 mod reducing;
 
 use std::process::Command;

@@ -305,6 +305,8 @@ fn cases() -> Vec<String> {
         cases.push(of_few(layer_norm(rows, columns)));
         cases.push(of_few(gradient(rows, columns)));
     }
+    // Rows that share a warp.
+    cases.extend([softmax(4099, 64), layer_norm(8193, 28), of_halves(8195, 64)]);
     for (rows, wide) in [(12, 16), (32, 300), (2, 2), (6, 7)] {
         cases.push(columns::columns("row_sum_ordered", rows, wide));
     }
@@ -331,9 +333,16 @@ fn source(kernel: &Kernel) -> &str {
 
 #[test]
 fn threads_share_rows_and_columns_out_without_a_rest() {
-    for (rows, columns, members, quads) in
-        [(32, 4, 32, 1), (40, 128, 32, 1), (40, 132, 64, 1), (32, 1024, 256, 1), (32, 1028, 256, 2)]
-    {
+    for (rows, columns, members, quads) in [
+        (32, 4, 32, 1),
+        (4095, 64, 32, 1),
+        (4096, 64, 16, 1),
+        (65536, 4, 1, 1),
+        (40, 128, 32, 1),
+        (40, 132, 64, 1),
+        (32, 1024, 256, 1),
+        (32, 1028, 256, 2),
+    ] {
         let (_, kernel) = compiled(&softmax(rows, columns));
         let plan = RowsPlan::of(&Body::of(&kernel).expect("it is told"), columns).expect("there is a plan");
         assert_eq!((plan.members, plan.quads), (members, quads), "{columns}");
