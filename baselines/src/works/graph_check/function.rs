@@ -30,6 +30,11 @@ pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
         compiled(gpu, eager, |inputs| forward(&work, inputs))
     });
     report.check("function.compiled_small_numbers", |_| compiled(gpu, eager, small_numbers));
+    report.check("function.compiled_halves", |_| {
+        let every = (0..=u32::from(u16::MAX)).map(|bits| f32::from_bits(bits << 16));
+        let every = Tensor::from_iter(every, &gpu.device)?.to_dtype(DType::BF16)?;
+        compiled(gpu, eager, |inputs| halves(&every, inputs))
+    });
     report.check("function.switches", |_| switches(gpu, eager));
     report.check("function.compile_refused", |_| compile_refused(gpu, eager));
     report.check("function.compiled_model", |_| compiled_model(gpu, eager));
@@ -73,6 +78,13 @@ fn same_bits<W>(
 fn small_numbers(inputs: &[Tensor]) -> candle_core::Result<Vec<Tensor>> {
     let small = inputs[0].affine(2.0_f64.powi(-126), 0.0)?.to_dtype(DType::BF16)?;
     Ok(vec![small.affine(2.0_f64.powi(-6), 0.0)?.to_dtype(DType::F32)?])
+}
+
+/// Functions of every number of `bf16`, of which a compiled graph has its own; the input adds nothing.
+fn halves(every: &Tensor, inputs: &[Tensor]) -> candle_core::Result<Vec<Tensor>> {
+    let nothing = inputs[0].narrow(0, 0, 1)?.narrow(1, 0, 1)?.flatten_all()?.affine(0.0, 0.0)?.to_dtype(DType::BF16)?;
+    let every = every.broadcast_sub(&nothing)?;
+    Ok(vec![Tensor::cat(&[every.gelu_erf()?.to_dtype(DType::F32)?, every.erf()?.to_dtype(DType::F32)?], 0)?])
 }
 
 /// A compiled function gives the bits of the function, and is counted.

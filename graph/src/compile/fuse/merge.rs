@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::compile::block::Region;
 use crate::compile::codegen::{has_joint_rows, reduces_columns};
 use crate::compile::fused::{Access, Body, Store, is_clear, renumbered};
-use crate::compile::pointwise::Step;
+use crate::compile::pointwise::{BinaryOp, Step};
 
 /// Most addresses of a kernel: more tensors at once fill the registers and gain little.
 const MAX_POINTERS: usize = 24;
@@ -103,7 +103,7 @@ pub(super) fn merge(first: &Body, second: &Body) -> Body {
             }
             step => {
                 let step = renumbered(step, |input| numbers[input]);
-                position_or_push(&mut merged.steps, step)
+                nothing_added_to(&merged.steps, &step).unwrap_or_else(|| position_or_push(&mut merged.steps, step))
             }
         };
         numbers.push(number);
@@ -120,6 +120,24 @@ fn load(body: &mut Body, access: &Access) -> usize {
         body.operands.len() - 1
     });
     position_or_push(&mut body.steps, Step::Load(operand))
+}
+
+/// The step to which another one adds zero, where it is zero and something, or zero without something, itself: it is never -0, which is
+/// all that the sum would change.
+fn nothing_added_to(steps: &[Step], sum: &Step) -> Option<usize> {
+    let is_zero = |step: &usize| matches!(steps[*step], Step::Constant(_, 0));
+    let term = match sum {
+        Step::Binary(BinaryOp::Add, [zero, term]) if is_zero(zero) => term,
+        Step::Binary(BinaryOp::Add, [term, zero]) if is_zero(zero) => term,
+        Step::MultiplyAdd { value, factor: 0x3F80_0000, term: 0 } => value,
+        _ => return None,
+    };
+    let is_from_zero = match &steps[*term] {
+        Step::Binary(BinaryOp::Add, terms) => terms.iter().any(is_zero),
+        Step::Binary(BinaryOp::Subtract, [left, _]) => is_zero(left),
+        _ => false,
+    };
+    is_from_zero.then_some(*term)
 }
 
 fn position_or_push(steps: &mut Vec<Step>, step: Step) -> usize {
