@@ -1,7 +1,7 @@
 //! Kernels that reduce rows which lie in memory one after the other, with element-wise work before, between and after.
 //!
 //! Some threads share a row, and each holds up to four fours of neighbors in registers, two of them side by side where candle's
-//! threads take eights: what the threads of candle's block hold, several of them in one thread here. What 32 of those combine, a warp combines with the same exchanges; the results
+//! threads take eights: what the threads of candle's block hold, several of them in one thread here. What 32 of those combine, a warp, or a part of one, combines with the same exchanges; the results
 //! of warps are combined by each thread for itself. So additions are those of the recorded kernels ([`Reduction`]).
 //!
 //! Between two reductions stands a level of element-wise steps. Threads past the last row compute it once more and store

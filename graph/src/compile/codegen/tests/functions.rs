@@ -59,7 +59,7 @@ fn found(helpers: &str) -> Option<(bool, String)> {
 }
 
 #[test]
-fn the_error_function_and_the_normal_distribution_of_every_number_are_rounded_as_exact_ones() {
+fn the_error_function_and_the_normal_distribution_of_every_number_round_as_exact_ones_of_f32_do() {
     let helpers = with_helpers("bf16_normal_cdf( bf16_erf(");
     let helpers = helpers.replace(BF16_ROUND, "").replace(APPROXIMATE, "").replace("bf16_normal_cdf( bf16_erf(", "");
     let Some((is_same, said)) = found(&helpers) else { return };

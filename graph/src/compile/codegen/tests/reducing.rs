@@ -306,7 +306,12 @@ fn cases() -> Vec<String> {
         cases.push(of_few(gradient(rows, columns)));
     }
     // Rows that share a warp.
-    cases.extend([softmax(4099, 64), layer_norm(8193, 28), of_halves(8195, 64)]);
+    cases.extend([
+        softmax(4099, 64),
+        layer_norm(8193, 28),
+        of_halves(8195, 64),
+        softmax(65_539, 4).replace("row_max", "row_min"),
+    ]);
     for (rows, wide) in [(12, 16), (32, 300), (2, 2), (6, 7)] {
         cases.push(columns::columns("row_sum_ordered", rows, wide));
     }
