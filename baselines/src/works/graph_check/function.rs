@@ -80,7 +80,7 @@ fn small_numbers(inputs: &[Tensor]) -> candle_core::Result<Vec<Tensor>> {
     Ok(vec![small.affine(2.0_f64.powi(-6), 0.0)?.to_dtype(DType::F32)?])
 }
 
-/// Functions of every number of `bf16`, of which a compiled graph has its own; the input adds nothing.
+/// Functions of every number of `bf16`, of which a compiled graph has its own; of the input no more than a zero is taken away.
 fn halves(every: &Tensor, inputs: &[Tensor]) -> candle_core::Result<Vec<Tensor>> {
     let nothing = inputs[0].narrow(0, 0, 1)?.narrow(1, 0, 1)?.flatten_all()?.affine(0.0, 0.0)?.to_dtype(DType::BF16)?;
     let every = every.broadcast_sub(&nothing)?;

@@ -122,8 +122,8 @@ fn load(body: &mut Body, access: &Access) -> usize {
     position_or_push(&mut body.steps, Step::Load(operand))
 }
 
-/// The step to which another one adds zero, where it is zero and something, or zero without something, itself: it is never -0, which is
-/// all that the sum would change.
+/// The step `x` of a sum `0 + x`, where `x` is a sum or a difference from zero itself, `0 + y` or `0 - y`: these are never -0, the one
+/// number that adding zero changes.
 fn nothing_added_to(steps: &[Step], sum: &Step) -> Option<usize> {
     let is_zero = |step: &usize| matches!(steps[*step], Step::Constant(_, 0));
     let term = match sum {
