@@ -44,6 +44,13 @@ pub enum Search {}
 #[derive(Debug)]
 pub enum StagingRing {}
 
+/// Copies that a step begins with; this build has none.
+#[derive(Debug)]
+pub enum Feed<'r> {
+    #[doc(hidden)]
+    Of(&'r mut StagingRing),
+}
+
 /// A stream on which tensors are copied to the host; this build has none.
 #[derive(Debug)]
 pub enum ReadLane {}
@@ -392,9 +399,32 @@ impl StagingRing {
         match *self {}
     }
 
+    /// Brings parts to where who takes a step copies them from.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn feed(
+        &mut self,
+        _parts: &[(HostSlice<'_>, &Tensor)],
+        _copies: &[(&Tensor, &Tensor)],
+    ) -> candle_core::Result<Feed<'_>> {
+        match *self {}
+    }
+
     /// Time of the last copy that was measured, ms.
     pub fn copy_ms(&mut self) -> Option<f64> {
         match *self {}
+    }
+}
+
+impl Feed<'_> {
+    /// Enqueues the copies.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn run(&mut self) -> Result<(), Refusal> {
+        let Self::Of(ring) = self;
+        match **ring {}
     }
 }
 
@@ -489,6 +519,14 @@ impl CompiledGraph {
 
     /// Gives back the memory that comparing needs.
     pub fn end_verification(&mut self) {
+        match *self {}
+    }
+
+    /// Enqueues copies and the rewritten work.
+    ///
+    /// # Errors
+    /// Never called.
+    pub fn replay_fed(&self, _feed: &mut Feed<'_>) -> Result<(), Refusal> {
         match *self {}
     }
 

@@ -18,17 +18,20 @@ pub struct CompileOptions {
     pub kernel_cache: Option<PathBuf>,
     /// Whether kernels may start early: take their place on the device while what they wait for is not over.
     pub overlap: bool,
+    /// Whether the graph begins with the copies of what [`CompiledGraph::replay_fed`](crate::CompiledGraph::replay_fed) is given: a launch
+    /// less for each step, and a kernel that does nothing in a replay without.
+    pub is_fed: bool,
     /// A fault for the checks to find; for tests of the checks only.
     #[doc(hidden)]
     pub fault: Option<PlantedFault>,
 }
 
 impl CompileOptions {
-    /// The passes of a set, no folder for generated kernels, and kernels that start early unless
+    /// The passes of a set, no folder for generated kernels, no copies, and kernels that start early unless
     /// [`GraphManager::set_overlap`] switched that off for the process.
     #[must_use]
     pub fn new(passes: PassSet) -> Self {
-        Self { passes, kernel_cache: None, overlap: GraphManager::global().overlap(), fault: None }
+        Self { passes, kernel_cache: None, overlap: GraphManager::global().overlap(), is_fed: false, fault: None }
     }
 }
 

@@ -177,7 +177,7 @@ mod testing;
 
 #[cfg(not(feature = "cuda"))]
 pub use absent::{
-    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Nvtx, PeakMemory,
+    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, Feed, GraphMemory, LIBRARY_MODULES, Nvtx, PeakMemory,
     PendingRead, ReadLane, Search, Session, StagingRing,
 };
 #[cfg(not(feature = "cuda"))]
@@ -186,7 +186,7 @@ pub use cache::GraphCache;
 pub use compile_report::{CompileOptions, CompileReport, CompileTimes, Searched};
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, GraphMemory, LIBRARY_MODULES, Nvtx, PeakMemory,
+    Captured, Compilation, CompiledGraph, DeviceTimer, Draft, Feed, GraphMemory, LIBRARY_MODULES, Nvtx, PeakMemory,
     PendingRead, ReadLane, Search, Session, StagingRing,
 };
 #[cfg(feature = "cuda")]

@@ -83,7 +83,7 @@ leyline::declare_metrics! {
     LOSS_SCALE = Gauge "tolaria.train.loss_scale" Count [];
     /// Whether the step is replayed as a graph.
     GRAPH_ENABLED = Gauge "tolaria.train.graph_enabled" Flag [];
-    /// Time on the device of the last copy of a step's inputs that was measured.
+    /// Time on the device of the last copy of a step's inputs that was measured; compiled graphs copy small ones themselves.
     GRAPH_STAGE_COPY = Gauge "tolaria.graph.stage_copy_ms" Milliseconds [];
     /// Host time of the last capture: recording, inspection, instantiation, upload.
     GRAPH_CAPTURE = Gauge "tolaria.graph.capture_ms" Milliseconds [];

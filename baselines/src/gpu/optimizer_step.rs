@@ -1,17 +1,18 @@
 //! A training step made of the trainer's parts: forward pass, loss, backward pass, flat gradient, optimizer.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use candle_core::{DType, Tensor};
 use esper_graph::precision::with_copies;
-use esper_graph::{Captured, HostSlice, Precision, StagingLane, StagingRing};
+use esper_graph::{Captured, CompiledGraph, Feed, HostSlice, Precision, StagingLane, StagingRing};
 use leyline::batch::Batch;
 use leyline::model::TrainableModel as _;
 use tolaria::grad::{GradientBufferPool, GradientScope, gather_gradients, row_type};
 use tolaria::host_read::{HostReads, read_vec};
 use tolaria::optim::{Optimizer, UpdatePlan};
 
-use super::open::{Gpu, replay};
+use super::open::{Gpu, refused, replay};
 use crate::error::Error;
 use crate::models::Workload;
 
@@ -77,6 +78,13 @@ impl OptimizerStep {
 
     /// Brings the next batch and the optimizer's constants to the device.
     pub(crate) fn load(&mut self) -> Result<UpdatePlan, Error> {
+        let (plan, mut feed) = self.feed()?;
+        feed.run().map_err(|refusal| refused("a copy to the inputs", refusal))?;
+        Ok(plan)
+    }
+
+    /// The next batch and the optimizer's constants, on their way to the device.
+    fn feed(&mut self) -> Result<(UpdatePlan, Feed<'_>), Error> {
         let model = &self.work.model;
         let plan = self.optimizer.prepare(model.parameters(), model.layout(), self.work.learning_rate)?;
         let batch = self.work.batch(self.num_steps)?;
@@ -86,9 +94,9 @@ impl OptimizerStep {
         let constants = [(HostSlice::F32(&table), &self.table)];
         let has_moved = table != self.loaded;
         let samples = [(&batch.inputs, &self.batch.inputs), (&batch.targets, &self.batch.targets)];
-        self.ring.stage_beside(if has_moved { &constants } else { &[] }, &samples)?;
+        let feed = self.ring.feed(if has_moved { &constants } else { &[] }, &samples)?;
         self.loaded = table;
-        Ok(plan)
+        Ok((plan, feed))
     }
 
     /// Device work only; leaves no tensor behind.
@@ -118,6 +126,20 @@ impl OptimizerStep {
     pub(crate) fn replayed(&mut self, captured: &Captured) -> Result<(), Error> {
         self.load()?;
         replay(captured)
+    }
+
+    /// The next step as a replay of what was compiled; `launched` is told what the call took that launches it.
+    pub(crate) fn compiled(
+        &mut self,
+        gpu: &Gpu,
+        compiled: &CompiledGraph,
+        launched: impl FnOnce(Duration),
+    ) -> Result<(), Error> {
+        let (_, mut feed) = self.feed()?;
+        let began = gpu.now();
+        compiled.replay_fed(&mut feed).map_err(|refusal| refused("a compiled replay", refusal))?;
+        launched(gpu.now() - began);
+        Ok(())
     }
 
     /// Values of all parameters. Waits for the device.

@@ -93,7 +93,7 @@ pub use lift::{LiftError, Lifted, Memory, Outside, lift, outside};
 pub use memory::ARENA_ALIGNMENT;
 pub use node::{Node, NodeIndex, NodeKind, Pattern, Write};
 #[cfg(feature = "cuda")]
-pub(crate) use overlap::{Edges, edges};
+pub(crate) use overlap::{Edges, early_root, edges};
 pub use pass::{Change, Pass, PassReport, PassSet};
 pub use perceptron::perceptron;
 pub use pipeline::{CompileError, Compiled, MAX_NODES, compile};

@@ -32,8 +32,6 @@ pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
     let dependencies = with_few_roots(program);
     let mut num_after = vec![0_usize; program.nodes.len()];
     dependencies.iter().flatten().for_each(|before| num_after[before.0] += 1);
-    let is_large =
-        |node: &Node| matches!(&node.kind, NodeKind::Kernel(kernel) if kernel.launch.shared_bytes > MAX_SHARED_BYTES);
     // Kernels that do not wait do not let others begin at once either.
     let is_crowded = |node: usize| waits[node] && is_large(&program.nodes[node]);
     let is_early = |node: usize, before: NodeIndex| {
@@ -45,6 +43,18 @@ pub(crate) fn edges(program: &Program, waits: &[bool]) -> Vec<Edges> {
         Edges { full, early }
     };
     dependencies.into_iter().enumerate().map(of).collect()
+}
+
+/// The node that may be early after a kernel which waits and which the whole program comes after: the one that comes after nothing, where
+/// there is one and it waits.
+pub(crate) fn early_root(program: &Program, waits: &[bool], edges: &[Edges]) -> Option<NodeIndex> {
+    let mut roots = edges.iter().enumerate().filter(|(_, edges)| edges.full.is_empty() && edges.early.is_empty());
+    let (root, None) = (roots.next()?.0, roots.next()) else { return None };
+    (waits[root] && !is_large(&program.nodes[root])).then_some(NodeIndex(root))
+}
+
+fn is_large(node: &Node) -> bool {
+    matches!(&node.kind, NodeKind::Kernel(kernel) if kernel.launch.shared_bytes > MAX_SHARED_BYTES)
 }
 
 #[cfg(test)]
@@ -168,6 +178,19 @@ mod tests {
             edges(&program, &vec![true; kinds.len()]).iter().map(|edges| edges.early.len()).sum::<usize>()
         };
         assert_eq!([early(&[2, 2, 2]), early(&[2, 2, 2, 2])], [1, 0]);
+    }
+
+    #[test]
+    fn a_node_that_all_others_come_after_may_be_early_where_it_waits_and_has_small_blocks() {
+        let root = |kinds: &[u8], pairs: &[(usize, usize)]| {
+            let program = program(kinds, pairs);
+            let waits: Vec<bool> = kinds.iter().map(|kind| *kind >= 2).collect();
+            early_root(&program, &waits, &edges(&program, &waits)).map(|root| root.0)
+        };
+        assert_eq!(root(&[2, 2, 0], &[(0, 1), (0, 2)]), Some(0));
+        assert_eq!(root(&[2, 2, 0], &[(0, 2)]), None, "two come after nothing");
+        assert_eq!([1, 3].map(|kind| root(&[kind, 2], &[(0, 1)])), [None, None]);
+        assert_eq!(root(&[], &[]), None);
     }
 
     #[test]

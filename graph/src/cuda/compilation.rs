@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use cudarc::driver::CudaFunction;
 use leyline::clock::{Clock as _, SystemClock};
 
 use super::background::{Background, Unwanted, join_abandoned, not_compiled};
@@ -19,7 +20,8 @@ use super::capture::text_of;
 use super::compiled::CompiledGraph;
 use super::draft::Draft;
 use super::driver::{enter, refused};
-use super::emit::Emitter;
+use super::emit::{Emitted, Emitter};
+use super::feed::FeedNode;
 use super::generated::{Modules, prepare};
 use super::lookup::DeviceMemory;
 use super::raw::RawExec;
@@ -33,6 +35,7 @@ use crate::compile::{
 };
 use crate::compile_report::{CompileOptions, CompileReport, CompileTimes};
 use crate::kernel_cache::KernelCache;
+use crate::kernels::copying_kernel;
 use crate::launch::Span;
 use crate::reason::{Refusal, Stage};
 use crate::translate::{Places, written_spans};
@@ -49,6 +52,7 @@ pub struct Compilation {
 /// What the thread makes: everything but the thread that it is replayed on.
 pub(super) struct Rewritten {
     pub(super) exec: RawExec,
+    pub(super) feed: Option<FeedNode>,
     pub(super) once: Option<RawExec>,
     /// Freed after the graphs that use it: the order of fields is the order of drops.
     pub(super) arena: Arena,
@@ -289,10 +293,10 @@ impl Source {
         self.job.check_room(places.arena_bytes() + copied_bytes(&written))?;
         let arena = Arena::new(side, places.arena_bytes())?;
         let emitter = Emitter { reading, places: &places, arena: arena.base(), modules: &modules, context };
-        let executable = |program: &Program| {
+        let executable = |program: &Program, copying: Option<&CudaFunction>| {
             let overlapping = |overlaps| {
-                let (graph, edges) = emitter.emit(program, overlaps)?;
-                RawExec::instantiate(&graph, context).map(|exec| (exec, edges))
+                let emitted = emitter.emit(program, overlaps, copying)?;
+                RawExec::instantiate(&emitted.graph, context).map(|exec| (exec, emitted))
             };
             match overlapping(options.overlap) {
                 Err(refusal) if options.overlap => {
@@ -302,8 +306,11 @@ impl Source {
                 built => built,
             }
         };
-        let (exec, edges) = executable(program)?;
-        let once_exec = (!once.nodes.is_empty()).then(|| executable(once)).transpose()?.map(|(exec, _)| exec);
+        let copying = options.is_fed.then(|| copying_kernel(session.device())).transpose();
+        let copying = copying.map_err(|error| not_compiled("no_copying", error.to_string()))?;
+        let (exec, Emitted { graph, edges, feed }) = executable(program, copying.as_ref())?;
+        let feed = feed.zip(copying).map(|(node, copying)| FeedNode::new(graph, node, copying));
+        let once_exec = (!once.nodes.is_empty()).then(|| executable(once, None)).transpose()?.map(|(exec, _)| exec);
         times.instantiate = clock.now() - mark;
 
         tracing::debug!(%program, "compiled");
@@ -331,6 +338,7 @@ impl Source {
         let allows_signs = passes.iter().any(|pass| pass == Pass::ZeroSums);
         Ok(Rewritten {
             exec,
+            feed,
             once: once_exec,
             arena,
             changing,

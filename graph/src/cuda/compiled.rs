@@ -10,17 +10,20 @@ use cudarc::driver::result;
 use super::compilation::{Rewritten, Source};
 use super::driver::refused;
 use super::executable::Exec;
+use super::feed::{Feed, FeedNode};
 use super::generated::Modules;
 use super::held::HeldTensors;
 use super::session::Session;
 use super::side::Arena;
 use crate::compile_report::CompileReport;
+use crate::kernels::WordCopy;
 use crate::launch::Span;
 use crate::reason::{Refusal, Stage};
 
 /// A rewritten region. It takes the place of the captured one once [`CompiledGraph::verify`] has found no difference.
 pub struct CompiledGraph {
     exec: Exec,
+    feed: Option<FeedNode>,
     /// What is the same in every replay, and runs before the first.
     once: Option<Exec>,
     /// Dropped after the graphs that use it, as what follows: the order of fields is the order of drops.
@@ -49,11 +52,12 @@ pub struct CompiledGraph {
 
 impl CompiledGraph {
     pub(super) fn new(rewritten: Rewritten, session: Session, thread: ThreadId) -> Self {
-        let Rewritten { exec, once, arena, changing, copies, modules, outside, written, allows_signs, report, source } =
-            rewritten;
+        let Rewritten { exec, feed, once, arena, changing, .. } = rewritten;
+        let Rewritten { copies, modules, outside, written, allows_signs, report, source, .. } = rewritten;
         let adopt = |exec: super::raw::RawExec| Exec::adopt(exec.into_raw(), session.clone());
         Self {
             exec: adopt(exec),
+            feed,
             once: once.map(adopt),
             arena,
             changing,
@@ -81,6 +85,30 @@ impl CompiledGraph {
     /// # Sync
     /// none
     pub fn replay(&self) -> Result<(), Refusal> {
+        self.check()?;
+        self.launch(&[])
+    }
+
+    /// Enqueues `feed` and the rewritten work, in one launch where it [was compiled for that](crate::CompileOptions::is_fed) and `feed` is
+    /// on the same stream and needs no second launch.
+    ///
+    /// # Errors
+    /// Those of [`Self::replay`]. Nothing but copies has run then.
+    /// # Sync
+    /// none
+    pub fn replay_fed(&self, feed: &mut Feed<'_>) -> Result<(), Refusal> {
+        self.check()?;
+        match feed.for_a_graph(&self.session).filter(|_| self.feed.is_some()) {
+            Some(copies) => self.launch(copies).map(|()| feed.enqueued()),
+            None => {
+                feed.run()?;
+                self.launch(&[])
+            }
+        }
+    }
+
+    /// Whether it may be replayed now.
+    fn check(&self) -> Result<(), Refusal> {
         self.check_thread()?;
         if !self.is_verified {
             let message = "it was not compared with the captured graph, or differs from it".to_owned();
@@ -89,7 +117,14 @@ impl CompiledGraph {
         if cfg!(debug_assertions) {
             self.check_addresses()?;
         }
-        // SAFETY: the graph owns its memory and holds what the captured one held, which points at all that it does.
+        Ok(())
+    }
+
+    /// Enqueues the graph, with these copies before everything else.
+    fn launch(&self, copies: &[WordCopy]) -> Result<(), Refusal> {
+        self.feed.as_ref().map_or(Ok(()), |feed| feed.set(&self.exec, copies))?;
+        // SAFETY: the graph owns its memory and holds what the captured one held, which points at all that it does; who copies keeps
+        // sources and targets until the launch is enqueued, and they are freed in the order of the stream.
         unsafe { self.exec.launch() }
     }
 
@@ -134,8 +169,7 @@ impl CompiledGraph {
         for gap in &self.changing {
             self.poison(gap.clone(), poison)?;
         }
-        // SAFETY: as above.
-        unsafe { self.exec.launch() }
+        self.launch(&[])
     }
 
     /// Fills a range of the graph's own memory.

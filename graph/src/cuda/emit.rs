@@ -3,16 +3,18 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaFunction, sys};
 
 use super::driver::check;
+use super::feed::FeedNode;
 use super::generated::{Modules, allow_shared_memory};
 use super::inspect::kernel_params;
 use super::raw::RawGraph;
 use super::read::Reading;
 use super::waits::Waiting;
 use crate::compile::{
-    BlockId, Code, Edges, Kernel, NodeKind, Pattern, Program, RecordedKind, Region, edges, summed_by_row,
+    BlockId, Code, Edges, Kernel, NodeIndex, NodeKind, Pattern, Program, RecordedKind, Region, early_root, edges,
+    summed_by_row,
 };
 use crate::reason::{Refusal, Stage};
 use crate::translate::{Arguments, Places};
@@ -32,6 +34,13 @@ pub(super) struct Emitter<'a> {
     pub(super) context: &'a CudaContext,
 }
 
+/// A graph, what its nodes wait for, and the node that copies what a step begins with.
+pub(super) struct Emitted {
+    pub(super) graph: RawGraph,
+    pub(super) edges: Vec<Edges>,
+    pub(super) feed: Option<sys::CUgraphNode>,
+}
+
 /// A graph under construction and what the next node waits for.
 struct Place<'a> {
     graph: sys::CUgraph,
@@ -47,16 +56,27 @@ impl Place<'_> {
 
 impl Emitter<'_> {
     /// A graph with one node per node of the program, and what each of them depends on: nothing lets a kernel start early where they
-    /// are not to overlap.
-    pub(super) fn emit(&self, program: &Program, overlaps: bool) -> Result<(RawGraph, Vec<Edges>), Refusal> {
+    /// are not to overlap. Everything comes after a node that copies with `copying`, where that is given.
+    pub(super) fn emit(
+        &self,
+        program: &Program,
+        overlaps: bool,
+        copying: Option<&CudaFunction>,
+    ) -> Result<Emitted, Refusal> {
         let mut waiting = Waiting::default();
         let waits = program.nodes.iter().map(|node| overlaps && self.waits(&node.kind, &mut waiting));
-        let edges = edges(program, &waits.collect::<Vec<_>>());
+        let waits: Vec<bool> = waits.collect();
+        let edges = edges(program, &waits);
+        let early_root = early_root(program, &waits, &edges);
         let owned = RawGraph::empty()?;
         let graph = owned.get().ok_or(Refusal::Empty)?;
+        let feed = copying.map(|copying| FeedNode::add(graph, copying)).transpose()?;
         let mut nodes: Vec<sys::CUgraphNode> = Vec::with_capacity(program.nodes.len());
         for (node, Edges { full, early }) in program.nodes.iter().zip(&edges) {
-            let before: Vec<_> = full.iter().map(|dependency| nodes[dependency.0]).collect();
+            let mut before: Vec<_> = full.iter().map(|dependency| nodes[dependency.0]).collect();
+            let is_root = full.is_empty() && early.is_empty();
+            let is_early = early_root == Some(NodeIndex(nodes.len()));
+            before.extend(feed.filter(|_| is_root && !is_early));
             let place = Place { graph, before: &before };
             let handle = match &node.kind {
                 NodeKind::Kernel(kernel) => self.kernel(&place, kernel)?,
@@ -65,11 +85,12 @@ impl Emitter<'_> {
                 // Memory that no pass placed is the new graph's own.
                 NodeKind::Alloc(_) | NodeKind::Free(_) | NodeKind::Empty => empty(&place)?,
             };
-            let early: Vec<_> = early.iter().map(|dependency| nodes[dependency.0]).collect();
+            let mut early: Vec<_> = early.iter().map(|dependency| nodes[dependency.0]).collect();
+            early.extend(feed.filter(|_| is_early));
             start_early(graph, &early, handle)?;
             nodes.push(handle);
         }
-        Ok((owned, edges))
+        Ok(Emitted { graph: owned, edges, feed })
     }
 
     /// Whether it is a kernel that waits for its inputs.
@@ -204,7 +225,7 @@ fn start_early(graph: sys::CUgraph, before: &[sys::CUgraphNode], node: sys::CUgr
     check(result, "cuGraphAddDependencies", Stage::Compile)
 }
 
-fn params_of(function: sys::CUfunction) -> sys::CUDA_KERNEL_NODE_PARAMS {
+pub(super) fn params_of(function: sys::CUfunction) -> sys::CUDA_KERNEL_NODE_PARAMS {
     sys::CUDA_KERNEL_NODE_PARAMS {
         func: function,
         gridDimX: 1,

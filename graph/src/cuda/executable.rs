@@ -10,7 +10,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys;
 use leyline::region::{Eager, Recording};
 
-use super::driver::refused;
+use super::driver::{check, refused};
 use super::held::HeldTensors;
 use super::lookup::allocation;
 use super::session::Session;
@@ -216,6 +216,19 @@ impl Exec {
         // SAFETY: both handles are live.
         unsafe { result::graph::upload(self.exec, self.session.stream().cu_stream()) }
             .map_err(refused("cuGraphUpload", Stage::Instantiate))
+    }
+
+    /// Gives a kernel of the graph other arguments and another grid, from the next launch on. `node` is that of the graph which
+    /// this was made from, and alive.
+    pub(super) fn set_kernel(
+        &self,
+        node: sys::CUgraphNode,
+        params: *const sys::CUDA_KERNEL_NODE_PARAMS,
+    ) -> Result<(), Refusal> {
+        self.session.context().bind_to_thread().map_err(refused("cuCtxSetCurrent", Stage::Launch))?;
+        // SAFETY: both handles are live, and the driver copies the arguments, which the caller made for this kernel.
+        let result = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.exec, node, params) };
+        check(result, "cuGraphExecKernelNodeSetParams", Stage::Launch)
     }
 
     /// Enqueues the graph.

@@ -10,6 +10,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr as
 
 use super::driver::enter;
 use super::event::DeviceTimer;
+use super::feed::Feed;
 use super::session::Session;
 use crate::kernels::{WordCopy, copy_words, scatter, word_copies};
 use crate::launch::address;
@@ -95,6 +96,21 @@ impl StagingRing {
         parts: &[(HostSlice<'_>, &Tensor)],
         copies: &[(&Tensor, &Tensor)],
     ) -> candle_core::Result<()> {
+        self.feed(parts, copies)?.run().map_err(candle_core::Error::wrap)
+    }
+
+    /// Brings the parts into a pinned buffer, for whoever takes the [`Feed`] to copy them from there to their tensors, and tensors to others.
+    /// What a launch for 32 copies cannot read is enqueued before this comes back.
+    ///
+    /// # Errors
+    /// Those of [`Self::stage_beside`].
+    /// # Sync
+    /// waits for the copy that used this buffer before, one turn of the ring ago
+    pub fn feed(
+        &mut self,
+        parts: &[(HostSlice<'_>, &Tensor)],
+        copies: &[(&Tensor, &Tensor)],
+    ) -> candle_core::Result<Feed<'_>> {
         if let Some((part, tensor)) = parts.iter().find(|(part, tensor)| !part.fits(tensor)) {
             candle_core::bail!(
                 "{} words cannot be staged into {:?} {:?}",
@@ -103,9 +119,11 @@ impl StagingRing {
                 tensor.dims()
             )
         }
-        let beside = word_copies(copies)?;
+        let mut words_beside = word_copies(copies)?;
+        let held = copies.iter().flat_map(|(from, to)| [*from, *to]).chain(parts.iter().map(|(_, tensor)| *tensor));
+        let held: Vec<Tensor> = held.cloned().collect();
         if parts.is_empty() {
-            return self.copy_beside(&beside);
+            return Ok(Feed::new(self, None, words_beside, held));
         }
         let mut offsets = Vec::with_capacity(parts.len());
         let mut words = 0;
@@ -117,17 +135,22 @@ impl StagingRing {
         self.fill(parts, &offsets, words).map_err(wrap)?;
         let index = self.next;
         self.next = (index + 1) % self.slots.len();
-        let is_read = parts.len() + beside.len() > 1 && words <= MAX_READ;
-        if !self.overlaps && (is_read || parts.len() <= MAX_DIRECT) {
+        if !self.overlaps && (words <= MAX_READ || parts.len() <= MAX_DIRECT) {
             let targets = parts.iter().zip(&offsets).map(|((part, tensor), offset)| {
                 Ok(Copy { from: *offset, words: part.num_words(), to: address(tensor)? })
             });
             let targets = targets.collect::<candle_core::Result<Vec<_>>>()?;
-            if is_read {
-                return self.read(index, &targets, &beside);
+            if words > MAX_READ {
+                self.copy(index, &targets).map_err(wrap)?;
+                return Ok(Feed::new(self, None, words_beside, held));
             }
-            self.copy(index, &targets).map_err(wrap)?;
-            return self.copy_beside(&beside);
+            // With unified addressing, which every 64-bit system has, page-locked memory has the same address for host and devices.
+            let pinned = &self.slots[index].pinned;
+            words_beside.extend(targets.iter().map(|copy| {
+                let from = pinned.source(copy).as_ptr() as u64;
+                WordCopy { from, to: copy.to, words: copy.words }
+            }));
+            return Ok(Feed::new(self, Some(index), words_beside, held));
         }
         let slot = &self.slots[index];
         let whole = Copy { from: 0, words, to: slot.device.device_ptr(&self.lane).0 };
@@ -140,7 +163,32 @@ impl StagingRing {
         let marked = if self.overlaps { mark(&slot.consumed, self.session.stream()) } else { Ok(()) };
         done?;
         marked.map_err(wrap)?;
-        self.copy_beside(&beside)
+        Ok(Feed::new(self, None, words_beside, held))
+    }
+
+    /// Enqueues the copies of a feed, some of which read this pinned buffer.
+    pub(super) fn run(&mut self, buffer: Option<usize>, copies: &[WordCopy]) -> candle_core::Result<()> {
+        match (buffer, copies) {
+            // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the stream.
+            (None, copies) => unsafe { copy_words(self.session.device(), copies) },
+            (Some(index), [copy]) => {
+                let copy = Copy { from: 0, words: copy.words, to: copy.to };
+                self.copy(index, &[copy]).map_err(candle_core::Error::wrap)
+            }
+            (Some(index), copies) => self.read(index, copies),
+        }
+    }
+
+    /// Whether copies of a feed run on the stream of `session`.
+    pub(super) fn is_on(&self, session: &Session) -> bool {
+        self.session.stream().cu_stream() == session.stream().cu_stream()
+    }
+
+    /// A launch that reads a pinned buffer was enqueued on the compute stream.
+    pub(super) fn is_read(&self, index: usize) {
+        if let Err(error) = mark(&self.slots[index].copied, self.session.stream()) {
+            tracing::warn!(%error, "the device was waited for: it does not say when a staging buffer is free");
+        }
     }
 
     /// Time of the last copy to the device that was measured, ms, with copies of tensors in the same launch; absent before the first one.
@@ -163,25 +211,12 @@ impl StagingRing {
         Ok(())
     }
 
-    /// Enqueues copies between tensors, which `stage_beside` found alike, on the compute stream.
-    fn copy_beside(&self, beside: &[WordCopy]) -> candle_core::Result<()> {
-        // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the stream.
-        unsafe { copy_words(self.session.device(), beside) }
-    }
-
     /// Enqueues a kernel on the compute stream that copies out of a pinned buffer, and between tensors.
-    fn read(&mut self, index: usize, copies: &[Copy], beside: &[WordCopy]) -> candle_core::Result<()> {
+    fn read(&mut self, index: usize, copies: &[WordCopy]) -> candle_core::Result<()> {
         let (slot, device) = (&self.slots[index], self.session.device());
-        // With unified addressing, which every 64-bit system has, page-locked memory has the same address for host and devices.
-        let copies = copies.iter().map(|copy| {
-            let from = slot.pinned.source(copy).as_ptr() as u64;
-            WordCopy { from, to: copy.to, words: copy.words }
-        });
-        let copies: Vec<_> = copies.chain(beside.iter().copied()).collect();
         // SAFETY: the pinned words are not written before `copied` has come, nor freed before the stream was waited for; each target is
-        // as long as its source, as `stage_beside` checked, and tensors are freed in the order of the stream.
-        let done =
-            sampled(&mut self.timer, &mut self.num_copies, &self.lane, || unsafe { copy_words(device, &copies) });
+        // as long as its source, as `feed` checked, and tensors are freed in the order of the stream.
+        let done = sampled(&mut self.timer, &mut self.num_copies, &self.lane, || unsafe { copy_words(device, copies) });
         let marked = mark(&slot.copied, &self.lane);
         done?;
         marked.map_err(candle_core::Error::wrap)
@@ -196,7 +231,7 @@ impl StagingRing {
         }
         let enqueue = || {
             copies.iter().try_for_each(|copy| {
-                // SAFETY: the pinned words are not written before `copied` has come; the target is as long, as `stage` checked, and
+                // SAFETY: the pinned words are not written before `copied` has come; the target is as long, as `feed` checked, and
                 // neither is freed before the lane was waited for.
                 unsafe { result::memcpy_htod_async(copy.to, slot.pinned.source(copy), lane.cu_stream()) }
             })

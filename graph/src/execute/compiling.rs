@@ -33,6 +33,15 @@ pub trait Compiler {
     /// A search for the rewrite that makes a compiled step another one.
     type Search: Debug;
 
+    /// Values of a step on their way to its inputs.
+    type Feed<'a>;
+
+    /// Enqueues the values of the next step, unless that was done.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn feed(&mut self, feed: &mut Self::Feed<'_>) -> Result<(), Refusal>;
+
     /// Compiles in the background, with so many rewrites at most. Dropping the job must not wait for it.
     fn start(&mut self, drafts: [Self::Draft; 2], fuel: Option<usize>) -> Self::Job;
 
@@ -63,11 +72,11 @@ pub trait Compiler {
     /// Nothing has run then.
     fn replay_captured(&mut self, captured: &Self::Captured) -> Result<(), Refusal>;
 
-    /// Takes a step with the compiled graph.
+    /// Takes a step with the compiled graph, after its values were copied where some are given.
     ///
     /// # Errors
-    /// Nothing has run then.
-    fn replay(&mut self, compiled: &Self::Compiled) -> Result<(), Refusal>;
+    /// Nothing has run then, but for copies of the values.
+    fn replay(&mut self, compiled: &Self::Compiled, feed: Option<&mut Self::Feed<'_>>) -> Result<(), Refusal>;
 }
 
 /// When a captured step is compiled.
@@ -165,15 +174,19 @@ impl<C: Compiler> Compiling<C> {
         };
     }
 
-    /// Takes one step.
+    /// Takes one step, whose values are in place or are those of `feed`.
     ///
     /// # Errors
-    /// The refusal of the captured graph, or [`Refusal::OtherThread`] of either. Nothing has run then.
+    /// The refusal of the captured graph, or [`Refusal::OtherThread`] of either. Nothing has run then, but for copies of the values.
     pub(super) fn step(
         &mut self,
         compiler: &mut C,
         captured: &C::Captured,
+        mut feed: Option<&mut C::Feed<'_>>,
     ) -> Result<(Taken, Option<Notice>), Refusal> {
+        if !matches!(self.state, State::Ready(_)) {
+            feed.as_deref_mut().map_or(Ok(()), |feed| compiler.feed(feed))?;
+        }
         // Whatever goes wrong below leaves the captured graph alone.
         match std::mem::replace(&mut self.state, State::Off) {
             State::Off => Ok((replay(compiler, captured)?, None)),
@@ -202,12 +215,15 @@ impl<C: Compiler> Compiling<C> {
                 }
                 Searched::Over(refusal) => Ok((Taken::Captured, Some(Notice::Searched(refusal)))),
             },
-            State::Ready(compiled) => match compiler.replay(&compiled) {
+            State::Ready(compiled) => match compiler.replay(&compiled, feed.as_deref_mut()) {
                 Ok(()) => {
                     self.state = State::Ready(compiled);
                     Ok((Taken::Compiled, None))
                 }
-                Err(refusal) => Self::fall_back(compiler, captured, refusal, Notice::FellBackAtReplay),
+                Err(refusal) => {
+                    feed.map_or(Ok(()), |feed| compiler.feed(feed))?;
+                    Self::fall_back(compiler, captured, refusal, Notice::FellBackAtReplay)
+                }
             },
         }
     }

@@ -13,6 +13,7 @@ use super::config::ExecutorConfig;
 use super::gpu::Gpu;
 use super::region::{Failure, Ran, Region, Unconfirmed, Watch, record};
 use super::replayable::Replayable;
+use super::shape::{Shape, Tested};
 use crate::cache::GraphCache;
 use crate::compile_report::CompileReport;
 use crate::key::GraphKey;
@@ -47,29 +48,6 @@ pub struct Executor<K, I, B: Backend = Gpu> {
     last_refusal: Option<Refusal>,
     compile_report: Option<CompileReport>,
     compile_refusal: Option<Refusal>,
-}
-
-#[derive(Debug)]
-struct Shape<I, R> {
-    key: GraphKey,
-    inputs: I,
-    num_warm: u32,
-    is_captured: bool,
-    /// Whether its graph was once not compiled: then it is not tried again.
-    is_compile_refused: bool,
-    /// What was captured, until it was found to be wrong. It outlives the graph: replays are to be confirmed after that
-    /// has made room for another one, too.
-    tested: Option<Tested<R>>,
-    used: u64,
-}
-
-/// What was captured, and how far it was confirmed.
-#[derive(Debug)]
-struct Tested<R> {
-    recorded: R,
-    hypothesis: Hypothesis,
-    /// The first step after the last test.
-    since: u64,
 }
 
 impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
@@ -132,13 +110,19 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
         Ok(&mut known.inputs)
     }
 
+    /// The static inputs of a shape, if it is known, to be changed.
+    #[must_use]
+    pub fn inputs_of_mut(&mut self, shape: &K) -> Option<&mut I> {
+        self.shapes.get_mut(shape).map(|known| &mut known.inputs)
+    }
+
     /// The static inputs of a shape, if it is known.
     #[must_use]
     pub fn inputs_of(&self, shape: &K) -> Option<&I> {
         self.shapes.get(shape).map(|known| &known.inputs)
     }
 
-    /// Takes one step of a shape whose inputs are [in place](Self::inputs). `step` is its number, for messages.
+    /// Takes one step of a shape whose inputs are [in place](Self::inputs), or are copied there by `feed`. `step` is its number, for messages.
     ///
     /// # Errors
     /// [`Failure`].
@@ -149,7 +133,7 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
         backend: &mut B,
         eager: &mut Eager,
         (shape, step): (&K, u64),
-        region: &mut R,
+        (region, mut feed): (&mut R, Option<B::Feed<'_>>),
         watch: &mut impl Watch,
     ) -> Result<Ran, Failure<R::Error>> {
         if self.needs_draft(shape) {
@@ -157,9 +141,10 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
             let outcome = self.draft(backend, eager, shape, region);
             self.drafted(backend, (shape, step), began, outcome, watch)?;
         }
-        if let Some(taken) = self.replay(backend, shape, region, watch) {
+        if let Some(taken) = self.replay(backend, shape, (region, feed.as_mut()), watch) {
             return Ok(Ran::Replayed(taken));
         }
+        feed.as_mut().map_or(Ok(()), |feed| backend.feed(feed)).map_err(Failure::Feed)?;
         self.run_eagerly(backend, eager, (shape, step), region, watch)?;
         Ok(Ran::Eagerly)
     }
@@ -413,7 +398,7 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
         &mut self,
         backend: &mut B,
         shape: &K,
-        region: &R,
+        (region, feed): (&R, Option<&mut B::Feed<'_>>),
         watch: &mut impl Watch,
     ) -> Option<Taken> {
         let schedule = self.schedule();
@@ -427,7 +412,7 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
             self.not_replayed(shape, watch);
             return None;
         };
-        match kept.step(backend, region.parameters()) {
+        match kept.step(backend, region.parameters(), feed) {
             Ok((taken, notice)) => {
                 let remaining = schedule.map(|_| kept.compiling.warmup_remaining());
                 let report = kept.compiling.compiled().filter(|_| notice.is_some()).map(B::compile_report).cloned();
@@ -576,13 +561,6 @@ impl<K: Ord + Clone + Debug, I, B: Backend> Executor<K, I, B> {
             self.has_given_up = true;
             watch.gave_up(self.num_failures);
         }
-    }
-}
-
-impl<I, R> Shape<I, R> {
-    /// Whether it is to be tested before its next replay.
-    fn is_due(&self) -> bool {
-        self.tested.as_ref().is_some_and(|tested| tested.hypothesis.is_due())
     }
 }
 

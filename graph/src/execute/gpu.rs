@@ -11,7 +11,7 @@ use crate::compile::{Recorded, compare_recordings};
 use crate::compile_report::{CompileOptions, CompileReport};
 use crate::reason::Refusal;
 use crate::report::CaptureReport;
-use crate::{Captured, Compilation, CompiledGraph, DeviceTimer, Draft, Search, Searched, Session};
+use crate::{Captured, Compilation, CompiledGraph, DeviceTimer, Draft, Feed, Search, Searched, Session};
 
 /// Replays from one that is measured to the next: events are not free.
 const SAMPLE_EVERY: u64 = 64;
@@ -74,6 +74,11 @@ impl Compiler for Gpu {
     type Job = Compilation;
     type Compiled = CompiledGraph;
     type Search = Search;
+    type Feed<'a> = Feed<'a>;
+
+    fn feed(&mut self, feed: &mut Feed<'_>) -> Result<(), Refusal> {
+        feed.run()
+    }
 
     fn start(&mut self, drafts: [Draft; 2], fuel: Option<usize>) -> Compilation {
         let mut options = self.options.clone();
@@ -107,8 +112,11 @@ impl Compiler for Gpu {
         self.captured.around(&self.session, || captured.replay())
     }
 
-    fn replay(&mut self, compiled: &CompiledGraph) -> Result<(), Refusal> {
-        self.compiled.around(&self.session, || compiled.replay())
+    fn replay(&mut self, compiled: &CompiledGraph, feed: Option<&mut Feed<'_>>) -> Result<(), Refusal> {
+        self.compiled.around(&self.session, || match feed {
+            Some(feed) => compiled.replay_fed(feed),
+            None => compiled.replay(),
+        })
     }
 }
 

@@ -22,6 +22,7 @@ mod executor;
 mod gpu;
 mod region;
 mod replayable;
+mod shape;
 
 pub use backend::Backend;
 pub use compiling::{CompileSchedule, Compiler, Notice, Taken};

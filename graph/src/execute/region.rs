@@ -131,6 +131,8 @@ pub struct Unconfirmed {
 pub enum Failure<E> {
     /// The region did.
     Region(E),
+    /// Its values could not be copied to its inputs.
+    Feed(Refusal),
     /// Earlier steps may be wrong. Nothing has run now.
     Unconfirmed(Unconfirmed),
 }

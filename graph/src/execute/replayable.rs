@@ -19,11 +19,12 @@ impl<B: Backend> Replayable<B> {
     ///
     /// # Errors
     /// [`Refusal::OtherThread`]; [`Refusal::Moved`] where a parameter is another tensor than at capture; the refusal of the
-    /// captured graph. Nothing has run then.
+    /// captured graph. Nothing has run then, but for copies of the values.
     pub(super) fn step<'a>(
         &mut self,
         backend: &mut B,
         parameters: impl Iterator<Item = (&'a str, &'a Tensor)>,
+        feed: Option<&mut B::Feed<'_>>,
     ) -> Result<(Taken, Option<Notice>), Refusal> {
         if !B::is_of_this_thread(&self.captured) {
             return Err(Refusal::OtherThread);
@@ -31,7 +32,7 @@ impl<B: Backend> Replayable<B> {
         if let Some(name) = first_other(&self.parameters, parameters) {
             return Err(Refusal::Moved { what: name.to_owned() });
         }
-        self.compiling.step(backend, &self.captured)
+        self.compiling.step(backend, &self.captured, feed)
     }
 }
 

@@ -144,7 +144,7 @@ impl<B: Backend> Graphs<B> {
         let backend = self.devices[device].1.as_mut().expect("a device that was opened");
         let mut call = Call { function, inputs, results: Vec::new() };
         let num_fallbacks = self.executor.stats_of(key).fallbacks;
-        match self.executor.step(backend, eager, (key, 0), &mut call, &mut ()) {
+        match self.executor.step(backend, eager, (key, 0), (&mut call, None), &mut ()) {
             Ok(Ran::Replayed(_)) => {
                 let buffers = self.executor.inputs_of(key);
                 Ok(Results::Static(buffers.expect("what was replayed has buffers").results()))
@@ -161,6 +161,7 @@ impl<B: Backend> Graphs<B> {
             }
             Ok(Ran::Eagerly) => Ok(Results::Static(call.results)),
             Err(Failure::Region(error)) => Err(error),
+            Err(Failure::Feed(refusal)) => Err(Error::wrap(refusal)),
             Err(Failure::Unconfirmed(found)) => {
                 let stale = found.stale;
                 tracing::warn!(%key, %stale, refusal = %stale.refusal, "results of a function may be wrong");

@@ -1,13 +1,14 @@
 //! Copies between many tensors and one buffer.
 
 use candle_core::{CudaDevice, DType, Result, Tensor};
-use cudarc::driver::{CudaSlice, DevicePtr as _, DeviceRepr, PushKernelArg as _};
+use cudarc::driver::{CudaFunction, CudaSlice, DevicePtr as _, DeviceRepr, LaunchConfig, PushKernelArg as _};
 
 use super::IMAGE;
 use crate::launch::{Effect, address, declare, grid, tensor_error};
 
 const MAX_PIECES: usize = 64;
-const MAX_COPIES: usize = 32;
+/// Copies that one launch makes.
+pub(crate) const MAX_COPIES: usize = 32;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -17,9 +18,10 @@ struct Pieces {
     length: [u64; MAX_PIECES],
 }
 
+/// What [`copy_words`] tells its kernel.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Copies {
+pub(crate) struct Copies {
     source: [u64; MAX_COPIES],
     target: [u64; MAX_COPIES],
     length: [u64; MAX_COPIES],
@@ -94,24 +96,37 @@ pub(crate) struct WordCopy {
 /// At each address are so many words, aligned to 4 bytes, that the device can read or write until its stream has got so far.
 pub(crate) unsafe fn copy_words(device: &CudaDevice, copies: &[WordCopy]) -> Result<()> {
     let stream = device.cuda_stream();
-    let function = IMAGE.function(device, "copy_words")?;
+    let function = copying_kernel(device)?;
     for few in copies.chunks(MAX_COPIES) {
-        let mut table = Copies { source: [0; MAX_COPIES], target: [0; MAX_COPIES], length: [0; MAX_COPIES] };
-        for (index, WordCopy { from, to, words }) in few.iter().enumerate() {
-            (table.source[index], table.target[index], table.length[index]) = (*from, *to, *words as u64);
-        }
+        let (table, config) = Copies::of(few);
         let effect = || {
             let copies = few.iter().filter(|copy| copy.words > 0);
             copies.fold(Effect::new(), |effect, copy| effect.copying(copy.from, copy.to, 4 * copy.words))
         };
-        let longest = few.iter().map(|copy| copy.words).max().unwrap_or(0);
         let mut launch = stream.launch_builder(&function);
         launch.arg(&table);
         // SAFETY: each source and each target has as many words as the table says.
-        let launch = || tensor_error(unsafe { launch.launch(grid(longest.div_ceil(4), few.len())) });
+        let launch = || tensor_error(unsafe { launch.launch(config) });
         declare(&stream, effect, launch)?;
     }
     Ok(())
+}
+
+/// The kernel of [`copy_words`]: it takes [`Copies`].
+pub(crate) fn copying_kernel(device: &CudaDevice) -> Result<CudaFunction> {
+    IMAGE.function(device, "copy_words")
+}
+
+impl Copies {
+    /// Up to [`MAX_COPIES`] copies, and the grid that makes them; of none a grid that does nothing.
+    pub(crate) fn of(few: &[WordCopy]) -> (Self, LaunchConfig) {
+        let mut table = Self { source: [0; MAX_COPIES], target: [0; MAX_COPIES], length: [0; MAX_COPIES] };
+        for (index, WordCopy { from, to, words }) in few.iter().enumerate() {
+            (table.source[index], table.target[index], table.length[index]) = (*from, *to, *words as u64);
+        }
+        let longest = few.iter().map(|copy| copy.words).max().unwrap_or(0);
+        (table, grid(longest.div_ceil(4), few.len().max(1)))
+    }
 }
 
 /// Sizes must have been checked.

@@ -91,7 +91,7 @@ impl Evaluations {
         if !self.graphs.knows(&shape) {
             return self.first(eager, &evaluated, &shape, reads).map_err(Failure::Region);
         }
-        self.graphs.step(&mut self.gpu, eager, (&shape, step.0), &mut evaluated, &mut Warning)?;
+        self.graphs.step(&mut self.gpu, eager, (&shape, step.0), (&mut evaluated, None), &mut Warning)?;
         let found = self.graphs.inputs_of(&shape).expect("a shape is known after its step");
         found.rows().read(&held_out, probes, reads).map_err(Failure::Region)
     }

@@ -109,7 +109,7 @@ impl StepExecutor {
             return Ok(executor);
         }
         let kernel_cache = config.compile_cache.clone();
-        let options = CompileOptions { kernel_cache, ..CompileOptions::new(PassSet::all()) };
+        let options = CompileOptions { kernel_cache, is_fed: true, ..CompileOptions::new(PassSet::all()) };
         // Also when steps run eagerly: all ways of running a step then use the same work space, and give the same bits.
         let open = || Session::claimed(device, claim.clone()).and_then(|session| Gpu::new(session, options.clone()));
         match open().and_then(|gpu| Ok((gpu, open()?))) {
@@ -171,9 +171,12 @@ impl StepExecutor {
         let log = &mut self.log;
         let inputs =
             self.graphs.inputs(&shape, || Ok::<_, Error>((region.key(), log.timed_inputs(|| region.inputs())?)))?;
-        inputs.load(ring, region.data, samples, region.plan)?;
+        let feed = inputs.load(ring, region.data, samples, region.plan)?;
         let _phase = phase!("replay");
-        let outcome = self.graphs.step(gpu, eager, (&shape, step), region, &mut self.log);
+        let outcome = self.graphs.step(gpu, eager, (&shape, step), (region, feed), &mut self.log);
+        if let (Err(_), Some(inputs)) = (&outcome, self.graphs.inputs_of_mut(&shape)) {
+            inputs.doubt();
+        }
         outcome.map(drop).map_err(|failure| self.failed(Replayed::Steps, failure))
     }
 
@@ -290,6 +293,7 @@ impl StepExecutor {
     fn failed(&mut self, replayed: Replayed, failure: Failure<Error>) -> Error {
         match failure {
             Failure::Region(error) => error,
+            Failure::Feed(refusal) => candle_core::Error::wrap(refusal).into(),
             Failure::Unconfirmed(found) => self.freeze(replayed, found),
         }
     }

@@ -4,7 +4,7 @@
 //! finds the new values at the old addresses. On the CPU the samples themselves are used.
 
 use candle_core::{DType, Device, Tensor};
-use esper_graph::{HostSlice, StagingRing};
+use esper_graph::{Feed, HostSlice, StagingRing};
 use leyline::batch::Batch;
 
 use crate::batch::Dataset;
@@ -45,17 +45,24 @@ impl StepInputs {
         samples.take(data, device).map(Self::Direct)
     }
 
-    /// Brings what differs from step to step to where it is read.
-    pub(super) fn load(
+    /// What differs from step to step, on its way to where it is read; nothing where that is the host.
+    pub(super) fn load<'r>(
         &mut self,
-        ring: &mut StagingRing,
+        ring: &'r mut StagingRing,
         data: &Dataset,
         samples: &WindowSamples<'_>,
         plan: &StepPlan,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Feed<'r>>, Error> {
         match self {
-            Self::Direct(_) => Ok(()),
-            Self::Static(inputs) => inputs.load(ring, data, samples, plan),
+            Self::Direct(_) => Ok(None),
+            Self::Static(inputs) => inputs.load(ring, data, samples, plan).map(Some),
+        }
+    }
+
+    /// What was loaded may not be on the device: it is loaded again.
+    pub(super) fn doubt(&mut self) {
+        if let Self::Static(inputs) = self {
+            inputs.loaded.clear();
         }
     }
 
@@ -115,14 +122,14 @@ impl StaticInputs {
         Ok(Self { samples, table, loaded: Vec::new(), arguments })
     }
 
-    /// Copies the values of a step in, in the order of the compute stream.
-    fn load(
+    /// The values of a step, to be copied in, in the order of the compute stream.
+    fn load<'r>(
         &mut self,
-        ring: &mut StagingRing,
+        ring: &'r mut StagingRing,
         data: &Dataset,
         samples: &WindowSamples<'_>,
         plan: &StepPlan,
-    ) -> Result<(), Error> {
+    ) -> Result<Feed<'r>, Error> {
         let mut parts = Vec::with_capacity(2 + 2 * plan.sizes.len());
         // Constants that stay the same, as those of SGD at a constant rate, are copied once.
         let has_moved = self.loaded != plan.table;
@@ -134,12 +141,12 @@ impl StaticInputs {
         if let Some(arguments) = &self.arguments {
             parts.push((HostSlice::F64(&plan.arguments), arguments));
         }
-        match (&self.samples, samples) {
+        let feed = match (&self.samples, samples) {
             (Samples::Selected { indices, .. }, WindowSamples::Indices(samples)) => {
                 let all = samples.concat();
                 data.check(&all)?;
                 parts.push((HostSlice::U32(&all), indices));
-                ring.stage(&parts)?;
+                ring.feed(&parts, &[])?
             }
             (Samples::Copied(batches), WindowSamples::Host(rows)) => {
                 for (batch, rows) in batches.iter().zip(rows) {
@@ -147,14 +154,14 @@ impl StaticInputs {
                     parts.push((inputs, &batch.inputs));
                     parts.push((targets, &batch.targets));
                 }
-                ring.stage(&parts)?;
+                ring.feed(&parts, &[])?
             }
             _ => unreachable!("samples of data on the device are indices, others are on the host"),
-        }
+        };
         if has_moved {
             self.loaded.clone_from(&plan.table);
         }
-        Ok(())
+        Ok(feed)
     }
 
     fn tensors(&self) -> Vec<(&'static str, &Tensor)> {

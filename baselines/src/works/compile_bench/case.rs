@@ -47,8 +47,7 @@ pub(super) fn measure(
     let report = compiled.report().clone();
     phases::push(samples, &case, &report);
     for _ in 0..COMPILED {
-        step.load()?;
-        compiled.replay().map_err(|refusal| refused("a compiled replay", refusal))?;
+        step.compiled(gpu, &compiled, |_| ())?;
     }
     for _ in replayed.num_steps()..step.num_steps() {
         replayed.replayed(&graph)?;
@@ -69,11 +68,7 @@ pub(super) fn measure(
         Way::new("eager", |gpu| eagerly.eagerly(gpu)),
         Way::new("graph", |_| replayed.replayed(&graph)),
         Way::new("compiled", |gpu| {
-            step.load()?;
-            let began = gpu.now();
-            compiled.replay().map_err(|refusal| refused("a compiled replay", refusal))?;
-            launches.push(us(gpu.now() - began));
-            Ok(())
+            step.compiled(gpu, &compiled, |launch| launches.push(us(launch)))
         }),
     ];
     measure_ways(gpu, &case, unit_of(name), &mut ways, samples)?;

@@ -17,9 +17,9 @@ use crate::gpu::report::{Broken, Report, promise};
 use crate::models::{Draw, Workload};
 
 /// Steps that are compared.
-const STEPS: usize = 24;
+pub(super) const STEPS: usize = 24;
 /// What the memory of a compiled graph is filled with before it is verified.
-const POISON: u8 = 0xCB;
+pub(super) const POISON: u8 = 0xCB;
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     report.check("fault.wrong_rewrite", |_| wrong_rewrite(gpu, eager, true));
@@ -187,7 +187,7 @@ fn with_fault(fault: PlantedFault) -> CompileOptions {
 }
 
 /// A captured step whose compilation, with a fault in it, is under way.
-fn started(
+pub(super) fn started(
     gpu: &Gpu,
     eager: &mut Eager,
     options: CompileOptions,
@@ -207,7 +207,7 @@ fn finish_captured(gpu: &Gpu, mut step: OptimizerStep, captured: &Captured) -> R
     promise(wrong == 0, || format!("{wrong} parameters differ from eager steps"))
 }
 
-fn eager_parameters(gpu: &Gpu, num_steps: usize) -> Result<Vec<f32>, Broken> {
+pub(super) fn eager_parameters(gpu: &Gpu, num_steps: usize) -> Result<Vec<f32>, Broken> {
     let mut step = OptimizerStep::new(gpu, Workload::mlp(0, &gpu.device)?)?;
     for _ in 0..num_steps {
         step.eagerly(gpu)?;

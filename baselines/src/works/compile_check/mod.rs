@@ -5,6 +5,7 @@ mod networks;
 mod grafts;
 mod layers;
 mod faults;
+mod feeds;
 
 pub(super) use networks::MUON;
 
@@ -29,7 +30,7 @@ const NOTES: &str = "check.NAME is 1 when the promise was kept, and config says 
     promise writes no result. compiled.*: the trainer with captured steps and with compiled ones, from the same seed; \
     parameters, and per epoch losses, measures and the gradient norm, compared bit for bit. layers.*: largest error of an \
     output or a gradient against f64 on the CPU, relative to its largest value. fault.*: a fault that was planted in \
-    the compiler.";
+    the compiler. feed.*: steps whose values the graph copies itself.";
 
 #[derive(Debug, Args)]
 struct CompileCheckFlags {
@@ -48,4 +49,5 @@ fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     networks::run(gpu, eager, report);
     grafts::run(gpu, eager, report);
     faults::run(gpu, eager, report);
+    feeds::run(gpu, eager, report);
 }

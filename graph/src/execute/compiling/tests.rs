@@ -39,6 +39,9 @@ struct Counting {
     num_compiled: u32,
     /// Steps that changed the state.
     state: u32,
+    /// What was copied to the inputs last, and what the step under way is to find there.
+    value: u32,
+    expected: u32,
 }
 
 fn differs() -> Refusal {
@@ -57,6 +60,11 @@ impl Counting {
     fn num_alive(&self) -> usize {
         Rc::strong_count(&self.alive) - 1
     }
+
+    fn take_step(&mut self) {
+        assert_eq!(self.value, self.expected, "a step finds its own values");
+        self.state += 1;
+    }
 }
 
 impl Compiler for Counting {
@@ -65,6 +73,12 @@ impl Compiler for Counting {
     type Job = [Rc<()>; 2];
     type Compiled = Rc<()>;
     type Search = (Rc<()>, u32);
+    type Feed<'a> = Option<u32>;
+
+    fn feed(&mut self, feed: &mut Option<u32>) -> Result<(), Refusal> {
+        self.value = feed.take().unwrap_or(self.value);
+        Ok(())
+    }
 
     fn start(&mut self, drafts: [Rc<()>; 2], _fuel: Option<usize>) -> [Rc<()>; 2] {
         self.num_started += 1;
@@ -88,7 +102,7 @@ impl Compiler for Counting {
         self.poisons.push(poison);
         let refusal = self.script.verify_refused.clone().filter(|(at, _)| *at == index).map(|(_, refusal)| refusal);
         if refusal.as_ref().is_none_or(|refusal| refusal.stage() == Stage::Compile) {
-            self.state += 1;
+            self.take_step();
         }
         refusal.map_or(Ok(()), Err)
     }
@@ -112,18 +126,19 @@ impl Compiler for Counting {
             return Err(broken());
         }
         self.num_captured += 1;
-        self.state += 1;
+        self.take_step();
         Ok(())
     }
 
-    fn replay(&mut self, _compiled: &Rc<()>) -> Result<(), Refusal> {
+    fn replay(&mut self, _compiled: &Rc<()>, feed: Option<&mut Option<u32>>) -> Result<(), Refusal> {
         if let Some((at, refusal)) = &self.script.replay_refused
             && *at == self.num_compiled
         {
             return Err(refusal.clone());
         }
+        self.value = feed.and_then(Option::take).unwrap_or(self.value);
         self.num_compiled += 1;
-        self.state += 1;
+        self.take_step();
         Ok(())
     }
 }
@@ -149,7 +164,10 @@ impl Shape {
             let draft = Rc::clone(&self.device.alive);
             self.compiling.drafted(&mut self.device, draft, None);
         }
-        let (taken, notice) = self.compiling.step(&mut self.device, &())?;
+        self.device.expected += 1;
+        let mut feed = Some(self.device.expected);
+        let (taken, notice) = self.compiling.step(&mut self.device, &(), Some(&mut feed))?;
+        assert_eq!(feed, None, "the values were copied");
         self.notices.extend(notice);
         Ok(taken)
     }

@@ -123,15 +123,20 @@ impl Owner {
 
     /// Takes a step, counted from 1; what the device was asked to do.
     fn try_step(&mut self, shape: u32) -> Result<Vec<Step>, Unconfirmed> {
+        match self.try_fed(shape, None) {
+            Ok(steps) => Ok(steps),
+            Err(Failure::Unconfirmed(found)) => Err(found),
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+
+    fn try_fed(&mut self, shape: u32, feed: Option<()>) -> Result<Vec<Step>, Failure<String>> {
         self.inputs(shape);
         self.num_steps += 1;
         steps_and_tests();
         let (at, region) = ((&shape, self.num_steps), &mut self.region);
-        match self.executor.step(&mut Fake, &mut self.eager, at, region, &mut self.heard) {
-            Ok(_) => Ok(steps_and_tests()),
-            Err(Failure::Unconfirmed(found)) => Err(found),
-            Err(Failure::Region(error)) => panic!("{error}"),
-        }
+        self.executor.step(&mut Fake, &mut self.eager, at, (region, feed), &mut self.heard)?;
+        Ok(steps_and_tests())
     }
 
     fn step(&mut self, shape: u32) -> Vec<Step> {
@@ -342,6 +347,32 @@ fn a_compile_that_is_abandoned_begins_with_its_first_recording() {
         let found = steps.iter().position(|steps| steps.contains(&Step::Compile));
         assert_eq!(found.map(|index| index + 2), Some(compiled_in), "{steps:?}");
     }
+}
+
+#[test]
+fn values_are_copied_before_the_step_by_the_compiled_graph_or_by_a_launch_of_their_own() {
+    use Step::{Capture, Compile, FedByGraph, Feed, Replay, ReplayCompiled, Verify, Warm};
+    let mut owner = Owner::new(COMPILED);
+    let mut fed = |refused: Option<Step>| {
+        refuse(refused);
+        let fed = owner.try_fed(1, Some(()));
+        refuse(None);
+        fed.map(|steps| steps.into_iter().filter(|step| *step != Step::Test).collect::<Vec<_>>())
+    };
+    let steps: Vec<_> = (0..5).map(|_| fed(None).unwrap()).collect();
+    let expected: [&[Step]; 5] = [
+        &[Feed, Warm, Capture],
+        &[Feed, Replay],
+        &[Compile, Feed, Verify],
+        &[FedByGraph, ReplayCompiled],
+        &[FedByGraph, ReplayCompiled],
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!(fed(Some(ReplayCompiled)).unwrap(), [FedByGraph, ReplayCompiled, Feed, Replay]);
+    // Those that are copied already are not copied again: that is the feed's to know.
+    assert_eq!(fed(Some(Replay)).unwrap(), [Feed, Replay, Feed]);
+    assert!(matches!(fed(Some(Feed)), Err(Failure::Feed(Refusal::Moved { .. }))), "nothing runs without its values");
+    assert_eq!(steps_and_tests(), [Feed]);
 }
 
 #[test]

@@ -41,6 +41,10 @@ pub(crate) enum Step {
     Test,
     Hold,
     Replay,
+    /// Values are copied by a launch of their own.
+    Feed,
+    /// Values are copied by the compiled graph.
+    FedByGraph,
     Compile,
     Verify,
     ReplayCompiled,
@@ -135,6 +139,11 @@ impl Compiler for Fake {
     /// What is compiled runs what was captured when it was verified.
     type Compiled = FakeCompiled;
     type Search = ();
+    type Feed<'a> = ();
+
+    fn feed(&mut self, (): &mut ()) -> Result<(), Refusal> {
+        if Script::take(Step::Feed) { Err(Refusal::Moved { what: "scripted".to_owned() }) } else { Ok(()) }
+    }
 
     fn start(&mut self, _drafts: [(); 2], fuel: Option<usize>) {
         SCRIPT.with_borrow_mut(|script| script.fuel = fuel);
@@ -177,7 +186,10 @@ impl Compiler for Fake {
         Ok(())
     }
 
-    fn replay(&mut self, compiled: &FakeCompiled) -> Result<(), Refusal> {
+    fn replay(&mut self, compiled: &FakeCompiled, feed: Option<&mut ()>) -> Result<(), Refusal> {
+        if feed.is_some() {
+            Script::take(Step::FedByGraph);
+        }
         if Script::take(Step::ReplayCompiled) {
             return Err(Refusal::Moved { what: "scripted".to_owned() });
         }

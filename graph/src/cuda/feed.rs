@@ -1,0 +1,137 @@
+//! Values of a step on their way to its inputs, as a launch of their own or as the first node of the graph that is the step.
+
+use std::cell::Cell;
+use std::fmt;
+use std::ptr;
+
+use candle_core::Tensor;
+use cudarc::driver::{CudaFunction, sys};
+
+use super::driver::check;
+use super::emit::params_of;
+use super::executable::Exec;
+use super::raw::RawGraph;
+use super::session::Session;
+use super::staging::StagingRing;
+use crate::kernels::{Copies, MAX_COPIES, WordCopy};
+use crate::reason::{Refusal, Stage};
+
+/// Copies that a step begins with. Who takes the step makes them: [`run`](Self::run), or
+/// [`CompiledGraph::replay_fed`](super::CompiledGraph::replay_fed). One that is dropped before copies nothing.
+#[must_use = "nothing is copied before somebody makes the copies"]
+pub struct Feed<'r> {
+    ring: &'r mut StagingRing,
+    /// The pinned buffer that is read; absent where none is.
+    buffer: Option<usize>,
+    /// What is still to be done.
+    copies: Vec<WordCopy>,
+    /// What the addresses belong to.
+    _held: Vec<Tensor>,
+}
+
+impl<'r> Feed<'r> {
+    pub(super) fn new(
+        ring: &'r mut StagingRing,
+        buffer: Option<usize>,
+        copies: Vec<WordCopy>,
+        held: Vec<Tensor>,
+    ) -> Self {
+        Self { ring, buffer, copies, _held: held }
+    }
+
+    /// Enqueues the copies, unless that was done.
+    ///
+    /// # Errors
+    /// [`Refusal::Driver`].
+    /// # Sync
+    /// none
+    pub fn run(&mut self) -> Result<(), Refusal> {
+        if !self.copies.is_empty() {
+            self.ring.run(self.buffer, &self.copies).map_err(|error| Refusal::Driver {
+                call: "a copy to the inputs of a step",
+                stage: Stage::Launch,
+                message: error.to_string(),
+            })?;
+            self.copies.clear();
+        }
+        Ok(())
+    }
+
+    /// The copies, where one launch on the stream of `session` can make them.
+    pub(super) fn for_a_graph(&self, session: &Session) -> Option<&[WordCopy]> {
+        let is_here = self.ring.is_on(session) && (1..=MAX_COPIES).contains(&self.copies.len());
+        is_here.then_some(&self.copies)
+    }
+
+    /// A graph that makes the copies was enqueued.
+    pub(super) fn enqueued(&mut self) {
+        if let Some(buffer) = self.buffer {
+            self.ring.is_read(buffer);
+        }
+        self.copies.clear();
+    }
+}
+
+impl fmt::Debug for Feed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feed").field("copies", &self.copies.len()).finish_non_exhaustive()
+    }
+}
+
+/// The first node of an executable graph: a kernel that copies, each time other words.
+pub(super) struct FeedNode {
+    node: sys::CUgraphNode,
+    function: CudaFunction,
+    /// Whether the executable graph may copy anything.
+    is_set: Cell<bool>,
+    /// What the node is of: an executable graph is told by it what to change.
+    _graph: RawGraph,
+}
+
+// SAFETY: the node is the graph's, which goes along; the driver's graphs may be used from any thread, one at a time.
+unsafe impl Send for FeedNode {}
+
+impl FeedNode {
+    /// Adds a kernel that copies nothing to a graph that is empty.
+    pub(super) fn add(graph: sys::CUgraph, function: &CudaFunction) -> Result<sys::CUgraphNode, Refusal> {
+        let mut node = ptr::null_mut();
+        with_params(function, &[], |params| {
+            // SAFETY: the graph is live, and the driver copies the arguments, which are those of the kernel.
+            let result = unsafe { sys::cuGraphAddKernelNode_v2(&raw mut node, graph, ptr::null(), 0, params) };
+            check(result, "cuGraphAddKernelNode", Stage::Compile)
+        })?;
+        Ok(node)
+    }
+
+    /// Of a graph that [`Self::add`] was the first to add to, and that was made executable since.
+    pub(super) fn new(graph: RawGraph, node: sys::CUgraphNode, function: CudaFunction) -> Self {
+        Self { node, function, is_set: Cell::new(false), _graph: graph }
+    }
+
+    /// What the next launches of `exec` copy, at most [`MAX_COPIES`]; those that are enqueued keep theirs.
+    pub(super) fn set(&self, exec: &Exec, copies: &[WordCopy]) -> Result<(), Refusal> {
+        if copies.is_empty() && !self.is_set.get() {
+            return Ok(());
+        }
+        // Also where the driver fails half-way.
+        self.is_set.set(true);
+        with_params(&self.function, copies, |params| exec.set_kernel(self.node, params))?;
+        self.is_set.set(!copies.is_empty());
+        Ok(())
+    }
+}
+
+/// Hands `then` what a node of the copying kernel is made of.
+fn with_params(
+    function: &CudaFunction,
+    copies: &[WordCopy],
+    then: impl FnOnce(*const sys::CUDA_KERNEL_NODE_PARAMS) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let (mut table, config) = Copies::of(copies);
+    let mut arguments = [(&raw mut table).cast()];
+    let mut params = params_of(function.cu_function());
+    (params.gridDimX, params.gridDimY, params.gridDimZ) = config.grid_dim;
+    (params.blockDimX, params.blockDimY, params.blockDimZ) = config.block_dim;
+    params.kernelParams = arguments.as_mut_ptr();
+    then(&raw const params)
+}
