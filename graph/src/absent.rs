@@ -418,6 +418,11 @@ impl StagingRing {
 }
 
 impl Feed<'_> {
+    /// Copies of tensors to others.
+    pub(crate) fn of(session: &Session, _copies: &[(&Tensor, &Tensor)]) -> Option<Self> {
+        match *session {}
+    }
+
     /// Enqueues the copies.
     ///
     /// # Errors

@@ -80,6 +80,8 @@ struct Job {
     /// Memory whose bytes mean nothing after a step.
     scratch: Range<u64>,
     options: CompileOptions,
+    /// What a graph that is fed begins with.
+    copying: Option<CudaFunction>,
 }
 
 /// What graphs of a region are made from, with any set of passes.
@@ -180,8 +182,11 @@ fn job(session: &Session, drafts: [Draft; 2], options: CompileOptions) -> Result
     }
     // Constants that the regions read may still be on their way to the device.
     let side = SideStream::after(session)?;
+    // Loaded here: an error that is parked in the context is for the thread that trains.
+    let copying = options.is_fed.then(|| copying_kernel(session.device())).transpose();
+    let copying = copying.map_err(|error| not_compiled("no_copying", error.to_string()))?;
     let (session, scratch) = (session.clone(), session.workspace());
-    Ok(Job { session, drafts, side, scratch, options })
+    Ok(Job { session, drafts, side, scratch, options, copying })
 }
 
 impl Job {
@@ -265,7 +270,7 @@ impl Source {
         clock: &SystemClock,
         unwanted: &Unwanted,
     ) -> Result<Rewritten, Refusal> {
-        let Self { job: Job { session, side, scratch, options, .. }, reading, lifted, .. } = &*self;
+        let Self { job: Job { session, side, scratch, options, copying, .. }, reading, lifted, .. } = &*self;
         let mut times = CompileTimes { lift: clock.now(), ..CompileTimes::default() };
         unwanted.check()?;
 
@@ -306,10 +311,8 @@ impl Source {
                 built => built,
             }
         };
-        let copying = options.is_fed.then(|| copying_kernel(session.device())).transpose();
-        let copying = copying.map_err(|error| not_compiled("no_copying", error.to_string()))?;
         let (exec, Emitted { graph, edges, feed }) = executable(program, copying.as_ref())?;
-        let feed = feed.zip(copying).map(|(node, copying)| FeedNode::new(graph, node, copying));
+        let feed = feed.zip(copying.clone()).map(|(node, copying)| FeedNode::new(graph, node, copying));
         let once_exec = (!once.nodes.is_empty()).then(|| executable(once, None)).transpose()?.map(|(exec, _)| exec);
         times.instantiate = clock.now() - mark;
 

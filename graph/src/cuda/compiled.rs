@@ -99,7 +99,7 @@ impl CompiledGraph {
     pub fn replay_fed(&self, feed: &mut Feed<'_>) -> Result<(), Refusal> {
         self.check()?;
         match feed.for_a_graph(&self.session).filter(|_| self.feed.is_some()) {
-            Some(copies) => self.launch(copies).map(|()| feed.enqueued()),
+            Some(copies) => self.launch(copies).map(|()| feed.mark_enqueued()),
             None => {
                 feed.run()?;
                 self.launch(&[])

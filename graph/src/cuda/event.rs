@@ -35,6 +35,11 @@ impl DeviceTimer {
         self.last_ms
     }
 
+    /// Lets go of the last time, and of what is under way: it is no longer of what is done now.
+    pub(crate) fn forget(&mut self) {
+        (self.under_way, self.last_ms) = (false, None);
+    }
+
     fn poll(&mut self) {
         if self.under_way && self.end.is_complete() {
             self.last_ms = self.start.elapsed_ms(&self.end).ok().map(f64::from);

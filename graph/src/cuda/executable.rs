@@ -189,7 +189,7 @@ pub(super) struct Exec {
     session: Session,
 }
 
-// SAFETY: the driver's graph objects may be used from any thread, one at a time; `launch` and `upload` are the only uses, go through
+// SAFETY: the driver's graph objects may be used from any thread, one at a time; `launch`, `upload` and `set_kernel` are the only uses, go through
 // a shared reference to a value that is not `Sync`, and have the context current on the calling thread.
 unsafe impl Send for Exec {}
 
@@ -218,15 +218,18 @@ impl Exec {
             .map_err(refused("cuGraphUpload", Stage::Instantiate))
     }
 
-    /// Gives a kernel of the graph other arguments and another grid, from the next launch on. `node` is that of the graph which
-    /// this was made from, and alive.
-    pub(super) fn set_kernel(
+    /// Gives a kernel of the graph other arguments and another grid, from the next launch on.
+    ///
+    /// # Safety
+    /// The node is of the graph that this was made from, which is alive, and the arguments are those of its kernel. What they point at
+    /// lives until each launch with them is over.
+    pub(super) unsafe fn set_kernel(
         &self,
         node: sys::CUgraphNode,
         params: *const sys::CUDA_KERNEL_NODE_PARAMS,
     ) -> Result<(), Refusal> {
         self.session.context().bind_to_thread().map_err(refused("cuCtxSetCurrent", Stage::Launch))?;
-        // SAFETY: both handles are live, and the driver copies the arguments, which the caller made for this kernel.
+        // SAFETY: both handles are live, and the driver copies the arguments.
         let result = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.exec, node, params) };
         check(result, "cuGraphExecKernelNodeSetParams", Stage::Launch)
     }

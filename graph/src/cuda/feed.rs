@@ -13,16 +13,16 @@ use super::executable::Exec;
 use super::raw::RawGraph;
 use super::session::Session;
 use super::staging::StagingRing;
-use crate::kernels::{Copies, MAX_COPIES, WordCopy};
+use crate::kernels::{Copies, MAX_COPIES, WordCopy, copy_words, word_copy};
 use crate::reason::{Refusal, Stage};
 
 /// Copies that a step begins with. Who takes the step makes them: [`run`](Self::run), or
-/// [`CompiledGraph::replay_fed`](super::CompiledGraph::replay_fed). One that is dropped before copies nothing.
+/// [`CompiledGraph::replay_fed`](super::CompiledGraph::replay_fed). One that is dropped before copies no more than was enqueued already.
 #[must_use = "nothing is copied before somebody makes the copies"]
 pub struct Feed<'r> {
-    ring: &'r mut StagingRing,
+    session: Session,
     /// The pinned buffer that is read; absent where none is.
-    buffer: Option<usize>,
+    buffer: Option<(&'r mut StagingRing, usize)>,
     /// What is still to be done.
     copies: Vec<WordCopy>,
     /// What the addresses belong to.
@@ -30,13 +30,22 @@ pub struct Feed<'r> {
 }
 
 impl<'r> Feed<'r> {
+    /// Copies on the stream of `session`.
     pub(super) fn new(
-        ring: &'r mut StagingRing,
-        buffer: Option<usize>,
+        session: Session,
+        buffer: Option<(&'r mut StagingRing, usize)>,
         copies: Vec<WordCopy>,
         held: Vec<Tensor>,
     ) -> Self {
-        Self { ring, buffer, copies, _held: held }
+        Self { session, buffer, copies, _held: held }
+    }
+
+    /// Copies of tensors to others, in no order; absent where one of them is not to a contiguous tensor on the session's device of the
+    /// same type and size, in whole words of 4 bytes. What is written shares no memory with another tensor given here.
+    pub(crate) fn of(session: &Session, copies: &[(&Tensor, &Tensor)]) -> Option<Self> {
+        let held = copies.iter().flat_map(|(from, to)| [*from, *to]).cloned().collect();
+        let copies = copies.iter().map(|(from, to)| word_copy(from, to)).collect::<Option<_>>()?;
+        Some(Self::new(session.clone(), None, copies, held))
     }
 
     /// Enqueues the copies, unless that was done.
@@ -46,27 +55,32 @@ impl<'r> Feed<'r> {
     /// # Sync
     /// none
     pub fn run(&mut self) -> Result<(), Refusal> {
-        if !self.copies.is_empty() {
-            self.ring.run(self.buffer, &self.copies).map_err(|error| Refusal::Driver {
-                call: "a copy to the inputs of a step",
-                stage: Stage::Launch,
-                message: error.to_string(),
-            })?;
-            self.copies.clear();
-        }
+        let copied = match &mut self.buffer {
+            _ if self.copies.is_empty() => return Ok(()),
+            Some((ring, buffer)) => ring.enqueue(*buffer, &self.copies),
+            // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the stream.
+            None => unsafe { copy_words(self.session.device(), &self.copies) },
+        };
+        copied.map_err(|error| Refusal::Driver {
+            call: "a copy to the inputs of a step",
+            stage: Stage::Launch,
+            message: error.to_string(),
+        })?;
+        self.copies.clear();
         Ok(())
     }
 
     /// The copies, where one launch on the stream of `session` can make them.
     pub(super) fn for_a_graph(&self, session: &Session) -> Option<&[WordCopy]> {
-        let is_here = self.ring.is_on(session) && (1..=MAX_COPIES).contains(&self.copies.len());
+        let is_here = self.session.stream().cu_stream() == session.stream().cu_stream();
+        let is_here = is_here && (1..=MAX_COPIES).contains(&self.copies.len());
         is_here.then_some(&self.copies)
     }
 
     /// A graph that makes the copies was enqueued.
-    pub(super) fn enqueued(&mut self) {
-        if let Some(buffer) = self.buffer {
-            self.ring.is_read(buffer);
+    pub(super) fn mark_enqueued(&mut self) {
+        if let Some((ring, buffer)) = &mut self.buffer {
+            ring.mark_read(*buffer);
         }
         self.copies.clear();
     }
@@ -82,8 +96,8 @@ impl fmt::Debug for Feed<'_> {
 pub(super) struct FeedNode {
     node: sys::CUgraphNode,
     function: CudaFunction,
-    /// Whether the executable graph may copy anything.
-    is_set: Cell<bool>,
+    /// Whether the next launch may copy anything.
+    may_copy: Cell<bool>,
     /// What the node is of: an executable graph is told by it what to change.
     _graph: RawGraph,
 }
@@ -105,18 +119,19 @@ impl FeedNode {
 
     /// Of a graph that [`Self::add`] was the first to add to, and that was made executable since.
     pub(super) fn new(graph: RawGraph, node: sys::CUgraphNode, function: CudaFunction) -> Self {
-        Self { node, function, is_set: Cell::new(false), _graph: graph }
+        Self { node, function, may_copy: Cell::new(false), _graph: graph }
     }
 
     /// What the next launches of `exec` copy, at most [`MAX_COPIES`]; those that are enqueued keep theirs.
     pub(super) fn set(&self, exec: &Exec, copies: &[WordCopy]) -> Result<(), Refusal> {
-        if copies.is_empty() && !self.is_set.get() {
+        if copies.is_empty() && !self.may_copy.get() {
             return Ok(());
         }
         // Also where the driver fails half-way.
-        self.is_set.set(true);
-        with_params(&self.function, copies, |params| exec.set_kernel(self.node, params))?;
-        self.is_set.set(!copies.is_empty());
+        self.may_copy.set(true);
+        // SAFETY: the node is of the graph that `exec` was made from, and goes along; the arguments are those of its kernel.
+        with_params(&self.function, copies, |params| unsafe { exec.set_kernel(self.node, params) })?;
+        self.may_copy.set(!copies.is_empty());
         Ok(())
     }
 }

@@ -42,7 +42,7 @@ impl RawGraph {
 impl Drop for RawGraph {
     fn drop(&mut self) {
         if let Some(graph) = self.0.take() {
-            // SAFETY: the graph's executable forms do not need it, and nobody else has the handle.
+            // SAFETY: the graph's executable forms do not need it to run, and nobody else has the handle.
             if let Err(error) = unsafe { result::graph::destroy(graph) } {
                 tracing::debug!(%error, "a graph was not destroyed");
             }

@@ -79,7 +79,7 @@ impl StagingRing {
     /// # Errors
     /// When a part does not fit its tensor, before anything is copied; when the device fails.
     /// # Sync
-    /// waits for the copy that used this buffer before, one turn of the ring ago
+    /// waits for the copy that used this buffer before, one turn of the ring ago, or for the graph that made it
     pub fn stage(&mut self, parts: &[(HostSlice<'_>, &Tensor)]) -> candle_core::Result<()> {
         self.stage_beside(parts, &[])
     }
@@ -90,7 +90,7 @@ impl StagingRing {
     /// # Errors
     /// Those of [`Self::stage`] and [`Session::copy_all`]: what does not fit is found before anything is copied.
     /// # Sync
-    /// waits for the copy that used this buffer before, one turn of the ring ago
+    /// waits for the copy that used this buffer before, one turn of the ring ago, or for the graph that made it
     pub fn stage_beside(
         &mut self,
         parts: &[(HostSlice<'_>, &Tensor)],
@@ -100,12 +100,12 @@ impl StagingRing {
     }
 
     /// Brings the parts into a pinned buffer, for whoever takes the [`Feed`] to copy them from there to their tensors, and tensors to others.
-    /// What a launch for 32 copies cannot read is enqueued before this comes back.
+    /// Large parts, and those of a lane of their own, are on their way when this comes back.
     ///
     /// # Errors
     /// Those of [`Self::stage_beside`].
     /// # Sync
-    /// waits for the copy that used this buffer before, one turn of the ring ago
+    /// waits for the copy that used this buffer before, one turn of the ring ago, or for the graph that made it
     pub fn feed(
         &mut self,
         parts: &[(HostSlice<'_>, &Tensor)],
@@ -123,7 +123,7 @@ impl StagingRing {
         let held = copies.iter().flat_map(|(from, to)| [*from, *to]).chain(parts.iter().map(|(_, tensor)| *tensor));
         let held: Vec<Tensor> = held.cloned().collect();
         if parts.is_empty() {
-            return Ok(Feed::new(self, None, words_beside, held));
+            return Ok(Feed::new(self.session.clone(), None, words_beside, held));
         }
         let mut offsets = Vec::with_capacity(parts.len());
         let mut words = 0;
@@ -142,7 +142,7 @@ impl StagingRing {
             let targets = targets.collect::<candle_core::Result<Vec<_>>>()?;
             if words > MAX_READ {
                 self.copy(index, &targets).map_err(wrap)?;
-                return Ok(Feed::new(self, None, words_beside, held));
+                return Ok(Feed::new(self.session.clone(), None, words_beside, held));
             }
             // With unified addressing, which every 64-bit system has, page-locked memory has the same address for host and devices.
             let pinned = &self.slots[index].pinned;
@@ -150,7 +150,7 @@ impl StagingRing {
                 let from = pinned.source(copy).as_ptr() as u64;
                 WordCopy { from, to: copy.to, words: copy.words }
             }));
-            return Ok(Feed::new(self, Some(index), words_beside, held));
+            return Ok(Feed::new(self.session.clone(), Some((self, index)), words_beside, held));
         }
         let slot = &self.slots[index];
         let whole = Copy { from: 0, words, to: slot.device.device_ptr(&self.lane).0 };
@@ -163,35 +163,31 @@ impl StagingRing {
         let marked = if self.overlaps { mark(&slot.consumed, self.session.stream()) } else { Ok(()) };
         done?;
         marked.map_err(wrap)?;
-        Ok(Feed::new(self, None, words_beside, held))
+        Ok(Feed::new(self.session.clone(), None, words_beside, held))
     }
 
     /// Enqueues the copies of a feed, some of which read this pinned buffer.
-    pub(super) fn run(&mut self, buffer: Option<usize>, copies: &[WordCopy]) -> candle_core::Result<()> {
-        match (buffer, copies) {
-            // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the stream.
-            (None, copies) => unsafe { copy_words(self.session.device(), copies) },
-            (Some(index), [copy]) => {
+    pub(super) fn enqueue(&mut self, index: usize, copies: &[WordCopy]) -> candle_core::Result<()> {
+        match copies {
+            // A part alone: it is at the start of the buffer.
+            [copy] => {
                 let copy = Copy { from: 0, words: copy.words, to: copy.to };
                 self.copy(index, &[copy]).map_err(candle_core::Error::wrap)
             }
-            (Some(index), copies) => self.read(index, copies),
+            copies => self.read(index, copies),
         }
     }
 
-    /// Whether copies of a feed run on the stream of `session`.
-    pub(super) fn is_on(&self, session: &Session) -> bool {
-        self.session.stream().cu_stream() == session.stream().cu_stream()
-    }
-
-    /// A launch that reads a pinned buffer was enqueued on the compute stream.
-    pub(super) fn is_read(&self, index: usize) {
+    /// A graph that reads a pinned buffer was enqueued on the compute stream.
+    pub(super) fn mark_read(&mut self, index: usize) {
+        self.timer.forget();
         if let Err(error) = mark(&self.slots[index].copied, self.session.stream()) {
             tracing::warn!(%error, "the device was waited for: it does not say when a staging buffer is free");
         }
     }
 
-    /// Time of the last copy to the device that was measured, ms, with copies of tensors in the same launch; absent before the first one.
+    /// Time of the last copy to the device that was measured, ms, with copies of tensors in the same launch; absent before the first one, and
+    /// once a graph made them.
     pub fn copy_ms(&mut self) -> Option<f64> {
         self.timer.last_ms()
     }

@@ -27,6 +27,9 @@ pub trait Backend: Compiler + Debug + Sized {
     /// [`Refusal::SharedDevice`].
     fn enter(&self) -> Result<(), Refusal>;
 
+    /// Copies of tensors to others for a step to begin with; absent where it cannot make them.
+    fn copies(&self, copies: &[(&Tensor, &Tensor)]) -> Option<Self::Feed<'static>>;
+
     /// Runs `work` eagerly so that constants that it uploads are kept for a capture.
     fn warm<R>(&self, work: impl FnOnce() -> R) -> R;
 

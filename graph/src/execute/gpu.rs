@@ -131,6 +131,10 @@ impl Backend for Gpu {
         self.session.enter()
     }
 
+    fn copies(&self, copies: &[(&Tensor, &Tensor)]) -> Option<Feed<'static>> {
+        Feed::of(&self.session, copies)
+    }
+
     fn warm<R>(&self, work: impl FnOnce() -> R) -> R {
         self.session.warm(work)
     }

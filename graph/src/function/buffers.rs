@@ -36,6 +36,11 @@ impl Buffers {
         [named("input", &self.inputs), named("output", &self.outputs)].concat()
     }
 
+    /// Each input with the buffer that it is copied to.
+    pub(super) fn copies<'a>(&'a self, inputs: &[&'a Tensor]) -> Vec<(&'a Tensor, &'a Tensor)> {
+        inputs.iter().copied().zip(self.inputs.iter().map(Var::as_tensor)).collect()
+    }
+
     pub(super) fn load(&self, inputs: &[&Tensor], stage: Stage) -> std::result::Result<(), Refusal> {
         self.inputs.iter().zip(inputs).try_for_each(|(buffer, input)| buffer.set(input)).map_err(refused(stage))
     }

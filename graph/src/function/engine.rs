@@ -123,7 +123,7 @@ impl<B: Backend> Graphs<B> {
             return run_eagerly(inputs, function).map(Results::Fresh);
         }
         match self.load(&key, inputs) {
-            Ok(device) => self.step(eager, &key, device, inputs, function),
+            Ok((device, feed)) => self.step(eager, &key, (device, feed), inputs, function),
             // Not even eagerly: the other thread may be recording.
             Err(refusal @ Refusal::SharedDevice) => Err(Error::wrap(refusal)),
             Err(refusal) => {
@@ -137,14 +137,14 @@ impl<B: Backend> Graphs<B> {
         &mut self,
         eager: &mut Eager,
         key: &GraphKey,
-        device: usize,
+        (device, feed): (usize, Option<B::Feed<'static>>),
         inputs: &[&Tensor],
         function: Function<'_>,
     ) -> Result<Results> {
         let backend = self.devices[device].1.as_mut().expect("a device that was opened");
         let mut call = Call { function, inputs, results: Vec::new() };
         let num_fallbacks = self.executor.stats_of(key).fallbacks;
-        match self.executor.step(backend, eager, (key, 0), (&mut call, None), &mut ()) {
+        match self.executor.step(backend, eager, (key, 0), (&mut call, feed), &mut ()) {
             Ok(Ran::Replayed(_)) => {
                 let buffers = self.executor.inputs_of(key);
                 Ok(Results::Static(buffers.expect("what was replayed has buffers").results()))
@@ -192,12 +192,19 @@ impl<B: Backend> Graphs<B> {
         key
     }
 
-    /// Copies the inputs to the static ones of their key; returns the index of their device.
-    fn load(&mut self, key: &GraphKey, inputs: &[&Tensor]) -> std::result::Result<usize, Refusal> {
+    /// The index of the inputs' device, and the copies of the inputs to the static ones of their key, where they were not made here.
+    fn load(
+        &mut self,
+        key: &GraphKey,
+        inputs: &[&Tensor],
+    ) -> std::result::Result<(usize, Option<B::Feed<'static>>), Refusal> {
         let device = self.open(inputs)?;
         let buffers = self.executor.inputs(key, || Ok((key.clone(), Buffers::new(inputs)?)))?;
-        buffers.load(inputs, Stage::Launch)?;
-        Ok(device)
+        let feed = self.devices[device].1.as_ref().and_then(|backend| backend.copies(&buffers.copies(inputs)));
+        if feed.is_none() {
+            buffers.load(inputs, Stage::Launch)?;
+        }
+        Ok((device, feed))
     }
 
     /// Lets go of the buffers of a key that runs eagerly from now on.
@@ -233,7 +240,12 @@ impl<B: Backend> Graphs<B> {
         if self.devices[index].1.is_none() {
             // A call gives the bits of the function: no pass that changes any.
             let kernel_cache = self.config.compile_cache.clone();
-            let options = CompileOptions { kernel_cache, fault: self.fault, ..CompileOptions::new(PassSet::exact()) };
+            let options = CompileOptions {
+                kernel_cache,
+                is_fed: true,
+                fault: self.fault,
+                ..CompileOptions::new(PassSet::exact())
+            };
             self.devices[index].1 = Some(B::open(device, options)?);
         }
         Ok(index)

@@ -10,7 +10,9 @@ mod verify;
 use crate::launch::Image;
 
 pub use pieces::gather;
-pub(crate) use pieces::{Copies, MAX_COPIES, WordCopy, copy_all, copy_words, copying_kernel, scatter, word_copies};
+pub(crate) use pieces::{
+    Copies, MAX_COPIES, WordCopy, copy_all, copy_words, copying_kernel, scatter, word_copies, word_copy,
+};
 pub(crate) use verify::{COUNTS_PER_SPAN, CopiedSpan, count_differences, exchange_spans};
 
 static IMAGE: Image = Image::new(include_bytes!(concat!(env!("OUT_DIR"), "/graph.fatbin")));

@@ -64,22 +64,31 @@ pub(crate) fn scatter(device: &CudaDevice, flat: &CudaSlice<u32>, targets: &[(us
     move_pieces(device, Direction::FromFlat, flat.device_ptr(&device.cuda_stream()).0, targets)
 }
 
-/// Copies contiguous tensors to others of the same type and size, of 4 or 8 bytes per element.
+/// Copies contiguous tensors to others of the same type and size, in words of 4 bytes.
 pub(crate) fn copy_all(device: &CudaDevice, copies: &[(&Tensor, &Tensor)]) -> Result<()> {
     // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the device's stream.
     unsafe { copy_words(device, &word_copies(copies)?) }
 }
 
-/// Where the words of these copies are, once both tensors of each are seen to be contiguous and alike.
+/// Where the words of these copies are.
 pub(crate) fn word_copies(copies: &[(&Tensor, &Tensor)]) -> Result<Vec<WordCopy>> {
-    let copy = |(from, to): &(&Tensor, &Tensor)| {
-        let is_like = from.dtype() == to.dtype() && from.elem_count() == to.elem_count();
-        if !is_like || !matches!(from.dtype().size_in_bytes(), 4 | 8) {
-            candle_core::bail!("a copy from {from:?} to {to:?}: expected the same size, and words of 4 or 8 bytes")
-        }
-        Ok(WordCopy { from: address(from)?, to: address(to)?, words: words(from) })
+    let copy = |(from, to): &(&Tensor, &Tensor)| match word_copy(from, to) {
+        Some(copy) => Ok(copy),
+        None => candle_core::bail!(
+            "a copy from {from:?} to {to:?}: expected contiguous tensors on the GPU of the same type and size, in whole words of 4 bytes"
+        ),
     };
     copies.iter().map(copy).collect()
+}
+
+/// Where the words of a copy are; absent where the tensors are not contiguous and alike on the GPU, or not whole words.
+pub(crate) fn word_copy(from: &Tensor, to: &Tensor) -> Option<WordCopy> {
+    let is_alike = from.dtype() == to.dtype() && from.elem_count() == to.elem_count();
+    if !is_alike || !bytes(from).is_multiple_of(4) || !from.is_contiguous() || !to.is_contiguous() {
+        return None;
+    }
+    let copy = WordCopy { from: address(from).ok()?, to: address(to).ok()?, words: words(from) };
+    (copy.from | copy.to).is_multiple_of(4).then_some(copy)
 }
 
 /// Words on their way from one address that the device reads to one that it writes.

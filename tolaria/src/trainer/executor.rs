@@ -109,7 +109,9 @@ impl StepExecutor {
             return Ok(executor);
         }
         let kernel_cache = config.compile_cache.clone();
-        let options = CompileOptions { kernel_cache, is_fed: true, ..CompileOptions::new(PassSet::all()) };
+        // Copies on a stream of their own are no part of a graph.
+        let is_fed = !config.prefetch;
+        let options = CompileOptions { kernel_cache, is_fed, ..CompileOptions::new(PassSet::all()) };
         // Also when steps run eagerly: all ways of running a step then use the same work space, and give the same bits.
         let open = || Session::claimed(device, claim.clone()).and_then(|session| Gpu::new(session, options.clone()));
         match open().and_then(|gpu| Ok((gpu, open()?))) {

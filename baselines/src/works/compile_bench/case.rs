@@ -67,9 +67,7 @@ pub(super) fn measure(
     let mut ways = [
         Way::new("eager", |gpu| eagerly.eagerly(gpu)),
         Way::new("graph", |_| replayed.replayed(&graph)),
-        Way::new("compiled", |gpu| {
-            step.compiled(gpu, &compiled, |launch| launches.push(us(launch)))
-        }),
+        Way::new("compiled", |gpu| step.compiled(gpu, &compiled, |launch| launches.push(us(launch)))),
     ];
     measure_ways(gpu, &case, unit_of(name), &mut ways, samples)?;
     drop(ways);

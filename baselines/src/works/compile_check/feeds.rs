@@ -14,17 +14,20 @@ use crate::gpu::growing::differing;
 use crate::gpu::open::{Gpu, capture, refused};
 use crate::gpu::report::{Broken, Report, promise};
 
-/// Steps that are enqueued without a wait, through a ring of two buffers.
+/// Turns through a ring of two buffers.
 const TURNS: u16 = 60;
+/// Of these so many are enqueued without a wait: a sum of `f32` still shows what the first of them added.
+const AT_ONCE: u16 = 12;
+/// Copies that one launch makes.
+const MOST: usize = 32;
 
 pub(super) fn run(gpu: &Gpu, eager: &mut Eager, report: &mut Report) {
     for is_fed in [true, false] {
         let name = if is_fed { "feed.steps" } else { "feed.steps.apart" };
         report.check(name, |_| steps(gpu, eager, is_fed));
     }
-    // One launch makes up to 32 copies.
-    for num_parts in [1, 2, 32, 33] {
-        report.check(format!("feed.parts.{num_parts}"), |_| parts(gpu, eager, num_parts));
+    for num_copies in [1, 2, MOST, MOST + 1] {
+        report.check(format!("feed.copies.{num_copies}"), |_| copies(gpu, eager, num_copies));
     }
 }
 
@@ -52,16 +55,15 @@ fn steps(gpu: &Gpu, eager: &mut Eager, is_fed: bool) -> Result<String, Broken> {
     Ok(format!("{STEPS} steps, every other one handed its values, with the bits of eager ones"))
 }
 
-/// A sum that halves what it was and adds so many parts, each turn with its own numbers, while the device has something else to do.
-fn parts(gpu: &Gpu, eager: &mut Eager, num_parts: u16) -> Result<String, Broken> {
+/// A sum that halves what it was and adds so many inputs, each turn with its own numbers, while the device has something else to do. All come
+/// from the host but the last of several.
+fn copies(gpu: &Gpu, eager: &mut Eager, num_copies: usize) -> Result<String, Broken> {
     let zeros = |len: usize| Tensor::zeros(len, DType::F32, &gpu.device);
-    let inputs =
-        (0..num_parts).map(|part| zeros(1 + usize::from(part) % 7)).collect::<candle_core::Result<Vec<_>>>()?;
-    let copied = zeros(5)?;
-    let all: Vec<&Tensor> = inputs.iter().chain([&copied]).collect();
-    let sum = zeros(all.iter().map(|input| input.elem_count()).sum())?;
+    let inputs = (0..num_copies).map(|input| zeros(1 + input % 7)).collect::<candle_core::Result<Vec<_>>>()?;
+    let num_parts = (num_copies - 1).max(1);
+    let sum = zeros(inputs.iter().map(Tensor::elem_count).sum())?;
     let region = || {
-        let next = ((&sum * 0.5)? + Tensor::cat(&all, 0)?)?;
+        let next = ((&sum * 0.5)? + Tensor::cat(&inputs, 0)?)?;
         Ok::<_, crate::error::Error>(sum.slice_set(&next, 0, 0)?)
     };
     (0..2).try_for_each(|_| gpu.session.warm(region))?;
@@ -77,30 +79,33 @@ fn parts(gpu: &Gpu, eager: &mut Eager, num_parts: u16) -> Result<String, Broken>
         start(gpu, drafts, options(true))?.wait().map_err(|refusal| refused("compiling", refusal))?;
     compiled.verify(&captured, POISON).map_err(|refusal| refused("the comparison", refusal))?;
 
-    let value = |turn: u16, part: u16, index: u16| f32::from(7 * turn + 3 * part + index % 13 + 1);
-    let values = |turn: u16| -> Vec<Vec<f32>> {
-        let part = |(part, input): (u16, &&Tensor)| {
-            (0..).take(input.elem_count()).map(|index| value(turn, part, index)).collect()
-        };
-        (0..).zip(&all).map(part).collect()
+    let value = |turn: u16, input: u16, index: u16| f32::from(7 * turn + 3 * input + index % 13 + 1);
+    let values = |turn: u16, (input, tensor): (u16, &Tensor)| -> Vec<f32> {
+        (0..).take(tensor.elem_count()).map(|index| value(turn, input, index)).collect()
     };
     let mut ring = StagingRing::new(&gpu.session, NonZeroUsize::new(2).expect("2 is not 0"), StagingLane::Compute)?;
     let busy = Tensor::ones((2048, 2048), DType::F32, &gpu.device)?;
     let mut expected = vec![0.0_f32; sum.elem_count()];
     for turn in 0..TURNS {
-        let values = values(turn);
-        let (beside, parts) = values.split_last().expect("one is copied on the device");
-        let beside = Tensor::new(beside.as_slice(), &gpu.device)?;
+        let values: Vec<Vec<f32>> = (0..).zip(&inputs).map(|input| values(turn, input)).collect();
+        let (parts, beside) = values.split_at(num_parts);
         let parts: Vec<_> = parts.iter().zip(&inputs).map(|(part, input)| (HostSlice::F32(part), input)).collect();
+        let beside = beside.iter().map(|values| Tensor::new(values.as_slice(), &gpu.device));
+        let beside = beside.collect::<candle_core::Result<Vec<_>>>()?;
+        let beside: Vec<_> = beside.iter().zip(&inputs[num_parts..]).collect();
         busy.matmul(&busy)?;
-        let mut feed = ring.feed(&parts, &[(&beside, &copied)])?;
+        let mut feed = ring.feed(&parts, &beside)?;
         compiled.replay_fed(&mut feed).map_err(|refusal| refused("a fed replay", refusal))?;
         for (sum, value) in expected.iter_mut().zip(values.iter().flatten()) {
             *sum = *sum * 0.5 + value;
         }
+        if (turn + 1) % AT_ONCE == 0 {
+            let different = differing(&read_vec(&sum, "a sum", &mut HostReads::default())?, &expected);
+            promise(different == 0, || format!("{different} of {} sums differ after turn {turn}", expected.len()))?;
+        }
     }
-    let found = read_vec(&sum, "a sum", &mut HostReads::default())?;
-    let different = differing(&found, &expected);
-    promise(different == 0, || format!("{different} of {} sums differ after {TURNS} turns", expected.len()))?;
-    Ok(format!("{TURNS} turns of {num_parts} parts and a copy beside them, {} sums", expected.len()))
+    // Launches of their own are measured, from the first on.
+    let is_by_graph = ring.copy_ms().is_none();
+    promise(is_by_graph == (num_copies <= MOST), || format!("copied by the graph: {is_by_graph}"))?;
+    Ok(format!("{TURNS} turns of {num_copies} copies, by the graph: {is_by_graph}, {} sums", expected.len()))
 }

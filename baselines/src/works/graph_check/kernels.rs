@@ -148,8 +148,18 @@ fn copies(gpu: &Gpu) -> Result<String, Broken> {
         sources.push(whole.narrow(0, index % 2, len)?);
         targets.push(Tensor::zeros(len, dtype, &gpu.device)?);
     }
+    // Whole words of smaller types.
+    for (len, dtype) in [(1000, DType::BF16), (4, DType::U8)] {
+        sources.push((draw.uniform(len, 100.0)? + 100.0)?.to_dtype(dtype)?.to_device(&gpu.device)?);
+        targets.push(Tensor::zeros(len, dtype, &gpu.device)?);
+    }
     let pairs: Vec<(&Tensor, &Tensor)> = sources.iter().zip(&targets).collect();
     gpu.session.copy_all(&pairs)?;
+    let halves = pairs[40].0;
+    for (from, to) in [halves.narrow(0, 0, 3), halves.narrow(0, 1, 4)].into_iter().zip([3, 4]) {
+        let (from, to) = (from?, Tensor::zeros(to, DType::BF16, &gpu.device)?);
+        promise(gpu.session.copy_all(&[(&from, &to)]).is_err(), || format!("{from:?} is in no whole words"))?;
+    }
     let mut num_elements = 0;
     for (source, target) in pairs {
         let different = source.ne(target)?.to_dtype(DType::F32)?.sum_all()?;
@@ -157,7 +167,7 @@ fn copies(gpu: &Gpu) -> Result<String, Broken> {
         promise(count < 0.5, || format!("{count} of {} elements differ", source.elem_count()))?;
         num_elements += source.elem_count();
     }
-    Ok(format!("40 tensors of 4 types, {num_elements} elements"))
+    Ok(format!("42 tensors of 6 types, {num_elements} elements; parts of words are refused"))
 }
 
 /// Parts of every type from the host, one or several, read by a kernel or copied, through a ring that goes around. Each turn has its own

@@ -75,8 +75,14 @@ pub(crate) fn steps() -> Vec<Step> {
 
 /// The same with tests.
 pub(crate) fn steps_and_tests() -> Vec<Step> {
+    steps_and_copies().into_iter().filter(|step| !matches!(step, Step::Feed | Step::FedByGraph)).collect()
+}
+
+/// The same with copies of inputs, which every call has.
+pub(crate) fn steps_and_copies() -> Vec<Step> {
     let steps = SCRIPT.with_borrow_mut(|script| std::mem::take(&mut script.steps));
-    steps.into_iter().filter(|step| !matches!(step, Step::Hold | Step::Open | Step::Enter | Step::Join)).collect()
+    let is_every = |step: &Step| matches!(step, Step::Hold | Step::Open | Step::Enter | Step::Join);
+    steps.into_iter().filter(|step| !is_every(step)).collect()
 }
 
 /// How often compiles were waited for since the last look at steps.
@@ -96,6 +102,13 @@ pub(crate) fn fuel() -> Option<usize> {
 /// What graphs that are captured from now on run in a replay.
 pub(crate) fn replay_with(program: Program) {
     SCRIPT.with_borrow_mut(|script| script.program = program);
+}
+
+/// Makes the copies that were not made yet.
+fn copy(feed: &mut Vec<[Tensor; 2]>) {
+    for [from, to] in feed.drain(..) {
+        to.slice_set(&from, 0, 0).unwrap();
+    }
 }
 
 /// What a test finds that the script refuses.
@@ -139,10 +152,15 @@ impl Compiler for Fake {
     /// What is compiled runs what was captured when it was verified.
     type Compiled = FakeCompiled;
     type Search = ();
-    type Feed<'a> = ();
+    /// Sources and targets.
+    type Feed<'a> = Vec<[Tensor; 2]>;
 
-    fn feed(&mut self, (): &mut ()) -> Result<(), Refusal> {
-        if Script::take(Step::Feed) { Err(Refusal::Moved { what: "scripted".to_owned() }) } else { Ok(()) }
+    fn feed(&mut self, feed: &mut Vec<[Tensor; 2]>) -> Result<(), Refusal> {
+        if Script::take(Step::Feed) {
+            return Err(Refusal::Moved { what: "scripted".to_owned() });
+        }
+        copy(feed);
+        Ok(())
     }
 
     fn start(&mut self, _drafts: [(); 2], fuel: Option<usize>) {
@@ -186,12 +204,13 @@ impl Compiler for Fake {
         Ok(())
     }
 
-    fn replay(&mut self, compiled: &FakeCompiled, feed: Option<&mut ()>) -> Result<(), Refusal> {
-        if feed.is_some() {
-            Script::take(Step::FedByGraph);
-        }
+    fn replay(&mut self, compiled: &FakeCompiled, feed: Option<&mut Vec<[Tensor; 2]>>) -> Result<(), Refusal> {
         if Script::take(Step::ReplayCompiled) {
             return Err(Refusal::Moved { what: "scripted".to_owned() });
+        }
+        if let Some(feed) = feed {
+            Script::take(Step::FedByGraph);
+            copy(feed);
         }
         let (inputs, outputs) = (compiled.inputs.clone(), compiled.outputs.clone());
         let program = compiled.program.expect("verified before");
@@ -222,6 +241,14 @@ impl Backend for Fake {
 
     fn enter(&self) -> Result<(), Refusal> {
         if Script::take(Step::Enter) { Err(Refusal::SharedDevice) } else { Ok(()) }
+    }
+
+    /// Only of tensors that lie in memory as they are read, as on a device.
+    fn copies(&self, copies: &[(&Tensor, &Tensor)]) -> Option<Vec<[Tensor; 2]>> {
+        let copy = |(from, to): &(&Tensor, &Tensor)| {
+            (from.is_contiguous() && from.rank() > 0).then(|| [(*from).clone(), (*to).clone()])
+        };
+        copies.iter().map(copy).collect()
     }
 
     fn warm<R>(&self, work: impl FnOnce() -> R) -> R {
