@@ -35,7 +35,7 @@ impl DeviceTimer {
         self.last_ms
     }
 
-    /// Lets go of the last time, and of what is under way: it is no longer of what is done now.
+    /// Lets go of the last time, and of what is under way: they are of work that is no longer done so.
     pub(crate) fn forget(&mut self) {
         (self.under_way, self.last_ms) = (false, None);
     }

@@ -40,12 +40,16 @@ impl<'r> Feed<'r> {
         Self { session, buffer, copies, _held: held }
     }
 
-    /// Copies of tensors to others, in no order; absent where one of them is not to a contiguous tensor on the session's device of the
-    /// same type and size, in whole words of 4 bytes. What is written shares no memory with another tensor given here.
+    /// Copies between tensors on the session's device, in no order; absent where one launch cannot make them: more than 32, such as are not
+    /// from a contiguous tensor to one of the same type and size, in whole words of 4 bytes, and such as write what another one reads.
     pub(crate) fn of(session: &Session, copies: &[(&Tensor, &Tensor)]) -> Option<Self> {
+        if copies.len() > MAX_COPIES {
+            return None;
+        }
         let held = copies.iter().flat_map(|(from, to)| [*from, *to]).cloned().collect();
-        let copies = copies.iter().map(|(from, to)| word_copy(from, to)).collect::<Option<_>>()?;
-        Some(Self::new(session.clone(), None, copies, held))
+        let copies: Vec<_> = copies.iter().map(|(from, to)| word_copy(from, to)).collect::<Option<_>>()?;
+        let is_written = |read: &WordCopy| copies.iter().any(|copy| read.reads_what_is_written_by(copy));
+        (!copies.iter().any(is_written)).then(|| Self::new(session.clone(), None, copies, held))
     }
 
     /// Enqueues the copies, unless that was done.
@@ -55,8 +59,10 @@ impl<'r> Feed<'r> {
     /// # Sync
     /// none
     pub fn run(&mut self) -> Result<(), Refusal> {
+        if self.copies.is_empty() {
+            return Ok(());
+        }
         let copied = match &mut self.buffer {
-            _ if self.copies.is_empty() => return Ok(()),
             Some((ring, buffer)) => ring.enqueue(*buffer, &self.copies),
             // SAFETY: the tensors have so many words, aligned to their types, and are freed in the order of the stream.
             None => unsafe { copy_words(self.session.device(), &self.copies) },

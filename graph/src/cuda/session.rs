@@ -153,7 +153,7 @@ impl Session {
     /// Copies tensors to others, (from, to), in one launch for up to 32 of them.
     ///
     /// # Shapes
-    /// Both contiguous, with the same number of elements of the same type, in whole words of 4 bytes that begin at one.
+    /// Both contiguous, with the same number of elements of the same type, which kernels take, in whole words of 4 bytes that begin at one.
     /// # Errors
     /// For other tensors, and when the launch fails.
     /// # Sync

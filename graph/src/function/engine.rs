@@ -161,7 +161,11 @@ impl<B: Backend> Graphs<B> {
             }
             Ok(Ran::Eagerly) => Ok(Results::Static(call.results)),
             Err(Failure::Region(error)) => Err(error),
-            Err(Failure::Feed(refusal)) => Err(Error::wrap(refusal)),
+            Err(Failure::Feed(refusal)) => {
+                let function = call.function;
+                self.fall_back(key, Some(refusal));
+                run_eagerly(inputs, function).map(Results::Fresh)
+            }
             Err(Failure::Unconfirmed(found)) => {
                 let stale = found.stale;
                 tracing::warn!(%key, %stale, refusal = %stale.refusal, "results of a function may be wrong");
@@ -192,7 +196,7 @@ impl<B: Backend> Graphs<B> {
         key
     }
 
-    /// The index of the inputs' device, and the copies of the inputs to the static ones of their key, where they were not made here.
+    /// Copies the inputs to the static ones of their key, or returns the copies for the step to make; first the index of their device.
     fn load(
         &mut self,
         key: &GraphKey,

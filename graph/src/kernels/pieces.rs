@@ -75,7 +75,7 @@ pub(crate) fn word_copies(copies: &[(&Tensor, &Tensor)]) -> Result<Vec<WordCopy>
     let copy = |(from, to): &(&Tensor, &Tensor)| match word_copy(from, to) {
         Some(copy) => Ok(copy),
         None => candle_core::bail!(
-            "a copy from {from:?} to {to:?}: expected contiguous tensors on the GPU of the same type and size, in whole words of 4 bytes"
+            "a copy from {from:?} to {to:?}: expected contiguous tensors on the GPU of one size and type, which kernels take, in whole words of 4 bytes"
         ),
     };
     copies.iter().map(copy).collect()
@@ -97,6 +97,13 @@ pub(crate) struct WordCopy {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) words: usize,
+}
+
+impl WordCopy {
+    pub(crate) fn reads_what_is_written_by(&self, other: &Self) -> bool {
+        let end = |start: u64, copy: &Self| start + 4 * copy.words as u64;
+        self.from < end(other.to, other) && other.to < end(self.from, self)
+    }
 }
 
 /// Copies words, in a launch for up to 32 copies, in no order: a target that overlaps another or a source gets words of either.

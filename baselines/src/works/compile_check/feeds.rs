@@ -16,7 +16,7 @@ use crate::gpu::report::{Broken, Report, promise};
 
 /// Turns through a ring of two buffers.
 const TURNS: u16 = 60;
-/// Of these so many are enqueued without a wait: a sum of `f32` still shows what the first of them added.
+/// Turns between two looks at the sums, few enough that `f32` still holds what the first of them added.
 const AT_ONCE: u16 = 12;
 /// Copies that one launch makes.
 const MOST: usize = 32;

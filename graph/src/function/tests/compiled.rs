@@ -2,9 +2,10 @@
 
 use std::num::NonZeroU32;
 
+use candle_core::Tensor;
 use leyline::region::Eager;
 
-use super::device::{Fake, Step, fuel, refuse, steps};
+use super::device::{Fake, Step, fuel, refuse, steps, steps_and_copies};
 use super::{affine, config, contents, expected, matrix};
 use crate::function::{GraphFunctionConfig, Graphs};
 use crate::manager::{GraphManager, GraphMode};
@@ -46,6 +47,28 @@ fn a_function_is_compiled_while_it_is_replayed_and_counted_as_such() {
     assert_eq!((total.captures, total.replays, total.compiled, total.fallbacks), (1, 11, 6, 0));
     assert_eq!((manager.totals().replays, manager.totals().compiled), (11, 6));
     assert!(graphs.compile_report().is_some() && graphs.compile_refusal().is_none());
+}
+
+#[test]
+fn inputs_are_copied_by_the_compiled_graph_and_where_that_fails_the_function_runs() {
+    let mut graphs = graphs(&GraphManager::new());
+    check(&mut graphs, &[CAPTURED, (REPLAYED, 3), COMPILED, VERIFIED, (&[Step::ReplayCompiled], 1)]);
+    let mut eager = Eager::acquire().unwrap();
+    let mut call = |x: &Tensor| {
+        steps_and_copies();
+        assert_eq!(contents(&graphs.call(&mut eager, &[x], &mut affine).unwrap()), expected(&[x]));
+        let is_test = |step: &Step| *step == Step::Test;
+        steps_and_copies().into_iter().filter(|step| !is_test(step)).collect::<Vec<_>>()
+    };
+    assert_eq!(call(&matrix(2, 71)), [Step::ReplayCompiled, Step::FedByGraph]);
+    let across = matrix(2, 72).t().unwrap().contiguous().unwrap().t().unwrap();
+    assert_eq!(call(&across), [Step::ReplayCompiled]);
+    refuse(Step::Feed);
+    assert_eq!(call(&matrix(5, 73)), [Step::Feed]);
+    refuse(None);
+    assert_eq!(call(&matrix(5, 74)), [], "it is not tried again");
+    assert_eq!(graphs.last_refusal(&[&matrix(5, 0)]).map(Refusal::name), Some("moved"));
+    assert_eq!(graphs.stats().total.fallbacks, 2);
 }
 
 #[test]

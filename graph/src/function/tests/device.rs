@@ -78,7 +78,7 @@ pub(crate) fn steps_and_tests() -> Vec<Step> {
     steps_and_copies().into_iter().filter(|step| !matches!(step, Step::Feed | Step::FedByGraph)).collect()
 }
 
-/// The same with copies of inputs, which every call has.
+/// With copies of inputs too, which those leave out.
 pub(crate) fn steps_and_copies() -> Vec<Step> {
     let steps = SCRIPT.with_borrow_mut(|script| std::mem::take(&mut script.steps));
     let is_every = |step: &Step| matches!(step, Step::Hold | Step::Open | Step::Enter | Step::Join);

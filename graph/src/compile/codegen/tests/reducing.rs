@@ -310,6 +310,7 @@ fn cases() -> Vec<String> {
         softmax(4099, 64),
         layer_norm(8193, 28),
         of_halves(8195, 64),
+        of_halves(16_387, 24),
         softmax(65_539, 4).replace("row_max", "row_min"),
     ]);
     for (rows, wide) in [(12, 16), (32, 300), (2, 2), (6, 7)] {
