@@ -78,9 +78,8 @@ impl<'r> Feed<'r> {
 
     /// The copies, where one launch on the stream of `session` can make them.
     pub(super) fn for_a_graph(&self, session: &Session) -> Option<&[WordCopy]> {
-        let is_here = self.session.stream().cu_stream() == session.stream().cu_stream();
-        let is_here = is_here && (1..=MAX_COPIES).contains(&self.copies.len());
-        is_here.then_some(&self.copies)
+        let is_on_its_stream = self.session.stream().cu_stream() == session.stream().cu_stream();
+        (is_on_its_stream && (1..=MAX_COPIES).contains(&self.copies.len())).then_some(&self.copies)
     }
 
     /// A graph that makes the copies was enqueued.

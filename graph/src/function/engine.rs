@@ -127,7 +127,8 @@ impl<B: Backend> Graphs<B> {
             // Not even eagerly: the other thread may be recording.
             Err(refusal @ Refusal::SharedDevice) => Err(Error::wrap(refusal)),
             Err(refusal) => {
-                self.fall_back(&key, Some(refusal));
+                let num_fallbacks = self.executor.stats_of(&key).fallbacks;
+                self.fall_back(&key, refusal, num_fallbacks);
                 run_eagerly(inputs, function).map(Results::Fresh)
             }
         }
@@ -163,7 +164,7 @@ impl<B: Backend> Graphs<B> {
             Err(Failure::Region(error)) => Err(error),
             Err(Failure::Feed(refusal)) => {
                 let function = call.function;
-                self.fall_back(key, Some(refusal));
+                self.fall_back(key, refusal, num_fallbacks);
                 run_eagerly(inputs, function).map(Results::Fresh)
             }
             Err(Failure::Unconfirmed(found)) => {
@@ -211,13 +212,13 @@ impl<B: Backend> Graphs<B> {
         Ok((device, feed))
     }
 
-    /// Lets go of the buffers of a key that runs eagerly from now on.
-    fn fall_back(&mut self, key: &GraphKey, refusal: Option<Refusal>) {
-        if let Some(refusal) = &refusal {
-            tracing::info!(%key, %refusal, "a function is not replayed");
+    /// Lets go of the buffers of a key that runs eagerly from now on. It is counted unless there are more fallbacks than before this call.
+    fn fall_back(&mut self, key: &GraphKey, refusal: Refusal, num_fallbacks: u64) {
+        tracing::info!(%key, %refusal, "a function is not replayed");
+        self.executor.release(key, key, Some(refusal));
+        if self.executor.stats_of(key).fallbacks == num_fallbacks {
+            self.executor.count_fallback(key);
         }
-        self.executor.release(key, key, refusal);
-        self.executor.count_fallback(key);
     }
 
     /// Confirms that this thread may use a device that was opened before.

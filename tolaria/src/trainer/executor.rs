@@ -177,7 +177,7 @@ impl StepExecutor {
         let _phase = phase!("replay");
         let outcome = self.graphs.step(gpu, eager, (&shape, step), (region, feed), &mut self.log);
         if let (Err(_), Some(inputs)) = (&outcome, self.graphs.inputs_of_mut(&shape)) {
-            inputs.doubt();
+            inputs.load_anew();
         }
         outcome.map(drop).map_err(|failure| self.failed(Replayed::Steps, failure))
     }

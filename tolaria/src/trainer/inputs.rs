@@ -59,8 +59,8 @@ impl StepInputs {
         }
     }
 
-    /// What was loaded may not be on the device: it is loaded again.
-    pub(super) fn doubt(&mut self) {
+    /// What was loaded may not be on the device: the next step loads all of it.
+    pub(super) fn load_anew(&mut self) {
         if let Self::Static(inputs) = self {
             inputs.loaded.clear();
         }

@@ -28,9 +28,11 @@ pub(super) fn compile_meanwhile(
     folder: &Path,
     samples: &mut Samples,
 ) -> Result<(OptimizerStep, CompiledGraph), Error> {
-    let kernel_cache = Some(folder.to_owned());
-    let options =
-        || CompileOptions { kernel_cache: kernel_cache.clone(), is_fed: true, ..CompileOptions::new(PassSet::all()) };
+    let options = || CompileOptions {
+        kernel_cache: Some(folder.to_owned()),
+        is_fed: true,
+        ..CompileOptions::new(PassSet::all())
+    };
     let (mut step, plan, graph) = captured(gpu, eager, work)?;
     for _ in 0..WARM_UP {
         step.replayed(&graph)?;

@@ -72,6 +72,16 @@ fn inputs_are_copied_by_the_compiled_graph_and_where_that_fails_the_function_run
 }
 
 #[test]
+fn a_copy_that_fails_before_a_replay_is_counted_once() {
+    let mut graphs = graphs(&GraphManager::new());
+    check(&mut graphs, &[CAPTURED, (REPLAYED, 1)]);
+    refuse(Step::Feed);
+    check(&mut graphs, &[(&[], 1)]);
+    refuse(None);
+    assert_eq!(graphs.stats().total.fallbacks, 1);
+}
+
+#[test]
 fn each_compile_of_a_function_has_the_fuel_of_its_time() {
     let manager = GraphManager::new();
     let mut graphs = graphs(&manager);
