@@ -53,6 +53,16 @@ const ARMS: &str = "                match op {
                         grads.add(arg, &input)?;
                         grads.add(kernel, &weight)?;
                     }
+                    Op::Matmul(lhs, rhs)
+                        if [lhs, rhs].into_iter().any(|of| crate::backward::transposed::untransposed(of).is_some()) =>
+                    {
+                        for (of, found) in crate::backward::transposed::gradients(lhs, rhs, &grad)? {
+                            grads.add(of, &found)?;
+                        }
+                        // Operands that nothing flows back to: it went by them.
+                        grads.or_insert(lhs)?;
+                        grads.or_insert(rhs)?;
+                    }
                     Op::Scatter(init, indexes, src, dim) => {
                         // What was written over has no part in the result.
                         let kept = grad.scatter(indexes, &src.zeros_like()?, *dim)?;
@@ -83,6 +93,17 @@ impl GradStore {
         Ok(())
     }
 }
+",
+    },
+    // What nothing flows back to has nothing to pass on.
+    Edit {
+        file: "backprop.rs",
+        find: "            let grad = grads
+                .remove(node)
+                .expect(\"candle internal error - grad not populated\");
+",
+        replace: "            let grad = grads.0.remove(&node.id()).expect(\"candle internal error - grad not populated\").into_found();
+            let Some(grad) = grad else { continue };
 ",
     },
     // A gradient begins with its first term, not with zeros.

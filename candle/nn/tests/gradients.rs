@@ -354,6 +354,31 @@ fn half_precision_has_gradients_of_its_type() {
 }
 
 #[test]
+fn products_with_what_was_transposed_for_them() {
+    check(&[&[5, 3], &[4, 3]], |v| v[0].matmul(&v[1].t()?));
+    check(&[&[3, 5], &[3, 4]], |v| v[0].t()?.matmul(&v[1]));
+    check(&[&[3, 5], &[4, 3]], |v| v[0].t()?.matmul(&v[1].t()?));
+    check(&[&[2, 2, 5, 3], &[2, 2, 4, 3]], |v| v[0].matmul(&v[1].transpose(D::Minus2, D::Minus1)?));
+    check(&[&[2, 5, 3], &[2, 4, 3]], |v| v[1].matmul(&v[0].transpose(2, 1)?));
+    // One that something else reads as well, one that two products read, one by itself.
+    check(&[&[3, 3], &[3, 3]], |v| {
+        let turned = v[1].t()?;
+        v[0].matmul(&turned)? + turned.sqr()?
+    });
+    check(&[&[3, 3], &[3, 3]], |v| {
+        let turned = v[1].t()?;
+        turned.matmul(&v[0].matmul(&turned)?)
+    });
+    check(&[&[4, 3]], |v| v[0].matmul(&v[0].t()?));
+    check(&[&[3, 3]], |v| v[0].t()?.matmul(&v[0].t()?.t()?));
+    // Other dimensions than the last two.
+    check(&[&[2, 5, 3], &[3, 2, 4]], |v| v[0].matmul(&v[1].transpose(0, 1)?));
+    // Layers, of one sample and of a batch of rows.
+    check(&[&[2, 5, 3], &[4, 3], &[4]], |v| candle_nn::Linear::new(v[1].clone(), Some(v[2].clone())).forward(&v[0]));
+    check(&[&[1, 3], &[1, 3]], |v| v[0].matmul(&v[1].t()?));
+}
+
+#[test]
 fn what_flows_back_first_is_the_sum_of_what_follows() {
     let x = Var::new(&[[1.0_f64, 2.0], [3.0, 4.0]], &Device::Cpu).unwrap();
     let y = Var::new(&[[5.0_f64, 6.0], [7.0, 8.0]], &Device::Cpu).unwrap();

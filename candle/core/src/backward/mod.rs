@@ -14,3 +14,4 @@ mod direct;
 pub mod norm;
 pub(crate) mod cut;
 pub(crate) mod sum;
+pub(crate) mod transposed;
