@@ -19,6 +19,7 @@ mod gradient;
 mod models;
 mod samples;
 mod blocks;
+mod candle_in_place;
 mod torch;
 mod trainer;
 mod led;

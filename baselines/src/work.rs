@@ -15,6 +15,7 @@ use leyline::region::Eager;
 use leyline::telemetry::{EventDesc, MetricDesc};
 use tolaria::trainer::Observer;
 
+use crate::candle_in_place;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::result::BenchResult;
@@ -149,19 +150,21 @@ impl Work {
     /// # Errors
     /// [`Error::NeedsGpu`] where there is none, else what the work fails with.
     pub fn run(&self, flags: &ArgMatches, setting: &Setting) -> Result<Outcome, Error> {
-        match self.start {
-            Start::Plain(run) => run(setting),
+        let mut outcome = match self.start {
+            Start::Plain(run) => run(setting)?,
             Start::OnGpu { notes, run } => {
                 let (gpu, mut samples) = (Gpu::open(setting)?, Samples::default());
                 let config = run(&gpu, &mut Eager::acquire()?, &mut samples)?;
-                Ok(gpu.result(self.name, notes, config, samples).into())
+                gpu.result(self.name, notes, config, samples).into()
             }
             Start::WithFlags { add, run } => {
-                let mut outcome = run(flags, setting)?;
+                let mut outcome: Outcome = run(flags, setting)?;
                 outcome.result.command += &as_given(&add(Command::new(self.name)), flags);
-                Ok(outcome)
+                outcome
             }
-        }
+        };
+        outcome.result = candle_in_place::named(outcome.result);
+        Ok(outcome)
     }
 
     /// Measures with all flags by default. What needs PyTorch needs a GPU here as well, so that it is comparable.

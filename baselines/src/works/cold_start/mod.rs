@@ -26,8 +26,8 @@ struct ColdStart {
     /// Measures this process alone, which loads kernels this way: what the process without this flag starts.
     #[arg(long, value_name = "WAY", hide = true)]
     jit: Option<Jit>,
-    /// This program is that of `candle/esper`, which has machine code for the tensor library's kernels: nothing is loaded ahead, the driver
-    /// must have compiled nothing, and the result names its command.
+    /// This program is that of `candle/esper`, which has machine code for the tensor library's kernels: nothing is loaded ahead, and the
+    /// driver must have compiled nothing.
     #[arg(long)]
     with_candle: bool,
 }

@@ -64,16 +64,7 @@ pub(super) fn run(setting: &Setting, with_candle: bool) -> Result<Outcome, Error
                  modules, then each; 9_all: from opening the device to the second step; process: as the starting process \
                  sees it. The starting process keeps the device open, so that none of the others pays for starting the \
                  driver. cache_before is 0 where a cache is empty";
-    let mut result = gpu.result(WORK.name, notes, config, samples);
-    if with_candle {
-        result.command = command_of_candle(&result.command);
-    }
-    Ok(result.into())
-}
-
-/// The same of the program that `candle/esper` builds.
-fn command_of_candle(command: &str) -> String {
-    command.replacen("-p esper ", "--manifest-path candle/Cargo.toml -p esper-with-candle ", 1)
+    Ok(gpu.result(WORK.name, notes, config, samples).into())
 }
 
 fn measured(
@@ -123,14 +114,6 @@ mod tests {
         of_shell("echo done").unwrap();
         let error = of_shell("echo out of memory >&2; exit 1").unwrap_err().to_string();
         assert!(error.contains("a shell") && error.ends_with("out of memory"), "{error}");
-    }
-
-    #[test]
-    fn the_command_is_that_of_the_program() {
-        assert_eq!(
-            command_of_candle("cargo run --release -p esper --features cuda -- bench cold-start --out DIR"),
-            "cargo run --release --manifest-path candle/Cargo.toml -p esper-with-candle --features cuda -- bench cold-start --out DIR"
-        );
     }
 
     #[test]

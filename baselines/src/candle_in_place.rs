@@ -1,0 +1,48 @@
+//! Whether candle-core and candle-nn are those of `candle/`, in place of the published ones.
+
+use std::sync::OnceLock;
+
+use candle_core::{Device, Result, Var};
+
+use crate::result::BenchResult;
+
+/// By what it does: the published candle cuts the gradient of its own softmax off.
+fn is_in_place() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let has_gradient = || -> Result<bool> {
+        let x = Var::new(&[[1.0_f32, 2.0]], &Device::Cpu)?;
+        Ok(candle_nn::ops::softmax_last_dim(&x)?.sum_all()?.backward()?.get(&x).is_some())
+    };
+    *FOUND.get_or_init(|| has_gradient().unwrap_or(false))
+}
+
+/// A result says which candle it is of, and its command which program: that of `candle/esper` where candle is in place.
+pub(crate) fn named(mut result: BenchResult) -> BenchResult {
+    if is_in_place() {
+        result.command = of_candle(&result.command);
+        result.environment.candle.iter_mut().for_each(|version| version.push_str(", candle/core"));
+    }
+    result
+}
+
+fn of_candle(command: &str) -> String {
+    command.replacen("-p esper ", "--manifest-path candle/Cargo.toml -p esper-with-candle ", 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_that_of_the_program() {
+        assert_eq!(
+            of_candle("cargo run --release -p esper --features cuda -- bench cold-start --out DIR"),
+            "cargo run --release --manifest-path candle/Cargo.toml -p esper-with-candle --features cuda -- bench cold-start --out DIR"
+        );
+    }
+
+    #[test]
+    fn this_is_the_published_candle() {
+        assert!(!is_in_place());
+    }
+}
