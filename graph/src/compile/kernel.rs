@@ -49,8 +49,8 @@ pub struct LaunchShape {
     pub shared_bytes: u32,
 }
 
-/// The widest load or store of a kernel whose effect was declared or is in the table, in bytes.
-const WORD_ALIGNMENT: usize = 16;
+/// The widest load or store of a kernel whose effect was declared or is in the table, and of processors before compute capability 10, in bytes.
+pub(super) const WORD_ALIGNMENT: usize = 16;
 
 /// A parameter word that is an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

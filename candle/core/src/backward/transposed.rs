@@ -4,6 +4,10 @@
 use crate::op::Op;
 use crate::{Result, Tensor};
 
+/// Operations of a product per number that is moved, beside which transposing both factors is short.
+#[cfg(feature = "cuda")]
+const MIN_OPERATIONS: usize = 800;
+
 /// What `matrix` is the transpose of, by its last two dimensions.
 pub(crate) fn untransposed(matrix: &Tensor) -> Option<&Tensor> {
     let Some(Op::Transpose(of, one, other)) = matrix.op() else { return None };
@@ -19,8 +23,30 @@ pub(crate) fn gradients<'a>(lhs: &'a Tensor, rhs: &'a Tensor, grad: &Tensor) -> 
         None => (lhs, grad.matmul(&rhs.t()?)?),
     };
     let right = match untransposed(rhs) {
-        Some(of) => (of, grad.t()?.matmul(lhs)?),
+        Some(of) => (of, across(grad, lhs)?),
         None => (rhs, lhs.t()?.matmul(grad)?),
     };
     Ok([left, right])
+}
+
+/// leftᵀ·right. In TF32 the library's kernels for it take about twice as long as those for factors that are transposed before, which the
+/// tensor cores of compute capability 9.0 read as they lie.
+fn across(left: &Tensor, right: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if is_slow(left, right)? {
+        return left.t()?.contiguous()?.matmul(&right.t()?.contiguous()?.t()?);
+    }
+    left.t()?.matmul(right)
+}
+
+#[cfg(feature = "cuda")]
+fn is_slow(left: &Tensor, right: &Tensor) -> Result<bool> {
+    let crate::Device::Cuda(device) = left.device() else { return Ok(false) };
+    let is_tf32 = left.dtype() == crate::DType::F32 && crate::cuda_backend::gemm_reduced_precision_f32();
+    let (&[_, rows], &[_, columns]) = (left.dims(), right.dims()) else { return Ok(false) };
+    if !is_tf32 || rows.saturating_mul(columns) / (rows + columns).max(1) < MIN_OPERATIONS {
+        return Ok(false);
+    }
+    let capability = device.cuda_stream().context().compute_capability();
+    Ok(capability.map_err(crate::cuda_backend::CudaError::from)? == (9, 0))
 }

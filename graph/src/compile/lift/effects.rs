@@ -8,7 +8,6 @@ use super::library::{self, Written, data_blocks, unknown};
 use super::resolve::{Resolved, ResolvedKernel, Source};
 use crate::compile::block::{Block, BlockId};
 use crate::compile::kernel::{Code, Effect, Kernel, Pointer};
-use crate::compile::memory::ARENA_ALIGNMENT;
 use crate::compile::node::NodeKind;
 
 /// Follows the nodes, and what their blocks hold.
@@ -57,8 +56,8 @@ impl<'a> Effects<'a> {
             }
             Source::Library => {
                 let (mut pointers, effect) = library::pointers(&kernel, self.blocks, &self.written, &self.data);
-                // The library chose it for the addresses that it was given.
-                pointers.iter_mut().for_each(|pointer| pointer.alignment = ARENA_ALIGNMENT);
+                let least = library::alignment(kernel.name);
+                pointers.iter_mut().for_each(|pointer| pointer.alignment = pointer.alignment.max(least));
                 (pointers, effect)
             }
             Source::Unknown => (Vec::new(), Effect::Unknown),

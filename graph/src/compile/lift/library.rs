@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::resolve::{Resolved, ResolvedKernel, Source};
 use crate::compile::block::{Block, BlockId, Lifetime};
-use crate::compile::kernel::{Effect, Pointer};
+use crate::compile::kernel::{Effect, Pointer, WORD_ALIGNMENT};
+use crate::compile::memory::ARENA_ALIGNMENT;
 use crate::compile::node::NodeKind;
 
 /// Types that only kernels of cuBLAS are made of, as they stand in mangled names.
@@ -25,6 +26,18 @@ pub(super) fn names_a_product(name: &str) -> bool {
     let of_processor = PROCESSORS.iter().any(|processor| name.starts_with(processor)) && name.contains("gemm_");
     let of_capability = name.strip_prefix("sm").is_some_and(|rest| rest[digits(rest)..].starts_with("_xmma_gemm_"));
     of_processor || of_capability || name.starts_with("nvjet_sm")
+}
+
+/// What another address may differ by a multiple of, in bytes. The library chose the kernel for the addresses that it was given, which are
+/// those of an arena; but no instruction before compute capability 10 moves more than 16 bytes a thread, and descriptions of tensors (TMA)
+/// ask for no more, so that a kernel whose name says it was written for one of those needs no more either.
+pub(super) fn alignment(name: &str) -> usize {
+    let capability = ["nvjet_sm", "cutlass_", "sm"].into_iter().find_map(|mark| {
+        let rest = if mark == "cutlass_" { name.split_once(mark)?.1 } else { name.strip_prefix(mark)? };
+        rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse::<u32>().ok()
+    });
+    let is_old = PROCESSORS.iter().any(|processor| name.starts_with(processor));
+    if is_old || capability.is_some_and(|capability| capability < 100) { WORD_ALIGNMENT } else { ARENA_ALIGNMENT }
 }
 
 /// What was last written to a block since its allocation.
@@ -91,7 +104,28 @@ pub(super) fn unknown(pointer: Pointer, blocks: &[Block]) -> Pointer {
 
 #[cfg(test)]
 mod tests {
-    use super::names_a_product;
+    use super::*;
+
+    #[test]
+    fn kernels_for_processors_before_compute_capability_10_need_no_more_than_their_widest_store() {
+        for name in [
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute",
+            "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNT",
+            "_ZN7cutlass7Kernel2I43cutlass_80_simt_sgemm_256x128_8x4_nt_align1EEvNT_6ParamsE",
+            "ampere_sgemm_32x32_sliced1x4_nn",
+        ] {
+            assert_eq!(alignment(name), 16, "{name}");
+        }
+        for name in [
+            "nvjet_sm100_tst_128x256_64x4_2x1_v_bz_coopA_NNT",
+            "sm120_xmma_gemm_f32f32_tf32f32_f32_nn_n",
+            "_ZN7cutlass7Kernel2I44cutlass_100_simt_sgemm_256x128_8x4_nt_align1EEvNT_6ParamsE",
+            "_ZN8cublasLt19splitKreduce_kernelILi32ELi16EiffffLb0EfffLb1ELb0ELb0ELb0EEEvNS_18cublasSplitKParamsIT4_EE",
+            "nvjet_smaller",
+        ] {
+            assert_eq!(alignment(name), 256, "{name}");
+        }
+    }
 
     #[test]
     fn names_of_products_are_those_that_cublas_gives() {
