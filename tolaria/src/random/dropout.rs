@@ -71,8 +71,9 @@ impl Dropout {
             return Ok(inputs.clone());
         }
         let mask = Mask { args: self.mask_args(), shape: inputs.shape().clone() };
-        // Without a gradient: the mask is a constant, which the backward pass finds as the forward pass used it.
-        let mask = self.counter.as_var().apply_op1_no_bwd(&mask)?.to_dtype(inputs.dtype())?;
+        // The mask is a constant, which the backward pass finds as the forward pass used it. Of a variable's own tensor a candle that names
+        // what has no backward pass would take it for a part of the network.
+        let mask = self.counter.as_var().as_detached_tensor().apply_op1_no_bwd(&mask)?.to_dtype(inputs.dtype())?;
         Ok((inputs * mask)?)
     }
 
