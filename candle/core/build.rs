@@ -113,6 +113,7 @@ impl GradStore {
     Edit { file: "backprop.rs", find: "self.0.remove(&tensor.id())", replace: "self.0.remove(&tensor.id())?.into_found()" },
     Edit { file: "backprop.rs", find: "self.0.insert(tensor.id(), grad)", replace: "self.0.insert(tensor.id(), grad.into())?.into_found()" },
     Edit { file: "backprop.rs", find: "self.0.insert(id, grad)", replace: "self.0.insert(id, grad.into())?.into_found()" },
+    Edit { file: "backprop.rs", find: "self.0.keys()", replace: "self.0.iter().filter_map(|(id, sum)| sum.found().map(|_| id))" },
     Edit { file: "backprop.rs", find: "Result<&mut Tensor> {", replace: "Result<&mut crate::backward::sum::Sum> {" },
     Edit { file: "backprop.rs", find: "let grad = tensor.zeros_like()?;", replace: "let grad = crate::backward::sum::Sum::Empty(tensor.clone());" },
     Edit { file: "backprop.rs", find: "for (id, grad) in other.0 {", replace: "let terms = other.0.into_iter().filter_map(|(id, grad)| Some((id, grad.into_found()?)));\n        for (id, grad) in terms {" },

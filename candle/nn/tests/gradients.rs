@@ -371,6 +371,16 @@ fn products_with_what_was_transposed_for_them() {
     });
     check(&[&[4, 3]], |v| v[0].matmul(&v[0].t()?));
     check(&[&[3, 3]], |v| v[0].t()?.matmul(&v[0].t()?.t()?));
+    // One matrix for all of a batch.
+    check(&[&[5, 3], &[2, 4, 3]], |v| v[0].broadcast_as((2, 5, 3))?.matmul(&v[1].transpose(1, 2)?));
+    check(&[&[5, 3], &[2, 2, 4, 3]], |v| v[0].broadcast_as((2, 2, 5, 3))?.matmul(&v[1].transpose(2, 3)?));
+    check(&[&[2, 5, 3], &[4, 3]], |v| v[0].matmul(&v[1].broadcast_as((2, 4, 3))?.transpose(1, 2)?));
+    check(&[&[2, 3, 5], &[3, 4]], |v| v[0].transpose(1, 2)?.contiguous()?.matmul(&v[1].broadcast_as((2, 3, 4))?));
+    // A transposed constant: nothing flows back to it, and no store tells of it.
+    let x = Var::from_tensor(&numbers(1, &[4, 3])).unwrap();
+    let turned = x.round().unwrap().t().unwrap();
+    let gradients = x.matmul(&turned).unwrap().sum_all().unwrap().backward().unwrap();
+    assert!(gradients.get(&x).is_some() && gradients.get_ids().all(|id| gradients.get_id(*id).is_some()));
     // Other dimensions than the last two.
     check(&[&[2, 5, 3], &[3, 2, 4]], |v| v[0].matmul(&v[1].transpose(0, 1)?));
     // Layers, of one sample and of a batch of rows.

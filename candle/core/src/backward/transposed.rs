@@ -4,7 +4,7 @@
 use crate::op::Op;
 use crate::{Result, Tensor};
 
-/// Operations of a product per number that is moved, beside which transposing both factors is short.
+/// Operations of a product per number that is moved, beside which transposing both factors is short, as for layers (`tiles.rs`).
 #[cfg(feature = "cuda")]
 const MIN_OPERATIONS: usize = 800;
 
@@ -35,6 +35,10 @@ fn across(left: &Tensor, right: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if is_slow(left, right)? {
         return left.t()?.contiguous()?.matmul(&right.t()?.contiguous()?.t()?);
+    }
+    // Of one matrix for all of a batch on the right, candle on the CPU takes what lies transposed on the left for rows.
+    if right.stride()[..right.rank() - 2].contains(&0) {
+        return right.t()?.matmul(left)?.t();
     }
     left.t()?.matmul(right)
 }
